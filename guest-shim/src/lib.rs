@@ -6,7 +6,8 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `exports` | the C functions: check arguments, call into the rest, never unwind |
+//! | `abi` | the C functions: arguments in, result out |
+//! | `ops` | operations: copies, fills, launches, replay of graphs |
 //! | `process` | the life of the library in a process: cuInit, fork, exit |
 //! | `session` | the connection: handshake, ordered sending, reading, the pump thread |
 //! | `state` | what the guest knows without asking: contexts, streams, events, memory, modules |
@@ -16,14 +17,15 @@
 //! | `image`, `jit`, `ptx`, `direct` | module images: their size from a pointer, JIT options, their PTX, what kernels reach |
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
+mod abi;
 mod cudart;
 mod direct;
-mod exports;
 mod ffi;
 mod image;
 mod jit;
 mod log;
 mod observe;
+mod ops;
 mod proc_address;
 mod process;
 mod ptx;

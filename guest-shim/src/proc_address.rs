@@ -4,7 +4,7 @@ use vgpu_cuda_abi::names::{Export, Exports, NotFound, form};
 
 use crate::{process, unserved};
 
-/// Every function that the library serves, sorted; made by `build.rs` from `src/exports`.
+/// Every function that the library serves, sorted; made by `build.rs` from `src/abi`.
 pub(crate) static SERVED: &[Export] = include!(concat!(env!("OUT_DIR"), "/served.rs"));
 
 /// What the library exports.

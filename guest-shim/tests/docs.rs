@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use vgpu_cuda_abi::names::since;
+use vgpu_cuda_abi::names::{LADDER, since};
 use vgpu_proto::call::{Class, FUNCTIONS, Function, Op, Served};
 use vgpu_proto::cuda::version_text;
 
@@ -128,19 +128,10 @@ fn testers<'a>(sources: &'a [(String, String)], symbol: &str) -> Vec<&'a str> {
 
 /// What the library exports for per-thread default streams.
 fn per_thread_forms() -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    let folder = root().join("guest-shim/src/exports");
-    for entry in std::fs::read_dir(folder).expect("the exports are there") {
-        let path = entry.expect("readable").path();
-        let text = std::fs::read_to_string(path).expect("a source is text");
-        let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-        found.extend(
-            words
-                .filter(|w| w.ends_with("_ptds") || w.ends_with("_ptsz"))
-                .map(str::to_owned),
-        );
-    }
-    found
+    let forms = LADDER.iter().filter(|form| form.per_thread);
+    let served = |symbol: &&str| FUNCTIONS.iter().any(|f| f.symbol == plain(symbol));
+    let symbols = forms.map(|form| form.symbol).filter(served);
+    symbols.map(str::to_owned).collect()
 }
 
 /// The function of such a form.

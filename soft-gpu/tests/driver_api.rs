@@ -9,8 +9,8 @@ mod arguments;
 
 use arguments::*;
 use soft_gpu::capi::{
-    context::*, copy::*, device::*, entry::*, event::*, memory::*, memset::*, pool::*, stream::*,
-    vmm::*,
+    context::contexts::*, device::query::*, event::*, init::entry::*, memory::alloc::*,
+    memory::copy::*, memory::fill::*, pool::*, stream::streams::*, vmm::*,
 };
 
 const NULL: StreamArg = StreamArg(0);

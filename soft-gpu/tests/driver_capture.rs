@@ -6,8 +6,9 @@ use std::ffi::c_void;
 
 use driver_support::*;
 use soft_gpu::capi::{
-    capture::*, context::*, copy::*, event::*, graph::*, graph_exec::*, graph_node::*, memory::*,
-    memset::*, pool::*, stream::*,
+    context::contexts::*, event::*, graph::exec::*, graph::graphs::*, graph::nodes::*,
+    memory::alloc::*, memory::copy::*, memory::fill::*, pool::*, stream::capture::*,
+    stream::streams::*,
 };
 
 const GLOBAL: u32 = 0;

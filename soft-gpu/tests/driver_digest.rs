@@ -3,10 +3,10 @@
 mod driver_support;
 
 use driver_support::*;
-use soft_gpu::capi::copy::cuMemcpyHtoD_v2;
 use soft_gpu::capi::event::cuEventCreate;
-use soft_gpu::capi::legacy::*;
-use soft_gpu::capi::memory::{cuMemAlloc_v2, cuMemHostAlloc};
+use soft_gpu::capi::execution::legacy::*;
+use soft_gpu::capi::memory::alloc::{cuMemAlloc_v2, cuMemHostAlloc};
+use soft_gpu::capi::memory::copy::cuMemcpyHtoD_v2;
 use soft_gpu::driver::contents::Contents;
 
 #[test]

@@ -4,13 +4,13 @@
 mod driver_support;
 
 use driver_support::*;
-use soft_gpu::capi::context::*;
-use soft_gpu::capi::copy::*;
-use soft_gpu::capi::managed::*;
-use soft_gpu::capi::memory::*;
-use soft_gpu::capi::memset::*;
-use soft_gpu::capi::module::*;
-use soft_gpu::capi::occupancy::*;
+use soft_gpu::capi::context::contexts::*;
+use soft_gpu::capi::execution::occupancy::*;
+use soft_gpu::capi::memory::alloc::*;
+use soft_gpu::capi::memory::copy::*;
+use soft_gpu::capi::memory::fill::*;
+use soft_gpu::capi::memory::managed::*;
+use soft_gpu::capi::module::load::*;
 use soft_gpu::capi::pool::*;
 use soft_gpu::capi::vmm::*;
 
@@ -83,7 +83,7 @@ fn occupancy_and_limits() {
         let shared = n as u32;
         let (none, no_more) = (In(std::ptr::null()), In(std::ptr::null()));
         let huge = (n as u32).max(1 << 16);
-        let code = soft_gpu::capi::launch::cuLaunchKernel(
+        let code = soft_gpu::capi::execution::launch::cuLaunchKernel(
             f, 1, huge, huge, side, side, side, shared, NULL, none, no_more,
         );
         told("LaunchKernel", n, code);

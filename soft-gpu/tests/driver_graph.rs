@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use driver_support::graph::*;
 use driver_support::graph::{Host, run};
 use driver_support::*;
-use soft_gpu::capi::{graph::*, graph_exec::*, graph_node::*, graph_params::*, module::*};
+use soft_gpu::capi::{
+    graph::exec::*, graph::graphs::*, graph::nodes::*, graph::params::*, module::load::*,
+};
 
 #[test]
 fn a_diamond_runs_in_order() {

@@ -9,8 +9,8 @@ use driver_support::graph::run;
 use driver_support::graph::*;
 use driver_support::*;
 use soft_gpu::capi::{
-    event::*, graph::*, graph_exec::*, graph_node::*, graph_params::*, memory::*, memset::*,
-    pool::*, stream::*,
+    event::*, graph::exec::*, graph::graphs::*, graph::nodes::*, graph::params::*,
+    memory::alloc::*, memory::fill::*, pool::*, stream::streams::*,
 };
 
 #[test]

@@ -4,8 +4,9 @@ mod driver_support;
 
 use driver_support::*;
 use soft_gpu::capi::{
-    context::*, device::*, entry::*, event::*, green::*, launch::*, memory::*, occupancy::*,
-    resource::*, stream::*,
+    context::contexts::*, context::green::*, device::query::*, device::resource::*, event::*,
+    execution::launch::*, execution::occupancy::*, init::entry::*, memory::alloc::*,
+    stream::streams::*,
 };
 
 /// CUdevResource by words: type, then the driver's own, then what it says of multiprocessors.
@@ -246,10 +247,12 @@ fn an_event_is_for_all_streams_of_a_green_context() {
     assert_eq!(cuGreenCtxRecordEvent(a, event(0)), BAD_HANDLE);
     // A stream that captures takes part in nothing of the kind.
     ok(cuCtxSetCurrent(primary));
-    ok(soft_gpu::capi::capture::cuStreamBeginCapture_v2(s, 2));
+    ok(soft_gpu::capi::stream::capture::cuStreamBeginCapture_v2(
+        s, 2,
+    ));
     assert_eq!(cuGreenCtxRecordEvent(a, e), 900);
     let mut graph = 0;
-    let ended = soft_gpu::capi::capture::cuStreamEndCapture(s, out(&mut graph));
+    let ended = soft_gpu::capi::stream::capture::cuStreamEndCapture(s, out(&mut graph));
     assert_eq!(ended, 901);
     ok(cuGreenCtxRecordEvent(a, e));
 }

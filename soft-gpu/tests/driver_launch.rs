@@ -14,8 +14,9 @@ use driver_support::{
     within,
 };
 use soft_gpu::capi::{
-    context::*, copy::*, device::*, event::*, launch::*, library::*, link::*, memory::*, memset::*,
-    module::*, occupancy::*, stream::*,
+    context::contexts::*, device::query::*, event::*, execution::launch::*,
+    execution::occupancy::*, library::*, memory::alloc::*, memory::copy::*, memory::fill::*,
+    module::link::*, module::load::*, stream::streams::*,
 };
 use soft_gpu::driver::share::read_slots;
 
@@ -385,7 +386,7 @@ fn poisoned(code: u32) {
         code
     );
     // Devices can still be asked.
-    ok(soft_gpu::capi::device::cuDeviceGetCount(Out(&mut 0)));
+    ok(soft_gpu::capi::device::query::cuDeviceGetCount(Out(&mut 0)));
 }
 
 #[test]

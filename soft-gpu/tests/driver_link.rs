@@ -5,7 +5,10 @@ mod driver_support;
 use std::ffi::{CStr, c_void};
 
 use driver_support::*;
-use soft_gpu::capi::{context::*, launch::*, library::*, link::*, memory::*, module::*};
+use soft_gpu::capi::{
+    context::contexts::*, execution::launch::*, library::*, memory::alloc::*, module::link::*,
+    module::load::*,
+};
 
 const HEAD: &str = ".version 7.0\n.target sm_80\n.address_size 64\n";
 const PTX: u32 = 1;

@@ -4,8 +4,8 @@
 mod driver_support;
 
 use driver_support::*;
-use soft_gpu::capi::module::*;
-use soft_gpu::capi::stream::cuStreamSynchronize;
+use soft_gpu::capi::module::load::*;
+use soft_gpu::capi::stream::streams::cuStreamSynchronize;
 
 /// `fixtures/machine/kinds.ptx` by the assemblers of CUDA 12.9 and 13.5, whose files have different ABIs.
 const CUBINS: [&[u8]; 2] = [

@@ -5,8 +5,10 @@ mod driver_support;
 
 use driver_support::*;
 use soft_gpu::capi::{
-    array::*, batch::*, context::*, copy::*, coredump::*, device::*, event::*, legacy::*,
-    managed::*, memop::*, memory::*, memset::*, module::*, occupancy::*, stream::*,
+    context::contexts::*, device::query::*, event::*, execution::legacy::*,
+    execution::occupancy::*, init::coredump::*, memory::alloc::*, memory::array::*,
+    memory::batch::*, memory::copy::*, memory::fill::*, memory::managed::*, module::load::*,
+    stream::streams::*, stream::word::*,
 };
 
 fn managed(bytes: usize) -> u64 {

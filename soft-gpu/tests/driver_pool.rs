@@ -3,7 +3,7 @@
 mod driver_support;
 
 use driver_support::*;
-use soft_gpu::capi::{memory::*, memset::*, pool::*, stream::*};
+use soft_gpu::capi::{memory::alloc::*, memory::fill::*, pool::*, stream::streams::*};
 
 const THRESHOLD: u32 = 4;
 const RESERVED: u32 = 5;

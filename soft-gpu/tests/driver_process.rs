@@ -13,7 +13,10 @@ use std::time::{Duration, Instant};
 
 use driver_support::arguments::*;
 use driver_support::{alloc, ok, passes, role, run, start};
-use soft_gpu::capi::{copy::*, device::*, entry::*, event::*, memory::*, stream::*};
+use soft_gpu::capi::{
+    device::query::*, event::*, init::entry::*, memory::alloc::*, memory::copy::*,
+    stream::streams::*,
+};
 use soft_gpu::driver::share::{Shared, read_slots};
 use soft_gpu::driver::sync::now_ns;
 use soft_gpu::driver::turn::{QUANTUM_NS, Turn};

@@ -3,9 +3,9 @@
 mod driver_support;
 
 use driver_support::*;
-use soft_gpu::capi::context::*;
-use soft_gpu::capi::memory::*;
-use soft_gpu::capi::memset::*;
+use soft_gpu::capi::context::contexts::*;
+use soft_gpu::capi::memory::alloc::*;
+use soft_gpu::capi::memory::fill::*;
 
 const DOUBLE: &str = ".version 7.8
 .target sm_80

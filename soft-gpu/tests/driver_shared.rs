@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 
 use driver_support::*;
-use soft_gpu::capi::{copy::*, device::*, memory::*, vmm::*};
+use soft_gpu::capi::{device::query::*, memory::alloc::*, memory::copy::*, vmm::*};
 
 const SIZE: usize = 2 << 20;
 const FILE_DESCRIPTOR: u32 = 1;

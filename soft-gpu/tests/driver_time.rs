@@ -4,7 +4,7 @@ mod driver_support;
 
 use driver_support::*;
 use soft_gpu::capi::event::*;
-use soft_gpu::capi::stream::*;
+use soft_gpu::capi::stream::streams::*;
 
 /// One thread that counts to `n`, and one that sleeps `n` times for a millisecond.
 const KERNELS: &str = ".version 7.8

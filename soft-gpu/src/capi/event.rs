@@ -3,7 +3,7 @@
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, Out, StreamArg};
 
-use super::StreamOf as _;
+use crate::capi::StreamOf as _;
 use crate::driver::error::Result;
 use crate::driver::event;
 

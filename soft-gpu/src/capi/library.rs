@@ -7,7 +7,7 @@ use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out, Text};
 use vgpu_cudart::unserved::MANAGED;
 
-use super::module::{Image, JitOptions, read_image};
+use crate::capi::module::load::{Image, JitOptions, read_image};
 use crate::driver::error::Result;
 use crate::driver::{context, gpu, healthy, library};
 

@@ -8,7 +8,7 @@ use vgpu_cuda_abi::numbers::allocation::{MANAGED, PINNED};
 use vgpu_cuda_abi::numbers::location::DEVICE as ON_DEVICE;
 use vgpu_cuda_abi::structs::{AccessDescriptor, Location, PoolProperties};
 
-use super::StreamOf as _;
+use crate::capi::StreamOf as _;
 use crate::driver::error::Result;
 use crate::driver::pool::{self, Space, Value};
 

@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use soft_gpu::capi::{graph::*, graph_exec::*, graph_node::*, stream::*};
+use soft_gpu::capi::{graph::exec::*, graph::graphs::*, graph::nodes::*, stream::streams::*};
 
 use super::*;
 

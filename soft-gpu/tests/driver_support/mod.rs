@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 pub(crate) use arguments::*;
 use soft_gpu::capi::{
-    context::*, copy::*, device::*, entry::*, launch::*, memory::*, module::*, stream::*,
+    context::contexts::*, device::query::*, execution::launch::*, init::entry::*, memory::alloc::*,
+    memory::copy::*, module::load::*, stream::streams::*,
 };
 
 /// The default stream.

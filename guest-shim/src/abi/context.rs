@@ -1,0 +1,442 @@
+//! Contexts: created, ones primary, and the calling thread's stack of them.
+
+use std::ffi::{c_int, c_void};
+use std::ops::RangeInclusive;
+use std::sync::atomic::Ordering;
+
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::structs::CtxCreateParams;
+use vgpu_proto::call::req;
+
+use crate::cudart::GATE;
+use crate::ffi::exports;
+use crate::process::{live, shim};
+use crate::state::Shim;
+use crate::state::{capture, contexts, modules};
+use crate::{Cu, unserved};
+
+/// What `cuCtxGetApiVersion` answers for every context made by the forms since CUDA 3.2.
+const API_VERSION: u32 = 3020;
+/// `CU_CTX_FLAGS_MASK`.
+const FLAGS_MASK: u32 = 0xff;
+/// `CU_CTX_SCHED_MASK`, of which only one bit may be set.
+const SCHED_MASK: u32 = 0x07;
+
+/// Limits of contexts that share a GPU with a graphics client, which is in no guest: 0, also where the host's driver is
+/// older than these limits. NVIDIA's libraries do not look at the result of the call.
+const COMPUTE_IN_GRAPHICS: RangeInclusive<u32> = 8..=9;
+
+exports! {
+    /// Creates a context and pushes it.
+    fn cuCtxCreate_v2(out: Out<u64>, flags: u32, device: c_int) {
+        create(out, flags, device)
+    }
+
+    /// As cuCtxCreate_v2; execution affinity is not served.
+    fn cuCtxCreate_v3(out: Out<u64>, affinity: In<c_void>, count: c_int, flags: u32, device: c_int) {
+        live()?;
+        if !affinity.is_null() && count != 0 {
+            return Err(CuResult::UNSUPPORTED_EXEC_AFFINITY);
+        }
+        create(out, flags, device)
+    }
+
+    /// As cuCtxCreate_v2; execution affinity and graphics interoperation are not served.
+    fn cuCtxCreate_v4(out: Out<u64>, params: In<CtxCreateParams>, flags: u32, device: c_int) {
+        live()?;
+        if let Some(params) = params.given() {
+            if !params.cig.is_null() {
+                let form = "cuCtxCreate with CUDA in graphics";
+                return Err(unserved::refuse(form, "use an ordinary context"));
+            }
+            if !params.exec_affinity.is_null() && params.exec_affinities != 0 {
+                return Err(CuResult::UNSUPPORTED_EXEC_AFFINITY);
+            }
+        }
+        create(out, flags, device)
+    }
+
+    /// Destroys a context; popped if it is current to the calling thread.
+    fn cuCtxDestroy_v2(ctx: u64) {
+        let shim = live()?;
+        let context = named(shim, ctx)?;
+        if context.primary {
+            return Err(CuResult::INVALID_CONTEXT);
+        }
+        GATE.context_ends(ctx);
+        shim.session.wait_for_copies()?;
+        if contexts::top() == ctx {
+            contexts::pop()?;
+        }
+        shim.purge(ctx);
+        shim.session.call(&req::CtxDestroy { ctx: context.handle })?;
+        Ok(())
+    }
+
+    /// Pushes (the form before CUDA 4.0; the same for contexts as they are now).
+    fn cuCtxPushCurrent(ctx: u64) {
+        push(ctx)
+    }
+
+    /// Pushes.
+    fn cuCtxPushCurrent_v2(ctx: u64) {
+        push(ctx)
+    }
+
+    /// Pops (the form before CUDA 4.0).
+    fn cuCtxPopCurrent(out: Out<u64>) {
+        pop(out)
+    }
+
+    /// Pops.
+    fn cuCtxPopCurrent_v2(out: Out<u64>) {
+        pop(out)
+    }
+
+    /// Replaces the top of the stack; null pops it.
+    fn cuCtxSetCurrent(ctx: u64) {
+        let shim = shim()?;
+        if ctx != 0 {
+            may_be_current(shim, ctx)?;
+        }
+        contexts::replace(ctx)
+    }
+
+    /// The top of the stack, or null.
+    fn cuCtxGetCurrent(out: Out<u64>) {
+        shim()?;
+        out.set(contexts::top())
+    }
+
+    /// The current context's device.
+    fn cuCtxGetDevice(out: Out<c_int>) {
+        let context = shim()?.contexts.current()?;
+        out.set(context.device)
+    }
+
+    /// A context's device; null means the current one.
+    fn cuCtxGetDevice_v2(out: Out<c_int>, ctx: u64) {
+        let context = shim()?.contexts.named(ctx)?;
+        out.set(context.device)
+    }
+
+    /// Flags of the current context from now on.
+    fn cuCtxSetFlags(flags: u32) {
+        let context = live()?.contexts.current()?;
+        valid_flags(flags)?;
+        context.flags.store(flags, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Banks have had one width since Maxwell.
+    fn cuCtxGetSharedMemConfig(out: Out<u32>) {
+        const FOUR_BYTES: u32 = 1;
+        live()?.contexts.current()?;
+        out.set(FOUR_BYTES)
+    }
+
+    /// Banks have had one width since Maxwell.
+    fn cuCtxSetSharedMemConfig(config: u32) {
+        live()?.contexts.current()?;
+        if config > 2 { Err(CuResult::INVALID_VALUE) } else { Ok(()) }
+    }
+
+    /// Nothing of a cache is set aside.
+    fn cuCtxResetPersistingL2Cache() {
+        live()?.contexts.current().map(|_| ())
+    }
+
+    /// What one guest sees of several devices has no path between them.
+    fn cuCtxEnablePeerAccess(peer: u64, flags: u32) {
+        let shim = live()?;
+        shim.contexts.current()?;
+        named(shim, peer)?;
+        if flags != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        Err(CuResult::PEER_ACCESS_UNSUPPORTED)
+    }
+
+    /// It never was.
+    fn cuCtxDisablePeerAccess(peer: u64) {
+        let shim = live()?;
+        shim.contexts.current()?;
+        named(shim, peer)?;
+        Err(CuResult::PEER_ACCESS_NOT_ENABLED)
+    }
+
+    /// The current context's flags.
+    fn cuCtxGetFlags(out: Out<u32>) {
+        let context = shim()?.contexts.current()?;
+        out.set(context.flags.load(Ordering::Relaxed))
+    }
+
+    /// A number unique to the context in this process.
+    fn cuCtxGetId(ctx: u64, out: Out<u64>) {
+        let context = shim()?.contexts.named(ctx)?;
+        out.set(context.id)
+    }
+
+    /// Constant since CUDA 3.2.
+    fn cuCtxGetApiVersion(ctx: u64, out: Out<u32>) {
+        shim()?.contexts.named(ctx)?;
+        out.set(API_VERSION)
+    }
+
+    /// The device's range; both results may be left out.
+    fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) {
+        let shim = shim()?;
+        let context = shim.contexts.current()?;
+        let (low, high) = shim.devices.get(context.device)?.info.stream_priorities;
+        least.set_if_wanted(low);
+        greatest.set_if_wanted(high);
+        Ok(())
+    }
+
+    /// Waits for all work of the current context.
+    fn cuCtxSynchronize() {
+        synchronize(0)
+    }
+
+    /// Waits for all work of a context; null means the current one.
+    fn cuCtxSynchronize_v2(ctx: u64) {
+        synchronize(ctx)
+    }
+
+    /// Sets a limit of the current context.
+    fn cuCtxSetLimit(limit: u32, value: usize) {
+        let shim = live()?;
+        let ctx = shim.contexts.current()?.handle;
+        shim.session.call(&req::CtxSetLimit { ctx, limit, value: value as u64 })?;
+        Ok(())
+    }
+
+    /// A limit of the current context.
+    fn cuCtxGetLimit(out: Out<usize>, limit: u32) {
+        let shim = live()?;
+        let ctx = shim.contexts.current()?.handle;
+        out.check()?;
+        if COMPUTE_IN_GRAPHICS.contains(&limit) {
+            return out.set(0);
+        }
+        let value = shim.session.call(&req::CtxGetLimit { ctx, limit })?.value;
+        out.set(value as usize)
+    }
+
+    /// A preference; remembered here too, for the question.
+    fn cuCtxSetCacheConfig(config: u32) {
+        const CONFIGS: u32 = 4;
+        let shim = live()?;
+        let context = shim.contexts.current()?;
+        if config >= CONFIGS {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        context.cache_config.store(config, Ordering::Relaxed);
+        modules::set_cache_config(shim, context.handle, config)
+    }
+
+    /// What was last set.
+    fn cuCtxGetCacheConfig(out: Out<u32>) {
+        let context = shim()?.contexts.current()?;
+        out.set(context.cache_config.load(Ordering::Relaxed))
+    }
+
+    /// Counted here; the host is asked once.
+    fn cuDevicePrimaryCtxRetain(out: Out<u64>, device: c_int) {
+        let shim = live()?;
+        out.check()?;
+        let context = retain(shim, device)?;
+        out.set(context.shown)
+    }
+
+    /// The form that cudart calls at exit.
+    fn cuDevicePrimaryCtxRelease(device: c_int) {
+        release(device)
+    }
+
+    /// Releases one reference; the last one destroys.
+    fn cuDevicePrimaryCtxRelease_v2(device: c_int) {
+        release(device)
+    }
+
+    /// The form before CUDA 11.
+    fn cuDevicePrimaryCtxReset(device: c_int) {
+        reset(device)
+    }
+
+    /// Destroys whatever the primary context holds.
+    fn cuDevicePrimaryCtxReset_v2(device: c_int) {
+        reset(device)
+    }
+
+    /// The form before CUDA 11.
+    fn cuDevicePrimaryCtxSetFlags(device: c_int, flags: u32) {
+        set_flags(device, flags)
+    }
+
+    /// Flags of the primary context, also while it is active.
+    fn cuDevicePrimaryCtxSetFlags_v2(device: c_int, flags: u32) {
+        set_flags(device, flags)
+    }
+
+    /// Answered from what this process did; frameworks ask before almost every call.
+    fn cuDevicePrimaryCtxGetState(device: c_int, flags: Out<u32>, active: Out<c_int>) {
+        let shim = shim()?;
+        flags.check()?;
+        let primary = shim.contexts.primary(device)?;
+        flags.set(primary.flags)?;
+        active.set(c_int::from(primary.context.is_some()))
+    }
+}
+
+/// One more reference to a device's primary context.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_DEVICE; the host's.
+pub(crate) fn retain(shim: &Shim, device: c_int) -> Cu<std::sync::Arc<contexts::Context>> {
+    let wire = shim.devices.get(device)?.wire;
+    let mut primary = shim.contexts.primary(device)?;
+    let context = match &primary.context {
+        Some(context) => context.clone(),
+        None => {
+            let ctx = shim
+                .session
+                .call(&req::PrimaryCtxRetain { device: wire })?
+                .ctx;
+            let context = shim.contexts.add(ctx, device, primary.flags, true)?;
+            primary.context.insert(context).clone()
+        }
+    };
+    primary.references += 1;
+    Ok(context)
+}
+
+fn named(shim: &Shim, ctx: u64) -> Cu<std::sync::Arc<contexts::Context>> {
+    if ctx == 0 {
+        return Err(CuResult::INVALID_CONTEXT);
+    }
+    shim.contexts.named(ctx)
+}
+
+/// A primary context may be made current while nobody has retained it: NVIDIA's runtime does so before it retains it.
+fn may_be_current(shim: &Shim, ctx: u64) -> Cu {
+    if shim.contexts.is_primary(ctx) {
+        return Ok(());
+    }
+    named(shim, ctx).map(|_| ())
+}
+
+fn synchronize(ctx: u64) -> Cu {
+    let shim = live()?;
+    let ctx = shim.contexts.named(ctx)?.handle;
+    capture::forbid_context(shim, ctx)?;
+    shim.session.synchronize(&req::CtxSynchronize { ctx })
+}
+
+fn valid_flags(flags: u32) -> Cu {
+    if flags & !FLAGS_MASK != 0 || (flags & SCHED_MASK).count_ones() > 1 {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    Ok(())
+}
+
+fn create(out: Out<u64>, flags: u32, device: c_int) -> Cu {
+    let shim = live()?;
+    out.check()?;
+    valid_flags(flags)?;
+    let wire = shim.devices.get(device)?.wire;
+    let ctx = shim
+        .session
+        .call(&req::CtxCreate {
+            device: wire,
+            flags,
+        })?
+        .ctx;
+    shim.contexts.add(ctx, device, flags, false)?;
+    contexts::push(ctx.0)?;
+    out.set(ctx.0)
+}
+
+fn push(ctx: u64) -> Cu {
+    may_be_current(shim()?, ctx)?;
+    contexts::push(ctx)
+}
+
+fn pop(out: Out<u64>) -> Cu {
+    shim()?;
+    let ctx = contexts::pop()?;
+    out.set_if_wanted(ctx);
+    Ok(())
+}
+
+/// One reference less; the last one destroys.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_CONTEXT without one.
+pub(crate) fn release(device: c_int) -> Cu {
+    let shim = live()?;
+    let wire = shim.devices.get(device)?.wire;
+    primary_ends(shim, device, |references| references == 1)?;
+    let mut primary = shim.contexts.primary(device)?;
+    match primary.references {
+        0 => return Err(CuResult::INVALID_CONTEXT),
+        1 => {}
+        _ => {
+            primary.references -= 1;
+            return Ok(());
+        }
+    }
+    primary.references = 0;
+    let Some(context) = primary.context.take() else {
+        return Ok(());
+    };
+    shim.session.wait_for_copies()?;
+    shim.purge(context.handle.0);
+    shim.session
+        .call(&req::PrimaryCtxRelease { device: wire })?;
+    Ok(())
+}
+
+/// Has NVIDIA's runtime clean up what it keeps with a primary context, if so many references mean its end. Without
+/// the lock: the runtime may call the driver.
+fn primary_ends(shim: &Shim, device: c_int, ends: impl FnOnce(u32) -> bool) -> Cu {
+    let ending = {
+        let primary = shim.contexts.primary(device)?;
+        let context = primary.context.as_ref().map(|context| context.shown);
+        context.filter(|_| ends(primary.references))
+    };
+    ending.inspect(|context| GATE.context_ends(*context));
+    Ok(())
+}
+
+fn reset(device: c_int) -> Cu {
+    let shim = live()?;
+    let wire = shim.devices.get(device)?.wire;
+    primary_ends(shim, device, |_| true)?;
+    let mut primary = shim.contexts.primary(device)?;
+    primary.references = 0;
+    let Some(context) = primary.context.take() else {
+        return Ok(());
+    };
+    shim.session.wait_for_copies()?;
+    shim.purge(context.handle.0);
+    shim.session.call(&req::PrimaryCtxReset { device: wire })?;
+    Ok(())
+}
+
+fn set_flags(device: c_int, flags: u32) -> Cu {
+    let shim = live()?;
+    valid_flags(flags)?;
+    let wire = shim.devices.get(device)?.wire;
+    let mut primary = shim.contexts.primary(device)?;
+    shim.session.call(&req::PrimaryCtxSetFlags {
+        device: wire,
+        flags,
+    })?;
+    primary.flags = flags;
+    if let Some(context) = &primary.context {
+        context.flags.store(flags, Ordering::Relaxed);
+    }
+    Ok(())
+}

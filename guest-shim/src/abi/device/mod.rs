@@ -1,0 +1,4 @@
+//! Devices.
+
+pub(crate) mod query;
+pub(crate) mod resource;

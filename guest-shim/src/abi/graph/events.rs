@@ -1,0 +1,159 @@
+//! Nodes that record events, wait for them, and write words or wait for them.
+
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::structs::{BatchNodeParams, MemOp};
+
+use crate::abi::graph::exec::find;
+use crate::abi::graph::graphs::add;
+use crate::abi::stream::word::words;
+use crate::ffi::exports;
+use crate::process::{live, shim};
+use crate::state::graphs::{Kind, update};
+use crate::state::words::Word;
+use crate::{Cu, lock};
+
+exports! {
+    /// A record of an event.
+    fn cuGraphAddEventRecordNode(
+        out: Out<u64>,
+        graph: u64,
+        behind: In<u64>,
+        count: usize,
+        event: u64
+    ) {
+        add(out, graph, (behind, count), || record(event))
+    }
+
+    /// A wait for an event.
+    fn cuGraphAddEventWaitNode(
+        out: Out<u64>,
+        graph: u64,
+        behind: In<u64>,
+        count: usize,
+        event: u64
+    ) {
+        add(out, graph, (behind, count), || wait(event))
+    }
+
+    /// The event.
+    fn cuGraphEventRecordNodeGetEvent(node: u64, out: Out<u64>) {
+        let Kind::Record(event) = *lock(&shim()?.node(node)?.kind) else {
+            return Err(CuResult::INVALID_VALUE);
+        };
+        out.set(event)
+    }
+
+    /// The event.
+    fn cuGraphEventWaitNodeGetEvent(node: u64, out: Out<u64>) {
+        let Kind::Wait(event) = *lock(&shim()?.node(node)?.kind) else {
+            return Err(CuResult::INVALID_VALUE);
+        };
+        out.set(event)
+    }
+
+    /// Sets the event.
+    fn cuGraphEventRecordNodeSetEvent(node: u64, event: u64) {
+        update::set_node(live()?, node, record(event)?)
+    }
+
+    /// Sets the event.
+    fn cuGraphEventWaitNodeSetEvent(node: u64, event: u64) {
+        update::set_node(live()?, node, wait(event)?)
+    }
+
+    /// In what was made of a graph.
+    fn cuGraphExecEventRecordNodeSetEvent(exec: u64, node: u64, event: u64) {
+        let shim = live()?;
+        find(shim, exec)?.set(shim, node, record(event)?)
+    }
+
+    /// In what was made of a graph.
+    fn cuGraphExecEventWaitNodeSetEvent(exec: u64, node: u64, event: u64) {
+        let shim = live()?;
+        find(shim, exec)?.set(shim, node, wait(event)?)
+    }
+
+    /// Words that are written or waited for.
+    fn cuGraphAddBatchMemOpNode(
+        out: Out<u64>,
+        graph: u64,
+        behind: In<u64>,
+        count: usize,
+        params: In<BatchNodeParams>
+    ) {
+        add(out, graph, (behind, count), || batch(&params.get()?))
+    }
+
+    /// The words; the list may be looked at until the calling thread's next call of this function.
+    fn cuGraphBatchMemOpNodeGetParams(node: u64, out: Out<BatchNodeParams>) {
+        let params = shown(&lock(&shim()?.node(node)?.kind))?;
+        out.set(params)
+    }
+
+    /// Sets the words.
+    fn cuGraphBatchMemOpNodeSetParams(node: u64, params: In<BatchNodeParams>) {
+        update::set_node(live()?, node, batch(&params.get()?)?)
+    }
+
+    /// In what was made of a graph.
+    fn cuGraphExecBatchMemOpNodeSetParams(exec: u64, node: u64, params: In<BatchNodeParams>) {
+        let shim = live()?;
+        find(shim, exec)?.set(shim, node, batch(&params.get()?)?)
+    }
+}
+
+thread_local! {
+    /// The operations that the thread was shown last.
+    static SHOWN: std::cell::RefCell<Vec<MemOp>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// The parameters as a program is shown them.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for a node of another kind.
+pub(crate) fn shown(kind: &Kind) -> Cu<BatchNodeParams> {
+    let Kind::Words(words) = kind else {
+        return Err(CuResult::INVALID_VALUE);
+    };
+    let list = SHOWN.try_with(|shown| {
+        let mut shown = shown.borrow_mut();
+        *shown = words.iter().map(Word::operation).collect();
+        shown.as_ptr()
+    });
+    let list = list.map_err(|_| CuResult::DEINITIALIZED)?;
+    Ok(BatchNodeParams {
+        context: shim()?.contexts.current().map_or(0, |c| c.shown),
+        count: words.len() as u32,
+        // SAFETY: the list stays until the thread is shown another.
+        operations: unsafe { In::new(list) },
+        flags: 0,
+    })
+}
+
+/// A node that records an event.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_HANDLE.
+pub(crate) fn record(event: u64) -> Cu<Kind> {
+    live()?.events.get(event).map(|_| Kind::Record(event))
+}
+
+/// A node that waits for one.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_HANDLE.
+pub(crate) fn wait(event: u64) -> Cu<Kind> {
+    live()?.events.get(event).map(|_| Kind::Wait(event))
+}
+
+/// A node that writes words and waits for words.
+pub(crate) fn batch(params: &BatchNodeParams) -> Cu<Kind> {
+    let shim = live()?;
+    let context = shim.contexts.named(params.context)?;
+    let words = words(params.operations, params.count, params.flags)?;
+    for word in &words {
+        word.check(shim, context.device)?;
+    }
+    Ok(Kind::Words(words.into()))
+}

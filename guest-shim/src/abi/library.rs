@@ -1,0 +1,278 @@
+//! Libraries and kernels.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out, Text};
+
+use crate::abi::context::{release, retain};
+use crate::abi::module::load::{CACHE_CONFIGS, read_image};
+use crate::ffi::exports;
+use crate::jit::Options;
+use crate::log::refusal;
+use crate::process::{live, shim};
+use crate::session::sys::UserMemory;
+use crate::state::contexts::Context;
+use crate::state::libraries::Bytes;
+use crate::state::modules::ModuleInfo;
+use crate::state::{Shim, libraries, modules};
+use crate::{Cu, image, unserved};
+
+exports! {
+    /// Loads an image for every context. Of the library's options one says that the program preserves the image;
+    /// the other, a hint to the driver, is not needed.
+    fn cuLibraryLoadData(
+        out: Out<u64>,
+        code: In<c_void>,
+        jit_options: In<u32>,
+        jit_values: Out<Out<c_void>>,
+        jit_count: c_uint,
+        options: In<u32>,
+        values: In<*mut c_void>,
+        count: c_uint
+    ) {
+        live()?;
+        out.check()?;
+        let jit = Options::read(jit_count, jit_options, jit_values)?;
+        let preserved = preserved(options, values, count);
+        // SAFETY: by the contract of the function.
+        let given = unsafe { image::at(code.pointer()) };
+        let given = given.inspect_err(|code| jit.failed(*code))?;
+        // SAFETY: by the contract of the function.
+        let copied = |memory: UserMemory| unsafe { memory.copied() };
+        let bytes = match preserved {
+            true => Bytes::Preserved(given.memory),
+            false => Bytes::Copied(copied(given.memory)),
+        };
+        let parts = given.parts.into_iter().map(copied).collect();
+        let library = libraries::load(live()?, (bytes, parts), &jit)?;
+        out.set(library)
+    }
+
+    /// Loads a file of the guest for every context.
+    fn cuLibraryLoadFromFile(
+        out: Out<u64>,
+        path: Text,
+        jit_options: In<u32>,
+        jit_values: Out<Out<c_void>>,
+        jit_count: c_uint,
+        _options: In<u32>,
+        _values: Out<Out<c_void>>,
+        _count: c_uint
+    ) {
+        live()?;
+        out.check()?;
+        let path = path.path()?;
+        let jit = Options::read(jit_count, jit_options, jit_values)?;
+        let bytes = read_image(path).inspect_err(|code| jit.failed(*code))?;
+        let library = libraries::load(live()?, (Bytes::Copied(bytes), Vec::new()), &jit)?;
+        out.set(library)
+    }
+
+    /// Unloads; its kernels are no more.
+    fn cuLibraryUnload(library: u64) {
+        libraries::unload(live()?, library)
+    }
+
+    /// A kernel by name.
+    fn cuLibraryGetKernel(out: Out<u64>, library: u64, name: Text) {
+        let shim = live()?;
+        out.check()?;
+        let name = name.symbol()?;
+        let library = shim.libraries.get(library)?;
+        let kernel = match library.known_kernel(name) {
+            Some(kernel) => kernel,
+            None => within(shim, |context| library.kernel(shim, context, name))?,
+        };
+        out.set(kernel)
+    }
+
+    /// The number of kernels.
+    fn cuLibraryGetKernelCount(out: Out<c_uint>, library: u64) {
+        let shim = live()?;
+        out.check()?;
+        let library = shim.libraries.get(library)?;
+        let count = within(shim, |context| {
+            let module = library.module(shim, context)?;
+            Ok(modules::function_names(shim, &module)?.len())
+        })?;
+        out.set(count as c_uint)
+    }
+
+    /// The first kernels, as many as there is room for.
+    fn cuLibraryEnumerateKernels(out: Out<u64>, room: c_uint, library: u64) {
+        let shim = live()?;
+        out.check()?;
+        let library = shim.libraries.get(library)?;
+        let kernels = within(shim, |context| {
+            let module = library.module(shim, context)?;
+            let names = modules::function_names(shim, &module)?;
+            let first = names.iter().take(room as usize);
+            first.map(|name| library.kernel(shim, context, name)).collect::<Cu<Vec<u64>>>()
+        })?;
+        out.set_all(kernels)
+    }
+
+    /// The library's module in the current context.
+    fn cuLibraryGetModule(out: Out<u64>, library: u64) {
+        let shim = live()?;
+        out.check()?;
+        let library = shim.libraries.get(library)?;
+        let module = library.module(shim, &*shim.contexts.current()?)?;
+        out.set(module.handle.0)
+    }
+
+    /// A global by name, as it is in the current context; either result may be left out.
+    fn cuLibraryGetGlobal(out: Out<u64>, size: Out<usize>, library: u64, name: Text) {
+        let shim = live()?;
+        let name = name.symbol()?;
+        let library = shim.libraries.get(library)?;
+        out.check_either(size)?;
+        let module = library.module(shim, &*shim.contexts.current()?)?;
+        let found = modules::global(shim, &module, name);
+        let (address, bytes) = found.map_err(|code| of_kernel(shim, &module, name, code))?;
+        out.set_if_wanted(address);
+        size.set_if_wanted(bytes as usize);
+        Ok(())
+    }
+
+    /// Managed variables are not served: none is found. The CUDA runtime asks without a context, and goes on without an
+    /// address for the program if it is told that they are not supported; it gives up for any other error.
+    fn cuLibraryGetManaged(out: Out<u64>, size: Out<usize>, library: u64, name: Text) {
+        let shim = live()?;
+        let name = name.symbol()?;
+        let library = shim.libraries.get(library)?;
+        out.check_either(size)?;
+        let way_out = vgpu_cudart::unserved::MANAGED;
+        let Ok(context) = shim.contexts.current() else {
+            let form = "cuLibraryGetManaged, which programs with `__managed__` variables call,";
+            return Err(unserved::refuse(form, way_out));
+        };
+        let code = of_kernel(shim, &*library.module(shim, &context)?, name, CuResult::NOT_FOUND);
+        if code == CuResult::NOT_FOUND {
+            let why = format!("`__managed__` variables are not served: {way_out}");
+            refusal::keep(code, why.as_bytes());
+        }
+        Err(code)
+    }
+
+    /// Functions with one address for the program and for devices need memory that both reach coherently:
+    /// none is found.
+    fn cuLibraryGetUnifiedFunction(_out: Out<*mut c_void>, library: u64, name: Text) {
+        let shim = live()?;
+        let name = name.symbol()?;
+        let library = shim.libraries.get(library)?;
+        let module = library.module(shim, &*shim.contexts.current()?)?;
+        Err(of_kernel(shim, &module, name, CuResult::NOT_FOUND))
+    }
+
+    /// The kernel's function in the current context.
+    fn cuKernelGetFunction(out: Out<u64>, kernel: u64) {
+        let shim = live()?;
+        out.check()?;
+        let context = shim.contexts.current()?;
+        let function = shim.kernels.get(kernel)?.function(shim, &context)?;
+        out.set(function.handle.0)
+    }
+
+    /// The library that the kernel is of.
+    fn cuKernelGetLibrary(out: Out<u64>, kernel: u64) {
+        let library = shim()?.kernels.get(kernel)?.library;
+        out.set(library)
+    }
+
+    /// The name, valid while the library is loaded. A function's handle will do, as for the driver.
+    fn cuKernelGetName(out: Out<*const c_char>, kernel: u64) {
+        let shim = shim()?;
+        given(kernel)?;
+        let name = match libraries::is_kernel(kernel) {
+            true => shim.kernels.get(kernel)?.name.as_ptr(),
+            false => shim.functions.get(kernel)?.name.as_ptr(),
+        };
+        out.set(name)
+    }
+
+    /// Where a parameter lies in the parameter block; the size may be left out. As the driver, this wants
+    /// a current context.
+    fn cuKernelGetParamInfo(kernel: u64, index: usize, offset: Out<usize>, size: Out<usize>) {
+        let shim = live()?;
+        given(kernel)?;
+        let function = shim.kernels.get(kernel)?.function(shim, &*shim.contexts.current()?)?;
+        let (at, len) = function.params.get(index).ok_or(CuResult::INVALID_VALUE)?;
+        offset.set(*at as usize)?;
+        size.set_if_wanted(*len as usize);
+        Ok(())
+    }
+
+    /// The number of parameters, in a current context as well.
+    fn cuKernelGetParamCount(kernel: u64, out: Out<usize>) {
+        let shim = live()?;
+        given(kernel)?;
+        let function = shim.kernels.get(kernel)?.function(shim, &*shim.contexts.current()?)?;
+        let count = function.params.len();
+        out.set(count)
+    }
+
+    /// An attribute of the kernel on a device.
+    fn cuKernelGetAttribute(out: Out<c_int>, attribute: u32, kernel: u64, device: c_int) {
+        let shim = live()?;
+        out.check()?;
+        let function = shim.kernels.get(kernel)?.on_device(shim, device)?;
+        let value = modules::attribute(shim, &function, attribute)?;
+        out.set(value)
+    }
+
+    /// Sets an attribute of the kernel on a device.
+    fn cuKernelSetAttribute(attribute: u32, value: c_int, kernel: u64, device: c_int) {
+        let shim = live()?;
+        shim.kernels.get(kernel)?.set_attribute(shim, device, attribute, value)
+    }
+
+    /// A preference.
+    fn cuKernelSetCacheConfig(kernel: u64, config: u32, device: c_int) {
+        let shim = live()?;
+        let function = shim.kernels.get(kernel)?.on_device(shim, device)?;
+        if config >= CACHE_CONFIGS {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        function.set_cache_config(shim, config)
+    }
+}
+
+/// A question about a kernel that is null is CUDA_ERROR_INVALID_VALUE, where a setting is an invalid handle.
+fn given(kernel: u64) -> Cu {
+    match kernel {
+        0 => Err(CuResult::INVALID_VALUE),
+        _ => Ok(()),
+    }
+}
+
+/// The code for a name that is a kernel's where a variable or another function is looked for.
+fn of_kernel(shim: &Shim, module: &ModuleInfo, name: &str, otherwise: CuResult) -> CuResult {
+    match modules::function_names(shim, module) {
+        Ok(names) if otherwise == CuResult::NOT_FOUND && names.iter().any(|n| n == name) => {
+            CuResult::INVALID_VALUE
+        }
+        _ => otherwise,
+    }
+}
+
+/// Asks something of a library in the current context. A library is of no context, but the host's modules
+/// are: where none is current, the first device's primary one is, for as long as the question takes.
+fn within<T>(shim: &Shim, ask: impl FnOnce(&Context) -> Cu<T>) -> Cu<T> {
+    if let Ok(context) = shim.contexts.current() {
+        return ask(&context);
+    }
+    let context = retain(shim, 0)?;
+    let answer = ask(&context);
+    release(0)?;
+    answer
+}
+
+/// Does the program promise that the image stays where it is (`CU_LIBRARY_BINARY_IS_PRESERVED`)?
+fn preserved(options: In<u32>, values: In<*mut c_void>, count: c_uint) -> bool {
+    const BINARY_IS_PRESERVED: u32 = 1;
+    let promises =
+        |i| options.at(i) == Ok(BINARY_IS_PRESERVED) && values.at(i).is_ok_and(|v| !v.is_null());
+    (0..count as usize).any(promises)
+}

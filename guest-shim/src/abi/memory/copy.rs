@@ -1,0 +1,92 @@
+//! Copies of bytes.
+
+use std::ffi::c_void;
+
+use crate::ffi::exports;
+use crate::ops::copy::{any, peer, to_device, to_host, within};
+use crate::process::live;
+use crate::state::streams::resolve;
+
+exports! {
+    /// Any direction, by the addresses.
+    fn cuMemcpy / cuMemcpy_ptds [mode] (dst: u64, src: u64, len: usize) {
+        let shim = live()?;
+        any(shim, &resolve(shim, 0, mode)?, dst, src, len, true)
+    }
+
+    /// Any direction, by the addresses, in a stream.
+    fn cuMemcpyAsync / cuMemcpyAsync_ptsz [mode] (dst: u64, src: u64, len: usize, stream: u64) {
+        let shim = live()?;
+        any(shim, &resolve(shim, stream, mode)?, dst, src, len, false)
+    }
+
+    /// Host to device.
+    fn cuMemcpyHtoD_v2 / cuMemcpyHtoD_v2_ptds [mode] (dst: u64, src: *const c_void, len: usize) {
+        let shim = live()?;
+        to_device(shim, &resolve(shim, 0, mode)?, dst, src as u64, len, true)
+    }
+
+    /// Host to device, in a stream.
+    fn cuMemcpyHtoDAsync_v2 / cuMemcpyHtoDAsync_v2_ptsz [mode] (
+        dst: u64,
+        src: *const c_void,
+        len: usize,
+        stream: u64
+    ) {
+        let shim = live()?;
+        to_device(shim, &resolve(shim, stream, mode)?, dst, src as u64, len, false)
+    }
+
+    /// Device to host.
+    fn cuMemcpyDtoH_v2 / cuMemcpyDtoH_v2_ptds [mode] (dst: *mut c_void, src: u64, len: usize) {
+        let shim = live()?;
+        to_host(shim, &resolve(shim, 0, mode)?, dst as u64, src, len, true)
+    }
+
+    /// Device to host, in a stream.
+    fn cuMemcpyDtoHAsync_v2 / cuMemcpyDtoHAsync_v2_ptsz [mode] (
+        dst: *mut c_void,
+        src: u64,
+        len: usize,
+        stream: u64
+    ) {
+        let shim = live()?;
+        to_host(shim, &resolve(shim, stream, mode)?, dst as u64, src, len, false)
+    }
+
+    /// Device to device. Asynchronous in spite of its name, as in CUDA.
+    fn cuMemcpyDtoD_v2 / cuMemcpyDtoD_v2_ptds [mode] (dst: u64, src: u64, len: usize) {
+        let shim = live()?;
+        within(shim, &resolve(shim, 0, mode)?, dst, src, len)
+    }
+
+    /// Between contexts; of two devices, through this program's memory.
+    fn cuMemcpyPeer / cuMemcpyPeer_ptds [mode] (dst: u64, to: u64, src: u64, from: u64, len: usize) {
+        let shim = live()?;
+        peer(shim, &resolve(shim, 0, mode)?, (dst, to), (src, from), len)
+    }
+
+    /// Between contexts, in a stream.
+    fn cuMemcpyPeerAsync / cuMemcpyPeerAsync_ptsz [mode] (
+        dst: u64,
+        to: u64,
+        src: u64,
+        from: u64,
+        len: usize,
+        stream: u64
+    ) {
+        let shim = live()?;
+        peer(shim, &resolve(shim, stream, mode)?, (dst, to), (src, from), len)
+    }
+
+    /// Device to device, in a stream.
+    fn cuMemcpyDtoDAsync_v2 / cuMemcpyDtoDAsync_v2_ptsz [mode] (
+        dst: u64,
+        src: u64,
+        len: usize,
+        stream: u64
+    ) {
+        let shim = live()?;
+        within(shim, &resolve(shim, stream, mode)?, dst, src, len)
+    }
+}

@@ -1,0 +1,16 @@
+//! The C functions, in folders after the chapters of CUDA's driver API. Each function checks the
+//! arguments, calls an operation or the state, and writes what comes back; see [`crate::ffi`].
+//! `build.rs` finds the functions: a line `fn cuName(` here is all that an export takes.
+
+pub(crate) mod context;
+pub(crate) mod device;
+pub(crate) mod event;
+pub(crate) mod execution;
+pub(crate) mod graph;
+pub(crate) mod init;
+pub(crate) mod library;
+pub(crate) mod memory;
+pub(crate) mod module;
+pub(crate) mod pool;
+pub(crate) mod stream;
+pub(crate) mod vmm;

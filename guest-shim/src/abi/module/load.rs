@@ -1,0 +1,221 @@
+//! Modules, their functions and globals.
+
+use std::ffi::{OsStr, c_char, c_void};
+use std::sync::Arc;
+
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out, Text};
+use vgpu_proto::limits::MAX_IMAGE;
+
+use crate::Cu;
+use crate::ffi::exports;
+use crate::jit::Options;
+use crate::process::{live, shim};
+use crate::session::sys::UserMemory;
+use crate::state::modules::ModuleInfo;
+use crate::state::{Shim, libraries, links, modules};
+
+/// `CU_MODULE_LAZY_LOADING`: with anything else frameworks load hundreds of megabytes at start.
+const LAZY_LOADING: u32 = 2;
+
+/// `CUfunc_cache` values.
+pub(crate) const CACHE_CONFIGS: u32 = 4;
+
+exports! {
+    /// Loads a file of the guest.
+    fn cuModuleLoad(out: Out<u64>, path: Text) {
+        let shim = live()?;
+        out.check()?;
+        let path = path.path()?;
+        let context = shim.contexts.current()?;
+        let options = Options::scalar(Vec::new());
+        let bytes = read_image(path).inspect_err(|code| options.failed(*code));
+        let mut bytes = bytes?;
+        let memory = UserMemory { at: bytes.as_mut_ptr(), len: bytes.len() };
+        let module = modules::load(shim, &context, memory, &options)?;
+        out.set(module)
+    }
+
+    /// Loads an image in memory.
+    fn cuModuleLoadData(out: Out<u64>, data: In<c_void>) {
+        load_data(out, data, 0, In::NULL, Out::NULL)
+    }
+
+    /// Loads an image in memory with JIT options.
+    fn cuModuleLoadDataEx(
+        out: Out<u64>,
+        data: In<c_void>,
+        count: u32,
+        options: In<u32>,
+        values: Out<Out<c_void>>
+    ) {
+        load_data(out, data, count, options, values)
+    }
+
+    /// Loads a fatbin, or whatever else clients pass here.
+    fn cuModuleLoadFatBinary(out: Out<u64>, data: In<c_void>) {
+        load_data(out, data, 0, In::NULL, Out::NULL)
+    }
+
+    /// Unloads.
+    fn cuModuleUnload(module: u64) {
+        modules::unload(live()?, module)
+    }
+
+    /// Lazy, whatever the host does.
+    fn cuModuleGetLoadingMode(mode: Out<u32>) {
+        shim()?;
+        mode.set(LAZY_LOADING)
+    }
+
+    /// A function by name; a name has one handle for the module's life.
+    fn cuModuleGetFunction(out: Out<u64>, module: u64, name: Text) {
+        let shim = live()?;
+        out.check()?;
+        let name = name.symbol()?;
+        let function = modules::function(shim, &*shim.modules.get(module)?, name)?;
+        out.set(function)
+    }
+
+    /// A global by name; either result may be left out.
+    fn cuModuleGetGlobal_v2(out: Out<u64>, size: Out<usize>, module: u64, name: Text) {
+        let shim = live()?;
+        let name = name.symbol()?;
+        let module = shim.modules.get(module)?;
+        out.check_either(size)?;
+        let (address, bytes) = modules::global(shim, &module, name)?;
+        out.set_if_wanted(address);
+        size.set_if_wanted(bytes as usize);
+        Ok(())
+    }
+
+    /// The module of a function.
+    fn cuFuncGetModule(out: Out<u64>, function: u64) {
+        let module = libraries::asked(shim()?, function)?.module;
+        out.set(module.0)
+    }
+
+    /// The name of a function, valid while its module is loaded.
+    fn cuFuncGetName(out: Out<*const c_char>, function: u64) {
+        let function = libraries::asked(shim()?, function)?;
+        out.set(function.name.as_ptr())
+    }
+
+    /// Where a parameter lies in the parameter block; the size may be left out.
+    fn cuFuncGetParamInfo(function: u64, index: usize, offset: Out<usize>, size: Out<usize>) {
+        let function = libraries::asked(shim()?, function)?;
+        let (at, len) = function.params.get(index).ok_or(CuResult::INVALID_VALUE)?;
+        offset.set(*at as usize)?;
+        size.set_if_wanted(*len as usize);
+        Ok(())
+    }
+
+    /// An attribute, known since the function was asked for.
+    fn cuFuncGetAttribute(out: Out<i32>, attribute: u32, function: u64) {
+        let shim = live()?;
+        out.check()?;
+        let function = libraries::asked(shim, function)?;
+        let value = modules::attribute(shim, &function, attribute)?;
+        out.set(value)
+    }
+
+    /// Sets an attribute; what the driver agreed to is what cuFuncGetAttribute answers.
+    fn cuFuncSetAttribute(function: u64, attribute: u32, value: i32) {
+        let shim = live()?;
+        let function = libraries::settable(shim, function)?;
+        modules::set_attribute(shim, &function, attribute, value)
+    }
+
+    /// The number of parameters.
+    fn cuFuncGetParamCount(function: u64, out: Out<usize>) {
+        let count = libraries::asked(shim()?, function)?.params.len();
+        out.set(count)
+    }
+
+    /// It is loaded: the host has described it.
+    fn cuFuncIsLoaded(out: Out<u32>, function: u64) {
+        const LOADED: u32 = 1;
+        libraries::function(live()?, function)?;
+        out.set(LOADED)
+    }
+
+    /// As cuFuncIsLoaded.
+    fn cuFuncLoad(function: u64) {
+        libraries::function(live()?, function).map(|_| ())
+    }
+
+    /// Banks have had one width since Maxwell.
+    fn cuFuncSetSharedMemConfig(function: u64, config: u32) {
+        libraries::function(live()?, function)?;
+        if config > 2 { Err(CuResult::INVALID_VALUE) } else { Ok(()) }
+    }
+
+    /// The number of functions.
+    fn cuModuleGetFunctionCount(out: Out<u32>, module: u64) {
+        let shim = live()?;
+        out.check()?;
+        let names = modules::function_names(shim, &*asked(shim, module)?)?;
+        out.set(names.len() as u32)
+    }
+
+    /// The first functions, as many as there is room for.
+    fn cuModuleEnumerateFunctions(out: Out<u64>, room: u32, module: u64) {
+        let shim = live()?;
+        out.check()?;
+        let module = asked(shim, module)?;
+        let names = modules::function_names(shim, &module)?;
+        for (i, name) in names.iter().take(room as usize).enumerate() {
+            let function = modules::function(shim, &module, name)?;
+            out.element(i).set(function)?;
+        }
+        Ok(())
+    }
+
+    /// A preference.
+    fn cuFuncSetCacheConfig(function: u64, config: u32) {
+        let shim = live()?;
+        let function = libraries::function(shim, function)?;
+        if config >= CACHE_CONFIGS {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        function.set_cache_config(shim, config)
+    }
+}
+
+/// The module that a question is about.
+fn asked(shim: &Shim, module: u64) -> Cu<Arc<ModuleInfo>> {
+    match module {
+        0 => Err(CuResult::INVALID_VALUE),
+        module => shim.modules.get(module),
+    }
+}
+
+fn load_data(
+    out: Out<u64>,
+    data: In<c_void>,
+    count: u32,
+    options: In<u32>,
+    values: Out<Out<c_void>>,
+) -> Cu {
+    let shim = live()?;
+    out.check()?;
+    let context = shim.contexts.current()?;
+    let options = Options::read(count, options, values)?;
+    // SAFETY: by the contract of the function.
+    out.set(unsafe { links::load(shim, &context, data.pointer(), &options) }?)
+}
+
+/// A file's bytes; text gets the NUL that it has in memory.
+pub(crate) fn read_image(path: &OsStr) -> Cu<Vec<u8>> {
+    let len = std::fs::metadata(path)
+        .map_err(|_| CuResult::FILE_NOT_FOUND)?
+        .len();
+    if len == 0 || len >= MAX_IMAGE {
+        return Err(CuResult::INVALID_IMAGE);
+    }
+    let mut bytes = std::fs::read(path).map_err(|_| CuResult::FILE_NOT_FOUND)?;
+    if bytes.last() != Some(&0) && !bytes.contains(&0) {
+        bytes.push(0);
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,4 @@
+//! Modules and linking.
+
+pub(crate) mod link;
+pub(crate) mod load;

@@ -1,0 +1,5 @@
+//! Streams and their capture.
+
+pub(crate) mod capture;
+pub(crate) mod streams;
+pub(crate) mod word;

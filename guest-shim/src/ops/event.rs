@@ -1,0 +1,40 @@
+//! Records of events, and waits for them.
+
+use vgpu_proto::call::req;
+
+use crate::Cu;
+use crate::session::mirror::Reach;
+use crate::state::Shim;
+use crate::state::events::EventInfo;
+use crate::state::streams::Target;
+
+/// Records an event in a stream that is not captured.
+pub(crate) fn record_now(shim: &Shim, target: &Target, event: &EventInfo, flags: u32) -> Cu {
+    let _work = target.order(shim, Reach::Named(&[]))?;
+    // Before it is sent: an answer about an earlier record must not complete this one.
+    event.record();
+    let (ctx, stream) = (target.ctx(), target.stream);
+    let sent = shim.session.sent_so_far();
+    shim.session.post(&req::EventRecord {
+        ctx,
+        event: event.handle,
+        stream,
+        flags,
+    })?;
+    event.stands_behind(stream, sent);
+    Ok(())
+}
+
+/// Has a stream that is not captured wait for an event.
+pub(crate) fn wait_now(shim: &Shim, target: &Target, event: &EventInfo, flags: u32) -> Cu {
+    if event.is_complete() {
+        // Never recorded, or known to have completed: nothing to wait for.
+        return Ok(());
+    }
+    shim.session.post(&req::StreamWaitEvent {
+        ctx: target.ctx(),
+        stream: target.stream,
+        event: event.handle,
+        flags,
+    })
+}

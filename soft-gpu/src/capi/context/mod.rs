@@ -1,0 +1,4 @@
+//! Contexts, of whole devices and of parts.
+
+pub mod contexts;
+pub mod green;

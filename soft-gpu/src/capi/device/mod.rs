@@ -1,0 +1,4 @@
+//! Devices.
+
+pub mod query;
+pub mod resource;

@@ -1,0 +1,5 @@
+//! Launches and occupancy.
+
+pub mod launch;
+pub mod legacy;
+pub mod occupancy;

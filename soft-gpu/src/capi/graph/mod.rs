@@ -1,0 +1,6 @@
+//! Graphs.
+
+pub mod exec;
+pub mod graphs;
+pub mod nodes;
+pub mod params;

@@ -1,0 +1,4 @@
+//! Initialisation, `cuGetProcAddress`, and what is asked about the process.
+
+pub mod coredump;
+pub mod entry;

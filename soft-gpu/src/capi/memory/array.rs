@@ -1,0 +1,219 @@
+//! Arrays as containers, and copies of bytes to and from them.
+
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{DefaultStream, In, Out, StreamArg};
+use vgpu_cuda_abi::numbers::memory_type;
+use vgpu_cuda_abi::structs::{
+    Array3DDescriptor, ArrayDescriptor, ArrayMemoryRequirements, Copy3D, Side3D,
+};
+
+use crate::capi::StreamOf as _;
+use crate::driver::array;
+use crate::driver::copy::{Mode, Side, copy};
+use crate::driver::error::Result;
+use crate::driver::gpu;
+use crate::driver::transfer;
+
+const NULL: StreamArg = StreamArg::DEFAULT;
+
+/// `bytes` at an offset into an array's only row.
+fn inside(array: u64, offset: usize) -> Side3D {
+    Side3D {
+        kind: memory_type::ARRAY,
+        array,
+        x: offset,
+        ..Side3D::NOWHERE
+    }
+}
+
+fn move_bytes(
+    dst: Side3D,
+    src: Side3D,
+    bytes: usize,
+    mode: Mode,
+    (stream, default): (StreamArg, DefaultStream),
+) -> Result {
+    let c = Copy3D {
+        src,
+        dst,
+        width: bytes,
+        height: 1,
+        depth: 1,
+    };
+    copy(&c, mode, &stream.get(default)?)
+}
+
+fn htoa(array: u64, at: usize, src: u64, bytes: usize, default: DefaultStream) -> Result {
+    let src = transfer::side((Side::Host, src));
+    move_bytes(inside(array, at), src, bytes, Mode::Sync, (NULL, default))
+}
+
+fn htoa_async(
+    array: u64,
+    at: usize,
+    src: u64,
+    bytes: usize,
+    stream: StreamArg,
+    default: DefaultStream,
+) -> Result {
+    let src = transfer::side((Side::Host, src));
+    move_bytes(
+        inside(array, at),
+        src,
+        bytes,
+        Mode::Async,
+        (stream, default),
+    )
+}
+
+fn atoh(dst: u64, array: u64, at: usize, bytes: usize, default: DefaultStream) -> Result {
+    let dst = transfer::side((Side::Host, dst));
+    move_bytes(dst, inside(array, at), bytes, Mode::Sync, (NULL, default))
+}
+
+fn atoh_async(
+    dst: u64,
+    array: u64,
+    at: usize,
+    bytes: usize,
+    stream: StreamArg,
+    default: DefaultStream,
+) -> Result {
+    let dst = transfer::side((Side::Host, dst));
+    move_bytes(
+        dst,
+        inside(array, at),
+        bytes,
+        Mode::Async,
+        (stream, default),
+    )
+}
+
+fn dtoa(array: u64, at: usize, src: u64, bytes: usize, default: DefaultStream) -> Result {
+    let src = transfer::side((Side::Device, src));
+    move_bytes(inside(array, at), src, bytes, Mode::Sync, (NULL, default))
+}
+
+fn atod(dst: u64, array: u64, at: usize, bytes: usize, default: DefaultStream) -> Result {
+    let dst = transfer::side((Side::Device, dst));
+    move_bytes(dst, inside(array, at), bytes, Mode::Sync, (NULL, default))
+}
+
+fn atoa(
+    dst: u64,
+    to: usize,
+    src: u64,
+    from: usize,
+    bytes: usize,
+    default: DefaultStream,
+) -> Result {
+    let (dst, src) = (inside(dst, to), inside(src, from));
+    move_bytes(dst, src, bytes, Mode::Sync, (NULL, default))
+}
+
+exports! {
+    fn cuMemcpyHtoA_v2 / cuMemcpyHtoA_v2_ptds [default] (array: u64, at: usize, src: u64, bytes: usize) {
+        htoa(array, at, src, bytes, default)
+    }
+
+    fn cuMemcpyHtoAAsync_v2 / cuMemcpyHtoAAsync_v2_ptsz [default] (array: u64, at: usize, src: u64, bytes: usize, stream: StreamArg) {
+        htoa_async(array, at, src, bytes, stream, default)
+    }
+
+    fn cuMemcpyAtoH_v2 / cuMemcpyAtoH_v2_ptds [default] (dst: u64, array: u64, at: usize, bytes: usize) {
+        atoh(dst, array, at, bytes, default)
+    }
+
+    fn cuMemcpyAtoHAsync_v2 / cuMemcpyAtoHAsync_v2_ptsz [default] (dst: u64, array: u64, at: usize, bytes: usize, stream: StreamArg) {
+        atoh_async(dst, array, at, bytes, stream, default)
+    }
+
+    fn cuMemcpyDtoA_v2 / cuMemcpyDtoA_v2_ptds [default] (array: u64, at: usize, src: u64, bytes: usize) {
+        dtoa(array, at, src, bytes, default)
+    }
+
+    fn cuMemcpyAtoD_v2 / cuMemcpyAtoD_v2_ptds [default] (dst: u64, array: u64, at: usize, bytes: usize) {
+        atod(dst, array, at, bytes, default)
+    }
+
+    fn cuMemcpyAtoA_v2 / cuMemcpyAtoA_v2_ptds [default] (dst: u64, to: usize, src: u64, from: usize, bytes: usize) {
+        atoa(dst, to, src, from, bytes, default)
+    }
+}
+
+exports! {
+    fn cuArrayCreate_v2(out: Out<u64>, shape: In<ArrayDescriptor>) {
+        out.check()?;
+        let ArrayDescriptor { width, height, format, channels } = shape.get()?;
+        out.set(array::create(Array3DDescriptor { width, height, depth: 0, format, channels, flags: 0 })?)
+    }
+
+    fn cuArray3DCreate_v2(out: Out<u64>, shape: In<Array3DDescriptor>) {
+        out.check()?;
+        out.set(array::create(shape.get()?)?)
+    }
+
+    fn cuArrayGetDescriptor_v2(out: Out<ArrayDescriptor>, array: u64) {
+        out.check()?;
+        let Array3DDescriptor { width, height, format, channels, .. } = array::get(array)?.shape;
+        out.set(ArrayDescriptor { width, height, format, channels })
+    }
+
+    fn cuArray3DGetDescriptor_v2(out: Out<Array3DDescriptor>, array: u64) {
+        out.check()?;
+        out.set(array::get(array)?.shape)
+    }
+
+    fn cuArrayDestroy(array: u64) {
+        array::destroy(array)
+    }
+
+    fn cuArrayGetMemoryRequirements(out: Out<ArrayMemoryRequirements>, array: u64, device: i32) {
+        out.check()?;
+        gpu(device)?;
+        array::get(array)?;
+        // Only of arrays with deferred mapping, which are not made.
+        Err(CuResult::INVALID_VALUE)
+    }
+
+    fn cuArrayGetSparseProperties(out: Out<u8>, array: u64) {
+        out.check()?;
+        array::get(array)?;
+        // Only of sparse arrays, which are not made.
+        Err(CuResult::INVALID_VALUE)
+    }
+
+    fn cuMipmappedArrayGetMemoryRequirements(out: Out<ArrayMemoryRequirements>, mipmap: u64, device: i32) {
+        out.check()?;
+        gpu(device)?;
+        array::find_mipmap(mipmap)?;
+        Err(CuResult::INVALID_VALUE)
+    }
+
+    fn cuMipmappedArrayGetSparseProperties(out: Out<u8>, mipmap: u64) {
+        out.check()?;
+        array::find_mipmap(mipmap)?;
+        Err(CuResult::INVALID_VALUE)
+    }
+
+    fn cuArrayGetPlane(out: Out<u64>, array: u64, _plane: u32) {
+        out.check()?;
+        array::get(array)?;
+        // Only of planar formats, which are not served.
+        Err(CuResult::INVALID_VALUE)
+    }
+
+    fn cuMipmappedArrayCreate(out: Out<u64>, shape: In<Array3DDescriptor>, levels: u32) {
+        out.check()?;
+        out.set(array::create_mipmap(shape.get()?, levels)?)
+    }
+
+    fn cuMipmappedArrayGetLevel(out: Out<u64>, mipmap: u64, level: u32) {
+        out.check()?;
+        out.set(array::level(mipmap, level)?)
+    }
+
+    fn cuMipmappedArrayDestroy(mipmap: u64) {
+        array::destroy_mipmap(mipmap)
+    }
+}

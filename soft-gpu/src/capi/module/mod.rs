@@ -1,0 +1,4 @@
+//! Modules and linking.
+
+pub mod link;
+pub mod load;
