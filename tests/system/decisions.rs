@@ -78,7 +78,7 @@ fn a_log_that_was_changed_or_cut_is_found_out() -> Result<()> {
     };
     forged.replace_range(at..=at, digit);
     let said = refusal(&path, &forged)?;
-    assert!(said.contains("is decided otherwise"), "{said}");
+    assert!(said.contains("replay diverges at record"), "{said}");
 
     // An event that is left out.
     let mut lines: Vec<&str> = whole.lines().collect();
@@ -99,7 +99,7 @@ fn a_log_that_was_changed_or_cut_is_found_out() -> Result<()> {
     assert_ne!(changed, state, "the state has the setting");
     let said = refusal(&path, &whole.replacen(state, &changed, 1))?;
     assert!(
-        said.contains("is not what the records lead to") && said.contains("verify_ns"),
+        said.contains("differs from the replayed state") && said.contains("verify_ns"),
         "{said}"
     );
 

@@ -1,6 +1,6 @@
-//! What the decision log costs on the path of a decision: `cargo run -p vgpu-sched --release --example
-//! log_cost`. The same events go to a scheduler alone and to one with a log, in turns; printed is the
-//! difference per event, and what the snapshot at the begin of a segment takes.
+//! Measures the cost of the decision log: `cargo run -p vgpu-sched --release --example log_cost`.
+//! The same events go alternately to a scheduler alone and to one with a log. Prints the difference
+//! per event, and the cost of the snapshot at the start of a segment.
 
 use std::time::Instant;
 
@@ -13,7 +13,8 @@ use vgpu_sched::{
 const EVENTS: u64 = 400_000;
 const ROUNDS: usize = 9;
 
-/// A host whose VMs all have work: leases are asked back at the end of each slice and returned at once.
+/// A host whose VMs all have work: leases are revoked at the end of each slice and returned at
+/// once.
 struct Host {
     scheduler: Scheduler,
     log: Option<DecisionLog>,
@@ -75,7 +76,7 @@ impl Host {
         }
     }
 
-    /// Nanoseconds per event, segments and all, over many of them: progress, ends of slices, releases.
+    /// Mean ns per event, segments included, over many events: progress, ends of slices, releases.
     fn run(&mut self) -> f64 {
         let begun = Instant::now();
         for n in 0..EVENTS {
@@ -111,7 +112,7 @@ impl Host {
     }
 }
 
-/// The least: what it takes when nobody disturbs.
+/// The minimum: the value with the least disturbance.
 fn least(values: impl IntoIterator<Item = f64>) -> f64 {
     values.into_iter().fold(f64::INFINITY, f64::min)
 }

@@ -1,4 +1,4 @@
-//! What the scheduler wants done, in order.
+//! The actions that the scheduler orders.
 
 use std::fmt;
 
@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{Epoch, GpuId, SessionId, VmId};
 
-/// Up to which totals, counted since the session began, a lease holder may submit. Totals make a
-/// repeated message harmless. `u64::MAX` is "no limit". A later total may be smaller: what was not used
-/// under a lease goes back when it ends.
+/// Totals of calls and bytes, counted since the session began, up to which a lease holder may
+/// submit. Totals make a repeated message harmless. `u64::MAX` is "no limit". A later total may be
+/// smaller, because unused credit goes back at the end of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credits {
     /// Calls.
@@ -28,23 +28,26 @@ impl Credits {
 /// The terms of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// The GPU; of a gang, its first. It names the lease in later actions about it.
+    /// GPU of the lease; of a gang, the first. Later actions name the lease by it.
     pub gpu: GpuId,
-    /// The other GPUs of a gang, in order: one lease for all of them. Empty for one GPU.
+    /// The other GPUs of a gang, in order: one lease covers all. Empty for a single GPU.
     pub also: Vec<GpuId>,
-    /// Who gets it.
+    /// Session that gets the lease.
     pub session: SessionId,
-    /// The lease's number, to be repeated in every message about it.
+    /// Number of the lease. Every message about the lease repeats it.
     pub epoch: Epoch,
-    /// Until then, while others wait; nothing whose predicted end lies beyond should be submitted.
+    /// End of the slice in ns, while others wait. The worker submits nothing that is predicted to
+    /// end later.
     pub slice_end_ns: u64,
-    /// What may be submitted under it. One operation may exceed the bytes: the debt is paid afterwards.
+    /// Credit for the lease. One operation may exceed the bytes; the difference is then owed.
     pub credits: Credits,
-    /// How long to keep the GPU without work before parking or releasing it.
+    /// How long, in ns, the holder keeps the GPU without work before it parks or releases the
+    /// lease.
     pub hold_ns: u64,
-    /// How much may be unfinished on the device, in predicted ns ([`crate::gate::Gate::set_window`]).
+    /// Work that may be unfinished on the device, in predicted ns
+    /// ([`crate::gate::Gate::set_window`]).
     pub window_ns: u64,
-    /// Does anybody else wait now? ([`Action::Want`] tells of changes.)
+    /// Whether another session waits now. [`Action::Want`] reports changes.
     pub wanted: bool,
 }
 
@@ -52,15 +55,15 @@ pub struct Terms {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum KillCause {
-    /// Work without progress past the hard limit: the guest gets `CUDA_ERROR_LAUNCH_TIMEOUT`.
+    /// Work made no progress within the hard limit. The guest gets `CUDA_ERROR_LAUNCH_TIMEOUT`.
     LaunchTimeout,
-    /// The lease was asked back and not returned although nothing was in flight.
+    /// The lease was revoked and not returned, although nothing was in flight.
     LeaseNotReturned,
-    /// Its VM is quarantined.
+    /// The VM is quarantined.
     Quarantined,
-    /// Its VM was unregistered.
+    /// The VM was unregistered.
     VmRemoved,
-    /// Its GPU is gone.
+    /// The GPU is gone.
     GpuLost,
 }
 
@@ -80,15 +83,15 @@ impl fmt::Display for KillCause {
     }
 }
 
-/// What a strike was for.
+/// The offence for which a VM gets a strike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum StrikeCause {
-    /// Work without progress past the soft limit.
+    /// Work made no progress within the soft limit.
     SoftLimit,
-    /// Work without progress past the hard limit.
+    /// Work made no progress within the hard limit.
     HardLimit,
-    /// A lease that was not returned.
+    /// A revoked lease was not returned.
     LeaseNotReturned,
     /// [`crate::Event::Strike`].
     Breach,
@@ -113,18 +116,18 @@ pub enum Refusal {
     UnknownVm,
     /// The VM is quarantined.
     Quarantined,
-    /// The VM has as many sessions as it may have.
+    /// The VM already has its limit of sessions.
     TooManySessions {
-        /// How many it may have.
+        /// The limit of sessions.
         limit: u32,
     },
     /// No GPU is assigned to the VM's pool (or none that the VM may use).
     NoGpu,
-    /// The GPUs it could use are draining, suspect or lost.
+    /// The GPUs of the pool are draining, suspect or lost.
     GpuUnavailable,
-    /// There is not enough device memory (or quota) left for a context.
+    /// The GPU or the quota has too little device memory left for a context.
     NoMemory,
-    /// The session number was used before: a mistake of the caller.
+    /// The session number was used before: a fault of the caller.
     DuplicateSession,
 }
 
@@ -140,7 +143,7 @@ impl fmt::Display for Refusal {
             Refusal::TooManySessions { limit } => {
                 write!(
                     f,
-                    "this VM has as many sessions as it may ({limit}); end a program, or on the host: vgpu-admin vm set --sessions"
+                    "this VM already runs {limit} programs, which is its limit of sessions; end one, or on the host: vgpu-admin vm set --sessions"
                 )
             }
             Refusal::NoGpu => {
@@ -157,16 +160,17 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Why memory is not granted.
+/// Why a memory request is denied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum MemoryRefusal {
-    /// The VM's quota would be exceeded.
+    /// The request exceeds the quota of the VM.
     Quota,
-    /// The GPU has no more.
+    /// The request exceeds the free memory of the GPU.
     Gpu,
-    /// The VM's limit of pinned memory would be exceeded.
+    /// The request exceeds the VM's limit of pinned memory.
     Pinned,
-    /// What all VMs together may have pinned would be exceeded, or what is reserved for others.
+    /// The request exceeds the pinned memory that the host allows all VMs, or that is not reserved
+    /// for others.
     Host,
     /// The session does not run on that GPU.
     NotItsGpu,
@@ -176,195 +180,198 @@ pub enum MemoryRefusal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Ignored {
-    /// It names a GPU that is not known.
+    /// The event names an unknown GPU.
     UnknownGpu,
-    /// It names a pool that is not known.
+    /// The event names an unknown pool.
     UnknownPool,
-    /// It names a VM that is not known.
+    /// The event names an unknown VM.
     UnknownVm,
-    /// It names a session that is gone or never was.
+    /// The event names an unknown or ended session.
     UnknownSession,
-    /// It names a lease that is not the session's present one.
+    /// The event names a lease that is not the session's present lease.
     StaleEpoch,
-    /// What it adds is there already.
+    /// The object to be added already exists.
     Exists,
     /// The pool still has VMs.
     PoolInUse,
 }
 
-/// One thing to do.
+/// An order to the caller.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Action {
     /// The session is admitted on this GPU: start its worker there.
     Admit {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// Its VM.
+        /// VM of the session.
         vm: VmId,
-        /// Where; of a gang, its first GPU.
+        /// GPU of the session; of a gang, the first.
         gpu: GpuId,
         /// The other GPUs of a gang, in order.
         also: Vec<GpuId>,
     },
-    /// The session is refused; nothing is remembered of it.
+    /// The session is refused. The scheduler keeps no record of it.
     Refuse {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// Why.
+        /// The reason.
         reason: Refusal,
     },
-    /// Give the lease: nobody else holds this GPU, or nobody but one whose work is about to end.
+    /// Give the lease. No other session holds this GPU, or only a session whose work is about to
+    /// end.
     Grant(Terms),
-    /// Give the lease although a declared overrunner is still on the GPU, and mark it so on the page.
+    /// Give the lease although a declared overrunner is still on the GPU, and set the beside mark
+    /// on the page.
     GrantBeside(Terms),
-    /// A lease given by [`Action::GrantBeside`] has its GPUs to itself now: clear the mark.
+    /// A lease given by [`Action::GrantBeside`] now has its GPUs to itself: clear the beside mark.
     Alone {
-        /// Which GPU.
+        /// The GPU.
         gpu: GpuId,
-        /// Who holds it.
+        /// The holder.
         session: SessionId,
-        /// Under which lease.
+        /// The epoch of the lease.
         epoch: Epoch,
     },
-    /// Whoever was to be done on the GPU by now overruns: mark the lease as one that [`Action::GrantBeside`]
-    /// gave.
+    /// The previous holder, which should be done by now, overruns: mark the lease as if it had been
+    /// given by [`Action::GrantBeside`].
     Beside {
-        /// Which GPU.
+        /// The GPU.
         gpu: GpuId,
-        /// Who holds it.
+        /// The holder.
         session: SessionId,
-        /// Under which lease.
+        /// The epoch of the lease.
         epoch: Epoch,
     },
     /// The running lease goes on for another slice.
     Extend {
-        /// Which GPU.
+        /// The GPU.
         gpu: GpuId,
-        /// Who holds it.
+        /// The holder.
         session: SessionId,
-        /// Under which lease.
+        /// The epoch of the lease.
         epoch: Epoch,
-        /// The new end.
+        /// New end of the slice, in ns.
         slice_end_ns: u64,
     },
-    /// Ask the lease back. If the session's lease is parked, take it by one CAS and report
-    /// [`crate::Event::Released`] at once; otherwise set the page's revoke word.
+    /// Ask for the lease back. If the lease is parked, take it by one compare-and-swap and report
+    /// [`crate::Event::Released`] at once. Otherwise set the revoke word of the page.
     Revoke {
-        /// Which GPU.
+        /// The GPU.
         gpu: GpuId,
-        /// Who holds it.
+        /// The holder.
         session: SessionId,
-        /// Which lease.
+        /// The epoch of the lease.
         epoch: Epoch,
     },
-    /// Somebody else waits, or nobody does any more: set the page's wanted word.
+    /// Whether another session waits has changed: set the wanted word of the page.
     Want {
-        /// Which GPU.
+        /// The GPU.
         gpu: GpuId,
-        /// Who holds it.
+        /// The holder.
         session: SessionId,
-        /// Which lease.
+        /// The epoch of the lease.
         epoch: Epoch,
-        /// Does anybody wait?
+        /// Whether another session waits.
         wanted: bool,
     },
     /// New credit totals for the running lease.
     Credit {
-        /// For whom.
+        /// The session.
         session: SessionId,
-        /// Under which lease.
+        /// The epoch of the lease.
         epoch: Epoch,
-        /// The totals.
+        /// New totals.
         credits: Credits,
     },
-    /// Report [`crate::Event::Timer`] at this time; replaces the earlier one. `u64::MAX`: none.
+    /// Report [`crate::Event::Timer`] at this time. Replaces the earlier timer. `u64::MAX`: no
+    /// timer.
     SetTimer {
-        /// When, on the clock of `handle`'s `now_ns`.
+        /// Time in ns, on the clock of `handle`'s `now_ns`.
         at_ns: u64,
     },
-    /// Tell the guest the cause, shut its data socket, kill the worker, and report
-    /// [`crate::Event::WorkerExited`] when it is gone.
+    /// Tell the guest the cause, shut its data socket and kill the worker. Report
+    /// [`crate::Event::WorkerExited`] when the worker is gone.
     Kill {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// Why.
+        /// The cause.
         cause: KillCause,
     },
-    /// Run a canary kernel in a fresh process and check that memory came back; report
+    /// Run a canary kernel in a fresh process and check that the memory was freed. Report
     /// [`crate::Event::Verified`].
     Canary {
-        /// Where.
+        /// The GPU.
         gpu: GpuId,
     },
-    /// The VM has got a strike.
+    /// The VM got a strike.
     Struck {
-        /// Which.
+        /// The VM.
         vm: VmId,
-        /// How many it has now that are not forgotten.
+        /// Strikes of the VM that are not forgotten.
         strikes: u32,
-        /// What for.
+        /// The offence.
         cause: StrikeCause,
     },
-    /// The VM has been quarantined by its strikes (its sessions are killed by actions of their own).
+    /// Strikes have quarantined the VM. Further actions kill its sessions.
     Quarantine {
-        /// Which.
+        /// The VM.
         vm: VmId,
-        /// How many strikes it had.
+        /// Strikes that the VM had.
         strikes: u32,
-        /// For how long; `None`: until it is released.
+        /// Length in ns; `None`: until an administrator releases the VM.
         for_ns: Option<u64>,
     },
-    /// A quarantine by strikes has ended by itself; the strikes are forgotten.
+    /// The time of a quarantine by strikes is over. The strikes are forgotten.
     QuarantineOver {
-        /// Which VM.
+        /// The VM.
         vm: VmId,
     },
-    /// A kill could not be verified in time: the GPU is [`crate::GpuHealth::Suspect`] now (or stays
-    /// [`crate::GpuHealth::Unverified`], under which nothing is granted).
+    /// A kill could not be verified in time. The GPU is now [`crate::GpuHealth::Suspect`], or stays
+    /// [`crate::GpuHealth::Unverified`], under which nothing is granted.
     GpuSuspect {
-        /// Which.
+        /// The GPU.
         gpu: GpuId,
     },
-    /// Work passed its soft limit; the VM counts one class lower for a while.
+    /// Work passed the soft limit. The VM counts one class lower for a while.
     SoftLimit {
-        /// Which session.
+        /// The session.
         session: SessionId,
-        /// Its VM.
+        /// The VM.
         vm: VmId,
-        /// For how long it made no progress, or was not given back.
+        /// Time in ns without progress, or since the revoke.
         kept_ns: u64,
     },
-    /// A holder outlasted slice and grace; the next VM may run beside it.
+    /// A holder kept its lease past slice and grace. The next VM may run beside it.
     Overrun {
-        /// Which GPU.
+        /// The GPU.
         gpu: GpuId,
-        /// Who overruns.
+        /// The overrunner.
         session: SessionId,
     },
     /// The memory is booked.
     MemoryGranted {
-        /// For whom.
+        /// The session.
         session: SessionId,
-        /// As in the request.
+        /// Tag of the request.
         tag: u64,
-        /// How much.
+        /// Number of bytes.
         bytes: u64,
     },
     /// The memory is not booked.
     MemoryDenied {
-        /// For whom.
+        /// The session.
         session: SessionId,
-        /// As in the request.
+        /// Tag of the request.
         tag: u64,
-        /// Why.
+        /// The reason.
         reason: MemoryRefusal,
-        /// What could be had.
+        /// Number of bytes that would have been granted.
         available: u64,
     },
     /// The event had no effect.
     Ignored {
-        /// Why.
+        /// The reason.
         reason: Ignored,
     },
 }

@@ -1,26 +1,26 @@
-//! Integer deficit buckets: rate limits that may be exceeded by the operation in progress, never by
-//! the next one.
+//! Integer deficit buckets. The operation in progress may exceed the rate limit; the next operation
+//! waits until the debt is paid.
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Rate, SECONDS};
 
-/// Units are kept in billionths, so that a rate per second adds whole numbers per nanosecond.
+/// Tokens are kept in billionths, so that a rate per second adds whole numbers per nanosecond.
 const SCALE: i128 = SECONDS as i128;
-/// Rates and bursts are held below this, so that no product leaves 128 bits.
+/// Upper bound of rates and bursts. No product then exceeds 128 bits.
 const LARGEST: u64 = 1 << 62;
 
-/// One bucket.
+/// A deficit bucket.
 ///
-/// What is lent to a lease holder as credit counts against the burst until it is settled, so that
-/// credit and level together never exceed it: in any `t` seconds at most `burst + rate × t` units are
-/// used, plus the part of one operation by which the holder went beyond its credit.
+/// Credit that is lent to a lease holder counts against the burst until it is settled. So credit
+/// and level together never exceed the burst: in any `t` seconds at most `burst + rate × t` units
+/// are used, plus the part of one operation that exceeds the credit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Bucket {
     rate: Rate,
     /// Billionths of units that may be used now; negative while a debt is paid.
     level: i128,
-    /// Units in the hands of a lease holder.
+    /// Units lent to a lease holder.
     lent: u64,
     /// Time of the last refill.
     at_ns: u64,
@@ -38,7 +38,7 @@ impl Bucket {
         }
     }
 
-    /// Changes rate and burst; what is owed stays owed.
+    /// Changes rate and burst. A debt stays.
     pub(crate) fn set_rate(&mut self, rate: Rate, now_ns: u64) {
         self.refill(now_ns);
         self.rate = sane(rate);
@@ -54,13 +54,13 @@ impl Bucket {
         i128::from(self.rate.burst) * SCALE - i128::from(self.lent) * SCALE
     }
 
-    /// Adds what has come in up to now, as far as there is room.
+    /// Adds the tokens since the last refill, up to the burst.
     fn refill(&mut self, now_ns: u64) {
         let came = self.came(now_ns);
         self.level = (self.level + came).min(self.room());
     }
 
-    /// What has come in since the last refill, whether there is room for it or not.
+    /// Tokens since the last refill, in billionths, whether there is room for them or not.
     fn came(&mut self, now_ns: u64) -> i128 {
         let passed = i128::from(now_ns.saturating_sub(self.at_ns).min(LARGEST));
         self.at_ns = self.at_ns.max(now_ns);
@@ -73,7 +73,7 @@ impl Bucket {
         u64::try_from((self.level / SCALE).max(0)).unwrap_or(u64::MAX)
     }
 
-    /// Hands out all whole units as credit.
+    /// Lends all whole units as credit.
     pub(crate) fn lend(&mut self, now_ns: u64) -> u64 {
         let units = self.available(now_ns);
         self.level -= i128::from(units) * SCALE;
@@ -81,7 +81,8 @@ impl Bucket {
         units
     }
 
-    /// Settles the credit that is out: `used` units of it (or more) were used, the rest comes back.
+    /// Settles the lent credit: `used` units were used, possibly more than lent. The rest comes
+    /// back.
     pub(crate) fn settle(&mut self, used: u64, now_ns: u64) {
         self.refill(now_ns);
         self.level += (i128::from(self.lent) - i128::from(used)) * SCALE;
@@ -89,25 +90,25 @@ impl Bucket {
         self.level = self.level.min(self.room());
     }
 
-    /// Settles the credit that is out as used whole, because nobody can say how much of it was; or as `known` units, where
-    /// more than the credit is known to have been used.
+    /// Settles the lent credit as completely used, because the worker died and cannot report.
+    /// `known` units are charged if that is more than the credit.
     pub(crate) fn forfeit(&mut self, known: u64, now_ns: u64) {
         self.settle(self.lent.max(known), now_ns);
     }
 
-    /// Uses units without credit, evenly since `from_ns`: what comes in meanwhile goes out again, and is
-    /// not lost because the bucket was full. (What came in before then is, beyond the burst.) Who uses
-    /// several things at a time charges each with the same times: what comes in counts once.
+    /// Charges units without credit, used evenly since `from_ns`. Tokens of that time count even if
+    /// the bucket was full then; tokens from before `from_ns` beyond the burst are lost. A caller
+    /// that uses several units at once charges each with the same times, and the tokens count once.
     pub(crate) fn charge(&mut self, units: u64, from_ns: u64, now_ns: u64) {
         if from_ns >= self.at_ns {
             self.refill(from_ns);
         }
-        // It is held to the room for it when it is next asked for, after all charges.
+        // The next refill cuts the level to the burst, after all charges.
         self.level += self.came(now_ns) - i128::from(units) * SCALE;
     }
 
-    /// When `units` can be had (at most a full bucket); `u64::MAX`: never. `debt`: so many may be owed
-    /// besides.
+    /// When `units` can be had (at most a full bucket), in ns; `u64::MAX`: never. Up to `debt`
+    /// units may be owed.
     pub(crate) fn ready_at(&mut self, units: u64, debt: u64, now_ns: u64) -> u64 {
         self.refill(now_ns);
         let wanted = i128::from(units.min(self.rate.burst)) - i128::from(debt.min(LARGEST));
@@ -123,8 +124,8 @@ impl Bucket {
         u64::try_from(wait).map_or(u64::MAX, |wait| now_ns.saturating_add(wait))
     }
 
-    /// When somebody who uses so many units per nanosecond, and may owe `debt` of them, will have emptied
-    /// the bucket; `u64::MAX`: never.
+    /// When a use of `per_ns` units per ns empties the bucket, if `debt` units may be owed, in ns;
+    /// `u64::MAX`: never.
     pub(crate) fn empty_at(&mut self, per_ns: u64, debt: u64, now_ns: u64) -> u64 {
         self.refill(now_ns);
         let drain = SCALE * i128::from(per_ns) - i128::from(self.rate.per_second);
@@ -159,7 +160,7 @@ mod tests {
         assert_eq!(
             b.available(SECONDS),
             0,
-            "what is lent counts against the burst"
+            "lent credit counts against the burst"
         );
         b.settle(3, SECONDS);
         assert_eq!(b.available(SECONDS), 7);
@@ -214,7 +215,7 @@ mod tests {
         assert_eq!(
             none.ready_at(1, 1, 5),
             5,
-            "one may be owed, and none is there"
+            "a debt of one unit is allowed, and the bucket is empty"
         );
     }
 
@@ -225,13 +226,13 @@ mod tests {
         assert_eq!(
             b.empty_at(1, 500_000, 0),
             3_000_000,
-            "with what may be owed"
+            "the allowed debt adds to the time"
         );
     }
 
     #[test]
     fn several_uses_of_the_same_time_earn_once_and_lose_nothing_at_the_brim() {
-        // 1.5 GPUs' worth, used on two GPUs for 2 ms from a full bucket: 1 ms is gone.
+        // 1.5 GPUs of time per second, used on two GPUs for 2 ms from a full bucket: 1 ms is gone.
         let mut b = bucket(3 * SECONDS / 2, 10_000_000);
         for _ in 0..2 {
             b.charge(2_000_000, SECONDS, SECONDS + 2_000_000);

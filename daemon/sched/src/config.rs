@@ -1,5 +1,5 @@
-//! What the administrator decides. Every value may change while VMs run; a change takes effect at the
-//! latest when the current slice ends. Times are nanoseconds, sizes bytes.
+//! Settings that the administrator decides. Every value may change while VMs run; a change takes
+//! effect at the latest when the current slice ends. Times are in nanoseconds, sizes in bytes.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,8 @@ pub const SECONDS: u64 = 1_000_000_000;
 
 /// Priority class of a VM.
 ///
-/// In a `weighted` pool it is a share, in a `strict` pool an order; a `fifo` pool ignores it.
+/// The class is a share in a `weighted` pool and an order in a `strict` pool. A `fifo` pool ignores
+/// it.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -26,7 +27,7 @@ pub enum Class {
     /// The default.
     #[default]
     Medium,
-    /// Work that somebody waits for.
+    /// Work for which a person waits.
     High,
     /// Work that must not wait.
     Critical,
@@ -58,11 +59,11 @@ impl Class {
     }
 }
 
-/// Share of each class relative to the others: with the default 1/4/16/64 a high VM gets four times the
-/// GPU time of a medium one while both have work.
+/// Weight of each class: with the default 1/4/16/64 a high VM gets four times the GPU time of a
+/// medium VM while both have work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassWeights {
-    /// Weight per class, in the order of [`Class::ALL`]; each is held within 1..=10,000.
+    /// Weight per class, in the order of [`Class::ALL`]; each is clamped to 1..=10,000.
     pub weights: [u32; 4],
 }
 
@@ -78,7 +79,7 @@ impl ClassWeights {
     /// Largest weight of a class.
     pub const MAX: u32 = 10_000;
 
-    /// Weight of `class`, held within 1..=[`ClassWeights::MAX`].
+    /// Weight of `class`, clamped to 1..=[`ClassWeights::MAX`].
     #[must_use]
     pub fn of(&self, class: Class) -> u32 {
         self.weights[class.index()].clamp(1, Self::MAX)
@@ -94,11 +95,11 @@ pub enum Policy {
     /// Shares of GPU time by weight (EEVDF over charged time).
     #[default]
     Weighted,
-    /// The highest class first; a VM that waits rises class by class ([`Aging`]).
+    /// Highest class first. A waiting VM rises class by class ([`Aging`]).
     Strict,
-    /// In the order of becoming runnable, each for at most one slice.
+    /// Order of arrival, each VM for at most one slice.
     Fifo,
-    /// The shortest predicted first; a VM that waits counts as shorter and shorter ([`Aging`]).
+    /// Shortest predicted work first. A waiting VM counts as shorter over time ([`Aging`]).
     Sjf,
 }
 
@@ -123,21 +124,22 @@ impl Default for Aging {
     }
 }
 
-/// Settings of the scheduler as a whole.
+/// Settings of the whole scheduler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
-    /// Weight of each class, in pools that have no weights of their own.
+    /// Weight of each class, for pools without weights of their own.
     pub class_weights: ClassWeights,
-    /// First lease epoch to hand out. Must lie above every epoch of an earlier run of the daemon;
-    /// nanoseconds since 1970 at start do.
+    /// First lease epoch to hand out. It must be above every epoch of an earlier run of the daemon;
+    /// the nanoseconds since 1970 at the start are.
     pub first_epoch: u64,
-    /// A killed worker has this long to be gone before the next VM is let in beside it.
+    /// Time in ns that a killed worker has to exit before the next VM is let in beside it.
     pub kill_grace_ns: u64,
-    /// From the kill to a completed canary kernel; past it the GPU is suspect.
+    /// Longest time in ns from a kill to a completed canary kernel. Past it the GPU is suspect.
     pub verify_ns: u64,
-    /// How long a VM that hit the soft limit counts one class lower.
+    /// How long, in ns, a VM that passed the soft limit counts one class lower.
     pub demotion_ns: u64,
-    /// Host memory that all VMs together may have pinned ([`crate::pinned_share`]). `None`: as they like.
+    /// Host memory in bytes that all VMs together may pin ([`crate::pinned_share`]). `None`: no
+    /// limit.
     pub pinned_bytes: Option<u64>,
 }
 
@@ -162,19 +164,20 @@ pub enum GpuHealth {
     /// Nothing is granted until the workers of an earlier run are verified dead
     /// ([`crate::Event::Verified`]): the state after a restart.
     Unverified,
-    /// In use.
+    /// The GPU is in use.
     #[default]
     Healthy,
-    /// The administrator takes it out of service: sessions finish, new ones are refused.
+    /// The administrator takes the GPU out of service: sessions finish, new sessions are refused.
     Draining,
-    /// A kill could not be verified: sessions may go on, new ones are refused, somebody must look.
+    /// A kill could not be verified: sessions go on, new sessions are refused, an administrator
+    /// must check the GPU.
     Suspect,
-    /// Gone. Its sessions are killed.
+    /// The GPU is gone. Its sessions are killed.
     Lost,
 }
 
 impl GpuHealth {
-    /// May leases be granted?
+    /// Whether leases may be granted.
     #[must_use]
     pub const fn grants(self) -> bool {
         matches!(
@@ -183,7 +186,7 @@ impl GpuHealth {
         )
     }
 
-    /// May new sessions be placed here?
+    /// Whether new sessions may be placed here.
     #[must_use]
     pub const fn admits(self) -> bool {
         matches!(self, GpuHealth::Unverified | GpuHealth::Healthy)
@@ -193,54 +196,58 @@ impl GpuHealth {
 /// One GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct GpuConfig {
-    /// Device memory that VMs may use.
+    /// Device memory in bytes that VMs may use.
     pub memory_bytes: u64,
-    /// What each session costs before its first allocation (its context); booked when it is admitted.
+    /// Device memory in bytes that each session needs before its first allocation (its context),
+    /// booked at admission.
     pub context_bytes: u64,
-    /// Admit allocations beyond `memory_bytes` (the driver then decides); quotas still hold.
+    /// Whether allocations beyond `memory_bytes` are admitted, so that the driver decides. Quotas
+    /// still hold.
     pub overcommit: bool,
 }
 
 /// One pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolConfig {
-    /// How to choose among the pool's VMs.
+    /// Policy that chooses among the pool's VMs.
     pub policy: Policy,
-    /// Share of this pool where several pools use one GPU; held within 1..=10,000.
+    /// Share of this pool where several pools use one GPU; clamped to 1..=10,000.
     pub weight: u32,
-    /// Longest turn while somebody else waits; held within 100 µs..=1 s.
+    /// Longest turn while another VM waits, in ns; clamped to 100 µs..=1 s.
     pub slice_ns: u64,
-    /// For [`Policy::Weighted`]: how long a holder runs at least before a VM that wakes up with an
-    /// earlier deadline interrupts it.
+    /// For [`Policy::Weighted`]: minimum run time in ns before a VM that wakes up with an earlier
+    /// deadline may interrupt the holder.
     pub min_run_ns: u64,
-    /// How long, at most, a holder without work keeps the GPU (and pays for it) before it moves on; how
-    /// long it really does, from 50 µs up, its worker learns ([`crate::gate::Hold`]).
+    /// Longest time in ns that a holder without work keeps the GPU and pays for it. The worker
+    /// learns the actual time, from 50 µs up ([`crate::gate::Hold`]).
     pub hold_ns: u64,
-    /// How much of a holder's work may be unfinished on the device, in predicted ns; held within
-    /// 200..=500 µs. It is what the next one waits for when the lease is asked back.
+    /// Work of a holder that may be unfinished on the device, in predicted ns; clamped to 200..=500
+    /// µs. The next holder waits for this work after a revoke.
     pub window_ns: u64,
-    /// For [`Policy::Strict`] and [`Policy::Sjf`]. `None`: no aging, a VM may wait for ever.
+    /// For [`Policy::Strict`] and [`Policy::Sjf`]. `None`: no aging, and a VM may wait forever.
     pub aging: Option<Aging>,
-    /// The pool's own class weights. `None`: those of [`Config`].
+    /// Class weights of this pool. `None`: those of [`Config`].
     pub class_weights: Option<ClassWeights>,
-    /// Work without progress for this long: event, count, strike, demotion. `None`: no soft limit.
+    /// Time in ns without progress after which work causes an event, a count, a strike and a
+    /// demotion. `None`: no soft limit.
     pub soft_limit_ns: Option<u64>,
-    /// Work without progress for this long: the worker is killed. `None`: no limit while nobody waits.
+    /// Time in ns without progress after which the worker is killed. `None`: no limit while no
+    /// other VM waits.
     pub hard_limit_ns: Option<u64>,
-    /// The hard limit while somebody waits, where `hard_limit_ns` is longer or `None`. Always finite.
+    /// Hard limit in ns while others wait, if `hard_limit_ns` is longer or `None`. Always finite.
     pub contended_limit_ns: u64,
-    /// After a revoke that is not honoured for this long the next VM is let in beside the long kernel,
-    /// one overlap per GPU. `None`: never.
+    /// Time in ns after a revoke that is not honoured, after which the next VM is let in beside the
+    /// long kernel; one overlap per GPU. `None`: never.
     pub overrun_grace_ns: Option<u64>,
-    /// This many strikes quarantine a VM. `None`: never.
+    /// Number of strikes that quarantine a VM. `None`: never.
     pub strike_limit: Option<u32>,
-    /// One strike is forgotten after each such time. `None`: never. One step of the quarantines'
-    /// back-off is forgotten after each such time outside quarantine.
+    /// Time in ns after which one strike is forgotten, and, outside quarantine, one doubling of the
+    /// quarantine time. `None`: never.
     pub strike_decay_ns: Option<u64>,
-    /// How long the first quarantine by strikes lasts; each further one lasts twice as long as the one
-    /// before. `None`: until an administrator releases the VM.
+    /// Length in ns of the first quarantine by strikes; each further quarantine is twice as long.
+    /// `None`: until an administrator releases the VM.
     pub quarantine_ns: Option<u64>,
-    /// The longest quarantine by strikes.
+    /// Longest quarantine by strikes, in ns.
     pub quarantine_max_ns: u64,
 }
 
@@ -268,24 +275,24 @@ impl Default for PoolConfig {
 }
 
 impl PoolConfig {
-    /// Shortest slice.
+    /// Shortest slice in ns.
     pub const MIN_SLICE_NS: u64 = 100 * MICROS;
-    /// Longest slice.
+    /// Longest slice in ns.
     pub const MAX_SLICE_NS: u64 = SECONDS;
-    /// Shortest turn beside a declared overrunner, if others wait: ten turns of each by the driver's
-    /// clock (about 1 ms).
+    /// Shortest turn in ns beside a declared overrunner while others wait: ten turns of each by the
+    /// driver's time slice of about 1 ms.
     pub const BESIDE_NS: u64 = 20 * MILLIS;
 
-    /// Shortest soft, hard and contended limit: a smaller one counts as this.
+    /// Shortest soft, hard and contended limit in ns. A smaller limit counts as this.
     pub const MIN_LIMIT_NS: u64 = MILLIS;
 
-    /// The slice, held within its bounds.
+    /// The slice in ns, clamped to its bounds.
     #[must_use]
     pub fn slice(&self) -> u64 {
         self.slice_ns.clamp(Self::MIN_SLICE_NS, Self::MAX_SLICE_NS)
     }
 
-    /// The slice of a VM of this pool: its own, or the pool's.
+    /// Slice in ns of a VM of this pool: the VM's own, or the pool's.
     #[must_use]
     pub fn slice_of(&self, vm: &VmConfig) -> u64 {
         vm.slice_ns.map_or_else(
@@ -294,15 +301,15 @@ impl PoolConfig {
         )
     }
 
-    /// How much of what somebody with this slice is owed outlives its having no work: about what one
-    /// turn of another can cost it. More would be a monopoly saved up.
+    /// Part of a VM's positive lag, in ns, that outlives its having no work: about the cost that
+    /// one turn of another VM can cause. More would be a saved-up monopoly.
     pub(crate) fn claim_cap_ns(slice_ns: u64) -> u64 {
         slice_ns.saturating_mul(2)
     }
 }
 
-/// A rate limit: a deficit bucket. In any window of `t` seconds a VM gets at most
-/// `burst + per_second × t`, plus one operation that was begun with credit left.
+/// A rate limit by a deficit bucket. In any `t` seconds a VM gets at most `burst + per_second × t`,
+/// plus one operation that began with credit left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
     /// Units per second: calls, bytes, or ns of GPU time.
@@ -311,20 +318,20 @@ pub struct Rate {
     pub burst: u64,
 }
 
-/// A time limit of one VM that may differ from its pool's.
+/// A time limit of a VM, which may differ from the pool's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum LimitOverride {
-    /// As the pool says.
+    /// The limit of the pool.
     #[default]
     Inherit,
-    /// No limit (while others wait, the pool's contended limit still holds).
+    /// No limit. While others wait, the pool's contended limit still holds.
     Unlimited,
-    /// This many nanoseconds.
+    /// A limit in ns.
     At(u64),
 }
 
 impl LimitOverride {
-    /// The limit in force where the pool says `pool`.
+    /// The limit in force in ns, where `pool` is the limit of the pool.
     #[must_use]
     pub fn resolve(self, pool: Option<u64>) -> Option<u64> {
         match self {
@@ -335,50 +342,50 @@ impl LimitOverride {
     }
 }
 
-/// Limits of one VM over all its sessions. `None` is unlimited.
+/// Limits of one VM over all its sessions. `None`: no limit.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Limits {
     /// Submitted calls (launches, copies, memsets) per second.
     pub calls: Option<Rate>,
     /// Copied bytes per second.
     pub bytes: Option<Rate>,
-    /// GPU time: ns of GPU per second, with a burst in ns (10 ms/s is `per_second: 10_000_000`).
+    /// GPU time: ns per second, with a burst in ns (10 ms/s is `per_second: 10_000_000`).
     pub gpu_time: Option<Rate>,
     /// Calls queued in the VM's workers.
     pub depth_calls: Option<u64>,
     /// Bytes queued in the VM's workers.
     pub depth_bytes: Option<u64>,
-    /// Sessions at once.
+    /// Simultaneous sessions.
     pub sessions: Option<u32>,
-    /// Device memory.
+    /// Device memory in bytes.
     pub memory_bytes: Option<u64>,
-    /// Host memory pinned for the VM.
+    /// Pinned host memory in bytes.
     pub pinned_bytes: Option<u64>,
 }
 
 /// One VM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmConfig {
-    /// The pool that serves it.
+    /// The pool of the VM.
     pub pool: PoolId,
-    /// Its class.
+    /// The class of the VM.
     pub class: Class,
-    /// Its own factor on the class weight in thousandths (1000 = 1×); held within 1..=100,000.
+    /// Factor on the class weight in thousandths (1000 = 1×); clamped to 1..=100,000.
     pub factor_milli: u32,
-    /// Its own slice: its longest turn, and in a weighted pool the length of its requests, so that a
-    /// shorter one is served sooner and more often with the same share. Held within the bounds of
-    /// [`PoolConfig::slice_ns`]; `None`: as its pool.
+    /// The VM's own slice in ns: its longest turn and, in a weighted pool, the length of its
+    /// requests. A VM with a shorter slice is served sooner and more often, with the same share.
+    /// Clamped like [`PoolConfig::slice_ns`]; `None`: the pool's slice.
     pub slice_ns: Option<u64>,
-    /// GPUs of the pool that it may use. `None`: all.
+    /// GPUs of the pool that the VM may use. `None`: all.
     pub gpus: Option<BTreeSet<GpuId>>,
-    /// Does it use all the GPUs that it may use at once, or none? Counts for sessions that start after
-    /// its present ones ended.
+    /// Whether the VM uses all its allowed GPUs at once, or none. Takes effect for sessions that
+    /// start after its present sessions end.
     pub gang: bool,
-    /// What it may use.
+    /// Limits of the VM.
     pub limits: Limits,
-    /// Its soft limit, where it differs from the pool's.
+    /// Soft limit of the VM, if different from the pool's.
     pub soft_limit: LimitOverride,
-    /// Its hard limit, where it differs from the pool's.
+    /// Hard limit of the VM, if different from the pool's.
     pub hard_limit: LimitOverride,
 }
 

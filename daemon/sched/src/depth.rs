@@ -1,20 +1,20 @@
-//! What waits in a session's queue.
+//! Work that waits in the queue of a session.
 
 use serde::{Deserialize, Serialize};
 
-/// Work that waits in a session's worker.
+/// Calls and bytes that wait in the worker of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Depth {
-    /// Fully received calls that need the GPU and are not submitted.
+    /// Completely received calls that need the GPU and are not submitted.
     pub calls: u64,
-    /// Bytes of bulk data of these calls.
+    /// Bulk data of these calls, in bytes.
     pub bytes: u64,
 }
 
 /// Expected cost of the first waiting call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct HeadCost {
-    /// Predicted GPU time in ns; 0 where unknown.
+    /// Predicted GPU time in ns; 0: unknown.
     pub gpu_ns: u64,
     /// Bytes that the call copies.
     pub bytes: u64,

@@ -1,8 +1,9 @@
-//! What the scheduler is told.
+//! The events that the scheduler takes.
 //!
-//! Order matters in one place: before [`Event::Timer`] feed everything that is already known: messages
-//! waiting on the workers' sockets, and one [`Event::Progress`] per lease holder from its hint page. A
-//! limit must never fire on a report that lies unread. After an absence, feed [`Event::Away`] first.
+//! The order matters in one place. Before [`Event::Timer`], feed all known reports: the messages
+//! that wait on the workers' sockets, and one [`Event::Progress`] per lease holder from its hint
+//! page. A limit must never fire while a report is unread. After an absence, feed [`Event::Away`]
+//! first.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +11,7 @@ use crate::config::{ClassWeights, GpuConfig, GpuHealth, PoolConfig, VmConfig};
 use crate::depth::{Depth, HeadCost};
 use crate::id::{Epoch, GpuId, PoolId, SessionId, VmId};
 
-/// Memory of which kind, and where.
+/// Kind and place of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Memory {
     /// Device memory of the session's first GPU.
@@ -27,32 +28,32 @@ pub enum Memory {
 pub enum Quarantine {
     /// Until an administrator releases the VM.
     UntilReleased,
-    /// It ends by itself.
+    /// Until a time.
     For {
-        /// After so much time.
+        /// Time left in ns.
         left_ns: u64,
     },
 }
 
-/// What is remembered of a VM over restarts; [`crate::Scheduler::past`] tells it.
+/// The history of a VM that outlives restarts; [`crate::Scheduler::past`] returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Past {
-    /// GPU time it had beyond its share and still owes.
+    /// GPU time in ns beyond the VM's share, still owed.
     pub debt_ns: u64,
     /// Strikes that are not forgotten.
     pub strikes: u32,
-    /// How long the next of them to be forgotten has already waited for that.
+    /// Time in ns that already counts towards forgetting the next strike.
     pub strikes_age_ns: u64,
-    /// A quarantine that goes on.
+    /// The quarantine in force.
     pub quarantine: Option<Quarantine>,
-    /// How many quarantines by strikes are not forgotten: each doubles the next one.
+    /// Quarantines by strikes that are not forgotten: each doubles the next.
     pub quarantines: u32,
-    /// How long the next of them to be forgotten has already waited for that.
+    /// Time in ns that already counts towards forgetting the next quarantine.
     pub quarantines_age_ns: u64,
 }
 
-/// Credits used, cumulative since the session began, by the worker's account (its hint page). Less
-/// than last time counts as nothing.
+/// Credits used since the session began, as the worker counts them on its hint page. A smaller
+/// value than last time counts as no use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// Calls submitted.
@@ -61,69 +62,70 @@ pub struct Usage {
     pub bytes: u64,
 }
 
-/// One thing that happened.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Event {
-    /// A GPU appears. `health` is [`GpuHealth::Unverified`] after a restart with workers left over.
+    /// A GPU appears. `health` is [`GpuHealth::Unverified`] after a restart with orphaned workers.
     AddGpu {
-        /// Its name.
+        /// Number of the GPU.
         gpu: GpuId,
-        /// Its settings.
+        /// All settings.
         config: GpuConfig,
-        /// Whether it may be used at once.
+        /// Health at the start.
         health: GpuHealth,
     },
     /// New settings for a GPU.
     SetGpu {
-        /// Which.
+        /// The GPU.
         gpu: GpuId,
-        /// All its settings.
+        /// All settings.
         config: GpuConfig,
     },
-    /// A GPU goes: its sessions are killed, its accounts forgotten when the last worker is gone.
+    /// A GPU is removed. Its sessions are killed, and its accounts are forgotten when the last
+    /// worker is gone.
     RemoveGpu {
-        /// Which.
+        /// The GPU.
         gpu: GpuId,
     },
-    /// The probe or the administrator says how a GPU is.
+    /// The probe or the administrator reports the health of a GPU.
     GpuState {
-        /// Which.
+        /// The GPU.
         gpu: GpuId,
-        /// Its health from now on.
+        /// Health from now on.
         health: GpuHealth,
     },
     /// A pool appears.
     AddPool {
-        /// Its name.
+        /// Number of the pool.
         pool: PoolId,
-        /// Its settings.
+        /// All settings.
         config: PoolConfig,
     },
     /// New settings for a pool, its policy included.
     SetPool {
-        /// Which.
+        /// The pool.
         pool: PoolId,
-        /// All its settings.
+        /// All settings.
         config: PoolConfig,
     },
-    /// A pool without VMs goes (one with VMs is refused).
+    /// A pool is removed, unless it still has VMs.
     RemovePool {
-        /// Which.
+        /// The pool.
         pool: PoolId,
     },
     /// The pool's VMs may be placed on this GPU.
     AssignGpu {
-        /// Which GPU.
+        /// The GPU.
         gpu: GpuId,
-        /// For which pool.
+        /// The pool.
         pool: PoolId,
     },
     /// No new placement of the pool's VMs on this GPU; sessions that are there finish there.
     UnassignGpu {
-        /// Which GPU.
+        /// The GPU.
         gpu: GpuId,
-        /// For which pool.
+        /// The pool.
         pool: PoolId,
     },
     /// New class weights.
@@ -131,176 +133,179 @@ pub enum Event {
         /// The weights.
         weights: ClassWeights,
     },
-    /// A VM is registered, or loaded from the store with what it owes.
+    /// A VM is registered, or loaded from the store with its debt.
     AddVm {
-        /// Its name.
+        /// Number of the VM.
         vm: VmId,
-        /// Its settings.
+        /// All settings.
         config: VmConfig,
-        /// What is remembered of an earlier run; the default for a new VM.
+        /// History from an earlier run; the default for a new VM.
         past: Past,
     },
-    /// New settings for a VM. A new pool takes effect at once where it shares the GPU on which the VM's
-    /// sessions run, otherwise for sessions that start after the present ones ended.
+    /// New settings for a VM. A new pool takes effect at once if it is served by the GPUs on which
+    /// the VM's sessions run, otherwise for sessions that start after the present ones end.
     SetVm {
-        /// Which.
+        /// The VM.
         vm: VmId,
-        /// All its settings.
+        /// All settings.
         config: VmConfig,
     },
     /// A VM is unregistered: its sessions are killed.
     RemoveVm {
-        /// Which.
+        /// The VM.
         vm: VmId,
     },
-    /// Quarantine by command, or release of any quarantine (which also forgets the strikes, but not how
-    /// many quarantines there were: the next one is as long as if this one had ended by itself).
+    /// Quarantine by command, or release of any quarantine. A release forgets the strikes but not
+    /// the number of past quarantines: the next is as long as if this one had ended by time.
     SetQuarantine {
-        /// Which VM.
+        /// The VM.
         vm: VmId,
-        /// In or out.
+        /// True: quarantine; false: release.
         on: bool,
     },
-    /// The daemon saw a VM break the rules (a protocol breach, a worker that lies): one strike.
+    /// The daemon saw a VM break the rules (a protocol violation, false reports of a worker): one
+    /// strike.
     Strike {
-        /// Which VM.
+        /// The VM.
         vm: VmId,
     },
-    /// Counters and histograms begin anew; what decides anything (debts, strikes, buckets, bookings)
+    /// Resets counters and histograms. Everything that decides (debts, strikes, buckets, bookings)
     /// stays.
     ResetStats {
-        /// Of which VM; `None`: of all VMs and all GPUs.
+        /// The VM; `None`: all VMs and all GPUs.
         vm: Option<VmId>,
     },
-    /// A guest process asks to be served. Answered by [`crate::Action::Admit`] or
+    /// A guest process asks for a session. The answer is [`crate::Action::Admit`] or
     /// [`crate::Action::Refuse`].
     SessionAdded {
-        /// Its name, never used before.
+        /// Number of the session, never used before.
         session: SessionId,
-        /// The VM it comes from.
+        /// VM of the guest process.
         vm: VmId,
     },
-    /// The session is over: nothing more is granted to it, and a lease is asked back. What it holds is
-    /// freed by [`Event::WorkerExited`], which must follow.
+    /// The guest has ended the session. Nothing more is granted, and its lease is revoked. Its
+    /// resources are freed by [`Event::WorkerExited`], which must follow.
     SessionRemoved {
-        /// Which.
+        /// The session.
         session: SessionId,
     },
-    /// The session has work. Sent when its queue becomes non-empty, when a parked lease was retaken, and
-    /// now and then while the depth changes.
+    /// The session has work. Sent when the queue becomes non-empty, when a parked lease is retaken,
+    /// and occasionally while the depth changes.
     Runnable {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// What waits.
+        /// Waiting work.
         depth: Depth,
-        /// What the first of it costs.
+        /// Cost of the first waiting operation.
         head: HeadCost,
     },
     /// Nothing waits and nothing is in flight.
     Idle {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// How long that has been so (a worker that held the GPU for the hold time by itself says so).
+        /// For how long, in ns. A worker that already held the GPU idle for the hold time reports
+        /// it here.
         idle_for_ns: u64,
     },
-    /// What a session has used since it began, calls and bytes that needed no lease included.
+    /// The session's use since it began, including calls and bytes that needed no lease.
     Used {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// Cumulative. While the session holds a lease, it counts only if the worker dies; otherwise the end of the lease
-        /// reports what was used.
+        /// Cumulative use. During a lease it counts only if the worker dies; otherwise the end of
+        /// the lease reports the use.
         used: Usage,
     },
     /// Cumulative counters of a session, from a message or from its hint page.
     Progress {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// Operations given to the device since the session began.
+        /// Operations submitted since the session began.
         submitted: u64,
         /// Operations completed since the session began.
         completed: u64,
     },
     /// The lease is returned: everything submitted under it has completed.
     Released {
-        /// By which session.
+        /// The session.
         session: SessionId,
-        /// Which lease. Any other than the present one is ignored.
+        /// The returned lease. Any but the present lease is ignored.
         epoch: Epoch,
         /// Credits used.
         used: Usage,
-        /// Work left; `calls: 0` makes the session idle.
+        /// Remaining work; `calls: 0` makes the session idle.
         depth: Depth,
     },
-    /// The holder submits nothing more under this lease, unless it is extended: what is in flight is
-    /// predicted to be over then. The next one is let in shortly before ([`crate::LET_IN_NS`]), so that
-    /// the GPU does not idle while the lease changes hands. A wrong word costs whoever gives it: it pays
-    /// alone until its release is accepted.
+    /// The holder submits nothing more under this lease unless it is extended, and predicts the end
+    /// of its work in flight. The next session is let in shortly before ([`crate::LET_IN_NS`]), so
+    /// that the GPU does not idle during the handoff. A wrong prediction costs only the VM that
+    /// sent it: it alone pays until its release is accepted.
     Ending {
-        /// By which session.
+        /// The session.
         session: SessionId,
-        /// Which lease. Any other than the present one is ignored.
+        /// The lease. Any but the present lease is ignored.
         epoch: Epoch,
-        /// The end of the slice for which that holds: if it was extended meanwhile, it holds no more.
+        /// End of the slice to which the announcement applies. An extension makes the announcement
+        /// void.
         slice_end_ns: u64,
-        /// In how long, by prediction.
+        /// Predicted time in ns until the work in flight is complete.
         in_ns: u64,
     },
     /// The credits of the lease are used up and work is left.
     CreditsSpent {
-        /// By which session.
+        /// The session.
         session: SessionId,
-        /// Under which lease.
+        /// The epoch of the lease.
         epoch: Epoch,
         /// Credits used.
         used: Usage,
     },
-    /// The worker's process is gone (its exit was seen by the kernel's word, not by its own).
+    /// The kernel reports that the worker process is gone.
     WorkerExited {
-        /// Which.
+        /// The session.
         session: SessionId,
     },
-    /// A check that [`crate::Action::Canary`] asked for has ended, or left-over workers of an earlier run
-    /// are known dead.
+    /// A check ordered by [`crate::Action::Canary`] has ended, or orphaned workers of an earlier
+    /// run are known to be dead.
     Verified {
-        /// Which GPU.
+        /// The GPU.
         gpu: GpuId,
-        /// Did the canary kernel complete and the memory come back?
+        /// Whether the canary kernel completed and the memory was freed.
         ok: bool,
     },
-    /// The worker wants memory. Answered by [`crate::Action::MemoryGranted`] or
+    /// The worker asks for memory. The answer is [`crate::Action::MemoryGranted`] or
     /// [`crate::Action::MemoryDenied`].
     MemoryReserve {
-        /// For which session.
+        /// The session.
         session: SessionId,
-        /// Which memory.
+        /// Kind of memory.
         of: Memory,
-        /// How much.
+        /// Number of bytes.
         bytes: u64,
-        /// Returned with the answer.
+        /// Returned in the answer.
         tag: u64,
     },
-    /// The worker gave memory back.
+    /// The worker freed memory.
     MemoryRelease {
-        /// Of which session.
+        /// The session.
         session: SessionId,
-        /// Which memory.
+        /// Kind of memory.
         of: Memory,
-        /// How much; more than is booked empties the account.
+        /// Number of bytes. A number above the booking sets the booking to 0.
         bytes: u64,
     },
-    /// Memory that ended sessions of a VM had pinned and that is still there. It counts as pinned by the VM.
+    /// Ended sessions of a VM left pinned memory behind. It counts as pinned by the VM.
     PinnedLeft {
-        /// Whose.
+        /// The VM.
         vm: VmId,
-        /// All of it, and not what is new.
+        /// Total bytes left behind, not the change.
         bytes: u64,
     },
-    /// Whoever feeds the scheduler was kept from it until now (vgpud was stopped, or got no processor): what
-    /// happened meanwhile could not be told. That time counts towards no limit of the watchdog.
+    /// The daemon could not feed the scheduler until now (it was stopped, or got no processor), so
+    /// no reports arrived. This time does not count towards the limits of the watchdog.
     Away {
-        /// How long.
+        /// Length in ns.
         for_ns: u64,
     },
-    /// The time of the last [`crate::Action::SetTimer`] has come (early is harmless).
+    /// The time of the last [`crate::Action::SetTimer`] has come. An early event is harmless.
     Timer,
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Values below this share the first bucket (64 ns: below any wait worth telling).
+/// Values below this (64 ns) share the first bucket: no such wait matters.
 const FIRST: u64 = 1 << FIRST_BITS;
 const FIRST_BITS: u32 = 6;
 /// Eight buckets per power of two: a quantile is at most 12.5 % too high.
@@ -17,7 +17,8 @@ const BUCKETS: usize = 1 + (LAST_BITS - FIRST_BITS) as usize * SUBS + 1;
 /// A histogram of durations: about 1.2 KiB, whatever it counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
-    /// Shared with clones until one of them counts on: a snapshot of thousands of histograms is cheap.
+    /// Shared with clones until either records again, so that a snapshot of thousands of histograms
+    /// is cheap.
     #[serde(with = "sparse")]
     counts: Arc<[u32; BUCKETS]>,
     count: u64,
@@ -46,7 +47,7 @@ impl Histogram {
         self.max = self.max.max(ns);
     }
 
-    /// Adds what another histogram counted.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: &Self) {
         let mine = Arc::make_mut(&mut self.counts);
         for (mine, theirs) in mine.iter_mut().zip(other.counts.iter()) {
@@ -57,19 +58,19 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// How many durations were counted.
+    /// Number of recorded durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Their sum in ns.
+    /// Sum in ns.
     #[must_use]
     pub fn sum_ns(&self) -> u128 {
         self.sum
     }
 
-    /// Their mean in ns; 0 for none.
+    /// Mean in ns; 0 if nothing was recorded.
     #[must_use]
     pub fn mean_ns(&self) -> u64 {
         if self.count == 0 {
@@ -79,14 +80,14 @@ impl Histogram {
         }
     }
 
-    /// The longest, exactly.
+    /// Longest recorded duration in ns, exact.
     #[must_use]
     pub fn max_ns(&self) -> u64 {
         self.max
     }
 
-    /// The smallest bucket bound that at least `permille`/1000 of the durations do not exceed (never
-    /// above the maximum seen); 0 for none.
+    /// The smallest bucket bound in ns that at least `permille`/1000 of the durations do not
+    /// exceed, but at most the longest duration; 0 if nothing was recorded.
     #[must_use]
     pub fn quantile_ns(&self, permille: u32) -> u64 {
         let total: u64 = self.counts.iter().map(|&c| u64::from(c)).sum();
@@ -106,7 +107,7 @@ impl Histogram {
         self.max
     }
 
-    /// Upper bound and count of each bucket that is not empty, in order (for cumulative exports).
+    /// Upper bound in ns and count of each non-empty bucket, in order, for cumulative exports.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.counts
             .iter()
@@ -143,7 +144,7 @@ fn upper(bucket: usize) -> u64 {
     (1_u64 << power) + (sub + 1) * step - 1
 }
 
-/// Only the buckets that counted something, as `[bucket, count]`.
+/// Writes only the non-empty buckets, as `[bucket, count]`.
 mod sparse {
     use std::sync::Arc;
 
@@ -165,7 +166,7 @@ mod sparse {
         let mut counts = [0; BUCKETS];
         for (bucket, count) in Vec::<(usize, u32)>::deserialize(deserializer)? {
             let place = counts.get_mut(bucket);
-            *place.ok_or_else(|| D::Error::custom("a histogram has no such bucket"))? = count;
+            *place.ok_or_else(|| D::Error::custom("bucket number out of range"))? = count;
         }
         Ok(Arc::new(counts))
     }

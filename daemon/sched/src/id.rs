@@ -1,4 +1,5 @@
-//! Names of things: small integers that the caller chooses and never reuses while they are known here.
+//! Numbers of GPUs, pools, VMs, sessions and leases. The caller chooses them (the scheduler chooses
+//! epochs) and does not reuse a number while the scheduler knows it.
 
 use std::fmt;
 
@@ -29,20 +30,20 @@ id!(
     GpuId(u32), "gpu "
 );
 id!(
-    /// A pool: a policy, a set of GPUs and the VMs that are served by them.
+    /// A pool: a policy, a set of GPUs, and the VMs that these GPUs serve.
     PoolId(u32), "pool "
 );
 id!(
-    /// One VM record. It owns shares, limits, debt and strikes, whatever number of sessions it has.
+    /// A VM record. It owns shares, limits, debt and strikes, for all its sessions together.
     VmId(u32), "vm "
 );
 id!(
-    /// One guest process and the worker that serves it. The caller never reuses the number, not even
-    /// after a restart: it is therefore the session's generation as well, and a message that names a
-    /// session which is gone is recognised as stale by that alone.
+    /// One guest process and the worker that serves it. The caller never reuses the number, not
+    /// even after a restart. So the number also tells generations apart: a message that names an
+    /// ended session is recognised as stale.
     SessionId(u64), "session "
 );
 id!(
-    /// One lease of one GPU. Numbers grow, and are never reused ([`crate::Config::first_epoch`]).
+    /// One lease. Numbers grow and are never reused ([`crate::Config::first_epoch`]).
     Epoch(u64), "epoch "
 );

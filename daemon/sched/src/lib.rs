@@ -1,20 +1,22 @@
-//! The scheduler of vgpud: who may use which GPU, when, for how long, and what happens to those who
-//! do not give it back.
+//! The scheduler of vgpud. It decides which session may use which GPU, when and for how long, and
+//! what happens to a session that does not give a GPU back.
 //!
-//! A pure state machine: [`Scheduler::handle`] takes the time, one [`Event`] and a list to which it
-//! appends [`Action`]s. It reads no clock, does no I/O, starts no thread and uses integers and ordered
-//! collections only, so the same events give the same actions, in the daemon, in a simulator and in a
-//! replay. `docs/scheduling.md` describes the algorithm, its bounds, and every setting.
+//! The scheduler is a pure state machine: [`Scheduler::handle`] takes the time, one [`Event`] and a
+//! list to which it appends [`Action`]s. It reads no clock, does no I/O, starts no thread, and uses
+//! only integers and ordered collections. So the same events give the same actions in the daemon,
+//! in the simulator and in a replay. `docs/scheduling.md` describes the algorithm, its bounds and
+//! every setting.
 //!
 //! # The life of a lease
 //!
-//! 1. A session that has work says [`Event::Runnable`]. If its GPU is free, [`Action::Grant`] follows.
-//! 2. While nobody else waits, the holder keeps the lease and nothing is said.
-//! 3. When somebody does, the holder is told ([`Action::Want`]), and at the end of its slice the lease is
-//!    asked back ([`Action::Revoke`]) or extended, if its VM is still the next.
-//! 4. The holder drains what it submitted and says [`Event::Released`] with the lease's epoch. Only that,
-//!    the death of its worker, or a declared overrun lets the next one in; and shortly before that, the
-//!    holder's word when it will be ([`Event::Ending`]).
+//! 1. A session that has work sends [`Event::Runnable`]. If its GPU is free, [`Action::Grant`]
+//!    follows.
+//! 2. While no other session waits, the holder keeps the lease and no message is sent.
+//! 3. When another session waits, the holder is told ([`Action::Want`]). At the end of its slice
+//!    the lease is revoked ([`Action::Revoke`]), or extended if its VM is next again.
+//! 4. The holder drains its submitted work and sends [`Event::Released`] with the epoch of the
+//!    lease. The next session is let in by that release, by the death of the worker, by a declared
+//!    overrun, or shortly before the end that the holder announced ([`Event::Ending`]).
 #![forbid(unsafe_code)]
 
 mod action;
@@ -37,16 +39,17 @@ mod shortest;
 mod stats;
 mod timers;
 
-/// So long before a holder's work ends, by its word, the next one is let in: what it takes a decision to
-/// become a submission, where that goes over another processor (docs/benchmarks.md, "Where a handoff goes").
-/// Earlier would leave the device's driver to share the GPU between the two for so long.
+/// How long before the announced end of a holder's work the next session is granted: the time from
+/// a decision to a submission on another processor (docs/benchmarks.md, "Where a handoff goes").
+/// With an earlier grant the driver would share the GPU between both for the difference.
 pub const LET_IN_NS: u64 = 150 * MICROS;
 
-/// Whoever took longer lately to give a GPU back is not let in before it is free.
+/// A VM is granted ahead of a release only if it gave GPUs back within this time lately.
 pub(crate) const QUICK_NS: u64 = 1_500 * MICROS;
 
-/// So long after its work should have been over a holder that let the next one in has the device to itself
-/// again: what still runs then is something else than what was predicted.
+/// How long after its announced end the work of a holder may still run beside the session that was
+/// let in. After that the work is not what was predicted, and the lease of the let-in session is
+/// revoked.
 pub const LATE_NS: u64 = 250 * MICROS;
 
 pub use action::{Action, Credits, Ignored, KillCause, MemoryRefusal, Refusal, StrikeCause, Terms};

@@ -1,4 +1,4 @@
-//! What the scheduler remembers of GPUs, leases, VMs and sessions.
+//! The scheduler's records of GPUs, leases, VMs and sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,56 +15,57 @@ use crate::id::{Epoch, GpuId, PoolId, SessionId, VmId};
 use crate::runqueue::RunQueue;
 use crate::stats::{Account, Cap};
 
-/// What a lease is being used for.
+/// State of use of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Use {
-    /// A gang has some of its GPUs and waits for the others; its worker knows of nothing yet.
+    /// A gang has some of its GPUs and waits for the others. The worker is not told yet.
     Gathering,
-    /// Work is there or in flight.
+    /// Work waits or is in flight.
     Active,
-    /// No work; charged until the hold is over.
+    /// No work; charged until the hold ends.
     Hold { until_ns: u64 },
-    /// No work, unwanted, uncharged.
+    /// No work, no other session waits, not charged.
     Parked,
 }
 
-/// A lease that is out, or being gathered.
+/// A lease that is granted or being gathered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lease {
-    /// 0 while it is being gathered.
+    /// 0 while the lease is being gathered.
     pub(crate) epoch: Epoch,
     pub(crate) granted_ns: u64,
     pub(crate) slice_end_ns: u64,
-    /// The end of its slice as its worker knows it. The pool's slice may have become shorter since.
+    /// End of the slice as the worker knows it. The pool's slice may have become shorter since.
     pub(crate) told_end_ns: u64,
-    /// Its turn is as long as its slice, not cut for the sake of others.
+    /// The turn is as long as the slice: promises to others did not cut it.
     pub(crate) whole: bool,
     pub(crate) charged_ns: u64,
     pub(crate) usage: Use,
-    /// Of how many of the session's GPUs, in order, it is. All, except while it is being gathered.
+    /// Number of the session's GPUs, the first in order, that the lease covers: all, except while
+    /// it is being gathered.
     pub(crate) held: usize,
-    /// What the holder was told last.
+    /// The value of the wanted word that the holder was sent last.
     pub(crate) wanted: bool,
-    /// A VM that woke up was due before the holder: asked back once that ran for its least time.
+    /// A VM that woke up is due before the holder: the lease is revoked after the minimum run time.
     pub(crate) challenged: bool,
     pub(crate) revoked_ns: Option<u64>,
-    /// When its work in flight will be over, by its worker's word that it submits nothing more; and how long
-    /// that had to run then.
+    /// Predicted end of the work in flight, announced by the worker, which submits nothing more;
+    /// and the time in ns that was left at the announcement.
     pub(crate) ending_ns: Option<u64>,
     pub(crate) ending_in_ns: u64,
-    /// It was asked back before its slice was over, because its work ends with the slice.
+    /// The lease was revoked because of the announced end, before its slice was over.
     pub(crate) early: bool,
-    /// It was granted before the one before it was returned: when that one's work should be over. Before
-    /// it, it is not charged.
+    /// Granted before the previous lease was returned: the announced end of the previous holder's
+    /// work. The lease is not charged before that.
     pub(crate) ahead: Option<u64>,
-    /// Declared: the next one may be let in beside it.
+    /// Declared an overrun: the next session may be let in beside this lease.
     pub(crate) overrun: bool,
     /// The holder was told that an overrunner is on the GPU too.
     pub(crate) beside: bool,
 }
 
 impl Lease {
-    /// A lease of no GPU yet.
+    /// A lease that covers no GPU yet.
     pub(crate) fn begin(now_ns: u64) -> Self {
         Self {
             epoch: Epoch(0),
@@ -87,50 +88,51 @@ impl Lease {
         }
     }
 
-    /// Does its VM pay for the time from `at_ns` on?
+    /// Whether the VM pays for the time from `at_ns` on.
     pub(crate) fn charged(&self, at_ns: u64) -> bool {
         self.usage != Use::Parked && self.ahead.is_none_or(|from| from <= at_ns)
     }
 
-    /// The one before it is done. What was said of the end before that assumed a free device.
+    /// The other holder has left the device. An end that was announced while it was there is
+    /// counted anew from now: it assumed a free device.
     pub(crate) fn begins_alone(&mut self, now_ns: u64) {
         if self.ahead.take().is_some() && self.ending_ns.is_some() {
             self.ending_ns = Some(now_ns.saturating_add(self.ending_in_ns));
         }
     }
 
-    /// From when on the next one may be let in, if it is asked back.
+    /// Time from which the next session may be let in, once the lease is revoked.
     pub(crate) fn let_in_ns(&self) -> Option<u64> {
         let at = self.ending_ns.filter(|_| !self.overrun)?;
         Some(at.saturating_sub(crate::LET_IN_NS))
     }
 
-    /// When its turn is over, if others wait: with its slice, or so that the next one finds no gap where
-    /// its work ends before that.
+    /// End of the turn while others wait: the end of the slice, or the time of letting the next
+    /// session in, if that is earlier.
     pub(crate) fn turn_end_ns(&self) -> u64 {
         let let_in = self.let_in_ns().unwrap_or(u64::MAX);
         self.slice_end_ns.min(let_in)
     }
 
-    /// Is it asked back, and its work so nearly over that the next one is let in?
+    /// Whether the lease is revoked and its work so nearly over that the next session is let in.
     pub(crate) fn leaves(&self, now_ns: u64) -> bool {
         self.revoked_ns.is_some()
             && self.let_in_ns().is_some_and(|at| at <= now_ns)
             && self.ending_ns.is_some_and(|at| now_ns < late(at))
     }
 
-    /// Until when it may run beside the one before it, if it was let in ahead.
+    /// Time until which a session that was let in ahead may share the device.
     pub(crate) fn ahead_until_ns(&self) -> Option<u64> {
         self.ahead.map(late)
     }
 
-    /// Does its worker have it?
+    /// Whether the worker has the lease.
     pub(crate) fn granted(&self) -> bool {
         self.usage != Use::Gathering
     }
 }
 
-/// When work that should be over at `at_ns` is too late to be what was predicted.
+/// Time at which work that should end at `at_ns` is too late to be what was predicted.
 fn late(at_ns: u64) -> u64 {
     at_ns.saturating_add(crate::LATE_NS)
 }
@@ -141,17 +143,17 @@ pub(crate) struct Node {
     pub(crate) queue: RunQueue,
     /// VMs that compete or run.
     pub(crate) members: usize,
-    /// What the pool is owed on this GPU while none of its VMs compete.
+    /// Lag of the pool on this GPU while none of its VMs compete.
     pub(crate) lag_ns: i128,
-    /// Is it a member of the GPU's queue of pools?
+    /// Whether the pool is a member of the GPU's queue of pools.
     pub(crate) joined: bool,
 }
 
-/// A canary kernel that is under way.
+/// A canary kernel that is running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Canary {
     pub(crate) deadline_ns: u64,
-    /// Another worker died since it was started: one more is needed.
+    /// Another worker died since the canary started: a second canary is needed.
     pub(crate) again: bool,
 }
 
@@ -160,30 +162,30 @@ pub(crate) struct Canary {
 pub(crate) struct Gpu {
     pub(crate) config: GpuConfig,
     pub(crate) health: GpuHealth,
-    /// Going: forgotten when its last session is gone.
+    /// Removed; forgotten when its last session is gone.
     pub(crate) removed: bool,
     pub(crate) pools: BTreeSet<PoolId>,
     /// The pools that have VMs competing here.
     pub(crate) top: Eevdf<PoolId>,
     pub(crate) nodes: BTreeMap<PoolId, Node>,
-    /// Whose lease it is of: none, one, or two (an overrunner, or one whose work is about to end, and the
-    /// next).
+    /// Sessions with a lease of this GPU: none, one or two. The second is the next session beside
+    /// an overrunner, or beside a holder whose work is about to end.
     pub(crate) holders: Vec<SessionId>,
-    /// VMs with work that may not run beside the overrunner that is here, having overrun themselves; and when
-    /// to look again.
+    /// VMs with work that may not run beside the present overrunner because they overran
+    /// themselves, and when to check each again.
     pub(crate) held_off: BTreeMap<VmId, u64>,
     pub(crate) vms: BTreeSet<VmId>,
     pub(crate) sessions: BTreeSet<SessionId>,
     pub(crate) memory: u64,
     pub(crate) since_ns: u64,
-    /// Up to when `account` is complete.
+    /// Time up to which `account` is complete.
     pub(crate) settled_ns: u64,
     pub(crate) account: Account,
     pub(crate) handoffs: u64,
     pub(crate) last_holder: Option<SessionId>,
     pub(crate) handoff: Histogram,
     pub(crate) canary: Option<Canary>,
-    /// Killed and not yet known dead: when they were killed.
+    /// Sessions that were killed and may still live, with the time of the kill.
     pub(crate) dying: BTreeMap<SessionId, u64>,
 }
 
@@ -229,14 +231,14 @@ pub(crate) struct Pool {
     pub(crate) vms: BTreeSet<VmId>,
 }
 
-/// What a VM's time is spent on when it has work and does not run.
+/// How a VM's present time is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Phase {
-    /// It has no work, or runs.
+    /// The VM has no work, or runs.
     Content,
-    /// Its turn has not come.
+    /// The VM waits for its turn.
     Waiting,
-    /// One of its limits holds it back.
+    /// A limit of its own holds the VM back.
     Throttled,
 }
 
@@ -255,16 +257,17 @@ pub(crate) struct Buckets {
     pub(crate) gpu_time: Option<Bucket>,
 }
 
-/// A count of which one is forgotten after each of some time, and when it was last right.
+/// A decaying count: one is forgotten per decay time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Fading {
     pub(crate) count: u32,
-    /// May lie in the future (nothing is forgotten before), or before the clock began.
+    /// Time from which the decay counts. May lie in the future (nothing is forgotten before), or
+    /// before the clock began.
     pub(crate) at_ns: i128,
 }
 
 impl Fading {
-    /// The count after forgetting one per `decay_ns`.
+    /// The count after the decay, with one forgotten per `decay_ns`.
     pub(crate) fn now(self, decay_ns: Option<u64>, now_ns: u64) -> u32 {
         let Some(decay) = decay_ns.filter(|&decay| decay > 0) else {
             return self.count;
@@ -274,7 +277,7 @@ impl Fading {
             .saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX))
     }
 
-    /// How long the next one to be forgotten has waited for that.
+    /// Time in ns that already counts towards the next decrement.
     pub(crate) fn age(self, decay_ns: Option<u64>, now_ns: u64) -> u64 {
         let age = self.passed(now_ns);
         decay_ns
@@ -308,11 +311,11 @@ pub(crate) struct VmCounters {
     pub(crate) service: Histogram,
 }
 
-/// Where a VM's sessions live.
+/// GPUs and pool of a VM with sessions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Placement {
     pub(crate) pool: PoolId,
-    /// One per GPU, in the order of the GPUs; more than one for a gang.
+    /// One per GPU, in order; several for a gang.
     pub(crate) seats: Vec<Seat>,
 }
 
@@ -320,22 +323,23 @@ pub(crate) struct Placement {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seat {
     pub(crate) gpu: GpuId,
-    /// Is it a member of its node's queue?
+    /// Whether the VM is a member of its node's queue.
     pub(crate) joined: bool,
-    /// What it is owed there (negative: owes) while it does not compete, and under policies that keep
-    /// no account.
+    /// Lag there, in ns, while the VM does not compete and under policies that keep no account.
+    /// Negative: the VM owes.
     pub(crate) lag_ns: i128,
-    /// When the last overrun there began (or the VM came), and what GPU time the VM had had by then.
+    /// When the last overrun on this GPU began (or the VM was placed), and the VM's GPU time in ns
+    /// until then.
     pub(crate) overrun_ns: u64,
     pub(crate) had_ns: u64,
 }
 
-/// A lease that was not given back within the grace.
+/// A lease that was not returned within the grace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Overran {
-    /// From the revoke to the end of the lease.
+    /// Time in ns from the revoke to the end of the lease.
     pub(crate) took_ns: u64,
-    /// So long it is remembered.
+    /// Time until which the overrun counts against the VM.
     pub(crate) until_ns: u64,
 }
 
@@ -343,43 +347,42 @@ pub(crate) struct Overran {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Vm {
     pub(crate) config: VmConfig,
-    /// Going: forgotten when its last session is gone, and what its sessions left.
+    /// Removed; forgotten when its last session and its pinned memory are gone.
     pub(crate) removed: bool,
-    /// What it is owed (negative: owes) while it is not placed.
+    /// Lag in ns while the VM is not placed. Negative: the VM owes.
     pub(crate) lag_ns: i128,
-    /// Where its sessions live, and under which pool.
     pub(crate) placement: Option<Placement>,
     pub(crate) sessions: BTreeSet<SessionId>,
     /// Sessions with work that hold no lease, in the order of their turns.
     pub(crate) runnable: BTreeMap<u64, SessionId>,
-    /// The session that holds a lease, and whether it is charged.
+    /// The session that holds a lease, and whether the lease is charged.
     pub(crate) running: Option<(SessionId, bool)>,
-    /// The session of a gang that holds some of its GPUs; it is the first of the runnable ones.
+    /// The gang session that holds some of its GPUs. It is the first in `runnable`.
     pub(crate) gathering: Option<SessionId>,
-    /// GPU time that a gang needs for gathering its GPUs: twice what that took lately. 0: what its bucket
-    /// holds has always been enough.
+    /// GPU time in ns that a gang needs to gather its GPUs: twice the recent need. 0: the bucket
+    /// has always sufficed.
     pub(crate) gather_ns: u64,
-    /// Did its last lease end because its slice was over?
+    /// Whether the last lease ended because the slice was over.
     pub(crate) sliced: bool,
     pub(crate) throttle: Option<Throttle>,
-    /// Out of service until then; `u64::MAX`: until it is released.
+    /// Quarantined until this time; `u64::MAX`: until an administrator releases the VM.
     pub(crate) quarantine: Option<u64>,
     pub(crate) strikes: Fading,
     /// Quarantines by strikes.
     pub(crate) quarantines: Fading,
     pub(crate) demoted_until_ns: Option<u64>,
-    /// An overrun of it that is remembered.
+    /// The overrun that counts against the VM.
     pub(crate) overran: Option<Overran>,
-    /// When its last lease ended.
+    /// When the last lease ended.
     pub(crate) ran_ns: Option<u64>,
-    /// What its turns took lately.
+    /// Mean of recent charged turns, in ns.
     pub(crate) usual_ns: Option<u64>,
-    /// What giving a GPU back took, at the worst lately.
+    /// Longest recent time from revoke to release, in ns; `None` until measured.
     pub(crate) back_ns: Option<u64>,
     pub(crate) buckets: Buckets,
     pub(crate) memory: u64,
     pub(crate) pinned: u64,
-    /// Of that, what no session has any more. Logs of before know none.
+    /// The part of `pinned` that ended sessions left behind. Older logs lack the field.
     #[serde(default)]
     pub(crate) pinned_left: u64,
     pub(crate) quota_hit: bool,
@@ -430,13 +433,13 @@ impl Vm {
         vm
     }
 
-    /// Device memory that its quota still lets it book; `u64::MAX`: it has no quota.
+    /// Device memory in bytes that the quota still allows; `u64::MAX`: no quota.
     pub(crate) fn memory_left(&self) -> u64 {
         let quota = self.config.limits.memory_bytes;
         quota.map_or(u64::MAX, |quota| quota.saturating_sub(self.memory))
     }
 
-    /// The GPU where it is placed, of a gang the first, and the pool under which it runs there.
+    /// GPU on which the VM is placed (of a gang, the first), and its pool there.
     pub(crate) fn home(&self) -> Option<(GpuId, PoolId)> {
         let placement = self.placement.as_ref()?;
         placement
@@ -445,27 +448,27 @@ impl Vm {
             .map(|seat| (seat.gpu, placement.pool))
     }
 
-    /// The GPU of its seat of this number.
+    /// GPU of the seat `index`.
     pub(crate) fn seat_gpu(&self, index: usize) -> Option<GpuId> {
         let placement = self.placement.as_ref()?;
         placement.seats.get(index).map(|seat| seat.gpu)
     }
 
-    /// How many GPUs it is placed on.
+    /// Number of GPUs on which the VM is placed.
     pub(crate) fn width(&self) -> usize {
         self.placement
             .as_ref()
             .map_or(0, |placement| placement.seats.len())
     }
 
-    /// The pool under which it runs.
+    /// The pool under which the VM runs.
     pub(crate) fn pool(&self) -> PoolId {
         self.placement
             .as_ref()
             .map_or(self.config.pool, |placement| placement.pool)
     }
 
-    /// Its class with demotion.
+    /// Class, demotion included.
     pub(crate) fn class(&self) -> Class {
         if self.demoted_until_ns.is_some() {
             self.config.class.demoted()
@@ -474,7 +477,7 @@ impl Vm {
         }
     }
 
-    /// Could it be chosen, were it its turn?
+    /// Whether the VM can be chosen when its turn comes.
     pub(crate) fn is_ready(&self) -> bool {
         self.running.is_none()
             && self.throttle.is_none()
@@ -487,7 +490,7 @@ impl Vm {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub(crate) gpu: GpuId,
-    /// Device memory booked there.
+    /// Device memory booked on the GPU, in bytes.
     pub(crate) memory: u64,
 }
 
@@ -495,32 +498,31 @@ pub(crate) struct Place {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Session {
     pub(crate) vm: VmId,
-    /// Its GPUs, in order; more than one for a gang, and never none.
+    /// GPUs of the session, in order: several for a gang, never none.
     pub(crate) places: Vec<Place>,
     pub(crate) lease: Option<Lease>,
-    /// Its place in [`Vm::runnable`], while it is there.
+    /// Key in [`Vm::runnable`], while the session is there.
     pub(crate) ticket: Option<u64>,
     pub(crate) waiting_since_ns: u64,
     pub(crate) depth: Depth,
     pub(crate) head: HeadCost,
-    /// Over by the guest's doing: gets nothing more.
+    /// The guest has gone: the session is granted nothing more.
     pub(crate) closing: bool,
-    /// Killed: gets nothing more.
+    /// Killed: the session is granted nothing more.
     pub(crate) dying: bool,
     pub(crate) submitted: u64,
     pub(crate) completed: u64,
-    /// When work in flight last made progress (or began).
+    /// When work in flight last made progress, or began.
     pub(crate) progress_ns: u64,
-    /// Has this stall been noted as a soft limit?
+    /// Whether this stall was already counted as a passed soft limit.
     pub(crate) soft_noted: bool,
     pub(crate) gpu_ns: u64,
     pub(crate) pinned: u64,
     /// Credits settled so far.
     pub(crate) used: Usage,
-    /// What it had used by the last report under a lease.
+    /// Credits used, by the last report during a lease.
     pub(crate) told: Usage,
-    /// The totals of its last grant. What was used without limit is not charged to a limit that came
-    /// later.
+    /// Totals of the last grant. Use under "no limit" is not charged to a limit that is set later.
     pub(crate) granted: Credits,
 }
 
@@ -548,14 +550,14 @@ impl Session {
         }
     }
 
-    /// Its GPU; of a gang, its first.
+    /// GPU of the session; of a gang, the first.
     pub(crate) fn gpu(&self) -> GpuId {
         self.places
             .first()
             .map_or_else(GpuId::default, |place| place.gpu)
     }
 
-    /// Its GPU of this number.
+    /// GPU `index` of the session.
     pub(crate) fn nth_gpu(&self, index: usize) -> Option<GpuId> {
         self.places.get(index).map(|place| place.gpu)
     }
@@ -565,17 +567,17 @@ impl Session {
         self.places.iter().skip(1).map(|place| place.gpu).collect()
     }
 
-    /// Device memory booked for it.
+    /// Device memory booked for the session, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         self.places.iter().map(|place| place.memory).sum()
     }
 
-    /// Operations in flight, by the worker's account.
+    /// Operations in flight, as the worker reports them.
     pub(crate) fn in_flight(&self) -> u64 {
         self.submitted.saturating_sub(self.completed)
     }
 
-    /// May it be given a lease?
+    /// Whether the session may be granted a lease.
     pub(crate) fn served(&self) -> bool {
         !self.closing && !self.dying
     }

@@ -1,4 +1,4 @@
-//! Queues in a stated order: by class with aging (`strict`), or by arrival (`fifo`).
+//! Queues ordered by class with aging (`strict`), or by arrival (`fifo`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,25 +12,25 @@ const LEVELS: usize = Class::ALL.len();
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Member {
     class: Class,
-    /// While it waits.
+    /// Set while the VM waits.
     waiting: Option<Waiting>,
-    /// The level from which it was chosen last. Its turn is interrupted only from above that: what it
-    /// has risen to by waiting is worth a turn, not a grant that is asked back at once.
+    /// Level from which the VM was last chosen. Only a higher level interrupts its turn: a level
+    /// reached by waiting is worth a whole turn, not a grant that is revoked at once.
     chosen_at: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Waiting {
     since_ns: u64,
-    /// Order of arrival; never two alike.
+    /// Order of arrival; unique.
     ticket: u64,
     level: usize,
-    /// When it rises next, as filed in `rises`.
+    /// When the VM rises next, as entered in `rises`.
     rises_ns: Option<u64>,
 }
 
-/// VMs that wait, by level and, within a level, by arrival. With classes a VM begins at the level of
-/// its class and rises while it waits; without, all are on one level.
+/// Waiting VMs, by level and, within a level, by arrival. With classes, a VM begins at the level of
+/// its class and rises while it waits. Without, all VMs are on one level.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ordered {
     /// `None`: by arrival only.
@@ -42,14 +42,14 @@ pub(crate) struct Ordered {
     next_ticket: u64,
 }
 
-/// How classes count.
+/// Rules of the levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Rules {
     aging: Option<Aging>,
 }
 
 impl Rules {
-    /// The level of one that has waited since then.
+    /// Level of a VM that has waited since `since_ns`.
     fn level(self, class: Class, since_ns: u64, now_ns: u64) -> usize {
         let class = class.index();
         self.aging
@@ -58,12 +58,12 @@ impl Rules {
 }
 
 impl Ordered {
-    /// By arrival.
+    /// A queue by arrival.
     pub(crate) fn fifo() -> Self {
         Self::with(None)
     }
 
-    /// By class, with this aging.
+    /// A queue by class, with this aging.
     pub(crate) fn strict(aging: Option<Aging>) -> Self {
         Self::with(Some(Rules { aging }))
     }
@@ -78,7 +78,7 @@ impl Ordered {
         }
     }
 
-    /// New aging; those that wait are placed as if it had always been so.
+    /// Applies new aging. Waiting VMs move to the levels that it would have given them.
     pub(crate) fn set_aging(&mut self, aging: Option<Aging>, now_ns: u64) {
         let Some(rules) = &mut self.classes else {
             return;
@@ -106,7 +106,7 @@ impl Ordered {
         self.members.remove(&vm);
     }
 
-    /// Changes the class; the time waited so far counts on.
+    /// Changes the class. The time already waited still counts.
     pub(crate) fn set_class(&mut self, vm: VmId, class: Class, now_ns: u64) {
         let Some(member) = self.members.get_mut(&vm) else {
             return;
@@ -117,7 +117,7 @@ impl Ordered {
         }
     }
 
-    /// Begins or ends waiting. Who begins goes behind everybody of its level.
+    /// The VM begins or stops waiting. A VM that begins goes behind all others of its level.
     pub(crate) fn set_ready(&mut self, vm: VmId, ready: bool, now_ns: u64) {
         let Some(member) = self.members.get_mut(&vm) else {
             return;
@@ -144,7 +144,7 @@ impl Ordered {
         self.place(vm, now_ns);
     }
 
-    /// Who is next.
+    /// The next VM.
     pub(crate) fn peek(&mut self, now_ns: u64) -> Option<VmId> {
         self.rise(now_ns);
         self.levels
@@ -153,8 +153,8 @@ impl Ordered {
             .find_map(|level| level.first().map(|&(_, vm)| vm))
     }
 
-    /// Does `holder` go on at the end of its slice? Only if its class is above everybody who waits; what
-    /// it had risen to by waiting is used up.
+    /// Whether `holder` goes on at the end of its slice: only if its class is above the levels of
+    /// all waiting VMs. A level that it reached by waiting is used up.
     pub(crate) fn holder_wins(&mut self, holder: VmId, now_ns: u64) -> bool {
         let class = self.class_level(holder);
         let wins = self.best_level(now_ns).is_none_or(|best| class > best);
@@ -164,15 +164,15 @@ impl Ordered {
         wins
     }
 
-    /// Must `holder` stop before the end of its slice? Only for one above the level of its class, and
-    /// above that from which it was chosen.
+    /// Whether `holder` must stop before the end of its slice: only for a VM above the level of its
+    /// class and above the level from which it was chosen.
     pub(crate) fn preempts(&mut self, holder: VmId, now_ns: u64) -> bool {
         let chosen_at = self.members.get(&holder).map_or(0, |m| m.chosen_at);
         let own = self.class_level(holder).max(chosen_at);
         self.classes.is_some() && self.best_level(now_ns).is_some_and(|best| best > own)
     }
 
-    /// Who of those that wait goes, as it stands at `now_ns`, before `vm` (which waits or not).
+    /// The waiting VMs that go before `vm` at `now_ns`, in order. `vm` itself need not wait.
     pub(crate) fn before(&self, vm: VmId, now_ns: u64) -> Vec<VmId> {
         let rank = |id: VmId, member: &Member| {
             let waiting = member.waiting?;
@@ -193,7 +193,7 @@ impl Ordered {
         ranks.into_iter().map(|(_, _, id)| id).collect()
     }
 
-    /// Since when `vm` waits, if it does.
+    /// When `vm` began to wait, if it waits.
     pub(crate) fn waiting_since(&self, vm: VmId) -> Option<u64> {
         let waiting = self.members.get(&vm)?.waiting?;
         Some(waiting.since_ns)
@@ -212,7 +212,7 @@ impl Ordered {
         self.levels.iter().rposition(|level| !level.is_empty())
     }
 
-    /// The level of its class.
+    /// Level of the VM's class.
     fn class_level(&self, vm: VmId) -> usize {
         match (self.classes, self.members.get(&vm)) {
             (Some(_), Some(member)) => member.class.index(),
@@ -220,7 +220,7 @@ impl Ordered {
         }
     }
 
-    /// Moves up those whose time has come.
+    /// Moves up the VMs that rise by `now_ns`.
     fn rise(&mut self, now_ns: u64) {
         while let Some(&(at, vm)) = self.rises.first() {
             if at > now_ns {
@@ -275,7 +275,7 @@ impl Ordered {
     }
 }
 
-/// The level after waiting since `since_ns`, and when the next one is reached.
+/// Level after waiting since `since_ns`, and when the next level is reached.
 fn aged(class: usize, since_ns: u64, aging: Aging, now_ns: u64) -> (usize, Option<u64>) {
     let mut level = class;
     while level + 1 < LEVELS && rise_at(class, since_ns, aging, level) <= now_ns {
@@ -285,7 +285,7 @@ fn aged(class: usize, since_ns: u64, aging: Aging, now_ns: u64) -> (usize, Optio
     (level, next)
 }
 
-/// When one of `class` leaves `level` upwards.
+/// When a VM of `class` rises from `level`.
 fn rise_at(class: usize, since_ns: u64, aging: Aging, level: usize) -> u64 {
     let steps = (level - class.min(level)) as u64;
     since_ns
@@ -318,7 +318,7 @@ mod tests {
         q.set_ready(VmId(2), false, 0);
         assert_eq!(q.peek(0), Some(VmId(3)));
         q.set_ready(VmId(2), true, 1);
-        assert_eq!(q.peek(1), Some(VmId(3)), "who had a turn goes behind");
+        assert_eq!(q.peek(1), Some(VmId(3)), "a VM goes behind after its turn");
     }
 
     #[test]
@@ -360,8 +360,8 @@ mod tests {
         q.set_ready(VmId(9), true, 119);
         assert_eq!(q.peek(120), Some(VmId(1)));
         q.set_ready(VmId(1), false, 120);
-        assert!(!q.preempts(VmId(1), 120), "it has its turn");
-        assert!(!q.holder_wins(VmId(1), 120), "and no more than that");
+        assert!(!q.preempts(VmId(1), 120), "it keeps its turn");
+        assert!(!q.holder_wins(VmId(1), 120), "but only one turn");
         q.set_ready(VmId(1), true, 130);
         q.set_ready(VmId(1), false, 140);
         assert!(
@@ -381,13 +381,13 @@ mod tests {
         assert_eq!(
             q.peek(1_000),
             Some(VmId(2)),
-            "without aging the class alone counts"
+            "without aging only the class counts"
         );
         q.set_aging(Some(AGING), 1_000);
         assert_eq!(
             q.peek(1_000),
             Some(VmId(1)),
-            "both are at the top, the older first"
+            "both are at the top level, and the older goes first"
         );
         q.leave(VmId(1));
         q.leave(VmId(2));

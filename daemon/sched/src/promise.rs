@@ -1,35 +1,35 @@
-//! By when each of those that wait must have its turn, and whether a turn of somebody else leaves room
-//! for that.
+//! The latest start of the next turn of each waiting member, and whether a turn of another member
+//! leaves room for them.
 //!
-//! A promise says: its VM begins a turn before the queue's clock reaches `by`. The clock grows by what is
-//! charged ÷ Σ weight, so it goes slower as more compete. Turns may be cut short to keep promises; `cost` is what
-//! the shortest turn of this VM takes until the GPU is given back, `period` is how long the promise was when
-//! it was made.
+//! A promise says: its member begins a turn before the queue's clock reaches `by`. The clock grows
+//! by charged time ÷ Σ weight, so it runs slower when more members compete. Turns may be cut short
+//! to keep promises. `cost` is the shortest turn of the member including the return of the GPU;
+//! `period` is the length of the promise when it was made.
 //!
-//! Served in the order of their promises, by shortest turns, all are in time if for every promise the
-//! turns that must be over before it fit:
+//! Served in the order of their promises, by shortest turns, all members are in time if the turns
+//! that must be over before each promise k fit, summed over j with by_j < by_k:
 //!
 //! ```text
-//! F(k) = Σ cost_j · (1 + 2 · (by_k − by_j) / period_j)  ≤  (by_k − now) · Σw      over j with by_j < by_k
+//! F(k) = Σ cost_j · (1 + 2 · (by_k − by_j) / period_j)  ≤  (by_k − now) · Σw
 //! ```
 //!
-//! The 1 is the turn that j waits for, the rest are the ones that it will ask for meanwhile, if nobody is
-//! served before half of its period has passed: then the shortest turns are sporadic tasks with implicit
-//! deadlines of half a period, and earliest deadline first keeps them as long as they use up no more than
-//! the whole GPU (Liu and Layland, 1973; Jeffay, Stanat and Martel, 1991, where turns cannot be
-//! interrupted). So if Σ cost / (period · Σw) ≤ 1/2, what holds for all promises now holds after any turn that leaves
-//! this inequality true. Where it is more (a VM's kernels outlast its slice) the second term is left out:
-//! then the promise is attempted, not proven.
+//! The 1 is the turn that j waits for. The rest are the turns that j will ask for meanwhile, if no
+//! member is served before half of its period has passed. The shortest turns are then sporadic
+//! tasks with implicit deadlines of half a period. Earliest deadline first keeps them as long as
+//! they use at most the whole GPU (Liu and Layland, 1973; Jeffay, Stanat and Martel, 1991, for
+//! turns that cannot be interrupted). So if Σ cost / (period · Σw) ≤ 1/2, the inequality stays true
+//! for all promises after any turn that leaves it true. Where the sum is larger (kernels outlast a
+//! slice), the second term is left out, and the promise is attempted, not proven.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Fraction bits of virtual time: its unit is 2^-20 ns per unit of weight.
+/// Fraction bits of virtual time. The unit is 2^-20 ns per unit of weight.
 pub(crate) const FRACTION_BITS: u32 = 20;
 
-/// How many promises are looked at for one decision, those that are due first. What is promised beyond
-/// is looked at when it comes into sight.
+/// Number of promises examined for one decision, the earliest first. Later promises are examined
+/// when they become the earliest.
 const IN_SIGHT: usize = 32;
 
 /// Fraction bits of cost ÷ period.
@@ -37,16 +37,16 @@ const LOAD_BITS: u32 = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Promise {
-    /// What the shortest turn takes.
+    /// Length of the shortest turn, with the return of the GPU.
     cost_ns: u64,
-    /// How long the VM may wait in all, in virtual time.
+    /// Longest wait, in virtual time.
     period: i128,
     /// Cost ÷ period, in ns per virtual time.
     load: i128,
 }
 
 impl Promise {
-    /// A promise of this length to one whose shortest turn takes so long.
+    /// A promise of length `period` (virtual time) to a member whose shortest turn takes `cost_ns`.
     pub(crate) fn new(cost_ns: u64, period: i128) -> Self {
         Self {
             cost_ns,
@@ -55,31 +55,31 @@ impl Promise {
         }
     }
 
-    /// How long it is, in virtual time.
+    /// Length in virtual time.
     pub(crate) fn period(self) -> i128 {
         self.period
     }
 }
 
-/// The queue's time, and how it passes.
+/// The clock of a queue and its rate.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Now {
-    /// What was charged ÷ Σw, summed up.
+    /// Σ charged time ÷ Σw.
     pub(crate) clock: i128,
     /// Σw.
     pub(crate) weight: i128,
 }
 
 impl Now {
-    /// How long it is, in ns of GPU time, until the clock will be there.
+    /// GPU time in ns until the clock reaches `by`.
     fn until_ns(self, by: i128) -> i128 {
         product(by - self.clock, self.weight) >> FRACTION_BITS
     }
 }
 
-/// What must be done before a promise: F in ns, up to some clock.
+/// Work that must be done before a promise: F in ns, up to a clock value.
 struct Ahead {
-    /// 2, or 0 where what will be asked for meanwhile is left out.
+    /// 2, or 0 if the turns that will be asked for meanwhile are left out.
     twice: i128,
     ns: i128,
     slope: i128,
@@ -87,7 +87,7 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// Goes on to a later clock.
+    /// Moves on to a later clock value.
     fn pass(&mut self, to: i128) {
         self.ns += product(self.slope, (to - self.at).max(0)) >> LOAD_BITS;
         self.at = self.at.max(to);
@@ -99,14 +99,14 @@ impl Ahead {
     }
 }
 
-/// Product of two numbers below 2^63, which all are that come from times and weights within their limits;
-/// one multiplication instead of several.
+/// Product of two numbers below 2^63. All times and weights within their limits are, and one
+/// multiplication is faster than several.
 fn product(a: i128, b: i128) -> i128 {
     let small = |number: i128| number.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64;
     i128::from(small(a)).wrapping_mul(i128::from(small(b)))
 }
 
-/// The promises to those that wait.
+/// The promises to waiting members.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(serialize = "K: Serialize", deserialize = "K: Deserialize<'de>"))]
 pub(crate) struct Promises<K: Ord> {
@@ -135,7 +135,7 @@ impl<K: Ord + Copy> Promises<K> {
         self.by.insert((by, key), promise);
     }
 
-    /// It is kept, or not needed any more.
+    /// Removes a promise that is kept or not needed any more.
     pub(crate) fn end(&mut self, by: i128, key: K) {
         if let Some(promise) = self.by.remove(&(by, key)) {
             self.load -= promise.load;
@@ -143,14 +143,14 @@ impl<K: Ord + Copy> Promises<K> {
         }
     }
 
-    /// Are promises proven to be kept, if the inequality holds?
+    /// Whether promises are proven to be kept if the inequality holds.
     pub(crate) fn provable(&self, now: Now) -> bool {
         2 * (self.load << FRACTION_BITS) <= now.weight << LOAD_BITS
     }
 
-    /// How long (ns) a turn of `whose` may take, everything included, so that the promises to all others can
-    /// still be kept while it waits for its next one by the promise `next`; negative: they cannot for
-    /// sure. `None`: as long as you like.
+    /// How long, in ns, a turn of `whose` may take, return included, so that all promises to others
+    /// can still be kept while `whose` then waits by the promise `next`. Negative: the promises
+    /// cannot be proven to hold. `None`: no bound.
     pub(crate) fn room(&self, whose: K, next: Promise, now: Now) -> Option<i128> {
         let mut ahead = Ahead {
             twice: if self.provable(now) { 2 } else { 0 },
@@ -173,7 +173,7 @@ impl<K: Ord + Copy> Promises<K> {
                 room = Some(least);
                 ahead.put(promise);
                 rest -= i128::from(promise.cost_ns);
-                // What is due later has this much left at least: time passes as fast as F grows by itself.
+                // Later promises have at least this room: time passes as fast as F grows.
                 if left - rest - i128::from(promise.cost_ns) >= least {
                     break;
                 }
@@ -182,7 +182,7 @@ impl<K: Ord + Copy> Promises<K> {
         room
     }
 
-    /// Those whose time is half over or more, the first to be due first.
+    /// Members whose promise is at least half over, the earliest first.
     pub(crate) fn pressing(&self, now: Now) -> impl Iterator<Item = K> + '_ {
         let half_over = move |&(&(by, _), promise): &(&(i128, K), &Promise)| {
             by - now.clock <= promise.period / 2
@@ -196,7 +196,7 @@ impl<K: Ord + Copy> Promises<K> {
 mod tests {
     use super::*;
 
-    /// One weight: virtual time is ns.
+    /// With weight 1, virtual time is ns.
     fn at(ns: i128) -> Now {
         Now {
             clock: ns << FRACTION_BITS,
@@ -227,19 +227,23 @@ mod tests {
         let then = 100 - 7 - 2 * 7 * 60 / 40;
         let room = p.room(9, next, at(0)).unwrap();
         assert!((then..=then + 1).contains(&room), "{room}");
-        assert_eq!(p.room(9, next, at(70)), Some(30), "not before that");
+        assert_eq!(
+            p.room(9, next, at(70)),
+            Some(30),
+            "no further turn is due before that"
+        );
     }
 
     #[test]
     fn room_is_what_the_tightest_promise_leaves() {
         let long = 1_000_000_000;
         let p = promises(&[(100, 10, long), (30, 10, long), (32, 5, long)]);
-        // Before 32 there is the turn of the one that is due at 30; before 100 both.
+        // Before 32 there is the turn of the member that is due at 30; before 100 there are both.
         assert_eq!(p.room(9, LATER, at(0)), Some(22));
         assert_eq!(
             p.room(1, LATER, at(0)),
             Some(32),
-            "its own turn is none of the others"
+            "a member's own promise does not limit its turn"
         );
         assert_eq!(p.room(9, LATER, at(25)), Some(-3));
         assert_eq!(promises(&[]).room(9, LATER, at(5)), None);
@@ -265,7 +269,7 @@ mod tests {
         assert_eq!(
             later.room(9, LATER, at(0)),
             Some(6),
-            "12 · (1 + 2 · 15/50) are before it"
+            "12 · (1 + 2 · 15/50) must be done before it"
         );
         let hopeless = promises(&[(10, 40, 50), (30, 1, 1_000)]);
         assert!(!hopeless.provable(at(0)));

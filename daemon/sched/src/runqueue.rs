@@ -8,16 +8,15 @@ use crate::id::VmId;
 use crate::ordered::Ordered;
 use crate::shortest::Shortest;
 
-/// What the queue must know of a VM.
+/// The properties of a VM that decide its order in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Standing {
-    /// Its class now (demotion included).
+    /// Class now, demotion included.
     pub(crate) class: Class,
-    /// Its weight now.
+    /// Weight now.
     pub(crate) weight: u64,
-    /// Its slice.
     pub(crate) slice_ns: u64,
-    /// What its next turn is expected to take.
+    /// Predicted length of the next turn, in ns.
     pub(crate) cost_ns: u64,
 }
 
@@ -28,7 +27,7 @@ enum Order {
     Shortest(Shortest),
 }
 
-/// The queue. A member either can be chosen (*ready*) or only counts (it runs).
+/// The queue. A member is either *ready* (it can be chosen) or only counts (it runs).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RunQueue {
     policy: Policy,
@@ -54,7 +53,7 @@ impl RunQueue {
         self.policy
     }
 
-    /// New settings under the same policy.
+    /// Applies new settings of the same policy.
     pub(crate) fn configure(&mut self, pool: &PoolConfig, now_ns: u64) {
         match &mut self.order {
             Order::Weighted(_) => {}
@@ -71,7 +70,7 @@ impl RunQueue {
         }
     }
 
-    /// Puts all members of another queue into this empty one, with what they are owed.
+    /// Moves all members of another queue, with their lags, into this empty queue.
     pub(crate) fn fill(&mut self, members: &[(VmId, Standing, i128)]) {
         if let Order::Weighted(queue) = &mut self.order {
             queue.fill(members.iter().map(|&(vm, standing, lag_ns)| Joiner {
@@ -87,8 +86,8 @@ impl RunQueue {
         }
     }
 
-    /// Removes the VM; says what it is owed (negative: owes), or `None` where the policy keeps no
-    /// account and what was before still holds.
+    /// Removes the VM. Returns its lag in ns, or `None` under a policy without accounts: the
+    /// caller's last value then still holds.
     pub(crate) fn leave(&mut self, vm: VmId, claim_cap_ns: u64) -> Option<i128> {
         match &mut self.order {
             Order::Weighted(queue) => Some(queue.leave(vm, claim_cap_ns)),
@@ -119,21 +118,21 @@ impl RunQueue {
         }
     }
 
-    /// A new prediction for a VM, where the policy goes by it.
+    /// Sets a new predicted cost, for a policy that orders by it.
     pub(crate) fn set_cost(&mut self, vm: VmId, cost_ns: u64) {
         if let Order::Shortest(queue) = &mut self.order {
             queue.set_cost(vm, cost_ns);
         }
     }
 
-    /// A whole turn of the VM is over, by time.
+    /// A whole turn of the VM is over, by the clock.
     pub(crate) fn end_turn(&mut self, vm: VmId) {
         if let Order::Weighted(queue) = &mut self.order {
             queue.end_turn(vm);
         }
     }
 
-    /// A turn of the VM begins. Says how long it may be for the sake of others, whatever its slice is.
+    /// A turn of the VM begins. Returns the longest turn, in ns, that the promises to others allow.
     pub(crate) fn begin_turn(&mut self, vm: VmId) -> u64 {
         match &mut self.order {
             Order::Weighted(queue) => queue.begin_turn(vm),
@@ -141,7 +140,7 @@ impl RunQueue {
         }
     }
 
-    /// The VM gave the GPU back, so long after it was asked for it.
+    /// The VM gave the GPU back `took_ns` after the revoke.
     pub(crate) fn gave_back(&mut self, vm: VmId, took_ns: u64) {
         if let Order::Weighted(queue) = &mut self.order {
             queue.gave_back(vm, took_ns);
@@ -154,7 +153,7 @@ impl RunQueue {
         }
     }
 
-    /// What the VM is owed, where the policy keeps an account.
+    /// The lag of the VM in ns, under a policy that keeps accounts.
     pub(crate) fn lag_ns(&self, vm: VmId) -> Option<i128> {
         match &self.order {
             Order::Weighted(queue) => Some(queue.lag_ns(vm)),
@@ -162,7 +161,7 @@ impl RunQueue {
         }
     }
 
-    /// Who is to have the next turn.
+    /// The VM that gets the next turn.
     pub(crate) fn pick(&mut self, now_ns: u64) -> Option<VmId> {
         match &mut self.order {
             Order::Weighted(queue) => queue.pick(),
@@ -170,7 +169,7 @@ impl RunQueue {
         }
     }
 
-    /// Who comes first by the order of the policy.
+    /// The first VM in the order of the policy.
     pub(crate) fn peek(&mut self, now_ns: u64) -> Option<VmId> {
         match &mut self.order {
             Order::Weighted(queue) => queue.peek(),
@@ -179,7 +178,7 @@ impl RunQueue {
         }
     }
 
-    /// At the end of its slice: does the holder go on?
+    /// Whether the holder goes on at the end of its slice.
     pub(crate) fn holder_wins(&mut self, holder: VmId, now_ns: u64) -> bool {
         match &mut self.order {
             Order::Weighted(queue) => queue.holder_wins(holder),
@@ -188,7 +187,7 @@ impl RunQueue {
         }
     }
 
-    /// Before the end of its slice: must the holder stop for one that is more urgent?
+    /// Whether the holder must stop before the end of its slice, for a more urgent VM.
     pub(crate) fn preempts(&mut self, holder: VmId, now_ns: u64) -> bool {
         match &mut self.order {
             Order::Weighted(_) | Order::Shortest(_) => false,
@@ -196,7 +195,7 @@ impl RunQueue {
         }
     }
 
-    /// Is this VM, which has just woken up, due before the holder?
+    /// Whether a VM that has just woken up is due before the holder.
     pub(crate) fn challenges(&self, challenger: VmId, holder: VmId) -> bool {
         match &self.order {
             Order::Weighted(queue) => queue.is_due_before(challenger, holder),
@@ -204,7 +203,7 @@ impl RunQueue {
         }
     }
 
-    /// The holder is interrupted for this VM.
+    /// Moves the VM to the front: the holder is interrupted for it.
     pub(crate) fn hasten(&mut self, vm: VmId) {
         if let Order::Weighted(queue) = &mut self.order {
             queue.hasten(vm);
@@ -219,7 +218,7 @@ impl RunQueue {
         }
     }
 
-    /// Who of those that can be chosen goes, as it stands now, before `vm`.
+    /// The ready VMs that would be chosen before `vm` now.
     pub(crate) fn before(&self, vm: VmId, now_ns: u64) -> Vec<VmId> {
         match &self.order {
             Order::Weighted(queue) => queue.before(vm),
@@ -228,7 +227,7 @@ impl RunQueue {
         }
     }
 
-    /// Since when the VM waits, where the policy counts that.
+    /// When the VM began to wait, under a policy that counts waiting time.
     pub(crate) fn waiting_since(&self, vm: VmId) -> Option<u64> {
         match &self.order {
             Order::Weighted(_) => None,

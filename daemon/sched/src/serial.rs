@@ -1,6 +1,6 @@
-//! How state is written down where serde's own way does not fit JSON.
+//! Serialisation for state that serde does not write as valid JSON by itself.
 
-/// A map as a list of pairs: JSON's keys are strings, ours may be anything.
+/// Writes a map as a list of pairs, because the keys of a JSON object must be strings.
 pub(crate) mod pairs {
     use std::collections::BTreeMap;
 

@@ -1,10 +1,10 @@
-//! The shortest predicted first (`sjf`), with aging.
+//! Shortest predicted work first (`sjf`), with aging.
 //!
-//! Who begins to wait at `t` with a predicted cost `p` is filed under `t + lead(p)`; the smallest goes
-//! first. `lead` grows with `p` up to [`Aging::after_ns`], so a short one overtakes a long one only
-//! if it came at most that much later: after `after_ns` nobody who comes is filed before one that
-//! waits, and each of those that are goes before it once. A prediction that is too small gains at
-//! most `after_ns`, never a place before one that has waited longer.
+//! A VM that begins to wait at `t` with a predicted cost `p` gets the key `t + lead(p)`; the
+//! smallest key goes first. `lead` grows with `p` up to [`Aging::after_ns`]. So a short VM
+//! overtakes a long VM only if it arrived less than `after_ns` later, and each VM that is ahead of
+//! a waiting VM goes before it once. A prediction that is too small gains at most `after_ns`, and
+//! never a place before a VM that has waited longer than that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,16 +22,16 @@ struct Member {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Waiting {
     since_ns: u64,
-    /// As filed in `queue`.
+    /// Key under which the VM stands in `queue`.
     key: u64,
     ticket: u64,
 }
 
-/// VMs that wait, by predicted cost and age.
+/// Waiting VMs, ordered by predicted cost and age.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shortest {
     aging: Option<Aging>,
-    /// From this cost on all count as equally long.
+    /// Costs above this, in ns, count as equal.
     longest_ns: u64,
     #[serde(with = "crate::serial::pairs")]
     members: BTreeMap<VmId, Member>,
@@ -40,7 +40,7 @@ pub(crate) struct Shortest {
 }
 
 impl Shortest {
-    /// An empty queue. Costs are told apart up to four slices.
+    /// An empty queue. Costs are distinguished up to four slices.
     pub(crate) fn new(aging: Option<Aging>, slice_ns: u64) -> Self {
         Self {
             aging,
@@ -51,7 +51,7 @@ impl Shortest {
         }
     }
 
-    /// New settings; those that wait are filed as if they had always held.
+    /// Applies new settings. Waiting VMs get the keys that the new settings would have given them.
     pub(crate) fn configure(&mut self, aging: Option<Aging>, slice_ns: u64) {
         let longest_ns = longest(slice_ns);
         if (self.aging, self.longest_ns) == (aging, longest_ns) {
@@ -77,7 +77,7 @@ impl Shortest {
         self.members.remove(&vm);
     }
 
-    /// A new prediction; the time waited so far counts on.
+    /// Sets a new predicted cost. The time already waited still counts.
     pub(crate) fn set_cost(&mut self, vm: VmId, cost_ns: u64) {
         let Some(member) = self.members.get_mut(&vm) else {
             return;
@@ -88,7 +88,7 @@ impl Shortest {
         }
     }
 
-    /// Begins or ends waiting.
+    /// The VM begins or stops waiting.
     pub(crate) fn set_ready(&mut self, vm: VmId, ready: bool, now_ns: u64) {
         let Some(member) = self.members.get_mut(&vm) else {
             return;
@@ -112,12 +112,13 @@ impl Shortest {
         self.refile(vm);
     }
 
-    /// Who is next.
+    /// The next VM.
     pub(crate) fn peek(&self) -> Option<VmId> {
         self.queue.first().map(|&(_, _, vm)| vm)
     }
 
-    /// Does `holder` go on at the end of its slice? Only if it would be first had it come just now.
+    /// Whether `holder` goes on at the end of its slice: only if it would be first had it arrived
+    /// now.
     pub(crate) fn holder_wins(&self, holder: VmId, now_ns: u64) -> bool {
         let Some(&(best, _, _)) = self.queue.first() else {
             return true;
@@ -135,18 +136,18 @@ impl Shortest {
         self.members.keys().copied()
     }
 
-    /// Who of those that wait goes before `vm` (which waits or not), the first first.
+    /// The waiting VMs that go before `vm`, in order. `vm` itself need not wait.
     pub(crate) fn before(&self, vm: VmId) -> Vec<VmId> {
         let order = self.queue.iter().map(|&(_, _, other)| other);
         order.take_while(|&other| other != vm).collect()
     }
 
-    /// Since when `vm` waits, if it does.
+    /// When `vm` began to wait, if it waits.
     pub(crate) fn waiting_since(&self, vm: VmId) -> Option<u64> {
         Some(self.members.get(&vm)?.waiting?.since_ns)
     }
 
-    /// Without aging the cost alone counts.
+    /// Without aging the cost alone is the key.
     fn key(&self, cost_ns: u64, since_ns: u64) -> u64 {
         let Some(aging) = self.aging else {
             return cost_ns;
@@ -223,10 +224,10 @@ mod tests {
         let mut q = queue(&[u64::MAX]);
         q.join(VmId(7), 0);
         q.set_ready(VmId(7), true, AFTER - 1);
-        assert_eq!(q.peek(), Some(VmId(7)), "just in time");
+        assert_eq!(q.peek(), Some(VmId(7)), "it arrived within the aging time");
         q.set_ready(VmId(7), false, AFTER);
         q.set_ready(VmId(7), true, AFTER);
-        assert_eq!(q.peek(), Some(VmId(0)), "however short it says it is");
+        assert_eq!(q.peek(), Some(VmId(0)), "it arrived too late to overtake");
     }
 
     #[test]
@@ -234,7 +235,10 @@ mod tests {
         let mut q = queue(&[40, 20]);
         q.set_ready(VmId(1), false, 10);
         assert!(q.holder_wins(VmId(1), 10));
-        assert!(!q.holder_wins(VmId(1), 300), "the other has waited");
+        assert!(
+            !q.holder_wins(VmId(1), 300),
+            "the other VM has waited longer"
+        );
         q.set_cost(VmId(1), 60);
         assert!(!q.holder_wins(VmId(1), 10));
     }
@@ -246,11 +250,15 @@ mod tests {
         assert_eq!(q.peek(), Some(VmId(0)));
         q.set_cost(VmId(0), 300);
         assert_eq!(q.peek(), Some(VmId(1)));
-        // Costs of more than four slices are alike: the older goes first.
+        // All costs above four slices are equal, so the older VM goes first.
         q.configure(q.aging, 10);
         assert_eq!(q.peek(), Some(VmId(0)));
         q.configure(None, 10);
-        assert_eq!(q.peek(), Some(VmId(1)), "without aging the cost alone");
+        assert_eq!(
+            q.peek(),
+            Some(VmId(1)),
+            "without aging the cost alone decides"
+        );
         assert_eq!(q.waiting_since(VmId(1)), Some(0));
     }
 }

@@ -1,4 +1,4 @@
-//! What can be asked of the scheduler: counters, reasons, summaries.
+//! Counters, wait reasons and summaries that the scheduler reports.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use crate::histogram::Histogram;
 use crate::id::{Epoch, GpuId, PoolId, SessionId, VmId};
 use crate::{Class, Depth, GpuHealth, Quarantine};
 
-/// Which rate limit holds a VM back.
+/// The rate limits that can hold a VM back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Cap {
     /// Calls per second.
@@ -18,7 +18,7 @@ pub enum Cap {
 }
 
 impl Cap {
-    /// For people: `calls per second`.
+    /// Name for people, such as `calls per second`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -33,93 +33,93 @@ impl Cap {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitReason {
-    /// Others are due first.
+    /// Other VMs are due first.
     Turn {
-        /// How many other VMs compete for the same GPU.
+        /// Number of other VMs that compete for the same GPU.
         rivals: u32,
     },
-    /// Its slice is used up and others have their turn.
+    /// The VM used up its slice, and others have their turn.
     Slice,
-    /// A rate limit.
+    /// A rate limit holds the VM back.
     RateLimit {
-        /// Which.
+        /// The limit.
         cap: Cap,
-        /// When it may go on, at the latest.
+        /// Time at which the VM may go on, at the latest, in ns.
         until_ns: u64,
     },
-    /// Its queue is as long as it may be: its callers are held back in the guest.
+    /// The queue is at its depth limit: callers block in the guest.
     Depth,
-    /// Its last request for device memory was over its quota.
+    /// The last request for device memory exceeded the quota.
     Quota,
     /// The VM is quarantined.
     Quarantine,
-    /// It is a gang, has some of its GPUs and waits for the others.
+    /// A gang has some of its GPUs and waits for the others.
     Gang {
-        /// How many it has.
+        /// GPUs that the gang has.
         held: u32,
-        /// How many it needs.
+        /// GPUs that the gang needs.
         of: u32,
     },
-    /// Its GPU may not be used now.
+    /// The GPU may not be used now.
     GpuUnavailable {
-        /// How it is.
+        /// Health of the GPU.
         health: GpuHealth,
     },
-    /// No GPU serves its pool.
+    /// No GPU serves the pool of the VM.
     NoGpu,
 }
 
-/// What a session is doing.
+/// State of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SessionState {
     /// Nothing to run.
     Idle,
     /// Has work and waits for a lease.
     Waiting,
-    /// A gang that keeps some of its GPUs reserved and waits for the others.
+    /// A gang that holds some of its GPUs and waits for the others.
     Gathering,
     /// Holds the lease.
     Running,
-    /// Holds the lease without work, unwanted and uncharged.
+    /// Holds the lease without work. No other session waits, and the VM is not charged.
     Parked,
     /// Asked to give the lease back.
     Revoking,
-    /// Being ended; its worker is not yet known dead.
+    /// Being ended. The worker may still live.
     Ending,
 }
 
-/// Everything counted for one VM, over all its sessions, since it was added.
+/// All counters of one VM over all its sessions, since the VM was added or the counters were reset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VmStats {
-    /// Its pool.
+    /// Pool of the VM.
     pub pool: PoolId,
-    /// Its class as configured.
+    /// Configured class.
     pub class: Class,
-    /// Is it demoted now for having passed the soft limit?
+    /// Whether the VM is demoted because it passed the soft limit.
     pub demoted: bool,
-    /// The GPU it is placed on; of a gang, its first.
+    /// GPU on which the VM is placed; of a gang, the first.
     pub gpu: Option<GpuId>,
     /// The other GPUs of a gang, in order.
     pub also: Vec<GpuId>,
-    /// Quarantined?
+    /// Whether the VM is quarantined.
     pub quarantined: bool,
-    /// How long.
+    /// The quarantine in force.
     pub quarantine: Option<Quarantine>,
-    /// Quarantines by strikes that are not forgotten: each doubles the next.
+    /// Quarantines by strikes that are not forgotten: each doubles the length of the next.
     pub quarantines: u32,
     /// Strikes that are not forgotten.
     pub strikes: u32,
     /// Live sessions.
     pub sessions: u32,
-    /// Charged GPU time.
+    /// Charged GPU time in ns.
     pub gpu_ns: u64,
-    /// Time in which it had work and waited for its turn.
+    /// Time in ns during which the VM had work and waited for its turn.
     pub wait_ns: u64,
-    /// Time in which it had work and one of its limits held it back.
+    /// Time in ns during which the VM had work and a limit of its own held it back.
     pub throttled_ns: u64,
-    /// Times a rate limit began to hold it back.
+    /// Number of times a rate limit began to hold the VM back.
     pub rate_limited: u64,
-    /// The limit that held it back the last time.
+    /// The rate limit that held the VM back last.
     pub rate_limited_by: Option<Cap>,
     /// Leases granted.
     pub grants: u64,
@@ -127,93 +127,96 @@ pub struct VmStats {
     pub kills: u64,
     /// Soft limits passed.
     pub soft_limits: u64,
-    /// Memory requests denied.
+    /// Denied memory requests.
     pub memory_denied: u64,
-    /// Submitted calls, as settled by releases.
+    /// Submitted calls, settled at releases.
     pub calls: u64,
-    /// Copied bytes, as settled by releases.
+    /// Copied bytes, settled at releases.
     pub bytes: u64,
-    /// GPU time it had beyond its share and still owes; to be stored and given back at the next start.
+    /// GPU time in ns that the VM owes. The daemon stores it and gives it back at the next start.
     pub debt_ns: u64,
     /// Work queued now.
     pub depth: Depth,
-    /// Device memory booked now.
+    /// Device memory booked now, in bytes.
     pub memory_bytes: u64,
-    /// The most that was ever booked.
+    /// Peak of booked device memory, in bytes.
     pub memory_peak_bytes: u64,
-    /// Pinned host memory booked now.
+    /// Pinned host memory booked now, in bytes.
     pub pinned_bytes: u64,
-    /// The most that was ever booked.
+    /// Peak of pinned host memory, in bytes.
     pub pinned_peak_bytes: u64,
-    /// Why it waits, if it has work and nothing of it runs.
+    /// Why the VM waits, if it has work and no session of it runs.
     pub waiting: Option<WaitReason>,
-    /// From having work to the grant.
+    /// Times from having work to the grant.
     pub wait: Histogram,
-    /// Charged time per lease.
+    /// Charged times of leases.
     pub service: Histogram,
 }
 
-/// Everything counted for one session.
+/// All counters of one session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionStats {
-    /// Its VM.
+    /// VM of the session.
     pub vm: VmId,
-    /// Its GPU; of a gang, its first.
+    /// GPU of the session; of a gang, the first.
     pub gpu: GpuId,
     /// The other GPUs of a gang, in order.
     pub also: Vec<GpuId>,
-    /// What it is doing.
+    /// State of the session.
     pub state: SessionState,
-    /// Why it waits, if it does.
+    /// Why the session waits, if it does.
     pub waiting: Option<WaitReason>,
-    /// Charged GPU time (of a gang, summed up over its GPUs).
+    /// Charged GPU time in ns; of a gang, the sum over its GPUs.
     pub gpu_ns: u64,
-    /// Device memory booked now (of a gang, over its GPUs).
+    /// Device memory booked now, in bytes; of a gang, on all its GPUs.
     pub memory_bytes: u64,
-    /// Pinned host memory booked now.
+    /// Pinned host memory booked now, in bytes.
     pub pinned_bytes: u64,
     /// Work queued now.
     pub depth: Depth,
-    /// Submitted calls, as settled by releases.
+    /// Submitted calls, settled at releases.
     pub calls: u64,
-    /// Copied bytes, as settled by releases.
+    /// Copied bytes, settled at releases.
     pub bytes: u64,
 }
 
-/// Where a GPU's time went. The three sum up to the time since it was added, to the nanosecond.
+/// How the time of a GPU was used. The three add up exactly to the time since the GPU was added or
+/// the counters were reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Account {
-    /// Charged to VMs.
+    /// Time in ns charged to VMs.
     pub charged_ns: u64,
-    /// Nobody had work (or the holder was parked).
+    /// Time in ns without work, or with a parked holder.
     pub idle_ns: u64,
-    /// Somebody had work and nobody held the GPU: verification, an unavailable GPU.
+    /// Time in ns with work and without a holder: during a verification, or while the GPU was
+    /// unavailable.
     pub switch_ns: u64,
 }
 
-/// Everything counted for one GPU.
+/// All counters of one GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuStats {
-    /// How it is.
+    /// Health of the GPU.
     pub health: GpuHealth,
-    /// Who holds it: two only while an overrunner is on it, or one whose work is about to end.
+    /// The holders. There are two only beside an overrunner, or while the work of the first is
+    /// about to end.
     pub holders: Vec<(SessionId, VmId, Epoch)>,
-    /// The gang that keeps it reserved until it has all its GPUs.
+    /// The gang that reserves the GPU until it has all its GPUs.
     pub reserved: Option<(SessionId, VmId)>,
     /// Sessions placed here.
     pub sessions: u32,
-    /// Sessions that wait here.
+    /// Sessions that wait for this GPU.
     pub waiting: u32,
-    /// Where its time went.
+    /// How the time was used.
     pub account: Account,
-    /// The time since it was added, which the account must sum up to.
+    /// Time in ns since the GPU was added or the counters were reset. The account adds up to it.
     pub wall_ns: u64,
-    /// Times the lease went from one session to another.
+    /// Number of times the lease passed from one session to another.
     pub handoffs: u64,
-    /// From asking the lease back to having it.
+    /// Times from a revoke to the release.
     pub handoff: Histogram,
-    /// Memory booked now.
+    /// Memory booked now, in bytes.
     pub memory_bytes: u64,
-    /// Memory that may be booked.
+    /// Memory that may be booked, in bytes.
     pub memory_total_bytes: u64,
 }

@@ -1,4 +1,4 @@
-//! When the scheduler must look again, per GPU and per VM.
+//! Times at which the scheduler must act again, per GPU and per VM.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{GpuId, VmId};
 
-/// Whose time it is.
+/// The object that a time belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum TimerKey {
     Gpu(GpuId),
@@ -42,7 +42,7 @@ impl Timers {
         self.due.first().map_or(u64::MAX, |&(at, _)| at)
     }
 
-    /// Takes one key whose time has come.
+    /// Removes and returns one key that is due.
     pub(crate) fn pop_due(&mut self, now_ns: u64) -> Option<TimerKey> {
         let &(at, key) = self.due.first()?;
         if at > now_ns {

@@ -1,5 +1,6 @@
-//! Any events in any order, honest or not: what must hold holds after each of them. The generator, the
-//! model and the checks are the simulator's (`vgpu_sim::fuzz`); `make sim` runs them at length.
+//! Feeds any events in any order, valid or not, and checks the invariants after each. The
+//! generator, the model and the checks belong to the simulator (`vgpu_sim::fuzz`); `make sim` runs
+//! them for longer.
 
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -13,9 +14,9 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Each gene is one step; the seed is the kind of world.
+    /// Each gene is one step. The seed selects the kind of world.
     #[test]
-    fn whatever_is_said_the_books_are_right(
+    fn any_events_keep_the_accounts_right(
         seed in any::<u64>(),
         genes in proptest::collection::vec(any::<u64>(), 1..300),
     ) {

@@ -1,4 +1,4 @@
-//! A holder says when its work will be over: the next one is let in shortly before.
+//! Announced ends: the next session is let in shortly before the holder's work ends.
 
 mod common;
 
@@ -10,8 +10,8 @@ use vgpu_sched::{
 
 const SLICE_NS: u64 = 2 * MILLIS;
 
-/// VMs 1 and 2 with sessions 10 and 20. Both have given the GPU back quickly before; 10 has it now, and 20
-/// waits. Says under which lease, and when its slice ends.
+/// VMs 1 and 2 with sessions 10 and 20. Both have given the GPU back quickly before. Session 10 has
+/// it now, and 20 waits. Returns the rig, the epoch of the lease and the end of its slice.
 fn rig(grace: Option<u64>) -> (Rig, Epoch, u64) {
     rig_of(grace, Policy::Weighted)
 }
@@ -49,7 +49,7 @@ fn ending(rig: &mut Rig, session: u64, epoch: Epoch, slice_end_ns: u64, in_ns: u
 }
 
 #[test]
-fn the_next_one_is_let_in_shortly_before_and_pays_from_the_end_on() {
+fn the_next_session_is_let_in_early_and_pays_from_the_announced_end() {
     let (mut rig, epoch, end) = rig(None);
     let paid = (rig.gpu_ns(1), rig.gpu_ns(2));
     rig.pass(SLICE_NS - 400 * MICROS);
@@ -61,14 +61,14 @@ fn the_next_one_is_let_in_shortly_before_and_pays_from_the_end_on() {
     assert_eq!(next.session, SessionId(20));
     assert!(
         actions.contains(&Action::Grant(next.clone())),
-        "it is beside no overrunner"
+        "the other holder is not an overrunner"
     );
     assert_eq!(rig.holders(GPU), [10, 20]);
     assert_eq!(next.slice_end_ns, rig.now + SLICE_NS);
     rig.pass(LET_IN_NS + 40 * MICROS);
     rig.release(10, epoch, 1);
     assert_eq!(rig.holders(GPU), [20]);
-    // Both pay for the time by which the release came too late.
+    // Both pay for the time by which the release was late.
     assert_eq!(rig.gpu_ns(1) - paid.0, SLICE_NS + 20 * MICROS);
     assert_eq!(rig.gpu_ns(2) - paid.1, 20 * MICROS);
     rig.pass(100 * MICROS);
@@ -77,30 +77,30 @@ fn the_next_one_is_let_in_shortly_before_and_pays_from_the_end_on() {
 }
 
 #[test]
-fn one_that_is_asked_back_within_its_slice_is_followed_without_a_gap_too() {
+fn a_lease_revoked_within_its_slice_is_followed_without_a_gap() {
     let (mut rig, epoch, end) = rig(None);
     rig.pass(SLICE_NS);
-    assert_eq!(rig.holders(GPU), [10], "asked back, and not done");
+    assert_eq!(rig.holders(GPU), [10], "revoked, and not yet released");
     let actions = ending(&mut rig, 10, epoch, end, 100 * MICROS);
     assert_eq!(granted(&actions).session, SessionId(20));
 }
 
 #[test]
-fn whose_work_is_late_is_left_alone_with_the_gpu() {
+fn late_work_gets_the_gpu_for_itself() {
     let (mut rig, epoch, end) = rig(None);
     rig.pass(SLICE_NS);
     let next = granted(&ending(&mut rig, 10, epoch, end, 100 * MICROS));
     assert_eq!(rig.pass(100 * MICROS + LATE_NS - 1), []);
     assert_eq!(revoked(&rig.pass(1)), Some(20));
     let actions = rig.release(20, next.epoch, 1);
-    assert_eq!(actions, [], "nobody else is let in either");
+    assert_eq!(actions, [], "no other session is let in");
     assert_eq!(rig.pass(5 * MILLIS), []);
     assert_eq!(rig.holders(GPU), [10]);
     assert_eq!(granted(&rig.release(10, epoch, 1)).session, SessionId(20));
 }
 
 #[test]
-fn one_that_overruns_then_is_an_overrunner_as_any_other() {
+fn a_holder_with_a_let_in_session_may_become_an_overrunner() {
     let grace = 200 * MICROS;
     let (mut rig, epoch, end) = rig(Some(grace));
     rig.pass(SLICE_NS);
@@ -126,9 +126,9 @@ fn one_that_overruns_then_is_an_overrunner_as_any_other() {
 }
 
 #[test]
-fn who_is_the_next_again_goes_on_without_a_gap() {
+fn a_holder_that_is_next_again_goes_on_without_a_gap() {
     let (mut rig, _, _) = rig(None);
-    // VM 3 has sixteen times their weight.
+    // VM 3 has sixteen times the weight of each other VM.
     rig.add_vm_with(3, VmConfig::new(POOL, Class::Critical));
     rig.add_session(30, 3);
     rig.runnable(30);
@@ -145,17 +145,17 @@ fn who_is_the_next_again_goes_on_without_a_gap() {
         |action| matches!(action, Action::Extend { session, .. } if *session == SessionId(30)),
     );
     assert!(extended, "{actions:?}");
-    // What was said is over with the slice for which it was said.
+    // The announcement ends with its slice.
     assert_eq!(rig.pass(MILLIS), []);
     assert_eq!(ending(&mut rig, 30, terms.epoch, end, 0), []);
     assert_eq!(rig.holders(GPU), [30]);
 }
 
 #[test]
-fn who_was_slow_to_give_back_lately_waits_until_the_gpu_is_free() {
+fn a_vm_that_was_slow_to_give_back_waits_until_the_gpu_is_free() {
     let (mut rig, epoch, _) = rig_of(None, Policy::Fifo);
     rig.pass(SLICE_NS);
-    // It takes 5 ms to give the GPU back.
+    // Session 10 takes 5 ms to give the GPU back.
     rig.pass(5 * MILLIS);
     let next = granted(&rig.release(10, epoch, 1));
     rig.pass(SLICE_NS);
@@ -168,7 +168,7 @@ fn who_was_slow_to_give_back_lately_waits_until_the_gpu_is_free() {
 }
 
 #[test]
-fn a_word_of_nobody_who_holds_the_gpu_changes_nothing() {
+fn an_announcement_for_another_lease_changes_nothing() {
     let (mut rig, epoch, end) = rig(None);
     let forged = ending(&mut rig, 20, epoch, end, 0);
     assert!(matches!(forged[..], [Action::Ignored { .. }]), "{forged:?}");
@@ -180,13 +180,13 @@ fn a_word_of_nobody_who_holds_the_gpu_changes_nothing() {
     assert_eq!(
         ending(&mut rig, 10, epoch, end, 0),
         [],
-        "the first word counts"
+        "the first announcement counts"
     );
     assert_eq!(rig.holders(GPU), [10]);
 }
 
 #[test]
-fn a_limit_of_gpu_time_holds_for_one_that_is_let_in_ahead() {
+fn a_limit_of_gpu_time_holds_for_a_session_let_in_ahead() {
     let (mut rig, epoch, end) = rig(None);
     let mut capped = VmConfig::new(POOL, Class::High);
     capped.limits.gpu_time = Some(Rate {
@@ -199,7 +199,7 @@ fn a_limit_of_gpu_time_holds_for_one_that_is_let_in_ahead() {
     });
     rig.pass(SLICE_NS);
     granted(&ending(&mut rig, 10, epoch, end, LET_IN_NS));
-    // It pays from the end on, half while the one before it is still there.
+    // Session 20 pays from the announced end on, half while the previous holder is still there.
     let actions = rig.pass(LET_IN_NS + 120 * MICROS);
     assert_eq!(revoked(&actions), Some(20), "{actions:?}");
 }

@@ -1,4 +1,4 @@
-//! VMs that use several GPUs at once or none: gathering, all or nothing, and no deadlock.
+//! VMs that use several GPUs at once or none: gathering, all or nothing, no deadlock.
 
 mod common;
 
@@ -29,7 +29,8 @@ fn on(gpu: GpuId) -> VmConfig {
     }
 }
 
-/// So many GPUs, a gang of all of them (VM 1, session 10), one VM on each (VM 2.., session 20..).
+/// A rig of `gpus` GPUs, a gang of all of them (VM 1, session 10), and one VM on each (VM 2..,
+/// session 20..).
 fn rig(gpus: u32) -> Rig {
     let mut rig = Rig::new(PoolConfig::default());
     for gpu in 1..gpus {
@@ -55,7 +56,7 @@ fn a_gang_is_granted_once_when_it_has_all_its_gpus_and_pays_for_what_it_keeps_re
     let mut rig = rig(2);
     let single = granted(&rig.runnable(21));
     assert_eq!(single.gpu, SECOND);
-    // The first GPU is free and reserved at once; the second is waited for.
+    // The first GPU is free and reserved at once; the gang waits for the second.
     let actions = rig.runnable(10);
     assert!(
         !actions.iter().any(|a| matches!(a, Action::Grant(_))),
@@ -68,7 +69,7 @@ fn a_gang_is_granted_once_when_it_has_all_its_gpus_and_pays_for_what_it_keeps_re
     let first = rig.sched.gpu_stats(GPU).unwrap();
     assert_eq!(first.reserved, Some((SessionId(10), VmId(1))));
     assert_eq!(first.holders, []);
-    assert_eq!(rig.runnable(20), vec![], "reserved is not free");
+    assert_eq!(rig.runnable(20), vec![], "a reserved GPU is not free");
     assert_eq!(revoked(&rig.pass(2 * MILLIS)), Some(21));
     rig.pass(MILLIS);
     let terms = granted(&rig.release(21, single.epoch, 1));
@@ -76,15 +77,19 @@ fn a_gang_is_granted_once_when_it_has_all_its_gpus_and_pays_for_what_it_keeps_re
         (terms.session, terms.gpu, terms.also.as_slice()),
         (SessionId(10), GPU, &[SECOND][..])
     );
-    assert_eq!(rig.gpu_ns(1), 3 * MILLIS, "the reserved time is its own");
+    assert_eq!(
+        rig.gpu_ns(1),
+        3 * MILLIS,
+        "the gang pays for the reserved time"
+    );
     assert_eq!(
         (rig.holders(GPU), rig.holders(SECOND)),
         (vec![10], vec![10])
     );
     rig.pass(MILLIS);
     rig.feed(Event::Timer);
-    assert_eq!(rig.gpu_ns(1), 5 * MILLIS, "both GPUs");
-    // Asked back because of either, once, and freed whole.
+    assert_eq!(rig.gpu_ns(1), 5 * MILLIS, "the gang pays for both GPUs");
+    // Revoked once because of either GPU, and both are released together.
     let asked = rig.pass(2 * MILLIS);
     let revokes = asked.iter().filter(|a| matches!(a, Action::Revoke { .. }));
     assert_eq!(revokes.count(), 1, "{asked:?}");
@@ -116,7 +121,11 @@ fn death_of_the_worker_and_loss_of_a_gpu_end_the_whole_gang() {
     let actions = rig.exited(10);
     let count = |what: fn(&Action) -> bool| actions.iter().filter(|a| what(a)).count();
     assert_eq!(count(|a| matches!(a, Action::Grant(_))), 3);
-    assert_eq!(count(|a| matches!(a, Action::Canary { .. })), 3, "each GPU");
+    assert_eq!(
+        count(|a| matches!(a, Action::Canary { .. })),
+        3,
+        "a canary on each GPU"
+    );
     rig.add_session(11, 1);
     let lost = Event::GpuState {
         gpu: GpuId(2),
@@ -174,7 +183,7 @@ fn what_a_gang_gathered_is_free_at_once_when_it_cannot_go_on() {
     }
 }
 
-/// A gang of two GPUs that may use so much GPU time, and VM 3 on the second GPU, which has it.
+/// A gang of two GPUs with this limit of GPU time, and VM 3, which holds the second GPU.
 fn capped(per_second: u64, burst: u64) -> (Rig, Epoch) {
     let mut rig = rig(2);
     let mut config = gang(None);
@@ -197,7 +206,7 @@ fn a_gang_gives_up_what_it_keeps_reserved_when_its_gpu_time_is_used_up() {
     let (mut rig, _) = capped(MILLIS, 3 * MILLIS);
     rig.runnable(10);
     rig.runnable(20);
-    // 3 ms, and 3 µs that came in.
+    // 3 ms, and 3 µs that were refilled.
     assert_eq!(revoked(&rig.pass(3 * MILLIS)), Some(21));
     assert_eq!(state(&rig), SessionState::Gathering);
     let terms = granted(&rig.pass(10 * MICROS));
@@ -208,14 +217,14 @@ fn a_gang_gives_up_what_it_keeps_reserved_when_its_gpu_time_is_used_up() {
     );
     assert!(is_capped(&rig), "{:?}", rig.sched.vm_stats(VmId(1)));
     let depth = rig.sched.vm_stats(VmId(1)).unwrap().depth;
-    assert_eq!(depth.calls, 1, "nothing is dropped");
+    assert_eq!(depth.calls, 1, "no work is dropped");
     let used = rig.gpu_ns(1);
     assert!(used.abs_diff(3 * MILLIS + 3 * MICROS) <= MICROS, "{used}");
 }
 
 #[test]
 fn a_gang_without_gpu_time_is_not_granted_what_it_gathered() {
-    // The second GPU comes back later than the timer that should have ended the gathering.
+    // The second GPU is released later than the timer that should have ended the gathering.
     let (mut rig, single) = capped(MILLIS, 3 * MILLIS);
     rig.runnable(10);
     rig.now += 4 * MILLIS;
@@ -234,11 +243,15 @@ fn a_running_gang_uses_its_gpu_time_on_all_its_gpus() {
     rig.release(21, single, 0);
     let terms = granted(&rig.runnable(10));
     assert_eq!(revoked(&rig.pass(5 * MILLIS)), None);
-    assert_eq!(revoked(&rig.pass(10 * MICROS)), Some(10), "2 × 5 ms");
+    assert_eq!(
+        revoked(&rig.pass(10 * MICROS)),
+        Some(10),
+        "2 × 5 ms are used up"
+    );
     let actions = rig.release(10, terms.epoch, 1);
-    assert_eq!(actions, [], "it waits, with what it has to do");
+    assert_eq!(actions, [], "the gang waits with its work");
     assert!(is_capped(&rig));
-    // It goes on when it has a slice for each of its GPUs.
+    // The gang goes on when it has a slice for each of its GPUs.
     let waits = 4 * SECONDS;
     assert_eq!(rig.pass(waits - 100 * MILLIS), []);
     assert_eq!(granted(&rig.pass(200 * MILLIS)).session, SessionId(10));
@@ -246,7 +259,7 @@ fn a_running_gang_uses_its_gpu_time_on_all_its_gpus() {
 
 #[test]
 fn a_gang_whose_gathering_costs_more_than_its_burst_runs_and_pays_afterwards() {
-    // 100 µs: the other keeps its GPU for 2 ms and more, each time.
+    // 100 µs: the other VM keeps its GPU for 2 ms and more each time.
     let (mut rig, mut single) = capped(100 * MILLIS, 100 * MICROS);
     rig.runnable(10);
     let mut runs = 0;
@@ -281,7 +294,7 @@ fn a_gang_whose_gathering_costs_more_than_its_burst_runs_and_pays_afterwards() {
         }
     }
     assert!(runs >= 20, "{runs} turns in 4 s");
-    // Of what it owes no more is left than one turn may cost: the rate holds.
+    // The remaining debt is at most the cost of one turn: the rate holds.
     let used = rig.gpu_ns(1);
     assert!(used <= 400 * MILLIS + 20 * MILLIS, "{used}");
     assert!(used >= 300 * MILLIS, "{used}");
@@ -333,7 +346,7 @@ fn memory_of_a_gang_is_booked_on_each_of_its_gpus() {
             ref other => panic!("{other:?}"),
         }
     };
-    assert_eq!(reserve(Memory::Device, 11), Ok(()), "the first GPU");
+    assert_eq!(reserve(Memory::Device, 11), Ok(()), "on the first GPU");
     assert_eq!(reserve(Memory::DeviceOn(SECOND), 22), Ok(()));
     let elsewhere = Memory::DeviceOn(GpuId(9));
     assert_eq!(reserve(elsewhere, 1), Err(MemoryRefusal::NotItsGpu));
@@ -363,7 +376,7 @@ fn a_gang_is_admitted_on_all_its_gpus_or_refused() {
     assert_eq!(
         rig.add_session(90, 9),
         SECOND,
-        "a gang of one is like others"
+        "a gang of one GPU is like a VM that is no gang"
     );
     rig.feed(Event::GpuState {
         gpu: SECOND,
@@ -410,7 +423,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Gangs of any GPUs and VMs of one: nobody waits for ever, every nanosecond is accounted for.
+    /// Gangs of any GPUs and VMs of one GPU: no VM waits forever, and every nanosecond is accounted
+    /// for.
     #[test]
     fn gangs_never_deadlock(members in members()) {
         let mut rig = Rig::new(PoolConfig::default());
@@ -441,10 +455,10 @@ proptest! {
         for (index, member) in members.iter().enumerate() {
             let id = VmId(index as u32 + 1);
             let stats = sim.rig.sched.vm_stats(id).unwrap();
-            // On each GPU a round of turns, each of which may be as long as a gang gathers: also for
-            // a VM of one GPU, which waits while a gang that has that one gathers the others.
-            // Six rounds are measured, not derived: in the worst case found so far a gang of four GPUs waited
-            // 1.6 s, which is between four and six.
+            // On each GPU a round of turns, each as long as a gang may gather. This also bounds a
+            // VM of one GPU, which waits while a gang that holds that GPU gathers the others. Six
+            // rounds are measured, not derived: the worst case so far, a gang of four GPUs, waited
+            // 1.6 s, between four and six rounds.
             let round = turn * u64::from(weights) / u64::from(member.weight) + 2 * turn;
             let bound = gpus * 6 * round + members.len() as u64 * turn;
             let longest = stats.wait.max_ns().max(sim.waits_since(id));

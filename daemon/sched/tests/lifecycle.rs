@@ -1,4 +1,4 @@
-//! One lease at a time, step by step: grant, want, slice, revoke, hold, park, death, refusal.
+//! One lease at a time, step by step: grant, wanted, slice, revoke, hold, parked, death, refusal.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn two_gpus() -> (Rig, GpuId) {
 }
 
 #[test]
-fn a_lone_session_keeps_its_lease_without_a_word() {
+fn a_lone_session_keeps_its_lease_without_messages() {
     let mut rig = two_vms();
     let terms = granted(&rig.runnable(10));
     assert_eq!(
@@ -44,7 +44,7 @@ fn a_lone_session_keeps_its_lease_without_a_word() {
 }
 
 #[test]
-fn the_slice_ends_when_somebody_waits_and_epochs_are_never_reused() {
+fn the_slice_ends_when_others_wait_and_epochs_are_never_reused() {
     let mut rig = two_vms();
     let first = granted(&rig.runnable(10));
     rig.pass(MILLIS / 2);
@@ -61,7 +61,7 @@ fn the_slice_ends_when_somebody_waits_and_epochs_are_never_reused() {
     assert_eq!(
         revoked(&rig.pass(MILLIS * 3 / 2)),
         Some(10),
-        "at the end of the slice"
+        "revoked at the end of the slice"
     );
     assert_eq!(
         rig.sched.session_stats(SessionId(10)).unwrap().state,
@@ -109,12 +109,12 @@ fn stale_epochs_and_unknown_sessions_change_nothing() {
         vec![Action::Ignored {
             reason: Ignored::StaleEpoch
         }],
-        "once only"
+        "a lease is released only once"
     );
 }
 
 #[test]
-fn an_idle_holder_pays_for_its_hold_and_then_the_lease_moves_on() {
+fn an_idle_holder_pays_for_its_hold_and_then_loses_the_lease() {
     let mut rig = two_vms();
     let first = granted(&rig.runnable(10));
     rig.pass(200 * MICROS);
@@ -124,7 +124,7 @@ fn an_idle_holder_pays_for_its_hold_and_then_the_lease_moves_on() {
     assert_eq!(
         revoked(&actions),
         Some(10),
-        "after the hold of 200 µs, long before the slice"
+        "revoked after the hold of 200 µs, long before the end of the slice"
     );
     granted(&rig.release(10, first.epoch, 0));
     assert_eq!(rig.gpu_ns(1), 400 * MICROS);
@@ -152,21 +152,21 @@ fn an_unwanted_idle_lease_parks_uncharged_and_is_asked_back_at_once() {
         rig.sched.session_stats(SessionId(10)).unwrap().state,
         SessionState::Parked
     );
-    assert_eq!(rig.gpu_ns(1), 200 * MICROS, "the hold only");
-    // Retaken: charged again from here.
+    assert_eq!(rig.gpu_ns(1), 200 * MICROS, "only the hold is charged");
+    // Retaken: charged again from now.
     rig.runnable(10);
     rig.pass(MILLIS);
     rig.idle(10);
     rig.pass(SECONDS);
     assert_eq!(rig.gpu_ns(1), MILLIS + 400 * MICROS);
-    assert_eq!(revoked(&rig.runnable(20)), Some(10), "no hold any more");
+    assert_eq!(revoked(&rig.runnable(20)), Some(10), "the hold is over");
     rig.pass(5 * MICROS);
     let second = granted(&rig.release(10, first.epoch, 0));
     assert_eq!(second.session, SessionId(20));
     assert_eq!(
         rig.gpu_ns(1),
         MILLIS + 405 * MICROS,
-        "asked back: it pays until it gives"
+        "a revoked lease is charged until its release"
     );
     rig.feed(Event::Timer);
     let account = rig.sched.gpu_stats(GPU).unwrap().account;
@@ -203,7 +203,7 @@ fn only_verified_death_frees_a_lease_whose_session_is_gone() {
     assert_eq!(granted(&actions).session, SessionId(20));
     assert!(
         actions.contains(&Action::Canary { gpu: GPU }),
-        "it died with work in flight"
+        "a canary runs: the worker died with work in flight"
     );
 }
 
@@ -281,7 +281,7 @@ fn refusals_say_why() {
         };
         match rig.feed(event).as_slice() {
             [Action::Refuse { reason, .. }] => *reason,
-            other => panic!("not refused: {other:?}"),
+            other => panic!("expected a refusal: {other:?}"),
         }
     };
     assert_eq!(refused(11, 1), Refusal::TooManySessions { limit: 1 });
@@ -352,7 +352,7 @@ fn memory_is_one_account_per_vm_over_all_its_sessions() {
     assert_eq!(
         reserve(10, 200),
         Ok(()),
-        "contexts of two sessions are booked too"
+        "the contexts of two sessions are booked, too"
     );
     assert_eq!(reserve(11, 101), Err((MemoryRefusal::Quota, 100)));
     assert_eq!(reserve(11, 100), Ok(()));
@@ -388,7 +388,7 @@ fn vms_are_placed_on_the_least_loaded_gpu_they_may_use() {
         other,
         "two low VMs weigh less than a high one"
     );
-    assert_eq!(rig.add_session(40, 4), GPU, "it may use no other");
+    assert_eq!(rig.add_session(40, 4), GPU, "the VM may use no other GPU");
     assert_eq!(
         rig.add_session(11, 1),
         GPU,
@@ -405,11 +405,15 @@ fn a_look_does_not_change_with_what_other_vms_do() {
     rig.add_vm(2, Class::High);
     assert_eq!(rig.sched.gpus_for(VmId(2)), [GPU]);
     assert_eq!(rig.add_session(10, 1), GPU);
-    assert_eq!(rig.sched.gpus_for(VmId(2)), [GPU], "others' load is theirs");
+    assert_eq!(
+        rig.sched.gpus_for(VmId(2)),
+        [GPU],
+        "the load of other VMs does not change the answer"
+    );
     assert_eq!(
         rig.add_session(20, 2),
         other,
-        "and counts where it is placed"
+        "a placed VM gets its actual GPU"
     );
     assert_eq!(rig.sched.gpus_for(VmId(2)), [other]);
 }
@@ -466,7 +470,11 @@ fn removing_what_is_in_use_ends_its_sessions_first() {
     };
     let actions = rig.feed(Event::RemoveVm { vm: VmId(1) });
     assert_eq!(actions, vec![killed(10, KillCause::VmRemoved)]);
-    assert_eq!(rig.holders(GPU), [10], "not before its death is known");
+    assert_eq!(
+        rig.holders(GPU),
+        [10],
+        "the lease stays until the death is confirmed"
+    );
     rig.exited(10);
     assert_eq!(rig.sched.vm_stats(VmId(1)), None);
     rig.runnable(20);
@@ -491,7 +499,7 @@ fn a_vm_number_that_is_used_again_at_once_inherits_nothing_but_the_memory_still_
     rig.feed(Event::Timer);
     assert!(
         rig.sched.vm_stats(VmId(1)).unwrap().debt_ns > 0,
-        "the former owner has had more than its share"
+        "the former owner owes time"
     );
     rig.feed(Event::RemoveVm { vm: VmId(1) });
     rig.add_vm(1, Class::Low);
@@ -500,13 +508,13 @@ fn a_vm_number_that_is_used_again_at_once_inherits_nothing_but_the_memory_still_
         (stats.gpu_ns, stats.memory_bytes, stats.class),
         (0, 77, Class::Low)
     );
-    assert_eq!(stats.debt_ns, 0, "the former owner's debt is not its own");
+    assert_eq!(stats.debt_ns, 0, "the new VM does not inherit the debt");
     rig.add_session(13, 1);
     rig.exited(10);
     let beside = rig.holders(GPU);
-    assert_eq!(beside, [20], "the neighbour goes on");
+    assert_eq!(beside, [20], "the other VM goes on");
     assert_eq!(rig.sched.vm_stats(VmId(1)).unwrap().memory_bytes, 0);
     rig.runnable(13);
     let revoke = rig.pass(4 * MILLIS);
-    assert_eq!(revoked(&revoke), Some(20), "and its own turn comes");
+    assert_eq!(revoked(&revoke), Some(20), "the new VM gets its turn");
 }

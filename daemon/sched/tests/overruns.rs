@@ -1,4 +1,5 @@
-//! Who runs beside whom in an overrun, and for how long two that overrun can keep a third from the GPU.
+//! Which sessions run beside overrunners, and how long two overrunners can keep a third VM from the
+//! GPU.
 
 mod common;
 
@@ -24,7 +25,7 @@ fn two_that_overrun_do_not_lock_the_others_out() {
     for vm in [4, 5] {
         sim.start(vm, vm as u32, Load::backlog(200 * MICROS));
     }
-    // Each of the three may surprise once.
+    // Each of the three VMs may overrun once without history.
     sim.run_until(3 * SECONDS);
     sim.feed(Event::ResetStats { vm: None });
     let begin = sim.overruns.len();
@@ -32,9 +33,9 @@ fn two_that_overrun_do_not_lock_the_others_out() {
     let honest = sim.gpu_ns(4) + sim.gpu_ns(5);
     assert!(honest >= 4 * SECONDS - 100 * MILLIS, "{honest} of 10 s");
     let longest = wait_of(&sim, 4).max(wait_of(&sim, 5));
-    // An honest VM that had more than its share beside one of them (half of the time, where two of five
-    // are its due) gives way to the next; what then blocks it is what is left of the older kernel, which
-    // is slice and grace old at least.
+    // An honest VM that had more than its share beside an overrunner (half of the time, where two
+    // fifths are due) gives way to the next. The rest of the older kernel then blocks it, and that
+    // kernel is at least slice and grace old.
     let block = (400 - 2 - 20 + 2) * MILLIS;
     assert!(longest <= block, "{longest}");
     assert!(sim.overruns.len() > begin + 10);
@@ -76,7 +77,7 @@ fn one_that_overran_waits_for_the_end_of_another_overrun_and_is_let_in_later() {
         ]
         .concat(),
     );
-    // VM 1 overran; now VM 2 does, and VM 1 may not join it: VM 3 may.
+    // VM 1 overran. Now VM 2 overruns, and VM 1 may not join it, but VM 3 may.
     let holder = rig.holders(GPU);
     assert_eq!(holder, [10]);
     let epoch = rig.sched.gpu_stats(GPU).unwrap().holders[0].2;
@@ -86,7 +87,7 @@ fn one_that_overran_waits_for_the_end_of_another_overrun_and_is_let_in_later() {
     rig.runnable(30);
     overrun(&mut rig, 20);
     assert_eq!(rig.holders(GPU), [20, 30], "not beside each other");
-    // The overrunner is still taken by the contended limit.
+    // The contended limit still kills the overrunner.
     let actions = rig.pass(10 * SECONDS);
     let killed = |a: &Action| {
         matches!(
@@ -100,8 +101,9 @@ fn one_that_overran_waits_for_the_end_of_another_overrun_and_is_let_in_later() {
     assert!(actions.iter().any(killed), "{actions:?}");
 }
 
-/// VM 3 asks every 5.2 ms for 0.2 ms where nobody is in its way, and waits slice and grace where one begins to overrun.
-/// It has work only now and then, so that it is seldom due at the moment in which an overrun of VM 1 or VM 2 ends.
+/// If unimpeded, VM 3 asks for 0.2 ms every 5.2 ms. When an overrun begins, it waits slice and
+/// grace. It has work only now and then, so it is seldom due at the moment in which an overrun of
+/// VM 1 or VM 2 ends.
 #[test]
 fn two_that_overrun_do_not_lock_out_one_that_pauses() {
     let cases = [
@@ -123,7 +125,7 @@ fn two_that_overrun_do_not_lock_out_one_that_pauses() {
             sim.start(vm, vm as u32, Load::backlog(kernel));
         }
         sim.start(3, 3, Load::bursts(200 * MICROS, 1, 5 * MILLIS));
-        // Both may surprise once.
+        // Both VMs may overrun once without history.
         let surprised = 3 * kernel.max(SECONDS);
         sim.run_until(surprised);
         sim.feed(Event::ResetStats { vm: None });
@@ -134,8 +136,8 @@ fn two_that_overrun_do_not_lock_out_one_that_pauses() {
             .filter(|done| done.1 == SessionId(3));
         let served = served.count();
         assert!(served >= least, "{kernel}: {served} requests in 100 s");
-        // An overrun is declared slice and grace later. Before, VM 3 repays what it had beside the last one, which
-        // the next one waited for.
+        // An overrun is declared slice and grace later. Before that, VM 3 repays the time that it
+        // had beside the previous overrunner, for which the next one waited.
         let longest = wait_of(&sim, 3);
         assert!(
             longest <= kernel / 10 + 25 * MILLIS,
@@ -144,13 +146,13 @@ fn two_that_overrun_do_not_lock_out_one_that_pauses() {
         for vm in [1, 2] {
             assert!(
                 sim.gpu_ns(vm) > 40 * SECONDS,
-                "{kernel}: VM {vm} has its part"
+                "{kernel}: VM {vm} has its share"
             );
         }
     }
 }
 
-/// What completes in one stream says nothing of what keeps the GPU in another.
+/// Completions in one stream say nothing about the operation that keeps the GPU in another stream.
 #[test]
 fn completions_beside_what_overruns_do_not_avoid_the_soft_limit() {
     let mut rig = Rig::new(PoolConfig::default());
@@ -170,7 +172,7 @@ fn completions_beside_what_overruns_do_not_avoid_the_soft_limit() {
     assert_eq!(
         actions.iter().filter(soft).count(),
         1,
-        "once in 9 s: {actions:?}"
+        "the soft limit is passed once in 9 s: {actions:?}"
     );
     assert_eq!(rig.sched.vm_stats(VmId(1)).unwrap().strikes, 1);
 }

@@ -1,4 +1,4 @@
-//! Pinned host memory: each VM has its share of what all may have together, whatever the others do.
+//! Pinned host memory: each VM has its share of the total, regardless of the others.
 
 mod common;
 
@@ -11,7 +11,7 @@ use vgpu_sched::{
 
 const MOST: u64 = 1_000;
 
-/// A host whose VMs, 1 and up, have these limits and one program each, of the VM's number.
+/// A host with one VM per limit, from number 1 on, each with one program of the VM's number.
 fn host(limits: &[Option<u64>]) -> Rig {
     let config = Config {
         pinned_bytes: Some(MOST),
@@ -64,7 +64,7 @@ fn pinned(rig: &Rig, vm: u32) -> u64 {
 #[test]
 fn one_vm_takes_all_that_it_can_get_and_the_others_have_their_shares() {
     let mut rig = host(&[None, None, Some(30), Some(0)]);
-    // 125 are reserved for each, but 30 for the third and nothing for the fourth.
+    // 125 bytes are reserved for each VM, but 30 for the third and none for the fourth.
     assert_eq!(pin(&mut rig, 1, 846), Err((MemoryRefusal::Host, 845)));
     assert_eq!(pin(&mut rig, 1, 845), Ok(()));
     assert_eq!(pin(&mut rig, 1, 1), Err((MemoryRefusal::Host, 0)));
@@ -78,13 +78,13 @@ fn one_vm_takes_all_that_it_can_get_and_the_others_have_their_shares() {
 #[test]
 fn a_vm_that_is_registered_later_has_its_share_of_what_is_given_back_first() {
     let mut rig = host(&[None]);
-    assert_eq!(pin(&mut rig, 1, MOST), Ok(()), "alone it has all");
+    assert_eq!(pin(&mut rig, 1, MOST), Ok(()), "a lone VM may pin all");
     register(&mut rig, 2, None);
     assert_eq!(pin(&mut rig, 2, 1), Err((MemoryRefusal::Host, 0)));
     unpin(&mut rig, 1, 100);
     assert_eq!(pin(&mut rig, 1, 1), Err((MemoryRefusal::Host, 0)));
     assert_eq!(pin(&mut rig, 2, 100), Ok(()));
-    // What a VM's last workers hold is counted until they are gone.
+    // Memory of a VM's last workers counts until they are gone.
     rig.feed(Event::RemoveVm { vm: VmId(1) });
     assert_eq!(rig.sched.pinned_room(VmId(2)), 0);
     rig.exited(1);
@@ -106,7 +106,7 @@ fn what_ended_sessions_left_counts_until_it_is_gone() {
     rig.add_session(1, 1);
     assert_eq!(pin(&mut rig, 1, 41), Err((MemoryRefusal::Pinned, 40)));
     assert_eq!(pin(&mut rig, 1, 40), Ok(()));
-    // Also beyond the registration, and for who is registered with the number next.
+    // It also counts after the VM is unregistered, and for a new VM with the same number.
     rig.feed(Event::RemoveVm { vm: VmId(1) });
     rig.exited(1);
     assert_eq!(
@@ -121,10 +121,7 @@ fn what_ended_sessions_left_counts_until_it_is_gone() {
     left(&mut rig, 1, 7);
     rig.feed(Event::RemoveVm { vm: VmId(1) });
     left(&mut rig, 1, 0);
-    assert!(
-        rig.sched.vm_stats(VmId(1)).is_none(),
-        "nothing is left of it"
-    );
+    assert!(rig.sched.vm_stats(VmId(1)).is_none(), "the VM is forgotten");
 }
 
 proptest! {

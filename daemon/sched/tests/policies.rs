@@ -1,5 +1,5 @@
-//! What policies promise beyond shares: the bound of `sjf`, interruption by those who wake up, slices of
-//! single VMs, and changes while VMs run.
+//! Promises of the policies besides shares: the bound of `sjf`, interruption by VMs that wake up,
+//! slices of single VMs, and changes while VMs run.
 
 mod common;
 
@@ -43,12 +43,15 @@ fn sjf_serves_the_short_before_the_long() {
         sim.rig.sched.vm_stats(VmId(9)).unwrap().wait.mean_ns()
     };
     let (sjf, fifo) = (mean_wait(Policy::Sjf), mean_wait(Policy::Fifo));
-    assert!(sjf <= 16 * MILLIS, "one turn of one other: {sjf}");
-    assert!(sjf * 3 < fifo, "{sjf} against {fifo}");
+    assert!(
+        sjf <= 16 * MILLIS,
+        "at most one turn of one other VM: {sjf}"
+    );
+    assert!(sjf * 3 < fifo, "sjf waits {sjf} ns, fifo {fifo} ns");
 }
 
 #[test]
-fn a_vm_that_says_it_is_short_and_is_not_is_found_out() {
+fn false_short_predictions_gain_nothing() {
     let config = PoolConfig {
         policy: Policy::Sjf,
         ..PoolConfig::default()
@@ -113,16 +116,20 @@ fn nobody_is_interrupted_before_the_least_run_or_by_one_that_owes() {
     rig.pass(100 * MICROS);
     assert_eq!(revoked(&rig.runnable(20)), None);
     assert_eq!(revoked(&rig.pass(399 * MICROS)), None);
-    assert_eq!(revoked(&rig.pass(MICROS)), Some(10), "after 500 µs");
+    assert_eq!(revoked(&rig.pass(MICROS)), Some(10), "revoked after 500 µs");
     let second = granted(&rig.release(10, first.epoch, 1));
     assert_eq!(second.session, SessionId(20));
-    // It takes more than its share, sleeps a moment and comes back: no claim, no interruption.
+    // The VM takes more than its share, sleeps a moment and comes back: no claim, no interruption.
     rig.pass(10 * MILLIS);
     let holder = granted(&rig.release(20, second.epoch, 0));
     assert_eq!(holder.session, SessionId(10));
     rig.pass(100 * MICROS);
     assert_eq!(revoked(&rig.runnable(20)), None);
-    assert_eq!(revoked(&rig.pass(1899 * MICROS)), None, "the whole slice");
+    assert_eq!(
+        revoked(&rig.pass(1899 * MICROS)),
+        None,
+        "the holder keeps its whole slice"
+    );
 }
 
 #[test]
@@ -201,7 +208,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// `sjf`: nobody waits longer than stated, whatever anybody claims.
+    /// `sjf`: no VM waits longer than the bound, whatever the VMs claim.
     #[test]
     fn sjf_waits_are_bounded(tenants in tenants(), after in 1..100_u64) {
         let after_ns = after * MILLIS;
@@ -227,7 +234,7 @@ proptest! {
         }
     }
 
-    /// Lags of the backlogged stay within 2C, also with slices of their own and interruptions.
+    /// Lags of backlogged VMs stay within 2C, also with slices of their own and interruptions.
     #[test]
     fn lags_are_within_two_c(
         weights in proptest::collection::vec(1..17_u32, 2..9),
@@ -256,7 +263,8 @@ proptest! {
         }
     }
 
-    /// A change is in force when the running turn, as slices are now, and what is in flight are over.
+    /// A change takes effect when the running turn (by the new slices) and the work in flight are
+    /// over.
     #[test]
     fn changes_take_effect_within_one_slice(
         weights in proptest::collection::vec(1..17_u32, 2..6),
@@ -285,10 +293,10 @@ proptest! {
         sim.feed(Event::SetPool { pool: POOL, config: pool.clone() });
         sim.feed(Event::SetVm { vm: VmId(1), config: own.clone() });
         sim.run_until(changed + slice + kernel + SWITCH);
-        // The running turn was ended or extended under the new rules.
-        // (It may have been asked back just before: then the next one runs by them.)
+        // The running turn was ended or extended under the new rules. (It may have been revoked
+        // just before the change; then the next turn runs under them.)
         prop_assert!(!sim.turns.is_empty(), "no turn ended since {changed}");
-        // From here on the new weights hold.
+        // The new weights hold from now on.
         if pool.policy == Policy::Weighted {
             let from: Vec<u64> = (1..=weights.len() as u32).map(|vm| sim.gpu_ns(vm)).collect();
             sim.run_until(sim.rig.now + SECONDS);

@@ -1,6 +1,6 @@
-//! What the scheduler promises, for mixtures of tenants that nobody thought of: conservation, lag
-//! bound, bounded wait, work conservation, cap bound, live change. (The simulator underneath checks
-//! after every step that there is one holder and that no GPU idles while somebody could run.)
+//! Promises of the scheduler for random mixtures of tenants: conservation, lag bound, bounded wait,
+//! work conservation, cap bound, live change. (The simulator also checks after every step that
+//! there is one holder and that no GPU idles while a session could run.)
 
 mod common;
 
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use vgpu_sched::{Action, Class, Event, MICROS, MILLIS, PoolConfig, Rate, SECONDS, VmConfig, VmId};
 
-/// One VM and what its sessions do.
+/// One VM and its load.
 #[derive(Debug, Clone)]
 struct Tenant {
     weight: u32,
@@ -63,7 +63,7 @@ fn simulate(tenants: &[Tenant], slice_ns: u64, switch: u64) -> Sim {
     sim
 }
 
-/// Slice, the longest kernel and the switch: what a turn can take.
+/// Longest turn: slice, longest kernel and switch.
 fn turn(tenants: &[Tenant], slice_ns: u64, switch: u64) -> u64 {
     let longest = tenants.iter().map(|tenant| tenant.kernel).max();
     slice_ns + longest.unwrap_or(0) + switch
@@ -109,7 +109,7 @@ proptest! {
         }
     }
 
-    /// What a VM is owed or owes is bounded; over those that compete it sums up to nothing.
+    /// Lags are bounded, and the lags of competing VMs add up to zero.
     #[test]
     fn lag_bound(
         tenants in tenants(9),
@@ -129,7 +129,7 @@ proptest! {
             }
             if movers(&tenants) == 0 && tenants.len() > 1 {
                 let sum: i128 = lags.iter().sum();
-                prop_assert!(sum.abs() <= 2 + tenants.len() as i128, "lags sum up to {sum}");
+                prop_assert!(sum.abs() <= 2 + tenants.len() as i128, "lags add up to {sum}");
             }
         }
     }
@@ -153,7 +153,7 @@ proptest! {
         }
     }
 
-    /// With one VM that always has work the GPU is never idle, whoever comes and goes beside it.
+    /// With one VM that always has work the GPU is never idle, whatever the others do.
     #[test]
     fn work_conservation(
         tenants in tenants(8),
@@ -170,8 +170,8 @@ proptest! {
         prop_assert_eq!((account.idle_ns, account.switch_ns), (0, 0));
     }
 
-    /// In no window more calls than burst + rate × window, over all sessions of a VM, and one operation
-    /// per session; the rate is used where there is work for it.
+    /// In no window more calls than burst + rate × window over all sessions of a VM, plus one
+    /// operation per session. The rate is used if there is work for it.
     #[test]
     fn cap_bound(
         per_second in 100..3_000_u64,
@@ -199,7 +199,8 @@ proptest! {
             let bound = burst + per_second * window / SECONDS + 1 + sessions;
             prop_assert!(most <= bound, "{most} calls in {window} ns, bound {bound}");
         }
-        // A bucket that is full earns nothing: the rate can be used where it holds 10 ms worth of it.
+        // A full bucket earns nothing: the rate can be used only if the bucket holds 10 ms worth of
+        // it.
         if burst * 100 >= per_second {
             let could = per_second.min(SECONDS / (2 * (kernel + 100 * MICROS)));
             let batch = per_second / 200 + sessions + 1;
@@ -208,7 +209,7 @@ proptest! {
         }
     }
 
-    /// New weights and a new slice hold from the next turn on, and nobody is told to start anew.
+    /// New weights and a new slice hold from the next turn on, and all lags are kept.
     #[test]
     fn live_change(
         weights in proptest::collection::vec((1..17_u32, 1..17_u32), 2..6),

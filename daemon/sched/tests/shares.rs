@@ -1,4 +1,4 @@
-//! Who gets how much of a GPU, and how long anybody waits: the stated bounds, in the simulator.
+//! Shares of GPU time and longest waits: the documented bounds, in the simulator.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn weighted_vm(factor_milli: u32) -> VmConfig {
     }
 }
 
-/// One backlogged VM per weight, operations of these lengths.
+/// One backlogged VM per weight, with operations of these lengths in ns.
 fn backlogged(weights: &[u32], kernels: &[u64], slice_ns: u64) -> Sim {
     let mut sim = Sim::new(Rig::new(PoolConfig { slice_ns, ..pool() }), SWITCH);
     for (index, (&weight, &kernel)) in weights.iter().zip(kernels.iter().cycle()).enumerate() {
@@ -36,7 +36,8 @@ fn backlogged(weights: &[u32], kernels: &[u64], slice_ns: u64) -> Sim {
     sim
 }
 
-/// The largest error of any VM's share over windows of this length, in ns, sampled every quarter window.
+/// Largest error of any VM's share over windows of length `window`, in ns, sampled every quarter
+/// window.
 fn largest_error(sim: &mut Sim, weights: &[u32], window: u64, windows: u64) -> u64 {
     let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
     let mut samples = vec![];
@@ -91,7 +92,10 @@ fn long_kernels_of_one_vm_do_not_take_from_the_others() {
     );
     sim.run_until(SECONDS);
     let error = largest_error(&mut sim, &weights, 10 * SECONDS, 1);
-    assert!(error <= 2 * 20 * MILLIS + MILLIS, "{error}: more than 2C");
+    assert!(
+        error <= 2 * 20 * MILLIS + MILLIS,
+        "{error}: the bound is 2C"
+    );
 }
 
 #[test]
@@ -104,13 +108,13 @@ fn many_sessions_bring_a_vm_nothing() {
     let (greedy, honest) = (sim.gpu_ns(1), sim.gpu_ns(2));
     assert!(
         greedy.abs_diff(honest) <= 10 * MILLIS,
-        "{greedy} against {honest}"
+        "greedy {greedy} ns, honest {honest} ns"
     );
 }
 
 #[test]
 fn a_vm_that_sleeps_does_not_launder_its_debt() {
-    // It runs 15 ms kernels in a slice of 2 ms and sleeps a little after each.
+    // The VM runs 15 ms kernels in a slice of 2 ms and sleeps a little after each.
     let mut sim = Sim::new(
         Rig::new(PoolConfig {
             overrun_grace_ns: None,
@@ -184,7 +188,7 @@ fn new_weights_take_effect_at_once() {
     });
     assert!(
         largest_error(&mut sim, &weights, SECONDS, 1) <= 10 * MILLIS,
-        "same ratio"
+        "the ratio stays the same"
     );
 }
 
@@ -221,7 +225,7 @@ fn throughput_is_kept_and_an_idle_gpu_is_given_at_once() {
     sim.run_until(2 * SECONDS);
     let work: u64 = sim.done.iter().map(|&(_, _, ns)| ns).sum();
     assert!(work >= 2 * SECONDS * 96 / 100, "{work} ns of work in 2 s");
-    // One that works 10 % of the time beside one that always has work: nothing is lost.
+    // A VM that works 10 % of the time beside a VM that always has work: no time is lost.
     let mut sim = Sim::new(Rig::new(pool()), SWITCH);
     sim.rig.add_vm(1, Class::Critical);
     sim.rig.add_vm(2, Class::Low);
@@ -233,7 +237,7 @@ fn throughput_is_kept_and_an_idle_gpu_is_given_at_once() {
     let wait = sim.rig.sched.vm_stats(VmId(1)).unwrap().wait;
     assert!(
         wait.max_ns() <= 2 * MILLIS + 200 * MICROS,
-        "one slice and one kernel: {wait:?}"
+        "the bound is one slice and one kernel: {wait:?}"
     );
 }
 
@@ -277,13 +281,13 @@ fn strict_serves_the_higher_class_and_ages_the_lower() {
     }
     sim.run_until(5 * SECONDS);
     let wait = sim.rig.sched.vm_stats(VmId(1)).unwrap().wait;
-    // after + 2 steps to the top, the slice under way, then those that waited longer, one slice each.
+    // after + 2 steps to the top, the running slice, then one slice for each VM that waited longer.
     let turn = 2 * MILLIS + 300 * MICROS + SWITCH;
     let bound = 100 * MILLIS + 2 * 50 * MILLIS + u64::from(n) * turn;
     assert!(wait.max_ns() <= bound, "{} > {bound}", wait.max_ns());
     assert!(
         wait.max_ns() >= 200 * MILLIS,
-        "it is not served like the others"
+        "a low VM is not served like the others"
     );
     assert!(sim.gpu_ns(1) < SECONDS / 10);
 }
@@ -305,7 +309,7 @@ fn strict_interrupts_a_lower_class_before_its_slice_ends() {
     assert!(wait.count() >= 30);
     assert!(
         wait.max_ns() <= 300 * MICROS + SWITCH,
-        "one kernel: {}",
+        "the bound is one kernel: {}",
         wait.max_ns()
     );
 }
@@ -407,7 +411,7 @@ fn calls_per_second_hold_over_all_sessions_of_a_vm_and_hurt_nobody_else() {
     }
     assert!(
         times.len() as u64 >= 2900,
-        "the rate is used: {}",
+        "the rate is not used: {}",
         times.len()
     );
     let stats = sim.rig.sched.vm_stats(VmId(1)).unwrap();
@@ -442,7 +446,7 @@ fn bytes_per_second_hold_and_a_large_copy_pays_afterwards() {
     assert!(bytes >= 960_000_000, "{bytes}");
 }
 
-/// VM 1 may use 1,000 bytes a second, and as many at once.
+/// VM 1 may use 1,000 bytes per second, with the same burst.
 fn with_1000_bytes_a_second() -> Rig {
     let mut rig = Rig::new(pool());
     let mut config = VmConfig::new(POOL, Class::High);
@@ -464,7 +468,7 @@ fn assert_held_for_4_s(stats: &VmStats) {
 
 /// The VM pays for a program that ended while it held a lease.
 #[test]
-fn what_a_dead_worker_used_beyond_its_credit_is_paid_for() {
+fn use_of_a_dead_worker_beyond_its_credit_is_paid_for() {
     let mut rig = with_1000_bytes_a_second();
     rig.add_session(10, 1);
     rig.add_session(11, 1);
@@ -494,9 +498,13 @@ fn bytes_that_need_no_lease_are_counted_and_paid_for() {
     rig.feed(used(1_000));
     rig.feed(used(5_000));
     rig.runnable(10);
-    assert!(rig.holders(GPU).is_empty(), "it owes for them");
+    assert!(rig.holders(GPU).is_empty(), "the VM owes for the bytes");
     let stats = rig.sched.vm_stats(VmId(1)).unwrap();
-    assert_eq!((stats.calls, stats.bytes), (3, 5_000), "totals");
+    assert_eq!(
+        (stats.calls, stats.bytes),
+        (3, 5_000),
+        "the totals include them"
+    );
     assert_held_for_4_s(&stats);
 }
 
@@ -557,7 +565,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Backlogged VMs: share error at most 2C in any window.
+    /// Backlogged VMs: the share error is at most 2C in any window.
     #[test]
     fn backlogged_shares_are_within_two_c(
         weights in proptest::collection::vec(1..17_u32, 2..9),
@@ -570,7 +578,7 @@ proptest! {
         prop_assert!(error <= 2 * c, "{error} > 2 × {c}");
     }
 
-    /// Strict: nobody waits longer than the stated bound.
+    /// Strict: no VM waits longer than the documented bound.
     #[test]
     fn strict_waits_are_bounded(
         classes in proptest::collection::vec(0..4_usize, 1..9),

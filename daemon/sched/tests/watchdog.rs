@@ -1,4 +1,4 @@
-//! Work that does not end, leases that do not come back, deaths that are not confirmed.
+//! Work that does not end, leases that are not returned, deaths that are not confirmed.
 
 mod common;
 
@@ -29,7 +29,7 @@ fn killed(actions: &[Action]) -> Option<(u64, KillCause)> {
 }
 
 #[test]
-fn a_hung_kernel_is_noted_then_killed_then_verified_and_the_lease_moves_on() {
+fn a_hung_kernel_is_noted_then_killed_then_verified_and_the_next_vm_is_granted() {
     let mut rig = rig(PoolConfig {
         overrun_grace_ns: None,
         ..PoolConfig::default()
@@ -49,7 +49,7 @@ fn a_hung_kernel_is_noted_then_killed_then_verified_and_the_lease_moves_on() {
     assert_eq!(
         killed(&rig.pass(1)),
         Some((10, KillCause::LaunchTimeout)),
-        "to the nanosecond"
+        "exactly at the limit"
     );
     assert_eq!(rig.holders(GPU), [10]);
     rig.pass(50 * MILLIS);
@@ -57,7 +57,7 @@ fn a_hung_kernel_is_noted_then_killed_then_verified_and_the_lease_moves_on() {
     assert_eq!(
         granted(&actions).session,
         SessionId(20),
-        "before the canary is back"
+        "granted before the canary reports"
     );
     assert!(actions.contains(&Action::Canary { gpu: GPU }));
     rig.feed(Event::Verified { gpu: GPU, ok: true });
@@ -68,11 +68,11 @@ fn a_hung_kernel_is_noted_then_killed_then_verified_and_the_lease_moves_on() {
     rig.pass(10 * SECONDS);
     assert!(
         !rig.sched.vm_stats(VmId(1)).unwrap().demoted,
-        "demotion ends"
+        "the demotion is over"
     );
 }
 
-/// A lease asked back half a second before the limit, and an absence of an hour.
+/// A lease is revoked half a second before the limit, then an absence of an hour follows.
 #[test]
 fn an_absence_counts_towards_no_limit() {
     const AWAY: u64 = 3600 * SECONDS;
@@ -94,13 +94,13 @@ fn an_absence_counts_towards_no_limit() {
         assert_eq!(killed(&actions), None, "{actions:?}");
         let stats = rig.sched.vm_stats(VmId(1)).unwrap();
         assert_eq!((stats.kills, stats.strikes), (0, 0));
-        // What was left of the limit still binds.
+        // The rest of the limit still counts.
         let (session, _) = killed(&rig.pass(SECONDS)).expect("killed");
         assert_eq!(session, 10);
     }
 }
 
-/// The death and the check were not heard of: the GPU is not suspect for that.
+/// Death and check could not be reported: the GPU does not become suspect for that.
 #[test]
 fn an_absence_condemns_no_gpu() {
     const AWAY: u64 = 3600 * SECONDS;
@@ -119,7 +119,7 @@ fn an_absence_condemns_no_gpu() {
         rig.feed(Event::Away { for_ns: AWAY });
         assert!(!rig.feed(Event::Timer).contains(&suspect), "{exited}");
     }
-    assert!(rig.pass(AWAY).contains(&suspect), "the check never ends");
+    assert!(rig.pass(AWAY).contains(&suspect), "the check is overdue");
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn limits_of_a_vm_override_those_of_its_pool() {
 }
 
 #[test]
-fn an_overrunner_gets_a_neighbour_and_both_pay_half() {
+fn a_session_beside_an_overrunner_pays_half_like_it() {
     let mut rig = rig(PoolConfig::default());
     let long = granted(&rig.runnable(10));
     rig.progress(10, 1, 0);
@@ -180,9 +180,13 @@ fn an_overrunner_gets_a_neighbour_and_both_pay_half() {
     assert!(overrun < beside);
     assert_eq!(rig.holders(GPU), [10, 20]);
     let (before_1, before_2) = (rig.gpu_ns(1), rig.gpu_ns(2));
-    // The neighbours take turns beside it; there is never a third.
+    // The others take turns beside the overrunner; a third session is never let in.
     let turn = PoolConfig::BESIDE_NS;
-    assert_eq!(revoked(&rig.pass(turn - 1)), None, "longer than a slice");
+    assert_eq!(
+        revoked(&rig.pass(turn - 1)),
+        None,
+        "a turn beside is longer than a slice"
+    );
     assert_eq!(revoked(&rig.pass(1)), Some(20));
     assert_eq!(
         (rig.gpu_ns(1) - before_1, rig.gpu_ns(2) - before_2),
@@ -199,7 +203,11 @@ fn an_overrunner_gets_a_neighbour_and_both_pay_half() {
         epoch,
     };
     assert!(actions.contains(&alone), "{actions:?}");
-    assert_eq!(rig.holders(GPU), [30], "now alone, so no other is let in");
+    assert_eq!(
+        rig.holders(GPU),
+        [30],
+        "alone now, so no other session is let in"
+    );
     rig.feed(Event::Timer);
     let account = rig.sched.gpu_stats(GPU).unwrap().account;
     assert_eq!(account.charged_ns, rig.now);
@@ -207,7 +215,7 @@ fn an_overrunner_gets_a_neighbour_and_both_pay_half() {
 }
 
 #[test]
-fn a_lease_that_is_not_returned_although_nothing_runs_is_taken_by_force() {
+fn a_lease_that_is_not_returned_although_nothing_runs_is_ended_by_a_kill() {
     let pool = PoolConfig {
         contended_limit_ns: SECONDS,
         ..PoolConfig::default()
@@ -233,14 +241,14 @@ fn a_worker_that_cannot_be_killed_blocks_nobody_and_makes_the_gpu_suspect() {
     let beside = actions
         .iter()
         .any(|action| matches!(action, Action::GrantBeside(_)));
-    assert!(beside, "neighbours run again within 2 s: {actions:?}");
+    assert!(beside, "the others run again within 2 s: {actions:?}");
     let actions = rig.pass(8 * SECONDS);
     assert!(
         actions.contains(&Action::GpuSuspect { gpu: GPU }),
         "{actions:?}"
     );
     assert_eq!(rig.sched.can_admit(VmId(3)), Err(Refusal::GpuUnavailable));
-    assert_eq!(rig.pass(100 * SECONDS), vec![], "said once");
+    assert_eq!(rig.pass(100 * SECONDS), vec![], "reported once");
     rig.feed(Event::GpuState {
         gpu: GPU,
         health: GpuHealth::Healthy,
@@ -293,7 +301,7 @@ fn strikes_quarantine_and_are_forgotten_with_time() {
         (actions, strikes)
     };
     assert_eq!(hang(1).1, 1);
-    assert_eq!(hang(2).1, 1, "the first was forgotten");
+    assert_eq!(hang(2).1, 1, "the first strike was forgotten");
     let (actions, strikes) = hang(3);
     assert_eq!(strikes, 2);
     assert!(actions.contains(&Action::Quarantine {
@@ -305,7 +313,7 @@ fn strikes_quarantine_and_are_forgotten_with_time() {
         session: SessionId(103),
         cause: KillCause::Quarantined,
     };
-    assert!(actions.contains(&bystander), "all its sessions end");
+    assert!(actions.contains(&bystander), "all sessions of the VM end");
     assert_eq!(rig.sched.can_admit(VmId(1)), Err(Refusal::Quarantined));
     rig.feed(Event::SetQuarantine {
         vm: VmId(1),
@@ -382,7 +390,7 @@ fn a_release_forgets_strikes_but_not_the_back_off_until_that_fades() {
     assert_eq!(
         three_strikes(&mut rig),
         Some(120 * SECONDS),
-        "one step less"
+        "one doubling less"
     );
     rig.feed(release);
     rig.pass(1200 * SECONDS);
@@ -415,7 +423,7 @@ fn what_is_remembered_of_a_vm_survives_a_restart() {
     let over = Action::QuarantineOver { vm: VmId(1) };
     assert_eq!(next.pass(40 * SECONDS), vec![over]);
     assert_eq!(three_strikes(&mut next), Some(120 * SECONDS));
-    // Strikes on the way to a quarantine, and their age.
+    // Strikes towards a quarantine, and their age.
     let mut rig = back_off();
     rig.feed(Event::Strike { vm: VmId(1) });
     rig.pass(599 * SECONDS);

@@ -1,24 +1,24 @@
-//! Weighted sharing by virtual time: earliest eligible virtual deadline first.
+//! Weighted sharing by virtual time: earliest eligible virtual deadline first (EEVDF).
 //!
-//! Each member has a virtual runtime `v` that grows by charged time ÷ weight. `V`, the weighted mean
-//! of all members' `v`, is where everybody would be under ideal sharing; `weight × (V − v)` is a member's
-//! *lag*: the GPU time (ns) that it is still owed, negative if it had too much. The lags of the members
-//! of a queue sum up to zero. A member is eligible while its lag is not negative; among the eligible
-//! the earliest deadline wins. Members come and go with their lag in ns (Stoica & Abdel-Wahab, 1995).
+//! Each member has a virtual runtime `v` that grows by charged time ÷ weight. `V`, the weighted
+//! mean of all `v`, is the virtual time of ideal sharing. `weight × (V − v)` is a member's *lag*:
+//! the GPU time (ns) that the member is owed, negative if it owes. The lags of a queue add up to
+//! zero. A member is eligible while its lag is not negative. Among eligible members the earliest
+//! deadline wins. Members join and leave with their lag in ns (Stoica & Abdel-Wahab, 1995).
 //!
-//! A deadline is at most one request (one slice ÷ weight) beyond `v`, as in EEVDF. There it is that for
-//! everybody and always; two turns of a member may then lie almost two periods apart, the first at the
-//! begin of its period and the second at the end of the next. Here the next turn is due one period after
-//! the last one *began*, if that is earlier (a period is what a slice and giving it back cost, ÷ weight). So
-//! members keep their places in the round.
+//! A deadline is at most one request (one slice ÷ weight) beyond `v`. In plain EEVDF it is always
+//! exactly that, so two turns of a member may lie almost two periods apart: one at the start of its
+//! period, one at the end of the next. Here the next turn is due one period after the last turn
+//! *began*, if that is earlier. A period is the cost of a slice and of giving the GPU back, ÷
+//! weight. So members keep their places in the round.
 //!
-//! Members that come due together are served one by one, and so some are late. How late is bounded by
-//! promises (see [`crate::promise`]): each that waits is promised a turn within
-//! C_i · Σw/w_i + C of the queue's own time, and whoever would be chosen has its turn cut short, or is passed over,
-//! if a promise could not be kept otherwise.
+//! Members that are due together are served one after another, so some are late. Promises bound the
+//! delay (see [`crate::promise`]): each waiting member is promised a turn within C_i · Σw/w_i + C
+//! of the queue's own time. If a promise could not be kept otherwise, the member that would be
+//! chosen gets a shorter turn or is passed over.
 //!
-//! A lone member has lag zero by definition, whatever it owes from before; that is kept aside
-//! (`carry`) until somebody is there to whom it can be owed.
+//! A lone member has lag zero by definition. Its earlier debt is kept in `carry_ns` until a second
+//! member joins.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,22 +30,23 @@ use crate::promise::{FRACTION_BITS, Now, Promise, Promises};
 struct Member {
     weight: i128,
     vruntime: i128,
-    /// One period after its last turn began: its deadline, unless the end of its request comes first.
+    /// Deadline for the next turn, one period after the last turn began, unless the end of the
+    /// request comes first.
     due_by: i128,
     /// A whole request in virtual time.
     whole: i128,
-    /// A holder is interrupted for it.
+    /// A holder is interrupted for this member.
     at_once: bool,
-    /// Where `vruntime` will be when the request for which it runs is done, and the deadline under
-    /// which it was chosen for that.
+    /// `vruntime` at the end of the current request, and the deadline under which the member was
+    /// chosen for it.
     until: i128,
     due: i128,
     request_ns: u64,
     carry_ns: i128,
     place: Place,
-    /// What giving the GPU back takes it, at the worst lately.
+    /// Longest recent time to give the GPU back, in ns.
     back_ns: u64,
-    /// While it can be chosen: by when it is promised a turn.
+    /// While ready: the clock value by which a turn is promised.
     promised: i128,
 }
 
@@ -62,12 +63,13 @@ impl Member {
         self.due_by.clamp(self.vruntime, self.vruntime + self.whole)
     }
 
-    /// The shortest turn to which it may be cut.
+    /// Shortest length in ns to which a turn may be cut.
     fn least_ns(&self) -> u64 {
         self.request_ns / 4
     }
 
-    /// The deadline of one that runs: while its request is not done, that under which it was chosen.
+    /// Deadline of a running member: until its request is done, the deadline under which it was
+    /// chosen.
     fn running_deadline(&self) -> i128 {
         if self.vruntime < self.until {
             self.due
@@ -77,21 +79,21 @@ impl Member {
     }
 }
 
-/// So far before everybody else's is the deadline of one for which a holder is interrupted.
+/// How far the deadline of a member for which a holder is interrupted lies before all others.
 const AT_ONCE: i128 = 1 << 100;
 
-/// In which index a member is.
+/// The index that contains a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Place {
-    /// In none: it counts in the mean but cannot be chosen (it has nothing to run, or runs).
+    /// None: the member counts in the mean but cannot be chosen, because it runs or has no work.
     Held,
-    /// By deadline. Its lag was not negative when it was put there.
+    /// By deadline. The lag was not negative when the member was put there.
     Eligible,
     /// By virtual runtime.
     Early,
 }
 
-/// One that joins a queue.
+/// A member that joins a queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Joiner<K> {
     pub(crate) key: K,
@@ -110,14 +112,14 @@ pub(crate) struct Eevdf<K: Ord> {
     weight: i128,
     /// Σ weight × vruntime.
     moment: i128,
-    /// Where the first member of an empty queue begins.
+    /// `vruntime` of the first member of an empty queue.
     origin: i128,
-    /// Grows by what is charged ÷ Σ weight, and unlike the mean by nothing else.
+    /// Grows by charged time ÷ Σ weight and by nothing else, unlike the mean.
     clock: i128,
     promises: Promises<K>,
-    /// What giving the GPU back took lately, at the worst.
+    /// Longest recent time to give the GPU back, in ns, over all members.
     back_ns: u64,
-    /// How many members ask for turns of which length.
+    /// Number of members per request length in ns.
     requests: BTreeMap<u64, usize>,
 }
 
@@ -139,8 +141,8 @@ impl<K: Ord> Default for Eevdf<K> {
 }
 
 impl<K: Ord + Copy> Eevdf<K> {
-    /// Adds a member that is owed `lag_ns` (or owes it, if negative). It cannot be chosen before
-    /// [`Eevdf::set_ready`]. A member that is there already stays as it is.
+    /// Adds a member with the lag `lag_ns` (negative: it owes). The member cannot be chosen before
+    /// [`Eevdf::set_ready`]. A member that is already there is not changed.
     pub(crate) fn join(&mut self, key: K, weight: u64, lag_ns: i128, request_ns: u64) {
         if self.members.contains_key(&key) {
             return;
@@ -177,8 +179,8 @@ impl<K: Ord + Copy> Eevdf<K> {
         self.members.insert(key, member);
     }
 
-    /// Puts members into an empty queue, each with its lag. Where their lags do not sum up to zero, each
-    /// bears its part of the difference, by weight.
+    /// Puts members into an empty queue, each with its lag. If the lags do not add up to zero, the
+    /// difference is divided by weight.
     pub(crate) fn fill(&mut self, joiners: impl Iterator<Item = Joiner<K>> + Clone) {
         let weight_of = |joiner: &Joiner<K>| i128::from(joiner.weight.max(1));
         let weight: i128 = joiners.clone().map(|joiner| weight_of(&joiner)).sum();
@@ -191,7 +193,7 @@ impl<K: Ord + Copy> Eevdf<K> {
             let Some(member) = self.members.get_mut(&joiner.key) else {
                 continue;
             };
-            // It stands at the origin now, wherever the others are.
+            // The member stands at the origin now, regardless of the others.
             let vruntime = self.origin - lag / own;
             self.moment += own * (vruntime - member.vruntime);
             member.vruntime = vruntime;
@@ -204,9 +206,9 @@ impl<K: Ord + Copy> Eevdf<K> {
         }
     }
 
-    /// Removes a member and says what it is owed, in ns. What it owes is told whole; what it is owed is
-    /// told up to `claim_cap_ns`: who leaves has all it wants, and a claim saved up would be a monopoly
-    /// later. What is given up is no longer owed by those who stay.
+    /// Removes a member and returns its lag in ns. A debt is returned whole, a claim up to
+    /// `claim_cap_ns`: a member that leaves has no work, and a saved-up claim would be a monopoly
+    /// later. The rest of the claim is dropped, and the others no longer owe it.
     pub(crate) fn leave(&mut self, key: K, claim_cap_ns: u64) -> i128 {
         let lag = self.lag_ns(key).min(i128::from(claim_cap_ns));
         self.set_ready(key, false);
@@ -222,7 +224,7 @@ impl<K: Ord + Copy> Eevdf<K> {
         lag
     }
 
-    /// Says whether the member can be chosen.
+    /// Sets whether the member can be chosen.
     pub(crate) fn set_ready(&mut self, key: K, ready: bool) {
         let Some(member) = self.members.get(&key).cloned() else {
             return;
@@ -242,8 +244,8 @@ impl<K: Ord + Copy> Eevdf<K> {
         }
     }
 
-    /// Promises one that can be chosen a turn: within C_i · Σw/w_i + C from now on (and what it owes beyond
-    /// C_i, times Σw/w_i), not later than it was promised before.
+    /// Promises a ready member a turn within C_i · Σw/w_i + C from now on (plus its debt beyond
+    /// C_i, times Σw/w_i), but not later than `before`.
     fn promise(&mut self, key: K, before: i128) {
         let Some(promise) = self.members.get(&key).map(|member| self.promise_to(member)) else {
             return;
@@ -258,7 +260,7 @@ impl<K: Ord + Copy> Eevdf<K> {
     fn promise_to(&self, member: &Member) -> Promise {
         let ns = |ns: u64| u128::from(ns.saturating_add(self.back_ns));
         let round = virtual_time(ns(member.request_ns), member.weight);
-        // One that owes more than a turn pays that back first.
+        // A debt beyond one turn is paid back first.
         let mean = self.moment.div_euclid(self.weight.max(1));
         let debt = (member.vruntime - mean - round).max(0);
         let longest = virtual_time(ns(self.longest_ns()), self.weight.max(1));
@@ -266,7 +268,7 @@ impl<K: Ord + Copy> Eevdf<K> {
         Promise::new(cost_ns, debt + round + longest)
     }
 
-    /// The longest turn that anybody asks for.
+    /// Longest turn in ns that any member asks for.
     fn longest_ns(&self) -> u64 {
         self.requests.last_key_value().map_or(0, |(&ns, _)| ns)
     }
@@ -287,7 +289,7 @@ impl<K: Ord + Copy> Eevdf<K> {
         }
     }
 
-    /// A member gave the GPU back, so long after it was asked for it.
+    /// A member gave the GPU back `took_ns` after the revoke.
     pub(crate) fn gave_back(&mut self, key: K, took_ns: u64) {
         self.back_ns = took_ns.max(self.back_ns - self.back_ns / 256);
         if let Some(member) = self.members.get_mut(&key) {
@@ -312,7 +314,7 @@ impl<K: Ord + Copy> Eevdf<K> {
         }
     }
 
-    /// Changes weight and request length; the lag in ns stays what it is.
+    /// Changes weight and request length; the lag in ns stays the same.
     pub(crate) fn update(&mut self, key: K, weight: u64, request_ns: u64) {
         let weight = i128::from(weight.max(1));
         let lag = self.lag_ns(key);
@@ -335,7 +337,7 @@ impl<K: Ord + Copy> Eevdf<K> {
         self.moment += weight * vruntime;
         self.forget_request(member.request_ns);
         *self.requests.entry(request_ns).or_default() += 1;
-        // What lies ahead keeps its length in ns, but none is longer than the new request.
+        // Distances keep their length in ns but do not exceed the new request.
         let whole = virtual_time(u128::from(request_ns), weight);
         let scaled = |ahead: i128| (ahead * member.weight / weight).clamp(0, whole);
         if let Some(m) = self.members.get_mut(&key) {
@@ -354,8 +356,8 @@ impl<K: Ord + Copy> Eevdf<K> {
         }
     }
 
-    /// A turn of the member begins: from now on it is a period to when the next is due. Says how long
-    /// this one may be, at most the request.
+    /// A turn of the member begins: the next turn is due one period from now. Returns the length of
+    /// this turn in ns, at most the request.
     pub(crate) fn begin_turn(&mut self, key: K) -> u64 {
         let Some(member) = self.members.get(&key).cloned() else {
             return u64::MAX;
@@ -379,16 +381,16 @@ impl<K: Ord + Copy> Eevdf<K> {
         room.saturating_sub(member.back_ns).clamp(least, most)
     }
 
-    /// The request for which the member runs is done, although it was charged a little less: it was let in
-    /// ahead, or its turn ended with its work.
+    /// Ends the member's current request although it was charged a little less, because the member
+    /// was let in ahead or its turn ended with its work.
     pub(crate) fn end_turn(&mut self, key: K) {
         if let Some(member) = self.members.get_mut(&key) {
             member.until = member.until.min(member.vruntime);
         }
     }
 
-    /// Who is to have the next turn: the one whose deadline is the earliest, unless even its shortest
-    /// turn would break a promise to somebody else; then the one whose promise is.
+    /// The member that gets the next turn: the earliest deadline, unless even its shortest turn
+    /// would break a promise to another member; then the member with that promise.
     pub(crate) fn pick(&mut self) -> Option<K> {
         let best = self.peek()?;
         if self.leaves_room(best) {
@@ -399,8 +401,8 @@ impl<K: Ord + Copy> Eevdf<K> {
         pressed.or(Some(best))
     }
 
-    /// May the member have a turn of the shortest, even if it is not eligible? It may not come to owe more
-    /// than by a whole turn that begins when it is.
+    /// Whether the member may have a shortest turn although it is not eligible. Afterwards it may
+    /// owe no more than a whole turn that begins when it is eligible would make it owe.
     fn may_be_early(&self, key: K) -> bool {
         self.members.get(&key).is_some_and(|m| {
             let spared = m.request_ns.saturating_sub(m.least_ns());
@@ -408,7 +410,7 @@ impl<K: Ord + Copy> Eevdf<K> {
         })
     }
 
-    /// Can all promises to others be kept, if this member has a turn of the shortest now?
+    /// Whether all promises to others can be kept if this member has a shortest turn now.
     fn leaves_room(&self, key: K) -> bool {
         let Some(member) = self.members.get(&key) else {
             return true;
@@ -417,9 +419,8 @@ impl<K: Ord + Copy> Eevdf<K> {
         self.room(key).is_none_or(|room| room >= i128::from(cost))
     }
 
-    /// How long a turn of this member may take for the sake of the promises to others. `None`: as long as it
-    /// likes, also where a turn of somebody took so much longer than it should (an overrun) that there
-    /// is nothing left to keep.
+    /// Longest turn of this member, in ns, that the promises to others allow. `None`: no bound.
+    /// That includes the time after an overrun that took so long that the promises are lost.
     fn room(&self, key: K) -> Option<i128> {
         let hopeless = -i128::from(self.longest_ns().saturating_add(self.back_ns));
         let next = self.promise_to(self.members.get(&key)?);
@@ -427,7 +428,7 @@ impl<K: Ord + Copy> Eevdf<K> {
         room.filter(|&room| room >= hopeless)
     }
 
-    /// What the member is owed in ns; negative: it owes.
+    /// Lag of the member in ns; negative: it owes.
     pub(crate) fn lag_ns(&self, key: K) -> i128 {
         let Some(member) = self.members.get(&key) else {
             return 0;
@@ -441,8 +442,8 @@ impl<K: Ord + Copy> Eevdf<K> {
         round_shift(lag) + member.carry_ns
     }
 
-    /// Who is next. Members that can be chosen are always chosen from, even if none of them is eligible
-    /// (those that are then have nothing to run).
+    /// The next member. A ready member is always chosen, even if no ready member is eligible: the
+    /// eligible ones then have no work.
     pub(crate) fn peek(&mut self) -> Option<K> {
         while let Some(&(vruntime, key)) = self.early.first() {
             if vruntime * self.weight > self.moment {
@@ -450,7 +451,8 @@ impl<K: Ord + Copy> Eevdf<K> {
             }
             self.move_to(key, Place::Eligible);
         }
-        // The mean goes back when somebody with a claim joins; those beyond it wait again.
+        // The mean moves back when a member with a claim joins. Members beyond it become early
+        // again.
         while let Some(&(_, key)) = self.eligible.first() {
             if self.is_eligible(key) {
                 return Some(key);
@@ -460,7 +462,7 @@ impl<K: Ord + Copy> Eevdf<K> {
         self.early.first().map(|&(_, key)| key)
     }
 
-    /// Would `holder`, which runs now, be chosen before the best of the others if it asked again?
+    /// Whether `holder`, which runs, would be chosen before the best ready member.
     pub(crate) fn holder_wins(&mut self, holder: K) -> bool {
         let Some(best) = self.peek() else { return true };
         if best == holder {
@@ -484,8 +486,8 @@ impl<K: Ord + Copy> Eevdf<K> {
         }
     }
 
-    /// Is `other`, which can be chosen, eligible, with a deadline before that by which the request for
-    /// which `holder` runs would be done?
+    /// Whether `other` is ready and eligible, and its deadline is before the end of `holder`'s
+    /// current request.
     pub(crate) fn is_due_before(&self, other: K, holder: K) -> bool {
         let (Some(o), Some(h)) = (self.members.get(&other), self.members.get(&holder)) else {
             return false;
@@ -493,8 +495,8 @@ impl<K: Ord + Copy> Eevdf<K> {
         o.place != Place::Held && self.is_eligible(other) && o.vruntime + o.whole < h.until
     }
 
-    /// A holder will be interrupted for this member: it is the next, before those that merely come to be
-    /// due meanwhile. (Several such keep their order.)
+    /// Makes the member the next to be chosen, because a holder is interrupted for it: before
+    /// members that merely become due meanwhile. Several such members keep their order.
     pub(crate) fn hasten(&mut self, key: K) {
         let Some(member) = self.members.get(&key).cloned() else {
             return;
@@ -508,12 +510,12 @@ impl<K: Ord + Copy> Eevdf<K> {
         }
     }
 
-    /// Can anybody be chosen?
+    /// Whether any member can be chosen.
     pub(crate) fn has_ready(&self) -> bool {
         !self.eligible.is_empty() || !self.early.is_empty()
     }
 
-    /// How many can be chosen.
+    /// Number of members that can be chosen.
     pub(crate) fn ready_count(&self) -> usize {
         self.eligible.len() + self.early.len()
     }
@@ -523,7 +525,8 @@ impl<K: Ord + Copy> Eevdf<K> {
         self.members.keys().copied()
     }
 
-    /// Who of those that can be chosen would be, as it stands now, before `key` (a member or not).
+    /// The ready members that would be chosen before `key` now, in order. `key` need not be a
+    /// member.
     pub(crate) fn before(&self, key: K) -> Vec<K> {
         let rank = |key: K, m: &Member| {
             let eligible = m.vruntime * self.weight <= self.moment;
@@ -551,8 +554,8 @@ impl<K: Ord + Copy> Eevdf<K> {
         }
     }
 
-    /// The virtual runtime at which a new member of this weight has exactly this lag, once the mean has
-    /// moved by its joining.
+    /// Virtual runtime at which a new member of this weight has exactly this lag after its joining
+    /// has moved the mean.
     fn place_for(&self, weight: i128, lag_ns: i128) -> i128 {
         let mean = self.moment.div_euclid(self.weight);
         let lag = lag_ns << FRACTION_BITS;
@@ -615,7 +618,7 @@ fn virtual_time(ns: u128, weight: i128) -> i128 {
     ((ns << FRACTION_BITS) as i128) / weight
 }
 
-/// Drops the fraction, to the nearest.
+/// Rounds to the nearest integer without fraction.
 fn round_shift(value: i128) -> i128 {
     (value + (1 << (FRACTION_BITS - 1))) >> FRACTION_BITS
 }

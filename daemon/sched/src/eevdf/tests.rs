@@ -11,7 +11,7 @@ fn queue(weights: &[u64]) -> Eevdf<usize> {
     q
 }
 
-/// Serves `turns` turns of one slice each; returns the time that each member got.
+/// Serves `turns` turns of one slice each. Returns the time in ns of each member.
 fn serve(q: &mut Eevdf<usize>, n: usize, turns: usize) -> Vec<u64> {
     let mut got = vec![0; n];
     for _ in 0..turns {
@@ -41,7 +41,7 @@ fn time_follows_weight_within_one_slice() {
         assert!(q.lag_ns(key).unsigned_abs() <= u128::from(SLICE));
     }
     let sum: i128 = (0..4).map(|k| q.lag_ns(k)).sum();
-    assert!(sum.abs() <= 4, "lags sum up to zero: {sum}");
+    assert!(sum.abs() <= 4, "lags add up to zero: {sum}");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_queue_that_is_filled_anew_keeps_all_lags() {
         let (old, new) = (q.lag_ns(key), other.lag_ns(key));
         assert!((old - new).abs() <= 2, "{key}: {old} became {new}");
     }
-    // A lone one's debt is kept for whoever comes.
+    // The debt of a lone member is kept for the next member that joins.
     let mut lone = Eevdf::default();
     let lag_ns = -5_000;
     lone.fill(
@@ -113,7 +113,7 @@ fn a_debt_outlives_being_alone() {
     let debt = q.leave(0, u64::MAX);
     let claim = q.leave(1, 1_000_000);
     assert_eq!((debt, claim), (-5_000_000, 0));
-    // The debtor comes back alone, works alone, and meets somebody new.
+    // The debtor comes back alone, works alone, and a new member joins.
     q.join(0, 1, debt, SLICE);
     q.set_ready(0, true);
     serve(&mut q, 1, 50);
@@ -158,7 +158,10 @@ fn who_is_before_whom_is_the_order_of_choosing() {
         serve(&mut q, 4, 1);
     }
     q.set_ready(2, false);
-    assert!(!q.before(9).contains(&2), "who runs is not before anybody");
+    assert!(
+        !q.before(9).contains(&2),
+        "a running member is not before others"
+    );
 }
 
 #[test]
@@ -179,12 +182,16 @@ fn the_next_turn_is_due_one_period_after_the_last_began() {
     for _ in 0..16 {
         let key = q.pick().unwrap();
         q.set_ready(key, false);
-        assert_eq!(q.begin_turn(key), SLICE, "nobody is in a hurry");
+        assert_eq!(q.begin_turn(key), SLICE, "no promise shortens the turn");
         q.charge(key, SLICE);
         q.set_ready(key, true);
         order.push(key);
     }
-    assert_eq!(order[4..8], order[8..12], "everybody keeps its place");
+    assert_eq!(
+        order[4..8],
+        order[8..12],
+        "members keep their places in the round"
+    );
     assert_eq!(order[8..12], order[12..16]);
 }
 
@@ -196,7 +203,7 @@ fn turns_are_cut_rather_than_promises_broken() {
         q.set_ready(key, true);
     }
     let next = q.pick().unwrap();
-    // All have waited so long that one turn is left, and a fifth.
+    // 3.8 of the 5 promised turns are over: 1.2 turns are left.
     q.clock += virtual_time(u128::from(SLICE) * 19 / 5, 4);
     q.set_ready(next, false);
     let turn = q.begin_turn(next);
@@ -210,7 +217,7 @@ fn one_for_which_the_holder_is_interrupted_is_the_next() {
     q.begin_turn(0);
     q.charge(0, SLICE / 8);
     assert!(q.is_due_before(2, 0));
-    // Somebody else has come to be due by now.
+    // Another member is due by now.
     q.members.get_mut(&1).unwrap().due_by = i128::MIN;
     q.set_ready(1, false);
     q.set_ready(1, true);
@@ -221,5 +228,9 @@ fn one_for_which_the_holder_is_interrupted_is_the_next() {
     q.begin_turn(2);
     q.charge(2, SLICE / 100);
     q.set_ready(2, true);
-    assert_eq!(q.peek(), Some(1), "only once");
+    assert_eq!(
+        q.peek(),
+        Some(1),
+        "the member was moved to the front only once"
+    );
 }

@@ -1,4 +1,4 @@
-//! What of one stream is given to the device and unfinished, in runs of equal operations, and what of it
+//! The unfinished work of one stream, in runs of equal operations, and the part of it that
 //! completes at once.
 
 use std::collections::VecDeque;
@@ -6,19 +6,21 @@ use std::collections::VecDeque;
 use super::predict::Estimate;
 use super::work::Work;
 
-/// Like operations in a row.
+/// Consecutive equal operations.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
     pub(super) work: Work,
     pub(super) estimate: Option<Estimate>,
-    /// Numbers of the first and the last in their stream; those between are all of the run.
+    /// Numbers of the first and the last operation in the stream; all numbers between belong to the
+    /// run.
     pub(super) first: u64,
     pub(super) last: u64,
-    /// When the first was submitted.
+    /// When the first operation was submitted.
     pub(super) since: u64,
     /// Submitted beside an overrunner.
     pub(super) beside: bool,
-    /// For how long the stream had, by prediction, nothing to do before one of them came.
+    /// Predicted time in ns during which the stream had no work before an operation of the run
+    /// came.
     pub(super) idle_ns: u64,
 }
 
@@ -35,26 +37,26 @@ impl Run {
         self.estimate.map_or(0, |e| e.high_ns.max(e.weight_ns()))
     }
 
-    /// How many of it have a number up to `upto`.
+    /// Number of operations of the run with a number up to `upto`.
     pub(super) fn upto(&self, upto: u64) -> u64 {
         (self.last.min(upto) + 1).saturating_sub(self.first)
     }
 }
 
-/// What of one stream is unfinished.
+/// The unfinished work of one stream.
 #[derive(Debug, Clone, Default)]
 pub struct Flow {
     pub(super) runs: VecDeque<Run>,
     pub(super) ops: u64,
-    /// The numbers of its unfinished waits ([`super::Gate::submitted_wait`]).
+    /// Numbers of the unfinished waits ([`super::Gate::submitted_wait`]).
     pub(super) waits: VecDeque<u64>,
-    /// When something of it was last seen complete.
+    /// When an operation of the stream was last seen complete.
     pub(super) completed_at: u64,
-    /// When, by prediction, all of it will be complete.
+    /// Predicted time at which all work of the stream is complete.
     pub(super) finishes: u64,
-    /// Operations up to this one were marked only long after they were submitted.
+    /// Operations up to this number got their marker long after they were submitted.
     pub(super) late: u64,
-    /// Behind the last marker.
+    /// Operations behind the last marker, and their predicted time in ns.
     pub(super) unmarked_ops: u64,
     pub(super) unmarked_ns: u64,
 }
@@ -66,14 +68,14 @@ impl Flow {
         self.ops
     }
 
-    /// Is an operation or a wait unfinished?
+    /// Whether an operation or a wait is unfinished.
     #[must_use]
     pub fn busy(&self) -> bool {
         self.ops > 0 || !self.waits.is_empty()
     }
 }
 
-/// What completes at once in a stream.
+/// The operations of a stream that complete at once.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) ops: u64,
@@ -82,7 +84,7 @@ pub(super) struct Batch {
     pub(super) weight_ns: u64,
     pub(super) longest_ns: u64,
     pub(super) idle_ns: u64,
-    /// Some of it was submitted beside an overrunner.
+    /// Part of the batch was submitted beside an overrunner.
     pub(super) beside: bool,
 }
 

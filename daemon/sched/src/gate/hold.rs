@@ -1,13 +1,14 @@
 //! How long a lease is kept without work.
 //!
-//! A program that synchronises often goes idle for the time that its answer and its next launch take,
-//! and giving the GPU away for that costs more than waiting. One that has ended, or sleeps, comes back
-//! later than any hold. So the hold is learned from the gaps of this session: nine of ten of those
-//! that a hold can span are spanned; where most cannot be, the least is held.
+//! A program that synchronises often is idle between a result and its next launch. Giving the GPU
+//! away for that time costs more than waiting. A program that has ended, or sleeps, comes back
+//! later than any hold. So the hold is learned from the gaps of this session: long enough for nine
+//! tenths of the gaps that the granted hold could span. If most gaps are longer than that, the hold
+//! is the shortest.
 
-/// Shortest hold, where the pool allows as much: 50 µs.
+/// Shortest hold, if the pool allows as much: 50 µs.
 const LEAST_NS: u64 = 50_000;
-/// Gaps remembered.
+/// Number of remembered gaps.
 const GAPS: usize = 32;
 /// Fewer gaps than these teach nothing.
 const ENOUGH: usize = 4;
@@ -16,15 +17,15 @@ const ENOUGH: usize = 4;
 #[derive(Debug, Clone, Default)]
 pub struct Hold {
     gaps: [u64; GAPS],
-    /// Gaps seen.
+    /// Number of gaps seen.
     seen: usize,
     idle_since: Option<u64>,
-    /// (granted, hold): as worked out since the last gap.
+    /// (granted, hold) as computed since the last gap, in ns.
     known: Option<(u64, u64)>,
 }
 
 impl Hold {
-    /// The session has nothing more to do, since `now`. Said again it changes nothing.
+    /// The session has no more work since `now`. A repeated call changes nothing.
     pub fn idle(&mut self, now: u64) {
         self.idle_since.get_or_insert(now);
     }
@@ -39,13 +40,13 @@ impl Hold {
         self.known = None;
     }
 
-    /// Since when the session has had nothing to do.
+    /// When the session ran out of work.
     #[must_use]
     pub fn idle_since(&self) -> Option<u64> {
         self.idle_since
     }
 
-    /// How long to keep the lease from the beginning of a gap, in ns; at most what was `granted`.
+    /// How long to keep the lease after a gap begins, in ns: at most `granted`.
     pub fn hold_ns(&mut self, granted: u64) -> u64 {
         match self.known {
             Some((for_granted, hold)) if for_granted == granted => hold,
@@ -57,7 +58,8 @@ impl Hold {
         }
     }
 
-    /// Were all of the last 32 pauses shorter than what was granted? Then the next one probably is.
+    /// Whether all of the last 32 pauses were shorter than `granted`. The next pause probably is,
+    /// too.
     #[must_use]
     pub fn is_steady(&self, granted: u64) -> bool {
         self.seen >= GAPS && self.gaps.iter().all(|gap| *gap <= granted)
@@ -75,7 +77,8 @@ impl Hold {
         if within * 2 < seen {
             return LEAST_NS.min(granted);
         }
-        // The ninth of ten that can be spanned, and half as much again for what varies.
+        // The 90th percentile of the gaps that can be spanned, and half as much again for
+        // variation.
         let ninth = spanned[(within * 9).div_ceil(10).max(1) - 1];
         (ninth + ninth / 2).max(LEAST_NS).min(granted)
     }
@@ -109,8 +112,16 @@ mod tests {
     #[test]
     fn a_loop_that_synchronises_is_held_for_its_gap_and_a_little() {
         assert_eq!(after(&[80_000; 40]).hold_ns(GRANTED), 120_000);
-        assert_eq!(after(&[5_000; 40]).hold_ns(GRANTED), LEAST_NS, "at least");
-        assert_eq!(after(&[190_000; 40]).hold_ns(GRANTED), GRANTED, "at most");
+        assert_eq!(
+            after(&[5_000; 40]).hold_ns(GRANTED),
+            LEAST_NS,
+            "the shortest hold"
+        );
+        assert_eq!(
+            after(&[190_000; 40]).hold_ns(GRANTED),
+            GRANTED,
+            "the granted hold"
+        );
     }
 
     #[test]
@@ -141,7 +152,7 @@ mod tests {
         assert!(after(&[80_000; 32]).is_steady(GRANTED));
         assert!(
             !after(&[80_000; 31]).is_steady(GRANTED),
-            "too few are known"
+            "too few pauses are known"
         );
         assert!(!after(&[80_000; 32]).is_steady(70_000));
         let mut gaps = [80_000; 40];

@@ -21,15 +21,14 @@ use vgpu_proto::lease::{Parked, WorkerEnd};
 use super::{Estimate, Flow, Gate, Hold, LeaseView, Verdict, Wait, Work};
 use crate::depth::{Depth, HeadCost};
 
-/// When vgpud is told of a parked lease of a session whose pauses are always short, in ns after
-/// the pause began. Longer than the kernel's tick, so that such a pause sets no timer.
+/// Time in ns after a pause began at which vgpud is told of a parked lease, if the session's pauses
+/// are always short. Longer than the kernel's tick, so that such a pause sets no timer.
 const TELL_LATE_NS: u64 = 5_000_000;
 
-/// How often vgpud is asked for the credit that a held guest needs, in ns.
+/// How often vgpud is asked for the credit that a waiting guest needs, in ns.
 const ASK_AGAIN_NS: u64 = 10_000_000;
 
-/// The cost of an operation that copies `bytes`, with the GPU time predicted from what `work` took
-/// before.
+/// The cost of an operation that copies `bytes`, with the GPU time that `gate` predicts for `work`.
 #[must_use]
 pub fn head_cost(gate: &Gate, work: Option<Work>, bytes: u64) -> HeadCost {
     let known = work.and_then(|work| gate.predictor().peek(work));
@@ -50,7 +49,7 @@ pub struct Offer<'a> {
     pub bytes: u64,
     /// Credit was taken already, as for the later pieces of a copy.
     pub paid: bool,
-    /// All that waits, this operation included.
+    /// All waiting work, this operation included.
     pub depth: Depth,
 }
 
@@ -63,12 +62,12 @@ pub enum Refused {
     Gate(Wait),
 }
 
-/// What the worker tells vgpud about the lease.
+/// A message to vgpud about the lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Message {
     /// Work waits for a lease or for credit.
     Runnable(Depth),
-    /// Nothing waits any more. `epoch`: the lease that lies parked; 0: none was had.
+    /// Nothing waits any more. `epoch`: the parked lease; 0: there was no lease.
     Idle {
         /// The parked lease.
         epoch: u64,
@@ -126,23 +125,22 @@ pub struct Lease {
     hold: Hold,
     /// Calls and bytes that moved without a turn and are not paid for.
     moved: Depth,
-    /// When vgpud was last asked for credit for `moved`, while there is none.
+    /// When vgpud was last asked for credit for `moved`, while there is no credit.
     asked_ns: Option<u64>,
     messages: Vec<Message>,
 }
 
 impl Lease {
-    /// Takes what has to be sent to vgpud, in order.
+    /// Takes the messages for vgpud, in order.
     pub fn messages(&mut self) -> impl Iterator<Item = Message> {
         self.messages.drain(..)
     }
 
     /// Whether the first operation of the queue may be submitted now. Takes a parked lease back, or
     /// asks vgpud for a lease.
-    ///
     /// An operation that relieves a stall is admitted even while the lease is being given back: the
     /// kernels in flight may wait for that operation and would otherwise keep the lease forever. No
-    /// more credit comes under such a lease, so the operation's cost is owed.
+    /// more credit comes under such a lease, so the cost is owed.
     ///
     /// # Errors
     /// [`Refused`]: ask again after a message of vgpud, a completion, or at the time named.
@@ -233,7 +231,7 @@ impl Lease {
         true
     }
 
-    /// vgpud granted a lease, asked one back or gave credit: reads which of these from the page.
+    /// Reads from the page whether vgpud granted a lease, revoked a lease or gave credit.
     pub fn refresh(&mut self, pages: WorkerEnd<'_>) {
         self.accept(pages);
         if pages.may_submit(self.epoch) {
@@ -253,8 +251,9 @@ impl Lease {
         }
     }
 
-    /// Announces that nothing more goes in under this lease and that the work in flight is predicted
-    /// to complete in `in_ns`. Sends one message a slice, and only while another session waits.
+    /// Announces that nothing more is submitted under this lease and that the work in flight is
+    /// predicted to complete in `in_ns`. Sends one message a slice, and only while another session
+    /// waits.
     pub fn announce_end(&mut self, pages: WorkerEnd<'_>, in_ns: u64) {
         let slice_end = pages.slice_end_ns();
         if !self.wanted(pages) || self.ending == Some(slice_end) {
@@ -269,7 +268,7 @@ impl Lease {
         });
     }
 
-    /// Whether the lease is being given back: it goes as soon as nothing is in flight.
+    /// Whether the lease is being given back: it is released as soon as nothing is in flight.
     #[must_use]
     pub fn closing(&self) -> bool {
         self.held() && (self.revoked || self.over)
@@ -302,8 +301,8 @@ impl Lease {
         matches!(self.state, State::None | State::Parked { told: true })
     }
 
-    /// Takes credit for an operation, and for what moved before it. Tells vgpud once if none is
-    /// left; vgpud gives more, or asks the lease back.
+    /// Takes credit for an operation and for the unpaid moves before it. If no credit is left,
+    /// tells vgpud once; vgpud gives more or revokes the lease.
     fn take(&mut self, pages: WorkerEnd<'_>, offer: &Offer<'_>) -> bool {
         let paid = pages.in_credit(self.moved.calls, self.moved.bytes);
         if paid && pages.take(1, offer.bytes) {
@@ -332,14 +331,17 @@ impl Lease {
     }
 
     /// Pays for what moved without a turn. Returns false if there is no credit: the guest may move
-    /// nothing more, and vgpud knows. Only a lease has credit, so without a lease this asks for one.
+    /// nothing more, and vgpud knows. Only a lease has credit, so without a lease this asks for
+    /// one.
     ///
-    /// A lease that is being given back can stay for long, because its kernels may wait for what the
-    /// guest sends next. So vgpud is asked again and again, and gives credit under such a lease too.
+    /// A lease that is being given back can stay for long, because its kernels may wait for data
+    /// that the guest sends next. So vgpud is asked again and again, and gives credit under such a
+    /// lease, too.
     pub fn pay(&mut self, pages: WorkerEnd<'_>, now: u64, depth: Depth) -> bool {
         if self.is_paid(pages) {
             if self.moved != Depth::default() {
-                // This may have used the credit that an operation was promised, which asks anew.
+                // The moves may have used the credit that an operation was promised: that operation
+                // asks again.
                 self.spent = false;
             }
             self.moved = Depth::default();
@@ -373,8 +375,8 @@ impl Lease {
         Some(asked + ASK_AGAIN_NS)
     }
 
-    /// Gives the lease back; nothing may be in flight. `left` waits still, and `head` is the cost of
-    /// the first of that.
+    /// Gives the lease back; nothing may be in flight. `left` is the waiting work, and `head` the
+    /// cost of its first operation.
     pub fn release(&mut self, pages: WorkerEnd<'_>, now: u64, left: Depth, head: HeadCost) {
         if !self.held() {
             return;
@@ -392,8 +394,8 @@ impl Lease {
     }
 
     /// Nothing waits and nothing is in flight. While another session waits, the lease is kept for
-    /// the hold time and then given back. Otherwise the lease is parked, and vgpud is told after the
-    /// hold time that it is unused. Returns when this has to be called again, in ns.
+    /// the hold time and then given back. Otherwise the lease is parked, and after the hold time
+    /// vgpud is told. Returns when this must be called again, in ns.
     pub fn rest(&mut self, pages: WorkerEnd<'_>, now: u64) -> Option<u64> {
         if !matches!(self.state, State::Held | State::Parked { told: false }) {
             return None;
@@ -430,7 +432,8 @@ impl Lease {
         }
     }
 
-    /// The work that waited is gone, for the device faulted, say, and no lease was granted for it.
+    /// The waiting work is gone (after a fault of the device, say), and no lease was granted for
+    /// it.
     pub fn withdraw(&mut self) {
         if self.state == State::Asked {
             self.state = State::None;
@@ -439,7 +442,7 @@ impl Lease {
     }
 }
 
-/// Writes on the page what waits, and the cost of the first of it.
+/// Writes on the page the waiting work and the cost of its first operation.
 pub fn publish(pages: WorkerEnd<'_>, depth: Depth, head: HeadCost) {
     pages.publish_queue(depth.calls, depth.bytes, head.gpu_ns, head.bytes);
 }

@@ -1,27 +1,36 @@
-//! The worker's half of the scheduling: what of a session's queue may be submitted now.
+//! The worker's half of the scheduling: decides which operations of a session may be submitted now.
 //!
-//! vgpud decides who has the GPU; the worker decides how much of its queue it puts on the device at
-//! once. Too much, and the next VM waits for all of it when the lease is asked back; too little, and
-//! the device idles between two kernels. The measure is *predicted GPU time*: a [`Gate`] lets so many
-//! operations be unfinished as will take about [`Config::window_ns`], by what the same operations took
-//! before ([`Predictor`]). It is pure, like the rest of this crate: time is an argument, and the worker
-//! and the simulator drive the same code.
+//! vgpud decides which session has the GPU. The worker decides how much of its queue it puts on the
+//! device at once. With too much, the next VM waits for all of it after a revoke; with too little,
+//! the device idles between two kernels. The measure is *predicted GPU time*: a [`Gate`] lets
+//! operations be unfinished that will take about [`Config::window_ns`], as the same operations took
+//! before ([`Predictor`]). The gate is pure, like the rest of this crate: time is an argument, and
+//! the worker and the simulator drive the same code.
 //!
-//! | rule | why |
-//! |---|---|
-//! | predicted unfinished time ≤ window; what does not fit beside another goes in when that has 200 µs left ([`AHEAD_NS`]) | the device is never idle for want of work, a revoke costs a window, or a kernel and 200 µs |
-//! | an operation never seen before goes alone | nothing is known about it |
-//! | nothing that would end after the slice goes in behind something else, while others wait; but one 200 µs before all the rest will be over, where that is before the slice's end | a slice is overrun by at most one operation, and used to its end |
-//! | a misprediction closes the window to one operation; it doubles with each one kept | a guest that teaches 1 µs and runs 50 ms gets no depth for it |
-//! | the window grows by how many streams were seen to run at once | kernels of several streams may run side by side |
-//! | beside an overrunner the window is two turns of the driver, and times teach nothing that outlasts it | the overrunner alone is kept waiting by it, and its turns are in every time |
-//! | 1 ms without progress (beside an overrunner 3 ms), also where only waits for a value in memory are unfinished: work of idle streams, and what stands before it, goes in all the same, even while the lease is being given back | kernels may wait for each other: gating delays, it never deadlocks |
+//! 1. Predicted unfinished time ≤ window. An operation that does not fit beside another is
+//!    submitted when that has 200 µs left ([`AHEAD_NS`]). So the device never idles for lack of
+//!    work, and a revoke costs one window, or one kernel and 200 µs.
+//! 2. An operation that was never seen goes alone, because its time is unknown.
+//! 3. While others wait, an operation that would end after the slice is not submitted behind other
+//!    work, except 200 µs before the device would idle if that is before the end of the slice. So a
+//!    slice is overrun by at most one operation, and used to its end.
+//! 4. A misprediction closes the window to one operation; each prediction that is kept doubles it.
+//!    So a guest that teaches 1 µs and runs 50 ms gets no depth.
+//! 5. The window grows by the number of streams that were seen to run at once, because kernels of
+//!    several streams may run side by side.
+//! 6. Beside an overrunner the window is two time slices of the driver, and measured times are
+//!    forgotten afterwards: the window delays only the overrunner, whose time slices are part of
+//!    every measured time.
+//! 7. After 1 ms without progress (beside an overrunner 3 ms), work of idle streams is submitted,
+//!    with all that stands before it, even while the lease is being given back. This also holds if
+//!    only waits for a value in memory are unfinished. Kernels may wait for each other: the gate
+//!    delays, it never deadlocks.
 //!
 //! # Driving it
 //!
-//! Operations have *places* in the session's queue (1, 2, …) and *numbers* in their stream (1, 2, …).
-//! Each stream has a [`Flow`]. Completion is seen at markers: [`Gate::completed`] says that everything up
-//! to a number of a stream is over.
+//! Operations have *places* in the session's queue (1, 2, …) and *numbers* in their stream (1, 2,
+//! …). Each stream has a [`Flow`]. Markers show completion: [`Gate::completed`] reports that a
+//! stream is complete up to a number.
 //!
 //! ```
 //! use vgpu_sched::gate::{Config, Flow, FunctionId, Gate, Key, LeaseView, Verdict, Waiting, Work};
@@ -29,7 +38,8 @@
 //! let mut gate = Gate::new(Config::default());
 //! let mut stream = Flow::default();
 //! let mine = LeaseView { closing: false, slice_end_ns: None, beside: false };
-//! let kernel = Work::Kernel(Key::kernel(FunctionId::new(b"module", "f"), [8, 1, 1], [256, 1, 1], 0));
+//! let function = FunctionId::new(b"module", "f");
+//! let kernel = Work::Kernel(Key::kernel(function, [8, 1, 1], [256, 1, 1], 0));
 //!
 //! // The first launch is unknown: it goes, alone.
 //! let Verdict::Submit(estimate) = gate.may_submit(0, 1, kernel, &stream, &mine) else { panic!() };
@@ -37,17 +47,19 @@
 //! gate.submitted(0, &mut stream, 1, kernel, estimate);
 //! assert!(matches!(gate.may_submit(10, 2, kernel, &stream, &mine), Verdict::Wait(_)));
 //!
-//! // 20 µs later it is complete: that is what it costs from now on, and 25 of them fill 500 µs.
+//! // It completes after 20 µs, the prediction from now on: 25 launches fill 500 µs.
 //! gate.completed(20_000, &mut stream, 1);
 //! let mut number = 1;
-//! while let Verdict::Submit(estimate) = gate.may_submit(20_000, number + 1, kernel, &stream, &mine) {
+//! while let Verdict::Submit(estimate) =
+//!     gate.may_submit(20_000, number + 1, kernel, &stream, &mine)
+//! {
 //!     number += 1;
 //!     gate.submitted(20_000, &mut stream, number, kernel, estimate);
 //! }
 //! assert_eq!(number, 26);
 //!
-//! // Nothing completes: after a millisecond the work of idle streams goes in too, even if the lease
-//! // is being given back.
+//! // Nothing completes: after a millisecond the work of idle streams is submitted, too,
+//! // even if the lease is being given back.
 //! let closing = LeaseView { closing: true, ..mine };
 //! let later = 20_000 + gate.stall_in(20_000).unwrap();
 //! let behind = [Waiting { place: 27, idle: false }, Waiting { place: 28, idle: true }];
@@ -57,8 +69,8 @@
 //! assert!(matches!(gate.may_submit(later, 29, kernel, &other, &closing), Verdict::Wait(_)));
 //! ```
 //!
-//! [`lease::Lease`] joins gate and lease: which states the worker's lease goes through, and what the
-//! worker tells vgpud. [`Hold`] learns how long a lease is kept without work.
+//! [`lease::Lease`] joins gate and lease: it holds the states of the worker's lease and makes the
+//! messages to vgpud. [`Hold`] learns how long a lease is kept without work.
 
 mod flow;
 mod hold;

@@ -1,17 +1,17 @@
-//! How many streams of a session run side by side on the device, by trying.
+//! Learns by trials how many streams of a session run side by side on the device.
 //!
-//! What completes while several streams have work is compared with the time that passed: operations
-//! that took 800 µs each, two in 800 µs, ran side by side. In one phase of four one more stream than
-//! is believed gets in, where that keeps nobody waiting.
+//! The summed time of completions while several streams have work is compared with the time that
+//! passed: two operations of 800 µs each that complete within 800 µs ran side by side. In one phase
+//! of four, one stream more than the estimate is let in, if no other session waits.
 
-/// Most streams that are believed to run side by side.
+/// Largest estimate of streams that run side by side.
 const MOST: u64 = 32;
 /// Fewest completions of a phase.
 const PHASE: u64 = 8;
-/// One phase in so many tries one stream more.
+/// One phase in this many tries one more stream.
 const TRY_EVERY: u64 = 4;
 
-/// What is believed, and the phase that tests it.
+/// The estimate, and the phase that tests it.
 #[derive(Debug, Clone)]
 pub(super) struct Parallel {
     streams: u64,
@@ -34,18 +34,18 @@ impl Default for Parallel {
 }
 
 impl Parallel {
-    /// Streams that are believed to run side by side, at least 1.
+    /// Estimated number of streams that run side by side, at least 1.
     pub(super) fn streams(&self) -> u64 {
         self.streams
     }
 
-    /// Is it time to try one more?
+    /// Whether this phase tries one more stream.
     pub(super) fn trying(&self) -> bool {
         self.phase % TRY_EVERY == TRY_EVERY - 1
     }
 
-    /// Operations of one stream that take `took_ns` completed, `busy_ns` after the last completion of the
-    /// session. `overlapped`: another stream had unfinished work meanwhile.
+    /// Operations of one stream that take `took_ns` completed, `busy_ns` after the session's last
+    /// completion. `overlapped`: another stream had unfinished work meanwhile.
     pub(super) fn completed(&mut self, took_ns: u64, busy_ns: u64, overlapped: bool) {
         self.completions += 1;
         if overlapped {
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn it_grows_by_trying_and_shrinks_by_seeing() {
         let mut p = Parallel::default();
-        // A device that runs five side by side, a program that has more.
+        // The device runs five streams side by side, the program has more.
         for _ in 0..2_000 {
             let running = (p.streams() + u64::from(p.trying())).min(5);
             p.completed(800 * running, 800, true);

@@ -1,19 +1,19 @@
-//! How long operations take, by what they took before.
+//! Predicts how long operations take from how long they took before.
 
 use super::table::Table;
 use super::work::{Direction, Key, Work};
 
-/// What an operation is expected to take.
+/// Predicted time of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Estimate {
-    /// On average, in ns: moves an eighth of the way with each sample.
+    /// Mean in ns: moves an eighth of the way with each sample.
     pub mean_ns: u64,
-    /// Seldom more, in ns: the largest sample of about the last 32.
+    /// High estimate in ns: the largest of about the last 32 samples.
     pub high_ns: u64,
 }
 
 impl Estimate {
-    /// One that has taken this long, once.
+    /// The estimate after a single sample.
     #[must_use]
     pub fn exactly(ns: u64) -> Estimate {
         let ns = ns.max(1);
@@ -23,9 +23,9 @@ impl Estimate {
         }
     }
 
-    /// What it counts for in a window, in ns: the mean, unless the operation is known to vary by more
-    /// than fourfold. Ordinary jitter leaves the window as wide as the mean makes it; a key that takes
-    /// now 1 µs and now 50 ms gets no depth.
+    /// Weight in a window, in ns: the mean, unless the high estimate is more than four times as
+    /// large. So ordinary jitter does not narrow the window, and an operation that alternates
+    /// between 1 µs and 50 ms gets no depth.
     #[must_use]
     pub fn weight_ns(&self) -> u64 {
         self.mean_ns.max(self.high_ns / 4)
@@ -35,7 +35,7 @@ impl Estimate {
     fn learn(&mut self, ns: u64, n: u64, surprise: bool) {
         let ns = ns.max(1);
         if surprise {
-            // What was believed is no good as a beginning.
+            // The old mean is worthless: start from this sample.
             self.mean_ns = ns;
             self.high_ns = self.high_ns.max(ns);
             return;
@@ -60,16 +60,16 @@ fn nearer(from: u64, to: u64, shift: u32) -> u64 {
     if to >= from {
         from + ((to - from) >> shift)
     } else {
-        // Rounded up, so that it arrives.
+        // Rounded up, so that the value reaches `to`.
         from - (from - to).div_ceil(1 << shift)
     }
 }
 
-/// Copies at or below this many bytes teach what a copy costs apart from its bytes.
+/// Copies of at most this many bytes teach the constant part of the cost.
 const SMALL_COPY: u64 = 16 << 10;
 
-/// How long bytes take in one direction: a constant and a rate. Both begin with a careful guess, so
-/// that no copy is unknown.
+/// Cost of moving bytes in one direction: a constant and a rate. Both start from a cautious guess,
+/// so that no copy is unknown.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     base_ns: u64,
@@ -101,8 +101,8 @@ impl Rate {
     }
 }
 
-/// What a session's operations take. Bounded: at most 4,096 kernels and graphs are remembered, and what
-/// was used longest ago is forgotten.
+/// Predictions for a session's operations. At most 4,096 kernels and graphs are remembered; the
+/// least recently used are forgotten.
 #[derive(Debug, Clone)]
 pub struct Predictor {
     table: Table,
@@ -128,7 +128,7 @@ impl Default for Predictor {
 }
 
 impl Predictor {
-    /// What the operation is expected to take; `None`: nothing is known of it. It counts as used.
+    /// Predicted time of the operation; `None`: unknown. Counts as a use.
     pub fn predict(&mut self, work: Work) -> Option<Estimate> {
         match work {
             Work::Kernel(key) | Work::Graph(key) => self.table.get(key).copied(),
@@ -136,7 +136,7 @@ impl Predictor {
         }
     }
 
-    /// As [`Predictor::predict`], without counting as use.
+    /// Like [`Predictor::predict`], but does not count as a use.
     #[must_use]
     pub fn peek(&self, work: Work) -> Option<Estimate> {
         match work {
@@ -145,8 +145,8 @@ impl Predictor {
         }
     }
 
-    /// `n` such operations took `ns` each. `surprise`: far more than was predicted, so that what was
-    /// believed is worth nothing.
+    /// `n` such operations took `ns` each. `surprise`: far more than predicted, so that the old
+    /// mean is dropped.
     pub fn learn(&mut self, work: Work, ns: u64, n: u64, surprise: bool) {
         match work {
             Work::Kernel(key) | Work::Graph(key) => self.learn_key(key, ns, n, surprise),
@@ -167,7 +167,7 @@ impl Predictor {
         &self.rates[direction as usize]
     }
 
-    /// Kernels and graphs of which something is known.
+    /// Number of kernels and graphs with a prediction.
     #[must_use]
     pub fn known(&self) -> usize {
         self.table.len()
@@ -241,7 +241,7 @@ mod tests {
             bytes,
         };
         assert!(p.predict(copy(1 << 20)).is_some());
-        // 5 µs and 20 GB/s.
+        // The copies cost 5 µs and 20 GB/s.
         for _ in 0..100 {
             p.learn(copy(1024), 5_000, 1, false);
             p.learn(copy(1 << 20), 5_000 + (1 << 20) / 20, 1, false);
@@ -253,7 +253,7 @@ mod tests {
         near(copy(1 << 20), 5_000 + (1 << 20) / 20);
         near(copy(16 << 20), 5_000 + (16 << 20) / 20);
         near(copy(0), 5_000);
-        // Another direction has learned nothing from it.
+        // The other direction has learned nothing.
         let other = Work::Bytes {
             direction: Direction::ToHost,
             bytes: 1 << 20,

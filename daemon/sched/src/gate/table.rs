@@ -1,14 +1,14 @@
-//! A bounded table of what was learned: however many keys a guest makes up, it stays this large, and
-//! what was used longest ago gives way.
+//! A table of predictions of bounded size, regardless of how many keys a guest makes up. The least
+//! recently used key is replaced.
 //!
-//! Of the keys that come in, one in eight counts as just used, the others as used longest ago until they
-//! are used again. So a program that goes round through more keys than a group holds keeps most of
-//! them, where plain least-recently-used would forget each before it comes again.
+//! Only one in eight new keys counts as just used. The others keep the age of the key that they
+//! replace until they are used again. So a program that cycles through more keys than a group holds
+//! keeps most of them, whereas plain least-recently-used would drop each key before its next use.
 
 use super::predict::Estimate;
 use super::work::Key;
 
-/// Places for one key. Within them the one used longest ago gives way.
+/// Places for one key. The least recently used of them is replaced.
 const WAYS: usize = 8;
 /// Groups of places.
 const SETS: usize = 512;
@@ -20,14 +20,14 @@ pub(super) const ENTRIES: usize = WAYS * SETS;
 struct Entry {
     key: Key,
     estimate: Estimate,
-    /// When it was last used, by count.
+    /// Value of the use counter at the last use.
     used: u64,
 }
 
-/// One in so many new keys counts as just used.
+/// One in this many new keys counts as just used.
 const STICKS: u64 = 8;
 
-/// The table. About 160 KiB a session, taken when the first thing is learned.
+/// The table. About 160 KiB a session, allocated when the first key is added.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Table {
     entries: Vec<Option<Entry>>,
@@ -40,7 +40,7 @@ impl Table {
         (key.bits() as usize % SETS) * WAYS
     }
 
-    /// What is known of a key; it counts as used.
+    /// The prediction for a key. Counts as a use.
     pub(super) fn get(&mut self, key: Key) -> Option<&mut Estimate> {
         self.uses += 1;
         let uses = self.uses;
@@ -55,14 +55,14 @@ impl Table {
         Some(&mut entry.estimate)
     }
 
-    /// What is known of a key.
+    /// The prediction for a key.
     pub(super) fn peek(&self, key: Key) -> Option<&Estimate> {
         let at = Self::set(key);
         let set = self.entries.get(at..at + WAYS)?.iter().flatten();
         set.into_iter().find(|e| e.key == key).map(|e| &e.estimate)
     }
 
-    /// Remembers a key that is not in the table.
+    /// Adds a key that is not in the table.
     pub(super) fn insert(&mut self, key: Key, estimate: Estimate) {
         if self.entries.is_empty() {
             self.entries.resize(ENTRIES, None);
@@ -85,7 +85,7 @@ impl Table {
         }
     }
 
-    /// How many keys are remembered.
+    /// Number of keys.
     pub(super) fn len(&self) -> usize {
         self.entries.iter().flatten().count()
     }
@@ -107,10 +107,13 @@ mod tests {
         for key in &keys[..WAYS] {
             table.insert(*key, Estimate::exactly(5));
         }
-        assert!(table.get(keys[0]).is_some(), "and counts as used");
+        assert!(table.get(keys[0]).is_some(), "get() counts as a use");
         table.insert(keys[WAYS], Estimate::exactly(6));
         assert!(table.peek(keys[0]).is_some());
-        assert!(table.peek(keys[1]).is_none(), "used longest ago");
+        assert!(
+            table.peek(keys[1]).is_none(),
+            "the least recently used key is gone"
+        );
         assert_eq!(table.peek(keys[WAYS]), Some(&Estimate::exactly(6)));
         assert_eq!(table.len(), WAYS);
     }
@@ -134,7 +137,7 @@ mod tests {
         }
         let looked = 90 * round.len() as u64;
         assert!(found * 10 > looked * 6, "{found} of {looked}");
-        // And a new program is learned although the old keys fill the group.
+        // A new program is learned although old keys fill the group.
         let next: Vec<Key> = (1 << 40..)
             .map(Key::graph)
             .filter(|k| Table::set(*k) == 0)

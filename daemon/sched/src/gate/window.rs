@@ -1,41 +1,44 @@
-//! The window of unfinished work. See the module's description for the rules.
+//! The window of unfinished work. The documentation of [`super`] has the rules.
 
 use super::flow::{Batch, Flow, Run};
 use super::parallel::Parallel;
 use super::predict::{Estimate, Predictor};
 use super::work::Work;
 
-/// Unfinished work of a session, in predicted ns, unless configured otherwise.
+/// Default window of a session, in predicted ns.
 pub const WINDOW_NS: u64 = 500_000;
-/// What [`Config::window_ns`] may be.
+/// Range of [`Config::window_ns`].
 const WINDOW_RANGE: std::ops::RangeInclusive<u64> = 200_000..=500_000;
-/// The window, in predicted ns, of a lease beside an overrunner: two turns of 1 ms that a driver gives to
-/// each of several contexts. With less, a turn ends for want of work before it is over.
+/// Window of a lease beside an overrunner, in predicted ns: two time slices of 1 ms that a driver
+/// gives to each of several contexts. With less, a time slice would end early for lack of work.
 pub const BESIDE_NS: u64 = 2_000_000;
-/// How long before the device would have nothing to do the next operation follows that must not come
-/// earlier: as much as waking for it may take.
+/// How long before the device would idle, in ns, the next operation is submitted that must not come
+/// earlier: the time that waking for it may take.
 pub const AHEAD_NS: u64 = 200_000;
-/// Without progress for so long, operations may be waiting for what was not submitted.
+/// Time in ns without progress after which the operations in flight may be waiting for operations
+/// that were not submitted.
 pub const STALL_NS: u64 = 1_000_000;
-/// Most launches behind one marker while somebody waits for the lease or for the work.
+/// Most launches behind one marker while another session waits for the lease, or the program for
+/// the work.
 pub const MARKER_LAUNCHES: u64 = 32;
-/// Most unfinished operations, whatever they are predicted to take.
+/// Most unfinished operations, regardless of their predicted time.
 const MOST_OPS: u64 = 512;
-/// Most unfinished operations when a stall is relieved. Drivers block a launch when 1,024 are queued, and
-/// the session's thread must never block.
+/// Most unfinished operations when a stall is relieved. Drivers block a launch when 1,024 are
+/// queued, and the session's thread must never block.
 pub const MAX_IN_FLIGHT: u64 = 1_020;
-/// Operations that the first relief of a stall lets in; each further one doubles it.
+/// Operations that the first relief of a stall lets in. Each further relief doubles the number.
 const RELIEF: u64 = 64;
-/// A misprediction is more than twice the prediction, and more than this beyond it: completion is seen
-/// by threads that were woken for it.
+/// A misprediction takes more than twice the prediction, and more than this beyond it, in ns:
+/// threads that see a completion must first wake up.
 const SURPRISE_NS: u64 = 250_000;
 const SURPRISE_TIMES: u64 = 2;
-/// Beside an overrunner it is twice as much, and more than what the driver's turns may add.
+/// The same beside an overrunner, with twice the factor: more than the driver's time slices may
+/// add.
 const SURPRISE_BESIDE_NS: u64 = 4 * BESIDE_NS;
-/// Operations allowed before any prediction has been kept or broken.
+/// Operations that are allowed before any prediction was kept or broken.
 const TRUST: u64 = 32;
 
-/// A window, held within what it may be.
+/// The window, clamped to its range.
 fn sane(window_ns: u64) -> u64 {
     window_ns.clamp(*WINDOW_RANGE.start(), *WINDOW_RANGE.end())
 }
@@ -43,7 +46,7 @@ fn sane(window_ns: u64) -> u64 {
 /// Settings of a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// Unfinished work in predicted ns; 200 to 500 µs.
+    /// Unfinished work in predicted ns, from 200 to 500 µs.
     pub window_ns: u64,
 }
 
@@ -55,41 +58,43 @@ impl Default for Config {
     }
 }
 
-/// What the gate is told of the lease.
+/// The properties of the lease that the gate needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseView {
-    /// It was asked back, or its slice is over: nothing new goes in, except what relieves a stall.
+    /// The lease was revoked, or its slice is over. Nothing new is submitted, except to relieve a
+    /// stall.
     pub closing: bool,
-    /// The end of the slice, while somebody else waits for the lease.
+    /// End of the slice in ns, while another session waits for the lease.
     pub slice_end_ns: Option<u64>,
-    /// A declared overrunner is on the GPU too, and the driver divides it between the two.
+    /// A declared overrunner shares the GPU, and the driver divides the time.
     pub beside: bool,
 }
 
-/// May an operation be submitted?
+/// Whether an operation may be submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Yes; to be handed to [`Gate::submitted`]. `None`: nothing is known of it.
+    /// Yes. Pass the estimate to [`Gate::submitted`]. `None`: the time is unknown.
     Submit(Option<Estimate>),
-    /// Not now. Ask again after a completion, a relief, a change of the lease, or at a time.
+    /// Not now. Ask again after a completion, a relief, a change of the lease, or at the given
+    /// time.
     Wait(Wait),
 }
 
-/// So much more than predicted, and a sixteenth of that, what is unfinished may take where it is said when it
-/// will be over: the next holder finds the device busy for so long at most, as far as is known.
+/// The largest variation, in ns, of unfinished work whose end is announced, plus a sixteenth of its
+/// time: at most this long the next holder finds the device busy, as far as known.
 const VARIES_NS: u64 = 250_000;
 
-/// What an operation waits for.
+/// Why an operation waits, and how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
     /// The reason.
     pub why: WaitFor,
-    /// When the answer will be another though nothing happens.
+    /// When the answer changes without any event, in ns.
     pub until_ns: Option<u64>,
 }
 
 impl Wait {
-    /// Does nothing more go in before the slice is over, and all that is in flight?
+    /// Whether nothing more is submitted before the slice and all work in flight are over.
     #[must_use]
     pub fn ends_slice(&self) -> bool {
         self.why == WaitFor::SliceEnd && self.until_ns.is_none()
@@ -101,29 +106,29 @@ impl Wait {
 pub enum WaitFor {
     /// The lease is being given back.
     Lease,
-    /// An operation of which nothing is known goes alone.
+    /// An operation of unknown time goes alone.
     Alone,
-    /// Enough is unfinished.
+    /// The window is full.
     Window,
-    /// It would end after the slice.
+    /// The operation would end after the slice.
     SliceEnd,
 }
 
 /// An operation that waits in the queue, for [`Gate::relieve`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waiting {
-    /// Its place in the queue.
+    /// Place in the queue.
     pub place: u64,
-    /// Nothing of its stream is unfinished.
+    /// The stream has nothing unfinished.
     pub idle: bool,
 }
 
-/// What completed.
+/// A report of completed work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Completion {
-    /// Gated operations.
+    /// Number of completed gated operations.
     pub ops: u64,
-    /// They took far more than was predicted.
+    /// The operations took far more than predicted.
     pub surprise: bool,
 }
 
@@ -132,22 +137,25 @@ pub struct Completion {
 pub struct Gate {
     window_ns: u64,
     predictor: Predictor,
-    /// What was learned beside an overrunner, of what is not known otherwise: forgotten when alone.
+    /// Times learned beside an overrunner for otherwise unknown operations. Dropped when the
+    /// session is alone.
     guesses: Option<Box<Predictor>>,
     ops: u64,
-    /// Unfinished waits for a value in memory. They take no GPU time, and perhaps only the program can end them.
+    /// Unfinished waits for a value in memory. They take no GPU time, and only the program may be
+    /// able to end them.
     waits: u64,
-    /// Weights of the unfinished operations.
+    /// Sum of the weights of unfinished operations, in ns.
     unfinished_ns: u64,
-    /// What they take at most, as far as was seen lately.
+    /// Sum of their recent longest times, in ns.
     longest_ns: u64,
-    /// Those of which nothing is known.
+    /// Number of unfinished operations of unknown time.
     unknown: u64,
     /// Streams with unfinished work.
     streams: u64,
-    /// Operations that trust allows: doubled by each prediction kept at that depth, one after a broken one.
+    /// Operations in flight that the trust allows: doubled by each prediction kept at that depth, 1
+    /// after a broken prediction.
     trust: u64,
-    /// When something last completed, or the first of a busy time was submitted.
+    /// When an operation last completed, or the first of a busy time was submitted.
     progressed: u64,
     /// When a stall was last relieved.
     relieved: u64,
@@ -155,13 +163,13 @@ pub struct Gate {
     reliefs: u32,
     /// Operations up to this place are submitted in any case.
     exempt: u64,
-    /// As the lease was when it was last looked at.
+    /// Whether the lease was beside an overrunner at the last check.
     beside: bool,
     parallel: Parallel,
 }
 
 impl Gate {
-    /// A gate that has seen nothing. A window out of range is moved into it.
+    /// A gate without history. A window out of range is clamped.
     #[must_use]
     pub fn new(config: Config) -> Gate {
         Gate {
@@ -184,13 +192,12 @@ impl Gate {
         }
     }
 
-    /// From now on so much may be unfinished; moved into the range that a window may have. What is
-    /// unfinished already stays.
+    /// Sets the window in ns, clamped to its range. Work that is already unfinished stays.
     pub fn set_window(&mut self, window_ns: u64) {
         self.window_ns = sane(window_ns);
     }
 
-    /// What is known of how long operations take.
+    /// The predictions.
     #[must_use]
     pub fn predictor(&self) -> &Predictor {
         &self.predictor
@@ -202,14 +209,14 @@ impl Gate {
         self.ops
     }
 
-    /// Their predicted time in ns.
+    /// Predicted time of the unfinished operations, in ns.
     #[must_use]
     pub fn unfinished_ns(&self) -> u64 {
         self.unfinished_ns
     }
 
-    /// In how long what is unfinished will be over, where that can be said: all of it known and not given to
-    /// vary, in one stream, not late and not beside an overrunner.
+    /// Predicted ns until all unfinished work is complete. `None` unless the work is known, does
+    /// not vary, is in one stream, is not late and does not share the device with an overrunner.
     #[must_use]
     pub fn ends_in(&self, now: u64) -> Option<u64> {
         let more = self.longest_ns.saturating_sub(self.unfinished_ns);
@@ -220,7 +227,7 @@ impl Gate {
         self.unfinished_ns.checked_sub(elapsed).filter(|_| sure)
     }
 
-    /// May the operation at this place of the queue be submitted to this stream now?
+    /// Whether the operation at this place of the queue may be submitted to this stream now.
     pub fn may_submit(
         &mut self,
         now: u64,
@@ -262,8 +269,9 @@ impl Gate {
         known.or_else(|| self.guesses.as_mut()?.predict(work))
     }
 
-    /// Does the operation end within the slice, or would the device have nothing to do before its end? Then
-    /// one may pass it: waiting for the others' completion first would change nothing but idle time.
+    /// Checks that the operation ends within the slice, or that the device would idle before the
+    /// end of the slice. In that case one operation may pass the end: to wait for the completion of
+    /// the others would only add idle time.
     fn in_time(&self, now: u64, estimate: Estimate, lease: &LeaseView) -> Result<(), Wait> {
         let Some(end) = lease.slice_end_ns else {
             return Ok(());
@@ -271,7 +279,7 @@ impl Gate {
         let elapsed = now.saturating_sub(self.progressed);
         let idle_at = now.saturating_add(self.unfinished_ns.saturating_sub(elapsed));
         let ends = idle_at.saturating_add(estimate.mean_ns.max(estimate.high_ns / 2));
-        // Beside an overrunner a turn of the driver is used to its end.
+        // Beside an overrunner the driver's time slice is used to its end.
         let late = if lease.beside { BESIDE_NS / 2 } else { 0 };
         if ends <= end.saturating_add(late) {
             return Ok(());
@@ -286,7 +294,7 @@ impl Gate {
         })
     }
 
-    /// Is there room in the window?
+    /// Checks that the window has room.
     fn room(
         &self,
         now: u64,
@@ -312,8 +320,8 @@ impl Gate {
             return Ok(());
         }
         if flow.ops == 0 {
-            // Streams that run side by side have at least one operation each; now and then one more is
-            // tried, where it keeps nobody waiting.
+            // Streams that run side by side have at least one operation each. Now and then one more
+            // stream is tried, if no other session waits.
             let more = self.parallel.trying() && lease.slice_end_ns.is_none();
             if self.streams < parallel + u64::from(more) {
                 return Ok(());
@@ -322,11 +330,12 @@ impl Gate {
         if self.ops > 1 {
             return Err(full(None));
         }
-        // A second one follows when the first is nearly over, so that the device does not idle.
+        // A second operation follows when the first is nearly over, so that the device does not
+        // idle.
         let weight = self.unfinished_ns;
         let elapsed = now.saturating_sub(self.progressed);
         let late = elapsed > weight.saturating_mul(2).saturating_add(SURPRISE_NS);
-        // Beside an overrunner it may just be the other's turn.
+        // Beside an overrunner it may be the time slice of the overrunner.
         if late && !lease.beside {
             return Err(full(None));
         }
@@ -338,7 +347,7 @@ impl Gate {
         Err(full(Some(until)))
     }
 
-    /// The operation was given to the device, as number `number` of its stream.
+    /// The operation was submitted as number `number` of its stream.
     pub fn submitted(
         &mut self,
         now: u64,
@@ -358,7 +367,7 @@ impl Gate {
         let (begins, idle_ns) = if flow.ops == 0 {
             (now, 0)
         } else if self.beside {
-            // By the other's turns it has longer to do than predicted.
+            // The overrunner's time slices make the work take longer than predicted.
             (flow.finishes.max(now), 0)
         } else {
             (flow.finishes.max(now), now.saturating_sub(flow.finishes))
@@ -393,8 +402,8 @@ impl Gate {
         }
     }
 
-    /// A wait for a value in memory was given to the device, as number `number` of its stream. It takes no GPU
-    /// time and holds nothing else back, but what ends it may be work that was not submitted.
+    /// A wait for a value in memory was submitted as number `number` of its stream. It takes no GPU
+    /// time and holds nothing back, but work that was not submitted may have to end it.
     pub fn submitted_wait(&mut self, now: u64, flow: &mut Flow, number: u64) {
         if !self.busy() {
             self.progressed = now;
@@ -403,13 +412,13 @@ impl Gate {
         self.waits += 1;
     }
 
-    /// Is anything unfinished?
+    /// Whether anything is unfinished.
     fn busy(&self) -> bool {
         self.ops > 0 || self.waits > 0
     }
 
-    /// Is a marker due behind the stream's last operation? `awaited`: somebody waits for the lease or
-    /// for the work, so that completion should be seen soon.
+    /// Whether a marker is due behind the stream's last operation. `awaited`: another session waits
+    /// for the lease, or the program for the work, so that completion should be seen soon.
     #[must_use]
     pub fn marker_due(&self, flow: &Flow, awaited: bool) -> bool {
         let ops = if awaited {
@@ -421,8 +430,8 @@ impl Gate {
             || flow.unmarked_ops > 0 && flow.unmarked_ns >= self.window_ns / 4
     }
 
-    /// A marker stands behind the stream's last operation. `late`: it was set long after the operation
-    /// was submitted, because nobody had asked; when it fires tells little about how long that took.
+    /// A marker stands behind the stream's last operation. `late`: it was set long after the
+    /// operation was submitted, because nobody had asked; its time says little about the operation.
     pub fn marked(&self, flow: &mut Flow, late: bool) {
         if late && flow.unmarked_ops > 0 {
             flow.late = flow.runs.back().map_or(0, |run| run.last);
@@ -431,8 +440,8 @@ impl Gate {
         flow.unmarked_ns = 0;
     }
 
-    /// Everything of the stream up to operation `upto` is complete. To be called once for all markers
-    /// that are seen at a time.
+    /// The stream is complete up to operation `upto`. Call it once for all markers that are seen
+    /// together.
     pub fn completed(&mut self, now: u64, flow: &mut Flow, upto: u64) -> Completion {
         self.waited(now, flow, upto);
         let batch = Batch::of(flow, upto);
@@ -440,8 +449,8 @@ impl Gate {
             return Completion::default();
         }
         let begun = flow.runs.front().map_or(now, |run| run.since);
-        // The batch took at most the time since the stream's last completion; if nothing else of the
-        // session ran meanwhile, exactly that.
+        // The batch took at most the time since the stream's last completion, and exactly that if
+        // no other work of the session ran meanwhile.
         let took_from = |at: u64| {
             let busy = now.saturating_sub(begun.max(at));
             busy.saturating_sub(batch.idle_ns).max(1)
@@ -500,7 +509,8 @@ impl Gate {
         }
     }
 
-    /// The stream's waits up to operation `upto` are over. That is progress; what others took is not measured by it.
+    /// The stream's waits up to operation `upto` are over. That is progress, but it measures no
+    /// operation.
     fn waited(&mut self, now: u64, flow: &mut Flow, upto: u64) {
         let over = flow.waits.partition_point(|number| *number <= upto);
         if over == 0 {
@@ -515,9 +525,8 @@ impl Gate {
         }
     }
 
-    /// A prediction was broken, or kept. One that was none (the operation was unknown) makes nothing
-    /// deeper; nor, after a broken one, does one that says nothing about depth because there was less in
-    /// flight than is allowed.
+    /// Notes a kept or a broken prediction. An unknown operation adds no depth. After a broken
+    /// prediction, neither does a kept one with fewer operations in flight than allowed.
     fn note_kept(&mut self, batch: &Batch, surprise: bool) {
         let deep = self.trust >= TRUST || self.ops > self.trust / 2;
         if surprise {
@@ -527,8 +536,8 @@ impl Gate {
         }
     }
 
-    /// Takes the batch out of the stream and teaches the predictor: in proportion to what each
-    /// operation was believed to take, or, where some were unknown, what the others leave to them.
+    /// Removes the batch from the stream and teaches the predictor: each operation in proportion to
+    /// its prediction or, if some were unknown, these with the time that the others leave.
     fn learn(
         &mut self,
         flow: &mut Flow,
@@ -566,8 +575,8 @@ impl Gate {
         }
     }
 
-    /// `n` operations of a batch took `ns` each. Of a batch that ran beside an overrunner, which had half
-    /// of that time, it is a guess, for what is not known better.
+    /// `n` operations of a batch took `ns` each. If the batch ran beside an overrunner, which had
+    /// half of the time, the time is only a guess for operations without a prediction.
     fn note(&mut self, batch: &Batch, work: Work, ns: u64, n: u64, surprise: bool) {
         if !batch.beside || surprise && self.predictor.peek(work).is_some() {
             self.predictor.learn(work, ns, n, surprise);
@@ -577,11 +586,11 @@ impl Gate {
         }
     }
 
-    /// How long until the unfinished work counts as stalled; `None`: nothing is unfinished.
+    /// Time in ns until the unfinished work counts as stalled; `None`: nothing is unfinished.
     #[must_use]
     pub fn stall_in(&self, now: u64) -> Option<u64> {
         let since = self.progressed.max(self.relieved);
-        // Beside an overrunner nothing completes during the other's turns.
+        // Beside an overrunner nothing completes during its time slice.
         let stall = if self.beside {
             STALL_NS + BESIDE_NS
         } else {
@@ -591,19 +600,19 @@ impl Gate {
             .then(|| stall.saturating_sub(now.saturating_sub(since)))
     }
 
-    /// Has the unfinished work made no progress for a millisecond (beside an overrunner: three)? Then
-    /// what is unfinished may be waiting for what was not submitted: [`Gate::relieve`].
+    /// Whether the unfinished work made no progress for 1 ms (beside an overrunner: 3 ms). It may
+    /// then be waiting for operations that were not submitted: see [`Gate::relieve`].
     #[must_use]
     pub fn stalled(&self, now: u64) -> bool {
         self.stall_in(now) == Some(0)
     }
 
-    /// Relieves a stall: the first waiting operation of an idle stream, and what stands before it in the
-    /// queue, is let in whatever window and lease say; as many as a relief may let in, twice as many
-    /// each time that it does not help. `waiting`: what waits, in order. `backed_up`: the program cannot
-    /// send more before something is taken off the queue; then the first ones go in even where none is of
-    /// an idle stream, as far as a driver would take them. Returns up to which place; `None`: there is
-    /// nothing to let in (or no stall). It is tried again a millisecond later.
+    /// Relieves a stall: lets in the first waiting operation of an idle stream and all that stands
+    /// before it, regardless of window and lease. A relief lets in a bounded number, and each
+    /// unsuccessful relief doubles the bound. `waiting`: the queue in order. `backed_up`: the
+    /// program can send no more until the queue is shorter; then the first operations are let in
+    /// even if none is of an idle stream, as many as a driver takes. Returns the last place let in;
+    /// `None`: no operation to let in, or no stall. The next relief comes a millisecond later.
     pub fn relieve(
         &mut self,
         now: u64,
@@ -625,7 +634,7 @@ impl Gate {
                 break;
             }
         }
-        // Further than this relief reaches: worth the way only if there is one at the end of it.
+        // Beyond the bound of this relief: it helps only if an idle stream is behind it.
         if !found && !backed_up && !waiting.any(|w| w.idle) {
             return None;
         }
@@ -636,14 +645,14 @@ impl Gate {
         place
     }
 
-    /// Is the operation at this place let in to relieve a stall?
+    /// Whether the operation at this place is let in to relieve a stall.
     #[must_use]
     pub fn exempted(&self, place: u64) -> bool {
         self.busy() && place <= self.exempt
     }
 
-    /// The device is of no more use: nothing is unfinished any more. The flows are to be dropped, or
-    /// replaced by fresh ones.
+    /// The device has failed: nothing is unfinished any more. The caller drops or replaces the
+    /// flows.
     pub fn abandon(&mut self) {
         self.ops = 0;
         self.waits = 0;

@@ -1,6 +1,6 @@
-//! What an operation is, as far as its duration goes.
+//! The identity of an operation, for the prediction of its time.
 
-/// A kernel function: which module, by content, and which name in it.
+/// A kernel function, identified by the content of its module and by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FunctionId(u64);
 
@@ -15,14 +15,14 @@ impl FunctionId {
     }
 }
 
-/// What one prediction is kept for: a function at a launch shape, or a graph.
+/// The key of one prediction: a function with a launch shape, or a graph.
 ///
-/// A hash of 64 bits. A guest that finds two that collide mixes up its own predictions.
+/// A hash of 64 bits. A guest that finds a collision confuses only its own predictions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(u64);
 
 impl Key {
-    /// A launch of `function` with these blocks, threads a block, and bytes of dynamic shared memory.
+    /// A launch of `function` with this grid, block and number of bytes of dynamic shared memory.
     #[must_use]
     pub fn kernel(function: FunctionId, grid: [u32; 3], block: [u32; 3], shared: u32) -> Key {
         let pair = |a: u32, b: u32| u64::from(a) << 32 | u64::from(b);
@@ -35,7 +35,7 @@ impl Key {
         Key(mixed.end())
     }
 
-    /// A graph, by whatever names it for as long as its nodes do not change.
+    /// A graph. The caller changes the number when the nodes change.
     #[must_use]
     pub fn graph(graph: u64) -> Key {
         let mut mixed = Mix::new(3);
@@ -48,7 +48,7 @@ impl Key {
     }
 }
 
-/// Which way bytes go.
+/// Direction of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// From the host to the device.
@@ -57,7 +57,7 @@ pub enum Direction {
     ToHost,
     /// Within the device.
     OnDevice,
-    /// Out of nothing: a fill.
+    /// No source: a fill.
     Fill,
 }
 
@@ -68,16 +68,16 @@ pub enum Work {
     Kernel(Key),
     /// A graph: one unit.
     Graph(Key),
-    /// A copy or a fill: predicted by its bytes.
+    /// A copy or a fill. The prediction depends on the bytes.
     Bytes {
-        /// Which way.
+        /// Direction of the copy.
         direction: Direction,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
 }
 
-/// A multiplicative hash with good high and low bits; not against adversaries.
+/// A multiplicative hash with good high and low bits; not safe against adversaries.
 struct Mix(u64);
 
 impl Mix {
@@ -90,7 +90,7 @@ impl Mix {
         self.0 = mixed ^ (mixed >> 29);
     }
 
-    /// Every bit of what went in changes every bit of this.
+    /// Final mix: every input bit affects every output bit.
     fn end(self) -> u64 {
         let mixed = (self.0 ^ (self.0 >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
         let mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
@@ -132,7 +132,7 @@ mod tests {
         keys.insert(Key::graph(0));
         keys.insert(Key::graph(1));
         assert_eq!(keys.len(), 12);
-        // Where the module ends and the name begins makes a difference.
+        // The border between module and name matters.
         assert_ne!(FunctionId::new(b"ab", "c"), FunctionId::new(b"a", "bc"));
     }
 

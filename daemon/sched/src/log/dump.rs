@@ -1,10 +1,10 @@
 //! A log as text: one JSON value per line.
 //!
-//! | line | what it says |
+//! | line | meaning |
 //! |---|---|
-//! | `{"vgpu_sched_log":{"format":…,"scheduler":"…","first":…,"records":…}}` | the header, once |
-//! | `{"state":{…}}` | the whole state before the next record: at the begin, where a segment begins, at the end |
-//! | `{"record":{"n":…,"at_ns":…,"event":…,"actions":[…]}}` | one event and what was decided |
+//! | `{"vgpu_sched_log":{…}}` | the header, once: `format`, `scheduler`, `first`, `records` |
+//! | `{"state":{…}}` | the whole state before the next record: first, per segment, and last |
+//! | `{"record":{…}}` | an event and its decision: `n`, `at_ns`, `event`, `actions` |
 //! | `{"end":{"records":…}}` | the last line; without it the file is truncated |
 
 use std::borrow::Cow;
@@ -14,19 +14,19 @@ use serde::{Deserialize, Serialize};
 use super::{FORMAT, Segment};
 use crate::{Action, Event, Scheduler};
 
-/// One line.
+/// A line of a log.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Line<'a> {
-    /// The first.
+    /// The first line.
     #[serde(rename = "vgpu_sched_log")]
     Header(Header),
-    /// The state.
+    /// A state of the scheduler.
     #[serde(rename = "state")]
     State(Cow<'a, Scheduler>),
     /// An event and its actions.
     #[serde(rename = "record")]
     Record(Record<'a>),
-    /// The last.
+    /// The last line.
     #[serde(rename = "end")]
     End(End),
 }
@@ -34,11 +34,11 @@ pub(super) enum Line<'a> {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Header {
     pub(super) format: u32,
-    /// The version of the scheduler that decided.
+    /// Version of the scheduler that decided.
     pub(super) scheduler: String,
-    /// The number of the first record: so many came before it and are no longer kept.
+    /// Number of the first record. Earlier records are no longer kept.
     pub(super) first: u64,
-    /// How many follow.
+    /// Number of records that follow.
     pub(super) records: u64,
 }
 
@@ -55,7 +55,8 @@ pub(super) struct End {
     pub(super) records: u64,
 }
 
-/// The records of a log at one moment. Cheap to hold: the log goes on without it.
+/// The records of a log at one moment. The view shares them, so it is cheap to hold while the log
+/// goes on.
 #[derive(Debug)]
 pub struct View {
     segments: Vec<Segment>,
@@ -67,7 +68,7 @@ impl View {
         Self { segments, end }
     }
 
-    /// How many records it has.
+    /// Number of records in the view.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.segments.iter().map(|s| s.records as u64).sum()
@@ -76,7 +77,7 @@ impl View {
     /// The lines, without their line ends.
     ///
     /// # Errors
-    /// A line that cannot be written as JSON: a mistake in this crate, told by its tests.
+    /// A line that cannot be written as JSON: a fault of this crate, which its tests would show.
     pub fn lines(&self) -> impl Iterator<Item = serde_json::Result<String>> {
         let header = Line::Header(Header {
             format: FORMAT,

@@ -1,19 +1,23 @@
-//! The decision log: what the scheduler was told and what it decided, so that it can be decided again.
+//! The decision log: the events that the scheduler took and the actions that it decided, for a
+//! replay.
 //!
-//! [`DecisionLog::handle`] stands in front of [`Scheduler::handle`] and keeps each event, its time and
-//! the actions that followed. The log is a ring of segments. A segment begins with a snapshot of the
-//! scheduler; when it is full a new one begins and the one before the last is dropped, so that one full
-//! segment, at least, is always there. Memory is bounded by [`Bounds`] and two snapshots.
+//! [`DecisionLog::handle`] wraps [`Scheduler::handle`] and keeps each event, its time and its
+//! actions. The log is a ring of segments. A segment begins with a snapshot of the scheduler. When
+//! a segment is full, a new segment begins and the segment before the last is dropped, so that at
+//! least one full segment is always there. Memory is bounded by [`Bounds`] and two snapshots.
 //!
-//! Recording is a copy of the event and of its actions: no serialisation, no allocation per event. A new
-//! segment costs one clone of the scheduler (`examples/log_cost.rs` measures both); who has a moment in
-//! which nothing waits calls [`DecisionLog::rest`], so that it is paid then. [`DecisionLog::view`] shares what is recorded, so that
-//! somebody else can write it down ([`View::lines`]) while the recording goes on.
+//! Recording copies the event and its actions: no serialisation, no allocation per event. A new
+//! segment costs one clone of the scheduler (`examples/log_cost.rs` measures both). A caller with
+//! nothing to do calls [`DecisionLog::rest`], so that the clone falls into a pause.
+//! [`DecisionLog::view`] shares the records, so that another thread can write them
+//! ([`View::lines`]) while recording goes on.
 //!
-//! A [`Replay`] takes those lines, feeds the events to the snapshot, and says at which record another
-//! scheduler, or a file that was changed, decides otherwise. `vgpu-sim replay FILE` runs it.
+//! A [`Replay`] takes those lines and feeds the events to the snapshot. It reports the first record
+//! at which a different scheduler, or a changed file, gives different actions. `vgpu-sim replay
+//! FILE` runs it.
 //!
-//! The log holds numbers: ids, times, sizes, settings. Names, addresses and what guests send are not
+//! The log holds numbers: ids, times, sizes, settings. The scheduler does not know names, addresses
+//! or guest data.
 //! known to the scheduler.
 
 mod dump;
@@ -26,20 +30,20 @@ pub use replay::{Replay, ReplayError, ReplayReport};
 
 use crate::{Action, Event, Scheduler};
 
-/// Version of the file format. The state that a log carries also changes with the scheduler, whose
-/// version stands beside it.
+/// Version of the file format. The state in a log also changes with the scheduler, whose version
+/// the header names.
 pub const FORMAT: u32 = 1;
 
 /// Records that are kept together and shared with a [`View`] as one.
 const CHUNK: usize = 1_024;
 
-/// How much is kept: between one segment and two (each at most an eighth longer than this), and two
+/// Size of the log: between one and two segments (each at most an eighth longer than this), and two
 /// snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Records in a segment; at least one.
+    /// Records in a segment, at least 1.
     pub records: usize,
-    /// Bytes of memory in a segment (the last record may exceed them).
+    /// Bytes of memory in a segment. The last record may exceed them.
     pub bytes: usize,
 }
 
@@ -52,7 +56,7 @@ impl Default for Bounds {
     }
 }
 
-/// One event and where its actions end among those of its chunk.
+/// An event, and the end of its actions in the chunk's list.
 #[derive(Debug, Clone)]
 struct Entry {
     at_ns: u64,
@@ -60,7 +64,7 @@ struct Entry {
     actions_end: u32,
 }
 
-/// Some records in a row.
+/// Consecutive records.
 #[derive(Debug, Default)]
 struct Chunk {
     entries: Vec<Entry>,
@@ -75,7 +79,7 @@ impl Chunk {
         }
     }
 
-    /// Keeps a record; says how many bytes it takes.
+    /// Adds a record. Returns its size in bytes.
     fn push(&mut self, at_ns: u64, event: Event, actions: &[Action]) -> usize {
         let beside: usize = actions.iter().map(gang_bytes).sum();
         let bytes = size_of::<Entry>() + heap_bytes(&event) + size_of_val(actions) + beside;
@@ -89,7 +93,7 @@ impl Chunk {
     }
 
     fn is_full(&self) -> bool {
-        // The second bound keeps `actions_end` right; no event brings that many actions.
+        // The second bound keeps `actions_end` within `u32`; no event causes that many actions.
         self.entries.len() >= CHUNK || self.actions.len() >= 1 << 24
     }
 
@@ -104,18 +108,18 @@ impl Chunk {
     }
 }
 
-/// Memory that an event has beside itself.
+/// Heap memory of an event, in bytes.
 fn heap_bytes(event: &Event) -> usize {
     match event {
         Event::AddVm { config, .. } | Event::SetVm { config, .. } => {
-            // A set of numbers in a B-tree: about twice their size.
+            // A B-tree of numbers takes about twice their size.
             config.gpus.as_ref().map_or(0, |gpus| gpus.len() * 8)
         }
         _ => 0,
     }
 }
 
-/// The same of an action: the further GPUs of a gang.
+/// Heap memory of an action, in bytes: the further GPUs of a gang.
 fn gang_bytes(action: &Action) -> usize {
     match action {
         Action::Grant(terms) | Action::GrantBeside(terms) => size_of_val(terms.also.as_slice()),
@@ -124,11 +128,11 @@ fn gang_bytes(action: &Action) -> usize {
     }
 }
 
-/// A snapshot and what followed it.
+/// A snapshot and the records after it.
 #[derive(Debug, Clone)]
 struct Segment {
     snapshot: Arc<Scheduler>,
-    /// The number of its first record.
+    /// Number of the first record.
     first: u64,
     records: usize,
     bytes: usize,
@@ -158,8 +162,8 @@ pub struct DecisionLog {
 }
 
 impl DecisionLog {
-    /// A log that begins with the state of `scheduler`. From now on everything that this scheduler is
-    /// told must go through [`DecisionLog::handle`].
+    /// A log that begins with the state of `scheduler`. All further events of this scheduler must
+    /// go through [`DecisionLog::handle`].
     #[must_use]
     pub fn new(scheduler: &Scheduler, bounds: Bounds) -> Self {
         Self {
@@ -195,8 +199,8 @@ impl DecisionLog {
         }
     }
 
-    /// A moment in which nothing waits: begins a new segment if the present one is full. Without such
-    /// moments the next event does, an eighth later.
+    /// Called when nothing waits: begins a new segment if the present segment is full. Otherwise a
+    /// later event begins it, after another eighth.
     pub fn rest(&mut self, scheduler: &Scheduler) {
         let full = self.current.records >= self.bounds.records.max(1)
             || self.current.bytes >= self.bounds.bytes;
@@ -205,15 +209,15 @@ impl DecisionLog {
         }
     }
 
-    /// What is recorded, as far as it is kept, with the state it leads to. `scheduler` is the recorded
-    /// one. Costs one clone of it; the records are shared.
+    /// The kept records and the state after them. `scheduler` is the recorded scheduler. Costs one
+    /// clone of it; the records are shared.
     pub fn view(&mut self, scheduler: &Scheduler) -> View {
         self.seal();
         let segments = self.previous.iter().chain([&self.current]);
         View::new(segments.cloned().collect(), scheduler.clone())
     }
 
-    /// How many records are kept.
+    /// Number of kept records.
     #[must_use]
     pub fn len(&self) -> usize {
         self.current.records + self.previous.as_ref().map_or(0, |segment| segment.records)
@@ -225,7 +229,7 @@ impl DecisionLog {
         self.len() == 0
     }
 
-    /// Bytes that the records take (without the snapshots).
+    /// Bytes of memory that the records take, without the snapshots.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.current.bytes + self.previous.as_ref().map_or(0, |segment| segment.bytes)
@@ -238,13 +242,13 @@ impl DecisionLog {
         self.previous = Some(full);
     }
 
-    /// Makes what is recorded shareable.
+    /// Makes the records shareable.
     fn seal(&mut self) {
         if self.open.entries.is_empty() {
             return;
         }
         let mut chunk = std::mem::replace(&mut self.open, Chunk::new());
-        // One that is sealed early would hold memory that nobody counts.
+        // A chunk that is sealed early would hold spare memory that is not counted.
         chunk.entries.shrink_to_fit();
         chunk.actions.shrink_to_fit();
         self.current.chunks.push(Arc::new(chunk));

@@ -1,4 +1,4 @@
-//! A log decided again.
+//! Replay of a log: decides every record again and compares.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -6,100 +6,100 @@ use super::FORMAT;
 use super::dump::{Line, Record};
 use crate::{Action, Scheduler};
 
-/// What a replay found in a log that it could follow to the end.
+/// Result of a replay that reached the end of a log without a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplayReport {
-    /// The number of the first record.
+    /// Number of the first record.
     pub first: u64,
-    /// Records that were decided again, each as it was the first time.
+    /// Records that were replayed with the same result.
     pub records: u64,
-    /// Actions among them.
+    /// Actions in these records.
     pub actions: u64,
-    /// States that were compared, the last one among them.
+    /// States that were compared, the last included.
     pub states: u64,
-    /// The time between the first and the last record, in ns.
+    /// Time between the first and the last record, in ns.
     pub span_ns: u64,
 }
 
-/// Why a log is not what a scheduler decided, or cannot be followed.
+/// Why a replay failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
-    /// Its first line is something else.
+    /// The first line is not a header.
     #[error(
-        "this is not a decision log: its first line is no header; `vgpu-admin sched log` makes one"
+        "this is not a decision log: the first line is not a header; `vgpu-admin sched log` makes one"
     )]
     NotALog,
-    /// Another format.
+    /// The log has another format than this program reads.
     #[error(
         "the log has format {found}, this program reads format {FORMAT}; replay it with the vgpu-sim \
          of the version that made it ({scheduler})"
     )]
     Format {
-        /// Its format.
+        /// Format of the log.
         found: u32,
-        /// The scheduler that made it.
+        /// Version of the scheduler that made the log.
         scheduler: String,
     },
-    /// A line that cannot be read.
+    /// A line cannot be read.
     #[error("line {line} cannot be read: {problem}{}", made_by(.other_version))]
     Corrupt {
-        /// Which, from 1.
+        /// Number of the line, from 1.
         line: u64,
-        /// What is wrong.
+        /// Cause.
         problem: String,
-        /// The version of the scheduler that made the log, when it is not ours.
+        /// Version of the scheduler that made the log, if it is another version than this.
         other_version: Option<String>,
     },
     /// The last lines are missing.
     #[error(
-        "the log is truncated: it ends after record {last:?} (line {line}) without its end line; make \
-         it anew with `vgpu-admin sched log`"
+        "the log is truncated: it ends after record {last:?} (line {line}) without an end line; make \
+         a new log with `vgpu-admin sched log`"
     )]
     Truncated {
-        /// The last record.
+        /// Number of the last record.
         last: Option<u64>,
-        /// The last line.
+        /// Number of the last line.
         line: u64,
     },
-    /// Other actions.
+    /// The replay decided other actions.
     #[error(
-        "record {n} (line {line}, at {at_ns} ns) is decided otherwise: after {event}, recorded were \
-         {recorded}, the replay decides {replayed}"
+        "replay diverges at record {n} (line {line}, {at_ns} ns) after {event}: the log has \
+         {recorded}, the replay gave {replayed}"
     )]
     Decision {
-        /// The record.
+        /// Number of the record.
         n: u64,
-        /// Its line.
+        /// Number of the line.
         line: u64,
-        /// Its time.
+        /// Time of the event.
         at_ns: u64,
         /// The event.
         event: String,
-        /// What was decided.
+        /// Actions in the log.
         recorded: String,
-        /// What is decided now.
+        /// Actions of the replay.
         replayed: String,
     },
-    /// The same actions, but another state.
+    /// The actions agree, but the states differ.
     #[error(
-        "the state on line {line} (before record {before}) is not what the records lead to: {difference}"
+        "the state on line {line} (before record {before}) differs from the replayed state: {difference}"
     )]
     State {
-        /// The number of the next record.
+        /// Number of the next record.
         before: u64,
-        /// Its line.
+        /// Number of the line.
         line: u64,
         /// The first difference.
         difference: String,
     },
-    /// The scheduler broke off: no state or event of its own is like that.
+    /// The scheduler panicked: it never reaches such a state.
     #[error(
-        "the scheduler broke off at record {n} (line {line}): the log's state is none that it can be in"
+        "the scheduler failed at record {n} (line {line}): it never reaches the state in this log"
     )]
     Impossible {
-        /// The record.
+        /// Number of the record.
         n: u64,
-        /// Its line.
+        /// Number of the line.
         line: u64,
     },
 }
@@ -113,13 +113,13 @@ fn made_by(version: &Option<String>) -> String {
     })
 }
 
-/// A replay under way: feed it the lines of a log in order.
+/// A replay in progress. Feed it the lines of a log in order.
 #[derive(Debug, Default)]
 pub struct Replay {
     line: u64,
     other_version: Option<String>,
     scheduler: Option<Scheduler>,
-    /// The number of the next record.
+    /// Number of the next record.
     next: u64,
     announced: u64,
     begun: bool,
@@ -133,20 +133,20 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// A replay that has seen nothing.
+    /// A replay before its first line.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes the next line and decides again what it records.
+    /// Takes the next line and replays its record.
     ///
     /// # Errors
-    /// The first line that cannot be read or that differs. The replay is over then.
+    /// [`ReplayError`] for a line that cannot be read or that differs. The replay ends with it.
     pub fn line(&mut self, text: &str) -> Result<(), ReplayError> {
         self.line += 1;
         if self.ended {
-            return Err(self.corrupt("the log ended on the line before"));
+            return Err(self.corrupt("this line is after the end line"));
         }
         let line = match serde_json::from_str::<Line<'_>>(text) {
             Ok(line) => line,
@@ -170,7 +170,7 @@ impl Replay {
                 Ok(())
             }
             _ if !self.begun => Err(ReplayError::NotALog),
-            Line::Header(_) => Err(self.corrupt("a second header")),
+            Line::Header(_) => Err(self.corrupt("a second header: only the first line may be one")),
             Line::State(state) => self.state(state.into_owned()),
             Line::Record(record) => self.record(record),
             Line::End(end) => {
@@ -188,10 +188,10 @@ impl Replay {
         }
     }
 
-    /// The result, when every line was taken.
+    /// The result, after all lines.
     ///
     /// # Errors
-    /// When the end is missing.
+    /// [`ReplayError::NotALog`] without lines, [`ReplayError::Truncated`] without an end line.
     pub fn finish(self) -> Result<ReplayReport, ReplayError> {
         if !self.begun {
             return Err(ReplayError::NotALog);
@@ -229,11 +229,11 @@ impl Replay {
 
     fn record(&mut self, record: Record<'_>) -> Result<(), ReplayError> {
         if record.n != self.next {
-            let problem = format!("record {} stands where {} should be", record.n, self.next);
+            let problem = format!("found record {}, expected record {}", record.n, self.next);
             return Err(self.corrupt(problem));
         }
         let Some(scheduler) = &mut self.scheduler else {
-            return Err(self.corrupt("a record before any state"));
+            return Err(self.corrupt("a record before the first state"));
         };
         let event = format!("{:?}", record.event);
         let mut replayed = Vec::new();
@@ -282,7 +282,7 @@ fn told(actions: &[Action]) -> String {
     }
 }
 
-/// Where two states first differ, as a path of field names and the two values.
+/// The first difference of two states, as a path of field names and the two values.
 fn difference(recorded: &Scheduler, replayed: &Scheduler) -> String {
     let (a, b) = (format!("{recorded:#?}"), format!("{replayed:#?}"));
     let mut path: Vec<String> = Vec::new();
@@ -298,12 +298,13 @@ fn difference(recorded: &Scheduler, replayed: &Scheduler) -> String {
             path.pop();
         }
         if let Some(name) = text.strip_suffix(['{', '(', '[']) {
-            // A map's key ends where its value begins; what was within it is its name.
+            // A map's key ends on the line on which its value begins: the field before that is the
+            // name.
             let name = if closes { leaf } else { name };
             path.push(name.trim_end_matches([' ', ':', ',']).to_owned());
         } else if !closes {
             leaf = text;
         }
     }
-    "one of the two goes on where the other ends".into()
+    "one state has more lines than the other".into()
 }

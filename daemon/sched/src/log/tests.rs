@@ -89,7 +89,7 @@ impl Host {
         }
     }
 
-    /// Random events, honest for the most part.
+    /// Random events. Most are valid.
     fn work(&mut self, events: u64) {
         for _ in 0..events {
             self.now += self.below(400_000);
@@ -162,7 +162,7 @@ fn a_log_replays_to_the_same_decisions_and_states() {
     assert_eq!(report.records, host.log.len() as u64);
     assert!(report.actions > 1_000, "{report:?}");
     assert_eq!((report.first, report.states), (0, 1));
-    // And again, after a view in the middle.
+    // The log also replays after a view in the middle.
     host.work(1_000);
     assert_eq!(
         replay(&host.lines()).unwrap().records,
@@ -183,7 +183,7 @@ fn one_full_segment_at_least_is_always_there_and_no_more_than_two() {
     }
     let before = host.log.len();
     host.log.rest(&host.scheduler);
-    assert_eq!(host.log.len(), before, "it is not full");
+    assert_eq!(host.log.len(), before, "the segment is not full");
     while host.log.current.records < 1_500 {
         host.work(1);
         total += 1;
@@ -192,7 +192,7 @@ fn one_full_segment_at_least_is_always_there_and_no_more_than_two() {
     assert_eq!(
         host.log.len(),
         1_500,
-        "full: begun anew where nothing waits"
+        "a full segment is replaced when nothing waits"
     );
     host.work(1_600);
     total += 1_600;
@@ -252,7 +252,7 @@ fn a_changed_event_without_visible_consequence_is_found_in_the_state() {
         .find(|line| line.contains("\"debt_ns\":3000"))
         .unwrap();
     *line = line.replace("\"debt_ns\":3000", "\"debt_ns\":3001");
-    // Depending on who runs when, one or the other shows first.
+    // Whether the state or a decision differs first depends on the order of events.
     let error = replay(&lines).unwrap_err();
     assert!(
         matches!(
@@ -312,7 +312,7 @@ fn truncated_and_corrupt_logs_say_where() {
     let mut missing = lines.clone();
     missing.remove(40);
     let gap = replay(&missing).unwrap_err();
-    assert!(gap.to_string().contains("stands where"), "{gap}");
+    assert!(gap.to_string().contains("expected record"), "{gap}");
     let mut more = lines.clone();
     more.push(lines[3].clone());
     assert!(replay(&more).is_err());

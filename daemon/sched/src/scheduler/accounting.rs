@@ -1,4 +1,4 @@
-//! Where time goes: charging leases, the GPU's account, and what decides a VM's share.
+//! Accounts of time: charges for leases, the GPU's account, and the standing of VMs.
 
 use super::Scheduler;
 use super::seats::note_phase;
@@ -9,9 +9,9 @@ use crate::model::{Gpu, Lease, Vm, VmCounters};
 use crate::runqueue::Standing;
 
 impl Scheduler {
-    /// Charges the time since the last call. Every change of who holds, waits or pays comes after this.
-    /// Of a gang that has this GPU, or keeps it, the time on its other GPUs is charged with it, so that
-    /// its limit knows of all.
+    /// Charges the time since the last call. Call it before every change of holders, waiting VMs or
+    /// payers. If a gang holds or reserves this GPU, its other GPUs are charged too, so that its
+    /// limit sees all of them.
     pub(super) fn accrue(&mut self, id: GpuId) {
         if !self.accrue_one(id) {
             return;
@@ -27,9 +27,10 @@ impl Scheduler {
         }
     }
 
-    /// True if a gang is among those that were charged, and its other GPUs are to be looked at.
+    /// Returns true if a gang was charged, so that its other GPUs must be charged too.
     fn accrue_one(&mut self, id: GpuId) -> bool {
-        // Who was let in ahead pays from the moment on at which the one before it should have been done.
+        // A session that was let in ahead pays from the announced end of the previous holder's
+        // work.
         let begins = self.gpus.get(&id).and_then(|gpu| {
             let ahead = |holder: &SessionId| self.lease(*holder)?.ahead;
             let at = gpu.holders.iter().find_map(ahead)?;
@@ -41,7 +42,7 @@ impl Scheduler {
         self.accrue_until(id, self.now_ns)
     }
 
-    /// Charges up to `now`; before that, nobody begins or ceases to pay.
+    /// Charges up to `now`. The set of payers must not change before `now`.
     fn accrue_until(&mut self, id: GpuId, now: u64) -> bool {
         let Some(gpu) = self.gpus.get_mut(&id) else {
             return false;
@@ -67,8 +68,8 @@ impl Scheduler {
             return false;
         }
         gpu.account.charged_ns += passed;
-        // Overlapping holders pay equal parts; what cannot be divided falls to the last, not to the one
-        // that overruns.
+        // Overlapping holders pay equal parts. The indivisible rest falls to the last, not to the
+        // overrunner.
         let (mut rest, mut left) = (passed, payers);
         let mut gangs = false;
         let Gpu {
@@ -110,7 +111,7 @@ impl Scheduler {
         gangs
     }
 
-    /// The same on all GPUs of a VM.
+    /// Charges all GPUs of a VM.
     pub(super) fn accrue_vm(&mut self, id: VmId) {
         let width = self.vms.get(&id).map_or(0, Vm::width);
         for index in 0..width {
@@ -120,7 +121,7 @@ impl Scheduler {
         }
     }
 
-    /// What decides a VM's share and turns now.
+    /// The properties of a VM that decide its share and turns now.
     pub(super) fn standing(&self, id: VmId) -> Standing {
         let Some(vm) = self.vms.get(&id) else {
             return Standing {
@@ -147,7 +148,7 @@ impl Scheduler {
         }
     }
 
-    /// A VM's slice.
+    /// Slice of a VM in ns.
     pub(super) fn slice_of(&self, vm: &Vm) -> u64 {
         let config = self.pools.get(&vm.pool()).map(|pool| &pool.config);
         config.map_or(PoolConfig::MIN_SLICE_NS, |config| {
@@ -155,8 +156,8 @@ impl Scheduler {
         })
     }
 
-    /// What the next turn of a VM is expected to take: what its worker says of the first operation (a
-    /// slice where it says nothing), but not less than its turns took lately.
+    /// Predicted time of a VM's next turn in ns: the prediction for the first waiting operation (a
+    /// slice if there is none), but at least the recent mean of its turns.
     fn cost_of(&self, vm: &Vm, slice_ns: u64) -> u64 {
         let first = vm.runnable.values().next().or(match &vm.running {
             Some((session, _)) => Some(session),
@@ -169,7 +170,7 @@ impl Scheduler {
         said.max(vm.usual_ns.unwrap_or(0))
     }
 
-    /// Tells a VM's queues of a new class, factor, slice or demotion.
+    /// Updates a VM's queues after a change of class, factor, slice or demotion.
     pub(super) fn refresh_standing(&mut self, id: VmId) {
         let now = self.now_ns;
         let standing = self.standing(id);
@@ -189,7 +190,7 @@ impl Scheduler {
         }
     }
 
-    /// The same for all VMs of some pools.
+    /// Updates the queues for all VMs of the selected pools.
     pub(super) fn refresh_standings(&mut self, of: impl Fn(PoolId) -> bool) {
         let placed = |vm: &Vm| vm.placement.as_ref().is_some_and(|p| of(p.pool));
         let all: Vec<VmId> = self
@@ -209,7 +210,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Counters begin anew, of one VM or of everything.
+    /// Resets the counters of one VM, or all counters.
     pub(super) fn reset_stats(&mut self, of: Option<VmId>) -> Result<(), Ignored> {
         let now = self.now_ns;
         let gpus: Vec<GpuId> = self.gpus.keys().copied().collect();

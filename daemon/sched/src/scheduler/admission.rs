@@ -1,4 +1,4 @@
-//! Sessions: how they come and go.
+//! Sessions: admission, end and death of the worker.
 
 use super::Scheduler;
 use crate::action::{Action, Ignored, KillCause, Refusal};
@@ -46,7 +46,8 @@ impl Scheduler {
         });
     }
 
-    /// The guest is gone: no more leases; the one it has is asked back when the GPU is settled.
+    /// The guest is gone. No more leases are granted, and a present lease is revoked when the GPU
+    /// is settled.
     pub(super) fn close_session(&mut self, id: SessionId) -> Result<(), Ignored> {
         let session = self.session_mut(id)?;
         session.closing = true;
@@ -56,7 +57,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Orders the death of a session. Its lease, if it has one, stays until the death is verified.
+    /// Orders the death of a session. A lease stays until the death is confirmed.
     pub(super) fn kill(&mut self, id: SessionId, cause: KillCause) {
         let now = self.now_ns;
         let Some(session) = self.sessions.get_mut(&id) else {
@@ -67,7 +68,7 @@ impl Scheduler {
         }
         let vm = session.vm;
         self.unqueue(id);
-        // What a gang gathered is free at once: its worker never had it.
+        // The GPUs that a gang has gathered are free at once: its worker never had them.
         self.sync_vm(vm);
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
@@ -95,7 +96,7 @@ impl Scheduler {
         }
     }
 
-    /// The process is gone: what it had is free.
+    /// The process is gone: frees all that it had.
     pub(super) fn worker_exited(&mut self, id: SessionId) -> Result<(), Ignored> {
         let session = self.session_mut(id)?;
         let vm_id = session.vm;
@@ -141,10 +142,10 @@ impl Scheduler {
         self.forget_vm(vm_id);
     }
 
-    /// A worker died in the middle of work: does the GPU still answer?
+    /// A worker died with work in flight: checks that the GPU still computes.
     fn start_canary(&mut self, id: GpuId, since_ns: u64) {
         let deadline_ns = since_ns.saturating_add(self.config.verify_ns);
-        // One that is gone, or going, is not asked.
+        // A removed GPU is not checked.
         let Some(gpu) = self.gpus.get_mut(&id).filter(|gpu| !gpu.removed) else {
             return;
         };

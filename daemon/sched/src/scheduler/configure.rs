@@ -1,4 +1,4 @@
-//! What the administrator changes. Everything may change while VMs run.
+//! Settings that the administrator changes. All may change while VMs run.
 
 use super::Scheduler;
 use crate::action::{Ignored, KillCause};
@@ -21,7 +21,7 @@ impl Scheduler {
             if !gpu.removed {
                 return Err(Ignored::Exists);
             }
-            // It was going and comes back before its last worker was gone.
+            // The GPU was removed, and is added again before its last worker is gone.
             gpu.removed = false;
             gpu.config = config;
             return self.gpu_state(id, health);
@@ -105,7 +105,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// A lease that runs ends at the latest one slice from now, as slices are now.
+    /// Shortens a running lease to end at most one slice from now, by the new slices.
     fn shorten(&mut self, id: SessionId) {
         let Some(vm) = self.sessions.get(&id).and_then(|s| self.vms.get(&s.vm)) else {
             return;
@@ -116,7 +116,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives a node the queue of its pool's policy; its VMs move over with what they are owed.
+    /// Gives a node the queue of its pool's policy. The VMs move over with their lags.
     fn rebuild_node(&mut self, gpu: GpuId, pool: PoolId, config: &PoolConfig) {
         let now = self.now_ns;
         let Some(node) = self
@@ -200,8 +200,8 @@ impl Scheduler {
             if !old.removed {
                 return Err(Ignored::Exists);
             }
-            // The number is used again before the last worker of its former owner is gone: the new
-            // VM begins with nothing but the memory that those workers still hold.
+            // The number is reused before the last worker of its former owner is gone. The new VM
+            // inherits only the memory that those workers still hold.
             pool.vms.insert(id);
             let Vm {
                 placement,
@@ -243,7 +243,7 @@ impl Scheduler {
         if !self.pools.contains_key(&config.pool) {
             return Err(Ignored::UnknownPool);
         }
-        // What was used until now was used under the old limits.
+        // Use until now is charged by the old limits.
         self.accrue_vm(id);
         let vm = self
             .vms
@@ -270,7 +270,7 @@ impl Scheduler {
         self.sync_vm(id);
         if let Some((session, _)) = running {
             self.shorten(session);
-            // A lease whose credit was reckoned by the old rates ends.
+            // The credit of the lease was computed from the old rates.
             if recredit {
                 self.revoke(session);
             }
@@ -295,7 +295,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Forgets a VM that is removed and of which nothing is left.
+    /// Forgets a removed VM without sessions and pinned memory.
     pub(super) fn forget_vm(&mut self, id: VmId) {
         let stays = |vm: &Vm| !vm.removed || !vm.sessions.is_empty() || vm.pinned_left > 0;
         if self.vms.get(&id).is_none_or(stays) {

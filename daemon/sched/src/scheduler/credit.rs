@@ -1,4 +1,4 @@
-//! Rate limits: credit for lease holders, and who is held back.
+//! Rate limits: credit for lease holders, and throttling.
 
 use super::Scheduler;
 use crate::action::{Action, Credits, Ignored};
@@ -9,24 +9,24 @@ use crate::id::{Epoch, SessionId, VmId};
 use crate::model::{Buckets, Lease, Throttle, Vm};
 use crate::stats::Cap;
 
-/// A VM that was held back goes on with at least this much time's worth of tokens: a lease per token
-/// would cost more than it brings.
+/// A throttled VM continues with tokens for at least this time in ns: a lease per token would cost
+/// more than it brings.
 const BATCH_NS: u64 = 5 * MILLIS;
 
-/// What a VM's turn takes of its GPU time.
+/// GPU time that one turn of a VM takes.
 #[derive(Debug, Clone, Copy)]
 struct Turn {
-    /// One that was held back goes on when it has so much.
+    /// A throttled VM continues when it has this much, in ns.
     needs_ns: u64,
-    /// While it has, or gathers, its GPUs it may come to owe so much.
+    /// Debt in ns that the VM may reach while it holds or gathers GPUs.
     may_owe_ns: u64,
 }
 
 impl Scheduler {
-    /// A slice; of a gang one on each of its GPUs. If it had to give up what it gathered because its
-    /// bucket was empty, it also needs what gathering takes. Where a full bucket is less than that it
-    /// would never run: then it may begin with that, and pays the rest afterwards, as for a copy that is
-    /// larger than the bucket.
+    /// A slice, for a gang on each of its GPUs. A gang that once gave up its GPUs because its
+    /// bucket was empty also needs the cost of gathering. A full bucket may be less than that, and
+    /// the gang would never run. Such a gang starts with a full bucket and owes the rest, like a
+    /// copy that is larger than the bucket.
     fn turn_of(&self, vm: &Vm) -> Turn {
         let slice = self.slice_of(vm);
         let width = vm.width() as u64;
@@ -44,7 +44,7 @@ impl Scheduler {
         }
     }
 
-    /// When a VM that holds so many GPUs, and pays for all of them, will have used up its GPU time.
+    /// When a VM that holds and pays for `gpus` GPUs will have used up its GPU time, in ns.
     pub(super) fn out_of_time_at(&mut self, id: VmId, gpus: u64) -> Option<u64> {
         let now = self.now_ns;
         self.accrue_vm(id);
@@ -53,7 +53,7 @@ impl Scheduler {
         Some(bucket.empty_at(gpus, turn.may_owe_ns, now))
     }
 
-    /// Decides anew whether a rate limit holds the VM back, and sets its timer.
+    /// Decides again whether a rate limit throttles the VM, and sets the timer.
     pub(super) fn rethrottle(&mut self, id: VmId) {
         let now = self.now_ns;
         self.accrue_vm(id);
@@ -72,7 +72,7 @@ impl Scheduler {
         self.arm_vm(id);
     }
 
-    /// The credit totals for a new lease of a session.
+    /// Credit totals for a new lease of a session.
     pub(super) fn lend(&mut self, session: SessionId) -> Credits {
         let now = self.now_ns;
         let Some(session) = self.sessions.get_mut(&session) else {
@@ -94,8 +94,8 @@ impl Scheduler {
         session.granted
     }
 
-    /// Settles what a session says it used since the last time. `None`: its worker died, so that it is charged with all
-    /// that it was lent, or with what it was last known to have used where that is more.
+    /// Settles the use that a session reports. `None`: the worker died, and the session is charged
+    /// all lent credit, or the last reported use if that is more.
     pub(super) fn settle_credit(&mut self, session: SessionId, used: Option<Usage>) {
         let now = self.now_ns;
         let Some(session) = self.sessions.get_mut(&session) else {
@@ -125,7 +125,8 @@ impl Scheduler {
         }
     }
 
-    /// Charges what a session used without a lease. While it holds one, the figures are kept in case its worker dies.
+    /// Charges use without a lease. During a lease the figures are only kept, in case the worker
+    /// dies.
     pub(super) fn used(&mut self, id: SessionId, used: Usage) -> Result<(), Ignored> {
         let now = self.now_ns;
         let session = self.session_mut(id)?;
@@ -159,7 +160,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The holder has used its credit up: it gets more, or its lease ends.
+    /// The holder has used up its credit: it gets more, or its lease is revoked.
     pub(super) fn credits_spent(
         &mut self,
         id: SessionId,
@@ -173,7 +174,7 @@ impl Scheduler {
         let revoked = lease.ok_or(Ignored::StaleEpoch)?.revoked_ns.is_some();
         self.accrue_vm(vm);
         self.settle_credit(id, Some(used));
-        // A lease that is asked back gets credit, too: what runs under it may wait for what the guest may send
+        // A revoked lease gets credit, too: work under it may wait for data that the guest can send
         // only then.
         if served && self.has_tokens(vm) {
             let credits = self.lend(id);
@@ -189,7 +190,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Is there at least one token of each kind?
+    /// Whether each bucket has at least one token.
     fn has_tokens(&mut self, vm: VmId) -> bool {
         let now = self.now_ns;
         let Some(vm) = self.vms.get_mut(&vm) else {
@@ -203,8 +204,8 @@ impl Scheduler {
     }
 }
 
-/// The limit that holds a VM back the longest, if one does. Calls and bytes cannot while a holder has
-/// credit; they are looked at when it is settled.
+/// The rate limit that holds a VM back longest, if any. Calls and bytes cannot do so while a holder
+/// has credit; they are checked when the credit is settled.
 fn held_back(vm: &mut Vm, turn: Turn, now: u64) -> Option<Throttle> {
     let was = vm.throttle.is_some();
     let (running, gathers) = (vm.running.is_some(), vm.gathering.is_some());

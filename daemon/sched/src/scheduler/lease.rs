@@ -1,4 +1,4 @@
-//! Leases: choosing, granting, asking back, taking back.
+//! Leases: choice, grant, revoke and release.
 
 use super::Scheduler;
 use crate::action::{Action, Ignored, Terms};
@@ -9,8 +9,8 @@ use crate::model::{Gpu, Lease, Session, Use, Vm};
 use crate::timers::TimerKey;
 
 impl Scheduler {
-    /// After every event that touched a GPU: grants what can be granted, asks back what is due, tells
-    /// the holders who waits, and sets the GPU's timer.
+    /// Runs after every event that changed a GPU: grants free GPUs, revokes due leases, tells the
+    /// holders whether others wait, and sets the GPU's timer.
     pub(super) fn settle(&mut self, id: GpuId) {
         self.accrue(id);
         while self.is_free(id) {
@@ -37,7 +37,7 @@ impl Scheduler {
         }
     }
 
-    /// May a lease of this GPU be granted now?
+    /// Whether a lease of this GPU may be granted now.
     fn is_free(&self, id: GpuId) -> bool {
         let Some(gpu) = self.gpus.get(&id) else {
             return false;
@@ -50,7 +50,7 @@ impl Scheduler {
             }
     }
 
-    /// The lease of a session, granted or being gathered.
+    /// Lease of a session, granted or being gathered.
     pub(super) fn lease(&self, session: SessionId) -> Option<&Lease> {
         self.sessions.get(&session)?.lease.as_ref()
     }
@@ -59,7 +59,7 @@ impl Scheduler {
         self.sessions.get_mut(&session)?.lease.as_mut()
     }
 
-    /// Who would be granted a free GPU now.
+    /// The session that would be granted a free GPU now.
     #[must_use]
     pub fn choose_next(&mut self, gpu: GpuId) -> Option<SessionId> {
         self.choose(gpu).map(|(_, session)| session)
@@ -72,7 +72,7 @@ impl Scheduler {
         Some((vm, session))
     }
 
-    /// Gives a session the GPU. A gang keeps it reserved, and pays for it, until it has all its GPUs.
+    /// Gives the GPU to a session. A gang reserves and pays for the GPU until it has all its GPUs.
     fn acquire(&mut self, id: GpuId, vm_id: VmId, session_id: SessionId) -> bool {
         let now = self.now_ns;
         let Some(session) = self.sessions.get_mut(&session_id) else {
@@ -100,7 +100,7 @@ impl Scheduler {
             }
         }
         if all {
-            // The turn of a gang is not cut: it was expensive to gather.
+            // The turn of a gang is not cut: gathering was expensive.
             let most = if held == 0 { most } else { u64::MAX };
             self.grant(vm_id, session_id, most);
         } else {
@@ -112,8 +112,8 @@ impl Scheduler {
         true
     }
 
-    /// A turn of the VM, and of its pool, begins on this GPU. Says how long it may be for the sake of
-    /// others in the pool, whatever its slice is.
+    /// A turn of the VM, and of its pool, begins on this GPU. Returns the longest turn in ns that
+    /// the promises to others in the pool allow.
     fn begin_turn(&mut self, id: GpuId, vm: VmId) -> u64 {
         let pool = self.vms.get(&vm).map(Vm::pool);
         let Some((pool, gpu)) = pool.zip(self.gpus.get_mut(&id)) else {
@@ -124,7 +124,8 @@ impl Scheduler {
         node.map_or(u64::MAX, |node| node.queue.begin_turn(vm))
     }
 
-    /// Tells a session that has all its GPUs. Its turn is its slice, but not longer than `most_ns`.
+    /// Grants the lease to a session that has all its GPUs. The turn is its slice, but at most
+    /// `most_ns`.
     fn grant(&mut self, vm_id: VmId, session_id: SessionId, most_ns: u64) {
         let now = self.now_ns;
         let epoch = Epoch(self.next_epoch);
@@ -137,7 +138,7 @@ impl Scheduler {
         let turn = self.turn_ns(session_id, slice, most_ns);
         let slice_end_ns = now.saturating_add(turn);
         if let Some(session) = self.sessions.get_mut(&session_id) {
-            // Work of an earlier lease was drained before that was returned.
+            // The work of an earlier lease was drained before its release.
             session.progress_ns = now;
             if let Some(lease) = &mut session.lease {
                 lease.epoch = epoch;
@@ -186,8 +187,8 @@ impl Scheduler {
         });
     }
 
-    /// How long a turn is. Beside an overrunner longer: the driver shares the GPU in turns of its own, and
-    /// whenever there is no work of ours on it, at each handoff, the overrunner gets a whole one more.
+    /// Length of a turn in ns. It is longer beside an overrunner: the driver shares the GPU in its
+    /// own time slices, and each handoff leaves a whole one to the overrunner.
     fn turn_ns(&self, id: SessionId, slice_ns: u64, most_ns: u64) -> u64 {
         if self.is_beside_overrunner(id) {
             slice_ns.max(crate::PoolConfig::BESIDE_NS)
@@ -212,12 +213,12 @@ impl Scheduler {
         pool.map_or(crate::gate::WINDOW_NS, |pool| pool.config.window_ns)
     }
 
-    /// Does anybody else hold a GPU that is this session's?
+    /// Whether another session holds a GPU of this session.
     pub(super) fn has_company(&self, session: SessionId) -> bool {
         self.any_gpu(session, |gpu| gpu.holders.len() > 1)
     }
 
-    /// Does an overrunner hold a GPU that is this session's?
+    /// Whether an overrunner holds a GPU of this session.
     fn is_beside_overrunner(&self, id: SessionId) -> bool {
         let overruns = |&other: &SessionId| {
             other != id && self.lease(other).is_some_and(|lease| lease.overrun)
@@ -225,7 +226,7 @@ impl Scheduler {
         self.any_gpu(id, |gpu| gpu.holders.iter().any(overruns))
     }
 
-    /// Does anybody but the holder wait for a GPU of its lease?
+    /// Whether any session but the holder waits for a GPU of its lease.
     pub(super) fn others_wait(&self, session: SessionId) -> bool {
         let vm = self.sessions.get(&session).map(|session| session.vm);
         let Some(vm) = vm.and_then(|vm| self.vms.get(&vm)) else {
@@ -246,7 +247,7 @@ impl Scheduler {
             .any(|place| self.gpus.get(&place.gpu).is_some_and(&what))
     }
 
-    /// Tells one holder whether it is wanted, and asks its lease back if that is due.
+    /// Tells a holder whether others wait, and revokes the lease if that is due.
     fn press(&mut self, id: SessionId) {
         let now = self.now_ns;
         let wanted = self.others_wait(id);
@@ -288,7 +289,7 @@ impl Scheduler {
         }
     }
 
-    /// At the end of a slice that others wait for: true if the holder is the next again and goes on.
+    /// End of a slice while others wait. Returns true if the holder is next again and goes on.
     fn slice_over(&mut self, id: SessionId, vm: VmId) -> bool {
         let now = self.now_ns;
         self.end_turn(id, vm);
@@ -326,7 +327,8 @@ impl Scheduler {
         true
     }
 
-    /// Would the holder be chosen again on every one of its GPUs? Not if it is another program's turn.
+    /// Whether the holder would be chosen again on all its GPUs, and no other session of its VM
+    /// waits.
     fn holder_wins(&mut self, id: SessionId, vm_id: VmId) -> bool {
         let alone = self
             .vms
@@ -335,7 +337,7 @@ impl Scheduler {
         alone && self.vm_wins(id, vm_id)
     }
 
-    /// Would the holder's VM be chosen again on every one of its GPUs?
+    /// Whether the holder's VM would be chosen again on all its GPUs.
     pub(super) fn vm_wins(&mut self, id: SessionId, vm_id: VmId) -> bool {
         let now = self.now_ns;
         let Some(pool) = self.vms.get(&vm_id).map(Vm::pool) else {
@@ -359,7 +361,8 @@ impl Scheduler {
         })
     }
 
-    /// Must the holder stop before its slice ends: for a higher class, or for a VM that woke up?
+    /// Whether the holder must stop before its slice ends, for a higher class or for a VM that woke
+    /// up.
     fn is_preempted(&mut self, id: SessionId, vm: VmId) -> bool {
         let now = self.now_ns;
         let Some(session) = self.sessions.get(&id) else {
@@ -390,14 +393,14 @@ impl Scheduler {
             }
             index += 1;
         }
-        // Whoever it was has gone, or is not due before the holder any more.
+        // The challenger has gone, or is not due before the holder any more.
         if let Some(lease) = self.lease_mut(id) {
             lease.challenged = false;
         }
         false
     }
 
-    /// From when on a holder may be interrupted by one that woke up.
+    /// Time from which a VM that woke up may interrupt the holder.
     pub(super) fn preemptible_ns(&self, lease: &Lease, pool: PoolId) -> u64 {
         let least = self.pools.get(&pool).map_or(0, |p| p.config.min_run_ns);
         lease.granted_ns.saturating_add(least)
@@ -410,7 +413,7 @@ impl Scheduler {
         Some((pool, vm))
     }
 
-    /// Asks a lease back. A parked one is charged again from here on, so that keeping it costs.
+    /// Revokes a lease. A parked lease is charged again from now, so that keeping it costs.
     pub(super) fn revoke(&mut self, id: SessionId) {
         let now = self.now_ns;
         let Some(vm) = self.sessions.get(&id).map(|session| session.vm) else {
@@ -438,7 +441,7 @@ impl Scheduler {
         self.set_charged(vm, true);
     }
 
-    /// Says whether the VM's lease is paid for.
+    /// Sets whether the VM pays for its lease.
     pub(super) fn set_charged(&mut self, vm: VmId, charged: bool) {
         if let Some(vm) = self.vms.get_mut(&vm)
             && let Some(running) = &mut vm.running
@@ -463,13 +466,14 @@ impl Scheduler {
         session.completed = session.submitted;
         session.soft_noted = false;
         session.depth = depth;
-        // First the queue, then the lease: a VM that has more work never leaves the competition between.
+        // First the queue, then the lease, so that a VM with more work never leaves the
+        // competition.
         self.enqueue(id);
         self.end_lease(id, Some(used));
         Ok(())
     }
 
-    /// Takes a lease off the books. `used` is `None` when its worker died.
+    /// Ends a lease. `used` is `None` if the worker died.
     pub(super) fn end_lease(&mut self, id: SessionId, used: Option<Usage>) {
         let now = self.now_ns;
         let Some(vm_id) = self.sessions.get(&id).map(|session| session.vm) else {
@@ -486,7 +490,7 @@ impl Scheduler {
             };
             gpu.holders.retain(|&holder| holder != id);
             if let Some(revoked) = lease.revoked_ns {
-                // Whoever was let in ahead is counted already.
+                // For a session that was let in ahead, the handoff was already recorded.
                 if gpu.holders.is_empty() || lease.overrun {
                     gpu.handoff.record(now.saturating_sub(revoked));
                 }
@@ -500,7 +504,7 @@ impl Scheduler {
                     let before = vm.back_ns.unwrap_or(0);
                     vm.back_ns = Some(took.max(before - before / 16));
                 }
-                // An overrun says nothing of how long the usual takes.
+                // An overrun says nothing about the usual time.
                 if let Some(node) = pool
                     .and_then(|pool| gpu.nodes.get_mut(&pool))
                     .filter(|_| !lease.overrun)
@@ -509,7 +513,6 @@ impl Scheduler {
                 }
             }
         }
-        // The one beside an overrunner now has the GPU to itself: its own grace begins when it is asked.
         self.settle_credit(id, used);
         if let Some(vm) = self.vms.get(&vm_id) {
             let most = self.slice_of(vm).saturating_mul(4);
@@ -533,7 +536,8 @@ impl Scheduler {
         }
     }
 
-    /// A session's lease has ended: tells whoever was let in beside it, and is alone now.
+    /// A session's lease has ended: tells the sessions that were let in beside it and are alone
+    /// now.
     fn leave_alone(&mut self, ended: SessionId) {
         let now = self.now_ns;
         let places = self.sessions.get(&ended).into_iter();
@@ -564,7 +568,7 @@ impl Scheduler {
         }
     }
 
-    /// An overrun of this session began or is over: who may run beside whom is decided anew.
+    /// An overrun of this session began or ended: decides again who may run beside it.
     pub(super) fn sync_neighbours(&mut self, session: SessionId) {
         let mut index = 0;
         while let Some(gpu) = self

@@ -1,5 +1,5 @@
-//! Letting the next one in before the last one's lease is returned: shortly before its work ends, by its
-//! worker's word, or beside it when it overruns.
+//! Grants before the previous lease is returned: shortly before the announced end of the holder's
+//! work, or beside an overrunner.
 
 use super::Scheduler;
 use crate::action::Ignored;
@@ -7,10 +7,11 @@ use crate::id::{Epoch, GpuId, SessionId, VmId};
 use crate::model::{Lease, Use};
 
 impl Scheduler {
-    /// Must this one wait until the GPU is free, although its holder is about to be done? A gang must (what it
-    /// pays for on its other GPUs begins when it has this one), and who was slow to give a GPU back lately (if
-    /// the prediction fails, both would share the device for long). So must all where the holder's VM would be
-    /// the next again, with another program: it is not in the queue while it runs.
+    /// Whether this session may not be granted before the holder's release. True for a gang,
+    /// because it would pay for its other GPUs from the grant on. True for a VM that gave GPUs back
+    /// slowly, because both would share the device for long if the prediction fails. True for all
+    /// if the holder's VM would be next again with another session: the VM is not in the queue
+    /// while it runs.
     pub(super) fn needs_it_whole(&mut self, id: GpuId, session: SessionId) -> bool {
         let holder = self.holder(id, 0);
         let Some(holder) = holder.filter(|&it| self.lease(it).is_some_and(|l| !l.overrun)) else {
@@ -25,7 +26,8 @@ impl Scheduler {
         !quick || vm.is_some_and(|vm| self.vm_wins(holder, vm))
     }
 
-    /// May the next one be let in beside this holder: because it overruns, or is about to be done?
+    /// Whether the next session may be let in beside this holder, because it overruns or is about
+    /// to end.
     pub(super) fn makes_room(&self, holder: SessionId) -> bool {
         let Some(session) = self.sessions.get(&holder) else {
             return false;
@@ -35,8 +37,8 @@ impl Scheduler {
         lease.is_some_and(|lease| lease.overrun || leaves(lease))
     }
 
-    /// The next one is let in: whoever is about to be done has given the GPU back, as far as others wait
-    /// for it.
+    /// The next session is let in: records the handoff, because for waiting sessions the GPU is
+    /// free now.
     pub(super) fn note_let_in(&mut self, id: GpuId) {
         let now = self.now_ns;
         let leaving = self.holder(id, 0).and_then(|holder| self.lease(holder));
@@ -48,22 +50,23 @@ impl Scheduler {
         }
     }
 
-    /// Does somebody who is about to be done still hold this session's GPU? When that should be over.
+    /// The announced end of another session's work, if that session still holds this session's GPU.
     pub(super) fn leaving_until(&self, id: SessionId) -> Option<u64> {
         let gpu = self.gpus.get(&self.sessions.get(&id)?.gpu())?;
         let other = gpu.holders.iter().find(|&&other| other != id)?;
         self.lease(*other)?.ending_ns
     }
 
-    /// Nobody waits any more: the holder goes on.
+    /// No session waits any more: the announced end is void, and the holder goes on.
     pub(super) fn forget_ending(&mut self, id: SessionId) {
         if let Some(lease) = self.lease_mut(id) {
             lease.ending_ns = None;
         }
     }
 
-    /// A holder says when its work in flight will be over, and that it submits nothing more. Only what is
-    /// said first counts, until the lease is extended; and nothing of one who shares the device. A gang's GPUs are not given on one by one.
+    /// A holder announces the end of its work in flight and submits nothing more. Only the first
+    /// announcement counts, until the lease is extended. It does not count from a session that
+    /// shares the device, or from a gang, whose GPUs are released together.
     pub(super) fn ending(
         &mut self,
         id: SessionId,
@@ -88,7 +91,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// A holder's turn is over. If it was a whole one, so is the request for which it was chosen.
+    /// A holder's turn is over. If it was a whole turn, the request for which it was chosen is
+    /// done.
     pub(super) fn end_turn(&mut self, id: SessionId, vm: VmId) {
         if self.lease(id).is_none_or(|lease| !lease.whole) {
             return;

@@ -1,4 +1,4 @@
-//! The ledger of device memory: per session, per VM, per GPU.
+//! Accounts of device memory and pinned memory: per session, per VM, per GPU.
 
 use super::Scheduler;
 use crate::action::{Action, Ignored, MemoryRefusal};
@@ -6,8 +6,9 @@ use crate::event::Memory;
 use crate::id::{SessionId, VmId};
 use crate::model::{Session, Vm};
 
-/// The pinned memory that is reserved for a VM with this limit, where `vms` are registered and all together
-/// may have `most`: half of that in equal shares. The rest is for whoever comes first.
+/// Bytes of pinned memory that are reserved for a VM with limit `limit`, if `vms` VMs are
+/// registered and all together may pin `most`: half of `most` in equal shares. The rest goes to
+/// whoever comes first.
 #[must_use]
 pub fn pinned_share(most: u64, vms: u64, limit: Option<u64>) -> u64 {
     (most / 2 / vms.max(1)).min(limit.unwrap_or(u64::MAX))
@@ -83,13 +84,14 @@ impl Scheduler {
         match (of, index) {
             (Memory::Pinned, _) => self.unpin(id, bytes),
             (_, Some(index)) => self.unbook(id, index, bytes),
-            // Nothing of it is booked there.
+            // Nothing is booked on that GPU.
             (_, None) => {}
         }
         Ok(())
     }
 
-    /// Books pinned memory if the VM's limit and the host allow it; otherwise says how much could be had.
+    /// Books pinned memory if the VM's limit and the host allow it. Otherwise returns the reason
+    /// and the bytes that could be booked.
     fn pin(&mut self, id: SessionId, bytes: u64) -> Result<(), (MemoryRefusal, u64)> {
         let none = Err((MemoryRefusal::Pinned, 0));
         let vm = self.sessions.get(&id).map(|session| session.vm);
@@ -116,8 +118,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// How much more the host lets a VM pin, whatever its own limit: what is left of its share, and of
-    /// what is nobody's share. `u64::MAX` where the host has no bound.
+    /// Bytes that the host still lets a VM pin, apart from its own limit: the rest of its share and
+    /// of the memory outside all shares. `u64::MAX`: the host has no limit.
     #[must_use]
     pub fn pinned_room(&self, id: VmId) -> u64 {
         let Some(most) = self.config.pinned_bytes else {
@@ -138,7 +140,7 @@ impl Scheduler {
             .vms
             .get(&id)
             .map_or(0, |vm| share(vm).saturating_sub(vm.pinned));
-        // A VM that came later has a share of what others had before: nothing is taken from those.
+        // A later VM's share may have been taken by earlier VMs. It is not taken back from them.
         own.saturating_add(left).min(most.saturating_sub(total))
     }
 
@@ -148,7 +150,7 @@ impl Scheduler {
         self.sessions.get(&id).map_or(0, |session| session.pinned)
     }
 
-    /// Takes pinned memory off the books, at most what the session has.
+    /// Unbooks pinned memory, at most the session's booking.
     pub(super) fn unpin(&mut self, id: SessionId, bytes: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
@@ -160,7 +162,7 @@ impl Scheduler {
         }
     }
 
-    /// What ended sessions of a VM had pinned and is still there.
+    /// Sets the bytes that ended sessions of a VM left pinned.
     pub(super) fn pinned_left(&mut self, id: VmId, bytes: u64) -> Result<(), Ignored> {
         let vm = self.vms.get_mut(&id).ok_or(Ignored::UnknownVm)?;
         vm.pinned = (vm.pinned - vm.pinned_left).saturating_add(bytes);
@@ -169,7 +171,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Books device memory that was found to fit, on the session's GPU of this number.
+    /// Books device memory that fits, on GPU `index` of the session.
     pub(super) fn book(&mut self, id: SessionId, index: usize, bytes: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
@@ -187,7 +189,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes device memory off the books, at most what the session has on that GPU.
+    /// Unbooks device memory, at most the session's booking on that GPU.
     pub(super) fn unbook(&mut self, id: SessionId, index: usize, bytes: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
@@ -206,7 +208,7 @@ impl Scheduler {
     }
 }
 
-/// Which of the session's GPUs is meant; `None`: none of them.
+/// Index of the GPU that `of` means; `None`: not a GPU of the session.
 fn place_of(session: &Session, of: Memory) -> Option<usize> {
     match of {
         Memory::DeviceOn(gpu) => session.places.iter().position(|place| place.gpu == gpu),

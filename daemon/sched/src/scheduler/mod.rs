@@ -1,4 +1,4 @@
-//! The state machine: dispatch of events, and what follows each of them.
+//! The state machine: dispatch of events and their effects.
 
 mod accounting;
 mod admission;
@@ -32,7 +32,8 @@ use crate::timers::{TimerKey, Timers};
 
 /// The scheduler of all GPUs of a host.
 ///
-/// Two schedulers that compare equal give the same actions for the same events: a clone is a snapshot.
+/// Two schedulers that compare equal give the same actions for the same events: a clone is a
+/// snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scheduler {
     config: Config,
@@ -44,11 +45,11 @@ pub struct Scheduler {
     timers: Timers,
     next_epoch: u64,
     next_ticket: u64,
-    /// The timer that the caller knows of.
+    /// The timer that the caller was told last.
     announced_ns: u64,
     /// GPUs on which something changed since the event began.
     dirty: BTreeSet<GpuId>,
-    /// What is to be done, while an event is handled.
+    /// Actions of the event that is being handled.
     out: Vec<Action>,
 }
 
@@ -73,8 +74,8 @@ impl Scheduler {
         }
     }
 
-    /// Takes one event that happened at `now_ns` (a monotonic clock; a smaller value than last time
-    /// counts as the last) and appends what is to be done, in order, to `actions`.
+    /// Handles one event that happened at `now_ns` and appends the resulting actions, in order, to
+    /// `actions`. The clock is monotonic: a smaller `now_ns` than the last counts as the last.
     pub fn handle(&mut self, now_ns: u64, event: Event, actions: &mut Vec<Action>) {
         self.now_ns = self.now_ns.max(now_ns);
         self.out = std::mem::take(actions);
@@ -183,11 +184,11 @@ impl Scheduler {
                 TimerKey::Vm(vm) => self.vm_timer(vm),
             }
         }
-        // The caller's timer has fired: whatever comes next must be announced again.
+        // The caller's timer has fired: the next time must be announced again.
         self.announced_ns = u64::MAX;
     }
 
-    /// A rate limit, a demotion, a quarantine or the memory of an overrun may be over.
+    /// A rate limit, a demotion, a quarantine or a remembered overrun may have expired.
     fn vm_timer(&mut self, id: VmId) {
         let now = self.now_ns;
         let Some(vm) = self.vms.get_mut(&id) else {
@@ -205,7 +206,7 @@ impl Scheduler {
         self.sync_vm(id);
     }
 
-    /// Sets the timer of a VM to what it waits for.
+    /// Sets the timer of a VM to its next expiry.
     fn arm_vm(&mut self, id: VmId) {
         let at = self.vms.get(&id).and_then(|vm| {
             let throttle = vm.throttle.map(|throttle| throttle.until_ns);

@@ -1,20 +1,21 @@
-//! Overruns: leases that are not given back within the grace, and who may run beside them.
+//! Overruns: leases that are not returned within the grace, and the sessions that may run beside
+//! them.
 
 use super::Scheduler;
 use crate::action::Action;
 use crate::id::{GpuId, SessionId, VmId};
 use crate::model::{Lease, Overran};
 
-/// An overrun counts against its VM for so many times as long as it took. Who comes to a GPU at intervals therefore
-/// finds it taken by two overrunners for at most a small part of such an interval.
+/// An overrun counts against its VM for this many times its length. So a VM that comes to a GPU at
+/// intervals finds two overrunners on it for at most a small part of such an interval.
 const TIMES: u64 = 32;
-/// After how long a VM that gives way is looked at again, at the latest.
+/// Longest time in ns until a VM that gives way is checked again.
 pub(super) const LOOK_NS: u64 = 100 * crate::MILLIS;
-/// A VM gives way to those whose overruns took at most this part of what its own took.
+/// A VM gives way to VMs whose overruns took at most this fraction of its own.
 const GENTLER: u64 = 4;
 
 impl Scheduler {
-    /// A holder overruns: others may run beside it, and whoever was let in ahead of its end does so already.
+    /// A holder overruns: others may run beside it. A session that was let in ahead already does.
     pub(super) fn declare_overrun(&mut self, id: SessionId, gpu: GpuId) {
         if let Some(lease) = self.lease_mut(id) {
             lease.overrun = true;
@@ -32,7 +33,7 @@ impl Scheduler {
                 continue;
             };
             (lease.ahead, lease.beside) = (None, true);
-            // It did not know that it shares the device.
+            // The announcement assumed an exclusive device.
             lease.ending_ns = None;
             let epoch = lease.epoch;
             self.out.push(Action::Beside {
@@ -44,7 +45,8 @@ impl Scheduler {
         self.sync_neighbours(id);
     }
 
-    /// An overrun begins: what VMs get of the GPU from here on is what they get beside it.
+    /// Notes each VM's GPU time at the start of an overrun, to measure what it gets beside the
+    /// overrunner.
     fn note_what_all_had(&mut self, id: GpuId) {
         let Some(gpu) = self.gpus.get(&id) else {
             return;
@@ -60,7 +62,8 @@ impl Scheduler {
         }
     }
 
-    /// The lease of an overrunner has ended. Of two overruns the one that is remembered longer counts.
+    /// The lease of an overrunner has ended. Of two overruns the one that is remembered longer
+    /// counts.
     pub(super) fn remember_overrun(&mut self, id: VmId, lease: &Lease) {
         let now = self.now_ns;
         let took_ns = now.saturating_sub(lease.revoked_ns.unwrap_or(now));
@@ -74,7 +77,8 @@ impl Scheduler {
         }
     }
 
-    /// A VM that overran is not let in beside another overrunner where somebody gentler would wait for both.
+    /// Whether a VM that overran is kept from running beside another overrunner, because a gentler
+    /// VM would wait for both.
     pub(super) fn gives_way(&self, id: VmId, index: usize) -> bool {
         let waits = || {
             let vm = self.vms.get(&id)?;
@@ -92,9 +96,9 @@ impl Scheduler {
         waits().is_some()
     }
 
-    /// May a VM expect that its GPU is not taken by two whose overruns take so long? Where it is gentler, works or did
-    /// so lately, and has had no more than its share since the present overrun began. (One that has is not given
-    /// more, to be paid for later.)
+    /// Whether a VM may expect that two overrunners of this length do not take its GPU. True if the
+    /// VM is gentler, has or recently had work, and has had at most its share since the present
+    /// overrun began. (A VM with more is not given more, which it would have to pay for later.)
     fn has_claim(&self, id: VmId, gpu: GpuId, own_ns: u64) -> bool {
         let Some(vm) = self.vms.get(&id).filter(|vm| !vm.quarantined()) else {
             return false;
@@ -121,7 +125,7 @@ impl Scheduler {
             && u128::from(had) <= share + u128::from(self.standing(id).slice_ns)
     }
 
-    /// Looks again at those who were held off until now.
+    /// Checks the held-off VMs that are due.
     pub(super) fn let_in_again(&mut self, id: GpuId) {
         let now = self.now_ns;
         let held_off = self.gpus.get(&id).into_iter().flat_map(|gpu| &gpu.held_off);

@@ -1,4 +1,4 @@
-//! Which GPUs serve a VM.
+//! Placement: the GPUs that serve a VM.
 
 use super::Scheduler;
 use crate::action::Refusal;
@@ -7,16 +7,19 @@ use crate::id::{GpuId, PoolId, VmId};
 use crate::model::{Gpu, Placement, Seat, Vm};
 
 impl Scheduler {
-    /// Would a session of this VM be admitted, and on which GPU (of a gang, the first)? Changes nothing:
-    /// the answer that counts is the one to [`crate::Event::SessionAdded`].
+    /// Whether a session of this VM would be admitted, and on which GPU (of a gang, the first).
+    /// Changes nothing: only the answer to [`crate::Event::SessionAdded`] is binding.
+    ///
+    /// # Errors
+    /// [`Refusal`], the reason for which a session would be refused now.
     pub fn can_admit(&self, id: VmId) -> Result<GpuId, Refusal> {
         let gpus = self.admits(id)?;
         gpus.first().copied().ok_or(Refusal::NoGpu)
     }
 
-    /// The GPUs of a VM's sessions, in their order. Where none is open: the GPUs that it gets together, or the first by
-    /// number of those of which it gets one. Which GPU a session really gets depends on others' load, so it is not told:
-    /// the answer must not change with what other VMs do.
+    /// The GPUs of a VM's sessions, in order. Without sessions: all GPUs of a gang, or the first by
+    /// number of the GPUs that serve the VM. The actual GPU depends on the load of other VMs and is
+    /// not told, because the answer must not reveal what others do.
     #[must_use]
     pub fn gpus_for(&self, id: VmId) -> Vec<GpuId> {
         let Some(vm) = self.vms.get(&id) else {
@@ -61,7 +64,8 @@ impl Scheduler {
         self.least_loaded(vm).map(|gpu| vec![gpu])
     }
 
-    /// All the GPUs of a gang: those it names, each of which must serve its pool, or all of its pool.
+    /// All GPUs of a gang: the named GPUs, each of which must serve the pool, or all GPUs of the
+    /// pool.
     fn gang_gpus(&self, config: &VmConfig) -> Result<Vec<GpuId>, Refusal> {
         let serving = self
             .gpus
@@ -75,7 +79,7 @@ impl Scheduler {
         Ok(gpus)
     }
 
-    /// One session more needs a context on each of these GPUs.
+    /// Checks that each of these GPUs can take one more context.
     fn all_admit(&self, vm: &Vm, gpus: Vec<GpuId>) -> Result<Vec<GpuId>, Refusal> {
         let mut contexts = 0_u64;
         for id in &gpus {
@@ -94,7 +98,8 @@ impl Scheduler {
         Ok(gpus)
     }
 
-    /// The least loaded GPU (by the weights of the VMs placed there) that the VM may use.
+    /// The least loaded GPU that the VM may use. The load is the sum of the weights of the VMs
+    /// placed there.
     fn least_loaded(&self, vm: &Vm) -> Result<GpuId, Refusal> {
         let quota = vm.memory_left();
         let mut refusal = Refusal::NoGpu;
@@ -121,7 +126,7 @@ impl Scheduler {
         best.map(|(_, id)| id).ok_or(refusal)
     }
 
-    /// Places a VM that has no placement. What it owes is divided among its GPUs.
+    /// Places a VM without placement. Its lag is divided among its GPUs.
     pub(super) fn place(&mut self, id: VmId, gpus: &[GpuId]) {
         let Some(vm) = self.vms.get_mut(&id) else {
             return;
@@ -148,7 +153,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends the placement of a VM without sessions (and so without lease and place in a queue).
+    /// Ends the placement of a VM without sessions, and so without lease and place in a queue.
     pub(super) fn unplace(&mut self, id: VmId) {
         self.sync_vm(id);
         let Some(vm) = self.vms.get_mut(&id) else {
@@ -167,7 +172,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes a VM out of the queues that it is in, with what it is owed in each. Returns its GPUs.
+    /// Removes a VM from its queues and keeps its lag of each. Returns its GPUs.
     fn leave_queues(&mut self, id: VmId) -> Vec<GpuId> {
         self.accrue_vm(id);
         let cap = crate::PoolConfig::claim_cap_ns(self.standing(id).slice_ns);
@@ -186,8 +191,8 @@ impl Scheduler {
         placement.seats.iter().map(|seat| seat.gpu).collect()
     }
 
-    /// The number of a placed VM is another's now: what the former owner was owed, or owed, on its
-    /// GPUs goes with it, and the new one's own account and weight take its place.
+    /// The number of a placed VM now belongs to another VM. The former owner's lag is dropped, and
+    /// the new VM's own lag and weight take its place.
     pub(super) fn succeed(&mut self, id: VmId) {
         self.leave_queues(id);
         if let Some(vm) = self.vms.get_mut(&id) {
@@ -199,8 +204,8 @@ impl Scheduler {
         self.sync_vm(id);
     }
 
-    /// After a change of pool: moves the VM to its new pool where that one is served by the same GPUs.
-    /// Elsewhere its sessions finish where they are.
+    /// Moves the VM to its new pool if the same GPUs serve it. Otherwise the present sessions
+    /// finish in the old pool.
     pub(super) fn move_pool(&mut self, id: VmId) {
         let Some(vm) = self.vms.get(&id) else { return };
         let Some(placement) = &vm.placement else {
@@ -229,7 +234,7 @@ impl Scheduler {
     }
 }
 
-/// Divides what a VM is owed, or owes, among its seats.
+/// Divides a lag among seats.
 fn divide(lag_ns: i128, seats: &mut [Seat]) {
     let parts = (seats.len() as i128).max(1);
     let (part, mut rest) = (lag_ns.div_euclid(parts), lag_ns.rem_euclid(parts));

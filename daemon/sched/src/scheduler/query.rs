@@ -1,4 +1,4 @@
-//! Questions about the state. None of them changes anything.
+//! Queries. None of them changes the state.
 
 use super::Scheduler;
 use crate::config::GpuHealth;
@@ -8,8 +8,8 @@ use crate::model::{Lease, Phase, Seat, Use, Vm};
 use crate::stats::{GpuStats, SessionState, SessionStats, VmStats, WaitReason};
 
 impl Scheduler {
-    /// Counters and state of a VM as of the last event; `None` if it is not known. (A
-    /// [`crate::Event::Timer`], due or not, brings charged time up to date.)
+    /// Counters and state of a VM as of the last event; `None`: unknown VM. (Any
+    /// [`crate::Event::Timer`], due or not, brings the charged time up to date.)
     #[must_use]
     pub fn vm_stats(&self, id: VmId) -> Option<VmStats> {
         let vm = self.vms.get(&id)?;
@@ -74,7 +74,8 @@ impl Scheduler {
         places.map(|place| (place.gpu, place.memory))
     }
 
-    /// Bytes that the next allocation of a VM can have of a GPU: what is left of the GPU, and of the VM's quota.
+    /// Bytes that the VM's next allocation on a GPU can have: bounded by the free memory of the GPU
+    /// and by the VM's quota.
     #[must_use]
     pub fn memory_left(&self, vm: VmId, gpu: GpuId) -> u64 {
         let (Some(vm), Some(gpu)) = (self.vms.get(&vm), self.gpus.get(&gpu)) else {
@@ -83,7 +84,7 @@ impl Scheduler {
         gpu.memory_left().min(vm.memory_left())
     }
 
-    /// Counters and state of a session as of the last event.
+    /// Counters and state of a session as of the last event; `None`: unknown session.
     #[must_use]
     pub fn session_stats(&self, id: SessionId) -> Option<SessionStats> {
         let session = self.sessions.get(&id)?;
@@ -113,7 +114,7 @@ impl Scheduler {
         })
     }
 
-    /// Counters and state of a GPU as of the last event.
+    /// Counters and state of a GPU as of the last event; `None`: unknown GPU.
     #[must_use]
     pub fn gpu_stats(&self, id: GpuId) -> Option<GpuStats> {
         let gpu = self.gpus.get(&id)?;
@@ -148,7 +149,7 @@ impl Scheduler {
         })
     }
 
-    /// Who keeps a GPU reserved until it has all its GPUs.
+    /// The gang session that reserves a GPU until it has all its GPUs.
     #[must_use]
     pub fn reserved_by(&self, gpu: GpuId) -> Option<SessionId> {
         let mut holders = self.gpus.get(&gpu)?.holders.iter();
@@ -156,17 +157,17 @@ impl Scheduler {
         holders.find(gathers).copied()
     }
 
-    /// GPUs that are known, in order.
+    /// The known GPUs, in order.
     pub fn gpus(&self) -> impl Iterator<Item = GpuId> + '_ {
         self.gpus.keys().copied()
     }
 
-    /// VMs that are known, in order (with those that are unregistered and not yet gone).
+    /// The known VMs, in order, with unregistered VMs that are not yet gone.
     pub fn vms(&self) -> impl Iterator<Item = VmId> + '_ {
         self.vms.keys().copied()
     }
 
-    /// VMs of a pool.
+    /// The VMs of a pool.
     pub fn vms_of(&self, pool: PoolId) -> impl Iterator<Item = VmId> + '_ {
         self.pools
             .get(&pool)
@@ -174,7 +175,7 @@ impl Scheduler {
             .flat_map(|pool| pool.vms.iter().copied())
     }
 
-    /// Live sessions of a VM.
+    /// The live sessions of a VM.
     pub fn sessions_of(&self, vm: VmId) -> impl Iterator<Item = SessionId> + '_ {
         self.vms
             .get(&vm)
@@ -182,13 +183,14 @@ impl Scheduler {
             .flat_map(|vm| vm.sessions.iter().copied())
     }
 
-    /// What a VM is owed in ns of GPU time (negative: it owes), as of the last event.
+    /// Lag of a VM in ns of GPU time as of the last event; negative: the VM owes. `None`: unknown
+    /// VM.
     #[must_use]
     pub fn lag_ns(&self, vm: VmId) -> Option<i128> {
         self.vms.get(&vm).map(|record| self.lag_of(vm, record))
     }
 
-    /// The same on one GPU: of a gang, what it is owed there. `None`: it is not placed on that.
+    /// Lag of a VM on one GPU, in ns. `None`: the VM is not placed there.
     #[must_use]
     pub fn lag_on_ns(&self, vm: VmId, gpu: GpuId) -> Option<i128> {
         let placement = self.vms.get(&vm)?.placement.as_ref()?;
@@ -196,8 +198,8 @@ impl Scheduler {
         Some(self.seat_lag(vm, placement.pool, seat))
     }
 
-    /// How much one session may have queued: the VM's depth limits divided among its sessions, at least
-    /// one call. `u64::MAX` where there is no limit.
+    /// How much one session may queue: the VM's depth limits divided by its sessions, at least one
+    /// call and one byte. `u64::MAX`: no limit.
     #[must_use]
     pub fn depth_allowance(&self, session: SessionId) -> Depth {
         let unlimited = Depth {
@@ -217,7 +219,7 @@ impl Scheduler {
         }
     }
 
-    /// When [`crate::Event::Timer`] is due; `u64::MAX`: never.
+    /// When [`crate::Event::Timer`] is due, in ns; `u64::MAX`: never.
     #[must_use]
     pub fn next_timer_ns(&self) -> u64 {
         self.timers.next()
@@ -316,7 +318,7 @@ impl Scheduler {
 }
 
 impl GpuHealth {
-    /// One word for the administrator.
+    /// The health as one word.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! A VM's places in the queues of its GPUs, and the gangs that gather their GPUs one by one.
+//! Places of VMs in the queues of their GPUs, and gangs that gather their GPUs one by one.
 
 use super::Scheduler;
 use super::overruns::LOOK_NS;
@@ -8,21 +8,20 @@ use crate::model::{Gpu, Lease, Node, Phase, Vm};
 use crate::runqueue::{RunQueue, Standing};
 use crate::stats::Cap;
 
-/// How a VM stands in the queue of one of its GPUs.
+/// State of a VM in the queue of one GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stand {
-    /// It does not compete.
+    /// The VM does not compete.
     Out,
-    /// It counts, and cannot be chosen: it runs, keeps the GPU reserved, or is held off.
+    /// The VM counts but cannot be chosen: it runs, reserves the GPU, or is held off.
     Counts,
-    /// It can be chosen.
+    /// The VM can be chosen.
     Ready,
 }
 
 impl Scheduler {
-    /// Puts a VM where its state says it belongs: outside the queues, in them as one that runs, or in
-    /// them as one that can be chosen. To be called after every change of its sessions, lease, throttle
-    /// or quarantine.
+    /// Updates the place of a VM in its queues to its state: outside, running, or ready. Call it
+    /// after every change of its sessions, lease, throttle or quarantine.
     pub(super) fn sync_vm(&mut self, id: VmId) {
         let now = self.now_ns;
         let Some(width) = self.vms.get(&id).map(Vm::width) else {
@@ -39,7 +38,7 @@ impl Scheduler {
             if self.abandon(id) {
                 self.rethrottle(id);
             }
-            // Another session of the VM may gather now, if what this one spent leaves it anything.
+            // Another session of the VM may gather now, if GPU time is left.
             wants = self.wants(id);
         }
         if let Some(vm) = self.vms.get_mut(&id) {
@@ -51,8 +50,8 @@ impl Scheduler {
         }
     }
 
-    /// Could the VM be chosen on a GPU, were it its turn? A gang only while all its GPUs may be used,
-    /// and while the session for which it gathers them is still there.
+    /// Whether the VM could be chosen if it were its turn. A gang only while all its GPUs may be
+    /// used and the session for which it gathers is still there.
     fn wants(&self, id: VmId) -> bool {
         let Some(vm) = self.vms.get(&id).filter(|vm| vm.is_ready()) else {
             return false;
@@ -129,15 +128,15 @@ impl Scheduler {
         }
     }
 
-    /// How many of its GPUs a gang has gathered.
+    /// Number of GPUs that a gang has gathered.
     pub(super) fn held(&self, id: VmId) -> usize {
         let gathering = self.vms.get(&id).and_then(|vm| vm.gathering);
         let lease = gathering.and_then(|session| self.sessions.get(&session)?.lease.as_ref());
         lease.map_or(0, |lease| lease.held)
     }
 
-    /// Gives up what a gang has gathered, if it has anything: its worker was told of nothing, so it is
-    /// free at once.
+    /// Gives up the GPUs that a gang has gathered. They are free at once, because the worker was
+    /// not told.
     fn abandon(&mut self, id: VmId) -> bool {
         let Some(vm) = self.vms.get_mut(&id) else {
             return false;
@@ -155,14 +154,14 @@ impl Scheduler {
             }
         }
         if vm.throttle.is_some_and(|limit| limit.cap == Cap::GpuTime) {
-            // It was too little: the next time it begins with more.
+            // The GPU time was too little: the gang will start with more the next time.
             vm.gather_ns = vm.gather_ns.max(spent.saturating_mul(2));
         }
         true
     }
 
-    /// A gang pays for what it has while it waits for its next GPU: if its GPU time is used up by now, it
-    /// gives up what it has. True then.
+    /// A gang pays for reserved GPUs while it waits for the next. If its GPU time is used up, it
+    /// gives them up, and this returns true.
     pub(super) fn gathered_too_long(&mut self, id: VmId) -> bool {
         self.rethrottle(id);
         let over = self.vms.get(&id).is_some_and(|vm| vm.throttle.is_some());
@@ -172,8 +171,8 @@ impl Scheduler {
         over
     }
 
-    /// A session has all its GPUs. Of a gang for which that was too expensive once it is remembered what
-    /// it takes: twice that, and an eighth less each time that it takes less.
+    /// A session has all its GPUs. If gathering once was too expensive, updates the remembered
+    /// cost: twice the last cost, or an eighth less than before if that is more.
     pub(super) fn stop_gathering(&mut self, id: VmId, session: SessionId) {
         let spent = self.lease(session).map_or(0, |lease| lease.charged_ns);
         let Some(vm) = self.vms.get_mut(&id) else {
@@ -186,12 +185,12 @@ impl Scheduler {
         }
     }
 
-    /// After a change of a GPU's health: gangs that gather it go on, or give up.
+    /// The health of a GPU changed: gangs go on gathering it, or give up.
     pub(super) fn sync_gangs(&mut self, gpu: GpuId) {
         self.sync_those(gpu, |vm| vm.width() > 1);
     }
 
-    /// After an overrun begins or ends: who may run beside it.
+    /// An overrun began or ended: decides again who may run beside it.
     pub(super) fn sync_overrunners(&mut self, gpu: GpuId) {
         self.sync_those(gpu, |vm| vm.overran.is_some());
     }
@@ -207,7 +206,7 @@ impl Scheduler {
         }
     }
 
-    /// A VM woke up: notes the holders that it is due before.
+    /// A VM woke up: marks the holders before which it is due.
     fn challenge(&mut self, gpu_id: GpuId, pool: PoolId, challenger: VmId) {
         let Some(gpu) = self.gpus.get(&gpu_id) else {
             return;
@@ -233,7 +232,7 @@ impl Scheduler {
         }
     }
 
-    /// Is a VM that can be chosen eligible with an earlier deadline than a holder's?
+    /// Whether a ready VM is eligible and its deadline is before the holder's.
     pub(super) fn is_due_before(&self, gpu: GpuId, other: (PoolId, VmId), holder: VmId) -> bool {
         let Some(pool) = self.vms.get(&holder).map(Vm::pool) else {
             return false;
@@ -249,7 +248,7 @@ impl Scheduler {
             .is_some_and(|node| node.queue.challenges(other.1, holder))
     }
 
-    /// The same for a pool among the pools of a GPU.
+    /// Updates the place of a pool among the pools of a GPU.
     fn sync_pool(&mut self, gpu: GpuId, pool: PoolId) {
         let Some(config) = self.pools.get(&pool).map(|pool| &pool.config) else {
             return;
@@ -278,7 +277,7 @@ impl Scheduler {
             node.joined = false;
         }
         top.set_ready(pool, node.queue.ready_count() > 0);
-        // A node outlives its assignment as long as VMs are placed on it.
+        // A node outlives its assignment while VMs are placed on it.
         let vms_here = || {
             let of_pool = |vm: &Vm| vm.placement.as_ref().is_some_and(|p| p.pool == pool);
             vms.iter().any(|vm| self.vms.get(vm).is_some_and(of_pool))
@@ -288,7 +287,7 @@ impl Scheduler {
         }
     }
 
-    /// The node of a pool on a GPU, made if it is not there.
+    /// Creates the node of a pool on a GPU if there is none.
     pub(super) fn ensure_node(&mut self, gpu: GpuId, pool: PoolId) {
         let Some(config) = self.pools.get(&pool).map(|pool| &pool.config) else {
             return;
@@ -304,23 +303,24 @@ impl Scheduler {
         });
     }
 
-    /// Drops a node that nobody needs any more.
+    /// Drops a node that is not needed any more.
     pub(super) fn tidy_node(&mut self, gpu: GpuId, pool: PoolId) {
         self.sync_pool(gpu, pool);
     }
 
-    /// Whose lease is of this GPU and not asked back, or being gathered.
+    /// The session with holder number `index` of a GPU. Its lease may be revoked or still being
+    /// gathered.
     pub(super) fn holder(&self, gpu: GpuId, index: usize) -> Option<SessionId> {
         self.gpus.get(&gpu)?.holders.get(index).copied()
     }
 }
 
-/// A pool's weight, held within its bounds.
+/// Weight of a pool, clamped to its bounds.
 pub(super) fn pool_weight(weight: u32) -> u64 {
     u64::from(weight.clamp(1, crate::ClassWeights::MAX))
 }
 
-/// Adds the time since the last change to what the VM spent it on.
+/// Adds the time since the last change to the counter of the VM's phase.
 pub(super) fn note_phase(vm: &mut Vm, now: u64) {
     let passed = now.saturating_sub(vm.phase_ns);
     match vm.phase {

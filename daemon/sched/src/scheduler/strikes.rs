@@ -1,4 +1,4 @@
-//! Strikes, and the quarantines that follow from them.
+//! Strikes, and the quarantines that they cause.
 
 use super::Scheduler;
 use crate::action::{Action, Ignored, KillCause, StrikeCause};
@@ -7,7 +7,7 @@ use crate::event::{Past, Quarantine};
 use crate::id::VmId;
 use crate::model::{Fading, Vm};
 
-/// Quarantines are no shorter: each ends by a timer of its own.
+/// Shortest quarantine in ns: each ends by a timer of its own.
 const SHORTEST_NS: u64 = MILLIS;
 
 impl Scheduler {
@@ -21,7 +21,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// One strike more; enough of them quarantine the VM.
+    /// Adds a strike. Enough strikes quarantine the VM.
     pub(super) fn strike(&mut self, id: VmId, cause: StrikeCause) {
         let now = self.now_ns;
         let pool = self.pool_of(id).and_then(|pool| self.pools.get(&pool));
@@ -48,7 +48,7 @@ impl Scheduler {
         let steps = vm.quarantines.now(decay, now);
         let for_ns = length(config, steps);
         let until_ns = for_ns.map_or(u64::MAX, |ns| now.saturating_add(ns));
-        // The back-off is forgotten outside quarantine only.
+        // The back-off fades outside quarantine only.
         vm.quarantines = Fading {
             count: steps.saturating_add(1),
             at_ns: if for_ns.is_some() { until_ns } else { now }.into(),
@@ -61,7 +61,8 @@ impl Scheduler {
         self.quarantine(id, until_ns);
     }
 
-    /// Takes a VM out of service until then (`u64::MAX`: until it is released) and ends its sessions.
+    /// Quarantines a VM until `until_ns` (`u64::MAX`: until an administrator releases it) and kills
+    /// its sessions.
     fn quarantine(&mut self, id: VmId, until_ns: u64) {
         let Some(vm) = self.vms.get_mut(&id) else {
             return;
@@ -107,7 +108,8 @@ impl Scheduler {
         self.out.push(Action::QuarantineOver { vm: id });
     }
 
-    /// What of a VM must be stored to be given back with [`crate::Event::AddVm`] after a restart.
+    /// The history of a VM that the daemon stores and passes to [`crate::Event::AddVm`] after a
+    /// restart.
     #[must_use]
     pub fn past(&self, id: VmId) -> Option<Past> {
         let vm = self.vms.get(&id)?;
@@ -127,7 +129,7 @@ impl Scheduler {
     }
 }
 
-/// How long a quarantine lasts before which so many are not forgotten.
+/// Length in ns of a quarantine after `steps` quarantines that are not forgotten; `None`: no end.
 fn length(config: &PoolConfig, steps: u32) -> Option<u64> {
     let first = config.quarantine_ns?.max(SHORTEST_NS);
     let most = config.quarantine_max_ns.max(SHORTEST_NS);
@@ -136,7 +138,7 @@ fn length(config: &PoolConfig, steps: u32) -> Option<u64> {
 }
 
 impl Vm {
-    /// Is it out of service?
+    /// Whether the VM is quarantined.
     pub(crate) fn quarantined(&self) -> bool {
         self.quarantine.is_some()
     }
@@ -151,7 +153,7 @@ impl Vm {
         })
     }
 
-    /// Takes over what is remembered of an earlier run.
+    /// Sets the history from an earlier run.
     pub(crate) fn remember(&mut self, past: &Past, now_ns: u64) {
         self.lag_ns = -i128::from(past.debt_ns.min(1 << 56));
         let fading = |count: u32, age: u64| Fading {

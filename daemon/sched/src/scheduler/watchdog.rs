@@ -1,6 +1,7 @@
-//! The watchdog: work that does not end, leases that do not come back, deaths that are not confirmed.
+//! The watchdog: work that does not end, leases that are not returned, deaths that are not
+//! confirmed.
 //!
-//! It looks only when a timer says so, never when work is submitted.
+//! It runs only when a timer fires, never when work is submitted.
 
 use super::Scheduler;
 use crate::action::{Action, Ignored, KillCause, StrikeCause};
@@ -8,19 +9,19 @@ use crate::config::{GpuHealth, PoolConfig};
 use crate::id::{GpuId, SessionId, VmId};
 use crate::model::{Session, Use};
 
-/// The limits that hold for one lease now.
+/// The limits of one lease now.
 #[derive(Debug, Clone, Copy)]
 struct LimitsNow {
     soft_ns: Option<u64>,
-    /// For work that makes no progress.
+    /// For work without progress.
     hard_ns: Option<u64>,
-    /// For a lease that is asked back and not returned.
+    /// For a revoked lease that is not returned.
     return_ns: Option<u64>,
     grace_ns: Option<u64>,
 }
 
 impl Scheduler {
-    /// A GPU's timer has come: looks at everything that can be due on it.
+    /// A GPU's timer has fired: checks everything that can be due.
     pub(super) fn watch(&mut self, id: GpuId) {
         self.accrue(id);
         self.dirty.insert(id);
@@ -103,7 +104,8 @@ impl Scheduler {
         }
     }
 
-    /// Whatever the watchdog counts from began later by the time in which nobody could be heard.
+    /// Moves the start of everything that the watchdog counts by `for_ns`, because no report could
+    /// be read then.
     pub(super) fn away(&mut self, for_ns: u64) {
         let now = self.now_ns;
         let later = |at: &mut u64| *at = at.saturating_add(for_ns).min(now);
@@ -138,7 +140,7 @@ impl Scheduler {
         self.strike(vm_id, StrikeCause::SoftLimit);
     }
 
-    /// Killed workers that are not gone, canaries that do not come back.
+    /// Checks for killed workers that still live, and for overdue canaries.
     fn watch_deaths(&mut self, id: GpuId) {
         let now = self.now_ns;
         let (grace, verify) = (self.config.kill_grace_ns, self.config.verify_ns);
@@ -167,8 +169,8 @@ impl Scheduler {
         gpu.canary = None;
         match gpu.health {
             GpuHealth::Suspect | GpuHealth::Lost => {}
-            // On a suspect GPU sessions go on; here nothing may be granted before the workers of an
-            // earlier run are known dead.
+            // Sessions continue on a suspect GPU. On an unverified GPU nothing may be granted
+            // before the workers of an earlier run are known to be dead.
             GpuHealth::Unverified => self.out.push(Action::GpuSuspect { gpu: id }),
             GpuHealth::Healthy | GpuHealth::Draining => {
                 self.accrue(id);
@@ -210,7 +212,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The limits of a lease. While somebody waits (or runs beside it) they are finite.
+    /// The limits of a lease. They are finite while another session waits or runs beside it.
     fn limits_now(&self, id: SessionId) -> Option<LimitsNow> {
         let session = self.sessions.get(&id)?;
         session.lease.as_ref()?;
@@ -232,7 +234,7 @@ impl Scheduler {
         })
     }
 
-    /// When the GPU must be looked at next.
+    /// When the GPU must be checked next, in ns.
     pub(super) fn next_watch(&mut self, id: GpuId) -> Option<u64> {
         let gpu = self.gpus.get(&id)?;
         let mut next = gpu.canary.map(|canary| canary.deadline_ns);
@@ -305,7 +307,7 @@ impl Scheduler {
         times.into_iter().flatten().min()
     }
 
-    /// When a VM that pays for a lease will have used up its GPU time.
+    /// When a VM that pays for a lease will have used up its GPU time, in ns.
     fn cap_due(&mut self, id: SessionId) -> Option<u64> {
         let session = self.sessions.get(&id)?;
         let lease = session.lease.as_ref()?;
@@ -313,7 +315,7 @@ impl Scheduler {
             return None;
         }
         if !lease.charged(self.now_ns) {
-            // One that was let in ahead begins to pay later.
+            // A session that was let in ahead begins to pay later.
             let capped = self.vms.get(&session.vm)?.buckets.gpu_time.is_some();
             return lease.ahead.filter(|_| capped && lease.usage != Use::Parked);
         }
@@ -321,15 +323,15 @@ impl Scheduler {
     }
 }
 
-/// Since when the GPU is kept by work that makes no progress, or by work that goes on although the lease was asked
-/// back: completions beside it say nothing of the operation that keeps it.
+/// Start of the time for which work has kept the GPU: by making no progress, or by going on after
+/// the revoke. Completions after a revoke say nothing about the operation that keeps the GPU.
 fn kept_since(session: &Session) -> Option<u64> {
     let stalled = stalled_since(session)?;
     let asked = session.lease.as_ref().and_then(|lease| lease.revoked_ns);
     Some(asked.map_or(stalled, |asked| asked.min(stalled)))
 }
 
-/// Since when work in flight has made no progress.
+/// When work in flight last made progress.
 fn stalled_since(session: &Session) -> Option<u64> {
     let lease = session.lease.as_ref()?;
     (session.in_flight() > 0).then(|| session.progress_ns.max(lease.granted_ns))

@@ -1,4 +1,4 @@
-//! What workers say about their queues.
+//! Reports of workers about their queues.
 
 use super::Scheduler;
 use crate::action::Ignored;
@@ -58,8 +58,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Parks a holder whose hold is over and that nobody waits for (one that is waited for is asked to
-    /// give the lease back when the GPU is settled).
+    /// Parks a holder whose hold is over if no other session waits. (Otherwise its lease is revoked
+    /// when the GPU is settled.)
     pub(super) fn end_hold(&mut self, id: SessionId) {
         let now = self.now_ns;
         let Some(vm) = self.sessions.get(&id).map(|session| session.vm) else {
@@ -81,7 +81,7 @@ impl Scheduler {
         self.touch(id);
     }
 
-    /// All GPUs of a session are looked at again when the event has been taken.
+    /// Has all GPUs of a session settled after the event.
     pub(super) fn touch(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get(&id) {
             self.dirty
@@ -102,13 +102,13 @@ impl Scheduler {
         let was_in_flight = session.in_flight();
         let completed = completed.min(submitted);
         let moved = completed > session.completed;
-        // Counters only grow; smaller ones are an old report, or a lie.
+        // Counters only grow. Smaller values are an old or false report.
         session.submitted = session.submitted.max(submitted);
         session.completed = session.completed.max(completed);
         let began = was_in_flight == 0 && session.in_flight() > 0;
         if moved || began {
             session.progress_ns = now;
-            // Once in a lease that was asked back.
+            // After a revoke the soft limit is noted only once.
             let asked = session
                 .lease
                 .as_ref()
@@ -121,7 +121,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// [`Scheduler::enqueue`], and what follows from it for the VM.
+    /// Like [`Scheduler::enqueue`], and updates the VM.
     fn requeue(&mut self, id: SessionId) {
         self.enqueue(id);
         if let Some(vm) = self.sessions.get(&id).map(|session| session.vm) {
@@ -130,8 +130,8 @@ impl Scheduler {
         }
     }
 
-    /// Puts a session with work at the end of its VM's turns, if it is not there; one without work, or
-    /// that is not served any more, is taken off. The caller syncs the VM.
+    /// Appends a session with work to its VM's turns, unless it is there. Removes a session without
+    /// work, or one that is not served any more. The caller syncs the VM.
     pub(super) fn enqueue(&mut self, id: SessionId) {
         let now = self.now_ns;
         let ticket = self.ticket();
@@ -149,7 +149,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes a session off its VM's turns. The caller syncs the VM.
+    /// Removes a session from its VM's turns. The caller syncs the VM.
     pub(super) fn unqueue(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;

@@ -1,4 +1,4 @@
-//! What the scheduler's tests share: a rig that feeds events, and a small simulator of workers.
+//! Shared by the scheduler's tests: a rig that feeds events, and a small simulator of workers.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod sim;
@@ -12,7 +12,7 @@ pub(crate) const GPU: GpuId = GpuId(0);
 pub(crate) const POOL: PoolId = PoolId(1);
 pub(crate) const GIB: u64 = 1 << 30;
 
-/// A scheduler, its clock, and what it asked for last.
+/// A scheduler, its clock, and its last actions.
 pub(crate) struct Rig {
     pub(crate) sched: Scheduler,
     pub(crate) now: u64,
@@ -82,7 +82,7 @@ impl Rig {
             .unwrap_or_else(|| panic!("session {session} not admitted: {actions:?}"))
     }
 
-    /// One event now; what it asks for, without timers.
+    /// Feeds one event now. Returns the actions, without timers.
     pub(crate) fn feed(&mut self, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
         self.sched.handle(self.now, event, &mut actions);
@@ -90,7 +90,7 @@ impl Rig {
         actions
     }
 
-    /// Lets time pass, firing the timer whenever it is due; everything that was asked for.
+    /// Advances the clock and fires each timer that becomes due. Returns all actions.
     pub(crate) fn pass(&mut self, ns: u64) -> Vec<Action> {
         let end = self.now + ns;
         let mut all = Vec::new();
@@ -99,7 +99,11 @@ impl Rig {
             self.now = self.now.max(self.sched.next_timer_ns());
             all.extend(self.feed(Event::Timer));
             rounds += 1;
-            assert!(rounds < 100_000, "the timer spins at {}", self.now);
+            assert!(
+                rounds < 100_000,
+                "the timer fires without end at {}",
+                self.now
+            );
         }
         self.now = end;
         all
@@ -128,7 +132,7 @@ impl Rig {
         })
     }
 
-    /// Returns a lease with work left or not.
+    /// Returns a lease with `calls` calls of work left.
     pub(crate) fn release(&mut self, session: u64, epoch: Epoch, calls: u64) -> Vec<Action> {
         self.feed(Event::Released {
             session: SessionId(session),
@@ -174,7 +178,7 @@ pub(crate) fn granted(actions: &[Action]) -> Terms {
     }
 }
 
-/// The session of the only revoke among some actions.
+/// The first revoked session among some actions.
 pub(crate) fn revoked(actions: &[Action]) -> Option<u64> {
     actions.iter().find_map(|action| match action {
         Action::Revoke { session, .. } => Some(session.0),
@@ -182,7 +186,7 @@ pub(crate) fn revoked(actions: &[Action]) -> Option<u64> {
     })
 }
 
-/// The most of these times in any window of this length.
+/// Largest number of these times in any window of length `window`.
 pub(crate) fn most_in_window(times: &[u64], window: u64) -> u64 {
     let mut begin = 0;
     let mut most = 0;

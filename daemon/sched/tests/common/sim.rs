@@ -1,6 +1,6 @@
-//! A discrete-event simulator of honest (and hanging) workers over the real scheduler. It checks at
-//! every step what must always hold: one holder per GPU, none idle while somebody could run, every
-//! nanosecond accounted for.
+//! A discrete-event simulator of valid (and hanging) workers over the real scheduler. After every
+//! step it checks the invariants: one holder per GPU, no idle GPU while a session could run, and
+//! every nanosecond accounted for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,22 +10,23 @@ use vgpu_sched::{
 
 use super::Rig;
 
-/// What one session does.
+/// The load of one session.
 #[derive(Debug, Clone)]
 pub(crate) struct Load {
-    /// Length of each operation.
+    /// Length of each operation in ns.
     pub(crate) kernel_ns: u64,
     /// Bytes of each operation.
     pub(crate) bytes: u64,
     /// Operations that arrive at once.
     pub(crate) burst: u64,
-    /// Time from the end of a burst to the next; `None`: the next is there at once, for ever.
+    /// Time in ns from the end of a burst to the next; `None`: the next burst is there at once,
+    /// forever.
     pub(crate) pause_ns: Option<u64>,
-    /// First arrival.
+    /// First arrival, in ns.
     pub(crate) from_ns: u64,
-    /// The operation of this number never ends.
+    /// Number of the operation that never ends.
     pub(crate) hangs_at: Option<u64>,
-    /// What the worker says an operation costs, where that is a lie.
+    /// Cost of an operation in ns that the worker reports, if false.
     pub(crate) claims_ns: Option<u64>,
 }
 
@@ -91,24 +92,24 @@ enum What {
 /// The simulator.
 pub(crate) struct Sim {
     pub(crate) rig: Rig,
-    /// Time from a grant to the begin of its first operation.
+    /// Time in ns from a grant to the start of its first operation.
     pub(crate) switch_ns: u64,
-    /// Time from a kill to the death.
+    /// Time in ns from a kill to the death.
     pub(crate) kill_ns: u64,
     workers: BTreeMap<SessionId, Worker>,
     events: BTreeSet<(u64, u64, What)>,
     serial: u64,
-    /// Every kill: when, who.
+    /// Time and session of every kill.
     pub(crate) kills: Vec<(u64, SessionId)>,
     /// Every operation's end, with its session.
     pub(crate) done: Vec<(u64, SessionId, u64)>,
-    /// Declared overrunners that are still there.
+    /// Declared overrunners that still hold a lease.
     overrun: BTreeSet<SessionId>,
-    /// Every declared overrun: when, who.
+    /// Time and session of every declared overrun.
     pub(crate) overruns: Vec<(u64, SessionId)>,
-    /// Every end of a turn that was asked for or extended: when, who.
+    /// Time and session of every turn that was revoked or extended.
     pub(crate) turns: Vec<(u64, SessionId)>,
-    /// Longest idle time of a GPU while somebody could have run; see [`Sim::check`].
+    /// Steps so far; see [`Sim::check`].
     pub(crate) steps: u64,
 }
 
@@ -130,7 +131,7 @@ impl Sim {
         }
     }
 
-    /// Adds a session of a VM that does this.
+    /// Adds a session of a VM with this load.
     pub(crate) fn start(&mut self, session: u64, vm: u32, load: Load) {
         self.rig.add_session(session, vm);
         let id = SessionId(session);
@@ -176,7 +177,7 @@ impl Sim {
         self.check();
     }
 
-    /// As vgpud does before a timer: the holders' counters.
+    /// Reports the holders' counters, as vgpud does before a timer.
     fn sample(&mut self) {
         let holders: Vec<(SessionId, u64, u64)> = self
             .workers
@@ -252,7 +253,7 @@ impl Sim {
         });
     }
 
-    /// What a worker does when something changed for it.
+    /// Lets a worker act after a change.
     fn pump(&mut self, id: SessionId) {
         let now = self.rig.now;
         let switch = self.switch_ns;
@@ -319,7 +320,7 @@ impl Sim {
         }
     }
 
-    /// One event to the scheduler, and everything that follows from it.
+    /// Feeds one event to the scheduler and carries out all actions that follow.
     pub(crate) fn feed(&mut self, event: Event) {
         let actions = self.rig.feed(event);
         self.steps += 1;
@@ -397,7 +398,7 @@ impl Sim {
                 self.overrun.insert(session);
                 self.overruns.push((now, session));
             }
-            Action::Ignored { reason } => panic!("an honest event was ignored: {reason:?}"),
+            Action::Ignored { reason } => panic!("a valid event was ignored: {reason:?}"),
             _ => {}
         }
     }
@@ -414,7 +415,7 @@ impl Sim {
         }
     }
 
-    /// What must hold after every step.
+    /// Checks the invariants after a step.
     fn check(&mut self) {
         let gpus: Vec<GpuId> = self.rig.sched.gpus().collect();
         for gpu in gpus {
@@ -451,12 +452,12 @@ impl Sim {
         }
     }
 
-    /// Charged time of a VM.
+    /// Charged time of a VM in ns.
     pub(crate) fn gpu_ns(&self, vm: u32) -> u64 {
         self.rig.gpu_ns(vm)
     }
 
-    /// Σ charged + idle + switch = wall, and Σ over VMs = charged, for every GPU together.
+    /// Checks Σ charged + idle + switch = wall, and Σ over VMs = charged, over all GPUs.
     pub(crate) fn check_accounts(&self, since: u64) {
         let (mut charged, mut gpus) = (0, 0);
         for gpu in self.rig.sched.gpus() {
@@ -480,7 +481,7 @@ impl Sim {
 }
 
 impl Sim {
-    /// How long the VM has been waiting now; 0 if it does not.
+    /// How long the VM has been waiting, in ns; 0 if it does not wait.
     pub(crate) fn waits_since(&self, vm: VmId) -> u64 {
         let explained = self.rig.sched.explain(vm).expect("the VM is known");
         let since = explained.waiting_since_ns;

@@ -1,4 +1,4 @@
-//! A session and a device that is made up: streams run in order, side by side or not.
+//! A session and a simulated device whose streams run one after the other or side by side.
 
 use std::collections::VecDeque;
 
@@ -22,8 +22,8 @@ pub(crate) fn kernel(n: u32) -> Work {
     Work::Kernel(Key::kernel(function, [n, 1, 1], [64, 1, 1], 0))
 }
 
-/// A session that submits to one device whose streams run one after the other (`serial`) or all at
-/// once, and sees completions exactly.
+/// A session on a device whose streams run one after the other (`serial`) or all at once. It sees
+/// completions exactly.
 pub(crate) struct Bench {
     pub(crate) gate: Gate,
     pub(crate) now: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Bench {
     pub(crate) numbers: Vec<u64>,
     /// (stream, number, ends at)
     pub(crate) running: VecDeque<(usize, u64, u64)>,
-    /// The number of each stream's last unfinished wait for a value in memory.
+    /// Number of each stream's last unfinished wait for a value in memory.
     pub(crate) waits: Vec<Option<u64>>,
     pub(crate) free_at: Vec<u64>,
     pub(crate) place: u64,
@@ -58,7 +58,7 @@ impl Bench {
             .may_submit(self.now, self.place, work, &self.flows[stream], lease)
     }
 
-    /// Submits if it may; the operation really takes `ns`.
+    /// Submits if the gate allows it. The operation actually takes `ns`.
     pub(crate) fn try_submit(
         &mut self,
         stream: usize,
@@ -94,7 +94,8 @@ impl Bench {
         self.waits[stream] = Some(number);
     }
 
-    /// The values that a stream waits for are written, once what stands before its waits is complete.
+    /// Writes the values that a stream waits for, once the operations before its waits are
+    /// complete.
     pub(crate) fn end_waits(&mut self, stream: usize) {
         let Some(last) = self.waits[stream] else {
             return;
@@ -111,7 +112,7 @@ impl Bench {
             .completed(self.now, &mut self.flows[stream], number);
     }
 
-    /// Waits for the next completion and tells the gate.
+    /// Advances to the next completion and reports it to the gate.
     pub(crate) fn complete_one(&mut self) -> bool {
         let next = self.running.iter().enumerate().min_by_key(|(_, r)| r.2);
         let Some((at, &(stream, number, ends))) = next else {
@@ -127,7 +128,7 @@ impl Bench {
         while self.complete_one() {}
     }
 
-    /// Runs `n` of an operation one after the other, so that the gate knows it.
+    /// Runs an operation `n` times, one after the other, so that the gate knows it.
     pub(crate) fn teach(&mut self, work: Work, ns: u64, n: usize) {
         for _ in 0..n {
             self.drain();
@@ -136,7 +137,7 @@ impl Bench {
         self.drain();
     }
 
-    /// Submits to a stream until the gate says no.
+    /// Submits to a stream until the gate refuses.
     pub(crate) fn fill(&mut self, stream: usize, work: Work, ns: u64, lease: &LeaseView) -> u64 {
         let before = self.gate.in_flight();
         while self.try_submit(stream, work, ns, lease) {}

@@ -1,4 +1,4 @@
-//! Beside an overrunner.
+//! The gate beside an overrunner.
 
 use vgpu_sched::gate::{BESIDE_NS, LeaseView, STALL_NS, Work};
 
@@ -10,7 +10,8 @@ const BESIDE: LeaseView = LeaseView {
     beside: true,
 };
 
-/// As [`Bench::try_submit`] does it, but the other's turns make it complete `late` later.
+/// Like [`Bench::try_submit`], but the overrunner's time slices make the operation complete `late`
+/// ns later.
 fn run_beside(bench: &mut Bench, work: Work, ns: u64, late: u64) {
     assert!(bench.try_submit(0, work, ns + late, &BESIDE));
     bench.drain();
@@ -24,12 +25,13 @@ fn beside_an_overrunner_the_window_is_two_turns_of_the_driver() {
         bench.fill(0, kernel(1), 20 * US, &BESIDE),
         BESIDE_NS / (20 * US)
     );
-    // Alone again: nothing more goes in before what is too much has gone.
+    // Alone again: nothing more is submitted until the excess work is complete.
     assert!(!bench.try_submit(0, kernel(1), 20 * US, &OPEN));
     bench.drain();
     assert_eq!(bench.fill(0, kernel(1), 20 * US, &OPEN), 25);
     bench.drain();
-    // The end of the slice counts beside as well, but the driver's turn is used to its end.
+    // The end of the slice counts beside an overrunner as well, but the driver's time slice is used
+    // to its end.
     let ends = LeaseView {
         slice_end_ns: Some(bench.now + 100 * US),
         ..BESIDE
@@ -49,16 +51,17 @@ fn times_beside_an_overrunner_teach_nothing_and_break_no_trust() {
     assert_eq!(
         bench.fill(0, kernel(1), 20 * US, &OPEN),
         25,
-        "not one alone"
+        "more than one operation"
     );
     bench.drain();
-    // What was submitted beside teaches nothing either when the overrunner is gone meanwhile.
+    // Work that was submitted beside an overrunner teaches nothing, even if the overrunner ends
+    // meanwhile.
     assert!(bench.try_submit(0, kernel(1), 3 * MS, &BESIDE));
     assert!(bench.try_submit(0, kernel(1), 20 * US, &OPEN));
     assert!(bench.complete_one());
     assert_eq!(bench.gate.predictor().peek(kernel(1)), known);
     bench.drain();
-    // Alone, the same is a misprediction.
+    // Alone, the same time is a misprediction.
     assert!(bench.try_submit(0, kernel(1), 3 * MS, &OPEN));
     bench.drain();
     assert_ne!(bench.gate.predictor().peek(kernel(1)), known);
@@ -74,7 +77,7 @@ fn what_the_turns_of_an_overrunner_cannot_explain_is_a_misprediction_beside_it_t
     assert!(after.mean_ns > 40 * MS, "{after:?}");
     assert_eq!(bench.fill(0, kernel(1), 50 * MS, &BESIDE), 1);
     bench.drain();
-    // One that was caught alone is trusted again beside, by what the turns can explain.
+    // After a misprediction alone, times that the time slices explain restore the trust beside.
     bench.teach(kernel(2), 20 * US, 20);
     assert!(bench.try_submit(0, kernel(2), 3 * MS, &OPEN));
     bench.drain();
@@ -97,22 +100,26 @@ fn what_is_unknown_is_guessed_while_beside_an_overrunner_and_forgotten_then() {
     assert_eq!(
         bench.fill(0, kernel(1), 20 * US, &BESIDE),
         3,
-        "a turn is in it"
+        "the time includes a time slice of the overrunner"
     );
     bench.drain();
-    // In the midst of its own turns it gets nearer to what it is.
+    // Samples without a time slice of the overrunner bring the guess near the real time.
     for _ in 0..60 {
         run_beside(&mut bench, kernel(1), 20 * US, 0);
     }
     assert!(bench.fill(0, kernel(1), 20 * US, &BESIDE) > 40);
     bench.drain();
     assert_eq!(bench.gate.predictor().peek(kernel(1)), None);
-    assert_eq!(bench.fill(0, kernel(1), 20 * US, &OPEN), 1, "unknown again");
+    assert_eq!(
+        bench.fill(0, kernel(1), 20 * US, &OPEN),
+        1,
+        "the time is unknown again"
+    );
     bench.drain();
     assert_eq!(
         bench.fill(0, kernel(1), 20 * US, &OPEN),
         25,
-        "and known at once"
+        "one completion makes the time known"
     );
 }
 

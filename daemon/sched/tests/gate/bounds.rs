@@ -1,4 +1,4 @@
-//! Whatever a program does, the bounds hold.
+//! Bounds that hold regardless of the program.
 
 use proptest::prelude::*;
 use vgpu_sched::gate::{Direction, Flow, Hold, LeaseView, MAX_IN_FLIGHT, WINDOW_NS, Waiting, Work};
@@ -37,7 +37,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever a program does: the counts are right, the bounds hold, and it always goes on.
+    /// For any program: the counts are right, the bounds hold, and the session always goes on.
     #[test]
     fn the_gate_holds_its_bounds(steps in proptest::collection::vec(any_step(), 1..400), serial: bool) {
         let mut bench = Bench::new(4);
@@ -57,7 +57,7 @@ proptest! {
                 }
                 Step::Late { stream } => bench.gate.marked(&mut bench.flows[stream], true),
                 Step::Pass(ns) => {
-                    // Time passes no completion by: it is seen when it comes.
+                    // Time stops at each completion, so that the gate sees it at once.
                     let next = bench.running.iter().map(|r| r.2).min().unwrap_or(u64::MAX);
                     bench.now = (bench.now + ns).min(next.max(bench.now));
                 }
@@ -100,7 +100,7 @@ proptest! {
     }
 }
 
-/// Tries to submit, and checks what the rules promise about the answer.
+/// Tries to submit, and checks the answer against the rules.
 fn check(
     bench: &mut Bench,
     stream: usize,

@@ -106,7 +106,7 @@ fn a_lease_is_asked_for_once_and_used_when_it_is_granted() {
 fn a_slice_that_ended_before_it_was_used_still_serves_one_operation() {
     let mut bench = Bench::new();
     assert_eq!(bench.offer(0, 1, 2), Err(Refused::Turn));
-    // The grant comes late, without credit: being offered an operation is not yet a use.
+    // The grant comes late and without credit: the offer of an operation is not yet a use.
     bench.grant(1, 0);
     let _ = bench.vgpud().want(1);
     bench.with(|lease, pages| lease.refresh(pages));
@@ -124,7 +124,11 @@ fn a_slice_that_ended_before_it_was_used_still_serves_one_operation() {
     let left = depth(1);
     assert_eq!(messages.last(), Some(&Message::Released { epoch: 1, left }));
     assert_eq!(bench.offer(late + 4, 2, 1), Err(Refused::Turn));
-    assert_eq!(bench.messages(), [], "vgpud knows of what was left");
+    assert_eq!(
+        bench.messages(),
+        [],
+        "vgpud already knows of the remaining work"
+    );
 }
 
 #[test]
@@ -143,7 +147,7 @@ fn what_relieves_a_stall_goes_in_while_the_lease_is_given_back_and_is_owed() {
     }];
     assert_eq!(bench.gate.relieve(2 * STALL_NS, behind, false), Some(2));
     assert_eq!(bench.offer(2 * STALL_NS, 2, 1), Ok(()));
-    // One call of credit was given, two were used.
+    // One call of credit was given, and two were used.
     assert_eq!(bench.hint_page.read().used_calls, 2);
     assert!(bench.lease.closing());
 }
@@ -163,7 +167,7 @@ fn an_unwanted_lease_is_parked_and_retaken_without_a_message() {
     bench.messages();
     assert_eq!(bench.offer(20, 2, 1), Ok(()));
     assert_eq!(bench.messages(), []);
-    // After the hold time vgpud is told, and coming back is told too.
+    // After the hold time vgpud is told that the lease is parked, and later that it was retaken.
     bench.complete(30);
     assert_eq!(
         bench.with(|lease, pages| lease.rest(pages, 30)),
@@ -199,7 +203,7 @@ fn the_end_is_announced_once_in_a_slice_and_an_extension_makes_it_void() {
     bench.with(|lease, pages| lease.refresh(pages));
     assert_eq!(bench.offer(0, 1, 2), Ok(()));
     bench.with(|lease, pages| lease.announce_end(pages, 7));
-    assert!(!bench.lease.closing(), "nobody waits");
+    assert!(!bench.lease.closing(), "no other session waits");
     let _ = bench.vgpud().want(1);
     bench.messages();
     bench.with(|lease, pages| lease.announce_end(pages, 7));

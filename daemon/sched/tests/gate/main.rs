@@ -1,4 +1,4 @@
-//! The worker's gate against a device that is made up. One module a subject.
+//! The worker's gate with a simulated device. One module per subject.
 
 mod bench;
 mod beside;

@@ -1,4 +1,4 @@
-//! What is in flight may wait for what is not: gating delays, it never deadlocks.
+//! Work in flight may wait for work that was not submitted: the gate delays, it never deadlocks.
 
 use std::collections::VecDeque;
 
@@ -30,21 +30,27 @@ fn a_stalled_operation_lets_the_work_of_idle_streams_in() {
         assert_eq!(
             bench.gate.relieve(bench.now, waiting, false),
             None,
-            "not yet"
+            "no stall yet"
         );
         bench.now = STALL_NS;
         assert!(bench.gate.stalled(bench.now));
         assert_eq!(bench.gate.relieve(bench.now, waiting, false), Some(3));
         assert!(
             bench.try_submit(0, kernel(1), US, &lease),
-            "what stands before"
+            "the operation before that of the idle stream"
         );
         assert!(
             bench.try_submit(1, kernel(2), US, &lease),
-            "the idle stream's"
+            "the operation of the idle stream"
         );
-        assert!(!bench.try_submit(1, kernel(2), US, &lease), "and no more");
-        assert!(!bench.gate.stalled(bench.now), "next in a millisecond");
+        assert!(
+            !bench.try_submit(1, kernel(2), US, &lease),
+            "no further operation"
+        );
+        assert!(
+            !bench.gate.stalled(bench.now),
+            "the next relief is in a millisecond"
+        );
         assert_eq!(bench.gate.stall_in(bench.now), Some(STALL_NS));
     }
 }
@@ -64,7 +70,7 @@ fn work_of_an_idle_stream_is_reached_behind_a_thousand_calls() {
     while let Some(first) = waiting.front().copied() {
         bench.now += STALL_NS;
         reliefs += 1;
-        assert!(reliefs < 10, "it gets there in a few milliseconds");
+        assert!(reliefs < 10, "a few reliefs reach the operation");
         let upto = bench.gate.relieve(bench.now, waiting.clone(), false);
         assert!(upto >= Some(first.place));
         while waiting.front().is_some_and(|w| Some(w.place) <= upto) {
@@ -73,7 +79,7 @@ fn work_of_an_idle_stream_is_reached_behind_a_thousand_calls() {
             assert!(bench.try_submit(stream, kernel(1), US, &CLOSING));
         }
     }
-    assert!(reliefs > 1, "a bounded set at a time");
+    assert!(reliefs > 1, "each relief lets in a bounded number");
     assert!(bench.gate.in_flight() <= MAX_IN_FLIGHT);
 }
 
@@ -84,7 +90,7 @@ fn without_idle_streams_a_stall_lets_nothing_in_unless_the_program_is_held_up_by
     let waiting = (2..2000).map(|place| Waiting { place, idle: false });
     bench.now = STALL_NS;
     assert_eq!(bench.gate.relieve(bench.now, waiting.clone(), false), None);
-    // The waited-for call may be one that the program cannot send before these have gone.
+    // The awaited call may be one that the program can send only after these have gone.
     let mut last = 1;
     for _ in 0..20 {
         bench.now += STALL_NS;
@@ -96,7 +102,11 @@ fn without_idle_streams_a_stall_lets_nothing_in_unless_the_program_is_held_up_by
             last = upto;
         }
     }
-    assert_eq!(bench.gate.in_flight(), MAX_IN_FLIGHT, "what a driver takes");
+    assert_eq!(
+        bench.gate.in_flight(),
+        MAX_IN_FLIGHT,
+        "as many as a driver takes"
+    );
 }
 
 #[test]
@@ -130,8 +140,8 @@ fn after_a_fault_the_gate_is_as_new() {
     assert!(bench.try_submit(0, kernel(9), US, &OPEN));
 }
 
-/// A wait for a value in memory is no work, but the program may be about to end it with work that stands in
-/// another stream, behind more of this one.
+/// A wait for a value in memory is no work. But the program may be about to end the wait with work
+/// of another stream, which stands behind more of this stream.
 #[test]
 fn a_wait_in_flight_lets_the_work_of_idle_streams_in() {
     let mut bench = Bench::new(2);
@@ -142,7 +152,7 @@ fn a_wait_in_flight_lets_the_work_of_idle_streams_in() {
     assert_eq!(
         bench.gate.relieve(bench.now, waiting, false),
         None,
-        "not yet"
+        "no stall yet"
     );
     bench.now += STALL_NS;
     assert_eq!(bench.gate.relieve(bench.now, waiting, false), Some(2));
@@ -150,7 +160,10 @@ fn a_wait_in_flight_lets_the_work_of_idle_streams_in() {
     assert!(bench.try_submit(1, kernel(1), US, &CLOSING));
     bench.drain();
     assert!(bench.gate.exempted(2), "the wait is still in flight");
-    assert!(bench.flows[0].busy(), "its wait has to be told complete");
+    assert!(
+        bench.flows[0].busy(),
+        "the wait is unfinished until it is reported complete"
+    );
     bench.end_waits(0);
     assert!(!bench.flows[0].busy());
     assert!(!bench.gate.exempted(2));

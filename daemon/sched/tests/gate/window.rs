@@ -1,4 +1,4 @@
-//! What may go in: the window, the slice, streams side by side, markers.
+//! Admission: the window, the slice, streams side by side, markers.
 
 use vgpu_sched::gate::{AHEAD_NS, Config, Gate, LeaseView, MARKER_LAUNCHES, Verdict, WaitFor};
 
@@ -29,7 +29,7 @@ fn a_new_window_holds_for_what_comes() {
     bench.teach(kernel(1), 10 * US, 20);
     assert_eq!(bench.fill(0, kernel(1), 10 * US, &OPEN), 50);
     bench.gate.set_window(200 * US);
-    assert_eq!(bench.gate.in_flight(), 50, "what is unfinished stays");
+    assert_eq!(bench.gate.in_flight(), 50, "unfinished operations stay");
     bench.drain();
     assert_eq!(bench.fill(0, kernel(1), 10 * US, &OPEN), 20);
     bench.drain();
@@ -37,7 +37,7 @@ fn a_new_window_holds_for_what_comes() {
     assert_eq!(
         bench.fill(0, kernel(1), 10 * US, &OPEN),
         20,
-        "200 µs at least"
+        "the window is at least 200 µs"
     );
 }
 
@@ -48,19 +48,19 @@ fn an_unknown_kernel_goes_alone() {
     assert!(bench.try_submit(0, kernel(1), 10 * US, &OPEN));
     assert!(
         !bench.try_submit(0, kernel(2), 10 * US, &OPEN),
-        "behind another"
+        "the unknown kernel waits behind another"
     );
     bench.drain();
     assert!(bench.try_submit(0, kernel(2), 10 * US, &OPEN));
     assert!(
         !bench.try_submit(1, kernel(1), 10 * US, &OPEN),
-        "before another"
+        "no other kernel follows the unknown one"
     );
     bench.drain();
     assert!(bench.try_submit(0, kernel(1), 10 * US, &OPEN));
     assert!(
         bench.try_submit(0, kernel(2), 10 * US, &OPEN),
-        "known by now"
+        "the kernel is known now"
     );
 }
 
@@ -71,7 +71,7 @@ fn a_second_long_kernel_follows_when_the_first_is_nearly_over() {
     assert!(bench.try_submit(0, kernel(1), 10 * MS, &OPEN));
     let begun = bench.now;
     let Verdict::Wait(wait) = bench.verdict(0, kernel(1), &OPEN) else {
-        panic!("two of 10 ms");
+        panic!("two kernels of 10 ms were admitted at once");
     };
     assert_eq!(wait.why, WaitFor::Window);
     assert_eq!(wait.until_ns, Some(begun + 10 * MS - AHEAD_NS));
@@ -79,12 +79,12 @@ fn a_second_long_kernel_follows_when_the_first_is_nearly_over() {
     assert!(bench.try_submit(0, kernel(1), 10 * MS, &OPEN));
     assert!(
         !bench.try_submit(0, kernel(1), 10 * MS, &OPEN),
-        "and no third"
+        "no third kernel follows"
     );
     assert!(bench.complete_one());
     assert!(
         !bench.try_submit(0, kernel(1), 10 * MS, &OPEN),
-        "the second has just begun"
+        "the second kernel has just begun"
     );
 }
 
@@ -99,7 +99,7 @@ fn nothing_goes_past_the_end_of_the_slice_behind_something_else() {
     };
     let ends = slice(&bench, 650 * US);
     let begun = bench.now;
-    // The window has room for five.
+    // The window has room for five operations.
     assert_eq!(bench.fill(0, kernel(1), 100 * US, &ends), 5);
     assert!(bench.complete_one());
     assert!(bench.try_submit(0, kernel(1), 100 * US, &ends));
@@ -108,24 +108,26 @@ fn nothing_goes_past_the_end_of_the_slice_behind_something_else() {
         panic!("the seventh would end after the slice");
     };
     assert_eq!(wait.why, WaitFor::SliceEnd);
-    // The device would idle from 600 µs on, which is before the slice's end: one follows in time.
+    // The device would idle from 600 µs on, before the end of the slice: one operation follows in
+    // time.
     assert_eq!(wait.until_ns, Some(begun + 600 * US - AHEAD_NS));
     assert!(bench.complete_one() && bench.complete_one());
     assert_eq!(bench.now, begun + 600 * US - AHEAD_NS);
     assert!(bench.try_submit(0, kernel(1), 100 * US, &ends));
     let Verdict::Wait(wait) = bench.verdict(0, kernel(1), &ends) else {
-        panic!("and one only");
+        panic!("only one operation may follow");
     };
     assert_eq!((wait.why, wait.until_ns), (WaitFor::SliceEnd, None));
-    // What would keep the device busy beyond the slice's end anyway is not followed.
+    // If the device is busy beyond the end of the slice anyway, no operation follows.
     bench.drain();
     let ends = slice(&bench, 80 * US);
     assert_eq!(bench.fill(0, kernel(1), 100 * US, &ends), 1);
     bench.drain();
-    // Nothing is in flight: one goes, though it overruns; else the rest of the slice would be lost.
+    // Nothing is in flight: one operation goes although it overruns, or the rest of the slice would
+    // be lost.
     let ends = slice(&bench, 50 * US);
     assert_eq!(bench.fill(0, kernel(1), 100 * US, &ends), 1);
-    // Without anybody who waits the slice's end means nothing.
+    // Without waiting sessions the end of the slice does not matter.
     assert_eq!(bench.fill(0, kernel(1), 100 * US, &OPEN), 4);
 }
 
@@ -146,7 +148,7 @@ fn streams_that_run_side_by_side_get_a_window_each() {
     }
     assert!(widest >= 12, "{widest} of 16 streams at once");
 
-    // On a device that runs one at a time it stays narrow.
+    // On a device that runs one stream at a time the window stays narrow.
     let mut bench = Bench::new(16);
     bench.teach(kernel(1), 800 * US, 3);
     let mut widest = 0;

@@ -1,21 +1,23 @@
-//! For how long a VM waits at most.
+//! The longest wait of a VM.
 //!
-//! It is what the policy promises from now on, while the set of rivals stays as it is
-//! (`docs/scheduling.md`). With C the longest turn of one VM and σ the cost of a switch,
+//! The bound is the promise of the policy from now on, while the set of rivals stays the same
+//! (`docs/scheduling.md`). With C the longest turn of one VM and σ the cost of a switch:
 //!
-//! - `weighted`: C·Σw/wᵢ·(1 + σ/slice) + 2C, and the time in which the others work off what the VM owes
-//!   beyond C;
-//! - `strict`, with aging: the time until it is on the highest level, and then one turn of each other;
-//! - `sjf`, with aging: the time until nobody who comes is filed before it, and then the same;
-//! - `fifo`: one turn of each that is before it.
+//! - `weighted`: C·Σw/wᵢ·(1 + σ/slice) + 2C, and the time in which the others work off the VM's
+//!   debt beyond C;
+//! - `strict`, with aging: the time until the VM is on the highest level, then one turn of each
+//!   other VM;
+//! - `sjf`, with aging: the time until no newcomer can overtake, then one turn of each other VM;
+//! - `fifo`: one turn of each VM before it.
 //!
-//! Where several pools use the GPU, the time at the VM's level is stretched by Σw/w of its pool, and 2C
-//! come on top. A gang waits for one GPU after the other. While it waits for the later ones it keeps the
-//! earlier ones reserved, which lengthens C there by as much; because all gangs take GPUs in one order,
-//! the bounds of the last GPU come first and those of the others follow from them.
+//! If several pools use the GPU, the time within the pool is multiplied by Σw/w of the pool, and 2C
+//! are added. A gang waits for one GPU after the other. While it waits for the later GPUs, it
+//! reserves the earlier ones, which lengthens C there. All gangs take GPUs in the same order, so
+//! the bounds of the last GPU are computed first and the others follow.
 //!
-//! Every bound comes twice: as it usually is (C: the longest slice, and what giving the GPU back took so
-//! far) and as it is when every other VM lets its work hang until the contended limit ends it.
+//! Every bound has two values. The usual value takes for C the longest slice and the measured time
+//! to give the GPU back. The worst value assumes that every other VM hangs until the contended
+//! limit.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +28,7 @@ use crate::config::{Aging, Class, MILLIS, Policy, PoolConfig};
 use crate::id::{GpuId, VmId};
 use crate::model::{Gpu, Throttle, Use, Vm};
 
-/// A time as it usually is, and as it is at worst.
+/// A usual time and a worst time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Span {
     usual_ns: u64,
@@ -68,17 +70,17 @@ impl Span {
 struct Turn {
     slice_ns: u64,
     switch_ns: u64,
-    /// Until the contended limit has ended what hangs, and it is gone.
+    /// Time in ns until a hung worker is killed by the contended limit and is gone.
     hung_ns: u64,
-    /// C: slice, what is in flight when the GPU is asked back, and what gangs keep reserved.
+    /// C: slice, work in flight at a revoke, and the time for which gangs reserve the GPU.
     longest: Span,
 }
 
-/// How much longer gangs keep a GPU than their slice, per GPU that they use.
+/// Time beyond a slice for which gangs reserve a GPU, per GPU.
 type Reserved = BTreeMap<GpuId, Result<Span, NoBound>>;
 
 impl Scheduler {
-    /// How long the VM waits at most from now on; for one that has nothing to do, if it had work now.
+    /// Longest wait of the VM from now on; for an idle VM, if it had work now.
     pub(super) fn wait_bound(&self, id: VmId, vm: &Vm, reason: Reason) -> WaitBound {
         if matches!(reason, Reason::Running | Reason::Parked) {
             return WaitBound::Now;
@@ -98,7 +100,7 @@ impl Scheduler {
         })
     }
 
-    /// How long a quarantine or a limit of its own keeps the VM out of the competition.
+    /// How long a quarantine or a rate limit keeps the VM out of the competition.
     fn held_back(&self, vm: &Vm) -> Result<Span, NoBound> {
         let left = |until: u64| until.saturating_sub(self.now_ns);
         let quarantine = match vm.quarantine {
@@ -117,16 +119,16 @@ impl Scheduler {
         Ok(Span::both(quarantine.max(throttle)))
     }
 
-    /// The GPUs that it has yet to get, in order.
+    /// The GPUs that the VM has yet to get, in order.
     fn gpus_to_come(&self, id: VmId, vm: &Vm) -> Result<Vec<GpuId>, NoBound> {
         let mut gpus: Vec<GpuId> = (self.held(id)..vm.width())
             .filter_map(|index| vm.seat_gpu(index))
             .collect();
         if gpus.is_empty() {
-            // Without a program: where the next one would be placed.
+            // Without a session: the GPUs on which the next one would be placed.
             gpus = match self.admits(id) {
                 Ok(gpus) => gpus,
-                // Where it would be placed is seen when it is served again.
+                // The placement is not known before the quarantine ends.
                 Err(Refusal::Quarantined) => Vec::new(),
                 Err(_) => return Err(NoBound::NoGpu),
             };
@@ -139,8 +141,8 @@ impl Scheduler {
         health.map_or(Ok(gpus), |health| Err(NoBound::GpuUnavailable(health)))
     }
 
-    /// How long gangs with work keep each of their GPUs reserved, at most. The last GPU of a gang is not
-    /// waited on with anything reserved after it, so it is known first.
+    /// Longest time for which gangs with work reserve each GPU. The last GPU of a gang comes first,
+    /// because nothing is reserved while waiting after it.
     fn reserved(&self, without: VmId) -> Reserved {
         let mut reserved = Reserved::new();
         for (&gpu_id, gpu) in self.gpus.iter().rev() {
@@ -166,7 +168,7 @@ impl Scheduler {
         reserved
     }
 
-    /// How long until its turn on one GPU, by the policy of its pool.
+    /// Longest wait for a turn on one GPU, by the policy of the pool.
     fn turn_bound(
         &self,
         id: VmId,
@@ -186,7 +188,7 @@ impl Scheduler {
         let rivals = self.rivals(id, node);
         let (pool_own, pool_all) = self.pool_weights(pool, Some(gpu));
         let among_vms = if rivals.is_empty() && self.all_parked(gpu) {
-            // Only pools may be before it.
+            // Only other pools may be before the VM.
             Span::default()
         } else {
             self.among_vms(id, vm, (gpu, config), turn, &rivals)?
@@ -292,7 +294,7 @@ fn scaled(value: u64, all: u64, own: u64) -> u64 {
     u64::try_from(product.div_ceil(u128::from(own.max(1)))).unwrap_or(u64::MAX)
 }
 
-/// How long until one that has waited since `since_ns` is on the highest level; `None`: never.
+/// Time in ns until a VM that has waited since `since_ns` is on the highest level; `None`: never.
 fn rise_left(class: Class, aging: Option<Aging>, since_ns: u64, now_ns: u64) -> Option<u64> {
     let steps = (Class::ALL.len() - 1 - class.index()) as u64;
     if steps == 0 {

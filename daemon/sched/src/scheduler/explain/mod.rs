@@ -1,4 +1,4 @@
-//! Why a VM waits, and for how long at most.
+//! Explains why a VM waits, and how long at most.
 
 mod bound;
 
@@ -10,128 +10,127 @@ use crate::id::{Epoch, GpuId, PoolId, SessionId, VmId};
 use crate::model::{Gpu, Node, Vm};
 use crate::stats::{Cap, WaitReason};
 
-/// What a VM is doing, or why it does not.
+/// Activity of a VM, or the reason for inactivity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// It has the GPU.
+    /// The VM has the GPU.
     Running,
-    /// It has the GPU, no work and no rival: the lease costs it nothing.
+    /// The VM has the GPU without work, and no other VM waits: the lease is not charged.
     Parked,
-    /// Its programs have nothing for the GPU to do.
+    /// The programs of the VM have no work for the GPU.
     Idle,
-    /// It has no program, and one that starts now would be served.
+    /// The VM has no program. A program that starts now would be served.
     NoProgram,
-    /// It has no program, and one that starts now would be refused.
+    /// The VM has no program. A program that starts now would be refused.
     Refused(Refusal),
-    /// It has work, or work that it may not submit.
+    /// The VM has work, or may not submit it.
     Waits(WaitReason),
 }
 
-/// Who has the GPU.
+/// A holder of the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder {
     /// The VM.
     pub vm: VmId,
-    /// Its session.
+    /// The session.
     pub session: SessionId,
-    /// Its lease; 0 while a gang only keeps the GPU reserved.
+    /// Epoch of the lease; 0 while a gang only reserves the GPU.
     pub epoch: Epoch,
-    /// A gang keeps it reserved until it has its other GPUs.
+    /// Whether a gang reserves the GPU until it has its other GPUs.
     pub reserved: bool,
-    /// For how long it has had it.
+    /// Time in ns since the grant.
     pub held_ns: u64,
-    /// How much of its slice is left; counts while others wait.
+    /// Rest of the slice in ns. It counts while others wait.
     pub slice_left_ns: u64,
-    /// How long ago the GPU was asked back.
+    /// Time in ns since the revoke.
     pub asked_ns: Option<u64>,
-    /// It has outlasted slice and grace: the next one may run beside it.
+    /// Whether the holder overran slice and grace, so that the next session may run beside it.
     pub overrun: bool,
 }
 
-/// How long a VM waits at most, from now until it has the GPU.
+/// Longest wait of a VM from now until it has the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitBound {
-    /// It has it.
+    /// The VM has the GPU.
     Now,
-    /// So long.
+    /// The wait is bounded.
     Within {
-        /// When the others give the GPU back as they did so far.
+        /// Bound in ns if the others give the GPU back as they did so far.
         usual_ns: u64,
-        /// When all others let their work hang until the contended limit.
+        /// Bound in ns if all others hang until the contended limit.
         worst_ns: u64,
     },
-    /// Nothing bounds it.
+    /// The wait has no bound.
     Never(NoBound),
 }
 
-/// Why nothing bounds a wait.
+/// Why a wait has no bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoBound {
-    /// It is quarantined until an administrator releases it.
+    /// The VM is quarantined until an administrator releases it.
     Quarantined,
-    /// Nothing serves it.
+    /// No GPU serves the VM.
     NoGpu,
-    /// Its GPU is like this.
+    /// The GPU is in this health.
     GpuUnavailable(GpuHealth),
-    /// Aging is off: higher classes may be first for ever.
+    /// Aging is off: higher classes may go first forever.
     AgingOff,
-    /// This limit of its own lets nothing through.
+    /// A rate limit of the VM is zero.
     ZeroRate(Cap),
 }
 
-/// The answer to "why does this VM wait, and for how long at most?"
+/// Why a VM waits, and how long at most.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
-    /// The time of the answer.
+    /// Time of the answer, in ns.
     pub now_ns: u64,
-    /// The pool under which it runs.
+    /// The pool under which the VM runs.
     pub pool: PoolId,
     /// The pool's policy.
     pub policy: Policy,
-    /// The GPU on which it is placed; of a gang, the one for which it waits, or the first.
+    /// GPU of the VM; of a gang, the GPU for which it waits, or the first.
     pub gpu: Option<GpuId>,
-    /// All the GPUs of a gang, in the order in which it takes them; otherwise empty.
+    /// All GPUs of a gang, in the order of gathering; otherwise empty.
     pub gang: Vec<GpuId>,
-    /// How many of them it keeps reserved.
+    /// Number of GPUs that the gang reserves.
     pub gang_held: u32,
-    /// Its class now (demotion included).
+    /// Class now, demotion included.
     pub class: Class,
-    /// Demoted until then for having passed the soft limit.
+    /// End of a demotion for passing the soft limit, in ns.
     pub demoted_until_ns: Option<u64>,
-    /// What it does, or why it does not.
+    /// Activity of the VM, or the reason for inactivity.
     pub reason: Reason,
-    /// Quarantined until then; `u64::MAX`: until it is released.
+    /// End of a quarantine in ns; `u64::MAX`: until an administrator releases the VM.
     pub quarantined_until_ns: Option<u64>,
-    /// It has outlasted slice and grace itself until lately, and is not let in beside the overrunner that
-    /// has the GPU now.
+    /// Whether the VM overran recently and is therefore not let in beside the present overrunner.
     pub held_off: bool,
-    /// Since when it has work that does not run.
+    /// When the VM got work that does not run, in ns.
     pub waiting_since_ns: Option<u64>,
-    /// Who has the GPU.
+    /// The holders of the GPU.
     pub holders: Vec<Holder>,
-    /// Who of its pool would be given the GPU before it, as it stands now, the first first.
+    /// VMs of the pool that would be granted the GPU before this VM now, in order.
     pub before: Vec<VmId>,
-    /// VMs of its pool that compete on its GPU now, itself included.
+    /// Number of VMs of the pool that compete on the GPU now, with this VM.
     pub competing: u32,
-    /// Its weight in thousandths.
+    /// Weight of the VM in thousandths.
     pub weight_milli: u64,
-    /// The weights of all that compete, itself included.
+    /// Sum of the weights of all competing VMs, with this VM.
     pub competing_weight_milli: u64,
-    /// The part of the GPU's time that it may expect among those that compete now, in thousandths (over
-    /// the pools as well). Where the policy keeps no shares, as if it were `weighted`.
+    /// Share of the GPU's time that the VM may expect among the competing VMs and pools, in
+    /// thousandths. Under a policy without shares: as if it were `weighted`.
     pub share_permille: u32,
-    /// GPU time that it is owed; negative: that it owes.
+    /// Lag in ns of GPU time; negative: the VM owes.
     pub lag_ns: i128,
-    /// How long it waits at most. For one that has nothing to do: if it had work now.
+    /// Longest wait; for an idle VM, if it had work now.
     pub wait: WaitBound,
-    /// How much more host memory the host lets it pin, whatever its own limit; `u64::MAX`: no bound.
+    /// Bytes that the host still lets the VM pin, apart from its own limit; `u64::MAX`: no limit.
     pub pinned_room: u64,
 }
 
 impl Scheduler {
-    /// Why the VM waits, and for how long at most, as of the last event; `None` if it is not known.
+    /// Why the VM waits, and how long at most, as of the last event; `None`: unknown VM.
     #[must_use]
     pub fn explain(&self, id: VmId) -> Option<Explanation> {
         let vm = self.vms.get(&id)?;
@@ -189,8 +188,7 @@ impl Scheduler {
         }
     }
 
-    /// The others of its pool that compete on its GPU now.
-    /// The part of the GPU's time that a VM may expect among those that compete now, in thousandths.
+    /// Share of the GPU's time that a VM may expect among the competing VMs, in thousandths.
     pub(super) fn share_permille(&self, id: VmId, pool: PoolId, gpu: Option<&Gpu>) -> u32 {
         let node = gpu.and_then(|gpu| gpu.nodes.get(&pool));
         let (own, all) = self.weights(id, &self.rivals(id, node));
@@ -200,12 +198,13 @@ impl Scheduler {
         u32::try_from(share.min(1000)).unwrap_or(1000)
     }
 
+    /// Other VMs of the pool that compete on the node's GPU now.
     fn rivals(&self, id: VmId, node: Option<&Node>) -> Vec<VmId> {
         let members = node.map_or_else(Vec::new, |node| node.queue.keys());
         members.into_iter().filter(|&vm| vm != id).collect()
     }
 
-    /// The weight of a VM, and of all that compete, itself included.
+    /// Weight of a VM, and of all competing VMs with it.
     fn weights(&self, id: VmId, rivals: &[VmId]) -> (u64, u64) {
         let weight = |vm: VmId| self.standing(vm).weight;
         let own = weight(id).max(1);
@@ -213,7 +212,7 @@ impl Scheduler {
         (own, others.fold(own, u64::saturating_add))
     }
 
-    /// The weight of a pool on a GPU, and of all pools that compete there, itself included.
+    /// Weight of a pool on a GPU, and of all competing pools with it.
     fn pool_weights(&self, pool: PoolId, gpu: Option<&Gpu>) -> (u64, u64) {
         let weight = |pool: PoolId| {
             self.pools

@@ -36,7 +36,7 @@ impl Rig {
         self.feed(Event::AssignGpu { gpu: GPU, pool });
     }
 
-    /// A VM with one session of the same number.
+    /// Adds a VM with one session of the same number.
     fn add_vm(&mut self, vm: u32, config: VmConfig) {
         let (session, vm) = (SessionId(u64::from(vm)), VmId(vm));
         self.feed(Event::AddVm {
@@ -93,7 +93,7 @@ fn bounds(explanation: &Explanation) -> (u64, u64) {
     }
 }
 
-/// C at its worst with the defaults: slice, contended limit, time to be gone.
+/// Worst C with the defaults: slice, contended limit and kill grace.
 const WORST: u64 = SLICE + 10 * SECONDS + 1_500 * MILLIS;
 
 #[test]
@@ -125,7 +125,11 @@ fn one_that_runs_and_one_that_waits_for_its_turn() {
     assert_eq!((holder.vm, holder.session), (VmId(1), SessionId(1)));
     assert_eq!((holder.held_ns, holder.slice_left_ns), (MILLIS, MILLIS));
     assert_eq!((holder.asked_ns, holder.overrun), (None, false));
-    assert_eq!(waits.before, [VmId(4)], "the shorter request is first");
+    assert_eq!(
+        waits.before,
+        [VmId(4)],
+        "the higher class has the earlier deadline"
+    );
     assert_eq!(waits.competing, 3);
     assert_eq!(
         (waits.weight_milli, waits.competing_weight_milli),
@@ -133,7 +137,7 @@ fn one_that_runs_and_one_that_waits_for_its_turn() {
     );
     assert_eq!(waits.share_permille, 166);
     assert!(waits.lag_ns > 0, "{}", waits.lag_ns);
-    // C·Σw/w + 2C without any switch counted yet.
+    // C·Σw/w + 2C, as no switch was counted yet.
     assert_eq!(
         bounds(&waits),
         (SLICE * 6 + 2 * SLICE, WORST * 6 + 2 * WORST)
@@ -143,7 +147,7 @@ fn one_that_runs_and_one_that_waits_for_its_turn() {
     let idle = rig.why(3);
     assert_eq!(idle.reason, Reason::Idle);
     assert_eq!(idle.waiting_since_ns, None);
-    assert_eq!(idle.competing, 4, "as if it had work");
+    assert_eq!(idle.competing, 4, "counted as if the VM had work");
     assert_eq!(bounds(&idle).0, SLICE * 7 + 2 * SLICE);
 }
 
@@ -157,7 +161,7 @@ fn the_bound_holds_while_rivals_use_the_gpu_as_usual() {
     for vm in 1..=5 {
         rig.works(vm);
     }
-    // Everybody always has work and takes 0.3 ms to give the GPU back.
+    // All VMs always have work and take 0.3 ms to give the GPU back.
     let mut bound_until = u64::MAX;
     let mut served = 0;
     let mut revoked: Option<(u64, SessionId, Epoch)> = None;
@@ -213,7 +217,7 @@ fn what_is_owed_is_waited_for() {
     assert_eq!(
         rig.why(2).holders[0].asked_ns,
         Some(0),
-        "asked at the timer"
+        "revoked when the timer fired"
     );
     rig.pass(MILLIS);
     rig.feed(Event::Released {
@@ -267,10 +271,10 @@ fn a_cap_says_which_and_until_when() {
     assert_eq!(cap, Cap::GpuTime);
     let left = until_ns - rig.now;
     assert!(left > 100 * MILLIS, "{left}");
-    assert_eq!(bounds(&capped), (left, left), "nobody else is there");
+    assert_eq!(bounds(&capped), (left, left), "no other VM waits");
     assert_eq!(capped.holders, []);
 
-    // A rate of nothing: for ever.
+    // A rate of zero: no bound.
     let none = Rate {
         per_second: 0,
         burst: 1,
@@ -302,7 +306,7 @@ fn depth_and_quota_are_named() {
     );
     rig.works(1);
     rig.works(2);
-    // It waits for its turn first; with the queue full its callers wait as well.
+    // The VM waits for its turn first. If the queue is full, its callers wait, too.
     assert!(matches!(
         rig.why(2).reason,
         Reason::Waits(WaitReason::Turn { .. })
@@ -357,7 +361,7 @@ fn quarantine_and_missing_gpus_have_no_bound() {
             has_bound
         );
     }
-    // A suspect GPU goes on with whom it has, and refuses who comes.
+    // A suspect GPU keeps its sessions and refuses new ones.
     rig.feed(Event::AddVm {
         vm: VmId(5),
         config: class(Class::Medium),
@@ -465,7 +469,7 @@ fn another_pool_on_the_gpu_stretches_the_bound() {
         rig.works(vm);
     }
     let why = rig.why(1);
-    assert_eq!(why.share_permille, 125, "half of a quarter");
+    assert_eq!(why.share_permille, 125, "half of a quarter of the GPU");
     let alone = 2 * SLICE + 2 * SLICE;
     assert_eq!(bounds(&why).0, 4 * alone + 2 * SLICE);
 }
@@ -580,12 +584,13 @@ fn a_gang_waits_for_one_gpu_after_the_other() {
     );
     assert_eq!((why.gpu, why.gang_held), (Some(GpuId(1)), 1));
     assert_eq!(why.gang, [GPU, GpuId(1)]);
-    assert_eq!(why.holders[0].vm, VmId(3), "who has the one that it lacks");
-    // Only the second GPU is to come.
+    assert_eq!(why.holders[0].vm, VmId(3), "the holder of the missing GPU");
+    // Only the second GPU is missing.
     let one = SLICE * 2 + 2 * SLICE;
     assert_eq!(bounds(&why).0, one);
 
-    // A neighbour on the first GPU waits for the gang, which keeps it reserved while it waits itself.
+    // Another VM on the first GPU waits for the gang, which reserves that GPU while it waits
+    // itself.
     rig.works(2);
     let why = rig.why(2);
     assert!(why.holders[0].reserved, "{why:?}");
@@ -600,7 +605,7 @@ fn one_that_is_held_off_says_so() {
     for vm in 1..=3 {
         rig.add_vm(vm, class(Class::Medium));
     }
-    // The first overruns and comes back; the second overruns after it.
+    // The first VM overruns and comes back; the second overruns after that.
     let mut epochs = Vec::new();
     for vm in [1, 2] {
         let granted = rig.works(vm);
@@ -631,7 +636,7 @@ fn one_that_is_held_off_says_so() {
     assert!(why.held_off, "{why:?}");
     assert!(
         bounds(&why).0 >= 10 * SECONDS,
-        "until the overrunner is gone"
+        "VM 1 waits for the overrunner to end"
     );
     assert!(!rig.why(3).held_off);
 }
