@@ -1,44 +1,45 @@
-//! The simulator's own books: who held which GPU when, what that must cost, who waited how long. Kept
-//! apart from the scheduler's, and compared with them.
+//! The simulator's own accounting: who held which GPU when, what that must cost, and who waited how
+//! long. Independent of the scheduler's accounts, and compared with them.
 
-/// One lease, as seen from outside of the scheduler.
+/// One lease, as seen from outside the scheduler.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Held {
     pub(crate) worker: u32,
     pub(crate) vm: u32,
-    /// Idle by its worker's word: may be parked by now.
+    /// The worker reported that it is idle, so the lease may be parked by now.
     pub(crate) quiet: bool,
     pub(crate) parked: bool,
     pub(crate) wanted: bool,
-    /// When its work ends, by its worker's word, and how long that was then.
+    /// Announced end of the work, and the time that was left at the announcement, in ns.
     pub(crate) ending: Option<(u64, u64)>,
-    /// It was given before another's end: when that should have been, and it begins to pay.
+    /// The lease was granted before another's end: the announced end of that, from which this lease
+    /// is charged.
     pub(crate) ahead: Option<u64>,
     pub(crate) overrun: bool,
     pub(crate) overrun_from_ns: u64,
-    /// Busy time of its context, and of the device, then.
+    /// Busy time of the context, and of the device, when the overrun began.
     pub(crate) overrun_busy_ns: (u64, u64),
     pub(crate) slice_end_ns: u64,
-    /// The context's busy time when the lease began.
+    /// Busy time of the context when the lease began.
     pub(crate) busy_ns: u64,
-    /// The device's idle time when somebody else began to wait.
+    /// Idle time of the device when another session began to wait.
     pub(crate) idle_from_ns: u64,
-    /// Idle time of the device while somebody else waited.
+    /// Idle time of the device while another session waited.
     pub(crate) idle_ns: u64,
 }
 
 impl Held {
-    /// Whoever had the GPU before it is gone, or overruns.
+    /// The previous holder is gone, or overruns.
     pub(crate) fn begins(&mut self, now: u64, alone: bool) {
         if self.ahead.take().is_some() {
-            // Its own work could not begin before.
+            // The work could not begin before.
             let ending = self.ending.filter(|_| alone);
             self.ending = ending.map(|(_, in_ns)| (now.saturating_add(in_ns), in_ns));
         }
     }
 }
 
-/// A VM's charged time at every moment: between points it grows evenly.
+/// Charged time of a VM over time. Between points it grows evenly.
 #[derive(Debug, Clone, Default)]
 pub struct Track {
     points: Vec<(u64, u64)>,
@@ -55,20 +56,20 @@ impl Track {
         self.points.push((at, value));
     }
 
-    /// The moments at which its growth changes.
+    /// The points: (time, charged time) in ns.
     #[must_use]
     pub fn points(&self) -> &[(u64, u64)] {
         &self.points
     }
 
-    /// Its value then.
+    /// Charged time in ns at `ns`.
     #[must_use]
     pub fn at(&self, ns: u64) -> u64 {
         let after = self.points.partition_point(|&(at, _)| at <= ns);
         self.between(after, ns)
     }
 
-    /// Its value at `ns`, which lies before the point `after` and not before the one before that.
+    /// Charged time at `ns`, which lies before point `after` and not before the previous point.
     pub(crate) fn between(&self, after: usize, ns: u64) -> u64 {
         let Some(&(from, low)) = after.checked_sub(1).and_then(|i| self.points.get(i)) else {
             return 0;
@@ -81,73 +82,73 @@ impl Track {
     }
 }
 
-/// What is kept of one VM.
+/// Accounts of one VM.
 #[derive(Debug, Clone, Default)]
 pub struct VmBook {
-    /// Time it must have been charged.
+    /// Time in ns that must have been charged.
     pub charged_ns: u64,
     /// The same over time, if tracked.
     pub track: Track,
-    /// Its sessions that ask for a lease, by vgpud's knowledge.
+    /// Sessions that ask for a lease, as vgpud knows.
     pub(crate) asks: u32,
     pub(crate) leases: u32,
     pub(crate) waits_since: Option<u64>,
-    /// Since when it had waited for its last lease.
+    /// Start of the wait for the last lease.
     pub(crate) waited_since: u64,
-    /// It began to wait by waking up, owing nothing.
+    /// The VM began to wait by waking up without debt.
     pub(crate) woke: bool,
-    /// The longest of such waits.
+    /// Longest such wait in ns.
     pub longest_wake_ns: u64,
-    /// When it gave a lease back under which nothing of it ran.
+    /// When the VM gave back a lease under which none of its work ran.
     pub(crate) barren_ns: Option<u64>,
-    /// Longest time with work and without lease.
+    /// Longest time in ns with work and without a lease.
     pub longest_wait_ns: u64,
-    /// When that ended.
+    /// End of that wait.
     pub longest_wait_at_ns: u64,
-    /// All waits (if tracked).
+    /// All waits in ns, if tracked.
     pub waits: Vec<u64>,
-    /// Most work of it on the device when its lease was asked back.
+    /// Largest remaining work on the device at a revoke, in ns.
     pub residue_ns: u64,
     pub(crate) limited: bool,
-    /// What its workers submitted: when, calls and bytes in all (if it has limits).
+    /// Submissions of the workers: time, total calls, total bytes (if the VM has limits).
     pub used: Vec<(u64, u64, u64)>,
-    /// Largest |lag| seen at the begin and end of its leases.
+    /// Largest |lag| in ns at the start and end of leases.
     pub lag_ns: u128,
-    /// Leases.
+    /// Number of leases.
     pub grants: u64,
-    /// Of a gang: what the GPUs that it keeps reserved cost since it began to gather them.
+    /// Cost in ns of the GPUs that a gang has reserved since it began to gather.
     pub(crate) gathering_ns: u64,
-    /// The most that gathering them cost.
+    /// Largest cost of gathering, in ns.
     pub gathered_ns: u64,
 }
 
-/// What is kept of one GPU.
+/// Accounts of one GPU.
 #[derive(Debug, Clone, Default)]
 pub struct GpuBook {
     pub(crate) leases: Vec<Held>,
-    /// The VM that keeps it reserved until it has all its GPUs, and pays.
+    /// The gang that reserves the GPU until it has all its GPUs, and pays for it.
     pub(crate) reserved: Option<u32>,
     pub(crate) settled_ns: u64,
-    /// How often a charge was split between two holders: what cannot be divided, at most 1 ns each time,
-    /// falls to the first.
+    /// Number of charges that were split between two holders. The indivisible rest, at most 1 ns
+    /// each time, falls to the last.
     pub(crate) splits: u64,
-    /// Time charged to anybody.
+    /// Time in ns charged to any VM.
     pub charged_ns: u64,
     /// The same over time, if tracked.
     pub track: Track,
-    /// Most time idle during one lease while somebody else waited, all together.
+    /// Largest total idle time in ns of one lease while another session waited.
     pub idle_per_lease_ns: u64,
-    /// The same in one piece.
+    /// Longest single idle time in ns while another session waited.
     pub longest_idle_ns: u64,
-    /// Declared overruns: from when to when, by which VM.
+    /// Declared overruns: start, end, VM.
     pub overruns: Vec<(u64, u64, u32)>,
-    /// Work of contexts while they held a lease.
+    /// Busy time in ns of contexts with a lease.
     pub(crate) leased_busy_ns: u64,
-    /// From asking a lease back to having it, the longest.
+    /// Longest time in ns by which a wanted lease outlasted its slice.
     pub overshoot_ns: u64,
 }
 
-/// All of it.
+/// All accounts.
 #[derive(Debug, Clone, Default)]
 pub struct Books {
     /// By VM number.
@@ -155,12 +156,12 @@ pub struct Books {
     /// By GPU number.
     pub gpus: Vec<GpuBook>,
     pub(crate) tracked: bool,
-    /// There are VMs on several GPUs at once: all GPUs are charged together.
+    /// Some VMs use several GPUs: all GPUs are charged together.
     pub(crate) together: bool,
 }
 
 impl GpuBook {
-    /// The VMs that pay for it: those with a lease that is not parked, and who keeps it reserved.
+    /// The VMs that pay: those with a lease that is not parked, and the gang that reserves the GPU.
     fn payers(&self) -> impl Iterator<Item = u32> {
         let at = self.settled_ns;
         let leased = self.leases.iter();
@@ -180,7 +181,7 @@ impl Books {
         }
     }
 
-    /// Charges what has passed since the last time. Comes before every change of who pays.
+    /// Charges the time since the last call. Call it before every change of payers.
     pub(crate) fn charge(&mut self, gpu: u32, now: u64) {
         while let Some(at) = self.next_payer(gpu, now) {
             self.charge_until(gpu, at);
@@ -188,7 +189,7 @@ impl Books {
         self.charge_until(gpu, now);
     }
 
-    /// When, of what is not charged yet, somebody begins to pay.
+    /// The next time, within the uncharged time, at which a session begins to pay.
     fn next_payer(&self, gpu: u32, now: u64) -> Option<u64> {
         let those = self.gpus.iter().enumerate();
         let those = those.filter(|&(index, _)| self.together || index == gpu as usize);
@@ -219,7 +220,7 @@ impl Books {
         }
     }
 
-    /// Notes how much was charged to those who pay for these GPUs, then, or when each was last charged.
+    /// Notes the charges to the payers of these GPUs at `at`, or when each was last charged.
     fn mark(&mut self, gpus: std::ops::Range<usize>, at: Option<u64>) {
         for book in &mut self.gpus[gpus] {
             let at = at.unwrap_or(book.settled_ns);
@@ -257,8 +258,8 @@ impl Books {
         }
     }
 
-    /// Notes which VM keeps a GPU reserved from now on. One that begins to gather has spent nothing on
-    /// it; everything up to now is charged.
+    /// Notes the VM that reserves a GPU from now on. Gathering costs start from 0 when it begins.
+    /// All time until now is charged.
     pub(crate) fn reserve(&mut self, gpu: u32, vm: Option<u32>) {
         let begins = |&vm: &u32| self.gpus.iter().all(|gpu| gpu.reserved != Some(vm));
         if let Some(vm) = vm.filter(begins) {
@@ -272,7 +273,7 @@ impl Books {
         leases.iter_mut().find(|lease| lease.worker == worker)
     }
 
-    /// A VM with limits submits one operation.
+    /// Records that a VM with limits submits one operation.
     pub(crate) fn use_up(&mut self, vm: u32, now: u64, bytes: u64) {
         let book = &mut self.vms[vm as usize];
         if book.limited {
@@ -281,7 +282,7 @@ impl Books {
         }
     }
 
-    /// A session begins or ends asking.
+    /// A session begins or stops asking for a lease.
     pub(crate) fn ask(&mut self, vm: u32, more: bool, now: u64) {
         let book = &mut self.vms[vm as usize];
         book.asks = if more {
@@ -292,12 +293,12 @@ impl Books {
         self.waits(vm, now);
     }
 
-    /// Looks whether the VM waits now.
+    /// Updates whether the VM waits now.
     pub(crate) fn waits(&mut self, vm: u32, now: u64) {
         let book = &mut self.vms[vm as usize];
         let waits = book.asks > 0 && book.leases == 0;
         match (book.waits_since, waits) {
-            // A lease under which nothing ran was no turn: the wait goes on.
+            // A lease without any work was no turn: the wait goes on.
             (None, true) if book.barren_ns == Some(now) => {
                 book.waits_since = Some(book.waited_since);
             }
@@ -322,7 +323,7 @@ impl Books {
         }
     }
 
-    /// The longest wait of a VM, one that still lasts included.
+    /// Longest wait of a VM in ns, including a wait that still lasts.
     #[must_use]
     pub fn longest_wait(&self, vm: u32, now: u64) -> u64 {
         let book = &self.vms[vm as usize];

@@ -1,5 +1,5 @@
-//! vgpud's part: what `mediator` does between the workers and the scheduler, with the simulator's books
-//! kept beside.
+//! vgpud's part: does what `mediator` does between the workers and the scheduler, and keeps the
+//! simulator's own accounts.
 
 use vgpu_proto::lease::{DaemonEnd, GrantTerms, Holding};
 use vgpu_sched::gate::lease::Message;
@@ -12,11 +12,11 @@ use crate::books::Held;
 use crate::worker::{Life, Pages};
 use crate::world::{Happening, Told, World};
 
-/// What vgpud keeps of a session.
+/// vgpud's record of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Session {
     lease: Option<Lease>,
-    /// vgpud knows of work and has given no lease.
+    /// vgpud knows of work and has granted no lease.
     asks: bool,
 }
 
@@ -50,7 +50,7 @@ fn number(session: SessionId) -> u32 {
 }
 
 impl World {
-    /// Gives the scheduler an event, and carries out what it decides, with all that follows.
+    /// Feeds an event to the scheduler, and carries out all actions that follow.
     pub fn feed(&mut self, event: Event) {
         self.inbox.push_back(event);
         if self.settling {
@@ -79,7 +79,7 @@ impl World {
         self.settling = false;
     }
 
-    /// Tells the scheduler how far the holders have come, and the time.
+    /// Reports the holders' progress and the time to the scheduler.
     pub(crate) fn bring_up_to_date(&mut self) {
         self.report_progress();
         self.feed(Event::Timer);
@@ -223,7 +223,9 @@ impl World {
         let also = &self.workers[id as usize].also;
         let active = |gpu: &u32| self.devices[*gpu as usize].is_active(id);
         if active(&gpu) || also.iter().any(active) {
-            self.problem(|| format!("session {id} gave its lease back with work on the device"));
+            self.problem(|| {
+                format!("session {id} gave its lease back while its work is on the device")
+            });
         }
         self.unlease(gpu, id);
         if depth.calls > 0 {
@@ -239,7 +241,7 @@ impl World {
         self.note_lag(vm);
     }
 
-    /// Takes a lease off the books.
+    /// Removes a lease from the accounts.
     fn unlease(&mut self, gpu: u32, id: u32) {
         for index in 0..self.workers[id as usize].also.len() {
             let gpu = self.workers[id as usize].also[index];
@@ -284,7 +286,7 @@ impl World {
         vm.barren_ns = (busy == held.busy_ns).then_some(now);
     }
 
-    /// Books the device's idle time while somebody waits for this lease.
+    /// Records the device's idle time while another session waits for this lease.
     fn note_idle(&mut self, gpu: u32, id: u32, wanted: bool) {
         let device = &mut self.devices[gpu as usize];
         let (idle, longest) = (device.truth().idle_ns, device.longest_idle_ns());
@@ -370,7 +372,7 @@ impl World {
 
     fn extend(&mut self, id: u32, slice_end_ns: u64) {
         self.pages[id as usize].daemon().extend(slice_end_ns);
-        // It may have stopped for the slice's end already.
+        // The worker may already have stopped for the end of the slice.
         self.tell(id, Told::Grant);
         let gpu = self.workers[id as usize].gpu;
         if let Some(held) = self.books.lease(gpu, id) {
@@ -422,12 +424,12 @@ impl World {
         let ahead = others.first().filter(|held| !held.overrun);
         let ahead = ahead.and_then(|held| held.ending).map(|(at, _)| at);
         if !makes_room || others.len() > 1 || beside != overruns {
-            self.problem(|| format!("two leases of GPU {gpu}, and neither overruns nor ends"));
+            self.problem(|| format!("GPU {gpu} has two leases, and neither overruns nor ends"));
         }
         let session = &mut self.sessions[id as usize];
         if session.lease.is_some() || self.workers[id as usize].life != Life::Live {
             self.problem(|| {
-                format!("session {id} holds a lease, or does not live, and is granted one")
+                format!("session {id} is granted a lease although it holds one or is dead")
             });
         }
         let session = &mut self.sessions[id as usize];
@@ -491,7 +493,7 @@ impl World {
             .iter()
             .any(|held| !held.overrun)
         {
-            self.problem(|| format!("two leases of GPU {gpu} without a declared overrun"));
+            self.problem(|| format!("GPU {gpu} has two leases without a declared overrun"));
         }
         let device = &self.devices[gpu as usize];
         let vm = self.workers[id as usize].vm;
@@ -500,7 +502,7 @@ impl World {
             vm,
             quiet: false,
             parked: false,
-            // Its gaps are its own affair: it pays for all its GPUs.
+            // A gang's idle gaps do not count: it pays for all its GPUs.
             wanted: false,
             ending: None,
             ahead: None,
@@ -570,7 +572,7 @@ impl World {
         self.die(id);
     }
 
-    /// A process is gone.
+    /// The process of a worker is gone.
     pub(crate) fn gone(&mut self, id: u32) {
         let (vm, gpu) = (self.workers[id as usize].vm, self.workers[id as usize].gpu);
         let also = self.workers[id as usize].also.clone();
@@ -588,7 +590,8 @@ impl World {
         self.feed(Event::WorkerExited { session: name(id) });
     }
 
-    /// A lease is used again, or asked back: it costs from here on. (What was before is charged.)
+    /// A lease is used again or revoked: it is charged from now on. The time before is already
+    /// charged.
     fn unpark(&mut self, id: u32) {
         for gpu in self.workers[id as usize].gpus() {
             if let Some(held) = self.books.lease(gpu, id) {
@@ -597,7 +600,7 @@ impl World {
         }
     }
 
-    /// Which GPUs do gangs keep reserved, and pay for?
+    /// Updates which GPUs gangs reserve and pay for.
     fn see_reserved(&mut self) {
         for gpu in 0..self.books.gpus.len() as u32 {
             let by = self.sched.reserved_by(GpuId(gpu)).map(number);
@@ -609,7 +612,7 @@ impl World {
         }
     }
 
-    /// Which quiet leases does the scheduler count as parked, that is, free of charge?
+    /// Updates which quiet leases the scheduler counts as parked, that is, does not charge.
     fn see_parked(&mut self) {
         let now = self.now;
         for gpu in 0..self.books.gpus.len() {
@@ -628,7 +631,7 @@ impl World {
         }
     }
 
-    /// No GPU without a holder while somebody could run on it.
+    /// Checks that no GPU is without a holder while a session could run on it.
     fn check(&mut self) {
         if !self.inbox.is_empty() {
             return;
@@ -658,7 +661,7 @@ impl World {
                     | WaitReason::GpuUnavailable { .. }
             )
         );
-        // A gang keeps what it gathers reserved.
+        // A gang reserves the GPUs that it gathers.
         let reserved = |gpu: &u32| {
             let stats = self.sched.gpu_stats(GpuId(*gpu));
             stats.is_some_and(|stats| stats.reserved.is_some() || !stats.holders.is_empty())
@@ -666,7 +669,7 @@ impl World {
         let worker = &self.workers[id as usize];
         let kept = worker.also.iter().chain([&worker.gpu]).any(reserved);
         if stats.state == SessionState::Waiting && !held_back && !kept {
-            self.problem(|| format!("session {id} waits for a GPU that nobody holds: {stats:?}"));
+            self.problem(|| format!("session {id} waits for a GPU without a holder: {stats:?}"));
         }
     }
 

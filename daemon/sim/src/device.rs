@@ -1,35 +1,36 @@
-//! A GPU: contexts with streams, one of them at a time on the device, and the ground truth of who
+//! A GPU: contexts with streams, one context at a time on the device, and the true account of who
 //! occupied it.
 //!
-//! What one context has in its streams runs in the order of submission, one operation at a time (each
-//! fills the device), except that a kernel that spins for another stream lets that one pass. A context
-//! that is not loaded costs a switch. Where several contexts have work, the driver lets them take turns.
+//! The work in one context's streams runs in the order of submission, one operation at a time (each
+//! fills the device). The exception is a kernel that spins for another stream: it lets that stream
+//! pass. Loading another context costs a switch. If several contexts have work, the driver runs
+//! them in turns.
 
 use std::collections::VecDeque;
 
 use crate::guest::Until;
 
-/// Operations of one stream that were given to the device together; a marker stands behind the last.
+/// Operations of one stream that were submitted together; a marker stands behind the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batch {
-    /// Of which stream.
+    /// Stream of the operations.
     pub stream: u16,
-    /// How many.
+    /// Number of operations.
     pub ops: u32,
-    /// How long they run, all together.
+    /// Total run time in ns.
     pub ns: u64,
-    /// A batch with this is one spinning kernel.
+    /// If set, the batch is one spinning kernel.
     pub until: Option<Until>,
 }
 
-/// A batch is complete: its marker fires.
+/// A report that a batch is complete: its marker fires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fired {
-    /// Whose.
+    /// Context of the batch.
     pub context: u32,
-    /// Of which stream.
+    /// Stream of the batch.
     pub stream: u16,
-    /// How many operations.
+    /// Number of operations.
     pub ops: u32,
 }
 
@@ -55,22 +56,23 @@ enum Phase {
     Switching {
         until_ns: u64,
     },
-    /// The first of the active contexts is on the device; this stream of it runs (`None`: all spin).
+    /// The first active context is on the device, and this stream of it runs (`None`: all its
+    /// streams spin).
     Running {
         stream: Option<u16>,
     },
 }
 
-/// Where a GPU's time really went, in ns.
+/// The true use of a GPU's time, in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Truth {
-    /// Work of some context was on the device.
+    /// Time with work of a context on the device.
     pub busy_ns: u64,
-    /// A context was being loaded.
+    /// Time in which a context was loaded.
     pub switch_ns: u64,
-    /// Nothing.
+    /// Idle time.
     pub idle_ns: u64,
-    /// How many times a context was loaded.
+    /// Number of times a context was loaded.
     pub switches: u64,
 }
 
@@ -84,20 +86,20 @@ pub struct Device {
     active: VecDeque<u32>,
     loaded: Option<u32>,
     phase: Phase,
-    /// Since when the first context has had its driver turn.
+    /// When the driver's turn of the first context began.
     turn_from_ns: u64,
     at_ns: u64,
     next_ns: u64,
     serial: u64,
     truth: Truth,
-    /// Since when it has been idle, or watched.
+    /// When the device became idle, or [`Device::watch_idle`] was called.
     idle_from_ns: u64,
     longest_idle_ns: u64,
 }
 
 impl Device {
-    /// An idle device. `switch_ns` is what loading another context costs, `turn_ns` how long the driver
-    /// lets one of several contexts run.
+    /// An idle device. `switch_ns` is the cost of loading another context, `turn_ns` the time for
+    /// which the driver lets one of several contexts run.
     #[must_use]
     pub fn new(switch_ns: u64, turn_ns: u64) -> Self {
         Self {
@@ -117,31 +119,31 @@ impl Device {
         }
     }
 
-    /// When something happens by itself next; `u64::MAX`: never.
+    /// Time of the next change without new work, in ns; `u64::MAX`: never.
     #[must_use]
     pub fn next_ns(&self) -> u64 {
         self.next_ns
     }
 
-    /// Where the time went, up to the last step.
+    /// The use of time up to the last step.
     #[must_use]
     pub fn truth(&self) -> Truth {
         self.truth
     }
 
-    /// Begins anew to look for the longest time without work.
+    /// Resets the longest idle time.
     pub fn watch_idle(&mut self) {
         self.idle_from_ns = self.at_ns;
         self.longest_idle_ns = 0;
     }
 
-    /// The longest time without work since [`Device::watch_idle`].
+    /// Longest time in ns without work since [`Device::watch_idle`].
     #[must_use]
     pub fn longest_idle_ns(&self) -> u64 {
         self.longest_idle_ns
     }
 
-    /// How long a context had the device, up to the last step.
+    /// How long, in ns, a context had the device, up to the last step.
     #[must_use]
     pub fn busy_ns(&self, context: u32) -> u64 {
         self.contexts
@@ -149,7 +151,7 @@ impl Device {
             .map_or(0, |context| context.busy_ns)
     }
 
-    /// What a context has on the device and is not done, in ns of running.
+    /// Unfinished work of a context on the device, in ns of run time.
     #[must_use]
     pub fn left_ns(&self, context: u32) -> u64 {
         let Some(context) = self.contexts.get(context as usize) else {
@@ -159,7 +161,7 @@ impl Device {
         pending.fold(0, |sum, pending| sum.saturating_add(pending.left_ns))
     }
 
-    /// Has this context anything on the device?
+    /// Whether this context has work on the device.
     #[must_use]
     pub fn is_active(&self, context: u32) -> bool {
         self.contexts
@@ -167,7 +169,7 @@ impl Device {
             .is_some_and(|context| context.batches > 0)
     }
 
-    /// Gives a batch to a stream.
+    /// Submits a batch to its stream.
     pub fn submit(&mut self, now: u64, context: u32, batch: Batch) {
         self.advance(now);
         let index = context as usize;
@@ -189,14 +191,14 @@ impl Device {
         state.batches += 1;
         if state.batches == 1 {
             if self.active.len() == 1 {
-                // It shares from now on.
+                // The first context shares the device from now on.
                 self.turn_from_ns = now;
             }
             self.active.push_back(context);
         }
     }
 
-    /// The process is gone, with all that it had on the device.
+    /// The process is gone: removes all its work.
     pub fn remove(&mut self, now: u64, context: u32) {
         self.advance(now);
         if let Some(state) = self.contexts.get_mut(context as usize) {
@@ -214,13 +216,13 @@ impl Device {
         }
     }
 
-    /// Brings the device to `now` and says which batches are complete.
+    /// Advances the device to `now` and reports the batches that completed.
     pub fn step(&mut self, now: u64, fired: &mut Vec<Fired>) {
         self.advance(now);
         self.next_ns = self.settle(now, fired);
     }
 
-    /// Books the time since the last call.
+    /// Accounts for the time since the last call.
     fn advance(&mut self, now: u64) {
         let passed = now - self.at_ns;
         if passed == 0 {
@@ -250,7 +252,7 @@ impl Device {
         }
     }
 
-    /// Decides what runs from `now` on, and until when.
+    /// Decides which work runs from `now` on. Returns until when, in ns.
     fn settle(&mut self, now: u64, fired: &mut Vec<Fired>) -> u64 {
         loop {
             let Some(&first) = self.active.front() else {
@@ -298,7 +300,8 @@ impl Device {
         }
     }
 
-    /// Sees to it that the context is on the device. `Some`: it will be then.
+    /// Makes the context resident. Returns the time in ns at which it will be, or `None` if it is
+    /// already.
     fn load(&mut self, context: u32, now: u64) -> Option<u64> {
         if self.loaded != Some(context) {
             self.loaded = Some(context);
@@ -316,7 +319,7 @@ impl Device {
 }
 
 impl Context {
-    /// The stream whose first batch runs: the one submitted first of those that do not spin.
+    /// The stream whose first batch runs: the earliest submitted batch that does not spin.
     fn runs(&self) -> Option<usize> {
         if let [only] = self.streams.as_slice() {
             return only.front().is_some_and(|p| self.may_run(p)).then_some(0);
@@ -350,7 +353,7 @@ mod tests {
         }
     }
 
-    /// Runs the device until it is idle or `end`; when each batch was done.
+    /// Runs the device until it is idle or `end`. Returns the time at which each batch was done.
     fn run(device: &mut Device, end: u64) -> Vec<(u64, u32, u16)> {
         let mut done = Vec::new();
         let mut fired = Vec::new();
@@ -404,7 +407,11 @@ mod tests {
             },
         );
         assert_eq!(run(&mut device, 500), []);
-        assert_eq!(device.truth().busy_ns, 500, "it spins");
+        assert_eq!(
+            device.truth().busy_ns,
+            500,
+            "the spinning kernel occupies the device"
+        );
         device.submit(500, 0, batch(1, 30));
         assert_eq!(run(&mut device, 1000), [(530, 0, 1), (550, 0, 0)]);
     }

@@ -1,66 +1,66 @@
-//! How long things take: distributions of times, in integers, so that every machine draws the same.
+//! Distributions of durations, in integers, so that every machine draws the same values.
 
 use crate::rng::Rng;
 
-/// A distribution of times in ns.
+/// A distribution of durations in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
     /// Always the same.
     Const(u64),
-    /// Evenly from the first to the second.
+    /// Uniform between the two values.
     Uniform(u64, u64),
-    /// Exponential with this mean, cut off at 16 times it.
+    /// Exponential with this mean, cut off at 16 times the mean.
     Exp(u64),
-    /// Log-normal: e to the power of a normal variable, cut off at 64 times the median.
+    /// Log-normal, cut off at 64 times the median.
     LogNormal {
-        /// Half of all are shorter.
+        /// Median.
         median: u64,
         /// Standard deviation of the logarithm, in thousandths.
         sigma_milli: u32,
     },
-    /// One of two.
+    /// One of two values.
     Bimodal {
-        /// The usual one.
+        /// The usual value.
         short: u64,
-        /// The other.
+        /// The rare value.
         long: u64,
-        /// How many of a thousand are long.
+        /// Frequency of the rare value, in thousandths.
         long_permille: u32,
     },
-    /// First the one, then the other, and so on: what a predictor of the mean is always wrong about.
+    /// The two values in turn: a predictor of the mean is always wrong.
     Alternate(u64, u64),
-    /// So many times the first, then once the second.
+    /// `every` times the short value, then once the long one.
     Lure {
-        /// The usual one, on which the predictor is trained.
+        /// The usual value, on which the predictor is trained.
         short: u64,
-        /// The one that comes once it is.
+        /// The value that follows the training.
         long: u64,
-        /// How many short ones go before a long one.
+        /// Number of short values before a long one.
         every: u32,
     },
-    /// The first one, and all others: a kernel that is loaded when it is first launched.
+    /// The first value, then another forever: a kernel that is loaded at its first launch.
     Warm {
-        /// The first.
+        /// The first value.
         first: u64,
-        /// Every other.
+        /// Every further value.
         then: u64,
     },
-    /// Each longer than the last, then from the begin again: what a predictor is always behind.
+    /// Each value longer than the last, then from the start again: a predictor always lags behind.
     Grow {
-        /// The first.
+        /// The first value.
         from: u64,
-        /// How many percent of the last one the next is.
+        /// Size of the next value, in percent of the last.
         percent: u32,
-        /// None is longer.
+        /// Upper bound of the values.
         to: u64,
     },
 }
 
-/// Lengths are at least this long: less than a launch costs.
+/// Shortest duration in ns: less than a launch costs.
 pub const SHORTEST_NS: u64 = 1_000;
 
 impl Length {
-    /// Draws one; `nth` counts the draws.
+    /// Draws a value in ns. `nth` counts the draws.
     pub fn draw(&self, rng: &mut Rng, nth: u64) -> u64 {
         let ns = match *self {
             Length::Const(ns) => ns,
@@ -114,7 +114,7 @@ impl Length {
         ns.max(SHORTEST_NS)
     }
 
-    /// None is longer.
+    /// Upper bound of the values, in ns.
     #[must_use]
     pub fn longest(&self) -> u64 {
         match *self {
@@ -133,7 +133,7 @@ impl Length {
     }
 }
 
-/// The nth of lengths that grow from one to another, again and again.
+/// The nth of the values that grow from `from` to `to`, again and again.
 fn grown(from: u64, percent: u32, to: u64, nth: u64) -> u64 {
     let steps = std::iter::successors(Some(from.max(1)), |&ns| {
         let next = ns + (ns * u64::from(percent) / 100).saturating_sub(ns).max(1);
@@ -182,8 +182,8 @@ const fn log2_fixed(x: u64) -> u64 {
     result
 }
 
-/// Exponential with mean 1, in 2^-16. What falls into the last step of the table begins anew on top of
-/// it: the exponential distribution has no memory.
+/// Exponential with mean 1, in 2^-16. A draw in the last step of the table starts again on top of
+/// it, because the exponential distribution has no memory.
 fn exponential(rng: &mut Rng) -> u64 {
     let mut base = 0;
     loop {
@@ -198,7 +198,7 @@ fn exponential(rng: &mut Rng) -> u64 {
     }
 }
 
-/// Nearly normal with deviation 1, in 2^-16: the sum of twelve even ones.
+/// Nearly normal with deviation 1, in 2^-16: the sum of twelve uniform values.
 fn normal(rng: &mut Rng) -> i64 {
     let mut sum: i64 = 0;
     for _ in 0..3 {

@@ -1,47 +1,47 @@
-//! What a run found: values beside their bounds.
+//! Results of a run: values with their bounds.
 
 use vgpu_sched::MILLIS;
 
 use crate::measure::accounting_error;
 use crate::world::World;
 
-/// On which side of its bound a value must lie.
+/// Side of the bound on which a value must lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// Not above.
+    /// At most the bound.
     AtMost,
-    /// Not below.
+    /// At least the bound.
     AtLeast,
-    /// Only told.
+    /// No bound.
     Told,
 }
 
-/// Something that is measured: a row of the table.
+/// A measured quantity: a row of the table.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Measure {
-    /// Its name in the report, stable across versions.
+    /// Name in the report, stable across versions.
     pub name: &'static str,
-    /// What it is, for people.
+    /// Meaning, for people.
     pub what: &'static str,
     /// Unit of value and bound.
     pub unit: &'static str,
-    /// Which side of the bound is good.
+    /// Rule for the bound.
     pub rule: Rule,
 }
 
 /// A value of a measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen {
-    /// Of what.
+    /// The measured quantity.
     pub measure: &'static Measure,
     /// The value.
     pub value: f64,
-    /// Its bound (of no meaning where the measure is only told).
+    /// Bound; without meaning for [`Rule::Told`].
     pub bound: f64,
 }
 
 impl Seen {
-    /// Is it on the right side?
+    /// Whether the bound holds.
     #[must_use]
     pub fn holds(&self) -> bool {
         match self.measure.rule {
@@ -51,7 +51,7 @@ impl Seen {
         }
     }
 
-    /// How near the bound, or beyond it: larger is worse.
+    /// How near the value is to the bound, or beyond it: larger is worse.
     #[must_use]
     pub fn badness(&self) -> f64 {
         match self.measure.rule {
@@ -63,14 +63,14 @@ impl Seen {
     }
 }
 
-/// All that a run found.
+/// All results of a run.
 #[derive(Debug, Default)]
 pub struct Found {
     /// The values.
     pub seen: Vec<Seen>,
-    /// What must not happen and did.
+    /// Violated invariants.
     pub problems: Vec<String>,
-    /// Simulated time.
+    /// Simulated time in ns.
     pub simulated_ns: u64,
     /// Simulated operations.
     pub operations: u64,
@@ -78,7 +78,7 @@ pub struct Found {
     pub decisions: u64,
 }
 
-/// What every run checks.
+/// Measures of every run.
 pub mod always {
     use super::{Measure, Rule};
 
@@ -92,7 +92,7 @@ pub mod always {
 }
 
 impl Found {
-    /// Notes a value and its bound.
+    /// Records a value and its bound.
     pub fn see(&mut self, measure: &'static Measure, value: f64, bound: f64) {
         self.seen.push(Seen {
             measure,
@@ -101,12 +101,12 @@ impl Found {
         });
     }
 
-    /// Notes a value that has no bound.
+    /// Records a value without a bound.
     pub fn tell(&mut self, measure: &'static Measure, value: f64) {
         self.see(measure, value, 0.0);
     }
 
-    /// Takes over what a world found by itself, and checks its accounts.
+    /// Adds the problems that a world found, and checks its accounts.
     pub fn close(&mut self, world: &mut World) {
         let error = accounting_error(world);
         self.see(&always::ACCOUNTING, error as f64, 0.0);
@@ -117,13 +117,13 @@ impl Found {
     }
 }
 
-/// In ms.
+/// Converts ns to ms.
 #[must_use]
 pub fn ms(ns: u64) -> f64 {
     ns as f64 / MILLIS as f64
 }
 
-/// In percentage points of a window.
+/// Converts ns to percentage points of a window.
 #[must_use]
 pub fn points(ns: u64, window: u64) -> f64 {
     ns as f64 * 100.0 / window as f64

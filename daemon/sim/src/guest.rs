@@ -1,4 +1,4 @@
-//! What guest programs ask for: operations, and when they arrive.
+//! Guest programs: their operations, and when these arrive.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,23 +7,24 @@ use crate::dist::{Length, SHORTEST_NS};
 use crate::rng::Rng;
 use crate::trace::TraceOp;
 
-/// What an operation is.
+/// Kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum What {
     /// A kernel launch.
     Kernel,
-    /// A graph launch: one unit, however many nodes it has.
+    /// A graph launch: one unit, regardless of its nodes.
     Graph,
     /// A copy to or from the host.
     Copy,
 }
 
-/// A kernel that spins until another stream of its process has got so far (as NCCL's do).
+/// A kernel that spins until another stream of its process has reached a point (as NCCL's kernels
+/// do).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Until {
     /// The other stream.
     pub stream: u16,
-    /// So many operations of that stream must be complete.
+    /// Number of operations of that stream that must be complete.
     pub completed: u64,
 }
 
@@ -32,26 +33,26 @@ pub struct Until {
 pub struct Op {
     /// Kernel, graph or copy.
     pub what: What,
-    /// What a predictor can know it by: function and shape.
+    /// Function and shape, by which a predictor recognises the operation.
     pub key: u32,
-    /// In which stream of its process.
+    /// Stream of the process.
     pub stream: u16,
-    /// How long it will run; nobody but the device knows.
+    /// Run time in ns, which only the device knows.
     pub ns: u64,
-    /// Bytes that it copies.
+    /// Number of copied bytes.
     pub bytes: u64,
-    /// Its run begins when another stream has got so far; until then it spins.
+    /// The kernel spins until another stream has reached this point, then runs.
     pub until: Option<Until>,
 }
 
 /// A kind of operation that a guest submits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind {
-    /// What it is.
+    /// Kind of operation.
     pub what: What,
-    /// How long it runs.
+    /// Run time.
     pub length: Length,
-    /// Bytes that it copies.
+    /// Number of copied bytes.
     pub bytes: u64,
 }
 
@@ -69,7 +70,7 @@ impl Kind {
         }
     }
 
-    /// A graph launch; `length` is the whole graph's.
+    /// A graph launch. `length` is the run time of the whole graph.
     #[must_use]
     pub fn graph(length: Length) -> Self {
         Self {
@@ -79,7 +80,7 @@ impl Kind {
         }
     }
 
-    /// A copy, as long as the bus needs for it.
+    /// A copy that takes the time that the bus needs for the bytes.
     #[must_use]
     pub fn copy(bytes: u64) -> Self {
         Self {
@@ -93,56 +94,56 @@ impl Kind {
 /// When operations arrive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pattern {
-    /// There is always more.
+    /// Work always waits.
     Backlog,
-    /// So many operations, then a synchronise, then a pause, and again: a synchronising loop, or (with
-    /// long pauses) a program that is on and off.
+    /// A number of operations, then a synchronise, then a pause, repeatedly: a synchronising loop,
+    /// or (with long pauses) a program that is on and off.
     Loop {
         /// Operations before each synchronise.
         ops: u64,
-        /// From its end to the next operation.
+        /// Time from the end of the synchronise to the next operation.
         pause: Length,
     },
-    /// Requests of so many operations arrive, whether or not the last one is served.
+    /// Requests of several operations arrive, whether or not the last one is served.
     Requests {
         /// Operations of a request.
         ops: u64,
-        /// From one request to the next.
+        /// Time from one request to the next.
         gap: Length,
     },
     /// A recorded trace, repeated with this period.
     Trace {
         /// The operations in the order of arrival.
         ops: Arc<[TraceOp]>,
-        /// Begin of the next repetition, from the begin of this one.
+        /// Time from the start of a repetition to the start of the next, in ns.
         period_ns: u64,
     },
 }
 
-/// What one guest process does.
+/// The load of one guest process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Load {
-    /// When its operations arrive.
+    /// Arrivals of operations.
     pub pattern: Pattern,
-    /// Which operations, in turn.
+    /// Kinds of operations, in turn.
     pub kinds: Vec<Kind>,
-    /// Over how many streams, in turn.
+    /// Number of streams, used in turn.
     pub streams: u16,
-    /// Every second operation waits, spinning, for the one after it in the next stream.
+    /// Every second operation spins until the operation after it, in the next stream, is complete.
     pub spins: bool,
-    /// So many new kernels at a time (0: none), each launched once, as short as can be, and then once
-    /// again as `kinds` says: what a predictor learned of it was a lie.
+    /// Number of new kernels at a time (0: none). Each is launched once with the shortest time and
+    /// then once with the time of `kinds`, so that its prediction is false.
     pub poison: u32,
-    /// The operation of this number never ends.
+    /// Number of the operation that never ends.
     pub hangs_at: Option<u64>,
-    /// When it starts.
+    /// Start, in ns.
     pub from_ns: u64,
-    /// When it stops asking for more.
+    /// Time after which no more operations arrive, in ns.
     pub until_ns: u64,
 }
 
 impl Load {
-    /// A load of one kind of operation, from the begin to the end.
+    /// A load of these kinds of operations, from start to end.
     #[must_use]
     pub fn new(pattern: Pattern, kinds: Vec<Kind>) -> Self {
         Self {
@@ -175,7 +176,7 @@ impl Load {
         Self::new(Pattern::Requests { ops, gap }, vec![Kind::kernel(length)])
     }
 
-    /// The longest operation (a hang aside).
+    /// Longest operation in ns, apart from a hang.
     #[must_use]
     pub fn longest_ns(&self) -> u64 {
         let traced = match &self.pattern {
@@ -187,38 +188,38 @@ impl Load {
     }
 }
 
-/// An operation that never ends runs this long.
+/// Run time in ns of an operation that never ends.
 pub const FOREVER_NS: u64 = u64::MAX / 8;
 
-/// A queue shows at most this many operations: the guest is held back by depth credits.
+/// Largest number of operations in the queue: depth credits hold the guest back.
 const MOST_QUEUED: u64 = 1024;
 
-/// A guest process at work.
+/// A running guest process.
 #[derive(Debug)]
 pub struct Guest {
     load: Load,
     rng: Rng,
-    /// Operations that have arrived and are not taken.
+    /// Operations that have arrived and were not taken.
     available: u64,
-    /// The first of them, as far as somebody looked.
+    /// The first of these operations, as far as they were generated.
     ahead: VecDeque<Op>,
     /// Operations taken.
     taken: u64,
-    /// Operations made up.
+    /// Operations generated.
     made: u64,
     arrived: u64,
-    /// Operations made up for each stream.
+    /// Operations generated per stream.
     per_stream: Vec<u64>,
-    /// Which operation ends a request, and when that arrived.
+    /// Last operation and arrival time of each open request.
     open: VecDeque<(u64, u64)>,
-    /// Where the trace stands, and the begin of this repetition.
+    /// Position in the trace, and the start of this repetition.
     traced: (usize, u64),
-    /// From a request's arrival to its completion.
+    /// Times in ns from a request's arrival to its completion.
     pub latency: Vec<u64>,
 }
 
 impl Guest {
-    /// A guest that has not begun.
+    /// A guest before its start.
     #[must_use]
     pub fn new(load: Load, rng: Rng) -> Self {
         let streams = if load.spins { 2 } else { load.streams.max(1) };
@@ -241,25 +242,25 @@ impl Guest {
         }
     }
 
-    /// What it does.
+    /// The load of the guest.
     #[must_use]
     pub fn load(&self) -> &Load {
         &self.load
     }
 
-    /// How many streams it uses.
+    /// Number of streams.
     #[must_use]
     pub fn streams(&self) -> usize {
         self.per_stream.len()
     }
 
-    /// Operations that wait, as its queue shows them.
+    /// Number of waiting operations in the queue.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.available.min(MOST_QUEUED)
     }
 
-    /// Something arrives. Says when more will without anything else happening.
+    /// Operations arrive. Returns the time of the next arrival, if that depends on nothing else.
     pub fn arrive(&mut self, now: u64) -> Option<u64> {
         if now >= self.load.until_ns {
             if matches!(self.load.pattern, Pattern::Backlog) {
@@ -296,7 +297,7 @@ impl Guest {
         next
     }
 
-    /// The first operation that waits, and its place among all of them (1, 2, …).
+    /// The first waiting operation and its number among all operations (1, 2, …).
     pub fn peek(&mut self) -> Option<(u64, Op)> {
         if self.ahead.is_empty() {
             if self.available == 0 {
@@ -308,7 +309,7 @@ impl Guest {
         self.ahead.front().map(|&op| (self.taken + 1, op))
     }
 
-    /// Takes the first operation that waits.
+    /// Takes the first waiting operation.
     pub fn take(&mut self) {
         if self.ahead.pop_front().is_some() {
             self.available -= u64::from(self.available != u64::MAX);
@@ -316,7 +317,7 @@ impl Guest {
         }
     }
 
-    /// The streams of the operations that wait, in order, as far as the queue shows them.
+    /// Numbers and streams of the waiting operations in the queue, in order.
     pub fn look_ahead(&mut self) -> impl Iterator<Item = (u64, u16)> + '_ {
         while (self.ahead.len() as u64) < self.waiting() {
             let op = self.make();
@@ -326,8 +327,8 @@ impl Guest {
         (first..).zip(self.ahead.iter().map(|op| op.stream))
     }
 
-    /// All operations up to this number are complete. Says when the next arrives, if that made the
-    /// guest go on.
+    /// All operations up to number `total` are complete. Returns the time of the next arrival, if
+    /// the completion causes one.
     pub fn completed(&mut self, total: u64, now: u64) -> Option<u64> {
         let mut next = None;
         while let Some(&(last, since)) = self.open.front() {
@@ -367,7 +368,7 @@ impl Guest {
         if self.load.poison > 0 {
             let new = u64::from(self.load.poison);
             let (round, nth) = (n / (2 * new), n % (2 * new));
-            // Beyond the numbers that are used otherwise.
+            // Beyond the keys that are used otherwise.
             key = (1 << 20) + (round * new + nth % new) as u32;
             if nth < new {
                 ns = SHORTEST_NS;

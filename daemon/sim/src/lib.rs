@@ -1,21 +1,22 @@
-//! A deterministic discrete-event simulator of GPUs, workers and guests around the production scheduler
-//! ([`vgpu_sched`]), and the proofs that it runs: shares, bounds, accounts, containment.
-//! `make sim` runs all of them.
+//! A deterministic discrete-event simulator of GPUs, workers and guests around the production
+//! scheduler ([`vgpu_sched`]), and its proofs of shares, bounds, accounts and containment. `make
+//! sim` runs all of them.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
-//! | [`setup`] | what is simulated |
-//! | [`world`] | the host: what happens, in order of time; messages and their delays |
+//! | [`setup`] | the description of a simulation |
+//! | [`world`] | the host: events in order of time, messages and their delays |
 //! | `daemon` | vgpud's part between workers and scheduler |
 //! | `worker` | workers: the lease protocol on the real pages, window, markers |
-//! | [`guest`], [`dist`], [`trace`] | what guests do |
-//! | [`device`] | GPUs, and the ground truth of who occupied them |
-//! | [`books`] | who held what when, by the simulator's own account |
-//! | [`measure`], [`found`] | what is measured, and its bounds |
-//! | [`proofs`] | the runs and what must hold in them |
+//! | [`guest`], [`dist`], [`trace`] | the load of guests |
+//! | [`device`] | GPUs, and the true account of who occupied them |
+//! | [`books`] | the simulator's own accounting of leases, charges and waits |
+//! | [`measure`], [`found`] | measured quantities and their bounds |
+//! | [`proofs`] | the runs, and the bounds that must hold in them |
 //! | [`fuzz`] | random events, compared with a model after each |
+//! | [`mutants`] | wrong schedulers that the proofs must notice |
 //! | [`runner`], [`report`] | all runs on all CPUs; the table |
-//! | [`mod@replay`] | a decision log of vgpud, decided again |
+//! | [`mod@replay`] | the replay of a decision log of vgpud |
 #![forbid(unsafe_code)]
 
 pub mod books;

@@ -13,7 +13,7 @@ use vgpu_sim::replay;
 use vgpu_sim::report::{Report, Row};
 use vgpu_sim::runner::{self, Job};
 
-/// How the random events are called among the proofs.
+/// Name of the random events in the list of proofs.
 const FUZZ: &str = "fuzz";
 
 /// Proves the scheduler's bounds in simulation. Without arguments: all proofs, as `make sim` does.
@@ -23,19 +23,19 @@ const FUZZ: &str = "fuzz";
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Fewer and shorter runs: 10 of 30 simulated seconds, the rest brief
+    /// Fewer and shorter runs: 10 of 30 simulated seconds, the others brief
     #[arg(long)]
     ci: bool,
-    /// Only this proof; with --seed one run of it
+    /// Run only this proof; with --seed, one run of it
     #[arg(long, value_name = "NAME")]
     scenario: Option<String>,
-    /// Which run of the proof
+    /// Number of the run of the proof
     #[arg(long, requires = "scenario")]
     seed: Option<u64>,
     /// Simulated seconds of each run
     #[arg(long)]
     seconds: Option<u64>,
-    /// Runs over all proofs
+    /// Number of runs over all proofs
     #[arg(long)]
     runs: Option<u64>,
     /// Print every event and decision of the run
@@ -44,28 +44,29 @@ struct Arguments {
     /// List the proofs
     #[arg(long)]
     list: bool,
-    /// Threads; the results do not depend on it
+    /// Number of threads (the results do not depend on it)
     #[arg(long)]
     threads: Option<usize>,
-    /// Only the proofs: no random events, no mutants, no report
+    /// Run only the proofs: no random events, no mutants, no report
     #[arg(long)]
     proofs: bool,
-    /// Only the mutants (of this name): each is built and must be noticed by a proof
+    /// Run only the mutants (or those with NAME in their name): each is built, and a proof must
+    /// notice it
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
     mutants: Option<String>,
-    /// What a mutant is run with: the proofs in a hurry, these first, up to the first that fails
+    /// Quick mode for a mutant: run the proofs, the named ones first, up to the first failure
     #[arg(long, hide = true, num_args = 0..)]
     first_failure: Option<Vec<String>>,
-    /// Where to write the report
+    /// File for the report
     #[arg(long, default_value = "target/sim/report.json")]
     report: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Decide a decision log of vgpud (`vgpu-admin sched log`) again, and compare
+    /// Replay a decision log of vgpud (`vgpu-admin sched log`) and compare every decision
     Replay {
-        /// The log
+        /// File with the log
         file: PathBuf,
     },
 }
@@ -139,7 +140,7 @@ fn prove(arguments: &Arguments) -> Result<bool> {
     let failures = report.failures();
     if !failures.is_empty() {
         println!("\nFAILED: {}", failures.join(", "));
-        println!("one run again: cargo run -q -p vgpu-sim -- <where> [--verbose]");
+        println!("repeat one run: cargo run -q -p vgpu-sim -- WHERE [--verbose]");
     }
     Ok(sound && failures.is_empty() && report.problems.is_empty())
 }
@@ -167,7 +168,7 @@ fn mutate(only: &str) -> Result<MutantReport> {
     Ok(report)
 }
 
-/// The counts of what has no bound of its own.
+/// Adds the counts that have no bound of their own.
 fn put_counts(report: &mut Report, fuzzed: &FuzzReport, mutated: &MutantReport) {
     let (caught, mutants) = (mutated.caught() as f64, mutated.outcomes.len() as f64);
     let mut put = |name, what: String, value, bound, place: &str, pass| {
@@ -219,7 +220,7 @@ fn jobs(arguments: &Arguments) -> Result<Vec<Job>> {
     let proof = ALL
         .iter()
         .find(|proof| proof.name == name)
-        .with_context(|| format!("no proof is called {name:?}; --list shows them"))?;
+        .with_context(|| format!("there is no proof {name:?}; --list shows the names"))?;
     let seeds = match arguments.seed {
         Some(seed) => seed..seed + 1,
         None => 0..arguments.runs.unwrap_or(10),

@@ -1,27 +1,27 @@
-//! What is measured of a run: shares in sliding windows, accounts, bounds.
+//! Measurements of a run: shares in sliding windows, accounts, bounds.
 
 use crate::books::Track;
 use crate::world::World;
 use vgpu_sched::{Event, GpuId, VmId};
 
-/// A part of a whole.
+/// A share of a total.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
-    /// Its weight.
+    /// Weight of the part.
     pub of: u64,
-    /// The weight of all.
+    /// Weight of the total.
     pub all: u64,
 }
 
 impl Share {
-    /// As a fraction.
+    /// The share as a fraction.
     #[must_use]
     pub fn fraction(self) -> f64 {
         self.of as f64 / self.all as f64
     }
 }
 
-/// Reads a track at times that only grow.
+/// Reads a track at increasing times.
 struct Cursor<'t> {
     track: &'t Track,
     after: usize,
@@ -41,10 +41,10 @@ impl<'t> Cursor<'t> {
     }
 }
 
-/// How far a VM's charged time was from its share of all charged time, at the worst, over every window
-/// of this length that lies within `from..to`: too little, too much (ns).
+/// Largest errors of a VM's charged time against its share of all charged time, over every window
+/// of this length (ns) within `from..to`: (too little, too much), in ns.
 ///
-/// Both tracks grow evenly between their points, so the worst window begins or ends at one.
+/// Both tracks grow evenly between their points, so the worst window begins or ends at a point.
 #[must_use]
 pub fn share_error(
     vm: &Track,
@@ -89,13 +89,13 @@ pub fn share_error(
     (ns(less), ns(more))
 }
 
-/// The largest disagreement between the scheduler's accounts and the ground truth, in ns:
+/// Largest difference between the scheduler's accounts and the truth, in ns:
 ///
 /// - per GPU, charged + idle + switch against the wall clock;
-/// - per GPU and per VM, what the scheduler charged against the simulator's own books of leases (per VM
-///   up to the nanosecond that cannot be divided each time that two holders pay half);
+/// - per GPU and per VM, the scheduler's charges against the simulator's own accounts of leases
+///   (per VM up to the indivisible nanosecond of each charge that two holders share);
 /// - per GPU, busy + switching + idle of the device against the wall clock;
-/// - what contexts did on the device while they held no lease and no declared overrun.
+/// - work of contexts on the device while they held no lease and no declared overrun.
 pub fn accounting_error(world: &mut World) -> u64 {
     world.feed(Event::Timer);
     let now = world.now;
@@ -130,7 +130,7 @@ pub fn accounting_error(world: &mut World) -> u64 {
     worst
 }
 
-/// The value below which so many of a hundred lie.
+/// The value below which `percent` % of the values lie.
 pub fn percentile(values: &mut [u64], percent: usize) -> u64 {
     if values.is_empty() {
         return 0;
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn the_worst_window_is_found_between_samples() {
         let mut books = Books::new(1, 1, true);
-        // Charged 0..30 to one VM, of all the time; then nothing of 30..60; then again.
+        // Charged 0..30 to one VM, of all the time; then 30..60 to the others; then again.
         let (vm, all) = books.tracks_for_tests(&[(0, 0), (30, 30), (60, 30), (90, 60)], 90);
         let half = Share { of: 1, all: 2 };
         assert_eq!(share_error(&vm, &all, half, 30, (0, 90)), (15, 15));

@@ -1,4 +1,4 @@
-//! A decision log of vgpud (`vgpu-admin sched log`), decided again by this scheduler.
+//! Replays a decision log of vgpud (`vgpu-admin sched log`) with this scheduler.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -10,22 +10,23 @@ use vgpu_sched::log::{Replay, ReplayReport};
 /// Feeds the log's events to its first snapshot and compares every decision and state.
 ///
 /// # Errors
-/// When the file cannot be read, is no whole log, or at the first record that is decided otherwise: the
-/// error names the record and what differs.
+/// If the file cannot be read or is not a complete log, or at the first record with another
+/// decision: the error names the record and the difference.
 pub fn replay(path: &Path) -> Result<ReplayReport> {
     let name = || format!("the decision log {}", path.display());
     let file = File::open(path).with_context(|| format!("cannot open {}", name()))?;
     replay_lines(BufReader::new(file)).with_context(name)
 }
 
-/// The same for any text, one line of the log per line.
+/// Like [`replay()`], for any text with one line of the log per line.
 ///
 /// # Errors
-/// As [`replay()`].
+/// The errors of [`replay()`].
 pub fn replay_lines(text: impl BufRead) -> Result<ReplayReport> {
     let mut replay = Replay::new();
     for line in text.lines() {
-        // A line that is no text is one that no log has; the replay says which it is.
+        // Bytes that are not text become an empty line, which no log has; the replay reports its
+        // number.
         let line = match line {
             Err(error) if error.kind() == std::io::ErrorKind::InvalidData => String::new(),
             line => line.context("reading")?,
@@ -39,8 +40,8 @@ pub fn replay_lines(text: impl BufRead) -> Result<ReplayReport> {
 #[must_use]
 pub fn sentence(report: &ReplayReport) -> String {
     format!(
-        "{} events (from number {}, over {:.3} s) were decided again: {} actions and {} states, each as it \
-         was the first time.",
+        "{} events (from number {}, over {:.3} s) were replayed: {} actions and {} states, all as in \
+         the log.",
         report.records,
         report.first,
         report.span_ns as f64 / 1e9,
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_followed_says_why() {
+    fn an_invalid_log_is_refused_with_the_reason() {
         let whole = log();
         let cut = whole.rfind('\n').expect("lines");
         let said = |text: &[u8]| format!("{:#}", replay_lines(text).expect_err("refused"));

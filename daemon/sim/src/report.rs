@@ -1,4 +1,4 @@
-//! The table and `target/sim/report.json`.
+//! The table on the terminal and `target/sim/report.json`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,22 +8,22 @@ use serde_json::{Value, json};
 
 use crate::found::{Found, Measure, Rule, Seen};
 
-/// The worst value of a measure over all runs, and where it was.
+/// The worst value of a measure over all runs, and the run.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// Its name in the report.
+    /// Name in the report.
     pub name: &'static str,
-    /// What it is.
+    /// Meaning, for people.
     pub what: String,
-    /// Its unit.
+    /// Unit of value and bound.
     pub unit: &'static str,
-    /// The worst.
+    /// Worst value.
     pub value: f64,
-    /// The bound that held for it; `None`: it is only told.
+    /// Bound in the run of the worst value; `None`: no bound.
     pub bound: Option<f64>,
-    /// The arguments that show this run again.
+    /// Arguments that repeat this run.
     pub place: String,
-    /// Did the bound hold in every run?
+    /// Whether the bound held in every run.
     pub pass: bool,
 }
 
@@ -32,20 +32,20 @@ pub struct Row {
 pub struct Report {
     rows: BTreeMap<&'static str, (Row, f64)>,
     order: Vec<&'static str>,
-    /// What must not happen and did, and where.
+    /// Violated invariants, with the run.
     pub problems: Vec<String>,
-    /// Simulated time of all runs.
+    /// Simulated time of all runs, in ns.
     pub simulated_ns: u64,
     /// Simulated operations of all runs.
     pub operations: u64,
     /// Events that schedulers handled.
     pub decisions: u64,
-    /// Runs.
+    /// Number of runs.
     pub runs: u64,
 }
 
 impl Report {
-    /// Adds what one run found.
+    /// Adds the results of one run.
     pub fn add(&mut self, place: &str, found: Found) {
         for seen in &found.seen {
             self.see(place, seen);
@@ -101,14 +101,14 @@ impl Report {
         self.rows.insert(row.name, (row, badness));
     }
 
-    /// The rows in the order of their coming.
+    /// The rows in the order in which they were added.
     pub fn rows(&self) -> impl Iterator<Item = &Row> {
         self.order
             .iter()
             .filter_map(|name| self.rows.get(name).map(|(row, _)| row))
     }
 
-    /// Names of the proofs that failed.
+    /// Names of the rows whose bound failed.
     #[must_use]
     pub fn failures(&self) -> Vec<&'static str> {
         self.rows()
@@ -146,7 +146,8 @@ impl Report {
         }
     }
 
-    /// Writes the report, in the form of the benchmarks': the bound is the baseline.
+    /// Writes the report in the format of the benchmarks: the bound takes the place of the
+    /// baseline.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -178,7 +179,7 @@ impl Row {
     }
 }
 
-/// Three significant digits, whole numbers whole.
+/// Formats with three significant digits; whole numbers without fraction.
 fn short(v: f64) -> String {
     match v.abs() {
         0.0 => "0".into(),

@@ -1,5 +1,5 @@
-//! Random numbers that are the same on every machine: xoshiro256++ (Blackman and Vigna, 2019), its state
-//! filled by SplitMix64.
+//! Random numbers that are the same on every machine: xoshiro256++ (Blackman and Vigna, 2019), with
+//! a state filled by SplitMix64.
 
 /// A generator. Two with the same seed give the same numbers.
 #[derive(Debug, Clone)]
@@ -8,7 +8,7 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// A generator of this seed.
+    /// A generator with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut mix = seed;
@@ -23,8 +23,8 @@ impl Rng {
         Self { state }
     }
 
-    /// A generator of its own for one part of a run, so that what one part draws does not change what
-    /// another does.
+    /// An independent generator for one part of a run: the number of draws of one part does not
+    /// affect another part.
     #[must_use]
     pub fn part(seed: u64, part: u64) -> Self {
         Self::new(seed ^ part.wrapping_add(1).wrapping_mul(0xd6e8_feb8_6659_fd93))
@@ -44,7 +44,7 @@ impl Rng {
         result
     }
 
-    /// A number below `n` (0 for `n` = 0).
+    /// A number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(n)) >> 64) as u64
     }
@@ -54,15 +54,15 @@ impl Rng {
         low + self.below(high.saturating_sub(low).saturating_add(1))
     }
 
-    /// True in so many of a thousand cases.
+    /// True in `permille` of 1,000 cases.
     pub fn chance(&mut self, permille: u64) -> bool {
         self.below(1000) < permille
     }
 
-    /// One of these.
+    /// A random element.
     ///
     /// # Panics
-    /// If there is none.
+    /// If `of` is empty.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }

@@ -1,5 +1,5 @@
-//! Runs spread over the CPUs. What they find is put together in the order of the runs, so the number
-//! of threads changes nothing.
+//! Runs on all CPUs. Results are combined in the order of the runs, so the number of threads does
+//! not matter.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -8,17 +8,17 @@ use crate::found::Found;
 use crate::proofs::{ALL, Plan, Proof};
 use crate::report::Report;
 
-/// One run that is to be made.
+/// A planned run.
 #[derive(Debug, Clone, Copy)]
 pub struct Job {
-    /// Of which proof.
+    /// The proof.
     pub proof: &'static Proof,
-    /// Which one.
+    /// Seed and length.
     pub plan: Plan,
 }
 
 impl Job {
-    /// The arguments that show this run again.
+    /// Arguments that repeat this run.
     #[must_use]
     pub fn place(&self) -> String {
         format!(
@@ -28,8 +28,8 @@ impl Job {
     }
 }
 
-/// `runs` runs of `seconds` each, spread over all proofs by their parts, and at least one of each: of
-/// `brief` seconds where `runs` are too few for all.
+/// `runs` runs of `seconds` simulated seconds, spread over all proofs by weight. A proof that gets
+/// none has two runs of `brief` seconds.
 #[must_use]
 pub fn plan(runs: u64, seconds: u64, brief: u64) -> Vec<Job> {
     let parts: u64 = ALL.iter().map(|proof| proof.part).sum();
@@ -57,7 +57,7 @@ pub fn plan(runs: u64, seconds: u64, brief: u64) -> Vec<Job> {
     jobs
 }
 
-/// Makes the runs on so many threads and puts what they find into the report.
+/// Makes the runs on `threads` threads and adds their results to the report.
 pub fn run(jobs: &[Job], threads: usize, report: &mut Report) {
     let next = AtomicUsize::new(0);
     let (sender, receiver) = mpsc::channel::<(usize, Found)>();

@@ -1,25 +1,25 @@
-//! What is simulated: GPUs, pools, VMs, their guests, and what the administrator does meanwhile.
+//! The description of a simulation: GPUs, pools, VMs, guests, and actions of the administrator.
 
 use vgpu_sched::{Class, Event, GpuId, MICROS, MILLIS, PoolConfig, PoolId, VmConfig, VmId};
 
 use crate::guest::Load;
 
-/// Times of the host that are not the scheduler's doing.
+/// Delays of the host, outside the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Host {
-    /// From a worker's message to vgpud's hearing it: the second at most, evenly drawn.
+    /// Shortest and longest delay in ns of a message from a worker to vgpud, uniform.
     pub up_ns: (u64, u64),
-    /// From vgpud's message to the worker's hearing it.
+    /// The same from vgpud to a worker.
     pub down_ns: (u64, u64),
-    /// From a marker's firing to the worker's knowing it.
+    /// Time in ns from the firing of a marker until the worker notices.
     pub wake_ns: u64,
-    /// From an answer to the guest's next call.
+    /// Time in ns from an answer to the guest's next call.
     pub guest_ns: u64,
-    /// From a kill to the death.
+    /// Time in ns from a kill to the death.
     pub kill_ns: u64,
-    /// How long a canary takes.
+    /// Duration of a canary in ns.
     pub canary_ns: u64,
-    /// Timers fire late by up to this.
+    /// Largest delay of a timer in ns.
     pub timer_late_ns: u64,
 }
 
@@ -38,72 +38,73 @@ impl Default for Host {
 }
 
 impl Host {
-    /// The messages of one handoff at the longest: the marker, the release, the grant.
+    /// Longest time in ns of the messages of one handoff: the marker, the release, the grant.
     #[must_use]
     pub fn handoff_ns(&self) -> u64 {
         self.wake_ns + self.up_ns.1 + self.down_ns.1 + self.timer_late_ns
     }
 }
 
-/// How a worker keeps to the protocol.
+/// How a worker follows the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Conduct {
-    /// As ours do.
+    /// Like the production worker.
     #[default]
     Honest,
-    /// Never gives a lease back that it is asked for, and submits on.
+    /// Never returns a revoked lease, and continues to submit.
     Deaf,
-    /// Claims progress that there is not.
+    /// Reports false progress.
     Boaster,
-    /// Never says that it has nothing to do.
+    /// Never reports that it is idle.
     Hoarder,
 }
 
 /// One guest process and its worker.
 #[derive(Debug, Clone)]
 pub struct GuestSetup {
-    /// What it does.
+    /// Load of the guest.
     pub load: Load,
-    /// How its worker behaves.
+    /// Conduct of the worker.
     pub conduct: Conduct,
-    /// When it ends; `u64::MAX`: never.
+    /// Time at which the guest ends, in ns; `u64::MAX`: never.
     pub ends_ns: u64,
 }
 
 /// One VM.
 #[derive(Debug, Clone)]
 pub struct VmSetup {
-    /// Its settings.
+    /// Settings of the VM.
     pub config: VmConfig,
-    /// Its processes.
+    /// Processes of the VM.
     pub guests: Vec<GuestSetup>,
 }
 
 /// One GPU.
 #[derive(Debug, Clone, Copy)]
 pub struct GpuSetup {
-    /// What loading another context costs.
+    /// Cost in ns of loading another context.
     pub switch_ns: u64,
-    /// How long the driver lets one of several contexts run.
+    /// Time in ns for which the driver lets one of several contexts run.
     pub turn_ns: u64,
 }
 
 /// A whole run.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// Everything random comes from this.
+    /// Seed of all random draws.
     pub seed: u64,
-    /// Numbered from 0.
+    /// GPUs, numbered from 0.
     pub gpus: Vec<GpuSetup>,
-    /// Numbered from 0, each with the GPUs that serve it.
+    /// Pools, numbered from 0, each with the GPUs that serve it.
     pub pools: Vec<(PoolConfig, Vec<u32>)>,
-    /// Numbered from 0.
+    /// VMs, numbered from 0.
     pub vms: Vec<VmSetup>,
     /// Delays.
     pub host: Host,
-    /// What the administrator does, in order of time.
+    /// Actions of the administrator, in order of time (ns).
     pub script: Vec<(u64, Event)>,
-    /// Remember every VM's charged time at every change (for shares in sliding windows).
+    /// Whether the charged time of each VM is tracked at every change, for shares in sliding
+    /// windows.
     pub track: bool,
 }
 
@@ -113,7 +114,7 @@ pub const POOL: PoolId = PoolId(0);
 pub const GPU: GpuId = GpuId(0);
 
 impl Setup {
-    /// One GPU with this switch cost, one pool.
+    /// One GPU with this switch cost in ns, and one pool.
     #[must_use]
     pub fn new(seed: u64, switch_ns: u64, pool: PoolConfig) -> Self {
         let gpu = GpuSetup {
@@ -131,7 +132,7 @@ impl Setup {
         }
     }
 
-    /// Adds a VM with one honest guest per load; its number.
+    /// Adds a VM with one honest guest per load. Returns its number.
     pub fn vm(&mut self, config: VmConfig, loads: Vec<Load>) -> u32 {
         let guests = loads
             .into_iter()
@@ -145,18 +146,19 @@ impl Setup {
         self.vms.len() as u32 - 1
     }
 
-    /// Adds a VM of this weight (relative to others made so) with one honest guest.
+    /// Adds a VM with this weight, relative to other such VMs, and one honest guest. Returns its
+    /// number.
     pub fn weighted(&mut self, weight: u32, load: Load) -> u32 {
         self.vm(weighted(weight), vec![load])
     }
 
-    /// At this time the administrator does this.
+    /// Plans an action of the administrator at `ns`.
     pub fn at(&mut self, ns: u64, event: Event) {
         self.script.push((ns, event));
         self.script.sort_by_key(|(at, _)| *at);
     }
 
-    /// The same guests all at another VM's weight.
+    /// Plans a new weight for a VM at `ns`.
     pub fn reweigh(&mut self, ns: u64, vm: u32, weight: u32) {
         let config = VmConfig {
             factor_milli: weight * 1000,
@@ -172,7 +174,7 @@ impl Setup {
     }
 }
 
-/// Settings of a VM of this weight.
+/// Settings of a VM with this weight.
 #[must_use]
 pub fn weighted(weight: u32) -> VmConfig {
     VmConfig {

@@ -1,9 +1,9 @@
 //! Recorded workloads as text.
 //!
-//! One operation a line: `at_ns kind stream key ns bytes`, where `at_ns` is the time since the begin of
-//! the trace (never smaller than the line before), `kind` is `kernel`, `graph` or `copy`, `stream` a
-//! small number, `key` a number that stands for function and launch shape, `ns` the time it ran and
-//! `bytes` what it copied. Empty lines and lines that begin with `#` are left out.
+//! One operation per line: `at_ns kind stream key ns bytes`. `at_ns` is the time since the start of
+//! the trace (never smaller than in the line before), `kind` is `kernel`, `graph` or `copy`,
+//! `stream` a small number, `key` a number for function and launch shape, `ns` the run time, and
+//! `bytes` the copied bytes. Empty lines and lines that begin with `#` are skipped.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use crate::guest::{Op, What};
 /// One recorded operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceOp {
-    /// When it arrived, from the begin of the trace.
+    /// Arrival, in ns from the start of the trace.
     pub at_ns: u64,
-    /// What it was.
+    /// Kind of operation.
     pub what: What,
-    /// In which stream.
+    /// Stream.
     pub stream: u16,
-    /// Its function and shape.
+    /// Function and shape.
     pub key: u32,
-    /// How long it ran.
+    /// Run time in ns.
     pub ns: u64,
-    /// Bytes that it copied.
+    /// Number of copied bytes.
     pub bytes: u64,
 }
 
@@ -43,13 +43,13 @@ impl TraceOp {
     }
 }
 
-/// More streams than this are a mistake in the file.
+/// More streams than this are an error in the file.
 const MOST_STREAMS: u16 = 256;
 
 /// Reads a trace.
 ///
 /// # Errors
-/// Which line is not as described, and how; an empty trace.
+/// The first invalid line and its fault; an empty trace.
 pub fn parse(text: &str) -> Result<Arc<[TraceOp]>> {
     let mut ops: Vec<TraceOp> = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -61,7 +61,7 @@ pub fn parse(text: &str) -> Result<Arc<[TraceOp]>> {
         let last = ops.last().map_or(0, |op| op.at_ns);
         ensure!(
             op.at_ns >= last,
-            "line {} of the trace: its time lies before that of the line before",
+            "line {} of the trace: the time is earlier than in the line before",
             index + 1
         );
         ops.push(op);
@@ -78,13 +78,13 @@ fn parse_line(line: &str) -> Result<TraceOp> {
     let number = |name: &str, field: &str| {
         field
             .parse::<u64>()
-            .with_context(|| format!("{name} {field:?} is no number"))
+            .with_context(|| format!("{name} {field:?} is not a number"))
     };
     let what = match what {
         "kernel" => What::Kernel,
         "graph" => What::Graph,
         "copy" => What::Copy,
-        other => bail!("kind {other:?} is none of kernel, graph, copy"),
+        other => bail!("kind {other:?} is not kernel, graph or copy"),
     };
     let stream = u16::try_from(number("stream", stream)?)
         .ok()
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line() {
+    fn errors_name_the_line() {
         for (text, said) in [
             ("", "no operation"),
             ("0 kernel 0 7 5000", "line 1"),

@@ -1,5 +1,5 @@
 //! A worker: the queue of its guest, the production lease machine on the real shared pages, the
-//! window, markers. Messages and simulated time take the place of sockets and clocks.
+//! window, and markers. Messages and simulated time replace sockets and clocks.
 
 use vgpu_proto::lease::{HintPage, LeasePage, WorkerEnd};
 use vgpu_sched::gate::lease::{Lease, Offer, Refused, head_cost, publish};
@@ -30,17 +30,17 @@ impl Pages {
 /// Why the queue stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stop {
-    /// Nothing waits.
+    /// No operation waits.
     Empty,
     /// No lease, or no credit.
     Turn,
-    /// Too much is unfinished; at this time that may be different.
+    /// The window is full; at this time that may change.
     Window(Option<u64>),
-    /// It goes in only after the slice.
+    /// The operation would end after the slice.
     SliceEnd,
 }
 
-/// Does the process live?
+/// State of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Life {
     Absent,
@@ -57,7 +57,7 @@ struct Stream {
     /// Number of the last operation submitted.
     submitted: u64,
     completed: u64,
-    /// What is submitted and not yet marked.
+    /// Submitted operations without a marker.
     open: Option<Batch>,
 }
 
@@ -65,13 +65,15 @@ struct Stream {
 #[derive(Debug)]
 pub struct Worker {
     pub(crate) vm: u32,
-    /// Its GPU; of a gang, the first.
+    /// GPU of the worker; of a gang, the first.
     pub(crate) gpu: u32,
     /// The other GPUs of a gang: each batch runs on all.
     pub(crate) also: Vec<u32>,
-    /// Of a gang's batches under way: on how many GPUs they still run, in order of submission.
+    /// Of a gang's batches in flight, in order of submission: the number of GPUs on which each
+    /// still runs.
     parts: std::collections::VecDeque<usize>,
-    /// Batches of a gang that are done, by GPU (the first, then the others), of those in `parts`.
+    /// Of a gang's batches in `parts`: the number that is done, per GPU (the first, then the
+    /// others).
     done: Vec<usize>,
     /// The guest.
     pub guest: Guest,
@@ -81,11 +83,11 @@ pub struct Worker {
     gate: Gate,
     function: FunctionId,
     streams: Vec<Stream>,
-    /// When it looks by itself next.
+    /// Next wake-up of the worker, in ns.
     wakes_ns: u64,
     /// Operations given to the device.
     pub submitted: u64,
-    /// Those known to be complete.
+    /// Operations that are known to be complete.
     pub completed: u64,
     /// Bytes of the operations submitted.
     pub bytes: u64,
@@ -118,12 +120,12 @@ impl Worker {
         }
     }
 
-    /// Is its lease being given back?
+    /// Whether the lease is being given back.
     fn closing(&self) -> bool {
         self.conduct != Conduct::Deaf && self.lease.closing()
     }
 
-    /// What waits, and the expected cost of the first of it.
+    /// The waiting work, and the predicted cost of its first operation.
     fn waiting(&mut self) -> (Depth, HeadCost) {
         let calls = self.guest.waiting();
         let head = self.guest.peek().map(|(_, op)| op);
@@ -133,12 +135,12 @@ impl Worker {
         (Depth { calls, bytes }, head)
     }
 
-    /// Its GPUs: more than one for a gang.
+    /// GPUs of the worker: several for a gang.
     pub(crate) fn gpus(&self) -> impl Iterator<Item = u32> + use<> {
         [self.gpu].into_iter().chain(self.also.clone())
     }
 
-    /// What the gate may know of an operation.
+    /// The operation as the gate sees it.
     fn work(&self, op: &Op) -> Work {
         match op.what {
             What::Kernel => {
@@ -154,7 +156,7 @@ impl Worker {
 }
 
 impl World {
-    /// Something changed for a worker: it does all that it can do now.
+    /// A change for a worker: it does all that it can do now.
     pub(crate) fn pump(&mut self, id: u32) {
         if self.workers[id as usize].life != Life::Live {
             return;
@@ -167,7 +169,7 @@ impl World {
         self.send(id);
     }
 
-    /// Nothing more goes in for now: gives the lease back, or sees to it that the worker looks again.
+    /// No more operations can be submitted now: gives the lease back, or schedules a wake-up.
     fn settle(&mut self, id: u32, stop: Stop) {
         let now = self.now;
         let end = self.pages[id as usize].end();
@@ -200,7 +202,7 @@ impl World {
         }
     }
 
-    /// Sends vgpud what the lease machine has to say.
+    /// Sends the messages of the lease machine to vgpud.
     fn send(&mut self, id: u32) {
         let messages: Vec<_> = self.workers[id as usize].lease.messages().collect();
         for message in messages {
@@ -208,7 +210,7 @@ impl World {
         }
     }
 
-    /// Sees to it that the worker looks again by then.
+    /// Schedules a wake-up of the worker at `at`, unless one is earlier.
     fn wake_at(&mut self, id: u32, at: u64) {
         let worker = &mut self.workers[id as usize];
         if at < worker.wakes_ns {
@@ -217,7 +219,7 @@ impl World {
         }
     }
 
-    /// The time for which a worker has set its alarm has come.
+    /// A scheduled wake-up of a worker.
     pub(crate) fn woke(&mut self, id: u32) {
         let now = self.now;
         let worker = &mut self.workers[id as usize];
@@ -231,7 +233,7 @@ impl World {
                 place,
                 idle: streams[usize::from(stream)].flow.ops() == 0,
             });
-            // The simulated programs send more whenever there is room.
+            // The simulated programs send more whenever the queue has room.
             worker.gate.relieve(now, waiting, false);
         }
         self.pump(id);
@@ -280,7 +282,7 @@ impl World {
         }
     }
 
-    /// vgpud granted a lease, or asks one back.
+    /// vgpud granted or revoked a lease.
     pub(crate) fn refresh(&mut self, id: u32) {
         let end = self.pages[id as usize].end();
         self.workers[id as usize].lease.refresh(end);
@@ -318,7 +320,7 @@ impl World {
         }
     }
 
-    /// Puts a marker behind what was submitted to a stream.
+    /// Puts a marker behind the submitted work of a stream.
     fn mark(&mut self, id: u32, stream: u16) {
         let now = self.now;
         let worker = &mut self.workers[id as usize];
@@ -340,7 +342,7 @@ impl World {
         }
     }
 
-    /// Puts a marker behind everything that was submitted.
+    /// Puts a marker behind the submitted work of every stream.
     fn mark_all(&mut self, id: u32) {
         let worker = &self.workers[id as usize];
         let gpu = worker.gpu;
@@ -354,7 +356,8 @@ impl World {
         }
     }
 
-    /// A batch of a gang (which has one stream) is complete on one of its GPUs: true, if on all.
+    /// A batch of a gang (which has one stream) is complete on one of its GPUs. Returns true if it
+    /// is complete on all.
     pub(crate) fn gang_done(&mut self, id: u32, gpu: u32) -> bool {
         let worker = &mut self.workers[id as usize];
         let index = worker.also.iter().position(|&other| other == gpu);
@@ -374,7 +377,7 @@ impl World {
         true
     }
 
-    /// A marker has fired, and the worker has noticed.
+    /// A marker has fired, and the worker has noticed it.
     pub(crate) fn marker(&mut self, id: u32, stream: u16, ops: u32) {
         let now = self.now;
         let worker = &mut self.workers[id as usize];
@@ -400,7 +403,7 @@ impl World {
         self.pump(id);
     }
 
-    /// Nothing waits for the lease, and nothing is in flight.
+    /// No work waits, and none is in flight.
     pub(crate) fn rest(&mut self, id: u32) {
         let now = self.now;
         let end = self.pages[id as usize].end();
@@ -413,7 +416,7 @@ impl World {
         }
     }
 
-    /// The guest has more to do.
+    /// More operations of the guest arrive.
     pub(crate) fn arrive(&mut self, id: u32) {
         let now = self.now;
         let worker = &mut self.workers[id as usize];
@@ -427,7 +430,7 @@ impl World {
     }
 }
 
-/// A deaf worker submits as if nobody had asked for its lease back.
+/// A deaf worker submits as if its lease had not been revoked.
 fn admit_deaf(
     end: WorkerEnd<'_>,
     lease: &Lease,

@@ -1,4 +1,4 @@
-//! The simulated host: what happens, in order of time.
+//! The simulated host: events in order of time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -15,7 +15,7 @@ use crate::rng::Rng;
 use crate::setup::{Conduct, Host, Setup};
 use crate::worker::{Life, Pages, Worker};
 
-/// What vgpud says to a worker. (The rest is on the pages.)
+/// A message from vgpud to a worker. (The content is on the pages.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Told {
     Grant,
@@ -23,63 +23,63 @@ pub(crate) enum Told {
     Credit,
 }
 
-/// What can happen.
+/// A scheduled event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Happening {
     /// A guest process starts.
     Start(u32),
-    /// It ends.
+    /// A guest process ends.
     End(u32),
-    /// Its next operations are there.
+    /// Operations of a guest arrive.
     Arrive(u32),
     /// A worker notices a marker.
     Marker(u32, u16, u32),
-    /// A worker looks by itself.
+    /// A worker wakes up.
     Wake(u32),
-    /// A worker hears vgpud.
+    /// A worker reads a message of vgpud.
     Hear(u32, Told),
-    /// vgpud hears a worker.
+    /// vgpud reads a message of a worker.
     Heard(u32, Message),
-    /// A GPU is done with something.
+    /// The work of a GPU changes.
     Device(u32),
     /// A killed process is gone.
     Gone(u32),
-    /// A canary is back.
+    /// A canary reports.
     Verified(u32),
-    /// vgpud looks at the holders' pages.
+    /// vgpud reads the holders' pages.
     Look,
-    /// The administrator does something.
+    /// The administrator acts.
     Script(u32),
 }
 
-/// How often vgpud looks at the holders' pages (`mediator::actor`).
+/// Interval in ns at which vgpud reads the holders' pages (`mediator::actor`).
 const LOOK_NS: u64 = 5 * vgpu_sched::MILLIS;
 
 /// The simulated host.
 pub struct World {
-    /// The time.
+    /// Current time in ns.
     pub now: u64,
     /// The production scheduler.
     pub sched: Scheduler,
-    /// Who held what when, by the simulator's own account.
+    /// The simulator's own accounting of leases.
     pub books: Books,
-    /// By GPU number.
+    /// Devices by GPU number.
     pub devices: Vec<Device>,
-    /// By session number.
+    /// Workers by session number.
     pub workers: Vec<Worker>,
-    /// What must not happen and did, in words.
+    /// Violated invariants, in words.
     pub problems: Vec<String>,
     /// Operations submitted so far.
     pub operations: u64,
     /// Events given to the scheduler so far.
     pub decisions: u64,
-    /// Every kill: when, which session.
+    /// Time and session of every kill.
     pub kills: Vec<(u64, u32)>,
-    /// Every declared overrun: when, which session.
+    /// Time and session of every declared overrun.
     pub overruns: Vec<(u64, u32)>,
-    /// How much a change by the administrator moved what a VM is owed, the most.
+    /// Largest change of a VM's lag by an action of the administrator, in ns.
     pub lag_moved_ns: u128,
-    /// Busy time of VMs other than overrunners while an overrun was declared, and of all.
+    /// During declared overruns: busy time in ns of all VMs but the overrunners, and of all VMs.
     pub overrun_busy_ns: Option<(u64, u64)>,
     pub(crate) pages: Vec<Pages>,
     pub(crate) sessions: Vec<crate::daemon::Session>,
@@ -100,7 +100,7 @@ pub struct World {
 }
 
 impl World {
-    /// A host before its first nanosecond.
+    /// A host at time 0.
     #[must_use]
     pub fn new(setup: &Setup) -> Self {
         let guests = setup.vms.iter().map(|vm| vm.guests.len()).sum::<usize>();
@@ -198,7 +198,7 @@ impl World {
         self.verbose = true;
     }
 
-    /// Is every decision printed?
+    /// Whether every decision is printed.
     #[must_use]
     pub fn is_verbose(&self) -> bool {
         self.verbose
@@ -210,13 +210,13 @@ impl World {
         }
     }
 
-    /// Something will happen.
+    /// Schedules an event.
     pub(crate) fn at(&mut self, time: u64, what: Happening) {
         self.serial += 1;
         self.heap.push(Reverse((time, self.serial, what)));
     }
 
-    /// Runs up to a time.
+    /// Runs up to `end`.
     pub fn run_until(&mut self, end: u64) {
         loop {
             let next = self.heap.peek().map_or(u64::MAX, |Reverse((at, _, _))| *at);
@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    /// The administrator changes something; what running VMs are owed must not move by it.
+    /// The administrator acts. The lags of running VMs must not change.
     fn change(&mut self, event: Event) {
         self.feed(Event::Timer);
         let vms = 0..self.books.vms.len() as u32;
@@ -289,7 +289,8 @@ impl World {
         }
     }
 
-    /// Brings a device to now, tells the workers whose markers fired, and sets its alarm.
+    /// Advances a device to the current time, sends the fired markers to the workers, and schedules
+    /// the next change.
     pub(crate) fn step_device(&mut self, gpu: u32) {
         let index = gpu as usize;
         let mut fired = std::mem::take(&mut self.fired);
@@ -310,7 +311,7 @@ impl World {
             self.scheduled[index] = next;
             self.at(next, Happening::Device(gpu));
         } else if next != u64::MAX && next != self.scheduled[index] {
-            // The alarm that is set comes too early; it will set this one.
+            // The scheduled alarm is earlier, and will schedule this one.
         }
     }
 
@@ -329,7 +330,7 @@ impl World {
         }
     }
 
-    /// A message on its way to vgpud; messages of one worker keep their order.
+    /// Sends a message to vgpud. Messages of one worker keep their order.
     pub(crate) fn say(&mut self, id: u32, message: Message) {
         let (low, high) = self.host.up_ns;
         let delay = self.rng.between(low, high);
@@ -339,7 +340,7 @@ impl World {
         self.at(at, Happening::Heard(id, message));
     }
 
-    /// A message on its way to a worker.
+    /// Sends a message to a worker.
     pub(crate) fn tell(&mut self, id: u32, told: Told) {
         let (low, high) = self.host.down_ns;
         let delay = self.rng.between(low, high);
@@ -369,7 +370,7 @@ impl World {
         });
     }
 
-    /// The guest process ends by itself: its worker sees that and goes.
+    /// The guest process ends by itself: its worker notices and exits.
     fn end(&mut self, id: u32) {
         if self.workers[id as usize].life != Life::Live {
             return;
@@ -380,7 +381,7 @@ impl World {
         self.die(id);
     }
 
-    /// The worker stops at once; what it had on the device is gone when the process is.
+    /// The worker stops at once. Its work on the device ends with the process.
     pub(crate) fn die(&mut self, id: u32) {
         let worker = &mut self.workers[id as usize];
         if matches!(worker.life, Life::Dying | Life::Gone) {
@@ -397,20 +398,20 @@ impl World {
         of_vm.map(|worker| worker.completed).sum()
     }
 
-    /// Where a VM's first process runs.
+    /// GPU of a VM's first process.
     #[must_use]
     pub fn gpu_of(&self, vm: u32) -> u32 {
         let mut of_vm = self.workers.iter().filter(|worker| worker.vm == vm);
         of_vm.next().map_or(0, |worker| worker.gpu)
     }
 
-    /// The messages of one handoff at the longest.
+    /// Longest time in ns of the messages of one handoff.
     #[must_use]
     pub fn handoff_ns(&self) -> u64 {
         self.host.handoff_ns()
     }
 
-    /// What contexts of a GPU did on the device while they held no lease.
+    /// Time in ns for which contexts used the GPU without a lease.
     #[must_use]
     pub fn stolen_ns(&self, gpu: usize) -> u64 {
         let book = &self.books.gpus[gpu];
@@ -422,7 +423,7 @@ impl World {
         device.truth().busy_ns - book.leased_busy_ns - running
     }
 
-    /// How long a VM's contexts had the devices.
+    /// Time in ns for which a VM's contexts had the devices.
     #[must_use]
     pub fn busy_ns(&self, vm: u32) -> u64 {
         let ids = 0..self.workers.len() as u32;
@@ -432,7 +433,7 @@ impl World {
             .sum()
     }
 
-    /// From arrival to completion, all requests of a VM.
+    /// Times in ns from arrival to completion of all requests of a VM.
     #[must_use]
     pub fn latencies(&self, vm: u32) -> Vec<u64> {
         let of_vm = self.workers.iter().filter(|worker| worker.vm == vm);

@@ -1,4 +1,4 @@
-//! Every proof, briefly; and that a run depends on its seed alone.
+//! Every proof, briefly. A run depends on its seed alone.
 
 use vgpu_sim::found::Found;
 use vgpu_sim::proofs::{ALL, Plan};

@@ -1,10 +1,10 @@
-//! The model's own token buckets, in billionths of a unit, by the rule in `docs/scheduling.md`: credit
-//! that is out counts against the burst, what was not used comes back, what was used beyond is owed.
+//! The model's own token buckets, in billionths of a unit, by the rule in `docs/scheduling.md`:
+//! lent credit counts against the burst, unused credit comes back, use beyond the credit is owed.
 
 use vgpu_sched::{Credits, Limits, Rate, SECONDS, Usage};
 
 const UNIT: i128 = SECONDS as i128;
-/// Rates and bursts beyond this count as this.
+/// Upper bound of rates and bursts.
 const LARGEST: u64 = 1 << 62;
 
 #[derive(Debug, Clone)]
@@ -32,14 +32,14 @@ impl Bucket {
         self.cut();
     }
 
-    /// What comes in up to now, whether it fits in or not.
+    /// Adds the tokens until now, even beyond the burst.
     fn earn(&mut self, now: u64) {
         let passed = i128::from(now.saturating_sub(self.at_ns));
         self.at_ns = self.at_ns.max(now);
         self.level += i128::from(self.rate.per_second) * passed;
     }
 
-    /// What a full bucket lacks of this.
+    /// The part of `units` that a full bucket cannot cover, in billionths.
     fn lacks(&self, units: u128) -> i128 {
         let units = i128::try_from(units.min(u128::from(LARGEST))).unwrap_or(i128::MAX);
         (units - i128::from(self.rate.burst)).max(0) * UNIT
@@ -91,7 +91,7 @@ impl Buckets {
         }
     }
 
-    /// New limits: what is owed stays owed, a limit that was not there begins full.
+    /// Sets new limits. Debts stay, and a new limit starts full.
     pub(super) fn configure(&mut self, limits: &Limits, now: u64) {
         let set = |bucket: &mut Option<Bucket>, rate: Option<Rate>| match (bucket.as_mut(), rate) {
             (Some(bucket), Some(rate)) => {
@@ -106,7 +106,7 @@ impl Buckets {
         set(&mut self.gpu_time, limits.gpu_time);
     }
 
-    /// The totals up to which a session that used `used` may go on, if all is lent to it.
+    /// The totals up to which a session that used `used` may go on, if all tokens are lent to it.
     pub(super) fn lend(&mut self, used: Usage, now: u64) -> Credits {
         let total = |bucket: &mut Option<Bucket>, used: u64| {
             bucket
@@ -119,8 +119,8 @@ impl Buckets {
         }
     }
 
-    /// Takes credit back. What was used without limit is not charged to a limit that came later; what
-    /// died with a worker counts as used.
+    /// Takes credit back. Use under "no limit" is not charged to a later limit. If the worker died,
+    /// all its credit counts as used.
     pub(super) fn settle(&mut self, had: Credits, used: Option<Usage>, now: u64) {
         let settle = |bucket: &mut Option<Bucket>, had: u64, used: Option<u64>| {
             if let Some(bucket) = bucket {
@@ -136,9 +136,9 @@ impl Buckets {
         settle(&mut self.bytes, had.bytes, used.map(|used| used.bytes));
     }
 
-    /// Charges time that was used from `from` to `now`: what was earned meanwhile is not lost, also where
-    /// the bucket was full before. A gang is charged once for each of its GPUs, for the same time: the
-    /// second time nothing more was earned.
+    /// Charges GPU time that was used from `from` to `now`. Tokens of that time count even if the
+    /// bucket was full before. A gang is charged once per GPU for the same time; the tokens count
+    /// only the first time.
     pub(super) fn charge_gpu(&mut self, ns: u64, from: u64, now: u64) {
         if let Some(bucket) = &mut self.gpu_time {
             if from >= bucket.at_ns {
@@ -149,8 +149,8 @@ impl Buckets {
         }
     }
 
-    /// Is at least one nanosecond left, if so much may be owed of a turn that costs `turn_ns`? (That is
-    /// what a full bucket lacks of it. The scheduler charges in larger steps and so never has more than
+    /// Whether at least one nanosecond is left, if a turn of `turn_ns` may owe the part that a full
+    /// bucket cannot cover. (The scheduler charges in larger steps and so never has more than
     /// this.)
     pub(super) fn has_gpu_time(&mut self, turn_ns: u128, now: u64) -> bool {
         self.gpu_time.as_mut().is_none_or(|bucket| {
@@ -159,7 +159,7 @@ impl Buckets {
         })
     }
 
-    /// Was more used than there was, and than may be owed of a turn that costs `turn_ns`?
+    /// Whether more was used than the bucket held and a turn of `turn_ns` may owe.
     pub(super) fn owes_gpu_time(&mut self, turn_ns: u128, now: u64) -> bool {
         self.gpu_time.as_mut().is_some_and(|bucket| {
             bucket.fill(now);

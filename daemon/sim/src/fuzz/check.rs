@@ -1,4 +1,4 @@
-//! What must hold after every event.
+//! Invariants that are checked after every event.
 
 use vgpu_sched::{
     Event, GpuId, PoolConfig, Scheduler, SessionId, SessionState, SessionStats, VmId, WaitReason,
@@ -12,12 +12,12 @@ use super::{Verdict, ensure};
 #[derive(Debug, Clone, Default)]
 pub(super) struct Checker {
     lags: Lags,
-    /// VMs that wait for their turn and for nothing else, with their GPU.
+    /// VMs that only wait for their turn, with their GPU.
     ready: Vec<(GpuId, VmId)>,
 }
 
 impl Checker {
-    /// `event` was handled and the model has heard and obeyed.
+    /// Checks everything, after `event` was handled and the model has taken event and actions.
     pub(super) fn check(
         &mut self,
         model: &mut Model,
@@ -37,7 +37,7 @@ impl Checker {
         );
         ensure!(
             sched.next_timer_ns() == model.timer_ns,
-            "the timer is due at {}, announced was {}",
+            "the timer is due at {}, but {} was announced",
             sched.next_timer_ns(),
             model.timer_ns
         );
@@ -76,8 +76,8 @@ impl Checker {
             .map(|&(_, vm)| vm)
     }
 
-    /// Sessions and VMs: memory, who is ready, what the present state of each lease is; with all time
-    /// `settled`, what they were charged, to the nanosecond.
+    /// Checks sessions and VMs: memory, ready VMs, state of each lease and, if all time is
+    /// `settled`, the charges to the nanosecond.
     fn sessions(&mut self, model: &mut Model, sched: &Scheduler, settled: bool) -> Verdict {
         self.ready.clear();
         let now = model.now;
@@ -117,14 +117,14 @@ impl Checker {
                 if let Some(WaitReason::RateLimit { until_ns, .. }) = stats.waiting {
                     ensure!(
                         until_ns == u64::MAX || sched.next_timer_ns() <= until_ns,
-                        "{id} is held back until {until_ns}, and no timer looks after it"
+                        "{id} is held back until {until_ns} without a timer for it"
                     );
                 }
             }
             let stats = sched.vm_stats(vm_id).ok_or("a VM is forgotten")?;
             ensure!(
                 u128::from(stats.memory_bytes) == memory && stats.quarantined == vm.quarantined,
-                "{vm_id} has {memory} bytes, quarantined: {}; told is {stats:?}",
+                "{vm_id} has {memory} bytes, quarantined: {}; the scheduler says {stats:?}",
                 vm.quarantined
             );
             ensure!(
@@ -140,14 +140,16 @@ impl Checker {
             let gpus = vm.placement.as_ref().map(|(gpus, _)| gpus);
             let runs = leases.values().any(|lease| lease.vm == vm_id);
             if let (Some(held), Some(gpus), false) = (waits, gpus, runs) {
-                let next = gpus.get(held).ok_or("it has all its GPUs and waits")?;
+                let next = gpus
+                    .get(held)
+                    .ok_or("a gang waits although it has all its GPUs")?;
                 self.ready.push((*next, vm_id));
             }
         }
         Ok(())
     }
 
-    /// One GPU's books; if all its time is accounted for, to the nanosecond.
+    /// Checks the account of one GPU, to the nanosecond if it is `complete`.
     fn gpu(&self, model: &Model, sched: &Scheduler, id: GpuId, complete: bool) -> Verdict {
         let stats = sched.gpu_stats(id).ok_or("a GPU is forgotten")?;
         let gpu = model.gpus.get(&id).ok_or("no such GPU")?;
@@ -161,7 +163,7 @@ impl Checker {
         let expected = model.holders_on(id).map(|h| (h.session, h.vm, h.epoch));
         ensure!(
             told.eq(expected),
-            "{id} is held by {:?}, by its own account by {:?}",
+            "{id} is held by {:?}, the scheduler says {:?}",
             gpu.holders,
             stats.holders
         );
@@ -195,7 +197,7 @@ impl Checker {
         Ok(())
     }
 
-    /// No GPU idles while somebody could use it.
+    /// Checks that no GPU idles while a VM could use it.
     fn work_is_conserved(&self, model: &Model, gpu: &GpuModel, id: GpuId) -> Verdict {
         let overruns = |holder| model.holder(holder).is_some_and(|lease| lease.overrun);
         let free = match gpu.holders.as_slice() {
@@ -203,7 +205,7 @@ impl Checker {
             [only] => overruns(*only),
             _ => false,
         };
-        // Who overran lately is not let in beside another that does.
+        // A VM that overran recently is not let in beside another overrunner.
         let kept_off = |vm: &VmId| {
             let vm = model.vms.get(vm);
             !gpu.holders.is_empty() && vm.is_some_and(|vm| vm.overran_until_ns.is_some())
@@ -215,7 +217,7 @@ impl Checker {
         Ok(())
     }
 
-    /// With all timers fed: slices have ended, limits have been acted upon.
+    /// With all timers fed: checks that slices have ended and limits were enforced.
     fn nothing_is_overdue(&self, model: &Model, sched: &Scheduler, id: GpuId) -> Verdict {
         let now = model.now;
         for vm in model
@@ -266,9 +268,9 @@ impl Checker {
             ensure!(
                 holder.revoked_ns.is_some()
                     || holder.ahead.is_none_or(|at| at + vgpu_sched::LATE_NS > now),
-                "whoever was before {holder:?} is late, and it goes on"
+                "the holder before {holder:?} is late, and the lease was not revoked"
             );
-            // A parked lease costs nothing; it is asked back when it is retaken.
+            // A parked lease is not charged. It is revoked when it is retaken.
             let turn_ns = vm.turn_ns(&model.pools);
             let empty = !holder.parked && vm.buckets.clone().owes_gpu_time(turn_ns, now);
             ensure!(
@@ -305,7 +307,7 @@ impl Checker {
     }
 }
 
-/// If it waits for a GPU and nothing else, how many GPUs it has already.
+/// For a session that only waits for a GPU: the number of GPUs that it already has.
 fn turn(stats: &SessionStats) -> Option<usize> {
     match (stats.state, stats.waiting) {
         (SessionState::Waiting, Some(WaitReason::Turn { .. } | WaitReason::Slice)) => Some(0),
@@ -314,7 +316,7 @@ fn turn(stats: &SessionStats) -> Option<usize> {
     }
 }
 
-/// Does another session of a holder's VM wait, uncapped?
+/// Whether another session of the holder's VM waits and is not throttled.
 fn brothers_wait(vm: &super::model::VmModel, sched: &Scheduler) -> bool {
     vm.sessions
         .iter()
@@ -333,7 +335,7 @@ fn hard_limit(vm: &super::model::VmModel, pool: &PoolConfig, contended: bool) ->
     }
 }
 
-/// Takes over which lease is parked, and checks that lease and state agree.
+/// Notes which lease is parked, and checks that lease and state agree.
 fn lease_state(holder: Option<&mut Holder>, id: SessionId, stats: &SessionStats) -> Verdict {
     match (holder, stats.state) {
         (Some(holder), state) => {

@@ -1,10 +1,10 @@
-//! Which events have been fed in which state of what they are about.
+//! Coverage: counts of events by kind and by the state of their subject.
 
 use std::fmt::Write;
 
 use vgpu_sched::Event;
 
-/// What an event is about, with the states that it can be in.
+/// The kind of object that an event is about. Each kind has its own states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     /// A session and its lease.
@@ -19,7 +19,7 @@ pub enum Subject {
     Timer,
 }
 
-/// Kinds of events with their subject. The order is the table's.
+/// Kinds of events with their subject, in the order of the table.
 const KINDS: &[(&str, Subject)] = &[
     ("Runnable", Subject::Session),
     ("Idle", Subject::Session),
@@ -58,7 +58,8 @@ const KINDS: &[(&str, Subject)] = &[
 
 const MOST_STATES: usize = 15;
 
-/// Only who has a lease can return it, and use its credit up: states that are met by forgeries only.
+/// Only a holder can return a lease or use up its credit. In these states only forged messages can
+/// do so.
 const WITHOUT_LEASE: [&str; 6] = [
     "unknown",
     "idle",
@@ -155,7 +156,7 @@ impl Coverage {
         }
     }
 
-    /// Adds what another run counted.
+    /// Adds the counts of another run.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.cells.iter_mut().zip(&other.cells) {
             for (mine, theirs) in mine.iter_mut().zip(theirs) {
@@ -164,7 +165,7 @@ impl Coverage {
         }
     }
 
-    /// Cells that can be reached: kinds times the states of their subject.
+    /// Number of reachable cells: kinds times the states of their subject.
     #[must_use]
     pub fn cells(&self) -> usize {
         let states = |(name, subject): &(&str, Subject)| {
@@ -174,7 +175,7 @@ impl Coverage {
         KINDS.iter().map(states).sum()
     }
 
-    /// Cells in which nothing was fed.
+    /// Reachable cells without any event.
     #[must_use]
     pub fn empty(&self) -> Vec<String> {
         let mut empty = vec![];
@@ -215,7 +216,7 @@ impl Coverage {
     }
 }
 
-/// The row of an event. `forged`: it names a lease that is not the session's.
+/// Row of an event. `forged`: the event names a lease that is not the session's.
 pub(super) fn kind(event: &Event, forged: bool) -> usize {
     match event {
         Event::Runnable { .. } => 0,

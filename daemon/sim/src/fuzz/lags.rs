@@ -1,10 +1,10 @@
-//! What becomes of lags: a second reckoning, in ns instead of virtual time.
+//! Checks lags by a second computation, in ns instead of virtual time.
 //!
-//! In a queue of weights `w` and total `W`, charging `c` to one member takes `c` from its lag and gives
-//! every member `c·w/W`; one that joins with lag `L` takes `L·w/W` from each that is there; one that
-//! leaves with it gives it back. Weights may change without changing any lag. The check goes from event
-//! to event: from the lags that the scheduler told last and the time since, it predicts those that it
-//! tells now.
+//! In a queue of weights `w` and total `W`, a charge of `c` to one member takes `c` from its lag
+//! and gives every member `c·w/W`. A member that joins with lag `L` takes `L·w/W` from each present
+//! member; one that leaves gives it back. Weights may change without changing any lag. The check
+//! goes from event to event: it predicts the lags of the scheduler now from its last lags and the
+//! time since.
 
 use std::collections::BTreeMap;
 
@@ -21,15 +21,17 @@ struct Member {
     weight: f64,
     lag: f64,
     used_ns: u64,
-    /// Is it a gang, with a lag on each of its GPUs?
+    /// Whether the VM is a gang, with a lag on each of its GPUs.
     spread: bool,
-    /// For which session it has the GPU, and by which lease; without one: for which it gathers its GPUs.
+    /// The session and the lease for which the VM has the GPU; without a lease, the session that
+    /// gathers GPUs.
     by: Option<(SessionId, Option<Epoch>)>,
 }
 
 impl Member {
-    /// A gang does not compete for a later GPU before it has the ones before: if it had this one, or kept
-    /// it reserved, and does no longer, or by another lease, it left meanwhile.
+    /// Whether the member left and joined again. A gang does not compete for a later GPU before it
+    /// has the earlier ones. So if it had or reserved this GPU and no longer does so, or by another
+    /// lease, it left meanwhile.
     fn came_back(&self, old: &Member, first: bool) -> bool {
         let stayed = match (old.by, self.by) {
             (None, _) => true,
@@ -45,19 +47,19 @@ struct Queue {
     members: Vec<Member>,
 }
 
-/// The lags as they were last seen with all time charged.
+/// The last lags, with all time charged.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Lags {
     queues: BTreeMap<(GpuId, PoolId), Queue>,
-    /// Of VMs that were in no queue, over all their GPUs.
+    /// Lags of VMs that were in no queue, over all their GPUs.
     apart: BTreeMap<VmId, i128>,
-    /// Of placed VMs that were not in the queue of this GPU.
+    /// Lags of placed VMs that were not in the queue of this GPU.
     seats: BTreeMap<(VmId, GpuId), i128>,
 }
 
 impl Lags {
-    /// Forgets what was seen on a GPU on which nobody can tell who competes: it grants nothing, whoever
-    /// waits there waits for that.
+    /// Forgets a GPU that grants nothing: the waiting VMs wait for its health, so the competing VMs
+    /// are not known.
     pub(super) fn lose(&mut self, model: &Model, gpu: GpuId) {
         self.queues.retain(|(on, _), _| *on != gpu);
         self.apart.retain(|vm, _| {
@@ -68,7 +70,8 @@ impl Lags {
         self.seats.retain(|(_, on), _| *on != gpu);
     }
 
-    /// Compares the lags on one GPU all of whose time is charged. `ready`: VMs on it that could be chosen.
+    /// Compares the lags on one GPU whose time is charged completely. `ready`: VMs that can be
+    /// chosen there.
     pub(super) fn check(
         &mut self,
         model: &Model,
@@ -117,7 +120,8 @@ impl Lags {
         Ok(())
     }
 
-    /// Whoever is in no queue keeps what it is owed to the nanosecond; remembers them for next time.
+    /// Checks that VMs outside all queues keep their lag to the nanosecond, and remembers these
+    /// VMs.
     pub(super) fn keep_apart(
         &mut self,
         model: &Model,
@@ -145,7 +149,9 @@ impl Lags {
                 continue;
             }
             for gpu in gpus().filter(|&gpu| !queued(model, ready, gpu, vm)) {
-                let lag = sched.lag_on_ns(vm, gpu).ok_or("it is placed there")?;
+                let lag = sched
+                    .lag_on_ns(vm, gpu)
+                    .ok_or("the VM is placed on this GPU")?;
                 let before = self.seats.get(&(vm, gpu)).filter(|_| known(event, vm));
                 ensure!(
                     before.is_none_or(|&before| before == lag),
@@ -195,7 +201,7 @@ impl Lags {
         let tolerance = 8.0 + (total(old) + total(now)) / f64::from(1 << 17) + 8.0 * scale;
         if now.len() > 1 {
             let sum: f64 = now.iter().map(|member| member.lag).sum();
-            ensure!(sum.abs() <= tolerance, "lags sum up to {sum}: {now:?}");
+            ensure!(sum.abs() <= tolerance, "lags add up to {sum}: {now:?}");
         }
         let Some(mut expected) = charged(old, model, gpu) else {
             return Ok(());
@@ -228,7 +234,7 @@ impl Lags {
                 let Some(lag) = leave(&mut expected, gone.vm) else {
                     return Ok(());
                 };
-                // Of a gang that is placed nowhere any more only the sum over its GPUs is known.
+                // For a gang that is not placed any more only the sum over its GPUs is known.
                 let whole = sched.lag_ns(gone.vm).filter(|_| !gone.spread);
                 let kept = sched.lag_on_ns(gone.vm, gpu).or(whole);
                 let kept = kept.map(|lag| lag as f64);
@@ -258,7 +264,7 @@ impl Lags {
     }
 }
 
-/// The members after the time that was charged since.
+/// The members after the charges since.
 fn charged(old: &[Member], model: &Model, gpu: GpuId) -> Option<Vec<Member>> {
     let weight: f64 = old.iter().map(|member| member.weight).sum();
     let mut costs = vec![];
@@ -277,7 +283,7 @@ fn charged(old: &[Member], model: &Model, gpu: GpuId) -> Option<Vec<Member>> {
 }
 
 fn join(all: &mut Vec<Member>, new: Member, lag: f64) {
-    // One that was alone is owed, or owes, by the one that comes.
+    // The debt or claim of a lone member is settled with the member that joins.
     let lag = match all.as_mut_slice() {
         [lone] => {
             let carried = std::mem::take(&mut lone.lag);
@@ -302,8 +308,8 @@ fn leave(all: &mut Vec<Member>, vm: VmId) -> Option<f64> {
     Some(gone.lag)
 }
 
-/// VMs that compete in a queue: those that could be chosen and those that run, and pay or will when the one
-/// before them is done.
+/// VMs that compete in a queue: ready VMs, and running VMs that pay now or when the previous holder
+/// is done.
 fn members_of(
     model: &Model,
     sched: &Scheduler,
@@ -349,7 +355,7 @@ fn used_on(vm: &VmModel, gpu: GpuId) -> u64 {
     vm.totals.get(&gpu).copied().unwrap_or(0)
 }
 
-/// Does a VM compete on a GPU: could it be chosen there, does it have it, or keep it reserved, and pay?
+/// Whether a VM competes on a GPU: it can be chosen there, has it, or reserves and pays for it.
 fn queued(model: &Model, ready: &[(GpuId, VmId)], gpu: GpuId, vm: VmId) -> bool {
     let holders = model.gpus.get(&gpu).map(|gpu| gpu.holders.as_slice());
     let competes = |id: &SessionId| model.holder(*id).is_none_or(|lease| !lease.parked);

@@ -7,7 +7,7 @@ use vgpu_sched::{
 
 use crate::rng::Rng;
 
-/// Names are few, so that events meet.
+/// Few numbers, so that events often meet the same objects.
 pub(super) const GPUS: u64 = 3;
 pub(super) const POOLS: u64 = 3;
 pub(super) const VMS: u64 = 5;
@@ -17,7 +17,7 @@ pub(super) fn odds(r: &mut Rng, part: u64, whole: u64) -> bool {
     r.below(whole) < part
 }
 
-/// The index of one of some weights, in proportion to them.
+/// A random index, in proportion to the weights.
 pub(super) fn weighted(r: &mut Rng, weights: &[u64]) -> usize {
     let mut at = r.below(weights.iter().sum());
     for (index, &weight) in weights.iter().enumerate() {
@@ -29,12 +29,12 @@ pub(super) fn weighted(r: &mut Rng, weights: &[u64]) -> usize {
     0
 }
 
-/// One of some things, if there are any.
+/// A random element, if there is any.
 pub(super) fn pick<T: Copy>(r: &mut Rng, of: &[T]) -> Option<T> {
     of.get(r.below(of.len() as u64) as usize).copied()
 }
 
-/// A time of any size.
+/// A time of any size, in ns.
 pub(super) fn nanos(r: &mut Rng) -> u64 {
     match r.below(8) {
         0 => 0,
@@ -49,7 +49,7 @@ fn maybe(r: &mut Rng, make: impl Fn(&mut Rng) -> u64) -> Option<u64> {
     odds(r, 2, 3).then(|| make(r))
 }
 
-/// An amount that is mostly small and sometimes anything.
+/// An amount that is mostly below `small` and sometimes any.
 pub(super) fn amount(r: &mut Rng, small: u64) -> u64 {
     if odds(r, 5, 6) {
         r.below(small)
@@ -84,7 +84,7 @@ pub(super) fn weights(r: &mut Rng) -> ClassWeights {
     ClassWeights { weights }
 }
 
-/// A pool of any kind. `wild`: its times may be anything.
+/// A pool of any kind. `wild`: its times may have any value.
 pub(super) fn pool(r: &mut Rng, wild: bool) -> PoolConfig {
     let policy = match r.below(7) {
         0..=2 => Policy::Weighted,
@@ -142,7 +142,7 @@ fn rate(r: &mut Rng) -> Option<Rate> {
     })
 }
 
-/// A rate of GPU time that is used up within a run.
+/// A rate of GPU time that a run can use up.
 fn gpu_rate(r: &mut Rng) -> Option<Rate> {
     odds(r, 1, 4).then(|| Rate {
         per_second: r.between(MILLIS, SECONDS),
@@ -194,7 +194,7 @@ pub(super) fn vm(r: &mut Rng, wild: bool) -> VmConfig {
     }
 }
 
-/// What is remembered of a VM of an earlier run.
+/// The history of a VM from an earlier run.
 pub(super) fn past(r: &mut Rng) -> Past {
     if odds(r, 1, 2) {
         return Past::default();

@@ -1,8 +1,8 @@
-//! Random events, honest and not, over all kinds that the scheduler knows; after each of them
-//! everything that must always hold is compared with a model of its own.
+//! Random events of all kinds, valid and invalid. After each event the invariants are compared with
+//! an independent model.
 //!
-//! A run is a seed and a list of *genes*, random numbers each of which decides one step. Dropping genes
-//! leaves a run that is still valid, which is how a failing run is shrunk: by this module, and by
+//! A run is a seed and a list of *genes*: random numbers, each of which decides one step. A run
+//! without some of its genes is still valid, so a failing run can be shrunk: by this module, and by
 //! proptest in the scheduler's own tests.
 
 mod buckets;
@@ -26,7 +26,7 @@ pub use coverage::{Coverage, Subject};
 
 use crate::rng::Rng;
 
-/// What is wrong, if something is.
+/// The violated invariant, if any.
 type Verdict = Result<(), String>;
 
 macro_rules! ensure {
@@ -42,21 +42,21 @@ use ensure;
 /// Longest run, in genes.
 pub const LONGEST: u64 = 2_000;
 
-/// Seeds from which on every reachable cell of the coverage table must be filled.
+/// From this number of seeds on, every reachable cell of the coverage table must be filled.
 const FULL_COVERAGE_FROM: u64 = SEEDS_CI;
 
-/// A run that went wrong, shrunk.
+/// A failed run, shrunk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Its seed.
+    /// Seed of the run.
     pub seed: u64,
-    /// What did not hold.
+    /// The violated invariant.
     pub what: String,
-    /// Events and actions of the shortest run that was found to fail.
+    /// Events and actions of the shortest failing run that was found.
     pub story: Vec<String>,
 }
 
-/// What some runs found.
+/// Results of several runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FuzzReport {
     /// Runs.
@@ -67,7 +67,7 @@ pub struct FuzzReport {
     pub actions: u64,
     /// Longest run, in events.
     pub longest: u64,
-    /// Where the events met what.
+    /// Events by kind and state.
     pub coverage: Coverage,
     /// The first failures, by seed.
     pub failures: Vec<Failure>,
@@ -76,14 +76,14 @@ pub struct FuzzReport {
 }
 
 impl FuzzReport {
-    /// Is all well? Where many seeds ran, a cell of the coverage table that stayed empty is a failure.
+    /// Whether all runs passed. With many seeds, an empty cell of the coverage table is a failure.
     #[must_use]
     pub fn passed(&self) -> bool {
         self.failures.is_empty()
             && (self.seeds < FULL_COVERAGE_FROM || self.coverage.empty().is_empty())
     }
 
-    /// Counts, the coverage table, failures with what repeats them.
+    /// Counts, the coverage table, and the failures with commands that repeat them.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!(
@@ -129,18 +129,18 @@ impl FuzzReport {
     }
 }
 
-/// Seeds of a whole run, as `make sim` does it.
+/// Number of seeds of a full run, as in `make sim`.
 pub const SEEDS: u64 = 100_000;
-/// Seeds in CI.
+/// Number of seeds in CI.
 pub const SEEDS_CI: u64 = 2_000;
 
-/// Runs seeds 0 to `seeds` on so many threads. Stops at the first few failures.
+/// Runs seeds 0 to `seeds` on `threads` threads. Stops at the first few failures.
 #[must_use]
 pub fn run(seeds: u64, threads: usize) -> FuzzReport {
     run_range(0, seeds, threads)
 }
 
-/// Runs one seed; what it reports has the whole story.
+/// Runs one seed. The report has the whole story.
 #[must_use]
 pub fn run_seed(seed: u64) -> FuzzReport {
     run_range(seed, seed + 1, 1)
@@ -175,7 +175,7 @@ fn run_range(first: u64, end: u64, threads: usize) -> FuzzReport {
     report
 }
 
-/// The genes of a seed: many short runs, some of the full length.
+/// The genes of a seed: mostly short runs, some of the full length.
 fn genes(seed: u64) -> Vec<u64> {
     let mut rng = Rng::part(seed, 3);
     let most = match rng.below(8) {
@@ -210,7 +210,7 @@ fn one(seed: u64, report: &mut FuzzReport) {
     }
 }
 
-/// One run and what it found.
+/// One run and its result.
 #[derive(Debug, Default)]
 struct Outcome {
     events: u64,
@@ -220,7 +220,7 @@ struct Outcome {
     story: Vec<String>,
 }
 
-/// Plays a run; a panic of the scheduler is a finding like any other.
+/// Plays a run. A panic of the scheduler counts as a failure.
 fn play(seed: u64, genes: &[u64], tell: bool) -> Outcome {
     let mut world = None;
     let verdict = catch_unwind(AssertUnwindSafe(|| {
@@ -247,7 +247,7 @@ fn play(seed: u64, genes: &[u64], tell: bool) -> Outcome {
     }
 }
 
-/// What does not hold in the first of so many seeds that fails, unshrunk.
+/// The violated invariant of the first of `seeds` seeds that fails, not shrunk.
 #[must_use]
 pub fn first_failure(seeds: u64) -> Option<String> {
     let mut found = None;
@@ -260,10 +260,10 @@ pub fn first_failure(seeds: u64) -> Option<String> {
     found
 }
 
-/// Plays a run of the caller's genes: for tests that shrink by means of their own.
+/// Plays a run of the caller's genes, for tests that shrink by themselves.
 ///
 /// # Errors
-/// What did not hold.
+/// The violated invariant.
 pub fn check(seed: u64, genes: &[u64]) -> Result<(), String> {
     match play(seed, genes, false).failed {
         None => Ok(()),
@@ -281,7 +281,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     }
 }
 
-/// Runs something during which panics are findings and not printed.
+/// Runs `work` while panics are not printed, because they are findings.
 fn quietly(work: impl FnOnce()) {
     let loud = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));

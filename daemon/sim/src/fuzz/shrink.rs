@@ -1,9 +1,9 @@
-//! Makes a failing run short.
+//! Shortens a failing run.
 
-/// Runs that are tried at most.
+/// Largest number of runs that are tried.
 const TRIES: u32 = 3_000;
 
-/// Drops genes as long as it still fails: large pieces first, then ever smaller ones.
+/// Drops genes while the run still fails: large pieces first, then smaller ones.
 pub(super) fn shrink(mut genes: Vec<u64>, fails: impl Fn(&[u64]) -> bool) -> Vec<u64> {
     let mut tries = 0;
     let mut piece = genes.len().div_ceil(2);
@@ -34,7 +34,7 @@ mod tests {
     use super::shrink;
 
     #[test]
-    fn what_does_not_matter_is_dropped() {
+    fn irrelevant_genes_are_dropped() {
         let genes: Vec<u64> = (0..100).collect();
         let fails = |genes: &[u64]| genes.contains(&17) && genes.contains(&63);
         assert_eq!(shrink(genes, fails), [17, 63]);

@@ -1,4 +1,4 @@
-//! In which state an event finds what it is about: the column of the coverage table.
+//! The state of an event's subject: the column of the coverage table.
 
 use vgpu_sched::{
     Event, GpuHealth, GpuId, PoolId, Scheduler, SessionId, SessionState, VmId, WaitReason,
@@ -7,7 +7,7 @@ use vgpu_sched::{
 use super::coverage;
 use super::model::Model;
 
-/// Row and column of an event that is about to be fed.
+/// Row and column of an event before it is fed.
 pub(super) fn of(model: &Model, sched: &Scheduler, event: &Event) -> (usize, usize) {
     let mut forged = false;
     let state = match event {

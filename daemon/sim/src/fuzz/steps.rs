@@ -1,4 +1,4 @@
-//! What happens next: a gene becomes an event.
+//! Turns a gene into an event.
 
 use vgpu_sched::{
     Depth, Epoch, Event, GpuHealth, GpuId, HeadCost, MICROS, MILLIS, PoolId, SECONDS, SessionId,
@@ -10,19 +10,19 @@ use super::world::World;
 use super::{Verdict, ensure};
 use crate::rng::Rng;
 
-/// Timers that may follow each other at one time before it counts as spinning.
+/// Number of timers at one time from which the timer counts as firing without end.
 const SPIN: u32 = 5;
 
-/// What kind of run it is.
+/// The kind of run.
 #[derive(Debug, Clone)]
 pub(super) struct Character {
-    /// Weights of [`World::step`]'s kinds of steps.
+    /// Weights of the kinds of steps of [`World::step`].
     steps: [u64; 12],
-    /// Longest usual wait.
+    /// Longest usual wait, in ns.
     scale_ns: u64,
-    /// Settings of any size.
+    /// Settings may have any size.
     pub(super) wild: bool,
-    /// After so many events a clone of the scheduler begins to run alongside.
+    /// Number of events after which a clone of the scheduler runs alongside.
     pub(super) clone_at: u64,
 }
 
@@ -59,7 +59,7 @@ impl Character {
 }
 
 impl World {
-    /// One step, chosen by a gene.
+    /// Makes the step that a gene decides.
     pub(super) fn step(&mut self, gene: u64) -> Verdict {
         let mut r = Rng::new(gene);
         let r = &mut r;
@@ -106,7 +106,7 @@ impl World {
         self.feed(Event::Away { for_ns })
     }
 
-    /// Goes to the next timer (or, `late`, beyond it) and feeds timers until none is due.
+    /// Advances to the next timer (or, if `late`, beyond it) and feeds timers until none is due.
     fn go_to_timer(&mut self, r: &mut Rng, late: bool) -> Verdict {
         let next = self.sched.next_timer_ns();
         let now = self.model.now;
@@ -120,14 +120,14 @@ impl World {
         }
         self.may_have_been_away(r)?;
         if odds(r, 1, 10) {
-            // Something else comes first.
+            // Another event comes before the timer.
             return Ok(());
         }
         let mut rounds = 0;
         while self.sched.next_timer_ns() <= self.model.now {
             self.feed(Event::Timer)?;
             rounds += 1;
-            ensure!(rounds < SPIN, "the timer spins");
+            ensure!(rounds < SPIN, "the timer fires without end");
         }
         Ok(())
     }
@@ -138,7 +138,7 @@ impl World {
         self.feed(Event::SessionAdded { session, vm })
     }
 
-    /// What the administrator or the probe may do.
+    /// An action of the administrator or the probe.
     fn admin(&mut self, r: &mut Rng) -> Verdict {
         let gpu = make::any_gpu(r);
         let pool = PoolId(r.below(make::POOLS) as u32);
@@ -194,7 +194,7 @@ impl World {
                 vm: on.then_some(vm),
             },
             _ => {
-                // A number that was used before.
+                // A session number that was used before.
                 let session = pick(r, &self.model.ever).unwrap_or(SessionId(0));
                 Event::SessionAdded { session, vm }
             }
@@ -202,7 +202,7 @@ impl World {
         self.feed(event)
     }
 
-    /// What an honest worker does next.
+    /// The next event of an honest worker.
     fn honest(&mut self, r: &mut Rng) -> Verdict {
         let live: Vec<SessionId> = self
             .model
@@ -287,7 +287,7 @@ impl World {
         self.feed(event)
     }
 
-    /// What a worker may say, true or not.
+    /// Any report of a worker, true or false.
     fn lie(&mut self, r: &mut Rng) -> Verdict {
         let Some(session) = self.any_session(r) else {
             return Ok(());
@@ -330,7 +330,7 @@ impl World {
         self.feed(event)
     }
 
-    /// When a holder's work will be over; mostly soon, and of the present slice.
+    /// The announced end of a holder's work: mostly soon, and of the present slice.
     fn ending(&self, r: &mut Rng, session: SessionId, epoch: Epoch) -> Event {
         let slice_end_ns = match self.model.holder(session) {
             Some(holder) if odds(r, 7, 8) => holder.slice_end_ns,
@@ -344,8 +344,8 @@ impl World {
         }
     }
 
-    /// What is said of a lease by its number: one time in `n` that its credit is spent, as often that it ends
-    /// soon, else that it is given back.
+    /// A report about a lease: one time in `n` that its credit is used up, as often an announced
+    /// end, otherwise its release.
     fn returns(&mut self, r: &mut Rng, session: SessionId, epoch: Epoch, n: u64) -> Verdict {
         let used = any_usage(r);
         if odds(r, 1, n) {
@@ -368,7 +368,7 @@ impl World {
         })
     }
 
-    /// A holder gives its lease back, or wants more credit, whether it was asked or not.
+    /// A holder returns its lease or asks for more credit, whether or not the lease was revoked.
     fn held(&mut self, r: &mut Rng) -> Verdict {
         let all = self.leases();
         let Some((session, epoch)) = pick(r, &all) else {
@@ -377,7 +377,7 @@ impl World {
         self.returns(r, session, epoch, 2)
     }
 
-    /// A message with the number of somebody else's lease, an old one, or one that never was.
+    /// A message with the epoch of another session's lease, of an old lease, or of none.
     fn forge(&mut self, r: &mut Rng) -> Verdict {
         let Some(session) = self.any_session(r) else {
             return Ok(());
@@ -391,7 +391,7 @@ impl World {
         self.returns(r, session, epoch, 3)
     }
 
-    /// A worker that was killed or whose guest is gone dies.
+    /// A worker that was killed, or whose guest is gone, exits.
     fn reap(&mut self, r: &mut Rng) -> Verdict {
         let over: Vec<SessionId> = self
             .model
@@ -423,8 +423,8 @@ impl World {
         }
     }
 
-    /// A session that lives (mostly) or lived. One that was let in ahead is so for a short time only, and more
-    /// likely therefore.
+    /// A session that lives (mostly) or lived. A session that was let in ahead is more likely,
+    /// because that state is short.
     fn any_session(&self, r: &mut Rng) -> Option<SessionId> {
         let mut leases = self.model.leases.values();
         if let Some(ahead) = leases.find(|lease| lease.ahead.is_some())

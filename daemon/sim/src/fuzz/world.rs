@@ -1,4 +1,5 @@
-//! One run: genes become events, events go to the scheduler and to the model, and both are compared.
+//! One run: genes become events, the scheduler and the model take the events, and both are
+//! compared.
 
 use vgpu_sched::{
     Action, Class, Config, Event, GpuConfig, GpuHealth, GpuId, Memory, PoolConfig, PoolId,
@@ -14,7 +15,7 @@ use super::steps::Character;
 use super::{Verdict, ensure};
 use crate::rng::Rng;
 
-/// A scheduler in a world that is honest, or lies.
+/// A scheduler with valid or invalid events.
 pub(super) struct World {
     pub(super) character: Character,
     pub(super) sched: Scheduler,
@@ -27,7 +28,7 @@ pub(super) struct World {
     /// Actions asked for.
     pub(super) actions: u64,
     pub(super) coverage: Coverage,
-    /// What happened, if it is to be told.
+    /// Events and actions, if they are recorded.
     pub(super) story: Option<Vec<String>>,
 }
 
@@ -89,7 +90,7 @@ impl World {
         Ok(world)
     }
 
-    /// Feeds one event and checks everything.
+    /// Feeds one event and checks all invariants.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "every caller makes it for this"
@@ -147,7 +148,7 @@ impl World {
         for action in &actions {
             ensure!(
                 released.is_none_or(|session| !names(action, session)),
-                "{action:?} for one that is gone"
+                "{action:?} for a session that is gone"
             );
             self.model.obey(action, &event)?;
         }
@@ -166,13 +167,13 @@ impl World {
         Ok(())
     }
 
-    /// Which gang keeps which GPU reserved.
+    /// The gang that reserves each GPU.
     fn reserved(&self) -> Vec<(GpuId, Option<SessionId>)> {
         let reserved = |gpu: &GpuId| (*gpu, self.sched.reserved_by(*gpu));
         self.model.gpus.keys().map(reserved).collect()
     }
 
-    /// GPUs all of whose time has been accounted for.
+    /// GPUs whose time is completely accounted for.
     fn complete(&self) -> Vec<GpuId> {
         let complete = |(&id, gpu): (&GpuId, &super::model::GpuModel)| {
             let account = self.sched.gpu_stats(id)?.account;
@@ -182,7 +183,7 @@ impl World {
         self.model.gpus.iter().filter_map(complete).collect()
     }
 
-    /// Questions have exactly one answer, and it is the right one.
+    /// Checks that a request has exactly one answer, and the right one.
     fn answered(&self, event: &Event, actions: &[Action]) -> Verdict {
         match *event {
             Event::SessionAdded { session, .. } => {
@@ -192,7 +193,7 @@ impl World {
                     }
                     _ => false,
                 });
-                ensure!(answers.count() == 1, "not one answer to {event:?}");
+                ensure!(answers.count() == 1, "{event:?} has not exactly one answer");
             }
             Event::MemoryReserve {
                 session,
@@ -237,7 +238,7 @@ impl World {
         bytes == 0 || pinned + u128::from(bytes) <= u128::from(limit.unwrap_or(u64::MAX))
     }
 
-    /// Does this much more fit the VM's quota and the GPU?
+    /// Whether this many more bytes fit the VM's quota and the GPU.
     fn fits(&self, vm: VmId, gpu: GpuId, bytes: u64) -> bool {
         let (Some(record), Some(card)) = (self.model.vms.get(&vm), self.model.gpus.get(&gpu))
         else {
@@ -257,15 +258,15 @@ impl World {
         } else {
             u128::from(card.config.memory_bytes)
         };
-        // Nothing always fits, also where more is booked than there is.
+        // A request for 0 bytes always fits, even if more is booked than exists.
         bytes == 0 || of_vm + more <= quota && on_gpu + more <= room
     }
 
-    /// The end: all accounts are complete, and when everybody has left nothing is remembered.
+    /// Ends the run: all accounts are complete, and nothing remains when all objects are removed.
     pub(super) fn finish(&mut self) -> Verdict {
         self.feed(Event::Timer)?;
         if let Some(twin) = &self.twin {
-            ensure!(*twin == self.sched, "a clone became something else");
+            ensure!(*twin == self.sched, "the clone has another state");
         }
         let sessions: Vec<SessionId> = self.model.sessions.keys().copied().collect();
         for session in sessions {
@@ -285,13 +286,13 @@ impl World {
         }
         ensure!(
             self.sched.next_timer_ns() == u64::MAX,
-            "a timer outlives everything"
+            "a timer is left after all objects are removed"
         );
         Ok(())
     }
 }
 
-/// The session that is gone from this event on.
+/// The session that this event ends.
 fn gone(event: &Event, accepted: bool) -> Option<SessionId> {
     match *event {
         Event::WorkerExited { session } if accepted => Some(session),
@@ -299,7 +300,7 @@ fn gone(event: &Event, accepted: bool) -> Option<SessionId> {
     }
 }
 
-/// Is the action about this session?
+/// Whether the action is about this session.
 fn names(action: &Action, id: SessionId) -> bool {
     match action {
         Action::Admit { session, .. }

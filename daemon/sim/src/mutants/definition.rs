@@ -1,4 +1,4 @@
-//! What a mutant is.
+//! The definition of a mutant.
 
 use std::path::Path;
 
@@ -9,31 +9,31 @@ use serde::Deserialize;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mutant {
-    /// Its name: that of its file.
+    /// Name: the file's name without `.toml`.
     #[serde(skip)]
     pub name: String,
-    /// What it breaks, in a sentence.
+    /// The fault, in one sentence.
     pub what: String,
-    /// The file, from the root of the repository.
+    /// Path of the edited file, from the root of the repository.
     pub file: String,
-    /// Text that stands in it exactly once.
+    /// Text that occurs in the file exactly once.
     pub find: String,
-    /// What stands there instead.
+    /// The replacement.
     pub replace: String,
-    /// The proofs that are expected to notice; the others are tried after them.
+    /// Proofs that are expected to notice. The others are tried after them.
     pub caught_by: Vec<String>,
 }
 
 impl Mutant {
-    /// The file's text with the edit made.
+    /// The text of the file with the edit.
     ///
     /// # Errors
-    /// If the text to replace is not there exactly once: the code has changed, and the mutant must follow.
+    /// If `find` does not occur exactly once: the code has changed, and the mutant must be adapted.
     pub fn apply(&self, text: &str) -> Result<String> {
         let found = text.matches(self.find.trim_end_matches('\n')).count();
         ensure!(
             found == 1,
-            "{} has the text that {} replaces {found} times; bring the mutant up to date",
+            "{} has the text that the mutant {} replaces {found} times instead of once; adapt the mutant",
             self.file,
             self.name
         );
@@ -49,15 +49,15 @@ impl Mutant {
 pub(super) fn load(folder: &Path) -> Result<Vec<Mutant>> {
     let mut mutants = vec![];
     let listing = std::fs::read_dir(folder)
-        .with_context(|| format!("the mutants are not in {}", folder.display()))?;
+        .with_context(|| format!("cannot read the mutants in {}", folder.display()))?;
     for entry in listing {
         let path = entry?.path();
         if path.extension().is_none_or(|extension| extension != "toml") {
             continue;
         }
         let text = std::fs::read_to_string(&path)?;
-        let mut mutant: Mutant =
-            toml::from_str(&text).with_context(|| format!("{} is no mutant", path.display()))?;
+        let mut mutant: Mutant = toml::from_str(&text)
+            .with_context(|| format!("{} is not a valid mutant", path.display()))?;
         let name = path.file_stem().unwrap_or_default();
         mutant.name = name.to_string_lossy().into_owned();
         mutants.push(mutant);

@@ -1,10 +1,10 @@
-//! Mutants: schedulers that are wrong on purpose. Each is a small edit of the production code, kept in
-//! `daemon/sim/mutants/NAME.toml`; a proof must notice every one of them, otherwise the proofs prove
-//! less than they say.
+//! Mutants: schedulers that are wrong on purpose. Each is a small edit of the production code,
+//! defined in `daemon/sim/mutants/NAME.toml`. A proof must notice every mutant; otherwise the
+//! proofs prove less than they claim.
 //!
-//! The edits are made to a copy of the sources under `target/sim/mutants`, one after the other in one
-//! workspace, so that compiling is incremental; while one mutant is built the one before is run. The
-//! unchanged copy goes first and must pass.
+//! The edits are made in a copy of the sources under `target/sim/mutants`, one after the other in
+//! one workspace, so that compilation is incremental. While one mutant is built, the previous one
+//! runs. The unchanged copy goes first and must pass.
 
 mod definition;
 mod quick;
@@ -22,32 +22,33 @@ pub use quick::{Caught, first_failure};
 
 use workshop::{Built, Workshop};
 
-/// What became of a mutant.
+/// Result of a mutant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// A proof noticed it.
     Caught {
-        /// Which.
+        /// Name of the proof.
         by: String,
-        /// What did not hold.
+        /// Violated bound or invariant.
         what: String,
     },
     /// Every proof passed.
     Survived,
-    /// A proof did not end: whether it would have noticed is not known; a milder mutant is needed.
+    /// A proof did not end, so the result is unknown: a milder mutant is needed.
     Endless,
-    /// It could not be made: the text that it replaces is not there exactly once, or it does not build.
+    /// The edit failed: the text to replace does not occur exactly once, or the result does not
+    /// build.
     Stale(String),
 }
 
-/// One mutant's outcome.
+/// Result and times of one mutant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// Its name.
+    /// Name of the mutant.
     pub name: String,
-    /// What it breaks.
+    /// The fault, in one sentence.
     pub what: String,
-    /// What became of it.
+    /// Result.
     pub fate: Fate,
     /// Time to build it.
     pub build: Duration,
@@ -63,7 +64,7 @@ impl fmt::Display for Outcome {
                 format!("caught by {by}: {short}")
             }
             Fate::Survived => "SURVIVED: no proof noticed".to_owned(),
-            Fate::Endless => "ENDLESS: a proof does not end with it".to_owned(),
+            Fate::Endless => "ENDLESS: a proof does not end".to_owned(),
             Fate::Stale(why) => format!("STALE: {why}"),
         };
         write!(
@@ -76,7 +77,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// All outcomes.
+/// Results of all mutants.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MutantReport {
     /// One per mutant, by name.
@@ -86,20 +87,20 @@ pub struct MutantReport {
 }
 
 impl MutantReport {
-    /// How many were noticed.
+    /// Number of caught mutants.
     #[must_use]
     pub fn caught(&self) -> usize {
         let caught = |outcome: &&Outcome| matches!(outcome.fate, Fate::Caught { .. });
         self.outcomes.iter().filter(caught).count()
     }
 
-    /// Was every one noticed?
+    /// Whether all mutants were caught.
     #[must_use]
     pub fn passed(&self) -> bool {
         !self.outcomes.is_empty() && self.caught() == self.outcomes.len()
     }
 
-    /// One line per mutant and the count.
+    /// One line per mutant, and the count.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
@@ -117,23 +118,26 @@ impl MutantReport {
     }
 }
 
-/// The repository that this was built from.
+/// Root of the repository from which this program was built.
 #[must_use]
 pub fn repository() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).unwrap_or(here).to_path_buf()
 }
 
-/// Builds and runs all mutants, or those whose names contain `only`.
+/// Builds and runs all mutants, or those with `only` in their name.
 ///
 /// # Errors
-/// If the copy cannot be made, or the unchanged code does not pass the quick proofs itself.
+/// If the copy cannot be made, or the unchanged code does not pass the quick proofs.
 pub fn run(repository: &Path, only: Option<&str>) -> Result<MutantReport> {
     let begun = Instant::now();
     let mut mutants = definition::load(&repository.join("daemon/sim/mutants"))?;
     mutants.retain(|mutant| only.is_none_or(|only| mutant.name.contains(only)));
     if mutants.is_empty() {
-        bail!("no mutant is called {:?}", only.unwrap_or_default());
+        bail!(
+            "there is no mutant with {:?} in its name",
+            only.unwrap_or_default()
+        );
     }
     let mut workshop = Workshop::open(repository)?;
     let sound = workshop
@@ -188,7 +192,7 @@ fn outcome(mutant: Mutant, fate: Fate, build: Duration, run: Duration) -> Outcom
         build,
         run,
     };
-    // It takes minutes: whoever waits sees how far it is.
+    // The run takes minutes: this shows the progress.
     eprintln!("{outcome}");
     outcome
 }

@@ -1,26 +1,26 @@
-//! The proofs in a hurry: small runs, up to the first that fails.
+//! Quick proofs: short runs, up to the first failure.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::fuzz;
 use crate::proofs::{ALL, Plan};
 
-/// Random runs: enough that each mutant that they are to notice fails within a few of them.
+/// Number of random runs. Each mutant that they must notice fails within a few of them.
 const SEEDS: u64 = 1_000;
-/// Runs of each other proof, and their simulated seconds.
+/// Runs of each other proof, and their length in simulated seconds.
 const RUNS: u64 = 2;
 const SECONDS: u64 = 3;
 
-/// A proof that failed.
+/// A failed proof.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caught {
-    /// Its name.
+    /// Name of the proof.
     pub by: String,
-    /// What did not hold.
+    /// Violated bound or invariant.
     pub what: String,
 }
 
-/// Runs the proofs, those that are named first, until one fails.
+/// Runs the proofs, the named ones first, until one fails.
 #[must_use]
 pub fn first_failure(named: &[String]) -> Option<Caught> {
     let mut order: Vec<&str> = named.iter().map(String::as_str).collect();
@@ -44,7 +44,7 @@ pub fn first_failure(named: &[String]) -> Option<Caught> {
 
 fn proof(name: &str) -> Option<String> {
     let Some(proof) = ALL.iter().find(|proof| proof.name == name) else {
-        return Some(format!("there is no proof called {name:?}"));
+        return Some(format!("there is no proof {name:?}"));
     };
     (0..RUNS).find_map(|seed| {
         let plan = Plan {

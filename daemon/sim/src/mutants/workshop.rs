@@ -1,4 +1,4 @@
-//! The copy of the sources in which mutants are made, one at a time.
+//! The copy of the sources in which mutants are built, one at a time.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,12 +10,12 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{Fate, Mutant};
 
-/// The packages that are copied and may be changed.
+/// Packages that are copied and may be edited.
 const PACKAGES: [&str; 2] = ["daemon/sched", "daemon/sim"];
-/// A mutant that runs longer than this hangs.
+/// A mutant that runs longer than this counts as endless.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Fast to compile, fast enough to run; what the debug build asserts is asserted.
+/// Compiles quickly and runs fast enough. Debug assertions are on.
 const PROFILE: &str = "\
 [profile.dev]
 opt-level = 1
@@ -23,21 +23,21 @@ debug = false
 incremental = true
 ";
 
-/// The copy.
+/// The copy of the sources.
 pub(super) struct Workshop {
     repository: PathBuf,
     folder: PathBuf,
 }
 
-/// A program that was built from it.
+/// A program that was built from the copy.
 pub(super) struct Built {
     program: PathBuf,
-    /// How long it took.
+    /// Build time.
     pub(super) took: Duration,
 }
 
 impl Workshop {
-    /// Brings the copy up to date with the repository.
+    /// Updates the copy from the repository.
     pub(super) fn open(repository: &Path) -> Result<Self> {
         let folder = repository.join("target/sim/mutants");
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -59,8 +59,8 @@ impl Workshop {
         Ok(workshop)
     }
 
-    /// The repository's manifest with two members; whatever else they need is taken from the repository
-    /// itself, by path, so that it is compiled once.
+    /// Writes the repository's manifest with two members. Their other dependencies are taken from
+    /// the repository by path, so that they are compiled only once.
     fn write_manifest(&self) -> Result<()> {
         let text = fs::read_to_string(self.repository.join("Cargo.toml"))?;
         let mut manifest: toml::Table = text.parse().context("the workspace's Cargo.toml")?;
@@ -93,15 +93,15 @@ impl Workshop {
         put(&self.folder.join("Cargo.toml"), text.as_bytes())
     }
 
-    /// Makes an edit, builds the program, takes the edit back.
+    /// Makes an edit, builds the program, and undoes the edit.
     pub(super) fn make(&mut self, mutant: &Mutant) -> Result<Built> {
         let inside = PACKAGES
             .iter()
             .any(|package| Path::new(&mutant.file).starts_with(Path::new(package).join("src")));
-        ensure!(inside, "{} is in no package that is copied", mutant.file);
+        ensure!(inside, "{} is not in a copied package", mutant.file);
         let path = self.folder.join(&mutant.file);
         let text =
-            fs::read_to_string(&path).with_context(|| format!("{} is not there", mutant.file))?;
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", mutant.file))?;
         fs::write(&path, mutant.apply(&text)?)?;
         let built = self.build(&mutant.name);
         fs::write(&path, text)?;
@@ -125,7 +125,7 @@ impl Workshop {
             ])
             .current_dir(&self.folder)
             .env("CARGO_TARGET_DIR", &target)
-            // One line differs from one mutant to the next: most of each is there already.
+            // Mutants differ by one line, so most of each is already compiled.
             .env("CARGO_INCREMENTAL", "1")
             .env_remove("RUSTFLAGS")
             .output()
@@ -134,7 +134,7 @@ impl Workshop {
             let text = String::from_utf8_lossy(&output.stderr);
             let errors = text.lines().skip_while(|line| !line.starts_with("error"));
             let first: Vec<&str> = errors.take(8).collect();
-            bail!("it does not build: {}", first.join(" "));
+            bail!("the copy does not build: {}", first.join(" "));
         }
         let program = self.folder.join(format!("{name}.bin"));
         fs::copy(target.join("debug/vgpu-sim"), &program)?;
@@ -146,7 +146,7 @@ impl Workshop {
 }
 
 impl Built {
-    /// Runs the quick proofs, those named first, until one fails; then the program is removed.
+    /// Runs the quick proofs, the named ones first, until one fails. Then removes the program.
     pub(super) fn run(&self, named: &[String]) -> Result<(Fate, Duration)> {
         let begun = Instant::now();
         let result = self.wait(named);
@@ -188,7 +188,7 @@ impl Built {
             .lines()
             .find_map(|line| line.strip_prefix("caught by "));
         let Some((by, what)) = caught.and_then(|line| line.split_once(": ")) else {
-            bail!("a mutant ended with {status} and did not say why");
+            bail!("a mutant ended with {status} without a reason");
         };
         Ok(Fate::Caught {
             by: by.to_owned(),
@@ -197,8 +197,7 @@ impl Built {
     }
 }
 
-/// Makes `to` the same as `from`; files that are the same already are left alone, so that nothing is
-/// compiled again for them.
+/// Makes `to` equal to `from`. Equal files are not touched, so that they are not compiled again.
 fn mirror(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {

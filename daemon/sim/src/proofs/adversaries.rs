@@ -1,4 +1,4 @@
-//! One honest VM that always has work, beside others that try to get more than their share.
+//! An honest VM that always has work, beside VMs that try to get more than their share.
 
 use vgpu_sched::{MICROS, MILLIS, PoolConfig, SECONDS};
 
@@ -18,15 +18,15 @@ pub(super) const PROOF: Proof = Proof {
     run,
 };
 
-/// What an honest VM lacks beside adversaries.
+/// Time that an honest VM lacks beside adversaries.
 static SHORT_10S: Measure = Measure {
     name: "share_error_adversary_10s_max",
-    what: "what an honest VM lacks of its share beside adversaries, any 10 s",
+    what: "part of its share that an honest VM lacks beside adversaries, any 10 s",
     unit: "points",
     rule: Rule::AtMost,
 };
 
-/// How adversaries behave.
+/// Kinds of adversaries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kinds {
     Flood,
@@ -36,7 +36,7 @@ enum Kinds {
     TimedBursts,
     Poisoner,
     ManyProcesses,
-    /// Keeps the GPU without work, and says nothing.
+    /// Keeps the GPU without work and does not report that it is idle.
     Hoarder,
 }
 
@@ -69,7 +69,8 @@ fn loads(kind: Kinds, slice_ns: u64, rng: &mut Rng) -> Vec<Load> {
             one(Load::new(Pattern::Backlog, vec![Kind::graph(length)]))
         }
         Kinds::TimedBursts => {
-            // It works for about a slice, sleeps for a little more than a hold, and comes back.
+            // The adversary works for about a slice, sleeps a little longer than a hold, and comes
+            // back.
             let kernel = 100 * MICROS;
             let ops = (slice_ns / kernel).saturating_sub(rng.between(0, 2)).max(1);
             let pause = Length::Const(rng.between(60, 400) * MICROS);
@@ -103,7 +104,7 @@ fn run(plan: Plan) -> Found {
     let own = rng.pick(&[1, 1, 2, 4, 16]);
     let honest = setup.weighted(own, Load::backlog(short_kernels(&mut rng)));
     let mut all = u64::from(own);
-    // Each kind comes by turns; more adversaries come at random.
+    // The first adversary depends on the seed; the others are random.
     let first = KINDS[(plan.seed % KINDS.len() as u64) as usize];
     for index in 0..rng.between(1, 4) {
         let kind = if index == 0 { first } else { rng.pick(&KINDS) };

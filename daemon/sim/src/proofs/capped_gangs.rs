@@ -1,4 +1,4 @@
-//! The GPU-time limit of a VM on several GPUs: it holds while it gathers them, and while it runs.
+//! The limit of GPU time of a VM on several GPUs holds while the VM gathers them and while it runs.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::world::World;
 
 pub(super) const PROOF: Proof = Proof {
     name: "capped-gangs",
-    what: "a VM on several GPUs keeps to its GPU-ms/s on all of them together, and runs all the same",
+    what: "a VM on several GPUs keeps its GPU-ms/s limit over all of them, and still runs",
     part: 8,
     run,
 };
@@ -34,13 +34,13 @@ static STRICT: Measure = Measure {
 };
 static SERVED: Measure = Measure {
     name: "capped_gang_operations_min",
-    what: "operations a second of the capped gang that was served least",
+    what: "operations per second of the least served capped gang",
     unit: "1/s",
     rule: Rule::AtLeast,
 };
 static USED: Measure = Measure {
     name: "capped_gang_used_min",
-    what: "part of its rate that a capped gang got, others on its GPUs included",
+    what: "part of its rate that a capped gang got, with other VMs on its GPUs",
     unit: "ratio",
     rule: Rule::Told,
 };
@@ -81,7 +81,8 @@ fn run(plan: Plan) -> Found {
         };
         let wide = mine.len() as u64;
         if gang {
-            // Every third has a burst that is less than gathering costs where others are.
+            // Every third gang has a burst that is less than the cost of gathering while other VMs
+            // run.
             let burst = match rng.below(3) {
                 0 => rng.between(100, 2_000) * MICROS,
                 _ => rng.between(20, 200) * MILLIS,

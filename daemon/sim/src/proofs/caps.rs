@@ -1,4 +1,4 @@
-//! Rate limits hold for a VM over all its processes, in every window, whatever it submits.
+//! Rate limits hold for a VM over all its processes, in every window, regardless of the load.
 
 use vgpu_sched::{Limits, MICROS, MILLIS, PoolConfig, Rate, SECONDS, VmConfig};
 
@@ -39,7 +39,7 @@ static GPU_TIME: Measure = Measure {
 };
 static USED: Measure = Measure {
     name: "cap_used_min",
-    what: "part of its rate that a capped VM with enough work really gets",
+    what: "part of its rate that a capped VM with enough work gets",
     unit: "ratio",
     rule: Rule::AtLeast,
 };
@@ -106,8 +106,7 @@ fn run(plan: Plan) -> Found {
     found
 }
 
-/// The most that was used in any window beyond what the rate brings in it: at the worst from one moment
-/// of use to another.
+/// Largest use in any window beyond the rate. The worst window lies between two moments of use.
 pub(super) fn excess(used: impl Iterator<Item = (u64, u64, u64)>, rate: Rate) -> f64 {
     let mut least = 0.0_f64;
     let mut worst = 0.0_f64;

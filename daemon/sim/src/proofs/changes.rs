@@ -1,4 +1,4 @@
-//! VMs that come and go, and an administrator who changes weights, slices and policies meanwhile.
+//! VMs come and go, and an administrator changes weights and policies meanwhile.
 
 use vgpu_sched::{Event, MICROS, MILLIS, Policy, PoolConfig, SECONDS};
 
@@ -19,7 +19,7 @@ pub(super) const PROOF: Proof = Proof {
 
 static LAG_KEPT: Measure = Measure {
     name: "lag_moved_by_change_ns_max",
-    what: "how much a new weight, a join or another's leaving changes what a VM is owed",
+    what: "change of a VM's lag by a new weight, a join or the leaving of another VM",
     unit: "ns",
     rule: Rule::AtMost,
 };
@@ -44,7 +44,7 @@ fn run(plan: Plan) -> Found {
     }
 }
 
-/// Weights, slice and policy change every second or two.
+/// Weights and the policy change every 1.2 to 2.5 s.
 fn reweigh(plan: Plan) -> Found {
     let mut rng = Rng::part(plan.seed, 9 << 40);
     let slice_ns = rng.pick(&[1, 2, 4]) * MILLIS;
@@ -73,7 +73,7 @@ fn reweigh(plan: Plan) -> Found {
         let vm = rng.below(n as u64) as u32;
         match rng.below(4) {
             0 => {
-                // To another policy and back: who is owed what outlasts it.
+                // To another policy and back: the lags must survive.
                 for (after, policy) in [(0, Policy::Fifo), (1, Policy::Weighted)] {
                     let config = PoolConfig {
                         policy,
@@ -112,7 +112,7 @@ fn reweigh(plan: Plan) -> Found {
     found
 }
 
-/// Two equal VMs that stay; others come and go.
+/// Two equal VMs stay; others come and go.
 fn come_and_go(plan: Plan) -> Found {
     let mut rng = Rng::part(plan.seed, 10 << 40);
     let slice_ns = rng.pick(&[1, 2, 4]) * MILLIS;
@@ -143,7 +143,7 @@ fn come_and_go(plan: Plan) -> Found {
     let [first, second] = [&world.books.vms[0].track, &world.books.vms[1].track];
     for &(at, ns) in first.points().iter().filter(|(at, _)| *at >= SECONDS) {
         let apart = ns.abs_diff(second.at(at));
-        // Each is off by half of the difference.
+        // Each VM is off by half of the difference.
         found.see(&MEMBERS, apart as f64 / 2.0 / bound as f64, 1.0);
     }
     found.see(&LAG_KEPT, world.lag_moved_ns as f64, 8.0);

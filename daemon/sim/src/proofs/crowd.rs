@@ -1,4 +1,4 @@
-//! Very many VMs on one GPU.
+//! A great many VMs on one GPU.
 
 use vgpu_sched::{MICROS, PoolConfig, SECONDS};
 

@@ -1,4 +1,4 @@
-//! VMs that use several GPUs at once, beside each other and beside VMs that use one: no deadlock.
+//! VMs that use several GPUs at once, beside each other and beside VMs of one GPU: no deadlock.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +14,14 @@ use crate::setup::{GpuSetup, Setup, weighted};
 
 pub(super) const PROOF: Proof = Proof {
     name: "gang",
-    what: "VMs on several GPUs at once run on all or none, and nobody waits for ever",
+    what: "VMs on several GPUs at once run on all or none, and no VM waits forever",
     part: 12,
     run,
 };
 
 static WAIT: Measure = Measure {
     name: "gang_wait_s_max",
-    what: "longest wait of anybody among gangs that share GPUs (a deadlock waits for ever)",
+    what: "longest wait of a VM among gangs that share GPUs (infinite in a deadlock)",
     unit: "s",
     rule: Rule::AtMost,
 };
@@ -33,7 +33,7 @@ static WAIT_RATIO: Measure = Measure {
 };
 static SERVED: Measure = Measure {
     name: "gang_operations_min",
-    what: "operations a second of the VM that was served least",
+    what: "operations per second of the least served VM",
     unit: "1/s",
     rule: Rule::AtLeast,
 };
@@ -55,7 +55,7 @@ fn run(plan: Plan) -> Found {
     let mut weights = Vec::new();
     for index in 0..rng.between(3, 8) {
         let weight = rng.between(1, 8) as u32;
-        // Two gangs at least, with GPUs in common more often than not.
+        // At least two gangs, which usually share GPUs.
         let gang = index < 2 || rng.chance(400);
         let mut mine = BTreeSet::new();
         while mine.len() < if gang { 2 } else { 1 } || gang && rng.chance(300) {
@@ -83,7 +83,7 @@ fn run(plan: Plan) -> Found {
         let all: u64 = weights.iter().filter(meets).map(|(w, _)| w).sum();
         let switching = 1.0 + switch_ns as f64 / slice_ns as f64;
         let own = c * all as f64 / *weight as f64 * switching + 2.0 * c;
-        // Each further GPU is waited for while the ones before are kept reserved.
+        // Each further GPU is waited for while the earlier ones are reserved.
         let bound = own * gpus as f64;
         let wait = world.books.longest_wait(vm as u32, world.now) as f64;
         world.note(|| format!("VM {vm} of {mine:?} waited {wait} of {bound} ns"));

@@ -20,13 +20,13 @@ pub(super) const PROOF: Proof = Proof {
 
 static P50: Measure = Measure {
     name: "latency_high_p50_added_ms_max",
-    what: "median latency of a high VM's requests beside low VMs, less that alone",
+    what: "median latency of a high VM's requests beside low VMs, minus the latency alone",
     unit: "ms",
     rule: Rule::Told,
 };
 static P99: Measure = Measure {
     name: "latency_high_p99_added_ms_max",
-    what: "p99 latency of the same, less that alone",
+    what: "p99 latency of the same, minus the latency alone",
     unit: "ms",
     rule: Rule::Told,
 };
@@ -53,7 +53,7 @@ fn run(plan: Plan) -> Found {
         ..PoolConfig::default()
     };
     let slice_ns = pool.slice_ns;
-    // A fifth of the GPU at most: well below its share of 16 against 1 to 4.
+    // At most a fifth of the GPU: well below its share of 16 against 1 to 4.
     let kernel = rng.between(50, 500) * MICROS;
     let ops = rng.between(1, 4);
     let gap = Length::Exp(kernel * ops * rng.between(5, 20));
@@ -79,9 +79,9 @@ fn run(plan: Plan) -> Found {
         if beside {
             let residue = world.books.vms.iter().map(|vm| vm.residue_ns).max();
             let bound = slice_ns + residue.unwrap_or(0) + world.handoff_ns();
-            // What it waits for between two turns of one busy time is its share's affair: `shares`.
+            // Waits between two turns of one busy time depend on the share: see `shares`.
             let wait = world.books.vms[0].longest_wake_ns;
-            // A strict pool serves an aged low VM first now and then: one turn more.
+            // A strict pool sometimes serves an aged low VM first: one more turn.
             let turns = if policy == Policy::Strict { 2.0 } else { 1.0 };
             if policy == Policy::Strict || ops * kernel <= slice_ns {
                 found.see(&WAIT, wait as f64 / (turns * bound as f64), 1.0);

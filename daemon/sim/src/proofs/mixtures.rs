@@ -1,4 +1,4 @@
-//! Random mixtures of many VMs: nobody waits longer than the bound.
+//! Random mixtures of many VMs: no VM waits longer than the bound.
 
 use vgpu_sched::{MICROS, MILLIS, PoolConfig, SECONDS};
 
@@ -12,7 +12,7 @@ use crate::setup::{Setup, weighted};
 
 pub(super) const PROOF: Proof = Proof {
     name: "mixtures",
-    what: "longest wait in random mixtures of 12 to 24 VMs, every knob turned",
+    what: "longest wait in random mixtures of 12 to 24 VMs, all settings varied",
     part: 40,
     run,
 };
@@ -24,7 +24,7 @@ static CUT: Measure = Measure {
     rule: Rule::Told,
 };
 
-/// What one VM does, in a mixture.
+/// Load of one VM in a mixture.
 pub(super) fn any_load(rng: &mut Rng, slice_ns: u64) -> Vec<Load> {
     let short = short_kernels(rng);
     let one = |load| vec![load];
@@ -80,8 +80,9 @@ fn run(plan: Plan) -> Found {
         ..PoolConfig::default()
     };
     let mut setup = Setup::new(plan.seed, switch_ns, pool);
-    // Every second run anything; else only VMs that always have work, and of these every second one
-    // with turns that are all alike, which is the hardest: no slack is left between what is and what may be.
+    // Every second run has any load. The others have only VMs that always have work, half of them
+    // with equal turns. Equal turns are the hardest case: the actual waits leave no slack below the
+    // bound.
     let backlogged = plan.seed.is_multiple_of(2);
     let alike = plan
         .seed

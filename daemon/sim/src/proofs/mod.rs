@@ -1,4 +1,4 @@
-//! The proofs: each a family of runs, drawn from a seed, with bounds that must hold in every one.
+//! The proofs: each is a family of runs, drawn from seeds, with bounds that must hold in every run.
 
 mod adversaries;
 mod aging;
@@ -23,12 +23,12 @@ use crate::found::Found;
 use crate::setup::Setup;
 use crate::world::World;
 
-/// Which run of a proof.
+/// One run of a proof.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Everything that is drawn comes from this.
+    /// Seed of all random draws.
     pub seed: u64,
-    /// How long it runs, in simulated seconds.
+    /// Length in simulated seconds.
     pub seconds: u64,
     /// Print every event and decision.
     pub verbose: bool,
@@ -37,17 +37,17 @@ pub struct Plan {
 /// A proof.
 #[derive(Debug, Clone, Copy)]
 pub struct Proof {
-    /// How it is called on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// What it proves.
+    /// The proven statement.
     pub what: &'static str,
-    /// Its part of all runs.
+    /// Weight of this proof in the number of runs.
     pub part: u64,
     /// One run.
     pub run: fn(Plan) -> Found,
 }
 
-/// All of them.
+/// All proofs.
 pub static ALL: &[Proof] = &[
     shares::PROOF,
     mixtures::PROOF,

@@ -1,5 +1,5 @@
-//! Kernels that outlast every slice, and kernels that never end: the others go on beside them, until the
-//! limit acts.
+//! Kernels that outlast every slice, and kernels that never end: the others go on beside them until
+//! the limit ends them.
 
 use vgpu_sched::{MICROS, MILLIS, PoolConfig, SECONDS};
 
@@ -14,7 +14,7 @@ use crate::world::World;
 
 pub(super) const PROOF: Proof = Proof {
     name: "overrun",
-    what: "the honest get at least half beside overrunners; hangs and leases that are kept are ended in time",
+    what: "honest VMs get at least half beside overrunners; hangs and kept leases are ended in time",
     part: 25,
     run,
 };
@@ -27,14 +27,14 @@ static HALF: Measure = Measure {
 };
 static HALF_TRUTH: Measure = Measure {
     name: "overrun_honest_busy_min",
-    what: "the same of the device's busy time (a driver turn of 1 ms each)",
+    what: "the same of the device's busy time (in driver turns of 1 ms)",
     unit: "ratio",
     rule: Rule::AtLeast,
 };
-/// Of the device the honest get half but for one driver turn per lease: at each handoff there is no work
-/// of theirs on it for a moment, and the overrunner gets a whole turn. So of a lease in which they have h
-/// turns, it has h + 1 at most. A lease of 20 ms has h ≥ (20 - 1) / 2.3 = 8.2, if loading a context at each
-/// turn costs 150 µs: 8.2 / 17.4.
+/// Honest VMs get half of the device except for one driver turn per lease: at each handoff they
+/// have no work on it for a moment, and the overrunner gets a whole turn. So in a lease with h of
+/// their turns, the overrunner has at most h + 1. A lease of 20 ms has h ≥ (20 - 1) / 2.3 = 8.2, if
+/// loading a context costs 150 µs at each turn: 8.2 / 17.4.
 const TURNS: f64 = 0.47;
 static LATE: Measure = Measure {
     name: "kill_after_limit_ms_max",
@@ -61,9 +61,9 @@ enum Story {
     Long,
     /// One kernel never ends.
     Hang,
-    /// The worker keeps the lease and submits on.
+    /// The worker keeps the lease and continues to submit.
     Deaf,
-    /// It also claims progress.
+    /// The worker does the same and also reports false progress.
     Boaster,
 }
 
@@ -109,7 +109,7 @@ fn run(plan: Plan) -> Found {
     let mut found = Found::default();
     check_half(&world, bad, &mut found);
     if story != Story::Long {
-        // The hang may come seconds after the begin, with others before it in turn.
+        // The hang may begin seconds after the start, because other VMs have their turns first.
         if world.now > limit + 4 * SECONDS {
             let unkilled = world.kills.is_empty();
             found.see(&UNKILLED, f64::from(u8::from(unkilled)), 0.0);
@@ -124,7 +124,7 @@ fn run(plan: Plan) -> Found {
     found
 }
 
-/// In each declared overrun, from its begin to its end.
+/// Checks the shares in each declared overrun, from begin to end.
 fn check_half(world: &World, bad: u32, found: &mut Found) {
     let gpu = &world.books.gpus[0];
     let (mut honest, mut all) = (0, 0);
@@ -141,7 +141,7 @@ fn check_half(world: &World, bad: u32, found: &mut Found) {
         }
     }
     if all > 0 {
-        // What cannot be divided by two falls to the overrunner: parts of a millionth.
+        // Rounded up, because charges are whole ns: an error of one millionth.
         let millionths = (honest * 1_000_000).div_ceil(all);
         found.see(&HALF, millionths as f64 / 1e6, 0.5);
     }
@@ -150,7 +150,8 @@ fn check_half(world: &World, bad: u32, found: &mut Found) {
     }
 }
 
-/// Declared at slice + grace; killed at the limit after being asked.
+/// Checks that the kill comes at the limit after the revoke, which was one grace before the
+/// declaration.
 fn check_kill(world: &World, before: u64, limit: u64, found: &mut Found) {
     let Some(&(killed, _)) = world.kills.first() else {
         return;
@@ -159,7 +160,8 @@ fn check_kill(world: &World, before: u64, limit: u64, found: &mut Found) {
     let Some(&(at, _)) = declared.find(|(at, _)| *at <= killed) else {
         return;
     };
-    // It was asked one grace before it was declared, and its last progress is at most a slice older.
+    // The lease was revoked one grace before the declaration, and its last progress is at most a
+    // slice older.
     let latest = at.max(before) + limit;
     found.see(&LATE, ms(killed.saturating_sub(latest)), 10.0);
 }

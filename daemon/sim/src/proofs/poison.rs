@@ -1,4 +1,4 @@
-//! Programs that teach the predictor lies: what they have on the device when their lease is asked back.
+//! Programs that teach the predictor false times: their work on the device at a revoke.
 
 use vgpu_sched::{MICROS, MILLIS, PoolConfig, VmId};
 
@@ -12,7 +12,7 @@ use crate::setup::{Setup, weighted};
 
 pub(super) const PROOF: Proof = Proof {
     name: "poison",
-    what: "a program that always mispredicts has one operation and a window in flight when its lease is asked back",
+    what: "a program that always mispredicts has at most one operation and a window in flight at a revoke",
     part: 12,
     run,
 };
@@ -25,35 +25,36 @@ static IN_FLIGHT: Measure = Measure {
 };
 static WARMED: Measure = Measure {
     name: "slow_first_launch_fed_min",
-    what: "part of its turns in which the kernels run of a program whose first launch took long",
+    what: "part of its turns in which kernels run, of a program whose first launch took long",
     unit: "ratio",
     rule: Rule::AtLeast,
 };
 static FED: Measure = Measure {
     name: "poisoner_fed_min",
-    what: "part of its turns in which a poisoner's operations run, all the same",
+    what: "part of its turns in which a poisoner's operations run",
     unit: "ratio",
     rule: Rule::AtLeast,
 };
 
-/// Until a program has mispredicted for the first time it may have more in flight.
+/// Until its first misprediction a program may have more in flight.
 const FIRST_NS: u64 = vgpu_sched::SECONDS;
 
-/// A prediction that is short by less counts as kept, as the gate has it.
+/// A prediction that is short by less than this counts as kept, as in the gate.
 const SURPRISE_NS: u64 = 250 * MICROS;
 
-/// What is taught, and what comes.
+/// The taught and the actual times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lie {
     /// Many new kernels, each short once and then long.
     ManyKeys,
-    /// No lie: the first launch takes long (its code is loaded then), the others do not.
+    /// No false prediction: the first launch takes long because its code is loaded, the others do
+    /// not.
     SlowFirst,
-    /// One kernel, now short, now long.
+    /// One kernel, alternately short and long.
     Alternates,
-    /// Many short ones, one long one, under one key.
+    /// Many short launches, then a long one, under one key.
     Lures,
-    /// Each a little longer than the last.
+    /// Each launch takes a little longer than the last.
     Grows,
 }
 
@@ -103,7 +104,7 @@ fn run(plan: Plan) -> Found {
     let lie = LIES[(plan.seed % LIES.len() as u64) as usize];
     let load = load(lie, &mut rng);
     let longest = load.longest_ns();
-    // With more weight than the others, so that it has many turns.
+    // More weight than the others, so that the program has many turns.
     let poisoner = setup.vm(weighted(rng.pick(&[4, 16])), vec![load]);
     for _ in 0..rng.between(1, 3) {
         setup.weighted(1, Load::backlog(short_kernels(&mut rng)));
@@ -116,8 +117,8 @@ fn run(plan: Plan) -> Found {
     let residue = world.books.vms[poisoner as usize].residue_ns;
     world.note(|| format!("{lie:?}: {residue} ns in flight, longest {longest} ns"));
     let bound = match lie {
-        // Predictions may be short by half and count as kept: one that should be nearly over, when the
-        // next one follows, may have half of its time left.
+        // A prediction may be short by half and count as kept: an operation that should be nearly
+        // over, when the next one follows, may have half of its time left.
         Lie::Grows => longest + longest / 2 + 2 * pool.window_ns + SURPRISE_NS,
         _ => longest + pool.window_ns,
     };

@@ -1,4 +1,4 @@
-//! A GPU that its holder does not use goes to who waits: after the hold, the messages and a switch.
+//! An unused GPU goes to a waiting VM after the hold, the messages and a switch.
 
 use vgpu_sched::{MICROS, MILLIS, PoolConfig};
 
@@ -25,7 +25,7 @@ static IDLE: Measure = Measure {
 };
 static IDLE_US: Measure = Measure {
     name: "idle_reclaim_us_max",
-    what: "the same in time: how long a GPU lies idle before the next one has it",
+    what: "the same in time: idle time of a GPU before the next VM has it",
     unit: "µs",
     rule: Rule::AtMost,
 };
@@ -60,7 +60,7 @@ fn run(plan: Plan) -> Found {
     let mut world = plan.simulate(&setup);
     let mut found = Found::default();
     let book = &world.books.gpus[0];
-    // The hold's own end is seen by the worker's timer; then release, grant, and the first submission.
+    // The worker's timer ends the hold; then follow release, grant and the first submission.
     let bound = hold_ns + switch_ns + world.handoff_ns();
     found.see(&IDLE, book.longest_idle_ns as f64 / bound as f64, 1.0);
     found.see(&IDLE_US, book.longest_idle_ns as f64 / 1e3, 1000.0);

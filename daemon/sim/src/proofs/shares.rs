@@ -54,21 +54,21 @@ static LAG: Measure = Measure {
 };
 static OVERSHOOT: Measure = Measure {
     name: "overshoot_ms_max",
-    what: "a lease past the end of its slice, the longest",
+    what: "longest time of a lease past the end of its slice",
     unit: "ms",
     rule: Rule::Told,
 };
 
-/// The first second is left out: it has the joins, and kernels that nobody knows yet.
+/// The first second is left out: it contains the joins and the first launches of unknown kernels.
 pub(super) const WARM_NS: u64 = SECONDS;
 
-/// What one run is about.
+/// The parameters of one run.
 pub(super) struct Drawn {
     pub(super) setup: Setup,
     pub(super) weights: Vec<u32>,
     pub(super) slice_ns: u64,
     pub(super) switch_ns: u64,
-    /// No kernel is longer.
+    /// Longest kernel in ns.
     pub(super) longest_ns: u64,
 }
 
@@ -117,7 +117,7 @@ pub(super) fn draw(seed: u64) -> Drawn {
     };
     let pool = PoolConfig {
         slice_ns,
-        // Without overrun: shares beside one that is declared are another proof's.
+        // No overruns: another proof checks the shares beside a declared overrunner.
         overrun_grace_ns: None,
         ..PoolConfig::default()
     };
@@ -158,8 +158,7 @@ fn longest(setup: &Setup) -> u64 {
         .unwrap_or(0)
 }
 
-/// C: the slice, the most work that anybody had on the device when asked to give it back, and the
-/// messages of a handoff.
+/// C in ns: the slice, the largest work on the device at a revoke, and the messages of a handoff.
 pub(super) fn c_of(world: &World, slice_ns: u64) -> u64 {
     let residue = world.books.vms.iter().map(|vm| vm.residue_ns).max();
     slice_ns + residue.unwrap_or(0) + world.handoff_ns()

@@ -1,4 +1,4 @@
-//! Kernels that wait, spinning, for a kernel of another stream: gating delays them and never stops them.
+//! Kernels that spin for a kernel of another stream: the gate delays them but never stops them.
 
 use vgpu_sched::{MICROS, MILLIS, PoolConfig, SECONDS};
 
@@ -19,7 +19,7 @@ pub(super) const PROOF: Proof = Proof {
 
 static PROGRESS: Measure = Measure {
     name: "spin_pairs_min",
-    what: "pairs of spinning and awaited kernels done / what a stall of 1 ms and a turn for each allow",
+    what: "completed pairs of spinning and awaited kernels / the number that a stall of 1 ms and a turn for each allow",
     unit: "ratio",
     rule: Rule::AtLeast,
 };
@@ -62,8 +62,8 @@ fn run(plan: Plan) -> Found {
     let mut world = plan.simulate(&setup);
     let mut found = Found::default();
     let pairs = world.completed(spinner) / 2;
-    // A pair needs at most a stall before its second half is let in, then both run; its share of the
-    // GPU is 1 / (others + 1), and a turn of it may have room for one pair only.
+    // A pair needs at most a stall before its second half is let in, then both run. Its share of
+    // the GPU is 1 / (others + 1), and a turn may have room for one pair only.
     let each = slice_ns + 2 * MILLIS + 2 * kernel + MILLIS;
     let least = plan.seconds * SECONDS / (each * (others + 1));
     found.see(&PROGRESS, pairs as f64 / least as f64, 1.0);

@@ -1,4 +1,4 @@
-//! Sharing costs little: work done together against one VM alone.
+//! Sharing costs little: work done together against the work of one VM alone.
 
 use vgpu_sched::{MICROS, PoolConfig};
 
@@ -12,7 +12,7 @@ use crate::setup::{Host, Setup};
 
 pub(super) const PROOF: Proof = Proof {
     name: "throughput",
-    what: "work of several VMs together against one alone at equal work, slice ≥ 34 handoffs",
+    what: "work of several VMs together against one VM alone with the same load, slice ≥ 34 handoffs",
     part: 20,
     run,
 };
@@ -25,7 +25,7 @@ static RATIO: Measure = Measure {
 };
 static OVERSHOOT: Measure = Measure {
     name: "overshoot_ratio_to_bound",
-    what: "a lease past the end of its slice, kernels of one length / (one kernel + a handoff)",
+    what: "time of a lease past the end of its slice, equal kernels / (one kernel + a handoff)",
     unit: "ratio",
     rule: Rule::AtMost,
 };
@@ -39,8 +39,8 @@ static ALONE: Measure = Measure {
 fn run(plan: Plan) -> Found {
     let mut rng = Rng::part(plan.seed, 4 << 40);
     let switch_ns = rng.pick(&[20, 60, 150]) * MICROS;
-    // A switch is all that a handoff takes: its messages, and loading the context. At 32 times that,
-    // 1 - 1/32 = 0.969 is all there is; the bound can hold from 34 times on.
+    // The cost of a handoff is its messages and loading the context. A slice of 32 times that could
+    // give at most 1 - 1/32 = 0.969; the bound can hold from 34 times on.
     let handoff_ns = switch_ns + Host::default().handoff_ns();
     let slice_ns = handoff_ns * rng.pick(&[34, 34, 40, 64, 100]);
     let pool = PoolConfig {
@@ -58,7 +58,7 @@ fn run(plan: Plan) -> Found {
             setup.weighted(1, load.clone());
         }
         let plan = Plan {
-            // Both together are one run's length.
+            // Both runs together have the length of one run.
             seconds: plan.seconds.div_ceil(2),
             ..plan
         };
@@ -79,7 +79,7 @@ fn run(plan: Plan) -> Found {
     found
 }
 
-/// Whoever knows its kernels is at most one of them late at the end of its slice, however many wait.
+/// A VM with known kernels overruns its slice by at most one of them, however many VMs wait.
 fn overshoot(plan: Plan, switch_ns: u64, found: &mut Found) {
     let mut rng = Rng::part(plan.seed, 5 << 40);
     let kernel_ns = rng.between(10, 200) * MICROS;

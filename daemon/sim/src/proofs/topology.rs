@@ -31,7 +31,7 @@ static GPUS: Measure = Measure {
 };
 static PLACEMENT: Measure = Measure {
     name: "placement_imbalance_max",
-    what: "weights placed on the fullest GPU less those on the emptiest / the largest weight",
+    what: "weights on the fullest GPU minus weights on the emptiest / the largest weight",
     unit: "ratio",
     rule: Rule::AtMost,
 };

@@ -1,4 +1,4 @@
-//! What the model learns from events, before the scheduler answers them.
+//! Updates of the model from events, before the scheduler answers them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +9,13 @@ use vgpu_sched::{
 use super::{GpuModel, Model, SessionModel, Spent, VmModel};
 use crate::fuzz::buckets::Buckets;
 
-/// So long at least a VM that overran is not let in beside another overrunner, and so many times as long as the
-/// overrun took.
+/// A VM that overran is not let in beside another overrunner for at least this time in ns, and at
+/// least this many times the length of the overrun.
 const OVERRAN_NS: u64 = 10 * SECONDS;
 const OVERRAN_TIMES: u64 = 32;
 
 impl Model {
-    /// What an accepted event says, before the scheduler answers.
+    /// Applies an accepted event, before the scheduler answers.
     pub(in crate::fuzz) fn hear(&mut self, event: &Event) {
         match event {
             Event::AddGpu {
@@ -156,7 +156,7 @@ impl Model {
         self.move_pool(id);
     }
 
-    /// What a VM used until now is charged under the limits that held until now.
+    /// Charges a VM's use until now under the old limits.
     fn charge_vm(&mut self, id: VmId) {
         let placement = self.vms.get(&id).and_then(|vm| vm.placement.clone());
         for gpu in placement.into_iter().flat_map(|(gpus, _)| gpus) {
@@ -164,7 +164,7 @@ impl Model {
         }
     }
 
-    /// Counters begin anew; what was booked and owed stays.
+    /// Resets counters. Bookings and debts stay.
     fn hear_reset(&mut self, of: Option<VmId>) {
         let gpus: Vec<GpuId> = self.gpus.keys().copied().collect();
         for gpu in gpus {
@@ -193,7 +193,7 @@ impl Model {
         self.move_pool(id);
     }
 
-    /// A VM moves at once to a new pool that is served by the GPUs on which it lives.
+    /// Moves a VM to a new pool at once if its GPUs serve that pool.
     fn move_pool(&mut self, id: VmId) {
         let Some(vm) = self.vms.get_mut(&id) else {
             return;
@@ -277,8 +277,8 @@ impl Model {
         }
     }
 
-    /// The first word in a slice counts, of one that works, shares the device with nobody that it knows of, and
-    /// is wanted or asked back.
+    /// Only the first announcement in a slice counts, and only from a working session that shares
+    /// the device with no known session and whose lease is wanted or revoked.
     fn hear_ending(&mut self, id: SessionId, slice_end_ns: u64, in_ns: u64) {
         let now = self.now;
         let Some(session) = self.sessions.get(&id) else {
@@ -298,7 +298,7 @@ impl Model {
     }
 
     fn hear_exit(&mut self, id: SessionId) {
-        // The GPUs may be forgotten with it.
+        // The GPUs may be forgotten with the session.
         let places = self.sessions.get(&id).map(|session| session.places.clone());
         for (gpu, _) in places.into_iter().flatten() {
             self.charge_if_held(gpu, id);
@@ -333,7 +333,7 @@ impl Model {
                     let lease = self.leases.get_mut(left);
                     if let Some(lease) = lease.filter(|lease| lease.ahead.is_some()) {
                         lease.ahead = None;
-                        // Its work could not begin before.
+                        // The work of the remaining session could not begin before.
                         let at = self.now.saturating_add(lease.ending_in_ns);
                         lease.ending_ns = lease.ending_ns.map(|_| at);
                     }
@@ -350,7 +350,7 @@ impl Model {
         }
     }
 
-    /// Settles credit where a lease is out. `None`: the worker died with all of it.
+    /// Settles the credit of a lease. `None`: the worker died with all credit.
     fn settle(&mut self, id: SessionId, used: Option<Usage>) {
         let now = self.now;
         let Some(credits) = self.holder(id).map(|holder| holder.credits) else {

@@ -1,6 +1,6 @@
-//! What the world outside can know of a scheduler's state, from events and actions alone: who holds
-//! what since when, who pays, what is booked. It is written from `docs/scheduling.md`, not from the
-//! scheduler's code, and is what [`super::check`] compares the scheduler with.
+//! A model of the scheduler's state from events and actions alone: who holds a GPU since when, who
+//! pays, and the bookings. The model follows `docs/scheduling.md`, not the scheduler's code, and
+//! [`super::check`] compares the scheduler with it.
 
 mod hear;
 mod obey;
@@ -14,7 +14,7 @@ use vgpu_sched::{
 
 use super::buckets::Buckets;
 
-/// One lease that is out.
+/// A granted lease.
 #[derive(Debug, Clone)]
 pub(super) struct Holder {
     pub(super) session: SessionId,
@@ -23,28 +23,29 @@ pub(super) struct Holder {
     pub(super) granted_ns: u64,
     pub(super) slice_end_ns: u64,
     pub(super) revoked_ns: Option<u64>,
-    /// When its work is over, by its own word.
+    /// Announced end of the work.
     pub(super) ending_ns: Option<u64>,
-    /// How long that was from when it said so.
+    /// Time in ns that was left at the announcement.
     pub(super) ending_in_ns: u64,
-    /// It was let in before the one before it was done: when that should have been. From then on it pays.
+    /// Granted before the previous holder was done: the announced end of that holder's work, from
+    /// which this lease is charged.
     pub(super) ahead: Option<u64>,
     pub(super) overrun: bool,
     pub(super) beside: bool,
     pub(super) wanted: bool,
     pub(super) credits: Credits,
-    /// As the scheduler said after the last event; nobody pays for a parked lease.
+    /// As the scheduler reported after the last event. A parked lease is not charged.
     pub(super) parked: bool,
 }
 
 impl Holder {
-    /// From when on the next one may be let in, if it is asked back.
+    /// Time from which the next session may be let in, once the lease is revoked.
     pub(super) fn let_in_ns(&self) -> Option<u64> {
         let at = self.ending_ns.filter(|_| !self.overrun)?;
         Some(at.saturating_sub(vgpu_sched::LET_IN_NS))
     }
 
-    /// Is it asked back, and about to be done?
+    /// Whether the lease is revoked and about to end.
     pub(super) fn leaves(&self, now: u64) -> bool {
         let in_time = |at: u64| now < at.saturating_add(vgpu_sched::LATE_NS);
         self.revoked_ns.is_some()
@@ -53,13 +54,13 @@ impl Holder {
     }
 }
 
-/// Where a GPU's time went, by the model's reckoning.
+/// The use of a GPU's time, as the model computes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Spent {
     pub(super) charged_ns: u64,
-    /// Time in which a lease was parked, or nobody could have held one.
+    /// Time in which a lease was parked, or no session could have held one.
     pub(super) idle_ns: u64,
-    /// Time in which the GPU could not be granted and nobody held it: idle or switch.
+    /// Time in which the GPU could not be granted and had no holder: idle or switch.
     pub(super) either_ns: u64,
 }
 
@@ -71,14 +72,14 @@ pub(super) struct GpuModel {
     pub(super) pools: BTreeSet<PoolId>,
     pub(super) since_ns: u64,
     charged_to_ns: u64,
-    /// Who pays, and from when on.
+    /// The payers, and the time from which each pays.
     payers: Vec<(SessionId, VmId, u64)>,
-    /// Nobody holds it, and nobody could.
+    /// The GPU has no holder and can have none.
     barred: bool,
     pub(super) spent: Spent,
-    /// Whose lease it is of, in the order of their coming; a gang that keeps it reserved among them.
+    /// The sessions that hold the GPU, in order of arrival, including a gang that reserves it.
     pub(super) holders: Vec<SessionId>,
-    /// Canaries asked for and not answered.
+    /// A canary was ordered and has not reported.
     pub(super) canary: bool,
 }
 
@@ -87,36 +88,36 @@ pub(super) struct VmModel {
     pub(super) config: VmConfig,
     pub(super) removed: bool,
     pub(super) quarantined: bool,
-    /// Its GPUs, in order, and the pool under which it runs there.
+    /// GPUs of the VM, in order, and the pool under which it runs there.
     pub(super) placement: Option<(Vec<GpuId>, PoolId)>,
     pub(super) sessions: BTreeSet<SessionId>,
     pub(super) gpu_ns: u64,
-    /// The same by GPU, never reset.
+    /// The same per GPU, never reset.
     pub(super) totals: BTreeMap<GpuId, u64>,
-    /// Of a gang: the session that keeps GPUs reserved until it has all, and what that cost so far.
+    /// Of a gang: the session that reserves GPUs until it has all, and the cost so far in ns.
     pub(super) gathering: Option<(SessionId, u64)>,
-    /// What it may need for gathering, at most, if it ever gave up: twice what that took, an eighth less
-    /// each time that it takes less.
+    /// Largest GPU time in ns that the gang may need for gathering, if it ever gave up: twice the
+    /// last cost, or an eighth less than before.
     pub(super) gather_ns: u64,
-    /// A lease of it overran; until then it is not let in beside another overrunner.
+    /// An overrun of the VM counts until then: it is not let in beside another overrunner.
     pub(super) overran_until_ns: Option<u64>,
-    /// As the scheduler said after the last event.
+    /// As the scheduler reported after the last event.
     pub(super) demoted: bool,
-    /// Its number was given to another just now, before the last worker of its former owner was gone.
+    /// The number was just reused, before the last worker of its former owner was gone.
     pub(super) revived: bool,
     pub(super) buckets: Buckets,
 }
 
 impl VmModel {
-    /// Is it a gang, with a lag on each of several GPUs?
+    /// Whether the VM is a gang, with a lag on each of several GPUs.
     pub(super) fn is_spread(&self) -> bool {
         self.placement
             .as_ref()
             .is_some_and(|(gpus, _)| gpus.len() > 1)
     }
 
-    /// What a turn of a gang costs that gave up once: a slice on each of its GPUs, and the gathering.
-    /// Others may not use more than there is.
+    /// Cost in ns of a turn of a gang that once gave up: a slice on each of its GPUs, and the
+    /// gathering. 0 for all other VMs, which may not owe GPU time.
     pub(super) fn turn_ns(&self, pools: &BTreeMap<PoolId, PoolConfig>) -> u128 {
         let placement = self.placement.as_ref();
         let placement = placement.filter(|(gpus, _)| gpus.len() > 1 && self.gather_ns > 0);
@@ -129,7 +130,7 @@ impl VmModel {
         u128::from(slice) * gpus.len() as u128 + u128::from(self.gather_ns)
     }
 
-    /// A session has gathered its GPUs, or given them up.
+    /// A session has gathered all its GPUs, or given them up.
     fn stop_gathering(&mut self, session: SessionId, granted: bool) {
         let by = |gathering: &mut (SessionId, u64)| gathering.0 == session;
         let (_, spent) = self.gathering.take_if(by).unwrap_or((session, 0));
@@ -145,19 +146,19 @@ impl VmModel {
 #[derive(Debug, Clone)]
 pub(super) struct SessionModel {
     pub(super) vm: VmId,
-    /// Its GPUs, in order, and the device memory booked on each.
+    /// GPUs of the session, in order, and the device memory booked on each.
     pub(super) places: Vec<(GpuId, u64)>,
     pub(super) closing: bool,
     pub(super) killed_ns: Option<u64>,
     pub(super) pinned: u64,
     pub(super) gpu_ns: u64,
-    /// Calls that wait, as last told.
+    /// Waiting calls, by the last report.
     pub(super) depth: u64,
     pub(super) submitted: u64,
     pub(super) completed: u64,
     pub(super) progress_ns: u64,
     pub(super) used: Usage,
-    /// Its last word was that it has nothing to do.
+    /// The session's last report was that it is idle.
     pub(super) said_idle: bool,
 }
 
@@ -181,7 +182,7 @@ impl SessionModel {
             .sum()
     }
 
-    /// The place that is meant.
+    /// The booking on the GPU that `of` means.
     pub(super) fn place_mut(&mut self, of: Memory) -> Option<&mut u64> {
         let at = |&(gpu, _): &(GpuId, u64)| match of {
             Memory::DeviceOn(on) => gpu == on,
@@ -192,7 +193,7 @@ impl SessionModel {
     }
 }
 
-/// Everything.
+/// The whole model.
 #[derive(Debug, Clone)]
 pub(super) struct Model {
     pub(super) now: u64,
@@ -200,14 +201,14 @@ pub(super) struct Model {
     pub(super) gpus: BTreeMap<GpuId, GpuModel>,
     pub(super) pools: BTreeMap<PoolId, PoolConfig>,
     pub(super) vms: BTreeMap<VmId, VmModel>,
-    /// Admitted and not known dead.
+    /// Admitted sessions that are not known to be dead.
     pub(super) sessions: BTreeMap<SessionId, SessionModel>,
-    /// Leases that are out.
+    /// Granted leases.
     pub(super) leases: BTreeMap<SessionId, Holder>,
     /// Every session number that was ever used.
     pub(super) ever: Vec<SessionId>,
     pub(super) last_epoch: u64,
-    /// The timer that was asked for; `u64::MAX`: none.
+    /// The timer that the scheduler asked for; `u64::MAX`: none.
     pub(super) timer_ns: u64,
 }
 
@@ -229,14 +230,14 @@ impl Default for Model {
 }
 
 impl Model {
-    /// Lets time pass.
+    /// Advances the time.
     pub(super) fn pass(&mut self, now: u64) {
         self.now = self.now.max(now);
     }
 
-    /// Charges the time since this was last done: every nanosecond of a GPU goes to those who held it, in
-    /// equal parts (the first has the rest), or to nobody. To be called when the scheduler did the same,
-    /// so that the rests are the same; who pays cannot have changed between.
+    /// Charges the time since the last call: every nanosecond of a GPU goes to its holders in equal
+    /// parts (the last has the rest), or to no VM. Call it when the scheduler did the same, so that
+    /// the rests agree; the payers must not have changed in between.
     pub(super) fn charge(&mut self, id: GpuId) {
         let Some(gpu) = self.gpus.get(&id) else {
             return;
@@ -290,8 +291,8 @@ impl Model {
         }
     }
 
-    /// Notes who pays for each GPU from here on: holders, unless their lease is parked, and who keeps it
-    /// reserved.
+    /// Notes who pays for each GPU from now on: holders of leases that are not parked, and gangs
+    /// that reserve it.
     pub(super) fn note_payers(&mut self) {
         for vm in self.vms.values_mut() {
             vm.revived = false;
@@ -311,8 +312,8 @@ impl Model {
         }
     }
 
-    /// A reservation that is given up is free at once: its worker was told of nothing. One that became a lease
-    /// just now is not given up.
+    /// Frees a reservation that a gang gave up; the worker was told nothing. A reservation that
+    /// just became a lease is kept.
     pub(super) fn note_given_up(
         &mut self,
         gpu: GpuId,
@@ -334,7 +335,7 @@ impl Model {
         gpu.holders.retain(stays);
     }
 
-    /// Takes over which gang keeps a GPU reserved.
+    /// Notes the gang that reserves a GPU.
     pub(super) fn note_reserved(&mut self, gpu: GpuId, by: Option<SessionId>) {
         let (Some(by), Some(gpu)) = (by, self.gpus.get_mut(&gpu)) else {
             return;
@@ -350,14 +351,14 @@ impl Model {
         }
     }
 
-    /// Who keeps a GPU reserved, without a lease.
+    /// The gangs that reserve a GPU, without a lease.
     pub(super) fn reserving(&self, gpu: &GpuModel) -> impl Iterator<Item = &VmModel> {
         let waits = |id: &&SessionId| !self.leases.contains_key(id);
         let reserving = gpu.holders.iter().filter(waits);
         reserving.filter_map(|id| self.vms.get(&self.sessions.get(id)?.vm))
     }
 
-    /// Would this event have an effect (beyond the time that passed)?
+    /// Whether this event has an effect besides the passing of time.
     pub(super) fn accepts(&self, event: &Event) -> bool {
         let gpu = |id: &GpuId| self.gpus.contains_key(id);
         let pool = |id: &PoolId| self.pools.contains_key(id);
@@ -400,7 +401,7 @@ impl Model {
         }
     }
 
-    /// Is this holder so far that the next one may be let in beside it?
+    /// Whether the next session may be let in beside this holder.
     pub(super) fn makes_room(&self, id: SessionId) -> bool {
         let dying = |s: &SessionModel| s.killed_ns.is_some();
         let dying = self.sessions.get(&id).is_none_or(dying);
@@ -408,7 +409,7 @@ impl Model {
             .is_some_and(|lease| lease.overrun || !dying && lease.leaves(self.now))
     }
 
-    /// Does the session hold a lease of this number?
+    /// Whether the session holds the lease `epoch`.
     pub(super) fn holds(&self, session: SessionId, epoch: Epoch) -> bool {
         self.holder(session)
             .is_some_and(|holder| holder.epoch == epoch)
@@ -426,7 +427,7 @@ impl Model {
         holders.filter_map(|id| self.leases.get(id))
     }
 
-    /// Does anybody else hold, or keep, a GPU of this session?
+    /// Whether another session holds or reserves a GPU of this session.
     pub(super) fn has_company(&self, session: &SessionModel) -> bool {
         let crowded = |&(gpu, _): &(GpuId, u64)| {
             let gpu = self.gpus.get(&gpu);
@@ -435,8 +436,8 @@ impl Model {
         session.places.iter().any(crowded)
     }
 
-    /// Was its lease asked back just now although it had no work? Its hold may have ended at the same
-    /// time: then it left the competition and came back.
+    /// Whether the VM's lease was revoked at this moment although it had no work. Its hold may have
+    /// ended at the same time: then the VM left the competition and came back.
     pub(super) fn comes_back(&self, gpu: GpuId, vm: VmId) -> bool {
         self.holders_on(gpu).any(|holder| {
             let session = self.sessions.get(&holder.session);
@@ -446,7 +447,7 @@ impl Model {
         })
     }
 
-    /// Are there VMs of this pool, or VMs that are still placed under it?
+    /// Whether the pool has VMs, or VMs that are still placed under it.
     pub(super) fn lived_in(&self, pool: PoolId) -> bool {
         self.vms.values().any(|vm| {
             (vm.config.pool == pool && !vm.removed)
@@ -457,7 +458,7 @@ impl Model {
         })
     }
 
-    /// What was to be removed and has nothing left is gone.
+    /// Drops removed objects that have nothing left.
     pub(super) fn forget(&mut self) {
         self.vms
             .retain(|_, vm| !vm.removed || !vm.sessions.is_empty());

@@ -1,4 +1,4 @@
-//! What the model makes of actions, and whether they were right.
+//! Updates of the model from actions, and checks of the actions.
 
 use vgpu_sched::{
     Action, Credits, Epoch, Event, GpuHealth, GpuId, KillCause, Memory, SessionId, Terms, Usage,
@@ -9,7 +9,7 @@ use super::{Holder, Model, SessionModel};
 use crate::fuzz::{Verdict, ensure};
 
 impl Model {
-    /// What one action does, and whether it was right.
+    /// Applies an action, and checks that it was right.
     pub(in crate::fuzz) fn obey(&mut self, action: &Action, event: &Event) -> Verdict {
         match *action {
             Action::Admit {
@@ -48,7 +48,7 @@ impl Model {
                 let holder = self.served_holder(session, epoch, "Want")?;
                 ensure!(
                     holder.revoked_ns.is_none() && holder.wanted != wanted,
-                    "Want {wanted} told again to {session}"
+                    "Want {wanted} repeated for {session}"
                 );
                 holder.wanted = wanted;
                 if !wanted {
@@ -90,14 +90,14 @@ impl Model {
             Action::GpuSuspect { gpu } => {
                 let gpu = self.gpus.get_mut(&gpu).ok_or("GpuSuspect: unknown GPU")?;
                 gpu.canary = false;
-                // Nothing is granted before it was verified, and nothing after that was refuted.
+                // An unverified GPU stays unverified: nothing is granted on it anyway.
                 if gpu.health != GpuHealth::Unverified {
                     gpu.health = GpuHealth::Suspect;
                 }
             }
             Action::Overrun { session, .. } => {
                 let holder = self.leases.get_mut(&session);
-                let holder = holder.ok_or("Overrun of one that holds nothing")?;
+                let holder = holder.ok_or("Overrun of a session without a lease")?;
                 ensure!(!holder.overrun, "{session} overruns twice");
                 holder.overrun = true;
             }
@@ -186,8 +186,11 @@ impl Model {
         let now = self.now;
         let id = terms.session;
         let session = self.sessions.get_mut(&id);
-        let session = session.ok_or("granted to one that is gone")?;
-        ensure!(session.served(), "granted to one that is over: {session:?}");
+        let session = session.ok_or("granted to a session that is gone")?;
+        ensure!(
+            session.served(),
+            "granted to a session that has ended: {session:?}"
+        );
         session.progress_ns = now;
         let (vm_id, depth) = (session.vm, session.depth);
         ensure!(depth > 0, "granted to {id} without work");
@@ -221,7 +224,7 @@ impl Model {
         );
         ensure!(
             terms.slice_end_ns > now,
-            "a slice that is over at its begin"
+            "a slice that ends before it begins"
         );
         self.last_epoch = terms.epoch.0;
         let holder = Holder {
@@ -252,8 +255,8 @@ impl Model {
         self.lend(id, terms.credits)
     }
 
-    /// A session comes to hold a GPU: alone, or beside one that was declared to overrun, or that is about to
-    /// be done. How many of these hold it.
+    /// A session comes to hold a GPU: alone, beside a declared overrunner, or beside a holder that
+    /// is about to end. Returns the number of overrunners, and the announced end of the other.
     fn join_gpu(&mut self, id: GpuId, session: SessionId) -> Result<(usize, Option<u64>), String> {
         let gpu = self.gpus.get(&id).ok_or("grant: unknown GPU")?;
         ensure!(
@@ -276,7 +279,7 @@ impl Model {
         }
         ensure!(
             gpu.holders.len() - usize::from(mine) <= 1,
-            "three on {id}: {:?}",
+            "three holders of {id}: {:?}",
             gpu.holders
         );
         if !mine && let Some(gpu) = self.gpus.get_mut(&id) {
@@ -285,7 +288,7 @@ impl Model {
         Ok((overrunners, leaving))
     }
 
-    /// Credit is all that the VM's buckets hold, neither more nor less.
+    /// Checks that the credit is exactly the content of the VM's buckets.
     fn lend(&mut self, session: SessionId, credits: Credits) -> Verdict {
         let now = self.now;
         let session = self
@@ -313,7 +316,7 @@ impl Model {
         let session = self
             .sessions
             .get_mut(&id)
-            .ok_or("killed: one that is gone")?;
+            .ok_or("killed: a session that is gone")?;
         ensure!(session.killed_ns.is_none(), "{id} killed twice");
         session.killed_ns = Some(now);
         let lost = session.places.iter().any(|(gpu, _)| {
@@ -332,7 +335,7 @@ impl Model {
             KillCause::GpuLost => lost,
             _ => true,
         };
-        ensure!(right, "{id} killed because {cause}, which is not so");
+        ensure!(right, "{id} killed for a wrong cause: {cause}");
         Ok(())
     }
 
@@ -358,7 +361,7 @@ impl Model {
             .sessions
             .get(&session)
             .is_some_and(SessionModel::served);
-        ensure!(served, "{what} for {session}, which is over");
+        ensure!(served, "{what} for {session}, which has ended");
         self.any_holder(session, epoch, what)
     }
 }
