@@ -1,4 +1,5 @@
-//! What the machine itself can do, measured in the same run: sockets without anything of ours.
+//! Baselines of the machine itself, measured in the same run: sockets without any code of this
+//! project.
 
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -12,7 +13,7 @@ use crate::measure::quantile;
 /// Bytes of one message of the ping-pong: about a small call and its reply.
 const MESSAGE: usize = 64;
 
-/// Pseudo-random bytes (xorshift), so that no layer gains by compressing.
+/// Pseudo-random bytes (xorshift), so that compression gains nothing.
 pub fn random(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -27,11 +28,11 @@ pub fn random(len: usize) -> Vec<u8> {
 }
 
 /// Microseconds of a bare ping-pong over a Unix stream socket between two processes on these CPUs:
-/// (p50, p99). Where the other process runs decides the figure (waking another core costs several
-/// times the message), so both sides are pinned, as the processes that it is compared with are.
+/// (p50, p99). The CPU of the other process decides the figure, because waking another core costs
+/// several times the message. So both sides are pinned, like the processes under comparison.
 ///
 /// # Errors
-/// If the sockets fail or a CPU is not there.
+/// If the sockets fail or a CPU does not exist.
 pub fn ping_pong(rounds: usize, cpus: (usize, usize)) -> Result<(f64, f64)> {
     let mut client = echo_process(MESSAGE, cpus.1)?;
     let before = affinity()?;
@@ -55,7 +56,7 @@ fn measure_ping_pong(client: &mut UnixStream, rounds: usize) -> Result<(f64, f64
     Ok((quantile(&mut samples, 0.5), quantile(&mut samples, 0.99)))
 }
 
-/// A forked process that sends each message back; it ends when the socket closes.
+/// A forked process that sends each message back. It ends when the socket closes.
 fn echo_process(message: usize, cpu: usize) -> Result<UnixStream> {
     let (ours, theirs) = UnixStream::pair()?;
     child(&ours, move || {
@@ -69,7 +70,7 @@ fn echo_process(message: usize, cpu: usize) -> Result<UnixStream> {
     Ok(ours)
 }
 
-/// The CPUs this thread may use.
+/// The CPUs that this thread may use.
 fn affinity() -> Result<libc::cpu_set_t> {
     // SAFETY: a set of bits, for which zeroes are a value.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -102,8 +103,8 @@ fn pin(cpu: usize) -> Result<()> {
     set_affinity(&set)
 }
 
-/// Runs `work` in a forked child, which ends when `other_end` closes here: it closes its own copy.
-/// The parent is single-threaded when it calls this.
+/// Runs `work` in a forked child, which ends when `other_end` closes here, because the child closes
+/// its own copy. The caller must be single-threaded.
 fn child(other_end: &UnixStream, work: impl FnOnce()) -> Result<()> {
     // SAFETY: called before this process has any other thread; the child only uses its socket and
     // its own heap, and leaves without running destructors.
@@ -120,10 +121,10 @@ fn child(other_end: &UnixStream, work: impl FnOnce()) -> Result<()> {
     }
 }
 
-/// GB/s at which a Unix stream socket moves `len` bytes from one process's memory into another's,
-/// `rounds` times, written and read in pieces of `piece` bytes. Both sides own all `len` bytes, as
-/// the two ends of a copy do: a socket between small buffers that stay in the cache is faster, and
-/// moves nothing.
+/// GB/s at which a Unix stream socket moves `len` bytes from the memory of one process to
+/// another's: median of `rounds` rounds, written and read in pieces of `piece` bytes. Both sides
+/// own all `len` bytes, like the two ends of a copy. A socket between small buffers is faster,
+/// because they stay in the cache.
 ///
 /// # Errors
 /// If the sockets fail.
@@ -145,7 +146,7 @@ pub fn bandwidth(piece: usize, len: usize, rounds: usize) -> Result<f64> {
     })?;
     let data = random(len);
     let mut samples = Vec::with_capacity(rounds);
-    // One round more, which touches the memory for the first time.
+    // One more round, which touches the memory for the first time.
     for round in 0..=rounds {
         let start = Instant::now();
         for part in data.chunks(piece) {

@@ -1,4 +1,4 @@
-//! What one scheduling decision costs: the production scheduler, driven in a loop.
+//! Cost of one scheduling decision: the production scheduler in a loop.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use vgpu_sched::{
 
 use crate::measure::quantile;
 
-/// Decisions of a measurement, in batches whose median is taken.
+/// Decisions of a measurement, in batches. The result is the median of the batches.
 const BATCHES: usize = 50;
 const BATCH: usize = 200;
 
@@ -20,19 +20,19 @@ const BACKLOG: Depth = Depth {
     bytes: 0,
 };
 
-/// What decisions cost among some VMs that all wait, in ns.
+/// Cost of decisions in ns while all VMs wait.
 #[derive(Debug, Clone, Copy)]
 pub struct Cost {
-    /// Choosing the next.
+    /// Choice of the next session.
     pub choose: f64,
-    /// A whole handoff: from the release to the next grant, accounts and timers included.
+    /// A whole handoff: from the release to the next grant, with accounts and timers.
     pub handoff: f64,
 }
 
 /// Measures both among `vms` VMs.
 ///
 /// # Errors
-/// If the scheduler does not grant, which would be a fault of its own.
+/// If the scheduler does not grant, which would be a fault of the scheduler.
 pub fn cost(vms: u32) -> Result<Cost> {
     let mut bench = Bench::new(vms)?;
     let (mut choose, mut handoff) = (Vec::new(), Vec::new());
@@ -101,7 +101,7 @@ impl Bench {
         for event in events {
             scheduler.handle(0, event, &mut actions);
         }
-        let holder = granted(&actions).context("nobody was granted the GPU")?;
+        let holder = granted(&actions).context("no session was granted the GPU")?;
         Ok(Bench {
             scheduler,
             now_ns: 0,
@@ -110,7 +110,7 @@ impl Bench {
         })
     }
 
-    /// One slice and its end; the time of the release in ns.
+    /// One slice and its end. Returns the time of the release in ns.
     fn hand_over(&mut self) -> Result<u128> {
         self.now_ns += 2_000_000;
         self.actions.clear();

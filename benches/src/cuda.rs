@@ -27,9 +27,10 @@ macro_rules! api {
             /// Loads `library`.
             ///
             /// # Errors
-            /// If it or one of the functions is not there.
+            /// If the library or one of the functions is missing.
             pub fn load(library: &Path) -> Result<Api> {
-                // SAFETY: a CUDA driver library; its initialisers are trusted like the bench itself.
+                // SAFETY: a CUDA driver library, whose initialisers are trusted like the bench
+                // itself.
                 let loaded = unsafe { Library::new(library) }
                     .with_context(|| format!("loading {}", library.display()))?;
                 Ok(Api {
@@ -78,7 +79,7 @@ api! {
 /// Turns a status into an error that names the call.
 ///
 /// # Errors
-/// If it is not CUDA_SUCCESS.
+/// If the status is not CUDA_SUCCESS.
 pub fn ok(call: &str, status: Status) -> Result<()> {
     if status != 0 {
         bail!("{call} returned {status}");
@@ -95,7 +96,7 @@ pub struct Kernel(Handle);
 pub struct Shape {
     /// Blocks.
     pub grid: [u32; 3],
-    /// Threads a block.
+    /// Threads per block.
     pub block: [u32; 3],
     /// Dynamic shared memory in bytes.
     pub shared: u32,
@@ -153,13 +154,14 @@ impl Program {
         })
     }
 
-    /// Loads a module, a text that ends with NUL or a whole fatbin, and finds its kernel `name`.
+    /// Loads a module (text that ends with NUL, or a whole fatbin) and finds its kernel `name`.
     ///
     /// # Errors
-    /// If the driver refuses either.
+    /// If the driver refuses the module or the name.
     pub fn kernel(&self, image: &[u8], name: &CStr) -> Result<Kernel> {
         let (mut module, mut kernel) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: every out pointer is a live local, the image is whole, the module comes from the call before.
+        // SAFETY: every out pointer is a live local, the image is complete, and the module comes
+        // from the call before.
         unsafe {
             ok(
                 "cuModuleLoadData",
@@ -173,7 +175,7 @@ impl Program {
         Ok(Kernel(kernel))
     }
 
-    /// Launches `kernel`; each of `args` holds one of its parameters, of at most 8 bytes.
+    /// Launches `kernel`. Each element of `args` holds one parameter of at most 8 bytes.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -181,7 +183,7 @@ impl Program {
         let mut pointers: Vec<*mut c_void> =
             args.iter_mut().map(|a| (&raw mut *a).cast()).collect();
         let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
-        // SAFETY: `pointers` has one live parameter for each that the kernel of the caller takes.
+        // SAFETY: `pointers` has one live parameter for each parameter of the caller's kernel.
         let status = unsafe {
             (self.api.launch)(
                 kernel.0,
@@ -241,7 +243,7 @@ impl Program {
     /// `cuStreamSynchronize`.
     ///
     /// # Errors
-    /// If the driver reports one.
+    /// If the driver reports an error.
     pub fn synchronize(&self) -> Result<()> {
         // SAFETY: a live stream.
         ok("cuStreamSynchronize", unsafe {
@@ -249,10 +251,10 @@ impl Program {
         })
     }
 
-    /// Allocates device memory.
+    /// Allocates `bytes` of device memory.
     ///
     /// # Errors
-    /// If there is none.
+    /// If the driver refuses.
     pub fn alloc(&self, bytes: usize) -> Result<DevicePtr> {
         let mut ptr = 0;
         // SAFETY: a live out pointer.
@@ -262,10 +264,10 @@ impl Program {
         Ok(ptr)
     }
 
-    /// Allocates managed memory, which ends with the program.
+    /// Allocates `bytes` of managed memory, which is freed at the end of the program.
     ///
     /// # Errors
-    /// If there is none.
+    /// If the driver refuses.
     pub fn managed(&self, bytes: usize) -> Result<DevicePtr> {
         const GLOBAL: c_uint = 1;
         let mut ptr = 0;
@@ -276,10 +278,10 @@ impl Program {
         Ok(ptr)
     }
 
-    /// Allocates page-locked memory, which kernels reach by its own address.
+    /// Allocates `bytes` of page-locked memory, which kernels reach by the same address.
     ///
     /// # Errors
-    /// If there is none.
+    /// If the driver refuses.
     pub fn page_locked(&self, bytes: usize) -> Result<DevicePtr> {
         let mut at = std::ptr::null_mut();
         // SAFETY: a live out pointer.
@@ -289,18 +291,18 @@ impl Program {
         Ok(at as DevicePtr)
     }
 
-    /// Gives it back.
+    /// Frees page-locked memory.
     ///
     /// # Errors
     /// If the driver refuses.
     pub fn free_page_locked(&self, at: DevicePtr) -> Result<()> {
-        // SAFETY: memory of `page_locked`, which nobody names any more.
+        // SAFETY: memory of `page_locked`, which is not used any more.
         ok("cuMemFreeHost", unsafe {
             (self.api.free_host)(at as *mut c_void)
         })
     }
 
-    /// Has the device fill memory with a byte.
+    /// Fills memory with a byte, on the device.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -311,15 +313,15 @@ impl Program {
         })
     }
 
-    /// Writes a byte all over managed or page-locked memory, as a program does.
+    /// Fills managed or page-locked memory with a byte, on the host.
     pub fn write(&self, ptr: DevicePtr, value: u8, bytes: usize) {
-        // SAFETY: such memory of this program's, which no work uses now.
+        // SAFETY: managed or page-locked memory of this program, which no work uses now.
         unsafe { std::ptr::write_bytes(ptr as *mut u8, value, bytes) };
     }
 
-    /// A byte of such memory.
+    /// Reads a byte of managed or page-locked memory, on the host.
     pub fn read(&self, ptr: DevicePtr) -> u8 {
-        // SAFETY: as of `write`.
+        // SAFETY: as in `write`.
         unsafe { std::ptr::read_volatile(ptr as *const u8) }
     }
 
@@ -332,7 +334,7 @@ impl Program {
         ok("cuMemcpyHtoD", unsafe {
             (self.api.htod)(dst, src.as_ptr().cast(), src.len())
         })?;
-        // A pageable copy may return with the bytes still staged.
+        // A pageable copy may return while the bytes are still staged.
         // SAFETY: no arguments.
         ok("cuCtxSynchronize", unsafe { (self.api.synchronize)() })
     }

@@ -1,7 +1,7 @@
 //! `make bench`: measured figures beside their baselines.
 //!
-//! These machines are noisy, so every figure stands beside one measured in the same run: passes of
-//! the two alternate, and the ratio is the median over the passes' ratios.
+//! The machines are noisy, so every figure has a baseline that was measured in the same run: passes
+//! of the two alternate, and the ratio is the median of the passes' ratios.
 
 pub mod baseline;
 pub mod choose;

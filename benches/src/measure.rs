@@ -1,4 +1,4 @@
-//! What one pass of the client measures; printed as one JSON object of name → value.
+//! The measurements of one pass of the client, printed as one JSON object of name → value.
 
 use std::ffi::{CStr, CString};
 use std::path::Path;
@@ -10,30 +10,30 @@ use vgpu_cudart::fatbin::{PTX, entry, pack};
 
 use crate::cuda::{Program, Shape};
 
-/// Synchronous calls of a pass.
+/// Synchronous calls per pass.
 const CALLS: usize = 3_000;
-/// Launches of a pass.
+/// Launches per pass.
 const LAUNCHES: usize = 100_000;
-/// Launches between two looks at the clock while measuring what the caller pays: fewer than the
-/// depth window, so that the caller is never held back.
+/// Launches between two readings of the clock while the caller's cost is measured: fewer than the
+/// depth window, so that the caller never blocks.
 const BURST: usize = 2_000;
-/// Bytes of a bulk copy.
+/// Size of a bulk copy in bytes.
 pub const BULK: usize = 64 << 20;
-/// Bytes of a small copy.
+/// Size of a small copy in bytes.
 pub const SMALL: usize = 4 << 10;
 
-/// What a client measures.
+/// The measurements of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Set {
-    /// What waits for an answer: calls, launches with a synchronisation, small copies.
+    /// Synchronous work: calls, launches with a synchronisation, small copies.
     Latency,
-    /// What does not: streams of launches, large copies, the start of a session.
+    /// Asynchronous work: streams of launches, large copies, the start of a session.
     Throughput,
     /// Large copies alone.
     Copies,
     /// Memory that program and kernels both reach, beside copies.
     Shared,
-    /// Work beside page-locked memory that a kernel once named.
+    /// Work beside page-locked memory that was once a kernel argument.
     Pinned,
 }
 
@@ -49,7 +49,7 @@ impl Set {
         }
     }
 
-    /// The set of a name.
+    /// The set with this name.
     pub fn from_name(name: &str) -> Option<Set> {
         let all = [
             Set::Latency,
@@ -62,10 +62,10 @@ impl Set {
     }
 }
 
-/// One pass, in the process of the client.
+/// Runs one pass, in the process of the client.
 ///
 /// # Errors
-/// If a CUDA call fails or a copy comes back wrong.
+/// If a CUDA call fails or a copy returns wrong bytes.
 pub fn pass(library: &Path, ptx: &Path, set: Set) -> Result<Map<String, Value>> {
     let mut out = Map::new();
     let text = CString::new(std::fs::read(ptx).context("reading the PTX")?)?;
@@ -98,7 +98,7 @@ fn micros(start: Instant) -> f64 {
     start.elapsed().as_secs_f64() * 1e6
 }
 
-/// The value at `q` (0 to 1) of `samples`.
+/// Quantile `q` (0 to 1) of `samples`.
 pub fn quantile(samples: &mut [f64], q: f64) -> f64 {
     samples.sort_by(f64::total_cmp);
     let index = ((samples.len() as f64 * q) as usize).min(samples.len().saturating_sub(1));
@@ -196,8 +196,8 @@ fn small_copies(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
     Ok(())
 }
 
-/// Turns of program and device at the same bytes, by copies and in managed memory; and what managed memory
-/// costs work that has nothing to do with it.
+/// Turns of program and device on the same bytes, by copies and in managed memory; and the cost of
+/// managed memory for unrelated work.
 fn shared(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
     const TURN: usize = 1 << 20;
     const APART: usize = 16 << 20;
@@ -224,7 +224,10 @@ fn shared(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
         program.fill(device, !value, TURN)?;
         program.synchronize()?;
         program.download(&mut bytes, device)?;
-        ensure!(bytes[TURN - 1] == !value, "the device's bytes came back");
+        ensure!(
+            bytes[TURN - 1] == !value,
+            "the copy does not have the device's bytes"
+        );
         Ok(micros(start))
     };
     put(
@@ -240,7 +243,10 @@ fn shared(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
         program.fill(managed, !value, TURN)?;
         program.synchronize()?;
         let last = program.read(managed + TURN as u64 - 1);
-        ensure!(last == !value, "the device's bytes are the program's");
+        ensure!(
+            last == !value,
+            "the program does not see the device's bytes"
+        );
         Ok(micros(start))
     };
     put(
@@ -260,7 +266,8 @@ fn shared(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
     Ok(())
 }
 
-/// A kernel that, but for its argument, would follow an address that it loads: it may reach anything.
+/// A kernel that, with another argument, would follow a loaded address: it may reach any memory.
+/// With argument 0 it returns at once.
 const FOLLOW: &CStr = c".version 7.0
 .target sm_70
 .address_size 64
@@ -277,7 +284,8 @@ const FOLLOW: &CStr = c".version 7.0
 }
 ";
 
-/// A kernel that, but for its argument, would write to it: it reaches nothing else.
+/// A kernel that, with another argument, would write to it: it reaches no other memory. With
+/// argument 0 it returns at once.
 const WRITE: &CStr = c".version 7.0
 .target sm_70
 .address_size 64
@@ -293,12 +301,12 @@ const WRITE: &CStr = c".version 7.0
 }
 ";
 
-/// A fatbin with PTX for sm_70 alone, in the form that nvcc embeds.
+/// A fatbin with PTX for sm_70 only, in the form that nvcc embeds.
 fn fatbin(text: &CStr) -> Vec<u8> {
     pack(&[entry(PTX, 70, 0, text.to_bytes_with_nul(), 0)])
 }
 
-/// Rows of [`Set::Pinned`], each with `_base` without such memory.
+/// Rows of [`Set::Pinned`]. Each has a row with the suffix `_base`, without page-locked memory.
 pub const PINNED: [&str; 12] = [
     "pinned_launch_1mib",
     "pinned_launch_16mib",
@@ -314,8 +322,8 @@ pub const PINNED: [&str; 12] = [
     "pinned_fatbin_launch_sync_16mib",
 ];
 
-/// Launches of kernels that do not touch page-locked memory, which a kernel named before: of one that cannot reach
-/// it, of one that might, and of one in a fatbin that cannot. Each beside the same before there was such memory.
+/// Launches of kernels that do not touch page-locked memory: one that cannot reach it, one that
+/// might, and one in a fatbin that cannot. Each is also measured before the memory exists.
 fn pinned(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
     const BURSTS: usize = 12;
     const WAITS: usize = 400;
@@ -369,7 +377,10 @@ fn pinned(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
         program.write(block, 1, bytes);
         program.fill(block, 2, bytes)?;
         program.synchronize()?;
-        ensure!(program.read(block) == 2, "the device's bytes are there");
+        ensure!(
+            program.read(block) == 2,
+            "the program does not see the device's bytes"
+        );
         for (kernel, launch) in kernels {
             row(kernel, size, launch)?;
         }

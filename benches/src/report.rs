@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 pub struct Figure {
     /// Name, stable across versions.
     pub name: String,
-    /// Measured.
+    /// Measured value.
     pub value: f64,
-    /// Unit of both.
+    /// Unit of value and baseline.
     pub unit: &'static str,
-    /// What it is compared with, empty if nothing.
+    /// Description of the baseline; empty if there is none.
     pub baseline: &'static str,
-    /// Measured in the same run.
+    /// Baseline, measured in the same run or published.
     pub baseline_value: Option<f64>,
     /// Median over the passes of value / baseline.
     pub ratio: Option<f64>,
@@ -35,7 +35,7 @@ impl Figure {
     }
 }
 
-/// The machine in a line: processor, cores, kernel.
+/// The machine in one line: processor, cores, kernel.
 pub fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
@@ -72,7 +72,7 @@ pub fn print(figures: &[Figure]) {
     }
 }
 
-/// Three significant digits.
+/// Formats with about three significant digits.
 fn short(v: f64) -> String {
     match v.abs() {
         x if x >= 1000.0 => format!("{v:.0}"),

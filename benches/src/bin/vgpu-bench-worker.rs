@@ -1,7 +1,7 @@
-//! A worker whose lease never ends, to measure what the scheduler costs. Never installed.
+//! A worker whose lease never ends, to measure the cost of the scheduler. Never installed.
 //!
-//! vgpud starts this program as its worker. A stub stands between vgpud and the worker's own code,
-//! grants the GPU forever, and passes on all messages but those about the lease.
+//! vgpud starts this program as its worker. A stub between vgpud and the worker's own code grants
+//! the GPU forever, and forwards all messages except those about the lease.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Starts the stub, and leaves its socket where the worker's code looks for vgpud's.
+/// Starts the stub, and puts its socket where the worker's code expects the socket to vgpud.
 fn put_stub_between() -> Result<()> {
     let mut inherited = control::inherited();
     let socket = Arc::new(inherited.try_clone()?);
@@ -37,7 +37,7 @@ fn put_stub_between() -> Result<()> {
         ..
     } = from_vgpud.wait()?
     else {
-        bail!("vgpud did not begin with Start");
+        bail!("the first message of vgpud was not Start");
     };
     let pages = Pages::new()?;
     pages.end().name(start.session);
@@ -53,14 +53,14 @@ fn put_stub_between() -> Result<()> {
     pages.end().grant(&forever, false);
     let (channel, workers) = Channel::pair()?;
     nix::unistd::dup2(&workers, &mut inherited).context("cannot replace the control socket")?;
-    // The worker's code takes this descriptor over.
+    // The worker's code owns this descriptor now.
     std::mem::forget(inherited);
     channel.send(
         &ToWorker::Start(start),
         &[pages.lease_fd().as_fd(), pages.hints_fd().as_fd()],
     )?;
     std::thread::spawn(move || {
-        // Both ends close with the session, which ends the process.
+        // Both ends close at the end of the session, which ends the process.
         if let Err(e) = relay(&socket, &mut from_vgpud, &channel) {
             eprintln!("vgpu-bench-worker: {e:#}");
         }
@@ -69,7 +69,7 @@ fn put_stub_between() -> Result<()> {
     Ok(())
 }
 
-/// Passes messages on until one side closes its end.
+/// Forwards messages until one side closes its end.
 fn relay(socket: &Arc<OwnedFd>, from_vgpud: &mut Messages, worker: &Channel) -> Result<()> {
     let vgpud = Vgpud::new(Arc::clone(socket));
     let mut buffer = Vec::new();

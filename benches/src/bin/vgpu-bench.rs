@@ -1,10 +1,14 @@
 //! `make bench`: prints the table and writes `target/bench/report.json`.
 //!
-//! `vgpu-bench copies` measures the large copies alone, in many short passes, and prints each pass:
-//! for work on the data path; `vgpu-bench shared` memory that program and kernels both reach,
-//! `vgpu-bench pinned` work beside page-locked memory that kernels reach.
-//! `vgpu-bench mediation` runs the part with the device clock alone, or those of its parts that are named.
-//! `vgpu-bench soft` runs the kernels on soft-gpu beside plain loops alone, or those that are named. `quick` makes windows and samples too short for figures that are to be quoted.
+//! These words run one part alone:
+//!
+//! - `copies`: large copies, in many short passes, each of which is printed;
+//! - `shared`: memory that the program and its kernels both reach, likewise;
+//! - `pinned`: work beside page-locked memory that kernels reach, likewise;
+//! - `mediation [PART…]`: the part with the device clock, or only the named parts of it;
+//! - `soft [KERNEL…]`: kernels on soft-gpu beside plain loops, or only the named kernels.
+//!
+//! `quick` shortens windows and samples: such figures are only a trial of the bench.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -19,7 +23,7 @@ use vgpu_tests::guest::{self, Guest};
 use vgpu_tests::host::{Host, Options};
 use vgpu_tests::paths;
 
-/// Alternating passes of everything.
+/// Alternating passes of all measurements.
 const PASSES: usize = 5;
 
 /// Passes of `vgpu-bench copies`, `shared` and `pinned`.
@@ -67,15 +71,15 @@ struct Pass {
 
 /// The hosts that the passes alternate between.
 struct Hosts {
-    /// Anywhere.
+    /// On any CPU.
     free: Host,
-    /// On the CPU that the guest is on.
+    /// On the CPU of the guest.
     same: Host,
-    /// On another.
+    /// On another CPU.
     other: Host,
 }
 
-/// The guest's CPU, and the host's when they are apart.
+/// CPU of the guest, and of the host if it has another.
 const GUEST_CPU: usize = 0;
 const HOST_CPU: usize = 1;
 
@@ -90,7 +94,7 @@ fn bench() -> Result<()> {
     let mut figures = choosing()?;
     figures.extend(soft::figures(soft::PAIRS, &[])?);
 
-    // Strict mode costs checks that no user pays.
+    // Strict mode adds checks that users do not pay for.
     let options = Options {
         strict: false,
         ..Options::default()
@@ -127,7 +131,7 @@ fn bench() -> Result<()> {
     Ok(())
 }
 
-/// Kernels on soft-gpu beside plain loops.
+/// Measures kernels on soft-gpu beside plain loops.
 fn softly(words: &[&str]) -> Result<()> {
     let quick = words.contains(&"quick");
     let named: Vec<&str> = words.iter().copied().filter(|w| *w != "quick").collect();
@@ -137,7 +141,7 @@ fn softly(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The part with the device clock alone.
+/// Measures the part with the device clock.
 fn mediate(words: &[&str]) -> Result<()> {
     let pace = if words.contains(&"quick") {
         Pace::Quick
@@ -148,7 +152,7 @@ fn mediate(words: &[&str]) -> Result<()> {
     let known = |word: &&str| mediation::PARTS.iter().any(|(name, _)| name == word);
     if let Some(unknown) = named.iter().find(|word| !known(word)) {
         let names = mediation::PARTS.map(|(name, _)| name).join(", ");
-        anyhow::bail!("there is no part {unknown}; there are {names}");
+        anyhow::bail!("there is no part {unknown}; the parts are {names}");
     }
     println!("{}", report::machine());
     let mut figures = Vec::new();
@@ -161,7 +165,7 @@ fn mediate(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Large copies beside the socket, pass by pass, and the medians.
+/// Measures large copies beside the socket. Prints each pass and the medians.
 fn copies() -> Result<()> {
     let host = vgpu_tests::host::one_vm(&Options {
         strict: false,
@@ -189,7 +193,8 @@ fn copies() -> Result<()> {
     Ok(())
 }
 
-/// Memory that program and kernels both reach beside copies, pass by pass, and the medians.
+/// Measures memory that program and kernels both reach, beside copies. Prints each pass and the
+/// medians.
 fn shared() -> Result<()> {
     let host = vgpu_tests::host::one_vm(&Options {
         strict: false,
@@ -216,7 +221,8 @@ fn shared() -> Result<()> {
     Ok(())
 }
 
-/// Work beside page-locked memory that kernels reach: medians of the passes, and of their ratios.
+/// Measures work beside page-locked memory that kernels reach. Prints medians of the passes, and of
+/// their ratios.
 fn pinned() -> Result<()> {
     let host = vgpu_tests::host::one_vm(&Options {
         strict: false,
@@ -245,10 +251,12 @@ fn pinned() -> Result<()> {
     Ok(())
 }
 
-/// Most that work beside page-locked memory may take of what it takes without, where its kernel cannot reach the memory.
+/// Limit of the time of work beside page-locked memory, relative to the time without, if the kernel
+/// cannot reach the memory.
 const PINNED_LIMIT: f64 = 1.2;
 
-/// Whether a row of [`PINNED`] is over its limit; kernels that might reach the memory have none.
+/// Whether a row of [`PINNED`] exceeds its limit. Kernels that might reach the memory have no
+/// limit.
 fn misses(name: &str, ratio: f64) -> bool {
     PINNED.contains(&name) && !name.starts_with("pinned_any_") && ratio > PINNED_LIMIT
 }
@@ -264,7 +272,7 @@ fn alone(name: String, value: f64, unit: &'static str) -> Figure {
     }
 }
 
-/// What decisions cost, and how that grows.
+/// Cost of scheduling decisions, and its growth with the number of VMs.
 fn choosing() -> Result<Vec<Figure>> {
     const FEW: u32 = 16;
     const MANY: u32 = 4096;
@@ -337,7 +345,7 @@ fn client(
     }
     let output = command.output().context("running vgpu-bench-client")?;
     ensure!(output.status.success(), "{}", guest::describe(&output));
-    // The last line: a driver may print above it.
+    // The last line: a driver may print before it.
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let line = text
         .lines()
@@ -353,7 +361,7 @@ fn number(figures: &Map<String, Value>, name: &str) -> f64 {
         .unwrap_or(f64::NAN)
 }
 
-/// Figures that stand beside a baseline of the same pass.
+/// Figures with a baseline of the same pass.
 fn paired(passes: &[Pass]) -> Vec<Figure> {
     const PING: &str = "bare ping-pong, same sockets and CPUs";
     const SOCKET: &str = "the socket alone, memory to memory, 1 MiB writes";
@@ -430,7 +438,7 @@ fn median(passes: &[Pass], of: impl Fn(&Pass) -> f64) -> f64 {
     quantile(&mut samples, 0.5)
 }
 
-/// Proportional set size in MiB: pages shared with others counted in part.
+/// Proportional set size in MiB: shared pages count in part.
 fn pss_mib(pid: u32) -> Result<f64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
@@ -461,8 +469,8 @@ fn memory(host: &Host) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Two saturating guests on one GPU: how long a handoff takes, from the asking back to the next
-/// grant, by the daemon's own histogram.
+/// Two saturating guests on one GPU: time from a revoke to the next grant, from the daemon's own
+/// histogram.
 fn handoff() -> Result<Figure> {
     let options = Options {
         strict: false,

@@ -1,4 +1,4 @@
-//! How long the GPU takes to change hands between two saturating guests, by the length of their kernels.
+//! Time in which the GPU passes between two saturating guests, by the length of their kernels.
 
 use anyhow::{Context, Result};
 use vgpu_tests::device::{self, Kernels, Watch};
@@ -6,7 +6,7 @@ use vgpu_tests::device::{self, Kernels, Watch};
 use super::{Pace, alone, beside, host};
 use crate::report::Figure;
 
-/// Kernel, its length in µs, and XSched's preemption of such kernels on GV100.
+/// Kernel, its length in µs, and XSched's preemption time of such kernels on GV100.
 const CASES: [(&str, f64, (f64, &str)); 3] = [
     (
         "short",
@@ -64,11 +64,10 @@ fn measure(
         let found = handoff[name].as_u64();
         found.with_context(|| format!("no {name} in {handoff}"))
     };
-    anyhow::ensure!(us("count")? >= 100, "hardly any handoff: {handoff}");
+    anyhow::ensure!(us("count")? >= 100, "fewer than 100 handoffs: {handoff}");
     let (p50, p99) = (us("p50_us")? as f64, us("p99_us")? as f64);
     let name = |what: &str| format!("handoff_{what}_{length}us_kernels");
-    const ASKED: &str =
-        "from the asking back to the next grant, by vgpud's histogram (<= 12.5 % high)";
+    const ASKED: &str = "from the revoke to the next grant, by vgpud's histogram (<= 12.5 % high)";
     let mut figures = vec![
         alone(name("p50"), p50, "us", ASKED),
         beside(name("p99"), p99, "us", published),

@@ -1,5 +1,5 @@
-//! A kernel that never ends beside a neighbour with work: from the limit to the kill, to the neighbour's
-//! next finished kernels.
+//! A kernel that never ends beside a VM with work: time from the limit to the kill, and to the VM's
+//! next completed kernels.
 
 use anyhow::{Context, Result, ensure};
 use nix::time::{ClockId, clock_gettime};
@@ -10,9 +10,9 @@ use vgpu_tests::host::Host;
 use super::{Pace, alone, beside, host, p, printed};
 use crate::report::Figure;
 
-/// The hard limit that is set.
+/// The hard limit in ms.
 const LIMIT_MS: u64 = 1_000;
-/// The neighbour reports each batch of ten kernels of 0.1 ms.
+/// The other VM reports each batch of ten kernels of 0.1 ms.
 const BATCH: u32 = 10;
 const SECONDS: u64 = 3;
 
@@ -29,7 +29,8 @@ pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
             })
             .collect()
     };
-    // With a grace longer than the limit nobody is let in beside the hang: what the watchdog does.
+    // With a grace longer than the limit no VM is let in beside the hang: this measures the
+    // watchdog.
     let (killed, default) = (runs("10s")?, runs("20ms")?);
     let worst = |runs: &[Run], of: fn(&Run) -> f64| runs.iter().map(of).fold(f64::NAN, f64::max);
     let middle =
@@ -81,16 +82,16 @@ pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
     ])
 }
 
-/// One hang.
+/// One hang. All times in ms.
 #[derive(Debug)]
 struct Run {
-    /// From the limit's end to the event.
+    /// From the limit to the event.
     detection_ms: f64,
-    /// From the limit's end to the neighbour's next batch.
+    /// From the limit to the other VM's next batch.
     neighbour_ms: f64,
-    /// From the limit's end to the guest's error.
+    /// From the limit to the guest's error.
     told_ms: f64,
-    /// The longest time between two of the neighbour's batches.
+    /// Longest time between two batches of the other VM.
     gap_ms: f64,
 }
 
@@ -117,7 +118,7 @@ fn run(grace: &str) -> Result<Run> {
         .max_by_key(|(from, to)| to - from)
         .context("the neighbour did not run")?;
     let detected = killed_at(&host)?;
-    // The neighbour's last batch ended when the hang got its turn: the limit counts from there.
+    // The other VM's last batch ended when the hang got its turn: the limit counts from then.
     let due = begin as f64 + LIMIT_MS as f64 * 1e6;
     let since = |at: f64| (at - due) / 1e6;
     Ok(Run {
@@ -128,7 +129,7 @@ fn run(grace: &str) -> Result<Run> {
     })
 }
 
-/// When the watchdog struck, on CLOCK_MONOTONIC in ns; the event's time has whole milliseconds.
+/// Time of the kill on CLOCK_MONOTONIC in ns. The time of the event has whole milliseconds.
 fn killed_at(host: &Host) -> Result<f64> {
     let events = host.admin_json("events")?;
     let list = events.as_array().or_else(|| events["events"].as_array());

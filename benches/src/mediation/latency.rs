@@ -1,4 +1,4 @@
-//! A high-priority guest's request latency, alone and beside saturating low ones.
+//! Request latency of a high-priority guest, alone and beside saturating low-priority guests.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use vgpu_tests::host::Host;
 use super::{Pace, beside, host, latencies, p, requests};
 use crate::report::Figure;
 
-/// A request: ten kernels of 0.5 ms. About as long a pause follows.
+/// A request: ten kernels of 0.5 ms. The pause after it has about the same length.
 const REQUEST: (&str, u32) = ("medium", 10);
 const THINK: Duration = Duration::from_millis(5);
-/// Neighbours' kernels: 0.5 ms too, 100 ms of them queued.
+/// Kernels of the other guests: also 0.5 ms, with 100 ms of them queued.
 const NEIGHBOUR: (&str, u32) = ("medium", 200);
 
 const XSCHED: (f64, &str) = (
@@ -52,7 +52,7 @@ pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Latencies of VM 1's requests beside so many saturating VMs, in microseconds.
+/// Latencies in µs of VM 1's requests beside `neighbours` saturating VMs.
 fn measure(host: &Host, neighbours: u32, pace: Pace) -> Result<Vec<f64>> {
     let vms: Vec<u32> = (2..).take(neighbours as usize).collect();
     let _neighbours = vms

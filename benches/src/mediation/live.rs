@@ -1,4 +1,4 @@
-//! A change of weight while guests run: when their shares follow.
+//! A change of weight while guests run: the time until the shares follow.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use super::{Pace, beside, host, p};
 use crate::report::Figure;
 
 const EVERY: Duration = Duration::from_millis(1);
-/// Before and after the change.
+/// Recording time before and after the change.
 const SIDE: Duration = Duration::from_millis(800);
-/// Left out of the lines beside the change.
+/// Device time in ns after the change that is left out of the line.
 const MARGIN_NS: u64 = 50_000_000;
 
 pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
@@ -56,10 +56,10 @@ pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Milliseconds of device time from the answer to the command until VM 2's part of it is the new one: where
-/// the two lines meet that fit it before and after. Device time, so that a machine with other work does
-/// not bend the lines. (What a command takes is not in it; it may be in force before the answer
-/// arrives, then this is negative.)
+/// Milliseconds of device time from the answer to the command until VM 2 has its new share: the
+/// intersection of the lines that fit its time before and after. Device time, so that other load on
+/// the machine does not bend the lines. The duration of the command is not included; the change may
+/// take effect before the answer arrives, and then the value is negative.
 fn change(watch: &Watch<'_>, command: impl FnOnce() -> Result<String>) -> Result<f64> {
     let before = watch.record_for(SIDE, EVERY)?;
     command()?;
@@ -73,7 +73,7 @@ fn change(watch: &Watch<'_>, command: impl FnOnce() -> Result<String>) -> Result
     Ok((at_answer(&after) - at_answer(&before)) / (before.slope - after.slope) / 1e6)
 }
 
-/// Device time used by both VMs.
+/// Device time in ns used by both VMs.
 fn used(point: &Point) -> u64 {
     point.busy_ns.iter().sum()
 }
@@ -84,7 +84,7 @@ struct Line {
     slope: f64,
 }
 
-/// Least squares through VM 2's device time over that of both.
+/// Least-squares line through VM 2's device time over the device time of both.
 fn line(track: &Track, take: impl Fn(&Point) -> bool) -> Option<Line> {
     let points: Vec<&Point> = track.points.iter().filter(|p| take(p)).collect();
     let origin = used(points.first()?);

@@ -1,9 +1,10 @@
-//! Mediation on the real daemon: vgpud with soft-gpu and its device clock, workers and guest processes as
-//! in use. Shares are measured at the device, by soft-gpu's own account of each process.
+//! Mediation on the real daemon: vgpud with soft-gpu and its device clock, and workers and guest
+//! processes as in production. Shares are measured at the device, by soft-gpu's own account of each
+//! process.
 //!
-//! Each figure stands beside the published one that it is to beat (its conditions are in the text). Theirs
-//! were taken on GPUs, ours on a device of software whose kernels last exactly what its clock says:
-//! what is compared is scheduling, not speed.
+//! Each figure has the published figure that it should beat (its conditions are in the text). The
+//! published figures come from GPUs, these from a software device whose kernels last exactly as
+//! long as its clock says: the comparison is about scheduling, not speed.
 
 mod handoff;
 mod hang;
@@ -23,12 +24,12 @@ use vgpu_tests::host::{Host, Options, one_vm};
 use crate::measure::quantile;
 use crate::report::Figure;
 
-/// How long to measure.
+/// Length of the measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// As the figures demand.
+    /// Full length.
     Full,
-    /// Windows a fifth as long: to try the bench itself. Its figures are not to be quoted.
+    /// Windows a fifth as long, to try the bench itself. Do not quote such figures.
     Quick,
 }
 
@@ -61,7 +62,7 @@ pub const PARTS: [Part; 7] = [
 
 /// A host with one clocked device and VM 1 in pool A.
 fn host(kernels: Kernels) -> Result<Host> {
-    // Strict mode costs checks that no user pays.
+    // Strict mode adds checks that users do not pay for.
     let options = Options {
         strict: false,
         ..Options::default()
@@ -86,7 +87,7 @@ fn requests(
         .spawn()
 }
 
-/// The numbers that a guest printed, by line; waits for its end.
+/// The numbers that a guest printed, by line. Waits for the end of the guest.
 fn printed(guest: Running, seconds: u64) -> Result<Vec<Vec<u64>>> {
     let output = guest.finish(Duration::from_secs(seconds + 30))?;
     anyhow::ensure!(output.status.success(), "{}", describe(&output));
@@ -100,7 +101,7 @@ fn printed(guest: Running, seconds: u64) -> Result<Vec<Vec<u64>>> {
         .collect()
 }
 
-/// Latencies of a guest of requests in microseconds.
+/// Latencies in µs of a guest that makes requests.
 fn latencies(guest: Running, seconds: u64) -> Result<Vec<f64>> {
     let lines = printed(guest, seconds)?;
     Ok(lines
@@ -113,7 +114,7 @@ fn p(samples: &[f64], q: f64) -> f64 {
     quantile(&mut samples.to_vec(), q)
 }
 
-/// A figure beside a published one, or a bound.
+/// A figure with a published figure, or a bound.
 fn beside(
     name: impl Into<String>,
     value: f64,

@@ -1,6 +1,6 @@
-//! What the scheduler costs a guest that is alone: the same guest on `vgpu-worker` and on a worker
-//! whose lease never ends (`vgpu-bench-worker`), in pairs; and on soft-gpu in the guest's own
-//! process, which tells what all of remoting costs.
+//! Cost of the scheduler for a lone guest: the same guest on `vgpu-worker` and on a worker whose
+//! lease never ends (`vgpu-bench-worker`), in pairs. A run on soft-gpu in the guest's own process
+//! gives the cost of remoting as a whole.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use vgpu_tests::paths;
 use super::{Pace, beside, latencies, p, printed, requests};
 use crate::report::Figure;
 
-/// Saturating with kernels of 0.1 ms: what a busy guest notices.
+/// Saturating kernels of 0.1 ms: the cost for a busy guest.
 const BUSY: (&str, u32) = ("short", 200);
-/// One kernel of 0.1 ms and a synchronisation, again and again: a turn is parked and retaken each time.
+/// One kernel of 0.1 ms and a synchronisation, repeated: the lease is parked and retaken each time.
 const REQUEST: (&str, u32) = ("short", 1);
-/// Kernels without any length: nothing but the calls.
+/// Kernels of length zero: only the cost of the calls.
 const NULL: (&str, u32) = ("null", 2_000);
 
-/// Length of each run.
+/// Length of each run in s.
 const SECONDS: u64 = 1;
 
 pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
@@ -32,7 +32,7 @@ pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
     let mut pairs = Pairs::default();
     for i in 1..=rounds {
         eprintln!("overhead: pair {i} of {rounds}");
-        // Whoever goes first has the warmer machine: the order alternates.
+        // The first of a pair finds another machine state than the second: the order alternates.
         let order = if i % 2 == 0 {
             [true, false]
         } else {
@@ -51,7 +51,7 @@ pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
     Ok(pairs.figures())
 }
 
-/// A host whose workers ask vgpud for leases, or have one that never ends.
+/// A host whose workers ask vgpud for leases, or have a lease that never ends.
 fn leased(asked: bool) -> Result<Host> {
     let config = if asked {
         String::new()
@@ -59,8 +59,8 @@ fn leased(asked: bool) -> Result<Host> {
         let worker = paths::built("vgpu-bench-worker")?;
         format!("[worker]\nbinary = {:?}\n", worker.display().to_string())
     };
-    // A device of the worker's own: vgpud would end a worker that it sees on a shared one without a
-    // lease. The same for both, so that they compare.
+    // A separate device per worker: vgpud would kill a worker that it sees on a shared device
+    // without a lease. Both hosts have it, so that they compare.
     let soft_env = vec![("SOFT_GPU_STATE".into(), String::new())];
     one_vm(&Kernels::default().on(Options {
         strict: false,
@@ -70,7 +70,7 @@ fn leased(asked: bool) -> Result<Host> {
     }))
 }
 
-/// Kernels a second of a saturating guest.
+/// Kernels per second of a saturating guest.
 fn rate(target: &Target, (kernel, batch): (&str, u32), seconds: u64) -> Result<f64> {
     let mut guest = saturating(target.clone(), kernel, batch, seconds)?;
     if let Target::SoftGpu = target {
@@ -105,7 +105,7 @@ struct Pairs {
 
 impl Pairs {
     fn figures(&self) -> Vec<Figure> {
-        // Per cent that `a` is worse than `b`, the median over the pairs.
+        // Percentage by which `a` is worse than `b`: median over the pairs.
         let percent = |a: &[f64], b: &[f64], more_is_better: bool| {
             let each: Vec<f64> = a
                 .iter()

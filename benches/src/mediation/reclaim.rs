@@ -1,4 +1,4 @@
-//! How soon a GPU that its holder keeps without using it serves the next.
+//! How soon a GPU whose holder does not use it serves the next VM.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::report::Figure;
 const REQUEST: (&str, u32) = ("short", 1);
 const THINK: Duration = Duration::from_millis(4);
 
-/// Two guests with pauses: each mostly finds the GPU idle in the other's hands.
+/// Two guests with pauses: each usually finds the GPU idle and held by the other.
 pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
     eprintln!("reclaim");
     let host = host(Kernels::default())?;
@@ -31,10 +31,7 @@ pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
         wait = wait.max(p99 as f64);
     }
     let moves = host.admin_json("status")?["gpus"][0]["handoffs"].as_u64();
-    anyhow::ensure!(
-        moves > Some(100),
-        "the GPU hardly changed hands: {moves:?} times"
-    );
+    anyhow::ensure!(moves > Some(100), "fewer than 100 handoffs: {moves:?}");
     const XGPU: (f64, &str) = (
         1_000.0,
         "design: <= 1 ms; published: Huawei xGPU <= 100 ms, nvshare 5 s",

@@ -1,8 +1,8 @@
-//! Kernels on soft-gpu, in this process, beside the same loops in plain single-threaded Rust: pairs that
-//! alternate, each result checked against the other's.
+//! Kernels on soft-gpu, in this process, beside the same loops in plain single-threaded Rust:
+//! alternating pairs, whose results are compared.
 //!
-//! soft-gpu spreads a grid's warps over the processors (`SOFT_GPU_THREADS` says over how many), the plain
-//! loop has one. Times are of a launch with its synchronisation; copies are left out.
+//! soft-gpu spreads the warps of a grid over the processors (`SOFT_GPU_THREADS` limits the number);
+//! the plain loop has one. Times are of a launch with its synchronisation, without copies.
 
 mod plain;
 
@@ -17,13 +17,13 @@ use crate::cuda::{Kernel, Program, Shape};
 use crate::measure::quantile;
 use crate::report::Figure;
 
-/// Pairs of a figure.
+/// Number of pairs per figure.
 pub const PAIRS: usize = 11;
 
-/// Where the kernels are, below the repository's root.
+/// Folder of the kernels, below the root of the repository.
 const FIXTURES: &str = "soft-gpu/fixtures/demo";
 
-/// A case that is ready to be launched.
+/// A case that is ready for launch.
 struct Loaded {
     kernel: Kernel,
     shape: Shape,
@@ -32,7 +32,7 @@ struct Loaded {
     bytes: usize,
 }
 
-/// Runs the cases that are `named` (all, if none is) in `pairs` pairs each.
+/// Runs the cases that are `named` (all, if none is), `pairs` pairs each.
 ///
 /// # Errors
 /// If there is no such case, soft-gpu cannot be loaded, or the results of a pair differ.
@@ -41,7 +41,7 @@ pub fn figures(pairs: usize, named: &[&str]) -> Result<Vec<Figure>> {
     let names: Vec<&str> = cases.iter().map(|c| c.name()).collect();
     if let Some(unknown) = named.iter().find(|n| !names.contains(n)) {
         bail!(
-            "there is no kernel {unknown}; there are {}",
+            "there is no kernel {unknown}; the kernels are {}",
             names.join(", ")
         );
     }

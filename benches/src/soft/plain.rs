@@ -1,8 +1,8 @@
-//! The cases: what the kernel is given, and the same loop in plain Rust.
+//! The cases: inputs of the kernel, and the same loop in plain Rust.
 //!
-//! The loops are written as one writes them for one thread: over slices, in the kernel's order, without
-//! intrinsics or threads; the compiler vectorises what it can for any x86-64. Inputs are small multiples of
-//! powers of two where that makes sums exact in any order, so that results must be equal.
+//! The loops are written as usual for one thread: over slices, in the kernel's order, without
+//! intrinsics or threads. The compiler vectorises what it can for any x86-64. Inputs are small
+//! multiples of powers of two if that makes sums exact in any order, so that results must be equal.
 
 use std::hint::black_box;
 
@@ -14,7 +14,7 @@ use crate::cuda::Shape;
 pub(super) enum Arg {
     /// Device memory with these bytes.
     Input(Vec<u8>),
-    /// Device memory of so many bytes, which the kernel writes.
+    /// Device memory of this many bytes, which the kernel writes.
     Output(usize),
     /// A 32-bit value.
     Word(u32),
@@ -24,19 +24,19 @@ pub(super) enum Arg {
 pub(super) trait Case {
     /// Name of the figure.
     fn name(&self) -> &'static str;
-    /// File and kernel.
+    /// File and kernel name.
     fn kernel(&self) -> (&'static str, &'static str);
     /// Dimensions of the launch.
     fn shape(&self) -> Shape;
     /// Arguments in order.
     fn args(&self) -> Vec<Arg>;
-    /// The plain loop; keeps its result.
+    /// Runs the plain loop and keeps its result.
     fn plain(&mut self);
     /// Compares the kernel's result with the plain loop's.
     fn check(&self, device: &[u8]) -> Result<()>;
 }
 
-/// All of them.
+/// All cases.
 pub(super) fn cases() -> Vec<Box<dyn Case>> {
     vec![
         Box::new(VectorAdd::new(4 << 20)),
@@ -63,13 +63,13 @@ fn equal(device: &[u8], plain: impl Iterator<Item = u32>) -> Result<()> {
     for (i, (d, p)) in words(device).zip(plain).enumerate() {
         ensure!(
             d == p,
-            "word {i} is {d:#x} on soft-gpu, {p:#x} of the plain loop"
+            "word {i} is {d:#x} on soft-gpu, {p:#x} in the plain loop"
         );
     }
     Ok(())
 }
 
-/// `len` multiples of 1/64 in [-1/2, 1/2), in no pattern.
+/// `len` multiples of 1/64 in [-1/2, 1/2), pseudo-random.
 fn sixty_fourths(len: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
@@ -160,7 +160,7 @@ impl Matmul {
         }
     }
 
-    /// What a block does: one tile of the result.
+    /// Computes one tile of the result, like one block.
     fn tile(&mut self, row: usize, col: usize) {
         let n = self.n;
         let mut sum = [[0.0f32; TILE]; TILE];
@@ -278,7 +278,7 @@ impl Case for Reduce {
     }
 }
 
-/// Steps to leave the circle.
+/// Steps until the point leaves the circle.
 struct Mandelbrot {
     side: u32,
     most: u32,
@@ -349,7 +349,7 @@ impl Case for Mandelbrot {
 
 /// Softening of [`NBody`].
 const SOFT: f32 = 0.01;
-/// Threads a block of [`NBody`].
+/// Threads per block of [`NBody`].
 const BODIES: u32 = 128;
 
 /// Accelerations of bodies by each other.
@@ -411,13 +411,14 @@ impl Case for NBody {
     }
 
     fn check(&self, device: &[u8]) -> Result<()> {
-        // The kernel fuses and approximates: each of 2048 terms is off by some 2⁻²² of at most 1/2·SOFT⁻¹·√(4/27).
+        // The kernel fuses and approximates: each of 2048 terms has an error of about 2⁻²² of at
+        // most 1/2·SOFT⁻¹·√(4/27).
         let near = |d: f32, p: f32| (d - p).abs() <= 2e-3 + 1e-3 * p.abs();
         for (i, (d, p)) in words(device).zip(self.out.as_flattened()).enumerate() {
             let d = f32::from_bits(d);
             ensure!(
                 near(d, *p),
-                "value {i} is {d} on soft-gpu, {p} of the plain loop"
+                "value {i} is {d} on soft-gpu, {p} in the plain loop"
             );
         }
         Ok(())
