@@ -434,7 +434,7 @@ fn unpack(f: &mut Func<'_, '_>, t: Type, to: &[Operand], from: &Operand) -> R<()
                 let b = f.m.const32((k as u64 * bits) as u32)?;
                 let c = f.m.const32(bits as u32)?;
                 if wide {
-                    let t = f.fresh64()?;
+                    let t = f.temporary64()?;
                     let run = op::<crate::exec::ops::family::Map3<int::BfeU64>>();
                     f.emit(Inst {
                         run,

@@ -2,12 +2,16 @@
 //!
 //! - A register that one instruction writes, and that only ever holds what another column holds already (a
 //!   parameter, a special register, a constant, a register written once before), *is* that column.
+//! - A register that is named between two labels only, and written there first, holds nothing else where: its
+//!   column is another's before and after ([`Lent`]). Unrolled loops name thousands of registers; a column for each
+//!   would not stay in the processor's caches.
 //! - An access whose address register did not change since an earlier one in straight-line code uses what
 //!   that one found about the lanes ([`crate::exec::ops::regular`]).
 
 use std::collections::HashMap;
 
 use super::func::{Func, Reg};
+use super::lent::Lent;
 use crate::exec::inst::{NONE, bank};
 use crate::exec::ops::memory::layout;
 use crate::exec::warp::MEMOS;
@@ -21,8 +25,8 @@ const MAX_PARAMS: usize = 64;
 pub(super) struct Economy<'m> {
     /// Instructions that may write a register.
     writes: HashMap<&'m str, u32>,
-    /// How often a register is named.
-    mentions: HashMap<&'m str, u32>,
+    /// Where each register is named.
+    mentions: HashMap<&'m str, Mentions>,
     /// A label was met: code may run more than once.
     labelled: bool,
     /// Address registers that are remembered, with the memo's number.
@@ -31,6 +35,18 @@ pub(super) struct Economy<'m> {
     /// Offsets of parameters that are columns.
     pub(super) params32: Vec<u32>,
     pub(super) params64: Vec<u32>,
+    /// Columns that are free again after a register's last statement.
+    pub(super) lent: Lent,
+}
+
+/// Where a body names a register.
+struct Mentions {
+    count: u32,
+    /// The first statement and the last.
+    first: usize,
+    last: usize,
+    /// The first statement names it once and has no guard, and no label stands between the first and the last.
+    local: bool,
 }
 
 impl<'m> Economy<'m> {
@@ -62,7 +78,14 @@ impl<'m> Economy<'m> {
 
     /// One instruction writes the register and another reads it, and none does else.
     pub(super) fn passed_on(&self, name: &str) -> bool {
-        self.written_once(name) && self.mentions.get(name) == Some(&2)
+        self.written_once(name) && self.mentions.get(name).is_some_and(|m| m.count == 2)
+    }
+
+    /// The last statement that names a register, if it holds nothing before `statement`, which writes it, and
+    /// nothing after the last.
+    pub(super) fn lasts(&self, name: &str, statement: usize) -> Option<usize> {
+        let m = self.mentions.get(name)?;
+        (m.local && m.first == statement).then_some(m.last)
     }
 
     /// A label: other code may come here.
@@ -93,23 +116,40 @@ impl<'m> Economy<'m> {
     }
 }
 
-/// How often each name stands in a body's operands and guards.
-fn mentions(f: &Function) -> HashMap<&str, u32> {
-    let mut out = HashMap::new();
+/// Where each name stands in a body's operands and guards.
+fn mentions(f: &Function) -> HashMap<&str, Mentions> {
+    let mut out: HashMap<&str, Mentions> = HashMap::new();
     for p in f.params.iter().chain(&f.returns) {
-        *out.entry(p.var.name.as_str()).or_default() += 1;
+        let argument = Mentions {
+            count: 1,
+            first: 0,
+            last: 0,
+            local: false,
+        };
+        out.insert(p.var.name.as_str(), argument);
     }
-    for s in &f.body {
-        let Statement::Inst(i) = s else { continue };
-        let mut each = |n| *out.entry(n).or_default() += 1;
+    let mut label = 0;
+    for (at, s) in f.body.iter().enumerate() {
+        let Statement::Inst(i) = s else {
+            label = at;
+            continue;
+        };
+        let mut each = |n| {
+            let m = out.entry(n).or_insert(Mentions {
+                count: 0,
+                first: at,
+                last: at,
+                local: i.guard.is_none(),
+            });
+            m.local &= m.first >= label && (m.count == 0 || m.first < at);
+            m.count += 1;
+            m.last = at;
+        };
         if let Some((guard, _)) = &i.guard {
             each(guard.as_str());
         }
         for op in &i.operands {
-            names(op, &mut each);
-            if let Operand::Memory { base: Some(n), .. } = op {
-                each(n);
-            }
+            op.names(&mut each);
         }
     }
     out
@@ -139,14 +179,22 @@ impl<'m> Func<'_, 'm> {
         if self.guard() != NONE || !self.economy.written_once(name) || !self.unused(name, wide) {
             return false;
         }
-        // A register of the function's own must be final, too: both are written at most once, in this order.
-        let fixed = from >> 30 != 0;
-        if !fixed && self.economy.labelled {
-            return false;
-        }
         let reg = if wide { Reg::W64(from) } else { Reg::W32(from) };
-        self.set_column(name, reg);
-        true
+        // A register of the function's own must be final, too: both are written at most once, in this order.
+        let own = from >> 30 == 0;
+        let once = !self.economy.labelled;
+        let fits = match self.economy.lasts(name, self.statement) {
+            Some(last) if self.economy.lent.prolong(reg, last) => true,
+            _ if own && once => {
+                self.economy.lent.keep(reg);
+                true
+            }
+            _ => !own,
+        };
+        if fits {
+            self.set_column(name, reg);
+        }
+        fits
     }
 
     /// As [`Self::is_column`], where the column is that of the operand `from`, a register or constant.

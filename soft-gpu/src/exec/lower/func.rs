@@ -19,7 +19,7 @@ use super::mods::Mods;
 const MAX_COLUMNS: u32 = 1 << 16;
 
 /// The column of a register.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Reg {
     /// Up to 32 bits.
     W32(u32),
@@ -64,6 +64,8 @@ pub(crate) struct Func<'a, 'm> {
     local: u64,
     guard: u32,
     line: u32,
+    /// The statement of the body that is being lowered.
+    pub(super) statement: usize,
     pub(super) economy: Economy<'m>,
 }
 
@@ -164,6 +166,7 @@ pub(crate) fn lower(m: &mut Module<'_>, id: u32, index: usize) -> Result<(), Loa
         local: 0,
         guard: NONE,
         line: ast.line,
+        statement: 0,
         economy: Economy::of(ast),
     };
     f.declare()
@@ -251,8 +254,9 @@ impl<'m> Func<'_, 'm> {
     fn body(&mut self) -> Result<(), LoadError> {
         let ast = self.ast;
         let mut at = Vec::with_capacity(ast.body.len() + 1);
-        for s in &ast.body {
+        for (n, s) in ast.body.iter().enumerate() {
             at.push(self.m.code.len());
+            self.statement = n;
             match s {
                 Statement::Label(name) => {
                     self.economy.label();
@@ -266,6 +270,7 @@ impl<'m> Func<'_, 'm> {
                             ast.name, i.line, i.opcode
                         ))
                     })?;
+                    self.economy.lent.release(n);
                 }
             }
         }
@@ -417,6 +422,41 @@ impl<'m> Func<'_, 'm> {
         };
         self.columns.insert(name, r);
         Ok(r)
+    }
+
+    /// The column of a declared register that an instruction writes. Where the register holds nothing before, and
+    /// nothing after its last mention, the column is lent.
+    pub(super) fn result(&mut self, name: &str) -> R<Reg> {
+        let last = self.economy.lasts(name, self.statement);
+        let (Some(last), None, Some((&name, &ty))) =
+            (last, self.columns.get(name), self.types.get_key_value(name))
+        else {
+            return self.register(name);
+        };
+        if matches!(ty, Type::Pred | Type::B128) {
+            return self.register(name);
+        }
+        let column = self.lend(ty.size() == 8, last)?;
+        self.columns.insert(name, column);
+        Ok(column)
+    }
+
+    /// A column that is free after the statement `last`.
+    fn lend(&mut self, wide: bool, last: usize) -> R<Reg> {
+        let column = match self.economy.lent.take(wide) {
+            Some(column) => column,
+            None if wide => Reg::W64(self.fresh64()?),
+            None => Reg::W32(self.fresh32()?),
+        };
+        self.economy.lent.until(column, last);
+        Ok(column)
+    }
+
+    /// A 64-bit column for the instruction that is being lowered.
+    pub(super) fn temporary64(&mut self) -> R<u32> {
+        match self.lend(true, self.statement)? {
+            Reg::W32(c) | Reg::W64(c) | Reg::Pred(c) => Ok(c),
+        }
     }
 
     /// True if the name is a register of this function.

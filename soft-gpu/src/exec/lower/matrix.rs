@@ -315,15 +315,15 @@ fn emit_product<'m>(
     Ok(())
 }
 
-/// Whether no tile's results are in registers that a later tile reads.
+/// Whether no result is in a register that is read after it was written: D is written by pairs of registers, each
+/// after the same pair of C was read.
 fn in_place(p: &Product, list: &[u32], [d, a, b, _]: [usize; 4]) -> bool {
+    let [_, _, of_c, of_d] = p.elems;
     let (d, rest) = list.split_at(d);
     let (factors, c) = rest.split_at(a + b);
-    let tiles = (p.shape.high() * p.shape.across()) as usize;
-    let [ours, theirs] = [d, c].map(|all| (all.len() / tiles).max(1));
-    let of_later = |n: usize, reg| c.iter().skip((n / ours + 1) * theirs).any(|c| *c == reg);
+    let of_later = |n: usize, reg| c.iter().skip((n / 2 + 1) * 2).any(|c| *c == reg);
     let mut results = d.iter().enumerate();
-    results.all(|(n, reg)| !factors.contains(reg) && !of_later(n, *reg))
+    of_c == of_d && results.all(|(n, reg)| !factors.contains(reg) && !of_later(n, *reg))
 }
 
 /// `wmma.load.{a,b,c}` and `wmma.store.d`:

@@ -104,7 +104,7 @@ pub(super) fn address(f: &mut Func<'_, '_>, op_: &Operand, named: Named) -> R<Ad
         Some(n) if f.is_register(n) => match f.register(n)? {
             Reg::W64(c) if named == Named::Param => return param_register(f, c, *offset),
             Reg::W32(c) if named == Named::Param => {
-                let t = f.fresh64()?;
+                let t = f.temporary64()?;
                 let run = op::<Map1<crate::exec::ops::convert::U64FromU32>>();
                 f.emit(Inst {
                     run,
@@ -138,7 +138,7 @@ fn param_register(f: &mut Func<'_, '_>, c: u32, offset: i64) -> R<Address> {
     } else {
         LOCAL_WINDOW
     };
-    let t = f.fresh64()?;
+    let t = f.temporary64()?;
     let run = op_plain::<crate::exec::ops::memory::Lea>();
     let inst = Inst {
         run,
@@ -294,7 +294,7 @@ fn kept(f: &mut Func<'_, '_>, mut a: Address) -> R<Address> {
         return Err(Why::unsupported("32 bytes at an address of 32 bits"));
     }
     if a.reg != NONE {
-        let d = f.fresh64()?;
+        let d = f.temporary64()?;
         f.emit(Inst {
             run: op_plain::<crate::exec::ops::memory::Lea>(),
             d,

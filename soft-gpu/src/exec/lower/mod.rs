@@ -10,6 +10,7 @@ mod fuse;
 mod grammar;
 mod half;
 mod layout;
+mod lent;
 mod matrix;
 mod mbarrier;
 mod memory;

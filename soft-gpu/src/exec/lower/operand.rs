@@ -126,7 +126,7 @@ impl<'m> Func<'_, 'm> {
         match op {
             Operand::Sink if wide => self.junk64(),
             Operand::Sink => self.junk32(),
-            Operand::Name(n) => match (self.register(n)?, wide) {
+            Operand::Name(n) => match (self.result(n)?, wide) {
                 (Reg::W32(c), false) | (Reg::W64(c), true) => Ok(c),
                 _ => Err(Why::invalid(format!("{n} has the wrong width"))),
             },

@@ -80,7 +80,7 @@ fn column(f: &mut Func<'_, '_>, a: &Address) -> R<u32> {
     if a.reg == NONE {
         return f.m.const64(a.offset as u64);
     }
-    let t = f.fresh64()?;
+    let t = f.temporary64()?;
     let mut base = a.reg;
     if a.narrow {
         f.emit(Inst {

@@ -255,7 +255,7 @@ pub(crate) struct Product {
     pub(crate) by_column: [bool; 2],
     /// Rounding mode of doubles, as in [`crate::exec::round::Mode::of`].
     pub(crate) mode: u64,
-    /// D's registers are none of A's and B's, and of C's at most those of the same tile.
+    /// D's registers are none of A's and B's, and of C's at most those of the same pair.
     pub(crate) in_place: bool,
 }
 

@@ -12,26 +12,29 @@ use super::mma::{Factor, Mma, Multiply};
 use super::tile::{apart, part, registers};
 use crate::exec::col::Raw;
 use crate::exec::env::Env;
-use crate::exec::inst::{Flow, Inst, LANES, Op};
+use crate::exec::inst::{Flow, Inst, Op};
 use crate::exec::round::Mode;
 use crate::exec::warp::Warp;
 
-/// How the elements of a product come from registers and go back.
+/// How the elements of a product come from registers and go back. Lines of B and of sums have their even columns
+/// first, since a register of C holds either the even or the odd ones.
 ///
 /// # Safety
-/// The CPU has AVX2, FMA and F16C. Tiles have room for 16 rows of A, 16 lines of B and 16 lines of sums; all of
-/// them that the registers have are written.
+/// The CPU has AVX2, FMA and F16C. Tiles have room for 16 rows of A and 16 lines of B; all of them that the
+/// registers have are written.
 pub(crate) trait Elements {
     /// The general way.
     type Plain: Multiply;
+    /// A lane of a register of C or D.
+    type Word: Raw;
     /// A tile of A.
     unsafe fn left(w: &Warp, regs: &[u32], tall: bool, to: *mut [f64; 16]);
     /// A tile of B, a line for each k.
     unsafe fn lines(w: &Warp, regs: &[u32], to: *mut [f64; 8]);
-    /// A tile of C.
-    unsafe fn sums(w: &Warp, regs: &[u32], to: *mut [f64; 8]);
-    /// A tile of D.
-    unsafe fn put(w: &mut Warp, regs: &[u32], from: *const [f64; 8]);
+    /// Four lanes of C.
+    unsafe fn sums(from: *const Self::Word) -> __m256d;
+    /// Eight lanes of D.
+    unsafe fn put(to: *mut Self::Word, sums: [__m256d; 2]);
 }
 
 /// A product whose C and D are singles or doubles.
@@ -60,64 +63,67 @@ unsafe fn product<E: Elements>(w: &mut Warp, env: &Env<'_>, i: &Inst, p: &Produc
     let [d, a, b, c] = registers(env, i, p.counts());
     let (high, across) = (p.shape.high() as usize, p.shape.across() as usize);
     let all = high * across;
-    let (m, k) = (p.shape.m.min(16) as usize, p.shape.k.min(16) as usize);
+    let (tall, k) = (p.shape.m > 8, p.shape.k.min(16) as usize);
     let mut left = MaybeUninit::<[[f64; 16]; 16]>::uninit();
     let mut lines = MaybeUninit::<[[f64; 8]; 16]>::uninit();
-    let mut sums = MaybeUninit::<[[f64; 8]; 16]>::uninit();
-    let (left, lines, sums) = (
+    let (left, lines) = (
         left.as_mut_ptr().cast::<[f64; 16]>(),
         lines.as_mut_ptr().cast::<[f64; 8]>(),
-        sums.as_mut_ptr().cast::<[f64; 8]>(),
     );
     for row in 0..high {
-        // SAFETY: the tiles have the room, and what `add` reads of them was written: m rows, k lines.
+        // SAFETY: the tiles have the room, and what `add` reads of them was written: 8 rows
+        // for each pair of C's registers, k lines.
         unsafe {
-            E::left(w, part(a, high, row), m > 8, left);
+            E::left(w, part(a, high, row), tall, left);
             for col in 0..across {
                 let t = row * across + col;
                 E::lines(w, part(b, across, col), lines);
-                E::sums(w, part(c, all, t), sums);
-                add(left, lines, sums, m, k);
-                E::put(w, part(d, all, t), sums);
+                let (c, d) = (part(c, all, t).as_chunks().0, part(d, all, t).as_chunks().0);
+                for (up, (c, d)) in c.iter().zip(d).enumerate() {
+                    let from = c.map(|reg| E::Word::column(w, reg).cast_const().cast());
+                    let to = d.map(|reg| E::Word::column(w, reg).cast());
+                    add::<E>(left.add(8 * up), (lines, k), from, to);
+                }
             }
         }
     }
 }
 
-/// Adds the products, four rows at a time: as many sums as a CPU adds at once. Not inlined, so that they have the
-/// registers for themselves.
+/// Adds the products to eight rows of C, four at a time: as many sums as a CPU adds at once. Not inlined, so that
+/// they have the registers for themselves.
 ///
 /// # Safety
-/// As for [`Elements`]; `m` rows of A (a multiple of 4) and of sums, `k` lines of B.
+/// As for [`Elements`]; eight rows of A, `k` lines of B, and the 32 lanes of two registers of C and of D. D's are
+/// C's, or others.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn add(
+unsafe fn add<E: Elements>(
     left: *const [f64; 16],
-    lines: *const [f64; 8],
-    sums: *mut [f64; 8],
-    m: usize,
-    k: usize,
+    (lines, k): (*const [f64; 8], usize),
+    from: [*const E::Word; 2],
+    to: [*mut E::Word; 2],
 ) {
-    for row in (0..m).step_by(4) {
+    for row in [0, 4] {
         // SAFETY: by this function's contract.
         unsafe {
-            let to = sums.add(row).cast::<f64>();
-            let from = left.add(row).cast::<f64>();
+            let left = left.add(row).cast::<f64>();
             let mut s = [_mm256_setzero_pd(); 8];
-            for (n, s) in s.iter_mut().enumerate() {
-                *s = _mm256_loadu_pd(to.add(4 * n));
+            for r in 0..4 {
+                s[2 * r] = E::sums(from[0].add(4 * (row + r)));
+                s[2 * r + 1] = E::sums(from[1].add(4 * (row + r)));
             }
             for k in 0..k {
                 let line = lines.add(k).cast::<f64>();
                 let y = [_mm256_loadu_pd(line), _mm256_loadu_pd(line.add(4))];
                 for r in 0..4 {
-                    let x = _mm256_broadcast_sd(&*from.add(16 * r + k));
+                    let x = _mm256_broadcast_sd(&*left.add(16 * r + k));
                     s[2 * r] = _mm256_fmadd_pd(x, y[0], s[2 * r]);
                     s[2 * r + 1] = _mm256_fmadd_pd(x, y[1], s[2 * r + 1]);
                 }
             }
-            for (n, s) in s.into_iter().enumerate() {
-                _mm256_storeu_pd(to.add(4 * n), s);
+            for r in [0, 2] {
+                E::put(to[0].add(4 * (row + r)), [s[2 * r], s[2 * r + 2]]);
+                E::put(to[1].add(4 * (row + r)), [s[2 * r + 1], s[2 * r + 3]]);
             }
         }
     }
@@ -204,12 +210,8 @@ impl Narrow<1> for super::mma::Tf32 {
         unsafe {
             let x = _mm_castsi128_ps(words);
             let short = _mm_and_ps(x, _mm_castsi128_ps(_mm_set1_epi32(!0x1fff)));
-            // Without its low bits a NaN might be an infinity.
-            [_mm256_cvtps_pd(_mm_blendv_ps(
-                short,
-                x,
-                _mm_cmpunord_ps(x, x),
-            ))]
+            // Without its low bits a NaN might be an infinity; with all bits it is a NaN.
+            [_mm256_cvtps_pd(_mm_or_ps(short, _mm_cmpunord_ps(x, x)))]
         }
     }
     #[inline(always)]
@@ -229,7 +231,7 @@ fn lanes<R: Raw>(w: &Warp, reg: u32) -> *const R {
     R::src(w, reg).as_ptr()
 }
 
-/// The words of a block of B, whose lanes have columns by fours: word t of each column.
+/// The words of a block of B, whose lanes have columns by fours: word t of each column, the even ones first.
 ///
 /// # Safety
 /// As for [`Elements`]; `lanes` are 32.
@@ -239,8 +241,9 @@ unsafe fn across(lanes: *const u32) -> [__m256i; 4] {
     unsafe {
         let mut rows = [_mm256_setzero_ps(); 4];
         for (g, row) in rows.iter_mut().enumerate() {
-            let low = _mm256_castps128_ps256(_mm_loadu_ps(lanes.add(4 * g).cast()));
-            let high = _mm_loadu_ps(lanes.add(4 * g + 16).cast());
+            let even = lanes.add(8 * g);
+            let low = _mm256_castps128_ps256(_mm_loadu_ps(even.cast()));
+            let high = _mm_loadu_ps(even.add(4).cast());
             *row = _mm256_insertf128_ps::<1>(low, high);
         }
         let [a, b, c, d] = rows;
@@ -255,24 +258,11 @@ unsafe fn across(lanes: *const u32) -> [__m256i; 4] {
     }
 }
 
-/// Four doubles as singles; what is not a number is the canonical NaN.
-///
-/// # Safety
-/// As for [`Elements`]; four doubles at `from`.
-#[inline(always)]
-unsafe fn single(from: *const f64) -> __m128 {
-    // SAFETY: by this function's contract.
-    unsafe {
-        let x = _mm256_cvtpd_ps(_mm256_loadu_pd(from));
-        let nan = _mm_castsi128_ps(_mm_set1_epi32(0x7fff_ffff));
-        _mm_blendv_ps(x, nan, _mm_cmpunord_ps(x, x))
-    }
-}
-
 /// Factors of one type, sums of singles.
 pub(crate) struct Singles<T, const P: usize>(PhantomData<T>);
 impl<T: Narrow<P>, const P: usize> Elements for Singles<T, P> {
     type Plain = super::mma::Floats<T, P, true>;
+    type Word = u32;
 
     #[inline(always)]
     unsafe fn left(w: &Warp, regs: &[u32], tall: bool, to: *mut [f64; 16]) {
@@ -311,43 +301,20 @@ impl<T: Narrow<P>, const P: usize> Elements for Singles<T, P> {
     }
 
     #[inline(always)]
-    unsafe fn sums(w: &Warp, regs: &[u32], to: *mut [f64; 8]) {
-        for (n, pair) in regs.as_chunks::<2>().0.iter().enumerate() {
-            let [even, odd] = pair.map(|reg| lanes::<u32>(w, reg));
-            for g in 0..8 {
-                // SAFETY: by the trait's contract.
-                unsafe {
-                    let to = to.add(g + 8 * (n & 1)).cast::<f64>();
-                    let x = _mm_loadu_ps(even.add(4 * g).cast());
-                    let y = _mm_loadu_ps(odd.add(4 * g).cast());
-                    _mm256_storeu_pd(to, _mm256_cvtps_pd(_mm_unpacklo_ps(x, y)));
-                    _mm256_storeu_pd(to.add(4), _mm256_cvtps_pd(_mm_unpackhi_ps(x, y)));
-                }
-            }
-        }
+    unsafe fn sums(from: *const u32) -> __m256d {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_cvtps_pd(_mm_loadu_ps(from.cast())) }
     }
 
     #[inline(always)]
-    unsafe fn put(w: &mut Warp, regs: &[u32], from: *const [f64; 8]) {
-        for (n, &[even, odd]) in regs.as_chunks::<2>().0.iter().enumerate() {
-            let (mut evens, mut odds) = ([0u32; LANES], [0u32; LANES]);
-            for g in 0..8 {
-                // SAFETY: by the trait's contract.
-                unsafe {
-                    let from = from.add(g + 8 * (n & 1)).cast::<f64>();
-                    let (a, b) = (single(from), single(from.add(4)));
-                    _mm_storeu_ps(
-                        evens.as_mut_ptr().add(4 * g).cast(),
-                        _mm_shuffle_ps::<0x88>(a, b),
-                    );
-                    _mm_storeu_ps(
-                        odds.as_mut_ptr().add(4 * g).cast(),
-                        _mm_shuffle_ps::<0xdd>(a, b),
-                    );
-                }
-            }
-            *u32::dst(w, even) = evens;
-            *u32::dst(w, odd) = odds;
+    unsafe fn put(to: *mut u32, sums: [__m256d; 2]) {
+        // SAFETY: by the trait's contract.
+        unsafe {
+            let x = _mm256_set_m128(_mm256_cvtpd_ps(sums[1]), _mm256_cvtpd_ps(sums[0]));
+            // What is not a number is the canonical NaN.
+            let nan = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fff_ffff));
+            let x = _mm256_blendv_ps(x, nan, _mm256_cmp_ps::<_CMP_UNORD_Q>(x, x));
+            _mm256_storeu_ps(to.cast(), x);
         }
     }
 }
@@ -356,6 +323,7 @@ impl<T: Narrow<P>, const P: usize> Elements for Singles<T, P> {
 pub(crate) struct DoublesWide;
 impl Elements for DoublesWide {
     type Plain = super::mma::Doubles;
+    type Word = u64;
 
     #[inline(always)]
     unsafe fn left(w: &Warp, regs: &[u32], tall: bool, to: *mut [f64; 16]) {
@@ -376,12 +344,12 @@ impl Elements for DoublesWide {
     unsafe fn lines(w: &Warp, regs: &[u32], to: *mut [f64; 8]) {
         for (q, &reg) in regs.iter().enumerate() {
             let from = lanes::<u64>(w, reg).cast::<f64>();
-            for half in 0..2 {
+            for odd in 0..2 {
                 // SAFETY: by the trait's contract.
                 unsafe {
-                    let from = from.add(16 * half);
-                    let (a, b) = (_mm256_loadu_pd(from), _mm256_loadu_pd(from.add(4)));
-                    let (c, d) = (_mm256_loadu_pd(from.add(8)), _mm256_loadu_pd(from.add(12)));
+                    let from = from.add(4 * odd);
+                    let (a, b) = (_mm256_loadu_pd(from), _mm256_loadu_pd(from.add(8)));
+                    let (c, d) = (_mm256_loadu_pd(from.add(16)), _mm256_loadu_pd(from.add(24)));
                     let (e, f) = (_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b));
                     let (g, h) = (_mm256_unpacklo_pd(c, d), _mm256_unpackhi_pd(c, d));
                     let all = [
@@ -391,7 +359,7 @@ impl Elements for DoublesWide {
                         _mm256_permute2f128_pd::<0x31>(f, h),
                     ];
                     for (t, x) in all.into_iter().enumerate() {
-                        _mm256_storeu_pd(to.add(4 * q + t).cast::<f64>().add(4 * half), x);
+                        _mm256_storeu_pd(to.add(4 * q + t).cast::<f64>().add(4 * odd), x);
                     }
                 }
             }
@@ -399,41 +367,17 @@ impl Elements for DoublesWide {
     }
 
     #[inline(always)]
-    unsafe fn sums(w: &Warp, regs: &[u32], to: *mut [f64; 8]) {
-        for (n, pair) in regs.as_chunks::<2>().0.iter().enumerate() {
-            let [even, odd] = pair.map(|reg| lanes::<u64>(w, reg).cast::<f64>());
-            for g in 0..8 {
-                // SAFETY: by the trait's contract.
-                unsafe {
-                    let to = to.add(g + 8 * (n & 1)).cast::<f64>();
-                    let x = _mm256_loadu_pd(even.add(4 * g));
-                    let y = _mm256_loadu_pd(odd.add(4 * g));
-                    let (low, high) = (_mm256_unpacklo_pd(x, y), _mm256_unpackhi_pd(x, y));
-                    _mm256_storeu_pd(to, _mm256_permute2f128_pd::<0x20>(low, high));
-                    _mm256_storeu_pd(to.add(4), _mm256_permute2f128_pd::<0x31>(low, high));
-                }
-            }
-        }
+    unsafe fn sums(from: *const u64) -> __m256d {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_loadu_pd(from.cast()) }
     }
 
     #[inline(always)]
-    unsafe fn put(w: &mut Warp, regs: &[u32], from: *const [f64; 8]) {
-        for (n, &[even, odd]) in regs.as_chunks::<2>().0.iter().enumerate() {
-            let (mut evens, mut odds) = ([0u64; LANES], [0u64; LANES]);
-            for g in 0..8 {
-                // SAFETY: by the trait's contract.
-                unsafe {
-                    let from = from.add(g + 8 * (n & 1)).cast::<f64>();
-                    let (x, y) = (_mm256_loadu_pd(from), _mm256_loadu_pd(from.add(4)));
-                    let low = _mm256_permute2f128_pd::<0x20>(x, y);
-                    let high = _mm256_permute2f128_pd::<0x31>(x, y);
-                    let (e, o) = (_mm256_unpacklo_pd(low, high), _mm256_unpackhi_pd(low, high));
-                    _mm256_storeu_pd(evens.as_mut_ptr().add(4 * g).cast(), e);
-                    _mm256_storeu_pd(odds.as_mut_ptr().add(4 * g).cast(), o);
-                }
-            }
-            *u64::dst(w, even) = evens;
-            *u64::dst(w, odd) = odds;
+    unsafe fn put(to: *mut u64, sums: [__m256d; 2]) {
+        // SAFETY: by the trait's contract.
+        unsafe {
+            _mm256_storeu_pd(to.cast(), sums[0]);
+            _mm256_storeu_pd(to.add(4).cast(), sums[1]);
         }
     }
 }

@@ -133,3 +133,91 @@ fn lanes_that_part_and_meet_do_not_share_what_was_found() {
         assert_eq!(got, own + 3 * t, "thread {t}");
     }
 }
+
+#[test]
+fn registers_of_unrolled_code_share_columns() {
+    let bench = Bench::new();
+    let steps: String = (1..200)
+        .map(|n| format!("add.u32 %s{n}, %s{}, %t; add.u64 %l{n}, %in, {n};\n", n - 1))
+        .collect();
+    let body = format!(
+        ".reg .b32 %s<200>; .reg .b64 %l<200>;\nL: mov.u32 %s0, %t;\n{steps}mov.u32 %r0, %s199;"
+    );
+    let (p, _) = bench.load(&text(&body));
+    let f = &p.funcs[0];
+    assert!(f.n32 < 12 && f.n64 < 12, "{} and {}", f.n32, f.n64);
+    for (t, got) in results(&body).into_iter().enumerate() {
+        assert_eq!(got, 200 * t as u32, "thread {t}");
+    }
+}
+
+#[test]
+fn a_column_is_not_lent_while_it_holds_a_value() {
+    let cases: [Expected; 5] = [
+        (
+            // %r2 is %r1, which is named no more when %r3 is written.
+            "mov.u32 %r0, 0; mov.u32 %r8, 0;\n\
+             L: add.u32 %r1, %t, %r8; mov.u32 %r2, %r1; add.u32 %r3, %t, 100; mad.lo.u32 %r0, %r3, %r2, %r0;\n\
+             add.u32 %r8, %r8, 1; setp.lt.u32 %p1, %r8, 3; @%p1 bra L;",
+            |t| (t + 100) * (3 * t + 3),
+        ),
+        (
+            // %r1 is written in the first round only.
+            "mov.u32 %r0, 0; mov.u32 %r8, 0;\n\
+             L: setp.eq.u32 %p2, %r8, 0; @%p2 add.u32 %r1, %t, 7; add.u32 %r0, %r0, %r1;\n\
+             add.u32 %r2, %t, %r8; add.u32 %r3, %r2, 5; mad.lo.u32 %r0, %r3, 2, %r0;\n\
+             add.u32 %r8, %r8, 1; setp.lt.u32 %p1, %r8, 3; @%p1 bra L;",
+            |t| 9 * t + 57,
+        ),
+        (
+            // %r2 is read before it is written, from the second round on.
+            "mov.u32 %r0, 0; mov.u32 %r2, %t; mov.u32 %r8, 0;\n\
+             L: mad.lo.u32 %r0, %r0, 3, %r2; add.u32 %r3, %r0, %r8; add.u32 %r4, %r3, 1; add.u32 %r2, %r4, %t;\n\
+             add.u32 %r5, %r2, 9; add.u32 %r6, %r5, 1;\n\
+             add.u32 %r8, %r8, 1; setp.lt.u32 %p1, %r8, 2; @%p1 bra L;",
+            |t| 3 * t + (t + 1 + t),
+        ),
+        (
+            // Some lanes leave on the way, and what they have must last.
+            "add.u32 %r1, %t, 1; setp.lt.u32 %p1, %t, 5;\n\
+             L: @%p1 bra OUT; add.u32 %r2, %t, 2; add.u32 %r3, %r2, %r2; add.u32 %r1, %r1, %r3;\n\
+             OUT: mov.u32 %r0, %r1;",
+            |t| if t < 5 { t + 1 } else { 3 * t + 5 },
+        ),
+        (
+            // A value that is named again behind a label, moved before there was one.
+            "add.u32 %r1, %t, 1; mov.u32 %r2, %r1; add.u32 %r3, %t, 5; add.u32 %r4, %r3, 5;\n\
+             L: add.u32 %r0, %r2, %r4;",
+            |t| 2 * t + 11,
+        ),
+    ];
+    for (body, want) in cases {
+        for (t, got) in results(body).into_iter().enumerate() {
+            assert_eq!(got, want(t as u32), "thread {t} of\n{body}");
+        }
+    }
+}
+
+#[test]
+fn sums_in_registers_of_other_sums_are_read_before_they_are_written() {
+    let product = "mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32";
+    for to in [
+        "%c2, %c3, %c0, %c1",
+        "%c1, %c0, %c3, %c2",
+        "%c3, %c0, %c2, %c1",
+    ] {
+        let [e, f, g, h] = to.split(", ").collect::<Vec<_>>()[..] else {
+            panic!("four registers");
+        };
+        let body = format!(
+            ".reg .b32 %a<2>, %b, %c<4>, %s<4>, %x<4>;\n\
+             cvt.rn.f32.u32 %a0, %t; add.f32 %a1, %a0, 0f40000000; add.f32 %b, %a0, 0f40400000;\n\
+             add.f32 %c0, %a0, 0f3F800000; add.f32 %c1, %c0, %a1; add.f32 %c2, %c1, %a1; add.f32 %c3, %c2, %a1;\n\
+             {product} {{%s0, %s1, %s2, %s3}}, {{%a0, %a1}}, {{%b}}, {{%c0, %c1, %c2, %c3}};\n\
+             {product} {{{to}}}, {{%a0, %a1}}, {{%b}}, {{%c0, %c1, %c2, %c3}};\n\
+             xor.b32 %x0, %s0, {e}; xor.b32 %x1, %s1, {f}; xor.b32 %x2, %s2, {g}; xor.b32 %x3, %s3, {h};\n\
+             or.b32 %x0, %x0, %x1; or.b32 %x2, %x2, %x3; or.b32 %r0, %x0, %x2;"
+        );
+        assert_eq!(results(&body), vec![0; 64], "{to}");
+    }
+}
