@@ -94,6 +94,12 @@ impl Elem {
     }
 }
 
+/// `x / y` of a power of two, as all sizes are that are served: divisions would take as long as the elements.
+#[inline(always)]
+fn over(x: u32, y: u32) -> u32 {
+    x >> y.trailing_zeros()
+}
+
 /// The sizes of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
@@ -155,9 +161,9 @@ impl Shape {
     #[inline(always)]
     pub(crate) fn registers(self, role: Role, packed: u32) -> u32 {
         match role {
-            Role::A => (self.m >> 3) * self.k / (4 * packed),
-            Role::B => self.across() * self.k / (4 * packed),
-            Role::C => self.m * self.n / (32 * packed),
+            Role::A => over((self.m >> 3) * self.k, 4 * packed),
+            Role::B => over(self.across() * self.k, 4 * packed),
+            Role::C => over(self.m * self.n, 32 * packed),
         }
     }
 
@@ -169,20 +175,20 @@ impl Shape {
         let tall = u32::from(self.m > 8);
         match role {
             Role::A => {
-                let tile = self.registers(role, packed) / self.high();
-                let (tile, q) = (r / tile, r % tile);
+                let tile = over(self.registers(role, packed), self.high());
+                let (tile, q) = (over(r, tile), r & (tile - 1));
                 let row = tile * 16 + g + 8 * (q & tall);
                 (row, along(q >> tall))
             }
             Role::B => {
-                let tile = self.registers(role, packed) / self.across();
-                (along(r % tile), r / tile * 8 + g)
+                let tile = over(self.registers(role, packed), self.across());
+                (along(r & (tile - 1)), over(r, tile) * 8 + g)
             }
             Role::C => {
                 let i = r * packed + j;
-                let (tile, q) = (i / (2 << tall), i % (2 << tall));
-                let row = tile / self.across() * 16 + g + 8 * (q >> 1);
-                (row, tile % self.across() * 8 + t * 2 + (q & 1))
+                let (tile, q) = (i >> (1 + tall), i & ((2 << tall) - 1));
+                let row = over(tile, self.across()) * 16 + g + 8 * (q >> 1);
+                (row, (tile & (self.across() - 1)) * 8 + t * 2 + (q & 1))
             }
         }
     }

@@ -155,9 +155,10 @@ pub(crate) fn write<W: Raw + std::ops::BitOr<Output = W>, E: Copy>(
     }
 }
 
-/// Part `n` of `parts` equal ones.
+/// Part `n` of `parts` equal ones, a power of two.
 #[inline(always)]
 pub(crate) fn part(all: &[u32], parts: usize, n: usize) -> &[u32] {
-    let size = all.len() / parts;
+    // A division would take as long as some rows of a tile.
+    let size = all.len() >> parts.trailing_zeros();
     &all[n * size..(n + 1) * size]
 }

@@ -4,13 +4,15 @@
 //! name the same matrix, as the manual wants, its lines are checked once and moved as they lie; what is else,
 //! or not there, goes lane by lane, which also finds the fault.
 
+use std::ops::{BitOrAssign, BitXor};
+
 use super::family::each_lane;
 use super::fragment::{Elem, Matrix, Role};
-use super::memory::{B32In32, B64In64, Mem, U8In32, U16In32, addresses, resolve, space};
+use super::memory::{B32In32, B64In64, Mem, U8In32, U16In32, addresses, layout, resolve, space};
 use super::tile::apart;
 use crate::exec::col::{Raw, put};
 use crate::exec::env::{Env, SHARED_WINDOW};
-use crate::exec::inst::{Flow, Inst, LANES, Op};
+use crate::exec::inst::{Flow, Inst, LANES, NONE, Op};
 use crate::exec::warp::Warp;
 
 /// Elements that are moved as one: 4-bit integers and bits go by words along k.
@@ -69,22 +71,37 @@ struct Whole {
 
 /// The value in all lanes.
 #[inline(always)]
-fn same<T: Copy + Default + PartialEq>(lanes: &[T; LANES]) -> Option<T> {
-    let mut odd = false;
+fn same<T: Copy + Default + PartialEq + BitXor<Output = T> + BitOrAssign>(
+    lanes: &[T; LANES],
+) -> Option<T> {
+    let mut odd = T::default();
     for lane in lanes {
-        odd |= *lane != lanes[0];
+        odd |= *lane ^ lanes[0];
     }
-    (!odd).then_some(lanes[0])
+    (odd == T::default()).then_some(lanes[0])
+}
+
+/// The address, if it is the same for all lanes.
+#[inline(always)]
+fn address(w: &Warp, i: &Inst) -> Option<u64> {
+    let offset = i64::from(i.imm as u32 as i32) as u64;
+    if i.e == NONE {
+        Some(offset)
+    } else if i.imm & layout::NARROW != 0 {
+        let at = same(u32::src(w, i.e))?;
+        Some(u64::from(at.wrapping_add(offset as u32)))
+    } else {
+        Some(same(u64::src(w, i.e))?.wrapping_add(offset))
+    }
 }
 
 /// The matrix, if all lanes name the same and all of it is there.
 #[inline(always)]
 fn whole(w: &Warp, env: &Env<'_>, i: &Inst, mask: u32, layout: &Layout) -> Option<Whole> {
-    let at = if mask == u32::MAX {
-        same(&addresses(w, i, mask))?
-    } else {
+    if mask != u32::MAX {
         return None;
-    };
+    }
+    let at = address(w, i)?;
     let stride = same(u32::src(w, i.a))?;
     let m = &layout.matrix;
     let (rows, cols) = m.size();
