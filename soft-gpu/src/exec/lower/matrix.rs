@@ -306,8 +306,13 @@ fn emit_product<'m>(
         in_place: in_place(&p, &list, used),
         ..p
     };
+    let [d, a, b, c] = used.map(|n| n as u32);
     f.emit(Inst {
         run,
+        d,
+        a,
+        b,
+        c,
         e,
         imm: p.code(),
         ..f.blank()

@@ -14,7 +14,9 @@ use super::float::canon;
 use super::fragment::{Elem, Product};
 use super::half::{Brain, Half, Small};
 use super::narrow::{E4m3, E5m2, Tiny};
-use super::tile::{Lines, MOST_TILES, Rows, apart, lines, part, registers, rows, sums, write};
+use super::tile::{
+    Lines, MOST_TILES, Rows, apart, lines, listed, part, registers, rows, sums, write,
+};
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, Op};
 use crate::exec::round::{self, Mode};
@@ -125,7 +127,7 @@ impl<M: Multiply> Mma<M> {
     #[inline(always)]
     pub(crate) fn product(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) {
         let p = Product::at(i.imm);
-        let [d, a, b, c] = registers(env, i, p.counts());
+        let [d, a, b, c] = registers(env, i, listed(i));
         let (high, across) = (p.shape.high() as usize, p.shape.across() as usize);
         let all = high * across;
         // D is written after all tiles are read: its registers may be A's, B's or C's.

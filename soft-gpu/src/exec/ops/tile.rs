@@ -21,6 +21,12 @@ pub(crate) fn apart(w: &mut Warp, mask: u32) -> Option<Flow> {
 /// Most tiles of one product (32 by 8, or 8 by 32).
 pub(crate) const MOST_TILES: usize = 4;
 
+/// How many registers a product lists of D, A, B and C: they stand where other instructions name theirs.
+#[inline(always)]
+pub(crate) fn listed(i: &Inst) -> [usize; 4] {
+    [i.d, i.a, i.b, i.c].map(|n| n as usize)
+}
+
 /// The registers of a product: D, A, B, C.
 #[inline(always)]
 pub(crate) fn registers<'p>(env: &Env<'p>, i: &Inst, counts: [usize; 4]) -> [&'p [u32]; 4] {

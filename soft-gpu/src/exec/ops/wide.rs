@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 
 use super::fragment::Product;
 use super::mma::{Factor, Mma, Multiply};
-use super::tile::{apart, part, registers};
+use super::tile::{apart, listed, part, registers};
 use crate::exec::col::Raw;
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, Op};
@@ -60,7 +60,7 @@ impl<E: Elements> Op for MmaWide<E> {
 /// As for [`Elements`].
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn product<E: Elements>(w: &mut Warp, env: &Env<'_>, i: &Inst, p: &Product) {
-    let [d, a, b, c] = registers(env, i, p.counts());
+    let [d, a, b, c] = registers(env, i, listed(i));
     let (high, across) = (p.shape.high() as usize, p.shape.across() as usize);
     let all = high * across;
     let (tall, k) = (p.shape.m > 8, p.shape.k.min(16) as usize);
