@@ -118,6 +118,22 @@ pub(crate) fn put<R: Raw>(w: &mut Warp, op: u32, v: &[R; LANES], mask: u32) {
     }
 }
 
+/// Brings an operand's column into the processor's first cache while other things are done.
+#[inline(always)]
+pub(crate) fn soon<R: Raw>(w: &Warp, op: u32) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let column = R::column(w, op).cast_const().cast::<i8>();
+        for line in 0..LANES * R::BYTES / 64 {
+            // SAFETY: the line is the column's; a prefetch is a hint, which reads nothing.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(column.add(64 * line)) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (w, op);
+}
+
 /// A typed view of a lane's bits. Types narrower than the column use its low bits and ignore the
 /// rest.
 pub(crate) trait Val: Copy {

@@ -66,6 +66,8 @@ pub(crate) struct Func<'a, 'm> {
     line: u32,
     /// The statement of the body that is being lowered.
     pub(super) statement: usize,
+    /// The code of the last `wmma.load`.
+    pub(super) matrix_load: Option<usize>,
     pub(super) economy: Economy<'m>,
 }
 
@@ -167,6 +169,7 @@ pub(crate) fn lower(m: &mut Module<'_>, id: u32, index: usize) -> Result<(), Loa
         guard: NONE,
         line: ast.line,
         statement: 0,
+        matrix_load: None,
         economy: Economy::of(ast),
     };
     f.declare()

@@ -8,9 +8,10 @@ use super::operand::Want;
 use super::{R, Why};
 #[cfg(target_arch = "x86_64")]
 use crate::exec::inst::has_wide;
-use crate::exec::inst::{Inst, OpFn, op, op_plain};
+use crate::exec::inst::{Inst, NONE, OpFn, op, op_plain};
 use crate::exec::ops::fragment::{Elem, Matrix, Product, Role, Shape};
 use crate::exec::ops::half::{Brain, Half};
+use crate::exec::ops::memory::layout::NARROW;
 use crate::exec::ops::memory::space;
 #[cfg(not(target_arch = "x86_64"))]
 use crate::exec::ops::mma::Factor;
@@ -411,8 +412,23 @@ fn transfer<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R
         imm: imm_of(&address, 1),
         ..f.blank()
     };
+    if !store {
+        announce(f, &inst);
+    }
     f.emit(inst);
     Ok(())
+}
+
+/// Tells the load before this one which address comes next. It may be any: nothing but a cache depends on it.
+fn announce(f: &mut Func<'_, '_>, inst: &Inst) {
+    let at = f.m.code.len();
+    let before = f.matrix_load.replace(at);
+    if let Some(before) = before.and_then(|at| f.m.code.get_mut(at))
+        && inst.e != NONE
+        && (before.imm ^ inst.imm) & NARROW == 0
+    {
+        before.d = inst.e;
+    }
 }
 
 /// Type, part and sizes fit each other.

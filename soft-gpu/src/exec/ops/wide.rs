@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use super::fragment::Product;
 use super::mma::{Factor, Mma, Multiply};
 use super::tile::{apart, listed, part, registers};
-use crate::exec::col::Raw;
+use crate::exec::col::{Raw, soon};
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, Op};
 use crate::exec::round::Mode;
@@ -63,6 +63,10 @@ unsafe fn product<E: Elements>(w: &mut Warp, env: &Env<'_>, i: &Inst, p: &Produc
     let [d, a, b, c] = registers(env, i, listed(i));
     let (high, across) = (p.shape.high() as usize, p.shape.across() as usize);
     let all = high * across;
+    // Until the factors are there, C is.
+    for &reg in c {
+        soon::<E::Word>(w, reg);
+    }
     let (tall, k) = (p.shape.m > 8, p.shape.k.min(16) as usize);
     let mut left = MaybeUninit::<[[f64; 16]; 16]>::uninit();
     let mut lines = MaybeUninit::<[[f64; 8]; 16]>::uninit();

@@ -10,7 +10,7 @@ use super::family::each_lane;
 use super::fragment::{Elem, Matrix, Role};
 use super::memory::{B32In32, B64In64, Mem, U8In32, U16In32, addresses, layout, resolve, space};
 use super::tile::apart;
-use crate::exec::col::{Raw, put};
+use crate::exec::col::{Raw, put, soon};
 use crate::exec::env::{Env, SHARED_WINDOW};
 use crate::exec::inst::{Flow, Inst, LANES, NONE, Op};
 use crate::exec::warp::Warp;
@@ -255,7 +255,8 @@ fn list<'p>(env: &Env<'p>, i: &Inst) -> &'p [u32] {
     rest.get(1..=n).unwrap_or(&[])
 }
 
-/// `wmma.load`: registers in the list `b`, stride `a`, description `c`, address `e`.
+/// `wmma.load`: registers in the list `b`, stride `a`, description `c`, address `e`. The following load's address is `d`,
+/// or [`NONE`].
 pub(crate) struct WmmaLoad;
 impl Op for WmmaLoad {
     #[inline(always)]
@@ -265,6 +266,14 @@ impl Op for WmmaLoad {
         }
         let layout = Layout::of(Matrix::at(i.c));
         let regs = list(env, i);
+        if i.d != NONE {
+            // Unrolled loops have an address for each load, more than stay in the fastest cache.
+            if i.imm & layout::NARROW != 0 {
+                soon::<u32>(w, i.d);
+            } else {
+                soon::<u64>(w, i.d);
+            }
+        }
         if let Some(x) = whole(w, env, i, mask, &layout) {
             match layout.bytes {
                 1 => load_whole::<U8In32>(w, &x, &layout, regs),
