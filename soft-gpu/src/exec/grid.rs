@@ -33,6 +33,10 @@ const NEXT_BLOCK: u64 = 200_000;
 /// Instructions that a block runs before the next one of its thread has its turn.
 const SHORT_TURN: u64 = TURN_INSTRUCTIONS / 4;
 
+/// The same of kernels that do not seem to wait for other blocks: registers and shared memory of a block fill the
+/// processor's caches, and should stay there for a while.
+const LONG_TURN: u64 = TURN_INSTRUCTIONS * 8;
+
 /// The threads and blocks that the multiprocessors hold at once at most, of whatever compute capability.
 const MOST_THREADS: u64 = MULTIPROCESSORS as u64 * 2048;
 const MOST_BLOCKS: u64 = MULTIPROCESSORS as u64 * 32;
@@ -56,6 +60,8 @@ struct Grid<'a> {
     blocks: u64,
     /// Blocks beside each other on one CPU thread, if they take long.
     beside: usize,
+    /// Such a block's turn, in instructions.
+    turn: u64,
     next: AtomicU64,
     stop: AtomicBool,
     fault: Mutex<Option<Fault>>,
@@ -126,6 +132,11 @@ pub fn run(program: &Program, launch: &Launch, device: &dyn Device) -> Result<Ru
         },
         blocks,
         beside: (MOST_THREADS / threads).min(MOST_BLOCKS).min(room) as usize / workers,
+        turn: if launch.cooperative || program.funcs[*func as usize].waits {
+            SHORT_TURN
+        } else {
+            LONG_TURN
+        },
         next: AtomicU64::new(0),
         stop: AtomicBool::new(false),
         fault: Mutex::new(None),
@@ -429,6 +440,33 @@ impl Grid<'_> {
         Ok(block)
     }
 
+    /// Runs a block for its turn, or until it cannot go on; gives the instructions, too. `since` counts those since
+    /// the driver was asked.
+    fn turn_of(
+        &self,
+        block: &mut Block,
+        env: &Env<'_>,
+        since: &mut u64,
+        meter: &mut Meter,
+    ) -> Result<(Progress, u64), Fault> {
+        let most = self.turn.min(TURN_INSTRUCTIONS);
+        let mut used = 0;
+        loop {
+            let mut budget = most;
+            let ran = block.run(env, &mut budget)?;
+            used += most - budget;
+            *since += most - budget;
+            if *since >= TURN_INSTRUCTIONS {
+                *since = 0;
+                self.turn(meter)?;
+            }
+            // Where blocks wait for each other, each has its turn when all its warps had theirs.
+            if used >= self.turn || self.turn == SHORT_TURN || !matches!(ran, Progress::Some) {
+                return Ok((ran, used));
+            }
+        }
+    }
+
     /// Runs blocks in turn until all have ended. While none ends, further ones of a launch that is not cooperative begin.
     fn rotate(&self, mut all: Vec<Block>, shape: Shape, meter: &mut Meter) -> Result<(), Fault> {
         let (mut since, mut waited) = (0u64, 0u64);
@@ -439,11 +477,9 @@ impl Grid<'_> {
             while let Some(b) = all.get_mut(n) {
                 let shared = b.shared(shape.shared);
                 let env = self.env(b.index, shared);
-                // Short turns: blocks wait for each other.
-                let mut budget = SHORT_TURN;
-                let ran = b.run(&env, &mut budget)?;
-                since += SHORT_TURN - budget;
-                waited += SHORT_TURN - budget;
+                let (ran, used) = self.turn_of(b, &env, &mut since, meter)?;
+                waited += used;
+                progress |= used > 0;
                 match ran {
                     Progress::Done => {
                         self.add(&all.remove(n));
@@ -454,10 +490,6 @@ impl Grid<'_> {
                     Progress::Stuck => {}
                 }
                 n += 1;
-                if since >= TURN_INSTRUCTIONS {
-                    since = 0;
-                    self.turn(meter)?;
-                }
             }
             if all.len() < before {
                 waited = 0;

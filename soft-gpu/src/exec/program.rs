@@ -35,6 +35,8 @@ pub(crate) struct FuncInfo {
     pub(crate) params64: Vec<u32>,
     /// A `.func` with a body: may be called through its address.
     pub(crate) callable: bool,
+    /// It may wait for what other blocks write: it calls, has atomics or fences, or loads past the first cache.
+    pub(crate) waits: bool,
 }
 
 /// A call's actual arguments and results, in the caller's frame.

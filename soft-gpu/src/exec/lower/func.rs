@@ -181,7 +181,21 @@ pub(crate) fn lower(m: &mut Module<'_>, id: u32, index: usize) -> Result<(), Loa
     info.entry = entry;
     (info.n32, info.n64, info.np, info.local) = (n32, n64, np, local);
     (info.params32, info.params64) = (params32, params64);
+    info.waits = ast.body.iter().any(may_wait);
     Ok(())
+}
+
+/// Whether a loop around the statement may wait for another block.
+fn may_wait(s: &Statement) -> bool {
+    let Statement::Inst(i) = s else { return false };
+    let mut words = i.opcode.split('.');
+    match words.next() {
+        Some("atom" | "red" | "call" | "fence" | "membar" | "nanosleep") => true,
+        Some("ld") => {
+            words.any(|w| matches!(w, "volatile" | "relaxed" | "acquire" | "mmio" | "cg" | "cv"))
+        }
+        _ => false,
+    }
 }
 
 impl<'m> Func<'_, 'm> {

@@ -312,6 +312,31 @@ fn blocks_meet() {
 }
 
 #[test]
+fn blocks_that_wait_with_plain_loads_meet_as_well() {
+    // The last block lets the others go. Where they load past the first cache their turns are short, else long.
+    for (load, waits) in [
+        ("ld.global.u32", false),
+        ("ld.volatile.global.u32", true),
+        ("ld.global.cg.u32", true),
+    ] {
+        let text = format!(
+            "{HEADER}.visible .entry k(.param .u64 cell) {{ .reg .b64 %c; .reg .b32 %r<4>; .reg .pred %p;\n\
+             ld.param.u64 %c, [cell]; mov.u32 %r0, %ctaid.x; add.u32 %r0, %r0, 1; mov.u32 %r1, %nctaid.x;\n\
+             setp.lt.u32 %p, %r0, %r1; @%p bra SPIN; st.global.u32 [%c], %r1;\n\
+             SPIN: {load} %r3, [%c]; setp.lt.u32 %p, %r3, %r1; @%p bra SPIN; ret; }}\n"
+        );
+        let bench = Bench::new();
+        let (p, _) = bench.load(&text);
+        assert_eq!(p.funcs[0].waits, waits, "{load}");
+        let cell = bench.words(&[0]);
+        bench
+            .launch(&p, "k", [8, 1, 1], [64, 1, 1], &[cell])
+            .unwrap();
+        assert_eq!(bench.read_words(cell, 1), [8], "{load}");
+    }
+}
+
+#[test]
 fn reserved_shared_memory_lies_beside_the_variables() {
     // As cooperative groups of several warps ask for it; another kernel's variable may lie in the same place.
     let text = format!(
