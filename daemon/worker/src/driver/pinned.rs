@@ -151,6 +151,12 @@ impl Block {
     }
 }
 
+impl AsRef<[u8]> for Block {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
 impl Drop for Block {
     fn drop(&mut self) {
         if let Some(piece) = self.piece.take() {

@@ -15,9 +15,9 @@ use super::contexts::Garbage;
 use super::drains::{After, Target};
 use super::memory::charge;
 use super::queue::{FetchWork, InArray, Region, Work};
+use super::staging::Bulk;
 use super::table::{Kind, Table};
 use crate::driver::{Array, Context, Result, Side};
-use crate::wire::Bulk;
 
 /// One array.
 #[derive(Debug)]

@@ -18,6 +18,7 @@ use super::drains::{After, Flush, Target};
 use super::events::EventState;
 use super::graphs::Place;
 use super::queue::{FetchWork, LaunchWork, Region, Work};
+use super::staging::Bulk;
 use super::streams::StreamState;
 use crate::driver::{BLOCKING_SYNC, DISABLE_TIMING, Event, Result, Stream};
 use crate::wire::Frame;
@@ -38,7 +39,7 @@ impl Session {
     ///
     /// # Errors
     /// A sentence, when the guest sent more than it had credit for.
-    pub(super) fn receive(&mut self, frame: Frame) -> std::result::Result<(), String> {
+    pub(super) fn receive(&mut self, frame: Frame<Bulk>) -> std::result::Result<(), String> {
         let op = frame.request.op();
         let id = frame.id;
         if id == 0 {
@@ -94,7 +95,7 @@ impl Session {
         waiting.saturating_sub(self.allocs.answered)
     }
 
-    fn take(&mut self, op: Op, id: u64, frame: Frame) -> Result<Taken> {
+    fn take(&mut self, op: Op, id: u64, frame: Frame<Bulk>) -> Result<Taken> {
         let bulk = frame.bulk.bytes().len() as u64;
         match frame.request {
             Request::ImageQuery(r) => {
@@ -500,7 +501,7 @@ impl Session {
         &self,
         place: Place,
         r: &req::LaunchKernel,
-        params: crate::wire::Bulk,
+        params: Bulk,
     ) -> Result<LaunchWork> {
         let function = self.function(r.func)?;
         if self.context_at(place)? != function.context {

@@ -13,9 +13,10 @@ use vgpu_sched::Depth;
 
 use super::execute::Stop;
 use super::pool::Done;
+use super::staging::Bulk;
 use super::{Parts, Session};
 use crate::control::{ControlError, Received};
-use crate::driver::exit_now;
+use crate::driver::{Block, exit_now};
 use crate::lease::now_ns;
 use crate::wire::{Filled, Reader, Writer};
 
@@ -99,14 +100,14 @@ pub fn serve(parts: Parts, socket: OwnedFd) -> Ending {
     ending
 }
 
-fn prepare(socket: &File) -> io::Result<Writer> {
+fn prepare(socket: &File) -> io::Result<Writer<Block>> {
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
     fcntl(socket, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok(Writer::new(socket.try_clone()?))
 }
 
 struct Engine {
-    reader: Reader,
+    reader: Reader<Bulk>,
     session: Session,
     /// The socket may have something.
     readable: bool,

@@ -11,6 +11,7 @@ use vgpu_sched::gate::{Estimate, MAX_IN_FLIGHT, Waiting};
 use super::Session;
 use super::Staging;
 use super::queue::{FetchWork, FillWork, LaunchWork, Queued, Region, Shape, Work};
+use super::staging::Bulk;
 use super::streams::{Action, Streams, Timed};
 use crate::driver::{
     BLOCKING_SYNC, Block, Event, Launch, Result, Rows, Stream, copy_atoh, copy_box, copy_dtod,
@@ -18,7 +19,6 @@ use crate::driver::{
     wait_word, write_word,
 };
 use crate::lease::now_ns;
-use crate::wire::Bulk;
 
 /// Pieces of data for the guest that may be in flight or wait for its socket.
 const PIECES: usize = 4;

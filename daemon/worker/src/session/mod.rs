@@ -62,7 +62,7 @@ use self::streams::{Action, Streams};
 use self::table::{Kind, Table};
 use self::vmm::Vmm;
 use crate::control::{Messages, Vgpud, Waker};
-use crate::driver::{Context, Device};
+use crate::driver::{Block, Context, Device};
 use crate::lease::Lease;
 use crate::wire::Writer;
 
@@ -149,7 +149,7 @@ impl Session {
     ///
     /// # Errors
     /// A sentence, if there is no device.
-    pub fn new(parts: Parts, writer: Writer) -> Result<Session, String> {
+    pub fn new(parts: Parts, writer: Writer<Block>) -> Result<Session, String> {
         let Parts {
             start,
             depth: changed,

@@ -16,7 +16,7 @@ pub(super) const OUT_LIMIT: usize = 8 << 20;
 /// The guest's side of the session, outbound.
 #[derive(Debug)]
 pub(super) struct Out {
-    writer: Writer,
+    writer: Writer<Block>,
     taken: Progress,
     told: Progress,
     /// How much may be untaken, and what the guest has been allowed to send in all, which no smaller depth
@@ -29,7 +29,7 @@ pub(super) struct Out {
 
 impl Out {
     /// Over the guest's socket; `depth` is what its Welcome names.
-    pub(super) fn new(writer: Writer, depth: Progress) -> Out {
+    pub(super) fn new(writer: Writer<Block>, depth: Progress) -> Out {
         let zero = Progress { calls: 0, bytes: 0 };
         Out {
             writer,

@@ -14,8 +14,8 @@ use super::Session;
 use super::conditions::Conditional;
 use super::graphs::GraphWork;
 use super::parking::Parking;
+use super::staging::Bulk;
 use crate::driver::{Array, DeviceMemory, Function, Result, Rows, Side, Word};
-use crate::wire::Bulk;
 
 /// A launch, as checked.
 #[derive(Debug)]

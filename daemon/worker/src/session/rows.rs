@@ -6,8 +6,8 @@ use vgpu_proto::limits::COPY_PIECE;
 
 use super::Session;
 use super::queue::{FetchWork, FillWork, Region, Shape, Work};
+use super::staging::Bulk;
 use crate::driver::{Result, Rows, Word};
-use crate::wire::Bulk;
 
 /// `CU_STREAM_WAIT_VALUE_GEQ`, `EQ`, `AND`, `NOR`. (FLUSH is about writes of other devices.)
 const WAIT_FLAGS: u32 = 3;

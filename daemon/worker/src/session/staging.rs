@@ -6,7 +6,6 @@ use vgpu_proto::call::Request;
 use vgpu_proto::limits::{COPY_PIECE, PINNED_AT_START};
 
 use crate::driver::{Block, BlockPool, Context, Result};
-use crate::wire::Bulk;
 
 /// Small blocks, for copies of up to this many bytes.
 const SMALL: usize = 16 * 1024;
@@ -24,6 +23,45 @@ const _: () = assert!(
         == PINNED_AT_START,
     "the blocks take what vgpud and the documents say"
 );
+
+/// Bulk bytes of a request.
+#[derive(Debug, Default)]
+pub(super) enum Bulk {
+    /// None.
+    #[default]
+    None,
+    /// In ordinary memory.
+    Heap(Vec<u8>),
+    /// Already where the device can fetch them.
+    Staged(Block),
+}
+
+impl Bulk {
+    /// The bytes.
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Bulk::None => &[],
+            Bulk::Heap(bytes) => bytes,
+            Bulk::Staged(block) => block.bytes(),
+        }
+    }
+}
+
+impl AsRef<[u8]> for Bulk {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl AsMut<[u8]> for Bulk {
+    fn as_mut(&mut self) -> &mut [u8] {
+        match self {
+            Bulk::None => &mut [],
+            Bulk::Heap(bytes) => bytes,
+            Bulk::Staged(block) => block.bytes_mut(),
+        }
+    }
+}
 
 /// Where the data of copies waits.
 #[derive(Debug)]

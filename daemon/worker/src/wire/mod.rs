@@ -1,4 +1,5 @@
 //! The data connection: frames of the guest in, frames for it out, neither ever waiting.
+//! Generic over the memory in which bulk bytes lie, which the session chooses.
 #![cfg_attr(
     not(test),
     deny(
@@ -11,5 +12,5 @@
 pub mod reader;
 pub mod writer;
 
-pub use reader::{Bulk, Filled, Frame, Reader, WireError};
+pub use reader::{Filled, Frame, Landing, Reader, WireError};
 pub use writer::Writer;

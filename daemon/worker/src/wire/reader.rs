@@ -8,8 +8,6 @@ use vgpu_proto::call::{Op, Request, RequestError};
 use vgpu_proto::frame::{FrameError, HEADER_LEN, Header};
 use vgpu_proto::limits::MAX_ARGS;
 
-use crate::driver::Block;
-
 /// Bytes read at once; at least one header with the largest arguments.
 const BUFFER: usize = 256 * 1024;
 const _: () = assert!(BUFFER >= HEADER_LEN + MAX_ARGS);
@@ -18,45 +16,20 @@ const _: () = assert!(BUFFER >= HEADER_LEN + MAX_ARGS);
 /// often be the next bulk part, which had to be copied out of the buffer again.
 const BEHIND_BULK: usize = 4 * 1024;
 
-/// Bulk bytes of a frame.
-#[derive(Debug)]
-pub enum Bulk {
-    /// None.
-    None,
-    /// In ordinary memory.
-    Heap(Vec<u8>),
-    /// Already where the device can fetch them.
-    Staged(Block),
-}
+/// Where the bulk bytes of a frame land. The default is room for no bytes.
+pub trait Landing: AsRef<[u8]> + AsMut<[u8]> + Default {}
 
-impl Bulk {
-    /// The bytes.
-    pub fn bytes(&self) -> &[u8] {
-        match self {
-            Bulk::None => &[],
-            Bulk::Heap(bytes) => bytes,
-            Bulk::Staged(block) => block.bytes(),
-        }
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        match self {
-            Bulk::None => &mut [],
-            Bulk::Heap(bytes) => bytes,
-            Bulk::Staged(block) => block.bytes_mut(),
-        }
-    }
-}
+impl<B: AsRef<[u8]> + AsMut<[u8]> + Default> Landing for B {}
 
 /// A whole frame.
 #[derive(Debug)]
-pub struct Frame {
+pub struct Frame<B> {
     /// Number of the request.
     pub id: u64,
     /// What is asked.
     pub request: Request,
     /// Its raw bytes.
-    pub bulk: Bulk,
+    pub bulk: B,
 }
 
 /// What one look at the socket brought.
@@ -92,12 +65,12 @@ pub enum WireError {
 }
 
 #[derive(Debug)]
-struct Partial {
-    frame: Frame,
+struct Partial<B> {
+    frame: Frame<B>,
     filled: usize,
 }
 
-impl AsFd for Reader {
+impl<B> AsFd for Reader<B> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -105,18 +78,18 @@ impl AsFd for Reader {
 
 /// Reads frames from a nonblocking socket.
 #[derive(Debug)]
-pub struct Reader {
+pub struct Reader<B> {
     socket: File,
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    partial: Option<Partial>,
+    partial: Option<Partial<B>>,
     next_id: u64,
 }
 
-impl Reader {
+impl<B: Landing> Reader<B> {
     /// Over the guest's socket, which must be nonblocking.
-    pub fn new(socket: File) -> Reader {
+    pub fn new(socket: File) -> Reader<B> {
         Reader {
             socket,
             buffer: vec![0; BUFFER],
@@ -144,7 +117,7 @@ impl Reader {
         let read = match &mut self.partial {
             // The rest of a bulk part goes where it belongs; what follows it, into the buffer.
             Some(partial) => {
-                let rest = &mut partial.frame.bulk.bytes_mut()[partial.filled..];
+                let rest = &mut partial.frame.bulk.as_mut()[partial.filled..];
                 let space = &mut space[..BEHIND_BULK];
                 direct = rest.len();
                 room = direct + space.len();
@@ -183,10 +156,10 @@ impl Reader {
     /// When the guest broke the protocol.
     pub fn next_frame(
         &mut self,
-        place: impl FnOnce(&Request, usize) -> Bulk,
-    ) -> Result<Option<Frame>, WireError> {
+        place: impl FnOnce(&Request, usize) -> B,
+    ) -> Result<Option<Frame<B>>, WireError> {
         if let Some(partial) = self.partial.take() {
-            if partial.filled < partial.frame.bulk.bytes().len() {
+            if partial.filled < partial.frame.bulk.as_ref().len() {
                 self.partial = Some(partial);
                 return Ok(None);
             }
@@ -213,11 +186,11 @@ impl Reader {
         let len = header.bulk_len();
         let request = Request::decode(header.op(), &self.buffer[args_at..bulk_at], len)?;
         let mut bulk = if len == 0 {
-            Bulk::None
+            B::default()
         } else {
             place(&request, len)
         };
-        let room = bulk.bytes_mut();
+        let room = bulk.as_mut();
         debug_assert_eq!(room.len(), len);
         let here = room.len().min(self.end - bulk_at);
         room[..here].copy_from_slice(&self.buffer[bulk_at..bulk_at + here]);
@@ -249,14 +222,14 @@ mod tests {
     use vgpu_proto::cuda::{Ctx, DevPtr, Stream};
     use vgpu_proto::limits::MAX_BULK;
 
-    fn pair() -> (UnixStream, Reader) {
+    fn pair() -> (UnixStream, Reader<Vec<u8>>) {
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
         theirs.set_nonblocking(true).expect("nonblocking");
         (ours, Reader::new(File::from(OwnedFd::from(theirs))))
     }
 
-    fn heap(_: &Request, len: usize) -> Bulk {
-        Bulk::Heap(vec![0; len])
+    fn heap(_: &Request, len: usize) -> Vec<u8> {
+        vec![0; len]
     }
 
     fn copy(id: u64, bulk: &[u8]) -> Vec<u8> {
@@ -292,7 +265,7 @@ mod tests {
                 guest.write_all(cut).expect("write");
                 while let Filled::More = reader.fill().expect("read") {}
                 while let Some(frame) = reader.next_frame(heap).expect("valid") {
-                    frames.push((frame.id, frame.bulk.bytes().to_vec()));
+                    frames.push((frame.id, frame.bulk));
                 }
             }
             assert_eq!(frames.len(), 3, "step {step}");

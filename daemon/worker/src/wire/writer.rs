@@ -7,8 +7,6 @@ use std::io::{self, IoSlice, Write};
 use nix::sys::socket::{setsockopt, sockopt};
 use vgpu_proto::frame::Header;
 
-use crate::driver::Block;
-
 /// Small frames are gathered into chunks of about this size.
 const CHUNK: usize = 64 * 1024;
 
@@ -19,34 +17,34 @@ const SEND_BUFFER: usize = 1024 * 1024;
 const SLICES: usize = 16;
 
 #[derive(Debug)]
-enum Chunk {
+enum Chunk<B> {
     Bytes(Vec<u8>),
-    Staged(Block),
+    Block(B),
 }
 
-impl Chunk {
+impl<B: AsRef<[u8]>> Chunk<B> {
     fn bytes(&self) -> &[u8] {
         match self {
             Chunk::Bytes(bytes) => bytes,
-            Chunk::Staged(block) => block.bytes(),
+            Chunk::Block(block) => block.as_ref(),
         }
     }
 }
 
-/// Writes frames to a nonblocking socket.
+/// Writes frames to a nonblocking socket. Large data lies in blocks, which are dropped when they are written.
 #[derive(Debug)]
-pub struct Writer {
+pub struct Writer<B> {
     socket: File,
-    queue: VecDeque<Chunk>,
+    queue: VecDeque<Chunk<B>>,
     /// Bytes of the first chunk that are gone.
     written: usize,
     queued: usize,
     spare: Vec<u8>,
 }
 
-impl Writer {
+impl<B: AsRef<[u8]>> Writer<B> {
     /// Over the guest's socket, which must be nonblocking.
-    pub fn new(socket: File) -> Writer {
+    pub fn new(socket: File) -> Writer<B> {
         // What it holds is worth few wake-ups instead of many; the system may grant less.
         let _ = setsockopt(&socket, sockopt::SndBuf, &SEND_BUFFER);
         Writer {
@@ -82,10 +80,10 @@ impl Writer {
     }
 
     /// Queues a frame whose bulk part is a block.
-    pub fn push_block(&mut self, header: Header, block: Block) {
+    pub fn push_block(&mut self, header: Header, block: B) {
         self.push(header, &[], &[]);
-        self.queued += block.len();
-        self.queue.push_back(Chunk::Staged(block));
+        self.queued += block.as_ref().len();
+        self.queue.push_back(Chunk::Block(block));
     }
 
     /// Writes as much as the socket takes.
@@ -142,7 +140,7 @@ mod tests {
         let (mut guest, ours) = UnixStream::pair().expect("a socket pair");
         ours.set_nonblocking(true).expect("nonblocking");
         guest.set_nonblocking(true).expect("nonblocking");
-        let mut writer = Writer::new(File::from(OwnedFd::from(ours)));
+        let mut writer = Writer::<Vec<u8>>::new(File::from(OwnedFd::from(ours)));
         let mut expected = Vec::new();
         for id in 0..2_000u64 {
             let bulk = vec![id as u8; (id % 700) as usize];
