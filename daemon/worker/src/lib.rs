@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`start`] | sandbox, driver, handshake with vgpud |
 //! | [`control`] | messages of vgpud; the thread that ends the process with it |
-//! | [`pages`], [`lease`] | the shared pages; when the GPU is ours |
+//! | [`pages`] | the shared pages |
 //! | [`wire`] | frames of the guest, in and out |
 //! | [`session`] | handles, memory, queue, streams: what the guest's calls mean |
 //! | [`probe`] | `vgpu-probe`: scans and canaries, in a process of their own |
@@ -16,7 +16,6 @@
 
 pub mod control;
 pub mod driver;
-pub mod lease;
 pub mod pages;
 pub mod probe;
 pub mod session;

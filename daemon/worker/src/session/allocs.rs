@@ -263,7 +263,7 @@ impl Session {
             .get_mut(device)
             .map_or(0, |ledger| ledger.give(charge));
         if surplus > 0 {
-            self.vgpud.send(FromWorker::MemRelease {
+            self.link.vgpud.send(FromWorker::MemRelease {
                 device: self.ledger_name(device),
                 bytes: surplus,
             });
@@ -321,7 +321,7 @@ impl Session {
     fn ask_memory(&self) {
         if let Some((_, _, ctx)) = self.allocs.questions.front() {
             let device = self.device_of(ctx.0) as u32;
-            self.vgpud.send(FromWorker::MemAsk { device });
+            self.link.vgpud.send(FromWorker::MemAsk { device });
         }
     }
 
@@ -332,7 +332,7 @@ impl Session {
         };
         self.ask_memory();
         match self.memory_within(ctx, left) {
-            Ok(reply) => self.out.reply(op, id, Ok(reply)),
+            Ok(reply) => self.link.out.reply(op, id, Ok(reply)),
             Err(code) => self.refuse(op, id, code),
         }
     }
@@ -350,11 +350,11 @@ impl Session {
                         // The results of both operations are the same.
                         Made::Memory(ptr) => {
                             let reply = rep::MemAlloc { ptr: DevPtr(ptr) };
-                            self.out.reply(op, id, Ok(reply));
+                            self.link.out.reply(op, id, Ok(reply));
                         }
-                        Made::Arrays(reply) => self.out.reply(op, id, Ok(reply)),
-                        Made::Physical(reply) => self.out.reply(op, id, Ok(reply)),
-                        Made::Shadow(reply) => self.out.reply(op, id, Ok(reply)),
+                        Made::Arrays(reply) => self.link.out.reply(op, id, Ok(reply)),
+                        Made::Physical(reply) => self.link.out.reply(op, id, Ok(reply)),
+                        Made::Shadow(reply) => self.link.out.reply(op, id, Ok(reply)),
                     }
                 }
                 Outcome::Answer(Err(code)) => self.refuse(pending.op, pending.id, code),
@@ -454,7 +454,7 @@ impl Session {
             bytes,
             outdated: false,
         });
-        self.vgpud.send(FromWorker::MemReserve {
+        self.link.vgpud.send(FromWorker::MemReserve {
             request,
             device: self.ledger_name(device),
             bytes,
@@ -465,10 +465,10 @@ impl Session {
     /// The device is of no more use.
     pub(super) fn abandon_allocs(&mut self, code: CuResult) {
         for pending in std::mem::take(&mut self.allocs.waiting) {
-            self.out.status(pending.op, pending.id, code);
+            self.link.out.status(pending.op, pending.id, code);
         }
         for (op, id, _) in std::mem::take(&mut self.allocs.questions) {
-            self.out.status(op, id, code);
+            self.link.out.status(op, id, code);
         }
     }
 }

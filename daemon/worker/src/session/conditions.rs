@@ -147,7 +147,9 @@ impl Session {
         match (made, home) {
             (Ok(handle), Some(home)) => {
                 home.handles.push(handle);
-                self.out.reply(op, id, Ok(rep::GraphCondition { handle }));
+                self.link
+                    .out
+                    .reply(op, id, Ok(rep::GraphCondition { handle }));
             }
             (made, home) => {
                 let empty = home.is_some_and(|home| home.handles.is_empty());
@@ -283,7 +285,7 @@ impl Session {
             Ok(exec) => {
                 // Nobody else builds it: it has had two owners since.
                 let _ = work.built.set(exec);
-                self.out.reply(op, id, Ok(rep::GraphBuild {}));
+                self.link.out.reply(op, id, Ok(rep::GraphBuild {}));
             }
             Err(code) => self.refuse(op, id, code),
         }

@@ -206,7 +206,7 @@ impl Session {
             Ok(Some(context))
         });
         match released {
-            Ok(None) => self.out.status(op, id, CuResult::SUCCESS),
+            Ok(None) => self.link.out.status(op, id, CuResult::SUCCESS),
             Ok(Some(context)) => self.take_down(context, true, (op, id)),
             Err(code) => self.refuse(op, id, code),
         }
@@ -215,7 +215,7 @@ impl Session {
     /// Everything in the primary context goes; the context stays as retained as it was.
     pub(super) fn primary_reset(&mut self, op: Op, id: u64, ordinal: u32) {
         match self.device(ordinal).map(|device| device.primary) {
-            Ok(None) => self.out.status(op, id, CuResult::SUCCESS),
+            Ok(None) => self.link.out.status(op, id, CuResult::SUCCESS),
             Ok(Some(context)) => match self.contexts.get_mut(context) {
                 Some(state) if !state.limits.is_empty() => {
                     let limits = std::mem::take(&mut state.limits);
@@ -272,6 +272,7 @@ impl Session {
             Box::new(move |session: &mut Session| {
                 match made.and_then(|driver| session.add_context(driver, ordinal as usize, false)) {
                     Ok(ctx) => session
+                        .link
                         .out
                         .reply(op, id, Ok(rep::CtxCreate { ctx: Ctx(ctx) })),
                     Err(code) => session.refuse(op, id, code),
@@ -306,7 +307,7 @@ impl Session {
                 Box::new(move |session: &mut Session| match result {
                     Ok(()) => {
                         session.limit_set(ctx.0, limit, before);
-                        session.out.status(op, id, CuResult::SUCCESS);
+                        session.link.out.status(op, id, CuResult::SUCCESS);
                     }
                     Err(code) => session.refuse(op, id, code),
                 })

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vgpu_proto::call::ops::Progress;
 use vgpu_proto::call::{Class, Op, Request, rep, req};
 use vgpu_proto::codec::Encode;
 use vgpu_proto::cuda::{Ctx, CuResult, Event as EventName, GUEST_HANDLES, Stream as StreamName};
@@ -44,7 +43,7 @@ impl Session {
         let id = frame.id;
         if id == 0 {
             // Changes that go before requests to come.
-            if self.poison.is_none()
+            if self.link.poison.is_none()
                 && let Err(code) = self.host_push(frame.bulk.bytes())
             {
                 self.trouble(id, code);
@@ -56,18 +55,16 @@ impl Session {
             Op::HostPush => 0,
             _ => frame.bulk.bytes().len() as u64,
         };
-        self.received = (self.received.0 + 1, self.received.1 + bulk);
-        let sent = Progress {
-            calls: self.received.0,
-            bytes: self.received.1,
-        };
-        if !self.out.allows(sent, bulk) || self.unanswered() > DEPTH_CALLS as usize {
+        let sent = &mut self.link.received;
+        (sent.calls, sent.bytes) = (sent.calls + 1, sent.bytes + bulk);
+        let sent = *sent;
+        if !self.link.out.allows(sent, bulk) || self.unanswered() > DEPTH_CALLS as usize {
             return Err("more requests than there was credit for".to_owned());
         }
-        let taken = match self.poison {
+        let taken = match self.link.poison {
             Some(code) => {
                 if op.class() == Class::Sync {
-                    self.out.status(op, id, code);
+                    self.link.out.status(op, id, code);
                 }
                 Taken::Done
             }
@@ -83,7 +80,7 @@ impl Session {
             },
         };
         if let Taken::Done = taken {
-            self.out.took(1, bulk);
+            self.link.out.took(1, bulk);
         }
         Ok(())
     }
@@ -424,7 +421,7 @@ impl Session {
 
     fn answer<T: Encode>(&mut self, op: Op, id: u64, reply: Result<T>) -> Result<Taken> {
         let reply = reply?;
-        self.out.reply(op, id, Ok(reply));
+        self.link.out.reply(op, id, Ok(reply));
         Ok(Taken::Done)
     }
 
@@ -434,7 +431,7 @@ impl Session {
             self.harvest_awaited();
             self.do_due();
         }
-        self.out.status(
+        self.link.out.status(
             op,
             id,
             if ready {

@@ -262,7 +262,7 @@ impl Session {
         match drain.after {
             After::Reply { op, id, flush } => {
                 self.print(&flush);
-                self.out.status(op, id, CuResult::SUCCESS);
+                self.link.out.status(op, id, CuResult::SUCCESS);
             }
             After::Release {
                 garbage,
@@ -299,8 +299,9 @@ impl Session {
         match reply {
             Some((op, id)) => {
                 self.print_all();
-                self.out
-                    .status(op, id, self.poison.unwrap_or(CuResult::SUCCESS));
+                self.link
+                    .out
+                    .status(op, id, self.link.poison.unwrap_or(CuResult::SUCCESS));
             }
             None => self.allocs.answered -= 1,
         }
@@ -312,7 +313,7 @@ impl Session {
         self.drains.parked.clear();
         for (_, drain) in std::mem::take(&mut self.drains.list) {
             match drain.after {
-                After::Reply { op, id, .. } => self.out.status(op, id, code),
+                After::Reply { op, id, .. } => self.link.out.status(op, id, code),
                 After::Release {
                     garbage,
                     charge,
@@ -326,7 +327,7 @@ impl Session {
 
     /// Forwards what device `printf` wrote, as far as it is certain to be there.
     pub(super) fn print(&mut self, flush: &Flush) {
-        if !self.printf.due() {
+        if !self.link.printf.due() {
             return;
         }
         // The driver hands output over in its synchronising calls; here nothing is left to wait for.
@@ -340,7 +341,7 @@ impl Session {
 
     /// As [`Session::print`], for everything that is complete.
     pub(super) fn print_all(&mut self) {
-        if self.printf.due() {
+        if self.link.printf.due() {
             self.touch(|_, _| true);
             self.forward_print();
         }
@@ -367,7 +368,7 @@ impl Session {
     }
 
     fn forward_print(&mut self) {
-        let text = self.printf.collect(self.out.queued());
-        self.out.stdout(&text);
+        let text = self.link.printf.collect(self.link.out.queued());
+        self.link.out.stdout(&text);
     }
 }

@@ -12,12 +12,12 @@ use vgpu_proto::worker::{FromWorker, ToWorker};
 use vgpu_sched::Depth;
 
 use super::execute::Stop;
+use super::link::now_ns;
 use super::pool::Done;
 use super::staging::Bulk;
 use super::{Parts, Session};
 use crate::control::{ControlError, Received};
 use crate::driver::{Block, exit_now};
-use crate::lease::now_ns;
 use crate::wire::{Filled, Reader, Writer};
 
 const CLOSED: &str = "the guest closed its connection";
@@ -169,20 +169,20 @@ impl Engine {
             }
             let stop = self.session.work();
             if stop == Stop::Empty {
-                self.session.out.tell();
+                self.session.link.out.tell();
             }
-            if let Some(text) = self.session.out.failure() {
+            if let Some(text) = self.session.link.out.failure() {
                 return Ending::closed(text);
             }
-            let queued = self.session.out.queued();
-            if let Err(e) = self.session.out.flush() {
+            let queued = self.session.link.out.queued();
+            if let Err(e) = self.session.link.out.flush() {
                 return Ending::closed(format!("the guest is gone: {e}"));
             }
-            if stop == Stop::Staging && self.session.out.queued() < queued {
+            if stop == Stop::Staging && self.session.link.out.queued() < queued {
                 // What was written gave blocks back: nothing else would wake the copy for them.
                 continue;
             }
-            if (!self.readable || self.session.out.congested() || self.session.owing)
+            if (!self.readable || self.session.link.out.congested() || self.session.link.owing)
                 && let Err(e) = self.wait(stop)
             {
                 return Ending::closed(format!("waiting failed: {e}"));
@@ -193,7 +193,7 @@ impl Engine {
     /// Takes what vgpud and the session's other threads have sent. A grant or a revoke is on the page; its
     /// message only wakes.
     fn take_messages(&mut self) -> Result<(), String> {
-        self.session.lease.refresh();
+        self.session.link.lease.refresh();
         self.rounds += 1;
         if self.told || self.rounds >= ROUNDS {
             (self.told, self.rounds) = (false, 0);
@@ -209,7 +209,7 @@ impl Engine {
         if self.gone {
             return Some(Ending::closed(CLOSED));
         }
-        if !self.readable || self.session.out.congested() || !paid {
+        if !self.readable || self.session.link.out.congested() || !paid {
             return None;
         }
         for _ in 0..READS {
@@ -251,7 +251,7 @@ impl Engine {
     fn wait(&mut self, stop: Stop) -> io::Result<()> {
         let stop = match stop {
             // The lease is not left: it brings the credit.
-            Stop::Empty | Stop::Staging if self.session.owing => Stop::Turn,
+            Stop::Empty | Stop::Staging if self.session.link.owing => Stop::Turn,
             stop => stop,
         };
         if self.spin_for_completion() || self.spin_for_requests()? {
@@ -297,9 +297,9 @@ impl Engine {
     /// Looks for the next request of a guest that has just been answered. True: found.
     fn spin_for_requests(&mut self) -> io::Result<bool> {
         let answered = std::mem::take(&mut self.active)
-            && !self.session.owing
+            && !self.session.link.owing
             && self.session.streams.in_flight() == 0
-            && self.session.out.queued() == 0;
+            && self.session.link.out.queued() == 0;
         if !answered || !self.for_requests.try_now() {
             return Ok(false);
         }
@@ -320,14 +320,14 @@ impl Engine {
     fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let session = &self.session;
         let mut wanted = PollFlags::empty();
-        if !session.out.congested() && !session.owing {
+        if !session.link.out.congested() && !session.link.owing {
             wanted |= PollFlags::POLLIN;
         }
-        if session.out.queued() > 0 {
+        if session.link.out.queued() > 0 {
             wanted |= PollFlags::POLLOUT;
         }
         let mut from_vgpud = PollFlags::POLLIN;
-        if session.vgpud.send_kept() {
+        if session.link.vgpud.send_kept() {
             from_vgpud |= PollFlags::POLLOUT;
         }
         let mut fds = [
@@ -379,7 +379,7 @@ impl Session {
 
     fn heard(&mut self, mut received: Received) {
         match received.message {
-            ToWorker::Grant { .. } | ToWorker::Revoke { .. } => self.lease.refresh(),
+            ToWorker::Grant { .. } | ToWorker::Revoke { .. } => self.link.lease.refresh(),
             // It is on the page.
             ToWorker::Credit { .. } => {}
             ToWorker::MemGrant { request, granted } => self.ledger_answered(request, granted),
@@ -404,12 +404,12 @@ impl Session {
     /// Asks vgpud for an image's memory, and waits for the answer: what the guest sends next would have to be
     /// kept somewhere else meanwhile. Whatever vgpud says before it is heard as ever.
     pub(super) fn ask_for_room(&mut self, image: u64, len: u64) -> Result<File, String> {
-        self.vgpud.send(FromWorker::ImageBegin { image, len });
+        self.link.vgpud.send(FromWorker::ImageBegin { image, len });
         loop {
             if let Some((_, answer)) = self.room.take_if(|(number, _)| *number == image) {
                 return answer;
             }
-            let wanted = match self.vgpud.send_kept() {
+            let wanted = match self.link.vgpud.send_kept() {
                 // The request itself may be among what found no room.
                 true => PollFlags::POLLIN | PollFlags::POLLOUT,
                 false => PollFlags::POLLIN,
@@ -458,8 +458,8 @@ impl Session {
     fn pay(&mut self) -> bool {
         let mut waiting = self.queue.waiting();
         waiting.calls += 1;
-        self.owing = self.poison.is_none() && !self.lease.pay(waiting);
-        !self.owing
+        self.link.owing = self.link.poison.is_none() && !self.link.lease.pay(waiting);
+        !self.link.owing
     }
 
     fn has_due(&self) -> bool {
@@ -470,14 +470,14 @@ impl Session {
     fn before_sleep(&mut self, stop: Stop, marks_due: &mut Option<Instant>) -> Option<Duration> {
         let mut timeout = None;
         let mut waiting = self.queue.waiting();
-        if self.owing {
+        if self.link.owing {
             // The guest's next request waits, too.
             waiting.calls += 1;
         }
         if self.streams.in_flight() == 0 {
             *marks_due = None;
         } else {
-            let wanted = stop != Stop::Empty || self.lease.closing() || self.drains.len() > 0;
+            let wanted = stop != Stop::Empty || self.link.lease.closing() || self.drains.len() > 0;
             let now = Instant::now();
             let due = *marks_due.get_or_insert(if wanted { now } else { now + IDLE_LOOK });
             if wanted || due <= now {
@@ -490,15 +490,15 @@ impl Session {
         }
         // What does no work on the device needs no lease: a wait for a value in memory may last for ever.
         if self.streams.gate.in_flight() == 0 {
-            if self.lease.closing() {
+            if self.link.lease.closing() {
                 let left = if stop == Stop::Staging {
                     Depth::default()
                 } else {
                     waiting
                 };
-                self.lease.release(left, self.head());
+                self.link.lease.release(left, self.head());
             } else if stop == Stop::Empty || stop == Stop::Staging {
-                timeout = earlier(timeout, self.lease.rest());
+                timeout = earlier(timeout, self.link.lease.rest());
             }
         }
         if self.held_back(stop) {
@@ -509,25 +509,25 @@ impl Session {
                 timeout = earlier(timeout, Some(Duration::from_nanos(wake)));
             }
         }
-        if self.owing {
-            timeout = earlier(timeout, self.lease.asks_again_in());
+        if self.link.owing {
+            timeout = earlier(timeout, self.link.lease.asks_again_in());
         }
         timeout = earlier(timeout, self.images.give_up(Instant::now()));
-        self.lease.publish(waiting, self.head());
+        self.link.lease.publish(waiting, self.head());
         timeout
     }
 
     /// Where nothing more goes in under the lease: says when what is in flight will be over.
     fn foretell_end(&mut self) {
-        let closes = self.lease.closing() || self.streams.slice_full;
+        let closes = self.link.lease.closing() || self.streams.slice_full;
         if closes && let Some(in_ns) = self.streams.gate.ends_in(now_ns()) {
-            self.lease.announce_end(in_ns);
+            self.link.lease.announce_end(in_ns);
         }
     }
 
     /// Does work wait only because of what is in flight?
     fn held_back(&self, stop: Stop) -> bool {
-        stop == Stop::Window || stop == Stop::Turn && self.lease.closing()
+        stop == Stop::Window || stop == Stop::Turn && self.link.lease.closing()
     }
 }
 

@@ -10,6 +10,7 @@ use vgpu_sched::gate::{Estimate, MAX_IN_FLIGHT, Waiting};
 
 use super::Session;
 use super::Staging;
+use super::link::now_ns;
 use super::queue::{FetchWork, FillWork, LaunchWork, Queued, Region, Shape, Work};
 use super::staging::Bulk;
 use super::streams::{Action, Streams, Timed};
@@ -18,7 +19,6 @@ use crate::driver::{
     copy_dtoh, copy_htoa, copy_htod, copy_rows_dtod, copy_rows_dtoh, copy_rows_htod, fill, fill_2d,
     wait_word, write_word,
 };
-use crate::lease::now_ns;
 
 /// Pieces of data for the guest that may be in flight or wait for its socket.
 const PIECES: usize = 4;
@@ -111,7 +111,7 @@ impl Session {
             if !item.paid
                 && let Work::DtoH(fetch) = &item.work
             {
-                self.lease.count_out(fetch.len);
+                self.link.lease.count_out(fetch.len);
             }
             item.paid = true;
             let stream = item.stream;
@@ -140,7 +140,7 @@ impl Session {
                     return Stop::Staging;
                 }
             }
-            if self.poison.is_some() {
+            if self.link.poison.is_some() {
                 return Stop::Empty;
             }
         }
@@ -170,7 +170,8 @@ impl Session {
             paid: first.paid,
             depth: self.queue.waiting(),
         };
-        self.lease
+        self.link
+            .lease
             .admit(gate, now, &offer)
             .map_err(|refused| match refused {
                 Refused::Turn => Stop::Turn,
@@ -184,7 +185,7 @@ impl Session {
 
     /// Does somebody wait for the lease, or for the work?
     fn somebody_waits(&self) -> bool {
-        self.drains.len() > 0 || self.lease.wanted()
+        self.drains.len() > 0 || self.link.lease.wanted()
     }
 
     /// Expected cost of the first operation of the queue.
@@ -199,18 +200,18 @@ impl Session {
         self.queue
             .front()
             .is_some_and(|q| matches!(q.work, Work::DtoH(_)))
-            && (self.pieces_out >= PIECES || self.out.queued() > UNREAD_LIMIT)
+            && (self.pieces_out >= PIECES || self.link.out.queued() > UNREAD_LIMIT)
     }
 
     /// Nothing in flight has moved for a while: the work of idle streams goes in all the same, and what
     /// stands before it in the queue. That includes what needs no turn: the program may be waiting for
     /// an event in an idle stream before it sends what a kernel waits for.
     pub(super) fn relieve(&mut self) {
-        let taken = self.out.taken();
-        let calls = self.received.0 - taken.calls;
-        let bytes = self.received.1 - taken.bytes;
+        let taken = self.link.out.taken();
+        let calls = self.link.received.calls - taken.calls;
+        let bytes = self.link.received.bytes - taken.bytes;
         // With half its credit used up the program may be unable to send the very call that is missing.
-        let depth = self.out.depth();
+        let depth = self.link.out.depth();
         let backed_up = calls >= depth.calls / 2 || bytes >= depth.bytes / 2;
         let Streams { table, gate, .. } = &mut self.streams;
         // Most often there is none, and a long kernel is just that: the queue is not searched.
@@ -257,7 +258,7 @@ impl Session {
             }
             Work::DtoH(fetch) => return self.fetch(item, &driver, fetch, (now, timed)),
             Work::Graph(graph) => {
-                self.printf.launched();
+                self.link.printf.launched();
                 let result = graph.run(&driver);
                 self.graph_done(graph);
                 result
@@ -298,7 +299,7 @@ impl Session {
                 };
             }
             Work::Launch(_) => {
-                self.printf.launched();
+                self.link.printf.launched();
                 run_work(&driver, &work)
             }
             Work::DtoD { .. } | Work::Rows { .. } | Work::Box { .. } | Work::Fill(_) => {
@@ -445,14 +446,14 @@ impl Session {
             self.harvest(stream);
         }
         let done = fetch.done;
-        match marked.and(self.poison.map_or(Ok(()), Err)) {
+        match marked.and(self.link.poison.map_or(Ok(()), Err)) {
             Ok(()) if done < len => return Step::Partly(Work::DtoH(fetch)),
             Ok(()) => {}
             Err(code) if code.is_sticky() => {
                 self.device_failed(code, "returned by a copy to the host");
                 // Its last piece, if it had been submitted, has been answered with the code.
                 if done < len {
-                    self.out.status(item.op, id, code);
+                    self.link.out.status(item.op, id, code);
                 }
             }
             Err(code) if done < len => {
@@ -464,7 +465,7 @@ impl Session {
     }
 
     fn starved_for_pieces(&self) -> bool {
-        self.pieces_out >= PIECES || self.out.queued() > UNREAD_LIMIT
+        self.pieces_out >= PIECES || self.link.out.queued() > UNREAD_LIMIT
     }
 
     fn destroy_stream(&mut self, id: u64) {
@@ -510,12 +511,12 @@ impl Session {
     pub(super) fn abandon_queue(&mut self, code: CuResult) {
         while let Some(item) = self.queue.take() {
             if item.op.class() == Class::Sync {
-                self.out.status(item.op, item.id, code);
+                self.link.out.status(item.op, item.id, code);
             }
             self.dequeued(&item);
             self.abandon_work(item.work);
         }
-        self.lease.withdraw();
+        self.link.lease.withdraw();
     }
 }
 

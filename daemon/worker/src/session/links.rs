@@ -84,7 +84,7 @@ impl Session {
             info_log: logs.info,
             error_log: logs.error,
         };
-        self.out.reply_with(op, id, status, &reply);
+        self.link.out.reply_with(op, id, status, &reply);
     }
 
     /// Together, results that nobody fetches are no larger than one may be.
@@ -101,7 +101,7 @@ impl Session {
     /// Sends the result of a link and forgets it.
     pub(super) fn link_data(&mut self, op: Op, id: u64, link: Linked) -> Result<()> {
         let bytes = self.links.remove(link.0).ok_or(CuResult::INVALID_HANDLE)?;
-        self.out.data(op, id, &bytes);
+        self.link.out.data(op, id, &bytes);
         Ok(())
     }
 }

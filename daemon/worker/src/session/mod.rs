@@ -15,13 +15,12 @@ mod events;
 mod execute;
 mod graphs;
 mod images;
+mod link;
 mod links;
 mod memory;
 mod modules;
-mod out;
 mod parking;
 mod pool;
-mod printf;
 mod queue;
 mod rows;
 mod shadows;
@@ -50,11 +49,11 @@ use self::drains::Drains;
 use self::events::Events;
 use self::graphs::Graphs;
 use self::images::Images;
+pub use self::link::Printf;
+use self::link::{Lease, Link, Out};
 use self::memory::{Ledger, Memory};
 use self::modules::{FunctionState, ModuleState};
-use self::out::Out;
 use self::pool::{Done, Pool};
-pub use self::printf::Printf;
 use self::queue::Queue;
 use self::shadows::Shadows;
 use self::staging::Staging;
@@ -63,7 +62,6 @@ use self::table::{Kind, Table};
 use self::vmm::Vmm;
 use crate::control::{Messages, Vgpud, Waker};
 use crate::driver::{Block, Context, Device};
-use crate::lease::Lease;
 use crate::wire::Writer;
 
 pub use engine::{Ending, serve};
@@ -98,14 +96,12 @@ pub struct Parts {
 
 /// Everything of a session.
 pub struct Session {
-    out: Out,
-    vgpud: Vgpud,
+    link: Link,
     control: Messages,
     done: Receiver<Done>,
     waker: Waker,
     waiters: Pool,
     helpers: Pool,
-    lease: Lease,
 
     devices: Vec<DeviceState>,
     contexts: Table<ContextState>,
@@ -128,7 +124,6 @@ pub struct Session {
     /// The answer of vgpud to a request for an image's memory.
     room: Option<(u64, std::result::Result<File, String>)>,
     staging: Staging,
-    printf: Printf,
 
     queue: Queue,
     drains: Drains,
@@ -136,12 +131,6 @@ pub struct Session {
     due: VecDeque<Action>,
     /// Pieces of data for the guest that are in flight.
     pieces_out: usize,
-    /// Requests received, and their bulk bytes.
-    received: (u64, u64),
-    /// Its requests are not read: there is no credit for what it moved.
-    owing: bool,
-    /// The device is of no more use: what every call returns.
-    poison: Option<CuResult>,
 }
 
 impl Session {
@@ -160,7 +149,6 @@ impl Session {
             control,
             waker,
         } = parts;
-        let lease = Lease::new(pages, vgpud.clone());
         let first = devices.first().ok_or("the driver has no device")?;
         let staging = Staging::new(&first.2);
         let ledgers = (0..=devices.len()).map(|_| Ledger::default()).collect();
@@ -173,9 +161,17 @@ impl Session {
         if let Some((calls, bytes)) = changed {
             out.set_depth(within_bounds(calls, bytes));
         }
-        Ok(Session {
+        let link = Link {
             out,
-            lease,
+            lease: Lease::new(pages, vgpud.clone()),
+            vgpud: vgpud.clone(),
+            printf,
+            received: Progress { calls: 0, bytes: 0 },
+            owing: false,
+            poison: None,
+        };
+        Ok(Session {
+            link,
             control,
             done,
             waiters: Pool::new("waiter", WAITERS, tell.clone(), waker.clone()),
@@ -196,24 +192,19 @@ impl Session {
             ledgers,
             quota: start.memory_quota,
             allocs: Allocs::default(),
-            images: Images::new(Path::new(&start.image_dir), vgpud.clone()),
+            images: Images::new(Path::new(&start.image_dir), vgpud),
             room: None,
-            vgpud,
             staging,
-            printf,
             queue: Queue::default(),
             drains: Drains::default(),
             due: VecDeque::new(),
             pieces_out: 0,
-            received: (0, 0),
-            owing: false,
-            poison: None,
         })
     }
 
     /// vgpud changed how much the guest may have sent that is not taken.
     fn set_depth(&mut self, calls: u32, bytes: u64) {
-        self.out.set_depth(within_bounds(calls, bytes));
+        self.link.out.set_depth(within_bounds(calls, bytes));
     }
 
     /// A driver call about request `id` failed (0: about none). A device fault ends the session's use
@@ -222,7 +213,7 @@ impl Session {
         if code.is_sticky() {
             self.device_failed(code, "returned by a driver call");
         } else {
-            self.out.async_error(id, code);
+            self.link.out.async_error(id, code);
         }
     }
 
@@ -231,26 +222,26 @@ impl Session {
         if code.is_sticky() {
             self.device_failed(code, "returned by a driver call");
         }
-        self.out.status(op, id, code);
+        self.link.out.status(op, id, code);
     }
 
     /// The device reported a fault: whatever waits fails with it, and everything from now on.
     fn device_failed(&mut self, code: CuResult, seen: &str) {
-        if self.poison.is_some() {
+        if self.link.poison.is_some() {
             return;
         }
         tracing::warn!("device fault: {code}, {seen}");
-        self.poison = Some(code);
+        self.link.poison = Some(code);
         let text = format!("{code}, {seen}");
-        self.vgpud.send(FromWorker::Fault { code, text });
+        self.link.vgpud.send(FromWorker::Fault { code, text });
         self.print_all();
-        self.out.async_error(0, code);
+        self.link.out.async_error(0, code);
         for action in self.abandon_streams() {
             match action {
                 Action::Piece {
                     id, op, last: true, ..
                 }
-                | Action::Failed { id, op, .. } => self.out.status(op, id, code),
+                | Action::Failed { id, op, .. } => self.link.out.status(op, id, code),
                 Action::Freed { device, charge } => self.freed_in_vain(device, charge),
                 Action::Piece { .. } | Action::Staged(_) | Action::HostFunc { .. } => {}
                 // Below, with those that are not yet attached to a stream.

@@ -15,8 +15,8 @@ use super::Session;
 use super::contexts::Garbage;
 use super::drains::{After, Target};
 use super::images::{ImageError, Source};
+use super::link::may_print;
 use super::memory::Backing;
-use super::printf::may_print;
 use crate::driver::{
     Context, Function, JitLogs, LAST_FUNCTION_ATTRIBUTE, MappedImage, Module, OPTION_LIMIT, Result,
     option_allowed,
@@ -98,7 +98,7 @@ impl Session {
     pub(super) fn image_data(&mut self, id: u64, r: &req::ImageData, bytes: &[u8]) {
         if let Err(e) = self.take_piece(r, bytes) {
             tracing::warn!("{e}");
-            self.out.async_error(id, image_code(&e));
+            self.link.out.async_error(id, image_code(&e));
         }
     }
 
@@ -177,7 +177,7 @@ impl Session {
                 return Err(CuResult::CONTEXT_IS_DESTROYED);
             }
             if loaded.prints {
-                self.printf.arm();
+                self.link.printf.arm();
             }
             let driver = Arc::new(module);
             self.modules
@@ -201,7 +201,7 @@ impl Session {
             info_log,
             error_log,
         };
-        self.out.reply_with(op, id, status, &reply);
+        self.link.out.reply_with(op, id, status, &reply);
     }
 
     fn module(&self, module: ModuleName) -> Result<&ModuleState> {

@@ -170,7 +170,7 @@ impl Session {
     pub(super) fn call_guest(&mut self, stream: u64, number: u64) {
         if let Some(held) = self.queue.parking.held.get_mut(&stream) {
             held.called = true;
-            self.out.host_function(number);
+            self.link.out.host_function(number);
         }
     }
 
@@ -233,7 +233,7 @@ impl Session {
         }
         for item in parking.items.into_values() {
             if item.op.class() == Class::Sync {
-                self.out.status(item.op, item.id, code);
+                self.link.out.status(item.op, item.id, code);
             }
             self.settled(&item);
             self.abandon_work(item.work);

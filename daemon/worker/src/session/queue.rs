@@ -493,6 +493,6 @@ impl Session {
         if let Some(stream) = self.streams.table.get_mut(item.stream) {
             stream.queued -= 1;
         }
-        self.out.took(1, item.bulk);
+        self.link.out.took(1, item.bulk);
     }
 }

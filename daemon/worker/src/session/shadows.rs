@@ -103,7 +103,7 @@ impl Session {
 
     /// What the program changed.
     pub(super) fn host_push(&mut self, records: &[u8]) -> Result<()> {
-        self.lease.moved(records.len() as u64, false);
+        self.link.lease.moved(records.len() as u64, false);
         for change in Records::new(records) {
             let change = change.map_err(|_| CuResult::INVALID_VALUE)?;
             let blocks = &mut self.shadows.blocks;
@@ -129,9 +129,9 @@ impl Session {
         };
         let len = out.bytes().len() as u64;
         if len > 0 {
-            self.lease.moved(len, true);
+            self.link.lease.moved(len, true);
         }
-        self.out.reply_bulk(op, id, &reply, out.bytes());
+        self.link.out.reply_bulk(op, id, &reply, out.bytes());
         Ok(())
     }
 }

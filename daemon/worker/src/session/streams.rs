@@ -14,9 +14,9 @@ use vgpu_sched::gate::{self, Estimate, Flow, Gate};
 
 use super::Session;
 use super::drains::Flush;
+use super::link::now_ns;
 use super::table::{HandleMap, Kind, Table};
 use crate::driver::{BLOCKING_SYNC, Block, DISABLE_TIMING, Event, Result, Stream};
-use crate::lease::now_ns;
 
 /// What to do when a stream is past an operation.
 #[derive(Debug)]
@@ -226,7 +226,7 @@ impl Session {
         if let Some(stream) = table.get_mut(id) {
             gate.submitted(now, &mut stream.flow, number, work, estimate);
         }
-        self.lease.count_submitted(1);
+        self.link.lease.count_submitted(1);
     }
 
     /// As [`Session::submitted`], for a wait for a value in memory.
@@ -525,7 +525,7 @@ impl Session {
             }
         }
         if worked > 0 {
-            self.lease.count_completed(worked);
+            self.link.lease.count_completed(worked);
         }
         if drained {
             self.streams.active.retain(|a| *a != id);
@@ -575,11 +575,11 @@ impl Session {
                     if last {
                         self.print(&Flush::Stream(stream));
                     }
-                    self.out.piece(op, id, block, last);
+                    self.link.out.piece(op, id, block, last);
                 }
                 Action::Freed { device, charge } => self.freed(device, charge),
                 Action::HostFunc { stream, number } => self.call_guest(stream, number),
-                Action::Failed { id, op, code } => self.out.status(op, id, code),
+                Action::Failed { id, op, code } => self.link.out.status(op, id, code),
                 Action::Drain(drain) => {
                     if self.drain_step(drain) {
                         // Data that other streams fetched before this point goes out first.

@@ -165,7 +165,7 @@ impl Session {
             state.released = true;
         }
         match self.vmm.ended(memory.0) {
-            None => self.out.status(op, id, CuResult::SUCCESS),
+            None => self.link.out.status(op, id, CuResult::SUCCESS),
             Some((driver, charge)) => {
                 let garbage = Garbage {
                     device,

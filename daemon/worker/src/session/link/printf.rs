@@ -95,7 +95,7 @@ impl Printf {
 /// May a module of this image print? The name of the device runtime's function stands in PTX and in
 /// uncompressed binaries; a fat binary may be compressed and is taken to print, as is one so large
 /// that the search would take long.
-pub(super) fn may_print(image: &[u8]) -> bool {
+pub(crate) fn may_print(image: &[u8]) -> bool {
     const FATBIN_MAGIC: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
     const SEARCHED: usize = 32 << 20;
     image.len() > SEARCHED

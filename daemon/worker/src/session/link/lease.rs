@@ -14,7 +14,7 @@ use crate::control::Vgpud;
 /// The lease of this worker: [`lease::Lease`], the pages that it reads and writes, and vgpud, which
 /// gets its messages.
 #[derive(Debug)]
-pub struct Lease {
+pub(crate) struct Lease {
     machine: lease::Lease,
     pages: WorkerEnd<'static>,
     vgpud: Vgpud,
@@ -24,7 +24,7 @@ pub struct Lease {
 
 impl Lease {
     /// A worker that holds no lease.
-    pub fn new(pages: WorkerEnd<'static>, vgpud: Vgpud) -> Lease {
+    pub(crate) fn new(pages: WorkerEnd<'static>, vgpud: Vgpud) -> Lease {
         Lease {
             machine: lease::Lease::default(),
             pages,
@@ -70,7 +70,7 @@ impl Lease {
     ///
     /// # Errors
     /// [`Refused`].
-    pub fn admit(
+    pub(crate) fn admit(
         &mut self,
         gate: &mut Gate,
         now: u64,
@@ -83,81 +83,81 @@ impl Lease {
     }
 
     /// vgpud granted a lease or asked one back.
-    pub fn refresh(&mut self) {
+    pub(crate) fn refresh(&mut self) {
         self.machine.refresh(self.pages);
     }
 
     /// As [`lease::Lease::announce_end`].
-    pub fn announce_end(&mut self, in_ns: u64) {
+    pub(crate) fn announce_end(&mut self, in_ns: u64) {
         self.machine.announce_end(self.pages, in_ns);
         self.send();
     }
 
     /// Whether the lease is being given back.
-    pub fn closing(&self) -> bool {
+    pub(crate) fn closing(&self) -> bool {
         self.machine.closing()
     }
 
     /// Whether another session waits for the lease that this worker holds.
-    pub fn wanted(&self) -> bool {
+    pub(crate) fn wanted(&self) -> bool {
         self.machine.wanted(self.pages)
     }
 
     /// As [`lease::Lease::moved`].
-    pub fn moved(&mut self, bytes: u64, out: bool) {
+    pub(crate) fn moved(&mut self, bytes: u64, out: bool) {
         self.machine.moved(self.pages, bytes, out);
     }
 
     /// As [`lease::Lease::pay`].
-    pub fn pay(&mut self, depth: Depth) -> bool {
+    pub(crate) fn pay(&mut self, depth: Depth) -> bool {
         let paid = self.machine.pay(self.pages, now_ns(), depth);
         self.send();
         paid
     }
 
     /// How long until vgpud has to be asked for credit again, while [`Lease::pay`] finds none.
-    pub fn asks_again_in(&self) -> Option<Duration> {
+    pub(crate) fn asks_again_in(&self) -> Option<Duration> {
         self.machine.asks_again_at().map(until)
     }
 
     /// As [`lease::Lease::release`].
-    pub fn release(&mut self, left: Depth, head: HeadCost) {
+    pub(crate) fn release(&mut self, left: Depth, head: HeadCost) {
         self.machine.release(self.pages, now_ns(), left, head);
         self.send();
     }
 
     /// As [`lease::Lease::rest`]. Returns how long until the next call.
-    pub fn rest(&mut self) -> Option<Duration> {
+    pub(crate) fn rest(&mut self) -> Option<Duration> {
         let again = self.machine.rest(self.pages, now_ns());
         self.send();
         again.map(until)
     }
 
     /// As [`lease::Lease::withdraw`].
-    pub fn withdraw(&mut self) {
+    pub(crate) fn withdraw(&mut self) {
         self.machine.withdraw();
         self.send();
     }
 
     /// Counts bytes that go to the guest, after credit was taken for them.
-    pub fn count_out(&self, bytes: u64) {
+    pub(crate) fn count_out(&self, bytes: u64) {
         self.pages.count_out(bytes);
     }
 
     /// Counts operations given to the device.
-    pub fn count_submitted(&mut self, n: u64) {
+    pub(crate) fn count_submitted(&mut self, n: u64) {
         self.submitted += n;
         self.pages.publish_submitted(self.submitted);
     }
 
     /// Counts operations that completed.
-    pub fn count_completed(&mut self, n: u64) {
+    pub(crate) fn count_completed(&mut self, n: u64) {
         self.completed += n;
         self.pages.publish_completed(self.completed);
     }
 
     /// Publishes what waits, and the cost of the first of it.
-    pub fn publish(&self, depth: Depth, head: HeadCost) {
+    pub(crate) fn publish(&self, depth: Depth, head: HeadCost) {
         lease::publish(self.pages, depth, head);
     }
 }

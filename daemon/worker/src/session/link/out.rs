@@ -11,11 +11,11 @@ use crate::driver::{Block, Result};
 use crate::wire::Writer;
 
 /// While more than this waits for the guest to read, its requests are not read.
-pub(super) const OUT_LIMIT: usize = 8 << 20;
+pub(crate) const OUT_LIMIT: usize = 8 << 20;
 
 /// The guest's side of the session, outbound.
 #[derive(Debug)]
-pub(super) struct Out {
+pub(crate) struct Out {
     writer: Writer<Block>,
     taken: Progress,
     told: Progress,
@@ -29,7 +29,7 @@ pub(super) struct Out {
 
 impl Out {
     /// Over the guest's socket; `depth` is what its Welcome names.
-    pub(super) fn new(writer: Writer<Block>, depth: Progress) -> Out {
+    pub(crate) fn new(writer: Writer<Block>, depth: Progress) -> Out {
         let zero = Progress { calls: 0, bytes: 0 };
         Out {
             writer,
@@ -43,12 +43,12 @@ impl Out {
     }
 
     /// Does the guest not read what it is sent?
-    pub(super) fn congested(&self) -> bool {
+    pub(crate) fn congested(&self) -> bool {
         self.writer.queued() > OUT_LIMIT
     }
 
     /// Bytes that wait for the socket.
-    pub(super) fn queued(&self) -> usize {
+    pub(crate) fn queued(&self) -> usize {
         self.writer.queued()
     }
 
@@ -56,12 +56,12 @@ impl Out {
     ///
     /// # Errors
     /// The socket's.
-    pub(super) fn flush(&mut self) -> std::io::Result<()> {
+    pub(crate) fn flush(&mut self) -> std::io::Result<()> {
         self.writer.flush()
     }
 
     /// Answers a request.
-    pub(super) fn reply<T: Encode>(&mut self, op: Op, id: u64, result: Result<T>) {
+    pub(crate) fn reply<T: Encode>(&mut self, op: Op, id: u64, result: Result<T>) {
         match result {
             Ok(value) => self.reply_with(op, id, CuResult::SUCCESS, &value),
             Err(code) => self.status(op, id, code),
@@ -69,7 +69,7 @@ impl Out {
     }
 
     /// Answers a request with results and a status of their own.
-    pub(super) fn reply_with<T: Encode>(&mut self, op: Op, id: u64, status: CuResult, value: &T) {
+    pub(crate) fn reply_with<T: Encode>(&mut self, op: Op, id: u64, status: CuResult, value: &T) {
         self.frame((op as u16, op.name()), id, status, value, &[]);
     }
 
@@ -95,18 +95,18 @@ impl Out {
     }
 
     /// Why the session cannot go on: a guest thread waits for an answer that cannot be encoded.
-    pub(super) fn failure(&mut self) -> Option<String> {
+    pub(crate) fn failure(&mut self) -> Option<String> {
         self.failure.take()
     }
 
     /// Answers a request whose results are empty, or which failed.
-    pub(super) fn status(&mut self, op: Op, id: u64, status: CuResult) {
+    pub(crate) fn status(&mut self, op: Op, id: u64, status: CuResult) {
         self.writer
             .push(Header::reply(op as u16, 0, status, id, 0, 0), &[], &[]);
     }
 
     /// A piece of a device-to-host copy.
-    pub(super) fn piece(&mut self, op: Op, id: u64, block: Block, last: bool) {
+    pub(crate) fn piece(&mut self, op: Op, id: u64, block: Block, last: bool) {
         let flags = if last { 0 } else { FLAG_MORE };
         let header = Header::reply(op as u16, flags, CuResult::SUCCESS, id, 0, block.len());
         // A short one goes with the frames around it, in one write.
@@ -118,7 +118,7 @@ impl Out {
     }
 
     /// Answers a request whose result is data.
-    pub(super) fn data(&mut self, op: Op, id: u64, bytes: &[u8]) {
+    pub(crate) fn data(&mut self, op: Op, id: u64, bytes: &[u8]) {
         let pieces = bytes.len().div_ceil(MAX_BULK).max(1);
         for i in 0..pieces {
             let piece = &bytes[i * MAX_BULK..bytes.len().min((i + 1) * MAX_BULK)];
@@ -129,12 +129,12 @@ impl Out {
     }
 
     /// Answers a request whose results come with at most [`MAX_BULK`] bytes of data.
-    pub(super) fn reply_bulk<T: Encode>(&mut self, op: Op, id: u64, value: &T, bytes: &[u8]) {
+    pub(crate) fn reply_bulk<T: Encode>(&mut self, op: Op, id: u64, value: &T, bytes: &[u8]) {
         self.frame((op as u16, op.name()), id, CuResult::SUCCESS, value, bytes);
     }
 
     /// A stream has come to a host function of the guest.
-    pub(super) fn host_function(&mut self, number: u64) {
+    pub(crate) fn host_function(&mut self, number: u64) {
         let op = Notice::HostFunc as u16;
         self.writer.push(
             Header::reply(op, 0, CuResult::SUCCESS, number, 0, 0),
@@ -144,7 +144,7 @@ impl Out {
     }
 
     /// An asynchronous call failed.
-    pub(super) fn async_error(&mut self, id: u64, code: CuResult) {
+    pub(crate) fn async_error(&mut self, id: u64, code: CuResult) {
         self.writer.push(
             Header::reply(Notice::AsyncError as u16, 0, code, id, 0, 0),
             &[],
@@ -153,7 +153,7 @@ impl Out {
     }
 
     /// Output of device `printf`.
-    pub(super) fn stdout(&mut self, text: &[u8]) {
+    pub(crate) fn stdout(&mut self, text: &[u8]) {
         for piece in text.chunks(MAX_BULK) {
             let op = Notice::Stdout as u16;
             self.writer.push(
@@ -165,7 +165,7 @@ impl Out {
     }
 
     /// Requests were taken off the queue; tells the guest now and then.
-    pub(super) fn took(&mut self, calls: u64, bytes: u64) {
+    pub(crate) fn took(&mut self, calls: u64, bytes: u64) {
         self.taken.calls += calls;
         self.taken.bytes += bytes;
         // A short queue is told of in shorter steps, or it would run empty each time.
@@ -181,7 +181,7 @@ impl Out {
     /// Tells the guest what was taken, unless it knows. Also to be called when the queue has run
     /// empty: a guest whose whole credit is less than those steps would wait for it for ever. (At once:
     /// a timer for it would cost every synchronous call more than the few bytes do.)
-    pub(super) fn tell(&mut self) {
+    pub(crate) fn tell(&mut self) {
         if self.told == self.taken {
             return;
         }
@@ -191,14 +191,14 @@ impl Out {
     }
 
     /// Changes how much may be untaken.
-    pub(super) fn set_depth(&mut self, depth: Progress) {
+    pub(crate) fn set_depth(&mut self, depth: Progress) {
         self.depth = depth;
         self.allow();
         self.notice(Notice::Depth, depth);
     }
 
     /// How much may be untaken.
-    pub(super) fn depth(&self) -> Progress {
+    pub(crate) fn depth(&self) -> Progress {
         self.depth
     }
 
@@ -210,7 +210,7 @@ impl Out {
 
     /// May the guest have sent so much in all? Its last request carried `last` bytes: one that is larger
     /// than the whole credit may come alone.
-    pub(super) fn allows(&self, sent: Progress, last: u64) -> bool {
+    pub(crate) fn allows(&self, sent: Progress, last: u64) -> bool {
         sent.calls <= self.allowed.calls
             && (sent.bytes <= self.allowed.bytes || sent.bytes - last <= self.taken.bytes)
     }
@@ -226,7 +226,7 @@ impl Out {
     }
 
     /// What was taken since the session began.
-    pub(super) fn taken(&self) -> Progress {
+    pub(crate) fn taken(&self) -> Progress {
         self.taken
     }
 }
