@@ -103,7 +103,7 @@ impl Session {
         collided: Option<DevPtr>,
     ) {
         if let Some(ptr) = collided
-            && !self.memory.park(ptr.0)
+            && !self.objects.memory.park(ptr.0)
         {
             return self.refuse(op, id, CuResult::INVALID_VALUE);
         }
@@ -136,14 +136,14 @@ impl Session {
     }
 
     fn want(&mut self, (op, id): (Op, u64), want: Want, size: u64) {
-        self.allocs.waiting.push_back(Pending {
+        self.objects.allocs.waiting.push_back(Pending {
             op,
             id,
             want,
             size,
             denied: 0,
         });
-        if self.allocs.waiting.len() == 1 {
+        if self.objects.allocs.waiting.len() == 1 {
             self.try_allocs();
         }
     }
@@ -154,14 +154,18 @@ impl Session {
             // As the driver: freeing nothing succeeds.
             return Ok(rep::MemFree {});
         }
-        let (context, memory, charge) = self.memory.remove(ptr.0).ok_or(CuResult::INVALID_VALUE)?;
+        let (context, memory, charge) = self
+            .objects
+            .memory
+            .remove(ptr.0)
+            .ok_or(CuResult::INVALID_VALUE)?;
         let garbage = Garbage {
             device: self.device_of(context),
             memory: vec![memory],
             ..Garbage::default()
         };
-        self.allocs.freeing += 1;
-        self.allocs.answered += 1;
+        self.objects.allocs.freeing += 1;
+        self.objects.allocs.answered += 1;
         self.drain(
             Target::Everything,
             After::Release {
@@ -176,9 +180,13 @@ impl Session {
     /// `cuMemFreeAsync`: the address is dead at once, the memory goes in its place in the stream.
     /// `Some`: to be queued there.
     pub(super) fn free_in(&mut self, stream: u64, ptr: DevPtr) -> Result<Option<Work>> {
-        let (context, memory, charge) = self.memory.remove(ptr.0).ok_or(CuResult::INVALID_VALUE)?;
+        let (context, memory, charge) = self
+            .objects
+            .memory
+            .remove(ptr.0)
+            .ok_or(CuResult::INVALID_VALUE)?;
         let device = self.device_of(context);
-        self.allocs.freeing += 1;
+        self.objects.allocs.freeing += 1;
         if memory.is_pooled() {
             let charged = (device, charge);
             return Ok(Some(Work::Free { memory, charged }));
@@ -189,7 +197,7 @@ impl Session {
 
     /// Gives memory back by a call that waits, when the stream is past the work that it has.
     pub(super) fn free_behind(&mut self, stream: u64, memory: DeviceMemory, charged: (usize, u64)) {
-        self.allocs.answered += 1;
+        self.objects.allocs.answered += 1;
         let garbage = Garbage {
             device: charged.0,
             memory: vec![memory],
@@ -215,7 +223,7 @@ impl Session {
                     memory: vec![memory],
                     ..Garbage::default()
                 };
-                self.allocs.answered += 1;
+                self.objects.allocs.answered += 1;
                 self.release(garbage, charge, None);
             }
             Work::Graph(graph) => self.graph_done(graph),
@@ -233,32 +241,33 @@ impl Session {
     pub(super) fn freed(&mut self, device: usize, charge: u64) {
         self.one_freed(device);
         self.give_back(device, charge);
-        for pending in &mut self.allocs.waiting {
+        for pending in &mut self.objects.allocs.waiting {
             pending.denied = 0;
         }
-        if let Some(asked) = &mut self.allocs.asked {
+        if let Some(asked) = &mut self.objects.allocs.asked {
             asked.outdated = true;
         }
         self.try_allocs();
     }
 
     fn one_freed(&mut self, ledger: usize) {
-        self.allocs.freeing -= 1;
-        self.allocs.freeing_pinned -= u64::from(ledger == self.pinned_ledger());
+        self.objects.allocs.freeing -= 1;
+        self.objects.allocs.freeing_pinned -= u64::from(ledger == self.pinned_ledger());
     }
 
     /// Will something be given back to this ledger by itself?
     fn frees_to_come(&self, ledger: usize) -> bool {
-        let pinned = self.allocs.freeing_pinned;
+        let pinned = self.objects.allocs.freeing_pinned;
         match ledger == self.pinned_ledger() {
             true => pinned > 0,
-            false => self.allocs.freeing > pinned,
+            false => self.objects.allocs.freeing > pinned,
         }
     }
 
     /// What a device's ledger has too much of goes back to vgpud.
     fn give_back(&mut self, device: usize, charge: u64) {
         let surplus = self
+            .objects
             .ledgers
             .get_mut(device)
             .map_or(0, |ledger| ledger.give(charge));
@@ -272,37 +281,48 @@ impl Session {
 
     /// The place of the ledger of pinned host memory: after the devices'.
     pub(super) fn pinned_ledger(&self) -> usize {
-        self.devices.len()
+        self.objects.devices.len()
     }
 
     /// Bytes that this session has reserved on a device and does not use.
     pub(super) fn reserved_unused(&self, device: usize) -> u64 {
-        self.ledgers.get(device).map_or(0, Ledger::unused)
+        self.objects.ledgers.get(device).map_or(0, Ledger::unused)
     }
 
     /// What vgpud calls a ledger.
     fn ledger_name(&self, ledger: usize) -> Option<u32> {
-        (ledger < self.devices.len()).then_some(ledger as u32)
+        (ledger < self.objects.devices.len()).then_some(ledger as u32)
     }
 
     /// The ordinal of a context's device.
     pub(super) fn device_of(&self, context: u64) -> usize {
-        self.contexts
+        self.objects
+            .contexts
             .get(context)
             .map_or(0, |context| context.device)
     }
 
     /// vgpud answered a request for memory.
     pub(super) fn ledger_answered(&mut self, request: u64, granted: bool) {
-        let asked = self.allocs.asked.take_if(|asked| asked.number == request);
+        let asked = self
+            .objects
+            .allocs
+            .asked
+            .take_if(|asked| asked.number == request);
         let Some(asked) = asked else {
             return;
         };
         if granted {
-            if let Some(ledger) = self.ledgers.get_mut(asked.ledger) {
+            if let Some(ledger) = self.objects.ledgers.get_mut(asked.ledger) {
                 ledger.draw(asked.bytes);
             }
-        } else if let Some(first) = self.allocs.waiting.front_mut().filter(|_| !asked.outdated) {
+        } else if let Some(first) = self
+            .objects
+            .allocs
+            .waiting
+            .front_mut()
+            .filter(|_| !asked.outdated)
+        {
             first.denied += 1;
         }
         self.try_allocs();
@@ -311,15 +331,15 @@ impl Session {
     /// Asks vgpud what is left of a device and of the VM's quota, for `cuMemGetInfo`: one question after the other, however
     /// many the guest sends at once.
     pub(super) fn ask_memory_left(&mut self, op: Op, id: u64, ctx: Ctx) {
-        self.allocs.questions.push_back((op, id, ctx));
-        if self.allocs.questions.len() == 1 {
+        self.objects.allocs.questions.push_back((op, id, ctx));
+        if self.objects.allocs.questions.len() == 1 {
             self.ask_memory();
         }
     }
 
     /// Sends the oldest question.
     fn ask_memory(&self) {
-        if let Some((_, _, ctx)) = self.allocs.questions.front() {
+        if let Some((_, _, ctx)) = self.objects.allocs.questions.front() {
             let device = self.device_of(ctx.0) as u32;
             self.link.vgpud.send(FromWorker::MemAsk { device });
         }
@@ -327,7 +347,7 @@ impl Session {
 
     /// vgpud answered the oldest question.
     pub(super) fn memory_answered(&mut self, left: u64) {
-        let Some((op, id, ctx)) = self.allocs.questions.pop_front() else {
+        let Some((op, id, ctx)) = self.objects.allocs.questions.pop_front() else {
             return;
         };
         self.ask_memory();
@@ -338,10 +358,10 @@ impl Session {
     }
 
     fn try_allocs(&mut self) {
-        while let Some(pending) = self.allocs.waiting.pop_front() {
+        while let Some(pending) = self.objects.allocs.waiting.pop_front() {
             match self.try_alloc(&pending) {
                 Outcome::Wait => {
-                    self.allocs.waiting.push_front(pending);
+                    self.objects.allocs.waiting.push_front(pending);
                     return;
                 }
                 Outcome::Answer(Ok(made)) => {
@@ -374,7 +394,7 @@ impl Session {
         if pending.size == 0 {
             return Outcome::Answer(Err(CuResult::INVALID_VALUE));
         }
-        if self.memory.len() + self.allocs.answered >= MAX_OBJECTS {
+        if self.objects.memory.len() + self.objects.allocs.answered >= MAX_OBJECTS {
             return Outcome::Answer(Err(CuResult::OUT_OF_MEMORY));
         }
         let cost = match pending.want {
@@ -384,7 +404,7 @@ impl Session {
         let Some(cost) = cost else {
             return Outcome::Answer(Err(CuResult::OUT_OF_MEMORY));
         };
-        let Some(ledger) = self.ledgers.get_mut(device) else {
+        let Some(ledger) = self.objects.ledgers.get_mut(device) else {
             return Outcome::Answer(Err(CuResult::INVALID_CONTEXT));
         };
         if !ledger.take(cost) {
@@ -430,13 +450,15 @@ impl Session {
         };
         let address = memory.address();
         let backing = Backing::Owned(memory, cost);
-        self.memory.insert(address, pending.size, ctx.0, backing);
+        self.objects
+            .memory
+            .insert(address, pending.size, ctx.0, backing);
         Ok(Made::Memory(address))
     }
 
     /// Draws a slice more from the ledger, or just enough, or waits for what is being freed.
     fn ask_ledger(&mut self, device: usize, shortage: (u64, u64), denied: u32) -> Outcome {
-        if self.allocs.asked.is_some() {
+        if self.objects.allocs.asked.is_some() {
             return Outcome::Wait;
         }
         let (slice, exact) = shortage;
@@ -446,9 +468,9 @@ impl Session {
             _ if self.frees_to_come(device) => return Outcome::Wait,
             _ => return Outcome::Answer(Err(CuResult::OUT_OF_MEMORY)),
         };
-        self.allocs.requests += 1;
-        let request = self.allocs.requests;
-        self.allocs.asked = Some(Asked {
+        self.objects.allocs.requests += 1;
+        let request = self.objects.allocs.requests;
+        self.objects.allocs.asked = Some(Asked {
             number: request,
             ledger: device,
             bytes,
@@ -464,10 +486,10 @@ impl Session {
 
     /// The device is of no more use.
     pub(super) fn abandon_allocs(&mut self, code: CuResult) {
-        for pending in std::mem::take(&mut self.allocs.waiting) {
+        for pending in std::mem::take(&mut self.objects.allocs.waiting) {
             self.link.out.status(pending.op, pending.id, code);
         }
-        for (op, id, _) in std::mem::take(&mut self.allocs.questions) {
+        for (op, id, _) in std::mem::take(&mut self.objects.allocs.questions) {
             self.link.out.status(op, id, code);
         }
     }

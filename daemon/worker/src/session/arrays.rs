@@ -113,7 +113,12 @@ impl Session {
         let mut arrays = Vec::with_capacity(made.len());
         for (driver, shape) in made.into_iter().zip(shapes(shape, levels)) {
             let driver = Arc::new(driver);
-            arrays.extend(self.arrays.table.insert(ArrayState { driver, shape }));
+            arrays.extend(
+                self.objects
+                    .arrays
+                    .table
+                    .insert(ArrayState { driver, shape }),
+            );
         }
         let names = arrays.iter().map(|a| ArrayName(*a)).collect();
         let wanted = levels.max(1) as usize;
@@ -122,16 +127,16 @@ impl Session {
             charge,
             arrays: arrays.clone(),
         };
-        let block = self.arrays.blocks.insert(block);
+        let block = self.objects.arrays.blocks.insert(block);
         match block {
             Some(block) if arrays.len() == wanted => Ok(rep::ArrayCreate {
                 block: ArrayBlock(block),
                 arrays: names,
             }),
             block => {
-                let _ = block.and_then(|block| self.arrays.blocks.remove(block));
+                let _ = block.and_then(|block| self.objects.arrays.blocks.remove(block));
                 for array in arrays {
-                    self.arrays.table.remove(array);
+                    self.objects.arrays.table.remove(array);
                 }
                 Err(CuResult::OUT_OF_MEMORY)
             }
@@ -140,13 +145,17 @@ impl Session {
 
     /// `cuArrayDestroy`: the handles are dead at once, the memory goes when earlier work is complete.
     pub(super) fn array_destroy(&mut self, op: Op, id: u64, block: ArrayBlock) -> Result<()> {
-        let (arrays, state) = self.arrays.take(block.0).ok_or(CuResult::INVALID_HANDLE)?;
+        let (arrays, state) = self
+            .objects
+            .arrays
+            .take(block.0)
+            .ok_or(CuResult::INVALID_HANDLE)?;
         let garbage = Garbage {
             device: self.device_of(state.context),
             arrays,
             ..Garbage::default()
         };
-        self.allocs.freeing += 1;
+        self.objects.allocs.freeing += 1;
         self.drain(
             Target::Everything,
             After::Release {
@@ -160,7 +169,7 @@ impl Session {
 
     /// A box of an array that a guest names.
     fn in_array(&self, array: ArrayName, at: [u64; 3], size: [u64; 3]) -> Result<Weak<Array>> {
-        let state = self.arrays.table.get(array.0);
+        let state = self.objects.arrays.table.get(array.0);
         let state = state.ok_or(CuResult::INVALID_HANDLE)?;
         if size.contains(&0) || !state.shape.contains(at, size) {
             return Err(CuResult::INVALID_VALUE);

@@ -102,7 +102,7 @@ impl Session {
             return Err(CuResult::INVALID_VALUE);
         }
         let name = r.home.0;
-        let homes = &self.graphs.homes;
+        let homes = &self.objects.graphs.homes;
         if homes.handles >= MAX_GRAPH_CONDITIONS {
             return Err(CuResult::OUT_OF_MEMORY);
         }
@@ -111,7 +111,7 @@ impl Session {
             Some(_) => {}
             None => {
                 self.check_graph_name(name)?;
-                if self.graphs.homes.named.len() >= MAX_GRAPHS {
+                if self.objects.graphs.homes.named.len() >= MAX_GRAPHS {
                     return Err(CuResult::OUT_OF_MEMORY);
                 }
                 let home = Home {
@@ -119,13 +119,13 @@ impl Session {
                     graph: Arc::new(Mutex::new(Graph::create(&context)?)),
                     handles: Vec::new(),
                 };
-                self.graphs.homes.named.insert(name, home);
+                self.objects.graphs.homes.named.insert(name, home);
             }
         }
-        self.graphs.homes.handles += 1;
+        self.objects.graphs.homes.handles += 1;
         let graph = self.home(r.home)?;
         let (default, flags) = (r.default, r.flags);
-        self.helpers.run(move || {
+        self.objects.helpers.run(move || {
             let made = lock(&graph).condition(default, flags);
             Box::new(move |session: &mut Session| {
                 session.condition_made(op, id, (name, &graph), made);
@@ -142,7 +142,7 @@ impl Session {
         made: Result<u64>,
     ) {
         // The home may be gone by now, or be another of the same name.
-        let home = self.graphs.homes.named.get_mut(&name);
+        let home = self.objects.graphs.homes.named.get_mut(&name);
         let home = home.filter(|home| Arc::ptr_eq(&home.graph, graph));
         match (made, home) {
             (Ok(handle), Some(home)) => {
@@ -153,7 +153,7 @@ impl Session {
             }
             (made, home) => {
                 let empty = home.is_some_and(|home| home.handles.is_empty());
-                self.graphs.homes.handles -= 1;
+                self.objects.graphs.homes.handles -= 1;
                 if empty {
                     // Nobody has a use for it, and the guest takes it that there is none.
                     let _ = self.home_destroy(name);
@@ -165,7 +165,7 @@ impl Session {
     }
 
     fn home(&self, name: StreamName) -> Result<Arc<Mutex<Graph>>> {
-        let home = self.graphs.homes.named.get(&name.0);
+        let home = self.objects.graphs.homes.named.get(&name.0);
         home.map(|home| Arc::clone(&home.graph))
             .ok_or(CuResult::INVALID_HANDLE)
     }
@@ -180,9 +180,9 @@ impl Session {
         &mut self,
         r: &req::GraphConditional,
     ) -> Result<rep::GraphConditional> {
-        let home = self.graphs.homes.named.get(&r.home.0);
+        let home = self.objects.graphs.homes.named.get(&r.home.0);
         let home = home.ok_or(CuResult::INVALID_HANDLE)?;
-        let context = self.graphs.named(r.graph)?.context;
+        let context = self.objects.graphs.named(r.graph)?.context;
         if home.context != context || !home.handles.contains(&r.handle) {
             return Err(CuResult::INVALID_HANDLE);
         }
@@ -199,14 +199,14 @@ impl Session {
         let mut size = (0, 0);
         for name in &r.bodies {
             // There, and nobody else's: looked at just now.
-            let body = self.graphs.named.remove(&name.0);
+            let body = self.objects.graphs.named.remove(&name.0);
             let body = body.ok_or(CuResult::INVALID_HANDLE)?;
             size = (size.0 + body.size.0, size.1 + body.size.1);
             let work = Arc::try_unwrap(body.work).map_err(|_| CuResult::INVALID_VALUE)?;
             node.bodies.push(work);
         }
         self.record(r.graph.0, Work::Conditional(node))?;
-        if let Some(graph) = self.graphs.named.get_mut(&r.graph.0) {
+        if let Some(graph) = self.objects.graphs.named.get_mut(&r.graph.0) {
             // They count for as long as the graph that they are part of.
             graph.size = (graph.size.0 + size.0, graph.size.1 + size.1);
         }
@@ -219,7 +219,7 @@ impl Session {
             if *name == r.graph || r.bodies[..i].contains(name) {
                 return Err(CuResult::INVALID_VALUE);
             }
-            let body = self.graphs.named.get_mut(&name.0);
+            let body = self.objects.graphs.named.get_mut(&name.0);
             let body = body.ok_or(CuResult::INVALID_HANDLE)?;
             if body.context != context {
                 return Err(CuResult::INVALID_HANDLE);
@@ -230,12 +230,12 @@ impl Session {
             }
         }
         // What it is recorded in must still take something.
-        let graph = self.graphs.named.get_mut(&r.graph.0);
+        let graph = self.objects.graphs.named.get_mut(&r.graph.0);
         let graph = graph.ok_or(CuResult::INVALID_HANDLE)?;
         let work = Arc::get_mut(&mut graph.work).ok_or(CuResult::INVALID_VALUE)?;
         match work.built.get() {
             Some(_) => Err(CuResult::INVALID_VALUE),
-            None => self.graphs.check_room(),
+            None => self.objects.graphs.check_room(),
         }
     }
 
@@ -245,7 +245,7 @@ impl Session {
     /// What can be said at once: CUDA_ERROR_INVALID_VALUE for one without such nodes, one that was built
     /// or is being built, and one with handles of several homes.
     pub(super) fn graph_build(&mut self, op: Op, id: u64, graph: StreamName) -> Result<()> {
-        let recorded = self.graphs.named.get_mut(&graph.0);
+        let recorded = self.objects.graphs.named.get_mut(&graph.0);
         let recorded = recorded.ok_or(CuResult::INVALID_HANDLE)?;
         let work = Arc::get_mut(&mut recorded.work).ok_or(CuResult::INVALID_VALUE)?;
         let mut used = None;
@@ -265,13 +265,13 @@ impl Session {
         }
         let work = Arc::clone(&recorded.work);
         let home = used.ok_or(CuResult::INVALID_VALUE)?;
-        let home = self.graphs.homes.named.get(&home);
+        let home = self.objects.graphs.homes.named.get(&home);
         // It may be another of the same name than when the nodes were recorded.
         let home = home.filter(|home| handles.iter().all(|h| home.handles.contains(h)));
         let home = Arc::clone(&home.ok_or(CuResult::INVALID_HANDLE)?.graph);
-        work.each(&mut |work| work.look(&|at, len| self.memory.contains(at, len)))?;
-        self.graphs.building += 1;
-        self.helpers.run(move || {
+        work.each(&mut |work| work.look(&|at, len| self.objects.memory.contains(at, len)))?;
+        self.objects.graphs.building += 1;
+        self.objects.helpers.run(move || {
             let built = lock(&home).build(|builder| build(builder, &work));
             // Its end gives back what is not needed, the home perhaps: here, where waiting is allowed.
             drop(home);
@@ -291,15 +291,15 @@ impl Session {
         }
         // The guest may have destroyed it meanwhile.
         self.graph_done(work);
-        self.graphs.building -= 1;
+        self.objects.graphs.building -= 1;
         self.release_late();
     }
 
     pub(super) fn home_destroy(&mut self, name: u64) -> Result<()> {
-        let home = self.graphs.homes.named.remove(&name);
+        let home = self.objects.graphs.homes.named.remove(&name);
         let home = home.ok_or(CuResult::INVALID_HANDLE)?;
-        self.graphs.homes.handles -= home.handles.len();
-        self.helpers.run(move || {
+        self.objects.graphs.homes.handles -= home.handles.len();
+        self.objects.helpers.run(move || {
             drop(home);
             Box::new(|_: &mut Session| ())
         });

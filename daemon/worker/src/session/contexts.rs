@@ -138,18 +138,22 @@ pub(super) struct Garbage {
 impl Session {
     /// The context that a guest names.
     pub(super) fn context(&self, ctx: Ctx) -> Result<&ContextState> {
-        self.contexts.get(ctx.0).ok_or(CuResult::INVALID_CONTEXT)
+        self.objects
+            .contexts
+            .get(ctx.0)
+            .ok_or(CuResult::INVALID_CONTEXT)
     }
 
     fn device(&mut self, ordinal: u32) -> Result<&mut DeviceState> {
-        self.devices
+        self.objects
+            .devices
             .get_mut(ordinal as usize)
             .ok_or(CuResult::INVALID_DEVICE)
     }
 
     /// The driver's device of an ordinal.
     pub(super) fn driver_device(&self, ordinal: usize) -> Result<Device> {
-        let device = self.devices.get(ordinal);
+        let device = self.objects.devices.get(ordinal);
         device.map(|d| d.device).ok_or(CuResult::INVALID_DEVICE)
     }
 
@@ -164,16 +168,21 @@ impl Session {
             primary,
             limits: Vec::new(),
         };
-        let id = self.contexts.insert(state).ok_or(CuResult::OUT_OF_MEMORY)?;
+        let id = self
+            .objects
+            .contexts
+            .insert(state)
+            .ok_or(CuResult::OUT_OF_MEMORY)?;
         let Some(null) = self
+            .flow
             .streams
             .table
             .insert(StreamState::new(id, 0, null, false))
         else {
-            self.contexts.remove(id);
+            self.objects.contexts.remove(id);
             return Err(CuResult::OUT_OF_MEMORY);
         };
-        if let Some(context) = self.contexts.get_mut(id) {
+        if let Some(context) = self.objects.contexts.get_mut(id) {
             context.null = null;
         }
         Ok(id)
@@ -216,7 +225,7 @@ impl Session {
     pub(super) fn primary_reset(&mut self, op: Op, id: u64, ordinal: u32) {
         match self.device(ordinal).map(|device| device.primary) {
             Ok(None) => self.link.out.status(op, id, CuResult::SUCCESS),
-            Ok(Some(context)) => match self.contexts.get_mut(context) {
+            Ok(Some(context)) => match self.objects.contexts.get_mut(context) {
                 Some(state) if !state.limits.is_empty() => {
                     let limits = std::mem::take(&mut state.limits);
                     let driver = Arc::clone(&state.driver);
@@ -235,7 +244,7 @@ impl Session {
         limits: Vec<(u32, u64)>,
         (op, id, ordinal): (Op, u64, u32),
     ) {
-        self.helpers.run(move || {
+        self.objects.helpers.run(move || {
             for (limit, value) in limits {
                 if let Err(code) = driver.set_limit(limit, value) {
                     tracing::warn!("limit {limit} of a context cannot be set back: {code}");
@@ -267,7 +276,7 @@ impl Session {
             Ok(device) => device.device,
             Err(code) => return self.refuse(op, id, code),
         };
-        self.helpers.run(move || {
+        self.objects.helpers.run(move || {
             let made = Context::create(device, flags);
             Box::new(move |session: &mut Session| {
                 match made.and_then(|driver| session.add_context(driver, ordinal as usize, false)) {
@@ -301,7 +310,7 @@ impl Session {
         });
         match checked {
             // It may wait for the context's work.
-            Ok(context) => self.helpers.run(move || {
+            Ok(context) => self.objects.helpers.run(move || {
                 let before = context.limit(limit);
                 let result = context.set_limit(limit, value);
                 Box::new(move |session: &mut Session| match result {
@@ -318,7 +327,7 @@ impl Session {
 
     /// Keeps what a limit was before it was set for the first time.
     fn limit_set(&mut self, context: u64, limit: u32, before: Result<u64>) {
-        if let (Some(state), Ok(before)) = (self.contexts.get_mut(context), before)
+        if let (Some(state), Ok(before)) = (self.objects.contexts.get_mut(context), before)
             && state.limits.iter().all(|(known, _)| *known != limit)
         {
             state.limits.push((limit, before));
@@ -349,7 +358,7 @@ impl Session {
     pub(super) fn memory_within(&self, ctx: Ctx, left: u64) -> Result<rep::MemGetInfo> {
         let context = self.context(ctx)?;
         let (free, total) = context.driver.memory_info()?;
-        let total = match self.quota {
+        let total = match self.objects.quota {
             0 => total,
             quota => total.min(quota),
         };
@@ -363,8 +372,8 @@ impl Session {
     /// Makes every handle of a context invalid now, and gives all of it back when the work received
     /// so far is complete. With `entirely`, the context goes too.
     fn take_down(&mut self, context: u64, entirely: bool, reply: (Op, u64)) {
-        let (memory, charge, variables) = self.memory.remove_context(context);
-        let (arrays, of_arrays) = self.arrays.remove_context(context);
+        let (memory, charge, variables) = self.objects.memory.remove_context(context);
+        let (arrays, of_arrays) = self.objects.arrays.remove_context(context);
         let charge = charge + of_arrays;
         let mut garbage = Garbage {
             device: self.device_of(context),
@@ -374,35 +383,37 @@ impl Session {
             ..Garbage::default()
         };
         self.forget_graphs(context);
-        for id in self.functions.handles(|f| f.context == context) {
+        for id in self.objects.functions.handles(|f| f.context == context) {
             garbage
                 .functions
-                .extend(self.functions.remove(id).map(|f| f.driver));
+                .extend(self.objects.functions.remove(id).map(|f| f.driver));
         }
-        for id in self.modules.handles(|m| m.context == context) {
+        for id in self.objects.modules.handles(|m| m.context == context) {
             garbage
                 .modules
-                .extend(self.modules.remove(id).map(|m| m.driver));
+                .extend(self.objects.modules.remove(id).map(|m| m.driver));
         }
-        let events = &self.events.table;
+        let events = &self.flow.events.table;
         garbage.event_ids = events.handles(|e| e.context == context);
-        self.events
+        self.flow
+            .events
             .names
             .retain(|_, id| events.get(*id).is_some_and(|e| e.context != context));
-        let null = self.contexts.get(context).map_or(0, |c| c.null);
-        let streams = &self.streams.table;
+        let null = self.objects.contexts.get(context).map_or(0, |c| c.null);
+        let streams = &self.flow.streams.table;
         garbage.stream_ids = streams.handles(|s| s.context == context);
-        self.streams
+        self.flow
+            .streams
             .names
             .retain(|_, id| streams.get(*id).is_some_and(|s| s.context != context));
         if entirely {
             garbage
                 .contexts
-                .extend(self.contexts.remove(context).map(|c| c.driver));
+                .extend(self.objects.contexts.remove(context).map(|c| c.driver));
         } else {
             garbage.stream_ids.retain(|id| *id != null);
         }
-        self.allocs.freeing += 1;
+        self.objects.allocs.freeing += 1;
         self.drain(
             Target::Context(context),
             After::Release {
@@ -419,15 +430,16 @@ impl Session {
         let mappings = garbage.mappings.iter().map(Mapping::address);
         let shadows = garbage.shadows.iter().map(Shadow::address);
         let variables = garbage.variables.drain(..);
-        self.memory
+        self.objects
+            .memory
             .lose(memory.chain(mappings).chain(shadows).chain(variables));
         for id in std::mem::take(&mut garbage.event_ids) {
             garbage
                 .events
-                .extend(self.events.table.remove(id).map(|e| e.driver));
+                .extend(self.flow.events.table.remove(id).map(|e| e.driver));
         }
         for id in std::mem::take(&mut garbage.stream_ids) {
-            garbage.streams.extend(self.streams.table.remove(id));
+            garbage.streams.extend(self.flow.streams.table.remove(id));
         }
         garbage
     }

@@ -88,15 +88,16 @@ impl Session {
     /// Requests whose callers wait, off the queue already. An honest guest has one a thread; one that
     /// does not wait for answers is bounded by this.
     fn unanswered(&self) -> usize {
-        let waiting = self.drains.len() + self.helpers.pending() + self.allocs.len();
-        waiting.saturating_sub(self.allocs.answered)
+        let waiting =
+            self.flow.drains.len() + self.objects.helpers.pending() + self.objects.allocs.len();
+        waiting.saturating_sub(self.objects.allocs.answered)
     }
 
     fn take(&mut self, op: Op, id: u64, frame: Frame<Bulk>) -> Result<Taken> {
         let bulk = frame.bulk.bytes().len() as u64;
         match frame.request {
             Request::ImageQuery(r) => {
-                let present = self.images.present(&r.hash, r.len);
+                let present = self.objects.images.present(&r.hash, r.len);
                 self.answer(op, id, Ok(rep::ImageQuery { present }))
             }
             Request::ImageData(r) => {
@@ -264,7 +265,7 @@ impl Session {
 
             Request::StreamCreate(r) => self.stream_create(&r).map(|()| Taken::Done),
             Request::StreamDestroy(r) => {
-                let stream = self.streams.names.remove(&r.stream.0);
+                let stream = self.flow.streams.names.remove(&r.stream.0);
                 let stream = stream.ok_or(CuResult::INVALID_HANDLE)?;
                 self.queue_it(op, id, stream, bulk, Work::StreamDestroy)
             }
@@ -307,17 +308,17 @@ impl Session {
             }
             Request::HostFunc(r) => {
                 let stream = self.stream(r.ctx, r.stream)?;
-                if self.queue.parking.knows(r.number) {
+                if self.flow.queue.parking.knows(r.number) {
                     return Err(CuResult::INVALID_HANDLE);
                 }
-                self.queue.parking.announce(r.number, stream);
+                self.flow.queue.parking.announce(r.number, stream);
                 self.queue_it(op, id, stream, bulk, Work::HostFunc(r.number))
             }
             Request::HostFuncDone(r) => self.host_function_done(r.number).map(|()| Taken::Done),
 
             Request::EventCreate(r) => self.event_create(&r).map(|()| Taken::Done),
             Request::EventDestroy(r) => {
-                let event = self.events.names.remove(&r.event.0);
+                let event = self.flow.events.names.remove(&r.event.0);
                 let event = event.ok_or(CuResult::INVALID_HANDLE)?;
                 self.queue_it(op, id, 0, bulk, Work::EventDestroy { event })
             }
@@ -343,7 +344,12 @@ impl Session {
             }
             Request::EventSynchronize(r) => {
                 let event = self.event(r.event)?;
-                let driver = self.events.table.get(event).map(|e| Arc::clone(&e.driver));
+                let driver = self
+                    .flow
+                    .events
+                    .table
+                    .get(event)
+                    .map(|e| Arc::clone(&e.driver));
                 let driver = driver.ok_or(CuResult::INVALID_HANDLE)?;
                 self.synchronize(op, id, Target::Event(event), Flush::Event(driver))
             }
@@ -466,7 +472,8 @@ impl Session {
         if stream == StreamName::NULL {
             return self.context(ctx).map(|context| context.null);
         }
-        self.streams
+        self.flow
+            .streams
             .names
             .get(&stream.0)
             .copied()
@@ -476,18 +483,21 @@ impl Session {
     /// Is the stream one of this context?
     fn check_context(&self, ctx: Ctx, stream: u64) -> Result<()> {
         self.context(ctx)?;
-        match self.streams.table.get(stream) {
+        match self.flow.streams.table.get(stream) {
             Some(state) if state.context == ctx.0 => Ok(()),
             _ => Err(CuResult::INVALID_HANDLE),
         }
     }
 
     fn event(&self, event: EventName) -> Result<u64> {
-        self.events.find(event.0).ok_or(CuResult::INVALID_HANDLE)
+        self.flow
+            .events
+            .find(event.0)
+            .ok_or(CuResult::INVALID_HANDLE)
     }
 
     pub(super) fn check_range(&self, address: u64, len: u64) -> Result<()> {
-        if len == 0 || self.memory.contains(address, len) {
+        if len == 0 || self.objects.memory.contains(address, len) {
             Ok(())
         } else {
             Err(CuResult::INVALID_VALUE)
@@ -505,10 +515,12 @@ impl Session {
             return Err(CuResult::INVALID_HANDLE);
         }
         let context = self
+            .objects
             .contexts
             .get(function.context)
             .ok_or(CuResult::INVALID_CONTEXT)?;
         let limits = self
+            .objects
             .devices
             .get(context.device)
             .ok_or(CuResult::INVALID_CONTEXT)?
@@ -545,8 +557,8 @@ impl Session {
     fn stream_create(&mut self, r: &req::StreamCreate) -> Result<()> {
         let context = self.context(r.ctx)?;
         if !GUEST_HANDLES.contains(&r.stream.0)
-            || self.streams.names.contains_key(&r.stream.0)
-            || self.graphs.knows(r.stream.0)
+            || self.flow.streams.names.contains_key(&r.stream.0)
+            || self.objects.graphs.knows(r.stream.0)
         {
             return Err(CuResult::INVALID_HANDLE);
         }
@@ -557,17 +569,18 @@ impl Session {
         let blocking = r.flags & NON_BLOCKING == 0;
         let state = StreamState::new(r.ctx.0, r.stream.0, driver, blocking);
         let id = self
+            .flow
             .streams
             .table
             .insert(state)
             .ok_or(CuResult::OUT_OF_MEMORY)?;
-        self.streams.names.insert(r.stream.0, id);
+        self.flow.streams.names.insert(r.stream.0, id);
         Ok(())
     }
 
     fn event_create(&mut self, r: &req::EventCreate) -> Result<()> {
         let context = self.context(r.ctx)?;
-        if !GUEST_HANDLES.contains(&r.event.0) || self.events.names.contains_key(&r.event.0) {
+        if !GUEST_HANDLES.contains(&r.event.0) || self.flow.events.names.contains_key(&r.event.0) {
             return Err(CuResult::INVALID_HANDLE);
         }
         // Events for other processes are not served.
@@ -584,21 +597,24 @@ impl Session {
             recorded: None,
         };
         let id = self
+            .flow
             .events
             .table
             .insert(state)
             .ok_or(CuResult::OUT_OF_MEMORY)?;
-        self.events.names.insert(r.event.0, id);
+        self.flow.events.names.insert(r.event.0, id);
         Ok(())
     }
 
     fn check_record(&self, stream: u64, event: u64, flags: u32) -> Result<()> {
         let stream = self
+            .flow
             .streams
             .table
             .get(stream)
             .ok_or(CuResult::INVALID_HANDLE)?;
         let event = self
+            .flow
             .events
             .table
             .get(event)
@@ -616,13 +632,14 @@ impl Session {
 
     /// Is everything in the stream, and in the queue for it, complete?
     fn stream_ready(&mut self, stream: u64) -> Result<bool> {
-        let Some(state) = self.streams.table.get(stream) else {
+        let Some(state) = self.flow.streams.table.get(stream) else {
             return Err(CuResult::INVALID_HANDLE);
         };
         let context = state.context;
         let queued = state.queued > 0
             || (state.name == 0
                 && self
+                    .flow
                     .streams
                     .table
                     .iter()
@@ -642,6 +659,7 @@ impl Session {
 
     fn event_ready(&self, event: u64) -> Result<bool> {
         let state = self
+            .flow
             .events
             .table
             .get(event)
@@ -655,7 +673,13 @@ impl Session {
 
     fn elapsed(&self, start: EventName, end: EventName) -> Result<rep::EventElapsedTime> {
         let (start, end) = (self.event(start)?, self.event(end)?);
-        let find = |id| self.events.table.get(id).ok_or(CuResult::INVALID_HANDLE);
+        let find = |id| {
+            self.flow
+                .events
+                .table
+                .get(id)
+                .ok_or(CuResult::INVALID_HANDLE)
+        };
         let (start, end) = (find(start)?, find(end)?);
         if start.queued > 0 || end.queued > 0 {
             return Err(CuResult::NOT_READY);

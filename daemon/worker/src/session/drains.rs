@@ -91,19 +91,22 @@ impl Drains {
 impl Session {
     /// Does `after` when the target's work received so far is complete.
     pub(super) fn drain(&mut self, target: Target, after: After) {
-        self.drains.next += 1;
-        let id = self.drains.next;
-        self.drains.list.insert(id, Drain { after, missing: 1 });
+        self.flow.drains.next += 1;
+        let id = self.flow.drains.next;
+        self.flow
+            .drains
+            .list
+            .insert(id, Drain { after, missing: 1 });
         let last = self.last_queued(target);
         self.arm_when_due((last, id), target);
     }
 
     /// Arms a drain, unless some of the target's work up to its place is still in the queue or parked.
     fn arm_when_due(&mut self, (last, id): (u64, u64), target: Target) {
-        if last > self.queue.executed() {
-            self.drains.later.insert((last, id), target);
+        if last > self.flow.queue.executed() {
+            self.flow.drains.later.insert((last, id), target);
         } else if self.is_parked(target, last) {
-            self.drains.parked.push(((last, id), target));
+            self.flow.drains.parked.push(((last, id), target));
         } else {
             self.arm(id, target);
         }
@@ -111,7 +114,7 @@ impl Session {
 
     /// Parked work is back in the queue.
     pub(super) fn resume_drains(&mut self) {
-        for (place, target) in std::mem::take(&mut self.drains.parked) {
+        for (place, target) in std::mem::take(&mut self.flow.drains.parked) {
             self.arm_when_due(place, target);
         }
     }
@@ -119,19 +122,20 @@ impl Session {
     /// The place in the queue of the target's last operation; 0: it has none there.
     fn last_queued(&self, target: Target) -> u64 {
         let latest = |pick: &dyn Fn(u64, &StreamState) -> bool| {
-            let queued = self.streams.table.iter().filter(|(_, s)| s.queued > 0);
+            let queued = self.flow.streams.table.iter().filter(|(_, s)| s.queued > 0);
             let picked = queued.filter(|(id, s)| pick(*id, s));
             picked.map(|(_, s)| s.last_queued).max().unwrap_or(0)
         };
         match target {
-            Target::Everything => self.queue.last(),
+            Target::Everything => self.flow.queue.last(),
             Target::Context(context) => latest(&|_, s| s.context == context),
             Target::Event(event) => self
+                .flow
                 .events
                 .table
                 .get(event)
                 .map_or(0, |e| if e.queued > 0 { e.last_queued } else { 0 }),
-            Target::Stream(stream) => match self.streams.table.get(stream) {
+            Target::Stream(stream) => match self.flow.streams.table.get(stream) {
                 // The NULL stream comes after the blocking streams' earlier work.
                 Some(s) if s.name == 0 => {
                     let context = s.context;
@@ -145,9 +149,9 @@ impl Session {
 
     /// Arms the drains whose work has now been submitted.
     pub(super) fn arm_drains(&mut self) {
-        while let Some(entry) = self.drains.later.first_entry() {
+        while let Some(entry) = self.flow.drains.later.first_entry() {
             let (last, id) = *entry.key();
-            if last > self.queue.executed() {
+            if last > self.flow.queue.executed() {
                 return;
             }
             let target = entry.remove();
@@ -177,20 +181,31 @@ impl Session {
             }
         }
         // The one that `drain` counted for itself.
-        self.due.push_back(Action::Drain(id));
+        self.flow.due.push_back(Action::Drain(id));
     }
 
     fn active_streams(&self, pick: impl Fn(u64) -> bool) -> Vec<u64> {
-        let active = self.streams.active().iter().copied();
+        let active = self.flow.streams.active().iter().copied();
         active
-            .filter(|id| self.streams.table.get(*id).is_some_and(|s| pick(s.context)))
+            .filter(|id| {
+                self.flow
+                    .streams
+                    .table
+                    .get(*id)
+                    .is_some_and(|s| pick(s.context))
+            })
             .collect()
     }
 
     /// A marker in the NULL stream comes after all that the blocking streams were given before it,
     /// even if the NULL stream itself is empty.
     fn join_null(&mut self, stream: u64) {
-        let empty = self.streams.table.get(stream).is_some_and(|s| s.drained());
+        let empty = self
+            .flow
+            .streams
+            .table
+            .get(stream)
+            .is_some_and(|s| s.drained());
         if empty && self.joins_others(stream) {
             self.mark_before(stream);
             self.submitted(stream);
@@ -199,18 +214,18 @@ impl Session {
 
     /// Is this a NULL stream with work in blocking streams beside it?
     pub(super) fn joins_others(&self, stream: u64) -> bool {
-        let Some(state) = self.streams.table.get(stream) else {
+        let Some(state) = self.flow.streams.table.get(stream) else {
             return false;
         };
         state.name == 0
-            && self.streams.active().iter().any(|id| {
-                let other = self.streams.table.get(*id);
+            && self.flow.streams.active().iter().any(|id| {
+                let other = self.flow.streams.table.get(*id);
                 other.is_some_and(|s| s.context == state.context && s.blocking)
             })
     }
 
     fn await_stream(&mut self, drain: u64, stream: u64) {
-        let Some(state) = self.streams.table.get(stream) else {
+        let Some(state) = self.flow.streams.table.get(stream) else {
             return;
         };
         if state.drained() {
@@ -223,13 +238,19 @@ impl Session {
     }
 
     fn await_event(&mut self, drain: u64, event: u64) {
-        let Some(state) = self.events.table.get(event) else {
+        let Some(state) = self.flow.events.table.get(event) else {
             return;
         };
         let Some((stream, seq)) = state.recorded else {
             return;
         };
-        if self.streams.table.get(stream).is_none_or(|s| s.past(seq)) {
+        if self
+            .flow
+            .streams
+            .table
+            .get(stream)
+            .is_none_or(|s| s.past(seq))
+        {
             return;
         }
         let driver = Arc::clone(&state.driver);
@@ -240,14 +261,14 @@ impl Session {
     }
 
     fn wait_one_more(&mut self, drain: u64) {
-        if let Some(drain) = self.drains.list.get_mut(&drain) {
+        if let Some(drain) = self.flow.drains.list.get_mut(&drain) {
             drain.missing += 1;
         }
     }
 
     /// One of the things that a drain waits for has come. True: it was the last.
     pub(super) fn drain_step(&mut self, id: u64) -> bool {
-        let Some(drain) = self.drains.list.get_mut(&id) else {
+        let Some(drain) = self.flow.drains.list.get_mut(&id) else {
             return false;
         };
         drain.missing -= 1;
@@ -256,7 +277,7 @@ impl Session {
 
     /// All that a drain waited for has come.
     pub(super) fn drained(&mut self, id: u64) {
-        let Some(drain) = self.drains.list.remove(&id) else {
+        let Some(drain) = self.flow.drains.list.remove(&id) else {
             return;
         };
         match drain.after {
@@ -274,12 +295,12 @@ impl Session {
 
     /// Gives things back to the driver on a thread that may wait.
     pub(super) fn release(&mut self, garbage: Garbage, charge: u64, reply: Option<(Op, u64)>) {
-        if self.graphs.building > 0 {
-            return self.drains.late.push((garbage, charge, reply));
+        if self.objects.graphs.building > 0 {
+            return self.flow.drains.late.push((garbage, charge, reply));
         }
         let garbage = self.collect_garbage(garbage);
         let device = garbage.device;
-        self.helpers.run(move || {
+        self.objects.helpers.run(move || {
             drop(garbage);
             Box::new(move |session: &mut Session| session.released(device, charge, reply))
         });
@@ -287,8 +308,8 @@ impl Session {
 
     /// A graph was built: what had to stay for that is given back with the last.
     pub(super) fn release_late(&mut self) {
-        if self.graphs.building == 0 {
-            for (garbage, charge, reply) in std::mem::take(&mut self.drains.late) {
+        if self.objects.graphs.building == 0 {
+            for (garbage, charge, reply) in std::mem::take(&mut self.flow.drains.late) {
                 self.release(garbage, charge, reply);
             }
         }
@@ -303,15 +324,15 @@ impl Session {
                     .out
                     .status(op, id, self.link.poison.unwrap_or(CuResult::SUCCESS));
             }
-            None => self.allocs.answered -= 1,
+            None => self.objects.allocs.answered -= 1,
         }
     }
 
     /// The device is of no more use: answers everybody who waits.
     pub(super) fn abandon_drains(&mut self, code: CuResult) {
-        self.drains.later.clear();
-        self.drains.parked.clear();
-        for (_, drain) in std::mem::take(&mut self.drains.list) {
+        self.flow.drains.later.clear();
+        self.flow.drains.parked.clear();
+        for (_, drain) in std::mem::take(&mut self.flow.drains.list) {
             match drain.after {
                 After::Reply { op, id, .. } => self.link.out.status(op, id, code),
                 After::Release {
@@ -349,13 +370,15 @@ impl Session {
 
     fn touch(&self, pick: impl Fn(u64, u64) -> bool) {
         let idle = |c: u64| {
-            !self
-                .streams
-                .active()
-                .iter()
-                .any(|id| self.streams.table.get(*id).is_some_and(|s| s.context == c))
+            !self.flow.streams.active().iter().any(|id| {
+                self.flow
+                    .streams
+                    .table
+                    .get(*id)
+                    .is_some_and(|s| s.context == c)
+            })
         };
-        for (id, stream) in self.streams.table.iter() {
+        for (id, stream) in self.flow.streams.table.iter() {
             // Synchronising the NULL stream would wait for the blocking ones too.
             let still = stream.drained() && (stream.name != 0 || idle(stream.context));
             if still

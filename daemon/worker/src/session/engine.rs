@@ -221,7 +221,7 @@ impl Engine {
                 return Some(Ending::closed(CLOSED));
             }
             loop {
-                let staging = &mut self.session.staging;
+                let staging = &mut self.session.objects.staging;
                 let frame = match self.reader.next_frame(|r, len| staging.place(r, len)) {
                     Ok(Some(frame)) => frame,
                     Ok(None) => break,
@@ -261,15 +261,15 @@ impl Engine {
         if self.session.has_due() {
             return Ok(());
         }
-        if self.session.waiters.saturated() {
+        if self.session.flow.waiters.saturated() {
             timeout = earlier(timeout, Some(SATURATED_LOOK));
         }
         self.sleep(timeout)?;
-        if self.session.waiters.saturated() {
+        if self.session.flow.waiters.saturated() {
             self.session.harvest_all();
         }
         if self.session.held_back(stop)
-            && self.session.streams.gate.stalled(now_ns())
+            && self.session.flow.streams.gate.stalled(now_ns())
             && !self.session.harvest_all()
         {
             self.session.relieve();
@@ -298,7 +298,7 @@ impl Engine {
     fn spin_for_requests(&mut self) -> io::Result<bool> {
         let answered = std::mem::take(&mut self.active)
             && !self.session.link.owing
-            && self.session.streams.in_flight() == 0
+            && self.session.flow.streams.in_flight() == 0
             && self.session.link.out.queued() == 0;
         if !answered || !self.for_requests.try_now() {
             return Ok(false);
@@ -393,7 +393,7 @@ impl Session {
                 };
                 self.room = Some((image, answer));
             }
-            ToWorker::ImageKept { image } => self.images.kept(image),
+            ToWorker::ImageKept { image } => self.objects.images.kept(image),
             ToWorker::Shutdown => exit_now(0),
             other @ (ToWorker::Start(_) | ToWorker::Data) => {
                 tracing::warn!("vgpud sent a message out of turn: {other:?}");
@@ -456,28 +456,29 @@ impl Session {
 
     /// Pays for what the guest moved without a turn. False: until there is credit, nothing more is read from it.
     fn pay(&mut self) -> bool {
-        let mut waiting = self.queue.waiting();
+        let mut waiting = self.flow.queue.waiting();
         waiting.calls += 1;
         self.link.owing = self.link.poison.is_none() && !self.link.lease.pay(waiting);
         !self.link.owing
     }
 
     fn has_due(&self) -> bool {
-        !self.due.is_empty()
+        !self.flow.due.is_empty()
     }
 
     /// Sets up what has to wake this thread. Returns the longest sleep.
     fn before_sleep(&mut self, stop: Stop, marks_due: &mut Option<Instant>) -> Option<Duration> {
         let mut timeout = None;
-        let mut waiting = self.queue.waiting();
+        let mut waiting = self.flow.queue.waiting();
         if self.link.owing {
             // The guest's next request waits, too.
             waiting.calls += 1;
         }
-        if self.streams.in_flight() == 0 {
+        if self.flow.streams.in_flight() == 0 {
             *marks_due = None;
         } else {
-            let wanted = stop != Stop::Empty || self.link.lease.closing() || self.drains.len() > 0;
+            let wanted =
+                stop != Stop::Empty || self.link.lease.closing() || self.flow.drains.len() > 0;
             let now = Instant::now();
             let due = *marks_due.get_or_insert(if wanted { now } else { now + IDLE_LOOK });
             if wanted || due <= now {
@@ -489,7 +490,7 @@ impl Session {
             self.foretell_end();
         }
         // What does no work on the device needs no lease: a wait for a value in memory may last for ever.
-        if self.streams.gate.in_flight() == 0 {
+        if self.flow.streams.gate.in_flight() == 0 {
             if self.link.lease.closing() {
                 let left = if stop == Stop::Staging {
                     Depth::default()
@@ -503,8 +504,8 @@ impl Session {
         }
         if self.held_back(stop) {
             let now = now_ns();
-            let again = self.streams.ask_again.map(|at| at.saturating_sub(now));
-            let stall = self.streams.gate.stall_in(now);
+            let again = self.flow.streams.ask_again.map(|at| at.saturating_sub(now));
+            let stall = self.flow.streams.gate.stall_in(now);
             for wake in [again, stall].into_iter().flatten() {
                 timeout = earlier(timeout, Some(Duration::from_nanos(wake)));
             }
@@ -512,15 +513,15 @@ impl Session {
         if self.link.owing {
             timeout = earlier(timeout, self.link.lease.asks_again_in());
         }
-        timeout = earlier(timeout, self.images.give_up(Instant::now()));
+        timeout = earlier(timeout, self.objects.images.give_up(Instant::now()));
         self.link.lease.publish(waiting, self.head());
         timeout
     }
 
     /// Where nothing more goes in under the lease: says when what is in flight will be over.
     fn foretell_end(&mut self) {
-        let closes = self.link.lease.closing() || self.streams.slice_full;
-        if closes && let Some(in_ns) = self.streams.gate.ends_in(now_ns()) {
+        let closes = self.link.lease.closing() || self.flow.streams.slice_full;
+        if closes && let Some(in_ns) = self.flow.streams.gate.ends_in(now_ns()) {
             self.link.lease.announce_end(in_ns);
         }
     }

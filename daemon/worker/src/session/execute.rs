@@ -78,14 +78,14 @@ impl Session {
     pub(super) fn run_queue(&mut self) -> Stop {
         let mut clock = Clock::new();
         let mut awaited = self.somebody_waits();
-        self.streams.ask_again = None;
-        self.streams.slice_full = false;
+        self.flow.streams.ask_again = None;
+        self.flow.streams.slice_full = false;
         loop {
-            let Some(first) = self.queue.front() else {
+            let Some(first) = self.flow.queue.front() else {
                 return Stop::Empty;
             };
             if self.must_park(first) {
-                if let Some(item) = self.queue.take() {
+                if let Some(item) = self.flow.queue.take() {
                     self.park(item);
                     self.arm_drains();
                 }
@@ -105,7 +105,7 @@ impl Session {
                     awaited = self.somebody_waits();
                 }
             }
-            let Some(mut item) = self.queue.take() else {
+            let Some(mut item) = self.flow.queue.take() else {
                 return Stop::Empty;
             };
             if !item.paid
@@ -132,11 +132,11 @@ impl Session {
                 }
                 Step::Partly(work) => {
                     item.work = work;
-                    self.queue.put_back(item);
+                    self.flow.queue.put_back(item);
                 }
                 Step::Blocked(work) => {
                     item.work = work;
-                    self.queue.put_back(item);
+                    self.flow.queue.put_back(item);
                     return Stop::Staging;
                 }
             }
@@ -149,26 +149,26 @@ impl Session {
     /// Is so much of its stream unfinished, waits and events included, that a driver would block this thread?
     fn is_full(&self, first: &Queued) -> bool {
         let adds = !matches!(first.work, Work::StreamDestroy | Work::EventDestroy { .. });
-        let stream = self.streams.table.get(first.stream);
+        let stream = self.flow.streams.table.get(first.stream);
         adds && stream.is_some_and(|stream| stream.in_flight() >= MAX_IN_FLIGHT)
     }
 
     /// May the first operation be submitted? With what is known of how long it takes.
     fn admit(&mut self, now: u64) -> std::result::Result<Option<Estimate>, Stop> {
-        let Some(first) = self.queue.front() else {
+        let Some(first) = self.flow.queue.front() else {
             return Err(Stop::Empty);
         };
         if self.starved() {
             return Err(Stop::Staging);
         }
-        let Streams { table, gate, .. } = &mut self.streams;
+        let Streams { table, gate, .. } = &mut self.flow.streams;
         let stream = table.get(first.stream);
         let offer = Offer {
             place: first.seq,
             work: stream.and_then(|stream| Some((first.work.timed()?, &stream.flow))),
             bytes: first.cost,
             paid: first.paid,
-            depth: self.queue.waiting(),
+            depth: self.flow.queue.waiting(),
         };
         self.link
             .lease
@@ -176,8 +176,8 @@ impl Session {
             .map_err(|refused| match refused {
                 Refused::Turn => Stop::Turn,
                 Refused::Gate(wait) => {
-                    self.streams.ask_again = wait.until_ns;
-                    self.streams.slice_full = wait.ends_slice();
+                    self.flow.streams.ask_again = wait.until_ns;
+                    self.flow.streams.slice_full = wait.ends_slice();
                     Stop::Window
                 }
             })
@@ -185,22 +185,26 @@ impl Session {
 
     /// Does somebody wait for the lease, or for the work?
     fn somebody_waits(&self) -> bool {
-        self.drains.len() > 0 || self.link.lease.wanted()
+        self.flow.drains.len() > 0 || self.link.lease.wanted()
     }
 
     /// Expected cost of the first operation of the queue.
     pub(super) fn head(&self) -> HeadCost {
-        self.queue.front().map_or_else(HeadCost::default, |first| {
-            head_cost(&self.streams.gate, first.work.timed(), first.cost)
-        })
+        self.flow
+            .queue
+            .front()
+            .map_or_else(HeadCost::default, |first| {
+                head_cost(&self.flow.streams.gate, first.work.timed(), first.cost)
+            })
     }
 
     /// The first operation fetches data for the guest, which does not read what it was sent.
     fn starved(&self) -> bool {
-        self.queue
+        self.flow
+            .queue
             .front()
             .is_some_and(|q| matches!(q.work, Work::DtoH(_)))
-            && (self.pieces_out >= PIECES || self.link.out.queued() > UNREAD_LIMIT)
+            && (self.flow.pieces_out >= PIECES || self.link.out.queued() > UNREAD_LIMIT)
     }
 
     /// Nothing in flight has moved for a while: the work of idle streams goes in all the same, and what
@@ -213,10 +217,14 @@ impl Session {
         // With half its credit used up the program may be unable to send the very call that is missing.
         let depth = self.link.out.depth();
         let backed_up = calls >= depth.calls / 2 || bytes >= depth.bytes / 2;
-        let Streams { table, gate, .. } = &mut self.streams;
+        let Streams { table, gate, .. } = &mut self.flow.streams;
         // Most often there is none, and a long kernel is just that: the queue is not searched.
         let any = backed_up || table.iter().any(|(_, s)| s.queued > 0 && s.drained());
-        let waiting = self.queue.iter().take(if any { usize::MAX } else { 0 });
+        let waiting = self
+            .flow
+            .queue
+            .iter()
+            .take(if any { usize::MAX } else { 0 });
         let waiting = waiting.map(|item| Waiting {
             place: item.seq,
             idle: table.get(item.stream).is_some_and(|s| s.drained()),
@@ -232,7 +240,7 @@ impl Session {
         let work = std::mem::replace(&mut item.work, Work::StreamDestroy);
         let timed = work.timed().map(|work| (work, estimate));
         if let Work::EventDestroy { event } = work {
-            self.events.table.remove(event);
+            self.flow.events.table.remove(event);
             return Step::Done;
         }
         let Some(driver) = self.driver_stream(stream) else {
@@ -272,7 +280,7 @@ impl Session {
                 return Step::Done;
             }
             // Recordings that name it are with a helper just now: it goes as memory of no stream does.
-            Work::Free { memory, charged } if self.graphs.building > 0 => {
+            Work::Free { memory, charged } if self.objects.graphs.building > 0 => {
                 self.free_behind(stream, memory, charged);
                 return Step::Done;
             }
@@ -280,7 +288,7 @@ impl Session {
                 memory,
                 charged: (device, charge),
             } => {
-                self.memory.lose([memory.address()]);
+                self.objects.memory.lose([memory.address()]);
                 let freed = memory.free_in(&driver);
                 self.submitted(stream);
                 self.after_tip(stream, Action::Freed { device, charge });
@@ -331,9 +339,9 @@ impl Session {
     /// Is the memory that an operation names still there? What was freed since it was received is, until
     /// the driver has it back.
     fn look_again(&self, item: &mut Queued, work: &Work) -> Result<()> {
-        let losses = self.memory.losses();
+        let losses = self.objects.memory.losses();
         if item.seen != losses {
-            work.look(&|at, len| self.memory.still_contains(at, len))?;
+            work.look(&|at, len| self.objects.memory.still_contains(at, len))?;
             item.seen = losses;
         }
         Ok(())
@@ -357,7 +365,8 @@ impl Session {
     }
 
     pub(super) fn driver_stream(&self, stream: u64) -> Option<Arc<Stream>> {
-        self.streams
+        self.flow
+            .streams
             .table
             .get(stream)?
             .driver
@@ -384,7 +393,7 @@ impl Session {
         let block = match data {
             Bulk::None => return Ok(None),
             Bulk::Staged(block) => block,
-            Bulk::Heap(bytes) => match self.staging.take(bytes.len())? {
+            Bulk::Heap(bytes) => match self.objects.staging.take(bytes.len())? {
                 Some(mut block) => {
                     block.bytes_mut().copy_from_slice(&bytes);
                     block
@@ -419,7 +428,7 @@ impl Session {
         if self.starved_for_pieces() {
             return Step::Blocked(Work::DtoH(fetch));
         }
-        let fetched = match self.staging.take(piece as usize) {
+        let fetched = match self.objects.staging.take(piece as usize) {
             Ok(None) => return Step::Blocked(Work::DtoH(fetch)),
             Ok(Some(block)) => fetch.next().read(driver, &block).map(|()| block),
             Err(code) => Err(code),
@@ -428,7 +437,7 @@ impl Session {
         let marked = fetched.and_then(|block| {
             self.count(stream, counted);
             fetch.done += piece;
-            self.pieces_out += 1;
+            self.flow.pieces_out += 1;
             self.after_tip(
                 stream,
                 Action::Piece {
@@ -465,7 +474,7 @@ impl Session {
     }
 
     fn starved_for_pieces(&self) -> bool {
-        self.pieces_out >= PIECES || self.link.out.queued() > UNREAD_LIMIT
+        self.flow.pieces_out >= PIECES || self.link.out.queued() > UNREAD_LIMIT
     }
 
     fn destroy_stream(&mut self, id: u64) {
@@ -473,24 +482,24 @@ impl Session {
         if let Err(code) = self.mark(id) {
             return self.unmarkable(code);
         }
-        let Some(stream) = self.streams.table.get_mut(id) else {
+        let Some(stream) = self.flow.streams.table.get_mut(id) else {
             return;
         };
         stream.driver = None;
         if stream.drained() {
-            self.streams.table.remove(id);
+            self.flow.streams.table.remove(id);
         }
     }
 
     fn wait_event(&mut self, stream: &Stream, event: u64, flags: u32) -> Result<()> {
-        let Some(event) = self.events.table.get(event) else {
+        let Some(event) = self.flow.events.table.get(event) else {
             return Err(CuResult::INVALID_HANDLE);
         };
         stream.wait(&event.driver, flags)
     }
 
     fn record_event(&mut self, id: u64, stream: &Stream, event: u64, flags: u32) -> Result<()> {
-        let Some(state) = self.events.table.get_mut(event) else {
+        let Some(state) = self.flow.events.table.get_mut(event) else {
             return Err(CuResult::INVALID_HANDLE);
         };
         state.queued -= 1;
@@ -501,7 +510,7 @@ impl Session {
         }
         state.driver.record(stream, flags)?;
         let seq = self.submitted(id);
-        if let Some(state) = self.events.table.get_mut(event) {
+        if let Some(state) = self.flow.events.table.get_mut(event) {
             state.recorded = Some((id, seq));
         }
         Ok(())
@@ -509,7 +518,7 @@ impl Session {
 
     /// Fails everything that waits in the queue.
     pub(super) fn abandon_queue(&mut self, code: CuResult) {
-        while let Some(item) = self.queue.take() {
+        while let Some(item) = self.flow.queue.take() {
             if item.op.class() == Class::Sync {
                 self.link.out.status(item.op, item.id, code);
             }

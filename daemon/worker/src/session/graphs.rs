@@ -131,7 +131,9 @@ impl Graphs {
 impl Session {
     /// Where an operation that may be recorded goes.
     pub(super) fn place(&self, ctx: Ctx, stream: StreamName) -> Result<Place> {
-        if !self.graphs.named.is_empty() && self.graphs.named.contains_key(&stream.0) {
+        if !self.objects.graphs.named.is_empty()
+            && self.objects.graphs.named.contains_key(&stream.0)
+        {
             return Ok(Place::Graph(stream.0));
         }
         self.stream(ctx, stream).map(Place::Stream)
@@ -140,8 +142,8 @@ impl Session {
     /// The context of that place.
     pub(super) fn context_at(&self, place: Place) -> Result<u64> {
         let context = match place {
-            Place::Stream(stream) => self.streams.table.get(stream).map(|s| s.context),
-            Place::Graph(graph) => self.graphs.named.get(&graph).map(|g| g.context),
+            Place::Stream(stream) => self.flow.streams.table.get(stream).map(|s| s.context),
+            Place::Graph(graph) => self.objects.graphs.named.get(&graph).map(|g| g.context),
         };
         context.ok_or(CuResult::INVALID_HANDLE)
     }
@@ -151,7 +153,7 @@ impl Session {
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE for one that is taken or not the guest's to give.
     pub(super) fn check_graph_name(&self, name: u64) -> Result<()> {
-        let taken = self.graphs.knows(name) || self.streams.names.contains_key(&name);
+        let taken = self.objects.graphs.knows(name) || self.flow.streams.names.contains_key(&name);
         match GUEST_HANDLES.contains(&name) && !taken {
             true => Ok(()),
             false => Err(CuResult::INVALID_HANDLE),
@@ -161,21 +163,21 @@ impl Session {
     pub(super) fn graph_create(&mut self, r: &req::GraphCreate) -> Result<()> {
         self.context(r.ctx)?;
         self.check_graph_name(r.graph.0)?;
-        if self.graphs.named.len() >= MAX_GRAPHS {
+        if self.objects.graphs.named.len() >= MAX_GRAPHS {
             return Err(CuResult::OUT_OF_MEMORY);
         }
-        self.graphs.made += 1;
+        self.objects.graphs.made += 1;
         let graph = Graph {
             context: r.ctx.0,
             work: Arc::new(GraphWork {
                 works: Vec::new(),
-                key: Key::graph(self.graphs.made),
+                key: Key::graph(self.objects.graphs.made),
                 built: OnceLock::new(),
                 depth: 0,
             }),
             size: (0, 0),
         };
-        self.graphs.named.insert(r.graph.0, graph);
+        self.objects.graphs.named.insert(r.graph.0, graph);
         Ok(())
     }
 
@@ -183,7 +185,7 @@ impl Session {
     /// launch waits, and one that has been built for good.
     pub(super) fn record(&mut self, name: u64, work: Work) -> Result<()> {
         let bytes = work.held();
-        let Graphs { named, size, .. } = &mut self.graphs;
+        let Graphs { named, size, .. } = &mut self.objects.graphs;
         let graph = named.get_mut(&name).ok_or(CuResult::INVALID_HANDLE)?;
         if size.0 >= MAX_GRAPH_NODES || size.1 + bytes > MAX_GRAPH_BYTES {
             return Err(CuResult::OUT_OF_MEMORY);
@@ -203,7 +205,7 @@ impl Session {
 
     /// What a launch of a graph in a stream does, with every address looked at again.
     pub(super) fn check_graph(&self, stream: u64, graph: StreamName) -> Result<Work> {
-        let graph = self.graphs.named(graph)?;
+        let graph = self.objects.graphs.named(graph)?;
         if self.context_at(Place::Stream(stream))? != graph.context {
             return Err(CuResult::INVALID_HANDLE);
         }
@@ -211,30 +213,30 @@ impl Session {
             return Err(CuResult::INVALID_VALUE);
         }
         let work = Work::Graph(Arc::clone(&graph.work));
-        work.look(&|at, len| self.memory.contains(at, len))?;
+        work.look(&|at, len| self.objects.memory.contains(at, len))?;
         Ok(work)
     }
 
     pub(super) fn graph_destroy(&mut self, graph: StreamName) -> Result<()> {
-        if self.graphs.homes.knows(graph.0) {
+        if self.objects.graphs.homes.knows(graph.0) {
             return self.home_destroy(graph.0);
         }
-        let graph = self.graphs.named.remove(&graph.0);
+        let graph = self.objects.graphs.named.remove(&graph.0);
         let graph = graph.ok_or(CuResult::INVALID_HANDLE)?;
-        self.graphs.size.0 -= graph.size.0;
-        self.graphs.size.1 -= graph.size.1;
+        self.objects.graphs.size.0 -= graph.size.0;
+        self.objects.graphs.size.1 -= graph.size.1;
         self.graph_done(graph.work);
         Ok(())
     }
 
     /// Graphs of a context that is gone.
     pub(super) fn forget_graphs(&mut self, context: u64) {
-        let of_it = self.graphs.named.iter();
+        let of_it = self.objects.graphs.named.iter();
         let mut gone: Vec<u64> = of_it
             .filter(|(_, g)| g.context == context)
             .map(|(name, _)| *name)
             .collect();
-        gone.extend(self.graphs.homes.of(context));
+        gone.extend(self.objects.graphs.homes.of(context));
         for name in gone {
             let _ = self.graph_destroy(StreamName(name));
         }
@@ -246,7 +248,7 @@ impl Session {
         if let Ok(work) = Arc::try_unwrap(work)
             && work.owns_alone()
         {
-            self.helpers.run(move || {
+            self.objects.helpers.run(move || {
                 drop(work);
                 Box::new(|_: &mut Session| ())
             });

@@ -34,7 +34,7 @@ impl Session {
                 return self.linked(op, id, Err(image_code(&e)), logs);
             }
         };
-        self.helpers.run(move || {
+        self.objects.helpers.run(move || {
             let (linked, logs) = linking.run();
             Box::new(move |session: &mut Session| session.linked(op, id, linked, logs))
         });
@@ -56,7 +56,7 @@ impl Session {
             if input.len == 0 || input.len > MAX_IMAGE {
                 return Err(CuResult::INVALID_IMAGE.into());
             }
-            let source = self.images.finish(&input.hash, input.len)?;
+            let source = self.objects.images.finish(&input.hash, input.len)?;
             let name = CString::new(input.name).map_err(|_| CuResult::INVALID_VALUE)?;
             inputs.push((input.kind, input.hash, input.len, source, name));
         }
@@ -89,18 +89,31 @@ impl Session {
 
     /// Together, results that nobody fetches are no larger than one may be.
     fn keep_link(&mut self, bytes: Vec<u8>) -> Result<(u64, u64)> {
-        let held: usize = self.links.iter().map(|(_, bytes)| bytes.len()).sum();
+        let held: usize = self
+            .objects
+            .links
+            .iter()
+            .map(|(_, bytes)| bytes.len())
+            .sum();
         if held + bytes.len() > MAX_LINKED {
             return Err(CuResult::OUT_OF_MEMORY);
         }
         let len = bytes.len() as u64;
-        let link = self.links.insert(bytes).ok_or(CuResult::OUT_OF_MEMORY)?;
+        let link = self
+            .objects
+            .links
+            .insert(bytes)
+            .ok_or(CuResult::OUT_OF_MEMORY)?;
         Ok((link, len))
     }
 
     /// Sends the result of a link and forgets it.
     pub(super) fn link_data(&mut self, op: Op, id: u64, link: Linked) -> Result<()> {
-        let bytes = self.links.remove(link.0).ok_or(CuResult::INVALID_HANDLE)?;
+        let bytes = self
+            .objects
+            .links
+            .remove(link.0)
+            .ok_or(CuResult::INVALID_HANDLE)?;
         self.link.out.data(op, id, &bytes);
         Ok(())
     }

@@ -94,19 +94,10 @@ pub struct Parts {
     pub waker: Waker,
 }
 
-/// Everything of a session.
-pub struct Session {
-    link: Link,
-    control: Messages,
-    done: Receiver<Done>,
-    waker: Waker,
-    waiters: Pool,
-    helpers: Pool,
-
+/// What work is about.
+struct Objects {
     devices: Vec<DeviceState>,
     contexts: Table<ContextState>,
-    streams: Streams,
-    events: Events,
     modules: Table<ModuleState>,
     functions: Table<FunctionState>,
     /// Results of links that the guest has not fetched.
@@ -121,16 +112,33 @@ pub struct Session {
     quota: u64,
     allocs: Allocs,
     images: Images,
-    /// The answer of vgpud to a request for an image's memory.
-    room: Option<(u64, std::result::Result<File, String>)>,
     staging: Staging,
+    helpers: Pool,
+}
 
+/// The way of work through the session.
+struct Flow {
     queue: Queue,
+    streams: Streams,
+    events: Events,
     drains: Drains,
     /// What streams have passed and what is to be done about it, in order.
     due: VecDeque<Action>,
     /// Pieces of data for the guest that are in flight.
     pieces_out: usize,
+    waiters: Pool,
+}
+
+/// Everything of a session.
+pub struct Session {
+    link: Link,
+    objects: Objects,
+    flow: Flow,
+    control: Messages,
+    done: Receiver<Done>,
+    waker: Waker,
+    /// The answer of vgpud to a request for an image's memory.
+    room: Option<(u64, std::result::Result<File, String>)>,
 }
 
 impl Session {
@@ -170,17 +178,10 @@ impl Session {
             owing: false,
             poison: None,
         };
-        Ok(Session {
-            link,
-            control,
-            done,
-            waiters: Pool::new("waiter", WAITERS, tell.clone(), waker.clone()),
-            helpers: Pool::new("helper", HELPERS, tell, waker.clone()),
-            waker,
+        let objects = Objects {
+            helpers: Pool::new("helper", HELPERS, tell.clone(), waker.clone()),
             devices: devices.into_iter().map(DeviceState::new).collect(),
             contexts: Table::new(Kind::Context),
-            streams: Streams::new(),
-            events: Events::new(),
             modules: Table::new(Kind::Module),
             functions: Table::new(Kind::Function),
             links: Table::new(Kind::Link),
@@ -193,12 +194,25 @@ impl Session {
             quota: start.memory_quota,
             allocs: Allocs::default(),
             images: Images::new(Path::new(&start.image_dir), vgpud),
-            room: None,
             staging,
+        };
+        let flow = Flow {
+            waiters: Pool::new("waiter", WAITERS, tell, waker.clone()),
+            streams: Streams::new(),
+            events: Events::new(),
             queue: Queue::default(),
             drains: Drains::default(),
             due: VecDeque::new(),
             pieces_out: 0,
+        };
+        Ok(Session {
+            link,
+            objects,
+            flow,
+            control,
+            done,
+            waker,
+            room: None,
         })
     }
 
@@ -248,7 +262,7 @@ impl Session {
                 Action::Drain(_) | Action::Drained(_) => {}
             }
         }
-        self.pieces_out = 0;
+        self.flow.pieces_out = 0;
         self.abandon_queue(code);
         self.abandon_parked(code);
         self.abandon_drains(code);

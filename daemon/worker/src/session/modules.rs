@@ -108,11 +108,11 @@ impl Session {
         bytes: &[u8],
     ) -> std::result::Result<(), ImageError> {
         if r.offset == 0 {
-            let image = self.images.begin(&r.hash, r.len)?;
+            let image = self.objects.images.begin(&r.hash, r.len)?;
             let answer = self.ask_for_room(image, r.len);
-            self.images.begun((r.hash, r.len), image, answer);
+            self.objects.images.begun((r.hash, r.len), image, answer);
         }
-        self.images.receive(&r.hash, r.len, r.offset, bytes)
+        self.objects.images.receive(&r.hash, r.len, r.offset, bytes)
     }
 
     /// Loading compiles, which may take seconds: a helper does it.
@@ -131,11 +131,11 @@ impl Session {
             }
         };
         let hash = loading.hash;
-        self.helpers.run(move || {
+        self.objects.helpers.run(move || {
             let loaded = loading.run();
             Box::new(move |session: &mut Session| {
                 if loaded.damaged {
-                    session.images.forget(hash);
+                    session.objects.images.forget(hash);
                 }
                 session.module_loaded(op, id, (ctx.0, hash), loaded);
             })
@@ -150,7 +150,7 @@ impl Session {
         if r.options.len() > OPTION_LIMIT || r.options.iter().any(|(o, _)| !option_allowed(*o)) {
             return Err(CuResult::INVALID_VALUE.into());
         }
-        let source = self.images.finish(&r.hash, r.len)?;
+        let source = self.objects.images.finish(&r.hash, r.len)?;
         Ok(Loading {
             hash: r.hash,
             len: r.len,
@@ -173,14 +173,15 @@ impl Session {
             error: error_log,
         } = loaded.logs;
         let added = loaded.module.and_then(|module| {
-            if self.contexts.get(context).is_none() {
+            if self.objects.contexts.get(context).is_none() {
                 return Err(CuResult::CONTEXT_IS_DESTROYED);
             }
             if loaded.prints {
                 self.link.printf.arm();
             }
             let driver = Arc::new(module);
-            self.modules
+            self.objects
+                .modules
                 .insert(ModuleState {
                     driver,
                     context,
@@ -205,29 +206,35 @@ impl Session {
     }
 
     fn module(&self, module: ModuleName) -> Result<&ModuleState> {
-        self.modules.get(module.0).ok_or(CuResult::INVALID_HANDLE)
+        self.objects
+            .modules
+            .get(module.0)
+            .ok_or(CuResult::INVALID_HANDLE)
     }
 
     /// The function that a guest names.
     pub(super) fn function(&self, func: Func) -> Result<&FunctionState> {
-        self.functions.get(func.0).ok_or(CuResult::INVALID_HANDLE)
+        self.objects
+            .functions
+            .get(func.0)
+            .ok_or(CuResult::INVALID_HANDLE)
     }
 
     pub(super) fn module_unload(&mut self, op: Op, id: u64, module: ModuleName) {
-        let Some(state) = self.modules.remove(module.0) else {
+        let Some(state) = self.objects.modules.remove(module.0) else {
             return self.refuse(op, id, CuResult::INVALID_HANDLE);
         };
         let mut garbage = Garbage {
-            variables: self.memory.remove_globals(module.0),
+            variables: self.objects.memory.remove_globals(module.0),
             modules: vec![state.driver],
             ..Garbage::default()
         };
         for function in state.functions.into_values() {
             garbage
                 .functions
-                .extend(self.functions.remove(function).map(|f| f.driver));
+                .extend(self.objects.functions.remove(function).map(|f| f.driver));
         }
-        self.allocs.freeing += 1;
+        self.objects.allocs.freeing += 1;
         let after = After::Release {
             garbage: garbage.into(),
             charge: 0,
@@ -241,11 +248,12 @@ impl Session {
         r: req::ModuleGetFunction,
     ) -> Result<rep::ModuleGetFunction> {
         let state = self.module(r.module)?;
-        if let Some(known) = state
-            .functions
-            .get(&r.name)
-            .and_then(|id| self.functions.get(*id).map(|f| describe(*id, &f.driver)))
-        {
+        if let Some(known) = state.functions.get(&r.name).and_then(|id| {
+            self.objects
+                .functions
+                .get(*id)
+                .map(|f| describe(*id, &f.driver))
+        }) {
             return Ok(known);
         }
         let context = state.context;
@@ -261,13 +269,15 @@ impl Session {
             driver,
         };
         let id = self
+            .objects
             .functions
             .insert(function)
             .ok_or(CuResult::OUT_OF_MEMORY)?;
-        if let Some(module) = self.modules.get_mut(r.module.0) {
+        if let Some(module) = self.objects.modules.get_mut(r.module.0) {
             module.functions.insert(r.name, id);
         }
-        self.functions
+        self.objects
+            .functions
             .get(id)
             .map(|f| describe(id, &f.driver))
             .ok_or(CuResult::INVALID_HANDLE)
@@ -281,7 +291,8 @@ impl Session {
         let name = CString::new(r.name.as_str()).map_err(|_| CuResult::NOT_FOUND)?;
         let (ptr, size) = state.driver.global(&name)?;
         let context = state.context;
-        self.memory
+        self.objects
+            .memory
             .insert(ptr, size, context, Backing::Global(r.module.0));
         Ok(rep::ModuleGetGlobal {
             ptr: DevPtr(ptr),

@@ -105,7 +105,7 @@ impl Parking {
 impl Session {
     /// Must the first operation of the queue be left out?
     pub(super) fn must_park(&self, item: &Queued) -> bool {
-        let parking = &self.queue.parking;
+        let parking = &self.flow.queue.parking;
         if parking.is_empty() {
             return false;
         }
@@ -130,8 +130,8 @@ impl Session {
             return true;
         }
         let (Some(s), Some(o)) = (
-            self.streams.table.get(stream),
-            self.streams.table.get(other),
+            self.flow.streams.table.get(stream),
+            self.flow.streams.table.get(other),
         ) else {
             return false;
         };
@@ -140,8 +140,8 @@ impl Session {
 
     /// Leaves the first operation of the queue out for now.
     pub(super) fn park(&mut self, item: Queued) {
-        self.queue.finished(&item);
-        self.queue.parking.park(item);
+        self.flow.queue.finished(&item);
+        self.flow.queue.parking.park(item);
     }
 
     /// The stream has been given all that comes before host function `number`: tells the guest when
@@ -157,18 +157,18 @@ impl Session {
 
     /// The host function's operation stays until it is over.
     pub(super) fn hold(&mut self, item: Queued, number: u64) {
-        self.queue.finished(&item);
+        self.flow.queue.finished(&item);
         let held = Held {
             item,
             number,
             called: false,
         };
-        self.queue.parking.held.insert(held.item.stream, held);
+        self.flow.queue.parking.held.insert(held.item.stream, held);
     }
 
     /// The stream is at host function `number`.
     pub(super) fn call_guest(&mut self, stream: u64, number: u64) {
-        if let Some(held) = self.queue.parking.held.get_mut(&stream) {
+        if let Some(held) = self.flow.queue.parking.held.get_mut(&stream) {
             held.called = true;
             self.link.out.host_function(number);
         }
@@ -176,7 +176,7 @@ impl Session {
 
     /// The guest has run host function `number`: its stream goes on.
     pub(super) fn host_function_done(&mut self, number: u64) -> Result<()> {
-        let parking = &mut self.queue.parking;
+        let parking = &mut self.flow.queue.parking;
         let stream = parking.numbers.get(&number).copied();
         let stream = stream.ok_or(CuResult::INVALID_HANDLE)?;
         let called = parking
@@ -195,14 +195,14 @@ impl Session {
             self.settled(&held.item);
         }
         // Those that must still wait are parked again when their turn comes.
-        self.queue.resume(items);
+        self.flow.queue.resume(items);
         self.resume_drains();
         Ok(())
     }
 
     /// Is any of the target's work up to `last` left out?
     pub(super) fn is_parked(&self, target: Target, last: u64) -> bool {
-        let parking = &self.queue.parking;
+        let parking = &self.flow.queue.parking;
         if parking.is_empty() {
             return false;
         }
@@ -212,10 +212,15 @@ impl Session {
             return parked.is_some_and(|p| before(p.first_record));
         }
         parking.streams().any(|held| {
-            let state = self.streams.table.get(held);
+            let state = self.flow.streams.table.get(held);
             let concerned = match target {
                 Target::Stream(stream) => {
-                    let null = self.streams.table.get(stream).is_some_and(|s| s.name == 0);
+                    let null = self
+                        .flow
+                        .streams
+                        .table
+                        .get(stream)
+                        .is_some_and(|s| s.name == 0);
                     held == stream || null && self.comes_after(stream, held)
                 }
                 Target::Context(context) => state.is_some_and(|s| s.context == context),
@@ -227,7 +232,7 @@ impl Session {
 
     /// The device is of no more use: nothing of what was left out will run.
     pub(super) fn abandon_parked(&mut self, code: CuResult) {
-        let parking = std::mem::take(&mut self.queue.parking);
+        let parking = std::mem::take(&mut self.flow.queue.parking);
         for held in parking.held.into_values() {
             self.settled(&held.item);
         }

@@ -451,14 +451,14 @@ impl Queue {
 impl Session {
     /// Appends an operation to the queue.
     pub(super) fn enqueue(&mut self, op: Op, id: u64, stream: u64, bulk: u64, work: Work) {
-        self.queue.pushed += 1;
-        let seq = self.queue.pushed;
-        if let Some(stream) = self.streams.table.get_mut(stream) {
+        self.flow.queue.pushed += 1;
+        let seq = self.flow.queue.pushed;
+        if let Some(stream) = self.flow.streams.table.get_mut(stream) {
             stream.queued += 1;
             stream.last_queued = seq;
         }
         if let Work::EventRecord { event, .. } = work
-            && let Some(event) = self.events.table.get_mut(event)
+            && let Some(event) = self.flow.events.table.get_mut(event)
         {
             event.queued += 1;
             event.last_queued = seq;
@@ -472,25 +472,25 @@ impl Session {
             bulk,
             cost,
             paid: false,
-            seen: self.memory.losses(),
+            seen: self.objects.memory.losses(),
             work,
         };
         if item.needs_turn() {
-            self.queue.waiting.calls += 1;
-            self.queue.waiting.bytes += cost;
+            self.flow.queue.waiting.calls += 1;
+            self.flow.queue.waiting.bytes += cost;
         }
-        self.queue.list.push_back(item);
+        self.flow.queue.list.push_back(item);
     }
 
     /// Counts an operation as done: it is off the queue.
     pub(super) fn dequeued(&mut self, item: &Queued) {
-        self.queue.finished(item);
+        self.flow.queue.finished(item);
         self.settled(item);
     }
 
     /// As [`Session::dequeued`], for one that was taken off the queue some time ago.
     pub(super) fn settled(&mut self, item: &Queued) {
-        if let Some(stream) = self.streams.table.get_mut(item.stream) {
+        if let Some(stream) = self.flow.streams.table.get_mut(item.stream) {
             stream.queued -= 1;
         }
         self.link.out.took(1, item.bulk);

@@ -52,7 +52,7 @@ impl Session {
     pub(super) fn check_shadow(&self, at: u64, size: u64) -> Result<()> {
         let end = at.checked_add(size);
         let inside = HOST_SPACE.contains(&at) && end.is_some_and(|end| end <= HOST_SPACE.end);
-        if !inside || size == 0 || self.memory.overlaps(at, size) {
+        if !inside || size == 0 || self.objects.memory.overlaps(at, size) {
             return Err(CuResult::INVALID_VALUE);
         }
         Ok(())
@@ -63,6 +63,7 @@ impl Session {
         // Another may have been made while this one waited.
         self.check_shadow(at, size)?;
         let context = self
+            .objects
             .devices
             .first()
             .map(|device| Arc::clone(device.context()));
@@ -72,24 +73,24 @@ impl Session {
             twin: Twin::new(size as usize),
             charge,
         };
-        self.shadows.blocks.insert(at, block);
+        self.objects.shadows.blocks.insert(at, block);
         // Of no context: it outlives all of them.
-        self.memory.insert(at, size, 0, Backing::Shadow);
+        self.objects.memory.insert(at, size, 0, Backing::Shadow);
         Ok(rep::HostMap {})
     }
 
     /// The address is dead at once, the memory goes when earlier work is complete.
     pub(super) fn host_unmap(&mut self, op: Op, id: u64, ptr: DevPtr) -> Result<()> {
-        let block = self.shadows.blocks.remove(&ptr.0);
+        let block = self.objects.shadows.blocks.remove(&ptr.0);
         let block = block.ok_or(CuResult::INVALID_VALUE)?;
-        self.memory.remove_shadow(ptr.0);
+        self.objects.memory.remove_shadow(ptr.0);
         let garbage = Garbage {
             device: self.pinned_ledger(),
             shadows: vec![block.memory],
             ..Garbage::default()
         };
-        self.allocs.freeing += 1;
-        self.allocs.freeing_pinned += 1;
+        self.objects.allocs.freeing += 1;
+        self.objects.allocs.freeing_pinned += 1;
         self.drain(
             Target::Everything,
             After::Release {
@@ -106,11 +107,11 @@ impl Session {
         self.link.lease.moved(records.len() as u64, false);
         for change in Records::new(records) {
             let change = change.map_err(|_| CuResult::INVALID_VALUE)?;
-            let blocks = &mut self.shadows.blocks;
+            let blocks = &mut self.objects.shadows.blocks;
             let found = blocks.range_mut(..=change.address).next_back();
             let (at, block) = found.ok_or(CuResult::INVALID_VALUE)?;
             let applied = block.twin.apply(&block.memory, *at, &change);
-            self.shadows.lost |= applied.map_err(|_| CuResult::INVALID_VALUE)?;
+            self.objects.shadows.lost |= applied.map_err(|_| CuResult::INVALID_VALUE)?;
         }
         Ok(())
     }
@@ -121,8 +122,8 @@ impl Session {
             return Err(CuResult::INVALID_VALUE);
         }
         let mut out = Changes::new(MAX_BULK);
-        let next = self.shadows.collect(r.from.0, &r.of, &mut out);
-        let lost = std::mem::take(&mut self.shadows.lost);
+        let next = self.objects.shadows.collect(r.from.0, &r.of, &mut out);
+        let lost = std::mem::take(&mut self.objects.shadows.lost);
         let reply = rep::HostPull {
             next: DevPtr(next),
             lost,

@@ -208,21 +208,21 @@ impl Streams {
 impl Session {
     /// An operation was given to the stream.
     pub(super) fn submitted(&mut self, id: u64) -> u64 {
-        let Some(stream) = self.streams.table.get_mut(id) else {
+        let Some(stream) = self.flow.streams.table.get_mut(id) else {
             return 0;
         };
         if stream.drained() {
-            self.streams.active.push(id);
+            self.flow.streams.active.push(id);
         }
         stream.submitted += 1;
-        self.streams.in_flight += 1;
+        self.flow.streams.in_flight += 1;
         stream.submitted
     }
 
     /// As [`Session::submitted`], for an operation that takes GPU time.
     pub(super) fn submitted_work(&mut self, now: u64, id: u64, (work, estimate): Timed) {
         let number = self.submitted(id);
-        let Streams { table, gate, .. } = &mut self.streams;
+        let Streams { table, gate, .. } = &mut self.flow.streams;
         if let Some(stream) = table.get_mut(id) {
             gate.submitted(now, &mut stream.flow, number, work, estimate);
         }
@@ -232,7 +232,7 @@ impl Session {
     /// As [`Session::submitted`], for a wait for a value in memory.
     pub(super) fn submitted_wait(&mut self, now: u64, id: u64) {
         let number = self.submitted(id);
-        let Streams { table, gate, .. } = &mut self.streams;
+        let Streams { table, gate, .. } = &mut self.flow.streams;
         if let Some(stream) = table.get_mut(id) {
             gate.submitted_wait(now, &mut stream.flow, number);
         }
@@ -241,8 +241,8 @@ impl Session {
     /// Enough without a marker that one is due, so that the window can move? `awaited`: somebody waits
     /// for the lease or for the work.
     pub(super) fn marker_due(&self, id: u64, awaited: bool) -> bool {
-        let stream = self.streams.table.get(id);
-        stream.is_some_and(|s| self.streams.gate.marker_due(&s.flow, awaited))
+        let stream = self.flow.streams.table.get(id);
+        stream.is_some_and(|s| self.flow.streams.gate.marker_due(&s.flow, awaited))
     }
 
     /// Sees to it that a marker stands behind the last operation of the stream.
@@ -255,7 +255,7 @@ impl Session {
 
     /// As [`Session::mark`]. `late`: only now, though the work was submitted some time ago.
     fn mark_as(&mut self, id: u64, late: bool) -> Result<()> {
-        let Some(stream) = self.streams.table.get_mut(id) else {
+        let Some(stream) = self.flow.streams.table.get_mut(id) else {
             return Ok(());
         };
         if stream.unmarked() == 0 {
@@ -265,6 +265,7 @@ impl Session {
             return Ok(());
         };
         let event = match self
+            .objects
             .contexts
             .get_mut(stream.context)
             .and_then(|c| c.spare.pop())
@@ -280,7 +281,7 @@ impl Session {
             seq: stream.submitted,
             event,
         });
-        self.streams.gate.marked(&mut stream.flow, late);
+        self.flow.streams.gate.marked(&mut stream.flow, late);
         Ok(())
     }
 
@@ -292,8 +293,8 @@ impl Session {
     /// Puts a marker behind the last operation of every stream that has none. `late`: nobody waits for
     /// one, and the work was submitted some time ago.
     pub(super) fn mark_all(&mut self, late: bool) {
-        for i in 0..self.streams.active.len() {
-            let id = self.streams.active[i];
+        for i in 0..self.flow.streams.active.len() {
+            let id = self.flow.streams.active[i];
             if let Err(code) = self.mark_as(id, late) {
                 return self.unmarkable(code);
             }
@@ -304,17 +305,17 @@ impl Session {
     /// a context wait for each other's earlier work, markers included: a marker must stand before
     /// what it would otherwise wait for.
     pub(super) fn mark_before(&mut self, id: u64) {
-        let Some(stream) = self.streams.table.get(id) else {
+        let Some(stream) = self.flow.streams.table.get(id) else {
             return;
         };
         let (context, null) = (stream.context, stream.name == 0);
         if !null && !stream.blocking {
             return;
         }
-        for i in 0..self.streams.active.len() {
-            let other = self.streams.active[i];
+        for i in 0..self.flow.streams.active.len() {
+            let other = self.flow.streams.active[i];
             let ordered = other != id
-                && self.streams.table.get(other).is_some_and(|s| {
+                && self.flow.streams.table.get(other).is_some_and(|s| {
                     s.context == context && (if null { s.blocking } else { s.name == 0 })
                 });
             if ordered && let Err(code) = self.mark(other) {
@@ -325,8 +326,9 @@ impl Session {
 
     /// Streams with operations that no marker stands behind.
     pub(super) fn any_unmarked(&self) -> bool {
-        self.streams.active.iter().any(|id| {
-            self.streams
+        self.flow.streams.active.iter().any(|id| {
+            self.flow
+                .streams
                 .table
                 .get(*id)
                 .is_some_and(|s| s.unmarked() > 0)
@@ -335,21 +337,21 @@ impl Session {
 
     /// Does `action` when the stream is past its last operation, or at once if it is.
     pub(super) fn after_tip(&mut self, id: u64, action: Action) {
-        let tip = self.streams.table.get(id).map_or(0, StreamState::tip);
+        let tip = self.flow.streams.table.get(id).map_or(0, StreamState::tip);
         self.after(id, tip, action);
     }
 
     /// Does `action` when the stream is past operation `seq`, or at once if it is.
     pub(super) fn after(&mut self, id: u64, seq: u64, action: Action) {
-        match self.streams.table.get_mut(id) {
+        match self.flow.streams.table.get_mut(id) {
             Some(stream) if !stream.past(seq) => stream.add_action(seq, action),
-            _ => self.due.push_back(action),
+            _ => self.flow.due.push_back(action),
         }
     }
 
     /// Lets `event`, which was recorded as operation `seq` of the stream, serve as a marker.
     pub(super) fn mark_with(&mut self, id: u64, seq: u64, event: &Arc<Event>) {
-        let Some(stream) = self.streams.table.get_mut(id) else {
+        let Some(stream) = self.flow.streams.table.get_mut(id) else {
             return;
         };
         let at = stream.markers.partition_point(|m| m.seq < seq);
@@ -384,7 +386,7 @@ impl Session {
 
     /// Up to where a stream's markers have fired, and what was seen instead of the next.
     fn fired(&self, id: u64) -> (Option<u64>, Option<CuResult>) {
-        let markers = self.streams.table.get(id).map(|s| &s.markers);
+        let markers = self.flow.streams.table.get(id).map(|s| &s.markers);
         let mut fired = None;
         for marker in markers.into_iter().flatten() {
             match marker.event.is_complete() {
@@ -399,7 +401,7 @@ impl Session {
     /// Asks the driver about a stream behind whose last operation no marker stands, if somebody waits
     /// for that. True: it is complete.
     fn harvest_tip(&mut self, id: u64) -> bool {
-        let Some(stream) = self.streams.table.get(id) else {
+        let Some(stream) = self.flow.streams.table.get(id) else {
             return false;
         };
         if !stream.is_awaited() || stream.unmarked() == 0 || !stream.markers.is_empty() {
@@ -428,11 +430,12 @@ impl Session {
     /// Looks at every stream that somebody waits for. True: something moved.
     pub(super) fn harvest_awaited(&mut self) -> bool {
         let mut moved = false;
-        for i in (0..self.streams.active.len()).rev() {
-            let Some(&id) = self.streams.active.get(i) else {
+        for i in (0..self.flow.streams.active.len()).rev() {
+            let Some(&id) = self.flow.streams.active.get(i) else {
                 continue;
             };
             if self
+                .flow
                 .streams
                 .table
                 .get(id)
@@ -447,8 +450,8 @@ impl Session {
     /// Looks at every stream with work. True: something moved.
     pub(super) fn harvest_all(&mut self) -> bool {
         let mut moved = false;
-        for i in (0..self.streams.active.len()).rev() {
-            let Some(&id) = self.streams.active.get(i) else {
+        for i in (0..self.flow.streams.active.len()).rev() {
+            let Some(&id) = self.flow.streams.active.get(i) else {
                 continue;
             };
             moved |= self.harvest(id);
@@ -458,8 +461,9 @@ impl Session {
 
     /// Does anybody wait for work in flight?
     pub(super) fn awaited(&self) -> bool {
-        self.streams.active.iter().any(|id| {
-            self.streams
+        self.flow.streams.active.iter().any(|id| {
+            self.flow
+                .streams
                 .table
                 .get(*id)
                 .is_some_and(|s| !s.actions.is_empty())
@@ -468,7 +472,7 @@ impl Session {
 
     /// A thread that waited for a marker has come back.
     pub(super) fn marker_fired(&mut self, id: u64, seq: u64, result: Result<()>) {
-        if let Some(stream) = self.streams.table.get_mut(id)
+        if let Some(stream) = self.flow.streams.table.get_mut(id)
             && stream.markers.front().is_none_or(|m| m.seq <= seq)
         {
             stream.watched = false;
@@ -489,16 +493,20 @@ impl Session {
 
     /// The stream is past operation `seq`.
     fn complete(&mut self, id: u64, seq: u64) {
-        let Some(stream) = self.streams.table.get_mut(id) else {
+        let Some(stream) = self.flow.streams.table.get_mut(id) else {
             return;
         };
         let n = seq.saturating_sub(stream.completed);
         let mut worked = 0;
         if n > 0 {
             stream.completed = seq;
-            self.streams.in_flight -= n.min(self.streams.in_flight);
+            self.flow.streams.in_flight -= n.min(self.flow.streams.in_flight);
             if stream.flow.busy() {
-                let seen = self.streams.gate.completed(now_ns(), &mut stream.flow, seq);
+                let seen = self
+                    .flow
+                    .streams
+                    .gate
+                    .completed(now_ns(), &mut stream.flow, seq);
                 worked = seen.ops;
                 if seen.surprise {
                     tracing::debug!("{} operations took longer than predicted", seen.ops);
@@ -511,12 +519,13 @@ impl Session {
             stream.watched = false;
         }
         while stream.actions.front().is_some_and(|(s, _)| *s <= seq) {
-            self.due
+            self.flow
+                .due
                 .extend(stream.actions.pop_front().map(|(_, action)| action));
         }
         let (context, drained) = (stream.context, stream.drained());
         let gone = drained && stream.driver.is_none();
-        if let Some(context) = self.contexts.get_mut(context) {
+        if let Some(context) = self.objects.contexts.get_mut(context) {
             // Only those that nobody else holds: a guest's event is not for reuse.
             for event in fired {
                 if Arc::strong_count(&event) == 1 && context.spare.len() < 64 {
@@ -528,23 +537,23 @@ impl Session {
             self.link.lease.count_completed(worked);
         }
         if drained {
-            self.streams.active.retain(|a| *a != id);
+            self.flow.streams.active.retain(|a| *a != id);
         }
         if gone {
-            self.streams.table.remove(id);
+            self.flow.streams.table.remove(id);
         }
     }
 
     /// The driver says that everything in the stream is complete.
     pub(super) fn complete_all(&mut self, id: u64) {
-        let tip = self.streams.table.get(id).map_or(0, StreamState::tip);
+        let tip = self.flow.streams.table.get(id).map_or(0, StreamState::tip);
         self.complete(id, tip);
     }
 
     /// Gives the first marker of every stream to a thread that waits for it.
     pub(super) fn watch_all(&mut self) {
-        for id in &self.streams.active {
-            let Some(stream) = self.streams.table.get_mut(*id) else {
+        for id in &self.flow.streams.active {
+            let Some(stream) = self.flow.streams.table.get_mut(*id) else {
                 continue;
             };
             if stream.watched {
@@ -552,7 +561,8 @@ impl Session {
             }
             if let Some(marker) = stream.markers.front() {
                 stream.watched = true;
-                self.waiters
+                self.flow
+                    .waiters
                     .watch(*id, marker.seq, Arc::clone(&marker.event));
             }
         }
@@ -560,8 +570,8 @@ impl Session {
 
     /// Does what is due, in the order in which it became so. True: there was something.
     pub(super) fn do_due(&mut self) -> bool {
-        let any = !self.due.is_empty();
-        while let Some(action) = self.due.pop_front() {
+        let any = !self.flow.due.is_empty();
+        while let Some(action) = self.flow.due.pop_front() {
             match action {
                 Action::Staged(block) => drop(block),
                 Action::Piece {
@@ -571,7 +581,7 @@ impl Session {
                     block,
                     last,
                 } => {
-                    self.pieces_out -= 1;
+                    self.flow.pieces_out -= 1;
                     if last {
                         self.print(&Flush::Stream(stream));
                     }
@@ -583,10 +593,10 @@ impl Session {
                 Action::Drain(drain) => {
                     if self.drain_step(drain) {
                         // Data that other streams fetched before this point goes out first.
-                        if self.pieces_out > 0 {
+                        if self.flow.pieces_out > 0 {
                             self.harvest_awaited();
                         }
-                        self.due.push_back(Action::Drained(drain));
+                        self.flow.due.push_back(Action::Drained(drain));
                     }
                 }
                 Action::Drained(drain) => self.drained(drain),
@@ -598,8 +608,8 @@ impl Session {
     /// Takes every stream's pending actions away: the device is of no more use.
     pub(super) fn abandon_streams(&mut self) -> Vec<Action> {
         let mut left = Vec::new();
-        for id in std::mem::take(&mut self.streams.active) {
-            let Some(stream) = self.streams.table.get_mut(id) else {
+        for id in std::mem::take(&mut self.flow.streams.active) {
+            let Some(stream) = self.flow.streams.table.get_mut(id) else {
                 continue;
             };
             stream.completed = stream.submitted;
@@ -607,9 +617,9 @@ impl Session {
             stream.markers.clear();
             left.extend(stream.actions.drain(..).map(|(_, action)| action));
         }
-        left.extend(self.due.drain(..));
-        self.streams.in_flight = 0;
-        self.streams.gate.abandon();
+        left.extend(self.flow.due.drain(..));
+        self.flow.streams.in_flight = 0;
+        self.flow.streams.gate.abandon();
         left
     }
 }

@@ -102,7 +102,7 @@ impl Session {
         r: &req::AddressReserve,
     ) -> Result<rep::AddressReserve> {
         if let Some(ptr) = r.collided {
-            match self.vmm.reserved.get_mut(&ptr.0) {
+            match self.objects.vmm.reserved.get_mut(&ptr.0) {
                 Some((_, parked)) => *parked = true,
                 None => return Err(CuResult::INVALID_VALUE),
             }
@@ -111,23 +111,31 @@ impl Session {
         if r.size == 0 || !aligned {
             return Err(CuResult::INVALID_VALUE);
         }
-        if self.vmm.reserved.len() >= MOST_RESERVATIONS {
+        if self.objects.vmm.reserved.len() >= MOST_RESERVATIONS {
             return Err(CuResult::OUT_OF_MEMORY);
         }
         let reservation = Reservation::new(r.size, r.alignment, r.wanted)?;
         let at = reservation.at;
-        self.vmm.reserved.insert(at, (Arc::new(reservation), false));
+        self.objects
+            .vmm
+            .reserved
+            .insert(at, (Arc::new(reservation), false));
         Ok(rep::AddressReserve { ptr: DevPtr(at) })
     }
 
     /// `cuMemAddressFree` of a whole reservation in which nothing is mapped.
     pub(super) fn address_free(&mut self, op: Op, id: u64, ptr: DevPtr) -> Result<()> {
-        let reserved = self.vmm.reserved.get(&ptr.0).filter(|(_, parked)| !parked);
+        let reserved = self
+            .objects
+            .vmm
+            .reserved
+            .get(&ptr.0)
+            .filter(|(_, parked)| !parked);
         let size = reserved.ok_or(CuResult::INVALID_VALUE)?.0.size;
-        if self.memory.overlaps(ptr.0, size) {
+        if self.objects.memory.overlaps(ptr.0, size) {
             return Err(CuResult::INVALID_VALUE);
         }
-        let reservation = self.vmm.reserved.remove(&ptr.0);
+        let reservation = self.objects.vmm.reserved.remove(&ptr.0);
         let garbage = Garbage {
             reservations: reservation.map(|(r, _)| r).into_iter().collect(),
             ..Garbage::default()
@@ -151,7 +159,7 @@ impl Session {
             maps: 0,
             released: false,
         };
-        let name = self.vmm.physical.insert(state);
+        let name = self.objects.vmm.physical.insert(state);
         name.map(|memory| rep::PhysicalCreate {
             memory: PhysicalName(memory),
         })
@@ -160,11 +168,11 @@ impl Session {
 
     /// `cuMemRelease`: the handle is dead at once, the memory goes with its last mapping.
     pub(super) fn physical_release(&mut self, op: Op, id: u64, memory: PhysicalName) -> Result<()> {
-        let device = self.vmm.find(memory)?.device;
-        if let Some(state) = self.vmm.physical.get_mut(memory.0) {
+        let device = self.objects.vmm.find(memory)?.device;
+        if let Some(state) = self.objects.vmm.physical.get_mut(memory.0) {
             state.released = true;
         }
-        match self.vmm.ended(memory.0) {
+        match self.objects.vmm.ended(memory.0) {
             None => self.link.out.status(op, id, CuResult::SUCCESS),
             Some((driver, charge)) => {
                 let garbage = Garbage {
@@ -180,15 +188,15 @@ impl Session {
 
     /// `cuMemMap` of all of a memory.
     pub(super) fn memory_map(&mut self, r: &req::MemMap) -> Result<rep::MemMap> {
-        let state = self.vmm.find(r.memory)?;
+        let state = self.objects.vmm.find(r.memory)?;
         let size = state.driver.size;
-        let reservation = self.vmm.holding(r.ptr.0, size);
+        let reservation = self.objects.vmm.holding(r.ptr.0, size);
         let reservation = reservation.ok_or(CuResult::INVALID_VALUE)?;
-        if self.memory.overlaps(r.ptr.0, size) {
+        if self.objects.memory.overlaps(r.ptr.0, size) {
             return Err(CuResult::INVALID_VALUE);
         }
         let mapping = Mapping::new(reservation, r.ptr.0, &state.driver)?;
-        if let Some(state) = self.vmm.physical.get_mut(r.memory.0) {
+        if let Some(state) = self.objects.vmm.physical.get_mut(r.memory.0) {
             state.maps += 1;
         }
         let backing = Backing::Mapped {
@@ -197,33 +205,38 @@ impl Session {
             access: false,
         };
         // Of no context: it outlives all of them.
-        self.memory.insert(r.ptr.0, size, 0, backing);
+        self.objects.memory.insert(r.ptr.0, size, 0, backing);
         Ok(rep::MemMap {})
     }
 
     /// `cuMemUnmap` of whole mappings: the addresses are dead at once, the mappings go when earlier work
     /// is complete.
     pub(super) fn memory_unmap(&mut self, op: Op, id: u64, r: &req::MemUnmap) -> Result<()> {
-        let places = self.memory.mapped(r.ptr.0, r.size);
+        let places = self.objects.memory.mapped(r.ptr.0, r.size);
         let places = places.ok_or(CuResult::INVALID_VALUE)?;
         // By device, whose ledgers are told apart.
         let mut gone: BTreeMap<usize, (Garbage, u64)> = BTreeMap::new();
         for place in places {
-            let Some((mapping, memory)) = self.memory.remove_mapping(place) else {
+            let Some((mapping, memory)) = self.objects.memory.remove_mapping(place) else {
                 continue;
             };
-            let device = self.vmm.physical.get(memory).map_or(0, |p| p.device);
+            let device = self
+                .objects
+                .vmm
+                .physical
+                .get(memory)
+                .map_or(0, |p| p.device);
             let (garbage, charge) = gone.entry(device).or_default();
             garbage.device = device;
             garbage.mappings.push(mapping);
-            if let Some((driver, cost)) = self.vmm.unmapped(memory) {
+            if let Some((driver, cost)) = self.objects.vmm.unmapped(memory) {
                 garbage.physical.push(driver);
                 *charge += cost;
             }
         }
         let last = gone.pop_last().unwrap_or_default().1;
         for (_, (garbage, charge)) in gone {
-            self.allocs.answered += 1;
+            self.objects.allocs.answered += 1;
             self.give_back_later(garbage, charge, None);
         }
         self.give_back_later(last.0, last.1, Some((op, id)));
@@ -232,19 +245,19 @@ impl Session {
 
     /// `cuMemSetAccess` of whole mappings for their device.
     pub(super) fn memory_access(&mut self, r: &req::MemSetAccess) -> Result<rep::MemSetAccess> {
-        let places = self.memory.mapped(r.ptr.0, r.size);
+        let places = self.objects.memory.mapped(r.ptr.0, r.size);
         let places = places.ok_or(CuResult::INVALID_VALUE)?;
         if !matches!(r.flags, 0 | READ | READ_WRITE) {
             return Err(CuResult::INVALID_VALUE);
         }
         for place in places {
-            self.memory.set_access(place, r.flags)?;
+            self.objects.memory.set_access(place, r.flags)?;
         }
         Ok(rep::MemSetAccess {})
     }
 
     fn give_back_later(&mut self, garbage: Garbage, charge: u64, reply: Option<(Op, u64)>) {
-        self.allocs.freeing += 1;
+        self.objects.allocs.freeing += 1;
         self.drain(
             Target::Everything,
             After::Release {
