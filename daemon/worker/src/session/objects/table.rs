@@ -15,7 +15,7 @@ const _: () = assert!(SLOT_BITS + GENERATION_BITS + 4 <= WORKER_HANDLES.start.tr
 /// What a handle is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// A context.
     Context = 1,
     /// A stream.
@@ -44,7 +44,7 @@ struct Slot<T> {
 
 /// Objects of one kind.
 #[derive(Debug)]
-pub(super) struct Table<T> {
+pub(crate) struct Table<T> {
     kind: Kind,
     slots: Vec<Slot<T>>,
     free: Vec<usize>,
@@ -52,7 +52,7 @@ pub(super) struct Table<T> {
 
 impl<T> Table<T> {
     /// An empty table.
-    pub(super) fn new(kind: Kind) -> Table<T> {
+    pub(crate) fn new(kind: Kind) -> Table<T> {
         Table {
             kind,
             slots: Vec::new(),
@@ -61,7 +61,7 @@ impl<T> Table<T> {
     }
 
     /// Adds one; `None` when the session has [`MAX_OBJECTS`] of the kind.
-    pub(super) fn insert(&mut self, value: T) -> Option<u64> {
+    pub(crate) fn insert(&mut self, value: T) -> Option<u64> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None if self.slots.len() < MAX_OBJECTS => {
@@ -90,19 +90,19 @@ impl<T> Table<T> {
     }
 
     /// The object of a handle.
-    pub(super) fn get(&self, handle: u64) -> Option<&T> {
+    pub(crate) fn get(&self, handle: u64) -> Option<&T> {
         self.slot(handle)
             .and_then(|slot| self.slots[slot].value.as_ref())
     }
 
     /// The object of a handle, to be changed.
-    pub(super) fn get_mut(&mut self, handle: u64) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, handle: u64) -> Option<&mut T> {
         self.slot(handle)
             .and_then(|slot| self.slots[slot].value.as_mut())
     }
 
     /// Takes an object out; its handle is dead from now on.
-    pub(super) fn remove(&mut self, handle: u64) -> Option<T> {
+    pub(crate) fn remove(&mut self, handle: u64) -> Option<T> {
         let slot = self.slot(handle)?;
         let value = self.slots[slot].value.take()?;
         self.slots[slot].generation = (self.slots[slot].generation + 1) % (1 << GENERATION_BITS);
@@ -111,7 +111,7 @@ impl<T> Table<T> {
     }
 
     /// Handles and objects.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         self.slots
             .iter()
             .enumerate()
@@ -119,7 +119,7 @@ impl<T> Table<T> {
     }
 
     /// Handles of the objects that `pick` likes.
-    pub(super) fn handles(&self, pick: impl Fn(&T) -> bool) -> Vec<u64> {
+    pub(crate) fn handles(&self, pick: impl Fn(&T) -> bool) -> Vec<u64> {
         self.iter()
             .filter(|(_, value)| pick(value))
             .map(|(handle, _)| handle)
@@ -128,11 +128,11 @@ impl<T> Table<T> {
 }
 
 /// A map from handles. A guest that chooses handles which collide slows down only itself.
-pub(super) type HandleMap<V> = HashMap<u64, V, BuildHasherDefault<HandleHasher>>;
+pub(crate) type HandleMap<V> = HashMap<u64, V, BuildHasherDefault<HandleHasher>>;
 
 /// Multiplies by a large odd number; handles are nearly consecutive.
 #[derive(Debug, Default)]
-pub(super) struct HandleHasher(u64);
+pub(crate) struct HandleHasher(u64);
 
 impl Hasher for HandleHasher {
     fn finish(&self) -> u64 {

@@ -28,7 +28,7 @@ const STALLED: Duration = Duration::from_secs(60);
 
 /// Why an image is not to be had.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ImageError {
+pub(crate) enum ImageError {
     /// An image that may not begin.
     #[error(
         "a module image of no bytes, of more than {MAX_IMAGE}, or begun while {MAX_UPLOADS} others are unfinished"
@@ -53,7 +53,7 @@ pub(super) enum ImageError {
 
 /// Memory of vgpud's for one image. Its booking ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(crate) struct Room {
     image: u64,
     file: File,
     vgpud: Vgpud,
@@ -67,14 +67,14 @@ impl Drop for Room {
 
 /// An image that came whole and has the hash that it was sent under.
 #[derive(Debug)]
-pub(super) struct Whole {
+pub(crate) struct Whole {
     room: Room,
     len: u64,
 }
 
 /// Where an image is loaded from.
 #[derive(Debug)]
-pub(super) enum Source {
+pub(crate) enum Source {
     /// A file of the cache, to be verified.
     Cached(File),
     /// Memory, verified.
@@ -83,7 +83,7 @@ pub(super) enum Source {
 
 impl Source {
     /// The bytes as a file.
-    pub(super) fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &File {
         match self {
             Source::Cached(file) => file,
             Source::Whole(whole) => &whole.room.file,
@@ -115,7 +115,7 @@ struct Upload {
 
 /// The images of one session.
 #[derive(Debug)]
-pub(super) struct Images {
+pub(crate) struct Images {
     dir: PathBuf,
     vgpud: Vgpud,
     /// Images so far, for their numbers.
@@ -132,7 +132,7 @@ pub(super) struct Images {
 
 impl Images {
     /// Over the tenant's cache directory.
-    pub(super) fn new(dir: &Path, vgpud: Vgpud) -> Images {
+    pub(crate) fn new(dir: &Path, vgpud: Vgpud) -> Images {
         Images {
             dir: dir.to_owned(),
             vgpud,
@@ -150,7 +150,7 @@ impl Images {
     }
 
     /// Can this image be loaded without being sent?
-    pub(super) fn present(&self, hash: &ImageHash, len: u64) -> bool {
+    pub(crate) fn present(&self, hash: &ImageHash, len: u64) -> bool {
         let cached = || {
             !self.damaged.contains(hash)
                 && fs::symlink_metadata(self.cached(hash))
@@ -166,7 +166,7 @@ impl Images {
     ///
     /// # Errors
     /// A length beyond the bounds, or too many unfinished images.
-    pub(super) fn begin(&mut self, hash: &ImageHash, len: u64) -> Result<u64, ImageError> {
+    pub(crate) fn begin(&mut self, hash: &ImageHash, len: u64) -> Result<u64, ImageError> {
         self.uploads.remove(hash);
         self.refused.remove(hash);
         if len == 0 || len > MAX_IMAGE || self.uploads.len() >= MAX_UPLOADS {
@@ -197,7 +197,7 @@ impl Images {
     }
 
     /// vgpud has answered: the memory, or why there is none.
-    pub(super) fn begun(
+    pub(crate) fn begun(
         &mut self,
         (hash, len): (ImageHash, u64),
         image: u64,
@@ -233,7 +233,7 @@ impl Images {
     /// Gives up the images of which nothing more comes and that nobody loads, and with them their memory: a load
     /// of one is told that it is not complete, and the guest sends it again. How long until the next may be
     /// given up.
-    pub(super) fn give_up(&mut self, now: Instant) -> Option<Duration> {
+    pub(crate) fn give_up(&mut self, now: Instant) -> Option<Duration> {
         let idle = |upload: &Upload| now.saturating_duration_since(upload.moved);
         let stalled = self.uploads.extract_if(|_, upload| idle(upload) >= STALLED);
         for (hash, upload) in stalled.collect::<Vec<_>>() {
@@ -255,7 +255,7 @@ impl Images {
     ///
     /// # Errors
     /// Out of order, too long, or the system's; what came before is then forgotten.
-    pub(super) fn receive(
+    pub(crate) fn receive(
         &mut self,
         hash: &ImageHash,
         len: u64,
@@ -307,7 +307,7 @@ impl Images {
     ///
     /// # Errors
     /// Not complete, refused, another hash, or the file system's.
-    pub(super) fn finish(&mut self, hash: &ImageHash, len: u64) -> Result<Source, ImageError> {
+    pub(crate) fn finish(&mut self, hash: &ImageHash, len: u64) -> Result<Source, ImageError> {
         if let Some(why) = self.refused.remove(hash) {
             return Err(why);
         }
@@ -328,7 +328,7 @@ impl Images {
     /// vgpud has put an image into the cache, or will not: the memory is no longer needed for that. An image that was
     /// not loaded yet stays in memory for its load, even when the cache has it: the images that the guest sends
     /// before that load may take its place in the cache.
-    pub(super) fn kept(&mut self, image: u64) {
+    pub(crate) fn kept(&mut self, image: u64) {
         let is = |(_, held): &(&ImageHash, &mut Held)| held.whole.room.image == image;
         let Some((&hash, held)) = self.held.iter_mut().find(is) else {
             return;
@@ -340,7 +340,7 @@ impl Images {
     }
 
     /// A cached image turned out to be damaged: the guest sends it again, and vgpud replaces it.
-    pub(super) fn forget(&mut self, hash: ImageHash) {
+    pub(crate) fn forget(&mut self, hash: ImageHash) {
         self.damaged.insert(hash);
     }
 }

@@ -4,9 +4,10 @@ use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::COPY_PIECE;
 
-use super::Session;
-use super::queue::{FetchWork, FillWork, Region, Shape, Work};
+use super::Objects;
+use super::region::{FetchWork, Region, Shape};
 use super::staging::Bulk;
+use super::work::{FillWork, Work};
 use crate::driver::{Result, Rows, Word};
 
 /// `CU_STREAM_WAIT_VALUE_GEQ`, `EQ`, `AND`, `NOR`. (FLUSH is about writes of other devices.)
@@ -14,9 +15,18 @@ const WAIT_FLAGS: u32 = 3;
 /// `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`.
 const WRITE_FLAGS: u32 = 1;
 
-impl Session {
+impl Objects {
+    /// All of a range that is not empty lies in memory that the guest may use.
+    pub(crate) fn check_range(&self, address: u64, len: u64) -> Result<()> {
+        if len == 0 || self.memory.contains(address, len) {
+            Ok(())
+        } else {
+            Err(CuResult::INVALID_VALUE)
+        }
+    }
+
     /// Elements in a row.
-    pub(super) fn check_fill(&self, r: &req::Memset) -> Result<Work> {
+    pub(crate) fn check_fill(&self, r: &req::Memset) -> Result<Work> {
         let len = fill_len(r.width, r.count)?;
         aligned(r.dst.0, r.width)?;
         self.check_range(r.dst.0, len)?;
@@ -30,7 +40,7 @@ impl Session {
     }
 
     /// Rows of elements.
-    pub(super) fn check_fill_2d(&self, r: &req::Memset2D) -> Result<Work> {
+    pub(crate) fn check_fill_2d(&self, r: &req::Memset2D) -> Result<Work> {
         let row = fill_len(r.width, r.columns)?;
         aligned(r.dst.0, r.width)?;
         aligned(r.pitch, r.width)?;
@@ -56,7 +66,7 @@ impl Session {
     }
 
     /// Rows from the guest, next to each other in `data`.
-    pub(super) fn check_rows_htod(&self, r: &req::Memcpy2DHtoD, data: Bulk) -> Result<Work> {
+    pub(crate) fn check_rows_htod(&self, r: &req::Memcpy2DHtoD, data: Bulk) -> Result<Work> {
         let len = data.bytes().len() as u64;
         let shape = shape(r.width, r.pitch)?;
         if len == 0 || len > COPY_PIECE as u64 || !len.is_multiple_of(shape.width) {
@@ -70,7 +80,7 @@ impl Session {
     }
 
     /// Rows for the guest. `None`: there are none.
-    pub(super) fn check_rows_dtoh(&self, r: &req::Memcpy2DDtoH) -> Result<Option<Work>> {
+    pub(crate) fn check_rows_dtoh(&self, r: &req::Memcpy2DDtoH) -> Result<Option<Work>> {
         let shape = shape(r.width, r.pitch)?;
         if r.rows == 0 {
             return Ok(None);
@@ -85,7 +95,7 @@ impl Session {
     }
 
     /// Rows within the device.
-    pub(super) fn check_rows_dtod(&self, r: &req::Memcpy2DDtoD) -> Result<Work> {
+    pub(crate) fn check_rows_dtod(&self, r: &req::Memcpy2DDtoD) -> Result<Work> {
         let area = |pitch| Shape {
             width: r.width,
             pitch,
@@ -120,7 +130,7 @@ impl Session {
         self.check_range(at, len.ok_or(CuResult::INVALID_VALUE)?)
     }
 
-    pub(super) fn check_write(&self, r: &req::StreamWriteValue) -> Result<Work> {
+    pub(crate) fn check_write(&self, r: &req::StreamWriteValue) -> Result<Work> {
         let word = Word {
             at: r.ptr.0,
             value: r.value,
@@ -130,7 +140,7 @@ impl Session {
         self.check_word(word, WRITE_FLAGS).map(Work::WriteWord)
     }
 
-    pub(super) fn check_wait(&self, r: &req::StreamWaitValue) -> Result<Work> {
+    pub(crate) fn check_wait(&self, r: &req::StreamWaitValue) -> Result<Work> {
         let word = Word {
             at: r.ptr.0,
             value: r.value,

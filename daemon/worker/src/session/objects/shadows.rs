@@ -11,11 +11,11 @@ use vgpu_proto::changes::{Changes, Records, Twin};
 use vgpu_proto::cuda::{CuResult, DevPtr};
 use vgpu_proto::limits::{HOST_SPACE, MAX_BULK, MAX_PULLED};
 
-use super::Session;
-use super::contexts::Garbage;
-use super::drains::{After, Target};
+use super::Objects;
+use super::garbage::{Garbage, Release};
 use super::memory::Backing;
 use crate::driver::{Result, Shadow};
+use crate::session::link::Link;
 
 /// Lines that are looked at before the guest must ask again: what other requests wait for, a millisecond.
 const MOST_LINES: usize = (8 << 20) / vgpu_proto::changes::LINE;
@@ -33,7 +33,7 @@ struct Block {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(super) struct Shadows {
+pub(crate) struct Shadows {
     /// By first address.
     blocks: BTreeMap<u64, Block>,
     /// The program overwrote what the device wrote, and was not told yet.
@@ -41,29 +41,28 @@ pub(super) struct Shadows {
 }
 
 /// What `size` bytes cost: whole pages of the copy, and as many of what was last agreed on.
-pub(super) fn cost(size: u64) -> Option<u64> {
+pub(crate) fn cost(size: u64) -> Option<u64> {
     // It may begin within a page.
     let pages = size.checked_add(PAGE)?.checked_next_multiple_of(PAGE)?;
     pages.checked_mul(2)
 }
 
-impl Session {
+impl Objects {
     /// May there be a copy?
-    pub(super) fn check_shadow(&self, at: u64, size: u64) -> Result<()> {
+    pub(crate) fn check_shadow(&self, at: u64, size: u64) -> Result<()> {
         let end = at.checked_add(size);
         let inside = HOST_SPACE.contains(&at) && end.is_some_and(|end| end <= HOST_SPACE.end);
-        if !inside || size == 0 || self.objects.memory.overlaps(at, size) {
+        if !inside || size == 0 || self.memory.overlaps(at, size) {
             return Err(CuResult::INVALID_VALUE);
         }
         Ok(())
     }
 
     /// What has been paid for.
-    pub(super) fn make_shadow(&mut self, at: u64, size: u64, charge: u64) -> Result<rep::HostMap> {
+    pub(crate) fn make_shadow(&mut self, at: u64, size: u64, charge: u64) -> Result<rep::HostMap> {
         // Another may have been made while this one waited.
         self.check_shadow(at, size)?;
         let context = self
-            .objects
             .devices
             .first()
             .map(|device| Arc::clone(device.context()));
@@ -73,66 +72,62 @@ impl Session {
             twin: Twin::new(size as usize),
             charge,
         };
-        self.objects.shadows.blocks.insert(at, block);
+        self.shadows.blocks.insert(at, block);
         // Of no context: it outlives all of them.
-        self.objects.memory.insert(at, size, 0, Backing::Shadow);
+        self.memory.insert(at, size, 0, Backing::Shadow);
         Ok(rep::HostMap {})
     }
 
     /// The address is dead at once, the memory goes when earlier work is complete.
-    pub(super) fn host_unmap(&mut self, op: Op, id: u64, ptr: DevPtr) -> Result<()> {
-        let block = self.objects.shadows.blocks.remove(&ptr.0);
+    pub(crate) fn host_unmap(&mut self, reply: (Op, u64), ptr: DevPtr) -> Result<Release> {
+        let block = self.shadows.blocks.remove(&ptr.0);
         let block = block.ok_or(CuResult::INVALID_VALUE)?;
-        self.objects.memory.remove_shadow(ptr.0);
+        self.memory.remove_shadow(ptr.0);
         let garbage = Garbage {
             device: self.pinned_ledger(),
             shadows: vec![block.memory],
             ..Garbage::default()
         };
-        self.objects.allocs.freeing += 1;
-        self.objects.allocs.freeing_pinned += 1;
-        self.drain(
-            Target::Everything,
-            After::Release {
-                garbage: garbage.into(),
-                charge: block.charge,
-                reply: Some((op, id)),
-            },
-        );
-        Ok(())
+        self.allocs.freeing_pinned += 1;
+        Ok(self.leaving(garbage, block.charge, Some(reply)))
     }
 
     /// What the program changed.
-    pub(super) fn host_push(&mut self, records: &[u8]) -> Result<()> {
-        self.link.lease.moved(records.len() as u64, false);
+    pub(crate) fn host_push(&mut self, link: &mut Link, records: &[u8]) -> Result<()> {
+        link.lease.moved(records.len() as u64, false);
         for change in Records::new(records) {
             let change = change.map_err(|_| CuResult::INVALID_VALUE)?;
-            let blocks = &mut self.objects.shadows.blocks;
+            let blocks = &mut self.shadows.blocks;
             let found = blocks.range_mut(..=change.address).next_back();
             let (at, block) = found.ok_or(CuResult::INVALID_VALUE)?;
             let applied = block.twin.apply(&block.memory, *at, &change);
-            self.objects.shadows.lost |= applied.map_err(|_| CuResult::INVALID_VALUE)?;
+            self.shadows.lost |= applied.map_err(|_| CuResult::INVALID_VALUE)?;
         }
         Ok(())
     }
 
     /// What the device changed.
-    pub(super) fn host_pull(&mut self, op: Op, id: u64, r: &req::HostPull) -> Result<()> {
+    pub(crate) fn host_pull(
+        &mut self,
+        link: &mut Link,
+        (op, id): (Op, u64),
+        r: &req::HostPull,
+    ) -> Result<()> {
         if r.of.len() > MAX_PULLED {
             return Err(CuResult::INVALID_VALUE);
         }
         let mut out = Changes::new(MAX_BULK);
-        let next = self.objects.shadows.collect(r.from.0, &r.of, &mut out);
-        let lost = std::mem::take(&mut self.objects.shadows.lost);
+        let next = self.shadows.collect(r.from.0, &r.of, &mut out);
+        let lost = std::mem::take(&mut self.shadows.lost);
         let reply = rep::HostPull {
             next: DevPtr(next),
             lost,
         };
         let len = out.bytes().len() as u64;
         if len > 0 {
-            self.link.lease.moved(len, true);
+            link.lease.moved(len, true);
         }
-        self.link.out.reply_bulk(op, id, &reply, out.bytes());
+        link.out.reply_bulk(op, id, &reply, out.bytes());
         Ok(())
     }
 }

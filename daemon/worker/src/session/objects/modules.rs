@@ -8,19 +8,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use vgpu_proto::call::ops::ImageHash;
 use vgpu_proto::call::{Op, rep, req};
 use vgpu_proto::cuda::{CuResult, DevPtr, Func, Module as ModuleName};
-use vgpu_proto::limits::MAX_IMAGE;
-use vgpu_sched::gate::FunctionId;
+use vgpu_proto::limits::{MAX_IMAGE, MAX_KERNEL_PARAMS};
+use vgpu_sched::gate::{FunctionId, Key};
 
-use super::Session;
-use super::contexts::Garbage;
-use super::drains::{After, Target};
+use super::Objects;
+use super::garbage::{Garbage, Release};
 use super::images::{ImageError, Source};
-use super::link::may_print;
 use super::memory::Backing;
+use super::pool::Over;
+use super::staging::Bulk;
+use super::work::LaunchWork;
 use crate::driver::{
     Context, Function, JitLogs, LAST_FUNCTION_ATTRIBUTE, MappedImage, Module, OPTION_LIMIT, Result,
     option_allowed,
 };
+use crate::session::link::{Link, may_print};
 
 /// Largest JIT log of each kind that is returned, in bytes (both must fit a reply's arguments).
 const LOG_LIMIT: u32 = 16 * 1024;
@@ -34,7 +36,7 @@ const LAST_CACHE_CONFIG: u32 = 3;
 
 /// One module.
 #[derive(Debug)]
-pub(super) struct ModuleState {
+pub(crate) struct ModuleState {
     /// The driver's.
     pub driver: Arc<Module>,
     /// The context's handle.
@@ -45,7 +47,7 @@ pub(super) struct ModuleState {
 
 /// One function.
 #[derive(Debug)]
-pub(super) struct FunctionState {
+pub(crate) struct FunctionState {
     /// The driver's.
     pub driver: Arc<Function>,
     /// The context's handle.
@@ -69,7 +71,7 @@ struct Loading {
 }
 
 /// Why a load or a link is not even tried.
-pub(super) enum Unloadable {
+pub(crate) enum Unloadable {
     Code(CuResult),
     Image(ImageError),
 }
@@ -86,7 +88,8 @@ impl From<ImageError> for Unloadable {
     }
 }
 
-struct Loaded {
+/// What a helper has loaded.
+pub(crate) struct Loaded {
     module: Result<Module>,
     logs: JitLogs,
     prints: bool,
@@ -94,52 +97,41 @@ struct Loaded {
     damaged: bool,
 }
 
-impl Session {
-    pub(super) fn image_data(&mut self, id: u64, r: &req::ImageData, bytes: &[u8]) {
-        if let Err(e) = self.take_piece(r, bytes) {
-            tracing::warn!("{e}");
-            self.link.out.async_error(id, image_code(&e));
-        }
-    }
-
-    fn take_piece(
-        &mut self,
-        r: &req::ImageData,
-        bytes: &[u8],
-    ) -> std::result::Result<(), ImageError> {
-        if r.offset == 0 {
-            let image = self.objects.images.begin(&r.hash, r.len)?;
-            let answer = self.ask_for_room(image, r.len);
-            self.objects.images.begun((r.hash, r.len), image, answer);
-        }
-        self.objects.images.receive(&r.hash, r.len, r.offset, bytes)
-    }
-
+impl Objects {
     /// Loading compiles, which may take seconds: a helper does it.
-    pub(super) fn module_load(&mut self, op: Op, id: u64, r: req::ModuleLoad) {
+    ///
+    /// # Errors
+    /// What can be said at once without a log.
+    pub(crate) fn module_load(
+        &mut self,
+        link: &mut Link,
+        (op, id): (Op, u64),
+        r: req::ModuleLoad,
+    ) -> Result<()> {
         let ctx = r.ctx;
         let loading = match self.prepare_load(r) {
             Ok(loading) => loading,
-            Err(Unloadable::Code(code)) => return self.refuse(op, id, code),
+            Err(Unloadable::Code(code)) => return Err(code),
             Err(Unloadable::Image(e)) => {
                 tracing::debug!("{e}");
                 let loaded = Loaded {
                     logs: JitLogs::of(&e),
+                    damaged: false,
                     ..lost(image_code(&e))
                 };
-                return self.module_loaded(op, id, (ctx.0, [0; 32]), loaded);
+                let (status, reply) = self.module_loaded(link, (ctx.0, [0; 32]), loaded);
+                link.out.reply_with(op, id, status, &reply);
+                return Ok(());
             }
         };
-        let hash = loading.hash;
-        self.objects.helpers.run(move || {
-            let loaded = loading.run();
-            Box::new(move |session: &mut Session| {
-                if loaded.damaged {
-                    session.objects.images.forget(hash);
-                }
-                session.module_loaded(op, id, (ctx.0, hash), loaded);
-            })
+        let of = (ctx.0, loading.hash);
+        self.helpers.run(move || Over::Module {
+            op,
+            id,
+            of,
+            loaded: loading.run(),
         });
+        Ok(())
     }
 
     fn prepare_load(&mut self, r: req::ModuleLoad) -> std::result::Result<Loading, Unloadable> {
@@ -150,7 +142,7 @@ impl Session {
         if r.options.len() > OPTION_LIMIT || r.options.iter().any(|(o, _)| !option_allowed(*o)) {
             return Err(CuResult::INVALID_VALUE.into());
         }
-        let source = self.objects.images.finish(&r.hash, r.len)?;
+        let source = self.images.finish(&r.hash, r.len)?;
         Ok(Loading {
             hash: r.hash,
             len: r.len,
@@ -161,27 +153,29 @@ impl Session {
         })
     }
 
-    fn module_loaded(
+    /// A module was loaded for a context from the image of a hash, or could not be: the status and the results.
+    pub(crate) fn module_loaded(
         &mut self,
-        op: Op,
-        id: u64,
+        link: &mut Link,
         (context, hash): (u64, ImageHash),
         loaded: Loaded,
-    ) {
+    ) -> (CuResult, rep::ModuleLoad) {
+        if loaded.damaged {
+            self.images.forget(hash);
+        }
         let JitLogs {
             info: info_log,
             error: error_log,
         } = loaded.logs;
         let added = loaded.module.and_then(|module| {
-            if self.objects.contexts.get(context).is_none() {
+            if self.contexts.get(context).is_none() {
                 return Err(CuResult::CONTEXT_IS_DESTROYED);
             }
             if loaded.prints {
-                self.link.printf.arm();
+                link.printf.arm();
             }
             let driver = Arc::new(module);
-            self.objects
-                .modules
+            self.modules
                 .insert(ModuleState {
                     driver,
                     context,
@@ -194,66 +188,54 @@ impl Session {
             Ok(module) => (CuResult::SUCCESS, module),
             Err(code) => (code, 0),
         };
-        if status.is_sticky() {
-            self.device_failed(status, "returned by a module load");
-        }
         let reply = rep::ModuleLoad {
             module: ModuleName(module),
             info_log,
             error_log,
         };
-        self.link.out.reply_with(op, id, status, &reply);
+        (status, reply)
     }
 
     fn module(&self, module: ModuleName) -> Result<&ModuleState> {
-        self.objects
-            .modules
-            .get(module.0)
-            .ok_or(CuResult::INVALID_HANDLE)
+        self.modules.get(module.0).ok_or(CuResult::INVALID_HANDLE)
     }
 
     /// The function that a guest names.
-    pub(super) fn function(&self, func: Func) -> Result<&FunctionState> {
-        self.objects
-            .functions
-            .get(func.0)
-            .ok_or(CuResult::INVALID_HANDLE)
+    pub(crate) fn function(&self, func: Func) -> Result<&FunctionState> {
+        self.functions.get(func.0).ok_or(CuResult::INVALID_HANDLE)
     }
 
-    pub(super) fn module_unload(&mut self, op: Op, id: u64, module: ModuleName) {
-        let Some(state) = self.objects.modules.remove(module.0) else {
-            return self.refuse(op, id, CuResult::INVALID_HANDLE);
-        };
+    /// The handles are dead at once; the module goes when the work of its context, which is returned, is over.
+    pub(crate) fn module_unload(
+        &mut self,
+        reply: (Op, u64),
+        module: ModuleName,
+    ) -> Result<(u64, Release)> {
+        let state = self.modules.remove(module.0);
+        let state = state.ok_or(CuResult::INVALID_HANDLE)?;
         let mut garbage = Garbage {
-            variables: self.objects.memory.remove_globals(module.0),
+            variables: self.memory.remove_globals(module.0),
             modules: vec![state.driver],
             ..Garbage::default()
         };
         for function in state.functions.into_values() {
             garbage
                 .functions
-                .extend(self.objects.functions.remove(function).map(|f| f.driver));
+                .extend(self.functions.remove(function).map(|f| f.driver));
         }
-        self.objects.allocs.freeing += 1;
-        let after = After::Release {
-            garbage: garbage.into(),
-            charge: 0,
-            reply: Some((op, id)),
-        };
-        self.drain(Target::Context(state.context), after);
+        Ok((state.context, self.leaving(garbage, 0, Some(reply))))
     }
 
-    pub(super) fn module_function(
+    pub(crate) fn module_function(
         &mut self,
         r: req::ModuleGetFunction,
     ) -> Result<rep::ModuleGetFunction> {
         let state = self.module(r.module)?;
-        if let Some(known) = state.functions.get(&r.name).and_then(|id| {
-            self.objects
-                .functions
-                .get(*id)
-                .map(|f| describe(*id, &f.driver))
-        }) {
+        if let Some(known) = state
+            .functions
+            .get(&r.name)
+            .and_then(|id| self.functions.get(*id).map(|f| describe(*id, &f.driver)))
+        {
             return Ok(known);
         }
         let context = state.context;
@@ -269,21 +251,19 @@ impl Session {
             driver,
         };
         let id = self
-            .objects
             .functions
             .insert(function)
             .ok_or(CuResult::OUT_OF_MEMORY)?;
-        if let Some(module) = self.objects.modules.get_mut(r.module.0) {
+        if let Some(module) = self.modules.get_mut(r.module.0) {
             module.functions.insert(r.name, id);
         }
-        self.objects
-            .functions
+        self.functions
             .get(id)
             .map(|f| describe(id, &f.driver))
             .ok_or(CuResult::INVALID_HANDLE)
     }
 
-    pub(super) fn module_global(
+    pub(crate) fn module_global(
         &mut self,
         r: &req::ModuleGetGlobal,
     ) -> Result<rep::ModuleGetGlobal> {
@@ -291,8 +271,7 @@ impl Session {
         let name = CString::new(r.name.as_str()).map_err(|_| CuResult::NOT_FOUND)?;
         let (ptr, size) = state.driver.global(&name)?;
         let context = state.context;
-        self.objects
-            .memory
+        self.memory
             .insert(ptr, size, context, Backing::Global(r.module.0));
         Ok(rep::ModuleGetGlobal {
             ptr: DevPtr(ptr),
@@ -300,7 +279,56 @@ impl Session {
         })
     }
 
-    pub(super) fn function_set(&self, r: &req::FuncSetAttribute) -> Result<rep::FuncSetAttribute> {
+    /// A launch in a context.
+    pub(crate) fn check_launch(
+        &self,
+        context: u64,
+        r: &req::LaunchKernel,
+        params: Bulk,
+    ) -> Result<LaunchWork> {
+        let function = self.function(r.func)?;
+        if context != function.context {
+            return Err(CuResult::INVALID_HANDLE);
+        }
+        let context = self
+            .contexts
+            .get(function.context)
+            .ok_or(CuResult::INVALID_CONTEXT)?;
+        let limits = self
+            .devices
+            .get(context.device)
+            .ok_or(CuResult::INVALID_CONTEXT)?
+            .limits;
+        let within = |dims: [u32; 3], most: [u32; 3]| {
+            dims.iter()
+                .zip(most)
+                .all(|(d, most)| (1..=most).contains(d))
+        };
+        if !within(r.grid, limits.grid) || !within(r.block, limits.block) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let threads: u64 = r.block.iter().map(|d| u64::from(*d)).product();
+        if threads > u64::from(function.max_threads)
+            || r.shared > function.max_dynamic.load(Ordering::Relaxed)
+        {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let len = params.bytes().len();
+        if len < function.driver.params_len() || len > MAX_KERNEL_PARAMS {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        Ok(LaunchWork {
+            function: Arc::clone(&function.driver),
+            key: Key::kernel(function.timed_as, r.grid, r.block, r.shared),
+            grid: r.grid,
+            block: r.block,
+            shared: r.shared,
+            cooperative: r.cooperative,
+            params,
+        })
+    }
+
+    pub(crate) fn function_set(&self, r: &req::FuncSetAttribute) -> Result<rep::FuncSetAttribute> {
         let state = self.function(r.func)?;
         if r.attribute > LAST_FUNCTION_ATTRIBUTE {
             return Err(CuResult::INVALID_VALUE);
@@ -314,7 +342,7 @@ impl Session {
         Ok(rep::FuncSetAttribute {})
     }
 
-    pub(super) fn function_get(&self, r: &req::FuncGetAttribute) -> Result<rep::FuncGetAttribute> {
+    pub(crate) fn function_get(&self, r: &req::FuncGetAttribute) -> Result<rep::FuncGetAttribute> {
         let state = self.function(r.func)?;
         if r.attribute > LAST_FUNCTION_ATTRIBUTE {
             return Err(CuResult::INVALID_VALUE);
@@ -325,7 +353,7 @@ impl Session {
             .map(|value| rep::FuncGetAttribute { value })
     }
 
-    pub(super) fn function_cache(&self, func: Func, config: u32) -> Result<()> {
+    pub(crate) fn function_cache(&self, func: Func, config: u32) -> Result<()> {
         let state = self.function(func)?;
         match config {
             0..=LAST_CACHE_CONFIG => state.driver.set_cache_config(config),
@@ -333,7 +361,7 @@ impl Session {
         }
     }
 
-    pub(super) fn context_cache(&self, ctx: vgpu_proto::cuda::Ctx, config: u32) -> Result<()> {
+    pub(crate) fn context_cache(&self, ctx: vgpu_proto::cuda::Ctx, config: u32) -> Result<()> {
         let state = self.context(ctx)?;
         match config {
             0..=LAST_CACHE_CONFIG => state.driver.set_cache_config(config),
@@ -342,7 +370,7 @@ impl Session {
     }
 
     /// Some of the module's function names, as many as fit a reply.
-    pub(super) fn module_functions(
+    pub(crate) fn module_functions(
         &self,
         r: &req::ModuleFunctions,
     ) -> Result<rep::ModuleFunctions> {
@@ -365,7 +393,7 @@ impl Session {
         })
     }
 
-    pub(super) fn occupancy_shared(
+    pub(crate) fn occupancy_shared(
         &self,
         r: &req::OccupancyShared,
     ) -> Result<rep::OccupancyShared> {
@@ -377,7 +405,7 @@ impl Session {
         Ok(rep::OccupancyShared { bytes })
     }
 
-    pub(super) fn occupancy(&self, r: &req::OccupancyBlocks) -> Result<rep::OccupancyBlocks> {
+    pub(crate) fn occupancy(&self, r: &req::OccupancyBlocks) -> Result<rep::OccupancyBlocks> {
         let state = self.function(r.func)?;
         if r.block_size <= 0 || r.flags > 1 {
             return Err(CuResult::INVALID_VALUE);
@@ -423,7 +451,7 @@ fn describe(id: u64, function: &Function) -> rep::ModuleGetFunction {
 }
 
 /// Room for a JIT log, of what a guest asks for.
-pub(super) fn log_room(asked: u32) -> usize {
+pub(crate) fn log_room(asked: u32) -> usize {
     asked.min(LOG_LIMIT) as usize
 }
 
@@ -431,7 +459,7 @@ pub(super) fn log_room(asked: u32) -> usize {
 ///
 /// # Errors
 /// FILE_NOT_FOUND if the file of the cache is not what its name says; OUT_OF_MEMORY if it cannot be mapped.
-pub(super) fn map_image(source: &Source, len: u64, hash: &ImageHash) -> Result<MappedImage> {
+pub(crate) fn map_image(source: &Source, len: u64, hash: &ImageHash) -> Result<MappedImage> {
     let image = MappedImage::map(source.file(), len as usize).map_err(|e| {
         tracing::warn!("cannot map a module image: {e}");
         CuResult::OUT_OF_MEMORY
@@ -445,7 +473,7 @@ pub(super) fn map_image(source: &Source, len: u64, hash: &ImageHash) -> Result<M
 }
 
 /// What a guest is told. FILE_NOT_FOUND: send the image again.
-pub(super) fn image_code(error: &ImageError) -> CuResult {
+pub(crate) fn image_code(error: &ImageError) -> CuResult {
     match error {
         ImageError::Bounds | ImageError::Order => CuResult::INVALID_VALUE,
         ImageError::Incomplete => CuResult::FILE_NOT_FOUND,

@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, HashMap};
 use vgpu_proto::call::Class;
 use vgpu_proto::cuda::CuResult;
 
-use super::Session;
-use super::drains::Target;
-use super::queue::{Queued, Work};
-use super::streams::Action;
-use super::table::HandleMap;
+use super::Flow;
+use super::queue::Queued;
+use super::streams::{Action, Streams, Target};
 use crate::driver::Result;
+use crate::session::link::Link;
+use crate::session::objects::{HandleMap, Objects, Work};
 
 /// A stream at a host function.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Parked {
 
 /// All that is left out.
 #[derive(Debug, Default)]
-pub(super) struct Parking {
+pub(crate) struct Parking {
     /// By stream.
     held: HandleMap<Held>,
     /// The guest's numbers of host functions: their streams.
@@ -60,17 +60,17 @@ pub(super) struct Parking {
 
 impl Parking {
     /// Is nothing left out?
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.held.is_empty() && self.items.is_empty()
     }
 
     /// Does the guest use this number for a host function that is not over?
-    pub(super) fn knows(&self, number: u64) -> bool {
+    pub(crate) fn knows(&self, number: u64) -> bool {
         self.numbers.contains_key(&number)
     }
 
     /// A number is taken from the moment that its request is received.
-    pub(super) fn announce(&mut self, number: u64, stream: u64) {
+    pub(crate) fn announce(&mut self, number: u64, stream: u64) {
         self.numbers.insert(number, stream);
     }
 
@@ -100,16 +100,13 @@ impl Parking {
         }
         self.items.insert(item.seq, item);
     }
-}
 
-impl Session {
     /// Must the first operation of the queue be left out?
-    pub(super) fn must_park(&self, item: &Queued) -> bool {
-        let parking = &self.flow.queue.parking;
-        if parking.is_empty() {
+    pub(crate) fn must_park(&self, streams: &Streams, item: &Queued) -> bool {
+        if self.is_empty() {
             return false;
         }
-        let event = |event: &u64| parking.events.get(event).copied().unwrap_or_default();
+        let event = |event: &u64| self.events.get(event).copied().unwrap_or_default();
         match &item.work {
             Work::EventDestroy { event: e } => return event(e).first > 0,
             Work::EventRecord { event: e, .. } | Work::StreamWait { event: e, .. }
@@ -119,64 +116,86 @@ impl Session {
             }
             _ => {}
         }
-        parking
-            .streams()
-            .any(|held| self.comes_after(item.stream, held))
+        self.streams()
+            .any(|held| streams.comes_after(item.stream, held))
     }
 
-    /// Does work given to `stream` come after what `other` was given before it?
-    fn comes_after(&self, stream: u64, other: u64) -> bool {
-        if stream == other {
-            return true;
-        }
-        let (Some(s), Some(o)) = (
-            self.flow.streams.table.get(stream),
-            self.flow.streams.table.get(other),
-        ) else {
+    /// Is any of the target's work up to `last` left out?
+    pub(crate) fn is_parked(&self, streams: &Streams, target: Target, last: u64) -> bool {
+        if self.is_empty() {
             return false;
-        };
-        s.context == o.context && (s.name == 0 && o.blocking || s.blocking && o.name == 0)
+        }
+        let before = |place: u64| place > 0 && place <= last;
+        if let Target::Event(event) = target {
+            let parked = self.events.get(&event);
+            return parked.is_some_and(|p| before(p.first_record));
+        }
+        self.streams().any(|held| {
+            let state = streams.table.get(held);
+            let concerned = match target {
+                Target::Stream(stream) => {
+                    let null = streams.table.get(stream).is_some_and(|s| s.name == 0);
+                    held == stream || null && streams.comes_after(stream, held)
+                }
+                Target::Context(context) => state.is_some_and(|s| s.context == context),
+                Target::Everything | Target::Event(_) => true,
+            };
+            concerned && self.first_of(held).is_some_and(before)
+        })
     }
+}
 
+impl Flow {
     /// Leaves the first operation of the queue out for now.
-    pub(super) fn park(&mut self, item: Queued) {
-        self.flow.queue.finished(&item);
-        self.flow.queue.parking.park(item);
+    pub(crate) fn park(&mut self, item: Queued) {
+        self.queue.finished(&item);
+        self.parking.park(item);
     }
 
     /// The stream has been given all that comes before host function `number`: tells the guest when
     /// it is past that.
-    pub(super) fn arrive(&mut self, stream: u64, number: u64) -> Result<()> {
+    pub(crate) fn arrive(
+        &mut self,
+        objects: &mut Objects,
+        link: &mut Link,
+        (stream, number): (u64, u64),
+    ) -> Result<()> {
         // A place of its own, behind what the driver orders before it in other streams.
-        self.submitted(stream);
-        self.mark(stream)?;
-        self.after_tip(stream, Action::HostFunc { stream, number });
-        self.harvest(stream);
+        self.streams.submitted(stream);
+        self.streams.mark(objects, stream)?;
+        let action = Action::HostFunc { stream, number };
+        self.streams.after_tip(stream, action);
+        self.harvest(objects, link, stream);
         Ok(())
     }
 
     /// The host function's operation stays until it is over.
-    pub(super) fn hold(&mut self, item: Queued, number: u64) {
-        self.flow.queue.finished(&item);
+    pub(crate) fn hold(&mut self, item: Queued, number: u64) {
+        self.queue.finished(&item);
         let held = Held {
             item,
             number,
             called: false,
         };
-        self.flow.queue.parking.held.insert(held.item.stream, held);
+        self.parking.held.insert(held.item.stream, held);
     }
 
     /// The stream is at host function `number`.
-    pub(super) fn call_guest(&mut self, stream: u64, number: u64) {
-        if let Some(held) = self.flow.queue.parking.held.get_mut(&stream) {
+    pub(crate) fn call_guest(&mut self, link: &mut Link, stream: u64, number: u64) {
+        if let Some(held) = self.parking.held.get_mut(&stream) {
             held.called = true;
-            self.link.out.host_function(number);
+            link.out.host_function(number);
         }
     }
 
     /// The guest has run host function `number`: its stream goes on.
-    pub(super) fn host_function_done(&mut self, number: u64) -> Result<()> {
-        let parking = &mut self.flow.queue.parking;
+    pub(crate) fn host_function_done(
+        &mut self,
+        objects: &mut Objects,
+        link: &mut Link,
+        number: u64,
+    ) -> Result<()> {
+        let parking = &mut self.parking;
         let stream = parking.numbers.get(&number).copied();
         let stream = stream.ok_or(CuResult::INVALID_HANDLE)?;
         let called = parking
@@ -192,56 +211,31 @@ impl Session {
         parking.streams.clear();
         parking.events.clear();
         if let Some(held) = held {
-            self.settled(&held.item);
+            self.settled(link, &held.item);
         }
         // Those that must still wait are parked again when their turn comes.
-        self.flow.queue.resume(items);
-        self.resume_drains();
+        self.queue.resume(items);
+        self.resume_drains(objects, link);
         Ok(())
     }
 
-    /// Is any of the target's work up to `last` left out?
-    pub(super) fn is_parked(&self, target: Target, last: u64) -> bool {
-        let parking = &self.flow.queue.parking;
-        if parking.is_empty() {
-            return false;
-        }
-        let before = |place: u64| place > 0 && place <= last;
-        if let Target::Event(event) = target {
-            let parked = parking.events.get(&event);
-            return parked.is_some_and(|p| before(p.first_record));
-        }
-        parking.streams().any(|held| {
-            let state = self.flow.streams.table.get(held);
-            let concerned = match target {
-                Target::Stream(stream) => {
-                    let null = self
-                        .flow
-                        .streams
-                        .table
-                        .get(stream)
-                        .is_some_and(|s| s.name == 0);
-                    held == stream || null && self.comes_after(stream, held)
-                }
-                Target::Context(context) => state.is_some_and(|s| s.context == context),
-                Target::Everything | Target::Event(_) => true,
-            };
-            concerned && parking.first_of(held).is_some_and(before)
-        })
-    }
-
     /// The device is of no more use: nothing of what was left out will run.
-    pub(super) fn abandon_parked(&mut self, code: CuResult) {
-        let parking = std::mem::take(&mut self.flow.queue.parking);
+    pub(crate) fn abandon_parked(
+        &mut self,
+        objects: &mut Objects,
+        link: &mut Link,
+        code: CuResult,
+    ) {
+        let parking = std::mem::take(&mut self.parking);
         for held in parking.held.into_values() {
-            self.settled(&held.item);
+            self.settled(link, &held.item);
         }
         for item in parking.items.into_values() {
             if item.op.class() == Class::Sync {
-                self.link.out.status(item.op, item.id, code);
+                link.out.status(item.op, item.id, code);
             }
-            self.settled(&item);
-            self.abandon_work(item.work);
+            self.settled(link, &item);
+            self.abandon_work(objects, item.work);
         }
     }
 }

@@ -8,9 +8,8 @@ use std::sync::Arc;
 use vgpu_proto::call::{Op, rep, req};
 use vgpu_proto::cuda::{CuResult, DevPtr, Physical as PhysicalName};
 
-use super::Session;
-use super::contexts::Garbage;
-use super::drains::{After, Target};
+use super::Objects;
+use super::garbage::{Garbage, Release};
 use super::memory::Backing;
 use super::table::{Kind, Table};
 use crate::driver::{Mapping, Physical, Reservation, Result, granularity};
@@ -37,7 +36,7 @@ struct PhysicalState {
 
 /// All of it.
 #[derive(Debug)]
-pub(super) struct Vmm {
+pub(crate) struct Vmm {
     /// By first address. Of parked ones, which collided with something in the guest, nothing can be used.
     reserved: BTreeMap<u64, (Arc<Reservation>, bool)>,
     physical: Table<PhysicalState>,
@@ -45,7 +44,7 @@ pub(super) struct Vmm {
 
 impl Vmm {
     /// None yet.
-    pub(super) fn new() -> Vmm {
+    pub(crate) fn new() -> Vmm {
         Vmm {
             reserved: BTreeMap::new(),
             physical: Table::new(Kind::Physical),
@@ -83,9 +82,9 @@ impl Vmm {
     }
 }
 
-impl Session {
+impl Objects {
     /// `cuMemGetAllocationGranularity`.
-    pub(super) fn memory_granularity(
+    pub(crate) fn memory_granularity(
         &self,
         r: &req::MemGranularity,
     ) -> Result<rep::MemGranularity> {
@@ -97,12 +96,12 @@ impl Session {
     }
 
     /// `cuMemAddressReserve`.
-    pub(super) fn address_reserve(
+    pub(crate) fn address_reserve(
         &mut self,
         r: &req::AddressReserve,
     ) -> Result<rep::AddressReserve> {
         if let Some(ptr) = r.collided {
-            match self.objects.vmm.reserved.get_mut(&ptr.0) {
+            match self.vmm.reserved.get_mut(&ptr.0) {
                 Some((_, parked)) => *parked = true,
                 None => return Err(CuResult::INVALID_VALUE),
             }
@@ -111,41 +110,32 @@ impl Session {
         if r.size == 0 || !aligned {
             return Err(CuResult::INVALID_VALUE);
         }
-        if self.objects.vmm.reserved.len() >= MOST_RESERVATIONS {
+        if self.vmm.reserved.len() >= MOST_RESERVATIONS {
             return Err(CuResult::OUT_OF_MEMORY);
         }
         let reservation = Reservation::new(r.size, r.alignment, r.wanted)?;
         let at = reservation.at;
-        self.objects
-            .vmm
-            .reserved
-            .insert(at, (Arc::new(reservation), false));
+        self.vmm.reserved.insert(at, (Arc::new(reservation), false));
         Ok(rep::AddressReserve { ptr: DevPtr(at) })
     }
 
     /// `cuMemAddressFree` of a whole reservation in which nothing is mapped.
-    pub(super) fn address_free(&mut self, op: Op, id: u64, ptr: DevPtr) -> Result<()> {
-        let reserved = self
-            .objects
-            .vmm
-            .reserved
-            .get(&ptr.0)
-            .filter(|(_, parked)| !parked);
+    pub(crate) fn address_free(&mut self, reply: (Op, u64), ptr: DevPtr) -> Result<Release> {
+        let reserved = self.vmm.reserved.get(&ptr.0).filter(|(_, parked)| !parked);
         let size = reserved.ok_or(CuResult::INVALID_VALUE)?.0.size;
-        if self.objects.memory.overlaps(ptr.0, size) {
+        if self.memory.overlaps(ptr.0, size) {
             return Err(CuResult::INVALID_VALUE);
         }
-        let reservation = self.objects.vmm.reserved.remove(&ptr.0);
+        let reservation = self.vmm.reserved.remove(&ptr.0);
         let garbage = Garbage {
             reservations: reservation.map(|(r, _)| r).into_iter().collect(),
             ..Garbage::default()
         };
-        self.give_back_later(garbage, 0, Some((op, id)));
-        Ok(())
+        Ok(self.leaving(garbage, 0, Some(reply)))
     }
 
     /// `cuMemCreate`, whose cost has been paid.
-    pub(super) fn make_physical(
+    pub(crate) fn make_physical(
         &mut self,
         device: usize,
         size: u64,
@@ -159,44 +149,44 @@ impl Session {
             maps: 0,
             released: false,
         };
-        let name = self.objects.vmm.physical.insert(state);
+        let name = self.vmm.physical.insert(state);
         name.map(|memory| rep::PhysicalCreate {
             memory: PhysicalName(memory),
         })
         .ok_or(CuResult::OUT_OF_MEMORY)
     }
 
-    /// `cuMemRelease`: the handle is dead at once, the memory goes with its last mapping.
-    pub(super) fn physical_release(&mut self, op: Op, id: u64, memory: PhysicalName) -> Result<()> {
-        let device = self.objects.vmm.find(memory)?.device;
-        if let Some(state) = self.objects.vmm.physical.get_mut(memory.0) {
+    /// `cuMemRelease`: the handle is dead at once, the memory goes with its last mapping. `None`: not yet.
+    pub(crate) fn physical_release(
+        &mut self,
+        reply: (Op, u64),
+        memory: PhysicalName,
+    ) -> Result<Option<Release>> {
+        let device = self.vmm.find(memory)?.device;
+        if let Some(state) = self.vmm.physical.get_mut(memory.0) {
             state.released = true;
         }
-        match self.objects.vmm.ended(memory.0) {
-            None => self.link.out.status(op, id, CuResult::SUCCESS),
-            Some((driver, charge)) => {
-                let garbage = Garbage {
-                    device,
-                    physical: vec![driver],
-                    ..Garbage::default()
-                };
-                self.give_back_later(garbage, charge, Some((op, id)));
-            }
-        }
-        Ok(())
+        Ok(self.vmm.ended(memory.0).map(|(driver, charge)| {
+            let garbage = Garbage {
+                device,
+                physical: vec![driver],
+                ..Garbage::default()
+            };
+            self.leaving(garbage, charge, Some(reply))
+        }))
     }
 
     /// `cuMemMap` of all of a memory.
-    pub(super) fn memory_map(&mut self, r: &req::MemMap) -> Result<rep::MemMap> {
-        let state = self.objects.vmm.find(r.memory)?;
+    pub(crate) fn memory_map(&mut self, r: &req::MemMap) -> Result<rep::MemMap> {
+        let state = self.vmm.find(r.memory)?;
         let size = state.driver.size;
-        let reservation = self.objects.vmm.holding(r.ptr.0, size);
+        let reservation = self.vmm.holding(r.ptr.0, size);
         let reservation = reservation.ok_or(CuResult::INVALID_VALUE)?;
-        if self.objects.memory.overlaps(r.ptr.0, size) {
+        if self.memory.overlaps(r.ptr.0, size) {
             return Err(CuResult::INVALID_VALUE);
         }
         let mapping = Mapping::new(reservation, r.ptr.0, &state.driver)?;
-        if let Some(state) = self.objects.vmm.physical.get_mut(r.memory.0) {
+        if let Some(state) = self.vmm.physical.get_mut(r.memory.0) {
             state.maps += 1;
         }
         let backing = Backing::Mapped {
@@ -205,66 +195,53 @@ impl Session {
             access: false,
         };
         // Of no context: it outlives all of them.
-        self.objects.memory.insert(r.ptr.0, size, 0, backing);
+        self.memory.insert(r.ptr.0, size, 0, backing);
         Ok(rep::MemMap {})
     }
 
     /// `cuMemUnmap` of whole mappings: the addresses are dead at once, the mappings go when earlier work
     /// is complete.
-    pub(super) fn memory_unmap(&mut self, op: Op, id: u64, r: &req::MemUnmap) -> Result<()> {
-        let places = self.objects.memory.mapped(r.ptr.0, r.size);
+    pub(crate) fn memory_unmap(
+        &mut self,
+        reply: (Op, u64),
+        r: &req::MemUnmap,
+    ) -> Result<Vec<Release>> {
+        let places = self.memory.mapped(r.ptr.0, r.size);
         let places = places.ok_or(CuResult::INVALID_VALUE)?;
         // By device, whose ledgers are told apart.
         let mut gone: BTreeMap<usize, (Garbage, u64)> = BTreeMap::new();
         for place in places {
-            let Some((mapping, memory)) = self.objects.memory.remove_mapping(place) else {
+            let Some((mapping, memory)) = self.memory.remove_mapping(place) else {
                 continue;
             };
-            let device = self
-                .objects
-                .vmm
-                .physical
-                .get(memory)
-                .map_or(0, |p| p.device);
+            let device = self.vmm.physical.get(memory).map_or(0, |p| p.device);
             let (garbage, charge) = gone.entry(device).or_default();
             garbage.device = device;
             garbage.mappings.push(mapping);
-            if let Some((driver, cost)) = self.objects.vmm.unmapped(memory) {
+            if let Some((driver, cost)) = self.vmm.unmapped(memory) {
                 garbage.physical.push(driver);
                 *charge += cost;
             }
         }
-        let last = gone.pop_last().unwrap_or_default().1;
-        for (_, (garbage, charge)) in gone {
-            self.objects.allocs.answered += 1;
-            self.give_back_later(garbage, charge, None);
-        }
-        self.give_back_later(last.0, last.1, Some((op, id)));
-        Ok(())
+        // The last of them answers the request.
+        let mut left = gone.len();
+        let all = gone.into_values().map(|(garbage, charge)| {
+            left -= 1;
+            self.leaving(garbage, charge, (left == 0).then_some(reply))
+        });
+        Ok(all.collect())
     }
 
     /// `cuMemSetAccess` of whole mappings for their device.
-    pub(super) fn memory_access(&mut self, r: &req::MemSetAccess) -> Result<rep::MemSetAccess> {
-        let places = self.objects.memory.mapped(r.ptr.0, r.size);
+    pub(crate) fn memory_access(&mut self, r: &req::MemSetAccess) -> Result<rep::MemSetAccess> {
+        let places = self.memory.mapped(r.ptr.0, r.size);
         let places = places.ok_or(CuResult::INVALID_VALUE)?;
         if !matches!(r.flags, 0 | READ | READ_WRITE) {
             return Err(CuResult::INVALID_VALUE);
         }
         for place in places {
-            self.objects.memory.set_access(place, r.flags)?;
+            self.memory.set_access(place, r.flags)?;
         }
         Ok(rep::MemSetAccess {})
-    }
-
-    fn give_back_later(&mut self, garbage: Garbage, charge: u64, reply: Option<(Op, u64)>) {
-        self.objects.allocs.freeing += 1;
-        self.drain(
-            Target::Everything,
-            After::Release {
-                garbage: garbage.into(),
-                charge,
-                reply,
-            },
-        );
     }
 }

@@ -10,13 +10,13 @@ use vgpu_proto::call::{Op, rep, req};
 use vgpu_proto::cuda::{Array as ArrayName, ArrayBlock, ArrayShape, CuResult, MAX_LEVELS};
 use vgpu_proto::limits::COPY_PIECE;
 
-use super::Session;
-use super::contexts::Garbage;
-use super::drains::{After, Target};
+use super::Objects;
+use super::garbage::{Garbage, Release};
 use super::memory::charge;
-use super::queue::{FetchWork, InArray, Region, Work};
+use super::region::{FetchWork, InArray, Region};
 use super::staging::Bulk;
 use super::table::{Kind, Table};
+use super::work::Work;
 use crate::driver::{Array, Context, Result, Side};
 
 /// One array.
@@ -38,14 +38,14 @@ struct BlockState {
 
 /// All arrays of the session.
 #[derive(Debug)]
-pub(super) struct Arrays {
+pub(crate) struct Arrays {
     table: Table<ArrayState>,
     blocks: Table<BlockState>,
 }
 
 impl Arrays {
     /// None yet.
-    pub(super) fn new() -> Arrays {
+    pub(crate) fn new() -> Arrays {
         Arrays {
             table: Table::new(Kind::Array),
             blocks: Table::new(Kind::ArrayBlock),
@@ -61,7 +61,7 @@ impl Arrays {
     }
 
     /// Takes out everything of a context: the arrays, and their charge.
-    pub(super) fn remove_context(&mut self, context: u64) -> (Vec<Arc<Array>>, u64) {
+    pub(crate) fn remove_context(&mut self, context: u64) -> (Vec<Arc<Array>>, u64) {
         let mut taken = (Vec::new(), 0);
         for block in self.blocks.handles(|b| b.context == context) {
             if let Some((drivers, state)) = self.take(block) {
@@ -86,7 +86,7 @@ fn shapes(shape: &ArrayShape, levels: u32) -> Vec<ArrayShape> {
 ///
 /// # Errors
 /// What is wrong with the shape; CUDA_ERROR_OUT_OF_MEMORY if it is beyond all bounds.
-pub(super) fn cost(shape: &ArrayShape, levels: u32) -> Result<u64> {
+pub(crate) fn cost(shape: &ArrayShape, levels: u32) -> Result<u64> {
     shape.check()?;
     if levels > shape.levels(MAX_LEVELS) {
         return Err(CuResult::INVALID_VALUE);
@@ -98,9 +98,9 @@ pub(super) fn cost(shape: &ArrayShape, levels: u32) -> Result<u64> {
     sum.and_then(charge).ok_or(CuResult::OUT_OF_MEMORY)
 }
 
-impl Session {
+impl Objects {
     /// Makes a block, whose cost has been paid.
-    pub(super) fn make_arrays(
+    pub(crate) fn make_arrays(
         &mut self,
         (context, driver): (u64, &Arc<Context>),
         (shape, levels): (&ArrayShape, u32),
@@ -113,12 +113,7 @@ impl Session {
         let mut arrays = Vec::with_capacity(made.len());
         for (driver, shape) in made.into_iter().zip(shapes(shape, levels)) {
             let driver = Arc::new(driver);
-            arrays.extend(
-                self.objects
-                    .arrays
-                    .table
-                    .insert(ArrayState { driver, shape }),
-            );
+            arrays.extend(self.arrays.table.insert(ArrayState { driver, shape }));
         }
         let names = arrays.iter().map(|a| ArrayName(*a)).collect();
         let wanted = levels.max(1) as usize;
@@ -127,16 +122,16 @@ impl Session {
             charge,
             arrays: arrays.clone(),
         };
-        let block = self.objects.arrays.blocks.insert(block);
+        let block = self.arrays.blocks.insert(block);
         match block {
             Some(block) if arrays.len() == wanted => Ok(rep::ArrayCreate {
                 block: ArrayBlock(block),
                 arrays: names,
             }),
             block => {
-                let _ = block.and_then(|block| self.objects.arrays.blocks.remove(block));
+                let _ = block.and_then(|block| self.arrays.blocks.remove(block));
                 for array in arrays {
-                    self.objects.arrays.table.remove(array);
+                    self.arrays.table.remove(array);
                 }
                 Err(CuResult::OUT_OF_MEMORY)
             }
@@ -144,32 +139,19 @@ impl Session {
     }
 
     /// `cuArrayDestroy`: the handles are dead at once, the memory goes when earlier work is complete.
-    pub(super) fn array_destroy(&mut self, op: Op, id: u64, block: ArrayBlock) -> Result<()> {
-        let (arrays, state) = self
-            .objects
-            .arrays
-            .take(block.0)
-            .ok_or(CuResult::INVALID_HANDLE)?;
+    pub(crate) fn array_destroy(&mut self, reply: (Op, u64), block: ArrayBlock) -> Result<Release> {
+        let (arrays, state) = self.arrays.take(block.0).ok_or(CuResult::INVALID_HANDLE)?;
         let garbage = Garbage {
             device: self.device_of(state.context),
             arrays,
             ..Garbage::default()
         };
-        self.objects.allocs.freeing += 1;
-        self.drain(
-            Target::Everything,
-            After::Release {
-                garbage: garbage.into(),
-                charge: state.charge,
-                reply: Some((op, id)),
-            },
-        );
-        Ok(())
+        Ok(self.leaving(garbage, state.charge, Some(reply)))
     }
 
     /// A box of an array that a guest names.
     fn in_array(&self, array: ArrayName, at: [u64; 3], size: [u64; 3]) -> Result<Weak<Array>> {
-        let state = self.objects.arrays.table.get(array.0);
+        let state = self.arrays.table.get(array.0);
         let state = state.ok_or(CuResult::INVALID_HANDLE)?;
         if size.contains(&0) || !state.shape.contains(at, size) {
             return Err(CuResult::INVALID_VALUE);
@@ -178,7 +160,7 @@ impl Session {
     }
 
     /// Rows from the guest, next to each other in `data`, for one slice of an array.
-    pub(super) fn check_htoa(&self, r: &req::MemcpyHtoA, data: Bulk) -> Result<Work> {
+    pub(crate) fn check_htoa(&self, r: &req::MemcpyHtoA, data: Bulk) -> Result<Work> {
         let (len, width) = (data.bytes().len() as u64, u64::from(r.width));
         if width == 0 || len == 0 || len > COPY_PIECE as u64 || !len.is_multiple_of(width) {
             return Err(CuResult::INVALID_VALUE);
@@ -191,7 +173,7 @@ impl Session {
     }
 
     /// Rows of one slice of an array for the guest.
-    pub(super) fn check_atoh(&self, r: &req::MemcpyAtoH) -> Result<Work> {
+    pub(crate) fn check_atoh(&self, r: &req::MemcpyAtoH) -> Result<Work> {
         let width = u64::from(r.width);
         if width == 0 || width > COPY_PIECE as u64 {
             return Err(CuResult::INVALID_VALUE);
@@ -206,7 +188,7 @@ impl Session {
     }
 
     /// A box within the device.
-    pub(super) fn check_box(&self, r: &req::MemcpyBox) -> Result<Work> {
+    pub(crate) fn check_box(&self, r: &req::MemcpyBox) -> Result<Work> {
         if r.size.contains(&0) {
             return Err(CuResult::INVALID_VALUE);
         }

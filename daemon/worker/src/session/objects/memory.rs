@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use crate::driver::{DeviceMemory, Mapping, Result};
 
 /// Bytes drawn from the VM's ledger at a time.
-pub(super) const SLICE: u64 = 64 << 20;
+pub(crate) const SLICE: u64 = 64 << 20;
 
 /// What stands behind a range of addresses.
 #[derive(Debug)]
-pub(super) enum Backing {
+pub(crate) enum Backing {
     /// The guest's own allocation, and what it costs in the ledger.
     Owned(DeviceMemory, u64),
     /// An allocation that collided with something in the guest: kept so that the driver does not
@@ -64,7 +64,7 @@ struct Leaving {
 
 /// Live ranges by first address; they never overlap.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     ranges: BTreeMap<u64, Range>,
     /// What no new request may name, and earlier ones may still use.
     leaving: BTreeMap<u64, Leaving>,
@@ -73,7 +73,7 @@ pub(super) struct Memory {
 
 impl Memory {
     /// Adds the range that the driver gave.
-    pub(super) fn insert(&mut self, address: u64, len: u64, context: u64, backing: Backing) {
+    pub(crate) fn insert(&mut self, address: u64, len: u64, context: u64, backing: Backing) {
         self.ranges.insert(
             address,
             Range {
@@ -85,19 +85,19 @@ impl Memory {
     }
 
     /// How many ranges live.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.ranges.len()
     }
 
     /// Is `[address, address + len)` wholly inside one live range that the guest may use, or inside
     /// mappings that follow each other? An empty range is, if its address is.
-    pub(super) fn contains(&self, address: u64, len: u64) -> bool {
+    pub(crate) fn contains(&self, address: u64, len: u64) -> bool {
         inside((address, len), |at| self.live(at))
     }
 
     /// As [`Memory::contains`], for an operation that was received earlier: what was freed since counts
     /// until the driver has it back.
-    pub(super) fn still_contains(&self, address: u64, len: u64) -> bool {
+    pub(crate) fn still_contains(&self, address: u64, len: u64) -> bool {
         inside((address, len), |at| {
             self.live(at).or_else(|| {
                 let (base, range) = self.leaving.range(..=at).next_back()?;
@@ -117,12 +117,12 @@ impl Memory {
 
     /// How often memory was lost that requests in the queue may name: given back to the driver, or made
     /// inaccessible. While this number stays, what was checked holds.
-    pub(super) fn losses(&self) -> u64 {
+    pub(crate) fn losses(&self) -> u64 {
         self.losses
     }
 
     /// The memory at these addresses is about to be given back to the driver.
-    pub(super) fn lose(&mut self, addresses: impl IntoIterator<Item = u64>) {
+    pub(crate) fn lose(&mut self, addresses: impl IntoIterator<Item = u64>) {
         for address in addresses {
             self.leaving.remove(&address);
         }
@@ -140,7 +140,7 @@ impl Memory {
     }
 
     /// Is any of a range in use?
-    pub(super) fn overlaps(&self, address: u64, len: u64) -> bool {
+    pub(crate) fn overlaps(&self, address: u64, len: u64) -> bool {
         let Some(end) = address.checked_add(len) else {
             return true;
         };
@@ -149,7 +149,7 @@ impl Memory {
     }
 
     /// The places of the mappings that exactly cover a range that is not empty.
-    pub(super) fn mapped(&self, address: u64, len: u64) -> Option<Vec<u64>> {
+    pub(crate) fn mapped(&self, address: u64, len: u64) -> Option<Vec<u64>> {
         let end = address.checked_add(len).filter(|_| len > 0)?;
         let (mut at, mut places) = (address, Vec::new());
         while at < end {
@@ -161,7 +161,7 @@ impl Memory {
     }
 
     /// Takes out the mapping at `address`, with our handle of its memory.
-    pub(super) fn remove_mapping(&mut self, address: u64) -> Option<(Mapping, u64)> {
+    pub(crate) fn remove_mapping(&mut self, address: u64) -> Option<(Mapping, u64)> {
         if !self.ranges.get(&address)?.backing.is_mapped() {
             return None;
         }
@@ -177,7 +177,7 @@ impl Memory {
     ///
     /// # Errors
     /// The driver's.
-    pub(super) fn set_access(&mut self, address: u64, flags: u32) -> Result<()> {
+    pub(crate) fn set_access(&mut self, address: u64, flags: u32) -> Result<()> {
         if let Some(range) = self.ranges.get_mut(&address)
             && let Backing::Mapped {
                 mapping, access, ..
@@ -192,7 +192,7 @@ impl Memory {
 
     /// Takes out the guest's allocation that begins at `address`: its context, the memory, and its
     /// charge in the ledger.
-    pub(super) fn remove(&mut self, address: u64) -> Option<(u64, DeviceMemory, u64)> {
+    pub(crate) fn remove(&mut self, address: u64) -> Option<(u64, DeviceMemory, u64)> {
         if !matches!(self.ranges.get(&address)?.backing, Backing::Owned(..)) {
             return None;
         }
@@ -204,7 +204,7 @@ impl Memory {
     }
 
     /// Makes the guest's allocation at `address` inaccessible for good. False: there is none.
-    pub(super) fn park(&mut self, address: u64) -> bool {
+    pub(crate) fn park(&mut self, address: u64) -> bool {
         let Some((len, context)) = self.ranges.get(&address).map(|r| (r.len, r.context)) else {
             return false;
         };
@@ -217,7 +217,7 @@ impl Memory {
 
     /// Takes out everything of a context: the memory, its charge in the ledger, and the addresses of
     /// variables.
-    pub(super) fn remove_context(&mut self, context: u64) -> (Vec<DeviceMemory>, u64, Vec<u64>) {
+    pub(crate) fn remove_context(&mut self, context: u64) -> (Vec<DeviceMemory>, u64, Vec<u64>) {
         let (mut taken, mut total, mut variables) = (Vec::new(), 0, Vec::new());
         for address in self.addresses(|r| r.context == context) {
             match self.take(address).map(|r| r.backing) {
@@ -238,14 +238,14 @@ impl Memory {
     }
 
     /// Takes out a copy of the program's memory. False: none begins there.
-    pub(super) fn remove_shadow(&mut self, address: u64) -> bool {
+    pub(crate) fn remove_shadow(&mut self, address: u64) -> bool {
         let found = self.ranges.get(&address);
         let found = found.is_some_and(|r| matches!(r.backing, Backing::Shadow));
         found && self.take(address).is_some()
     }
 
     /// Takes out the variables of a module: their addresses.
-    pub(super) fn remove_globals(&mut self, module: u64) -> Vec<u64> {
+    pub(crate) fn remove_globals(&mut self, module: u64) -> Vec<u64> {
         let of_it = |r: &Range| matches!(r.backing, Backing::Global(m) if m == module);
         let variables = self.addresses(of_it);
         for address in &variables {
@@ -278,26 +278,26 @@ fn inside((mut at, mut len): (u64, u64), left: impl Fn(u64) -> Option<(u64, bool
 
 /// What an allocation costs: the driver's granularity, 512 bytes for small blocks and 2 MiB for
 /// large ones.
-pub(super) fn charge(bytes: u64) -> Option<u64> {
+pub(crate) fn charge(bytes: u64) -> Option<u64> {
     let unit = if bytes < 1 << 20 { 512 } else { 2 << 20 };
     bytes.checked_next_multiple_of(unit)
 }
 
 /// What this session has drawn from the VM's ledger and how much of it is in use.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     granted: u64,
     used: u64,
 }
 
 impl Ledger {
     /// Bytes that were granted and are not in use.
-    pub(super) fn unused(&self) -> u64 {
+    pub(crate) fn unused(&self) -> u64 {
         self.granted - self.used
     }
 
     /// Uses `bytes` of what was granted. False: more must be drawn first.
-    pub(super) fn take(&mut self, bytes: u64) -> bool {
+    pub(crate) fn take(&mut self, bytes: u64) -> bool {
         match self.used.checked_add(bytes) {
             Some(used) if used <= self.granted => {
                 self.used = used;
@@ -308,7 +308,7 @@ impl Ledger {
     }
 
     /// How much to draw so that `bytes` can be taken: (a whole slice more, just enough).
-    pub(super) fn shortage(&self, bytes: u64) -> (u64, u64) {
+    pub(crate) fn shortage(&self, bytes: u64) -> (u64, u64) {
         let exact = bytes.saturating_sub(self.unused());
         (
             exact.checked_next_multiple_of(SLICE).unwrap_or(exact),
@@ -317,12 +317,12 @@ impl Ledger {
     }
 
     /// vgpud granted more.
-    pub(super) fn draw(&mut self, bytes: u64) {
+    pub(crate) fn draw(&mut self, bytes: u64) {
         self.granted = self.granted.saturating_add(bytes);
     }
 
     /// Bytes are free again. Returns what should go back to vgpud: all beyond one slice in hand.
-    pub(super) fn give(&mut self, bytes: u64) -> u64 {
+    pub(crate) fn give(&mut self, bytes: u64) -> u64 {
         self.used -= bytes.min(self.used);
         let surplus = self.unused().saturating_sub(SLICE);
         self.granted -= surplus;

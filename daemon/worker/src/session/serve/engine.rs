@@ -1,24 +1,19 @@
 //! The session's thread: reads, works, waits.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
+use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
-use vgpu_proto::worker::{FromWorker, ToWorker};
 use vgpu_sched::Depth;
 
-use super::execute::Stop;
-use super::link::now_ns;
-use super::pool::Done;
-use super::staging::Bulk;
-use super::{Parts, Session};
-use crate::control::{ControlError, Received};
-use crate::driver::{Block, exit_now};
-use crate::wire::{Filled, Reader, Writer};
+use super::{Ending, Session};
+use crate::session::flow::Stop;
+use crate::session::link::now_ns;
+use crate::session::objects::Bulk;
+use crate::wire::{Filled, Reader};
 
 const CLOSED: &str = "the guest closed its connection";
 
@@ -40,73 +35,8 @@ const ROUNDS: u32 = 16;
 /// How often the session's thread looks itself when there are more streams than waiting threads.
 const SATURATED_LOOK: Duration = Duration::from_micros(500);
 
-/// How a session ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ending {
-    /// The guest broke the protocol.
-    pub protocol_error: bool,
-    /// What happened.
-    pub text: String,
-}
-
-impl Ending {
-    fn closed(text: impl Into<String>) -> Ending {
-        Ending {
-            protocol_error: false,
-            text: text.into(),
-        }
-    }
-
-    fn broken(text: impl Into<String>) -> Ending {
-        Ending {
-            protocol_error: true,
-            text: text.into(),
-        }
-    }
-}
-
-/// Serves the guest on `socket` until it goes.
-pub fn serve(parts: Parts, socket: OwnedFd) -> Ending {
-    let socket = File::from(socket);
-    let writer = match prepare(&socket) {
-        Ok(writer) => writer,
-        Err(e) => return Ending::closed(format!("the guest's socket cannot be used: {e}")),
-    };
-    let session = match Session::new(parts, writer) {
-        Ok(session) => session,
-        Err(text) => return Ending::closed(text),
-    };
-    let mut engine = Engine {
-        reader: Reader::new(socket),
-        session,
-        readable: true,
-        filled: None,
-        gone: false,
-        marks_due: None,
-        spun: false,
-        for_completion: Spinning::default(),
-        for_requests: Spinning {
-            never: std::thread::available_parallelism().map_or(1, usize::from) < SPIN_PROCESSORS,
-            ..Spinning::default()
-        },
-        active: false,
-        told: true,
-        rounds: 0,
-    };
-    let ending = engine.run();
-    // Giving things back one by one could wait for a kernel that never ends; the process ends now
-    // and the kernel takes all of it.
-    std::mem::forget(engine);
-    ending
-}
-
-fn prepare(socket: &File) -> io::Result<Writer<Block>> {
-    use nix::fcntl::{FcntlArg, OFlag, fcntl};
-    fcntl(socket, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    Ok(Writer::new(socket.try_clone()?))
-}
-
-struct Engine {
+/// The session's thread.
+pub(super) struct Engine {
     reader: Reader<Bulk>,
     session: Session,
     /// The socket may have something.
@@ -159,7 +89,30 @@ impl Spinning {
 }
 
 impl Engine {
-    fn run(&mut self) -> Ending {
+    /// Before the first frame.
+    pub(super) fn new(session: Session, reader: Reader<Bulk>) -> Engine {
+        Engine {
+            reader,
+            session,
+            readable: true,
+            filled: None,
+            gone: false,
+            marks_due: None,
+            spun: false,
+            for_completion: Spinning::default(),
+            for_requests: Spinning {
+                never: std::thread::available_parallelism().map_or(1, usize::from)
+                    < SPIN_PROCESSORS,
+                ..Spinning::default()
+            },
+            active: false,
+            told: true,
+            rounds: 0,
+        }
+    }
+
+    /// Serves the guest until it goes.
+    pub(super) fn run(&mut self) -> Ending {
         loop {
             if let Err(text) = self.take_messages() {
                 return Ending::closed(text);
@@ -258,7 +211,7 @@ impl Engine {
             return Ok(());
         }
         let mut timeout = self.session.before_sleep(stop, &mut self.marks_due);
-        if self.session.has_due() {
+        if !self.session.flow.streams.due.is_empty() {
             return Ok(());
         }
         if self.session.flow.waiters.saturated() {
@@ -272,14 +225,14 @@ impl Engine {
             && self.session.flow.streams.gate.stalled(now_ns())
             && !self.session.harvest_all()
         {
-            self.session.relieve();
+            self.session.flow.relieve(&self.session.link);
         }
         Ok(())
     }
 
     /// Looks for the completion of what somebody waits for. True: found.
     fn spin_for_completion(&mut self) -> bool {
-        if self.spun || !self.session.awaited() || !self.for_completion.try_now() {
+        if self.spun || !self.session.flow.streams.awaited() || !self.for_completion.try_now() {
             return false;
         }
         self.spun = true;
@@ -359,96 +312,22 @@ impl Engine {
 }
 
 impl Session {
-    /// Has vgpud or another thread sent something?
-    fn waiting_messages(&self) -> bool {
-        !self.done.is_empty() || self.control.waiting()
+    /// Looks at every stream that somebody waits for. True: something moved.
+    fn harvest_awaited(&mut self) -> bool {
+        self.flow.harvest_awaited(&mut self.objects, &mut self.link)
     }
 
-    /// Takes what vgpud has sent.
-    fn hear(&mut self) -> Result<(), String> {
-        loop {
-            let received = match self.control.take() {
-                Ok(Some(received)) => received,
-                // The thread that watches for the end ends the process.
-                Ok(None) | Err(ControlError::Closed) => return Ok(()),
-                Err(e) => return Err(e.to_string()),
-            };
-            self.heard(received);
-        }
-    }
-
-    fn heard(&mut self, mut received: Received) {
-        match received.message {
-            ToWorker::Grant { .. } | ToWorker::Revoke { .. } => self.link.lease.refresh(),
-            // It is on the page.
-            ToWorker::Credit { .. } => {}
-            ToWorker::MemGrant { request, granted } => self.ledger_answered(request, granted),
-            ToWorker::MemLeft { bytes } => self.memory_answered(bytes),
-            ToWorker::Depth { calls, bytes } => self.set_depth(calls, bytes),
-            ToWorker::ImageRoom { image, refused } => {
-                let answer = match (refused, received.fds.pop()) {
-                    (Some(why), _) => Err(why),
-                    (None, Some(fd)) => Ok(File::from(fd)),
-                    (None, None) => Err("this process has no descriptor left".to_owned()),
-                };
-                self.room = Some((image, answer));
-            }
-            ToWorker::ImageKept { image } => self.objects.images.kept(image),
-            ToWorker::Shutdown => exit_now(0),
-            other @ (ToWorker::Start(_) | ToWorker::Data) => {
-                tracing::warn!("vgpud sent a message out of turn: {other:?}");
-            }
-        }
-    }
-
-    /// Asks vgpud for an image's memory, and waits for the answer: what the guest sends next would have to be
-    /// kept somewhere else meanwhile. Whatever vgpud says before it is heard as ever.
-    pub(super) fn ask_for_room(&mut self, image: u64, len: u64) -> Result<File, String> {
-        self.link.vgpud.send(FromWorker::ImageBegin { image, len });
-        loop {
-            if let Some((_, answer)) = self.room.take_if(|(number, _)| *number == image) {
-                return answer;
-            }
-            let wanted = match self.link.vgpud.send_kept() {
-                // The request itself may be among what found no room.
-                true => PollFlags::POLLIN | PollFlags::POLLOUT,
-                false => PollFlags::POLLIN,
-            };
-            let mut fds = [PollFd::new(self.control.fd().as_fd(), wanted)];
-            match poll(&mut fds, PollTimeout::NONE) {
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(e) => return Err(e.to_string()),
-            }
-            match self.control.take() {
-                Ok(Some(received)) => self.heard(received),
-                Ok(None) => {}
-                // The thread that watches for the end ends the process.
-                Err(ControlError::Closed) => return Err("vgpud is gone".to_owned()),
-                Err(e) => return Err(e.to_string()),
-            }
-        }
-    }
-
-    /// Takes what the session's other threads have sent.
-    fn take_done(&mut self) {
-        while let Ok(done) = self.done.try_recv() {
-            match done {
-                Done::Marker {
-                    stream,
-                    seq,
-                    result,
-                } => self.marker_fired(stream, seq, result),
-                Done::Task(completion) => completion(self),
-            }
-        }
+    /// Looks at every stream with work. True: something moved.
+    fn harvest_all(&mut self) -> bool {
+        self.flow.harvest_all(&mut self.objects, &mut self.link)
     }
 
     /// Does all that can be done now.
     fn work(&mut self) -> Stop {
         loop {
-            self.do_due();
-            let stop = self.run_queue();
-            if !self.do_due() {
+            self.flow.do_due(&mut self.objects, &mut self.link);
+            let stop = self.flow.run_queue(&mut self.objects, &mut self.link);
+            if !self.flow.do_due(&mut self.objects, &mut self.link) {
                 return stop;
             }
         }
@@ -460,10 +339,6 @@ impl Session {
         waiting.calls += 1;
         self.link.owing = self.link.poison.is_none() && !self.link.lease.pay(waiting);
         !self.link.owing
-    }
-
-    fn has_due(&self) -> bool {
-        !self.flow.due.is_empty()
     }
 
     /// Sets up what has to wake this thread. Returns the longest sleep.
@@ -482,11 +357,12 @@ impl Session {
             let now = Instant::now();
             let due = *marks_due.get_or_insert(if wanted { now } else { now + IDLE_LOOK });
             if wanted || due <= now {
-                self.mark_all(!wanted);
-            } else if self.any_unmarked() {
+                self.flow
+                    .mark_all(&mut self.objects, &mut self.link, !wanted);
+            } else if self.flow.streams.any_unmarked() {
                 timeout = Some(due - now);
             }
-            self.watch_all();
+            self.flow.streams.watch_all(&mut self.flow.waiters);
             self.foretell_end();
         }
         // What does no work on the device needs no lease: a wait for a value in memory may last for ever.
@@ -497,7 +373,7 @@ impl Session {
                 } else {
                     waiting
                 };
-                self.link.lease.release(left, self.head());
+                self.link.lease.release(left, self.flow.head());
             } else if stop == Stop::Empty || stop == Stop::Staging {
                 timeout = earlier(timeout, self.link.lease.rest());
             }
@@ -514,7 +390,7 @@ impl Session {
             timeout = earlier(timeout, self.link.lease.asks_again_in());
         }
         timeout = earlier(timeout, self.objects.images.give_up(Instant::now()));
-        self.link.lease.publish(waiting, self.head());
+        self.link.lease.publish(waiting, self.flow.head());
         timeout
     }
 

@@ -26,7 +26,7 @@ const _: () = assert!(
 
 /// Bulk bytes of a request.
 #[derive(Debug, Default)]
-pub(super) enum Bulk {
+pub(crate) enum Bulk {
     /// None.
     #[default]
     None,
@@ -38,7 +38,7 @@ pub(super) enum Bulk {
 
 impl Bulk {
     /// The bytes.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Bulk::None => &[],
             Bulk::Heap(bytes) => bytes,
@@ -65,14 +65,14 @@ impl AsMut<[u8]> for Bulk {
 
 /// Where the data of copies waits.
 #[derive(Debug)]
-pub(super) struct Staging {
+pub(crate) struct Staging {
     small: BlockPool,
     large: BlockPool,
 }
 
 impl Staging {
     /// Allocates nothing yet; page-locks in `context` when blocks are asked for.
-    pub(super) fn new(context: &Arc<Context>) -> Staging {
+    pub(crate) fn new(context: &Arc<Context>) -> Staging {
         Staging {
             small: BlockPool::new(context, SMALL, SMALL_PER_SLAB, SMALL_SLABS),
             large: BlockPool::new(context, COPY_PIECE, LARGE_PER_SLAB, LARGE_SLABS),
@@ -80,7 +80,7 @@ impl Staging {
     }
 
     /// Is a block for `len` bytes one of the few large ones?
-    pub(super) fn is_large(len: usize) -> bool {
+    pub(crate) fn is_large(len: usize) -> bool {
         len > SMALL
     }
 
@@ -96,13 +96,13 @@ impl Staging {
     ///
     /// # Errors
     /// The driver's.
-    pub(super) fn take(&mut self, len: usize) -> Result<Option<Block>> {
+    pub(crate) fn take(&mut self, len: usize) -> Result<Option<Block>> {
         self.pool(len).take(len)
     }
 
     /// Where the bulk part of an arriving request goes: data for the device into a block if there is
     /// one to spare, anything else (what will be refused, too) into ordinary memory.
-    pub(super) fn place(&mut self, request: &Request, len: usize) -> Bulk {
+    pub(crate) fn place(&mut self, request: &Request, len: usize) -> Bulk {
         let data = matches!(
             request,
             Request::MemcpyHtoD(_) | Request::Memcpy2DHtoD(_) | Request::MemcpyHtoA(_)

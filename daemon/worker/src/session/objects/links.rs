@@ -9,12 +9,14 @@ use vgpu_proto::call::{Op, rep, req};
 use vgpu_proto::cuda::{CuResult, Linked};
 use vgpu_proto::limits::{MAX_IMAGE, MAX_LINK_INPUTS, MAX_LINKED};
 
-use super::Session;
+use super::Objects;
 use super::images::Source;
 use super::modules::{Unloadable, image_code, log_room, map_image};
+use super::pool::Over;
 use crate::driver::{
     Context, Input, JitLogs, LAST_INPUT_KIND, OPTION_LIMIT, Result, link, option_allowed,
 };
+use crate::session::link::Link;
 
 /// What a helper needs for a link.
 struct Linking {
@@ -24,20 +26,36 @@ struct Linking {
     logs: (usize, usize),
 }
 
-impl Session {
-    pub(super) fn link(&mut self, op: Op, id: u64, r: req::Link) {
+impl Objects {
+    /// Links.
+    ///
+    /// # Errors
+    /// What can be said at once without a log.
+    pub(crate) fn link(
+        &mut self,
+        link: &mut Link,
+        (op, id): (Op, u64),
+        r: req::Link,
+    ) -> Result<()> {
         let linking = match self.prepare_link(r) {
             Ok(linking) => linking,
-            Err(Unloadable::Code(code)) => return self.refuse(op, id, code),
+            Err(Unloadable::Code(code)) => return Err(code),
             Err(Unloadable::Image(e)) => {
-                let logs = JitLogs::of(&e);
-                return self.linked(op, id, Err(image_code(&e)), logs);
+                let (status, reply) = self.linked(Err(image_code(&e)), JitLogs::of(&e));
+                link.out.reply_with(op, id, status, &reply);
+                return Ok(());
             }
         };
-        self.objects.helpers.run(move || {
+        self.helpers.run(move || {
             let (linked, logs) = linking.run();
-            Box::new(move |session: &mut Session| session.linked(op, id, linked, logs))
+            Over::Link {
+                op,
+                id,
+                linked,
+                logs,
+            }
         });
+        Ok(())
     }
 
     fn prepare_link(&mut self, r: req::Link) -> std::result::Result<Linking, Unloadable> {
@@ -56,7 +74,7 @@ impl Session {
             if input.len == 0 || input.len > MAX_IMAGE {
                 return Err(CuResult::INVALID_IMAGE.into());
             }
-            let source = self.objects.images.finish(&input.hash, input.len)?;
+            let source = self.images.finish(&input.hash, input.len)?;
             let name = CString::new(input.name).map_err(|_| CuResult::INVALID_VALUE)?;
             inputs.push((input.kind, input.hash, input.len, source, name));
         }
@@ -68,54 +86,40 @@ impl Session {
         })
     }
 
-    fn linked(&mut self, op: Op, id: u64, linked: Result<Vec<u8>>, logs: JitLogs) {
+    /// A link is over: the status and the results.
+    pub(crate) fn linked(
+        &mut self,
+        linked: Result<Vec<u8>>,
+        logs: JitLogs,
+    ) -> (CuResult, rep::Link) {
         let kept = linked.and_then(|bytes| self.keep_link(bytes));
         let (status, (link, len)) = match kept {
             Ok(kept) => (CuResult::SUCCESS, kept),
             Err(code) => (code, (0, 0)),
         };
-        // CUDA_ERROR_UNKNOWN is what the linker says of undefined references: nothing failed on the device.
-        if status.is_sticky() && status != CuResult::UNKNOWN {
-            self.device_failed(status, "returned by a link");
-        }
         let reply = rep::Link {
             link: Linked(link),
             len,
             info_log: logs.info,
             error_log: logs.error,
         };
-        self.link.out.reply_with(op, id, status, &reply);
+        (status, reply)
     }
 
     /// Together, results that nobody fetches are no larger than one may be.
     fn keep_link(&mut self, bytes: Vec<u8>) -> Result<(u64, u64)> {
-        let held: usize = self
-            .objects
-            .links
-            .iter()
-            .map(|(_, bytes)| bytes.len())
-            .sum();
+        let held: usize = self.links.iter().map(|(_, bytes)| bytes.len()).sum();
         if held + bytes.len() > MAX_LINKED {
             return Err(CuResult::OUT_OF_MEMORY);
         }
         let len = bytes.len() as u64;
-        let link = self
-            .objects
-            .links
-            .insert(bytes)
-            .ok_or(CuResult::OUT_OF_MEMORY)?;
+        let link = self.links.insert(bytes).ok_or(CuResult::OUT_OF_MEMORY)?;
         Ok((link, len))
     }
 
-    /// Sends the result of a link and forgets it.
-    pub(super) fn link_data(&mut self, op: Op, id: u64, link: Linked) -> Result<()> {
-        let bytes = self
-            .objects
-            .links
-            .remove(link.0)
-            .ok_or(CuResult::INVALID_HANDLE)?;
-        self.link.out.data(op, id, &bytes);
-        Ok(())
+    /// The result of a link, which is forgotten.
+    pub(crate) fn link_data(&mut self, link: Linked) -> Result<Vec<u8>> {
+        self.links.remove(link.0).ok_or(CuResult::INVALID_HANDLE)
     }
 }
 

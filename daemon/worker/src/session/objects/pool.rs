@@ -1,20 +1,76 @@
 //! Threads that may wait: for events, and in driver calls that can block. The session's own thread
 //! never does either.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 
-use super::Session;
-use crate::control::Waker;
-use crate::driver::{Event, Result};
+use vgpu_proto::call::Op;
+use vgpu_proto::call::ops::ImageHash;
 
-/// What the session's thread does when a task is over.
-pub(super) type Completion = Box<dyn FnOnce(&mut Session) + Send>;
+use super::modules::Loaded;
+use super::work::GraphWork;
+use crate::control::Waker;
+use crate::driver::{Context, Event, Graph, GraphExec, JitLogs, Result};
+
+/// What a helper brings back, of the request with operation `op` and number `id` if there is one.
+pub(crate) enum Over {
+    /// Something was given back, and nobody waits for that.
+    Dropped,
+    /// Things were given back to the driver: their device, their charge, and the request that is answered then.
+    Released {
+        device: usize,
+        charge: u64,
+        reply: Option<(Op, u64)>,
+    },
+    /// A primary context has its original limits again; the rest of its reset follows.
+    LimitsReset { op: Op, id: u64, ordinal: u32 },
+    /// A limit of a context was set: the context, the limit, and its value before.
+    Limit {
+        op: Op,
+        id: u64,
+        set: Result<(u64, u32, Result<u64>)>,
+    },
+    /// A context was created.
+    Context {
+        op: Op,
+        id: u64,
+        device: usize,
+        made: Result<Arc<Context>>,
+    },
+    /// A module was loaded for a context from the image of a hash.
+    Module {
+        op: Op,
+        id: u64,
+        of: (u64, ImageHash),
+        loaded: Loaded,
+    },
+    /// A link is over.
+    Link {
+        op: Op,
+        id: u64,
+        linked: Result<Vec<u8>>,
+        logs: JitLogs,
+    },
+    /// A condition's handle was made in the home of a name.
+    Condition {
+        op: Op,
+        id: u64,
+        home: (u64, Arc<Mutex<Graph>>),
+        made: Result<u64>,
+    },
+    /// A recording was built.
+    Graph {
+        op: Op,
+        id: u64,
+        work: Arc<GraphWork>,
+        built: Result<GraphExec>,
+    },
+}
 
 /// What came to an end.
-pub(super) enum Done {
+pub(crate) enum Done {
     /// A marker of a stream (or the device failed while it was waited for).
     Marker {
         /// Which stream.
@@ -25,7 +81,7 @@ pub(super) enum Done {
         result: Result<()>,
     },
     /// A task.
-    Task(Completion),
+    Task(Box<Over>),
 }
 
 enum Job {
@@ -34,11 +90,11 @@ enum Job {
         seq: u64,
         event: Arc<Event>,
     },
-    Task(Box<dyn FnOnce() -> Completion + Send>),
+    Task(Box<dyn FnOnce() -> Over + Send>),
 }
 
 /// Threads that take jobs from one list, started as they are needed.
-pub(super) struct Pool {
+pub(crate) struct Pool {
     name: &'static str,
     most: usize,
     threads: usize,
@@ -52,7 +108,7 @@ pub(super) struct Pool {
 
 impl Pool {
     /// A pool of at most `most` threads; results go to `done`.
-    pub(super) fn new(name: &'static str, most: usize, done: Sender<Done>, waker: Waker) -> Pool {
+    pub(crate) fn new(name: &'static str, most: usize, done: Sender<Done>, waker: Waker) -> Pool {
         let (jobs, list) = unbounded();
         Pool {
             name,
@@ -67,22 +123,22 @@ impl Pool {
     }
 
     /// Tells when the event fires.
-    pub(super) fn watch(&mut self, stream: u64, seq: u64, event: Arc<Event>) {
+    pub(crate) fn watch(&mut self, stream: u64, seq: u64, event: Arc<Event>) {
         self.give(Job::Marker { stream, seq, event });
     }
 
-    /// Runs a call that may block, then its completion on the session's thread.
-    pub(super) fn run(&mut self, task: impl FnOnce() -> Completion + Send + 'static) {
+    /// Runs a call that may block. The session's thread gets its result.
+    pub(crate) fn run(&mut self, task: impl FnOnce() -> Over + Send + 'static) {
         self.give(Job::Task(Box::new(task)));
     }
 
     /// Jobs given and not yet done.
-    pub(super) fn pending(&self) -> usize {
+    pub(crate) fn pending(&self) -> usize {
         self.busy.load(Ordering::Relaxed)
     }
 
     /// More jobs than threads: some wait for a thread.
-    pub(super) fn saturated(&self) -> bool {
+    pub(crate) fn saturated(&self) -> bool {
         self.busy.load(Ordering::Relaxed) > self.threads
     }
 
@@ -117,7 +173,7 @@ fn work(list: &Receiver<Job>, done: &Sender<Done>, waker: &Waker, busy: &AtomicU
                     result,
                 }
             }
-            Job::Task(task) => Done::Task(task()),
+            Job::Task(task) => Done::Task(Box::new(task())),
         };
         busy.fetch_sub(1, Ordering::Relaxed);
         if done.send(over).is_err() {

@@ -14,11 +14,10 @@ use vgpu_proto::call::{Op, rep, req};
 use vgpu_proto::cuda::{CuResult, Stream as StreamName};
 use vgpu_proto::limits::{MAX_GRAPH_BODIES, MAX_GRAPH_CONDITIONS, MAX_GRAPH_DEPTH, MAX_GRAPHS};
 
-use super::Session;
-use super::execute::run_work;
-use super::graphs::GraphWork;
-use super::queue::Work;
-use super::table::HandleMap;
+use super::Objects;
+use super::graphs::Home;
+use super::pool::Over;
+use super::work::{Conditional, GraphWork, Work, run_work};
 use crate::driver::{Builder, Graph, GraphExec, Result, Section};
 
 /// `CU_GRAPH_COND_ASSIGN_DEFAULT`.
@@ -27,54 +26,6 @@ const ASSIGN_DEFAULT: u32 = 1;
 const IF: u32 = 0;
 const WHILE: u32 = 1;
 const SWITCH: u32 = 2;
-
-/// A conditional node.
-#[derive(Debug)]
-pub(super) struct Conditional {
-    home: u64,
-    handle: u64,
-    /// `CUgraphConditionalNodeType`.
-    rule: u32,
-    /// What it does.
-    pub bodies: Vec<GraphWork>,
-}
-
-impl Conditional {
-    /// Conditional nodes within each other, this one counted.
-    pub(super) fn depth(&self) -> usize {
-        1 + self.bodies.iter().map(|b| b.depth).max().unwrap_or(0)
-    }
-}
-
-/// Where handles of conditions live.
-#[derive(Debug)]
-struct Home {
-    context: u64,
-    /// Used by helpers only, which may wait for each other.
-    graph: Arc<Mutex<Graph>>,
-    handles: Vec<u64>,
-}
-
-/// All of a session, by the guest's names.
-#[derive(Debug, Default)]
-pub(super) struct Homes {
-    named: HandleMap<Home>,
-    /// Handles that there are, or that are being made.
-    handles: usize,
-}
-
-impl Homes {
-    /// Is this the name of one?
-    pub(super) fn knows(&self, name: u64) -> bool {
-        self.named.contains_key(&name)
-    }
-
-    /// Those of a context.
-    pub(super) fn of(&self, context: u64) -> impl Iterator<Item = u64> {
-        let of_it = self.named.iter().filter(move |(_, h)| h.context == context);
-        of_it.map(|(name, _)| *name)
-    }
-}
 
 /// Are there nodes with this rule and so many bodies?
 fn has_bodies(rule: u32, bodies: usize) -> bool {
@@ -86,23 +37,23 @@ fn has_bodies(rule: u32, bodies: usize) -> bool {
     }
 }
 
-impl Session {
-    /// `cuGraphConditionalHandleCreate`.
+impl Objects {
+    /// `cuGraphConditionalHandleCreate`. `taken`: a stream has the name of the home.
     ///
     /// # Errors
     /// What can be said at once.
-    pub(super) fn graph_condition(
+    pub(crate) fn graph_condition(
         &mut self,
-        op: Op,
-        id: u64,
+        (op, id): (Op, u64),
         r: &req::GraphCondition,
+        taken: bool,
     ) -> Result<()> {
         let context = Arc::clone(&self.context(r.ctx)?.driver);
         if r.flags & !ASSIGN_DEFAULT != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
         let name = r.home.0;
-        let homes = &self.objects.graphs.homes;
+        let homes = &self.graphs.homes;
         if homes.handles >= MAX_GRAPH_CONDITIONS {
             return Err(CuResult::OUT_OF_MEMORY);
         }
@@ -110,8 +61,8 @@ impl Session {
             Some(home) if home.context != r.ctx.0 => return Err(CuResult::INVALID_HANDLE),
             Some(_) => {}
             None => {
-                self.check_graph_name(name)?;
-                if self.objects.graphs.homes.named.len() >= MAX_GRAPHS {
+                self.check_graph_name(name, taken)?;
+                if self.graphs.homes.named.len() >= MAX_GRAPHS {
                     return Err(CuResult::OUT_OF_MEMORY);
                 }
                 let home = Home {
@@ -119,53 +70,55 @@ impl Session {
                     graph: Arc::new(Mutex::new(Graph::create(&context)?)),
                     handles: Vec::new(),
                 };
-                self.objects.graphs.homes.named.insert(name, home);
+                self.graphs.homes.named.insert(name, home);
             }
         }
-        self.objects.graphs.homes.handles += 1;
+        self.graphs.homes.handles += 1;
         let graph = self.home(r.home)?;
         let (default, flags) = (r.default, r.flags);
-        self.objects.helpers.run(move || {
+        self.helpers.run(move || {
             let made = lock(&graph).condition(default, flags);
-            Box::new(move |session: &mut Session| {
-                session.condition_made(op, id, (name, &graph), made);
-            })
+            Over::Condition {
+                op,
+                id,
+                home: (name, graph),
+                made,
+            }
         });
         Ok(())
     }
 
-    fn condition_made(
+    /// A helper has made a handle in a home.
+    ///
+    /// # Errors
+    /// The driver's; CUDA_ERROR_INVALID_HANDLE if the home is gone.
+    pub(crate) fn condition_made(
         &mut self,
-        op: Op,
-        id: u64,
         (name, graph): (u64, &Arc<Mutex<Graph>>),
         made: Result<u64>,
-    ) {
+    ) -> Result<rep::GraphCondition> {
         // The home may be gone by now, or be another of the same name.
-        let home = self.objects.graphs.homes.named.get_mut(&name);
+        let home = self.graphs.homes.named.get_mut(&name);
         let home = home.filter(|home| Arc::ptr_eq(&home.graph, graph));
         match (made, home) {
             (Ok(handle), Some(home)) => {
                 home.handles.push(handle);
-                self.link
-                    .out
-                    .reply(op, id, Ok(rep::GraphCondition { handle }));
+                Ok(rep::GraphCondition { handle })
             }
             (made, home) => {
                 let empty = home.is_some_and(|home| home.handles.is_empty());
-                self.objects.graphs.homes.handles -= 1;
+                self.graphs.homes.handles -= 1;
                 if empty {
                     // Nobody has a use for it, and the guest takes it that there is none.
                     let _ = self.home_destroy(name);
                 }
-                let code = made.err().unwrap_or(CuResult::INVALID_HANDLE);
-                self.refuse(op, id, code);
+                Err(made.err().unwrap_or(CuResult::INVALID_HANDLE))
             }
         }
     }
 
     fn home(&self, name: StreamName) -> Result<Arc<Mutex<Graph>>> {
-        let home = self.objects.graphs.homes.named.get(&name.0);
+        let home = self.graphs.homes.named.get(&name.0);
         home.map(|home| Arc::clone(&home.graph))
             .ok_or(CuResult::INVALID_HANDLE)
     }
@@ -176,13 +129,13 @@ impl Session {
     /// CUDA_ERROR_INVALID_HANDLE for names that are none, or of different contexts;
     /// CUDA_ERROR_INVALID_VALUE for other forms than there are, bodies that were built, launched or named
     /// twice, and nodes too deep within each other.
-    pub(super) fn graph_conditional(
+    pub(crate) fn graph_conditional(
         &mut self,
         r: &req::GraphConditional,
     ) -> Result<rep::GraphConditional> {
-        let home = self.objects.graphs.homes.named.get(&r.home.0);
+        let home = self.graphs.homes.named.get(&r.home.0);
         let home = home.ok_or(CuResult::INVALID_HANDLE)?;
-        let context = self.objects.graphs.named(r.graph)?.context;
+        let context = self.graphs.named(r.graph)?.context;
         if home.context != context || !home.handles.contains(&r.handle) {
             return Err(CuResult::INVALID_HANDLE);
         }
@@ -199,14 +152,14 @@ impl Session {
         let mut size = (0, 0);
         for name in &r.bodies {
             // There, and nobody else's: looked at just now.
-            let body = self.objects.graphs.named.remove(&name.0);
+            let body = self.graphs.named.remove(&name.0);
             let body = body.ok_or(CuResult::INVALID_HANDLE)?;
             size = (size.0 + body.size.0, size.1 + body.size.1);
             let work = Arc::try_unwrap(body.work).map_err(|_| CuResult::INVALID_VALUE)?;
             node.bodies.push(work);
         }
         self.record(r.graph.0, Work::Conditional(node))?;
-        if let Some(graph) = self.objects.graphs.named.get_mut(&r.graph.0) {
+        if let Some(graph) = self.graphs.named.get_mut(&r.graph.0) {
             // They count for as long as the graph that they are part of.
             graph.size = (graph.size.0 + size.0, graph.size.1 + size.1);
         }
@@ -219,7 +172,7 @@ impl Session {
             if *name == r.graph || r.bodies[..i].contains(name) {
                 return Err(CuResult::INVALID_VALUE);
             }
-            let body = self.objects.graphs.named.get_mut(&name.0);
+            let body = self.graphs.named.get_mut(&name.0);
             let body = body.ok_or(CuResult::INVALID_HANDLE)?;
             if body.context != context {
                 return Err(CuResult::INVALID_HANDLE);
@@ -230,12 +183,12 @@ impl Session {
             }
         }
         // What it is recorded in must still take something.
-        let graph = self.objects.graphs.named.get_mut(&r.graph.0);
+        let graph = self.graphs.named.get_mut(&r.graph.0);
         let graph = graph.ok_or(CuResult::INVALID_HANDLE)?;
         let work = Arc::get_mut(&mut graph.work).ok_or(CuResult::INVALID_VALUE)?;
         match work.built.get() {
             Some(_) => Err(CuResult::INVALID_VALUE),
-            None => self.objects.graphs.check_room(),
+            None => self.graphs.check_room(),
         }
     }
 
@@ -244,8 +197,8 @@ impl Session {
     /// # Errors
     /// What can be said at once: CUDA_ERROR_INVALID_VALUE for one without such nodes, one that was built
     /// or is being built, and one with handles of several homes.
-    pub(super) fn graph_build(&mut self, op: Op, id: u64, graph: StreamName) -> Result<()> {
-        let recorded = self.objects.graphs.named.get_mut(&graph.0);
+    pub(crate) fn graph_build(&mut self, (op, id): (Op, u64), graph: StreamName) -> Result<()> {
+        let recorded = self.graphs.named.get_mut(&graph.0);
         let recorded = recorded.ok_or(CuResult::INVALID_HANDLE)?;
         let work = Arc::get_mut(&mut recorded.work).ok_or(CuResult::INVALID_VALUE)?;
         let mut used = None;
@@ -265,45 +218,44 @@ impl Session {
         }
         let work = Arc::clone(&recorded.work);
         let home = used.ok_or(CuResult::INVALID_VALUE)?;
-        let home = self.objects.graphs.homes.named.get(&home);
+        let home = self.graphs.homes.named.get(&home);
         // It may be another of the same name than when the nodes were recorded.
         let home = home.filter(|home| handles.iter().all(|h| home.handles.contains(h)));
         let home = Arc::clone(&home.ok_or(CuResult::INVALID_HANDLE)?.graph);
-        work.each(&mut |work| work.look(&|at, len| self.objects.memory.contains(at, len)))?;
-        self.objects.graphs.building += 1;
-        self.objects.helpers.run(move || {
+        work.each(&mut |work| work.look(&|at, len| self.memory.contains(at, len)))?;
+        self.graphs.building += 1;
+        self.helpers.run(move || {
             let built = lock(&home).build(|builder| build(builder, &work));
             // Its end gives back what is not needed, the home perhaps: here, where waiting is allowed.
             drop(home);
-            Box::new(move |session: &mut Session| session.graph_built(op, id, work, built))
+            Over::Graph {
+                op,
+                id,
+                work,
+                built,
+            }
         });
         Ok(())
     }
 
-    fn graph_built(&mut self, op: Op, id: u64, work: Arc<GraphWork>, built: Result<GraphExec>) {
-        match built {
-            Ok(exec) => {
-                // Nobody else builds it: it has had two owners since.
-                let _ = work.built.set(exec);
-                self.link.out.reply(op, id, Ok(rep::GraphBuild {}));
-            }
-            Err(code) => self.refuse(op, id, code),
-        }
+    /// A helper has built a recording.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn graph_built(
+        &mut self,
+        work: Arc<GraphWork>,
+        built: Result<GraphExec>,
+    ) -> Result<rep::GraphBuild> {
+        let built = built.map(|exec| {
+            // Nobody else builds it: it has had two owners since.
+            let _ = work.built.set(exec);
+            rep::GraphBuild {}
+        });
         // The guest may have destroyed it meanwhile.
         self.graph_done(work);
-        self.objects.graphs.building -= 1;
-        self.release_late();
-    }
-
-    pub(super) fn home_destroy(&mut self, name: u64) -> Result<()> {
-        let home = self.objects.graphs.homes.named.remove(&name);
-        let home = home.ok_or(CuResult::INVALID_HANDLE)?;
-        self.objects.graphs.homes.handles -= home.handles.len();
-        self.objects.helpers.run(move || {
-            drop(home);
-            Box::new(|_: &mut Session| ())
-        });
-        Ok(())
+        self.graphs.building -= 1;
+        built
     }
 }
 

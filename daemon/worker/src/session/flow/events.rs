@@ -1,0 +1,117 @@
+//! The guest's events.
+
+use std::sync::Arc;
+
+use vgpu_proto::call::{rep, req};
+use vgpu_proto::cuda::{CuResult, Event as EventName, GUEST_HANDLES};
+
+use crate::driver::{BLOCKING_SYNC, DISABLE_TIMING, Event, Result};
+use crate::session::objects::{HandleMap, Kind, Objects, Table};
+
+/// One event.
+#[derive(Debug)]
+pub(crate) struct EventState {
+    /// The context's handle.
+    pub context: u64,
+    /// As created, without what the worker adds.
+    pub flags: u32,
+    /// The driver's. Replaced by a fresh one when it is recorded again while somebody waits.
+    pub driver: Arc<Event>,
+    /// Records that wait in the queue.
+    pub queued: u64,
+    /// The place of the last of them.
+    pub last_queued: u64,
+    /// (stream, number in it) of the last record that was submitted.
+    pub recorded: Option<(u64, u64)>,
+}
+
+/// All events of the session.
+#[derive(Debug)]
+pub(crate) struct Events {
+    /// By our own handle.
+    pub table: Table<EventState>,
+    /// The guest's handles.
+    pub names: HandleMap<u64>,
+}
+
+impl Events {
+    /// None yet.
+    pub(crate) fn new() -> Events {
+        Events {
+            table: Table::new(Kind::Event),
+            names: HandleMap::default(),
+        }
+    }
+
+    /// The event that a guest names.
+    pub(crate) fn find(&self, event: EventName) -> Result<u64> {
+        let found = self.names.get(&event.0).copied();
+        found.ok_or(CuResult::INVALID_HANDLE)
+    }
+
+    /// `cuEventCreate`.
+    pub(crate) fn create(&mut self, objects: &Objects, r: &req::EventCreate) -> Result<()> {
+        let context = objects.context(r.ctx)?;
+        if !GUEST_HANDLES.contains(&r.event.0) || self.names.contains_key(&r.event.0) {
+            return Err(CuResult::INVALID_HANDLE);
+        }
+        // Events for other processes are not served.
+        if r.flags & !(BLOCKING_SYNC | DISABLE_TIMING) != 0 {
+            return Err(CuResult::NOT_SUPPORTED);
+        }
+        let driver = Arc::new(Event::create(&context.driver, r.flags | BLOCKING_SYNC)?);
+        let state = EventState {
+            context: r.ctx.0,
+            flags: r.flags,
+            driver,
+            queued: 0,
+            last_queued: 0,
+            recorded: None,
+        };
+        let id = self.table.insert(state).ok_or(CuResult::OUT_OF_MEMORY)?;
+        self.names.insert(r.event.0, id);
+        Ok(())
+    }
+
+    /// May the event be recorded in a stream of this context?
+    pub(crate) fn check_record(&self, context: u64, event: u64, flags: u32) -> Result<()> {
+        let event = self.table.get(event).ok_or(CuResult::INVALID_HANDLE)?;
+        if context != event.context {
+            return Err(CuResult::INVALID_HANDLE);
+        }
+        // CU_EVENT_RECORD_EXTERNAL means something only while capturing.
+        if flags == 0 {
+            Ok(())
+        } else {
+            Err(CuResult::INVALID_VALUE)
+        }
+    }
+
+    /// Is what the event recorded last complete?
+    pub(crate) fn ready(&self, event: u64) -> Result<bool> {
+        let state = self.table.get(event).ok_or(CuResult::INVALID_HANDLE)?;
+        if state.queued > 0 {
+            Ok(false)
+        } else {
+            state.driver.is_complete()
+        }
+    }
+
+    /// The time between two events.
+    pub(crate) fn elapsed(
+        &self,
+        start: EventName,
+        end: EventName,
+    ) -> Result<rep::EventElapsedTime> {
+        let (start, end) = (self.find(start)?, self.find(end)?);
+        let find = |id| self.table.get(id).ok_or(CuResult::INVALID_HANDLE);
+        let (start, end) = (find(start)?, find(end)?);
+        if start.queued > 0 || end.queued > 0 {
+            return Err(CuResult::NOT_READY);
+        }
+        let milliseconds = start.driver.elapsed_until(&end.driver)?;
+        Ok(rep::EventElapsedTime {
+            milliseconds_bits: milliseconds.to_bits(),
+        })
+    }
+}

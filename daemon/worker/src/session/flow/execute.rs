@@ -1,0 +1,558 @@
+//! Running the queue: in order, under the lease, within credit and window.
+
+use std::sync::Arc;
+
+use vgpu_proto::call::Class;
+use vgpu_proto::cuda::CuResult;
+use vgpu_sched::HeadCost;
+use vgpu_sched::gate::lease::{Offer, Refused, head_cost};
+use vgpu_sched::gate::{Estimate, MAX_IN_FLIGHT, Waiting};
+
+use super::Flow;
+use super::drains::After;
+use super::queue::Queued;
+use super::streams::{Action, Streams, Target, Timed};
+use crate::driver::{BLOCKING_SYNC, Event, Result, Stream, wait_word, write_word};
+use crate::session::link::{Link, now_ns};
+use crate::session::objects::{Bulk, FetchWork, Memory, Objects, Region, Staging, Work, run_work};
+
+/// Pieces of data for the guest that may be in flight or wait for its socket.
+const PIECES: usize = 4;
+/// Bytes that wait for the guest to read before no more data is fetched for it.
+const UNREAD_LIMIT: usize = 1 << 20;
+
+/// What stopped the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// Nothing is left.
+    Empty,
+    /// No lease, or no credit.
+    Turn,
+    /// Too much is unfinished.
+    Window,
+    /// No staging block is free, or the guest does not read.
+    Staging,
+}
+
+enum Step {
+    Done,
+    /// The operation is not (wholly) submitted; it stays first, and waits for staging.
+    Blocked(Work),
+    /// A piece of it is submitted; the rest stays first.
+    Partly(Work),
+    /// A host function of this number: nothing more of its stream before that has come back.
+    Held(u64),
+}
+
+/// Operations submitted between two looks at the clock.
+const CLOCK_EVERY: u32 = 16;
+
+/// The time, as of a few operations ago.
+struct Clock {
+    now: u64,
+    used: u32,
+}
+
+impl Clock {
+    fn new() -> Clock {
+        Clock {
+            now: now_ns(),
+            used: 0,
+        }
+    }
+
+    fn advance(&mut self) {
+        self.used += 1;
+        if self.used == CLOCK_EVERY {
+            *self = Clock::new();
+        }
+    }
+}
+
+impl Flow {
+    /// Does as much of the queue as may be done now. Tells why it stopped.
+    pub(crate) fn run_queue(&mut self, objects: &mut Objects, link: &mut Link) -> Stop {
+        let mut clock = Clock::new();
+        let mut awaited = self.somebody_waits(link);
+        self.streams.ask_again = None;
+        self.streams.slice_full = false;
+        loop {
+            let Some(first) = self.queue.front() else {
+                return Stop::Empty;
+            };
+            if self.parking.must_park(&self.streams, first) {
+                if let Some(item) = self.queue.take() {
+                    self.park(item);
+                    self.arm_drains(objects, link);
+                }
+                continue;
+            }
+            if self.is_full(first) {
+                return Stop::Window;
+            }
+            let mut estimate = None;
+            if first.needs_turn() {
+                match self.admit(link, clock.now) {
+                    Ok(known) => estimate = known,
+                    Err(stop) => return stop,
+                }
+                clock.advance();
+                if clock.used == 0 {
+                    awaited = self.somebody_waits(link);
+                }
+            }
+            let Some(mut item) = self.queue.take() else {
+                return Stop::Empty;
+            };
+            if !item.paid
+                && let Work::DtoH(fetch) = &item.work
+            {
+                link.lease.count_out(fetch.len);
+            }
+            item.paid = true;
+            let step = self.execute(objects, link, &mut item, (clock.now, estimate));
+            if let Some(stop) = self.stepped(objects, link, (item, step), awaited) {
+                return stop;
+            }
+            if link.poison.is_some() {
+                return Stop::Empty;
+            }
+        }
+    }
+
+    /// The first operation, taken off the queue, has been executed as far as it can be now. `Some`: the queue
+    /// stops.
+    fn stepped(
+        &mut self,
+        objects: &mut Objects,
+        link: &mut Link,
+        (mut item, step): (Queued, Step),
+        awaited: bool,
+    ) -> Option<Stop> {
+        let stream = item.stream;
+        match step {
+            Step::Done => {
+                self.dequeued(link, &item);
+                self.arm_drains(objects, link);
+                if self.streams.marker_due(stream, awaited)
+                    && let Err(code) = self.streams.mark(objects, stream)
+                {
+                    self.unmarkable(objects, link, code);
+                }
+            }
+            Step::Held(number) => {
+                self.hold(item, number);
+                self.arm_drains(objects, link);
+            }
+            Step::Partly(work) => {
+                item.work = work;
+                self.queue.put_back(item);
+            }
+            Step::Blocked(work) => {
+                item.work = work;
+                self.queue.put_back(item);
+                return Some(Stop::Staging);
+            }
+        }
+        None
+    }
+
+    /// Is so much of its stream unfinished, waits and events included, that a driver would block this thread?
+    fn is_full(&self, first: &Queued) -> bool {
+        let adds = !matches!(first.work, Work::StreamDestroy | Work::EventDestroy { .. });
+        let stream = self.streams.table.get(first.stream);
+        adds && stream.is_some_and(|stream| stream.in_flight() >= MAX_IN_FLIGHT)
+    }
+
+    /// May the first operation be submitted? With what is known of how long it takes.
+    fn admit(&mut self, link: &mut Link, now: u64) -> std::result::Result<Option<Estimate>, Stop> {
+        let Some(first) = self.queue.front() else {
+            return Err(Stop::Empty);
+        };
+        if matches!(first.work, Work::DtoH(_)) && self.starved(link) {
+            return Err(Stop::Staging);
+        }
+        let Streams { table, gate, .. } = &mut self.streams;
+        let stream = table.get(first.stream);
+        let offer = Offer {
+            place: first.seq,
+            work: stream.and_then(|stream| Some((first.work.timed()?, &stream.flow))),
+            bytes: first.cost,
+            paid: first.paid,
+            depth: self.queue.waiting(),
+        };
+        link.lease
+            .admit(gate, now, &offer)
+            .map_err(|refused| match refused {
+                Refused::Turn => Stop::Turn,
+                Refused::Gate(wait) => {
+                    self.streams.ask_again = wait.until_ns;
+                    self.streams.slice_full = wait.ends_slice();
+                    Stop::Window
+                }
+            })
+    }
+
+    /// Does somebody wait for the lease, or for the work?
+    fn somebody_waits(&self, link: &Link) -> bool {
+        self.drains.len() > 0 || link.lease.wanted()
+    }
+
+    /// Expected cost of the first operation of the queue.
+    pub(crate) fn head(&self) -> HeadCost {
+        self.queue.front().map_or_else(HeadCost::default, |first| {
+            head_cost(&self.streams.gate, first.work.timed(), first.cost)
+        })
+    }
+
+    /// So much data for the guest is in flight or not read that no more is fetched.
+    fn starved(&self, link: &Link) -> bool {
+        self.pieces_out >= PIECES || link.out.queued() > UNREAD_LIMIT
+    }
+
+    /// Nothing in flight has moved for a while: the work of idle streams goes in all the same, and what
+    /// stands before it in the queue. That includes what needs no turn: the program may be waiting for
+    /// an event in an idle stream before it sends what a kernel waits for.
+    pub(crate) fn relieve(&mut self, link: &Link) {
+        let taken = link.out.taken();
+        let calls = link.received.calls - taken.calls;
+        let bytes = link.received.bytes - taken.bytes;
+        // With half its credit used up the program may be unable to send the very call that is missing.
+        let depth = link.out.depth();
+        let backed_up = calls >= depth.calls / 2 || bytes >= depth.bytes / 2;
+        let Streams { table, gate, .. } = &mut self.streams;
+        // Most often there is none, and a long kernel is just that: the queue is not searched.
+        let any = backed_up || table.iter().any(|(_, s)| s.queued > 0 && s.drained());
+        let waiting = self.queue.iter().take(if any { usize::MAX } else { 0 });
+        let waiting = waiting.map(|item| Waiting {
+            place: item.seq,
+            idle: table.get(item.stream).is_some_and(|s| s.drained()),
+        });
+        if let Some(place) = gate.relieve(now_ns(), waiting, backed_up) {
+            tracing::debug!("nothing moves: operations up to {place} are let in");
+        }
+    }
+
+    fn execute(
+        &mut self,
+        objects: &mut Objects,
+        link: &mut Link,
+        item: &mut Queued,
+        (now, estimate): (u64, Option<Estimate>),
+    ) -> Step {
+        let stream = item.stream;
+        // Replaced where the operation must stay.
+        let work = std::mem::replace(&mut item.work, Work::StreamDestroy);
+        let timed = work.timed().map(|work| (work, estimate));
+        if let Work::EventDestroy { event } = work {
+            self.events.table.remove(event);
+            return Step::Done;
+        }
+        let Some(driver) = self.streams.driver(stream) else {
+            self.failed(objects, link, item, CuResult::INVALID_HANDLE);
+            self.abandon_work(objects, work);
+            return Step::Done;
+        };
+        if let Err(code) = look_again(&objects.memory, item, &work) {
+            self.lost(objects, link, item, &work, code);
+            self.abandon_work(objects, work);
+            return Step::Done;
+        }
+        self.mark_before(objects, link, stream);
+        let result = match work {
+            Work::HtoD { to, data } => {
+                match self.send(objects, link, (stream, &driver), &to, data, (now, timed)) {
+                    Ok(None) => {}
+                    Ok(Some(data)) => return Step::Blocked(Work::HtoD { to, data }),
+                    Err(code) => self.failed(objects, link, item, code),
+                }
+                // It has counted itself, with what is to be done when it is over.
+                return Step::Done;
+            }
+            Work::DtoH(fetch) => {
+                return self.fetch(objects, link, item, &driver, fetch, (now, timed));
+            }
+            Work::Graph(graph) => {
+                link.printf.launched();
+                let result = graph.run(&driver);
+                objects.graph_done(graph);
+                result
+            }
+            Work::WriteWord(word) => write_word(&driver, word),
+            Work::WaitWord(word) => {
+                match wait_word(&driver, word) {
+                    Ok(()) => self.streams.submitted_wait(now, stream),
+                    Err(code) => self.failed(objects, link, item, code),
+                }
+                return Step::Done;
+            }
+            // Recordings that name it are with a helper just now: it goes as memory of no stream does.
+            Work::Free { memory, charged } if objects.graphs.building > 0 => {
+                let release = objects.free_waiting(memory, charged);
+                self.drain(
+                    objects,
+                    link,
+                    Target::Stream(stream),
+                    After::Release(release),
+                );
+                return Step::Done;
+            }
+            Work::Free {
+                memory,
+                charged: (device, charge),
+            } => {
+                objects.memory.lose([memory.address()]);
+                let freed = memory.free_in(&driver);
+                self.streams.submitted(stream);
+                self.streams
+                    .after_tip(stream, Action::Freed { device, charge });
+                if let Err(code) = freed {
+                    self.failed(objects, link, item, code);
+                }
+                return Step::Done;
+            }
+            Work::HostFunc(number) => {
+                return match self.arrive(objects, link, (stream, number)) {
+                    Ok(()) => Step::Held(number),
+                    Err(code) => {
+                        self.unmarkable(objects, link, code);
+                        Step::Done
+                    }
+                };
+            }
+            Work::Launch(_) => {
+                link.printf.launched();
+                run_work(&driver, &work)
+            }
+            Work::DtoD { .. } | Work::Rows { .. } | Work::Box { .. } | Work::Fill(_) => {
+                run_work(&driver, &work)
+            }
+            // It is part of graphs, and none waits in the queue by itself.
+            Work::Conditional(_) => Err(CuResult::INVALID_VALUE),
+            Work::StreamDestroy => {
+                self.destroy_stream(objects, link, stream);
+                return Step::Done;
+            }
+            Work::StreamWait { event, flags } => self.wait_event(&driver, event, flags),
+            Work::EventRecord { event, flags } => {
+                let recorded = self.record_event(stream, &driver, event, flags);
+                if let Err(code) = recorded {
+                    self.failed(objects, link, item, code);
+                }
+                return Step::Done;
+            }
+            Work::EventDestroy { .. } => Ok(()),
+        };
+        match result {
+            Ok(()) => self.count(link, stream, (now, timed)),
+            Err(code) => self.failed(objects, link, item, code),
+        }
+        Step::Done
+    }
+
+    /// What an operation names is gone.
+    fn lost(
+        &mut self,
+        objects: &mut Objects,
+        link: &mut Link,
+        item: &Queued,
+        work: &Work,
+        code: CuResult,
+    ) {
+        let (op, id) = (item.op, item.id);
+        match work {
+            // Behind the pieces that are on their way.
+            Work::DtoH(_) => self
+                .streams
+                .after_tip(item.stream, Action::Failed { id, op, code }),
+            _ => self.failed(objects, link, item, code),
+        }
+    }
+
+    fn count(&mut self, link: &mut Link, stream: u64, (now, timed): (u64, Option<Timed>)) {
+        match timed {
+            Some(timed) => {
+                self.streams.submitted_work(now, stream, timed);
+                link.lease.count_submitted(1);
+            }
+            None => _ = self.streams.submitted(stream),
+        }
+    }
+
+    fn failed(&mut self, objects: &mut Objects, link: &mut Link, item: &Queued, code: CuResult) {
+        match item.op.class() {
+            Class::Sync => self.refuse(objects, link, (item.op, item.id), code),
+            Class::Async => self.trouble(objects, link, item.id, code),
+        }
+    }
+
+    /// Copies to the device. `Some`: there is no block for the data now.
+    fn send(
+        &mut self,
+        objects: &mut Objects,
+        link: &mut Link,
+        (stream, driver): (u64, &Stream),
+        to: &Region,
+        data: Bulk,
+        counted: (u64, Option<Timed>),
+    ) -> Result<Option<Bulk>> {
+        let block = match data {
+            Bulk::None => return Ok(None),
+            Bulk::Staged(block) => block,
+            Bulk::Heap(bytes) => match objects.staging.take(bytes.len())? {
+                Some(mut block) => {
+                    block.bytes_mut().copy_from_slice(&bytes);
+                    block
+                }
+                None => return Ok(Some(Bulk::Heap(bytes))),
+            },
+        };
+        to.fill(driver, &block)?;
+        let large = Staging::is_large(block.len());
+        self.count(link, stream, counted);
+        self.streams.after_tip(stream, Action::Staged(block));
+        // A large block is wanted back while it is still in the processor's cache.
+        if large {
+            match self.streams.mark(objects, stream) {
+                Ok(()) => _ = self.harvest(objects, link, stream),
+                Err(code) => self.unmarkable(objects, link, code),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Copies the next piece from the device, answered as soon as it is there.
+    fn fetch(
+        &mut self,
+        objects: &mut Objects,
+        link: &mut Link,
+        item: &Queued,
+        driver: &Stream,
+        mut fetch: FetchWork,
+        counted: (u64, Option<Timed>),
+    ) -> Step {
+        let (op, id, stream) = (item.op, item.id, item.stream);
+        let piece = fetch.piece();
+        if self.starved(link) {
+            return Step::Blocked(Work::DtoH(fetch));
+        }
+        let fetched = match objects.staging.take(piece as usize) {
+            Ok(None) => return Step::Blocked(Work::DtoH(fetch)),
+            Ok(Some(block)) => fetch.next().read(driver, &block).map(|()| block),
+            Err(code) => Err(code),
+        };
+        let len = fetch.len;
+        let marked = fetched.and_then(|block| {
+            self.count(link, stream, counted);
+            fetch.done += piece;
+            self.pieces_out += 1;
+            self.streams.after_tip(
+                stream,
+                Action::Piece {
+                    op,
+                    id,
+                    stream,
+                    block,
+                    last: fetch.done == len,
+                },
+            );
+            self.streams.mark(objects, stream)
+        });
+        if marked.is_ok() {
+            // It may be there already: then it goes out while it is in the processor's cache.
+            self.harvest(objects, link, stream);
+        }
+        let done = fetch.done;
+        match marked.and(link.poison.map_or(Ok(()), Err)) {
+            Ok(()) if done < len => return Step::Partly(Work::DtoH(fetch)),
+            Ok(()) => {}
+            Err(code) if code.is_sticky() => {
+                self.device_failed(objects, link, code, "returned by a copy to the host");
+                // Its last piece, if it had been submitted, has been answered with the code.
+                if done < len {
+                    link.out.status(item.op, id, code);
+                }
+            }
+            Err(code) if done < len => {
+                self.streams
+                    .after_tip(stream, Action::Failed { id, op, code });
+            }
+            Err(_) => {}
+        }
+        Step::Done
+    }
+
+    fn destroy_stream(&mut self, objects: &mut Objects, link: &mut Link, id: u64) {
+        // What waits for it needs a marker, and nothing can be recorded afterwards.
+        if let Err(code) = self.streams.mark(objects, id) {
+            return self.unmarkable(objects, link, code);
+        }
+        let Some(stream) = self.streams.table.get_mut(id) else {
+            return;
+        };
+        stream.driver = None;
+        if stream.drained() {
+            self.streams.table.remove(id);
+        }
+    }
+
+    fn wait_event(&mut self, stream: &Stream, event: u64, flags: u32) -> Result<()> {
+        let Some(event) = self.events.table.get(event) else {
+            return Err(CuResult::INVALID_HANDLE);
+        };
+        stream.wait(&event.driver, flags)
+    }
+
+    fn record_event(&mut self, id: u64, stream: &Stream, event: u64, flags: u32) -> Result<()> {
+        let Some(state) = self.events.table.get_mut(event) else {
+            return Err(CuResult::INVALID_HANDLE);
+        };
+        state.queued -= 1;
+        // Whoever waits for the earlier record keeps that one.
+        if Arc::strong_count(&state.driver) > 1 {
+            let fresh = Event::create(stream.context(), state.flags | BLOCKING_SYNC)?;
+            state.driver = Arc::new(fresh);
+        }
+        state.driver.record(stream, flags)?;
+        let seq = self.streams.submitted(id);
+        if let Some(state) = self.events.table.get_mut(event) {
+            state.recorded = Some((id, seq));
+        }
+        Ok(())
+    }
+
+    /// An operation will not be carried out: what it holds is given back where waiting is allowed.
+    pub(crate) fn abandon_work(&mut self, objects: &mut Objects, work: Work) {
+        match work {
+            Work::Free { memory, charged } => {
+                let release = objects.free_waiting(memory, charged);
+                self.release(objects, release);
+            }
+            Work::Graph(graph) => objects.graph_done(graph),
+            _ => {}
+        }
+    }
+
+    /// Fails everything that waits in the queue.
+    pub(crate) fn abandon_queue(&mut self, objects: &mut Objects, link: &mut Link, code: CuResult) {
+        while let Some(item) = self.queue.take() {
+            if item.op.class() == Class::Sync {
+                link.out.status(item.op, item.id, code);
+            }
+            self.dequeued(link, &item);
+            self.abandon_work(objects, item.work);
+        }
+        link.lease.withdraw();
+    }
+}
+
+/// Is the memory that an operation names still there? What was freed since it was received is, until
+/// the driver has it back.
+fn look_again(memory: &Memory, item: &mut Queued, work: &Work) -> Result<()> {
+    let losses = memory.losses();
+    if item.seen != losses {
+        work.look(&|at, len| memory.still_contains(at, len))?;
+        item.seen = losses;
+    }
+    Ok(())
+}

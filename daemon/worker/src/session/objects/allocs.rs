@@ -1,0 +1,498 @@
+//! Allocations: drawn from the VM's ledger, answered when the ledger and the device have room.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use vgpu_proto::call::{Op, rep, req};
+use vgpu_proto::cuda::{ArrayShape, Ctx, CuResult, DevPtr};
+use vgpu_proto::limits::MAX_OBJECTS;
+use vgpu_proto::worker::FromWorker;
+
+use super::Objects;
+use super::arrays;
+use super::garbage::{Garbage, Release};
+use super::memory::{Backing, Ledger, charge};
+use super::shadows;
+use super::work::Work;
+use crate::driver::{DeviceMemory, Result, Stream};
+use crate::session::link::Link;
+
+/// What is to be allocated.
+#[derive(Debug)]
+enum Want {
+    /// Memory with an address; in this stream, unless that is destroyed meanwhile.
+    Memory {
+        ctx: Ctx,
+        stream: Option<Weak<Stream>>,
+    },
+    /// An array, or with levels a mipmapped one.
+    Arrays {
+        ctx: Ctx,
+        shape: ArrayShape,
+        levels: u32,
+    },
+    /// Memory without an address, on a device.
+    Physical { device: usize },
+    /// A copy of the program's memory at an address.
+    Shadow { at: u64 },
+}
+
+/// What has been allocated: the results of the request.
+enum Made {
+    Memory(u64),
+    Arrays(rep::ArrayCreate),
+    Physical(rep::PhysicalCreate),
+    Shadow(rep::HostMap),
+}
+
+/// An allocation that has not been answered.
+#[derive(Debug)]
+struct Pending {
+    op: Op,
+    id: u64,
+    want: Want,
+    size: u64,
+    /// How often the ledger was asked in vain since something was freed.
+    denied: u32,
+}
+
+/// A request to vgpud for bytes of a ledger.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    number: u64,
+    ledger: usize,
+    bytes: u64,
+    /// Something was freed since: a denial says nothing of what there is now.
+    outdated: bool,
+}
+
+/// Allocations that wait, and what they wait for.
+#[derive(Debug, Default)]
+pub(crate) struct Allocs {
+    waiting: VecDeque<Pending>,
+    /// The request that vgpud has not answered.
+    asked: Option<Asked>,
+    requests: u64,
+    /// `cuMemGetInfo`: the questions about what is left, of which vgpud has the first.
+    questions: VecDeque<(Op, u64, Ctx)>,
+    /// Things that are being given back to the driver.
+    pub freeing: u64,
+    /// Of these, copies of the program's memory: others give none of that back.
+    pub freeing_pinned: u64,
+    /// Of these, the frees, whose callers have been answered: as many as a program likes, so that
+    /// they count as objects and not as requests.
+    pub answered: usize,
+}
+
+impl Allocs {
+    /// How many wait.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len() + self.questions.len()
+    }
+}
+
+/// A device fault that an allocation has met: its request is answered after all others that the fault ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fault {
+    pub op: Op,
+    pub id: u64,
+    pub code: CuResult,
+}
+
+/// How memory of a stream is freed.
+pub(crate) enum Freeing {
+    /// In its place in the stream.
+    InStream(Work),
+    /// When the stream is past the work that it has.
+    Behind(Release),
+}
+
+enum Outcome {
+    Answer(Result<Made>),
+    Wait,
+}
+
+impl Objects {
+    /// `cuMemAlloc`, or with a stream `cuMemAllocAsync`. Answered now or later.
+    ///
+    /// # Errors
+    /// What can be said at once.
+    pub(crate) fn allocate(
+        &mut self,
+        link: &mut Link,
+        reply: (Op, u64),
+        (ctx, stream): (Ctx, Option<Weak<Stream>>),
+        size: u64,
+        collided: Option<DevPtr>,
+    ) -> Result<()> {
+        if let Some(ptr) = collided
+            && !self.memory.park(ptr.0)
+        {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        self.want(link, reply, Want::Memory { ctx, stream }, size)
+    }
+
+    /// `cuArray3DCreate`, `cuMipmappedArrayCreate`.
+    pub(crate) fn array_create(
+        &mut self,
+        link: &mut Link,
+        reply: (Op, u64),
+        r: &req::ArrayCreate,
+    ) -> Result<()> {
+        let size = arrays::cost(&r.shape, r.levels)?;
+        let want = Want::Arrays {
+            ctx: r.ctx,
+            shape: r.shape,
+            levels: r.levels,
+        };
+        self.want(link, reply, want, size)
+    }
+
+    /// `cuMemCreate`.
+    pub(crate) fn physical_create(
+        &mut self,
+        link: &mut Link,
+        reply: (Op, u64),
+        r: &req::PhysicalCreate,
+    ) -> Result<()> {
+        let device = r.device as usize;
+        self.want(link, reply, Want::Physical { device }, r.size)
+    }
+
+    /// Memory of the program that kernels are to reach.
+    pub(crate) fn host_map(
+        &mut self,
+        link: &mut Link,
+        reply: (Op, u64),
+        r: &req::HostMap,
+    ) -> Result<()> {
+        self.check_shadow(r.ptr.0, r.size)?;
+        self.want(link, reply, Want::Shadow { at: r.ptr.0 }, r.size)
+    }
+
+    fn want(&mut self, link: &mut Link, (op, id): (Op, u64), want: Want, size: u64) -> Result<()> {
+        self.allocs.waiting.push_back(Pending {
+            op,
+            id,
+            want,
+            size,
+            denied: 0,
+        });
+        if self.allocs.waiting.len() > 1 {
+            return Ok(());
+        }
+        // It is the only one: a fault is its own.
+        self.try_allocs(link).map_err(|fault| fault.code)
+    }
+
+    /// `cuMemFree`: the address is dead at once, the memory goes when earlier work is complete.
+    pub(crate) fn free(&mut self, ptr: DevPtr) -> Result<Release> {
+        let (context, memory, charge) = self.memory.remove(ptr.0).ok_or(CuResult::INVALID_VALUE)?;
+        let garbage = Garbage {
+            device: self.device_of(context),
+            memory: vec![memory],
+            ..Garbage::default()
+        };
+        Ok(self.leaving(garbage, charge, None))
+    }
+
+    /// `cuMemFreeAsync`: the address is dead at once, the memory goes later.
+    pub(crate) fn free_in(&mut self, ptr: DevPtr) -> Result<Freeing> {
+        let (context, memory, charge) = self.memory.remove(ptr.0).ok_or(CuResult::INVALID_VALUE)?;
+        let charged = (self.device_of(context), charge);
+        self.allocs.freeing += 1;
+        Ok(match memory.is_pooled() {
+            true => Freeing::InStream(Work::Free { memory, charged }),
+            false => Freeing::Behind(self.free_waiting(memory, charged)),
+        })
+    }
+
+    /// Memory that counts as being freed already is given back by a call that waits.
+    pub(crate) fn free_waiting(
+        &mut self,
+        memory: DeviceMemory,
+        (device, charge): (usize, u64),
+    ) -> Release {
+        self.allocs.answered += 1;
+        let garbage = Garbage {
+            device,
+            memory: vec![memory],
+            ..Garbage::default()
+        };
+        Release {
+            garbage: garbage.into(),
+            charge,
+            reply: None,
+        }
+    }
+
+    /// As [`Objects::freed`], when the device is of no more use.
+    pub(crate) fn freed_in_vain(&mut self, link: &Link, device: usize, charge: u64) {
+        self.one_freed(device);
+        self.give_back(link, device, charge);
+    }
+
+    /// Something was given back to the driver.
+    ///
+    /// # Errors
+    /// A device fault that an allocation met which waited for that.
+    pub(crate) fn freed(
+        &mut self,
+        link: &mut Link,
+        device: usize,
+        charge: u64,
+    ) -> std::result::Result<(), Fault> {
+        self.one_freed(device);
+        self.give_back(link, device, charge);
+        for pending in &mut self.allocs.waiting {
+            pending.denied = 0;
+        }
+        if let Some(asked) = &mut self.allocs.asked {
+            asked.outdated = true;
+        }
+        self.try_allocs(link)
+    }
+
+    fn one_freed(&mut self, ledger: usize) {
+        self.allocs.freeing -= 1;
+        self.allocs.freeing_pinned -= u64::from(ledger == self.pinned_ledger());
+    }
+
+    /// Will something be given back to this ledger by itself?
+    fn frees_to_come(&self, ledger: usize) -> bool {
+        let pinned = self.allocs.freeing_pinned;
+        match ledger == self.pinned_ledger() {
+            true => pinned > 0,
+            false => self.allocs.freeing > pinned,
+        }
+    }
+
+    /// What a device's ledger has too much of goes back to vgpud.
+    fn give_back(&mut self, link: &Link, device: usize, charge: u64) {
+        let surplus = self
+            .ledgers
+            .get_mut(device)
+            .map_or(0, |ledger| ledger.give(charge));
+        if surplus > 0 {
+            link.vgpud.send(FromWorker::MemRelease {
+                device: self.ledger_name(device),
+                bytes: surplus,
+            });
+        }
+    }
+
+    /// The place of the ledger of pinned host memory: after the devices'.
+    pub(crate) fn pinned_ledger(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// Bytes that this session has reserved on a device and does not use.
+    pub(crate) fn reserved_unused(&self, device: usize) -> u64 {
+        self.ledgers.get(device).map_or(0, Ledger::unused)
+    }
+
+    /// What vgpud calls a ledger.
+    fn ledger_name(&self, ledger: usize) -> Option<u32> {
+        (ledger < self.devices.len()).then_some(ledger as u32)
+    }
+
+    /// vgpud answered a request for memory.
+    ///
+    /// # Errors
+    /// A device fault that an allocation met.
+    pub(crate) fn ledger_answered(
+        &mut self,
+        link: &mut Link,
+        request: u64,
+        granted: bool,
+    ) -> std::result::Result<(), Fault> {
+        let asked = self.allocs.asked.take_if(|asked| asked.number == request);
+        let Some(asked) = asked else {
+            return Ok(());
+        };
+        if granted {
+            if let Some(ledger) = self.ledgers.get_mut(asked.ledger) {
+                ledger.draw(asked.bytes);
+            }
+        } else if let Some(first) = self.allocs.waiting.front_mut().filter(|_| !asked.outdated) {
+            first.denied += 1;
+        }
+        self.try_allocs(link)
+    }
+
+    /// `cuMemGetInfo`. vgpud is asked what is left: others draw on the device and on the quota too, and an
+    /// allocation takes of them what it is charged, which may be more than its bytes. One question goes after
+    /// the other, however many the guest sends at once.
+    pub(crate) fn memory_info(&mut self, link: &Link, (op, id): (Op, u64), ctx: Ctx) -> Result<()> {
+        self.context(ctx)?;
+        self.allocs.questions.push_back((op, id, ctx));
+        if self.allocs.questions.len() == 1 {
+            self.ask_memory(link);
+        }
+        Ok(())
+    }
+
+    /// Sends the oldest question.
+    fn ask_memory(&self, link: &Link) {
+        if let Some((_, _, ctx)) = self.allocs.questions.front() {
+            let device = self.device_of(ctx.0) as u32;
+            link.vgpud.send(FromWorker::MemAsk { device });
+        }
+    }
+
+    /// vgpud answered the oldest question: whose it was, and the context that it was about.
+    pub(crate) fn memory_answered(&mut self, link: &Link) -> Option<(Op, u64, Ctx)> {
+        let question = self.allocs.questions.pop_front();
+        self.ask_memory(link);
+        question
+    }
+
+    fn try_allocs(&mut self, link: &mut Link) -> std::result::Result<(), Fault> {
+        while let Some(pending) = self.allocs.waiting.pop_front() {
+            match self.try_alloc(link, &pending) {
+                Outcome::Wait => {
+                    self.allocs.waiting.push_front(pending);
+                    return Ok(());
+                }
+                Outcome::Answer(Ok(made)) => {
+                    let (op, id) = (pending.op, pending.id);
+                    match made {
+                        // The results of both operations are the same.
+                        Made::Memory(ptr) => {
+                            let reply = rep::MemAlloc { ptr: DevPtr(ptr) };
+                            link.out.reply(op, id, Ok(reply));
+                        }
+                        Made::Arrays(reply) => link.out.reply(op, id, Ok(reply)),
+                        Made::Physical(reply) => link.out.reply(op, id, Ok(reply)),
+                        Made::Shadow(reply) => link.out.reply(op, id, Ok(reply)),
+                    }
+                }
+                Outcome::Answer(Err(code)) => {
+                    let Pending { op, id, .. } = pending;
+                    if code.is_sticky() {
+                        return Err(Fault { op, id, code });
+                    }
+                    link.out.status(op, id, code);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn try_alloc(&mut self, link: &mut Link, pending: &Pending) -> Outcome {
+        let device = match pending.want {
+            Want::Memory { ctx, .. } | Want::Arrays { ctx, .. } => match self.context(ctx) {
+                Ok(context) => context.device,
+                Err(code) => return Outcome::Answer(Err(code)),
+            },
+            Want::Physical { device } => device,
+            Want::Shadow { .. } => self.pinned_ledger(),
+        };
+        if pending.size == 0 {
+            return Outcome::Answer(Err(CuResult::INVALID_VALUE));
+        }
+        if self.memory.len() + self.allocs.answered >= MAX_OBJECTS {
+            return Outcome::Answer(Err(CuResult::OUT_OF_MEMORY));
+        }
+        let cost = match pending.want {
+            Want::Shadow { .. } => shadows::cost(pending.size),
+            _ => charge(pending.size),
+        };
+        let Some(cost) = cost else {
+            return Outcome::Answer(Err(CuResult::OUT_OF_MEMORY));
+        };
+        let Some(ledger) = self.ledgers.get_mut(device) else {
+            return Outcome::Answer(Err(CuResult::INVALID_CONTEXT));
+        };
+        if !ledger.take(cost) {
+            let shortage = ledger.shortage(cost);
+            return self.ask_ledger(link, device, shortage, pending.denied);
+        }
+        match self.make(pending, cost) {
+            Ok(made) => Outcome::Answer(Ok(made)),
+            Err(code) => {
+                self.give_back(link, device, cost);
+                if code == CuResult::OUT_OF_MEMORY && self.frees_to_come(device) {
+                    return Outcome::Wait;
+                }
+                Outcome::Answer(Err(code))
+            }
+        }
+    }
+
+    /// Allocates what has been paid for.
+    fn make(&mut self, pending: &Pending, cost: u64) -> Result<Made> {
+        let (ctx, stream) = match &pending.want {
+            Want::Memory { ctx, stream } => (*ctx, stream),
+            Want::Arrays { ctx, shape, levels } => {
+                let driver = Arc::clone(&self.context(*ctx)?.driver);
+                let made = self.make_arrays((ctx.0, &driver), (shape, *levels), cost);
+                return made.map(Made::Arrays);
+            }
+            Want::Physical { device } => {
+                let made = self.make_physical(*device, pending.size, cost);
+                return made.map(Made::Physical);
+            }
+            Want::Shadow { at } => {
+                let made = self.make_shadow(*at, pending.size, cost);
+                return made.map(Made::Shadow);
+            }
+        };
+        let memory = match stream {
+            None => DeviceMemory::alloc(&self.context(ctx)?.driver, pending.size)?,
+            Some(stream) => {
+                let stream = stream.upgrade().ok_or(CuResult::INVALID_HANDLE)?;
+                DeviceMemory::alloc_in(&stream, pending.size)?
+            }
+        };
+        let address = memory.address();
+        let backing = Backing::Owned(memory, cost);
+        self.memory.insert(address, pending.size, ctx.0, backing);
+        Ok(Made::Memory(address))
+    }
+
+    /// Draws a slice more from the ledger, or just enough, or waits for what is being freed.
+    fn ask_ledger(
+        &mut self,
+        link: &Link,
+        device: usize,
+        shortage: (u64, u64),
+        denied: u32,
+    ) -> Outcome {
+        if self.allocs.asked.is_some() {
+            return Outcome::Wait;
+        }
+        let (slice, exact) = shortage;
+        let bytes = match denied {
+            0 => slice,
+            1 if slice > exact => exact,
+            _ if self.frees_to_come(device) => return Outcome::Wait,
+            _ => return Outcome::Answer(Err(CuResult::OUT_OF_MEMORY)),
+        };
+        self.allocs.requests += 1;
+        let request = self.allocs.requests;
+        self.allocs.asked = Some(Asked {
+            number: request,
+            ledger: device,
+            bytes,
+            outdated: false,
+        });
+        link.vgpud.send(FromWorker::MemReserve {
+            request,
+            device: self.ledger_name(device),
+            bytes,
+        });
+        Outcome::Wait
+    }
+
+    /// The device is of no more use.
+    pub(crate) fn abandon_allocs(&mut self, link: &mut Link, code: CuResult) {
+        for pending in std::mem::take(&mut self.allocs.waiting) {
+            link.out.status(pending.op, pending.id, code);
+        }
+        for (op, id, _) in std::mem::take(&mut self.allocs.questions) {
+            link.out.status(op, id, code);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The things that a guest's calls are about: contexts, modules, memory, arrays, graphs. Everything that a
+//! request names is checked here, against what the session has. When work may still use something, its owner
+//! returns a [`Release`], which `flow` carries out behind that work.
+
+mod allocs;
+mod arrays;
+mod conditions;
+mod contexts;
+mod garbage;
+mod graphs;
+mod images;
+mod links;
+mod memory;
+mod modules;
+mod pool;
+mod region;
+mod rows;
+mod shadows;
+mod staging;
+mod table;
+mod vmm;
+mod work;
+
+use std::path::Path;
+
+use vgpu_proto::handshake::DeviceInfo;
+use vgpu_proto::worker::Start;
+
+use self::allocs::Allocs;
+pub(crate) use self::allocs::{Fault, Freeing};
+use self::arrays::Arrays;
+pub(crate) use self::contexts::ContextState;
+use self::contexts::DeviceState;
+pub(crate) use self::garbage::Release;
+use self::graphs::Graphs;
+pub(crate) use self::images::ImageError;
+use self::images::Images;
+use self::memory::Ledger;
+pub(crate) use self::memory::Memory;
+pub(crate) use self::modules::image_code;
+use self::modules::{FunctionState, ModuleState};
+pub(crate) use self::pool::{Done, Over, Pool};
+pub(crate) use self::region::{FetchWork, Region};
+use self::shadows::Shadows;
+pub(crate) use self::staging::{Bulk, Staging};
+pub(crate) use self::table::{HandleMap, Kind, Table};
+use self::vmm::Vmm;
+pub(crate) use self::work::{Work, run_work};
+use crate::control::Vgpud;
+use crate::driver::{Context, Device};
+
+/// A device as it was found at start: the device, its facts, its primary context.
+pub type FoundDevice = (Device, DeviceInfo, std::sync::Arc<Context>);
+
+/// All of a session.
+pub(crate) struct Objects {
+    devices: Vec<DeviceState>,
+    pub contexts: Table<ContextState>,
+    modules: Table<ModuleState>,
+    functions: Table<FunctionState>,
+    /// Results of links that the guest has not fetched.
+    links: Table<Vec<u8>>,
+    pub graphs: Graphs,
+    pub memory: Memory,
+    arrays: Arrays,
+    vmm: Vmm,
+    shadows: Shadows,
+    /// By device, and at last the one of pinned host memory.
+    ledgers: Vec<Ledger>,
+    quota: u64,
+    pub allocs: Allocs,
+    pub images: Images,
+    pub staging: Staging,
+    /// Threads for calls that may block.
+    pub helpers: Pool,
+}
+
+impl Objects {
+    /// Those of a session that begins.
+    ///
+    /// # Errors
+    /// A sentence, if there is no device.
+    pub(crate) fn new(
+        start: &Start,
+        devices: Vec<FoundDevice>,
+        vgpud: Vgpud,
+        helpers: Pool,
+    ) -> Result<Objects, String> {
+        let first = devices.first().ok_or("the driver has no device")?;
+        Ok(Objects {
+            staging: Staging::new(&first.2),
+            ledgers: (0..=devices.len()).map(|_| Ledger::default()).collect(),
+            devices: devices.into_iter().map(DeviceState::new).collect(),
+            contexts: Table::new(Kind::Context),
+            modules: Table::new(Kind::Module),
+            functions: Table::new(Kind::Function),
+            links: Table::new(Kind::Link),
+            graphs: Graphs::default(),
+            memory: Memory::default(),
+            arrays: Arrays::new(),
+            vmm: Vmm::new(),
+            shadows: Shadows::default(),
+            quota: start.memory_quota,
+            allocs: Allocs::default(),
+            images: Images::new(Path::new(&start.image_dir), vgpud),
+            helpers,
+        })
+    }
+}
