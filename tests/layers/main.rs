@@ -123,7 +123,8 @@ fn modules_import_only_what_is_listed() {
     let mut problems = Vec::new();
     for modules in layers().modules {
         let src = root().join(&modules.src);
-        let at: Vec<String> = modules.at.iter().cloned().collect();
+        let at = modules.at.iter().flat_map(|at| at.split("::"));
+        let at: Vec<String> = at.map(str::to_owned).collect();
         let mut found = imports::edges(&src, &at).expect("the sources can be read");
         for (from, to, why) in modules
             .exceptions
@@ -136,7 +137,8 @@ fn modules_import_only_what_is_listed() {
                 ));
             }
         }
-        let place = modules.src.display();
+        let place = at.iter().fold(modules.src, |path, name| path.join(name));
+        let place = place.display();
         let differ = differences(&modules.edges, &found).into_iter();
         problems.extend(differ.map(|problem| format!("{place}: {problem}")));
         if let Some(name) = circle(&modules.edges) {

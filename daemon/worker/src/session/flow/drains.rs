@@ -160,7 +160,7 @@ impl Flow {
     }
 
     fn active_streams(&self, pick: impl Fn(u64) -> bool) -> Vec<u64> {
-        let active = self.streams.active().iter().copied();
+        let active = self.streams.active.iter().copied();
         active
             .filter(|id| self.streams.table.get(*id).is_some_and(|s| pick(s.context)))
             .collect()

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use vgpu_proto::call::Class;
 use vgpu_proto::cuda::CuResult;
-use vgpu_sched::HeadCost;
 use vgpu_sched::gate::lease::{Offer, Refused, head_cost};
 use vgpu_sched::gate::{Estimate, MAX_IN_FLIGHT, Waiting};
+use vgpu_sched::{Depth, HeadCost};
 
 use super::Flow;
 use super::drains::After;
 use super::queue::Queued;
 use super::streams::{Action, Streams, Target, Timed};
 use crate::driver::{BLOCKING_SYNC, Event, Result, Stream, wait_word, write_word};
-use crate::session::link::{Link, now_ns};
+use crate::session::link::{Lease, Link, now_ns};
 use crate::session::objects::{Bulk, FetchWork, Memory, Objects, Region, Staging, Work, run_work};
 
 /// Pieces of data for the guest that may be in flight or wait for its socket.
@@ -87,12 +87,16 @@ impl Flow {
                 }
                 continue;
             }
-            if self.is_full(first) {
+            if is_full(&self.streams, first) {
                 return Stop::Window;
             }
             let mut estimate = None;
             if first.needs_turn() {
-                match self.admit(link, clock.now) {
+                if matches!(first.work, Work::DtoH(_)) && self.starved(link) {
+                    return Stop::Staging;
+                }
+                let depth = self.queue.waiting();
+                match admit(&mut self.streams, &mut link.lease, clock.now, first, depth) {
                     Ok(known) => estimate = known,
                     Err(stop) => return stop,
                 }
@@ -155,42 +159,6 @@ impl Flow {
             }
         }
         None
-    }
-
-    /// Is so much of its stream unfinished, waits and events included, that a driver would block this thread?
-    fn is_full(&self, first: &Queued) -> bool {
-        let adds = !matches!(first.work, Work::StreamDestroy | Work::EventDestroy { .. });
-        let stream = self.streams.table.get(first.stream);
-        adds && stream.is_some_and(|stream| stream.in_flight() >= MAX_IN_FLIGHT)
-    }
-
-    /// May the first operation be submitted? With what is known of how long it takes.
-    fn admit(&mut self, link: &mut Link, now: u64) -> std::result::Result<Option<Estimate>, Stop> {
-        let Some(first) = self.queue.front() else {
-            return Err(Stop::Empty);
-        };
-        if matches!(first.work, Work::DtoH(_)) && self.starved(link) {
-            return Err(Stop::Staging);
-        }
-        let Streams { table, gate, .. } = &mut self.streams;
-        let stream = table.get(first.stream);
-        let offer = Offer {
-            place: first.seq,
-            work: stream.and_then(|stream| Some((first.work.timed()?, &stream.flow))),
-            bytes: first.cost,
-            paid: first.paid,
-            depth: self.queue.waiting(),
-        };
-        link.lease
-            .admit(gate, now, &offer)
-            .map_err(|refused| match refused {
-                Refused::Turn => Stop::Turn,
-                Refused::Gate(wait) => {
-                    self.streams.ask_again = wait.until_ns;
-                    self.streams.slice_full = wait.ends_slice();
-                    Stop::Window
-                }
-            })
     }
 
     /// Does somebody wait for the lease, or for the work?
@@ -260,17 +228,12 @@ impl Flow {
         }
         self.mark_before(objects, link, stream);
         let result = match work {
-            Work::HtoD { to, data } => {
-                match self.send(objects, link, (stream, &driver), &to, data, (now, timed)) {
-                    Ok(None) => {}
-                    Ok(Some(data)) => return Step::Blocked(Work::HtoD { to, data }),
-                    Err(code) => self.failed(objects, link, item, code),
-                }
-                // It has counted itself, with what is to be done when it is over.
-                return Step::Done;
+            Work::Launch(_) => {
+                link.printf.launched();
+                run_work(&driver, &work)
             }
-            Work::DtoH(fetch) => {
-                return self.fetch(objects, link, item, &driver, fetch, (now, timed));
+            Work::DtoD { .. } | Work::Rows { .. } | Work::Box { .. } | Work::Fill(_) => {
+                run_work(&driver, &work)
             }
             Work::Graph(graph) => {
                 link.printf.launched();
@@ -279,73 +242,73 @@ impl Flow {
                 result
             }
             Work::WriteWord(word) => write_word(&driver, word),
-            Work::WaitWord(word) => {
-                match wait_word(&driver, word) {
-                    Ok(()) => self.streams.submitted_wait(now, stream),
-                    Err(code) => self.failed(objects, link, item, code),
+            Work::StreamWait { event, flags } => self.wait_event(&driver, event, flags),
+            work => return self.perform(objects, link, item, &driver, work, (now, timed)),
+        };
+        match result {
+            Ok(()) => self.count(link, stream, (now, timed)),
+            Err(code) => self.failed(objects, link, item, code),
+        }
+        Step::Done
+    }
+
+    /// Executes an operation that counts itself, with what is to be done when it is over.
+    fn perform(
+        &mut self,
+        objects: &mut Objects,
+        link: &mut Link,
+        item: &Queued,
+        driver: &Arc<Stream>,
+        work: Work,
+        counted: (u64, Option<Timed>),
+    ) -> Step {
+        let stream = item.stream;
+        let done = match work {
+            Work::HtoD { to, data } => {
+                match self.send(objects, link, (stream, driver), &to, data, counted) {
+                    Ok(None) => Ok(()),
+                    Ok(Some(data)) => return Step::Blocked(Work::HtoD { to, data }),
+                    Err(code) => Err(code),
                 }
-                return Step::Done;
+            }
+            Work::DtoH(fetch) => return self.fetch(objects, link, item, driver, fetch, counted),
+            Work::WaitWord(word) => {
+                wait_word(driver, word).map(|()| self.streams.submitted_wait(counted.0, stream))
             }
             // Recordings that name it are with a helper just now: it goes as memory of no stream does.
             Work::Free { memory, charged } if objects.graphs.building > 0 => {
-                let release = objects.free_waiting(memory, charged);
-                self.drain(
-                    objects,
-                    link,
-                    Target::Stream(stream),
-                    After::Release(release),
-                );
-                return Step::Done;
+                let after = After::Release(objects.free_waiting(memory, charged));
+                self.drain(objects, link, Target::Stream(stream), after);
+                Ok(())
             }
             Work::Free {
                 memory,
                 charged: (device, charge),
             } => {
                 objects.memory.lose([memory.address()]);
-                let freed = memory.free_in(&driver);
+                let freed = memory.free_in(driver);
                 self.streams.submitted(stream);
-                self.streams
-                    .after_tip(stream, Action::Freed { device, charge });
-                if let Err(code) = freed {
-                    self.failed(objects, link, item, code);
+                let action = Action::Freed { device, charge };
+                self.streams.after_tip(stream, action);
+                freed
+            }
+            Work::HostFunc(number) => match self.arrive(objects, link, (stream, number)) {
+                Ok(()) => return Step::Held(number),
+                Err(code) => {
+                    self.unmarkable(objects, link, code);
+                    Ok(())
                 }
-                return Step::Done;
-            }
-            Work::HostFunc(number) => {
-                return match self.arrive(objects, link, (stream, number)) {
-                    Ok(()) => Step::Held(number),
-                    Err(code) => {
-                        self.unmarkable(objects, link, code);
-                        Step::Done
-                    }
-                };
-            }
-            Work::Launch(_) => {
-                link.printf.launched();
-                run_work(&driver, &work)
-            }
-            Work::DtoD { .. } | Work::Rows { .. } | Work::Box { .. } | Work::Fill(_) => {
-                run_work(&driver, &work)
-            }
-            // It is part of graphs, and none waits in the queue by itself.
-            Work::Conditional(_) => Err(CuResult::INVALID_VALUE),
+            },
             Work::StreamDestroy => {
                 self.destroy_stream(objects, link, stream);
-                return Step::Done;
+                Ok(())
             }
-            Work::StreamWait { event, flags } => self.wait_event(&driver, event, flags),
-            Work::EventRecord { event, flags } => {
-                let recorded = self.record_event(stream, &driver, event, flags);
-                if let Err(code) = recorded {
-                    self.failed(objects, link, item, code);
-                }
-                return Step::Done;
-            }
-            Work::EventDestroy { .. } => Ok(()),
+            Work::EventRecord { event, flags } => self.record_event(stream, driver, event, flags),
+            // Conditional nodes are parts of graphs, and the others are executed elsewhere.
+            _ => Err(CuResult::INVALID_VALUE),
         };
-        match result {
-            Ok(()) => self.count(link, stream, (now, timed)),
-            Err(code) => self.failed(objects, link, item, code),
+        if let Err(code) = done {
+            self.failed(objects, link, item, code);
         }
         Step::Done
     }
@@ -555,4 +518,42 @@ fn look_again(memory: &Memory, item: &mut Queued, work: &Work) -> Result<()> {
         item.seen = losses;
     }
     Ok(())
+}
+
+/// Is so much of the operation's stream unfinished, waits and events included, that a driver would block this
+/// thread?
+fn is_full(streams: &Streams, first: &Queued) -> bool {
+    let adds = !matches!(first.work, Work::StreamDestroy | Work::EventDestroy { .. });
+    let stream = streams.table.get(first.stream);
+    adds && stream.is_some_and(|stream| stream.in_flight() >= MAX_IN_FLIGHT)
+}
+
+/// May the first operation of the queue be submitted? With what is known of how long it takes. `depth`: what
+/// waits for a turn.
+fn admit(
+    streams: &mut Streams,
+    lease: &mut Lease,
+    now: u64,
+    first: &Queued,
+    depth: Depth,
+) -> std::result::Result<Option<Estimate>, Stop> {
+    let Streams { table, gate, .. } = streams;
+    let stream = table.get(first.stream);
+    let offer = Offer {
+        place: first.seq,
+        work: stream.and_then(|stream| Some((first.work.timed()?, &stream.flow))),
+        bytes: first.cost,
+        paid: first.paid,
+        depth,
+    };
+    lease
+        .admit(gate, now, &offer)
+        .map_err(|refused| match refused {
+            Refused::Turn => Stop::Turn,
+            Refused::Gate(wait) => {
+                streams.ask_again = wait.until_ns;
+                streams.slice_full = wait.ends_slice();
+                Stop::Window
+            }
+        })
 }

@@ -43,7 +43,7 @@ impl Streams {
     fn touch(&self, pick: impl Fn(u64, u64) -> bool) {
         let idle = |c: u64| {
             !self
-                .active()
+                .active
                 .iter()
                 .any(|id| self.table.get(*id).is_some_and(|s| s.context == c))
         };

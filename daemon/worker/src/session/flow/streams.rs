@@ -82,7 +82,7 @@ pub(crate) enum Action {
 pub(crate) type Timed = (gate::Work, Option<Estimate>);
 
 #[derive(Debug)]
-pub(crate) struct Marker {
+pub(super) struct Marker {
     pub seq: u64,
     pub event: Arc<Event>,
 }
@@ -108,12 +108,12 @@ pub(crate) struct StreamState {
     pub submitted: u64,
     /// The number of the last that is complete.
     pub completed: u64,
-    pub(crate) markers: VecDeque<Marker>,
-    pub(crate) actions: VecDeque<(u64, Action)>,
+    pub(super) markers: VecDeque<Marker>,
+    pub(super) actions: VecDeque<(u64, Action)>,
     /// Somebody waits for operations up to this one (what only frees something does not count).
     awaited: u64,
     /// A thread waits for the first marker.
-    pub(crate) watched: bool,
+    pub(super) watched: bool,
 }
 
 impl StreamState {
@@ -186,8 +186,8 @@ pub(crate) struct Streams {
     /// The guest's handles.
     pub names: HandleMap<u64>,
     /// Those with work in flight.
-    pub(crate) active: Vec<u64>,
-    pub(crate) in_flight: u64,
+    pub(super) active: Vec<u64>,
+    pub(super) in_flight: u64,
     /// How much may be unfinished.
     pub gate: Gate,
     /// When the first operation of the queue may be let in though nothing happens.
@@ -216,11 +216,6 @@ impl Streams {
     /// Operations given to the device and not known to be complete.
     pub(crate) fn in_flight(&self) -> u64 {
         self.in_flight
-    }
-
-    /// Streams with work in flight.
-    pub(crate) fn active(&self) -> &[u64] {
-        &self.active
     }
 
     /// The stream that a guest names.

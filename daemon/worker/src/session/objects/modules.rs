@@ -15,7 +15,7 @@ use super::Objects;
 use super::garbage::{Garbage, Release};
 use super::images::{ImageError, Source};
 use super::memory::Backing;
-use super::pool::Over;
+use super::pool::{Loaded, Over};
 use super::staging::Bulk;
 use super::work::LaunchWork;
 use crate::driver::{
@@ -86,15 +86,6 @@ impl From<ImageError> for Unloadable {
     fn from(e: ImageError) -> Unloadable {
         Unloadable::Image(e)
     }
-}
-
-/// What a helper has loaded.
-pub(crate) struct Loaded {
-    module: Result<Module>,
-    logs: JitLogs,
-    prints: bool,
-    /// The cached file is not what its name says.
-    damaged: bool,
 }
 
 impl Objects {

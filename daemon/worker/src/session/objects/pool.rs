@@ -9,10 +9,18 @@ use crossbeam::channel::{Receiver, Sender, unbounded};
 use vgpu_proto::call::Op;
 use vgpu_proto::call::ops::ImageHash;
 
-use super::modules::Loaded;
 use super::work::GraphWork;
 use crate::control::Waker;
-use crate::driver::{Context, Event, Graph, GraphExec, JitLogs, Result};
+use crate::driver::{Context, Event, Graph, GraphExec, JitLogs, Module, Result};
+
+/// What a helper has loaded.
+pub(crate) struct Loaded {
+    pub module: Result<Module>,
+    pub logs: JitLogs,
+    pub prints: bool,
+    /// The cached file is not what its name says.
+    pub damaged: bool,
+}
 
 /// What a helper brings back, of the request with operation `op` and number `id` if there is one.
 pub(crate) enum Over {
