@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`start`] | sandbox, driver, handshake with vgpud |
 //! | [`control`] | messages of vgpud; the thread that ends the process with it |
-//! | [`pages`] | the shared pages |
+//! | [`pages`] | the pages shared with vgpud |
 //! | [`wire`] | frames of the guest, in and out |
 //! | [`session`] | handles, memory, queue, streams: what the guest's calls mean |
 //! | [`probe`] | `vgpu-probe`: scans and canaries, in a process of their own |

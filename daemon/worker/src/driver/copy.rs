@@ -1,7 +1,7 @@
 //! Copies and fills, all asynchronous in a stream.
 //!
 //! Every device range given here must have been found to lie within live allocations of the session
-//! (`session::memory`); the driver would take a host address of this process as well.
+//! (`session::objects::memory`); the driver would take a host address of this process as well.
 
 use std::ptr;
 

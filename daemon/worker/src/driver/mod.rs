@@ -3,8 +3,8 @@
 //! Handles are owned values: a stream, an event, a module or a block of device memory is given back
 //! to the driver when its last owner drops it, and each keeps its context alive, so that a stale
 //! handle cannot reach the driver. What Rust cannot know is stated with each function: an address
-//! must have been checked against the session's live allocations (see `session::memory`), and the
-//! host side of a copy must stay untouched until an event says that it is over.
+//! must have been checked against the session's live allocations (see `session::objects::memory`), and
+//! the host side of a copy must stay untouched until an event says that it is over.
 //!
 //! Results are numbers, not cudarc's enum: a newer driver may answer a code that it does not know.
 

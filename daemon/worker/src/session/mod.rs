@@ -4,15 +4,15 @@
 //! under the lease, and replies. It makes no call that waits for the GPU: waiting is the business of
 //! the threads of `objects::pool`.
 //!
-//! | module | what it owns |
+//! | module | owns |
 //! |---|---|
-//! | `link` | the answers for the guest, the lease with its credit, what vgpud is told |
-//! | `objects` | contexts, modules, memory, arrays, graphs: what a guest's calls are about |
-//! | `flow` | the queue, execution, streams and events, what waits for work |
-//! | `serve` | the session of these three, its thread, and what each request does |
+//! | `serve` | the session of the three below, its thread, and what each request does |
+//! | `flow` | the queue, the execution, streams and events, what waits for the end of work |
+//! | `objects` | contexts, modules, memory, arrays, graphs |
+//! | `link` | the answers for the guest, the lease with its credit, the messages for vgpud |
 //!
-//! `serve` calls `flow` and `objects`, `flow` calls `objects`, all of them answer over `link`; each gets
-//! those below it as arguments, and none calls what is above it.
+//! `serve` calls `flow` and `objects`, `flow` calls `objects`, and all three answer over `link`. Each
+//! gets the owners below it as arguments, and calls no owner above it.
 
 mod flow;
 mod link;

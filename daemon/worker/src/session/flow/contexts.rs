@@ -1,4 +1,4 @@
-//! Contexts with their streams: how they begin, and how they are taken down with all that is in them.
+//! Contexts with their streams: how they begin, and how they are taken down with their content.
 
 use std::sync::Arc;
 

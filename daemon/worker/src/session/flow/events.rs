@@ -73,7 +73,7 @@ impl Events {
         Ok(())
     }
 
-    /// May the event be recorded in a stream of this context?
+    /// Checks that the event may be recorded in a stream of this context.
     pub(crate) fn check_record(&self, context: u64, event: u64, flags: u32) -> Result<()> {
         let event = self.table.get(event).ok_or(CuResult::INVALID_HANDLE)?;
         if context != event.context {
@@ -87,7 +87,7 @@ impl Events {
         }
     }
 
-    /// Is what the event recorded last complete?
+    /// Whether the work that the event recorded last is complete.
     pub(crate) fn ready(&self, event: u64) -> Result<bool> {
         let state = self.table.get(event).ok_or(CuResult::INVALID_HANDLE)?;
         if state.queued > 0 {

@@ -124,7 +124,7 @@ impl Flow {
         }
     }
 
-    /// The first operation, taken off the queue, has been executed as far as it can be now. `Some`: the queue
+    /// The operation, taken off the queue, has been executed as far as it can be now. `Some`: the queue
     /// stops.
     fn stepped(
         &mut self,
@@ -520,16 +520,19 @@ fn look_again(memory: &Memory, item: &mut Queued, work: &Work) -> Result<()> {
     Ok(())
 }
 
-/// Is so much of the operation's stream unfinished, waits and events included, that a driver would block this
-/// thread?
+/// Whether so much of the operation's stream is unfinished, waits and events included, that a driver
+/// would block this thread.
 fn is_full(streams: &Streams, first: &Queued) -> bool {
     let adds = !matches!(first.work, Work::StreamDestroy | Work::EventDestroy { .. });
     let stream = streams.table.get(first.stream);
     adds && stream.is_some_and(|stream| stream.in_flight() >= MAX_IN_FLIGHT)
 }
 
-/// May the first operation of the queue be submitted? With what is known of how long it takes. `depth`: what
-/// waits for a turn.
+/// Asks whether the first operation of the queue may be submitted. Returns the estimate of its duration,
+/// if there is one. `depth`: what waits for a turn.
+///
+/// # Errors
+/// Why the queue stops.
 fn admit(
     streams: &mut Streams,
     lease: &mut Lease,

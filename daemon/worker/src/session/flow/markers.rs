@@ -177,8 +177,8 @@ impl Streams {
         Ok(true)
     }
 
-    /// Looks at every stream with work, or with `awaited` at those that somebody waits for. True: something
-    /// moved.
+    /// Looks at every stream with work, or with `awaited` at the streams that somebody waits for. True:
+    /// something moved.
     ///
     /// # Errors
     /// The device's.

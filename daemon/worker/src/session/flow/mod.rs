@@ -1,5 +1,5 @@
-//! The way of work through the session: the queue, execution under the lease, what is in flight in streams,
-//! and what waits for that.
+//! The way of work through the session: the queue, the execution under the lease, what is in flight in
+//! streams, and what waits for the end of work.
 
 mod contexts;
 mod drains;
@@ -31,7 +31,7 @@ use super::link::Link;
 use super::objects::{Fault, Objects, Pool};
 use crate::driver::Result;
 
-/// All of a session.
+/// The work of a session.
 pub(super) struct Flow {
     pub queue: Queue,
     /// What is left out of the queue until a host function of the guest has come back.
@@ -46,7 +46,7 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// That of a session that begins.
+    /// The work of a session that begins: none.
     pub(super) fn new(waiters: Pool) -> Flow {
         Flow {
             queue: Queue::default(),

@@ -1,4 +1,5 @@
-//! The session's link: the guest's socket and the answers that go there, the lease with its credit, and vgpud.
+//! The session's link: the answers for the guest's socket, the lease with its credit, and the messages
+//! for vgpud.
 
 mod lease;
 mod out;

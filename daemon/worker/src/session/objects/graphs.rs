@@ -100,7 +100,7 @@ impl Graphs {
 }
 
 impl Objects {
-    /// May the guest give a graph this name? `taken`: a stream has it.
+    /// Checks that the guest may give a graph this name. `taken`: a stream has the name.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE for one that is taken or not the guest's to give.

@@ -86,7 +86,7 @@ impl Objects {
         })
     }
 
-    /// A link is over: the status and the results.
+    /// A helper is done with a link. Returns the status and the results of the request.
     pub(crate) fn linked(
         &mut self,
         linked: Result<Vec<u8>>,

@@ -1,6 +1,7 @@
-//! The things that a guest's calls are about: contexts, modules, memory, arrays, graphs. Everything that a
-//! request names is checked here, against what the session has. When work may still use something, its owner
-//! returns a [`Release`], which `flow` carries out behind that work.
+//! The objects that a guest's calls are about: contexts, modules, memory, arrays, graphs.
+//!
+//! What a request names is checked here against the objects of the session. An object that work may
+//! still use is returned as a [`Release`], which `flow` carries out behind that work.
 
 mod allocs;
 mod arrays;
@@ -52,7 +53,7 @@ use crate::driver::{Context, Device};
 /// A device as it was found at start: the device, its facts, its primary context.
 pub type FoundDevice = (Device, DeviceInfo, std::sync::Arc<Context>);
 
-/// All of a session.
+/// The objects of a session.
 pub(crate) struct Objects {
     devices: Vec<DeviceState>,
     pub contexts: Table<ContextState>,
@@ -76,7 +77,7 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    /// Those of a session that begins.
+    /// The objects of a session that begins.
     ///
     /// # Errors
     /// A sentence, if there is no device.

@@ -144,7 +144,8 @@ impl Objects {
         })
     }
 
-    /// A module was loaded for a context from the image of a hash, or could not be: the status and the results.
+    /// A helper loaded a module for a context from the image of a hash, or could not. Returns the status
+    /// and the results of the request.
     pub(crate) fn module_loaded(
         &mut self,
         link: &mut Link,
@@ -196,7 +197,8 @@ impl Objects {
         self.functions.get(func.0).ok_or(CuResult::INVALID_HANDLE)
     }
 
-    /// The handles are dead at once; the module goes when the work of its context, which is returned, is over.
+    /// The handles are dead at once. The module is given back when the work of its context is over.
+    /// Returns the context too.
     pub(crate) fn module_unload(
         &mut self,
         reply: (Op, u64),

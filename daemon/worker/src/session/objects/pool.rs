@@ -26,7 +26,7 @@ pub(crate) struct Loaded {
 pub(crate) enum Over {
     /// Something was given back, and nobody waits for that.
     Dropped,
-    /// Things were given back to the driver: their device, their charge, and the request that is answered then.
+    /// Things were given back to the driver: their device, their charge, and the request that waits.
     Released {
         device: usize,
         charge: u64,

@@ -156,7 +156,8 @@ impl Objects {
         .ok_or(CuResult::OUT_OF_MEMORY)
     }
 
-    /// `cuMemRelease`: the handle is dead at once, the memory goes with its last mapping. `None`: not yet.
+    /// `cuMemRelease`: the handle is dead at once, the memory goes with its last mapping. `None`: it is
+    /// still mapped.
     pub(crate) fn physical_release(
         &mut self,
         reply: (Op, u64),
@@ -223,13 +224,14 @@ impl Objects {
                 *charge += cost;
             }
         }
+        let last = gone.pop_last().unwrap_or_default().1;
+        let unasked = gone.into_values();
+        let mut all: Vec<Release> = unasked
+            .map(|(garbage, charge)| self.leaving(garbage, charge, None))
+            .collect();
         // The last of them answers the request.
-        let mut left = gone.len();
-        let all = gone.into_values().map(|(garbage, charge)| {
-            left -= 1;
-            self.leaving(garbage, charge, (left == 0).then_some(reply))
-        });
-        Ok(all.collect())
+        all.push(self.leaving(last.0, last.1, Some(reply)));
+        Ok(all)
     }
 
     /// `cuMemSetAccess` of whole mappings for their device.

@@ -1,5 +1,5 @@
-//! What an operation does, as checked: kernels, copies, fills, graphs of them, and operations of streams
-//! and events.
+//! What an operation does, as checked: kernels, copies, fills, graphs of these, and operations of
+//! streams and events.
 
 use std::sync::{Arc, OnceLock};
 

@@ -25,7 +25,7 @@ enum Taken {
     Queued,
 }
 
-/// A request: its operation, its number, and the bytes that it counts for in the depth of the queue.
+/// A request: its operation, its number, and its bytes in the depth of the queue.
 #[derive(Clone, Copy)]
 struct Asked {
     op: Op,
