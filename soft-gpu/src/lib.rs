@@ -1,12 +1,13 @@
 //! A software CUDA device.
 //!
-//! Built as a `libcuda.so`, it executes PTX on the CPU with the errors of hardware, for hosts
-//! without a GPU and for tests. Four parts, data flowing one way:
+//! Built as a `libcuda.so`, the library executes PTX on the CPU and returns the errors that
+//! hardware returns. It serves hosts without a GPU, and tests. Data flows one way through four
+//! parts:
 //!
-//! - [`ptx`]: text to statements;
-//! - [`exec`]: statements to executable form, and running it;
-//! - [`driver`]: devices, memory, contexts, streams, modules, and one device across processes;
-//! - [`capi`]: the CUDA driver API's C entry points on top of it.
+//! - [`ptx`]: parses text into statements;
+//! - [`exec`]: lowers statements to an executable form, and runs that form;
+//! - [`driver`]: devices, memory, contexts, streams, modules, and a device shared by processes;
+//! - [`capi`]: the C entry points of the CUDA driver API.
 
 pub mod capi;
 pub mod driver;

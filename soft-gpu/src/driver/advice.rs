@@ -1,5 +1,5 @@
-//! What programs said of ranges of managed memory: hints, remembered and told, without effect on
-//! where the memory is.
+//! Advice for ranges of managed memory (cuMemAdvise, prefetch). The advice is stored and can be
+//! queried, but has no effect on the place of the memory.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use super::error::Result;
 use super::sync::lock;
 use super::{gpu, healthy};
 
-/// CUmemLocationType of nowhere, a device, the host.
+/// CUmemLocationType of no location. Beside it: of a device and of the host.
 pub const NOWHERE: u32 = 0;
 /// See [`NOWHERE`].
 pub const DEVICE: u32 = 1;
@@ -21,7 +21,7 @@ pub const HOST: u32 = 2;
 const CPU: i32 = -1;
 const INVALID: i32 = -2;
 
-/// A place, as CUmemLocation tells it.
+/// A location, as in CUmemLocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spot {
     /// CUmemLocationType.
@@ -31,7 +31,7 @@ pub struct Spot {
 }
 
 impl Spot {
-    /// A place of the older functions: a device, or -1 for the host.
+    /// The location that an older function names: a device, or -1 for the host.
     pub fn of_device(device: i32) -> Spot {
         if device == CPU {
             Spot { kind: HOST, id: 0 }
@@ -43,7 +43,7 @@ impl Spot {
         }
     }
 
-    /// Is there such a place?
+    /// Checks that the location exists.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_DEVICE, or CUDA_ERROR_INVALID_VALUE for another kind.
@@ -69,12 +69,12 @@ const NONE: Spot = Spot {
     id: 0,
 };
 
-/// What was said of a range.
+/// Advice for a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Advice {
     read_mostly: bool,
     preferred: Spot,
-    /// A bit a device; the highest is the host's.
+    /// One bit per device; the highest bit is the host's.
     accessed_by: u64,
     prefetched: Spot,
 }
@@ -88,7 +88,7 @@ const SILENCE: Advice = Advice {
 
 const HOST_BIT: u64 = 1 << 63;
 
-/// Ranges that something was said of: start to (end, what). Disjoint.
+/// Ranges with advice: start to (end, advice). The ranges are disjoint.
 static SAID: Mutex<BTreeMap<u64, (u64, Advice)>> = Mutex::new(BTreeMap::new());
 
 fn split(said: &mut BTreeMap<u64, (u64, Advice)>, at: u64) {
@@ -124,7 +124,7 @@ fn say(start: u64, end: u64, change: impl Fn(&mut Advice)) {
     }
 }
 
-/// What was said of all of a range.
+/// The advice of each piece of a range, in order of addresses.
 fn heard(start: u64, end: u64) -> Vec<Advice> {
     let said = lock(&SAID);
     let before = said
@@ -150,7 +150,7 @@ fn heard(start: u64, end: u64) -> Vec<Advice> {
     found
 }
 
-/// Forgets a range whose memory is gone.
+/// Removes the advice for a range whose memory is freed.
 pub fn forget(start: u64, len: u64) {
     let mut said = lock(&SAID);
     if said.is_empty() {
@@ -165,7 +165,7 @@ pub fn forget(start: u64, len: u64) {
     }
 }
 
-/// Checks that a range is managed memory; gives its end.
+/// Checks that a range is managed memory and returns the end of the range.
 fn managed(addr: u64, bytes: u64) -> Result<u64> {
     let memory = &healthy()?.memory;
     let end = addr.checked_add(bytes).filter(|_| bytes > 0);
@@ -180,7 +180,8 @@ fn managed(addr: u64, bytes: u64) -> Result<u64> {
 /// cuMemAdvise (CUmem_advise).
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE: not managed memory, or unknown advice; no such device.
+/// CUDA_ERROR_INVALID_VALUE: not managed memory, or unknown advice. CUDA_ERROR_INVALID_DEVICE: no
+/// such device.
 pub fn advise(addr: u64, bytes: u64, advice: u32, spot: Spot) -> Result {
     let end = managed(addr, bytes)?;
     if matches!(advice, 3 | 5 | 6) {
@@ -201,7 +202,7 @@ pub fn advise(addr: u64, bytes: u64, advice: u32, spot: Spot) -> Result {
     Ok(())
 }
 
-/// Checks a prefetch; [`prefetch`] then notes it.
+/// Checks a prefetch, before [`prefetch`] stores it.
 ///
 /// # Errors
 /// As [`advise`].
@@ -210,7 +211,7 @@ pub fn check_prefetch(addr: u64, bytes: u64, spot: Spot) -> Result {
     spot.check()
 }
 
-/// Notes where a range was last prefetched to.
+/// Stores the location to which a range was last prefetched.
 ///
 /// # Errors
 /// As [`advise`].
@@ -221,10 +222,10 @@ pub fn prefetch(addr: u64, bytes: u64, spot: Spot) -> Result {
     Ok(())
 }
 
-/// cuMemRangeGetAttribute (CUmem_range_attribute): as many values as `room` has places.
+/// cuMemRangeGetAttribute (CUmem_range_attribute): at most `room` values.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE: not managed memory, an unknown attribute, no room.
+/// CUDA_ERROR_INVALID_VALUE: not managed memory, an unknown attribute, or too little room.
 pub fn range_attribute(addr: u64, bytes: u64, attribute: u32, room: usize) -> Result<Vec<i32>> {
     let end = managed(addr, bytes)?;
     let all = heard(addr, end);

@@ -1,9 +1,10 @@
 //! The reserved address space of device memory.
 //!
-//! Device addresses are host addresses inside one arena at a fixed base, so that another process
-//! (a guest) can reserve the same numbers. Region 0 holds memory that the host owns and kernels
-//! can reach (pinned, managed); region `i + 1` is device `i`'s. Pages are PROT_NONE until an
-//! allocation first needs them. A byte a granule and device says what kernels may touch.
+//! Device addresses are host addresses inside one arena at a fixed base, so that another process (a
+//! guest) can reserve the same addresses. Region 0 holds memory that the host owns and kernels can
+//! reach (pinned, managed). Region `i + 1` belongs to device `i`. Pages are PROT_NONE until an
+//! allocation first needs them. One byte per granule and device says whether kernels of the device
+//! may access the granule.
 
 use std::io;
 use std::sync::Mutex;
@@ -13,14 +14,14 @@ use super::range::Ranges;
 use super::sync::lock;
 use crate::exec::contract::{ArenaView, GRANULE, Outside};
 
-/// Where the arena starts: far from where Linux puts programs, heaps and libraries (and outside
-/// the shadow of the address and thread sanitizers).
+/// First address of the arena: far from the places where Linux puts programs, heaps and libraries,
+/// and outside the shadow memory of the address and thread sanitizers.
 pub const BASE: u64 = 0x2000_0000_0000;
 
-/// Pages become usable in steps of this many bytes.
+/// Pages are made accessible in steps of this many bytes.
 const COMMIT_STEP: u64 = 2 << 20;
 
-/// Registered memory that kernels may reach, of all devices: addressing is unified.
+/// Registered memory that kernels of all devices may access, because addressing is unified.
 pub static OUTSIDE: Outside = Outside::new();
 
 struct Region {
@@ -48,7 +49,7 @@ unsafe impl Sync for Arena {}
 
 fn map(at: u64, len: u64, prot: i32, flags: i32) -> io::Result<*mut libc::c_void> {
     let flags = flags | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new anonymous mapping; with an address it is asked not to replace anything.
+    // SAFETY: a new anonymous mapping. An address, if given, is a hint that replaces no mapping.
     let p = unsafe { libc::mmap(at as *mut libc::c_void, len as usize, prot, flags, -1, 0) };
     if p == libc::MAP_FAILED {
         Err(io::Error::last_os_error())
@@ -58,11 +59,11 @@ fn map(at: u64, len: u64, prot: i32, flags: i32) -> io::Result<*mut libc::c_void
 }
 
 impl Arena {
-    /// Reserves regions for `devices` devices of `memory` bytes each; no allocation lies in the first `skipped` bytes of
-    /// one, at most half of it.
+    /// Reserves regions for `devices` devices of `memory` bytes each. No allocation lies in the
+    /// first `skipped` bytes of a device's region, or in its first half if `skipped` is larger.
     ///
     /// # Errors
-    /// The operating system refuses the reservation at [`BASE`].
+    /// The operating system's error if it refuses the reservation at [`BASE`].
     pub fn reserve(devices: usize, memory: u64, skipped: u64) -> io::Result<Arena> {
         let span = (memory * 4).next_power_of_two().max(256 << 30);
         let len = span * (devices as u64 + 1);
@@ -73,7 +74,8 @@ impl Arena {
         }
         let maps = (0..devices)
             .map(|_| {
-                // Shared, with nobody: private memory counts against RLIMIT_DATA before it is used.
+                // Shared, although no process shares it: Linux counts private memory against
+                // RLIMIT_DATA before its first use.
                 let write = libc::PROT_READ | libc::PROT_WRITE;
                 map(0, len / GRANULE, write, libc::MAP_SHARED)
                     .map(|p| p.cast_const().cast::<AtomicU8>())
@@ -97,7 +99,7 @@ impl Arena {
         Ok(Arena { len, regions, maps })
     }
 
-    /// What the interpreter may touch on behalf of `device`.
+    /// The memory that the interpreter may access on behalf of `device`.
     pub fn view(&self, device: usize) -> ArenaView {
         ArenaView {
             base: BASE,
@@ -107,17 +109,17 @@ impl Arena {
         }
     }
 
-    /// True for any address inside the reservation, live or not.
+    /// Whether an address lies inside the reservation, live or not.
     pub fn contains(&self, addr: u64) -> bool {
         addr.wrapping_sub(BASE) < self.len
     }
 
-    /// Takes a range in `region` without making it usable.
+    /// Takes a range in `region` without making its pages accessible.
     pub fn take(&self, region: usize, len: u64, align: u64) -> Option<u64> {
         lock(&self.regions[region].state).ranges.take(len, align)
     }
 
-    /// Takes exactly this range, wherever it lies; false if part of it is taken or outside.
+    /// Takes exactly this range, in any region. False if a part of it is taken or outside.
     pub fn take_at(&self, addr: u64, len: u64) -> bool {
         match self.region_of(addr, len) {
             Some(region) => lock(&region.state).ranges.take_at(addr, len),
@@ -138,10 +140,10 @@ impl Arena {
         }
     }
 
-    /// Makes `[addr, addr+len)` usable by host code.
+    /// Makes `[addr, addr+len)` accessible to host code.
     ///
     /// # Errors
-    /// The operating system refuses (out of memory under strict overcommit).
+    /// The operating system's error (out of memory under strict overcommit).
     pub fn commit(&self, addr: u64, len: u64) -> io::Result<()> {
         let Some(region) = self.region_of(addr, len) else {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -150,7 +152,7 @@ impl Arena {
         let end = (addr + len).next_multiple_of(COMMIT_STEP);
         if end > state.committed_to {
             let (from, bytes) = (state.committed_to, end - state.committed_to);
-            // SAFETY: inside our own reservation; only widens what may be accessed.
+            // SAFETY: inside our own reservation; the call only widens the access rights.
             let rc = unsafe {
                 libc::mprotect(
                     from as *mut libc::c_void,
@@ -164,7 +166,7 @@ impl Arena {
             state.committed_to = end;
         }
         if len >= 2 * COMMIT_STEP {
-            // Large pages make the first touch of large buffers cheap; only a hint.
+            // A hint: large pages make the first access to large buffers cheap.
             // SAFETY: pages of our own reservation.
             unsafe {
                 libc::madvise(
@@ -177,7 +179,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Drops the contents of the whole pages inside `[addr, addr+len)`.
+    /// Discards the contents of the whole pages inside `[addr, addr+len)`.
     pub fn discard(&self, addr: u64, len: u64) {
         let start = addr.next_multiple_of(4096);
         let end = (addr + len) & !4095;
@@ -210,7 +212,7 @@ impl Arena {
         }
     }
 
-    /// True if kernels of `device` may touch all of `[addr, addr+len)`.
+    /// Whether kernels of `device` may access all of `[addr, addr+len)`.
     pub fn live(&self, device: usize, addr: u64, len: u64) -> bool {
         len == 0 || (self.contains(addr) && self.view(device).live(addr, len))
     }

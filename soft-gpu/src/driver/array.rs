@@ -1,5 +1,5 @@
-//! CUDA arrays, as containers: memory of one to three dimensions that copies address by element. The
-//! layout is plain rows, as nothing but copies sees it (textures and surfaces are not served).
+//! CUDA arrays, as containers: memory of one to three dimensions that copies address by element.
+//! The layout is plain rows, because only copies read it (textures and surfaces are not served).
 
 use std::sync::Arc;
 
@@ -13,23 +13,23 @@ use super::memory::Use;
 use super::pool;
 use super::{driver, fault, healthy};
 
-/// Layered, for surfaces, cube maps, gathered, depth: how they are read makes no difference to copies.
+/// Flags for layers, surfaces, cube maps, gather and depth: they do not affect copies.
 const FLAGS: u32 = 0x1f;
-/// Longest side.
+/// Longest side, in elements.
 const LONGEST: usize = 1 << 17;
 
 /// An array.
 pub struct Array {
     /// CUarray.
     pub handle: u64,
-    /// As created.
+    /// The descriptor of cuArray3DCreate.
     pub shape: Array3DDescriptor,
-    /// First byte.
+    /// First address.
     pub addr: u64,
-    /// Bytes a row.
+    /// Bytes per row.
     pub pitch: u64,
     context: u64,
-    /// It ends with its mipmapped array.
+    /// Whether the array is a level of a mipmapped array, which destroys its levels.
     level: bool,
 }
 
@@ -54,7 +54,7 @@ fn format_bytes(format: u32) -> Result<usize> {
     }
 }
 
-/// Bytes an element of a format and a number of channels.
+/// Bytes per element of a format and a number of channels.
 ///
 /// # Errors
 /// As [`Shape::element`].
@@ -65,30 +65,32 @@ pub fn element(format: u32, channels: u32) -> Result<usize> {
     Ok(channels as usize * format_bytes(format)?)
 }
 
-/// What a shape says.
+/// Sizes that follow from an array descriptor.
 pub trait Shape: Sized {
-    /// Rows a slice, and slices.
+    /// (rows per slice, slices).
     fn sides(&self) -> (usize, usize);
 
-    /// Bytes a row.
+    /// Bytes per row.
     ///
     /// # Errors
     /// As [`Shape::element`].
     fn pitch(&self) -> Result<usize>;
 
-    /// Bytes an element.
+    /// Bytes per element.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for channels that there are not; those of the format.
+    /// CUDA_ERROR_INVALID_VALUE for a number of channels other than 1, 2 and 4, or an unknown
+    /// format. CUDA_ERROR_NOT_SUPPORTED for a compressed, planar or normalised format.
     fn element(&self) -> Result<usize>;
 
-    /// Is it the shape of an array that can be made?
+    /// Checks that an array of this shape can be created.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_NOT_SUPPORTED beyond containers.
+    /// CUDA_ERROR_INVALID_VALUE for impossible sides or flags. CUDA_ERROR_NOT_SUPPORTED for flags
+    /// that need more than a container.
     fn check(&self) -> Result;
 
-    /// Half of it in every direction that it has.
+    /// The shape with every used side halved (at least 1); layers stay.
     #[must_use]
     fn half(&self) -> Self;
 }
@@ -112,7 +114,7 @@ impl Shape for Array3DDescriptor {
         if self.width == 0 || sides.iter().any(|s| *s > LONGEST) {
             return Err(CuResult::INVALID_VALUE);
         }
-        // Only layers may stand on a single row.
+        // Only a layered array may have a depth and no height.
         if self.depth > 0 && self.height == 0 && !layered {
             return Err(CuResult::INVALID_VALUE);
         }
@@ -167,8 +169,8 @@ fn make(shape: Array3DDescriptor, level: bool) -> Result<Arc<Array>> {
 /// cuArray3DCreate.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for a shape that none has, CUDA_ERROR_NOT_SUPPORTED for formats and flags
-/// beyond containers, CUDA_ERROR_OUT_OF_MEMORY.
+/// CUDA_ERROR_INVALID_VALUE for an impossible shape, CUDA_ERROR_NOT_SUPPORTED for formats and flags
+/// that need more than a container, CUDA_ERROR_OUT_OF_MEMORY.
 pub fn create(shape: Array3DDescriptor) -> Result<u64> {
     make(shape, false).map(|a| a.handle)
 }
@@ -191,10 +193,10 @@ fn end(array: &Array) {
     }
 }
 
-/// cuArrayDestroy: waits for the context's work.
+/// cuArrayDestroy: waits for the work of the context.
 ///
 /// # Errors
-/// As [`get`]; a level of a mipmapped array ends with that.
+/// As [`get`]; a level of a mipmapped array cannot be destroyed alone.
 pub fn destroy(handle: u64) -> Result {
     let array = get(handle)?;
     if array.level {
@@ -251,7 +253,7 @@ pub fn level(handle: u64, level: u32) -> Result<u64> {
     found.map(|a| a.handle).ok_or(CuResult::INVALID_VALUE)
 }
 
-/// A live mipmapped array.
+/// Checks that a handle is of a live mipmapped array.
 ///
 /// # Errors
 /// As [`get`].
@@ -274,7 +276,7 @@ pub fn destroy_mipmap(handle: u64) -> Result {
     fault::check()
 }
 
-/// Ends the arrays of a destroyed context; their memory is freed with the context's.
+/// Destroys the arrays of a destroyed context; the context frees their memory.
 pub fn forget_context(context: u64) {
     for mipmap in MIPMAPS.all() {
         if mipmap.context == context {
@@ -289,14 +291,14 @@ pub fn forget_context(context: u64) {
 }
 
 impl Array {
-    /// Is this part of it? `at` in bytes, rows and slices.
+    /// Whether a box lies within the array: `at` and `size` in bytes, rows and slices.
     pub fn contains(&self, at: [usize; 3], size: [usize; 3]) -> bool {
         let (rows, slices) = self.shape.sides();
         let room = [self.pitch as usize, rows, slices];
         (0..3).all(|i| at[i].checked_add(size[i]).is_some_and(|end| end <= room[i]))
     }
 
-    /// Rows a slice.
+    /// Rows per slice.
     pub fn rows(&self) -> usize {
         self.shape.sides().0
     }

@@ -1,29 +1,29 @@
-//! Device attributes, less what is not served: of every NVIDIA device, of a compute capability ([`limits`]), or
-//! plausible ones.
+//! Device attributes: values of every NVIDIA device, values of a compute capability ([`limits`]),
+//! or plausible values. Features that are not served read as absent.
 //!
-//! Numbers are CUdevice_attribute of cuda.h; values are public figures of the architecture (CUDA
-//! programming guide, "Compute Capabilities").
+//! The numbers are CUdevice_attribute of cuda.h. The values are public figures of the architecture
+//! (CUDA programming guide, "Compute Capabilities").
 
 use crate::exec::contract::MULTIPROCESSORS;
 
-/// Threads a block.
+/// Most threads per block.
 pub const MAX_THREADS_PER_BLOCK: u32 = 1024;
-/// Largest block dimensions.
+/// Largest block dimensions, in threads.
 pub const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
-/// Largest grid dimensions.
+/// Largest grid dimensions, in blocks.
 pub const MAX_GRID: [u32; 3] = [0x7fff_ffff, 65535, 65535];
-/// Shared memory a block without opting in.
+/// Bytes of shared memory per block without opting in.
 pub const SHARED_PER_BLOCK: u32 = 48 << 10;
-/// Registers a block and a multiprocessor.
+/// Registers per block and per multiprocessor.
 pub const REGISTERS: u32 = 65536;
-/// Threads a warp.
+/// Threads per warp.
 pub const WARP: u32 = 32;
-/// cuMemAllocPitch rounds widths up to this.
+/// cuMemAllocPitch rounds widths up to a multiple of this many bytes.
 pub const PITCH: u64 = 512;
-/// Constant memory.
+/// Bytes of constant memory.
 pub const CONSTANT: u32 = 64 << 10;
 
-/// What a multiprocessor holds, by compute capability.
+/// Resources of a multiprocessor, by compute capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Resident threads.
@@ -32,13 +32,14 @@ pub struct Limits {
     pub blocks: u32,
     /// Bytes of shared memory.
     pub shared: u32,
-    /// Bytes of shared memory of one block with CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES raised.
+    /// Bytes of shared memory per block with CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    /// raised.
     pub shared_optin: u32,
-    /// Bytes of shared memory that the system takes of each block.
+    /// Bytes of shared memory that the system reserves in each block.
     pub shared_reserved: u32,
 }
 
-/// The limits of a compute capability; a future one is taken for the newest that is known.
+/// The limits of a compute capability. An unknown newer capability has those of the newest known.
 pub fn limits((major, minor): (u32, u32)) -> Limits {
     let (threads, blocks, kib) = match (major, minor) {
         (..=4, _) => (2048, 16, 48),
@@ -73,8 +74,8 @@ const LAST: i32 = 161;
 
 const MAX_PITCH: i32 = 0x7fff_ffff;
 
-/// The value of attribute `id`; `None` for a number that cuda.h does not have. Identity (PCI bus,
-/// compute capability) is the caller's.
+/// The value of attribute `id`; `None` for a number that cuda.h does not define. The caller answers
+/// attributes of identity (PCI bus, compute capability).
 pub fn value(id: i32, limits: &Limits) -> Option<i32> {
     Some(match id {
         1 => MAX_THREADS_PER_BLOCK as i32,
@@ -99,20 +100,20 @@ pub fn value(id: i32, limits: &Limits) -> Option<i32> {
         97 => limits.shared_optin as i32,
         106 => limits.blocks as i32,
         111 => limits.shared_reserved as i32,
-        // No NUMA node of its own; one domain of memory order.
+        // No NUMA node; one memory synchronisation domain.
         131 => -1,
         126 => 1,
         139 => 0x5f06_1af4,
-        // Yes: overlap, map host memory, concurrent kernels, unified addressing, stream
-        // priorities, L1 caches, managed memory (concurrently with the host), cooperative launch,
-        // virtual memory, also by file descriptor, memory pools (also of the host), preemption, host registration, waits for
-        // values in memory. No: 91, as kernels reach registered memory only once it was mapped; 92 to
-        // 94, the first form of those waits, which is served and which no driver of today reports; 98,
-        // flushing remote writes.
+        // Yes: overlap, map host memory, concurrent kernels, unified addressing, stream priorities,
+        // L1 caches, managed memory (concurrently with the host), cooperative launch, virtual
+        // memory, also by file descriptor, memory pools (also of the host), preemption, host
+        // registration, waits for values in memory. No: 91, because kernels reach registered memory
+        // only once it is mapped; 92 to 94, the first version of waits for values, which is served
+        // but which no current driver reports; 98, flushing remote writes.
         15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 | 89 | 90 | 95 | 99 | 102 | 103 | 113 | 115 => 1,
         122 | 123 | 142 | 144 => 1,
-        // Textures and surfaces are not served: the limits of devices all the same, as programs print
-        // or check them at start.
+        // Textures and surfaces are not served. Their limits are reported all the same, because
+        // programs print or check them at start.
         21 | 22 | 56 | 70 => 131_072,
         23 | 57 => 65536,
         71 => 65000,

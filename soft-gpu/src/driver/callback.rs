@@ -1,4 +1,4 @@
-//! Host functions: the program's, called on a stream's thread.
+//! Host functions: functions of the program that run on the thread of a stream.
 
 use std::ffi::c_void;
 
@@ -11,22 +11,22 @@ use super::graph::capture;
 use super::graph::node::Action;
 use super::stream::{Running, Stream};
 
-/// A CUhostFn with its argument, on its way to another thread.
+/// A CUhostFn with its argument, to be called on another thread.
 #[derive(Debug, Clone, Copy)]
 pub struct HostCall {
     /// The function.
     pub call: HostFn,
-    /// Its argument.
+    /// The argument.
     pub data: *mut c_void,
 }
 
-// SAFETY: the API's contract: the function is called with this pointer on a thread of the driver.
+// SAFETY: CUDA's contract: a thread of the driver calls the function with this pointer.
 unsafe impl Send for HostCall {}
-// SAFETY: as above; the pointer is only handed on.
+// SAFETY: as above; the pointer is only passed on.
 unsafe impl Sync for HostCall {}
 
 impl HostCall {
-    /// The function of the program, if there is one.
+    /// Takes the function of a call argument.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for null.
@@ -35,7 +35,7 @@ impl HostCall {
         Ok(HostCall { call, data })
     }
 
-    /// Calls it.
+    /// Calls the function.
     pub fn run(&self) {
         // SAFETY: the API's contract for host functions.
         unsafe { (self.call)(self.data) };
@@ -45,7 +45,7 @@ impl HostCall {
 /// cuLaunchHostFunc.
 ///
 /// # Errors
-/// The stream's context is gone; a capture that is over.
+/// The context of the stream is gone, or the capture of the stream is invalid.
 pub fn launch(stream: &Stream, call: HostCall) -> Result {
     if capture::recording(stream)? {
         return capture::add(stream, || Ok(Action::Host(call)));
@@ -61,10 +61,10 @@ struct Callback {
     data: *mut c_void,
 }
 
-// SAFETY: as of `HostCall`.
+// SAFETY: as for `HostCall`.
 unsafe impl Send for Callback {}
 
-/// cuStreamAddCallback; `named` is the handle that the program used.
+/// cuStreamAddCallback; `named` is the stream handle that the program passed.
 ///
 /// # Errors
 /// Callbacks cannot be captured: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.

@@ -8,10 +8,10 @@ use vgpu_cuda_abi::{CuResult, names};
 
 use super::inject;
 
-/// Most devices that one process may have.
+/// Most devices of one process.
 pub const MAX_DEVICES: usize = 16;
 
-/// What cuDriverGetVersion says unless told otherwise.
+/// The default version that cuDriverGetVersion reports.
 pub const DRIVER_VERSION: i32 = 13000;
 
 /// An error injected at the Nth call of a function.
@@ -19,13 +19,13 @@ pub const DRIVER_VERSION: i32 = 13000;
 pub struct FailCall {
     /// Export name, with or without its version suffix.
     pub name: String,
-    /// Which call, from 1; 0 is every call.
+    /// Number of the call, from 1; 0 means every call.
     pub nth: u64,
-    /// What it returns.
+    /// The result that the call returns.
     pub code: CuResult,
 }
 
-/// What an injected kernel fault does.
+/// The effect of an injected kernel fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
     /// A sticky error.
@@ -37,11 +37,11 @@ pub enum FaultKind {
 /// A fault injected into the Nth launch of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelFault {
-    /// Kernel name; `*` is any.
+    /// Kernel name; `*` means any kernel.
     pub kernel: String,
-    /// Which launch, from 1; 0 is every launch.
+    /// Number of the launch, from 1; 0 means every launch.
     pub nth: u64,
-    /// What happens.
+    /// Effect of the fault.
     pub kind: FaultKind,
 }
 
@@ -53,26 +53,26 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Nanoseconds that a launch of `kernel` takes; `None` when it is really executed.
+    /// Duration in ns of a launch of `kernel`; `None` for a kernel that is executed.
     pub fn ns(&self, kernel: &str) -> Option<u64> {
         self.by_name.get(kernel).copied().or(self.default)
     }
 
-    /// True if any kernel has a known time.
+    /// Whether any kernel has a known time.
     pub fn active(&self) -> bool {
         self.default.is_some() || !self.by_name.is_empty()
     }
 }
 
-/// The end of the name of a device whose kernels of machine code do nothing.
+/// End of the name of a device whose machine-code kernels do nothing.
 const SKIPS: &str = ", machine code skipped";
 
-/// Every knob, with its default.
+/// All settings; `default` gives the defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Physical devices.
+    /// Number of physical devices.
     pub devices: usize,
-    /// Bytes of memory a device.
+    /// Bytes of memory per device.
     pub memory: u64,
     /// Device name; contains `soft`.
     pub name: String,
@@ -80,35 +80,36 @@ pub struct Config {
     pub compute_capability: (u32, u32),
     /// Distinguishes the UUIDs of one machine's soft devices from another's.
     pub seed: u64,
-    /// Fail the Nth allocation of device memory (from 1).
+    /// Number of the allocation of device memory that fails, from 1.
     pub fail_alloc: Option<u64>,
     /// Injected call errors.
     pub fail_calls: Vec<FailCall>,
     /// Injected kernel faults.
     pub faults: Vec<KernelFault>,
-    /// Time before each kernel starts.
+    /// Delay before each kernel starts, in ns.
     pub launch_latency_ns: u64,
-    /// Time before each copy starts.
+    /// Delay before each copy starts, in ns.
     pub copy_latency_ns: u64,
-    /// Time of a copied byte.
+    /// Duration of a copy per byte, in ns.
     pub copy_ns_per_byte: f64,
     /// CPU threads for one launch.
     pub threads: usize,
     /// Known kernel times.
     pub clock: Clock,
-    /// Directory of the shared device state; `None`: this process has its own devices.
+    /// Directory of the shared device state. `None`: this process has devices of its own.
     pub state: Option<PathBuf>,
-    /// Abort on a caller's mistake.
+    /// Whether an invalid call aborts the process.
     pub strict: bool,
-    /// One line on stderr at cuInit.
+    /// Whether cuInit prints one line on stderr.
     pub banner: bool,
-    /// Kernels of machine code do nothing, instead of being refused.
+    /// Whether kernels of machine code do nothing instead of being refused.
     pub skip_machine_code: bool,
-    /// What is asked of the device is written to files that begin with this.
+    /// Prefix of the digest files, which list the operations of the device.
     pub digest: Option<PathBuf>,
     /// CUDA_VISIBLE_DEVICES.
     pub visible: Option<String>,
-    /// CUDA_DEVICE_ORDER is unset or a value that CUDA knows: all devices are alike, so that each is the same.
+    /// Whether CUDA_DEVICE_ORDER is unset or a value that CUDA knows. All devices are alike, so
+    /// every known order gives the same list.
     pub order_known: bool,
 }
 
@@ -139,14 +140,14 @@ impl Default for Config {
     }
 }
 
-/// A knob whose value cannot be used.
+/// A setting with an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadKnob {
     /// The variable.
     pub name: String,
-    /// Its value.
+    /// The value.
     pub value: String,
-    /// What it should be.
+    /// The accepted values.
     pub wanted: &'static str,
 }
 
@@ -161,10 +162,10 @@ impl fmt::Display for BadKnob {
 }
 
 impl Config {
-    /// Reads the knobs out of `vars`; also returns the unknown `SOFT_GPU_*` names.
+    /// Reads the settings from `vars`; also returns the unknown `SOFT_GPU_*` names.
     ///
     /// # Errors
-    /// The first knob whose value cannot be used.
+    /// The first setting with an invalid value.
     pub fn parse(
         vars: impl IntoIterator<Item = (String, String)>,
     ) -> Result<(Config, Vec<String>), BadKnob> {
@@ -195,7 +196,7 @@ impl Config {
         Ok((config, unknown))
     }
 
-    /// Sets one knob; false for an unknown name, `Err` says what the value should be.
+    /// Sets one setting. False for an unknown name; `Err` describes the accepted values.
     fn set(&mut self, knob: &str, v: &str) -> Result<bool, &'static str> {
         const NUMBER: &str = "a whole number";
         match knob {
@@ -253,10 +254,10 @@ impl Config {
     }
 }
 
-/// The knob `DRIVER_VERSION`, which is also asked for before cuInit.
+/// The setting `DRIVER_VERSION`, which programs can query before cuInit.
 ///
 /// # Errors
-/// What the value should be.
+/// A description of the accepted values.
 pub fn driver_version(v: &str) -> Result<i32, &'static str> {
     let known = v
         .parse()
@@ -273,7 +274,7 @@ fn parse_bool(v: &str) -> Result<bool, &'static str> {
     }
 }
 
-/// `4096`, `512M`, `8G`, `8GiB`: powers of 1024.
+/// Parses `4096`, `512M`, `8G` or `8GiB`: powers of 1024.
 fn parse_bytes(v: &str) -> Option<u64> {
     let digits = v.find(|c: char| !c.is_ascii_digit()).unwrap_or(v.len());
     let number: u64 = v[..digits].parse().ok()?;
@@ -287,7 +288,8 @@ fn parse_bytes(v: &str) -> Option<u64> {
     number.checked_mul(1 << shift)
 }
 
-/// Capabilities newer than every machine code of a library make the library take its PTX: no upper bound is needed.
+/// No upper bound: for a capability newer than all of its machine code, a library falls back to
+/// PTX.
 fn parse_cc(v: &str) -> Option<(u32, u32)> {
     let (major, minor) = v.split_once('.')?;
     let cc = (major.parse().ok()?, minor.parse().ok()?);
@@ -326,7 +328,7 @@ fn parse_fail_call(v: &str) -> Result<FailCall, &'static str> {
     })
 }
 
-/// A code or its name; success is no error.
+/// Parses an error code or an error name; success is refused.
 fn parse_error(text: &str) -> Option<CuResult> {
     CuResult::parse(text).filter(|code| code.0 != 0)
 }

@@ -1,23 +1,24 @@
-//! The hash of copied bytes in a digest: a polynomial with the bytes as coefficients, modulo 2^61 - 1, at two points. The
-//! hash of two pieces in a row follows from theirs and their lengths, so a copy that a daemon cut hashes as the whole.
-//! Different bytes have the same value at a point by a chance of about length / 2^61.
+//! The hash of copied bytes in a digest: a polynomial with the bytes as coefficients, modulo 2^61 -
+//! 1, at two points. The hash of two joined pieces follows from their hashes and lengths, so a copy
+//! that a daemon cuts hashes like the whole. Two different byte strings have the same value at a
+//! point with a probability of about length / 2^61.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A prime.
+/// A Mersenne prime.
 const PRIME: u64 = (1 << 61) - 1;
-/// The first digits of e and of pi: of no meaning to what is copied.
+/// The points: digits of e and of pi, unrelated to any copied data.
 const PLACES: [u64; 2] = [0x0b7e_1516_28ae_d2a6, 0x1243_f6a8_885a_308d];
-/// Powers of the places from 0 to 8.
+/// Powers of the points from 0 to 8.
 const POWERS: [[u64; 9]; 2] = [powers(PLACES[0]), powers(PLACES[1])];
 
-/// Of some bytes.
+/// The hash of a byte string.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Contents([u64; 2]);
 
 impl Contents {
-    /// Goes on with these bytes.
+    /// Appends these bytes to the hashed string.
     pub fn append(&mut self, bytes: &[u8]) {
         for (value, power) in self.0.iter_mut().zip(&POWERS) {
             let (words, rest) = bytes.as_chunks::<8>();
@@ -34,7 +35,7 @@ impl Contents {
         }
     }
 
-    /// Of these bytes and `next`, which has so many, behind them.
+    /// The hash of these bytes followed by those of `next`, which are `bytes` bytes.
     pub fn join(self, next: Contents, bytes: u64) -> Contents {
         let at = |i: usize| {
             let (mut shift, mut base, mut left) = (1, PLACES[i], bytes);
@@ -65,9 +66,9 @@ const fn times(a: u64, b: u64) -> u64 {
     reduce(a as u128 * b as u128)
 }
 
-/// The rest of a number below 2^124.
+/// A number below 2^124 modulo the prime.
 const fn reduce(number: u128) -> u64 {
-    // 2^61 is 1 here.
+    // 2^61 is congruent to 1.
     ((number as u64 & PRIME) + (number >> 61) as u64) % PRIME
 }
 
@@ -123,7 +124,8 @@ mod tests {
                 assert_ne!(of(&other), whole, "byte {at}, bit {bit}");
             }
         }
-        // The prime itself, as bytes and as one more of them in the place of one in the next.
+        // The prime itself, as bytes, hashes unlike zeros; so does a carry from one byte to the
+        // next.
         assert_ne!(of(&PRIME.to_be_bytes()), of(&[0; 8]));
         assert_ne!(of(&[1, 0]), of(&[0, 255]));
         assert_ne!(of(&[1, 2]), of(&[2, 1]));

@@ -1,6 +1,6 @@
-//! Copies and memsets, of one to three dimensions, with CUDA's host-side ordering:
-//! pageable sources are read at the call, copies to pageable memory end before the call does, and
-//! copies between device memory (and memsets) only queue.
+//! Copies and memsets, of one to three dimensions, with CUDA's host-side ordering. The call reads a
+//! pageable source before it returns, and ends a copy to pageable memory before it returns. Copies
+//! between device memory, and memsets, are only queued.
 
 use std::sync::Arc;
 
@@ -18,40 +18,40 @@ use super::sync::{now_ns, sleep_until};
 use super::transfer::{extent, resolve};
 use super::{Driver, healthy};
 
-/// Bytes a row, rows a slice, slices.
+/// The size of a copy: bytes per row, rows per slice, slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Bytes a row.
+    /// Bytes per row.
     pub width: u64,
-    /// Rows.
+    /// Rows per slice.
     pub height: u64,
     /// Slices.
     pub depth: u64,
 }
 
-/// Where rows lie.
+/// The place of rows in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// First byte.
+    /// First address.
     pub addr: u64,
-    /// From a row to the next.
+    /// Bytes from a row to the next.
     pub pitch: u64,
-    /// From a slice to the next.
+    /// Bytes from a slice to the next.
     pub slice: u64,
 }
 
-/// What the caller says of an address.
+/// The kind of memory that the caller declares for an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// Device memory.
     Device,
     /// Host memory (which may lie in the arena).
     Host,
-    /// To be found out.
+    /// To be found from the address.
     Unified,
 }
 
-/// Must the copy be over when the call returns?
+/// Whether the copy must be complete when the call returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// A synchronous function.
@@ -60,12 +60,12 @@ pub enum Mode {
     Async,
 }
 
-/// Rows of device memory from this size on are written past the processor's cache, as a copy engine
-/// writes them: fetching each line only to overwrite it costs as much as the copy.
+/// Rows of device memory of at least this many bytes bypass the processor's cache, like those of a
+/// copy engine: fetching each line only to overwrite it costs as much as the copy.
 const STREAMED: usize = 64 << 10;
 
-/// Work of up to this many bytes may run on the calling thread where nothing is ahead of it: handing it
-/// to the stream's thread takes longer than doing it.
+/// Work of up to this many bytes may run on the calling thread if the stream is idle: the handover
+/// to the stream's thread takes longer than the work.
 const QUICK: u64 = 512 << 10;
 
 impl Extent {
@@ -75,7 +75,7 @@ impl Extent {
 }
 
 impl Layout {
-    /// Bytes from the first to the last, both included.
+    /// Bytes from the first to the last, both included; `None` beyond the address space.
     fn span(self, e: Extent) -> Option<u64> {
         let rows = (e.height - 1).checked_mul(self.pitch)?;
         let slices = (e.depth - 1).checked_mul(self.slice)?;
@@ -102,7 +102,7 @@ fn place(driver: &Driver, layout: Layout, e: Extent, side: Side, of: Planned) ->
         return Ok(Place::Device(device));
     }
     match side {
-        // Registered memory that kernels reach has the host's addresses.
+        // Registered memory that kernels reach has the same addresses as on the host.
         Side::Device if driver.memory.mapped(layout.addr, span) => Ok(Place::Pinned),
         Side::Device => driver
             .memory
@@ -112,12 +112,12 @@ fn place(driver: &Driver, layout: Layout, e: Extent, side: Side, of: Planned) ->
     }
 }
 
-/// When an operation that is being described will run.
+/// The time at which a described operation runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Planned {
-    /// As part of this call, or queued by it.
+    /// During this call, or queued by this call.
     Now,
-    /// When its graph is launched: memory of the graph's own allocation nodes will be there.
+    /// At the launch of the graph, when memory of the graph's own allocation nodes exists.
     Later,
 }
 
@@ -128,18 +128,18 @@ pub struct Transfer {
     src: Layout,
     e: Extent,
     bytes: u64,
-    /// Where it goes to.
+    /// Memory of the destination.
     pub to: Place,
-    /// Where it comes from.
+    /// Memory of the source.
     pub from: Place,
 }
 
 impl Transfer {
-    /// Checks a copy; `None` for an empty one.
+    /// Checks a copy; `None` for an empty copy.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for an address or pitch that does not fit (strict mode aborts on an
-    /// address); a poisoned process.
+    /// CUDA_ERROR_INVALID_VALUE for an invalid address or pitch (strict mode aborts on an address);
+    /// the sticky error of a poisoned process.
     pub fn new(c: &Copy3D, of: Planned) -> Result<Option<Transfer>> {
         let driver = healthy()?;
         let dst = resolve(&c.dst, c.width, c.height, c.depth)?;
@@ -159,12 +159,12 @@ impl Transfer {
         }))
     }
 
-    /// Moves the bytes now, in the modelled time.
+    /// Moves the bytes now, and takes the modelled time.
     pub fn run(&self, driver: &Driver, running: &Running<'_>, ticket: Option<&Ticket>) {
         self.run_from(self.src, driver, running, ticket);
     }
 
-    /// As [`run`](Self::run), from where the source's rows have been put.
+    /// As [`run`](Self::run), from the place to which the rows of the source were staged.
     fn run_from(
         &self,
         src: Layout,
@@ -180,7 +180,7 @@ impl Transfer {
         }
     }
 
-    /// Is the device memory of both sides still there?
+    /// Whether the device memory of both sides is still live.
     pub fn live(&self, driver: &Driver) -> bool {
         is_live(driver, self.to, self.dst, self.e) && is_live(driver, self.from, self.src, self.e)
     }
@@ -195,13 +195,13 @@ fn is_live(driver: &Driver, place: Place, layout: Layout, e: Extent) -> bool {
     }
 }
 
-/// Does a copy take the time that its bytes take, and no modelled one?
+/// Whether a copy takes its real time instead of a modelled time.
 fn unmodelled(driver: &Driver) -> bool {
     let c = &driver.config;
     c.copy_latency_ns == 0 && c.copy_ns_per_byte == 0.0 && !c.clock.active()
 }
 
-/// Models the time of a copy.
+/// Sleeps for the modelled time of a copy.
 fn spend(driver: &Driver, running: &Running<'_>, bytes: u64) {
     let c = &driver.config;
     let ns = c.copy_latency_ns + (bytes as f64 * c.copy_ns_per_byte) as u64;
@@ -225,9 +225,9 @@ fn move_rows(dst: Layout, src: Layout, e: Extent, to: Place) {
     let past_the_cache = matches!(to, Place::Device(_)) && n >= STREAMED;
     for (d, s) in dst.rows(e).zip(src.rows(e)) {
         let (d, s) = (d as *mut u8, s as *const u8);
-        // SAFETY: both ranges were checked at the call: live arena memory, whose pages stay
-        // readable and writable for the process's life, or host memory, which the caller keeps
-        // valid until the copy is done, as CUDA demands. `copy` allows overlap.
+        // SAFETY: the call checked both ranges. They are live arena memory, whose pages stay
+        // readable and writable for the life of the process, or host memory, which CUDA requires
+        // the caller to keep valid until the copy is done. `copy` allows overlap.
         unsafe {
             if past_the_cache && (d as usize).abs_diff(s as usize) >= n {
                 streaming::copy(d, s, n);
@@ -238,10 +238,10 @@ fn move_rows(dst: Layout, src: Layout, e: Extent, to: Place) {
     }
 }
 
-/// Copies, or adds a node to the graph that `stream` captures.
+/// Copies, or adds a node to the graph that `stream` captures into.
 ///
 /// # Errors
-/// As [`Transfer::new`]; a synchronous copy that a capture does not allow.
+/// As [`Transfer::new`]; a synchronous copy that the capture does not allow.
 pub fn copy(c: &Copy3D, mode: Mode, stream: &Arc<Stream>) -> Result {
     let driver = healthy()?;
     if mode == Mode::Sync {
@@ -279,11 +279,11 @@ pub fn copy(c: &Copy3D, mode: Mode, stream: &Arc<Stream>) -> Result {
     }
 }
 
-/// Reads a pageable source now.
+/// Reads a pageable source before the call returns.
 fn stage(src: Layout, e: Extent, bytes: u64) -> Vec<u8> {
     let mut staged = Vec::with_capacity(bytes as usize);
     for row in src.rows(e) {
-        // SAFETY: the caller's host memory, valid for the call; copied into the vector at once.
+        // SAFETY: host memory of the caller, valid during the call and copied at once.
         staged.extend_from_slice(unsafe {
             std::slice::from_raw_parts(row as *const u8, e.width as usize)
         });
@@ -302,10 +302,11 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// Checks a memset; `None` for an empty one.
+    /// Checks a memset; `None` for an empty memset.
     ///
     /// # Errors
-    /// As [`Transfer::new`]; an address or pitch that is not a multiple of the element's size.
+    /// As [`Transfer::new`]; CUDA_ERROR_INVALID_VALUE for an address or pitch that is not a
+    /// multiple of the element size.
     pub fn new(m: &MemsetNodeParams, of: Planned) -> Result<Option<Fill>> {
         let driver = healthy()?;
         let (size, pitch) = (u64::from(m.element), m.pitch as u64);
@@ -342,23 +343,23 @@ impl Fill {
         fill(self.layout, self.e, self.value, self.size);
     }
 
-    /// Says so in the digest.
+    /// Writes the memset to the digest.
     pub fn tell(&self, driver: &Driver, ticket: Option<&Ticket>) {
         if let Some(ticket) = ticket {
             ticket.filled(driver, self.layout, self.e, self.value, self.size);
         }
     }
 
-    /// Is the memory still there?
+    /// Whether the memory is still live.
     pub fn live(&self, driver: &Driver) -> bool {
         is_live(driver, self.place, self.layout, self.e)
     }
 }
 
-/// Sets memory, or adds a node to the graph that `stream` captures.
+/// Sets memory, or adds a node to the graph that `stream` captures into.
 ///
 /// # Errors
-/// As [`Fill::new`]; a synchronous call that a capture does not allow.
+/// As [`Fill::new`]; a synchronous call that the capture does not allow.
 pub fn set(m: &MemsetNodeParams, mode: Mode, stream: &Arc<Stream>) -> Result {
     let driver = healthy()?;
     if mode == Mode::Sync {
@@ -383,8 +384,8 @@ pub fn set(m: &MemsetNodeParams, mode: Mode, stream: &Arc<Stream>) -> Result {
 fn fill(layout: Layout, e: Extent, value: u32, size: u64) {
     let n = (e.width / size) as usize;
     for row in layout.rows(e) {
-        // SAFETY: the range was checked at the call (see `move_rows`), and rows are aligned to
-        // `size` as the address and the pitch are.
+        // SAFETY: the call checked the range (see `move_rows`). Rows are aligned to `size`, because
+        // the address and the pitch are.
         unsafe {
             match size {
                 1 => std::ptr::write_bytes(row as *mut u8, value as u8, n),

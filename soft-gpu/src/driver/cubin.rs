@@ -1,9 +1,10 @@
-//! Machine code (cubins) as modules whose kernels do nothing, for `SOFT_GPU_SASS=skip`: names, parameters and
-//! attributes of the kernels, and the module's variables with their first contents, as the ELF file says.
+//! Machine code (cubins) as modules whose kernels do nothing, for `SOFT_GPU_SASS=skip`. The ELF
+//! file gives the names, parameters and attributes of the kernels, and the variables with their
+//! initial contents.
 //!
-//! The layout is that of the files that NVIDIA's assemblers make: a section `.text.K` for each function K, its
-//! attributes in `.nv.info.K` and (by symbol) in `.nv.info`, variables in `.nv.global`, `.nv.global.init` and
-//! `.nv.constant3`.
+//! The layout is that of NVIDIA's assembler: each function K has a section `.text.K`, and
+//! attributes in `.nv.info.K` and (by symbol) in `.nv.info`. Variables lie in `.nv.global`,
+//! `.nv.global.init` and `.nv.constant3`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -32,9 +33,10 @@ mod attribute {
     pub(super) const LARGE_PARAMETER: u8 = 0x45;
 }
 
-/// The form of an attribute whose value has a length; those of the others are two bytes in the head.
+/// The form of an attribute whose value has a length. The head holds the value of all other forms,
+/// in two bytes.
 const SIZED: u8 = 4;
-/// Most bytes of parameters that a kernel of any device has.
+/// Most bytes of parameters of a kernel, on any device.
 const MOST_PARAMETERS: usize = 1 << 15;
 
 type Elf = FileHeader64<LittleEndian>;
@@ -47,14 +49,14 @@ fn damaged(why: impl std::fmt::Display) -> Refusal {
     )
 }
 
-/// The compute capability that a cubin was made for, as major * 10 + minor.
+/// The compute capability of a cubin, as major * 10 + minor.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_IMAGE: it is no ELF file of 64 bits.
+/// CUDA_ERROR_INVALID_IMAGE: not a 64-bit ELF file.
 pub fn architecture(image: &[u8]) -> Result<u32, Refusal> {
     let header = Elf::parse(image).map_err(damaged)?;
     let flags = header.e_flags(ENDIAN).0;
-    // The place has changed with the version of the file's ABI.
+    // The place depends on the ABI version of the file.
     let shift = if header.e_ident().abi_version >= 8 {
         8
     } else {
@@ -63,7 +65,7 @@ pub fn architecture(image: &[u8]) -> Result<u32, Refusal> {
     Ok(flags >> shift & 0xff)
 }
 
-/// What a cubin says, as a program whose kernels do nothing.
+/// The program of a cubin; its kernels do nothing.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_IMAGE for a damaged file.
@@ -84,7 +86,7 @@ struct Cubin<'a> {
     symbols: SymbolTable<'a, Elf>,
 }
 
-/// An attribute, and its value.
+/// An attribute and its value.
 type Attribute<'a> = (u8, &'a [u8]);
 
 impl<'a> Cubin<'a> {
@@ -109,7 +111,7 @@ impl<'a> Cubin<'a> {
         })
     }
 
-    /// The section of this name; its size may be more than the file has, where its bytes are all zero.
+    /// The section of this name. Its size may exceed the file if its bytes are all zero.
     fn section(&self, name: &str) -> Option<&'a object::elf::SectionHeader64<LittleEndian>> {
         let index = *self.by_name.get(name.as_bytes())?;
         self.sections.section(object::SectionIndex(index)).ok()
@@ -136,7 +138,7 @@ impl<'a> Cubin<'a> {
     }
 
     fn kernels(&self, constant: u64) -> Result<Vec<KernelInfo>, Refusal> {
-        // Attributes by symbol: registers and frames.
+        // Attributes by symbol: registers and frame sizes.
         let mut by_symbol: HashMap<(u8, u32), u32> = HashMap::new();
         for (attribute, value) in self.attributes(".nv.info")? {
             if let (Some(symbol), Some(number)) = (word(value, 0), word(value, 1)) {
@@ -172,7 +174,7 @@ impl<'a> Cubin<'a> {
         Ok(kernels)
     }
 
-    /// Fills in what the kernel's own section says.
+    /// Fills in the attributes of the kernel's own section.
     fn describe(&self, kernel: &mut KernelInfo) -> Result<(), Refusal> {
         let mut parameters = BTreeMap::new();
         for (attribute, value) in self.attributes(&format!(".nv.info.{}", kernel.name))? {
@@ -219,10 +221,10 @@ impl<'a> Cubin<'a> {
         Ok(())
     }
 
-    /// The variables, and the bytes that they begin with (what is beyond those is zero).
+    /// The variables with their initial bytes; further bytes are zero.
     fn variables(&self) -> Result<Vec<(GlobalVar, Vec<u8>)>, Refusal> {
         let mut found = Vec::new();
-        // Variables do not overlap: together they have no more bytes than the file.
+        // Variables do not overlap, so together they have at most the bytes of the file.
         let mut left = self.image.len();
         for (index, symbol) in self.symbols.enumerate() {
             if symbol.st_type() != STT_OBJECT {
@@ -266,7 +268,7 @@ impl<'a> Cubin<'a> {
     }
 }
 
-/// Threads of the largest block whose registers there are, in whole warps.
+/// Most threads of a block that the registers allow, in whole warps.
 fn most_threads(registers: u32) -> u32 {
     let warp = registers.next_multiple_of(8) * 32;
     (REGISTERS / warp * 32).min(1024)

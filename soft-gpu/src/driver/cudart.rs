@@ -1,4 +1,4 @@
-//! The driver as NVIDIA's runtime sees it beyond `cuda.h` (see `vgpu_cudart`).
+//! The parts of the driver that NVIDIA's runtime uses beyond `cuda.h` (see `vgpu_cudart`).
 
 use std::ffi::c_void;
 
@@ -8,10 +8,10 @@ use super::error::Result;
 use super::gpu::Gpu;
 use super::{context, driver, module, version};
 
-/// What the runtime keeps with contexts.
+/// The values that the runtime attaches to contexts.
 pub static GATE: Gate = Gate::new();
 
-/// This driver.
+/// The software driver, as `vgpu_cudart` calls it.
 pub struct SoftDriver;
 
 impl Driver for SoftDriver {
@@ -46,7 +46,7 @@ impl Driver for SoftDriver {
     }
 
     unsafe fn load(image: *const c_void) -> Result<u64> {
-        // SAFETY: by this function's contract.
+        // SAFETY: the contract of this function.
         unsafe { module::load_image(image.cast()) }
     }
 

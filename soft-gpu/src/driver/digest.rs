@@ -1,9 +1,10 @@
-//! `SOFT_GPU_DIGEST`: a line for everything that the device is asked to do, so that two runs of a program can
-//! be compared (`vgpu-digest`).
+//! `SOFT_GPU_DIGEST`: one line for each operation of the device, so that `vgpu-digest` can compare
+//! two runs of a program.
 //!
-//! A line begins with the number of its submission, since a copy's line is written when its bytes are known, and
-//! with its stream. Addresses are written as what they lie in and the offset there. What differs from run to run
-//! (those numbers, which stream and which allocation it is) is for the reader to normalise.
+//! A line begins with the number of its submission and with its stream. The number is needed
+//! because the line of a copy is written only when its bytes are known. An address is written as
+//! its allocation and the offset there. `vgpu-digest` normalises the parts that differ between
+//! runs: the numbers, the streams and the allocations.
 
 use std::fmt::{self, Write as _};
 use std::fs::File;
@@ -20,13 +21,13 @@ use super::stream::{Class, Stream};
 use super::sync::lock;
 use crate::exec::contract::{KernelInfo, Launch};
 
-/// Files beside each other that are looked at for a free name.
+/// Most file names that are tried for a free name.
 const MOST_FILES: u32 = 100_000;
 
-/// Pages, to whose beginnings the worker rounds registered memory.
+/// Bytes per page: the worker rounds registered memory down to the start of a page.
 const PAGE: u64 = 4096;
 
-/// Addresses that are told of one copy; more are rather data that looks so.
+/// Most addresses that are written for one copy; more are probably data that look like addresses.
 const MOST_NAMES: usize = 256;
 
 struct Sink {
@@ -35,18 +36,18 @@ struct Sink {
 }
 
 enum State {
-    /// Before the first line.
+    /// No line was written yet; the file does not exist.
     Unmade,
     Open(File),
-    /// A line could not be written: the digest ends.
+    /// A line could not be written. The digest ends.
     Broken,
 }
 
 static SINK: OnceLock<Sink> = OnceLock::new();
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// Writes a digest from now on, if there is a path. Its file is made with the first line: `prefix.N`, of the first
-/// N that is free, for the processes of a service may see the same process numbers.
+/// Starts the digest if there is a prefix. The first line creates the file `prefix.N`, with the
+/// first free N: processes of a service may have equal process ids in their namespaces.
 pub fn begin(prefix: Option<&Path>) {
     super::scrub::set(prefix.is_some());
     if let Some(prefix) = prefix {
@@ -65,7 +66,7 @@ impl Sink {
             State::Open(file) => Ok(file),
             State::Unmade => self.make(),
         };
-        // One write a line: what is there of an ended process is whole.
+        // One write per line, so that the digest of a killed process holds whole lines.
         match made.and_then(|mut file| file.write_all(line.as_bytes()).map(|()| file)) {
             Ok(file) => *state = State::Open(file),
             Err(e) => eprintln!(
@@ -94,13 +95,13 @@ impl Sink {
     }
 }
 
-/// An operation that has been submitted, and is still to be described.
+/// A submitted operation that is still to be described.
 #[derive(Clone)]
 pub struct Ticket {
     head: String,
 }
 
-/// Numbers an operation of the stream; `None` where nobody wants a digest.
+/// Numbers an operation of the stream; `None` without a digest.
 pub fn ticket(stream: &Stream) -> Option<Ticket> {
     SINK.get()?;
     let order = NEXT.fetch_add(1, Ordering::SeqCst);
@@ -124,7 +125,7 @@ impl Ticket {
         }
     }
 
-    /// A kernel.
+    /// Writes a kernel launch.
     pub fn kernel(&self, driver: &Driver, info: &KernelInfo, launch: &Launch) {
         let [gx, gy, gz] = launch.grid;
         let [bx, by, bz] = launch.block;
@@ -144,8 +145,9 @@ impl Ticket {
         self.write(text);
     }
 
-    /// Bytes that were copied, a line a slice: what arrived is at `dst`. Memory that the host reaches as well counts as
-    /// the host's: a daemon has the program's elsewhere, and may copy to and from where the program has it.
+    /// Writes copied bytes, one line per slice, as found at `dst`. Memory that the host can also
+    /// access counts as host memory: a daemon has that memory of the program elsewhere, and may
+    /// copy it between the two places.
     pub fn copied(
         &self,
         driver: &Driver,
@@ -192,7 +194,7 @@ impl Ticket {
         }
     }
 
-    /// Elements of `size` bytes, set to a value.
+    /// Writes a memset with elements of `size` bytes.
     pub fn filled(&self, driver: &Driver, layout: Layout, e: Extent, value: u32, size: u64) {
         let at = Named(driver, layout.addr);
         let whole = e.height == 1 || layout.pitch == e.width;
@@ -207,14 +209,14 @@ impl Ticket {
         }
     }
 
-    /// A word that the stream writes or waits for.
+    /// Writes a wait for a word, or a write of a word.
     pub fn word(&self, driver: &Driver, what: &str, addr: u64, value: u64, flags: u32) {
         let at = Named(driver, addr);
         self.write(format_args!("{what} {at} {value:x} {flags:x}"));
     }
 }
 
-/// A parameter: 8-byte words, as they lie in the parameter block, and what is left over.
+/// Writes a parameter: the 8-byte words of the parameter block, and the remaining bytes.
 fn parameter(driver: &Driver, text: &mut String, offset: usize, bytes: &[u8]) {
     let mut at = offset;
     let mut rest = bytes;
@@ -245,12 +247,13 @@ fn parameter(driver: &Driver, text: &mut String, offset: usize, bytes: &[u8]) {
     }
 }
 
-/// The program reaches this memory, too: through a daemon it is the program's own, at an address of its process.
+/// Whether the program can also access this memory. Through a daemon, it is memory of the program,
+/// at an address of its process.
 fn of_host(a: Allocation) -> bool {
     a.usage.host() || a.usage.managed()
 }
 
-/// An address that ought to lie in something.
+/// An address that should lie in an allocation.
 struct Named<'a>(&'a Driver, u64);
 
 impl fmt::Display for Named<'_> {
@@ -262,12 +265,13 @@ impl fmt::Display for Named<'_> {
     }
 }
 
-/// What an address lies in, and where there. Its end counts, too: a guard lies behind every allocation.
+/// The allocation of an address, and the offset there. The end of an allocation counts as inside,
+/// because a guard follows every allocation.
 fn name(driver: &Driver, addr: u64) -> Option<String> {
     let memory = &driver.memory;
     if driver.arena.contains(addr) {
         let found = memory.find(addr).or_else(|| memory.find(addr - 1));
-        // One copy may reach over mappings that lie beside each other.
+        // One copy may span adjacent mappings.
         if let Some(a) = found.filter(|a| matches!(a.usage, Use::Mapped(_)))
             && let Some(base) = super::vmm::reservation(a.addr)
         {
@@ -276,7 +280,7 @@ fn name(driver: &Driver, addr: u64) -> Option<String> {
         if let Some(a) = found.filter(|a| !a.usage.graph()) {
             return Some(format!("@a{}+{:x}", a.id, addr - a.addr));
         }
-        // The address of a graph's memory stays its node's, whatever is there just now.
+        // The address range of a graph's memory belongs to its node, whatever is mapped at present.
         let base = super::graph::block::base_of(addr).or(found.map(|a| a.addr))?;
         return Some(format!("@g{base:x}+{:x}", addr - base));
     }
@@ -285,12 +289,12 @@ fn name(driver: &Driver, addr: u64) -> Option<String> {
     Some(format!("@r{base:x}+{:x}", addr - base))
 }
 
-/// Bytes that are told as a hash and addresses.
+/// Bytes that the digest shows as a hash and addresses.
 #[derive(Default)]
 struct Told {
     contents: Contents,
-    /// What lies at addresses of device memory among the bytes. They count as zeros in the hash, since they are not the
-    /// same in another process.
+    /// Allocations whose addresses occur among the bytes. The addresses count as zeros in the hash,
+    /// because they differ between processes.
     names: Vec<String>,
 }
 
@@ -299,7 +303,7 @@ impl Told {
         let mut told = Told::default();
         for row in 0..e.height {
             let at = (layout.addr + row * layout.pitch) as *const u8;
-            // SAFETY: the rows were just written by the copy, and are live as long as it lasts.
+            // SAFETY: the copy has just written the rows, which are live while the copy runs.
             told.append(driver, unsafe {
                 std::slice::from_raw_parts(at, e.width as usize)
             });

@@ -1,4 +1,4 @@
-//! Events: a recorded position in a stream and the time it was reached.
+//! Events: a recorded position in a stream, and the time at which the device reached it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,12 +21,12 @@ const INTERPROCESS: u32 = 4;
 
 /// The last cuEventRecord.
 enum Record {
-    /// In a stream.
+    /// In a stream that was not capturing.
     Done {
         position: Position,
         reached_ns: Arc<AtomicU64>,
     },
-    /// In a stream that was capturing: what the next ones depend on there.
+    /// In a capturing stream: the dependencies of the stream's next node.
     Captured(Fork),
 }
 
@@ -44,8 +44,8 @@ static EVENTS: Table<Event> = Table::new(Kind::Event);
 /// cuEventCreate.
 ///
 /// # Errors
-/// Unknown flags, or an interprocess event with timing; no current context. (Interprocess events work
-/// within their process: sharing them is what is not served.)
+/// CUDA_ERROR_INVALID_VALUE for unknown flags or an interprocess event with timing; no current
+/// context. Interprocess events work within their process; sharing them is not served.
 pub fn create(flags: u32) -> Result<u64> {
     healthy()?;
     let context = context::current()?.handle;
@@ -63,7 +63,7 @@ pub fn create(flags: u32) -> Result<u64> {
     Ok(event.handle)
 }
 
-/// cuEventDestroy: at once, also when it was not reached yet.
+/// cuEventDestroy: returns at once, even if the event is not reached yet.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_HANDLE.
@@ -82,10 +82,11 @@ pub fn get(handle: u64) -> Result<Arc<Event>> {
 }
 
 impl Event {
-    /// cuEventRecord. `external`: in a capture, a node that records the event when it runs.
+    /// cuEventRecord. `external`: a capture gets a node that records the event when it runs.
     ///
     /// # Errors
-    /// The event is of another context than the stream; a capture that is over.
+    /// CUDA_ERROR_INVALID_HANDLE if the event and the stream are of different contexts; an invalid
+    /// capture.
     pub fn record(self: &Arc<Self>, stream: &Stream, external: bool) -> Result {
         self.check_context(stream)?;
         if capture::recording(stream)? {
@@ -99,12 +100,12 @@ impl Event {
         self.record_now(stream)
     }
 
-    /// True if the event belongs to the context.
+    /// Whether the event belongs to the context.
     pub fn is_of(&self, context: &context::Context) -> bool {
         context.handle == self.context
     }
 
-    /// Ok if the event belongs to the stream's context.
+    /// Checks that the event belongs to the stream's context.
     fn check_context(&self, stream: &Stream) -> Result {
         let same = stream.context.upgrade().is_some_and(|c| self.is_of(&c));
         if same {
@@ -114,7 +115,7 @@ impl Event {
         }
     }
 
-    /// Records it behind everything that the stream has so far.
+    /// Records the event after all work that is submitted to the stream.
     ///
     /// # Errors
     /// The stream's context is gone.
@@ -122,7 +123,7 @@ impl Event {
         self.record_after(stream, Vec::new())
     }
 
-    /// Records it behind everything that the stream and `after` have so far.
+    /// Records the event after all work that is submitted to the stream, and after `after`.
     ///
     /// # Errors
     /// As [`record_now`](Self::record_now).
@@ -158,7 +159,7 @@ impl Event {
     /// The last recorded position; `None` before the first record.
     ///
     /// # Errors
-    /// CUDA_ERROR_CAPTURED_EVENT, which ends the capture's validity.
+    /// CUDA_ERROR_CAPTURED_EVENT, which also invalidates the capture.
     fn position(&self) -> Result<Option<Position>> {
         let last = lock(&self.last);
         match last.as_ref() {
@@ -173,7 +174,7 @@ impl Event {
         }
     }
 
-    /// Where the capture stood that the event was last recorded in.
+    /// The state of the capture in which the event was last recorded.
     pub fn captured(&self) -> Option<Fork> {
         match lock(&self.last).as_ref() {
             Some(Record::Captured(fork)) => Some(fork.clone()),
@@ -184,7 +185,7 @@ impl Event {
     /// cuEventQuery.
     ///
     /// # Errors
-    /// CUDA_ERROR_NOT_READY, CUDA_ERROR_CAPTURED_EVENT, or the process is poisoned.
+    /// CUDA_ERROR_NOT_READY, CUDA_ERROR_CAPTURED_EVENT, or the sticky error.
     pub fn query(&self) -> Result {
         let position = self.position()?;
         capture::unsafe_call()?;
@@ -197,7 +198,7 @@ impl Event {
     /// cuEventSynchronize.
     ///
     /// # Errors
-    /// CUDA_ERROR_CAPTURED_EVENT, or the process is poisoned.
+    /// CUDA_ERROR_CAPTURED_EVENT, or the sticky error.
     pub fn synchronize(&self) -> Result {
         let position = self.position()?;
         capture::unsafe_call()?;
@@ -223,16 +224,16 @@ impl Event {
     }
 }
 
-/// cuEventElapsedTime in milliseconds.
+/// cuEventElapsedTime: time between two events, in ms.
 ///
 /// # Errors
-/// Not recorded or without timing: CUDA_ERROR_INVALID_HANDLE; not reached: CUDA_ERROR_NOT_READY.
+/// CUDA_ERROR_INVALID_HANDLE: not recorded, or without timing. CUDA_ERROR_NOT_READY: not reached.
 pub fn elapsed_ms(start: u64, end: u64) -> Result<f32> {
     let (start, end) = (get(start)?.time()?, get(end)?.time()?);
     Ok((end as f64 - start as f64) as f32 / 1e6)
 }
 
-/// cuStreamWaitEvent. `external`: in a capture, a node that waits for the event when it runs.
+/// cuStreamWaitEvent. `external`: a capture gets a node that waits for the event when it runs.
 ///
 /// # Errors
 /// CUDA_ERROR_STREAM_CAPTURE_MERGE, _ISOLATION, _IMPLICIT by the rules of capture.
@@ -249,7 +250,7 @@ pub fn wait(stream: &Stream, event: &Arc<Event>, external: bool) -> Result {
     wait_now(stream, event)
 }
 
-/// Waits in the stream for the event's last record.
+/// Makes the stream wait for the last record of the event.
 ///
 /// # Errors
 /// As [`Stream::submit`].
@@ -264,7 +265,7 @@ pub fn wait_now(stream: &Stream, event: &Event) -> Result {
     }
 }
 
-/// Ends the events of a destroyed context.
+/// Destroys the events of a destroyed context.
 pub fn forget_context(context: u64) {
     for event in EVENTS.all() {
         if event.context == context {

@@ -1,4 +1,4 @@
-//! The sticky error: after a device fault every later call of the process returns it, as on
+//! The sticky error: after a device fault, every later call of the process returns it, as on
 //! hardware.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +9,7 @@ use super::error::Result;
 
 static STICKY: AtomicU32 = AtomicU32::new(0);
 
-/// Poisons the process; the first fault wins. `why` goes to stderr.
+/// Poisons the process with `code` and writes `why` to stderr. Only the first fault counts.
 pub fn poison(code: CuResult, why: &str) {
     if STICKY
         .compare_exchange(0, code.0, Ordering::SeqCst, Ordering::SeqCst)
@@ -27,10 +27,10 @@ pub fn sticky() -> Option<CuResult> {
     }
 }
 
-/// Fails with the sticky error.
+/// Fails if the process is poisoned.
 ///
 /// # Errors
-/// The process is poisoned.
+/// The sticky error.
 pub fn check() -> Result {
     sticky().map_or(Ok(()), Err)
 }

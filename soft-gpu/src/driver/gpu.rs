@@ -1,4 +1,4 @@
-//! A device: what it says of itself, its memory account and its compute turn.
+//! A device: its properties, its memory account and its compute turn.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use super::share::Shared;
 use super::timeline::Lanes;
 use super::turn::Turn;
 
-/// PCI bus of physical device 0; the others follow.
+/// PCI bus of physical device 0; the next devices have the next numbers.
 const FIRST_BUS: u32 = 0xa0;
 
 /// One visible device.
 pub struct Gpu {
-    /// Number among this process's visible devices.
+    /// Index among the visible devices of this process.
     pub ordinal: usize,
-    /// Number on the machine.
+    /// Index among the physical devices of the machine.
     pub physical: usize,
     /// Name; contains `soft`.
     pub name: String,
@@ -27,13 +27,13 @@ pub struct Gpu {
     pub compute_capability: (u32, u32),
     /// UUID.
     pub uuid: [u8; 16],
-    /// State shared by all processes on it.
+    /// State that all processes on the device share.
     pub shared: Arc<Shared>,
-    /// Whose turn it is to compute.
+    /// The turn of this process to compute.
     pub turn: Turn,
-    /// This process's work on it that is not over.
+    /// Unfinished work of this process on the device.
     pub open: Open,
-    /// Its multiprocessors' time.
+    /// Time at which each multiprocessor is free.
     pub lanes: Lanes,
 }
 
@@ -67,26 +67,26 @@ impl Gpu {
         }
     }
 
-    /// What its compute capability says of multiprocessors.
+    /// Resources of a multiprocessor, by the compute capability.
     pub fn limits(&self) -> Limits {
         attributes::limits(self.compute_capability)
     }
 
-    /// PCI bus number (domain 0, device 0).
+    /// PCI bus number (domain 0 and device 0).
     pub fn pci_bus(&self) -> u32 {
         FIRST_BUS + self.physical as u32
     }
 
-    /// `0000:a0:00.0`.
+    /// PCI bus id, such as `0000:a0:00.0`.
     pub fn pci_bus_id(&self) -> String {
         format!("0000:{:02x}:00.0", self.pci_bus())
     }
 }
 
-/// The UUID of physical device `index`: the same on every start, distinct by seed and index.
+/// The UUID of physical device `index`: equal at every start, different for each seed and index.
 pub fn uuid(seed: u64, index: usize) -> [u8; 16] {
     let mix = |mut z: u64| {
-        // splitmix64: a well-mixed function of its input, all that is needed here.
+        // splitmix64 mixes the bits of its input well enough.
         z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -103,7 +103,7 @@ pub fn uuid(seed: u64, index: usize) -> [u8; 16] {
     bytes
 }
 
-/// `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
+/// The text form, `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
 pub fn uuid_text(uuid: &[u8; 16]) -> String {
     let hex: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
     format!(
@@ -116,13 +116,14 @@ pub fn uuid_text(uuid: &[u8; 16]) -> String {
     )
 }
 
-/// Physical devices that CUDA_VISIBLE_DEVICES leaves visible, in its order.
+/// The physical devices that CUDA_VISIBLE_DEVICES lists, in the order of the list.
 ///
-/// As NVIDIA's driver reads it: indices, or UUID prefixes, whichever the first entry is; an index is read as far as
-/// its digits go; the first entry that names no device ends the list.
+/// NVIDIA's driver reads the list so: all entries are indices or UUID prefixes, as the first entry
+/// is; an index ends at the first character that is not a digit; the list ends before the first
+/// entry that names no device.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_DEVICE for a device that is named twice.
+/// CUDA_ERROR_INVALID_DEVICE if the list names a device twice.
 pub fn visible(filter: Option<&str>, uuids: &[[u8; 16]]) -> Result<Vec<usize>> {
     let Some(filter) = filter else {
         return Ok((0..uuids.len()).collect());
@@ -131,12 +132,12 @@ pub fn visible(filter: Option<&str>, uuids: &[[u8; 16]]) -> Result<Vec<usize>> {
     let mut chosen = Vec::new();
     for item in filter.split(',').map(str::trim) {
         let found = if by_uuid {
-            // Digits in either case.
+            // Hexadecimal digits match in either case.
             let digits = item.strip_prefix("GPU-").unwrap_or_default();
             let text = format!("GPU-{}", digits.to_ascii_lowercase());
             let named = |i: &usize| !digits.is_empty() && uuid_text(&uuids[*i]).starts_with(&text);
             let mut hits = (0..uuids.len()).filter(named);
-            // An ambiguous prefix names nothing.
+            // An ambiguous prefix names no device.
             hits.next().filter(|_| hits.next().is_none())
         } else {
             let digits = item

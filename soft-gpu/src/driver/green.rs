@@ -1,8 +1,8 @@
-//! Green contexts: a device's primary context, with kernels on a part of its multiprocessors.
+//! Green contexts: a device's primary context, whose kernels run on a part of the multiprocessors.
 //!
-//! A green context has no memory and no modules of its own. The CUcontext that stands for it is another
-//! name of the primary context ([`super::context`] resolves it so), and what differs is here: which
-//! streams are its own, and on which multiprocessors their kernels run.
+//! A green context has no memory and no modules of its own. Its CUcontext is another name of the
+//! primary context ([`super::context`] resolves it). This module keeps the differences: the streams
+//! of the green context, and the multiprocessors on which their kernels run.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -19,10 +19,10 @@ use super::stream::{Class, Position, Stream};
 use super::sync::lock;
 use super::{fault, gpu, healthy, pool};
 
-/// CU_GREEN_CTX_DEFAULT_STREAM. There is one without, too.
+/// CU_GREEN_CTX_DEFAULT_STREAM. The default stream exists without the flag, too.
 const DEFAULT_STREAM: u32 = 1;
 
-/// What a green context is to have (CUdevResourceDesc). It is for the process's life.
+/// Resources of a green context (CUdevResourceDesc). Lives as long as the process.
 struct Description {
     device: i32,
     part: Part,
@@ -32,13 +32,13 @@ struct Description {
 pub struct Green {
     /// CUgreenCtx.
     pub handle: u64,
-    /// The CUcontext that stands for it.
+    /// The CUcontext of the green context.
     pub context: u64,
     /// cuGreenCtxGetId.
     pub id: u64,
     /// Ordinal of its device.
     pub device: i32,
-    /// Its multiprocessors.
+    /// Multiprocessors of the green context.
     pub part: Part,
     primary: Weak<Context>,
     null: Arc<Stream>,
@@ -48,21 +48,21 @@ pub struct Green {
 #[derive(Default)]
 struct Streams {
     live: Vec<Weak<Stream>>,
-    /// Work that destroyed streams still have.
+    /// Unfinished work of destroyed streams.
     leftovers: Vec<Position>,
 }
 
 static DESCRIPTIONS: Table<Description> = Table::new(Kind::ResourceDesc);
 static GREENS: Table<Green> = Table::new(Kind::GreenContext);
-/// The same by the CUcontext that stands for each.
+/// The green contexts by CUcontext.
 static VIEWS: Table<Green> = Table::new(Kind::Context);
-/// How many there are: mostly none, and then nobody has to look.
+/// Number of green contexts, so that lookups are skipped while it is 0.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// cuDevResourceGenerateDesc.
 ///
 /// # Errors
-/// Before cuInit.
+/// CUDA_ERROR_NOT_INITIALIZED before cuInit; the sticky error.
 pub fn describe(device: i32, part: Part) -> Result<u64> {
     healthy()?;
     let handle = DESCRIPTIONS.mint();
@@ -73,7 +73,8 @@ pub fn describe(device: i32, part: Part) -> Result<u64> {
 /// cuGreenCtxCreate: retains the primary context.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE: unknown flags, no such description or one of another device; no such device.
+/// CUDA_ERROR_INVALID_VALUE: unknown flags, an unknown description, or the description of another
+/// device. CUDA_ERROR_INVALID_DEVICE: no such device.
 pub fn create(description: u64, device: i32, flags: u32) -> Result<u64> {
     healthy()?;
     gpu(device)?;
@@ -110,7 +111,7 @@ pub fn get(handle: u64) -> Result<Arc<Green>> {
     GREENS.get(handle).map_err(|_| CuResult::INVALID_CONTEXT)
 }
 
-/// cuGreenCtxDestroy: its streams are detached, and their captures are over.
+/// cuGreenCtxDestroy: detaches the streams and invalidates their captures.
 ///
 /// # Errors
 /// As [`get`].
@@ -122,17 +123,17 @@ pub fn destroy(handle: u64) -> Result {
     let _ = VIEWS.remove(green.context);
     LIVE.fetch_sub(1, Ordering::SeqCst);
     for stream in green.live() {
-        // The refusal is the capture's end.
+        // The call invalidates the capture; the error is expected.
         let _ = capture::forbid(&stream);
     }
     match green.owner() {
         Ok(_) => context::release_primary(green.device),
-        // It was reset, with all references to it.
+        // A reset of the primary context has released all references.
         Err(_) => fault::check(),
     }
 }
 
-/// The green context that a CUcontext stands for, if it does.
+/// The green context of a CUcontext, if the CUcontext belongs to a green context.
 pub fn of_context(handle: u64) -> Option<Arc<Green>> {
     if LIVE.load(Ordering::SeqCst) == 0 {
         return None;
@@ -154,28 +155,29 @@ pub fn current_part() -> Part {
 }
 
 impl Green {
-    /// The primary context that it is a view of.
+    /// The primary context.
     ///
     /// # Errors
-    /// CUDA_ERROR_CONTEXT_IS_DESTROYED after a reset.
+    /// CUDA_ERROR_CONTEXT_IS_DESTROYED after a reset of the primary context.
     pub fn owner(&self) -> Result<Arc<Context>> {
         let owner = self.primary.upgrade().filter(context::is_live);
         owner.ok_or(CuResult::CONTEXT_IS_DESTROYED)
     }
 
-    /// The NULL stream in it: the primary context's order, its own multiprocessors.
+    /// The NULL stream of the green context: queue of the primary context, multiprocessors of the
+    /// green context.
     pub fn null(&self) -> &Arc<Stream> {
         &self.null
     }
 
-    /// Takes a new stream in.
+    /// Adds a new stream.
     pub fn adopt(&self, stream: &Arc<Stream>) {
         let mut streams = lock(&self.streams);
         streams.live.retain(|s| s.strong_count() > 0);
         streams.live.push(Arc::downgrade(stream));
     }
 
-    /// Keeps only what a destroyed stream still has to do.
+    /// Removes a destroyed stream, and keeps the position of its unfinished work.
     pub fn disown(&self, stream: &Arc<Stream>) {
         let mut streams = lock(&self.streams);
         streams
@@ -198,7 +200,7 @@ impl Green {
         all
     }
 
-    /// Refuses to go on while one of its streams captures, and ends the capture.
+    /// Fails if a stream of the green context captures, and invalidates the capture.
     fn forbid_captures(&self) -> Result {
         let mut outcome = Ok(());
         for stream in self.live() {
@@ -207,10 +209,10 @@ impl Green {
         outcome
     }
 
-    /// cuCtxSynchronize in it: waits for its streams.
+    /// cuCtxSynchronize: waits for the streams of the green context.
     ///
     /// # Errors
-    /// Its primary context is gone; a capture; the process is poisoned.
+    /// The primary context is gone; a stream captures; the process is poisoned.
     pub fn synchronize(&self) -> Result {
         self.owner()?;
         self.forbid_captures()?;
@@ -223,14 +225,14 @@ impl Green {
     /// cuGreenCtxRecordEvent.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_HANDLE for an event of another primary context; a capture.
+    /// CUDA_ERROR_INVALID_HANDLE for an event of another primary context; a stream captures.
     pub fn record(&self, event: &Event) -> Result {
         let owner = self.owner()?;
         if !event.is_of(&owner) {
             return Err(CuResult::INVALID_HANDLE);
         }
         self.forbid_captures()?;
-        // On a stream of its own, so that nothing waits for it but the event.
+        // On a separate stream, so that only the event waits.
         let aside = Stream::new(Arc::downgrade(&owner), Class::NonBlocking, 0, 0, 0);
         event.record_after(&aside, self.unfinished())
     }
@@ -238,7 +240,7 @@ impl Green {
     /// cuGreenCtxWaitEvent.
     ///
     /// # Errors
-    /// A capture, of its streams or the event's.
+    /// A stream captures, or a capture recorded the event.
     pub fn wait(&self, event: &Event) -> Result {
         self.owner()?;
         self.forbid_captures()?;

@@ -1,8 +1,8 @@
 //! Opaque handles: typed, never reused, never pointers.
 //!
-//! A handle is `0x05 | kind | serial`, below 2^63 (clients read handles as signed numbers); other numbers in each
-//! process while a digest is written. A
-//! number that was handed out once and is gone now is *stale*; any other unknown number is *forged*.
+//! A handle is `0x05 | kind | serial`, below 2^63, because clients read handles as signed numbers.
+//! While a digest is written, serial numbers differ between processes. A handle that was issued and
+//! has ended is *stale*; any other unknown number is *forged*.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -15,7 +15,7 @@ use super::error::Result;
 use super::scrub;
 use super::sync::{read, write};
 
-/// What a handle names.
+/// The kind of object of a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -58,19 +58,19 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// True if `handle` may be of this kind.
+    /// Whether `handle` may be of this kind.
     pub fn matches(self, handle: u64) -> bool {
         handle >> 48 == self.mark()
     }
 
-    /// The upper 16 bits of its handles.
+    /// The upper 16 bits of handles of this kind.
     fn mark(self) -> u64 {
         (0x0500 | self as u64) + 0x0101 * scrub::number()
     }
 }
 
-/// Hashes handles: they are distinct by construction, one multiplication spreads them. (A caller who
-/// forges handles only slows itself.)
+/// Hashes handles. Handles are distinct by construction, so one multiplication spreads them enough.
+/// A caller who forges handles slows down only itself.
 #[derive(Default)]
 struct HandleHasher(u64);
 
@@ -92,7 +92,7 @@ impl Hasher for HandleHasher {
 
 type Map<T> = HashMap<u64, Arc<T>, BuildHasherDefault<HandleHasher>>;
 
-/// The serial number before the first.
+/// The serial number before the first serial number.
 fn before_first() -> u64 {
     scrub::number() << 24
 }
@@ -114,20 +114,20 @@ impl<T> Table<T> {
         }
     }
 
-    /// A handle that was never given before.
+    /// A new handle, never issued before.
     pub fn mint(&self) -> u64 {
         let serial = self.next.fetch_add(1, Ordering::Relaxed);
         self.kind.mark() << 48 | (before_first() + serial) << 4
     }
 
-    /// Makes `handle` (of [`mint`](Self::mint)) name `object`.
+    /// Makes `handle`, which [`mint`](Self::mint) issued, name `object`.
     pub fn put(&self, handle: u64, object: Arc<T>) {
         write(&self.live)
             .get_or_insert_default()
             .insert(handle, object);
     }
 
-    /// Mints a handle for what `make` builds from it.
+    /// Issues a handle for the object that `make` builds from the handle.
     pub fn insert(&self, make: impl FnOnce(u64) -> Arc<T>) -> Arc<T> {
         let handle = self.mint();
         let object = make(handle);
@@ -135,17 +135,18 @@ impl<T> Table<T> {
         object
     }
 
-    /// The object, if the handle is live.
+    /// The object of a live handle.
     pub fn find(&self, handle: u64) -> Option<Arc<T>> {
         read(&self.live).as_ref()?.get(&handle).cloned()
     }
 
-    /// The object; otherwise CUDA_ERROR_INVALID_HANDLE, or an abort in strict mode.
+    /// The object of a live handle. Otherwise CUDA_ERROR_INVALID_HANDLE, or an abort in strict
+    /// mode.
     pub fn get(&self, handle: u64) -> Result<Arc<T>> {
         self.find(handle).ok_or_else(|| self.bad(handle))
     }
 
-    /// Ends a handle.
+    /// Ends a handle. Errors as for [`get`](Self::get).
     pub fn remove(&self, handle: u64) -> Result<Arc<T>> {
         write(&self.live)
             .as_mut()
@@ -161,7 +162,7 @@ impl<T> Table<T> {
             .unwrap_or_default()
     }
 
-    /// Reports a bad handle (strict mode aborts) and gives the hardware's code.
+    /// Reports an invalid handle (strict mode aborts) and returns the error code of hardware.
     pub fn bad(&self, handle: u64) -> CuResult {
         if handle != 0 {
             let serial = ((handle & 0xffff_ffff_ffff) >> 4).checked_sub(before_first());

@@ -17,7 +17,7 @@ struct Plan {
 
 static PLAN: OnceLock<Plan> = OnceLock::new();
 
-/// Takes the plan out of the knobs; without one, injection costs a load.
+/// Takes the injections from the settings. Without an injection, a check costs one load.
 pub fn install(config: &Config) {
     let plan = Plan {
         calls: config
@@ -55,7 +55,7 @@ pub fn base(name: &str) -> &str {
     }
 }
 
-/// The error that this call of `name` must return.
+/// The injected error of this call of `name`.
 pub fn call(name: &str) -> Option<CuResult> {
     let plan = PLAN.get()?;
     plan.calls
@@ -65,13 +65,13 @@ pub fn call(name: &str) -> Option<CuResult> {
         .map(|(c, _)| c.code)
 }
 
-/// True if this allocation of device memory must fail.
+/// Whether this allocation of device memory must fail.
 pub fn alloc_fails() -> bool {
     PLAN.get()
         .is_some_and(|plan| plan.alloc.is_some_and(|nth| hit(nth, &plan.allocs)))
 }
 
-/// The fault of this launch of `kernel`.
+/// The injected fault of this launch of `kernel`.
 pub fn launch(kernel: &str) -> Option<FaultKind> {
     let plan = PLAN.get()?;
     plan.faults

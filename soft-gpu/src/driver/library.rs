@@ -1,4 +1,4 @@
-//! Libraries: module images that are loaded into a context at first use there.
+//! Libraries: module images that each context loads at first use.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -24,23 +24,23 @@ pub struct Library {
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
 }
 
-/// A kernel of a library, not yet of a context.
+/// A kernel of a library, without a context.
 pub struct Kernel {
     /// CUkernel.
     pub handle: u64,
-    /// Its library.
+    /// The library.
     pub library: Weak<Library>,
-    /// Its name, with a NUL for cuKernelGetName.
+    /// Name, with a NUL for cuKernelGetName.
     pub name: CString,
 }
 
 static LIBRARIES: Table<Library> = Table::new(Kind::Library);
 static KERNELS: Table<Kernel> = Table::new(Kind::Kernel);
 
-/// cuLibraryLoadData. The text is checked now, memory is taken at first use in a context.
+/// cuLibraryLoadData. The call checks the PTX; memory is allocated at the first use in a context.
 ///
 /// # Errors
-/// The interpreter refuses the text.
+/// The interpreter refuses the PTX.
 pub fn load(ptx: Vec<u8>, registers: Option<u32>) -> std::result::Result<Arc<Library>, Refusal> {
     let plain = |e: CuResult| (e, e.to_string());
     healthy().map_err(plain)?;
@@ -86,7 +86,7 @@ pub fn unload(handle: u64) -> Result {
     LIBRARIES.remove(handle).map(|_| ())
 }
 
-/// Drops what libraries had loaded into a destroyed context.
+/// Drops the modules that libraries loaded into a destroyed context.
 pub fn forget_context(context: u64) {
     for library in LIBRARIES.all() {
         lock(&library.modules).remove(&context);
@@ -112,10 +112,10 @@ impl Library {
         Ok(module)
     }
 
-    /// cuLibraryGetKernel: the same kernel each time.
+    /// cuLibraryGetKernel: returns the same kernel for each call.
     ///
     /// # Errors
-    /// CUDA_ERROR_NOT_FOUND.
+    /// CUDA_ERROR_NOT_FOUND for an unknown name.
     pub fn kernel(self: &Arc<Self>, name: &str) -> Result<Arc<Kernel>> {
         if !self.names.iter().any(|n| n == name) {
             return Err(CuResult::NOT_FOUND);
@@ -136,7 +136,7 @@ impl Library {
         Ok(kernel)
     }
 
-    /// Every kernel's name.
+    /// Names of all kernels.
     pub fn kernel_names(&self) -> &[String] {
         &self.names
     }

@@ -1,4 +1,4 @@
-//! CUlinkState: the inputs of a link, and what came of it.
+//! CUlinkState: the inputs and the result of a link.
 
 use std::sync::{Arc, Mutex};
 
@@ -25,14 +25,14 @@ pub struct Link {
 struct State {
     inputs: Vec<Input>,
     modules: Vec<Module>,
-    /// Libraries and objects of machine code, which were passed over.
+    /// Skipped inputs: libraries and objects of machine code.
     ignored: Vec<String>,
     image: Option<Arc<[u8]>>,
 }
 
 static LINKS: Table<Link> = Table::new(Kind::Link);
 
-/// cuLinkCreate; `registers` bounds those of its kernels.
+/// cuLinkCreate. `registers` limits the registers of the kernels.
 ///
 /// # Errors
 /// No current context.
@@ -66,10 +66,10 @@ pub fn destroy(handle: u64) -> Result {
 }
 
 impl Link {
-    /// Adds a PTX text, which is checked now.
+    /// Checks and adds a PTX text.
     ///
     /// # Errors
-    /// The text is refused; the link is complete already.
+    /// The text is refused, or the link is already complete.
     pub fn add(&self, name: &str, text: Vec<u8>) -> std::result::Result<(), Refusal> {
         let mut state = self.open()?;
         let name = if name.is_empty() {
@@ -83,10 +83,11 @@ impl Link {
         Ok(())
     }
 
-    /// Notes an input without PTX: what it would have defined is missed where it is used.
+    /// Records an input without PTX. Symbols that it would define are reported as missing where
+    /// they are used.
     ///
     /// # Errors
-    /// The link is complete already.
+    /// The link is already complete.
     pub fn pass_over(&self, name: &str) -> std::result::Result<(), Refusal> {
         self.open()?.ignored.push(name.to_owned());
         Ok(())
@@ -101,10 +102,10 @@ impl Link {
         Ok(state)
     }
 
-    /// cuLinkComplete: the image, which lives as long as the link.
+    /// cuLinkComplete: returns the image, which lives as long as the link.
     ///
     /// # Errors
-    /// No inputs; references that nothing resolves; what loading the image would refuse.
+    /// No inputs; undefined references; an image that would not load.
     pub fn complete(&self) -> std::result::Result<Arc<[u8]>, Refusal> {
         let mut state = lock(&self.state);
         if let Some(image) = &state.image {

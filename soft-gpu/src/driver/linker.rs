@@ -1,8 +1,8 @@
-//! Linking: several PTX modules become one, with the references between them resolved.
+//! Linking: joins several PTX modules into one and resolves the references between them.
 //!
-//! Names that a module keeps to itself (neither `.visible` nor `.weak`) get another name where two
-//! modules use the same. What the linker hands out as "cubin" is the texts of its inputs, marked, so
-//! that loading it links them again.
+//! A name that a module keeps to itself (neither `.visible` nor `.weak`) is renamed if two modules
+//! use it. The "cubin" of the linker consists of the texts of the inputs, marked, so that loading
+//! the image links them again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,26 +12,26 @@ use super::module::Refusal;
 use crate::exec::Builtin;
 use crate::ptx::ast::{Function, Init, Module, Operand, Space, Statement, Variable};
 
-/// First line of an image that was linked of several inputs.
+/// First line of an image with several inputs.
 const MAGIC: &[u8] = b"// soft-gpu: linked inputs follow\n";
-/// Begins the line before each input: its length in bytes, then its name.
+/// Start of the line before each input; then follow the length in bytes and the name.
 const INPUT: &str = "// soft-gpu input ";
-/// Begins the line with the most registers of a kernel.
+/// Start of the line with the register limit of the kernels.
 const REGISTERS: &str = "// soft-gpu registers ";
 
 /// A PTX text to link.
 #[derive(Debug, Clone)]
 pub struct Input {
-    /// What the log calls it.
+    /// Name in the log.
     pub name: String,
-    /// Without a terminating NUL.
+    /// PTX text without a terminating NUL.
     pub text: Vec<u8>,
 }
 
-/// A linked image, taken apart.
+/// The parts of a linked image.
 #[derive(Debug, Clone, Default)]
 pub struct Image {
-    /// What was linked.
+    /// Inputs of the link.
     pub inputs: Vec<Input>,
     /// CU_JIT_MAX_REGISTERS of the link.
     pub registers: Option<u32>,
@@ -40,7 +40,7 @@ pub struct Image {
 /// Parses a text.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_PTX, or CUDA_ERROR_UNSUPPORTED_PTX_VERSION for what is not served.
+/// CUDA_ERROR_INVALID_PTX, or CUDA_ERROR_UNSUPPORTED_PTX_VERSION for unsupported PTX.
 pub fn parse(input: &Input) -> Result<Module, Refusal> {
     crate::ptx::parse(&input.text).map_err(|e| {
         let code = if e.unsupported {
@@ -52,7 +52,7 @@ pub fn parse(input: &Input) -> Result<Module, Refusal> {
     })
 }
 
-/// The image of linked inputs, NUL-terminated. One text that needs nothing else is its own.
+/// The image of linked inputs, NUL-terminated. A single self-contained text is its own image.
 pub fn pack(inputs: &[Input], linked: &Linked, registers: Option<u32>) -> Vec<u8> {
     let mut image = Vec::new();
     if let ([only], false, None) = (inputs, linked.runtime, registers) {
@@ -98,15 +98,15 @@ pub fn unpack(image: &[u8]) -> Option<Image> {
     Some(Image { inputs, registers })
 }
 
-/// What came of a link.
+/// Result of a link.
 pub struct Linked {
-    /// The one module.
+    /// The joined module.
     pub module: Module,
-    /// Functions of the device runtime's library are in it.
+    /// Whether functions of the device runtime library are in the module.
     runtime: bool,
 }
 
-/// Our own text of what programs use of the device runtime's library.
+/// Our own PTX of those functions of the device runtime library that programs use.
 const RUNTIME: &str = include_str!("runtime.ptx");
 const RUNTIME_NAMES: [&str; 3] = [
     "cudaCGGetIntrinsicHandle",
@@ -114,12 +114,12 @@ const RUNTIME_NAMES: [&str; 3] = [
     "cudaGraphSetConditional",
 ];
 
-/// May this text need functions of the device runtime's library?
+/// Whether this text may need functions of the device runtime library.
 pub fn needs_runtime(text: &[u8]) -> bool {
     std::str::from_utf8(text).is_ok_and(|t| RUNTIME_NAMES.iter().any(|n| t.contains(n)))
 }
 
-/// NVIDIA's library of the device runtime, as PTX?
+/// Whether this text is NVIDIA's device runtime library, as PTX.
 pub fn is_runtime(text: &[u8]) -> bool {
     const ITS_OWN: &[u8] = b"__cuda_syscall_";
     text.windows(ITS_OWN.len()).any(|part| part == ITS_OWN)
@@ -131,8 +131,8 @@ const LAUNCHES: &str = "__cudaCDP2";
 /// Links parsed modules, each with its name for the log.
 ///
 /// # Errors
-/// CUDA_ERROR_UNKNOWN, as the driver's linker says, for undefined references and for symbols that
-/// are defined twice; the text names them.
+/// CUDA_ERROR_UNKNOWN, as from the driver's linker, for undefined and for doubly defined symbols.
+/// The text names the symbols.
 pub fn link(mut modules: Vec<(String, Module)>) -> Result<Linked, Refusal> {
     let mut owners = definitions(&modules)?;
     let wanted = |m: &(String, Module)| {
@@ -172,7 +172,7 @@ pub fn link(mut modules: Vec<(String, Module)>) -> Result<Linked, Refusal> {
     })
 }
 
-/// Which module defines each symbol that others can see.
+/// The index of the module that defines each exported symbol.
 type Owners = BTreeMap<String, usize>;
 
 struct Definition {
@@ -214,7 +214,7 @@ fn definitions(modules: &[(String, Module)]) -> Result<Owners, Refusal> {
         .collect())
 }
 
-/// Names that other modules can refer to, and whether they give way.
+/// Names that other modules can refer to, and whether a definition is weak.
 fn exported(module: &Module) -> impl Iterator<Item = (&str, bool)> {
     let functions = module
         .functions
@@ -250,7 +250,7 @@ fn rename_locals(modules: &mut [(String, Module)], owners: &Owners) {
         let mut renames = HashMap::new();
         for name in locals(module) {
             if taken.contains(&name) {
-                // `$` begins no name that a compiler makes of a program's.
+                // Compilers begin no name of a program with `$`.
                 let new = format!("{name}$input{i}");
                 taken.insert(new.clone());
                 renames.insert(name, new);
@@ -309,7 +309,7 @@ fn visit_initialiser(v: &mut Variable, visit: &mut dyn FnMut(&mut String)) {
     }
 }
 
-/// Every name that a function's body and tables use.
+/// Visits every name that the body and the tables of a function use.
 fn visit_names(f: &mut Function, visit: &mut dyn FnMut(&mut String)) {
     for v in &mut f.variables {
         visit_initialiser(v, visit);
@@ -336,7 +336,7 @@ fn visit_names(f: &mut Function, visit: &mut dyn FnMut(&mut String)) {
     }
 }
 
-/// Symbols that a module declares and uses, but that nobody defines.
+/// Symbols that a module declares and uses, but no module defines.
 fn undefined(module: &Module, owners: &Owners) -> BTreeSet<String> {
     let own = locals(module);
     let functions = module.functions.iter().filter(|f| f.declaration);
@@ -354,7 +354,7 @@ fn undefined(module: &Module, owners: &Owners) -> BTreeSet<String> {
         return BTreeSet::new();
     }
     let mut used = BTreeSet::new();
-    // Reading walks the same way as renaming, over a copy.
+    // The names are read with the visitor that renames, on a copy.
     let mut copy = module.clone();
     let mut note = |name: &mut String| {
         if declared.contains(name.as_str()) {
@@ -388,7 +388,7 @@ fn merge(modules: Vec<(String, Module)>, owners: &Owners) -> Module {
         let owned = |name: &str| owners.get(name).is_none_or(|owner| *owner == i);
         for v in m.variables {
             let keep = match (v.external, v.space) {
-                // Dynamic shared memory is one for all.
+                // All modules share one dynamic shared memory.
                 (true, Space::Shared) => dynamic.insert(v.name.clone()),
                 (true, _) => false,
                 (false, _) => owned(&v.name),

@@ -1,12 +1,12 @@
-//! Memory files: physical memory that other processes can be given by file descriptor.
+//! Memory files: physical memory that processes can share by file descriptor.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
-/// The name of the files begins so; the device's number on the machine follows.
+/// Prefix of the file names; the device's index on the machine follows.
 const NAME: &str = "soft-gpu-device-";
-/// Nobody changes the size of what others have mapped.
+/// Seals that forbid a change of the size, because other processes map the file.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 fn checked(result: i32) -> io::Result<i32> {
@@ -17,14 +17,14 @@ fn checked(result: i32) -> io::Result<i32> {
     }
 }
 
-/// A new one for the device of this number on the machine.
+/// Creates a memory file for the device with this index on the machine.
 ///
 /// # Errors
-/// The operating system's.
+/// The error of the operating system.
 pub fn create(size: u64, physical: usize) -> io::Result<File> {
     let name = format!("{NAME}{physical}\0");
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: a NUL-terminated name; a new descriptor of our own results.
+    // SAFETY: a NUL-terminated name; the result is a new descriptor of our own.
     let fd = checked(unsafe { libc::memfd_create(name.as_ptr().cast(), flags) })?;
     // SAFETY: the descriptor was just made and belongs to nobody else.
     let file = unsafe { File::from_raw_fd(fd) };
@@ -34,17 +34,17 @@ pub fn create(size: u64, physical: usize) -> io::Result<File> {
     Ok(file)
 }
 
-/// Another descriptor of the same file, the caller's to close.
+/// A new descriptor of the same file, which the caller closes.
 ///
 /// # Errors
-/// The operating system's.
+/// The error of the operating system.
 pub fn duplicate(fd: RawFd) -> io::Result<RawFd> {
-    // SAFETY: gives a new descriptor, or fails for what is none.
+    // SAFETY: returns a new descriptor, or fails for an invalid descriptor.
     checked(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })
 }
 
-/// What a descriptor of another process's file is: the file, its size and its device's number on the
-/// machine; `None` unless [`create`] made it.
+/// Takes over the descriptor of another process's file. Returns the file, the size in bytes and the
+/// device's index on the machine; `None` unless [`create`] made the file.
 pub fn adopt(fd: RawFd) -> Option<(File, u64, usize)> {
     let own = duplicate(fd).ok()?;
     // SAFETY: the descriptor was just made and belongs to nobody else.

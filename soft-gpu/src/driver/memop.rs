@@ -1,4 +1,4 @@
-//! Waits for and writes of values in memory, in stream order.
+//! Waits for values in memory, and writes of values, in stream order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -23,7 +23,7 @@ use super::{Driver, healthy};
 /// CU_STREAM_WAIT_VALUE_FLUSH.
 const WAIT_FLUSH: u32 = 1 << 30;
 
-/// How long a waiting stream sleeps between two looks.
+/// How long a waiting stream sleeps between two checks.
 const PAUSE: Duration = Duration::from_micros(20);
 
 /// A wait or write of `bits` bits.
@@ -54,22 +54,22 @@ fn bytes(op: &MemOp) -> u64 {
     }
 }
 
-/// What a stream does with an operation.
+/// Stream memory operations.
 pub trait Operation {
     /// Checks the operation.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE: unknown or misaligned; CUDA_ERROR_NOT_SUPPORTED: reductions, and
-    /// flushes of remote writes, which this device has no use for (its attribute says so).
+    /// CUDA_ERROR_INVALID_VALUE: unknown or misaligned. CUDA_ERROR_NOT_SUPPORTED: reductions, and
+    /// flushes of remote writes, which the device attribute reports as absent.
     fn check(&self, of: Planned) -> Result;
 
-    /// Is what it names still there?
+    /// Whether the memory of the operation is still live.
     fn live(&self, driver: &Driver) -> bool;
 
-    /// Says so in the digest.
+    /// Writes the operation to the digest.
     fn tell(&self, driver: &Driver, ticket: Option<&Ticket>);
 
-    /// Does it now: returns when the value is there, or when the process is poisoned.
+    /// Runs the operation. A wait returns when the value is there, or when the process is poisoned.
     fn run(&self);
 }
 
@@ -88,7 +88,7 @@ impl Operation for MemOp {
                 if of == Planned::Later && block::device_of(self.address, n).is_some() {
                     return Ok(());
                 }
-                // Registered memory that kernels reach has the host's addresses.
+                // Registered memory that kernels reach has the same addresses as on the host.
                 if driver.memory.mapped(self.address, n) {
                     return Ok(());
                 }
@@ -157,21 +157,21 @@ fn satisfied(op: &MemOp) -> bool {
 }
 
 fn cell32(addr: u64) -> &'static AtomicU32 {
-    // SAFETY: a checked, aligned address of the arena, whose pages stay accessible for the process's
-    // life, or of memory that the program keeps registered while work uses it; kernels and copies touch it
-    // as device memory, where races are the program's.
+    // SAFETY: a checked, aligned address: in the arena, whose pages stay accessible for the life of
+    // the process, or in memory that the program keeps registered while work uses it. Kernels and
+    // copies access it as device memory; the program is responsible for races.
     unsafe { &*(addr as *const AtomicU32) }
 }
 
 fn cell64(addr: u64) -> &'static AtomicU64 {
-    // SAFETY: as of `cell32`.
+    // SAFETY: as for `cell32`.
     unsafe { &*(addr as *const AtomicU64) }
 }
 
-/// cuStreamBatchMemOp: all of them, in order.
+/// cuStreamBatchMemOp: queues all operations, in order.
 ///
 /// # Errors
-/// As [`Operation::check`], before any is queued.
+/// As [`Operation::check`], before the first operation is queued.
 pub fn submit(stream: &Stream, ops: Vec<MemOp>) -> Result {
     let recording = capture::recording(stream)?;
     let of = if recording {

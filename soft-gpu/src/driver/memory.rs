@@ -1,4 +1,4 @@
-//! Allocations: what is live, whose it is, and the device's account.
+//! Allocations: the live memory with its owners, and the account of the device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::RwLock;
@@ -15,24 +15,24 @@ use super::sync::{read, write};
 use super::{Driver, advice, healthy, inject, pool, registered};
 use crate::exec::contract::GRANULE;
 
-/// What an allocation is.
+/// The use of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// cuMemAlloc and its kin.
+    /// cuMemAlloc and similar calls.
     Device,
-    /// cuMemAllocAsync: freed in stream order.
+    /// cuMemAllocAsync from this pool: freed in stream order.
     Pool(u64),
-    /// The same of a pool of page-locked memory.
+    /// The same from a pool of page-locked memory.
     HostPool(u64),
-    /// The same of a pool of managed memory.
+    /// The same from a pool of managed memory.
     ManagedPool(u64),
     /// cuMemAllocManaged.
     Managed,
-    /// cuMemHostAlloc, with its flags.
+    /// cuMemHostAlloc with these flags.
     Host(u32),
-    /// A module's variables.
+    /// Variables of a module.
     Module,
-    /// A module's `__managed__` variables.
+    /// `__managed__` variables of a module.
     ManagedModule,
     /// Device-side malloc.
     Heap,
@@ -40,7 +40,7 @@ pub enum Use {
     Array,
     /// A cuMemMap mapping of this physical handle.
     Mapped(u64),
-    /// Memory of a graph's allocation node: its address belongs to the node.
+    /// Memory of a graph's allocation node, to which the address belongs.
     Graph,
     /// The same, page-locked.
     GraphHost,
@@ -49,22 +49,22 @@ pub enum Use {
 }
 
 impl Use {
-    /// Counted against the device's memory.
+    /// Whether the memory counts against the device's memory.
     pub fn charged(self) -> bool {
         !self.host() && !matches!(self, Use::Mapped(_))
     }
 
-    /// Page-locked memory of the host.
+    /// Whether the memory is page-locked memory of the host.
     pub fn host(self) -> bool {
         matches!(self, Use::Host(_) | Use::HostPool(_) | Use::GraphHost)
     }
 
-    /// Memory of a graph's allocation node.
+    /// Whether the memory belongs to a graph's allocation node.
     pub fn graph(self) -> bool {
         matches!(self, Use::Graph | Use::GraphHost | Use::GraphManaged)
     }
 
-    /// The pool that it is of.
+    /// Pool of the memory.
     pub fn pool(self) -> Option<u64> {
         match self {
             Use::Pool(pool) | Use::HostPool(pool) | Use::ManagedPool(pool) => Some(pool),
@@ -72,12 +72,12 @@ impl Use {
         }
     }
 
-    /// Reachable from every device, and from the host by right.
+    /// Whether every device and the host may access the memory.
     fn shared(self) -> bool {
         self.host() || self.managed()
     }
 
-    /// Managed memory.
+    /// Whether the memory is managed.
     pub fn managed(self) -> bool {
         matches!(
             self,
@@ -91,17 +91,17 @@ impl Use {
 pub struct Allocation {
     /// First address.
     pub addr: u64,
-    /// Bytes asked for.
+    /// Bytes requested.
     pub size: u64,
     /// Bytes taken.
     pub padded: u64,
-    /// What it is.
+    /// Use of the memory.
     pub usage: Use,
     /// Ordinal of its device.
     pub device: usize,
-    /// Context that it ends with.
+    /// Context with which the allocation ends.
     pub context: u64,
-    /// Never reused.
+    /// Number, never reused.
     pub id: u64,
 }
 
@@ -114,9 +114,9 @@ pub struct Registered {
     pub size: u64,
     /// Flags of the registration.
     pub flags: u32,
-    /// Context that it ends with.
+    /// Context with which the registration ends.
     pub context: u64,
-    /// Kernels reach it.
+    /// Whether kernels may access the memory.
     pub mapped: bool,
 }
 
@@ -130,31 +130,32 @@ const READ_ONLY: u32 = 8;
 pub struct Memory {
     live: RwLock<BTreeMap<u64, Allocation>>,
     registered: RwLock<BTreeMap<u64, Registered>>,
-    /// Allocations (by their number) with CU_POINTER_ATTRIBUTE_SYNC_MEMOPS.
+    /// Numbers of the allocations with CU_POINTER_ATTRIBUTE_SYNC_MEMOPS.
     synchronous: RwLock<BTreeSet<u64>>,
     ids: AtomicU64,
 }
 
-/// A dead granule follows each allocation, so that running over its end is seen.
+/// Bytes of the dead granule after each allocation, which catches accesses beyond the end.
 pub const GUARD: u64 = GRANULE;
 
-/// A graph's block that this was the last allocation of.
+/// The graph's block, if this was its last allocation.
 fn block_of(a: &Allocation) -> Option<std::sync::Arc<block::Block>> {
     a.usage.graph().then(|| block::ends(a)).flatten()
 }
 
-/// Puts bytes on a device's account. What pools and graphs keep for later makes way.
+/// Charges bytes to a device; false without room. Memory that pools and graphs keep is released
+/// first if needed.
 pub fn charge(gpu: &Gpu, bytes: u64) -> bool {
     let charge = || gpu.shared.charge(bytes);
     charge() || (pool::release_kept(gpu.ordinal) && charge()) || (block::trim(gpu) && charge())
 }
 
-/// Where an address of a copy lies.
+/// The place of an address of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// Live arena memory of this device.
     Device(usize),
-    /// Page-locked host memory: copies may run later.
+    /// Page-locked host memory: the copy may run after the call.
     Pinned,
     /// Other host memory.
     Pageable,
@@ -164,7 +165,8 @@ impl Memory {
     /// Allocates `size` bytes on `gpu` for `context`.
     ///
     /// # Errors
-    /// CUDA_ERROR_OUT_OF_MEMORY when the device's account (over all processes) does not have them.
+    /// CUDA_ERROR_OUT_OF_MEMORY if the account of the device, over all processes, has too little
+    /// room.
     pub fn alloc(
         &self,
         driver: &Driver,
@@ -225,17 +227,17 @@ impl Memory {
         Ok(addr)
     }
 
-    /// Records a mapping that the VMM calls made at a reserved address. Kernels reach it once
-    /// access was set.
+    /// Records a mapping at a reserved address. Kernels may access the mapping once its access is
+    /// set.
     pub fn insert_mapping(&self, a: Allocation) {
         let id = self.ids.fetch_add(1, Ordering::Relaxed) + 1;
         write(&self.live).insert(a.addr, Allocation { id, ..a });
     }
 
-    /// Makes memory live at an address that the arena has given out already (a graph's).
+    /// Makes memory live at an address that is already taken in the arena (a graph's).
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE where it is live, CUDA_ERROR_OUT_OF_MEMORY by the account.
+    /// CUDA_ERROR_INVALID_VALUE if the memory is live, CUDA_ERROR_OUT_OF_MEMORY by the account.
     pub fn revive(&self, driver: &Driver, a: Allocation) -> Result<u64> {
         let mut live = write(&self.live);
         if live.contains_key(&a.addr) {
@@ -253,11 +255,11 @@ impl Memory {
         Ok(id)
     }
 
-    /// Takes the allocation that starts at `addr` out of the live ones, if `wanted` agrees with its
-    /// use; its memory stays until [`bury`](Self::bury).
+    /// Removes the allocation that starts at `addr` from the live allocations, if `wanted` accepts
+    /// the use. The memory stays until [`bury`](Self::bury).
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE: not the start of such an allocation (strict mode aborts).
+    /// CUDA_ERROR_INVALID_VALUE: no such allocation starts there (strict mode aborts).
     pub fn unlist(&self, addr: u64, wanted: impl Fn(Use) -> bool) -> Result<Allocation> {
         let mut live = write(&self.live);
         match live.get(&addr) {
@@ -277,7 +279,7 @@ impl Memory {
         }
     }
 
-    /// Ends an unlisted allocation's memory.
+    /// Frees the memory of an unlisted allocation.
     pub fn bury(&self, driver: &Driver, a: &Allocation) {
         let block = block_of(a);
         if a.usage.graph() && block.is_none() {
@@ -297,10 +299,10 @@ impl Memory {
         driver.arena.mark(visible_to, a.addr, a.padded, false);
         driver.arena.discard(a.addr, a.padded);
         if matches!(a.usage, Use::Mapped(_)) {
-            return; // The address range belongs to its reservation, the bytes to the handle.
+            return; // The reservation keeps the addresses; the physical handle keeps the bytes.
         }
         if a.usage.graph() {
-            // Its address belongs to its node, and its bytes stay with the device's graphs.
+            // The node keeps the address, and the graphs of the device keep the bytes.
             if a.usage.charged() {
                 block::keep(a.device, a.padded);
             }
@@ -323,7 +325,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Frees everything that belongs to `context`.
+    /// Frees all memory of `context`.
     pub fn free_context(&self, driver: &Driver, context: u64) {
         let all: Vec<_> = read(&self.live)
             .values()
@@ -345,12 +347,13 @@ impl Memory {
         });
     }
 
-    /// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of an allocation, remembered: synchronous calls always are.
+    /// Whether an allocation has CU_POINTER_ATTRIBUTE_SYNC_MEMOPS. The value is only stored:
+    /// synchronous calls always synchronise.
     pub fn synchronous(&self, id: u64) -> bool {
         read(&self.synchronous).contains(&id)
     }
 
-    /// Sets what [`synchronous`](Self::synchronous) says.
+    /// Sets the value of [`synchronous`](Self::synchronous).
     pub fn set_synchronous(&self, id: u64, on: bool) {
         let mut all = write(&self.synchronous);
         if on {
@@ -367,12 +370,12 @@ impl Memory {
         (addr - a.addr < a.size).then_some(*a)
     }
 
-    /// Is all of a range live?
+    /// Whether all of a range is live.
     pub fn covers(&self, addr: u64, len: u64) -> bool {
         self.covered(addr, len).is_some()
     }
 
-    /// The device of `[addr, addr+len)`, if it lies wholly in contiguous live allocations.
+    /// The device of `[addr, addr+len)`, if adjacent live allocations cover the range.
     fn covered(&self, addr: u64, len: u64) -> Option<usize> {
         let live = read(&self.live);
         let (_, first) = live.range(..=addr).next_back()?;
@@ -387,7 +390,7 @@ impl Memory {
         Some(first.device)
     }
 
-    /// Checks that `[addr, addr+len)` is live device-accessible memory and gives its device.
+    /// Checks that `[addr, addr+len)` is live device-accessible memory, and returns the device.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE otherwise (strict mode aborts).
@@ -405,7 +408,7 @@ impl Memory {
         Ok(device)
     }
 
-    /// Mapped memory is reached only where cuMemSetAccess said so.
+    /// Checks that cuMemSetAccess has allowed access to the mappings in a range.
     fn allowed(&self, device: usize, addr: u64, len: u64) -> Result {
         let arena = &super::driver()?.arena;
         let live = read(&self.live);
@@ -422,7 +425,7 @@ impl Memory {
         }
     }
 
-    /// Where a host-side or unified address of a copy lies.
+    /// The place of a host address or a unified address of a copy.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for null, or for dead arena memory (strict mode aborts).
@@ -458,18 +461,19 @@ impl Memory {
         (addr - r.addr < r.size).then_some(*r)
     }
 
-    /// True if `[addr, addr+len)` is registered memory that kernels reach.
+    /// Whether `[addr, addr+len)` is registered memory that kernels may access.
     pub fn mapped(&self, addr: u64, len: u64) -> bool {
         self.find_registered(addr)
             .is_some_and(|r| r.mapped && len <= r.size - (addr - r.addr))
     }
 
-    /// cuMemHostGetDevicePointer of registered memory: kernels reach it from now on, at its own address.
+    /// cuMemHostGetDevicePointer for registered memory: from now on kernels may access the memory,
+    /// at its own address.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE: it is not registered, or not (all of it) there to be read and written.
-    /// CUDA_ERROR_NOT_SUPPORTED: it is registered as read-only, and a kernel that writes it all the same
-    /// would end the process.
+    /// CUDA_ERROR_INVALID_VALUE: not registered, or not all of it readable and writable.
+    /// CUDA_ERROR_NOT_SUPPORTED: registered as read-only, so that a kernel's write would end the
+    /// process.
     pub fn map_registered(&self, addr: u64) -> Result<u64> {
         let r = self.find_registered(addr).ok_or(CuResult::INVALID_VALUE)?;
         if !r.mapped {
@@ -478,7 +482,7 @@ impl Memory {
             }
             registered::populate(r.addr, r.size)?;
             let mut all = write(&self.registered);
-            // Somebody may have unregistered it meanwhile.
+            // Another thread may have unregistered the memory meanwhile.
             let now = all.get_mut(&r.addr).filter(|now| now.size == r.size);
             now.ok_or(CuResult::INVALID_VALUE)?.mapped = true;
             OUTSIDE.add(r.addr, r.size);
@@ -489,7 +493,7 @@ impl Memory {
     /// cuMemHostRegister.
     ///
     /// # Errors
-    /// CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED where it overlaps another registration; with
+    /// CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED for an overlap with another registration; with
     /// CU_MEMHOSTREGISTER_DEVICEMAP as [`map_registered`](Self::map_registered).
     pub fn register(&self, r: Registered) -> Result {
         self.insert_registered(r)?;
@@ -521,8 +525,8 @@ impl Memory {
     /// cuMemHostUnregister.
     ///
     /// # Errors
-    /// CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED; CUDA_ERROR_INVALID_VALUE for an address within what was
-    /// registered that is not its beginning.
+    /// CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED; CUDA_ERROR_INVALID_VALUE for an address inside a
+    /// registration that is not its start.
     pub fn unregister(&self, addr: u64) -> Result {
         let mut all = write(&self.registered);
         if all.remove(&addr).is_some() {
@@ -540,7 +544,7 @@ impl Memory {
 /// Allocates in the current context.
 ///
 /// # Errors
-/// As [`Memory::alloc`]; no current context; a poisoned process.
+/// As [`Memory::alloc`]; no current context; the sticky error.
 pub fn alloc(usage: Use, size: u64) -> Result<u64> {
     let driver = healthy()?;
     capture::unsafe_call()?;
@@ -550,10 +554,10 @@ pub fn alloc(usage: Use, size: u64) -> Result<u64> {
         .alloc(driver, &context.gpu, usage, size, context.handle)
 }
 
-/// cuMemFree: waits for the work of the owning context, then frees.
+/// cuMemFree: waits for the work of the owning context, then frees the memory.
 ///
 /// # Errors
-/// Not an allocation (strict mode aborts); a poisoned process.
+/// CUDA_ERROR_INVALID_VALUE: no allocation starts there (strict mode aborts); the sticky error.
 pub fn free(addr: u64) -> Result {
     let driver = healthy()?;
     let current = super::context::current()?;
@@ -577,7 +581,7 @@ pub fn free(addr: u64) -> Result {
     Ok(())
 }
 
-/// cuMemFreeHost: waits for the current context's work, then frees.
+/// cuMemFreeHost: waits for the work of the current context, then frees the memory.
 ///
 /// # Errors
 /// As [`free`].

@@ -1,8 +1,8 @@
-//! The driver: memory, contexts, streams, events, modules, and the device shared across processes.
+//! The driver: memory, contexts, streams, events, modules, and devices shared by processes.
 //!
-//! One [`Driver`] a process, made by cuInit. Everything below it is reached through handles
-//! ([`handle`]) and addresses ([`memory`]). Work is queued on streams ([`stream`]); a device fault is
-//! sticky for the process ([`fault`]).
+//! cuInit makes one [`Driver`] per process. All other objects are reached through handles
+//! ([`handle`]) and addresses ([`memory`]). Work is queued on streams ([`stream`]). A device fault
+//! is sticky for the process ([`fault`]).
 
 pub mod advice;
 pub mod arena;
@@ -62,15 +62,15 @@ use error::Result;
 use gpu::Gpu;
 use vgpu_cuda_abi::CuResult;
 
-/// The process's driver.
+/// The driver of the process.
 pub struct Driver {
-    /// The knobs.
+    /// Settings.
     pub config: Config,
     /// Visible devices.
     pub gpus: Vec<Arc<Gpu>>,
-    /// Address space.
+    /// Address space of device memory.
     pub arena: Arena,
-    /// Allocations and the account.
+    /// Allocations and the memory account.
     pub memory: memory::Memory,
 }
 
@@ -84,8 +84,9 @@ extern "C" fn after_fork_in_child() {
 /// cuInit.
 ///
 /// # Errors
-/// No device, or a knob or the state directory that cannot be used (said on stderr). In a child
-/// forked after it: CUDA_ERROR_NOT_INITIALIZED, or CUDA_ERROR_OPERATING_SYSTEM if it had failed.
+/// No device; an invalid setting or state directory (described on stderr). In a child that was
+/// forked after cuInit: CUDA_ERROR_NOT_INITIALIZED, or CUDA_ERROR_OPERATING_SYSTEM if cuInit had
+/// failed.
 pub fn init() -> Result {
     if FORKED.load(Ordering::Relaxed) {
         return Err(match DRIVER.get() {
@@ -100,12 +101,12 @@ pub fn init() -> Result {
         .map_err(|e| *e)
 }
 
-/// cuDriverGetVersion: one number before and after cuInit, and in the child of a fork.
+/// cuDriverGetVersion: the same number before and after cuInit, and in a forked child.
 pub fn version() -> i32 {
     static VERSION: OnceLock<i32> = OnceLock::new();
     *VERSION.get_or_init(|| {
         let knob = std::env::var("SOFT_GPU_DRIVER_VERSION").ok();
-        // One that cannot be used is refused by cuInit.
+        // cuInit refuses an invalid setting.
         let version = knob.and_then(|v| config::driver_version(&v).ok());
         version.unwrap_or(config::DRIVER_VERSION)
     })

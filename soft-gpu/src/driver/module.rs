@@ -34,9 +34,9 @@ struct Variable {
 pub struct Module {
     /// CUmodule.
     pub handle: u64,
-    /// Its context's handle.
+    /// Handle of the context.
     pub context: u64,
-    /// The executable form.
+    /// Executable form.
     pub program: Program,
     variables: Vec<Variable>,
     functions: Mutex<HashMap<KernelId, Arc<Function>>>,
@@ -46,24 +46,24 @@ pub struct Module {
 pub struct Function {
     /// CUfunction.
     pub handle: u64,
-    /// Its module.
+    /// Module of the function.
     pub module: Arc<Module>,
-    /// Which kernel.
+    /// Kernel in the program of the module.
     pub kernel: KernelId,
-    /// Its static facts.
+    /// Static properties of the kernel.
     pub info: KernelInfo,
-    /// The name with a NUL, for cuFuncGetName.
+    /// Name with a NUL, for cuFuncGetName.
     pub c_name: std::ffi::CString,
-    /// Of its device.
+    /// Resources of a multiprocessor of the device.
     pub limits: Limits,
     max_dynamic: AtomicU32,
     carveout: AtomicI32,
-    /// Settings about clusters, from [`CLUSTER_WIDTH`] on.
+    /// Cluster attributes, from [`CLUSTER_WIDTH`] on.
     clusters: [AtomicI32; 5],
 }
 
-/// CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH; _HEIGHT, _DEPTH, _NON_PORTABLE_CLUSTER_SIZE_ALLOWED and
-/// _CLUSTER_SCHEDULING_POLICY_PREFERENCE follow.
+/// CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH; _HEIGHT, _DEPTH,
+/// _NON_PORTABLE_CLUSTER_SIZE_ALLOWED and _CLUSTER_SCHEDULING_POLICY_PREFERENCE follow.
 const CLUSTER_WIDTH: i32 = 11;
 const NON_PORTABLE: i32 = 14;
 const POLICY: i32 = 15;
@@ -71,7 +71,7 @@ const POLICY: i32 = 15;
 static MODULES: Table<Module> = Table::new(Kind::Module);
 static FUNCTIONS: Table<Function> = Table::new(Kind::Function);
 
-/// Why a load failed: the CUresult and the text of the JIT log.
+/// Reason of a failed load: CUresult and text of the JIT log.
 pub type Refusal = (CuResult, String);
 
 fn refusal(error: LoadError) -> Refusal {
@@ -82,10 +82,11 @@ fn refusal(error: LoadError) -> Refusal {
     }
 }
 
-/// Translates PTX for `gpu`, or reads what machine code says of itself; `registers` is the option of the load.
+/// Translates PTX for `gpu`, or reads the description in machine code. `registers` is the register
+/// limit of the load.
 ///
 /// # Errors
-/// The interpreter refuses it.
+/// The interpreter refuses the image.
 pub fn translate(
     gpu: &Gpu,
     ptx: &[u8],
@@ -126,7 +127,7 @@ pub fn translate(
     Ok(program)
 }
 
-/// CU_JIT_MAX_REGISTERS: what a kernel says that it takes. There is nothing to spill.
+/// CU_JIT_MAX_REGISTERS: limits the reported number of registers. The interpreter spills nothing.
 fn bound_registers(program: &mut Program, most: Option<u32>) {
     for (_, kernel) in &mut program.kernels {
         kernel.registers = kernel.registers.min(most.unwrap_or(u32::MAX).max(1));
@@ -136,7 +137,7 @@ fn bound_registers(program: &mut Program, most: Option<u32>) {
 /// Loads `ptx` into `context`, as [`translate`] does.
 ///
 /// # Errors
-/// The interpreter refuses it, or its variables do not fit into memory.
+/// The interpreter refuses the image, or its variables do not fit into memory.
 pub fn load(
     context: &Context,
     ptx: &[u8],
@@ -151,13 +152,13 @@ pub fn load(
 /// cuModuleLoadFatBinary.
 ///
 /// # Errors
-/// No current context; what [`load`] refuses.
+/// No current context; errors of [`load`].
 ///
 /// # Safety
 /// As [`image::code_at`].
 pub unsafe fn load_image(image: *const u8) -> Result<u64> {
     let context = context::current()?;
-    // SAFETY: by this function's contract.
+    // SAFETY: the contract of this function.
     let code = unsafe { image::code_at(image, Target::new(context.gpu.compute_capability)) };
     let loaded = code.and_then(|code| load(&context, &code, None));
     let module = loaded.map_err(|(code, why)| {
@@ -167,7 +168,7 @@ pub unsafe fn load_image(image: *const u8) -> Result<u64> {
     Ok(module.handle)
 }
 
-/// Gives a program's variables their memory and initial contents.
+/// Allocates the variables of a program and writes their initial contents.
 fn place(driver: &Driver, context: &Context, mut program: Program) -> Result<Arc<Module>> {
     let mut variables: Vec<Variable> = Vec::new();
     for g in program.globals() {
@@ -196,7 +197,7 @@ fn place(driver: &Driver, context: &Context, mut program: Program) -> Result<Arc
     let addresses: Vec<u64> = variables.iter().map(|v| v.addr).collect();
     for (addr, bytes) in program.link(&addresses) {
         driver.memory.device_range(addr, bytes.len() as u64)?;
-        // SAFETY: the range was just checked to be live (and so committed) arena memory.
+        // SAFETY: the allocation is live arena memory, and therefore accessible.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
     }
     Ok(MODULES.insert(|handle| {
@@ -226,7 +227,7 @@ pub fn get(handle: u64) -> Result<Arc<Module>> {
     MODULES.get(handle)
 }
 
-/// cuModuleUnload: waits for the context's work, then ends the module and its functions.
+/// cuModuleUnload: waits for the work of the context, then ends the module and its functions.
 ///
 /// # Errors
 /// As [`get`].
@@ -247,7 +248,7 @@ fn end(module: &Module) {
     }
 }
 
-/// Ends the modules of a destroyed context; their memory is freed with the context's.
+/// Ends the modules of a destroyed context; the context frees their memory.
 pub fn forget_context(context: u64) {
     for module in MODULES.all() {
         if module.context == context {
@@ -257,10 +258,10 @@ pub fn forget_context(context: u64) {
 }
 
 impl Module {
-    /// cuModuleGetFunction: the same function each time.
+    /// cuModuleGetFunction: returns the same function for each call.
     ///
     /// # Errors
-    /// CUDA_ERROR_NOT_FOUND.
+    /// CUDA_ERROR_NOT_FOUND for an unknown name.
     pub fn function(self: &Arc<Self>, name: &str) -> Result<Arc<Function>> {
         let kernel = self.program.kernel(name).ok_or(CuResult::NOT_FOUND)?;
         let context = context::find(self.context).ok_or(CuResult::INVALID_CONTEXT)?;
@@ -289,7 +290,7 @@ impl Module {
         Ok(f)
     }
 
-    /// Every kernel's name.
+    /// Names of all kernels.
     pub fn kernel_names(&self) -> Vec<String> {
         self.program
             .kernels()
@@ -297,11 +298,11 @@ impl Module {
             .collect()
     }
 
-    /// cuModuleGetGlobal: (address, bytes). Variables without `.visible` are found too: runtimes
-    /// look up `static` variables, which compilers emit that way.
+    /// cuModuleGetGlobal: (address, bytes). Also finds variables without `.visible`: runtimes look
+    /// up `static` variables, which compilers emit so.
     ///
     /// # Errors
-    /// CUDA_ERROR_NOT_FOUND.
+    /// CUDA_ERROR_NOT_FOUND for an unknown name.
     pub fn global(&self, name: &str) -> Result<(u64, u64)> {
         let found = self.variables.iter().find(|v| v.name == name);
         found.map(|v| (v.addr, v.size)).ok_or(CuResult::NOT_FOUND)
@@ -309,10 +310,10 @@ impl Module {
 }
 
 impl Module {
-    /// cuModuleEnumerateFunctions: all of them.
+    /// cuModuleEnumerateFunctions: all functions.
     ///
     /// # Errors
-    /// None that is not a fault of this module's.
+    /// Only if this module is at fault: each name is known.
     pub fn functions(self: &Arc<Self>) -> Result<Vec<u64>> {
         let names = self.kernel_names();
         let handles = names.iter().map(|n| self.function(n).map(|f| f.handle));
@@ -329,15 +330,15 @@ impl Module {
     }
 }
 
-/// True for a CUfunction that is not gone.
+/// Whether a handle is of a live CUfunction.
 pub fn is_live(handle: u64) -> bool {
     FUNCTIONS.find(handle).is_some()
 }
 
-/// The argument of a function that asks about a CUfunction.
+/// The argument of a query of a CUfunction.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for null, CUDA_ERROR_INVALID_HANDLE for a CUkernel, and as [`function`].
+/// CUDA_ERROR_INVALID_VALUE for null, CUDA_ERROR_INVALID_HANDLE for a CUkernel; as [`function`].
 pub fn asked(handle: u64) -> Result<Arc<Function>> {
     healthy()?;
     match handle {
@@ -346,7 +347,7 @@ pub fn asked(handle: u64) -> Result<Arc<Function>> {
     }
 }
 
-/// The argument of a function that sets something of a CUfunction.
+/// The argument of a change of a CUfunction.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_HANDLE for null and for a CUkernel, and as [`function`].
@@ -400,7 +401,7 @@ impl Function {
         gpu.map_or(80, |(major, minor)| (major * 10 + minor) as i32)
     }
 
-    /// Most dynamic shared memory that a launch may ask for.
+    /// Most bytes of dynamic shared memory of a launch.
     pub fn max_dynamic(&self) -> u32 {
         self.max_dynamic.load(Ordering::Relaxed)
     }
@@ -419,7 +420,7 @@ impl Function {
                     .store(bytes.ok_or(CuResult::INVALID_VALUE)?, Ordering::Relaxed);
             }
             9 if (-1..=100).contains(&value) => self.carveout.store(value, Ordering::Relaxed),
-            // Settings about clusters are remembered, and there are none.
+            // Cluster attributes are stored; clusters are not served.
             CLUSTER_WIDTH..=POLICY if value >= 0 => {
                 if attribute == POLICY && value > 2 {
                     return Err(CuResult::INVALID_VALUE);

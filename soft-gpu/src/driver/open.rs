@@ -1,8 +1,9 @@
-//! Work of this process on a device that is not over, and when the oldest of it was submitted.
+//! Unfinished work of this process on a device, with the time at which the oldest was submitted.
 //!
-//! A process counts its device time when its threads run, which on a busy host may be long after the time
-//! that they count: for threads that are stopped there is no limit to it. Who reads the account can only know
-//! what it may still lack. That is device time since the oldest work was submitted that is not over.
+//! A process counts its device time when its threads run. On a busy host that may be long after the
+//! counted time, and without limit for stopped threads. A reader of the account therefore needs to
+//! know how much may be missing: the device time since the submission of the oldest unfinished
+//! work.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -12,7 +13,7 @@ use super::gpu::Gpu;
 use super::share::Shared;
 use super::sync::{lock, now_ns};
 
-/// The unfinished work of this process on one device, by number: when it was submitted.
+/// The submission times (CLOCK_MONOTONIC ns) of this process's unfinished work on one device.
 #[derive(Debug, Default)]
 pub struct Open(Mutex<Works>);
 
@@ -27,7 +28,7 @@ impl Open {
         let mut works = lock(&self.0);
         let number = works.next;
         works.next += 1;
-        // Under the lock, so that the least number is the oldest work.
+        // Under the lock, so that the lowest number is the oldest work.
         let now = now_ns();
         works.since.insert(number, now);
         if works.since.len() == 1 {
@@ -47,15 +48,15 @@ impl Open {
     }
 }
 
-/// A piece of work, from just before its submission until all its device time is counted.
+/// Work, from just before its submission until its device time is counted.
 pub struct Unfinished {
     gpu: Arc<Gpu>,
     number: u64,
 }
 
 impl Unfinished {
-    /// Work on this device begins to be submitted. All times of the work must be taken after this: else
-    /// they could be before what a reader of the account was told.
+    /// Starts the submission of work on this device. Take all times of the work after this call, so
+    /// that none is earlier than the start that readers of the account see.
     pub fn on(gpu: &Arc<Gpu>) -> Unfinished {
         Unfinished {
             gpu: Arc::clone(gpu),

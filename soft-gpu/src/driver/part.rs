@@ -1,4 +1,4 @@
-//! Parts of a device: sets of its multiprocessors, and the two ways to split one.
+//! Parts of a device: sets of multiprocessors, and the two ways to split a set.
 
 use vgpu_cuda_abi::CuResult;
 
@@ -15,32 +15,32 @@ impl Part {
     /// The whole device.
     pub const ALL: Part = Part((1 << MULTIPROCESSORS) - 1);
 
-    /// The set whose bits these are; `None` if a device has none such, or there are none.
+    /// The set with these bits; `None` for an empty set or an unknown multiprocessor.
     pub fn from_bits(bits: u32) -> Option<Part> {
         (bits != 0 && bits & !Part::ALL.0 == 0).then_some(Part(bits))
     }
 
-    /// One bit a multiprocessor.
+    /// One bit per multiprocessor.
     pub fn bits(self) -> u32 {
         self.0
     }
 
-    /// How many there are.
+    /// Number of multiprocessors in the set.
     pub fn count(self) -> u32 {
         self.0.count_ones()
     }
 
-    /// Is the multiprocessor of this number among them?
+    /// Whether the multiprocessor with this number is in the set.
     pub fn has(self, number: usize) -> bool {
         self.0 >> number & 1 == 1
     }
 
-    /// Both together; `None` if they have any in common.
+    /// The union of both sets; `None` if they overlap.
     pub fn with(self, other: Part) -> Option<Part> {
         (self.0 & other.0 == 0).then_some(Part(self.0 | other.0))
     }
 
-    /// Takes the first `n` out; `None` if there are fewer.
+    /// Removes and returns the first `n` multiprocessors; `None` if there are fewer.
     fn take(&mut self, n: u32) -> Option<Part> {
         if n > self.count() {
             return None;
@@ -55,23 +55,23 @@ impl Part {
     }
 }
 
-/// How finely the multiprocessors of a device are divided.
+/// Granularity of the parts of a device, in multiprocessors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grain {
-    /// Fewest of a part that is split off by count.
+    /// Smallest part of a split by count.
     pub smallest: u32,
-    /// What their number is a multiple of: so many are scheduled together.
+    /// The size of a part is a multiple of this number, which are scheduled together.
     pub alignment: u32,
-    /// Most that can be asked to be scheduled together.
+    /// Most multiprocessors that a split can ask to be scheduled together.
     most_together: u32,
 }
 
-/// A pair shares what is finest in hardware.
+/// The smallest unit in hardware: a pair of multiprocessors.
 const FINEST: u32 = 2;
 
 impl Grain {
-    /// By the major compute capability, as CUDA's documentation of `cuDevSmResourceSplitByCount` and of
-    /// green contexts has it.
+    /// The granularity for a major compute capability, as CUDA's documentation of
+    /// `cuDevSmResourceSplitByCount` and of green contexts defines it.
     pub fn of(major: u32) -> Grain {
         let (smallest, alignment, most_together) = match major {
             0..=7 => (2, 2, 2),
@@ -85,7 +85,7 @@ impl Grain {
         }
     }
 
-    /// Where it does not matter what is scheduled together.
+    /// The granularity if multiprocessors need not be scheduled together.
     pub fn finest(self) -> Grain {
         Grain {
             smallest: FINEST,
@@ -95,11 +95,11 @@ impl Grain {
     }
 }
 
-/// `cuDevSmResourceSplitByCount`: parts of equal size with at least `least` multiprocessors each, at most
-/// `most` of them; and what is left.
+/// `cuDevSmResourceSplitByCount`: at most `most` parts of equal size, with at least `least`
+/// multiprocessors each; and the remaining multiprocessors.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if there is not one.
+/// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if not even one part fits.
 pub fn by_count(whole: Part, grain: Grain, least: u32, most: u32) -> Result<(Vec<Part>, Part)> {
     let each = least
         .max(grain.smallest)
@@ -115,19 +115,19 @@ pub fn by_count(whole: Part, grain: Grain, least: u32, most: u32) -> Result<(Vec
 /// `CU_DEV_SM_RESOURCE_GROUP_BACKFILL`.
 const BACKFILL: u32 = 1;
 
-/// What is wanted of one group of `cuDevSmResourceSplit`.
+/// Requirements of one group of `cuDevSmResourceSplit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Group {
-    /// Multiprocessors; 0: as many as there are, to be told.
+    /// Multiprocessors; 0: as many as possible, and the split fills in the number.
     pub count: u32,
-    /// Scheduled together; 0: the device's alignment.
+    /// Multiprocessors that are scheduled together; 0: the device's alignment.
     pub together: u32,
     /// CUdevSmResourceGroup_flags.
     pub flags: u32,
 }
 
 impl Group {
-    /// How many it gets of `left`, out of `whole`.
+    /// The number of multiprocessors that the group gets of `left`, a part of `whole`.
     fn resolve(&self, grain: Grain, whole: Part, left: Part) -> Result<u32> {
         let together = match self.together {
             0 => grain.alignment,
@@ -156,12 +156,13 @@ impl Group {
     }
 }
 
-/// `cuDevSmResourceSplit`: one part a group, and what is left. Fills in the counts that were to be found.
-/// `made`: the parts are wanted, so that none may be empty.
+/// `cuDevSmResourceSplit`: one part per group, and the remaining multiprocessors. Fills in the
+/// counts that were 0. `made`: the parts are wanted, so none may be empty.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for what no device of this kind does;
-/// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION for what there is not enough for. Then nothing is filled in.
+/// CUDA_ERROR_INVALID_VALUE for a request that the device never supports;
+/// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if too few multiprocessors are left. Then no count is
+/// filled in.
 pub fn in_groups(
     whole: Part,
     grain: Grain,

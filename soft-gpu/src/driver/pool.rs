@@ -1,8 +1,8 @@
 //! Memory pools and stream-ordered allocation.
 //!
-//! Memory is taken at the call and given back when the stream reaches the free. A pool keeps what
-//! was freed on its account until the next synchronisation, and then as much as its release
-//! threshold says; addresses are not kept.
+//! The call takes memory at once; the memory is released when the stream reaches the free. Freed
+//! bytes stay on the account of the pool until the next synchronisation, and then up to the release
+//! threshold of the pool. Addresses are not kept.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,10 +18,10 @@ use super::stream::{Running, Stream};
 use super::sync::lock;
 use super::{Driver, driver, gpu, healthy};
 
-/// What kind of memory a pool gives.
+/// Kind of memory of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Space {
-    /// A device's.
+    /// Device memory.
     Device,
     /// Page-locked memory of the host (CUmemLocationType of the pool).
     Host(u32),
@@ -29,7 +29,7 @@ pub enum Space {
     Managed,
 }
 
-// CU_MEMPOOL_ATTR_*: the three of reuse come first.
+// CU_MEMPOOL_ATTR_*: the three reuse attributes come first.
 const REUSE_LAST: u32 = 3;
 const RELEASE_THRESHOLD: u32 = 4;
 const RESERVED: u32 = 5;
@@ -47,11 +47,11 @@ const DECOMPRESS: u32 = 14;
 pub struct Pool {
     /// CUmemoryPool.
     pub handle: u64,
-    /// Ordinal of its device.
+    /// Ordinal of the device.
     pub device: usize,
-    /// Its kind of memory.
+    /// Kind of memory.
     pub space: Space,
-    /// Most bytes, or 0.
+    /// Limit in bytes; 0 for no limit.
     most: u64,
     default: bool,
     reuse: [AtomicU32; 3],
@@ -63,7 +63,7 @@ pub struct Pool {
 struct Bytes {
     used: u64,
     used_high: u64,
-    /// Freed, but still on the account.
+    /// Freed bytes that are still on the account.
     kept: u64,
     reserved_high: u64,
     destroyed: bool,
@@ -80,9 +80,9 @@ impl Bytes {
 static POOLS: Table<Pool> = Table::new(Kind::Pool);
 /// (ordinal, kind of memory, handle) of the default pools.
 static DEFAULTS: Mutex<Vec<(usize, Space, u64)>> = Mutex::new(Vec::new());
-/// (ordinal, handle) where a program chose another pool for cuMemAllocAsync.
+/// (ordinal, handle) of the devices for which a program chose another pool for cuMemAllocAsync.
 static CHOSEN: Mutex<Vec<(usize, u64)>> = Mutex::new(Vec::new());
-/// Bytes that all pools keep: nearly always none, which is all that synchronisation has to know.
+/// Bytes that all pools keep. Synchronisation skips the pools if the number is 0, as it mostly is.
 static KEPT: AtomicU64 = AtomicU64::new(0);
 
 fn make(device: usize, space: Space, most: u64, default: bool) -> Arc<Pool> {
@@ -100,10 +100,10 @@ fn make(device: usize, space: Space, most: u64, default: bool) -> Arc<Pool> {
     })
 }
 
-/// The pool of a device, or of the host or of managed memory, that always is.
+/// The default pool of a device, for memory of the device, of the host, or managed memory.
 ///
 /// # Errors
-/// No such device.
+/// CUDA_ERROR_INVALID_DEVICE.
 pub fn default_of(device: i32, space: Space) -> Result<Arc<Pool>> {
     let ordinal = gpu(device)?.ordinal;
     let mut defaults = lock(&DEFAULTS);
@@ -121,7 +121,7 @@ pub fn default_of(device: i32, space: Space) -> Result<Arc<Pool>> {
 /// cuDeviceGetMemPool: the pool that cuMemAllocAsync uses.
 ///
 /// # Errors
-/// No such device.
+/// CUDA_ERROR_INVALID_DEVICE.
 pub fn current_of(device: i32) -> Result<Arc<Pool>> {
     let ordinal = gpu(device)?.ordinal;
     let chosen = lock(&CHOSEN)
@@ -134,7 +134,7 @@ pub fn current_of(device: i32) -> Result<Arc<Pool>> {
 /// cuDeviceSetMemPool.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE: a pool of another device, or of other memory.
+/// CUDA_ERROR_INVALID_VALUE: a pool of another device, or not of device memory.
 pub fn choose(device: i32, handle: u64) -> Result {
     let ordinal = gpu(device)?.ordinal;
     let pool = get(handle)?;
@@ -147,10 +147,10 @@ pub fn choose(device: i32, handle: u64) -> Result {
     Ok(())
 }
 
-/// cuMemPoolCreate with at most `most` bytes (0: no bound).
+/// cuMemPoolCreate with at most `most` bytes (0: no limit).
 ///
 /// # Errors
-/// No such device.
+/// CUDA_ERROR_INVALID_DEVICE.
 pub fn create(device: i32, space: Space, most: u64) -> Result<u64> {
     healthy()?;
     Ok(make(gpu(device)?.ordinal, space, most, false).handle)
@@ -159,17 +159,17 @@ pub fn create(device: i32, space: Space, most: u64) -> Result<u64> {
 /// A pool argument.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_HANDLE is CUDA_ERROR_INVALID_VALUE for pools, as on hardware.
+/// CUDA_ERROR_INVALID_VALUE instead of CUDA_ERROR_INVALID_HANDLE, as on hardware.
 pub fn get(handle: u64) -> Result<Arc<Pool>> {
     healthy()?;
     POOLS.get(handle).map_err(|_| CuResult::INVALID_VALUE)
 }
 
-/// cuMemPoolDestroy. Allocations out of it live on until they are freed; the device's default pool
-/// takes its place where it was chosen.
+/// cuMemPoolDestroy. Allocations of the pool live on until they are freed. A device that had chosen
+/// the pool uses its default pool again.
 ///
 /// # Errors
-/// The default pool cannot be destroyed.
+/// CUDA_ERROR_INVALID_VALUE for a default pool.
 pub fn destroy(handle: u64) -> Result {
     let pool = get(handle)?;
     if pool.default {
@@ -181,7 +181,7 @@ pub fn destroy(handle: u64) -> Result {
     POOLS.remove(handle).map(|_| ())
 }
 
-/// After a synchronisation: gives back what pools keep beyond their thresholds.
+/// After a synchronisation: releases the bytes that pools keep beyond their thresholds.
 pub fn synchronized() {
     if KEPT.load(Ordering::Relaxed) == 0 {
         return;
@@ -191,7 +191,7 @@ pub fn synchronized() {
     }
 }
 
-/// Gives back all that pools keep of a device's memory; false if there was nothing.
+/// Releases all bytes that pools keep of a device; false if there were none.
 pub fn release_kept(device: usize) -> bool {
     if KEPT.load(Ordering::Relaxed) == 0 {
         return false;
@@ -200,7 +200,7 @@ pub fn release_kept(device: usize) -> bool {
     pools.map(|p| p.trim(0)).sum::<u64>() > 0
 }
 
-/// An attribute's value and whether it is an int (not a 64-bit number).
+/// The value of an attribute, with the size of its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value {
     /// 32 bits.
@@ -210,7 +210,7 @@ pub enum Value {
 }
 
 impl Pool {
-    /// cuMemPoolTrimTo: keeps at most `keep` bytes, used and unused; gives how many went.
+    /// cuMemPoolTrimTo: keeps at most `keep` bytes, used and unused; returns the released bytes.
     pub fn trim(&self, keep: u64) -> u64 {
         let mut bytes = lock(&self.bytes);
         let reserved = bytes.used + bytes.kept;
@@ -237,7 +237,7 @@ impl Pool {
         }
     }
 
-    /// CUmemLocation of its memory.
+    /// CUmemLocation of the memory: (type, id).
     pub fn location(&self) -> (u32, i32) {
         match self.space {
             Space::Device | Space::Managed => (1, self.device as i32),
@@ -245,10 +245,10 @@ impl Pool {
         }
     }
 
-    /// Can kernels of `device` reach its memory?
+    /// Whether kernels of `device` can access the memory.
     ///
     /// # Errors
-    /// No such device.
+    /// CUDA_ERROR_INVALID_DEVICE.
     pub fn reachable_from(&self, device: i32) -> Result<bool> {
         Ok(gpu(device)?.ordinal == self.device || self.space != Space::Device)
     }
@@ -276,10 +276,10 @@ impl Pool {
         })
     }
 
-    /// cuMemPoolSetAttribute; the high-water marks can only be set to 0, which means to now.
+    /// cuMemPoolSetAttribute. High-water marks accept only 0, which sets them to the current size.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE.
+    /// CUDA_ERROR_INVALID_VALUE for an unknown attribute or value.
     pub fn set_attribute(&self, id: u32, value: u64) -> Result {
         let mut bytes = lock(&self.bytes);
         match id {
@@ -302,7 +302,7 @@ impl Pool {
             if self.most != 0 && bytes.used.saturating_add(padded) > self.most {
                 return Err(CuResult::OUT_OF_MEMORY);
             }
-            // What is kept is on the account already: the allocation charges it again.
+            // Kept bytes are already on the account, and the allocation charges them again.
             let again = bytes.kept.min(padded);
             self.give_back(&mut bytes, again);
         }
@@ -313,7 +313,7 @@ impl Pool {
         Ok(addr)
     }
 
-    /// An allocation's memory is gone: its bytes stay with the pool for now.
+    /// Moves the bytes of a freed allocation to the kept bytes of the pool.
     fn freed(&self, driver: &Driver, a: &Allocation) {
         let mut bytes = lock(&self.bytes);
         bytes.used = bytes.used.saturating_sub(a.padded);
@@ -325,7 +325,7 @@ impl Pool {
     }
 }
 
-/// Ends an unlisted allocation of whatever kind, and tells its pool.
+/// Frees an unlisted allocation of any kind, and updates its pool.
 pub fn bury(driver: &Driver, a: &Allocation) {
     driver.memory.bury(driver, a);
     if let Some(pool) = a.usage.pool().and_then(|handle| POOLS.find(handle)) {
@@ -333,10 +333,10 @@ pub fn bury(driver: &Driver, a: &Allocation) {
     }
 }
 
-/// cuMemAllocAsync, cuMemAllocFromPoolAsync; in a capture, an allocation node.
+/// cuMemAllocAsync, cuMemAllocFromPoolAsync; in a capture, adds an allocation node.
 ///
 /// # Errors
-/// CUDA_ERROR_OUT_OF_MEMORY, after frees queued on the stream had their chance.
+/// CUDA_ERROR_OUT_OF_MEMORY, after a wait for the frees that are queued on the stream.
 pub fn alloc_async(pool: &Pool, size: u64, stream: &Arc<Stream>) -> Result<u64> {
     let driver = healthy()?;
     let recording = capture::recording(stream)?;
@@ -368,10 +368,10 @@ pub fn alloc_async(pool: &Pool, size: u64, stream: &Arc<Stream>) -> Result<u64> 
     }
 }
 
-/// cuMemFreeAsync; in a capture, a free node.
+/// cuMemFreeAsync; in a capture, adds a free node.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for what is not a live allocation (strict mode aborts).
+/// CUDA_ERROR_INVALID_VALUE for an address of no live allocation (strict mode aborts).
 pub fn free_async(addr: u64, stream: &Arc<Stream>) -> Result {
     let driver = healthy()?;
     if addr == 0 {

@@ -1,4 +1,4 @@
-//! The interpreter, as the driver uses it.
+//! The parts of the interpreter that the driver uses.
 
 pub use crate::exec::program::Program;
 pub use crate::exec::run;

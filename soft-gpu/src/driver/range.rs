@@ -9,14 +9,14 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// All of `[start, start+len)` free.
+    /// An address space `[start, start+len)`, all free.
     pub fn new(start: u64, len: u64) -> Self {
         Ranges {
             free: BTreeMap::from([(start, len)]),
         }
     }
 
-    /// The lowest free range of `len` bytes at a multiple of `align` (a power of two).
+    /// Takes the lowest free range of `len` bytes at a multiple of `align` (a power of two).
     pub fn take(&mut self, len: u64, align: u64) -> Option<u64> {
         let (start, free, at) = self.free.iter().find_map(|(&start, &free)| {
             let at = start.checked_next_multiple_of(align)?;
@@ -26,7 +26,7 @@ impl Ranges {
         Some(at)
     }
 
-    /// Exactly `[at, at+len)`, if it is free.
+    /// Takes exactly `[at, at+len)`, if the range is free.
     pub fn take_at(&mut self, at: u64, len: u64) -> bool {
         let Some((&start, &free)) = self.free.range(..=at).next_back() else {
             return false;

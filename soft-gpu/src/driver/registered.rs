@@ -1,4 +1,5 @@
-//! Registered memory: whether it is there for kernels, and brought in as pinning brings it.
+//! Registered memory: checks that kernels can access the pages, and faults the pages in, as pinning
+//! does.
 
 use std::io;
 
@@ -8,25 +9,25 @@ use super::error::Result;
 
 const PAGE: u64 = 4096;
 
-/// Brings all pages of `[addr, addr+len)` in, writable: a kernel's access to a page that is not there would
+/// Faults in all pages of `[addr, addr+len)`, writable: a kernel's access to an unmapped page would
 /// end the process.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE if there is no such memory, or it may not be written.
+/// CUDA_ERROR_INVALID_VALUE if the memory does not exist or is not writable.
 pub(super) fn populate(addr: u64, len: u64) -> Result {
     let start = addr / PAGE * PAGE;
     let end = addr
         .checked_add(len)
         .and_then(|e| e.checked_next_multiple_of(PAGE));
     let bytes = (end.ok_or(CuResult::INVALID_VALUE)? - start) as usize;
-    // SAFETY: this touches pages as a write of what they hold would, and changes nothing in them; the
-    // system checks the range.
+    // SAFETY: the call touches pages as a write of their present contents would, and changes
+    // nothing. The kernel checks the range.
     let rc = unsafe { libc::madvise(start as *mut libc::c_void, bytes, libc::MADV_POPULATE_WRITE) };
     if rc == 0 {
         return Ok(());
     }
     match io::Error::last_os_error().raw_os_error() {
-        // Before Linux 5.14: what can be asked is whether the pages are mapped.
+        // Before Linux 5.14, only the existence of the mapping can be checked.
         Some(libc::EINVAL | libc::ENOSYS) => mapped(start, bytes),
         Some(libc::ENOMEM | libc::EFAULT) => Err(CuResult::INVALID_VALUE),
         _ => Err(CuResult::OPERATING_SYSTEM),
@@ -35,7 +36,7 @@ pub(super) fn populate(addr: u64, len: u64) -> Result {
 
 fn mapped(start: u64, bytes: usize) -> Result {
     let mut present = vec![0u8; bytes.div_ceil(PAGE as usize)];
-    // SAFETY: one byte for each page of the range, which the system checks.
+    // SAFETY: one byte for each page of the range, which the kernel checks.
     let rc = unsafe { libc::mincore(start as *mut libc::c_void, bytes, present.as_mut_ptr()) };
     if rc == 0 {
         Ok(())
@@ -55,7 +56,7 @@ mod tests {
         assert_eq!(populate(data.as_ptr() as u64 + 5, 2 * PAGE), Ok(()));
         assert_eq!((data[5], data[6]), (1, 7));
         assert_eq!(populate(u64::MAX - 100, 200), Err(CuResult::INVALID_VALUE));
-        // SAFETY: a new mapping, unmapped at once: nothing lies there.
+        // SAFETY: a new mapping, unmapped at once, so that nothing is mapped there.
         let hole = unsafe {
             let p = libc::mmap(
                 std::ptr::null_mut(),

@@ -1,12 +1,13 @@
-//! What a call leaves below its caller's frame, while a digest is written (`SOFT_GPU_DIGEST`): one byte over and over,
-//! another in each process. Programs copy variables that they never set into parameters of kernels, so what lies in
-//! them would be what this library's functions left there, the same in every run, where a guest's library leaves
-//! something else. Overwritten so, such bytes differ from run to run, and `vgpu-digest` leaves them out. Addresses of
-//! the device and handles, of which programs leave parts everywhere, are not the same in each process then either.
+//! Overwrites the stack below the caller's frame after each call, while a digest is written
+//! (`SOFT_GPU_DIGEST`), with a byte that differs between processes. Programs pass uninitialised
+//! variables in kernel parameters. Those would hold leftovers of this library, equal in every run,
+//! but other leftovers under a guest's library. Overwritten, such bytes differ from run to run, and
+//! `vgpu-digest` skips them. For the same reason, device addresses and handles differ between
+//! processes, because programs leave parts of them in such variables.
 //!
-//! Only a thread's own stack is overwritten. Programs call on others too (`makecontext`, fibers, signal handlers), below
-//! which other data lies. A stack that a program puts into its thread's own cannot be told apart from it, so its data
-//! would be overwritten: do not record such programs.
+//! Only the thread's own stack is overwritten. Programs also call on other stacks (`makecontext`,
+//! fibers, signal handlers), below which other data lies. A stack inside the thread's own stack
+//! cannot be told apart from it, so its data would be overwritten: do not record such programs.
 
 #[cfg(target_arch = "x86_64")]
 use std::cell::Cell;
@@ -14,17 +15,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[cfg(target_arch = "x86_64")]
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
-/// Whether calls overwrite what they leave. Set on load from `SOFT_GPU_DIGEST`, since cuInit's own frames count too, and
-/// again by cuInit.
+/// Whether calls overwrite the stack. Set from `SOFT_GPU_DIGEST` when the library is loaded,
+/// because cuInit's own frames count too, and again by cuInit.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// The setting, before cuInit reads it with the others.
+/// Reads the setting when the library is loaded, before cuInit reads all settings.
 extern "C" fn on_load() {
     set(std::env::var_os("SOFT_GPU_DIGEST").is_some_and(|prefix| !prefix.is_empty()));
 }
 
-// SAFETY: the loader calls the functions in this array with C's calling convention when it maps the library, after
-// the C library is set up; this one reads a variable and stores to an atomic.
+// SAFETY: the loader calls the functions in this array with C's calling convention when it maps the
+// library, after the C library is initialised. This function reads a variable and stores to an
+// atomic.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static ON_LOAD: extern "C" fn() = on_load;
@@ -33,26 +35,26 @@ static ON_LOAD: extern "C" fn() = on_load;
 #[cfg(target_arch = "x86_64")]
 const DEPTH: usize = 256 << 10;
 
-/// Bytes at a stack's lower end that are let alone.
+/// Bytes at the lower end of a stack that are not overwritten.
 #[cfg(target_arch = "x86_64")]
 const MARGIN: usize = 16 << 10;
 
-/// Words of arguments on the stack: no function has more.
+/// Words of arguments on the stack that are copied: no function has more.
 #[cfg(target_arch = "x86_64")]
 const WORDS: usize = 8;
 
 #[cfg(target_arch = "x86_64")]
 thread_local! {
-    /// The thread's own stack; `None` if that was not asked yet.
+    /// The thread's own stack; `None` before the first query.
     static OWN: Cell<Option<Stack>> = const { Cell::new(None) };
 }
 
-/// Whether calls overwrite what they leave from now on.
+/// Sets whether calls overwrite the stack.
 pub fn set(on: bool) {
     ON.store(on, Ordering::Relaxed);
 }
 
-/// A number from 1 to 31 that tells processes apart; 0 if calls do not overwrite what they leave.
+/// A number from 1 to 31 that differs between processes; 0 if calls do not overwrite the stack.
 pub fn number() -> u64 {
     match ON.load(Ordering::Relaxed) {
         true => u64::from(std::process::id() % 31 + 1),
@@ -60,13 +62,14 @@ pub fn number() -> u64 {
     }
 }
 
-/// Bytes at the beginning of the devices' addresses without an allocation: up to 125 GiB, so that each byte above an
-/// address's lowest 21 bits is another in each process, and no lower half is a small number.
+/// Bytes at the start of each device's addresses without allocations: up to 125 GiB. Each byte
+/// above the lowest 21 bits of an address differs between processes, and no lower half is a small
+/// number.
 pub fn skipped() -> u64 {
     number() * ((4 << 30) + (18 << 20))
 }
 
-/// Functions that programs call without a name: most that [`called`] takes.
+/// Most functions of tables that [`called`] accepts.
 #[cfg(target_arch = "x86_64")]
 const SLOTS: usize = 32;
 #[cfg(target_arch = "x86_64")]
@@ -74,7 +77,7 @@ static FUNCTIONS: [AtomicPtr<()>; SLOTS] = [const { AtomicPtr::new(std::ptr::nul
 #[cfg(target_arch = "x86_64")]
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// What a program is to call for a function of a table: an entry point as those with names.
+/// An entry point that overwrites the stack, for a function that programs call through a table.
 #[cfg(target_arch = "x86_64")]
 pub fn called(function: *const ()) -> *const () {
     #[unsafe(naked)]
@@ -108,8 +111,9 @@ pub fn called(function: *const ()) -> *const () {
     }
 }
 
-/// Goes on at the entry point in `rax`. If calls overwrite what they leave and this one is made on the thread's own
-/// stack, calls it, with a copy of its arguments on the stack, and overwrites what lies below its caller's frame.
+/// Jumps to the entry point in `rax`. If calls overwrite the stack and this call is on the thread's
+/// own stack: calls the entry point with a copy of the arguments on the stack, then overwrites the
+/// stack below the caller's frame.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub(crate) extern "C" fn pass() {
@@ -117,7 +121,8 @@ pub(crate) extern "C" fn pass() {
         "cmp byte ptr [rip + {on}], 0",
         "jne 2f",
         "jmp rax",
-        // Keeps the arguments in registers (at most one is a floating-point number) and the entry point.
+        // Saves the arguments in registers (at most one is a floating-point number) and the entry
+        // point.
         "2:",
         "push rbp",
         "mov rbp, rsp",
@@ -146,7 +151,7 @@ pub(crate) extern "C" fn pass() {
         "jne 3f",
         "pop rbp",
         "jmp rax",
-        // Copies that many words, the last one first.
+        // Copies r10 words, the last word first.
         "3:",
         "sub rsp, {words} * 8",
         "4:",
@@ -177,8 +182,8 @@ pub(crate) extern "C" fn pass() {
     )
 }
 
-/// Words of arguments that may lie above a frame which begins with the caller's `rbp` and the return address; 0 if it
-/// is not on the thread's own stack.
+/// Words of arguments that may lie above a frame that starts with the caller's `rbp` and the return
+/// address; 0 if the frame is not on the thread's own stack.
 #[cfg(target_arch = "x86_64")]
 extern "C" fn arguments(frame: usize) -> usize {
     let Stack { low, top } = own();
@@ -188,7 +193,7 @@ extern "C" fn arguments(frame: usize) -> usize {
     (top.saturating_sub(frame + 16) / 8).min(WORDS)
 }
 
-/// The word to overwrite with, and how many bytes of the stack below an address: both come back in registers.
+/// The word to overwrite with, and the number of bytes below the frame. Both return in registers.
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 struct Noise {
@@ -196,10 +201,10 @@ struct Noise {
     bytes: usize,
 }
 
-/// For a frame on the thread's own stack.
+/// The word and the number of bytes for a frame on the thread's own stack.
 #[cfg(target_arch = "x86_64")]
 extern "C" fn noise(at: usize) -> Noise {
-    // Of 251 processes one after the other, no two have the same.
+    // Any 251 processes with consecutive process ids have different bytes.
     let byte = (std::process::id() % 251 + 1) as u8;
     let room = at.saturating_sub(own().low.saturating_add(MARGIN));
     Noise {
@@ -208,7 +213,7 @@ extern "C" fn noise(at: usize) -> Noise {
     }
 }
 
-/// Addresses of a stack: the lowest, and the first above it.
+/// Address range of a stack: the lowest address, and the first address above.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 struct Stack {
@@ -216,7 +221,7 @@ struct Stack {
     top: usize,
 }
 
-/// The thread's own stack; an empty one if nobody knows.
+/// The thread's own stack; an empty range if the C library does not know.
 #[cfg(target_arch = "x86_64")]
 fn own() -> Stack {
     OWN.get().unwrap_or_else(|| {
@@ -230,7 +235,7 @@ fn own() -> Stack {
 fn asked() -> Option<Stack> {
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut low, mut size) = (std::ptr::null_mut(), 0);
-    // SAFETY: the attributes are those that the first call fills, and are given back once.
+    // SAFETY: the first call fills the attributes, which are destroyed once.
     unsafe {
         if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
             return None;

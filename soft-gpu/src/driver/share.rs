@@ -1,10 +1,10 @@
-//! One device across processes: a mapped state file with a slot for each process.
+//! One device shared by processes: a mapped state file with one slot per process.
 //!
-//! A slot is claimed with a POSIX record lock on one byte of a lock file, which the kernel drops
-//! when the process dies and which a forked child does not inherit; so "is that process alive" is
-//! a question to the kernel. All counters are single words, so a crash leaves nothing half done.
-//! The lock file is separate from the state file because closing *any* descriptor of a file drops
-//! a process's record locks on it; readers only open the state file.
+//! A process claims a slot with a POSIX record lock on one byte of a lock file. The kernel drops
+//! the lock when the process dies, and a forked child does not inherit it, so the lock shows
+//! whether the process is alive. All counters are single words, so a crash leaves no half-written
+//! state. The lock file is separate from the state file, because closing *any* descriptor of a file
+//! drops the record locks of the process on that file. Readers only open the state file.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -25,60 +25,60 @@ const MAGIC: u64 = u64::from_le_bytes(*b"softgpu1");
 #[repr(C)]
 pub struct Header {
     magic: AtomicU64,
-    /// Bytes of device memory: the first process decides.
+    /// Bytes of device memory; the first process sets the number.
     pub memory: AtomicU64,
-    /// Who computes: slot + 1, or 0.
+    /// The process that computes: slot + 1, or 0.
     pub owner: AtomicU32,
-    /// Bumped at each change of `owner`; a futex word.
+    /// Futex word, incremented at each change of `owner`.
     pub seq: AtomicU32,
     /// End of the last reservation on the device timeline (CLOCK_MONOTONIC ns).
     pub free_at: AtomicU64,
-    /// Times that the compute turn changed processes.
+    /// Number of times that the compute turn went to another process.
     pub handovers: AtomicU64,
-    /// Device time of processes whose slots were reused.
+    /// Device time in ns of processes whose slots were reused.
     pub retired_ns: AtomicU64,
-    /// Processes that wait for the turn: a hint (a process killed while waiting stays counted),
-    /// nonzero whenever somebody waits.
+    /// Number of processes that wait for the turn. Nonzero whenever a process waits, but may be too
+    /// high: a process that was killed while it waited stays counted.
     pub waiting: AtomicU32,
     pad: [u32; 17],
 }
 
-/// One process's part.
+/// State of one process.
 #[repr(C)]
 pub struct Slot {
-    /// Its process id; 0 in a slot never used.
+    /// Process id; 0 in a slot that was never used.
     pub pid: AtomicU32,
-    /// 1 while it waits for the compute turn.
+    /// 1 while the process waits for the compute turn.
     pub wants: AtomicU32,
-    /// Bytes of device memory it holds.
+    /// Bytes of device memory that the process holds.
     pub used: AtomicU64,
-    /// Nanoseconds of device time it used: the ground truth.
+    /// Device time that the process used, in ns: the ground truth.
     pub busy_ns: AtomicU64,
-    /// Kernels it finished.
+    /// Number of finished kernels.
     pub kernels: AtomicU64,
-    /// When the oldest of its work that is not over was submitted (CLOCK_MONOTONIC ns): what it used since
-    /// then may not be in `busy_ns` yet. 0: all of its work is over, and counted.
+    /// Submission time of the oldest unfinished work (CLOCK_MONOTONIC ns). Device time since then
+    /// may be missing in `busy_ns`. 0: all work is finished and counted.
     pub open_ns: AtomicU64,
     pad: [u64; 3],
 }
 
-/// The state file's layout.
+/// Layout of the state file.
 #[repr(C)]
 pub struct State {
     /// Head.
     pub header: Header,
-    /// Slots by index.
+    /// Slots.
     pub slots: [Slot; SLOTS],
 }
 
-/// What a reader sees of one process.
+/// A reader's view of one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotView {
     /// Process id.
     pub pid: u32,
     /// Bytes of device memory.
     pub used: u64,
-    /// Nanoseconds of device time.
+    /// Device time, in ns.
     pub busy_ns: u64,
     /// Kernels finished.
     pub kernels: u64,
@@ -97,8 +97,8 @@ unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-/// Opens a file of the state, or makes it as accessible as its directory is: workers of one device
-/// may run under several users.
+/// Opens or creates a file of the state. A new file is as accessible as the directory, because
+/// workers of one device may run as several users.
 fn open(dir: &Path, path: &Path) -> io::Result<File> {
     match OpenOptions::new().read(true).write(true).open(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -111,20 +111,20 @@ fn open(dir: &Path, path: &Path) -> io::Result<File> {
         .truncate(false)
         .open(path)?;
     let mode = std::fs::metadata(dir)?.permissions().mode() & 0o666;
-    // Fails where another process made the file first: then that one sets it.
+    // Fails if another process created the file first, which then sets the permissions.
     let _ = file.set_permissions(Permissions::from_mode(mode));
     Ok(file)
 }
 
-/// This process as the host knows it, which mounted /proc: in a process namespace of its own it knows itself
-/// by another number.
+/// Process id in the namespace of /proc, which the host mounted. In a process namespace, the
+/// process itself sees another id.
 fn own_pid() -> u32 {
     let known = std::fs::read_link("/proc/self").ok();
     let number = known.and_then(|path| path.to_str()?.parse().ok());
     number.unwrap_or_else(std::process::id)
 }
 
-/// The state file of physical device `device` in `dir`.
+/// Path of the state file of physical device `device` in `dir`.
 pub fn state_path(dir: &Path, device: usize) -> PathBuf {
     dir.join(format!("device-{device}.state"))
 }
@@ -139,7 +139,7 @@ fn map_state(file: Option<&File>, write: bool) -> io::Result<*const State> {
         Some(f) => (libc::MAP_SHARED, f.as_raw_fd()),
         None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
     };
-    // SAFETY: a new mapping at an address of the kernel's choice.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let p = unsafe { libc::mmap(std::ptr::null_mut(), size_of::<State>(), prot, flags, fd, 0) };
     if p == libc::MAP_FAILED {
         Err(io::Error::last_os_error())
@@ -149,10 +149,10 @@ fn map_state(file: Option<&File>, write: bool) -> io::Result<*const State> {
 }
 
 impl Shared {
-    /// A device of this process alone.
+    /// A device for this process only.
     ///
     /// # Errors
-    /// No memory for the state.
+    /// The error of the operating system if there is no memory for the state.
     pub fn private(memory: u64) -> io::Result<Shared> {
         let state = map_state(None, true)?;
         let shared = Shared {
@@ -212,8 +212,8 @@ impl Shared {
         }
         let me = claim(state, locks)?;
         if !others_alive(state, locks, me) {
-            // What ended processes left does not bind: another memory size may be set, and the
-            // timeline of a machine that was restarted begins anew.
+            // State of ended processes is discarded: the memory size may change, and the clock of
+            // the timeline restarts with the machine.
             state.header.memory.store(memory, Ordering::SeqCst);
             state.header.free_at.store(0, Ordering::SeqCst);
             state.header.owner.store(0, Ordering::SeqCst);
@@ -222,7 +222,7 @@ impl Shared {
         Ok((pointer, me))
     }
 
-    /// The mapped state.
+    /// The mapped state file.
     pub fn state(&self) -> &State {
         // SAFETY: mapped for the process's life; all fields are atomics.
         unsafe { &*self.state }
@@ -243,12 +243,12 @@ impl Shared {
         &self.slots()[self.me]
     }
 
-    /// This process's value of [`Header::owner`].
+    /// The value of [`Header::owner`] for this process.
     pub fn my_turn(&self) -> u32 {
         self.me as u32 + 1
     }
 
-    /// False once the process of that slot has ended.
+    /// Whether the process of that slot still runs.
     pub fn alive(&self, slot: usize) -> bool {
         match &self.file {
             _ if slot == self.me => true,
@@ -257,7 +257,7 @@ impl Shared {
         }
     }
 
-    /// Takes `bytes` from the device's one account; false when they are not there.
+    /// Charges `bytes` to the account of the device; false if they are not free.
     pub fn charge(&self, bytes: u64) -> bool {
         let _guard = lock(&self.mutex);
         let _lock = self.file.as_ref().map(MutexByte::hold);
@@ -273,7 +273,7 @@ impl Shared {
         fits
     }
 
-    /// Gives bytes back.
+    /// Releases charged bytes.
     pub fn release(&self, bytes: u64) {
         self.mine().used.fetch_sub(bytes, Ordering::SeqCst);
     }
@@ -289,7 +289,7 @@ impl Shared {
         (total.saturating_sub(used), total)
     }
 
-    /// Sums the account, dropping the share of processes that have died. Under the lock.
+    /// Sum of the account; drops the bytes of dead processes. The caller holds the lock.
     fn total_used(&self) -> u64 {
         let mut sum = 0;
         for (i, slot) in self.slots().iter().enumerate() {
@@ -303,7 +303,7 @@ impl Shared {
         sum
     }
 
-    /// Waits until `seq` moves from `seen`, at most `ms`; spurious returns are allowed.
+    /// Waits until `seq` differs from `seen`, at most `ms` milliseconds; may return early.
     pub fn wait(&self, seen: u32, ms: u64) {
         let t = libc::timespec {
             tv_sec: (ms / 1000) as libc::time_t,
@@ -321,7 +321,7 @@ impl Shared {
         };
     }
 
-    /// Wakes every process that waits on `seq`.
+    /// Wakes all processes that wait for `seq`.
     pub fn wake(&self) {
         // SAFETY: the futex word is mapped and aligned.
         unsafe {
@@ -345,7 +345,7 @@ fn wrong_version(path: &Path) -> io::Error {
     )
 }
 
-/// Claims a slot: a never used one first, so that the figures of ended processes stay readable.
+/// Claims a slot; prefers unused slots, so that the figures of ended processes stay readable.
 fn claim(state: &State, locks: &File) -> io::Result<usize> {
     let unused = |used: bool| {
         (0..SLOTS).filter(move |i| (state.slots[*i].pid.load(Ordering::SeqCst) != 0) == used)
@@ -362,7 +362,7 @@ fn claim(state: &State, locks: &File) -> io::Result<usize> {
         let old = slot.busy_ns.swap(0, Ordering::SeqCst);
         state.header.retired_ns.fetch_add(old, Ordering::SeqCst);
         slot.pid.store(own_pid(), Ordering::SeqCst);
-        // The slot's former process died with the turn, if it had it.
+        // If the former process of the slot died with the turn, the turn is released.
         let turn = i as u32 + 1;
         let _ = state
             .header
@@ -386,7 +386,7 @@ struct MutexByte<'a>(&'a File);
 
 impl<'a> MutexByte<'a> {
     fn hold(file: &'a File) -> Self {
-        // A failure (deadlock detection, signal) leaves only this account's precision at stake.
+        // On a failure (deadlock detection, signal), only the precision of this account suffers.
         let _ = record_lock(file, libc::F_SETLKW, libc::F_WRLCK, 0);
         MutexByte(file)
     }
@@ -399,7 +399,7 @@ impl Drop for MutexByte<'_> {
 }
 
 fn flock(kind: i32, byte: i64) -> libc::flock {
-    // SAFETY: flock is plain data; all zeroes is a valid value.
+    // SAFETY: flock is plain data, and all zeros is a valid value.
     let mut l: libc::flock = unsafe { std::mem::zeroed() };
     l.l_type = kind as libc::c_short;
     l.l_whence = libc::SEEK_SET as libc::c_short;
@@ -424,14 +424,14 @@ fn record_lock(file: &File, command: i32, kind: i32, byte: i64) -> io::Result<()
 
 fn locked_by_other(file: &File, byte: i64) -> io::Result<bool> {
     let mut l = flock(libc::F_WRLCK, byte);
-    // SAFETY: a valid descriptor and a valid flock that the call fills.
+    // SAFETY: a valid descriptor, and a valid flock for the result.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut l) } != 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(i32::from(l.l_type) != libc::F_UNLCK)
 }
 
-/// Reads every slot ever used of a device, dead processes included.
+/// Reads all used slots of a device, including those of dead processes.
 ///
 /// # Errors
 /// No such device in `dir`, or a file of another version.

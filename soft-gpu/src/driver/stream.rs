@@ -1,10 +1,10 @@
-//! Streams: a queue and a thread each, and the rules of the legacy NULL stream.
+//! Streams: each has a queue and a thread. The rules of the legacy NULL stream.
 //!
-//! Every operation has a position in its stream. Waiting, for whatever reason, is waiting for a
-//! position: an operation may depend on positions of other streams, an event is a position, and the
-//! NULL stream's rule is dependencies added on submission (it waits for what every blocking stream
-//! has so far; a blocking stream waits for what the NULL stream has so far). As dependencies always
-//! point to earlier submissions, there are no cycles.
+//! Every operation has a position in its stream, and every wait is a wait for a position. An
+//! operation may depend on positions of other streams, and an event is a position. The rule of the
+//! NULL stream adds dependencies at submission: the NULL stream waits for all work that blocking
+//! streams have so far, and a blocking stream for all work that the NULL stream has so far.
+//! Dependencies always point to earlier submissions, so there are no cycles.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,25 +28,25 @@ use super::{fault, pool};
 /// How a stream relates to the legacy NULL stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// The legacy NULL stream itself.
+    /// The legacy NULL stream.
     Legacy,
-    /// Synchronises with it.
+    /// Synchronises with the NULL stream.
     Blocking,
-    /// Does not (CU_STREAM_NON_BLOCKING).
+    /// Does not synchronise with the NULL stream (CU_STREAM_NON_BLOCKING).
     NonBlocking,
 }
 
-/// What an operation sees while it runs.
+/// State for a running operation.
 pub struct Running<'a> {
-    /// Its stream's core.
+    /// Core of the stream.
     pub core: &'a Core,
-    /// When it was submitted (CLOCK_MONOTONIC ns), where there is a device clock.
+    /// Submission time (CLOCK_MONOTONIC ns), if there is a device clock; else 0.
     pub submitted_ns: u64,
-    /// Another kernel follows at once on the same thread.
+    /// Whether another kernel follows at once on the same thread.
     pub more: bool,
 }
 
-/// How long a stream's thread looks for more work before it sleeps.
+/// How long the thread of a stream spins for more work before it sleeps.
 const LINGER: Duration = Duration::from_micros(20);
 
 type Work = Box<dyn FnOnce(&Running<'_>) + Send>;
@@ -56,7 +56,7 @@ struct Item {
     submitted_ns: u64,
     work: Option<Work>,
     kernel: bool,
-    /// When it was submitted (CLOCK_MONOTONIC ns), if the stream had nothing to do then; else 0.
+    /// Submission time (CLOCK_MONOTONIC ns) if the stream was idle then; else 0.
     roused_ns: u64,
     _unfinished: Unfinished,
 }
@@ -74,23 +74,23 @@ impl Item {
         }
     }
 
-    /// True if this is a kernel that can start at once.
+    /// Whether the item is a kernel that can start at once.
     fn is_ready_kernel(&self) -> bool {
         self.kernel && self.after.iter().all(Position::reached)
     }
 }
 
-/// A place in a stream: all that was submitted up to it.
+/// A position in a stream: all work submitted so far.
 #[derive(Clone)]
 pub struct Position {
     core: Arc<Core>,
     at: u64,
-    /// When it was reached on the device's timeline, of an event's record.
+    /// For the record of an event: time at which the device timeline reached the position, in ns.
     time_ns: Option<Arc<AtomicU64>>,
 }
 
 impl Position {
-    /// The same, which is reached when `cell` says.
+    /// The same position, whose time on the device timeline is in `cell`.
     pub fn timed(self, cell: &Arc<AtomicU64>) -> Position {
         Position {
             time_ns: Some(Arc::clone(cell)),
@@ -98,7 +98,8 @@ impl Position {
         }
     }
 
-    /// When it was reached on the device's timeline; without a record, as if that were now.
+    /// Time at which the device timeline reached the position, in ns. Without a record: the
+    /// stream's time now.
     fn time(&self) -> u64 {
         match &self.time_ns {
             Some(cell) => cell.load(Ordering::Acquire),
@@ -106,12 +107,12 @@ impl Position {
         }
     }
 
-    /// True once all of it is done.
+    /// Whether all work up to the position is done.
     pub fn reached(&self) -> bool {
         self.core.end.done.load(Ordering::SeqCst) >= self.at
     }
 
-    /// Waits until all of it is done.
+    /// Waits until all work up to the position is done.
     pub fn wait(&self) {
         self.core.wait(self.at);
     }
@@ -120,33 +121,33 @@ impl Position {
 #[derive(Default)]
 struct Queue {
     items: VecDeque<Item>,
-    /// Somebody (the thread, or a caller inline) executes.
+    /// Whether the stream's thread, or a caller inline, runs an operation.
     busy: bool,
     thread: bool,
     sleeping: bool,
     closed: bool,
 }
 
-/// The part of a stream that its thread shares.
+/// The part of a stream that the stream's thread shares.
 pub struct Core {
-    /// Never reused.
+    /// Number of the queue, never reused.
     number: u64,
     queue: Mutex<Queue>,
     work: Condvar,
     submitted: AtomicU64,
     progress: Condvar,
     end: End,
-    /// When the stream's last modelled operation ended on the device timeline.
+    /// End of the stream's last modelled operation on the device timeline, in ns.
     pub time_ns: AtomicU64,
-    /// Where the stream is on the timeline of what is executed.
+    /// Lag of the stream on the timeline of executed kernels.
     pub lag: Lag,
 }
 
-/// The thread's end of the queue, on a cache line of its own: callers write the other end.
+/// The thread's end of the queue, on a separate cache line: callers write the other end.
 #[repr(align(128))]
 struct End {
     done: AtomicU64,
-    /// The nearest position that somebody waits for; `u64::MAX` without waiters.
+    /// The lowest position for which a thread waits; `u64::MAX` without waiters.
     wanted: AtomicU64,
 }
 
@@ -192,7 +193,7 @@ impl Core {
 
     fn execute(&self, item: Item, more: bool) {
         if item.roused_ns != 0 {
-            // That the thread woke up late is not the device's time.
+            // The late wake-up of the thread is not device time.
             self.lag.set(item.roused_ns);
         }
         if !item.after.is_empty() {
@@ -215,7 +216,7 @@ impl Core {
         }
     }
 
-    /// Waits for positions of other streams; the stream goes on at the latest of their times.
+    /// Waits for positions of other streams. The stream continues at the latest of their times.
     fn wait_for(&self, after: &[Position]) {
         let mut at = self.lag.now();
         for position in after {
@@ -228,14 +229,14 @@ impl Core {
     fn finish(&self) {
         let done = self.end.done.fetch_add(1, Ordering::SeqCst) + 1;
         if done >= self.end.wanted.load(Ordering::SeqCst) {
-            // Under the lock: after a waiter's check and before its sleep. Waiters that want more
-            // say so again.
+            // The lock orders this after a waiter's check and before its sleep. Waiters for later
+            // positions set `wanted` again.
             let queue = lock(&self.queue);
             self.end.wanted.store(u64::MAX, Ordering::SeqCst);
             drop(queue);
             self.progress.notify_all();
-            // Who waited goes first where processors are few: what it submits next is more than what
-            // is to be found here.
+            // If processors are few, the waiter should run first: it is likely to submit more work
+            // than this thread finds now.
             std::thread::yield_now();
         }
     }
@@ -274,7 +275,7 @@ impl Core {
         }
     }
 
-    /// Looks for more work for a moment: launches come in trains, and sleeping costs more.
+    /// Spins briefly for more work: launches come in sequences, and sleeping costs more.
     fn linger(&self) {
         let end = Instant::now() + LINGER;
         while self.idle() && Instant::now() < end {
@@ -323,7 +324,7 @@ impl Core {
         }
     }
 
-    /// Runs `work` on the calling thread if nothing is ahead of it; gives it back otherwise.
+    /// Runs an item on the calling thread if the stream is idle; otherwise returns the item.
     fn inline(self: &Arc<Self>, item: Item) -> std::result::Result<Position, Item> {
         let at = {
             let mut queue = lock(&self.queue);
@@ -358,25 +359,25 @@ impl Core {
 
 /// A stream.
 pub struct Stream {
-    /// CUstream (for the NULL streams: never given out).
+    /// CUstream (of a NULL stream: never returned to the program).
     pub handle: u64,
     /// cuStreamGetId.
     pub id: u64,
-    /// Its context.
+    /// Context of the stream.
     pub context: Weak<Context>,
-    /// Its rule.
+    /// Relation to the NULL stream.
     pub class: Class,
     /// Flags at creation.
     pub flags: u32,
-    /// Priority, already clamped.
+    /// Priority, clamped to the valid range.
     pub priority: i32,
-    /// What the program set of it.
+    /// Attributes that the program set.
     pub(super) attributes: Attributes,
-    /// The green context that it was made in.
+    /// Green context in which the stream was made.
     green: Option<Weak<Green>>,
     part: Part,
     core: Arc<Core>,
-    /// The queue is another stream's.
+    /// Whether the queue belongs to another stream.
     borrowed: bool,
 }
 
@@ -390,10 +391,10 @@ impl Drop for Stream {
 
 static IDS: AtomicU64 = AtomicU64::new(1);
 
-/// Lowest and highest priority, as cuCtxGetStreamPriorityRange says.
+/// Lowest and highest priority, as cuCtxGetStreamPriorityRange returns them.
 pub const PRIORITIES: (i32, i32) = (0, -5);
 
-/// When work is submitted; only a device clock asks.
+/// Time of the submission in ns; 0 unless there is a device clock.
 fn submission_time() -> u64 {
     let clock = super::driver().is_ok_and(|d| d.config.clock.active());
     if clock { now_ns() } else { 0 }
@@ -423,7 +424,7 @@ impl Stream {
         }
     }
 
-    /// The same stream within a green context: one queue, another part of the device.
+    /// The same stream in a green context: the same queue, another part of the device.
     pub fn within(&self, green: &Weak<Green>, part: Part) -> Stream {
         let Stream {
             class,
@@ -440,16 +441,16 @@ impl Stream {
         view
     }
 
-    /// Makes a new stream one of a green context.
+    /// Makes a new stream belong to a green context.
     pub fn join(&mut self, green: &Arc<Green>) {
         self.green = Some(Arc::downgrade(green));
         self.part = green.part;
     }
 
-    /// The green context that it was made in, if it was.
+    /// The green context of the stream, if the stream was made in a green context.
     ///
     /// # Errors
-    /// CUDA_ERROR_STREAM_DETACHED after that one's end.
+    /// CUDA_ERROR_STREAM_DETACHED after the end of the green context.
     pub fn green(&self) -> Result<Option<Arc<Green>>> {
         match &self.green {
             None => Ok(None),
@@ -460,35 +461,35 @@ impl Stream {
         }
     }
 
-    /// The number of its queue, which a stream and its views within green contexts share.
+    /// Number of the queue, which a stream and its views in green contexts share.
     pub fn queue(&self) -> u64 {
         self.core.number
     }
 
-    /// The multiprocessors that its kernels run on.
+    /// The multiprocessors on which the stream's kernels run.
     pub fn part(&self) -> Part {
         self.part
     }
 
-    /// Its context.
+    /// The context of the stream.
     ///
     /// # Errors
-    /// CUDA_ERROR_CONTEXT_IS_DESTROYED.
+    /// CUDA_ERROR_CONTEXT_IS_DESTROYED after the end of the context.
     pub fn owner(&self) -> Result<Arc<Context>> {
         self.context.upgrade().ok_or(CuResult::CONTEXT_IS_DESTROYED)
     }
 
-    /// Submits `work` after everything that the stream's rule and `after` demand.
+    /// Submits `work`, to run after `after` and after the work that the NULL stream's rule demands.
     ///
     /// # Errors
-    /// The context is gone.
+    /// CUDA_ERROR_CONTEXT_IS_DESTROYED after the end of the context.
     pub fn submit(&self, after: Vec<Position>, work: Option<Work>) -> Result<Position> {
         let context = self.owner()?;
         let item = Item::new(&context, after, work);
         Ok(self.submit_item(&context, item))
     }
 
-    /// Submits a kernel; the caller has the stream's context at hand.
+    /// Submits a kernel of a stream whose context the caller has looked up.
     pub fn submit_kernel(&self, context: &Context, work: Work) {
         let item = Item {
             kernel: true,
@@ -513,15 +514,15 @@ impl Stream {
         }
     }
 
-    /// Submits `work` and waits for it, on the calling thread where nothing is ahead of it.
+    /// Submits `work` and waits for it. Runs it on the calling thread if the stream is idle.
     ///
     /// # Errors
     /// The context is gone, or the process is poisoned.
     pub fn run(&self, work: Work) -> Result {
         let context = self.owner()?;
         let mut item = Item::new(&context, Vec::new(), Some(work));
-        // Only an idle neighbourhood qualifies, so the order lock need not be held while it runs:
-        // what is submitted meanwhile is concurrent with this call.
+        // Only if no stream has earlier work. The order lock is not held meanwhile: work that is
+        // submitted during this call is concurrent with it.
         if self.ahead(&context).is_empty() {
             match self.core.inline(item) {
                 Ok(_) => return fault::check(),
@@ -532,7 +533,7 @@ impl Stream {
         fault::check()
     }
 
-    /// Submits `work` that is quickly done; it may run at once on the calling thread.
+    /// Submits `work`. `quick`: the work is short, so it may run at once on the calling thread.
     ///
     /// # Errors
     /// The context is gone.
@@ -548,7 +549,7 @@ impl Stream {
         Ok(self.submit_item(&context, item))
     }
 
-    /// What other streams have to finish first, by the NULL stream's rule.
+    /// Positions in other streams that the NULL stream's rule puts before new work.
     fn ahead(&self, context: &Context) -> Vec<Position> {
         match self.class {
             Class::NonBlocking => Vec::new(),
@@ -557,7 +558,7 @@ impl Stream {
         }
     }
 
-    /// What must be done before work submitted now may start, as positions.
+    /// Positions that must be reached before work that is submitted now may start.
     ///
     /// # Errors
     /// The context is gone.
@@ -569,7 +570,7 @@ impl Stream {
         Ok(all)
     }
 
-    /// Everything submitted to this stream alone, if any of it is not done.
+    /// The position of all work of this stream alone, if any of it is unfinished.
     pub fn unfinished(&self) -> Option<Position> {
         (!self.core.idle()).then(|| self.core.position())
     }

@@ -1,4 +1,4 @@
-//! Attributes of streams: hints, which are remembered.
+//! Attributes of streams: hints, which are stored without effect.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ use super::sync::lock;
 /// CUstreamAttrID: access policy window, synchronisation policy, priority, memory domains.
 const ATTRIBUTES: [u32; 5] = [1, 3, 8, 9, 10];
 
-/// CUstreamAttrValue by number, where one was set.
+/// CUstreamAttrValue by number, for the attributes that were set.
 #[derive(Debug, Default)]
 pub(super) struct Attributes(Mutex<BTreeMap<u32, [u32; 16]>>);
 
@@ -20,7 +20,7 @@ impl Stream {
     /// cuStreamGetAttribute.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for what is no attribute of streams.
+    /// CUDA_ERROR_INVALID_VALUE for an attribute that streams do not have.
     pub fn attribute(&self, id: u32) -> Result<[u32; 16]> {
         if !ATTRIBUTES.contains(&id) {
             return Err(CuResult::INVALID_VALUE);
@@ -28,7 +28,7 @@ impl Stream {
         let set = lock(&self.attributes.0).get(&id).copied();
         let mut value = [0; 16];
         match id {
-            // As devices say of a stream whose policy was not set.
+            // Hardware reports this value for a stream without a set policy.
             3 => value[0] = u32::MAX,
             8 => value[0] = self.priority as u32,
             9 => value[0] = 1 << 8,
@@ -37,14 +37,15 @@ impl Stream {
         Ok(set.unwrap_or(value))
     }
 
-    /// cuStreamSetAttribute: hints, which are remembered.
+    /// cuStreamSetAttribute: stores a hint.
     ///
     /// # Errors
-    /// As [`attribute`](Self::attribute); a value that is none.
+    /// As [`attribute`](Self::attribute); CUDA_ERROR_INVALID_VALUE for an invalid value.
     pub fn set_attribute(&self, id: u32, value: [u32; 16]) -> Result {
         self.attribute(id)?;
         let fits = match id {
-            // CUaccessPolicyWindow: a ratio, and what persists or streams; what misses does not persist.
+            // CUaccessPolicyWindow: a ratio, and the properties of hits and misses; misses cannot
+            // persist.
             1 => (0.0..=1.0).contains(&f32::from_bits(value[4])) && value[5] <= 2 && value[6] <= 1,
             3 => (1..=4).contains(&value[0]),
             8 => (PRIORITIES.1..=PRIORITIES.0).contains(&(value[0] as i32)),

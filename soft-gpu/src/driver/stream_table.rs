@@ -1,4 +1,4 @@
-//! Which streams there are: those with handles, and each thread's default stream in each context.
+//! All streams: those with handles, and the default stream of each thread in each context.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use super::stream::{Class, Stream};
 static STREAMS: Table<Stream> = Table::new(Kind::Stream);
 
 thread_local! {
-    /// This thread's default stream in each context.
+    /// Default stream of this thread in each context.
     static PER_THREAD: RefCell<HashMap<u64, Arc<Stream>>> = RefCell::default();
 }
 
@@ -28,7 +28,7 @@ pub const LEGACY: u64 = StreamArg::LEGACY.0;
 /// The calling thread's default stream by explicit handle.
 const PER_THREAD_HANDLE: u64 = StreamArg::PER_THREAD.0;
 
-/// The stream that is named, in the current context.
+/// The named stream, in the current context.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_HANDLE (strict mode aborts), or no current context.
@@ -43,7 +43,7 @@ pub fn resolve(named: Named) -> Result<Arc<Stream>> {
         }
         Named::PerThread => per_thread(),
         Named::Stream(handle) => {
-            // A stream of another context than the current one is used in its own.
+            // A stream of another context than the current context runs in its own context.
             let stream = STREAMS.get(handle)?;
             stream.green()?;
             Ok(stream)
@@ -54,7 +54,7 @@ pub fn resolve(named: Named) -> Result<Arc<Stream>> {
 fn per_thread() -> Result<Arc<Stream>> {
     let context = super::context::current()?;
     if green::current().is_some() {
-        // As cuStreamGetCtx_v2 documents it.
+        // As the documentation of cuStreamGetCtx_v2 says.
         return Err(CuResult::INVALID_HANDLE);
     }
     PER_THREAD.with_borrow_mut(|map| {
@@ -92,8 +92,8 @@ pub fn create(flags: u32, priority: i32) -> Result<u64> {
 /// cuGreenCtxStreamCreate.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE unless it is a stream that does not wait for the NULL stream; the primary
-/// context is gone.
+/// CUDA_ERROR_INVALID_VALUE unless the flags ask for a stream that does not wait for the NULL
+/// stream; the primary context is gone.
 pub fn create_in(green: Arc<Green>, flags: u32, priority: i32) -> Result<u64> {
     if flags != NON_BLOCKING {
         return Err(CuResult::INVALID_VALUE);
@@ -127,7 +127,7 @@ fn make(
     Ok(stream.handle)
 }
 
-/// cuStreamDestroy: returns at once; work already submitted still runs.
+/// cuStreamDestroy: returns at once; submitted work still runs.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_HANDLE, also for the default streams.
@@ -146,7 +146,7 @@ pub fn destroy(handle: u64) -> Result {
     fault::check()
 }
 
-/// Ends the handles of a destroyed context's streams.
+/// Ends the handles of the streams of a destroyed context.
 pub fn forget_context(context: &Arc<Context>) {
     let weak = Arc::downgrade(context);
     for stream in STREAMS.all() {

@@ -1,4 +1,4 @@
-//! Copying with stores that pass the cache by.
+//! Copying with stores that bypass the cache.
 
 /// Copies `n` bytes; the ranges do not overlap.
 ///
@@ -12,8 +12,8 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
     let head = dst.align_offset(LINE).min(n);
     let lines = (n - head) / LINE;
     let body = head + lines * LINE;
-    // SAFETY: every access lies within the ranges that the caller vouches for, and each streaming
-    // store is aligned, as `dst + head` is and lines are. SSE2 belongs to every x86-64 processor.
+    // SAFETY: every access lies within the ranges that the caller guarantees. Each streaming store
+    // is aligned, because `dst + head` and the cache lines are. Every x86-64 processor has SSE2.
     unsafe {
         dst.copy_from_nonoverlapping(src, head);
         for line in 0..lines {
@@ -26,7 +26,8 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
         }
         dst.add(body)
             .copy_from_nonoverlapping(src.add(body), n - body);
-        // Streaming stores are in no order with others: whoever is told of the copy must find it.
+        // Streaming stores are unordered: the fence makes them visible before the end of the copy
+        // is.
         _mm_sfence();
     }
 }
@@ -37,7 +38,7 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
 /// `src` is readable and `dst` writable for `n` bytes.
 #[cfg(not(target_arch = "x86_64"))]
 pub unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
-    // SAFETY: the caller's.
+    // SAFETY: the contract of this function.
     unsafe { dst.copy_from_nonoverlapping(src, n) }
 }
 

@@ -1,16 +1,16 @@
-//! Strict mode (`SOFT_GPU_STRICT=1`): a caller's mistake that our own worker should have stopped
-//! aborts the process with a report, so that no bug hides behind an error code.
+//! Strict mode (`SOFT_GPU_STRICT=1`): an invalid call that vgpu-worker should have refused aborts
+//! the process with a report, so that no bug hides behind an error code.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static STRICT: AtomicBool = AtomicBool::new(false);
 
-/// Switches strict mode.
+/// Switches strict mode on or off.
 pub fn set(on: bool) {
     STRICT.store(on, Ordering::Relaxed);
 }
 
-/// Aborts in strict mode with a report on stderr; returns otherwise.
+/// In strict mode: writes a report to stderr and aborts. Otherwise returns.
 #[cold]
 pub fn violation(what: std::fmt::Arguments<'_>) {
     if STRICT.load(Ordering::Relaxed) {

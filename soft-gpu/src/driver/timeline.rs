@@ -1,14 +1,14 @@
-//! The device's time, which events measure.
+//! The timeline of the device, which events measure.
 //!
 //! A GPU is not slower because its host is busy, and a kernel of one block leaves the other
-//! multiprocessors to other kernels. The processor that stands in for the device here is shared, so the wall
-//! clock would show both otherwise. Therefore a kernel that lasts takes, on the device's timeline, the time that
-//! its threads really computed ([`crate::exec::contract::RunStats::device_ns`]), on as many multiprocessors
-//! as it has blocks, beside other kernels as long as there are free ones. A stream carries by how much
-//! its place on the timeline is behind the wall clock ([`Lag`]); once it has nothing to do it is not. On a
-//! machine that does nothing else both clocks agree.
+//! multiprocessors to other kernels. The processor that emulates the device is shared, so the wall
+//! clock would not show that. A long kernel therefore takes, on the timeline of the device, the
+//! time that its threads really computed ([`crate::exec::contract::RunStats::device_ns`]). It
+//! occupies as many multiprocessors as it has blocks, concurrently with other kernels while
+//! multiprocessors are free. A stream stores how far its place on the timeline is behind the wall
+//! clock ([`Lag`]); an idle stream is not behind. On an otherwise idle machine both clocks agree.
 //!
-//! (`SOFT_GPU_CLOCK` is another thing: kernels that are not executed.)
+//! `SOFT_GPU_CLOCK` is a separate feature: kernels that are not executed.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,13 +17,14 @@ use super::part::Part;
 use super::sync::{lock, now_ns};
 use crate::exec::contract::MULTIPROCESSORS;
 
-/// When each multiprocessor is free on the timeline, for kernels of this process that last.
+/// Time in ns at which each multiprocessor is free on the timeline, for long kernels of this
+/// process.
 #[derive(Debug, Default)]
 pub struct Lanes(Mutex<[u64; MULTIPROCESSORS as usize]>);
 
 impl Lanes {
-    /// Places a kernel of so many blocks and nanoseconds on a part of the device behind `ready`; gives its
-    /// end.
+    /// Places a kernel of `blocks` blocks and `ns` nanoseconds on a part of the device, at `ready`
+    /// or later. Returns the end, in ns.
     pub fn place(&self, ready: u64, ns: u64, blocks: u64, part: Part) -> u64 {
         let mut lanes = lock(&self.0);
         let lanes = lanes.iter_mut().enumerate();
@@ -37,22 +38,23 @@ impl Lanes {
     }
 }
 
-/// By how much a stream is behind the wall clock. Only who executes the stream's work changes it.
+/// How far a stream is behind the wall clock, in ns. Only the executor of the stream's work changes
+/// it.
 #[derive(Debug, Default)]
 pub struct Lag(AtomicU64);
 
 impl Lag {
-    /// The stream's time now.
+    /// Present time of the stream, in ns.
     pub fn now(&self) -> u64 {
         now_ns() - self.0.load(Ordering::Relaxed)
     }
 
-    /// The stream had nothing to do: it is where the clock is.
+    /// Sets the stream to the wall clock, after it was idle.
     pub fn catch_up(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// The stream's time is `at` now, or the clock's where that is earlier.
+    /// Sets the stream to `at`, in ns, or to the wall clock if that is earlier.
     pub fn set(&self, at: u64) {
         self.0.store(now_ns().saturating_sub(at), Ordering::Relaxed);
     }

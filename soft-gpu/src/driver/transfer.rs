@@ -1,4 +1,4 @@
-//! What a copy is told: CUDA_MEMCPY3D and its kin, and where the rows that it names lie.
+//! The description of a copy (CUDA_MEMCPY3D and similar), and the place of its rows.
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::numbers::memory_type::{ARRAY, DEVICE, HOST, UNIFIED};
@@ -8,7 +8,7 @@ use super::array;
 use super::copy::{Extent, Layout, Side};
 use super::error::Result;
 
-/// CUmemorytype → which address, and what it is said to be.
+/// Maps CUmemorytype to the kind and the address of a side.
 fn address(s: &Side3D) -> Result<(Side, u64)> {
     match s.kind {
         HOST => Ok((Side::Host, s.host)),
@@ -41,10 +41,10 @@ pub fn side((side, addr): (Side, u64)) -> Side3D {
     }
 }
 
-/// Where the rows of a copy of `width` bytes, `rows` rows and `slices` slices lie.
+/// The place of the rows of a copy of `width` bytes, `rows` rows and `slices` slices.
 ///
 /// # Errors
-/// Rows that overlap or leave the address space or the array.
+/// CUDA_ERROR_INVALID_VALUE: rows overlap, or leave the address space or the array.
 pub fn resolve(of: &Side3D, width: usize, rows: usize, slices: usize) -> Result<(Side, Layout)> {
     if of.kind == ARRAY {
         return resolve_array(of, [width, rows, slices]);
@@ -101,7 +101,7 @@ pub fn flat(dst: (Side, u64), src: (Side, u64), bytes: usize) -> Copy3D {
     }
 }
 
-/// The size of what is copied.
+/// The size of a copy.
 pub fn extent(copy: &Copy3D) -> Extent {
     Extent {
         width: copy.width as u64,

@@ -1,8 +1,9 @@
-//! The compute turn: one process computes on a device at a time, for about a millisecond.
+//! The compute turn: one process at a time computes on a device, for about 1 ms.
 //!
-//! As a GPU slices time between processes. The turn is taken at a process's first running kernel
-//! and given up when its last one ends, or handed to the next waiting process after [`QUANTUM_NS`].
-//! A holder that died is found by its lock; one that is stopped loses the turn after [`STEAL_NS`].
+//! A GPU divides time between processes the same way. A process takes the turn at its first running
+//! kernel and gives the turn up when its last kernel ends. After [`QUANTUM_NS`] the turn goes to
+//! the next waiting process. A dead holder is found by its record lock. A stopped holder loses the
+//! turn after [`STEAL_NS`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,34 +11,34 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use super::share::Shared;
 use super::sync::{lock, now_ns, sleep_until};
 
-/// How long a process computes while others wait.
+/// Time in ns for which a process computes while others wait.
 pub const QUANTUM_NS: u64 = 1_000_000;
 
-/// A holder silent for this long, while others wait, is taken to be stopped.
+/// Time in ns after which waiting processes consider a silent holder stopped.
 pub const STEAL_NS: u64 = 500_000_000;
 
-/// How long a waiter sleeps before it looks whether the holder still lives.
+/// Time in ms for which a waiter sleeps before it checks whether the holder lives.
 const LOOK_MS: u64 = 20;
 
 #[derive(Default)]
 struct State {
-    /// Kernels of this process in flight, and those of them whose wall time is device time.
+    /// Kernels of this process in flight; `measured` counts those whose wall time is device time.
     active: u32,
     measured: u32,
     held: bool,
     acquiring: bool,
-    /// Threads that wait for the one that acquires.
+    /// Threads that wait while another thread acquires the turn.
     followers: u32,
-    /// Where the account of wall time stands.
+    /// Time up to which wall time is counted (CLOCK_MONOTONIC ns).
     counted_to: u64,
 }
 
-/// This process's side of a device's turn.
+/// The state of a device's turn in this process.
 pub struct Turn {
     shared: Arc<Shared>,
     state: Mutex<State>,
     changed: Condvar,
-    /// When the held quantum ends; 0 while the turn is not held.
+    /// End of the quantum (CLOCK_MONOTONIC ns); 0 while the turn is not held.
     deadline: AtomicU64,
 }
 
@@ -52,7 +53,7 @@ impl Turn {
         }
     }
 
-    /// A really executed kernel starts; blocks until this process has the turn.
+    /// Starts an executed kernel; blocks until this process has the turn.
     pub fn begin(&self) {
         let mut state = lock(&self.state);
         self.account(&mut state);
@@ -61,8 +62,9 @@ impl Turn {
         drop(self.hold(state));
     }
 
-    /// It ended. With `more`, the caller begins another at once: the turn is kept for it to the
-    /// end of the quantum, so that short kernels do not change processes each time.
+    /// Ends an executed kernel. With `more`, the caller starts another at once: the process keeps
+    /// the turn until the end of the quantum, so that short kernels do not switch processes each
+    /// time.
     pub fn end(&self, more: bool) {
         let mut state = lock(&self.state);
         self.account(&mut state);
@@ -79,8 +81,8 @@ impl Turn {
         }
     }
 
-    /// Called often while kernels run: blocks while another process has its quantum. Gives the nanoseconds
-    /// that it did.
+    /// Called often while kernels run. Blocks while another process has the turn, and returns the
+    /// blocked time in ns.
     #[inline]
     pub fn check(&self) -> u64 {
         let now = now_ns();
@@ -109,8 +111,8 @@ impl Turn {
         drop(self.hold(state));
     }
 
-    /// A kernel of known length: `ns` on the device's one timeline, from `ready` at the earliest.
-    /// Returns when it ended on that timeline; the caller has then waited until that time.
+    /// Runs a kernel of known duration: `ns` on the one timeline of the device, from `ready` at the
+    /// earliest. Waits until the end on the timeline, and returns that time.
     pub fn consume(&self, ns: u64, ready: u64, more: bool) -> u64 {
         let mut state = lock(&self.state);
         self.account(&mut state);
@@ -138,8 +140,8 @@ impl Turn {
         at
     }
 
-    /// Adds the wall time since the last account, if kernels were really executing in it. A process
-    /// that was stopped until it lost the turn did not use the device.
+    /// Adds the wall time since the last call if executed kernels were running. A process that lost
+    /// the turn while it was stopped did not use the device.
     fn account(&self, state: &mut State) {
         if !state.held {
             return;
@@ -152,12 +154,12 @@ impl Turn {
         state.counted_to = now;
     }
 
-    /// False once another process has taken the turn from this one.
+    /// Whether this process still has the turn: another process may have stolen it.
     fn owned(&self) -> bool {
         self.shared.header().owner.load(Ordering::SeqCst) == self.shared.my_turn()
     }
 
-    /// Waits until this process holds the turn (one of its threads fetches it for all).
+    /// Waits until this process holds the turn. One thread acquires it for all threads.
     fn hold<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         while !state.held {
             if state.acquiring {
@@ -227,7 +229,7 @@ impl Turn {
         header.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// The next process that waits, after this one in slot order.
+    /// The next waiting process, in slot order after this process.
     fn next_waiter(&self) -> Option<u32> {
         if self.shared.header().waiting.load(Ordering::SeqCst) == 0 {
             return None;
@@ -245,11 +247,11 @@ impl Turn {
         self.deadline.store(0, Ordering::Relaxed);
         let (header, me) = (self.shared.header(), self.shared.my_turn());
         if state.measured > 0 {
-            // Executing kernels are interrupted: what they took is over on the timeline, too.
+            // Executed kernels are interrupted: their time so far also counts on the timeline.
             header.free_at.fetch_max(now_ns(), Ordering::SeqCst);
         }
         let next = self.next_waiter().unwrap_or(0);
-        // Fails only if the turn was stolen from us meanwhile: then there is nothing to give.
+        // Fails only if another process has stolen the turn. Then there is nothing to hand over.
         let _ = header
             .owner
             .compare_exchange(me, next, Ordering::SeqCst, Ordering::SeqCst);

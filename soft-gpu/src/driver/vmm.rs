@@ -1,7 +1,7 @@
-//! Virtual memory management: reservations, physical memory, and mappings of one onto the other.
+//! Virtual memory management: reservations, physical memory, and mappings of physical memory.
 //!
-//! Physical memory is a memory file, so that the same memory mapped twice, or again elsewhere, has
-//! the same contents.
+//! Physical memory is a memory file, so that all mappings of it, also later mappings, show the same
+//! contents.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,19 +19,20 @@ use super::memory::{Allocation, Use};
 use super::sync::lock;
 use super::{gpu, healthy, inject, memfile, memory};
 
-/// Sizes and addresses of all of these are multiples of this.
+/// Sizes and addresses of reservations, physical memory and mappings are multiples of this many
+/// bytes.
 pub const GRANULARITY: u64 = 2 << 20;
 
-/// Memory without an address.
+/// Physical memory.
 pub struct Physical {
     handle: u64,
     size: u64,
     gpu: Arc<Gpu>,
     file: File,
     references: AtomicU32,
-    /// May be given to other processes.
+    /// Whether other processes may import the memory.
     exportable: bool,
-    /// It was charged to the device here, and not in the process that it is from.
+    /// Whether this process is charged for the memory, and not the process that created it.
     charged: bool,
 }
 
@@ -46,7 +47,7 @@ impl Drop for Physical {
 static PHYSICAL: Table<Physical> = Table::new(Kind::Physical);
 /// Reservations: start to length.
 static RESERVED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
-/// Mappings: start to what is there.
+/// Mappings: start to physical memory.
 static MAPPED: Mutex<BTreeMap<u64, Arc<Physical>>> = Mutex::new(BTreeMap::new());
 
 fn aligned(values: &[u64]) -> Result {
@@ -58,10 +59,10 @@ fn aligned(values: &[u64]) -> Result {
     }
 }
 
-/// cuMemAddressReserve: at `wanted` where that is free, elsewhere otherwise.
+/// cuMemAddressReserve: at `wanted` if those addresses are free, elsewhere otherwise.
 ///
 /// # Errors
-/// A size or alignment that does not fit; no address space.
+/// CUDA_ERROR_INVALID_VALUE for an invalid size or alignment; CUDA_ERROR_OUT_OF_MEMORY.
 pub fn reserve(size: u64, alignment: u64, wanted: u64) -> Result<u64> {
     let arena = &healthy()?.arena;
     aligned(&[size])?;
@@ -79,10 +80,10 @@ pub fn reserve(size: u64, alignment: u64, wanted: u64) -> Result<u64> {
     Ok(at)
 }
 
-/// cuMemAddressFree: of a whole reservation without mappings.
+/// cuMemAddressFree for a whole reservation without mappings.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE.
+/// CUDA_ERROR_INVALID_VALUE for any other range.
 pub fn unreserve(addr: u64, size: u64) -> Result {
     let driver = healthy()?;
     let mut reserved = lock(&RESERVED);
@@ -98,7 +99,7 @@ pub fn unreserve(addr: u64, size: u64) -> Result {
 /// cuMemCreate on a device.
 ///
 /// # Errors
-/// CUDA_ERROR_OUT_OF_MEMORY by the device's account.
+/// CUDA_ERROR_OUT_OF_MEMORY if the device's account has too little room.
 pub fn create(device: i32, size: u64, exportable: bool) -> Result<u64> {
     healthy()?;
     aligned(&[size])?;
@@ -128,10 +129,10 @@ pub fn create(device: i32, size: u64, exportable: bool) -> Result<u64> {
     Ok(physical.handle)
 }
 
-/// cuMemExportToShareableHandle: a file descriptor, the caller's to close.
+/// cuMemExportToShareableHandle: returns a file descriptor, which the caller closes.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for memory that was not made for it; no descriptor is free.
+/// CUDA_ERROR_INVALID_VALUE for memory that is not exportable; no free descriptor.
 pub fn export(handle: u64) -> Result<RawFd> {
     let physical = get(handle)?;
     if !physical.exportable {
@@ -140,11 +141,11 @@ pub fn export(handle: u64) -> Result<RawFd> {
     memfile::duplicate(physical.file.as_raw_fd()).map_err(|_| CuResult::OPERATING_SYSTEM)
 }
 
-/// cuMemImportFromShareableHandle: the same memory, which the process that made it accounts for.
+/// cuMemImportFromShareableHandle: the same memory. The process that created it is charged for it.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for what is no such descriptor; CUDA_ERROR_INVALID_DEVICE where its device is
-/// not visible here.
+/// CUDA_ERROR_INVALID_VALUE for an invalid descriptor; CUDA_ERROR_INVALID_DEVICE if the device of
+/// the memory is not visible here.
 pub fn import(fd: RawFd) -> Result<u64> {
     let driver = healthy()?;
     let (file, size, physical) = memfile::adopt(fd).ok_or(CuResult::INVALID_VALUE)?;
@@ -181,7 +182,7 @@ fn get(handle: u64) -> Result<Arc<Physical>> {
     PHYSICAL.get(handle).map_err(|_| CuResult::INVALID_VALUE)
 }
 
-/// Device of physical memory, and whether other processes may be given it.
+/// Device of physical memory, and whether the memory is exportable.
 ///
 /// # Errors
 /// As [`release`].
@@ -192,7 +193,7 @@ pub fn properties(handle: u64) -> Result<(i32, bool)> {
 /// cuMemRetainAllocationHandle.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE where nothing is mapped.
+/// CUDA_ERROR_INVALID_VALUE if nothing is mapped at `addr`.
 pub fn retain(addr: u64) -> Result<u64> {
     healthy()?;
     let mapped = lock(&MAPPED);
@@ -209,11 +210,11 @@ pub fn retain(addr: u64) -> Result<u64> {
     Ok(physical.handle)
 }
 
-/// cuMemMap: all of the physical memory onto reserved, unmapped addresses.
+/// cuMemMap: maps all of the physical memory to reserved, unmapped addresses.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_NOT_SUPPORTED for a part of the memory, or at addresses that are not
-/// aligned.
+/// CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_NOT_SUPPORTED for a part of the memory, or for unaligned
+/// addresses.
 pub fn map(addr: u64, size: u64, handle: u64) -> Result {
     let driver = healthy()?;
     let physical = get(handle)?;
@@ -248,7 +249,7 @@ pub fn map(addr: u64, size: u64, handle: u64) -> Result {
     Ok(())
 }
 
-/// Puts a file's memory, or nothing, at addresses of the arena.
+/// Maps a file's memory, or empty memory, at addresses of the arena.
 fn replace(addr: u64, size: u64, file: Option<&File>) -> io::Result<()> {
     let (prot, flags, fd) = match file {
         Some(f) => (
@@ -256,7 +257,7 @@ fn replace(addr: u64, size: u64, file: Option<&File>) -> io::Result<()> {
             libc::MAP_SHARED,
             f.as_raw_fd(),
         ),
-        // Writable like the rest of the arena that was once used.
+        // Accessible, like all pages of the arena that were once used.
         None => (
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
@@ -273,14 +274,14 @@ fn replace(addr: u64, size: u64, file: Option<&File>) -> io::Result<()> {
     }
 }
 
-/// Where the reservation begins that an address lies in.
+/// Start of the reservation that contains an address.
 pub fn reservation(addr: u64) -> Option<u64> {
     let reserved = lock(&RESERVED);
     let (start, len) = reserved.range(..=addr).next_back()?;
     (addr - start < *len).then_some(*start)
 }
 
-/// Whether a range is reserved and nothing is mapped in it.
+/// Whether a range is reserved and has no mappings.
 fn is_free(
     reserved: &BTreeMap<u64, u64>,
     mapped: &BTreeMap<u64, Arc<Physical>>,
@@ -318,11 +319,11 @@ fn covering(mapped: &BTreeMap<u64, Arc<Physical>>, addr: u64, size: u64) -> Resu
     }
 }
 
-/// cuMemUnmap of whole mappings, or of reserved addresses where nothing is mapped. Waits for nothing, as on
-/// hardware.
+/// cuMemUnmap for whole mappings, or for reserved addresses without mappings. Does not wait for
+/// work, as on hardware.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE.
+/// CUDA_ERROR_INVALID_VALUE for any other range.
 pub fn unmap(addr: u64, size: u64) -> Result {
     let driver = healthy()?;
     let reserved = lock(&RESERVED);
@@ -341,10 +342,10 @@ pub fn unmap(addr: u64, size: u64) -> Result {
     Ok(())
 }
 
-/// cuMemSetAccess for one device: kernels may touch the mappings, or may not.
+/// cuMemSetAccess for one device: allows or forbids access to the mappings.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE.
+/// CUDA_ERROR_INVALID_VALUE unless mappings cover the range exactly.
 pub fn set_access(addr: u64, size: u64, device: i32, allowed: bool) -> Result {
     let driver = healthy()?;
     let ordinal = gpu(device)?.ordinal;
@@ -358,7 +359,7 @@ pub fn set_access(addr: u64, size: u64, device: i32, allowed: bool) -> Result {
 /// cuMemGetAccess for a device.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE.
+/// CUDA_ERROR_INVALID_VALUE without memory at `addr`.
 pub fn access(addr: u64, device: i32) -> Result<bool> {
     let driver = healthy()?;
     driver.memory.find(addr).ok_or(CuResult::INVALID_VALUE)?;

@@ -1,6 +1,7 @@
-//! Memory of graphs: blocks of address space that allocation nodes own for as long as they exist,
-//! and that have memory from the launch that allocates it to the free that ends it. What was freed stays
-//! with the device's graphs, for the next launch, until it is trimmed or needed.
+//! Memory of graphs. An allocation node owns a block of address space for as long as the node
+//! exists. The block has memory from the launch that allocates it to the operation that frees it.
+//! Freed memory stays with the graphs of the device, for the next launch, until it is trimmed or
+//! needed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,12 +22,12 @@ use vgpu_cuda_abi::CuResult;
 pub struct Block {
     /// First address.
     pub addr: u64,
-    /// Bytes asked for.
+    /// Bytes requested.
     pub size: u64,
     padded: u64,
     /// Ordinal of its device.
     pub device: usize,
-    /// Its kind of memory.
+    /// Kind of memory.
     pub space: Space,
 }
 
@@ -51,17 +52,18 @@ impl Drop for Block {
 
 /// Every block by address.
 static BLOCKS: Mutex<BTreeMap<u64, Weak<Block>>> = Mutex::new(BTreeMap::new());
-/// Blocks with memory, which keeps them when their graph goes, and which allocation it is.
+/// Blocks with memory, each with the number of its allocation. The entry keeps the block alive when
+/// the graph is destroyed.
 static LIVE: Mutex<Option<Live>> = Mutex::new(None);
 type Live = HashMap<u64, (Arc<Block>, u64)>;
 
-/// What the graphs of one device have.
+/// Graph memory of one device, in bytes.
 struct Meter {
-    /// Memory that is allocated.
+    /// Allocated.
     now: AtomicU64,
-    /// On the device's account for allocations to come.
+    /// Charged to the device for future allocations.
     kept: AtomicU64,
-    /// The most of both together.
+    /// Maximum of the sum of both.
     most: AtomicU64,
 }
 
@@ -82,13 +84,13 @@ static METERS: [Meter; MOST_DEVICES] = [const {
         most: AtomicU64::new(0),
     }
 }; MOST_DEVICES];
-/// As many as `SOFT_GPU_DEVICES` can ask for.
+/// The most that `SOFT_GPU_DEVICES` accepts.
 const MOST_DEVICES: usize = 16;
 
 /// Takes address space for an allocation node of `size` bytes on `device`.
 ///
 /// # Errors
-/// Size 0; no address space.
+/// CUDA_ERROR_INVALID_VALUE for size 0; CUDA_ERROR_OUT_OF_MEMORY without address space.
 pub fn reserve(size: u64, device: usize, space: Space) -> Result<Arc<Block>> {
     let driver = healthy()?;
     if size == 0 {
@@ -98,7 +100,7 @@ pub fn reserve(size: u64, device: usize, space: Space) -> Result<Arc<Block>> {
         return Err(CuResult::OUT_OF_MEMORY);
     }
     let padded = size.next_multiple_of(GRANULE);
-    // Memory that every device and the host reach lies in a region of its own.
+    // Memory that all devices and the host can access lies in region 0.
     let region = match space {
         Space::Device => device + 1,
         Space::Host(_) | Space::Managed => 0,
@@ -114,7 +116,7 @@ pub fn reserve(size: u64, device: usize, space: Space) -> Result<Arc<Block>> {
         device,
         space,
     });
-    // From here on host code may touch the pages, whatever becomes of the graph.
+    // From here on host code may access the pages, even after the end of the graph.
     driver
         .arena
         .commit(addr, padded)
@@ -123,20 +125,20 @@ pub fn reserve(size: u64, device: usize, space: Space) -> Result<Arc<Block>> {
     Ok(block)
 }
 
-/// The device of `[addr, addr+len)`, if it lies within one block, with memory or without.
+/// The device of `[addr, addr+len)` if the range lies within one block, with or without memory.
 pub fn device_of(addr: u64, len: u64) -> Option<usize> {
     let nearest = {
         let blocks = lock(&BLOCKS);
         let (_, block) = blocks.range(..=addr).next_back()?;
         block.upgrade()
     };
-    // Outside of the lock: this may be the last to hold the block.
+    // Outside the lock: this reference may be the last, and `drop` takes the lock.
     let block = nearest?;
     (addr - block.addr <= block.size && len <= block.size - (addr - block.addr))
         .then_some(block.device)
 }
 
-/// The first address of the block that an address lies in, its end included.
+/// The first address of the block that contains an address; the end of the block counts as inside.
 pub fn base_of(addr: u64) -> Option<u64> {
     let nearest = {
         let blocks = lock(&BLOCKS);
@@ -153,10 +155,10 @@ pub fn find(addr: u64) -> Option<Arc<Block>> {
     lock(&BLOCKS).get(&addr).and_then(Weak::upgrade)
 }
 
-/// Gives a block its memory, on behalf of `context`.
+/// Gives a block memory, on behalf of `context`.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE where it has it already; CUDA_ERROR_OUT_OF_MEMORY.
+/// CUDA_ERROR_INVALID_VALUE if the block already has memory; CUDA_ERROR_OUT_OF_MEMORY.
 pub fn fill(driver: &Driver, block: &Arc<Block>, context: u64) -> Result {
     let id = driver.memory.revive(
         driver,
@@ -179,12 +181,12 @@ pub fn fill(driver: &Driver, block: &Arc<Block>, context: u64) -> Result {
     Ok(())
 }
 
-/// Bytes of a freed allocation, which stay on the device's account.
+/// Keeps the bytes of a freed allocation charged to the device.
 pub fn keep(device: usize, bytes: u64) {
     Meter::of(device).kept.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// Takes bytes that are kept for an allocation; false if there are not as many.
+/// Takes kept bytes for an allocation; false if fewer are kept.
 pub fn take_kept(device: usize, bytes: u64) -> bool {
     let kept = &Meter::of(device).kept;
     let taken = kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
@@ -193,15 +195,15 @@ pub fn take_kept(device: usize, bytes: u64) -> bool {
     taken.is_ok()
 }
 
-/// cuDeviceGraphMemTrim: gives back what is kept; false if there was nothing.
+/// cuDeviceGraphMemTrim: releases the kept bytes; false if there were none.
 pub fn trim(gpu: &Gpu) -> bool {
     let kept = Meter::of(gpu.ordinal).kept.swap(0, Ordering::Relaxed);
     gpu.shared.release(kept);
     kept > 0
 }
 
-/// An allocation of a block is to be buried: the block, to be kept until that is done. `None` if it
-/// has been given memory again since: then only the account changes.
+/// Ends the allocation of a block. Returns the block, which the caller keeps until the memory is
+/// freed, or `None` if the block has been given memory again: then only the account changes.
 pub fn ends(a: &Allocation) -> Option<Arc<Block>> {
     let meter = Meter::of(a.device);
     meter.now.fetch_sub(a.padded, Ordering::Relaxed);
@@ -213,11 +215,12 @@ pub fn ends(a: &Allocation) -> Option<Arc<Block>> {
     live.remove(&a.addr).map(|(block, _)| block)
 }
 
-/// cuDeviceGetGraphMemAttribute: used and reserved memory, now and at most. As the driver says it, what
-/// was freed counts as used until it is trimmed (cuda.core's tests hold it to that), so both are the same.
+/// cuDeviceGetGraphMemAttribute: used and reserved memory, current and highest, in bytes. NVIDIA's
+/// driver counts freed memory as used until it is trimmed (cuda.core's tests rely on that), so used
+/// and reserved are equal.
 ///
 /// # Errors
-/// No such device or attribute.
+/// CUDA_ERROR_INVALID_DEVICE; CUDA_ERROR_INVALID_VALUE for an unknown attribute.
 pub fn attribute(device: i32, attribute: u32) -> Result<u64> {
     let meter = Meter::of(gpu(device)?.ordinal);
     match attribute {
@@ -227,10 +230,10 @@ pub fn attribute(device: i32, attribute: u32) -> Result<u64> {
     }
 }
 
-/// cuDeviceSetGraphMemAttribute: the high-water marks can be set back to what is held now.
+/// cuDeviceSetGraphMemAttribute: the value 0 sets a high-water mark back to the current size.
 ///
 /// # Errors
-/// Any other attribute or value.
+/// CUDA_ERROR_INVALID_VALUE for any other attribute or value.
 pub fn set_attribute(device: i32, attribute: u32, value: u64) -> Result {
     let meter = Meter::of(gpu(device)?.ordinal);
     if !matches!(attribute, 1 | 3) || value != 0 {

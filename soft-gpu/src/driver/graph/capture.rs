@@ -1,10 +1,10 @@
-//! Capture: operations on streams that become nodes of a graph instead of running.
+//! Capture: operations on streams become nodes of a graph instead of running.
 //!
-//! A capture begins in one stream and spreads to others through events; each stream in it has a
-//! set of nodes that its next one will depend on. The rules, and the errors for breaking them, are
-//! those of the driver API's documentation (cuStreamBeginCapture,
-//! cuThreadExchangeStreamCaptureMode, the CUDA_ERROR_STREAM_CAPTURE_* codes). Whoever breaks one
-//! also makes the capture invalid, which its end reports.
+//! A capture begins in one stream and spreads to other streams through events. Each stream in the
+//! capture has a set of nodes on which its next node will depend. The rules, and the errors for
+//! breaking them, are those of the driver API's documentation (cuStreamBeginCapture,
+//! cuThreadExchangeStreamCaptureMode, the CUDA_ERROR_STREAM_CAPTURE_* codes). A broken rule also
+//! invalidates the capture, and the end of the capture reports that.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,16 +24,16 @@ use crate::driver::sync::lock;
 /// CUstreamCaptureMode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// No unsafe call on any thread.
+    /// No thread may make unsafe calls.
     Global,
-    /// None on this thread.
+    /// This thread may not make unsafe calls.
     ThreadLocal,
-    /// As you like.
+    /// Unsafe calls are allowed.
     Relaxed,
 }
 
 impl Mode {
-    /// A mode by number.
+    /// The mode with this number.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE.
@@ -55,26 +55,26 @@ pub enum Status {
     None = 0,
     /// Capturing.
     Active = 1,
-    /// Capturing in vain.
+    /// Capturing, but a rule was broken.
     Invalidated = 2,
 }
 
-/// Where a capture stood when an event was recorded in it.
+/// State of a capture when an event was recorded in it.
 #[derive(Debug, Clone)]
 pub struct Fork {
-    /// Which capture.
+    /// Number of the capture.
     pub capture: u64,
     tips: Vec<Dependency>,
 }
 
-/// A stream in a capture.
+/// A stream that takes part in a capture.
 struct Member {
     /// cuStreamGetId.
     stream: u64,
-    /// Its context, and whether it synchronises with that context's NULL stream.
+    /// The context, and whether the stream synchronises with the NULL stream of the context.
     context: u64,
     blocking: bool,
-    /// What its next node depends on; programs read these arrays in place.
+    /// Nodes on which the next node depends. Programs read these arrays in place.
     tips: Vec<u64>,
     data: Vec<EdgeData>,
 }
@@ -124,10 +124,10 @@ struct Session {
     graph: Arc<Graph>,
     mode: Mode,
     thread: ThreadId,
-    /// cuStreamGetId of the stream that began it.
+    /// cuStreamGetId of the stream in which the capture began.
     origin: u64,
     valid: bool,
-    /// The graph was made for this capture: it goes where the capture fails.
+    /// Whether the graph was made for this capture; such a graph ends if the capture fails.
     own: bool,
     members: Vec<Member>,
 }
@@ -142,7 +142,7 @@ static SESSIONS: Mutex<Sessions> = Mutex::new(Sessions {
     open: Vec::new(),
     last_id: 0,
 });
-/// How many are open: nearly always none, which is all that most calls have to know.
+/// Number of open captures. Most calls only need to know that it is 0.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -165,14 +165,14 @@ impl Sessions {
         OPEN.store(self.open.len(), Ordering::SeqCst);
     }
 
-    /// Captures of streams that wait for the NULL stream of `context`.
+    /// Captures with a stream that waits for the NULL stream of `context`.
     fn beside_legacy(&mut self, context: u64) -> impl Iterator<Item = &mut Session> {
         self.open
             .iter_mut()
             .filter(move |s| s.members.iter().any(|m| m.blocking && m.context == context))
     }
 
-    /// The NULL stream must not be used while a stream that waits for it captures.
+    /// Refuses use of the NULL stream while a stream that waits for it captures.
     fn check_legacy(&mut self, context: u64) -> Result {
         let mut outcome = Ok(());
         for s in self.beside_legacy(context) {
@@ -210,15 +210,15 @@ fn context_of(stream: &Stream) -> u64 {
     stream.context.upgrade().map_or(0, |c| c.handle)
 }
 
-/// cuThreadExchangeStreamCaptureMode: the mode that was.
+/// cuThreadExchangeStreamCaptureMode: returns the former mode.
 ///
 /// # Errors
-/// An unknown mode.
+/// CUDA_ERROR_INVALID_VALUE for an unknown mode.
 pub fn exchange_mode(wanted: u32) -> Result<u32> {
     Ok(THREAD_MODE.replace(Mode::of(wanted)?) as u32)
 }
 
-/// cuStreamBeginCapture, into a graph of its own.
+/// cuStreamBeginCapture, into a new graph.
 ///
 /// # Errors
 /// As [`begin_to_graph`].
@@ -231,10 +231,10 @@ pub fn begin(stream: &Stream, mode: Mode) -> Result {
     begun
 }
 
-/// cuStreamBeginCaptureToGraph: the first node after `tips`.
+/// cuStreamBeginCaptureToGraph: the first node depends on `tips`.
 ///
 /// # Errors
-/// The NULL stream cannot capture; the stream captures already.
+/// The stream is the NULL stream, or already captures.
 pub fn begin_to_graph(
     stream: &Stream,
     mode: Mode,
@@ -274,11 +274,12 @@ fn start(stream: &Stream, mode: Mode, graph: Arc<Graph>, tips: &[Dependency], ow
     Ok(())
 }
 
-/// cuStreamEndCapture: the graph.
+/// cuStreamEndCapture: returns the graph.
 ///
 /// # Errors
-/// CUDA_ERROR_ILLEGAL_STATE without a capture, _STREAM_CAPTURE_UNMATCHED in another stream than it
-/// began in, _WRONG_THREAD, _INVALIDATED, _UNJOINED. The last two end the capture all the same.
+/// CUDA_ERROR_ILLEGAL_STATE without a capture; _STREAM_CAPTURE_UNMATCHED in another stream than the
+/// one in which the capture began; _WRONG_THREAD; _INVALIDATED; _UNJOINED. The last two end the
+/// capture.
 pub fn end(stream: &Stream) -> Result<Arc<Graph>> {
     let mut all = lock(&SESSIONS);
     let s = all.of(stream).ok_or(CuResult::ILLEGAL_STATE)?;
@@ -307,10 +308,11 @@ pub fn end(stream: &Stream) -> Result<Arc<Graph>> {
     outcome.map(|()| graph)
 }
 
-/// Does `stream` capture? Then the operation on it is to become a node ([`add`]).
+/// Whether `stream` captures, so that the operation becomes a node ([`add`]).
 ///
 /// # Errors
-/// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED; the NULL stream beside a blocking stream that captures.
+/// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED; CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the NULL stream
+/// while a blocking stream captures.
 pub fn recording(stream: &Stream) -> Result<bool> {
     if none_open() {
         return Ok(false);
@@ -326,15 +328,16 @@ pub fn recording(stream: &Stream) -> Result<bool> {
     }
 }
 
-/// Adds a node to the graph that `stream` captures and makes it what the next one depends on.
+/// Adds a node to the graph that `stream` captures into. The next node depends on this node.
 ///
 /// # Errors
-/// What `action` refuses (without harm to the capture); the capture is over.
+/// Errors of `action`, which leave the capture valid. CUDA_ERROR_STREAM_CAPTURE_INVALIDATED for an
+/// invalid or ended capture.
 pub fn add(stream: &Stream, action: impl FnOnce() -> Result<Action>) -> Result {
     add_node(stream, Attributes::new(), action).map(|_| ())
 }
 
-/// As [`add`], with launch attributes; gives the node.
+/// As [`add`], with launch attributes; returns the node.
 ///
 /// # Errors
 /// As [`add`].
@@ -354,10 +357,10 @@ pub fn add_node(
     Ok(node)
 }
 
-/// Where `stream`'s capture stands, for an event.
+/// The capture state of `stream`, for an event.
 ///
 /// # Errors
-/// The capture is over.
+/// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED for an invalid or ended capture.
 pub fn fork(stream: &Stream) -> Result<Fork> {
     let mut all = lock(&SESSIONS);
     let s = all.of(stream).ok_or(CuResult::STREAM_CAPTURE_INVALIDATED)?;
@@ -368,11 +371,11 @@ pub fn fork(stream: &Stream) -> Result<Fork> {
     })
 }
 
-/// A wait for an event of a capture: brings `stream` into the capture.
+/// A wait for an event that a capture recorded: brings `stream` into the capture.
 ///
 /// # Errors
 /// CUDA_ERROR_STREAM_CAPTURE_MERGE for a stream of another capture, _IMPLICIT for the NULL stream,
-/// CUDA_ERROR_CAPTURED_EVENT when the event's capture has ended.
+/// CUDA_ERROR_CAPTURED_EVENT after the end of the event's capture.
 pub fn join(stream: &Stream, fork: &Fork) -> Result {
     let mut all = lock(&SESSIONS);
     let own = all.of(stream).map(|s| s.id);
@@ -392,8 +395,8 @@ pub fn join(stream: &Stream, fork: &Fork) -> Result {
     }
     let s = all.by_id(fork.capture).ok_or(CuResult::CAPTURED_EVENT)?;
     if !s.valid {
-        // A stream of the capture hears what became of it; one that is free only that the event is of
-        // no use.
+        // A stream of the capture learns that the capture is invalid; any other stream only that
+        // the event is unusable.
         return Err(if own.is_some() {
             CuResult::STREAM_CAPTURE_INVALIDATED
         } else {
@@ -410,7 +413,7 @@ pub fn join(stream: &Stream, fork: &Fork) -> Result {
     Ok(())
 }
 
-/// A capturing stream depends on work outside of its capture.
+/// Refuses a dependency of a capturing stream on work outside its capture.
 ///
 /// # Errors
 /// Always: CUDA_ERROR_STREAM_CAPTURE_ISOLATION.
@@ -421,14 +424,14 @@ pub fn isolated(stream: &Stream) -> Result {
     }
 }
 
-/// Makes a capture invalid, if it is still open.
+/// Invalidates a capture, if it is still open.
 pub fn invalidate(id: u64) {
     if let Some(s) = lock(&SESSIONS).by_id(id) {
         s.valid = false;
     }
 }
 
-/// Refuses an operation that no capturing stream can take: waiting for it, asking how far it is.
+/// Refuses an operation that no capturing stream accepts: a wait for the stream, or a query.
 ///
 /// # Errors
 /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, or as [`recording`].
@@ -442,7 +445,7 @@ pub fn forbid(stream: &Stream) -> Result {
     }
 }
 
-/// As [`forbid`], for synchronous operations, which are also unsafe beside a capture.
+/// As [`forbid`], for synchronous operations, which are also unsafe calls.
 ///
 /// # Errors
 /// As [`forbid`] and [`unsafe_call`].
@@ -454,7 +457,7 @@ pub fn forbid_sync(stream: &Stream) -> Result {
     unsafe_call()
 }
 
-/// Refuses waiting for a whole context while one of its streams captures.
+/// Refuses a wait for a whole context while one of its streams captures.
 ///
 /// # Errors
 /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
@@ -475,10 +478,10 @@ pub fn forbid_context(context: &Context) -> Result {
     unsafe_call()
 }
 
-/// A call that a capture cannot see and that might belong into it, such as an allocation.
+/// Checks a call that a capture cannot record although it may belong there, such as an allocation.
 ///
 /// # Errors
-/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED where this thread's mode and the open captures forbid it.
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if this thread's mode and the open captures forbid it.
 pub fn unsafe_call() -> Result {
     if none_open() {
         return Ok(());
@@ -508,26 +511,26 @@ pub fn unsafe_call() -> Result {
 /// cuStreamIsCapturing.
 ///
 /// # Errors
-/// The NULL stream beside a blocking stream that captures.
+/// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the NULL stream while a blocking stream captures.
 pub fn status(stream: &Stream) -> Result<Status> {
     info(stream).map(|i| i.status)
 }
 
-/// What cuStreamGetCaptureInfo tells.
+/// Results of cuStreamGetCaptureInfo.
 pub struct Info {
-    /// Is it capturing?
+    /// Status of the stream.
     pub status: Status,
     /// The capture's number.
     pub id: u64,
     /// CUgraph.
     pub graph: u64,
-    /// What the next node depends on: valid until the next operation on the stream.
+    /// Nodes on which the next node depends; valid until the next operation on the stream.
     pub tips: *const u64,
-    /// How it depends on each.
+    /// Edge data of each dependency.
     pub data: *const EdgeData,
-    /// Whether one of these is not the default.
+    /// Whether an edge has other data than the default.
     pub annotated: bool,
-    /// How many.
+    /// Number of dependencies.
     pub count: usize,
 }
 
@@ -537,7 +540,7 @@ pub struct Info {
 /// As [`status`].
 pub fn info(stream: &Stream) -> Result<Info> {
     let mut all = lock(&SESSIONS);
-    // Asking breaks nothing.
+    // A query does not invalidate the capture.
     let legacy = stream.class == Class::Legacy;
     if legacy && all.beside_legacy(context_of(stream)).next().is_some() {
         return Err(CuResult::STREAM_CAPTURE_IMPLICIT);
@@ -574,10 +577,10 @@ pub fn info(stream: &Stream) -> Result<Info> {
     })
 }
 
-/// cuStreamUpdateCaptureDependencies: adds to, or replaces, what the next node depends on.
+/// cuStreamUpdateCaptureDependencies: adds to, or replaces, the dependencies of the next node.
 ///
 /// # Errors
-/// CUDA_ERROR_ILLEGAL_STATE without a capture; nodes of other graphs.
+/// CUDA_ERROR_ILLEGAL_STATE without a capture; CUDA_ERROR_INVALID_VALUE for nodes of other graphs.
 pub fn update_tips(stream: &Stream, tips: &[Dependency], replace: bool) -> Result {
     let mut all = lock(&SESSIONS);
     let s = all.of(stream).ok_or(CuResult::ILLEGAL_STATE)?;
@@ -597,7 +600,7 @@ pub fn update_tips(stream: &Stream, tips: &[Dependency], replace: bool) -> Resul
     Ok(())
 }
 
-/// True while a capture adds to this graph.
+/// Whether an open capture adds to this graph.
 pub fn uses(graph: &Graph) -> bool {
     !none_open()
         && lock(&SESSIONS)
@@ -606,8 +609,8 @@ pub fn uses(graph: &Graph) -> bool {
             .any(|s| s.graph.handle == graph.handle)
 }
 
-/// A stream that takes part in a capture is destroyed: where the capture began there it is over. What
-/// another stream added stays, and has to be joined as before.
+/// Handles the destruction of a capturing stream. The capture ends if it began in this stream.
+/// Nodes that another stream added stay, and must still be joined.
 pub fn forget_stream(stream: &Stream) {
     if none_open() {
         return;

@@ -1,5 +1,5 @@
-//! Conditional nodes: bodies that run if, while or as often as a value in memory says, which kernels
-//! set.
+//! Conditional nodes: their bodies run if, while or as often as a value in memory demands. Kernels
+//! set the value.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,21 +21,21 @@ const ASSIGN_DEFAULT: u32 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
-    /// The first body if the value is not 0, the second (if there is one) if it is.
+    /// The first body if the value is not 0; otherwise the second, if there is a second.
     If = 0,
-    /// The body as long as the value is not 0.
+    /// The body, repeatedly, as long as the value is not 0.
     While = 1,
-    /// The body with the value's number.
+    /// The body whose index is the value.
     Switch = 2,
 }
 
-/// A value that conditions read. Its handle is its address in device memory, so that a kernel sets
-/// it with a store.
+/// A value that conditional nodes read. Its handle is its address in device memory, so that a
+/// kernel sets the value with a store.
 #[derive(Debug)]
 pub struct Cell {
     /// CUgraphConditionalHandle.
     pub addr: u64,
-    /// The graph that it was made for.
+    /// Handle of the graph for which the value was made.
     graph: u64,
     default: Option<u32>,
 }
@@ -55,17 +55,17 @@ impl Drop for Cell {
 
 impl Cell {
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: an aligned address of the arena that this cell has allocated; arena pages stay
-        // accessible for the process's life, and kernels only store whole words.
+        // SAFETY: an aligned address of the arena that belongs to this cell. Arena pages stay
+        // accessible for the life of the process, and kernels only store whole words.
         unsafe { &*(self.addr as *const AtomicU32) }
     }
 
-    /// What kernels have set it to.
+    /// The present value.
     pub fn value(&self) -> u32 {
         self.word().load(Ordering::SeqCst)
     }
 
-    /// At the beginning of a launch: the default, where there is one.
+    /// Sets the default value, if there is one, at the start of a launch.
     pub fn preset(&self) {
         if let Some(value) = self.default {
             self.word().store(value, Ordering::SeqCst);
@@ -73,10 +73,10 @@ impl Cell {
     }
 }
 
-/// cuGraphConditionalHandleCreate: lives as long as the graph and its instances.
+/// cuGraphConditionalHandleCreate. The value lives as long as the graph and its instances.
 ///
 /// # Errors
-/// Unknown flags; no memory.
+/// CUDA_ERROR_INVALID_VALUE for unknown flags; CUDA_ERROR_OUT_OF_MEMORY.
 pub fn create(graph: &Graph, context: &Context, default: u32, flags: u32) -> Result<u64> {
     let driver = healthy()?;
     if flags & !ASSIGN_DEFAULT != 0 {
@@ -98,13 +98,13 @@ pub fn create(graph: &Graph, context: &Context, default: u32, flags: u32) -> Res
 /// A conditional node.
 #[derive(Clone)]
 pub struct Conditional {
-    /// Its value.
+    /// The value that the node reads.
     pub cell: Arc<Cell>,
-    /// Its rule.
+    /// The kind of condition.
     pub kind: Kind,
-    /// Its bodies.
+    /// The bodies.
     pub graphs: Arc<[Arc<Graph>]>,
-    /// Their handles, as an array that programs read.
+    /// Handles of the bodies, as an array that programs read in place.
     pub handles: Arc<[u64]>,
     /// CUcontext of the node.
     pub context: u64,
@@ -121,7 +121,8 @@ impl Conditional {
         }
     }
 
-    /// True if a node of `graph` may read this value: one of the graph it was made for, or inside.
+    /// Whether a node of `graph` may read this value: the graph is the one of the value, or
+    /// embedded in it.
     pub fn belongs_to(&self, graph: &Arc<Graph>) -> bool {
         graph.is_within(self.cell.graph)
     }
@@ -129,8 +130,8 @@ impl Conditional {
     /// A node with `size` empty bodies.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE: no such handle or kind, or a number of bodies that the kind does not
-    /// have.
+    /// CUDA_ERROR_INVALID_VALUE: unknown handle or kind, or a number of bodies that the kind does
+    /// not allow.
     pub fn new(handle: u64, kind: u32, size: u32, context: u64) -> Result<Conditional> {
         let found = lock(&CELLS).get(&handle).and_then(Weak::upgrade);
         let cell = found.ok_or(CuResult::INVALID_VALUE)?;
@@ -144,7 +145,7 @@ impl Conditional {
         Ok(Conditional::of(cell, kind, graphs, context))
     }
 
-    /// The same with copies of the bodies.
+    /// A copy with copies of the bodies.
     ///
     /// # Errors
     /// As [`Graph::duplicate`].

@@ -60,7 +60,7 @@ fn details(action: &Action) -> String {
 fn label(node: &Node, flags: u32) -> String {
     let mut text = format!("{}\\n{}", node.local, title(&node.action));
     let about = details(&node.action);
-    // A kernel's name is told always, as the rest only when it was asked for.
+    // The name of a kernel always appears; other details only with the flags.
     if !about.is_empty() && (flags & !HANDLES != 0 || matches!(node.action, Action::Kernel(_))) {
         let _ = write!(text, "\\n{about}");
     }

@@ -1,9 +1,9 @@
-//! Instances of graphs: what a graph was when it was instantiated, in the order in which a launch
-//! runs it on its stream.
+//! Instances of graphs: the state of a graph at instantiation, in the order in which a launch runs
+//! the nodes on the stream.
 //!
-//! One launch at a time runs of one instance. A launch queues runs of operations; events that are
-//! recorded or waited for inside are operations of the stream on their own, so that what depends on
-//! them depends on no more.
+//! Launches of one instance do not overlap. A launch queues operations in groups. A record of an
+//! event, or a wait for one, is an operation of its own, so that other streams wait only for the
+//! operations before it.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
@@ -41,20 +41,20 @@ pub struct Exec {
     pub handle: u64,
     /// cuGraphExecGetId.
     pub id: u32,
-    /// As instantiated.
+    /// Flags of the instantiation.
     pub flags: u64,
-    /// Locked while it is changed or launched.
+    /// Locked during a change or a launch.
     pub state: Mutex<State>,
 }
 
-/// What can change of an instance.
+/// The mutable part of an instance.
 pub struct State {
-    /// What it runs.
+    /// Nodes and dependencies.
     pub plan: Plan,
     flat: Option<Arc<[Ready]>>,
     last: Option<Position>,
     _objects: Vec<Held>,
-    /// Its graph, until then.
+    /// The graph, while it exists.
     _graph: Weak<Graph>,
 }
 
@@ -62,10 +62,10 @@ pub struct State {
 pub struct Plan {
     /// Nodes, in the order of the graph's handles.
     pub nodes: Vec<Step>,
-    /// Indices of nodes: before, after.
+    /// Dependencies as (before, after), in indices of `nodes`.
     pub edges: Vec<(usize, usize)>,
     order: Vec<usize>,
-    /// Values of its conditions.
+    /// Values that the conditional nodes read.
     pub cells: Vec<Arc<Cell>>,
 }
 
@@ -73,13 +73,13 @@ pub struct Plan {
 pub struct Step {
     /// The graph's node.
     pub node: u64,
-    /// What it does; of a child graph's node, its plan does.
+    /// Operation of the node; of a child graph node, `children` holds it.
     pub action: Action,
     /// Launch attributes.
     pub attributes: Attributes,
-    /// The plans of its own graphs.
+    /// Plans of the node's own graphs.
     pub children: Vec<Plan>,
-    /// Not switched off.
+    /// Whether the node is enabled.
     pub enabled: bool,
 }
 
@@ -100,7 +100,7 @@ enum Ready {
 
 static EXECS: Table<Exec> = Table::new(Kind::GraphExec);
 
-/// Why an instantiation failed: CUgraphInstantiateResult, and the node.
+/// Reason of a failed instantiation: CUgraphInstantiateResult, and the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
     /// CUresult.
@@ -124,14 +124,14 @@ impl Refusal {
 /// cuGraphInstantiate in all its forms.
 ///
 /// # Errors
-/// Unknown or contradicting flags; a cycle; a second instance of a graph with memory nodes.
+/// Unknown or contradictory flags; a cycle; a second instance of a graph with memory nodes.
 pub fn instantiate(graph: &Arc<Graph>, flags: u64) -> std::result::Result<Arc<Exec>, Refusal> {
     healthy().map_err(Refusal::plain)?;
     if flags & !FLAGS != 0 || flags & (AUTO_FREE | DEVICE_LAUNCH) == AUTO_FREE | DEVICE_LAUNCH {
         return Err(Refusal::plain(CuResult::INVALID_VALUE));
     }
     if flags & DEVICE_LAUNCH != 0 {
-        // Kernels cannot launch graphs here.
+        // Launching a graph from a kernel is not served.
         return Err(Refusal {
             result: 3,
             ..Refusal::plain(CuResult::NOT_SUPPORTED)
@@ -152,7 +152,7 @@ pub fn instantiate(graph: &Arc<Graph>, flags: u64) -> std::result::Result<Arc<Ex
     let exec = EXECS.insert(|handle| {
         Arc::new(Exec {
             handle,
-            // The graph inside takes one as well.
+            // The graph inside the instance takes an id of its own.
             id: IDS.fetch_add(2, Ordering::Relaxed) + 1,
             flags,
             state: Mutex::new(State {
@@ -179,14 +179,15 @@ pub fn get(handle: u64) -> Result<Arc<Exec>> {
     EXECS.get(handle).map_err(|_| CuResult::INVALID_VALUE)
 }
 
-/// Makes the instances that were ready for a destroyed context find out.
+/// Discards the checked operations of all instances, so that the next launch notices the destroyed
+/// context.
 pub fn forget_context() {
     for exec in EXECS.all() {
         lock(&exec.state).changed();
     }
 }
 
-/// cuGraphExecDestroy: launches that run still end.
+/// cuGraphExecDestroy: running launches continue.
 ///
 /// # Errors
 /// As [`get`].
@@ -201,7 +202,7 @@ impl Plan {
     /// Freezes a graph.
     ///
     /// # Errors
-    /// A cycle.
+    /// CUgraphInstantiateResult for a cycle.
     pub fn of(graph: &Graph) -> std::result::Result<Plan, Refusal> {
         let body = graph.lock();
         let order = body.ordered().map_err(|node| Refusal {
@@ -234,7 +235,7 @@ impl Plan {
         })
     }
 
-    /// The node of the plan, or of a child's, that was made of a graph's node.
+    /// The step of a graph's node, in the plan or in a child's plan.
     pub fn find(&mut self, node: u64) -> Option<&mut Step> {
         if let Some(i) = self.nodes.iter().position(|n| n.node == node) {
             return self.nodes.get_mut(i);
@@ -245,15 +246,15 @@ impl Plan {
             .find_map(|c| c.find(node))
     }
 
-    /// True if it has memory nodes.
+    /// Whether the plan has memory nodes.
     pub fn owns_memory(&self) -> bool {
         self.nodes.iter().any(|n| n.action.owns_memory())
     }
 
-    /// A graph like the one that this was made of, for a launch that is captured.
+    /// A graph equal to the one of the plan, for a captured launch.
     ///
     /// # Errors
-    /// Graphs with memory nodes cannot be child graphs.
+    /// CUDA_ERROR_NOT_SUPPORTED: graphs with memory nodes cannot be child graphs.
     fn thaw(&self) -> Result<Arc<Graph>> {
         if self.owns_memory() {
             return Err(CuResult::NOT_SUPPORTED);
@@ -262,7 +263,7 @@ impl Plan {
         let mut handles = Vec::with_capacity(self.nodes.len());
         for n in &self.nodes {
             let action = match (&n.action, n.children.first()) {
-                // A value belongs to the graph that it was made for.
+                // A conditional node reads a value of the original graph only.
                 (Action::Conditional(_), _) => return Err(CuResult::NOT_SUPPORTED),
                 (Action::Child(_), Some(plan)) => Action::Child(plan.thaw()?),
                 _ if !n.enabled => Action::Empty,
@@ -299,7 +300,7 @@ impl Plan {
         Ok(())
     }
 
-    /// True if a conditional node reads this value.
+    /// Whether a conditional node reads this value.
     fn reads(&self, addr: u64) -> bool {
         self.nodes.iter().any(|n| {
             let own = matches!(&n.action, Action::Conditional(c) if c.cell.addr == addr);
@@ -344,7 +345,7 @@ fn ready(action: &Action, attributes: &Attributes) -> Result<Option<Ready>> {
 }
 
 impl State {
-    /// What a launch runs; made again after a change.
+    /// The operations of a launch; rebuilt after a change.
     fn flat(&mut self) -> Result<Arc<[Ready]>> {
         if let Some(flat) = &self.flat {
             return Ok(Arc::clone(flat));
@@ -356,7 +357,7 @@ impl State {
         Ok(flat)
     }
 
-    /// Says that the plan has changed.
+    /// Discards the operations after a change of the plan.
     pub fn changed(&mut self) {
         self.flat = None;
     }
@@ -418,9 +419,9 @@ fn bury(driver: &'static Driver, stream: &Stream, a: Allocation) -> Result {
     stream.submit(Vec::new(), Some(Box::new(work))).map(|_| ())
 }
 
-/// Gives the launch's allocations their memory and takes what it frees out of the program's hands;
-/// gives what is to be buried where in the list. `keep`: what the last launch did not free is used
-/// again as it is.
+/// Allocates the memory of a launch's allocation nodes, and unlists the memory that the launch
+/// frees. Returns, for each operation, the allocation to be freed there. `keep`: memory that the
+/// last launch did not free is reused.
 fn account(
     driver: &Driver,
     flat: &[Ready],
@@ -446,7 +447,7 @@ fn account(
     Ok(frees)
 }
 
-/// Takes back the allocations of a launch that cannot be; what it would have freed is freed.
+/// Undoes the allocations of a failed launch. Memory that the launch has unlisted is freed.
 fn undo(driver: &Driver, flat: &[Ready], done: &[Option<Allocation>]) {
     for (op, freed) in flat.iter().zip(done) {
         if let Some(a) = freed {
@@ -464,8 +465,8 @@ impl Exec {
     /// cuGraphLaunch; in a capture, a child graph node.
     ///
     /// # Errors
-    /// A node that has become impossible (its context or its memory is gone); memory of the last
-    /// launch that was not freed; no memory.
+    /// A node is no longer valid (its context or memory is gone); memory of the last launch is not
+    /// freed; out of memory.
     pub fn launch(&self, stream: &Stream) -> Result {
         let driver = healthy()?;
         let mut state = lock(&self.state);
@@ -479,12 +480,12 @@ impl Exec {
             stream.submit(vec![last], None)?;
         }
         enqueue(driver, stream, &flat, &frees)?;
-        // Even an empty graph is an operation: what waits for it waits for what is before it.
+        // An empty graph is an operation too: later work waits for the work before it.
         state.last = Some(stream.submit(Vec::new(), None)?);
         Ok(())
     }
 
-    /// cuGraphUpload: everything is where it has to be already.
+    /// cuGraphUpload: nothing to do, because all data is in place.
     ///
     /// # Errors
     /// As [`launch`](Self::launch).

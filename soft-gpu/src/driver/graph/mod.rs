@@ -1,7 +1,8 @@
-//! Graphs: nodes with dependencies, made by hand or by capture, instantiated and launched as one.
+//! Graphs: nodes with dependencies, built by calls or by capture, then instantiated and launched.
 //!
-//! A graph belongs to nobody but its handle: what a node uses (functions, events, blocks of memory)
-//! the node keeps. An embedded graph, that of a child node, lives and ends with its node.
+//! A graph lives as long as its handle. A node keeps alive the objects that it uses (functions,
+//! events, blocks of memory). An embedded graph, that of a child node, lives and ends with the
+//! node.
 
 pub mod block;
 pub mod capture;
@@ -25,7 +26,7 @@ use node::{Action, Attributes, Dependency, Node};
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::structs::EdgeData;
 
-/// Is it what an edge can say?
+/// Whether an edge can have this data.
 fn valid(data: EdgeData) -> bool {
     data.from_port <= 2 && data.to_port == 0 && data.kind <= 1 && data.reserved == [0; 5]
 }
@@ -33,11 +34,11 @@ fn valid(data: EdgeData) -> bool {
 /// A dependency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Edge {
-    /// First this node.
+    /// The node that runs first.
     pub from: u64,
-    /// Then this one.
+    /// The node that runs after `from`.
     pub to: u64,
-    /// How.
+    /// Edge data.
     pub data: EdgeData,
 }
 
@@ -47,17 +48,17 @@ pub struct Graph {
     pub handle: u64,
     /// cuGraphGetId.
     pub id: u32,
-    /// The graph of a child node: ends with it.
+    /// Whether the graph belongs to a child node and ends with it.
     pub embedded: bool,
-    /// Handle of the graph that it is embedded in.
+    /// Handle of the graph in which this graph is embedded.
     parent: AtomicU64,
     body: Mutex<Body>,
 }
 
-/// What is in a graph.
+/// Contents of a graph.
 #[derive(Default)]
 pub struct Body {
-    /// Nodes by handle, which is in the order of their creation.
+    /// Nodes by handle, which is the order of creation.
     pub nodes: BTreeMap<u64, Node>,
     /// Dependencies in the order of their creation.
     pub edges: Vec<Edge>,
@@ -65,7 +66,7 @@ pub struct Body {
     pub objects: Vec<object::Held>,
     /// Values that conditional nodes read.
     pub cells: Vec<Arc<conditional::Cell>>,
-    /// In a clone: what each node of the original has become.
+    /// In a clone: the clone of each node of the original.
     origins: HashMap<u64, u64>,
     /// The only instance that a graph with memory nodes may have.
     instance: Weak<Exec>,
@@ -73,7 +74,7 @@ pub struct Body {
 }
 
 static GRAPHS: Table<Graph> = Table::new(Kind::Graph);
-/// Each node's graph.
+/// The graph of each node.
 static NODES: Table<Weak<Graph>> = Table::new(Kind::GraphNode);
 static IDS: AtomicU32 = AtomicU32::new(1);
 
@@ -92,7 +93,7 @@ fn make(embedded: bool) -> Arc<Graph> {
 /// cuGraphCreate.
 ///
 /// # Errors
-/// A poisoned process.
+/// The sticky error.
 pub fn create() -> Result<Arc<Graph>> {
     healthy()?;
     Ok(make(false))
@@ -123,7 +124,7 @@ pub fn of_node(node: u64) -> Result<Arc<Graph>> {
 /// cuGraphDestroy.
 ///
 /// # Errors
-/// As [`get`]; the graph of a child node ends with that node.
+/// As [`get`]; CUDA_ERROR_INVALID_VALUE for the graph of a child node.
 pub fn destroy(handle: u64) -> Result {
     let graph = get(handle)?;
     if graph.embedded || capture::uses(&graph) {
@@ -133,10 +134,10 @@ pub fn destroy(handle: u64) -> Result {
     Ok(())
 }
 
-/// cuGraphDestroyNode: with the dependencies on both of its sides.
+/// cuGraphDestroyNode: also removes the dependencies of the node.
 ///
 /// # Errors
-/// As [`of_node`]; nodes of a graph with memory nodes stay.
+/// As [`of_node`]; nodes of a graph with memory nodes cannot be destroyed.
 pub fn destroy_node(node: u64) -> Result {
     let graph = of_node(node)?;
     if graph.owns_memory() {
@@ -154,7 +155,7 @@ pub fn destroy_node(node: u64) -> Result {
     Ok(())
 }
 
-/// What a function of a node gives.
+/// Calls `f` with a node, and returns the result.
 ///
 /// # Errors
 /// As [`of_node`].
@@ -165,12 +166,12 @@ pub fn with_node<T>(node: u64, f: impl FnOnce(&mut Node) -> Result<T>) -> Result
 }
 
 impl Graph {
-    /// Its contents, for as long as the guard lives.
+    /// The contents, locked while the guard lives.
     pub fn lock(&self) -> MutexGuard<'_, Body> {
         lock(&self.body)
     }
 
-    /// Ends the handles of the graph and of all that is in it.
+    /// Ends the handles of the graph and its nodes.
     fn forget(&self) {
         let _ = GRAPHS.remove(self.handle);
         let body = std::mem::take(&mut *self.lock());
@@ -180,7 +181,7 @@ impl Graph {
         }
     }
 
-    /// True if it is the graph with this handle, or embedded in it at whatever depth.
+    /// Whether the graph has this handle, or is embedded in that graph at any depth.
     pub fn is_within(self: &Arc<Self>, outer: u64) -> bool {
         let mut graph = Some(Arc::clone(self));
         while let Some(g) = graph {
@@ -192,7 +193,7 @@ impl Graph {
         false
     }
 
-    /// True if it has memory nodes.
+    /// Whether the graph has memory nodes.
     pub fn owns_memory(&self) -> bool {
         self.lock().nodes.values().any(|n| n.action.owns_memory())
     }
@@ -200,7 +201,8 @@ impl Graph {
     /// Adds a node.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE: dependencies on other graphs' nodes, or twice on one.
+    /// CUDA_ERROR_INVALID_VALUE: a dependency on a node of another graph, or twice on the same
+    /// node.
     pub fn add(
         self: &Arc<Self>,
         action: Action,
@@ -241,10 +243,11 @@ impl Graph {
         Ok(handle)
     }
 
-    /// cuGraphAddDependencies: all or none.
+    /// cuGraphAddDependencies: adds all or none.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE: other graphs' nodes, a node on itself, a dependency that is there.
+    /// CUDA_ERROR_INVALID_VALUE: a node of another graph, a node that depends on itself, or an
+    /// existing dependency.
     pub fn connect(&self, edges: &[Edge]) -> Result {
         let mut body = self.lock();
         let mut all = body.edges.clone();
@@ -260,11 +263,11 @@ impl Graph {
         Ok(())
     }
 
-    /// cuGraphRemoveDependencies: all or none.
+    /// cuGraphRemoveDependencies: removes all or none.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for a dependency that is not there; graphs with memory nodes keep
-    /// theirs.
+    /// CUDA_ERROR_INVALID_VALUE for a missing dependency; graphs with memory nodes keep their
+    /// dependencies.
     pub fn disconnect(&self, edges: &[Edge]) -> Result {
         if !edges.is_empty() && self.owns_memory() {
             return Err(CuResult::NOT_SUPPORTED);
@@ -279,10 +282,10 @@ impl Graph {
         Ok(())
     }
 
-    /// A graph with the same nodes and dependencies; nodes keep their order.
+    /// A copy of the graph with equal nodes and dependencies; nodes keep their order.
     ///
     /// # Errors
-    /// Graphs with memory nodes cannot be cloned.
+    /// CUDA_ERROR_NOT_SUPPORTED: graphs with memory nodes cannot be cloned.
     pub fn duplicate(&self, embedded: bool) -> Result<Arc<Graph>> {
         if self.owns_memory() {
             return Err(CuResult::NOT_SUPPORTED);
@@ -330,10 +333,10 @@ impl Body {
         all.filter(|n| !has_before.contains(n)).collect()
     }
 
-    /// The nodes, each after what it depends on, earlier ones first.
+    /// The nodes, each after all nodes on which it depends; otherwise in order of creation.
     ///
     /// # Errors
-    /// A cycle: the first node of it.
+    /// The first node of a cycle.
     pub fn ordered(&self) -> std::result::Result<Vec<u64>, u64> {
         let mut waits: HashMap<u64, usize> = HashMap::new();
         let mut after: HashMap<u64, Vec<u64>> = HashMap::new();
@@ -381,7 +384,7 @@ impl Body {
         seen
     }
 
-    /// A graph frees an allocation of its own once.
+    /// Refuses a second free of an allocation of the graph.
     fn check_free(&self, addr: u64) -> Result {
         let freed = self
             .nodes

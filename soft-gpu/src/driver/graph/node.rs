@@ -1,4 +1,4 @@
-//! What a node of a graph does, as the program described it.
+//! The operation of a graph node, as the program described it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use crate::driver::event::Event;
 use crate::driver::launch::Shape;
 use crate::driver::module::Function;
 
-/// A parameter block with the array of pointers into it that clients read parameters through.
+/// A parameter block, with pointers to each parameter, which clients read.
 #[derive(Debug)]
 pub struct Params {
     bytes: Vec<u8>,
     pointers: Vec<*const u8>,
 }
 
-// SAFETY: the pointers point into `bytes`, which is never changed or moved: a vector's contents
-// stay where they are while it lives.
+// SAFETY: the pointers point into `bytes`. The vector is never changed, so its contents stay in
+// place.
 unsafe impl Send for Params {}
 // SAFETY: as above.
 unsafe impl Sync for Params {}
@@ -41,12 +41,12 @@ impl Params {
         }
     }
 
-    /// The block.
+    /// The parameter block.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// `kernelParams`: one pointer a parameter; null without parameters.
+    /// `kernelParams`: one pointer per parameter; null without parameters.
     pub fn pointers(&self) -> *const *const u8 {
         if self.pointers.is_empty() {
             std::ptr::null()
@@ -56,42 +56,42 @@ impl Params {
     }
 }
 
-/// A launch.
+/// A kernel launch.
 #[derive(Clone)]
 pub struct KernelNode {
-    /// What is launched.
+    /// Launched function.
     pub function: Arc<Function>,
     /// The CUfunction or CUkernel that the program named.
     pub named: u64,
-    /// Its shape.
+    /// Grid, block and shared memory.
     pub shape: Shape,
-    /// Its parameters.
+    /// Parameters.
     pub params: Arc<Params>,
 }
 
 /// An allocation.
 #[derive(Clone)]
 pub struct AllocNode {
-    /// Its addresses.
+    /// Address range.
     pub block: Arc<Block>,
-    /// The pool that a captured allocation named; 0 for none.
+    /// Pool of a captured allocation; 0 for none.
     pub pool: u64,
 }
 
-/// What a node does.
+/// The operation of a node.
 #[derive(Clone)]
 pub enum Action {
     /// Launches a kernel.
     Kernel(KernelNode),
-    /// Copies, in a context.
+    /// Copies memory, in this context.
     Memcpy(Copy3D, u64),
-    /// Sets memory, in a context.
+    /// Sets memory, in this context.
     Memset(MemsetNodeParams, u64),
-    /// Calls the program.
+    /// Calls a host function.
     Host(HostCall),
     /// Runs a graph of its own.
     Child(Arc<Graph>),
-    /// Only joins dependencies.
+    /// No operation; only joins dependencies.
     Empty,
     /// Waits for an event.
     EventWait(Arc<Event>),
@@ -99,11 +99,11 @@ pub enum Action {
     EventRecord(Arc<Event>),
     /// Allocates memory.
     Alloc(AllocNode),
-    /// Frees the memory of an allocation node, which this keeps from being reused.
+    /// Frees the memory of an allocation node. The reference keeps the addresses from being reused.
     Free(Arc<Block>),
-    /// Waits for and writes values, in a context.
+    /// Waits for and writes values, in this context.
     MemOps(Arc<[MemOp]>, u64),
-    /// Runs graphs of its own as a value says.
+    /// Runs its own graphs, as a value demands.
     Conditional(Conditional),
 }
 
@@ -153,7 +153,7 @@ impl Action {
         Ok(Action::Memset(*m, context))
     }
 
-    /// An allocation of `size` bytes on `device`, as of `pool`.
+    /// An allocation of `size` bytes on `device`, from `pool`.
     ///
     /// # Errors
     /// As [`block::reserve`].
@@ -165,7 +165,7 @@ impl Action {
     /// The free of an allocation node's memory.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for an address that no allocation node gave.
+    /// CUDA_ERROR_INVALID_VALUE for an address of no allocation node.
     pub fn free(addr: u64) -> Result<Action> {
         block::find(addr)
             .map(Action::Free)
@@ -190,7 +190,8 @@ impl Action {
         }
     }
 
-    /// An allocation or a free: graphs with these have a single instance and keep their shape.
+    /// Whether the node allocates or frees. A graph with such nodes has one instance and a fixed
+    /// shape.
     pub fn owns_memory(&self) -> bool {
         match self {
             Action::Alloc(_) | Action::Free(_) => true,
@@ -199,7 +200,7 @@ impl Action {
         }
     }
 
-    /// The graphs that live and end with the node.
+    /// Graphs that live and end with the node.
     pub fn graphs(&self) -> &[Arc<Graph>] {
         match self {
             Action::Child(g) => std::slice::from_ref(g),
@@ -208,7 +209,7 @@ impl Action {
         }
     }
 
-    /// The same for another graph, with copies of the node's own graphs.
+    /// A copy for another graph, with copies of the node's own graphs.
     ///
     /// # Errors
     /// As [`Graph::duplicate`].
@@ -220,7 +221,7 @@ impl Action {
         }
     }
 
-    /// May a program switch it off in an instance?
+    /// Whether a program may disable the node in an instance.
     pub fn can_be_disabled(&self) -> bool {
         matches!(
             self,
@@ -229,10 +230,10 @@ impl Action {
     }
 }
 
-/// Values of CUlaunchAttribute by number, as the program gave them.
+/// CUlaunchAttribute values by number, as the program set them.
 pub type Attributes = BTreeMap<u32, [u32; 16]>;
 
-/// Attributes that kernel nodes have (CUkernelNodeAttrID).
+/// Launch attributes of kernel nodes (CUkernelNodeAttrID).
 pub const KERNEL_ATTRIBUTES: [u32; 10] = [1, 2, 4, 5, 8, 9, 10, 11, 13, 14];
 /// CU_LAUNCH_ATTRIBUTE_COOPERATIVE.
 pub const COOPERATIVE: u32 = 2;
@@ -243,9 +244,9 @@ pub struct Node {
     pub handle: u64,
     /// cuGraphNodeGetLocalId.
     pub local: u32,
-    /// What it does.
+    /// Operation of the node.
     pub action: Action,
-    /// Launch attributes that were set (kernels only).
+    /// Launch attributes that the program set (kernels only).
     pub attributes: Attributes,
 }
 
@@ -254,12 +255,12 @@ pub struct Node {
 pub struct Dependency {
     /// CUgraphNode.
     pub node: u64,
-    /// How.
+    /// Edge data.
     pub data: EdgeData,
 }
 
 impl Dependency {
-    /// A plain one.
+    /// A dependency with default edge data.
     pub fn on(node: u64) -> Dependency {
         Dependency {
             node,

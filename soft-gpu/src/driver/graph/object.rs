@@ -1,4 +1,4 @@
-//! User objects: what a program attaches to graphs, destroyed when nobody holds it any more.
+//! User objects: a program attaches them to graphs. The last release of a reference destroys them.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,10 +20,10 @@ pub struct Object {
 
 static OBJECTS: Table<Object> = Table::new(Kind::UserObject);
 
-/// cuUserObjectCreate with so many references of the caller.
+/// cuUserObjectCreate. The caller gets `references` references.
 ///
 /// # Errors
-/// No references.
+/// CUDA_ERROR_INVALID_VALUE for no references.
 pub fn create(destroy: HostCall, references: u32) -> Result<u64> {
     healthy()?;
     if references == 0 {
@@ -49,7 +49,7 @@ impl Object {
         *lock(&self.references) += count;
     }
 
-    /// Gives references back; the last one ends the object, on a thread of the driver's.
+    /// Releases references. The last release destroys the object, on a thread of the driver.
     fn release(&self, count: u64) -> Result {
         let mut references = lock(&self.references);
         *references = references
@@ -74,7 +74,7 @@ impl Object {
 /// cuUserObjectRetain.
 ///
 /// # Errors
-/// No such object, or no count.
+/// CUDA_ERROR_INVALID_VALUE: unknown object, or a count of 0.
 pub fn retain(handle: u64, count: u32) -> Result {
     let object = get(handle)?;
     if count == 0 {
@@ -87,7 +87,7 @@ pub fn retain(handle: u64, count: u32) -> Result {
 /// cuUserObjectRelease.
 ///
 /// # Errors
-/// As [`retain`]; more references than there are.
+/// As [`retain`]; a count above the number of references.
 pub fn release(handle: u64, count: u32) -> Result {
     let object = get(handle)?;
     if count == 0 {
@@ -96,14 +96,14 @@ pub fn release(handle: u64, count: u32) -> Result {
     object.release(count.into())
 }
 
-/// References that a graph or an instance holds; given back with it.
+/// References of a graph or an instance, released on drop.
 pub struct Held {
     object: Arc<Object>,
     count: u64,
 }
 
 impl Held {
-    /// A reference of another holder.
+    /// One more reference, for another holder.
     pub fn share(&self) -> Held {
         self.object.retain(1);
         Held {
@@ -119,7 +119,7 @@ impl Drop for Held {
     }
 }
 
-/// cuGraphRetainUserObject; `moved`: the caller's own references become the graph's.
+/// cuGraphRetainUserObject. `moved`: references of the caller become references of the graph.
 ///
 /// # Errors
 /// As [`retain`].
@@ -141,7 +141,7 @@ pub fn retain_by(graph: &Graph, handle: u64, count: u32, moved: bool) -> Result 
 /// cuGraphReleaseUserObject.
 ///
 /// # Errors
-/// More references than the graph holds.
+/// CUDA_ERROR_INVALID_VALUE for more references than the graph holds.
 pub fn release_by(graph: &Graph, handle: u64, count: u32) -> Result {
     get(handle)?;
     let mut left = u64::from(count);
@@ -163,6 +163,6 @@ pub fn release_by(graph: &Graph, handle: u64, count: u32) -> Result {
     }
     body.objects.retain(|h| h.count > 0);
     drop(body);
-    drop(gone); // Outside of the lock.
+    drop(gone); // Outside the lock.
     Ok(())
 }

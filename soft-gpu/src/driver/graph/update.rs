@@ -1,4 +1,4 @@
-//! Changes of an instance: single nodes, or all that differs in a graph of the same shape.
+//! Updates of an instance: single nodes, or every difference to a graph of the same shape.
 
 use vgpu_cuda_abi::CuResult;
 
@@ -13,9 +13,9 @@ use crate::driver::sync::lock;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Outcome {
-    /// Done.
+    /// Updated.
     Success = 0,
-    /// For another reason.
+    /// Refused for another reason.
     Error = 1,
     /// Other nodes or dependencies.
     TopologyChanged = 2,
@@ -31,14 +31,14 @@ pub enum Outcome {
     AttributesChanged = 8,
 }
 
-/// What cuGraphExecUpdate tells: the outcome, and the node of the graph that is to blame.
+/// Result of cuGraphExecUpdate: the outcome, and the node that caused a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
     /// CUgraphExecUpdateResult.
     pub outcome: Outcome,
     /// CUgraphNode, or 0.
     pub node: u64,
-    /// Where an edge is to blame: the node that it comes from.
+    /// If an edge caused the refusal: the node at which the edge starts.
     pub from: u64,
 }
 
@@ -52,7 +52,7 @@ impl Report {
     }
 }
 
-/// May `new` take the place of `old` in an instance?
+/// Whether `new` may replace `old` in an instance.
 fn compatible(old: &Action, new: &Action) -> std::result::Result<(), Outcome> {
     if old.kind() != new.kind() {
         return Err(Outcome::TypeChanged);
@@ -69,14 +69,14 @@ fn compatible(old: &Action, new: &Action) -> std::result::Result<(), Outcome> {
                 Ok(Some(t)) => Some((t.from, t.to)),
                 _ => None,
             };
-            // Where both operands lie stays: a host's, or one device's.
+            // Source and destination must stay in the same place: the host or one device.
             if *a != *b && places(a) != places(b) {
                 return Err(Outcome::ParametersChanged);
             }
             Ok(())
         }
         (Action::Memset(a, _), Action::Memset(b, _)) => {
-            // Only rows can change, not rectangles.
+            // Only rows can change; rectangles cannot.
             if a != b && (a.height > 1 || b.height > 1) {
                 return Err(Outcome::ParametersChanged);
             }
@@ -98,7 +98,7 @@ fn cooperative(step: &Step) -> bool {
     }
 }
 
-/// Compares before anything is changed, so that a refused update changes nothing.
+/// Compares everything before the first change, so that a refused update changes nothing.
 fn compare(old: &Plan, new: &Plan) -> std::result::Result<(), Report> {
     if old.nodes.len() != new.nodes.len() {
         let odd = new.nodes.get(old.nodes.len()).map_or(0, |n| n.node);
@@ -147,10 +147,10 @@ fn take(old: &mut Plan, new: Plan) {
 }
 
 impl Exec {
-    /// cuGraphExecUpdate: nodes pair in the order of their creation.
+    /// cuGraphExecUpdate: pairs nodes in the order of their creation.
     ///
     /// # Errors
-    /// The report of a refused update, which changed nothing.
+    /// The report of a refused update; the instance is unchanged.
     pub fn update(&self, graph: &Graph) -> std::result::Result<(), Report> {
         let new = Plan::of(graph).map_err(|r| Report::at(Outcome::Error, r.node))?;
         let mut state = lock(&self.state);
@@ -160,10 +160,10 @@ impl Exec {
         Ok(())
     }
 
-    /// What a function of a step gives.
+    /// Calls `f` with the step of a graph's node, and returns the result.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE: the node is not of the graph that this is an instance of.
+    /// CUDA_ERROR_INVALID_VALUE: the graph of the instance does not have the node.
     pub fn with_step<T>(&self, node: u64, f: impl FnOnce(&mut Step) -> Result<T>) -> Result<T> {
         let mut state = lock(&self.state);
         let State { plan, .. } = &mut *state;
@@ -173,7 +173,8 @@ impl Exec {
     /// cuGraphExec…NodeSetParams.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE: another kind of node, or a change that an instance does not allow.
+    /// CUDA_ERROR_INVALID_VALUE: an operation of another type, or a change that an instance does
+    /// not allow.
     pub fn set_action(&self, node: u64, action: Action) -> Result {
         self.with_step(node, |step| {
             compatible(&step.action, &action).map_err(|_| CuResult::INVALID_VALUE)?;
@@ -194,7 +195,7 @@ impl Exec {
     /// cuGraphNodeSetEnabled.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE: only kernels, copies and memsets can be switched off.
+    /// CUDA_ERROR_INVALID_VALUE: only kernels, copies and memsets can be disabled.
     pub fn set_enabled(&self, node: u64, enabled: bool) -> Result {
         self.with_step(node, |step| {
             if !step.action.can_be_disabled() {
@@ -222,10 +223,10 @@ impl Exec {
     }
 }
 
-/// Replaces what a node of a graph does.
+/// Replaces the operation of a graph's node.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE: another kind of node; memory nodes cannot change.
+/// CUDA_ERROR_INVALID_VALUE: an operation of another type, or a memory node.
 pub fn set_node(node: u64, action: Action) -> Result {
     let graph = super::of_node(node)?;
     let mut body = graph.lock();
@@ -238,7 +239,7 @@ pub fn set_node(node: u64, action: Action) -> Result {
     Ok(())
 }
 
-/// cuGraphExecUpdate may not see a graph that still changes.
+/// Refuses cuGraphExecUpdate with a graph to which a capture adds nodes.
 ///
 /// # Errors
 /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
