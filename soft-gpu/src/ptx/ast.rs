@@ -1,8 +1,8 @@
-//! The parsed form of a PTX module: statements as written, names resolved to nothing yet.
+//! The parsed form of a PTX module: statements as written, with unresolved names.
 //!
-//! The parser keeps an opcode as its dotted text (`"mad.lo.s32"`); one table in [`crate::exec`]
-//! lowers it. Scopes (`{ }` with local `.reg` and labels) are flattened by the parser: a local
-//! register or label gets a unique name, so that a function body is one flat list.
+//! The parser keeps an opcode as its dotted text (`"mad.lo.s32"`), and one table in [`crate::exec`]
+//! lowers it. The parser flattens scopes (`{ }` with local `.reg` and labels): a local register or
+//! label gets a unique name, so that a function body is one flat list.
 
 /// A whole translation unit.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -20,8 +20,8 @@ pub struct Module {
 }
 
 impl Module {
-    /// The virtual architecture that the text is for, as major * 10 + minor: 80 of `sm_80` and of `sm_80a`; 0 without
-    /// one.
+    /// The virtual architecture of the text, as major * 10 + minor: 80 for `sm_80` and `sm_80a`; 0
+    /// without an architecture.
     #[must_use]
     pub fn virtual_arch(&self) -> u32 {
         let number = |word: &String| {
@@ -31,7 +31,7 @@ impl Module {
         self.target.iter().find_map(number).unwrap_or(0)
     }
 
-    /// Written for the first generation of devices, whose PTX leaves modifiers out.
+    /// Whether the text is for the first generation of devices, whose PTX omits modifiers.
     #[must_use]
     pub fn first_generation(&self) -> bool {
         (10..20).contains(&self.virtual_arch())
@@ -108,7 +108,7 @@ impl Type {
         })
     }
 
-    /// Size in bytes (a predicate counts as 1).
+    /// Size in bytes; 1 for a predicate.
     pub fn size(self) -> usize {
         use Type::*;
         match self {
@@ -126,13 +126,14 @@ impl Type {
 pub enum Init {
     /// Integer value, truncated to the element type.
     Int(i128),
-    /// Float bits as written (`0f3F800000`, `0d…`, decimal), converted to the element type's bits.
+    /// Value of a float literal (`0f3F800000`, `0d…`, decimal), not yet converted to the element
+    /// type.
     Float(f64),
     /// Address of a symbol plus an addend: `sym+4`; `generic(sym)+8` has `generic` set.
     Symbol {
         /// The symbol's name (variable or function).
         name: String,
-        /// Bytes added.
+        /// Addend in bytes.
         addend: i64,
         /// `generic(sym)`: the generic address, not the address within the state space.
         generic: bool,
@@ -148,18 +149,19 @@ pub struct Variable {
     pub space: Space,
     /// Element type.
     pub ty: Type,
-    /// Elements in total (product of all dimensions, times the vector width); 1 for a scalar and
-    /// 0 for an unsized `.extern .shared x[]`.
+    /// Elements in total: the product of all dimensions and the vector width. 1 for a scalar, 0 for
+    /// an unsized `.extern .shared x[]`.
     pub count: u64,
-    /// True if declared as an array (`[]`), also `[1]`.
+    /// Whether the variable is declared as an array (`[]`), even as `[1]`.
     pub array: bool,
     /// Alignment in bytes (natural, if `.align` is absent).
     pub align: u32,
     /// `.extern`: defined elsewhere (dynamic shared memory for `.shared`).
     pub external: bool,
-    /// `.visible`, `.weak` or `.common`: may be found by name from outside.
+    /// `.visible`, `.weak` or `.common`: other modules and the driver may find the variable by
+    /// name.
     pub visible: bool,
-    /// `.weak` or `.common`: gives way to another definition of the name.
+    /// `.weak` or `.common`: another definition of the name replaces this definition.
     pub weak: bool,
     /// `.attribute(.managed)`.
     pub managed: bool,
@@ -187,7 +189,7 @@ pub struct Function {
     pub declaration: bool,
     /// `.visible` / `.weak`.
     pub visible: bool,
-    /// `.weak`: gives way to another definition of the name.
+    /// `.weak`: another definition of the name replaces this definition.
     pub weak: bool,
     /// Return parameters of a `.func` (`.param` or `.reg` space variables).
     pub returns: Vec<Param>,
@@ -218,10 +220,10 @@ pub struct Function {
 /// A formal parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Param {
-    /// Its variable (space `Param`, or register when `in_register`).
+    /// Variable of the parameter: in space `Param`, or a register if `in_register`.
     pub var: Variable,
-    /// `.reg` parameter of a `.func`: a register of the body that [`Function::registers`] does not
-    /// repeat.
+    /// A `.reg` parameter of a `.func`: a register of the body that is not in
+    /// [`Function::registers`].
     pub in_register: bool,
 }
 
@@ -237,9 +239,9 @@ pub enum Statement {
 /// One instruction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Instruction {
-    /// Guard: predicate register, and true if negated (`@!p`).
+    /// Guard: predicate register, and whether the guard is negated (`@!p`).
     pub guard: Option<(String, bool)>,
-    /// Full dotted opcode, e.g. `ld.global.v2.f32`, `bra.uni`.
+    /// Full dotted opcode, such as `ld.global.v2.f32` or `bra.uni`.
     pub opcode: String,
     /// Operands in source order. `p|q` destinations are [`Operand::Pair`].
     pub operands: Vec<Operand>,
@@ -256,22 +258,22 @@ pub enum Operand {
     Negated(Box<Operand>),
     /// Integer literal (also `WARP_SZ`).
     Int(i128),
-    /// Float literal with its exact bits as a double; `0f` literals keep `single` true.
+    /// Float literal: the value as a double, and the exact bits of a hexadecimal literal.
     Float {
         /// The value.
         value: f64,
-        /// Bits of a `0fXXXXXXXX` literal (a NaN payload survives).
+        /// Bits of a `0fXXXXXXXX` literal, which preserve a NaN payload.
         single_bits: Option<u32>,
         /// Bits of a `0dXXXXXXXXXXXXXXXX` literal.
         double_bits: Option<u64>,
     },
     /// `sym+4` outside brackets.
     Offset(String, i64),
-    /// `[base+offset]`; base may be absent for an absolute address.
+    /// `[base+offset]`; without a base, the address is absolute.
     Memory {
         /// Register or variable.
         base: Option<String>,
-        /// Bytes added.
+        /// Bytes added to the base.
         offset: i64,
     },
     /// `{a, b, c, d}`.
@@ -285,7 +287,7 @@ pub enum Operand {
 }
 
 impl Operand {
-    /// The names in it, those of addresses too.
+    /// Calls `each` with the names in the operand, including those in addresses.
     pub fn names<'a>(&'a self, each: &mut impl FnMut(&'a str)) {
         let mut open = vec![self];
         while let Some(operand) = open.pop() {

@@ -10,16 +10,16 @@ use super::scope::{ScopeId, Scopes};
 use super::stream::Stream;
 use super::{MAX_REGISTERS, ParseError, REGISTER_TEXT};
 
-/// What a module may still use up.
+/// What remains of a module's limits.
 pub(super) struct Budget {
     /// Registers, ranges expanded.
     pub(super) registers: usize,
-    /// Elements that inner braces stand for.
+    /// Zero elements that short inner braces of initialisers stand for.
     pub(super) padding: usize,
 }
 
 impl Budget {
-    /// That of a text.
+    /// The limits for this text.
     pub(super) fn of(text: &[u8]) -> Self {
         Budget {
             registers: MAX_REGISTERS + text.len() / REGISTER_TEXT,
@@ -66,7 +66,7 @@ struct Body<'s, 'a> {
 }
 
 impl<'a> Body<'_, 'a> {
-    /// Reads one item; true at the body's closing brace.
+    /// Reads one item. True at the closing brace of the body.
     fn item(&mut self) -> Result<bool, ParseError> {
         match self.stream.peek() {
             Kind::Punct(b'}') => {
@@ -157,7 +157,7 @@ impl<'a> Body<'_, 'a> {
         })
     }
 
-    /// A label, or a table that a label names.
+    /// Reads a label, or a table that a label names.
     fn label(&mut self, name: &str) -> Result<(), ParseError> {
         let line = self.stream.line();
         self.stream.take()?;
@@ -179,7 +179,7 @@ impl<'a> Body<'_, 'a> {
         }
     }
 
-    /// `.callprototype (ret) _ (params) .noreturn;`, each part but `_` optional.
+    /// Reads `.callprototype (ret) _ (params) .noreturn;`, in which only `_` is required.
     fn prototype(&mut self, name: String) -> Result<(), ParseError> {
         let returns = self.optional_parameters()?;
         self.stream.ident("`_`")?;
@@ -245,7 +245,7 @@ impl<'a> Body<'_, 'a> {
         self.written_in.push(self.scopes.current());
     }
 
-    /// Rewrites every use of a local name, now that all are known.
+    /// Rewrites every use of a local name, after all declarations are read.
     fn resolve(self) {
         let Body {
             function,
@@ -276,7 +276,7 @@ impl<'a> Body<'_, 'a> {
     }
 }
 
-/// Visits the names in an operand (at most a few levels deep, by the operand reader's bound).
+/// Visits the names in an operand. The operand reader limits the depth of operands.
 fn each_name(operand: &mut Operand, visit: &mut impl FnMut(&mut String)) {
     match operand {
         Operand::Name(name) | Operand::Offset(name, _) => visit(name),
@@ -300,7 +300,7 @@ fn each_name(operand: &mut Operand, visit: &mut impl FnMut(&mut String)) {
     }
 }
 
-/// The first use of a name of module scope that `is_late` knows, with its line.
+/// The first use of a module-scope name that `is_late` accepts, with its line.
 pub(super) fn first_use(
     function: &Function,
     is_late: impl Fn(&str) -> bool,
@@ -326,7 +326,7 @@ pub(super) fn first_use(
     None
 }
 
-/// What a body declares, in the spelling of its outermost scope.
+/// Names that a body declares, in the spelling of the outermost scope.
 fn own_names(function: &Function) -> HashSet<&str> {
     let labels = function
         .body
@@ -347,8 +347,8 @@ fn own_names(function: &Function) -> HashSet<&str> {
         .collect()
 }
 
-/// Skips a directive that says nothing about execution (`.loc`, `.file`, `.pragma`, `.section`),
-/// inside or outside a function. False if the current token is something else.
+/// Skips a directive without effect on execution (`.loc`, `.file`, `.pragma`, `.section`), inside
+/// or outside a function. False if the current token is something else.
 pub(super) fn skip_debug(stream: &mut Stream<'_>) -> Result<bool, ParseError> {
     let Kind::Dot(word) = stream.peek() else {
         return Ok(false);
@@ -383,8 +383,8 @@ pub(super) fn skip_debug(stream: &mut Stream<'_>) -> Result<bool, ParseError> {
     Ok(true)
 }
 
-/// `.loc file line column [, function_name label[+n]] [, inlined_at file line column]`: it has no
-/// terminator.
+/// Skips `.loc file line column [, function_name label[+n]] [, inlined_at file line column]`, which
+/// has no terminator.
 fn skip_location(stream: &mut Stream<'_>) -> Result<(), ParseError> {
     for _ in 0..3 {
         stream.integer()?;
@@ -392,7 +392,7 @@ fn skip_location(stream: &mut Stream<'_>) -> Result<(), ParseError> {
     while stream.eat(b',')? {
         match stream.ident("`function_name` or `inlined_at`")? {
             "function_name" => {
-                // The label may be a section's name: `.debug_str+12`.
+                // The label may be the name of a section: `.debug_str+12`.
                 match stream.take()? {
                     Kind::Ident(_) | Kind::Dot(_) => {}
                     _ => return stream.error("`function_name` names no label"),
@@ -419,7 +419,7 @@ fn string(stream: &mut Stream<'_>) -> Result<(), ParseError> {
     }
 }
 
-/// `.section .debug_info { … }`: data for debuggers.
+/// Skips `.section .debug_info { … }`: data for debuggers.
 fn skip_section(stream: &mut Stream<'_>) -> Result<(), ParseError> {
     match stream.take()? {
         Kind::Dot(_) | Kind::Ident(_) | Kind::Str => {}
@@ -441,7 +441,7 @@ fn skip_section(stream: &mut Stream<'_>) -> Result<(), ParseError> {
     Ok(())
 }
 
-/// Names that appear more than once where they may not.
+/// The first name that appears twice, with its line.
 pub(super) fn duplicate<'n>(names: impl Iterator<Item = (&'n str, u32)>) -> Option<(String, u32)> {
     let mut seen = HashSet::new();
     for (name, line) in names {

@@ -6,7 +6,7 @@ use super::number::Literal;
 use super::stream::Stream;
 use super::{MAX_VARIABLE, ParseError};
 
-/// Largest alignment that is believed.
+/// Largest accepted alignment, in bytes.
 const MAX_ALIGN: u32 = 1 << 16;
 
 /// Most array dimensions.
@@ -20,7 +20,7 @@ pub(super) struct Linkage {
     pub(super) weak: bool,
 }
 
-/// The state space named by a dot word. A shared variable may say `::cta`.
+/// The state space of a dot word. A shared variable may have the suffix `::cta`.
 pub(super) fn space_of(word: &str) -> Option<Space> {
     Some(match word {
         "global" => Space::Global,
@@ -32,7 +32,7 @@ pub(super) fn space_of(word: &str) -> Option<Space> {
     })
 }
 
-/// What stands before the name: alignment, vector width, type.
+/// The part of a declaration before the name: alignment, vector width, type.
 struct Prefix {
     ty: Type,
     vector: u64,
@@ -40,7 +40,8 @@ struct Prefix {
     managed: bool,
 }
 
-/// Reads `.align n`, `.attribute(…)`, `.ptr .space`, `.v4`, type, in any order, up to the name.
+/// Reads `.align n`, `.attribute(…)`, `.ptr .space`, `.v4` and the type, in any order, up to the
+/// name.
 fn prefix(stream: &mut Stream<'_>) -> Result<Prefix, ParseError> {
     let (mut ty, mut vector, mut align) = (None, 1, None);
     let mut managed = false;
@@ -62,8 +63,8 @@ fn prefix(stream: &mut Stream<'_>) -> Result<Prefix, ParseError> {
             "v2" => vector = 2,
             "v4" => vector = 4,
             "v8" => vector = 8,
-            // `.ptr .global .align 16`: hints about what a pointer parameter points to. The
-            // alignment is the pointee's.
+            // `.ptr .global .align 16`: hints about the target of a pointer parameter. The
+            // alignment is that of the target.
             "ptr" => {
                 while let Kind::Dot(hint) = stream.peek() {
                     stream.take()?;
@@ -100,12 +101,12 @@ fn prefix(stream: &mut Stream<'_>) -> Result<Prefix, ParseError> {
     }
 }
 
-/// Skips `( … )` with what nests in it.
+/// Skips `( … )`, with nested parentheses.
 pub(super) fn skip_parentheses(stream: &mut Stream<'_>) -> Result<(), ParseError> {
     attribute(stream).map(|_| ())
 }
 
-/// As [`skip_parentheses`]; true if `.managed` is among what was skipped.
+/// As [`skip_parentheses`]. True if `.managed` is among the skipped words.
 fn attribute(stream: &mut Stream<'_>) -> Result<bool, ParseError> {
     stream.expect(b'(')?;
     let mut depth = 1usize;
@@ -122,8 +123,8 @@ fn attribute(stream: &mut Stream<'_>) -> Result<bool, ParseError> {
     Ok(managed)
 }
 
-/// Reads the variables of one declaration after its space word, up to and with `;`.
-/// `padding` counts down over the module.
+/// Reads the variables of a declaration after its space word, up to and including `;`. `padding`
+/// counts down over the module.
 pub(super) fn variables(
     stream: &mut Stream<'_>,
     space: Space,
@@ -151,7 +152,7 @@ pub(super) fn variables(
     }
 }
 
-/// Dimensions after a name, and the variable they make. The first dimension may be empty.
+/// Reads the dimensions after a name, and makes the variable. The first dimension may be empty.
 fn shaped(
     stream: &mut Stream<'_>,
     name: &str,
@@ -198,8 +199,9 @@ fn shaped(
     Ok((variable, dims))
 }
 
-/// Reads what follows `=`: one element, or nested braces flattened in row order with the gaps of
-/// short inner rows filled. Iterative: braces nest as deep as there are dimensions, no deeper.
+/// Reads the part after `=`: one element, or nested braces, flattened in row order with short inner
+/// rows filled up. A loop instead of recursion; braces nest at most as deep as there are
+/// dimensions.
 fn initialiser(
     stream: &mut Stream<'_>,
     variable: &mut Variable,
@@ -210,7 +212,7 @@ fn initialiser(
         variable.init.push(element(stream)?);
         return check_count(stream, variable, dims);
     }
-    // Start of the row of each open brace.
+    // Index of the first element of the row of each open brace.
     let mut rows: Vec<usize> = Vec::new();
     loop {
         if stream.eat(b'{')? {
@@ -272,7 +274,7 @@ fn pad_row(
     Ok(())
 }
 
-/// Compares the elements with the declared size, or takes the size of `x[] = {…}` from them.
+/// Checks the number of elements, or takes the size of `x[] = {…}` from them.
 fn check_count(
     stream: &Stream<'_>,
     variable: &mut Variable,
@@ -298,7 +300,7 @@ fn check_count(
     Ok(())
 }
 
-/// One element: a number, `sym`, `sym+4`, `generic(sym)`, `generic(sym)+8`.
+/// Reads an element: a number, `sym`, `sym+4`, `generic(sym)` or `generic(sym)+8`.
 fn element(stream: &mut Stream<'_>) -> Result<Init, ParseError> {
     let mut negative = false;
     while stream.is(b'-') || stream.is(b'+') {
@@ -387,14 +389,14 @@ fn parameter(stream: &mut Stream<'_>) -> Result<Param, ParseError> {
     Ok(Param { var, in_register })
 }
 
-/// One name of a `.reg` declaration: `x`, or `x<n>` for `x0` … `x(n-1)`.
+/// A name of a `.reg` declaration: `x`, or `x<n>` for `x0` … `x(n-1)`.
 pub(super) struct Registers<'a> {
     pub(super) stem: &'a str,
     pub(super) range: Option<u32>,
     pub(super) line: u32,
 }
 
-/// Reads a `.reg` declaration after its first word, up to and with `;`.
+/// Reads a `.reg` declaration after its first word, up to and including `;`.
 pub(super) fn registers<'a>(
     stream: &mut Stream<'a>,
     mut each: impl FnMut(Registers<'a>, Type) -> Result<(), ParseError>,

@@ -1,22 +1,22 @@
-//! Bytes to tokens.
+//! Splits bytes into tokens.
 //!
-//! Works on bytes, not text: identifiers and numbers are ASCII by the grammar, and comments or
-//! file names may hold anything. Tokens borrow from the input; nothing is allocated, so that a
-//! hostile image costs no more memory than itself. The lexer is `Copy`: looking ahead is lexing on
-//! a copy.
+//! The lexer works on bytes instead of text, because comments and file names may hold any bytes;
+//! identifiers and numbers are ASCII by the grammar. Tokens borrow from the input and nothing is
+//! allocated, so that a hostile image costs no further memory. The lexer is `Copy`: a lookahead
+//! lexes on a copy.
 
 use super::ParseError;
 
-/// What a token is. Text is borrowed from the input.
+/// The kind of a token. Its text is borrowed from the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind<'a> {
     /// `[a-zA-Z_$%][a-zA-Z0-9_$]*`: a name, an opcode's first word, or `_`.
     Ident(&'a str),
-    /// `.word`, without the dot; `::` belongs to the word (`.L2::128B`).
+    /// `.word`, without the dot. `::` is part of the word (`.L2::128B`).
     Dot(&'a str),
-    /// A number as written; [`super::number`] gives its value.
+    /// A number as written; [`super::number`] computes the value.
     Number(&'a str),
-    /// A string, contents unexamined: no directive that we obey has one.
+    /// A string, without its contents: no directive that affects execution has a string.
     Str,
     /// Any other character.
     Punct(u8),
@@ -37,13 +37,13 @@ impl std::fmt::Display for Kind<'_> {
     }
 }
 
-/// The head of a name for an error message: a hostile name can be megabytes long. Names are ASCII,
-/// so any byte is a character boundary.
+/// The start of a name for an error message, because a hostile name can be megabytes long. Names
+/// are ASCII, so any byte is a character boundary.
 fn clip(s: &str) -> &str {
     s.get(..80).unwrap_or(s)
 }
 
-/// A token and where it begins.
+/// A token and its position.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Token<'a> {
     pub(super) kind: Kind<'a>,
@@ -67,7 +67,8 @@ fn is_name(c: u8) -> bool {
 }
 
 impl<'a> Lexer<'a> {
-    /// Starts at the first byte. The text ends at its first NUL, as the driver's C string does.
+    /// Starts at the first byte. The text ends at the first NUL, as for the driver, which takes a C
+    /// string.
     pub(super) fn new(text: &'a [u8]) -> Self {
         let end = text.iter().position(|&c| c == 0).unwrap_or(text.len());
         Lexer {
@@ -81,7 +82,7 @@ impl<'a> Lexer<'a> {
         self.text.get(self.pos + ahead).copied().unwrap_or(0)
     }
 
-    /// The next token; [`Kind::End`] again and again at the end.
+    /// The next token. At the end, every call returns [`Kind::End`].
     pub(super) fn next(&mut self) -> Result<Token<'a>, ParseError> {
         self.skip_blank()?;
         let line = self.line;
@@ -116,7 +117,7 @@ impl<'a> Lexer<'a> {
     }
 
     fn slice(&self, start: usize) -> &'a str {
-        // Only ASCII bytes are taken into names and numbers, so this never falls back.
+        // Names and numbers consist of ASCII bytes, so the fallback is never used.
         std::str::from_utf8(&self.text[start..self.pos]).unwrap_or("")
     }
 

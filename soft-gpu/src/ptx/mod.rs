@@ -1,8 +1,8 @@
 //! PTX text: its parsed form and the parser.
 //!
-//! [`parse`] takes what a program handed to `cuModuleLoadData`: hostile bytes. It never panics,
-//! does not recurse with the input's nesting, and what it allocates is bounded by the text's length
-//! plus [`MAX_REGISTERS`] names and [`MAX_PADDING`] initialiser elements.
+//! [`parse`] reads the bytes that a program passes to `cuModuleLoadData`, which are hostile. It
+//! never panics and does not recurse with the nesting of the input. Its allocations are bounded by
+//! the length of the text, [`MAX_REGISTERS`] names and [`MAX_PADDING`] initialiser elements.
 
 pub mod ast;
 mod body;
@@ -16,13 +16,15 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-/// Most registers in one module, ranges (`%r<100>`) expanded, beside one for every [`REGISTER_TEXT`] bytes of it.
+/// Most registers in one module, with ranges (`%r<100>`) expanded, besides one for every
+/// [`REGISTER_TEXT`] bytes of text.
 pub const MAX_REGISTERS: usize = 1 << 20;
 
-/// Bytes of text for which a module may have a further register: libraries have modules of 46 MB with more than a million.
+/// Bytes of text that allow a module one further register: libraries have modules of 46 MB with
+/// more than a million registers.
 pub const REGISTER_TEXT: usize = 16;
 
-/// Most zero elements that inner braces of initialisers may stand for in one module.
+/// Most zero elements that short inner braces of initialisers may stand for in one module.
 pub const MAX_PADDING: usize = 1 << 20;
 
 /// Largest variable in bytes.
@@ -31,20 +33,20 @@ pub const MAX_VARIABLE: u64 = 1 << 40;
 /// Deepest nesting of `{ }` scopes in a body.
 pub const MAX_SCOPES: usize = 256;
 
-/// Why a text was refused.
+/// Reason for the refusal of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseError {
-    /// Source line, counted from 1.
+    /// Source line, from 1.
     pub line: u32,
-    /// A sentence without the line.
+    /// Message, without the line.
     pub message: String,
-    /// True where the text is valid PTX that is not served (textures, aliases, 32-bit addresses),
-    /// false where it is not PTX.
+    /// Whether the text is valid PTX with an unsupported feature (textures, aliases, 32-bit
+    /// addresses), instead of invalid PTX.
     pub unsupported: bool,
 }
 
 impl ParseError {
-    /// The text is not PTX.
+    /// An error for invalid PTX.
     pub(crate) fn new(line: u32, message: impl Into<String>) -> Self {
         ParseError {
             line,
@@ -53,7 +55,7 @@ impl ParseError {
         }
     }
 
-    /// The text is PTX that is not served.
+    /// An error for valid PTX with an unsupported feature.
     pub(crate) fn unsupported(line: u32, message: impl Into<String>) -> Self {
         ParseError {
             line,
@@ -71,9 +73,9 @@ impl std::fmt::Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
-/// Parses one PTX module. The text ends at its first NUL, if it has one.
+/// Parses one PTX module. The text ends at its first NUL, if there is one.
 ///
-/// Opcodes, and names that no scope of a body declares, are left for the loader to check.
+/// The loader checks opcodes, and names that no scope of a body declares.
 pub fn parse(text: &[u8]) -> Result<ast::Module, ParseError> {
     module::parse(text)
 }

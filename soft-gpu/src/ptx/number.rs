@@ -9,11 +9,11 @@ pub(super) enum Literal {
     Single(u32),
     /// `0dXXXXXXXXXXXXXXXX`: bits of a double.
     Double(u64),
-    /// Decimal float; a double by the grammar.
+    /// Decimal float, which the grammar defines as a double.
     Decimal(f64),
 }
 
-/// The value of a literal as the lexer cut it; `None` if it is not one.
+/// The value of a literal as split by the lexer; `None` if the text is not a literal.
 pub(super) fn literal(text: &str) -> Option<Literal> {
     let bytes = text.as_bytes();
     let second = bytes.get(1).map(u8::to_ascii_lowercase);

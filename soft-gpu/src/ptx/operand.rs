@@ -6,14 +6,14 @@ use super::lexer::Kind;
 use super::number::Literal;
 use super::stream::Stream;
 
-/// Most operands of one instruction, inner ones included (the widest real one, a wgmma, has
-/// about 140; calls can have a few hundred arguments).
+/// Most operands of one instruction, nested operands included. The widest real instruction, a
+/// wgmma, has about 140; calls can have a few hundred arguments.
 const MAX_OPERANDS: usize = 4096;
 
-/// Lists may hold vectors, nothing deeper: a bound on recursion.
+/// Limit of the recursion: lists may hold vectors, and nothing deeper.
 const MAX_DEPTH: u32 = 3;
 
-/// Reads operands up to `;` and takes it.
+/// Reads operands up to and including `;`.
 pub(super) fn list(stream: &mut Stream<'_>) -> Result<Vec<Operand>, ParseError> {
     let mut reader = Reader {
         stream,
@@ -84,7 +84,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// A name with its suffixes (`%tid.x`), `WARP_SZ`, `_`, or `name+imm`.
+    /// Reads a name with its suffixes (`%tid.x`), `WARP_SZ`, `_`, or `name+imm`.
     fn name(&mut self) -> Result<Operand, ParseError> {
         let first = self.stream.ident("a name")?;
         match first {
@@ -104,7 +104,7 @@ impl Reader<'_, '_> {
         Ok(Operand::Name(name))
     }
 
-    /// A literal, a negated literal, or a negated register.
+    /// Reads a literal, a negated literal, or a negated register.
     fn number(&mut self) -> Result<Operand, ParseError> {
         let mut negative = false;
         while self.stream.is(b'-') || self.stream.is(b'+') {
@@ -121,8 +121,8 @@ impl Reader<'_, '_> {
         Ok(float_or_int(self.stream.literal()?, negative))
     }
 
-    /// `[base+offset]`. A texture's or tensor map's `[map, {x, y}]` becomes a list: the opcode
-    /// table refuses the instruction by its name.
+    /// Reads `[base+offset]`. The `[map, {x, y}]` of a texture or tensor map becomes a list; the
+    /// opcode table refuses such an instruction by name.
     fn memory(&mut self, depth: u32) -> Result<Operand, ParseError> {
         self.stream.expect(b'[')?;
         let base = match self.stream.peek() {

@@ -1,8 +1,8 @@
 //! Names of one function body: nested `{ }` scopes flattened to unique names.
 //!
-//! A name keeps its spelling in the outermost scope; a name of scope number n becomes `name#n`,
-//! which no PTX identifier can be. A label may be used before it stands, so names are resolved only
-//! when the body has ended, statement by statement, up the chain of the scope each was written in.
+//! A name keeps its spelling in the outermost scope. A name in scope number n becomes `name#n`,
+//! which is not a PTX identifier. A label may be used before its definition, so names are resolved
+//! at the end of the body: statement by statement, from the scope of the statement outwards.
 
 use std::collections::HashSet;
 
@@ -35,17 +35,17 @@ impl Scopes {
         }
     }
 
-    /// The scope that statements are being read in.
+    /// The scope of the statements that are being read.
     pub(super) fn current(&self) -> ScopeId {
         self.current
     }
 
-    /// True in the body itself.
+    /// Whether the current scope is the body itself.
     pub(super) fn outermost(&self) -> bool {
         self.current == 0
     }
 
-    /// `{`
+    /// Opens a scope at `{`.
     pub(super) fn open(&mut self, line: u32) -> Result<(), ParseError> {
         if self.depth >= super::MAX_SCOPES {
             return Err(ParseError::new(line, "scopes are nested too deeply"));
@@ -59,13 +59,13 @@ impl Scopes {
         Ok(())
     }
 
-    /// `}` of a nested scope.
+    /// Closes a nested scope at `}`.
     pub(super) fn close(&mut self) {
         self.current = self.all[self.current as usize].parent;
         self.depth = self.depth.saturating_sub(1);
     }
 
-    /// Declares a name in the current scope and gives its unique name.
+    /// Declares a name in the current scope and returns its unique name.
     pub(super) fn declare(&mut self, name: &str, line: u32) -> Result<String, ParseError> {
         if !self.all[self.current as usize]
             .names
@@ -79,8 +79,8 @@ impl Scopes {
         Ok(unique(name, self.current))
     }
 
-    /// Rewrites a name used in `scope` to its unique name. A suffix (`v.x`, `%tid.x`) is kept; a
-    /// name that the body does not declare stays as it is.
+    /// Replaces a name that is used in `scope` by its unique name. A suffix (`v.x`, `%tid.x`)
+    /// stays. A name that the body does not declare is unchanged.
     pub(super) fn resolve(&self, name: &mut String, scope: ScopeId) {
         let stem = name.find('.').map_or(name.as_str(), |dot| &name[..dot]);
         let mut scope = scope;

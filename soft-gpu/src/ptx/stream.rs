@@ -40,19 +40,19 @@ impl<'a> Stream<'a> {
         Ok(kind)
     }
 
-    /// Drops what is left of the line that the current token is on.
+    /// Drops the rest of the line of the current token.
     pub(super) fn drop_line(&mut self) -> Result<(), ParseError> {
         self.lexer.skip_line();
         self.take()?;
         Ok(())
     }
 
-    /// An error at the current token.
+    /// An error at the line of the current token.
     pub(super) fn error<T>(&self, message: impl Into<String>) -> Result<T, ParseError> {
         Err(ParseError::new(self.token.line, message))
     }
 
-    /// "expected X, found Y".
+    /// The error "expected X, found Y" at the current token.
     pub(super) fn expected<T>(&self, what: &str) -> Result<T, ParseError> {
         self.error(format!("expected {what}, found {}", self.token.kind))
     }
@@ -61,7 +61,7 @@ impl<'a> Stream<'a> {
         self.token.kind == Kind::Punct(punct)
     }
 
-    /// Takes `punct` if it is next.
+    /// Takes `punct` if it is the current token.
     pub(super) fn eat(&mut self, punct: u8) -> Result<bool, ParseError> {
         let found = self.is(punct);
         if found {
@@ -100,7 +100,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// A non-negative integer.
+    /// Reads a non-negative integer.
     pub(super) fn integer(&mut self) -> Result<u64, ParseError> {
         if let Kind::Number(text) = self.token.kind
             && let Some(Literal::Int(value)) = literal(text)
@@ -111,7 +111,7 @@ impl<'a> Stream<'a> {
         self.expected("an integer")
     }
 
-    /// A non-negative integer of 32 bits.
+    /// Reads a non-negative integer of 32 bits.
     pub(super) fn small(&mut self) -> Result<u32, ParseError> {
         let line = self.line();
         let value = self.integer()?;
@@ -119,7 +119,7 @@ impl<'a> Stream<'a> {
             .map_err(|_| ParseError::new(line, format!("{value} is too large here")))
     }
 
-    /// An integer with any signs before it; `+-4` as compilers write offsets.
+    /// Reads an integer with any number of signs: compilers write offsets such as `+-4`.
     pub(super) fn signed(&mut self) -> Result<i64, ParseError> {
         let mut negative = false;
         loop {

@@ -1,4 +1,4 @@
-//! Parser tests on small texts; the fixtures' tests are in `tests/parser.rs`.
+//! Parser tests on small texts. The tests on fixtures are in `tests/ptx_parser.rs`.
 
 use super::ast::*;
 use super::*;
@@ -339,7 +339,7 @@ fn what_a_text_can_ask_for_is_bounded() {
         error.line == 6 && error.message.contains("registers"),
         "{error}"
     );
-    // A long text has more to declare.
+    // The limit of registers grows with the text.
     let long = format!("// {}\n", "x".repeat(REGISTER_TEXT * 1000));
     let some = format!("{long}.entry k {{ .reg .b32 %r<{MAX_REGISTERS}>, %s<900>; }}");
     module(&some);
@@ -374,7 +374,8 @@ fn a_name_is_declared_before_it_is_used() {
         module(&format!("{F}\n{late}"));
         module(&format!(".func f();\n{late}\n{F}"));
     }
-    // Itself, and a name of the body's own that another item has later.
+    // Allowed: a function in its own body, a variable in its own initialiser, and a local name that
+    // a later item has too.
     module(".func f() { call f; ret; }\n.global .u64 x = x;");
     module(
         ".entry k() { .reg .b32 f; { .reg .b32 g; mov.u32 f, g; } ret; }\n.func f() { ret; }\n.func g() { ret; }",
