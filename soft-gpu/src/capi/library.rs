@@ -11,7 +11,7 @@ use crate::capi::module::load::{Image, JitOptions, read_image};
 use crate::driver::error::Result;
 use crate::driver::{context, gpu, healthy, library};
 
-/// Whether a program has been told what to do instead of using `__managed__` variables.
+/// Whether the program has got the hint to avoid `__managed__` variables.
 static SAID_MANAGED: AtomicBool = AtomicBool::new(false);
 
 fn load(out: Out<u64>, image: Image<'_>, options: &JitOptions) -> Result {
@@ -25,7 +25,7 @@ fn load(out: Out<u64>, image: Image<'_>, options: &JitOptions) -> Result {
     out.set(options.report(loaded)?.handle)
 }
 
-/// The error for a name that the library has for a kernel.
+/// The error for a missing name; CUDA_ERROR_INVALID_VALUE if the name is of a kernel.
 fn of_kernel(library: &library::Library, name: &str, otherwise: CuResult) -> CuResult {
     if library.kernel_names().iter().any(|n| n == name) {
         CuResult::INVALID_VALUE
@@ -34,7 +34,7 @@ fn of_kernel(library: &library::Library, name: &str, otherwise: CuResult) -> CuR
     }
 }
 
-/// The argument of a function that asks about a kernel.
+/// The argument of a query of a kernel.
 fn asked(kernel: u64) -> Result<std::sync::Arc<library::Kernel>> {
     if kernel == 0 {
         healthy()?;
@@ -97,7 +97,8 @@ exports! {
         let (library, name) = (library::get(handle)?, name.lossy()?);
         addr.check_either(bytes)?;
         if context::current().is_err() {
-            // As the CUDA runtime asks, which goes on without an address for the program, and gives up for any other error.
+            // The CUDA runtime asks so. It continues without an address after this error, and fails
+            // after any other.
             if !SAID_MANAGED.swap(true, Ordering::Relaxed) {
                 eprintln!("soft-gpu: `__managed__` variables are not served where no context is current: {MANAGED}");
             }
@@ -112,8 +113,8 @@ exports! {
     fn cuLibraryGetUnifiedFunction(out: Out<*mut c_void>, handle: u64, name: Text) {
         out.check()?;
         let (library, name) = (library::get(handle)?, name.lossy()?);
-        // Functions with one address on host and device come of the runtime's table, which only
-        // machines with coherent memory have.
+        // Functions with one address for host and device come from a table of the runtime, which
+        // only machines with coherent memory have.
         Err(of_kernel(&library, &name, CuResult::NOT_FOUND))
     }
 

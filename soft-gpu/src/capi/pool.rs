@@ -12,7 +12,7 @@ use crate::capi::StreamOf as _;
 use crate::driver::error::Result;
 use crate::driver::pool::{self, Space, Value};
 
-/// The properties that [`place_of`] takes for this place.
+/// Pool properties from which [`place_of`] returns this device and kind of memory.
 pub fn properties(device: i32, space: Space) -> PoolProperties {
     let (kind, location) = match space {
         Space::Device => (PINNED, (ON_DEVICE, device)),
@@ -33,10 +33,10 @@ pub fn properties(device: i32, space: Space) -> PoolProperties {
     }
 }
 
-/// Device and kind of memory.
+/// Device and kind of memory of pool properties.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for another place; sharing by handle is not served.
+/// CUDA_ERROR_INVALID_VALUE for another location; CUDA_ERROR_NOT_SUPPORTED for sharing by handle.
 pub fn place_of(properties: &PoolProperties) -> Result<(i32, Space)> {
     if properties.handle_types != 0 {
         return Err(CuResult::NOT_SUPPORTED);
@@ -44,12 +44,13 @@ pub fn place_of(properties: &PoolProperties) -> Result<(i32, Space)> {
     place(properties.location, properties.kind)
 }
 
-/// Device and kind of memory of a pool at a place. The host's and managed pools are counted with
-/// device 0.
+/// Device and kind of memory of a pool at a location. Pools of host memory, and of managed memory
+/// without a device, are charged to device 0.
 fn place(location: Location, kind: u32) -> Result<(i32, Space)> {
     match (kind, location.kind) {
         (PINNED, ON_DEVICE) => Ok((location.id, Space::Device)),
-        // The host, a node of it, or the node of the calling thread: this machine has one.
+        // The host, a NUMA node of the host, or the node of the calling thread: this machine has
+        // one node.
         (PINNED, 2..=4) if location.id <= 0 => Ok((0, Space::Host(location.kind))),
         (MANAGED, ON_DEVICE) => Ok((location.id, Space::Managed)),
         (MANAGED, 0 | 2..=4) => Ok((0, Space::Managed)),
@@ -198,7 +199,7 @@ exports! {
         if location.kind != ON_DEVICE {
             return Err(CuResult::INVALID_VALUE);
         }
-        // CU_MEM_ACCESS_FLAGS_PROT_READWRITE or none.
+        // CU_MEM_ACCESS_FLAGS_PROT_READWRITE or NONE.
         flags.set(if pool.reachable_from(location.id)? { 3 } else { 0 })
     }
 }

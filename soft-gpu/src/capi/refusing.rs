@@ -1,4 +1,5 @@
-//! Everything in cuda.h that is not served: CUDA_ERROR_NOT_SUPPORTED, named once in the log.
+//! The functions of cuda.h that are not served: each returns CUDA_ERROR_NOT_SUPPORTED, and the log
+//! names each once.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -15,8 +16,8 @@ static NAMED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
 /// The first eight bytes of a structure of the program.
 fn peek(at: u64) -> u64 {
-    // SAFETY: the API's contract: an argument that is not null points to such a structure; the table asks for
-    // those only.
+    // SAFETY: CUDA's contract: a non-null argument points to such a structure. The table reads only
+    // such arguments.
     unsafe { std::ptr::with_exposed_provenance::<u64>(at as usize).read_unaligned() }
 }
 
@@ -33,15 +34,15 @@ fn unserved(name: &'static str, arguments: &Arguments) -> Result {
 
 macro_rules! refusing {
     ($($name:ident;)*) => {
-        /// Every symbol that only refuses, sorted.
+        /// The symbols that only refuse, sorted.
         pub static REFUSING: &[Export] = &[$(Export {
             symbol: stringify!($name),
             address: Address($name as *const ()),
         },)*];
 
         $(
-            // What the first registers hold: a call with fewer arguments leaves anything in the others, which
-            // the table does not look at.
+            // The six argument registers. A call with fewer arguments leaves arbitrary values in
+            // the others, which the table ignores.
             #[unsafe(no_mangle)]
             pub extern "C" fn $name(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> u32 {
                 crate::capi::enter(stringify!($name), || unserved(stringify!($name), &[a, b, c, d, e, f]))

@@ -15,10 +15,10 @@ use crate::driver::{self, vmm};
 /// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
 const FILE_DESCRIPTOR: u32 = 1;
 
-/// Checks that this is access for `device` itself, the only one that reaches its memory.
+/// Checks that the access is for `device` itself: no other device can access its memory.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for another kind of place, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED for
+/// CUDA_ERROR_INVALID_VALUE for another kind of location, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED for
 /// another device.
 pub fn check_device(access: &AccessDescriptor, device: i32) -> Result {
     if access.location.kind != ON_DEVICE || !matches!(access.flags, 0 | 1 | 3) {
@@ -31,17 +31,17 @@ pub fn check_device(access: &AccessDescriptor, device: i32) -> Result {
     Ok(())
 }
 
-/// Ok for handles of the one type that memory is shared by.
+/// Checks that a handle type is the supported type for sharing.
 fn check_type(kind: u32) -> Result {
     match kind {
         FILE_DESCRIPTOR => Ok(()),
-        // Of Windows, and between machines.
+        // Handle types of Windows and of fabrics between machines.
         2 | 4 | 8 => Err(CuResult::NOT_SUPPORTED),
         _ => Err(CuResult::INVALID_VALUE),
     }
 }
 
-/// The device of properties, and whether other processes may be given the memory.
+/// Device of the properties, and whether the memory is exportable.
 fn read(properties: &AllocationProperties) -> Result<(i32, bool)> {
     if properties.kind != PINNED || properties.location.kind != ON_DEVICE {
         return Err(CuResult::INVALID_VALUE);
@@ -54,7 +54,8 @@ fn read(properties: &AllocationProperties) -> Result<(i32, bool)> {
 
 exports! {
     fn cuMemGetAllocationGranularity(out: Out<usize>, properties: In<AllocationProperties>, option: u32) {
-        // The same for every place, as on devices, even where there is none.
+        // The granularity is the same for every location, even for one that does not exist; as on
+        // hardware.
         let p = properties.get()?;
         if p.kind != PINNED || !(1..=4).contains(&p.location.kind) || option > 1 {
             return Err(CuResult::INVALID_VALUE);
@@ -96,7 +97,7 @@ exports! {
     fn cuMemImportFromShareableHandle(out: Out<u64>, descriptor: *mut c_void, kind: u32) {
         out.check()?;
         check_type(kind)?;
-        // A descriptor is handed over as if it were a pointer.
+        // CUDA passes the descriptor in a pointer argument.
         let descriptor = i32::try_from(descriptor as usize).map_err(|_| CuResult::INVALID_VALUE)?;
         out.set(vmm::import(descriptor)?)
     }

@@ -20,7 +20,7 @@ fn create(out: Out<u64>, flags: u32, device: i32) -> Result {
     out.set(context::create(flags, device)?)
 }
 
-/// A context argument where 0 is the current one.
+/// The context of an argument; 0 means the current context.
 fn or_current(handle: u64) -> Result<std::sync::Arc<context::Context>> {
     if handle == 0 {
         context::current()
@@ -29,7 +29,7 @@ fn or_current(handle: u64) -> Result<std::sync::Arc<context::Context>> {
     }
 }
 
-/// For functions that do not take null for the current context.
+/// Refuses null, for functions where null does not mean the current context.
 fn given(handle: u64) -> Result {
     crate::driver::healthy()?;
     if handle == 0 {
@@ -38,7 +38,7 @@ fn given(handle: u64) -> Result {
     Ok(())
 }
 
-/// The green context that a context argument stands for, where it does.
+/// The green context of a context argument, if the argument is of a green context.
 fn green_or_current(handle: u64) -> Option<std::sync::Arc<Green>> {
     match handle {
         0 => green::current(),
@@ -193,7 +193,7 @@ exports! {
         if config > 2 {
             return Err(CuResult::INVALID_VALUE);
         }
-        // Bank width is fixed on this architecture: accepted, without effect.
+        // The bank width is fixed on this architecture: the call has no effect.
         context::current().map(|_| ())
     }
 
@@ -225,7 +225,7 @@ exports! {
 
     fn cuCtxDetach(handle: u64) {
         let context = or_current(handle)?;
-        // The creator's own use is the last.
+        // The last use is that of the creator.
         if context.attached.fetch_sub(1, Relaxed) == 0 {
             return context::destroy(context.handle);
         }

@@ -8,7 +8,7 @@ use crate::driver::error::Result;
 use crate::driver::green::{self, Green};
 use crate::driver::{event, gpu, stream_table};
 
-/// The multiprocessors of a green context.
+/// Writes the multiprocessors of a green context to `out`.
 ///
 /// # Errors
 /// As [`Resource::tell`].

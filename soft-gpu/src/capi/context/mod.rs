@@ -1,4 +1,4 @@
-//! Contexts, of whole devices and of parts.
+//! Contexts, and green contexts.
 
 pub mod contexts;
 pub mod green;

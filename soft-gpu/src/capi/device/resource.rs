@@ -1,4 +1,4 @@
-//! CUdevResource: a part of a device's multiprocessors, and what splits it.
+//! CUdevResource: a part of a device's multiprocessors, and the functions that split it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,15 +11,16 @@ use crate::driver::gpu::Gpu;
 use crate::driver::part::{self, Grain, Group, Part};
 use crate::driver::{gpu, green, healthy};
 
-/// CU_DEV_RESOURCE_TYPE_SM; work queues come with CUDA 13.1.
+/// CU_DEV_RESOURCE_TYPE_SM. Work queues exist only since CUDA 13.1.
 const MULTIPROCESSORS: u32 = 1;
 /// CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING.
 const IGNORE_COSCHEDULING: u32 = 1;
-/// The flags of cuDevSmResourceSplitByCount; the second is a wish about clusters, of which there are none.
+/// Accepted flags of cuDevSmResourceSplitByCount. The second is a hint for clusters, which are not
+/// served.
 const SPLIT_FLAGS: u32 = 3;
-/// In the part of the structure that is the driver's own: that this driver filled it in.
+/// Marks a structure that this driver filled in. Lies in the bytes reserved for the driver.
 const TAG: u32 = u32::from_le_bytes(*b"soft");
-/// Most groups of one split: more than there are multiprocessors.
+/// Most groups of one split: more than a device has multiprocessors.
 const MOST_GROUPS: u32 = 64;
 
 /// CUdevResource.
@@ -28,10 +29,10 @@ const MOST_GROUPS: u32 = 64;
 pub struct Resource {
     kind: u32,
     tag: u32,
-    /// Which multiprocessors: a bit each.
+    /// The multiprocessors, one bit each.
     bits: u32,
     device: i32,
-    /// Which split it came out of; 0: none.
+    /// Number of the split that made the part; 0: none.
     split: u32,
     internal: [u8; 76],
     count: u32,
@@ -70,7 +71,7 @@ impl Resource {
         }
     }
 
-    /// What is left of a split: none is no valid resource.
+    /// The remainder of a split; an empty remainder is an invalid resource.
     fn rest(gpu: &Gpu, part: Part, grain: Grain, split: u32) -> Resource {
         let mut rest = Resource::new(gpu, part, grain, split);
         if part.count() == 0 {
@@ -79,10 +80,10 @@ impl Resource {
         rest
     }
 
-    /// The multiprocessors of a device, a context or a stream.
+    /// Writes the multiprocessors of a device, a context or a stream to `out`.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_RESOURCE_TYPE for anything but multiprocessors.
+    /// CUDA_ERROR_INVALID_RESOURCE_TYPE for any other kind of resource.
     pub fn tell(out: Out<Resource>, kind: u32, gpu: &Gpu, part: Part) -> Result {
         if kind != MULTIPROCESSORS {
             return Err(CuResult::INVALID_RESOURCE_TYPE);
@@ -90,7 +91,7 @@ impl Resource {
         out.set(Resource::new(gpu, part, grain_of(gpu), 0))
     }
 
-    /// Its multiprocessors, and the device they are on.
+    /// The device and the multiprocessors of the resource.
     fn read(&self) -> Result<(&'static Gpu, Part)> {
         if self.kind != MULTIPROCESSORS {
             return Err(CuResult::INVALID_RESOURCE_TYPE);
@@ -102,7 +103,7 @@ impl Resource {
     }
 }
 
-/// The outcome of a split.
+/// Writes the parts of a split and the remainder.
 fn hand_out(
     (result, rest): (Out<Resource>, Out<Resource>),
     (gpu, grain): (&Gpu, Grain),
@@ -117,7 +118,7 @@ fn hand_out(
     Ok(())
 }
 
-/// The parts of one description: all of a device, of one split, and no multiprocessor twice.
+/// Joins the parts of one description. They must be of one device and one split, without overlap.
 fn join(resources: In<Resource>, count: u32) -> Result<(i32, Part)> {
     let first = resources.get()?;
     let (gpu, mut all) = first.read()?;

@@ -15,13 +15,13 @@ use crate::driver::module::{self, Function};
 const PARAM_BUFFER: usize = 1;
 const PARAM_SIZE: usize = 2;
 
-/// The parameter block from an array of pointers, one a parameter.
+/// The parameter block from an array with one pointer per parameter.
 fn gather(f: &Function, params: In<In<u8>>) -> Result<Vec<u8>> {
     let mut block = vec![0; f.info.param_bytes];
     for (i, (offset, size)) in f.info.params.iter().enumerate() {
         let from = params.at(i)?;
         from.check()?;
-        // SAFETY: the API's contract: each pointer points to a value of the parameter's size.
+        // SAFETY: CUDA's contract: each pointer points to a value of the parameter's size.
         block[*offset..offset + size]
             .copy_from_slice(unsafe { std::slice::from_raw_parts(from.pointer(), *size) });
     }
@@ -43,7 +43,7 @@ fn unpack(f: &Function, extra: In<In<c_void>>) -> Result<Vec<u8>> {
     }
     let size = size.of::<usize>().get()?;
     let wanted = f.info.param_bytes;
-    // Trailing padding may be left out: the last parameter must be whole.
+    // Trailing padding may be missing, but the last parameter must be complete.
     let needed = f.info.params.iter().map(|(o, s)| o + s).max().unwrap_or(0);
     if size < needed || (buffer.is_null() && needed > 0) {
         return Err(CuResult::INVALID_VALUE);
@@ -51,7 +51,7 @@ fn unpack(f: &Function, extra: In<In<c_void>>) -> Result<Vec<u8>> {
     let mut block = vec![0; wanted];
     let n = size.min(wanted);
     if n > 0 {
-        // SAFETY: the API's contract: the buffer has as many bytes as the size says.
+        // SAFETY: CUDA's contract: the buffer has the given size.
         block[..n]
             .copy_from_slice(unsafe { std::slice::from_raw_parts(buffer.pointer().cast(), n) });
     }
@@ -67,7 +67,7 @@ pub fn parameters(f: &Function, params: In<In<u8>>, extra: In<In<c_void>>) -> Re
         (_, true) if f.info.params.is_empty() => Ok(vec![0; f.info.param_bytes]),
         (false, true) => gather(f, params),
         (true, false) => unpack(f, extra),
-        // Neither or both.
+        // Neither or both are given.
         _ => Err(CuResult::INVALID_VALUE),
     }
 }
@@ -126,21 +126,22 @@ fn cooperative(
     launch(f, shape, stream, params, In::NULL, default)
 }
 
-/// What launch attributes mean for us: is the launch cooperative?
+/// Whether the launch attributes make the launch cooperative.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_CLUSTER_SIZE for clusters; CUDA_ERROR_NOT_SUPPORTED for events inside launches.
+/// CUDA_ERROR_INVALID_CLUSTER_SIZE for clusters; CUDA_ERROR_NOT_SUPPORTED for events that fire
+/// inside launches.
 pub fn cooperative_attribute(config: &LaunchConfig) -> Result<bool> {
     let mut cooperative = false;
     for i in 0..config.count as usize {
         let a = config.attributes.at(i)?;
         match a.id {
             2 => cooperative = a.value[0] != 0,
-            // Clusters begin with compute capability 9.0; one block a cluster is none.
+            // Clusters exist since compute capability 9.0. One block per cluster means no clusters.
             4 if a.value[..3] != [1, 1, 1] => return Err(CuResult::INVALID_CLUSTER_SIZE),
-            // Events fired from inside a launch.
+            // Events that fire inside a launch.
             7 | 12 => return Err(CuResult::NOT_SUPPORTED),
-            // Hints without effect on results.
+            // Hints without effect on the results.
             0..=18 => {}
             _ => return Err(CuResult::INVALID_VALUE),
         }

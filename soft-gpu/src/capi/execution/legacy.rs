@@ -1,5 +1,5 @@
-//! The launches of CUDA before 4.0: a function remembers its block, its shared memory and its
-//! parameters.
+//! Launches as before CUDA 4.0: a function stores the block, the shared memory and the parameters
+//! of its next launch.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -13,7 +13,7 @@ use crate::driver::launch::{Shape, submit};
 use crate::driver::module;
 use crate::driver::sync::lock;
 
-/// What a function remembers.
+/// Stored launch settings of a function.
 #[derive(Clone, Default)]
 struct Prepared {
     block: [u32; 3],
@@ -21,16 +21,16 @@ struct Prepared {
     params: Vec<u8>,
 }
 
-/// By CUfunction.
+/// Launch settings by CUfunction.
 static PREPARED: Mutex<BTreeMap<u64, Prepared>> = Mutex::new(BTreeMap::new());
 
-/// Largest parameter block.
+/// Largest parameter block, in bytes.
 const MOST: usize = 4096;
 
 fn prepare(f: u64, change: impl FnOnce(&mut Prepared)) -> Result {
     module::function(f)?;
     let mut all = lock(&PREPARED);
-    // Functions that are gone are forgotten where a new one comes.
+    // A new function is the occasion to drop the settings of unloaded functions.
     if !all.contains_key(&f) {
         all.retain(|f, _| module::is_live(*f));
     }
@@ -110,7 +110,7 @@ exports! {
         if from.is_null() || bytes as usize > MOST {
             return Err(CuResult::INVALID_VALUE);
         }
-        // SAFETY: the API's contract: `from` has `bytes` bytes.
+        // SAFETY: CUDA's contract: `from` points to `bytes` bytes.
         let value = unsafe { std::slice::from_raw_parts(from.pointer(), bytes as usize) };
         put(f, offset, value)
     }

@@ -27,7 +27,7 @@ fn best(
     let limit = u32::try_from(limit).map_err(|_| CuResult::INVALID_VALUE)?;
     let part = green::current_part();
     let found = occupancy::best_block(&*module::function(f)?, limit, part, |size| match of {
-        // SAFETY: the API's contract: the caller's function of a block size.
+        // SAFETY: CUDA's contract: the caller's function takes a block size.
         Some(call) => unsafe { call(size as i32) as u64 },
         None => shared as u64,
     });
@@ -78,7 +78,7 @@ exports! {
         out.check()?;
         module::function(f)?;
         cooperative_attribute(&config.get()?)?;
-        // There are no clusters on these devices.
+        // Clusters are not served.
         out.set(0)
     }
 

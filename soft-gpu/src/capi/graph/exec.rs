@@ -1,4 +1,4 @@
-//! Instances of graphs: making, changing and launching them.
+//! Instances of graphs: creation, updates and launches.
 
 use std::ffi::c_char;
 
@@ -33,11 +33,11 @@ fn make(out: Out<u64>, graph: u64, flags: u64) -> std::result::Result<u64, Refus
     Ok(exec.handle)
 }
 
-/// The oldest form, with a log in text.
+/// The oldest version, which writes a log as text.
 fn logged(out: Out<u64>, graph: u64, node: Out<u64>, log: Out<c_char>, room: usize) -> Result {
     make(out, graph, 0).map(|_| ()).map_err(|why| {
         node.set_if_wanted(why.node);
-        // The log may be left out.
+        // The log is optional.
         let _ = log.set_text(room, why.code.to_string().as_bytes());
         why.code
     })
@@ -117,7 +117,7 @@ exports! {
     }
 
     fn cuGraphExecGetFlags(exec: u64, flags: Out<u64>) {
-        // What matters at launches: AUTO_FREE_ON_LAUNCH, DEVICE_LAUNCH, USE_NODE_PRIORITY.
+        // The flags that affect launches: AUTO_FREE_ON_LAUNCH, DEVICE_LAUNCH, USE_NODE_PRIORITY.
         flags.set(exec::get(exec)?.flags & (AUTO_FREE | 4 | 8))
     }
 

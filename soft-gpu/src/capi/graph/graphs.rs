@@ -1,4 +1,4 @@
-//! Graphs: making them, what is in them, how it hangs together.
+//! Graphs: creation, nodes and dependencies.
 
 use std::ffi::c_void;
 
@@ -12,7 +12,7 @@ use crate::driver::graph::node::Dependency;
 use crate::driver::graph::{self, Edge, block, conditional, dot, object};
 use crate::driver::{context, gpu, healthy};
 
-/// Dependencies as an array of nodes.
+/// Dependencies from an array of nodes.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE: a count without an array.
@@ -22,7 +22,7 @@ pub fn dependencies(nodes: In<u64>, count: usize) -> Result<Vec<Dependency>> {
         .collect()
 }
 
-/// Dependencies with an optional array of how.
+/// Dependencies from an array of nodes and an optional array of edge data.
 ///
 /// # Errors
 /// As [`dependencies`].
@@ -55,8 +55,9 @@ fn edges(from: In<u64>, to: In<u64>, data: In<EdgeData>, count: usize) -> Result
     (0..count).map(one).collect()
 }
 
-/// The convention of every list: without an array the count is told; with one, as much as fits is
-/// written, what is left of it becomes zero, and the count says how many there are.
+/// Writes a list by CUDA's convention. Without an array, the number of values goes to `count`. With
+/// an array, as many values as fit are written, followed by zeros, and their number goes to
+/// `count`.
 fn list(values: &[u64], out: Out<u64>, count: Out<usize>) -> Result {
     count.check()?;
     if out.is_null() {
@@ -67,13 +68,13 @@ fn list(values: &[u64], out: Out<u64>, count: Out<usize>) -> Result {
     count.set(values.len().min(room))
 }
 
-/// Writes as many values as there is room for, and zeros behind them.
+/// Writes as many values as fit into `room`, followed by zeros.
 fn fill(values: &[u64], out: Out<u64>, room: usize) -> Result {
     let zeros = std::iter::repeat_n(0, room.saturating_sub(values.len()));
     out.set_all(values.iter().copied().take(room).chain(zeros))
 }
 
-/// As [`list`], for the data of edges, after its nodes were listed.
+/// As [`list`], for edge data. The nodes of the edges are already listed.
 fn list_data(values: &[EdgeData], out: Out<EdgeData>, room: usize) -> Result {
     if out.is_null() {
         return Ok(());
@@ -83,7 +84,7 @@ fn list_data(values: &[EdgeData], out: Out<EdgeData>, room: usize) -> Result {
     out.set_all(values[..told].iter().copied().chain(rest))
 }
 
-/// What the forms without edge data cannot tell.
+/// Fails if a function would have to omit edge data.
 fn check_lossy(data: &[EdgeData], forms: Form, out: Out<EdgeData>) -> Result {
     let plain = data.iter().all(|d| *d == EdgeData::default());
     let told = matches!(forms, Form::Full) && !out.is_null();
@@ -94,7 +95,7 @@ fn check_lossy(data: &[EdgeData], forms: Form, out: Out<EdgeData>) -> Result {
     }
 }
 
-/// Whether a function can tell of edge data.
+/// Whether a function can return edge data.
 #[derive(Clone, Copy)]
 enum Form {
     Plain,
@@ -127,7 +128,7 @@ fn get_edges(
     count.set(all.len().min(room))
 }
 
-/// Which neighbours of a node.
+/// The side of a node's neighbours.
 #[derive(Clone, Copy)]
 enum Side {
     Before,
@@ -279,7 +280,7 @@ exports! {
         out: Out<u64>, data: *mut c_void, destroy: Option<HostFn>, references: u32, flags: u32,
     ) {
         out.check()?;
-        // CU_USER_OBJECT_NO_DESTRUCTOR_SYNC has to be said.
+        // CU_USER_OBJECT_NO_DESTRUCTOR_SYNC is mandatory.
         if flags != 1 {
             return Err(CuResult::INVALID_VALUE);
         }

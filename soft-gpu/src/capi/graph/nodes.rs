@@ -1,4 +1,4 @@
-//! Nodes of graphs: adding them by kind, reading and changing what they do.
+//! Nodes of graphs: creation by type, reading and changing their parameters.
 
 use std::ffi::c_void;
 
@@ -24,18 +24,18 @@ use crate::driver::launch::Shape;
 use crate::driver::memop::Operation as _;
 use crate::driver::{context, event, gpu, green, module};
 
-/// The parameters of a kind of nodes.
+/// The parameter structure of a type of node.
 pub trait Params: Sized {
-    /// What a node with these parameters does.
+    /// The operation of a node with these parameters.
     ///
     /// # Errors
     /// As the function that adds such a node.
     fn action(&self) -> Result<Action>;
 
-    /// The parameters of such a node.
+    /// The parameters of an operation.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for a node of another kind.
+    /// CUDA_ERROR_INVALID_VALUE for an operation of another type.
     fn of(action: &Action) -> Result<Self>;
 }
 
@@ -63,7 +63,7 @@ impl Params for KernelNodeParams {
             grid: k.shape.grid,
             block: k.shape.block,
             shared: k.shape.shared,
-            // SAFETY: a pointer to each parameter, for as long as the node is.
+            // SAFETY: one pointer per parameter; they live as long as the node.
             params: unsafe { In::new(k.params.pointers().cast()) },
             extra: In::NULL,
         })
@@ -128,7 +128,7 @@ impl Params for BatchNodeParams {
             Action::MemOps(ops, context) => Ok(BatchNodeParams {
                 context: *context,
                 count: ops.len() as u32,
-                // SAFETY: the list is there for as long as the node.
+                // SAFETY: the list lives as long as the node.
                 operations: unsafe { In::new(ops.as_ptr()) },
                 flags: 0,
             }),
@@ -162,16 +162,18 @@ impl Params for AllocNodeParams {
     }
 }
 
-/// A child graph: a copy of `graph` where a node is added, the graph itself where one is compared.
+/// The operation of a child graph node: a copy of `graph` if a node is added, and `graph` itself
+/// for a comparison.
 ///
 /// # Errors
-/// No such graph; graphs that cannot be cloned; taking the program's graph over is not served.
+/// An unknown graph; a graph that cannot be cloned; CUDA_ERROR_NOT_SUPPORTED for a move of the
+/// program's graph into the node.
 pub fn child(graph: u64, adding: bool, ownership: u32) -> Result<Action> {
     let graph = graph::get(graph)?;
     match (adding, ownership) {
         (false, _) => Ok(Action::Child(graph)),
         (true, 0) => graph.duplicate(true).map(Action::Child),
-        // Taking the program's graph over, with its handle.
+        // A move of the program's graph, with its handle.
         (true, 1) => Err(CuResult::NOT_SUPPORTED),
         _ => Err(CuResult::INVALID_VALUE),
     }
@@ -183,10 +185,10 @@ fn add(out: Out<u64>, graph: u64, after: &[Dependency], action: Result<Action>) 
     out.set(graph.add(action?, Attributes::new(), after)?)
 }
 
-/// What `read` makes of a node's action.
+/// Writes what `read` makes of a node's operation.
 ///
 /// # Errors
-/// No such node; null; what `read` says.
+/// An unknown node; a null `out`; errors of `read`.
 pub fn get<T>(node: u64, out: Out<T>, read: impl FnOnce(&Action) -> Result<T>) -> Result {
     out.check()?;
     out.set(graph::with_node(node, |n| read(&n.action))?)
@@ -213,7 +215,7 @@ fn event_of(action: &Action, wanted: u32) -> Result<u64> {
     }
 }
 
-/// The context that a copy or memset node is in, which setting its parameters keeps.
+/// The context of a copy or memset node. A change of the parameters keeps the context.
 fn context_of(node: u64) -> Result<u64> {
     graph::with_node(node, |n| match n.action {
         Action::Memcpy(_, context) | Action::Memset(_, context) => Ok(context),
@@ -221,11 +223,12 @@ fn context_of(node: u64) -> Result<u64> {
     })
 }
 
-/// A value of an attribute where none was set.
+/// The default value of an attribute.
 fn default_attribute(id: u32) -> AttributeValue {
     let mut value = [0; 16];
     match id {
-        // CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP: {0, 1}; the carveout's -1 is "no preference".
+        // CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP is {0, 1}; -1 for the carveout means "no
+        // preference".
         9 => value[0] = 1 << 8,
         14 => value[0] = u32::MAX,
         _ => {}
@@ -256,7 +259,7 @@ fn set_kernel_attribute(node: u64, id: u32, value: AttributeValue) -> Result {
     if !KERNEL_ATTRIBUTES.contains(&id) {
         return Err(CuResult::INVALID_VALUE);
     }
-    // Clusters and updates from the device need a newer device.
+    // Clusters and updates from the device are not served.
     if matches!(id, 4 | 11) && value[..3].iter().any(|d| *d > 1) {
         return Err(CuResult::INVALID_CLUSTER_SIZE);
     }

@@ -1,5 +1,5 @@
-//! CUgraphNodeParams: one structure, and one function each to add, read and change, for nodes of all
-//! kinds.
+//! CUgraphNodeParams: one structure for nodes of all types, with one function each to add, read and
+//! change nodes.
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
@@ -17,7 +17,8 @@ use crate::driver::graph::node::{Action, Attributes, Dependency};
 use crate::driver::graph::{self, update};
 use crate::driver::{context, event};
 
-/// What a node with these parameters does. `adding` one to a graph: a child graph is copied.
+/// The operation of a node with these parameters. `adding`: the node is added to a graph, so a
+/// child graph is copied.
 ///
 /// # Errors
 /// As the function that adds such a node.
@@ -100,9 +101,9 @@ fn of(action: &Action) -> Result<NodeParams> {
     Ok(params)
 }
 
-/// The bodies, as a program is shown them.
+/// The bodies, as an array that the program reads.
 fn bodies(conditional: &Conditional) -> In<u64> {
-    // SAFETY: the list is there for as long as the node.
+    // SAFETY: the list lives as long as the node.
     unsafe { In::new(conditional.handles.as_ptr()) }
 }
 
@@ -121,7 +122,7 @@ fn add_any(
     {
         return Err(CuResult::INVALID_VALUE);
     }
-    // The address, or the bodies, go back to the caller; what it gave stays as it was.
+    // The address or the bodies go back to the caller; all other fields stay unchanged.
     let told = match &action {
         Action::Alloc(_) => {
             let mut alloc: AllocNodeParams = given.view();

@@ -1,4 +1,4 @@
-//! Settings of GPU core dumps, remembered and told: this device writes none.
+//! Settings of GPU core dumps: stored and returned. This device writes no core dumps.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -13,15 +13,15 @@ use crate::driver::{context, driver};
 
 /// Last of CUcoredumpSettings.
 const LAST: u32 = 7;
-/// Names of files, which are told to who has room for the longest.
+/// File names. A read needs room for the longest name.
 const NAMES: std::ops::RangeInclusive<u32> = 5..=6;
-/// Settings that are a yes or no, and the one that is a set of flags.
+/// Settings that are a boolean. FLAGS is a set of flags.
 const BOOLEANS: std::ops::RangeInclusive<u32> = 1..=4;
 const FLAGS: u32 = LAST;
-/// Longest value, with its NUL.
+/// Longest value in bytes, with its NUL.
 const LONGEST: usize = 1024;
 
-/// By context (0: for all) and setting.
+/// Values by context (0: all contexts) and setting.
 static SET: Mutex<BTreeMap<(u64, u32), Vec<u8>>> = Mutex::new(BTreeMap::new());
 
 fn check(setting: u32) -> Result {
@@ -37,11 +37,11 @@ fn value_of(context: u64, setting: u32) -> Vec<u8> {
     let set = lock(&SET);
     let own = set.get(&(context, setting));
     let found = own.or_else(|| set.get(&(0, setting))).cloned();
-    // Unset: no, no name, or no flags.
+    // Default: false, no name, or no flags.
     found.unwrap_or_else(|| vec![0; if setting == FLAGS { 4 } else { 1 }])
 }
 
-/// A yes or no takes one byte, and no more.
+/// A boolean takes exactly one byte.
 fn check_size(setting: u32, size: usize) -> Result {
     if BOOLEANS.contains(&setting) && size != 1 {
         return Err(CuResult::INVALID_VALUE);
@@ -77,7 +77,7 @@ fn put(context: u64, setting: u32, value: In<u8>, size: In<usize>) -> Result {
     Ok(())
 }
 
-/// The only handle of callbacks, which nobody keeps: no dump is ever begun.
+/// The only handle for callbacks. Callbacks are not stored, because no dump is ever written.
 const CALLBACK: u64 = 1;
 
 fn register(call: *const c_void, out: Out<u64>) -> Result {

@@ -1,4 +1,4 @@
-//! Initialisation, errors, and finding entry points.
+//! Initialisation, errors, and the lookup of entry points.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -11,7 +11,7 @@ use crate::driver;
 use crate::driver::cudart::SoftDriver;
 use crate::driver::error::Result;
 
-/// The library's exports.
+/// Exported functions of the library.
 static EXPORTS: Exports = Exports {
     served: include!(concat!(env!("OUT_DIR"), "/served.rs")),
     refusing: REFUSING,
@@ -29,7 +29,7 @@ mod status {
     pub(super) const VERSION_NOT_SUFFICIENT: u32 = 2;
 }
 
-/// What a program's lookup finds.
+/// Looks up a function by name and version.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for an unknown flag or a null name.
@@ -43,7 +43,7 @@ fn look_up(
     }
     let per_thread = flags & PER_THREAD != 0;
     let driver = driver::version() as u32;
-    // Versions are compared without a sign: -1 asks for the newest form.
+    // Versions are compared as unsigned numbers: -1 asks for the newest version.
     Ok(EXPORTS.find(&name.lossy()?, version as u32, per_thread, driver))
 }
 
@@ -71,7 +71,8 @@ fn error_text(
     found.map(|_| ()).ok_or(CuResult::INVALID_VALUE)
 }
 
-/// The log that programs may read is empty, as the driver writes its messages to stderr. No flags are defined.
+/// The log that programs can read is empty, because the driver writes messages to stderr. No flags
+/// are defined.
 fn none_logged(flags: u32) -> Result {
     if flags != 0 {
         return Err(CuResult::INVALID_VALUE);
@@ -79,7 +80,8 @@ fn none_logged(flags: u32) -> Result {
     Ok(())
 }
 
-/// No process is checkpointed; only this one is known to run.
+/// Checks that a process id is that of this process, the only one known. No process is
+/// checkpointed.
 fn own(pid: i32) -> Result {
     driver::driver()?;
     if pid <= 0 {
@@ -91,7 +93,7 @@ fn own(pid: i32) -> Result {
     Ok(())
 }
 
-/// What a process that runs answers to what wants it locked.
+/// The answer of a running process to a call that needs a locked process.
 fn not_locked(pid: i32) -> Result {
     own(pid)?;
     Err(CuResult::ILLEGAL_STATE)
@@ -140,7 +142,7 @@ exports! {
     }
 
     fn cuProfilerInitialize(_config: Text, _output: Text, _mode: u32) {
-        // As of CUDA 11: profilers attach by themselves.
+        // As since CUDA 11, where profilers attach themselves.
         Err(CuResult::NOT_SUPPORTED)
     }
 
@@ -149,7 +151,7 @@ exports! {
         if call.is_null() {
             return Err(CuResult::INVALID_VALUE);
         }
-        // The driver writes its messages to stderr; callbacks hear none.
+        // The driver writes messages to stderr and calls no callbacks.
         out.set_if_wanted(LOG_CALLBACK);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Initialisation, `cuGetProcAddress`, and what is asked about the process.
+//! Initialisation, `cuGetProcAddress`, and queries about the process.
 
 pub mod coredump;
 pub mod entry;

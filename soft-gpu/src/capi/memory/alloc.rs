@@ -1,4 +1,4 @@
-//! Allocation, pinned memory, and what is known of pointers.
+//! Allocation, pinned memory, and attributes of pointers.
 
 use std::ffi::c_void;
 
@@ -16,13 +16,13 @@ fn alloc(out: Out<u64>, usage: Use, bytes: usize) -> Result {
     out.set(memory::alloc(usage, bytes as u64)?)
 }
 
-/// Bytes that are free, and all.
+/// (free, total) bytes of the current device.
 fn info() -> Result<(u64, u64)> {
     healthy()?;
     Ok(context::current()?.gpu.shared.memory())
 }
 
-/// The type that an attribute's value has in memory.
+/// The value of an attribute, with the type in which the caller gets it.
 enum Value {
     Word(u32),
     Long(u64),
@@ -188,7 +188,7 @@ exports! {
     fn cuMemHostGetFlags(out: Out<u32>, addr: u64) {
         let memory = &healthy()?.memory;
         match (memory.find(addr), memory.find_registered(addr)) {
-            // Pinned memory is always mapped, as where addressing is unified.
+            // Pinned memory is always mapped, because addressing is unified.
             (Some(Allocation { usage: Use::Host(flags), .. }), _) => out.set(flags | 2),
             (_, Some(r)) => out.set(r.flags),
             _ => Err(CuResult::INVALID_VALUE),
@@ -217,7 +217,7 @@ exports! {
     fn cuPointerGetAttributes(count: u32, attributes: In<u32>, out: In<Out<c_void>>, addr: u64) {
         for i in 0..count as usize {
             let (wanted, slot) = (attributes.at(i)?, out.at(i)?);
-            // Unknown pointers give zeroes here, not an error.
+            // Here, an unknown pointer gives zeros instead of an error.
             if pointer_attribute(slot, wanted, addr).is_err() {
                 match wanted {
                     2 | 6 | 8 | 10 | 13 | 15 | 16 => slot.of::<u32>().set_if_wanted(0),
@@ -231,7 +231,7 @@ exports! {
     }
 
     fn cuPointerSetAttribute(value: In<u32>, attribute: u32, addr: u64) {
-        // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS is the only one that can be set.
+        // Only CU_POINTER_ATTRIBUTE_SYNC_MEMOPS can be set.
         if attribute != 6 {
             return Err(CuResult::INVALID_VALUE);
         }

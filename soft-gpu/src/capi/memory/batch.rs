@@ -29,7 +29,7 @@ fn check(order: u32, flags: u32) -> Result {
     Ok(())
 }
 
-/// Queues one copy. A source that must be read during the call is: the stream's work ends first.
+/// Queues one copy. If the source must be read during the call, the call waits for the stream.
 fn queue(c: &Copy3D, order: u32, stream: &Arc<Stream>) -> Result {
     copy(c, Mode::Async, stream)?;
     if order == DURING_CALL {
@@ -42,7 +42,7 @@ fn flat(dst: u64, src: u64, bytes: usize) -> Copy3D {
     transfer::flat((Side::Unified, dst), (Side::Unified, src), bytes)
 }
 
-/// The stream of a batch, which may not be the legacy NULL stream.
+/// The stream of a batch; the legacy NULL stream is refused.
 pub(super) fn not_legacy(stream: StreamArg, default: DefaultStream) -> Result<Arc<Stream>> {
     match stream.named(default) {
         Named::Null => Err(CuResult::INVALID_VALUE),
@@ -50,7 +50,7 @@ pub(super) fn not_legacy(stream: StreamArg, default: DefaultStream) -> Result<Ar
     }
 }
 
-/// `failed` is told which copy is at fault, or usize::MAX for none of them.
+/// Queues a batch of copies. `failed` gets the index of the invalid copy, or usize::MAX.
 #[allow(clippy::too_many_arguments)]
 fn batch(
     dst: In<u64>,
@@ -130,7 +130,7 @@ fn with_attributes(
     )
 }
 
-/// Bytes of an element, where the operand says so.
+/// Bytes per element, if the operand defines them.
 fn element(of: &CopyOperand) -> Result<Option<usize>> {
     match of.kind {
         POINTER => Ok(None),
@@ -160,13 +160,13 @@ fn side(of: &CopyOperand, element: usize) -> Result<Side3D> {
     }
 }
 
-/// The copy of one operation.
+/// The three-dimensional copy of one operation.
 fn three(op: &CopyOperation) -> Result<Copy3D> {
     check(op.order, op.flags)?;
     if op.extent.contains(&0) {
         return Err(CuResult::INVALID_VALUE);
     }
-    // Between pointers an element is a byte.
+    // Between two pointers, an element is one byte.
     let (from, to) = (element(&op.src)?, element(&op.dst)?);
     let element = from.or(to).unwrap_or(1);
     let width = op.extent[0].checked_mul(element);
@@ -179,7 +179,7 @@ fn three(op: &CopyOperation) -> Result<Copy3D> {
     })
 }
 
-/// `failed` as of [`batch`].
+/// As [`batch`], for copies between pointers and arrays.
 fn batch3(
     count: usize,
     ops: In<CopyOperation>,

@@ -7,7 +7,7 @@ use crate::capi::StreamOf as _;
 use crate::driver::copy::{Mode, set};
 use crate::driver::error::Result;
 
-/// `size` bytes an element, `(width, height)` elements from `addr`, rows `pitch` bytes apart.
+/// Sets `(width, height)` elements of `size` bytes from `addr`, with rows `pitch` bytes apart.
 fn rows(
     (addr, pitch): (u64, usize),
     (value, size): (u32, u32),

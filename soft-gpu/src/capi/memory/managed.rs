@@ -1,4 +1,4 @@
-//! Managed memory: hints, prefetches, and what is known of ranges.
+//! Managed memory: advice, prefetches, and attributes of ranges.
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, In, Out, StreamArg};
@@ -52,7 +52,7 @@ fn prefetch_v2(
     prefetch_to(addr, bytes, spot(location), stream, default)
 }
 
-/// A batch of ranges, with places that each begin to hold at an index.
+/// Prefetches a batch of ranges. Each location applies from a given index on.
 #[allow(clippy::too_many_arguments)]
 fn prefetch_batch(
     addrs: In<u64>,
@@ -83,7 +83,7 @@ fn prefetch_batch(
         .try_for_each(|(addr, bytes, spot)| advice::prefetch(addr, bytes, spot))
 }
 
-/// Discarded memory may have any contents afterwards, also those that it has.
+/// Discards a batch of ranges: any contents are valid afterwards, so they stay as they are.
 fn discard_batch(
     addrs: In<u64>,
     sizes: In<usize>,

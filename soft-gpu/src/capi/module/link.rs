@@ -19,7 +19,7 @@ const FATBIN: u32 = 2;
 const OBJECT: u32 = 3;
 const LIBRARY: u32 = 4;
 
-/// Where each link's messages go, as its creation said.
+/// The log of each link, given at its creation.
 static LOGS: Table<JitLog> = Table::new(Kind::Link);
 
 fn create(count: u32, keys: In<u32>, values: Out<Out<c_void>>, out: Out<u64>) -> Result {
@@ -35,7 +35,7 @@ fn create(count: u32, keys: In<u32>, values: Out<Out<c_void>>, out: Out<u64>) ->
     out.set(made.handle)
 }
 
-/// Tells the link's own log and the one of this call.
+/// Writes an outcome to the log of the link and to the log of this call.
 fn tell<T>(
     link: &Link,
     options: &JitOptions,
@@ -65,7 +65,7 @@ fn take(link: &Link, kind: u32, name: &str, bytes: &[u8]) -> std::result::Result
                 None => link.pass_over(name),
             }
         }
-        // What an earlier link gave out as "cubin" is PTX.
+        // The "cubin" that an earlier link returned is PTX.
         CUBIN | OBJECT if !machine_code => match crate::driver::linker::unpack(trimmed(bytes)) {
             Some(linked) => {
                 let mut inputs = linked.inputs.into_iter();
@@ -77,7 +77,7 @@ fn take(link: &Link, kind: u32, name: &str, bytes: &[u8]) -> std::result::Result
             CuResult::NO_BINARY_FOR_GPU,
             "cubins cannot be linked: this device runs PTX only",
         ),
-        // The device runtime's library comes along often and is used rarely.
+        // Build tools often pass the device runtime library although the program does not use it.
         OBJECT | LIBRARY => link.pass_over(name),
         5 => refuse(
             CuResult::NOT_SUPPORTED,
@@ -109,7 +109,7 @@ fn add_data(
         return Err(CuResult::INVALID_VALUE);
     }
     let name = name.lossy().unwrap_or_default();
-    // SAFETY: the API's contract: `data` has `size` bytes.
+    // SAFETY: CUDA's contract: `data` has `size` bytes.
     let bytes = unsafe { std::slice::from_raw_parts(data.pointer(), size) };
     add(handle, kind, &name, bytes, options)
 }
@@ -158,7 +158,7 @@ exports! {
         cubin.check()?;
         let link = link::get(handle)?;
         let image = tell(&link, &JitOptions::NONE, link.complete())?;
-        // The link keeps the bytes where they are until it is destroyed.
+        // The link keeps the bytes in place until the link is destroyed.
         cubin.set(image.as_ptr())?;
         size.set_if_wanted(image.len());
         Ok(())

@@ -14,17 +14,17 @@ use crate::driver::image::Target;
 use crate::driver::module::{self, Refusal};
 use crate::driver::{context, healthy, image};
 
-/// CU_JIT_MAX_REGISTERS: served beside the logs.
+/// CU_JIT_MAX_REGISTERS: the only served option besides the logs.
 const MAX_REGISTERS: u32 = 0;
 
-/// The option arrays of a load.
+/// The option arrays of a load or a link.
 #[derive(Clone, Copy)]
 pub struct JitOptions {
-    /// How many.
+    /// Number of options.
     pub count: u32,
     /// Keys.
     pub keys: In<u32>,
-    /// Values: numbers or pointers in pointer-sized slots.
+    /// Values: numbers or pointers, in slots of pointer size.
     pub values: Out<Out<c_void>>,
 }
 
@@ -45,18 +45,18 @@ impl JitOptions {
             })
     }
 
-    /// CU_JIT_MAX_REGISTERS, if it was given and is a bound.
+    /// CU_JIT_MAX_REGISTERS, if given and not 0.
     pub fn max_registers(&self) -> Option<u32> {
         let (_, value) = self.find(MAX_REGISTERS)?;
         Some(number(value)).filter(|n| *n > 0)
     }
 
-    /// Writes a log, and its length into the size option.
+    /// Writes a log, and the length of the log into the size option.
     fn log(&self, (buffer, size): (u32, u32), text: &str) {
         let (Some((_, buffer)), Some((slot, room))) = (self.find(buffer), self.find(size)) else {
             return;
         };
-        // The size is passed in the slot itself, as a 32-bit number.
+        // The slot itself holds the size, as a 32-bit number.
         let room = number(room) as usize;
         if buffer.is_null() || room == 0 {
             return;
@@ -69,7 +69,7 @@ impl JitOptions {
         .write(text);
     }
 
-    /// Reports how a load went to the caller's logs and, when refused, to stderr.
+    /// Writes the outcome of a load to the logs of the caller, and a refusal to stderr.
     pub fn report<T>(&self, outcome: std::result::Result<T, Refusal>) -> Result<T> {
         match outcome {
             Ok(value) => {
@@ -92,7 +92,7 @@ fn number(value: Out<c_void>) -> u32 {
     value.pointer() as usize as u32
 }
 
-/// Where a link's messages go: buffers that the program keeps until the link is destroyed.
+/// The logs of a link: buffers that the program keeps until the link is destroyed.
 pub struct JitLog {
     info: Option<LogBuffer>,
     error: Option<LogBuffer>,
@@ -101,12 +101,12 @@ pub struct JitLog {
 struct LogBuffer {
     text: Out<c_char>,
     room: usize,
-    /// The option's value, where the length is told.
+    /// The value of the size option, which gets the length of the log.
     length: Out<Out<c_void>>,
 }
 
 impl JitLog {
-    /// The logs that the options of cuLinkCreate name, empty so far.
+    /// The logs in the options of cuLinkCreate, still empty.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE: a count without arrays.
@@ -133,7 +133,7 @@ impl JitLog {
         Ok(log)
     }
 
-    /// Says why something failed.
+    /// Writes the reason of a failure.
     pub fn error(&self, why: &str) {
         if let Some(b) = &self.error {
             b.write(why);
@@ -145,32 +145,32 @@ impl LogBuffer {
     fn write(&self, text: &str) {
         let kept = text.len().min(self.room - 1);
         let _ = self.text.set_text(self.room, text.as_bytes());
-        // SAFETY: a number, as the option's value has it.
+        // SAFETY: the value of the option is a number, never dereferenced.
         let kept = unsafe { Out::new(kept as *mut c_void) };
         self.length.set_if_wanted(kept);
     }
 }
 
-/// What a module is made of.
+/// The source of a module.
 #[derive(Clone, Copy)]
 pub enum Image<'a> {
-    /// Where the program has it.
+    /// In memory of the program.
     At(In<u8>),
-    /// A file's bytes.
+    /// Bytes of a file.
     File(&'a [u8]),
 }
 
 impl Image<'_> {
-    /// The code for a device.
+    /// The code of the image for a device.
     pub fn code(self, cc: (u32, u32)) -> std::result::Result<Vec<u8>, Refusal> {
         match self {
-            // SAFETY: the API's contract: a module image lies there.
+            // SAFETY: CUDA's contract: the pointer is to a module image.
             Image::At(image) => unsafe { image::code_at(image.pointer(), Target::new(cc)) },
             Image::File(bytes) => image::code_in(bytes, Target::new(cc)),
         }
     }
 
-    /// False for a null pointer.
+    /// Whether there is an image: false for a null pointer.
     pub fn is_there(self) -> bool {
         !matches!(self, Image::At(image) if image.is_null())
     }
@@ -189,15 +189,15 @@ fn load(out: Out<u64>, image: Image<'_>, options: &JitOptions) -> Result {
     out.set(options.report(loaded)?.handle)
 }
 
-/// An image from a file; text gets its terminating NUL.
+/// Reads an image from a file, followed by zeros, which terminate a text.
 pub fn read_image(path: Text) -> Result<Vec<u8>> {
     let mut bytes = std::fs::read(path.lossy()?).map_err(|_| CuResult::FILE_NOT_FOUND)?;
-    // Room for a reader of headers past the end of a short file.
+    // The zeros also allow a header to be read past the end of a short file.
     bytes.extend_from_slice(&[0; 64]);
     Ok(bytes)
 }
 
-/// The argument of a function that asks what a module has.
+/// The argument of a query of a module.
 fn get_asked(handle: u64) -> Result<std::sync::Arc<module::Module>> {
     if handle == 0 {
         healthy()?;
@@ -230,7 +230,7 @@ exports! {
     }
 
     fn cuModuleGetLoadingMode(mode: Out<u32>) {
-        // CU_MODULE_LAZY_LOADING: with EAGER, runtimes load everything at start.
+        // CU_MODULE_LAZY_LOADING: with EAGER, runtimes would load all modules at start.
         mode.set(2)
     }
 

@@ -58,7 +58,7 @@ fn context(stream: StreamArg, out: Out<u64>, default: DefaultStream) -> Result {
     }
 }
 
-/// A green context, and the primary one; or a context that is no green one.
+/// Returns the context of a stream, and its green context or 0.
 fn context_v2(stream: StreamArg, out: Out<u64>, green: Out<u64>, default: DefaultStream) -> Result {
     let stream = stream.get(default)?;
     out.set(stream.owner()?.handle)?;
@@ -98,7 +98,7 @@ fn resource(stream: StreamArg, out: Out<Resource>, kind: u32, default: DefaultSt
     Resource::tell(out, kind, &stream.owner()?.gpu, stream.part())
 }
 
-/// cuLaunchHostFunc_v2: how the call is awaited makes no difference here, and there may be nothing to call.
+/// cuLaunchHostFunc_v2: the mode of waiting has no effect here, and the function may be null.
 fn host_function_v2(
     stream: StreamArg,
     call: Option<HostFn>,
@@ -238,7 +238,7 @@ exports! {
 
     fn cuStreamGetGreenCtx(stream: StreamArg, out: Out<u64>) {
         let stream = stream.get(DefaultStream::Legacy)?;
-        // A client asks with no place for the answer, and wants to hear that it may.
+        // A client calls without a place for the result, and expects success.
         out.set_if_wanted(stream.green()?.map_or(0, |g| g.handle));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Waits for and writes of values in memory.
+//! Waits for values in memory, and writes of values.
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, In, StreamArg};
@@ -34,7 +34,7 @@ fn write64(stream: StreamArg, addr: u64, value: u64, flags: u32, default: Defaul
 /// The operations of a batch.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE: none, too many, or unknown flags.
+/// CUDA_ERROR_INVALID_VALUE: no operations, too many, or unknown flags.
 pub fn operations(count: u32, ops: In<MemOp>, flags: u32) -> Result<Vec<MemOp>> {
     if count == 0 || count > MOST || flags != 0 {
         return Err(CuResult::INVALID_VALUE);
