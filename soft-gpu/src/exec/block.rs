@@ -1,4 +1,4 @@
-//! A block: its warps in turn, its shared memory, its barriers.
+//! A block: its warps, which run in turn, its shared memory and its barriers.
 
 use super::col::{Col32, Col64};
 use super::contract::Fault;
@@ -8,26 +8,26 @@ use super::ops::control::bar;
 use super::special as sp;
 use super::warp::{Params, Ran, Wait, Warp};
 
-/// Warp instructions between two looks at the other warps.
+/// Warp instructions that a warp runs before the next warp.
 const SLICE: u64 = 20_000;
 
 /// One of the 16 barriers of a block.
 #[derive(Debug, Clone, Default)]
 struct Barrier {
-    /// Lanes that arrived, a mask for each warp.
+    /// Lanes that arrived: one mask per warp.
     arrived: Vec<u32>,
-    /// Their number.
+    /// Number of lanes that arrived.
     lanes: u32,
     /// Threads expected, or 0 for all.
     count: u32,
-    /// True predicates of `bar.red`.
+    /// Number of true predicates of `bar.red`.
     votes: u32,
-    /// Somebody arrived since it was reset.
+    /// Whether a lane arrived since the last reset.
     used: bool,
 }
 
 impl Barrier {
-    /// Nobody of so many warps has arrived.
+    /// Forgets all arrivals, for a block of `warps` warps.
     fn reset(&mut self, warps: usize) {
         (self.lanes, self.count, self.votes) = (0, 0, 0);
         if self.used || self.arrived.len() != warps {
@@ -38,50 +38,51 @@ impl Barrier {
     }
 }
 
-/// How far a block is.
+/// State of a block after a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Something ran.
+    /// At least one instruction ran.
     Some,
-    /// Every warp waits at a barrier that nobody completes.
+    /// Every warp waits at a barrier that cannot complete.
     Stuck,
-    /// Every warp sleeps or waits; the first wakes then (ns, [`crate::exec::contract::Device::now_ns`]).
+    /// Every warp sleeps or waits; the first wakes at this time (ns,
+    /// [`crate::exec::contract::Device::now_ns`]).
     Asleep(u64),
     /// All threads have exited.
     Done,
 }
 
-/// A resident block. Reused for one block after the other.
+/// A resident block. The launch reuses the memory for one block after the other.
 pub(crate) struct Block {
     warps: Vec<Warp>,
     used: usize,
     shared: Vec<u128>,
     params: Params,
     barriers: Vec<Barrier>,
-    /// Bit n: somebody waits at barrier n.
+    /// Bit n: a lane waits at barrier n.
     waiting: u32,
-    /// This block's index in the grid.
+    /// Index of the block in the grid.
     pub(crate) index: [u32; 3],
     next: usize,
 }
 
-/// What is fixed for all blocks of a launch.
+/// Properties that all blocks of a launch share.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     /// Function index of the kernel.
     pub(crate) func: u32,
     /// Bytes of shared memory, static and dynamic.
     pub(crate) shared: u32,
-    /// Where the dynamic part begins.
+    /// Offset of dynamic shared memory, in bytes.
     pub(crate) dynamic: u32,
     /// Address of the grid workspace (`%envreg1`, `%envreg2`), or 0.
     pub(crate) workspace: u64,
-    /// SM number reported for the executing thread.
+    /// SM number that the block reports.
     pub(crate) sm: u32,
 }
 
 impl Block {
-    /// An empty place for blocks.
+    /// Memory for a block, still empty.
     pub(crate) fn new() -> Block {
         Block {
             warps: Vec::new(),
@@ -95,7 +96,7 @@ impl Block {
         }
     }
 
-    /// Shared memory for a block of this shape.
+    /// Shared memory of `bytes` bytes, 16-byte aligned.
     pub(crate) fn shared(&mut self, bytes: u32) -> *mut u8 {
         let words = (bytes as usize).div_ceil(16).max(1);
         if self.shared.len() < words {
@@ -104,7 +105,8 @@ impl Block {
         self.shared.as_mut_ptr().cast()
     }
 
-    /// Places the threads of block `env.block` at the kernel's start.
+    /// Puts the threads of block `env.block` at the start of the kernel. `fresh`: the memory held
+    /// no block of this launch before.
     pub(crate) fn start(&mut self, env: &Env<'_>, shape: &Shape, fresh: bool) -> Result<(), Fault> {
         let dims = env.launch.block;
         let threads = dims[0] * dims[1] * dims[2];
@@ -142,7 +144,7 @@ impl Block {
         Ok(())
     }
 
-    /// Runs every warp for a slice, as long as `budget` lasts.
+    /// Runs each warp for a slice, until `budget` (in instructions) is used up.
     pub(crate) fn run(&mut self, env: &Env<'_>, budget: &mut u64) -> Result<Progress, Fault> {
         let mut progress = false;
         let mut alive = false;
@@ -186,19 +188,19 @@ impl Block {
         })
     }
 
-    /// Starts counting instructions anew.
+    /// Sets the instruction counters to zero.
     pub(crate) fn forget_count(&mut self) {
         for w in &mut self.warps {
             w.count = 0;
         }
     }
 
-    /// Cheap enough to keep while nothing runs.
+    /// Whether the memory of the block is small enough to keep between launches.
     pub(crate) fn is_small(&self) -> bool {
         self.shared.len() <= 16 * 1024 && self.warps.iter().all(Warp::is_small)
     }
 
-    /// Instructions executed by this block's warps since it was made.
+    /// Instructions that the warps executed since the counters were zero.
     pub(crate) fn instructions(&self) -> u64 {
         self.warps.iter().map(|w| w.count).sum()
     }
@@ -222,7 +224,7 @@ impl Block {
         }
     }
 
-    /// Releases every barrier that is complete.
+    /// Releases all complete barriers.
     fn release(&mut self, env: &Env<'_>) {
         for id in 0..16u8 {
             if self.waiting >> id & 1 == 0 || !self.complete(usize::from(id)) {
@@ -245,7 +247,7 @@ impl Block {
         if b.count == 0 {
             return b.lanes >= warps.map(|w| w.live.count_ones()).sum::<u32>();
         }
-        // A count is in whole warps: lanes that do not exist or have exited count as arrived.
+        // A count is in whole warps, so lanes that do not exist or have exited count as arrived.
         let sum: u32 = warps
             .zip(&b.arrived)
             .map(|(w, &a)| match a {
@@ -258,7 +260,7 @@ impl Block {
     }
 }
 
-/// Lets the groups of a warp that wait at a barrier go on, with the results of a `bar.red`.
+/// Lets the groups of a warp that wait at a barrier continue, with the results of a `bar.red`.
 fn free(w: &mut Warp, env: &Env<'_>, id: u8, lanes: u32, votes: u32) {
     for i in 0..w.groups.len() {
         let g = w.groups[i];
@@ -280,7 +282,7 @@ fn free(w: &mut Warp, env: &Env<'_>, id: u8, lanes: u32, votes: u32) {
     }
 }
 
-/// Fills the special registers that stay the same for all blocks.
+/// Sets the special registers that are equal for all blocks.
 fn fixed_specials(w: &mut Warp, env: &Env<'_>, shape: &Shape, index: u32, warps: u32) {
     let (b, g) = (env.launch.block, env.launch.grid);
     for l in 0..LANES as u32 {
@@ -328,7 +330,8 @@ fn fixed_specials(w: &mut Warp, env: &Env<'_>, shape: &Shape, index: u32, warps:
     w.spec64[sp::ZERO64 as usize].0 = [0; LANES];
 }
 
-/// The columns of the parameters that the kernel reads as such. (The lowering saw that they are in the block.)
+/// Fills the columns of parameters that the kernel reads as columns. The lowering has checked that
+/// they lie in the parameter block.
 fn fill_params(params: &mut Params, env: &Env<'_>, func: u32) {
     let f = &env.program.funcs[func as usize];
     params.wide32.clear();
@@ -345,7 +348,7 @@ fn fill_params(params: &mut Params, env: &Env<'_>, func: u32) {
     }
 }
 
-/// Static shared memory rounded up to where dynamic shared memory may begin.
+/// Offset of dynamic shared memory: the size of static shared memory, rounded up.
 pub(crate) fn dynamic_base(static_bytes: usize) -> u32 {
     (static_bytes as u32).next_multiple_of(16)
 }

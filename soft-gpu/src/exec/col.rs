@@ -1,14 +1,14 @@
-//! Columns: the 32 lanes of one virtual register, and the views of their bits.
+//! Columns: the 32 lanes of one virtual register, and typed views of their bits.
 
 use super::inst::{LANES, bank};
 use super::warp::Warp;
 
-/// Lanes of a register of up to 32 bits.
+/// The lanes of a register of up to 32 bits.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Col32(pub(crate) [u32; LANES]);
 
-/// Lanes of a 64-bit register.
+/// The lanes of a 64-bit register.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Col64(pub(crate) [u64; LANES]);
@@ -25,21 +25,21 @@ impl Default for Col64 {
     }
 }
 
-/// Column indices come only from the lowering, which allots them within the frame's size, and the
-/// warp grows its files to a frame's size before it enters the frame: that is why the accessors
-/// below may skip bounds checks.
+/// An element of a column. The accessors below skip bounds checks, because column indices come only
+/// from the lowering, which assigns them within the size of the frame, and the warp grows its
+/// register files to that size before it enters the frame.
 pub(crate) trait Raw: Copy + Default + PartialEq {
-    /// Bytes a lane.
+    /// Bytes per lane.
     const BYTES: usize;
-    /// The column of an operand; a destination's may be written to.
+    /// The column of an operand. Only the column of a destination may be written.
     fn column(w: &Warp, op: u32) -> *mut [Self; LANES];
     /// The lanes of a source operand.
     fn src(w: &Warp, op: u32) -> &[Self; LANES];
     /// The lanes of a destination register.
     fn dst(w: &mut Warp, op: u32) -> &mut [Self; LANES];
-    /// Low 64 bits.
+    /// The low 64 bits.
     fn to_u64(self) -> u64;
-    /// Truncates.
+    /// The low bits of `v`.
     fn from_u64(v: u64) -> Self;
 }
 
@@ -49,19 +49,19 @@ impl Raw for u32 {
     fn column(w: &Warp, op: u32) -> *mut [u32; LANES] {
         debug_assert!(w.holds32(op), "32-bit operand {op:#x}");
         let bank = w.bank32[(op >> 30) as usize].cast_mut();
-        // SAFETY: see the trait: the index is within the bank, whose pointer is current.
+        // SAFETY: see the trait: the index is within the bank, and the bank pointer is valid.
         unsafe { &raw mut (*bank.add((op & bank::INDEX) as usize)).0 }
     }
     #[inline(always)]
     fn src(w: &Warp, op: u32) -> &[u32; LANES] {
         debug_assert!(w.holds32(op), "32-bit operand {op:#x}");
-        // SAFETY: see the trait: the index is within the bank, whose pointer is current.
+        // SAFETY: see the trait: the index is within the bank, and the bank pointer is valid.
         unsafe { &(*w.bank32[(op >> 30) as usize].add((op & bank::INDEX) as usize)).0 }
     }
     #[inline(always)]
     fn dst(w: &mut Warp, op: u32) -> &mut [u32; LANES] {
         debug_assert!(w.holds32(op) && op >> 30 == 0, "32-bit result {op:#x}");
-        // SAFETY: as above; destinations are always in the register bank, which the warp owns.
+        // SAFETY: as above; a destination is in the register bank, which the warp owns.
         unsafe { &mut (*w.bank32[0].cast_mut().add((op & bank::INDEX) as usize)).0 }
     }
     #[inline(always)]
@@ -80,7 +80,7 @@ impl Raw for u64 {
     fn column(w: &Warp, op: u32) -> *mut [u64; LANES] {
         debug_assert!(w.holds64(op), "64-bit operand {op:#x}");
         let bank = w.bank64[(op >> 30) as usize].cast_mut();
-        // SAFETY: see the trait: the index is within the bank, whose pointer is current.
+        // SAFETY: see the trait: the index is within the bank, and the bank pointer is valid.
         unsafe { &raw mut (*bank.add((op & bank::INDEX) as usize)).0 }
     }
     #[inline(always)]
@@ -92,7 +92,7 @@ impl Raw for u64 {
     #[inline(always)]
     fn dst(w: &mut Warp, op: u32) -> &mut [u64; LANES] {
         debug_assert!(w.holds64(op) && op >> 30 == 0, "64-bit result {op:#x}");
-        // SAFETY: as above; destinations are always in the register bank, which the warp owns.
+        // SAFETY: as above; a destination is in the register bank, which the warp owns.
         unsafe { &mut (*w.bank64[0].cast_mut().add((op & bank::INDEX) as usize)).0 }
     }
     #[inline(always)]
@@ -137,11 +137,11 @@ pub(crate) fn soon<R: Raw>(w: &Warp, op: u32) {
 /// A typed view of a lane's bits. Types narrower than the column use its low bits and ignore the
 /// rest.
 pub(crate) trait Val: Copy {
-    /// The column's element.
+    /// Element of the column.
     type R: Raw;
-    /// From bits.
+    /// Reads the value from a lane.
     fn of(r: Self::R) -> Self;
-    /// To bits.
+    /// The lane with the value.
     fn raw(self) -> Self::R;
 }
 

@@ -1,4 +1,4 @@
-//! What a running block sees: program, launch, device, shared memory, parameters.
+//! The environment of a running block: program, launch, device, shared memory, parameters.
 
 use std::sync::atomic::AtomicBool;
 
@@ -6,25 +6,26 @@ use super::contract::{ArenaView, Device, Launch};
 use super::inst::Inst;
 use super::program::Program;
 
-/// Base of the generic-address window of shared memory. All windows lie above the 47 bits of a
-/// user address, so no host mapping (hence no device memory) is ever inside one.
+/// Start of shared memory in generic addresses. All windows lie above the 47 bits of user
+/// addresses, so no host mapping, and no device memory, is inside a window.
 pub(crate) const SHARED_WINDOW: u64 = 1 << 48;
-/// Base of the window of local memory (each lane has its own behind the same addresses).
+/// Start of local memory in generic addresses. The same address is another place for each lane.
 pub(crate) const LOCAL_WINDOW: u64 = (1 << 48) + (1 << 40);
-/// Base of the window of kernel parameters.
+/// Start of the kernel parameters in generic addresses.
 pub(crate) const PARAM_WINDOW: u64 = (1 << 48) + (2 << 40);
-/// Base of function addresses, [`FUNC_STRIDE`] apart.
+/// Start of function addresses, which are [`FUNC_STRIDE`] apart.
 pub(crate) const FUNC_WINDOW: u64 = (1 << 48) + (3 << 40);
-/// Distance of two function addresses.
+/// Distance between two function addresses, in bytes.
 pub(crate) const FUNC_STRIDE: u64 = 16;
-/// Bits above which addresses belong to a window.
+/// Right shift from a generic address to the number of its window.
 pub(crate) const WINDOW_SHIFT: u32 = 40;
 
-/// The surroundings of a block. One OS thread runs a block, so shared memory has one accessor.
+/// Environment of a block. A block runs on one OS thread, so only that thread accesses its shared
+/// memory.
 pub(crate) struct Env<'a> {
     /// The program.
     pub(crate) program: &'a Program,
-    /// Its code.
+    /// Code of the program.
     pub(crate) code: &'a [Inst],
     /// The launch.
     pub(crate) launch: &'a Launch,
@@ -32,14 +33,15 @@ pub(crate) struct Env<'a> {
     pub(crate) device: &'a dyn Device,
     /// Device memory.
     pub(crate) arena: ArenaView,
-    /// Shared memory of the block (16-byte aligned).
+    /// Shared memory of the block, 16-byte aligned.
     pub(crate) shared: *mut u8,
-    /// Its bytes.
+    /// Bytes of shared memory.
     pub(crate) shared_len: u64,
     /// The parameter block.
     pub(crate) params: &'a [u8],
-    /// This block's index.
+    /// Index of the block.
     pub(crate) block: [u32; 3],
-    /// The kernel has read a clock: it may depend on the wall's time, so that is what it takes.
+    /// Set when the kernel reads a clock: such a kernel may depend on the wall clock, so the wall
+    /// clock gives its device time.
     pub(crate) clocked: &'a AtomicBool,
 }

@@ -1,4 +1,4 @@
-//! A launch: blocks spread over CPU threads.
+//! A launch: distributes blocks over CPU threads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,27 +10,27 @@ use super::env::Env;
 use super::meter::Meter;
 use super::program::{FuncInfo, Program};
 
-/// A launch of fewer instructions takes what the wall clock says.
+/// Instructions below which the wall clock gives the device time of a launch.
 const SHORT_LAUNCH: u64 = 1_000;
 
-/// A shorter sleep is not worth asking the system for.
+/// Sleeps below this time, in ns, only yield the CPU.
 const SHORT_NAP: u64 = 50_000;
 
-/// Bytes of the workspace that cooperative groups keep for a grid-wide barrier.
+/// Bytes of the workspace of cooperative groups for a grid-wide barrier.
 const WORKSPACE: u64 = 256;
 
-/// Memory for registers and shared memory that the blocks which run at once may take: the host's
-/// cores are then not all used, as on a GPU whose multiprocessors are full.
+/// Bytes of registers and shared memory for the blocks that run at once. Beyond this limit some
+/// cores of the host stay unused, as on a GPU whose multiprocessors are full.
 const MOST_RUNNING: u64 = 1 << 30;
 
-/// A block that has run so many instructions without an end may wait for one that has not begun: programs count on
-/// blocks beside each other wherever a GPU has room for them. So further blocks begin beside it.
+/// After this many instructions, an unfinished block may wait for a block that has not begun:
+/// programs assume concurrent blocks wherever a GPU has room for them. Further blocks then begin.
 const LONG_BLOCK: u64 = 1_000_000;
 
-/// After this many instructions without an end of a block, one more block of the launch begins.
+/// Instructions without the end of a block, after which one more block begins.
 const NEXT_BLOCK: u64 = 200_000;
 
-/// Instructions that a block runs before the next one of its thread has its turn.
+/// Instructions that a block runs before the next block of the thread runs.
 const SHORT_TURN: u64 = TURN_INSTRUCTIONS / 4;
 
 /// The same of kernels that do not seem to wait for other blocks: registers and shared memory of a block fill the
@@ -41,16 +41,16 @@ const LONG_TURN: u64 = TURN_INSTRUCTIONS * 8;
 const MOST_THREADS: u64 = MULTIPROCESSORS as u64 * 2048;
 const MOST_BLOCKS: u64 = MULTIPROCESSORS as u64 * 32;
 
-/// Memory that all blocks of a cooperative launch may take: more is out of resources.
+/// Most bytes of all blocks of a cooperative launch; larger launches are out of resources.
 const MOST_RESIDENT: u64 = 8 << 30;
 
 thread_local! {
-    /// The launching thread's block, kept from one launch to the next: a stream of small launches
-    /// then allocates nothing.
+    /// Block of the launching thread, kept between launches, so that many small launches allocate
+    /// nothing.
     static KEPT: std::cell::Cell<Option<Block>> = const { std::cell::Cell::new(None) };
 }
 
-/// What the threads of a launch share.
+/// State that the threads of a launch share.
 struct Grid<'a> {
     program: &'a Program,
     launch: &'a Launch,
@@ -58,7 +58,7 @@ struct Grid<'a> {
     device: &'a dyn Device,
     shape: Shape,
     blocks: u64,
-    /// Blocks beside each other on one CPU thread, if they take long.
+    /// Most concurrent long blocks on one CPU thread.
     beside: usize,
     /// Such a block's turn, in instructions.
     turn: u64,
@@ -73,17 +73,17 @@ struct Grid<'a> {
 /// One CPU thread of a launch.
 struct Worker {
     block: Block,
-    /// Blocks that take long.
+    /// Unfinished blocks that take long.
     long: Vec<Block>,
     shape: Shape,
     budget: u64,
     meter: Meter,
 }
 
-/// Runs a kernel to its end on this thread and up to `launch.threads - 1` others.
+/// Runs a kernel to its end, on this thread and up to `launch.threads - 1` others.
 ///
 /// # Errors
-/// The first device fault; the other blocks are then abandoned.
+/// The first device fault, after which the other blocks stop.
 pub fn run(program: &Program, launch: &Launch, device: &dyn Device) -> Result<RunStats, Fault> {
     let (func, info) = program
         .kernels
@@ -171,7 +171,7 @@ pub fn run(program: &Program, launch: &Launch, device: &dyn Device) -> Result<Ru
     }
 }
 
-/// A parameter block where its elements are aligned, as accesses through generic addresses need it.
+/// A parameter block with aligned elements, as accesses through generic addresses need it.
 enum Aligned<'a> {
     Own(&'a [u8]),
     Copy(Vec<u128>, usize),
@@ -179,7 +179,7 @@ enum Aligned<'a> {
 
 impl<'a> Aligned<'a> {
     fn of(params: &'a [u8]) -> Aligned<'a> {
-        // Allocators give vectors this alignment, though nothing promises it.
+        // Usual allocators align vectors so, but no contract guarantees it.
         if params.as_ptr().align_offset(16) == 0 {
             return Aligned::Own(params);
         }
@@ -194,7 +194,7 @@ impl<'a> Aligned<'a> {
     fn bytes(&self) -> &[u8] {
         match self {
             Aligned::Own(params) => params,
-            // SAFETY: the words are at least `len` bytes, and any byte is a value.
+            // SAFETY: the words have at least `len` bytes, and every byte value is valid.
             Aligned::Copy(words, len) => unsafe {
                 std::slice::from_raw_parts(words.as_ptr().cast(), *len)
             },
@@ -202,14 +202,14 @@ impl<'a> Aligned<'a> {
     }
 }
 
-/// What a block of `threads` takes of the host's memory for registers and shared memory. (Local
-/// memory is committed only where threads touch it.)
+/// Bytes of host memory that a block of `threads` threads needs for registers and shared memory.
+/// Local memory is committed only where threads access it.
 fn block_bytes(f: &FuncInfo, threads: u64, shared: u32) -> u64 {
     let columns = u64::from(f.n32) * 128 + u64::from(f.n64) * 256 + u64::from(f.np) * 4;
     threads.div_ceil(32) * (columns + 4096) + u64::from(shared)
 }
 
-/// Device memory for grid synchronisation: its size, then the barrier's words, zero.
+/// Device memory for grid synchronisation: the size, then the words of the barrier, which are zero.
 fn workspace(device: &dyn Device) -> Result<u64, Fault> {
     let addr = device.malloc(WORKSPACE);
     if addr == 0 || !device.arena().live(addr, WORKSPACE) {
@@ -219,7 +219,7 @@ fn workspace(device: &dyn Device) -> Result<u64, Fault> {
     }
     let mut bytes = [0u8; WORKSPACE as usize];
     bytes[..4].copy_from_slice(&(WORKSPACE as u32).to_le_bytes());
-    // SAFETY: the driver just gave this memory to us, and the arena says that it is mapped.
+    // SAFETY: the driver has just allocated this memory, and the arena marks it live.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
     Ok(addr)
 }
@@ -262,7 +262,7 @@ impl Grid<'_> {
         Ok(())
     }
 
-    /// This thread takes blocks; when that lasts, others help.
+    /// Takes blocks on this thread; starts other threads if that lasts.
     fn spread(&self, workers: usize) {
         let mut first = Worker {
             block: KEPT.take().unwrap_or_else(Block::new),
@@ -299,7 +299,7 @@ impl Grid<'_> {
         }
     }
 
-    /// Another thread takes blocks; gives the nanoseconds that it computed.
+    /// Takes blocks on a further thread. Returns the device time of the thread, in ns.
     fn help(&self, sm: u32) -> u64 {
         let mut worker = Worker {
             block: Block::new(),
@@ -318,7 +318,7 @@ impl Grid<'_> {
             .fetch_add(block.instructions(), Ordering::Relaxed);
     }
 
-    /// Runs blocks until none is left; with `alone`, only until the launch lasts.
+    /// Runs blocks until none is left. With `alone`, only until the launch lasts.
     fn take_blocks(&self, worker: &mut Worker, alone: bool) {
         if let Err(fault) = self.try_blocks(worker, alone) {
             self.fail(fault);
@@ -350,13 +350,13 @@ impl Grid<'_> {
         }
     }
 
-    /// The next block that nobody runs.
+    /// The next block that no thread has taken.
     fn claim(&self) -> Option<u64> {
         let n = self.next.fetch_add(1, Ordering::Relaxed);
         (n < self.blocks).then_some(n)
     }
 
-    /// Runs a block; false if it takes long and others have not begun.
+    /// Runs a block. False if the block takes long and other blocks have not begun.
     fn one(&self, worker: &mut Worker, n: u64, fresh: bool) -> Result<bool, Fault> {
         let Worker {
             block,
@@ -393,13 +393,14 @@ impl Grid<'_> {
         }
     }
 
-    /// A barrier that nobody completes hangs a GPU; so it does here, until the driver says stop.
+    /// Waits 1 ms: a barrier that cannot complete hangs a GPU, and hangs here until the driver
+    /// stops the kernel.
     fn hang(&self, meter: &mut Meter) -> Result<(), Fault> {
         meter.asleep(|| std::thread::sleep(Duration::from_millis(1)));
         self.turn(meter)
     }
 
-    /// All that could run sleeps (`nanosleep`), the first until then.
+    /// Waits while all warps sleep (`nanosleep`), until the first wakes.
     fn nap(&self, until: u64, meter: &mut Meter) -> Result<(), Fault> {
         let left = until.saturating_sub(self.device.now_ns());
         meter.asleep(|| {
@@ -412,7 +413,7 @@ impl Grid<'_> {
         self.turn(meter)
     }
 
-    /// All blocks of a cooperative launch that fall to this thread, in turn.
+    /// Runs this thread's blocks of a cooperative launch, in turn.
     fn resident(&self, first: usize, step: usize) {
         if let Err(fault) = self.resident_blocks(first, step) {
             self.fail(fault);
@@ -424,7 +425,7 @@ impl Grid<'_> {
             sm: first as u32,
             ..self.shape
         };
-        // Blocks that wait for each other take the wall's time.
+        // The wall clock gives the device time of blocks that wait for each other.
         let mut meter = Meter::start();
         self.turn(&mut meter)?;
         let own = (first as u64..self.blocks).step_by(step);
@@ -432,7 +433,7 @@ impl Grid<'_> {
         self.rotate(all.collect::<Result<_, _>>()?, shape, &mut meter)
     }
 
-    /// A place with block `n` at its start.
+    /// A block with index `n`, at its start.
     fn begun(&self, n: u64, shape: &Shape) -> Result<Block, Fault> {
         let mut block = Block::new();
         let shared = block.shared(shape.shared);

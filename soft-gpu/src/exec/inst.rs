@@ -1,4 +1,4 @@
-//! The executable form: one [`Inst`] per PTX instruction, and how its function is chosen.
+//! The executable form: one [`Inst`] per PTX instruction, and the choice of its function.
 
 use std::cell::Cell;
 
@@ -11,10 +11,10 @@ pub(crate) const LANES: usize = 32;
 /// "No register" in an operand field.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Bank bits of an operand: where its column lives.
+/// Bits of an operand that name the bank of its column.
 pub(crate) mod bank {
-    // 0: the function's own registers.
-    /// The program's constant pool (broadcast columns).
+    // 0: registers of the function.
+    /// Constant pool of the program (broadcast columns).
     pub(crate) const CONST: u32 = 1 << 30;
     /// Special registers of the warp.
     pub(crate) const SPECIAL: u32 = 2 << 30;
@@ -27,33 +27,33 @@ pub(crate) mod bank {
 /// Negation flag of a predicate operand or guard.
 pub(crate) const NEGATED: u32 = 1 << 31;
 
-/// What the executing loop does after an instruction.
+/// The next step of the executing loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Flow {
-    /// Go on with the following instruction.
+    /// Continue with the following instruction.
     Next,
-    /// `warp.pc` holds the next instruction; the set of lanes is unchanged.
+    /// Continue at `warp.pc`; the set of lanes is unchanged.
     Jump,
-    /// The groups of the warp changed: choose again.
+    /// The groups of the warp changed: choose a group.
     Choose,
-    /// Let other warps run first, then go on with the following instruction.
+    /// Let other warps run, then continue with the following instruction.
     Yield,
-    /// A fault is in `warp.fault`.
+    /// `warp.fault` holds a fault.
     Fault,
 }
 
 /// The function of an instruction.
 ///
 /// # Safety
-/// The instruction's operands must be valid for the frame that is current in the warp, and the CPU
-/// must have the features the function was compiled for ([`op`] sees to it).
+/// The operands of the instruction must be valid for the current frame of the warp. The CPU must
+/// have the features for which the function was compiled; [`op`] guarantees that.
 pub(crate) type OpFn = unsafe fn(&mut Warp, &Env<'_>, &Inst, u32) -> Flow;
 
 /// An instruction with its operands resolved to columns.
 #[derive(Clone, Copy)]
 pub(crate) struct Inst {
-    /// What it does.
+    /// Function of the instruction.
     pub(crate) run: OpFn,
     /// Guard predicate ([`NEGATED`] in the top bit) or [`NONE`].
     pub(crate) guard: u32,
@@ -67,7 +67,7 @@ pub(crate) struct Inst {
     pub(crate) c: u32,
     /// Second destination, address, or fourth source.
     pub(crate) e: u32,
-    /// Immediate: mode bits, offset, target; each operation says which.
+    /// Immediate: mode bits, offset or target, as the operation defines.
     pub(crate) imm: u64,
 }
 
@@ -85,8 +85,8 @@ unsafe fn plain<O: Op>(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow
     O::run(w, env, i, mask)
 }
 
-/// Runs `O` compiled for AVX2 and FMA: `O::run` is inlined here, so its loops over the lanes use
-/// the wide registers.
+/// Runs `O` compiled for AVX2 and FMA: `O::run` is inlined here, so that its loops over the lanes
+/// use the wide registers.
 ///
 /// # Safety
 /// See [`OpFn`]; the CPU must have AVX2 and FMA.
@@ -97,15 +97,16 @@ unsafe fn wide<O: Op>(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow 
 }
 
 thread_local! {
-    /// Operations that are chosen on this thread are the baseline's.
+    /// Whether operations that this thread chooses use the baseline instruction set.
     static BASELINE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives, [`op`] gives operations of the baseline instruction set on this thread.
+/// While this value lives, [`op`] returns operations of the baseline instruction set on this
+/// thread.
 pub(crate) struct Baseline(());
 
 impl Baseline {
-    /// For a load that wants it.
+    /// Starts the use of the baseline instruction set.
     pub(crate) fn new() -> Baseline {
         BASELINE.set(true);
         Baseline(())
@@ -118,7 +119,7 @@ impl Drop for Baseline {
     }
 }
 
-/// True if this CPU runs the wide operations, and they are wanted.
+/// Whether this CPU runs the AVX2 operations, and the load allows them.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_wide() -> bool {
     !BASELINE.get()
@@ -131,19 +132,19 @@ pub(crate) fn has_wide() -> bool {
         && std::is_x86_feature_detected!("f16c")
 }
 
-/// The function of `O` that is best on this CPU; for operations whose lanes vectorise.
+/// The best function of `O` on this CPU, for operations whose lanes vectorise.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn op<O: Op>() -> OpFn {
     if has_wide() { wide::<O> } else { plain::<O> }
 }
 
-/// The function of `O` that is best on this CPU; for operations whose lanes vectorise.
+/// The best function of `O` on this CPU, for operations whose lanes vectorise.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn op<O: Op>() -> OpFn {
     plain::<O>
 }
 
-/// The function of `O` where vectors do not help (control flow, one lane at a time).
+/// The function of `O` for operations that do not vectorise (control flow, one lane at a time).
 pub(crate) fn op_plain<O: Op>() -> OpFn {
     plain::<O>
 }

@@ -1,15 +1,15 @@
-//! How long the threads of a launch computed: the device's time.
+//! Device time of a launch: how long its threads computed.
 //!
-//! A GPU is not slower because its host is busy. So the time of a launch that lasts is the time that its
-//! threads had the processor, asleep or waiting for the device's turn, and not the time in which the
-//! system ran something else.
+//! A GPU is not slower because its host is busy. The device time of a long launch is therefore the
+//! time in which its threads ran, slept or waited for the turn of the device, without the time in
+//! which the host ran other threads.
 
 use std::time::{Duration, Instant};
 
-/// From here on a launch lasts: it gets help by other threads.
+/// Time after which a launch is long: other threads help, and CPU time is measured.
 pub(super) const LASTING: Duration = Duration::from_micros(100);
 
-/// CLOCK_THREAD_CPUTIME_ID in nanoseconds.
+/// CLOCK_THREAD_CPUTIME_ID in ns.
 fn processor_ns() -> u64 {
     let mut t = libc::timespec {
         tv_sec: 0,
@@ -20,18 +20,18 @@ fn processor_ns() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// The meter of one thread. It counts processor time once the thread has run some instructions or the launch
-/// lasts; asking at every launch would take as long as a short one does.
+/// Time measurement of one thread. CPU time is measured once the thread has run some instructions
+/// or the launch is long: the system call takes as long as a short launch.
 pub(super) struct Meter {
     started: Instant,
     lasts: bool,
-    /// Wall time until processor time was counted, and the clock's value then.
+    /// Wall time before the CPU time was measured, and the CPU clock at that moment, in ns.
     counted: Option<(u64, u64)>,
     idle: u64,
 }
 
 impl Meter {
-    /// Of a launch's first thread.
+    /// The meter of the first thread of a launch.
     pub(super) fn start() -> Meter {
         Meter {
             started: Instant::now(),
@@ -41,7 +41,7 @@ impl Meter {
         }
     }
 
-    /// Of a thread that helps.
+    /// The meter of a helping thread.
     pub(super) fn helper() -> Meter {
         Meter {
             lasts: true,
@@ -50,7 +50,7 @@ impl Meter {
         }
     }
 
-    /// True once the launch lasts.
+    /// Whether the launch is long.
     pub(super) fn lasts(&mut self) -> bool {
         if !self.lasts && self.started.elapsed() >= LASTING {
             self.lasts = true;
@@ -59,7 +59,7 @@ impl Meter {
         self.lasts
     }
 
-    /// Counts processor time from here on at the latest.
+    /// Measures CPU time from now on, unless already started.
     pub(super) fn count(&mut self) {
         if self.counted.is_none() {
             let wall = self.started.elapsed().as_nanos() as u64;
@@ -67,12 +67,12 @@ impl Meter {
         }
     }
 
-    /// The device was somebody else's for so long, which counts.
+    /// Adds time, in ns, in which another process had the device.
     pub(super) fn waited(&mut self, ns: u64) {
         self.idle += ns;
     }
 
-    /// Runs `sleep`, whose time counts.
+    /// Runs `sleep`, and adds the slept time.
     pub(super) fn asleep(&mut self, sleep: impl FnOnce()) {
         let (start, before) = (Instant::now(), processor_ns());
         sleep();
@@ -81,7 +81,8 @@ impl Meter {
         self.idle += slept;
     }
 
-    /// Nanoseconds before and since processor time is counted; `None` if it is not.
+    /// (time before the CPU time was measured, time since), in ns; `None` if CPU time is not
+    /// measured.
     pub(super) fn read(&self) -> Option<(u64, u64)> {
         let (before, from) = self.counted?;
         Some((before, processor_ns().saturating_sub(from) + self.idle))

@@ -1,21 +1,22 @@
 //! The interpreter: lowers a parsed module and runs its kernels on the CPU.
 //!
-//! - [`program::Program::load`] parses and lowers PTX: registers become 32-lane columns, operands
-//!   column numbers, each instruction a function chosen from one table (`lower`). What is not
-//!   served refuses the module then, by name and line; nothing is discovered at run time.
-//! - [`run`] executes a launch: blocks over CPU threads (`grid`), warps of a block in turn
+//! - [`program::Program::load`] parses and lowers PTX: a register becomes a 32-lane column, an
+//!   operand a column number, and an instruction a function from one table (`lower`). An
+//!   unsupported instruction refuses the module at load, with name and line; only a texture fetch
+//!   is accepted and faults when it runs.
+//! - [`run`] executes a launch: blocks on CPU threads (`grid`), the warps of a block in turn
 //!   (`block`), groups of lanes of a warp (`warp`), operations on columns (`ops`).
 //!
-//! An opcode is added in two places: its function of one lane (a line of a macro in `ops`) and
-//! its line in the table of its family (`lower`: opcode and type to function and operands).
-//! Lane-wise functions are compiled twice, for any x86-64 and for AVX2 with FMA; the choice is
-//! made when a module is loaded.
+//! A new opcode needs two additions: the function of one lane (a line of a macro in `ops`), and a
+//! line in the table of its family (`lower`), which maps opcode and type to function and operands.
+//! Functions of one lane are compiled twice, for any x86-64 and for AVX2 with FMA. The load of a
+//! module chooses.
 //!
 //! Soundness: instructions index registers, code and tables without checks, because the lowering
-//! allots every index; addresses of the program, the only numbers a kernel controls, are all checked
-//! in `ops::memory`.
+//! assigns every index. A kernel controls only the addresses of its accesses, and `ops::memory`
+//! checks all of them.
 //!
-//! The driver's side of the line is in [`contract`].
+//! [`contract`] defines the interface to the driver.
 
 mod block;
 mod col;

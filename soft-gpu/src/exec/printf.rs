@@ -1,11 +1,11 @@
-//! C's `printf` for device code: the format and its arguments live in device memory.
+//! C's `printf` for device code. The format and its arguments lie in device memory.
 
 use super::ops::builtin::LaneMemory;
 
-/// Widest field and longest precision (a hostile format must not ask for gigabytes).
+/// Widest field and longest precision, in characters: a hostile format must not allocate gigabytes.
 const MAX_WIDTH: usize = 4096;
 
-/// Longest output of one call by one thread.
+/// Longest output of one call by one thread, in bytes.
 const MAX_OUTPUT: usize = 256 * 1024;
 
 #[derive(Default)]
@@ -43,7 +43,7 @@ impl Args<'_, '_> {
     }
 }
 
-/// Appends the formatted text to `out`; the result is the number of arguments used.
+/// Appends the formatted text to `out`. Returns the number of arguments used.
 pub(crate) fn format(
     format: &[u8],
     args: u64,
@@ -233,7 +233,7 @@ fn integer(out: &mut Vec<u8>, s: &Spec, sign: &str, prefix: &str, mut digits: St
     );
 }
 
-/// Writes `head` and `body` in the field; zeros go between them.
+/// Writes `head` and `body` into the field, with zeros between them if `zeros`.
 fn pad(out: &mut Vec<u8>, s: &Spec, head: &str, body: &[u8], zeros: bool) {
     let fill = s.width.saturating_sub(head.len() + body.len());
     let (before, between, after) = match (s.left, zeros) {

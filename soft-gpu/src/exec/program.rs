@@ -10,12 +10,12 @@ use super::lower;
 use super::warp::Place;
 use crate::ptx::ast::Module;
 
-/// A function's static facts.
+/// Static properties of a function.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FuncInfo {
     /// Name.
     pub(crate) name: String,
-    /// First instruction.
+    /// Index of the first instruction.
     pub(crate) entry: u32,
     /// 32-bit columns of a frame.
     pub(crate) n32: u32,
@@ -23,23 +23,23 @@ pub(crate) struct FuncInfo {
     pub(crate) n64: u32,
     /// Predicates of a frame.
     pub(crate) np: u32,
-    /// Local bytes of a frame (multiple of 16).
+    /// Local bytes of a frame, a multiple of 16.
     pub(crate) local: u64,
-    /// Where arguments arrive.
+    /// Places of the parameters.
     pub(crate) params: Vec<Place>,
-    /// Where results are left.
+    /// Places of the results.
     pub(crate) returns: Vec<Place>,
-    /// Offsets of a kernel's 32-bit parameters that are columns of [`super::inst::bank::PARAM`].
+    /// Offsets of the kernel's 32-bit parameters that are columns of [`super::inst::bank::PARAM`].
     pub(crate) params32: Vec<u32>,
-    /// The same of 64-bit parameters.
+    /// The same for 64-bit parameters.
     pub(crate) params64: Vec<u32>,
-    /// A `.func` with a body: may be called through its address.
+    /// Whether the function is a `.func` with a body, which can be called through its address.
     pub(crate) callable: bool,
     /// It may wait for what other blocks write: it calls, has atomics or fences, or loads past the first cache.
     pub(crate) waits: bool,
 }
 
-/// A call's actual arguments and results, in the caller's frame.
+/// Arguments and results of a call, in the frame of the caller.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CallSite {
     /// Arguments.
@@ -48,7 +48,7 @@ pub(crate) struct CallSite {
     pub(crate) rets: Vec<Place>,
 }
 
-/// An element of an initialiser that needs an address.
+/// The target of an initialiser element that is an address.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Target {
     /// Global variable by index.
@@ -72,7 +72,7 @@ pub(crate) struct Contents {
 #[derive(Default)]
 pub struct Program {
     pub(crate) code: Vec<Inst>,
-    /// PTX line of each instruction.
+    /// PTX line of each instruction, from 1.
     pub(crate) lines: Vec<u32>,
     pub(crate) pool32: Vec<Col32>,
     pub(crate) pool64: Vec<Col64>,
@@ -90,15 +90,15 @@ pub struct Program {
     pub(crate) contents: Vec<Contents>,
     pub(crate) kernels: Vec<(u32, KernelInfo)>,
     pub(crate) by_name: HashMap<String, KernelId>,
-    /// Its kernels do nothing.
+    /// Whether the kernels do nothing.
     pub(crate) hollow: bool,
 }
 
-/// Globals larger than this are written only as far as their initialiser reaches.
+/// Globals of more bytes are written only as far as their initialiser reaches.
 const WHOLE_LIMIT: u64 = 64 << 20;
 
 impl Program {
-    /// Loads PTX text (it may end in NULs). Nothing of the device is touched.
+    /// Loads PTX text, which may end in NULs. Does not touch the device.
     ///
     /// # Errors
     /// See [`LoadError`]; the text names function, line and opcode.
@@ -124,8 +124,7 @@ impl Program {
         Program::from_module(&module, opts)
     }
 
-    /// Loads a module that was parsed (and maybe linked of several). Nothing of the device is
-    /// touched.
+    /// Loads a parsed module, which may have been linked from several. Does not touch the device.
     ///
     /// # Errors
     /// See [`LoadError`].
@@ -133,7 +132,7 @@ impl Program {
         lower::module(module, opts)
     }
 
-    /// A program of kernels that do nothing, and of variables with the bytes that they begin with.
+    /// A program whose kernels do nothing, with variables and their initial bytes.
     pub fn hollow(kernels: Vec<KernelInfo>, globals: Vec<(GlobalVar, Vec<u8>)>) -> Program {
         let (globals, contents) = globals.into_iter().unzip();
         let whole = |bytes| Contents {
@@ -151,19 +150,19 @@ impl Program {
         }
     }
 
-    /// Do its kernels do nothing?
+    /// Whether the kernels do nothing.
     pub fn is_hollow(&self) -> bool {
         self.hollow
     }
 
-    /// The variables that the driver places in its arena, zeroed, in this order.
+    /// The variables, in the order in which the driver allocates them in its arena, zeroed.
     pub fn globals(&self) -> &[GlobalVar] {
         &self.globals
     }
 
-    /// Fixes the globals' addresses (one each, in the order of [`Self::globals`]) and gives the
-    /// initial contents to write. A global's bytes beyond its entry (and a global without an
-    /// entry) must be zero.
+    /// Sets the addresses of the globals, one each, in the order of [`Self::globals`]. Returns the
+    /// initial contents to write. Bytes beyond an entry, and globals without an entry, must be
+    /// zero.
     pub fn link(&mut self, addresses: &[u64]) -> Vec<(u64, Vec<u8>)> {
         let address = |g: u32| addresses.get(g as usize).copied().unwrap_or(0);
         for &(at, global, addend) in &self.relocations {
@@ -206,7 +205,7 @@ impl Program {
         self.by_name.get(name).copied()
     }
 
-    /// All kernels in order of appearance.
+    /// All kernels, in order of appearance.
     pub fn kernels(&self) -> impl Iterator<Item = (&str, KernelId)> {
         self.kernels
             .iter()
@@ -214,7 +213,7 @@ impl Program {
             .map(|(i, (_, k))| (k.name.as_str(), KernelId(i as u32)))
     }
 
-    /// A kernel's static facts. The id must come from this program.
+    /// Static properties of a kernel. The id must come from this program.
     pub fn kernel_info(&self, id: KernelId) -> &KernelInfo {
         &self.kernels[id.0 as usize].1
     }

@@ -1,10 +1,11 @@
 //! Exact rounding in the four IEEE directions.
 //!
-//! Everything ends in [`pack`]: an exact integer times a power of two, plus "and a little more",
-//! rounded once into a format. `f32` arithmetic takes a shorter way through doubles rounded to
-//! odd, which a second rounding to 24 bits cannot spoil.
+//! Every function ends in [`pack`], which rounds once: an exact integer times a power of two, plus
+//! an optional smaller positive rest, becomes a number of a format. Arithmetic of `f32` is faster
+//! through doubles that are rounded to odd: a second rounding to 24 bits then gives the correct
+//! result.
 
-/// Rounding direction; also the low two bits of an instruction's immediate.
+/// Rounding direction. Also the low two bits of an immediate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// To nearest, ties to even (`.rn`).
@@ -18,7 +19,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// From the low two bits of an immediate.
+    /// The direction in the low two bits of an immediate.
     #[inline(always)]
     pub(crate) fn of(m: u64) -> Mode {
         match m & 3 {
@@ -33,15 +34,15 @@ impl Mode {
 /// A binary floating-point format.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Format {
-    /// Bits of the significand, with the hidden one.
+    /// Bits of the significand, including the hidden bit.
     precision: i32,
-    /// Exponent of the least subnormal.
+    /// Exponent of the smallest subnormal.
     least: i32,
     /// Bits of the exponent field.
     exponent_bits: u32,
 }
 
-/// IEEE half.
+/// IEEE half precision.
 pub(crate) const F16: Format = Format {
     precision: 11,
     least: -24,
@@ -53,7 +54,8 @@ pub(crate) const E5M2: Format = Format {
     least: -16,
     exponent_bits: 5,
 };
-/// `e4m3`, 8 bits: of a magnitude, as if its exponents had a bit more; the format ends before that.
+/// `e4m3`, 8 bits: the format of magnitudes, as if the exponent had one more bit; the largest
+/// values do not exist.
 pub(crate) const E4M3: Format = Format {
     precision: 4,
     least: -9,
@@ -65,13 +67,13 @@ pub(crate) const BF16: Format = Format {
     least: -133,
     exponent_bits: 8,
 };
-/// IEEE single.
+/// IEEE single precision.
 pub(crate) const F32: Format = Format {
     precision: 24,
     least: -149,
     exponent_bits: 8,
 };
-/// IEEE double.
+/// IEEE double precision.
 pub(crate) const F64: Format = Format {
     precision: 53,
     least: -1074,
@@ -152,7 +154,7 @@ fn unpack_normal(x: f64) -> (bool, u64, i32) {
     (s, m << k, e - k)
 }
 
-/// A double's value in another format.
+/// The value of a double in another format.
 pub(crate) fn from_f64(x: f64, mode: Mode, f: Format) -> u64 {
     let (s, m, e) = unpack(x);
     pack(s, u128::from(m), e, false, mode, f)
@@ -200,7 +202,7 @@ pub(crate) fn sqrt64(a: f64, mode: Mode) -> f64 {
     f64::from_bits(pack(false, r, (e - 64) / 2, r * r != n, mode, F64))
 }
 
-/// The zero that an exact cancellation gives.
+/// The zero of an exact cancellation.
 #[inline(always)]
 fn cancelled(mode: Mode) -> f64 {
     if mode == Mode::Down { -0.0 } else { 0.0 }
@@ -228,8 +230,8 @@ pub(crate) fn fma64(a: f64, b: f64, c: f64, mode: Mode) -> f64 {
         return f64::from_bits(pack(product.0, product.1, product.2, false, mode, F64));
     }
     let (sc, mc, ec) = unpack(c);
-    // Both with their top bit at 125: 20 bits below the product's lowest, so alignment loses bits
-    // only where no cancellation can bring them back.
+    // Both get their top bit at position 125. That is 20 bits below the lowest bit of the product,
+    // so alignment drops bits only if no cancellation can follow.
     let align = |(s, m, e): (bool, u128, i32)| {
         let k = m.leading_zeros() as i32 - 2;
         (s, m << k, e - k)
@@ -261,7 +263,7 @@ pub(crate) fn add64(a: f64, b: f64, mode: Mode) -> f64 {
     fma64(a, 1.0, b, mode)
 }
 
-/// Moves a double that was rounded to nearest to its odd neighbour on the side of the error.
+/// Rounds a double to odd, given the error of its rounding to nearest.
 #[inline(always)]
 fn to_odd(s: f64, err: f64) -> f64 {
     if err == 0.0 || !s.is_finite() || s == 0.0 || s.to_bits() & 1 != 0 {

@@ -1,5 +1,5 @@
-//! Special registers: constant ones are columns of the warp, changing ones are read by an
-//! instruction.
+//! Special registers: constant registers are columns of the warp; an instruction reads the changing
+//! registers.
 
 /// Columns of 32-bit special registers.
 pub(crate) const TID: u32 = 0;
@@ -18,7 +18,7 @@ pub(crate) const MASK_GE: u32 = 20;
 pub(crate) const MASK_GT: u32 = 21;
 pub(crate) const DYNAMIC_SMEM: u32 = 22;
 pub(crate) const TOTAL_SMEM: u32 = 23;
-/// Address in shared space of dynamic shared memory.
+/// Address of dynamic shared memory in shared space.
 pub(crate) const DYNAMIC_BASE: u32 = 24;
 pub(crate) const ZERO: u32 = 25;
 pub(crate) const ONE: u32 = 26;
@@ -37,14 +37,14 @@ pub(crate) const ZERO64: u32 = 2;
 /// Number of 64-bit columns.
 pub(crate) const COUNT64: usize = 3;
 
-/// A special register.
+/// The place of a special register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Special {
     /// 32-bit column.
     Col32(u32),
     /// 64-bit column.
     Col64(u32),
-    /// Read at run time.
+    /// Read at run time by an instruction.
     Clock(Clock),
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn find(name: &str) -> Option<Special> {
             "ntid" => dim(NTID, tail),
             "ctaid" => dim(CTAID, tail),
             "nctaid" => dim(NCTAID, tail),
-            // Without clusters each block is a cluster of its own.
+            // Without clusters, each block is a cluster.
             "clusterid" => dim(CTAID, tail),
             "nclusterid" => dim(NCTAID, tail),
             "cluster_ctaid" if matches!(tail, "x" | "y" | "z") => Some(Col32(ZERO)),

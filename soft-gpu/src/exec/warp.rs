@@ -1,9 +1,9 @@
 //! A warp: registers, groups of lanes, call frames, and the executing loop.
 //!
-//! Lanes that share a program counter and a call frame form a group. The deepest group runs first,
-//! among equals the one with the lowest pc; groups that meet are merged. That reconverges
-//! structured code without any analysis. Registers are columns, one stripe a lane, so groups at
-//! overlapping frames never touch each other's lanes.
+//! Lanes with the same program counter and call frame form a group. The deepest group runs first;
+//! among equally deep groups, the group with the lowest pc. Groups that meet are merged. Structured
+//! code reconverges so without analysis. Registers are columns with one entry per lane, so groups
+//! with overlapping frames never access each other's lanes.
 
 mod frame;
 
@@ -15,19 +15,19 @@ use super::env::Env;
 use super::inst::{Flow, NEGATED, NONE, bank};
 use super::special;
 
-/// Instructions that a group may spend on atomics while others wait.
+/// Instructions that a group may run after an atomic while other groups wait.
 const PATIENCE: u64 = 1024;
-/// Instructions that a starved group gets at the start of a slice.
+/// Most instructions in a row for the group that ran least recently.
 const BURST: u64 = 512;
 
-/// Why a group does not run.
+/// Reason why a group does not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// It can run.
+    /// None: the group can run.
     Ready,
-    /// At a block barrier; its pc is already past it.
+    /// At this block barrier. The pc is already past the barrier.
     Barrier(u8),
-    /// At a warp-level `.sync` instruction, for these lanes to come.
+    /// At a warp-level `.sync` instruction, until these lanes arrive.
     Sync(u32),
 }
 
@@ -42,23 +42,23 @@ pub(crate) struct Group {
     last: u64,
 }
 
-/// An arrival at a block barrier, for the block to count.
+/// An arrival at a block barrier, which the block counts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrival {
-    /// Barrier 0..16.
+    /// Number of the barrier, 0..16.
     pub(crate) id: u8,
-    /// Lanes.
+    /// Lanes that arrived.
     pub(crate) mask: u32,
-    /// Thread count given, or 0 for the whole block.
+    /// Expected threads, or 0 for the whole block.
     pub(crate) count: u32,
     /// Lanes whose predicate holds (`bar.red`).
     pub(crate) votes: u32,
 }
 
-/// How a slice ended.
+/// Reason for the end of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ran {
-    /// The budget is used up; there is more to do.
+    /// The budget is used up; instructions are left.
     Budget,
     /// Every group waits at a barrier.
     Parked,
@@ -68,18 +68,18 @@ pub(crate) enum Ran {
     Fault,
 }
 
-/// The launch's parameters that instructions read as columns ([`bank::PARAM`]).
+/// Parameters of the launch that instructions read as columns ([`bank::PARAM`]).
 #[derive(Default)]
 pub(crate) struct Params {
     pub(crate) wide32: Vec<Col32>,
     pub(crate) wide64: Vec<Col64>,
 }
 
-/// Base registers of which a warp remembers that their lanes follow a rule.
+/// Number of base registers whose regular lanes a warp can store.
 pub(crate) const MEMOS: usize = 8;
 
-/// What was found of a base register: its first lane's value in each half, and the step from a lane to
-/// the next.
+/// The regular lanes of a base register: the first value of each half of the warp, and the step
+/// from a lane to the next.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Memo {
     pub(crate) first: [u64; 2],
@@ -93,17 +93,17 @@ enum Step {
     Fault,
 }
 
-/// A warp's state.
+/// State of a warp.
 pub(crate) struct Warp {
-    /// 32-bit banks: registers, constants, specials.
+    /// 32-bit banks: registers, constants, special registers, parameters.
     pub(crate) bank32: [*const Col32; 4],
     /// 64-bit banks.
     pub(crate) bank64: [*const Col64; 4],
     preds: *mut u32,
-    /// Lengths of the program's pools and of the launch's parameters.
+    /// Lengths of the program's constant pools; `params`: of the launch's parameter columns.
     pools: (usize, usize),
     params: (usize, usize),
-    /// Lanes of the running group (0: none chosen).
+    /// Lanes of the running group; 0: no group is chosen.
     pub(crate) active: u32,
     /// The running instruction.
     pub(crate) pc: u32,
@@ -111,23 +111,24 @@ pub(crate) struct Warp {
     pub(crate) live: u32,
     /// Carry flag of each lane.
     pub(crate) carry: u32,
-    /// An atomic ran: the lanes may be spinning on each other.
+    /// Whether an atomic ran, so that the lanes may be spinning on each other.
     pub(crate) busy: bool,
-    /// When a sleeping warp goes on; 0 while it is awake.
+    /// Time at which a sleeping warp wakes (ns, `Device::now_ns`); 0 while the warp is awake.
     pub(crate) wake: u64,
-    /// Do not wait for missing lanes at the next `.sync`: none will come.
+    /// Whether the next `.sync` does not wait for missing lanes, because none will come.
     force: bool,
     stop: u32,
     frame: u32,
     slice: u64,
     rotate: bool,
-    /// Of registers that did not change since ([`crate::exec::lower`] says where one may be used).
+    /// Stored regular registers that have not changed since ([`crate::exec::lower`] decides their
+    /// use).
     pub(crate) memos: [Memo; MEMOS],
-    /// Bit n: memo n is of the running group.
+    /// Bit n: memo n belongs to the running group.
     pub(crate) remembered: u8,
     /// Set when [`Flow::Fault`] is returned.
     pub(crate) fault: Option<Fault>,
-    /// Index in the block.
+    /// Index of the warp in the block.
     pub(crate) index: u32,
     pub(crate) groups: Vec<Group>,
     frames: Vec<Frame>,
@@ -135,16 +136,16 @@ pub(crate) struct Warp {
     file32: Vec<Col32>,
     file64: Vec<Col64>,
     filep: Vec<u32>,
-    /// Special registers, see [`special`].
+    /// Special registers, in the order of [`special`].
     pub(crate) spec32: Vec<Col32>,
     /// 64-bit special registers.
     pub(crate) spec64: Vec<Col64>,
     local: Vec<u128>,
-    /// Local bytes a lane.
+    /// Bytes of local memory per lane.
     pub(crate) stride: u64,
-    /// Barrier arrivals since the block last looked.
+    /// Barrier arrivals that the block has not yet counted.
     pub(crate) arrivals: Vec<Arrival>,
-    /// Instructions executed.
+    /// Number of executed instructions.
     pub(crate) count: u64,
 }
 
@@ -187,13 +188,13 @@ impl Warp {
         }
     }
 
-    /// Small registers and local memory: at most some 100 KiB.
+    /// Whether registers and local memory are small: at most about 100 KiB.
     pub(crate) fn is_small(&self) -> bool {
         self.file32.len() <= 256 && self.file64.len() <= 256 && self.stride <= 1024
     }
 
-    /// Places the lanes in `mask` at the start of the kernel `func`; `params` stays while the warp runs. Only a
-    /// warp that did not run this kernel before (`fresh`) needs room.
+    /// Puts the lanes in `mask` at the start of the kernel `func`. `params` must stay in place
+    /// while the warp runs. `fresh`: the warp has not run this kernel before, and needs room.
     pub(crate) fn start(
         &mut self,
         env: &Env<'_>,
@@ -244,7 +245,7 @@ impl Warp {
         Ok(())
     }
 
-    /// True if a 32-bit operand is within its bank: what the lowering promises, for debug builds.
+    /// Whether a 32-bit operand is within its bank, as the lowering guarantees; for debug builds.
     pub(crate) fn holds32(&self, op: u32) -> bool {
         let i = (op & bank::INDEX) as usize;
         let base = (self.bank32[0] as usize).wrapping_sub(self.file32.as_ptr() as usize);
@@ -257,7 +258,7 @@ impl Warp {
         }
     }
 
-    /// As [`Self::holds32`], of a 64-bit operand.
+    /// As [`Self::holds32`], for a 64-bit operand.
     pub(crate) fn holds64(&self, op: u32) -> bool {
         let i = (op & bank::INDEX) as usize;
         let base = (self.bank64[0] as usize).wrapping_sub(self.file64.as_ptr() as usize);
@@ -270,7 +271,7 @@ impl Warp {
         }
     }
 
-    /// True if a predicate is within the file.
+    /// Whether a predicate is within the register file.
     fn holds_pred(&self, op: u32) -> bool {
         let base = (self.preds as usize).wrapping_sub(self.filep.as_ptr() as usize);
         base / size_of::<u32>() + ((op & !NEGATED) as usize) < self.filep.len()
@@ -280,7 +281,7 @@ impl Warp {
     #[inline(always)]
     pub(crate) fn pred(&self, op: u32) -> u32 {
         debug_assert!(self.holds_pred(op), "predicate {op:#x}");
-        // SAFETY: predicate indices come from the lowering and are within the current frame.
+        // SAFETY: predicate indices come from the lowering and lie within the current frame.
         let v = unsafe { *self.preds.add((op & !NEGATED) as usize) };
         if op & NEGATED != 0 { !v } else { v }
     }
@@ -294,7 +295,8 @@ impl Warp {
         *p = (*p & !mask) | (bits & mask);
     }
 
-    /// Puts lanes of the current frame aside at `pc`; the running group keeps its own reference.
+    /// Makes lanes of the current frame a waiting group at `pc`. The running group keeps its
+    /// reference to the frame.
     pub(crate) fn park(&mut self, pc: u32, mask: u32, wait: Wait) {
         let frame = self.frame;
         if wait == Wait::Ready {
@@ -318,14 +320,14 @@ impl Warp {
         });
     }
 
-    /// Ends the running group (its lanes exited, returned or were parked).
+    /// Ends the running group: its lanes exited, returned or were parked.
     pub(crate) fn drop_current(&mut self) {
         self.active = 0;
         self.release(self.frame);
     }
 
-    /// The lanes in `taken` go to `target`, the others of the running group to the following
-    /// instruction; the lower goes on.
+    /// Sends the lanes in `taken` to `target`, and the other lanes of the running group to the
+    /// following instruction. The group with the lower pc continues.
     #[inline(always)]
     pub(crate) fn branch(&mut self, taken: u32, target: u32) -> Flow {
         if taken == self.active {
@@ -366,19 +368,20 @@ impl Warp {
         Flow::Next
     }
 
-    /// True if all live lanes of `members` are among those in `mask`, at a warp-level `.sync`.
+    /// Whether all live lanes of `members` are in `mask`, at a warp-level `.sync`.
     #[inline(always)]
     pub(crate) fn together(&self, members: u32, mask: u32) -> bool {
         members & self.live & !mask == 0
     }
 
-    /// True if the running group is not to wait at its `.sync`: nobody else can come.
+    /// Whether the running group must not wait at its `.sync`, because no other lane can come.
+    /// Clears the flag.
     pub(crate) fn take_force(&mut self) -> bool {
         std::mem::take(&mut self.force)
     }
 
-    /// Parks lanes at a `.sync` instruction (see [`Self::together`]) with those that wait there for
-    /// the same members already; [`Self::leave_behind`] must follow.
+    /// Parks lanes at a `.sync` instruction (see [`Self::together`]), together with lanes that
+    /// already wait there for the same members. A call of [`Self::leave_behind`] must follow.
     pub(crate) fn wait_for(&mut self, members: u32, mask: u32) {
         let (pc, frame) = (self.pc, self.frame);
         let wait = Wait::Sync(members);
@@ -389,7 +392,7 @@ impl Warp {
         }
     }
 
-    /// The running group goes on with the following instruction, without the lanes in `mask`.
+    /// Lets the running group continue with the following instruction, without the lanes in `mask`.
     pub(crate) fn leave_behind(&mut self, mask: u32) -> Flow {
         let rest = self.active & !mask;
         if rest != 0 {
@@ -416,7 +419,7 @@ impl Warp {
             let mut j = i + 1;
             while j < self.groups.len() {
                 let (a, b) = (self.groups[i], self.groups[j]);
-                // Lanes that arrive at a `.sync` where others wait join them by executing it.
+                // Lanes that arrive at a `.sync` where others wait join them when they execute it.
                 if a.pc == b.pc
                     && a.frame == b.frame
                     && a.wait == Wait::Ready
@@ -435,7 +438,7 @@ impl Warp {
         }
     }
 
-    /// Chooses the group to run; false if none can.
+    /// Chooses the group to run; false if none can run.
     fn choose(&mut self, rotate: bool) -> bool {
         if self.groups.len() > 1 {
             self.merge_groups();
@@ -464,8 +467,8 @@ impl Warp {
                 None
             }
             None => {
-                // Lanes wait for each other at different places: none will come, so the first
-                // goes on alone (what hardware does here is not defined).
+                // Lanes wait for each other at different places, and none will come. The first
+                // group continues alone; hardware does not define this case.
                 self.force = !self.groups.is_empty();
                 let low = self.groups.iter().map(|g| g.pc).min();
                 self.groups.iter().position(|g| Some(g.pc) == low)
@@ -498,7 +501,8 @@ impl Warp {
     fn slices(&mut self, env: &Env<'_>, left: &mut u64) -> Ran {
         while *left > 0 {
             if std::mem::take(&mut self.rotate) && !self.groups.is_empty() {
-                // Spin-waits among the lanes of a warp: whoever ran least recently gets a burst.
+                // Lanes of the warp may spin on each other, so the group that ran least recently
+                // runs next.
                 self.slice += 1;
                 self.put_aside();
                 if self.choose(true) {
@@ -531,7 +535,7 @@ impl Warp {
         Ran::Budget
     }
 
-    /// Executes at most `most` of the instructions that are left.
+    /// Runs at most `most` of the instructions that are left.
     fn part(&mut self, env: &Env<'_>, left: &mut u64, most: u64) -> Step {
         let given = most.min(*left);
         let mut n = given;
@@ -540,7 +544,7 @@ impl Warp {
         step
     }
 
-    /// Parks the running group where it is.
+    /// Parks the running group at its pc.
     fn put_aside(&mut self) {
         if self.active != 0 {
             self.park(self.pc, self.active, Wait::Ready);
@@ -548,7 +552,7 @@ impl Warp {
         }
     }
 
-    /// Runs the current group until it meets another, ends, or uses up `left`.
+    /// Runs the current group until it meets another group, ends, or uses up `left`.
     fn execute(&mut self, env: &Env<'_>, left: &mut u64) -> Step {
         let code = env.code.as_ptr();
         let mut pc = self.pc;

@@ -1,4 +1,4 @@
-//! Integer instructions: one table line a form.
+//! Integer instructions: one table line per form.
 
 use super::func::Func;
 use super::mods::Mods;
@@ -365,7 +365,7 @@ fn lop3<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<boo
         f.plan(run, "i=iii", &ops[..4], table)?;
         return Ok(true);
     };
-    // `lop3.or.b32 d|p, a, b, c, table, q`: also p = (d != 0) or q.
+    // `lop3.or.b32 d|p, a, b, c, table, q` also sets p = (d != 0) or q.
     let (d, p) = f.split_pair(&ops[0])?;
     let d = f.dst(d, false)?;
     let mut inst = Inst {
@@ -407,7 +407,7 @@ fn shf<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool
     Ok(true)
 }
 
-/// `vshr.dtype.atype.u32{.sat}.mode{.op2} d, a, b{, c}`, of whole words.
+/// `vshr.dtype.atype.u32{.sat}.mode{.op2} d, a, b{, c}`, for whole words only.
 fn vshr<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
     use int::vshr as flag;
     let types = [m.ty()?, m.ty()?, m.ty()?];
@@ -543,7 +543,7 @@ const COMPARISONS: [&str; 18] = [
     "geu", "num", "nan",
 ];
 
-/// Comparison, combination and `.ftz` of `setp` and `set`.
+/// Takes comparison, combination and `.ftz` of `setp` and `set`.
 pub(super) fn comparison(m: &mut Mods<'_>) -> R<(&'static str, u64, bool)> {
     let table: Vec<(&str, &'static str)> = COMPARISONS.iter().map(|c| (*c, *c)).collect();
     let c = m.one(&table).ok_or_else(|| Why::invalid("no comparison"))?;

@@ -40,7 +40,8 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
             run: op_plain::<Trap>(),
             ..f.blank()
         }),
-        // Libraries have kernels that may fetch from a texture and need not: they load, and a fetch is a fault.
+        // Some libraries have kernels with texture fetches that they need not run: the kernels
+        // load, and a fetch faults.
         "tex" => {
             m.clear();
             f.emit(Inst {
@@ -60,7 +61,7 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
             m.ignore(&["u32"]);
             f.plan(op_plain::<Sleep>(), "i", ops, 0)?;
         }
-        // A grid begins when the one before it is done.
+        // A grid begins only when the former grid is complete, so there is nothing to wait for.
         "pmevent" | "griddepcontrol" => {
             m.clear();
             f.emit(Inst {
@@ -116,7 +117,8 @@ fn parts(ops: &[Operand]) -> R<Parts<'_>> {
     Ok((rets, target, args, rest.first()))
 }
 
-/// Where an actual argument or result is; literals become constants of the formal's width.
+/// The place of an argument or result of a call. A literal becomes a constant of the formal's
+/// width.
 fn actual(f: &mut Func<'_, '_>, op_: &Operand, formal: Option<Type>, write: bool) -> R<Place> {
     match op_ {
         Operand::Name(n) => {
@@ -186,9 +188,9 @@ fn site(
     Ok(at)
 }
 
-/// The results of a call that the definition `g` gives. Where the caller's declaration of it, of another input
-/// of the linker, has a result and the definition has none, it is left as it is: NVIDIA's linker does not
-/// compare them either.
+/// The results of a call that the definition `g` returns. If a declaration in another input of the
+/// linker has a result and the definition has none, the result keeps its value: NVIDIA's linker
+/// does not compare them either.
 fn wanted_results<'o>(ast: &Module, g: &Function, rets: &'o [Operand]) -> &'o [Operand] {
     let declared =
         |d: &Function| d.declaration && d.name == g.name && d.returns.len() == rets.len();

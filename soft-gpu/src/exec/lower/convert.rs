@@ -49,7 +49,7 @@ fn num(t: Type) -> R<Num> {
     })
 }
 
-/// `cvt.pack.sat`: two integers narrowed and joined, above them the third operand.
+/// `cvt.pack.sat`: two integers are narrowed and joined; the third operand goes above them.
 fn pack_integers<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
     let shapes = [
         ("u16", (16, 0)),
@@ -135,7 +135,7 @@ fn cvt<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
         Operand::Name(n) => matches!(f.register(n)?, Reg::W64(_)),
         _ => dn.bits() == 64,
     };
-    // Registers wider than the type are allowed; literals take the type.
+    // Registers may be wider than the type; literals have the type.
     let wide_s = match &ops[1] {
         Operand::Name(_) => f.width(&ops[1]) == 64,
         _ => sn.bits() == 64,
@@ -171,7 +171,7 @@ fn cvt<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
     Ok(())
 }
 
-/// True if the modifiers are those of a conversion from `s` to `d`.
+/// Whether a conversion from `s` to `d` has these modifiers.
 fn belongs(d: Num, s: Num, flags: u64, rounded: bool) -> bool {
     let has = |flag: u64| flags & flag != 0;
     let narrower = !s.float() || (d.bits() <= s.bits() && d != s);
@@ -183,7 +183,7 @@ fn belongs(d: Num, s: Num, flags: u64, rounded: bool) -> bool {
         && (!has(RELU) || matches!(d, Num::F16 | Num::BF16))
 }
 
-/// The common conversions between registers of the types' own widths.
+/// The function of a frequent conversion between registers of the widths of the types.
 fn fast(d: Num, s: Num, flags: u64, wide_d: bool, wide_s: bool) -> Option<OpFn> {
     use Num::*;
     if wide_d != (d.bits() == 64) || wide_s != (s.bits() == 64) {
@@ -229,7 +229,7 @@ fn mov<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
     if t == Type::Pred {
         let constant = match &ops[1] {
             Operand::Int(n) => Some(*n != 0),
-            // Without clusters no launch has named its own.
+            // Without clusters, no launch has an explicit cluster.
             Operand::Name(n) if n == "%is_explicit_cluster" => Some(false),
             _ => None,
         };
@@ -293,7 +293,7 @@ fn mov<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
         (_, true) => Want::I64,
         (_, false) => Want::I32,
     };
-    // `%gridid` is 64 bits wide, but older code reads 32 of them.
+    // `%gridid` has 64 bits, but older code reads 32 of them.
     if !wide && matches!(&ops[1], Operand::Name(n) if n == "%gridid") {
         let d = f.dst(&ops[0], wide)?;
         let run = op::<Map1<cv::U32From64>>();
@@ -347,7 +347,7 @@ fn move_register<'m>(f: &mut Func<'_, 'm>, t: Type, to: &'m Operand, from: &Oper
     Ok(())
 }
 
-/// `mov` of the address of something in the frame or the parameter block.
+/// `mov` of the address of a variable in the frame or the parameter block.
 fn address(f: &mut Func<'_, '_>, to: &Operand, name: &str, from: &Operand, wide: bool) -> R<bool> {
     let add = if let Operand::Offset(_, n) = from {
         *n as u64
@@ -356,7 +356,7 @@ fn address(f: &mut Func<'_, '_>, to: &Operand, name: &str, from: &Operand, wide:
     };
     let (a, imm) = if let Some(slot) = f.slots.get(name) {
         if slot.outgoing && f.ast.kernel {
-            // Its address would look like that of a kernel parameter.
+            // The address would look like that of a kernel parameter.
             return Err(Why::unsupported(format!(
                 "the address of {name}, an argument of a call in a kernel,"
             )));
@@ -387,7 +387,7 @@ fn address(f: &mut Func<'_, '_>, to: &Operand, name: &str, from: &Operand, wide:
 fn unpack(f: &mut Func<'_, '_>, t: Type, to: &[Operand], from: &Operand) -> R<()> {
     match (t.size(), to.len()) {
         (8, 2) => {
-            // The destinations may be the source's neighbours, never the source: widths differ.
+            // A destination never overlaps the source, because their widths differ.
             let a = f.src(from, Want::I64)?;
             for (op_, run) in to
                 .iter()
@@ -422,7 +422,7 @@ fn unpack(f: &mut Func<'_, '_>, t: Type, to: &[Operand], from: &Operand) -> R<()
             }
         }
         (size @ (2 | 4 | 8), n @ (2 | 4 | 8)) if size / n > 0 => {
-            // Fields by shifting, least significant first.
+            // Shifts out the elements, least significant first.
             let bits = (size / n * 8) as u64;
             let wide = size == 8;
             let a = f.src(from, if wide { Want::I64 } else { Want::I32 })?;
@@ -561,7 +561,7 @@ fn pack(f: &mut Func<'_, '_>, t: Type, to: &Operand, from: &[Operand]) -> R<()> 
     Ok(())
 }
 
-/// The window of a state space; 0 where addresses are the same in both.
+/// The window of a state space; 0 if the space has no window.
 fn window(m: &mut Mods<'_>) -> Option<u64> {
     m.one(&[
         ("global", 0),
@@ -583,7 +583,7 @@ fn cvta<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
     }
     Func::count(ops, 2)?;
     let delta = if to { base.wrapping_neg() } else { base };
-    // `cvta.local.u64 %rd, var;` takes the address and converts it at once.
+    // `cvta.local.u64 %rd, var;` takes the address and converts it.
     if let Operand::Name(n) | Operand::Offset(n, _) = &ops[1]
         && address(f, &ops[0], n, &ops[1], true)?
     {

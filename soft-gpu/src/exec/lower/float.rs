@@ -1,4 +1,4 @@
-//! Floating-point instructions: one table line a form.
+//! Floating-point instructions: one table line per form.
 
 use super::func::Func;
 use super::mods::Mods;
@@ -33,8 +33,8 @@ struct Flags {
     xorsign: bool,
 }
 
-/// The modifiers that a form may have, a letter each: `r` rounding, `a` `.approx`, `u` `.full`,
-/// `f` `.ftz`, `s` `.sat`, `n` `.NaN`, `x` `.xorsign.abs`.
+/// The modifiers of a form, one letter each: `r` rounding, `a` `.approx`, `u` `.full`, `f` `.ftz`,
+/// `s` `.sat`, `n` `.NaN`, `x` `.xorsign.abs`.
 fn allowed(base: &str, double: bool) -> &'static str {
     match (base, double) {
         ("add" | "sub" | "mul" | "fma" | "mad", false) => "rfs",
@@ -52,9 +52,9 @@ fn allowed(base: &str, double: bool) -> &'static str {
 }
 
 impl Flags {
-    /// Takes the modifiers that `base` may have; what is left over refuses the instruction. Text of the first
-    /// generation needs none: there single precision flushes subnormals, `mad` is JIT-compiled to `fma.rn`, and the
-    /// others are `.approx` (PTX ISA, notes on sm_1x).
+    /// Takes the modifiers that `base` may have; any other modifier refuses the instruction. Text
+    /// of the first generation has no modifiers: single precision flushes subnormals, `mad` becomes
+    /// `fma.rn`, and the others are `.approx` (PTX ISA, notes on sm_1x).
     fn take(m: &mut Mods<'_>, double: bool, first_generation: bool) -> R<Flags> {
         let may = allowed(m.base, double);
         let mut has = |letter: char, name: &str| may.contains(letter) && m.has(name);
@@ -110,7 +110,7 @@ fn with1<F: F1<A = f32, D = f32>>(ftz: bool) -> OpFn {
     }
 }
 
-/// One lane at a time: library functions.
+/// A library function, computed lane by lane.
 fn dear1<F: F1<A = f32, D = f32>>(ftz: bool) -> OpFn {
     if ftz {
         op::<Each1<Ftz<F>>>()
@@ -209,7 +209,7 @@ fn single(base: &str, x: &Flags) -> Option<(OpFn, &'static str)> {
     })
 }
 
-/// `min` and `max`: `F`, or `N` where NaN wins.
+/// `min` and `max`: `F`, or `N` with `.NaN`.
 fn minimum<F, N>(x: &Flags) -> OpFn
 where
     F: F2<A = f32, B = f32, D = f32>,

@@ -1,7 +1,7 @@
-//! Instructions that are executed together: chains of multiply-adds ([`crate::exec::ops::chain`]).
+//! Fused instructions: chains of multiply-adds ([`crate::exec::ops::chain`]).
 //!
-//! The instructions stay where they are. The first one's operation is replaced by one that runs the whole
-//! chain where it can, and otherwise itself only.
+//! The instructions stay in place. The operation of the first instruction is replaced by an
+//! operation that runs the whole chain if it can, and otherwise only the first instruction.
 
 use super::func::Func;
 use crate::exec::inst::op;
@@ -9,20 +9,21 @@ use crate::exec::ops::chain::{Chain, MOST, TERM};
 use crate::exec::ops::memory::layout;
 use crate::ptx::ast::{Instruction, Operand, Statement};
 
-/// Two loads and the multiply-add of what they load.
+/// Two loads, and the multiply-add of the loaded values.
 #[derive(Clone, Copy)]
 struct Term<'m> {
-    /// Of the product with.
+    /// Addend of the product.
     addend: &'m Operand,
-    /// The register of the sum.
+    /// Register of the sum.
     sum: &'m str,
-    /// With `.ftz`.
+    /// Whether the multiply-add has `.ftz`.
     ftz: bool,
-    /// The loads are from global memory.
+    /// Whether each load is from global memory.
     global: [bool; 2],
 }
 
-/// The register that a load of a single from shared or global memory fills, and whether it is the latter.
+/// The register of a load of a single from shared or global memory, and whether the memory is
+/// global.
 fn load(i: &Instruction) -> Option<(&str, bool)> {
     let global = match i.opcode.as_str() {
         "ld.shared.f32" | "ld.shared.b32" | "ld.shared.u32" => false,
@@ -37,7 +38,7 @@ fn load(i: &Instruction) -> Option<(&str, bool)> {
 }
 
 impl<'m> Func<'_, 'm> {
-    /// Marks the chains of the body; `at` is where each statement's code begins, and the end.
+    /// Marks the chains of the body. `at` has the start of each statement's code, and the end.
     pub(super) fn fuse(&mut self, at: &[usize]) {
         let mut next = 0;
         while next < self.ast.body.len() {
@@ -65,7 +66,7 @@ impl<'m> Func<'_, 'm> {
         }
     }
 
-    /// The terms of the chain that begins at a statement.
+    /// The terms of the chain that starts at a statement.
     fn chain(&self, first: usize, at: &[usize]) -> (Vec<Term<'m>>, bool) {
         let mut terms: Vec<Term<'m>> = Vec::new();
         while terms.len() < MOST
@@ -87,7 +88,7 @@ impl<'m> Func<'_, 'm> {
         (terms, ftz)
     }
 
-    /// The term that begins at a statement.
+    /// The term that starts at a statement.
     fn term(&self, first: usize, at: &[usize]) -> Option<Term<'m>> {
         let ast = self.ast;
         let statements = ast.body.get(first..first + TERM)?;

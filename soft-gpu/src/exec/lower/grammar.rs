@@ -1,9 +1,11 @@
-//! Which modifiers an opcode may have, for the instructions whose lowering looks at some of them only:
-//! orderings, scopes and hints that change nothing here, fixed words, and combinations that do not exist.
+//! The allowed modifiers of each opcode, for instructions whose lowering ignores some of them:
+//! orderings, scopes and hints without effect here, fixed words, and combinations that do not
+//! exist.
 //!
-//! A pattern follows the opcode's first word; `{a,b}` is one of its alternatives, which may be empty or have
-//! several words. Types come in the pattern's order, other words in any. The patterns follow the PTX ISA
-//! manual (8.x and 9.x, what applies to sm_80 and, where nothing is to be done, to sm_90).
+//! A pattern follows the opcode's first word. `{a,b}` stands for one of the alternatives, which may
+//! be empty or have several words. Types come in the order of the pattern, other words in any
+//! order. The patterns follow the PTX ISA manual (8.x and 9.x, for sm_80; for sm_90 if the
+//! instruction has no effect here).
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -31,7 +33,7 @@ macro_rules! types {
         concat!("b8,b16,b32,b64,", all_ints!(), ",f32,f64")
     };
 }
-/// Sixteen bits and more.
+/// Types of 16 bits and more.
 macro_rules! values {
     () => {
         concat!(bits!(), ",", ints!(), ",f32,f64")
@@ -47,7 +49,7 @@ macro_rules! scope {
         "{cta,cluster,gpu,sys}"
     };
 }
-/// Where memory is shared by threads.
+/// State spaces that threads share.
 macro_rules! common {
     () => {
         "{,global,shared,shared::cta}"
@@ -78,7 +80,7 @@ macro_rules! near {
         "{,shared,shared::cta}"
     };
 }
-/// Atomic operations that need no result.
+/// Atomic operations without a result.
 macro_rules! reductions {
     () => {
         "{add.u32,add.s32,add.u64,add.s64,add.f32,add.f64,add.noftz.f16,add.noftz.f16x2,\
@@ -507,7 +509,7 @@ const PATTERNS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The same for arithmetic on 16-bit floating point and on pairs.
+/// The patterns for arithmetic on 16-bit floating point and on pairs.
 const HALVES: &[(&str, &[&str])] = &[
     (
         "add",
@@ -552,7 +554,7 @@ const MINMAX: &[&str] = &[
 ];
 
 type Words = Vec<&'static str>;
-/// One of these alternatives.
+/// Alternatives.
 type Group = Vec<Words>;
 type Table = HashMap<&'static str, Vec<Vec<Group>>>;
 
@@ -583,7 +585,7 @@ fn groups(pattern: &'static str) -> Vec<Group> {
     out
 }
 
-/// Words whose order says something.
+/// Whether the order of a word matters.
 fn is_type(word: &str) -> bool {
     Type::named(word).is_some()
         || matches!(
@@ -605,7 +607,7 @@ fn is_type(word: &str) -> bool {
         )
 }
 
-/// Takes a word; a type only if it is the first that is left.
+/// Takes a word; a type only if it is the first remaining type.
 fn take(rest: &mut Vec<&str>, word: &str) -> bool {
     let at = if is_type(word) {
         rest.iter()
@@ -630,8 +632,8 @@ fn fits(groups: &[Group], rest: &[&str]) -> bool {
 /// Instructions on textures and surfaces.
 const TEXTURES: [&str; 7] = ["tex", "tld4", "txq", "suld", "sust", "sured", "suq"];
 
-/// Refuses an opcode with modifiers that it does not have, or without one that it needs, as far as the
-/// patterns say.
+/// Refuses an opcode with a modifier that the patterns do not allow, or without a modifier that
+/// they require.
 ///
 /// # Errors
 /// [`Why::Unsupported`].

@@ -1,4 +1,4 @@
-//! Instructions on 16-bit floating point, alone or two to a register, on pairs of 16-bit
+//! Instructions on 16-bit floating point (one or two values per register), on pairs of 16-bit
 //! integers, and conversions to narrow formats.
 
 use super::arith::{comparison, float_cmps};
@@ -47,7 +47,7 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
     }
 }
 
-/// The numbers in a register.
+/// The values in a register.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Half,
@@ -144,7 +144,7 @@ fn integer(base: &str, signed: bool) -> Option<Form> {
     }
 }
 
-/// Conversions that the general `cvt` has no part in, and the frequent ones.
+/// Conversions that the general `cvt` does not serve, and frequent conversions.
 fn narrowing<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
     if ops.len() == 2 && (f.width(&ops[0]) == 64 || f.width(&ops[1]) == 64) {
         return Ok(false);
@@ -202,7 +202,7 @@ fn narrowing<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> 
     Ok(true)
 }
 
-/// Conversions between pairs of 8-bit formats and singles or pairs of halves.
+/// Conversions between pairs of 8-bit formats, and singles or pairs of halves.
 fn eights<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
     let flags = if m.has("relu") { RELU } else { 0 };
     let (run, sig) = match m.left() {
@@ -242,7 +242,7 @@ fn set_form(c: &str, brain: bool, ftz: bool) -> Option<OpFn> {
     }
 }
 
-/// `setp.CmpOp{.BoolOp}.f16x2 p|q, a, b{, c}`: `p` of the low halves, `q` of the high ones.
+/// `setp.CmpOp{.BoolOp}.f16x2 p|q, a, b{, c}`: `p` for the low halves, `q` for the high halves.
 fn setp<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
     let (c, how, ftz) = comparison(m)?;
     let brain = m.ty()? == Type::BF16x2;

@@ -1,25 +1,25 @@
-//! Where static shared variables live.
+//! The layout of static shared variables.
 //!
-//! A variable has one offset for all kernels (device functions use it too), chosen so that only
-//! variables that some kernel can reach together are kept apart: a module of many kernels does
-//! not add up their shared memory.
+//! A variable has one offset for all kernels, because device functions use it too. Two variables
+//! overlap unless a kernel can reach both, so the shared memory of a module with many kernels does
+//! not add up.
 
 use std::collections::{HashMap, HashSet};
 
 use super::{MAX_SHARED, R, Why};
 use crate::ptx::ast::{Function, Init, Module, Space, Statement, Type, Variable};
 
-/// Most static shared variables of a module: placing them is quadratic.
+/// Most static shared variables of a module, because the layout takes quadratic time.
 const MAX_VARIABLES: usize = 4096;
 
-/// What the registers begin with that say where a block has shared memory beside its variables. Cooperative groups of several
+/// Prefix of the registers with the place of reserved shared memory. Cooperative groups of several
 /// warps keep 288 bytes there, from the second part on.
 pub(crate) const RESERVED: &str = "%reserved_smem_offset_";
-/// Bytes of it, and where the second of its two parts begins.
+/// Bytes of reserved shared memory; `SECOND_PART`: offset of its second part.
 const RESERVED_BYTES: u64 = 512;
 const SECOND_PART: u64 = 128;
 
-/// What such a register holds, where that memory is at `at`.
+/// The value of such a register, if the reserved memory is at `at`.
 pub(crate) fn reserved(register: &str, at: u64) -> Option<u64> {
     match register.strip_prefix(RESERVED)? {
         "begin" | "0" => Some(at),
@@ -30,7 +30,7 @@ pub(crate) fn reserved(register: &str, at: u64) -> Option<u64> {
     }
 }
 
-/// That memory as a variable, which those kernels have that ask where it is.
+/// The reserved memory as a variable of the kernels that read such a register.
 fn reserved_memory() -> Variable {
     Variable {
         name: RESERVED.into(),
@@ -77,7 +77,7 @@ impl Shared {
         self.offsets.get(&(scope, name.to_string())).copied()
     }
 
-    /// Static shared bytes of the kernel that is function `index` of the module.
+    /// Bytes of static shared memory of the kernel that is function `index` of the module.
     pub(crate) fn kernel_bytes(&self, index: usize) -> u64 {
         self.bytes.get(&index).copied().unwrap_or(0)
     }
@@ -169,7 +169,7 @@ pub(crate) fn shared(m: &Module) -> R<Shared> {
     Ok(out)
 }
 
-/// Which kernels can reach which shared variables.
+/// For each shared variable, the kernels that can reach it.
 fn users(m: &Module) -> HashMap<Key<'_>, HashSet<usize>> {
     let ids: HashMap<&str, usize> = m
         .functions
@@ -179,7 +179,7 @@ fn users(m: &Module) -> HashMap<Key<'_>, HashSet<usize>> {
         .map(|(i, f)| (f.name.as_str(), i))
         .collect();
     let said: Vec<HashSet<&str>> = m.functions.iter().map(mentioned).collect();
-    // Functions whose address is in a variable may be called by whoever calls indirectly.
+    // An indirect call may call any function whose address is in a variable.
     let stored: Vec<usize> = m
         .variables
         .iter()

@@ -1,4 +1,4 @@
-//! `mbarrier`, and the arrival of asynchronous copies at one.
+//! `mbarrier`, and the arrival of asynchronous copies at a barrier.
 
 use super::func::Func;
 use super::memory::{Named, address, imm_of, named};
@@ -43,7 +43,7 @@ fn operation(kind_: u8, space: u8) -> OpFn {
     }
 }
 
-/// An instruction on the barrier at `at` with operand `a` and result `d`.
+/// Emits an instruction on the barrier at `at` with operand `a` and result `d`.
 fn emit(f: &mut Func<'_, '_>, kind_: u8, (at, space): (&Operand, Named), a: u32, d: u32) -> R<()> {
     let at = address(f, at, space)?;
     if !matches!(at.space, space::SHARED | space::GENERIC) || at.kernel_param {
@@ -105,7 +105,7 @@ fn barrier<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<
             };
             emit(f, kind_, (at, space), n, d)
         }
-        // The last operand of `try_wait` is a hint of how long to wait.
+        // The last operand of `try_wait` is a hint: how long to wait.
         (kind::WAIT | kind::PARITY, [p, at, v, hint @ ..]) if hint.len() < 2 => {
             let wide = kind_ == kind::WAIT;
             let v = f.src(v, if wide { Want::I64 } else { Want::I32 })?;
@@ -116,8 +116,8 @@ fn barrier<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<
     }
 }
 
-/// `cp.async.mbarrier.arrive`: the copies are done, so they arrive at once. Without `.noinc` they were made to be
-/// waited for just before, which comes to nothing.
+/// `cp.async.mbarrier.arrive`: the copies are done, so they arrive at once. Without `.noinc`, one
+/// more arrival becomes pending first, so that nothing changes.
 fn copies_arrive<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
     m.ignore(&["async", "mbarrier", "arrive", "b64"]);
     let counted = m.has("noinc");

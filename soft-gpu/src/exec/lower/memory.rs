@@ -1,4 +1,4 @@
-//! Loads, stores, atomics and their kin.
+//! Loads, stores, atomics and similar instructions.
 
 use super::func::{Func, Reg};
 use super::mods::Mods;
@@ -35,7 +35,7 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
     Ok(true)
 }
 
-/// Where an instruction says its address is.
+/// The state space that an instruction names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Named {
     Global,
@@ -60,9 +60,9 @@ pub(super) fn named(m: &mut Mods<'_>) -> Named {
     .unwrap_or(Named::Generic)
 }
 
-/// Orderings, scopes and cache hints, which change nothing here: every access is an atomic of
-/// the host, and x86's order is at least as strong. Which of them an instruction may have, [`super::grammar`]
-/// says.
+/// Takes orderings, scopes and cache hints, which have no effect here: every access is an atomic of
+/// the host, and the order of x86 is at least as strong. [`super::grammar`] checks which of them an
+/// instruction may have.
 fn ignore_hints(m: &mut Mods<'_>) {
     m.ignore(&[
         "weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "sc", "mmio", "cta",
@@ -72,10 +72,10 @@ fn ignore_hints(m: &mut Mods<'_>) {
     m.ignore_prefix("L2::");
 }
 
-/// An address: space, register operand, offset, and whether the register is 32 bits wide.
+/// An address: space, register operand and offset. `narrow`: the register has 32 bits.
 pub(super) struct Address {
     pub(super) space: u8,
-    /// A fixed offset in the kernel's parameter block.
+    /// Whether the address is a fixed offset in the kernel's parameter block.
     pub(super) kernel_param: bool,
     pub(super) reg: u32,
     pub(super) offset: i64,
@@ -130,8 +130,8 @@ pub(super) fn address(f: &mut Func<'_, '_>, op_: &Operand, named: Named) -> R<Ad
     Ok(a)
 }
 
-/// `.param` space through a register holds an offset in the parameter block (in kernels) or in
-/// the frame: both become generic.
+/// In `.param` space, a register holds an offset in the parameter block (in kernels) or in the
+/// frame. Both become generic addresses.
 fn param_register(f: &mut Func<'_, '_>, c: u32, offset: i64) -> R<Address> {
     let window = if f.ast.kernel {
         crate::exec::env::PARAM_WINDOW
@@ -159,7 +159,7 @@ fn param_register(f: &mut Func<'_, '_>, c: u32, offset: i64) -> R<Address> {
 }
 
 fn symbol(f: &mut Func<'_, '_>, n: &str, a: &mut Address) -> R<()> {
-    // Without a space in its name an access is to the symbol's own; with another one it means nothing.
+    // An access without a space is to the symbol's own space. Any other named space is invalid.
     let within =
         |own: u8, named: u8| match [space::GLOBAL, space::SHARED, space::LOCAL].contains(&named) {
             true if named != own => Err(Why::invalid(format!("{n} is in another state space"))),
@@ -272,10 +272,11 @@ fn vector_count(m: &mut Mods<'_>) -> usize {
     m.one(&[("v2", 2), ("v4", 4), ("v8", 8)]).unwrap_or(1)
 }
 
-/// Bytes that one instruction of ours moves.
+/// Most bytes that one executable instruction moves.
 const PART: usize = 16;
 
-/// How many of a vector's elements one instruction of ours moves. What moves 32 bytes, of global memory, is two.
+/// Elements of a vector that one executable instruction moves. An access of 32 bytes, only to
+/// global memory, becomes two instructions.
 fn part(count: usize, t: Type, registers: usize, global: bool) -> R<usize> {
     let bytes = count * t.size();
     let served = match bytes {
@@ -288,7 +289,7 @@ fn part(count: usize, t: Type, registers: usize, global: bool) -> R<usize> {
     Ok(count.min(PART / t.size()))
 }
 
-/// An address that the first of two instructions cannot overwrite.
+/// A copy of an address, which the first of two instructions cannot overwrite.
 fn kept(f: &mut Func<'_, '_>, mut a: Address) -> R<Address> {
     if a.narrow {
         return Err(Why::unsupported("32 bytes at an address of 32 bits"));
@@ -323,7 +324,7 @@ fn load<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
     };
     let a = address(f, &ops[1], named)?;
     if a.kernel_param && count == 1 && t.size() == if wide { 8 } else { 4 } {
-        // The module says nothing wrong either way: the destination is checked where it is used.
+        // The load then needs no instruction. An invalid destination is reported at its uses.
         if f.is_param(&regs[0], a.offset, wide) {
             return Ok(());
         }
@@ -336,7 +337,7 @@ fn load<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
     for regs in regs.chunks(part) {
         let mut dst = [NONE; 4];
         for (slot, r) in dst.iter_mut().zip(regs) {
-            // In a vector `_` is skipped; alone it still loads, and may fault.
+            // In a vector, `_` is skipped. Alone, it still loads, and may fault.
             if count == 1 || *r != Operand::Sink {
                 *slot = f.dst(r, wide)?;
             }
@@ -506,8 +507,8 @@ fn atom<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
     Ok(())
 }
 
-/// `createpolicy`: a cache policy is an opaque word that accesses take as their last operand; here
-/// it says nothing, so all are one.
+/// `createpolicy`: accesses take a cache policy as their last operand, an opaque word. Policies
+/// have no effect here, so all are equal.
 fn policy<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
     const POLICY: u64 = 0x10f0_0000_0000_0000;
     let kind = m.one(&[("fractional", (1, 2)), ("range", (4, 4)), ("cvt", (2, 2))]);

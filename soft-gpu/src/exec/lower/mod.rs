@@ -1,4 +1,4 @@
-//! Lowering: a parsed module becomes code, constants and a layout.
+//! Lowering: turns a parsed module into code, constants and a layout.
 
 mod arith;
 mod control;
@@ -29,27 +29,27 @@ use super::inst::{Baseline, Inst, LANES, bank};
 use super::program::{CallSite, Contents, FuncInfo, Program, Target};
 use crate::ptx::ast::{self, Init, Space, Type, Variable};
 
-/// Why an instruction or a declaration cannot be lowered.
+/// Reason why an instruction or a declaration cannot be lowered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// Not PTX.
+    /// Invalid PTX.
     Invalid(String),
-    /// PTX that is not served.
+    /// Valid PTX with an unsupported feature.
     Unsupported(String),
 }
 
 impl Why {
-    /// Not PTX.
+    /// An error for invalid PTX.
     pub(crate) fn invalid(text: impl Into<String>) -> Why {
         Why::Invalid(text.into())
     }
 
-    /// PTX that is not served.
+    /// An error for an unsupported feature.
     pub(crate) fn unsupported(text: impl Into<String>) -> Why {
         Why::Unsupported(text.into())
     }
 
-    /// With its place in the text.
+    /// The error with its place in the text.
     pub(crate) fn at(self, place: &str) -> LoadError {
         match self {
             Why::Invalid(t) => LoadError::Syntax(format!("{place}: {t}")),
@@ -58,15 +58,15 @@ impl Why {
     }
 }
 
-/// Result of lowering a piece.
+/// Result of lowering a part of a module.
 pub(crate) type R<T> = Result<T, Why>;
 
 /// Most constants of each width.
 const MAX_POOL: usize = 1 << 20;
-/// Most shared memory that static variables of one kernel may take.
+/// Most bytes of static shared memory of one kernel.
 pub(crate) const MAX_SHARED: u64 = 1 << 20;
 
-/// What a module-scope name means.
+/// The meaning of a module-scope name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sym {
     /// Global or constant variable.
@@ -79,7 +79,7 @@ pub(crate) enum Sym {
     Func(u32),
 }
 
-/// A module being lowered.
+/// A module during the lowering.
 pub(crate) struct Module<'m> {
     pub(crate) ast: &'m ast::Module,
     pub(crate) code: Vec<Inst>,
@@ -101,7 +101,7 @@ pub(crate) struct Module<'m> {
     pub(crate) calls: Vec<CallSite>,
     pub(crate) tables: Vec<Vec<u32>>,
     operands: Vec<u32>,
-    /// Opcodes whose modifiers were checked.
+    /// Opcodes whose modifiers are already checked.
     known: HashSet<&'m str>,
 }
 
@@ -246,7 +246,7 @@ fn kernel_info(
 }
 
 impl<'m> Module<'m> {
-    /// Numbers the functions, definitions before bare declarations of the same name.
+    /// Numbers the functions. A definition has priority over a declaration of the same name.
     fn declare_functions(&mut self) {
         for (i, f) in self.ast.functions.iter().enumerate() {
             if !f.declaration && !f.kernel {
@@ -323,7 +323,7 @@ impl<'m> Module<'m> {
         }
     }
 
-    /// Turns initialisers into bytes, in the order of `declare_variables`.
+    /// Converts initialisers to bytes, in the order of `declare_variables`.
     fn fill_contents(&mut self) -> Result<(), LoadError> {
         let ast = self.ast;
         let outer = ast.variables.iter().map(|v| (None, v));
@@ -400,7 +400,7 @@ impl<'m> Module<'m> {
         Ok(c)
     }
 
-    /// Finds a name, first among a function's own variables.
+    /// Finds a name. Variables of the function have priority.
     pub(crate) fn lookup(&self, scope: Option<usize>, name: &str) -> Option<Sym> {
         let own = scope.and_then(|i| self.scoped.get(&(i, name)).copied());
         own.or_else(|| self.symbols.get(name).copied())
@@ -430,7 +430,7 @@ impl<'m> Module<'m> {
         Ok(bank::CONST | i)
     }
 
-    /// The operand of a global's address plus an offset.
+    /// The operand of a global's address plus an addend.
     pub(crate) fn address64(&mut self, global: u32, addend: i64) -> R<u32> {
         if let Some(&i) = self.seen_address.get(&(global, addend)) {
             return Ok(bank::CONST | i);
@@ -441,7 +441,7 @@ impl<'m> Module<'m> {
         Ok(bank::CONST | i)
     }
 
-    /// Keeps the columns of an instruction that has more than an [`Inst`] holds.
+    /// Stores the columns of an instruction that has more operands than [`Inst`].
     pub(crate) fn operand_list(&mut self, columns: &[u32]) -> R<u32> {
         let at = self.operands.len();
         if at + columns.len() > MAX_POOL {

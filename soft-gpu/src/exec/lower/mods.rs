@@ -1,5 +1,5 @@
-//! The parts of a dotted opcode. Each lowering takes the parts that it understands; what is left
-//! over makes the instruction unsupported.
+//! The parts of a dotted opcode. Each lowering takes the parts that it understands; a part that
+//! remains makes the instruction unsupported.
 
 use crate::ptx::ast::Type;
 
@@ -23,7 +23,7 @@ impl<'a> Mods<'a> {
         }
     }
 
-    /// Takes a modifier; true if it was there.
+    /// Takes a modifier; true if the opcode has it.
     pub(crate) fn has(&mut self, name: &str) -> bool {
         match self.rest.iter().position(|m| *m == name) {
             Some(i) => {
@@ -34,7 +34,7 @@ impl<'a> Mods<'a> {
         }
     }
 
-    /// Takes the first modifier that is in a table, with its meaning.
+    /// Takes the first modifier that is in a table, and returns its meaning.
     pub(crate) fn one<T: Copy>(&mut self, table: &[(&str, T)]) -> Option<T> {
         let (i, v) = self
             .rest
@@ -45,7 +45,7 @@ impl<'a> Mods<'a> {
         Some(v)
     }
 
-    /// All modifiers that are left, in order.
+    /// All remaining modifiers, in order.
     pub(crate) fn left(&self) -> &[&'a str] {
         &self.rest
     }
@@ -55,7 +55,7 @@ impl<'a> Mods<'a> {
         self.rest.clear();
     }
 
-    /// Takes all modifiers in a list.
+    /// Takes all modifiers that are in a list.
     pub(crate) fn ignore(&mut self, names: &[&str]) {
         self.rest.retain(|m| !names.contains(m));
     }
@@ -77,12 +77,12 @@ impl<'a> Mods<'a> {
         Ok(t)
     }
 
-    /// The first type, left in place.
+    /// The first type, which is not taken.
     pub(crate) fn peek_type(&self) -> Option<Type> {
         self.rest.iter().find_map(|m| Type::named(m))
     }
 
-    /// Nothing may be left.
+    /// Fails if a modifier remains.
     pub(crate) fn finish(&self) -> Result<(), Why> {
         match self.rest.first() {
             None => Ok(()),

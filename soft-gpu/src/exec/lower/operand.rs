@@ -1,4 +1,4 @@
-//! Operands to columns.
+//! Maps operands to columns.
 
 use super::func::{Func, Reg};
 use super::{R, Sym, Why, layout};
@@ -7,21 +7,21 @@ use crate::exec::inst::{Inst, NEGATED, NONE, OpFn, bank};
 use crate::exec::special::{self, Special};
 use crate::ptx::ast::{Operand, Type};
 
-/// How an operand is read: its width, and what a literal means.
+/// How an operand is read: its width, and the meaning of a literal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Want {
-    /// Integer or bits in a 32-bit column (also 8 and 16 bits).
+    /// Integer or bits in a 32-bit column; also for 8 and 16 bits.
     I32,
     /// Integer or bits in a 64-bit column.
     I64,
-    /// Single.
+    /// Single precision.
     F32,
-    /// Double.
+    /// Double precision.
     F64,
 }
 
 impl Want {
-    /// The reading of a type.
+    /// How an operand of this type is read.
     pub(crate) fn of(t: Type) -> R<Want> {
         Ok(match t {
             Type::F32 => Want::F32,
@@ -102,7 +102,7 @@ impl<'m> Func<'_, 'm> {
         }
     }
 
-    /// The column that holds a module symbol's address in its own space.
+    /// The column with the address of a module symbol in the symbol's own space.
     fn symbol(&mut self, name: &str, add: i64, want: Want) -> R<u32> {
         let sym = self.m.lookup(Some(self.index), name);
         match (sym, want.wide()) {
@@ -121,7 +121,7 @@ impl<'m> Func<'_, 'm> {
         }
     }
 
-    /// The column of a destination; `_` gets one that nobody reads.
+    /// The column of a destination. `_` gets a column that no instruction reads.
     pub(crate) fn dst(&mut self, op: &Operand, wide: bool) -> R<u32> {
         match op {
             Operand::Sink if wide => self.junk64(),
@@ -134,7 +134,7 @@ impl<'m> Func<'_, 'm> {
         }
     }
 
-    /// A predicate source, `!` included.
+    /// A predicate source, with `!` if negated.
     pub(crate) fn pred(&mut self, op: &Operand) -> R<u32> {
         match op {
             Operand::Name(n) => match self.register(n)? {
@@ -157,8 +157,8 @@ impl<'m> Func<'_, 'm> {
     }
 
     /// Appends an instruction whose operands follow a signature: destination, `=`, sources. One
-    /// letter an operand: `i` 32-bit integer (or narrower), `l` 64-bit, `f` single, `d` double,
-    /// `p` predicate.
+    /// letter per operand: `i` integer of 32 bits or less, `l` 64-bit integer, `f` single, `d`
+    /// double, `p` predicate.
     pub(crate) fn plan(&mut self, run: OpFn, sig: &str, ops: &[Operand], imm: u64) -> R<()> {
         let (to, from) = sig.split_once('=').unwrap_or(("", sig));
         if ops.len() != to.len() + from.len() {
@@ -198,7 +198,7 @@ impl<'m> Func<'_, 'm> {
         Ok(())
     }
 
-    /// A register operand's width: 32 or 64 bits; anything else is 0.
+    /// Width of a register operand: 32 or 64 bits; 0 for anything else.
     pub(crate) fn width(&mut self, op: &Operand) -> u32 {
         match op {
             Operand::Name(n) if self.is_register(n) => self.register_width(n),
@@ -228,7 +228,7 @@ impl<'m> Func<'_, 'm> {
         )))
     }
 
-    /// The predicate destination of `d|p`, split off; [`NONE`] without one.
+    /// Splits off the predicate destination of `d|p`; [`NONE`] without a predicate.
     pub(crate) fn split_pair<'o>(&mut self, op: &'o Operand) -> R<(&'o Operand, u32)> {
         match op {
             Operand::Pair(d, p) => {

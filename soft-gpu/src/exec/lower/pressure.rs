@@ -1,27 +1,28 @@
-//! How many registers a kernel would take on hardware: a plausible figure, as the translation of PTX to machine code that
-//! allots them does not take place.
+//! An estimate of the registers that a kernel would take on hardware. PTX is not translated to
+//! machine code here, so no compiler allocates registers.
 //!
-//! A virtual register is taken from its first to its last mention in the text, to the end of a loop
-//! where it is older than the loop. The most that are taken at once, in words, is the estimate.
+//! A virtual register is taken from its first to its last mention in the text. If it is older than
+//! a loop that mentions it, it is taken until the end of the loop. The estimate is the largest
+//! number of words that are taken at once.
 
 use std::collections::HashMap;
 
 use crate::ptx::ast::{Function, Module, Operand, Statement, Type};
 
-/// Registers are allotted in units of this many.
+/// Registers are allocated in multiples of this number.
 const UNIT: u32 = 8;
 /// Fewest registers of a kernel.
 const FEWEST: u32 = 16;
-/// Most that a thread can have.
+/// Most registers of a thread.
 const MOST: u32 = 255;
 /// Registers of a multiprocessor.
 const FILE: u32 = 65536;
-/// Addresses, parameters and such, which the text does not show.
+/// Registers for addresses, parameters and similar values that the text does not show.
 const OVERHEAD: u32 = 4;
-/// A register may lie in so many loops that begin after each other's beginnings.
+/// Most times that a further loop extends the life of a register.
 const NESTING: usize = 64;
 
-/// The estimate for a kernel whose blocks have at most `threads` threads. One such block fits.
+/// The estimate for a kernel with at most `threads` threads per block, such that one block fits.
 pub(super) fn registers(module: &Module, kernel: &Function, threads: u32) -> u32 {
     let own = most(kernel);
     let calls = kernel.body.iter().any(|s| match s {
@@ -44,14 +45,14 @@ pub(super) fn registers(module: &Module, kernel: &Function, threads: u32) -> u32
         .min(bound.max(FEWEST))
 }
 
-/// Where a register is mentioned, and the words that it takes.
+/// The statements that mention a register, and the words that it takes.
 struct Life {
     first: usize,
     last: usize,
     words: u32,
 }
 
-/// The most words that live registers take at once.
+/// The largest number of words that live registers take at once.
 fn most(f: &Function) -> u32 {
     let lives = lives(f);
     let loops = Loops::of(f);
@@ -91,7 +92,7 @@ fn lives(f: &Function) -> HashMap<&str, Life> {
     lives
 }
 
-/// The names in operands.
+/// Visits the names in operands.
 fn visit<'a>(operands: &'a [Operand], name: &mut dyn FnMut(&'a str)) {
     let mut open: Vec<&Operand> = operands.iter().collect();
     while let Some(operand) = open.pop() {
@@ -109,9 +110,9 @@ fn visit<'a>(operands: &'a [Operand], name: &mut dyn FnMut(&'a str)) {
 
 /// The loops of a body: from a label to the last branch back to it.
 struct Loops {
-    /// Beginnings, ascending.
+    /// First statements, ascending.
     starts: Vec<usize>,
-    /// For each power of two, the last end among so many loops from each.
+    /// For each power of two: from each loop on, the last end among so many loops.
     ends: Vec<Vec<usize>>,
 }
 
@@ -155,7 +156,7 @@ impl Loops {
         }
     }
 
-    /// The last end of the loops that begin in `(after, upto]`.
+    /// The last end of the loops that start in `(after, upto]`.
     fn last_end(&self, after: usize, upto: usize) -> usize {
         let from = self.starts.partition_point(|s| *s <= after);
         let to = self.starts.partition_point(|s| *s <= upto);
@@ -167,7 +168,7 @@ impl Loops {
         row[from].max(row[to - (1 << level)])
     }
 
-    /// The statement with which a life is over.
+    /// The statement after which a register is free.
     fn end(&self, life: &Life) -> usize {
         let mut last = life.last;
         for _ in 0..NESTING {
@@ -224,7 +225,7 @@ mod tests {
 
     #[test]
     fn what_is_older_than_a_loop_lives_to_its_end() {
-        // Twenty values are last used at the beginning of the loop, twenty more live later in it.
+        // Twenty values are last used at the start of the loop; twenty more live later in the loop.
         let older: String = (0..20).map(|n| format!("mov.u32 %r{n}, {n};\n")).collect();
         let used: String = (0..20)
             .map(|n| format!("st.global.u32 [%d0], %r{n};\n"))

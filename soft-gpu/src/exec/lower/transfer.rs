@@ -1,4 +1,4 @@
-//! `cp.async` and its waits.
+//! `cp.async` and the waits for it.
 
 use super::func::Func;
 use super::memory::{Address, Named, address};

@@ -1,6 +1,6 @@
 //! The `.approx` functions: double-precision polynomials without branches, so that the lanes
-//! vectorise. After rounding to single the results are within one unit in the last place, better
-//! than hardware's tables.
+//! vectorise. Rounded to single precision, the results are within one unit in the last place, more
+//! precise than the tables of hardware.
 
 use std::marker::PhantomData;
 
@@ -11,17 +11,17 @@ use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES, Op};
 use crate::exec::warp::Warp;
 
-/// A function with a fast range and a slow rest.
+/// A function with a fast version for a common range and a slow version for other values.
 pub(crate) trait Approx {
     /// The function in the fast range; any value elsewhere.
     fn fast(a: f32) -> f32;
-    /// Outside the fast range.
+    /// Whether a value is outside the fast range.
     fn outside(a: f32) -> bool;
-    /// The function elsewhere.
+    /// The function outside the fast range.
     fn slow(a: f32) -> f32;
 }
 
-/// `d = f(a)`; `FTZ` flushes subnormals on both sides.
+/// `d = f(a)`. `FTZ` flushes subnormal inputs and results.
 pub(crate) struct MapApprox<F, const FTZ: bool>(PhantomData<F>);
 impl<F: Approx, const FTZ: bool> Op for MapApprox<F, FTZ> {
     #[inline(always)]
@@ -51,7 +51,7 @@ impl<F: Approx, const FTZ: bool> Op for MapApprox<F, FTZ> {
     }
 }
 
-/// Adding this leaves the nearest integer in a double's low bits.
+/// Adding this number to a double leaves the nearest integer in the low bits.
 const TO_INT: f64 = 6_755_399_441_055_744.0;
 
 /// `2^x`.
@@ -62,7 +62,7 @@ impl Approx for Ex2 {
         let x = f64::from(a).clamp(-200.0, 200.0);
         let t = x + TO_INT;
         let r = (x - (t - TO_INT)) * std::f64::consts::LN_2;
-        // e^r for |r| <= 0.35, by its series.
+        // e^r for |r| <= 0.35, by the series.
         let p = 1.0 / 3_628_800.0;
         let p = p * r + 1.0 / 362_880.0;
         let p = p * r + 1.0 / 40_320.0;
@@ -91,14 +91,14 @@ pub(crate) struct Lg2;
 impl Approx for Lg2 {
     #[inline(always)]
     fn fast(a: f32) -> f32 {
-        // Significand in [√½, √2), so that the logarithm near 1 loses nothing.
+        // The significand is in [√½, √2), so that logarithms near 1 keep their precision.
         const ROOT: u64 = 0x3fe6_a09e_667f_3bcd;
         let k = f64::from(a).to_bits().wrapping_sub(ROOT);
         let e = f64::from((k >> 32) as i32 >> 20);
         let m = f64::from_bits((k & 0x000f_ffff_ffff_ffff).wrapping_add(ROOT));
         let t = (m - 1.0) / (m + 1.0);
         let s = t * t;
-        // 2 atanh(t), by its series.
+        // 2 atanh(t), by the series.
         let p = 1.0 / 15.0;
         let p = p * s + 1.0 / 13.0;
         let p = p * s + 1.0 / 11.0;
@@ -111,7 +111,7 @@ impl Approx for Lg2 {
     }
     #[inline(always)]
     fn outside(a: f32) -> bool {
-        // Zero, negative, infinite or not a number.
+        // Zero, negative, infinite or NaN.
         (a.to_bits().wrapping_sub(1)) >= 0x7f7f_ffff
     }
     fn slow(a: f32) -> f32 {
@@ -119,10 +119,11 @@ impl Approx for Lg2 {
     }
 }
 
-/// Beyond this the reduction of an angle is left to the library.
+/// Angles beyond this go to the library, which reduces them exactly.
 const FAR: f32 = 1.0e5;
 
-/// Quarter turns and rest of an angle, then both polynomials: (sine, cosine, quadrant).
+/// Splits an angle into quarter turns and a rest, and evaluates both polynomials: (sine, cosine,
+/// quadrant).
 #[inline(always)]
 fn angle(a: f32) -> (f64, f64, u64) {
     // π/2 in two parts: the first has 33 bits, so its product with the quarter turns is exact.
@@ -139,7 +140,7 @@ fn angle(a: f32) -> (f64, f64, u64) {
     let p = p * s - 1.0 / 5_040.0;
     let p = p * s + 1.0 / 120.0;
     let p = p * s - 1.0 / 6.0;
-    // In this order -0 stays -0.
+    // In this order, -0 stays -0.
     let sine = r * (1.0 + s * p);
     let q = -1.0 / 87_178_291_200.0;
     let q = q * s + 1.0 / 479_001_600.0;

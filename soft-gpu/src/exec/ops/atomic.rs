@@ -1,4 +1,4 @@
-//! `atom` and `red`: one read-modify-write a lane, in lane order, with host atomics.
+//! `atom` and `red`: one read-modify-write per lane, in lane order, with atomics of the host.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -12,15 +12,15 @@ use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, NONE, Op};
 use crate::exec::warp::Warp;
 
-/// A word with an atomic form.
+/// A word that atomics access.
 pub(crate) trait Word: Copy {
-    /// Register element.
+    /// Element of the register.
     type R: Raw;
     /// Bytes.
     const SIZE: u64;
-    /// From a register.
+    /// Converts from a register.
     fn of(r: Self::R) -> Self;
-    /// To a register.
+    /// Converts to a register.
     fn raw(self) -> Self::R;
     /// Applies `f` atomically; returns the old value.
     ///
@@ -40,7 +40,7 @@ macro_rules! words {
             fn raw(self) -> $r { self as $r }
             #[inline(always)]
             unsafe fn update(p: *mut u8, f: impl Fn($t) -> $t) -> $t {
-                // SAFETY: valid and aligned by the caller's contract.
+                // SAFETY: valid and aligned, by the caller's contract.
                 let cell = unsafe { $a::from_ptr(p.cast()) };
                 let mut old = cell.load(Ordering::Relaxed);
                 loop {
@@ -55,20 +55,20 @@ macro_rules! words {
 }
 words! { u16, u32, AtomicU16; u32, u32, AtomicU32; u64, u64, AtomicU64; }
 
-/// A new value from the old one and the operands.
+/// The new value of a word, from the old value and the operands.
 pub(crate) trait Rmw {
     /// The word.
     type T: Word;
     /// The function.
     fn f(old: Self::T, b: Self::T, c: Self::T) -> Self::T;
-    /// The function on global memory, where it differs.
+    /// The function for global memory, if it differs.
     #[inline(always)]
     fn global(old: Self::T, b: Self::T, c: Self::T) -> Self::T {
         Self::f(old, b, c)
     }
 }
 
-/// `atom.add.f32`: by the manual, global memory flushes subnormals and shared memory does not.
+/// `atom.add.f32`: by the PTX manual, global memory flushes subnormals and shared memory does not.
 pub(crate) struct AddF32;
 impl Rmw for AddF32 {
     type T = u32;

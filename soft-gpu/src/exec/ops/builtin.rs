@@ -1,4 +1,4 @@
-//! Functions that the device provides: `vprintf`, `__assertfail`, `malloc`, `free`.
+//! Functions that the device provides: `vprintf`, `__assertfail`, `malloc` and `free`.
 
 use super::family::each_lane;
 use super::memory::{host_address, illegal};
@@ -9,10 +9,10 @@ use crate::exec::printf;
 use crate::exec::special;
 use crate::exec::warp::Warp;
 
-/// Longest string that device code may print at once.
+/// Longest string, in bytes, that device code may print at once.
 const MAX_TEXT: u64 = 64 * 1024;
 
-/// A built-in function; the discriminant travels in the instruction.
+/// A built-in function. The immediate of the instruction holds the discriminant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Builtin {
     /// `int vprintf(const char *format, void *args)`.
@@ -26,7 +26,7 @@ pub(crate) enum Builtin {
 }
 
 impl Builtin {
-    /// Finds a built-in by the name that PTX calls it.
+    /// Finds a built-in by its name in PTX.
     pub(crate) fn find(name: &str) -> Option<Builtin> {
         Some(match name {
             "vprintf" => Builtin::Printf,
@@ -48,7 +48,7 @@ impl Builtin {
     }
 }
 
-/// One lane's view of memory, for reading text and arguments.
+/// The memory as one lane sees it, to read text and arguments.
 pub(crate) struct LaneMemory<'a> {
     w: &'a Warp,
     env: &'a Env<'a>,
@@ -56,7 +56,7 @@ pub(crate) struct LaneMemory<'a> {
 }
 
 impl LaneMemory<'_> {
-    /// `N` bytes at a generic address; the address itself is the error.
+    /// Reads `N` bytes at a generic address. An invalid address is the error.
     pub(crate) fn bytes<const N: usize>(&self, addr: u64) -> Result<[u8; N], u64> {
         let mut out = [0u8; N];
         for (k, b) in out.iter_mut().enumerate() {
@@ -71,7 +71,7 @@ impl LaneMemory<'_> {
         Ok(unsafe { p.read_volatile() })
     }
 
-    /// A zero-terminated string (cut at 64 KiB).
+    /// Reads a NUL-terminated string, of at most 64 KiB.
     pub(crate) fn text(&self, addr: u64) -> Result<Vec<u8>, u64> {
         let mut out = Vec::new();
         for k in 0..MAX_TEXT {

@@ -1,24 +1,25 @@
-//! Extended-precision arithmetic: the carry flag is one bit a lane.
+//! Extended-precision arithmetic. The carry flag has one bit per lane.
 //!
-//! Additions and subtractions share the flag as a card's adder does, for which `a - b` is `a + !b + 1`: a subtraction
-//! leaves 1 if it did not borrow, and `subc` subtracts one more if the flag is 0. NVIDIA's manual writes `subc` as
-//! `a - (b + CC.CF)`, which is the opposite; it makes no difference until a program mixes the two families, as nvcc does
-//! in its division of 128 bits, where `addc` reads the flag of a `subc.cc`.
+//! Additions and subtractions share the flag like the adder of a GPU, where `a - b` is `a + !b +
+//! 1`: a subtraction sets the flag if it did not borrow, and `subc` subtracts one more if the flag
+//! is 0. NVIDIA's manual defines `subc` as `a - (b + CC.CF)`, which is the opposite. The difference
+//! matters only to programs that mix both families. nvcc does so in its division of 128 bits, where
+//! `addc` reads the flag of a `subc.cc`.
 
 use crate::exec::col::{Raw, put};
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES, Op};
 use crate::exec::warp::Warp;
 
-/// The bits of `imm`.
+/// Bits of `imm`.
 pub(crate) mod flag {
-    /// Adds the carry that is there, or subtracts one more if there is none.
+    /// Adds the carry flag, or subtracts one more if the flag is 0.
     pub(crate) const USE: u64 = 1;
-    /// Leaves the new carry.
+    /// Sets the carry flag.
     pub(crate) const SET: u64 = 2;
     /// Subtracts.
     pub(crate) const SUB: u64 = 4;
-    /// The product's high half (else its low half).
+    /// Uses the high half of the product instead of the low half.
     pub(crate) const HI: u64 = 8;
     /// The product is signed.
     pub(crate) const SIGNED: u64 = 16;

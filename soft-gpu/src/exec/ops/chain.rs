@@ -1,7 +1,7 @@
-//! Chains of multiply-adds of what was just loaded: `ld x; ld y; fma s, x, y, s; ld x; …`, the inner loop of
-//! every matrix product and convolution. One operation runs as much of a chain as whole warps do regularly
-//! ([`super::regular`]): the factors come straight from memory and the sum stays in the processor's registers.
-//! What does not fit goes on one by one, as the instructions that stand behind this one.
+//! Chains of multiply-adds of loaded values: `ld x; ld y; fma s, x, y, s; ld x; …`, the inner loop
+//! of every matrix product and convolution. One operation runs the part of a chain with regular
+//! accesses of whole warps ([`super::regular`]): the factors come directly from memory, and the sum
+//! stays in CPU registers. The rest of the chain runs instruction by instruction.
 
 use super::float::{canon, ftz};
 use super::memory::{B32In32, Ld, layout, space};
@@ -11,14 +11,14 @@ use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES, Op};
 use crate::exec::warp::Warp;
 
-/// Most multiply-adds of one operation.
+/// Most multiply-adds of one chain.
 pub(crate) const MOST: usize = 16;
-/// Instructions of a term: two loads and a multiply-add.
+/// Instructions per term: two loads and a multiply-add.
 pub(crate) const TERM: usize = 3;
 
 const HALF: usize = LANES / 2;
 
-/// A factor: where the halves' lanes begin, and whether each has an element of its own.
+/// A factor: the address of each half's first lane, and whether each lane has its own element.
 #[derive(Clone, Copy)]
 struct Factor {
     at: [*const f32; 2],
@@ -38,14 +38,14 @@ impl Factor {
         }
     }
 
-    /// The elements of a half of the lanes.
+    /// The elements of one half of the lanes.
     ///
     /// # Safety
-    /// The access that this was made of is still good.
+    /// The access that made this factor must still be valid.
     #[inline(always)]
     unsafe fn lanes<const FTZ: bool>(&self, half: usize) -> [f32; HALF] {
         let at = self.at[half];
-        // SAFETY: `halves` checked 16 elements from here, or one, and that they are aligned.
+        // SAFETY: `halves` checked 16 elements from here, or one, and their alignment.
         let v = unsafe {
             if self.each {
                 at.cast::<[f32; HALF]>().read()
@@ -57,7 +57,7 @@ impl Factor {
     }
 }
 
-/// Where a load's lanes are, if it is regular.
+/// The factor of a load, if the access is regular.
 #[inline(always)]
 fn factor(w: &mut Warp, env: &Env<'_>, i: &Inst) -> Option<Factor> {
     let found = if i.imm & layout::GLOBAL != 0 {
@@ -68,9 +68,10 @@ fn factor(w: &mut Warp, env: &Env<'_>, i: &Inst) -> Option<Factor> {
     found.map(|h| Factor::of(&h))
 }
 
-/// Stands for the first load of a chain, with the chain's terms in the immediate ([`layout::CHAIN_SHIFT`]): each
-/// is two loads of `f32` and an `fma.rn.f32` (with `.ftz`, if `FTZ`) that adds their product to the term's
-/// before. Nothing else reads what they load, nor the sums on the way.
+/// Replaces the first load of a chain. The immediate has the number of terms
+/// ([`layout::CHAIN_SHIFT`]). Each term is two loads of `f32` and an `fma.rn.f32` (with `.ftz`, if
+/// `FTZ`) that adds their product to the sum of the term before. No other instruction reads the
+/// loaded values or the intermediate sums.
 pub(crate) struct Chain<const FTZ: bool>;
 impl<const FTZ: bool> Op for Chain<FTZ> {
     #[inline(always)]
@@ -92,7 +93,7 @@ impl<const FTZ: bool> Op for Chain<FTZ> {
             }
             if n > 0 {
                 let (start, end) = (code[TERM - 1].c, code[n * TERM - 1].d);
-                // SAFETY: the first `n` pairs were just found good.
+                // SAFETY: the first `n` pairs were just checked.
                 unsafe { sum::<FTZ>(w, &factors[..n], start, end) };
                 w.pc = (first + n * TERM) as u32;
                 w.count += (n * TERM - 1) as u64;
@@ -107,17 +108,17 @@ impl<const FTZ: bool> Op for Chain<FTZ> {
     }
 }
 
-/// The products added to column `start`, to column `end`.
+/// Adds the products to column `start`, and writes the sum to column `end`.
 ///
 /// # Safety
-/// The accesses of the factors are good.
+/// The accesses of the factors must be valid.
 #[inline(always)]
 unsafe fn sum<const FTZ: bool>(w: &mut Warp, factors: &[[Factor; 2]], start: u32, end: u32) {
     for half in 0..2 {
         let column = u32::src(w, start).as_chunks::<HALF>().0[half];
         let mut sum = column.map(f32::from_bits);
         for [x, y] in factors {
-            // SAFETY: by the caller's contract.
+            // SAFETY: the caller's contract.
             let (x, y) = unsafe { (x.lanes::<FTZ>(half), y.lanes::<FTZ>(half)) };
             for (s, (x, y)) in sum.iter_mut().zip(x.iter().zip(&y)) {
                 *s = if FTZ {
@@ -127,7 +128,7 @@ unsafe fn sum<const FTZ: bool>(w: &mut Warp, factors: &[[Factor; 2]], start: u32
                 };
             }
         }
-        // A NaN on the way stays one, so that it is enough to make the last the canonical one.
+        // A NaN stays a NaN, so that only the last sum must become the canonical NaN.
         u32::dst(w, end).as_chunks_mut::<HALF>().0[half] = sum.map(|s| canon(s).to_bits());
     }
 }

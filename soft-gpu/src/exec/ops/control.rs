@@ -9,7 +9,7 @@ use crate::exec::env::{Env, FUNC_STRIDE, FUNC_WINDOW};
 use crate::exec::inst::{Flow, Inst, LANES, NONE, Op};
 use crate::exec::warp::{Arrival, Wait, Warp};
 
-/// `bra`: to `imm`.
+/// `bra` to `imm`.
 pub(crate) struct Bra;
 impl Op for Bra {
     #[inline(always)]
@@ -18,7 +18,7 @@ impl Op for Bra {
     }
 }
 
-/// `brx.idx`: to entry `a` of table `imm`.
+/// `brx.idx` to entry `a` of table `imm`.
 pub(crate) struct BrxIdx;
 impl Op for BrxIdx {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
@@ -64,7 +64,7 @@ fn enter(w: &mut Warp, env: &Env<'_>, mask: u32, func: u32, site: u32) -> Flow {
     }
 }
 
-/// `call` of the function `a` at call site `imm`.
+/// `call` of function `a` at call site `imm`.
 pub(crate) struct Call;
 impl Op for Call {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
@@ -72,8 +72,8 @@ impl Op for Call {
     }
 }
 
-/// `call` through the register `a`: lanes with the first lane's target go, the others come back
-/// to this instruction.
+/// `call` through register `a`. Lanes with the first lane's target call; the other lanes execute
+/// this instruction again.
 pub(crate) struct CallIndirect;
 impl Op for CallIndirect {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
@@ -100,7 +100,8 @@ impl Op for CallIndirect {
         }
         let again = mask & !same;
         if again != 0 {
-            // They run this instruction again; guarded-off lanes go on with the following one.
+            // These lanes execute the instruction again. Lanes that the guard excludes continue
+            // with the following instruction.
             let rest = w.active & !mask;
             w.park(w.pc, again, Wait::Ready);
             if rest != 0 {
@@ -137,7 +138,7 @@ impl Op for Trap {
     }
 }
 
-/// `tex`: no texture can be made.
+/// `tex`: a fault, because no texture can be created.
 pub(crate) struct Fetch;
 impl Op for Fetch {
     fn run(w: &mut Warp, _: &Env<'_>, _: &Inst, _: u32) -> Flow {
@@ -148,17 +149,17 @@ impl Op for Fetch {
     }
 }
 
-/// What a `bar` does; in the immediate.
+/// Kinds of `bar`, in the immediate.
 pub(crate) mod bar {
     /// Waits.
     pub(crate) const SYNC: u64 = 0;
-    /// Only counts.
+    /// Arrives without waiting.
     pub(crate) const ARRIVE: u64 = 1;
-    /// Waits, then gives the number of true predicates in `d`.
+    /// Waits, then writes the number of true predicates to `d`.
     pub(crate) const POPC: u64 = 2;
-    /// Waits, then predicate `d` = all true.
+    /// Waits, then sets predicate `d` if all are true.
     pub(crate) const AND: u64 = 3;
-    /// Waits, then predicate `d` = any true.
+    /// Waits, then sets predicate `d` if any is true.
     pub(crate) const OR: u64 = 4;
 }
 
@@ -200,7 +201,7 @@ impl Op for BarWarp {
     }
 }
 
-/// Fences: blocks run on one thread each, so only other blocks' view matters.
+/// Fences. A block runs on one thread, so fences matter only to other blocks.
 pub(crate) struct Fence;
 impl Op for Fence {
     fn run(_: &mut Warp, _: &Env<'_>, _: &Inst, _: u32) -> Flow {
@@ -209,12 +210,12 @@ impl Op for Fence {
     }
 }
 
-/// The longest sleep, by the manual.
+/// Longest sleep in ns, by the PTX manual.
 const LONGEST_SLEEP: u32 = 1_000_000;
-/// A shorter one is over once other warps have had their turn.
+/// A shorter sleep, in ns, ends when other warps have run once.
 const SHORTEST_SLEEP: u32 = 1_000;
 
-/// `nanosleep` of `a`: other warps first, and then not before the time is over.
+/// `nanosleep` of `a` ns: lets other warps run, and continues when the time is over.
 pub(crate) struct Sleep;
 impl Op for Sleep {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {

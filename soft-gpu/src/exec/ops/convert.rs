@@ -1,4 +1,5 @@
-//! `cvt`: the common pairs as one function each, all others by description in the immediate.
+//! `cvt`: one function for each frequent pair of types; the immediate describes all other
+//! conversions.
 
 use super::family::{each_lane, f1, f2};
 use super::float::{flag, ftz, sat64};
@@ -8,7 +9,7 @@ use crate::exec::inst::{Flow, Inst, Op};
 use crate::exec::round::{self, Mode};
 use crate::exec::warp::Warp;
 
-/// A number's type in a conversion. The discriminants travel in the immediate.
+/// The type of a number in a conversion. The immediate holds the discriminants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Num {
@@ -46,7 +47,7 @@ impl Num {
         ALL[(code & 15).min(11) as usize]
     }
 
-    /// Bits.
+    /// Width in bits.
     pub(crate) fn bits(self) -> u32 {
         match self {
             Num::U8 | Num::S8 => 8,
@@ -56,7 +57,7 @@ impl Num {
         }
     }
 
-    /// A floating-point type.
+    /// Whether the type is a floating-point type.
     pub(crate) fn float(self) -> bool {
         matches!(self, Num::F16 | Num::BF16 | Num::F32 | Num::F64)
     }
@@ -75,7 +76,7 @@ impl Num {
     }
 }
 
-/// Rounds to an integral value (`.rni` and its like).
+/// Rounds to an integral value (`.rni` and similar modifiers).
 pub(crate) const INTEGRAL: u64 = 16;
 /// `.relu`: negative results become zero.
 pub(crate) const RELU: u64 = 32;
@@ -98,7 +99,7 @@ pub(crate) fn from_f16(h: u16) -> f64 {
     if h & 0x8000 != 0 { -v } else { v }
 }
 
-/// The bits of a floating-point value in a format; NaN is canonical.
+/// The bits of a floating-point value in a format. A NaN becomes canonical.
 pub(crate) fn to_float(x: f64, dst: Num, mode: Mode) -> u64 {
     match dst {
         Num::F64 => x.to_bits(),
@@ -122,7 +123,7 @@ fn integral(x: f64, mode: Mode) -> f64 {
     }
 }
 
-/// A NaN made quiet, as an operation makes it: functions of a library may hand a signalling one through.
+/// Makes a NaN quiet, as an operation does: library functions may pass a signalling NaN through.
 #[inline(always)]
 fn quiet(x: f64) -> f64 {
     if x.is_nan() {
@@ -132,7 +133,7 @@ fn quiet(x: f64) -> f64 {
     }
 }
 
-/// Extends a value to 64 bits by the sign of its type.
+/// Extends a value to 64 bits; with its sign for a signed type.
 fn extend(v: u64, t: Num) -> u64 {
     let k = 64 - t.bits();
     if t.signed() {
@@ -165,7 +166,7 @@ fn float_of(bits: u64, t: Num, m: u64) -> f64 {
 
 fn float_to_int(x: f64, src: Num, dst: Num, mode: Mode) -> u64 {
     if x.is_nan() {
-        // Zero for narrow conversions, the top bit where a 64-bit side is involved.
+        // Zero for narrow conversions, the top bit if a side has 64 bits.
         let wide = src == Num::F64 || dst.bits() == 64;
         return if wide {
             extend(1 << (dst.bits() - 1), dst)
@@ -187,7 +188,7 @@ fn int_to_float(v: i128, dst: Num, mode: Mode) -> u64 {
     round::pack(v < 0, v.unsigned_abs(), 0, false, mode, f)
 }
 
-/// Converts one value as described by `m`.
+/// Converts one value as `m` describes.
 pub(crate) fn convert(bits: u64, m: u64) -> u64 {
     let (dst, src) = (Num::at(m >> 16), Num::at(m >> 24));
     let mode = Mode::of(m);
@@ -237,11 +238,11 @@ fn saturate(bits: u64, t: Num) -> u64 {
     to_float(sat64(float_of(bits, t, 0)), t, Mode::Nearest)
 }
 
-/// Flag of [`PackInts`]: the results are signed.
+/// Flag of [`PackInts`]: whether the results are signed.
 pub(crate) const PACK_SIGNED: u64 = 64;
 
-/// `cvt.pack.sat`: `a` and `b` saturated to the low six bits of the immediate, `a` above `b`, and
-/// `c` above both.
+/// `cvt.pack.sat`: `a` and `b` are saturated to the width in the low six bits of the immediate. `a`
+/// goes above `b`, and `c` above both.
 pub(crate) struct PackInts;
 impl super::family::F3 for PackInts {
     type A = i32;
@@ -263,7 +264,7 @@ impl super::family::F3 for PackInts {
     }
 }
 
-/// Any conversion, lane by lane.
+/// Any conversion, computed lane by lane.
 pub(crate) struct Cvt<A, D>(std::marker::PhantomData<(A, D)>);
 impl<A: Raw, D: Raw> Op for Cvt<A, D> {
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
@@ -275,7 +276,7 @@ impl<A: Raw, D: Raw> Op for Cvt<A, D> {
     }
 }
 
-/// `cvt.rn.{f16x2,bf16x2}.f32`: two values packed, the first on top.
+/// `cvt.rn.{f16x2,bf16x2}.f32`: packs two values, the first in the high half.
 pub(crate) struct Pack2;
 impl Op for Pack2 {
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
@@ -315,7 +316,7 @@ f1! {
     RintF64: (a: f64) -> f64 = quiet(a.round_ties_even());
     TruncF64: (a: f64) -> f64 = quiet(a.trunc());
     CeilF64: (a: f64) -> f64 = quiet(a.ceil());
-    // Packing of registers by `mov`.
+    // Packing and unpacking of registers by `mov`.
     Lo32: (a: u64) -> u32 = a as u32;
     Hi32: (a: u64) -> u32 = (a >> 32) as u32;
     Lo16: (a: u32) -> u32 = a & 0xffff;

@@ -1,6 +1,6 @@
-//! The shapes of lane-wise operations: a function of one lane's values becomes an operation on a
-//! warp. All 32 lanes are computed and blended by mask (`Map*`), or only the active ones where a
-//! lane is dear (`Each*`).
+//! Forms of lane-wise operations, which turn a function of one lane's values into an operation on a
+//! warp. `Map*` compute all 32 lanes and blend them by mask. `Each*` compute only active lanes, for
+//! expensive functions.
 
 use std::marker::PhantomData;
 
@@ -101,15 +101,15 @@ pub(crate) use {f1, f2, f3};
 
 type RawOf<T> = <T as Val>::R;
 
-/// Lanes that are computed before they are written: a vector or two. Through a whole column beside the
-/// registers everything would be moved twice.
+/// Lanes that are computed before they are written: one or two vectors. With a whole column, every
+/// value would be moved twice.
 const STEP: usize = 8;
 
-/// Fills the lanes in `mask` of a result with what `f` makes of each lane.
+/// Writes `f(lane)` to the lanes in `mask` of a result.
 ///
 /// # Safety
-/// `f` may read the warp's columns ([`lane`]): the result's may be one of them, since of a lane only what is in
-/// that lane is read, and before it is written.
+/// `f` may read columns of the warp ([`lane`]), including the column of the result: `f` reads only
+/// its own lane, and before that lane is written.
 #[inline(always)]
 unsafe fn fill<R: Raw>(w: &Warp, d: u32, mask: u32, f: impl Fn(usize) -> R) {
     let column = R::column(w, d).cast::<[R; STEP]>();
@@ -118,7 +118,7 @@ unsafe fn fill<R: Raw>(w: &Warp, d: u32, mask: u32, f: impl Fn(usize) -> R) {
         for (l, t) in t.iter_mut().enumerate() {
             *t = f(k * STEP + l);
         }
-        // SAFETY: a destination is a column of the warp's own, and no reference to it is alive.
+        // SAFETY: a destination is a column of the warp, and no reference to the column is alive.
         unsafe {
             let part = column.add(k);
             if mask != u32::MAX {
@@ -136,10 +136,10 @@ unsafe fn fill<R: Raw>(w: &Warp, d: u32, mask: u32, f: impl Fn(usize) -> R) {
 /// A lane of a source column.
 ///
 /// # Safety
-/// `column` is a column of the warp, to which there is no reference that may write.
+/// `column` must be a column of the warp without a live mutable reference.
 #[inline(always)]
 unsafe fn lane<T: Val>(column: *const [RawOf<T>; LANES], l: usize) -> T {
-    // SAFETY: by the caller's contract; `l` is a lane.
+    // SAFETY: the caller's contract; `l` is a lane.
     T::of(unsafe { column.cast::<RawOf<T>>().add(l).read() })
 }
 
@@ -238,7 +238,7 @@ impl<F: F3> Op for Each3<F> {
     }
 }
 
-/// How `setp` and `set` combine the comparison with predicate `c` (the low bits of `imm`).
+/// How `setp` and `set` combine the comparison with predicate `c`; the low bits of `imm`.
 pub(crate) mod combine {
     /// No predicate.
     pub(crate) const NONE: u64 = 0;
@@ -250,7 +250,7 @@ pub(crate) mod combine {
     pub(crate) const XOR: u64 = 3;
 }
 
-/// One bit a lane from all-ones or all-zero words.
+/// One bit per lane, from words of all ones or all zeros.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn pick_bits(words: &[u32; LANES]) -> u32 {
@@ -264,7 +264,7 @@ fn pick_bits(words: &[u32; LANES]) -> u32 {
     bits
 }
 
-/// One bit a lane from all-ones or all-zero words.
+/// One bit per lane, from words of all ones or all zeros.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn pick_bits(words: &[u32; LANES]) -> u32 {
@@ -274,8 +274,8 @@ fn pick_bits(words: &[u32; LANES]) -> u32 {
         .fold(0, |bits, (l, w)| bits | (w & 1) << l)
 }
 
-/// One bit a lane. Compared into words first: a loop that shifts each lane's bit into place reads
-/// the lanes misaligned with how they were written, and stalls.
+/// One bit per lane. The results go to words first: a loop that shifts each lane's bit into place
+/// reads the lanes at other alignments than they were written, and stalls.
 #[inline(always)]
 pub(crate) fn lane_bits(f: impl Fn(usize) -> bool) -> u32 {
     let mut words = [0u32; LANES];
@@ -320,7 +320,7 @@ impl<F: Cmp> Op for Setp<F> {
     }
 }
 
-/// `set`: all ones or 1.0f (bits in the high half of `imm`) where the comparison holds, else 0.
+/// `set`: all ones or 1.0f (bits in the high half of `imm`) if the comparison holds, else 0.
 pub(crate) struct Set<F>(PhantomData<F>);
 impl<F: Cmp> Op for Set<F> {
     #[inline(always)]
@@ -361,8 +361,8 @@ impl<R: Raw> Op for Mov<R> {
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
         let a: *const [R; LANES] = R::src(w, i.a);
         let d = R::dst(w, i.d);
-        // SAFETY: both are whole columns; they are the same one or apart, which `copy` allows. By
-        // pointer, because an array by value would be moved a word at a time.
+        // SAFETY: both are whole columns, equal or disjoint, which `copy` allows. A pointer,
+        // because an array by value would be moved word by word.
         unsafe {
             if mask == u32::MAX {
                 std::ptr::copy(a, d, 1);
@@ -376,7 +376,7 @@ impl<R: Raw> Op for Mov<R> {
     }
 }
 
-/// Logic on predicates; `imm` is a three-input truth table over (a, b, c) as `lop3` has it.
+/// Logic on predicates. `imm` is a truth table over (a, b, c), as for `lop3`.
 pub(crate) struct PredLogic;
 impl Op for PredLogic {
     #[inline(always)]

@@ -1,12 +1,12 @@
-//! Floating-point arithmetic. Single-precision results that are not a number are the canonical
-//! NaN 0x7fffffff, as hardware gives it; doubles keep the payload the CPU gives.
+//! Floating-point arithmetic. A NaN result in single precision is the canonical NaN 0x7fffffff, as
+//! on hardware. In double precision, it keeps the payload from the CPU.
 
 use std::marker::PhantomData;
 
 use super::family::{F1, F2, F3, f1, f2, f3};
 use crate::exec::round::{self, Mode};
 
-/// Flag bits of an immediate beside the rounding mode (bits 0 and 1).
+/// Flag bits of an immediate, besides the rounding mode (bits 0 and 1).
 pub(crate) mod flag {
     /// `.ftz`.
     pub(crate) const FTZ: u64 = 4;
@@ -14,7 +14,7 @@ pub(crate) mod flag {
     pub(crate) const SAT: u64 = 8;
 }
 
-/// Subnormals become zero of the same sign.
+/// Replaces a subnormal by a zero of the same sign.
 #[inline(always)]
 pub(crate) fn ftz(x: f32) -> f32 {
     let b = x.to_bits();
@@ -25,10 +25,10 @@ pub(crate) fn ftz(x: f32) -> f32 {
     })
 }
 
-/// The canonical NaN for any NaN.
+/// Replaces any NaN by the canonical NaN.
 #[inline(always)]
 pub(crate) fn canon(x: f32) -> f32 {
-    // On the bits: the compiler may take one NaN of an operation for another.
+    // Works on the bits: the compiler may exchange the NaNs of an operation.
     let b = x.to_bits();
     f32::from_bits(if b & 0x7fff_ffff > 0x7f80_0000 {
         0x7fff_ffff
@@ -37,7 +37,7 @@ pub(crate) fn canon(x: f32) -> f32 {
     })
 }
 
-/// Clamped to [0, 1]; NaN becomes +0.
+/// Clamps to [0, 1]; NaN becomes +0.
 #[inline(always)]
 pub(crate) fn sat(x: f32) -> f32 {
     if x > 0.0 {
@@ -47,7 +47,7 @@ pub(crate) fn sat(x: f32) -> f32 {
     }
 }
 
-/// Clamped to [0, 1]; NaN becomes +0.
+/// Clamps to [0, 1]; NaN becomes +0.
 #[inline(always)]
 pub(crate) fn sat64(x: f64) -> f64 {
     if x > 0.0 {
@@ -57,9 +57,9 @@ pub(crate) fn sat64(x: f64) -> f64 {
     }
 }
 
-/// A function with subnormals flushed on both sides.
+/// A function that flushes subnormal inputs and results.
 pub(crate) struct Ftz<F>(PhantomData<F>);
-/// A function with its result clamped.
+/// A function with a result clamped to [0, 1].
 pub(crate) struct Sat<F>(PhantomData<F>);
 
 impl<F: F1<A = f32, D = f32>> F1 for Ftz<F> {
@@ -109,7 +109,7 @@ impl<F: F3<A = f32, B = f32, C = f32, D = f32>> F3 for Sat<F> {
     }
 }
 
-/// A function of the magnitudes, with the product's sign (`.xorsign.abs`).
+/// A function of the magnitudes, with the sign of the product (`.xorsign.abs`).
 pub(crate) struct XorSign<F>(PhantomData<F>);
 impl<F: F2<A = f32, B = f32, D = f32>> F2 for XorSign<F> {
     type A = f32;
@@ -125,7 +125,7 @@ impl<F: F2<A = f32, B = f32, D = f32>> F2 for XorSign<F> {
 
 macro_rules! min_max {
     ($($n:ident $t:ty, $bits:ty, $better:tt, $merge:tt, $nan:expr, $canon:expr;)*) => {$(
-        /// The other operand if one is NaN (or NaN, for the `.NaN` form); -0 is below +0.
+        /// If one operand is NaN: the other operand, or NaN in the `.NaN` form. -0 is less than +0.
         pub(crate) struct $n;
         impl F2 for $n {
             type A = $t;
@@ -163,14 +163,14 @@ f2! {
     SubF32: (a: f32, b: f32) -> f32 = canon(a - b);
     MulF32: (a: f32, b: f32) -> f32 = canon(a * b);
     DivF32: (a: f32, b: f32) -> f32 = canon(a / b);
-    // By the manual, a divisor above 2^126 has a reciprocal of zero.
+    // By the PTX manual, the reciprocal of a divisor above 2^126 is zero.
     DivApproxF32: (a: f32, b: f32) -> f32 =
         canon(if b.abs() > TWO_126 && b.is_finite() { a * 0f32.copysign(b) } else { a / b });
     AddF64: (a: f64, b: f64) -> f64 = a + b;
     SubF64: (a: f64, b: f64) -> f64 = a - b;
     MulF64: (a: f64, b: f64) -> f64 = a * b;
     DivF64: (a: f64, b: f64) -> f64 = a / b;
-    // The sign of the first operand on the second.
+    // The second operand with the sign of the first.
     CopysignF32: (a: f32, b: f32) -> f32 = b.copysign(a);
     CopysignF64: (a: f64, b: f64) -> f64 = b.copysign(a);
 }
@@ -191,7 +191,7 @@ f1! {
     RcpF64: (a: f64) -> f64 = 1.0 / a;
     RsqrtF32: (a: f32) -> f32 = canon((1.0 / f64::from(a).sqrt()) as f32);
     RsqrtF64: (a: f64) -> f64 = 1.0 / a.sqrt();
-    // The approximate double reciprocals leave the low word zero.
+    // Approximate reciprocals in double precision have a low word of zero.
     RcpApproxF64: (a: f64) -> f64 = high_word(1.0 / flush64(a));
     RsqrtApproxF64: (a: f64) -> f64 = high_word(1.0 / flush64(a).sqrt());
     TanhF32: (a: f32) -> f32 = canon(f64::from(a).tanh() as f32);
@@ -213,7 +213,7 @@ fn flush64(x: f64) -> f64 {
     }
 }
 
-/// Applies the flags of `m` around a single-precision function.
+/// Applies the flags of `m` to a single-precision function.
 #[inline(always)]
 fn flagged(m: u64, r: f32) -> f32 {
     let r = canon(r);
@@ -226,7 +226,7 @@ fn input(m: u64, x: f32) -> f32 {
     if m & flag::FTZ != 0 { ftz(x) } else { x }
 }
 
-/// Declares directed-rounding forms; the immediate holds mode and flags.
+/// Declares versions with directed rounding. The immediate holds the mode and flags.
 macro_rules! rounded {
     ($($n:ident $tr:ident [$($v:ident),+] f32 = $e:expr;)*) => {$(
         pub(crate) struct $n;

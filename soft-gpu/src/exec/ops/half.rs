@@ -1,8 +1,8 @@
-//! Half precision (`f16`) and bfloat16 arithmetic, one value or two to a register.
+//! Half precision (`f16`) and bfloat16 arithmetic, with one or two values per register.
 //!
-//! A result is computed exactly, or rounded to odd, in a double and then rounded once to nearest
-//! even, so that it is the correctly rounded one, subnormals included. Results that are not a number
-//! are the canonical NaN 0x7fff. `.relu` makes every negative result, -0 too, +0.
+//! A result is computed in a double, exactly or rounded to odd, and then rounded once to nearest
+//! even. It is therefore correctly rounded, even if subnormal. A NaN result is the canonical NaN
+//! 0x7fff. `.relu` replaces every negative result, also -0, by +0.
 
 use std::marker::PhantomData;
 
@@ -11,7 +11,7 @@ use super::family::{F1, F2, F3};
 use super::float::flag::{FTZ, SAT};
 use crate::exec::round;
 
-/// Flags of `min` and `max` in an immediate.
+/// Flags of `min` and `max`, in the immediate.
 pub(crate) mod extreme {
     /// `.NaN`: a NaN operand makes the result NaN.
     pub(crate) const NAN: u64 = 64;
@@ -24,19 +24,19 @@ pub(crate) const NAN16: u16 = 0x7fff;
 
 /// A 16-bit floating-point format.
 pub(crate) trait Small {
-    /// The exponent field, all ones; also the bits of infinity.
+    /// The exponent field with all ones; also the bits of infinity.
     const INFINITY: u16;
     /// The bits of 1.0.
     const ONE: u16;
-    /// The value, exactly.
+    /// The exact value.
     fn wide(h: u16) -> f64;
     /// The nearest value, ties to even.
     fn round(x: f64) -> u16;
-    /// `a + b`, exactly or rounded to odd, of values of this format.
+    /// `a + b` of values of this format, exact or rounded to odd.
     fn sum(a: f64, b: f64) -> f64;
 }
 
-/// `f16`: 5 bits of exponent, 10 of fraction.
+/// `f16`: 5 bits of exponent, 10 bits of fraction.
 pub(crate) struct Half;
 /// `bf16`: the upper half of a single.
 pub(crate) struct Brain;
@@ -54,7 +54,7 @@ impl Small for Half {
     }
     #[inline(always)]
     fn sum(a: f64, b: f64) -> f64 {
-        // Values span 40 bits: exact.
+        // The sum is exact, because values span 40 bits.
         a + b
     }
 }
@@ -76,11 +76,11 @@ impl Small for Brain {
     }
 }
 
-/// A half as a single, exactly (a NaN stays some NaN).
+/// Converts a half to a single, exactly. A NaN stays a NaN.
 #[inline(always)]
 pub(crate) fn f32_of_half(h: u16) -> f32 {
     let magnitude = u32::from(h & 0x7fff) << 13;
-    // The exponent's bias is 112 too small; the product of a subnormal is exact, too.
+    // The exponent bias is 112 too small. The product is exact, also for a subnormal.
     let scaled = f32::from_bits(magnitude) * f32::from_bits(0x7780_0000);
     let bits = if magnitude >= 0x0f80_0000 {
         magnitude | 0x7f80_0000
@@ -90,7 +90,7 @@ pub(crate) fn f32_of_half(h: u16) -> f32 {
     f32::from_bits(bits | u32::from(h & 0x8000) << 16)
 }
 
-/// A double rounded to single, to odd: a later rounding to 16 bits cannot be spoiled by it.
+/// Rounds a double to single precision, to odd, so that a later rounding to 16 bits is correct.
 #[inline(always)]
 fn odd(x: f64) -> f32 {
     let y = x as f32;
@@ -99,14 +99,14 @@ fn odd(x: f64) -> f32 {
     f32::from_bits(bits | u32::from(w != x))
 }
 
-/// A single rounded to half, to nearest even.
+/// Rounds a single to half precision, to nearest even.
 #[inline(always)]
 pub(crate) fn half_of_f32(x: f32) -> u16 {
     let bits = x.to_bits();
     let a = bits & 0x7fff_ffff;
     let t = a.wrapping_sub(0x3800_0000);
     let normal = (t.wrapping_add(0xfff + (t >> 13 & 1)) >> 13).min(0x7c00);
-    // 0.5 has the least half's bit at its end, so the sum is rounded there.
+    // The last bit of 0.5 has the weight of the smallest half, so the addition rounds there.
     let small = (f32::from_bits(a) + 0.5)
         .to_bits()
         .wrapping_sub(0x3f00_0000);
@@ -119,7 +119,7 @@ pub(crate) fn half_of_f32(x: f32) -> u16 {
     r as u16
 }
 
-/// A single rounded to bfloat16, to nearest even.
+/// Rounds a single to bfloat16, to nearest even.
 #[inline(always)]
 pub(crate) fn brain_of_f32(x: f32) -> u16 {
     let a = x.to_bits();
@@ -132,7 +132,7 @@ fn is_nan<T: Small>(h: u16) -> bool {
     h & 0x7fff > T::INFINITY
 }
 
-/// Subnormals become zero of the same sign.
+/// Replaces a subnormal by a zero of the same sign.
 #[inline(always)]
 fn flushed<T: Small>(h: u16) -> u16 {
     if h & T::INFINITY == 0 { h & 0x8000 } else { h }
@@ -153,7 +153,7 @@ fn output<T: Small, const FLAGS: bool>(x: f64, m: u64) -> u16 {
     if FLAGS { modified::<T>(r, m) } else { r }
 }
 
-/// A result with `.ftz`, `.sat` and `.relu` applied.
+/// Applies `.ftz`, `.sat` and `.relu` to a result.
 fn modified<T: Small>(r: u16, m: u64) -> u16 {
     let r = if m & FTZ != 0 { flushed::<T>(r) } else { r };
     if m & SAT != 0 && is_nan::<T>(r) {
@@ -176,7 +176,7 @@ pub(crate) trait Lane {
 
 macro_rules! lanes {
     ($($n:ident $t:ident |$a:ident, $b:ident, $c:ident| $e:expr;)*) => {$(
-        /// Arithmetic; with `FLAGS`, the modifiers are in the immediate.
+        /// Arithmetic. With `FLAGS`, the immediate holds the modifiers.
         pub(crate) struct $n<T, const FLAGS: bool>(PhantomData<T>);
         impl<$t: Small, const FLAGS: bool> Lane for $n<$t, FLAGS> {
             #[inline(always)]
@@ -192,14 +192,14 @@ macro_rules! lanes {
 lanes! {
     Add T |a, b, c| T::sum(a, b);
     Sub T |a, b, c| T::sum(a, -b);
-    // The product of two has at most 22 bits: exact.
+    // The product of two values has at most 22 bits and is exact.
     Mul T |a, b, c| a * b;
     Fma T |a, b, c| round::add_odd(a * b, c);
     Ex2 T |a, b, c| a.exp2();
     Tanh T |a, b, c| a.tanh();
 }
 
-/// `neg`: the sign alone changes, of NaN too.
+/// `neg`: changes only the sign, also of NaN.
 pub(crate) struct Neg<T>(PhantomData<T>);
 impl<T: Small> Lane for Neg<T> {
     #[inline(always)]
@@ -209,7 +209,7 @@ impl<T: Small> Lane for Neg<T> {
     }
 }
 
-/// `abs`: the sign alone changes, of NaN too.
+/// `abs`: changes only the sign, also of NaN.
 pub(crate) struct Abs<T>(PhantomData<T>);
 impl<T: Small> Lane for Abs<T> {
     #[inline(always)]
@@ -219,7 +219,7 @@ impl<T: Small> Lane for Abs<T> {
     }
 }
 
-/// `min` and `max`: the other operand if one is NaN; -0 is below +0.
+/// `min` and `max`. If one operand is NaN: the other operand. -0 is less than +0.
 pub(crate) struct Extreme<T, const MAX: bool>(PhantomData<T>);
 impl<T: Small, const MAX: bool> Lane for Extreme<T, MAX> {
     #[inline(always)]
@@ -233,7 +233,7 @@ impl<T: Small, const MAX: bool> Lane for Extreme<T, MAX> {
             sign = (a ^ b) & 0x8000;
             v = v.map(|h| h & 0x7fff);
         }
-        // Sign and magnitude as an integer that orders all values.
+        // An integer that orders all values.
         let key = |h: u16| (h ^ (((h as i16) >> 15) as u16 & 0x7fff)) as i16;
         let [a, b] = v;
         let first = if MAX {
@@ -250,9 +250,9 @@ impl<T: Small, const MAX: bool> Lane for Extreme<T, MAX> {
     }
 }
 
-/// One value in a register.
+/// One value per register.
 pub(crate) struct One<L>(PhantomData<L>);
-/// Two values in a register, each by itself.
+/// Two independent values per register.
 pub(crate) struct Two<L>(PhantomData<L>);
 
 impl<L: Lane> F1 for One<L> {
@@ -285,7 +285,7 @@ impl<L: Lane> F3 for One<L> {
     }
 }
 
-/// The halves of a word, through a function of both halves of three words.
+/// Applies a function to both halves of three words.
 #[inline(always)]
 fn halves<L: Lane>(a: u32, b: u32, c: u32, m: u64) -> u32 {
     let low = L::f(a as u16, b as u16, c as u16, m);
@@ -326,7 +326,7 @@ impl<L: Lane> F3 for Two<L> {
 /// Integer operations on two 16-bit values: `add`, `min`, `max` of `u16x2` and `s16x2`.
 macro_rules! integers {
     ($($n:ident |$a:ident, $b:ident| $e:expr;)*) => {$(
-        /// On 16-bit integers.
+        /// Operates on 16-bit integers.
         pub(crate) struct $n;
         impl Lane for $n {
             #[inline(always)]

@@ -3,7 +3,7 @@
 use super::family::{f1, f2, f3};
 use crate::exec::ops::family::F3;
 
-/// The three-input truth table of `lop3`.
+/// Applies the three-input truth table of `lop3`.
 #[inline(always)]
 pub(crate) fn lut3(a: u32, b: u32, c: u32, table: u64) -> u32 {
     let mut r = 0;
@@ -45,7 +45,7 @@ f2! {
     Mul24LoS: (a: u32, b: u32) -> u32 = mul24s(a, b) as u32;
     Mul24HiU: (a: u32, b: u32) -> u32 = (((u64::from(a & 0xff_ffff)) * u64::from(b & 0xff_ffff)) >> 16) as u32;
     Mul24HiS: (a: u32, b: u32) -> u32 = (mul24s(a, b) >> 16) as u32;
-    // Division by zero gives all ones and the dividend as remainder, as the hardware's code does.
+    // Division by zero returns all ones, and the dividend as remainder, as on hardware.
     DivU16: (a: u16, b: u16) -> u16 = a.checked_div(b).unwrap_or(u16::MAX);
     DivS16: (a: i16, b: i16) -> i16 = if b == 0 { -1 } else { a.wrapping_div(b) };
     DivU32: (a: u32, b: u32) -> u32 = a.checked_div(b).unwrap_or(u32::MAX);
@@ -116,7 +116,7 @@ f1! {
     BfindS32: (a: i32) -> u32 = 31u32.wrapping_sub((a ^ (a >> 31)).leading_zeros());
     BfindU64: (a: u64) -> u32 = 63u32.wrapping_sub(a.leading_zeros());
     BfindS64: (a: i64) -> u32 = 63u32.wrapping_sub((a ^ (a >> 63)).leading_zeros());
-    // `.shiftamt`: how far to shift left so that the found bit is at the top.
+    // `.shiftamt`: the left shift that moves the found bit to the top.
     BfindShiftU32: (a: u32) -> u32 = if a == 0 { u32::MAX } else { a.leading_zeros() };
     BfindShiftS32: (a: i32) -> u32 = if a ^ (a >> 31) == 0 { u32::MAX } else { (a ^ (a >> 31)).leading_zeros() };
     BfindShiftU64: (a: u64) -> u32 = if a == 0 { u32::MAX } else { a.leading_zeros() };
@@ -163,7 +163,7 @@ f3! {
     Dp4aSS: (a: u32, b: u32, c: u32) -> u32 = dp4a(a, b, c, true, true);
     Slct32: (a: u32, b: u32, c: i32) -> u32 = if c >= 0 { a } else { b };
     Slct64: (a: u64, b: u64, c: i32) -> u64 = if c >= 0 { a } else { b };
-    // Minus zero counts as positive, NaN as negative.
+    // -0 counts as positive, NaN as negative.
     SlctF32: (a: u32, b: u32, c: f32) -> u32 = if c >= 0.0 { a } else { b };
     SlctF64: (a: u64, b: u64, c: f32) -> u64 = if c >= 0.0 { a } else { b };
     SlctFtzF32: (a: u32, b: u32, c: f32) -> u32 = if super::float::ftz(c) >= 0.0 { a } else { b };
@@ -171,7 +171,7 @@ f3! {
     Fns: (a: u32, b: u32, c: i32) -> u32 = fns(a, b, c);
 }
 
-/// `lop3.b32`; the table is the immediate.
+/// `lop3.b32`. The immediate is the table.
 pub(crate) struct Lop3;
 impl F3 for Lop3 {
     type A = u32;
@@ -184,7 +184,7 @@ impl F3 for Lop3 {
     }
 }
 
-/// `prmt.b32`; the immediate is a mode of [`prmt_mode`].
+/// `prmt.b32`. The immediate is a mode of [`prmt_mode`].
 pub(crate) struct Prmt;
 impl F3 for Prmt {
     type A = u32;
@@ -197,25 +197,26 @@ impl F3 for Prmt {
     }
 }
 
-/// Flags of [`Vshr`] in its immediate.
+/// Flags of [`Vshr`], in the immediate.
 pub(crate) mod vshr {
-    /// The result's type is signed.
+    /// The type of the result is signed.
     pub(crate) const TO_SIGNED: u64 = 1;
     /// The shifted value is signed.
     pub(crate) const FROM_SIGNED: u64 = 2;
     /// `.sat`.
     pub(crate) const SAT: u64 = 4;
-    /// `.wrap`, not `.clamp`.
+    /// `.wrap` instead of `.clamp`.
     pub(crate) const WRAP: u64 = 8;
-    /// What is done with the third operand.
+    /// Adds the third operand.
     pub(crate) const ADD: u64 = 16;
-    /// As above.
+    /// Takes the minimum with the third operand.
     pub(crate) const MIN: u64 = 32;
-    /// As above.
+    /// Takes the maximum with the third operand.
     pub(crate) const MAX: u64 = 64;
 }
 
-/// `vshr` of whole words: shifted in 33 bits, brought to the result's type, then combined with `c`.
+/// `vshr` of whole words: shifts in 33 bits, converts to the type of the result, then combines with
+/// `c`.
 pub(crate) struct Vshr;
 impl F3 for Vshr {
     type A = u32;
@@ -264,7 +265,7 @@ impl F3 for Vshr {
     }
 }
 
-/// `dp2a`: bit 0 `.hi`, bit 1 a signed, bit 2 b signed.
+/// `dp2a`. Bit 0: `.hi`; bit 1: `a` is signed; bit 2: `b` is signed.
 pub(crate) struct Dp2a;
 impl F3 for Dp2a {
     type A = u32;
@@ -360,7 +361,8 @@ fn bfe_u(a: u64, pos: u32, len: u32, width: u32) -> u64 {
     }
 }
 
-/// The field beyond the top is filled with the sign of the field: its highest bit, or the word's.
+/// Bits beyond the top of the field get the sign of the field: the highest bit of the field, or of
+/// the word.
 #[inline(always)]
 fn bfe_s(a: i64, pos: u32, len: u32, width: u32) -> i64 {
     let (pos, len) = (pos & 0xff, len & 0xff);
@@ -381,11 +383,12 @@ fn bfe_s(a: i64, pos: u32, len: u32, width: u32) -> i64 {
     (v & low) | (sign & !low)
 }
 
-/// `bfi` for either width: bits of `a` put into `b`.
+/// `bfi` for both widths: inserts bits of `a` into `b`.
 #[inline(always)]
 pub(crate) fn bfi(a: u64, b: u64, pos: u32, len: u32, width: u32) -> u64 {
     let (pos, len) = (pos & 0xff, len & 0xff);
-    // Without branches, for vectors: shifts are by less than the width, and where they should not be nothing is put.
+    // No branches, so that lanes vectorise: shifts are by less than the width, and an out-of-range
+    // shift inserts nothing.
     let ones = if len >= 64 {
         u64::MAX
     } else {
@@ -430,8 +433,8 @@ fn szext(a: u32, bits: u32, clamp: bool, signed: bool) -> u32 {
     }
 }
 
-/// `fns`: position of the n-th set bit from `base`; forwards for n > 0, backwards for n < 0, the
-/// base itself for 0; all ones if there is none.
+/// `fns`: position of the n-th set bit from `base`: forwards for n > 0, backwards for n < 0, `base`
+/// itself for 0. All ones if there is no such bit.
 fn fns(mask: u32, base: u32, n: i32) -> u32 {
     if base > 31 {
         return u32::MAX;

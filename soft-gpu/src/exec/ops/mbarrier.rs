@@ -1,9 +1,10 @@
-//! `mbarrier`: barriers that are words of shared memory.
+//! `mbarrier`: barriers in words of shared memory.
 //!
-//! A barrier's phase is complete when nobody is pending and no bytes are outstanding; then the next begins,
-//! with as many pending as are expected. The word is opaque to programs; here it has, from the low
-//! end, 20 bits of who is pending, 20 of who is expected, 22 of the bytes outstanding (signed), and at the top
-//! the parity of the phase. A block runs on one thread, so a lane's step needs no lock.
+//! The phase of a barrier is complete when no arrival is pending and no bytes are outstanding. Then
+//! the next phase starts, with all expected arrivals pending. The word is opaque to programs. From
+//! the low end it has 20 bits of pending arrivals, 20 bits of expected arrivals and 22 bits of
+//! outstanding bytes (signed). The top bit is the parity of the phase. A block runs on one thread,
+//! so an update needs no lock.
 
 use super::family::each_lane;
 use super::memory::{B64In64, Mem, addresses, resolve};
@@ -15,29 +16,29 @@ use crate::exec::warp::Warp;
 const COUNT: u64 = (1 << 20) - 1;
 const PHASE: u64 = 1 << 63;
 
-/// What an instruction does, as a const parameter.
+/// Kinds of instructions, as const parameters.
 pub(crate) mod kind {
-    /// `init`: `a` are expected.
+    /// `init`: `a` arrivals are expected.
     pub(crate) const INIT: u8 = 0;
     /// `inval`.
     pub(crate) const INVAL: u8 = 1;
-    /// `arrive` of `a` threads; the state before in `d`.
+    /// `arrive` of `a` threads; writes the former state to `d`.
     pub(crate) const ARRIVE: u8 = 2;
-    /// `arrive_drop`: they are not expected any more, either.
+    /// `arrive_drop`: as `arrive`; later phases do not expect the arrivals.
     pub(crate) const DROP: u8 = 3;
-    /// `test_wait`: predicate `d`, has the phase of state `a` completed?
+    /// `test_wait`: predicate `d` tells whether the phase of state `a` is complete.
     pub(crate) const WAIT: u8 = 4;
-    /// `test_wait.parity`: the same of the phase with parity `a`.
+    /// `test_wait.parity`: the same for the phase with parity `a`.
     pub(crate) const PARITY: u8 = 5;
-    /// `expect_tx`: `a` bytes more are outstanding.
+    /// `expect_tx`: `a` more bytes are outstanding.
     pub(crate) const EXPECT: u8 = 6;
-    /// `complete_tx`: `a` bytes less.
+    /// `complete_tx`: `a` fewer bytes are outstanding.
     pub(crate) const COMPLETE: u8 = 7;
     /// `arrive.expect_tx`: both, for one thread.
     pub(crate) const ARRIVE_EXPECT: u8 = 8;
 }
 
-/// A barrier's word, taken apart.
+/// The parts of a barrier's word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct State {
     pending: u64,
@@ -65,7 +66,7 @@ impl State {
         self.pending = self.pending.saturating_sub(threads);
     }
 
-    /// The word, in the next phase if this one is complete.
+    /// The word, of the next phase if this phase is complete.
     fn settled(mut self) -> u64 {
         if self.pending == 0 && self.bytes == 0 {
             self.phase ^= PHASE;
@@ -75,7 +76,7 @@ impl State {
     }
 }
 
-/// The word after an instruction on `word` with operand `v`.
+/// The word after an instruction with operand `v`.
 fn step(kind: u8, word: u64, v: u64) -> u64 {
     let mut s = State::of(word);
     let n = v & COUNT;
@@ -109,7 +110,7 @@ fn step(kind: u8, word: u64, v: u64) -> u64 {
     s.settled()
 }
 
-/// Operand `a` (a 32-bit column; of `WAIT` a 64-bit one), address `e`.
+/// An instruction with operand `a` (a 32-bit column; for `WAIT` a 64-bit column) and address `e`.
 pub(crate) struct MBarrier<const KIND: u8, const SPACE: u8>;
 impl<const KIND: u8, const SPACE: u8> Op for MBarrier<KIND, SPACE> {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
@@ -120,7 +121,7 @@ impl<const KIND: u8, const SPACE: u8> Op for MBarrier<KIND, SPACE> {
         let mut passed = 0u32;
         each_lane(mask, |l| {
             let at = ad[l] as *mut u8;
-            // SAFETY: checked above for eight bytes, aligned.
+            // SAFETY: the eight bytes are checked above, and aligned.
             let before = unsafe { B64In64::load(at) };
             match KIND {
                 kind::WAIT => {
@@ -145,7 +146,7 @@ impl<const KIND: u8, const SPACE: u8> Op for MBarrier<KIND, SPACE> {
             return Flow::Next;
         }
         w.put_pred(i.d, passed, mask);
-        // Who waits will try again: the others first.
+        // A waiting thread tries again: let the other warps run first.
         if passed & mask == mask {
             Flow::Next
         } else {
@@ -154,7 +155,7 @@ impl<const KIND: u8, const SPACE: u8> Op for MBarrier<KIND, SPACE> {
     }
 }
 
-/// `mbarrier.pending_count`: of a state `a`.
+/// `mbarrier.pending_count` of the state `a`.
 pub(crate) struct PendingCount;
 impl Op for PendingCount {
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!(b & PHASE, 0);
         b = step(kind::COMPLETE, b, 40);
         assert_eq!((b & PHASE, State::of(b).pending), (PHASE, 3));
-        // Bytes may come before they are expected.
+        // Bytes may complete before they are expected.
         b = step(kind::COMPLETE, b, 8);
         assert_eq!(State::of(b).bytes, -8);
         b = step(kind::EXPECT, b, 8);

@@ -1,9 +1,9 @@
 //! Loads, stores and address conversion.
 //!
-//! An access of a whole warp that follows a simple rule is done by [`regular`]. Any other first
-//! turns every active lane's address into a checked host address ([`resolve`]; inactive lanes get
-//! a copy of an active lane's), then moves the data lane by lane with relaxed atomics, so that
-//! racing kernels and spin-waits see what the machine's memory gives.
+//! [`regular`] performs accesses of a whole warp that follow a simple rule. Any other access first
+//! turns the address of every active lane into a checked host address ([`resolve`]; an inactive
+//! lane gets the address of an active lane). Then it moves the data lane by lane with relaxed
+//! atomics, so that racing kernels and spin-waits see the memory of the host.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -16,21 +16,21 @@ use crate::exec::env::{Env, FUNC_WINDOW, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WIND
 use crate::exec::inst::{Flow, Inst, LANES, NONE, Op};
 use crate::exec::warp::Warp;
 
-/// Layout of a memory instruction's immediate: offset in the low half, then these.
+/// Immediate of a memory instruction: the offset in the low half, then these bits.
 pub(crate) mod layout {
-    /// Where the number of vector elements is.
+    /// Position of the number of vector elements.
     pub(crate) const COUNT_SHIFT: u32 = 32;
     /// The address register is 32 bits wide.
     pub(crate) const NARROW: u64 = 1 << 40;
-    /// Where the number of the address register's memo is.
+    /// Position of the memo number of the address register.
     pub(crate) const MEMO_SHIFT: u32 = 48;
-    /// What is found of the address register is remembered.
+    /// The rule found for the address register is stored in the memo.
     pub(crate) const KEEP: u64 = 1 << 52;
-    /// The address register is as it was when it was remembered.
+    /// The address register has not changed since the memo was stored.
     pub(crate) const REUSE: u64 = 1 << 53;
-    /// A load of a chain is from global memory, else from shared memory.
+    /// The load of a chain is from global memory instead of shared memory.
     pub(crate) const GLOBAL: u64 = 1 << 54;
-    /// Where a chain's first load has the number of its terms.
+    /// Position of the number of terms, in the first load of a chain.
     pub(crate) const CHAIN_SHIFT: u32 = 56;
 }
 
@@ -46,13 +46,13 @@ pub(crate) mod space {
     pub(crate) const GENERIC: u8 = 3;
 }
 
-/// A memory element and its register form.
+/// A memory element and its form in a register.
 pub(crate) trait Mem {
-    /// The register's element.
+    /// Element of the register.
     type R: Raw;
     /// Bytes in memory.
     const SIZE: usize;
-    /// Memory holds exactly the register's bits.
+    /// Whether memory holds exactly the bits of the register.
     const WHOLE: bool;
     /// Reads one element.
     ///
@@ -68,7 +68,7 @@ pub(crate) trait Mem {
 
 macro_rules! mems {
     ($($n:ident: $r:ty, $t:ty, $u:ty, $a:ident, $whole:expr;)*) => {$(
-        /// Element in memory and register.
+        /// An element in memory and in a register.
         pub(crate) struct $n;
         impl Mem for $n {
             type R = $r;
@@ -76,12 +76,12 @@ macro_rules! mems {
             const WHOLE: bool = $whole;
             #[inline(always)]
             unsafe fn load(p: *mut u8) -> $r {
-                // SAFETY: valid and aligned by the caller's contract.
+                // SAFETY: valid and aligned, by the caller's contract.
                 unsafe { $a::from_ptr(p.cast()) }.load(Relaxed) as $t as $r
             }
             #[inline(always)]
             unsafe fn store(p: *mut u8, v: $r) {
-                // SAFETY: valid and aligned by the caller's contract.
+                // SAFETY: valid and aligned, by the caller's contract.
                 unsafe { $a::from_ptr(p.cast()) }.store(v as $u, Relaxed);
             }
         }
@@ -103,7 +103,8 @@ mems! {
     B64In64: u64, u64, u64, AtomicU64, true;
 }
 
-/// The lanes' addresses in the instruction's space; inactive lanes repeat an active one's.
+/// The addresses of the lanes in the instruction's space. Inactive lanes repeat the address of an
+/// active lane.
 #[inline(always)]
 pub(crate) fn addresses(w: &Warp, i: &Inst, mask: u32) -> [u64; LANES] {
     let off = i64::from(i.imm as u32 as i32) as u64;
@@ -124,7 +125,7 @@ pub(crate) fn addresses(w: &Warp, i: &Inst, mask: u32) -> [u64; LANES] {
     t
 }
 
-/// Turns addresses into host addresses, all checked for `size` bytes (a power of two up to 16).
+/// Turns addresses into host addresses. Each is checked for `size` bytes (a power of two up to 16).
 #[inline(always)]
 pub(crate) fn resolve<const SPACE: u8>(
     w: &mut Warp,
@@ -159,7 +160,8 @@ fn global(w: &mut Warp, env: &Env<'_>, ad: &[u64; LANES], size: u64) -> bool {
     if hi - lo <= 8192 && env.arena.live(lo, hi - lo + size) {
         return true;
     }
-    // Scattered, or with a hole between: each lane alone, remembering the last granule.
+    // Scattered addresses, or a gap between them: checks each lane, but skips the granule of the
+    // last.
     let mut last = u64::MAX;
     for &a in ad {
         let g = a / super::super::contract::GRANULE;
@@ -175,7 +177,7 @@ fn global(w: &mut Warp, env: &Env<'_>, ad: &[u64; LANES], size: u64) -> bool {
 
 #[inline(always)]
 fn shared(w: &mut Warp, env: &Env<'_>, ad: &mut [u64; LANES], size: u64, bits: u64) -> bool {
-    // `bits` bounds every address from above; only near the end must they be compared one by one.
+    // `bits` is an upper bound of the addresses. Only near the end must each address be checked.
     if bits.saturating_add(size) > env.shared_len {
         for &a in ad.iter() {
             if a.saturating_add(size) > env.shared_len {
@@ -218,7 +220,7 @@ fn windows(w: &mut Warp, env: &Env<'_>, ad: &mut [u64; LANES], size: u64, write:
     true
 }
 
-/// The host address behind one lane's generic address, if `len` bytes are valid there.
+/// The host address of one lane's generic address, if `len` bytes are valid there.
 pub(crate) fn host_address(
     w: &Warp,
     env: &Env<'_>,
@@ -269,7 +271,7 @@ pub(crate) fn misaligned(w: &mut Warp, env: &Env<'_>, ad: &[u64; LANES], size: u
     false
 }
 
-/// Where the warp is, for a message.
+/// The place of the warp, for a message.
 #[cold]
 pub(crate) fn place(w: &Warp, env: &Env<'_>) -> String {
     let line = env.program.lines.get(w.pc as usize).copied().unwrap_or(0);
@@ -313,7 +315,8 @@ impl<M: Mem, const SPACE: u8> Op for Ld<M, SPACE> {
             }
             let mut t = [M::R::default(); LANES];
             for l in 0..LANES {
-                // SAFETY: checked above, also for inactive lanes, which repeat an active one's.
+                // SAFETY: checked above, also for inactive lanes, which repeat the address of an
+                // active lane.
                 t[l] = unsafe { M::load((ad[l] as usize + k * M::SIZE) as *mut u8) };
             }
             put(w, reg, &t, mask);
@@ -379,7 +382,7 @@ impl<M: Mem> Op for LdKernelParam<M> {
     }
 }
 
-/// `d = a + imm` on addresses (taking the address of a frame's variable, `cvta`).
+/// `d = a + imm` on addresses, for the address of a frame's variable and for `cvta`.
 pub(crate) struct Lea;
 impl Op for Lea {
     #[inline(always)]
@@ -409,8 +412,8 @@ impl Op for Lea32 {
     }
 }
 
-/// `isspacep`: predicate `d` of the generic address `a`; `imm` is the window's base, 0 for global
-/// and 1 for const.
+/// `isspacep`: predicate `d` of the generic address `a`. `imm` is the start of the window; 0 for
+/// global and 1 for const.
 pub(crate) struct IsSpace;
 impl Op for IsSpace {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {

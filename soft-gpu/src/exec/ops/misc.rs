@@ -1,4 +1,4 @@
-//! Operations that fit no family: five-operand bit insertion, `testp`, clocks.
+//! Operations outside the families: bit insertion with five operands, `testp`, clocks.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use crate::exec::inst::{Flow, Inst, LANES, Op};
 use crate::exec::special::Clock;
 use crate::exec::warp::Warp;
 
-/// `bfi`: `a` into `b` at `c`, `e` bits.
+/// `bfi`: inserts `e` bits of `a` into `b` at `c`.
 pub(crate) struct Bfi<R>(std::marker::PhantomData<R>);
 impl<R: Raw> Op for Bfi<R> {
     #[inline(always)]
@@ -24,7 +24,7 @@ impl<R: Raw> Op for Bfi<R> {
     }
 }
 
-/// Classes of `testp`; in the immediate.
+/// Classes of `testp`, in the immediate.
 pub(crate) mod class {
     pub(crate) const FINITE: u64 = 0;
     pub(crate) const INFINITE: u64 = 1;
@@ -51,7 +51,7 @@ impl<R: Raw> Op for Testp<R> {
                 class::INFINITE => kind == C::Infinite,
                 class::NUMBER => kind != C::Nan,
                 class::NAN => kind == C::Nan,
-                // PTX counts zero as normal.
+                // PTX counts zero as a normal number.
                 class::NORMAL => matches!(kind, C::Normal | C::Zero),
                 _ => kind == C::Subnormal,
             };
@@ -62,10 +62,10 @@ impl<R: Raw> Op for Testp<R> {
     }
 }
 
-/// Clock ticks per nanosecond, as a fraction: the device says 1.5 GHz.
+/// Clock ticks per ns, as a fraction: the device reports 1.5 GHz.
 const TICKS: (u64, u64) = (3, 2);
 
-/// Reads a changing special register; `imm` says which.
+/// Reads a changing special register, which `imm` selects.
 pub(crate) struct ReadClock;
 impl Op for ReadClock {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {

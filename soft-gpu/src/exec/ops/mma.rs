@@ -1,11 +1,11 @@
-//! `mma` and `wmma.mma`: `D = A·B + C` of matrices that the whole warp holds.
+//! `mma` and `wmma.mma`: `D = A·B + C` for matrices that the whole warp holds.
 //!
-//! PTX leaves order and precision of the additions open. Here each element of D starts with C's
-//! and takes the products in ascending k:
-//! - `f16`, `bf16`, `tf32`, `e4m3`, `e5m2`: the products are exact, the sum is kept in a double and rounded once to D's
-//!   type, to nearest even. That is at least as close as hardware's, never the other way round.
-//!   Subnormals count. Of a `tf32` operand the low 13 bits are ignored.
-//! - `f64`: a chain of fused multiply-adds with the instruction's rounding, as PTX has it.
+//! PTX does not define the order and precision of the additions. Here each element of D starts with
+//! the element of C, and adds the products in ascending k:
+//! - `f16`, `bf16`, `tf32`, `e4m3`, `e5m2`: the products are exact. The sum is kept in a double and
+//! rounded once to D's type, to nearest even, which is at least as precise as on hardware.
+//! Subnormals count. The low 13 bits of a `tf32` operand are ignored.
+//! - `f64`: a chain of fused multiply-adds with the rounding of the instruction, as PTX defines it.
 //! - integers: the exact sum, wrapped to 32 bits or clamped (`.satfinite`).
 
 use std::marker::PhantomData;
@@ -42,7 +42,7 @@ impl Factor for Brain {
     }
 }
 
-/// `tf32`: a single without its low 13 bits.
+/// `tf32`: a single without the low 13 bits.
 pub(crate) struct Tf32;
 impl Factor for Tf32 {
     #[inline(always)]
@@ -55,8 +55,8 @@ impl Factor for Tf32 {
     }
 }
 
-/// Adds the products of a tile to `sum`, in ascending k. `FUSED` is without rounding the products, which is the same
-/// where they are exact, and faster where the CPU has an instruction for it.
+/// Adds the products of a tile to `sum`, in ascending k. `FUSED` does not round the products. The
+/// result is the same for exact products, and faster if the CPU has an instruction for it.
 #[inline(always)]
 fn accumulate<const FUSED: bool, const K: usize>(
     a: &Rows<f64, K>,
@@ -89,27 +89,27 @@ pub(crate) fn half_at(x: f64, j: usize) -> u32 {
     u32::from(Half::round(x)) << (16 * j)
 }
 
-/// A sum as a register of a single.
+/// A sum as a register with a single.
 #[inline(always)]
 pub(crate) fn single_of(x: f64, _: usize) -> u32 {
     canon(x as f32).to_bits()
 }
 
-/// How elements of one family are multiplied: a tile of at most 16 by 8 sums at a time.
+/// Multiplication of elements of one family, in tiles of at most 16 by 8 sums.
 pub(crate) trait Multiply {
     /// A tile of A.
     type Left;
     /// A sum.
     type Sum: Copy;
-    /// A tile of A from its registers.
+    /// Reads a tile of A from its registers.
     fn left(w: &Warp, p: &Product, a: &[u32]) -> Self::Left;
-    /// The sums of a tile from one of A and the registers of B and C.
+    /// The sums of a tile, from a tile of A and the registers of B and C.
     fn tile(w: &Warp, p: &Product, a: &Self::Left, b: &[u32], c: &[u32]) -> Lines<Self::Sum, 16>;
     /// Writes a tile to the registers `d`.
     fn put(w: &mut Warp, p: &Product, d: &[u32], mask: u32, sums: &Lines<Self::Sum, 16>);
 }
 
-/// A product by the whole warp: operand list `e`, description `imm`.
+/// A product by the whole warp, with operand list `e` and description `imm`.
 pub(crate) struct Mma<M>(PhantomData<M>);
 impl<M: Multiply> Op for Mma<M> {
     #[inline(always)]
@@ -123,14 +123,14 @@ impl<M: Multiply> Op for Mma<M> {
 }
 
 impl<M: Multiply> Mma<M> {
-    /// The product, when all lanes are there.
+    /// Computes the product, after all lanes have arrived.
     #[inline(always)]
     pub(crate) fn product(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) {
         let p = Product::at(i.imm);
         let [d, a, b, c] = registers(env, i, listed(i));
         let (high, across) = (p.shape.high() as usize, p.shape.across() as usize);
         let all = high * across;
-        // D is written after all tiles are read: its registers may be A's, B's or C's.
+        // D is written after all tiles are read, because its registers may be those of A, B or C.
         let mut results = [const { None }; MOST_TILES];
         for (t, slot) in results.iter_mut().enumerate().take(all) {
             let left = M::left(w, &p, part(a, high, t / across));
@@ -143,7 +143,8 @@ impl<M: Multiply> Mma<M> {
     }
 }
 
-/// `f16`, `bf16` and `tf32` with sums of `f32` or `f16`, by fused additions or not: the products are exact.
+/// `f16`, `bf16` and `tf32` with sums of `f32` or `f16`. The products are exact, with fused or
+/// separate additions.
 pub(crate) struct Floats<T, const PACKED: usize, const FUSED: bool>(PhantomData<T>);
 impl<T: Factor, const PACKED: usize, const FUSED: bool> Multiply for Floats<T, PACKED, FUSED> {
     type Left = Rows<f64, 16>;
@@ -171,7 +172,7 @@ impl<T: Factor, const PACKED: usize, const FUSED: bool> Multiply for Floats<T, P
     }
 }
 
-/// C as the sums begin with it.
+/// Reads C, with which the sums start.
 #[inline(always)]
 fn float_sums(w: &Warp, p: &Product, c: &[u32]) -> Lines<f64, 16> {
     match p.elems[2] {
@@ -250,21 +251,21 @@ impl Multiply for Doubles {
     }
 }
 
-/// Element `j` of a register of so many integers.
+/// Element `j` of a register of `PACKED` integers.
 #[inline(always)]
 fn signed<const PACKED: usize>(word: u32, j: usize) -> i32 {
     let bits = 32 / PACKED;
     (word << (32 - bits * (j + 1))) as i32 >> (32 - bits)
 }
 
-/// As [`signed`].
+/// As [`signed`], without a sign.
 #[inline(always)]
 fn unsigned<const PACKED: usize>(word: u32, j: usize) -> i32 {
     let bits = 32 / PACKED;
     (word << (32 - bits * (j + 1)) >> (32 - bits)) as i32
 }
 
-/// An exact sum in 32 bits.
+/// Reduces an exact sum to 32 bits.
 #[inline(always)]
 fn fit(x: i64, clamp: bool) -> u32 {
     if clamp {
@@ -279,7 +280,8 @@ fn whole(word: u32, _: usize) -> i64 {
     i64::from(word as i32)
 }
 
-/// Adds the products of a tile to `sum`: each has 17 bits at most, and there are at most 64.
+/// Adds the products of a tile to `sum`. A product has at most 17 bits, and there are at most 64,
+/// so 32 bits suffice.
 #[inline(always)]
 fn add_products<const K: usize>(
     a: &Rows<i32, K>,
@@ -299,7 +301,7 @@ fn add_products<const K: usize>(
     }
 }
 
-/// Integers, `PACKED` to a register and at most `K` along k: 8 bits and 32, or 4 and 64.
+/// Integers, `PACKED` per register and at most `K` along k: 8 bits with 32, or 4 bits with 64.
 pub(crate) struct Integers<const PACKED: usize, const K: usize>;
 impl<const PACKED: usize, const K: usize> Multiply for Integers<PACKED, K> {
     type Left = Rows<i32, K>;
@@ -333,7 +335,7 @@ impl<const PACKED: usize, const K: usize> Multiply for Integers<PACKED, K> {
     }
 }
 
-/// Single bits, a register of 32 as one element.
+/// Single bits: a register of 32 bits is one element.
 pub(crate) struct SingleBits;
 impl Multiply for SingleBits {
     type Left = Rows<u32, 8>;

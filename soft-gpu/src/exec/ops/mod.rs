@@ -1,4 +1,4 @@
-//! The operations, one family a file.
+//! The operations, one family per file.
 
 pub(crate) mod approx;
 pub(crate) mod atomic;

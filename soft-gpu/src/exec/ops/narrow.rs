@@ -1,4 +1,5 @@
-//! Conversions of singles to the 16-bit formats and to `tf32`, the common ones back, and those of the 8-bit formats.
+//! Conversions of singles to the 16-bit formats and to `tf32`, the frequent conversions back, and
+//! the conversions of the 8-bit formats.
 
 use std::marker::PhantomData;
 
@@ -8,9 +9,9 @@ use super::float::canon;
 use super::half::{Brain, Half, NAN16, Small, brain_of_f32, f32_of_half, half_of_f32};
 use crate::exec::round::{self, Format, Mode};
 
-/// `.satfinite` in an immediate: the largest finite value instead of infinity.
+/// `.satfinite`, in an immediate: the largest finite value instead of infinity.
 pub(crate) const SATFINITE: u64 = 64;
-/// `.rna` in an immediate: ties away from zero.
+/// `.rna`, in an immediate: rounds ties away from zero.
 pub(crate) const AWAY: u64 = 128;
 
 f1! {
@@ -20,9 +21,9 @@ f1! {
     BrainFromF32: (a: f32) -> u16 = brain_of_f32(a);
 }
 
-/// A target of 16 bits, by its number in [`convert`].
+/// A 16-bit target format.
 pub(crate) trait Target: Small {
-    /// The number.
+    /// The number of the format in [`convert`].
     const NUM: Num;
 }
 impl Target for Half {
@@ -32,7 +33,7 @@ impl Target for Brain {
     const NUM: Num = Num::BF16;
 }
 
-/// A single in 16 bits: the rounding mode is in the low bits of `m`, flags above.
+/// Converts a single to 16 bits. `m` has the rounding mode in the low bits, and flags above.
 fn to16<T: Target>(x: f32, m: u64) -> u16 {
     let x = relu(x, m);
     let r = convert::to_float(f64::from(x), T::NUM, Mode::of(m)) as u16;
@@ -42,7 +43,7 @@ fn to16<T: Target>(x: f32, m: u64) -> u16 {
     r
 }
 
-/// Negative values, -0 too, become +0; NaN stays.
+/// Replaces negative values, also -0, by +0; NaN stays.
 fn relu(x: f32, m: u64) -> f32 {
     if m & RELU != 0 && x.is_sign_negative() && !x.is_nan() {
         0.0
@@ -62,7 +63,7 @@ impl<T: Target> F1 for To16<T> {
     }
 }
 
-/// `cvt.rn.f16x2.f32`: the first source on top.
+/// `cvt.rn.f16x2.f32`: the first source in the high half.
 pub(crate) struct HalvesFromF32;
 impl F2 for HalvesFromF32 {
     type A = f32;
@@ -74,7 +75,7 @@ impl F2 for HalvesFromF32 {
     }
 }
 
-/// `cvt.rn.bf16x2.f32`: the first source on top.
+/// `cvt.rn.bf16x2.f32`: the first source in the high half.
 pub(crate) struct BrainsFromF32;
 impl F2 for BrainsFromF32 {
     type A = f32;
@@ -98,7 +99,7 @@ impl<T: Target> F2 for To16x2<T> {
     }
 }
 
-/// `cvt.{rna,rn,rz}{.relu}{.satfinite}.tf32.f32`: the low 13 bits become zero.
+/// `cvt.{rna,rn,rz}{.relu}{.satfinite}.tf32.f32`: clears the low 13 bits.
 pub(crate) struct ToTf32;
 impl F1 for ToTf32 {
     type A = f32;
@@ -112,7 +113,7 @@ impl F1 for ToTf32 {
             Mode::Nearest => 0xfff + (b >> 13 & 1),
             _ => 0,
         };
-        // A carry out of the fraction is the next exponent's value, infinity at the end.
+        // A carry out of the fraction gives the next exponent, and finally infinity.
         let r = b.wrapping_add(up) & !REST;
         let (sign, size) = (r & 0x8000_0000, r & 0x7fff_ffff);
         let largest = if m & SATFINITE != 0 {
@@ -121,23 +122,23 @@ impl F1 for ToTf32 {
             size
         };
         let r = sign | if size == 0x7f80_0000 { largest } else { size };
-        // Chosen at the end, so that lanes are computed alike.
+        // Selected last, so that all lanes run the same code.
         let nan = a.to_bits() & 0x7fff_ffff > 0x7f80_0000;
         f32::from_bits(if nan { 0x7fff_ffff } else { r })
     }
 }
 
-/// A format of 8 bits: conversions to it are always `.satfinite`.
+/// An 8-bit format. Conversions to it are always `.satfinite`.
 pub(crate) trait Tiny {
-    /// Its values; the exponents of `e4m3` go on to where other formats have infinity.
+    /// The values. The exponents of `e4m3` continue where other formats have infinity.
     const FORMAT: Format;
     /// The largest finite value.
     const LARGEST: u64;
-    /// A value as a half, exactly.
+    /// The exact value as a half.
     fn half(bits: u8) -> u16;
 }
 
-/// `e4m3`: no infinity, and one NaN of each sign.
+/// `e4m3`: no infinity, and one NaN per sign.
 pub(crate) struct E4m3;
 impl Tiny for E4m3 {
     const FORMAT: Format = round::E4M3;
@@ -148,7 +149,7 @@ impl Tiny for E4m3 {
         if magnitude == 0x7f {
             return NAN16;
         }
-        // The exponent's bias is 8 less than that of a half.
+        // The exponent bias is 8 less than that of a half.
         let half = half_of_f32(f32_of_half(magnitude << 7) * 256.0);
         half | u16::from(bits & 0x80) << 8
     }
@@ -176,7 +177,7 @@ fn to8<T: Tiny>(x: f32, m: u64) -> u8 {
     sign | magnitude.min(T::LARGEST) as u8
 }
 
-/// `cvt.rn.satfinite{.relu}.{e4m3x2,e5m2x2}.f32`: the first source on top.
+/// `cvt.rn.satfinite{.relu}.{e4m3x2,e5m2x2}.f32`: the first source in the high half.
 pub(crate) struct To8x2<T>(PhantomData<T>);
 impl<T: Tiny> F2 for To8x2<T> {
     type A = f32;

@@ -8,7 +8,7 @@ use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES, Op};
 use crate::exec::warp::Warp;
 
-/// The comparison of the low halves and of the high ones, combined with predicate `c`.
+/// Compares the low halves and the high halves, and combines the results with predicate `c`.
 #[inline(always)]
 fn compare<F: Cmp>(w: &Warp, i: &Inst) -> [u32; 2]
 where
@@ -42,7 +42,7 @@ where
     }
 }
 
-/// `set`: 16 bits (in the high half of `imm`) in each half where the comparison holds, else 0.
+/// `set`: the bits in the high half of `imm` for each half in which the comparison holds, else 0.
 pub(crate) struct SetPair<F>(PhantomData<F>);
 impl<F: Cmp> Op for SetPair<F>
 where

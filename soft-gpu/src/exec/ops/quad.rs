@@ -1,10 +1,10 @@
-//! `mma.m8n8k4` of halves: four products at once, each of eight lanes (PTX ISA, "Matrix fragments for
-//! mma.m8n8k4 with .f16 floating point type").
+//! `mma.m8n8k4` of halves: four products at once, each of eight lanes (PTX ISA, "Matrix fragments
+//! for mma.m8n8k4 with .f16 floating point type").
 //!
-//! Lanes `4q..4q+4` and `16+4q..16+4q+4` hold the product `q`; with `t = lane % 4` and `h` 4 in the
-//! upper half of the warp, else 0: A by rows is row `t + h`, by columns rows `h..h+4` of column `t`;
-//! B by rows is columns `h..h+4` of row `t`, by columns column `t + h`; halves of C and D are row
-//! `t + h`; singles are of two rows, see [`single_place`].
+//! Lanes `4q..4q+4` and `16+4q..16+4q+4` hold product `q`. With `t = lane % 4`, and `h` 4 in the
+//! upper half of the warp, else 0: a lane holds row `t + h` of A by rows, or rows `h..h+4` of
+//! column `t` by columns; columns `h..h+4` of row `t` of B by rows, or column `t + h` by columns;
+//! row `t + h` of C and D in halves. Singles of C and D are of two rows, see [`single_place`].
 
 use super::fragment::{Elem, Product};
 use super::half::{Half, Small};
@@ -20,7 +20,7 @@ fn single_place(i: usize, t: usize, h: usize) -> (usize, usize) {
     ((t & 1) + (i & 2) + h, (i & 4) + (t & 2) + (i & 1))
 }
 
-/// The lane of a product's position.
+/// Splits a lane into its product and its position there.
 fn split(lane: usize) -> (usize, usize, usize) {
     ((lane & 15) >> 2, lane & 3, lane >> 4 << 2)
 }
@@ -67,7 +67,7 @@ fn read(w: &Warp, p: &Product, regs: [&[u32]; 3]) -> [Quad; 4] {
     quads
 }
 
-/// `mma.m8n8k4` of halves: operand list `e`, description `imm`.
+/// `mma.m8n8k4` of halves, with operand list `e` and description `imm`.
 pub(crate) struct MmaQuad;
 impl Op for MmaQuad {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {

@@ -1,7 +1,7 @@
-//! Accesses of a whole warp that follow one rule: in each half of it the lanes are at consecutive
-//! elements, or all at the same one. Most accesses of real kernels do; halves, because blocks are often 16
-//! threads wide. They are checked by their ends and moved in bulk. What does not fit goes the general
-//! way of [`super::memory`], which also finds the fault if there is one.
+//! Accesses of a whole warp that follow one rule: in each half of the warp, the lanes access
+//! consecutive elements, or all the same element. Most accesses of real kernels do; halves, because
+//! blocks are often 16 threads wide. The ends are checked and the data is moved in bulk. Any other
+//! access takes the general path of [`super::memory`], which also reports a fault.
 
 use super::memory::{Mem, layout, space};
 use crate::exec::col::Raw;
@@ -9,12 +9,12 @@ use crate::exec::env::{Env, SHARED_WINDOW, WINDOW_SHIFT};
 use crate::exec::inst::{Inst, LANES, NONE};
 use crate::exec::warp::{MEMOS, Memo, Warp};
 
-/// Lanes of a half.
+/// Lanes of a half of the warp.
 const HALF: usize = LANES / 2;
 
 /// A regular access: host addresses that are checked for all lanes.
 pub(crate) struct Halves {
-    /// Of the first lane of each half.
+    /// Address of the first lane of each half.
     pub(crate) at: [*mut u8; 2],
     /// Bytes from a lane to the next: the size of the access, or 0.
     pub(crate) step: usize,
@@ -46,7 +46,7 @@ ramps!(
 );
 ramps!(RAMPS64, u64, "As [`RAMPS32`], for 64-bit addresses.");
 
-/// First addresses of the halves and the step, if the addresses of all 32 lanes are regular for
+/// The first address of each half and the step, if the addresses of all 32 lanes are regular for
 /// accesses of `size` bytes.
 macro_rules! rule {
     ($name:ident, $t:ty, $ramps:ident) => {
@@ -60,7 +60,8 @@ macro_rules! rule {
             };
             let (low, high) = (a[0], a[HALF]);
             let ramp = &$ramps[row];
-            // Gathered in as many words as a vector has: bringing more together costs more than all the rest.
+            // Collected in as many words as a vector has: a further reduction in the loop would
+            // cost more than the rest.
             let mut odd = [0; 32 / size_of::<$t>()];
             for (first, lanes) in [low, high].iter().zip(a.as_chunks::<HALF>().0) {
                 for (l, lane) in lanes.iter().enumerate() {
@@ -75,8 +76,8 @@ macro_rules! rule {
 rule!(rule32, u32, RAMPS32);
 rule!(rule64, u64, RAMPS64);
 
-/// The access of instruction `i` by all lanes, `size` bytes each (a power of two up to 16), if it is regular
-/// and every byte of it is there.
+/// The access of instruction `i` by all lanes, with `size` bytes each (a power of two up to 16), if
+/// it is regular and all its bytes are valid.
 #[inline(always)]
 pub(crate) fn halves<const SPACE: u8>(
     w: &mut Warp,
@@ -91,7 +92,7 @@ pub(crate) fn halves<const SPACE: u8>(
         let Memo { first, step } = base(w, i, size)?;
         let first = first.map(|a| a as u32);
         let first = first.map(|a| a.wrapping_add(off as u32));
-        // Lanes beyond 2³² begin at 0 again.
+        // Addresses of lanes could wrap around at 2³².
         if first[0].max(first[1]) > u32::MAX - 256 {
             return None;
         }
@@ -120,7 +121,7 @@ pub(crate) fn halves<const SPACE: u8>(
     })
 }
 
-/// What rule the lanes of the address register follow: found, or remembered since it was found.
+/// The rule for the lanes of the address register, from the memo or from the register.
 #[inline(always)]
 fn base(w: &mut Warp, i: &Inst, size: u64) -> Option<Memo> {
     let slot = (i.imm >> layout::MEMO_SHIFT) as usize % MEMOS;
@@ -146,7 +147,7 @@ fn base(w: &mut Warp, i: &Inst, size: u64) -> Option<Memo> {
     found
 }
 
-/// The window of shared memory among generic addresses.
+/// Window of shared memory in generic addresses.
 const SHARED: u64 = SHARED_WINDOW >> WINDOW_SHIFT;
 
 #[inline(always)]
@@ -166,13 +167,13 @@ fn shared(env: &Env<'_>, first: [u64; 2], span: u64) -> Option<[*mut u8; 2]> {
     (first[0].max(first[1]) <= last).then(|| first.map(|a| env.shared.wrapping_add(a as usize)))
 }
 
-/// Loads `count` elements a lane into `regs`.
+/// Loads `count` elements per lane into `regs`.
 #[inline(always)]
 pub(crate) fn load<M: Mem>(w: &mut Warp, h: &Halves, regs: &[u32; 4], count: usize) {
     if M::WHOLE && count == 1 && h.step != 0 {
         let d = M::R::dst(w, regs[0]).as_mut_ptr();
-        // SAFETY: 16 adjacent elements are checked from each address. Registers are never in a
-        // kernel's reach, so the two do not overlap.
+        // SAFETY: 16 adjacent elements are checked from each address. Kernels cannot access
+        // registers, so source and destination do not overlap.
         unsafe {
             std::ptr::copy_nonoverlapping(h.at[0].cast(), d, HALF);
             std::ptr::copy_nonoverlapping(h.at[1].cast(), d.add(HALF), HALF);
@@ -191,7 +192,7 @@ pub(crate) fn load<M: Mem>(w: &mut Warp, h: &Halves, regs: &[u32; 4], count: usi
                 d.fill(unsafe { M::load(from) });
             } else {
                 for (l, d) in d.iter_mut().enumerate() {
-                    // SAFETY: as above, for each lane. Registers are never in a kernel's reach.
+                    // SAFETY: as above, for each lane. Kernels cannot access registers.
                     *d = unsafe { M::load(from.wrapping_add(l * h.step)) };
                 }
             }
@@ -199,12 +200,12 @@ pub(crate) fn load<M: Mem>(w: &mut Warp, h: &Halves, regs: &[u32; 4], count: usi
     }
 }
 
-/// Stores `count` elements a lane from `regs`, in the order of the lanes.
+/// Stores `count` elements per lane from `regs`, in the order of the lanes.
 #[inline(always)]
 pub(crate) fn store<M: Mem>(w: &Warp, h: &Halves, regs: &[u32; 4], count: usize) {
     if M::WHOLE && count == 1 && h.step != 0 {
         let v = M::R::src(w, regs[0]).as_ptr();
-        // SAFETY: as for a load; where the halves overlap, the later lanes are written last.
+        // SAFETY: as for a load. If the halves overlap, the later lanes are written last.
         unsafe {
             std::ptr::copy_nonoverlapping(v, h.at[0].cast(), HALF);
             std::ptr::copy_nonoverlapping(v.add(HALF), h.at[1].cast(), HALF);

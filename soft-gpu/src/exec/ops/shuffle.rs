@@ -6,9 +6,9 @@ use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES, NONE, Op};
 use crate::exec::warp::Warp;
 
-/// Runs `f(warp, team, members that are here)` for each team of a warp-wide instruction: lanes that
-/// name the same members (operand `op`, or [`NONE`] for the forms without `.sync`). A team of which
-/// lanes are still on their way waits for them.
+/// Runs `f(warp, team, members that are here)` for each team of a warp-wide instruction: the lanes
+/// that name the same members (operand `op`, or [`NONE`] without `.sync`). A team waits for its
+/// lanes that have not arrived.
 #[inline(always)]
 pub(crate) fn teams(
     w: &mut Warp,
@@ -24,8 +24,9 @@ pub(crate) fn teams(
     several(w, &members, mask, &mut f)
 }
 
-/// The members that are here, if the lanes are one team and none is on its way. (The operation is then done outside
-/// of [`teams`]: a closure is not compiled for the CPU's wide registers.)
+/// The members that are here, if the lanes are one team and all have arrived. The caller then runs
+/// the operation outside [`teams`], because a closure is not compiled for the wide registers of the
+/// CPU.
 #[inline(always)]
 fn one_team(w: &mut Warp, op: u32, mask: u32) -> Option<u32> {
     if op == NONE {
@@ -40,7 +41,7 @@ fn one_team(w: &mut Warp, op: u32, mask: u32) -> Option<u32> {
     (odd == 0 && w.together(first, mask)).then_some(first & mask)
 }
 
-/// [`teams`] where the lanes may name different members, or must wait.
+/// [`teams`], for lanes that name different members or must wait.
 fn several(
     w: &mut Warp,
     members: &[u32; LANES],
@@ -68,15 +69,15 @@ fn several(
     }
 }
 
-/// Modes of `shfl`; in the immediate.
+/// Modes of `shfl`, in the immediate.
 pub(crate) mod shfl {
     pub(crate) const UP: u64 = 0;
     pub(crate) const DOWN: u64 = 1;
     pub(crate) const BFLY: u64 = 2;
     pub(crate) const IDX: u64 = 3;
-    /// `e` holds a predicate destination in its low 16 bits.
+    /// The instruction has a predicate destination.
     pub(crate) const HAS_PRED: u64 = 1 << 8;
-    /// Where the predicate's index is in the immediate.
+    /// Position of the predicate's index in the immediate.
     pub(crate) const PRED_SHIFT: u32 = 32;
 }
 
@@ -108,8 +109,8 @@ fn shuffle(w: &mut Warp, i: &Inst, mask: u32) {
     }
 }
 
-/// Each lane takes the value of the lane that `source(lane, b, segment, most)` says, or its own where
-/// that is not valid.
+/// Each lane takes the value of the lane that `source(lane, b, segment, max)` returns, or its own
+/// value if that lane is invalid.
 #[inline(always)]
 fn from_lanes(
     w: &mut Warp,
@@ -138,7 +139,7 @@ fn from_lanes(
     }
 }
 
-/// Modes of `vote`; in the immediate.
+/// Modes of `vote`, in the immediate.
 pub(crate) mod vote {
     pub(crate) const ALL: u64 = 0;
     pub(crate) const ANY: u64 = 1;
@@ -188,7 +189,7 @@ impl<R: Raw, const ALL: bool> Op for Match<R, ALL> {
     }
 }
 
-/// Operations of `redux`; in the immediate.
+/// Operations of `redux`, in the immediate.
 pub(crate) mod redux {
     pub(crate) const ADD: u64 = 0;
     pub(crate) const MIN_U: u64 = 1;
@@ -236,7 +237,8 @@ impl Op for ActiveMask {
     }
 }
 
-/// `elect.sync`: the lowest member is the leader; its lane in `d`, predicate `c`.
+/// `elect.sync`: the lowest member is the leader. Its lane goes to `d`, and predicate `c` is true
+/// for it.
 pub(crate) struct Elect;
 impl Op for Elect {
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {

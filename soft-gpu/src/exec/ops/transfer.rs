@@ -1,5 +1,5 @@
-//! `cp.async`: copies from global to shared memory, done at once, so that there is never anything
-//! to wait for. What faults on hardware when the copy is carried out faults here at the instruction.
+//! `cp.async`: copies from global to shared memory. The copy runs at once, so the waits have
+//! nothing to wait for. An invalid copy faults at this instruction; on hardware, later.
 
 use super::memory::{B32In32, Mem, U8In32, illegal, misaligned};
 use crate::exec::col::Raw;
@@ -7,9 +7,9 @@ use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES, NONE, Op};
 use crate::exec::warp::Warp;
 
-/// `imm` bytes to the shared address `c` from the global address `a` (both 64-bit columns). Of the
-/// source, `b` bytes are read (or all, if it is [`NONE`]), none where predicate `e` holds; zeros
-/// take the place of the others.
+/// Copies `imm` bytes to the shared address `c` from the global address `a` (both 64-bit columns).
+/// Reads `b` bytes of the source (all if `b` is [`NONE`]; none if predicate `e` holds), and fills
+/// the rest with zeros.
 pub(crate) struct CopyAsync;
 impl Op for CopyAsync {
     #[inline(always)]
@@ -37,11 +37,11 @@ impl Op for CopyAsync {
     }
 }
 
-/// Copies of all lanes from places near each other, with two checks for all; false, and nothing done, if they are
-/// not, or if one might fault.
+/// Copies for all lanes from nearby sources, with two checks for all lanes. False without a copy if
+/// the sources are far apart or a lane might fault.
 #[inline(always)]
 fn whole(w: &Warp, env: &Env<'_>, i: &Inst, size: u64) -> bool {
-    /// A warp's 16 bytes a lane, from some lines of a matrix.
+    /// Range in bytes that holds 16 bytes per lane from some rows of a matrix.
     const NEAR: u64 = 64 << 10;
     let (dst, src) = (u64::src(w, i.c), u64::src(w, i.a));
     if i.b != NONE && u32::src(w, i.b).iter().any(|take| u64::from(*take) < size) {
@@ -60,7 +60,8 @@ fn whole(w: &Warp, env: &Env<'_>, i: &Inst, size: u64) -> bool {
     }
     for (d, s) in dst.iter().zip(src) {
         let (from, to) = (*s as *const u8, env.shared.wrapping_add(*d as usize));
-        // SAFETY: all lanes' sizes are checked at both ends; global memory is none of a block's shared.
+        // SAFETY: both ends of all lanes are checked. Global memory and shared memory of a block do
+        // not overlap.
         unsafe {
             match size {
                 16 => std::ptr::copy_nonoverlapping(from, to, 16),
@@ -72,7 +73,8 @@ fn whole(w: &Warp, env: &Env<'_>, i: &Inst, size: u64) -> bool {
     true
 }
 
-/// One lane's copy; false if it faults. A source of which nothing is read may be any address.
+/// Copies for one lane; false if the copy faults. If nothing is read, the source may be any
+/// address.
 fn copy(w: &mut Warp, env: &Env<'_>, dst: u64, src: u64, size: u64, take: u64) -> bool {
     let used = if take == 0 { dst } else { dst | src };
     if used & (size - 1) != 0 {
@@ -88,7 +90,8 @@ fn copy(w: &mut Warp, env: &Env<'_>, dst: u64, src: u64, size: u64, take: u64) -
     let from = src as *mut u8;
     let to = env.shared.wrapping_add(dst as usize);
     let (words, bytes) = (take as usize & !3, take as usize);
-    // SAFETY: `size` bytes at `to` and `take` at `from` are checked and aligned to words at least.
+    // SAFETY: `size` bytes at `to` and `take` bytes at `from` are checked, and aligned to words at
+    // least.
     unsafe {
         for at in (0..words).step_by(4) {
             B32In32::store(to.add(at), B32In32::load(from.add(at)));

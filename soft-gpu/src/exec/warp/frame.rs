@@ -1,4 +1,4 @@
-//! Call frames: where a function's registers and local memory begin, calls and returns.
+//! Call frames: the place of a function's registers and local memory; calls and returns.
 
 use super::{Wait, Warp};
 use crate::exec::col::{Col32, Col64};
@@ -9,16 +9,16 @@ use crate::exec::ops::family::each_lane;
 use crate::exec::program::FuncInfo;
 use crate::exec::special;
 
-/// Most bytes of local memory a thread may have, as on hardware.
+/// Most bytes of local memory per thread, as on hardware.
 pub(crate) const MAX_LOCAL: u64 = 512 * 1024;
 /// Deepest call nesting.
 const MAX_DEPTH: u32 = 4096;
-/// Most register columns of a warp (of each width) once functions have been called: a kernel's own
-/// are bounded when it is loaded.
+/// Most register columns of a warp, of each width, in called functions. The load limits the columns
+/// of a kernel.
 const MAX_COLUMNS: usize = 1 << 15;
 
-/// Zeroed memory that the system commits page by page, as lanes touch it: a thread may ask for half
-/// a megabyte. `None` if there is none.
+/// Zeroed memory, which the system commits page by page when lanes access it, because a thread may
+/// request 512 KiB. `None` if out of memory.
 fn zeroed(words: usize) -> Option<Vec<u128>> {
     let layout = std::alloc::Layout::array::<u128>(words).ok()?;
     if layout.size() == 0 {
@@ -29,7 +29,7 @@ fn zeroed(words: usize) -> Option<Vec<u128>> {
     if p.is_null() {
         return None;
     }
-    // SAFETY: `p` is from the global allocator with the layout of `words` words, all of them zero.
+    // SAFETY: `p` is from the global allocator with the layout of `words` words, all zero.
     Some(unsafe { Vec::from_raw_parts(p, words, words) })
 }
 
@@ -38,7 +38,7 @@ fn zeroed(words: usize) -> Option<Vec<u128>> {
 pub(super) struct Frame {
     pub(super) func: u32,
     pub(super) parent: u32,
-    /// Groups here, plus frames above.
+    /// Groups in this frame, plus frames that it called.
     pub(super) refs: u32,
     pub(super) depth: u32,
     pub(super) ret_pc: u32,
@@ -49,7 +49,7 @@ pub(super) struct Frame {
     pub(super) local: u64,
 }
 
-/// Where an argument or a result lives, relative to its frame.
+/// The place of an argument or a result, relative to its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// A 32-bit operand.
@@ -58,7 +58,7 @@ pub(crate) enum Place {
     Reg64(u32),
     /// A predicate.
     Pred(u32),
-    /// Offset and bytes in the frame's local memory.
+    /// Offset and size in the local memory of the frame, in bytes.
     Local(u64, u64),
 }
 
@@ -76,7 +76,7 @@ impl Warp {
         }
     }
 
-    /// Makes the register files and local memory large enough for `frame` of `info`.
+    /// Grows the register files and local memory for `frame` of `info`.
     pub(super) fn reserve(&mut self, info: &FuncInfo, frame: u32) -> Result<(), Fault> {
         let f = self.frames[frame as usize];
         let n32 = f.base32 as usize + info.n32 as usize;
@@ -86,7 +86,8 @@ impl Warp {
         if deep || f.depth > MAX_DEPTH {
             return Err(Fault::StackOverflow);
         }
-        // Calls grow the files by doubling; a kernel's own columns are all it may need.
+        // Calls grow the files by doubling. A kernel gets its own columns only, because it may
+        // never call.
         let room = |n: usize| {
             if f.depth > 0 {
                 n.next_power_of_two()
@@ -125,7 +126,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Start of a lane's local memory.
+    /// Start of local memory of lane 0.
     #[inline(always)]
     pub(crate) fn local_base(&self) -> *mut u8 {
         self.local.as_ptr().cast::<u8>().cast_mut()
@@ -135,7 +136,7 @@ impl Warp {
     pub(super) fn set_frame(&mut self, frame: u32) {
         let f = self.frames[frame as usize];
         self.frame = frame;
-        // SAFETY: `reserve` grew the files beyond these bases when the frame was entered, and they
+        // SAFETY: `reserve` grew the files beyond these bases when the frame was entered. The files
         // never shrink while the warp runs.
         unsafe {
             self.bank32[0] = self.file32.as_mut_ptr().add(f.base32 as usize).cast_const();
@@ -163,8 +164,8 @@ impl Warp {
         }
     }
 
-    /// Enters `func` with the lanes in `mask`; `copy` moves the arguments (from the frame that is
-    /// current to the one that will be).
+    /// Enters `func` with the lanes in `mask`. `copy` moves the arguments from the current frame to
+    /// the new frame.
     pub(crate) fn call(
         &mut self,
         env: &Env<'_>,
@@ -180,7 +181,7 @@ impl Warp {
             self.park(self.pc + 1, rest, Wait::Ready);
         }
         let parent = self.frame;
-        // The running group's reference to the parent becomes the new frame's.
+        // The new frame takes over the running group's reference to the parent.
         let frame = self.push_frame(Frame {
             func,
             parent,
@@ -205,7 +206,7 @@ impl Warp {
         Ok(Flow::Jump)
     }
 
-    /// Returns lanes from the current frame; from a kernel they exit.
+    /// Returns lanes from the current frame; lanes of a kernel exit.
     pub(crate) fn ret(&mut self, env: &Env<'_>, mask: u32) -> Flow {
         let frame = self.frame;
         let f = self.frames[frame as usize];
@@ -244,7 +245,7 @@ impl Warp {
                 }
                 Place::Local(off, len) => {
                     let n = len.min(8) as usize;
-                    // SAFETY: the place lies in the frame, whose local memory `reserve` made.
+                    // SAFETY: the place lies in the frame, whose local memory `reserve` allocated.
                     unsafe {
                         let p = local.add((lane + f.local + off) as usize);
                         if let Place::Local(to_off, to_len) = *dst {
@@ -281,7 +282,8 @@ impl Warp {
         });
     }
 
-    /// A 32-bit operand's lane, from a register of the frame at `base` or a fixed bank.
+    /// One lane of a 32-bit operand, from a register of the frame at `base` or from a constant
+    /// bank.
     fn read32(&self, base: u32, op: u32, l: usize) -> [u8; 4] {
         let v = match op >> 30 {
             0 => self.file32[(base + op) as usize].0[l],
@@ -300,7 +302,7 @@ impl Warp {
         v.to_le_bytes()
     }
 
-    /// An argument or result of the current frame, one lane's (up to 8 bytes of it).
+    /// One lane of an argument or result of the current frame, at most 8 bytes.
     pub(crate) fn get(&self, place: &Place, l: usize) -> u64 {
         let f = self.frames[self.frame as usize];
         match *place {
@@ -309,7 +311,7 @@ impl Warp {
             Place::Pred(c) => u64::from(self.filep[(f.basep + c) as usize] >> l & 1),
             Place::Local(off, len) => {
                 let mut word = [0u8; 8];
-                // SAFETY: the place lies in the frame, whose local memory `reserve` made.
+                // SAFETY: the place lies in the frame, whose local memory `reserve` allocated.
                 unsafe {
                     let p = self
                         .local_base()
@@ -321,7 +323,7 @@ impl Warp {
         }
     }
 
-    /// Sets an argument or result of the current frame, one lane's.
+    /// Sets one lane of an argument or result of the current frame.
     pub(crate) fn set(&mut self, place: &Place, l: usize, v: u64) {
         let f = self.frames[self.frame as usize];
         match *place {
@@ -343,13 +345,13 @@ impl Warp {
         }
     }
 
-    /// The name of the running function (for messages).
+    /// Index of the running function, for messages.
     pub(crate) fn func(&self) -> u32 {
         self.frames.get(self.frame as usize).map_or(0, |f| f.func)
     }
 
-    /// Makes another frame current, so that registers can be written on behalf of a parked group;
-    /// gives the frame to put back.
+    /// Makes another frame current, so that registers of a parked group can be written. Returns the
+    /// former frame, which the caller must restore.
     pub(crate) fn borrow_frame(&mut self, frame: u32) -> u32 {
         let before = self.frame;
         self.set_frame(frame);
