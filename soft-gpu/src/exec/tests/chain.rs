@@ -1,14 +1,15 @@
-//! Chains of multiply-adds that run as one operation must leave what the instructions leave one by one.
+//! A chain of multiply-adds that runs as one operation must give the result of the single
+//! instructions.
 
 use super::eval::Random;
 use super::{Bench, HEADER};
 use crate::exec::contract::Fault;
 use crate::exec::program::Program;
 
-/// Words of the table that the kernels read, in shared memory and in global memory.
+/// Words of the table that the kernels read, in shared and in global memory.
 const WORDS: usize = 1024;
 
-/// Values of every kind; many of them small, so that sums stay finite.
+/// Values of every kind. Many are small, so that sums stay finite.
 fn table() -> Vec<u32> {
     let mut random = Random(31);
     let edges = [
@@ -30,12 +31,12 @@ fn table() -> Vec<u32> {
         .collect()
 }
 
-/// How a thread's index into the table follows from its lane.
+/// How the index into the table depends on the lane of a thread.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Lanes {
     Same,
     Each,
-    /// Sixteen threads a row, as in tiles.
+    /// Sixteen threads per row, as in tiles.
     Rows,
     Scattered,
 }
@@ -52,7 +53,7 @@ impl Lanes {
         }
     }
 
-    /// Code that leaves the index of thread `%t` in `to`.
+    /// Code that writes the index of thread `%t` to `to`.
     fn code(self, to: &str) -> String {
         match self {
             Lanes::Same => format!("mov.u32 {to}, 3; add.u32 {to}, {to}, %zero;"),
@@ -65,8 +66,8 @@ impl Lanes {
     }
 }
 
-/// A kernel that runs `chain` with the addresses `%x` and `%y` in the spaces, and leaves `%s` (which begins as
-/// the thread's number).
+/// A kernel that runs `chain` with the addresses `%x` and `%y` in the given spaces, and stores
+/// `%s`, which starts as the thread number.
 fn kernel(chain: &str, x: (Lanes, &str), y: (Lanes, &str)) -> String {
     let address = |to: &str, (lanes, space): (Lanes, &str)| {
         let base = if space == "shared" { "%tile" } else { "%in" };
@@ -112,7 +113,7 @@ fn run(text: &str, threads: u32, baseline: bool) -> Result<Vec<u32>, Fault> {
     Ok(bench.read_words(out, threads as usize))
 }
 
-/// Terms of the chains that a program has.
+/// Numbers of terms of the chains of a program.
 fn chains(text: &str) -> Vec<u64> {
     use crate::exec::ops::memory::layout::CHAIN_SHIFT;
     let program: Program = Bench::new().load(text).0;
@@ -189,7 +190,7 @@ fn what_is_read_elsewhere_is_not_left_out() {
         "ld.shared.f32 %v1, [%x+4]; ld.shared.f32 %u1, [%y+4]; fma.rn.f32 %r1, %v1, %u1, %r0;";
     for (chain, want) in [
         (format!("{term}{next} mov.f32 %s, %r1;"), vec![2]),
-        // A sum on the way is wanted; so is a factor; so is the order.
+        // An intermediate sum is used; a factor is used; the order matters.
         (format!("{term}{next} add.f32 %s, %r0, %r1;"), vec![1, 1]),
         (format!("{term}{next} add.f32 %s, %v1, %r1;"), vec![1]),
         (format!("{term} L: {next} mov.f32 %s, %r1;"), vec![1, 1]),
@@ -227,7 +228,7 @@ fn a_term_beyond_the_memory_faults_by_itself() {
     let chain = terms(6, "shared", "shared", [1, 200], "");
     let text = kernel(&chain, (Lanes::Same, "shared"), (Lanes::Each, "shared"));
     assert_eq!(chains(&text), [6]);
-    // Word 4 · 200 + 0..64 is there, word 5 · 200 + 24..64 is not.
+    // Words 4 · 200 + 0..64 are in the memory; words 5 · 200 + 24..64 are not.
     let line = text
         .lines()
         .position(|l| l.contains("+4000]"))

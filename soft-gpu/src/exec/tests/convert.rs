@@ -2,7 +2,7 @@
 
 use super::eval::eval;
 
-/// Half precision by its definition.
+/// The value of a half, by the definition of the format.
 fn half_value(h: u64) -> f64 {
     let (e, m) = (h >> 10 & 31, (h & 0x3ff) as f64);
     let v = match e {
@@ -29,7 +29,8 @@ fn halves() {
             row[0]
         );
     }
-    // Back is the identity, and a value between two halves goes to the nearer, ties to even.
+    // Converting back is the identity. A value between two halves goes to the nearer half, ties to
+    // even.
     let back: Vec<Vec<u64>> = wide.iter().map(|w| vec![*w]).collect();
     let again = eval("cvt.rn.f16.f32 %d, %a;", "b16", &["f32"], &back);
     for (row, got) in rows.iter().zip(again) {

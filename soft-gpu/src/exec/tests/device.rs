@@ -17,9 +17,9 @@ pub(crate) struct Bench {
     granules: Vec<AtomicU8>,
     next: Mutex<u64>,
     heap: Mutex<HashMap<u64, u64>>,
-    /// What device code printed.
+    /// Output of device code.
     pub(crate) output: Mutex<Vec<u8>>,
-    /// Turns until the kernel is told to stop.
+    /// Turns until the kernel must stop.
     pub(crate) turns: AtomicU64,
     started: Instant,
 }
@@ -42,11 +42,11 @@ impl Bench {
     }
 
     fn base(&self) -> u64 {
-        // Granules are counted from the base, and accesses are aligned by address.
+        // Granules are counted from the base; accesses are aligned by address.
         (self.memory.as_ptr() as u64).next_multiple_of(GRANULE)
     }
 
-    /// Device memory, zeroed; a dead granule follows each block.
+    /// Allocates zeroed device memory; a dead granule follows each allocation.
     pub(crate) fn alloc(&self, bytes: u64) -> u64 {
         let mut next = self.next.lock().unwrap();
         let at = *next;
@@ -74,7 +74,7 @@ impl Bench {
         unsafe { std::slice::from_raw_parts(addr as *const u8, len) }.to_vec()
     }
 
-    /// A buffer holding these words.
+    /// A buffer with these words.
     pub(crate) fn words(&self, words: &[u32]) -> u64 {
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         let at = self.alloc(bytes.len() as u64);
@@ -82,7 +82,7 @@ impl Bench {
         at
     }
 
-    /// A buffer holding these words.
+    /// A buffer with these 64-bit words.
     pub(crate) fn longs(&self, words: &[u64]) -> u64 {
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         let at = self.alloc(bytes.len() as u64);
@@ -104,12 +104,13 @@ impl Bench {
             .collect()
     }
 
-    /// Loads and links a module; the globals' addresses come back by name.
+    /// Loads and links a module. Returns the program, and the addresses of the globals by name.
     pub(crate) fn load(&self, ptx: &str) -> (Program, HashMap<String, u64>) {
         self.load_as(ptx, false)
     }
 
-    /// As [`Self::load`], with operations of the baseline instruction set or the best ones.
+    /// As [`Self::load`], with operations of the baseline instruction set or with the best
+    /// operations.
     pub(crate) fn load_as(&self, ptx: &str, baseline: bool) -> (Program, HashMap<String, u64>) {
         super::inventory::note(ptx);
         let opts = LoadOptions {

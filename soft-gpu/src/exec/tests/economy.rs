@@ -1,9 +1,10 @@
-//! What the lowering leaves out or lets reuse must change no result.
+//! Instructions that the lowering omits, and values that it reuses, must not change results.
 
 use super::{Bench, HEADER};
 
-/// Runs `body` on 64 threads, two warps; `%t` is the thread, `%out` the address of its word of the result, `%in` of
-/// a table of 256 words that hold their own index times three, `%n` the parameter 7.
+/// Runs `body` on 64 threads, two warps. `%t` is the thread number, `%out` the address of the
+/// thread's result word, `%in` a table of 256 words that hold three times their index, `%n` the
+/// parameter 7.
 fn results(body: &str) -> Vec<u32> {
     let bench = Bench::new();
     let (p, _) = bench.load(&text(body));
@@ -25,7 +26,7 @@ fn text(body: &str) -> String {
     )
 }
 
-/// Instructions of the code that `body` becomes, beyond those of nothing.
+/// Number of instructions of `body`, beyond those of an empty body.
 fn instructions(body: &str) -> usize {
     let bench = Bench::new();
     let count = |body: &str| bench.load(&text(body)).0.code.len();
@@ -58,7 +59,7 @@ fn moves_of_what_never_changes_are_left_out() {
 
 #[test]
 fn a_register_that_lags_behind_another_stays_its_own() {
-    // In each round %r2 is what %r1 was the round before.
+    // In each round, %r2 has the value that %r1 had in the round before.
     let body = "mov.u32 %r3, 0; mov.u32 %r0, 0;\n\
                 L: setp.eq.u32 %p1, %r3, 0; @%p1 bra FIRST; mad.lo.u32 %r0, %r0, 10, %r2;\n\
                 FIRST: add.u32 %r1, %r3, %t; mov.u32 %r2, %r1;\n\
@@ -69,7 +70,7 @@ fn a_register_that_lags_behind_another_stays_its_own() {
     }
 }
 
-/// A body, and what each thread leaves.
+/// A body, and the result of each thread.
 type Expected = (&'static str, fn(u32) -> u32);
 
 #[test]
@@ -85,7 +86,7 @@ fn an_address_that_changed_is_looked_at_again() {
             |t| 6 * t + 300,
         ),
         (
-            // The same register with another size: the rule found for words does not hold.
+            // The same register with another access size: the rule found for words does not apply.
             "ld.global.u32 %r1, [%d1]; ld.global.u8 %r2, [%d1]; add.u32 %r0, %r1, %r2;",
             |t| 3 * t + (3 * t) % 256,
         ),
@@ -95,7 +96,7 @@ fn an_address_that_changed_is_looked_at_again() {
             |t| if t < 64 { 9 * t } else { 0 },
         ),
         (
-            // Nine address registers in turn, more than are remembered.
+            // Nine address registers in turn: more than there are memos.
             "add.u64 %d2, %d1, 4; add.u64 %d3, %d1, 8; add.u64 %d4, %d1, 12; add.u64 %d5, %d1, 16;\n\
              add.u64 %d6, %d1, 20; add.u64 %d7, %d1, 24; add.u64 %d8, %d1, 28; add.u64 %d0, %d1, 32;\n\
              ld.global.u32 %r0, [%d1]; ld.global.u32 %r1, [%d2]; ld.global.u32 %r2, [%d3];\n\
@@ -115,7 +116,7 @@ fn an_address_that_changed_is_looked_at_again() {
 
 #[test]
 fn lanes_that_part_and_meet_do_not_share_what_was_found() {
-    // Odd threads go another way, whose address register has the same memo.
+    // Odd threads take another branch, whose address register has the same memo.
     let body = "and.b32 %r1, %t, 1; setp.eq.u32 %p1, %r1, 1; mad.wide.u32 %d1, %t, 4, %in;\n\
                 ld.global.u32 %r2, [%d1]; @%p1 bra ODD;\n\
                 ld.global.u32 %r0, [%d1+4]; bra END;\n\

@@ -1,4 +1,4 @@
-//! One instruction on a table of inputs: a kernel is made around it, one thread a row.
+//! Runs one instruction on a table of inputs, in a generated kernel with one thread per row.
 
 use std::collections::BTreeSet;
 
@@ -57,7 +57,7 @@ pub(crate) fn kernel(code: &str, d: &str, srcs: &[&str]) -> String {
     text
 }
 
-/// The results of `code` on each row of inputs: the same bits on every instruction set.
+/// The results of `code` for each row of inputs: every instruction set must give the same bits.
 pub(crate) fn eval(code: &str, d: &str, srcs: &[&str], rows: &[Vec<u64>]) -> Vec<u64> {
     let best = eval_as(code, d, srcs, rows, false);
     let baseline = eval_as(code, d, srcs, rows, true);
@@ -70,8 +70,8 @@ pub(crate) fn eval(code: &str, d: &str, srcs: &[&str], rows: &[Vec<u64>]) -> Vec
     best
 }
 
-/// PTX leaves open which of two NaNs a result in double precision is; compilers exchange the operands of
-/// sums and products.
+/// If both operands are NaN, PTX does not define which NaN a double-precision result is: compilers
+/// exchange the operands of sums and products.
 fn either_nan(row: &[u64], a: u64, b: u64) -> bool {
     let nan = |v: &u64| f64::from_bits(*v).is_nan();
     nan(&a) && nan(&b) && row.iter().filter(|v| nan(v)).count() > 1
@@ -113,7 +113,7 @@ pub(crate) fn triples(a: &[u64], b: &[u64], c: &[u64]) -> Vec<Vec<u64>> {
     out
 }
 
-/// A small generator of repeatable pseudo-random words.
+/// A small generator of reproducible pseudo-random words.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -126,7 +126,7 @@ impl Random {
     }
 }
 
-/// All strings of a pattern with `{a,b}` alternatives.
+/// The strings of a pattern with `{a,b}` alternatives.
 pub(crate) fn expand(pattern: &str) -> Vec<String> {
     let Some((head, rest)) = pattern.split_once('{') else {
         return vec![pattern.to_owned()];
@@ -139,7 +139,7 @@ pub(crate) fn expand(pattern: &str) -> Vec<String> {
         .collect()
 }
 
-/// The forms of a list of patterns, one a line; `#` begins a comment.
+/// The forms of a list of patterns, one pattern per line; `#` starts a comment.
 pub(crate) fn listed(text: &str) -> BTreeSet<String> {
     text.lines()
         .filter(|l| !l.starts_with('#') && !l.trim().is_empty())

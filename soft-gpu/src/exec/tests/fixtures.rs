@@ -1,4 +1,4 @@
-//! Every fixture compiled from our CUDA sources loads.
+//! Every fixture that is compiled from our CUDA sources loads.
 
 use super::Bench;
 

@@ -1,9 +1,8 @@
-//! The inventory of instruction forms: what the lowering accepts is what the proofs list, no less and no
-//! more.
+//! The inventory of instruction forms: the lowering accepts exactly the forms that the proofs list.
 //!
-//! Proofs run under a [`Recorder`], which sees every module they load. A form that is listed must be in one
-//! of them; and every listed form with a modifier added, left out or exchanged must either be listed itself
-//! or be refused, by opcode and line.
+//! Proofs run under a [`Recorder`], which sees every module that they load. Each listed form must
+//! occur in such a module. A listed form with one modifier added, removed or exchanged must also be
+//! listed, or be refused with opcode and line.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +15,7 @@ thread_local! {
     static SEEN: RefCell<Option<BTreeMap<String, String>>> = const { RefCell::new(None) };
 }
 
-/// Collects the forms of the modules that are loaded on this thread while it lives.
+/// Collects the forms of the modules that this thread loads.
 struct Recorder(());
 
 impl Recorder {
@@ -39,7 +38,7 @@ fn instructions(module: &Module) -> impl Iterator<Item = &Instruction> {
     })
 }
 
-/// A module that a test loads.
+/// Records a module that a test loads.
 pub(super) fn note(ptx: &str) {
     SEEN.with_borrow_mut(|seen| {
         let Some(seen) = seen else { return };
@@ -55,7 +54,7 @@ pub(super) fn note(ptx: &str) {
     });
 }
 
-/// True of words whose order says something: types and layouts.
+/// Whether the order of a word matters: types and layouts.
 fn ordered(word: &str) -> bool {
     let more = [
         "f16x2", "bf16x2", "u16x2", "s16x2", "tf32", "e4m3", "e5m2", "e4m3x2", "e5m2x2", "s4",
@@ -64,7 +63,7 @@ fn ordered(word: &str) -> bool {
     Type::named(word).is_some() || more.contains(&word)
 }
 
-/// A form whatever the order of its modifiers: `add.sat.rn.f32` is `add.rn.sat.f32`.
+/// A key that ignores the order of modifiers: `add.sat.rn.f32` equals `add.rn.sat.f32`.
 fn key(form: &str) -> Vec<String> {
     let mut parts = form.split('.');
     let mut out = vec![parts.next().unwrap_or_default().to_owned()];
@@ -74,16 +73,16 @@ fn key(form: &str) -> Vec<String> {
     out
 }
 
-/// Words of loads, stores and atomics that order them.
+/// Ordering words of loads, stores and atomics.
 const ORDERS: [&str; 11] = [
     "weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "mmio", "cta", "cluster",
     "gpu", "sys",
 ];
-/// Words that say what a cache is to do; so do those with two colons, but for state spaces.
+/// Cache hints. Words with two colons are hints, too, except state spaces.
 const CACHES: [&str; 8] = ["ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"];
 
-/// What must be proven of a form: of loads, stores and atomics the type, the ordering and the hints each by
-/// itself, in its state space.
+/// The parts of a form that need a proof. For loads, stores and atomics: the type, the ordering and
+/// the hints, separately, in the state space.
 fn keys(form: &str) -> Vec<Vec<String>> {
     let words = key(form);
     if !matches!(words[0].as_str(), "ld" | "st" | "atom" | "red") {
@@ -118,7 +117,7 @@ fn listed() -> BTreeSet<String> {
         .collect()
 }
 
-/// True of the forms that `tier2/forms.txt` is to list.
+/// Whether `tier2/forms.txt` must list the form.
 fn is_tier2(form: &str) -> bool {
     let types = [
         "f16", "f16x2", "bf16", "bf16x2", "tf32", "u16x2", "s16x2", "e4m3x2", "e5m2x2",
@@ -177,7 +176,8 @@ const STRANGERS: &str = "sat ftz rn rz rm rp rni rzi rmi rpi rna rs approx full 
     bf16x2 tf32 f32 f64 f32x2 e4m3 e5m2 e4m3x2 e5m2x2 ue8m0x2 u8x4 u16x2 s16x2 u2 s2 u4 s4 row col sp m16n8k16 m16n8k8 \
     m8n8k4 m16n16k16 level geometry mask idx noComplete expect_tx parity noinc proxy alias fence 1d 2d a b c d";
 
-/// A form with words exchanged that do not change how it is lowered, to try one of each kind.
+/// A form without the differences that do not affect the lowering, so that one form of each kind is
+/// tried.
 fn kind(form: &str) -> String {
     let classes: [(&str, &[&str]); 9] = [
         (
@@ -233,7 +233,7 @@ fn kind(form: &str) -> String {
         .join(".")
 }
 
-/// Every opcode that differs in one word.
+/// All opcodes that differ in one word.
 fn neighbours(form: &str, words: &BTreeSet<String>) -> Vec<String> {
     let parts: Vec<&str> = form.split('.').collect();
     let join = |p: Vec<&str>| p.join(".");
@@ -256,8 +256,8 @@ fn neighbours(form: &str, words: &BTreeSet<String>) -> Vec<String> {
     out
 }
 
-/// The module with nothing of the body but labels and the form's first instruction, if that loads, and where
-/// that is: functions and their statements.
+/// The module with a body of only the labels and the first instruction of the form, if that module
+/// loads; and the index of the function and of the statement.
 fn alone(form: &str, text: &str) -> (Module, usize, usize) {
     let mut module = crate::ptx::parse(text.as_bytes()).expect("a proof's module");
     let is = |s: &Statement| matches!(s, Statement::Inst(i) if i.opcode == form);
@@ -281,7 +281,8 @@ fn alone(form: &str, text: &str) -> (Module, usize, usize) {
     (module, f, at)
 }
 
-/// Every neighbour of `form`, in the module `text` that has it: those that are accepted and not listed.
+/// Neighbours of `form`, in the module `text` that contains the form, which are accepted but not
+/// listed.
 fn accepted(
     form: &str,
     text: &str,
@@ -353,7 +354,7 @@ fn nothing_else_is_accepted() {
     );
 }
 
-/// First words of the PTX manual's other instructions.
+/// First words of other instructions of the PTX manual.
 const OTHERS: &str = "alloca barrier.cluster clusterlaunchcontrol cp.reduce  getctarank istypep \
     mapa multimem nop setmaxnreg stackrestore stacksave st.async st.bulk suld suq \
     sured sust tcgen05 tensormap tex tld4 txq vabsdiff vabsdiff2 vabsdiff4 vadd vadd2 vadd4 vavrg2 \

@@ -1,4 +1,4 @@
-//! Whole kernels in small hand-written PTX.
+//! Whole kernels in short hand-written PTX.
 
 use super::{Bench, HEADER};
 use crate::exec::contract::Fault;

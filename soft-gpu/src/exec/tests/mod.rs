@@ -1,4 +1,4 @@
-//! Tests of the interpreter against independent computation.
+//! Tests of the interpreter against independent computations.
 
 mod chain;
 mod convert;

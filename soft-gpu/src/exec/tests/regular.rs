@@ -1,17 +1,17 @@
-//! Loads and stores whose lanes follow a rule, nearly follow one, or reach over an edge: in every
-//! space, against reading and writing bytes one lane after the other.
+//! Loads and stores whose lanes follow a rule, almost follow a rule, or cross the end of memory, in
+//! every space. The reference reads and writes bytes lane by lane.
 
 use super::{Bench, HEADER};
 use crate::exec::contract::Fault;
 use crate::exec::inst::LANES;
 
-/// Bytes that the lanes may reach, in global and in shared memory.
+/// Bytes that the lanes may access, in global and in shared memory.
 const BYTES: usize = 1024;
 
-/// Instructions' own offset, which the table of addresses takes back.
+/// Offset in the instructions, which the table of addresses subtracts.
 const OFFSET: i64 = 16;
 
-/// A type: its name in PTX, bytes in memory, elements, register class, and whether it is signed.
+/// A type: name in PTX, bytes in memory, elements, register class and sign.
 #[derive(Clone, Copy)]
 struct Form {
     name: &'static str,
@@ -45,8 +45,8 @@ const FORMS: [Form; 10] = [
     form("v4.u8", 1, 4, false),
 ];
 
-/// How a kernel gets an address from the offset in `%r1` (or `%d4`): the space of the access, the
-/// code, the register.
+/// How a kernel computes an address from the offset in `%r1` (or `%d4`): the space of the access,
+/// the code and the address register.
 const SPACES: [(&str, &str, &str); 5] = [
     (".global", "add.s64 %d5, %d0, %d4;", "%d5"),
     ("", "add.s64 %d5, %d0, %d4;", "%d5"),
@@ -59,7 +59,7 @@ const SPACES: [(&str, &str, &str); 5] = [
     ),
 ];
 
-/// A kernel of one warp that loads or stores once with the lanes in the low word of `lanes`.
+/// A kernel of one warp with one load or store, by the lanes in the low word of `lanes`.
 fn kernel(f: Form, space: (&str, &str, &str), store: bool) -> String {
     let (qualifier, address, register) = space;
     let class = match f.name {
@@ -113,7 +113,7 @@ fn kernel(f: Form, space: (&str, &str, &str), store: bool) -> String {
     )
 }
 
-/// What lane `l` holds in register `k` before the access.
+/// Value of register `k` of lane `l` before the access.
 fn value(l: usize, k: usize, wide: bool) -> u64 {
     let v = (l as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) + k as u64;
     if wide { v } else { v & 0xffff_ffff }
@@ -131,7 +131,7 @@ impl Random {
     }
 }
 
-/// Offsets of the lanes and the lanes that take part.
+/// Offsets of the lanes, and the mask of the active lanes.
 fn case(r: &mut Random, size: i64) -> ([i64; LANES], u32) {
     let end = BYTES as i64;
     let anywhere = |r: &mut Random| r.below(BYTES / size as usize) as i64 * size;
@@ -167,7 +167,7 @@ fn case(r: &mut Random, size: i64) -> ([i64; LANES], u32) {
     (at, mask)
 }
 
-/// Reads the element at `at` into a register.
+/// Reads the element at `at`, as a register holds it.
 fn element(data: &[u8], at: usize, f: Form) -> u64 {
     let mut word = [0u8; 8];
     word[..f.bytes].copy_from_slice(&data[at..at + f.bytes]);

@@ -1,4 +1,4 @@
-//! Directed rounding against the host's own floating-point unit with its rounding control set.
+//! Directed rounding against the floating-point unit of the host, under each rounding control.
 #![cfg(target_arch = "x86_64")]
 
 use std::arch::asm;
@@ -19,7 +19,7 @@ macro_rules! host {
         pub(super) fn $name(a: $t, b: $t, rc: u32) -> $t {
             let (with, normal) = (0x1f80u32 | rc << 13, 0x1f80u32);
             let mut x = a;
-            // SAFETY: the rounding control is put back before anything else runs.
+            // SAFETY: the rounding control is restored before anything else runs.
             unsafe {
                 asm!(
                     "ldmxcsr [{w}]",
@@ -105,7 +105,7 @@ fn singles(random: &mut Random, n: usize) -> Vec<f32> {
     let mut out: Vec<f32> = edges.iter().map(|b| f32::from_bits(*b)).collect();
     while out.len() < n {
         let r = random.next();
-        // Half of them with exponents near each other, so that cancellation happens.
+        // Half of the rows have similar exponents, so that cancellation happens.
         let bits = if r & 1 << 40 == 0 {
             r as u32
         } else {
@@ -227,7 +227,7 @@ fn fused_multiply_add() {
         for (i, &a) in v.iter().enumerate() {
             for (j, &b) in v.iter().enumerate() {
                 for (k, &c) in v.iter().enumerate() {
-                    // Also the case where the product nearly cancels the addend.
+                    // Includes products that almost cancel the addend.
                     let c = if (i + j + k) % 3 == 0 { -(a * b) } else { c };
                     if c.is_nan() {
                         continue;
@@ -303,7 +303,7 @@ fn instructions_use_their_modes() {
         let want: Vec<u64> = [0x7fff_ffbf_ffff_ffffu64 as i64, -16_777_217]
             .iter()
             .map(|v| {
-                // Exact by comparison: the two neighbours, then the direction.
+                // The exact reference: compares the two neighbours, then applies the direction.
                 let near = *v as f32;
                 let back = near as i128;
                 let x = i128::from(*v);

@@ -3,7 +3,7 @@
 use super::{Bench, HEADER};
 use crate::exec::contract::Fault;
 
-/// Runs a body for one block; the body has `%tid` in `%t` and writes `%r0` to `out[tid]`.
+/// Runs a body for one block. `%t` is the thread index, and `%r0` goes to `out[tid]`.
 fn block(body: &str, threads: u32) -> Vec<u32> {
     let bench = Bench::new();
     let (p, _) = bench.load(&wrapped(body));
@@ -26,7 +26,7 @@ fn wrapped(body: &str) -> String {
 
 #[test]
 fn shuffles_within_segments() {
-    // (mode, lane operand, clamp and segment, the manual's formula)
+    // (mode, lane operand, clamp and segment, the formula in the PTX manual)
     type Source = fn(i32) -> i32;
     let cases: [(&str, &str, &str, Source); 7] = [
         ("up", "1", "0", |l| l - 1),
@@ -115,7 +115,8 @@ fn warp_reductions() {
 
 #[test]
 fn lanes_wait_for_each_other_at_a_shuffle() {
-    // The upper lanes take a long way round; the shuffle names all lanes, so it must wait.
+    // The upper lanes take a longer path. The shuffle names all lanes, so the lower lanes must
+    // wait.
     let body = "mov.u32 %r1, %t; setp.lt.u32 %p1, %t, 16; @%p1 bra JOIN;\n\
         mov.u32 %r2, 0;\n\
         LOOP: add.u32 %r2, %r2, 1; add.u32 %r1, %r1, 1000; setp.lt.u32 %p2, %r2, 50; @%p2 bra LOOP;\n\
@@ -134,7 +135,7 @@ fn lanes_wait_for_each_other_at_a_shuffle() {
 
 #[test]
 fn exited_lanes_do_not_hold_a_shuffle() {
-    // The lower lanes wait at the shuffle, which names all lanes, when the upper ones exit.
+    // The lower lanes wait at the shuffle, which names all lanes, when the upper lanes exit.
     let body = "mov.u32 %r0, %t; setp.ge.u32 %p1, %t, 16; @%p1 bra OUT;\n\
         shfl.sync.bfly.b32 %r0, %t, 1, 31, -1; st.global.u32 [%o], %r0; ret;\n\
         OUT: exit;";
@@ -147,7 +148,7 @@ fn exited_lanes_do_not_hold_a_shuffle() {
 
 #[test]
 fn lanes_may_name_different_members_at_one_instruction() {
-    // Four teams of lanes with equal remainders, converged: each reduces and votes by itself.
+    // Four teams of lanes with equal remainders, converged: each team reduces and votes separately.
     let body = "and.b32 %r1, %t, 3; match.any.sync.b32 %r2, %r1, -1;\n\
         redux.sync.add.u32 %r0, %t, %r2; setp.gt.u32 %p1, %t, 20; vote.sync.ballot.b32 %r3, %p1, %r2;\n\
         shl.b32 %r0, %r0, 8; popc.b32 %r3, %r3; add.u32 %r0, %r0, %r3; bar.warp.sync %r2;";
@@ -156,7 +157,7 @@ fn lanes_may_name_different_members_at_one_instruction() {
         let want = team().sum::<u32>() << 8 | team().filter(|k| *k > 20).count() as u32;
         assert_eq!(v, want, "lane {l}");
     }
-    // Two of the teams arrive late, by another way.
+    // Two of the teams arrive late, by another path.
     let body = "and.b32 %r1, %t, 3; match.any.sync.b32 %r2, %r1, -1; mov.u32 %r4, %t;\n\
         setp.gt.u32 %p1, %t, 17; @%p1 bra LATE;\n\
         JOIN: redux.sync.max.u32 %r0, %r4, %r2; bra END;\n\
@@ -184,8 +185,8 @@ fn divergent_masks() {
 
 #[test]
 fn a_spin_lock_between_lanes_of_a_warp() {
-    // Every lane takes the lock in turn; the holder is ahead of the spinning lanes, so it must get
-    // time although its pc is the higher one.
+    // Every lane takes the lock in turn. The holder must make progress although the spinning lanes
+    // have a lower pc.
     let body = "mov.u32 %r5, buf; setp.eq.u32 %p1, %t, 0; @%p1 st.shared.u32 [%r5], 0; @%p1 st.shared.u32 [%r5+4], 0;\n\
         bar.sync 0;\n\
         SPIN: atom.shared.cas.b32 %r1, [%r5], 0, 1; setp.ne.u32 %p2, %r1, 0; @%p2 bra SPIN;\n\
@@ -197,7 +198,7 @@ fn a_spin_lock_between_lanes_of_a_warp() {
 
 #[test]
 fn barriers_with_counts_and_reductions() {
-    // Warps 0 and 1 exchange through barrier 3 (64 threads); warps 2 and 3 never come to it.
+    // Warps 0 and 1 use barrier 3 (64 threads); warps 2 and 3 never arrive there.
     let body = "mov.u32 %r0, 7; setp.ge.u32 %p1, %t, 64; @%p1 bra END;\n\
         mov.u32 %r5, buf; shl.b32 %r1, %t, 2; add.u32 %r1, %r1, %r5; st.shared.u32 [%r1], %t;\n\
         barrier.sync 3, 64;\n\
@@ -210,7 +211,7 @@ fn barriers_with_counts_and_reductions() {
     let body = "setp.lt.u32 %p1, %t, 70; bar.red.popc.u32 %r0, 0, %p1; bar.red.and.pred %p2, 0, %p1; bar.red.or.pred %p3, 0, %p1;\n\
         @%p2 add.u32 %r0, %r0, 1000; @%p3 add.u32 %r0, %r0, 2000;";
     assert_eq!(block(body, 96), [2070; 96]);
-    // Producer and consumer: one warp arrives, the other waits.
+    // Producer and consumer: one warp arrives, the other warp waits.
     let body = "mov.u32 %r5, buf; mov.u32 %r0, 0; setp.lt.u32 %p1, %t, 32; @%p1 bra CONSUME;\n\
         st.shared.u32 [%r5+64], 1234; bar.arrive 1, 64; bra END;\n\
         CONSUME: bar.sync 1, 64; ld.shared.u32 %r0, [%r5+64];\n\
@@ -221,8 +222,8 @@ fn barriers_with_counts_and_reductions() {
 
 #[test]
 fn a_reduction_ends_while_other_lanes_are_in_a_function() {
-    // The lower halves of both warps meet at a counted bar.red; the upper halves are deep in a long
-    // function when it completes, and must find their registers unharmed.
+    // The lower halves of both warps meet at a counted bar.red. The upper halves are inside a long
+    // function when the barrier completes, and must keep their registers.
     let text = format!(
         "{HEADER}.func (.reg .b32 %out) slow(.reg .b32 %in) {{ .reg .b32 %n, %s; .reg .pred %p; mov.u32 %n, 0; mov.u32 %s, 0;\n\
          L: add.u32 %s, %s, %in; add.u32 %n, %n, 1; setp.lt.u32 %p, %n, 30000; @%p bra L; mov.u32 %out, %s; ret; }}\n\
@@ -292,8 +293,9 @@ fn indexed_branches() {
 
 #[test]
 fn blocks_meet() {
-    // Every block counts itself, then spins until all have: only if all are resident does it end. Without a word
-    // of the launch as well, as programs do that ask for the occupancy; with and without naps.
+    // Every block increments a counter and spins until all blocks have, which needs all blocks
+    // resident. Also in a launch that is not cooperative, as in programs that use the occupancy;
+    // with and without sleep.
     let text = format!(
         "{HEADER}.visible .entry k(.param .u64 cell) {{ .reg .b64 %c; .reg .b32 %r<4>; .reg .pred %p;\n\
          ld.param.u64 %c, [cell]; atom.global.add.u32 %r0, [%c], 1; mov.u32 %r1, %nctaid.x; mov.u32 %r2, %ntid.x; mul.lo.u32 %r1, %r1, %r2;\n\
@@ -338,7 +340,8 @@ fn blocks_that_wait_with_plain_loads_meet_as_well() {
 
 #[test]
 fn reserved_shared_memory_lies_beside_the_variables() {
-    // As cooperative groups of several warps ask for it; another kernel's variable may lie in the same place.
+    // As in cooperative groups of several warps. A variable of another kernel may have the same
+    // offset.
     let text = format!(
         "{HEADER}.visible .entry k(.param .u64 out) {{ .shared .align 8 .b8 own[256]; .reg .b64 %o; .reg .b32 %r<9>;\n\
          mov.u32 %r0, %tid.x; shl.b32 %r3, %r0, 2; mov.u32 %r1, %reserved_smem_offset_1; add.u32 %r4, %r1, %r3;\n\

@@ -1,17 +1,17 @@
-//! Atomics: the old value and the new one of each operation on each type in each space.
+//! Atomics: the old and the new value of each operation, for each type and space.
 
 use super::super::eval::triples;
 use super::float::{edges32, edges64, flush};
 use super::integer::{cut, read, shape, values};
 use super::{Case, Rows, Want, code, rows};
 
-/// What an operation leaves of `old` with operands `b` and `c`.
+/// The result of an operation on `old` with operands `b` and `c`.
 fn apply(op: &str, ty: &str, global: bool, old: u64, b: u64, c: u64) -> Want {
     let (bits, signed) = shape(ty);
     let (x, y) = (read(old, bits, signed), read(b, bits, signed));
     Want::Bits(match (op, ty) {
         ("add", "f32") => {
-            // The manual: subnormals are flushed on global memory, not on shared memory.
+            // By the PTX manual, global memory flushes subnormals and shared memory does not.
             let f = |v: u64| {
                 let x = f32::from_bits(v as u32);
                 if global { flush(x) } else { x }
@@ -46,7 +46,7 @@ fn inputs(ty: &str) -> Rows {
     rows(triples(&v, &v, &[v[2], v[3]]))
 }
 
-/// Gives each thread a cell of its own; its address is the operand.
+/// Code that gives each thread a cell, and the operand with its address.
 fn cell(space: &str) -> (&'static str, &'static str) {
     match space {
         "global" => (
@@ -58,7 +58,7 @@ fn cell(space: &str) -> (&'static str, &'static str) {
              mov.u32 %x2, cells; add.u32 %x1, %x1, %x2;",
             "%x1",
         ),
-        // Generic, of shared memory.
+        // A generic address of shared memory.
         _ => (
             ".shared .align 16 .b8 cells[1024]; mov.u32 %x1, %tid.x; mov.u64 %y0, cells;\n\
              mad.wide.u32 %y0, %x1, 16, %y0; cvta.shared.u64 %y0, %y0;",
@@ -67,7 +67,7 @@ fn cell(space: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// One form on cells in `space`, which its opcode names or (generic) does not.
+/// Cases of one form on cells in `space`; the opcode names the space unless it is generic.
 fn proofs(form: &str, p: &[String], space: &str, out: &mut Vec<Case>) {
     let ops = [
         "add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec",

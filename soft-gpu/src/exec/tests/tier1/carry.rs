@@ -1,4 +1,4 @@
-//! Extended-precision arithmetic: result and carry against 256 bits' worth of care in 128.
+//! Extended-precision arithmetic: result and carry against 128-bit integers.
 
 use super::super::eval::triples;
 use super::integer::{cut, read, reg, shape, values};
@@ -15,15 +15,14 @@ fn inputs(bits: u32) -> Rows {
     )
 }
 
-/// The two ways to make the flag equal to `%e`: 2^32 - 1 plus 1 carries, and 1 minus 1 does not
-/// borrow.
+/// The two ways to set the flag to `%e`: 2^32 - 1 + 1 carries, and 1 - 1 does not borrow.
 const SET: [&str; 2] = ["add.cc.u32 %x0, %e, 0xffffffff;", "sub.cc.u32 %x0, %e, 1;"];
 
-/// The two ways to look at the flag: 0 plus the carry, and 1 minus the borrow.
+/// The two ways to read the flag: 0 plus the carry, and 1 minus the borrow.
 const LOOK: [&str; 2] = ["addc.u32 %d, 0, 0;", "subc.u32 %d, 1, 0;"];
 
-/// Runs a form with the carry flag set to the fourth input; looks at the result and at the flag
-/// that it leaves. Additions and subtractions share the flag: each of them sets it and looks at it.
+/// Runs a form with the carry flag set to the fourth input; checks the result and the new flag.
+/// Additions and subtractions share the flag: each way sets it, and each way reads it.
 fn all(
     form: &str,
     bits: u32,
@@ -63,7 +62,8 @@ pub(super) fn cases() -> Vec<Case> {
         let minus = p[0].starts_with("sub");
         out.extend(all(&form, bits, "%a, %b", move |r| {
             let (a, b, flag) = (i128::from(r[0]), i128::from(r[1]), i128::from(r[3]));
-            // A subtraction borrows when the flag is 0, and leaves 0 when it borrowed.
+            // A subtraction subtracts one more if the flag is 0, and clears the flag if it
+            // borrowed.
             let (v, carried) = if minus {
                 let v = a - b - if uses { 1 - flag } else { 0 };
                 (v, v >= 0)
@@ -84,7 +84,7 @@ pub(super) fn cases() -> Vec<Case> {
         let high = p[1] == "hi";
         out.extend(all(&form, bits, "%a, %b, %c", move |r| {
             let product = read(r[0], bits, signed).wrapping_mul(read(r[1], bits, signed));
-            // An unsigned 64-bit product fills all 128 bits.
+            // An unsigned 64-bit product uses all 128 bits.
             let half = if high {
                 (product as u128 >> bits) as i128
             } else {

@@ -5,10 +5,10 @@ use super::float::{edges32, edges64, flush};
 use super::integer::{read, reg, shape, singles, values};
 use super::{Case, Rows, Want, code, forms, lane, rows};
 
-/// How two values relate: `None` if one is not a number.
+/// The order of two values; `None` if one is NaN.
 type Relation = Option<std::cmp::Ordering>;
 
-/// The manual's tables of comparison operators.
+/// The tables of comparison operators in the PTX manual.
 fn holds(op: &str, r: Relation) -> bool {
     use std::cmp::Ordering::{Equal, Greater, Less};
     let ordered = match op.trim_end_matches('u') {
@@ -42,7 +42,7 @@ fn relation(ty: &str, ftz: bool, a: u64, b: u64) -> Relation {
     }
 }
 
-/// Pairs of a type's edge values, each with both values of a predicate.
+/// Pairs of edge values of a type, each with both values of a predicate.
 fn inputs(ty: &str) -> Rows {
     let values: Vec<u64> = match ty {
         "f32" => edges32()[..12].to_vec(),
@@ -78,7 +78,7 @@ const INTEGERS: &str = "u16,s16,u32,s32,u64,s64";
 const FLOATS: &str = "eq,ne,lt,le,gt,ge,equ,neu,ltu,leu,gtu,geu,num,nan";
 const HOW: &str = "{,.and,.or,.xor}";
 
-/// Patterns of `setp` (`d` empty) or `set`, for each kind of source.
+/// Patterns of `setp` (empty `d`) or `set`, for each kind of source.
 fn patterns(op: &str, d: &str) -> Vec<String> {
     vec![
         format!("{op}.{{eq,ne,lt,le,gt,ge}}{HOW}{d}.{{{INTEGERS}}}"),
@@ -89,7 +89,7 @@ fn patterns(op: &str, d: &str) -> Vec<String> {
     ]
 }
 
-/// Operator, combination, flush and source type of a form's parts.
+/// The operator, combination, flush and source type of a form.
 fn parse(p: &[String]) -> (String, Option<&'static str>, bool, String) {
     let how = ["and", "or", "xor"].into_iter().find(|h| p[2] == *h);
     let ftz = p.iter().any(|m| m == "ftz");
@@ -102,7 +102,7 @@ fn setp() -> Vec<Case> {
         let (op, how, ftz, ty) = parse(&p);
         let r = register(&ty);
         let third = if how.is_some() { ", !%c" } else { "" };
-        // The second destination is the opposite comparison, combined alike.
+        // The second destination is the opposite comparison, with the same combination.
         for (destinations, opposite) in [("%d", false), ("_|%d", true)] {
             let text = format!("{form} {destinations}, %a, %b{third};");
             let (op, ty) = (op.clone(), ty.clone());
@@ -189,7 +189,7 @@ fn selections() -> Vec<Case> {
         let inputs = sides(ty, &edges32());
         out.push(lane(&form, r, &[r, r, "f32"], &inputs, move |r| {
             let x = f32::from_bits(r[2] as u32);
-            // Minus zero counts as positive, and what is not a number selects the second.
+            // -0 counts as positive, and NaN selects the second operand.
             let x = if ftz { flush(x) } else { x };
             Want::Bits(if x >= 0.0 { r[0] } else { r[1] })
         }));
@@ -217,7 +217,7 @@ fn classes() -> Vec<Case> {
                 "infinite" => top && fraction == 0,
                 "number" => !(top && fraction != 0),
                 "notanumber" => top && fraction != 0,
-                // Zero counts as normal.
+                // Zero counts as a normal number.
                 "normal" => !top && (exponent != 0 || fraction == 0),
                 _ => exponent == 0 && fraction != 0,
             }))

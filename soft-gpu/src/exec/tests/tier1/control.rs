@@ -3,7 +3,7 @@
 use super::{Case, HEADER, block, forms, whole, wrapped};
 use crate::exec::contract::Fault;
 
-/// The kernel ends in a fault.
+/// A kernel that ends in a fault.
 fn traps(form: &str, operands: &str, fault: Fault) -> Case {
     let text = wrapped(
         "",
@@ -28,7 +28,7 @@ fn traps(form: &str, operands: &str, fault: Fault) -> Case {
 fn branches() -> Vec<Case> {
     let mut out = Vec::new();
     for (form, _) in forms("bra{,.uni}") {
-        // Loops of different lengths, forwards over code, and a branch that nobody takes.
+        // Loops of different lengths, forward jumps over code, and a branch that is never taken.
         let body = format!(
             "mov.u32 %r0, 0; mov.u32 %r1, 0; L: add.u32 %r1, %r1, 1; add.u32 %r0, %r0, %r1;\n\
              setp.le.u32 %p1, %r1, %t; @%p1 bra L; {form} OVER; mov.u32 %r0, 99; OVER:\n\
@@ -51,7 +51,7 @@ fn branches() -> Vec<Case> {
 fn calls() -> Vec<Case> {
     let mut out = Vec::new();
     for (call, ret) in [("call", "ret"), ("call.uni", "ret.uni")] {
-        // Recursion of a depth that differs by lane, an early return, a guarded call, and a call
+        // Recursion whose depth depends on the lane, an early return, a guarded call, and a call
         // through a pointer with a prototype.
         let functions = format!(
             ".func (.param .b32 r) sum(.param .b32 n) {{ .reg .b32 %n, %m; .reg .pred %p; ld.param.u32 %n, [n];\n\
@@ -81,7 +81,8 @@ fn calls() -> Vec<Case> {
     out
 }
 
-/// The threads write, meet and read; a barrier of all, and one of the first 64 of 128.
+/// Threads write, wait and read, at a barrier for all threads, and at a barrier for the first 64 of
+/// 128.
 fn meeting(form: &str) -> [Case; 2] {
     let body = |who: &str, barrier: &str| {
         format!(
@@ -100,7 +101,7 @@ fn meeting(form: &str) -> [Case; 2] {
     ]
 }
 
-/// One warp arrives and goes on, the other waits for it.
+/// One warp arrives and continues; the other warp waits for it.
 fn handing_over(form: &str) -> Case {
     let body = format!(
         "mov.u32 %r5, buf; mov.u32 %r0, 0; setp.lt.u32 %p1, %t, 32; @%p1 bra CONSUME;\n\
@@ -110,7 +111,8 @@ fn handing_over(form: &str) -> Case {
     block(&[form], &body, 64, |t| if t < 32 { 1234 } else { 0 })
 }
 
-/// Reductions at a barrier: with a predicate of some, of all and of none, and of 64 threads only.
+/// Reductions at a barrier, with a predicate that holds for some, all or no threads, and for 64
+/// threads only.
 fn reducing(form: &str) -> Vec<Case> {
     let popc = form.contains("popc");
     let and = form.contains(".and");
@@ -170,7 +172,7 @@ fn barriers() -> Vec<Case> {
     out
 }
 
-/// What orders memory or time and shows nothing else.
+/// Instructions that order memory or time, without a visible effect.
 fn quiet() -> Vec<Case> {
     let mut out = Vec::new();
     for (form, _) in forms("{membar.cta,membar.gl,membar.sys,membar.proxy.alias,fence.proxy.alias}")
@@ -215,7 +217,7 @@ pub(super) fn cases() -> Vec<Case> {
     out
 }
 
-/// A directive in a body, which is no instruction.
+/// A directive in a body, which is not an instruction.
 #[test]
 fn pragmas_are_passed_over() {
     let text = format!(

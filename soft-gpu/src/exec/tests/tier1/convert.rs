@@ -16,7 +16,7 @@ fn range(bits: u32, signed: bool) -> (i128, i128) {
     }
 }
 
-/// What a register of at least 16 bits holds of a value of this type.
+/// The value of this type, as a register of at least 16 bits holds it.
 fn held(v: i128, bits: u32, signed: bool) -> u64 {
     cut(read(v as u64, bits, signed), bits.max(16))
 }
@@ -33,7 +33,7 @@ fn inputs(bits: u32) -> Vec<u64> {
         0x7fff_ffff,
         0x8000_0000,
     ]);
-    // Halfway between two singles, and between two doubles.
+    // Midpoints between two singles, and between two doubles.
     out.extend([
         0x0100_0001,
         0x0100_0003,
@@ -60,7 +60,7 @@ fn between_integers() -> Vec<Case> {
     out
 }
 
-/// An integer rounded to `digits` binary digits, exactly.
+/// An integer, rounded exactly to `digits` binary digits.
 fn rounded(v: i128, digits: u32, rc: u32) -> f64 {
     let magnitude = v.unsigned_abs();
     let length = 128 - magnitude.leading_zeros();
@@ -103,7 +103,7 @@ fn integers_to_floats() -> Vec<Case> {
     out
 }
 
-/// A value rounded to an integral one under a rounding control.
+/// A value rounded to an integral value under a rounding control.
 fn integral(x: f64, rc: u32) -> f64 {
     match rc {
         0 => x.round_ties_even(),
@@ -172,7 +172,7 @@ fn floats_to_integers() -> Vec<Case> {
         out.push(lane(&form, reg(bits), &[s], &rows, move |r| {
             let x = value(r[0], single, ftz);
             let (lo, hi) = range(bits, signed);
-            // The manual: NaN is zero, or the top bit where a side has 64 bits.
+            // By the PTX manual, NaN converts to zero, or to the top bit if a side has 64 bits.
             let v = match x.is_nan() {
                 false => (integral(x, rc) as i128).clamp(lo, hi),
                 true if single && bits < 64 => 0,
@@ -229,7 +229,7 @@ fn between_floats() -> Vec<Case> {
                 let x = value(r[0], true, ftz);
                 let x = if whole { integral(x, rc) } else { x } as f32;
                 if x.is_nan() && !whole && !sat && !ftz {
-                    // Nothing is computed: the bits pass.
+                    // No computation: the bits are copied.
                     return Want::Bits(r[0]);
                 }
                 Want::Single(if sat { saturate(x) } else { x })
@@ -354,10 +354,10 @@ fn moves() -> Vec<Case> {
     out
 }
 
-/// `cvta` there and back, an access through the generic address, and `isspacep` of it.
+/// `cvta` in both directions, an access through the generic address, and `isspacep` of the address.
 fn spaces() -> Vec<Case> {
     let mut out = Vec::new();
-    // (space, variable or address, whether it can be written, the spaces that hold it)
+    // (space, variable or address, whether it is writable, the spaces that contain it)
     let table: [(&str, &str, bool, &[&str]); 7] = [
         (
             "global",
@@ -425,7 +425,7 @@ fn spaces() -> Vec<Case> {
              setp.ne.u32 %p1, %r2, %r3; @%p1 mov.u32 %r0, 1; setp.ne.u64 %p1, %d0, %d2; @%p1 mov.u32 %r0, 2;"
         );
         let shown = if base == "param" {
-            // The high word of the output's address, whatever it is.
+            // The high word of the output address, whatever its value.
             format!(
                 "{body} mov.b64 {{_, %r4}}, %o; shl.b32 %r5, %t, 2; setp.eq.u32 %p1, %r0, %r4; selp.u32 %r0, 77, %r0, %p1;"
             )
@@ -445,7 +445,7 @@ fn spaces() -> Vec<Case> {
     out
 }
 
-/// Registers wider than the types: their low bits count, and the rest of a result is its extension.
+/// Registers wider than the types: the low bits count, and a result is extended.
 fn wide_registers() -> Vec<Case> {
     let inputs = singles(&[5, 0xdead_0000_ffff_fffb, 0x1234_5678_7fff_ff80]);
     let low = |r: &[u64]| r[0] as u32 as i32;

@@ -1,5 +1,5 @@
-//! Floating-point arithmetic against the host's unit under each rounding control, and the
-//! approximations against double precision.
+//! Floating-point arithmetic against the floating-point unit of the host under each rounding
+//! control; approximations against double precision.
 
 use super::super::eval::{pairs, triples};
 use super::super::rounding as host;
@@ -66,7 +66,7 @@ pub(super) fn edges64() -> Vec<u64> {
     EDGES64.to_vec()
 }
 
-/// `.ftz`: subnormals become zero of their sign.
+/// `.ftz`: replaces a subnormal by a zero of the same sign.
 pub(super) fn flush(x: f32) -> f32 {
     if x.is_subnormal() {
         0f32.copysign(x)
@@ -83,7 +83,7 @@ fn d(bits: u64) -> f64 {
     f64::from_bits(bits)
 }
 
-/// The rounding control of MXCSR for the modifier among a form's parts.
+/// The rounding control of MXCSR for the rounding modifier of a form.
 pub(super) fn control(p: &[String]) -> u32 {
     for (name, rc) in [
         ("rm", 1),
@@ -100,12 +100,12 @@ pub(super) fn control(p: &[String]) -> u32 {
     0
 }
 
-/// True if a modifier is among a form's parts.
+/// Whether a form has a modifier.
 pub(super) fn has(p: &[String], name: &str) -> bool {
     p.iter().any(|m| m == name)
 }
 
-/// `.sat`: within [0, 1]; what is not a number is 0.
+/// `.sat`: clamps to [0, 1]; NaN becomes 0.
 pub(super) fn saturate(x: f32) -> f32 {
     if x > 0.0 { x.min(1.0) } else { 0.0 }
 }
@@ -113,7 +113,8 @@ pub(super) fn saturate(x: f32) -> f32 {
 type Fn32 = fn(&[f32], u32) -> f32;
 type Fn64 = fn(&[f64], u32) -> f64;
 
-/// A single-precision form by a host function of its operands and the rounding control.
+/// A case of a single-precision form, with a host function of the operands and the rounding
+/// control.
 fn single(form: &str, p: &[String], inputs: &Rows, host: Fn32) -> Case {
     let (rc, ftz, sat) = (control(p), has(p, "ftz"), has(p, "sat"));
     let n = inputs[0].len();
@@ -188,7 +189,7 @@ fn arithmetic() -> Vec<Case> {
     out
 }
 
-/// What an approximation of `x` may give: within two units in the last place.
+/// The accepted results of an approximation of `x`: within two units in the last place.
 fn close(x: f64, ftz: bool) -> Want {
     if x.abs() >= 3.402_823_567_797_336_6e38 {
         return Want::Single(f32::INFINITY.copysign(x as f32));
@@ -199,7 +200,7 @@ fn close(x: f64, ftz: bool) -> Want {
     Want::Near(x, 4.0)
 }
 
-/// `a / b`; a divisor above 2^126 counts as infinite for `.approx`, by the manual.
+/// `a / b`. By the PTX manual, `.approx` treats a divisor above 2^126 as infinite.
 fn quotient(a: f64, b: f64, approx: bool) -> f64 {
     if approx && b.is_finite() && b.abs() > 2f64.powi(126) {
         return a * 0f64.copysign(b);
@@ -242,7 +243,7 @@ fn approximations() -> Vec<Case> {
             close(quotient(v(0), v(1), approx), ftz)
         }));
     }
-    // The double forms have the high word of the result; the low one is zero.
+    // The double forms return the high word of the result; the low word is zero.
     let mut e = edges64();
     e.extend([3f64, -0.1, 1e300, 1.7e308, 0.7, 2e-300].map(f64::to_bits));
     let one = singles(&e);
@@ -275,7 +276,7 @@ fn approximations() -> Vec<Case> {
     out
 }
 
-/// The lesser of two by the manual: -0 is below +0, a number wins over NaN.
+/// The minimum or maximum by the PTX manual: -0 is less than +0, and a number wins over NaN.
 fn extreme(a: f64, b: f64, max: bool, nan: bool) -> f64 {
     match (a.is_nan(), b.is_nan()) {
         (true, true) => f64::NAN,
@@ -343,7 +344,7 @@ fn signs() -> Vec<Case> {
             Want::Bits(if abs { r[0] << 1 >> 1 } else { r[0] ^ 1 << 63 })
         }));
     }
-    // The sign of the first on the magnitude of the second.
+    // The magnitude of the second with the sign of the first.
     out.push(lane(
         "copysign.f32",
         "f32",

@@ -1,5 +1,5 @@
-//! Integer arithmetic, logic, shifts, bit fields, dot products: against 128-bit integers and the
-//! manual's bit-by-bit definitions.
+//! Integer arithmetic, logic, shifts, bit fields and dot products, against 128-bit integers and the
+//! bit-by-bit definitions of the PTX manual.
 
 use super::super::eval::{pairs, triples};
 use super::{Case, Rows, Want, code, forms, lane, rows};
@@ -41,7 +41,7 @@ pub(super) fn values(bits: u32) -> &'static [u64] {
     }
 }
 
-/// Bits and sign of a PTX type: `("s16")` is (16, true).
+/// Width and sign of a PTX type: `s16` is (16, true).
 pub(super) fn shape(ty: &str) -> (u32, bool) {
     (ty[1..].parse().unwrap(), ty.starts_with('s'))
 }
@@ -55,7 +55,7 @@ pub(super) fn reg(bits: u32) -> &'static str {
     }
 }
 
-/// A value as a type reads it.
+/// A value as read by a type.
 pub(super) fn read(v: u64, bits: u32, signed: bool) -> i128 {
     let k = 64 - bits;
     if signed {
@@ -88,7 +88,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 type Binary = fn(i128, i128) -> i128;
 
-/// A form of two operands of one type.
+/// A case with two operands of one type.
 fn binary(form: &str, ty: &str, f: impl Fn(i128, i128) -> i128 + 'static) -> Case {
     let (bits, signed) = shape(ty);
     let inputs = rows(pairs(values(bits), values(bits)));
@@ -99,7 +99,7 @@ fn binary(form: &str, ty: &str, f: impl Fn(i128, i128) -> i128 + 'static) -> Cas
 }
 
 fn two_operands() -> Vec<Case> {
-    // Division by zero is not defined; hardware's code gives all ones and the dividend.
+    // Division by zero is undefined; hardware returns all ones, and the dividend as remainder.
     let ops: [(&str, Binary); 6] = [
         ("add", |a, b| a + b),
         ("sub", |a, b| a - b),
@@ -128,7 +128,8 @@ fn two_operands() -> Vec<Case> {
     out
 }
 
-/// `mul` and `mad`: `half` picks the bits of the product; `None` is the whole, in twice the width.
+/// `mul` and `mad`. `low` selects the bits of the product; `None` is the whole product, in twice
+/// the width.
 fn product(form: &str, ty: &str, low: Option<u32>, narrow: u32, saturated: bool) -> Case {
     let (bits, signed) = shape(ty);
     let wide = if low.is_some() { bits } else { bits * 2 };
@@ -143,7 +144,7 @@ fn product(form: &str, ty: &str, low: Option<u32>, narrow: u32, saturated: bool)
     let srcs: &[&'static str] = if add { &[s, s, d] } else { &[s, s] };
     lane(form, d, srcs, &inputs, move |r| {
         let p = read(r[0], narrow, signed).wrapping_mul(read(r[1], narrow, signed));
-        // An unsigned 64-bit product fills all 128 bits.
+        // An unsigned 64-bit product uses all 128 bits.
         let p = match low {
             Some(shift) if signed => p >> shift,
             Some(shift) => (p as u128 >> shift) as i128,
@@ -179,7 +180,7 @@ fn products() -> Vec<Case> {
     out
 }
 
-/// The highest bit that is set.
+/// The highest set bit.
 fn top(v: u64, bits: u32) -> Option<u64> {
     (0..bits).rev().find(|n| v >> n & 1 != 0).map(u64::from)
 }
@@ -242,7 +243,7 @@ fn one_operand() -> Vec<Case> {
     out
 }
 
-/// The manual's program for `bfe`.
+/// `bfe`, as the program in the PTX manual.
 fn bfe(v: u64, pos: u64, len: u64, bits: u32, signed: bool) -> u64 {
     let (pos, len, msb) = (pos & 0xff, len & 0xff, u64::from(bits) - 1);
     let bit = |n: u64| v >> n & 1;
@@ -261,7 +262,7 @@ fn bfe(v: u64, pos: u64, len: u64, bits: u32, signed: bool) -> u64 {
     })
 }
 
-/// The manual's program for `fns`.
+/// `fns`, as the program in the PTX manual.
 fn fns(mask: u64, base: u64, offset: i32) -> u64 {
     let bit = |n: i64| (0..32).contains(&n) && mask >> n & 1 != 0;
     if base > 31 {
@@ -510,7 +511,7 @@ fn shifts() -> Vec<Case> {
     out
 }
 
-/// The manual's table: bytes from most to least significant, for selectors 0 to 3.
+/// The table in the PTX manual: bytes from most to least significant, for selectors 0 to 3.
 const PRMT: [(&str, [[usize; 4]; 4]); 6] = [
     (
         "f4e",

@@ -1,9 +1,9 @@
-//! Loads and stores of every type from every space, with every ordering and hint.
+//! Loads and stores of every type, in every space, with every ordering and hint.
 
 use super::integer::{cut, read};
 use super::{Case, DATA, block, forms, whole, wrapped};
 
-/// Where a form's address points: what to declare and do first, and the address.
+/// The address of a form: declarations and code that must precede, and the address operand.
 fn place(space: &str) -> (&'static str, &'static str) {
     match space {
         "shared" => ("", "buf"),
@@ -28,7 +28,7 @@ fn space(p: &[String]) -> &str {
         .unwrap_or("")
 }
 
-/// Elements, bytes of one, sign, and the register type that holds it.
+/// Number of elements, bytes per element, sign, and the register type.
 fn element(p: &[String]) -> (usize, usize, bool, &'static str) {
     let ty = p.last().unwrap();
     let bytes = ty[1..].parse::<usize>().unwrap() / 8;
@@ -48,7 +48,7 @@ fn element(p: &[String]) -> (usize, usize, bool, &'static str) {
     (count, bytes, ty.starts_with('s'), reg)
 }
 
-/// Field `k` of the bytes of [`DATA`], which repeat, `bytes` wide.
+/// Field `k`, of `bytes` bytes, of the repeated bytes of [`DATA`].
 fn field(k: usize, bytes: usize) -> u64 {
     let at = k * bytes;
     let word = DATA[at / 8 % 2];
@@ -66,7 +66,7 @@ fn registers(count: usize) -> String {
     }
 }
 
-/// Of `%d7`, even threads show the low word and odd ones the high.
+/// Reduces `%d7` to 32 bits: even threads take the low word, odd threads the high word.
 const SHOW: &str = "and.b32 %r1, %t, 1; setp.eq.u32 %p2, %r1, 0;\n\
     mov.b64 {%r2, %r3}, %d7; selp.b32 %r0, %r2, %r3, %p2;";
 
@@ -129,10 +129,10 @@ fn load(form: &str, p: &[String]) -> Case {
     })
 }
 
-/// An argument of a call and its result.
+/// An argument and a result of a call.
 const SENT: &str = ".param .align 16 .b8 sent[16]; .param .align 16 .b8 back[16];";
 
-/// A function that gives back its argument, so that parameters can be stored.
+/// A function that returns its argument, so that parameters are stored.
 const SAME: &str = ".func (.param .align 16 .b8 r[16]) same(.param .align 16 .b8 v[16]) {\n\
     .reg .b64 %q<2>; ld.param.v2.b64 {%q0, %q1}, [v]; st.param.v2.b64 [r], {%q0, %q1}; ret; }";
 
@@ -145,7 +145,7 @@ fn store(form: &str, p: &[String]) -> Case {
     let mut body = format!("{setup} .reg .{reg} %e<8>;\n");
     body += &format!("st{dot}{space}.b64 [{at}], 0; st{dot}{space}.b64 [{at}+8], 0;\n");
     for k in 0..count {
-        // The register's upper bits are set: only the type's are stored.
+        // The upper bits of the register are set, but only the bits of the type are stored.
         let v = field(k, bytes) | !0 << (bytes * 8 - 1) << 1;
         body += &match reg {
             "b16" => format!("mov.b16 %e{k}, {};", v & 0xffff),
@@ -183,7 +183,7 @@ fn store(form: &str, p: &[String]) -> Case {
     })
 }
 
-/// Forms without an effect that a program sees: data that was there stays there.
+/// Instructions without a visible effect: existing data stays.
 fn hints() -> Vec<Case> {
     let mut out = Vec::new();
     let setup = ".global .align 128 .b8 cell[128]; .local .align 8 .b8 frame[16];\n\
@@ -210,7 +210,7 @@ fn hints() -> Vec<Case> {
     for (form, _) in forms("applypriority{,.global}.L2::evict_normal") {
         hint(&form, "[%d1], 128", plain);
     }
-    // What is discarded may be anything until it is written again.
+    // Discarded memory is undefined until the next write.
     let again = "st.u32 [%d1], 7; ld.global.u32 %r0, [cell];";
     for (form, _) in forms("discard{,.global}.L2") {
         hint(&form, "[%d1], 128", again);
@@ -228,7 +228,8 @@ fn hints() -> Vec<Case> {
     out
 }
 
-/// A structure of 4,000 bytes by value, read through a register that runs over it, and in vectors.
+/// A structure of 4,000 bytes by value, read through a register that steps through it, and in
+/// vectors.
 fn large_parameter() -> Case {
     let body = "mov.b64 %d1, data; mov.u32 %r0, 0; mov.u32 %r1, 0;\n\
         L: ld.param.u32 %r2, [%d1]; xor.b32 %r0, %r0, %r2; mad.lo.u32 %r0, %r0, 31, %r2;\n\

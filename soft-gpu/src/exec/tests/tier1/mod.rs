@@ -1,9 +1,9 @@
-//! Tier 1, form by form.
+//! Tier 1: proofs of all forms.
 //!
-//! `forms.txt` lists the forms. Each is proven by a [`Case`]: the form runs on edge values, and its
-//! results are compared with an independent computation: wide integers, the host's own
-//! floating-point unit under each rounding control, or the manual's definition bit by bit. Each runs with the
-//! operations of the best instruction set and with the baseline's, which must agree in every bit.
+//! `forms.txt` lists the forms. A [`Case`] proves a form: the form runs on edge values, and the
+//! results are compared with an independent computation. That is wide integers, the floating-point
+//! unit of the host under each rounding control, or the bit-by-bit definition of the PTX manual.
+//! Each case runs with the best and with the baseline operations, which must agree in every bit.
 
 mod atomic;
 mod carry;
@@ -24,31 +24,31 @@ use super::eval::{self, eval, expand, kernel};
 use super::{Bench, HEADER};
 use crate::exec::contract::Launch;
 
-/// What proves one form, or a few that only make sense together.
+/// The proof of one form, or of a few forms that are only useful together.
 pub(super) struct Case {
-    /// The forms, as `forms.txt` has them.
+    /// The forms, as in `forms.txt`.
     forms: Vec<String>,
-    /// The module that has them (empty where there is more than one).
+    /// The module with the forms; empty for several modules.
     text: String,
-    /// Runs them and compares.
+    /// Runs the forms and compares the results.
     prove: Box<dyn Fn()>,
 }
 
-/// Inputs of a form, one row a thread.
+/// Inputs of a form, one row per thread.
 type Rows = Rc<Vec<Vec<u64>>>;
 
-/// A result that is right.
+/// An accepted result.
 #[derive(Debug, Clone, Copy)]
 enum Want {
-    /// These bits.
+    /// Exactly these bits.
     Bits(u64),
-    /// This single; if it is not a number, the canonical one.
+    /// This single; for a NaN, the canonical NaN.
     Single(f32),
-    /// This double; any NaN for a NaN.
+    /// This double; for a NaN, any NaN.
     Double(f64),
-    /// A single within so many units of 2^-24 of the value, relative.
+    /// A single, with a relative error of at most this many units of 2^-24.
     Near(f64, f64),
-    /// A double this near, relative.
+    /// A double, with at most this relative error.
     NearDouble(f64, f64),
 }
 
@@ -80,7 +80,8 @@ fn near(got: f64, want: f64, relative: f64, least: f64) -> bool {
     (got - want).abs() <= want.abs() * relative + least
 }
 
-/// A lane-wise form on rows of inputs: destination of type `d`, sources of types `srcs`.
+/// A case of a lane-wise form on rows of inputs, with a destination of type `d` and sources of
+/// types `srcs`.
 fn lane(
     form: &str,
     d: &'static str,
@@ -100,7 +101,7 @@ fn lane(
     )
 }
 
-/// As [`lane`], with the code given.
+/// As [`lane`], with explicit code.
 fn code(
     form: &str,
     code: &str,
@@ -130,8 +131,8 @@ fn code(
     }
 }
 
-/// One block runs `body`, which has its thread in `%t`, its lane in `%l` and 4 KiB of shared
-/// memory `buf`, and leaves its result in `%r0`.
+/// A case in which one block runs `body`. `%t` is the thread, `%l` the lane, and `buf` 4 KiB of
+/// shared memory. The result is in `%r0`.
 fn block(forms: &[&str], body: &str, threads: u32, want: impl Fn(u32) -> u32 + 'static) -> Case {
     for form in forms {
         mentions(body, form);
@@ -139,7 +140,7 @@ fn block(forms: &[&str], body: &str, threads: u32, want: impl Fn(u32) -> u32 + '
     whole(forms, wrapped("", "", body), threads, want)
 }
 
-/// As [`block`], of a whole module.
+/// As [`block`], for a whole module.
 fn whole(forms: &[&str], text: String, threads: u32, want: impl Fn(u32) -> u32 + 'static) -> Case {
     let module = text.clone();
     let prove = move || {
@@ -154,7 +155,7 @@ fn whole(forms: &[&str], text: String, threads: u32, want: impl Fn(u32) -> u32 +
     }
 }
 
-/// A kernel around `body`, after `declarations`; `params` follow its first.
+/// A kernel around `body`, after `declarations`. `params` follow the first parameter of the kernel.
 fn wrapped(declarations: &str, params: &str, body: &str) -> String {
     format!(
         "{HEADER}{declarations}\n.visible .entry k(.param .u64 out{params}) {{\n\
@@ -165,15 +166,15 @@ fn wrapped(declarations: &str, params: &str, body: &str) -> String {
     )
 }
 
-/// What a second parameter of a kernel holds, from its start, again and again.
+/// The repeated contents of a kernel's second parameter.
 const DATA: [u64; 2] = [0xf1e2_d3c4_b5a6_9788, 0x0123_4567_89ab_cdef];
 
-/// The words that the threads of one block leave.
+/// The result words of the threads of one block.
 fn run(text: &str, threads: u32) -> Vec<u32> {
     run_grid(text, [1, 1, 1], [threads, 1, 1], false)
 }
 
-/// The words that the threads of a grid leave, on every instruction set.
+/// The result words of the threads of a grid, equal on every instruction set.
 fn run_grid(text: &str, grid: [u32; 3], block: [u32; 3], cooperative: bool) -> Vec<u32> {
     let best = run_grid_as(text, grid, block, cooperative, false);
     let baseline = run_grid_as(text, grid, block, cooperative, true);
@@ -218,7 +219,7 @@ fn run_grid_as(
     bench.read_words(out, n)
 }
 
-/// A case that names a form must have it in its text.
+/// Checks that the text of a case contains the form.
 fn mentions(text: &str, form: &str) {
     let whole = |at: usize| {
         let after = text
@@ -268,7 +269,7 @@ fn prove(family: &str) {
     let (_, cases) = FAMILIES.iter().find(|(n, _)| *n == family).unwrap();
     let mut failed = Vec::new();
     for case in cases() {
-        // One wrong form does not hide the others.
+        // All cases run, so that one wrong form does not hide others.
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(&case.prove)).is_err() {
             failed.extend(case.forms);
         }
@@ -285,7 +286,7 @@ macro_rules! families {
     )*};
 }
 
-/// A test for each family, so that they run side by side.
+/// One test per family, so that the families run in parallel.
 mod proofs {
     use super::prove;
     families! { integer carry compare float convert memory atomic warp control special }

@@ -1,5 +1,5 @@
-//! What is not served is refused when the module is loaded, by opcode and line: never run to wrong
-//! numbers.
+//! Unsupported instructions are refused when the module is loaded, with opcode and line, and never
+//! compute wrong numbers.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::{FAMILIES, listed};
 use crate::exec::contract::{LoadError, LoadOptions};
 use crate::exec::program::Program;
 
-/// Modifiers that change numbers.
+/// Modifiers that change results.
 const MODIFIERS: [&str; 16] = [
     "sat", "ftz", "rn", "rz", "rni", "approx", "full", "NaN", "hi", "wide", "cc", "shiftamt",
     "clamp", "wrap", "relu", "xorsign",
@@ -21,7 +21,7 @@ fn load(text: &str) -> Result<Program, String> {
     })
 }
 
-/// A form's parts in any order: `add.sat.rn.f32` is `add.rn.sat.f32`.
+/// A key that ignores the order of modifiers: `add.sat.rn.f32` equals `add.rn.sat.f32`.
 fn key(form: &str) -> Vec<String> {
     let mut parts: Vec<String> = form.split('.').map(str::to_owned).collect();
     parts[1..].sort_unstable();
@@ -38,7 +38,7 @@ fn a_modifier_that_does_not_belong_refuses_the_module() {
         if case.text.is_empty() || form.starts_with('%') {
             continue;
         }
-        // One of each opcode and type.
+        // One form of each opcode and type.
         let parts: Vec<&str> = form.split('.').collect();
         let kind = (parts[0].to_owned(), parts[parts.len() - 1].to_owned());
         if !seen.insert(kind) {

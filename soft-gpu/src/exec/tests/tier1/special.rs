@@ -1,11 +1,11 @@
-//! Special registers, in a grid of three dimensions; and a barrier of the whole grid.
+//! Special registers, in a grid of three dimensions; and a barrier for the whole grid.
 
 use super::{Case, HEADER, forms, run_grid};
 
 const GRID: [u32; 3] = [2, 3, 2];
 const BLOCK: [u32; 3] = [5, 4, 3];
 
-/// Each thread of the grid leaves `%r0` of `body` at its number.
+/// A kernel in which each thread of the grid stores `%r0` of `body` at its number.
 fn text(body: &str) -> String {
     format!(
         "{HEADER}.visible .entry k(.param .u64 out) {{\n\
@@ -19,7 +19,7 @@ fn text(body: &str) -> String {
     )
 }
 
-/// A register's value by the thread's number in its block, and the block's in the grid.
+/// A register's value, by the index of the thread in its block and of the block in the grid.
 fn register(name: &str, want: impl Fn(u32, u32) -> u32 + 'static) -> Case {
     let wide = matches!(name, "%gridid" | "%pm0_64");
     let body = if wide {
@@ -47,19 +47,20 @@ fn axis(n: u32, size: [u32; 3], axis: usize) -> u32 {
     [n % size[0], n / size[0] % size[1], n / size[0] / size[1]][axis]
 }
 
-/// A clock: it does not go back, and a loop moves it.
+/// A clock never goes back, and advances during a loop.
 fn clock(name: &str) -> Case {
     let body = match name {
         "%clock64" | "%globaltimer" => format!(
             "mov.u64 %d0, {name}; mov.u32 %r5, 0; L: add.u32 %r5, %r5, 1; setp.lt.u32 %p1, %r5, 3000; @%p1 bra L;\n\
              mov.u64 %d1, {name}; setp.gt.u64 %p2, %d1, %d0; selp.u32 %r0, 1, 0, %p2;"
         ),
-        // The low word may wrap once between the readings; the difference is small all the same.
+        // The low word may wrap once between the readings; the difference is small anyway.
         "%clock" | "%globaltimer_lo" => format!(
             "mov.u32 %r6, {name}; mov.u32 %r5, 0; L: add.u32 %r5, %r5, 1; setp.lt.u32 %p1, %r5, 3000; @%p1 bra L;\n\
              mov.u32 %r7, {name}; sub.u32 %r7, %r7, %r6; setp.gt.s32 %p2, %r7, 0; selp.u32 %r0, 1, 0, %p2;"
         ),
-        // The high word belongs to the whole: read before and after, it brackets it.
+        // The high word must lie between the high words of readings of the whole clock before and
+        // after.
         _ => {
             let whole = if name == "%clock_hi" {
                 "%clock64"
@@ -84,8 +85,8 @@ fn clock(name: &str) -> Case {
     }
 }
 
-/// The barrier of cooperative groups' `grid.sync()`: a word of the workspace whose address is in
-/// `%envreg1` and `%envreg2`. Its top bit turns when all blocks have come.
+/// The barrier of `grid.sync()` in cooperative groups: a word of the workspace, whose address is in
+/// `%envreg1` and `%envreg2`. Its top bit flips when all blocks have arrived.
 fn grid_barrier() -> Case {
     let text = format!(
         "{HEADER}.global .u32 cells[64];\n.visible .entry k(.param .u64 out) {{\n\
@@ -137,7 +138,7 @@ pub(super) fn cases() -> Vec<Case> {
     out.push(register("%pm0", |_, _| 0));
     out.push(register("%pm0_64", |_, _| 0));
     out.push(register("%envreg0", |_, _| 0));
-    // Outside of cooperative launches there is no workspace.
+    // Only cooperative launches have a workspace.
     out.push(register("%envreg1", |_, _| 0));
     out.push(register("%envreg2", |_, _| 0));
     out.push(register("%lanemask_eq", |t, _| 1 << (t % 32)));
@@ -149,7 +150,7 @@ pub(super) fn cases() -> Vec<Case> {
     out.push(register("%lanemask_ge", |t, _| u32::MAX << (t % 32)));
     out.push(register("%dynamic_smem_size", |_, _| 64));
     out.push(register("%total_smem_size", |_, _| 112 + 64));
-    // A block runs on one of the two threads that the launch may use.
+    // A block runs on one of the two threads of the launch.
     let smid = text("mov.u32 %r5, %smid; setp.lt.u32 %p1, %r5, 2; selp.u32 %r0, 1, 0, %p1;");
     out.push(Case {
         forms: vec!["%smid".into()],

@@ -1,8 +1,8 @@
-//! Warp-wide instructions, with full and partial members.
+//! Warp-wide instructions, with all lanes and with some lanes as members.
 
 use super::{Case, block, forms};
 
-/// The manual's program for `shfl`: the source lane, or nothing where it is out of range.
+/// `shfl`, as the program in the PTX manual: the source lane, or `None` if out of range.
 fn source(mode: &str, lane: i32, b: u32, c: u32) -> Option<i32> {
     let (value, clamp, segment) = ((b & 31) as i32, (c & 31) as i32, (c >> 8 & 31) as i32);
     let most = lane & segment | clamp & !segment;
@@ -44,7 +44,7 @@ fn shuffles() -> Vec<Case> {
     out
 }
 
-/// A predicate over the threads of a block.
+/// A predicate on the threads of a block.
 type Predicate = fn(u32) -> bool;
 
 const PREDICATES: [(&str, Predicate); 4] = [
@@ -56,7 +56,7 @@ const PREDICATES: [(&str, Predicate); 4] = [
     ("setp.ge.u32 %p1, %t, 20;", |t| t >= 20),
 ];
 
-/// The lanes of a warp that satisfy `f`, as a mask.
+/// The mask of the lanes of a warp that satisfy `f`.
 fn mask(f: impl Fn(u32) -> bool) -> u32 {
     (0..32).filter(|l| f(*l)).fold(0, |m, l| m | 1 << l)
 }
@@ -67,7 +67,7 @@ fn votes() -> Vec<Case> {
         let sync = p[1] == "sync";
         let mode = p[p.len() - 2].clone();
         for (code, holds) in PREDICATES {
-            // All lanes, and only the even ones.
+            // All lanes, then only the even lanes.
             for even in [false, true] {
                 let guard = if even { "@%p3" } else { "" };
                 let members = match (sync, even) {
@@ -112,7 +112,7 @@ fn matches() -> Vec<Case> {
         let wide = p[3] == "b64";
         for shift in [0u32, 3, 5] {
             let value = if wide {
-                // Values that differ only in their upper half.
+                // Values that differ only in the upper half.
                 format!("shr.u32 %r1, %t, {shift}; mov.b64 %d1, {{0, %r1}};")
             } else {
                 format!("shr.u32 %r1, %t, {shift};")
@@ -142,7 +142,7 @@ fn reductions() -> Vec<Case> {
         forms("redux.sync.{add.u32,add.s32,min.u32,min.s32,max.u32,max.s32,and.b32,or.b32,xor.b32}")
     {
         let (op, signed) = (p[2].clone(), p[3] == "s32");
-        // Values of both signs; all lanes, then two teams at once.
+        // Values of both signs; first all lanes, then two teams at once.
         for teams in [false, true] {
             let members = if teams {
                 "and.b32 %r2, %t, 1; setp.eq.u32 %p1, %r2, 0; selp.b32 %r2, 0x55555555, 0xaaaaaaaa, %p1;"

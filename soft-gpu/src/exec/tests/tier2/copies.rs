@@ -1,9 +1,9 @@
-//! `cp.async`: every width, zero fill, and the faults.
+//! `cp.async`: every width, zero fill, and faults.
 
 use super::{Bench, HEADER};
 use crate::exec::contract::Fault;
 
-/// A kernel in which 32 threads copy with `copy` from `%src` to `%dst` and store what arrived.
+/// A kernel in which 32 threads copy with `copy` from `%src` to `%dst`, and store the copied bytes.
 fn kernel(copy: &str) -> String {
     format!(
         "{HEADER}.visible .entry k(.param .u64 in, .param .u64 out, .param .u32 n, .param .u32 at) {{
@@ -42,7 +42,7 @@ fn run(bench: &Bench, copy: &str, n: u32, at: u32) -> Result<Vec<u8>, Fault> {
     Ok(bench.read(out, 1024))
 }
 
-/// Of each thread's 32 bytes: `take` copied at `at`, zeros up to `size`, the others as they were.
+/// Each thread's 32 bytes: `take` bytes copied at `at`, zeros up to `size`, the others unchanged.
 fn expected(size: usize, take: usize, at: usize) -> Vec<u8> {
     (0..1024)
         .map(|k: usize| match (k % 32).checked_sub(at) {
@@ -108,7 +108,7 @@ pub(super) fn addresses_are_checked() {
     };
     misaligned("cp.async.ca.shared.global [%dst], [%src], 8;", 4);
     misaligned("cp.async.cg.shared.global [%dst], [%src+8], 16;", 0);
-    // Nothing is read, so the source may be anywhere.
+    // Nothing is read, so any source is valid.
     let copy = "cp.async.cg.shared.global [%dst], [3], 16, 0;";
     assert_eq!(run(&bench, copy, 0, 0).unwrap(), expected(16, 0, 0));
 }

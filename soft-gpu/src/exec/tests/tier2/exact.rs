@@ -1,11 +1,11 @@
-//! The reference: numbers as integers of 640 bits, rounded by searching a format's values.
-//! Nothing of the interpreter's arithmetic is used.
+//! The reference: numbers as integers of 640 bits, rounded by a search among the values of a
+//! format. It uses no arithmetic of the interpreter.
 
-/// Weight of the least bit: products of two least bfloat16 subnormals are above it.
+/// Exponent of the lowest bit, below the product of the two smallest bfloat16 subnormals.
 const UNIT: i32 = -320;
 const LIMBS: usize = 11;
 
-/// A two's complement fixed-point number.
+/// A fixed-point number in two's complement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Exact([u64; LIMBS]);
 
@@ -32,7 +32,7 @@ impl Exact {
         Exact(out)
     }
 
-    /// A finite double.
+    /// The value of a finite double.
     pub(super) fn of(x: f64) -> Exact {
         let bits = x.to_bits();
         let (e, f) = ((bits >> 52 & 0x7ff) as i32, i128::from(bits << 12 >> 12));
@@ -82,13 +82,13 @@ impl Exact {
         }
     }
 
-    /// Both must not be negative.
+    /// Whether `self` is less than `other`; neither may be negative.
     fn below(self, other: Exact) -> bool {
         self.0.iter().rev().lt(other.0.iter().rev())
     }
 }
 
-/// A 16-bit format: bits of its fraction and its exponent.
+/// A 16-bit format: bits of the fraction and of the exponent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Small {
     pub(super) name: &'static str,
@@ -148,20 +148,20 @@ impl Small {
         }
     }
 
-    /// The value of finite bits.
+    /// The exact value of finite bits.
     pub(super) fn exact(self, h: u16) -> Exact {
         let (m, e) = self.parts(h);
         Exact::new(if h & 0x8000 != 0 { -m } else { m }, e)
     }
 
-    /// The product of two finite values.
+    /// The exact product of two finite values.
     pub(super) fn product(self, a: u16, b: u16) -> Exact {
         let ((ma, ea), (mb, eb)) = (self.parts(a), self.parts(b));
         let m = ma * mb;
         Exact::new(if (a ^ b) & 0x8000 != 0 { -m } else { m }, ea + eb)
     }
 
-    /// As a double.
+    /// The value as a double.
     pub(super) fn value(self, h: u16) -> f64 {
         let (m, e) = self.parts(h);
         let x = match h & 0x7fff {
@@ -172,13 +172,13 @@ impl Small {
         if h & 0x8000 != 0 { -x } else { x }
     }
 
-    /// The value of this format that a number is rounded to; `zero` has the sign of an exact zero.
+    /// Rounds a number to this format. `zero` has the sign of an exact zero.
     pub(super) fn round(self, x: Exact, rule: Rule, zero: u16) -> u16 {
         if x.zero() {
             return zero;
         }
         let (sign, size) = (u16::from(x.negative()) << 15, x.magnitude());
-        // The greatest pattern whose value is not above the number.
+        // Searches the largest pattern whose value does not exceed the number.
         let (mut low, mut high) = (0u16, self.infinity());
         while high - low > 1 {
             let middle = low + (high - low) / 2;
@@ -189,7 +189,7 @@ impl Small {
             }
         }
         if !size.below(self.exact(high)) {
-            // At least the power of two beyond the range.
+            // The number is at least the power of two beyond the range.
             low = high;
         }
         let rest = !self.exact(low).0.eq(&size.0);
@@ -218,7 +218,7 @@ impl Small {
         sign | r
     }
 
-    /// A double's value in this format.
+    /// Rounds a double to this format.
     pub(super) fn of(self, x: f64, rule: Rule) -> u16 {
         let sign = u16::from(x.is_sign_negative()) << 15;
         if x.is_nan() {
@@ -228,7 +228,7 @@ impl Small {
             return sign | self.infinity();
         }
         if x.abs() < 2f64.powi(-260) {
-            // Far below every value: nothing but a direction.
+            // Far below every value: only the direction matters.
             let least = match rule {
                 Rule::Up => x > 0.0,
                 Rule::Down => x < 0.0,
@@ -242,7 +242,7 @@ impl Small {
         self.round(Exact::of(x), rule, sign)
     }
 
-    /// Values around every corner of the format.
+    /// Values around every boundary of the format.
     pub(super) fn edges(self) -> Vec<u16> {
         let inf = self.infinity();
         let normal = 1 << self.fraction;

@@ -1,17 +1,17 @@
-//! Arithmetic, comparison and atomics of `f16`, `bf16` and pairs of them.
+//! Arithmetic, comparisons and atomics of `f16`, `bf16` and pairs of them.
 
 use super::exact::{BRAIN, HALF, Rule, Small};
 use super::listed::{format, forms_of};
 use super::{Bench, HEADER, Random, eval, pairs, triples};
 
-/// The sum `p + q`, where both have signs (for an exact zero), in a format.
+/// The sum of two numbers in a format. The signs decide the sign of an exact zero.
 fn sum(f: Small, parts: [(super::exact::Exact, u16); 2]) -> u16 {
     let [(p, sp), (q, sq)] = parts;
     let zero = if p.zero() && q.zero() { sp & sq } else { 0 };
     f.round(p.plus(q), Rule::Nearest, zero)
 }
 
-/// The reference for one lane; `None` for a NaN.
+/// The reference for one lane.
 fn arithmetic(f: Small, op: &str, a: u16, b: u16, c: u16) -> u16 {
     let sign = |h: u16| h & 0x8000;
     let used = match op {
@@ -24,7 +24,7 @@ fn arithmetic(f: Small, op: &str, a: u16, b: u16, c: u16) -> u16 {
             "add" => x + y,
             "sub" => x - y,
             "mul" => x * y,
-            // The product may not round to infinity before the sum.
+            // The product must not round to infinity before the addition.
             _ if x.is_finite() && y.is_finite() => z,
             _ => x * y + z,
         };
@@ -45,7 +45,7 @@ pub(super) fn flush(f: Small, h: u16) -> u16 {
     if h & f.infinity() == 0 { h & 0x8000 } else { h }
 }
 
-/// With `.ftz`, `.sat` or `.relu`.
+/// Applies `.ftz`, `.sat` or `.relu`.
 fn modified(f: Small, op: &str, v: [u16; 3], modifiers: &str) -> u16 {
     let ftz = modifiers.contains(".ftz");
     let [a, b, c] = if ftz { v.map(|h| flush(f, h)) } else { v };
@@ -70,7 +70,7 @@ fn words_of(v: &[u16]) -> Vec<u64> {
     v.iter().map(|h| u64::from(*h)).collect()
 }
 
-/// Edges in every combination, then numbers without pattern and sums that nearly cancel.
+/// Edge values in every combination, then random numbers, and sums that almost cancel.
 fn rows(f: Small, n: usize) -> Vec<Vec<u64>> {
     let e = words_of(&f.edges());
     let mut out = if n == 2 {
@@ -82,7 +82,7 @@ fn rows(f: Small, n: usize) -> Vec<Vec<u64>> {
     for _ in 0..4000 {
         let mut row: Vec<u64> = (0..n).map(|_| random.next() & 0xffff).collect();
         if random.next() & 1 != 0 && n == 3 {
-            // The addend near the product, of the other sign.
+            // An addend near the product, with the opposite sign.
             let p = f.value(row[0] as u16) * f.value(row[1] as u16);
             row[2] = u64::from(f.of(-p, Rule::Nearest)) ^ (random.next() & 3);
         }
@@ -91,7 +91,7 @@ fn rows(f: Small, n: usize) -> Vec<Vec<u64>> {
     out
 }
 
-/// A form's type, number of sources, and modifiers.
+/// The type, the number of sources and the modifiers of a form.
 fn parts(words: &[String]) -> (Small, usize, String) {
     let ty = words.last().map_or("", String::as_str);
     let n = if words[0] == "fma" { 3 } else { 2 };
@@ -99,7 +99,7 @@ fn parts(words: &[String]) -> (Small, usize, String) {
     (format(ty).expect("a narrow type"), n, modifiers.collect())
 }
 
-/// The listed forms of one value, or of pairs.
+/// The listed forms of single values, or of pairs.
 fn arithmetic_forms(two: bool) -> Vec<(String, Vec<String>)> {
     let mut forms = forms_of(&["add", "sub", "mul", "fma"]);
     forms.retain(|(f, _)| f.ends_with("f16x2") && two || f.ends_with("f16") && !two);
@@ -127,7 +127,7 @@ pub(super) fn pairs_are_two_values() {
     for (form, words) in arithmetic_forms(true) {
         let (f, n, m) = parts(&words);
         let low = rows(f, n);
-        // The high halves are the low ones of another row.
+        // The high halves are the low halves of another row.
         let k = low.len() / 3;
         let both: Vec<Vec<u64>> = (0..low.len())
             .map(|i| {
@@ -197,7 +197,7 @@ fn extreme(f: Small, max: bool, a: u16, b: u16, modifiers: &str) -> u16 {
     if nan == [true, true] || modifiers.contains(".NaN") && nan != [false, false] {
         return 0x7fff;
     }
-    // By value, the negative zero first.
+    // Ordered by value; -0 comes first.
     let order = |h: u16| (f.value(h), h & 0x8000 == 0);
     let [a, b] = v;
     let r = match nan {
@@ -246,7 +246,7 @@ pub(super) fn minima_and_maxima() {
 #[test]
 pub(super) fn exponential_and_tangent_keep_their_bounds() {
     let all: Vec<Vec<u64>> = (0..=0xffff).step_by(3).map(|h| vec![h]).collect();
-    // The bounds are PTX's, plus half a unit of the result's last place where it is subnormal.
+    // The bounds of PTX, plus half a unit in the last place of a subnormal result.
     for (f, op, relative, absolute) in [
         (HALF, "ex2.approx", 2f64.powf(-9.9), 2f64.powi(-25)),
         (BRAIN, "ex2.approx.ftz", 2f64.powi(-7), 2f64.powi(-126)),
@@ -286,7 +286,7 @@ pub(super) fn exponential_and_tangent_keep_their_bounds() {
     }
 }
 
-/// A comparison of two values.
+/// Whether a comparison of two values holds.
 pub(super) fn holds(c: &str, a: f64, b: f64) -> bool {
     let unordered = a.is_nan() || b.is_nan();
     match c {
@@ -335,7 +335,8 @@ pub(super) fn pairs_of_integers() {
     }
 }
 
-/// A word of a state space that a block's threads share: how it is reached, and its address in `%s`.
+/// A word in a state space that the threads of a block share: the space of the access, and code
+/// that puts the address into `%s`.
 const PLACES: [(&str, &str); 4] = [
     ("", ""),
     (".global", ""),
@@ -345,7 +346,8 @@ const PLACES: [(&str, &str); 4] = [
 
 #[test]
 pub(super) fn atomic_sums() {
-    // Every thread adds its number; all sums on the way are integers that the formats hold.
+    // Every thread adds its number. All intermediate sums are integers that the formats hold
+    // exactly.
     for (ty, reg, one, two) in [
         ("f16", "b16", 0x3c00u32, 0x4000u32),
         ("bf16", "b16", 0x3f80, 0x4000),
@@ -360,7 +362,7 @@ pub(super) fn atomic_sums() {
 
 fn adds(ty: &str, reg: &str, [one, two]: [u32; 2], space: &str, place: &str) {
     let bench = Bench::new();
-    // The sums begin and end in global memory, and are made where the space says.
+    // The sums start and end in global memory, and are computed in the given space.
     let text = format!(
         "{HEADER}.visible .entry k(.param .u64 sum, .param .u64 old) {{
          .reg .pred %odd; .reg .b64 %s, %o, %g; .reg .b32 %t, %w; .reg .{reg} %x, %y;

@@ -1,15 +1,16 @@
-//! The fragments of `mma`, as the PTX manual words them.
+//! The fragment layouts of `mma`, as in the PTX manual.
 
-/// Where an element is: lane group `g`, lane in it `t`, element `i` to (row, column).
+/// The place of an element: lane group `g`, lane `t` of the group and element `i` give (row,
+/// column).
 pub(super) type Place = fn(g: usize, t: usize, i: usize) -> (usize, usize);
 
 /// One form of `mma`.
 pub(super) struct Form {
-    /// Sizes.
+    /// Sizes m, n and k.
     pub(super) size: (usize, usize, usize),
     /// Bits of an element of A and B.
     pub(super) bits: usize,
-    /// Of A and of B.
+    /// Places of the elements of A; `b`: of B.
     pub(super) a: Place,
     pub(super) b: Place,
 }

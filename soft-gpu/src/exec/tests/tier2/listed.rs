@@ -1,11 +1,11 @@
-//! Comparisons, conversions and arithmetic form by form, as `forms.txt` lists them: each on edge values against
-//! one definition of what its modifiers mean.
+//! Comparisons, conversions and arithmetic, for each form in `forms.txt`: on edge values, against
+//! one definition of each modifier.
 
 use super::exact::{BRAIN, Exact, HALF, Rule, Small};
 use super::half::{self, holds};
 use super::{Random, eval, listed, pairs};
 
-/// A listed form of these opcodes, with its words.
+/// The listed forms of these opcodes, with their words.
 pub(super) fn forms_of(bases: &[&str]) -> Vec<(String, Vec<String>)> {
     listed()
         .into_iter()
@@ -21,7 +21,7 @@ fn has(words: &[String], word: &str) -> bool {
     words.iter().any(|w| w == word)
 }
 
-/// A format by the name of a type or of a pair of it.
+/// The format with the name of a type, or of a pair of the type.
 pub(super) fn format(ty: &str) -> Option<Small> {
     match ty {
         "f16" | "f16x2" => Some(HALF),
@@ -51,7 +51,7 @@ fn bits(ty: &str) -> u32 {
     }
 }
 
-/// A source of a comparison: floating point, or an integer.
+/// A number of a comparison: floating point or integer.
 #[derive(Clone, Copy)]
 enum Number {
     Float(f64),
@@ -78,7 +78,7 @@ fn number(v: u64, ty: &str, ftz: bool) -> Number {
     }
 }
 
-/// The single, where `.ftz` makes subnormals zero.
+/// The value of a single; `.ftz` makes subnormals zero.
 fn single(bits: u64, ftz: bool) -> f32 {
     let x = f32::from_bits(bits as u32);
     if ftz && x.is_subnormal() {
@@ -112,7 +112,7 @@ fn combine(words: &[String], truth: bool, with: bool) -> bool {
     }
 }
 
-/// Edges of a type.
+/// Edge values of a type.
 fn edges(ty: &str) -> Vec<u64> {
     if let Some(f) = format(ty) {
         return f.edges().iter().map(|h| u64::from(*h)).collect();
@@ -168,7 +168,7 @@ pub(super) fn comparisons_form_by_form() {
         );
         let combined = ["and", "or", "xor"].iter().any(|w| has(&words, w));
         let e = edges(source);
-        // The high halves of pairs are the other operand's.
+        // The high halves of pairs are those of the other operand.
         let row = |a: u64, b: u64| {
             if two {
                 (a << 16 | b, b << 16 | a)
@@ -230,13 +230,13 @@ pub(super) fn comparisons_form_by_form() {
     }
 }
 
-/// What a conversion is made on: edges of the source, then numbers without pattern.
+/// Inputs of a conversion: edge values of the source, then random numbers.
 fn inputs(ty: &str) -> Vec<u64> {
     let mut random = Random(21);
     let mask = u64::MAX >> (64 - bits(ty));
     let mut out = edges(ty);
     if ty == "f32" {
-        // About where the narrow formats end, and halves of their steps.
+        // Values around the limits of the narrow formats, and half steps of the formats.
         let exponents = [
             0x3300u32, 0x3380, 0x3880, 0x477f, 0x4780, 0x7f7f, 0x0080, 0x0000, 0x3f80,
         ];
@@ -292,7 +292,7 @@ fn integral(x: f64, words: &[String]) -> f64 {
     }
 }
 
-/// `.sat`: within [0, 1]; what is not a number is 0.
+/// `.sat`: clamps to [0, 1]; NaN becomes 0.
 fn saturated(x: f64, words: &[String]) -> f64 {
     match has(words, "sat") {
         true if x > 0.0 => x.min(1.0),
@@ -301,7 +301,7 @@ fn saturated(x: f64, words: &[String]) -> f64 {
     }
 }
 
-/// To 16 bits.
+/// Converts to 16 bits.
 fn narrowed(f: Small, v: Number, words: &[String]) -> u16 {
     let x = match v {
         Number::Integer(n) => {
@@ -327,7 +327,7 @@ fn converted(v: u64, d: &str, s: &str, words: &[String]) -> u64 {
     let source = number(v, s, has(words, "ftz") && s == "f32");
     if let Some(f) = format(d) {
         if d == s && !words.iter().any(|w| w.ends_with('i')) && !has(words, "sat") {
-            // Nothing is computed: the bits pass.
+            // No computation: the bits are copied.
             return v;
         }
         let value = match source {
@@ -392,7 +392,7 @@ pub(super) fn conversions_form_by_form() {
             &rows,
         );
         for (v, got) in inputs.iter().zip(got) {
-            // Eight bits are the low ones of sixteen.
+            // The eight bits are the low bits of sixteen.
             let low = if s.ends_with('8') { v & 0xff } else { *v };
             let source = if s == "s8" {
                 low as i8 as u64 & 0xffff

@@ -1,10 +1,10 @@
-//! `mma`: every shape, with the fragment layouts as the PTX manual words them.
+//! `mma`: every shape, with the fragment layouts of the PTX manual.
 
 use super::exact::{BRAIN, HALF, Rule};
 use super::layouts::*;
 use super::{Bench, HEADER, Random};
 
-/// A matrix of elements' bits.
+/// A matrix, as the bits of its elements.
 pub(super) type Bits = Vec<Vec<u64>>;
 
 pub(super) fn matrix(rows: usize, cols: usize, mut f: impl FnMut(usize, usize) -> u64) -> Bits {
@@ -13,7 +13,7 @@ pub(super) fn matrix(rows: usize, cols: usize, mut f: impl FnMut(usize, usize) -
         .collect()
 }
 
-/// The registers of each lane, from a matrix; 64-bit words.
+/// The registers of each lane, from a matrix; as 64-bit words.
 fn scatter(x: &Bits, bits: usize, place: Place) -> Vec<Vec<u64>> {
     let per = (32 / bits).max(1);
     let regs = x.len() * x[0].len() / 32 / per;
@@ -31,7 +31,7 @@ fn scatter(x: &Bits, bits: usize, place: Place) -> Vec<Vec<u64>> {
         .collect()
 }
 
-/// The matrix in lanes' registers.
+/// The matrix in the registers of the lanes.
 fn gather(regs: &[Vec<u64>], rows: usize, bits: usize, place: Place) -> Bits {
     let per = (32 / bits).max(1);
     let mut out = vec![vec![0; 8]; rows];
@@ -46,7 +46,7 @@ fn gather(regs: &[Vec<u64>], rows: usize, bits: usize, place: Place) -> Bits {
     out
 }
 
-/// Runs `opcode` on registers given for every lane; `wide` are A, B, C, D of 64 bits.
+/// Runs `opcode` on registers of every lane. `wide`: A, B, C and D have 64-bit elements.
 fn launch(opcode: &str, inputs: [&[Vec<u64>]; 3], d: usize, wide: bool) -> Vec<Vec<u64>> {
     let (ty, bytes) = if wide { ("f64", 8) } else { ("b32", 4) };
     let counts = inputs.map(|x| x[0].len());
@@ -109,7 +109,7 @@ fn launch(opcode: &str, inputs: [&[Vec<u64>]; 3], d: usize, wide: bool) -> Vec<V
     flat.chunks(d).map(<[u64]>::to_vec).collect()
 }
 
-/// D's bits, for matrices of bits; `out` are the bits of an element of C and D.
+/// The bits of D, for matrices of bits. `out` is the width of an element of C and D.
 fn multiply(f: &Form, opcode: &str, m: [&Bits; 3], out: usize) -> Bits {
     let (rows, ..) = f.size;
     let per = (32 / out).max(1);
@@ -121,7 +121,7 @@ fn multiply(f: &Form, opcode: &str, m: [&Bits; 3], out: usize) -> Bits {
     gather(&d, rows, out, accumulator)
 }
 
-/// An element's type: its name, a small integer in it, and its value.
+/// An element type: name, encoding of a small integer, and value.
 pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) of: fn(i64) -> u64,
@@ -154,7 +154,7 @@ pub(super) const F64: Kind = Kind {
     value: f64::from_bits,
 };
 
-/// Floating-point forms: shape, A and B, C and D.
+/// Floating-point forms: shape, type of A and B, type of C and D.
 fn float_forms() -> Vec<(&'static Form, Kind, Kind)> {
     vec![
         (&M16N8K16_16, F16, F32),
@@ -207,8 +207,7 @@ pub(super) fn small_integers_are_exact_in_every_type() {
     }
 }
 
-/// Numbers without pattern stay within what the type's rounding of every step would allow, and
-/// here within one rounding of the exact sum.
+/// For random numbers, the result is within one rounding of the exact sum.
 #[test]
 pub(super) fn sums_are_rounded_once() {
     let mut random = Random(6);
@@ -249,7 +248,7 @@ pub(super) fn sums_are_rounded_once() {
     }
 }
 
-/// Doubles, with the host's own unit under each rounding control.
+/// Doubles, against the floating-point unit of the host under each rounding control.
 #[cfg(target_arch = "x86_64")]
 #[test]
 pub(super) fn doubles_are_a_chain_of_fused_steps() {
@@ -295,7 +294,8 @@ pub(super) fn special_values() {
         let bits = out_bits(&cd);
         let (mut a, mut b, mut c) = (zero(16, 16), zero(16, 8), zero(16, 8));
         let infinity = if ab.name == "f16" { 0x7c00 } else { 0x7f80 };
-        // Row 0 meets inf·0, row 1 inf·1, row 2 a NaN, row 3 the largest twice, row 4 the least.
+        // Row 0 has inf·0, row 1 inf·1, row 2 a NaN, row 3 the largest value twice, row 4 the
+        // smallest.
         (a[0][3], a[1][5], a[2][7]) = (infinity, infinity, infinity + 1);
         (a[3][0], a[3][1]) = (infinity - 1, infinity - 1);
         a[4][2] = 1;
@@ -317,7 +317,7 @@ pub(super) fn special_values() {
         }
         assert_eq!((cd.value)(d[4][0]), (ab.value)(1), "{op}: subnormal");
     }
-    // The low bits of tf32 are not read.
+    // The low bits of tf32 are ignored.
     let f = &M16N8K8_32;
     let op = opcode(f, "f32", "tf32", "tf32", "f32");
     let a = matrix(16, 8, |_, _| 0x3f80_1fff);
@@ -326,7 +326,7 @@ pub(super) fn special_values() {
     assert!(d.iter().flatten().all(|x| f32::from_bits(*x as u32) == 8.0));
 }
 
-/// Floats of 8 bits in every combination: their sums here are exact in a double.
+/// 8-bit floats in every combination. Their sums are exact in a double here.
 #[test]
 pub(super) fn eights() {
     let mut random = Random(12);
@@ -338,13 +338,13 @@ pub(super) fn eights() {
                 match e4m3 {
                     true if bits & 0x7f == 0x7f => 0,
                     true => bits & 0xff,
-                    // Exponents of the middle.
+                    // Exponents in the middle of the range.
                     false => bits & 0x83 | (5 + (bits >> 8) % 21) << 2,
                 }
             };
             let mut a = matrix(m, k, |_, _| any(a_is));
             let b = matrix(k, n, |_, _| any(b_is));
-            // A NaN, and infinity where there is one.
+            // A NaN, and an infinity if the format has one.
             (a[3][1], a[4][2]) = (0x7f, if a_is { 0x7e } else { 0x7c });
             for cd in [F32, F16] {
                 let c = matrix(m, n, |r, c| (cd.of)((r * 8 + c) as i64 - 60));
@@ -370,7 +370,7 @@ pub(super) fn eights() {
     }
 }
 
-/// The integer behind an element's bits.
+/// The integer that an element's bits encode.
 fn integer(bits: u64, width: usize, signed: bool) -> i64 {
     let k = 64 - width;
     if signed {
@@ -396,7 +396,7 @@ pub(super) fn integers() {
             let name = |s: bool| format!("{}{}", if s { "s" } else { "u" }, f.bits);
             let mut any = |_: usize, _: usize| random.next() & ((1 << f.bits) - 1);
             let (a, b) = (matrix(m, k, &mut any), matrix(k, n, &mut any));
-            // Some sums beyond 32 bits.
+            // Some sums exceed 32 bits.
             let c = matrix(m, n, |r, c| match (r + c) % 4 {
                 0 => 0x7fff_ff00,
                 1 => 0x8000_0010,
@@ -452,7 +452,7 @@ pub(super) fn bits() {
     }
 }
 
-/// `m8n8k4` of halves: four products; lanes and elements as the manual words them.
+/// `m8n8k4` of halves: four products, with lanes and elements as in the PTX manual.
 #[test]
 pub(super) fn four_products_of_quads() {
     let mut random = Random(12);
@@ -470,7 +470,8 @@ pub(super) fn four_products_of_quads() {
                 let b: Vec<Bits> = (0..4).map(|_| matrix(4, 8, &mut small)).collect();
                 let c: Vec<Bits> = (0..4).map(|_| matrix(8, 8, &mut small)).collect();
                 let mut regs = [vec![vec![]; 32], vec![vec![]; 32], vec![vec![]; 32]];
-                // Row and column of element i of C in lane `lane` of a product's eight.
+                // Row and column of element i of C, for lane `lane` of the eight lanes of a
+                // product.
                 let place = |name: &str, lane: usize, i: usize| {
                     let high = if lane < 16 { 0 } else { 4 };
                     if name == "f16" {

@@ -1,4 +1,4 @@
-//! Half precision, asynchronous copies and matrices, against independent computation.
+//! Tier 2: half precision, asynchronous copies and matrices, against independent computations.
 
 mod copies;
 mod exact;

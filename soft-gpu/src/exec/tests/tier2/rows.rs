@@ -3,8 +3,8 @@
 use super::{Bench, HEADER};
 use crate::exec::contract::Fault;
 
-/// 32 threads; thread `t` gives the address of the row `(5 t + 3) % 32` of 16 bytes. Every half of the
-/// buffer holds its index.
+/// 32 threads. Thread `t` gives the address of the row `(5 t + 3) % 32`, of 16 bytes. Every half in
+/// the buffer holds its index.
 fn kernel(body: &str, generic: bool) -> String {
     let cvta = if generic {
         "cvta.shared.u64 %row, %row;"
@@ -45,7 +45,8 @@ fn run(body: &str, generic: bool, off: u64) -> Result<Vec<u32>, Fault> {
 
 const LISTS: [(usize, &str); 3] = [(1, "{%r0}"), (2, "{%r0, %r1}"), (4, "{%r0, %r1, %r2, %r3}")];
 
-/// Element (row, column) of matrix `m` in the buffer: its row's address came from lane `8m + row`.
+/// The element (row, column) of matrix `m` in the buffer. Lane `8m + row` gave the address of the
+/// row.
 fn element(m: usize, row: usize, column: usize) -> usize {
     ((8 * m + row) * 5 + 3) % 32 * 8 + column
 }
@@ -100,7 +101,8 @@ pub(super) fn stores() {
                 .iter()
                 .flat_map(|w| [w & 0xffff, w >> 16])
                 .collect();
-            // Register m of lane l holds 1000 + 100m + 2l in its low half, and one more in the high.
+            // Register m of lane l holds 1000 + 100m + 2l in the low half, and 1 + 100m + 2l in the
+            // high half.
             let mut want: Vec<u32> = (0..256).collect();
             for m in 0..count {
                 for lane in 0..32 {
@@ -137,14 +139,14 @@ pub(super) fn row_addresses_are_checked() {
     let body = "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r0}, [%row];";
     let fault = run(body, false, 8);
     assert!(matches!(fault, Err(Fault::Misaligned(_))), "{fault:?}");
-    // Row 31 is one of the first eight lanes' (lane 12 would be the first to give row 31).
+    // Lane 12 gives row 31, which the offset of 16 bytes moves out of the buffer.
     let fault = run(
         &body.replace("x1", "x4").replace("{%r0}", LISTS[2].1),
         false,
         16,
     );
     assert!(matches!(fault, Err(Fault::IllegalAddress(_))), "{fault:?}");
-    // Only the first eight lanes' addresses count.
+    // Only the addresses of the first eight lanes are used.
     let only = "setp.ge.u32 %p, %t, 8; @%p mov.u64 %row, 0x7ffffff0;";
     run(&format!(".reg .pred %p; {only} {body}"), false, 0).unwrap();
 }

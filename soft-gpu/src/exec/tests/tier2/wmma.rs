@@ -1,21 +1,21 @@
-//! `wmma`: load, multiply, store, against the product of the matrices in memory.
+//! `wmma`: load, multiply and store, against the product of the matrices in memory.
 
 use super::matrices::{BF16, F16, F32, F64, Kind, TF32};
 use super::{Bench, HEADER, Random};
 use crate::exec::contract::Fault;
 
-/// One combination of types and sizes.
+/// A combination of types and sizes.
 struct Case {
     size: (usize, usize, usize),
     /// Types of A and B, of C, and of D.
     types: (Kind, Kind, Kind),
     /// Registers of A, B, C and D.
     regs: [usize; 4],
-    /// Modifiers of the product, where its types allow any.
+    /// Modifiers of the product, if the types allow any.
     extra: &'static str,
 }
 
-/// Bits of an element.
+/// Bits per element.
 fn bits(k: &Kind) -> usize {
     k.name
         .trim_matches(|c: char| c.is_ascii_alphabetic())
@@ -92,7 +92,7 @@ fn list(name: &str, n: usize) -> String {
     format!("{{{}}}", names.join(", "))
 }
 
-/// A matrix in memory: elements' bits, packed by `lines` of `stride` elements.
+/// A matrix in memory: the bits of the elements, packed by `lines` of `stride` elements.
 fn layout(
     get: impl Fn(usize, usize) -> u64,
     lines: usize,
@@ -120,7 +120,7 @@ struct Layouts {
     b: &'static str,
     c: &'static str,
     d: &'static str,
-    /// State space of the addresses: `.global`, `.shared` or none.
+    /// State space of the addresses: `.global`, `.shared` or generic.
     space: &'static str,
     strides: bool,
 }
@@ -151,7 +151,7 @@ fn kernel(case: &Case, l: &Layouts, strides: [usize; 4]) -> String {
     };
     let space = l.space;
     let [ra, rb, rc, rd] = case.regs;
-    // In shared memory: all four matrices one after the other, copied by the first thread.
+    // All four matrices one after the other in shared memory, copied by the first thread.
     let (place, back) = match space {
         ".global" => (String::new(), String::new()),
         _ => (shared_copy(space), copy_back()),
@@ -192,7 +192,7 @@ fn kernel(case: &Case, l: &Layouts, strides: [usize; 4]) -> String {
     )
 }
 
-/// 8 KiB of each matrix to shared memory; the addresses become shared or generic ones.
+/// Copies 8 KiB of each matrix to shared memory. The addresses become shared or generic addresses.
 fn shared_copy(space: &str) -> String {
     let mut text = String::from("mov.u64 %s, buffer;\n");
     if space.is_empty() {
@@ -211,7 +211,7 @@ fn shared_copy(space: &str) -> String {
     text + "bar.sync 0;"
 }
 
-/// D's 8 KiB back to global memory.
+/// Copies the 8 KiB of D back to global memory.
 fn copy_back() -> String {
     "bar.sync 0; mov.u64 %s, buffer; mov.u32 %n, 0;
      OUT: mad.wide.u32 %x, %n, 32, %s; mad.wide.u32 %x, %t, 1, %x; ld.shared.u8 %byte, [%x+24576];
@@ -255,7 +255,7 @@ fn check(case: &Case, l: &Layouts, random: &mut Random) {
     };
     let (a, b) = (numbers(m * k), numbers(k * n));
     let c: Vec<u64> = (0..m * n).map(|i| (tc.of)(i as i64 % 100 - 50)).collect();
-    // Rows of more elements than the matrix has, and of whole 16 bytes.
+    // Rows longer than those of the matrix, and multiples of 16 bytes.
     let (wide, pad, pad_d) = (128 / bits(ab), 128 / bits(tc), 128 / bits(td));
     let lines = |rows: usize, cols: usize, how: &str, pad: usize| {
         let (lines, along) = if how == "row" {
@@ -334,7 +334,8 @@ fn check(case: &Case, l: &Layouts, random: &mut Random) {
             };
             let addend = (tc.value)(c[row * n + col]);
             let sum = if ab.name == "f64" {
-                // A chain of fused steps; where they cancel, the sign of zero is the rounding's.
+                // A chain of fused steps. If they cancel, the rounding mode decides the sign of
+                // zero.
                 let step = |s: f64, i: usize| {
                     let (x, y) = ((ab.value)(a[row * k + i]), (ab.value)(b[i * n + col]));
                     fused(x, y, s, case.extra)
@@ -434,7 +435,7 @@ pub(super) fn addresses_are_checked() {
     }
 }
 
-/// Lanes that come apart before a matrix instruction meet there again.
+/// Lanes that diverge before a matrix instruction converge at the instruction.
 #[test]
 pub(super) fn lanes_meet_at_the_instruction() {
     let case = &cases()[0];
