@@ -57,13 +57,13 @@ fn read(p: u64, bytes: usize) -> Vec<u8> {
     v
 }
 
-/// Holds a stream until the gate is opened (or dropped).
+/// Blocks a stream until the gate is opened or dropped.
 struct Gate(Sender<()>);
 
 impl Gate {
     fn close(stream: StreamArg) -> Gate {
         extern "C" fn wait(data: *mut c_void) {
-            // SAFETY: the receiver leaked below, given once.
+            // SAFETY: the leaked receiver below, passed once.
             let receiver = unsafe { Box::from_raw(data.cast::<Receiver<()>>()) };
             let _ = receiver.recv_timeout(Duration::from_secs(30));
         }
@@ -183,7 +183,7 @@ fn copies_in_every_direction() {
     ok(cuMemcpyHtoD_v2(a, bytes.as_ptr() as u64, bytes.len()));
     ok(cuMemcpyDtoD_v2(b, a, bytes.len()));
     assert_eq!(read(b, bytes.len()), bytes);
-    // Unified: everything from the addresses alone.
+    // Unified: the addresses alone decide the direction.
     let mut back = vec![0u8; bytes.len()];
     ok(cuMemcpy(back.as_mut_ptr() as u64, b, bytes.len()));
     assert_eq!(back, bytes);
@@ -290,7 +290,7 @@ fn the_null_stream_waits_for_blocking_streams_and_they_for_it() {
         600,
         "the NULL stream waits for a blocking stream"
     );
-    // A non-blocking stream passes.
+    // A non-blocking stream does not wait.
     ok(cuMemsetD8Async(p, 2, 4, free));
     ok(cuStreamSynchronize(free));
     gate.open();
@@ -429,7 +429,7 @@ fn stream_ordered_memory_is_reused_in_order() {
     ok(cuMemsetD8Async(a, 1, 4096, s));
     ok(cuMemFreeAsync(a, s));
     assert_eq!(cuMemFreeAsync(a, s), 1, "double free");
-    // Does not fit beside the first.
+    // Too large beside the first allocation.
     ok(cuMemAllocAsync(out(&mut b), most, s));
     ok(cuMemFreeAsync(b, s));
     ok(cuStreamSynchronize(s));
@@ -532,8 +532,8 @@ fn one_physical_memory_is_the_same_wherever_it_is_mapped() {
     assert_eq!(cuMemAddressFree(range, 3 * SIZE), 1);
 }
 
-/// Threads make, order, wait for and destroy streams and events at random: nothing hangs, and
-/// order within each stream holds.
+/// Threads create, order, wait for and destroy streams and events at random. Nothing hangs, and
+/// each stream keeps its order.
 #[test]
 fn threads_that_order_streams_at_random_do_not_hang() {
     let context = start();
@@ -559,7 +559,7 @@ fn threads_that_order_streams_at_random_do_not_hang() {
                         2 => ok(cuLaunchHostFunc(s, Some(nothing), std::ptr::null_mut())),
                         3 if random(8) == 0 => ok(cuStreamSynchronize(s)),
                         4 if random(8) == 0 => {
-                            // Its work would otherwise race with the next stream's.
+                            // Otherwise this work would race with that of the next stream.
                             ok(cuStreamSynchronize(own));
                             ok(cuStreamDestroy_v2(own.0));
                             own = stream(random(2) as u32);

@@ -1,4 +1,4 @@
-//! Capture of streams into graphs: what is recorded, and what breaking a rule gives.
+//! Capture of streams into graphs: recorded nodes, and the errors for broken rules.
 
 mod driver_support;
 
@@ -160,7 +160,7 @@ fn a_fork_that_does_not_come_back_fails_the_capture() {
     begin(a, GLOBAL);
     ok(cuEventRecord(e, a));
     ok(cuStreamWaitEvent(b, e, 0));
-    // Without work in it the fork is harmless.
+    // Without work, the fork is harmless.
     begin_is_refused(a);
     ok(cuMemsetD32Async(p, 1, 8, b));
     let mut graph = 1;
@@ -215,7 +215,7 @@ fn beginning_and_ending_have_their_rules() {
         end(StreamArg(other)).is_ok()
     });
     assert!(code.join().expect("no panic"), "relaxed ends anywhere");
-    // The per-thread default stream can capture, the legacy one cannot.
+    // The per-thread default stream can capture; the legacy stream cannot.
     ok(cuStreamBeginCapture_v2_ptsz(NULL, GLOBAL));
     ok(cuStreamEndCapture_ptsz(NULL, nowhere()));
 }
@@ -237,7 +237,7 @@ fn waiting_for_a_capture_is_refused_and_ends_it() {
         begin(s, RELAXED);
         assert_eq!(call(), CAPTURE_UNSUPPORTED);
         assert_eq!(status(s), 2);
-        // What comes after hears that it is over, until the end is called.
+        // Later calls report the invalid capture until it is ended.
         assert_eq!(cuMemsetD8Async(upload(&[0u8; 4]), 0, 4, s), INVALIDATED);
         assert_eq!(end(s), Err(INVALIDATED));
         assert_eq!(status(s), 0);
@@ -264,11 +264,11 @@ fn events_of_a_capture_are_no_use_outside() {
     }
     let mut ms = 0.0;
     assert_eq!(cuEventElapsedTime(out(&mut ms), plain, e), CAPTURED_EVENT);
-    // A capture cannot wait for what is outside of it.
+    // A capture cannot wait for work outside the capture.
     begin(s, RELAXED);
     assert_eq!(cuStreamWaitEvent(s, plain, 0), ISOLATION);
     assert_eq!(end(s), Err(INVALIDATED));
-    // Recorded anew, the event is a plain one again.
+    // After a new record, the event is an ordinary event.
     ok(cuEventRecord(e, t));
     ok(cuEventSynchronize(e));
     ok(cuEventQuery(e));
@@ -284,7 +284,7 @@ fn captures_do_not_merge() {
     ok(cuEventRecord(e, a));
     assert_eq!(cuStreamWaitEvent(b, e, 0), MERGE);
     assert_eq!((status(a), status(b)), (2, 2));
-    // A free stream has no use for an event of a capture that is in vain.
+    // A stream outside cannot use an event of an invalid capture.
     assert_eq!(cuStreamWaitEvent(stream(1), e, 0), INVALID);
     assert_eq!((end(a), end(b)), (Err(INVALIDATED), Err(INVALIDATED)));
 }
@@ -330,7 +330,7 @@ fn unsafe_calls_by_mode_and_thread() {
         .join()
         .expect("no panic")
     };
-    // The capture's mode, whether this thread may allocate, whether another may.
+    // Mode of the capture; whether this thread may allocate; whether another thread may.
     for (mode, here, there) in [
         (GLOBAL, CAPTURE_UNSUPPORTED, CAPTURE_UNSUPPORTED),
         (THREAD_LOCAL, CAPTURE_UNSUPPORTED, 0),
@@ -343,11 +343,11 @@ fn unsafe_calls_by_mode_and_thread() {
         assert_eq!(elsewhere(None), there, "mode {mode} there");
         assert_eq!(end(s).is_ok(), there == 0, "mode {mode}");
     }
-    // Another thread that does not care about others.
+    // Another thread in relaxed mode.
     begin(s, GLOBAL);
     assert_eq!(elsewhere(Some(THREAD_LOCAL)), 0);
     assert!(end(s).is_ok());
-    // A thread that does not care at all.
+    // This thread in relaxed mode.
     let mut mode = RELAXED;
     ok(cuThreadExchangeStreamCaptureMode(out(&mut mode)));
     assert_eq!(mode, GLOBAL);
@@ -383,10 +383,10 @@ fn a_capture_tells_of_itself_and_takes_other_dependencies() {
     ));
     assert_eq!((state, count), (1, 1));
     assert_ne!(id, 0);
-    // SAFETY: the driver said how many there are.
+    // SAFETY: the driver returned the number of elements.
     let first = unsafe { *tips };
     assert_eq!(cuGraphDestroy(graph), INVALID, "still growing");
-    // A node of our own, made part of the capture.
+    // An own node becomes part of the capture.
     let mut own = 0;
     ok(cuGraphAddEmptyNode(out(&mut own), graph, at(&first), 1));
     ok(cuStreamUpdateCaptureDependencies(s, at(&own), 1, 0));
@@ -455,7 +455,7 @@ fn allocations_launches_and_events_become_nodes() {
     let f = function(module(KERNELS), "inc");
     let s = stream(1);
     let result = upload(&[0u32; 8]);
-    // A graph to launch inside.
+    // A graph that is launched inside the capture.
     begin(s, RELAXED);
     ok(launch(f, 1, 8, s, &[&result, &100u32]));
     let inner = instance(end(s).expect("a graph"));

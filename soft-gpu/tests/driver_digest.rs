@@ -1,4 +1,5 @@
-//! `SOFT_GPU_DIGEST`: addresses of the device are told as what lies there, also among the bytes of a copy.
+//! `SOFT_GPU_DIGEST`: a device address is written as its allocation, also among the bytes of a
+//! copy.
 
 mod driver_support;
 
@@ -32,7 +33,7 @@ fn addresses_among_copied_bytes_are_told_as_what_lies_there() {
     assert!(!copied(8).1.contains('@'), "page-locked memory: {text}");
 }
 
-/// Bytes that a program never sets shall differ from run to run.
+/// Bytes that a program never sets must differ between runs.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn what_a_call_leaves_on_the_stack_is_overwritten_with_bytes_of_the_process() {
@@ -55,13 +56,14 @@ fn looks_below_its_frame() {
         let mut allocated = 0;
         let code = cuMemAlloc_v2(Out(&mut allocated), 64);
         let found: u64;
-        // SAFETY: memory of this thread's stack is looked at, no more.
+        // SAFETY: only reads memory of this thread's stack.
         unsafe {
             std::arch::asm!("mov {found}, [rsp + {at}]", at = in(reg) -i64::from(at), found = out(reg) found);
         }
         ok(code);
         assert_eq!(found, wanted, "{at} bytes below");
-        // Nor are addresses what they are in other processes, with a small number as the lower half, or handles.
+        // Addresses and handles differ from those of other processes; the lower half of an address
+        // is not a small number.
         assert!(allocated >> 32 > 0x2000, "{allocated:x}");
         assert!(allocated & 0xffff_ffff >= 16 << 20, "{allocated:x}");
     }
@@ -74,7 +76,7 @@ fn looks_below_its_frame() {
     );
 }
 
-/// A thread's first call asks where its stack lies, while the call's own arguments wait.
+/// The first call of a thread looks up its stack, while the arguments of the call wait.
 #[test]
 fn a_floating_point_argument_of_a_thread_s_first_call_arrives() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,5 @@
-//! Numbers at the ends of their range, in every call that takes a size, a count or an offset: an error or success,
-//! never the driver's own mistake (CUDA_ERROR_UNKNOWN).
+//! Extreme numbers in every call with a size, a count or an offset: the result is an error or
+//! success, never a panic of the driver (CUDA_ERROR_UNKNOWN).
 
 mod driver_support;
 
@@ -19,7 +19,7 @@ const NOP: &str = ".version 7.8
 .address_size 64
 .visible .entry nop() { ret; }";
 
-/// CUDA_ERROR_UNKNOWN, which a panic of the driver gives.
+/// CUDA_ERROR_UNKNOWN, the result of a panic in the driver.
 const UNKNOWN: u32 = 999;
 
 const ENDS: [usize; 14] = [
@@ -99,7 +99,7 @@ fn memory_and_copies() {
     let here = host.as_ptr() as u64;
     let mut pool = 0;
     ok(cuDeviceGetDefaultMemPool(Out(&mut pool), 0));
-    // Copies and fills of more than there is, or of nothing.
+    // Copies and fills that exceed the memory, or that are empty.
     for n in ENDS.into_iter().filter(|n| *n == 0 || *n > 4096) {
         for (at, offset) in [(p, 0), (p, 1), (managed, 0), (p, n as u64)] {
             let at = at.wrapping_add(offset);
@@ -142,7 +142,7 @@ fn memory_and_copies() {
         }
         told("MemPoolTrimTo", n, cuMemPoolTrimTo(pool, n));
         if told("MemHostRegister", n, cuMemHostRegister_v2(here, n, 0)) {
-            // The end of a range in what is registered, beyond all numbers.
+            // A range that starts in registered memory and ends beyond the address space.
             told("MemcpyDtoH", n, cuMemcpyDtoH_v2(here + 1, p, usize::MAX));
             ok(cuMemHostUnregister(here));
         }
@@ -165,7 +165,7 @@ fn mappings() {
     ok(cuMemAddressReserve(Out(&mut range), 2 * SIZE, 0, 0, 0));
     ok(cuMemMap(range, SIZE, 0, handle, 0));
     for n in ENDS {
-        // Whole granules, too.
+        // Also multiples of the granularity.
         for n in [n, n & !(SIZE - 1)] {
             let (mut a, mut b) = (0, 0);
             if told(

@@ -1,4 +1,4 @@
-//! Graphs made by hand: nodes, dependencies, instances, updates.
+//! Graphs built by calls: nodes, dependencies, instances, updates.
 
 mod driver_support;
 
@@ -19,7 +19,7 @@ fn a_diamond_runs_in_order() {
     let (p, q) = (upload(&[0u32; 8]), upload(&[0u32; 8]));
     let calls = AtomicU32::new(0);
     let g = graph();
-    // Added in another order than they run in.
+    // The nodes are added in another order than they run.
     let top = memset_node(g, &[], &set(p, 2, 8));
     let bottom = copy_node(g, &[], &copy(q + 16, p, 16));
     let left = kernel_node(g, &[top], inc, p, 3);
@@ -196,7 +196,7 @@ fn parameters_can_be_read_and_set() {
     let mut got = with_kernel(0, 0, 0, |k| *k);
     ok(cuGraphKernelNodeGetParams_v2(k, inout(&mut got)));
     assert_eq!((got.func, got.block, got.extra), (inc, [8, 1, 1], 0));
-    // SAFETY: the node's own array of two parameters.
+    // SAFETY: the array of two parameters of the node.
     let (address, number) = unsafe {
         (
             (*got.params).cast::<u64>().read_unaligned(),
@@ -211,7 +211,7 @@ fn parameters_can_be_read_and_set() {
     ok(cuGraphMemsetNodeGetParams(s, inout(&mut told)));
     assert_eq!(told, set(p, 1, 2));
     ok(cuGraphMemsetNodeSetParams(s, at(&set(p, 7, 1))));
-    // What does not fit the node, or anything.
+    // Invalid nodes and invalid parameters.
     assert_eq!(cuGraphKernelNodeGetParams_v2(s, inout(&mut got)), INVALID);
     assert_eq!(cuGraphMemsetNodeSetParams(k, at(&set(p, 7, 1))), INVALID);
     let mut odd = set(p, 7, 1);
@@ -220,7 +220,7 @@ fn parameters_can_be_read_and_set() {
     assert_eq!(cuGraphMemsetNodeSetParams(s, at(&set(64, 7, 1))), INVALID);
     run(instance(g));
     assert_eq!(download::<u32>(p, 8), [7, 6, 6, 6, 6, 6, 6, 6]);
-    // Attributes: the cooperative one is real, priority is remembered.
+    // Attributes: cooperative has an effect; priority is only stored.
     let mut value = [9u32; 16];
     ok(cuGraphKernelNodeGetAttribute(k, 2, out(&mut value)));
     assert_eq!(value[0], 0);
@@ -252,10 +252,10 @@ fn one_function_adds_nodes_of_all_kinds() {
     let g = graph();
     let mut node = 0;
     let mut any = [0u64; 32];
-    // CUgraphNodeParams: kind, then the kind's own from byte 16.
+    // CUgraphNodeParams: type, then the parameters of the type from byte 16.
     any[0] = 2;
     let s = set(p, 4, 8);
-    // SAFETY: both are plain bytes, and there is room for 232.
+    // SAFETY: both are plain bytes, with room for 232.
     unsafe {
         any.as_mut_ptr()
             .add(2)
@@ -293,7 +293,7 @@ fn one_function_adds_nodes_of_all_kinds() {
     let mut told = [9u64; 32];
     ok(cuGraphNodeGetParams(node, inout(&mut told)));
     assert_eq!((told[0], told[2]), (0, f));
-    // An allocation's address comes back in its parameters.
+    // The parameters return the address of an allocation.
     any = [0; 32];
     any[0] = 10;
     any[2] = 1; // pinned
@@ -399,7 +399,7 @@ fn an_instance_takes_over_what_differs_in_a_graph_of_its_shape() {
     assert_eq!(update(exec, new), (0, Info::default()));
     run(exec);
     assert_eq!(download::<u32>(p, 8), [36; 8]);
-    // Refused: nothing changes.
+    // Refused updates change nothing.
     let (loose, _, k) = build(inc, 3, false);
     let failure = 910;
     let (code, info) = update(exec, loose);
@@ -460,7 +460,7 @@ fn child_graphs_are_copies_and_clones_keep_track() {
     ok(cuGraphDestroy(inner));
     run(exec);
     assert_eq!(download::<u32>(p, 8), [11; 8]);
-    // The instance's copy of a node inside a child graph.
+    // The node of the instance inside a child graph.
     with_kernel(f, p, 20, |new| {
         ok(cuGraphExecKernelNodeSetParams_v2(exec, node, at(new)));
     });

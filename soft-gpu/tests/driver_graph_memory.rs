@@ -1,4 +1,4 @@
-//! Graphs that allocate, wait, decide and hold objects.
+//! Graphs with allocations, waits, conditions and user objects.
 
 mod driver_support;
 
@@ -40,14 +40,15 @@ fn events_inside_order_other_streams() {
     let exec = instance(g);
     let (main, side) = (stream(1), stream(1));
     let gate = Gate::close(main);
-    // The graph records the first event in the middle, the side stream answers with the second.
+    // The graph records the first event in the middle; the side stream answers with the second
+    // event.
     ok(cuGraphLaunch(exec, main));
     ok(cuStreamWaitEvent(side, first, 0));
     ok(cuMemsetD32Async(q, 77, 8, side));
     ok(cuEventRecord(second, side));
     gate.open();
     ok(cuStreamSynchronize(main));
-    // The wait was for what the event had been when the graph was launched: nothing.
+    // The wait was for the event's record at the launch of the graph: there was none.
     ok(cuStreamSynchronize(side));
     assert_eq!(download::<u32>(q, 8), [77; 8]);
     ok(cuGraphLaunch(exec, main));
@@ -86,7 +87,7 @@ fn used() -> u64 {
     bytes
 }
 
-/// What is used once nothing is kept for later.
+/// Used graph memory after a trim, in bytes.
 fn trimmed() -> u64 {
     ok(cuDeviceGraphMemTrim(0));
     used()
@@ -120,7 +121,7 @@ fn graphs_allocate_and_free() {
         INVALID,
         "not a graph's"
     );
-    // Until a launch there is only an address.
+    // Before a launch there is only an address.
     assert_eq!(cuMemsetD32_v2(p, 1, 8), INVALID);
     let exec = instance(g);
     let mut second = 0;
@@ -137,7 +138,7 @@ fn graphs_allocate_and_free() {
     }
     ok(cuStreamSynchronize(s));
     assert_eq!(download::<u32>(result, 8), [6; 8]);
-    // What was freed stays with the device's graphs, on its account, until it is trimmed.
+    // Freed memory stays charged to the graphs of the device until it is trimmed.
     let (kept, before) = (used(), free_memory());
     assert!(kept >= 512, "{kept}");
     assert_eq!(trimmed(), 0);
@@ -167,7 +168,7 @@ fn what_a_graph_leaves_allocated_is_the_programs() {
     ok(cuGraphLaunch(exec, s));
     ok(cuStreamSynchronize(s));
     assert_eq!(download::<u32>(p, 16), [8; 16]);
-    // The memory outlives graph and instance, and its address is not given to others meanwhile.
+    // The memory outlives graph and instance. Its address is not reused meanwhile.
     ok(cuGraphExecDestroy(exec));
     ok(cuGraphDestroy(g));
     assert_ne!(alloc_node(graph(), 64).1, p);
@@ -186,7 +187,7 @@ fn what_a_graph_leaves_allocated_is_the_programs() {
     }
     assert_eq!(download::<u32>(p, 16), [9; 16]);
     assert_eq!(trimmed(), 512);
-    // What is kept makes way for others.
+    // Kept memory is released for other allocations.
     let rest = free_memory();
     ok(cuMemFree_v2(p));
     assert_eq!(free_memory(), rest);
@@ -315,7 +316,7 @@ fn user_objects_live_as_long_as_who_holds_them() {
     ok(cuGraphExecDestroy(exec));
     within("the object is destroyed", || gone() == 1);
     assert_eq!(cuUserObjectRetain(object, 1), INVALID);
-    // The caller's reference moved to the graph.
+    // The reference of the caller moved to the graph.
     ok(cuUserObjectCreate(
         out(&mut object),
         data,
@@ -329,8 +330,8 @@ fn user_objects_live_as_long_as_who_holds_them() {
     within("the second is destroyed", || gone() == 2);
 }
 
-/// A kernel that sets a condition: `set(handle, counter, limit)` counts up in memory and says whether
-/// the limit is not reached.
+/// A kernel that sets a condition: `set(handle, counter, limit)` increments the counter in memory,
+/// and sets the condition while the counter is below the limit.
 const SETTER: &str = "
 .version 7.0
 .target sm_80
@@ -348,7 +349,7 @@ const SETTER: &str = "
 }
 ";
 
-/// A conditional node; its bodies.
+/// Adds a conditional node; returns the node and its bodies.
 fn conditional_node(g: u64, after: &[u64], handle: u64, kind: u64, size: u64) -> (u64, Vec<u64>) {
     let mut any = [0u64; 32];
     (any[0], any[2], any[3]) = (13, handle, kind | size << 32);
@@ -361,7 +362,7 @@ fn conditional_node(g: u64, after: &[u64], handle: u64, kind: u64, size: u64) ->
         after.len(),
         inout(&mut any),
     ));
-    // SAFETY: the driver's array of the bodies.
+    // SAFETY: the array of bodies from the driver.
     let bodies = unsafe { std::slice::from_raw_parts(any[4] as *const u64, size as usize) };
     (node, bodies.to_vec())
 }
@@ -396,7 +397,7 @@ fn conditions_decide_which_bodies_run() {
     assert_eq!(params[3] as u32, 5);
     let clear = memset_node(g, &[], &set(counter, 0, 8));
     let (_, bodies) = conditional_node(g, &[clear], handle, 1, 1);
-    // While: five rounds, as the kernel in the body says.
+    // While: the kernel in the body stops it after five rounds.
     let limit = 5u32;
     let arguments = [
         std::ptr::from_ref(&handle).cast::<u8>(),
@@ -429,7 +430,7 @@ fn conditions_decide_which_bodies_run() {
     run(exec);
     assert_eq!(download::<u32>(p, 8), [100; 8], "the default is set again");
 
-    // If with an else, and a choice, by the default alone.
+    // If with an else, and a switch, with the default value only.
     for (default, kind, size, wanted) in [
         (1, 0, 2, 1),
         (0, 0, 2, 2),
@@ -459,7 +460,7 @@ fn conditions_decide_which_bodies_run() {
         ok(cuGraphDestroy(g));
         assert_eq!(cuGraphNodeGetType(node, out(&mut 0)), INVALID);
     }
-    // Conditions inside of bodies read values of the outer graph; other graphs do not.
+    // Conditions inside bodies may read values of the outer graph; other graphs may not.
     let g = graph();
     let handle = condition(g, 1);
     let (_, bodies) = conditional_node(g, &[], handle, 0, 1);

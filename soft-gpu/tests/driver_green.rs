@@ -1,4 +1,5 @@
-//! Green contexts: parts of the device, and the contexts and streams whose kernels run on them.
+//! Green contexts: parts of the device, and the contexts and streams whose kernels run on the
+//! parts.
 
 mod driver_support;
 
@@ -9,7 +10,7 @@ use soft_gpu::capi::{
     stream::streams::*,
 };
 
-/// CUdevResource by words: type, then the driver's own, then what it says of multiprocessors.
+/// CUdevResource as words: type, bytes of the driver, then the properties of the multiprocessors.
 type Words = [u32; 36];
 
 const COUNT: usize = 24;
@@ -26,7 +27,7 @@ fn device_resource() -> Words {
     words
 }
 
-/// As many parts as there are, of at least so many multiprocessors; and what is left.
+/// As many parts as possible, with at least `least` multiprocessors each; and the remainder.
 fn split(whole: &Words, least: u32) -> (Vec<Words>, Words) {
     let mut n = 0;
     ok(cuDevSmResourceSplitByCount(
@@ -59,7 +60,7 @@ fn describe(parts: &[Words]) -> Result<u64, u32> {
     }
 }
 
-/// A green context and the context that stands for it.
+/// A green context and its CUcontext.
 fn green(parts: &[Words]) -> (u64, u64) {
     let description = describe(parts).expect("a description");
     let (mut green, mut context) = (0, 0);
@@ -109,7 +110,7 @@ fn multiprocessors_are_split() {
     let mut forged = whole;
     forged[COUNT] = 17;
     assert_eq!(by_count(&forged, 0, 2), INVALID);
-    // CU_DEV_SM_RESOURCE_GROUP_PARAMS: ten, and what is found.
+    // CU_DEV_SM_RESOURCE_GROUP_PARAMS: ten multiprocessors, and as many as are left.
     let (mut groups, mut made, mut rest) = ([[0u32; 16]; 2], [[0; 36]; 2], [0; 36]);
     groups[0][0] = 10;
     let mut in_groups = |groups: &mut [[u32; 16]; 2]| {
@@ -125,7 +126,7 @@ fn multiprocessors_are_split() {
     assert_eq!(in_groups(&mut groups), INVALID);
     assert_eq!(made.map(|r| r[COUNT]), [10, 6]);
     assert_eq!(rest[0], 0);
-    // Parts of one split are joined, others are not.
+    // Only parts of one split can be joined.
     assert!(describe(&made).is_ok());
     assert_eq!(describe(&[made[0], made[0]]), Err(BAD_CONFIGURATION));
     assert_eq!(describe(&[made[0], parts[0]]), Err(BAD_CONFIGURATION));
@@ -144,7 +145,7 @@ fn kernels_run_in_a_part_with_the_primary_contexts_memory() {
     let (s, t) = (stream_in(a), stream_in(b));
     assert_eq!(of_stream(s), (8, a_context, primary, a));
     assert_eq!(of_stream(stream(1)), (16, primary, primary, 0));
-    // As a client asks that only wants to hear that it may.
+    // A client calls without a place for the result, and expects success.
     ok(cuStreamGetGreenCtx(s, nowhere()));
     let e = event(0);
     ok(launch(f, 1, 4, s, &[&p, &1u32]));
@@ -153,7 +154,8 @@ fn kernels_run_in_a_part_with_the_primary_contexts_memory() {
     ok(launch(f, 1, 4, t, &[&p, &2u32]));
     ok(cuStreamSynchronize(t));
     assert_eq!(download::<u32>(p, 4), [3; 4]);
-    // Current: what is made then belongs to it; memory and modules are the primary context's.
+    // While current, new objects belong to the green context; memory and modules are the primary
+    // context's.
     ok(cuCtxSetCurrent(a_context));
     let (mut current, mut words) = (0, [0; 36]);
     ok(cuCtxGetCurrent(out(&mut current)));
@@ -208,7 +210,7 @@ fn what_must_be_resident_is_held_to_the_part() {
     let cooperative =
         |blocks, stream| cuLaunchCooperativeKernel(f, blocks, 1, 1, 64, 1, 1, 0, stream, none());
     assert_eq!(cooperative(each * 4 + 1, s), 720);
-    // The NULL stream is the current context's.
+    // The NULL stream belongs to the current context.
     ok(cuCtxPushCurrent_v2(context));
     assert_eq!(cooperative(each * 4 + 1, NULL), 720);
     ok(cuCtxPopCurrent_v2(nowhere()));
@@ -233,7 +235,7 @@ fn an_event_is_for_all_streams_of_a_green_context() {
     ok(cuGreenCtxWaitEvent(b, e));
     ok(launch(f, 1, 4, t, &[&p, &1u32]));
     assert_eq!(cuStreamQuery(t), 600);
-    // The same by the context that stands for it, and for all by the primary one.
+    // The same with the CUcontext of the green context; with the primary context, for all streams.
     ok(cuCtxRecordEvent(a_context, e));
     assert_eq!(cuEventQuery(e), 600);
     ok(cuCtxRecordEvent(primary, e));
@@ -241,11 +243,11 @@ fn an_event_is_for_all_streams_of_a_green_context() {
     gate.open();
     ok(cuEventSynchronize(e));
     assert_eq!(download::<u32>(p, 4), [2; 4]);
-    // Of another context than the primary one.
+    // An event of another context than the primary context.
     let mut other = 0;
     ok(cuCtxCreate_v2(out(&mut other), 0, 0));
     assert_eq!(cuGreenCtxRecordEvent(a, event(0)), BAD_HANDLE);
-    // A stream that captures takes part in nothing of the kind.
+    // While a stream captures, the calls are refused.
     ok(cuCtxSetCurrent(primary));
     ok(soft_gpu::capi::stream::capture::cuStreamBeginCapture_v2(
         s, 2,
@@ -290,7 +292,7 @@ fn a_destroyed_green_context_leaves_detached_streams() {
     assert_eq!(cuCtxSynchronize(), 709);
     assert_eq!(cuStreamQuery(s), BAD_HANDLE, "the primary context is gone");
     assert_eq!(cuGreenCtxDestroy(g), BAD_CONTEXT);
-    // While the primary context lives, its streams can still be destroyed.
+    // While the primary context lives, detached streams can be destroyed.
     start();
     let (g, _) = green(&parts[..1]);
     let s = stream_in(g);

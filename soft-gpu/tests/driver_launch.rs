@@ -32,7 +32,7 @@ fn text(s: &str) -> CString {
     CString::new(s).expect("no NUL inside")
 }
 
-/// Adds two vectors and checks every element; false when a call fails.
+/// Adds two vectors and checks every element; returns the code of a failed call.
 fn vector_add(f: u64, n: u32) -> Result<(), u32> {
     let a: Vec<f32> = (0..n).map(|i| i as f32).collect();
     let b: Vec<f32> = (0..n).map(|i| (2 * i) as f32).collect();
@@ -371,7 +371,7 @@ fn faults_are_hardwares_and_sticky() {
     passes("role_injected", &[("SOFT_GPU_FAULT", "null_kernel:2:715")]);
 }
 
-/// Every later call fails the same way.
+/// Checks that every later call returns `code`.
 fn poisoned(code: u32) {
     let mut p = 0;
     assert_eq!(cuCtxSynchronize(), code);
@@ -385,7 +385,7 @@ fn poisoned(code: u32) {
         cuModuleLoadData(Out(&mut p), In(text(VECADD).as_ptr().cast())),
         code
     );
-    // Devices can still be asked.
+    // Queries of devices still work.
     ok(soft_gpu::capi::device::query::cuDeviceGetCount(Out(&mut 0)));
 }
 
@@ -583,7 +583,7 @@ fn role_clock() {
     ok(cuEventCreate(Out(&mut begin), 0));
     ok(cuEventCreate(Out(&mut end), 0));
     let s = stream(1);
-    // The first launch moves the stream onto the device's timeline.
+    // The first launch moves the stream to the device timeline.
     ok(launch(f, 1, 16, s, &[&a, &a, &a, &n]));
     ok(cuEventRecord(begin, s));
     for _ in 0..9 {
@@ -592,7 +592,8 @@ fn role_clock() {
     ok(cuEventRecord(end, s));
     ok(cuEventSynchronize(end));
     ok(cuEventElapsedTime(Out(&mut ms), begin, end));
-    // Exactly that, unless this thread slept for the length of a kernel between two calls.
+    // Exactly the device time, unless this thread slept for the length of a kernel between two
+    // calls.
     assert!(
         (22.5..1000.0).contains(&ms),
         "nine kernels back to back: {ms} ms"

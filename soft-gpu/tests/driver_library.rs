@@ -1,4 +1,4 @@
-//! The built library as clients load it: names, SONAME, and cudarc on top of it.
+//! The built library as clients load it: exported names, SONAME, and cudarc.
 
 use std::ffi::{CString, c_void};
 use std::os::unix::fs::symlink;
@@ -12,27 +12,27 @@ use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSymbol};
 use vgpu_cuda_abi::names::symbols;
 
-/// Set in a process that [`alone`] has started.
+/// Set in a process that [`alone`] started.
 const ALONE: &str = "SOFT_GPU_TEST_ALONE";
 
-/// Any function, with integers and pointers as arguments; more than a function takes are ignored.
+/// Any function with integer and pointer arguments. A function ignores surplus arguments.
 type Any = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> u32;
 
-/// The cdylib beside this test binary.
+/// The cdylib next to this test binary.
 fn library_path() -> PathBuf {
     let exe = std::env::current_exe().expect("the test binary has a path");
     exe.with_file_name("libsoft_gpu.so")
 }
 
-/// Loads it by path, for good, as the worker does.
+/// Loads the library by path and never unloads it, like the worker.
 fn load() -> &'static Library {
     // SAFETY: the library's initialisers only touch its own state.
     let library = unsafe { Library::open(Some(library_path()), RTLD_NOW) };
     Box::leak(Box::new(library.expect("the library loads")))
 }
 
-/// True in a process of this test's own, on whose library path this library is `libcuda.so` and
-/// `libcuda.so.1`; elsewhere the test runs in such a process.
+/// True in a separate process of this test, whose library path has the library as `libcuda.so` and
+/// `libcuda.so.1`. Elsewhere, runs the test in such a process and returns false.
 fn alone(test: &str) -> bool {
     if std::env::var_os(ALONE).is_some() {
         return true;
@@ -61,12 +61,12 @@ fn exactly_the_symbols_of_nvidia_s_library_are_exported() {
 #[test]
 fn programs_find_it_by_the_driver_s_name() {
     load();
-    // SAFETY: only asks whether a library of this SONAME is loaded.
+    // SAFETY: only checks whether a library with this SONAME is loaded.
     let by_name = unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW | libc::RTLD_NOLOAD) };
     assert!(by_name.is_ok(), "{:?}", by_name.err());
 }
 
-/// Handles are not followed, and nothing is done, in a process that has not called cuInit.
+/// Before cuInit, the library does not dereference handles and changes nothing.
 #[test]
 fn nothing_works_before_cuinit() {
     const ALWAYS: [&str; 8] = [
@@ -85,10 +85,10 @@ fn nothing_works_before_cuinit() {
     let library = load();
     let zeroes = vec![0_u64; 1 << 16];
     for name in symbols().into_iter().filter(|name| !ALWAYS.contains(name)) {
-        // SAFETY: the declared type takes what any of the functions takes.
+        // SAFETY: the declared type accepts the arguments of all functions.
         let function = unsafe { library.get::<Any>(name.as_bytes()) }.expect("exported");
         for a in [0, zeroes.as_ptr() as u64] {
-            // SAFETY: nulls, or pointers to more zeroes than any structure has.
+            // SAFETY: nulls, or pointers to more zeros than any structure has.
             let code = unsafe { function(a, a, a, a, a, a, a, a, a, a, a, a) };
             assert_eq!(code, 3, "{name}({a:#x}, …)");
         }
@@ -114,7 +114,7 @@ fn unserved_functions_check_their_arguments_and_say_so() {
     assert_eq!(call(0), 1);
 }
 
-/// Every entry point with every argument zero: null pointers, null handles, device 0.
+/// Every entry point with zero arguments: null pointers, null handles, device 0.
 #[test]
 fn no_entry_point_crashes_on_zeroes() {
     if !alone("no_entry_point_crashes_on_zeroes") {
@@ -123,14 +123,14 @@ fn no_entry_point_crashes_on_zeroes() {
     let library = load();
     for _ in 0..2 {
         for name in symbols().into_iter() {
-            // SAFETY: integer arguments only; more than a function takes are ignored.
+            // SAFETY: integer arguments only; a function ignores surplus arguments.
             let code = unsafe {
                 let f = library.get::<Any>(name.as_bytes()).expect("exported");
                 f(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
             };
             assert_ne!(code, 999, "{name} panicked");
         }
-        // The second round is after cuInit and with a current context.
+        // The second round runs after cuInit, with a current context.
         let context = CudaContext::new(0).expect("a device");
         std::mem::forget(context);
     }
@@ -191,7 +191,7 @@ fn cudarc_adds_vectors() {
             (&raw mut count).cast(),
         ];
         let grid = ((n as u32).div_ceil(256), 1, 1);
-        // SAFETY: the arguments are those of the kernel, and outlive the launch.
+        // SAFETY: the arguments match the kernel, and outlive the launch.
         unsafe { result::launch_kernel(f, grid, (256, 1, 1), 0, stream.cu_stream(), &mut params) }
             .expect("launched");
     }

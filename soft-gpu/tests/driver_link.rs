@@ -82,11 +82,11 @@ fn several_inputs_become_one_module() {
     assert_eq!(complete(l), Ok((image, size)), "the same again");
     assert_eq!(add(l, PROVIDER, c"late"), INVALID);
     let m = load(image);
-    // The module does not need the link any more.
+    // The module no longer needs the link.
     ok(cuLinkDestroy(l));
     let p = upload(&[20u32]);
     ok(driver_support::launch(function(m, "k"), 1, 1, NULL, &[&p]));
-    // 2 * 20 + the provider's own 1000, + 7, + the user's own 100.
+    // 2 * 20 + 1000 of the provider, + 7, + 100 of the user.
     assert_eq!(download::<u32>(p, 1), [1147]);
     let (mut addr, mut bytes) = (0, 0);
     ok(cuModuleGetGlobal_v2(
@@ -103,7 +103,7 @@ fn a_linked_image_is_an_input_and_a_library_too() {
     start();
     let first = link();
     ok(add(first, USER, c"user"));
-    // Undefined so far: completing says so, adding the rest elsewhere works.
+    // A symbol is undefined: the completion reports it. A link with all inputs works.
     assert_eq!(complete(first), Err(999));
     let l = link();
     ok(add(l, USER, c"user"));
@@ -141,7 +141,7 @@ fn a_linked_image_is_an_input_and_a_library_too() {
         Text(c"k".as_ptr()),
     ));
     let p = upload(&[1u32]);
-    // A CUkernel is launched as a CUfunction.
+    // A CUkernel can be launched like a CUfunction.
     ok(driver_support::launch(kernel, 1, 1, NULL, &[&p]));
     assert_eq!(download::<u32>(p, 1), [1109]);
     assert_eq!(
@@ -180,7 +180,7 @@ fn the_log_says_what_is_missing() {
     );
     assert!(said.contains("'offset'"), "{said}");
     assert_eq!(values[1] as usize, said.len());
-    // Text that is no PTX is refused where it is added.
+    // Invalid PTX is refused when it is added.
     assert_eq!(add(l, ".visible .entry {", c"broken"), 218);
     assert_eq!(add(l, "", c"empty but PTX"), 0);
 }
@@ -206,7 +206,7 @@ fn inputs_without_ptx_are_refused_or_passed_over() {
     assert_eq!(give(0), 209);
     assert_eq!(give(5), UNSUPPORTED);
     assert_eq!(give(9), INVALID);
-    // The device runtime's library: not needed, or its functions are our own.
+    // The device runtime library is not needed, or our own functions replace it.
     ok(give(4));
     let sync = ".extern .func (.param .b64 r) cudaCGGetIntrinsicHandle(.param .b32 s);
 .extern .func (.param .b32 r) cudaCGSynchronize(.param .b64 h, .param .b32 f);
@@ -287,7 +287,7 @@ fn a_bound_of_registers_is_told() {
 }
 
 fn many_registers() -> String {
-    // All of them are alive at once.
+    // All registers are alive at once.
     let made: String = (0..20).map(|i| format!("mov.u64 %r{i}, {i};\n")).collect();
     let used: String = (0..20)
         .map(|i| format!("add.u64 %r99, %r99, %r{i};\n"))
@@ -333,7 +333,7 @@ fn role_managed_variables_without_a_context() {
         ".visible .global .attribute(.managed) .align 4 .u32 first;
 .visible .global .attribute(.managed) .align 4 .u32 second;",
     );
-    // As the CUDA runtime asks when it begins, for each variable.
+    // The CUDA runtime asks so at start, for each variable.
     ok(cuCtxSetCurrent(0));
     for name in [c"first", c"second"] {
         let (mut addr, mut bytes) = (0, 0);
@@ -360,7 +360,7 @@ fn kernels_of_libraries_tell_of_themselves() {
     ok(cuLibraryEnumerateKernels(Out(all.as_mut_ptr()), 2, library));
     let (mut name, mut of, mut count, mut offset, mut size) = (std::ptr::null(), 0, 0, 9, 9);
     ok(cuKernelGetName(out(&mut name), all[0]));
-    // SAFETY: a name of the driver's.
+    // SAFETY: a name that the driver returned.
     assert_eq!(unsafe { CStr::from_ptr(name) }, c"a");
     ok(cuKernelGetLibrary(out(&mut of), all[0]));
     assert_eq!(of, library);
@@ -392,7 +392,7 @@ fn kernels_of_libraries_tell_of_themselves() {
         cuLibraryGetManaged(out(addr), out(bytes), library, Text(name.as_ptr()))
     };
     ok(managed(&mut addr, &mut bytes, c"shared_with_host"));
-    // SAFETY: managed memory is the host's, too.
+    // SAFETY: the host can access managed memory.
     assert_eq!((unsafe { *(addr as *const u32) }, bytes), (5, 4));
     let mut is_managed = 0u32;
     ok(cuPointerGetAttribute(
@@ -402,7 +402,7 @@ fn kernels_of_libraries_tell_of_themselves() {
     ));
     assert_eq!(is_managed, 1);
     assert_eq!(managed(&mut addr, &mut bytes, c"plain"), 500);
-    // In another context it is another module.
+    // Another context gets another module.
     let (mut here, mut there, mut second) = (0, 0, 0);
     ok(cuLibraryGetModule(out(&mut here), library));
     ok(cuCtxCreate_v2(out(&mut second), 0, 0));
@@ -437,7 +437,7 @@ fn a_declared_result_that_the_definition_lacks_is_left_as_it_is() {
     ok(launch(function(m, "k"), 1, 1, NULL, &[&p]));
     ok(cuCtxSynchronize());
     assert_eq!(download::<u32>(p, 1), [41]);
-    // In one text it is a mistake all the same.
+    // Within one text, the difference is an error.
     let wrong =
         text(&(user.replace("consume(.param .b64 p);", "other(.param .b64 p);") + provider));
     let mut m = 0;

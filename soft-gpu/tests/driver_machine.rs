@@ -1,5 +1,5 @@
-//! Machine code: refused, or with `SOFT_GPU_SASS=skip` modules whose kernels do nothing and otherwise are what the
-//! file says of them.
+//! Machine code: refused, or, with `SOFT_GPU_SASS=skip`, loaded as modules with the properties in
+//! the file, whose kernels do nothing.
 
 mod driver_support;
 
@@ -7,7 +7,7 @@ use driver_support::*;
 use soft_gpu::capi::module::load::*;
 use soft_gpu::capi::stream::streams::cuStreamSynchronize;
 
-/// `fixtures/machine/kinds.ptx` by the assemblers of CUDA 12.9 and 13.5, whose files have different ABIs.
+/// `fixtures/machine/kinds.ptx`, assembled by CUDA 12.9 and 13.5, whose files have different ABIs.
 const CUBINS: [&[u8]; 2] = [
     include_bytes!("../fixtures/machine/kinds.12.cubin"),
     include_bytes!("../fixtures/machine/kinds.13.cubin"),
@@ -84,7 +84,7 @@ fn skipped() {
             ));
             assert_eq!((offset, size), wanted, "parameter {i}");
         }
-        // Threads, shared and constant memory; registers are the assembler's choice.
+        // Threads, shared and constant memory. The assembler chooses the registers.
         assert_eq!([0, 1, 2].map(|a| attribute(scale, a)), [256, 512, 4]);
         assert!((8..=64).contains(&attribute(scale, 4)));
         variables(module);
@@ -94,7 +94,7 @@ fn skipped() {
         ok(launch(scale, 1, 64, NULL, &[&out, &n, &pair, &flag]));
         ok(cuStreamSynchronize(NULL));
         assert_eq!(download::<f32>(out, 64), [1.0; 64], "nothing was computed");
-        // The shapes that a kernel demands are still demanded.
+        // Block sizes that a kernel requires are still enforced.
         assert_eq!(
             launch(scale, 1, 257, NULL, &[&out, &n, &pair, &flag]),
             INVALID_VALUE

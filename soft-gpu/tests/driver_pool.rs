@@ -66,11 +66,11 @@ fn pools_count_what_they_use_and_keep() {
     ok(cuMemsetD8Async(p, 1, 4000, s));
     ok(cuMemFreeAsync(p, s));
     ok(cuStreamSynchronize(s));
-    // The threshold is 0: a synchronisation gives everything back.
+    // The threshold is 0: a synchronisation releases everything.
     assert_eq!((attribute(pool, USED), attribute(pool, RESERVED)), (0, 0));
     assert_eq!(free_bytes(), before);
     assert_eq!(attribute(pool, USED_HIGH), 4096);
-    // With a threshold it stays, until it is trimmed.
+    // With a threshold, the memory stays until it is trimmed.
     ok(set_attribute(pool, THRESHOLD, 1 << 20));
     assert_eq!(attribute(pool, THRESHOLD), 1 << 20);
     let p = take(pool, 8192, s).expect("memory");
@@ -141,7 +141,7 @@ fn role_bounds() {
     ok(cuMemFreeAsync(p, s));
     ok(cuStreamSynchronize(s));
     assert_eq!(attribute(keeper, RESERVED), 40 << 20);
-    // What the pool keeps for later gives way to who needs it now.
+    // Kept memory of the pool is released for another allocation.
     alloc(40 << 20).expect("memory");
     assert_eq!(attribute(keeper, RESERVED), 0);
 }
@@ -177,7 +177,7 @@ fn devices_have_a_default_pool_and_a_chosen_one() {
         cuMemGetDefaultMemPool(out(&mut p), at(&location), 9),
         INVALID
     );
-    // Nothing is nothing.
+    // An allocation of size 0 has no memory.
     ok(cuMemAllocAsync(out(&mut p), 0, s));
     ok(cuMemFreeAsync(0, s));
 }
@@ -191,7 +191,7 @@ fn pools_of_the_host_and_of_managed_memory() {
         let p = take(pool, 64, s).expect("memory");
         ok(cuMemsetD32Async(p, 7, 16, s));
         ok(cuStreamSynchronize(s));
-        // SAFETY: the host reaches both kinds.
+        // SAFETY: the host can access both kinds of memory.
         assert_eq!(unsafe { *(p as *const u32) }, 7);
         let (mut memory, mut managed) = (0u32, 0u32);
         ok(cuPointerGetAttribute(Out((&raw mut memory).cast()), 2, p));
@@ -241,7 +241,7 @@ fn role_access() {
     assert_eq!(give(0, 0), INVALID);
     assert_eq!(give(0, 2), INVALID);
     assert_eq!(give(7, 3), 101);
-    // The host's pool is reached from everywhere.
+    // Every device can access the host's pool.
     let host = pool(&properties(1, 2, 0, 0));
     ok(cuMemPoolGetAccess(out(&mut flags), host, at(&there)));
     assert_eq!(flags, 3);

@@ -1,6 +1,6 @@
-//! What concerns whole processes: settings, strict mode, fork, and one device shared by several.
+//! Properties of whole processes: settings, strict mode, fork, and a device shared by processes.
 //!
-//! Each child is this test binary again, running one of the ignored `role_…` tests.
+//! Each child is this test binary, which runs one of the ignored `role_…` tests.
 
 mod driver_support;
 
@@ -23,7 +23,7 @@ use soft_gpu::driver::turn::{QUANTUM_NS, Turn};
 
 const MIB: usize = 1 << 20;
 
-/// A role that follows commands on its standard input, one answer a line.
+/// A role that reads commands from standard input and writes one answer per line.
 struct Puppet {
     child: Child,
     to: ChildStdin,
@@ -205,7 +205,7 @@ fn a_forked_child_is_not_initialised() {
 #[ignore = "a role"]
 fn role_fork() {
     start();
-    // SAFETY: the child only calls functions that take no locks, and ends with _exit.
+    // SAFETY: the child calls only functions that take no locks, and ends with _exit.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let mut p = 0;
@@ -214,7 +214,7 @@ fn role_fork() {
         unsafe { libc::_exit(i32::from(code != (3, 3))) };
     }
     let mut status = -1;
-    // SAFETY: waits for the child just made.
+    // SAFETY: waits for the child that was just created.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
     assert_eq!(
         status, 0,
@@ -284,7 +284,7 @@ fn role_no_device() {
     assert_eq!(cuInit(0), 100);
 }
 
-/// Computes for `millis` of wall time in one "kernel" on the shared device.
+/// Computes for `millis` ms of wall time in one "kernel" on the shared device.
 #[test]
 #[ignore = "a role"]
 fn role_compute() {

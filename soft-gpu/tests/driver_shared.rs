@@ -1,4 +1,4 @@
-//! Physical memory that two processes share by file descriptor.
+//! Physical memory that two processes share through a file descriptor.
 
 mod driver_support;
 
@@ -14,7 +14,7 @@ const FILE_DESCRIPTOR: u32 = 1;
 /// CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED.
 const SUPPORTED: i32 = 103;
 
-/// CUmemAllocationProp: pinned memory of device 0, with handles of these types.
+/// CUmemAllocationProp: pinned memory of device 0, with these handle types.
 fn properties(types: u32) -> [u32; 8] {
     [1, types, 1, 0, 0, 0, 0, 0]
 }
@@ -27,7 +27,7 @@ fn create(types: u32) -> Result<u64, u32> {
     }
 }
 
-/// Maps it for reading and writing by the device.
+/// Maps the memory for reading and writing by the device.
 fn mapped(handle: u64) -> u64 {
     let mut p = 0;
     ok(cuMemAddressReserve(out(&mut p), SIZE, 0, 0, 0));
@@ -80,7 +80,8 @@ fn another_process_maps_and_changes_it() {
     let path = format!("/proc/{}/fd/{descriptor}", std::process::id());
     passes("role_importer", &[("SHARED", &path)]);
     assert_eq!(download::<u32>(p, 4), [12; 4]);
-    // The same process may import it, too; the memory is there as long as anybody maps it.
+    // The same process may import the memory, too. The memory exists as long as it is mapped
+    // anywhere.
     let again = mapped(import(descriptor).expect("it is memory"));
     ok(cuMemUnmap(p, SIZE));
     ok(cuMemRelease(handle));
@@ -109,7 +110,7 @@ fn what_is_not_shared_stays_so() {
         ));
         assert_eq!(told[..4], [1, types, 1, 0]);
     }
-    // Not every descriptor is memory of a device.
+    // A descriptor of another file is not device memory.
     let other = File::open("/proc/self/exe").expect("there is one");
     assert_eq!(import(other.as_raw_fd()), Err(INVALID));
     assert_eq!(import(-1), Err(INVALID));

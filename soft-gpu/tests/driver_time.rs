@@ -1,4 +1,4 @@
-//! What events measure: the device's time, which the host's other work does not lengthen.
+//! Events measure device time, which other work of the host does not lengthen.
 
 mod driver_support;
 
@@ -6,7 +6,7 @@ use driver_support::*;
 use soft_gpu::capi::event::*;
 use soft_gpu::capi::stream::streams::*;
 
-/// One thread that counts to `n`, and one that sleeps `n` times for a millisecond.
+/// `work` counts to `n` in one thread; the other kernel sleeps `n` times for 1 ms.
 const KERNELS: &str = ".version 7.8
 .target sm_80
 .address_size 64
@@ -29,7 +29,7 @@ fn event() -> u64 {
     e
 }
 
-/// Milliseconds of `work` between two events on `s`.
+/// Time of `work` between two events on `s`, in ms.
 fn timed(s: StreamArg, work: impl FnOnce()) -> f32 {
     let (begin, end, mut ms) = (event(), event(), 0.0);
     ok(cuEventRecord(begin, s));
@@ -48,8 +48,8 @@ fn kernels_beside_each_other_take_the_time_of_one() {
     let n = 3_000_000u32;
     ok(launch(f, 1, 1, a, &[&n]));
     ok(cuStreamSynchronize(a));
-    // Half of it, but for what two threads of a core take from each other. What else the machine does in
-    // between may lengthen either: one measurement of several must be right.
+    // Half of the time, except for the slowdown of two threads on one core. Other work of the
+    // machine may lengthen both, so one of several measurements must be right.
     let mut seen = Vec::new();
     let right = (0..20).any(|_| {
         let one_after_the_other = timed(a, || {
@@ -86,7 +86,7 @@ fn what_waits_for_another_stream_is_later_than_it() {
     ok(cuEventSynchronize(second));
     ok(cuEventElapsedTime(Out(&mut ms), first, second));
     assert!(ms >= 0.0, "{ms} ms");
-    // What the program does in between is in the time, too.
+    // Time of the program between the operations counts, too.
     let slow = timed(a, || {
         std::thread::sleep(std::time::Duration::from_millis(20));
     });

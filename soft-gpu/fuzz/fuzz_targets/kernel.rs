@@ -1,4 +1,4 @@
-//! Kernels of well-typed instructions, chosen by the bytes: all load, and end or fault.
+//! The bytes choose kernels of well-typed instructions: all load, and end or fault.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any bytes: parsing and lowering refuse them or give a program.
+//! Any bytes: the parser and the lowering refuse them or return a program.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

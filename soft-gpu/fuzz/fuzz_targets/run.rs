@@ -1,4 +1,4 @@
-//! Any text: what loads is run for a short while, and ends or faults.
+//! Any text: a module that loads runs for a short time, and ends or faults.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,11 +1,11 @@
-//! Fixtures, and ways to damage them: shared by the tests that feed hostile text.
+//! Fixtures and ways to damage them, for the tests with hostile text.
 
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// Every `.ptx` of `fixtures/` and its folders.
+/// All `.ptx` files of `fixtures/` and its subfolders.
 pub(crate) fn fixtures() -> Vec<(PathBuf, Vec<u8>)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
     let mut found = Vec::new();
@@ -23,7 +23,7 @@ pub(crate) fn fixtures() -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
-/// Pieces that reach every part of the grammar.
+/// Pieces of text for every part of the grammar.
 pub(crate) const PIECES: &[&str] = &[
     "{",
     "}",
@@ -83,7 +83,7 @@ pub(crate) const PIECES: &[&str] = &[
     "call (r), f, (p);",
 ];
 
-/// One change of a text.
+/// A change of a text.
 #[derive(Debug, Clone)]
 pub(crate) enum Damage {
     Flip(Index, u8),
@@ -92,7 +92,7 @@ pub(crate) enum Damage {
     Insert(Index, usize, u8),
 }
 
-/// Any change, anywhere.
+/// Any change at any position.
 pub(crate) fn damage() -> impl Strategy<Value = Damage> {
     let at = any::<Index>;
     prop_oneof![
@@ -103,7 +103,7 @@ pub(crate) fn damage() -> impl Strategy<Value = Damage> {
     ]
 }
 
-/// Changes `text`.
+/// Applies a change to `text`.
 pub(crate) fn apply(text: &mut Vec<u8>, damage: &Damage) {
     if text.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! Arguments as a C program passes them, made by functions with the names of their types.
+//! Arguments as a C program passes them. The functions have the names of the argument types.
 
 #![allow(non_snake_case, dead_code)]
 
@@ -6,20 +6,20 @@ use std::ffi::c_char;
 
 pub(crate) use vgpu_cuda_abi::args::{In, Out, StreamArg, Text};
 
-/// An argument to read from.
+/// An argument that the function reads.
 pub(crate) fn In<T>(pointer: *const T) -> In<T> {
-    // SAFETY: tests pass what the function that they call reads.
+    // SAFETY: tests pass pointers to memory that the called function may read.
     unsafe { In::new(pointer) }
 }
 
-/// An argument to write to.
+/// An argument that the function writes.
 pub(crate) fn Out<T>(pointer: *mut T) -> Out<T> {
-    // SAFETY: tests pass as much room as the function that they call writes.
+    // SAFETY: tests pass pointers to as much memory as the called function writes.
     unsafe { Out::new(pointer) }
 }
 
-/// A text.
+/// A text argument.
 pub(crate) fn Text(pointer: *const c_char) -> Text {
-    // SAFETY: tests pass texts that end with a NUL.
+    // SAFETY: tests pass NUL-terminated texts.
     unsafe { Text::new(pointer) }
 }

@@ -1,4 +1,4 @@
-//! What the tests of graphs share: the parameters of nodes as cuda.h lays them out, and calls that add
+//! Shared by the tests of graphs: node parameters in the layout of cuda.h, and calls that add
 //! nodes.
 
 use std::ffi::c_void;

@@ -1,6 +1,6 @@
-//! What the driver's tests share: calls that must succeed, and children that play a role.
+//! Shared by the tests of the driver: calls that must succeed, and child processes with a role.
 //!
-//! A role is an ignored test of the same binary, run in a process of its own.
+//! A role is an ignored test of the same binary, which runs in a separate process.
 
 #![allow(dead_code)]
 
@@ -20,10 +20,10 @@ use soft_gpu::capi::{
 /// The default stream.
 pub(crate) const NULL: StreamArg = StreamArg(0);
 
-/// Long enough on any machine.
+/// A timeout that is long enough on any machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
-/// This test binary as the role `name`, with only these settings.
+/// A command that runs this test binary as the role `name`, with only these settings.
 pub(crate) fn role(name: &str, env: &[(&str, &str)]) -> Command {
     let mut c = Command::new(std::env::current_exe().expect("the test binary has a path"));
     c.args([
@@ -46,7 +46,7 @@ pub(crate) fn run(name: &str, env: &[(&str, &str)]) -> Output {
     role(name, env).output().expect("the role starts")
 }
 
-/// Runs a role that must pass; gives its stdout and stderr.
+/// Runs a role that must pass; returns its stdout and stderr.
 #[track_caller]
 pub(crate) fn passes(name: &str, env: &[(&str, &str)]) -> (String, String) {
     let o = run(name, env);
@@ -73,7 +73,7 @@ pub(crate) fn within(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Initialises and makes the primary context of device 0 current.
+/// Calls cuInit and makes the primary context of device 0 current.
 pub(crate) fn start() -> u64 {
     ok(cuInit(0));
     let mut context = 0;
@@ -82,7 +82,7 @@ pub(crate) fn start() -> u64 {
     context
 }
 
-/// Device memory, or the error.
+/// Allocates device memory, or returns the error.
 pub(crate) fn alloc(bytes: usize) -> Result<u64, u32> {
     let mut p = 0;
     match cuMemAlloc_v2(Out(&mut p), bytes) {
@@ -177,35 +177,35 @@ macro_rules! arguments {
 
 arguments! { u8 u32 i32 u64 f32 [u64;3] }
 
-/// An out argument.
+/// An output argument.
 pub(crate) fn out<T>(value: &mut T) -> Out<T> {
     Out(value)
 }
 
-/// An argument that points to a value; the entry point's own type of it has the same layout.
+/// An argument that points to a value, whose layout equals that of the entry point's type.
 pub(crate) fn at<T, U>(value: &T) -> In<U> {
     assert_eq!(size_of::<T>(), size_of::<U>(), "a structure of cuda.h");
     In(std::ptr::from_ref(value).cast())
 }
 
-/// As [`at`], for an argument that is also written.
+/// As [`at`], for an argument that the function also writes.
 pub(crate) fn inout<T, U>(value: &mut T) -> Out<U> {
     assert_eq!(size_of::<T>(), size_of::<U>(), "a structure of cuda.h");
     Out(std::ptr::from_mut(value).cast())
 }
 
-/// No array.
+/// A null array.
 pub(crate) fn none<T>() -> In<T> {
     In(std::ptr::null())
 }
 
-/// Nowhere to write.
+/// A null output pointer.
 pub(crate) fn nowhere<T>() -> Out<T> {
     Out(std::ptr::null_mut())
 }
 
-/// Kernels of one block: `inc(p, n)` adds n to p[tid]; `mul(p, n)` multiplies; `spin(flag)` ends when
-/// flag is not zero; `bad()` writes where nothing is.
+/// Kernels of one block: `inc(p, n)` adds n to p[tid]; `mul(p, n)` multiplies; `spin(flag)` ends
+/// when the flag is not zero; `bad()` writes to unmapped memory.
 pub(crate) const KERNELS: &str = "
 .version 7.0
 .target sm_80
@@ -239,14 +239,14 @@ pub(crate) const BAD_HANDLE: u32 = 400;
 /// CUDA_ERROR_NOT_SUPPORTED.
 pub(crate) const UNSUPPORTED: u32 = 801;
 
-/// Holds a stream until the gate is opened (or dropped).
+/// Blocks a stream until the gate is opened or dropped.
 pub(crate) struct Gate(std::sync::mpsc::Sender<()>);
 
 impl Gate {
-    /// Closes a stream.
+    /// Blocks a stream.
     pub(crate) fn close(stream: StreamArg) -> Gate {
         extern "C" fn wait(data: *mut c_void) {
-            // SAFETY: the receiver leaked below, given once.
+            // SAFETY: the leaked receiver below, passed once.
             let receiver = unsafe { Box::from_raw(data.cast::<std::sync::mpsc::Receiver<()>>()) };
             let _ = receiver.recv_timeout(SOON);
         }
@@ -256,7 +256,7 @@ impl Gate {
         Gate(sender)
     }
 
-    /// Lets the stream go on.
+    /// Lets the stream continue.
     pub(crate) fn open(self) {
         let _ = self.0.send(());
     }

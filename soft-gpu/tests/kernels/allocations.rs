@@ -1,5 +1,5 @@
-//! The interpreter's inner loop allocates nothing: however many instructions a launch executes, this thread
-//! asks the allocator as often.
+//! The inner loop of the interpreter allocates nothing: the number of allocator requests of this
+//! thread does not depend on the number of instructions of a launch.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -9,11 +9,11 @@ use soft_gpu::exec::contract::Launch;
 use crate::harness::{Arg, Module, load};
 
 thread_local! {
-    /// Requests to the allocator by this thread.
+    /// Allocator requests of this thread.
     static REQUESTS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counting.
+/// The system allocator with a counter.
 struct Counting;
 
 fn count() {
@@ -21,7 +21,7 @@ fn count() {
     let _ = REQUESTS.try_with(|n| n.set(n.get() + 1));
 }
 
-// SAFETY: every request is passed to the system's allocator as it is; counting allocates nothing.
+// SAFETY: every request is passed unchanged to the system allocator; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
@@ -50,7 +50,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Requests and instructions of a launch on this thread alone.
+/// Requests and instructions of a launch on this thread only.
 fn cost(module: &Module, mut launch: Launch) -> (u64, u64) {
     launch.threads = 1;
     let before = REQUESTS.get();
@@ -58,9 +58,9 @@ fn cost(module: &Module, mut launch: Launch) -> (u64, u64) {
     (REQUESTS.get() - before, stats.warp_instructions)
 }
 
-/// Compares a short launch with one that executes at least `times` as much.
+/// Compares a short launch with a launch of at least `times` as many instructions.
 fn same(module: &Module, times: u64, short: Launch, long: Launch) {
-    // What is kept from launch to launch (registers, shared memory) is made by the first.
+    // The first launch creates the memory that later launches reuse (registers, shared memory).
     cost(module, long.clone());
     let (few, less) = cost(module, short);
     let (many, more) = cost(module, long);
@@ -112,7 +112,7 @@ fn shuffles_and_atomics_allocate_nothing() {
         module.gpu.zeroed::<f32>(1),
     );
     let n = 1u32 << 16;
-    // A block is one element a thread or two hundred and more; then as many blocks.
+    // First one element per thread, or more than two hundred; then more blocks.
     let of = |grid: u32, n: u32| {
         module.launch("reduce_f32", [grid, 1, 1], [256, 1, 1], &[&data, &sum, &n])
     };
@@ -138,7 +138,7 @@ fn vectors_and_approximations_allocate_nothing() {
 fn calls_allocate_nothing_once_the_frames_are_there() {
     let module = load("calls");
     let out = module.gpu.zeroed::<u32>(64);
-    // Every thread of the one warp of each block recurses as deep.
+    // Every thread of each block's one warp recurses to the same depth.
     let of = |grid: u32| module.launch("recursion", [grid, 1, 1], [32, 1, 1], &[&out]);
     same(&module, 50, of(1), of(100));
 }

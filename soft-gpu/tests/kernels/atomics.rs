@@ -176,7 +176,7 @@ fn reductions_and_explicit_orders() {
         n * (n - 1) / 2,
     ];
     assert_eq!(got[..7], want);
-    // Whichever thread came first.
+    // The value of whichever thread came first.
     assert!(input.iter().any(|v| v | 1 == got[7]), "{:#x}", got[7]);
     assert_eq!(
         gpu.read(wide),

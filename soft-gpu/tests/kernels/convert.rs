@@ -1,4 +1,4 @@
-//! Conversions and arithmetic in every rounding, against the processor's own rounding modes.
+//! Conversions and arithmetic in every rounding mode, against the rounding modes of the processor.
 
 use crate::harness::{Random, load};
 use crate::reference::*;
@@ -12,7 +12,7 @@ fn floats() -> (Vec<f32>, Vec<f32>, Vec<f32>) {
         .collect();
     let mut random = Random(13);
     for _ in 0..600 {
-        // Exponents near each other, so that sums cancel and round.
+        // Similar exponents, so that sums cancel and round.
         let mut one = || {
             let bits = random.next() as u32;
             f32::from_bits((bits & 0x807f_ffff) | ((110 + random.below(30)) << 23))
@@ -101,7 +101,7 @@ fn saturate(a: f32) -> f32 {
     if a.is_nan() { 0.0 } else { a.clamp(0.0, 1.0) }
 }
 
-/// The smaller one; -0 is smaller than +0, and a NaN loses.
+/// The smaller operand: -0 is less than +0, and a number wins over NaN.
 fn minimum(a: f32, b: f32) -> f32 {
     match (a.is_nan(), b.is_nan()) {
         (true, _) => b,
@@ -147,7 +147,7 @@ fn modes_of(x: f32, y: f32) -> [u32; 22] {
         if nan { f32::NAN } else { -minimum(-x, -y) },
         x.abs(),
         -fx,
-        // The sign of the first operand on the value of the second.
+        // The magnitude of the second with the sign of the first.
         y.copysign(x),
     ];
     let mut row = [0; 22];
@@ -155,7 +155,7 @@ fn modes_of(x: f32, y: f32) -> [u32; 22] {
         *cell = value.to_bits();
     }
     row[13] = bits_of(&[x < y, x <= y, x > y, x >= y, x == y, x != y]);
-    // With a NaN, these are not the opposite comparisons.
+    // With a NaN, these differ from the opposite comparisons.
     row[14] = !bits_of(&[x < y, x <= y, x > y, x >= y, x == y]) & 0x1f;
     row[15] = if equal { 1 } else { 2 + 4 };
     row[16] = u32::from(!nan) + 2 * u32::from(x.is_nan() || !nan);
@@ -184,8 +184,8 @@ fn flushing_saturation_and_comparisons() {
             &(n as u32),
         ],
     );
-    // Columns that hold floats: one NaN is as good as another. Whether saturation keeps the sign of
-    // a zero, the PTX ISA does not say.
+    // Columns with floats: any NaN is accepted. The PTX ISA does not define whether saturation
+    // keeps the sign of a zero.
     let saturated = |column: usize| [3, 4, 5, 21].contains(&column);
     let nan = |column: usize| !(13..20).contains(&column);
     let canonical = |row: &mut [u32]| {

@@ -81,7 +81,7 @@ fn saxpy_in_a_grid_stride_loop() {
     module.run("saxpy", 3, 96, &[&2.5f32, &dx, &dy, &(n as u32)]);
     let got = module.gpu.read(dy);
     for i in 0..n {
-        // NVRTC contracts to one fused operation.
+        // NVRTC contracts this to one fused operation.
         assert_eq!(got[i], 2.5f32.mul_add(x[i], y[i]), "{i}");
     }
 }
@@ -167,7 +167,7 @@ fn mandelbrot_counts_the_steps_of_a_cpu() {
 #[test]
 fn bodies_attract_each_other() {
     let module = load("demo/nbody");
-    // Blocks of 33 have a rest that the unrolled loop does not take.
+    // Blocks of 33 leave a remainder for the unrolled loop.
     let (n, block, soft) = (99usize, 33u32, 0.25f32);
     let mut random = Random(6);
     let bodies: Vec<f32> = (0..4 * n)
@@ -237,7 +237,7 @@ fn a_kernel_that_never_ends_is_stopped_by_the_device() {
     });
 }
 
-/// Returns when a kernel has asked a few times whether it may go on.
+/// Returns when a kernel has called `turn` a few times.
 fn wait_for_turns(gpu: &crate::harness::Gpu) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while gpu.turns() < 20 {

@@ -1,8 +1,8 @@
-//! Feeding hostile modules to the interpreter: whatever loads is run for a short while.
+//! Feeds hostile modules to the interpreter: a module that loads also runs for a short time.
 
 use crate::harness::{Arg, Module, load_text};
 
-/// Loads a text and, if it is accepted, runs every kernel of it briefly. True if it was accepted.
+/// Loads a text and, if it is accepted, runs each kernel briefly. Returns whether it was accepted.
 pub(crate) fn load_and_run(text: &[u8]) -> bool {
     let Ok(module) = load_text(text) else {
         return false;
@@ -32,11 +32,11 @@ fn run_briefly(module: &Module, kernel: &str, buffer: u64) {
     let args: Vec<&dyn Arg> = args.iter().map(|a| a as &dyn Arg).collect();
     let block = 40.min(info.max_threads.max(1));
     module.gpu.limit_turns(6);
-    // How it ends is open; that it ends is the test.
+    // The kernel must end; the result does not matter.
     let _ = module.try_run(kernel, 2, block, &args);
 }
 
-/// A pointer to memory where it fits, else a small number.
+/// A pointer to memory if the size fits, else a small number.
 fn argument(size: usize, buffer: u64) -> Vec<u8> {
     let mut bytes = vec![0; size];
     match size {

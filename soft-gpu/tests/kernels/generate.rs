@@ -1,12 +1,12 @@
-//! Small random kernels out of bytes: well-typed instructions of every family in blocks that branch,
-//! loop, call and meet at barriers, on addresses of which most are good. They load; how they end is
-//! open.
+//! Generates small random kernels from bytes: well-typed instructions of every family, in blocks
+//! that branch, loop, call and meet at barriers. Most of their addresses are valid. The kernels
+//! must load; they may end in any way.
 
 use std::fmt::Write;
 
-/// Instruction patterns, `{a,b}` meaning each alternative, with their operands. A letter is a
-/// register: `h` 16 bits, `r` 32, `l` 64, `f` single, `g` double, `p` predicate; an immediate: `i`
-/// below 64; or what belongs in brackets: `G` global, `S` shared, `K` local, `N` generic.
+/// Instruction patterns, in which `{a,b}` means each alternative, with their operands. A letter is
+/// a register: `h` 16 bits, `r` 32, `l` 64, `f` single, `g` double, `p` predicate. Or `i`, an
+/// immediate below 64. Or an address in brackets: `G` global, `S` shared, `K` local, `N` generic.
 const FORMS: &[(&str, &str)] = &[
     (
         "{add,sub,min,max,div,rem,mul.lo,mul.hi}.{u32,s32}",
@@ -226,7 +226,7 @@ const FORMS: &[(&str, &str)] = &[
     ),
 ];
 
-/// All strings of a pattern.
+/// The strings of a pattern.
 fn expand(pattern: &str) -> Vec<String> {
     let Some((head, rest)) = pattern.split_once('{') else {
         return vec![pattern.to_owned()];
@@ -239,12 +239,12 @@ fn expand(pattern: &str) -> Vec<String> {
         .collect()
 }
 
-/// Every instruction that a kernel may be made of, with its operands' template.
+/// The instructions of generated kernels, with the templates of their operands.
 pub(crate) fn instructions() -> Vec<(String, &'static str)> {
     FORMS
         .iter()
         .flat_map(|(p, o)| expand(p).into_iter().map(move |f| (f, *o)))
-        // The patterns of `bmsk` and `szext` name more types than they have.
+        // The patterns of `bmsk` and `szext` name more types than exist.
         .filter(|(f, _)| !f.starts_with("bmsk") || f.ends_with("b32"))
         .filter(|(f, _)| !(f.starts_with("szext") && f.ends_with("b32")))
         .filter(|(f, _)| !f.starts_with("shl") || f.contains(".b"))
@@ -253,7 +253,7 @@ pub(crate) fn instructions() -> Vec<(String, &'static str)> {
         .collect()
 }
 
-/// `.b32` is for logic; `add`, `min` and `max` count.
+/// Excludes `inc` and `dec`. `typed` gives `add`, `min` and `max` an integer type.
 fn atomic(form: &str) -> bool {
     !["inc", "dec"].iter().any(|o| form.contains(o))
 }
@@ -266,7 +266,7 @@ fn typed(form: String) -> String {
     }
 }
 
-/// A random choice after the other; zeros when the bytes are used up.
+/// A sequence of choices from bytes; zeros after the last byte.
 struct Source<'a> {
     bytes: &'a [u8],
 }
@@ -298,7 +298,7 @@ const IMMEDIATES: [&str; 10] = [
     "0x80000000",
 ];
 
-/// One operand of a template, by its letter.
+/// An operand of a template, by its letter.
 fn operand(s: &mut Source<'_>, letter: char, source: bool, out: &mut String) {
     let wild = s.byte();
     let offset = (wild & 15) * 16;
@@ -318,7 +318,7 @@ fn operand(s: &mut Source<'_>, letter: char, source: bool, out: &mut String) {
     };
 }
 
-/// A template with its letters filled in.
+/// A template with all letters replaced.
 fn fill(s: &mut Source<'_>, template: &str) -> String {
     if template.contains("[big+i]") {
         let at = s.below(70);
@@ -333,7 +333,7 @@ fn fill(s: &mut Source<'_>, template: &str) -> String {
     while let Some(c) = chars.next() {
         match c {
             '%' => {
-                // A special register by its name.
+                // The name of a special register.
                 out.push(c);
                 while let Some(c) = chars.next_if(|c| *c != ',') {
                     out.push(c);
@@ -344,13 +344,13 @@ fn fill(s: &mut Source<'_>, template: &str) -> String {
             }
             _ => {
                 depth += i32::from(c == '{') - i32::from(c == '}');
-                // After the first operand all are sources.
+                // All operands after the first are sources.
                 source |= c == ',' && depth == 0;
                 out.push(c);
             }
         }
     }
-    // In braces and in pairs only registers may stand.
+    // Braces and pairs may contain only registers.
     out
 }
 
@@ -364,7 +364,7 @@ fn instruction(s: &mut Source<'_>, all: &[(String, &'static str)], out: &mut Str
     let _ = writeln!(out, "{guard}{form} {};", fill(s, template));
 }
 
-/// A chain of multiply-adds of what was just loaded, which may run as one operation.
+/// A chain of multiply-adds of loaded values, which may run as one operation.
 fn chain(s: &mut Source<'_>, out: &mut String) {
     let terms = 1 + s.byte() % 20;
     let ftz = ["", ".ftz"][s.byte() % 2];
@@ -385,7 +385,7 @@ fn chain(s: &mut Source<'_>, out: &mut String) {
     let _ = writeln!(out, "mov.f32 %f{}, %z{}; }}", s.byte() % 6, terms - 1);
 }
 
-/// How a block ends.
+/// Writes the end of a block.
 fn end(s: &mut Source<'_>, blocks: usize, call: &str, out: &mut String) {
     let (p, to) = (s.byte() % 6, s.byte() % blocks);
     let _ = match s.byte() % 16 {
@@ -401,7 +401,7 @@ fn end(s: &mut Source<'_>, blocks: usize, call: &str, out: &mut String) {
     };
 }
 
-/// Declarations and first values of a body's registers.
+/// Declarations and initial values of a body's registers.
 const REGISTERS: &str = ".reg .b16 %h<6>; .reg .b32 %r<6>, %sp; .reg .b64 %l<6>, %gp, %sg, %kg; .reg .f32 %f<6>;\n\
     .reg .f64 %g<6>; .reg .pred %p<6>; .local .align 16 .b8 frame[512];\n\
     mov.u32 %r0, %tid.x; mov.u32 %r1, %laneid; mov.u32 %r2, -1; mov.u32 %r3, 3; mov.u32 %r4, %ctaid.x; mov.u32 %r5, 64;\n\
@@ -443,7 +443,7 @@ pub(crate) fn kernel(bytes: &[u8]) -> String {
             ".func (.reg .b32 %result) {name}(.reg .b32 %argument) {{\n{}",
             REGISTERS.replacen("mov.u32 %r0", "mov.u64 %gp, other; mov.u32 %r0", 1)
         );
-        // A parameter space of its own, so that the same forms load.
+        // A separate parameter space, so that the same forms load.
         let mut text = String::new();
         body(&mut s, &all, call, &mut text);
         out.push_str(
@@ -460,7 +460,7 @@ pub(crate) fn kernel(bytes: &[u8]) -> String {
     out
 }
 
-/// A kernel of one instruction, to see that it loads.
+/// A kernel of one instruction, to check that it loads.
 pub(crate) fn alone(form: &str, template: &str, bytes: &[u8]) -> String {
     let mut s = Source { bytes };
     let registers = REGISTERS.replacen("mov.u32 %r0", "ld.param.u64 %gp, [data]; mov.u32 %r0", 1);

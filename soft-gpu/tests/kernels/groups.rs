@@ -1,4 +1,4 @@
-//! Cooperative groups: what NVRTC makes of `cooperative_groups.h`.
+//! Cooperative groups: `cooperative_groups.h` as compiled by NVRTC.
 
 use soft_gpu::exec::contract::Launch;
 

@@ -11,13 +11,13 @@ use soft_gpu::exec::contract::{
 };
 use soft_gpu::exec::{program::Program, run};
 
-/// Bytes of address space a test has.
+/// Bytes of address space per test.
 const ARENA: u64 = 256 << 20;
 
-/// Most device heap a test may take.
+/// Most bytes of device heap per test.
 const HEAP: u64 = 16 << 20;
 
-/// The arena's bump allocator, and what the device heap handed out.
+/// The bump allocator of the arena, and the allocations of the device heap.
 #[derive(Default)]
 struct Space {
     next: u64,
@@ -25,7 +25,7 @@ struct Space {
     heap_bytes: u64,
 }
 
-/// A software device for one test. Memory is freed when it is dropped.
+/// A software device for one test. Dropping it frees the memory.
 pub(crate) struct Gpu {
     base: u64,
     granules: Vec<AtomicU8>,
@@ -39,7 +39,8 @@ pub(crate) struct Gpu {
 
 impl Gpu {
     pub(crate) fn new() -> Self {
-        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no other memory.
+        // SAFETY: an anonymous mapping at an address that the kernel chooses touches no other
+        // memory.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -114,8 +115,8 @@ impl Gpu {
 
     pub(crate) fn write<T: Plain>(&self, address: u64, data: &[T]) {
         self.check(address, size_of_val(data));
-        // SAFETY: the range lies in the mapping (checked), which `self` keeps; no kernel runs while
-        // the test writes, and `Plain` types have no padding.
+        // SAFETY: the range lies in the mapping (checked), which lives as long as `self`. No kernel
+        // runs while the test writes, and `Plain` types have no padding.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 data.as_ptr().cast::<u8>(),
@@ -128,7 +129,7 @@ impl Gpu {
     pub(crate) fn read<T: Plain>(&self, buffer: Buffer<T>) -> Vec<T> {
         self.check(buffer.address, buffer.len * size_of::<T>());
         let mut out = vec![T::default(); buffer.len];
-        // SAFETY: as in `write`; any bit pattern is a valid `Plain` value.
+        // SAFETY: as in `write`; every bit pattern is a valid `Plain` value.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 buffer.address as *const u8,
@@ -143,11 +144,11 @@ impl Gpu {
     pub(crate) fn cell(&self, buffer: Buffer<u32>) -> &AtomicU32 {
         self.check(buffer.address, 4);
         // SAFETY: the cell lies in the mapping, which lives as long as `self`, and is aligned to a
-        // granule; everything that reaches it meanwhile is atomic or the interpreter's access.
+        // granule. All accesses meanwhile are atomic or by the interpreter.
         unsafe { AtomicU32::from_ptr(buffer.address as *mut u32) }
     }
 
-    /// What kernels printed, and forgets it.
+    /// Takes the output that kernels have printed.
     pub(crate) fn printed(&self) -> String {
         String::from_utf8(std::mem::take(&mut *self.printed.lock().unwrap())).unwrap()
     }
@@ -157,18 +158,18 @@ impl Gpu {
         self.stop.store(true, Ordering::SeqCst);
     }
 
-    /// Stops kernels after so many more turns.
+    /// Stops kernels after `turns` more turns.
     pub(crate) fn limit_turns(&self, turns: u64) {
         self.turn_limit
             .store(self.turns() + turns, Ordering::SeqCst);
     }
 
-    /// How often kernels asked whether they may go on.
+    /// Number of calls of `turn` by kernels.
     pub(crate) fn turns(&self) -> u64 {
         self.turns.load(Ordering::SeqCst)
     }
 
-    /// Device-heap blocks that are not freed.
+    /// Number of device-heap allocations that are not freed.
     pub(crate) fn heap_blocks(&self) -> usize {
         self.space.lock().unwrap().heap.len()
     }
@@ -176,7 +177,7 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and buffers are only numbers.
+        // SAFETY: the mapping is our own, and buffers hold only addresses.
         unsafe { libc::munmap(self.base as *mut libc::c_void, ARENA as usize) };
     }
 }
@@ -232,7 +233,7 @@ impl Device for Gpu {
     }
 }
 
-/// Numbers that are nothing but their bytes.
+/// Number types without padding or invalid values.
 pub(crate) trait Plain: Copy + Default {}
 impl Plain for u8 {}
 impl Plain for i16 {}
@@ -260,7 +261,7 @@ impl<T> Clone for Buffer<T> {
 
 impl<T> Copy for Buffer<T> {}
 
-/// A kernel argument's bytes.
+/// The bytes of a kernel argument.
 pub(crate) trait Arg {
     fn bytes(&self) -> Vec<u8>;
 }
@@ -288,14 +289,14 @@ impl Arg for Vec<u8> {
     }
 }
 
-/// A loaded fixture on a device of its own.
+/// A loaded fixture on its own device.
 pub(crate) struct Module {
     pub(crate) gpu: Gpu,
     pub(crate) program: Program,
     globals: HashMap<String, u64>,
 }
 
-/// Loads `fixtures/<name>.ptx`, places its globals and writes their initial contents.
+/// Loads `fixtures/<name>.ptx`, allocates its globals and writes their initial contents.
 pub(crate) fn load(name: &str) -> Module {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("fixtures")
@@ -304,7 +305,7 @@ pub(crate) fn load(name: &str) -> Module {
     load_text(&text).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// As [`load`], of a text.
+/// As [`load`], for a text.
 pub(crate) fn load_text(text: &[u8]) -> Result<Module, String> {
     let options = LoadOptions::of((8, 0));
     let mut program = Program::load(text, &options).map_err(|e| format!("{e:?}"))?;
@@ -341,7 +342,7 @@ pub(crate) fn load_text(text: &[u8]) -> Result<Module, String> {
 }
 
 impl Module {
-    /// The place of a module variable.
+    /// The memory of a module variable.
     pub(crate) fn global<T>(&self, name: &str, len: usize) -> Buffer<T> {
         let address = self.globals[name];
         Buffer {
@@ -357,7 +358,7 @@ impl Module {
             .unwrap_or_else(|| panic!("no kernel {name}"))
     }
 
-    /// A launch with its parameters laid out as the program says.
+    /// A launch, with the parameters in the layout of the program.
     pub(crate) fn launch(
         &self,
         name: &str,
@@ -393,7 +394,7 @@ impl Module {
         run(&self.program, launch, &self.gpu)
     }
 
-    /// Runs to the end, or gives the fault.
+    /// Runs a kernel to its end, or returns the fault.
     pub(crate) fn try_run(
         &self,
         name: &str,
@@ -404,7 +405,7 @@ impl Module {
         self.try_launch(&self.launch(name, [grid, 1, 1], [block, 1, 1], args))
     }
 
-    /// Runs to the end; a fault fails the test.
+    /// Runs a kernel to its end; a fault fails the test.
     pub(crate) fn run(&self, name: &str, grid: u32, block: u32, args: &[&dyn Arg]) {
         if let Err(fault) = self.try_run(name, grid, block, args) {
             panic!("{name}: {fault:?}");
@@ -412,7 +413,7 @@ impl Module {
     }
 }
 
-/// Numbers without pattern, the same on every run (SplitMix64).
+/// Random numbers, the same in every run (SplitMix64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

@@ -1,5 +1,5 @@
-//! Hostile modules: whatever a guest sends is refused, runs, or faults; the process lives on and
-//! nothing outside of the arena changes.
+//! Hostile modules: any input of a guest is refused, runs or faults. The process survives, and
+//! nothing outside the arena changes.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -9,7 +9,7 @@ use crate::feed::load_and_run;
 use crate::generate;
 use crate::harness::{Random, load_text};
 
-/// Largest fixture to damage: the elementary functions would only repeat the same forms.
+/// Largest fixture in bytes: larger fixtures, the elementary functions, only repeat the same forms.
 const LARGEST: usize = 50_000;
 
 thread_local!(static SMALL: Vec<Vec<u8>> = fixtures()
@@ -18,7 +18,7 @@ thread_local!(static SMALL: Vec<Vec<u8>> = fixtures()
     .filter(|text| text.len() < LARGEST)
     .collect());
 
-/// Swaps one word of the grammar that lowering looks at for another.
+/// (from, to): replacements of words that the lowering reads.
 const SWAPS: &[(&str, &str)] = &[
     ("u32", "u64"),
     ("u64", "u32"),
@@ -79,7 +79,7 @@ proptest! {
         load_and_run(&text);
     }
 
-    /// Still grammatical, so that more of them load.
+    /// Grammatical damage, so that more modules load.
     #[test]
     fn modules_with_swapped_words_are_refused_run_or_fault(
         which in any::<Index>(),
@@ -91,7 +91,7 @@ proptest! {
     }
 }
 
-/// Applies swaps of words at places that `at` picks.
+/// Replaces words at the places that `at` selects.
 fn swapped(mut text: String, swaps: impl Iterator<Item = (usize, Index)>) -> String {
     for (swap, at) in swaps {
         let (from, to) = SWAPS[swap];
@@ -109,14 +109,14 @@ proptest! {
         cases: 400, failure_persistence: None, ..ProptestConfig::default()
     })]
 
-    /// Kernels of random well-typed instructions load, and end or fault.
+    /// Random kernels of well-typed instructions load, and end or fault.
     #[test]
     fn random_kernels_run_or_fault(bytes in prop::collection::vec(any::<u8>(), 0..700)) {
         let text = generate::kernel(&bytes);
         prop_assert!(load_and_run(text.as_bytes()), "refused:\n{text}");
     }
 
-    /// The same with words swapped: mistyped, misplaced, mistaken.
+    /// The same with replaced words: wrong types, places and modifiers.
     #[test]
     fn random_kernels_with_swapped_words_are_refused_run_or_fault(
         bytes in prop::collection::vec(any::<u8>(), 0..700),
@@ -126,7 +126,7 @@ proptest! {
     }
 }
 
-/// The generator knows its instructions: none of them makes it waste its kernels.
+/// Every instruction of the generator loads, so that it wastes no kernels.
 #[test]
 fn every_generated_instruction_loads() {
     let mut random = Random(7);
@@ -143,8 +143,8 @@ fn every_generated_instruction_loads() {
     }
 }
 
-/// Random kernels, whole and damaged, for as long as `SOFT_GPU_FUZZ_SECONDS` says (10 by default);
-/// `SOFT_GPU_FUZZ_SEED` chooses them. The seed of the kernel at work is on standard error.
+/// Random kernels, whole and damaged, for `SOFT_GPU_FUZZ_SECONDS` seconds (10 by default).
+/// `SOFT_GPU_FUZZ_SEED` selects them. Standard error shows the seed of the running kernel.
 #[test]
 #[ignore = "as long as one likes: run it by name"]
 fn random_kernels_for_a_while() {

@@ -1,9 +1,9 @@
-//! Integer arithmetic against computations written bit by bit.
+//! Integer arithmetic against bit-by-bit computations.
 
 use crate::harness::{Plain, Random, load};
 use crate::reference::{I32, I64, Same, check_rows, pairs};
 
-/// Runs a kernel of the form `k(inputs…, out, n)` over columns of equal length.
+/// Runs a kernel `k(inputs…, out, n)` over columns of equal length.
 macro_rules! run_columns {
     ($module:expr, $kernel:expr, $width:expr, $ty:ty, $($column:expr),+) => {{
         let module = &$module;
@@ -145,7 +145,7 @@ fn shifts_beyond_the_width_clamp() {
         let left = w.checked_shl(k).unwrap_or(0);
         let right = w.checked_shr(k).unwrap_or(0);
         let signed = ((w as i64) >> k.min(63)) as u64;
-        // __funnelshift(lo = x, hi = !x): the pair shifted as one.
+        // __funnelshift(lo = x, hi = !x): shifts the pair as one number.
         let pair = (u64::from(!x) << 32) | u64::from(x);
         let (wrap, clamp) = (k % 32, k.min(32));
         [
@@ -168,7 +168,7 @@ fn shifts_beyond_the_width_clamp() {
     check_rows("shifts", &got, x.len(), want, |i| show(&[&x, &k], i));
 }
 
-/// `bfe`, bit by bit as the PTX ISA writes it.
+/// `bfe`, bit by bit as in the PTX ISA.
 fn extract(a: u64, pos: u32, len: u32, width: u32, signed: bool) -> u64 {
     let (pos, len) = (pos & 0xff, len & 0xff);
     let bit = |at: u32| (a >> at) & 1;
@@ -196,7 +196,7 @@ fn insert(a: u64, b: u64, pos: u32, len: u32, width: u32) -> u64 {
         })
 }
 
-/// `prmt`: bytes of `(b, a)` by selectors from the least significant; bit 3 spreads the sign.
+/// `prmt`: bytes of `(b, a)`, by selectors from the least significant. Bit 3 replicates the sign.
 fn permute(a: u32, b: u32, selectors: [u32; 4]) -> u32 {
     let pool = ((u64::from(b) << 32) | u64::from(a)).to_le_bytes();
     u32::from_le_bytes(selectors.map(|s| {
@@ -231,7 +231,7 @@ fn bit_operations() {
     let edges = [0u32, 1, 0x8000_0000, u32::MAX, 0x0000_ff00, 0x7fff_ffff];
     for round in 0..900 {
         for column in &mut columns {
-            // Edge values, small numbers (positions and lengths), anything.
+            // Edge values, small numbers (positions and lengths), or any number.
             column.push(match random.below(3) {
                 0 => edges[random.below(6) as usize],
                 1 => random.below(70),
@@ -265,7 +265,7 @@ fn bit_operations() {
             (w.reverse_bits() >> 32) as u32,
             first(x.into()),
             first(w),
-            // __byte_perm looks at three bits of each selector.
+            // __byte_perm uses three bits of each selector.
             permute(x, y, [0, 4, 8, 12].map(|s| (z >> s) & 7)),
             find(x.into()),
             find(if x >> 31 == 1 { !x } else { x }.into()),

@@ -1,4 +1,4 @@
-//! Geometry and parameters.
+//! Grid dimensions and parameters.
 
 use crate::harness::load;
 

@@ -1,8 +1,9 @@
-//! Every fixture kernel, run by the interpreter and compared with an independent computation.
+//! Runs every fixture kernel in the interpreter and compares the results with an independent
+//! computation.
 //!
-//! The PTX is compiled from `fixtures/*.cu` by `fixtures/build.sh`. Where a result has one right
-//! value (integers, IEEE arithmetic in any rounding), it must be that value, on edge cases too; the
-//! elementary functions must keep the error bounds that CUDA's documentation states.
+//! `fixtures/build.sh` compiles the PTX from `fixtures/*.cu`. A result with one correct value
+//! (integers, IEEE arithmetic in any rounding) must be that value, also in edge cases. Elementary
+//! functions must keep the error bounds in CUDA's documentation.
 
 mod allocations;
 mod atomics;

@@ -8,7 +8,7 @@ unsafe extern "C" {
     fn erf(x: f64) -> f64;
 }
 
-/// The worst error of each column, and what it was.
+/// The largest error of each column, with its arguments.
 struct Worst<const W: usize> {
     error: [f64; W],
     at: [String; W],
@@ -43,7 +43,7 @@ impl<const W: usize> Worst<W> {
     }
 }
 
-/// Arguments of every magnitude, and the edge values against each other.
+/// Arguments of every magnitude, and all pairs of edge values.
 fn arguments() -> (Vec<f64>, Vec<f64>) {
     let mut random = Random(16);
     let mut unit = || random.next() as f64 / 2f64.powi(64);
@@ -125,7 +125,7 @@ fn single_precision() {
             });
         }
     }
-    // Half an ulp is correct rounding; the documented bounds are for the rounded reference.
+    // Half an ulp is correct rounding; the documented bounds apply to the rounded reference.
     let documented = [2, 2, 2, 1, 0, 2, 2, 4, 0, 0, 2, 1, 4, 3, 0, 2, 1, 3];
     worst.check(&NAMES_F32, &documented.map(|d| f64::from(d) + 0.5001));
 }
@@ -178,7 +178,7 @@ fn double_precision() {
             });
         }
     }
-    // The reference is itself rounded (1 / sqrt twice): one more ulp where it is not exact.
+    // The reference itself is rounded (1 / sqrt twice): one more ulp if it is inexact.
     worst.check(
         &names,
         &[
@@ -208,12 +208,12 @@ fn fast_math() {
     let got = module.gpu.read(out);
     let mut worst = Worst::<10>::new();
     for (i, got) in got.chunks(18).enumerate() {
-        // Subnormal arguments count as zeros.
+        // Subnormal arguments count as zero.
         let (x, y) = (flush(a[i]), flush(b[i]));
         let want = reference_f32(x.into(), y.into());
         let mut error = [0.0; 10];
         let small = x.abs() <= std::f32::consts::PI;
-        // Absolute errors where the documentation gives those.
+        // Absolute errors where the documentation states absolute bounds.
         error[0] = if small {
             (f64::from(got[0]) - want[0]).abs() * 2f64.powf(20.9)
         } else {
@@ -269,7 +269,7 @@ fn fast_math() {
         "sin", "cos", "exp", "log", "sqrt", "rsqrt", "tanh", "div", "rcp", "exp2",
     ];
     worst.check(&names, &[1.0; 10]);
-    // The last rows are subnormal: sqrt, rcp and log of a zero.
+    // The last rows are subnormal: sqrt, rcp and log of zero.
     for (row, x) in got.chunks(18).rev().zip(subnormals.iter().rev()) {
         assert_eq!(row[4].abs(), 0.0, "sqrt {x:e}");
         assert_eq!(row[9], f32::INFINITY.copysign(*x as f32), "rcp {x:e}");

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::hint::black_box;
 
-/// Values that break careless float code.
+/// Edge values of single precision.
 pub(crate) const F32: [f32; 34] = [
     0.0,
     -0.0,
@@ -41,7 +41,7 @@ pub(crate) const F32: [f32; 34] = [
     1.844_674_4e19,
 ];
 
-/// The same for doubles.
+/// Edge values of double precision.
 pub(crate) const F64: [f64; 32] = [
     0.0,
     -0.0,
@@ -77,7 +77,7 @@ pub(crate) const F64: [f64; 32] = [
     2.0,
 ];
 
-/// Integers around every boundary.
+/// 32-bit integers around every boundary.
 pub(crate) const I32: [i32; 22] = [
     0,
     1,
@@ -131,7 +131,7 @@ pub(crate) const I64: [i64; 24] = [
     -255,
 ];
 
-/// Every pair of two lists, as two columns.
+/// All pairs of two lists, as two columns.
 pub(crate) fn pairs<T: Copy>(values: &[T]) -> (Vec<T>, Vec<T>) {
     values
         .iter()
@@ -139,7 +139,7 @@ pub(crate) fn pairs<T: Copy>(values: &[T]) -> (Vec<T>, Vec<T>) {
         .unzip()
 }
 
-/// Compares a float's bits; any NaN is as good as any other.
+/// Comparison of bits, in which any NaN equals any other.
 pub(crate) trait Same: Copy + Debug {
     fn same(self, other: Self) -> bool;
 }
@@ -161,7 +161,7 @@ impl Same for f64 {
     }
 }
 
-/// Compares a table of `width` columns row by row; reports the first mistakes of each column.
+/// Compares a table of `width` columns row by row, and reports the first errors of each column.
 pub(crate) fn check_rows<T: Same, const W: usize>(
     what: &str,
     got: &[T],
@@ -201,7 +201,7 @@ pub(crate) enum Round {
     Up,
 }
 
-/// In the order of the fixtures' columns.
+/// In the order of the columns of the fixtures.
 pub(crate) const ROUNDS: [Round; 4] = [Round::Nearest, Round::Zero, Round::Down, Round::Up];
 
 #[cfg(target_arch = "x86_64")]
@@ -212,7 +212,7 @@ mod mode {
         fn fesetround(round: libc::c_int) -> libc::c_int;
     }
 
-    /// The value that glibc's `<fenv.h>` has for x86-64 (the bits of the x87 control word).
+    /// The constant in glibc's `<fenv.h>` for x86-64 (bits of the x87 control word).
     fn code(round: Round) -> libc::c_int {
         match round {
             Round::Nearest => 0,
@@ -222,13 +222,13 @@ mod mode {
         }
     }
 
-    /// Sets this thread's rounding mode and puts it back when dropped.
+    /// Sets the rounding mode of this thread, and restores it when dropped.
     pub(super) struct Scope;
 
     impl Scope {
         pub(super) fn new(round: Round) -> Self {
-            // SAFETY: only this thread's floating-point environment changes, and only until the
-            // scope's end; what is computed meanwhile is hidden from the optimiser by `black_box`.
+            // SAFETY: only the floating-point environment of this thread changes, and only until
+            // the end of the scope. `black_box` hides the computations from the optimiser.
             let code = unsafe { fesetround(code(round)) };
             assert_eq!(code, 0, "fesetround");
             Scope
@@ -243,8 +243,8 @@ mod mode {
     }
 }
 
-/// Computes in the processor's own rounding mode: an arbiter that shares no code with the
-/// interpreter. `f` must pass its operands through the helpers below.
+/// Computes in a rounding mode of the processor, without code of the interpreter. `f` must pass its
+/// operands through the functions below.
 pub(crate) fn rounded<T>(round: Round, f: impl FnOnce() -> T) -> T {
     let _scope = mode::Scope::new(round);
     black_box(f())
@@ -288,13 +288,13 @@ macro_rules! arithmetic {
 arithmetic!(single, f32, "fmaf");
 arithmetic!(double, f64, "fma");
 
-/// A double as a single.
+/// Converts a double to a single.
 #[inline(never)]
 pub(crate) fn narrow(a: f64) -> f32 {
     black_box(black_box(a) as f32)
 }
 
-/// The nearest integral value in a direction, by comparison with the floor (exact).
+/// The nearest integral value in a direction, by exact comparison with the floor.
 pub(crate) fn integral(a: f64, round: Round) -> f64 {
     let floor = a.floor();
     let result = match round {
@@ -306,8 +306,8 @@ pub(crate) fn integral(a: f64, round: Round) -> f64 {
     result.copysign(a)
 }
 
-/// An integer in a float of `bits` bits of precision, rounded by hand; exact as a double's value
-/// only for `bits <= 53`.
+/// An integer, rounded to `bits` bits of precision. The result is exact in a double for `bits <=
+/// 53`.
 pub(crate) fn from_integer(value: i128, bits: u32, round: Round) -> f64 {
     let magnitude = value.unsigned_abs();
     let length = 128 - magnitude.leading_zeros();
@@ -324,8 +324,8 @@ pub(crate) fn from_integer(value: i128, bits: u32, round: Round) -> f64 {
     if value < 0 { -kept } else { kept }
 }
 
-/// A float as an integer of a range, by PTX's rules: rounded, clamped; NaN is 0 from a single to at
-/// most 32 bits, else the top bit alone (PTX ISA, `cvt`).
+/// Converts a float to an integer by PTX's rules: rounded and clamped. NaN becomes 0 from a single
+/// to at most 32 bits, else the top bit (PTX ISA, `cvt`).
 pub(crate) fn to_integer(a: f64, round: Round, bits: u32, signed: bool, double: bool) -> i128 {
     let (low, high) = if signed {
         (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1)
@@ -339,11 +339,11 @@ pub(crate) fn to_integer(a: f64, round: Round, bits: u32, signed: bool, double: 
             (true, false) => 1i128 << (bits - 1),
         };
     }
-    // The cast saturates, far outside of both ranges.
+    // The cast saturates, far outside both ranges.
     (integral(a, round) as i128).clamp(low, high)
 }
 
-/// Distance in units of the last place of the wanted value's binade, for singles.
+/// Distance of singles in units in the last place of the wanted value.
 pub(crate) fn ulps32(got: f32, want: f64) -> f64 {
     if got.is_nan() || want.is_nan() {
         return if got.is_nan() && want.is_nan() {
@@ -357,7 +357,7 @@ pub(crate) fn ulps32(got: f32, want: f64) -> f64 {
         return 0.0;
     }
     if got.is_infinite() || nearest.is_infinite() {
-        // Overflow a little early or late is as far as the value is from the largest one.
+        // An early or late overflow counts as the distance from the largest value.
         let (got, want) = (
             f64::from(got).clamp(-2f64.powi(128), 2f64.powi(128)),
             want.clamp(-2f64.powi(128), 2f64.powi(128)),
@@ -388,7 +388,7 @@ pub(crate) fn ulps64(got: f64, want: f64) -> f64 {
     order(got).abs_diff(order(want)) as f64
 }
 
-/// A subnormal becomes a zero of its sign, as `.ftz` has it.
+/// Replaces a subnormal by a zero of the same sign, as `.ftz` does.
 pub(crate) fn flush(a: f32) -> f32 {
     if a.is_subnormal() {
         0f32.copysign(a)

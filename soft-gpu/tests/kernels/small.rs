@@ -1,6 +1,6 @@
 //! The 16-bit formats for references: values by definition, rounding by search.
 
-/// `f16` (10 bits of fraction) or `bf16` (7).
+/// `f16` (10 bits of fraction) or `bf16` (7 bits).
 #[derive(Clone, Copy)]
 pub(crate) struct Small {
     fraction: u32,
@@ -37,7 +37,7 @@ impl Small {
         if h & 0x8000 != 0 { -x } else { x }
     }
 
-    /// The nearest value, ties to even; `x` must not be further out than the formats' overflow.
+    /// The nearest value, ties to even. `x` must not exceed the overflow limit of the format.
     pub(crate) fn nearest(self, x: f64) -> u16 {
         if x.is_nan() {
             return 0x7fff;

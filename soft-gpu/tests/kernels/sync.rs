@@ -1,4 +1,4 @@
-//! Barriers, and order between threads.
+//! Barriers, and the order of memory accesses between threads.
 
 use soft_gpu::exec::contract::Launch;
 
@@ -8,7 +8,7 @@ use crate::harness::load;
 fn barriers_that_count() {
     let module = load("sync");
     let (grid, block) = (4usize, 100usize);
-    // Block 0 has none, block 1 all, the others some.
+    // In block 0 no thread has the predicate, in block 1 all, in the others some.
     let input: Vec<i32> = (0..grid * block)
         .map(|i| match i / block {
             0 => -1,
@@ -87,7 +87,7 @@ fn warps_of_a_block_take_turns() {
 #[test]
 fn the_last_block_sees_what_all_wrote() {
     let module = load("sync");
-    // Twice: the counter must have wrapped to zero.
+    // Twice, because the counter must wrap to zero.
     for _ in 0..2 {
         let (part, out) = (module.gpu.zeroed::<u32>(50), module.gpu.zeroed::<u32>(1));
         module.run("last_block", 50, 32, &[&part, &out]);

@@ -1,9 +1,9 @@
-//! PTX that Triton made for sm_80 (`tests/clients/triton_ptx.py generate`).
+//! PTX that Triton generated for sm_80 (`tests/clients/triton_ptx.py generate`).
 
 use crate::harness::{Arg, Module, Random, load};
 use crate::small::{BRAIN, HALF};
 
-/// A number after `"name": ` in the file's first line, which holds what a launcher must know.
+/// The number after `"name": ` in the first line of the file, which describes the launch.
 fn fact(stem: &str, name: &str) -> u32 {
     let path = format!("{}/fixtures/triton/{stem}.ptx", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(path).unwrap();
@@ -12,7 +12,7 @@ fn fact(stem: &str, name: &str) -> u32 {
     rest.split([',', '}']).next().unwrap().parse().unwrap()
 }
 
-/// Runs a kernel; Triton appends two pointers to scratch memory, which these do not use.
+/// Runs a kernel. Triton appends two pointers to scratch memory, which these kernels do not use.
 fn run(m: &Module, stem: &str, kernel: &str, grid: [u32; 3], args: &[&dyn Arg]) {
     let mut all = args.to_vec();
     all.extend([&0u64 as &dyn Arg, &0u64]);
@@ -113,7 +113,7 @@ fn elementwise_in_bfloat16() {
     }
 }
 
-/// Sizes that no tile (64, 64, 32) divides, but rows of whole 16 bytes.
+/// Sizes that are not multiples of the tile (64, 64, 32), with rows of whole 16 bytes.
 const SIZES: (usize, usize, usize) = (144, 80, 112);
 
 fn matmul(m: &Module, stem: &str, pointers: [&dyn Arg; 3]) {
@@ -129,7 +129,8 @@ fn matmul(m: &Module, stem: &str, pointers: [&dyn Arg; 3]) {
     );
 }
 
-/// Every element within `tolerance` of the exact sum, relative to the sum of magnitudes.
+/// Checks that every element is within `tolerance` of the exact sum, relative to the sum of
+/// magnitudes.
 fn check(got: &[f32], a: &[f64], b: &[f64], tolerance: f64) {
     let (m, n, k) = SIZES;
     for r in 0..m {

@@ -1,9 +1,9 @@
-//! Integers of 128 bits against the host's.
+//! Integers of 128 bits, against those of the host.
 
 use crate::harness::{Random, load};
 use crate::reference::check_rows;
 
-/// Operands with edges, and of every length.
+/// Edge values, and operands of every length.
 fn operands() -> Vec<(u128, u128)> {
     let edges = [
         0,
@@ -33,7 +33,8 @@ fn operands() -> Vec<(u128, u128)> {
     out
 }
 
-/// Runs a kernel over the operands' halves and compares its rows with `want`, words low first.
+/// Runs a kernel over the halves of the operands, and compares the rows with `want`, low word
+/// first.
 fn check<const W: usize>(kernel: &str, rows: &[(u128, u128)], want: fn(u128, u128) -> [u64; W]) {
     let module = load("wide");
     let column = |f: fn(&(u128, u128)) -> u128| {

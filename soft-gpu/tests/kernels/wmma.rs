@@ -1,9 +1,9 @@
-//! Tensor-core kernels that NVRTC made of `nvcuda::wmma` and of inline `mma`.
+//! Tensor-core kernels that NVRTC compiled from `nvcuda::wmma` and inline `mma`.
 
 use crate::harness::load;
 use crate::small::{BRAIN, HALF};
 
-/// Small integers without pattern.
+/// Random small integers.
 fn numbers(n: usize, seed: usize) -> Vec<i32> {
     (0..n)
         .map(|i| ((i * 7919 + seed * 104_729) / 13 % 17) as i32 - 8)
@@ -14,7 +14,7 @@ fn halves(v: &[i32]) -> Vec<u16> {
     v.iter().map(|x| HALF.nearest(f64::from(*x))).collect()
 }
 
-/// `A·B` with elements by functions of (row, column).
+/// `A·B`, with elements as functions of (row, column).
 fn product(
     (m, n, k): (usize, usize, usize),
     a: impl Fn(usize, usize) -> i32,
