@@ -90,7 +90,7 @@ fn within(what: &str, limit: Duration, mut done: impl FnMut() -> bool) {
 const SOON: Duration = Duration::from_secs(20);
 
 #[test]
-fn says_what_it_is() {
+fn a_device_reports_its_properties() {
     ok(cuInit(0));
     let (mut count, mut version, mut major) = (0, 0, 0);
     ok(cuDeviceGetCount(out(&mut count)));
@@ -132,7 +132,7 @@ fn null_out_pointers_are_errors_not_crashes() {
 }
 
 #[test]
-fn memory_comes_and_goes() {
+fn memory_is_allocated_and_freed() {
     start();
     let (mut free, mut total, mut again) = (0, 0, 0);
     ok(cuMemGetInfo_v2(out(&mut free), out(&mut total)));
@@ -355,7 +355,11 @@ fn events_order_streams_and_tell_time() {
     let (a, b) = (stream(1), stream(1));
     let (start_event, end) = (event(0), event(0));
     let p = alloc(4);
-    assert_eq!(cuEventQuery(end), 0, "never recorded counts as done");
+    assert_eq!(
+        cuEventQuery(end),
+        0,
+        "an event without a record is complete"
+    );
     let mut ms = -1.0;
     assert_eq!(cuEventElapsedTime(out(&mut ms), start_event, end), 400);
     ok(cuEventRecord(start_event, a));
@@ -400,9 +404,9 @@ fn contexts_stack_per_thread() {
     assert_eq!(
         cuStreamSynchronize(s),
         400,
-        "a context takes its streams along"
+        "the streams end with the context"
     );
-    assert_eq!(cuMemFree_v2(p), 1, "and its memory");
+    assert_eq!(cuMemFree_v2(p), 1, "so does the memory");
     assert_eq!(cuCtxDestroy_v2(created), 201);
     assert_eq!(
         cuCtxDestroy_v2(primary),

@@ -35,7 +35,7 @@ fn end(s: StreamArg) -> Result<u64, u32> {
     match cuStreamEndCapture(s, out(&mut graph)) {
         0 => Ok(graph),
         code => {
-            assert_eq!(graph, 0, "no graph of a capture that failed");
+            assert_eq!(graph, 0, "a failed capture returns no graph");
             Err(code)
         }
     }
@@ -73,7 +73,7 @@ fn edges(graph: u64) -> usize {
 }
 
 #[test]
-fn what_is_captured_runs_at_launch_and_not_before() {
+fn captured_operations_run_at_launch_and_not_before() {
     start();
     let f = function(module(KERNELS), "inc");
     let s = stream(1);
@@ -152,7 +152,7 @@ fn capture_spreads_and_comes_back_by_events() {
 }
 
 #[test]
-fn a_fork_that_does_not_come_back_fails_the_capture() {
+fn an_unjoined_fork_fails_the_capture() {
     start();
     let (a, b) = (stream(1), stream(1));
     let e = event(2);
@@ -189,7 +189,7 @@ fn begin_is_refused(s: StreamArg) {
 }
 
 #[test]
-fn beginning_and_ending_have_their_rules() {
+fn captures_begin_and_end_by_the_rules() {
     start();
     let s = stream(1);
     assert_eq!(end(s), Err(ILLEGAL_STATE));
@@ -247,7 +247,7 @@ fn waiting_for_a_capture_is_refused_and_ends_it() {
 }
 
 #[test]
-fn events_of_a_capture_are_no_use_outside() {
+fn captured_events_cannot_be_used_outside_the_capture() {
     start();
     let (s, t) = (stream(1), stream(1));
     let (e, plain) = (event(0), event(0));
@@ -300,7 +300,7 @@ fn the_null_stream_and_a_capturing_blocking_stream_exclude_each_other() {
         cuStreamIsCapturing(NULL, out(&mut status_of_null)),
         IMPLICIT
     );
-    assert_eq!(status(blocking), 1, "asking breaks nothing");
+    assert_eq!(status(blocking), 1, "a query does not invalidate");
     assert_eq!(cuMemsetD8Async(p, 1, 16, NULL), IMPLICIT);
     assert_eq!(end(blocking), Err(INVALIDATED));
     begin(blocking, RELAXED);
@@ -363,7 +363,7 @@ fn unsafe_calls_by_mode_and_thread() {
 }
 
 #[test]
-fn a_capture_tells_of_itself_and_takes_other_dependencies() {
+fn a_capture_reports_its_state_and_accepts_other_dependencies() {
     start();
     let s = stream(1);
     let p = upload(&[0u32; 4]);

@@ -11,7 +11,7 @@ use soft_gpu::capi::memory::copy::cuMemcpyHtoD_v2;
 use soft_gpu::driver::contents::Contents;
 
 #[test]
-fn addresses_among_copied_bytes_are_told_as_what_lies_there() {
+fn addresses_among_copied_bytes_are_written_as_allocations() {
     let dir = tempfile::tempdir().expect("a directory");
     let prefix = dir.path().join("d");
     passes(

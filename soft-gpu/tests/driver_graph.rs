@@ -56,7 +56,7 @@ fn structure_can_be_read_and_changed() {
     let stranger = empty_node(other, &[]);
     ok(cuGraphAddDependencies(g, list(&[a, a]), list(&[b, c]), 2));
     let again = cuGraphAddDependencies(g, list(&[c, a]), list(&[b, b]), 2);
-    assert_eq!(again, INVALID, "one is there already: none is added");
+    assert_eq!(again, INVALID, "one exists: none is added");
     assert_eq!(
         cuGraphAddDependencies(g, list(&[a]), list(&[a]), 1),
         INVALID
@@ -98,7 +98,7 @@ fn structure_can_be_read_and_changed() {
     ok(cuGraphDestroyNode(a));
     assert_eq!(cuGraphDestroyNode(a), INVALID);
     ok(cuGraphGetEdges(g, nowhere(), nowhere(), out(&mut n)));
-    assert_eq!(n, 0, "its dependencies went with it");
+    assert_eq!(n, 0, "the dependencies of the node are gone");
     ok(cuGraphGetNodes(g, nowhere(), out(&mut n)));
     assert_eq!(n, 2);
     assert_eq!(cuGraphGetNodes(g, nowhere(), nowhere()), INVALID);
@@ -109,7 +109,7 @@ fn structure_can_be_read_and_changed() {
 }
 
 #[test]
-fn dependencies_with_data_are_not_told_by_functions_without() {
+fn functions_without_edge_data_refuse_to_omit_it() {
     start();
     let f = function(module(KERNELS), "inc");
     let p = upload(&[0u32; 8]);
@@ -319,7 +319,7 @@ fn one_function_adds_nodes_of_all_kinds() {
 }
 
 #[test]
-fn instances_change_without_their_graph() {
+fn an_update_changes_the_instance_and_not_the_graph() {
     start();
     let f = function(module(KERNELS), "inc");
     let p = upload(&[0u32; 8]);
@@ -381,7 +381,7 @@ fn update(exec: u64, g: u64) -> (u32, Info) {
 }
 
 #[test]
-fn an_instance_takes_over_what_differs_in_a_graph_of_its_shape() {
+fn an_instance_is_updated_from_a_graph_of_the_same_shape() {
     start();
     let m = module(KERNELS);
     let (inc, mul) = (function(m, "inc"), function(m, "mul"));
@@ -450,7 +450,7 @@ fn child_graphs_are_copies_and_clones_keep_track() {
     let mut embedded = 0;
     ok(cuGraphChildGraphNodeGetGraph(two, out(&mut embedded)));
     assert_ne!(embedded, inner);
-    assert_eq!(cuGraphDestroy(embedded), INVALID, "it ends with its node");
+    assert_eq!(cuGraphDestroy(embedded), INVALID, "the graph of a node");
     let (mut node, mut n) = (0, 1);
     ok(cuGraphGetNodes(embedded, out(&mut node), out(&mut n)));
     with_kernel(f, p, 10, |new| {
@@ -530,7 +530,7 @@ fn kernels_of_a_destroyed_module_or_context_do_not_crash_a_launch() {
 }
 
 #[test]
-fn wrong_arguments_have_their_codes() {
+fn invalid_arguments_return_the_documented_codes() {
     start();
     let g = graph();
     let mut x = 0;

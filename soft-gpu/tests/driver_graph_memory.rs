@@ -147,13 +147,17 @@ fn graphs_allocate_and_free() {
     ok(cuStreamSynchronize(s));
     ok(cuGraphLaunch(exec, s));
     ok(cuStreamSynchronize(s));
-    assert_eq!(used(), 512, "the second launch took what the first gave");
+    assert_eq!(
+        used(),
+        512,
+        "the second launch reused the memory of the first"
+    );
     ok(cuGraphExecDestroy(exec));
     instance(g);
 }
 
 #[test]
-fn what_a_graph_leaves_allocated_is_the_programs() {
+fn memory_that_a_graph_leaves_allocated_belongs_to_the_program() {
     start();
     let g = graph();
     let (node, p) = alloc_node(g, 64);
@@ -197,7 +201,7 @@ fn what_a_graph_leaves_allocated_is_the_programs() {
 }
 
 #[test]
-fn memory_that_went_while_a_graph_uses_it_is_a_fault_not_a_crash() {
+fn freed_memory_of_a_graph_operation_is_a_fault_not_a_crash() {
     let (_, err) = passes("role_launch_after_free", &[]);
     assert!(err.contains("graph's copy"), "{err}");
 }
@@ -275,7 +279,7 @@ fn values_in_memory_are_waited_for_and_written() {
 }
 
 #[test]
-fn user_objects_live_as_long_as_who_holds_them() {
+fn user_objects_live_as_long_as_their_holders() {
     start();
     let gone = Box::leak(Box::new(AtomicU32::new(0)));
     let data = std::ptr::from_mut(gone).cast::<c_void>();

@@ -98,7 +98,11 @@ fn multiprocessors_are_split() {
     assert_eq!(parts.iter().map(|p| p[COUNT]).collect::<Vec<_>>(), [6, 6]);
     assert_eq!((rest[0], rest[COUNT]), (1, 4));
     let (all, none) = split(&whole, 8);
-    assert_eq!((all.len(), none[0]), (2, 0), "nothing left is no resource");
+    assert_eq!(
+        (all.len(), none[0]),
+        (2, 0),
+        "an empty remainder is invalid"
+    );
     let by_count = |input: &Words, flags, least| {
         let mut n = 0;
         let (count, input) = (out(&mut n), at(input));
@@ -194,7 +198,7 @@ fn kernels_run_in_a_part_with_the_primary_contexts_memory() {
 }
 
 #[test]
-fn what_must_be_resident_is_held_to_the_part() {
+fn cooperative_launches_are_limited_to_the_part() {
     start();
     let f = function(module(KERNELS), "bad");
     let (parts, _) = split(&device_resource(), 4);
@@ -218,7 +222,7 @@ fn what_must_be_resident_is_held_to_the_part() {
 }
 
 #[test]
-fn an_event_is_for_all_streams_of_a_green_context() {
+fn an_event_covers_all_streams_of_a_green_context() {
     let primary = start();
     let f = function(module(KERNELS), "inc");
     let p = upload(&[0u32; 4]);
@@ -279,10 +283,10 @@ fn a_destroyed_green_context_leaves_detached_streams() {
     assert_eq!(cuGreenCtxCreate(out(&mut g), 77, 0, 1), INVALID);
     assert_eq!(cuGreenCtxCreate(out(&mut g), description, 1, 1), 101);
     let (g, context) = green(&parts[..1]);
-    assert_eq!(active(), 1, "it retains the primary context");
+    assert_eq!(active(), 1, "a green context retains the primary one");
     assert_eq!(cuGreenCtxStreamCreate(out(&mut 0), g, 0, 0), INVALID);
     let s = stream_in(g);
-    assert_eq!(cuCtxSetCurrent(g), BAD_CONTEXT, "it has to be converted");
+    assert_eq!(cuCtxSetCurrent(g), BAD_CONTEXT, "not a CUcontext");
     ok(cuCtxSetCurrent(context));
     assert_eq!(cuCtxDestroy_v2(context), BAD_CONTEXT);
     let p = alloc(64).expect("memory");

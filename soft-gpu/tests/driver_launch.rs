@@ -566,7 +566,7 @@ fn kernels_with_known_times_take_them_on_the_device_clock() {
     assert_eq!(
         slots[0].used,
         4 * 512,
-        "what it held when it ended, until someone reclaims it"
+        "the memory at the end of the process, until it is released"
     );
 }
 

@@ -169,7 +169,7 @@ fn the_log_says_what_is_missing() {
         Out(values.as_mut_ptr().cast()),
         out(&mut l),
     ));
-    assert_eq!((log[0], values[1] as usize), (0, 0), "empty so far");
+    assert_eq!((log[0], values[1] as usize), (0, 0), "the log is empty");
     ok(add(l, USER, c"the user"));
     assert_eq!(complete(l), Err(999));
     let said = CStr::from_bytes_until_nul(&log).expect("a text");
@@ -186,7 +186,7 @@ fn the_log_says_what_is_missing() {
 }
 
 #[test]
-fn inputs_without_ptx_are_refused_or_passed_over() {
+fn inputs_without_ptx_are_refused_or_skipped() {
     start();
     let l = link();
     assert_eq!(complete(l), Err(INVALID), "nothing to link");
@@ -242,7 +242,7 @@ fn inputs_without_ptx_are_refused_or_passed_over() {
 }
 
 #[test]
-fn a_bound_of_registers_is_told() {
+fn a_register_limit_is_reported() {
     start();
     let keys = [0u32];
     let mut values = [24 as *mut c_void];
@@ -311,7 +311,7 @@ fn load_library(body: &str) -> u64 {
 }
 
 #[test]
-fn an_empty_image_is_no_image() {
+fn an_empty_image_is_refused() {
     start();
     let (mut module, empty) = (0, c"");
     let load = cuModuleLoadData(out(&mut module), In(empty.as_ptr().cast()));
@@ -322,7 +322,7 @@ fn an_empty_image_is_no_image() {
 fn managed_variables_need_a_context() {
     let (_, said) = passes("role_managed_variables_without_a_context", &[]);
     let told = said.matches("use cudaMallocManaged").count();
-    assert_eq!(told, 1, "the way out, once a process: {said}");
+    assert_eq!(told, 1, "the hint, once per process: {said}");
 }
 
 #[test]
@@ -348,7 +348,7 @@ fn role_managed_variables_without_a_context() {
 }
 
 #[test]
-fn kernels_of_libraries_tell_of_themselves() {
+fn kernels_of_libraries_report_their_properties() {
     let context = start();
     let library = load_library(
         ".visible .global .attribute(.managed) .align 4 .u32 shared_with_host = 5;

@@ -32,7 +32,7 @@ fn advice_on_managed_memory_is_remembered() {
     ok(cuMemAdvise(p, 4096, 3, 0));
     assert_eq!(range(p, n, 1), 1);
     assert_eq!(range(p, 4096, 2), 0);
-    assert_eq!(range(p, n, 2), -2, "not all of it");
+    assert_eq!(range(p, n, 2), -2, "only a part has the location");
     ok(cuMemAdvise(p, n, 3, -1));
     assert_eq!([2, 5].map(|id| range(p, n, id)), [-1, 2]);
     ok(cuMemAdvise(p, n, 5, 0));
@@ -227,7 +227,7 @@ fn streams_have_attributes() {
 }
 
 #[test]
-fn things_belong_to_their_context() {
+fn objects_belong_to_their_context() {
     let first = start();
     let f = function(module(KERNELS), "inc");
     let (s, e) = (stream(1), event(0));
@@ -273,7 +273,7 @@ fn things_belong_to_their_context() {
 }
 
 #[test]
-fn the_oldest_launches_work() {
+fn the_oldest_launch_calls_work() {
     start();
     let f = function(module(KERNELS), "inc");
     let p = upload(&[0u32; 4]);
@@ -388,7 +388,7 @@ fn arrays_hold_what_was_copied_into_them() {
     ok(cuMemcpy3D_v2(at(&c)));
     assert_eq!(back[0], 18);
     c[0] = 16;
-    assert_eq!(cuMemcpy3D_v2(at(&c)), INVALID, "past the row");
+    assert_eq!(cuMemcpy3D_v2(at(&c)), INVALID, "beyond the row");
     let mut told = [9u64; 5];
     ok(cuArray3DGetDescriptor_v2(inout(&mut told), a));
     assert_eq!(told[..4], shape(4, 3, 2, 0)[..4]);

@@ -82,7 +82,7 @@ fn pools_count_what_they_use_and_keep() {
     );
     assert_eq!(before - free_bytes(), 8192);
     let again = take(pool, 4096, s).expect("memory");
-    assert_eq!(attribute(pool, RESERVED), 8192, "out of what is kept");
+    assert_eq!(attribute(pool, RESERVED), 8192, "from kept memory");
     ok(cuMemPoolTrimTo(pool, 0));
     assert_eq!(
         (attribute(pool, USED), attribute(pool, RESERVED)),
@@ -166,7 +166,7 @@ fn devices_have_a_default_pool_and_a_chosen_one() {
     ok(cuStreamSynchronize(s));
     ok(cuMemPoolDestroy(own));
     ok(cuDeviceGetMemPool(out(&mut current), 0));
-    assert_eq!(current, default, "where the chosen one was destroyed");
+    assert_eq!(current, default, "the chosen pool is destroyed");
     let location = [1u32, 0];
     ok(cuMemGetMemPool(out(&mut current), at(&location), 1));
     assert_eq!(current, default);

@@ -117,7 +117,7 @@ fn memory_is_one_account_and_a_crash_gives_back() {
 }
 
 #[test]
-fn what_ended_processes_left_does_not_bind_new_ones() {
+fn new_processes_ignore_the_state_of_ended_processes() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut a = Puppet::start(dir.path(), &[("SOFT_GPU_MEMORY", "64M")]);
     assert_eq!(a.ask("alloc 60"), "ok");
@@ -224,7 +224,7 @@ fn role_fork() {
 }
 
 #[test]
-fn settings_are_honoured_and_mistakes_named() {
+fn settings_have_an_effect_and_invalid_values_are_named() {
     let (_, err) = passes(
         "role_settings",
         &[
@@ -443,7 +443,7 @@ fn modelled_kernels_share_one_timeline() {
     }
     assert!(
         began.elapsed() >= Duration::from_millis(119),
-        "they did not run side by side"
+        "the processes did not run in turn"
     );
     for (mut child, _) in all {
         assert!(child.wait().expect("ends").success());

@@ -51,7 +51,7 @@ fn kernels_and_copies_reach_registered_memory() {
 }
 
 #[test]
-fn what_kernels_may_not_write_is_not_mapped() {
+fn read_only_memory_is_not_mapped_for_kernels() {
     start();
     let page = vec![1u8; 8192];
     let at = page.as_ptr() as u64;
@@ -65,7 +65,7 @@ fn what_kernels_may_not_write_is_not_mapped() {
 }
 
 #[test]
-fn unregistered_memory_is_out_of_reach() {
+fn kernels_cannot_access_unregistered_memory() {
     let (out, _) = passes("role_unregistered", &[]);
     assert!(out.contains("fault 700"), "{out}");
 }

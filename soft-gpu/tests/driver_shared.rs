@@ -58,7 +58,7 @@ fn role_importer() {
     ok(cuMemGetInfo_v2(out(&mut before), out(&mut total)));
     let p = mapped(import(file.as_raw_fd()).expect("it is memory"));
     ok(cuMemGetInfo_v2(out(&mut after), out(&mut total)));
-    assert_eq!(before, after, "its maker accounts for it");
+    assert_eq!(before, after, "only the creator is charged");
     let f = function(module(KERNELS), "inc");
     ok(launch(f, 1, 4, NULL, &[&p, &5u32]));
     assert_eq!(download::<u32>(p, 4), [12; 4]);
@@ -89,7 +89,7 @@ fn another_process_maps_and_changes_it() {
 }
 
 #[test]
-fn what_is_not_shared_stays_so() {
+fn memory_that_is_not_exportable_cannot_be_exported() {
     start();
     let (private, mut descriptor) = (create(0).expect("memory"), -1);
     let mut export = |handle, kind, flags| {

@@ -73,7 +73,7 @@ fn kernels_beside_each_other_take_the_time_of_one() {
 }
 
 #[test]
-fn what_waits_for_another_stream_is_later_than_it() {
+fn work_that_waits_for_another_stream_ends_later() {
     start();
     let f = function(module(KERNELS), "work");
     let (a, b) = (stream(1), stream(1));

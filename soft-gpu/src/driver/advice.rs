@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_split_and_gaps_count_as_silence() {
+    fn ranges_split_and_gaps_have_no_advice() {
         let spot = Spot::of_device(0);
         say(100, 200, |a| a.preferred = spot);
         say(150, 300, |a| a.read_mostly = true);

@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_every_knob() -> Result<(), BadKnob> {
+    fn reads_every_setting() -> Result<(), BadKnob> {
         let (c, unknown) = parse(&[
             ("SOFT_GPU_DEVICES", "2"),
             ("SOFT_GPU_MEMORY", "256MiB"),
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_a_value_should_be() {
+    fn a_refused_value_names_the_accepted_values() {
         for (name, value) in [
             ("SOFT_GPU_MEMORY", "lots"),
             ("SOFT_GPU_DEVICES", "17"),

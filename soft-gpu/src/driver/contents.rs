@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_give_what_the_whole_gives() {
+    fn joined_pieces_hash_like_the_whole() {
         let bytes: Vec<u8> = (0..1000u32).map(|i| (i * 7 % 251) as u8).collect();
         let whole = of(&bytes);
         for cut in [0, 1, 7, 8, 9, 500, 999, 1000] {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_give_something_else() {
+    fn different_bytes_give_different_hashes() {
         let bytes = [0x5a; 4096];
         let whole = of(&bytes);
         for at in 0..bytes.len() {

@@ -286,7 +286,7 @@ fn rename(module: &mut Module, names: &HashMap<String, String>) {
     }
 }
 
-/// What a function declares itself: registers, variables, parameters, labels and tables.
+/// Names that a function declares: registers, variables, parameters, labels and tables.
 fn own_names(f: &Function) -> BTreeSet<String> {
     let mut own: BTreeSet<String> = f.registers.iter().map(|r| r.0.clone()).collect();
     own.extend(f.variables.iter().map(|v| v.name.clone()));
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn images_of_several_inputs_come_apart_again() {
+    fn a_linked_image_unpacks_to_its_inputs() {
         let inputs = [input("a b", ".global .u32 x;"), input("c", "")];
         let plain = link_all(&[""]).expect("links");
         let image = pack(&inputs, &plain, Some(38));
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn local_names_stay_apart_and_visible_ones_meet() {
+    fn local_names_are_renamed_and_visible_names_resolve() {
         let m = linked(&[
             ".global .u32 n = 1;\n.extern .func (.param .b32 r) f();\n.extern .global .u32 shared_n;\n\
              .visible .entry k() { .reg .b32 %r<2>; ld.global.u32 %r0, [n]; ld.global.u32 %r1, [shared_n]; ret; }",
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_there_twice_is_named() {
+    fn missing_and_duplicate_symbols_are_named() {
         let user = ".extern .func g();\n.visible .entry k() { call g, (); ret; }";
         let (code, why) = linked(&[user]).expect_err("g is missing");
         assert_eq!(code, CuResult::UNKNOWN);
@@ -483,11 +483,11 @@ mod tests {
         let unused = ".extern .func g();\n.visible .entry k() { ret; }";
         assert!(linked(&[unused]).is_ok());
         let body = ".visible .func g() { ret; }";
-        let (_, why) = linked(&[body, body]).expect_err("g is there twice");
+        let (_, why) = linked(&[body, body]).expect_err("g is defined twice");
         assert!(why.contains("Multiple definition of 'g'"), "{why}");
         let weak = ".weak .func g() { ret; }";
         for pair in [[body, weak], [weak, body], [weak, weak]] {
-            let m = linked(&pair).expect("weak gives way");
+            let m = linked(&pair).expect("a weak definition is replaced");
             assert_eq!(m.functions.len(), 1);
         }
     }

@@ -64,11 +64,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_own_files_are_taken() {
+    fn only_files_of_soft_gpu_are_adopted() {
         let file = create(1 << 21, 3).expect("memory");
         let (same, size, physical) = adopt(file.as_raw_fd()).expect("it is one");
         assert_eq!((size, physical), (1 << 21, 3));
-        assert!(same.set_len(4096).is_err(), "its size is sealed");
+        assert!(same.set_len(4096).is_err(), "the size is sealed");
         let other = File::open("/proc/self/exe").expect("there is one");
         assert!(adopt(other.as_raw_fd()).is_none());
         assert!(adopt(-1).is_none());

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_multiprocessor_holds_depends_on_the_compute_capability() {
+    fn multiprocessor_limits_depend_on_the_compute_capability() {
         let of = |cc, threads, dynamic| blocks(&limits(cc), 16, 0, 1024, threads, dynamic);
         assert_eq!(of((8, 6), 128, 0), 12);
         assert_eq!(of((8, 6), 32, 0), 16);

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_work_that_is_not_over_is_told() {
+    fn the_oldest_unfinished_work_is_published() {
         let shared = Shared::private(1).expect("a device");
         let open = Open::default();
         let told = || shared.mine().open_ns.load(Ordering::SeqCst);
@@ -86,7 +86,7 @@ mod tests {
         let first = told();
         assert!(first >= before);
         open.end(b, &shared);
-        assert_eq!(told(), first, "older work is not over");
+        assert_eq!(told(), first, "older work is unfinished");
         open.end(a, &shared);
         let third = told();
         assert!(third >= first && third != 0);

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_take_what_they_ask_for_in_turn() {
+    fn groups_get_the_requested_multiprocessors_in_order() {
         let grain = Grain::of(AMPERE);
         let group = |count, together, flags| Group {
             count,

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_is_not_there_is_refused() {
+    fn unmapped_memory_cannot_be_registered() {
         let mut data = vec![7u8; 3 * PAGE as usize];
         data[5] = 1;
         assert_eq!(populate(data.as_ptr() as u64 + 5, 2 * PAGE), Ok(()));

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_kernels_run_beside_each_other_and_large_ones_do_not() {
+    fn small_kernels_run_concurrently_and_large_ones_in_turn() {
         let lanes = Lanes::default();
         let place = |ready, ns, blocks| lanes.place(ready, ns, blocks, Part::ALL);
         for _ in 0..MULTIPROCESSORS {

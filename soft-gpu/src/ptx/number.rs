@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_literals_are_refused() {
         for text in [
             "0x",
             "0f123",

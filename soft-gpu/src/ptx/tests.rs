@@ -333,7 +333,7 @@ fn refusals_name_the_line_and_the_reason() {
 }
 
 #[test]
-fn what_a_text_can_ask_for_is_bounded() {
+fn the_resources_of_a_text_are_bounded() {
     let error = refusal(".entry k {\n.reg .b32 %r<1000000>;\n.reg .b32 %s<1000000>; }");
     assert!(
         error.line == 6 && error.message.contains("registers"),

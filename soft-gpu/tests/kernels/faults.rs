@@ -99,7 +99,7 @@ fn one_stray_thread_fails_the_whole_grid() {
 }
 
 #[test]
-fn shared_and_local_memory_end_somewhere() {
+fn accesses_beyond_shared_and_local_memory_fault() {
     let module = load("faults");
     let out = module.gpu.zeroed::<u32>(1);
     module.run("shared_store", 1, 1, &[&31u32]);
@@ -127,7 +127,7 @@ fn endless_recursion_exhausts_the_stack() {
 }
 
 #[test]
-fn calls_and_branches_to_nowhere() {
+fn calls_and_branches_to_invalid_targets_fault() {
     let module = load("faults");
     let out = module.gpu.zeroed::<u32>(1);
     for address in [0, 1, out.address, u64::MAX] {
@@ -164,7 +164,7 @@ fn images_that_are_not_served_are_refused_with_the_line() {
     );
 
     let Err(LoadError::Syntax(message)) = load(&text("add.s32 %r1 %r2;")) else {
-        panic!("accepted nonsense")
+        panic!("accepted invalid PTX")
     };
     assert!(message.contains("line 6"), "{message}");
 

@@ -110,7 +110,7 @@ impl Gpu {
         let offset = address
             .checked_sub(self.base)
             .expect("an address of the arena");
-        assert!(offset + bytes as u64 <= ARENA, "out of the arena");
+        assert!(offset + bytes as u64 <= ARENA, "outside the arena");
     }
 
     pub(crate) fn write<T: Plain>(&self, address: u64, data: &[T]) {

@@ -182,7 +182,7 @@ fn random_kernels_for_a_while() {
 }
 
 #[test]
-fn what_a_module_can_ask_for_is_bounded() {
+fn the_resources_of_a_module_are_bounded() {
     let head = ".version 8.0\n.target sm_80\n.address_size 64\n";
     for body in [
         ".visible .entry k() { .local .b8 x[1000000000000]; ret; }",
@@ -202,7 +202,7 @@ fn what_a_module_can_ask_for_is_bounded() {
 }
 
 #[test]
-fn loose_pieces_in_front_of_a_module() {
+fn pieces_of_grammar_before_a_module() {
     for piece in PIECES {
         load_and_run(piece.as_bytes());
         let mut text = SMALL.with(|all| all[0].clone());

@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(
             single::div(1.0, 3.0).to_bits(),
             0x3eaa_aaab,
-            "the mode is put back"
+            "the rounding mode is restored"
         );
     }
 

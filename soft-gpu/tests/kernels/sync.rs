@@ -64,7 +64,7 @@ fn named_barriers_with_a_count() {
 }
 
 #[test]
-fn threads_that_left_are_not_waited_for() {
+fn barriers_do_not_wait_for_exited_threads() {
     let module = load("sync");
     let out = module.gpu.zeroed::<u32>(256);
     module.run("early_exit", 1, 256, &[&out]);
@@ -85,7 +85,7 @@ fn warps_of_a_block_take_turns() {
 }
 
 #[test]
-fn the_last_block_sees_what_all_wrote() {
+fn the_last_block_sees_the_writes_of_all_blocks() {
     let module = load("sync");
     // Twice, because the counter must wrap to zero.
     for _ in 0..2 {

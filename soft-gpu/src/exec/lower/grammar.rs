@@ -659,7 +659,7 @@ mod tests {
     use super::check;
 
     #[test]
-    fn words_fit_in_any_order_and_types_in_theirs() {
+    fn modifiers_match_in_any_order_and_types_in_the_given_order() {
         for opcode in [
             "ld.global.nc.L1::no_allocate.L2::128B.v4.s32",
             "ld.global.L1::no_allocate.nc.L2::128B.v4.s32",

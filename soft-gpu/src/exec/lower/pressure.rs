@@ -212,19 +212,19 @@ mod tests {
     }
 
     #[test]
-    fn what_lives_at_once_counts() {
+    fn simultaneously_live_registers_count() {
         assert_eq!(of("", &chain(), 1024), 16, "two at a time");
         assert_eq!(of("", &crowd(40), 1024), 48, "40 and an address");
         let m = module("", &crowd(40));
         assert_eq!(
             most(&m.functions[0]),
             41,
-            "the first dies where the address is born"
+            "the address takes the place of the first value"
         );
     }
 
     #[test]
-    fn what_is_older_than_a_loop_lives_to_its_end() {
+    fn registers_older_than_a_loop_live_to_its_end() {
         // Twenty values are last used at the start of the loop; twenty more live later in the loop.
         let older: String = (0..20).map(|n| format!("mov.u32 %r{n}, {n};\n")).collect();
         let used: String = (0..20)

@@ -184,7 +184,7 @@ fn every_kind_of_addresses_in_both_spaces() {
 }
 
 #[test]
-fn what_is_read_elsewhere_is_not_left_out() {
+fn values_that_other_instructions_read_are_kept() {
     let term = "ld.shared.f32 %v0, [%x]; ld.shared.f32 %u0, [%y]; fma.rn.f32 %r0, %v0, %u0, %s;";
     let next =
         "ld.shared.f32 %v1, [%x+4]; ld.shared.f32 %u1, [%y+4]; fma.rn.f32 %r1, %v1, %u1, %r0;";

@@ -34,7 +34,7 @@ fn instructions(body: &str) -> usize {
 }
 
 #[test]
-fn moves_of_what_never_changes_are_left_out() {
+fn moves_of_constant_values_are_omitted() {
     for body in [
         "mov.u32 %r1, %ctaid.x;",
         "mov.u32 %r1, 77;",
@@ -58,7 +58,7 @@ fn moves_of_what_never_changes_are_left_out() {
 }
 
 #[test]
-fn a_register_that_lags_behind_another_stays_its_own() {
+fn a_register_with_the_former_value_of_another_stays_separate() {
     // In each round, %r2 has the value that %r1 had in the round before.
     let body = "mov.u32 %r3, 0; mov.u32 %r0, 0;\n\
                 L: setp.eq.u32 %p1, %r3, 0; @%p1 bra FIRST; mad.lo.u32 %r0, %r0, 10, %r2;\n\
@@ -74,7 +74,7 @@ fn a_register_that_lags_behind_another_stays_its_own() {
 type Expected = (&'static str, fn(u32) -> u32);
 
 #[test]
-fn an_address_that_changed_is_looked_at_again() {
+fn a_changed_address_invalidates_its_memo() {
     let start = "mad.wide.u32 %d1, %t, 4, %in;\n";
     let cases: [Expected; 5] = [
         (
@@ -115,7 +115,7 @@ fn an_address_that_changed_is_looked_at_again() {
 }
 
 #[test]
-fn lanes_that_part_and_meet_do_not_share_what_was_found() {
+fn diverged_lanes_do_not_share_memos() {
     // Odd threads take another branch, whose address register has the same memo.
     let body = "and.b32 %r1, %t, 1; setp.eq.u32 %p1, %r1, 1; mad.wide.u32 %d1, %t, 4, %in;\n\
                 ld.global.u32 %r2, [%d1]; @%p1 bra ODD;\n\

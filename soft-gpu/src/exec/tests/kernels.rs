@@ -82,7 +82,7 @@ fn text_for_the_first_generation_of_devices_needs_no_modifiers() {
     let options = crate::exec::contract::LoadOptions::of((8, 0));
     let refused =
         crate::exec::program::Program::load(format!("{HEADER}{body}").as_bytes(), &options);
-    assert!(refused.is_err(), "later text says how it rounds");
+    assert!(refused.is_err(), "newer PTX must name the rounding");
 }
 
 #[test]

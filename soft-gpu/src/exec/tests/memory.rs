@@ -257,7 +257,7 @@ fn refused(text: &str) -> LoadError {
 }
 
 #[test]
-fn the_loader_names_what_it_refuses() {
+fn the_loader_names_refused_instructions() {
     let kernel = |body: &str| {
         format!(
             "{HEADER}.visible .entry k() {{\n.reg .b32 %r<9>; .reg .b64 %d<9>; .reg .pred %p<4>;\n{body}\nret; }}"
@@ -309,7 +309,7 @@ fn the_loader_names_what_it_refuses() {
 }
 
 #[test]
-fn shared_layout_separates_only_what_meets() {
+fn shared_variables_overlap_unless_one_kernel_reaches_both() {
     let text = format!(
         "{HEADER}.shared .align 16 .b8 a[1000];\n.shared .align 16 .b8 b[3000];\n.shared .align 4 .b8 c[8];\n.extern .shared .align 16 .b8 dyn[];\n\
          .func f() {{ .reg .b32 %r; mov.u32 %r, c; ret; }}\n\

@@ -219,7 +219,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// A directive in a body, which is not an instruction.
 #[test]
-fn pragmas_are_passed_over() {
+fn pragmas_are_skipped() {
     let text = format!(
         "{HEADER}.visible .entry k(.param .u64 out) {{ .reg .b64 %o; .pragma \"nounroll\"; ld.param.u64 %o, [out];\n\
          .pragma \"used_bytes_mask 0xff\"; st.global.u32 [%o], 3; ret; }}"

@@ -63,7 +63,7 @@ fn a_modifier_that_does_not_belong_refuses_the_module() {
 }
 
 #[test]
-fn what_is_not_served_is_named_with_its_line() {
+fn unsupported_ptx_is_named_with_its_line() {
     for form in [
         "tex.2d.v4.f32.f32 {%f0, %f1, %f2, %f3}, [%d0, {%f4, %f5}]",
         "suld.b.1d.b32.trap %r0, [%d0, {%r1}]",

@@ -99,7 +99,7 @@ fn compare(c: &str, a: Number, b: Number) -> bool {
             "gt" | "hi" => a > b,
             _ => a >= b,
         },
-        _ => panic!("two kinds of numbers"),
+        _ => panic!("an integer compared with a float"),
     }
 }
 
