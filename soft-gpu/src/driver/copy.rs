@@ -225,9 +225,9 @@ fn move_rows(dst: Layout, src: Layout, e: Extent, to: Place) {
     let past_the_cache = matches!(to, Place::Device(_)) && n >= STREAMED;
     for (d, s) in dst.rows(e).zip(src.rows(e)) {
         let (d, s) = (d as *mut u8, s as *const u8);
-        // SAFETY: the call checked both ranges. They are live arena memory, whose pages stay
-        // readable and writable for the life of the process, or host memory, which CUDA requires
-        // the caller to keep valid until the copy is done. `copy` allows overlap.
+        // SAFETY: the call checked both ranges. Arena memory stays readable and writable for the
+        // life of the process. CUDA requires the caller to keep host memory valid until the copy is
+        // done. `copy` allows overlap.
         unsafe {
             if past_the_cache && (d as usize).abs_diff(s as usize) >= n {
                 streaming::copy(d, s, n);

@@ -58,6 +58,9 @@ impl Gpu {
     }
 
     /// cuDeviceGetAttribute.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for an unknown attribute.
     pub fn attribute(&self, attribute: i32) -> Result<i32> {
         match attribute {
             33 => Ok(self.pci_bus() as i32),

@@ -25,9 +25,9 @@ impl Default for Col64 {
     }
 }
 
-/// An element of a column. The accessors below skip bounds checks, because column indices come only
-/// from the lowering, which assigns them within the size of the frame, and the warp grows its
-/// register files to that size before it enters the frame.
+/// An element of a column. The accessors below skip bounds checks: column indices come only from
+/// the lowering, which assigns them within the size of the frame. The warp grows its register files
+/// to that size before it enters the frame.
 pub(crate) trait Raw: Copy + Default + PartialEq {
     /// Bytes per lane.
     const BYTES: usize;

@@ -1,8 +1,8 @@
 //! Device time of a launch: how long its threads computed.
 //!
-//! A GPU is not slower because its host is busy. The device time of a long launch is therefore the
-//! time in which its threads ran, slept or waited for the turn of the device, without the time in
-//! which the host ran other threads.
+//! A GPU is not slower because its host is busy. The device time of a long launch therefore counts
+//! the time in which its threads ran, slept or waited for the turn of the device. It excludes the
+//! time in which the host ran other threads.
 
 use std::time::{Duration, Instant};
 

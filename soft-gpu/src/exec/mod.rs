@@ -8,9 +8,9 @@
 //!   (`block`), groups of lanes of a warp (`warp`), operations on columns (`ops`).
 //!
 //! A new opcode needs two additions: the function of one lane (a line of a macro in `ops`), and a
-//! line in the table of its family (`lower`), which maps opcode and type to function and operands.
-//! Functions of one lane are compiled twice, for any x86-64 and for AVX2 with FMA. The load of a
-//! module chooses.
+//! line in the table of its family (`lower`). The table maps opcode and type to function and
+//! operands. Functions of one lane are compiled twice, for any x86-64 and for AVX2 with FMA; the
+//! load of a module chooses.
 //!
 //! Soundness: instructions index registers, code and tables without checks, because the lowering
 //! assigns every index. A kernel controls only the addresses of its accesses, and `ops::memory`

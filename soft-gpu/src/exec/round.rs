@@ -1,9 +1,8 @@
 //! Exact rounding in the four IEEE directions.
 //!
 //! Every function ends in [`pack`], which rounds once: an exact integer times a power of two, plus
-//! an optional smaller positive rest, becomes a number of a format. Arithmetic of `f32` is faster
-//! through doubles that are rounded to odd: a second rounding to 24 bits then gives the correct
-//! result.
+//! a rest below one unit, becomes a number of a format. Arithmetic of `f32` is faster through
+//! doubles that are rounded to odd: a second rounding to 24 bits then gives the correct result.
 
 /// Rounding direction. Also the low two bits of an immediate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
