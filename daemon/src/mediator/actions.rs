@@ -1,4 +1,4 @@
-//! What the scheduler decided, carried out: on the lease pages, by message, by kill.
+//! Carries out the scheduler's decisions: on the lease pages, by message and by kill.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::events::{EndCause, Report};
 use crate::mediation::GpuCheck;
 
 impl Actor {
-    /// Carries an action out. Answers ([`Actor::ask`]) and strikes do not come here.
+    /// Carries out an action. Answers ([`Actor::ask`]) and strikes are handled elsewhere.
     pub(super) fn carry_out(&mut self, action: Action) {
         match action {
             Action::Grant(terms) => self.grant(&terms, false),
@@ -75,20 +75,20 @@ impl Actor {
         }
     }
 
-    /// Sends to a session's worker. One that does not read is ended: what it was not told cannot be
-    /// made up for. That is no breach: a worker that is stopped, or gets no processor, does the
-    /// same.
+    /// Sends a message to a session's worker. A worker whose socket is full is ended, because a
+    /// lost message cannot be repeated. This is no breach: a worker that is stopped or gets no CPU
+    /// time does the same.
     pub(super) fn send(&mut self, id: u64, message: &ToWorker) {
         self.send_with(id, message, &[]);
     }
 
-    /// As [`Actor::send`], with the descriptors that belong to the message.
+    /// As [`Actor::send`], and passes the descriptors that belong to the message.
     pub(super) fn send_with(&mut self, id: u64, message: &ToWorker, fds: &[BorrowedFd<'_>]) {
         let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) else {
             return;
         };
         match worker.channel.send(message, fds) {
-            // Closed: its death is on the way.
+            // The socket is closed: the worker's death will be reported.
             Ok(()) | Err(crate::worker::channel::SendError::Closed) => {}
             Err(e) => {
                 let (cause, code) = (EndCause::WorkerDied, CuResult::DEVICE_UNAVAILABLE);
@@ -135,8 +135,8 @@ impl Actor {
         self.schedule_progress();
     }
 
-    /// The holder is the next again. It may have stopped for the slice's end already: the message
-    /// wakes it.
+    /// The holder gets the next turn too. The worker may have stopped for the end of the slice
+    /// already: the message wakes the worker.
     fn extend(&mut self, session: SessionId, epoch: Epoch, slice_end_ns: u64) {
         let Some((held, _)) = self.holder(session, epoch) else {
             return;
@@ -160,13 +160,14 @@ impl Actor {
         if end.revoke(epoch.0) && end.reclaim(epoch.0) {
             self.reclaimed(session, epoch);
         } else if !lease.ending {
-            // Else it gives the lease back by itself, and sees on the page that it must: no need to
-            // wake it.
+            // Otherwise the worker is about to release the lease and reads the revoke word on the
+            // page, so no message needs to wake it.
             self.send(session.0, &ToWorker::Revoke { epoch: epoch.0 });
         }
     }
 
-    /// A parked lease was taken back: the worker had nothing in flight and sends nothing about it.
+    /// A parked lease was taken back. The worker had nothing in flight and sends no message about
+    /// it.
     fn reclaimed(&mut self, session: SessionId, epoch: Epoch) {
         let Some((held, _)) = self.holder(session, epoch) else {
             return;
@@ -250,7 +251,7 @@ impl Actor {
         killed.into_iter().flatten().copied().collect()
     }
 
-    /// `killed`: the processes whose memory was looked for.
+    /// `killed`: the processes whose memory the check looked for.
     pub(super) fn canary_done(&mut self, gpu: GpuId, check: GpuCheck, killed: &[u32]) {
         if check.passed {
             self.canary_said.remove(&gpu);
@@ -286,8 +287,8 @@ impl Actor {
         self.report_suspect(gpu, reason);
     }
 
-    /// The alert, and what guests are told that are refused from now on. Once, until it was
-    /// checked.
+    /// Reports a suspect GPU, and keeps the reason for the guests that are refused from now on.
+    /// Only once until the next check.
     pub(super) fn report_suspect(&mut self, gpu: GpuId, reason: String) {
         if self.suspects.contains_key(&gpu) {
             return;
@@ -295,8 +296,8 @@ impl Actor {
         let Some(record) = self.registry.gpus.get_mut(&gpu.0) else {
             return;
         };
-        // The registry must have it too: only then is the store's word that the GPU is ready again a
-        // change.
+        // The registry needs the new state too: otherwise the store's later report that the GPU is
+        // ready would not count as a change.
         record.state = GpuState::Suspect;
         record.state_reason = Some(reason.clone());
         self.events.report(Report::GpuSuspect {

@@ -1,4 +1,4 @@
-//! The mediator's thread: takes what happened, in order, and lets the scheduler decide.
+//! The mediator's thread: passes events to the scheduler in order and carries out the decisions.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
@@ -26,47 +26,47 @@ use crate::model::{GpuRecord, Histogram};
 use crate::worker::images::ImageKeeper;
 use crate::worker::records::WorkerRecords;
 
-/// Runs a canary on a GPU, in a process with a deadline, and looks whether the memory of these
-/// killed processes came back.
+/// Runs a canary on a GPU, in a process with a deadline, and checks whether the memory of the given
+/// killed processes was freed.
 pub type Canary = Arc<
     dyn Fn(GpuRecord, Vec<u32>) -> Pin<Box<dyn Future<Output = GpuCheck> + Send>> + Send + Sync,
 >;
 
-/// Messages taken from one worker before the others have their turn.
+/// Messages read from one worker before the other sources have their turn.
 const MESSAGES_AT_ONCE: usize = 64;
 
-/// More than a worker's socket holds.
+/// More messages than fit into a worker's socket.
 const ALL_MESSAGES: usize = 1_024;
 
-/// Commands taken before the workers have their turn.
+/// Commands handled before the workers have their turn.
 const COMMANDS_AT_ONCE: usize = 256;
 
 const TICK_NS: u64 = vgpu_sched::SECONDS;
 
-/// How often holders are looked at.
+/// Interval at which the progress of lease holders is read, in ns.
 const PROGRESS_NS: u64 = 5 * vgpu_sched::MILLIS;
 
-/// What the mediator is made of.
+/// Settings and parts of a mediator.
 pub struct MediatorSettings {
     /// The configuration.
     pub config: Arc<Config>,
-    /// Where to tell what happened.
+    /// Receives the events.
     pub events: EventSink,
-    /// Where workers are written down.
+    /// Records of workers on disk.
     pub records: WorkerRecords,
     /// Checks a GPU after a kill.
     pub canary: Canary,
-    /// Where canaries run.
+    /// Runtime of the canaries.
     pub runtime: tokio::runtime::Handle,
-    /// GPUs on which a worker of an earlier vgpud may still run.
+    /// UUIDs of GPUs on which a worker of an earlier vgpud may still run.
     pub unverified: BTreeSet<String>,
-    /// How many such workers there are.
+    /// Number of workers of an earlier vgpud that still run.
     pub orphans: u32,
-    /// Keeps module images.
+    /// Keeper of module images.
     pub images: ImageKeeper,
-    /// The first session number: above every one of earlier runs.
+    /// First session number, larger than every session number of earlier runs.
     pub first_session: u64,
-    /// The first lease epoch: above every one of earlier runs.
+    /// First lease epoch, larger than every epoch of earlier runs.
     pub first_epoch: u64,
 }
 
@@ -81,7 +81,7 @@ impl Mediator {
     /// Starts the mediator's thread.
     ///
     /// # Errors
-    /// When the thread, or what it waits with, cannot be made.
+    /// If the thread or the descriptors on which it waits cannot be created.
     pub fn start(settings: MediatorSettings) -> io::Result<Mediator> {
         let reactor = Reactor::new()?;
         let (commands, inbox) = unbounded();
@@ -92,8 +92,8 @@ impl Mediator {
             .spawn(move || {
                 let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| actor.run()));
                 if lived.is_err() {
-                    // Without it nobody would be granted, ended or watched any more. Workers end
-                    // with us, and whoever supervises vgpud starts it again.
+                    // Without the mediator no lease is granted, ended or watched. Workers end with
+                    // vgpud, and the supervisor of vgpud starts it again.
                     tracing::error!("the mediator failed; vgpud ends");
                     std::process::abort();
                 }
@@ -104,13 +104,13 @@ impl Mediator {
         })
     }
 
-    /// How to speak with it.
+    /// Returns a handle to send commands to the mediator.
     #[must_use]
     pub fn handle(&self) -> MediatorHandle {
         self.handle.clone()
     }
 
-    /// Ends the thread; workers that still run end because their control sockets close.
+    /// Ends the thread. Workers that still run end because their control sockets close.
     pub fn stop(mut self) {
         let _ = self.handle.send(Command::Stop);
         if let Some(thread) = self.thread.take()
@@ -121,19 +121,19 @@ impl Mediator {
     }
 }
 
-/// An event that the scheduler is still to be told.
+/// An event that the scheduler has not seen yet.
 #[derive(Debug)]
 struct Pending {
-    /// Since when it is so, on the scheduler's clock; later than now stands for now.
+    /// Time of the event on the scheduler's clock. A time in the future stands for now.
     at_ns: u64,
     event: Event,
-    /// Of an [`Event::Strike`]: what the VM did. The scheduler knows no sentences.
+    /// The offence, for [`Event::Strike`]. The scheduler keeps no texts.
     breach: Option<String>,
 }
 
 pub(super) struct Actor {
     pub(super) scheduler: Scheduler,
-    /// What the scheduler was told and decided. Nothing is told to it but through this.
+    /// The log of events and decisions. All events reach the scheduler through this log.
     pub(super) log: DecisionLog,
     pub(super) registry: Registry,
     pub(super) sessions: BTreeMap<u64, Session>,
@@ -148,30 +148,30 @@ pub(super) struct Actor {
     pub(super) handle: MediatorHandle,
     pub(super) meter: Meter,
     pub(super) next_session: u64,
-    /// Why nobody is admitted any more.
+    /// Reason why no session is admitted any more.
     pub(super) draining: Option<String>,
-    /// The configuration has been taken over.
+    /// Whether the configuration has been applied.
     pub(super) serving: bool,
     /// Workers of an earlier vgpud that still run.
     pub(super) orphans: u32,
-    /// What the last canary of a GPU said, when it failed.
+    /// Error of the last canary of a GPU, if it failed.
     pub(super) canary_said: BTreeMap<GpuId, String>,
-    /// Killed workers that are gone, whose memory is not yet seen to be back.
+    /// Killed workers that have ended and whose memory is not yet seen to be free.
     pub(super) killed: BTreeMap<GpuId, BTreeSet<u32>>,
-    /// Why a GPU is suspect, for the guests that are refused.
+    /// Reason why a GPU is suspect, for the guests that are refused.
     pub(super) suspects: BTreeMap<GpuId, String>,
     pub(super) decisions: u64,
     pub(super) decision_time: Histogram,
     inbox: Receiver<Command>,
-    /// Events that the scheduler is still to be told, in order.
+    /// Events that the scheduler has not seen yet, in order.
     queue: VecDeque<Pending>,
     actions: Vec<Action>,
-    /// An event is being handled, or its actions are being carried out.
+    /// Whether an event or one of its actions is being handled.
     deciding: bool,
     progress_due: bool,
     timer_ns: u64,
-    /// Since when this thread works, or should: what passes from then on is lost time if it is
-    /// long.
+    /// Time since which this thread works or should work. A long time since then means that vgpud
+    /// was stopped.
     awake_ns: u64,
     buffer: Vec<u8>,
     running: bool,
@@ -248,8 +248,9 @@ impl Actor {
         }
     }
 
-    /// After vgpud was stopped, which may be anywhere: reads all messages that came meanwhile, before
-    /// the scheduler is told that it is now. What workers did then is charged from when it was so.
+    /// After vgpud was stopped at any point: reads all messages of that time before the scheduler
+    /// learns the present time. The work of the workers is charged from the time at which it
+    /// happened.
     fn catch_up(&mut self, found: &mut Vec<Source>) {
         if self.away_ns(now_ns()).is_some() {
             self.reactor.ready(true, found);
@@ -257,16 +258,16 @@ impl Actor {
         }
     }
 
-    /// How long this thread was kept from its work, by more than a busy host does: vgpud was
-    /// stopped.
+    /// Time in ns for which this thread did not run, if that is longer than on a busy host: vgpud
+    /// was stopped.
     fn away_ns(&self, now_ns: u64) -> Option<u64> {
         const LATE_NS: u64 = 100 * vgpu_sched::MILLIS;
         let away = now_ns.saturating_sub(self.awake_ns);
         (away > LATE_NS).then_some(away)
     }
 
-    /// Hears workers and sees their deaths. Deaths come last: what a worker said before it died
-    /// counts.
+    /// Reads messages of workers, then handles their deaths. Deaths come last, because messages
+    /// sent before the death still count.
     fn take(&mut self, found: &[Source], most: usize) {
         for source in found {
             match *source {
@@ -290,7 +291,7 @@ impl Actor {
                 Err(_) => return,
             }
         }
-        // More may wait, and the counter was read already.
+        // Further commands may wait, and the counter was already read.
         if !self.inbox.is_empty() {
             let _ = self.reactor.waker().write(1);
         }
@@ -318,11 +319,11 @@ impl Actor {
         self.bring_up_to_date();
     }
 
-    /// Tells the scheduler how far the holders have come, and the time. Due or not, it harms
-    /// nothing, and brings every account up to now.
+    /// Reports the progress of lease holders and the time to the scheduler. Safe at any time;
+    /// brings all accounts up to now.
     pub(super) fn bring_up_to_date(&mut self) {
-        // The scheduler's rule: what is known already comes before the timer, so that a limit never
-        // fires on a report that lies unread, nor for time in which no worker was read.
+        // The scheduler needs all known reports before its timer. Otherwise a limit might fire
+        // while the report that prevents it is unread, or for a time in which no worker was read.
         let mut found = Vec::new();
         self.reactor.ready(true, &mut found);
         self.take(&found, MESSAGES_AT_ONCE);
@@ -339,8 +340,8 @@ impl Actor {
         self.feed(Event::Timer);
     }
 
-    /// Looks at the holders again and again while there are any: only so does the scheduler learn
-    /// that something is in flight, from when on its limits count.
+    /// Polls the progress of lease holders periodically while there are any. Only these polls tell
+    /// the scheduler that work is in flight, and its limits count from then on.
     pub(super) fn schedule_progress(&mut self) {
         if !self.progress_due {
             self.progress_due = true;
@@ -351,8 +352,8 @@ impl Actor {
     fn poll_progress(&mut self) {
         self.progress_due = false;
         self.report_progress();
-        // Not what the page says: a lease that lies parked is taken up again without a word, as
-        // long as its worker did not say that it is.
+        // The page is not asked: a worker takes a parked lease again without a message, as long as
+        // the worker did not report the parking.
         let in_use = |session: &Session| session.lease.is_some_and(|lease| !lease.parked);
         if self.sessions.values().any(in_use) {
             self.schedule_progress();
@@ -378,14 +379,13 @@ impl Actor {
         }
     }
 
-    /// Tells the scheduler an event, and carries out what it decides, with all that follows. From
-    /// within an action the event waits until the present event's actions are all carried out.
+    /// Passes an event to the scheduler and carries out the actions that follow. An event that
+    /// comes from within an action waits until all actions of the present event are carried out.
     pub(super) fn feed(&mut self, event: Event) {
         self.feed_of(u64::MAX, event);
     }
 
-    /// Tells the scheduler an event of an earlier time. The scheduler's clock does not go back for
-    /// it.
+    /// Passes an event of an earlier time to the scheduler. The scheduler's clock does not go back.
     pub(super) fn feed_of(&mut self, at_ns: u64, event: Event) {
         self.queue.push_back(Pending {
             at_ns,
@@ -395,7 +395,7 @@ impl Actor {
         self.handle_pending();
     }
 
-    /// Tells the scheduler to count a strike against a VM, for this reason.
+    /// Has the scheduler count a strike against a VM, for the given reason.
     pub(super) fn feed_strike(&mut self, vm: VmId, breach: String) {
         self.queue.push_back(Pending {
             at_ns: u64::MAX,
@@ -405,9 +405,9 @@ impl Actor {
         self.handle_pending();
     }
 
-    /// Tells the scheduler an event that it answers at once, carries out what else it decides, and
-    /// returns the answer that `answer` finds among its actions. Never called from within an
-    /// action: there an event waits, and so would its answer.
+    /// Passes an event to the scheduler that it answers at once. Carries out the other actions and
+    /// returns the answer that `answer` finds among the actions. Never called from within an
+    /// action, where events wait and no answer would come.
     pub(super) fn ask<T>(
         &mut self,
         event: Event,
@@ -446,7 +446,7 @@ impl Actor {
         self.deciding = false;
     }
 
-    /// Has the scheduler decide about one event, and carries out its actions, except those that
+    /// Has the scheduler handle one event, and carries out its actions, except those that
     /// `is_answer` takes.
     fn decide(&mut self, pending: Pending, mut is_answer: impl FnMut(&Action) -> bool) {
         let begun = now_ns();
@@ -457,8 +457,7 @@ impl Actor {
         self.decisions += 1;
         self.decision_time.record(now_ns().saturating_sub(begun));
         let mut breach = pending.breach;
-        // Why the VM of the last strike was struck: a quarantine follows from a strike of the same
-        // event.
+        // VM and reason of the last strike. A quarantine follows from a strike of the same event.
         let mut struck: Option<(VmId, String)> = None;
         for action in actions.drain(..) {
             if is_answer(&action) {
@@ -489,7 +488,7 @@ impl Actor {
         self.timer_ns = at_ns;
     }
 
-    /// Takes what a worker has said.
+    /// Reads up to `most` messages of a worker.
     pub(super) fn read_worker(&mut self, id: u64, most: usize) {
         let mut buffer = std::mem::take(&mut self.buffer);
         for _ in 0..most {
@@ -542,7 +541,8 @@ impl Actor {
         }
     }
 
-    /// The proof that the mediator lives, and what the daemon's housekeeping needs.
+    /// The answer to a ping: proves that the mediator runs, and carries the numbers that
+    /// housekeeping needs.
     pub(super) fn pong(&self) -> Pong {
         let open = self.sessions.values().filter(|s| !s.is_ending()).count();
         Pong {

@@ -1,10 +1,10 @@
-//! Questions that the scheduler answers at once: may a session begin, and may it have this memory.
+//! Requests that the scheduler answers at once: new sessions and memory.
 
 use vgpu_sched::{Action, Event, GpuId, Memory, MemoryRefusal, Refusal, SessionId, VmId};
 
 use super::actor::Actor;
 
-/// Memory that the scheduler did not book.
+/// A memory request that the scheduler denied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Denied {
     pub(super) reason: MemoryRefusal,
@@ -12,19 +12,18 @@ pub(super) struct Denied {
     pub(super) available: u64,
 }
 
-/// A request for memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reservation {
     pub(super) session: SessionId,
     pub(super) of: Memory,
     pub(super) bytes: u64,
-    /// Stands in the decision log. For people: a worker's request number, 0 for requests of vgpud's
-    /// own.
+    /// A tag for readers of the decision log: the request number of the worker, or 0 for requests
+    /// of vgpud.
     pub(super) tag: u64,
 }
 
 impl Actor {
-    /// Asks for a new session of a VM. The answer: the GPUs of the session, at least one.
+    /// Requests a new session of a VM. Returns the GPUs of the session, at least one.
     ///
     /// # Errors
     /// Why the session is refused; `None` if the scheduler gave no answer, which is a fault of
@@ -44,10 +43,10 @@ impl Actor {
         answer.ok_or(None)?.map_err(Some)
     }
 
-    /// Registry memory for a session.
+    /// Books memory for a session.
     ///
     /// # Errors
-    /// Nothing was booked.
+    /// If nothing was booked.
     pub(super) fn reserve(&mut self, wanted: Reservation) -> Result<(), Denied> {
         let Reservation {
             session,
@@ -68,7 +67,7 @@ impl Actor {
             } => Some(Err(Denied { reason, available })),
             _ => None,
         });
-        // Without an answer the session or its GPU is unknown by now.
+        // Without an answer the session or the GPU is unknown by now.
         let reason = match of {
             Memory::Pinned => MemoryRefusal::Pinned,
             Memory::Device | Memory::DeviceOn(_) => MemoryRefusal::NotItsGpu,

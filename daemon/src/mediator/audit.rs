@@ -1,9 +1,10 @@
-//! The device's own account, held against ours: who uses a GPU without a lease cheats.
+//! Compares the device's own accounts with vgpud's: a process that uses a GPU without a lease
+//! cheats.
 //!
-//! Leases bind honest workers; one that its guest has taken over may say that it has drained and go
-//! on. Where the device keeps a clock per process (soft-gpu), its use must be explained by leases
-//! held at the time (`held`). What each process holds of its memory is reconciled with the
-//! scheduler's accounts by the way (`unrequested`).
+//! Leases bind honest workers only. A worker that its guest controls may report that it has
+//! drained, and continue. Where the device counts GPU time per process (soft-gpu), leases held at
+//! that time must explain the use (`held`). The memory of each process is compared with the
+//! scheduler's account as well (`unrequested`).
 
 use std::collections::BTreeMap;
 
@@ -12,12 +13,12 @@ use super::reactor::now_ns;
 use super::session::Phase;
 use crate::model::DeviceProcess;
 
-/// Use without a lease between two looks that is not yet cheating. Honest workers have none
-/// (`held`); it is a margin for a device that rounds its times.
+/// Use without a lease between two audits that is tolerated, in ns. Honest workers have none
+/// (`held`); the margin is for devices that round times.
 const TOLERANCE_NS: u64 = 20 * vgpu_sched::MILLIS;
 
 impl Actor {
-    /// The devices are going to be asked: what is held from now on may be part of their answers.
+    /// Called before the devices are asked: leases held from now on may be part of the answers.
     pub(super) fn begin_audit(&mut self) {
         let now = now_ns();
         for session in self.sessions.values_mut() {
@@ -26,7 +27,7 @@ impl Actor {
         self.mark_memory();
     }
 
-    /// What the device says of each process on it.
+    /// Compares the device's account of each process with the leases.
     pub(super) fn audit(&mut self, gpu_uuid: &str, processes: &[DeviceProcess]) {
         let now = now_ns();
         let by_pid: BTreeMap<u32, &DeviceProcess> = processes
@@ -44,7 +45,7 @@ impl Actor {
             let Some((said, memory)) = said else {
                 continue;
             };
-            // A gang's devices are not looked at in the same moment.
+            // The devices of a gang are not read at the same moment.
             if session.gpus.len() == 1 && session.phase == Phase::Live {
                 held.push((session.id, memory));
             }

@@ -1,8 +1,8 @@
-//! What a worker claims to have used, held against what any worker can: its page is all that counts
-//! calls and bytes, and a guest that has taken its worker over writes there what it likes.
+//! Checks the totals that a worker claims against what any worker can do. Only the worker's page
+//! counts calls and bytes, and a guest that controls its worker writes any value there.
 //!
-//! The bounds are far beyond every honest worker, and count from the session's begin: however late
-//! vgpud looks, what was done meanwhile had the time for it.
+//! The bounds are far beyond every honest worker, and count from the start of the session. So a
+//! late check rejects no honest claim, however long vgpud was stopped.
 
 use vgpu_proto::lease::Hints;
 use vgpu_sched::{SECONDS, Usage};
@@ -12,22 +12,22 @@ use super::reactor::now_ns;
 use super::session::{Phase, Session};
 use crate::events::EndCause;
 
-/// Calls a second: ten nanoseconds each. The fastest worker needs some hundred.
+/// Upper bound of calls per second: 10 ns each. The fastest worker needs some 100 ns.
 const CALLS_PER_S: u64 = 100_000_000;
 
-/// Bytes a second. They pass through a socket, which carries some 10 GB/s.
+/// Upper bound of bytes per second. The bytes pass through a socket, which carries about 10 GB/s.
 const BYTES_PER_S: u64 = 1 << 40;
 
-/// Bytes that may be counted ahead: a copy counts as a whole when it begins, and is at most the
-/// memory of a GPU.
+/// Bytes that may be counted ahead: a copy is counted in full at its start, and is at most as large
+/// as the memory of a GPU.
 const BYTES_AHEAD: u64 = 1 << 42;
 
-/// Totals since a session began, by its worker's account.
+/// Totals since the start of a session, as the worker counts them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Claim {
     calls: u64,
     bytes: u64,
-    /// The part of the bytes that went to the guest.
+    /// The part of `bytes` that was copied to the guest.
     out_bytes: u64,
 }
 
@@ -40,7 +40,8 @@ impl Claim {
         }
     }
 
-    /// What is false about it, where `before` was claimed earlier, in a session of this age.
+    /// Returns why the claim is false, if it is. `before` is the earlier claim, `age_ns` the age of
+    /// the session.
     fn falsehood(self, before: Claim, age_ns: u64) -> Option<String> {
         let most = |per_s: u64, ahead: u64| {
             let total = u128::from(per_s) * u128::from(age_ns) / u128::from(SECONDS);
@@ -88,7 +89,7 @@ impl Session {
         now_ns().saturating_sub(self.begun_ns)
     }
 
-    /// The worker's account, or, where that is false, what it said before.
+    /// The worker's claim, or the earlier claim if the present one is false.
     fn believed(&self) -> Claim {
         let claim = Claim::of(&self.hints());
         match claim.falsehood(self.claimed, self.age_ns()) {
@@ -97,18 +98,18 @@ impl Session {
         }
     }
 
-    /// Credit used since the session began, by the worker's account.
+    /// Credit used since the start of the session, as the worker counts it.
     pub(super) fn used(&self) -> Usage {
         let Claim { calls, bytes, .. } = self.believed();
         Usage { calls, bytes }
     }
 
-    /// Bytes that went to the guest since the session began, by the worker's account.
+    /// Bytes copied to the guest since the start of the session, as the worker counts them.
     pub(super) fn out_bytes(&self) -> u64 {
         self.believed().out_bytes
     }
 
-    /// Looks at the worker's account anew; says what is false about it.
+    /// Reads the worker's claim again. Returns why the claim is false, if it is.
     fn examine(&mut self) -> Option<String> {
         let claim = Claim::of(&self.hints());
         let falsehood = claim.falsehood(self.claimed, self.age_ns());
@@ -120,7 +121,7 @@ impl Session {
 }
 
 impl Actor {
-    /// Ends the sessions whose workers claim what cannot be.
+    /// Ends the sessions whose workers make false claims.
     pub(super) fn examine_all(&mut self) {
         let live = self.sessions.values_mut().filter(|s| !s.is_ending());
         let liars: Vec<(u64, String)> = live
@@ -131,8 +132,8 @@ impl Actor {
         }
     }
 
-    /// The last look at the account of a session that is over: a worker that lies and ends at once
-    /// has lied.
+    /// The last check of a session that is over: a worker that lies and ends at once gets a strike
+    /// too.
     pub(super) fn examine_last(&mut self, session: &mut Session) {
         let accused = matches!(session.phase, Phase::Ending(EndCause::Cheating, _));
         if let Some(what) = session.examine().filter(|_| !accused) {
@@ -154,8 +155,8 @@ mod tests {
 
     #[test]
     fn what_an_honest_worker_can_do_is_believed_however_late_it_is_seen() {
-        // 5,000,000 calls and 20 GB a second, first seen after so long: vgpud stood still, or the
-        // whole host did.
+        // 5,000,000 calls and 20 GB per second, first seen after `age_s`: vgpud or the whole host
+        // was stopped.
         for age_s in [1, 10, 400, 86_400 * 365] {
             let claim = Claim {
                 calls: 5_000_000 * age_s,
@@ -164,7 +165,7 @@ mod tests {
             };
             assert_eq!(claim.falsehood(NOTHING, age_s * SECONDS), None);
         }
-        // A whole GPU is copied, and the copy has only begun.
+        // A copy of the whole memory of a GPU has only begun.
         let begun = Claim {
             calls: 1,
             bytes: 288 << 30,

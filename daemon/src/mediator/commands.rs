@@ -1,4 +1,4 @@
-//! What the mediator is asked to do.
+//! Handles the commands of the rest of vgpud.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -95,7 +95,7 @@ impl Actor {
             Command::Ping(answer) => {
                 let _ = answer.send(self.pong());
             }
-            // Taken by the loop.
+            // The loop handles this command.
             Command::Stop => {}
         }
     }
@@ -145,7 +145,7 @@ impl Actor {
             let (id, config) = (GpuId(gpu.gpu_id), self.registry.gpu_config(&gpu));
             let health = self.registry.health(&gpu);
             if health == GpuHealth::Healthy {
-                // It passed its check, or was never doubted.
+                // The GPU passed its check, or was never suspect.
                 self.suspects.remove(&id);
             }
             match self.registry.gpus.insert(gpu.gpu_id, gpu) {
@@ -174,7 +174,7 @@ impl Actor {
                 pool.record = record;
                 let pool = pool.id;
                 self.feed(Event::SetPool { pool, config });
-                // Where they have no limits of their own, its limits are theirs.
+                // VMs without limits of their own get the limits of the pool.
                 self.set_vms(Some(&name));
             }
             None => {
@@ -185,7 +185,7 @@ impl Actor {
         }
     }
 
-    /// Tells the scheduler the settings of the VMs of a pool, or of all, anew.
+    /// Passes the settings of the VMs of a pool, or of all VMs, to the scheduler again.
     fn set_vms(&mut self, pool: Option<&str>) {
         let vms: Vec<_> = self
             .registry
@@ -255,7 +255,7 @@ impl Actor {
         let before = before.filter(|old| old.generation == vm.generation);
         let identity = vm.identity();
         let vm = match &before {
-            // How it stands with strikes and quarantine is known better here.
+            // The mediator knows strikes and quarantine better than the store.
             Some(old) => VmRecord {
                 quarantine: old.quarantine.clone(),
                 strikes: old.strikes,
@@ -286,7 +286,7 @@ impl Actor {
         }
     }
 
-    /// Ends the sessions that a changed VM may not have any more.
+    /// Ends the sessions that the changed settings of a VM do not allow any more.
     fn end_what_changed(&mut self, before: &VmRecord) {
         let identity = before.identity();
         let Some(vm) = self.registry.vm(identity) else {
@@ -409,7 +409,7 @@ impl Actor {
         Ok(admitted)
     }
 
-    /// A refusal for want of a GPU says what is wrong with those that the pool has.
+    /// Adds to a refusal for lack of a GPU what is wrong with the GPUs of the pool.
     fn explained(&self, mut refused: Refused, vm: &VmRecord) -> Refused {
         if refused.code != Refusal::NoGpu {
             return refused;
@@ -509,7 +509,7 @@ impl Actor {
     ) {
         let session = self.sessions.get_mut(&id);
         let Some(session) = session.filter(|s| s.worker.is_none() && !s.is_ending()) else {
-            // The session ended while its worker started. It was told nothing yet.
+            // The session ended while its worker started. The worker has received nothing yet.
             let _ = ready.send(Err("the session was ended".to_owned()));
             self.records.remove(worker.process.pid());
             worker.discard();
@@ -527,7 +527,7 @@ impl Actor {
         session.worker = Some(worker);
         match (told, watched) {
             (Ok(()), Ok(())) => {}
-            // It is gone already; its death tells why.
+            // The worker has already ended; its death gives the reason.
             (Err(SendError::Closed), Ok(())) => self.closed(id),
             (Err(e), _) => self.worker_failed(id, &e.to_string()),
             (_, Err(e)) => self.worker_failed(id, &format!("it cannot be watched: {e}")),

@@ -1,4 +1,4 @@
-//! The depth of queues: one account per VM, divided among its programs as they come and go.
+//! The depth of queues: one limit per VM, divided among its sessions as they come and go.
 
 use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS};
 use vgpu_proto::worker::ToWorker;
@@ -9,7 +9,7 @@ use super::session::Phase;
 use crate::model::VmIdentity;
 
 impl Actor {
-    /// How much a session may have queued now: calls, and their bytes.
+    /// Calls and bytes that a session may have queued now.
     pub(super) fn depth_of(&self, session: u64) -> (u32, u64) {
         let part = self.scheduler.depth_allowance(SessionId(session));
         let calls = part.calls.clamp(1, DEPTH_CALLS.into());
@@ -17,8 +17,9 @@ impl Actor {
         (u32::try_from(calls).unwrap_or(DEPTH_CALLS), bytes)
     }
 
-    /// A VM's limit was changed, or the number of its programs: those that run are told what their
-    /// part is now. One that is still starting is told when it is up.
+    /// Called when the limit of a VM or the number of its sessions changes: tells each running
+    /// session its new part. A session that is still starting learns its part when its worker is
+    /// ready.
     pub(super) fn share_depth(&mut self, vm: VmIdentity) {
         self.tell_limited(vm);
         let of_vm = self.sessions.values().filter(|s| s.vm == vm);
@@ -36,7 +37,7 @@ impl Actor {
         }
     }
 
-    /// Workers learn whether credit is limited, also those without a lease.
+    /// Tells workers whether credit is limited, including workers without a lease.
     fn tell_limited(&self, vm: VmIdentity) {
         let Some(limits) = self.registry.vm(vm).map(|vm| self.registry.limits(vm)) else {
             return;

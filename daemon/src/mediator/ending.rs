@@ -1,5 +1,5 @@
-//! The end of a session: the guest is told why, its data connection is shut, the worker is killed,
-//! and the session is gone only when the kernel says that the process is.
+//! The end of a session: vgpud tells the guest the reason, shuts the data connection and kills the
+//! worker. The session is gone only when the kernel reports the end of the process.
 
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::worker::ToWorker;
@@ -15,20 +15,20 @@ use crate::system::shut_down;
 use crate::worker::cgroup::WorkerCgroup;
 use crate::worker::spawn::Worker;
 
-/// A worker whose guest ended in good order has this long to do the same.
+/// Time in ns that a worker has to end by itself after its guest ended in good order.
 const GRACE_NS: u64 = 300 * vgpu_sched::MILLIS;
 
-/// How often it is looked whether what a dead worker left behind is gone.
+/// Interval of the checks whether the remaining processes of a dead worker are gone, in ns.
 const CLEAR_NS: u64 = 5 * vgpu_sched::MILLIS;
 
-/// Killed workers of a GPU whose memory is looked for at the next check.
+/// Most killed workers per GPU whose memory the next check looks for.
 const KILLED_MOST: usize = 1_024;
 
-/// Messages of a dead worker that are still read.
+/// Most messages of a dead worker that are still read.
 const LAST_WORDS: usize = 1_024;
 
 impl Actor {
-    /// Ends a session: once, whatever else happens to it afterwards.
+    /// Ends a session. Later causes have no effect.
     pub(super) fn end(&mut self, id: u64, cause: EndCause, code: CuResult, text: &str) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
@@ -75,21 +75,22 @@ impl Actor {
         }
     }
 
-    /// The worker had its time.
+    /// The time of the worker to end by itself is over.
     pub(super) fn kill_now(&mut self, id: u64) {
         if let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) {
             worker.kill();
         }
     }
 
-    /// The worker closed its control socket. It ends by itself now, or is made to.
+    /// The worker closed its control socket. The worker ends by itself within the grace, or is
+    /// killed.
     pub(super) fn closed(&mut self, id: u64) {
         if self.sessions.get(&id).is_some_and(|s| s.worker.is_some()) {
             self.reactor.at(now_ns() + GRACE_NS, Due::Kill(id));
         }
     }
 
-    /// A killed worker should be gone by now and is not: neither SIGKILL nor the driver helps.
+    /// A killed worker should be gone by now and is not: the process may hang in the driver.
     pub(super) fn is_stuck(&mut self, id: u64) {
         let Some(session) = self.sessions.get(&id) else {
             return;
@@ -106,13 +107,13 @@ impl Actor {
         }
     }
 
-    /// The sentence about a killed worker on this GPU that is still there.
+    /// The sentence about a killed worker on this GPU that still runs.
     pub(super) fn stuck_on(&self, gpu: GpuId) -> Option<String> {
         let on_it = |s: &&Session| s.is_on(gpu) && s.is_ending() && s.worker.is_some();
         self.sessions.values().find(on_it).map(stuck)
     }
 
-    /// Workers on this GPU that were killed and are still there.
+    /// Killed workers on this GPU that still run.
     pub(super) fn dying_on(&self, gpu: GpuId) -> Vec<u32> {
         let on_it = |s: &&Session| s.is_on(gpu) && s.is_ending();
         let dying = self.sessions.values().filter(on_it);
@@ -122,7 +123,7 @@ impl Actor {
             .collect()
     }
 
-    /// The kernel says that a worker is gone.
+    /// The kernel reports the end of a worker.
     pub(super) fn died(&mut self, id: u64) {
         let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) else {
             return;
@@ -130,7 +131,7 @@ impl Actor {
         let Some(exit) = worker.process.ended() else {
             return;
         };
-        // What it said before: a fault, or why it ended.
+        // Earlier messages of the worker: a fault, or the reason for its end.
         if let Some(session) = self.sessions.get_mut(&id) {
             session.message_rate = super::session::MessageRate::default();
         }
@@ -158,7 +159,8 @@ impl Actor {
         self.clear(id);
     }
 
-    /// A session's worker is gone: so must be whatever it has started.
+    /// The worker of a session has ended. Kills the processes that the worker started, and removes
+    /// the session once all of them are gone.
     pub(super) fn clear(&mut self, id: u64) {
         let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) else {
             return;
@@ -166,13 +168,13 @@ impl Actor {
         if !worker.left_something() {
             return self.gone(id);
         }
-        // Otherwise epoll would report its end again and again.
+        // Otherwise epoll would report the end again and again.
         self.reactor.forget(&worker.process);
         worker.kill();
         self.reactor.at(now_ns() + CLEAR_NS, Due::Clear(id));
     }
 
-    /// A session is over and nothing of it runs any more.
+    /// A session is over and none of its processes runs any more.
     fn gone(&mut self, id: u64) {
         self.settle_last(id);
         let Some(mut session) = self.sessions.remove(&id) else {
@@ -188,7 +190,7 @@ impl Actor {
             self.reactor.forget(&worker.process);
             let (records, pid) = (self.records.clone(), worker.process.pid());
             match worker.cgroup.take() {
-                // The cgroup first: without its record no later vgpud would remove it.
+                // The cgroup first: without the record no later vgpud would remove the cgroup.
                 Some(cgroup) => drop(self.runtime.spawn_blocking(move || {
                     cgroup.remove();
                     records.remove(pid);
@@ -223,7 +225,7 @@ impl Actor {
     }
 }
 
-/// The processes that are left of a worker.
+/// The remaining processes of a worker.
 fn remains(worker: &Worker) -> Vec<u32> {
     match worker.process.ended() {
         None => vec![worker.process.pid()],
@@ -249,8 +251,8 @@ fn stuck(session: &Session) -> String {
     format!("{who} does not end although it was killed; it is stuck in the driver")
 }
 
-/// Says on the control connection why, and shuts the data connection. The order matters: a guest
-/// that sees its data connection end finds the cause on the other one.
+/// Reports the cause on the control connection, then shuts the data connection. The order matters:
+/// a guest that sees the end of its data connection finds the cause on the control connection.
 fn tell_guest(session: &mut Session, cause: EndCause, code: CuResult, text: &str) {
     if let Some(ready) = session.ready.take() {
         let _ = ready.send(Err(text.to_owned()));

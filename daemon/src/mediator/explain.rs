@@ -1,4 +1,4 @@
-//! The scheduler's decisions, for administrators: written down as they were taken, and explained.
+//! The scheduler's decisions for administrators: the decision log and explanations.
 
 use vgpu_sched::VmId;
 use vgpu_sched::log::View;
@@ -7,7 +7,7 @@ use super::actor::Actor;
 use crate::mediation::Explained;
 
 impl Actor {
-    /// The decisions that are kept. Whoever asked writes them down, in a thread of its own.
+    /// The decisions that are kept. The caller serializes them in a thread of its own.
     pub(super) fn sched_log(&mut self) -> View {
         self.log.view(&self.scheduler)
     }

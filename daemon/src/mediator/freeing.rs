@@ -1,8 +1,8 @@
-//! Frees the memory of images on tokio's threads for what blocks: the kernel unmaps it page by page
-//! from whoever mapped it, and waits for a worker that allocates there at the time. A VM has two of
-//! these threads at most, one for what its sessions give back and one for what ended ones left, so
-//! that none of them delays another VM's, and a worker that still runs does not delay the memory of
-//! those that are dead.
+//! Frees the memory of images on tokio's blocking threads. The kernel unmaps the memory page by
+//! page from every process that mapped it, and waits for a worker that allocates there at the time.
+//! A VM has at most two of these threads: one for memory that running sessions give back, one for
+//! memory of ended sessions. So no VM delays another VM, and a running worker does not delay the
+//! memory of dead workers.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -12,26 +12,25 @@ use tokio::runtime::Handle;
 
 use crate::worker::image_memory::ImageMemory;
 
-/// Who had the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// The worker of this session, which may run.
+    /// The worker of this session, which may still run.
     Session(u64),
     /// A worker that is dead.
     Ended,
 }
 
-/// A VM, and whether the workers are dead.
+/// Number of a VM, and whether the workers are dead.
 type Key = (u32, bool);
 
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<(Whose, Arc<ImageMemory>)>,
-    /// What is being freed: whose, and for how many looks of [`Freeing::stalled`].
+    /// Owner of the memory that is being freed, and number of calls of [`Freeing::stalled`] since.
     now: Option<(Whose, u32)>,
 }
 
-/// One that is in it has a thread.
+/// Each queue in the map has a thread.
 type Queues = Mutex<HashMap<Key, Queue>>;
 
 pub(super) struct Freeing {
@@ -47,7 +46,7 @@ impl Freeing {
         }
     }
 
-    /// Takes an image's memory from all who have it, and lets go of it.
+    /// Queues an image's memory: it is taken from all processes that mapped it, and freed.
     pub(super) fn take(&self, vm: u32, whose: Whose, memory: Arc<ImageMemory>) {
         let key = (vm, whose == Whose::Ended);
         match lock(&self.queues).entry(key) {
@@ -67,8 +66,8 @@ impl Freeing {
         drop(self.runtime.spawn_blocking(move || thread.run()));
     }
 
-    /// The sessions whose memory was being taken at this look and at as many before it. Looks are
-    /// counted and no time: while vgpud stands still, so does this.
+    /// Sessions whose memory was being freed at this call and at the `looks` calls before. Calls
+    /// are counted instead of time, so that a stop of vgpud does not count.
     pub(super) fn stalled(&self, looks: u32) -> Vec<u64> {
         let mut queues = lock(&self.queues);
         let now = queues.values_mut().filter_map(|queue| queue.now.as_mut());
@@ -105,7 +104,7 @@ impl Thread {
         }
     }
 
-    /// The next; without one the thread ends.
+    /// The next memory to free; `None` ends the thread.
     fn next(&mut self) -> Option<Arc<ImageMemory>> {
         let mut queues = lock(&self.queues);
         let queue = queues.get_mut(&self.key)?;
@@ -120,7 +119,7 @@ impl Thread {
 }
 
 impl Drop for Thread {
-    /// It panicked, or never ran: what comes next gets another thread.
+    /// The thread panicked or never ran: later memory gets another thread.
     fn drop(&mut self) {
         if !self.ended {
             let left = lock(&self.queues).remove(&self.key);
@@ -163,7 +162,7 @@ mod tests {
         assert_eq!(told.recv_timeout(SOON).unwrap(), "another VM's");
         assert_eq!(file.metadata().unwrap().len(), 0);
 
-        // Who holds it up is known, and only who does.
+        // Only the session that blocks the thread is reported.
         let deadline = Instant::now() + SOON;
         while freeing.stalled(3) != [7] {
             assert!(Instant::now() < deadline, "nobody holds it up");

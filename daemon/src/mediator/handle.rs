@@ -1,4 +1,5 @@
-//! How the rest of vgpud speaks with the mediator: messages in, one answer each, never a lock.
+//! The interface of the mediator for the rest of vgpud: commands with at most one answer each, and
+//! no locks.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,73 +17,73 @@ use crate::mediation::{Change, Explained, GpuCheck, MediationError};
 use crate::model::{DeviceProcess, RuntimeSnapshot, ScannedGpu, VmIdentity};
 use crate::worker::spawn::Worker;
 
-/// A guest process that asks to be served.
+/// A request of a guest process for a session.
 #[derive(Debug)]
 pub struct AdmitRequest {
-    /// Whose it is.
+    /// VM of the guest process.
     pub identity: VmIdentity,
-    /// What it said.
+    /// Hello message of the guest.
     pub hello: Hello,
-    /// How it reached us, for people.
+    /// Address of the guest, for administrators.
     pub peer: String,
-    /// Where its control connection listens for notes.
+    /// Sender of notes to the guest's control connection.
     pub notes: mpsc::Sender<Note>,
 }
 
-/// Said on a session's control connection.
+/// A note on a session's control connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Note {
-    /// The session is over.
+    /// The session is over, with code and reason.
     Ended(CuResult, String),
-    /// The host drains.
+    /// The host drains, with the reason.
     Draining(String),
 }
 
-/// Admitted: where to start the worker and with what.
+/// An admitted session: where to start the worker, and with which settings.
 #[derive(Debug, Clone)]
 pub struct Admitted {
-    /// The session's number.
+    /// Number of the session.
     pub session: u64,
-    /// The GPUs it is placed on; several for a gang. Never empty.
+    /// GPUs of the session; several for a gang. Never empty.
     pub gpus: Vec<ScannedGpu>,
-    /// The VM's memory quota in bytes; 0: none.
+    /// Memory quota of the VM in bytes; 0: none.
     pub memory_quota: u64,
-    /// Bytes of host memory that the VM may pin; 0: no bound.
+    /// Bytes of host memory that the VM may pin; 0: no limit.
     pub pinned_bytes: u64,
-    /// The guest's depth credits in calls.
+    /// Depth credits of the guest in calls.
     pub depth_calls: u32,
-    /// The guest's depth credits in bytes.
+    /// Depth credits of the guest in bytes.
     pub depth_bytes: u64,
 }
 
-/// Not admitted.
+/// A refused session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// The code.
+    /// Code of the refusal.
     pub code: Refusal,
-    /// The sentence.
+    /// Sentence for the guest.
     pub text: String,
 }
 
-/// A worker that is up.
+/// A worker that is ready.
 #[derive(Debug, Clone)]
 pub struct Ready {
-    /// The host driver's version.
+    /// Version of the host's CUDA driver.
     pub driver_version: u32,
-    /// The session's devices.
+    /// Devices of the session.
     pub devices: Vec<DeviceInfo>,
 }
 
-/// Why a guest's side of a session is over.
+/// How the guest's side of a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuestEnd {
-    /// It said goodbye.
+    /// The guest said goodbye.
     Goodbye,
-    /// Its control connection ended without a goodbye.
+    /// The control connection ended without a goodbye.
     Vanished,
-    /// It broke the protocol on the control connection.
+    /// The guest broke the protocol on the control connection.
     Broken,
-    /// It never opened its data connection.
+    /// The guest never opened its data connection.
     NoData,
 }
 
@@ -91,13 +92,13 @@ pub enum GuestEnd {
 pub struct Pong {
     /// Sessions that are not being ended.
     pub open: usize,
-    /// All sessions, those whose workers are not yet verified gone included.
+    /// All sessions, including those whose workers are not yet verified gone.
     pub known: usize,
-    /// The number that the next session gets.
+    /// Number of the next session.
     pub next_session: u64,
 }
 
-/// What the mediator is told or asked.
+/// A command for the mediator.
 #[derive(Debug)]
 pub(crate) enum Command {
     Apply(Vec<Change>, oneshot::Sender<()>),
@@ -142,34 +143,34 @@ pub(crate) enum Command {
     CanaryDone {
         gpu_id: u32,
         check: GpuCheck,
-        /// The killed processes whose memory was looked for.
+        /// The killed processes whose memory the check looked for.
         killed: Vec<u32>,
     },
-    /// The devices are going to be asked who uses them.
+    /// The devices are about to be asked which processes use them.
     Audit(oneshot::Sender<()>),
-    /// What a device said since.
+    /// Answer of a device since the audit began.
     DeviceUse {
         gpu_uuid: String,
         processes: Vec<DeviceProcess>,
     },
-    /// An image is in its VM's cache, or will not be.
+    /// An image is in the cache of its VM, or cannot be cached.
     ImageKept {
         session: u64,
         image: u64,
     },
-    /// The memory of an image is gone, and its descriptor closed.
+    /// The memory of an image is freed, and the descriptor is closed.
     ImageGone {
         vm: u32,
         session: u64,
         bytes: u64,
     },
-    /// The bytes of an image are not those of the hash that this session's worker gave it.
+    /// The bytes of an image do not match the hash that this session's worker gave.
     ImageForged {
         session: u64,
         image: u64,
         vm: VmIdentity,
     },
-    /// These GPUs have no worker of an earlier vgpud any more; `left` such workers remain in all.
+    /// These GPUs have no worker of an earlier vgpud any more; in all, `left` such workers remain.
     Verified {
         gpu_uuids: Vec<String>,
         left: u32,
@@ -184,7 +185,7 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// Speaks with the mediator. Cheap to clone.
+/// Sends commands to the mediator. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct MediatorHandle {
     commands: Sender<Command>,
@@ -200,8 +201,8 @@ impl MediatorHandle {
         self.commands
             .send(command)
             .map_err(|_| MediationError::Draining)?;
-        // The counter cannot overflow in practice, and a lost wake-up of a counter that is set is
-        // none.
+        // The counter cannot overflow in practice, and a counter that is already set wakes the
+        // mediator as well.
         let _ = self.wake.write(1);
         Ok(())
     }
@@ -215,10 +216,10 @@ impl MediatorHandle {
         answered.await.map_err(|_| MediationError::Draining)
     }
 
-    /// Asks for a session.
+    /// Requests a session.
     ///
     /// # Errors
-    /// The refusal to tell the guest.
+    /// The refusal for the guest.
     pub async fn admit(&self, request: AdmitRequest) -> Result<Admission, Refused> {
         let answer = self.ask(|tx| Command::Admit(Box::new(request), tx)).await;
         let admitted = answer.unwrap_or_else(|_| Err(Refused::draining()))?;
@@ -229,28 +230,28 @@ impl MediatorHandle {
         })
     }
 
-    /// What a VM is told about itself; `None` where it is not registered any more.
+    /// Describes a VM for its own guests; `None` if the VM is not registered any more.
     ///
     /// # Errors
-    /// The daemon stops.
+    /// If vgpud is stopping.
     pub async fn look(&self, identity: VmIdentity) -> Result<Option<Looked>, MediationError> {
         self.ask(|answer| Command::Look { identity, answer }).await
     }
 
-    /// Hands over a session's data connection.
+    /// Passes a session's data connection to the mediator.
     pub fn data(&self, session: u64, fd: OwnedFd) {
-        // On failure the mediator is gone, and so is the session.
+        // On failure the mediator has ended, and so has the session.
         let _ = self.send(Command::Data { session, fd });
     }
 
-    /// Tells that the guest's side is over.
+    /// Reports the end of the guest's side.
     pub fn guest_gone(&self, session: u64, how: GuestEnd) {
         let _ = self.send(Command::GuestGone { session, how });
     }
 }
 
 impl Refused {
-    /// The host could not start a session, for this reason.
+    /// The refusal of a session that the host could not start, for this reason.
     #[must_use]
     pub fn host_failure(why: &str) -> Refused {
         Refused {
@@ -259,7 +260,7 @@ impl Refused {
         }
     }
 
-    /// The daemon stops.
+    /// The refusal while vgpud is stopping.
     #[must_use]
     pub fn draining() -> Refused {
         let text = "this host is stopping its GPU service; try again later";
@@ -270,7 +271,7 @@ impl Refused {
     }
 }
 
-/// An admitted session without a worker. Dropped unused, it is given back.
+/// An admitted session without a worker. An admission that is dropped unused ends the session.
 #[derive(Debug)]
 pub struct Admission {
     handle: MediatorHandle,
@@ -279,14 +280,14 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Where and with what to start the worker.
+    /// Where and with which settings to start the worker.
     #[must_use]
     pub fn admitted(&self) -> &Admitted {
         &self.admitted
     }
 
-    /// Hands the started worker over; the receiver learns when its driver is up, or why not. From
-    /// now on the session ends by [`MediatorHandle::guest_gone`].
+    /// Hands the started worker over. The receiver learns that the driver is ready, or why not.
+    /// From now on [`MediatorHandle::guest_gone`] ends the session.
     #[must_use]
     pub fn attach(
         mut self,
@@ -307,7 +308,7 @@ impl Admission {
         is_ready
     }
 
-    /// Gives the session back because its worker could not be started.
+    /// Ends the session because the worker could not be started.
     pub fn abandon(mut self, why: String) {
         self.open = false;
         let session = self.admitted.session;

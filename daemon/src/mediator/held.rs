@@ -1,14 +1,15 @@
-//! How long a session has held the lease, and what of a device's account of use that explains.
+//! How long a session has held the lease, and which part of a device's account of use that
+//! explains.
 //!
-//! A device says what it has counted for a process, and since when it may have more to count: since
-//! the oldest work that is not over was submitted. An honest worker submits under a lease and gives
-//! it back when its work is over, so whatever the device has yet to count was used in lease time
-//! since then. Nothing here depends on how soon the device counts, or on how soon vgpud looks or
-//! hears: both may be stopped for any time.
+//! A device reports the GPU time that it has counted for a process, and the submission of the
+//! oldest unfinished work: from then on the count may be incomplete. An honest worker submits under
+//! a lease and releases the lease when the work is complete. So lease time since that submission
+//! explains all use that the device has yet to count. The check depends neither on when the device
+//! counts nor on when vgpud asks or reads the answer: both may be stopped for any time.
 
 use std::collections::VecDeque;
 
-/// Looks that are remembered. What is older explains as much as it did when it was forgotten.
+/// Marks that are kept. A forgotten mark leaves the explained use as it was.
 const MARKS: usize = 64;
 
 /// How long a session has held the lease, by vgpud's account: from before the grant is written to
@@ -20,7 +21,7 @@ pub(super) struct Held {
     marks: VecDeque<Mark>,
 }
 
-/// The devices were going to be asked.
+/// A time at which the devices were about to be asked.
 #[derive(Debug)]
 struct Mark {
     at_ns: u64,
@@ -37,7 +38,7 @@ impl Held {
         self.since_ns = None;
     }
 
-    /// Lease time in all.
+    /// Total lease time in ns.
     fn until(&self, now_ns: u64) -> u64 {
         let since = self
             .since_ns
@@ -45,7 +46,7 @@ impl Held {
         self.total_ns.saturating_add(since)
     }
 
-    /// The devices are going to be asked: what they answer is of this moment or a later one.
+    /// Called before the devices are asked: the answers describe this moment or a later one.
     pub(super) fn mark(&mut self, now_ns: u64) {
         let total_ns = self.until(now_ns);
         self.marks.push_back(Mark {
@@ -57,27 +58,29 @@ impl Held {
         }
     }
 
-    /// Lease time since a moment, or since the last mark before it; `None` where no mark is as old.
+    /// Lease time in ns since `at_ns`, or since the last mark before; `None` if no mark is that
+    /// old.
     fn since(&self, at_ns: u64, now_ns: u64) -> Option<u64> {
         let mark = self.marks.iter().rev().find(|mark| mark.at_ns <= at_ns)?;
         Some(self.until(now_ns).saturating_sub(mark.total_ns))
     }
 }
 
-/// A session's use of one device, as far as it has been explained.
+/// A session's use of one device, as far as leases explain it.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct ExplainedUse {
-    /// What the device said at the last look, and the session's lease time when that was heard.
+    /// Reported use at the last audit, and the session's lease time when the report was read, in
+    /// ns.
     used_ns: u64,
     held_ns: u64,
-    /// Lease time up to then that may yet explain use.
+    /// Lease time in ns up to then that may still explain later use.
     spare_ns: u64,
 }
 
 impl ExplainedUse {
-    /// The device says that the session has used it for `used_ns` in all, at some moment since the
-    /// last mark, and may not have counted use since `open_ns` (`None`: it has counted all). What
-    /// of that can no lease explain?
+    /// Returns the use in ns that no lease explains. `used_ns` is the total use that the device
+    /// reports, as of some moment since the last mark. Use since `open_ns` may be missing from it
+    /// (`None`: `used_ns` is complete).
     pub(super) fn take(
         &mut self,
         held: &Held,
@@ -88,8 +91,8 @@ impl ExplainedUse {
         let total = held.until(now_ns);
         let explains = (self.spare_ns).saturating_add(total.saturating_sub(self.held_ns));
         (self.used_ns, self.held_ns) = (used_ns, total);
-        // A lease that was held before all the work that is not over explains nothing that is still
-        // to come.
+        // Lease time before the submission of all unfinished work cannot explain use that is yet to
+        // be counted.
         let since = held.since(open_ns.unwrap_or(u64::MAX), now_ns);
         let left = explains.saturating_sub(used);
         self.spare_ns = since.map_or(left, |since| left.min(since));
@@ -103,7 +106,7 @@ mod tests {
 
     const SECOND: u64 = 1_000 * vgpu_sched::MILLIS;
 
-    /// A look at this time, heard `LATE` later.
+    /// An audit at `at`, of which vgpud reads the answer `LATE` ns later.
     fn look(held: &mut Held, gpu: &mut ExplainedUse, at: u64, said: (u64, Option<u64>)) -> u64 {
         const LATE: u64 = 100;
         held.mark(at);
@@ -116,10 +119,10 @@ mod tests {
         held.begin(1_000);
         assert_eq!(look(&mut held, &mut gpu, 1_500, (550, None)), 0);
         held.end(2_000);
-        // What was used after the device was last asked and before that was heard is explained.
+        // Use between the last question and its answer is explained.
         assert_eq!(look(&mut held, &mut gpu, 3_000, (990, None)), 0);
         assert_eq!(look(&mut held, &mut gpu, 4_000, (990, None)), 0);
-        // A lease that was held long ago does not pay for use without one.
+        // A lease of long ago does not explain use without a lease.
         assert_eq!(look(&mut held, &mut gpu, 5_000, (1_290, None)), 300);
         assert_eq!(look(&mut held, &mut gpu, 6_000, (1_290, None)), 0);
     }
@@ -128,7 +131,8 @@ mod tests {
     fn use_that_is_counted_however_late_is_explained_by_the_lease_it_was_made_under() {
         let (mut held, mut gpu) = (Held::default(), ExplainedUse::default());
         held.begin(0);
-        // Its threads are stopped while its kernel runs: nothing is counted for minutes, then all.
+        // The device's threads are stopped while the kernel runs: nothing is counted for minutes,
+        // then all at once.
         for second in 1..=600 {
             let said = (0, Some(1_000));
             assert_eq!(look(&mut held, &mut gpu, second * SECOND, said), 0);
@@ -136,7 +140,7 @@ mod tests {
         held.end(600 * SECOND + 10);
         let said = (600 * SECOND, None);
         assert_eq!(look(&mut held, &mut gpu, 601 * SECOND, said), 0);
-        // That is paid for, and pays for nothing more.
+        // The lease has explained that use, and explains no further use.
         let said = (601 * SECOND, None);
         let beyond = look(&mut held, &mut gpu, 602 * SECOND, said);
         assert!(beyond > SECOND - 1_100, "{beyond}");
@@ -148,7 +152,7 @@ mod tests {
         held.begin(0);
         let said = (SECOND - 20, Some(SECOND - 15));
         assert_eq!(look(&mut held, &mut gpu, SECOND, said), 0);
-        // No look for an hour; what was released then is heard after it.
+        // No audit for an hour; vgpud reads the release of that time afterwards.
         held.end(3_600 * SECOND);
         let said = (3_599 * SECOND, None);
         assert_eq!(look(&mut held, &mut gpu, 3_601 * SECOND, said), 0);
@@ -158,16 +162,16 @@ mod tests {
     fn a_queue_that_never_empties_makes_no_permit_of_idle_leases() {
         let (mut held, mut gpu) = (Held::default(), ExplainedUse::default());
         held.begin(0);
-        // Held for ten seconds with a tenth used; some work is always open, none for longer than
-        // this.
+        // The lease is held for 10 s and used for a tenth. Some work is always unfinished, none for
+        // longer than `OPEN`.
         const OPEN: u64 = 200 * vgpu_sched::MILLIS;
         for second in 1..=10 {
             let said = (second * SECOND / 10, Some(second * SECOND - OPEN));
             assert_eq!(look(&mut held, &mut gpu, second * SECOND, said), 0);
         }
         held.end(10 * SECOND + 200);
-        // Then it goes on without: at most the lease time since the look before the open work is
-        // forgiven.
+        // Then use goes on without a lease: at most the lease time since the last mark before the
+        // open work is forgiven.
         let said = (SECOND + 3 * SECOND, Some(13 * SECOND - OPEN));
         let beyond = look(&mut held, &mut gpu, 13 * SECOND, said);
         assert!(beyond > SECOND, "{beyond}");
@@ -177,7 +181,7 @@ mod tests {
     fn work_that_goes_on_after_the_release_is_found_however_old_it_is() {
         let (mut held, mut gpu) = (Held::default(), ExplainedUse::default());
         held.begin(0);
-        // One kernel for as long as it likes, submitted under the lease.
+        // One kernel of any length, submitted under the lease.
         for second in 1..=100 {
             let said = (second * SECOND, Some(10));
             assert_eq!(look(&mut held, &mut gpu, second * SECOND, said), 0);

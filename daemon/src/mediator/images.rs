@@ -1,8 +1,9 @@
-//! Module images that guests send: their memory is the VM's, booked before the first byte comes.
+//! Module images that guests send. The memory is charged to the VM and booked before the first byte
+//! arrives.
 //!
-//! The worker fills memory that is made here, so that nothing of an image is left behind however
-//! its session ends. What it says to be whole goes to the keeper of the caches, which believes the
-//! bytes only.
+//! The mediator creates the memory and the worker fills it, so that nothing of an image remains,
+//! however the session ends. Images that the worker reports complete go to the keeper of the image
+//! caches, which trusts the bytes only, never the worker's hash.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -25,52 +26,51 @@ use crate::model::VmIdentity;
 use crate::worker::image_memory::ImageMemory;
 use crate::worker::images::{Checked, Image};
 
-/// Images of a VM whose memory is there, where vgpud has descriptors for so many: those that are
-/// loaded, wait for the disk or are being freed count too. Each is a descriptor of vgpud's.
+/// Most images of a VM in memory, where vgpud has enough descriptors: each image needs one. Images
+/// that are loaded, wait for the disk or are being freed count too.
 const IMAGES_MOST: u64 = 1_024;
 
-/// So many a VM may have however few descriptors there are: 8 programs that load what they can at a
-/// time.
+/// Images that every VM may have in memory, however few descriptors there are: enough for 8
+/// programs, each with as many uploads at a time as a session may have.
 const IMAGES_LEAST: u64 = 64;
 
-/// A worker whose image's memory cannot be taken from it for so many seconds is killed, which ends
-/// whatever it does there.
+/// Seconds after which a worker is killed if the memory of its image cannot be taken from it. The
+/// kill ends whatever holds the memory there.
 const STALLED_S: u32 = 30;
 
-/// Memory is taken by the page.
+/// Granularity of memory in bytes.
 const PAGE: u64 = 4_096;
 
-/// The images of one session.
 #[derive(Debug, Default)]
 pub(super) struct Images {
-    /// The number of the last one.
+    /// Number of the last image.
     last: u64,
     booked: BTreeMap<u64, Booked>,
-    /// What the memory of its images takes, those included that are being freed.
+    /// Memory of the images in bytes, including those that are being freed.
     bytes: u64,
 }
 
-/// One whose memory is booked.
+/// An image whose memory is booked.
 #[derive(Debug)]
 struct Booked {
     len: u64,
     memory: Arc<ImageMemory>,
     whole: bool,
-    /// The keeper of the caches has not yet looked at it.
+    /// The keeper of the caches has not yet checked the image.
     waits: bool,
-    /// The worker has let go of it.
+    /// The worker has released the image.
     done: bool,
 }
 
-/// The memory of the images of all VMs, from when it is made until its descriptor is closed.
+/// Memory of the images of all VMs, from its creation until its descriptor is closed.
 #[derive(Debug)]
 pub(super) struct ImageAccounts {
-    /// Descriptors that vgpud may have.
+    /// Descriptors that vgpud may have open.
     descriptors: u64,
     all: u64,
-    /// By the VM's number, whichever registration of it.
+    /// By number of the VM, for all its registrations.
     vms: BTreeMap<u32, OfVm>,
-    /// By session and image: what ended sessions left with the keeper of the caches.
+    /// By session and image: images of ended sessions that the keeper of the caches still has.
     with_keeper: BTreeMap<(u64, u64), Left>,
 }
 
@@ -85,7 +85,7 @@ struct Left {
 #[derive(Debug, Default)]
 struct OfVm {
     images: u64,
-    /// Bytes that no session has any more.
+    /// Bytes of images whose sessions have ended.
     left: u64,
 }
 
@@ -100,20 +100,20 @@ impl ImageAccounts {
         }
     }
 
-    /// May a VM, of so many that are registered, have one more? All together have half of vgpud's
-    /// descriptors, each an equal share of them.
+    /// Whether a VM, of `registered` VMs, may have another image in memory. All VMs together get
+    /// half of vgpud's descriptors, in equal shares.
     fn has_place(&self, vm: u32, registered: usize) -> bool {
         let mine = self.vms.get(&vm).map_or(0, |vm| vm.images);
         mine < IMAGES_LEAST || mine < self.places(registered) && self.all < self.descriptors / 2
     }
 
-    /// The share of each VM.
+    /// Images per VM.
     fn places(&self, registered: usize) -> u64 {
         let registered = u64::try_from(registered).unwrap_or(u64::MAX).max(1);
         (self.descriptors / 2 / registered).clamp(IMAGES_LEAST, IMAGES_MOST)
     }
 
-    /// How many images, of how many bytes, ended sessions of a VM have with the keeper.
+    /// Number and bytes of the images of ended sessions of a VM that the keeper still has.
     fn waiting(&self, vm: u32) -> (u64, u64) {
         let waiting = self.with_keeper.values().filter(|left| left.vm == vm);
         waiting.fold((0, 0), |(images, bytes), left| {
@@ -144,13 +144,13 @@ impl Images {
     }
 }
 
-/// What an image of `len` bytes takes of memory.
+/// Memory of an image of `len` bytes, in bytes.
 fn cost(len: u64) -> u64 {
     len.next_multiple_of(PAGE)
 }
 
 impl Actor {
-    /// A guest begins to send an image.
+    /// A guest starts to send an image.
     pub(super) fn image_begin(&mut self, id: u64, image: u64, len: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
@@ -181,7 +181,7 @@ impl Actor {
         }
     }
 
-    /// Memory for an image, booked.
+    /// Books and creates the memory of an image.
     ///
     /// # Errors
     /// A sentence for the guest.
@@ -229,7 +229,7 @@ impl Actor {
         Ok(room.into())
     }
 
-    /// The worker has all of an image.
+    /// The worker reports an image complete.
     pub(super) fn image_whole(&mut self, id: u64, image: u64, hash: ImageHash) {
         let bound = self.registry.config.worker.image_cache_bytes;
         let Some(session) = self.sessions.get_mut(&id) else {
@@ -265,8 +265,8 @@ impl Actor {
         }
     }
 
-    /// The bytes of an image are not those of its hash: a breach, also where the session is over by
-    /// now.
+    /// The bytes of an image do not match the hash. This is a breach, even if the session is over
+    /// by now.
     pub(super) fn image_forged(&mut self, id: u64, image: u64, vm: VmIdentity) {
         let what = "the worker gave an image a hash that its bytes do not have";
         match self.sessions.get(&id).is_none_or(Session::is_ending) {
@@ -276,7 +276,7 @@ impl Actor {
         self.image_kept(id, image);
     }
 
-    /// An image is in the cache, or will not be.
+    /// An image is in the cache, or cannot be cached.
     pub(super) fn image_kept(&mut self, id: u64, image: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
             if let Some(left) = self.image_accounts.with_keeper.remove(&(id, image)) {
@@ -297,9 +297,9 @@ impl Actor {
         }
     }
 
-    /// The worker says that it has let go of an image's memory. It is taken away from it, whatever
-    /// is true, and stays in the account until then; where the keeper has not yet looked at it, when
-    /// it has: a worker could otherwise take back a false hash.
+    /// The worker reports that it has released an image's memory. vgpud takes the memory away in
+    /// any case, and the memory counts until then. If the keeper has not yet checked the image,
+    /// vgpud waits for the check: otherwise a worker could avoid the detection of a false hash.
     pub(super) fn image_done(&mut self, id: u64, image: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
@@ -325,7 +325,7 @@ impl Actor {
         }
     }
 
-    /// The memory of an image is gone, and its descriptor closed.
+    /// The memory of an image is freed, and the descriptor is closed.
     pub(super) fn image_gone(&mut self, vm: u32, id: u64, bytes: u64) {
         match self.sessions.get_mut(&id) {
             Some(session) => {
@@ -337,9 +337,10 @@ impl Actor {
         self.image_accounts.gone(vm);
     }
 
-    /// A session is over. The memory of its images stays in its VM's account until it is gone: it
-    /// is freed now, or when the keeper has done with it. Where more than half of what the VM may
-    /// have waits for a slow disk, it is not kept: the VM's next program needs room.
+    /// A session is over. The memory of its images stays in the account of the VM until it is
+    /// freed: now, or when the keeper is done with the image. If more than half of the memory that
+    /// the VM may have waits for a slow disk, the images are not cached, because the next program
+    /// of the VM needs room.
     pub(super) fn leave_images(&mut self, session: &mut Session) {
         let Images { booked, bytes, .. } = std::mem::take(&mut session.images);
         let vm = session.vm.vm_id;
@@ -378,9 +379,8 @@ impl Actor {
         }
     }
 
-    /// Ends the sessions whose workers keep vgpud from taking an image's memory. No breach: an
-    /// honest worker on a host that gives nobody a processor may look like that. Called each
-    /// second.
+    /// Ends the sessions whose workers keep vgpud from taking an image's memory. This is no breach:
+    /// an honest worker on a host without free CPU time may look the same. Called once a second.
     pub(super) fn end_stalled(&mut self) {
         for id in self.freeing.stalled(STALLED_S) {
             let text = format!(
@@ -430,7 +430,7 @@ mod tests {
         generation: 7,
     };
 
-    /// A mediator that is told what happens by a test.
+    /// A mediator that gets its events from a test.
     struct Rig {
         actor: Actor,
         journal: Arc<Journal>,
@@ -439,7 +439,7 @@ mod tests {
     }
 
     impl Rig {
-        /// With VM 1 in pool A.
+        /// Creates the mediator with VM 1 in pool A.
         fn new() -> Rig {
             let dir = tempfile::tempdir().unwrap();
             let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -486,7 +486,7 @@ mod tests {
             }
         }
 
-        /// A session of the VM begins.
+        /// Starts a session of the VM.
         fn enter(&mut self, id: u64) {
             let (notes, _notes) = tokio::sync::mpsc::channel(1);
             let request = AdmitRequest {
@@ -562,7 +562,7 @@ mod tests {
         const LARGE: u64 = 600 << 20;
         let mut rig = Rig::new();
         let (tell, told) = mpsc::channel();
-        // Four of them fit into half of 4 GiB no more.
+        // Four of them no longer fit into half of 4 GiB.
         for id in 3..7 {
             rig.enter(id);
             let room = Arc::new(ImageMemory::new(LARGE, || ()).unwrap());
@@ -576,7 +576,7 @@ mod tests {
                 bound: u64::MAX,
                 done: Box::new(move |_| tell.send(id).unwrap()),
             };
-            // The bound of what waits is another matter.
+            // The limit of waiting images is tested elsewhere.
             let _ = rig.actor.images.keep(Image { len: 1, ..image });
             let booked = Booked {
                 len: LARGE,
@@ -607,7 +607,7 @@ mod tests {
         }
         rooms.gone(5);
         assert_eq!(most(&mut rooms, 5, VMS), 1);
-        // Alone a VM has not all of them, and on a small host a few.
+        // A single VM does not get all places, and on a small host only a few.
         assert_eq!(most(&mut rooms, 200, 1), 68, "what the others leave");
         let few = rooms.descriptors / 2 - rooms.all;
         assert_eq!(few, 0);

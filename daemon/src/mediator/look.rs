@@ -1,6 +1,6 @@
-//! What a VM is told about itself when it looks: its own devices, limits and use, and why it waits.
-//! Nothing in it is another VM's: neither their numbers, nor their use of a GPU, nor how many they
-//! are; what is left of a GPU's memory is told, as `cuMemGetInfo` does.
+//! Answers a look: describes a VM to its own guests, with its devices, limits and use, and why it
+//! waits. The answer shows nothing of other VMs: neither their numbers, nor their use of a GPU, nor
+//! how many they are. The free memory of a GPU is shown, as `cuMemGetInfo` does.
 
 use vgpu_proto::codec::{self, Encode};
 use vgpu_proto::cuda::OFFERED_CUDA_VERSION;
@@ -17,7 +17,7 @@ use super::registry;
 use crate::model::{EffectiveLimits, GpuRecord, VmIdentity, VmRecord, now_unix_ms};
 
 impl Actor {
-    /// The answer to a look, as of the last event; `None` where the VM is not registered. Changes
+    /// The answer to a look, as of the last event; `None` if the VM is not registered. Changes
     /// nothing.
     pub(super) fn looked(&self, identity: VmIdentity) -> Option<Looked> {
         let vm = self.registry.vm(identity)?;
@@ -52,7 +52,7 @@ impl Actor {
         }))
     }
 
-    /// `refused`: which of its limits refuse its next program.
+    /// `refused`: sentences about the limits that refuse the next program.
     fn standing(&self, vm: &VmRecord, explanation: &Explanation, refused: Vec<String>) -> Standing {
         let mut sentences = vec![summary(vm, explanation)];
         sentences.extend(refused);
@@ -128,10 +128,10 @@ impl Actor {
     }
 }
 
-/// Most bytes of a quarantine's reason.
+/// Most bytes of the text of a quarantine's reason.
 const MAX_REASON: usize = 1024;
 
-/// Drops the last programs if the answer is longer than a guest reads.
+/// Drops the last programs if the answer is longer than a guest can read.
 fn fitting(mut looked: Looked) -> Looked {
     let mut programs = std::mem::take(&mut looked.processes);
     let mut left = MAX_HANDSHAKE.checked_sub(encoded_len(&looked));
@@ -144,7 +144,7 @@ fn fitting(mut looked: Looked) -> Looked {
     looked
 }
 
-/// In bytes; of what cannot be encoded, more than there is room for.
+/// Encoded length in bytes; `usize::MAX` if the value cannot be encoded.
 fn encoded_len(value: &impl Encode) -> usize {
     codec::encode(value).map_or(usize::MAX, |bytes| bytes.len())
 }
@@ -174,13 +174,13 @@ fn looked_limits(limits: &EffectiveLimits) -> LookedLimits {
     }
 }
 
-/// `9.0`.
+/// Parses a compute capability such as `9.0`.
 fn capability(text: Option<&str>) -> Option<(u32, u32)> {
     let (major, minor) = text?.split_once('.')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// What the VM does, or why it waits, without a word about others.
+/// What the VM does, or why it waits, without facts about other VMs.
 fn summary(vm: &VmRecord, e: &Explanation) -> String {
     let mut text = match e.reason {
         Reason::Running => "This VM has the GPU.".to_owned(),
@@ -227,7 +227,7 @@ fn summary(vm: &VmRecord, e: &Explanation) -> String {
         Reason::Waits(WaitReason::NoGpu) => {
             "No GPU serves this VM; the host's administrator can assign one.".to_owned()
         }
-        // A reason that the scheduler has and this function has not yet.
+        // A reason that was added to the scheduler and not to this function.
         _ => "This VM waits; the host's administrator can ask why (vgpu-admin explain).".to_owned(),
     };
     if e.demoted_until_ns.is_some() {
@@ -236,7 +236,7 @@ fn summary(vm: &VmRecord, e: &Explanation) -> String {
     text
 }
 
-/// A limit of the VM's own.
+/// The sentence about a limit of the VM itself.
 fn held_back(cap: Cap, until_ns: u64, now_ns: u64) -> String {
     let limit = cap.name();
     let key = match cap {
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(capability(None), None);
     }
 
-    /// The longest answer about `gpus` devices, and `programs` programs on all of them.
+    /// The longest answer for `gpus` devices, with `programs` programs on all of them.
     fn longest(gpus: usize, programs: usize) -> Looked {
         let gpu = LookedGpu {
             uuid: "GPU-00112233-4455-6677-8899-aabbccddeeff".into(),
@@ -312,7 +312,7 @@ mod tests {
             let told = fitting(all.clone());
             assert!(encoded_len(&told) <= MAX_HANDSHAKE, "{gpus} devices");
             assert_eq!(told.gpus, all.gpus, "{gpus} devices");
-            // As many programs as there is room for.
+            // The answer holds as many programs as fit.
             let next = encoded_len(&told) + encoded_len(&all.processes[0]);
             let fit = encoded_len(&all) <= MAX_HANDSHAKE;
             assert_eq!(told == all, fit, "{gpus} devices");

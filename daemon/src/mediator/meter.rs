@@ -1,4 +1,4 @@
-//! Once a second: what each VM used since, and which part of its GPU that was.
+//! Measures usage once a second: what each VM used since, and its part of the GPU's time.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::session::Session;
 use crate::events::Report;
 use crate::model::{UsageDelta, VmIdentity};
 
-/// What was counted at the last look.
+/// Totals at the last measurement.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     at_ns: u64,
@@ -25,13 +25,13 @@ struct VmMeter {
     gpu_ns: u64,
     share_permille: u32,
     busy_permille: u32,
-    /// Bytes to the guest, of sessions that have ended.
+    /// Bytes copied to the guest by sessions that have ended.
     out_ended: u64,
     directions: Directions,
 }
 
-/// Tells the two directions of copies apart. The scheduler counts their sum, because that is what
-/// is limited; which part went to the guest is the worker's word, and is read at another moment.
+/// Splits copied bytes by direction. The scheduler counts the sum, because the sum is limited. The
+/// worker's page gives the part that went to the guest, and is read at another moment.
 #[derive(Debug, Default, Clone, Copy)]
 struct Directions {
     out_told: u64,
@@ -40,7 +40,8 @@ struct Directions {
 }
 
 impl Directions {
-    /// Takes what both directions grew by and the total of one: how much each has grown.
+    /// Takes the growth of the sum and the total bytes to the guest. Returns the growth of each
+    /// direction: from the guest, to the guest.
     fn split(&mut self, both: u64, out_total: u64) -> (u64, u64) {
         let out = out_total.saturating_sub(self.out_told);
         self.out_told = self.out_told.max(out_total);
@@ -57,7 +58,7 @@ struct GpuMeter {
     busy_permille: u32,
 }
 
-/// Totals of a VM by the scheduler, as far as the store was told.
+/// Scheduler totals of a VM that the store already has.
 #[derive(Debug, Default, Clone, Copy)]
 struct Totals {
     gpu_ns: u64,
@@ -90,22 +91,22 @@ impl Totals {
 }
 
 impl Meter {
-    /// Part of its GPU's charged time over the last second.
+    /// Part of the charged time of the VM's GPU in the last second, 0 to 1000.
     pub(super) fn share_permille(&self, vm: VmIdentity) -> u32 {
         self.vms.get(&vm).map_or(0, |meter| meter.share_permille)
     }
 
-    /// Part of the last second that was charged to a VM on each of its GPUs.
+    /// Part of the last second that was charged to a VM on each of its GPUs, 0 to 1000.
     pub(super) fn own_permille(&self, vm: VmIdentity) -> u32 {
         self.vms.get(&vm).map_or(0, |meter| meter.busy_permille)
     }
 
-    /// Part of the last second in which somebody held the GPU.
+    /// Part of the last second in which a lease of the GPU was held, 0 to 1000.
     pub(super) fn busy_permille(&self, gpu: GpuId) -> u32 {
         self.gpus.get(&gpu).map_or(0, |meter| meter.busy_permille)
     }
 
-    /// A session is over: its worker's page goes with it.
+    /// Saves the totals of an ended session, because the worker's page is about to be unmapped.
     pub(super) fn ended(&mut self, session: &Session) {
         let meter = self.vms.entry(session.vm).or_default();
         meter.out_ended = meter.out_ended.saturating_add(session.out_bytes());
@@ -157,28 +158,27 @@ impl Actor {
             let delta = stats.gpu_ns.saturating_sub(meter.gpu_ns);
             meter.gpu_ns = stats.gpu_ns;
             meter.share_permille = permille(delta, of_gpu);
-            // Of a gang the time is that of all its GPUs.
+            // The time of a gang is the sum over its GPUs.
             meter.busy_permille = permille(delta / (1 + stats.also.len() as u64), elapsed);
             let more = unsettled.get(&identity).copied().unwrap_or_default();
             self.tell_usage(identity, &stats, more);
         }
     }
 
-    /// Reports what sessions used without a lease: no end of a lease will.
+    /// Reports use without a lease, which no end of a lease reports.
     fn settle_all(&mut self) {
         let all: Vec<u64> = self.sessions.keys().copied().collect();
         all.into_iter().for_each(|id| self.settle(id));
     }
 
-    /// As [`Actor::settle_all`], of one that has no lease.
+    /// As [`Actor::settle_all`], for one session. Does nothing if it holds a lease.
     pub(super) fn settle(&mut self, id: u64) {
         if self.sessions.get(&id).is_some_and(|s| s.lease.is_none()) {
             self.settle_last(id);
         }
     }
 
-    /// As [`Actor::settle`], of one whose worker is gone: nobody will report what was used under
-    /// its lease.
+    /// As [`Actor::settle`], even under a lease: the worker is gone and cannot report the use.
     pub(super) fn settle_last(&mut self, id: u64) {
         let Some(used) = self.sessions.get(&id).map(Session::used) else {
             return;
@@ -200,7 +200,7 @@ impl Actor {
         all
     }
 
-    /// Tells the store what a VM used since it was last told.
+    /// Reports to the store what a VM used since the last report.
     pub(super) fn flush_usage(&mut self, vm: VmIdentity) {
         let known = self.registry.vm(vm).is_some();
         if let Some(stats) = self
@@ -213,7 +213,7 @@ impl Actor {
         }
     }
 
-    /// Counts a VM's usage anew. What was not told yet is dropped.
+    /// Sets the usage of a VM to zero. Usage that was not yet reported is dropped.
     pub(super) fn reset_usage(&mut self, vm: VmIdentity) {
         if self.registry.vm(vm).is_none() {
             return;
@@ -231,7 +231,7 @@ impl Actor {
         meter.told = Totals {
             calls: told.calls.saturating_add(more.calls),
             bytes: told.bytes.saturating_add(more.bytes),
-            // What it holds now is the peak of the time that begins, and is told with it.
+            // Memory held now is the first peak after the reset, and is reported with it.
             memory_peak: 0,
             pinned_peak: 0,
             ..told
@@ -242,7 +242,7 @@ impl Actor {
         };
     }
 
-    /// Bytes that went to a VM's guest, over its sessions since vgpud started.
+    /// Bytes copied to the guests of a VM since vgpud started.
     fn out_of(&self, vm: VmIdentity) -> u64 {
         let sessions = self.sessions.values().filter(|session| session.vm == vm);
         let ended = self.meter.vms.get(&vm).map_or(0, |meter| meter.out_ended);
@@ -251,8 +251,8 @@ impl Actor {
             .fold(ended, u64::saturating_add)
     }
 
-    /// Calls and bytes of a session that the scheduler has not settled yet, by the worker's
-    /// account.
+    /// Calls and bytes of a session that the scheduler has not settled yet, as the worker counts
+    /// them.
     pub(super) fn unsettled(&self, session: &Session) -> Usage {
         let Some(settled) = self.scheduler.session_stats(SessionId(session.id)) else {
             return Usage::default();
@@ -271,7 +271,7 @@ impl Actor {
         now.calls = now.calls.saturating_add(unsettled.calls);
         now.bytes = now.bytes.saturating_add(unsettled.bytes);
         let told = meter.told;
-        // A worker's account may go back only if it lies; what was told stays told.
+        // Totals go back only if a worker lies; reported usage stays reported.
         meter.told = Totals {
             calls: now.calls.max(told.calls),
             bytes: now.bytes.max(told.bytes),
@@ -319,7 +319,8 @@ mod tests {
     fn directions_sum_up_whenever_each_is_read() {
         let mut directions = Directions::default();
         assert_eq!(directions.split(100, 30), (70, 30));
-        // Seen before the sum has it: told once, and not as the other direction later.
+        // Read before the sum contains the bytes: reported once, and not as the other direction
+        // later.
         assert_eq!(directions.split(0, 80), (0, 50));
         assert_eq!(directions.split(60, 80), (10, 0));
         // A worker that counts backwards takes nothing back.

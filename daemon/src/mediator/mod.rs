@@ -1,27 +1,27 @@
-//! The mediator: one thread that owns the scheduler and everything the scheduler decides about.
+//! The mediator: one thread that owns the scheduler and all state that the scheduler decides about.
 //!
-//! It waits in one place for what concerns mediation: messages and deaths of workers, commands of
-//! the rest of vgpud, and one timer. It never waits anywhere else, never touches a disk, and never
-//! reads the wall clock for a decision: the kernel's monotonic clock is its time.
+//! The thread waits in one place: for messages and deaths of workers, commands of the rest of
+//! vgpud, and one timer. It never blocks elsewhere, never touches a disk, and never reads the wall
+//! clock for a decision: its clock is the kernel's CLOCK_MONOTONIC.
 //!
-//! | module | what it does |
+//! | module | contents |
 //! |---|---|
-//! | [`handle`] | how the rest of vgpud speaks with it |
-//! | `actor` | the thread: what happened, in order |
-//! | `commands` | requests of the rest of vgpud |
-//! | `answers` | what it asks the scheduler and is answered at once: sessions, memory |
-//! | `actions` | what the scheduler decided: leases, kills, canaries |
+//! | [`handle`] | interface for the rest of vgpud |
+//! | `actor` | the thread: handles events in order |
+//! | `commands` | commands of the rest of vgpud |
+//! | `answers` | requests that the scheduler answers at once: sessions, memory |
+//! | `actions` | carries out decisions: leases, kills, canaries |
 //! | `messages` | workers' messages, checked against vgpud's own accounts |
-//! | `ending` | the end of a session: the guest is told, the worker killed and verified gone |
-//! | `depth` | how much each program may have queued |
-//! | `unrequested` | device memory that no worker requested, counted as its VM's |
+//! | `ending` | the end of a session: informs the guest, kills the worker and verifies its end |
+//! | `depth` | calls and bytes that each session may have queued |
+//! | `unrequested` | device memory that no worker requested, charged to the VM |
 //! | `registry` | the configured GPUs, pools and VMs, in the scheduler's terms |
 //! | `session` | the session table |
-//! | `strikes` | misbehaviour counted, up to the quarantine |
-//! | `meter` | usage and shares, once a second |
-//! | `explain` | its decisions, written down and explained |
-//! | `look` | what a VM is told about itself |
-//! | `snapshot` | what runs now, for administrators |
+//! | `strikes` | strikes and quarantines |
+//! | `meter` | usage and shares, measured once a second |
+//! | `explain` | the decision log and explanations |
+//! | `look` | answers the looks of VMs |
+//! | `snapshot` | the runtime state, for administrators |
 //! | `reactor` | epoll, timer, deadlines |
 
 mod actions;

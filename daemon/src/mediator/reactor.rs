@@ -1,4 +1,4 @@
-//! Where the mediator waits: epoll over workers, their deaths, a wake-up counter and one timer.
+//! Waits for the mediator: epoll over workers, their deaths, a wake-up counter and one timer.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,25 +13,25 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::time::clock_gettime;
 
-/// Now, on CLOCK_MONOTONIC, in nanoseconds: the scheduler's clock, and the lease pages'.
+/// Present time on CLOCK_MONOTONIC, in ns: the clock of the scheduler and of the lease pages.
 #[must_use]
 pub(super) fn now_ns() -> u64 {
-    // The kernel knows this clock; it cannot fail.
+    // Linux always has this clock, so the call cannot fail.
     let now =
         clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What became ready.
+/// A source that became ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
     /// A command waits.
     Wake,
-    /// The timer went off.
+    /// The timer expired.
     Timer,
-    /// A session's worker said something, or closed.
+    /// The worker of a session sent a message, or closed its socket.
     Worker(u64),
-    /// A session's worker is gone.
+    /// The worker of a session has ended.
     Death(u64),
 }
 
@@ -57,24 +57,24 @@ impl Source {
     }
 }
 
-/// Something to do later, besides the scheduler's own timer.
+/// A deadline of the mediator, in addition to the scheduler's timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// Kill the worker, which had its time to end by itself.
+    /// Kill the worker: its time to end by itself is over.
     Kill(u64),
-    /// The killed worker should be gone by now.
+    /// Report the killed worker if it still runs.
     Stuck(u64),
-    /// Check whether the processes that a dead worker left behind are gone.
+    /// Check whether the remaining processes of a dead worker have ended.
     Clear(u64),
-    /// Read the messages of this worker again, which sent too many.
+    /// Read the messages of this worker again. Reading was paused because it sent too many.
     ResumeReading(u64),
-    /// Tell the scheduler how far the lease holders have come.
+    /// Report the progress of the lease holders to the scheduler.
     Progress,
-    /// Once a second.
+    /// The tick once a second.
     Tick,
 }
 
-/// Events taken at once.
+/// Most epoll events per call.
 const BATCH: usize = 64;
 
 #[derive(Debug)]
@@ -107,25 +107,25 @@ impl Reactor {
         Ok(reactor)
     }
 
-    /// The counter that wakes it.
+    /// The counter that wakes the mediator.
     pub(super) fn waker(&self) -> Arc<EventFd> {
         self.wake.clone()
     }
 
-    /// Watches for input (or the end) of `fd`.
+    /// Watches `fd` for input or end of file.
     pub(super) fn watch(&self, fd: impl AsFd, source: Source) -> io::Result<()> {
         Ok(self
             .epoll
             .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, source.token()))?)
     }
 
-    /// Watches `fd` no more.
+    /// Stops watching `fd`.
     pub(super) fn forget(&self, fd: impl AsFd) {
-        // Not watched: as wanted.
+        // An error means that `fd` was not watched.
         let _ = self.epoll.delete(fd);
     }
 
-    /// Waits until something is ready; with `look`, only looks.
+    /// Waits until a source is ready; with `look`, returns at once.
     pub(super) fn ready(&self, look: bool, found: &mut Vec<Source>) {
         found.clear();
         let mut events = [EpollEvent::empty(); BATCH];
@@ -138,7 +138,7 @@ impl Reactor {
             Ok(n) => found.extend(events[..n].iter().map(|e| Source::of(e.data()))),
             Err(Errno::EINTR) => {}
             Err(e) => {
-                // Cannot happen with valid descriptors; without a pause it would spin.
+                // Cannot happen with valid descriptors. The pause prevents a busy loop.
                 tracing::error!("the mediator cannot wait: {e}");
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -152,25 +152,25 @@ impl Reactor {
         }
     }
 
-    /// Notes something to do at `at_ns`.
+    /// Adds a deadline at `at_ns`.
     pub(super) fn at(&mut self, at_ns: u64, due: Due) {
         self.order += 1;
         self.due.insert((at_ns, self.order), due);
     }
 
-    /// Since when somebody who waits until now should be awake: since the timer's time, or since
-    /// now.
+    /// Time from which a thread that waits until `now_ns` should have been awake: the time of the
+    /// timer, or now.
     pub(super) fn awake_since(&self, now_ns: u64) -> u64 {
         now_ns.min(self.armed_ns)
     }
 
-    /// Takes the first thing that is due.
+    /// Removes and returns the first deadline that has passed.
     pub(super) fn take_due(&mut self, now_ns: u64) -> Option<Due> {
         let entry = self.due.first_entry()?;
         (entry.key().0 <= now_ns).then(|| entry.remove())
     }
 
-    /// Sets the timer to the earlier of `at_ns` and what is noted.
+    /// Sets the timer to the earlier of `at_ns` and the first deadline.
     pub(super) fn arm(&mut self, at_ns: u64) {
         let noted = self
             .due
@@ -194,7 +194,7 @@ impl Reactor {
         }
     }
 
-    /// The timer went off: it is no longer set.
+    /// The timer expired and is no longer set.
     pub(super) fn fired(&mut self) {
         self.armed_ns = u64::MAX;
     }

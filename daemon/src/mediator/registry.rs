@@ -1,4 +1,4 @@
-//! The GPUs, pools and VMs that are configured, and their settings in the scheduler's terms.
+//! The configured GPUs, pools and VMs, and their settings in the scheduler's types.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use vgpu_sched::{
 use crate::config::Config;
 use crate::model::{EffectiveLimits, GpuRecord, PoolRecord, VmIdentity, VmRecord};
 
-/// What is booked for a context on a hardware GPU when its session is admitted; CUDA 12 on
-/// data-centre GPUs takes 300 to 600 MB. A worker is not asked: its word would count for every VM.
+/// Bytes booked for a context on a hardware GPU when a session is admitted. CUDA 12 on data-centre
+/// GPUs takes 300 to 600 MB. The worker is not asked, because a false answer would affect every VM.
 const CONTEXT_BYTES: u64 = 512 << 20;
 
 /// The configured GPUs, pools and VMs.
@@ -23,14 +23,13 @@ pub(super) struct Registry {
     pub(super) gpus: BTreeMap<u32, GpuRecord>,
     pub(super) pools: BTreeMap<String, Pool>,
     pub(super) vms: BTreeMap<u32, VmRecord>,
-    /// (GPU UUID, pool).
     pub(super) assigned: BTreeSet<(String, String)>,
-    /// GPUs on which a worker of an earlier vgpud may still run.
+    /// UUIDs of GPUs on which a worker of an earlier vgpud may still run.
     pub(super) unverified: BTreeSet<String>,
     next_pool: u32,
 }
 
-/// A pool, with its name for the scheduler.
+/// A pool, with its scheduler id.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
     pub(super) id: PoolId,
@@ -64,7 +63,7 @@ impl Registry {
             .filter(|vm| vm.generation == identity.generation)
     }
 
-    /// The registration behind the scheduler's name.
+    /// The registration of a scheduler id.
     pub(super) fn identity(&self, vm: VmId) -> Option<VmIdentity> {
         self.vms.get(&vm.0).map(VmRecord::identity)
     }
@@ -74,21 +73,21 @@ impl Registry {
             .contains(&(gpu_uuid.to_owned(), pool.to_owned()))
     }
 
-    /// The scheduler's name for a new pool.
+    /// Returns the scheduler id for a new pool.
     pub(super) fn new_pool_id(&mut self) -> PoolId {
         let id = PoolId(self.next_pool);
         self.next_pool += 1;
         id
     }
 
-    /// Whether a GPU may be used, as the scheduler counts it.
+    /// The state of a GPU in the scheduler's terms.
     pub(super) fn health(&self, gpu: &GpuRecord) -> GpuHealth {
         match gpu.state {
             GpuState::Vanished => GpuHealth::Lost,
             _ if self.unverified.contains(&gpu.seen.uuid) => GpuHealth::Unverified,
             GpuState::Ready => GpuHealth::Healthy,
-            // Sessions that a scan finds without it may still run: the library that scans is
-            // another than the one they use. They finish, and nothing new is placed.
+            // Sessions may still run on a GPU without a driver, because the scan and the sessions
+            // use different libraries. The sessions finish, and no new session is placed.
             GpuState::Draining | GpuState::NoDriver => GpuHealth::Draining,
             GpuState::Suspect => GpuHealth::Suspect,
         }
@@ -105,13 +104,13 @@ impl Registry {
         }
     }
 
-    /// The limits in force of a VM.
+    /// The effective limits of a VM.
     pub(super) fn limits(&self, vm: &VmRecord) -> EffectiveLimits {
         let pool = self.pools.get(&vm.pool).map(|pool| &pool.record.settings);
         self.config.defaults.limits_of(vm, pool)
     }
 
-    /// A VM's settings; `None` while its pool is unknown.
+    /// Settings of a VM; `None` while the pool is unknown.
     pub(super) fn vm_config(&self, vm: &VmRecord) -> Option<VmConfig> {
         let pool = self.pools.get(&vm.pool)?;
         let mut config = VmConfig::new(pool.id, class(vm.priority));
@@ -122,7 +121,7 @@ impl Registry {
             known.map(|gpu| GpuId(gpu.gpu_id)).collect()
         });
         config.factor_milli = vm.factor_percent.saturating_mul(10);
-        // Field by field: a limit that is shown and not passed on does not compile.
+        // Field by field, so that a new limit that is not passed on does not compile.
         let EffectiveLimits {
             calls_per_s,
             calls_burst,
@@ -155,13 +154,13 @@ impl Registry {
     }
 }
 
-/// The scheduler's name for a VM. The scheduler knows no registrations: for a VM number that is
-/// registered anew, the old VM is removed and the new one added.
+/// The scheduler id of a VM. The scheduler knows no registrations: when a VM number is registered
+/// again, the old VM is removed and the new VM added.
 pub(super) fn vm_id(identity: VmIdentity) -> VmId {
     VmId(identity.vm_id)
 }
 
-/// A pool's settings, with the weights in force in it.
+/// Settings of a pool, with the effective weights.
 pub(super) fn pool_config(pool: &PoolRecord, weights: &Weights) -> PoolConfig {
     let s = &pool.settings;
     let limit = |ms: u64| (ms > 0).then(|| ms.saturating_mul(MILLIS));
@@ -204,7 +203,7 @@ fn class(priority: Priority) -> Class {
     }
 }
 
-/// What the VM's limit in force is, whatever its pool's is.
+/// The effective limit of the VM, whatever the limit of its pool is.
 fn watchdog_limit(ns: Option<u64>) -> LimitOverride {
     ns.map_or(LimitOverride::Unlimited, LimitOverride::At)
 }

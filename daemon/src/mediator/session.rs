@@ -16,33 +16,32 @@ use crate::events::EndCause;
 use crate::model::{GpuRecord, VmIdentity};
 use crate::worker::spawn::Worker;
 
-/// One guest process.
+/// A session: one guest process.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: u64,
     pub(super) vm: VmIdentity,
-    /// When it was admitted.
     pub(super) begun_ns: u64,
-    /// What its worker has counted, as far as that can be.
+    /// Last totals of the worker that passed the checks.
     pub(super) claimed: Claim,
-    /// In the order of the devices that the guest sees; never empty, and more than one for a gang.
+    /// GPUs in the order of the devices that the guest sees; never empty, and several for a gang.
     pub(super) gpus: Vec<Placed>,
     pub(super) phase: Phase,
     pub(super) worker: Option<Worker>,
-    /// Answered when the worker is up, or will not be.
+    /// Answered when the worker is ready or has failed.
     pub(super) ready: Option<oneshot::Sender<Result<Ready, String>>>,
-    /// The control connection; closed when there is nothing more to say.
+    /// The control connection; `None` after the last note.
     pub(super) notes: Option<mpsc::Sender<Note>>,
-    /// Our copy of the data connection, only to shut it down.
+    /// vgpud's copy of the data connection, only to shut it down.
     pub(super) data: Option<OwnedFd>,
     pub(super) lease: Option<Lease>,
     pub(super) held: Held,
     pub(super) unrequested: Unrequested,
     pub(super) images: Images,
-    /// Bytes of host memory that vgpud booked for it: images, and what its worker began with. The
-    /// worker's own releases do not reach them.
+    /// Bytes of host memory that vgpud booked for the session: images, and the initial memory of
+    /// the worker. Releases by the worker do not reduce it.
     pub(super) pinned_by_us: u64,
-    /// The depth credit that its guest has: calls, bytes.
+    /// Depth credit of the guest: calls, bytes.
     pub(super) depth: (u32, u64),
     /// The device fault that the worker reported, if any.
     pub(super) fault: Option<(CuResult, String)>,
@@ -68,7 +67,7 @@ impl Placed {
     }
 }
 
-/// For people.
+/// Facts for administrators.
 #[derive(Debug)]
 pub(super) struct About {
     pub(super) guest_pid: u32,
@@ -77,10 +76,9 @@ pub(super) struct About {
     pub(super) since_unix_ms: u64,
 }
 
-/// Where a session is in its life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Admitted; no worker yet, or its driver is not up.
+    /// Admitted; the worker is not started, or the driver is not ready.
     Starting,
     /// Serving its guest.
     Live,
@@ -88,16 +86,16 @@ pub(super) enum Phase {
     Ending(EndCause, String),
 }
 
-/// The lease a session holds, by vgpud's account.
+/// The lease of a session, by vgpud's account.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lease {
     pub(super) epoch: u64,
-    /// The credit totals on the page.
+    /// Credit totals on the page.
     pub(super) credits: Credits,
     pub(super) hold_ns: u64,
-    /// Its worker said that it lies parked, and has not taken it up since.
+    /// The worker reported that the lease is parked, and has not taken it since.
     pub(super) parked: bool,
-    /// Its worker said that it submits nothing more in this slice.
+    /// The worker reported that it submits nothing more in this slice.
     pub(super) ending: bool,
 }
 
@@ -112,11 +110,10 @@ pub(super) struct MessageRate {
 impl MessageRate {
     /// Messages that a worker may send within one window. An honest worker sends a few per lease.
     const PER_WINDOW: u32 = 4_000;
-    /// Length of a window.
     const WINDOW_NS: u64 = 100_000_000;
 
-    /// Counts one message. If it was one too many: the time until which no more of this worker are
-    /// read.
+    /// Counts one message. If the message exceeds the rate: returns the time in ns until which no
+    /// more messages of this worker are read.
     pub(super) fn count(&mut self, now_ns: u64) -> Option<u64> {
         if now_ns >= self.window_ns + Self::WINDOW_NS {
             self.window_ns = now_ns;
@@ -128,7 +125,7 @@ impl MessageRate {
 }
 
 impl Session {
-    /// The first GPU, which names the others.
+    /// UUID of the first GPU, which names the others.
     pub(super) fn gpu_uuid(&self) -> &str {
         self.gpus.first().map_or("", |gpu| &gpu.uuid)
     }
@@ -141,7 +138,7 @@ impl Session {
         matches!(self.phase, Phase::Ending(..))
     }
 
-    /// What the worker claims on its page.
+    /// The hints on the worker's page.
     pub(super) fn hints(&self) -> Hints {
         self.worker
             .as_ref()
@@ -149,8 +146,8 @@ impl Session {
             .unwrap_or_default()
     }
 
-    /// Says something on the control connection, if it still listens. Never waits: a guest that
-    /// does not read misses it.
+    /// Sends a note on the control connection, if it is still open. Never waits: a guest that does
+    /// not read loses the note.
     pub(super) fn note(&self, note: Note) {
         if let Some(notes) = &self.notes {
             let _ = notes.try_send(note);

@@ -1,4 +1,4 @@
-//! What runs now, for administrators.
+//! The runtime state, for administrators.
 
 use vgpu_api::{HostState, SessionState, WaitReason};
 use vgpu_sched::{SessionId, SessionStats};
@@ -31,7 +31,7 @@ impl Actor {
             decision_time: self.decision_time.clone(),
             handoff_time,
             orphaned_workers: self.orphans,
-            // The gateway's to say.
+            // The gateway fills this in.
             listener_problems: Vec::new(),
             warnings: self.warnings(),
         }

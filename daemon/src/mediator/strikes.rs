@@ -1,5 +1,5 @@
-//! Strikes and the quarantines that follow from them: counted by the scheduler, told here to those
-//! who remember and to those who watch.
+//! Strikes and the quarantines that follow. The scheduler counts them; this module reports them to
+//! the store and to the events.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::events::Report;
 use crate::model::{VmIdentity, now_unix_ms};
 
 impl Actor {
-    /// The VM broke the rules: one strike, for this reason.
+    /// Counts a strike against a VM, for this reason.
     pub(super) fn strike(&mut self, identity: VmIdentity, reason: &str) {
         if self.registry.vm(identity).is_none() {
             return;
@@ -34,7 +34,7 @@ impl Actor {
         });
     }
 
-    /// The scheduler has quarantined a VM for its strikes. `last`: why it was struck last.
+    /// The scheduler has quarantined a VM for its strikes. `last`: reason of the last strike.
     pub(super) fn quarantined(
         &mut self,
         vm: VmId,
@@ -69,7 +69,7 @@ impl Actor {
         });
     }
 
-    /// A quarantine by strikes has ended by itself.
+    /// The time of a quarantine by strikes is over.
     pub(super) fn quarantine_over(&mut self, vm: VmId) {
         let Some(record) = self.registry.vms.get_mut(&vm.0) else {
             return;

@@ -1,31 +1,31 @@
-//! Device memory that a session holds and its worker did not request: the variables of a program's
-//! modules, and what the driver takes besides.
+//! Device memory of a session that its worker did not request: the variables of modules, and memory
+//! that the driver takes.
 //!
-//! A worker reserves allocations before it makes them. The memory of a module shows only on the device.
-//! Once a second, where the device says how much each process holds (soft-gpu), that is compared with
-//! the scheduler's account, and the difference is booked as the VM's: it counts in the VM's memory, its
-//! peak and its limit, and is not promised to other VMs. No limit can refuse memory that is taken
-//! already; the VM's next allocation is refused instead.
+//! A worker reserves allocations before it makes them. The memory of a module shows only on the
+//! device. Where the device reports the memory of each process (soft-gpu), vgpud compares it with
+//! the scheduler's account once a second. The difference is booked for the VM: it counts in the
+//! memory, the peak and the limit of the VM, and no other VM gets it. No limit can refuse memory
+//! that is already taken; the next allocation of the VM is refused instead.
 
 use vgpu_sched::{Event, Memory, SessionId};
 
 use super::actor::Actor;
 use super::answers::{Denied, Reservation};
 
-/// What is known of a session's memory on its device.
+/// Accounts of a session's memory on its device.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unrequested {
-    /// The most that was booked since the device was going to be asked. An honest worker never held
-    /// more that it had reserved, whenever in that time the device looked.
+    /// Most bytes booked since the devices were about to be asked. An honest worker never held
+    /// more, whenever in that time the device counted.
     high: u64,
-    /// Booked because it was found.
+    /// Bytes booked because they were found.
     extra: u64,
-    /// Whether the log has it that there was no room to book it.
+    /// Whether the log already says that there was no room to book the bytes.
     said: bool,
 }
 
 impl Unrequested {
-    /// What should be booked because it was found, if the device holds `seen`.
+    /// Bytes to book for found memory if the device reports `seen` bytes.
     fn wanted(self, seen: u64) -> u64 {
         seen.saturating_sub(self.high.saturating_sub(self.extra))
     }
@@ -37,7 +37,7 @@ impl Actor {
         stats.map_or(0, |stats| stats.memory_bytes)
     }
 
-    /// The devices are going to be asked.
+    /// Called before the devices are asked.
     pub(super) fn mark_memory(&mut self) {
         let ids: Vec<u64> = self.sessions.keys().copied().collect();
         for id in ids {
@@ -48,7 +48,6 @@ impl Actor {
         }
     }
 
-    /// A session's memory was granted.
     pub(super) fn memory_grew(&mut self, session: SessionId) {
         let booked = self.booked(session.0);
         if let Some(session) = self.sessions.get_mut(&session.0) {
@@ -56,7 +55,7 @@ impl Actor {
         }
     }
 
-    /// The device says that a session, which has no other, holds `seen` bytes.
+    /// The device reports `seen` bytes for a session that uses no other device.
     pub(super) fn reconcile(&mut self, id: u64, seen: u64) {
         let Some(found) = self.sessions.get(&id).map(|session| session.unrequested) else {
             return;
@@ -88,7 +87,7 @@ impl Actor {
         }
     }
 
-    /// Registry as many of these bytes as there is room for. Returns the bytes that were booked.
+    /// Books as many of these bytes as there is room for. Returns the booked bytes.
     fn reserve_unrequested(&mut self, session: SessionId, bytes: u64) -> u64 {
         let wanted = |bytes| Reservation {
             session,
@@ -117,11 +116,11 @@ mod tests {
             extra,
             said: false,
         };
-        // Reserved, used or not: nothing is found.
+        // Reserved memory is never found memory, used or not.
         assert_eq!(found(100, 0).wanted(0), 0);
         assert_eq!(found(100, 0).wanted(100), 0);
         assert_eq!(found(100, 0).wanted(130), 30);
-        // What was booked for that reason explains nothing else.
+        // Bytes that were booked as found explain nothing else.
         assert_eq!(found(130, 30).wanted(130), 30);
         assert_eq!(found(130, 30).wanted(110), 10);
         assert_eq!(found(130, 30).wanted(90), 0);

@@ -1,32 +1,32 @@
-//! Sockets of VMs on which vgpud should listen and does not, or of which it cannot see whether
-//! anybody reaches them.
+//! Problems with the sockets of VMs: vgpud does not listen on a socket, or cannot see whether the
+//! socket still has its name.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Problems that are told before the rest is only counted.
+/// Problems that are reported in words. Further problems are only counted.
 const MOST_TOLD: usize = 8;
-/// Sockets of one problem that are named before the rest is only counted.
+/// Sockets of one problem that are named. Further sockets are only counted.
 const MOST_NAMED: usize = 3;
 
-/// A socket of a VM on which vgpud should listen and does not, or of which it cannot see whether it
-/// is in its place. Neither text ends with a full stop.
+/// A socket of a VM on which vgpud does not listen, or of which vgpud cannot see whether the socket
+/// is still in its place. Neither text ends with a full stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenerProblem {
     /// The VM.
     pub vm_id: u32,
     /// The socket.
     pub path: PathBuf,
-    /// vgpud listens on it, and cannot see more of it.
+    /// Whether vgpud listens on the socket. If so, the problem is that vgpud cannot see its place.
     pub listens: bool,
-    /// Why.
+    /// The reason.
     pub problem: String,
-    /// What cures it.
+    /// The remedy.
     pub hint: String,
 }
 
 impl ListenerProblem {
-    /// What and why, without a full stop.
+    /// The problem and its reason as a sentence without a full stop.
     #[must_use]
     pub fn sentence(&self) -> String {
         let socket = format!("{} (VM {})", self.path.display(), self.vm_id);
@@ -43,8 +43,8 @@ impl ListenerProblem {
         }
     }
 
-    /// What is shut, as a sentence and its cure: each problem and cure once, however many sockets
-    /// have it.
+    /// Returns pairs of problem and remedy, as sentences. Sockets with the same problem and the
+    /// same remedy share one pair.
     #[must_use]
     pub fn told(shut: &[ListenerProblem]) -> Vec<(String, String)> {
         let mut alike: BTreeMap<_, Vec<&ListenerProblem>> = BTreeMap::new();
@@ -74,7 +74,7 @@ impl ListenerProblem {
     }
 }
 
-/// `12 sockets (/x/1 of VM 1, /x/2 of VM 2, and 10 more)`.
+/// For example `12 sockets (/x/1 of VM 1, /x/2 of VM 2, and 10 more)`.
 fn named(problems: &[&ListenerProblem]) -> String {
     let name =
         |problem: &&ListenerProblem| format!("{} of VM {}", problem.path.display(), problem.vm_id);
@@ -120,7 +120,7 @@ mod tests {
         let said = ListenerProblem::told(&many);
         assert_eq!(said.len(), MOST_TOLD + 1);
         assert!(said[MOST_TOLD].0.ends_with("13 sockets"), "{said:?}");
-        // Each cure is told with the sockets that it cures.
+        // Problems with different remedies are reported separately.
         let mut other = problem(22, "problem 01");
         other.hint = "Another cure".into();
         let said = ListenerProblem::told(&[problem(1, "problem 01"), other]);

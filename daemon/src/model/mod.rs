@@ -1,12 +1,12 @@
-//! The daemon's own records: what is configured, and what runs.
+//! Records of the daemon: configuration and runtime state.
 //!
-//! Three kinds of facts, kept apart:
-//! - *configuration* (`*Record`): what administrators and scans said. The store keeps it; it changes
-//!   only by a committed command.
-//! - *runtime* ([`RuntimeSnapshot`]): what the mediation is doing now. Never stored.
-//! - *usage* ([`UsageDelta`]): totals that grow, stored now and then.
+//! Three kinds of facts are kept apart:
+//! - *configuration* (`*Record`): the settings of administrators and the findings of scans. The
+//!   store keeps these records, and only a committed command changes them.
+//! - *runtime* ([`RuntimeSnapshot`]): the present state of the mediation. Never stored.
+//! - *usage* ([`UsageDelta`]): totals that grow, stored periodically.
 //!
-//! What administrators see (`vgpu_api`) is made out of the three in [`crate::api`].
+//! [`crate::api`] builds the administrators' view (`vgpu_api`) from the three.
 
 mod listener_problem;
 
@@ -23,25 +23,25 @@ use vgpu_proto::limits::PINNED_AT_START;
 pub use vgpu_sched::Histogram;
 use vgpu_sched::Past;
 
-/// One registration of a VM. A VM number or CID that is used again later belongs to another
+/// A registration of a VM. A VM number or CID that is used again later belongs to another
 /// registration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VmIdentity {
-    /// The VM's number; 0 stands for probes, which serve no VM.
+    /// Number of the VM; 0 stands for probes, which serve no VM.
     pub vm_id: u32,
-    /// The number of the registration.
+    /// Number of the registration.
     pub generation: u64,
 }
 
 impl VmIdentity {
-    /// Stands for vgpud's own probe processes.
+    /// The identity of vgpud's own probe processes.
     pub const PROBE: VmIdentity = VmIdentity {
         vm_id: 0,
         generation: 0,
     };
 }
 
-/// A process that uses a GPU, by the device's own account.
+/// A process that uses a GPU, as the device counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct DeviceProcess {
     /// The process number.
@@ -57,25 +57,25 @@ pub struct DeviceProcess {
     pub open_ns: Option<u64>,
 }
 
-/// A GPU as it is known, present or not.
+/// A GPU that vgpud knows, present or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuRecord {
-    /// The number administrators use; given at first sight and kept for the UUID.
+    /// The number that administrators use. Assigned at the first scan and kept for the UUID.
     pub gpu_id: u32,
-    /// What was seen last.
+    /// The result of the last scan that found the GPU.
     pub seen: ScannedGpu,
-    /// Whether it takes work.
+    /// Whether the GPU takes work.
     pub state: GpuState,
-    /// Why it is in this state, when that needs a reason.
+    /// Reason of the state, where the state needs one.
     pub state_reason: Option<String>,
-    /// First sight.
+    /// Time of the first scan that found the GPU.
     pub first_seen_unix_ms: u64,
-    /// Last sight.
+    /// Time of the last scan that found the GPU.
     pub last_seen_unix_ms: u64,
 }
 
 impl GpuRecord {
-    /// The sentence about one that no driver serves.
+    /// The sentence about a GPU without a driver.
     #[must_use]
     pub fn without_driver(&self) -> String {
         format!(
@@ -86,8 +86,8 @@ impl GpuRecord {
         )
     }
 
-    /// Where no driver serves any of the GPUs that a host has, so that none can be assigned: all of
-    /// them, by number.
+    /// Returns all present GPUs if no driver serves any of them, so that none can be assigned.
+    /// Otherwise empty.
     #[must_use]
     pub fn none_served<'a>(gpus: impl Iterator<Item = &'a GpuRecord>) -> Vec<&'a GpuRecord> {
         let mut here: Vec<_> = gpus.filter(|gpu| gpu.state != GpuState::Vanished).collect();
@@ -98,7 +98,7 @@ impl GpuRecord {
         here
     }
 
-    /// Whether new work may be placed on it.
+    /// Whether new work may be placed on the GPU.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         self.state == GpuState::Ready
@@ -108,55 +108,56 @@ impl GpuRecord {
 /// A pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolRecord {
-    /// Its name.
+    /// Name of the pool.
     pub name: String,
-    /// Its settings.
+    /// Settings of the pool.
     pub settings: PoolSettings,
-    /// When it was created.
+    /// Time of creation.
     pub created_unix_ms: u64,
 }
 
-/// A GPU serves a pool.
+/// Assignment of a GPU to a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AssignmentRecord {
     /// The GPU.
     pub gpu_uuid: String,
     /// The pool.
     pub pool: String,
-    /// Since when.
+    /// Time of the assignment.
     pub since_unix_ms: u64,
 }
 
 /// A registered VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmRecord {
-    /// Its number, from 1.
+    /// Number of the VM, from 1.
     pub vm_id: u32,
-    /// Its name, unique.
+    /// Unique name.
     pub name: String,
-    /// Its pool.
+    /// Name of the pool.
     pub pool: String,
-    /// Its class.
+    /// Class of the VM.
     pub priority: Priority,
-    /// Its weight within the class, in percent.
+    /// Weight within the class, in percent.
     pub factor_percent: u32,
-    /// Grows with every registration on this host; a session belongs to (vm_id, generation).
+    /// Number of the registration, which grows with every registration on this host. A session
+    /// belongs to (vm_id, generation).
     pub generation: u64,
-    /// Its AF_VSOCK CID, unique.
+    /// AF_VSOCK CID, unique.
     pub cid: Option<u32>,
-    /// A Unix socket of its own, in addition to those the configuration gives every VM.
+    /// A Unix socket in addition to those that the configuration gives every VM.
     pub socket: Option<String>,
-    /// Only this uid may connect on its Unix sockets.
+    /// The only uid that may connect to the VM's Unix sockets.
     pub peer_uid: Option<u32>,
-    /// Its own longest turn, in place of its pool's.
+    /// Longest turn in µs, instead of the pool's.
     pub slice_us: Option<u64>,
-    /// Whether its sessions get all GPUs that it may use at once, or none of them.
+    /// Whether a session gets all GPUs of the VM at once or none of them.
     pub gang: bool,
-    /// UUIDs of the GPUs that it may use; `None`: all of its pool.
+    /// UUIDs of the GPUs that the VM may use; `None`: all GPUs of the pool.
     pub gpus: Option<BTreeSet<String>>,
-    /// Its own limits.
+    /// Limits of the VM.
     pub limits: VmLimits,
-    /// Why it is refused, when it is.
+    /// The quarantine, if the VM is refused.
     pub quarantine: Option<Quarantine>,
     /// Strikes not yet forgotten, as of `last_strike_unix_ms`.
     pub strikes: u32,
@@ -164,14 +165,14 @@ pub struct VmRecord {
     pub last_strike_unix_ms: u64,
     /// Quarantines by strikes not yet forgotten, as of `quarantines_unix_ms`.
     pub quarantines: u32,
-    /// Since when the next of them to be forgotten waits for that.
+    /// Time from which the next quarantine to be forgotten ages.
     pub quarantines_unix_ms: u64,
-    /// When it was registered.
+    /// Time of registration.
     pub registered_unix_ms: u64,
 }
 
 impl VmRecord {
-    /// Which registration this is.
+    /// The identity of this registration.
     #[must_use]
     pub fn identity(&self) -> VmIdentity {
         VmIdentity {
@@ -180,7 +181,7 @@ impl VmRecord {
         }
     }
 
-    /// Whether it may use this GPU, as far as it says itself.
+    /// Whether the record allows this GPU. The pool is not checked.
     #[must_use]
     pub fn may_use(&self, gpu_uuid: &str) -> bool {
         self.gpus
@@ -188,7 +189,7 @@ impl VmRecord {
             .is_none_or(|gpus| gpus.contains(gpu_uuid))
     }
 
-    /// Whether it is served.
+    /// Whether vgpud serves the VM.
     #[must_use]
     pub fn state(&self) -> VmState {
         match self.quarantine {
@@ -197,7 +198,7 @@ impl VmRecord {
         }
     }
 
-    /// The strikes still counted at `now_unix_ms`, when one is forgotten per `decay_s` (0 = never).
+    /// Strikes that still count at `now_unix_ms`. One is forgotten per `decay_s` (0 = never).
     #[must_use]
     pub fn strikes_at(&self, now_unix_ms: u64, decay_s: u64) -> u32 {
         let Some(decay_ms) = decay_s.checked_mul(1000).filter(|&ms| ms > 0) else {
@@ -211,7 +212,8 @@ impl VmRecord {
         )
     }
 
-    /// The quarantines still counted, likewise; a running one postpones the forgetting.
+    /// Quarantines that still count at `now_unix_ms`, likewise. None is forgotten during a
+    /// quarantine.
     #[must_use]
     pub fn quarantines_at(&self, now_unix_ms: u64, decay_s: u64) -> u32 {
         let Some(decay_ms) = decay_s.checked_mul(1000).filter(|&ms| ms > 0) else {
@@ -225,7 +227,7 @@ impl VmRecord {
         )
     }
 
-    /// What the scheduler is told of a VM that it does not know yet.
+    /// The history of a VM that the scheduler does not know yet.
     #[must_use]
     pub fn past(&self, debt_ns: u64, now_unix_ms: u64) -> Past {
         let age_ns = |since_ms: u64| {
@@ -249,13 +251,13 @@ impl VmRecord {
     }
 }
 
-/// What is left of `count` when one is forgotten per `decay_ms` since `since_ms`.
+/// The rest of `count`, where one is forgotten per `decay_ms` since `since_ms`.
 fn left(count: u32, since_ms: u64, now_ms: u64, decay_ms: u64) -> u32 {
     let forgotten = now_ms.saturating_sub(since_ms) / decay_ms;
     count.saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX))
 }
 
-/// Limits as they are enforced; `None` is no limit.
+/// Effective limits; `None` is no limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EffectiveLimits {
     /// Calls per second.
@@ -270,24 +272,24 @@ pub struct EffectiveLimits {
     pub gpu_ms_per_s: Option<u64>,
     /// Size of the GPU time bucket, in ms.
     pub gpu_ms_burst: Option<u64>,
-    /// Calls that may wait.
+    /// Calls that may wait in a queue.
     pub queue_calls: Option<u64>,
-    /// Bytes that may wait.
+    /// Bytes that may wait in a queue.
     pub queue_bytes: Option<u64>,
-    /// Sessions at once.
+    /// Sessions at the same time.
     pub sessions: Option<u64>,
-    /// Device memory.
+    /// Bytes of device memory.
     pub memory_bytes: Option<u64>,
-    /// Pinned host memory.
+    /// Bytes of pinned host memory.
     pub pinned_bytes: Option<u64>,
-    /// Soft limit of the watchdog.
+    /// Soft limit of the watchdog, in ms.
     pub soft_limit_ms: Option<u64>,
-    /// Hard limit of the watchdog.
+    /// Hard limit of the watchdog, in ms.
     pub hard_limit_ms: Option<u64>,
 }
 
 impl EffectiveLimits {
-    /// For administrators, where 0 means no limit.
+    /// The limits for administrators, where 0 means no limit.
     #[must_use]
     pub fn to_api(&self) -> VmLimits {
         let or_zero = |value: Option<u64>| Some(value.unwrap_or(0));
@@ -308,8 +310,8 @@ impl EffectiveLimits {
         }
     }
 
-    /// Which of these limits refuse the next program of a VM whose programs are `sessions` and have
-    /// `pinned` bytes of host memory, as sentences.
+    /// Returns a sentence for each limit that refuses the next program of a VM with `sessions`
+    /// programs and `pinned` bytes of pinned host memory.
     #[must_use]
     pub fn refuse_next(&self, sessions: u32, pinned: u64) -> Vec<String> {
         let mut refused = Vec::new();
@@ -324,8 +326,8 @@ impl EffectiveLimits {
         refused
     }
 
-    /// Why one program more, which pins `more` bytes of host memory, is refused where the VM's
-    /// programs have pinned so many; `None`: the limit lets it in.
+    /// Returns why the limit refuses a further program that pins `more` bytes, after `pinned` bytes
+    /// of the VM's programs; `None`: the limit allows the program.
     #[must_use]
     pub fn refuse_pinned(&self, pinned: u64, more: u64) -> Option<String> {
         let most = self.pinned_bytes?;
@@ -344,31 +346,32 @@ impl EffectiveLimits {
     }
 }
 
-/// What a VM used since the last report; all fields are increments, but the peaks.
+/// Usage of a VM since the last report. All fields are increments, except the peaks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UsageDelta {
-    /// See [`VmUsage`]; its fields, as increments.
+    /// The increments, in the fields of [`VmUsage`].
     pub add: VmUsage,
-    /// The VM's debt to its neighbours now (not an increment), where the scheduler keeps one. It
-    /// outlives idling and restarts.
+    /// Present debt of the VM to other VMs, in ns (no increment), where the scheduler keeps one.
+    /// The debt survives idle times and restarts.
     pub debt_ns: Option<u64>,
 }
 
-/// Totals of a VM as they are stored.
+/// Stored totals of a VM.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UsageRecord {
-    /// The registration they belong to; another one starts at zero.
+    /// Registration of the totals. Another registration starts at zero.
     pub generation: u64,
     /// The totals.
     pub total: VmUsage,
-    /// The VM's debt to its neighbours.
+    /// Debt of the VM to other VMs, in ns.
     pub debt_ns: u64,
-    /// When the totals were reset; 0: never, they are the registration's.
+    /// Time of the last reset of the totals; 0: never, the totals count from the registration.
     pub since_unix_ms: u64,
 }
 
 impl UsageRecord {
-    /// The record after a reset: the totals of this registration begin anew, the debt stays.
+    /// The record after a reset: the totals start at zero, and the debt of the same registration
+    /// stays.
     #[must_use]
     pub fn anew(&self, generation: u64, at_unix_ms: u64) -> UsageRecord {
         UsageRecord {
@@ -384,37 +387,37 @@ impl UsageRecord {
     }
 }
 
-/// What the mediation is doing now.
+/// Present state of the mediation.
 #[derive(Debug, Clone, Default)]
 pub struct RuntimeSnapshot {
-    /// Serving, starting or draining; `None` before the mediation has said anything.
+    /// Serving, starting or draining; `None` before the mediation has reported.
     pub state: Option<HostState>,
-    /// GPUs the mediation knows.
+    /// GPUs that the mediation knows.
     pub gpus: Vec<GpuRuntime>,
-    /// VMs that have run since the daemon started.
+    /// VMs that have run since vgpud started.
     pub vms: Vec<VmRuntime>,
     /// Open sessions. `gpu_id` may be left empty: the API fills it in from `gpu_uuid`.
     pub sessions: Vec<Session>,
-    /// Decisions the scheduler has taken.
+    /// Number of decisions of the scheduler.
     pub decisions: u64,
-    /// Time one decision took.
+    /// Time per decision.
     pub decision_time: Histogram,
-    /// Lease moves: from the revoke (or release) to the next holder's grant.
+    /// Times from the revoke (or release) of a lease to the grant to the next holder.
     pub handoff_time: Histogram,
-    /// Workers of an earlier daemon that are not yet verified gone.
+    /// Workers of an earlier vgpud that are not yet verified gone.
     pub orphaned_workers: u32,
     /// Sockets of VMs on which vgpud should listen and does not.
     pub listener_problems: Vec<ListenerProblem>,
-    /// What needs an administrator, as sentences.
+    /// Sentences about problems that need an administrator.
     pub warnings: Vec<String>,
 }
 
-/// A GPU, now.
+/// Present state of a GPU.
 #[derive(Debug, Clone, Default)]
 pub struct GpuRuntime {
     /// The GPU.
     pub uuid: String,
-    /// Sessions placed on it.
+    /// Sessions placed on the GPU.
     pub sessions: u32,
     /// The VM that holds the lease.
     pub holder_vm_id: Option<u32>,
@@ -422,28 +425,28 @@ pub struct GpuRuntime {
     pub busy_permille: u32,
     /// Lease moves since the daemon started.
     pub handoffs: u64,
-    /// How long they took, from the asking back to the next grant.
+    /// Times from revoke to next grant.
     pub handoff: Histogram,
-    /// Where its time went.
+    /// GPU time by purpose.
     pub account: GpuAccount,
-    /// Memory in use by the last probe.
+    /// Device memory in use, in bytes, as of the last probe.
     pub memory_used_bytes: Option<u64>,
-    /// Killed workers whose memory is not yet seen to be back.
+    /// Killed workers whose memory is not yet seen to be free.
     pub killed_pids: Vec<u32>,
-    /// Killed workers that are not gone.
+    /// Killed workers that still run.
     pub dying_pids: Vec<u32>,
 }
 
-/// A VM, now.
+/// Present state of a VM.
 #[derive(Debug, Clone, Default)]
 pub struct VmRuntime {
     /// The VM.
     pub vm_id: u32,
-    /// The GPU it is placed on.
+    /// GPU on which the VM is placed.
     pub gpu_uuid: Option<String>,
     /// The other GPUs of a gang.
     pub more_gpu_uuids: Vec<String>,
-    /// Whether it counts one class lower for now.
+    /// Whether the VM counts one class lower for now.
     pub demoted: bool,
     /// Open sessions.
     pub sessions: u32,
@@ -451,21 +454,21 @@ pub struct VmRuntime {
     pub queue_calls: u64,
     /// Bytes that wait.
     pub queue_bytes: u64,
-    /// Device memory held.
+    /// Bytes of device memory.
     pub memory_bytes: u64,
-    /// Pinned host memory.
+    /// Bytes of pinned host memory.
     pub pinned_bytes: u64,
-    /// Part of its GPU's charged time over the last second, 0 to 1000.
+    /// Part of the charged time of the VM's GPU in the last second, 0 to 1000.
     pub share_permille: u32,
-    /// Why it waits.
+    /// Reason of the wait, if the VM waits.
     pub waiting: Option<WaitReason>,
-    /// Waiting for a turn.
+    /// Times of waiting for a turn.
     pub wait: Histogram,
-    /// Length of its turns.
+    /// Lengths of turns.
     pub service: Histogram,
 }
 
-/// A distribution as administrators see it.
+/// Converts a distribution to the form for administrators.
 #[must_use]
 pub fn summary(histogram: &Histogram) -> LatencySummary {
     LatencySummary {
@@ -477,7 +480,7 @@ pub fn summary(histogram: &Histogram) -> LatencySummary {
     }
 }
 
-/// Now, by the host's clock, as the records keep it.
+/// Present wall-clock time of the host in Unix ms, as the records keep it.
 #[must_use]
 pub fn now_unix_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -528,7 +531,7 @@ mod tests {
         assert_eq!(quarantined(None), Some(Q::UntilReleased));
         let left_ns = 6_000_000_000;
         assert_eq!(quarantined(Some(20_000)), Some(Q::For { left_ns }));
-        // It ended while vgpud did not run.
+        // The quarantine ended while vgpud did not run.
         assert_eq!(quarantined(Some(9_000)), Some(Q::For { left_ns: 0 }));
         assert_eq!(vm.quarantines_at(12_000, 5), 2);
         assert_eq!(vm.quarantines_at(17_000, 5), 1);
