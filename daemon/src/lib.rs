@@ -1,12 +1,12 @@
-//! The host daemon as a library: what `vgpud` is made of.
+//! The host daemon vgpud as a library.
 //!
-//! Administration: [`config`], [`store`], [`api`], `metrics`. Mediation, from the guests inwards:
-//! [`gateway`] (accepts and identifies them), [`supervisor`] (starts their workers), [`mediator`]
-//! (owns the sessions and the scheduler), [`worker`] (one worker process). The two halves meet in
-//! [`mediation`] (commands, one way) and [`events`] (what happened, the other way); [`model`] has
-//! the records of both.
-// Allowed in two places: `worker::pages` maps the pages shared with workers, and `api::peer` asks
-// the kernel for a caller's groups.
+//! Administration: [`config`], [`store`], [`api`], `metrics`. Mediation, starting at the guests:
+//! [`gateway`] (accepts and identifies guests), [`supervisor`] (starts workers), [`mediator`] (owns
+//! the sessions and the scheduler), [`worker`] (one worker process). The two halves meet in
+//! [`mediation`] (commands to the mediation) and [`events`] (reports to administration); [`model`]
+//! has the records of both.
+// Allowed in three modules: `worker::pages` maps the pages shared with workers, `worker::confine`
+// confines workers between fork and exec, and `api::peer` asks the kernel for a caller's groups.
 #![deny(unsafe_code)]
 #![cfg_attr(
     not(test),

@@ -1,5 +1,5 @@
-//! Is a worker confined on this host? A probe in a worker's place tries what a worker must not be
-//! able to.
+//! Checks whether a worker is confined on this host. A probe that runs like a worker tries actions
+//! that a worker must not be able to do.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,39 +17,40 @@ use crate::worker::confine::Jail;
 use crate::worker::owner::Owner;
 use crate::worker::process::Process;
 
-/// The probe has this long, whatever others have.
+/// Deadline of the probe, whatever other probes have.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// What the probe left behind is looked for this long.
+/// Time within which the process that the probe left behind must end.
 const FORKS_END: Duration = Duration::from_secs(1);
 
-/// The command line of what it leaves behind (`daemon/worker/src/probe/confinement.rs`).
+/// Command line of the process that the probe leaves behind
+/// (`daemon/worker/src/probe/confinement.rs`).
 const LEFT: &[u8] = b"sleep\x0060\x00";
 
-/// The line about it.
+/// Name of the result line about that process.
 const FORKS: &str = "forks-end";
 
-/// One thing that was tried in a worker's place.
+/// One attempted action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
-    /// What, in a word.
+    /// Short name of the action.
     pub name: String,
-    /// What it came to.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What was seen.
+    /// The observation.
     pub reason: String,
-    /// What an administrator does where it does not hold.
+    /// The remedy for an administrator, if the confinement does not hold.
     pub cure: String,
 }
 
-/// What an attempt came to.
+/// Verdict about an attempted action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is as it must be.
+    /// The confinement is as intended.
     Holds,
-    /// A worker can do what it must not, or cannot do what it must.
+    /// A worker can do a forbidden action, or cannot do a necessary one.
     DoesNotHold,
-    /// It does not hold, and this host gives vgpud no way to it.
+    /// The confinement does not hold, and this host does not let vgpud achieve it.
     CannotHere,
 }
 
@@ -63,11 +64,11 @@ struct Line {
 }
 
 impl Prober {
-    /// Starts a probe as a worker of no VM is started, and says what it could and could not do.
-    /// `soft`: as for software devices. Blocks; not to be done twice at a time.
+    /// Starts a probe like a worker of no VM, and reports which actions were possible. `soft`: as
+    /// for software devices. Blocks. Must not run twice at the same time.
     ///
     /// # Errors
-    /// A sentence: it could not be started, or did not answer.
+    /// A sentence, if the probe could not be started or did not answer.
     pub fn confinement(&self, soft: bool) -> Result<Vec<Attempt>, String> {
         let config = self.launcher.config();
         let jail = self.launcher.jail();
@@ -99,7 +100,7 @@ impl Prober {
             }
         }
         if jail.forks_end().is_err() && self.launcher.forks_end().0 {
-            // The cgroups of workers see to it, and the probe has none.
+            // The cgroups of workers ensure this, and the probe has no cgroup.
             lines.retain(|line| line.name != FORKS);
         }
         Ok(lines.into_iter().map(|line| judge(jail, line)).collect())
@@ -119,7 +120,7 @@ fn judge(jail: &Jail, line: Line) -> Attempt {
     }
 }
 
-/// Why something does not hold, as far as vgpud knows, and what is to be done.
+/// The likely reason why an action is not as intended, and the remedy.
 fn why_not(jail: &Jail, name: &str) -> (Verdict, String) {
     if let Err(why) = jail.is_closed() {
         let cure = format!("{why}: set worker.confined = true and restart vgpud.");
@@ -147,13 +148,13 @@ fn why_not(jail: &Jail, name: &str) -> (Verdict, String) {
     }
 }
 
-/// A directory of the workers' user.
+/// A directory that belongs to the workers' user.
 struct OwnDirectory(PathBuf);
 
 impl OwnDirectory {
     fn make(within: &Path, owner: Option<&Owner>) -> io::Result<OwnDirectory> {
         let dir = within.join("confinement");
-        // An earlier vgpud may have been killed in the middle.
+        // An earlier vgpud may have been killed before it removed the directory.
         let _ = fs::remove_dir_all(&dir);
         fs::DirBuilder::new().mode(0o700).create(&dir)?;
         let dir = OwnDirectory(dir);
@@ -170,12 +171,12 @@ impl Drop for OwnDirectory {
     }
 }
 
-/// Waits for the end of the process that a probe left behind, and ends it where it does not come.
+/// Waits for the end of the process that a probe left behind. Kills the process if it does not end.
 fn ends(pid: u32) -> Result<(), String> {
     let until = Instant::now() + FORKS_END;
     while is_left(pid) {
         if Instant::now() >= until {
-            // Taken hold of first: the number may be another's by then.
+            // The pidfd first, because the number may belong to another process by then.
             if let Ok(process) = Process::open(pid)
                 && is_left(pid)
             {

@@ -1,7 +1,7 @@
-//! GPU scans and checks, each in a process of its own with a deadline.
+//! Scans and checks of GPUs, each in a process with a deadline.
 //!
-//! vgpud itself never loads NVIDIA's libraries: both libcuda and NVML can hang a process beyond the
-//! reach of SIGKILL. A probe that hangs is given up, and vgpud goes on.
+//! vgpud itself never loads NVIDIA's libraries: libcuda and NVML can hang a process so that not
+//! even SIGKILL ends it. A probe that hangs is given up, and vgpud goes on.
 
 mod confinement;
 mod processes;
@@ -31,7 +31,7 @@ pub struct Prober {
     launcher: Arc<Launcher>,
 }
 
-/// What `vgpu-probe canary` and `vgpu-probe library` print.
+/// Output of `vgpu-probe canary` and `vgpu-probe library`.
 #[derive(Debug, Deserialize)]
 struct Answer {
     ok: bool,
@@ -39,16 +39,16 @@ struct Answer {
 }
 
 impl Prober {
-    /// Probes as the launcher's configuration says.
+    /// Creates probes by the launcher's configuration.
     #[must_use]
     pub fn new(launcher: Arc<Launcher>) -> Prober {
         Prober { launcher }
     }
 
-    /// Looks for GPUs. Blocks until the probes answered or their deadline passed.
+    /// Scans for GPUs. Blocks until the probes have answered or their deadlines have passed.
     ///
     /// # Errors
-    /// A sentence, when nothing could be found out at all.
+    /// A sentence, if no probe gave a result.
     pub fn scan(&self) -> Result<ScanResult, String> {
         let config = self.launcher.config();
         let mut result = ScanResult::default();
@@ -62,12 +62,12 @@ impl Prober {
         let soft = match config.driver.kind {
             DriverKind::Soft => true,
             DriverKind::Nvidia => false,
-            // A soft device never takes the place of a GPU that is there.
+            // A soft device never replaces a present GPU.
             DriverKind::Auto => result.gpus.is_empty(),
         };
         if soft {
             let found = self.scan_one(&config, true)?;
-            // That a host has no GPU is no news where software devices serve in their place.
+            // The lack of a GPU is no problem if software devices serve instead.
             if !found.gpus.is_empty() {
                 result.warnings.clear();
             }
@@ -86,7 +86,7 @@ impl Prober {
         if soft {
             explain(&mut found, written.said);
         }
-        // A soft device that was not asked for, or the other way round, is a wrong library.
+        // The library belongs to the other driver if it shows devices of the wrong kind.
         if found
             .gpus
             .iter()
@@ -97,8 +97,8 @@ impl Prober {
         Ok(found)
     }
 
-    /// As [`Prober::check`], once the killed processes that were `dying` are gone; no check passes
-    /// as long as one of them is there. Blocks.
+    /// As [`Prober::check`], after the killed processes `dying` have ended. No check passes while
+    /// one of them exists. Blocks.
     #[must_use]
     pub fn check_when_gone(
         &self,
@@ -117,8 +117,8 @@ impl Prober {
         self.check(gpu, &killed)
     }
 
-    /// Runs a small kernel on one GPU in a fresh process, checks its result, and that memory came
-    /// back: the kernel's own, and that of processes that are gone, `killed` ones among them.
+    /// Runs a small kernel on one GPU in a new process, and checks its result. Also checks that the
+    /// memory was freed: that of the kernel and that of ended processes, including `killed`.
     /// Blocks.
     #[must_use]
     pub fn check(&self, gpu: &ScannedGpu, killed: &[u32]) -> GpuCheck {
@@ -142,10 +142,10 @@ impl Prober {
         self.answer(config, soft, &args, &only)
     }
 
-    /// Loads the driver library that workers would load and says what it is. Needs no GPU. Blocks.
+    /// Loads the driver library of the workers and describes it. Needs no GPU. Blocks.
     ///
     /// # Errors
-    /// A sentence: workers cannot use the library, or the probe did not answer.
+    /// A sentence, if workers cannot use the library or the probe did not answer.
     pub fn library(&self, soft: bool) -> Result<String, String> {
         const SYSTEM_DRIVER: &str = "libcuda.so.1";
         let config = self.launcher.config();
@@ -179,11 +179,11 @@ impl Prober {
         more: &[(OsString, OsString)],
     ) -> Result<Written, String> {
         let mut env = environment(config, soft);
-        // What soft-gpu says then is about its settings.
+        // Any output of soft-gpu is then about its settings.
         env.push(("SOFT_GPU_BANNER".into(), "0".into()));
         env.extend(more.iter().cloned());
         let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
-        // As the workers: what a probe may not open, they may not either.
+        // The same user as the workers, so that the probe sees the same access rights.
         let owner = self.launcher.owners().of(0)?;
         let program = self.program(config, owner.as_ref())?;
         let jail = self.launcher.jail();
@@ -200,7 +200,7 @@ impl Prober {
     }
 }
 
-/// Adds what soft-gpu said: to what is wrong, or as what is to be known of devices that serve.
+/// Adds the output of soft-gpu: to the last warning, or as a remark about the devices that serve.
 fn explain(found: &mut ScanResult, said: Vec<String>) {
     match found.warnings.last_mut() {
         Some(wrong) if !said.is_empty() => {
@@ -210,7 +210,7 @@ fn explain(found: &mut ScanResult, said: Vec<String>) {
     }
 }
 
-/// Which libraries a probe loads.
+/// Arguments for the libraries that a probe loads.
 fn library_args(config: &Config, soft: bool) -> Result<Vec<OsString>, String> {
     let mut args = Vec::new();
     if soft {

@@ -1,5 +1,5 @@
-//! Who is on a device, by the device's own account: soft-gpu's state file, or NVIDIA's management
-//! library, which only a probe process loads.
+//! The processes on a device, as the device counts them: from soft-gpu's state file, or from
+//! NVIDIA's management library, which only a probe process loads.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,14 +10,14 @@ use vgpu_api::GpuSource;
 use super::{Prober, soft_state};
 use crate::model::{DeviceProcess, ScannedGpu};
 
-/// How often a device is asked again whether memory came back.
+/// Interval at which a device is asked again whether memory was freed.
 const AGAIN: Duration = Duration::from_millis(100);
 
 impl Prober {
-    /// Who is on this GPU. Blocks: on hardware until a probe process answered.
+    /// The processes on this GPU. Blocks: on hardware until a probe process has answered.
     ///
     /// # Errors
-    /// A sentence, when that cannot be found out.
+    /// A sentence, if the processes cannot be determined.
     pub fn processes(&self, gpu: &ScannedGpu) -> Result<Vec<DeviceProcess>, String> {
         let config = self.launcher.config();
         match gpu.source {
@@ -40,11 +40,11 @@ impl Prober {
         }
     }
 
-    /// Waits until the device holds no memory of processes that are gone: of `killed` ones, and, on
-    /// a software device, of any. Blocks.
+    /// Waits until the device holds no memory of ended processes: of `killed`, and, on a software
+    /// device, of any process. Blocks.
     ///
     /// # Errors
-    /// A sentence, when memory is still held when the time is over.
+    /// A sentence, if memory is still held after the time.
     pub(super) fn memory_is_back(
         &self,
         gpu: &ScannedGpu,
@@ -52,7 +52,7 @@ impl Prober {
         most: Duration,
     ) -> Result<(), String> {
         let until = Instant::now() + most;
-        // Numbers that NVML gives may be those of another namespace of processes.
+        // Process numbers from NVML may belong to another process namespace.
         let ours = gpu.source == GpuSource::Soft;
         loop {
             let found = self.processes(gpu)?;
@@ -73,10 +73,10 @@ impl Prober {
     }
 }
 
-/// Waits until none of these killed processes is there any more. Blocks.
+/// Waits until all these killed processes have ended. Blocks.
 ///
 /// # Errors
-/// A sentence that names one that still is when the time is over.
+/// A sentence that names a process that still exists after the time.
 pub(super) fn are_gone(pids: &[u32], most: Duration) -> Result<(), String> {
     let until = Instant::now() + most;
     let exists = |pid: u32| Path::new("/proc").join(pid.to_string()).exists();
@@ -112,7 +112,7 @@ mod tests {
             open_ns: None,
         };
         assert!(!is_left(&process, &[], true), "it lives");
-        // Larger than any number the kernel gives.
+        // Larger than any process number of the kernel.
         process.pid = 1 << 30;
         assert!(is_left(&process, &[], true));
         assert!(

@@ -1,4 +1,4 @@
-//! A program with a deadline: started, listened to, killed when it takes too long.
+//! Runs a program with a deadline, reads its output, and kills it if it takes too long.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -14,34 +14,33 @@ use crate::worker::confine::{Confinement, Jail, Program};
 use crate::worker::process::{Exit, Process};
 use crate::worker::spawn::reap_soon;
 
-/// More than any host's inventory.
+/// Most bytes of output: more than the inventory of any host.
 const OUTPUT_MOST: usize = 1 << 20;
 
-/// What of a failed program's standard error is kept.
+/// Most characters kept of the standard error of a failed program.
 const SAID_MOST: usize = 2_000;
 
-/// Last lines kept of the standard error of a program that did its work.
+/// Lines kept from the end of the standard error of a successful program.
 const LINES_MOST: usize = 8;
 
-/// Characters kept of each.
+/// Characters kept of each line.
 const LINE_MOST: usize = 300;
 
-/// What a program that did its work wrote.
 #[derive(Debug)]
 pub(super) struct Written {
-    /// Its standard output.
     pub(super) output: Vec<u8>,
-    /// The last lines of its standard error, without control characters.
+    /// The last lines of the standard error, without control characters.
     pub(super) said: Vec<String>,
 }
 
-/// A probe with this variable ends when its input does (`daemon/worker/src/probe`).
+/// A probe with this variable ends when its standard input ends (`daemon/worker/src/probe`).
 const ENDS_WITH_STDIN: &str = "VGPU_PROBE_ENDS_WITH_STDIN";
 
-/// Runs a program to its end and gives what it wrote.
+/// Runs a program to its end and returns its output.
 ///
 /// # Errors
-/// A sentence: it could not be started, failed, or took longer than `deadline` and was killed.
+/// A sentence: the program could not be started, failed, or took longer than `deadline` and was
+/// killed.
 pub(super) fn run(
     program: &Program,
     args: &[OsString],
@@ -68,7 +67,7 @@ pub(super) fn run(
     let mut child = started
         .map_err(|e| format!("cannot start {name}: {e}"))?
         .child;
-    // Whatever ends vgpud closes this end of it.
+    // However vgpud ends, this end of the pipe is then closed.
     let _alive = child.stdin.take();
     let process = match Process::open(child.id()) {
         Ok(process) => process,
@@ -100,7 +99,7 @@ pub(super) fn run(
         let said = last_lines(&said);
         return Ok(Written { output, said });
     }
-    // In one line, as it is shown.
+    // Joined into one line for display.
     let lines: Vec<&str> = said.split_whitespace().collect();
     let said = printable(&lines.join(" "), SAID_MOST);
     Err(if said.is_empty() {
@@ -133,15 +132,15 @@ fn wait(process: &Process, until: Instant) -> Option<Exit> {
     }
 }
 
-/// Waits until one of them is ready, or a while.
+/// Waits until one of the descriptors is ready, or for a while.
 fn pause(fds: &mut [PollFd<'_>], left: Duration) {
-    // Rounded up: with less than a millisecond left it would not wait at all.
+    // Rounded up: with less than 1 ms left, poll would not wait at all.
     let left = left.saturating_add(Duration::from_millis(1));
-    // An interrupted wait is as good as one that ended: the caller looks again.
+    // An interrupted wait is not different: the caller checks again.
     let _ = poll(fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
 }
 
-/// Reads both pipes to their ends; `None` when the time is over or there is too much.
+/// Reads both pipes to their ends; `None` when the time is over or the output is too long.
 fn listen<O: Read + AsFd, E: Read + AsFd>(
     mut out: Option<O>,
     mut err: Option<E>,
@@ -179,7 +178,8 @@ fn listen<O: Read + AsFd, E: Read + AsFd>(
     Some((output, said))
 }
 
-/// Reads once from a pipe that is ready; at its end the pipe is closed. Gives what was read in all.
+/// Reads once from a pipe that is ready, and closes the pipe at its end. Returns the total bytes
+/// read.
 fn take<R: Read>(pipe: &mut Option<R>, into: &mut Vec<u8>) -> usize {
     let mut buffer = [0; 16 * 1024];
     match pipe.as_mut().map(|pipe| pipe.read(&mut buffer)) {

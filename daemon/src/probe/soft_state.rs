@@ -1,9 +1,8 @@
-//! What soft-gpu's state file says: which processes are on the device, what memory they hold, how
-//! long they used it.
+//! Reads soft-gpu's state file: the processes on the device, their memory, and their GPU time.
 //!
-//! The file is soft-gpu's (`soft-gpu/src/driver/share.rs`; a test holds the two together). It is
-//! shared by all workers, so a worker that its guest has taken over can write nonsense into it:
-//! what is read here is bounded, and only ever counts against the process that it is about.
+//! soft-gpu defines the file (`soft-gpu/src/driver/share.rs`; a test compares the two). All workers
+//! share the file, so a worker that its guest controls can write wrong values. Values are bounded
+//! here, and only count against the process that they describe.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -16,16 +15,13 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::model::DeviceProcess;
 
-/// `softgpu1`.
 const MAGIC: [u8; 8] = *b"softgpu1";
 
 /// Bytes before the first slot.
 const HEADER: usize = 120;
 
-/// Slots of a device.
 const SLOTS: usize = 512;
 
-/// One process's part of the file.
 #[derive(Debug, FromBytes, KnownLayout, Immutable)]
 #[repr(C)]
 struct Slot {
@@ -40,10 +36,10 @@ struct Slot {
 
 const FILE: usize = HEADER + SLOTS * size_of::<Slot>();
 
-/// The processes that are on device `ordinal`. A device that nobody used yet has none.
+/// The processes on device `ordinal`. A device that was never used has none.
 ///
 /// # Errors
-/// When the files cannot be read, or are of another soft-gpu version.
+/// If the files cannot be read, or belong to another soft-gpu version.
 pub(super) fn read(dir: &Path, ordinal: u32) -> io::Result<Vec<DeviceProcess>> {
     let path = dir.join(format!("device-{ordinal}.state"));
     let locks = dir.join(format!("device-{ordinal}.lock"));
@@ -52,8 +48,8 @@ pub(super) fn read(dir: &Path, ordinal: u32) -> io::Result<Vec<DeviceProcess>> {
         (Err(e), _) | (_, Err(e)) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         (Err(e), _) | (_, Err(e)) => return Err(e),
     };
-    // Twice: what is not over is read before what is counted. In the other order work that ends
-    // between would be in neither.
+    // Read twice: unfinished work first, counted time second. In the other order, work that ends
+    // between the reads would be in neither.
     let before = whole(&mut file)?;
     let bytes = whole(&mut file)?;
     if bytes.is_empty() || bytes.iter().take(MAGIC.len()).all(|&byte| byte == 0) {
@@ -96,8 +92,8 @@ fn whole(file: &mut File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether a process is in a slot: it holds the lock on the slot's byte as long as it lives. Asking
-/// takes no lock.
+/// Whether a living process has a slot: it holds the lock on the slot's byte as long as it lives.
+/// The query takes no lock.
 fn is_locked(locks: &File, slot: usize) -> io::Result<bool> {
     #[expect(clippy::cast_possible_truncation, reason = "both are below 3")]
     const KIND: (libc::c_short, libc::c_short) = (libc::F_WRLCK as _, libc::SEEK_SET as _);
@@ -128,7 +124,7 @@ mod tests {
         assert!(ours.charge(4_096));
         ours.mine().busy_ns.store(77, Ordering::SeqCst);
         ours.mine().open_ns.store(55, Ordering::SeqCst);
-        // A process does not see its own locks; another one asks.
+        // A process does not see its own locks, so another process asks.
         let program = std::env::current_exe().unwrap();
         let name = "probe::soft_state::tests::as_another_process_sees_it";
         let child = std::process::Command::new(program)

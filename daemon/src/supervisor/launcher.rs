@@ -1,4 +1,4 @@
-//! From the configuration to a running worker: which driver, which environment, which user.
+//! Starts workers by the configuration: driver, environment, user.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -21,10 +21,10 @@ use crate::worker::owner::{Owner, Owners, reachable};
 use crate::worker::records::WorkerRecords;
 use crate::worker::spawn::{self, Worker, WorkerOrder, WorkerTemplate};
 
-/// Where an installed soft-gpu is.
+/// Path of an installed soft-gpu.
 const SOFT_LIBRARY: &str = "/usr/lib/vgpu/soft-gpu/libcuda.so.1";
 
-/// Starts workers and probes as the configuration says.
+/// Starts workers and probes by the configuration.
 #[derive(Debug)]
 pub struct Launcher {
     config: RwLock<Arc<Config>>,
@@ -35,25 +35,26 @@ pub struct Launcher {
     spawner: Spawner,
 }
 
-/// A worker that was started, and what to tell it first.
+/// A worker that was started, with its first message.
 #[derive(Debug)]
 pub struct Launched {
     /// The worker.
     pub worker: Worker,
-    /// Its first message.
+    /// The first message.
     pub start: Start,
-    /// Its standard error.
+    /// Standard error of the worker.
     pub log: OwnedFd,
-    /// Tells when it is where all that it starts ends with it: before that it may have nothing of
-    /// its guest's.
+    /// Reports that the worker is in its cgroup, which ends all processes that the worker starts.
+    /// Before that, the worker must get no data of its guest.
     pub in_cgroup: oneshot::Receiver<Result<(), String>>,
 }
 
 impl Launcher {
-    /// A launcher that records its workers in `records`. The workers end when it is dropped.
+    /// Creates a launcher that records its workers in `records`. The workers end when it is
+    /// dropped.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// If the system cannot create the thread.
     pub fn new(config: Arc<Config>, records: WorkerRecords) -> std::io::Result<Launcher> {
         Ok(Launcher {
             owners: Owners::find(&config.worker),
@@ -65,12 +66,12 @@ impl Launcher {
         })
     }
 
-    /// Takes a reloaded configuration over, for workers from now on.
+    /// Applies a reloaded configuration to workers that start from now on.
     pub fn reconfigure(&self, config: Arc<Config>) {
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
-    /// The configuration in force.
+    /// The present configuration.
     #[must_use]
     pub fn config(&self) -> Arc<Config> {
         self.config
@@ -79,13 +80,13 @@ impl Launcher {
             .clone()
     }
 
-    /// As whom workers and probes run.
+    /// Users and groups of workers and probes.
     #[must_use]
     pub fn owners(&self) -> &Owners {
         &self.owners
     }
 
-    /// Whether what a worker starts ends with it, and a sentence about it.
+    /// Whether the processes that a worker starts end with it, and a sentence about it.
     #[must_use]
     pub fn forks_end(&self) -> (bool, String) {
         let (in_cgroup, cgroups) = self.cgroups.describe();
@@ -106,7 +107,7 @@ impl Launcher {
         }
     }
 
-    /// What is taken from workers.
+    /// The confinement of workers.
     #[must_use]
     pub fn jail(&self) -> &Jail {
         &self.jail
@@ -118,9 +119,9 @@ impl Launcher {
         &self.records
     }
 
-    /// Starts the worker of an admitted session, when it is the VM's turn among the VMs. The worker
-    /// sees the session's GPUs, in their order, and no others. `None`: the worker was no longer
-    /// `wanted` by then, and nothing was started.
+    /// Starts the worker of an admitted session, when it is the turn of the VM. The worker sees
+    /// only the session's GPUs, in their order. `None`: the worker was no longer `wanted` at its
+    /// turn, and nothing was started.
     ///
     /// # Errors
     /// A sentence for the administrator.
@@ -140,10 +141,10 @@ impl Launcher {
             .unwrap_or_else(|_| Err("the start of the worker broke off".to_owned()))
     }
 
-    /// What is taken from a program in the place of a worker of this VM and user.
+    /// The confinement of a program that runs like a worker of this VM and user.
     ///
     /// # Errors
-    /// A sentence that says what could not be prepared.
+    /// A sentence about the part that could not be prepared.
     pub fn confinement(
         &self,
         (vm, owner): (VmIdentity, Option<Owner>),
@@ -173,7 +174,7 @@ impl Launcher {
         let images = config.images_dir();
         let image_dir = cache_of(&images, identity);
         if let Err(e) = make_cache(&image_dir, owner.as_ref()) {
-            // On a full disk: modules are loaded from memory.
+            // For example on a full disk: modules are then loaded from memory.
             tracing::warn!("cannot make {}: {e}", image_dir.display());
         }
         let (binary, driver) = (worker_binary(&config)?, driver_library(&config, soft)?);
@@ -216,8 +217,8 @@ impl Launcher {
     }
 }
 
-/// The private memory of a worker, at most: its own, what its programs pin (what all VMs may
-/// together, where its VM's limit does not say less), and software devices' memory.
+/// Most private memory of a worker in bytes: its own, the pinned memory of its VM (the limit of the
+/// VM, or that of all VMs if lower), and the memory of software devices.
 fn memory_most(config: &Config, soft: bool, pinned_bytes: u64) -> u64 {
     let driver = &config.driver;
     let devices = match soft {
@@ -259,12 +260,12 @@ fn reach_all<'a>(paths: impl Iterator<Item = &'a Path>, owner: &Owner) -> Result
         .try_for_each(|path| reachable(path, owner))
 }
 
-/// Makes what processes on one soft device share. Where workers have users of their own they may
-/// use the files and make no others; vgpud makes the files, which soft-gpu takes as new while they
-/// are empty.
+/// Creates the files that processes on one soft device share. Workers with users of their own may
+/// use the files but not create others. vgpud creates the files empty, and soft-gpu treats empty
+/// files as new.
 ///
 /// # Errors
-/// When it cannot be made.
+/// If the files cannot be created.
 pub fn prepare_soft_state(config: &Config, owners: &Owners) -> std::io::Result<()> {
     use std::os::unix::fs::{PermissionsExt, chown};
     let mode = std::fs::Permissions::from_mode;
@@ -273,7 +274,7 @@ pub fn prepare_soft_state(config: &Config, owners: &Owners) -> std::io::Result<(
     let Some(group) = owners.common_group() else {
         return std::fs::set_permissions(&dir, mode(0o700));
     };
-    // Closed first: what is done in it below is then only ours.
+    // The directory is closed first, so that only vgpud changes its files meanwhile.
     chown(&dir, Some(0), Some(group))?;
     std::fs::set_permissions(&dir, mode(0o700))?;
     for device in 0..config.driver.soft_devices {
@@ -291,12 +292,12 @@ pub fn prepare_soft_state(config: &Config, owners: &Owners) -> std::io::Result<(
     std::fs::set_permissions(&dir, mode(0o750))
 }
 
-/// The environment of a process that loads a driver; nothing of vgpud's own is in it.
+/// The environment of a process that loads a driver. No variable of vgpud is inherited.
 #[must_use]
 pub fn environment(config: &Config, soft: bool) -> Vec<(OsString, OsString)> {
     let mut env: Vec<(OsString, OsString)> = vec![
         ("PATH".into(), "/usr/bin:/bin".into()),
-        // A cache on disk that tenants share could be poisoned by one of them.
+        // A tenant could poison a cache on disk that tenants share.
         ("CUDA_CACHE_DISABLE".into(), "1".into()),
         ("RUST_LOG".into(), config.log.level.clone().into()),
     ];
@@ -316,10 +317,11 @@ pub fn environment(config: &Config, soft: bool) -> Vec<(OsString, OsString)> {
     env
 }
 
-/// The driver library that a worker or probe loads; `None`: what the dynamic linker finds.
+/// The driver library that a worker or probe loads; `None`: the library that the dynamic linker
+/// finds.
 ///
 /// # Errors
-/// When soft-gpu is asked for and not found.
+/// If soft-gpu is requested and not found.
 pub fn driver_library(config: &Config, soft: bool) -> Result<Option<String>, String> {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     if !soft {
@@ -339,10 +341,10 @@ pub fn driver_library(config: &Config, soft: bool) -> Result<Option<String>, Str
     })
 }
 
-/// The vgpu-worker program.
+/// Path of the vgpu-worker program.
 ///
 /// # Errors
-/// When it is not found.
+/// If the program is not found.
 pub fn worker_binary(config: &Config) -> Result<PathBuf, String> {
     program(
         config.worker.binary.as_deref(),
@@ -351,10 +353,10 @@ pub fn worker_binary(config: &Config) -> Result<PathBuf, String> {
     )
 }
 
-/// The vgpu-probe program.
+/// Path of the vgpu-probe program.
 ///
 /// # Errors
-/// When it is not found.
+/// If the program is not found.
 pub fn probe_binary(config: &Config) -> Result<PathBuf, String> {
     program(
         config.worker.probe_binary.as_deref(),

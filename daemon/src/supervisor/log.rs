@@ -1,5 +1,4 @@
-//! What a worker says on its standard error, in vgpud's log: bounded, escaped and at a bounded
-//! rate.
+//! Copies the standard error of workers to vgpud's log: bounded, escaped, and at a bounded rate.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -7,20 +6,20 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-/// Longest line that is kept, in bytes; the rest of it is dropped.
+/// Longest line in bytes. The rest of a longer line is dropped.
 const LINE: usize = 512;
 
-/// Lines of one worker per second; more are counted and dropped.
+/// Lines of one worker per second. Further lines are counted and dropped.
 const LINES_PER_SECOND: u32 = 20;
 
-/// Bytes of one worker per second that are read at all. One that writes more waits in its own pipe,
-/// and costs vgpud no time.
+/// Bytes of one worker per second that are read. A worker that writes more blocks on its own pipe
+/// and takes no time of vgpud.
 const BYTES_PER_SECOND: usize = 256 * 1024;
 
-/// Copies a worker's standard error into the log until the pipe closes.
+/// Copies the standard error of a worker into the log until the pipe closes.
 ///
-/// The worker's guest may own it, so nothing of what it writes is believed: control characters are
-/// escaped, and the text stands behind the session's number.
+/// A guest may control the worker, so the text is not trusted: control characters are escaped, and
+/// the session's number precedes the text.
 pub(crate) async fn relay(pipe: OwnedFd, session: u64, vm: u32) {
     let mut pipe = match pipe::Receiver::from_owned_fd(pipe) {
         Ok(pipe) => pipe,
@@ -48,7 +47,7 @@ pub(crate) async fn relay(pipe: OwnedFd, session: u64, vm: u32) {
     gate.report(session, vm);
 }
 
-/// Cuts a byte stream into escaped lines of bounded length.
+/// Splits a byte stream into escaped lines of bounded length.
 #[derive(Debug, Default)]
 struct Lines {
     line: String,
@@ -75,7 +74,6 @@ impl Lines {
     }
 }
 
-/// The rate limit.
 #[derive(Debug)]
 struct Gate {
     second: Instant,
@@ -100,7 +98,7 @@ impl Gate {
         }
     }
 
-    /// Counts what was read; how long to read no more.
+    /// Counts read bytes. Returns the time for which to stop reading.
     fn read(&mut self, bytes: usize, now: Instant) -> Duration {
         self.turn(now);
         self.bytes = self.bytes.saturating_add(bytes);

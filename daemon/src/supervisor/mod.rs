@@ -1,14 +1,14 @@
-//! Starts workers: for each guest that asks, from its admission until its driver is up.
+//! Starts the worker of each guest: from the admission until the driver is ready.
 //!
-//! | module | what it does |
+//! | module | contents |
 //! |---|---|
 //! | [`start`] | the start of one session's worker: admission, process, cgroup, driver, one deadline |
-//! | [`launcher`] | what a worker gets, by the configuration |
-//! | [`spawner`] | the thread that starts them all |
-//! | `log` | what a worker writes to its standard error |
+//! | [`launcher`] | settings of a worker, by the configuration |
+//! | [`spawner`] | the thread that starts all workers |
+//! | `log` | standard error of workers |
 //!
-//! What a running worker is to vgpud (process, cgroup, control socket, shared pages) is in
-//! [`crate::worker`]; its session and its end are the mediator's.
+//! [`crate::worker`] has the parts of a running worker (process, cgroup, control socket, shared
+//! pages). The mediator owns the session and ends it.
 
 pub mod launcher;
 mod log;

@@ -1,11 +1,11 @@
 //! The thread that starts worker processes.
 //!
-//! One thread starts them all, so that all inherit the same (CPU affinity, signal mask, resource
-//! limits): the threads of a pool may differ. A parent-death signal is bound to the starting
-//! *thread*, which here lives as long as vgpud.
+//! One thread starts all workers, so that all inherit the same CPU affinity, signal mask and
+//! resource limits: these may differ between the threads of a pool. A parent-death signal refers to
+//! the starting *thread*, which here lives as long as vgpud.
 //!
-//! VMs take turns: however many starts a VM has waiting, the start of another VM waits for at most
-//! one of each VM.
+//! VMs take turns: the start of a VM waits for at most one start of each other VM, however many
+//! starts they have waiting.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Starts processes on its own thread. The thread ends when this is dropped.
+/// Starts processes on a thread of its own. The thread ends when this value is dropped.
 #[derive(Debug)]
 pub struct Spawner(Arc<Shared>);
 
@@ -27,7 +27,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    /// VMs with jobs that wait, in the order of their turns.
+    /// VMs with waiting jobs, in the order of their turns.
     turns: VecDeque<u32>,
     waiting: HashMap<u32, VecDeque<Job>>,
     closed: bool,
@@ -77,7 +77,7 @@ impl Shared {
                 .unwrap_or_else(PoisonError::into_inner);
             let Some(job) = queue.next() else { return };
             drop(queue);
-            // A job that panics must not take the thread, and with it every worker, along.
+            // A job that panics must not end the thread, because all workers would end with it.
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
                 tracing::error!("the start of a worker panicked");
             }
@@ -89,7 +89,7 @@ impl Spawner {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// If the system cannot create the thread.
     pub fn new() -> io::Result<Spawner> {
         let shared = Arc::new(Shared::default());
         let works = shared.clone();
@@ -99,8 +99,8 @@ impl Spawner {
         Ok(Spawner(shared))
     }
 
-    /// Runs `start` on the thread when it is this VM's turn; the receiver gets its result, or
-    /// nothing if it panicked.
+    /// Runs `start` on the thread when it is the turn of this VM. The receiver gets the result, or
+    /// nothing if `start` panicked.
     pub fn run<T: Send + 'static>(
         &self,
         vm: u32,

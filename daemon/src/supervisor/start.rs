@@ -11,7 +11,7 @@ use super::log;
 use crate::events::{EventSink, Report};
 use crate::mediator::{AdmitRequest, Admitted, GuestEnd, MediatorHandle, Ready, Refused};
 
-/// Starts workers for guests that ask to be served. Cheap to clone.
+/// Starts the workers of guests. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Supervisor {
     mediator: MediatorHandle,
@@ -19,12 +19,12 @@ pub struct Supervisor {
     events: EventSink,
 }
 
-/// A session whose worker is up: the guest may be welcomed.
+/// A session whose worker is ready: the guest may be welcomed.
 #[derive(Debug)]
 pub struct Started {
-    /// The session, and what it may take.
+    /// The session and its limits.
     pub admitted: Admitted,
-    /// What the worker's driver offers.
+    /// Version and devices of the worker's driver.
     pub ready: Ready,
 }
 
@@ -39,17 +39,17 @@ impl Supervisor {
         }
     }
 
-    /// What starts the processes.
+    /// The launcher of the worker processes.
     #[must_use]
     pub fn launcher(&self) -> &Launcher {
         &self.launcher
     }
 
     /// Admits a guest and starts its worker, within `worker.start_deadline_ms`. `None`: the guest
-    /// was no longer `wanted` when its turn came, and no process was started.
+    /// was no longer `wanted` at its turn, and no process was started.
     ///
     /// # Errors
-    /// The refusal to tell the guest. The session has then ended, or is being ended.
+    /// The refusal for the guest. The session has then ended, or is being ended.
     pub async fn start(
         &self,
         request: AdmitRequest,
@@ -98,18 +98,18 @@ impl Supervisor {
     }
 }
 
-/// Why a worker that was started does not serve.
+/// Why a started worker does not serve.
 enum NotUp {
-    /// The mediator ended its session, with this sentence.
+    /// The mediator ended the session, with this sentence.
     Ended(String),
     /// vgpud stops.
     Draining,
-    /// The worker could not be moved into its cgroup. Its session is still there.
+    /// The worker could not be moved into its cgroup. The session still exists.
     NotInCgroup(String),
 }
 
-/// Waits until the worker's driver is up and the worker is in its cgroup: before both it gets
-/// nothing of its guest's, which begins with the Welcome.
+/// Waits until the worker's driver is ready and the worker is in its cgroup. Before both, the
+/// worker gets no data of its guest, which starts with the Welcome.
 async fn is_up(
     ready: oneshot::Receiver<Result<Ready, String>>,
     in_cgroup: oneshot::Receiver<Result<(), String>>,

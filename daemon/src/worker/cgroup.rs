@@ -1,13 +1,13 @@
-//! A cgroup for each worker: whatever a worker starts is in it, and ends with it.
+//! A cgroup for each worker, which contains all processes that the worker starts.
 //!
-//! A guest that has taken over its worker can fork. SIGKILL ends the worker and not its child,
-//! which keeps the device's files open. `cgroup.kill` (Linux 5.14; cgroups(7)) ends everything in a
-//! cgroup, also what forks at that moment, and `cgroup.events` says when nothing is left; no
-//! process that lacks the right to write to cgroups gets out of one.
+//! A guest that controls its worker can fork. SIGKILL ends the worker but not its children, which
+//! keep the device's files open. `cgroup.kill` (Linux 5.14; cgroups(7)) ends every process of a
+//! cgroup, including a process that forks at that moment, and `cgroup.events` reports when the
+//! cgroup is empty. A process without the right to write to cgroups cannot leave its cgroup.
 //!
-//! Moving a process takes 6 to 15 ms (the kernel waits for all its processors), so it goes on while
-//! the worker brings its driver up: the guest is welcomed when both are done, and before that the
-//! worker has nothing of its guest's.
+//! Moving a process takes 6 to 15 ms, because the kernel waits for all processors. So the move runs
+//! while the worker starts its driver. The guest is welcomed when both are done, and the worker has
+//! no data of the guest before.
 
 use std::fmt;
 use std::fs;
@@ -17,17 +17,17 @@ use std::path::{Path, PathBuf};
 use super::process::{Process, start_ticks};
 use crate::config::Cgroups;
 
-/// Prefix of the cgroups' directories; the worker's process number and start time follow.
+/// Prefix of the cgroups' directories. The worker's process number and start time follow.
 const NAME: &str = "vgpu-worker";
 
-/// The cgroup in which those of the workers are made, or why none are made.
+/// The cgroup in which the cgroups of workers are created, or why none are created.
 #[derive(Debug, Clone)]
 pub struct CgroupRoot {
     base: Result<PathBuf, String>,
 }
 
 impl CgroupRoot {
-    /// Looks for a cgroup of vgpud's own in which it may make others.
+    /// Finds a cgroup of vgpud in which vgpud may create others.
     #[must_use]
     pub fn find(wanted: Cgroups) -> CgroupRoot {
         let base = match wanted {
@@ -56,11 +56,11 @@ impl CgroupRoot {
         }
     }
 
-    /// Makes the cgroup of a worker, without moving the worker into it. `None`: workers have no
+    /// Creates the cgroup of a worker, without moving the worker into it. `None`: workers have no
     /// cgroups here.
     ///
     /// # Errors
-    /// Why it cannot be made, as a sentence.
+    /// Why the cgroup cannot be created, as a sentence.
     pub fn make(&self, worker: &Process) -> Result<Option<WorkerCgroup>, String> {
         let Ok(base) = &self.base else {
             return Ok(None);
@@ -80,7 +80,7 @@ pub struct WorkerCgroup {
 }
 
 impl WorkerCgroup {
-    /// The cgroup of a worker that an earlier vgpud started, by its path in the records. `None`:
+    /// The cgroup of a worker that an earlier vgpud started, by the path in the records. `None`:
     /// the path is not that of a worker's cgroup.
     #[must_use]
     pub fn at(path: &Path) -> Option<WorkerCgroup> {
@@ -99,7 +99,7 @@ impl WorkerCgroup {
     /// Moves a process with all its threads into the cgroup. Blocks for some milliseconds.
     ///
     /// # Errors
-    /// Why the system refuses, as a sentence. That the process is gone is no error.
+    /// Why the system refuses, as a sentence. A process that has ended is no error.
     pub fn admit(&self, pid: u32) -> Result<(), String> {
         match fs::write(self.dir.join("cgroup.procs"), pid.to_string()) {
             Err(e) if e.raw_os_error() != Some(nix::libc::ESRCH) => Err(format!(
@@ -110,7 +110,7 @@ impl WorkerCgroup {
         }
     }
 
-    /// Kills every process in the cgroup. May be called again.
+    /// Kills every process in the cgroup. Safe to repeat.
     pub fn kill(&self) {
         if let Err(e) = fs::write(self.dir.join("cgroup.kill"), "1")
             && e.kind() != io::ErrorKind::NotFound
@@ -124,7 +124,7 @@ impl WorkerCgroup {
     pub fn is_empty(&self) -> bool {
         match fs::read_to_string(self.dir.join("cgroup.events")) {
             Ok(events) => events.lines().any(|line| line == "populated 0"),
-            // It was removed, and that only works when it is empty.
+            // The cgroup was removed, which is possible only when it is empty.
             Err(e) => matches!(
                 e.raw_os_error(),
                 Some(nix::libc::ENOENT | nix::libc::ENODEV)
@@ -139,7 +139,7 @@ impl WorkerCgroup {
         list.lines().filter_map(|line| line.parse().ok()).collect()
     }
 
-    /// Removes the cgroup, which must be empty. Blocks for up to a second: the kernel may need a
+    /// Removes the cgroup, which must be empty. Blocks for up to 1 s, because the kernel may need a
     /// moment after the last process has ended.
     pub fn remove(&self) {
         for _ in 0..100 {
@@ -163,7 +163,7 @@ impl fmt::Display for WorkerCgroup {
     }
 }
 
-/// The cgroup (version 2) in which this process is.
+/// The cgroup (version 2) of this process.
 fn own_cgroup() -> Result<PathBuf, String> {
     let read =
         |path: &str| fs::read_to_string(path).map_err(|e| format!("cannot read {path}: {e}"));
@@ -177,7 +177,7 @@ fn own_cgroup() -> Result<PathBuf, String> {
     Ok(mount.join(below))
 }
 
-/// Where cgroup2 is mounted, and which cgroup is there (proc(5): fields 5 and 4, the type after
+/// Mount point of cgroup2 and the cgroup mounted there (proc(5): fields 5 and 4; the type follows
 /// `-`).
 fn mount_of(mounts: &str) -> Option<(PathBuf, PathBuf)> {
     mounts.lines().find_map(|line| {
@@ -190,7 +190,8 @@ fn mount_of(mounts: &str) -> Option<(PathBuf, PathBuf)> {
     })
 }
 
-/// Is it ours? systemd marks what it leaves to a service (`Delegate=`) with an extended attribute.
+/// Checks that the cgroup is delegated to vgpud. systemd marks a delegated cgroup (`Delegate=`)
+/// with an extended attribute.
 fn delegated(dir: PathBuf) -> Result<PathBuf, String> {
     let mut value = [0; 8];
     let marked = ["user.delegate", "trusted.delegate"].iter().any(|name| {
@@ -206,7 +207,7 @@ fn delegated(dir: PathBuf) -> Result<PathBuf, String> {
     ))
 }
 
-/// Checks that cgroups can be made in this one.
+/// Checks that cgroups can be created in this cgroup.
 fn usable(dir: PathBuf) -> Result<PathBuf, String> {
     let trial = dir.join(format!("{NAME}.trial.{}", std::process::id()));
     fs::create_dir(&trial).map_err(|e| {

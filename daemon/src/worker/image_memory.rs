@@ -1,4 +1,4 @@
-//! Memory for one module image that a guest sends: the worker fills it, and vgpud frees it.
+//! Memory of a module image that a guest sends: the worker fills it, and vgpud frees it.
 
 use std::fmt;
 use std::fs::File;
@@ -9,8 +9,8 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
 
-/// Memory for one image. Calls the function given to [`ImageMemory::new`] when its descriptor is
-/// closed, on whichever thread that happens.
+/// Memory of one image. When the descriptor is closed, calls the function given to
+/// [`ImageMemory::new`] on the thread that closes it.
 #[derive(Debug)]
 pub struct ImageMemory {
     // Fields are dropped in this order: `OnClose` runs after the descriptor is closed.
@@ -35,11 +35,11 @@ impl Drop for OnClose {
 }
 
 impl ImageMemory {
-    /// Memory of `len` bytes, which no process can make longer again after [`ImageMemory::free`].
-    /// `closed` is called when its descriptor is closed.
+    /// Creates memory of `len` bytes, which no process can enlarge again after
+    /// [`ImageMemory::free`]. `closed` is called when the descriptor is closed.
     ///
     /// # Errors
-    /// When the system gives no descriptor; `closed` is not called.
+    /// If the system cannot create the descriptor; `closed` is not called.
     pub fn new(len: u64, closed: impl FnOnce() + Send + Sync + 'static) -> io::Result<ImageMemory> {
         let fd = memfd_create(
             c"vgpu-image",
@@ -47,7 +47,7 @@ impl ImageMemory {
         )?;
         let len = i64::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
         ftruncate(&fd, len)?;
-        // Sealed against further seals: a worker could otherwise forbid to make the file shorter.
+        // Sealed against further seals: otherwise a worker could add a seal against shrinking.
         let seals = SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&fd, FcntlArg::F_ADD_SEALS(seals))?;
         Ok(ImageMemory {
@@ -63,10 +63,10 @@ impl ImageMemory {
     }
 
     /// Frees the memory, also for processes that still have a descriptor or a mapping of it. Waits
-    /// for a worker that allocates in it at the time.
+    /// for a worker that allocates pages of it at the time.
     ///
     /// # Errors
-    /// Of ftruncate(2): the memory is then still there.
+    /// Of ftruncate(2): the memory still exists.
     pub fn free(&self) -> io::Result<()> {
         self.file.set_len(0)
     }

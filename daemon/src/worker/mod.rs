@@ -1,18 +1,18 @@
-//! A worker as vgpud holds it: a process that has nothing of vgpud's, is spoken to without ever
-//! waiting, is killed, and is verified gone.
+//! A worker as vgpud sees it: a process that inherits nothing of vgpud. vgpud sends messages
+//! without waiting, kills the worker and verifies its end.
 //!
-//! | module | what it does |
+//! | module | contents |
 //! |---|---|
-//! | [`spawn`] | starts one: cleared environment, own uid, limits, control socket |
-//! | [`owner`] | as whom they run |
-//! | [`confine`] | what is taken from them before they begin |
+//! | [`spawn`] | starts a worker: empty environment, own uid, limits, control socket |
+//! | [`owner`] | user and groups of workers |
+//! | [`confine`] | the confinement of workers |
 //! | [`channel`] | the control socket |
 //! | [`pages`] | the two shared pages |
-//! | [`cgroup`] | a cgroup for each worker, with which all that it started ends |
+//! | [`cgroup`] | a cgroup for each worker, to kill all processes that the worker started |
 //! | [`process`] | a process by its pidfd: kill, exit, identity |
-//! | [`image_memory`] | memory for module images |
-//! | [`images`] | the VMs' caches of module images |
-//! | [`records`] | files about the running workers, by which the next vgpud finds them |
+//! | [`image_memory`] | memory of module images |
+//! | [`images`] | caches of module images |
+//! | [`records`] | files about running workers, for the next vgpud |
 
 pub mod cgroup;
 pub mod channel;

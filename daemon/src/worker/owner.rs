@@ -1,10 +1,9 @@
-//! As whom workers and probes run.
+//! User and groups of workers and probes.
 //!
-//! Where vgpud is root, no worker is: each VM's workers have a uid and a gid of their own, out of a
-//! range that no distribution gives to anybody, so that a worker that its guest has taken over can
-//! neither look into the workers of other VMs nor signal them nor read their files. Where the host
-//! does not let vgpud give processes away, nothing is started, unless the administrator allows
-//! root.
+//! Where vgpud is root, no worker is. The workers of each VM have a uid and a gid of their own,
+//! from a range that no distribution uses. So a worker that its guest controls can neither inspect
+//! nor signal the workers of other VMs, nor read their files. Where the host does not let vgpud
+//! change the user of processes, no worker is started, unless the administrator allows root.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -13,7 +12,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::config::Worker;
 
-/// What vgpud must be allowed to, to run processes as others and to end them.
+/// Capabilities that vgpud needs to run processes as other users and to kill them.
 const NEEDED: [(CapabilitySet, &str); 4] = [
     (CapabilitySet::SETUID, "CAP_SETUID"),
     (CapabilitySet::SETGID, "CAP_SETGID"),
@@ -28,16 +27,15 @@ pub struct Owner {
     pub uid: u32,
     /// Its gid.
     pub gid: u32,
-    /// Its further groups: that of all workers, and the configured ones.
+    /// Supplementary groups: the group of all workers, and the configured groups.
     pub groups: Vec<u32>,
 }
 
-/// Who owns the workers of which VM. Found out once, at start: users and capabilities do not
-/// change.
+/// The owners of workers by VM. Determined once at start: users and capabilities do not change.
 #[derive(Debug, Clone)]
 pub struct Owners(Result<Option<Base>, String>);
 
-/// The first user, and how the others follow.
+/// The first uid and gid, from which those of the VMs follow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Base {
     uid: u32,
@@ -50,7 +48,7 @@ struct Base {
 }
 
 impl Owners {
-    /// As the configuration says and the host allows.
+    /// Determines the owners from the configuration and the rights of vgpud.
     #[must_use]
     pub fn find(worker: &Worker) -> Owners {
         if !nix::unistd::geteuid().is_root() {
@@ -70,10 +68,10 @@ impl Owners {
         })
     }
 
-    /// The owner of a VM's workers; VM 0 stands for probes. `None`: as vgpud itself.
+    /// The owner of a VM's workers; VM 0 stands for probes. `None`: workers run as vgpud's user.
     ///
     /// # Errors
-    /// A sentence: nothing may be started then.
+    /// A sentence: no worker may be started.
     pub fn of(&self, vm: u32) -> Result<Option<Owner>, String> {
         match &self.0 {
             Ok(None) => Ok(None),
@@ -82,14 +80,14 @@ impl Owners {
         }
     }
 
-    /// The group that all workers are in, where they are not run as vgpud itself.
+    /// The group of all workers, if they do not run as vgpud's user.
     #[must_use]
     pub fn common_group(&self) -> Option<u32> {
         let owner = self.of(0).ok()??;
         Some(owner.gid)
     }
 
-    /// For `vgpu-admin doctor`: whether all is well, and a sentence.
+    /// For `vgpu-admin doctor`: whether the owners are as they should be, and a sentence.
     #[must_use]
     pub fn describe(&self) -> (bool, String) {
         let root = nix::unistd::geteuid().is_root();
@@ -143,7 +141,7 @@ impl Base {
     }
 }
 
-/// The capabilities that are needed and not there.
+/// The needed capabilities that vgpud lacks.
 fn missing(held: CapabilitySet) -> Option<String> {
     let names: Vec<&str> = NEEDED
         .iter()
@@ -153,7 +151,7 @@ fn missing(held: CapabilitySet) -> Option<String> {
     (!names.is_empty()).then(|| names.join(", "))
 }
 
-/// A group by name or number.
+/// A group id by name or number.
 fn group(name: &str) -> Result<u32, String> {
     if let Ok(gid) = name.parse() {
         return Ok(gid);
@@ -169,13 +167,13 @@ fn group(name: &str) -> Result<u32, String> {
     }
 }
 
-/// Which ids exist in this user namespace (user_namespaces(7)).
+/// The ids that exist in this user namespace (user_namespaces(7)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct IdMap(Vec<(u64, u64)>);
 
 impl IdMap {
     fn read(path: &str) -> IdMap {
-        // Without the file there are no user namespaces.
+        // Without the file the kernel has no user namespaces.
         let everything = format!("0 0 {}", u32::MAX);
         IdMap::parse(&std::fs::read_to_string(path).unwrap_or(everything))
     }
@@ -197,13 +195,13 @@ impl IdMap {
     }
 }
 
-/// Whether this owner may go to `path`: the first directory on the way (or the file itself) that is
-/// closed to it is named. Looks at modes only; access lists may still allow or deny.
+/// Whether this owner may access `path`. The error names the first directory on the way, or the
+/// file, that denies access. Checks modes only; access lists may still allow or deny.
 ///
 /// # Errors
-/// A sentence with the cure.
+/// A sentence with the remedy.
 pub fn reachable(path: &Path, owner: &Owner) -> Result<(), String> {
-    // Where links lead; what is missing altogether is named by whoever opens it.
+    // Links are resolved. A missing file is reported by the code that opens it.
     let Ok(real) = path.canonicalize() else {
         return Ok(());
     };

@@ -1,4 +1,4 @@
-//! The two shared pages of a worker, made and mapped. The only unsafe code of vgpud.
+//! The two shared pages of a worker, created and mapped.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -13,10 +13,10 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::unistd::ftruncate;
 use vgpu_proto::lease::{DaemonEnd, HintPage, LeasePage, PAGE_BYTES};
 
-/// Both pages of one worker: mapped here, and as the descriptors that the worker gets.
+/// Both pages of one worker: mapped into vgpud, and as descriptors for the worker.
 ///
-/// The files are sealed, so that the worker can neither shrink them (which would make a look at
-/// them fatal) nor write to vgpud's page.
+/// The files are sealed, so that the worker can neither shrink them (an access of vgpud would then
+/// be fatal) nor write to vgpud's page.
 #[derive(Debug)]
 pub struct Pages {
     lease: Page,
@@ -24,36 +24,36 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Two fresh pages.
+    /// Creates two pages.
     ///
     /// # Errors
-    /// When the process is out of memory, mappings or descriptors.
+    /// If memory, mappings or descriptors run out.
     pub fn new() -> io::Result<Pages> {
-        // Mapped before the seal is set: F_SEAL_FUTURE_WRITE forbids writing to all but us.
+        // Mapped before the seal is set: F_SEAL_FUTURE_WRITE forbids all later writable mappings.
         let lease = Page::new(c"vgpu-lease", SealFlag::F_SEAL_FUTURE_WRITE)?;
         let hints = Page::new(c"vgpu-hints", SealFlag::empty())?;
         Ok(Pages { lease, hints })
     }
 
-    /// vgpud's page, read-only to the worker.
+    /// vgpud's page, which the worker can only read.
     #[must_use]
     pub fn lease_fd(&self) -> &OwnedFd {
         &self.lease.fd
     }
 
-    /// The worker's page.
+    /// The worker's page, which both sides can write.
     #[must_use]
     pub fn hints_fd(&self) -> &OwnedFd {
         &self.hints.fd
     }
 
-    /// vgpud's end of both.
+    /// vgpud's end of both pages.
     #[must_use]
     pub fn end(&self) -> DaemonEnd<'_> {
         // SAFETY: the mapping is a whole page, page-aligned, zero-filled or written by atomics
         // only, and lives as long as `self`; both types consist of atomics alone, for which every
         // bit pattern is valid and which may be shared with another process that writes to them.
-        // The seals keep the file at its size, so that a look never faults.
+        // The seals keep the file at its size, so that no access faults.
         let (lease, hints) = unsafe {
             (
                 self.lease.at.cast::<LeasePage>().as_ref(),
@@ -93,8 +93,8 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `Page::new` with this length and nothing refers to it any
-        // more: every reference into it borrows `self`.
+        // SAFETY: the mapping was made by `Page::new` with this length. No reference to it is left,
+        // because every reference borrows `self`.
         let unmapped = unsafe { munmap(self.at, PAGE_BYTES) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
@@ -132,7 +132,7 @@ mod tests {
 
         let length = NonZeroUsize::new(PAGE_BYTES).unwrap();
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping replaces nothing; this one must fail.
+        // SAFETY: a new mapping replaces nothing; the kernel must refuse this mapping.
         let mapped = unsafe {
             mmap(
                 None,

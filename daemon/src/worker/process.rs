@@ -1,5 +1,5 @@
-//! A process that is held by a pidfd: killed without the race of a reused number, and never waited
-//! for.
+//! A process that is held by a pidfd. The process is killed without the race of a reused process
+//! number, and vgpud never waits for it.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,11 +12,11 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// By itself, with this status.
+    /// The process exited with this status.
     Status(i32),
-    /// By this signal.
+    /// This signal ended the process.
     Signal(Signal),
-    /// It is gone, and the kernel does not say how (it was not our child).
+    /// The process has ended, and the kernel does not report how (it was not a child of vgpud).
     Unknown,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for Exit {
     }
 }
 
-/// One process.
+/// A process, held by its pidfd.
 #[derive(Debug)]
 pub struct Process {
     pid: u32,
@@ -38,10 +38,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Takes hold of a running process.
+    /// Opens a running process.
     ///
     /// # Errors
-    /// When there is no such process.
+    /// If there is no such process.
     pub fn open(pid: u32) -> std::io::Result<Process> {
         let number = i32::try_from(pid)
             .ok()
@@ -53,26 +53,28 @@ impl Process {
         Ok(Process { pid, pidfd })
     }
 
-    /// Its number.
+    /// The process number.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Sends SIGKILL. Done again it does no harm; a process that is gone is no error.
+    /// Sends SIGKILL. Safe to repeat; a process that has ended is no error.
     pub fn kill(&self) {
-        // ESRCH: gone already. EPERM cannot be: the worker never has more rights than vgpud.
+        // ESRCH: the process has ended. EPERM cannot occur: a worker never has more rights than
+        // vgpud.
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
     }
 
-    /// How it ended, once it has; never waits. A child is reaped by this.
+    /// How the process ended; `None` while it runs. Never waits. Reaps a child.
     #[must_use]
     pub fn ended(&self) -> Option<Exit> {
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG;
         match waitid(Id::PIDFd(self.pidfd.as_fd()), flags) {
             Ok(WaitStatus::Exited(_, code)) => Some(Exit::Status(code)),
             Ok(WaitStatus::Signaled(_, signal, _)) => Some(Exit::Signal(signal)),
-            // Not our child, or reaped before: the pidfd alone says whether it is gone.
+            // Not a child of vgpud, or already reaped: only the pidfd shows whether the process has
+            // ended.
             Err(Errno::ECHILD) => self.is_gone().then_some(Exit::Unknown),
             Ok(_) | Err(_) => None,
         }
@@ -85,18 +87,18 @@ impl Process {
 }
 
 impl AsFd for Process {
-    /// The pidfd: readable once the process is gone.
+    /// The pidfd, which is readable once the process has ended.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 }
 
-/// When a process started, in clock ticks since boot: with its number, its identity.
+/// Start time of a process in clock ticks since boot. Number and start time identify a process.
 #[must_use]
 pub fn start_ticks(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in parentheses and may contain anything; the start
-    // time is the 20th after it (proc(5), field 22).
+    // The second field is the program's name in parentheses and may contain any bytes; the start
+    // time is the 20th field after it (proc(5), field 22).
     let (_, after) = stat.rsplit_once(')')?;
     after.split_ascii_whitespace().nth(19)?.parse().ok()
 }

@@ -1,11 +1,9 @@
-//! Records of the running workers, and the orphans: workers that outlived the vgpud that started
-//! them.
+//! Records of the running workers, and orphans: workers that outlive the vgpud that started them.
 //!
-//! vgpud writes a file about each worker into its runtime directory before it tells the worker to
-//! touch a GPU. The next vgpud finds these files, and grants no GPU until the workers that were
-//! started for it are verified gone. A worker that was started and has no record yet has not
-//! received its Start message, so it has touched nothing; it ends because its control socket
-//! closed.
+//! vgpud writes a file about each worker into its runtime directory before the worker may touch a
+//! GPU. The next vgpud finds these files, and grants no GPU before the workers of that GPU are
+//! verified gone. A worker without a record has not received its Start message, so it has touched
+//! no GPU; it ends because its control socket closed.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -14,11 +12,12 @@ use std::path::{Path, PathBuf};
 use super::cgroup::WorkerCgroup;
 use super::process::{Process, start_ticks};
 
-/// Bytes that are kept for entries: a file of tmpfs takes a page, so this is for 64 workers.
+/// Bytes that are reserved for entries. A file of tmpfs takes a page, so this is enough for 64
+/// workers.
 const RESERVED: u64 = 64 * ENTRY;
-/// An entry is no longer than this, in bytes.
+/// Largest size of an entry, in bytes.
 const ENTRY: u64 = 4_096;
-/// The kernel's highest process number (proc(5), pid_max).
+/// Largest process number of the kernel (proc(5), pid_max).
 const MAX_PID: u32 = 1 << 22;
 
 /// The directory with one file for each running worker.
@@ -31,13 +30,13 @@ pub struct WorkerRecords {
 /// A worker of an earlier vgpud that still runs.
 #[derive(Debug)]
 pub struct Orphan {
-    /// The process; `None`: it is gone, and processes that it started are not.
+    /// The process; `None`: the process has ended, and processes that it started have not.
     process: Option<Process>,
     /// The worker's cgroup, if it had one.
     cgroup: Option<WorkerCgroup>,
     /// The worker's process number.
     pub pid: u32,
-    /// The GPUs that the worker was started for, by UUID.
+    /// UUIDs of the worker's GPUs.
     pub gpu_uuids: Vec<String>,
     /// The session that the worker served.
     pub session: u64,
@@ -67,11 +66,11 @@ impl WorkerRecords {
     /// Opens the records in a runtime directory.
     ///
     /// # Errors
-    /// When the directory cannot be made.
+    /// If the directory cannot be created.
     pub fn open(runtime_dir: &Path) -> io::Result<WorkerRecords> {
         let dir = runtime_dir.join("workers");
         fs::create_dir_all(&dir)?;
-        // Process numbers and start times mean nothing across a boot.
+        // Process numbers and start times are not valid after a boot.
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let records = WorkerRecords {
             dir,
@@ -89,7 +88,7 @@ impl WorkerRecords {
     /// Records a worker.
     ///
     /// # Errors
-    /// When the file cannot be written, or the process is gone already.
+    /// If the file cannot be written, or the process has ended.
     pub fn enter(
         &self,
         pid: u32,
@@ -125,8 +124,8 @@ impl WorkerRecords {
         written
     }
 
-    /// Keeps space for records in a file beside them, for when the file system is full. With
-    /// `give`: gives up as much of that space as one record may take.
+    /// Reserves space for records in a file beside the directory, for a full file system. With
+    /// `give`: frees the space of one record.
     fn reserve(&self, give: bool) -> io::Result<()> {
         let path = self.dir.with_extension("reserve");
         let length = fs::metadata(&path).map_or(0, |meta| meta.len());
@@ -153,22 +152,22 @@ impl WorkerRecords {
 
     /// Removes the record of a worker that is verified gone.
     pub fn remove(&self, pid: u32) {
-        // A file that stays is harmless: its start time matches no process.
+        // A file that stays is harmless, because its start time matches no process.
         let _ = fs::remove_file(self.dir.join(pid.to_string()));
     }
 
     /// The recorded workers that still run. The records of all others are removed.
     ///
     /// # Errors
-    /// When the directory cannot be read, or something in it is not as vgpud left it: a worker that
-    /// nobody knows may use a GPU.
+    /// If the directory cannot be read or contains unexpected files: an unknown worker may use a
+    /// GPU.
     pub fn orphans(&self) -> io::Result<Vec<Orphan>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str());
             let running = match name.unwrap_or_default() {
-                // It was being written when vgpud ended.
+                // vgpud ended while it wrote the file.
                 unfinished if unfinished.starts_with('.') => None,
                 name => self.running(&path, name).map_err(|what| {
                     io::Error::new(
@@ -191,7 +190,10 @@ impl WorkerRecords {
         Ok(found)
     }
 
-    /// The worker of an entry, if it still runs; what is wrong with the entry otherwise.
+    /// The worker of an entry, if it still runs.
+    ///
+    /// # Errors
+    /// What is wrong with the entry.
     fn running(&self, path: &Path, name: &str) -> Result<Option<Orphan>, String> {
         let pid: Option<u32> = name.parse().ok();
         let pid = pid.filter(|pid| (2..=MAX_PID).contains(pid));
@@ -218,12 +220,12 @@ impl WorkerRecords {
             line.ok_or(format!("it has no {what}"))
         };
         let (start, session) = (number("start time")?, number("session")?);
-        // A cgroup's path, if there is one, begins as no UUID does.
+        // The path of a cgroup starts with `/`, which no UUID does.
         let (paths, gpu_uuids): (Vec<&str>, Vec<&str>) = lines.partition(|l| l.starts_with('/'));
         let cgroup = paths
             .first()
             .and_then(|path| WorkerCgroup::at(Path::new(path)));
-        // The pidfd first, then the start time: what the pidfd holds cannot change any more.
+        // The pidfd first, then the start time: the process of the pidfd cannot change any more.
         let process = Process::open(pid).ok();
         let process = process.filter(|p| start_ticks(pid) == Some(start) && p.ended().is_none());
         let cgroup = cgroup.filter(|cgroup| {
@@ -268,7 +270,7 @@ mod tests {
         records.enter(ended.0.id(), None, &gpus[..1], 6).unwrap();
         ended.0.kill().unwrap();
         ended.0.wait().unwrap();
-        // A reused number: same pid, another start time.
+        // A reused process number: same pid, other start time.
         let reused = dir
             .path()
             .join("workers")

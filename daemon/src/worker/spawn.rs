@@ -1,4 +1,4 @@
-//! Starting a worker: a fresh program with nothing of vgpud's but its control socket.
+//! Starts a worker: a new program that inherits only its control socket.
 
 use std::ffi::OsString;
 use std::io;
@@ -18,52 +18,53 @@ use super::pages::Pages;
 use super::process::Process;
 use super::records::WorkerRecords;
 
-/// The descriptor on which a worker finds its control socket.
+/// The descriptor number of a worker's control socket.
 const CONTROL_FD: i32 = 3;
 
-/// What every worker gets, whoever it serves.
+/// The settings of every worker.
 #[derive(Debug, Clone)]
 pub struct WorkerTemplate {
     /// The vgpu-worker program.
     pub binary: PathBuf,
-    /// The environment besides what depends on the session; nothing is inherited.
+    /// Environment variables that do not depend on the session. Nothing is inherited.
     pub environment: Vec<(OsString, OsString)>,
 }
 
-/// What one worker gets.
+/// The settings of one worker.
 #[derive(Debug)]
 pub struct WorkerOrder {
-    /// The session it serves.
+    /// The session that the worker serves.
     pub session: u64,
-    /// Its VM.
+    /// The VM of the session.
     pub vm: u32,
-    /// The only GPUs it sees, in this order.
+    /// The only GPUs that the worker sees, in this order.
     pub gpu_uuids: Vec<String>,
-    /// What is taken from it.
+    /// The confinement of the worker.
     pub confinement: Confinement,
 }
 
-/// A worker that runs and has not been told anything yet.
+/// A running worker that has not received a message yet.
 #[derive(Debug)]
 pub struct Worker {
     /// The process.
     pub process: Process,
-    /// Its cgroup, if it has one of its own; it may still be on its way there.
+    /// The cgroup of the worker, if any. The worker may not have been moved there yet.
     pub cgroup: Option<WorkerCgroup>,
-    /// Its control socket.
+    /// The control socket.
     pub channel: Channel,
     /// The shared pages.
     pub pages: Pages,
-    /// The namespaces that it shares with others of its VM.
+    /// Namespaces that the worker shares with others of its VM.
     _spaces: Option<Arc<Spaces>>,
 }
 
 /// Starts a worker and records it. Blocks for a few milliseconds.
 ///
-/// Its standard error becomes the returned pipe; standard input and output are `/dev/null`.
+/// The standard error of the worker becomes the returned pipe; standard input and output are
+/// `/dev/null`.
 ///
 /// # Errors
-/// A sentence that names what failed.
+/// A sentence that names the step that failed.
 pub fn spawn(
     template: &WorkerTemplate,
     order: WorkerOrder,
@@ -78,7 +79,7 @@ pub fn spawn(
     let (session, gpu_uuids) = (order.session, order.gpu_uuids.clone());
     let (process, spaces) = start(jail, template, order, (theirs, log_end))
         .map_err(|e| format!("cannot start {}: {e}", template.binary.display()))?;
-    // From here on a failure must not leave the process behind.
+    // From here on a failure must end the process.
     let entered = cgroups.make(&process).and_then(|cgroup| {
         let written = records.enter(process.pid(), cgroup.as_ref(), &gpu_uuids, session);
         match written {
@@ -119,7 +120,7 @@ fn start(
     let program = jail.program(&template.binary)?;
     let mut command = Command::new(program.path());
     command
-        // What `ps` shows, so that an administrator sees whose worker it is.
+        // Shown by `ps`, so that an administrator sees the VM of a worker.
         .arg0(format!(
             "vgpu-worker: vm {} session {}",
             order.vm, order.session
@@ -131,7 +132,7 @@ fn start(
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)
-        // A group of its own: a signal to vgpud's terminal does not reach it.
+        // A process group of its own, so that signals of vgpud's terminal do not reach it.
         .process_group(0);
     let control = FdMapping {
         parent_fd: control,
@@ -145,7 +146,7 @@ fn start(
     Ok((process, started.spaces))
 }
 
-/// Waits for a killed process on a thread of its own, so that it leaves no zombie.
+/// Waits for a killed process on a thread of its own, so that no zombie remains.
 pub fn reap_soon(process: Process) {
     let spawned = std::thread::Builder::new()
         .name("vgpud-reap".into())
@@ -164,7 +165,7 @@ pub fn reap_soon(process: Process) {
 }
 
 impl Worker {
-    /// Kills it and all that it started. Done again it does no harm.
+    /// Kills the worker and all processes that it started. Safe to repeat.
     pub fn kill(&self) {
         self.process.kill();
         if let Some(cgroup) = &self.cgroup {
@@ -172,7 +173,8 @@ impl Worker {
         }
     }
 
-    /// Whether it has left processes behind, once it is gone itself.
+    /// Whether processes that the worker started still run. Only meaningful once the worker has
+    /// ended.
     #[must_use]
     pub fn left_something(&self) -> bool {
         self.cgroup
@@ -180,7 +182,7 @@ impl Worker {
             .is_some_and(|cgroup| !cgroup.is_empty())
     }
 
-    /// Ends one that never served anybody, on a thread of its own.
+    /// Ends a worker that never served a guest, on a thread of its own.
     pub fn discard(self) {
         self.kill();
         if let Some(cgroup) = self.cgroup {

@@ -1,4 +1,4 @@
-//! Which files a worker may write: Landlock, as far as the kernel has it.
+//! Limits the files that a worker may write, by Landlock, as far as the kernel supports it.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -8,21 +8,21 @@ use landlock::{
     path_beneath_rules,
 };
 
-/// The newest Landlock whose rights are asked for; older kernels enforce those that they know.
+/// The newest version of Landlock whose rights are requested. Older kernels enforce the rights that
+/// they know.
 const NEWEST: ABI = ABI::V6;
 
-/// The rules for a worker. `None`: this kernel has no Landlock.
+/// The Landlock rules of a worker. `None`: this kernel has no Landlock.
 ///
-/// Signals and abstract sockets reach nothing outside either. Reading stays what the user's rights
-/// allow.
+/// Signals and abstract sockets do not reach processes outside either. Reading is limited by the
+/// rights of the user only.
 ///
 /// # Errors
-/// When the kernel has Landlock and does not take the rules.
+/// If the kernel has Landlock and refuses the rules.
 pub(super) fn ruleset(soft_state: Option<&Path>) -> Result<Option<OwnedFd>, RulesetError> {
     let all = AccessFs::from_write(NEWEST);
     let device = AccessFs::WriteFile | AccessFs::IoctlDev;
-    // Rights that a file cannot have are left out by `path_beneath_rules`; what is not there is,
-    // too.
+    // `path_beneath_rules` drops rights that a file cannot have, and paths that do not exist.
     let rules = Ruleset::default()
         .handle_access(all)?
         .scope(Scope::from_all(NEWEST))?
@@ -35,14 +35,15 @@ pub(super) fn ruleset(soft_state: Option<&Path>) -> Result<Option<OwnedFd>, Rule
         }
         None => rules
             .add_rules(path_beneath_rules(device_nodes(), device))?
-            // NVIDIA's driver shares memory between the processes of a user by files in it.
+            // NVIDIA's driver shares memory between the processes of a user through files in
+            // /dev/shm.
             .add_rules(path_beneath_rules(["/dev/shm"], all & !AccessFs::IoctlDev))?,
     };
     Ok(rules.into())
 }
 
-/// NVIDIA's device nodes, and the directory of those for MIG. Looked up for every worker: the
-/// driver makes some when they are first used.
+/// NVIDIA's device nodes, and the directory of the nodes for MIG. Listed for every worker, because
+/// the driver creates some nodes at their first use.
 fn device_nodes() -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir("/dev") else {
         return Vec::new();

@@ -1,8 +1,7 @@
-//! What is taken from a worker before its program begins: its guest may come to own it, and nothing
-//! that the program does itself binds it then.
+//! Confines a worker before its program starts. A guest may take control of its worker, and no
+//! restriction that the program sets itself would then hold.
 //!
-//! All of it is prepared before the fork. Between fork and exec there are system calls and nothing
-//! else.
+//! Everything is prepared before the fork. Between fork and exec only system calls are made.
 #![allow(unsafe_code)]
 
 mod files;
@@ -36,37 +35,37 @@ pub use program::Program;
 use namespaces::Namespaces;
 use program::Programs;
 
-/// What makes the kernel end a worker rather than vgpud, where memory is short (`oom_score_adj`).
+/// Makes the kernel end a worker rather than vgpud when memory is short (`oom_score_adj`).
 const OOM_SCORE: &[u8] = b"500";
 
 /// Confines the processes that vgpud starts.
 #[derive(Debug)]
 pub struct Jail {
-    /// Why only the least is taken from workers; `None`: everything is.
+    /// Why workers get only the minimal confinement; `None`: workers are fully confined.
     open: Option<String>,
     filters: Arc<[BpfProgram]>,
     namespaces: Namespaces,
     programs: Programs,
 }
 
-/// Who is confined.
+/// The process to be confined.
 #[derive(Debug)]
 pub struct Inmate<'a> {
-    /// Whose namespaces it shares: its VM, or [`VmIdentity::PROBE`].
+    /// Whose namespaces the process shares: its VM, or [`VmIdentity::PROBE`].
     pub vm: VmIdentity,
-    /// As whom it runs; `None`: as vgpud.
+    /// User and groups of the process; `None`: those of vgpud.
     pub owner: Option<Owner>,
-    /// Bytes of private memory, and of any file that it writes.
+    /// Limit of private memory, and of each file that the process writes, in bytes.
     pub memory_most: u64,
-    /// Open files.
+    /// Limit of open files.
     pub max_files: u64,
-    /// Processes and threads of its user, where it does not run as vgpud's.
+    /// Limit of processes and threads of the user. Not applied if the process runs as vgpud's user.
     pub max_tasks: u64,
-    /// Uses software devices, which share files in this directory; `None`: GPUs.
+    /// Directory of the files that software devices share, if the process uses these; `None`: GPUs.
     pub soft_state: Option<&'a Path>,
 }
 
-/// Everything that a process is bound to, ready for its start.
+/// The confinement of one process, ready for the start.
 #[derive(Debug)]
 pub struct Confinement {
     owner: Option<Owner>,
@@ -77,17 +76,17 @@ pub struct Confinement {
     filters: Arc<[BpfProgram]>,
 }
 
-/// A program that was started confined.
+/// A confined program that was started.
 #[derive(Debug)]
 pub struct Confined {
     /// The process.
     pub child: Child,
-    /// The namespaces that it shares with others of its VM: there as long as this is.
+    /// Namespaces that the process shares with others of its VM. They exist as long as this value.
     pub spaces: Option<Arc<Spaces>>,
 }
 
 impl Jail {
-    /// As the configuration says and the host allows.
+    /// Prepares what the configuration asks for and the host allows.
     #[must_use]
     pub fn find(worker: &config::Worker) -> Jail {
         let open = (!worker.confined).then(|| "worker.confined = false".to_owned());
@@ -107,26 +106,26 @@ impl Jail {
         }
     }
 
-    /// Whether what a worker starts ends with it, and why not.
+    /// Whether the processes that a worker starts end with it.
     ///
     /// # Errors
-    /// The reason why there are no process namespaces.
+    /// Why there are no process namespaces.
     pub fn forks_end(&self) -> Result<(), String> {
         self.namespaces.usable()
     }
 
-    /// Whether workers are confined at all, and why not.
+    /// Whether workers are confined at all.
     ///
     /// # Errors
-    /// The reason.
+    /// The reason, if they are not.
     pub fn is_closed(&self) -> Result<(), String> {
         self.open.clone().map_or(Ok(()), Err)
     }
 
-    /// Whether this kernel can keep workers from writing files, and why not.
+    /// Whether this kernel can keep workers from writing files.
     ///
     /// # Errors
-    /// The reason.
+    /// The reason, if it cannot.
     pub fn keeps_files(&self) -> Result<(), String> {
         match files::ruleset(None) {
             Ok(Some(_)) => Ok(()),
@@ -135,15 +134,15 @@ impl Jail {
         }
     }
 
-    /// vgpud's own copy of a program, which who runs it cannot read.
+    /// vgpud's own copy of a program, which the user that runs it cannot read.
     ///
     /// # Errors
-    /// When the program cannot be read or the copy not be made.
+    /// If the program cannot be read or the copy cannot be made.
     pub fn program(&self, path: &Path) -> io::Result<Program> {
         self.programs.copy(path)
     }
 
-    /// Lets go of the namespaces of all but these VMs.
+    /// Drops the namespaces of all VMs except these.
     pub fn keep(&self, known: &HashSet<VmIdentity>) {
         self.namespaces.keep(known);
     }
@@ -151,7 +150,7 @@ impl Jail {
     /// Prepares the confinement of one process.
     ///
     /// # Errors
-    /// A sentence that says what could not be prepared.
+    /// A sentence about the part that could not be prepared.
     pub fn around(&self, inmate: Inmate<'_>) -> Result<Confinement, String> {
         let mut limits = vec![
             (Resource::Core, 0),
@@ -160,7 +159,8 @@ impl Jail {
             (Resource::Data, inmate.memory_most),
         ];
         if inmate.owner.is_some() {
-            // Counted per uid: without one of its own it would count vgpud's threads too.
+            // The limit counts per uid: without a uid of its own, the process would share it with
+            // vgpud's threads.
             limits.push((Resource::Nproc, inmate.max_tasks));
         }
         let files = match &self.open {
@@ -178,7 +178,8 @@ impl Jail {
         })
     }
 
-    /// For a program of ours that nothing of a guest's reaches: it runs as `owner`.
+    /// The confinement of a program of vgpud that no guest data reaches: the program runs as
+    /// `owner`.
     #[must_use]
     pub fn only_as(owner: Option<Owner>) -> Confinement {
         Confinement {
@@ -191,9 +192,10 @@ impl Jail {
         }
     }
 
-    /// Starts `command` so confined, as the first process of a process namespace of its own where
-    /// there are any: whatever it starts ends with it. Confined, it ends with the thread that calls
-    /// this. It has no descriptors but its standard ones and `passed`.
+    /// Starts `command` confined, as the first process of a new process namespace where these are
+    /// available: the processes that it starts then end with it. A confined process also ends with
+    /// the thread that calls this function. The process has no descriptors except its standard
+    /// descriptors and `passed`.
     ///
     /// # Errors
     /// With a message that names the step that failed.
@@ -204,7 +206,7 @@ impl Jail {
         confinement: Confinement,
     ) -> io::Result<Confined> {
         let (spaces, apart) = (confinement.spaces.clone(), confinement.apart);
-        // Before the others, which pass what stays open.
+        // Before the other hooks, which keep their descriptors open.
         // SAFETY: only system calls are made between fork and exec.
         unsafe { command.pre_exec(inherit_nothing) };
         command.fd_mappings(passed).map_err(io::Error::other)?;
@@ -220,12 +222,12 @@ impl Jail {
 }
 
 impl Confinement {
-    /// Has `command`'s process be bound before it begins, with no way back.
+    /// Sets the confinement of `command`'s process between fork and exec, irrevocably.
     fn bind(self, command: &mut Command) {
         let groups = |owner: &Owner| owner.groups.iter().map(|&g| Gid::from_raw(g)).collect();
         let groups: Vec<Gid> = self.owner.as_ref().map_or(Vec::new(), groups);
         let before = move || {
-            // Refused where it would make the process safer than it is.
+            // Refused if the process already has a lower score.
             let _ = expendable();
             if let Some(spaces) = &self.spaces {
                 spaces.enter().map_err(|e| Step::Namespaces.failed(e))?;
@@ -236,14 +238,15 @@ impl Confinement {
             }
             set_no_new_privs(true).map_err(|e| Step::Privileges.failed(e))?;
             if !self.filters.is_empty() {
-                // After the change of its user, which would take it away; the filters keep it.
+                // After the change of the user, which clears this signal. The filters keep the
+                // process from changing it.
                 set_parent_process_death_signal(Some(Signal::KILL))
                     .map_err(|e| Step::End.failed(e))?;
             }
             if let Some(files) = &self.files {
                 restrict_files(files).map_err(|e| Step::Files.failed(e))?;
             }
-            // Last: the filters refuse some of the above.
+            // Last, because the filters refuse some of the calls above.
             for filter in &*self.filters {
                 seccompiler::apply_filter(filter)
                     .map_err(|_| Step::SystemCalls.failed(last_error()))?;
@@ -256,14 +259,14 @@ impl Confinement {
     }
 }
 
-/// What vgpud has open, also what it inherited itself, ends at the program's start.
+/// Marks all descriptors of vgpud close-on-exec, including those that vgpud inherited.
 fn inherit_nothing() -> io::Result<()> {
     const FIRST: libc::c_uint = libc::STDERR_FILENO.unsigned_abs() + 1;
     let flag = libc::CLOSE_RANGE_CLOEXEC;
     // SAFETY: a system call on numbers.
     let marked = unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, flag) };
     if marked != 0 {
-        // Before Linux 5.11: one after the other.
+        // Before Linux 5.11: each descriptor on its own.
         let most = getrlimit(Resource::Nofile).current;
         let most = most.map_or(libc::c_int::MAX, |most| {
             most.try_into().unwrap_or(libc::c_int::MAX)
@@ -276,20 +279,19 @@ fn inherit_nothing() -> io::Result<()> {
     Ok(())
 }
 
-/// The kernel is to end this process before others.
+/// Makes the kernel end this process before others.
 fn expendable() -> rustix::io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
     let file = rustix::fs::open(c"/proc/self/oom_score_adj", flags, Mode::empty())?;
     rustix::io::write(&file, OOM_SCORE).map(drop)
 }
 
-/// Each resource is bounded to the figure, or to what the process may have at most, if that is
-/// less.
+/// Sets each limit to the given value, or to the hard limit of the process if that is lower.
 fn bound(limits: &[(Resource, u64)]) -> io::Result<()> {
     for &(resource, most) in limits {
         let had = getrlimit(resource);
         let most = had.maximum.map_or(most, |maximum| maximum.min(most));
-        // Of files and threads a worker gets more than is usual.
+        // The soft limits of files and threads may rise to the given value.
         let current = match resource {
             Resource::Fsize | Resource::Data => had.current.map_or(most, |now| now.min(most)),
             _ => most,
@@ -304,10 +306,11 @@ fn bound(limits: &[(Resource, u64)]) -> io::Result<()> {
     Ok(())
 }
 
-/// Supplementary groups are exactly the owner's.
+/// Changes user and groups of the process. The supplementary groups become exactly those of the
+/// owner.
 fn become_owner(owner: &Owner, groups: &[Gid]) -> rustix::io::Result<()> {
     let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
-    // In the child there is one thread, so that the thread's are the process's.
+    // The child has one thread, so that the identity of the thread is that of the process.
     set_thread_groups(groups)?;
     set_thread_res_gid(gid, gid, gid)?;
     set_thread_res_uid(uid, uid, uid)
@@ -323,8 +326,8 @@ fn last_error() -> rustix::io::Errno {
     rustix::io::Errno::from_raw_os_error(nix::errno::Errno::last_raw())
 }
 
-/// What is done between fork and exec. A number is all that comes back from there: the step and its
-/// error in one.
+/// A step between fork and exec. Only a number comes back from there, which holds both the step and
+/// its error.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Namespaces = 1,
@@ -336,7 +339,7 @@ enum Step {
     SystemCalls,
 }
 
-/// Errors of the system are smaller.
+/// Larger than every error number of the system.
 const STEP: i32 = 1 << 16;
 
 impl Step {
@@ -344,7 +347,7 @@ impl Step {
         io::Error::from_raw_os_error(self as i32 * STEP + error.raw_os_error())
     }
 
-    /// The error of a start, with the step that failed in words.
+    /// The error of a start, with the failed step in words.
     fn explain(error: io::Error) -> io::Error {
         let number = error.raw_os_error().unwrap_or(0);
         let what = match number / STEP {

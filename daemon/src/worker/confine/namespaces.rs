@@ -1,11 +1,11 @@
-//! Namespaces of workers: a network and an IPC namespace for each VM, a process namespace for each
-//! worker.
+//! Namespaces of workers: a network and an IPC namespace for each VM, and a process namespace for
+//! each worker.
 //!
-//! With the first process of a process namespace, which the worker is, the kernel ends all others
-//! of it, also those that fork at that moment: it needs neither vgpud nor a cgroup for it.
+//! The worker is the first process of its process namespace. When it ends, the kernel ends all
+//! others, including those that fork at that moment. Neither vgpud nor a cgroup is needed for that.
 //!
-//! A network namespace takes 0.4 ms to make, and 6 ms on a loaded machine: therefore one per VM,
-//! which its workers enter. A process namespace takes 0.03 ms.
+//! Creating a network namespace takes 0.4 ms, and 6 ms on a loaded machine: therefore the workers
+//! of a VM share one. Creating a process namespace takes 0.03 ms.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -18,18 +18,18 @@ use rustix::io::Errno;
 
 use crate::model::VmIdentity;
 
-/// Namespaces of VMs without a worker that are kept, for their next one.
+/// Most namespaces of VMs without a worker that are kept for the next worker.
 const IDLE_MOST: usize = 64;
 
-/// Where workers' namespaces come from.
+/// Creates and keeps the namespaces of workers.
 #[derive(Debug)]
 pub(super) struct Namespaces {
-    /// vgpud's own process namespace, or why workers have none of their own.
+    /// vgpud's own process namespace, or why workers have no namespaces.
     own: Result<File, String>,
     vms: Mutex<HashMap<VmIdentity, Arc<Spaces>>>,
 }
 
-/// One VM's namespaces.
+/// The namespaces of one VM.
 #[derive(Debug)]
 pub struct Spaces {
     network: File,
@@ -37,7 +37,7 @@ pub struct Spaces {
 }
 
 impl Namespaces {
-    /// Looks whether this host lets vgpud make them.
+    /// Checks whether this host lets vgpud create namespaces.
     pub(super) fn find() -> Namespaces {
         let tried = on_a_thread(|| {
             unshare(CloneFlags::CLONE_NEWPID)?;
@@ -62,15 +62,15 @@ impl Namespaces {
     /// Whether workers have namespaces.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason, if they have none.
     pub(super) fn usable(&self) -> Result<(), String> {
         self.own.as_ref().map(|_| ()).map_err(Clone::clone)
     }
 
-    /// The namespaces of a VM, made where it has none. `None`: workers have none here.
+    /// The namespaces of a VM, created if necessary. `None`: workers have no namespaces here.
     ///
     /// # Errors
-    /// A sentence: they cannot be made.
+    /// A sentence, if the namespaces cannot be created.
     pub(super) fn of(&self, vm: VmIdentity) -> Result<Option<Arc<Spaces>>, String> {
         if self.own.is_err() {
             return Ok(None);
@@ -89,8 +89,8 @@ impl Namespaces {
         Ok(Some(made))
     }
 
-    /// Lets go of all but those of these VMs: who is registered anew shares nothing with who was
-    /// before.
+    /// Drops the namespaces of all VMs except these. A VM that is registered again shares nothing
+    /// with the earlier registration.
     pub(super) fn keep(&self, known: &HashSet<VmIdentity>) {
         self.vms().retain(|vm, _| known.contains(vm));
     }
@@ -113,7 +113,7 @@ impl Namespaces {
         let back = setns(own, CloneFlags::CLONE_NEWPID);
         let mut child = started?;
         if let Err(e) = back {
-            // Nobody would know of it.
+            // Otherwise no part of vgpud would know this process.
             let _ = child.kill();
             let _ = child.wait();
             return Err(e.into());
@@ -123,7 +123,7 @@ impl Namespaces {
 }
 
 impl Spaces {
-    /// Moves the calling thread into new ones.
+    /// Moves the calling thread into new namespaces.
     fn make() -> io::Result<Spaces> {
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC)?;
         Ok(Spaces {
@@ -132,7 +132,7 @@ impl Spaces {
         })
     }
 
-    /// Moves the calling thread in. Makes system calls and nothing else.
+    /// Moves the calling thread into the namespaces. Makes only system calls.
     pub(super) fn enter(&self) -> Result<(), Errno> {
         let number = |e: nix::errno::Errno| Errno::from_raw_os_error(e as i32);
         setns(&self.network, CloneFlags::CLONE_NEWNET).map_err(number)?;
@@ -140,7 +140,8 @@ impl Spaces {
     }
 }
 
-/// A thread that is in another namespace is of no use to anybody else.
+/// Runs `make` on a thread of its own, because a thread in another namespace is not usable
+/// afterwards.
 fn on_a_thread<T: Send>(make: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("vgpud-spaces".into());
@@ -155,7 +156,7 @@ mod tests {
     use std::io::Read;
     use std::process::Stdio;
 
-    /// `None`, said loudly, where this host lets nobody make them.
+    /// `None`, with a message, if this host does not allow to create namespaces.
     fn namespaces() -> Option<Namespaces> {
         let namespaces = Namespaces::find();
         match namespaces.usable() {
@@ -189,7 +190,7 @@ mod tests {
         let Some(mut namespaces) = namespaces() else {
             return;
         };
-        // No process namespace: it is refused.
+        // A file that is not a process namespace, so that setns fails.
         namespaces.own = File::open("/proc/self/ns/net").map_err(|e| e.to_string());
         let (mut ended, end) = std::io::pipe().unwrap();
         let spawned = on_a_thread(|| {
@@ -197,7 +198,7 @@ mod tests {
             namespaces.spawn_apart(command.arg("60").stdout(Stdio::from(end)))
         });
         assert!(spawned.is_err());
-        // Its end of the pipe is closed with it.
+        // The end of the process closes its end of the pipe.
         let begun = std::time::Instant::now();
         assert_eq!(ended.read(&mut [0]).unwrap(), 0);
         assert!(begun.elapsed().as_secs() < 50, "it ran to its own end");

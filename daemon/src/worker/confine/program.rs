@@ -1,9 +1,9 @@
-//! vgpud's own copies of the programs that it starts as others.
+//! vgpud's own copies of the programs that it runs as other users.
 //!
-//! Who may read a program may look into a process that runs it and is of the same user: a worker
-//! that its guest has taken over could seize the next worker of its VM before that one has closed
-//! itself. A copy that nobody may read, only run, is closed from its first instruction on
-//! (`would_dump` in the kernel).
+//! A user that may read a program may inspect and trace a process of the same user that runs it. A
+//! worker that its guest controls could then take over the next worker of its VM before that worker
+//! has protected itself. A copy that no user may read, only execute, is protected from its first
+//! instruction on (`would_dump` in the kernel).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,27 +18,27 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::libc::MFD_EXEC;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-/// How executables begin.
+/// Magic number of executables.
 const ELF: &[u8] = b"\x7fELF";
 
-/// Copies by the path of their originals.
+/// Copies by the paths of their originals.
 #[derive(Debug, Default)]
 pub(super) struct Programs(Mutex<HashMap<PathBuf, (Stamp, Program)>>);
 
-/// What differs once a program was installed anew: device, inode, size, time of change.
+/// Values that change when a program is installed again: device, inode, size, time of change.
 type Stamp = (u64, u64, u64, i64, i64);
 
-/// A program to be run.
+/// A program to run.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// `None`: it is run where it is. A script, which whoever runs it must read; or a program that
-    /// vgpud itself cannot read.
+    /// `None`: the program is run from its own path. This is so for a script, which the user that
+    /// runs it must be able to read, and for a program that vgpud cannot read.
     copy: Option<Arc<File>>,
     path: PathBuf,
 }
 
 impl Program {
-    /// Where it is run, as long as this is there, by vgpud's children only.
+    /// The path to run. Valid as long as this value exists, and only in children of vgpud.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         match &self.copy {
@@ -49,7 +49,6 @@ impl Program {
 }
 
 impl fmt::Display for Program {
-    /// Its original's path.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.path.display().fmt(f)
     }
@@ -58,7 +57,8 @@ impl fmt::Display for Program {
 impl Programs {
     pub(super) fn copy(&self, path: &Path) -> io::Result<Program> {
         let mut original = match File::open(path) {
-            // Of a vgpud that is not root: neither can its workers read it, which are of its user.
+            // If vgpud is not root, its workers have the same user and cannot read the program
+            // either.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
                 return Ok(Program {
                     copy: None,
@@ -85,7 +85,7 @@ impl Programs {
     }
 }
 
-/// A sealed copy in memory, with no right but to be run.
+/// A sealed copy in memory that may only be executed.
 fn copy(original: &mut File) -> io::Result<Option<File>> {
     let mut begin = Vec::with_capacity(ELF.len());
     let length = u64::try_from(ELF.len()).unwrap_or(0);
@@ -95,7 +95,7 @@ fn copy(original: &mut File) -> io::Result<Option<File>> {
     }
     original.rewind()?;
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-    // Kernels before 6.3 refuse MFD_EXEC and let every such file be executed.
+    // Kernels before 6.3 refuse MFD_EXEC and make every memfd executable.
     let file = memfd_create(c"vgpu-worker", flags | MFdFlags::from_bits_retain(MFD_EXEC))
         .or_else(|_| memfd_create(c"vgpu-worker", flags))?;
     let mut file = File::from(file);

@@ -1,5 +1,5 @@
-//! The system calls that a worker is refused: those that no CUDA driver needs, and that lead out of
-//! a process or into parts of the kernel with a record of faults.
+//! System calls that workers are refused. No CUDA driver needs them, and they lead out of a process
+//! or into parts of the kernel with many known vulnerabilities.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use seccompiler::{
     SeccompFilter, SeccompRule, sock_filter,
 };
 
-/// Refused whatever their arguments are.
+/// Refused with any arguments.
 const REFUSED: &[c_long] = &[
     // Other processes.
     libc::SYS_ptrace,
@@ -46,7 +46,7 @@ const REFUSED: &[c_long] = &[
     libc::SYS_request_key,
     libc::SYS_keyctl,
     libc::SYS_fanotify_init,
-    // One process could take the host's whole quota of asynchronous I/O (aio-max-nr).
+    // One process could use up the host's quota of asynchronous I/O (aio-max-nr).
     libc::SYS_io_setup,
     libc::SYS_io_submit,
     libc::SYS_io_getevents,
@@ -54,7 +54,7 @@ const REFUSED: &[c_long] = &[
     libc::SYS_io_destroy,
     // Memory that the kernel neither swaps nor shows.
     libc::SYS_memfd_secret,
-    // Memory that outlives the process: it stays in the VM's IPC namespace, and nothing bounds it.
+    // Memory that outlives the process: it stays in the VM's IPC namespace without any limit.
     libc::SYS_shmget,
     libc::SYS_msgget,
     libc::SYS_semget,
@@ -86,16 +86,16 @@ const REFUSED: &[c_long] = &[
     libc::SYS_ioperm,
 ];
 
-/// io_pgetevents(2), which libc does not name.
+/// io_pgetevents(2), which libc does not define.
 const IO_PGETEVENTS: c_long = match cfg!(target_arch = "x86_64") {
     true => 333,
     false => 292,
 };
 
-/// open_tree_attr(2), which libc does not name yet; its number is the same on all processors.
+/// open_tree_attr(2), which libc does not define yet. The number is the same on all processors.
 const OPEN_TREE_ATTR: c_long = 467;
 
-/// clone(2)'s flags for new namespaces; CLONE_NEWTIME is none of them.
+/// Flags of clone(2) for new namespaces. CLONE_NEWTIME is not a flag of clone(2).
 const NEW_NAMESPACES: [i32; 7] = [
     libc::CLONE_NEWNS,
     libc::CLONE_NEWCGROUP,
@@ -106,13 +106,13 @@ const NEW_NAMESPACES: [i32; 7] = [
     libc::CLONE_NEWNET,
 ];
 
-/// Sockets that may be made: our own kind, and what NVIDIA's driver asks the kernel by.
+/// Allowed socket families: Unix sockets, and netlink, which NVIDIA's driver uses.
 const FAMILIES: [i32; 2] = [libc::AF_UNIX, libc::AF_NETLINK];
 
-/// The filters, in the order in which they are to be installed.
+/// The filters, in the order of installation.
 ///
 /// # Errors
-/// When this processor is unknown to the compiler of filters.
+/// If the filter compiler does not know this processor.
 pub(super) fn filters() -> Result<Vec<BpfProgram>, BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         REFUSED.iter().map(|&number| (number, Vec::new())).collect();
@@ -120,27 +120,27 @@ pub(super) fn filters() -> Result<Vec<BpfProgram>, BackendError> {
     rules.insert(libc::SYS_socketpair, vec![none_of(&FAMILIES[..1])?]);
     let clones = NEW_NAMESPACES.iter().map(|&flag| with_flag(0, flag));
     rules.insert(libc::SYS_clone, clones.collect::<Result<_, _>>()?);
-    // It counts as stack, which RLIMIT_DATA does not bound.
+    // Memory of MAP_GROWSDOWN counts as stack, which RLIMIT_DATA does not limit.
     let grows_down = with_flag(3, libc::MAP_GROWSDOWN)?;
     rules.insert(libc::SYS_mmap, vec![grows_down]);
-    // What ends it with vgpud is not its own to put off.
+    // The worker must not clear the signal that ends it with vgpud.
     let stay = libc::PR_SET_PDEATHSIG.unsigned_abs().into();
     let stays = SeccompRule::new(vec![argument(0, SeccompCmpOp::Eq, stay)?])?;
     rules.insert(libc::SYS_prctl, vec![stays]);
     let eperm = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let arch = std::env::consts::ARCH.try_into()?;
-    // Calls of other processors' numbering end the process: the compiler puts that in front.
+    // The filter compiler adds a check first: calls of other architectures end the process.
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, eperm, arch)?;
     Ok(vec![absent(), filter.try_into()?])
 }
 
-/// Refuses what is none of these as the first argument.
+/// Refuses calls whose first argument is none of these values.
 fn none_of(allowed: &[i32]) -> Result<SeccompRule, BackendError> {
     let other = |&family: &i32| argument(0, SeccompCmpOp::Ne, family.unsigned_abs().into());
     SeccompRule::new(allowed.iter().map(other).collect::<Result<_, _>>()?)
 }
 
-/// Refuses what has this flag in an argument.
+/// Refuses calls with this flag in an argument.
 fn with_flag(number: u8, flag: i32) -> Result<SeccompRule, BackendError> {
     let flag = flag.unsigned_abs().into();
     SeccompRule::new(vec![argument(number, SeccompCmpOp::MaskedEq(flag), flag)?])
@@ -150,8 +150,9 @@ fn argument(number: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompCondition
     SeccompCondition::new(number, SeccompCmpArgLen::Dword, op, value)
 }
 
-/// What the kernel is to seem not to have. A filter cannot look into clone3's argument, and glibc
-/// falls back to clone; x32 calls have numbers of their own that the filter above does not know.
+/// Calls that seem absent from the kernel. A filter cannot read the argument structure of clone3,
+/// and glibc falls back to clone. x32 calls have other numbers, which the filter above does not
+/// know.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "the numbers of the kernel's interface fit"

@@ -1,9 +1,9 @@
-//! The VMs' caches of module images on disk, which only vgpud writes.
+//! Caches of module images on disk, one per VM. Only vgpud writes to them.
 //!
-//! A cache is `<state_dir>/images/vm<n>-<registration>`, readable to the VM's workers; an image in
-//! it is a file named by its hash. One thread copies whole images there from the memory that
-//! workers filled. A full disk, a full cache and a busy thread cost the image its place in the
-//! cache and nothing else: it is loaded from memory, and sent again when it is wanted again.
+//! A cache is `<state_dir>/images/vm<n>-<registration>`, readable to the VM's workers. An image is
+//! a file named by its hash. One thread copies complete images from the memory that workers filled.
+//! If the disk is full, the cache is full or too many images wait, the image is not cached. It is
+//! then loaded from memory, and sent again at its next use.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -24,47 +24,48 @@ use super::owner::Owner;
 use crate::model::VmIdentity;
 use crate::system::free_bytes;
 
-/// Bytes of the file system that images leave free: vgpud's database lies on it.
+/// Bytes that images leave free in the file system, which also holds vgpud's database.
 const DISK_RESERVE: u64 = 256 << 20;
-/// Files of one cache: with small images a guest could otherwise take all names that a file system
-/// has.
+/// Most files of one cache: otherwise a guest could use up the inodes of the file system with small
+/// images.
 const FILES_MOST: usize = 4_096;
-/// Images of one VM that wait for the disk.
+/// Most images of one VM that wait for the disk.
 const WAITING_OF_VM: usize = 64;
-/// Images of all VMs that wait for the disk.
+/// Most images of all VMs that wait for the disk.
 const WAITING_OF_ALL: usize = 512;
-/// Their bytes. A VM has half of what the others leave at most, so that some VMs never fill it.
+/// Most bytes of all VMs that wait for the disk. A VM gets at most half of the bytes that the
+/// others leave, so that a few VMs never fill the queue.
 const WAITING_BYTES: u64 = 2 * MAX_IMAGE;
-/// Bytes copied at a time.
+/// Bytes per copy step.
 const PIECE: usize = 1 << 20;
-/// What a file takes is counted in blocks of this many bytes.
+/// Block size in bytes by which the disk space of a file is counted.
 const BLOCK: u64 = 4_096;
 
-/// A whole image that may be put into its VM's cache.
+/// A complete image for the cache of its VM.
 pub struct Image {
-    /// Whose.
+    /// The VM of the image.
     pub vm: VmIdentity,
-    /// The session whose worker says so.
+    /// The session whose worker sent the image.
     pub session: u64,
-    /// What a worker says that it is.
+    /// The hash that the worker claims.
     pub hash: ImageHash,
-    /// Its bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Where they are; a worker may write to it. Whoever gives an image to the keeper keeps the
-    /// memory, too, until it is told of it: the keeper's thread frees none.
+    /// Memory of the image, to which a worker may still write. The caller keeps a reference until
+    /// `done` is called, so that the keeper's thread never frees memory.
     pub memory: Arc<ImageMemory>,
-    /// The bytes that the cache may have.
+    /// Size limit of the cache in bytes.
     pub bound: u64,
-    /// Told when the keeper is done with it: the cache has it, or will not.
+    /// Called when the keeper is done with the image, cached or not.
     pub done: Box<dyn FnOnce(Checked) + Send>,
 }
 
-/// What the bytes of an image were seen to be.
+/// Result of the hash check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checked {
-    /// What they were said to be, as far as somebody looked.
+    /// The hash matches, or was not checked.
     Honest,
-    /// Not what their hash says, which an honest worker looks at before it names it.
+    /// The hash does not match. An honest worker checks the hash before it reports the image.
     Forged,
 }
 
@@ -99,24 +100,24 @@ struct Queue {
     waiting: BTreeMap<VmIdentity, VecDeque<Image>>,
     count: usize,
     bytes: u64,
-    /// Whose image was kept last: the next VM's is next.
+    /// VM of the last image. The next VM in order is next.
     last: VmIdentity,
-    /// Registrations that are over, whose caches go.
+    /// Ended registrations, whose caches are to be removed.
     over: Vec<VmIdentity>,
 }
 
-/// What the thread does next.
+/// The next job of the thread.
 enum Next {
     Keep(Image),
-    /// With the images of it that waited.
+    /// Remove a cache; with the images that waited for it.
     Remove(VmIdentity, Vec<Image>),
 }
 
 impl ImageKeeper {
-    /// A keeper of the caches in `root`, with a thread of its own.
+    /// Starts a keeper of the caches in `root`, with a thread of its own.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// If the system cannot create the thread.
     pub fn start(root: PathBuf) -> io::Result<ImageKeeper> {
         let keeper = ImageKeeper {
             root,
@@ -129,7 +130,7 @@ impl ImageKeeper {
         Ok(keeper)
     }
 
-    /// One whose thread does nothing yet.
+    /// A keeper whose thread is not started.
     #[cfg(test)]
     pub fn idle(root: PathBuf) -> ImageKeeper {
         ImageKeeper {
@@ -138,10 +139,10 @@ impl ImageKeeper {
         }
     }
 
-    /// Puts an image into its VM's cache some time later.
+    /// Queues an image for the cache of its VM.
     ///
     /// # Errors
-    /// The image, if too many wait: it is not kept.
+    /// The image, if too many images or bytes wait. It is not cached.
     pub fn keep(&self, image: Image) -> Result<(), Image> {
         let mut queue = self.queue();
         let (mine, my_bytes) = queue.waiting.get(&image.vm).map_or((0, 0), |mine| {
@@ -161,13 +162,13 @@ impl ImageKeeper {
         Ok(())
     }
 
-    /// Gives up the images of a session that wait, but for one that is being looked at.
+    /// Drops the waiting images of a session. An image that the thread handles now is not affected.
     pub fn forget(&self, vm: VmIdentity, session: u64) {
         let forgotten = self.queue().forget(vm, session);
         give_up(forgotten);
     }
 
-    /// Removes the cache of a registration that is over, some time later.
+    /// Queues the removal of the cache of an ended registration.
     pub fn remove(&self, vm: VmIdentity) {
         self.queue().over.push(vm);
         self.queue.1.notify_one();
@@ -194,7 +195,7 @@ impl ImageKeeper {
                         (image.done)(Checked::Honest);
                         continue;
                     }
-                    // In a statement of its own: nobody is told under the lock.
+                    // In a statement of its own, so that no callback runs under the lock.
                     let forgotten = self.queue().forget(image.vm, image.session);
                     (image.done)(Checked::Forged);
                     give_up(forgotten);
@@ -226,7 +227,7 @@ impl ImageKeeper {
 }
 
 impl Queue {
-    /// Takes out what waits of a session.
+    /// Removes the waiting images of a session from the queue.
     fn forget(&mut self, vm: VmIdentity, session: u64) -> Vec<Image> {
         let mine = self.waiting.remove(&vm).unwrap_or_default();
         let (gone, stay): (Vec<_>, Vec<_>) =
@@ -239,7 +240,7 @@ impl Queue {
         gone
     }
 
-    /// The oldest image of the VM whose turn it is.
+    /// Removes the oldest image of the next VM in order.
     fn take(&mut self) -> Option<Image> {
         use std::ops::Bound::{Excluded, Unbounded};
         let after = self.waiting.range((Excluded(self.last), Unbounded)).next();
@@ -256,25 +257,25 @@ impl Queue {
     }
 }
 
-/// Tells that nothing is kept of images that nobody looked at.
+/// Reports that these images are not cached and were not checked.
 fn give_up(images: Vec<Image>) {
     for image in images {
         (image.done)(Checked::Honest);
     }
 }
 
-/// Where a registration's images are.
+/// The directory of a registration's cache.
 #[must_use]
 pub fn cache_of(root: &Path, vm: VmIdentity) -> PathBuf {
     root.join(format!("vm{}-{}", vm.vm_id, vm.generation))
 }
 
-/// Makes a VM's cache: vgpud's, and its workers may read it.
+/// Creates the cache of a VM, which only vgpud may write and the VM's workers may read.
 ///
-/// One that belongs to somebody else (the users of workers were changed) is emptied: it is a cache.
+/// A cache of another owner (the users of workers were changed) is emptied, which costs only time.
 ///
 /// # Errors
-/// When it cannot be made or given away.
+/// If the directory cannot be created or given the owner.
 pub fn make_cache(dir: &Path, owner: Option<&Owner>) -> io::Result<()> {
     use std::os::unix::fs::chown;
     let uid = nix::unistd::geteuid().as_raw();
@@ -290,12 +291,12 @@ pub fn make_cache(dir: &Path, owner: Option<&Owner>) -> io::Result<()> {
     }
     fs::DirBuilder::new().mode(0o700).create(dir)?;
     chown(dir, None, gid)?;
-    // Whatever the umask is.
+    // Independent of the umask.
     let mode = if owner.is_some() { 0o750 } else { 0o700 };
     fs::set_permissions(dir, fs::Permissions::from_mode(mode))
 }
 
-/// Workers pass through, and see none but their own.
+/// Creates the directory of all caches. Workers may pass through it and cannot list it.
 fn make_root(root: &Path) -> io::Result<()> {
     if fs::symlink_metadata(root).is_ok_and(|found| found.is_symlink()) {
         return Err(io::Error::new(
@@ -311,12 +312,12 @@ fn make_root(root: &Path) -> io::Result<()> {
     dir.set_permissions(fs::Permissions::from_mode(0o711))
 }
 
-/// Removes the caches of VMs that are not registered, and from the others what is unfinished: at
-/// start, before there are workers. What vgpud did not make is not vgpud's to remove: it stays, and
-/// the log has it.
+/// Cleans the caches at start, before there are workers. Removes the caches of VMs that are not
+/// registered. From the others removes unfinished images, and the oldest images beyond `bound`
+/// bytes. Other files stay, and the log names them.
 ///
 /// # Errors
-/// When the directory of all caches is a link, or cannot be read or made.
+/// If the directory of all caches is a link, or cannot be read or created.
 pub fn sweep(root: &Path, registered: &BTreeSet<VmIdentity>, bound: u64) -> io::Result<()> {
     make_root(root)?;
     let known: BTreeSet<PathBuf> = registered.iter().map(|vm| cache_of(root, *vm)).collect();
@@ -338,7 +339,7 @@ pub fn sweep(root: &Path, registered: &BTreeSet<VmIdentity>, bound: u64) -> io::
     Ok(())
 }
 
-/// `vm<n>-<registration>`, or `vm<n>` as earlier versions had it.
+/// Whether the name is `vm<n>-<registration>`, or `vm<n>` of earlier versions.
 fn names_a_cache(entry: &fs::DirEntry) -> bool {
     let name = entry.file_name();
     let numbers = name.to_str().and_then(|name| name.strip_prefix("vm"));
@@ -350,7 +351,7 @@ fn names_a_cache(entry: &fs::DirEntry) -> bool {
     })
 }
 
-/// An image has the name of a hash.
+/// Whether the file is named by a hash.
 fn is_image(entry: &fs::DirEntry) -> bool {
     let name = entry.file_name();
     let is_hash = |b: &u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
@@ -359,15 +360,15 @@ fn is_image(entry: &fs::DirEntry) -> bool {
         && name.as_encoded_bytes().iter().all(is_hash)
 }
 
-/// An image that was not finished, where it has a name at all; the second is that of earlier
-/// versions.
+/// Whether the file is an unfinished image with a name. Earlier versions used the second kind of
+/// name.
 fn is_unfinished(entry: &fs::DirEntry) -> bool {
     let name = entry.file_name();
     entry.file_type().is_ok_and(|kind| kind.is_file())
         && (name == ".new" || name.as_encoded_bytes().starts_with(b".part-"))
 }
 
-/// Removes a cache, unless it has what vgpud did not make.
+/// Removes a cache, unless it contains files that vgpud did not create.
 fn remove_cache(dir: &Path) {
     let removed = clear(dir, |entry| is_image(entry) || is_unfinished(entry))
         .and_then(|strange| if strange { Ok(()) } else { fs::remove_dir(dir) });
@@ -379,7 +380,8 @@ fn remove_cache(dir: &Path) {
     }
 }
 
-/// Removes these entries of a directory; whether there is something in it that vgpud did not make.
+/// Removes the entries that `these` selects. Returns whether the directory contains files that
+/// vgpud did not create.
 fn clear(dir: &Path, these: fn(&fs::DirEntry) -> bool) -> io::Result<bool> {
     let mut strange = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -411,7 +413,7 @@ fn remove(path: &Path) {
     }
 }
 
-/// Puts an image into a cache, unless the cache has it.
+/// Puts an image into a cache, unless the cache already has it.
 fn keep(dir: &Path, image: &Image) -> Result<(), NotKept> {
     let name = blake3::Hash::from_bytes(image.hash).to_hex();
     let path = dir.join(name.as_str());
@@ -419,7 +421,7 @@ fn keep(dir: &Path, image: &Image) -> Result<(), NotKept> {
         && kept.metadata()?.len() == image.len
         && hash_of(&kept, image.len, &mut io::sink())? == image.hash
     {
-        // As good as new: the last to make room for others.
+        // Marks the image as new, so that it is removed last.
         return Ok(kept.set_modified(SystemTime::now())?);
     }
     let owner = fs::symlink_metadata(dir)?;
@@ -436,7 +438,7 @@ fn keep(dir: &Path, image: &Image) -> Result<(), NotKept> {
     Ok(new.publish(&path)?)
 }
 
-/// Copies `len` bytes of a file; the hash of what was copied, whatever happens to the file
+/// Copies `len` bytes of a file. Returns the hash of the copied bytes, even if the file changes
 /// meanwhile.
 fn hash_of(from: &File, len: u64, to: &mut impl Write) -> io::Result<ImageHash> {
     let mut hasher = blake3::Hasher::new();
@@ -452,8 +454,8 @@ fn hash_of(from: &File, len: u64, to: &mut impl Write) -> io::Result<ImageHash> 
     Ok(*hasher.finalize().as_bytes())
 }
 
-/// Makes room for `len` bytes more in a cache: on the disk, and within its bound. The oldest images
-/// go.
+/// Makes room in a cache for another `len` bytes, on the disk and within `bound` bytes. Removes the
+/// oldest images.
 fn make_room(dir: &Path, len: u64, bound: u64) -> Result<(), NotKept> {
     let size = |len: u64| len.div_ceil(BLOCK).saturating_mul(BLOCK);
     let need = size(len);
@@ -479,7 +481,7 @@ fn make_room(dir: &Path, len: u64, bound: u64) -> Result<(), NotKept> {
         || count >= FILES_MOST
         || len > 0 && free_bytes(dir)? < wanted
     {
-        // What was removed may still be open in a worker, and takes its room until that closes it.
+        // A worker may still have the removed file open, which then takes space until it is closed.
         let (_, len, path) = oldest.next().ok_or(NotKept::DiskFull)?;
         match fs::remove_file(&path) {
             Ok(()) => (total, count) = (total - len, count - 1),
@@ -489,10 +491,11 @@ fn make_room(dir: &Path, len: u64, bound: u64) -> Result<(), NotKept> {
     Ok(())
 }
 
-/// A file without a name, so that it is gone if it is not finished.
+/// A new file without a name, which disappears if it is not finished.
 ///
-/// Where the file system has none (O_TMPFILE), it has a name that is removed with it; what a crash
-/// leaves is no image, and the sweep at start removes it.
+/// Where the file system does not support this (O_TMPFILE), the file has a name and is removed on
+/// failure. A crash may leave the file, whose name is none of an image; the sweep at start removes
+/// it.
 struct NewFile {
     file: File,
     named: Option<PathBuf>,
@@ -528,7 +531,7 @@ impl NewFile {
         }
     }
 
-    /// Gives the file its name; one that has it is replaced.
+    /// Gives the file its name. Replaces a file of this name.
     fn publish(mut self, path: &Path) -> io::Result<()> {
         if let Some(named) = self.named.take() {
             return fs::rename(&named, path).inspect_err(|_| remove(&named));

@@ -16,7 +16,7 @@ fn cache(root: &Path, vm: VmIdentity) -> PathBuf {
     dir
 }
 
-/// A keeper over a directory with VM 1's cache.
+/// A keeper of a directory with the cache of VM 1.
 fn keeper(root: &Path) -> (ImageKeeper, PathBuf) {
     let dir = cache(root, VM);
     (ImageKeeper::start(root.to_owned()).unwrap(), dir)
@@ -33,7 +33,7 @@ fn image(bytes: &[u8], bound: u64) -> (Image, mpsc::Receiver<Checked>) {
         len: bytes.len() as u64,
         memory: room.into(),
         bound,
-        // Who looks at no answer does not wait for one.
+        // A test may drop the receiver: the keeper does not need it.
         done: Box::new(move |checked| _ = tell.send(checked)),
     };
     (image, told)
@@ -73,14 +73,14 @@ fn what_is_kept_is_what_its_name_says() {
     assert!(fs::read(dir.join(&name)).unwrap() == bytes);
     let mode = fs::metadata(dir.join(&name)).unwrap().mode();
     assert_eq!(mode & 0o7777, 0o440, "nobody writes to it");
-    // A worker may say of any bytes that they have any hash.
+    // A worker may claim any hash for any bytes.
     let (mut forged, told) = image(b"other bytes", PLENTY);
     forged.hash = [7; 32];
     keeper.keep(forged).unwrap();
     let checked = told.recv_timeout(Duration::from_secs(30)).unwrap();
     assert_eq!(checked, Checked::Forged);
     assert_eq!(names(&dir), [name.clone()].into(), "and nothing unfinished");
-    // A damaged file is replaced, a good one stays.
+    // A damaged file is replaced; a good file stays.
     fs::remove_file(dir.join(&name)).unwrap();
     fs::write(dir.join(&name), vec![b'x'; bytes.len()]).unwrap();
     for _ in 0..2 {
@@ -99,7 +99,7 @@ fn a_cache_has_a_bound_and_its_oldest_images_make_room() {
     let mut kept = Vec::new();
     for n in 0..5_u8 {
         kept.push(keep_now(&keeper, image(&[n; 3 * BLOCK as usize], bound)));
-        // Files of one moment have no order.
+        // Files with the same time have no order.
         let age = Duration::from_secs(100 - u64::from(n));
         let file = File::open(dir.join(&kept[usize::from(n)])).unwrap();
         file.set_modified(SystemTime::now() - age).unwrap();
@@ -130,7 +130,7 @@ fn the_sweep_leaves_only_images_of_registered_vms() {
     sweep(&root.path().join("new"), &BTreeSet::new(), PLENTY).unwrap();
 }
 
-/// All that is below a directory.
+/// All paths below a directory.
 fn tree(dir: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(dir).unwrap().flatten() {
@@ -165,7 +165,7 @@ fn what_vgpud_did_not_make_is_left_alone() {
     remove_cache(&root.join("vm9-9/nothing"));
     assert_eq!(tree(dir.path()), before);
 
-    // Nothing behind a link, and not its mode either.
+    // Nothing behind a link is changed, not even the mode.
     let link = dir.path().join("link");
     std::os::unix::fs::symlink(&root, &link).unwrap();
     fs::create_dir(root.join("vm5-5")).unwrap();
@@ -191,7 +191,6 @@ fn images_wait_within_bounds_and_vms_take_turns() {
     assert_eq!(order, [1, 2, 3, 1, 1]);
     assert_eq!((queue.count, queue.bytes), (0, 0));
 
-    // A keeper without a thread.
     let keeper = ImageKeeper {
         root: PathBuf::new(),
         queue: Arc::default(),
