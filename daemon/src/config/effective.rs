@@ -1,5 +1,4 @@
-//! The limits in force of a VM: computed here, and nowhere else, for what is shown and for what is
-//! enforced.
+//! The effective limits of a VM. They are computed only here, both for display and for enforcement.
 
 use vgpu_api::{PoolSettings, VmLimits};
 use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS};
@@ -7,17 +6,17 @@ use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS};
 use super::Defaults;
 use crate::model::{EffectiveLimits, VmRecord};
 
-/// Programs at once of a VM that has no limit of its own.
+/// Default limit of sessions of a VM.
 const SESSIONS: u64 = 64;
 
-/// Pinned host memory of a VM that has no limit of its own: it is the host's, so that some bound
-/// there must be.
+/// Default limit of pinned host memory of a VM, in bytes. A limit is needed because the memory is
+/// the host's.
 const PINNED_BYTES: u64 = 4 << 30;
 
 impl Defaults {
-    /// The limits in force of a VM: its own, else `[defaults.vm]`, else the built-in ones; for the
-    /// watchdog its own, else those of its pool. `pool`: the settings of its pool; `None`: those
-    /// that a new pool gets. 0 lifts a limit at any of these places.
+    /// The effective limits of a VM: its own, else `[defaults.vm]`, else the built-in limits. For
+    /// the watchdog: its own, else those of the pool. `pool`: the settings of the pool; `None`: the
+    /// settings of a new pool. 0 lifts a limit at any of these places.
     #[must_use]
     pub fn limits_of(&self, vm: &VmRecord, pool: Option<&PoolSettings>) -> EffectiveLimits {
         let fallback;
@@ -30,7 +29,7 @@ impl Defaults {
         };
         let (own, default) = (&vm.limits, self.vm_limits());
         let of = |own: Option<u64>, default: Option<u64>| own.or(default).filter(|&n| n > 0);
-        // Without a burst of its own a bucket holds one second's worth; without a rate there is no
+        // The default burst of a bucket is the amount of one second. Without a rate there is no
         // bucket.
         let burst = |own: Option<u64>, default: Option<u64>, rate: Option<u64>| {
             rate.map(|rate| of(own, default).unwrap_or(rate))
@@ -61,7 +60,7 @@ impl Defaults {
         }
     }
 
-    /// The limits of a VM that has none of its own: the file's, else the built-in ones.
+    /// The limits of a VM without own limits: those of the file, else the built-in limits.
     fn vm_limits(&self) -> VmLimits {
         let mut limits = self.vm.clone();
         limits.queue_calls = limits.queue_calls.or(Some(DEPTH_CALLS.into()));

@@ -1,4 +1,5 @@
-//! The configuration as a flat list of dotted keys: what changed, and what counts at once.
+//! The configuration as a flat list of dotted keys: which keys changed, and which take effect at
+//! once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +7,7 @@ use vgpu_api::ReloadReport;
 
 use super::Config;
 
-/// Keys (or tables) whose new value counts at once; all others need a restart.
+/// Keys (or tables) whose new value takes effect at once. All others need a restart.
 const LIVE: &[&str] = &[
     "daemon.drain_s",
     "admin.requests_per_s",
@@ -23,7 +24,7 @@ const LIVE: &[&str] = &[
     "worker.memory_bytes",
 ];
 
-/// Whether a new value of `key` counts at once.
+/// Whether a new value of `key` takes effect at once.
 pub(super) fn is_live(key: &str) -> bool {
     LIVE.iter().any(|live| {
         key.strip_prefix(live)
@@ -31,7 +32,7 @@ pub(super) fn is_live(key: &str) -> bool {
     })
 }
 
-/// `old` with the live keys of `fresh`, and which keys differ.
+/// Returns `old` with the live keys of `fresh`, and the keys that differ.
 pub(super) fn merge(old: &Config, fresh: &Config) -> Result<(Config, ReloadReport), String> {
     let mut flat = flatten(old)?;
     let fresh = flatten(fresh)?;
@@ -54,7 +55,7 @@ pub(super) fn merge(old: &Config, fresh: &Config) -> Result<(Config, ReloadRepor
     Ok((unflatten(flat)?, report))
 }
 
-/// Every set key with its value. Keys without a value (`None`) are not in it.
+/// Every set key with its value. Keys without a value (`None`) are left out.
 pub(super) fn flatten(config: &Config) -> Result<BTreeMap<String, toml::Value>, String> {
     let table = toml::Table::try_from(config).map_err(|error| error.to_string())?;
     let mut flat = BTreeMap::new();
@@ -64,7 +65,7 @@ pub(super) fn flatten(config: &Config) -> Result<BTreeMap<String, toml::Value>, 
 
 fn walk(prefix: String, value: toml::Value, flat: &mut BTreeMap<String, toml::Value>) {
     match value {
-        // The knobs of soft-gpu are not ours: their table is one value.
+        // vgpud does not know the settings of soft-gpu: their table is one value.
         toml::Value::Table(table) if prefix != "driver.soft_env" => {
             for (key, value) in table {
                 let path = if prefix.is_empty() {

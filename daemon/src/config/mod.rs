@@ -1,11 +1,11 @@
-//! The daemon's own settings: `/etc/vgpu/vgpud.toml`.
+//! The settings of vgpud: `/etc/vgpu/vgpud.toml`.
 //!
-//! The file holds what the daemon needs before it can open its database (paths, listeners, the
-//! driver, bounds). GPUs, pools and VMs are in the database and are changed with `vgpu-admin`.
+//! The file holds the settings that vgpud needs before it can open its database (paths, listeners,
+//! the driver, limits). GPUs, pools and VMs are in the database and are changed with `vgpu-admin`.
 //!
-//! Unknown keys are refused with the list of known ones. A reload is valid as a whole or changes
-//! nothing; which keys count at once and which need a restart is said by [`Config::is_live`] and
-//! reported by [`Config::reload`]. `systemd/vgpud.toml` documents every key; a test keeps it
+//! Unknown keys are refused with the list of known keys. A reload is valid as a whole or changes
+//! nothing. [`Config::is_live`] tells which keys take effect at once and which need a restart;
+//! [`Config::reload`] reports both. `systemd/vgpud.toml` documents every key, and a test keeps it
 //! complete.
 
 mod effective;
@@ -25,10 +25,10 @@ pub use sections::{
     Worker,
 };
 
-/// Where the file is unless vgpud is told otherwise.
+/// Default path of the file.
 pub const DEFAULT_PATH: &str = "/etc/vgpu/vgpud.toml";
 
-/// The name of the socket in each VM's own directory.
+/// Name of the socket in the directory of each VM.
 pub const VM_SOCKET: &str = "vgpu.sock";
 
 /// The whole file.
@@ -45,24 +45,24 @@ pub struct Config {
     pub driver: Driver,
     /// Worker processes.
     pub worker: Worker,
-    /// Bounds of the listeners for guests.
+    /// Limits of the listeners for guests.
     pub limits: Limits,
-    /// What guests are told.
+    /// Information for guests.
     pub guests: Guests,
-    /// What new pools and VMs get.
+    /// Defaults of new pools and VMs.
     pub defaults: Defaults,
     /// The log.
     pub log: Log,
 }
 
-/// Where the configuration comes from: a file, and what the command line says in place of its keys.
+/// Source of the configuration: a file, and command-line options that replace its keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Source {
-    /// The file that was named; without one the usual file, or the defaults where there is none.
+    /// The named file. `None`: the default path, or built-in values if there is no such file.
     pub file: Option<PathBuf>,
-    /// In place of `daemon.state_dir`.
+    /// Replaces `daemon.state_dir`.
     pub state_dir: Option<PathBuf>,
-    /// In place of `daemon.runtime_dir`.
+    /// Replaces `daemon.runtime_dir`.
     pub runtime_dir: Option<PathBuf>,
 }
 
@@ -93,7 +93,7 @@ impl Source {
     }
 }
 
-/// Why a configuration is not used. The sentence names file, place, key, and what would be right.
+/// Why a configuration is not used. The sentence names file, place and key, and a valid value.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -101,21 +101,21 @@ pub enum ConfigError {
     Read {
         /// The file.
         file: PathBuf,
-        /// Why. Not named `source`: the sentence has it, and who prints the chain of errors would
-        /// have it twice.
+        /// The cause. Not named `source`: the sentence contains it, and a printed chain of errors
+        /// would repeat it.
         cause: std::io::Error,
     },
-    /// It is not TOML, or a key or type is wrong.
+    /// The file is not TOML, or a key or type is wrong.
     #[error("The configuration {}:{line} is wrong: {message}", file.display())]
     Parse {
         /// The file.
         file: PathBuf,
-        /// Where, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What, with the known keys where a key is unknown.
+        /// The problem, with the known keys if a key is unknown.
         message: String,
     },
-    /// A value is out of its range, or two do not go together.
+    /// A value is out of range, or two values contradict each other.
     #[error("The configuration {} is wrong: {}", file.display(), problems.join("; "))]
     Invalid {
         /// The file.
@@ -129,7 +129,7 @@ impl Config {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// When it cannot be read, is not right TOML, has an unknown key, or a value out of range.
+    /// If the file cannot be read, is not valid TOML, has an unknown key, or a value out of range.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(file).map_err(|cause| ConfigError::Read {
             file: file.to_path_buf(),
@@ -138,7 +138,8 @@ impl Config {
         Self::parse(&text, file)
     }
 
-    /// As [`Config::load`]; but where nobody named the file and there is none, the defaults.
+    /// As [`Config::load`]. If no file is named and the default file does not exist, returns the
+    /// defaults.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -150,10 +151,10 @@ impl Config {
         }
     }
 
-    /// Parses and checks a text; `file` is for the sentences.
+    /// Parses and checks a text. `file` is named in errors.
     ///
     /// # Errors
-    /// As [`Config::load`], but for reading.
+    /// As [`Config::load`], except for reading.
     pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
         let config: Self = toml::from_str(text).map_err(|error| {
             let start = error.span().map_or(0, |span| span.start.min(text.len()));
@@ -179,10 +180,10 @@ impl Config {
         }
     }
 
-    /// Takes the live keys of `fresh` and keeps the others, and says which keys were which.
+    /// Takes the live keys of `fresh`, keeps the others, and reports both.
     ///
     /// # Errors
-    /// A sentence, when the combination of old and new keys is not valid: then a restart is needed.
+    /// A sentence, if the combination of old and new keys is not valid: a restart is then needed.
     pub fn reload(&self, fresh: &Self) -> Result<(Self, ReloadReport), String> {
         let (merged, report) = keys::merge(self, fresh)?;
         let problems = merged.problems();
@@ -196,13 +197,13 @@ impl Config {
         }
     }
 
-    /// Whether a new value of `key` (dotted: `limits.handshake_deadline_ms`) counts at once.
+    /// Whether a new value of `key` (dotted: `limits.handshake_deadline_ms`) takes effect at once.
     #[must_use]
     pub fn is_live(key: &str) -> bool {
         keys::is_live(key)
     }
 
-    /// The admin API's socket.
+    /// Path of the admin API's socket.
     #[must_use]
     pub fn admin_socket(&self) -> PathBuf {
         self.admin
@@ -211,19 +212,19 @@ impl Config {
             .unwrap_or_else(|| self.daemon.runtime_dir.join("admin.sock"))
     }
 
-    /// The state database.
+    /// Path of the state database.
     #[must_use]
     pub fn database(&self) -> PathBuf {
         self.daemon.state_dir.join("state.db")
     }
 
-    /// Where the VMs' caches of module images are.
+    /// Directory of the caches of module images.
     #[must_use]
     pub fn images_dir(&self) -> PathBuf {
         self.daemon.state_dir.join("images")
     }
 
-    /// Holds a directory for every VM with its Unix socket; `None`: VMs get none.
+    /// Directory that holds a directory with a Unix socket for every VM; `None`: VMs get none.
     #[must_use]
     pub fn vm_socket_dir(&self) -> Option<PathBuf> {
         if !self.listen.vm_sockets {
@@ -233,9 +234,9 @@ impl Config {
         Some(self.listen.vm_socket_dir.clone().unwrap_or_else(default))
     }
 
-    /// Directories and sockets of the daemon itself, among which no VM gets a socket of its choice:
-    /// as configured, and where symbolic links lead now, or led when their file systems last
-    /// answered.
+    /// Directories and sockets of vgpud itself, where no VM may have its socket. Contains the
+    /// configured paths and the targets of symbolic links, as of now or as of the last answer of
+    /// their file systems.
     #[must_use]
     pub fn own_paths(&self, patience: &Patience) -> Vec<PathBuf> {
         let mut paths = vec![
@@ -251,8 +252,8 @@ impl Config {
         paths
     }
 
-    /// Every Unix socket path on which the daemon listens for a VM: those of
-    /// [`Config::automatic_paths`], and the one that the VM is registered with.
+    /// Every Unix socket path on which vgpud listens for a VM: those of
+    /// [`Config::automatic_paths`], and the registered socket of the VM.
     #[must_use]
     pub fn socket_paths(&self, vm: &crate::model::VmRecord) -> Vec<PathBuf> {
         let mut paths = self.automatic_paths(vm);
@@ -260,8 +261,8 @@ impl Config {
         paths
     }
 
-    /// The Unix socket paths that each VM has by itself: `<vm_socket_dir>/<vm number>/vgpu.sock`
-    /// and `<hybrid dir>/<name>.sock_<vsock port>`.
+    /// The Unix socket paths of every VM by default: `<vm_socket_dir>/<vm number>/vgpu.sock` and
+    /// `<hybrid dir>/<name>.sock_<vsock port>`.
     #[must_use]
     pub fn automatic_paths(&self, vm: &crate::model::VmRecord) -> Vec<PathBuf> {
         let mut paths = Vec::new();
@@ -279,15 +280,15 @@ impl Config {
         paths
     }
 
-    /// Where the soft devices keep their shared state.
+    /// Directory of the shared state of soft devices.
     #[must_use]
     pub fn soft_state_dir(&self) -> PathBuf {
         let default = || self.daemon.runtime_dir.join("soft-gpu");
         self.driver.soft_state_dir.clone().unwrap_or_else(default)
     }
 
-    /// What of a valid configuration will not work on this host, as sentences. Asks the host's name
-    /// services.
+    /// Sentences about parts of a valid configuration that do not work on this host. Queries the
+    /// host's name services.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let group = self.listen.vm_socket_group.as_ref();

@@ -13,20 +13,20 @@ use crate::rules;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Daemon {
-    /// Holds the database and the workers' image cache; survives a reboot.
+    /// Directory of the database and of the image caches. Survives a reboot.
     pub state_dir: PathBuf,
-    /// Holds sockets and lock files; emptied by a reboot.
+    /// Directory of sockets and lock files. Emptied by a reboot.
     pub runtime_dir: PathBuf,
-    /// On SIGTERM, how long sessions may finish.
+    /// Time in s that sessions get to finish after SIGTERM.
     pub drain_s: u64,
-    /// Events kept in the database; the oldest go.
+    /// Number of events kept in the database. Older events are deleted.
     pub events_kept: u64,
-    /// Usage totals are written to the database this often.
+    /// Interval in s at which usage totals are written to the database.
     pub usage_flush_s: u64,
-    /// Decisions in one segment of the scheduler's decision log; between one and two segments are
+    /// Decisions per segment of the scheduler's decision log. Between one and two segments are
     /// kept.
     pub sched_log_records: u64,
-    /// Bytes in one segment.
+    /// Bytes per segment.
     pub sched_log_bytes: u64,
 }
 
@@ -74,7 +74,7 @@ impl Daemon {
         range(problems, "daemon.sched_log_bytes", bytes, 1 << 20, 4 << 30);
     }
 
-    /// The bounds of the scheduler's decision log.
+    /// The limits of the scheduler's decision log.
     #[must_use]
     pub fn sched_log(&self) -> vgpu_sched::log::Bounds {
         let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
@@ -91,25 +91,25 @@ impl Daemon {
 pub struct Admin {
     /// The Unix socket; default `<runtime_dir>/admin.sock`.
     pub socket: Option<PathBuf>,
-    /// Members may read; the socket belongs to this group.
+    /// Group whose members may read. The socket belongs to this group.
     pub read_group: String,
-    /// Members may change things; so may uid 0 and the daemon's own uid.
+    /// Group whose members may change things, as may uid 0 and vgpud's own uid.
     pub write_group: String,
-    /// Also serve on this TCP address (needs `tcp_token_file`).
+    /// TCP address on which the API is served as well (needs `tcp_token_file`).
     pub tcp_listen: Option<SocketAddr>,
-    /// One token per line: `<name> <read|write> <token of at least 32 characters>`.
+    /// File with one token per line: `<name> <read|write> <token of at least 32 characters>`.
     pub tcp_token_file: Option<PathBuf>,
-    /// Allow `tcp_listen` beyond this host although tokens travel unencrypted.
+    /// Allow a `tcp_listen` that other hosts can reach, although tokens travel unencrypted.
     pub tcp_allow_plaintext: bool,
     /// Requests per second, per caller.
     pub requests_per_s: u32,
-    /// Requests at once after a pause, per caller.
+    /// Requests in a burst after a pause, per caller.
     pub requests_burst: u32,
-    /// Connections at once.
+    /// Connections at the same time.
     pub max_connections: u32,
-    /// Largest request body.
+    /// Largest request body, in bytes.
     pub max_body_bytes: u64,
-    /// A request that takes longer is given up (scans and checks included).
+    /// Time in ms after which a request is given up (including scans and checks).
     pub timeout_ms: u64,
 }
 
@@ -187,21 +187,21 @@ impl Admin {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Listen {
-    /// Listen on AF_VSOCK, where the kernel has it.
+    /// Listen on AF_VSOCK, if the kernel supports it.
     pub vsock: bool,
     /// The AF_VSOCK port, and the suffix of hybrid-vsock socket names.
     pub vsock_port: u32,
-    /// Serve CIDs 0 to 2 (this host's own programs over vsock loopback) if they are registered.
+    /// Serve CIDs 0 to 2 (programs of this host over vsock loopback) if they are registered.
     pub allow_local_cid: bool,
     /// Directories for hybrid vsock: `<dir>/<vm name>.sock_<vsock_port>`.
     pub hybrid_dirs: Vec<PathBuf>,
     /// Give every VM a Unix socket `<vm_socket_dir>/<vm number>/vgpu.sock`.
     pub vm_sockets: bool,
-    /// Where those directories are; default `<runtime_dir>/vm`.
+    /// Directory of those directories; default `<runtime_dir>/vm`.
     pub vm_socket_dir: Option<PathBuf>,
-    /// The mode of VM sockets, as octal text; who may connect is the VM.
+    /// Mode of VM sockets, as octal text. Whoever can connect to a socket acts as its VM.
     pub vm_socket_mode: String,
-    /// The group of VM sockets; default: root's. Neither `admin.read_group` nor
+    /// Group of VM sockets; default: root's. Must be neither `admin.read_group` nor
     /// `admin.write_group`.
     pub vm_socket_group: Option<String>,
 }
@@ -228,7 +228,7 @@ impl Listen {
         u32::from_str_radix(&self.vm_socket_mode, 8).unwrap_or(0o600)
     }
 
-    /// What it means that this host has no group of this name.
+    /// The problem that this host has no group of this name.
     #[must_use]
     pub fn without_group(&self, name: &str) -> String {
         format!("there is no group {name} on this host (listen.vm_socket_group)")
@@ -275,9 +275,9 @@ impl Listen {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DriverKind {
-    /// NVIDIA's where a GPU is seen, otherwise soft devices.
+    /// NVIDIA's if the host has a GPU, otherwise soft devices.
     Auto,
-    /// NVIDIA's only: without a GPU nothing is served.
+    /// NVIDIA's only. Without a GPU nothing is served.
     Nvidia,
     /// Soft devices only.
     Soft,
@@ -287,22 +287,22 @@ pub enum DriverKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Driver {
-    /// Which one.
+    /// The kind of driver.
     pub kind: DriverKind,
-    /// NVIDIA's `libcuda.so.1`; default: what the dynamic linker finds.
+    /// NVIDIA's `libcuda.so.1`; default: the library that the dynamic linker finds.
     pub library: Option<PathBuf>,
-    /// NVIDIA's `libnvidia-ml.so.1`; default: what the dynamic linker finds.
+    /// NVIDIA's `libnvidia-ml.so.1`; default: the library that the dynamic linker finds.
     pub nvml_library: Option<PathBuf>,
     /// soft-gpu's `libcuda.so.1`; default: `soft-gpu/libcuda.so.1` beside the vgpud binary, or
     /// `/usr/lib/vgpu/soft-gpu/libcuda.so.1`.
     pub soft_library: Option<PathBuf>,
-    /// Where soft devices keep their shared state; default `<runtime_dir>/soft-gpu`.
+    /// Directory of the shared state of soft devices; default `<runtime_dir>/soft-gpu`.
     pub soft_state_dir: Option<PathBuf>,
-    /// How many soft devices.
+    /// Number of soft devices.
     pub soft_devices: u32,
-    /// Memory of each soft device.
+    /// Memory of each soft device, in bytes.
     pub soft_memory_bytes: u64,
-    /// Further knobs of soft-gpu, as environment variables (`SOFT_GPU_*`; see docs/soft-gpu.md).
+    /// Further settings of soft-gpu, as environment variables (`SOFT_GPU_*`; see docs/soft-gpu.md).
     pub soft_env: BTreeMap<String, String>,
 }
 
@@ -362,16 +362,16 @@ impl Driver {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cgroups {
-    /// Where the system has left vgpud's own cgroup to it (systemd: `Delegate=yes`).
+    /// If vgpud's own cgroup is delegated to it (systemd: `Delegate=yes`).
     Auto,
-    /// Wherever the kernel lets us.
+    /// If the kernel allows it.
     Always,
-    /// Nowhere.
+    /// Never.
     Never,
 }
 
-/// The first uid and gid of workers. systemd's table of users (UIDS-GIDS) leaves 1879048192 to
-/// 2147483647 to nobody: no distribution, container manager or dynamic user is there.
+/// First uid and gid of workers. systemd's table of users (UIDS-GIDS) leaves 1879048192 to
+/// 2147483647 unused: no distribution, container manager or dynamic user takes ids there.
 const WORKER_UID: u32 = 2_000_000_000;
 
 /// `[worker]`: worker processes.
@@ -382,38 +382,38 @@ pub struct Worker {
     pub binary: Option<PathBuf>,
     /// The vgpu-probe binary; default: beside the vgpud binary.
     pub probe_binary: Option<PathBuf>,
-    /// The first uid of workers, where vgpud is root. VM n's have `uid + n`; probes have `uid`.
+    /// First uid of workers, if vgpud is root. Workers of VM n have `uid + n`; probes have `uid`.
     pub uid: u32,
-    /// The first gid, likewise. Every worker is in this group as well.
+    /// First gid, likewise. Every worker is also in this group.
     pub gid: u32,
-    /// Whether each VM's workers have a uid and gid of their own; otherwise all have `uid` and
+    /// Whether the workers of each VM have a uid and gid of their own. Otherwise all have `uid` and
     /// `gid`.
     pub uid_per_vm: bool,
-    /// Groups, by name or number, that workers and probes are in besides: for device nodes.
+    /// Further groups of workers and probes, by name or number, for access to device nodes.
     pub groups: Vec<String>,
-    /// Where vgpud is root and cannot run workers as another user: run them as root, rather than
-    /// not at all.
+    /// If vgpud is root and cannot run workers as another user: run them as root, instead of
+    /// refusing to start them.
     pub allow_root: bool,
-    /// Whether each worker has a cgroup of its own, so that what it starts ends with it.
+    /// Whether each worker has a cgroup, which is used to end the processes that the worker starts.
     pub cgroups: Cgroups,
-    /// Open files of a worker.
+    /// Most open files of a worker.
     pub max_files: u64,
-    /// Processes and threads of a worker.
+    /// Most processes and threads of a worker.
     pub max_tasks: u64,
-    /// Bytes of private memory of a worker, and of each file that it writes, beyond what its VM may
-    /// pin and what software devices have.
+    /// Most bytes of private memory of a worker, and of each file that it writes. The pinned memory
+    /// of the VM and the memory of software devices are added.
     pub memory_bytes: u64,
-    /// Whether workers are confined. Off only to find out what a new driver needs: a guest may come
-    /// to own its worker.
+    /// Whether workers are confined. Switch off only to find out what a new driver needs, because a
+    /// guest may take control of its worker.
     pub confined: bool,
-    /// The bytes of module images kept per VM in `<state_dir>/images`.
+    /// Most bytes of module images kept per VM in `<state_dir>/images`.
     pub image_cache_bytes: u64,
-    /// A worker that is not ready after this long is given up.
+    /// Time in ms after which a worker that is not ready is given up.
     pub start_deadline_ms: u64,
-    /// A probe (scan, check) that has not answered after this long is killed.
+    /// Time in ms after which a probe (scan, check) without an answer is killed.
     pub probe_deadline_ms: u64,
-    /// A killed worker that is not gone, with its memory back and a canary run, after this long
-    /// makes its GPU suspect.
+    /// Time in ms after a kill within which the worker must be gone, its memory freed and a canary
+    /// passed. Otherwise the GPU becomes suspect.
     pub kill_verify_ms: u64,
 }
 
@@ -451,7 +451,7 @@ impl Worker {
                 absolute(problems, key, path);
             }
         }
-        // 2^31 - 1 is the most that every file system and tool can hold.
+        // 2^31 - 1 is the largest id that all file systems and tools support.
         let most = u64::from(i32::MAX.unsigned_abs() - rules::MAX_VM_ID);
         range(problems, "worker.uid", self.uid.into(), 1, most);
         range(problems, "worker.gid", self.gid.into(), 1, most);
@@ -495,24 +495,24 @@ impl Worker {
     }
 }
 
-/// `[limits]`: bounds of the listeners for guests.
+/// `[limits]`: limits of the listeners for guests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// A connection that has not said who it is after this long is closed, and a session without
-    /// its data connection is ended.
+    /// Time in ms after which a connection without a complete handshake is closed, and a session
+    /// without a data connection is ended.
     pub handshake_deadline_ms: u64,
-    /// Connections at once, all VMs.
+    /// Connections at the same time, all VMs.
     pub connections_total: u32,
-    /// Connections at once, per VM.
+    /// Connections at the same time, per VM.
     pub connections_per_vm: u32,
-    /// Connections at once that have not said who they are, per address.
+    /// Connections at the same time without a complete handshake, per address.
     pub handshakes_per_peer: u32,
     /// New connections per second, all VMs.
     pub connects_per_s_total: u32,
     /// New connections per second, per VM.
     pub connects_per_s_per_vm: u32,
-    /// New connections at once after a pause, per VM.
+    /// New connections in a burst after a pause, per VM.
     pub connects_burst_per_vm: u32,
 }
 
@@ -553,28 +553,29 @@ impl Limits {
     }
 }
 
-/// `[guests]`: what guests are told.
+/// `[guests]`: information for guests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Guests {
-    /// Whether NVML in a guest tells the temperature, power, clocks and ECC that the last scan saw of
-    /// the VM's GPUs. These values reveal something of what other VMs do.
+    /// Whether NVML in a guest shows temperature, power, clocks and ECC of the VM's GPUs, as of the
+    /// last scan. These values reveal something about the activity of other VMs.
     pub telemetry: bool,
 }
 
-/// `[defaults]`: what new pools and VMs get.
+/// `[defaults]`: defaults of new pools and VMs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Defaults {
-    /// Settings of a new pool, where its creator names none and they differ from the built-in ones.
+    /// Settings of a new pool that its creator does not name, where they differ from the built-in
+    /// settings.
     pub pool: PoolPatch,
-    /// Limits of a VM that has none of its own, where they differ from the built-in ones; 0 = no
+    /// Limits of a VM that has none of its own, where they differ from the built-in limits; 0 = no
     /// limit.
     pub vm: VmLimits,
 }
 
 impl Defaults {
-    /// The settings of a new pool.
+    /// The default settings of a new pool.
     #[must_use]
     pub fn pool_settings(&self) -> PoolSettings {
         let mut settings = PoolSettings::default();
@@ -592,11 +593,11 @@ impl Defaults {
     }
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Readable text.
     Text,
     /// One JSON object per line.
     Json,
@@ -608,7 +609,7 @@ pub enum LogFormat {
 pub struct Log {
     /// `error`, `warn`, `info`, `debug`, `trace`, or per module (`info,vgpud::gateway=debug`).
     pub level: String,
-    /// How lines look.
+    /// Format of the lines.
     pub format: LogFormat,
 }
 

@@ -31,7 +31,7 @@ fn the_committed_sample_is_the_defaults() {
 fn the_committed_sample_names_every_key_and_no_other() {
     let full = parse(&sample_with_every_key()).unwrap();
     let in_sample: BTreeSet<String> = keys::flatten(&full).unwrap().into_keys().collect();
-    // Serialisation leaves out what is `None`, so known keys are what the parser says it knows.
+    // Serialisation leaves out `None`, so the known keys are taken from the parser's error.
     for table in [
         "daemon",
         "admin",
@@ -136,7 +136,7 @@ fn a_reload_takes_live_keys_and_names_the_others() {
     let limits = merged.defaults.limits_of(&VmRecord::default(), None);
     assert_eq!(limits.sessions, Some(3));
     assert_eq!(limits.queue_calls, Some(8_192), "the other defaults stay");
-    // And back: a key that is gone from the file has its default again.
+    // The other way round: a key that was removed from the file has its default again.
     let (back, report) = merged.reload(&old).unwrap();
     assert_eq!(back, old);
     assert_eq!(report.applied.len(), 2);
@@ -174,7 +174,7 @@ fn the_reference_names_every_key() {
             Some(table) => path.split_at(table.len()),
             None => path.split_at(path.find('.').unwrap() + 1),
         };
-        // `weights` is one key with a table for its value.
+        // `weights` is one key with a table as value.
         let key = key.split('.').next().unwrap();
         let section = format!("\n## [{}]\n", table.trim_end_matches('.'));
         let start = reference

@@ -1,4 +1,4 @@
-//! Copies of the whole database: made for a caller, and taken back.
+//! Backups of the whole database: creation and restore.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -15,18 +15,18 @@ use super::{Catalog, Store, StoreError, rows, schema, stopped};
 use crate::model::UsageRecord;
 use crate::system::free_bytes;
 
-/// Free space that a copy leaves to the database's write-ahead log, in bytes.
+/// Free space in bytes that a copy leaves for the database's write-ahead log.
 const LEFT_FOR_LOG: u64 = 8 << 20;
 
-/// A file beside the database that goes when this is dropped.
+/// A file beside the database that is removed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Temporary(PathBuf);
 
 impl Temporary {
-    /// Makes it anew, empty and for vgpud's user only.
+    /// Creates the file, empty and accessible to vgpud's user only. Replaces an older file.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// If the file cannot be created.
     pub(super) fn create(path: PathBuf) -> io::Result<(Temporary, File)> {
         let temporary = Temporary(path);
         temporary.remove();
@@ -54,7 +54,7 @@ impl Drop for Temporary {
     }
 }
 
-/// What a backup holds of the configuration.
+/// The configuration in a backup.
 #[derive(Debug)]
 pub(crate) struct Backup {
     pub(super) catalog: Catalog,
@@ -85,17 +85,17 @@ impl Backup {
 }
 
 impl Store {
-    /// Forgets copies that an earlier vgpud did not finish.
+    /// Removes copies that an earlier vgpud did not finish.
     pub(super) fn tidy(database: &Path) {
         for name in ["backup", "restore", "space"] {
             drop(Temporary(beside(database, name)));
         }
     }
 
-    /// A copy of the whole database at one moment. Its file has no name any more.
+    /// A copy of the whole database at one moment. The file has no name any more.
     ///
     /// # Errors
-    /// When there is no space for it, or the database cannot be read.
+    /// If there is too little space for the copy, or the database cannot be read.
     pub async fn backup(&self) -> Result<File, ErrorDetail> {
         let path = beside(self.file(), "backup");
         let copy = self.read(move |connection| {
@@ -122,21 +122,21 @@ impl Store {
         })
     }
 
-    /// A file for a backup of this many bytes that comes in.
+    /// Creates the file for a backup of this many bytes that a caller uploads.
     ///
     /// # Errors
-    /// Why it cannot be made.
+    /// Why the file cannot be created.
     pub(crate) fn incoming(&self, bytes: u64) -> Result<(Temporary, File), String> {
         let path = beside(self.file(), "restore");
         has_room(&path, bytes)?;
         Temporary::create(path).map_err(|error| error.to_string())
     }
 
-    /// Puts the configuration of a backup in place of the present one, all of it or nothing. The
-    /// outcome says how many of the sessions that run end with it.
+    /// Replaces the present configuration by that of a backup, completely or not at all. The
+    /// outcome tells how many running sessions end.
     ///
     /// # Errors
-    /// When it is no sound backup, or the store cannot be written; nothing was changed then.
+    /// If the backup is not valid, or the store cannot be written. Nothing was changed then.
     pub(crate) async fn restore(
         &self,
         actor: AuditActor,
@@ -162,8 +162,11 @@ impl Store {
     }
 }
 
-/// Whether a file of this many bytes fits beside the database, and leaves room for the database's
-/// log.
+/// Checks that a file of this many bytes fits beside the database and leaves room for the
+/// database's log.
+///
+/// # Errors
+/// A sentence, if it does not fit.
 fn has_room(path: &Path, bytes: u64) -> Result<(), String> {
     let free = free_bytes(path.parent().unwrap_or(path)).map_err(|error| error.to_string())?;
     let needed = bytes.saturating_add(LEFT_FOR_LOG);
@@ -177,7 +180,7 @@ fn has_room(path: &Path, bytes: u64) -> Result<(), String> {
     ))
 }
 
-/// A name in the database's directory that begins with the database's.
+/// A path in the database's directory whose name starts with the database's name.
 pub(super) fn beside(database: &Path, name: &str) -> PathBuf {
     let mut path = database.as_os_str().to_owned();
     path.push(format!(".{name}"));

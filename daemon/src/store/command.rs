@@ -1,4 +1,4 @@
-//! What can be asked of the store, by whom, and what comes of it.
+//! Commands of the store, their callers and their outcomes.
 
 use serde::{Deserialize, Serialize};
 use vgpu_api::{
@@ -9,7 +9,7 @@ use vgpu_api::{
 use crate::mediation::Change;
 use crate::model::ScanResult;
 
-/// A change of the configuration. Doing one twice changes nothing the second time.
+/// A change of the configuration. All commands are idempotent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Command {
@@ -27,13 +27,13 @@ pub enum Command {
         /// The pool.
         name: String,
     },
-    /// Let a GPU serve a pool.
+    /// Assign a GPU to a pool.
     AssignGpu(AssignRequest),
-    /// Take a GPU out of its pools.
+    /// Remove a GPU from its pools.
     UnassignGpu(UnassignRequest),
-    /// Take over what a scan found.
+    /// Record the result of a scan.
     ScanGpus(ScanResult),
-    /// Let a GPU finish what runs, and give it nothing new.
+    /// Let a GPU finish its work, and give it no new work.
     DrainGpu {
         /// Number or UUID.
         gpu: String,
@@ -43,14 +43,14 @@ pub enum Command {
         /// Number or UUID.
         gpu: String,
     },
-    /// A check found that a GPU cannot be trusted.
+    /// Mark a GPU as suspect after a failed check.
     SuspectGpu {
         /// Number or UUID.
         gpu: String,
-        /// What the check saw.
+        /// Result of the check.
         reason: String,
     },
-    /// Forget a GPU that vanished.
+    /// Forget a vanished GPU.
     ForgetGpu {
         /// Number or UUID.
         gpu: String,
@@ -63,20 +63,20 @@ pub enum Command {
     SetVm(VmPatch),
     /// Move VMs to another pool.
     MoveVm(MoveRequest),
-    /// Refuse VMs.
+    /// Quarantine VMs.
     Quarantine(QuarantineRequest),
-    /// Serve VMs again.
+    /// End the quarantine of VMs.
     Release(VmIds),
-    /// Count anew what VMs use.
+    /// Set the usage counters of VMs to zero.
     ResetUsage(UsageReset),
     /// Change the weights of the host or of a pool.
     SetWeights(WeightsPatch),
-    /// Nothing of the configuration changes: a line for the audit trail about something done
-    /// elsewhere (a session killed, the configuration file read again).
+    /// Changes nothing in the configuration: a line in the audit trail about an action elsewhere (a
+    /// session killed, the configuration file reloaded).
     Note {
-        /// What was done.
+        /// The action.
         action: String,
-        /// To what.
+        /// The target of the action.
         target: String,
     },
 }
@@ -109,12 +109,12 @@ impl Command {
     }
 }
 
-/// Who asks.
+/// Caller of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditActor {
     /// `uid:<n>`, `token:<name>`, or `vgpud`.
     pub name: String,
-    /// The caller's process, where it is known.
+    /// Process number of the caller, if known.
     pub pid: Option<u32>,
 }
 
@@ -129,35 +129,35 @@ impl AuditActor {
     }
 }
 
-/// What a command came to.
+/// Outcome of a command.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// For the mediation, in order. Empty when everything already was as asked, and for a command
-    /// that was repeated under its idempotency key.
+    /// Changes for the mediation, in order. Empty if nothing changed, and for a command that was
+    /// repeated under its idempotency key.
     #[serde(skip)]
     pub changes: Vec<Change>,
-    /// Whether anything changed (as it was the first time, for a repeated command).
+    /// Whether anything changed (for a repeated command: the first time).
     pub changed: bool,
-    /// To what it was done (`vm 1-7`).
+    /// Target of the command (`vm 1-7`).
     pub target: String,
-    /// What was done, as a sentence.
+    /// Result as a sentence.
     pub message: String,
-    /// What else the administrator should know.
+    /// Warnings for the administrator.
     pub warnings: Vec<String>,
-    /// What a scan found next to what was known.
+    /// Changes that a scan found.
     pub scan: Option<ScanDiff>,
 }
 
-/// What a scan changed, by GPU number.
+/// Changes of a scan, as GPU numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanDiff {
-    /// Seen for the first time.
+    /// GPUs seen for the first time.
     pub added: Vec<u32>,
-    /// Came back.
+    /// GPUs that came back.
     pub returned: Vec<u32>,
-    /// At another PCI address than before.
+    /// GPUs at another PCI address than before.
     pub moved: Vec<u32>,
-    /// No longer seen.
+    /// GPUs that are no longer seen.
     pub vanished: Vec<u32>,
 }
 
@@ -174,7 +174,7 @@ pub(crate) fn refuse(
     }
 }
 
-/// A value out of its range.
+/// The refusal of a value out of range.
 pub(crate) fn invalid(message: String) -> ErrorDetail {
     refuse(ErrorCode::InvalidRequest, message, "")
 }

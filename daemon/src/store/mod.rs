@@ -1,16 +1,18 @@
-//! What survives: GPUs, pools, assignments, VMs, limits, usage, strikes, events, the audit trail.
+//! The persistent state: GPUs, pools, assignments, VMs, limits, usage, strikes, events, the audit
+//! trail.
 //!
-//! SQLite in WAL mode with `synchronous=FULL`, owned by one writer thread. A command is applied to
-//! a copy of the [`Catalog`], saved with its audit line in one transaction, and published; then the
-//! caller hands the changes to the mediation and acknowledges. Readers get the published catalog
-//! and never wait for the disk; what only the disk has, a second thread reads.
+//! SQLite in WAL mode with `synchronous=FULL`, owned by one writer thread. The writer applies a
+//! command to a copy of the [`Catalog`], saves the copy with the line of the audit trail in one
+//! transaction, and publishes the copy. Then the caller passes the changes to the mediation and
+//! acknowledges. Readers get the published catalog and never wait for the disk. A second thread
+//! reads data that only the disk has.
 //!
-//! The log is brought into the database file about a second after it grew, and a file beside the
-//! database has the number of the last change that was acknowledged: a database that lacks changes
-//! is not served.
+//! The log is checkpointed into the database file about 1 s after a transaction. A file beside the
+//! database holds the number of the last acknowledged change: a database that lacks changes is not
+//! served.
 //!
-//! When the disk is full, commands are refused with a sentence, and everything else goes on: the
-//! catalog is in memory, usage is summed up there, events wait in a bounded ring.
+//! When the disk is full, commands are refused with a sentence. Everything else goes on: the
+//! catalog and the sums of usage are in memory, and events wait in a bounded ring.
 
 mod backup;
 pub mod catalog;
@@ -44,24 +46,24 @@ use command::refuse;
 use reader::Reader;
 use writer::{Job, Writer};
 
-/// Commands that may wait for the writer.
+/// Most commands that wait for the writer.
 const QUEUE: usize = 256;
 
-/// How the store is kept.
+/// Options of the store.
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
     /// Settings of a pool whose creator names none.
     pub pool_defaults: PoolSettings,
-    /// Directories and sockets of vgpud itself, among which no VM gets a socket.
+    /// Directories and sockets of vgpud itself, where no VM may have its socket.
     pub own_paths: Vec<PathBuf>,
-    /// Events kept.
+    /// Number of events kept.
     pub events_kept: u64,
-    /// Usage is saved this often.
+    /// Interval at which usage is saved.
     pub usage_flush: Duration,
 }
 
 impl StoreOptions {
-    /// The options by a configuration. Asks the file system where vgpud's own paths lead.
+    /// The options of a configuration. Resolves vgpud's own paths in the file system.
     #[must_use]
     pub fn of(config: &Config, patience: &Patience) -> StoreOptions {
         StoreOptions {
@@ -87,9 +89,9 @@ impl Default for StoreOptions {
 /// Whether the store can be written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreHealth {
-    /// Why not, as a sentence; `None` is good.
+    /// The problem as a sentence; `None`: the store can be written.
     pub problem: Option<String>,
-    /// Transactions since the daemon started.
+    /// Transactions since vgpud started.
     pub commits: u64,
     /// Transactions that failed.
     pub failures: u64,
@@ -99,17 +101,17 @@ pub struct StoreHealth {
 #[derive(Debug)]
 pub struct Store {
     file: PathBuf,
-    /// Gone once closed.
+    /// `None` once closed.
     jobs: Mutex<Option<Sender<Job>>>,
     reader: Reader,
-    /// The writer's connection is the only one that can read, too.
+    /// Whether the writer's connection is the only one, which then serves reads too.
     alone: bool,
     shared: Arc<Shared>,
     journal: Arc<Journal>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the writer publishes.
+/// State that the writer publishes.
 #[derive(Debug)]
 pub(crate) struct Shared {
     catalog: RwLock<Arc<Catalog>>,
@@ -139,7 +141,7 @@ impl Store {
     /// Opens (or creates) the database and starts the writer.
     ///
     /// # Errors
-    /// A sentence that names the file; the file is then as it was.
+    /// A sentence that names the file. The file is unchanged.
     pub fn open(file: &Path, options: StoreOptions) -> Result<Self, StoreError> {
         let lock = writer::lock_file(file)?;
         Self::tidy(file);
@@ -157,7 +159,7 @@ impl Store {
         })?;
         let usage = rows::load_usage(&connection).map_err(fail)?;
         let last_event = rows::last_event(&connection).map_err(fail)?;
-        // After a crash some events may have been told but not saved: their numbers are skipped.
+        // After a crash some published events may not be saved: their numbers are skipped.
         let clean = rows::take_clean_stop(&connection).map_err(fail)?;
         let last_told = if clean {
             last_event
@@ -201,19 +203,19 @@ impl Store {
         &self.file
     }
 
-    /// Everything configured, as committed last. Never waits for the disk.
+    /// The whole configuration as of the last commit. Never waits for the disk.
     #[must_use]
     pub fn catalog(&self) -> Arc<Catalog> {
         self.shared.catalog()
     }
 
-    /// Events and usage on their way here.
+    /// Events and usage that are not saved yet.
     #[must_use]
     pub fn journal(&self) -> &Arc<Journal> {
         &self.journal
     }
 
-    /// Whether it can be written.
+    /// Whether the store can be written.
     #[must_use]
     pub fn health(&self) -> StoreHealth {
         self.shared
@@ -223,10 +225,11 @@ impl Store {
             .clone()
     }
 
-    /// Carries out a command: when this returns `Ok`, it is on the disk.
+    /// Carries out a command. After `Ok` the change is on the disk.
     ///
     /// # Errors
-    /// A refusal; nothing was changed then.
+    /// A refusal; nothing was changed. Exception: after a failed commit, other than on a full disk,
+    /// the state on the disk is unknown, and the store refuses commands until a restart.
     pub async fn execute(
         &self,
         actor: AuditActor,
@@ -236,8 +239,8 @@ impl Store {
         self.execute_asked(actor, key, None, command).await
     }
 
-    /// As [`Store::execute`], of a command that vgpud made from the caller's (`asked`): the
-    /// caller's is stored with the key, so that a repetition of the caller's command is recognized.
+    /// As [`Store::execute`], for a command that vgpud derived from the caller's (`asked`). The
+    /// caller's command is stored with the key, so that a repetition is recognized.
     ///
     /// # Errors
     /// As [`Store::execute`].
@@ -259,10 +262,10 @@ impl Store {
         answer.await.map_err(|_| stopped())?
     }
 
-    /// The outcome of the same command under the same key, if it was carried out before.
+    /// The outcome of the same command under the same key, if it was already carried out.
     ///
     /// # Errors
-    /// The key was used with another command; or the database cannot be read.
+    /// If the key was used with another command, or the database cannot be read.
     pub(crate) async fn repeated(
         &self,
         actor: AuditActor,
@@ -300,16 +303,16 @@ impl Store {
         answer.blocking_recv().map_err(|_| stopped())?
     }
 
-    /// Takes over settings that were read again.
+    /// Applies settings that were reloaded.
     pub fn configure(&self, options: StoreOptions) {
-        // When the queue is full of commands, the next reload will do.
+        // If the queue is full, the next reload applies the settings.
         let _ = self.send(Job::Configure(Box::new(options)));
     }
 
-    /// Events after `since`, oldest first: from the disk as far as they are no longer in memory.
+    /// Events after `since`, oldest first. Events that are no longer in memory come from the disk.
     ///
     /// # Errors
-    /// When the database cannot be read.
+    /// If the database cannot be read.
     pub async fn events(&self, since: u64, limit: usize) -> Result<Vec<Event>, ErrorDetail> {
         let oldest = self.journal.oldest_seq();
         let mut events = Vec::new();
@@ -328,16 +331,16 @@ impl Store {
         Ok(events)
     }
 
-    /// The newest events that are wanted, oldest first, at most `limit`.
+    /// The newest events that `wanted` selects, oldest first, at most `limit`.
     ///
     /// # Errors
-    /// When the database cannot be read.
+    /// If the database cannot be read.
     pub async fn newest_events(
         &self,
         limit: usize,
         wanted: impl Fn(&Event) -> bool,
     ) -> Result<Vec<Event>, ErrorDetail> {
-        /// Saved events that are looked through.
+        /// Most saved events that are searched.
         const LOOKED_THROUGH: usize = 1_000;
         let oldest = self.journal.oldest_seq();
         let recent = self.journal.newest(limit, &wanted);
@@ -360,7 +363,7 @@ impl Store {
     /// The audit trail after `since`, oldest first.
     ///
     /// # Errors
-    /// When the database cannot be read.
+    /// If the database cannot be read.
     pub async fn audit(
         &self,
         since: Option<u64>,
@@ -370,23 +373,23 @@ impl Store {
             .await
     }
 
-    /// SQLite's own check of the whole file: what is wrong, or `None`.
+    /// SQLite's check of the whole file. Returns the damage, or `None`.
     ///
     /// # Errors
-    /// When the database cannot be read.
+    /// If the database cannot be read.
     pub async fn integrity(&self) -> Result<Option<String>, ErrorDetail> {
         self.read(|connection| schema::integrity(connection, "integrity_check"))
             .await
     }
 
-    /// Saves what waits and stops. Commands that come later are refused.
+    /// Saves all waiting data and stops. Later commands are refused.
     pub fn close(&self) {
         let thread = self
             .thread
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        // First: the last connection that closes writes the log back into the database.
+        // First the reader: the last connection to close checkpoints the log into the database.
         self.reader.close();
         if let Some(thread) = thread {
             close(&self.jobs);
@@ -438,7 +441,8 @@ impl Drop for Store {
     }
 }
 
-/// Sends to a thread of the store without waiting; the inner error is that too many wait.
+/// Sends to a thread of the store without waiting. The inner error means that too many messages
+/// wait.
 fn try_send<T>(
     sender: &Mutex<Option<Sender<T>>>,
     what: T,
@@ -450,7 +454,7 @@ fn try_send<T>(
     }
 }
 
-/// The thread ends when it has taken what was sent before.
+/// The thread ends after it has handled the messages sent before.
 fn close<T>(sender: &Mutex<Option<Sender<T>>>) {
     sender.lock().unwrap_or_else(PoisonError::into_inner).take();
 }

@@ -1,39 +1,36 @@
-//! One number in a small file, which is overwritten in place: that works on a full disk, too.
+//! One number in a small file that is overwritten in place, which works even on a full disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// No count of vgpud's comes near this: 1,000 a second for 285,000 years. JavaScript's numbers are
-/// exact up to here, too.
+/// Largest valid number. No counter of vgpud reaches it (1,000 per second for 285,000 years), and
+/// the numbers of JavaScript are exact up to here.
 pub(crate) const MOST: u64 = 1 << 53;
 
-/// The digits of a `u64` and a line end: every number takes the same place.
+/// The digits of a `u64` and a line end: every number takes the same space.
 const LEN: usize = 21;
 
-/// The file.
 #[derive(Debug)]
 pub(crate) struct NumberFile {
     path: PathBuf,
 }
 
 impl NumberFile {
-    /// The file at `path`, which need not be there.
+    /// The file at `path`, which need not exist.
     pub(crate) fn new(path: PathBuf) -> Self {
         Self { path }
     }
 
-    /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The number; `None` where there is no file.
+    /// Reads the number; `None` if there is no file.
     ///
     /// # Errors
-    /// When it cannot be read, or (`InvalidData`) holds something else than a number up to
-    /// [`MOST`].
+    /// If the file cannot be read, or (`InvalidData`) does not hold a number up to [`MOST`].
     pub(crate) fn read(&self) -> io::Result<Option<u64>> {
         let mut text = Vec::new();
         match File::open(&self.path) {
@@ -53,16 +50,17 @@ impl NumberFile {
         })
     }
 
-    /// Puts `number` into the file. Its place is taken when the file is made, so that later writes
-    /// need no space on file systems that overwrite in place. A power cut may undo it.
+    /// Writes `number` to the file. The file gets its full size when it is created, so that later
+    /// writes need no space on file systems that overwrite in place. A power cut may undo the
+    /// write.
     ///
     /// # Errors
-    /// When it cannot be written; the number before it stays.
+    /// If the file cannot be written; the earlier number stays.
     pub(crate) fn write(&self, number: u64) -> io::Result<()> {
         self.put(number).map(drop)
     }
 
-    /// As [`NumberFile::write`], and no power cut undoes it.
+    /// As [`NumberFile::write`], and a power cut does not undo the write.
     ///
     /// # Errors
     /// As [`NumberFile::write`].
@@ -113,7 +111,7 @@ mod tests {
             assert_eq!(file.read().unwrap(), Some(number));
             assert_eq!(fs::metadata(file.path()).unwrap().len(), LEN as u64);
         }
-        // As earlier versions wrote it.
+        // The format of earlier versions.
         fs::write(file.path(), "1001\n").unwrap();
         assert_eq!(file.read().unwrap(), Some(1_001));
         file.write(2_001).unwrap();

@@ -1,7 +1,6 @@
-//! The thread that reads the database for whoever asks for more than memory holds: checks of the
-//! whole file, old events, the audit trail. It has a connection of its own, so that no read,
-//! however long, is before a command; and reads come one after the other, so that they take one
-//! core at most.
+//! The thread that reads data that is not in memory: checks of the whole file, old events, the
+//! audit trail. The thread has its own connection, so that no read delays a command. Reads run one
+//! after another, so that they take at most one core.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,17 +16,16 @@ use vgpu_api::{ErrorCode, ErrorDetail};
 use super::command::refuse;
 use super::{StoreError, close, schema, stopped, try_send};
 
-/// Reads that may wait.
+/// Most reads that wait.
 const QUEUE: usize = 32;
-/// How often a read is told to end while the store closes.
+/// Interval at which a running read is interrupted while the store closes.
 const INTERRUPT_EVERY: Duration = Duration::from_millis(1);
 
 type Query = Box<dyn FnOnce(&Connection) + Send>;
 
-/// The reading thread.
 pub(super) struct Reader {
-    /// Gone once closed. A channel keeps what was sent although its receiver is gone: whoever sent
-    /// it last would wait for as long as the sender lives.
+    /// `None` once closed. A channel keeps messages even if the receiver is gone: the callers would
+    /// wait for an answer as long as the sender exists.
     queries: Mutex<Option<Sender<Query>>>,
     interrupt: InterruptHandle,
     closing: Arc<AtomicBool>,
@@ -41,7 +39,7 @@ impl std::fmt::Debug for Reader {
 }
 
 impl Reader {
-    /// Opens a second connection to a database that is open already.
+    /// Opens a second connection to a database that is already open.
     pub(super) fn start(file: &Path) -> Result<Self, StoreError> {
         let connection = schema::open_to_read(file)?;
         let interrupt = connection.get_interrupt_handle();
@@ -63,17 +61,17 @@ impl Reader {
         })
     }
 
-    /// Reads when those that came before have been served.
+    /// Runs a query after the earlier queries.
     ///
     /// # Errors
-    /// When too many wait, or the daemon is stopping. The inner error is SQLite's.
+    /// If too many queries wait, or vgpud is stopping. The inner error is SQLite's.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         query: impl FnOnce(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> Result<Result<T, rusqlite::Error>, ErrorDetail> {
         let (reply, answer) = oneshot::channel();
         let query: Query = Box::new(move |connection| {
-            // Who has gone away in the meantime costs the others no time.
+            // A query whose caller has gone is skipped.
             if !reply.is_closed() {
                 let _ = reply.send(query(connection));
             }
@@ -88,7 +86,7 @@ impl Reader {
         answer.await.map_err(|_| stopped())
     }
 
-    /// Breaks off what runs, drops what waits, and closes the connection.
+    /// Interrupts the running query, drops the waiting queries, and closes the connection.
     pub(super) fn close(&self) {
         let thread = self
             .thread
@@ -99,7 +97,7 @@ impl Reader {
         self.closing.store(true, Ordering::SeqCst);
         close(&self.queries);
         while !thread.is_finished() {
-            // Again and again: an interrupt counts only for what runs already.
+            // Repeated, because an interrupt affects only queries that already run.
             self.interrupt.interrupt();
             std::thread::sleep(INTERRUPT_EVERY);
         }

@@ -1,4 +1,4 @@
-//! Records as rows: loading everything, and saving the difference between two catalogs.
+//! Converts records to rows: loads all records, and saves the difference between two catalogs.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ const HOST_WEIGHTS: &str = "host_weights";
 const LAST_GENERATION: &str = "last_generation";
 const CLEAN_STOP: &str = "clean_stop";
 
-/// Commands under an idempotency key are remembered this long.
+/// Time in ms for which a command under an idempotency key is remembered.
 const REQUEST_KEPT_MS: u64 = 24 * 3_600_000;
 
 pub(super) fn load_catalog(connection: &Connection) -> Sql<Catalog> {
@@ -48,8 +48,7 @@ pub(super) fn load_catalog(connection: &Connection) -> Sql<Catalog> {
     })
 }
 
-/// Saves what differs. Order matters: what is referred to comes before and goes after what refers
-/// to it.
+/// Saves the difference. Foreign keys fix the order: parents are inserted first and deleted last.
 pub(super) fn save_difference(connection: &Connection, old: &Catalog, new: &Catalog) -> Sql<()> {
     for gone in missing(&old.assignments, &new.assignments) {
         let sql = "DELETE FROM assignments WHERE gpu_uuid = ?1 AND pool = ?2";
@@ -143,7 +142,7 @@ fn save_gpu(connection: &Connection, gpu: &GpuRecord) -> Sql<()> {
 }
 
 fn read_pool(row: &Row<'_>) -> Sql<PoolRecord> {
-    // Read as a patch of the defaults, so that settings added later have a value.
+    // Read as a patch of the defaults, so that settings of later versions have a value.
     let saved: PoolPatch = json(row, "settings")?;
     let mut settings = PoolSettings::default();
     saved.apply_to(&mut settings);
@@ -274,7 +273,7 @@ pub(super) fn load_usage(connection: &Connection) -> Sql<BTreeMap<u32, UsageReco
     Ok(rows.into_iter().collect())
 }
 
-/// Saves totals; those of a registration that is gone are dropped.
+/// Saves totals. Totals of an ended registration are dropped.
 pub(super) fn save_usage(connection: &Connection, vm_id: u32, usage: &UsageRecord) -> Sql<()> {
     let sql = "INSERT OR REPLACE INTO usage (vm_id, generation, debt_ns, gpu_ns, wait_ns, \
                throttled_ns, calls, bytes_in, bytes_out, sessions, kills, soft_limits, refusals, \
@@ -315,11 +314,11 @@ pub(super) fn last_event(connection: &Connection) -> Sql<u64> {
     connection.query_row(sql, [], |row| count(row, "seq"))
 }
 
-/// Whether the daemon stopped in order, so that every event it told is saved. Remembers that this
-/// one has not yet.
+/// Whether the last vgpud stopped in order, so that all its published events are saved. Clears the
+/// mark for the present run.
 pub(super) fn take_clean_stop(connection: &Connection) -> Sql<bool> {
     let clean = setting(connection, CLEAN_STOP)?.unwrap_or(false);
-    // On a full disk it cannot be remembered; then it is taken for a crash.
+    // On a full disk the mark cannot be cleared; the last stop then counts as a crash.
     Ok(clean && set(connection, CLEAN_STOP, &false).is_ok())
 }
 
@@ -343,7 +342,7 @@ pub(super) fn save_event(connection: &Connection, event: &Event) -> Sql<()> {
     Ok(())
 }
 
-/// Forgets all but the newest `kept` events.
+/// Deletes all events except the newest `kept`.
 pub(super) fn trim_events(connection: &Connection, kept: u64) -> Sql<()> {
     let sql = "DELETE FROM events WHERE seq <= (SELECT seq FROM events ORDER BY seq DESC \
                LIMIT 1 OFFSET ?1)";
@@ -388,7 +387,7 @@ fn read_event(row: &Row<'_>) -> Sql<Event> {
     })
 }
 
-/// Adds a line to the audit trail; its number.
+/// Adds a line to the audit trail and returns its number.
 pub(super) fn save_audit(
     connection: &Connection,
     now_unix_ms: u64,
@@ -409,7 +408,7 @@ pub(super) fn save_audit(
     Ok(u64::try_from(connection.last_insert_rowid()).unwrap_or(0))
 }
 
-/// The lines after `since`, or the newest; oldest first.
+/// The lines after `since`, or the newest lines; oldest first.
 pub(super) fn load_audit(
     connection: &Connection,
     since: Option<u64>,
@@ -506,7 +505,7 @@ fn text(value: &impl Serialize) -> Sql<String> {
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
-/// SQLite's integers are signed; nothing we count comes near the half that is lost.
+/// SQLite's integers are signed. No counter of vgpud comes near the largest one.
 fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
@@ -516,7 +515,7 @@ fn uint(row: &Row<'_>, column: &str) -> Sql<u64> {
     u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(0, value))
 }
 
-/// A number that only grows by counting.
+/// A number that grows only by counting.
 fn count(row: &Row<'_>, column: &str) -> Sql<u64> {
     let value = uint(row, column)?;
     if value <= number_file::MOST {

@@ -1,4 +1,4 @@
-//! The database file: opening it, and its tables through the versions.
+//! The database file: how it is opened, and the versions of its tables.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -12,7 +12,7 @@ use vgpu_api::APPLICATION_ID;
 
 use super::backup::{Temporary, beside};
 
-/// Oldest SQLite without the WAL-reset corruption (sqlite.org/changes, 3.51.3).
+/// The oldest SQLite without the WAL-reset corruption (sqlite.org/changes, 3.51.3).
 pub(super) const OLDEST_SQLITE: i32 = 3_051_003;
 
 /// One step per version of the schema. Steps are added, never changed.
@@ -22,35 +22,35 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0003.sql"),
 ];
 
-/// How a backup takes the place of a database that cannot be used.
+/// How to replace an unusable database by a backup.
 ///
-/// A file that is merely put in its place would be read together with the log of the other one.
+/// A file that is copied in place would be read together with the log of the old database.
 pub(crate) const PUT_BACK: &str = "To go on from a backup, stop vgpud, move state.db, state.db-wal, \
     state.db-shm and last-change away together, start vgpud, and run `vgpu-admin restore FILE`";
 
-/// Why the database is not used. It is left as it is.
+/// Why the database is not used. The file is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// It cannot be opened or written.
+    /// The database cannot be opened or written.
     #[error("Cannot open the state database {}: {message}. Check that its directory exists, belongs to vgpud's user and has space.", file.display())]
     Open {
         /// The database.
         file: PathBuf,
-        /// Why.
+        /// The reason.
         message: String,
     },
-    /// Another process has it.
+    /// Another process uses the database.
     #[error("The state database {} is in use by another vgpud. Stop that one first.", file.display())]
     InUse {
         /// The database.
         file: PathBuf,
     },
-    /// Its content is damaged, or it is something else.
+    /// The database is damaged, or is another kind of file.
     #[error("The state database {} is damaged ({message}). It was left as it is. {PUT_BACK}. Without a backup pools and VMs must be registered again; GPUs are found again.", file.display())]
     Corrupt {
         /// The database.
         file: PathBuf,
-        /// What is wrong.
+        /// The damage.
         message: String,
     },
     /// A newer vgpud wrote it.
@@ -58,42 +58,42 @@ pub enum StoreError {
     Newer {
         /// The database.
         file: PathBuf,
-        /// Its version.
+        /// Version of the database.
         found: i64,
-        /// Ours.
+        /// Newest version that this vgpud knows.
         known: i64,
     },
-    /// It is gone, and the file that says which change was acknowledged last is there.
+    /// The database is missing, while the file with the last acknowledged change exists.
     #[error("The state database {} is missing, and {} says that vgpud acknowledged change {promised} in it. Nothing was made anew. Put it back together with its log (state.db-wal). {PUT_BACK}. Without a backup pools and VMs must be registered again.", file.display(), witness.display())]
     Missing {
         /// The database.
         file: PathBuf,
-        /// The file that says how many changes there were.
+        /// The file with the number of the last acknowledged change.
         witness: PathBuf,
         /// The last change that was acknowledged.
         promised: u64,
     },
-    /// It has fewer changes than were acknowledged.
+    /// The database has fewer changes than were acknowledged.
     #[error("The state database {file} lacks changes that vgpud acknowledged: it ends with change {found}, and {witness} says {promised}. Its log ({file}-wal) is missing or damaged, or an older copy was put in its place. It was left as it is. Put the log back, or go on with what the database holds: remove {witness} and start vgpud again.", file = .file.display(), witness = .witness.display())]
     Behind {
         /// The database.
         file: PathBuf,
-        /// The file that says how many there were.
+        /// The file with the number of the last acknowledged change.
         witness: PathBuf,
         /// The last change in the database.
         found: u64,
         /// The last change that was acknowledged.
         promised: u64,
     },
-    /// The file that says which change was acknowledged last holds nonsense.
+    /// The file with the last acknowledged change is damaged.
     #[error("Cannot tell which change of the state database was acknowledged last from {}: {message}. Check with `vgpu-admin audit` after the start that nothing is missing: remove the file and start vgpud again.", file.display())]
     Witness {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The problem.
         message: String,
     },
-    /// The bundled SQLite is older than it should be.
+    /// The bundled SQLite is too old.
     #[error(
         "This vgpud was built with SQLite {0}, which can damage databases; build it with 3.51.3 or later."
     )]
@@ -109,17 +109,17 @@ impl StoreError {
                 Self::Corrupt { file, message }
             }
             Some(_) => Self::Open { file, message },
-            // Not SQLite's own error: a value that is not what the schema promises.
+            // Not an error of SQLite: a value violates the schema.
             None => Self::Corrupt { file, message },
         }
     }
 }
 
-/// Opens (or creates) the database, checks it, and brings its schema up to date. It must have the
-/// change `promised`, by the word of the file `witness`.
+/// Opens (or creates) the database, checks it, and updates its schema. According to the file
+/// `witness`, the database must contain the change `promised`.
 ///
 /// # Errors
-/// A sentence that names the file; the file is then as it was.
+/// A sentence that names the file. The file is unchanged.
 pub(super) fn open(file: &Path, promised: u64, witness: &Path) -> Result<Connection, StoreError> {
     if rusqlite::version_number() < OLDEST_SQLITE {
         return Err(StoreError::OldSqlite(rusqlite::version().to_owned()));
@@ -142,8 +142,8 @@ pub(super) fn open(file: &Path, promised: u64, witness: &Path) -> Result<Connect
     }
     create_private(file)?;
     let (mut connection, found) = match open_sound(file, false) {
-        // The index of the log is a file, for which a full disk may have no space. Without other
-        // connections it can be in memory.
+        // The index of the log is a file, for which a full disk may have no space. With a single
+        // connection the index can be in memory.
         Err(StoreError::Open { .. }) if disk_is_full(file) => {
             open_sound(file, true).inspect(|_| {
                 tracing::warn!(
@@ -167,8 +167,7 @@ pub(super) fn open(file: &Path, promised: u64, witness: &Path) -> Result<Connect
     Ok(connection)
 }
 
-/// Opens a copy of a database that somebody sent, checks all of it, and brings its schema up to
-/// date.
+/// Opens a copy of a database that a caller uploaded, checks it completely, and updates its schema.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -200,7 +199,7 @@ pub(super) fn open_backup(file: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// A second connection, to a database that [`open`] has found sound.
+/// Opens a second connection to a database that [`open`] has checked.
 pub(super) fn open_to_read(file: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
@@ -214,14 +213,14 @@ pub(super) fn open_to_read(file: &Path) -> Result<Connection, StoreError> {
     opened.map_err(|error| StoreError::from_sqlite(file, &error))
 }
 
-/// Whether no other connection can read.
+/// Whether this connection locks the database, so that no other connection can read.
 pub(super) fn is_alone(connection: &Connection) -> Result<bool, rusqlite::Error> {
     let mode =
         connection.pragma_query_value(None, "locking_mode", |row| row.get::<_, String>(0))?;
     Ok(mode == "exclusive")
 }
 
-/// Opens a database and checks it without writing to it; with the number of its last change.
+/// Opens a database and checks it without writing to it. Returns the number of the last change too.
 fn open_sound(file: &Path, alone: bool) -> Result<(Connection, u64), StoreError> {
     let fail = |error: rusqlite::Error| StoreError::from_sqlite(file, &error);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
@@ -229,8 +228,8 @@ fn open_sound(file: &Path, alone: bool) -> Result<(Connection, u64), StoreError>
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let connection = Connection::open_with_flags(file, flags).map_err(fail)?;
-    // Until the file is known to be sound and ours, nothing may be written to it, not even the
-    // checkpoint that closing a connection makes.
+    // Until the file is known to be a sound database of vgpud, nothing may be written to it, not
+    // even the checkpoint when a connection is closed.
     connection
         .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
         .map_err(fail)?;
@@ -243,8 +242,8 @@ fn open_sound(file: &Path, alone: bool) -> Result<(Connection, u64), StoreError>
     Ok((connection, last_change))
 }
 
-/// Whether the database's disk takes no more than the index of a log needs. SQLite's errors do not
-/// tell: for the index they are the same whatever the reason.
+/// Whether the disk has less free space than the index of a log needs. SQLite's errors do not tell:
+/// for the index they are the same for every reason.
 fn disk_is_full(file: &Path) -> bool {
     const INDEX: usize = 32 << 10;
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
@@ -254,13 +253,14 @@ fn disk_is_full(file: &Path) -> bool {
     written.is_err_and(full)
 }
 
-/// SQLite would create it readable for all; its log takes over the mode of the file.
+/// Creates the file for vgpud's user only. SQLite would make it readable for all; its log gets the
+/// mode of the file.
 fn create_private(file: &Path) -> Result<(), StoreError> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);
     match options.open(file) {
         Ok(_) => Ok(()),
-        // An unwritable one is told by SQLite, which says more.
+        // SQLite reports an unwritable file with more details.
         Err(_) if file.exists() => Ok(()),
         Err(error) => Err(StoreError::Open {
             file: file.to_path_buf(),
@@ -269,7 +269,7 @@ fn create_private(file: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Checks that a database is sound and ours; the number of its last change.
+/// Checks that a database is sound and belongs to vgpud. Returns the number of its last change.
 fn check(connection: &Connection, file: &Path) -> Result<u64, StoreError> {
     let fail = |error: rusqlite::Error| StoreError::from_sqlite(file, &error);
     connection
@@ -311,7 +311,7 @@ fn check(connection: &Connection, file: &Path) -> Result<u64, StoreError> {
     }
 }
 
-/// Runs `quick_check` or `integrity_check`: what is wrong, or `None`.
+/// Runs `quick_check` or `integrity_check`. Returns the damage, or `None`.
 pub(super) fn integrity(
     connection: &Connection,
     pragma: &str,
@@ -364,7 +364,7 @@ fn upgrade(
     Ok(())
 }
 
-/// Keeps a copy of the database as the older version left it, once per version.
+/// Keeps a copy of the database of the older version, once per version.
 fn back_up(connection: &Connection, file: &Path, version: i64) -> Result<(), StoreError> {
     let mut name = file.as_os_str().to_owned();
     name.push(format!(".v{version}.bak"));
@@ -416,7 +416,7 @@ mod tests {
             .query_row("SELECT value FROM settings", [], |row| row.get(0))
             .unwrap();
         assert_eq!(kept, "v");
-        // And the older daemon refuses what the newer one made.
+        // The older vgpud refuses the database of the newer one.
         let before = std::fs::read(&file).unwrap();
         let error = open(&file).unwrap_err();
         let newer = matches!(error, StoreError::Newer { found, known: ours, .. }

@@ -1,4 +1,5 @@
-//! What every catalog keeps to, whoever wrote it down: a file is not believed.
+//! The invariants of every catalog. A catalog from a file is checked, because files are not
+//! trusted.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,7 @@ impl Catalog {
     /// Checks a catalog that was read from a file.
     ///
     /// # Errors
-    /// What is wrong with it, without a full stop.
+    /// The violated invariant, without a full stop.
     pub(crate) fn check(&self) -> Result<(), String> {
         let gpu_ids: BTreeSet<u32> = self.gpus.values().map(|gpu| gpu.gpu_id).collect();
         if gpu_ids.len() != self.gpus.len() {

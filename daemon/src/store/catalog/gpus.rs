@@ -1,4 +1,4 @@
-//! GPUs: what scans find, and which pools they serve.
+//! GPUs: results of scans, and the pools that GPUs serve.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::{Catalog, Context, list};
 use crate::mediation::Change;
 use crate::model::{AssignmentRecord, GpuRecord, ScanResult, ScannedGpu};
 
-/// What the UUIDs begin with that scans make up for boards that only the PCI bus shows.
+/// Prefix of the UUIDs that scans assign to boards that only the PCI bus shows.
 const OF_THE_BUS: &str = "PCI-";
 
 impl Catalog {
@@ -95,7 +95,7 @@ impl Catalog {
         })
     }
 
-    /// Reconciles what is known with what is there.
+    /// Updates the known GPUs to the result of a scan.
     pub(super) fn take_scan(&mut self, scan: &ScanResult, context: &Context) -> Outcome {
         let before = self.gpus.clone();
         let mut diff = ScanDiff::default();
@@ -119,7 +119,7 @@ impl Catalog {
         unserved.sort_by_key(|gpu| gpu.gpu_id);
         warnings.extend(unserved.into_iter().map(GpuRecord::without_driver));
         Outcome {
-            // Even if only temperatures differ: the mediation gets what is true now.
+            // Even if only temperatures differ, the mediation gets the new values.
             changes: if before == self.gpus {
                 Vec::new()
             } else {
@@ -140,7 +140,7 @@ impl Catalog {
         }
     }
 
-    /// Takes one seen GPU over and returns the UUID under which it is known.
+    /// Records one GPU of a scan and returns the UUID under which the GPU is known.
     fn take_seen(&mut self, seen: &ScannedGpu, context: &Context, diff: &mut ScanDiff) -> String {
         let mut seen = seen.clone();
         self.reconcile_identity(&mut seen);
@@ -175,7 +175,7 @@ impl Catalog {
                     diff.returned.push(gpu.gpu_id);
                 }
             }
-            // What an administrator, or a failed check, said of it stays.
+            // The state that an administrator or a failed check set stays.
             GpuState::Draining | GpuState::Suspect => {}
         }
         if gpu.seen.pci_address != seen.pci_address {
@@ -186,11 +186,11 @@ impl Catalog {
         uuid
     }
 
-    /// The PCI bus knows no UUIDs: a board seen there is the one that was seen last at that
-    /// address, with or without its driver, and a board that NVML shows is the one that only the
-    /// bus showed there before.
+    /// The PCI bus shows no UUIDs. A board that is found there is the board that was last seen at
+    /// that address, with or without driver. A board that NVML shows is the board that only the bus
+    /// showed at that address before.
     fn reconcile_identity(&mut self, seen: &mut ScannedGpu) {
-        // The address of a software device is no place on the bus.
+        // The address of a software device is no address on the bus.
         let placed = seen.pci_address.is_some() && seen.source != GpuSource::Soft;
         if self.gpus.contains_key(&seen.uuid) || !placed {
             return;
@@ -216,7 +216,7 @@ impl Catalog {
                 let old = known.seen.uuid.clone();
                 self.rename_gpu(&old, &seen.uuid);
             }
-            // Another board was put there.
+            // Another board is at this address now.
             GpuSource::Nvml | GpuSource::Soft => {}
         }
     }
@@ -296,10 +296,10 @@ impl Catalog {
         Ok(self.set_state(&uuid, GpuState::Suspect, Some(reason.to_owned())))
     }
 
-    /// A GPU on which a program can be started, whoever may be served by it.
+    /// A GPU on which a program can be started, whichever VMs it serves.
     ///
     /// # Errors
-    /// When it is not known, gone, or without its driver.
+    /// If the GPU is unknown, vanished, or without its driver.
     pub(crate) fn reachable_gpu(&self, gpu: &str) -> Result<&GpuRecord, ErrorDetail> {
         let known = self.gpu(gpu)?;
         match known.state {
@@ -361,7 +361,7 @@ impl Catalog {
             return Outcome::default();
         };
         let gpu_id = gpu.gpu_id;
-        // Without its driver every check fails: that says nothing about the board.
+        // Without its driver every check fails, which is no evidence against the board.
         let (state, reason) = match (gpu.state, state) {
             (GpuState::NoDriver, GpuState::Suspect) => (gpu.state, gpu.state_reason.clone()),
             _ => (state, reason),
@@ -389,7 +389,7 @@ impl Catalog {
     }
 }
 
-/// The state of a GPU that nobody said anything else about, and why.
+/// The state of a GPU and the reason, from the scan alone.
 fn state_of(seen: &ScannedGpu) -> (GpuState, Option<String>) {
     match seen.source {
         GpuSource::Nvml | GpuSource::Soft => (GpuState::Ready, None),

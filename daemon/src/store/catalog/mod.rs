@@ -1,8 +1,8 @@
-//! Everything configured, in memory, and how each command changes it.
+//! The whole configuration in memory, and how each command changes it.
 //!
-//! Pure: no disk, no clock but the one it is given. The writer applies a command to a copy, saves
-//! the difference in one transaction, and only then publishes the copy; readers (status, metrics,
-//! validation) never touch the disk.
+//! Pure code: no disk, and no clock except the given time. The writer applies a command to a copy,
+//! saves the difference in one transaction, and only then publishes the copy. Readers (status,
+//! metrics, validation) never touch the disk.
 
 mod check;
 mod gpus;
@@ -20,7 +20,7 @@ use super::command::{Command, Outcome, refuse};
 use crate::mediation::Change;
 use crate::model::{AssignmentRecord, GpuRecord, PoolRecord, UsageRecord, VmRecord};
 
-/// Everything configured.
+/// The whole configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Catalog {
     /// By UUID.
@@ -37,12 +37,12 @@ pub struct Catalog {
     pub last_generation: u64,
 }
 
-/// What commands need besides the catalog.
+/// The input of commands besides the catalog.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// Now.
+    /// Present time.
     pub now_unix_ms: u64,
-    /// The settings of a pool whose creator names none.
+    /// Settings of a pool whose creator names none.
     pub pool_defaults: PoolSettings,
     /// As [`crate::store::StoreOptions::own_paths`].
     pub own_paths: Vec<PathBuf>,
@@ -52,8 +52,8 @@ impl Catalog {
     /// Carries out a command on this catalog.
     ///
     /// # Errors
-    /// A refusal with what exists and what to do instead; the catalog may then be half changed and
-    /// must be dropped.
+    /// A refusal that lists what exists and what to do instead. The catalog may then be half
+    /// changed and must be dropped.
     pub fn apply(&mut self, command: &Command, context: &Context) -> Result<Outcome, ErrorDetail> {
         let mut outcome = match command {
             Command::CreatePool(request) => self.create_pool(request, context),
@@ -85,7 +85,7 @@ impl Catalog {
         Ok(outcome)
     }
 
-    /// Everything as changes, for the mediation at start: GPUs, pools, assignments, VMs.
+    /// The whole catalog as changes, for the mediation at start: GPUs, pools, assignments, VMs.
     #[must_use]
     pub fn start_changes(&self, usage: &BTreeMap<u32, UsageRecord>) -> Vec<Change> {
         let mut changes = vec![self.inventory()];
@@ -103,7 +103,7 @@ impl Catalog {
         changes
     }
 
-    /// The weights in force in a pool.
+    /// The effective weights of a pool.
     #[must_use]
     pub fn weights_of(&self, pool: &PoolRecord) -> Weights {
         pool.settings.weights.unwrap_or(self.host_weights)
@@ -136,7 +136,7 @@ impl Catalog {
     /// A GPU by number or UUID.
     ///
     /// # Errors
-    /// When there is none; the refusal lists those that exist.
+    /// If there is none; the refusal lists the existing GPUs.
     pub fn gpu(&self, name: &str) -> Result<&GpuRecord, ErrorDetail> {
         let found = match name.parse::<u32>() {
             Ok(gpu_id) => self.gpus.values().find(|gpu| gpu.gpu_id == gpu_id),
@@ -167,7 +167,7 @@ impl Catalog {
     /// A pool by name.
     ///
     /// # Errors
-    /// When there is none; the refusal lists those that exist.
+    /// If there is none; the refusal lists the existing pools.
     pub fn pool(&self, name: &str) -> Result<&PoolRecord, ErrorDetail> {
         self.pools.get(name).ok_or_else(|| {
             let hint = if self.pools.is_empty() {
@@ -186,7 +186,7 @@ impl Catalog {
     /// A VM by number.
     ///
     /// # Errors
-    /// When there is none; the refusal lists those that exist.
+    /// If there is none; the refusal lists the existing VMs.
     pub fn vm(&self, vm_id: u32) -> Result<&VmRecord, ErrorDetail> {
         self.vms.get(&vm_id).ok_or_else(|| {
             let hint = if self.vms.is_empty() {
@@ -215,7 +215,7 @@ impl Catalog {
     }
 }
 
-/// `a, b, c`, cut after ten.
+/// Formats names as `a, b, c`, cut after ten.
 fn list(names: impl Iterator<Item = String>) -> String {
     const MOST: usize = 10;
     let names: Vec<String> = names.collect();
@@ -231,7 +231,7 @@ fn list(names: impl Iterator<Item = String>) -> String {
     text
 }
 
-/// `1-7, 9, 11-12`, cut after ten.
+/// Formats numbers as `1-7, 9, 11-12`, cut after ten.
 pub(crate) fn ranges(ids: impl Iterator<Item = u32>) -> String {
     let mut spans: Vec<(u32, u32)> = Vec::new();
     for id in ids {

@@ -178,7 +178,7 @@ fn merge(base: Weights, patch: &WeightsPatch) -> Weights {
     }
 }
 
-/// Creating a pool that exists is fine when everything asked for is already so.
+/// Creating an existing pool succeeds if every requested setting already has the given value.
 fn unchanged_pool(pool: &PoolRecord, asked: &PoolPatch) -> Result<Outcome, ErrorDetail> {
     let mut settings = pool.settings.clone();
     asked.apply_to(&mut settings);

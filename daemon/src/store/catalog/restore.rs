@@ -1,4 +1,4 @@
-//! A configuration put in place of another one while the host runs.
+//! Replaces a configuration while the host runs.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,10 @@ use crate::mediation::Change;
 use crate::model::{GpuRecord, UsageRecord, VmRecord};
 
 impl Catalog {
-    /// This catalog with the pools, VMs, assignments and weights of a backup. GPUs are as this host
-    /// sees them; those that only the backup knows are vanished ones. A VM that is registered still
-    /// keeps its strikes and quarantine; the others of the backup are registered anew.
+    /// This catalog with the pools, VMs, assignments and weights of a backup. GPUs stay as this
+    /// host sees them; GPUs that only the backup knows are vanished. A VM with the same
+    /// registration keeps its strikes and its quarantine; the other VMs of the backup are
+    /// registered anew.
     pub(crate) fn restored(&self, backup: &Catalog) -> Catalog {
         let mut after = Catalog {
             gpus: self.gpus.clone(),
@@ -31,7 +32,7 @@ impl Catalog {
                     };
                     after.gpus.insert(uuid.clone(), gpu);
                 }
-                // Whoever doubted it or drained it meant that to last.
+                // A GPU that was draining or suspect in the backup becomes so again.
                 Some(gpu)
                     if gpu.state == GpuState::Ready
                         && matches!(saved.state, GpuState::Draining | GpuState::Suspect) =>
@@ -64,14 +65,15 @@ impl Catalog {
         after
     }
 
-    /// The VM under the same registration. Generations do not tell: another host, and a database
-    /// that began anew, count them from 1, too; a restore gives VMs that it adds new ones.
+    /// The VM, if it has the same registration here. Generations do not prove that, because another
+    /// host or a new database also counts them from 1. A restore gives new generations to the VMs
+    /// that it adds.
     pub(crate) fn same(&self, vm: &VmRecord) -> Option<&VmRecord> {
         let known = self.vms.get(&vm.vm_id);
         known.filter(|known| known.registered_unix_ms == vm.registered_unix_ms)
     }
 
-    /// What the mediation has to take over to come from this catalog to another one.
+    /// The changes by which the mediation gets from this catalog to another one.
     pub(crate) fn changes_to(
         &self,
         after: &Catalog,
@@ -124,7 +126,7 @@ impl Catalog {
         changes
     }
 
-    /// What becomes of pools and VMs, and of the sessions that run: sentences.
+    /// Sentences about the effect on pools, VMs and running sessions.
     pub(crate) fn told(&self, after: &Catalog, sessions: &[Session]) -> String {
         let serves = |of: &Catalog, pool: &str| -> Vec<String> {
             let here = of.assignments.keys().filter(|(_, served)| served == pool);
@@ -166,8 +168,8 @@ impl Catalog {
         )
     }
 
-    /// Whether a session ends with the way to another catalog: its VM goes or moves, or its GPU
-    /// leaves the pool.
+    /// Whether a session ends with the change to another catalog: its VM is removed or moved, or
+    /// its GPU leaves the pool.
     fn ends(&self, after: &Catalog, session: &Session) -> bool {
         let Some(vm) = self.vms.get(&session.vm_id) else {
             return false;
@@ -185,8 +187,7 @@ impl Catalog {
             || lost.any(|(gpu, pool)| *pool == vm.pool && on(gpu))
     }
 
-    /// What an administrator should know after a restore: sentences on pools without the GPUs they
-    /// should have.
+    /// Sentences about pools that lack GPUs after a restore, for the administrator.
     pub(crate) fn doubts(&self) -> Vec<String> {
         let mut doubts = Vec::new();
         for pool in self.pools.keys() {
@@ -216,13 +217,13 @@ impl Catalog {
     }
 }
 
-/// What became of pools or VMs.
+/// The effect on pools or VMs.
 struct Counts {
     added: usize,
     changed: usize,
-    /// Those under whose number the backup has another registration, and their numbers.
+    /// Number and ids of those whose number belongs to another registration in the backup.
     replaced: (usize, String),
-    /// Those that were removed, and their names.
+    /// Number and names of those that were removed.
     removed: (usize, String),
 }
 

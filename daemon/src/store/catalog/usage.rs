@@ -1,4 +1,4 @@
-//! Usage counted anew. The totals are not of the catalog: the change tells who is meant.
+//! Resets usage. The totals are not part of the catalog: the change names the VMs.
 
 use vgpu_api::{ErrorDetail, UsageReset};
 

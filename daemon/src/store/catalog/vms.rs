@@ -103,8 +103,8 @@ impl Catalog {
         })
     }
 
-    /// Refuses a socket among vgpud's own paths, unless the VM is registered with it: the rule may
-    /// be younger.
+    /// Refuses a socket among vgpud's own paths. A VM that is already registered with it keeps it,
+    /// because the rule may be newer.
     pub(in crate::store) fn new_socket(
         &self,
         vm_id: u32,
@@ -118,7 +118,7 @@ impl Catalog {
         rules::socket_outside(socket, own_paths)
     }
 
-    /// The UUIDs of the GPUs named, which must be known.
+    /// UUIDs of the named GPUs, which must be known.
     fn allowlist(&self, named: Option<&[String]>) -> Result<Option<BTreeSet<String>>, ErrorDetail> {
         let Some(named) = named else { return Ok(None) };
         if named.is_empty() {
@@ -132,7 +132,7 @@ impl Catalog {
         uuids.collect::<Result<_, _>>().map(Some)
     }
 
-    /// A VM that may use no GPU of its pool is refused until that changes.
+    /// A warning for a VM that may use no GPU of its pool and is refused until that changes.
     fn allowlist_warning(
         &self,
         named: Option<&[String]>,
@@ -151,7 +151,7 @@ impl Catalog {
         }))
     }
 
-    /// No other VM may be known by the same name, CID or socket.
+    /// Checks that no other VM has the same name, CID or socket.
     fn check_identity(&self, vm: &VmRecord) -> Result<(), ErrorDetail> {
         for other in self.vms.values().filter(|other| other.vm_id != vm.vm_id) {
             let who = format!("VM {} ({})", other.vm_id, other.name);
@@ -169,7 +169,7 @@ impl Catalog {
                     "Each VM needs a CID of its own; it is set in the VM's vsock device.",
                 ));
             }
-            // As paths: `/a//b` is `/a/b`.
+            // Compared as paths: `/a//b` is `/a/b`.
             if vm.socket.is_some()
                 && other.socket.as_ref().map(Path::new) == vm.socket.as_ref().map(Path::new)
             {
@@ -278,7 +278,7 @@ impl Catalog {
         rules::reason(&reason).map_err(invalid)?;
         let what = format!("quarantined ({reason})");
         let mut outcome = self.change_vms(&request.vm_ids, &what, |vm| {
-            // One that would end by itself lasts until it is released from now on.
+            // A quarantine with an end becomes one without an end.
             if vm
                 .quarantine
                 .as_ref()
@@ -305,7 +305,7 @@ impl Catalog {
         check_batch(vm_ids)?;
         let mut outcome = self.change_vms(vm_ids, "released", |vm| {
             if vm.quarantine.take().is_some() {
-                // From now on the doubling of quarantines is forgotten.
+                // Past quarantines start to age now.
                 vm.quarantines_unix_ms = context.now_unix_ms;
             }
             vm.strikes = 0;
@@ -315,7 +315,7 @@ impl Catalog {
         Ok(outcome)
     }
 
-    /// Changes VMs one after another, all of them or (by an error) none.
+    /// Changes all named VMs, or, on an error, none.
     fn change_vms(
         &mut self,
         vm_ids: &[u32],
@@ -338,8 +338,8 @@ impl Catalog {
     }
 }
 
-/// A quarantine begins and ends by command, or by the scheduler's strikes; only the former are told
-/// to it, apart from the VM's other settings.
+/// Adds a quarantine change for each changed VM. The mediation takes a quarantine from these
+/// changes only: strikes start and end quarantines too, and the mediation knows those already.
 fn tell_quarantine(outcome: &mut Outcome) {
     let changed = |change: &Change| match change {
         Change::VmUpserted { vm, .. } => Some(Change::VmQuarantine {
@@ -412,7 +412,7 @@ fn check_registration(request: &RegisterRequest) -> Result<(), ErrorDetail> {
     Ok(())
 }
 
-/// Registering again is fine when everything is as before.
+/// Registering a VM again succeeds if every value is the same.
 fn same_registration(known: &VmRecord, asked: &VmRecord) -> Result<(), ErrorDetail> {
     let same = known.name == asked.name
         && known.pool == asked.pool

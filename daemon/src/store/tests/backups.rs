@@ -2,14 +2,14 @@ use super::*;
 use crate::mediation::Change;
 use crate::model::now_unix_ms;
 
-/// Numbers of VMs and generations are the same on each host that begins.
+/// Numbers of VMs and generations start with the same values on each host.
 #[test]
 fn a_vm_of_another_hosts_backup_is_another_vm() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let stores = [&here, &there].map(|dir| {
         let store = open(dir);
         run(&store, pool("A"));
-        // In another millisecond than on the other host.
+        // Registered in another millisecond than on the other host.
         let now = now_unix_ms();
         eventually("the clock goes on", || now_unix_ms() > now);
         run(&store, register(&[1], "A"));
@@ -28,12 +28,12 @@ fn a_vm_of_another_hosts_backup_is_another_vm() {
     let outcome = block_on(mine.restore(admin(), incoming, Vec::new())).unwrap();
     let (generation, registered) = registration(mine);
     assert!(generation > first.0 && registered == second.1);
-    // Its sessions end, and it begins anew.
+    // The sessions of the VM end, and it starts anew.
     let gone = |change: &Change| matches!(change, Change::VmRemoved { vm_id: 1, generation } if *generation == first.0);
     let new = |change: &Change| matches!(change, Change::VmUpserted { vm, debt_ns: Some(0) } if vm.generation == generation);
     assert!(outcome.changes.iter().any(gone), "{:?}", outcome.changes);
     assert!(outcome.changes.iter().any(new), "{:?}", outcome.changes);
-    // From now on it is the backup's VM, also for the same backup.
+    // From now on the VM belongs to the backup, even if the same backup is restored again.
     let quarantine = QuarantineRequest {
         vm_ids: vec![1],
         reason: None,
@@ -59,7 +59,7 @@ fn no_vm_gets_a_socket_in_another_ones_directory() {
         socket: Some(socket.into()),
         ..RegisterRequest::default()
     });
-    // Of a vgpud that had its directories elsewhere.
+    // A backup of a vgpud with other directories.
     let store = open(&old);
     run(&store, pool("A"));
     run(&store, register.clone());
@@ -82,8 +82,8 @@ fn no_vm_gets_a_socket_in_another_ones_directory() {
     assert!(refused.message.contains(socket), "{refused:?}");
     assert_eq!(refused.hint.as_deref(), Some("Nothing was changed."));
     assert!(store.catalog().vms.is_empty());
-    // What is registered already is served, may be registered again, and comes back with the host's
-    // own backup.
+    // A registered VM is served, may be registered again, and comes back with the host's own
+    // backup.
     let store = Store::open(&old.path().join("state.db"), options()).unwrap();
     assert_eq!(store.catalog().vms.len(), 1);
     run(&store, register);

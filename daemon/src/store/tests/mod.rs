@@ -45,7 +45,7 @@ fn register(ids: &[u32], pool: &str) -> Command {
     })
 }
 
-/// Waits until `condition` holds; fails after ten seconds.
+/// Waits until `condition` holds; fails after 10 s.
 fn eventually(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !condition() {
@@ -54,13 +54,13 @@ fn eventually(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Makes every further write fail as on a full disk, or lets them succeed again.
+/// Makes every further write fail as on a full disk, or succeed again.
 pub(crate) fn fill_disk(store: &Store, full: bool) {
     let (done, wait) = std::sync::mpsc::channel();
     let pages: i64 = if full { 1 } else { 1_000_000 };
     let job = Job::Read(Box::new(move |connection| {
-        // SQLite holds max_page_count at the present size: the next page that is needed fails
-        // with SQLITE_FULL, as it does when the file system is full.
+        // SQLite limits max_page_count to the present size: the next page that is needed fails with
+        // SQLITE_FULL, as it does when the file system is full.
         let set = connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()));
         let _ = done.send(set);
     }));
@@ -68,7 +68,7 @@ pub(crate) fn fill_disk(store: &Store, full: bool) {
     wait.recv().unwrap().unwrap();
 }
 
-/// Keeps the writer busy, as a disk that hangs does, until the returned sender is dropped.
+/// Blocks the writer, as a hanging disk does, until the returned sender is dropped.
 pub(crate) fn stall_disk(store: &Store) -> std::sync::mpsc::Sender<()> {
     let (release, wait) = std::sync::mpsc::channel::<()>();
     let job = Job::Read(Box::new(move |_| {
@@ -86,7 +86,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
         .block_on(future)
 }
 
-/// Keeps the reading thread busy, as a disk that hangs does, until the returned sender is dropped.
+/// Blocks the reading thread, as a hanging disk does, until the returned sender is dropped.
 pub(crate) fn stall_reads(store: &Arc<Store>) -> std::sync::mpsc::Sender<()> {
     let (release, wait) = std::sync::mpsc::channel::<()>();
     let (began, begun) = std::sync::mpsc::channel();
@@ -195,7 +195,7 @@ fn a_long_read_is_not_before_a_command_and_reads_that_wait_are_bounded() {
     };
     let reading = ask(store.clone(), Some(held));
     begun.recv().unwrap();
-    // As many as like wait behind it, as callers of the doctor in a loop do.
+    // Any number of reads wait behind it, as with callers of the doctor in a loop.
     let crowd: Vec<_> = (0..100).map(|_| ask(store.clone(), None)).collect();
     let commands = std::thread::spawn({
         let store = store.clone();
@@ -223,7 +223,7 @@ fn a_long_read_is_not_before_a_command_and_reads_that_wait_are_bounded() {
         refused[0].message
     );
 
-    // Nor does a read that does not end hold up the end.
+    // An endless read does not delay the end either.
     let endless = std::thread::spawn({
         let store = store.clone();
         move || {
@@ -244,7 +244,7 @@ fn a_read_that_comes_as_the_store_closes_is_answered() {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(open(&dir));
         let release = stall_reads(&store);
-        // Some of these wait already when the store closes, others come meanwhile.
+        // Some of these reads already wait when the store closes; others come meanwhile.
         let read_on = |store: Arc<Store>| {
             let answered = async move { while store.read(|_| Ok(())).await.is_ok() {} };
             let limit = Duration::from_secs(60);
@@ -289,7 +289,7 @@ fn a_repeated_key_is_answered_as_the_first_time() {
             .unwrap()
     };
     assert_eq!(first.changes.len(), 1);
-    // Also after a restart, and even though VM 1 is no longer there.
+    // Also after a restart, and although VM 1 no longer exists.
     let store = open(&dir);
     run(&store, Command::UnregisterVm(VmIds { vm_ids: vec![1] }));
     let again = store
@@ -301,7 +301,7 @@ fn a_repeated_key_is_answered_as_the_first_time() {
         .execute_blocking(admin(), key(), register(&[2], "A"))
         .unwrap_err();
     assert_eq!(error.code, ErrorCode::IdempotencyKeyReused);
-    // Another caller's key is another key.
+    // The key of another caller is another key.
     let other = AuditActor {
         name: "uid:7".into(),
         pid: None,
@@ -333,7 +333,8 @@ fn a_full_disk_refuses_commands_while_the_rest_goes_on() {
     assert_eq!(store.catalog(), before, "nothing changed");
     assert!(store.health().problem.is_some());
 
-    // The mediation goes on: its decisions count at once, usage is summed up, events are listed.
+    // The mediation goes on: its decisions take effect at once, usage is summed up, events are
+    // listed.
     let sink = EventSink::new(store.journal().clone());
     for vm in 0..500 {
         let message = "x".repeat(400);
@@ -414,7 +415,7 @@ fn strikes_and_suspect_gpus_survive() {
     let store = open(&dir);
     let catalog = store.catalog();
     assert_eq!(catalog.gpus["GPU-0000"].state, vgpu_api::GpuState::Suspect);
-    // The later note named a registration that does not exist, so nothing of it counts.
+    // The later note named an unknown registration and has no effect.
     assert_eq!(catalog.vms[&1].quarantine, None);
     let events = block_on(store.newest_events(10, |e| e.severity >= Severity::Warning)).unwrap();
     assert!(
@@ -475,8 +476,8 @@ fn events_are_read_from_memory_and_disk_alike() {
             cap: Cap::Calls,
         });
     }
-    // More than the ring holds: the first ones must come from the disk, if they were saved in time;
-    // none is told twice, and the order holds.
+    // More events than the ring holds: the first must come from the disk, if they were saved in
+    // time. No event comes twice, and the order holds.
     eventually("saving", || !store.journal().has_unsaved_events());
     let mut since = 0;
     let mut seen = Vec::new();
@@ -582,7 +583,7 @@ fn any_command() -> impl Strategy<Value = Command> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Whatever is asked, in whatever order: what is in memory is what is on the disk.
+    /// After any commands in any order, memory and disk hold the same state.
     #[test]
     fn memory_and_disk_agree(commands in prop::collection::vec(any_command(), 1..40)) {
         let dir = tempfile::tempdir().unwrap();
@@ -620,7 +621,7 @@ fn events_are_numbered_without_a_gap_unless_the_daemon_crashed() {
     let (store, second) = next();
     assert_eq!((first, second), (1, 2));
     eventually("saving", || !store.journal().has_unsaved_events());
-    // A copy of the files as they are is what a crash leaves.
+    // A crash leaves the same files as this copy.
     let crashed = tempfile::tempdir().unwrap();
     for file in ["state.db", "state.db-wal"] {
         std::fs::copy(dir.path().join(file), crashed.path().join(file)).unwrap();

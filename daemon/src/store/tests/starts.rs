@@ -1,8 +1,8 @@
-//! What a start finds in the state directory, and refuses.
+//! State directories that a start finds and refuses.
 
 use super::*;
 
-/// A directory as `kill -9` at this moment would leave it.
+/// A copy of the directory as `kill -9` at this moment would leave it.
 fn crashed(dir: &tempfile::TempDir) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     for file in ["state.db", "state.db-wal", "last-change"] {
@@ -29,7 +29,7 @@ fn a_database_that_lacks_acknowledged_changes_is_not_served() {
             .is_ok_and(|store| store.catalog().pools.len() == 1)
     };
     eventually("the database file has it without its log", in_file);
-    // What somebody may still read without it does not go from the log into the file.
+    // The open read transaction keeps later changes from being checkpointed into the file.
     let reader = rusqlite::Connection::open(file(&dir, "state.db")).unwrap();
     reader
         .execute_batch("BEGIN; SELECT count(*) FROM pools;")
@@ -63,7 +63,7 @@ fn a_database_that_lacks_acknowledged_changes_is_not_served() {
         );
     }
     assert_eq!(open(&whole).catalog().vms.len(), 3);
-    // The documented way to go on without them.
+    // The documented way to go on without the lost changes.
     std::fs::remove_file(file(&lost, "last-change")).unwrap();
     assert!(open(&lost).catalog().vms.is_empty());
 }

@@ -21,47 +21,46 @@ use crate::events::{Draft, GpuNote, Journal, QuarantineNote, Unsaved, VmNote};
 use crate::mediation::Change;
 use crate::model::{UsageRecord, VmRecord, now_unix_ms};
 
-/// How often events and notes are looked for.
+/// Interval at which the writer looks for events and notes.
 const TICK: Duration = Duration::from_millis(100);
-/// After a failed write of events or usage, the next try.
+/// Time until the next try after a failed write of events or usage.
 const RETRY: Duration = Duration::from_secs(2);
-/// Events per transaction.
+/// Most events per transaction.
 const BATCH: usize = 1_024;
-/// The log is brought into the database file this long after a transaction.
+/// Time from a transaction to the checkpoint of the log.
 const CHECKPOINT: Duration = Duration::from_secs(1);
-/// Old events are deleted after this many new ones.
+/// New events after which old events are deleted.
 const TRIM_EVERY: u64 = 1_000;
 
-/// What the writer is asked to do.
 pub(super) enum Job {
     Execute {
         actor: AuditActor,
         key: Option<String>,
-        /// The caller's command, where vgpud made `command` from it.
+        /// The caller's command, if vgpud derived `command` from it.
         asked: Option<Box<Command>>,
         command: Box<Command>,
         reply: oneshot::Sender<Result<Outcome, ErrorDetail>>,
     },
-    /// The outcome of the same command under the same key, if it was carried out before.
+    /// Asks for the outcome of the same command under the same key, if it was already carried out.
     Repeated {
         actor: AuditActor,
         key: String,
         asked: Box<Command>,
         reply: oneshot::Sender<Result<Option<Outcome>, ErrorDetail>>,
     },
-    /// Puts the configuration of a backup in place of the present one.
+    /// Replaces the present configuration by that of a backup.
     Restore {
         actor: AuditActor,
         backup: Box<Backup>,
         sessions: Vec<Session>,
         reply: oneshot::Sender<Result<Outcome, ErrorDetail>>,
     },
-    /// A read where the writer's connection is the only one (and what tests do to it).
+    /// A read where the writer's connection is the only one. Tests use it for other work too.
     Read(Box<dyn FnOnce(&Connection) + Send>),
     Configure(Box<StoreOptions>),
 }
 
-/// Takes the lock that keeps a second daemon off the database; creates the directory if need be.
+/// Takes the lock that keeps a second vgpud from the database. Creates the directory if necessary.
 pub(super) fn lock_file(database: &Path) -> Result<Flock<File>, StoreError> {
     let open_error = |error: std::io::Error| StoreError::Open {
         file: database.to_path_buf(),
@@ -84,10 +83,10 @@ pub(super) fn lock_file(database: &Path) -> Result<Flock<File>, StoreError> {
     })
 }
 
-/// What lies beside the database.
+/// Files beside the database.
 pub(super) struct Held {
     pub(super) _lock: Flock<File>,
-    /// The number of the last change that was acknowledged.
+    /// The number of the last acknowledged change.
     pub(super) witness: NumberFile,
 }
 
@@ -97,20 +96,20 @@ pub(super) struct Writer {
     shared: Arc<Shared>,
     journal: Arc<Journal>,
     options: StoreOptions,
-    /// What the database holds; the published catalog may be ahead of it while the disk is full (a
-    /// quarantine by the scheduler counts at once).
+    /// State of the database. The published catalog may be ahead of it while the disk is full,
+    /// because a quarantine by the scheduler takes effect at once.
     on_disk: Arc<Catalog>,
-    /// Set by a failed commit: what is on the disk is then unknown, so nothing is acknowledged any
-    /// more until a restart has read it again.
+    /// Set by a failed commit. The state on the disk is then unknown, so nothing is acknowledged
+    /// until a restart has read it again.
     uncertain: Option<String>,
     next_try: Instant,
     next_usage: Instant,
-    /// When what is in the log only is to be brought into the database file.
+    /// Time of the next checkpoint of the log.
     next_checkpoint: Option<Instant>,
     events_since_trim: u64,
 }
 
-/// How a transaction failed.
+/// Point at which a transaction failed.
 enum Failure {
     /// Before the commit: nothing was changed.
     Clean(rusqlite::Error),
@@ -149,7 +148,7 @@ impl Writer {
     }
 
     pub(super) fn run(mut self, queue: &Receiver<Job>) {
-        // Its place on the disk is taken now, while there may be space.
+        // The file gets its space now, while there may be some.
         match rows::last_change(&self.connection) {
             Ok(change) => self.acknowledged(change),
             Err(error) => tracing::warn!("cannot read the last change: {error}"),
@@ -165,7 +164,7 @@ impl Writer {
                 }) => {
                     let key = key.as_deref();
                     let asked = asked.as_ref().unwrap_or(&command);
-                    // A caller that no longer listens has lost only the answer.
+                    // If the caller no longer listens, only the answer is lost.
                     let _ = reply.send(self.execute(&actor, key, asked, &command));
                 }
                 Ok(Job::Repeated {
@@ -276,10 +275,10 @@ impl Writer {
         };
         let command = Command::Note {
             action: "restore".into(),
-            // The audit trail's detail.
+            // The detail of the audit trail.
             target: outcome.message.clone(),
         };
-        // Names, CIDs and sockets may have changed hands: first they are all free.
+        // Names, CIDs and sockets may have moved between VMs: all are freed first.
         let freed = Catalog {
             vms: BTreeMap::new(),
             assignments: BTreeMap::new(),
@@ -316,7 +315,7 @@ impl Writer {
         Ok(outcome)
     }
 
-    /// Notes which change is the last, so that a start without it is noticed.
+    /// Saves the number of the last change, so that a start without that change notices the loss.
     fn acknowledged(&self, change: u64) {
         let witness = &self.held.witness;
         if let Err(error) = witness.write(change) {
@@ -327,7 +326,7 @@ impl Writer {
         }
     }
 
-    /// Brings the log into the database file, so that what is lost with the log is little.
+    /// Checkpoints the log into the database file, so that little is lost with the log.
     fn checkpoint_if_due(&mut self) {
         if self.next_checkpoint.is_none_or(|due| Instant::now() < due) {
             return;
@@ -337,12 +336,13 @@ impl Writer {
             .connection
             .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
         if let Err(error) = done {
-            // As on a full disk: the log stays, and the next transaction asks for it again.
+            // For example on a full disk: the log stays, and the next transaction schedules another
+            // try.
             tracing::debug!("the log of the state database stays as it is: {error}");
         }
     }
 
-    /// The totals of the VMs whose usage a command resets, as they begin anew.
+    /// The totals after the reset, for the VMs whose usage a command resets.
     fn counted_anew(&self, outcome: &Outcome) -> Vec<(u32, UsageRecord)> {
         let reset = |change: &Change| match *change {
             Change::UsageReset {
@@ -359,7 +359,7 @@ impl Writer {
         outcome.changes.iter().filter_map(reset).collect()
     }
 
-    /// The outcome of the same command under the same key, if it was carried out before.
+    /// The outcome of the same command under the same key, if it was already carried out.
     fn repeated(
         &self,
         actor: &AuditActor,
@@ -378,7 +378,7 @@ impl Writer {
         }
     }
 
-    /// One transaction, tried once.
+    /// Runs one transaction, once.
     fn transact(
         &mut self,
         work: impl FnOnce(&Connection) -> Result<(), rusqlite::Error>,
@@ -481,7 +481,7 @@ impl Writer {
         }
     }
 
-    /// Puts a carried-out command into the event list.
+    /// Adds events for a command that was carried out.
     fn tell(&self, command: &Command, outcome: &Outcome) {
         for change in &outcome.changes {
             match *change {
@@ -556,8 +556,8 @@ impl Writer {
         }
     }
 
-    /// Takes over what the mediation decided by itself: it counts at once, and is saved with the
-    /// next transaction that succeeds.
+    /// Adds the mediation's own decisions to the catalog. They take effect at once, and are saved
+    /// with the next successful transaction.
     fn with_notes(&mut self) -> Arc<Catalog> {
         let (vms, gpus) = self.journal.take_notes();
         let catalog = self.shared.catalog();
@@ -593,7 +593,7 @@ impl Writer {
         if !usage_due {
             unsaved.usage.clear();
         }
-        // A failure is in the health record, and is tried again.
+        // A failure is in the health record, and the write is tried again.
         let _ = self.flush(&catalog, &unsaved);
     }
 
@@ -606,7 +606,7 @@ impl Writer {
                 return;
             }
             if !more {
-                // Without this the next start takes it for a crash, which is safe.
+                // If this fails, the next start assumes a crash, which is safe.
                 let _ = self.transact(rows::save_clean_stop);
                 return;
             }
@@ -632,7 +632,7 @@ impl Writer {
     }
 }
 
-/// Whether what is done each `every` is to be done now; `next` is then the next time.
+/// Whether the action of each `every` is due. Sets `next` to the next time.
 fn is_due(next: &mut Instant, now: Instant, every: Duration) -> bool {
     let due = now >= *next;
     if due {
@@ -670,7 +670,7 @@ fn note_vm(catalog: &mut Catalog, vm_id: u32, note: &VmNote) {
             quarantines,
         }) => {
             vm.quarantines = *quarantines;
-            // It is forgotten outside quarantine only.
+            // Quarantines age only while the VM is not in quarantine.
             vm.quarantines_unix_ms = until_unix_ms.unwrap_or(note.at_unix_ms);
             vm.quarantine.get_or_insert_with(|| Quarantine {
                 reason: reason.clone(),
@@ -679,7 +679,7 @@ fn note_vm(catalog: &mut Catalog, vm_id: u32, note: &VmNote) {
                 until_unix_ms: *until_unix_ms,
             });
         }
-        // An administrator's, that came in between, stays.
+        // A quarantine that an administrator set in between stays.
         Some(QuarantineNote::Over) => {
             vm.quarantine.take_if(|quarantine| quarantine.automatic);
         }

@@ -1,8 +1,8 @@
-//! When usage is written.
+//! The times at which usage is written.
 
 use super::*;
 
-/// On the writer's clock: how long a loaded machine takes for a tick does not matter.
+/// Tests the writer's clock, so that slow ticks of a loaded machine do not matter.
 #[test]
 fn usage_is_due_every_second_of_the_writers_clock() {
     let options = StoreOptions::of(&Default::default(), &Default::default());

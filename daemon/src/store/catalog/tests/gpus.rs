@@ -106,7 +106,7 @@ fn a_board_keeps_its_number_when_its_driver_comes_or_goes() {
     );
     done(&mut fresh, &scan(&[gpu(0)]));
     done(&mut fresh, &assign("0", "A"));
-    // And without its driver again, drained and resumed: that is no driver.
+    // Without its driver again, then drained and resumed: the state is again "no driver".
     done(&mut fresh, &Command::DrainGpu { gpu: "0".into() });
     done(&mut fresh, &scan(&[bus]));
     assert_eq!(fresh.gpu("0").unwrap().state, GpuState::Draining);
@@ -139,14 +139,14 @@ fn a_board_without_its_driver_is_the_same_board_in_every_scan() {
         assert_eq!(known.state, GpuState::NoDriver);
         assert!(known.state_reason.as_ref().unwrap().contains("NVML"));
     }
-    // What a check of it says is no news about the board.
+    // A check of a GPU without driver does not change its state.
     let doubt = Command::SuspectGpu {
         gpu: "0".into(),
         reason: "no answer".into(),
     };
     assert!(!done(&mut host, &doubt).changed);
     assert_eq!(host.gpu("0").unwrap().state, GpuState::NoDriver);
-    // Another board in its place is not served to its VMs.
+    // Another board in the same place does not serve the old board's VMs.
     let mut other = host.clone();
     let new = ScannedGpu {
         uuid: "GPU-9999".into(),

@@ -425,7 +425,7 @@ fn a_vm_has_its_own_slice_and_gpus() {
         let error = refused(&host, &patch(gpus, slice_us));
         assert!(error.message.contains(says), "{error:?}");
     }
-    // A GPU that somebody's list names is not forgotten behind his back.
+    // A GPU in the list of a VM cannot be forgotten.
     done(&mut host, &scan(&[gpu(0)]));
     let forget = Command::ForgetGpu { gpu: "1".into() };
     assert!(refused(&host, &forget).message.contains("VM 1 may use"));
@@ -435,7 +435,7 @@ fn a_vm_has_its_own_slice_and_gpus() {
         (None, None)
     );
     done(&mut host, &forget);
-    // Registered with a list whose GPUs do not serve the pool: told.
+    // A registration with a list whose GPUs do not serve the pool gives a warning.
     done(&mut host, &scan(&[gpu(0), gpu(1)]));
     let mut request = register(&[9], "A");
     request.gpus = Some(vec!["1".into()]);
@@ -582,7 +582,7 @@ fn a_restore_says_what_it_does_and_which_pools_have_no_gpu() {
          2 sessions of guests end with it."
     );
     assert_eq!(after.doubts(), Vec::<String>::new());
-    // In the same pool, too, it is another VM since it was registered anew: its session ends.
+    // A VM that was registered again is another VM, even in the same pool: its session ends.
     for vm in now.vms.values_mut() {
         vm.registered_unix_ms += 1;
     }
@@ -593,7 +593,7 @@ fn a_restore_says_what_it_does_and_which_pools_have_no_gpu() {
         "{told}"
     );
 
-    // A backup of another host, and one whose pool has no GPU.
+    // A backup of another host, and a backup whose pool has no GPU.
     let mut other = Catalog::default();
     done(&mut other, &scan(&[gpu(7)]));
     let doubts = other.restored(&saved).doubts();
