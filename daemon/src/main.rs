@@ -1,4 +1,4 @@
-//! `vgpud`: lets virtual machines without a GPU use the host's.
+//! `vgpud`: lets virtual machines without a GPU use the GPUs of the host.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,9 +1,9 @@
-//! The seam between administration (store, API) and mediation (gateway, scheduler, workers).
+//! The interface between administration (store, API) and mediation (gateway, scheduler, workers).
 //!
-//! A command is validated, committed to the store together with its audit line, and then handed
-//! over here as [`Change`]s, in the order of the commits; only then is it acknowledged. The other
-//! way round the mediation tells what happened through [`crate::events::EventSink`], which never
-//! waits for the disk.
+//! A command is validated, committed to the store with its audit line, passed on here as
+//! [`Change`]s, and then acknowledged. Changes come in the order of the commits. In the other
+//! direction, the mediation reports through [`crate::events::EventSink`], which never waits for the
+//! disk.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,95 +22,95 @@ use crate::model::{
 )]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// The GPUs known now, present or not, after a scan or after one's state changed. Complete: a
-    /// GPU that is not in it is not known any more.
+    /// All known GPUs, present or not, after a scan or after a change of state. The list is
+    /// complete: a GPU that is missing from it is forgotten.
     GpuInventory(Vec<GpuRecord>),
     /// A pool is new or changed.
     PoolUpserted {
         /// The pool.
         pool: PoolRecord,
-        /// The weights in force in it: its own, else the host's.
+        /// Effective weights of the pool: its own, else the host's.
         weights: Weights,
     },
-    /// A pool is gone. It had no VMs; its GPUs were unassigned before.
+    /// A pool was deleted. It had no VMs, and its GPUs were unassigned before.
     PoolDeleted {
-        /// Its name.
+        /// Name of the pool.
         name: String,
     },
-    /// A GPU serves a pool.
+    /// A GPU was assigned to a pool.
     GpuAssigned(AssignmentRecord),
-    /// A GPU serves a pool no longer: sessions placed on it by that pool's VMs end.
+    /// A GPU was removed from a pool: sessions of that pool's VMs on the GPU end.
     GpuUnassigned(AssignmentRecord),
-    /// A VM is new or changed (pool, class, limits, identity). Sessions that it may not have any
-    /// more end. Strikes and quarantine count only for one that is new.
+    /// A VM is new or changed (pool, class, limits, identity). Sessions that the VM may no longer
+    /// have end. Strikes and quarantine only matter for a new VM.
     VmUpserted {
         /// The VM.
         vm: VmRecord,
-        /// Debt carried over from before a restart; `None` keeps what the scheduler has.
+        /// Debt in ns from before a restart; `None` keeps the scheduler's value.
         debt_ns: Option<u64>,
     },
     /// A VM was quarantined or released by command.
     VmQuarantine {
-        /// Its number.
+        /// Number of the VM.
         vm_id: u32,
-        /// The registration that is meant.
+        /// Number of the registration.
         generation: u64,
-        /// How it is now; a release forgets the strikes.
+        /// The new quarantine; `None`: released. A release clears the strikes.
         quarantine: Option<Quarantine>,
     },
-    /// A VM's usage is counted anew.
+    /// The usage counters of a VM are set to zero.
     UsageReset {
-        /// Its number.
+        /// Number of the VM.
         vm_id: u32,
-        /// The registration meant.
+        /// Number of the registration.
         generation: u64,
-        /// When.
+        /// Time of the reset.
         at_unix_ms: u64,
     },
-    /// A VM is gone: its sessions end.
+    /// A VM was removed: its sessions end.
     VmRemoved {
-        /// Its number.
+        /// Number of the VM.
         vm_id: u32,
         /// The registration that ended.
         generation: u64,
     },
 }
 
-/// Why the mediation could not do what it was asked to.
+/// Why the mediation could not carry out a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MediationError {
-    /// No such session.
+    /// The session is not open.
     #[error("no session {0} is open")]
     NoSession(u64),
-    /// No such GPU.
+    /// The GPU is unknown.
     #[error("the mediation knows no GPU {0}")]
     NoGpu(String),
     /// The GPU scan (or check) did not finish.
     #[error("the GPU probe failed: {0}")]
     Probe(String),
-    /// The daemon is stopping.
+    /// vgpud is stopping.
     #[error("the daemon is stopping")]
     Draining,
-    /// Anything else.
+    /// Any other failure.
     #[error("{0}")]
     Failed(String),
 }
 
-/// What a check of one GPU said.
+/// Result of a check of one GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuCheck {
-    /// Whether a canary kernel ran and its memory came back.
+    /// Whether a canary kernel ran and its memory was freed.
     pub passed: bool,
-    /// What was done and seen, as a sentence.
+    /// Action and observation, as a sentence.
     pub message: String,
 }
 
-/// The scheduler's answer about one VM.
+/// The scheduler's explanation for one VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explained {
-    /// The answer.
+    /// The explanation.
     pub explanation: vgpu_sched::Explanation,
-    /// The name of the pool under which the VM runs.
+    /// Name of the VM's pool.
     pub pool: String,
 }
 
@@ -118,37 +118,36 @@ pub struct Explained {
 pub type MediationFuture<'a, T> =
     Pin<Box<dyn Future<Output = Result<T, MediationError>> + Send + 'a>>;
 
-/// What administration asks of the mediation. Every method answers within a bounded time by its
-/// own means (the API gives up earlier if not).
+/// Requests of administration to the mediation. Every method answers within a bounded time of its
+/// own; the API has a shorter timeout.
 pub trait Mediation: Send + Sync + 'static {
-    /// Takes committed changes over, all of them, in order. At start it is called once with
-    /// everything configured (see [`Change`] order in `Catalog::start_changes`): GPUs, pools,
-    /// assignments, VMs. Applying the same change twice does nothing the second time.
+    /// Applies committed changes, all of them, in order. At start it is called once with the whole
+    /// configuration, in the order of `Catalog::start_changes`: GPUs, pools, assignments, VMs.
+    /// Idempotent.
     fn apply(&self, changes: Vec<Change>) -> MediationFuture<'_, ()>;
 
-    /// What runs now. Cheap: it is asked for at every status screen and scrape.
+    /// The present runtime state. Cheap: it is read for every status screen and scrape.
     fn snapshot(&self) -> MediationFuture<'_, RuntimeSnapshot>;
 
-    /// Ends one session; returns once the guest was told and the worker was sent its kill. Never
-    /// waits for the disk.
+    /// Ends one session. Returns after the guest was informed and the kill of the worker was
+    /// ordered. Never waits for the disk.
     fn kill_session(&self, session_id: u64, reason: String) -> MediationFuture<'_, ()>;
 
-    /// Looks for GPUs in a probe process with a deadline.
+    /// Scans for GPUs in a probe process with a deadline.
     fn scan_gpus(&self) -> MediationFuture<'_, ScanResult>;
 
     /// Runs a canary on one GPU, in a process with a deadline.
     fn check_gpu(&self, uuid: String) -> MediationFuture<'_, GpuCheck>;
 
-    /// The scheduler's decision log, as far as it is kept.
+    /// The part of the scheduler's decision log that is kept.
     fn sched_log(&self) -> MediationFuture<'_, vgpu_sched::log::View>;
 
-    /// Why a VM waits, and for how long at most; `None` where the scheduler does not know it.
+    /// Why a VM waits, and for how long at most; `None` if the scheduler does not know the VM.
     fn explain(&self, vm_id: u32) -> MediationFuture<'_, Option<Explained>>;
 
-    /// Takes over a configuration that was read again; only live keys differ.
+    /// Applies a reloaded configuration; only live keys differ.
     fn reconfigure(&self, config: Arc<Config>) -> MediationFuture<'_, ()>;
 
-    /// What the mediation can say about itself for `vgpu-admin doctor`: listeners, left-over
-    /// workers, probe.
+    /// The mediation's checks for `vgpu-admin doctor`: listeners, remaining workers, probe.
     fn doctor(&self) -> MediationFuture<'_, Vec<DoctorCheck>>;
 }

@@ -1,8 +1,8 @@
-//! The host's own memory, and how much of it guests may pin.
+//! The memory of the host, and the part that guests may pin.
 
 use std::sync::Once;
 
-/// Bytes of memory of this host; `None`: the kernel does not say.
+/// Bytes of memory of this host; `None`: the kernel does not report it.
 #[must_use]
 pub fn total() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
@@ -13,11 +13,11 @@ pub fn total() -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// What VMs may pin where the kernel does not say how much memory there is: that of a few programs.
+/// Bytes that VMs may pin if the size of the memory is unknown: enough for a few programs.
 const OF_UNKNOWN: u64 = 2 << 30;
 
-/// Bytes of host memory that all VMs together may have pinned, whatever their limits: three
-/// quarters of it; 2 GiB where the kernel does not say how much there is.
+/// Bytes of host memory that all VMs together may pin, whatever their limits: three quarters of the
+/// memory, or 2 GiB if its size is unknown.
 #[must_use]
 pub fn pinned_most() -> u64 {
     most_of(total())

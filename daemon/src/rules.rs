@@ -1,23 +1,23 @@
-//! What values are allowed, with the sentence for those that are not.
+//! Checks of values, with a sentence for each value that is not allowed.
 
 use std::path::{Path, PathBuf};
 
 use vgpu_api::{PoolSettings, VmLimits, Weights};
 
-/// Longest name of a pool or VM.
+/// Longest name of a pool or VM, in bytes.
 const NAME_LEN: usize = 64;
-/// Longest path of a Unix socket (`sun_path` less its NUL; unix(7)).
+/// Longest path of a Unix socket in bytes (`sun_path` less its NUL; unix(7)).
 const SOCKET_LEN: usize = 107;
-/// Longest reason an administrator may give.
+/// Longest reason of an administrator, in characters.
 const REASON_LEN: usize = 200;
-/// The part of a socket path that stands for the VM's number.
+/// Placeholder for the VM's number in a socket path.
 pub const VM_ID: &str = "{vm_id}";
-/// Largest VM number: leaves room below 2^31 for `worker.uid + vm_id`.
+/// Largest VM number. Leaves room below 2^31 for `worker.uid + vm_id`.
 pub const MAX_VM_ID: u32 = 1_000_000;
 /// Most VMs in one command.
 pub const MAX_BATCH: usize = 4_096;
 
-/// A name of a pool or VM: it becomes part of paths and of metrics labels.
+/// Checks the name of a pool or VM, which becomes part of paths and of metrics labels.
 pub fn name(what: &str, name: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let good = (1..=NAME_LEN).contains(&name.len())
@@ -32,22 +32,22 @@ pub fn name(what: &str, name: &str) -> Result<(), String> {
     ))
 }
 
-/// A number of a VM.
+/// Checks the number of a VM.
 pub fn vm_id(vm_id: u32) -> Result<(), String> {
     within("vm_id", vm_id.into(), 1, MAX_VM_ID.into())
 }
 
-/// A CID under which a VM may be known. 0 and the highest are the kernel's (vsock(7)).
+/// Checks the CID of a VM. 0 and the highest are the kernel's (vsock(7)).
 pub fn cid(cid: u32) -> Result<(), String> {
     within("cid", cid.into(), 1, u64::from(u32::MAX) - 1)
 }
 
-/// A weight within a class.
+/// Checks a weight within a class, in percent.
 pub fn factor(percent: u32) -> Result<(), String> {
     within("factor_percent", percent.into(), 1, 10_000)
 }
 
-/// A path for a VM's own socket.
+/// Checks the path of a VM's own socket.
 pub fn socket(path: &str) -> Result<(), String> {
     let good = path.starts_with('/')
         && !path.ends_with('/')
@@ -69,9 +69,10 @@ pub fn socket_of(path: &str, vm_id: u32) -> String {
     path.replace(VM_ID, &vm_id.to_string())
 }
 
-/// `own` are vgpud's own directories and sockets, also without symbolic links; so is the path. A
-/// VM's socket in place of the admin socket would keep vgpud from starting; whoever listens in
-/// another VM's directory is that VM for whoever mounts it.
+/// Checks that a socket is outside `own`, vgpud's own directories and sockets. `own` contains
+/// configured and resolved paths; symbolic links in `path` are resolved too. A VM's socket in place
+/// of the admin socket would keep vgpud from starting. A VM's socket in the directory of another VM
+/// would let that VM's guests act as the first VM.
 pub fn socket_outside(path: &str, own: &[PathBuf]) -> Result<(), String> {
     match own.iter().find(|own| Path::new(path).starts_with(own)) {
         None => Ok(()),
@@ -83,7 +84,7 @@ pub fn socket_outside(path: &str, own: &[PathBuf]) -> Result<(), String> {
     }
 }
 
-/// A reason for the record.
+/// Checks the text of a reason.
 pub fn reason(reason: &str) -> Result<(), String> {
     if reason.chars().count() <= REASON_LEN && !reason.chars().any(char::is_control) {
         return Ok(());
@@ -93,7 +94,7 @@ pub fn reason(reason: &str) -> Result<(), String> {
     ))
 }
 
-/// Weights of the classes.
+/// Checks the weights of the classes.
 pub fn weights(weights: &Weights) -> Result<(), String> {
     let each = [
         ("low", weights.low),
@@ -112,7 +113,7 @@ pub fn weights(weights: &Weights) -> Result<(), String> {
     Ok(())
 }
 
-/// Settings of a pool.
+/// Checks the settings of a pool.
 pub fn pool_settings(settings: &PoolSettings) -> Result<(), String> {
     const HOUR_MS: u64 = 3_600_000;
     within("weight", settings.weight.into(), 1, 10_000)?;
@@ -156,12 +157,12 @@ pub fn pool_settings(settings: &PoolSettings) -> Result<(), String> {
     limits_in_order(Some(settings.soft_limit_ms), Some(settings.hard_limit_ms))
 }
 
-/// A VM's own longest turn: as its pool's.
+/// Checks the longest turn of a VM in µs. The range is that of a pool.
 pub fn slice(slice_us: u64) -> Result<(), String> {
     within("slice_us", slice_us, 100, 1_000_000)
 }
 
-/// Limits of a VM; 0 stands for none.
+/// Checks the limits of a VM; 0 stands for no limit.
 pub fn vm_limits(limits: &VmLimits) -> Result<(), String> {
     const MILLION: u64 = 1_000_000;
     let ranges = [

@@ -1,4 +1,4 @@
-//! What administrators see: configuration, runtime and usage put together.
+//! The views for administrators: configuration, runtime state and usage combined.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::model::{
 };
 use crate::store::Catalog;
 
-/// Everything a view is made of, at one moment.
+/// The data of all views, as of one moment.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) catalog: Arc<Catalog>,
-    /// Less its lists of GPUs and VMs, which are below.
+    /// Without its lists of GPUs and VMs, which are separate fields.
     pub(crate) snapshot: RuntimeSnapshot,
     config: Arc<Config>,
     usage: BTreeMap<u32, UsageRecord>,
@@ -141,7 +141,7 @@ impl World {
             .collect()
     }
 
-    /// The limits in force of a VM.
+    /// The effective limits of a VM.
     pub(crate) fn limits(&self, record: &VmRecord) -> EffectiveLimits {
         let pool = self.catalog.pools.get(&record.pool);
         let settings = pool.map(|pool| &pool.settings);
@@ -228,7 +228,7 @@ impl World {
         }
     }
 
-    /// What needs an administrator, as sentences.
+    /// Sentences about problems that need an administrator.
     pub(crate) fn warnings(&self) -> Vec<String> {
         use vgpu_api::GpuState;
         let mut warnings = self.snapshot.warnings.clone();
@@ -284,7 +284,7 @@ impl World {
         self.snapshot.state.unwrap_or(HostState::Starting)
     }
 
-    /// Their numbers, in order; those that are not known any more have none.
+    /// The numbers of GPUs, in order. Unknown GPUs are left out.
     fn gpu_ids<'a>(&self, uuids: impl Iterator<Item = &'a String>) -> Vec<u32> {
         let mut ids: Vec<u32> = uuids.filter_map(|uuid| self.gpu_id(uuid)).collect();
         ids.sort_unstable();
@@ -296,7 +296,7 @@ impl World {
     }
 }
 
-/// Sockets that are shut, as sentences.
+/// Sentences about sockets on which vgpud does not listen.
 pub(super) fn shut_sentences(shut: &[ListenerProblem]) -> impl Iterator<Item = String> {
     let told = ListenerProblem::told(shut).into_iter();
     told.map(|(what, hint)| format!("{what}. {hint}."))

@@ -1,4 +1,4 @@
-//! What handlers take out of a request, with our own words for what is wrong.
+//! Extractors of the handlers, with error messages of vgpud.
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
@@ -9,10 +9,9 @@ use vgpu_api::{ErrorCode, IDEMPOTENCY_HEADER};
 use super::auth::{Access, Caller};
 use super::failure::Failure;
 
-/// Longest idempotency key.
 const KEY_LEN: usize = 128;
 
-/// A JSON body. No body is an empty object.
+/// A JSON body. An empty body counts as an empty object.
 pub(super) struct Input<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Input<T> {
@@ -39,7 +38,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Input<T> {
     }
 }
 
-/// The query of a request's address.
+/// The query parameters of a request.
 pub(super) struct Params<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
@@ -53,13 +52,12 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     }
 }
 
-/// A caller who may look.
+/// A caller that may read.
 pub(super) struct Reader;
 
-/// A caller who may change things.
+/// A caller that may change things.
 pub(super) struct Writer {
     pub(super) caller: Caller,
-    /// The command's idempotency key.
     pub(super) key: Option<String>,
 }
 

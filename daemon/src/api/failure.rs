@@ -1,4 +1,4 @@
-//! Failures as HTTP answers.
+//! Failures as HTTP responses.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -8,7 +8,7 @@ use vgpu_api::{ErrorBody, ErrorCode, ErrorDetail};
 use crate::mediation::MediationError;
 use crate::store::command::refuse;
 
-/// An answer that is not a success.
+/// A response that reports a failure.
 #[derive(Debug)]
 pub(super) struct Failure(pub(super) ErrorDetail);
 
@@ -52,7 +52,7 @@ impl IntoResponse for Failure {
     }
 }
 
-/// What the mediation could not do, as administrators are told.
+/// A failure of the mediation, as administrators see it.
 pub(super) fn of_mediation(error: &MediationError) -> ErrorDetail {
     match error {
         MediationError::NoSession(id) => refuse(

@@ -1,17 +1,17 @@
-//! The admin API: HTTP and JSON over a Unix socket, and over TCP where that is configured.
+//! The admin API: HTTP and JSON over a Unix socket, and over TCP where configured.
 //!
-//! | module | what it does |
+//! | module | contents |
 //! |---|---|
-//! | [`service`] | carries commands out: store, then mediation, then the answer |
-//! | [`server`] | listeners, connections, bounds, shutdown |
-//! | `places` | how many connections, of whom |
-//! | `socket` | the Unix socket in the file system |
-//! | `auth` | who calls, and what they may |
-//! | `routes` | one function per route; `docs/openapi.json` is made from them |
+//! | [`service`] | carries out commands: store, then mediation, then response |
+//! | [`server`] | listeners, connections, limits, shutdown |
+//! | `places` | limits of connections per caller |
+//! | `socket` | the Unix socket |
+//! | `auth` | callers and their rights |
+//! | `routes` | one function per route; `docs/openapi.json` is generated from them |
 //! | `explain` | why a VM waits, as a paragraph |
-//! | `doctor` | self-examination |
+//! | `doctor` | checks of the host and of vgpud |
 //!
-//! Bounds: requests per caller per second (governor), connections, bytes of head and body, time per
+//! Limits: requests per caller per second (governor), connections, bytes of head and body, time per
 //! request. A command runs to its end even when its caller goes away.
 
 mod auth;

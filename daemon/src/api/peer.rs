@@ -1,5 +1,5 @@
-//! Who is at the other end of a Unix socket: uid, process and groups, as the kernel vouches for
-//! them (`SO_PEERCRED`, `SO_PEERGROUPS`; unix(7), socket(7)).
+//! Identity of the peer of a Unix socket: uid, process and groups, as the kernel reports them
+//! (`SO_PEERCRED`, `SO_PEERGROUPS`; unix(7), socket(7)).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -8,22 +8,21 @@ use std::os::fd::{AsFd, AsRawFd};
 use nix::libc;
 use tokio::net::UnixStream;
 
-/// Most groups a process can be in (NGROUPS_MAX; credentials(7)).
+/// Most groups of a process (NGROUPS_MAX; credentials(7)).
 const MOST_GROUPS: usize = 65_536;
 
-/// The caller's identity when it connected.
+/// The caller's identity at the time of connecting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PeerIdentity {
     pub(super) uid: u32,
     pub(super) pid: Option<u32>,
-    /// Its group and supplementary groups.
     pub(super) gids: Vec<u32>,
 }
 
-/// Asks the kernel.
+/// Asks the kernel for the peer's identity.
 ///
 /// # Errors
-/// When the kernel does not say; the caller is then nobody.
+/// If the kernel does not report it. The caller then has no rights.
 pub(super) fn identity(stream: &UnixStream) -> io::Result<PeerIdentity> {
     let credentials = stream.peer_cred()?;
     let mut gids = peer_groups(stream)?;
@@ -60,7 +59,7 @@ fn peer_groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // ERANGE: too small; `length` says how much is needed.
+        // ERANGE: the buffer is too small, and `length` is the needed size.
         let larger = groups.len() < count && count <= MOST_GROUPS;
         if error.raw_os_error() != Some(libc::ERANGE) || !larger {
             return Err(error);

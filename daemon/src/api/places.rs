@@ -1,30 +1,30 @@
-//! How many connections of the admin API there may be: in all, per listener, and per caller.
+//! Limits the connections of the admin API: in all, per listener, and per caller.
 //!
-//! Of `admin.max_connections`, an eighth is kept for root (and vgpud's own user). Each other caller
-//! on the Unix socket has at most a quarter. The TCP listener has at most half: a quarter for each
-//! token, an eighth for each address whose token is not known yet, and a quarter for all of these
-//! together.
+//! Of `admin.max_connections`, an eighth is reserved for root (and vgpud's own user). Each other
+//! caller on the Unix socket gets at most a quarter. The TCP listener gets at most half. Each token
+//! gets at most a quarter, each address without a known token an eighth, and all such addresses
+//! together a quarter.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Whose connection it is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Holder {
     /// Root, or vgpud's own user.
     Root,
     /// Another user, on the Unix socket.
     User(u32),
-    /// TCP, before a token was seen.
+    /// A TCP peer without a token so far.
     Address(IpAddr),
-    /// TCP, with this token.
+    /// A TCP peer with this token.
     Token(String),
 }
 
 impl Holder {
-    /// A caller over TCP. All addresses of this host count as one, and an IPv6 network as well.
+    /// A TCP peer. All addresses of this host count as one, and so do all addresses of an IPv6
+    /// network.
     pub(super) fn address(ip: IpAddr) -> Self {
         match ip.to_canonical() {
             ip if ip.is_loopback() => Self::Address(std::net::Ipv4Addr::LOCALHOST.into()),
@@ -52,14 +52,13 @@ impl fmt::Display for Holder {
     }
 }
 
-/// All places.
 #[derive(Debug)]
 pub(super) struct Places {
     most: u32,
     taken: Mutex<HashMap<Holder, u32>>,
 }
 
-/// One place; free again when dropped.
+/// A place for one connection. Freed when dropped.
 #[derive(Debug)]
 pub(super) struct Place {
     places: Arc<Places>,
@@ -77,7 +76,7 @@ impl Places {
     /// Takes a place.
     ///
     /// # Errors
-    /// A sentence: there are too many.
+    /// A sentence, if there are too many connections.
     pub(super) fn take(self: &Arc<Self>, holder: Holder) -> Result<Place, String> {
         self.enter(&mut self.lock(), &holder)?;
         Ok(Place {
@@ -145,10 +144,10 @@ fn leave(taken: &mut HashMap<Holder, u32>, holder: &Holder) {
 }
 
 impl Place {
-    /// The connection turned out to be another's: counts as theirs from now on.
+    /// Moves the place to another holder, whose connection it turned out to be.
     ///
     /// # Errors
-    /// As of [`Places::take`]; it then counts as before.
+    /// As of [`Places::take`]. The place then stays with the old holder.
     pub(super) fn pass_to(&mut self, holder: Holder) -> Result<(), String> {
         if self.holder == holder {
             return Ok(());

@@ -1,7 +1,7 @@
-//! Where the socket of a VM that is being registered really is.
+//! Resolves the path of the socket of a VM that is being registered.
 //!
-//! The file system is asked here, before the command: the store's writer, for which all commands
-//! wait, compares strings.
+//! The file system is asked here, before the command. The store's writer, for which all commands
+//! wait, only compares strings.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -17,13 +17,12 @@ use crate::store::command::{invalid, refuse};
 use crate::system::patience::{NoAnswer, Patience};
 use crate::system::walk::{Way, enter};
 
-/// The request with its socket's path as it is without symbolic links, so that the paths of one
-/// socket are one string. Where each VM is registered with the path as it stands, the request is as
-/// it was.
+/// Returns the request with the path of its socket free of symbolic links, so that equal sockets
+/// have equal paths. The request is unchanged if each VM is already registered with the given path.
 ///
 /// # Errors
-/// Something that is not a socket is there, a link leads nowhere or may be a tenant's, or the file
-/// system does not answer.
+/// If the path names something other than a socket, a link is broken or may belong to a tenant, or
+/// the file system does not answer.
 pub(super) async fn placed(
     request: RegisterRequest,
     catalog: Arc<Catalog>,
@@ -58,27 +57,28 @@ pub(super) async fn placed(
     }
 }
 
-/// The directory of the socket, or the deepest one around that all VMs have in common.
+/// The deepest directory of the socket's path that all VMs have in common.
 fn shared(socket: &Path) -> &Path {
     let numbered = |dir: &&Path| dir.to_string_lossy().contains(rules::VM_ID);
     let shared = socket.ancestors().skip(1).find(|dir| !numbered(dir));
     shared.unwrap_or(Path::new("/"))
 }
 
-/// Where a socket is, or would be: without links, but for one in its own place.
+/// The path of a socket without symbolic links in its directory. The last component is not
+/// resolved.
 fn real(path: &Path) -> io::Result<PathBuf> {
     let dir = Way::to(path.parent().unwrap_or(path))?.real()?;
     Ok(dir.join(path.file_name().unwrap_or_default()))
 }
 
-/// The path to register for these VMs, with the place of their number as it was.
+/// The path to register for these VMs. The placeholder for the VM number stays.
 fn place(socket: &str, vm_ids: &[u32], catalog: &Catalog) -> Result<String, String> {
     let sound = |id: &u32| rules::socket(&rules::socket_of(socket, *id)).is_ok();
     let known = |id: &u32| {
         let vm = catalog.vms.get(id);
         vm.is_some_and(|vm| vm.socket.as_ref() == Some(&rules::socket_of(socket, *id)))
     };
-    // What the catalog refuses anyway, and what is registered already.
+    // Paths that the catalog refuses anyway, and paths that are already registered.
     if vm_ids.len() > rules::MAX_BATCH || !vm_ids.iter().all(sound) || vm_ids.iter().all(known) {
         return Ok(socket.to_owned());
     }
@@ -91,7 +91,7 @@ fn place(socket: &str, vm_ids: &[u32], catalog: &Catalog) -> Result<String, Stri
     let placed = placed.into_os_string().into_string();
     let placed =
         placed.map_err(|path| refused(format!("it leads to {path:?}, which is not UTF-8")))?;
-    // Registered by an earlier vgpud with another spelling of the same place: the command changes
+    // An earlier vgpud registered the same place with another spelling: the command changes
     // nothing.
     if let [id] = vm_ids
         && let Some(stored) = catalog.vms.get(id).and_then(|vm| vm.socket.as_ref())
@@ -105,8 +105,7 @@ fn place(socket: &str, vm_ids: &[u32], catalog: &Catalog) -> Result<String, Stri
     Ok(placed)
 }
 
-/// Refuses what can be no socket, and links: a link that belongs to a VM may lead elsewhere
-/// tomorrow.
+/// Refuses other kinds of files, and links: the owner of a link may change its target later.
 fn look(path: &Path) -> Result<(), String> {
     let real = real(path).map_err(|error| error.to_string())?;
     if real != path {
@@ -172,7 +171,7 @@ mod tests {
         }
         assert!(place("/dev/null", &[1], &Catalog::default()).is_err());
         drop(served);
-        // Registered by an earlier vgpud: the same command says that it is.
+        // An earlier vgpud registered the VM with this spelling: the same command changes nothing.
         let vm = VmRecord {
             vm_id: 1,
             socket: Some(at("link/x")),
@@ -209,7 +208,8 @@ mod tests {
         std::os::unix::fs::lchown(&link, Some(12_345), None).unwrap();
         let refused = placed("link/x").unwrap_err();
         assert!(refused.contains("link of user 12345"), "{refused}");
-        // A link of root in a tenant's directory, and below one that differs between the VMs.
+        // A link of root in a tenant's directory, and a link below a directory that differs between
+        // VMs.
         std::os::unix::fs::symlink("../real", base.join("tenant/link")).unwrap();
         std::os::unix::fs::chown(base.join("tenant"), Some(12_345), None).unwrap();
         for path in ["tenant/link/x", "tenant/link/{vm_id}/x"] {

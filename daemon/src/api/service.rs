@@ -1,8 +1,8 @@
-//! Carries administrators' commands out.
+//! Carries out the commands of administrators.
 //!
-//! A command goes: validate and commit (store), hand over (mediation), acknowledge. The second step
-//! happens in the order of the first, and both happen even when the caller has gone away. What does
-//! not change the configuration (killing a session) does not wait for the disk.
+//! A command has three steps: commit (store), hand over (mediation), acknowledge. The hand-overs
+//! happen in the order of the commits, and both happen even if the caller goes away. Actions that
+//! do not change the configuration (killing a session) do not wait for the disk.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -25,28 +25,28 @@ use crate::store::{AuditActor, Command, Outcome, Store, StoreOptions, Temporary}
 use crate::system::patience::Patience;
 use crate::views::{World, shut_sentences};
 
-/// How long the mediation may take to say what it is doing.
+/// Longest wait for a snapshot of the mediation.
 const SNAPSHOT_DEADLINE: Duration = Duration::from_secs(2);
-/// The same for its self-examination, which starts a program.
+/// Longest wait for the checks of the mediation, which start a program.
 const DOCTOR_DEADLINE: Duration = Duration::from_secs(20);
 
-/// How long what was done already waits for its audit line.
+/// Longest wait of a finished action for its audit line.
 const NOTE_DEADLINE: Duration = Duration::from_secs(1);
 
-/// The administration of one daemon.
+/// The administration of one vgpud.
 pub struct Admin {
     store: Arc<Store>,
     mediation: Arc<dyn Mediation>,
     events: EventSink,
     config: watch::Sender<Arc<Config>>,
     source: Source,
-    /// Held from a commit until the mediation has it.
+    /// Held from a commit until the mediation has the changes.
     order: Mutex<()>,
     patience: Patience,
-    /// What the last scan for GPUs found to be wrong, as sentences.
+    /// Problems that the last scan for GPUs found, as sentences.
     scanned: std::sync::Mutex<Vec<String>>,
     draining: AtomicBool,
-    /// True once the API stops serving: requests that wait for events then end.
+    /// Becomes true when the API stops serving: requests that wait for events then end.
     closing: watch::Sender<bool>,
     started_unix_ms: u64,
 }
@@ -60,7 +60,8 @@ impl std::fmt::Debug for Admin {
 }
 
 impl Admin {
-    /// Administration over a store and a mediation. `source` is read again on reload.
+    /// Creates the administration of a store and a mediation. `source` is read again at each
+    /// reload.
     #[must_use]
     pub fn new(
         store: Arc<Store>,
@@ -84,11 +85,11 @@ impl Admin {
         })
     }
 
-    /// Hands everything configured to the mediation, then looks for GPUs and reconciles. A scan
-    /// that fails is an event, not an error: the daemon serves what it can.
+    /// Passes the whole configuration to the mediation, then scans for GPUs. A failed scan is an
+    /// event and no error, because vgpud serves without the missing GPUs.
     ///
     /// # Errors
-    /// When the mediation does not take the configuration over.
+    /// If the mediation does not accept the configuration.
     pub async fn start(self: &Arc<Self>) -> Result<(), ErrorDetail> {
         let changes = self
             .store
@@ -105,7 +106,7 @@ impl Admin {
         Ok(())
     }
 
-    /// The configuration in force; changes are published here (the log level is the caller's).
+    /// The present configuration. Reloads are published here (the caller sets the log level).
     #[must_use]
     pub fn config(&self) -> watch::Receiver<Arc<Config>> {
         self.config.subscribe()
@@ -117,12 +118,12 @@ impl Admin {
         &self.store
     }
 
-    /// From now on commands are refused; looking goes on.
+    /// Refuses commands from now on. Reads still work.
     pub fn begin_drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Sends those home who wait for events.
+    /// Ends the requests that wait for events.
     pub(super) fn close(&self) {
         self.closing.send_replace(true);
     }
@@ -132,16 +133,16 @@ impl Admin {
         self.closing.subscribe()
     }
 
-    /// How many wait for events.
+    /// Number of requests that wait for events.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.closing.receiver_count()
     }
 
-    /// Carries a command out.
+    /// Carries out a command.
     ///
     /// # Errors
-    /// A refusal with what to do instead.
+    /// A refusal that says what to do instead.
     pub async fn command(
         self: &Arc<Self>,
         actor: AuditActor,
@@ -153,7 +154,7 @@ impl Admin {
         }
         let (asked, command) = match command {
             Command::RegisterVm(request) => {
-                // The key first: where a path leads may have changed since.
+                // The idempotency key first: the target of a path may have changed since.
                 let asked = Command::RegisterVm(request.clone());
                 if let Some(key) = &key
                     && let Some(done) = self.repeated(&actor, key, &asked).await?
@@ -170,7 +171,8 @@ impl Admin {
         to_its_end(async move { admin.carry_out(actor, key, asked, command).await }).await
     }
 
-    /// What the same command under the same key came to before, once the mediation has that.
+    /// The earlier outcome of the same command under the same key, after the mediation has its
+    /// changes.
     async fn repeated(
         &self,
         actor: &AuditActor,
@@ -194,10 +196,10 @@ impl Admin {
         self.hand_over(outcome).await
     }
 
-    /// Puts the configuration of a backup in place of the present one.
+    /// Replaces the present configuration by that of a backup.
     ///
     /// # Errors
-    /// A refusal; nothing was changed then.
+    /// A refusal; nothing was changed.
     pub(super) async fn restore(
         self: &Arc<Self>,
         actor: AuditActor,
@@ -214,7 +216,7 @@ impl Admin {
             admin.hand_over(outcome).await
         })
         .await?;
-        // GPUs of the backup may be here, and others may have gone since.
+        // GPUs of the backup may be present, and others may have vanished since.
         let scanned = self.scan(AuditActor::daemon()).await;
         let mut warnings = self.store.catalog().doubts();
         warnings.extend(scanned.err().map(|e| e.to_string()));
@@ -226,7 +228,7 @@ impl Admin {
         })
     }
 
-    /// Gives the mediation what was committed.
+    /// Passes committed changes to the mediation.
     async fn hand_over(&self, mut outcome: Outcome) -> Result<Outcome, ErrorDetail> {
         let changes = std::mem::take(&mut outcome.changes);
         if changes.is_empty() {
@@ -245,7 +247,7 @@ impl Admin {
         }
     }
 
-    /// As [`Admin::command`], as callers are answered.
+    /// As [`Admin::command`], with the response for the caller.
     pub(super) async fn report(
         self: &Arc<Self>,
         actor: AuditActor,
@@ -269,10 +271,10 @@ impl Admin {
         })
     }
 
-    /// Looks for GPUs and reconciles what is known with what is there.
+    /// Scans for GPUs and updates the known GPUs.
     ///
     /// # Errors
-    /// When the probe fails, or the store cannot be written.
+    /// If the probe fails, or the store cannot be written.
     pub async fn scan(self: &Arc<Self>, actor: AuditActor) -> Result<ScanReport, ErrorDetail> {
         let found = self.mediation.scan_gpus().await;
         let wrong = match &found {
@@ -303,10 +305,10 @@ impl Admin {
         self.scanned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a canary on a GPU. One that fails becomes suspect.
+    /// Runs a canary on a GPU. If it fails, the GPU becomes suspect.
     ///
     /// # Errors
-    /// When there is no such GPU, it is gone or has no driver, or the probe cannot be run.
+    /// If the GPU is unknown, vanished or without a driver, or the probe cannot be run.
     pub async fn check_gpu(
         self: &Arc<Self>,
         actor: AuditActor,
@@ -333,10 +335,10 @@ impl Admin {
         self.check_report(&uuid, check.passed, check.message).await
     }
 
-    /// Checks a suspect or draining GPU, and lets it take work again when it passes.
+    /// Checks a suspect or draining GPU. If the check passes, the GPU takes work again.
     ///
     /// # Errors
-    /// When there is no such GPU, the probe cannot be run, or the check fails.
+    /// If the GPU is unknown, the probe cannot be run, or the check fails.
     pub async fn resume_gpu(
         self: &Arc<Self>,
         actor: AuditActor,
@@ -383,10 +385,10 @@ impl Admin {
         })
     }
 
-    /// Ends a session; the audit line follows, as the disk allows.
+    /// Ends a session. The audit line is written afterwards, when the disk allows it.
     ///
     /// # Errors
-    /// When no such session is open.
+    /// If the session is not open.
     pub async fn kill_session(
         self: &Arc<Self>,
         actor: AuditActor,
@@ -396,7 +398,7 @@ impl Admin {
         crate::rules::reason(&reason)
             .map_err(|problem| refuse(ErrorCode::InvalidRequest, problem, ""))?;
         let admin = self.clone();
-        // With its audit line.
+        // Together with the audit line.
         let warning = to_its_end(async move {
             let killed = admin.mediation.kill_session(session_id, reason).await;
             killed.map_err(|error| of_mediation(&error))?;
@@ -411,7 +413,7 @@ impl Admin {
         })
     }
 
-    /// A line for the audit trail about something done already. Waits only a moment for the disk.
+    /// Adds a line to the audit trail about a finished action. Waits only briefly for the disk.
     async fn note(&self, actor: AuditActor, action: &str, target: String) -> Result<(), String> {
         let command = Command::Note {
             action: action.into(),
@@ -425,10 +427,10 @@ impl Admin {
         }
     }
 
-    /// Reads the configuration file again: all of it or nothing.
+    /// Reads the configuration file again and applies all of it, or nothing.
     ///
     /// # Errors
-    /// What is wrong with the file; nothing was changed then.
+    /// The problem of the file; nothing was changed.
     pub async fn reload(self: &Arc<Self>, actor: AuditActor) -> Result<ReloadReport, ErrorDetail> {
         let admin = self.clone();
         to_its_end(async move { admin.read_again(actor).await }).await
@@ -467,7 +469,7 @@ impl Admin {
         Ok(report)
     }
 
-    /// What the mediation is doing; what it does not say in time is a warning.
+    /// The present state of the mediation. Missing answers become warnings.
     pub async fn snapshot(&self) -> RuntimeSnapshot {
         match in_time(self.mediation.snapshot()).await {
             Ok(snapshot) => snapshot,
@@ -481,7 +483,7 @@ impl Admin {
     /// The scheduler's decision log.
     ///
     /// # Errors
-    /// When the mediation does not answer.
+    /// If the mediation does not answer.
     pub(super) async fn sched_log(&self) -> Result<vgpu_sched::log::View, ErrorDetail> {
         in_time(self.mediation.sched_log())
             .await
@@ -491,7 +493,7 @@ impl Admin {
     /// Why a VM waits.
     ///
     /// # Errors
-    /// When the mediation does not answer, or does not know the VM (yet).
+    /// If the mediation does not answer, or does not know the VM (yet).
     pub(super) async fn explain(&self, vm_id: u32) -> Result<Explained, ErrorDetail> {
         let explained = in_time(self.mediation.explain(vm_id)).await;
         explained
@@ -505,14 +507,14 @@ impl Admin {
             })
     }
 
-    /// Everything, at one moment.
+    /// Configuration, runtime state and usage of one moment.
     pub(crate) async fn world(&self) -> World {
         let snapshot = self.snapshot().await;
         let config = self.config.borrow().clone();
         World::new(self.store.catalog(), config, snapshot, self.store.journal())
     }
 
-    /// Everything the status screen shows.
+    /// The data of the status screen.
     pub async fn status(&self) -> Status {
         self.status_of(&self.world().await)
     }
@@ -537,7 +539,7 @@ impl Admin {
         world.status(daemon, self.store.journal())
     }
 
-    /// Examines this host.
+    /// Runs all checks of this host.
     pub async fn doctor(&self) -> DoctorReport {
         let config = self.config.borrow().clone();
         let mut checks = doctor::examine(&config, &self.source, &self.store, &self.patience).await;
@@ -558,7 +560,7 @@ impl Admin {
         }
     }
 
-    /// Whether the daemon does its work: a sentence when not.
+    /// Returns a sentence if vgpud does not work.
     pub async fn unhealthy(&self) -> Option<String> {
         if let Some(problem) = self.store.health().problem {
             return Some(problem);
@@ -570,7 +572,7 @@ impl Admin {
     }
 }
 
-/// Work in a task of its own: a caller who goes away must not leave it half done.
+/// Runs work in a task of its own, so that a caller that goes away does not leave it half done.
 async fn to_its_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, ErrorDetail>> + Send + 'static,
 ) -> Result<T, ErrorDetail> {

@@ -1,4 +1,5 @@
-//! The admin API's Unix socket: bound closed, then opened to the two groups.
+//! The admin API's Unix socket. It is created without access for others, and then opened to two
+//! groups.
 
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -9,16 +10,16 @@ use tokio::net::UnixListener;
 
 use crate::system;
 
-/// Binds the socket so that its mode is never wider than it shall be. Members of these groups may
-/// connect, and nobody else but root and vgpud's own user.
+/// Binds the socket so that its mode is never wider than intended. Members of the given groups may
+/// connect, besides root and vgpud's own user.
 pub(super) fn bind(socket: &Path, groups: &[u32]) -> Result<UnixListener, String> {
     let text = |error: io::Error| format!("{error}.");
     if let Some(dir) = socket.parent() {
         std::fs::create_dir_all(dir).map_err(text)?;
     }
     system::remove_socket(socket, false).map_err(text)?;
-    // Bound under another name with mode 0600, given its groups and mode, and only then put in
-    // place.
+    // The socket is bound under another name with mode 0600, gets its groups and its mode, and is
+    // renamed only then.
     let mut name = socket.as_os_str().to_owned();
     name.push(".new");
     let new = PathBuf::from(name);
@@ -46,8 +47,8 @@ pub(super) fn bind(socket: &Path, groups: &[u32]) -> Result<UnixListener, String
     UnixListener::from_std(listener).map_err(text)
 }
 
-/// Adds groups to those that may read and write a file of mode 0660 (acl(5); the attribute's layout
-/// is linux/posix_acl_xattr.h's).
+/// Gives groups read and write access to a file of mode 0660 (acl(5); linux/posix_acl_xattr.h
+/// defines the layout of the attribute).
 fn let_in(file: &Path, groups: &[u32]) -> io::Result<()> {
     const VERSION: u32 = 2;
     const OWNER: u16 = 0x01;
@@ -56,7 +57,7 @@ fn let_in(file: &Path, groups: &[u32]) -> io::Result<()> {
     const MASK: u16 = 0x10;
     const OTHERS: u16 = 0x20;
     const READ_WRITE: u16 = 6;
-    /// Of entries that name nobody.
+    /// The id in entries without a user or group.
     const NO_ID: u32 = u32::MAX;
     let mut entries = vec![
         (OWNER, READ_WRITE, NO_ID),
@@ -75,10 +76,10 @@ fn let_in(file: &Path, groups: &[u32]) -> io::Result<()> {
     Ok(setxattr(file, ACCESS_LIST, &list, XattrFlags::empty())?)
 }
 
-/// The extended attribute that holds a file's access list.
+/// The extended attribute of a file's access list.
 const ACCESS_LIST: &str = "system.posix_acl_access";
 
-/// Whether a file lets in more groups than its mode says.
+/// Whether a file has an access list in addition to its mode.
 pub(super) fn has_access_list(file: &Path) -> bool {
     rustix::fs::getxattr_query(file, ACCESS_LIST).is_ok_and(|length| length > 0)
 }

@@ -1,11 +1,11 @@
-//! What VMs used, put together for export.
+//! Usage reports of VMs for export.
 
 use vgpu_api::{LatencyBucket, LatencyHistogram, UsageReport};
 
 use crate::model::{Histogram, UsageRecord, VmRecord};
 use crate::views::World;
 
-/// What one VM used.
+/// The usage report of one VM.
 pub(super) fn report(world: &World, record: &VmRecord, usage: &UsageRecord) -> UsageReport {
     let same = usage.generation == record.generation;
     let usage = if same { *usage } else { UsageRecord::default() };

@@ -1,4 +1,4 @@
-//! The log, on standard error; its level follows the configuration.
+//! The log on standard error. The level follows the configuration.
 
 use std::io::IsTerminal;
 
@@ -8,14 +8,13 @@ use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
 use crate::config::{Log, LogFormat};
 
-/// The level in force, which a reload changes.
+/// The present level, which a reload changes.
 #[derive(Debug)]
 pub(super) struct Level {
     handle: Handle<EnvFilter, Registry>,
     now: String,
 }
 
-/// Starts the log.
 pub(super) fn start(log: &Log) -> anyhow::Result<Level> {
     let (filter, handle) = reload::Layer::new(EnvFilter::try_new(&log.level)?);
     let terminal = std::io::stderr().is_terminal();
@@ -34,7 +33,7 @@ pub(super) fn start(log: &Log) -> anyhow::Result<Level> {
 }
 
 impl Level {
-    /// Takes a level over, if it is another one.
+    /// Applies the level of a configuration, if it has changed.
     pub(super) fn set(&mut self, log: &Log) {
         if self.now == log.level {
             return;

@@ -1,11 +1,10 @@
-//! The daemon put together: in which order its parts begin, and in which they end.
+//! Assembles vgpud: starts and stops its parts in order.
 //!
-//! Start: configuration, store, workers of an earlier vgpud, mediator, GPUs reconciled, listeners,
-//! admin API, READY. Nothing is granted on a GPU before the workers left over on it are verified
-//! gone.
+//! Start: configuration, store, workers of an earlier vgpud, mediator, GPU scan, listeners, admin
+//! API, READY. No lease of a GPU is granted before the remaining workers on it are verified gone.
 //!
-//! End (SIGTERM, SIGINT): guests are told, new ones are refused, sessions may finish until the
-//! deadline, the rest is ended, and the store is closed last.
+//! End (SIGTERM, SIGINT): guests are informed, new guests are refused, sessions may finish until
+//! the deadline, the others are ended, and the store is closed last.
 
 mod log;
 mod orphans;
@@ -45,24 +44,23 @@ use log::Level;
 use orphans::Orphans;
 use session_numbers::SessionNumbers;
 
-/// After the drain deadline the rest of the sessions is ended; their workers have this long to be
-/// gone.
+/// Time that workers get to end after the drain deadline, when the remaining sessions are ended.
 const END_DEADLINE: Duration = Duration::from_secs(3);
 
-/// Housekeeping happens this often.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 
-/// Listeners that could not be opened are tried again this often.
+/// Interval at which listeners that could not be opened are tried again.
 const REOPENING: Duration = Duration::from_secs(5);
 
-/// What the command line says.
+/// Options of the command line.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The configuration file; `None`: the usual one, or the defaults where there is none.
+    /// The configuration file; `None`: the default path, or built-in values if there is no such
+    /// file.
     pub config_file: Option<PathBuf>,
-    /// In place of `daemon.state_dir`.
+    /// Replaces `daemon.state_dir`.
     pub state_dir: Option<PathBuf>,
-    /// In place of `daemon.runtime_dir`.
+    /// Replaces `daemon.runtime_dir`.
     pub runtime_dir: Option<PathBuf>,
 }
 
@@ -75,7 +73,7 @@ impl Options {
         Ok(self.source().load()?)
     }
 
-    /// What is read at start and again at every reload.
+    /// The source of the configuration, at start and at each reload.
     fn source(&self) -> Source {
         Source {
             file: self.config_file.clone(),
@@ -85,10 +83,10 @@ impl Options {
     }
 }
 
-/// Runs the daemon until it is told to stop.
+/// Runs vgpud until it is told to stop.
 ///
 /// # Errors
-/// When it cannot begin to serve.
+/// If vgpud cannot start to serve.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let config = Arc::new(options.load()?);
     let level = log::start(&config.log)?;
@@ -98,12 +96,12 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         .build()
         .context("cannot start the runtime")?;
     let served = runtime.block_on(async {
-        // Before anybody can see us: a signal that nobody listens for ends the process.
+        // Before vgpud can be seen: a signal without a listener would end the process.
         let signals = Signals::listen()?;
         let daemon = Daemon::begin(options, config, level).await?;
         daemon.serve(signals).await
     });
-    // What still runs (a probe that hangs) must not hold the process.
+    // A probe that hangs must not keep the process from ending.
     runtime.shutdown_timeout(Duration::from_secs(1));
     if let Err(error) = &served {
         tracing::error!("{error:#}");
@@ -111,7 +109,6 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     served
 }
 
-/// What vgpud is told from outside.
 struct Signals {
     hangup: Signal,
     stop: [Signal; 2],
@@ -129,7 +126,6 @@ impl Signals {
     }
 }
 
-/// Everything that runs.
 struct Daemon {
     store: Arc<Store>,
     events: EventSink,
@@ -200,7 +196,7 @@ impl Daemon {
             .start()
             .await
             .map_err(|e| anyhow::anyhow!("cannot take the configuration over: {e}"))?;
-        // Whoever sees the admin API answer may start guests.
+        // A caller that the admin API answers may start guests at once.
         core.open_listeners();
         let server = AdminServer::bind(admin.clone())
             .await
@@ -235,7 +231,7 @@ impl Daemon {
         let mut tick = tokio::time::interval(HOUSEKEEPING);
         loop {
             tokio::select! {
-                // In a task of its own: who stops vgpud does not wait for a reload.
+                // In a task of its own, so that a stop of vgpud does not wait for a reload.
                 _ = signals.hangup.recv() => drop(tokio::spawn(reload(self.admin.clone(), self.events.clone()))),
                 () = any(&mut signals.stop) => break,
                 _ = tick.tick() => self.housekeeping().await,
@@ -250,14 +246,14 @@ impl Daemon {
     }
 
     async fn housekeeping(&mut self) {
-        // Also of a configuration that was read again.
+        // Reloads are applied here too.
         self.level.set(&self.admin.config().borrow().log);
         if let Ok(pong) = self.mediator.handle().ask(Command::Ping).await {
             self.numbers.keep_ahead(pong.next_session);
         }
     }
 
-    /// Lets sessions finish until the deadline, or until asked again.
+    /// Lets sessions finish until the deadline, or until a second signal.
     async fn drain(&self, stop: &mut [Signal; 2]) {
         let seconds = self.admin.config().borrow().daemon.drain_s;
         self.events.daemon(
@@ -298,7 +294,7 @@ impl Daemon {
     }
 }
 
-/// Reads the configuration again; the log's level follows with the next housekeeping.
+/// Reloads the configuration. The next housekeeping applies the log level.
 async fn reload(admin: Arc<Admin>, events: EventSink) {
     systemd::reloading();
     if let Err(error) = admin.reload(AuditActor::daemon()).await {
@@ -308,7 +304,7 @@ async fn reload(admin: Arc<Admin>, events: EventSink) {
     systemd::ready();
 }
 
-/// Clears the module images that no VM has any more away, and starts to keep those to come.
+/// Removes the module images of VMs that are no longer registered, and starts the keeper of images.
 fn keep_images(config: &Config, catalog: &Catalog) -> anyhow::Result<ImageKeeper> {
     let root = config.images_dir();
     let registered = catalog.vms.values().map(VmRecord::identity);
@@ -317,14 +313,14 @@ fn keep_images(config: &Config, catalog: &Catalog) -> anyhow::Result<ImageKeeper
         Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => {
             anyhow::bail!("cannot keep module images in {}: {e}", root.display())
         }
-        // On a full or failing disk guests are served all the same.
+        // Guests are served even on a full or failing disk.
         Err(e) => tracing::warn!("cannot clear {} up: {e}", root.display()),
         Ok(()) => {}
     }
     ImageKeeper::start(root).context("cannot start a thread for module images")
 }
 
-/// Each session takes a handful of descriptors; the usual soft limit is 1024.
+/// Raises the soft limit of descriptors. Each session takes several, and the usual limit is 1024.
 fn raise_descriptor_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
@@ -343,7 +339,7 @@ fn make_directories(config: &Config) -> anyhow::Result<()> {
         if dir.is_dir() {
             continue;
         }
-        // Whatever the umask is: workers pass through to what is theirs.
+        // Independent of the umask, because workers pass through these directories.
         std::fs::create_dir_all(dir)
             .and_then(|()| std::fs::set_permissions(dir, PermissionsExt::from_mode(mode)))
             .with_context(|| format!("cannot create {}", dir.display()))?;
@@ -351,7 +347,7 @@ fn make_directories(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Locks the runtime directory until the end: a second vgpud in it, with a database of its own,
+/// Locks the runtime directory until the end. A second vgpud in it, with a database of its own,
 /// would end the workers of the first and replace the VMs' sockets.
 fn only_one(runtime_dir: &Path) -> anyhow::Result<Flock<File>> {
     let path = runtime_dir.join("vgpud.lock");
@@ -365,8 +361,8 @@ fn only_one(runtime_dir: &Path) -> anyhow::Result<Flock<File>> {
     }
 }
 
-/// Above every epoch of an earlier run: the clock, unless it was set back by more than the time
-/// that has passed, and then no worker of that run is left to confuse it with.
+/// Larger than every epoch of an earlier run: based on the clock. If the clock was set back by more
+/// than the time that has passed since, no worker of that run exists any more.
 fn first_epoch() -> u64 {
     crate::model::now_unix_ms()
         .saturating_mul(1_000_000)
@@ -395,7 +391,7 @@ async fn any(signals: &mut [Signal; 2]) {
     }
 }
 
-/// Looks again and again who uses the devices.
+/// Audits the use of the devices periodically.
 async fn audit(core: Arc<Core>) {
     let mut tick = tokio::time::interval(HOUSEKEEPING);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -405,7 +401,8 @@ async fn audit(core: Arc<Core>) {
     }
 }
 
-/// Opens listeners again that could not be opened, or whose socket is gone, until the daemon stops.
+/// Periodically opens listeners that could not be opened, or whose socket is gone, until vgpud
+/// stops.
 async fn reopen_listeners(core: Arc<Core>) {
     let mut tick = tokio::time::interval(REOPENING);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -415,7 +412,7 @@ async fn reopen_listeners(core: Arc<Core>) {
     }
 }
 
-/// Waits until no session is left, at most this long.
+/// Waits until no session is left, at most for `most`.
 async fn until_none(handle: &MediatorHandle, most: Duration) {
     let until = Instant::now() + most;
     while Instant::now() < until {

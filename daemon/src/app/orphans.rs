@@ -1,4 +1,4 @@
-//! Workers that an earlier vgpud left behind: ended, and verified gone, before their GPUs are used.
+//! Ends the workers that an earlier vgpud left, and verifies their end before their GPUs are used.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ use anyhow::Context;
 use crate::mediator::{Command, MediatorHandle};
 use crate::worker::records::{Orphan, WorkerRecords};
 
-/// How long orphans have to end by themselves: they do when vgpud's end of their control socket
+/// Time that orphans get to end by themselves: they do so when vgpud's end of their control socket
 /// closes.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// How long vgpud waits after the kill before it serves without their GPUs.
+/// Time that vgpud waits after the kill before it serves without the GPUs of the orphans.
 const KILL: Duration = Duration::from_secs(2);
 
-/// How often vgpud checks whether they are gone: at its start, and later.
+/// Intervals of the checks: at start, and later.
 const CHECK: Duration = Duration::from_millis(10);
 const CHECK_LATER: Duration = Duration::from_secs(1);
 
@@ -27,8 +27,7 @@ pub(super) struct Orphans {
 }
 
 impl Orphans {
-    /// Ends the workers that `records` has, and waits at most [`GRACE`] and [`KILL`] until they are
-    /// gone.
+    /// Ends the workers in `records`, and waits at most [`GRACE`] and [`KILL`] for their end.
     pub(super) async fn end(records: &WorkerRecords) -> anyhow::Result<Orphans> {
         let left = records
             .orphans()
@@ -64,7 +63,7 @@ impl Orphans {
         }
     }
 
-    /// Removes the records of those that are gone. True: none is left.
+    /// Removes the records of workers that have ended. Returns whether none is left.
     fn check(&mut self) -> bool {
         let records = &self.records;
         self.left.retain(|worker| {
@@ -77,7 +76,7 @@ impl Orphans {
         self.left.is_empty()
     }
 
-    /// The GPUs that the remaining workers were started for.
+    /// The GPUs of the remaining workers.
     pub(super) fn gpus(&self) -> BTreeSet<String> {
         self.left
             .iter()
@@ -85,12 +84,11 @@ impl Orphans {
             .collect()
     }
 
-    /// How many workers remain.
     pub(super) fn count(&self) -> u32 {
         u32::try_from(self.left.len()).unwrap_or(u32::MAX)
     }
 
-    /// Goes on checking, and tells the mediator which GPUs have no orphan any more.
+    /// Keeps checking, and tells the mediator which GPUs have no orphan any more.
     pub(super) fn watch(mut self, mediator: MediatorHandle) {
         if self.left.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Session numbers that are never used again, whatever ends the daemon: reserved in blocks on disk.
+//! Session numbers that are never reused, however vgpud ends: they are reserved in blocks on disk.
 
 use std::path::Path;
 
@@ -7,28 +7,27 @@ use anyhow::Context;
 use crate::model::now_unix_ms;
 use crate::store::NumberFile;
 
-/// Numbers reserved at once. After an unclean end the rest of a block is skipped.
+/// Numbers per reservation. After an unclean end the rest of a block is skipped.
 const BLOCK: u64 = 1_000;
 
-/// A new block is reserved when fewer than this are left.
+/// A new block is reserved when fewer numbers than this are left.
 const LOW: u64 = 500;
 
-/// The reservation.
 #[derive(Debug)]
 pub(super) struct SessionNumbers {
     file: NumberFile,
     first: u64,
     reserved: u64,
-    /// The last reservation failed, and the log says so.
+    /// Whether the last reservation failed and was logged.
     told: bool,
 }
 
 impl SessionNumbers {
-    /// Reserves the first block. Where nothing can be written the numbers of this run begin at the
-    /// time, in milliseconds since 1970: no earlier run came so far.
+    /// Reserves the first block. If nothing can be written, the numbers of this run start at the
+    /// time in ms since 1970, which no earlier run reached.
     ///
     /// # Errors
-    /// When the file with the reservation cannot be read or holds nonsense, with what to do.
+    /// If the file with the reservation cannot be read or has a wrong content, with a remedy.
     pub(super) fn open(state_dir: &Path) -> anyhow::Result<SessionNumbers> {
         let file = NumberFile::new(state_dir.join("next-session"));
         let first = file.read().with_context(|| {
@@ -58,9 +57,9 @@ impl SessionNumbers {
         self.first
     }
 
-    /// Keeps the reservation ahead of what is used. Where it cannot be written (a file system that
-    /// needs space to overwrite, and has none) the old one stays, and so may a number be used again
-    /// after a restart; that is better than to serve nobody.
+    /// Keeps the reservation ahead of the used numbers. If it cannot be written (a file system that
+    /// needs space to overwrite, and has none), the old reservation stays. A number may then be
+    /// reused after a restart, which is better than serving nobody.
     pub(super) fn keep_ahead(&mut self, next: u64) {
         if next.saturating_add(LOW) > self.reserved {
             self.reserve(next.saturating_add(BLOCK));

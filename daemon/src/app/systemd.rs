@@ -1,4 +1,4 @@
-//! What systemd is told: ready, reloading, stopping, alive. Without systemd nothing happens.
+//! Notifies systemd: ready, reloading, stopping, alive. Without systemd nothing happens.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(super) fn reloading() {
     }
 }
 
-/// Stopping takes at most this long.
+/// Reports that vgpud stops, and the longest time that this takes.
 pub(super) fn stopping(most: Duration) {
     let micros = u32::try_from(most.as_micros()).unwrap_or(u32::MAX);
     tell(&[
@@ -35,7 +35,7 @@ pub(super) async fn feed_watchdog(mediator: MediatorHandle) {
     let mut tick = tokio::time::interval(half);
     loop {
         tick.tick().await;
-        // The tick itself proves that the runtime lives, the answer that the mediator does.
+        // The tick proves that the runtime works; the answer proves that the mediator works.
         match tokio::time::timeout(half, mediator.ask(Command::Ping)).await {
             Ok(Ok(_)) => tell(&[NotifyState::Watchdog]),
             Ok(Err(_)) => return,

@@ -1,4 +1,4 @@
-//! What is charged, held against what the device itself says: for `vgpu-admin doctor`.
+//! Compares charged GPU time with the device's own clock, for `vgpu-admin doctor`.
 
 use std::collections::BTreeMap;
 
@@ -6,23 +6,23 @@ use vgpu_api::{CheckStatus, DoctorCheck, Session};
 
 use crate::model::DeviceProcess;
 
-/// A VM's use by the device's clock may be beyond what it was charged by this part of it, and by
-/// this time. Charging begins and ends with messages and looks that come a little after the facts.
+/// The device's clock may exceed the charge of a VM by this fraction and this time. Charging starts
+/// and ends with messages and polls that come slightly after the facts.
 const TOLERANCE_PERMILLE: u64 = 20;
 const TOLERANCE_NS: u64 = 20_000_000;
 
-/// Time of a VM's open sessions.
+/// Times of the open sessions of a VM.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Times {
     used_ns: u64,
     charged_ns: u64,
 }
 
-/// Compares, for each VM, what its workers used by the device's clock with what their sessions were
-/// charged, which was asked after it. `None`: no device has a clock, or nobody runs.
+/// Compares, for each VM, the use of its workers by the device's clock with the charge of its
+/// sessions, which was read afterwards. `None`: no device has a clock, or no session runs.
 ///
-/// A charge above the use is in order: it holds the idle hold, the time a switch takes, and the
-/// drain. Use above the charge is time that somebody got for nothing.
+/// A charge above the use is normal: it contains the hold, the time of a switch, and the drain. Use
+/// above the charge is GPU time that nobody was charged for.
 pub(super) fn check(processes: &[DeviceProcess], sessions: &[Session]) -> Option<DoctorCheck> {
     let mut used: BTreeMap<u32, u64> = BTreeMap::new();
     for process in processes {
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn use_beyond_the_charge_is_a_fault_and_less_is_not() {
-        // Two sessions of VM 1; VM 2 is on two devices; 99 is nobody's worker.
+        // VM 1 has two sessions, VM 2 uses two devices, and process 99 is not a worker.
         let processes = [
             process(10, 1_000),
             process(11, 500),

@@ -1,4 +1,4 @@
-//! Whether workers are confined on this host: for `vgpu-admin doctor`.
+//! Checks whether workers are confined on this host, for `vgpu-admin doctor`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,13 +8,14 @@ use vgpu_api::{CheckStatus, DoctorCheck};
 
 use crate::probe::{Attempt, Prober, Verdict};
 
-/// Who asks waits this long at most, also behind others: less than the API waits for us.
+/// Longest wait of a caller, including the wait for other callers. Less than the timeout of the
+/// API.
 const MOST: Duration = Duration::from_secs(12);
 
-/// The last answer, and when the look for it began.
+/// The last result, and the start of its check.
 type Last = Option<(Instant, DoctorCheck)>;
 
-/// Looks, once at a time: who came while a look was under way shares the next one.
+/// Runs one check at a time. Callers that come during a check share the next one.
 #[derive(Debug, Default)]
 pub(super) struct Confinement(Arc<Mutex<Last>>);
 
@@ -26,7 +27,7 @@ impl Confinement {
 
     async fn look(&self, prober: Prober, soft: bool) -> DoctorCheck {
         let asked = Instant::now();
-        // Held by the thread that looks, also when who asked has gone away.
+        // The checking thread holds the lock, even if the caller has gone away.
         let mut last = self.0.clone().lock_owned().await;
         if let Some((begun, check)) = &*last
             && *begun >= asked

@@ -1,5 +1,4 @@
-//! Mediation as administration sees it: the mediator, the listeners and the probes behind one
-//! trait.
+//! The mediation as administration sees it: mediator, listeners and probes behind one trait.
 
 mod clock;
 mod confinement;
@@ -20,7 +19,7 @@ use crate::supervisor::launcher::{Launcher, driver_library, probe_binary, worker
 
 use confinement::Confinement;
 
-/// Everything of the mediation.
+/// The whole mediation.
 #[derive(Debug)]
 pub struct Core {
     mediator: MediatorHandle,
@@ -31,11 +30,11 @@ pub struct Core {
     /// One scan at a time.
     scanning: tokio::sync::Mutex<()>,
     confinement: Confinement,
-    /// Changes are taken over one batch after the other.
+    /// Changes are applied one batch after another.
     applying: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// What the listeners and the probes need of the configuration.
+/// The part of the configuration that listeners and probes need.
 #[derive(Debug, Default)]
 struct Known {
     vms: BTreeMap<u32, Arc<VmRecord>>,
@@ -64,7 +63,7 @@ impl Known {
 }
 
 impl Core {
-    /// Puts the parts together. Nothing listens until [`Core::open_listeners`].
+    /// Creates the mediation. Nothing listens until [`Core::open_listeners`].
     #[must_use]
     pub fn new(
         mediator: MediatorHandle,
@@ -84,23 +83,22 @@ impl Core {
         }
     }
 
-    /// Begins to serve guests. Must be called within the runtime.
+    /// Opens the listeners for guests. Must be called within the runtime.
     pub fn open_listeners(&self) {
         self.gateway.open();
         let vms = self.known().vms.clone();
         self.gateway.sync(vms.values().map(Arc::as_ref));
     }
 
-    /// Opens the listeners again that could not be opened, or whose socket is gone.
+    /// Opens listeners again that could not be opened, or whose socket is gone.
     pub async fn reopen_listeners(&self) {
         let turn = self.applying.clone().lock_owned().await;
-        // What is wrong is in the gateway's own report.
+        // The gateway reports the problems itself.
         let _ = self.sync(turn, |gateway| !gateway.is_whole()).await;
     }
 
-    /// Makes the listeners those of the VMs as they are now, if `due` says so. Files may be slow,
-    /// so this happens outside the runtime's threads. The turn lasts until that is done, also where
-    /// the caller is gone.
+    /// Updates the listeners to the present VMs, if `due` says so. Files may be slow, so this runs
+    /// outside the runtime's threads. The turn lasts until the end, even if the caller is gone.
     async fn sync(
         &self,
         turn: OwnedMutexGuard<()>,
@@ -117,13 +115,13 @@ impl Core {
         done.map_err(|error| MediationError::Failed(error.to_string()))
     }
 
-    /// Takes no new connections; what is connected stays.
+    /// Closes the listeners. Open connections stay.
     pub fn close_listeners(&self) {
         self.gateway.close();
     }
 
-    /// Asks the devices that keep an account of their own (soft-gpu's) who uses them, and has
-    /// whoever uses one without a lease ended.
+    /// Asks the devices that count use per process (soft-gpu's) which processes use them, and has
+    /// the mediator end sessions that use a device without a lease.
     pub async fn audit(&self) {
         let gpus = self.clocked();
         if gpus.is_empty() || self.mediator.ask(Command::Audit).await.is_err() {
@@ -141,7 +139,7 @@ impl Core {
         }
     }
 
-    /// The devices that keep an account of their own.
+    /// The devices that count use per process.
     fn clocked(&self) -> Vec<ScannedGpu> {
         let known = self.known();
         let soft = known
@@ -151,7 +149,7 @@ impl Core {
         soft.cloned().collect()
     }
 
-    /// Who is on these devices, by UUID; those that do not answer are left out.
+    /// The processes on these devices, by UUID. Devices that do not answer are left out.
     async fn look(&self, gpus: Vec<ScannedGpu>) -> Option<Vec<(Vec<DeviceProcess>, String)>> {
         let prober = self.prober.clone();
         let look = move || {
@@ -212,11 +210,11 @@ impl Core {
         self.confinement.check(&self.prober, soft).await
     }
 
-    /// Can workers load the driver libraries? Seen also before there is a GPU.
+    /// Checks that workers can load the driver libraries. Works even without a GPU.
     async fn driver_libraries(&self) -> Vec<DoctorCheck> {
         let config = self.launcher.config();
-        // Which of them, and whether it is soft-gpu's. A host may do without one that is not
-        // configured.
+        // The libraries to check: whether each is soft-gpu's. A library that is not configured need
+        // not exist.
         let looks: &[bool] = match config.driver.kind {
             DriverKind::Nvidia => &[false],
             DriverKind::Soft => &[true],
@@ -293,7 +291,7 @@ impl Mediation for Core {
             for change in &changes {
                 self.known().take(change);
             }
-            // The mediator first: a guest that connects to a new socket is known there.
+            // The mediator first, so that it knows a guest that connects to a new socket.
             self.mediator
                 .ask(|done| Command::Apply(changes, done))
                 .await?;

@@ -1,4 +1,4 @@
-//! The memory behind [`super::EventSink`]: bounded, and emptied into the store by its writer.
+//! The memory of [`super::EventSink`]: bounded, and emptied by the store's writer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,15 +11,15 @@ use crate::model::{UsageDelta, UsageRecord, now_unix_ms};
 
 /// Events kept in memory: for followers, for the status screen, and until they are saved.
 const RING: usize = 4_096;
-/// Events of one kind about one VM (or about none) that may come at once…
+/// Most events in a burst, of one kind and about one VM (or about none).
 const BURST: u32 = 20;
-/// …and the time after which one more may come.
+/// Time after which one more event of that kind is allowed.
 const REFILL: Duration = Duration::from_secs(3);
-/// Sequence numbers skipped after a crash: more than could have been told but not saved before a
-/// crash.
+/// Sequence numbers skipped after a crash: more than the events that may have been published and
+/// not saved.
 const RESTART_GAP: u64 = RING as u64;
 
-/// Events and totals on their way to the store.
+/// Events and totals that are not saved yet.
 #[derive(Debug)]
 pub struct Journal {
     ring: Mutex<Ring>,
@@ -38,14 +38,14 @@ struct Ring {
     counts: BTreeMap<(u8, &'static str), EventCount>,
 }
 
-/// How many events of one kind (and label) there were since the daemon started, told or held back.
+/// Number of events of one kind (and label) since vgpud started, including suppressed events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventCount {
     /// The kind.
     pub kind: EventKind,
-    /// What distinguishes it within the kind (a cause, a refusal's code), or empty.
+    /// Distinguishes events within the kind (a cause, the code of a refusal), or empty.
     pub label: &'static str,
-    /// How many.
+    /// Number of events.
     pub count: u64,
 }
 
@@ -68,7 +68,7 @@ struct Notes {
     gpus: BTreeMap<String, GpuNote>,
 }
 
-/// What the scheduler decided about a VM and the store has yet to remember.
+/// A decision of the scheduler about a VM that the store has not saved yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VmNote {
     pub(crate) generation: u64,
@@ -77,17 +77,17 @@ pub(crate) struct VmNote {
     pub(crate) quarantine: Option<QuarantineNote>,
 }
 
-/// How a VM's quarantine by strikes changed.
+/// A change of a VM's quarantine by strikes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum QuarantineNote {
-    /// It began.
+    /// The quarantine began.
     Begun {
         reason: String,
         until_unix_ms: Option<u64>,
-        /// Quarantines that count, this one included.
+        /// Quarantines that count, including this one.
         quarantines: u32,
     },
-    /// Its time is over, and the strikes are forgotten.
+    /// The quarantine is over, and the strikes are forgotten.
     Over,
 }
 
@@ -112,7 +112,7 @@ impl VmNote {
         }
     }
 
-    /// This note with a later one about the same VM.
+    /// Merges a later note about the same VM into this note.
     fn merge(&mut self, later: Self) {
         if later.generation > self.generation {
             *self = later;
@@ -124,7 +124,7 @@ impl VmNote {
     }
 }
 
-/// What the mediation found out about a GPU and the store has yet to remember.
+/// A finding about a GPU that the store has not saved yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum GpuNote {
     Suspect(String),
@@ -187,7 +187,7 @@ impl Draft {
     }
 }
 
-/// What the writer has to save.
+/// Data that the writer has to save.
 #[derive(Debug, Default)]
 pub(crate) struct Unsaved {
     pub(crate) events: Vec<Event>,
@@ -201,7 +201,8 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// The last number that may have been told, when `last_saved` is the last that was saved.
+    /// The last sequence number that may have been published, if `last_saved` is the last that was
+    /// saved.
     #[must_use]
     pub fn after_crash(last_saved: u64) -> u64 {
         match last_saved {
@@ -210,7 +211,7 @@ impl Journal {
         }
     }
 
-    /// A journal that goes on after the event `last_seq`, with the saved totals.
+    /// A journal that continues after the event `last_seq`, with the saved totals.
     #[must_use]
     pub fn new(last_seq: u64, usage: BTreeMap<u32, UsageRecord>) -> Self {
         let next_seq = last_seq.saturating_add(1);
@@ -238,13 +239,13 @@ impl Journal {
         }
     }
 
-    /// The number of the newest event; changes wake followers.
+    /// The sequence number of the newest event. Changes wake followers.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.latest.subscribe()
     }
 
-    /// The oldest event number that is still in memory (or the next one, when none is).
+    /// The oldest sequence number in memory, or the next one if there is none.
     #[must_use]
     pub fn oldest_seq(&self) -> u64 {
         let ring = lock(&self.ring);
@@ -268,7 +269,7 @@ impl Journal {
             .collect()
     }
 
-    /// The newest events in memory that are wanted, oldest first, at most `limit`.
+    /// The newest events in memory that `wanted` selects, oldest first, at most `limit`.
     pub fn newest(&self, limit: usize, wanted: impl Fn(&Event) -> bool) -> Vec<Event> {
         let ring = lock(&self.ring);
         let newest = ring.events.iter().rev().filter(|event| wanted(event));
@@ -277,13 +278,13 @@ impl Journal {
         events
     }
 
-    /// Counts per kind since the daemon started.
+    /// Number of events per kind since vgpud started.
     #[must_use]
     pub fn counts(&self) -> Vec<EventCount> {
         lock(&self.ring).counts.values().cloned().collect()
     }
 
-    /// Events that were forgotten before they could be saved.
+    /// Number of events that were dropped before they could be saved.
     #[must_use]
     pub fn lost(&self) -> u64 {
         lock(&self.ring).lost
@@ -306,18 +307,18 @@ impl Journal {
             .collect()
     }
 
-    /// Puts saved totals in place of a VM's.
+    /// Replaces the totals of a VM by saved totals.
     pub(crate) fn put_usage(&self, vm_id: u32, record: UsageRecord) {
         let dirty = false;
         lock(&self.usage).insert(vm_id, UsageEntry { record, dirty });
     }
 
-    /// Forgets the totals of a VM that is no longer registered.
+    /// Drops the totals of a VM that is no longer registered.
     pub(crate) fn forget_usage(&self, vm_id: u32) {
         lock(&self.usage).remove(&vm_id);
     }
 
-    /// Counts a VM's totals anew; a later registration's stay.
+    /// Sets the totals of a VM to zero, unless they belong to a later registration.
     pub(crate) fn reset_usage(&self, vm_id: u32, generation: u64, at_unix_ms: u64) {
         let mut usage = lock(&self.usage);
         let entry = usage.entry(vm_id).or_default();
@@ -327,7 +328,7 @@ impl Journal {
         }
     }
 
-    /// Adds to a VM's totals; those of an earlier registration are dropped.
+    /// Adds to the totals of a VM. An increment of an earlier registration is dropped.
     pub(crate) fn add_usage(&self, vm_id: u32, generation: u64, delta: &UsageDelta) {
         let mut usage = lock(&self.usage);
         let entry = usage.entry(vm_id).or_default();
@@ -359,7 +360,7 @@ impl Journal {
         lock(&self.notes).gpus.insert(uuid, note);
     }
 
-    /// Numbers, logs and keeps an event, unless its kind comes too often.
+    /// Numbers, logs and keeps an event, unless its kind exceeds the rate.
     pub(crate) fn record(&self, draft: Draft) {
         let event = {
             let mut ring = lock(&self.ring);
@@ -382,7 +383,7 @@ impl Journal {
         self.latest.send_replace(event.seq);
     }
 
-    /// What is to be saved, at most `limit` events; it stays until [`Journal::saved`].
+    /// Data to be saved, with at most `limit` events. The data stays until [`Journal::saved`].
     pub(crate) fn unsaved(&self, limit: usize) -> Unsaved {
         let mut unsaved = Unsaved::default();
         {
@@ -398,7 +399,7 @@ impl Journal {
         unsaved
     }
 
-    /// Takes what the mediation decided about VMs and GPUs; the caller remembers it from now on.
+    /// Takes the notes about VMs and GPUs, which the caller must save.
     pub(crate) fn take_notes(&self) -> (BTreeMap<u32, VmNote>, BTreeMap<String, GpuNote>) {
         let mut notes = lock(&self.notes);
         (
@@ -415,7 +416,7 @@ impl Journal {
             .is_some_and(|event| event.seq >= ring.saved_before)
     }
 
-    /// The store has `saved`; what changed meanwhile stays to be saved.
+    /// Marks `saved` as saved. Later changes remain to be saved.
     pub(crate) fn saved(&self, saved: &Unsaved) {
         if let Some(last) = saved.events.last() {
             let mut ring = lock(&self.ring);
@@ -431,8 +432,8 @@ impl Journal {
 }
 
 impl Ring {
-    /// Takes a token for one more event of `kind` about `vm_id`: how many were held back before it,
-    /// or `None` when this one is held back too.
+    /// Takes a token for one more event of `kind` about `vm_id`. Returns the number of events that
+    /// were suppressed before, or `None` if this event is suppressed too.
     fn admit(&mut self, kind: u8, vm_id: Option<u32>, now: Instant) -> Option<u64> {
         let rate = self.rates.entry((kind, vm_id)).or_insert(Rate {
             tokens: BURST,
@@ -509,7 +510,7 @@ fn add(total: &mut VmUsage, more: &VmUsage) {
     }
 }
 
-/// A panic elsewhere must not silence the journal: its state is valid between any two statements.
+/// Ignores poisoning, because the journal's state is valid between any two statements.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,12 +1,12 @@
-//! What the mediation tells administration: events, usage, strikes, quarantines, suspect GPUs.
+//! Reports of the mediation to administration: events, usage, strikes, quarantines, suspect GPUs.
 //!
-//! [`EventSink`] never waits for the disk and never grows without bound: everything it is told goes
-//! into memory (a ring of events, one usage total per VM, one open note per VM and GPU), from where
-//! the store's writer thread takes it. When the disk is full the ring forgets its oldest events,
-//! counts them, and the rest waits.
+//! [`EventSink`] never waits for the disk and never grows without limit. Reports go into memory (a
+//! ring of events, one total of usage per VM, one open note per VM and GPU), and the store's writer
+//! thread saves them. When the disk is full, the ring drops and counts its oldest events, and the
+//! rest waits.
 //!
-//! Guests can cause events, so each kind is held to a rate per VM; what was held back is counted
-//! and told with the next one.
+//! Guests can cause events, so each kind has a limited rate per VM. Suppressed events are counted,
+//! and the next event reports their number.
 
 mod journal;
 mod report;
@@ -22,21 +22,21 @@ pub use report::{EndCause, Report};
 
 pub(crate) use journal::{Draft, GpuNote, QuarantineNote, Unsaved, VmNote};
 
-/// The mediation's end: cheap to clone, never blocks on disk.
+/// The mediation's end of the journal: cheap to clone, never blocks on disk.
 #[derive(Debug, Clone)]
 pub struct EventSink {
     journal: Arc<Journal>,
 }
 
 impl EventSink {
-    /// A sink into `journal`.
+    /// Creates a sink into `journal`.
     #[must_use]
     pub fn new(journal: Arc<Journal>) -> Self {
         Self { journal }
     }
 
-    /// Tells what happened. It is logged, put into the event list, counted, and, where it changes a
-    /// VM or a GPU (strike, quarantine, suspect), remembered over restarts.
+    /// Reports an event: logs it, adds it to the event list and counts it. If it changes a VM or a
+    /// GPU (strike, quarantine, suspect), the change survives restarts.
     pub fn report(&self, report: Report) {
         if let Some((vm_id, note)) = report.vm_note() {
             self.journal.note_vm(vm_id, note);
@@ -47,25 +47,25 @@ impl EventSink {
         self.journal.record(report.into_draft());
     }
 
-    /// Adds to a VM's totals.
+    /// Adds to the totals of a VM.
     pub fn usage(&self, vm_id: u32, generation: u64, delta: &UsageDelta) {
         self.journal.add_usage(vm_id, generation, delta);
     }
 
-    /// The totals of a VM, as they are now.
+    /// The present totals of a VM.
     #[must_use]
     pub fn usage_of(&self, vm_id: u32) -> UsageRecord {
         self.journal.usage_of(vm_id)
     }
 
-    /// Tells something that concerns the daemon as a whole.
+    /// Reports an event that concerns vgpud as a whole.
     pub fn daemon(&self, kind: EventKind, severity: Severity, message: impl Into<String>) {
         self.journal
             .record(Draft::daemon(kind, severity, message.into()));
     }
 }
 
-/// The log line of an event; text that came from a guest is quoted.
+/// Writes the log line of an event. Text from a guest is quoted.
 fn log(event: &Event) {
     let (seq, kind, message) = (event.seq, event.kind, &event.message);
     match event.severity {

@@ -1,4 +1,4 @@
-//! What can happen, and how it reads.
+//! Events of the mediation, and their texts.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use super::journal::{Draft, GpuNote, QuarantineNote, VmNote};
 /// Why a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EndCause {
-    /// The guest program finished, or its VM went away.
+    /// The guest program finished, or the VM stopped.
     Guest,
     /// The guest broke the protocol.
     Protocol,
-    /// A device fault of its own work.
+    /// The work of the session caused a device fault.
     Fault,
     /// The worker died.
     WorkerDied,
-    /// The watchdog's hard limit.
+    /// The work exceeded the watchdog's hard limit.
     HardLimit,
     /// An administrator's command (kill, unregister, quarantine, move, unassign).
     Administrator,
-    /// The worker cheated (lease, memory).
+    /// The worker cheated (leases, memory).
     Cheating,
-    /// The GPU went away or is suspect.
+    /// The GPU vanished or is suspect.
     GpuLost,
-    /// The daemon stopped.
+    /// vgpud stopped.
     Draining,
 }
 
@@ -68,7 +68,7 @@ impl EndCause {
     }
 }
 
-/// Something that happened in the mediation.
+/// An event of the mediation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
     /// A guest program was admitted.
@@ -77,108 +77,107 @@ pub enum Report {
         vm_id: u32,
         /// The session.
         session_id: u64,
-        /// Where it was placed.
+        /// GPU of the session.
         gpu_uuid: String,
-        /// The program, as the guest says.
+        /// Name of the program, as the guest reports it.
         program: String,
     },
     /// A session ended.
     SessionEnded {
-        /// The VM.
         vm_id: u32,
         /// The session.
         session_id: u64,
-        /// Where it was placed.
+        /// GPU of the session.
         gpu_uuid: Option<String>,
-        /// Why.
+        /// The cause.
         cause: EndCause,
-        /// More, as a sentence.
+        /// Details, as a sentence.
         detail: String,
     },
-    /// A turn passed its soft limit.
+    /// Work passed the soft limit.
     SoftLimit {
         /// The VM.
         vm_id: u32,
         /// The session.
         session_id: u64,
-        /// Where it runs.
+        /// GPU of the session.
         gpu_uuid: String,
-        /// Without progress for this long.
+        /// Time without progress.
         after: Duration,
     },
     /// A VM got a strike.
     Strike {
         /// The VM.
         vm_id: u32,
-        /// Its registration.
+        /// Number of the registration.
         generation: u64,
-        /// Strikes now, this one included, forgotten ones not.
+        /// Strikes that count, including this one.
         strikes: u32,
-        /// For what.
+        /// The offence.
         reason: String,
     },
-    /// The scheduler quarantined a VM. It stays so over restarts, until its time is over or it is
-    /// released.
+    /// The scheduler quarantined a VM. The quarantine survives restarts, until its time is over or
+    /// an administrator releases the VM.
     Quarantined {
         /// The VM.
         vm_id: u32,
-        /// Its registration.
+        /// Number of the registration.
         generation: u64,
-        /// Why.
+        /// The reason.
         reason: String,
-        /// When it ends by itself.
+        /// End of the quarantine; `None`: until released.
         until_unix_ms: Option<u64>,
-        /// How long that is.
+        /// Length of the quarantine.
         lasts: Option<Duration>,
-        /// Quarantines that count, this one included.
+        /// Quarantines that count, including this one.
         quarantines: u32,
     },
-    /// A quarantine by strikes ended by itself.
+    /// The time of a quarantine by strikes is over.
     QuarantineOver {
         /// The VM.
         vm_id: u32,
-        /// Its registration.
+        /// Number of the registration.
         generation: u64,
     },
-    /// A guest was refused before a session began.
+    /// A guest was refused before a session started.
     Refused {
-        /// The VM, when it is known.
+        /// The VM, if known.
         vm_id: Option<u32>,
-        /// Where it came from (`vsock:7`, a socket path).
+        /// Address of the guest (`vsock:7`, a socket path).
         peer: String,
         /// A stable short name of the reason (`unknown_vm`).
         code: &'static str,
-        /// The sentence the guest got.
+        /// Sentence that the guest got.
         message: String,
     },
-    /// A rate limit began to hold a VM back.
+    /// A rate limit started to hold back a VM.
     RateLimited {
         /// The VM.
         vm_id: u32,
         /// The limit.
         cap: Cap,
     },
-    /// A GPU takes nothing more until it was checked. It stays so over restarts.
+    /// A GPU takes no new work until it passes a check. This state survives restarts.
     GpuSuspect {
         /// The GPU.
         gpu_uuid: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A GPU is no longer answering at all.
+    /// A GPU no longer answers.
     GpuVanished {
         /// The GPU.
         gpu_uuid: String,
-        /// How that was seen.
+        /// The observation.
         reason: String,
     },
     /// A worker could not be started.
     WorkerFailed {
-        /// The VM it was for.
+        /// VM of the worker.
         vm_id: Option<u32>,
-        /// The session it was for.
+        /// Session of the worker.
         session_id: Option<u64>,
-        /// Why.
+        /// The reason.
         message: String,
     },
 }
@@ -374,7 +373,7 @@ impl Report {
     }
 }
 
-/// Text that may come from a guest, made fit for one line.
+/// Makes text that may come from a guest safe for a single line.
 pub(super) fn clean(text: &str) -> String {
     const LONGEST: usize = 500;
     printable(text, LONGEST)

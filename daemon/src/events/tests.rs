@@ -30,7 +30,7 @@ fn a_flood_of_one_kind_is_listed_in_part_and_counted_in_full() {
     assert!((1..100).contains(&listed), "{listed}");
     assert_eq!(journal.counts()[0].count, 1_000);
     assert_eq!(journal.counts()[0].label, "unknown_vm");
-    // Another VM's events are not held back by that.
+    // The events of another VM are not suppressed by that.
     sink.report(Report::RateLimited {
         vm_id: 3,
         cap: Cap::Calls,
@@ -60,7 +60,7 @@ fn guest_text_cannot_forge_lines_or_drive_a_terminal() {
 #[test]
 fn memory_is_bounded_when_nothing_can_be_saved() {
     let (sink, journal) = sink();
-    // Distinct VMs, so that the rate limit does not hide it.
+    // Distinct VMs, so that the rate limit does not suppress the events.
     for vm_id in 0..10_000 {
         sink.report(Report::RateLimited {
             vm_id,

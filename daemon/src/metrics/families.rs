@@ -14,7 +14,7 @@ use crate::model::{Histogram, VmRuntime};
 use crate::store::StoreHealth;
 use crate::views::World;
 
-/// Upper bounds of exported buckets in ns; finer ones are summed up.
+/// Upper bounds of exported buckets in ns. Finer buckets are summed up.
 const BOUNDS_NS: [u64; 16] = [
     10_000,
     50_000,
@@ -36,7 +36,7 @@ const BOUNDS_NS: [u64; 16] = [
 
 type Labels = Vec<(&'static str, String)>;
 
-/// Everything a scrape shows, at one moment.
+/// The data of a scrape, as of one moment.
 #[derive(Debug)]
 pub(crate) struct Facts {
     gpus: Vec<Gpu>,
@@ -51,7 +51,7 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Puts together what a scrape shows. `status` is made of the same `world`.
+    /// Collects the data of a scrape. `status` must come from the same `world`.
     pub(crate) fn new(world: World, status: Status, journal: &Journal, store: StoreHealth) -> Self {
         Self {
             gpus: status.gpus,
@@ -168,7 +168,7 @@ impl Facts {
             "Part of the last second with a lease held.",
             |gpu| f64::from(gpu.busy_permille) / 1_000.0,
         )?;
-        // What nobody measured is absent, not 0.
+        // A value that was not measured is absent, not 0.
         let mut measured = |name, help, value: fn(&Gpu) -> Option<f64>| {
             let known = self.gpus.iter();
             let values = known.filter_map(|gpu| Some((gpu_labels(gpu), value(gpu)?)));
@@ -402,7 +402,7 @@ impl Facts {
     }
 }
 
-/// Memory and descriptors of the daemon itself, by the names that every exporter uses.
+/// Memory and descriptors of vgpud itself, by the names that all exporters use.
 fn process(out: &mut Families<'_>) -> Result<(), Error> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let resident = status.lines().find_map(|line| {
@@ -441,7 +441,6 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// Writes families.
 struct Families<'a> {
     encoder: DescriptorEncoder<'a>,
 }
@@ -458,7 +457,7 @@ impl Families<'_> {
         })
     }
 
-    /// `name` without `_total`, which the text format appends.
+    /// `name` is without `_total`, which the text format appends.
     fn counters(
         &mut self,
         name: &str,
@@ -511,7 +510,7 @@ impl Families<'_> {
     }
 }
 
-/// Counts per exported bound, the last without one.
+/// Counts per exported bound. The last bucket has no bound.
 fn rebucket(histogram: &Histogram) -> Vec<(f64, u64)> {
     let mut buckets: Vec<(f64, u64)> = BOUNDS_NS.iter().map(|ns| (seconds(*ns), 0)).collect();
     buckets.push((f64::INFINITY, 0));

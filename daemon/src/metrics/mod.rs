@@ -1,5 +1,5 @@
-//! Prometheus metrics: `vgpu_*`, base units, made at each scrape from the same facts as the status
-//! screen. Labels are names and numbers that administrators gave, never text from a guest.
+//! Prometheus metrics: `vgpu_*`, in base units, collected at each scrape from the same data as the
+//! status screen. Labels are names and numbers from administrators, never text from a guest.
 
 mod families;
 
@@ -8,13 +8,12 @@ use prometheus_client::registry::Registry;
 
 pub(crate) use families::Facts;
 
-/// The content type of [`text`].
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// All metrics as OpenMetrics text.
 ///
 /// # Errors
-/// When the text cannot be written.
+/// If the text cannot be written.
 pub(crate) fn text(facts: Facts) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(facts));

@@ -1,4 +1,4 @@
-//! Why a VM waits, as an administrator reads it.
+//! Explains to an administrator why a VM waits.
 
 use vgpu_api::{self, Explain, ExplainHolder, ExplainReason, GpuState, PoolPolicy, Priority};
 use vgpu_proto::limits::PINNED_AT_START;
@@ -8,10 +8,10 @@ use crate::mediation::Explained;
 use crate::model::{EffectiveLimits, GpuRecord, VmRecord};
 use crate::store::Catalog;
 
-/// VMs that are named before the rest is only counted.
+/// VMs that are named. Further VMs are only counted.
 const NAMED: usize = 8;
 
-/// The answer about one VM. `cut_off`: none of its programs can come to vgpud.
+/// The answer about one VM. `cut_off`: none of the VM's programs can connect to vgpud.
 pub(super) fn view(
     catalog: &Catalog,
     vm: &VmRecord,
@@ -118,7 +118,8 @@ fn priority(class: Class) -> Priority {
     }
 }
 
-/// The paragraph: what it does, who is before it, what it may expect, how long it waits.
+/// The paragraph: what the VM does, which VMs are before it, which share it may expect, and how
+/// long it waits.
 fn summary(catalog: &Catalog, vm: &VmRecord, explained: &Explained, cut_off: bool) -> String {
     let e = &explained.explanation;
     let unserved = unserved(catalog, vm, e);
@@ -189,8 +190,8 @@ fn summary(catalog: &Catalog, vm: &VmRecord, explained: &Explained, cut_off: boo
     text
 }
 
-/// Of a VM that gets no GPU: what is wrong with those that no driver serves. Its pool's, or those
-/// of the host where the pool has none and can be given none.
+/// For a VM without a GPU: sentences about the GPUs that no driver serves. These are the GPUs of
+/// the pool, or those of the host if the pool has none and can get none.
 fn unserved(catalog: &Catalog, vm: &VmRecord, e: &Explanation) -> Vec<String> {
     let none = matches!(
         e.reason,
@@ -207,8 +208,8 @@ fn unserved(catalog: &Catalog, vm: &VmRecord, e: &Explanation) -> Vec<String> {
         .collect()
 }
 
-/// What refuses the next program of a VM: its limits, or the host. `room`: how much more the host
-/// lets it pin.
+/// Sentences about the reasons that refuse the next program of a VM: its limits, or the host.
+/// `room`: bytes that the host still lets the VM pin.
 pub(super) fn next_program(limits: &EffectiveLimits, vm: &vgpu_api::Vm, room: u64) -> Vec<String> {
     let mut refused = limits.refuse_next(vm.sessions, vm.pinned_bytes);
     let allowed = limits
@@ -226,7 +227,7 @@ pub(super) fn next_program(limits: &EffectiveLimits, vm: &vgpu_api::Vm, room: u6
     refused
 }
 
-/// What the VM does, or why it does not.
+/// What the VM does, or why it waits.
 fn what(vm: &VmRecord, explained: &Explained) -> String {
     let e = &explained.explanation;
     let pool = &explained.pool;
@@ -347,7 +348,7 @@ fn expectation(e: &Explanation) -> String {
     )
 }
 
-/// What it is owed or owes, when that is worth telling.
+/// The debt or claim of the VM, if it is large enough to be mentioned.
 fn account(e: &Explanation) -> Option<String> {
     const WORTH_TELLING: u128 = 10_000;
     let amount = e.lag_ns.unsigned_abs();
@@ -411,7 +412,7 @@ fn no_bound(why: NoBound) -> String {
     }
 }
 
-/// ` for another 50.0 s`, where that is known.
+/// For example ` for another 50.0 s`; empty if the time is not known.
 fn quarantine_left(e: &Explanation) -> String {
     match e.quarantined_until_ns {
         None | Some(u64::MAX) => String::new(),
@@ -422,7 +423,7 @@ fn quarantine_left(e: &Explanation) -> String {
     }
 }
 
-/// `GPU 0, 1 and 2`.
+/// For example `GPU 0, 1 and 2`.
 fn gpus(gpus: &[vgpu_sched::GpuId]) -> String {
     let names: Vec<String> = gpus.iter().map(|gpu| gpu.0.to_string()).collect();
     match names.split_last() {
@@ -431,7 +432,7 @@ fn gpus(gpus: &[vgpu_sched::GpuId]) -> String {
     }
 }
 
-/// `VM 4, 7, 12`, the first few.
+/// The first VMs of a list, for example `VM 4, 7, 12`.
 fn vms(ids: impl ExactSizeIterator<Item = u32>) -> String {
     let all = ids.len();
     let named: Vec<String> = ids.take(NAMED).map(|id| id.to_string()).collect();
@@ -442,7 +443,7 @@ fn vms(ids: impl ExactSizeIterator<Item = u32>) -> String {
     format!("VM {}{more}", named.join(", "))
 }
 
-/// A weight in thousandths.
+/// Formats a weight given in thousandths.
 fn weight(milli: u64) -> String {
     match milli % 1000 {
         0 => (milli / 1000).to_string(),
@@ -453,7 +454,7 @@ fn weight(milli: u64) -> String {
     }
 }
 
-/// `350 us`, `12.3 ms`, `1.50 s`, `13.4 min`, `2.0 h`.
+/// Formats a time, for example `350 us`, `12.3 ms`, `1.50 s`, `13.4 min`, `2.0 h`.
 fn duration(ns: u64) -> String {
     let ns_f = ns as f64;
     match ns {

@@ -8,7 +8,7 @@ use vgpu_sched::{
 
 const POOL: PoolId = PoolId(1);
 
-/// A scheduler with one GPU and one pool, and the catalog's side of it.
+/// A scheduler with one GPU and one pool, and the matching catalog.
 struct Rig {
     scheduler: Scheduler,
     catalog: Catalog,

@@ -1,4 +1,4 @@
-//! The whole database as a file: out, and in again.
+//! Backup and restore of the whole database as a file.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -18,13 +18,13 @@ use super::super::failure::Failure;
 use super::ApiState;
 
 const MEDIA_TYPE: &str = "application/vnd.sqlite3";
-/// The file travels in pieces of this size.
+/// Bytes per chunk of the file.
 const PIECE: usize = 64 * 1024;
-/// Pieces that wait for a slow reader.
+/// Chunks that are read ahead for a slow reader.
 const AHEAD: usize = 4;
-/// A caller who takes or sends nothing for this long is left.
+/// A caller that receives or sends nothing for this time is disconnected.
 const STALLED: Duration = Duration::from_secs(30);
-/// The largest backup that is taken: ten million events have less.
+/// Largest accepted backup, in bytes. Ten million events take less.
 const MOST: u64 = 4 << 30;
 
 /// A copy of the whole state database at one moment: an SQLite file. Needs the right to change things.
@@ -39,7 +39,7 @@ pub(super) async fn save(_: Writer, State(state): State<ApiState>) -> Result<Res
         loop {
             let (piece, rest) = match tokio::task::spawn_blocking(|| read(file)).await {
                 Ok(Ok((piece, rest))) if !piece.is_empty() => (piece, rest),
-                // Too little was sent, which the length tells.
+                // The caller sent too little. The comparison with the announced length reports it.
                 _ => return,
             };
             file = rest;
@@ -131,7 +131,7 @@ fn unwritable(what: &str) -> Failure {
     )
 }
 
-/// For what waits for the disk.
+/// Runs blocking work that waits for the disk.
 async fn off_the_runtime<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Failure> {

@@ -1,4 +1,4 @@
-//! Events (listed, awaited, streamed) and the audit trail.
+//! Events (list, long poll, stream) and the audit trail.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -20,13 +20,13 @@ use super::super::failure::Failure;
 use super::super::service::Admin;
 use super::ApiState;
 
-/// Events or audit lines per answer, at most.
+/// Most events or audit lines per response.
 const MOST: usize = 1_000;
-/// Longest wait for events in one request.
+/// Longest wait for events in one request, in ms.
 const LONGEST_WAIT_MS: u64 = 25_000;
-/// A stream that has nothing to say says so this often, so that a dead follower is noticed.
+/// Interval of keep-alive messages on an idle stream, which reveal a dead follower.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// A follower that does not read for this long is dropped.
+/// A follower that does not read for this time is disconnected.
 const STALLED: Duration = Duration::from_secs(30);
 
 /// Which events to list.
@@ -105,7 +105,7 @@ pub(super) async fn list(
     }
 }
 
-/// The newest events that fit the page, oldest first.
+/// The newest events that fit on the page, oldest first.
 async fn newest(admin: &Admin, page: &Page) -> Result<Json<EventPage>, Failure> {
     let newest = *admin.store().journal().subscribe().borrow();
     let mut events = admin
@@ -166,7 +166,7 @@ pub(super) async fn stream(
     Ok(response)
 }
 
-/// Sends until the follower goes away, stalls, or the daemon stops.
+/// Sends events until the follower goes away or stalls, or vgpud stops.
 async fn send_events(admin: &Admin, mut since: u64, mut sender: Sender<Bytes, Infallible>) {
     let mut latest = admin.store().journal().subscribe();
     let mut closing = admin.closing();
@@ -205,7 +205,6 @@ async fn send_events(admin: &Admin, mut since: u64, mut sender: Sender<Bytes, In
     }
 }
 
-/// Ends when the API closes.
 async fn closed(closing: &mut watch::Receiver<bool>) {
     let _ = closing.wait_for(|closing| *closing).await;
 }

@@ -1,4 +1,5 @@
-//! One function per route. Their annotations make `docs/openapi.json`; a test keeps it true.
+//! One function per route. `docs/openapi.json` is generated from their annotations, and a test
+//! compares the two.
 
 mod backup;
 mod events;
@@ -22,13 +23,12 @@ use vgpu_api::ErrorCode;
 use super::failure::Failure;
 use super::service::Admin;
 
-/// Followers of the event stream at once: each keeps a connection.
+/// Most followers of the event stream at the same time: each keeps a connection.
 const FOLLOWERS: usize = 32;
 
-/// Readers of the decision log at once: each keeps its own view of it in memory.
+/// Most readers of the decision log at the same time: each keeps a view of the log in memory.
 const DUMPS: usize = 2;
 
-/// What every handler can use.
 #[derive(Clone)]
 pub(super) struct ApiState {
     pub(super) admin: Arc<Admin>,
@@ -95,27 +95,27 @@ fn documented() -> OpenApiRouter<ApiState> {
         .routes(routes!(host::healthz))
 }
 
-/// The API's description, made from the handlers.
+/// The OpenAPI description, generated from the handlers.
 #[must_use]
 pub fn openapi() -> utoipa::openapi::OpenApi {
     documented().into_openapi()
 }
 
-/// The same as `docs/openapi.json` has it.
+/// The description as in `docs/openapi.json`.
 ///
 /// # Errors
-/// When it cannot be written as JSON.
+/// If it cannot be written as JSON.
 pub fn openapi_json() -> Result<String, serde_json::Error> {
     serde_json::to_string_pretty(&openapi()).map(|text| text + "\n")
 }
 
-/// The router, without who may come in.
+/// The router without access control.
 pub(super) fn router(admin: Arc<Admin>) -> Router {
     let state = ApiState {
         admin,
         followers: Arc::new(Semaphore::new(FOLLOWERS)),
         dumps: Arc::new(Semaphore::new(DUMPS)),
-        // All of them use one file.
+        // All restores use the same file.
         restores: Arc::new(Semaphore::new(1)),
     };
     let (router, _) = documented().split_for_parts();

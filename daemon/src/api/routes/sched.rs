@@ -1,4 +1,4 @@
-//! The scheduler's decisions: explained for one VM, and all of them as a log.
+//! The scheduler's decisions: the explanation for one VM, and the decision log.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -21,14 +21,15 @@ use super::super::failure::Failure;
 use super::ApiState;
 use crate::views::shut_sentences;
 
-/// The log travels in pieces of about this size.
+/// Approximate bytes per chunk of the log.
 const PIECE: usize = 64 * 1024;
-/// Pieces that wait for a slow reader.
+/// Chunks that are written ahead for a slow reader.
 const AHEAD: usize = 4;
-/// A reader that takes nothing for this long is left.
+/// A reader that takes nothing for this time is disconnected.
 const STALLED: Duration = Duration::from_secs(30);
 
-/// A caller who may change things: the log tells when each VM worked, and how much.
+/// A caller that may change things. Readers do not get the log, because it shows when and how much
+/// each VM worked.
 pub(super) struct Administrator;
 
 impl<S: Send + Sync> FromRequestParts<S> for Administrator {
@@ -67,7 +68,7 @@ pub(super) async fn explain_vm(
     let (vm, limits) = (world.vm(record), world.limits(record));
     let mut shut = world.snapshot.listener_problems;
     shut.retain(|problem| problem.vm_id == vm_id);
-    // Without another way in, no program can wait.
+    // Without a CID and without a working socket no program can connect.
     let closed = shut.iter().filter(|problem| !problem.listens).count();
     let cut_off = vm.cid.is_none() && closed >= vm.socket_paths.len();
     let mut answer = explain::view(&catalog, record, &explained, cut_off);
@@ -109,8 +110,8 @@ pub(super) async fn log(
     Ok(response)
 }
 
-/// Makes text of the log, as fast as it is read. What ends early has no end line, which every reader
-/// checks.
+/// Writes the log as text, at the speed of the reader. An incomplete log has no end line, which
+/// every reader checks.
 fn write(view: &View, pieces: &mpsc::Sender<Bytes>, _permit: OwnedSemaphorePermit) {
     let mut piece = String::with_capacity(PIECE + PIECE / 8);
     for line in view.lines() {

@@ -1,4 +1,4 @@
-//! What VMs used: exported, and counted anew.
+//! Usage of VMs: export and reset.
 
 use axum::Json;
 use axum::extract::State;

@@ -1,4 +1,4 @@
-//! VMs. Every command takes a list and is done for all of them or for none.
+//! VMs. Every command takes a list and applies to all VMs of the list or to none.
 
 use axum::Json;
 use axum::extract::{Path, State};

@@ -1,4 +1,4 @@
-//! The smallest HTTP client: one request per connection.
+//! A minimal HTTP client: one request per connection.
 
 use std::io;
 use std::path::Path;
@@ -10,7 +10,6 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// What came back.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -24,7 +23,7 @@ impl Answer {
     }
 }
 
-/// Over the Unix socket.
+/// Sends a request over the Unix socket.
 pub(super) async fn unix(
     socket: &Path,
     method: &str,
@@ -35,7 +34,6 @@ pub(super) async fn unix(
     send(stream, method, path, &[], body).await
 }
 
-/// Over TCP.
 pub(super) async fn tcp(
     address: std::net::SocketAddr,
     method: &str,
@@ -47,7 +45,7 @@ pub(super) async fn tcp(
     send(stream, method, path, headers, body).await
 }
 
-/// Over any stream.
+/// Sends a request over any stream.
 pub(super) async fn send<S>(
     stream: S,
     method: &str,

@@ -1,4 +1,4 @@
-//! The database as a file.
+//! Backup and restore of the database as a file.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -9,7 +9,7 @@ use crate::store::tests::{stall_disk, stall_reads};
 
 const QUICK: &str = "[admin]\ntimeout_ms = 100\n";
 
-/// Sends a request's head.
+/// Sends the head of a request.
 async fn ask(host: &Host, what: &str, length: u64) -> UnixStream {
     let mut stream = UnixStream::connect(&host.socket).await.unwrap();
     let head = format!(
@@ -19,7 +19,7 @@ async fn ask(host: &Host, what: &str, length: u64) -> UnixStream {
     stream
 }
 
-/// The answer: its head, and its body.
+/// Returns head and body of the response.
 async fn answer(mut stream: UnixStream) -> (String, Vec<u8>) {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).await.unwrap();
@@ -28,13 +28,13 @@ async fn answer(mut stream: UnixStream) -> (String, Vec<u8>) {
     (String::from_utf8(bytes).unwrap(), body)
 }
 
-/// However short `admin.timeout_ms` is.
+/// `admin.timeout_ms` does not limit backup and restore.
 #[tokio::test]
 async fn a_copy_takes_the_time_that_a_slow_disk_and_a_slow_caller_need() {
     let host = Host::start_with(QUICK).await;
     let stalled = stall_reads(host.admin.store());
     let asked = ask(&host, "GET /v1/backup", 0).await;
-    // Asked later, and over.
+    // This later request has already timed out.
     let late = host.get("/v1/audit?since=0").await;
     assert!(late.text.contains("timeout"), "{}", late.text);
     drop(stalled);

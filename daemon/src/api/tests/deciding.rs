@@ -1,4 +1,4 @@
-//! The scheduler's decisions over the API: explained, and as a log.
+//! The scheduler's decisions over the API: explanations and the decision log.
 
 use serde_json::json;
 use vgpu_sched::log::Replay;
@@ -73,7 +73,7 @@ async fn the_decision_log_is_for_administrators() {
     assert_eq!(refused.status, 403, "{}", refused.text);
     assert_eq!(refused.json()["error"]["code"], "permission_denied");
     assert_eq!(get("/v1/sched/log", writer).await.status, 200);
-    // Why a VM waits may be asked by whoever may look.
+    // Callers that may read may ask why a VM waits.
     assert_eq!(get("/v1/vms/3/explain", reader).await.status, 200);
 }
 

@@ -1,4 +1,4 @@
-//! A mediation that remembers what it was told and answers as it is told to.
+//! A mediation that records its calls and answers as the test sets.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,21 +23,21 @@ pub(super) struct FakeMediation {
     pub(super) applied: Mutex<Vec<Change>>,
     pub(super) killed: Mutex<Vec<(u64, String)>>,
     pub(super) reconfigured: Mutex<Vec<Arc<Config>>>,
-    /// Sockets of VMs that are shut.
+    /// Sockets of VMs on which vgpud does not listen.
     pub(super) shut: Mutex<Vec<ListenerProblem>>,
-    /// `apply` waits while this is set.
+    /// While set, `apply` waits.
     pub(super) held: AtomicBool,
-    /// How often `apply` was asked for.
+    /// Number of calls of `apply`.
     pub(super) asked: AtomicU64,
-    /// `apply` fails.
+    /// While set, `apply` fails.
     pub(super) broken: AtomicBool,
-    /// `snapshot` never answers.
+    /// While set, `snapshot` never answers.
     pub(super) silent: AtomicBool,
-    /// Checks fail.
+    /// While set, checks fail.
     pub(super) sick_gpu: AtomicBool,
-    /// The probe fails.
+    /// While set, the probe fails.
     pub(super) no_probe: AtomicBool,
-    /// Scans find GPU 0 without a driver.
+    /// While set, scans find GPU 0 without a driver.
     pub(super) no_driver: AtomicBool,
 }
 
@@ -124,7 +124,7 @@ fn snapshot() -> RuntimeSnapshot {
     }
 }
 
-/// A pool, and a VM in it.
+/// Events that add a pool and a VM in it.
 fn events(vm_id: u32) -> [SchedEvent; 2] {
     let pool = PoolId(1);
     [

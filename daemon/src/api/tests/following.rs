@@ -1,4 +1,4 @@
-//! Events: listed, awaited, streamed.
+//! Events: list, long poll, stream.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ async fn a_long_poll_waits_for_the_next_event() {
             .contains("late"),
         "{page}"
     );
-    // And without one it ends by itself.
+    // Without an event the long poll ends by itself.
     let since = page["next_since"].as_u64().unwrap();
     let page = host
         .get(&format!("/v1/events?since={since}&wait_ms=50"))
@@ -72,7 +72,7 @@ async fn a_long_poll_waits_for_the_next_event() {
     );
 }
 
-/// Opens the stream and reads until `wanted` events have come.
+/// Opens the stream and reads until `wanted` events have arrived.
 async fn follow(host: &Host, path: &str, last_seen: Option<u64>, wanted: usize) -> Vec<String> {
     let stream = UnixStream::connect(&host.socket).await.unwrap();
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
@@ -140,7 +140,7 @@ async fn who_waits_for_events_is_sent_home_when_the_daemon_stops() {
     assert_eq!(page.status, 200, "{}", page.text);
     let Host { serving, .. } = host;
     serving.await.unwrap();
-    // The long poll was not waited for.
+    // The shutdown did not wait for the long poll.
     assert!(
         begun.elapsed() < Duration::from_secs(20),
         "{:?}",

@@ -1,4 +1,4 @@
-//! Who gets in, how often, how large, how slowly, and how it ends.
+//! Access control, rate limits, size limits, timeouts and the end of the listeners.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::Ordering;
@@ -113,7 +113,7 @@ async fn requests_are_bounded_in_number_and_size() {
         .refused("POST", "/v1/pools", large, "request_too_large")
         .await;
     assert!(said.contains("max_body_bytes"), "{said}");
-    // All at once, so that it does not matter how fast this machine is.
+    // All at once, so that the speed of the machine does not matter.
     let socket = &host.socket;
     let calls: Vec<_> = (0..40)
         .map(|_| {
@@ -182,7 +182,7 @@ async fn strangers_over_tcp_keep_nobody_else_out() {
             told.text
         );
     }
-    // Those of the strangers that have a place lose it soon.
+    // Connections without a token lose their places soon.
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
         let answer = client::tcp(address, "GET", "/v1/status", &headers, None).await;
@@ -192,7 +192,7 @@ async fn strangers_over_tcp_keep_nobody_else_out() {
         assert!(Instant::now() < deadline, "a token is never let in");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // What is answered to somebody without a right token is the last thing on the connection.
+    // A response to a caller without a valid token is the last on its connection.
     for (request, status) in [("/v1/status", 401), ("/healthz", 200)] {
         let mut guess = TcpStream::connect(address).await.unwrap();
         let request =
@@ -207,7 +207,7 @@ async fn strangers_over_tcp_keep_nobody_else_out() {
             "{said}"
         );
     }
-    // A connection that has shown its token holds none of the strangers' places.
+    // A connection that has presented its token takes no place of the connections without a token.
     let mut kept = Vec::new();
     for _ in 0..12 {
         let mut known = TcpStream::connect(address).await.unwrap();
@@ -280,7 +280,7 @@ async fn a_socket_in_use_is_not_taken_and_a_stale_one_is() {
     let _ = host.serving.await;
     assert!(host.socket.exists(), "as after kill -9");
     drop(AdminServer::bind(host.admin.clone()).await.unwrap());
-    // A daemon that stands still still serves it.
+    // A stopped vgpud still serves the socket.
     std::fs::remove_file(&host.socket).unwrap();
     let stopped = tokio::net::UnixSocket::new_stream().unwrap();
     stopped.bind(&host.socket).unwrap();

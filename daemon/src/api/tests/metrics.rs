@@ -1,4 +1,4 @@
-//! `/metrics`, and `docs/metrics.md`, which is made of one scrape of it.
+//! `/metrics`, and `docs/metrics.md`, which is generated from one scrape.
 
 use std::fmt::Write as _;
 
@@ -22,15 +22,15 @@ identity.
 |---|---|---|---|---|
 ";
 
-/// The units that names of metrics end with.
+/// Units in the names of metrics.
 const UNITS: [&str; 5] = ["seconds", "bytes", "ratio", "celsius", "watts"];
 
-/// One family of a scrape.
+/// A metric family of a scrape.
 struct Family<'a> {
     name: &'a str,
     kind: &'a str,
     meaning: &'a str,
-    /// Names of labels; `None` without a sample.
+    /// Names of labels; `None` if there is no sample.
     labels: Option<Vec<&'a str>>,
 }
 
@@ -52,7 +52,7 @@ impl Family<'_> {
     }
 }
 
-/// The names of a sample's labels; the bound of a bucket is none.
+/// Names of the labels of a sample, without the bound of a bucket.
 fn labels(sample: &str) -> Vec<&str> {
     let inside = sample
         .split_once('{')

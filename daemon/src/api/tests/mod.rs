@@ -1,4 +1,4 @@
-//! The whole API over real sockets, with a mediation that only remembers.
+//! Tests of the whole API over real sockets, with a mediation that only records its calls.
 
 mod client;
 mod copies;
@@ -24,7 +24,7 @@ use crate::store::{Store, StoreOptions};
 use client::Answer;
 use fake::FakeMediation;
 
-/// A daemon without guests.
+/// A vgpud without guests.
 struct Host {
     dir: tempfile::TempDir,
     admin: Arc<Admin>,
@@ -40,7 +40,7 @@ impl Host {
         Self::start_with("").await
     }
 
-    /// With a TCP listener and two tokens: one that may read, one that may write.
+    /// Starts a host with a TCP listener and two tokens: one may read, one may write.
     async fn start_with_tokens(reader: &str, writer: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("tokens");
@@ -55,7 +55,7 @@ impl Host {
         .await
     }
 
-    /// With further lines of configuration; `{dir}` stands for the host's directory.
+    /// Starts a host with further lines of configuration; `{dir}` stands for the host's directory.
     async fn start_with(lines: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let here = dir.path().display().to_string();
@@ -105,14 +105,14 @@ impl Host {
             .unwrap()
     }
 
-    /// Does it, and fails unless it succeeds.
+    /// Sends a request and fails unless the response is a success.
     async fn done(&self, method: &str, path: &str, body: Value) -> Value {
         let answer = self.send(method, path, body).await;
         assert_eq!(answer.status, 200, "{method} {path}: {}", answer.text);
         answer.json()
     }
 
-    /// Does it, and fails unless it is refused with this code; returns the sentences.
+    /// Sends a request and fails unless it is refused with this code. Returns the sentences.
     async fn refused(&self, method: &str, path: &str, body: Value, code: &str) -> String {
         let answer = self.send(method, path, body).await;
         let error = &answer.json()["error"];
@@ -121,7 +121,8 @@ impl Host {
         format!("{} {}", error["message"], error["hint"])
     }
 
-    /// The owner's example: GPU 0 for pool A with VMs 1 to 7, GPU 1 for pool B with VMs 8 to 20.
+    /// The example of the project: GPU 0 for pool A with VMs 1 to 7, GPU 1 for pool B with VMs 8 to
+    /// 20.
     async fn owners_example(&self) {
         for pool in ["A", "B"] {
             self.done("POST", "/v1/pools", json!({"name": pool})).await;
@@ -143,7 +144,7 @@ impl Host {
     }
 }
 
-/// Waits until `condition` holds; fails after ten seconds.
+/// Waits until `condition` holds; fails after 10 s.
 async fn eventually(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !condition() {

@@ -1,4 +1,4 @@
-//! Administration as it is done: commands, their order, their failures, what is shown.
+//! Administration: commands, their order, their failures, and the views.
 
 use std::sync::atomic::Ordering;
 
@@ -46,7 +46,7 @@ async fn the_owners_example_is_on_one_screen() {
         (&session["session_id"], &session["gpu_id"]),
         (&json!(77), &json!(0))
     );
-    // The whole answer is what the shared types say.
+    // The response parses as the shared type.
     let text = host.get("/v1/status").await.text;
     serde_json::from_str::<vgpu_api::Status>(&text).unwrap();
 }
@@ -55,7 +55,7 @@ async fn the_owners_example_is_on_one_screen() {
 async fn the_mediation_hears_of_each_change_once_and_in_order() {
     let host = Host::start().await;
     host.owners_example().await;
-    // Again: nothing changes, nothing is told.
+    // A repetition changes nothing and sends nothing to the mediation.
     host.done("POST", "/v1/pools", json!({"name": "A"})).await;
     host.done(
         "POST",
@@ -315,7 +315,7 @@ async fn a_session_is_killed_even_when_the_disk_is_full() {
     let host = Host::start().await;
     host.owners_example().await;
     crate::store::tests::fill_disk(host.admin.store(), true);
-    // Fill what is left of the last pages.
+    // Fills the rest of the last pages.
     let ids: Vec<u32> = (1_000..3_000).collect();
     let said = host
         .refused(
@@ -377,7 +377,7 @@ async fn a_caller_who_goes_away_leaves_nothing_half_done() {
     let body = json!({"vm_ids": [50], "pool": "A"}).to_string();
     let call =
         tokio::spawn(async move { client::unix(&socket, "POST", "/v1/vms", Some(body)).await });
-    // It is committed, the mediation is being told, and the caller hangs up.
+    // The command is committed and is being passed to the mediation when the caller disconnects.
     let being_told = || host.mediation.asked.load(Ordering::SeqCst) > asked;
     eventually("the mediation is told", being_told).await;
     assert!(host.admin.store().catalog().vms.contains_key(&50));
@@ -435,7 +435,7 @@ async fn a_gpu_without_its_driver_is_not_checked_and_never_suspect() {
         assert!(said.contains("no driver serves it"), "{said}");
         assert_eq!(state().await, "no_driver");
     }
-    // What the mediation says of it is no news about the board either.
+    // A report of the mediation does not change the state of the GPU either.
     let sink = EventSink::new(host.admin.store().journal().clone());
     sink.report(Report::GpuSuspect {
         gpu_uuid: "GPU-soft-0".into(),
@@ -525,10 +525,10 @@ async fn doctor_examines_the_host() {
             assert!(text.ends_with(['.', '!', '?']), "{check}");
         }
     }
-    // Nobody made it yet, as on a host that was just set up.
+    // The directory does not exist yet, as on a new host.
     let sockets = check("vm-socket-dir")["message"].to_string();
     assert!(sockets.contains("is not there yet"), "{sockets}");
-    // The test binary has no worker beside it.
+    // The test binary has no worker program beside it.
     assert_eq!(check("worker-binary")["status"], "error");
     let hint = check("worker-binary")["hint"].to_string();
     assert!(hint.contains("worker.binary"), "{hint}");

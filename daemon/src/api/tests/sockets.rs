@@ -1,4 +1,4 @@
-//! Which sockets VMs are registered with.
+//! The sockets with which VMs are registered.
 
 use std::os::unix::fs::symlink;
 
@@ -29,7 +29,7 @@ async fn two_vms_are_never_registered_with_one_socket_nor_with_vgpuds_own() {
     host.done("POST", "/v1/vms", vm(1, "link//v.sock")).await;
     let shown = host.get("/v1/vms/1").await.json();
     assert_eq!(shown["socket"], Value::String(at("real/v.sock")));
-    // As it was said, and as it was understood.
+    // Both the given path and the resolved path.
     for again in ["link//v.sock", "real/v.sock"] {
         let answer = host.done("POST", "/v1/vms", vm(1, again)).await;
         assert_eq!(answer["changed"], false, "{answer}");
