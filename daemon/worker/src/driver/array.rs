@@ -1,4 +1,4 @@
-//! Arrays, and copies of boxes to, from and between them.
+//! Arrays, and copies of 3D boxes to, from and between arrays.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -9,7 +9,7 @@ use vgpu_proto::cuda::{ArrayShape, CuResult};
 
 use super::{Block, Context, Result, Stream, raw};
 
-/// A mipmapped array; destroyed when the last of its levels is dropped.
+/// A mipmapped array. Destroyed when the last of its levels is dropped.
 #[derive(Debug)]
 struct Mipmap {
     raw: sys::CUmipmappedArray,
@@ -24,18 +24,18 @@ unsafe impl Sync for Mipmap {}
 impl Drop for Mipmap {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
-            // SAFETY: it is ours, and this was the last owner: its copies are over.
+            // SAFETY: the handle is ours, and this was the last owner: all copies are complete.
             let _ = unsafe { raw::cuMipmappedArrayDestroy(self.raw) };
         }
     }
 }
 
-/// An array; destroyed when dropped, with a wait for the context's work.
+/// An array. Destroyed when dropped, which waits for the context's work.
 #[derive(Debug)]
 pub struct Array {
     raw: sys::CUarray,
     context: Arc<Context>,
-    /// It is a level of this one, and ends with it.
+    /// The mipmapped array of which this is a level, and which owns the handle.
     whole: Option<Arc<Mipmap>>,
 }
 
@@ -48,7 +48,7 @@ impl Array {
     /// `cuArray3DCreate_v2`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn create(context: &Arc<Context>, shape: &ArrayShape) -> Result<Array> {
         context.bind()?;
         let mut raw: sys::CUarray = ptr::null_mut();
@@ -61,10 +61,10 @@ impl Array {
         })
     }
 
-    /// `cuMipmappedArrayCreate`: its levels, as many as asked for.
+    /// `cuMipmappedArrayCreate`. Returns the levels, as many as requested.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn create_levels(
         context: &Arc<Context>,
         shape: &ArrayShape,
@@ -95,34 +95,34 @@ impl Array {
 impl Drop for Array {
     fn drop(&mut self) {
         if self.whole.is_none() && self.context.bind().is_ok() {
-            // SAFETY: the array is ours and was not destroyed before; its copies are over.
+            // SAFETY: the array is ours and was not destroyed before; all copies are complete.
             let _ = unsafe { raw::cuArrayDestroy(self.raw) };
         }
     }
 }
 
-/// One side of a copy of a box. Places and sizes were checked by the caller.
+/// One side of a copy of a box. The caller has checked offsets and sizes.
 #[derive(Debug)]
 pub enum Side {
     /// Rows in device memory.
     Memory {
-        /// The first byte.
+        /// Address of the first byte.
         at: u64,
-        /// Bytes between the beginnings of rows.
+        /// Bytes from the start of a row to the start of the next.
         pitch: u64,
-        /// Rows between the beginnings of slices.
+        /// Rows from the start of a slice to the start of the next.
         rows: u64,
     },
-    /// In an array.
+    /// A part of an array.
     Array {
-        /// Which, if it is still there.
+        /// The array, if it still exists.
         array: Weak<Array>,
-        /// Byte of a row, row, slice.
+        /// Position: byte in the row, row, slice.
         at: [u64; 3],
     },
 }
 
-/// What `CUDA_MEMCPY3D` says of a side.
+/// The fields of `CUDA_MEMCPY3D` for one side.
 #[derive(Clone, Copy)]
 struct Said {
     kind: sys::CUmemorytype,
@@ -145,7 +145,7 @@ const NOTHING: Said = Said {
 };
 
 impl Side {
-    /// The device memory from the first byte of a box to the last: (address, bytes).
+    /// The device memory from the first byte of a box to the last: (address, length in bytes).
     pub fn range(&self, [width, height, depth]: [u64; 3]) -> Option<(u64, u64)> {
         let Side::Memory { at, pitch, rows } = self else {
             return None;
@@ -157,7 +157,7 @@ impl Side {
         Some((*at, len))
     }
 
-    /// With the array, which must be kept through the call.
+    /// The fields, with the array, which must be kept during the call.
     fn said(&self) -> Result<(Said, Option<Arc<Array>>)> {
         match self {
             Side::Memory { at, pitch, rows } => Ok((
@@ -229,20 +229,20 @@ fn copy(stream: &Stream, dst: Said, src: Said, size: [u64; 3]) -> Result<()> {
     unsafe { raw::cuMemcpy3DAsync_v2(&copy, raw) }
 }
 
-/// Copies a box within the device. Both sides were checked by the caller.
+/// Copies a box within the device. The caller has checked both sides.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_HANDLE if an array is gone; the driver's.
+/// CUDA_ERROR_INVALID_HANDLE if an array no longer exists; the error of the driver.
 pub fn copy_box(stream: &Stream, dst: &Side, src: &Side, size: [u64; 3]) -> Result<()> {
     let ((dst, _kept), (src, _kept_too)) = (dst.said()?, src.said()?);
     copy(stream, dst, src, size)
 }
 
-/// Copies the block, which holds rows of `width` bytes next to each other, into a slice of an array. The
-/// block must be kept and left alone until the stream is past this copy.
+/// Copies the block, which holds consecutive rows of `width` bytes, into a slice of an array. The
+/// block must stay alive and unchanged until the stream has passed this copy.
 ///
 /// # Errors
-/// The driver's.
+/// The error of the driver.
 pub fn copy_htoa(
     stream: &Stream,
     array: &Array,
@@ -255,11 +255,11 @@ pub fn copy_htoa(
     copy(stream, dst, src, [width as u64, rows, 1])
 }
 
-/// Copies rows of a slice of an array into the block, next to each other, to be read when the stream is
-/// past it.
+/// Copies rows of a slice of an array into the block, consecutively. The block may be read once the
+/// stream has passed this copy.
 ///
 /// # Errors
-/// The driver's.
+/// The error of the driver.
 pub fn copy_atoh(
     stream: &Stream,
     block: &Block,

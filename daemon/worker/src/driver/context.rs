@@ -12,12 +12,14 @@ use super::{Device, Result, Stream, raw};
 
 /// `CU_CTX_SCHED_BLOCKING_SYNC`: waiting threads sleep instead of spinning.
 const SCHED_BLOCKING_SYNC: u32 = 4;
-/// `CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX`: the flags of a guest that mean something here.
+/// `CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX`: the context flags that have a meaning for remote
+/// programs.
 const GUEST_FLAGS: u32 = 0x08 | 0x10;
 
 thread_local! {
-    /// Number of the context that is current on this thread, as we set it; 0: none. A number and
-    /// not the handle: the driver may give a handle again after its context is gone.
+    /// Number of the context that is current on this thread, as this module set it; 0: none. A
+    /// number instead of the handle, because the driver may reuse the handle of a destroyed
+    /// context.
     static CURRENT: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -26,7 +28,7 @@ fn fresh_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A context of the driver. Streams, events, modules and memory keep theirs alive.
+/// A context of the driver. Streams, events, modules and memory keep their context alive.
 #[derive(Debug)]
 pub struct Context {
     raw: sys::CUcontext,
@@ -44,7 +46,7 @@ impl Context {
     /// Retains the primary context of a device, with blocking waits.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn primary(device: Device) -> Result<Arc<Context>> {
         // SAFETY: plain numbers.
         unsafe { raw::cuDevicePrimaryCtxSetFlags_v2(device.raw(), SCHED_BLOCKING_SYNC) }?;
@@ -59,10 +61,10 @@ impl Context {
         }))
     }
 
-    /// Creates a context; of `flags` only those that mean something for remote programs count.
+    /// Creates a context. Flags without a meaning for remote programs are ignored.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn create(device: Device, flags: u32) -> Result<Arc<Context>> {
         let mut raw: sys::CUcontext = ptr::null_mut();
         let flags = (flags & GUEST_FLAGS) | SCHED_BLOCKING_SYNC;
@@ -80,20 +82,20 @@ impl Context {
         Ok(Arc::new(context))
     }
 
-    /// The device it is on.
+    /// The device of the context.
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// The handle, which lives as long as `self`.
+    /// The handle, valid as long as `self`.
     pub(super) fn raw(&self) -> sys::CUcontext {
         self.raw
     }
 
-    /// Makes it current on this thread.
+    /// Makes the context current on this thread.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn bind(&self) -> Result<()> {
         if CURRENT.get() == self.number {
             return Ok(());
@@ -107,7 +109,7 @@ impl Context {
     /// `cuCtxGetStreamPriorityRange`: (least, greatest).
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn stream_priorities(&self) -> Result<(i32, i32)> {
         self.bind()?;
         let (mut least, mut greatest): (c_int, c_int) = (0, 0);
@@ -116,10 +118,10 @@ impl Context {
         Ok((least, greatest))
     }
 
-    /// `cuMemGetInfo_v2`: (free, total) bytes of the device.
+    /// `cuMemGetInfo_v2`: (free, total) device memory in bytes.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn memory_info(&self) -> Result<(u64, u64)> {
         self.bind()?;
         let (mut free, mut total) = (0usize, 0usize);
@@ -131,7 +133,7 @@ impl Context {
     /// `cuCtxSetLimit`. May wait for the context's work.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn set_limit(&self, limit: u32, value: u64) -> Result<()> {
         self.bind()?;
         // SAFETY: plain numbers; the context is current.
@@ -141,7 +143,7 @@ impl Context {
     /// `cuCtxGetLimit`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn limit(&self, limit: u32) -> Result<u64> {
         self.bind()?;
         let mut value = 0usize;
@@ -153,7 +155,7 @@ impl Context {
     /// `cuCtxSetCacheConfig`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn set_cache_config(&self, config: u32) -> Result<()> {
         self.bind()?;
         // SAFETY: plain numbers; the context is current.
@@ -168,7 +170,7 @@ impl Drop for Context {
             let _ = unsafe { raw::cuCtxSetCurrent(ptr::null_mut()) };
             CURRENT.set(0);
         }
-        // SAFETY: this was the last owner, so nothing of the context is in use by us any more.
+        // SAFETY: this was the last owner, so this process uses nothing of the context any more.
         let _ = unsafe {
             if self.primary {
                 raw::cuDevicePrimaryCtxRelease_v2(self.device.raw())
@@ -179,8 +181,8 @@ impl Drop for Context {
     }
 }
 
-/// A block of device memory; freed when dropped. The free waits for the context's work, so the last
-/// owner drops it where waiting is allowed, or gives it back in a stream
+/// A block of device memory. Freed when dropped. The free waits for the context's work, so the last
+/// owner drops the block where waiting is allowed, or frees it in a stream
 /// ([`DeviceMemory::free_in`]).
 #[derive(Debug)]
 pub struct DeviceMemory {
@@ -193,7 +195,7 @@ impl DeviceMemory {
     /// `cuMemAlloc_v2`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn alloc(context: &Arc<Context>, bytes: u64) -> Result<DeviceMemory> {
         context.bind()?;
         let mut address: sys::CUdeviceptr = 0;
@@ -206,10 +208,10 @@ impl DeviceMemory {
         })
     }
 
-    /// `cuMemAllocAsync`, from the device's default pool, which is this process's own.
+    /// `cuMemAllocAsync`, from the device's default pool, which belongs to this process.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn alloc_in(stream: &Stream, bytes: u64) -> Result<DeviceMemory> {
         let raw = stream.bound()?;
         let mut address: sys::CUdeviceptr = 0;
@@ -222,27 +224,27 @@ impl DeviceMemory {
         })
     }
 
-    /// Its first address.
+    /// Address of the first byte.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Was it allocated in a stream?
+    /// Whether the block was allocated in a stream.
     pub fn is_pooled(&self) -> bool {
         self.pooled
     }
 
-    /// `cuMemFreeAsync`: gives it back when the stream is past its earlier work.
+    /// `cuMemFreeAsync`: frees the block when the stream has passed its earlier work.
     ///
     /// # Errors
-    /// The driver's. The block is then lost to this process.
+    /// The error of the driver. The block is then lost to this process.
     pub fn free_in(self, stream: &Stream) -> Result<()> {
         let raw = stream.bound()?;
         let block = std::mem::ManuallyDrop::new(self);
         // SAFETY: the block is ours and was not freed before; the session has removed it from its
-        // map. It is not dropped afterwards.
+        // map. The block is not dropped afterwards.
         let freed = unsafe { raw::cuMemFreeAsync(block.address, raw) };
-        // SAFETY: the block is never looked at again; this gives back its share of the context.
+        // SAFETY: the block is never used again; this drops its reference to the context.
         drop(unsafe { ptr::read(&raw const block.context) });
         freed
     }
@@ -252,7 +254,7 @@ impl Drop for DeviceMemory {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
             // SAFETY: the block is ours and was not freed before; the session has removed it from
-            // its map, and its copies are over.
+            // its map, and all copies are complete.
             let _ = unsafe { raw::cuMemFree_v2(self.address) };
         }
     }

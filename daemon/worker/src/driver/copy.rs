@@ -1,7 +1,7 @@
 //! Copies and fills, all asynchronous in a stream.
 //!
-//! Every device range given here must have been found to lie within live allocations of the session
-//! (`session::objects::memory`); the driver would take a host address of this process as well.
+//! The caller must have checked that every device range lies within live allocations of the session
+//! (`session::objects::memory`). The driver would also accept host addresses of this process.
 
 use std::ptr;
 
@@ -10,21 +10,22 @@ use vgpu_proto::cuda::CuResult;
 
 use super::{Block, Result, Stream, raw};
 
-/// Copies the block's bytes to `dst`. The block must be kept and left alone until the stream is past
-/// this copy.
+/// Copies the block's bytes to `dst`. The block must stay alive and unchanged until the stream has
+/// passed this copy.
 ///
 /// # Errors
-/// The driver's.
+/// The error of the driver.
 pub fn copy_htod(stream: &Stream, dst: u64, block: &Block) -> Result<()> {
     let raw = stream.bound()?;
     // SAFETY: the block has `len` bytes; `dst` was checked by the caller.
     unsafe { raw::cuMemcpyHtoDAsync_v2(dst, block.pointer().cast(), block.len(), raw) }
 }
 
-/// Copies `block.len()` bytes from `src` into the block, to be read when the stream is past it.
+/// Copies `block.len()` bytes from `src` into the block. The block may be read once the stream has
+/// passed this copy.
 ///
 /// # Errors
-/// The driver's.
+/// The error of the driver.
 pub fn copy_dtoh(stream: &Stream, block: &Block, src: u64) -> Result<()> {
     let raw = stream.bound()?;
     // SAFETY: the block has `len` bytes and is not read before completion; `src` was checked.
@@ -34,7 +35,7 @@ pub fn copy_dtoh(stream: &Stream, block: &Block, src: u64) -> Result<()> {
 /// Copies within device memory.
 ///
 /// # Errors
-/// The driver's.
+/// The error of the driver.
 pub fn copy_dtod(stream: &Stream, dst: u64, src: u64, len: u64) -> Result<()> {
     let raw = stream.bound()?;
     // SAFETY: both ranges were checked by the caller.
@@ -44,7 +45,7 @@ pub fn copy_dtod(stream: &Stream, dst: u64, src: u64, len: u64) -> Result<()> {
 /// Writes `count` elements of `width` bytes (1, 2 or 4).
 ///
 /// # Errors
-/// Another width, or the driver's.
+/// INVALID_VALUE for another width; the error of the driver.
 pub fn fill(stream: &Stream, dst: u64, value: u32, width: u8, count: u64) -> Result<()> {
     let raw = stream.bound()?;
     let n = count as usize;
@@ -59,10 +60,10 @@ pub fn fill(stream: &Stream, dst: u64, value: u32, width: u8, count: u64) -> Res
     }
 }
 
-/// Writes `rows` rows of `columns` elements, rows `pitch` bytes apart.
+/// Writes `rows` rows of `columns` elements, `pitch` bytes from row to row.
 ///
 /// # Errors
-/// Another width, or the driver's.
+/// INVALID_VALUE for another width; the error of the driver.
 pub fn fill_2d(
     stream: &Stream,
     (dst, pitch): (u64, u64),
@@ -86,13 +87,13 @@ pub fn fill_2d(
 /// Rows in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rows {
-    /// The first byte.
+    /// Address of the first byte.
     pub at: u64,
-    /// Bytes between the beginnings of two.
+    /// Bytes from the start of a row to the start of the next.
     pub pitch: u64,
 }
 
-/// A copy of rows with nothing filled in.
+/// Parameters of a copy of rows, all zero.
 fn no_copy() -> sys::CUDA_MEMCPY2D {
     sys::CUDA_MEMCPY2D {
         srcXInBytes: 0,
@@ -114,11 +115,11 @@ fn no_copy() -> sys::CUDA_MEMCPY2D {
     }
 }
 
-/// Copies the block, which holds rows of `width` bytes next to each other, to rows of the device. As
-/// [`copy_htod`] otherwise.
+/// Copies the block, which holds consecutive rows of `width` bytes, to rows on the device.
+/// Otherwise as [`copy_htod`].
 ///
 /// # Errors
-/// The driver's.
+/// The error of the driver.
 pub fn copy_rows_htod(stream: &Stream, dst: Rows, block: &Block, width: usize) -> Result<()> {
     let copy = sys::CUDA_MEMCPY2D {
         srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
@@ -131,15 +132,15 @@ pub fn copy_rows_htod(stream: &Stream, dst: Rows, block: &Block, width: usize) -
         ..no_copy()
     };
     let raw = stream.bound()?;
-    // SAFETY: the block has as many rows as its length allows; the device's were checked by the
-    // caller.
+    // SAFETY: the block has as many rows as its length allows; the caller has checked the device's
+    // rows.
     unsafe { raw::cuMemcpy2DAsync_v2(&copy, raw) }
 }
 
-/// Copies rows of the device into the block, next to each other. As [`copy_dtoh`] otherwise.
+/// Copies rows of the device into the block, consecutively. Otherwise as [`copy_dtoh`].
 ///
 /// # Errors
-/// The driver's.
+/// The error of the driver.
 pub fn copy_rows_dtoh(stream: &Stream, block: &Block, src: Rows, width: usize) -> Result<()> {
     let copy = sys::CUDA_MEMCPY2D {
         srcDevice: src.at,
@@ -153,14 +154,14 @@ pub fn copy_rows_dtoh(stream: &Stream, block: &Block, src: Rows, width: usize) -
     };
     let raw = stream.bound()?;
     // SAFETY: the block has room for as many rows as its length allows and is not read before
-    // completion; the device's rows were checked by the caller.
+    // completion; the caller has checked the device's rows.
     unsafe { raw::cuMemcpy2DAsync_v2(&copy, raw) }
 }
 
 /// Copies `rows` rows of `width` bytes within device memory.
 ///
 /// # Errors
-/// The driver's.
+/// The error of the driver.
 pub fn copy_rows_dtod(
     stream: &Stream,
     dst: Rows,
@@ -181,14 +182,14 @@ pub fn copy_rows_dtod(
     unsafe { raw::cuMemcpy2DAsync_v2(&copy, raw) }
 }
 
-/// One word of device memory that a stream writes or waits for.
+/// A word of device memory that a stream writes or waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Word {
-    /// Its address.
+    /// Address of the word.
     pub at: u64,
-    /// What is written or waited for.
+    /// Value to write or to wait for.
     pub value: u64,
-    /// 64 bits instead of 32.
+    /// Whether the word has 64 bits instead of 32.
     pub wide: bool,
     /// `CUstreamWriteValue_flags` or `CUstreamWaitValue_flags`.
     pub flags: u32,
@@ -197,7 +198,7 @@ pub struct Word {
 /// `cuStreamWriteValue32/64`.
 ///
 /// # Errors
-/// The driver's; CUDA_ERROR_NOT_SUPPORTED where it has no such functions.
+/// The error of the driver; CUDA_ERROR_NOT_SUPPORTED if the driver lacks these functions.
 pub fn write_word(stream: &Stream, word: Word) -> Result<()> {
     let to = stream.bound()?;
     // SAFETY: the stream lives; the word was checked by the caller.

@@ -1,4 +1,4 @@
-//! Devices and their immutable facts.
+//! Devices and their immutable properties.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::Arc;
@@ -8,24 +8,24 @@ use vgpu_proto::handshake::DeviceInfo;
 
 use super::{Context, Result, raw};
 
-/// `CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS`: kernels can reach the whole address space of the
-/// process. A worker must not serve strangers while it is 1.
+/// `CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS`: kernels can access the whole address space of the
+/// process. While it is 1, a worker must not serve guests.
 pub const PAGEABLE_MEMORY_ACCESS: u32 = 88;
 
-/// Attributes are asked for up to this number (CUDA 13 has about 150).
+/// Last attribute number that is queried (CUDA 13 has about 150).
 const LAST_ATTRIBUTE: u32 = 199;
 
-/// Attributes that say that something can be done which remote programs cannot do: managed memory that
-/// processors and kernels use at the same time, registered memory at the same address, pageable memory, sharing with other processes and
-/// devices, clusters, tensor maps, multicast, graphics, host memory pools. They answer 0, so that
-/// programs take their other way.
+/// Attributes of features that remote programs cannot use. These attributes answer 0, so that
+/// programs use their alternatives. The features: memory that processors and kernels use at the
+/// same time, registered memory at the same address, pageable memory, sharing with other processes
+/// and devices, clusters, tensor maps, multicast, graphics, host memory pools.
 const NOT_SERVED: &[u32] = &[
     86, 88, 89, 91, 98, 100, 101, 103, 104, 105, 110, 112, 113, 114, 116, 119, 120, 121, 124, 125,
     127, 128, 129, 132, 133, 135, 136, 137, 138,
 ];
 
-/// What newer drivers define from here on is about host memory and other machines' memory: not served
-/// either.
+/// From this number on, attributes of newer drivers concern host memory and the memory of other
+/// machines, which remote programs cannot use either.
 const NOT_SERVED_FROM: u32 = 141;
 
 /// One device of the process.
@@ -35,10 +35,10 @@ pub struct Device {
 }
 
 impl Device {
-    /// The devices in ordinal order. Only after [`super::load`].
+    /// The devices in the order of ordinals. Requires an earlier [`super::load`].
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn all() -> Result<Vec<Device>> {
         let mut count: c_int = 0;
         // SAFETY: writes one int.
@@ -60,7 +60,7 @@ impl Device {
     /// `cuDeviceGetName`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn name(self) -> Result<String> {
         let mut text = [0 as c_char; 256];
         // SAFETY: the driver writes at most 256 bytes, the last of them NUL.
@@ -71,7 +71,7 @@ impl Device {
     /// `cuDeviceGetPCIBusId`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn pci_bus_id(self) -> Result<String> {
         let mut text = [0 as c_char; 32];
         // SAFETY: the driver writes at most 32 bytes.
@@ -82,7 +82,7 @@ impl Device {
     /// `cuDeviceGetUuid_v2`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn uuid(self) -> Result<[u8; 16]> {
         let mut uuid = sys::CUuuid { bytes: [0; 16] };
         // SAFETY: writes 16 bytes.
@@ -93,7 +93,7 @@ impl Device {
     /// `cuDeviceTotalMem_v2`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn total_memory(self) -> Result<u64> {
         let mut bytes = 0usize;
         // SAFETY: writes one size.
@@ -104,7 +104,7 @@ impl Device {
     /// `cuDeviceGetAttribute`.
     ///
     /// # Errors
-    /// The driver's, also for a number it does not know.
+    /// The error of the driver, also for an unknown attribute.
     pub fn attribute(self, attribute: u32) -> Result<i32> {
         let mut value: c_int = 0;
         // SAFETY: writes one int.
@@ -113,11 +113,11 @@ impl Device {
     }
 }
 
-/// Everything about a device that never changes, clipped to what remoting serves. `context` is one on
-/// the device.
+/// All immutable properties of a device, limited to the features that remote programs can use.
+/// `context` is a context on the device.
 ///
 /// # Errors
-/// The driver's.
+/// The error of the driver.
 pub fn describe(device: Device, context: &Arc<Context>) -> Result<DeviceInfo> {
     Ok(DeviceInfo {
         name: device.name()?,
@@ -142,7 +142,7 @@ fn until_nul(text: &mut [c_char]) -> String {
     if let Some(last) = text.last_mut() {
         *last = 0;
     }
-    // SAFETY: the text ends with NUL, set above at the latest.
+    // SAFETY: the text ends with NUL, which was set above if necessary.
     unsafe { CStr::from_ptr(text.as_ptr()) }
         .to_string_lossy()
         .into_owned()

@@ -8,12 +8,12 @@ use vgpu_proto::cuda::CuResult;
 
 use super::{Context, Result, raw};
 
-/// `CU_EVENT_BLOCKING_SYNC`: a thread that waits sleeps.
+/// `CU_EVENT_BLOCKING_SYNC`: waiting threads sleep.
 pub const BLOCKING_SYNC: u32 = 1;
-/// `CU_EVENT_DISABLE_TIMING`: cheaper.
+/// `CU_EVENT_DISABLE_TIMING`: makes the event cheaper.
 pub const DISABLE_TIMING: u32 = 2;
 
-/// A stream; the NULL stream of its context is one too.
+/// A stream, possibly the NULL stream of its context.
 #[derive(Debug)]
 pub struct Stream {
     raw: sys::CUstream,
@@ -37,7 +37,7 @@ impl Stream {
     /// `cuStreamCreateWithPriority`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn create(context: &Arc<Context>, flags: u32, priority: i32) -> Result<Stream> {
         context.bind()?;
         let mut raw: sys::CUstream = ptr::null_mut();
@@ -49,41 +49,42 @@ impl Stream {
         })
     }
 
-    /// Its context.
+    /// The context of the stream.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// The handle, with its context made current (the NULL stream means the current context's).
+    /// The handle. Makes the context current, because the NULL stream is that of the current
+    /// context.
     pub(super) fn bound(&self) -> Result<sys::CUstream> {
         self.context.bind()?;
         Ok(self.raw)
     }
 
-    /// `cuStreamQuery`: is all its work complete?
+    /// `cuStreamQuery`: whether all work of the stream is complete.
     ///
     /// # Errors
-    /// The driver's, a device fault among them.
+    /// The error of the driver, including device faults.
     pub fn is_complete(&self) -> Result<bool> {
         let raw = self.bound()?;
         // SAFETY: the stream lives.
         complete(unsafe { raw::cuStreamQuery(raw) })
     }
 
-    /// `cuStreamSynchronize`: waits.
+    /// `cuStreamSynchronize`: waits for all work of the stream.
     ///
     /// # Errors
-    /// The driver's, a device fault among them.
+    /// The error of the driver, including device faults.
     pub fn synchronize(&self) -> Result<()> {
         let raw = self.bound()?;
         // SAFETY: the stream lives.
         unsafe { raw::cuStreamSynchronize(raw) }
     }
 
-    /// `cuStreamWaitEvent`: what is submitted from now on waits for the event.
+    /// `cuStreamWaitEvent`: later work of the stream waits for the event.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn wait(&self, event: &Event, flags: u32) -> Result<()> {
         let raw = self.bound()?;
         // SAFETY: both live.
@@ -94,7 +95,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if !self.raw.is_null() && self.context.bind().is_ok() {
-            // SAFETY: last owner. Work in the stream still completes.
+            // SAFETY: this was the last owner. Work in the stream still completes.
             let _ = unsafe { raw::cuStreamDestroy_v2(self.raw) };
         }
     }
@@ -116,7 +117,7 @@ impl Event {
     /// `cuEventCreate`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn create(context: &Arc<Context>, flags: u32) -> Result<Event> {
         context.bind()?;
         let mut raw: sys::CUevent = ptr::null_mut();
@@ -131,36 +132,36 @@ impl Event {
     /// `cuEventRecordWithFlags`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn record(&self, stream: &Stream, flags: u32) -> Result<()> {
         let raw = stream.bound()?;
         // SAFETY: both live.
         unsafe { raw::cuEventRecordWithFlags(self.raw, raw, flags) }
     }
 
-    /// `cuEventQuery`: is what was recorded complete?
+    /// `cuEventQuery`: whether the recorded work is complete.
     ///
     /// # Errors
-    /// The driver's, a device fault among them.
+    /// The error of the driver, including device faults.
     pub fn is_complete(&self) -> Result<bool> {
         // SAFETY: the event lives.
         complete(unsafe { raw::cuEventQuery(self.raw) })
     }
 
-    /// `cuEventSynchronize`: waits.
+    /// `cuEventSynchronize`: waits for the recorded work.
     ///
     /// # Errors
-    /// The driver's, a device fault among them.
+    /// The error of the driver, including device faults.
     pub fn synchronize(&self) -> Result<()> {
         self.context.bind()?;
         // SAFETY: the event lives.
         unsafe { raw::cuEventSynchronize(self.raw) }
     }
 
-    /// `cuEventElapsedTime` from `self` to `end`, in milliseconds.
+    /// `cuEventElapsedTime` from `self` to `end`, in ms.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn elapsed_until(&self, end: &Event) -> Result<f32> {
         self.context.bind()?;
         let mut milliseconds = 0f32;
@@ -173,7 +174,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
-            // SAFETY: last owner; the driver keeps what pending waits need.
+            // SAFETY: this was the last owner; the driver keeps the state that pending waits need.
             let _ = unsafe { raw::cuEventDestroy_v2(self.raw) };
         }
     }

@@ -1,8 +1,8 @@
-//! Graphs of the driver, for what only the device can decide: conditional nodes.
+//! Graphs of the driver, used for conditional nodes, which only the device can decide.
 //!
-//! A [`Graph`] holds the handles of conditions, which kernels set by number, so it lives as long as a
-//! guest may build from it. What is in it is made by capture: the calls that give work to a stream make the
-//! nodes, one behind the other, and conditional nodes are put between them.
+//! A [`Graph`] holds the handles of conditions, which kernels set by number, so it lives as long as
+//! a guest may build from it. The content is made by stream capture: calls that submit work to a
+//! stream create the nodes, one after another, and conditional nodes are inserted between them.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -17,9 +17,9 @@ use vgpu_proto::cuda::CuResult;
 
 use super::{Context, Result, Stream, raw};
 
-/// `CU_STREAM_NON_BLOCKING`: the stream that is captured takes no part in the NULL stream's order.
+/// `CU_STREAM_NON_BLOCKING`: the captured stream does not synchronize with the NULL stream.
 const NON_BLOCKING: u32 = 1;
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`: what other threads call meanwhile is no part of it.
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: calls of other threads do not disturb the capture.
 const RELAXED: u32 = 2;
 /// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`.
 const SET_DEPENDENCIES: u32 = 1;
@@ -32,14 +32,15 @@ pub struct Graph {
     built: bool,
 }
 
-// SAFETY: a graph's handle may be used from any thread, by one at a time, which `&mut self` sees to.
+// SAFETY: a graph's handle may be used from any thread, by one at a time, which `&mut self`
+// ensures.
 unsafe impl Send for Graph {}
 
 impl Graph {
     /// `cuGraphCreate`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn create(context: &Arc<Context>) -> Result<Graph> {
         context.bind()?;
         let mut raw: sys::CUgraph = ptr::null_mut();
@@ -52,10 +53,10 @@ impl Graph {
         })
     }
 
-    /// `cuGraphConditionalHandleCreate`: what kernels name when they set the condition.
+    /// `cuGraphConditionalHandleCreate`: creates the handle that kernels use to set the condition.
     ///
     /// # Errors
-    /// The driver's; NOT_SUPPORTED of one older than CUDA 12.3.
+    /// The error of the driver; NOT_SUPPORTED of a driver before CUDA 12.3.
     pub fn condition(&mut self, default: u32, flags: u32) -> Result<u64> {
         self.context.bind()?;
         let mut handle = 0;
@@ -67,10 +68,10 @@ impl Graph {
         Ok(handle)
     }
 
-    /// Fills the graph, which is emptied before if it was built already, and instantiates it.
+    /// Fills the graph and instantiates it. A graph that was built before is emptied first.
     ///
     /// # Errors
-    /// Those of `fill`; the driver's.
+    /// Those of `fill`; the error of the driver.
     pub fn build(
         &mut self,
         fill: impl FnOnce(&mut Builder<'_>) -> Result<()>,
@@ -97,14 +98,15 @@ impl Graph {
 
     fn clear(&mut self) -> Result<()> {
         let mut count = 0;
-        // SAFETY: without room only the count is written.
+        // SAFETY: with a null array only the count is written.
         unsafe { raw::cuGraphGetNodes(self.raw, ptr::null_mut(), &mut count) }?;
         let mut nodes: Vec<sys::CUgraphNode> = vec![ptr::null_mut(); count];
-        // SAFETY: there is room for as many as the count says.
+        // SAFETY: the array has room for the number of nodes that the driver reported.
         unsafe { raw::cuGraphGetNodes(self.raw, nodes.as_mut_ptr(), &mut count) }?;
         nodes.truncate(count);
         for node in nodes {
-            // SAFETY: a node of the graph, just listed; nobody else has handles of them.
+            // SAFETY: the node was just listed and belongs to the graph; no other handle of the
+            // node exists.
             unsafe { raw::cuGraphDestroyNode(node) }?;
         }
         Ok(())
@@ -114,7 +116,7 @@ impl Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
-            // SAFETY: last owner; what was instantiated of it lives on.
+            // SAFETY: this was the last owner; instantiated graphs live on.
             let _ = unsafe { raw::cuGraphDestroy(self.raw) };
         }
     }
@@ -128,14 +130,14 @@ pub struct Builder<'g> {
     graph: PhantomData<&'g mut Graph>,
 }
 
-/// A part of a graph that has its own nodes: the graph itself, or a body of a conditional node.
+/// A part of a graph with its own nodes: the graph itself, or a body of a conditional node.
 #[derive(Debug)]
 pub struct Section<'g> {
     raw: sys::CUgraph,
     graph: PhantomData<&'g mut Graph>,
 }
 
-/// What goes into a section, one behind the other.
+/// Records the nodes of a section, one after another.
 #[derive(Debug)]
 pub struct Recorder<'b, 'g> {
     stream: &'b Stream,
@@ -143,7 +145,7 @@ pub struct Recorder<'b, 'g> {
 }
 
 impl Section<'_> {
-    /// The handle; what is filled is not filled again.
+    /// The handle. Consumes the section, because a section is filled only once.
     fn use_up(self) -> sys::CUgraph {
         self.raw
     }
@@ -161,7 +163,7 @@ impl<'g> Builder<'g> {
     /// Fills a section, once.
     ///
     /// # Errors
-    /// Those of `fill`; the driver's.
+    /// Those of `fill`; the error of the driver.
     pub fn fill(
         &mut self,
         section: Section<'g>,
@@ -170,8 +172,8 @@ impl<'g> Builder<'g> {
         let graph = section.use_up();
         let stream = self.stream.bound()?;
         let (nodes, data) = (ptr::null(), ptr::null());
-        // SAFETY: the stream is ours and idle; the section's graph lives as long as the graph that is
-        // being built, which nobody else uses or empties meanwhile ('g).
+        // SAFETY: the stream is ours and idle; the section's graph lives as long as the graph that
+        // is being built, and no other code uses or empties it meanwhile ('g).
         unsafe { raw::cuStreamBeginCaptureToGraph(stream, graph, nodes, data, 0, RELAXED) }?;
         let filled = fill(&mut Recorder {
             stream: &self.stream,
@@ -179,28 +181,30 @@ impl<'g> Builder<'g> {
         });
         let mut same: sys::CUgraph = ptr::null_mut();
         let stream = self.stream.bound()?;
-        // SAFETY: ends what began above, in the same stream; writes one handle, of a graph that is known.
+        // SAFETY: ends the capture that began above, in the same stream; writes one handle, of a
+        // known graph.
         let ended = unsafe { raw::cuStreamEndCapture(stream, &mut same) };
         filled.and(ended)
     }
 }
 
 impl<'g> Recorder<'_, 'g> {
-    /// What is given to this stream becomes a node.
+    /// The stream whose submitted work becomes nodes.
     pub fn stream(&self) -> &Stream {
         self.stream
     }
 
-    /// A conditional node: its bodies.
+    /// Adds a conditional node. Returns its bodies.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn conditional(&mut self, handle: u64, rule: u32, size: u32) -> Result<Vec<Section<'g>>> {
         let stream = self.stream.bound()?;
         let (mut status, mut id, mut count) = (0, 0, 0);
         let mut graph: sys::CUgraph = ptr::null_mut();
         let mut tips: *const sys::CUgraphNode = ptr::null();
-        // SAFETY: writes one value each; the list is the driver's, and read before the stream's next call.
+        // SAFETY: writes one value each; the list belongs to the driver, and is read before the
+        // stream's next call.
         unsafe {
             raw::cuStreamGetCaptureInfo_v2(
                 stream,
@@ -221,12 +225,13 @@ impl<'g> Recorder<'_, 'g> {
         });
         let mut node: sys::CUgraphNode = ptr::null_mut();
         let given = (&raw mut params).cast::<c_void>();
-        // SAFETY: the parameters are as large as the driver's structure; the list is as long as it says.
+        // SAFETY: the parameters are as large as the driver's structure; the list has `count`
+        // entries.
         unsafe { raw::cuGraphAddNode(&mut node, graph, tips, count, given) }?;
-        // SAFETY: one node of the graph that the stream is captured into.
+        // SAFETY: one node of the graph into which the stream is captured.
         unsafe { raw::cuStreamUpdateCaptureDependencies(stream, &mut node, 1, SET_DEPENDENCIES) }?;
-        // The driver has written where its array of `size` bodies is, which lives as long as the
-        // node.
+        // The driver has written the address of its array of `size` bodies, which lives as long as
+        // the node.
         let bodies = params.view::<ConditionalNodeParams>().graphs;
         bodies.check().map_err(|_| CuResult::UNKNOWN)?;
         let bodies = bodies.list(size as usize)?;
@@ -245,7 +250,7 @@ pub struct GraphExec {
     context: Arc<Context>,
 }
 
-// SAFETY: the handle may be used from any thread; it is launched by one, the session's.
+// SAFETY: the handle may be used from any thread; only the session's thread launches it.
 unsafe impl Send for GraphExec {}
 // SAFETY: as above.
 unsafe impl Sync for GraphExec {}
@@ -254,10 +259,10 @@ impl GraphExec {
     /// `cuGraphLaunch`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn launch(&self, stream: &Stream) -> Result<()> {
         let raw = stream.bound()?;
-        // SAFETY: both live; what the graph names was checked by the session.
+        // SAFETY: both live; the session has checked all objects that the graph names.
         unsafe { raw::cuGraphLaunch(self.raw, raw) }
     }
 }
@@ -265,7 +270,7 @@ impl GraphExec {
 impl Drop for GraphExec {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
-            // SAFETY: last owner; launches that run still end.
+            // SAFETY: this was the last owner; running launches still complete.
             let _ = unsafe { raw::cuGraphExecDestroy(self.raw) };
         }
     }

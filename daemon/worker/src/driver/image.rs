@@ -10,7 +10,8 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 const PAGE: usize = 4096;
 
-/// Read-only view of a file with at least one zero byte behind it: PTX text must end with NUL.
+/// Read-only view of a file, followed by at least one zero byte, because PTX text must end with
+/// NUL.
 #[derive(Debug)]
 pub struct MappedImage {
     base: NonNull<std::ffi::c_void>,
@@ -24,10 +25,10 @@ unsafe impl Send for MappedImage {}
 unsafe impl Sync for MappedImage {}
 
 impl MappedImage {
-    /// Maps the first `len` bytes of `file`, which must have that many.
+    /// Maps the first `len` bytes of `file`, which must not be shorter.
     ///
     /// # Errors
-    /// An empty or shorter file, or the system's.
+    /// An empty or shorter file, or an error of the system.
     pub fn map(file: &File, len: usize) -> io::Result<MappedImage> {
         let Some(length) = NonZeroUsize::new(len) else {
             return Err(io::Error::new(
@@ -43,22 +44,23 @@ impl MappedImage {
         }
         let mapped = len.next_multiple_of(PAGE).saturating_add(PAGE);
         let mapped = NonZeroUsize::new(mapped).unwrap_or(length);
-        // SAFETY: a fresh private reservation. Its last page stays and is zero.
+        // SAFETY: a fresh private reservation. Its last page stays zero.
         let base =
             unsafe { mmap_anonymous(None, mapped, ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE) }?;
-        // Owned from here on, so that an error below unmaps it.
+        // From here on the image owns the reservation, so that an error below unmaps it.
         let image = MappedImage { base, mapped, len };
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED;
         let at = NonZeroUsize::new(base.as_ptr() as usize);
-        // SAFETY: it replaces the first pages of our own reservation.
+        // SAFETY: replaces the first pages of our own reservation.
         unsafe { mmap(at, length, ProtFlags::PROT_READ, flags, file.as_fd(), 0) }?;
         Ok(image)
     }
 
-    /// The image without the bytes behind it.
+    /// The image without the zero bytes.
     ///
-    /// The file is vgpud's, and nobody makes it shorter meanwhile: a file of the cache, or memory for an image,
-    /// which vgpud takes back when this process has said that it has no mapping of it.
+    /// The file belongs to vgpud, and no process shortens it meanwhile. It is a file of the cache,
+    /// or memory of an image, which vgpud frees only after this process has unmapped it and said
+    /// so.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `len` readable bytes, mapped for as long as `self` lives.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len) }
@@ -67,7 +69,7 @@ impl MappedImage {
 
 impl Drop for MappedImage {
     fn drop(&mut self) {
-        // SAFETY: the whole of our own reservation; nobody borrows from it any more.
+        // SAFETY: the whole of our own reservation; no borrow is left.
         let _ = unsafe { munmap(self.base, self.mapped.get()) };
     }
 }

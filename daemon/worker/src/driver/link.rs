@@ -1,4 +1,4 @@
-//! Linking: several images into one.
+//! Linking of several images into one.
 
 use std::ffi::{CString, c_void};
 use std::ptr;
@@ -10,24 +10,24 @@ use vgpu_proto::cuda::CuResult;
 use super::module::JitOptions;
 use super::{Context, JitLogs, MappedImage, Result, raw};
 
-/// `CU_JIT_INPUT_LIBRARY`, the last kind that is linked: CUBIN, PTX, FATBINARY, OBJECT, LIBRARY. (NVVM
-/// is not taken by drivers any more.)
+/// `CU_JIT_INPUT_LIBRARY`, the last kind that is linked: CUBIN, PTX, FATBINARY, OBJECT, LIBRARY.
+/// (Drivers no longer accept NVVM.)
 pub const LAST_INPUT_KIND: u32 = 4;
-/// `CU_JIT_INPUT_PTX`: text, whose size counts its NUL.
+/// `CU_JIT_INPUT_PTX`: text, whose size includes its NUL.
 const PTX: u32 = 1;
 
-/// One input.
+/// An input of a link.
 #[derive(Debug)]
 pub struct Input {
     /// `CUjitInputType`.
     pub kind: u32,
-    /// Its bytes.
+    /// The bytes.
     pub image: MappedImage,
-    /// What logs call it.
+    /// Name of the input in logs.
     pub name: CString,
 }
 
-/// A link in progress; given back when dropped.
+/// A link in progress. Destroyed when dropped.
 struct Linker(sys::CUlinkState);
 
 impl Drop for Linker {
@@ -37,11 +37,12 @@ impl Drop for Linker {
     }
 }
 
-/// Links `inputs` with `options` (of which only allowed ones count): the result, of at most `most`
-/// bytes, and logs of at most the given sizes. May take seconds.
+/// Links `inputs` with `options`, of which only allowed options count. Returns the result, of at
+/// most `most` bytes, and logs of at most the given sizes. May take seconds.
 ///
 /// # Errors
-/// The driver's; OUT_OF_MEMORY for a result beyond `most`. The logs come in either case.
+/// The error of the driver; OUT_OF_MEMORY for a result beyond `most`. The logs are returned in
+/// either case.
 pub fn link(
     context: &Arc<Context>,
     inputs: &[Input],
@@ -58,8 +59,8 @@ pub fn link(
 
 fn link_with(inputs: &[Input], jit: &mut JitOptions, most: usize) -> Result<Vec<u8>> {
     let mut state: sys::CUlinkState = ptr::null_mut();
-    // SAFETY: numbers and values are as many and, as the log buffers, outlive the link: it is gone
-    // when this function returns.
+    // SAFETY: the arrays of numbers and values have the same length. They and the log buffers
+    // outlive the link, which is destroyed when this function returns.
     unsafe {
         raw::cuLinkCreate_v2(
             jit.count(),
@@ -77,7 +78,7 @@ fn link_with(inputs: &[Input], jit: &mut JitOptions, most: usize) -> Result<Vec<
             _ => bytes.len(),
         };
         // SAFETY: the image has `size` readable bytes and the driver only reads them; the name ends
-        // with NUL; no options.
+        // with NUL; there are no options.
         unsafe {
             raw::cuLinkAddData_v2(
                 linker.0,
@@ -100,6 +101,7 @@ fn link_with(inputs: &[Input], jit: &mut JitOptions, most: usize) -> Result<Vec<
     if size > most {
         return Err(CuResult::OUT_OF_MEMORY);
     }
-    // SAFETY: the result has `size` bytes and lives as long as the link, which is dropped afterwards.
+    // SAFETY: the result has `size` bytes and lives as long as the link, which is dropped
+    // afterwards.
     Ok(unsafe { std::slice::from_raw_parts(at.cast_const().cast::<u8>(), size) }.to_vec())
 }

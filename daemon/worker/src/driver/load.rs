@@ -1,4 +1,4 @@
-//! Loading the driver library.
+//! Loads the driver library.
 
 use std::error::Error;
 use std::ffi::c_int;
@@ -9,13 +9,13 @@ use vgpu_proto::cuda::{CuResult, MINIMUM_DRIVER_VERSION, version_text};
 
 use super::raw;
 
-/// Why there is no driver, as a sentence for the administrator.
+/// Why the driver cannot be used, as a sentence for the administrator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct LoadError {
-    /// The driver's code, or the nearest.
+    /// The code of the driver, or the closest code.
     pub code: CuResult,
-    /// What is wrong and what to do.
+    /// The problem and the remedy.
     pub text: String,
 }
 
@@ -28,26 +28,26 @@ impl LoadError {
     }
 }
 
-/// The name of the system's driver library.
+/// Name of the system's driver library.
 const SYSTEM_DRIVER: &str = "libcuda.so.1";
 
-/// The process's driver, which [`load`] has found. cudarc would look for one by names of its own, and so
-/// find another `libcuda.so` that is on the library path.
+/// The driver of the process, set by [`load`]. cudarc would search by names of its own and might
+/// find another `libcuda.so` on the library path.
 static DRIVER: OnceLock<Library> = OnceLock::new();
 
-/// Loads the driver library at `path` (`None`: the system's), initialises it and returns the CUDA
-/// version it speaks. `soft`: it is to serve the software device.
+/// Loads the driver library at `path` (`None`: the system's), initialises it and returns its CUDA
+/// version. `soft`: the library is to serve the software device.
 ///
 /// # Errors
-/// The loader's reason, a version below CUDA 12.4, or a `cuInit` that fails.
+/// The loader's reason, a version below CUDA 12.4, or a failure of `cuInit`.
 pub fn load(path: Option<&str>, soft: bool) -> Result<u32, LoadError> {
     let name = path.unwrap_or(SYSTEM_DRIVER);
     open(name)?;
     init(name, soft)
 }
 
-/// Loads the driver library as [`load`] does, without initialising it: so much can be said of a library on a
-/// host without a GPU.
+/// Loads the driver library as [`load`] does, without initialising it, which works on a host
+/// without a GPU.
 ///
 /// # Errors
 /// The loader's reason, or a version below CUDA 12.4.
@@ -56,10 +56,10 @@ pub fn examine(path: &str) -> Result<u32, LoadError> {
     version(path)
 }
 
-/// Opens the library for the life of the process: driver threads run in it.
+/// Opens the library for the lifetime of the process, because driver threads run in it.
 ///
 /// # Errors
-/// A library that is missing or incomplete, and a second one in a process.
+/// A library that is missing or incomplete, or a second library in a process.
 fn open(name: &str) -> Result<(), LoadError> {
     // SAFETY: loading runs the library's initialisers. The path comes from vgpud's configuration,
     // never from a guest.
@@ -72,7 +72,7 @@ fn open(name: &str) -> Result<(), LoadError> {
             ),
         )
     })?;
-    // SAFETY: the symbols are only looked for.
+    // SAFETY: the symbols are only looked up.
     let lacks = |symbol: &&str| unsafe { library.get::<*mut ()>(symbol.as_bytes()) }.is_err();
     let missing: Vec<&str> = raw::REQUIRED.iter().copied().filter(lacks).collect();
     if !missing.is_empty() {
@@ -101,7 +101,7 @@ fn open(name: &str) -> Result<(), LoadError> {
 /// A function of the driver; `None` if there is no driver, or the driver lacks the function.
 ///
 /// # Safety
-/// `F` is the type of a pointer to that function.
+/// `F` must be the type of a pointer to that function.
 pub(super) unsafe fn function<F: Copy>(name: &str) -> Option<F> {
     // SAFETY: by this function's contract.
     let found = unsafe { DRIVER.get()?.get::<F>(name.as_bytes()) };
@@ -111,7 +111,7 @@ pub(super) unsafe fn function<F: Copy>(name: &str) -> Option<F> {
 fn init(name: &str, soft: bool) -> Result<u32, LoadError> {
     // SAFETY: the symbol was found; the call has no precondition.
     unsafe { raw::cuInit(0) }.map_err(|code| {
-        // soft-gpu says why on standard error; NVIDIA's driver there.
+        // soft-gpu writes the reason to standard error, NVIDIA's driver to the kernel's log.
         let hint = if soft { "" } else { "; see the kernel's log" };
         LoadError::new(code, format!("cuInit of {name} failed: {code}{hint}"))
     })?;

@@ -1,12 +1,13 @@
-//! The host's CUDA driver, with the types of cudarc's `sys`. The only place that calls it.
+//! The host's CUDA driver, with the types of cudarc's `sys`. No other module calls the driver.
 //!
-//! Handles are owned values: a stream, an event, a module or a block of device memory is given back
-//! to the driver when its last owner drops it, and each keeps its context alive, so that a stale
-//! handle cannot reach the driver. What Rust cannot know is stated with each function: an address
-//! must have been checked against the session's live allocations (see `session::objects::memory`), and
-//! the host side of a copy must stay untouched until an event says that it is over.
+//! Handles are owned values. A stream, an event, a module or a block of device memory is given back
+//! to the driver when its last owner drops it. Each keeps its context alive, so that a stale handle
+//! cannot reach the driver. Each function states the conditions that Rust cannot check: addresses
+//! must have been checked against the session's live allocations (see `session::objects::memory`), and the
+//! host side of a copy must stay untouched until an event reports completion.
 //!
-//! Results are numbers, not cudarc's enum: a newer driver may answer a code that it does not know.
+//! Results are numbers instead of cudarc's enum, because a newer driver may return codes that the
+//! enum lacks.
 
 mod array;
 mod context;
@@ -46,5 +47,5 @@ pub use vmm::{Mapping, Physical, Reservation, granularity};
 
 use vgpu_proto::cuda::CuResult;
 
-/// What a driver call gives.
+/// Result of a driver call.
 pub type Result<T> = std::result::Result<T, CuResult>;

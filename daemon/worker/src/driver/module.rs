@@ -15,10 +15,10 @@ const JIT_INFO_LOG_LEN: u32 = 4;
 const JIT_ERROR_LOG: u32 = 5;
 const JIT_ERROR_LOG_LEN: u32 = 6;
 
-/// Scalar JIT options that a guest may set: registers, threads per block, optimisation level, target
-/// (from the context or by number), fallback, debug and line information, verbosity, cache mode,
-/// fast compile, and the link-time ones (20–24, 29–33). Pointers, and options that the worker sets
-/// itself, are not among them.
+/// Scalar JIT options that a guest may set: registers, threads per block, optimisation level,
+/// target (from the context or by number), fallback, debug and line information, verbosity, cache
+/// mode, fast compile, and the link-time options (20–24, 29–33). Pointers, and options that the
+/// worker sets itself, are not allowed.
 const JIT_ALLOWED: &[u32] = &[
     0, 1, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 20, 21, 22, 23, 24, 29, 30, 31, 32, 33,
 ];
@@ -26,15 +26,15 @@ const JIT_ALLOWED: &[u32] = &[
 /// Most options of one load.
 pub const OPTION_LIMIT: usize = 64;
 
-/// Function attributes are asked for up to this number.
+/// Last function attribute that is queried.
 pub const LAST_FUNCTION_ATTRIBUTE: u32 = 17;
 
-/// May a guest set this JIT option?
+/// Whether a guest may set this JIT option.
 pub fn option_allowed(option: u32) -> bool {
     JIT_ALLOWED.contains(&option)
 }
 
-/// What the JIT compiler wrote.
+/// Logs of the JIT compiler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JitLogs {
     /// `CU_JIT_INFO_LOG_BUFFER`.
@@ -44,7 +44,7 @@ pub struct JitLogs {
 }
 
 impl JitLogs {
-    /// An error that came before there was a compiler.
+    /// The logs of an error that occurred before the compiler started.
     pub fn of(error: &impl std::fmt::Display) -> JitLogs {
         JitLogs {
             info: Vec::new(),
@@ -53,17 +53,18 @@ impl JitLogs {
     }
 }
 
-/// JIT options as the driver takes them, with room for the logs.
+/// JIT options for the driver, with buffers for the logs.
 pub(super) struct JitOptions {
     pub(super) numbers: Vec<u32>,
     pub(super) values: Vec<*mut c_void>,
     logs: JitLogs,
-    /// Where the lengths of the logs are among the values.
+    /// Indices of the log lengths among the values.
     filled: [Option<usize>; 2],
 }
 
 impl JitOptions {
-    /// Those of `options` that a guest may set, and logs of at most these sizes (info, error).
+    /// Takes those of `options` that a guest may set, and log buffers of the given sizes in bytes
+    /// (info, error).
     pub(super) fn new(options: &[(u32, u32)], (info_len, error_len): (usize, usize)) -> JitOptions {
         let mut all = JitOptions {
             numbers: Vec::with_capacity(options.len() + 4),
@@ -101,7 +102,7 @@ impl JitOptions {
         self.numbers.len() as u32
     }
 
-    /// What the driver wrote: it puts the lengths that it filled into the values of the length options.
+    /// The logs. The driver has written the used lengths into the values of the length options.
     pub(super) fn into_logs(mut self) -> JitLogs {
         let length = |place: Option<usize>| place.map_or(0, |i| self.values[i] as usize);
         let (info, error) = (length(self.filled[0]), length(self.filled[1]));
@@ -111,7 +112,7 @@ impl JitOptions {
     }
 }
 
-/// A loaded module; unloaded when dropped, which may wait for the context's work.
+/// A loaded module. Unloaded when dropped, which may wait for the context's work.
 #[derive(Debug)]
 pub struct Module {
     raw: sys::CUmodule,
@@ -124,11 +125,11 @@ unsafe impl Send for Module {}
 unsafe impl Sync for Module {}
 
 impl Module {
-    /// `cuModuleLoadDataEx` with `options` (all of them allowed ones) and logs of at most the given
-    /// sizes. May take seconds.
+    /// `cuModuleLoadDataEx` with `options` (all allowed) and logs of at most the given sizes in
+    /// bytes. May take seconds.
     ///
     /// # Errors
-    /// The driver's; the logs come in either case.
+    /// The error of the driver; the logs are returned in either case.
     pub fn load(
         context: &Arc<Context>,
         image: &MappedImage,
@@ -138,8 +139,9 @@ impl Module {
         let mut jit = JitOptions::new(options, lens);
         let mut raw: sys::CUmodule = ptr::null_mut();
         let loaded = context.bind().and_then(|()| {
-            // SAFETY: the image is followed by a zero byte; numbers and values are as many; the log
-            // buffers have the sizes given; the options are of kinds that hold scalars.
+            // SAFETY: the image is followed by a zero byte; the arrays of numbers and values have
+            // the same length; the log buffers have the given sizes; the options are of kinds that
+            // hold scalars.
             unsafe {
                 raw::cuModuleLoadDataEx(
                     &mut raw,
@@ -158,15 +160,15 @@ impl Module {
         (module, logs)
     }
 
-    /// Its context.
+    /// The context of the module.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// `cuModuleGetGlobal_v2`: (address, bytes).
+    /// `cuModuleGetGlobal_v2`: (address, size in bytes).
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn global(&self, name: &CStr) -> Result<(u64, u64)> {
         self.context.bind()?;
         let mut address: sys::CUdeviceptr = 0;
@@ -176,17 +178,17 @@ impl Module {
         Ok((address, bytes as u64))
     }
 
-    /// The names of its functions (`cuModuleEnumerateFunctions`).
+    /// The names of the module's functions (`cuModuleEnumerateFunctions`).
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn function_names(&self) -> Result<Vec<String>> {
         self.context.bind()?;
         let mut count = 0;
         // SAFETY: writes one number; the module lives.
         unsafe { raw::cuModuleGetFunctionCount(&mut count, self.raw) }?;
         let mut functions: Vec<sys::CUfunction> = vec![ptr::null_mut(); count as usize];
-        // SAFETY: writes as many handles as there is room for.
+        // SAFETY: writes at most as many handles as the array has room for.
         unsafe { raw::cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, self.raw) }?;
         let name = |function: sys::CUfunction| -> Result<String> {
             let mut text: *const c_char = ptr::null();
@@ -207,7 +209,7 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
-            // SAFETY: last owner: its functions keep it alive.
+            // SAFETY: this was the last owner: functions keep the module alive.
             let _ = unsafe { raw::cuModuleUnload(self.raw) };
         }
     }
@@ -219,7 +221,7 @@ fn trim_log(log: &mut Vec<u8>, filled: usize) {
     log.truncate(text);
 }
 
-/// A function of a module, with what never changes about it.
+/// A function of a module, with its immutable properties.
 #[derive(Debug)]
 pub struct Function {
     raw: sys::CUfunction,
@@ -233,26 +235,26 @@ unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
-/// A launch, checked.
+/// The parameters of a launch, already checked.
 #[derive(Debug)]
 pub struct Launch<'a> {
-    /// Blocks.
+    /// Number of blocks.
     pub grid: [u32; 3],
-    /// Threads a block.
+    /// Threads per block.
     pub block: [u32; 3],
     /// Dynamic shared memory in bytes.
     pub shared: u32,
-    /// All blocks resident at once.
+    /// Whether all blocks must be resident at once.
     pub cooperative: bool,
-    /// The parameter block, at least [`Function::params_len`] bytes.
+    /// The parameter block, of at least [`Function::params_len`] bytes.
     pub params: &'a [u8],
 }
 
 impl Function {
-    /// `cuModuleGetFunction` and `cuFuncGetParamInfo` of every parameter.
+    /// `cuModuleGetFunction`, and `cuFuncGetParamInfo` of every parameter.
     ///
     /// # Errors
-    /// The driver's; INVALID_VALUE if it describes parameters beyond CUDA's own bound.
+    /// The error of the driver; INVALID_VALUE if the parameters exceed CUDA's limit.
     pub fn find(module: &Arc<Module>, name: &CStr) -> Result<Function> {
         module.context.bind()?;
         let mut raw: sys::CUfunction = ptr::null_mut();
@@ -265,7 +267,7 @@ impl Function {
             // SAFETY: writes two sizes; the function lives with its module.
             match unsafe { raw::cuFuncGetParamInfo(raw, params.len(), &mut offset, &mut size) } {
                 Ok(()) => {}
-                // The driver's way to say that there is none of this number.
+                // The driver has no parameter of this number.
                 Err(CuResult::INVALID_VALUE) => break,
                 Err(code) => return Err(code),
             }
@@ -286,12 +288,12 @@ impl Function {
         })
     }
 
-    /// Its module.
+    /// The module of the function.
     pub fn module(&self) -> &Arc<Module> {
         &self.module
     }
 
-    /// (offset, size) of each parameter.
+    /// (offset, size) of each parameter, in bytes.
     pub fn params(&self) -> &[(u32, u32)] {
         &self.params
     }
@@ -301,7 +303,7 @@ impl Function {
         self.params_len
     }
 
-    /// (attribute, value) of all that the driver answers.
+    /// (attribute, value) of all attributes that the driver knows.
     pub fn attributes(&self) -> Vec<(u32, i32)> {
         (0..=LAST_FUNCTION_ATTRIBUTE)
             .filter_map(|a| self.attribute(a).ok().map(|value| (a, value)))
@@ -311,7 +313,7 @@ impl Function {
     /// `cuFuncGetAttribute`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn attribute(&self, attribute: u32) -> Result<i32> {
         self.module.context.bind()?;
         let mut value: c_int = 0;
@@ -323,7 +325,7 @@ impl Function {
     /// `cuFuncSetAttribute`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn set_attribute(&self, attribute: u32, value: i32) -> Result<()> {
         self.module.context.bind()?;
         // SAFETY: plain numbers; the function lives.
@@ -333,7 +335,7 @@ impl Function {
     /// `cuFuncSetCacheConfig`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn set_cache_config(&self, config: u32) -> Result<()> {
         self.module.context.bind()?;
         // SAFETY: plain numbers; the function lives.
@@ -343,7 +345,7 @@ impl Function {
     /// `cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn occupancy(&self, block_size: i32, dynamic_shared: u64, flags: u32) -> Result<i32> {
         self.module.context.bind()?;
         let mut blocks: c_int = 0;
@@ -363,7 +365,7 @@ impl Function {
     /// `cuOccupancyAvailableDynamicSMemPerBlock`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn shared_available(&self, blocks: i32, block_size: i32) -> Result<u64> {
         self.module.context.bind()?;
         let mut bytes = 0usize;
@@ -377,7 +379,7 @@ impl Function {
     /// `cuLaunchKernel` or `cuLaunchCooperativeKernel`.
     ///
     /// # Errors
-    /// The driver's; INVALID_VALUE for a parameter block that is too short.
+    /// The error of the driver; INVALID_VALUE for a parameter block that is too short.
     pub fn launch(&self, stream: &Stream, launch: &Launch<'_>) -> Result<()> {
         if launch.params.len() < self.params_len {
             return Err(CuResult::INVALID_VALUE);
@@ -397,7 +399,7 @@ impl Function {
         let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
         let kernel_params = pointers.as_mut_ptr();
         // SAFETY: function and stream live; each pointer leads to as many bytes of the block as the
-        // driver says that its parameter has (checked above against the largest end).
+        // driver reported for the parameter (checked above against the largest end).
         unsafe {
             if launch.cooperative {
                 raw::cuLaunchCooperativeKernel(

@@ -9,14 +9,14 @@ use super::{Context, Result, raw};
 /// `CU_MEMHOSTALLOC_PORTABLE`: page-locked for every context.
 const PORTABLE: u32 = 1;
 
-/// One allocation that blocks are cut from.
+/// An allocation that is divided into blocks.
 #[derive(Debug)]
 struct Slab {
     base: *mut u8,
     context: Arc<Context>,
 }
 
-// SAFETY: the memory is reached only through blocks, each of which is owned by one thread at a time.
+// SAFETY: the memory is accessed only through blocks, each of which one thread owns at a time.
 unsafe impl Send for Slab {}
 // SAFETY: as above.
 unsafe impl Sync for Slab {}
@@ -24,7 +24,7 @@ unsafe impl Sync for Slab {}
 impl Drop for Slab {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
-            // SAFETY: no block of it is left, as each keeps it alive.
+            // SAFETY: no block of the slab is left, because each keeps the slab alive.
             let _ = unsafe { raw::cuMemFreeHost(self.base.cast()) };
         }
     }
@@ -36,7 +36,7 @@ struct Piece {
     offset: usize,
 }
 
-/// Blocks of one size, made a slab at a time, up to a bound.
+/// A pool of blocks of one size. Allocates one slab at a time, up to a limit.
 #[derive(Debug)]
 pub struct BlockPool {
     free: Arc<Mutex<Vec<Piece>>>,
@@ -63,15 +63,15 @@ impl BlockPool {
         }
     }
 
-    /// Blocks that could be taken now.
+    /// Number of blocks that could be taken now.
     pub fn available(&self) -> usize {
         lock(&self.free).len() + self.slabs_left * self.blocks_per_slab
     }
 
-    /// Takes a block of which `len` bytes will be used, or `None` while all are out.
+    /// Takes a block of which `len` bytes will be used; `None` while all blocks are in use.
     ///
     /// # Errors
-    /// The driver's, when it cannot page-lock more.
+    /// The error of the driver, if it cannot page-lock more memory.
     pub fn take(&mut self, len: usize) -> Result<Option<Block>> {
         debug_assert!(len <= self.block);
         let mut piece = lock(&self.free).pop();
@@ -91,7 +91,7 @@ impl BlockPool {
         let bytes = self.block * self.blocks_per_slab;
         // SAFETY: writes one pointer; the context is current.
         unsafe { raw::cuMemHostAlloc(&mut base, bytes, PORTABLE) }?;
-        // SAFETY: `bytes` fresh bytes. Zeroed so that no reply can ever carry what was there.
+        // SAFETY: `bytes` fresh bytes. Zeroed so that no reply can carry the earlier content.
         unsafe { ptr::write_bytes(base.cast::<u8>(), 0, bytes) };
         self.slabs_left -= 1;
         let slab = Arc::new(Slab {
@@ -107,10 +107,10 @@ impl BlockPool {
     }
 }
 
-/// A block taken from a pool; returns when dropped.
+/// A block of a pool. Returns to the pool when dropped.
 ///
-/// While a copy to or from it is in flight its bytes must not be touched; the session keeps it in
-/// the stream's list of things to do on completion until then.
+/// While a copy to or from the block is in flight, the bytes must not be accessed. The session
+/// keeps the block in the stream's list of completion actions until then.
 #[derive(Debug)]
 pub struct Block {
     piece: Option<Piece>,
@@ -124,7 +124,7 @@ impl Block {
         self.len
     }
 
-    /// Nothing in use?
+    /// Whether no bytes are in use.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -144,7 +144,7 @@ impl Block {
         unsafe { std::slice::from_raw_parts(self.pointer(), self.len) }
     }
 
-    /// The bytes, to be filled.
+    /// The bytes, for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`, and `self` is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.pointer(), self.len) }
@@ -166,6 +166,6 @@ impl Drop for Block {
 }
 
 fn lock(free: &Mutex<Vec<Piece>>) -> MutexGuard<'_, Vec<Piece>> {
-    // The list is whole after every step, so a panic elsewhere does not spoil it.
+    // The list is consistent after every step, so poisoning is ignored.
     free.lock().unwrap_or_else(PoisonError::into_inner)
 }

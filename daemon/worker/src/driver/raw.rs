@@ -1,9 +1,9 @@
-//! The driver's functions as this program calls them: results and enumerations are integers.
+//! The driver's functions with integers for results and enumerations.
 //!
-//! cudarc declares them with the Rust enums of one CUDA version. A newer driver answers, and a guest
-//! asks for, numbers that are not in those enums, and an enum with such a value is undefined
-//! behaviour. The C ABI of a C enum and of an integer is the same, so the functions are taken from
-//! the library that `load` has opened and called with integers.
+//! cudarc declares the functions with the Rust enums of one CUDA version. A newer driver returns,
+//! and a guest passes, numbers that these enums lack, and an enum with such a value is undefined
+//! behaviour. C enums and integers have the same ABI, so the functions are looked up in the library
+//! that `load` has opened, and called with integers.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -15,7 +15,7 @@ use vgpu_proto::cuda::{ArrayShape, CuResult};
 use super::Result;
 use super::load::function;
 
-// A shape is passed as it came, in the layout of `CUDA_ARRAY3D_DESCRIPTOR`.
+// A shape is passed unchanged, in the layout of `CUDA_ARRAY3D_DESCRIPTOR`.
 const _: () = assert!(size_of::<ArrayShape>() == size_of::<Array3DDescriptor>());
 
 macro_rules! raw {
@@ -34,7 +34,7 @@ macro_rules! raw {
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
         /// # Errors
-        /// The driver's; CUDA_ERROR_NOT_SUPPORTED of a driver that lacks it.
+        /// The error of the driver; CUDA_ERROR_NOT_SUPPORTED if it lacks the function.
         ///
         /// # Safety
         /// As the CUDA function: pointers must be writable, handles live, and the context current.
@@ -64,10 +64,11 @@ macro_rules! raw {
         /// Calls each function with zeros.
         ///
         /// # Safety
-        /// Only with a driver that looks at none of its arguments.
+        /// Only with a driver that uses none of its arguments.
         #[cfg(test)]
         unsafe fn call_each() -> Vec<(&'static str, Result<()>)> {
-            // SAFETY: zero is a value of every argument's type, and nobody looks at it.
+            // SAFETY: zero is a valid value of every argument's type, and no function uses the
+            // arguments.
             vec![$((stringify!($name), unsafe { $name($(std::mem::zeroed::<$ty>()),*) })),*]
         }
     };
@@ -351,10 +352,10 @@ mod tests {
     use super::*;
     use crate::driver::load;
 
-    /// Answers of CUDA 12 end at 999; a newer driver may go beyond.
+    /// Results of CUDA 12 end at 999; a newer driver may return larger ones.
     const LAST_ANSWER: u32 = 1200;
 
-    /// A driver of which every function answers `answer` and looks at no argument.
+    /// A driver of which every function returns `answer` and uses no argument.
     fn stub(dir: &Path) -> String {
         let mut source = String::from("int answer;\nvoid set_answer(int a) { answer = a; }\n");
         for name in REQUIRED.iter().chain(OPTIONAL) {
@@ -385,7 +386,7 @@ mod tests {
         let set = unsafe { function::<unsafe extern "C" fn(c_int)>("set_answer") };
         let set = set.expect("the stub has it");
         for answer in 0..=LAST_ANSWER {
-            // SAFETY: it stores the number; the stub's functions look at no argument, but for the
+            // SAFETY: stores the number; the stub's functions use no argument, except the
             // version's, which may be null.
             let got = unsafe {
                 set(answer as c_int);

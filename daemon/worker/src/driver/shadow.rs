@@ -1,4 +1,4 @@
-//! Copies of the guest program's memory that kernels reach, at the addresses that the program has it at.
+//! Copies of guest memory that kernels access, at the same addresses as in the guest program.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -10,28 +10,29 @@ use vgpu_proto::cuda::CuResult;
 
 use super::{Context, Result, raw};
 
-/// `CU_MEMHOSTREGISTER_PORTABLE`, `DEVICEMAP`: for kernels of every context.
+/// `CU_MEMHOSTREGISTER_PORTABLE`, `DEVICEMAP`: accessible to kernels of every context.
 const FLAGS: u32 = 0x01 | 0x02;
 
 const PAGE: u64 = 4096;
 
-/// Memory of this process at an address of the guest's choice, page-locked and mapped for every context.
-/// The device may write it at any time.
+/// Memory of this process at an address that the guest chose, page-locked and mapped for every
+/// context. The device may write to it at any time.
 #[derive(Debug)]
 pub struct Shadow {
     at: u64,
     len: usize,
-    /// Of what is mapped: whole pages.
+    /// The mapping: first address and length, in whole pages.
     pages: (u64, usize),
     context: Arc<Context>,
 }
 
 impl Shadow {
-    /// All zero. `context` may be any, and is kept.
+    /// Creates zeroed memory. `context` may be any context, and is kept alive.
     ///
     /// # Errors
-    /// CUDA_ERROR_ALREADY_MAPPED if something of this process is there; CUDA_ERROR_NOT_SUPPORTED if the device
-    /// has it at another address; the driver's, when it cannot page-lock more.
+    /// CUDA_ERROR_ALREADY_MAPPED if this process uses the addresses; CUDA_ERROR_NOT_SUPPORTED if
+    /// the device maps the memory at another address; the error of the driver, if it cannot
+    /// page-lock more.
     pub fn new(context: &Arc<Context>, at: u64, len: u64) -> Result<Shadow> {
         let first = at & !(PAGE - 1);
         let end = at
@@ -52,12 +53,12 @@ impl Shadow {
         })
     }
 
-    /// Its first address.
+    /// Address of the first byte.
     pub fn address(&self) -> u64 {
         self.at
     }
 
-    /// The first `count` bytes of a line, where they are.
+    /// Pointer to a line of the memory, and the number of bytes of the line.
     fn line(&self, line: usize) -> (*mut u8, usize) {
         let start = line.saturating_mul(LINE).min(self.len);
         (
@@ -78,14 +79,14 @@ impl Shared for Shadow {
         let words = from.cast::<u64>();
         if count == LINE && words.is_aligned() {
             for (i, bytes) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                // SAFETY: a word of a whole line of memory that lives as long as this value; volatile, since the
-                // device writes it by itself.
+                // SAFETY: a word of a whole line of memory that lives as long as this value;
+                // volatile, because the device writes it concurrently.
                 *bytes = unsafe { ptr::read_volatile(words.add(i)) }.to_ne_bytes();
             }
             return bytes;
         }
         for (i, byte) in bytes.iter_mut().enumerate().take(count) {
-            // SAFETY: as above, for a byte: of the last, shorter line, or where no word begins.
+            // SAFETY: as above, for a byte: of the last, shorter line, or where no word starts.
             *byte = unsafe { ptr::read_volatile(from.add(i)) };
         }
         bytes
@@ -94,8 +95,8 @@ impl Shared for Shadow {
     fn same(&self, start: usize, bytes: &[u8]) -> bool {
         let here = start.checked_add(bytes.len());
         let at = (self.at + start as u64) as *const c_void;
-        // SAFETY: reads as many bytes of both, here within this memory, which the device may write meanwhile: then
-        // either answer is right, as of reads a moment earlier or later.
+        // SAFETY: reads the same number of bytes of both, here within this memory, which the device
+        // may write meanwhile: either answer is then right, as of a moment earlier or later.
         here.is_some_and(|end| end <= self.len)
             && unsafe { libc::memcmp(at, bytes.as_ptr().cast(), bytes.len()) } == 0
     }
@@ -104,7 +105,8 @@ impl Shared for Shadow {
         let (to, _) = self.line(line);
         for part in parts(mask, to.addr()) {
             let value = part.value(bytes);
-            // SAFETY: within the line, as in `load`, and aligned; nothing in this process holds a reference into it.
+            // SAFETY: within the line, as in `load`, and aligned; no reference into the memory
+            // exists in this process.
             unsafe {
                 match part.len {
                     8 => ptr::write_volatile(to.add(part.at).cast(), value),
@@ -121,9 +123,10 @@ impl Drop for Shadow {
     fn drop(&mut self) {
         let (first, bytes) = self.pages;
         if self.context.bind().is_ok() {
-            // SAFETY: registered by `new`; the session has waited for the work that may use it.
+            // SAFETY: registered by `new`; the session has waited for the work that may use the
+            // memory.
             let gone = unsafe { raw::cuMemHostUnregister(first as *mut c_void) };
-            // Memory that a driver still has is left to the process's end.
+            // Memory that the driver still has stays until the end of the process.
             if gone.is_ok() {
                 unmap(first, bytes);
             }
@@ -134,7 +137,7 @@ impl Drop for Shadow {
 fn map(at: u64, len: usize) -> Result<()> {
     let wanted = at as *mut c_void;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: a new mapping, which by NOREPLACE touches nothing that exists.
+    // SAFETY: a new mapping, which does not replace anything because of NOREPLACE.
     let got = unsafe {
         libc::mmap(
             wanted,
@@ -154,13 +157,13 @@ fn map(at: u64, len: usize) -> Result<()> {
             _ => CuResult::OUT_OF_MEMORY,
         });
     }
-    // A kernel before 4.17 takes the address as a hint.
+    // Kernels before 4.17 take the address as a hint.
     unmap(got as u64, len);
     Err(CuResult::ALREADY_MAPPED)
 }
 
 fn unmap(at: u64, len: usize) {
-    // SAFETY: a mapping that this module made, which the driver does not have and nothing else knows.
+    // SAFETY: a mapping of this module that neither the driver nor other code uses.
     unsafe { libc::munmap(at as *mut c_void, len) };
 }
 
@@ -174,7 +177,7 @@ fn register(context: &Arc<Context>, at: u64, len: usize) -> Result<()> {
     if found.is_ok() && device == at {
         return Ok(());
     }
-    // SAFETY: registered just now, and no work knows of it.
+    // SAFETY: registered just now, and no work uses it.
     let _ = unsafe { raw::cuMemHostUnregister(at as *mut c_void) };
     found.and(Err(CuResult::NOT_SUPPORTED))
 }

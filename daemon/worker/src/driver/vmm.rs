@@ -1,6 +1,7 @@
-//! Virtual memory management: addresses, memory without addresses, and the one mapped to the other.
+//! Virtual memory management: address ranges, physical memory, and mappings of memory to addresses.
 //!
-//! None of it belongs to a context. Each is given back to the driver when its last owner drops it.
+//! None of these objects belongs to a context. Each is given back to the driver when its last owner
+//! drops it.
 
 use std::sync::Arc;
 
@@ -23,10 +24,10 @@ fn properties(device: Device) -> AllocationProperties {
     }
 }
 
-/// `cuMemGetAllocationGranularity` of memory on a device.
+/// `cuMemGetAllocationGranularity` of memory on a device, in bytes.
 ///
 /// # Errors
-/// The driver's.
+/// The error of the driver.
 pub fn granularity(device: Device, option: u32) -> Result<u64> {
     let mut bytes = 0usize;
     // SAFETY: writes one size; the properties live through the call.
@@ -34,12 +35,12 @@ pub fn granularity(device: Device, option: u32) -> Result<u64> {
     Ok(bytes as u64)
 }
 
-/// Addresses that nothing else gets.
+/// A reserved address range.
 #[derive(Debug)]
 pub struct Reservation {
-    /// The first.
+    /// First address.
     pub at: u64,
-    /// How many.
+    /// Number of bytes.
     pub size: u64,
 }
 
@@ -47,7 +48,7 @@ impl Reservation {
     /// `cuMemAddressReserve`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn new(size: u64, alignment: u64, wanted: u64) -> Result<Reservation> {
         let mut at: sys::CUdeviceptr = 0;
         // SAFETY: writes one address.
@@ -58,7 +59,8 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // SAFETY: it is ours, and nothing is mapped in it any more: mappings keep it.
+        // SAFETY: the range is ours, and nothing is mapped in it any more, because mappings keep it
+        // alive.
         let _ = unsafe { raw::cuMemAddressFree(self.at, self.size as usize) };
     }
 }
@@ -68,7 +70,7 @@ impl Drop for Reservation {
 pub struct Physical {
     raw: u64,
     device: Device,
-    /// Bytes.
+    /// Number of bytes.
     pub size: u64,
 }
 
@@ -76,7 +78,7 @@ impl Physical {
     /// `cuMemCreate`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn create(device: Device, size: u64) -> Result<Physical> {
         let mut raw = 0;
         // SAFETY: writes one handle; the properties live through the call.
@@ -92,21 +94,21 @@ impl Drop for Physical {
     }
 }
 
-/// A memory at an address. Unmapped when dropped, which does not wait for the device: the last owner
-/// drops it when nothing uses it any more.
+/// Memory that is mapped at an address. Unmapped when dropped, which does not wait for the device:
+/// the last owner drops the mapping when no work uses it any more.
 #[derive(Debug)]
 pub struct Mapping {
     at: u64,
     physical: Arc<Physical>,
-    /// Kept while something is mapped in it.
+    /// Kept alive while memory is mapped in the range.
     _reservation: Arc<Reservation>,
 }
 
 impl Mapping {
-    /// `cuMemMap` of all of it. The addresses must be free ones of the reservation.
+    /// `cuMemMap` of the whole memory. The addresses must be unused addresses of the reservation.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn new(
         reservation: &Arc<Reservation>,
         at: u64,
@@ -121,7 +123,7 @@ impl Mapping {
         })
     }
 
-    /// Its first address.
+    /// Address of the first byte.
     pub fn address(&self) -> u64 {
         self.at
     }
@@ -129,7 +131,7 @@ impl Mapping {
     /// `cuMemSetAccess` for the memory's own device.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn set_access(&self, flags: u32) -> Result<()> {
         let access = AccessDescriptor {
             location: properties(self.physical.device).location,
@@ -142,7 +144,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and what used it is over.
+        // SAFETY: the mapping is ours, and all work that used it is complete.
         let _ = unsafe { raw::cuMemUnmap(self.at, self.physical.size as usize) };
     }
 }

@@ -1,4 +1,4 @@
-//! Does a GPU still compute, and does its memory come back?
+//! Checks whether a GPU still computes, and whether its memory is freed.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,14 +11,14 @@ use crate::driver::{
     copy_dtoh, load,
 };
 
-/// Threads of the kernel.
+/// Number of threads of the kernel.
 const N: u32 = 4096;
 const BLOCK: u32 = 128;
 
 /// Writes 3 i² + 7 to element i.
 const KERNEL: &str = include_str!("canary.ptx");
 
-/// Runs the kernel on the first visible device. Returns what was done, or what went wrong.
+/// Runs the kernel on the first visible device. Returns a description, or the error.
 pub(super) fn run(library: Option<&str>, soft: bool) -> Result<String, String> {
     load(library, soft).map_err(|e| e.to_string())?;
     let failed = |what: &str, code: CuResult| format!("{what}: {code}");
@@ -83,7 +83,7 @@ fn compute(context: &std::sync::Arc<Context>, module: Module) -> Result<(), CuRe
         let expected = i.wrapping_mul(i).wrapping_mul(3).wrapping_add(7);
         word == expected.to_le_bytes()
     });
-    // Wrong numbers without an error are the worst that a GPU can do.
+    // A GPU that computes wrong numbers without an error is the worst case.
     if right {
         Ok(())
     } else {

@@ -1,6 +1,7 @@
-//! `vgpu-probe confinement`: started in a worker's place, it tries what a worker must not be able to.
+//! `vgpu-probe confinement`: started like a worker, it tries actions that a worker must not be able
+//! to do.
 //!
-//! No attempt does harm where it succeeds: arguments are void, and files are removed.
+//! No attempt does harm if it succeeds: the arguments have no effect, and files are removed.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -14,15 +15,15 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::unistd::getuid;
 use serde::Serialize;
 
-/// One thing that a worker must not be able to.
+/// The result of one attempted action.
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
     name: String,
-    /// Whether it is refused.
+    /// Whether the action is refused.
     holds: bool,
-    /// What was seen.
+    /// The observation.
     detail: String,
-    /// A process that is to end with this one; its number as the host knows it.
+    /// Number, on the host, of a process that must end with this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<u32>,
 }
@@ -36,11 +37,11 @@ fn line(name: &str, holds: bool, detail: impl Into<String>) -> Line {
     }
 }
 
-/// Up to which descriptors are looked for.
+/// Largest descriptor number that is checked.
 const DESCRIPTORS_MOST: libc::c_long = 65_536;
 
-/// Tries everything. `outside` are vgpud's own namespaces, as links in `/proc/PID/ns` name them; `own` is a
-/// directory that its user may write to.
+/// Tries all actions. `outside` are vgpud's own namespaces, as links in `/proc/PID/ns` name them;
+/// `own` is a directory that the user of the probe may write to.
 pub(super) fn examine(outside: &[String], own: Option<&Path>, soft: bool) -> Vec<Line> {
     let mut lines = vec![
         descriptors(),
@@ -59,7 +60,7 @@ pub(super) fn examine(outside: &[String], own: Option<&Path>, soft: bool) -> Vec
     ];
     lines.extend(sockets());
     lines.extend(CALLS.iter().map(attempt));
-    // Memory that counts as stack, and none of it.
+    // Zero bytes of memory that counts as stack.
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_GROWSDOWN;
     let mapped = call(libc::SYS_mmap, [0, 0, 0, flags.into()]);
     lines.push(seen("memory-that-grows-down", mapped, Errno::EPERM));
@@ -70,7 +71,7 @@ pub(super) fn examine(outside: &[String], own: Option<&Path>, soft: bool) -> Vec
         ));
     }
     if soft {
-        // NVIDIA's driver needs it.
+        // Workers may create files there, because NVIDIA's driver needs it.
         lines.push(create("files-in-dev-shm", Path::new("/dev/shm")));
     }
     lines.extend(own.map(|dir| create("files-in-own-directory", dir)));
@@ -95,7 +96,8 @@ fn limit(name: &str, resource: Resource, most: u64) -> Line {
     }
 }
 
-/// Nothing is open but the standard ones. This comes first: the program itself has opened nothing yet.
+/// Checks that only the standard descriptors are open. Runs first, before the program has opened
+/// others.
 fn descriptors() -> Line {
     let is_open = |&number: &libc::c_long| {
         call(libc::SYS_fcntl, [number, libc::F_GETFD.into(), 0, 0]).is_ok()
@@ -135,7 +137,7 @@ fn sockets() -> Vec<Line> {
     refused.into_iter().chain(kept).collect()
 }
 
-/// A call with void arguments must be refused as such, and not for its arguments.
+/// A call must be refused by the filter, not because of its arguments.
 fn seen(name: &str, result: nix::Result<()>, wanted: Errno) -> Line {
     match result {
         Ok(()) => line(name, false, "it went through"),
@@ -143,9 +145,9 @@ fn seen(name: &str, result: nix::Result<()>, wanted: Errno) -> Line {
     }
 }
 
-/// System calls, with first arguments that do nothing where the call is allowed.
+/// System calls, with first arguments that have no effect if the call is allowed.
 const CALLS: &[(&str, libc::c_long, [libc::c_long; 2], Errno)] = &[
-    // PTRACE_SEIZE, and a process that cannot be.
+    // PTRACE_SEIZE of a process that cannot exist.
     ("ptrace", libc::SYS_ptrace, [0x4206, NOBODY], Errno::EPERM),
     (
         "process-memory",
@@ -177,19 +179,19 @@ const CALLS: &[(&str, libc::c_long, [libc::c_long; 2], Errno)] = &[
     ("new-mount", libc::SYS_fsconfig, [-1, 0], Errno::EPERM),
     ("bpf", libc::SYS_bpf, [-1, 0], Errno::EPERM),
     ("keyctl", libc::SYS_keyctl, [-1, 0], Errno::EPERM),
-    // None of no bytes can be made.
+    // Segments of 0 bytes cannot be created.
     ("sysv-memory", libc::SYS_shmget, [0, 0], Errno::EPERM),
     ("message-queues", libc::SYS_mq_open, [0, 0], Errno::EPERM),
     ("perf", libc::SYS_perf_event_open, [0, 0], Errno::EPERM),
     ("io-uring", libc::SYS_io_uring_setup, [0, 0], Errno::EPERM),
-    // No signal: it changes nothing that is to last.
+    // Signal 0: the call would change nothing permanently.
     (
         "outliving-vgpud",
         libc::SYS_prctl,
         [libc::PR_SET_PDEATHSIG as libc::c_long, 0],
         Errno::EPERM,
     ),
-    // No events, and nowhere to put the context.
+    // 0 events, and no place for the context.
     ("async-io", libc::SYS_io_setup, [0, 0], Errno::EPERM),
     ("userfaultfd", libc::SYS_userfaultfd, [-1, 0], Errno::EPERM),
     (
@@ -198,18 +200,18 @@ const CALLS: &[(&str, libc::c_long, [libc::c_long; 2], Errno)] = &[
         [-1, 0],
         Errno::EPERM,
     ),
-    // More segments than there can be.
+    // More segments than the kernel allows.
     ("kexec", libc::SYS_kexec_load, [0, NOBODY], Errno::EPERM),
     #[cfg(target_arch = "x86_64")]
     ("x32-calls", X32_GETPID, [0, 0], Errno::ENOSYS),
 ];
 
-/// Larger than any process's number.
+/// Larger than any process number.
 const NOBODY: libc::c_long = i32::MAX as libc::c_long;
 const NEW_USER: libc::c_long = libc::CLONE_NEWUSER as libc::c_long;
-/// No flag of unshare(2): it fails, whatever else it is asked for.
+/// Not a flag of unshare(2), so that the call fails whatever other flags it has.
 const BAD_FLAG: libc::c_long = libc::CLONE_PARENT as libc::c_long;
-/// A pair of flags that clone(2) does not take.
+/// A pair of flags that clone(2) refuses.
 const BAD_CLONE: libc::c_long = (libc::CLONE_NEWNS | libc::CLONE_FS) as libc::c_long;
 #[cfg(target_arch = "x86_64")]
 const X32_GETPID: libc::c_long = 0x4000_0000 | libc::SYS_getpid;
@@ -220,8 +222,8 @@ fn attempt(attempted: &(&str, libc::c_long, [libc::c_long; 2], Errno)) -> Line {
 }
 
 fn call(number: libc::c_long, [a, b, c, d]: [libc::c_long; 4]) -> nix::Result<()> {
-    // SAFETY: arguments are void or null: none of these calls reads or writes memory by them, and none
-    // begins a process.
+    // SAFETY: arguments have no effect or are null: none of these calls accesses memory through
+    // them, and none starts a process.
     Errno::result(unsafe { libc::syscall(number, a, b, c, d, 0, 0) }).map(drop)
 }
 
@@ -240,7 +242,7 @@ fn create(name: &str, dir: &Path) -> Line {
     }
 }
 
-/// `outside` is as `net:[4026531840]`.
+/// `outside` is for example `net:[4026531840]`.
 fn namespace(outside: &str) -> Line {
     let kind = outside.split(':').next().unwrap_or_default();
     let name = format!("own-{kind}-namespace");
@@ -250,7 +252,7 @@ fn namespace(outside: &str) -> Line {
     }
 }
 
-/// Leaves a process of a session of its own behind; who started this program looks whether it ends.
+/// Leaves behind a process in a session of its own. The caller of this program checks that it ends.
 fn fork() -> Line {
     const NAME: &str = "forks-end";
     let script = "(read pid rest < /proc/self/stat; echo $pid; exec sleep 60 > /dev/null 2>&1) &";
@@ -269,7 +271,8 @@ fn fork() -> Line {
         let _ = shell.wait();
     });
     let pid = said.trim().parse::<u32>();
-    // vgpud knows it by what it runs: who looked sooner would take the shell for an end.
+    // vgpud recognizes the process by its command line. An earlier check would see the shell and
+    // conclude that the process has ended.
     let begun = Instant::now();
     let runs = |pid| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     while pid.as_ref().is_ok_and(|pid| runs(pid).starts_with(b"sh\0"))

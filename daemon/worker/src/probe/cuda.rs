@@ -1,5 +1,4 @@
-//! What the CUDA driver says of its devices: for the software device, which has no management
-//! library.
+//! Scans by the CUDA driver, for the software device, which has no management library.
 
 use vgpu_proto::cuda::{CuResult, version_text};
 
@@ -9,7 +8,7 @@ use crate::driver::{Context, Device, load};
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR`.
 const CAPABILITY: [u32; 2] = [75, 76];
 
-/// The software devices of a driver library.
+/// Lists the software devices of a driver library.
 pub(super) fn scan(library: Option<&str>) -> Result<ScanResult, String> {
     let version = load(library, true).map_err(|e| e.to_string())?;
     let failed = |what: &str, code: CuResult| format!("{what}: {code}");
@@ -52,7 +51,7 @@ fn describe(device: Device, ordinal: u32, version: u32) -> Result<ScannedGpu, Cu
     })
 }
 
-/// As NVIDIA writes them: `GPU-` and five groups of hexadecimal digits.
+/// Formats a UUID as NVIDIA does: `GPU-` and five groups of hexadecimal digits.
 fn uuid_text(uuid: &[u8; 16]) -> String {
     let hex: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
     let (a, b, c, d, e) = (

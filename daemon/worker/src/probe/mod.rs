@@ -1,7 +1,7 @@
-//! `vgpu-probe`: looks at the host's GPUs in a process of its own.
+//! `vgpu-probe`: examines the host's GPUs in a process of its own.
 //!
-//! NVIDIA's libraries can hang a process beyond the reach of SIGKILL, so vgpud never loads them: it
-//! starts this program with a deadline and reads one line of JSON.
+//! NVIDIA's libraries can hang a process so that not even SIGKILL ends it, so vgpud never loads
+//! them. vgpud starts this program with a deadline and reads one line of JSON.
 
 mod canary;
 mod confinement;
@@ -47,12 +47,13 @@ enum Command {
         #[arg(long)]
         nvml: Option<PathBuf>,
     },
-    /// Tries what a worker must not be able to; started by vgpud as a worker is.
+    /// Tries actions that a worker must not be able to do; started by vgpud like a worker.
     Confinement {
-        /// A namespace that must not be its own, as a link in /proc/PID/ns names it.
+        /// A namespace in which the probe must not be, as a link in /proc/PID/ns names it.
         #[arg(long)]
         outside: Vec<String>,
-        /// A directory of its user's, which it must not be able to write to all the same.
+        /// A directory of the probe's user, to which the probe must nevertheless not be able to
+        /// write.
         #[arg(long)]
         own: Option<PathBuf>,
         /// Confined for software devices.
@@ -85,18 +86,18 @@ struct Libraries {
     nvml: Option<PathBuf>,
 }
 
-/// What `canary` and `library` print.
+/// Output of `canary` and `library`.
 #[derive(Debug, Serialize)]
 struct Answer {
     ok: bool,
     message: String,
 }
 
-/// With this variable set the program ends when its standard input does: vgpud holds the other end, and a
-/// probe that hangs must not outlive it.
+/// If this variable is set, the program ends when its standard input ends. vgpud holds the other
+/// end of it, so that a hanging probe does not outlive vgpud.
 pub const ENDS_WITH_STDIN: &str = "VGPU_PROBE_ENDS_WITH_STDIN";
 
-/// Ends the process, whatever its other threads do, once nobody holds the other end of its input.
+/// Ends the process, whatever its other threads do, when its standard input ends.
 fn end_with_stdin() -> std::io::Result<()> {
     let watch = || {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
@@ -154,10 +155,10 @@ fn library(driver: &str) -> Result<String, String> {
     Ok(format!("{driver} is a CUDA driver of version {version}"))
 }
 
-/// The management library knows best; the PCI bus knows at least what is there.
+/// Scans by the management library, or, if it cannot be used, by the PCI bus.
 fn scan(libraries: &Libraries, sysfs: &Path) -> Result<ScanResult, String> {
     if libraries.soft {
-        // What is wrong with the library is news about the host, not a failure of the scan.
+        // A problem of the library is a finding about the host, not a failure of the scan.
         let found = cuda::scan(libraries.driver.as_deref());
         return Ok(found.unwrap_or_else(|why| ScanResult {
             gpus: Vec::new(),

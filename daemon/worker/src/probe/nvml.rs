@@ -1,4 +1,4 @@
-//! What NVIDIA's management library says.
+//! Scans by NVIDIA's management library.
 
 use std::path::Path;
 
@@ -11,18 +11,17 @@ use serde::Serialize;
 
 use super::report::{GpuHealth, GpuSource, MigInstance, ScanResult, ScannedGpu};
 
-/// What the library says of the driver.
 struct Driver {
     version: Option<String>,
     cuda: Option<u32>,
 }
 
-/// The GPUs that the driver serves. `library`: which one to load instead of the system's.
+/// Lists the GPUs that the driver serves. `library`: path of a library instead of the system's.
 pub(super) fn scan(library: Option<&Path>) -> Result<ScanResult, String> {
     let nvml = open(library)?;
     let driver = Driver {
         version: nvml.sys_driver_version().ok(),
-        // Of the libcuda.so.1 that the linker finds; absent where it finds none.
+        // Version of the libcuda.so.1 that the dynamic linker finds; `None` if it finds none.
         cuda: nvml
             .sys_cuda_driver_version()
             .ok()
@@ -47,22 +46,22 @@ pub(super) fn scan(library: Option<&Path>) -> Result<ScanResult, String> {
 }
 
 fn open(library: Option<&Path>) -> Result<Nvml, String> {
-    // The run-time name: the binding's own default is that of development packages.
+    // The run-time name. The binding's default is the name in development packages.
     let library = library.unwrap_or(Path::new("libnvidia-ml.so.1"));
     let nvml = Nvml::builder().lib_path(library.as_os_str()).init();
     nvml.map_err(|e| format!("NVIDIA's management library (libnvidia-ml.so.1) cannot be used: {e}"))
 }
 
-/// A process on a GPU, as vgpud reads it.
+/// A process on a GPU, in the form that vgpud reads.
 #[derive(Debug, Serialize)]
 pub(super) struct Process {
     pid: u32,
     memory_bytes: u64,
 }
 
-/// The processes that compute on the GPU with this UUID, and the memory each of them holds. One whose
-/// memory the driver does not tell (it is not allowed to, or the process is on its way out) counts as
-/// holding one byte: it is there.
+/// The processes that compute on the GPU with this UUID, and the memory of each. If the driver does
+/// not report the memory (it is not allowed to, or the process is about to end), the process counts
+/// with one byte, because it exists.
 pub(super) fn processes(library: Option<&Path>, uuid: &str) -> Result<Vec<Process>, String> {
     let nvml = open(library)?;
     let failed = |e: NvmlError| format!("NVML cannot list the processes on GPU {uuid}: {e}");
@@ -104,7 +103,7 @@ fn gpu(
     })
 }
 
-/// NVML writes the domain with eight digits, the kernel with four.
+/// NVML writes the PCI domain with eight digits, the kernel with four.
 fn pci_address(bus_id: &str) -> String {
     let id = bus_id.to_ascii_lowercase();
     match id.split_once(':') {
@@ -146,7 +145,7 @@ fn mig_instances(device: &Device<'_>, uuid: &str, warnings: &mut Vec<String>) ->
     }
     let slots = device.mig_device_count().unwrap_or(0);
     let mut found = Vec::new();
-    // Slots may be empty; NVML says so with an error.
+    // Slots may be empty, which NVML reports as an error.
     for instance in (0..slots).filter_map(|slot| device.mig_device_by_index(slot).ok()) {
         let (Ok(uuid), Ok(memory)) = (instance.uuid(), instance.memory_info()) else {
             continue;

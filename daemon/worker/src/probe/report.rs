@@ -1,4 +1,4 @@
-//! The JSON that `vgpu-probe scan` prints.
+//! The JSON output of `vgpu-probe scan`.
 //!
 //! vgpud reads the line as `vgpu_api::ScanResult`. The probe has structs of its own because crate
 //! `vgpu-api` would link the OpenAPI generator into the process that runs a guest's calls;
@@ -6,16 +6,14 @@
 
 use serde::Serialize;
 
-/// What a scan found.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct ScanResult {
-    /// The GPUs present.
     pub(super) gpus: Vec<ScannedGpu>,
-    /// What could not be found out, as sentences.
+    /// Sentences about facts that could not be determined.
     pub(super) warnings: Vec<String>,
 }
 
-/// One GPU. A fact that the source does not know is `None`.
+/// A GPU. A fact that the source does not know is `None`.
 #[derive(Debug, Serialize)]
 pub(super) struct ScannedGpu {
     /// The identity that `CUDA_VISIBLE_DEVICES` takes.
@@ -24,27 +22,25 @@ pub(super) struct ScannedGpu {
     pub(super) ordinal: u32,
     /// The driver's name for the device.
     pub(super) model: String,
-    /// Total device memory.
+    /// Total device memory, in bytes.
     pub(super) memory_bytes: u64,
-    /// Device memory in use by any process.
+    /// Device memory in use by any process, in bytes.
     pub(super) memory_used_bytes: Option<u64>,
     /// PCI address (`0000:65:00.0`).
     pub(super) pci_address: Option<String>,
-    /// The driver's version.
     pub(super) driver: Option<String>,
     /// The CUDA version that the driver offers (12040).
     pub(super) cuda_version: Option<u32>,
     /// Compute capability (`9.0`).
     pub(super) compute_capability: Option<String>,
-    /// Where these facts come from.
     pub(super) source: GpuSource,
     /// MIG instances; empty when MIG is off.
     pub(super) mig: Vec<MigInstance>,
-    /// What is known of the GPU's health.
+    /// Known facts about the GPU's health.
     pub(super) health: GpuHealth,
 }
 
-/// Where the facts about a GPU come from.
+/// Source of the facts about a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum GpuSource {
@@ -56,27 +52,27 @@ pub(super) enum GpuSource {
     Soft,
 }
 
-/// One slice of a GPU in MIG mode.
+/// An instance of a GPU in MIG mode.
 #[derive(Debug, Serialize)]
 pub(super) struct MigInstance {
     /// The instance's UUID (`MIG-…`).
     pub(super) uuid: String,
     /// The profile, as NVIDIA names it (`1g.10gb`).
     pub(super) profile: String,
-    /// The instance's memory.
+    /// Memory of the instance, in bytes.
     pub(super) memory_bytes: u64,
 }
 
-/// What a scan says about a GPU's health.
+/// Health of a GPU, as far as a scan sees it.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct GpuHealth {
-    /// No problem is known.
+    /// Whether no problem is known.
     pub(super) ok: bool,
     /// Each known problem as a sentence.
     pub(super) problems: Vec<String>,
-    /// Core temperature.
+    /// Core temperature in °C.
     pub(super) temperature_celsius: Option<u32>,
-    /// Power draw.
+    /// Power draw in mW.
     pub(super) power_milliwatts: Option<u32>,
     /// Clock of the graphics engine in MHz.
     pub(super) graphics_clock_mhz: Option<u32>,
@@ -84,6 +80,5 @@ pub(super) struct GpuHealth {
     pub(super) sm_clock_mhz: Option<u32>,
     /// Clock of the memory in MHz.
     pub(super) memory_clock_mhz: Option<u32>,
-    /// Whether ECC is on.
     pub(super) ecc_enabled: Option<bool>,
 }

@@ -1,16 +1,15 @@
-//! What the PCI bus says, where NVIDIA's management library is not to be had.
+//! Scans by the PCI bus, where NVIDIA's management library cannot be used.
 
 use std::fs;
 use std::path::Path;
 
 use super::report::{GpuHealth, GpuSource, ScannedGpu};
 
-/// NVIDIA's PCI vendor number.
 const NVIDIA: u32 = 0x10de;
 /// PCI class of display and 3D controllers.
 const DISPLAY_CLASS: u32 = 0x03;
 
-/// The NVIDIA GPUs on the bus, in order of address. `sysfs` is where sysfs is mounted.
+/// The NVIDIA GPUs on the bus, in the order of addresses. `sysfs` is the mount point of sysfs.
 pub(super) fn scan(sysfs: &Path) -> Vec<ScannedGpu> {
     let Ok(devices) = fs::read_dir(sysfs.join("bus/pci/devices")) else {
         return Vec::new();
@@ -55,7 +54,7 @@ fn gpu(sysfs: &Path, device: &Path, address: String) -> Option<ScannedGpu> {
         None => "no driver serves it; install NVIDIA's driver".to_owned(),
     };
     Some(ScannedGpu {
-        // The address stands in for the identity that only the driver can read.
+        // The address replaces the UUID, which only the driver can read.
         uuid: format!("PCI-{address}"),
         ordinal: 0,
         model: format!("NVIDIA device {model:#06x}"),
@@ -77,7 +76,8 @@ fn gpu(sysfs: &Path, device: &Path, address: String) -> Option<ScannedGpu> {
     })
 }
 
-/// The size of the largest memory region: on data-centre GPUs all of the memory, elsewhere a part.
+/// Size of the largest memory region in bytes. On data-centre GPUs this is the whole memory, on
+/// others a part.
 fn largest_region(device: &Path) -> u64 {
     let Ok(text) = fs::read_to_string(device.join("resource")) else {
         return 0;
@@ -123,7 +123,7 @@ mod tests {
         ];
         device(root, "0000:65:00.0", &h100);
         device(root, "0000:17:00.0", &h100[..3]);
-        // Its audio function, another vendor's display, a file that is no number.
+        // The GPU's audio function, a display of another vendor, and a file that is not a number.
         device(
             root,
             "0000:65:00.1",
