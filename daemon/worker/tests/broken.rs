@@ -1,5 +1,5 @@
-//! Guests that break the protocol, claim more than they may, or vanish: the session ends with a sentence,
-//! or goes on within its bounds.
+//! Guests that break the protocol, claim more than allowed, or vanish: the session ends with a
+//! sentence, or goes on within its limits.
 
 mod common;
 
@@ -12,7 +12,7 @@ use vgpu_proto::worker::{FromWorker, ToWorker};
 
 const NULL: Stream = Stream::NULL;
 
-/// The worker ends, and says why.
+/// Waits until the worker ends with this sentence.
 #[track_caller]
 fn breaks(bench: &mut Bench, sentence: &str) {
     let text = bench.vgpud.wait("Ended", |m| match m {
@@ -56,7 +56,7 @@ fn frames_that_are_none_end_the_session_with_a_sentence() {
         bench.guest.raw(&wire);
         breaks(&mut bench, sentence);
     }
-    // Every operation number that there is not, beside each that there is.
+    // An unknown operation number for each known one.
     for row in OPS {
         let number = row.op as u16 | 0x4000;
         assert!(Op::from_wire(number).is_none());
@@ -118,7 +118,7 @@ fn less_credit_counts_for_what_is_sent_after_it_was_heard() {
         };
         bench.guest.post(&value);
     };
-    // Sent while it was allowed: in order, however late the worker reads it.
+    // Sent while it was allowed: handled in order, however late the worker reads it.
     for _ in 0..5 * LESS {
         fill(&mut bench);
     }
@@ -133,10 +133,10 @@ fn less_credit_counts_for_what_is_sent_after_it_was_heard() {
     }
     let depth = bench.guest.depth.expect("it was said");
     assert_eq!((depth.calls, depth.bytes), (LESS.into(), 4096));
-    // Once they are taken, so many and no more may wait.
+    // After these are taken, only as many as the new limit may wait.
     let all = bench.guest.status(&req::MemGetInfo { ctx });
     ok(all);
-    // It asks once, and is not answered by itself.
+    // The worker asks for a lease once, and gets none by itself.
     bench.vgpud.wait("word that it has work", |m| {
         matches!(m, FromWorker::Runnable { .. }).then_some(())
     });
@@ -145,7 +145,7 @@ fn less_credit_counts_for_what_is_sent_after_it_was_heard() {
     ok(bench.guest.sync(ctx, NULL));
     let progress = bench.guest.progress.calls;
     assert!(progress > u64::from(5 * LESS), "{progress}");
-    // More again: told, and usable at once.
+    // A larger limit is announced, and usable at once.
     let more = ToWorker::Depth {
         calls: DEPTH_CALLS,
         bytes: DEPTH_BYTES,
@@ -221,7 +221,7 @@ fn credit_comes_back_to_a_guest_that_has_little() {
             count: 64,
         });
         bench.guest.flush();
-        // Its credit is one call: it waits for word that this one was taken.
+        // The depth credit is one call: waits for the report that the call was taken.
         while bench.guest.outstanding() > 0 {
             assert!(bench.guest.read_frame());
         }
@@ -231,7 +231,7 @@ fn credit_comes_back_to_a_guest_that_has_little() {
 
 #[test]
 fn a_guest_that_vanishes_ends_its_worker() {
-    // Between frames, within a frame, with work queued and with work running.
+    // The guest vanishes between frames, within a frame, with queued work and with running work.
     for step in 0..4 {
         let mut bench = Bench::new();
         let ctx = bench.primary();

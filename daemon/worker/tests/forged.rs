@@ -1,5 +1,6 @@
-//! Forged handles: dead ones, other kinds' and numbers that never were. Refused by every operation, before
-//! the driver sees anything: the software device is in strict mode and would abort the worker.
+//! Forged handles: dead handles, handles of other kinds, and unused numbers. Every operation
+//! refuses them before the driver sees any: the software device is in strict mode and would abort
+//! the worker.
 
 mod common;
 
@@ -323,6 +324,6 @@ fn forged_handles_are_refused_by_every_operation() {
         refused(b, ctx, &req::PrimaryCtxSetFlags { device, flags: 0 }, &[]);
         refused(b, ctx, &req::CtxCreate { device, flags: 0 }, &[]);
     }
-    // And the worker is as good as new.
+    // The worker still works.
     ok(bench.guest.sync(ctx, o.stream));
 }

@@ -1,4 +1,4 @@
-//! Graphs with conditional nodes, which the driver decides about; and what a guest may try with them.
+//! Graphs with conditional nodes, which the driver decides; and abuse of them by a guest.
 
 mod common;
 
@@ -11,7 +11,8 @@ const IF: u32 = 0;
 const WHILE: u32 = 1;
 const SWITCH: u32 = 2;
 
-/// `set(handle, value)`; `step(handle, counter, limit)` counts, and goes on while it is below the limit.
+/// `set(handle, value)` sets a condition; `step(handle, counter, limit)` counts, and continues the
+/// loop while the counter is below the limit.
 const PTX: &str = r"
 .version 7.0
 .target sm_80
@@ -47,7 +48,7 @@ const PTX: &str = r"
 }
 ";
 
-/// A guest with the two kernels, a stream and four words.
+/// A guest with the two kernels, a stream and four words of memory.
 struct Scene {
     bench: Bench,
     ctx: Ctx,
@@ -92,7 +93,7 @@ impl Scene {
         graph
     }
 
-    /// A recording that fills one word with a byte.
+    /// A recording that fills one word with a byte value.
     fn filling(&mut self, word: u64, value: u32) -> Stream {
         let graph = self.graph();
         self.fill(graph, word, value);
@@ -167,7 +168,7 @@ impl Scene {
         self.guest().post(&req::GraphLaunch { ctx, stream, graph })
     }
 
-    /// The words after a launch, that was cleared before it.
+    /// Clears the words, launches the graph and returns the words.
     fn words_after(&mut self, graph: Stream) -> [u32; 4] {
         let (ctx, stream, words) = (self.ctx, self.stream, self.words);
         self.guest().htod(ctx, stream, words, &[0; 16]);
@@ -210,7 +211,7 @@ fn a_loop_runs_until_a_kernel_ends_it_and_is_one_operation() {
     let mut s = Scene::new();
     let (graph, body) = (s.graph(), s.graph());
     let home = s.guest().fresh_stream();
-    // One that begins with 1 at every launch.
+    // A condition that is 1 at the start of every launch.
     let handle = s.condition(home, 1, 1);
     s.step(body, handle, 10);
     ok(s.node(graph, (home, handle), WHILE, &[body]));
@@ -220,7 +221,7 @@ fn a_loop_runs_until_a_kernel_ends_it_and_is_one_operation() {
     let before = pages.hints().submitted;
     assert_eq!(s.words_after(graph)[0], 10);
     assert_eq!(pages.hints().submitted - before, 3, "copy, launch, copy");
-    // What was launched lives on without its names.
+    // A launched graph lives on without its handles.
     s.launch(graph);
     for name in [graph, home] {
         ok_posted(&mut s, &req::GraphDestroy { graph: name });
@@ -249,7 +250,7 @@ fn nodes_lie_within_each_other_and_are_built_again_in_the_same_home() {
         ok(s.node(graph, (home, outer), IF, &[body]));
         ok(s.build(graph));
         assert_eq!(s.words_after(graph)[..2], expected);
-        // The next is built while this one is there.
+        // The next graph is built while this one exists.
     }
 }
 
@@ -259,14 +260,14 @@ fn what_is_not_complete_or_not_the_guests_is_refused() {
     let (graph, home, body) = (s.graph(), s.home(), s.filling(0, 1));
     let other = s.home();
     let (invalid, handle) = (CuResult::INVALID_VALUE, CuResult::INVALID_HANDLE);
-    // Nothing in it, nothing to build.
+    // An empty graph cannot be built.
     assert_eq!(s.build(graph), invalid);
-    // Circles: a graph in itself, a body twice, one that is part of another already.
+    // Cycles: a graph in itself, a body twice, a body that is already part of another node.
     assert_eq!(s.node(graph, home, IF, &[graph]), invalid);
     assert_eq!(s.node(graph, home, IF, &[body, body]), invalid);
     assert_eq!(s.node(graph, home, IF, &[Stream(0)]), handle);
     assert_eq!(s.node(graph, home, IF, &[home.0]), handle);
-    // Handles of other homes, of none, and rules that there are not.
+    // Handles of other homes and of none, and unknown rules.
     assert_eq!(s.node(graph, (other.0, home.1), IF, &[body]), handle);
     assert_eq!(s.node(graph, (home.0, home.1 ^ 8), IF, &[body]), handle);
     assert_eq!(s.node(graph, (graph, home.1), IF, &[body]), handle);
@@ -275,27 +276,28 @@ fn what_is_not_complete_or_not_the_guests_is_refused() {
     assert_eq!(s.node(graph, home, WHILE, &[]), invalid);
     let many = vec![body; MAX_GRAPH_BODIES + 1];
     assert_eq!(s.node(graph, home, SWITCH, &many), invalid);
-    // Nothing of all that took the body.
+    // None of these calls took the body.
     ok(s.node(graph, home, IF, &[body]));
     assert_eq!(s.node(graph, home, IF, &[body]), handle, "it is part of it");
-    // Not before it is built, and not after its home is gone.
+    // A launch fails before the graph is built and after its home is destroyed.
     let ctx = s.ctx;
     let early = s.launch(graph);
     assert_eq!(s.guest().outcome(early, ctx), invalid);
     ok_posted(&mut s, &req::GraphDestroy { graph: home.0 });
     assert_eq!(s.build(graph), handle);
-    // Another of the same name is another, whatever number the driver gives its handle.
+    // A new object of the same handle is another object, whatever number the driver gives the
+    // condition.
     let again = s.condition(home.0, 0, 0);
     if again != home.1 {
         assert_eq!(s.build(graph), handle);
     }
-    // Nodes of two homes are not one graph.
+    // Nodes of two homes cannot be in one graph.
     let (graph, bodies) = (s.graph(), [s.filling(0, 1), s.filling(1, 1)]);
     let home = s.home();
     ok(s.node(graph, home, IF, &bodies[..1]));
     ok(s.node(graph, other, IF, &bodies[1..]));
     assert_eq!(s.build(graph), invalid);
-    // Built once: neither again, nor longer, nor a body.
+    // A built graph can neither be built again, nor extended, nor be a body.
     let (graph, body) = (s.graph(), s.filling(0, 1));
     ok(s.node(graph, home, IF, &[body]));
     ok(s.build(graph));
@@ -311,7 +313,7 @@ fn conditions_are_bounded_by_number_depth_and_context() {
     let mut s = Scene::new();
     let home = s.home();
     let (invalid, full) = (CuResult::INVALID_VALUE, CuResult::OUT_OF_MEMORY);
-    // As deep as it may be, and one more.
+    // The largest depth, and one more.
     let mut inner = s.filling(0, 1);
     for _ in 0..MAX_GRAPH_DEPTH {
         let outer = s.graph();
@@ -320,7 +322,6 @@ fn conditions_are_bounded_by_number_depth_and_context() {
     }
     let outer = s.graph();
     assert_eq!(s.node(outer, home, IF, &[inner]), invalid);
-    // Flags, contexts.
     let wrong = req::GraphCondition {
         ctx: s.ctx,
         home: home.0,
@@ -336,7 +337,7 @@ fn conditions_are_bounded_by_number_depth_and_context() {
         ..wrong
     };
     assert_eq!(s.guest().status(&crossed), CuResult::INVALID_HANDLE);
-    // Homes, then handles.
+    // First the homes, then the handles.
     let call = |home| req::GraphCondition {
         ctx: other,
         home,
@@ -361,7 +362,7 @@ fn conditions_are_bounded_by_number_depth_and_context() {
         ..call(home.0)
     };
     assert_eq!(s.guest().status(&call), full);
-    // A context takes its own with it.
+    // Destroying a context destroys its homes.
     ok(s.guest().status(&req::CtxDestroy { ctx: other }));
     ok(s.guest().status(&call));
 }

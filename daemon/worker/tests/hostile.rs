@@ -1,5 +1,5 @@
-//! What a hostile guest gets: refusals, before the driver sees anything. The software device is in
-//! strict mode, so whatever slips through aborts the worker. Forged handles: `forged.rs`.
+//! Refusals for a hostile guest, before the driver sees the calls. The software device is in strict
+//! mode, so a call that slips through aborts the worker. Forged handles: `forged.rs`.
 
 mod common;
 
@@ -197,7 +197,7 @@ fn launches_beyond_the_device_or_the_function_are_refused() {
     for len in [0, 1, 27, 40_000] {
         refused(b, ctx, &launch([1; 3], [1; 3], 0), &vec![0; len]);
     }
-    // A function of one context in a stream of another.
+    // A function of one context in a stream of another context.
     let other = b
         .guest
         .ask(&req::CtxCreate {

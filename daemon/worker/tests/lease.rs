@@ -1,4 +1,4 @@
-//! What a worker does with the GPU's lease: asks, uses, drains, releases, parks.
+//! The worker's handling of the lease: asks, uses, drains, releases, parks.
 
 mod common;
 
@@ -64,7 +64,7 @@ fn without_a_lease_work_waits_and_queries_do_not() {
         flags: 0,
     });
     let sync = guest.post(&req::StreamSynchronize { ctx, stream });
-    // None of these waits for the lease.
+    // None of these calls waits for the lease.
     assert_eq!(
         guest.status(&req::StreamQuery { ctx, stream }),
         CuResult::NOT_READY
@@ -96,9 +96,9 @@ fn an_idle_lease_is_parked_and_taken_again_without_a_grant() {
         assert_eq!(bench.vgpud.wait("Idle", idle), 1);
         assert_eq!(bench.vgpud.pages.hints().holding, Holding::Parked(1));
     }
-    // Nobody took it, so there was one grant and no release.
+    // vgpud did not take the lease, so there was one grant and no release.
     assert!(!bench.vgpud.heard().iter().any(|m| released(m).is_some()));
-    // Now vgpud takes it: the worker asks for another.
+    // Now vgpud takes the lease: the worker asks for another.
     assert!(bench.vgpud.revoke(1), "it lies parked");
     bench.guest.htod(ctx, NULL, ptr, &[9; 64]);
     assert_eq!(bench.guest.dtoh(ctx, NULL, ptr, 64), vec![9; 64]);
@@ -115,7 +115,7 @@ fn while_a_lease_is_held_calls_cost_no_messages() {
     let [busy, other] = [guest.stream(ctx, 1), guest.stream(ctx, 1)];
     guest.htod(ctx, other, flag, &0u32.to_le_bytes());
     ok(guest.sync(ctx, other));
-    // Something is in flight all the time, so that the lease is never idle.
+    // Work is in flight all the time, so that the lease is never idle.
     guest.launch((ctx, busy), spin, (1, 1), &flag.0.to_le_bytes());
     guest.htod(ctx, other, ptr, &[0; 4096]);
     ok(guest.sync(ctx, other));
@@ -175,10 +175,11 @@ fn an_idle_lease_that_nobody_wants_is_parked_at_once_and_taken_up_without_a_word
         assert_eq!(bench.guest.dtoh(ctx, NULL, ptr, 64), vec![round; 64]);
         until("it lies parked again", parked);
     }
-    // Said is only what the machine makes a long pause of: without parking it is two words a copy.
+    // Messages come only after long pauses of the machine: parking itself sends none. Without
+    // parking there are two messages per copy.
     let said = bench.vgpud.heard().len() - before;
     assert!(said <= 20, "{:?}", bench.vgpud.heard());
-    // Whoever comes takes it, whatever the hold.
+    // vgpud can take the lease at once, whatever the hold.
     assert!(pages.want(1) && pages.reclaim(1));
 }
 
@@ -186,7 +187,7 @@ fn an_idle_lease_that_nobody_wants_is_parked_at_once_and_taken_up_without_a_word
 fn a_slice_that_is_extended_goes_on_under_the_same_lease() {
     let mut bench = with(never());
     let (ctx, spin) = spinner(&mut bench, "spin_ns");
-    // The first lasts until the slice has been extended, also where this test is held up.
+    // The first kernel lasts until the slice has been extended, even if this test is delayed.
     for ms in [2_000_u64, 50, 50] {
         let guest = &mut bench.guest;
         guest.launch((ctx, NULL), spin, (1, 1), &(ms * 1_000_000).to_le_bytes());
@@ -196,12 +197,12 @@ fn a_slice_that_is_extended_goes_on_under_the_same_lease() {
         .post(&req::StreamSynchronize { ctx, stream: NULL });
     bench.guest.flush();
     bench.vgpud.wait("Runnable", runnable);
-    // Its slice is over from the beginning: one operation is served.
+    // The slice has ended from the start: one operation is served.
     let pages = bench.vgpud.pages;
     let epoch = bench.vgpud.grant();
     let _ = pages.want(epoch);
     until("the first is submitted", || pages.hints().submitted == 1);
-    // The worker finds that its slice is over when it looks at the next one.
+    // The worker notices the end of its slice when it handles the next operation.
     let _ = bench.guest.status(&req::MemGetInfo { ctx });
     pages.extend(u64::MAX);
     bench.vgpud.send(
@@ -212,7 +213,7 @@ fn a_slice_that_is_extended_goes_on_under_the_same_lease() {
         &[],
     );
     ok(bench.guest.wait(end).status);
-    // Once all is done it may be given back before this test looks.
+    // When all work is done, the lease may be released before this check.
     let heard = bench.vgpud.heard();
     let left = heard.iter().filter_map(released).map(|(_, calls)| calls);
     assert_eq!(left.sum::<u64>(), 0, "{heard:?}");
@@ -233,7 +234,7 @@ fn a_revoked_lease_is_released_only_when_its_work_is_complete() {
         .post(&req::StreamSynchronize { ctx, stream: work });
     bench.guest.flush();
     bench.vgpud.wait("Runnable", runnable);
-    // One kernel runs (nothing is known of it); the rest belongs to later leases.
+    // One kernel runs, because its duration is unknown; the others belong to later leases.
     let first = bench.vgpud.grant();
     let pages = bench.vgpud.pages;
     until("the kernel was submitted", || pages.hints().submitted == 1);
@@ -247,7 +248,7 @@ fn a_revoked_lease_is_released_only_when_its_work_is_complete() {
     ok(bench.guest.wait(end).status);
 }
 
-/// A wait for a value in memory, and what ends it in another stream.
+/// A wait for a value in memory, and the write in another stream that ends the wait.
 fn wait_and_end(bench: &mut Bench, ctx: Ctx) -> (req::StreamWaitValue, req::StreamWriteValue) {
     let guest = &mut bench.guest;
     let ptr = guest.alloc(ctx, 64);
@@ -293,7 +294,7 @@ fn a_wait_for_a_value_keeps_no_lease() {
     ok(bench.guest.wait(sync).status);
 }
 
-/// A driver would block the thread that gives a stream more.
+/// A driver would block the thread that submits more to a stream.
 #[test]
 fn a_stream_that_waits_takes_as_much_as_a_driver_does() {
     let mut bench = Bench::new();
@@ -322,7 +323,8 @@ fn a_worker_that_submits_nothing_more_says_when_its_work_will_be_over() {
     bench.guest.flush();
     bench.vgpud.wait("Runnable", runnable);
     let pages = bench.vgpud.pages;
-    // Slices are over from the beginning: one operation is served. Of the first nothing is known.
+    // The slices have ended from the start: one operation is served. The duration of the first
+    // operation is unknown.
     let first = bench.vgpud.grant();
     let _ = pages.want(first);
     until("the first is submitted", || pages.hints().submitted == 1);
@@ -338,7 +340,7 @@ fn a_worker_that_submits_nothing_more_says_when_its_work_will_be_over() {
     assert_eq!(told, epoch);
     assert!((1..=KERNEL_NS * 5 / 4).contains(&in_ns), "{in_ns}");
     assert_eq!(pages.hints().completed, 1, "it is said before");
-    // Asked back on the page alone, as vgpud does then: no message wakes it for that.
+    // Revoked by the page alone, as vgpud does in this case: no message wakes the worker.
     let _ = pages.revoke(epoch);
     assert_eq!(bench.vgpud.wait("Released", released), (epoch, 2));
     assert_eq!(pages.hints().submitted, 2, "nothing went in after it");
@@ -348,7 +350,7 @@ fn a_worker_that_submits_nothing_more_says_when_its_work_will_be_over() {
     ok(bench.guest.wait(end).status);
 }
 
-/// A kernel that spins on a flag has the lease, and the lease is asked back.
+/// A kernel that spins on a flag holds the lease, and the lease is revoked.
 fn stuck(credit: (u64, u64)) -> (Bench, (Ctx, Func), DevPtr, [Stream; 2], u64) {
     let mut bench = with(Policy { credit, ..never() });
     let (ctx, spin) = spinner(&mut bench, "spin_flag");
@@ -389,7 +391,7 @@ fn what_a_kernel_waits_for_goes_in_although_the_lease_is_asked_back() {
         .post(&req::StreamSynchronize { ctx, stream: feed });
     bench.guest.flush();
     ok(bench.guest.wait(end).status);
-    // Under the same lease, which goes back as soon as what was let in is complete.
+    // Under the same lease, which is released as soon as the admitted work is complete.
     let (gone, left) = bench.vgpud.wait("Released", released);
     assert_eq!(gone, epoch);
     let hints = bench.vgpud.pages.hints();
@@ -409,7 +411,7 @@ fn what_a_kernel_waits_for_goes_in_although_the_lease_is_asked_back() {
 fn an_event_in_an_idle_stream_is_reached_while_a_kernel_spins() {
     let (mut bench, (ctx, spin), flag, [work, feed], _) = stuck((UNLIMITED, UNLIMITED));
     let event = bench.guest.event(ctx, 2);
-    // It stands in the queue before the event, and may not run.
+    // The kernel stands in the queue before the event, and may not run.
     bench
         .guest
         .launch((ctx, work), spin, (1, 1), &flag.0.to_le_bytes());
@@ -420,7 +422,7 @@ fn an_event_in_an_idle_stream_is_reached_while_a_kernel_spins() {
         flags: 0,
     });
     ok(bench.guest.status(&req::EventSynchronize { event }));
-    // Only now does the program send what the kernel waits for.
+    // Only now does the program send the value for which the kernel waits.
     bench.guest.htod(ctx, feed, flag, &1u32.to_le_bytes());
     ok(bench.guest.sync(ctx, work));
 }
@@ -456,7 +458,7 @@ fn the_cost_of_what_waits_is_published_once_it_is_known() {
     }
     bench.vgpud.wait("Idle", idle);
     bench.vgpud.set(|p| p.grant = false);
-    // The worker may hold the lease and look once more before it parks the lease.
+    // The worker may hold the lease and poll once more before it parks the lease.
     if !bench.vgpud.revoke(1) {
         bench.vgpud.wait("Released", released);
     }
@@ -501,7 +503,7 @@ fn an_unknown_kernel_goes_alone_and_a_known_one_within_the_window() {
             hints.completed > 0 || unfinished <= 1,
             "nothing is known of it"
         );
-        // Known to take 100 ms by now: the third follows when the second is nearly over.
+        // The duration of 100 ms is known by now: the third follows when the second is nearly over.
         assert!(unfinished <= 2, "{hints:?}");
         hints.completed == 3
     });
@@ -510,8 +512,8 @@ fn an_unknown_kernel_goes_alone_and_a_known_one_within_the_window() {
 
 #[test]
 fn what_is_left_at_a_release_is_done_under_the_next_lease() {
-    // Kept when idle, so that every lease ends by the revoke. The first has credit for half of the work: however
-    // late this thread is, there is a second.
+    // The lease is kept when idle, so that every lease ends by the revoke. The first has credit for
+    // half of the work, so there is a second, however late this thread is.
     let mut bench = with(Policy {
         hold_ns: 600_000_000_000,
         credit: (20, UNLIMITED),
@@ -536,8 +538,8 @@ fn what_is_left_at_a_release_is_done_under_the_next_lease() {
         let epoch = bench.vgpud.grant();
         leases += 1;
         until("something completes", || pages.hints().completed > before);
-        // Where the worker did everything that its credit allows before this thread revokes, the lease lies
-        // parked: vgpud takes it back by itself, and the worker says nothing.
+        // If the worker finished all work that its credit allows before this thread revokes, the
+        // lease is parked: vgpud takes it, and the worker sends no message.
         let parked = bench.vgpud.revoke(epoch);
         let said = (!parked).then(|| bench.vgpud.wait("Released", released));
         let hints = bench.vgpud.pages.hints();
@@ -564,7 +566,7 @@ fn a_lease_that_is_wanted_past_its_slice_is_given_up_unasked() {
     }
     bench.guest.flush();
     bench.vgpud.wait("Runnable", runnable);
-    // The fake vgpud's slices end in the past, so one operation is served and no more.
+    // The fake vgpud's slices end in the past, so exactly one operation is served.
     let epoch = bench.vgpud.grant();
     let _ = bench.vgpud.pages.want(epoch);
     let (gone, left) = bench.vgpud.wait("Released", released);
@@ -585,13 +587,13 @@ fn credit_bounds_calls_and_bytes_and_more_of_it_goes_on() {
         guest.htod(ctx, NULL, DevPtr(ptr.0 + i), &[i as u8 + 1]);
     }
     guest.flush();
-    // The worker reads them as they come: how many it has then is not certain.
+    // The worker counts calls as they arrive, so the number at this time is not certain.
     bench.vgpud.wait("Runnable", runnable);
     until("three of the four are submitted", || {
         let hints = bench.vgpud.pages.hints();
         (hints.submitted, hints.used_calls) == (3, 3)
     });
-    // It says so once, with what it has read by then: the fifth is sent after that.
+    // The worker reports this once, with the calls that it has read: the fifth is sent after that.
     assert_eq!(
         bench.vgpud.wait("word that one waits for credit", runnable),
         (1, 1)
@@ -601,7 +603,7 @@ fn credit_bounds_calls_and_bytes_and_more_of_it_goes_on() {
         .guest
         .post(&req::StreamSynchronize { ctx, stream: NULL });
     bench.guest.flush();
-    // Queries and allocations go on.
+    // Queries and allocations still work.
     let other = bench.guest.alloc(ctx, 64);
     ok(bench.guest.status(&req::MemFree { ptr: other }));
     assert!(!bench.guest.has(sync));
@@ -636,7 +638,7 @@ fn a_lease_without_credit_is_released_when_it_is_asked_back() {
     let ctx = bench.primary();
     let guest = &mut bench.guest;
     let ptr = guest.alloc(ctx, 8192);
-    // The first may exceed what is left; the debt keeps the second back.
+    // The first operation may exceed the rest of the credit; the debt delays the second.
     guest.htod(ctx, NULL, ptr, &[1; 4096]);
     guest.htod(ctx, NULL, DevPtr(ptr.0 + 4096), &[2; 4096]);
     let sync = guest.post(&req::StreamSynchronize { ctx, stream: NULL });
@@ -663,7 +665,7 @@ fn kernels_that_wait_for_later_work_get_it_although_the_window_is_full() {
     let feed = guest.stream(ctx, 1);
     guest.htod(ctx, feed, flag, &0u32.to_le_bytes());
     ok(guest.sync(ctx, feed));
-    // Teach the worker that operations are long, so that its window is narrow.
+    // Teaches the worker that operations are long, so that its window is narrow.
     let module = guest.module(ctx, fixture!("demo/spin"));
     let long = guest.function(module, "spin_ns");
     for _ in 0..12 {
@@ -688,7 +690,7 @@ fn a_program_that_launches_and_sleeps_is_run_and_its_lease_comes_back() {
         .guest
         .launch((ctx, NULL), spin, (1, 1), &1_000_000u64.to_le_bytes());
     bench.guest.flush();
-    // It asks for nothing more: the worker finds out by itself that it is done.
+    // The guest sends no further call: the worker detects the completion by itself.
     assert_eq!(bench.vgpud.wait("Idle", idle), 1);
     let hints = bench.vgpud.pages.hints();
     assert_eq!((hints.submitted, hints.completed), (1, 1));

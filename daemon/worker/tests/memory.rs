@@ -32,7 +32,7 @@ fn allocations_draw_on_the_ledger_in_slices_and_exactly_near_its_end() {
     let small = guest.alloc(ctx, 1);
     let large = guest.alloc(ctx, 64 * MIB);
     assert!(guest.ask(&req::MemGetInfo { ctx }).free < 36 * MIB);
-    // A whole slice is not to be had any more; what is needed is.
+    // The ledger no longer has a whole slice of 64 MiB; it still has the needed bytes.
     let rest = guest.alloc(ctx, 34 * MIB);
     let over = req::MemAlloc {
         ctx,
@@ -43,7 +43,8 @@ fn allocations_draw_on_the_ledger_in_slices_and_exactly_near_its_end() {
     for ptr in [small, large, rest] {
         ok(guest.status(&req::MemFree { ptr }));
     }
-    // The frees go through in the background; this waits for them instead of failing.
+    // The frees are carried out in the background; this allocation waits for them instead of
+    // failing.
     let again = guest.alloc(ctx, 100 * MIB);
     ok(guest.status(&req::MemFree { ptr: again }));
     for (size, code) in [
@@ -76,7 +77,7 @@ fn what_the_other_programs_of_the_vm_have_is_not_free() {
     let mut bench = with_ledger(100 * MIB, 100 * MIB);
     let ctx = bench.primary();
     let guest = &mut bench.guest;
-    // A slice of 64 MiB is this program's now.
+    // The worker has now reserved a slice of 64 MiB for this program.
     guest.alloc(ctx, 1);
     let alone = guest.ask(&req::MemGetInfo { ctx }).free;
     assert!(alone > 99 * MIB, "{alone}");
@@ -87,7 +88,7 @@ fn what_the_other_programs_of_the_vm_have_is_not_free() {
     }
 }
 
-/// vgpud denies a request, and before that is heard memory is given back: the denial is void.
+/// vgpud denies a request, and memory is freed before the denial arrives: the denial is void.
 #[test]
 fn an_allocation_that_was_denied_before_a_free_is_asked_for_again() {
     let mut bench = with_ledger(200 * MIB, 0);
@@ -178,7 +179,7 @@ fn a_block_that_collided_is_parked_and_another_given() {
         })
         .ptr;
     assert_ne!(first, second);
-    // The parked one is of no use to the guest, and is not given again.
+    // The guest can neither use the parked address, nor get it again.
     let copy = req::MemcpyDtoH {
         ctx,
         stream: NULL,

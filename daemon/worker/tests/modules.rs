@@ -40,7 +40,7 @@ fn an_image_travels_once_and_is_found_by_the_next_worker() {
     assert!(bench.guest.ask(&req::ImageQuery { hash, len }).present);
     ok(bench.guest.status(&Guest::load_call(ctx, (hash, len))));
 
-    // Damaged in the cache: refused, removed, and sent again.
+    // A damaged file in the cache is refused, removed, and sent again.
     let file = std::fs::read_dir(cache.path())
         .expect("dir")
         .next()
@@ -55,7 +55,7 @@ fn an_image_travels_once_and_is_found_by_the_next_worker() {
     bench.guest.module(ctx, image);
 }
 
-/// Waits until the worker has given an image's memory back.
+/// Waits until the worker has released an image's memory.
 fn image_done(bench: &Bench) {
     bench.vgpud.wait("ImageDone", |m| {
         matches!(m, FromWorker::ImageDone { .. }).then_some(())
@@ -101,7 +101,7 @@ fn an_image_without_memory_is_refused_with_the_reason() {
     let results: vgpu_proto::call::rep::ModuleLoad = decode(&reply.args).expect("results");
     assert_eq!(results.error_log, b"the VM has no memory left");
     assert_eq!(bench.guest.errors, [], "the load says it, and nothing else");
-    // With room again, the same image loads.
+    // When there is memory again, the same image loads.
     bench.vgpud.set(|policy| policy.no_images = None);
     bench.guest.module(ctx, fixture!("demo/vecadd"));
 }
@@ -126,7 +126,7 @@ fn an_image_under_a_wrong_hash_is_refused_and_not_kept() {
         CuResult::INVALID_IMAGE
     );
     assert!(!guest.ask(&req::ImageQuery { hash, len }).present);
-    // A gap, and a piece beyond the end.
+    // A gap, and a part beyond the end.
     let hash = *blake3::hash(image).as_bytes();
     guest.post_bulk(
         &req::ImageData {
@@ -182,7 +182,7 @@ fn a_module_that_does_not_compile_says_why() {
     let results: vgpu_proto::call::rep::ModuleLoad = decode(&reply.args).expect("results");
     let log = String::from_utf8_lossy(&results.error_log);
     assert!(log.contains("nonsense"), "{log:?}");
-    // A page's worth of text: no zero byte follows in the file.
+    // Text of exactly one page: no zero byte follows in the file.
     let mut long = text.to_vec();
     long.resize(4096, b' ');
     let image = guest.send_image(&long);
@@ -315,7 +315,7 @@ fn a_device_fault_ends_everything_with_its_code() {
     let code = CuResult::ILLEGAL_ADDRESS;
     assert_eq!(guest.sync(ctx, NULL), code);
     assert_eq!(guest.errors, [(0, code)]);
-    // It stays: for queries, copies, allocations, and what was queued behind it.
+    // The fault stays: for queries, copies, allocations, and work that was queued behind.
     assert_eq!(
         guest.status(&req::MemAlloc {
             ctx,
@@ -386,7 +386,7 @@ fn a_fault_answers_everybody_who_waits() {
     ];
     let statuses = waiting.map(|id| guest.wait(id).status);
     assert_eq!(statuses[..5], [CuResult::ILLEGAL_ADDRESS; 5]);
-    // The other stream was empty: it may have been found so before the fault.
+    // The other stream was empty: it may have been checked before the fault.
     assert!([CuResult::ILLEGAL_ADDRESS, CuResult::SUCCESS].contains(&statuses[5]));
 }
 

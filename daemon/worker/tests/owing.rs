@@ -1,4 +1,5 @@
-//! A guest that moved more to page-locked memory than it has credit for: it is not read until there is some.
+//! A guest that changed more page-locked memory than its credit allows: the worker does not read
+//! its frames until there is credit.
 
 mod common;
 
@@ -11,7 +12,7 @@ use vgpu_proto::lease::UNLIMITED;
 use vgpu_proto::limits::HOST_SPACE;
 use vgpu_proto::worker::ToWorker;
 
-/// Of a vgpud that grants only when it is told to.
+/// Starts a worker whose vgpud grants only when the test says so.
 fn with(credit: (u64, u64)) -> Bench {
     Bench::with(Setup {
         policy: Policy {
@@ -23,7 +24,7 @@ fn with(credit: (u64, u64)) -> Bench {
     })
 }
 
-/// Memory that kernels reach, in a VM that has a limit of bytes.
+/// Guest memory that kernels access, in a VM with a limit of bytes.
 fn reached(bench: &mut Bench) -> DevPtr {
     bench.vgpud.pages.limit(false, true);
     let ptr = DevPtr(HOST_SPACE.start);
@@ -31,7 +32,8 @@ fn reached(bench: &mut Bench) -> DevPtr {
     ptr
 }
 
-/// Tells of so many changed lines from there on, as the shim does: in a frame without a number. Its bytes.
+/// Reports `lines` changed lines, as the shim does: in a frame without an id. Returns the bytes of
+/// the frame.
 fn push(bench: &mut Bench, at: DevPtr, lines: u16, value: u8) -> u64 {
     let mut bytes = [at.0, u64::MAX].map(u64::to_le_bytes).concat();
     bytes.extend((lines - 1).to_le_bytes());
@@ -52,7 +54,7 @@ fn give_credit(bench: &Bench, bytes: u64) {
 fn a_guest_that_moved_more_than_its_credit_is_read_again_when_there_is_more() {
     let mut bench = with((UNLIMITED, UNLIMITED));
     let ptr = reached(&mut bench);
-    // All of them fit into the connection, while nobody reads.
+    // All frames fit into the connection while the worker does not read.
     let frame = (0..8).map(|value| push(&mut bench, ptr, 100, value)).max();
     let frame = frame.expect("frames");
     let query = bench.guest.post(&req::ImageQuery {
@@ -62,10 +64,10 @@ fn a_guest_that_moved_more_than_its_credit_is_read_again_when_there_is_more() {
     bench.guest.flush();
     let pages = bench.vgpud.pages;
     let used = || pages.hints().used_bytes;
-    // Without a lease there is no credit: it asks for one as for an operation.
+    // Without a lease there is no credit: the worker asks for a lease as for an operation.
     assert_eq!(bench.vgpud.wait("Runnable", runnable), (1, 0));
     assert_eq!(used(), frame);
-    // Nor is there under this lease.
+    // Under this lease there is no credit either.
     bench.vgpud.set(|policy| policy.credit.1 = frame);
     bench.vgpud.grant();
     assert_eq!(
@@ -73,13 +75,12 @@ fn a_guest_that_moved_more_than_its_credit_is_read_again_when_there_is_more() {
         (1, 0)
     );
     assert_eq!(used(), frame);
-    // For one more.
     give_credit(&bench, frame + 1);
     until("the second frame is read", || used() == 2 * frame);
     bench.vgpud.wait("word that it needs credit", runnable);
     assert_eq!(used(), 2 * frame);
     assert!(!bench.guest.has(query));
-    // Asked back, it is given back, and asked for again.
+    // A revoked lease is released, and the worker asks for another.
     bench.vgpud.revoke(1);
     assert_eq!(bench.vgpud.wait("Released", released), (1, 1));
     bench.vgpud.set(|policy| policy.credit.1 = UNLIMITED);
@@ -121,7 +122,7 @@ fn a_kernel_that_waits_for_what_its_program_writes_gets_it_as_there_is_credit() 
     let other = DevPtr(flag.0 + LINE as u64);
     let frame = push(&mut bench, other, 1000, 1);
     push(&mut bench, flag, 1, 1);
-    // However long that takes, vgpud is asked.
+    // However long it takes, the worker keeps asking vgpud.
     for _ in 0..3 {
         bench.vgpud.wait("word that it needs credit", runnable);
     }

@@ -1,6 +1,6 @@
-//! What was checked when it was received, and what its guest frees before it is carried out: an operation
-//! behind a host function, or in the queue without a lease, gets an error for memory that is gone. The driver,
-//! which is in strict mode, would end the worker.
+//! Arguments that were valid on arrival, and whose memory the guest frees before the operation is
+//! carried out. An operation behind a host function, or in the queue without a lease, then gets an
+//! error. The driver, which is in strict mode, would end the worker.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn with_quota(grant: bool) -> Bench {
     })
 }
 
-/// A request, and whether its caller waits for the answer.
+/// A request's id, its class (whether the caller waits for the reply), and its name.
 type Posted = (u64, Class, &'static str);
 
 fn post<C: Call>(guest: &mut Guest, call: &C, bulk: &[u8]) -> Posted {
@@ -36,7 +36,8 @@ fn post<C: Call>(guest: &mut Guest, call: &C, bulk: &[u8]) -> Posted {
     (id, C::OP.class(), C::OP.name())
 }
 
-/// Every plain operation that names device memory at `at`, given to `stream`. (`own`: memory that stays.)
+/// Sends every plain operation that names device memory at `at` to `stream`. (`own`: memory that
+/// stays.)
 fn every_operation(
     guest: &mut Guest,
     (ctx, stream): (Ctx, Stream),
@@ -168,7 +169,7 @@ fn every_operation(
     all
 }
 
-/// A graph that fills memory at `at`.
+/// A recorded graph that fills memory at `at`.
 fn recording(guest: &mut Guest, ctx: Ctx, at: DevPtr) -> Stream {
     let graph = guest.fresh_stream();
     guest.post(&req::GraphCreate { ctx, graph });
@@ -183,7 +184,7 @@ fn recording(guest: &mut Guest, ctx: Ctx, at: DevPtr) -> Stream {
     graph
 }
 
-/// A stream that does nothing before host function 1 has come back, which has been called.
+/// A stream that is blocked by host function 1, which has been called and has not returned.
 fn held(guest: &mut Guest, ctx: Ctx) -> Stream {
     let stream = guest.stream(ctx, 1);
     guest.post(&req::HostFunc {
@@ -198,7 +199,7 @@ fn held(guest: &mut Guest, ctx: Ctx) -> Stream {
     stream
 }
 
-/// Fails unless each of them fails so, and the stream lives on.
+/// Fails unless each request fails with this code, and the stream still works.
 #[track_caller]
 fn all_refused(guest: &mut Guest, (ctx, stream): (Ctx, Stream), posted: &[Posted], code: CuResult) {
     ok(guest.sync(ctx, stream));
@@ -214,7 +215,7 @@ fn all_refused(guest: &mut Guest, (ctx, stream): (Ctx, Stream), posted: &[Posted
     assert_eq!(guest.dtoh(ctx, stream, own, 64), [7; 64]);
 }
 
-/// Waits until the driver has everything back that is not of these bytes.
+/// Waits until all memory of the driver except `kept` bytes is free.
 #[track_caller]
 fn wait_for_frees(guest: &mut Guest, ctx: Ctx, kept: u64) {
     let since = Instant::now();
@@ -392,7 +393,7 @@ fn variables_of_an_unloaded_module_are_refused_to_what_was_parked_in_another_con
     all_refused(guest, (ctx, stream), &posted, CuResult::INVALID_VALUE);
 }
 
-/// `cuMemFree` comes after all earlier work, and so do the frees of the work's own stream.
+/// `cuMemFree` takes effect after all earlier work, and so do the frees of the work's own stream.
 #[test]
 fn work_that_came_before_a_free_still_has_its_memory() {
     let mut bench = Bench::new();
@@ -419,7 +420,7 @@ fn work_that_came_before_a_free_still_has_its_memory() {
         stream,
         ptr: same_stream,
     });
-    // Something else is lost meanwhile, so that all is looked at again.
+    // Another allocation is freed meanwhile, so that all operations are checked again.
     let other = guest.alloc(ctx, LEN);
     guest.post(&req::MemFreeAsync {
         ctx,

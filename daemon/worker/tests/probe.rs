@@ -1,4 +1,4 @@
-//! `vgpu-probe` on the software device and on a made-up PCI bus.
+//! `vgpu-probe` on the software device and on a fake PCI bus.
 
 mod common;
 
@@ -47,7 +47,7 @@ fn soft_devices_are_found_with_all_their_facts() {
         assert_eq!(gpu.memory_bytes, 256 << 20);
         assert_eq!(gpu.compute_capability.as_deref(), Some("8.0"));
         assert!(gpu.health.ok && gpu.uuid.starts_with("GPU-"), "{gpu:?}");
-        // The identity is what CUDA_VISIBLE_DEVICES takes.
+        // CUDA_VISIBLE_DEVICES accepts the UUID.
         let only = [
             environment[0],
             environment[1],
@@ -117,7 +117,7 @@ fn without_a_management_library_the_pci_bus_tells_what_is_there() {
     );
 }
 
-/// A library with these C functions, at `path`.
+/// Builds a library with these C functions at `path`.
 fn stub(path: &Path, functions: &str) {
     let source = path.with_extension("c");
     std::fs::write(&source, functions).expect("written");
@@ -131,7 +131,7 @@ fn stub(path: &Path, functions: &str) {
 #[test]
 fn another_libcuda_on_the_library_path_is_not_taken_for_the_driver() {
     let dir = tempfile::tempdir().expect("a directory");
-    // As a toolkit's `stubs` directory, or an older driver's.
+    // Such libraries are in a toolkit's `stubs` directory, or come from an older driver.
     stub(
         &dir.path().join("libcuda.so"),
         "int cuInit(int f) { return 34; }",
@@ -154,7 +154,7 @@ fn a_library_is_judged_without_a_gpu() {
         absent.to_str().expect("a path"),
     );
     stub(Path::new(old), "int cuInit(int f) { return 0; }");
-    // No device, so that only the library itself is judged.
+    // No device is visible, so that only the library itself is judged.
     let none = [("CUDA_VISIBLE_DEVICES", "GPU-nothing")];
     for (library, ok, says) in [
         (soft(), true, "is a CUDA driver of version 13.0"),

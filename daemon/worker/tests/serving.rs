@@ -1,4 +1,4 @@
-//! What an honest guest sees: memory, copies, kernels, streams, events, order.
+//! The view of an honest guest: memory, copies, kernels, streams, events, order.
 
 mod common;
 
@@ -209,7 +209,7 @@ fn operations_of_a_stream_keep_their_order_and_streams_wait_for_events() {
             event,
             flags: 0,
         });
-        // Without the wait this would be read long before the kernel ends.
+        // Without the wait, this read would come long before the kernel ends.
         assert_eq!(guest.dtoh(ctx, two, ptr, 4096), vec![round; 4096]);
     }
     ok(guest.status(&req::EventSynchronize { event }));
@@ -257,7 +257,7 @@ fn a_wait_of_one_thread_does_not_stop_another() {
     ok(guest.sync(ctx, feeds));
     guest.launch((ctx, waits), spin, (1, 1), &flag.0.to_le_bytes());
     let sync = guest.post(&req::StreamSynchronize { ctx, stream: waits });
-    // Every kind of call goes on while that one waits.
+    // Every kind of call works while that call waits.
     assert_eq!(
         guest.status(&req::StreamQuery { ctx, stream: waits }),
         CuResult::NOT_READY
@@ -474,7 +474,7 @@ fn a_guest_that_does_not_read_gets_its_data_when_it_does() {
         len,
     });
     guest.flush();
-    // It still sends: all of this must be taken although the reply blocks the socket.
+    // The guest still sends: the worker must read all of this although the reply blocks the socket.
     for _ in 0..200 {
         guest.htod(ctx, NULL, ptr, &[0x5a; 4096]);
     }

@@ -1,4 +1,4 @@
-//! What goes through streams besides launches and plain copies: stream-ordered memory, rows, words, host
+//! Stream operations other than launches and plain copies: stream-ordered memory, rows, words, host
 //! functions of the guest. And links.
 
 mod common;
@@ -33,7 +33,7 @@ fn host_function(guest: &mut Guest, ctx: Ctx, stream: Stream, number: u64) -> u6
     })
 }
 
-/// Waits until the worker says that a stream has come to this host function.
+/// Waits until the worker reports that a stream has reached this host function.
 #[track_caller]
 fn wait_called(guest: &mut Guest, number: u64) {
     guest.flush();
@@ -61,7 +61,8 @@ fn memory_of_a_stream_holds_data_and_counts_for_the_quota() {
     let ptr = alloc_async(guest, ctx, stream, 4096);
     guest.htod(ctx, stream, ptr, &data);
     assert_eq!(guest.dtoh(ctx, stream, ptr, 4096), data);
-    // All of the quota twice over, one after the other: what is freed in the stream comes back.
+    // Twice the whole quota, one allocation after another: memory that is freed in the stream is
+    // available again.
     let free = guest.ask(&req::MemGetInfo { ctx }).free;
     assert!(free < QUOTA, "{free}");
     guest.post(&req::MemFreeAsync { ctx, stream, ptr });
@@ -77,7 +78,7 @@ fn memory_of_a_stream_holds_data_and_counts_for_the_quota() {
         collided: None,
     });
     assert_eq!(too_much.status, CuResult::OUT_OF_MEMORY);
-    // Either kind of memory is freed by either call; twice by none.
+    // Each kind of memory can be freed by either call, and only once.
     let (plain, pooled) = (
         guest.alloc(ctx, 4096),
         alloc_async(guest, ctx, stream, 4096),
@@ -93,7 +94,7 @@ fn memory_of_a_stream_holds_data_and_counts_for_the_quota() {
         assert_eq!(guest.outcome(again, ctx), CuResult::INVALID_VALUE);
     }
     ok(guest.sync(ctx, stream));
-    // What other calls freed comes back in the background.
+    // Memory that other calls freed becomes available in the background.
     let since = Instant::now();
     while guest.ask(&req::MemGetInfo { ctx }).free != QUOTA {
         assert!(since.elapsed() < DEADLINE, "memory does not come back");
@@ -154,7 +155,7 @@ fn rows_are_gathered_and_scattered() {
         rows,
     });
     assert_eq!(guest.dtoh(ctx, NULL, dense, data.len() as u64), data);
-    // More than a piece: several frames, whole rows each.
+    // Larger than one frame: several frames of whole rows.
     let (width, rows) = (3000u32, 400u64);
     let large = guest.alloc(ctx, 4096 * rows);
     let line: Vec<u8> = (0..width).map(|i| (i % 251) as u8).collect();
@@ -267,7 +268,7 @@ fn a_link_gives_an_image_that_loads() {
     guest.function(module, "vecadd");
     let names = guest.ask(&req::ModuleFunctions { module, start: 0 });
     assert_eq!((names.total, names.names), (1, vec!["vecadd".to_owned()]));
-    // What is no image fails with what the linker says; what the host does not have is asked for.
+    // A bad image fails with the linker's log; an image that the host lacks is requested.
     let (bad, bad_len) = guest.send_image(b"\x7fELF\x02 and nothing that is one");
     let failed = guest.call(&link(vec![input(0, bad, bad_len)]));
     assert!(!failed.status.is_ok());
@@ -297,7 +298,7 @@ fn a_stream_waits_for_its_host_function_and_others_do_not() {
         flags: 0,
     });
     wait_called(guest, 1);
-    // The other stream goes on, and so do synchronisations that have nothing to do with it.
+    // The other stream goes on, and so do synchronisations that do not concern the blocked stream.
     guest.htod(ctx, other, b, &[2; 64]);
     assert_eq!(guest.dtoh(ctx, other, b, 64), [2; 64]);
     ok(guest.sync(ctx, other));
@@ -307,11 +308,12 @@ fn a_stream_waits_for_its_host_function_and_others_do_not() {
         guest.status(&req::EventQuery { event }),
         CuResult::NOT_READY
     );
-    // The lease is given up although the stream is not done.
+    // The lease is released although the stream is not done.
     let idle = |m: &FromWorker| matches!(m, FromWorker::Idle { .. }).then_some(());
     bench.vgpud.wait("Idle", idle);
     let guest = &mut bench.guest;
-    // What waits for the stream waits for the function: another stream by its event, the context, a free.
+    // Operations that wait for the stream wait for the function: another stream by its event, the
+    // context, a free.
     guest.post(&req::StreamWaitEvent {
         ctx,
         stream: other,
@@ -357,7 +359,7 @@ fn host_functions_keep_the_order_of_the_null_stream() {
         host_function(guest, ctx, free, 7);
         wait_called(guest, 7);
         wait_called(guest, 5);
-        // The second comes after the first, however long that takes.
+        // The second is called after the first, however long that takes.
         guest.htod(ctx, another, a, &[3; 64]);
         assert_eq!(guest.dtoh(ctx, another, a, 64), [3; 64]);
         let early = guest.post(&req::HostFuncDone { number: 6 });
@@ -477,11 +479,11 @@ fn a_graph_is_recorded_once_and_launched_as_one() {
         9,
         "one operation a launch"
     );
-    // What it names must be there when it is launched.
+    // The memory that a graph names must exist at the launch.
     ok(guest.status(&req::MemFree { ptr: a }));
     let stale = guest.post(&launch);
     assert_eq!(guest.outcome(stale, ctx), CuResult::INVALID_VALUE);
-    // It is no stream.
+    // A graph is not a stream.
     let sync = req::StreamSynchronize {
         ctx,
         stream: recorded,

@@ -1,4 +1,4 @@
-//! A guest that is made up: it speaks frames, also wrong ones.
+//! A fake guest, which sends valid and invalid frames.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -13,13 +13,13 @@ use vgpu_proto::limits::{COPY_PIECE, MAX_BULK};
 
 use super::{DEADLINE, ok};
 
-/// A whole reply; the bulk parts of all its frames together.
+/// A complete reply, with the bulk parts of all its frames joined.
 #[derive(Debug, Clone)]
 pub struct Reply {
     pub status: CuResult,
     pub args: Vec<u8>,
     pub bulk: Vec<u8>,
-    /// Frames that it came in.
+    /// Number of frames of the reply.
     pub frames: usize,
 }
 
@@ -30,17 +30,16 @@ pub struct Guest {
     next_handle: u64,
     partial: HashMap<u64, Reply>,
     replies: HashMap<u64, Reply>,
-    /// Ids of replies and notices (0) in the order in which they came.
+    /// Ids of replies and notices (0) in order of arrival.
     pub order: Vec<u64>,
     /// (request, status) of asynchronous errors.
     pub errors: Vec<(u64, CuResult)>,
-    /// Output of device printf.
     pub stdout: Vec<u8>,
-    /// Host functions that streams have come to.
+    /// Numbers of the host functions that streams have reached.
     pub called: Vec<u64>,
     /// The last depth credit.
     pub progress: Progress,
-    /// How much may be untaken, if that was said.
+    /// Limit of untaken calls and bytes, if the worker announced one.
     pub depth: Option<Progress>,
 }
 
@@ -75,24 +74,23 @@ impl Guest {
         self.socket.as_mut().expect("connected")
     }
 
-    /// Raw bytes, right or wrong.
+    /// Sends raw bytes, valid or not.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.flush();
         self.socket().write_all(bytes).expect("written");
     }
 
-    /// Goes away.
     pub fn close(&mut self) {
         self.socket = None;
     }
 
-    /// Appends a request to what the next flush sends. Returns its id.
+    /// Appends a request to the next flush. Returns its id.
     pub fn post_bulk<C: Call>(&mut self, call: &C, bulk: &[u8]) -> u64 {
         let args = encode(call).expect("encodes");
         self.post_args(C::OP as u16, &args, bulk)
     }
 
-    /// As [`Guest::post_bulk`], of an operation that is only a number.
+    /// As [`Guest::post_bulk`], for an operation given by its number.
     pub fn post_args(&mut self, op: u16, args: &[u8], bulk: &[u8]) -> u64 {
         self.next_id += 1;
         let header = Header::request(op, self.next_id, args.len(), bulk.len());
@@ -113,7 +111,7 @@ impl Guest {
         }
     }
 
-    /// Reads one frame. False: the worker closed the connection.
+    /// Reads one frame. `false`: the worker closed the connection.
     pub fn read_frame(&mut self) -> bool {
         let mut head = [0u8; HEADER_LEN];
         if let Err(e) = self.socket().read_exact(&mut head) {
@@ -164,12 +162,12 @@ impl Guest {
         }
     }
 
-    /// Requests sent and not known to be taken off the worker's queue.
+    /// Number of sent requests that are not known to be taken from the worker's queue.
     pub fn outstanding(&self) -> u64 {
         self.next_id - self.progress.calls
     }
 
-    /// Has the reply to a request come already? Reads nothing.
+    /// Whether the reply to a request has arrived. Reads nothing.
     pub fn has(&self, id: u64) -> bool {
         self.replies.contains_key(&id)
     }
@@ -185,13 +183,13 @@ impl Guest {
         self.call_bulk(call, &[])
     }
 
-    /// The status of a call.
+    /// Sends a call and returns the status.
     #[track_caller]
     pub fn status<C: Call>(&mut self, call: &C) -> CuResult {
         self.call(call).status
     }
 
-    /// The results of a call that must succeed.
+    /// Sends a call that must succeed, and returns the results.
     #[track_caller]
     pub fn ask<C: Call>(&mut self, call: &C) -> C::Reply
     where
@@ -202,10 +200,10 @@ impl Guest {
         decode(&reply.args).expect("results")
     }
 
-    /// What an asynchronous call that was just posted failed with; SUCCESS if it did not.
+    /// The error of an asynchronous call that was just posted; SUCCESS if there is none.
     #[track_caller]
     pub fn outcome(&mut self, id: u64, ctx: Ctx) -> CuResult {
-        // A query is answered after everything before it was looked at.
+        // A query is answered after all earlier calls were handled.
         let _ = self.call(&req::MemGetInfo { ctx });
         self.errors
             .iter()
@@ -261,7 +259,7 @@ impl Guest {
         stream
     }
 
-    /// A name that no stream has.
+    /// A new stream handle without a stream.
     pub fn fresh_stream(&mut self) -> Stream {
         Stream(self.handle())
     }
@@ -308,7 +306,7 @@ impl Guest {
         .func
     }
 
-    /// Launches with (grid, block) of one dimension. Returns the request's id.
+    /// Launches with a grid and a block of one dimension. Returns the id of the request.
     pub fn launch(
         &mut self,
         (ctx, stream): (Ctx, Stream),

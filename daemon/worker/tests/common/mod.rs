@@ -1,5 +1,5 @@
-//! The real worker between a vgpud and a guest that are made up, on the software device in strict
-//! mode: an address or a handle that the worker should have stopped aborts it.
+//! The real worker between a fake vgpud and a fake guest, on the software device in strict mode: an
+//! address or a handle that the worker should have refused aborts the worker.
 #![allow(dead_code, unreachable_pub, unused_imports, unused_macros)] // Each test program uses a part of it.
 
 pub mod guest;
@@ -22,27 +22,25 @@ use vgpu_proto::cuda::{Ctx, CuResult};
 use vgpu_proto::handshake::DeviceInfo;
 use vgpu_proto::worker::{FromWorker, Start, ToWorker};
 
-/// How long anything may take before a test fails.
+/// Time after which a test that waits fails.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Session number of the tests.
 pub const SESSION: u64 = 77;
 
-/// What a test changes about its worker.
+/// Settings of the worker of a test.
 pub struct Setup {
-    /// Variables besides `SOFT_GPU_STRICT`.
+    /// Environment variables besides `SOFT_GPU_STRICT`.
     pub environment: Vec<(&'static str, String)>,
-    /// The VM's quota.
+    /// Quota of the VM, in bytes.
     pub quota: u64,
-    /// What vgpud does.
     pub policy: Policy,
-    /// The cache; a fresh one if `None`.
+    /// Directory of the image cache; a new one if `None`.
     pub image_dir: Option<PathBuf>,
-    /// Which kind of device is asked for.
+    /// Whether the Start message announces a software device.
     pub expect_soft: bool,
-    /// The driver library; the software device's if `None`.
+    /// Path of the driver library; the software device's if `None`.
     pub driver: Option<String>,
-    /// Where the worker's standard error goes; the test's if `None`.
+    /// File for the worker's standard error; that of the test if `None`.
     pub stderr: Option<std::fs::File>,
 }
 
@@ -61,14 +59,14 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// With a knob of the software device.
+    /// Adds a setting of the software device.
     pub fn knob(mut self, name: &'static str, value: &str) -> Setup {
         self.environment.push((name, value.to_owned()));
         self
     }
 }
 
-/// A running worker with its two peers.
+/// A running worker with its two fake peers.
 pub struct Bench {
     pub guest: Guest,
     pub vgpud: Vgpud,
@@ -79,12 +77,12 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// With everything as usual.
+    /// Starts a worker with default settings.
     pub fn new() -> Bench {
         Bench::with(Setup::default())
     }
 
-    /// With what the test changes.
+    /// Starts a worker with the given settings.
     pub fn with(setup: Setup) -> Bench {
         let (mut bench, ready) = Bench::launch(setup);
         match ready {
@@ -95,7 +93,7 @@ impl Bench {
         bench
     }
 
-    /// Starts a worker and returns what it says first. The guest is not connected yet.
+    /// Starts a worker and returns its first message. The guest is not connected yet.
     pub fn launch(setup: Setup) -> (Bench, FromWorker) {
         let dir = tempfile::tempdir().expect("a directory");
         let images = setup.image_dir.unwrap_or_else(|| dir.path().to_owned());
@@ -174,7 +172,7 @@ impl Bench {
 impl Drop for Bench {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // In strict mode a bug of the worker shows as an abort.
+            // In strict mode a fault of the worker appears as an abort.
             if let Ok(Some(status)) = self.child.try_wait() {
                 assert!(
                     status.code().is_some(),
@@ -187,12 +185,12 @@ impl Drop for Bench {
     }
 }
 
-/// The software device's library, built if it is not there.
+/// Path of the software device's library, which is built if missing.
 pub fn soft_gpu() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let exe = std::env::current_exe().expect("the test's path");
-        // target/<profile>/deps/<test>
+        // The path is target/<profile>/deps/<test>.
         let profile = exe
             .parent()
             .and_then(Path::parent)
@@ -226,7 +224,7 @@ pub fn ok(result: CuResult) {
     assert_eq!(result, CuResult::SUCCESS, "{result}");
 }
 
-/// What waits, as the worker says it: calls and bytes.
+/// Calls and bytes that wait, as the worker reports them.
 pub fn runnable(message: &FromWorker) -> Option<(u64, u64)> {
     match message {
         FromWorker::Runnable { calls, bytes, .. } => Some((*calls, *bytes)),
@@ -234,7 +232,7 @@ pub fn runnable(message: &FromWorker) -> Option<(u64, u64)> {
     }
 }
 
-/// The epoch of a lease that was given back, and the calls that wait.
+/// Epoch of a released lease, and calls that wait.
 pub fn released(message: &FromWorker) -> Option<(u64, u64)> {
     match message {
         FromWorker::Released { epoch, calls, .. } => Some((*epoch, *calls)),
@@ -242,7 +240,6 @@ pub fn released(message: &FromWorker) -> Option<(u64, u64)> {
     }
 }
 
-/// Waits for a condition.
 #[track_caller]
 pub fn until(what: &str, condition: impl Fn() -> bool) {
     let since = Instant::now();

@@ -1,4 +1,4 @@
-//! Live objects of every kind, numbers that are none of them, and calls that must be refused.
+//! Live objects of every kind, forged handles, and calls that must be refused.
 
 use vgpu_proto::call::ops::Call;
 use vgpu_proto::call::{Class, req};
@@ -8,7 +8,6 @@ use super::{Bench, ok};
 
 const VECADD: &[u8] = include_bytes!("../../../../soft-gpu/fixtures/demo/vecadd.ptx");
 
-/// Live objects of every kind.
 pub struct Objects {
     pub ctx: Ctx,
     pub stream: Stream,
@@ -22,7 +21,6 @@ pub struct Objects {
 /// Bytes of [`Objects::ptr`].
 pub const LEN: u64 = 4096;
 
-/// Makes them.
 pub fn objects(bench: &mut Bench) -> Objects {
     let ctx = bench.primary();
     let guest = &mut bench.guest;
@@ -30,7 +28,7 @@ pub fn objects(bench: &mut Bench) -> Objects {
     let module = guest.module(ctx, VECADD);
     let func = guest.function(module, "vecadd");
     let ptr = guest.alloc(ctx, LEN);
-    // Of each kind one that is dead.
+    // One dead object of each kind.
     let old = guest
         .ask(&req::CtxCreate {
             device: 0,
@@ -55,7 +53,7 @@ pub fn objects(bench: &mut Bench) -> Objects {
 }
 
 impl Objects {
-    /// Numbers that are no handle of the kind whose live one is `live`.
+    /// Numbers that are not a handle of the kind of `live`.
     pub fn forged(&self, live: u64) -> Vec<u64> {
         let mut all = vec![
             1,
@@ -79,7 +77,7 @@ impl Objects {
     }
 }
 
-/// Sends a call that must be refused, and tells how.
+/// Sends a call that must be refused, and returns the error.
 #[track_caller]
 pub fn refused<C: Call>(bench: &mut Bench, ctx: Ctx, call: &C, bulk: &[u8]) {
     let guest = &mut bench.guest;

@@ -1,4 +1,4 @@
-//! A vgpud that is made up: it grants what its policy says and remembers what it hears.
+//! A fake vgpud: grants by its policy and records all messages.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,24 +24,24 @@ use vgpu_proto::worker::{FromWorker, Start, ToWorker};
 
 use super::{DEADLINE, SESSION};
 
-/// What it does by itself.
+/// Automatic behaviour of the fake vgpud.
 #[derive(Debug, Clone)]
 pub struct Policy {
-    /// Grant whenever the worker is runnable.
+    /// Grant a lease whenever the worker is runnable.
     pub grant: bool,
-    /// Credit totals.
+    /// Credit totals: calls, bytes.
     pub credit: (u64, u64),
-    /// How long an idle lease is kept.
+    /// Hold of an idle lease, in ns.
     pub hold_ns: u64,
-    /// Bytes of the ledger.
+    /// Device memory of the VM's ledger, in bytes.
     pub memory: u64,
-    /// Bytes of the VM's quota that its other programs have.
+    /// Bytes of the VM's quota that other programs of the VM have.
     pub others: u64,
-    /// Keep the answer to a request that is denied back until memory was given back.
+    /// Keep back the answer to a denied request until memory is freed.
     pub late_denials: bool,
-    /// Why there is no memory for images.
+    /// Reason for which memory for images is refused, if any.
     pub no_images: Option<String>,
-    /// Put whole images into the cache.
+    /// Put complete images into the cache.
     pub keep_images: bool,
 }
 
@@ -63,7 +63,7 @@ impl Default for Policy {
 #[derive(Default)]
 struct Books {
     heard: Vec<FromWorker>,
-    /// Where the last wait stopped.
+    /// Index at which the last wait stopped.
     seen: usize,
     epoch: u64,
     lease: bool,
@@ -71,7 +71,7 @@ struct Books {
     /// The request that was denied and not yet answered.
     denied: Option<u64>,
     closed: bool,
-    /// The VM's quota; 0: none.
+    /// Quota of the VM in bytes; 0: none.
     quota: u64,
     image_dir: PathBuf,
     images: HashMap<u64, File>,
@@ -126,25 +126,25 @@ impl Vgpud {
         send(&self.socket, message, &raw);
     }
 
-    /// Closes its end, as a vgpud that dies.
+    /// Closes the control socket, as a dying vgpud does.
     pub fn hang_up(&self) {
         nix::sys::socket::shutdown(self.socket.as_raw_fd(), nix::sys::socket::Shutdown::Both)
             .expect("shutdown");
     }
 
-    /// Changes what it does.
     pub fn set(&self, change: impl FnOnce(&mut Policy)) {
         change(&mut self.policy.lock().expect("policy"));
     }
 
-    /// Grants now, whatever the policy. Returns the epoch.
+    /// Grants a lease now, whatever the policy. Returns the epoch.
     pub fn grant(&self) -> u64 {
         let policy = self.policy.lock().expect("policy").clone();
         let mut books = self.books.0.lock().expect("books");
         grant(&self.socket, &self.pages, &policy, &mut books)
     }
 
-    /// Asks the lease back as vgpud does: page, then message unless it lay parked. True: it was.
+    /// Revokes the lease as vgpud does: by the page, then by a message unless the lease was parked.
+    /// Returns whether it was parked.
     pub fn revoke(&self, epoch: u64) -> bool {
         if self.pages.revoke(epoch) && self.pages.reclaim(epoch) {
             self.books.0.lock().expect("books").lease = false;
@@ -154,7 +154,7 @@ impl Vgpud {
         false
     }
 
-    /// Waits for a message after those that earlier waits have seen.
+    /// Waits for a message that comes after those that earlier waits have seen.
     #[track_caller]
     pub fn wait<T>(&self, what: &str, pick: impl Fn(&FromWorker) -> Option<T>) -> T {
         let (lock, changed) = &*self.books;
@@ -179,7 +179,6 @@ impl Vgpud {
         }
     }
 
-    /// Everything heard so far.
     pub fn heard(&self) -> Vec<FromWorker> {
         self.books.0.lock().expect("books").heard.clone()
     }
@@ -191,7 +190,8 @@ impl Vgpud {
             let mut buffer = vec![0u8; MAX_WORKER_MESSAGE];
             loop {
                 let n = match recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
-                    // As `vgpud::supervisor::Channel`: the worker's last messages come after it.
+                    // As `vgpud::worker::channel`: the worker's last messages come after this
+                    // error.
                     Err(Errno::ECONNRESET) => continue,
                     received => received.unwrap_or(0),
                 };
@@ -277,7 +277,7 @@ fn answer(
                 memory.read_exact_at(&mut bytes, 0).expect("read");
                 let name = blake3::Hash::from_bytes(*hash).to_hex();
                 let [new, name] = [".new", name.as_str()].map(|file| books.image_dir.join(file));
-                // The worker may have mapped an image of this name: a whole file takes the name.
+                // The worker may have mapped an image of this name, so a new file replaces it.
                 std::fs::write(&new, bytes).expect("write");
                 std::fs::rename(new, name).expect("rename");
             }
@@ -325,7 +325,7 @@ fn send(socket: &OwnedFd, message: &ToWorker, fds: &[RawFd]) {
     let rights = [ControlMessage::ScmRights(fds)];
     let control: &[ControlMessage<'_>] = if fds.is_empty() { &[] } else { &rights };
     let iov = [IoSlice::new(&bytes)];
-    // A worker that is gone is what some tests are about.
+    // Some tests are about a worker that has ended.
     let _ = sendmsg::<()>(
         socket.as_raw_fd(),
         &iov,

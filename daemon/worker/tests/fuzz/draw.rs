@@ -1,4 +1,5 @@
-//! Requests that make some sense: for each operation of the table arguments from what the guest knows.
+//! Plausible requests: arguments for each operation of the table, from the objects that the guest
+//! knows.
 
 use vgpu_proto::call::ops::{Call, ImageHash};
 use vgpu_proto::call::{LinkInput, Op, req};
@@ -7,7 +8,8 @@ use vgpu_proto::cuda::{Ctx, Event, Func, Linked, Module, Stream};
 
 use super::world::{Kind, Object, Random, World};
 
-/// `fill(address, value)` writes words, `set(handle, value)` a condition; `nop`, a variable.
+/// `fill(address, value)` writes words, `set(handle, value)` sets a condition; there are also `nop`
+/// and a variable.
 pub const PTX: &str = r"
 .version 7.0
 .target sm_80
@@ -36,9 +38,7 @@ pub const PTX: &str = r"
 }
 ";
 
-/// Kernels.
 pub const NAMES: [&str; 3] = ["nop", "fill", "set"];
-/// A request to be sent.
 pub struct Frame {
     pub op: Op,
     pub args: Vec<u8>,
@@ -109,7 +109,7 @@ impl World {
         Func(self.pick(Kind::Func).name)
     }
 
-    /// A request of this operation.
+    /// Creates a request of this operation.
     pub fn draw(&mut self, op: Op) -> Frame {
         match op as u16 {
             0x00..=0x0f => self.draw_module(op),
@@ -344,7 +344,7 @@ impl World {
             }
             Op::StreamWaitValue => {
                 let ((ptr, _), wide) = (self.range(8, 8), self.random.percent(50));
-                // NOR with nothing: true of every word that is not all ones.
+                // NOR with 0: true for every word that is not all ones.
                 let (mut value, mut flags) = (0, 3);
                 if self.random.below(2000) == 0 {
                     (value, flags) = (self.random.next(), self.random.below(5) as u32);
@@ -431,7 +431,7 @@ impl World {
                 let at = at
                     .get(self.random.below(at.len() as u64) as usize)
                     .map_or(0, |m| m.name);
-                // A wrong address ends the device's use for the session.
+                // A wrong address makes the device unusable for the session.
                 let at = if self.random.below(400) == 0 {
                     self.random.extreme()
                 } else {
@@ -443,7 +443,7 @@ impl World {
             Some(&"set") => {
                 let condition = self.pick(Kind::Condition);
                 params.extend(condition.name.to_le_bytes());
-                // Of loops nobody sets it to 1.
+                // The condition of a loop is never set to 1.
                 params.extend((condition.size.min(1) as u32).to_le_bytes());
             }
             _ => {}
@@ -533,7 +533,7 @@ impl World {
                     .find(|h| h.name == home)
                     .map(|h| h.of);
                 let graph = self.pick_of(Kind::Graph, of);
-                // A loop that begins does not end.
+                // A loop whose condition is 1 at the start does not end.
                 let kind = if condition.size == 0 {
                     self.random.of(&[0, 1, 2, 0, 3])
                 } else {

@@ -1,4 +1,4 @@
-//! What answers tell of what there is.
+//! Updates the guest's knowledge of objects from replies.
 
 use vgpu_proto::call::{Request, rep};
 use vgpu_proto::codec::{Decode, decode};
@@ -8,7 +8,7 @@ use super::memory::GRAIN;
 use super::world::{Kind, Object, World};
 
 impl World {
-    /// What the answer to a request tells.
+    /// Learns from the reply to a request.
     pub fn learn(&mut self, request: &Request, args: &[u8]) {
         fn results<T: Decode<()>>(args: &[u8]) -> T {
             decode(args).expect("results that can be read")
@@ -25,7 +25,8 @@ impl World {
             }
             Request::CtxDestroy(r) => self.kill(Kind::Ctx, r.ctx.0),
             Request::PrimaryCtxRelease(_) | Request::PrimaryCtxReset(_) => {
-                // Perhaps not that device's, and perhaps it is retained again: then its name comes again.
+                // The context may belong to another device or be retained again: then its handle
+                // comes again.
                 for ctx in self.live(Kind::Ctx).to_vec().iter().filter(|c| c.size == 1) {
                     self.kill(Kind::Ctx, ctx.name);
                 }

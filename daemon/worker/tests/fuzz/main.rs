@@ -1,12 +1,12 @@
-//! Frames that make sense, or nearly, against the real worker on the strict software device: every operation
-//! of the call table, with names that live, that are dead, that are of something else, and numbers at the
-//! ends of their range. The worker answers every request whose caller waits, never panics and is not ended
-//! by the driver; the vgpud beside it hears only what it may.
+//! Plausible and nearly plausible frames against the real worker on the strict software device. The
+//! frames cover every operation of the call table, with live and dead handles, handles of other
+//! kinds, and extreme numbers. The worker answers every request whose caller waits, never panics
+//! and is not ended by the driver. The fake vgpud receives only valid messages.
 //!
-//! Each session follows from its seed. `VGPU_FUZZ_FRAMES=1000000 cargo test -p vgpu-worker --test fuzz --
-//! --nocapture` sends more frames than the 100,000 of every test run, `VGPU_FUZZ_SEED=7` begins with another
-//! seed, and both together with one frame repeat one session. The seed of a session that fails is printed
-//! and added to `seeds.txt` beside this file, whose sessions come first.
+//! Each session is determined by its seed. `VGPU_FUZZ_FRAMES=1000000 cargo test -p vgpu-worker
+//! --test fuzz -- --nocapture` sends more frames than the default of 100,000. `VGPU_FUZZ_SEED=7`
+//! starts with another seed; with one frame in addition, it repeats one session. The seed of a
+//! failed session is printed and added to `seeds.txt` beside this file; these sessions run first.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -35,28 +35,27 @@ use vgpu_proto::worker::FromWorker;
 use world::{Kind, World};
 
 const FRAMES: u64 = 100_000;
-/// Requests of a session that went wrong that are told.
+/// Most requests of a failed session that are printed.
 const TOLD: usize = 60;
 
-/// How often each operation was sent, and how often it did what it is for.
+/// Per operation: how often it was sent, and how often it had its intended effect.
 type Counts = HashMap<Op, (u64, u64)>;
 
-/// One session.
 struct Session<'a> {
     bench: Bench,
     world: World,
     /// Requests whose callers wait.
     pending: BTreeMap<u64, Request>,
-    /// Those whose callers do not.
+    /// Requests whose callers do not wait.
     sent: Vec<(u64, Request)>,
-    /// Of these, errors that have been looked at.
+    /// Number of errors of these requests that were examined.
     errors: usize,
     poisoned: bool,
     counts: &'a mut Counts,
     told: &'a mut Vec<(u64, Frame)>,
 }
 
-/// How often an operation is sent, in comparison.
+/// Relative frequency of an operation.
 fn weight(op: Op) -> u64 {
     match op {
         Op::PrimaryCtxRelease | Op::PrimaryCtxReset | Op::CtxDestroy => 1,
@@ -98,8 +97,8 @@ impl Session<'_> {
         }
     }
 
-    /// Until the worker has looked at all that was sent; and until it has answered, unless something of
-    /// it may wait for this guest.
+    /// Waits until the worker has handled all sent requests, and has answered them, unless one of
+    /// them may wait for this guest.
     fn catch_up(&mut self) {
         self.send(Op::MemGetInfo);
         let (id, request) = self.pending.pop_last().expect("just sent");
@@ -115,7 +114,7 @@ impl Session<'_> {
         }
     }
 
-    /// Takes what has come.
+    /// Handles the replies that have arrived.
     fn collect(&mut self) {
         let ids: Vec<u64> = self
             .pending
@@ -137,7 +136,7 @@ impl Session<'_> {
             self.poisoned |= code.is_sticky();
             let failed = self.sent.iter().position(|(sent, _)| *sent == id);
             if let Some((_, Request::HostFunc(r))) = failed.map(|at| self.sent.swap_remove(at)) {
-                // A number in use is still that of the other.
+                // A handle in use still refers to the earlier object.
                 let again = self
                     .sent
                     .iter()
@@ -151,7 +150,7 @@ impl Session<'_> {
 
     fn answered(&mut self, request: &Request, reply: &Reply) {
         let op = request.op();
-        // Of a linker it means that symbols do not fit.
+        // For a link, UNKNOWN means that symbols do not match.
         if op != Op::Link {
             assert_ne!(reply.status, CuResult::UNKNOWN, "{request:?}");
             self.poisoned |= reply.status.is_sticky();
@@ -162,7 +161,7 @@ impl Session<'_> {
         }
     }
 
-    /// What a program does first.
+    /// The first calls of a program.
     fn begin(&mut self) {
         for op in [
             Op::PrimaryCtxRetain,
@@ -217,7 +216,7 @@ impl Session<'_> {
         self.end(ending == 1);
     }
 
-    /// A request of which some bytes are others.
+    /// Sends a request with some bytes changed.
     fn send_nonsense(&mut self) {
         let op = any_operation(&mut self.world);
         let Frame { mut args, bulk, .. } = self.world.draw(op);
@@ -240,7 +239,7 @@ impl Session<'_> {
         self.bench.guest.flush();
     }
 
-    /// Everybody who waits is answered, when the guest's host functions have come back.
+    /// Returns all host functions of the guest, and waits until every waiting caller has its reply.
     fn settle(&mut self) {
         self.collect();
         while !self.pending.is_empty() {
@@ -264,7 +263,7 @@ impl Session<'_> {
         self.world.kill(Kind::Called, number);
     }
 
-    /// The guest goes; the worker says so to vgpud, and ends.
+    /// Closes the guest. The worker reports this to vgpud, and ends.
     fn end(&mut self, nonsense: bool) {
         self.bench.guest.close();
         let ended = |m: &FromWorker| match m {
@@ -277,7 +276,7 @@ impl Session<'_> {
         let (broken, text) = self.bench.vgpud.wait("Ended", ended);
         assert!(nonsense || !broken, "{text}");
         assert_eq!(self.bench.exit_code(), Some(0), "how the worker ended");
-        // The guest may have gone before it read of a fault.
+        // The guest may have closed before it read of a fault.
         let heard = self.bench.vgpud.heard();
         let fault = |m: &FromWorker| matches!(m, FromWorker::Fault { .. });
         if !heard.iter().any(fault) && !self.world.stuck {
@@ -292,14 +291,14 @@ impl Drop for Session<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let heard = self.bench.vgpud.heard();
-            // The first is `Ready`, with pages of attributes.
+            // The first message is `Ready`, with pages of attributes.
             let last = &heard[1.max(heard.len().saturating_sub(TOLD)).min(heard.len())..];
             eprintln!("what the worker told vgpud last: {last:?}");
         }
     }
 }
 
-/// Requests since the beginning, of all sessions of this run.
+/// Number of requests of all sessions of this run.
 fn total(counts: &Counts) -> u64 {
     counts.values().map(|(sent, _)| sent).sum()
 }
@@ -307,7 +306,7 @@ fn total(counts: &Counts) -> u64 {
 /// Runs the session of a seed.
 ///
 /// # Errors
-/// What went wrong, as text.
+/// The failure, as text.
 fn session(seed: u64, images: &Path, counts: &mut Counts) -> Result<(), String> {
     let errors = tempfile::NamedTempFile::new().expect("a file");
     let setup = Setup {
@@ -405,7 +404,7 @@ fn frames_of_every_operation_are_answered() {
     for row in OPS {
         let (sent, done) = counts.get(&row.op).copied().unwrap_or_default();
         println!("{:20} {sent:8} sent {done:8} done", row.name);
-        // Fewer frames need not meet every operation.
+        // With fewer frames, not every operation need be sent.
         assert!(frames < FRAMES || sent > 0, "{} was never sent", row.name);
         assert!(
             frames < FRAMES || done > 0,

@@ -1,4 +1,5 @@
-//! Requests about memory: allocations, copies and fills, arrays, mappings, memory of the program.
+//! Requests about memory: allocations, copies and fills, arrays, mappings, memory of the guest
+//! program.
 
 use vgpu_proto::call::ops::BoxSide;
 use vgpu_proto::call::{Op, req};
@@ -8,7 +9,7 @@ use vgpu_proto::limits::COPY_PIECE;
 use super::draw::{Frame, plain, with};
 use super::world::{Kind, World};
 
-/// Pages of mapped memory.
+/// Page size of mapped memory, in bytes.
 pub const GRAIN: u64 = 2 << 20;
 
 impl World {

@@ -1,9 +1,10 @@
-//! What a session's guest has, had, and makes up.
+//! The objects that a session's guest has, had, and invents.
 
 use vgpu_proto::cuda::{Ctx, DevPtr, Stream};
 use vgpu_proto::limits::{COPY_PIECE, HOST_SPACE};
 
-/// Numbers that follow from a seed, the same ones in every release: a seed is a test case (splitmix64).
+/// Pseudo-random numbers that are the same in every release for a seed, because a seed is a test
+/// case (splitmix64).
 #[derive(Debug, Clone)]
 pub struct Random(pub u64);
 
@@ -15,7 +16,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Of `0..n`; 0 of nothing.
+    /// A number of `0..n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next().checked_rem(n).unwrap_or(0)
     }
@@ -28,7 +29,7 @@ impl Random {
         all[self.below(all.len() as u64) as usize]
     }
 
-    /// A number of `0..n`, rarely one at the ends of what can be said.
+    /// A number of `0..n`, rarely one at the ends of the range of its type.
     pub fn number(&mut self, n: u64) -> u64 {
         match self.percent(95) {
             true => self.below(n),
@@ -36,7 +37,7 @@ impl Random {
         }
     }
 
-    /// As [`Random::number`], from 1 on.
+    /// As [`Random::number`], starting at 1.
     pub fn count(&mut self, n: u64) -> u64 {
         self.number(n).saturating_add(1)
     }
@@ -62,7 +63,7 @@ impl Random {
     }
 }
 
-/// Kinds of what a request may name.
+/// Kinds of objects that a request may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Kind {
@@ -82,38 +83,36 @@ pub enum Kind {
     Mapped,
     Shadow,
     Link,
-    /// Host functions that streams are at.
+    /// Host functions that streams have reached.
     Called,
 }
 
 const KINDS: usize = Kind::Called as usize + 1;
-/// Dead ones of a kind that are kept in mind.
+/// Most dead objects of a kind that are remembered.
 const MOST_DEAD: usize = 12;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Object {
     /// Handle or address.
     pub name: u64,
-    /// The context's handle; of what is part of something else, that.
+    /// Handle of the context, or of the object of which this is a part.
     pub of: u64,
-    /// Bytes, or what its kind says.
+    /// Bytes, or another property, depending on the kind.
     pub size: u64,
 }
 
-/// What the guest knows.
 #[derive(Debug)]
 pub struct World {
     pub random: Random,
     live: [Vec<Object>; KINDS],
     dead: [Vec<Object>; KINDS],
     minted: u64,
-    /// Images that have been, or may be, sent.
+    /// Images that have been or may be sent.
     pub images: Vec<Vec<u8>>,
-    /// Numbers of host functions that have not come back.
+    /// Numbers of host functions that have not returned.
     pub owed: Vec<u64>,
-    /// A stream may wait for ever.
+    /// Whether a stream may wait for ever.
     pub stuck: bool,
-    /// Bulk bytes sent.
     pub sent: u64,
 }
 
@@ -131,7 +130,7 @@ impl World {
         }
     }
 
-    /// Does nothing wait for the guest?
+    /// Whether nothing waits for the guest.
     pub fn is_quiet(&self) -> bool {
         self.owed.is_empty() && !self.stuck
     }
@@ -144,7 +143,7 @@ impl World {
         self.live[kind as usize].push(Object { name, of, size });
     }
 
-    /// Something happened to it, which its size says.
+    /// Sets the size of an object to 1, which marks a change of its state.
     pub fn mark(&mut self, kind: Kind, name: u64) {
         let found = self.live[kind as usize].iter_mut().find(|o| o.name == name);
         if let Some(object) = found {
@@ -152,7 +151,7 @@ impl World {
         }
     }
 
-    /// It is gone, if it was there, with what is part of it.
+    /// Removes an object, if it exists, and its parts.
     pub fn kill(&mut self, kind: Kind, name: u64) {
         self.kill_if(kind, |o| o.name == name);
         match kind {
@@ -187,7 +186,7 @@ impl World {
         dead.drain(..over);
     }
 
-    /// A handle that the guest may give; rarely one that it may not.
+    /// A handle that the guest may use for a new object; rarely one that it may not.
     pub fn mint(&mut self) -> u64 {
         self.minted += 1;
         match self.random.percent(97) {
@@ -196,7 +195,7 @@ impl World {
         }
     }
 
-    /// Something that names nothing, or nothing of the kind.
+    /// A value that names no object, or none of the right kind.
     fn junk(&mut self) -> u64 {
         let kind = self.random.below(KINDS as u64) as usize;
         let any = self.live[kind].get(self.random.below(self.live[kind].len() as u64) as usize);
@@ -207,7 +206,7 @@ impl World {
         }
     }
 
-    /// One of a kind: most often a live one, of this context if there is any.
+    /// An object of a kind: most often a live one, of the context `of` if there is any.
     pub fn pick_of(&mut self, kind: Kind, of: Option<u64>) -> Object {
         let live = &self.live[kind as usize];
         let mine: Vec<Object> = live
@@ -252,7 +251,7 @@ impl World {
         (ctx, Stream(stream.name))
     }
 
-    /// A stream, or a graph that records.
+    /// A stream, or a graph in recording.
     pub fn place(&mut self) -> (Ctx, Stream) {
         if self.random.percent(20) && !self.live(Kind::Graph).is_empty() {
             let graph = self.pick(Kind::Graph);
@@ -261,7 +260,7 @@ impl World {
         self.stream()
     }
 
-    /// A range that may be copied to or from, of `align` bytes and at most `most`.
+    /// A range to copy to or from: a multiple of `align` bytes and at most `most`.
     pub fn range(&mut self, align: u64, most: u64) -> (DevPtr, u64) {
         let kind = match self.random.below(10) {
             0 => Kind::Mapped,
@@ -278,7 +277,7 @@ impl World {
         (DevPtr(object.name.wrapping_add(offset)), len)
     }
 
-    /// A page where memory of the program may lie.
+    /// A page that may hold memory of the guest program.
     pub fn program_page(&mut self) -> u64 {
         match self.random.percent(97) {
             true => HOST_SPACE.start + self.random.below(512) * 4096,
