@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_has_a_share_and_root_has_a_reserve() {
+    fn every_caller_has_a_share_and_root_has_a_reserve() {
         let places = Places::new(64);
         let mut held = fill(&places, &address("10.0.0.1"));
         assert_eq!(held.len(), 8);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_goes_over_to_the_token_that_was_shown() {
+    fn a_place_moves_to_the_presented_token() {
         let places = Places::new(64);
         let token = Holder::Token("token:a".into());
         let mut first = places.take(address("::1")).unwrap();

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_system_that_does_not_answer_is_told() {
+    async fn a_file_system_that_does_not_answer_is_reported() {
         let patience = Patience::default();
         let (_release, hangs) = std::sync::mpsc::channel::<()>();
         let _ = patience.ask(Path::new("/dead"), move || {

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_number_comes_back_after_any_end() {
+    fn no_number_is_reused_after_any_end() {
         let dir = tempfile::tempdir().unwrap();
         let mut first = SessionNumbers::open(dir.path()).unwrap();
         assert_eq!(first.first(), 1);

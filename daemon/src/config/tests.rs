@@ -84,7 +84,7 @@ fn an_unknown_key_is_refused_with_place_and_known_keys() {
 }
 
 #[test]
-fn every_problem_is_told_at_once() {
+fn all_problems_are_reported_together() {
     let text = "[daemon]\nstate_dir = \"here\"\ndrain_s = 999999\n[admin]\ntcp_listen = \
                 \"0.0.0.0:80\"\n[log]\nlevel = \"vgpud=loud\"\n";
     let error = parse(text).unwrap_err().to_string();
@@ -241,7 +241,7 @@ fn limits_come_from_the_vm_then_the_file_then_the_built_in_ones_and_zero_is_none
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_said_once_with_its_cause() {
+fn a_read_error_names_its_cause_once() {
     let missing = Config::load(Path::new("/none/vgpud.toml")).unwrap_err();
     let said = format!("{:#}", anyhow::Error::from(missing));
     assert_eq!(said.matches("No such file").count(), 1, "{said}");

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_clock_or_programs_there_is_nothing_to_say() {
+    fn without_a_clock_or_programs_there_is_no_check() {
         let no_clock = DeviceProcess {
             busy_ns: None,
             open_ns: None,

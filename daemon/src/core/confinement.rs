@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_hold_is_told_from_what_cannot() {
+    fn a_failed_confinement_differs_from_an_unavailable_one() {
         let mut seen = vec![attempt("mount", Verdict::Holds, "")];
         let good = describe(&seen);
         assert_eq!((good.status, good.hint), (CheckStatus::Ok, None));

@@ -77,7 +77,7 @@ fn memory_is_bounded_when_nothing_can_be_saved() {
 }
 
 #[test]
-fn what_is_told_while_saving_is_saved_next_time() {
+fn events_reported_while_saving_are_saved_next() {
     let (sink, journal) = sink();
     let one = UsageDelta {
         add: VmUsage {

@@ -154,7 +154,7 @@ mod tests {
     };
 
     #[test]
-    fn what_an_honest_worker_can_do_is_believed_however_late_it_is_seen() {
+    fn possible_claims_are_accepted_however_late_they_are_read() {
         // 5,000,000 calls and 20 GB per second, first seen after `age_s`: vgpud or the whole host
         // was stopped.
         for age_s in [1, 10, 400, 86_400 * 365] {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_not_believed() {
+    fn impossible_claims_are_rejected() {
         let calls = Claim {
             calls: u64::MAX,
             ..NOTHING

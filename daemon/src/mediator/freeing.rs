@@ -165,7 +165,7 @@ mod tests {
         // Only the session that blocks the thread is reported.
         let deadline = Instant::now() + SOON;
         while freeing.stalled(3) != [7] {
-            assert!(Instant::now() < deadline, "nobody holds it up");
+            assert!(Instant::now() < deadline, "the session is not reported");
             std::thread::yield_now();
         }
         assert!(freeing.stalled(u32::MAX).is_empty());
@@ -177,12 +177,12 @@ mod tests {
     fn a_vm_whose_thread_failed_gets_another() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let freeing = Freeing::new(runtime.handle().clone());
-        let fails = ImageMemory::new(4_096, || panic!("as the test wants")).unwrap();
+        let fails = ImageMemory::new(4_096, || panic!("panic of the test")).unwrap();
         freeing.take(1, Whose::Ended, fails.into());
         let (tell, told) = mpsc::channel();
         let deadline = Instant::now() + SOON;
         while told.try_recv().is_err() {
-            assert!(Instant::now() < deadline, "it has no thread any more");
+            assert!(Instant::now() < deadline, "the VM gets no new thread");
             let tell = tell.clone();
             let image = ImageMemory::new(4_096, move || _ = tell.send(())).unwrap();
             freeing.take(1, Whose::Ended, image.into());

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn use_that_is_counted_however_late_is_explained_by_the_lease_it_was_made_under() {
+    fn use_that_is_counted_late_is_explained_by_the_lease_of_its_time() {
         let (mut held, mut gpu) = (Held::default(), ExplainedUse::default());
         held.begin(0);
         // The device's threads are stopped while the kernel runs: nothing is counted for minutes,
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_never_empties_makes_no_permit_of_idle_leases() {
+    fn idle_lease_time_does_not_explain_later_use_of_a_queue_that_never_empties() {
         let (mut held, mut gpu) = (Held::default(), ExplainedUse::default());
         held.begin(0);
         // The lease is held for 10 s and used for a tenth. Some work is always unfinished, none for

@@ -544,7 +544,7 @@ mod tests {
         rig.actor.freeing.take(1, Whose::Session(3), slow);
         let deadline = Instant::now() + Duration::from_secs(30);
         while rig.actor.freeing.stalled(0).is_empty() {
-            assert!(Instant::now() < deadline, "nobody holds the memory up");
+            assert!(Instant::now() < deadline, "the session is not reported");
             std::thread::yield_now();
         }
         for _ in 1..STALLED_S {
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_slow_disk_leaves_the_next_program_half_of_the_vms_room() {
+    fn images_that_wait_for_a_slow_disk_leave_half_of_the_vms_room() {
         const LARGE: u64 = 600 << 20;
         let mut rig = Rig::new();
         let (tell, told) = mpsc::channel();
@@ -608,7 +608,7 @@ mod tests {
         rooms.gone(5);
         assert_eq!(most(&mut rooms, 5, VMS), 1);
         // A single VM does not get all places, and on a small host only a few.
-        assert_eq!(most(&mut rooms, 200, 1), 68, "what the others leave");
+        assert_eq!(most(&mut rooms, 200, 1), 68, "the rest of the descriptors");
         let few = rooms.descriptors / 2 - rooms.all;
         assert_eq!(few, 0);
         assert_eq!(most(&mut rooms, 201, 1), 64);

@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(found, [Source::Wake]);
         reactor.arm(0);
         reactor.ready(false, &mut found);
-        assert_eq!(found, [Source::Timer], "the past is now");
+        assert_eq!(found, [Source::Timer], "a past time fires at once");
     }
 
     #[test]

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn found_is_what_no_reservation_explains() {
+    fn only_unreserved_memory_is_found() {
         let found = |high, extra| Unrequested {
             high,
             extra,
@@ -124,6 +124,6 @@ mod tests {
         assert_eq!(found(130, 30).wanted(130), 30);
         assert_eq!(found(130, 30).wanted(110), 10);
         assert_eq!(found(130, 30).wanted(90), 0);
-        assert_eq!(found(10, 30).wanted(40), 40, "books that are wrong");
+        assert_eq!(found(10, 30).wanted(40), 40, "inconsistent accounts");
     }
 }

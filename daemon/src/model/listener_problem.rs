@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_of_many_sockets_is_told_once() {
+    fn a_problem_of_many_sockets_is_reported_once() {
         let problem = |vm_id: u32, problem: &str| ListenerProblem {
             vm_id,
             path: format!("/x/{vm_id}").into(),

@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_told_in_times_of_the_monotonic_clock() {
+    fn the_past_of_a_vm_is_given_in_monotonic_times() {
         let mut vm = vm();
         vm.quarantines = 2;
         vm.quarantines_unix_ms = 12_000;

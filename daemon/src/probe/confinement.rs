@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_behind_is_found_and_ended() {
+    fn processes_left_behind_are_found_and_ended() {
         let mut left = std::process::Command::new("sleep")
             .arg("60")
             .spawn()

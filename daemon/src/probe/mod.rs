@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_soft_gpu_says_is_a_warning_of_the_scan() {
+    fn output_of_soft_gpu_becomes_a_warning_of_the_scan() {
         let said = || vec!["soft-gpu: nonsense".to_owned(), "soft-gpu: more".to_owned()];
         let mut serves = ScanResult::default();
         explain(&mut serves, said());

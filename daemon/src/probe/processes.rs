@@ -111,16 +111,19 @@ mod tests {
             busy_ns: None,
             open_ns: None,
         };
-        assert!(!is_left(&process, &[], true), "it lives");
+        assert!(!is_left(&process, &[], true), "the process runs");
         // Larger than any process number of the kernel.
         process.pid = 1 << 30;
         assert!(is_left(&process, &[], true));
         assert!(
             !is_left(&process, &[], false),
-            "perhaps not of our namespace"
+            "the number may be of another namespace"
         );
-        assert!(is_left(&process, &[process.pid], false), "but killed by us");
+        assert!(
+            is_left(&process, &[process.pid], false),
+            "vgpud killed the process"
+        );
         process.memory_bytes = 0;
-        assert!(!is_left(&process, &[], true), "its memory is back");
+        assert!(!is_left(&process, &[], true), "its memory is freed");
     }
 }

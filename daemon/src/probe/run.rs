@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn output_and_failure_are_told_apart() {
+    fn output_and_failure_are_distinguished() {
         assert_eq!(
             sh("printf hello; printf noise >&2", 20_000).unwrap(),
             "hello"

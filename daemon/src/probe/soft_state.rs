@@ -119,7 +119,11 @@ mod tests {
     fn the_layout_is_soft_gpus() {
         assert_eq!(size_of::<State>(), FILE);
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(read(dir.path(), 0).unwrap(), [], "nobody was there yet");
+        assert_eq!(
+            read(dir.path(), 0).unwrap(),
+            [],
+            "the device was never used"
+        );
         let ours = Shared::join(dir.path(), 0, 1 << 20).unwrap();
         assert!(ours.charge(4_096));
         ours.mine().busy_ns.store(77, Ordering::SeqCst);
@@ -152,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_refused_and_empty_ones_are_nobodys() {
+    fn other_files_are_refused_and_empty_files_have_no_process() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("device-3.state");
         File::create(dir.path().join("device-3.lock")).unwrap();

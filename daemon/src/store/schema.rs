@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_of_the_first_version_has_what_came_later_by_default() {
+    fn a_vm_of_the_first_version_gets_defaults_for_later_fields() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("state.db");
         let mut connection = Connection::open(&file).unwrap();
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told_and_left_alone() {
+    fn damage_is_reported_and_left_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("state.db");
         drop(open(&file).unwrap());
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_full_disk_is_not_taken_for_one() {
+    fn other_errors_do_not_count_as_a_full_disk() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("state.db");
         drop(open(&file).unwrap());

@@ -134,7 +134,7 @@ mod tests {
         let first = spawner.run(1, id).await.unwrap();
         assert!(
             spawner
-                .run(1, || panic!("as the test wants"))
+                .run(1, || panic!("panic of the test"))
                 .await
                 .is_err()
         );

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn without_cgroups_it_is_said_why() {
+    fn a_lack_of_cgroups_has_a_reason() {
         let (good, text) = CgroupRoot::find(Cgroups::Never).describe();
         assert!(!good && text.contains("worker.cgroups"));
         let none =

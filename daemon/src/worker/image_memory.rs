@@ -97,7 +97,10 @@ mod tests {
         assert!(beyond.is_err(), "beyond the end");
         let worker = memory.file().try_clone().unwrap();
         let no_shrink = FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK);
-        assert!(fcntl(&worker, no_shrink).is_err(), "a worker seals nothing");
+        assert!(
+            fcntl(&worker, no_shrink).is_err(),
+            "a worker cannot add seals"
+        );
         memory.free().unwrap();
         assert!(worker.set_len(1).is_err() && worker.write_all_at(&[1], 0).is_err());
         let left = worker.metadata().unwrap();
@@ -105,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn who_counts_descriptors_is_told_when_the_last_owner_has_closed_it() {
+    fn the_callback_runs_after_the_last_owner_closed_the_descriptor() {
         let (tell, told) = mpsc::channel();
         let memory = Arc::new(ImageMemory::new(4_096, move || tell.send(()).unwrap()).unwrap());
         let at = PathBuf::from(format!("/proc/self/fd/{}", memory.file().as_raw_fd()));

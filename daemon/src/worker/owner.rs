@@ -258,7 +258,7 @@ mod tests {
         let base = base();
         let one = base.of(1).unwrap().unwrap();
         assert_eq!((one.uid, one.gid), (2_000_000_001, 2_000_000_001));
-        assert_eq!(one.groups, [44, 2_000_000_000], "and all workers' group");
+        assert_eq!(one.groups, [44, 2_000_000_000], "with all workers' group");
         assert_ne!(one, base.of(2).unwrap().unwrap());
         let probe = base.of(0).unwrap().unwrap();
         assert_eq!((probe.gid, probe.groups), (2_000_000_000, vec![44]));
@@ -283,7 +283,7 @@ mod tests {
         base.uid = 1_000;
         assert!(base.of(1).is_ok());
         base.uid = 65_535;
-        assert!(base.of(1).is_err(), "the first is there, the second is not");
+        assert!(base.of(1).is_err(), "only the first id exists");
         base.or_root = true;
         assert_eq!(base.of(1), Ok(None), "root only where it is allowed");
     }

@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     #[allow(clippy::zombie_processes)]
-    fn a_status_is_told() {
+    fn an_exit_status_is_reported() {
         let child = Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
         let process = Process::open(child.id()).unwrap();
         assert_eq!(wait(&process), Exit::Status(3));

@@ -131,13 +131,13 @@ fn less_credit_counts_for_what_is_sent_after_it_was_heard() {
     while bench.guest.depth.is_none() {
         assert!(bench.guest.read_frame());
     }
-    let depth = bench.guest.depth.expect("it was said");
+    let depth = bench.guest.depth.expect("a depth notice");
     assert_eq!((depth.calls, depth.bytes), (LESS.into(), 4096));
     // After these are taken, only as many as the new limit may wait.
     let all = bench.guest.status(&req::MemGetInfo { ctx });
     ok(all);
     // The worker asks for a lease once, and gets none by itself.
-    bench.vgpud.wait("word that it has work", |m| {
+    bench.vgpud.wait("Runnable", |m| {
         matches!(m, FromWorker::Runnable { .. }).then_some(())
     });
     bench.vgpud.set(|p| p.grant = true);

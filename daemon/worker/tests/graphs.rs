@@ -255,7 +255,7 @@ fn nodes_lie_within_each_other_and_are_built_again_in_the_same_home() {
 }
 
 #[test]
-fn what_is_not_complete_or_not_the_guests_is_refused() {
+fn incomplete_and_foreign_graphs_are_refused() {
     let mut s = Scene::new();
     let (graph, home, body) = (s.graph(), s.home(), s.filling(0, 1));
     let other = s.home();
@@ -278,7 +278,11 @@ fn what_is_not_complete_or_not_the_guests_is_refused() {
     assert_eq!(s.node(graph, home, SWITCH, &many), invalid);
     // None of these calls took the body.
     ok(s.node(graph, home, IF, &[body]));
-    assert_eq!(s.node(graph, home, IF, &[body]), handle, "it is part of it");
+    assert_eq!(
+        s.node(graph, home, IF, &[body]),
+        handle,
+        "the body is taken"
+    );
     // A launch fails before the graph is built and after its home is destroyed.
     let ctx = s.ctx;
     let early = s.launch(graph);
@@ -305,7 +309,7 @@ fn what_is_not_complete_or_not_the_guests_is_refused() {
     let more = s.filling(0, 1);
     assert_eq!(s.node(graph, home, IF, &[more]), invalid);
     assert_eq!(s.node(more, home, IF, &[graph]), invalid);
-    assert_eq!(s.words_after(graph), [0; 4], "and still there");
+    assert_eq!(s.words_after(graph), [0; 4], "the graph still launches");
 }
 
 #[test]

@@ -226,7 +226,7 @@ fn launches_beyond_the_device_or_the_function_are_refused() {
 }
 
 #[test]
-fn names_that_are_taken_or_not_the_guests_to_give_are_refused() {
+fn handles_that_are_taken_or_reserved_are_refused() {
     let mut bench = Bench::new();
     let o = objects(&mut bench);
     let (b, ctx) = (&mut bench, o.ctx);

@@ -99,7 +99,7 @@ fn an_idle_lease_is_parked_and_taken_again_without_a_grant() {
     // vgpud did not take the lease, so there was one grant and no release.
     assert!(!bench.vgpud.heard().iter().any(|m| released(m).is_some()));
     // Now vgpud takes the lease: the worker asks for another.
-    assert!(bench.vgpud.revoke(1), "it lies parked");
+    assert!(bench.vgpud.revoke(1), "the lease is parked");
     bench.guest.htod(ctx, NULL, ptr, &[9; 64]);
     assert_eq!(bench.guest.dtoh(ctx, NULL, ptr, 64), vec![9; 64]);
     assert_eq!(bench.vgpud.wait("Idle", idle), 2);
@@ -168,12 +168,12 @@ fn an_idle_lease_that_nobody_wants_is_parked_at_once_and_taken_up_without_a_word
     let parked = || pages.hints().holding == Holding::Parked(1);
     bench.guest.htod(ctx, NULL, ptr, &[0; 64]);
     ok(bench.guest.sync(ctx, NULL));
-    until("it lies parked", parked);
+    until("the lease is parked", parked);
     let before = bench.vgpud.heard().len();
     for round in 0..50u8 {
         bench.guest.htod(ctx, NULL, ptr, &[round; 64]);
         assert_eq!(bench.guest.dtoh(ctx, NULL, ptr, 64), vec![round; 64]);
-        until("it lies parked again", parked);
+        until("the lease is parked again", parked);
     }
     // Messages come only after long pauses of the machine: parking itself sends none. Without
     // parking there are two messages per copy.
@@ -309,7 +309,7 @@ fn a_stream_that_waits_takes_as_much_as_a_driver_does() {
 }
 
 #[test]
-fn a_worker_that_submits_nothing_more_says_when_its_work_will_be_over() {
+fn a_worker_that_submits_nothing_more_reports_the_predicted_end_of_its_work() {
     const KERNEL_NS: u64 = 300_000_000;
     let mut bench = with(never());
     let (ctx, spin) = spinner(&mut bench, "spin_ns");
@@ -339,13 +339,17 @@ fn a_worker_that_submits_nothing_more_says_when_its_work_will_be_over() {
     let (told, _, in_ns) = bench.vgpud.wait("Ending", ending);
     assert_eq!(told, epoch);
     assert!((1..=KERNEL_NS * 5 / 4).contains(&in_ns), "{in_ns}");
-    assert_eq!(pages.hints().completed, 1, "it is said before");
+    assert_eq!(pages.hints().completed, 1, "reported before the work ends");
     // Revoked by the page alone, as vgpud does in this case: no message wakes the worker.
     let _ = pages.revoke(epoch);
     assert_eq!(bench.vgpud.wait("Released", released), (epoch, 2));
-    assert_eq!(pages.hints().submitted, 2, "nothing went in after it");
+    assert_eq!(
+        pages.hints().submitted,
+        2,
+        "nothing was submitted after the report"
+    );
     let told = bench.vgpud.heard().iter().filter_map(ending).count();
-    assert!(told <= 1, "once in a slice");
+    assert!(told <= 1, "at most one report per slice");
     bench.vgpud.grant();
     ok(bench.guest.wait(end).status);
 }
@@ -378,7 +382,7 @@ fn stuck(credit: (u64, u64)) -> (Bench, (Ctx, Func), DevPtr, [Stream; 2], u64) {
 }
 
 #[test]
-fn what_a_kernel_waits_for_goes_in_although_the_lease_is_asked_back() {
+fn work_that_a_kernel_waits_for_is_submitted_after_a_revoke() {
     let (mut bench, (ctx, spin), flag, [work, feed], epoch) = stuck((UNLIMITED, UNLIMITED));
     for _ in 0..1000 {
         bench
@@ -428,7 +432,7 @@ fn an_event_in_an_idle_stream_is_reached_while_a_kernel_spins() {
 }
 
 #[test]
-fn what_a_kernel_waits_for_is_owed_where_no_credit_is_left() {
+fn work_that_a_kernel_waits_for_is_submitted_on_debt_without_credit() {
     let (mut bench, (ctx, _), flag, [work, feed], epoch) = stuck((2, UNLIMITED));
     bench.guest.htod(ctx, feed, flag, &1u32.to_le_bytes());
     let end = bench
@@ -440,7 +444,7 @@ fn what_a_kernel_waits_for_is_owed_where_no_credit_is_left() {
     assert_eq!(
         bench.vgpud.pages.hints().used_calls,
         3,
-        "one more than lent"
+        "one more than the credit"
     );
 }
 
@@ -501,7 +505,7 @@ fn an_unknown_kernel_goes_alone_and_a_known_one_within_the_window() {
         let unfinished = hints.submitted.saturating_sub(hints.completed);
         assert!(
             hints.completed > 0 || unfinished <= 1,
-            "nothing is known of it"
+            "the duration is unknown"
         );
         // The duration of 100 ms is known by now: the third follows when the second is nearly over.
         assert!(unfinished <= 2, "{hints:?}");
@@ -511,7 +515,7 @@ fn an_unknown_kernel_goes_alone_and_a_known_one_within_the_window() {
 }
 
 #[test]
-fn what_is_left_at_a_release_is_done_under_the_next_lease() {
+fn work_left_at_a_release_runs_under_the_next_lease() {
     // The lease is kept when idle, so that every lease ends by the revoke. The first has credit for
     // half of the work, so there is a second, however late this thread is.
     let mut bench = with(Policy {
@@ -537,7 +541,9 @@ fn what_is_left_at_a_release_is_done_under_the_next_lease() {
         let before = pages.hints().completed;
         let epoch = bench.vgpud.grant();
         leases += 1;
-        until("something completes", || pages.hints().completed > before);
+        until("an operation completes", || {
+            pages.hints().completed > before
+        });
         // If the worker finished all work that its credit allows before this thread revokes, the
         // lease is parked: vgpud takes it, and the worker sends no message.
         let parked = bench.vgpud.revoke(epoch);
@@ -547,11 +553,11 @@ fn what_is_left_at_a_release_is_done_under_the_next_lease() {
         let (gone, calls) = said.unwrap_or((epoch, 40 - hints.submitted));
         assert_eq!(gone, epoch);
         assert_eq!(hints.submitted + calls, 40);
-        assert!(calls < left, "a lease brought nothing forward");
+        assert!(calls < left, "a lease completed no work");
         left = calls;
         bench.vgpud.set(|p| p.credit = (UNLIMITED, UNLIMITED));
     }
-    assert!(leases > 1, "the first lease took everything");
+    assert!(leases > 1, "the first lease did all work");
     ok(bench.guest.wait(sync).status);
 }
 
@@ -595,7 +601,7 @@ fn credit_bounds_calls_and_bytes_and_more_of_it_goes_on() {
     });
     // The worker reports this once, with the calls that it has read: the fifth is sent after that.
     assert_eq!(
-        bench.vgpud.wait("word that one waits for credit", runnable),
+        bench.vgpud.wait("Runnable for lack of credit", runnable),
         (1, 1)
     );
     bench.guest.htod(ctx, NULL, DevPtr(ptr.0 + 4), &[5]);
@@ -645,7 +651,7 @@ fn a_lease_without_credit_is_released_when_it_is_asked_back() {
     guest.flush();
     bench.vgpud.wait("Runnable", runnable);
     assert_eq!(
-        bench.vgpud.wait("word that the credit is spent", runnable),
+        bench.vgpud.wait("Runnable for lack of credit", runnable),
         (1, 4096)
     );
     bench.vgpud.set(|p| p.grant = false);

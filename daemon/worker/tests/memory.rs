@@ -73,7 +73,7 @@ fn allocations_draw_on_the_ledger_in_slices_and_exactly_near_its_end() {
 }
 
 #[test]
-fn what_the_other_programs_of_the_vm_have_is_not_free() {
+fn memory_of_other_programs_of_the_vm_is_not_free() {
     let mut bench = with_ledger(100 * MIB, 100 * MIB);
     let ctx = bench.primary();
     let guest = &mut bench.guest;
@@ -112,7 +112,7 @@ fn an_allocation_that_was_denied_before_a_free_is_asked_for_again() {
 }
 
 #[test]
-fn most_allocations_ask_nobody() {
+fn most_allocations_need_no_message() {
     let mut bench = with_ledger(u64::MAX, 0);
     let ctx = bench.primary();
     let guest = &mut bench.guest;
@@ -209,7 +209,7 @@ fn a_block_that_collided_is_parked_and_another_given() {
 }
 
 #[test]
-fn what_a_destroyed_context_held_goes_back_to_the_ledger() {
+fn memory_of_a_destroyed_context_returns_to_the_ledger() {
     let mut bench = with_ledger(128 * MIB, 0);
     let guest = &mut bench.guest;
     for _ in 0..5 {

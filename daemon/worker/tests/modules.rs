@@ -100,7 +100,7 @@ fn an_image_without_memory_is_refused_with_the_reason() {
     assert_eq!(reply.status, CuResult::OUT_OF_MEMORY);
     let results: vgpu_proto::call::rep::ModuleLoad = decode(&reply.args).expect("results");
     assert_eq!(results.error_log, b"the VM has no memory left");
-    assert_eq!(bench.guest.errors, [], "the load says it, and nothing else");
+    assert_eq!(bench.guest.errors, [], "only the load reports the error");
     // When there is memory again, the same image loads.
     bench.vgpud.set(|policy| policy.no_images = None);
     bench.guest.module(ctx, fixture!("demo/vecadd"));
@@ -351,7 +351,7 @@ fn a_device_fault_ends_everything_with_its_code() {
 }
 
 #[test]
-fn a_fault_answers_everybody_who_waits() {
+fn a_fault_answers_all_waiting_callers() {
     let mut bench = Bench::new();
     let ctx = bench.primary();
     let guest = &mut bench.guest;

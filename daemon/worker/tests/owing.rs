@@ -71,13 +71,13 @@ fn a_guest_that_moved_more_than_its_credit_is_read_again_when_there_is_more() {
     bench.vgpud.set(|policy| policy.credit.1 = frame);
     bench.vgpud.grant();
     assert_eq!(
-        bench.vgpud.wait("word that it needs credit", runnable),
+        bench.vgpud.wait("Runnable for lack of credit", runnable),
         (1, 0)
     );
     assert_eq!(used(), frame);
     give_credit(&bench, frame + 1);
     until("the second frame is read", || used() == 2 * frame);
-    bench.vgpud.wait("word that it needs credit", runnable);
+    bench.vgpud.wait("Runnable for lack of credit", runnable);
     assert_eq!(used(), 2 * frame);
     assert!(!bench.guest.has(query));
     // A revoked lease is released, and the worker asks for another.
@@ -124,7 +124,7 @@ fn a_kernel_that_waits_for_what_its_program_writes_gets_it_as_there_is_credit() 
     push(&mut bench, flag, 1, 1);
     // However long it takes, the worker keeps asking vgpud.
     for _ in 0..3 {
-        bench.vgpud.wait("word that it needs credit", runnable);
+        bench.vgpud.wait("Runnable for lack of credit", runnable);
     }
     let hints = pages.hints();
     assert_eq!((hints.used_bytes, hints.completed), (frame, 0));

@@ -220,7 +220,7 @@ fn all_refused(guest: &mut Guest, (ctx, stream): (Ctx, Stream), posted: &[Posted
 fn wait_for_frees(guest: &mut Guest, ctx: Ctx, kept: u64) {
     let since = Instant::now();
     while guest.ask(&req::MemGetInfo { ctx }).free != QUOTA - kept {
-        assert!(since.elapsed() < DEADLINE, "memory does not come back");
+        assert!(since.elapsed() < DEADLINE, "the memory is not freed");
     }
 }
 

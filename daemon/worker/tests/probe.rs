@@ -189,7 +189,7 @@ fn a_canary_that_hangs_ends_with_whoever_asked_for_it() {
     drop(input);
     let since = Instant::now();
     while hanging.try_wait().expect("a child").is_none() {
-        assert!(since.elapsed() < common::DEADLINE, "it goes on for ever");
+        assert!(since.elapsed() < common::DEADLINE, "the probe does not end");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

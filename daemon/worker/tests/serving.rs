@@ -19,7 +19,7 @@ fn pointers(ptrs: &[DevPtr]) -> Vec<u8> {
 }
 
 #[test]
-fn a_worker_says_what_it_found() {
+fn a_worker_reports_its_driver_and_devices() {
     let mut bench = Bench::with(Setup::default().knob("SOFT_GPU_DEVICES", "2"));
     assert_eq!(bench.devices.len(), 2);
     let device = &bench.devices[0];
@@ -71,7 +71,7 @@ fn a_library_that_is_no_driver_is_refused_with_a_sentence() {
 }
 
 #[test]
-fn bytes_come_back_as_they_went() {
+fn copied_bytes_come_back_unchanged() {
     let mut bench = Bench::new();
     let ctx = bench.primary();
     let guest = &mut bench.guest;
@@ -270,7 +270,7 @@ fn a_wait_of_one_thread_does_not_stop_another() {
 }
 
 #[test]
-fn an_event_recorded_again_is_waited_for_as_it_was() {
+fn a_wait_for_an_event_keeps_the_record_of_its_time() {
     let mut bench = Bench::new();
     let ctx = bench.primary();
     let guest = &mut bench.guest;

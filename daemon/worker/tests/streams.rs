@@ -97,7 +97,7 @@ fn memory_of_a_stream_holds_data_and_counts_for_the_quota() {
     // Memory that other calls freed becomes available in the background.
     let since = Instant::now();
     while guest.ask(&req::MemGetInfo { ctx }).free != QUOTA {
-        assert!(since.elapsed() < DEADLINE, "memory does not come back");
+        assert!(since.elapsed() < DEADLINE, "the memory is not freed");
     }
 }
 
@@ -400,7 +400,7 @@ fn a_fault_ends_what_waits_for_host_functions() {
     assert_eq!(fault, CuResult::ILLEGAL_ADDRESS);
     assert_eq!(guest.wait(waits).status, fault);
     guest.post(&req::HostFuncDone { number: 1 });
-    assert_eq!(guest.sync(ctx, held), fault, "it stays");
+    assert_eq!(guest.sync(ctx, held), fault, "the fault stays");
 }
 
 #[test]

@@ -109,7 +109,7 @@ fn class(class: Class) -> VmConfig {
 }
 
 #[test]
-fn one_that_waits_reads_who_holds_who_is_before_and_how_long() {
+fn a_waiting_vm_is_told_the_holder_the_vms_before_it_and_the_wait() {
     let mut rig = Rig::new(Policy::Weighted);
     for vm in 1..=2 {
         rig.add(vm, class(Class::Medium));
@@ -145,7 +145,7 @@ fn one_that_waits_reads_who_holds_who_is_before_and_how_long() {
 }
 
 #[test]
-fn a_capped_one_reads_which_cap_and_until_when() {
+fn a_limited_vm_is_told_the_limit_and_its_end() {
     let mut rig = Rig::new(Policy::Weighted);
     let mut config = class(Class::Medium);
     config.limits.gpu_time = Some(Rate {
@@ -183,7 +183,7 @@ fn a_capped_one_reads_which_cap_and_until_when() {
 }
 
 #[test]
-fn what_has_no_bound_says_why_and_what_to_do() {
+fn a_wait_without_bound_names_its_reason_and_a_remedy() {
     let mut rig = Rig::new(Policy::Strict);
     rig.add(1, class(Class::Low));
     rig.feed(Event::SetQuarantine {
@@ -235,7 +235,7 @@ fn what_has_no_bound_says_why_and_what_to_do() {
 }
 
 #[test]
-fn gangs_and_quarantines_that_end_are_told() {
+fn gangs_and_temporary_quarantines_are_explained() {
     let mut rig = Rig::new(Policy::Weighted);
     let gpu = GpuId(1);
     rig.feed(Event::AddGpu {
@@ -298,7 +298,7 @@ fn gangs_and_quarantines_that_end_are_told() {
 }
 
 #[test]
-fn numbers_read_as_people_write_them() {
+fn numbers_have_readable_units() {
     assert_eq!(duration(350_999), "350 us");
     assert_eq!(duration(12_340_000), "12.3 ms");
     assert_eq!(duration(1_500_000_000), "1.50 s");

@@ -30,7 +30,7 @@ async fn answer(mut stream: UnixStream) -> (String, Vec<u8>) {
 
 /// `admin.timeout_ms` does not limit backup and restore.
 #[tokio::test]
-async fn a_copy_takes_the_time_that_a_slow_disk_and_a_slow_caller_need() {
+async fn backup_and_restore_have_no_request_timeout() {
     let host = Host::start_with(QUICK).await;
     let stalled = stall_reads(host.admin.store());
     let asked = ask(&host, "GET /v1/backup", 0).await;
@@ -59,7 +59,7 @@ async fn a_copy_takes_the_time_that_a_slow_disk_and_a_slow_caller_need() {
 }
 
 #[tokio::test]
-async fn a_restore_says_which_sockets_stay_shut() {
+async fn a_restore_reports_sockets_without_a_listener() {
     let host = Host::start().await;
     let (_, copy) = answer(ask(&host, "GET /v1/backup", 0).await).await;
     host.mediation.shut.lock().unwrap().push(ListenerProblem {

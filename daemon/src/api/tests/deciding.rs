@@ -102,7 +102,7 @@ async fn usage_is_counted_anew_for_those_named_or_for_all() {
         .await;
     let (third, fourth) = (journal.usage_of(3), journal.usage_of(4));
     assert_eq!((third.total.gpu_ns, third.total.memory_peak_bytes), (0, 0));
-    assert_eq!(third.debt_ns, 5, "what it owes its neighbours stays");
+    assert_eq!(third.debt_ns, 5, "the debt stays");
     assert!(third.since_unix_ms > 0);
     assert_eq!((fourth.total.gpu_ns, fourth.since_unix_ms), (7, 0));
     let told = host.mediation.applied.lock().unwrap().clone();

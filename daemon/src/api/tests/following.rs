@@ -126,7 +126,7 @@ async fn the_stream_goes_on_where_a_follower_left() {
 }
 
 #[tokio::test]
-async fn who_waits_for_events_is_sent_home_when_the_daemon_stops() {
+async fn waits_for_events_end_when_vgpud_stops() {
     let host = Host::start().await;
     let since = host.get("/v1/events").await.json()["next_since"]
         .as_u64()
@@ -134,7 +134,7 @@ async fn who_waits_for_events_is_sent_home_when_the_daemon_stops() {
     let path = format!("/v1/events?since={since}&wait_ms=25000");
     let begun = std::time::Instant::now();
     let (page, ()) = tokio::join!(host.get(&path), async {
-        eventually("somebody waits", || host.admin.waiting() > 0).await;
+        eventually("a request waits", || host.admin.waiting() > 0).await;
         host.stop.send_replace(true);
     });
     assert_eq!(page.status, 200, "{}", page.text);

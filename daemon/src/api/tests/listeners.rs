@@ -22,7 +22,7 @@ async fn the_socket_is_closed_to_others() {
 }
 
 #[tokio::test]
-async fn tokens_open_the_tcp_listener_as_far_as_they_say() {
+async fn tokens_grant_their_access_over_tcp() {
     let (reader, writer) = ("r".repeat(32), "w".repeat(32));
     let host = Host::start_with_tokens(&reader, &writer).await;
     let address = host.tcp.unwrap();
@@ -134,7 +134,7 @@ async fn requests_are_bounded_in_number_and_size() {
 }
 
 #[tokio::test]
-async fn connections_are_bounded_and_a_dawdler_is_cut_off() {
+async fn connections_are_limited_and_slow_clients_are_cut_off() {
     let host = Host::start_with("[admin]\nmax_connections = 2\n").await;
     let mut first = UnixStream::connect(&host.socket).await.unwrap();
     let mut second = UnixStream::connect(&host.socket).await.unwrap();
@@ -189,7 +189,7 @@ async fn strangers_over_tcp_keep_nobody_else_out() {
         if answer.is_ok_and(|answer| answer.status == 200) {
             break;
         }
-        assert!(Instant::now() < deadline, "a token is never let in");
+        assert!(Instant::now() < deadline, "the token gets no place");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     // A response to a caller without a valid token is the last on its connection.
@@ -256,7 +256,7 @@ async fn stopping_finishes_what_is_under_way_and_removes_the_socket() {
 }
 
 #[tokio::test]
-async fn a_draining_host_can_be_looked_at_but_not_changed() {
+async fn a_draining_host_can_be_read_but_not_changed() {
     let host = Host::start().await;
     host.admin.begin_drain();
     host.refused("POST", "/v1/pools", json!({"name": "A"}), "draining")

@@ -148,7 +148,7 @@ impl Host {
 async fn eventually(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !condition() {
-        assert!(Instant::now() < deadline, "{what} did not come about");
+        assert!(Instant::now() < deadline, "{what}: not within 10 s");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

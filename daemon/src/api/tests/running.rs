@@ -343,7 +343,7 @@ async fn a_session_is_killed_even_when_the_disk_is_full() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_disk_that_hangs_but_commands() {
+async fn only_commands_wait_for_a_disk_that_hangs() {
     let host = Host::start_with("[admin]\ntimeout_ms = 3000\n").await;
     host.owners_example().await;
     let disk = crate::store::tests::stall_disk(host.admin.store());
@@ -379,7 +379,7 @@ async fn a_caller_who_goes_away_leaves_nothing_half_done() {
         tokio::spawn(async move { client::unix(&socket, "POST", "/v1/vms", Some(body)).await });
     // The command is committed and is being passed to the mediation when the caller disconnects.
     let being_told = || host.mediation.asked.load(Ordering::SeqCst) > asked;
-    eventually("the mediation is told", being_told).await;
+    eventually("the mediation gets it", being_told).await;
     assert!(host.admin.store().catalog().vms.contains_key(&50));
     call.abort();
     assert!(call.await.is_err(), "no answer before the mediation has it");
@@ -394,7 +394,7 @@ async fn a_caller_who_goes_away_leaves_nothing_half_done() {
 }
 
 #[tokio::test]
-async fn a_mediation_that_fails_or_is_silent_is_told() {
+async fn a_failing_or_silent_mediation_is_reported() {
     let host = Host::start_with("[admin]\ntimeout_ms = 5000\n").await;
     host.owners_example().await;
     host.mediation.broken.store(true, Ordering::SeqCst);
@@ -416,7 +416,7 @@ async fn a_mediation_that_fails_or_is_silent_is_told() {
     assert_eq!(
         status["vms"].as_array().unwrap().len(),
         20,
-        "what is configured is still shown"
+        "the configuration is still shown"
     );
     assert_eq!(host.get("/healthz").await.status, 503);
 }

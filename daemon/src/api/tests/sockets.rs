@@ -79,7 +79,7 @@ fn shut(vm_id: u32) -> ListenerProblem {
 }
 
 #[tokio::test]
-async fn a_registration_repeated_with_its_key_is_answered_wherever_its_path_leads_by_now() {
+async fn a_repeated_registration_is_answered_although_its_path_changed() {
     let host = Host::start().await;
     host.done("POST", "/v1/pools", json!({"name": "A"})).await;
     let at = |name: &str| host.dir.path().join(name);

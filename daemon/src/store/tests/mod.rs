@@ -49,7 +49,7 @@ fn register(ids: &[u32], pool: &str) -> Command {
 fn eventually(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !condition() {
-        assert!(Instant::now() < deadline, "{what} did not come about");
+        assert!(Instant::now() < deadline, "{what}: not within 10 s");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -202,7 +202,7 @@ fn a_long_read_is_not_before_a_command_and_reads_that_wait_are_bounded() {
         move || (run(&store, pool("A")), run(&store, register(&[1], "A")))
     });
     eventually("the commands are carried out", || commands.is_finished());
-    eventually("the rest of the crowd is turned away", || {
+    eventually("the other readers are refused", || {
         crowd.iter().filter(|caller| caller.is_finished()).count() >= 100 - 33
     });
     drop(release);
@@ -500,7 +500,7 @@ fn events_are_read_from_memory_and_disk_alike() {
 }
 
 #[test]
-fn a_second_daemon_is_kept_off() {
+fn a_second_vgpud_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir);
     let error = Store::open(&dir.path().join("state.db"), StoreOptions::default()).unwrap_err();

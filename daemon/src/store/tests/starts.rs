@@ -28,7 +28,7 @@ fn a_database_that_lacks_acknowledged_changes_is_not_served() {
         Store::open(&file(&copy, "state.db"), StoreOptions::default())
             .is_ok_and(|store| store.catalog().pools.len() == 1)
     };
-    eventually("the database file has it without its log", in_file);
+    eventually("a checkpoint", in_file);
     // The open read transaction keeps later changes from being checkpointed into the file.
     let reader = rusqlite::Connection::open(file(&dir, "state.db")).unwrap();
     reader

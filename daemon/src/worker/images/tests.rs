@@ -65,21 +65,21 @@ fn an_image_whose_memory_ended_while_it_waited_is_not_kept() {
 }
 
 #[test]
-fn what_is_kept_is_what_its_name_says() {
+fn cached_files_match_the_hash_in_their_name() {
     let root = tempfile::tempdir().unwrap();
     let (keeper, dir) = keeper(root.path());
     let bytes = vec![b'/'; 3 << 20];
     let name = keep_now(&keeper, image(&bytes, PLENTY));
     assert!(fs::read(dir.join(&name)).unwrap() == bytes);
     let mode = fs::metadata(dir.join(&name)).unwrap().mode();
-    assert_eq!(mode & 0o7777, 0o440, "nobody writes to it");
+    assert_eq!(mode & 0o7777, 0o440, "no user may write to it");
     // A worker may claim any hash for any bytes.
     let (mut forged, told) = image(b"other bytes", PLENTY);
     forged.hash = [7; 32];
     keeper.keep(forged).unwrap();
     let checked = told.recv_timeout(Duration::from_secs(30)).unwrap();
     assert_eq!(checked, Checked::Forged);
-    assert_eq!(names(&dir), [name.clone()].into(), "and nothing unfinished");
+    assert_eq!(names(&dir), [name.clone()].into(), "no unfinished file");
     // A damaged file is replaced; a good file stays.
     fs::remove_file(dir.join(&name)).unwrap();
     fs::write(dir.join(&name), vec![b'x'; bytes.len()]).unwrap();

@@ -81,8 +81,8 @@ impl Session<'_> {
     fn send(&mut self, op: Op) {
         let frame = self.world.draw(op);
         let request = Request::decode(frame.op as u16, &frame.args, frame.bulk.len());
-        let request = request.expect("what was drawn can be read");
-        assert_eq!(frame.op, op, "another operation than was to be drawn");
+        let request = request.expect("a readable request");
+        assert_eq!(frame.op, op, "drawn for another operation");
         self.counts.entry(op).or_default().0 += 1;
         self.world.sent += frame.bulk.len() as u64;
         let guest = &mut self.bench.guest;
@@ -275,7 +275,7 @@ impl Session<'_> {
         };
         let (broken, text) = self.bench.vgpud.wait("Ended", ended);
         assert!(nonsense || !broken, "{text}");
-        assert_eq!(self.bench.exit_code(), Some(0), "how the worker ended");
+        assert_eq!(self.bench.exit_code(), Some(0), "exit code of the worker");
         // The guest may have closed before it read of a fault.
         let heard = self.bench.vgpud.heard();
         let fault = |m: &FromWorker| matches!(m, FromWorker::Fault { .. });

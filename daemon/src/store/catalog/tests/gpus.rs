@@ -32,7 +32,7 @@ fn a_gpu_of_another_pool_is_refused_unless_shared() {
 }
 
 #[test]
-fn a_scan_tells_new_moved_vanished_and_returned() {
+fn a_scan_reports_new_moved_vanished_and_returned_gpus() {
     let mut host = host();
     let mut moved = gpu(0);
     moved.pci_address = Some("0000:77:00.0".into());
@@ -87,7 +87,7 @@ fn a_board_keeps_its_number_when_its_driver_comes_or_goes() {
     assert!(!known.seen.health.ok);
     assert_eq!(known.state, GpuState::NoDriver);
     assert!(known.state_reason.as_ref().unwrap().contains("NVML"));
-    assert_eq!(host.pools_of("GPU-0000"), ["A"], "it still serves it");
+    assert_eq!(host.pools_of("GPU-0000"), ["A"], "still assigned");
     let registered = done(&mut host, &Command::RegisterVm(register(&[9], "A")));
     assert!(registered.warnings[0].contains("takes no work"));
     let resumed = refused(&host, &Command::ResumeGpu { gpu: "0".into() });
@@ -114,11 +114,7 @@ fn a_board_keeps_its_number_when_its_driver_comes_or_goes() {
     assert_eq!(fresh.gpu("0").unwrap().state, GpuState::NoDriver);
     assert_eq!(fresh.gpus.len(), 1);
     assert_eq!(fresh.gpu("0").unwrap().seen.uuid, "GPU-0000");
-    assert_eq!(
-        fresh.pools_of("GPU-0000"),
-        ["A"],
-        "the assignment came along"
-    );
+    assert_eq!(fresh.pools_of("GPU-0000"), ["A"], "the assignment is kept");
 }
 
 #[test]
@@ -172,7 +168,7 @@ fn suspect_gpus_stay_so_until_they_are_resumed() {
     assert_eq!(
         host.gpu("0").unwrap().state,
         GpuState::Suspect,
-        "a scan proves nothing"
+        "a scan does not clear the state"
     );
     assert!(done(&mut host, &Command::ResumeGpu { gpu: "0".into() }).changed);
     assert_eq!(host.gpu("0").unwrap().state, GpuState::Ready);

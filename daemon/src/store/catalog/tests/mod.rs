@@ -101,7 +101,7 @@ fn refused(catalog: &Catalog, command: &Command) -> ErrorDetail {
 }
 
 #[test]
-fn what_does_not_exist_is_refused_with_what_does() {
+fn unknown_names_are_refused_with_the_known_ones() {
     let host = host();
     let error = refused(&host, &assign("7", "A"));
     assert_eq!(error.code, ErrorCode::GpuNotFound);
@@ -382,7 +382,7 @@ fn quarantine_and_release_and_move() {
 }
 
 #[test]
-fn a_quarantine_that_would_end_by_itself_lasts_once_an_administrator_says_so() {
+fn an_administrator_makes_a_temporary_quarantine_permanent() {
     let mut host = host();
     let automatic = Quarantine {
         reason: "five strikes".into(),
@@ -481,7 +481,7 @@ fn settings_of_a_pool_are_checked() {
 }
 
 #[test]
-fn the_start_brings_everything_in_order_with_debts() {
+fn the_start_passes_all_records_in_order_with_debts() {
     let host = host();
     let generation = host.vms[&2].generation;
     let usage = BTreeMap::from([
