@@ -474,7 +474,9 @@ impl Admin {
         match in_time(self.mediation.snapshot()).await {
             Ok(snapshot) => snapshot,
             Err(problem) => RuntimeSnapshot {
-                warnings: vec![format!("The mediation does not say what runs: {problem}.")],
+                warnings: vec![format!(
+                    "The mediation did not report its state: {problem}."
+                )],
                 ..RuntimeSnapshot::default()
             },
         }

@@ -281,7 +281,7 @@ impl Daemon {
         until_none(&handle, END_DEADLINE).await;
         self.close_api.send_replace(true);
         if tokio::time::timeout(END_DEADLINE, self.api).await.is_err() {
-            tracing::warn!("the admin API still serves somebody; it is cut off");
+            tracing::warn!("the admin API still serves a request; the request is cut off");
         }
         let (mediator, store) = (self.mediator, self.store);
         let closed = tokio::task::spawn_blocking(move || {

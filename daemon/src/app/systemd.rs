@@ -13,7 +13,7 @@ pub(super) fn ready() {
 pub(super) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
-        Err(e) => tracing::debug!("systemd was not told of the reload: {e}"),
+        Err(e) => tracing::debug!("cannot tell systemd of the reload: {e}"),
     }
 }
 
@@ -46,6 +46,6 @@ pub(super) async fn feed_watchdog(mediator: MediatorHandle) {
 
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(e) = sd_notify::notify(state) {
-        tracing::debug!("systemd was not told: {e}");
+        tracing::debug!("cannot notify systemd: {e}");
     }
 }

@@ -71,7 +71,7 @@ impl Actor {
                 tracing::debug!(?reason, "the scheduler ignored an event");
             }
             Action::QuarantineOver { vm } => self.quarantine_over(vm),
-            other => tracing::error!(?other, "an action of the scheduler that nobody carries out"),
+            other => tracing::error!(?other, "vgpud does not know this action of the scheduler"),
         }
     }
 

@@ -81,7 +81,7 @@ impl Actor {
             tracing::warn!(
                 session = id,
                 vm = session.vm.vm_id,
-                "its modules hold {} bytes of device memory beyond what its VM may have, or its GPU has left",
+                "modules of the session hold {} bytes of device memory beyond the VM's limit or the GPU's free memory",
                 wanted - extra
             );
         }

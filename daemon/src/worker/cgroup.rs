@@ -115,7 +115,7 @@ impl WorkerCgroup {
         if let Err(e) = fs::write(self.dir.join("cgroup.kill"), "1")
             && e.kind() != io::ErrorKind::NotFound
         {
-            tracing::error!("cannot end what is in {}: {e}", self.dir.display());
+            tracing::error!("cannot end the processes in {}: {e}", self.dir.display());
         }
     }
 

@@ -29,7 +29,7 @@ impl Catalog {
             changed: !changes.is_empty(),
             message: match vm_ids.len() {
                 0 => "No VM is registered.".into(),
-                _ => format!("The usage of VM {who} is counted anew."),
+                _ => format!("The usage counters of VM {who} are set to zero."),
             },
             target: format!("vm {who}"),
             changes,

@@ -285,7 +285,15 @@ fn fork() -> Line {
             pid: Some(pid),
             ..line(NAME, true, "it is looked for")
         },
-        (Err(e), _) => line(NAME, false, format!("nothing can be started to see: {e}")),
-        (_, Err(_)) => line(NAME, false, "what was started does not say its number"),
+        (Err(e), _) => line(
+            NAME,
+            false,
+            format!("cannot start a process for the test: {e}"),
+        ),
+        (_, Err(_)) => line(
+            NAME,
+            false,
+            "the started process does not report its number",
+        ),
     }
 }
