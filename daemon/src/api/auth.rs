@@ -1,4 +1,4 @@
-//! Who calls, and what they may.
+//! Callers of the API, and their rights.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,19 +15,19 @@ use crate::config;
 use crate::store::AuditActor;
 use crate::system;
 
-/// Shortest token.
+/// Shortest token, in bytes.
 const TOKEN_LEN: usize = 32;
-/// Largest token file.
+/// Largest token file, in bytes.
 const TOKEN_FILE_LEN: u64 = 64 * 1024;
 
-/// What a caller may do.
+/// Rights of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Access {
-    /// Nothing.
+    /// No rights.
     None,
-    /// Look.
+    /// The caller may read.
     Read,
-    /// Change.
+    /// The caller may read and change.
     Write,
 }
 
@@ -49,16 +49,16 @@ impl Caller {
     }
 }
 
-/// How a connection came in.
+/// Origin of a connection.
 #[derive(Debug, Clone)]
 pub(super) enum Transport {
-    /// Over the Unix socket, from this caller.
+    /// The Unix socket, with this caller.
     Unix(Caller),
-    /// Over TCP: each request carries a token.
+    /// TCP: each request carries a token.
     Tcp,
 }
 
-/// Which groups and tokens may do what.
+/// Rights of groups and tokens.
 #[derive(Debug, Default)]
 pub(super) struct Gatekeeper {
     own_uid: u32,
@@ -74,7 +74,7 @@ struct Token {
     secret: Secret,
 }
 
-/// Never shown.
+/// A token. `Debug` does not print it.
 #[derive(Clone)]
 struct Secret(Vec<u8>);
 
@@ -85,10 +85,10 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Gatekeeper {
-    /// Looks groups up and reads tokens.
+    /// Looks up groups and reads tokens.
     ///
     /// # Errors
-    /// A sentence about the token file. A group that does not exist is none: nobody is in it.
+    /// A sentence about the token file. A group that does not exist is no error: it has no members.
     pub(super) fn new(admin: &config::Admin) -> Result<Self, String> {
         let tokens = match &admin.tcp_token_file {
             Some(file) => read_tokens(file)?,
@@ -102,14 +102,14 @@ impl Gatekeeper {
         })
     }
 
-    /// The groups whose members may connect to the socket; it belongs to the first.
+    /// The groups whose members may connect to the socket. The socket belongs to the first group.
     pub(super) fn groups(&self) -> Vec<u32> {
         let mut groups: Vec<u32> = self.read_gid.into_iter().chain(self.write_gid).collect();
         groups.dedup();
         groups
     }
 
-    /// Whose share of the connections a caller on the Unix socket takes.
+    /// The holder of the connections of a caller on the Unix socket.
     pub(super) fn holder(&self, peer: &PeerIdentity) -> Holder {
         if peer.uid == 0 || peer.uid == self.own_uid {
             Holder::Root
@@ -118,7 +118,7 @@ impl Gatekeeper {
         }
     }
 
-    /// A caller on the Unix socket.
+    /// Identifies a caller on the Unix socket.
     pub(super) fn unix(&self, peer: &PeerIdentity) -> Caller {
         let member = |gid: Option<u32>| gid.is_some_and(|gid| peer.gids.contains(&gid));
         let access = if peer.uid == 0 || peer.uid == self.own_uid || member(self.write_gid) {
@@ -135,7 +135,7 @@ impl Gatekeeper {
         }
     }
 
-    /// A caller with a token.
+    /// Identifies a caller by the token of a request.
     pub(super) fn token(&self, headers: &HeaderMap) -> Result<Caller, Failure> {
         let value = headers
             .get(header::AUTHORIZATION)
@@ -148,7 +148,7 @@ impl Gatekeeper {
                 "Send it as `Authorization: Bearer <token>`.",
             ));
         };
-        // All are compared, so that the time taken says nothing about which one came close.
+        // All tokens are compared, so that the time does not reveal a near match.
         let mut found = None;
         for token in &self.tokens {
             if same(&token.secret.0, presented) {
@@ -205,7 +205,7 @@ fn read_tokens(file: &Path) -> Result<Vec<Token>, String> {
     Ok(tokens)
 }
 
-/// The problem names no part of the line, so that no secret gets into a log.
+/// The error quotes no part of the line, so that no secret gets into a log.
 fn parse_token(line: &str) -> Result<Token, String> {
     let parts: Vec<&str> = line.split_whitespace().collect();
     let [name, access, secret] = parts[..] else {

@@ -227,7 +227,7 @@ impl Confinement {
         let groups = |owner: &Owner| owner.groups.iter().map(|&g| Gid::from_raw(g)).collect();
         let groups: Vec<Gid> = self.owner.as_ref().map_or(Vec::new(), groups);
         let before = move || {
-            // Refused if the process already has a lower score.
+            // The kernel refuses this if the process already has a higher score.
             let _ = expendable();
             if let Some(spaces) = &self.spaces {
                 spaces.enter().map_err(|e| Step::Namespaces.failed(e))?;

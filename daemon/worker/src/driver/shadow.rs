@@ -21,7 +21,7 @@ const PAGE: u64 = 4096;
 pub struct Shadow {
     at: u64,
     len: usize,
-    /// The mapping: first address and length, in whole pages.
+    /// The mapping, in whole pages: first address, number of bytes.
     pages: (u64, usize),
     context: Arc<Context>,
 }

@@ -71,7 +71,7 @@ pub(super) fn examine(outside: &[String], own: Option<&Path>, soft: bool) -> Vec
         ));
     }
     if soft {
-        // Workers may create files there, because NVIDIA's driver needs it.
+        // Workers on GPUs may create files there, because NVIDIA's driver needs it.
         lines.push(create("files-in-dev-shm", Path::new("/dev/shm")));
     }
     lines.extend(own.map(|dir| create("files-in-own-directory", dir)));
