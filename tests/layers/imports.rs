@@ -96,11 +96,14 @@ fn reexports(
     Ok(names)
 }
 
-/// All Rust sources below a folder.
-fn sources(folder: &Path) -> io::Result<Vec<PathBuf>> {
+/// All Rust sources below a folder, except what a build left there.
+pub(super) fn sources(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
+        if path.ends_with("target") {
+            continue;
+        }
         if path.is_dir() {
             all.extend(sources(&path)?);
         } else if path.extension().is_some_and(|kind| kind == "rs") {

@@ -1,5 +1,7 @@
-//! The layers hold: no part of the workspace imports another but as `layers.toml` lists it.
+//! What the compiler does not check of the sources: no part of the workspace imports another but as
+//! `layers.toml` lists it, and no comment is too wide.
 
+mod comments;
 mod imports;
 
 use std::collections::{BTreeMap, BTreeSet};
