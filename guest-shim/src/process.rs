@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, O
 use std::time::Duration;
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cudart::last_thread;
 use vgpu_door::{Address, look};
 use vgpu_proto::cuda::OFFERED_CUDA_VERSION;
 
@@ -184,6 +185,7 @@ fn begin() -> Cu {
         refused(NoSession { code, text })
     })?;
     let session = Session::start(&opened).map_err(refused)?;
+    last_thread::watch_from_here();
     for (place, fd) in DESCRIPTORS.iter().zip(session.descriptors()) {
         place.store(fd, Ordering::Release);
     }

@@ -443,6 +443,34 @@ static int held_back(void) {
     return 0;
 }
 
+static void exit_handler(void) {
+    puts("last_thread: the exit handler ran");
+}
+
+static void *outlives_main(void *unused) {
+    (void)unused;
+    CU(cuCtxSetCurrent(ctx));
+    usleep(900000);
+    CU(cuCtxSynchronize());
+    puts("last_thread: the last thread ends");
+    return NULL;
+}
+
+/* A process ends as by exit(0) when its last thread ends, also if the main thread ended before. */
+static int last_thread(void) {
+    unsigned long long ns = 1000;
+    void *params[] = {&ns};
+    pthread_t thread;
+    CUstream stream;
+    CUfunction null = start("spin_ns");
+    CU(cuStreamCreate(&stream, NON_BLOCKING));
+    CU(cuLaunchKernel(null, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+    CU(cuStreamSynchronize(stream));
+    if (atexit(exit_handler) || pthread_create(&thread, NULL, outlives_main, NULL)) return EXIT_USAGE;
+    pthread_detach(thread);
+    pthread_exit(NULL);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -457,6 +485,7 @@ int main(int argc, char **argv) {
         {"cancelled", cancelled},       {"free_memory", free_memory},
         {"debtor", debtor},             {"awaiting", awaiting},
         {"overrunner", overrunner},     {"now_and_then", now_and_then},
+        {"last_thread", last_thread},
     };
     for (size_t i = 0; argc == 2 && i < sizeof RULES / sizeof *RULES; i++) {
         if (!strcmp(argv[1], RULES[i].name)) return RULES[i].run();

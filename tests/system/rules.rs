@@ -1,7 +1,7 @@
 //! The rules that keep CUDA's semantics right (`docs/architecture.md`), each seen by a program.
 
 use anyhow::Result;
-use vgpu_tests::guest::{self, Guest, expect_right};
+use vgpu_tests::guest::{self, Guest, Target, expect_right};
 use vgpu_tests::host::{Options, one_vm};
 use vgpu_tests::wait::{SOON, until};
 
@@ -45,6 +45,18 @@ fn standard_descriptors_stay_the_programs() -> Result<()> {
 #[test]
 fn a_thread_is_cancelled_behind_its_call() -> Result<()> {
     rule("cancelled")
+}
+
+#[test]
+fn a_process_ends_with_its_last_thread() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    for target in [Target::SoftGpu, host.target(1)] {
+        let said = expect_right(&Guest::new(guest::RULES, target)?.arg("last_thread"))?;
+        let lines = ["the last thread ends", "the exit handler ran"];
+        let expected = lines.map(|line| format!("last_thread: {line}\n")).concat();
+        assert_eq!(said, expected);
+    }
+    Ok(())
 }
 
 #[test]

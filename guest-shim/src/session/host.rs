@@ -10,6 +10,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::structs::{HostFn, StreamCallback};
+use vgpu_cudart::last_thread::LibraryThread;
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{Ctx, Stream};
 use vgpu_proto::limits::MAX_HOST_FUNCTIONS;
@@ -128,6 +129,7 @@ impl Session {
             let started = std::thread::Builder::new()
                 .name("vgpu-host-func".to_owned())
                 .spawn(move || {
+                    let _own = LibraryThread::begin();
                     sys::block_signals();
                     session.run_host_functions();
                 });

@@ -7,6 +7,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use vgpu_cudart::last_thread::LibraryThread;
+
 use super::{Session, sys};
 
 const TIMER: u64 = 0;
@@ -41,6 +43,7 @@ pub(crate) fn start(session: &'static Session) -> std::io::Result<()> {
         .name("vgpu-pump".to_owned())
         .stack_size(256 * 1024)
         .spawn(move || {
+            let _own = LibraryThread::begin();
             sys::block_signals();
             run(session);
         })

@@ -1,5 +1,5 @@
 //! What the guest library and the software GPU answer alike: what NVIDIA's CUDA runtime asks of a driver beyond `cuda.h`,
-//! what functions that are not served check, and which code images hold.
+//! what functions that are not served check, which code images hold, and how a process ends beside a library's threads.
 //!
 //! Each program built with nvcc, and each of NVIDIA's libraries, carries a copy of the runtime. Before its first call the
 //! runtime takes tables of functions from the driver (`cuGetExportTable`) and calls a few of them. None of them needs
@@ -15,9 +15,11 @@
 //! | [`unserved`] | the checks of functions that are not served |
 //! | [`image`] | the forms of device code that the runtime hands over |
 //! | [`fatbin`] | the code in a fatbin |
+//! | [`last_thread`] | the end of a process whose threads have all ended |
 
 pub mod fatbin;
 pub mod image;
+pub mod last_thread;
 #[cfg(feature = "cudart")]
 mod selfcheck;
 mod storage;

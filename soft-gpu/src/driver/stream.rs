@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cudart::last_thread::{self, LibraryThread};
 
 use super::context::Context;
 use super::error::Result;
@@ -294,10 +295,14 @@ impl Core {
         queue.items.push_back(item);
         if !queue.thread {
             queue.thread = true;
+            last_thread::watch_from_here();
             let core = Arc::clone(self);
             let spawned = std::thread::Builder::new()
                 .name("soft-gpu stream".to_owned())
-                .spawn(move || core.serve());
+                .spawn(move || {
+                    let _own = LibraryThread::begin();
+                    core.serve();
+                });
             if let Err(e) = spawned {
                 queue.thread = false;
                 fault::poison(
