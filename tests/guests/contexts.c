@@ -84,6 +84,7 @@ static void life(void) {
     FAILS_EITHER(INVALID_CONTEXT, CONTEXT_DESTROYED, cuCtxGetId(one, &other));
     FAILS_EITHER(INVALID_CONTEXT, CONTEXT_DESTROYED, cuCtxGetApiVersion(one, &version));
     FAILS_EITHER(INVALID_CONTEXT, CONTEXT_DESTROYED, cuCtxSynchronize_v2(one));
+    FAILS_EITHER(INVALID_CONTEXT, CONTEXT_DESTROYED, cuCtxGetDevice_v2(&on, one));
     OK(cuCtxDestroy_v2(two));
     OK(cuCtxPopCurrent_v2(NULL));
     OK(cuCtxGetCurrent(&now));

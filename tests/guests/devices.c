@@ -94,6 +94,20 @@ static void limits(void) {
     FAILS(INVALID_DEVICE, cuDeviceGetExecAffinitySupport(&value, 0, 1000));
 }
 
+/* The current context is the primary one, with flags 4. */
+static void of_the_primary(CUcontext primary) {
+    unsigned flags = 9;
+    CUdevice device = 9, same = 9, named = 9;
+    OK(cuCtxGetDevice(&device));
+    OK(cuCtxGetDevice_v2(&same, NULL));
+    OK(cuCtxGetDevice_v2(&named, primary));
+    IS(0, device);
+    IS(0, same);
+    IS(0, named);
+    OK(cuCtxGetFlags(&flags));
+    IS(4, flags & 7);
+}
+
 static void primary(void) {
     unsigned flags = 9;
     int active = 9;
@@ -133,6 +147,7 @@ static void primary(void) {
     EXPECT(now == first);
     FAILS(CONTEXT_DESTROYED, cuMemAlloc_v2(&p, 4096));
     FAILS(CONTEXT_DESTROYED, cuCtxSynchronize());
+    of_the_primary(first);
     /* It comes to life again under the same handle. */
     OK(cuDevicePrimaryCtxRetain(&again, 0));
     EXPECT(again == first);
@@ -146,6 +161,8 @@ static void primary(void) {
     IS(0, active);
     FAILS(CONTEXT_DESTROYED, cuMemFree_v2(p));
     FAILS(CONTEXT_DESTROYED, cuMemAlloc_v2(&p, 4096));
+    /* A primary context tells its device and its flags also after its reset. */
+    of_the_primary(first);
     OK(cuDevicePrimaryCtxReset(0));
     FAILS(INVALID_DEVICE, cuDevicePrimaryCtxReset_v2(1000));
     OK(cuDevicePrimaryCtxRetain(&again, 0));

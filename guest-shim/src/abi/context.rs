@@ -111,14 +111,12 @@ exports! {
 
     /// The current context's device.
     fn cuCtxGetDevice(out: Out<c_int>) {
-        let context = shim()?.contexts.current()?;
-        out.set(context.device)
+        out.set(shim()?.contexts.device_and_flags(0)?.0)
     }
 
     /// A context's device; null means the current one.
     fn cuCtxGetDevice_v2(out: Out<c_int>, ctx: u64) {
-        let context = shim()?.contexts.named(ctx)?;
-        out.set(context.device)
+        out.set(shim()?.contexts.device_and_flags(ctx)?.0)
     }
 
     /// Flags of the current context from now on.
@@ -168,8 +166,7 @@ exports! {
 
     /// The current context's flags.
     fn cuCtxGetFlags(out: Out<u32>) {
-        let context = shim()?.contexts.current()?;
-        out.set(context.flags.load(Ordering::Relaxed))
+        out.set(shim()?.contexts.device_and_flags(0)?.1)
     }
 
     /// A number unique to the context in this process.

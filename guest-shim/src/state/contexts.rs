@@ -157,10 +157,26 @@ impl Contexts {
         }
     }
 
+    /// The device and the flags of a context; 0 means the current one. A primary context has both also while nobody has
+    /// retained it, as after its reset.
+    ///
+    /// # Errors
+    /// As [`Contexts::named`].
+    pub(crate) fn device_and_flags(&self, ctx: u64) -> Cu<(i32, u32)> {
+        match self.named(ctx) {
+            Ok(context) => Ok((context.device, context.flags.load(Ordering::Relaxed))),
+            Err(code) => {
+                let ctx = if ctx == 0 { top() } else { ctx };
+                let device = self.primary_device(ctx).ok_or(code)?;
+                Ok((device, self.primary(device)?.flags))
+            }
+        }
+    }
+
     /// A context that the program names; 0 means the current one.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_CONTEXT.
+    /// CUDA_ERROR_INVALID_CONTEXT; of the current one, as [`Contexts::current`].
     pub(crate) fn named(&self, ctx: u64) -> Cu<Arc<Context>> {
         match ctx {
             0 => self.current(),
@@ -233,8 +249,15 @@ impl Contexts {
 
     /// Whether a device's primary context is, was or will be called so.
     pub(crate) fn is_primary(&self, ctx: u64) -> bool {
+        self.primary_device(ctx).is_some()
+    }
+
+    /// The device whose primary context is, was or will be called so.
+    fn primary_device(&self, ctx: u64) -> Option<i32> {
         let mut names = self.names.iter();
-        ctx != 0 && names.any(|name| name.shown.load(Ordering::Acquire) == ctx)
+        let device =
+            names.position(|name| ctx != 0 && name.shown.load(Ordering::Acquire) == ctx)?;
+        i32::try_from(device).ok()
     }
 
     /// The primary context of a device, locked.

@@ -242,6 +242,28 @@ pub fn current() -> Result<Arc<Context>> {
     find(handle).ok_or(CuResult::CONTEXT_IS_DESTROYED)
 }
 
+/// The ordinal of the device, and the flags, of a context; 0 means the current one. A primary context has both also while
+/// nobody has retained it, as after its reset.
+///
+/// # Errors
+/// As [`current`], and as [`get`].
+pub fn device_and_flags(handle: u64) -> Result<(i32, u32)> {
+    let current_one = current_handle()?;
+    let meant = if handle == 0 { current_one } else { handle };
+    if meant != 0 && find(meant).is_none() {
+        let all = lock(&PRIMARIES);
+        if let Some(ordinal) = all.iter().position(|p| p.handle == meant) {
+            return Ok((ordinal as i32, all[ordinal].flags));
+        }
+    }
+    let context = match handle {
+        0 => current()?,
+        handle => get(handle)?,
+    };
+    let flags = context.flags.load(Ordering::Relaxed);
+    Ok((context.gpu.ordinal as i32, flags))
+}
+
 /// A handle for a context that is none of this table's own.
 pub fn mint() -> u64 {
     CONTEXTS.mint()

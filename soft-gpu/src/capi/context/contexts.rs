@@ -122,15 +122,15 @@ exports! {
     }
 
     fn cuCtxGetDevice(device: Out<i32>) {
-        device.set(context::current()?.gpu.ordinal as i32)
+        device.set(context::device_and_flags(0)?.0)
     }
 
     fn cuCtxGetDevice_v2(device: Out<i32>, handle: u64) {
-        device.set(or_current(handle)?.gpu.ordinal as i32)
+        device.set(context::device_and_flags(handle)?.0)
     }
 
     fn cuCtxGetFlags(flags: Out<u32>) {
-        flags.set(context::current()?.flags.load(Relaxed))
+        flags.set(context::device_and_flags(0)?.1)
     }
 
     fn cuCtxSetFlags(flags: u32) {
