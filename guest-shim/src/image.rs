@@ -11,6 +11,7 @@ use vgpu_cudart::image::{self, ELF, FATBIN, LINKED, TILE, WRAPPER, magic, read};
 use vgpu_proto::limits::MAX_IMAGE;
 
 use crate::Cu;
+use crate::log::refusal;
 use crate::session::sys::UserMemory;
 
 /// Fatbins that one program is linked of at most.
@@ -52,7 +53,9 @@ pub(crate) unsafe fn at(given: *const c_void) -> Cu<Given> {
             }
             // SAFETY: as above.
             if unsafe { magic(data) } != Some(FATBIN) {
-                return Err(CuResult::INVALID_IMAGE);
+                return Err(damaged(
+                    "the fatbin wrapper is damaged: it points to no fatbin",
+                ));
             }
             // SAFETY: as above.
             unsafe {
@@ -110,12 +113,25 @@ fn bounded(len: u64) -> Cu<usize> {
     }
 }
 
+/// Keeps what is wrong with an image, for the line on standard error.
+fn damaged(why: &str) -> CuResult {
+    refusal::keep(CuResult::INVALID_IMAGE, why.as_bytes());
+    CuResult::INVALID_IMAGE
+}
+
 /// # Safety
-/// `base` points to a fatbin's header.
+/// As of [`image::fatbin_len`].
 unsafe fn fatbin_len(base: *const u8) -> Cu<usize> {
     // SAFETY: by this function's contract.
-    let len = unsafe { image::fatbin_len(base) };
-    len.map_or(Err(CuResult::INVALID_IMAGE), bounded)
+    let len = unsafe { image::fatbin_len(base, MAX_IMAGE) };
+    len.map_or_else(
+        || {
+            Err(damaged(
+                "the fatbin is damaged: its parts are not where it says",
+            ))
+        },
+        bounded,
+    )
 }
 
 /// # Safety
@@ -187,6 +203,8 @@ unsafe fn text_len(base: *const u8) -> Cu<usize> {
 
 #[cfg(test)]
 mod tests {
+    use vgpu_cudart::fatbin::{PTX, entry, pack};
+
     use super::*;
 
     fn len(bytes: &[u8]) -> Cu<usize> {
@@ -194,11 +212,16 @@ mod tests {
         unsafe { at(bytes.as_ptr().cast()) }.map(|given| given.memory.len)
     }
 
-    fn fatbin(payload: u64) -> Vec<u8> {
-        let mut bytes = FATBIN.to_le_bytes().to_vec();
-        bytes.extend(1_u16.to_le_bytes());
-        bytes.extend(16_u16.to_le_bytes());
-        bytes.extend(payload.to_le_bytes());
+    /// A fatbin with one entry of so many bytes.
+    fn fatbin(payload: usize) -> Vec<u8> {
+        pack(&[entry(PTX, 80, 0, &vec![b' '; payload], 0)])
+    }
+
+    /// A fatbin that announces so many bytes, and has none.
+    fn announcing(size: u64) -> Vec<u8> {
+        let mut bytes = pack(&[]);
+        bytes[8..16].copy_from_slice(&size.to_le_bytes());
+        bytes.resize(256, 0);
         bytes
     }
 
@@ -214,7 +237,7 @@ mod tests {
     #[test]
     fn fatbins_bare_and_wrapped() {
         let bare = fatbin(1000);
-        assert_eq!(len(&bare), Ok(1016));
+        assert_eq!(len(&bare), Ok(1080));
         for version in [1_u32, 2] {
             let mut wrapper = WRAPPER.to_le_bytes().to_vec();
             wrapper.extend(version.to_le_bytes());
@@ -224,10 +247,15 @@ mod tests {
             let given = unsafe { at(wrapper.as_ptr().cast()) }.expect("a wrapped fatbin");
             let (memory, parts) = (given.memory, given.parts);
             assert!(parts.is_empty());
-            assert_eq!((memory.at.cast_const(), memory.len), (bare.as_ptr(), 1016));
+            assert_eq!((memory.at.cast_const(), memory.len), (bare.as_ptr(), 1080));
         }
-        assert_eq!(len(&fatbin(u64::MAX)), Err(CuResult::INVALID_IMAGE));
-        assert_eq!(len(&fatbin(MAX_IMAGE)), Err(CuResult::INVALID_IMAGE));
+        for size in [1, 64, 1 << 20, MAX_IMAGE, u64::MAX] {
+            assert_eq!(
+                len(&announcing(size)),
+                Err(CuResult::INVALID_IMAGE),
+                "{size}"
+            );
+        }
     }
 
     #[test]
@@ -243,7 +271,7 @@ mod tests {
             given.map(|g| g.parts.iter().map(|p| p.len).collect::<Vec<_>>())
         };
         let list = [parts[0].as_ptr(), parts[1].as_ptr(), std::ptr::null()];
-        assert_eq!(with(2, &list), Ok(vec![24, 32]));
+        assert_eq!(with(2, &list), Ok(vec![88, 96]));
         assert_eq!(with(1, &list), Ok(vec![]), "a name lies there");
         let refused = Err(CuResult::INVALID_IMAGE);
         assert_eq!(

@@ -272,6 +272,24 @@ static void *fatbin(uint16_t kind, uint32_t sm, const char *code) {
     return all;
 }
 
+/* Fatbins whose parts are not where their headers say. Nothing behind them is read. */
+static void damaged_fatbins(void) {
+    static const uint64_t sizes[] = {1, 63, 1 << 20, 64 << 20, 1ull << 40, ~0ull};
+    CUmodule module;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        for (size_t place = 8; place <= 24; place += 16) {
+            char *whole = fatbin(1, 70, ".version 7.0\n.target sm_70\n.address_size 64\n");
+            memcpy(whole + place, &sizes[i], sizeof sizes[i]);
+            FAILS(INVALID_IMAGE, cuModuleLoadData(&module, whole));
+            free(whole);
+        }
+    }
+    char *empty = fatbin(1, 70, "");
+    memset(empty + 8, 0, 8);
+    FAILS(NO_BINARY, cuModuleLoadData(&module, empty));
+    free(empty);
+}
+
 /* Relocatable device code: where the program has no code for the device, its parts are linked. */
 static void parts_of_a_program(void) {
 #define HEAD ".version 7.0\n.target sm_70\n.address_size 64\n"
@@ -414,6 +432,7 @@ int main(void) {
     libraries();
     libraries_without_a_context();
     linking();
+    damaged_fatbins();
     parts_of_a_program();
     occupancy();
     launches();

@@ -4,6 +4,10 @@
 pub const WRAPPER: u32 = 0x4662_43b1;
 /// A fatbin: magic, u16 version, u16 bytes of this header, u64 bytes after it.
 pub const FATBIN: u32 = 0xba55_ed50;
+/// Bytes of the header of a fatbin's entry, at least.
+pub const ENTRY: u64 = 64;
+/// No header of a fatbin's entry is larger: toolkits write 64 bytes, and the entry's name and options behind them.
+const LARGEST_ENTRY_HEADER: u64 = 64 << 10;
 /// An ELF file: machine code.
 pub const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
 /// How Tile IR begins (NVIDIA's "Tile IR", chapter "Binary Format"): these four bytes and `eIR\0`.
@@ -40,14 +44,32 @@ pub unsafe fn magic(base: *const u8) -> Option<u32> {
     Some(u32::from_le_bytes(bytes))
 }
 
-/// The bytes of a fatbin.
+/// The bytes of a fatbin; `None` if its entries do not fill the size that its header announces, or if it says that it has
+/// more than `most`. No more than the headers of the entries is read, and behind a damaged entry nothing.
 ///
 /// # Safety
-/// `base` points to a fatbin's header.
-pub unsafe fn fatbin_len(base: *const u8) -> Option<u64> {
+/// `base` points to a fatbin, of which the size and the entries may be wrong. Where the size is too large, the first
+/// [`ENTRY`] bytes behind the entries are readable.
+pub unsafe fn fatbin_len(base: *const u8, most: u64) -> Option<u64> {
     // SAFETY: the header has 16 bytes.
-    let (header, rest) = unsafe { (read::<u16>(base, 6), read::<u64>(base, 8)) };
-    rest.checked_add(u64::from(header))
+    let (header, rest) = unsafe { (u64::from(read::<u16>(base, 6)), read::<u64>(base, 8)) };
+    let len = rest.checked_add(header).filter(|len| *len <= most)?;
+    let mut at = header;
+    while at < len {
+        if len - at < ENTRY {
+            return None;
+        }
+        // SAFETY: an entry begins here, or the fatbin ends before what its header announces.
+        let (header, size) = unsafe {
+            let entry = base.wrapping_add(usize::try_from(at).ok()?);
+            (u64::from(read::<u32>(entry, 4)), read::<u64>(entry, 8))
+        };
+        if !(ENTRY..=LARGEST_ENTRY_HEADER).contains(&header) {
+            return None;
+        }
+        at = at.checked_add(header.checked_add(size)?)?;
+    }
+    (at == len).then_some(len)
 }
 
 /// The bytes of an ELF file, up to the end of its last part; `None` if it is not one of 64 bits or says that it has more
@@ -162,6 +184,52 @@ mod tests {
         };
         // SAFETY: a complete ELF file of 32 bits: its header.
         assert_eq!(unsafe { elf_len(file, 1 << 20) }, None);
+    }
+
+    #[test]
+    fn the_entries_of_a_fatbin_fill_its_size() {
+        use crate::fatbin::{PTX, entry, pack};
+        const MOST: u64 = 1 << 20;
+        let good = pack(&[entry(PTX, 80, 0, b"a text", 0), entry(PTX, 90, 0, b"b", 0)]);
+        let with = |at: usize, value: &[u8]| {
+            // Behind a whole fatbin there may be anything.
+            let mut bytes = [good.as_slice(), &[0; 64]].concat();
+            bytes[at..at + value.len()].copy_from_slice(value);
+            // SAFETY: a fatbin with bytes behind it.
+            unsafe { fatbin_len(bytes.as_ptr(), MOST) }
+        };
+        let len = good.len() as u64;
+        assert_eq!(with(0, &[]), Some(len));
+        let sizes = [
+            0,
+            1,
+            len - 17,
+            len - 15,
+            len + 48,
+            1 << 19,
+            1 << 40,
+            u64::MAX,
+        ];
+        for size in sizes.into_iter().skip(1) {
+            assert_eq!(with(8, &size.to_le_bytes()), None, "the fatbin has {size}");
+        }
+        assert_eq!(with(8, &[0; 8]), Some(16), "without an entry");
+        for size in sizes {
+            assert_eq!(
+                with(16 + 8, &size.to_le_bytes()),
+                None,
+                "an entry has {size}"
+            );
+        }
+        for header in [0, 16, 63, 65, 1 << 30, u32::MAX] {
+            assert_eq!(
+                with(16 + 4, &header.to_le_bytes()),
+                None,
+                "a header of {header}"
+            );
+        }
+        // SAFETY: a whole fatbin.
+        assert_eq!(unsafe { fatbin_len(good.as_ptr(), len - 1) }, None);
     }
 
     #[test]

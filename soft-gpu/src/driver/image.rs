@@ -217,10 +217,9 @@ unsafe fn relinked(list: *const *const u8, target: Target) -> Result<Option<Vec<
 /// `pointer` points to a whole fatbin.
 unsafe fn fatbin_at<'a>(pointer: *const u8) -> Result<&'a [u8], Refusal> {
     // SAFETY: by this function's contract.
-    let len = unsafe { image::fatbin_len(pointer) };
-    let len = len.and_then(|len| isize::try_from(len).ok());
+    let len = unsafe { image::fatbin_len(pointer, isize::MAX as u64) };
     // SAFETY: a whole fatbin is as long as its header says.
-    Ok(unsafe { std::slice::from_raw_parts(pointer, len.ok_or_else(damaged)?.cast_unsigned()) })
+    Ok(unsafe { std::slice::from_raw_parts(pointer, len.ok_or_else(damaged)? as usize) })
 }
 
 fn damaged() -> Refusal {
@@ -251,11 +250,11 @@ fn machine_code(fatbin: &[u8], target: Target) -> Result<Vec<u8>, Refusal> {
         .max_by_key(|e| (e.sm, e.flags & EXACT));
     match best {
         Some(entry) => target.machine_code(&entry.unpacked(MAX_CODE).ok_or_else(damaged)?),
-        None => Err(missing(&all, target.cc)),
+        None => Err(missing(&all, target)),
     }
 }
 
-/// The best PTX of a fatbin: the newest that the device can run.
+/// The best PTX of a fatbin: the newest that a device of capability `cc` can run.
 ///
 /// # Errors
 /// As [`code_at`].
@@ -266,11 +265,26 @@ pub fn fatbin_ptx(fatbin: &[u8], cc: (u32, u32)) -> Result<Vec<u8>, Refusal> {
         .iter()
         .filter(fits)
         .max_by_key(|e| (e.sm, e.flags & (EXACT | FAMILY)));
-    let text = best.ok_or_else(|| missing(&all, cc))?.text(MAX_CODE);
+    let text = best.ok_or_else(|| missing(&all, Target { cc, skip: false }))?;
+    let text = text.text(MAX_CODE);
     Ok(text.ok_or_else(damaged)?.into_owned())
 }
 
-fn missing(all: &[Entry<'_>], (major, minor): (u32, u32)) -> Refusal {
+/// No compute capability is larger, as an entry has it: 90 is 9.0.
+const LARGEST_SM: u32 = 999;
+
+/// Why a fatbin with these entries has no code for a device.
+fn missing(all: &[Entry<'_>], target: Target) -> Refusal {
+    if all.is_empty() {
+        return no_binary("the fatbin has no entry: it holds no code for any device");
+    }
+    if let Some(entry) = all.iter().find(|e| e.sm > LARGEST_SM) {
+        let why = format!(
+            "the fatbin is damaged: an entry is for architecture {}",
+            entry.sm
+        );
+        return (CuResult::INVALID_IMAGE, why);
+    }
     let name = |e: &Entry<'_>| {
         let kind = if e.kind == PTX { "compute" } else { "sm" };
         let only = match e.flags & (EXACT | FAMILY) {
@@ -281,11 +295,15 @@ fn missing(all: &[Entry<'_>], (major, minor): (u32, u32)) -> Refusal {
         format!("{kind}_{}{only}", e.sm)
     };
     let have: Vec<String> = all.iter().map(name).collect();
+    let (have, (major, minor)) = (have.join(", "), target.cc);
     let device = format!("{major}{minor}");
+    let lacks = if target.skip || all.iter().any(|e| e.kind == PTX) {
+        format!("the fatbin has no PTX for compute_{device} or older (it has: {have})")
+    } else {
+        format!("the fatbin has machine code only ({have}), and the soft device runs PTX only")
+    };
     no_binary(format!(
-        "the fatbin has no PTX for compute_{device} or older (it has: {}); compile with \
-         -gencode arch=compute_{device},code=compute_{device}",
-        have.join(", ")
+        "{lacks}; compile with -gencode arch=compute_{device},code=compute_{device}"
     ))
 }
 
@@ -422,6 +440,40 @@ mod tests {
         // SAFETY: `f` is a whole fatbin.
         let through_pointer = unsafe { code_at(f.as_ptr(), at(9, 0)) };
         assert_eq!(through_pointer.as_deref(), Ok(&b"new"[..]));
+    }
+
+    #[test]
+    fn what_a_fatbin_lacks_is_said() {
+        let why = |entries: &[Vec<u8>], target| {
+            let refused = fatbin_code(&pack(entries), target).expect_err("no code for 8.0");
+            (refused.0, refused.1.split(';').next().map(str::to_owned))
+        };
+        let code = |sm| entry(MACHINE_CODE, sm, 0, b"elf", 0);
+        let said = |code, text: &str| (code, Some(text.to_owned()));
+        let none = CuResult::NO_BINARY_FOR_GPU;
+        assert_eq!(
+            why(&[], at(8, 0)),
+            said(
+                none,
+                "the fatbin has no entry: it holds no code for any device"
+            )
+        );
+        let damaged = "the fatbin is damaged: an entry is for architecture 6029392";
+        assert_eq!(
+            why(&[code(6_029_392)], at(8, 0)),
+            said(CuResult::INVALID_IMAGE, damaged)
+        );
+        let machine_code =
+            "the fatbin has machine code only (sm_75, sm_80), and the soft device runs PTX only";
+        assert_eq!(
+            why(&[code(75), code(80)], at(8, 0)),
+            said(none, machine_code)
+        );
+        let newer = "the fatbin has no PTX for compute_80 or older (it has: sm_80, compute_90)";
+        let entries = [code(80), entry(PTX, 90, 0, b"new", 0)];
+        assert_eq!(why(&entries, at(8, 0)), said(none, newer));
+        let other = "the fatbin has no PTX for compute_80 or older (it has: sm_90)";
+        assert_eq!(why(&[code(90)], skipping(8, 0)), said(none, other));
     }
 
     #[test]
