@@ -61,6 +61,10 @@ static void loading(void) {
     FAILS(INVALID_VALUE, cuModuleLoadData(NULL, guest_ptx));
     FAILS(INVALID_PTX, cuModuleLoadData(&module, ".version 7.0\n.target sm_80\n.address_size 64\n!\n"));
     FAILS_EITHER(INVALID_IMAGE, INVALID_PTX, cuModuleLoadData(&module, "nonsense"));
+    /* A version of PTX that there is not, and versions that the device is too old for. */
+    FAILS(INVALID_PTX, cuModuleLoadData(&module, ".version 0.0\n.target sm_80\n.address_size 64\n"));
+    FAILS(UNSUPPORTED_PTX, cuModuleLoadData(&module, ".version 10.0\n.target sm_80\n.address_size 64\n"));
+    FAILS(UNSUPPORTED_PTX, cuModuleLoadData(&module, ".version 99.9\n.target sm_80\n.address_size 64\n"));
 }
 
 static void functions(void) {

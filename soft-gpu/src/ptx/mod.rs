@@ -16,6 +16,9 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+/// The newest major version of PTX that is read. CUDA 13.5 writes 9.5.
+pub const NEWEST_MAJOR: u32 = 9;
+
 /// Most registers in one module, with ranges (`%r<100>`) expanded, besides one for every
 /// [`REGISTER_TEXT`] bytes of text.
 pub const MAX_REGISTERS: usize = 1 << 20;

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::ParseError;
 use super::ast::{Function, Init, Module, Variable};
 use super::body::{self, Budget, skip_debug};
 use super::declare::{self, Linkage};
 use super::lexer::Kind;
 use super::stream::Stream;
+use super::{NEWEST_MAJOR, ParseError};
 
 /// Parses a whole text.
 pub(super) fn parse(text: &[u8]) -> Result<Module, ParseError> {
@@ -28,6 +28,23 @@ pub(super) fn parse(text: &[u8]) -> Result<Module, ParseError> {
     }
     parser.check()?;
     Ok(parser.module)
+}
+
+/// A version of the language that the parser reads.
+fn known_version(major: u32, minor: u32, line: u32) -> Result<(u32, u32), ParseError> {
+    match major {
+        0 => {
+            let message = format!("there is no PTX version {major}.{minor}: the first is 1.0");
+            Err(ParseError::new(line, message))
+        }
+        1..=NEWEST_MAJOR => Ok((major, minor)),
+        _ => {
+            let message = format!(
+                "PTX version {major}.{minor} is newer than {NEWEST_MAJOR}.x, the newest that soft-gpu reads"
+            );
+            Err(ParseError::unsupported(line, message))
+        }
+    }
 }
 
 fn undeclared(name: &str, line: u32) -> ParseError {
@@ -74,8 +91,9 @@ impl Parser<'_> {
             && let Some((major, minor)) = text.split_once('.')
             && let (Ok(major), Ok(minor)) = (major.parse(), minor.parse())
         {
+            let line = self.stream.line();
             self.stream.take()?;
-            return Ok((major, minor));
+            return known_version(major, minor, line);
         }
         self.stream.expected("a version such as 8.0")
     }

@@ -57,6 +57,34 @@ fn header_words() {
 }
 
 #[test]
+fn versions_are_those_of_the_language_up_to_the_newest_known() {
+    let of = |version: &str| parse(format!("\n.version {version} .target sm_80").as_bytes());
+    for (version, parsed) in [
+        ("1.0", (1, 0)),
+        ("8.9", (8, 9)),
+        ("9.5", (9, 5)),
+        ("9.9", (9, 9)),
+    ] {
+        assert_eq!(of(version).expect("known").version, parsed);
+    }
+    for (version, unsupported) in [
+        ("0.0", false),
+        ("0.9", false),
+        ("10.0", true),
+        ("99.9", true),
+    ] {
+        let refused = of(version).expect_err("no version");
+        assert_eq!(
+            (refused.unsupported, refused.line),
+            (unsupported, 2),
+            "{refused}"
+        );
+        assert!(refused.message.contains(version), "{refused}");
+    }
+    assert!(of("99999999999.0").is_err());
+}
+
+#[test]
 fn operand_forms() {
     assert_eq!(
         operands("ld.global.v2.u32 {%r1, _}, [%rd1+-4];"),
