@@ -4,13 +4,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use vgpu_cuda_abi::CuResult;
 
+use crate::session::PRINTED;
 use crate::{Cu, log};
 
 /// Runs the body of an export; a panic becomes CUDA_ERROR_UNKNOWN, because unwinding out of a C
 /// function would abort the program. Why it fails is said, where that is known.
 pub(crate) fn guard(name: &str, body: impl FnOnce() -> Cu) -> u32 {
     let run = || body().inspect_err(|code| log::refusal::say(name, *code));
-    match catch_unwind(AssertUnwindSafe(run)) {
+    let result = catch_unwind(AssertUnwindSafe(run));
+    PRINTED.show();
+    match result {
         Ok(Ok(())) => CuResult::SUCCESS.0,
         Ok(Err(code)) => code.0,
         Err(_) => {

@@ -12,7 +12,7 @@ use vgpu_cudart::last_thread;
 use vgpu_door::{Address, look};
 use vgpu_proto::cuda::OFFERED_CUDA_VERSION;
 
-use crate::session::{self, NoSession, Session, sys};
+use crate::session::{self, NoSession, PRINTED, Session, sys};
 use crate::state::Shim;
 use crate::{Cu, log};
 
@@ -232,6 +232,7 @@ extern "C" fn after_fork_in_child() {
     }
     SHIM.store(std::ptr::null_mut(), Ordering::Release);
     PHASE.store(FORKED, Ordering::Release);
+    PRINTED.forget();
     for place in &DESCRIPTORS {
         let fd = place.swap(-1, Ordering::AcqRel);
         if fd >= 0 {

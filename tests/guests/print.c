@@ -1,12 +1,21 @@
-/* Device printf between two host lines; usage: print. */
+/*
+ * Device printf; usage: print, or print BYTES.
+ * Without an argument: between two lines of the program, which does not flush its standard output. With BYTES: more than that
+ * with a buffer of BYTES.
+ */
 #include "guest.h"
 
-int main(void) {
+CUresult cuCtxSetLimit(int limit, size_t value);
+
+enum { PRINTF_FIFO_SIZE = 1, BLOCKS = 128 };
+
+int main(int argc, char **argv) {
     CUmodule module;
     CUfunction print = setup("print_threads", &module);
+    int flood = argc > 1;
+    if (flood) CU(cuCtxSetLimit(PRINTF_FIFO_SIZE, (size_t)atol(argv[1])));
     printf("before\n");
-    fflush(stdout);
-    CU(cuLaunchKernel(print, 2, 1, 1, 4, 1, 1, 0, NULL, NULL, NULL));
+    CU(cuLaunchKernel(print, flood ? BLOCKS : 2, 1, 1, flood ? 256 : 4, 1, 1, 0, NULL, NULL, NULL));
     CU(cuCtxSynchronize());
     printf("after\n");
     return 0;

@@ -63,21 +63,47 @@ fn programs_of_several_vms_share_a_gpu() -> Result<()> {
 }
 
 #[test]
-fn device_printf_appears_on_the_guests_standard_output() -> Result<()> {
+fn device_printf_stands_among_what_the_program_prints() -> Result<()> {
     let host = one_vm(&Options::default())?;
-    let text = expect_right(&Guest::new(guest::PRINT, host.target(1))?)?;
-    let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines.first(), Some(&"before"), "{text}");
-    assert_eq!(lines.last(), Some(&"after"), "{text}");
-    let mut printed: Vec<&str> = lines[1..lines.len() - 1].to_vec();
-    printed.sort_unstable();
-    let expected = [
-        "thread 0 of block 0",
-        "thread 0 of block 1",
-        "thread 2 of block 0",
-        "thread 2 of block 1",
-    ];
-    assert_eq!(printed, expected);
+    for target in [Target::SoftGpu, host.target(1)] {
+        let text = expect_right(&Guest::new(guest::PRINT, target)?)?;
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.first(), Some(&"before"), "{text}");
+        assert_eq!(lines.last(), Some(&"after"), "{text}");
+        let mut printed: Vec<&str> = lines[1..lines.len() - 1].to_vec();
+        printed.sort_unstable();
+        let expected = [
+            "thread 0 of block 0",
+            "thread 0 of block 1",
+            "thread 2 of block 0",
+            "thread 2 of block 1",
+        ];
+        assert_eq!(printed, expected);
+    }
+    Ok(())
+}
+
+/// The program prints some 400 kB.
+#[test]
+fn of_device_printf_as_much_is_kept_as_its_buffer_holds() -> Result<()> {
+    const BUFFER: usize = 64 << 10;
+    let host = one_vm(&Options::default())?;
+    for target in [Target::SoftGpu, host.target(1)] {
+        let program = Guest::new(guest::PRINT, target)?.arg(BUFFER.to_string());
+        let text = expect_right(&program)?;
+        let kept = text.strip_prefix("before\n");
+        let kept = kept.and_then(|rest| rest.strip_suffix("after\n"));
+        let kept = kept.unwrap_or_else(|| panic!("{text}"));
+        assert!(
+            (BUFFER - 1000..=BUFFER).contains(&kept.len()),
+            "{}",
+            kept.len()
+        );
+        assert!(
+            kept.lines().all(|line| line.starts_with("thread ")),
+            "whole lines"
+        );
+    }
     Ok(())
 }
 

@@ -13,9 +13,9 @@ use vgpu_proto::codec;
 use vgpu_proto::frame::{FLAG_MORE, HEADER_LEN, Header};
 use vgpu_proto::limits::MAX_ARGS;
 
-use super::Session;
 use super::inbox::Answer;
 use super::sys::{self, UserMemory};
+use super::{PRINTED, Session};
 
 /// Room for the largest header and arguments, and for many small frames at once.
 const BUFFER: usize = 2 * (HEADER_LEN + MAX_ARGS);
@@ -175,7 +175,8 @@ impl FrameReader {
             return Ok(Step::Frame);
         }
         if let Into::Stdout(bytes) = bulk.into {
-            sys::write_fd(libc::STDOUT_FILENO, &bytes);
+            // The reader's lock is held here.
+            PRINTED.add(&bytes);
             return Ok(Step::Frame);
         }
         dispatch(session, bulk.header, bulk.args).map(|()| Step::Frame)

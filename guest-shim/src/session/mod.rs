@@ -33,6 +33,7 @@ use lend::Lender;
 use mirror::Mirrors;
 use outbox::Outbox;
 use vgpu_cuda_abi::CuResult;
+use vgpu_cudart::printed::Printed;
 use vgpu_proto::call::Op;
 use vgpu_proto::call::ops::{Call, Progress};
 use vgpu_proto::call::req;
@@ -41,6 +42,9 @@ use vgpu_proto::codec;
 use self::sys::UserMemory;
 use self::uses::Waits;
 use crate::{Cu, lock, log, observe, process};
+
+/// Device `printf` that came from the host. A call writes it at its end.
+pub(crate) static PRINTED: Printed = Printed::new();
 
 /// Runs something of the program's that may make no calls.
 pub(crate) fn without_calls(run: impl FnOnce()) {

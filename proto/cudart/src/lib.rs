@@ -16,10 +16,12 @@
 //! | [`image`] | the forms of device code that the runtime hands over |
 //! | [`fatbin`] | the code in a fatbin |
 //! | [`last_thread`] | the end of a process whose threads have all ended |
+//! | [`printed`] | device `printf` on its way to standard output |
 
 pub mod fatbin;
 pub mod image;
 pub mod last_thread;
+pub mod printed;
 #[cfg(feature = "cudart")]
 mod selfcheck;
 mod storage;

@@ -13,6 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::driver::error::Result;
+use crate::driver::printed::PRINTED;
 use crate::driver::stream::Stream;
 use crate::driver::{self, inject, stream_table};
 use vgpu_cuda_abi::CuResult;
@@ -118,7 +119,9 @@ fn enter(name: &'static str, body: impl FnOnce() -> Result) -> u32 {
     {
         return code.0;
     }
-    match catch_unwind(AssertUnwindSafe(body)) {
+    let result = catch_unwind(AssertUnwindSafe(body));
+    PRINTED.show();
+    match result {
         Ok(Ok(())) => 0,
         Ok(Err(code)) => code.0,
         Err(_) => {

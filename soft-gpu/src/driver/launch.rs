@@ -1,8 +1,7 @@
 //! Kernel launches: checks, queueing, running, and what a running kernel asks of the driver.
 
-use std::io::Write as _;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use vgpu_cuda_abi::CuResult;
@@ -17,14 +16,15 @@ use super::graph::node::Action;
 use super::memory::Use;
 use super::module::Function;
 use super::part::Part;
+use super::printed::Fifo;
 use super::stream::{Running, Stream};
 use super::sync::{lock, now_ns, sleep_until};
 use super::turn::Turn;
 use super::{Driver, fault, healthy, inject, occupancy};
 use crate::exec::contract::{ArenaView, Device, Fault, Launch};
 
-/// Device printf text is written out at the latest when this much has gathered.
-const PRINT_BUFFER: usize = 64 << 10;
+/// CU_LIMIT_PRINTF_FIFO_SIZE.
+const PRINTF_FIFO_SIZE: u32 = 1;
 
 /// The shape of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -202,17 +202,23 @@ impl Kernel {
             Some(FaultKind::Hang) => return hang(&context.gpu.turn),
             None => {}
         }
+        let fifo = context.limit(PRINTF_FIFO_SIZE);
+        let fifo = Fifo::new(fifo.map_or(0, |most| most.load(Ordering::Relaxed)));
         let device = KernelDevice {
             driver,
             context,
-            printed: Mutex::default(),
+            printed: Mutex::new(fifo),
         };
         if self.function.module.program.is_hollow() {
             return;
         }
         let start = running.core.lag.now();
         let outcome = super::program::run(&self.function.module.program, &self.launch, &device);
-        device.flush();
+        device
+            .printed
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+            .ends();
         match outcome {
             Ok(stats) => {
                 if let Some(ns) = stats.device_ns {
@@ -275,24 +281,7 @@ fn report(fault: &Fault, kernel: &str) {
 struct KernelDevice<'a> {
     driver: &'static Driver,
     context: &'a Context,
-    printed: Mutex<Vec<u8>>,
-}
-
-impl KernelDevice<'_> {
-    /// Writes what was printed to the process's standard output.
-    fn flush(&self) {
-        write_out(&mut lock(&self.printed));
-    }
-}
-
-fn write_out(text: &mut Vec<u8>) {
-    if !text.is_empty() {
-        // Unbuffered: the program's own standard library knows nothing of this text. A closed
-        // standard output is the program's wish.
-        let mut out = std::io::stdout();
-        let _ = out.write_all(text).and_then(|()| out.flush());
-        text.clear();
-    }
+    printed: Mutex<Fifo>,
 }
 
 impl Device for KernelDevice<'_> {
@@ -308,11 +297,7 @@ impl Device for KernelDevice<'_> {
     }
 
     fn print(&self, text: &[u8]) {
-        let mut printed = lock(&self.printed);
-        printed.extend_from_slice(text);
-        if printed.len() >= PRINT_BUFFER {
-            write_out(&mut printed);
-        }
+        lock(&self.printed).add(text);
     }
 
     fn malloc(&self, bytes: u64) -> u64 {

@@ -37,6 +37,7 @@ pub mod occupancy;
 pub mod open;
 pub mod part;
 pub mod pool;
+pub mod printed;
 pub mod program;
 pub mod range;
 mod registered;
@@ -79,6 +80,7 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn after_fork_in_child() {
     FORKED.store(true, Ordering::Relaxed);
+    printed::PRINTED.forget();
 }
 
 /// cuInit.
