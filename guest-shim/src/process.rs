@@ -14,7 +14,7 @@ use vgpu_proto::cuda::OFFERED_CUDA_VERSION;
 
 use crate::session::{self, NoSession, PRINTED, Session, sys};
 use crate::state::Shim;
-use crate::{Cu, log};
+use crate::{Cu, log, observe};
 
 const BEFORE: u8 = 0;
 const READY: u8 = 1;
@@ -153,6 +153,9 @@ pub(crate) fn init(flags: u32) -> Cu {
 
 fn begin() -> Cu {
     log::settle();
+    if let Some(unknown) = observe::unknown() {
+        log::line(log::Level::Error, &unknown);
+    }
     let refused = |none: NoSession| {
         log::line(log::Level::Error, &format!("{} [{}]", none.text, none.code));
         none.code
@@ -243,7 +246,7 @@ extern "C" fn after_fork_in_child() {
 }
 
 extern "C" fn on_load() {
-    crate::observe::begin();
+    observe::begin();
     // SAFETY: the handlers are functions of this library, which is never unmapped (-z nodelete).
     unsafe {
         libc::pthread_atfork(
@@ -258,7 +261,7 @@ extern "C" fn on_load() {
 /// may go on running; they find CUDA_ERROR_DEINITIALIZED and nothing that has been freed.
 extern "C" fn on_exit() {
     if PHASE.load(Ordering::Acquire) != FORKED {
-        crate::observe::end();
+        observe::end();
     }
     if PHASE
         .compare_exchange(READY, EXITING, Ordering::AcqRel, Ordering::Acquire)

@@ -68,6 +68,26 @@ fn statistics_are_said_at_the_end() {
 }
 
 #[test]
+fn only_1_turns_statistics_on() {
+    let name = "only_1_turns_statistics_on";
+    if let Some(cuda) = guest::enter(name) {
+        return cuda.begin();
+    }
+    for (value, told) in [("", false), ("0", false), ("off", true), ("no", true)] {
+        let host = Host::usual();
+        let address = host.address();
+        let environment = [("VGPU_ADDRESS", address.as_str()), ("VGPU_STATS", value)];
+        let said = guest::start_with(name, &environment).success().stderr;
+        assert!(!said.contains("calls by how"), "{value}: {said}");
+        assert_eq!(
+            said.matches("VGPU_STATS=").count(),
+            usize::from(told),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn lookups_of_what_is_not_served_are_counted_and_told_once_to_who_asks() {
     let name = "lookups_of_what_is_not_served_are_counted_and_told_once_to_who_asks";
     if let Some(cuda) = guest::enter(name) {

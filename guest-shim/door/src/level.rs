@@ -2,7 +2,8 @@
 
 use std::ffi::OsStr;
 
-/// `VGPU_LOG` is one of `off`, `error` (default), `warn`, `info`; each says also what those before it say.
+/// `VGPU_LOG` is one of `off`, `error` (default), `warn`, `info`; each says also what those before it say. `debug` and `trace`
+/// count as `info`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Nothing at all.
@@ -33,7 +34,8 @@ impl Level {
             Some("info" | "debug" | "trace") => Level::Info,
             _ => {
                 let unknown = format!(
-                    "VGPU_LOG={set:?} is unknown: it is taken for error; write off, error, warn or info"
+                    "VGPU_LOG={set:?} is unknown: it is taken for error; write off, error, warn, info, debug or \
+                     trace"
                 );
                 return (Level::Error, Some(unknown));
             }
@@ -67,6 +69,8 @@ mod tests {
             assert_eq!(level, Level::Error);
             let begin = format!("VGPU_LOG={shown} is unknown: ");
             assert!(told.starts_with(&begin), "{told}");
+            let levels = "write off, error, warn, info, debug or trace";
+            assert!(told.ends_with(levels), "{told}");
         }
     }
 }

@@ -73,6 +73,11 @@ pub(crate) fn begin() {
     ON.store(stats || trace, Ordering::Relaxed);
 }
 
+/// What is wrong with the settings.
+pub(crate) fn unknown() -> Option<String> {
+    stats::unknown()
+}
+
 /// The process ends: says the counts.
 pub(crate) fn end() {
     if on() {

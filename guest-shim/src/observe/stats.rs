@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -35,11 +36,31 @@ static NOT_SERVED: Mutex<BTreeMap<Cow<'static, str>, u64>> = Mutex::new(BTreeMap
 
 static NOT_FOUND: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 
-/// Does `VGPU_STATS` ask for counts?
+/// Whether `VGPU_STATS` asks for counts.
 pub(super) fn wanted() -> bool {
-    let asked = std::env::var_os("VGPU_STATS").is_some_and(|v| !v.is_empty() && v != "0");
+    let asked = asks(std::env::var_os("VGPU_STATS").as_deref()) == Ok(true);
     WANTED.store(asked, Ordering::Relaxed);
     asked
+}
+
+/// What is wrong with the value of `VGPU_STATS`.
+pub(super) fn unknown() -> Option<String> {
+    asks(std::env::var_os("VGPU_STATS").as_deref()).err()
+}
+
+/// Whether a value asks for counts.
+///
+/// # Errors
+/// A sentence about a value that is neither `1` nor `0`, nor empty.
+fn asks(set: Option<&OsStr>) -> Result<bool, String> {
+    match set.map(OsStr::to_str) {
+        None | Some(Some("" | "0")) => Ok(false),
+        Some(Some("1")) => Ok(true),
+        Some(_) => Err(format!(
+            "VGPU_STATS={:?} is unknown: it is taken for 0; write 1 for counts of calls when the program ends",
+            set.unwrap_or_default()
+        )),
+    }
 }
 
 /// Counts a call.
@@ -123,5 +144,22 @@ fn list<'a>(text: &mut String, title: &str, functions: impl Iterator<Item = (&'a
     }
     for (symbol, times) in functions {
         let _ = writeln!(text, "vgpu:   {times:>10} {symbol}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_asks_for_counts_and_other_words_are_told() {
+        let of = |set: &str| asks(Some(OsStr::new(set)));
+        assert_eq!(asks(None), Ok(false));
+        assert_eq!((of(""), of("0"), of("1")), (Ok(false), Ok(false), Ok(true)));
+        for set in ["off", "no", "false", "true", "2", "1 "] {
+            let told = of(set).expect_err("unknown");
+            let begin = format!("VGPU_STATS={set:?} is unknown: it is taken for 0");
+            assert!(told.starts_with(&begin), "{told}");
+        }
     }
 }

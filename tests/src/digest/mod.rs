@@ -165,13 +165,17 @@ struct Work {
 
 impl Work {
     fn stream(&mut self, name: &str) -> Result<usize> {
-        if let Some(index) = self.by_name.get(name) {
-            return Ok(*index);
-        }
         let parts: Vec<&str> = name.split(':').collect();
-        let [_, class, context] = parts[..] else {
+        let [queue, class, context] = parts[..] else {
             bail!("not a stream: {name:?}")
         };
+        // A context has one legacy stream. After a reset of a primary context, soft-gpu makes the stream anew, and a worker
+        // may keep the old one; what the device does is the same.
+        let queue = if class == "L" { "" } else { queue };
+        let name = format!("{queue}:{class}:{context}");
+        if let Some(index) = self.by_name.get(&name) {
+            return Ok(*index);
+        }
         let index = self.streams.len();
         self.streams.push(Stream {
             class: class.to_owned(),
@@ -180,7 +184,7 @@ impl Work {
             clock: Clock::new(),
             seen: Clock::new(),
         });
-        self.by_name.insert(name.to_owned(), index);
+        self.by_name.insert(name, index);
         Ok(index)
     }
 
@@ -431,6 +435,21 @@ mod tests {
                 assert!(load(&path).is_err(), "{len} of {} bytes", whole.len());
             }
         }
+        Ok(())
+    }
+
+    #[test]
+    fn the_legacy_stream_of_a_context_stays_one_stream_after_a_reset() -> Result<()> {
+        let of = |streams: [&str; 3]| {
+            let lines = (1..).zip(streams).map(|(order, stream)| {
+                format!("{order} {stream} kernel add grid=1,1,1 block=32,1,1 shared=0\n")
+            });
+            normalise(&lines.collect::<String>())
+        };
+        let kept = of(["1:L:9", "2:N:9", "1:L:9"])?;
+        assert_eq!(of(["1:L:9", "2:N:9", "3:L:9"])?, kept);
+        assert_ne!(of(["1:L:9", "2:N:9", "3:L:a"])?, kept, "another context");
+        assert_ne!(of(["1:L:9", "2:N:9", "3:N:9"])?, kept, "another stream");
         Ok(())
     }
 
