@@ -28,6 +28,9 @@ const MOST: Depth = Depth {
 pub(super) const HOST_FULL: &str = "the VMs of this host have pinned as much of its memory as all together may, \
     and this VM has had its share; on the host: vgpu-admin doctor";
 
+/// Characters of what a worker says about a fault.
+const FAULT_TEXT: usize = 512;
+
 /// No worker pins more for its copies.
 const PINNED_MOST: u64 = 1 << 30;
 
@@ -63,8 +66,8 @@ impl Actor {
         let name = SessionId(id);
         match (&session.phase, message) {
             // What a worker that is being ended says matters only as far as it explains the end.
-            (Phase::Ending(..), FromWorker::Fault { code, text }) => {
-                session.fault = Some((code, text));
+            (Phase::Ending(..), FromWorker::Fault { code, text }) if session.fault.is_none() => {
+                session.fault = Some((code, fault_text(&text)));
             }
             (Phase::Ending(..), _) => {}
             (
@@ -186,8 +189,13 @@ impl Actor {
                 self.image_whole(id, image, hash);
             }
             (Phase::Live, FromWorker::ImageDone { image }) => self.image_done(id, image),
+            // An honest worker says once that its device failed: nothing works from then on. More
+            // would only write the log full.
+            (Phase::Live, FromWorker::Fault { .. }) if session.fault.is_some() => {
+                self.breach(id, "the worker said twice that its device failed");
+            }
             (Phase::Live, FromWorker::Fault { code, text }) => {
-                let text = printable(&text, MAX_TEXT);
+                let text = fault_text(&text);
                 tracing::info!(
                     session = id,
                     vm = session.vm.vm_id,
@@ -396,6 +404,11 @@ impl Actor {
         });
         self.end(id, EndCause::WorkerDied, CuResult::DEVICE_UNAVAILABLE, why);
     }
+}
+
+/// What a worker says about a fault: it is logged, and told to the guest.
+fn fault_text(text: &str) -> String {
+    printable(text, FAULT_TEXT)
 }
 
 /// The device that a worker names; one that it does not have is none of ours.

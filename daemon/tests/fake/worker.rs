@@ -420,6 +420,13 @@ fn serve(shared: &Shared, mut data: UnixStream, vm: u32) {
                 });
                 exit(1);
             }
+            b'L' => {
+                tell(&FromWorker::Fault {
+                    code: CuResult(700),
+                    text: "x".repeat(60_000),
+                });
+                shared.answer(b'l');
+            }
             b'M' => {
                 let _ = send(CONTROL, &[0xff; 64], MsgFlags::MSG_NOSIGNAL);
             }

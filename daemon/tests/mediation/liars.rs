@@ -153,3 +153,24 @@ fn sessions_that_end_in_turn_do_not_use_up_the_descriptors_of_vgpud() {
         (Guest::connect(&socket).answer_to(b'Q') == b'y').then_some(())
     });
 }
+
+#[test]
+fn a_worker_that_says_again_and_again_that_its_device_failed_is_ended_and_struck() {
+    let host = Host::new();
+    let [mut liar, mut honest] = host.guests();
+    // What it says once is kept, in a sentence's length.
+    honest.ask(b'L', b'l');
+    honest.say(b'C');
+    let (kind, code, text) = honest.note();
+    assert_eq!((kind, code), (ControlNote::Ended, 700));
+    assert_eq!(text, "x".repeat(512) + "…");
+    assert!(host.events(EventKind::Strike).is_empty());
+
+    liar.ask(b'L', b'l');
+    liar.say(b'L');
+    let (kind, _, text) = liar.note();
+    assert_eq!(kind, ControlNote::Ended);
+    assert!(text.contains("said twice"), "{text}");
+    let struck = until("it is struck", || host.events(EventKind::Strike).pop());
+    assert_eq!(struck.vm_id, Some(1));
+}
