@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use tokio::io::unix::AsyncFd;
-use tokio::net::UnixListener;
 use vsock::VsockListener;
 
 use super::caps::Verdict;
 use super::conn::Conn;
 use super::rules::SocketOwner;
 use super::{Peer, Shared, session};
+use crate::events::Report;
 use crate::model::VmIdentity;
+use crate::system::guarded::{Guarded, Listener};
 
 /// After a failed accept (out of descriptors), wait this long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -48,7 +49,13 @@ pub(super) async fn accept_vsock(
                     .get(&cid)
                     .copied();
                 let identity = known.filter(|_| allow_local || cid >= FIRST_GUEST_CID);
-                enter(&shared, OwnedFd::from(stream), Peer::Vsock(cid), identity);
+                let closer = shared.closers().of(identity.map(|vm| vm.vm_id));
+                if closer.is_full() {
+                    // What follows would be as slow to close. This one is not.
+                    continue;
+                }
+                let fd = Guarded::plain(stream.into(), closer);
+                enter(&shared, fd, Peer::Vsock(cid), identity);
             }
             Err(e) => pause("AF_VSOCK", &e).await,
         }
@@ -57,38 +64,53 @@ pub(super) async fn accept_vsock(
 
 /// Accepts on the socket of one VM.
 pub(super) async fn accept_unix(
-    listener: UnixListener,
+    listener: Listener,
     shared: Arc<Shared>,
     path: Arc<Path>,
     owner: SocketOwner,
 ) {
     loop {
+        if listener.closer().is_full() {
+            wait_for_room(&listener, &shared, &path, &owner).await;
+        }
         match listener.accept().await {
-            Ok((stream, _)) => match stream.into_std() {
-                Ok(stream) => {
-                    let fd = OwnedFd::from(stream);
-                    let uid = getsockopt(&fd, PeerCredentials).map(|peer| peer.uid());
-                    let allowed = match (owner.uid, &uid) {
-                        (None, _) => true,
-                        (Some(wanted), Ok(uid)) => wanted == *uid,
-                        (Some(_), Err(_)) => false,
-                    };
-                    let peer = Peer::Unix(path.clone(), uid.unwrap_or(u32::MAX));
-                    if allowed {
-                        enter(&shared, fd, peer, Some(owner.identity));
-                    } else {
-                        turn_away_foreigner(&shared, fd, peer, &owner);
-                    }
+            Ok(fd) => {
+                let uid = getsockopt(&fd, PeerCredentials).map(|peer| peer.uid());
+                let allowed = match (owner.uid, &uid) {
+                    (None, _) => true,
+                    (Some(wanted), Ok(uid)) => wanted == *uid,
+                    (Some(_), Err(_)) => false,
+                };
+                let peer = Peer::Unix(path.clone(), uid.unwrap_or(u32::MAX));
+                if allowed {
+                    enter(&shared, fd, peer, Some(owner.identity));
+                } else {
+                    turn_away_foreigner(&shared, fd, peer, &owner);
                 }
-                Err(e) => pause("a VM's socket", &e).await,
-            },
+            }
             Err(e) => pause("a VM's socket", &e).await,
         }
     }
 }
 
+/// The sockets of this VM take long to close: its connections wait, and it is told once.
+async fn wait_for_room(listener: &Listener, shared: &Shared, path: &Path, owner: &SocketOwner) {
+    let vm_id = owner.identity.vm_id;
+    let message = "no more connections of this VM are accepted until those that ended are closed: what is \
+                   attached to them, or waits in them, takes long to close";
+    tracing::warn!(vm = vm_id, "{message}");
+    shared.events.report(Report::Refused {
+        vm_id: Some(vm_id),
+        peer: path.display().to_string(),
+        code: "busy",
+        message: message.to_owned(),
+    });
+    listener.closer().room().await;
+    tracing::info!(vm = vm_id, "connections of the VM are accepted again");
+}
+
 /// The right path, the wrong user: refused as unknown, and told so.
-fn turn_away_foreigner(shared: &Arc<Shared>, fd: OwnedFd, peer: Peer, owner: &SocketOwner) {
+fn turn_away_foreigner(shared: &Arc<Shared>, fd: Guarded, peer: Peer, owner: &SocketOwner) {
     let Peer::Unix(_, uid) = &peer else { return };
     tracing::warn!(
         vm = owner.identity.vm_id,
@@ -99,7 +121,7 @@ fn turn_away_foreigner(shared: &Arc<Shared>, fd: OwnedFd, peer: Peer, owner: &So
 }
 
 /// The accept path of every listener: counted, then served by a task of its own.
-fn enter(shared: &Arc<Shared>, fd: OwnedFd, peer: Peer, identity: Option<VmIdentity>) {
+fn enter(shared: &Arc<Shared>, fd: Guarded, peer: Peer, identity: Option<VmIdentity>) {
     let due = identity.map_or(0, |vm| shared.nonces.due(vm));
     let verdict = shared.caps.enter(identity.map(|vm| vm.vm_id), due);
     if matches!(verdict, Verdict::Close) {

@@ -53,6 +53,32 @@ pub(super) fn unix_listeners(
     checks
 }
 
+/// What becomes of descriptors that guests and workers attach to what they send. `refused`: the
+/// kernel does not take them. `full`: VMs whose sockets take long to close.
+pub(super) fn attached_descriptors(refused: bool, full: &[u32]) -> DoctorCheck {
+    const NAME: &str = "attached-descriptors";
+    if let Some(first) = full.first() {
+        let more = match full.len() - 1 {
+            0 => String::new(),
+            n => format!(" (and {n} other VMs)"),
+        };
+        let message = format!(
+            "vgpud accepts no more connections of VM {first}{more} until those that ended are closed: what is \
+             attached to them, or waits in them, takes long to close"
+        );
+        let hint = "Look at what runs in that VM; `vgpu-admin unregister-vm` ends it";
+        return check(NAME, CheckStatus::Warning, message, Some(hint));
+    }
+    let message = match refused {
+        true => "the kernel refuses descriptors that guests and workers attach to what they send",
+        false => {
+            "this kernel cannot refuse descriptors that guests and workers attach to what they send (Linux 6.16 \
+             can): vgpud ends their connections, and has them closed by threads that serve nobody"
+        }
+    };
+    check(NAME, CheckStatus::Ok, message.into(), None)
+}
+
 /// Who can connect to the sockets that are open.
 pub(super) fn vm_socket_access(
     open: &[(PathBuf, Option<u32>, Metadata)],

@@ -2,19 +2,19 @@
 //! the caller, handed on as a descriptor.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{MsgFlags, recv, send};
+use nix::sys::socket::{MsgFlags, send};
 use tokio::io::unix::AsyncFd;
 
-use crate::system::shut_down;
+use crate::system::guarded::{Guarded, register};
+use crate::system::{set_nonblocking, shut_down};
 
 /// One connected stream socket.
 #[derive(Debug)]
 pub struct Conn {
-    fd: AsyncFd<OwnedFd>,
+    fd: AsyncFd<Guarded>,
 }
 
 impl Conn {
@@ -22,19 +22,19 @@ impl Conn {
     ///
     /// # Errors
     /// When it cannot be registered with the runtime.
-    pub fn new(fd: OwnedFd) -> io::Result<Conn> {
-        fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    pub fn new(fd: Guarded) -> io::Result<Conn> {
+        set_nonblocking(&fd, true)?;
         Ok(Conn { fd: register(fd)? })
     }
 
     /// Reads what there is, at most the buffer; 0 at the end of the stream.
     ///
     /// # Errors
-    /// As of the socket.
+    /// [`Attached`](crate::system::guarded::Attached), or as of the socket.
     pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let mut ready = self.fd.readable().await?;
-            let got = ready.try_io(|fd| Ok(recv(fd.as_raw_fd(), buffer, MsgFlags::empty())?));
+            let got = ready.try_io(|fd| fd.get_ref().read(buffer));
             match got {
                 Ok(Err(e)) if e.kind() == io::ErrorKind::Interrupted => {}
                 Ok(result) => return result,
@@ -98,23 +98,11 @@ impl Conn {
     ///
     /// # Errors
     /// When the mode cannot be changed.
-    pub fn into_fd(self) -> io::Result<OwnedFd> {
+    pub fn into_fd(self) -> io::Result<Guarded> {
         let fd = self.fd.into_inner();
-        set_blocking(&fd)?;
+        set_nonblocking(&fd, false)?;
         Ok(fd)
     }
-}
-
-/// Puts a socket into blocking mode, as whoever takes it over expects it.
-pub(crate) fn set_blocking(fd: &OwnedFd) -> io::Result<()> {
-    fcntl(fd, FcntlArg::F_SETFL(OFlag::empty()))?;
-    Ok(())
-}
-
-/// Registers a descriptor with the runtime.
-#[allow(deprecated)] // Deprecated for types whose descriptor may change; an `OwnedFd` keeps its own.
-pub(crate) fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    AsyncFd::new(fd)
 }
 
 #[cfg(test)]
@@ -131,7 +119,8 @@ mod tests {
         let mut head = [0; 4];
         conn.read_exact(&mut head).await.unwrap();
         assert_eq!(&head, b"head");
-        let mut rest = UnixStream::from(conn.into_fd().unwrap());
+        let rest = conn.into_fd().unwrap();
+        let mut rest = UnixStream::from(rest.as_fd().try_clone_to_owned().unwrap());
         let mut body = [0; 4];
         rest.read_exact(&mut body).unwrap();
         assert_eq!(&body, b"body", "nothing was read ahead");

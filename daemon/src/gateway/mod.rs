@@ -43,6 +43,7 @@ use crate::config::Config;
 use crate::events::EventSink;
 use crate::mediator::MediatorHandle;
 use crate::supervisor::Supervisor;
+use crate::system::closer::Closers;
 
 pub use listeners::Gateway;
 pub use peer::Peer;
@@ -69,6 +70,11 @@ impl Shared {
     fn set_config(&self, config: Arc<Config>) {
         self.caps.set(&config.limits);
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+    }
+
+    /// What closes the sockets of VMs.
+    pub(crate) fn closers(&self) -> &Closers {
+        self.supervisor.launcher().closers()
     }
 
     pub(crate) fn handshake_deadline(&self) -> Duration {

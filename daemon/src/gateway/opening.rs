@@ -18,6 +18,7 @@ use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::conn::Conn;
+use crate::system::guarded::Attached;
 
 /// A well-formed beginning.
 #[derive(Debug)]
@@ -41,6 +42,9 @@ pub enum BadOpening {
 
 impl From<io::Error> for BadOpening {
     fn from(e: io::Error) -> Self {
+        if Attached::is(&e) {
+            return BadOpening::Refuse(Refusal::Malformed, Attached.to_string());
+        }
         BadOpening::Gone(e)
     }
 }

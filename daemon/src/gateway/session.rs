@@ -1,11 +1,9 @@
 //! One connection, from its first byte to its last.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::socket::{MsgFlags, recv};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use vgpu_proto::cuda::OFFERED_CUDA_VERSION;
@@ -19,7 +17,7 @@ use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::caps::{LOOKS_PER_S, Permit};
-use super::conn::{self, Conn};
+use super::conn::Conn;
 use super::nonces::Issued;
 use super::opening::{self, BadOpening, Opening};
 use super::{Peer, Shared};
@@ -27,6 +25,8 @@ use crate::events::Report;
 use crate::mediator::{AdmitRequest, GuestEnd, Note, Refused};
 use crate::model::VmIdentity;
 use crate::supervisor::Started;
+use crate::system::guarded::{Attached, Guarded};
+use crate::system::set_nonblocking;
 
 /// A guest that does not read what it is told within this is not told.
 const TELL_DEADLINE: Duration = Duration::from_secs(2);
@@ -190,17 +190,16 @@ fn code_name(code: Refusal) -> &'static str {
 /// Takes a data connection whose opening has arrived whole, without waiting for anything: the usual
 /// case, and the only one in which connections are taken in the order of their coming. `None`: it
 /// goes the long way.
-pub(super) fn take_data(shared: &Shared, fd: &OwnedFd, identity: VmIdentity) -> Option<u64> {
+pub(super) fn take_data(shared: &Shared, fd: &Guarded, identity: VmIdentity) -> Option<u64> {
     let mut opening = [0; DATA_PREAMBLE_LEN];
-    let look = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
-    if recv(fd.as_raw_fd(), &mut opening, look) != Ok(opening.len()) {
+    if fd.look(&mut opening).ok() != Some(opening.len()) {
         return None;
     }
     let nonce: &[u8; NONCE_LEN] = opening.strip_prefix(&DATA_MAGIC)?.try_into().ok()?;
     let session = shared.nonces.redeem(nonce, identity)?;
     // These bytes are there; after them comes what the worker reads.
-    match recv(fd.as_raw_fd(), &mut opening, MsgFlags::MSG_DONTWAIT) {
-        Ok(n) if n == opening.len() && conn::set_blocking(fd).is_ok() => Some(session),
+    match fd.read(&mut opening) {
+        Ok(n) if n == opening.len() && set_nonblocking(fd, false).is_ok() => Some(session),
         _ => {
             shared.mediator.guest_gone(session, GuestEnd::NoData);
             None
@@ -400,6 +399,7 @@ impl Incoming {
     async fn next(&mut self, conn: &Conn) -> GuestEnd {
         while self.filled < self.header.len() {
             match conn.read(&mut self.header[self.filled..]).await {
+                Err(e) if Attached::is(&e) => return GuestEnd::Broken,
                 Ok(0) | Err(_) => return GuestEnd::Vanished,
                 Ok(n) => self.filled += n,
             }

@@ -1,7 +1,7 @@
 //! Handles the commands of the rest of vgpud.
 
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use tokio::sync::oneshot;
 use vgpu_proto::cuda::CuResult;
@@ -24,6 +24,7 @@ use crate::mediation::{Change, MediationError};
 use crate::model::{
     AssignmentRecord, GpuRecord, PoolRecord, UsageDelta, VmIdentity, VmRecord, now_unix_ms,
 };
+use crate::system::guarded::Guarded;
 use crate::worker::channel::SendError;
 use crate::worker::spawn::Worker;
 
@@ -543,7 +544,7 @@ impl Actor {
         }
     }
 
-    fn data(&mut self, id: u64, fd: OwnedFd) {
+    fn data(&mut self, id: u64, mut fd: Guarded) {
         let session = self.sessions.get_mut(&id);
         let Some(session) = session.filter(|s| s.phase == Phase::Live && s.data.is_none()) else {
             return;
@@ -551,6 +552,7 @@ impl Actor {
         let Some(worker) = &session.worker else {
             return;
         };
+        fd.share();
         let sent = worker.channel.send(&ToWorker::Data, &[fd.as_fd()]);
         session.data = Some(fd);
         if let Err(e) = sent {

@@ -1,7 +1,6 @@
 //! The interface of the mediator for the rest of vgpud: commands with at most one answer each, and
 //! no locks.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crossbeam::channel::Sender;
@@ -15,6 +14,7 @@ use vgpu_proto::worker::Start;
 use crate::config::Config;
 use crate::mediation::{Change, Explained, GpuCheck, MediationError};
 use crate::model::{DeviceProcess, RuntimeSnapshot, ScannedGpu, VmIdentity};
+use crate::system::guarded::Guarded;
 use crate::worker::spawn::Worker;
 
 /// A request of a guest process for a session.
@@ -119,7 +119,7 @@ pub(crate) enum Command {
     },
     Data {
         session: u64,
-        fd: OwnedFd,
+        fd: Guarded,
     },
     GuestGone {
         session: u64,
@@ -239,7 +239,7 @@ impl MediatorHandle {
     }
 
     /// Passes a session's data connection to the mediator.
-    pub fn data(&self, session: u64, fd: OwnedFd) {
+    pub fn data(&self, session: u64, fd: Guarded) {
         // On failure the mediator has ended, and so has the session.
         let _ = self.send(Command::Data { session, fd });
     }

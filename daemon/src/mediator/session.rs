@@ -1,7 +1,5 @@
 //! The session table.
 
-use std::os::fd::OwnedFd;
-
 use tokio::sync::{mpsc, oneshot};
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::lease::Hints;
@@ -14,6 +12,7 @@ use super::images::Images;
 use super::unrequested::Unrequested;
 use crate::events::EndCause;
 use crate::model::{GpuRecord, VmIdentity};
+use crate::system::guarded::Guarded;
 use crate::worker::spawn::Worker;
 
 /// A session: one guest process.
@@ -33,7 +32,7 @@ pub(super) struct Session {
     /// The control connection; `None` after the last note.
     pub(super) notes: Option<mpsc::Sender<Note>>,
     /// vgpud's copy of the data connection, only to shut it down.
-    pub(super) data: Option<OwnedFd>,
+    pub(super) data: Option<Guarded>,
     pub(super) lease: Option<Lease>,
     pub(super) held: Held,
     pub(super) unrequested: Unrequested,

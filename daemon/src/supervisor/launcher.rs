@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::mediator::Admitted;
 use crate::memory::pinned_most;
 use crate::model::VmIdentity;
+use crate::system::closer::Closers;
 use crate::worker::cgroup::CgroupRoot;
 use crate::worker::confine::{Confinement, Inmate, Jail};
 use crate::worker::images::{cache_of, make_cache};
@@ -33,6 +34,7 @@ pub struct Launcher {
     cgroups: CgroupRoot,
     jail: Jail,
     spawner: Spawner,
+    closers: Closers,
 }
 
 /// A worker that was started, with its first message.
@@ -63,6 +65,7 @@ impl Launcher {
             config: RwLock::new(config),
             records,
             spawner: Spawner::new()?,
+            closers: Closers::default(),
         })
     }
 
@@ -111,6 +114,12 @@ impl Launcher {
     #[must_use]
     pub fn jail(&self) -> &Jail {
         &self.jail
+    }
+
+    /// What closes the sockets of VMs and of their workers.
+    #[must_use]
+    pub fn closers(&self) -> &Closers {
+        &self.closers
     }
 
     /// The records of running workers.

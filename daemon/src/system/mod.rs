@@ -2,12 +2,20 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`closer`] | closes sockets whose closing may take as long as a peer likes |
+//! | [`guarded`] | sockets of peers who may attach descriptors, and how they are read |
 //! | [`patience`] | file work with a deadline, in threads of its own |
 //! | `private` | makes a file or directory that is in its place only once it is whole |
+//! | `rights` | has the kernel refuse attached descriptors, where it can |
 //! | `walk` | walks to a socket's directory; refuses links that a tenant may have put there |
 
+#[cfg(test)]
+pub(crate) mod attack;
+pub mod closer;
+pub mod guarded;
 pub mod patience;
 pub(crate) mod private;
+pub(crate) mod rights;
 pub(crate) mod walk;
 
 use std::fs::{File, OpenOptions};
@@ -18,7 +26,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{FcntlArg, Flock, FlockArg, OFlag, fcntl};
 use nix::sys::socket::{
     AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, bind, connect, listen,
     shutdown, socket,
@@ -45,6 +53,19 @@ pub fn lock(path: &Path) -> io::Result<Flock<File>> {
 pub fn shut_down(socket: &impl AsFd) {
     // ENOTCONN: the peer was faster.
     let _: Result<(), Errno> = shutdown(socket.as_fd().as_raw_fd(), Shutdown::Both);
+}
+
+/// Whether calls on a socket wait.
+///
+/// # Errors
+/// When the mode cannot be changed.
+pub(crate) fn set_nonblocking(socket: &impl AsFd, nonblocking: bool) -> io::Result<()> {
+    let flags = match nonblocking {
+        true => OFlag::O_NONBLOCK,
+        false => OFlag::empty(),
+    };
+    fcntl(socket, FcntlArg::F_SETFL(flags))?;
+    Ok(())
 }
 
 /// Bytes that the file system of a path has left.
@@ -121,6 +142,7 @@ pub fn resolved(path: &Path) -> io::Result<PathBuf> {
 pub fn is_served(path: &Path) -> io::Result<bool> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let asks = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    rights::refuse(&asks);
     match connect(asks.as_raw_fd(), &UnixAddr::new(path)?) {
         Ok(()) | Err(Errno::EAGAIN) => Ok(true),
         Err(Errno::ECONNREFUSED | Errno::ENOENT) => Ok(false),
@@ -130,7 +152,7 @@ pub fn is_served(path: &Path) -> io::Result<bool> {
 
 /// Binds so that at no moment anybody but vgpud can connect: the file takes over its socket's mode
 /// (unix(7), "Pathname socket ownership and permissions": with the umask applied to that mode). The
-/// listener does not block.
+/// listener does not block, and takes no descriptors where the kernel can refuse them.
 ///
 /// # Errors
 /// As of the file system.
@@ -139,6 +161,7 @@ pub fn bind_closed(path: &Path) -> io::Result<UnixListener> {
     let listener = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
     fchmod(&listener, Mode::S_IRUSR | Mode::S_IWUSR)?;
     bind(listener.as_raw_fd(), &UnixAddr::new(path)?)?;
+    rights::refuse(&listener);
     listen(&listener, Backlog::MAXCONN)?;
     Ok(listener.into())
 }

@@ -5,7 +5,6 @@ use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 use vgpu_api::{CheckStatus, DoctorCheck};
 use vsock::{VMADDR_CID_ANY, VsockListener};
@@ -13,8 +12,7 @@ use vsock::{VMADDR_CID_ANY, VsockListener};
 use super::Shared;
 use super::accept::{accept_unix, accept_vsock};
 use super::caps::Caps;
-use super::checks::{check, unix_listeners, vm_socket_access};
-use super::conn;
+use super::checks::{attached_descriptors, check, unix_listeners, vm_socket_access};
 use super::failure::ListenFailure;
 use super::rules::{Rules, SocketOwner, Wanted, ground, wanted};
 use super::sockets::{self, Spot};
@@ -24,7 +22,9 @@ use crate::events::EventSink;
 use crate::mediator::MediatorHandle;
 use crate::model::{ListenerProblem, VmIdentity, VmRecord};
 use crate::supervisor::Supervisor;
+use crate::system::guarded::{Listener, register};
 use crate::system::patience::{NoAnswer, Patience};
+use crate::system::rights;
 use crate::system::walk::Id;
 
 /// All listeners for guests.
@@ -165,6 +165,7 @@ impl Gateway {
         *self.cids.write().unwrap_or_else(PoisonError::into_inner) = cids.collect();
         let known: HashSet<u32> = vms.iter().map(|vm| vm.vm_id).collect();
         self.shared.caps.keep(&known);
+        self.shared.closers().keep(&known);
         let registered: HashSet<_> = vms.iter().map(|vm| vm.identity()).collect();
         self.shared.supervisor.launcher().jail().keep(&registered);
     }
@@ -401,7 +402,8 @@ impl Gateway {
         let Some((listener, id)) = opened.keep() else {
             return Ok(());
         };
-        let listener = UnixListener::from_std(listener)?;
+        let closer = self.shared.closers().of(Some(owner.identity.vm_id));
+        let listener = Listener::new(listener, closer)?;
         let task = accept_unix(listener, self.shared.clone(), path.into(), owner.clone());
         let mut listeners = self.lock();
         // Where the listeners were closed meanwhile, a dead socket is left: the next start replaces
@@ -497,6 +499,10 @@ impl Gateway {
         let open = self.shared.caps.open();
         let open = format!("{open} connections are open");
         checks.push(check("guest-connections", CheckStatus::Ok, open, None));
+        checks.push(attached_descriptors(
+            rights::can_be_refused(),
+            &self.shared.closers().full(),
+        ));
         checks
     }
 
@@ -505,7 +511,7 @@ impl Gateway {
         let opened = VsockListener::bind_with_cid_port(VMADDR_CID_ANY, port).and_then(|listener| {
             listener.set_nonblocking(true)?;
             // The runtime watches a second descriptor of the same socket.
-            let watched = conn::register(listener.try_clone()?.into())?;
+            let watched = register(listener.try_clone()?.into())?;
             Ok((listener, watched))
         });
         match opened {

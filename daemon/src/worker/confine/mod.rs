@@ -29,6 +29,7 @@ use seccompiler::BpfProgram;
 use super::owner::Owner;
 use crate::config;
 use crate::model::VmIdentity;
+use crate::system::closer::forking;
 pub use namespaces::Spaces;
 pub use program::Program;
 
@@ -211,11 +212,13 @@ impl Jail {
         unsafe { command.pre_exec(inherit_nothing) };
         command.fd_mappings(passed).map_err(io::Error::other)?;
         confinement.bind(&mut command);
+        let forking = forking();
         let child = if apart {
             self.namespaces.spawn_apart(&mut command)
         } else {
             command.spawn()
         };
+        drop(forking);
         let child = child.map_err(Step::explain)?;
         Ok(Confined { child, spaces })
     }

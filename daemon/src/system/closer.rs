@@ -1,0 +1,299 @@
+//! Closes sockets whose closing may take as long as a peer likes, on threads that serve nobody.
+//!
+//! A socket may hold descriptors that its peer attached ([`super::rights`]), or be one that a peer
+//! holds, too, and has told to linger. A thread that ends does not linger (`PF_EXITING` in the
+//! kernel's `inet_release` and `virtio_transport_close`). Therefore the last references are dropped
+//! by a thread that ends: it takes a copy of vgpud's table of descriptors, the sockets are closed in
+//! vgpud's own, where nothing comes of it, and the end of the thread closes the copy.
+//!
+//! What is slow to close even so keeps the thread, and all that is closed for the same VM waits.
+//! vgpud then accepts no more of that VM's connections.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+};
+use std::thread::Builder;
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{Pid, gettid};
+use tokio::sync::watch;
+
+/// Sockets that wait to be closed, beyond which no more connections should be accepted.
+pub const MOST: usize = 64;
+
+/// How often it is looked whether a thread has ended: at first, and at most.
+const FIRST_LOOK: Duration = Duration::from_micros(200);
+const LAST_LOOK: Duration = Duration::from_millis(50);
+
+/// After this time it is tried again to start the thread.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Closes the sockets of one VM, or of the admin API. Has a thread only while there is something to
+/// close.
+#[derive(Debug, Default)]
+pub struct Closer {
+    state: Mutex<State>,
+    full: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<OwnedFd>,
+    /// Those that are being closed at the moment.
+    closing: usize,
+    works: bool,
+}
+
+impl Closer {
+    /// Closes a descriptor, some time. Never waits.
+    pub fn close(self: &Arc<Self>, fd: OwnedFd) {
+        let mut state = self.lock();
+        state.waiting.push(fd);
+        self.tell(&state);
+        self.start(&mut state);
+    }
+
+    /// Whether [`MOST`] wait: no more connections should be accepted.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        *self.full.borrow()
+    }
+
+    /// Waits until fewer than [`MOST`] wait.
+    pub async fn room(self: &Arc<Self>) {
+        let mut full = self.full.subscribe();
+        while tokio::time::timeout(AGAIN, full.wait_for(|full| !full))
+            .await
+            .is_err()
+        {
+            // The thread could not be started, perhaps.
+            self.start(&mut self.lock());
+        }
+    }
+
+    fn start(self: &Arc<Self>, state: &mut State) {
+        if state.works || state.waiting.is_empty() {
+            return;
+        }
+        let closer = self.clone();
+        let spawned = Builder::new()
+            .name("vgpud-closer".into())
+            .spawn(move || closer.run());
+        match spawned {
+            Ok(_) => state.works = true,
+            // They wait, and with the next one it is tried again.
+            Err(e) => tracing::error!("cannot start a thread: {e}"),
+        }
+    }
+
+    fn run(&self) {
+        loop {
+            let batch = {
+                let mut state = self.lock();
+                state.closing = 0;
+                self.tell(&state);
+                if state.waiting.is_empty() {
+                    state.works = false;
+                    return;
+                }
+                state.closing = state.waiting.len();
+                std::mem::take(&mut state.waiting)
+            };
+            close_all(batch);
+        }
+    }
+
+    fn tell(&self, state: &State) {
+        let full = state.waiting.len() + state.closing >= MOST;
+        self.full
+            .send_if_modified(|told| std::mem::replace(told, full) != full);
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.lock();
+        state.waiting.is_empty() && state.closing == 0
+    }
+
+    /// As if so many were being closed.
+    #[cfg(test)]
+    pub(crate) fn pretend(&self, closing: usize) {
+        let mut state = self.lock();
+        state.closing = closing;
+        state.works = closing > 0;
+        self.tell(&state);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Held by who forks.
+static FORKS: RwLock<()> = RwLock::new(());
+
+/// Held from a fork until the exec that follows: so long the child has all that vgpud has open. Were
+/// something closed meanwhile, the child would drop the last references, and its start would sleep.
+#[must_use]
+pub fn forking() -> RwLockReadGuard<'static, ()> {
+    FORKS.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until nobody forks. Whoever forks next does not wait for who waits here.
+fn nobody_forks() -> RwLockWriteGuard<'static, ()> {
+    loop {
+        match FORKS.try_write() {
+            Ok(alone) => return alone,
+            Err(TryLockError::Poisoned(alone)) => return alone.into_inner(),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(FIRST_LOOK),
+        }
+    }
+}
+
+/// Closes descriptors so that a thread which ends drops their last references, and waits for its
+/// end. Where threads cannot have a table of their own this one drops them, and may sleep.
+fn close_all(batch: Vec<OwnedFd>) {
+    // Before the copy is made: it would keep open what a start waits to see closed.
+    let (alone, copy) = loop {
+        let alone = nobody_forks();
+        match copy_of_all() {
+            Ok(copy) => break (alone, copy),
+            Err(e) => {
+                drop(alone);
+                tracing::error!("cannot start a thread: {e}");
+                std::thread::sleep(AGAIN);
+            }
+        }
+    };
+    let Some((thread, end)) = copy else {
+        drop(alone);
+        return drop(batch);
+    };
+    drop(batch);
+    drop(alone);
+    drop(end);
+    let there = PathBuf::from(format!("/proc/self/task/{thread}"));
+    let mut pause = FIRST_LOOK;
+    while there.exists() {
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LAST_LOOK);
+    }
+}
+
+/// A thread that has all descriptors once more, and ends when the sender is dropped.
+///
+/// # Errors
+/// There is no thread now.
+fn copy_of_all() -> io::Result<Option<(Pid, Sender<()>)>> {
+    let (ready, copied) = channel();
+    let (end, ended) = channel::<()>();
+    // Whatever this thread closed would be closed in its copy only: it must drop no descriptor.
+    Builder::new().name("vgpud-closing".into()).spawn(move || {
+        let copied = unshare(CloneFlags::CLONE_FILES).map(|()| gettid());
+        let _ = ready.send(copied);
+        let _ = ended.recv();
+    })?;
+    let copied = copied.recv().map_err(io::Error::other)?;
+    Ok(copied.ok().map(|thread| (thread, end)))
+}
+
+/// The closers of VMs.
+#[derive(Debug, Default)]
+pub struct Closers(Mutex<HashMap<Option<u32>, Arc<Closer>>>);
+
+impl Closers {
+    /// That of a VM; `None`: of connections of no VM.
+    #[must_use]
+    pub fn of(&self, vm: Option<u32>) -> Arc<Closer> {
+        self.lock().entry(vm).or_default().clone()
+    }
+
+    /// Forgets those of VMs that are no more and have nothing left to close.
+    pub fn keep(&self, vms: &HashSet<u32>) {
+        self.lock()
+            .retain(|vm, closer| vm.is_none_or(|vm| vms.contains(&vm)) || !closer.is_idle());
+    }
+
+    /// The VMs whose closers are full, in their order.
+    #[must_use]
+    pub fn full(&self) -> Vec<u32> {
+        let closers = self.lock();
+        let full = closers.iter().filter(|(_, closer)| closer.is_full());
+        let mut full: Vec<u32> = full.filter_map(|(vm, _)| *vm).collect();
+        full.sort_unstable();
+        full
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Option<u32>, Arc<Closer>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::system::attack::{SOON, lingering};
+    use std::time::Instant;
+
+    #[test]
+    fn sockets_that_linger_are_closed_at_once() {
+        let closer = Arc::new(Closer::default());
+        let (sockets, _peers): (Vec<_>, Vec<_>) = (0..3).map(|_| lingering()).unzip();
+        for socket in sockets {
+            closer.close(socket);
+        }
+        let deadline = Instant::now() + SOON;
+        while !closer.is_idle() {
+            assert!(Instant::now() < deadline, "the closer sleeps");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // The thread ends, and the next socket gets another.
+        closer.close(lingering().0);
+        while !closer.is_idle() {
+            assert!(Instant::now() < deadline, "the closer sleeps");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn nothing_is_closed_between_a_fork_and_its_exec() {
+        let closer = Arc::new(Closer::default());
+        let fork = forking();
+        closer.close(lingering().0);
+        let deadline = Instant::now() + SOON;
+        while closer.lock().closing == 0 {
+            assert!(Instant::now() < deadline, "nothing is being closed");
+            std::thread::yield_now();
+        }
+        // It would take a millisecond.
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!closer.is_idle());
+        // Others fork meanwhile.
+        drop(forking());
+        drop(fork);
+        while !closer.is_idle() {
+            assert!(Instant::now() < deadline, "the closer sleeps");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn one_that_is_full_is_told_until_it_has_room() {
+        let closers = Closers::default();
+        let (one, other) = (closers.of(Some(1)), closers.of(Some(2)));
+        one.pretend(MOST);
+        assert!(one.is_full() && !other.is_full());
+        assert_eq!(closers.full(), [1]);
+        // It is remembered, as what it closes is not closed, although its VM is no more.
+        closers.keep(&HashSet::new());
+        assert!(Arc::ptr_eq(&closers.of(Some(1)), &one));
+        assert!(!Arc::ptr_eq(&closers.of(Some(2)), &other));
+        one.pretend(MOST - 1);
+        assert!(!one.is_full() && closers.full().is_empty());
+    }
+}
