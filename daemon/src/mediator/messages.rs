@@ -54,6 +54,10 @@ impl Actor {
             }
             Received::Malformed(what) => {
                 self.breach(id, &format!("the worker sent what is no message: {what}"));
+                // It may be there still, and would be found again and again.
+                if let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) {
+                    self.reactor.forget(&worker.channel);
+                }
                 false
             }
         }

@@ -203,6 +203,7 @@ impl Launcher {
             vm,
             gpu_uuids: gpus.iter().map(|gpu| gpu.uuid.clone()).collect(),
             confinement,
+            closer: self.closers.of(Some(vm)),
         };
         let places = (&self.records, &self.cgroups, &self.jail);
         let (worker, log) = spawn::spawn(&template, order, places)?;

@@ -1,21 +1,25 @@
 //! The control socket between vgpud and one worker: whole packets, never a wait.
 
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair,
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair,
 };
 use vgpu_proto::codec;
 use vgpu_proto::limits::MAX_WORKER_MESSAGE;
 use vgpu_proto::worker::{FromWorker, ToWorker};
 
+use crate::system::closer::Closer;
+use crate::system::guarded::{Attached, Guarded};
+use crate::system::{rights, set_nonblocking};
+
 /// vgpud's end of a worker's control socket.
 #[derive(Debug)]
 pub struct Channel {
-    fd: OwnedFd,
+    fd: Guarded,
 }
 
 /// What a look at the socket found.
@@ -52,15 +56,28 @@ impl Channel {
     ///
     /// # Errors
     /// When the process is out of descriptors.
-    pub fn pair() -> std::io::Result<(Channel, OwnedFd)> {
+    pub fn pair() -> io::Result<(Channel, OwnedFd)> {
+        Channel::pair_with(Arc::default())
+    }
+
+    /// As [`Channel::pair`]; `closer` closes vgpud's end.
+    ///
+    /// # Errors
+    /// As [`Channel::pair`].
+    pub fn pair_with(closer: Arc<Closer>) -> io::Result<(Channel, OwnedFd)> {
         let (ours, theirs) = socketpair(
             AddressFamily::Unix,
             SockType::SeqPacket,
             None,
             SockFlag::SOCK_CLOEXEC,
         )?;
-        fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        Ok((Channel { fd: ours }, theirs))
+        rights::refuse(&ours);
+        Channel::of(Guarded::new(ours, closer), theirs)
+    }
+
+    fn of(fd: Guarded, theirs: OwnedFd) -> io::Result<(Channel, OwnedFd)> {
+        set_nonblocking(&fd, true)?;
+        Ok((Channel { fd }, theirs))
     }
 
     /// Sends one message with the descriptors that belong to it. Never waits.
@@ -93,12 +110,13 @@ impl Channel {
 
     /// Takes one message, if there is one. `buffer` is scratch space that the caller keeps.
     ///
-    /// Descriptors that a worker attaches are dropped by the kernel: there is no room for them.
+    /// A message to which a worker attached descriptors is malformed, and stays where it is:
+    /// nothing more can be taken.
     pub fn receive(&self, buffer: &mut Vec<u8>) -> Received {
+        use io::ErrorKind::{ConnectionReset, Interrupted, WouldBlock};
         buffer.resize(MAX_WORKER_MESSAGE, 0);
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
         loop {
-            return match recv(self.fd.as_raw_fd(), buffer, flags) {
+            return match self.fd.read_packet(buffer) {
                 Ok(0) => Received::Closed,
                 Ok(n) if n > MAX_WORKER_MESSAGE => {
                     Received::Malformed(format!("a packet of {n} bytes"))
@@ -109,8 +127,9 @@ impl Channel {
                 },
                 // The worker ended and left messages of ours unread. The kernel says so once,
                 // before it hands over what the worker said last.
-                Err(Errno::EINTR | Errno::ECONNRESET) => continue,
-                Err(Errno::EAGAIN) => Received::Empty,
+                Err(e) if matches!(e.kind(), Interrupted | ConnectionReset) => continue,
+                Err(e) if e.kind() == WouldBlock => Received::Empty,
+                Err(e) if Attached::is(&e) => Received::Malformed(Attached.to_string()),
                 Err(_) => Received::Closed,
             };
         }
@@ -161,6 +180,34 @@ mod tests {
         let last = ours.receive(&mut buffer);
         assert!(matches!(last, Received::Message(_)), "{last:?}");
         assert!(matches!(ours.receive(&mut buffer), Received::Closed));
+    }
+
+    #[test]
+    fn a_worker_that_attaches_descriptors_holds_up_nobody() {
+        use crate::system::attack::{attach, does_not_sleep};
+        let idle = codec::encode(&FromWorker::Idle { epoch: 7, at_ns: 9 }).unwrap();
+        if rights::can_be_refused() {
+            let (_ours, theirs) = Channel::pair().unwrap();
+            let refused = attach(&theirs, &idle, MsgFlags::empty()).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        }
+        // As on a kernel that cannot refuse them.
+        let (ours, theirs) = Channel::pair().unwrap();
+        let ours = ours.as_fd().try_clone_to_owned().unwrap();
+        rights::allow(&ours);
+        let (ours, theirs) = Channel::of(Guarded::new(ours, Arc::default()), theirs).unwrap();
+        send(theirs.as_raw_fd(), &idle, MsgFlags::empty()).unwrap();
+        let _peer = attach(&theirs, &idle, MsgFlags::empty()).unwrap();
+        does_not_sleep(move || {
+            let mut buffer = Vec::new();
+            assert!(matches!(ours.receive(&mut buffer), Received::Message(_)));
+            for _ in 0..2 {
+                match ours.receive(&mut buffer) {
+                    Received::Malformed(why) => assert_eq!(why, Attached.to_string()),
+                    other => panic!("{other:?}"),
+                }
+            }
+        });
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::confine::{Confinement, Jail, Spaces};
 use super::pages::Pages;
 use super::process::Process;
 use super::records::WorkerRecords;
+use crate::system::closer::Closer;
 
 /// The descriptor number of a worker's control socket.
 const CONTROL_FD: i32 = 3;
@@ -41,6 +42,8 @@ pub struct WorkerOrder {
     pub gpu_uuids: Vec<String>,
     /// The confinement of the worker.
     pub confinement: Confinement,
+    /// What closes its control socket.
+    pub closer: Arc<Closer>,
 }
 
 /// A running worker that has not received a message yet.
@@ -72,8 +75,8 @@ pub fn spawn(
 ) -> Result<(Worker, OwnedFd), String> {
     let failed = |what: &str, e: &dyn std::fmt::Display| format!("cannot {what}: {e}");
     let pages = Pages::new().map_err(|e| failed("make the worker's shared pages", &e))?;
-    let (channel, theirs) =
-        Channel::pair().map_err(|e| failed("make the worker's control socket", &e))?;
+    let (channel, theirs) = Channel::pair_with(order.closer.clone())
+        .map_err(|e| failed("make the worker's control socket", &e))?;
     let (log, log_end) =
         nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|e| failed("make the worker's log", &e))?;
     let (session, gpu_uuids) = (order.session, order.gpu_uuids.clone());
