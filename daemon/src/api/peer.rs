@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use nix::libc;
-use tokio::net::UnixStream;
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 /// Most groups of a process (NGROUPS_MAX; credentials(7)).
 const MOST_GROUPS: usize = 65_536;
@@ -23,16 +23,13 @@ pub(super) struct PeerIdentity {
 ///
 /// # Errors
 /// If the kernel does not report it. The caller then has no rights.
-pub(super) fn identity(stream: &UnixStream) -> io::Result<PeerIdentity> {
-    let credentials = stream.peer_cred()?;
-    let mut gids = peer_groups(stream)?;
+pub(super) fn identity(socket: &impl AsFd) -> io::Result<PeerIdentity> {
+    let credentials = getsockopt(socket, PeerCredentials)?;
+    let mut gids = peer_groups(socket)?;
     gids.push(credentials.gid());
     Ok(PeerIdentity {
         uid: credentials.uid(),
-        pid: credentials
-            .pid()
-            .and_then(|pid| u32::try_from(pid).ok())
-            .filter(|&pid| pid > 0),
+        pid: u32::try_from(credentials.pid()).ok().filter(|&pid| pid > 0),
         gids,
     })
 }
@@ -72,9 +69,9 @@ fn peer_groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn the_kernel_says_who_we_are() {
-        let (ours, _theirs) = UnixStream::pair().unwrap();
+    #[test]
+    fn the_kernel_says_who_we_are() {
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let peer = identity(&ours).unwrap();
         assert_eq!(peer.uid, nix::unistd::geteuid().as_raw());
         assert_eq!(peer.pid, Some(std::process::id()));

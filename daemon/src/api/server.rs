@@ -17,7 +17,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use vgpu_api::ErrorCode;
 
@@ -28,6 +28,7 @@ use super::routes;
 use super::service::Admin;
 use super::{auth, peer, socket};
 use crate::config::{self, Config};
+use crate::system::guarded::{Guarded, Listener, Stream};
 
 /// A connection must have sent its first request's head within this time; over TCP, one with a
 /// token.
@@ -78,7 +79,7 @@ pub enum ServeError {
 #[derive(Debug)]
 pub struct AdminServer {
     gate: Arc<Gate>,
-    unix: UnixListener,
+    unix: Listener,
     socket: PathBuf,
     tcp: Option<TcpListener>,
 }
@@ -188,6 +189,12 @@ impl AdminServer {
         })
     }
 
+    /// As on a kernel that cannot refuse descriptors.
+    #[cfg(test)]
+    pub(super) fn allow_rights(&self) {
+        self.unix.allow_rights();
+    }
+
     /// The TCP address in use, where there is one (its port is known even if 0 was configured).
     #[must_use]
     pub fn tcp_address(&self) -> Option<std::net::SocketAddr> {
@@ -205,6 +212,7 @@ impl AdminServer {
             .router(&self.gate.admin.config().borrow().clone());
         let mut reloads = self.gate.admin.config();
         let stop = watch::Sender::new(false);
+        let mut told = false;
         loop {
             tokio::select! {
                 () = stopped(&mut shutdown) => break,
@@ -214,8 +222,8 @@ impl AdminServer {
                         self.gate.reload(&config.admin);
                     }
                 }
-                accepted = self.unix.accept() => match accepted {
-                    Ok((stream, _)) => self.gate.clone().unix(stream, &router, &stop),
+                accepted = accept_unix(&self.unix, &mut told) => match accepted {
+                    Ok(socket) => self.gate.clone().unix(socket, &router, &stop),
                     Err(error) => pause(&error).await,
                 },
                 accepted = accept_tcp(self.tcp.as_ref()) => match accepted {
@@ -238,6 +246,19 @@ impl AdminServer {
 /// Ends when `stop` becomes true, or its sender is gone.
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
+}
+
+/// The next caller. None while those that ended take long to close, which is `told` once.
+async fn accept_unix(listener: &Listener, told: &mut bool) -> io::Result<Guarded> {
+    if listener.closer().is_full() && !std::mem::replace(told, true) {
+        tracing::warn!(
+            "the admin API accepts nobody until connections that ended are closed: what is attached to \
+             them, or waits in them, takes long to close"
+        );
+    }
+    listener.closer().room().await;
+    *told = false;
+    listener.accept().await
 }
 
 async fn accept_tcp(
@@ -279,9 +300,10 @@ impl Gate {
             .layer(DefaultBodyLimit::max(body))
     }
 
-    fn unix(self: Arc<Self>, stream: UnixStream, router: &Router, stop: &watch::Sender<bool>) {
-        match peer::identity(&stream) {
-            Ok(peer) => {
+    fn unix(self: Arc<Self>, socket: Guarded, router: &Router, stop: &watch::Sender<bool>) {
+        let known = peer::identity(&socket).and_then(|peer| Ok((peer, Stream::new(socket)?)));
+        match known {
+            Ok((peer, stream)) => {
                 let rules = self.rules();
                 let holder = rules.keeper.holder(&peer);
                 let transport = Transport::Unix(rules.keeper.unix(&peer));

@@ -4,15 +4,16 @@
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{XattrFlags, setxattr};
-use tokio::net::UnixListener;
 
 use crate::system;
+use crate::system::guarded::Listener;
 
-/// Binds the socket so that its mode is never wider than intended. Members of the given groups may
-/// connect, besides root and vgpud's own user.
-pub(super) fn bind(socket: &Path, groups: &[u32]) -> Result<UnixListener, String> {
+/// Binds the socket so that its mode is never wider than it shall be. Members of these groups may
+/// connect, and nobody else but root and vgpud's own user.
+pub(super) fn bind(socket: &Path, groups: &[u32]) -> Result<Listener, String> {
     let text = |error: io::Error| format!("{error}.");
     if let Some(dir) = socket.parent() {
         std::fs::create_dir_all(dir).map_err(text)?;
@@ -44,7 +45,7 @@ pub(super) fn bind(socket: &Path, groups: &[u32]) -> Result<UnixListener, String
         );
     }
     std::fs::rename(&new, socket).map_err(text)?;
-    UnixListener::from_std(listener).map_err(text)
+    Listener::new(listener, Arc::default()).map_err(text)
 }
 
 /// Gives groups read and write access to a file of mode 0660 (acl(5); linux/posix_acl_xattr.h

@@ -24,6 +24,9 @@ use crate::store::{Store, StoreOptions};
 use client::Answer;
 use fake::FakeMediation;
 
+/// A line of configuration with which the admin socket is as on a kernel that cannot refuse descriptors.
+const OLD_KERNEL: &str = "# old kernel\n";
+
 /// A vgpud without guests.
 struct Host {
     dir: tempfile::TempDir,
@@ -80,6 +83,9 @@ impl Host {
         );
         admin.start().await.unwrap();
         let server = AdminServer::bind(admin.clone()).await.unwrap();
+        if lines.contains(OLD_KERNEL) {
+            server.allow_rights();
+        }
         let tcp = server.tcp_address();
         let stop = watch::Sender::new(false);
         let serving = tokio::spawn(server.serve(stop.subscribe()));

@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 
 use serde_json::{Value, json};
 
-use super::{Host, client};
+use super::{Host, OLD_KERNEL, client};
 use crate::model::ListenerProblem;
 
 #[tokio::test]
@@ -130,4 +130,41 @@ async fn a_socket_that_stays_shut_is_told_wherever_an_administrator_looks() {
     assert!(warns(&explained["summary"]), "{explained}");
     let other = host.get("/v1/vms/4/explain").await.json();
     assert!(!warns(&other["summary"]), "{other}");
+}
+
+#[tokio::test]
+async fn descriptors_that_a_caller_attaches_hold_up_no_administrator() {
+    use crate::system::attack::{SOON, attach};
+    use nix::sys::socket::MsgFlags;
+    use std::os::unix::net::UnixStream;
+
+    for kernel in ["", OLD_KERNEL] {
+        let host = Host::start_with(kernel).await;
+        let begun = std::time::Instant::now();
+        let mut held = Vec::new();
+        for (bytes, flags) in [
+            (&b"G"[..], MsgFlags::empty()),
+            (b"!", MsgFlags::MSG_OOB),
+            // After the first request it is not read any more.
+            (
+                b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+                MsgFlags::empty(),
+            ),
+        ] {
+            let caller = UnixStream::connect(&host.socket).unwrap();
+            match attach(&caller, bytes, flags) {
+                Ok(peer) => held.push((caller, peer)),
+                Err(refused) => assert_eq!(refused.raw_os_error(), Some(nix::libc::EPERM)),
+            }
+        }
+        assert_eq!(
+            held.is_empty(),
+            kernel.is_empty() && crate::system::rights::can_be_refused()
+        );
+        for _ in 0..3 {
+            assert_eq!(host.get("/v1/status").await.status, 200);
+            held.pop();
+        }
+        assert!(begun.elapsed() < SOON, "{kernel}");
+    }
 }
