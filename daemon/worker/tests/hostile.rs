@@ -5,6 +5,7 @@ mod common;
 
 use common::objects::{LEN, objects, refused};
 use common::{Bench, ok};
+use nix::sys::signal::{Signal, kill};
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{CuResult, DevPtr, Event, Stream};
 
@@ -312,4 +313,52 @@ fn handles_that_are_taken_or_reserved_are_refused() {
         },
         &[],
     );
+}
+
+/// Functions whose names fill a reply of about 48 kB to a request of some 40 bytes.
+fn many_functions() -> Vec<u8> {
+    let mut ptx = String::from(".version 8.0\n.target sm_80\n.address_size 64\n");
+    for i in 0..400 {
+        ptx.push_str(&format!(
+            ".visible .entry {}{i:03}() {{ ret; }}\n",
+            "f".repeat(109)
+        ));
+    }
+    ptx.into_bytes()
+}
+
+/// The most memory that the worker ever had resident, in bytes.
+fn most_resident(bench: &Bench) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", bench.child.id()));
+    let status = status.expect("the worker runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let number = line.and_then(|rest| rest.split_whitespace().next());
+    number.and_then(|n| n.parse::<usize>().ok()).expect("kB") << 10
+}
+
+#[test]
+fn replies_that_nobody_reads_stay_within_their_bound_and_none_is_lost() {
+    const REQUESTS: usize = 2_000;
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let module = bench.guest.module(ctx, &many_functions());
+    let names = req::ModuleFunctions { module, start: 0 };
+    let first = bench.guest.call(&names);
+    ok(first.status);
+    assert!(first.args.len() > 40_000, "{}", first.args.len());
+    let before = most_resident(&bench);
+    // The worker finds all requests in its socket at once.
+    let worker = nix::unistd::Pid::from_raw(bench.child.id() as i32);
+    kill(worker, Signal::SIGSTOP).expect("stopped");
+    let asked: Vec<u64> = (0..REQUESTS).map(|_| bench.guest.post(&names)).collect();
+    bench.guest.flush();
+    kill(worker, Signal::SIGCONT).expect("goes on");
+    for id in asked {
+        let reply = bench.guest.wait(id);
+        ok(reply.status);
+        assert_eq!(reply.args, first.args);
+    }
+    // 8 MiB wait for the guest at most, and the one reply that passes the bound.
+    let grown = most_resident(&bench) - before;
+    assert!(grown < 24 << 20, "{grown} bytes for {REQUESTS} requests");
 }

@@ -186,8 +186,9 @@ impl Engine {
                 if let Err(text) = self.session.receive(frame) {
                     return Some(Ending::broken(text));
                 }
-                if !self.session.pay() {
-                    // What is in the reader comes first when this goes on.
+                if !self.session.pay() || self.session.link.out.congested() {
+                    // Replies to the rest of the buffer could be many times as long as the requests.
+                    // The frames in the reader come first when this goes on.
                     self.filled = Some(filled);
                     return None;
                 }
