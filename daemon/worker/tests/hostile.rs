@@ -8,6 +8,7 @@ use common::{Bench, ok};
 use nix::sys::signal::{Signal, kill};
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{CuResult, DevPtr, Event, Stream};
+use vgpu_proto::limits::HOST_SPACE;
 
 const NULL: Stream = Stream::NULL;
 
@@ -361,4 +362,57 @@ fn replies_that_nobody_reads_stay_within_their_bound_and_none_is_lost() {
     // 8 MiB wait for the guest at most, and the one reply that passes the bound.
     let grown = most_resident(&bench) - before;
     assert!(grown < 24 << 20, "{grown} bytes for {REQUESTS} requests");
+}
+
+#[test]
+fn blocks_reservations_and_mappings_are_bounded_before_the_kernels_bound_on_mappings_is() {
+    const MOST: u64 = 16 * 1024;
+    let mut bench = Bench::new();
+    bench.primary();
+    let guest = &mut bench.guest;
+    let granularity = req::MemGranularity {
+        device: 0,
+        option: 0,
+    };
+    let size = guest.ask(&granularity).bytes;
+    let reserve = req::AddressReserve {
+        size: 4 * size,
+        alignment: 0,
+        wanted: 0,
+        collided: None,
+    };
+    let reserved = guest.ask(&reserve).ptr;
+    let memory = guest.ask(&req::PhysicalCreate { device: 0, size }).memory;
+    let map = |at| req::MemMap {
+        ptr: DevPtr(reserved.0 + at * size),
+        memory,
+    };
+    ok(guest.status(&map(0)));
+    // Two places are taken. Each block is a page of its own.
+    let block = |n: u64| req::HostMap {
+        ptr: DevPtr(HOST_SPACE.start + n * 8192),
+        size: 1,
+    };
+    for first in (0..MOST - 2).step_by(1024) {
+        let asked: Vec<u64> = (first..(first + 1024).min(MOST - 2))
+            .map(|n| guest.post(&block(n)))
+            .collect();
+        for id in asked {
+            ok(guest.wait(id).status);
+        }
+    }
+    let full = CuResult::OUT_OF_MEMORY;
+    assert_eq!(guest.status(&block(MOST)), full);
+    assert_eq!(guest.status(&reserve), full);
+    assert_eq!(guest.status(&map(1)), full);
+    // What is given back is there for any of them.
+    ok(guest.status(&req::HostUnmap { ptr: block(0).ptr }));
+    ok(guest.status(&map(1)));
+    assert_eq!(guest.status(&reserve), full);
+    ok(guest.status(&req::MemUnmap {
+        ptr: reserved,
+        size,
+    }));
+    ok(guest.status(&reserve));
+    assert_eq!(guest.status(&block(MOST)), full);
 }

@@ -22,6 +22,7 @@ mod module;
 mod pinned;
 mod raw;
 mod shadow;
+mod slots;
 mod stdio;
 mod vmm;
 
@@ -42,6 +43,7 @@ pub use module::{
 };
 pub use pinned::{Block, BlockPool};
 pub use shadow::Shadow;
+pub use slots::{Slot, Slots};
 pub use stdio::{exit_now, flush_stdio};
 pub use vmm::{Mapping, Physical, Reservation, granularity};
 

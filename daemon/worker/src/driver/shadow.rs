@@ -8,7 +8,7 @@ use cudarc::driver::sys;
 use vgpu_proto::changes::{LINE, Shared, parts};
 use vgpu_proto::cuda::CuResult;
 
-use super::{Context, Result, raw};
+use super::{Context, Result, Slot, raw};
 
 /// `CU_MEMHOSTREGISTER_PORTABLE`, `DEVICEMAP`: accessible to kernels of every context.
 const FLAGS: u32 = 0x01 | 0x02;
@@ -24,6 +24,7 @@ pub struct Shadow {
     /// The mapping, in whole pages: first address, number of bytes.
     pages: (u64, usize),
     context: Arc<Context>,
+    _slot: Slot,
 }
 
 impl Shadow {
@@ -33,7 +34,7 @@ impl Shadow {
     /// CUDA_ERROR_ALREADY_MAPPED if this process uses the addresses; CUDA_ERROR_NOT_SUPPORTED if
     /// the device maps the memory at another address; the error of the driver, if it cannot
     /// page-lock more.
-    pub fn new(context: &Arc<Context>, at: u64, len: u64) -> Result<Shadow> {
+    pub fn new(context: &Arc<Context>, slot: Slot, at: u64, len: u64) -> Result<Shadow> {
         let first = at & !(PAGE - 1);
         let end = at
             .checked_add(len)
@@ -50,6 +51,7 @@ impl Shadow {
             len: len as usize,
             pages: (first, bytes),
             context: Arc::clone(context),
+            _slot: slot,
         })
     }
 

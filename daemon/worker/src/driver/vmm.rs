@@ -9,7 +9,7 @@ use cudarc::driver::sys;
 use vgpu_cuda_abi::numbers::{allocation, location};
 use vgpu_cuda_abi::structs::{AccessDescriptor, AllocationProperties, Location};
 
-use super::{Device, Result, raw};
+use super::{Device, Result, Slot, raw};
 
 fn properties(device: Device) -> AllocationProperties {
     AllocationProperties {
@@ -42,6 +42,7 @@ pub struct Reservation {
     pub at: u64,
     /// Number of bytes.
     pub size: u64,
+    _slot: Slot,
 }
 
 impl Reservation {
@@ -49,11 +50,15 @@ impl Reservation {
     ///
     /// # Errors
     /// The error of the driver.
-    pub fn new(size: u64, alignment: u64, wanted: u64) -> Result<Reservation> {
+    pub fn new(slot: Slot, size: u64, alignment: u64, wanted: u64) -> Result<Reservation> {
         let mut at: sys::CUdeviceptr = 0;
         // SAFETY: writes one address.
         unsafe { raw::cuMemAddressReserve(&mut at, size as usize, alignment as usize, wanted, 0) }?;
-        Ok(Reservation { at, size })
+        Ok(Reservation {
+            at,
+            size,
+            _slot: slot,
+        })
     }
 }
 
@@ -102,6 +107,7 @@ pub struct Mapping {
     physical: Arc<Physical>,
     /// Kept alive while memory is mapped in the range.
     _reservation: Arc<Reservation>,
+    _slot: Slot,
 }
 
 impl Mapping {
@@ -110,6 +116,7 @@ impl Mapping {
     /// # Errors
     /// The error of the driver.
     pub fn new(
+        slot: Slot,
         reservation: &Arc<Reservation>,
         at: u64,
         physical: &Arc<Physical>,
@@ -120,6 +127,7 @@ impl Mapping {
             at,
             physical: Arc::clone(physical),
             _reservation: Arc::clone(reservation),
+            _slot: slot,
         })
     }
 

@@ -48,7 +48,7 @@ pub(crate) use self::table::{HandleMap, Kind, Table};
 use self::vmm::Vmm;
 pub(crate) use self::work::{Work, run_work};
 use crate::control::Vgpud;
-use crate::driver::{Context, Device};
+use crate::driver::{Context, Device, Slots};
 
 /// A device as it was found at start: the device, its facts, its primary context.
 pub type FoundDevice = (Device, DeviceInfo, std::sync::Arc<Context>);
@@ -66,6 +66,8 @@ pub(crate) struct Objects {
     arrays: Arrays,
     vmm: Vmm,
     shadows: Shadows,
+    /// Of the mappings of this process that the guest asks for.
+    slots: Slots,
     /// By device, and at last the one of pinned host memory.
     ledgers: Vec<Ledger>,
     quota: u64,
@@ -101,6 +103,7 @@ impl Objects {
             arrays: Arrays::new(),
             vmm: Vmm::new(),
             shadows: Shadows::default(),
+            slots: Slots::default(),
             quota: start.memory_quota,
             allocs: Allocs::default(),
             images: Images::new(Path::new(&start.image_dir), vgpud),

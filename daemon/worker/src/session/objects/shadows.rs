@@ -67,8 +67,9 @@ impl Objects {
             .first()
             .map(|device| Arc::clone(device.context()));
         let context = context.ok_or(CuResult::INVALID_CONTEXT)?;
+        let slot = self.slots.take()?;
         let block = Block {
-            memory: Shadow::new(&context, at, size)?,
+            memory: Shadow::new(&context, slot, at, size)?,
             twin: Twin::new(size as usize),
             charge,
         };

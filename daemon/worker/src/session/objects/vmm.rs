@@ -14,8 +14,6 @@ use super::memory::Backing;
 use super::table::{Kind, Table};
 use crate::driver::{Mapping, Physical, Reservation, Result, granularity};
 
-/// Reservations of a session, parked ones among them.
-const MOST_RESERVATIONS: usize = 1 << 16;
 /// `CU_MEM_ACCESS_FLAGS_PROT_READ`, `READWRITE`.
 const READ: u32 = 1;
 const READ_WRITE: u32 = 3;
@@ -110,10 +108,8 @@ impl Objects {
         if r.size == 0 || !aligned {
             return Err(CuResult::INVALID_VALUE);
         }
-        if self.vmm.reserved.len() >= MOST_RESERVATIONS {
-            return Err(CuResult::OUT_OF_MEMORY);
-        }
-        let reservation = Reservation::new(r.size, r.alignment, r.wanted)?;
+        let slot = self.slots.take()?;
+        let reservation = Reservation::new(slot, r.size, r.alignment, r.wanted)?;
         let at = reservation.at;
         self.vmm.reserved.insert(at, (Arc::new(reservation), false));
         Ok(rep::AddressReserve { ptr: DevPtr(at) })
@@ -186,7 +182,8 @@ impl Objects {
         if self.memory.overlaps(r.ptr.0, size) {
             return Err(CuResult::INVALID_VALUE);
         }
-        let mapping = Mapping::new(reservation, r.ptr.0, &state.driver)?;
+        let slot = self.slots.take()?;
+        let mapping = Mapping::new(slot, reservation, r.ptr.0, &state.driver)?;
         if let Some(state) = self.vmm.physical.get_mut(r.memory.0) {
             state.maps += 1;
         }
