@@ -1,4 +1,4 @@
-//! The library as NVIDIA's runtime sees it beyond `cuda.h` (see `vgpu_cudart`).
+//! The interface beyond `cuda.h` that NVIDIA's runtime calls (see `vgpu_cudart`).
 
 use std::ffi::c_void;
 
@@ -10,10 +10,10 @@ use crate::process::{self, live, shim};
 use crate::state::{contexts, links, modules};
 use crate::{Cu, log};
 
-/// What the runtime keeps with contexts.
+/// The values that the runtime stores with contexts.
 pub(crate) static GATE: Gate = Gate::new();
 
-/// This library.
+/// The guest library, as the driver of NVIDIA's runtime.
 #[derive(Debug)]
 pub(crate) struct Library;
 

@@ -1,4 +1,4 @@
-//! The C boundary: no unwinding, and one way to declare an export.
+//! The C boundary: panics do not unwind, and one macro declares every export.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -7,8 +7,8 @@ use vgpu_cuda_abi::CuResult;
 use crate::session::PRINTED;
 use crate::{Cu, log};
 
-/// Runs the body of an export; a panic becomes CUDA_ERROR_UNKNOWN, because unwinding out of a C
-/// function would abort the program. Why it fails is said, where that is known.
+/// Runs the body of an export. A panic becomes CUDA_ERROR_UNKNOWN, because unwinding out of a C
+/// function would abort the program. Logs the reason of an error, if the reason is known.
 pub(crate) fn guard(name: &str, body: impl FnOnce() -> Cu) -> u32 {
     let run = || body().inspect_err(|code| log::refusal::say(name, *code));
     let result = catch_unwind(AssertUnwindSafe(run));

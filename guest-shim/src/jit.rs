@@ -1,4 +1,5 @@
-//! JIT options of `cuModuleLoadDataEx`: scalars travel, logs come back, pointers to symbols do not.
+//! JIT options of `cuModuleLoadDataEx`. Numbers are sent, logs are returned, host pointers to
+//! symbols are refused.
 
 use std::ffi::{c_char, c_void};
 
@@ -10,13 +11,13 @@ use vgpu_proto::limits::MAX_ARGS;
 use crate::Cu;
 use crate::log::refusal;
 
-/// Number of `CUjit_option`s, from 0 on.
+/// Number of `CUjit_option`s; the options count from 0.
 const OPTIONS: u32 = 36;
 
-/// Most of a log that is asked of the host: both logs fit one reply.
+/// Largest part of a log, in bytes, that is requested from the host: both logs fit into one reply.
 const MAX_LOG: u32 = (MAX_ARGS / 2 - 1024) as u32;
 
-/// What the library itself reads of an error log.
+/// Bytes of an error log that the library itself reads.
 const OWN_LOG: u32 = 2048;
 
 /// A log buffer of the caller.
@@ -24,7 +25,7 @@ const OWN_LOG: u32 = 2048;
 struct Log {
     buffer: Out<c_char>,
     size: usize,
-    /// Where the number of bytes written goes: the size option's value.
+    /// Place for the number of bytes written: the value of the size option.
     filled: Out<Out<c_void>>,
 }
 
@@ -37,15 +38,15 @@ const NO_LOG: Log = Log {
 /// The options of one load.
 #[derive(Debug)]
 pub(crate) struct Options {
-    /// (`CUjit_option`, value), as on the wire.
+    /// (`CUjit_option`, value), as sent.
     pub(crate) scalars: Vec<(u32, u32)>,
     info: Log,
     error: Log,
 }
 
 impl Options {
-    /// Reads the caller's arrays, and empties the log buffers that they name: a program finds a terminated text in them
-    /// however the load or the link goes on.
+    /// Reads the caller's arrays. Empties the log buffers at once, so that they hold a terminated
+    /// text even if the load or the link fails early.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for an unknown option or missing arrays, CUDA_ERROR_NOT_SUPPORTED
@@ -71,7 +72,7 @@ impl Options {
                 option::ERROR_LOG_BUFFER_SIZE_BYTES => {
                     (all.error.size, all.error.filled) = (number as usize, place);
                 }
-                // An output: milliseconds, as a float's bits. Not measured on this side.
+                // An output: milliseconds, as the bits of a float. The time is not measured here.
                 option::WALL_TIME => place.set(Out::NULL)?,
                 option::GLOBAL_SYMBOL_NAMES..=option::GLOBAL_SYMBOL_COUNT
                 | option::REFERENCED_KERNEL_NAMES..=option::REFERENCED_VARIABLE_COUNT => {
@@ -86,7 +87,7 @@ impl Options {
         Ok(all)
     }
 
-    /// Options that have been read before, without logs.
+    /// Options that were read before, without logs.
     pub(crate) fn scalar(scalars: Vec<(u32, u32)>) -> Options {
         Options {
             scalars,
@@ -95,18 +96,18 @@ impl Options {
         }
     }
 
-    /// Room for the info log.
+    /// Bytes of the info log to request.
     pub(crate) fn info_len(&self) -> u32 {
         self.info.len()
     }
 
-    /// Bytes of the error log to ask for: the program's buffer, and at least what the library needs to say its first
-    /// sentence.
+    /// Bytes of the error log to request: the program's buffer, and at least the bytes that the
+    /// library needs for a message.
     pub(crate) fn error_len(&self) -> u32 {
         self.error.len().max(OWN_LOG)
     }
 
-    /// A load or a link has ended with `answer`, whose reply has these logs.
+    /// Handles the end of a load or a link: `logs` takes info log and error log from the reply.
     pub(crate) fn ended<R>(
         &self,
         answer: &Cu<(CuResult, Option<R>)>,
@@ -121,12 +122,13 @@ impl Options {
         }
     }
 
-    /// A load or a link has failed, and nothing but a code is known.
+    /// Handles a load or a link that failed with a code and no logs.
     pub(crate) fn failed(&self, code: CuResult) {
         self.told(code, b"", b"");
     }
 
-    /// The logs go into the caller's buffers, and why the load or link failed is kept to be said.
+    /// Writes the logs to the caller's buffers, and keeps the reason of a failure for the log
+    /// message.
     pub(crate) fn told(&self, status: CuResult, info: &[u8], error: &[u8]) {
         let error = match error.iter().any(u8::is_ascii_graphic) {
             true => error,
@@ -141,7 +143,7 @@ impl Options {
     }
 }
 
-/// What is wrong with an image of which nothing but a code is told, and the way out.
+/// The fault of an image and the way out, for a result code without a log.
 fn meaning(status: CuResult) -> &'static str {
     match status {
         CuResult::INVALID_IMAGE => {
@@ -176,7 +178,7 @@ impl Log {
             filled = text.len().min(self.size - 1);
             let _ = self.buffer.set_text(self.size, text);
         }
-        // SAFETY: a number, as the option's value has it.
+        // SAFETY: the value of this option is a number, not an address that is dereferenced.
         self.filled
             .set_if_wanted(unsafe { Out::new(filled as *mut c_void) });
     }
@@ -199,7 +201,7 @@ mod tests {
             6 as *mut c_void,
             32 as *mut c_void,
         ];
-        // SAFETY: arrays of three, a buffer of eight of which six are named.
+        // SAFETY: arrays of three elements; a buffer of 8 bytes, of which 6 are announced.
         let (names, places) = unsafe {
             (
                 In::new(names.as_ptr()),
@@ -219,7 +221,7 @@ mod tests {
     fn what_cannot_travel_is_refused() {
         let mut values = [std::ptr::null_mut::<c_void>()];
         for (name, code) in [(18, CuResult::NOT_SUPPORTED), (99, CuResult::INVALID_VALUE)] {
-            // SAFETY: arrays of one.
+            // SAFETY: arrays of one element.
             let (names, places) = unsafe {
                 (
                     In::new(&raw const name),

@@ -1,8 +1,8 @@
 //! `libcuda.so.1` for guests without a GPU.
 //!
-//! An unmodified CUDA program loads this library as it would load NVIDIA's. What can be answered
-//! here is answered here; the rest becomes frames on one socket to a worker process on the host
-//! (see `vgpu_proto` for the wire, `docs/guest.md` for users).
+//! An unmodified CUDA program loads this library in place of NVIDIA's. The library answers a call
+//! itself where it can, and sends the other calls as frames on one socket to a worker process on
+//! the host (`vgpu_proto` describes the wire, `docs/guest.md` is for users).
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -36,8 +36,8 @@ mod unserved;
 /// A CUDA result: the value, or the code that the function returns.
 pub(crate) type Cu<T = ()> = Result<T, vgpu_cuda_abi::CuResult>;
 
-/// Locks a mutex. A panic of another thread while it held the lock is caught at the C boundary and
-/// leaves no state half-changed that would be worse than the error it returned.
+/// Locks a mutex and ignores poisoning: the C boundary catches panics, and state that a panic left
+/// incomplete is no worse than the error that the call returned.
 pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex
         .lock()

@@ -4,26 +4,26 @@ use vgpu_cuda_abi::names::{Export, Exports, NotFound, form};
 
 use crate::{process, unserved};
 
-/// Every function that the library serves, sorted; made by `build.rs` from `src/abi`.
+/// Every function that the library serves, sorted. `build.rs` makes the table from `src/abi`.
 pub(crate) static SERVED: &[Export] = include!(concat!(env!("OUT_DIR"), "/served.rs"));
 
-/// What the library exports.
+/// All exports of the library.
 pub(crate) static EXPORTS: Exports = Exports {
     served: SERVED,
     refusing: unserved::REFUSING,
 };
 
-/// The newest form of `name` that `version` knows. Unlike a driver, the library does not find a
-/// function that is not served and newer than lookups, because clients probe with lookups.
+/// Finds the newest form of `name` that `version` knows. Unlike a driver, the library does not find
+/// an unserved function that is newer than lookups, because clients use lookups to detect features.
 ///
 /// # Errors
-/// If there is none.
+/// If there is no such form.
 pub(crate) fn find(name: &str, version: u32, per_thread: bool) -> Result<*const (), NotFound> {
     let driver = process::cuda_version_asked_once();
     EXPORTS
         .find(name, version, per_thread, driver)
         .inspect_err(|_| {
-            // A form that exists, but that the library does not serve.
+            // The form exists, but the library does not serve the form.
             if let Ok(form) = form(name, version, per_thread, driver) {
                 unserved::not_found(form.symbol);
             }
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn what_is_not_served_is_found_only_if_lookups_are_newer() {
         let refusing = |symbol| Ok(address(unserved::REFUSING, symbol).expect("a refusing export"));
-        // The newer form takes another argument: giving the older one would be a crash.
+        // The newer form takes another argument: a call of the older form would crash.
         let ipc = find("cuIpcOpenMemHandle", 11_000, false);
         assert_eq!(ipc, refusing("cuIpcOpenMemHandle_v2"));
         let texture = find("cuTexObjectCreate", 12_040, false);

@@ -1,8 +1,7 @@
 //! The life of the library in a process: before cuInit, in a session, after a fork, at exit.
 //!
-//! The session lives for ever once it exists. What changes is whether calls still find it: the
-//! pointer is cleared in the child of a fork and when the process ends, and a reason takes its
-//! place.
+//! A session is never freed. Calls find the session through a pointer, which is cleared in the
+//! child of a fork and at the end of the process; then calls fail with the reason.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
@@ -24,17 +23,17 @@ const EXITING: u8 = 3;
 static PHASE: AtomicU8 = AtomicU8::new(BEFORE);
 static SHIM: AtomicPtr<Shim> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The session's descriptors, where the child of a fork finds them without a lock.
+/// Descriptors of the session. The child of a fork closes them without taking a lock.
 static DESCRIPTORS: [AtomicI32; 6] = [const { AtomicI32::new(-1) }; 6];
 
-/// Held during cuInit, and across a fork, so that a child never starts half initialised. A flag
-/// and not a mutex: the three fork handlers take and release it in different processes.
+/// Set during cuInit and across a fork, so that a child never starts half initialised. A flag
+/// instead of a mutex, because the fork handlers set and clear it in different processes.
 static INITIALISING: AtomicBool = AtomicBool::new(false);
 
-/// Everything, if cuInit has succeeded and the session goes on.
+/// The state of the library, if cuInit has succeeded and the session has not ended.
 ///
 /// # Errors
-/// CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_DEINITIALIZED, or why the session ended.
+/// CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_DEINITIALIZED, or the reason for which the session ended.
 #[inline]
 pub(crate) fn shim() -> Cu<&'static Shim> {
     let shim = SHIM.load(Ordering::Acquire);
@@ -62,10 +61,10 @@ fn no_shim() -> CuResult {
     }
 }
 
-/// As [`shim`], and no device fault has poisoned the session.
+/// As [`shim`], but also fails if a device fault has poisoned the session.
 ///
 /// # Errors
-/// Also the fault.
+/// As [`shim`]; also the code of the device fault.
 #[inline]
 pub(crate) fn live() -> Cu<&'static Shim> {
     let shim = shim()?;
@@ -73,14 +72,16 @@ pub(crate) fn live() -> Cu<&'static Shim> {
     Ok(shim)
 }
 
-/// What cuDriverGetVersion answers in this process and its children; 0 until the host has told its version.
+/// The version that cuDriverGetVersion returns in this process and its children; 0 until the host
+/// has told its version.
 static CUDA_VERSION: AtomicU32 = AtomicU32::new(0);
 
-/// How long the host may take to tell its version before there is a session.
+/// Longest wait for the host's version while there is no session.
 const VERSION_LIMIT: Duration = Duration::from_secs(2);
 
-/// What cuDriverGetVersion answers: one number as long as the process and its children live, also before cuInit.
-/// Where the host does not answer, what the library offers, and the host is asked again the next time.
+/// The version that cuDriverGetVersion returns: the same number for the life of the process and its
+/// children, also before cuInit. If the host does not answer, the result is the version that the
+/// library offers, and the next call asks the host again.
 pub(crate) fn cuda_version() -> u32 {
     match CUDA_VERSION.load(Ordering::Acquire) {
         0 => {
@@ -93,8 +94,8 @@ pub(crate) fn cuda_version() -> u32 {
     }
 }
 
-/// Whether [`cuda_version_asked_once`] has asked the host. No `OnceLock`: one that is being filled while another thread
-/// forks is never full in the child.
+/// Whether [`cuda_version_asked_once`] has asked the host. Not a `OnceLock`: if another thread
+/// forks while the lock is being filled, the lock is never filled in the child.
 static ASKED: AtomicU8 = AtomicU8::new(NOT_ASKED);
 
 const NOT_ASKED: u8 = 0;
@@ -102,8 +103,9 @@ const NOT_ASKED: u8 = 0;
 const ASKING: u8 = 1;
 const WAS_ASKED: u8 = 2;
 
-/// As [`cuda_version`], for what a program asks hundreds of times in a row: a host that did not answer is not
-/// asked again before cuInit. Threads that ask meanwhile wait for the same answer.
+/// As [`cuda_version`], for lookups, which programs make hundreds of times in a row: a host that
+/// did not answer is not asked again before cuInit. Other threads wait for the same answer
+/// meanwhile.
 pub(crate) fn cuda_version_asked_once() -> u32 {
     loop {
         // Read before the version, because the asking thread stores the version before WAS_ASKED.
@@ -125,7 +127,8 @@ pub(crate) fn cuda_version_asked_once() -> u32 {
     }
 }
 
-/// Keeps the host's version, unless one was told before; what is told from now on.
+/// Keeps the host's version, unless a version was already returned. Returns the version that counts
+/// from now on.
 fn keep_version(host: u32) -> u32 {
     let version = host.min(OFFERED_CUDA_VERSION);
     let kept = CUDA_VERSION.compare_exchange(0, version, Ordering::AcqRel, Ordering::Acquire);
@@ -135,8 +138,8 @@ fn keep_version(host: u32) -> u32 {
 /// `cuInit`.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for flags, CUDA_ERROR_NO_DEVICE if CUDA_VISIBLE_DEVICES leaves none,
-/// or why there is no session.
+/// CUDA_ERROR_INVALID_VALUE for flags, CUDA_ERROR_NO_DEVICE if CUDA_VISIBLE_DEVICES leaves none, or
+/// the reason for which there is no session.
 pub(crate) fn init(flags: u32) -> Cu {
     if flags != 0 {
         return Err(CuResult::INVALID_VALUE);
@@ -166,7 +169,7 @@ fn begin() -> Cu {
             text,
         })
     })?;
-    // All devices of a session are alike to CUDA, so that either order is the host's.
+    // CUDA sees all devices of a session as alike, so that both orders equal the host's order.
     match std::env::var("CUDA_DEVICE_ORDER").as_deref() {
         Err(_) | Ok("FASTEST_FIRST" | "PCI_BUS_ID") => {}
         Ok(other) => {
@@ -202,8 +205,8 @@ fn begin() -> Cu {
     let empty = devices.count() == 0;
     let shim = Box::leak(Box::new(Shim::new(session, devices)));
     if empty {
-        // As NVIDIA's with an empty CUDA_VISIBLE_DEVICES. The session stays unused until the
-        // process ends; a later cuInit cannot find more devices.
+        // As NVIDIA's library with an empty CUDA_VISIBLE_DEVICES. The session stays unused until
+        // the process ends; a later cuInit cannot find more devices.
         return Err(CuResult::NO_DEVICE);
     }
     SHIM.store(shim, Ordering::Release);
@@ -225,10 +228,11 @@ extern "C" fn after_fork_in_parent() {
     INITIALISING.store(false, Ordering::Release);
 }
 
-/// Only atomics and close: other threads' locks may be held for ever in the child.
+/// Uses only atomics and close, because threads of the parent may have held locks, which stay
+/// locked for ever in the child.
 extern "C" fn after_fork_in_child() {
     INITIALISING.store(false, Ordering::Release);
-    // Who asks is a thread of the parent's.
+    // The thread that asks belongs to the parent.
     let _ = ASKED.compare_exchange(ASKING, NOT_ASKED, Ordering::AcqRel, Ordering::Acquire);
     if PHASE.load(Ordering::Acquire) == BEFORE {
         return;
@@ -239,7 +243,7 @@ extern "C" fn after_fork_in_child() {
     for place in &DESCRIPTORS {
         let fd = place.swap(-1, Ordering::AcqRel);
         if fd >= 0 {
-            // Closed, not shut down: the parent goes on with the same connections.
+            // Close without shutdown: the parent still uses these connections.
             sys::close(fd);
         }
     }
@@ -257,8 +261,8 @@ extern "C" fn on_load() {
     }
 }
 
-/// Runs after the program's own exit handlers, which may still make calls. Threads of the program
-/// may go on running; they find CUDA_ERROR_DEINITIALIZED and nothing that has been freed.
+/// Runs after the exit handlers of the program, which may still make calls. Threads of the program
+/// may still run; their calls return CUDA_ERROR_DEINITIALIZED and touch nothing that was freed.
 extern "C" fn on_exit() {
     if PHASE.load(Ordering::Acquire) != FORKED {
         observe::end();
@@ -270,14 +274,14 @@ extern "C" fn on_exit() {
         return;
     }
     let shim = SHIM.swap(std::ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: null, or from a leaked box that is never freed.
+    // SAFETY: the pointer is null or comes from a leaked box, which is never freed.
     if let Some(shim) = unsafe { shim.as_ref() } {
         shim.session.goodbye();
     }
 }
 
 // SAFETY: the loader calls the functions in these arrays with C's calling convention when it maps
-// and unmaps the library; both tolerate being called once each, in that order.
+// and unmaps the library. Both functions may be called once each, in that order.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static ON_LOAD: extern "C" fn() = on_load;

@@ -1,30 +1,31 @@
-//! The PTX of an image, where a device compiles that.
+//! Finds the PTX of an image, if a device would compile PTX from it.
 
 use std::borrow::Cow;
 
 use vgpu_cudart::fatbin::{self, Entry, MACHINE_CODE, PTX, runs};
 use vgpu_cudart::image::FATBIN;
 
-/// No text of a fatbin is looked at that is larger, in bytes.
+/// Largest PTX text in a fatbin that is read, in bytes.
 const MOST: usize = 64 << 20;
 
-/// The texts of an image of which a device of compute capability `cc` runs one: PTX itself, or what a driver may take of
-/// a fatbin without machine code for the device. None where it may run machine code, nor of what is damaged.
+/// The texts of an image of which a device of compute capability `cc` runs one: the image itself if
+/// it is PTX, or each PTX of a fatbin without machine code for the device. Empty if the device may
+/// run machine code, or if the image is damaged.
 pub(crate) fn texts(image: &[u8], cc: (u32, u32)) -> Vec<Cow<'_, str>> {
     let magic = image.first_chunk().map(|four| u32::from_le_bytes(*four));
     let texts = match magic {
         Some(FATBIN) => of_fatbin(image, cc),
-        // Machine code has bytes that no text has.
+        // Machine code contains NUL bytes, text does not.
         _ if image.iter().take(16).any(|byte| *byte == 0) => None,
         _ => text(Cow::Borrowed(image.strip_suffix(&[0]).unwrap_or(image))).map(|text| vec![text]),
     };
     texts.unwrap_or_default()
 }
 
-/// All PTX that runs on the device, so that it does not matter which of it a driver thinks the best.
+/// All PTX that runs on the device, because the driver's choice among the texts is unknown.
 fn of_fatbin(image: &[u8], cc: (u32, u32)) -> Option<Vec<Cow<'_, str>>> {
     let all = fatbin::entries(image)?;
-    // Nobody knows what the other kinds are.
+    // The meaning of other kinds is unknown.
     let compiled = |e: &Entry<'_>| match e.kind {
         PTX => true,
         MACHINE_CODE => e.sm / 10 != cc.0 || e.sm % 10 > cc.1,

@@ -1,6 +1,7 @@
-//! Symbols of NVIDIA's library that are exported but not served: CUDA_ERROR_NOT_SUPPORTED, counted, and
-//! named once on standard error with what to do instead. Programs that link against the entry points of GL, EGL and
-//! VDPAU load so. Forms of served functions that are not served are refused the same way ([`refuse`]).
+//! Symbols of NVIDIA's library that are exported but not served. A call returns
+//! CUDA_ERROR_NOT_SUPPORTED, is counted, and is logged once with an alternative. The exports let
+//! programs load that link against the entry points of GL, EGL and VDPAU. Unserved forms of served
+//! functions are refused in the same way ([`refuse`]).
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -20,8 +21,8 @@ macro_rules! refusing {
             address: Address(refusing::$symbol as *const ()),
         },)*];
 
-        /// The exported functions, with what the first registers hold: a call with fewer arguments leaves
-        /// anything in the others, which the table does not look at.
+        /// The exported functions pass on the first six argument registers. If a call has fewer
+        /// arguments, the other registers hold arbitrary values, which the table does not read.
         #[allow(non_snake_case)]
         mod refusing {
             $(
@@ -36,15 +37,15 @@ macro_rules! refusing {
 
 include!(concat!(env!("OUT_DIR"), "/refusing.rs"));
 
-/// The first eight bytes of a structure of the program.
+/// Reads the first 8 bytes of a structure of the program.
 fn peek(at: u64) -> u64 {
-    // SAFETY: by the contract of the function, an argument that is not null points to such a structure; the
-    // table asks for those only.
+    // SAFETY: by the contract of the function, a non-null argument points to such a structure. The
+    // table asks for such arguments only.
     unsafe { std::ptr::with_exposed_provenance::<u64>(at as usize).read_unaligned() }
 }
 
 fn called(symbol: &'static str, arguments: &Arguments) -> u32 {
-    // As NVIDIA's: nothing is known about what is supported before cuInit.
+    // As NVIDIA's library: before cuInit, no call is known to be unsupported.
     let shim = match process::shim() {
         Ok(shim) => shim,
         Err(code) => return code.0,
@@ -57,7 +58,8 @@ fn called(symbol: &'static str, arguments: &Arguments) -> u32 {
     refused.unwrap_or(CuResult::NOT_SUPPORTED).0
 }
 
-/// Refuses a function, or a form of one that is served in others: counted, and told once. `form` begins with the function.
+/// Refuses a function or an unserved form of a served function: counts the call and logs it once.
+/// `form` begins with the name of the function.
 #[cold]
 pub(crate) fn refuse(form: impl Into<Cow<'static, str>>, way_out: &str) -> CuResult {
     static TOLD: Mutex<BTreeSet<Cow<'static, str>>> = Mutex::new(BTreeSet::new());
@@ -71,8 +73,9 @@ pub(crate) fn refuse(form: impl Into<Cow<'static, str>>, way_out: &str) -> CuRes
     CuResult::NOT_SUPPORTED
 }
 
-/// A lookup does not find a function because the function is not served: counted, and told once with `VGPU_LOG=info`.
-/// Programs look up many functions that they can do without, so that less than that would be noise.
+/// Handles a lookup of an unserved function: counts the lookup, and logs it once with
+/// `VGPU_LOG=info`. Most programs look up many functions that they do not need, so the message is
+/// not an error.
 #[cold]
 pub(crate) fn not_found(symbol: &'static str) {
     static TOLD: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
@@ -95,7 +98,7 @@ const DISPLAY: &str = "this GPU has no display and no graphics; copy through the
 const OLD: &str =
     "launches are cuLaunchKernel's since CUDA 4; build the program with a newer toolkit";
 
-/// What a program can do instead, by the beginning of a symbol: the first that fits.
+/// Alternatives for programs, by the beginning of a symbol. The first match counts.
 const WAYS_OUT: &[(&str, &str)] = &[
     (
         "cuTensorMap",

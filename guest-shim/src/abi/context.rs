@@ -1,4 +1,4 @@
-//! Contexts: created, ones primary, and the calling thread's stack of them.
+//! Contexts: created contexts, primary contexts, and the stack of contexts of the calling thread.
 
 use std::ffi::{c_int, c_void};
 use std::ops::RangeInclusive;
@@ -16,15 +16,15 @@ use crate::state::Shim;
 use crate::state::{capture, contexts, modules};
 use crate::{Cu, unserved};
 
-/// What `cuCtxGetApiVersion` answers for every context made by the forms since CUDA 3.2.
+/// The result of `cuCtxGetApiVersion` for every context created by a form since CUDA 3.2.
 const API_VERSION: u32 = 3020;
 /// `CU_CTX_FLAGS_MASK`.
 const FLAGS_MASK: u32 = 0xff;
-/// `CU_CTX_SCHED_MASK`, of which only one bit may be set.
+/// `CU_CTX_SCHED_MASK`. At most one of these bits may be set.
 const SCHED_MASK: u32 = 0x07;
 
-/// Limits of contexts that share a GPU with a graphics client, which is in no guest: 0, also where the host's driver is
-/// older than these limits. NVIDIA's libraries do not look at the result of the call.
+/// Limits of contexts that share a GPU with a graphics client, which no guest has: 0, even if the
+/// host's driver is older than these limits. NVIDIA's libraries ignore the result code of the call.
 const COMPUTE_IN_GRAPHICS: RangeInclusive<u32> = 8..=9;
 
 exports! {
@@ -57,7 +57,7 @@ exports! {
         create(out, flags, device)
     }
 
-    /// Destroys a context; popped if it is current to the calling thread.
+    /// Destroys a context, and pops the context if it is current to the calling thread.
     fn cuCtxDestroy_v2(ctx: u64) {
         let shim = live()?;
         let context = named(shim, ctx)?;
@@ -74,27 +74,27 @@ exports! {
         Ok(())
     }
 
-    /// Pushes (the form before CUDA 4.0; the same for contexts as they are now).
+    /// Pushes a context (the form before CUDA 4.0, with the same effect today).
     fn cuCtxPushCurrent(ctx: u64) {
         push(ctx)
     }
 
-    /// Pushes.
+    /// Pushes a context.
     fn cuCtxPushCurrent_v2(ctx: u64) {
         push(ctx)
     }
 
-    /// Pops (the form before CUDA 4.0).
+    /// Pops a context (the form before CUDA 4.0).
     fn cuCtxPopCurrent(out: Out<u64>) {
         pop(out)
     }
 
-    /// Pops.
+    /// Pops a context.
     fn cuCtxPopCurrent_v2(out: Out<u64>) {
         pop(out)
     }
 
-    /// Replaces the top of the stack; null pops it.
+    /// Replaces the top of the stack; a null context pops the top.
     fn cuCtxSetCurrent(ctx: u64) {
         let shim = shim()?;
         if ctx != 0 {
@@ -109,17 +109,17 @@ exports! {
         out.set(contexts::top())
     }
 
-    /// The current context's device.
+    /// The device of the current context.
     fn cuCtxGetDevice(out: Out<c_int>) {
         out.set(shim()?.contexts.device_and_flags(0)?.0)
     }
 
-    /// A context's device; null means the current one.
+    /// The device of a context; null names the current context.
     fn cuCtxGetDevice_v2(out: Out<c_int>, ctx: u64) {
         out.set(shim()?.contexts.device_and_flags(ctx)?.0)
     }
 
-    /// Flags of the current context from now on.
+    /// Sets the flags of the current context.
     fn cuCtxSetFlags(flags: u32) {
         let context = live()?.contexts.current()?;
         valid_flags(flags)?;
@@ -127,25 +127,25 @@ exports! {
         Ok(())
     }
 
-    /// Banks have had one width since Maxwell.
+    /// The width of a bank has been fixed since Maxwell.
     fn cuCtxGetSharedMemConfig(out: Out<u32>) {
         const FOUR_BYTES: u32 = 1;
         live()?.contexts.current()?;
         out.set(FOUR_BYTES)
     }
 
-    /// Banks have had one width since Maxwell.
+    /// Has no effect: the width of a bank has been fixed since Maxwell.
     fn cuCtxSetSharedMemConfig(config: u32) {
         live()?.contexts.current()?;
         if config > 2 { Err(CuResult::INVALID_VALUE) } else { Ok(()) }
     }
 
-    /// Nothing of a cache is set aside.
+    /// Has no effect: no part of the cache is set aside.
     fn cuCtxResetPersistingL2Cache() {
         live()?.contexts.current().map(|_| ())
     }
 
-    /// What one guest sees of several devices has no path between them.
+    /// Devices of one guest have no path between them.
     fn cuCtxEnablePeerAccess(peer: u64, flags: u32) {
         let shim = live()?;
         shim.contexts.current()?;
@@ -156,7 +156,7 @@ exports! {
         Err(CuResult::PEER_ACCESS_UNSUPPORTED)
     }
 
-    /// It never was.
+    /// Peer access is never enabled.
     fn cuCtxDisablePeerAccess(peer: u64) {
         let shim = live()?;
         shim.contexts.current()?;
@@ -164,7 +164,7 @@ exports! {
         Err(CuResult::PEER_ACCESS_NOT_ENABLED)
     }
 
-    /// The current context's flags.
+    /// The flags of the current context.
     fn cuCtxGetFlags(out: Out<u32>) {
         out.set(shim()?.contexts.device_and_flags(0)?.1)
     }
@@ -181,7 +181,7 @@ exports! {
         out.set(API_VERSION)
     }
 
-    /// The device's range; both results may be left out.
+    /// The range of priorities of the device; either result pointer may be null.
     fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) {
         let shim = shim()?;
         let context = shim.contexts.current()?;
@@ -196,7 +196,7 @@ exports! {
         synchronize(0)
     }
 
-    /// Waits for all work of a context; null means the current one.
+    /// Waits for all work of a context; null names the current context.
     fn cuCtxSynchronize_v2(ctx: u64) {
         synchronize(ctx)
     }
@@ -221,7 +221,7 @@ exports! {
         out.set(value as usize)
     }
 
-    /// A preference; remembered here too, for the question.
+    /// Sets a preference, which is also stored here for cuCtxGetCacheConfig.
     fn cuCtxSetCacheConfig(config: u32) {
         const CONFIGS: u32 = 4;
         let shim = live()?;
@@ -233,13 +233,13 @@ exports! {
         modules::set_cache_config(shim, context.handle, config)
     }
 
-    /// What was last set.
+    /// The preference that was set last.
     fn cuCtxGetCacheConfig(out: Out<u32>) {
         let context = shim()?.contexts.current()?;
         out.set(context.cache_config.load(Ordering::Relaxed))
     }
 
-    /// Counted here; the host is asked once.
+    /// References are counted here; the host gets only the first request.
     fn cuDevicePrimaryCtxRetain(out: Out<u64>, device: c_int) {
         let shim = live()?;
         out.check()?;
@@ -247,37 +247,37 @@ exports! {
         out.set(context.shown)
     }
 
-    /// The form that cudart calls at exit.
+    /// Releases one reference: the form that cudart calls at exit.
     fn cuDevicePrimaryCtxRelease(device: c_int) {
         release(device)
     }
 
-    /// Releases one reference; the last one destroys.
+    /// Releases one reference; the last release destroys the context.
     fn cuDevicePrimaryCtxRelease_v2(device: c_int) {
         release(device)
     }
 
-    /// The form before CUDA 11.
+    /// Resets the primary context (the form before CUDA 11).
     fn cuDevicePrimaryCtxReset(device: c_int) {
         reset(device)
     }
 
-    /// Destroys whatever the primary context holds.
+    /// Destroys everything that the primary context holds.
     fn cuDevicePrimaryCtxReset_v2(device: c_int) {
         reset(device)
     }
 
-    /// The form before CUDA 11.
+    /// Sets the flags of the primary context (the form before CUDA 11).
     fn cuDevicePrimaryCtxSetFlags(device: c_int, flags: u32) {
         set_flags(device, flags)
     }
 
-    /// Flags of the primary context, also while it is active.
+    /// Sets the flags of the primary context, also while the context is active.
     fn cuDevicePrimaryCtxSetFlags_v2(device: c_int, flags: u32) {
         set_flags(device, flags)
     }
 
-    /// Answered from what this process did; frameworks ask before almost every call.
+    /// Answered without the host, because frameworks ask before almost every call.
     fn cuDevicePrimaryCtxGetState(device: c_int, flags: Out<u32>, active: Out<c_int>) {
         let shim = shim()?;
         flags.check()?;
@@ -287,10 +287,10 @@ exports! {
     }
 }
 
-/// One more reference to a device's primary context.
+/// Adds a reference to the primary context of a device.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_DEVICE; the host's.
+/// CUDA_ERROR_INVALID_DEVICE; the errors of the host.
 pub(crate) fn retain(shim: &Shim, device: c_int) -> Cu<std::sync::Arc<contexts::Context>> {
     let wire = shim.devices.get(device)?.wire;
     let mut primary = shim.contexts.primary(device)?;
@@ -316,7 +316,8 @@ fn named(shim: &Shim, ctx: u64) -> Cu<std::sync::Arc<contexts::Context>> {
     shim.contexts.named(ctx)
 }
 
-/// A primary context may be made current while nobody has retained it: NVIDIA's runtime does so before it retains it.
+/// Fails unless the context may be made current. A primary context may be, even without a
+/// reference: NVIDIA's runtime makes the context current before it retains the context.
 fn may_be_current(shim: &Shim, ctx: u64) -> Cu {
     if shim.contexts.is_primary(ctx) {
         return Ok(());
@@ -367,10 +368,10 @@ fn pop(out: Out<u64>) -> Cu {
     Ok(())
 }
 
-/// One reference less; the last one destroys.
+/// Releases one reference; the last release destroys the context.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_CONTEXT without one.
+/// CUDA_ERROR_INVALID_CONTEXT without a reference.
 pub(crate) fn release(device: c_int) -> Cu {
     let shim = live()?;
     let wire = shim.devices.get(device)?.wire;
@@ -395,8 +396,9 @@ pub(crate) fn release(device: c_int) -> Cu {
     Ok(())
 }
 
-/// Has NVIDIA's runtime clean up what it keeps with a primary context, if so many references mean its end. Without
-/// the lock: the runtime may call the driver.
+/// Lets NVIDIA's runtime clean up the values that it stores with a primary context, if `ends` says
+/// that this number of references means the end. Runs without the lock, because the runtime may
+/// call the driver.
 fn primary_ends(shim: &Shim, device: c_int, ends: impl FnOnce(u32) -> bool) -> Cu {
     let ending = {
         let primary = shim.contexts.primary(device)?;

@@ -17,7 +17,7 @@ use crate::state::events::EventInfo;
 use crate::state::streams::resolve;
 use crate::{Cu, unserved};
 
-/// Every flag of events.
+/// All flags of events.
 const FLAGS: u32 = BLOCKING_SYNC | DISABLE_TIMING | INTERPROCESS;
 
 exports! {
@@ -38,7 +38,7 @@ exports! {
         out.set(event.0)
     }
 
-    /// Destroys an event; a record on its way still completes.
+    /// Destroys an event; a record in flight still completes.
     fn cuEventDestroy_v2(event: u64) {
         let shim = live()?;
         let event = shim.events.remove(event)?;
@@ -55,7 +55,8 @@ exports! {
         record(event, stream, flags, mode)
     }
 
-    /// Success if the last record completed or there is none, else CUDA_ERROR_NOT_READY.
+    /// Success if the last record has completed or if there is none, otherwise
+    /// CUDA_ERROR_NOT_READY.
     fn cuEventQuery(event: u64) {
         let shim = live()?;
         let event = shim.events.get(event)?;
@@ -87,12 +88,12 @@ exports! {
         Ok(())
     }
 
-    /// Milliseconds between two records.
+    /// The time between two records, in ms.
     fn cuEventElapsedTime(out: Out<f32>, start: u64, end: u64) {
         elapsed(out, start, end)
     }
 
-    /// Milliseconds between two records.
+    /// The time between two records, in ms.
     fn cuEventElapsedTime_v2(out: Out<f32>, start: u64, end: u64) {
         elapsed(out, start, end)
     }
@@ -131,7 +132,7 @@ fn elapsed(out: Out<f32>, start: u64, end: u64) -> Cu {
     };
     let (first, second) = (start.behind(), end.behind());
     let bits = shim.session.call(&call)?.milliseconds_bits;
-    // Both are over.
+    // Both records have completed.
     shim.session.pull()?;
     for (over, sent) in [first, second] {
         shim.session.over(over, sent);

@@ -19,8 +19,8 @@ use crate::state::{Shim, libraries, modules};
 use crate::{Cu, image, unserved};
 
 exports! {
-    /// Loads an image for every context. Of the library's options one says that the program preserves the image;
-    /// the other, a hint to the driver, is not needed.
+    /// Loads an image for every context. Of the two library options, one says that the program
+    /// keeps the image in place. The other option is a hint for the driver, and is ignored.
     fn cuLibraryLoadData(
         out: Out<u64>,
         code: In<c_void>,
@@ -69,12 +69,12 @@ exports! {
         out.set(library)
     }
 
-    /// Unloads; its kernels are no more.
+    /// Unloads a library and invalidates its kernels.
     fn cuLibraryUnload(library: u64) {
         libraries::unload(live()?, library)
     }
 
-    /// A kernel by name.
+    /// Finds a kernel by name.
     fn cuLibraryGetKernel(out: Out<u64>, library: u64, name: Text) {
         let shim = live()?;
         out.check()?;
@@ -99,7 +99,7 @@ exports! {
         out.set(count as c_uint)
     }
 
-    /// The first kernels, as many as there is room for.
+    /// The first kernels, up to `room`.
     fn cuLibraryEnumerateKernels(out: Out<u64>, room: c_uint, library: u64) {
         let shim = live()?;
         out.check()?;
@@ -122,7 +122,7 @@ exports! {
         out.set(module.handle.0)
     }
 
-    /// A global by name, as it is in the current context; either result may be left out.
+    /// Finds a global by name in the current context; either result pointer may be null.
     fn cuLibraryGetGlobal(out: Out<u64>, size: Out<usize>, library: u64, name: Text) {
         let shim = live()?;
         let name = name.symbol()?;
@@ -136,8 +136,9 @@ exports! {
         Ok(())
     }
 
-    /// Managed variables are not served: none is found. The CUDA runtime asks without a context, and goes on without an
-    /// address for the program if it is told that they are not supported; it gives up for any other error.
+    /// Finds no managed variable, because managed variables are not served. The CUDA runtime calls
+    /// this without a context. Told that managed variables are not supported, the runtime goes on
+    /// without an address for the program; any other error makes the runtime give up.
     fn cuLibraryGetManaged(out: Out<u64>, size: Out<usize>, library: u64, name: Text) {
         let shim = live()?;
         let name = name.symbol()?;
@@ -156,8 +157,8 @@ exports! {
         Err(code)
     }
 
-    /// Functions with one address for the program and for devices need memory that both reach coherently:
-    /// none is found.
+    /// Finds no function: a function with one address for the program and for devices needs memory
+    /// that both access coherently.
     fn cuLibraryGetUnifiedFunction(_out: Out<*mut c_void>, library: u64, name: Text) {
         let shim = live()?;
         let name = name.symbol()?;
@@ -175,13 +176,14 @@ exports! {
         out.set(function.handle.0)
     }
 
-    /// The library that the kernel is of.
+    /// The library of the kernel.
     fn cuKernelGetLibrary(out: Out<u64>, kernel: u64) {
         let library = shim()?.kernels.get(kernel)?.library;
         out.set(library)
     }
 
-    /// The name, valid while the library is loaded. A function's handle will do, as for the driver.
+    /// The name, valid while the library is loaded. As in the driver, a function's handle is
+    /// accepted too.
     fn cuKernelGetName(out: Out<*const c_char>, kernel: u64) {
         let shim = shim()?;
         given(kernel)?;
@@ -192,8 +194,8 @@ exports! {
         out.set(name)
     }
 
-    /// Where a parameter lies in the parameter block; the size may be left out. As the driver, this wants
-    /// a current context.
+    /// The offset of a parameter in the parameter block; the pointer to the size may be null. As in
+    /// the driver, a context must be current.
     fn cuKernelGetParamInfo(kernel: u64, index: usize, offset: Out<usize>, size: Out<usize>) {
         let shim = live()?;
         given(kernel)?;
@@ -204,7 +206,7 @@ exports! {
         Ok(())
     }
 
-    /// The number of parameters, in a current context as well.
+    /// The number of parameters; a context must be current.
     fn cuKernelGetParamCount(kernel: u64, out: Out<usize>) {
         let shim = live()?;
         given(kernel)?;
@@ -228,7 +230,7 @@ exports! {
         shim.kernels.get(kernel)?.set_attribute(shim, device, attribute, value)
     }
 
-    /// A preference.
+    /// Sets a preference.
     fn cuKernelSetCacheConfig(kernel: u64, config: u32, device: c_int) {
         let shim = live()?;
         let function = shim.kernels.get(kernel)?.on_device(shim, device)?;
@@ -239,7 +241,8 @@ exports! {
     }
 }
 
-/// A question about a kernel that is null is CUDA_ERROR_INVALID_VALUE, where a setting is an invalid handle.
+/// CUDA_ERROR_INVALID_VALUE for a null kernel, which queries return. Setters return an invalid
+/// handle instead.
 fn given(kernel: u64) -> Cu {
     match kernel {
         0 => Err(CuResult::INVALID_VALUE),
@@ -247,7 +250,7 @@ fn given(kernel: u64) -> Cu {
     }
 }
 
-/// The code for a name that is a kernel's where a variable or another function is looked for.
+/// The code for a name that was looked up as a variable or another function, but is a kernel's.
 fn of_kernel(shim: &Shim, module: &ModuleInfo, name: &str, otherwise: CuResult) -> CuResult {
     match modules::function_names(shim, module) {
         Ok(names) if otherwise == CuResult::NOT_FOUND && names.iter().any(|n| n == name) => {
@@ -257,8 +260,9 @@ fn of_kernel(shim: &Shim, module: &ModuleInfo, name: &str, otherwise: CuResult) 
     }
 }
 
-/// Asks something of a library in the current context. A library is of no context, but the host's modules
-/// are: where none is current, the first device's primary one is, for as long as the question takes.
+/// Queries a library in the current context. A library has no context, but the host's modules do:
+/// if no context is current, the query uses the primary context of the first device and releases it
+/// afterwards.
 fn within<T>(shim: &Shim, ask: impl FnOnce(&Context) -> Cu<T>) -> Cu<T> {
     if let Ok(context) = shim.contexts.current() {
         return ask(&context);
@@ -269,7 +273,7 @@ fn within<T>(shim: &Shim, ask: impl FnOnce(&Context) -> Cu<T>) -> Cu<T> {
     answer
 }
 
-/// Does the program promise that the image stays where it is (`CU_LIBRARY_BINARY_IS_PRESERVED`)?
+/// Whether the program promises to keep the image in place (`CU_LIBRARY_BINARY_IS_PRESERVED`).
 fn preserved(options: In<u32>, values: In<*mut c_void>, count: c_uint) -> bool {
     const BINARY_IS_PRESERVED: u32 = 1;
     let promises =

@@ -1,6 +1,6 @@
-//! The C functions, in folders after the chapters of CUDA's driver API. Each function checks the
-//! arguments, calls an operation or the state, and writes what comes back; see [`crate::ffi`].
-//! `build.rs` finds the functions: a line `fn cuName(` here is all that an export takes.
+//! The C functions, in folders after the chapters of CUDA's driver API. Each function checks its
+//! arguments, calls an operation or the state, and writes the results; see [`crate::ffi`].
+//! `build.rs` exports every function that a line `fn cuName(` declares here.
 
 pub(crate) mod context;
 pub(crate) mod device;

@@ -1,4 +1,4 @@
-//! Stream-ordered memory and its pools.
+//! Stream-ordered memory and memory pools.
 
 use std::ffi::{c_int, c_void};
 
@@ -19,7 +19,7 @@ use crate::state::streams::resolve;
 use crate::{Cu, unserved};
 
 exports! {
-    /// Allocates from the current pool of the stream's device, in the stream's order.
+    /// Allocates from the current pool of the stream's device, in stream order.
     fn cuMemAllocAsync / cuMemAllocAsync_ptsz [mode] (out: Out<u64>, size: usize, stream: u64) {
         let shim = live()?;
         out.check()?;
@@ -29,7 +29,7 @@ exports! {
         out.set(address)
     }
 
-    /// Allocates from a pool, in the stream's order.
+    /// Allocates from a pool, in stream order.
     fn cuMemAllocFromPoolAsync / cuMemAllocFromPoolAsync_ptsz [mode] (
         out: Out<u64>,
         size: usize,
@@ -43,32 +43,32 @@ exports! {
         out.set(address)
     }
 
-    /// Frees in the stream's order.
+    /// Frees memory in stream order.
     fn cuMemFreeAsync / cuMemFreeAsync_ptsz [mode] (address: u64, stream: u64) {
         let shim = live()?;
         pools::free(shim, &resolve(shim, stream, mode)?, address)
     }
 
-    /// The pool that a device began with.
+    /// The default pool of a device.
     fn cuDeviceGetDefaultMemPool(out: Out<u64>, device: c_int) {
         let shim = shim()?;
         out.check()?;
         out.set(shim.default_pool(device)?)
     }
 
-    /// The pool that cuMemAllocAsync takes from.
+    /// The pool from which cuMemAllocAsync allocates.
     fn cuDeviceGetMemPool(out: Out<u64>, device: c_int) {
         let shim = shim()?;
         out.check()?;
         out.set(shim.current_pool(device)?)
     }
 
-    /// Sets it.
+    /// Sets the pool from which cuMemAllocAsync allocates.
     fn cuDeviceSetMemPool(device: c_int, pool: u64) {
         shim()?.set_current_pool(device, pool)
     }
 
-    /// The same, by a place: a device.
+    /// The default pool of a location, which must be a device.
     fn cuMemGetDefaultMemPool(out: Out<u64>, place: In<Location>, kind: u32) {
         let shim = shim()?;
         out.check()?;
@@ -76,7 +76,7 @@ exports! {
         out.set(shim.default_pool(device)?)
     }
 
-    /// The same, by a place.
+    /// The current pool of a location.
     fn cuMemGetMemPool(out: Out<u64>, place: In<Location>, kind: u32) {
         let shim = shim()?;
         out.check()?;
@@ -84,14 +84,15 @@ exports! {
         out.set(shim.current_pool(device)?)
     }
 
-    /// The same, by a place.
+    /// Sets the current pool of a location.
     fn cuMemSetMemPool(place: In<Location>, kind: u32, pool: u64) {
         let shim = shim()?;
         let device = device_at("cuMemSetMemPool", place, kind)?;
         shim.set_current_pool(device, pool)
     }
 
-    /// A pool of device memory; of host memory, or shared between processes, none is served.
+    /// Creates a pool of device memory. Pools of host memory, and pools shared between processes,
+    /// are not served.
     fn cuMemPoolCreate(out: Out<u64>, props: In<PoolProperties>) {
         let shim = live()?;
         out.check()?;
@@ -111,17 +112,17 @@ exports! {
         out.set(pool)
     }
 
-    /// What was allocated from it lives on.
+    /// Destroys a pool; allocations from the pool stay valid.
     fn cuMemPoolDestroy(pool: u64) {
         live()?.destroy_pool(pool)
     }
 
-    /// Nothing is kept that could be trimmed.
+    /// Has no effect: a pool keeps no unused memory.
     fn cuMemPoolTrimTo(pool: u64, _keep: usize) {
         live()?.pool(pool).map(|_| ())
     }
 
-    /// An attribute: an int of the reuse policies, 64 bits of the others.
+    /// An attribute: an int for the reuse policies, 64 bits for the others.
     fn cuMemPoolGetAttribute(pool: u64, id: u32, out: Out<c_void>) {
         let pool = shim()?.pool(pool)?;
         out.check()?;
@@ -132,7 +133,7 @@ exports! {
         }
     }
 
-    /// Sets one.
+    /// Sets an attribute.
     fn cuMemPoolSetAttribute(pool: u64, id: u32, value: In<c_void>) {
         let pool = shim()?.pool(pool)?;
         value.check()?;
@@ -145,7 +146,7 @@ exports! {
         pool.set(id, value)
     }
 
-    /// Of its own device: always everything.
+    /// Access of the pool's own device, which is always full.
     fn cuMemPoolSetAccess(pool: u64, list: In<AccessDescriptor>, count: usize) {
         let pool = shim()?.pool(pool)?;
         for i in 0..count {
@@ -154,7 +155,7 @@ exports! {
         Ok(())
     }
 
-    /// Of its own device: read and write.
+    /// Access of the pool's own device: read and write.
     fn cuMemPoolGetAccess(out: Out<u32>, pool: u64, location: In<Location>) {
         let pool = shim()?.pool(pool)?;
         let location = location.get()?;
@@ -167,7 +168,8 @@ fn device_at(symbol: &str, place: In<Location>, kind: u32) -> Cu<c_int> {
     let place = place.get()?;
     match (kind, place.kind) {
         (PINNED, ON_DEVICE) => Ok(place.id),
-        // Pools of managed memory, which may have no place, and of the host's are not served.
+        // Pools of managed memory, which may have no location, and pools of host memory are not
+        // served.
         (PINNED, ON_DEVICE..=ON_NUMA_CURRENT) | (MANAGED, NO_PLACE..=ON_NUMA_CURRENT) => {
             let form = format!("{symbol} of managed or host memory");
             Err(unserved::refuse(
@@ -190,9 +192,9 @@ pub(crate) fn check_access(device: i32, access: &AccessDescriptor) -> Cu {
     }
     match (access.location.id == device, access.flags) {
         (true, READ_WRITE) | (false, NO_ACCESS) => Ok(()),
-        // The owner's access cannot be taken away.
+        // The owner always keeps its access.
         (true, _) => Err(CuResult::INVALID_VALUE),
-        // There is no path between devices.
+        // Devices have no path between them.
         (false, _) => Err(CuResult::PEER_ACCESS_UNSUPPORTED),
     }
 }

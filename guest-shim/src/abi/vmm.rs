@@ -16,13 +16,13 @@ use crate::{state::Shim, state::memory::Range};
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 const FILE_DESCRIPTOR: u32 = 1;
 
-/// The device that properties mean.
+/// The device that allocation properties name.
 fn device_of(properties: &AllocationProperties) -> Cu<c_int> {
     if properties.kind != PINNED || properties.location.kind != ON_DEVICE {
         return Err(CuResult::INVALID_VALUE);
     }
-    // For sharing between processes. NCCL and PyTorch want file descriptors of all memory in case they share it,
-    // and only to share it is refused.
+    // Handle types are for sharing between processes. NCCL and PyTorch request file descriptors for
+    // all memory in case they share it. The request is accepted; only the export is refused.
     if !matches!(properties.handle_types, 0 | FILE_DESCRIPTOR) {
         let form = "cuMemCreate with shareable handles that are no file descriptors";
         return Err(unserved::refuse(form, unserved::APART));
@@ -31,7 +31,7 @@ fn device_of(properties: &AllocationProperties) -> Cu<c_int> {
 }
 
 exports! {
-    /// What sizes and addresses must be multiples of.
+    /// The granularity of sizes and addresses.
     fn cuMemGetAllocationGranularity(out: Out<usize>, properties: In<AllocationProperties>, option: u32) {
         let shim = live()?;
         out.check()?;
@@ -39,13 +39,14 @@ exports! {
         if properties.kind != PINNED || !(ON_DEVICE..=ON_NUMA_CURRENT).contains(&properties.location.kind) {
             return Err(CuResult::INVALID_VALUE);
         }
-        // The same for every place, as on devices, even where there is none.
+        // The same for every location, as on devices; a location without a device uses the first
+        // device.
         let device = shim.devices.get(properties.location.id).or_else(|_| shim.devices.get(0))?;
         let bytes = device.granularity(shim, option)?;
         out.set(bytes as usize)
     }
 
-    /// Reserves addresses, on both sides.
+    /// Reserves addresses in the guest and on the host.
     fn cuMemAddressReserve(out: Out<u64>, size: usize, alignment: usize, wanted: u64, flags: u64) {
         let shim = live()?;
         out.check()?;
@@ -56,12 +57,12 @@ exports! {
         out.set(at)
     }
 
-    /// Gives a whole reservation back.
+    /// Frees a whole reservation.
     fn cuMemAddressFree(at: u64, size: usize) {
         live()?.free_addresses(at, size as u64)
     }
 
-    /// Memory of a device without an address.
+    /// Creates device memory without an address.
     fn cuMemCreate(out: Out<u64>, size: usize, properties: In<AllocationProperties>, flags: u64) {
         let shim = live()?;
         out.check()?;
@@ -74,12 +75,12 @@ exports! {
         out.set(handle)
     }
 
-    /// The memory lives on while it is mapped.
+    /// Releases memory, which lives on while it is mapped.
     fn cuMemRelease(handle: u64) {
         live()?.release_physical(handle)
     }
 
-    /// Gives all of a memory an address.
+    /// Maps all of a memory at an address.
     fn cuMemMap(at: u64, size: usize, offset: usize, handle: u64, flags: u64) {
         let shim = live()?;
         if size == 0 || flags != 0 {
@@ -91,14 +92,14 @@ exports! {
         shim.map_physical(at, size as u64, handle)
     }
 
-    /// Takes the addresses of whole mappings away, after the work that may use them.
+    /// Unmaps whole mappings, after the work that may use them.
     fn cuMemUnmap(at: u64, size: usize) {
         let shim = live()?;
         shim.session.wait_for_copies()?;
         shim.unmap_physical(at, size as u64)
     }
 
-    /// Says who may use whole mappings: their own device, as others cannot reach them.
+    /// Sets the access to whole mappings. Only their own device can reach them.
     fn cuMemSetAccess(at: u64, size: usize, list: In<AccessDescriptor>, count: usize) {
         let shim = live()?;
         if count == 0 {
@@ -120,7 +121,7 @@ exports! {
         Ok(())
     }
 
-    /// What was said.
+    /// The access that was set.
     fn cuMemGetAccess(out: Out<u64>, location: In<Location>, at: u64) {
         let shim = shim()?;
         let range = mapped(shim, at)?;
@@ -133,14 +134,14 @@ exports! {
         out.set(if own { range.access.into() } else { 0 })
     }
 
-    /// The memory that is mapped at an address, to be released once more.
+    /// The memory that is mapped at an address, with one more reference to release.
     fn cuMemRetainAllocationHandle(out: Out<u64>, at: u64) {
         let shim = live()?;
         out.check()?;
         out.set(shim.retain_physical(at)?)
     }
 
-    /// What it was created with.
+    /// The properties with which the memory was created.
     fn cuMemGetAllocationPropertiesFromHandle(out: Out<AllocationProperties>, handle: u64) {
         let physical = shim()?.physical(handle)?;
         let properties = AllocationProperties {

@@ -1,55 +1,57 @@
-//! What registers of a kernel may hold, and which addresses it dereferences.
+//! The values that registers of a kernel may hold, and the addresses that the kernel dereferences.
 //!
-//! An address is one that a parameter names if it is a word of the parameters, or the address of a variable, to which
-//! numbers were added. At most one of these was loaded, and it is too small to be an address of the program's by itself.
-//! The order of instructions plays no part: a register may hold all that it is ever given.
+//! An address belongs to a parameter if it is a word of the parameters, or the address of a
+//! variable, plus numbers. At most one of these numbers was loaded, and it is too small to be a
+//! program address by itself. The analysis ignores the order of instructions: a register may hold
+//! every value that any instruction assigns.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::text::{Entry, Instruction, Operand, Statement};
 
-/// What a number was made of.
+/// The sources from which a number was computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Origin {
-    /// Parameters, special registers, small numbers of the text.
+    /// Parameters, special registers, small literals.
     Given,
-    /// At most 32 bits that were loaded.
+    /// A loaded value of at most 32 bits.
     Index,
     /// An index, multiplied once.
     Offset,
-    /// Anything.
+    /// Any value.
     Any,
 }
 
-/// What a register may hold.
+/// The values that a register may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Held {
     made: Origin,
-    /// It is surely a word of the parameters or a variable's address, with what was added to it.
+    /// Always a word of the parameters or the address of a variable, plus `made`.
     is_pointer: bool,
 }
 
-/// The widest stride: 32 bits times this stay below [`HOST_SPACE`], so that the product alone is no address of a block.
+/// The largest stride: 32 bits times the stride stay below [`HOST_SPACE`], so that the product
+/// alone is no address of a block.
 ///
 /// [`HOST_SPACE`]: vgpu_proto::limits::HOST_SPACE
 const WIDEST_STRIDE: i64 = 1 << WIDEST_SHIFT;
 const WIDEST_SHIFT: i64 = 13;
 
-/// Types of 32 bits at most.
+/// Types of at most 32 bits.
 const NARROW: &str = "pred b1 u4 s4 u8 s8 b8 u16 s16 b16 f16 bf16 u32 s32 b32 f32 tf32 f16x2 bf16x2 u16x2 s16x2 \
     e4m3x2 e5m2x2";
 
-/// Types that an address fits in.
+/// Types that can hold an address.
 const WIDE: &str = "u64 s64 b64 f64 b128";
 
-/// Opcodes that write a register and touch no memory. `bar` and `barrier` stand in both lists: their `.red` forms write a
-/// register.
+/// Opcodes that write a register and touch no memory. `bar` and `barrier` are in both lists,
+/// because their `.red` forms write a register.
 const COMPUTES: &str = "abs activemask add addc and bar barrier bfe bfi bfind bmsk brev clz cnot copysign cos \
     createpolicy cvt cvta div dp2a dp4a elect ex2 fma fns isspacep lg2 lop3 mad mad24 madc match max min mma mov mul \
     mul24 neg not or popc prmt rcp redux rem rsqrt sad selp set setp shf shfl shl shr sin slct sqrt sub subc szext tanh \
     testp vote xor";
 
-/// Opcodes without a result that touch no memory.
+/// Opcodes that write no register and touch no memory.
 const CONTROL: &str = "bar barrier bra brkpt brx exit fence griddepcontrol membar nanosleep pmevent ret setmaxnreg trap";
 
 fn is_among(words: &str, word: &str) -> bool {
@@ -72,7 +74,7 @@ impl Held {
         }
     }
 
-    /// Either of both.
+    /// A value that is one of both.
     fn or(self, other: Held) -> Held {
         Held {
             made: self.made.max(other.made),
@@ -80,8 +82,9 @@ impl Held {
         }
     }
 
-    /// Both added. What is loaded is an offset only alone: added to itself it is multiplied. A sum of two that may both
-    /// be an address is none that we know.
+    /// The sum of both. A loaded value stays an offset only if the other value is not loaded,
+    /// because adding a value to itself multiplies the value. A sum of two possible addresses is
+    /// unknown.
     fn plus(self, other: Held) -> Held {
         let alone = self.made == Origin::Given || other.made == Origin::Given;
         Held {
@@ -101,12 +104,12 @@ impl Held {
         }
     }
 
-    /// By itself, without what it was based on.
+    /// The number without its base address.
     fn number(self) -> Held {
         Held::of(self.made)
     }
 
-    /// Of 32 bits.
+    /// The value cut to 32 bits.
     fn narrow(self) -> Held {
         Held::of(self.made.min(Origin::Index))
     }
@@ -122,7 +125,7 @@ impl Held {
     }
 }
 
-/// Does a kernel dereference nothing but what its parameters name, and variables?
+/// Whether a kernel dereferences only addresses that its parameters name, and variables.
 pub(super) fn is_direct(entry: &Entry<'_>) -> bool {
     Flow::of(entry).is_some_and(|flow| flow.fixpoint().is_some())
 }
@@ -131,29 +134,29 @@ struct Flow<'a, 'b> {
     params: &'b HashMap<&'a str, u64>,
     program: Vec<Step<'a>>,
     registers: HashSet<&'a str>,
-    /// Those that an instruction gives something.
+    /// Registers that an instruction writes.
     given: HashSet<&'a str>,
     held: HashMap<&'a str, Held>,
 }
 
-/// An instruction, looked at once.
+/// A classified instruction.
 struct Step<'a> {
     form: Form,
-    /// What it gives is of 32 bits at most.
+    /// The result has at most 32 bits.
     narrow: bool,
     instruction: Instruction<'a>,
 }
 
-/// What an instruction is.
+/// The class of an instruction.
 #[derive(Clone, Copy)]
 enum Form {
-    /// Its first operand is given something, all others are read.
+    /// Writes the first operand and reads all others.
     Computes,
-    /// None is given anything.
+    /// Writes no operand.
     Control,
-    /// As a load: memory of the second operand.
+    /// Accesses memory through the second operand, like a load.
     Loads,
-    /// As a store: memory of the first operand.
+    /// Accesses memory through the first operand, like a store.
     Stores,
     /// Copies to shared memory.
     Fetches,
@@ -185,7 +188,7 @@ impl Form {
             Form::Stores => &[0],
             Form::Fetches => &[0, 1],
         };
-        // Memory is where it belongs, and nowhere else.
+        // Memory operands stand at the expected positions only.
         let expected = |(i, operand): (usize, &Operand<'_>)| {
             matches!(operand, Operand::Memory(..)) == memory.contains(&i)
         };
@@ -199,7 +202,7 @@ impl Form {
     }
 }
 
-/// The names of an operand. `None`: there is something else.
+/// The names of a destination operand. `None`: the operand holds something else.
 fn names<'a>(operand: &Operand<'a>) -> Option<Vec<&'a str>> {
     match operand {
         Operand::Name(name) => Some(vec![name]),
@@ -214,7 +217,7 @@ fn names<'a>(operand: &Operand<'a>) -> Option<Vec<&'a str>> {
     }
 }
 
-/// The names that an operand is made of, without those of addresses.
+/// The names in an operand, except those of addresses.
 fn read<'a>(operand: &Operand<'a>) -> Vec<&'a str> {
     match operand {
         Operand::Name(name) => vec![name],
@@ -223,10 +226,10 @@ fn read<'a>(operand: &Operand<'a>) -> Vec<&'a str> {
     }
 }
 
-/// Where an instruction finds memory.
+/// The memory that an instruction accesses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Space {
-    /// Where the program's may be.
+    /// Memory that may belong to the program.
     Global,
     /// Shared, local or constant memory.
     OnChip,
@@ -282,7 +285,7 @@ impl<'a, 'b> Flow<'a, 'b> {
         Some(flow)
     }
 
-    /// `None`: it may dereference something else.
+    /// `None`: the kernel may dereference another address.
     fn fixpoint(mut self) -> Option<()> {
         let program = std::mem::take(&mut self.program);
         self.spread(&program)?;
@@ -290,8 +293,9 @@ impl<'a, 'b> Flow<'a, 'b> {
         program.iter().all(direct).then_some(())
     }
 
-    /// Gives registers all that they may hold. An instruction is looked at again when something that it reads may
-    /// hold more, which happens a few times at most. Returns how many looks that took.
+    /// Computes the values that registers may hold. Each instruction is evaluated again when one of
+    /// its inputs may hold more, which happens a few times at most. Returns the number of
+    /// evaluations.
     fn spread(&mut self, program: &[Step<'a>]) -> Option<usize> {
         let defines = |i: &usize| program[*i].form.defines();
         let mut due: VecDeque<usize> = (0..program.len()).filter(defines).collect();
@@ -339,12 +343,12 @@ impl<'a, 'b> Flow<'a, 'b> {
         Some(changed)
     }
 
-    /// Of the addresses that it dereferences.
+    /// Whether the addresses that a step dereferences are direct.
     fn is_direct(&self, step: &Step<'a>) -> Option<bool> {
         let instruction = &step.instruction;
         let address = match step.form {
             Form::Computes | Form::Control => return Some(true),
-            // What it writes is shared memory.
+            // The destination is shared memory.
             Form::Fetches => &instruction.operands[1],
             Form::Loads if Space::of(instruction)? != Space::Global => return Some(true),
             Form::Stores if Space::of(instruction)? != Space::Global => return Some(true),
@@ -358,7 +362,7 @@ impl<'a, 'b> Flow<'a, 'b> {
         Some(held.is_pointer && held.made < Origin::Any)
     }
 
-    /// What a register may hold; a variable's name is its address. `None`: nothing yet.
+    /// The values of a register, or the address of a variable by its name. `None`: no value yet.
     fn name(&self, name: &str) -> Option<Held> {
         if self.given.contains(name) {
             return self.held.get(name).copied();
@@ -380,7 +384,7 @@ impl<'a, 'b> Flow<'a, 'b> {
         }
     }
 
-    /// What an instruction gives. `None`: nothing yet.
+    /// The result of an instruction. `None`: no value yet.
     fn result(&self, step: &Step<'a>) -> Option<Held> {
         let instruction = &step.instruction;
         let operands = &instruction.operands[1..];
@@ -415,7 +419,7 @@ impl<'a, 'b> Flow<'a, 'b> {
             Operand::List(list) => list.len() as i64,
             _ => 1,
         };
-        // A register may have the name of a parameter.
+        // A register may hide a parameter of the same name.
         let own = |name: &&str| !self.given.contains(name) && !self.registers.contains(name);
         let size = name.filter(own).and_then(|name| self.params.get(name));
         match (size, offset) {
@@ -430,7 +434,7 @@ impl<'a, 'b> Flow<'a, 'b> {
     }
 }
 
-/// Is what an instruction gives of 32 bits at most?
+/// Whether the result of an instruction has at most 32 bits.
 fn is_narrow(instruction: &Instruction<'_>) -> bool {
     let parts = &instruction.parts[..];
     match parts {
@@ -446,7 +450,7 @@ fn is_narrow(instruction: &Instruction<'_>) -> bool {
     of(NARROW) && !of(WIDE) && !instruction.has("wide")
 }
 
-/// What an instruction reads.
+/// The inputs of an instruction.
 struct Computed<'a, 'b> {
     operands: &'b [Operand<'a>],
     sources: &'b [Held],
@@ -459,14 +463,14 @@ impl Computed<'_, '_> {
     }
 
     fn narrow(&self) -> Held {
-        // Numbers of the text are no more than 32 bits here, however they are written.
+        // Literals count as at most 32 bits here, in any notation.
         let read = self.operands.iter().zip(self.sources);
         let read = read.filter(|(operand, _)| !matches!(operand, Operand::Number(_)));
         let made = read.map(|(_, source)| source.made).max();
         Held::of(made.unwrap_or(Origin::Given)).narrow()
     }
 
-    /// What is not of a form that compilers make addresses with is anything.
+    /// The result may be anything, unless compilers compute addresses in this form.
     fn wide(&self, instruction: &Instruction<'_>) -> Held {
         const TYPES: [&str; 3] = ["u64", "s64", "b64"];
         let [name, middle @ .., last] = &instruction.parts[..] else {
@@ -528,7 +532,7 @@ mod tests {
     use super::*;
     use crate::direct::text;
 
-    /// How many looks at instructions a kernel takes, of how many.
+    /// Evaluations that a kernel takes, and its number of instructions.
     fn looks(body: &str) -> (usize, usize) {
         let text = format!(".entry kernel(.param .u64 a) {{ {body} }}");
         let entries = text::entries(&text).expect("it is plain");
@@ -548,7 +552,7 @@ mod tests {
         for body in [
             format!("{first} {}", moves.concat()),
             format!("{} {first}", backwards.concat()),
-            // Each may hold more than one thing.
+            // Each register may hold several values.
             format!(
                 "{} {first} mov.u64 r0, 4; ld.global.u64 r0, [r1];",
                 backwards.concat()

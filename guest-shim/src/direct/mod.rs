@@ -1,11 +1,12 @@
-//! Which kernels of a PTX text reach nothing but what their parameters name.
+//! Finds the kernels of a PTX text that reach only memory that their parameters name.
 //!
-//! A kernel may find an address in memory: a pointer that a copy or an earlier kernel left there. One that
-//! dereferences nothing that it loaded cannot, and touches of the program's memory only blocks that its parameters
-//! name. What is not plainly so counts as reaching everything: a statement, an opcode or an operand of a form that is not
-//! among those listed here, and an address that is made in another way than compilers make those of elements.
+//! A kernel may find an address in memory: a pointer that a copy or an earlier kernel stored there.
+//! A kernel that dereferences no loaded value cannot, and touches only those blocks of the
+//! program's memory that its parameters name. The analysis is conservative. A kernel counts as
+//! reaching all memory if a statement, opcode or operand has a form that is not listed here, or if
+//! an address is computed in another way than compilers compute the addresses of elements.
 //!
-//! As in C, a pointer with an offset stays in the block that the pointer is of.
+//! As in C, a pointer plus an offset stays in the block of the pointer.
 
 mod flow;
 #[cfg(test)]
@@ -14,7 +15,7 @@ mod text;
 
 use std::collections::{HashMap, HashSet};
 
-/// The kernels of PTX texts that reach nothing but what their parameters name, in each text that has them.
+/// Kernels that reach only memory that their parameters name, in every text that defines them.
 pub(crate) fn kernels<'a>(texts: impl IntoIterator<Item = &'a str>) -> HashSet<String> {
     let mut direct = HashMap::new();
     for text in texts {
@@ -26,11 +27,11 @@ pub(crate) fn kernels<'a>(texts: impl IntoIterator<Item = &'a str>) -> HashSet<S
     direct.map(|(name, _)| name).collect()
 }
 
-/// Which kernels of a text are direct, beside those of other texts. `None`: it is no text that can be read.
+/// Adds the kernels of a text to those of other texts. `None`: the text cannot be parsed.
 fn enter(text: &str, direct: &mut HashMap<String, bool>) -> Option<()> {
     let text = text::plain(text)?;
     for entry in text::entries(&text)? {
-        // Of two with one name, both must be.
+        // Of two kernels with the same name, both must be direct.
         let all: &mut bool = direct.entry(entry.name.to_owned()).or_insert(true);
         *all = *all && flow::is_direct(&entry);
     }

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Is a kernel with these instructions direct?
+/// Whether a kernel with these instructions is direct.
 fn direct(body: &str) -> bool {
     let text = format!(
         ".version 7.0\n.target sm_70\n.address_size 64\n\
@@ -18,12 +18,12 @@ fn kernels_that_use_their_parameters_alone_are_direct() {
          $L__BB0_1: ld.global.f32 %f1, [%rd4+4]; add.f32 %f2, %f1, %f1;
          @%p1 st.global.f32 [%rd4], %f2; @!%p1 bra $L__BB0_1;"
     ));
-    // An element that another says.
+    // A loaded index of an element.
     assert!(direct(
         "ld.param.u64 p, [a]; ld.global.u32 i, [p]; mul.wide.s32 o, i, 8; add.s64 q, p, o;
          cvt.s64.s32 k, i; shl.b64 l, k, 3; add.s64 r, p, l; st.global.u64 [q], p; ld.global.u64 v, [r];"
     ));
-    // What it keeps to itself.
+    // A value in shared memory.
     assert!(direct(
         ".shared .align 8 .b8 tile[64]; mov.u32 %r1, tile; ld.shared.u64 %rd1, [%r1]; ld.shared.u64 %rd2, [%rd1];"
     ));
@@ -40,11 +40,11 @@ fn kernels_that_follow_what_they_load_are_not() {
     assert!(!direct(
         "ld.param.u64 p, [a]; ld.global.v2.b64 {q, r}, [p]; red.global.add.u32 [r], 1;"
     ));
-    // Known after the second look at the loop.
+    // The value is known only after the second pass over the loop.
     assert!(!direct(
         "ld.param.u64 p, [a]; L: ld.global.u32 v, [p]; mov.b64 p, q; ld.u64 q, [p]; bra L;"
     ));
-    // In halves.
+    // The address is assembled from two halves.
     assert!(!direct(
         "ld.global.u32 l, [a]; ld.global.u32 h, [a+4]; mov.b64 p, {l, h}; st.u32 [p], 1;"
     ));
@@ -54,7 +54,7 @@ fn kernels_that_follow_what_they_load_are_not() {
     assert!(!direct(
         "ld.global.u32 h, [a]; cvt.u64.u32 p, h; mul.lo.s64 p, p, 4294967296; st.u32 [p], 1;"
     ));
-    // By way of memory of its own, by an exchange, and after a line of the source.
+    // Through shared memory, through an exchange, and after a `.loc` line.
     assert!(!direct("ld.shared.u64 q, [a]; st.global.u32 [q], 1;"));
     assert!(!direct(
         "atom.global.exch.b64 q, [a], 0; st.global.u32 [q], 1;"
@@ -62,12 +62,12 @@ fn kernels_that_follow_what_they_load_are_not() {
     assert!(!direct(
         ".loc 1 2 3\nld.global.u64 q, [a];\n.loc 1 3 3\nst.global.u32 [q], 1;"
     ));
-    // Who is called, and what textures are of, is not looked at.
+    // Called functions and textures are not analysed.
     assert!(!direct("call.uni helper, ();"));
     assert!(!direct("tex.1d.v4.f32.s32 {a, b, c, d}, [t, {i}];"));
 }
 
-/// As nvcc and Triton write them: the fixtures of soft-gpu that follow no pointers.
+/// Kernels from nvcc and Triton: the fixtures of soft-gpu that follow no pointers.
 #[test]
 fn kernels_of_compilers_are_direct() {
     let demo = [
@@ -93,7 +93,7 @@ fn kernels_of_compilers_are_direct() {
     }
 }
 
-/// A kernel that loads 64 bits and 32, each of which may come into an address.
+/// Whether a kernel that loads 64-bit and 32-bit values, which may enter an address, is direct.
 fn after_loads(body: &str) -> bool {
     direct(&format!(
         ".reg .b64 p, q, r, s; .reg .b32 l, h;
@@ -104,7 +104,7 @@ fn after_loads(body: &str) -> bool {
 
 #[test]
 fn a_loaded_address_is_seen_however_it_is_written() {
-    // As it is told apart: the same of a parameter is direct.
+    // The control: the same instruction on a parameter is direct.
     assert!(after_loads("st.global.u32[p],1;"));
     for body in [
         "st.global.u32[v],1;",
@@ -201,7 +201,7 @@ fn numbers_that_may_be_addresses_are_no_offsets() {
     }
 }
 
-/// An address is one word of the parameters, or a variable's, with an offset.
+/// An address is one word of the parameters, or the address of a variable, plus an offset.
 #[test]
 fn what_is_no_word_of_the_parameters_is_no_address() {
     let of = |params: &str, body: &str| {
@@ -312,7 +312,7 @@ fn what_is_not_known_counts_as_anything() {
     ] {
         assert!(direct(body), "{body}");
     }
-    // What stands behind such a string is looked at as all else.
+    // Text after such a string is analysed as usual.
     assert!(!after_loads(".pragma \"}\"; st.global.u32 [v], 1;"));
 }
 
@@ -336,14 +336,14 @@ fn each_kernel_is_looked_at_by_itself_and_nothing_else_is_text() {
         kernels([&text[..at]]);
         kernels([&text[at..]]);
     }
-    // However deep, it is no deep recursion.
+    // Deep nesting does not recurse deeply.
     let deep =
         |open: &str, close: &str| format!("{}x{}", open.repeat(1 << 17), close.repeat(1 << 17));
     for operand in [deep("{", "}"), deep("[", "]")] {
         assert!(!direct(&format!("mov.b64 {operand}, y, {operand};")));
     }
     direct(&format!("mov.b64 {}, y;", deep("x|", "|x")));
-    // Of two with one name, both must be.
+    // Of two kernels with the same name, both must be direct.
     let twice = ".entry one() { ret; } .entry one() { call f; }";
     assert!(kernels([twice]).is_empty());
 }

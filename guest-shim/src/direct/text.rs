@@ -1,5 +1,5 @@
-//! PTX text as far as [`super::flow`] needs it: kernels, their parameters, statements, operands. What is of another form
-//! is `None`.
+//! Parses PTX as far as [`super::flow`] needs: kernels, their parameters, statements, operands.
+//! Functions return `None` for any other form.
 
 use std::collections::HashMap;
 
@@ -7,20 +7,20 @@ use std::collections::HashMap;
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
     pub(super) name: &'a str,
-    /// Bytes of each parameter whose every eighth byte begins a word of the parameter block.
+    /// Size in bytes of each parameter that consists of 8-byte words of the parameter block.
     pub(super) params: HashMap<&'a str, u64>,
-    /// Without the outer braces.
+    /// The text between the outer braces.
     pub(super) body: &'a str,
 }
 
-/// What ends with a semicolon.
+/// A statement, which ends with a semicolon.
 #[derive(Debug)]
 pub(super) enum Statement<'a> {
-    /// Nothing that is carried out.
+    /// A statement without effect.
     Nothing,
-    /// Names of registers.
+    /// Names of declared registers.
     Registers(Vec<&'a str>),
-    /// An instruction, without its guard and labels.
+    /// An instruction without guard and labels.
     Instruction(Instruction<'a>),
 }
 
@@ -37,17 +37,17 @@ pub(super) struct Instruction<'a> {
 pub(super) enum Operand<'a> {
     /// A register or a symbol.
     Name(&'a str),
-    /// A register that the hardware sets, of up to 32 bits.
+    /// A register that the hardware sets, of at most 32 bits.
     Special,
-    /// The value, if it is written as a plain decimal number of 31 bits.
+    /// The value, if the number is a plain decimal number of 31 bits.
     Number(Option<i64>),
-    /// `{a, b}`, and `a|b`.
+    /// `{a, b}` and `a|b`.
     List(Vec<Operand<'a>>),
-    /// `[name+offset]`, with the name or without, and with the offset if that is such a number.
+    /// `[name+offset]`. The name may be missing; the offset is `None` if it is no such number.
     Memory(Option<&'a str>, Option<i64>),
 }
 
-/// The text with a space for each comment, and nothing in its strings.
+/// The text with a space in place of each comment, and with empty strings.
 pub(super) fn plain(text: &str) -> Option<String> {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
@@ -56,7 +56,7 @@ pub(super) fn plain(text: &str) -> Option<String> {
         plain.push_str(before);
         rest = if special.starts_with("//") {
             let end = special.find('\n').unwrap_or(special.len());
-            // Whether the next line belongs to it is not said.
+            // Whether the next line continues the comment is not specified.
             if special[..end].trim_end().ends_with('\\') {
                 return None;
             }
@@ -75,14 +75,14 @@ pub(super) fn plain(text: &str) -> Option<String> {
     plain.is_ascii().then_some(plain)
 }
 
-/// The kernels of a plain text.
+/// The kernels of a text without comments.
 pub(super) fn entries(text: &str) -> Option<Vec<Entry<'_>>> {
     const WORD: &str = ".entry";
     let mut found = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find(WORD) {
         rest = &rest[at + WORD.len()..];
-        // Declarations have no body. Where a pragma stands before one, it is not looked for.
+        // Declarations have no body. A pragma before the body is not handled.
         let open = rest.find(['{', ';'])?;
         let (head, tail) = rest.split_at(open);
         rest = tail;
@@ -100,7 +100,7 @@ pub(super) fn entries(text: &str) -> Option<Vec<Entry<'_>>> {
     Some(found)
 }
 
-/// From a brace to the one that closes it, without both.
+/// The text between a brace and its closing brace.
 fn block(text: &str) -> Option<&str> {
     let mut depth = 0_usize;
     for (at, c) in text.bytes().enumerate() {
@@ -121,7 +121,7 @@ fn parameters(head: &str) -> HashMap<&str, u64> {
     head.split([',', '(', ')']).flat_map(of).collect()
 }
 
-/// A parameter of 64 bits, or a structure that is aligned as such: its name and size.
+/// Name and size in bytes of a 64-bit parameter, or of a structure with that alignment.
 fn whole(declaration: &str) -> Option<(&str, u64)> {
     let mut tokens = declaration.split_whitespace();
     if tokens.next()? != ".param" {
@@ -149,26 +149,26 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '%')
 }
 
-/// The length of the word that a text begins with.
+/// The length in bytes of the word at the beginning of a text.
 fn word(text: &str) -> usize {
     text.find(|c| !is_word(c)).unwrap_or(text.len())
 }
 
-/// A name at the beginning, and what is after it.
+/// The name at the beginning, and the rest.
 fn name(text: &str) -> Option<(&str, &str)> {
     let (name, rest) = text.split_at(word(text));
     let begins = name.chars().next()?;
     (!begins.is_ascii_digit()).then_some((name, rest.trim_start()))
 }
 
-/// A number at the beginning, and what is after it.
+/// Skips the number at the beginning and returns the rest.
 fn number(text: &str) -> Option<&str> {
     let rest = text.trim_start_matches(|c: char| c.is_ascii_digit());
     (rest.len() < text.len()).then_some(rest.trim_start())
 }
 
 impl<'a> Statement<'a> {
-    /// What stands before a semicolon.
+    /// Parses the text before a semicolon.
     pub(super) fn of(text: &'a str) -> Option<Statement<'a>> {
         let mut text = text.trim();
         loop {
@@ -197,7 +197,7 @@ impl<'a> Statement<'a> {
     }
 }
 
-/// After a `.loc`, which ends with no semicolon.
+/// Skips a `.loc`, which ends without a semicolon.
 fn location(text: &str) -> Option<&str> {
     let place = |text| number(number(number(text)?)?);
     let rest = place(text.trim_start())?;
@@ -252,13 +252,13 @@ impl<'a> Instruction<'a> {
         })
     }
 
-    /// Is this part of the opcode, behind its first?
+    /// Whether `part` is a part of the opcode after the first.
     pub(super) fn has(&self, part: &str) -> bool {
         self.parts[1..].contains(&part)
     }
 }
 
-/// Operands between commas that are in no brackets.
+/// Splits operands at commas outside brackets.
 fn list(text: &str) -> Option<Vec<Operand<'_>>> {
     let mut depth = 0_i32;
     let at_top = |c: char| {
@@ -293,7 +293,7 @@ impl<'a> Operand<'a> {
         parts.collect::<Option<_>>().map(Operand::List)
     }
 
-    /// A name or a number.
+    /// Parses a name or a number.
     fn single(text: &'a str) -> Option<Operand<'a>> {
         let text = text.strip_prefix('!').unwrap_or(text);
         if let Some((name, rest)) = name(text) {
@@ -355,8 +355,8 @@ const SPECIAL: [&str; 11] = [
     "%clock",
 ];
 
-/// The value of a number that is written in plain decimal digits (one that begins with 0 is octal), if it is small: larger
-/// ones may be parts of addresses.
+/// The value of a plain decimal number of 31 bits (a leading 0 means octal). Larger numbers may be
+/// parts of addresses.
 fn decimal(text: &str) -> Option<i64> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let plain = digits.bytes().all(|c| c.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! Who else hears what the library says: the program, by CUDA's log functions.
+//! Passes the library's messages to the program through CUDA's log functions.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -10,7 +10,7 @@ use super::Level;
 use crate::lock;
 use crate::session;
 
-/// Messages that are kept, as many as CUDA keeps.
+/// Number of messages that are kept, as in CUDA.
 const MOST: usize = 100;
 
 #[derive(Debug, Clone, Copy)]
@@ -22,9 +22,9 @@ struct Listener {
 
 #[derive(Debug)]
 struct State {
-    /// Messages ever.
+    /// Number of messages so far.
     said: u32,
-    /// The last of them.
+    /// The last messages.
     kept: VecDeque<String>,
     listeners: Vec<Listener>,
     handles: u64,
@@ -37,7 +37,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     handles: 0,
 });
 
-/// Keeps an error, and calls who listens.
+/// Keeps an error message and calls the program's callbacks.
 pub(super) fn say(level: Level, text: &str) {
     /// `CU_LOG_LEVEL_ERROR`.
     const NUMBER: u32 = 0;
@@ -56,15 +56,15 @@ pub(super) fn say(level: Level, text: &str) {
     for listener in listeners {
         let mut message: Vec<u8> = text.bytes().chain([0]).collect();
         let (at, len) = (message.as_mut_ptr().cast(), text.len());
-        // It may make no calls, which could wait for what is going on here.
+        // The callback may make no CUDA calls, because they could wait for the call in progress.
         session::without_calls(|| {
-            // SAFETY: the program gave function and data for this; the message ends with NUL.
+            // SAFETY: the program registered function and data together; the message ends with NUL.
             unsafe { (listener.callback)(listener.data as *mut c_void, NUMBER, at, len) };
         });
     }
 }
 
-/// Has a function of the program called with each message from now on. Its handle.
+/// Registers a callback for each message from now on. Returns its handle.
 pub(crate) fn listen(callback: LogsCallback, data: *mut c_void) -> u64 {
     let mut state = lock(&STATE);
     state.handles += 1;
@@ -78,7 +78,7 @@ pub(crate) fn listen(callback: LogsCallback, data: *mut c_void) -> u64 {
     handle
 }
 
-/// No longer. False: there is none of this handle.
+/// Removes a callback. False: no callback has this handle.
 pub(crate) fn stop_listening(handle: u64) -> bool {
     let mut state = lock(&STATE);
     let before = state.listeners.len();
@@ -86,12 +86,12 @@ pub(crate) fn stop_listening(handle: u64) -> bool {
     state.listeners.len() < before
 }
 
-/// The place behind the last message.
+/// The position after the last message.
 pub(crate) fn end() -> u32 {
     lock(&STATE).said
 }
 
-/// What is kept of the messages since a place (all, without one), and the place behind them.
+/// The kept messages after a position (`None`: all), and the position after the last of them.
 pub(crate) fn since(place: Option<u32>) -> (Vec<String>, u32) {
     let state = lock(&STATE);
     let missed = place.map_or(usize::MAX, |place| state.said.wrapping_sub(place) as usize);

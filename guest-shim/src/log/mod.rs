@@ -1,5 +1,6 @@
-//! What the library says on standard error: why a program cannot be served, unless VGPU_LOG says otherwise. And to the
-//! program, if it listens ([`heard`]). Why a call fails: [`refusal`].
+//! The library's messages on standard error: by default only the reasons for which a program cannot
+//! be served; `VGPU_LOG` sets the level. [`heard`] passes messages to the program, [`refusal`] logs
+//! why a call fails.
 
 pub(crate) mod heard;
 pub(crate) mod refusal;
@@ -25,31 +26,33 @@ fn write(text: &str) {
     crate::session::sys::write_fd(libc::STDERR_FILENO, line.as_bytes());
 }
 
-/// Tells the user why something fails, the first time.
+/// Logs an error the first time only.
 pub(crate) fn once(said: &AtomicBool, text: &str) {
     if !said.swap(true, Ordering::Relaxed) {
         line(Level::Error, text);
     }
 }
 
-/// As [`once`], in the child of a fork: without locks, which threads of the parent may have held.
+/// As [`once`], in the child of a fork: takes no locks, because threads of the parent may have held
+/// them.
 pub(crate) fn once_in_child(said: &AtomicBool, text: &str) {
     if !said.swap(true, Ordering::Relaxed) && level() >= Level::Error {
         write(text);
     }
 }
 
-/// How much is said is settled from here on, so that a child of a fork does not wait for a thread of its parent to settle it.
+/// Reads the log level now, so that a child of a fork never waits for a thread of its parent that
+/// is reading it.
 pub(crate) fn settle() {
     level();
 }
 
-/// Is anything written at this level?
+/// Whether messages of this level are written.
 pub(crate) fn says(at: Level) -> bool {
     at <= level()
 }
 
-/// Writes one line, if the level asks for it. A closed standard error is no reason to fail.
+/// Writes a line, if the level allows. Ignores a closed standard error.
 pub(crate) fn line(at: Level, text: &str) {
     if says(at) {
         write(text);

@@ -1,7 +1,9 @@
-//! Why a call fails: kept by whoever knows it, said by the export that returns the error.
+//! Reasons of failed calls: the code that knows a reason keeps it, and the export that returns the
+//! error logs it.
 //!
-//! What is said may come from the host and from the program's own images, so that it is cut and cleaned first. A
-//! program that tries many images hears each reason once, and not more than [`MOST`].
+//! A reason may come from the host or from the program's own images, so the text is shortened and
+//! cleaned first. Each reason is logged once, and at most [`MOST`] reasons are, because some
+//! programs try many images.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -13,31 +15,31 @@ use vgpu_proto::text::printable;
 use super::{Level, line};
 use crate::lock;
 
-/// Distinct reasons that are said.
+/// Distinct reasons that are logged.
 const MOST: usize = 16;
 
-/// Characters of a reason that are said.
+/// Characters of a reason that are logged.
 const LONGEST: usize = 400;
 
 static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 thread_local! {
-    /// Of the thread's present call.
+    /// The reason for the present call of this thread.
     static WHY: RefCell<Option<(CuResult, String)>> = const { RefCell::new(None) };
 }
 
-/// Keeps why the thread's present call fails, should it fail with `code`.
+/// Keeps the reason in case the present call of this thread fails with `code`.
 pub(crate) fn keep(code: CuResult, why: &[u8]) {
     let why = (code, first_sentence(&String::from_utf8_lossy(why)));
     let _ = WHY.try_with(|place| place.replace(Some(why)));
 }
 
-/// The call goes on another way: what was kept is not why it fails.
+/// Drops the kept reason, because the call continues in another way.
 pub(crate) fn forget() {
     let _ = WHY.try_with(RefCell::take);
 }
 
-/// A call fails: says why, if that was kept.
+/// Logs the kept reason of a failed call, if there is one.
 #[cold]
 pub(crate) fn say(symbol: &str, code: CuResult) {
     let kept = WHY.try_with(RefCell::take);
@@ -54,7 +56,7 @@ pub(crate) fn say(symbol: &str, code: CuResult) {
     line(Level::Error, &format!("{symbol}: {why} [{code}]"));
 }
 
-/// The first line that says something, up to the end of a sentence, without what a terminal would obey.
+/// The first non-empty line up to the end of its sentence, without control characters.
 fn first_sentence(text: &str) -> String {
     let mut lines = text.split(['\n', '\r', '\0']);
     let line = lines.find(|line| !line.trim().is_empty());

@@ -1,15 +1,15 @@
-//! The gist of an argument, for a trace.
+//! The short form of an argument in a trace.
 
 use std::fmt::Write as _;
 
 use vgpu_cuda_abi::args::{In, Out, Text};
 
-/// Most of a text that is shown.
+/// Characters of a text that are shown.
 const MOST: usize = 60;
 
 /// An argument of a CUDA function.
 pub(crate) trait Gist {
-    /// Appends it.
+    /// Appends the short form.
     fn write(&self, out: &mut String);
 }
 
@@ -25,7 +25,7 @@ macro_rules! numbers {
 numbers!(u8, u16, u32, i32, usize);
 
 impl Gist for u64 {
-    /// Handles and addresses; small numbers are neither.
+    /// Shows large numbers, which are handles or addresses, in hexadecimal.
     fn write(&self, out: &mut String) {
         let _ = match *self {
             n if n < 0x10000 => write!(out, "{n}"),
@@ -76,7 +76,7 @@ impl<F> Gist for Option<F> {
     }
 }
 
-/// All arguments, `name=value`.
+/// Formats all arguments as `name=value`.
 pub(super) fn of_all(arguments: &[(&str, &dyn Gist)]) -> String {
     let mut out = String::new();
     for (i, (name, value)) in arguments.iter().enumerate() {

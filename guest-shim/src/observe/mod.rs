@@ -1,9 +1,9 @@
-//! What a program asks of the library, for whoever wants to know: `VGPU_STATS=1` counts calls and says
-//! the counts when the process ends, `VGPU_TRACE=file` writes a line a call.
+//! Observation of a program's calls. `VGPU_STATS=1` counts calls and prints the counts when the
+//! process ends; `VGPU_TRACE=file` writes one line per call.
 //!
-//! Off, which is decided when the library is loaded, a call costs one load and one branch that is never
-//! taken. On, what a call sends is added up in its thread, so that the call's class is what it did and
-//! not what the table says it may do.
+//! Observation is switched on or off when the library is loaded. Switched off, it costs a call one
+//! load and one branch that is not taken. Switched on, each thread adds up what a call sends, so
+//! that the class of the call is measured and not taken from a table.
 
 pub(crate) mod gist;
 mod stats;
@@ -18,17 +18,17 @@ use vgpu_proto::call::{FUNCTIONS, Served};
 
 use self::gist::Gist;
 
-/// Somebody wants to know.
+/// Whether statistics or a trace are requested.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// What a call did.
+/// How a call was carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// Answered here, as always.
+    /// Answered in the guest, as always.
     Local,
-    /// Answered here from what the host had said before.
+    /// Answered in the guest from an earlier answer of the host.
     Cached,
-    /// Sent, and not waited for.
+    /// Sent without a wait for the answer.
     Async,
     /// Waited for the host.
     Sync,
@@ -47,7 +47,7 @@ impl Class {
     }
 }
 
-/// What the thread's present call has sent so far.
+/// Traffic of the thread's present call so far.
 #[derive(Debug, Clone, Copy, Default)]
 struct Traffic {
     frames: u32,
@@ -60,13 +60,13 @@ thread_local! {
     static TRAFFIC: Cell<Traffic> = const { Cell::new(Traffic { frames: 0, waits: 0, sent: 0, received: 0 }) };
 }
 
-/// Is anything observed?
+/// Whether calls are observed.
 #[inline]
 pub(crate) fn on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// Reads the settings; when the library is loaded.
+/// Reads the settings. Called when the library is loaded.
 pub(crate) fn begin() {
     let stats = stats::wanted();
     let trace = trace::open();
@@ -78,7 +78,7 @@ pub(crate) fn unknown() -> Option<String> {
     stats::unknown()
 }
 
-/// The process ends: says the counts.
+/// Prints the counts. Called when the process ends.
 pub(crate) fn end() {
     if on() {
         stats::say();
@@ -93,7 +93,7 @@ fn note(change: impl FnOnce(&mut Traffic)) {
     });
 }
 
-/// A frame of this many bytes was put into the buffer.
+/// Counts a frame of this many bytes that was put into the buffer.
 #[inline]
 pub(crate) fn sent(bytes: usize) {
     if on() {
@@ -104,7 +104,7 @@ pub(crate) fn sent(bytes: usize) {
     }
 }
 
-/// An answer with this many bytes of data is waited for, or (`wait` false) will come.
+/// Counts an answer with this many bytes of data, which the thread waits for (`wait`) or not.
 #[inline]
 pub(crate) fn awaited(bytes: usize, wait: bool) {
     if on() {
@@ -115,7 +115,7 @@ pub(crate) fn awaited(bytes: usize, wait: bool) {
     }
 }
 
-/// A function that is not served was called.
+/// Counts the call of an unserved function.
 pub(crate) fn not_served(symbol: Cow<'static, str>) {
     if on() {
         let code = vgpu_cuda_abi::CuResult::NOT_SUPPORTED.0;
@@ -124,14 +124,14 @@ pub(crate) fn not_served(symbol: Cow<'static, str>) {
     }
 }
 
-/// `cuGetProcAddress` did not find a function because the function is not served.
+/// Counts a lookup that `cuGetProcAddress` refused because the function is not served.
 pub(crate) fn not_found(symbol: &'static str) {
     if on() {
         stats::count_not_found(symbol);
     }
 }
 
-/// Runs a call and takes note of it.
+/// Runs a call and records it.
 #[cold]
 #[inline(never)]
 pub(crate) fn call(
@@ -139,7 +139,7 @@ pub(crate) fn call(
     arguments: &[(&str, &dyn Gist)],
     run: impl FnOnce() -> u32,
 ) -> u32 {
-    // A callback of the program may call from within a call.
+    // A callback of the program may make a call during a call.
     let outer = TRAFFIC.try_with(|t| t.replace(Traffic::default()));
     let began = Instant::now();
     let code = run();

@@ -1,4 +1,4 @@
-//! A line a call, in a file.
+//! A trace: one line per call, in a file.
 
 use std::os::fd::IntoRawFd as _;
 use std::sync::OnceLock;
@@ -18,7 +18,8 @@ fn start() -> Instant {
     *START.get_or_init(Instant::now)
 }
 
-/// Opens the file that `VGPU_TRACE` names, to be appended to; `%p` in the name is the process's number.
+/// Opens the file that `VGPU_TRACE` names for appending; `%p` in the name stands for the process
+/// ID.
 pub(super) fn open() -> bool {
     let Ok(name) = std::env::var("VGPU_TRACE") else {
         return false;
@@ -46,13 +47,14 @@ pub(super) fn open() -> bool {
     }
 }
 
-/// Is there a file?
+/// Whether a trace file is open.
 pub(super) fn is_open() -> bool {
     FILE.load(Ordering::Relaxed) >= 0
 }
 
-/// Writes a line: seconds since the library was loaded, process/thread, call, result, duration, class. In
-/// one write each, so that lines of threads do not mix and those before a crash are there.
+/// Writes a line: seconds since the library was loaded, process/thread, call, result, duration,
+/// class. Each line is one write, so that lines of threads do not mix and the lines before a crash
+/// are complete.
 pub(super) fn line(symbol: &str, arguments: &str, code: u32, nanoseconds: u64, class: &str) {
     let file = FILE.load(Ordering::Relaxed);
     if file < 0 {
@@ -63,7 +65,7 @@ pub(super) fn line(symbol: &str, arguments: &str, code: u32, nanoseconds: u64, c
         Some(name) => name.strip_prefix("CUDA_").unwrap_or(name).to_owned(),
         None => code.to_string(),
     };
-    // SAFETY: no arguments, and it cannot fail.
+    // SAFETY: the system call has no arguments and cannot fail.
     let thread = unsafe { libc::syscall(libc::SYS_gettid) };
     let took = nanoseconds as f64 / 1000.0;
     let process = std::process::id();

@@ -1,5 +1,5 @@
-//! Copies of rows and of boxes. Rows in the program's memory are gathered and scattered here, so that what
-//! travels is their bytes and no pitch of the host's side.
+//! Copies of rows and of boxes. Rows in the program's memory are gathered and scattered in the
+//! guest, so that only their bytes are sent, without gaps.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ use crate::state::graphs::Kind;
 use crate::state::streams::Target;
 use crate::state::{Shim, capture};
 
-/// Bytes that are fetched at a time to be scattered.
+/// Bytes that are fetched at a time for scattering.
 pub(crate) const SCATTER: u64 = 4 * 1024 * 1024;
 
-/// Bytes of an array's first row, from this one on.
+/// Bytes of the first row of an array, from byte `x` on.
 pub(crate) fn in_array(array: u64, x: usize) -> Side3D {
     Side3D {
         x,
@@ -53,7 +53,7 @@ pub(crate) fn on_device(address: u64) -> Side3D {
     }
 }
 
-/// Rows wherever the address says that they are.
+/// Rows in the memory that the address belongs to.
 pub(crate) fn anywhere(address: u64, pitch: usize, height: usize) -> Side3D {
     Side3D {
         kind: memory_type::UNIFIED,
@@ -64,12 +64,12 @@ pub(crate) fn anywhere(address: u64, pitch: usize, height: usize) -> Side3D {
     }
 }
 
-/// Bytes of a row, rows, slices.
+/// Bytes of a row, number of rows, number of slices.
 pub(crate) fn size(copy: &Copy3D) -> [u64; 3] {
     [copy.width as u64, copy.height as u64, copy.depth as u64]
 }
 
-/// A copy of bytes in one piece, as one of a box: for graphs.
+/// A copy of contiguous bytes, in the form of a box copy. Graphs need this form.
 pub(crate) fn line_of(shim: &Shim, dst: u64, src: u64, len: usize) -> Copy3D {
     let side = |address: u64| Side3D {
         pitch: len,
@@ -88,7 +88,7 @@ pub(crate) fn line_of(shim: &Shim, dst: u64, src: u64, len: usize) -> Copy3D {
     }
 }
 
-/// Are both sides device memory?
+/// Whether both sides are device memory.
 pub(crate) fn is_on_device(shim: &Shim, copy: &Copy3D) -> bool {
     [&copy.dst, &copy.src].iter().all(|side| match side.kind {
         memory_type::DEVICE => true,
@@ -97,7 +97,7 @@ pub(crate) fn is_on_device(shim: &Shim, copy: &Copy3D) -> bool {
     })
 }
 
-/// Is it one that can be done?
+/// Checks a copy; an empty copy passes.
 pub(crate) fn check(shim: &Shim, copy: &Copy3D) -> Cu {
     let size = (copy.width as u64, copy.height as u64, copy.depth as u64);
     if size.0 == 0 || size.1 == 0 || size.2 == 0 {
@@ -110,12 +110,12 @@ pub(crate) fn check(shim: &Shim, copy: &Copy3D) -> Cu {
     Area::of(shim, &copy.src, size).map(|_| ())
 }
 
-/// The copy of a graph's node, in a stream or a recording.
+/// Runs the copy of a graph node in a stream or a recording.
 pub(crate) fn again(shim: &Shim, target: &Target, copy: &Copy3D) -> Cu {
     run(shim, target, copy, false)
 }
 
-/// A copy in a stream, captured or not.
+/// Starts a copy in a stream, captured or not.
 pub(crate) fn start(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> Cu {
     if shim.captures.any() {
         if sync {
@@ -130,7 +130,8 @@ pub(crate) fn start(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> 
     run(shim, target, copy, sync)
 }
 
-/// A box between devices: there is no path but through here, and each end has an order of its own.
+/// Copies a box between devices. Devices have no path between them, so the copy goes through the
+/// guest, in order with the streams of both devices.
 pub(crate) fn whole(
     shim: &Shim,
     target: &Target,
@@ -173,11 +174,11 @@ pub(crate) fn whole(
     )
 }
 
-/// One side, as numbers.
+/// One side of a copy, as numbers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Area {
     pub(crate) on_device: bool,
-    /// The first byte that is copied.
+    /// Address of the first byte that is copied.
     pub(crate) at: u64,
     /// Bytes between rows.
     pub(crate) pitch: u64,
@@ -202,7 +203,7 @@ impl Area {
         }
         let place = || -> Option<Area> {
             let (x, y, z) = (side.x as u64, side.y as u64, side.z as u64);
-            // Without several rows or slices there is nothing that a pitch could say.
+            // A single row in a single slice needs no pitch.
             let row_end = x.checked_add(width)?;
             let flat = side.pitch == 0 && height == 1 && depth == 1 && y == 0 && z == 0;
             let pitch = if flat { row_end } else { side.pitch as u64 };
@@ -234,7 +235,7 @@ impl Area {
             false if shim.memory.find(area.at).is_some() => return Err(CuResult::INVALID_VALUE),
             false => _ = area.at.checked_add(len).ok_or(CuResult::INVALID_VALUE)?,
         }
-        // Memory of the program that kernels reach: the worker has it, too.
+        // Memory of the program that kernels can reach: the worker has a copy of it.
         let view = || shim.view(area.at, usize::try_from(len).ok()?);
         if let Some(at) = view().filter(|_| !on_device) {
             (area.at, area.on_device) = (at, true);
@@ -242,7 +243,7 @@ impl Area {
         Ok(area)
     }
 
-    /// One slice of it.
+    /// One slice of the area.
     pub(crate) fn slice(self, z: u64) -> Area {
         Area {
             at: self.at + z * self.slice,
@@ -250,7 +251,7 @@ impl Area {
         }
     }
 
-    /// Where a row begins.
+    /// Address at which a row begins.
     pub(crate) fn row(self, y: u64) -> u64 {
         self.at + y * self.pitch
     }
@@ -287,7 +288,7 @@ fn run(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> Cu {
     Ok(())
 }
 
-/// Rows to be copied.
+/// Rows to copy.
 pub(crate) struct Rows {
     dst: Area,
     src: Area,
@@ -303,7 +304,7 @@ impl Rows {
             let len = (self.width * self.height) as usize;
             return line(shim, target, (dst, src), (dst.at, src.at), len, sync);
         }
-        // A row that is longer than a piece of a copy travels by itself.
+        // A row that is larger than a piece of a copy is copied separately.
         if self.width > COPY_PIECE as u64 && !(dst.on_device && src.on_device) {
             for y in 0..self.height {
                 let places = (dst.row(y), src.row(y));
@@ -318,7 +319,7 @@ impl Rows {
             (false, false) => {
                 in_order(shim, target)?;
                 for y in 0..self.height {
-                    // SAFETY: rows of the program on both sides, which the program vouches for.
+                    // SAFETY: rows of the program on both sides; the program guarantees their size.
                     unsafe { move_host(dst.row(y), src.row(y), self.width as usize) };
                 }
                 Ok(())
@@ -358,7 +359,7 @@ impl Rows {
             shim.session.post_with(&call, len, |bytes| {
                 for (row, place) in (y..).zip(bytes.chunks_exact_mut(width)) {
                     let from = self.src.row(row) as *const u8;
-                    // SAFETY: a row of the program's memory, which the program vouches for.
+                    // SAFETY: a row of the program's memory; the program guarantees its size.
                     unsafe { place.as_mut_ptr().copy_from(from, width) };
                 }
             })?;
@@ -390,7 +391,7 @@ impl Rows {
             shim.session.fetch(&call, into)?;
             for (row, from) in (y..y + rows).zip(bytes.chunks_exact(width)) {
                 let to = self.dst.row(row) as *mut u8;
-                // SAFETY: a row of the program's memory, which the program vouches for.
+                // SAFETY: a row of the program's memory; the program guarantees its size.
                 unsafe { to.copy_from(from.as_ptr(), width) };
             }
             y += rows;
@@ -399,7 +400,7 @@ impl Rows {
     }
 }
 
-/// Bytes without gaps.
+/// Copies bytes without gaps.
 fn line(
     shim: &Shim,
     target: &Target,
@@ -410,19 +411,20 @@ fn line(
 ) -> Cu {
     match (dst.on_device, src.on_device) {
         (true, true) => within(shim, target, to, from, len),
-        // Whether the copy has ended is waited for once, after its last part.
+        // The caller waits for the end of the copy once, after the last part.
         (true, false) => to_device(shim, target, to, from, len, false),
         (false, true) => to_host(shim, target, to, from, len, sync),
         (false, false) => {
             in_order(shim, target)?;
-            // SAFETY: the program's memory on both sides, which the program vouches for.
+            // SAFETY: the program's memory on both sides; the program guarantees its size.
             unsafe { move_host(to, from, len) };
             Ok(())
         }
     }
 }
 
-/// What the host copies by itself has its place in the stream too, which only a wait can give it.
+/// Waits for the stream, because a copy within the program's memory must keep its place in the
+/// stream.
 fn in_order(shim: &Shim, target: &Target) -> Cu {
     shim.session.synchronize(&req::StreamSynchronize {
         ctx: target.ctx(),

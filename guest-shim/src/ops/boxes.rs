@@ -1,5 +1,5 @@
-//! Copies of boxes of which one side at least is an array. Rows in the program's memory are gathered and
-//! scattered here; everything else is the host's.
+//! Copies of boxes with an array on at least one side. Rows in the program's memory are gathered
+//! and scattered in the guest; the host does the rest.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::state::Shim;
 use crate::state::arrays::ArrayInfo;
 use crate::state::streams::Target;
 
-/// One side, checked.
+/// One side of a copy, checked.
 enum End {
     Linear(Area),
     Array(Arc<ArrayInfo>, [u64; 3]),
@@ -39,7 +39,7 @@ impl End {
         Ok(End::Array(array, at))
     }
 
-    /// As the host is told.
+    /// The side in the form of the wire.
     fn side(&self, [_, height, _]: [u64; 3]) -> BoxSide {
         match self {
             End::Array(array, at) => BoxSide::Array {
@@ -58,18 +58,18 @@ impl End {
     }
 }
 
-/// Is a side of it an array?
+/// Whether one side is an array.
 pub(crate) fn has_array(copy: &Copy3D) -> bool {
     copy.dst.kind == ARRAY || copy.src.kind == ARRAY
 }
 
-/// Is it one that can be done? Its size is not 0 in any direction.
+/// Checks a copy. The caller makes sure that the size is not 0 in any direction.
 pub(crate) fn check(shim: &Shim, copy: &Copy3D) -> Cu {
     End::of(shim, &copy.dst, size(copy))?;
     End::of(shim, &copy.src, size(copy)).map(|_| ())
 }
 
-/// Does it, in a stream that is not captured.
+/// Runs a copy in a stream that is not captured.
 pub(crate) fn run(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> Cu {
     let size = size(copy);
     let dst = End::of(shim, &copy.dst, size)?;
@@ -93,7 +93,7 @@ pub(crate) fn run(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> Cu
     }
 }
 
-/// Parts of rows that are each at most a piece of a copy: (first byte, bytes).
+/// Splits rows into parts of at most one piece of a copy: (first byte, bytes).
 fn columns(width: u64) -> impl Iterator<Item = (u64, u64)> {
     let most = COPY_PIECE as u64;
     (0..width.div_ceil(most)).map(move |n| (n * most, most.min(width - n * most)))
@@ -123,7 +123,7 @@ fn gather(
             shim.session.post_with(&call, len, |bytes| {
                 for (row, place) in (y..).zip(bytes.chunks_exact_mut(width as usize)) {
                     let from = (slice.row(row) + x) as *const u8;
-                    // SAFETY: a row of the program's memory, which the program vouches for.
+                    // SAFETY: a row of the program's memory; the program guarantees its size.
                     unsafe { place.as_mut_ptr().copy_from(from, place.len()) };
                 }
             })?;
@@ -162,7 +162,7 @@ fn scatter(
             shim.session.fetch(&call, into)?;
             for (row, from) in (y..y + rows).zip(bytes.chunks_exact(width as usize)) {
                 let to = (slice.row(row) + x) as *mut u8;
-                // SAFETY: a row of the program's memory, which the program vouches for.
+                // SAFETY: a row of the program's memory; the program guarantees its size.
                 unsafe { to.copy_from(from.as_ptr(), from.len()) };
             }
             y += rows;

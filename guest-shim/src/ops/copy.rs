@@ -1,9 +1,9 @@
 //! Copies.
 //!
-//! Bytes on their way to the device have left the program's memory when a call returns, except
-//! asynchronous copies of page-locked memory: those have when the stream's completion can be seen, as
-//! CUDA says. Bytes on their way back arrive before the call returns, or, for page-locked memory,
-//! before the stream's completion can be seen.
+//! A copy to the device has read the program's memory when the call returns. Only an asynchronous
+//! copy of page-locked memory reads later, but before the program can see that the stream
+//! completed, as CUDA specifies. A copy from the device has written the memory when the call
+//! returns or, for page-locked memory, before the program can see that the stream completed.
 
 use std::sync::Arc;
 
@@ -22,11 +22,12 @@ use crate::state::graphs::Kind;
 use crate::state::streams::Target;
 use crate::state::{Shim, capture};
 
-/// Memory from this size on is lent to the socket where the program leaves it alone until the worker
-/// has received it. Below, waiting for the receipt costs more than the copy that it saves.
+/// From this size on, in bytes, memory is lent to the socket if the program does not change the
+/// memory until the worker has received it. For smaller copies, the wait for the receipt costs more
+/// than the saved copy.
 const LEND_FROM: usize = 1024 * 1024;
 
-/// Any direction, by the addresses.
+/// Copies in the direction that the addresses determine.
 pub(crate) fn any(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, sync: bool) -> Cu {
     match (shim.is_device(dst), shim.is_device(src)) {
         (true, true) if sync => {
@@ -45,21 +46,21 @@ pub(crate) fn any(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, 
                     Err(CuResult::INVALID_VALUE)
                 };
             }
-            // In its place in the stream, which only a wait can give it.
+            // The copy keeps its place in the stream only through a wait.
             let call = req::StreamSynchronize {
                 ctx: target.ctx(),
                 stream: target.stream,
             };
             shim.session.synchronize(&call)?;
-            // SAFETY: neither address is the device's: both are the program's memory, which the
-            // program vouches for.
+            // SAFETY: neither address is the device's, so both are the program's memory; the
+            // program guarantees their size.
             unsafe { move_host(dst, src, len) };
             Ok(())
         }
     }
 }
 
-/// Host memory that the program names: neither null nor the device's.
+/// Host memory that the program names. Errors for null and for addresses of the device.
 fn host_memory(shim: &Shim, address: u64, len: usize) -> Cu<UserMemory> {
     if address == 0 || shim.is_device(address) {
         return Err(CuResult::INVALID_VALUE);
@@ -81,7 +82,8 @@ pub(crate) fn peer(
     if to.device == from.device && to.device == target.ctx.device {
         return within(shim, target, dst, src, len);
     }
-    // Between devices there is no path but through here, and each end has an order of its own.
+    // Devices have no path between them: the copy goes through the guest, in order with the streams
+    // of both devices.
     let null = |ctx: &Arc<Context>| Target {
         ctx: ctx.clone(),
         stream: vgpu_proto::cuda::Stream::NULL,
@@ -111,7 +113,7 @@ pub(crate) fn to_device(
     to_device_now(shim, target, dst, src, len, sync)
 }
 
-/// In a stream that is not captured, or a recording.
+/// Copies to the device, in a stream that is not captured or in a recording.
 pub(crate) fn to_device_now(
     shim: &Shim,
     target: &Target,
@@ -130,8 +132,8 @@ pub(crate) fn to_device_now(
     let mut rest = host_memory(shim, src, len)?;
     let work = target.order(shim, Reach::Named(&[dst]))?;
     let (ctx, stream) = (target.ctx(), target.stream);
-    // Until completion page-locked memory is the program's to leave alone; other memory is until the
-    // call returns, which then waits for the worker to have received it.
+    // The program may not change page-locked memory until completion. Other memory is the program's
+    // again when the call returns, so the call then waits until the worker has received the bytes.
     let lend = len >= LEND_FROM && (sync || shim.pinned.covers(src as usize, len));
     while rest.len > 0 {
         let piece = rest.first(COPY_PIECE);
@@ -156,7 +158,8 @@ pub(crate) fn to_device_now(
     Ok(())
 }
 
-/// Between memories that kernels reach, one of which is the program's: the worker has both.
+/// Copies between memories that kernels reach, one of which is the program's. The worker has copies
+/// of both.
 fn reached(shim: &Shim, target: &Target, (dst, src): (u64, u64), len: usize, sync: bool) -> Cu {
     within_now(shim, target, dst, src, len)?;
     if sync {
@@ -165,18 +168,18 @@ fn reached(shim: &Shim, target: &Target, (dst, src): (u64, u64), len: usize, syn
     Ok(())
 }
 
-/// The bytes of a copy to the device are on their way; what is left to do if it is a synchronous one.
+/// Finishes a copy to the device whose bytes were sent: waits if the copy is synchronous.
 pub(crate) fn sent(shim: &Shim, target: &Target, sync: bool) -> Cu {
     if !sync {
         return Ok(());
     }
-    // It also ends after asynchronous ones before it.
+    // A synchronous copy also ends after earlier asynchronous copies.
     shim.session.take_back()?;
     let (ctx, stream) = (target.ctx(), target.stream);
     match &target.info {
-        // The program may take it for a wait, and look at what the work before it wrote.
+        // The program may use the copy as a wait, and read what earlier work wrote.
         None if !shim.session.in_use() => target.ctx.copies.copied(shim, ctx),
-        // A thread's own stream is in no order with most others: the copy must be there.
+        // A thread's own stream is not ordered with most other streams: the copy must be complete.
         _ => shim
             .session
             .synchronize(&req::StreamSynchronize { ctx, stream }),
@@ -226,14 +229,14 @@ pub(crate) fn to_host_now(
     }
     let sent = shim.session.sent_so_far();
     shim.session.fetch(&call, into)?;
-    // The program has waited for what was before it in the stream.
+    // The program has waited for the earlier work of the stream.
     shim.session.pull()?;
     let over = Over::Stream(target.ctx(), target.stream);
     shim.session.over(over, sent);
     Ok(())
 }
 
-/// A copy into a captured stream goes into the graph; a synchronous one has no place there.
+/// Puts a copy into the graph of a captured stream; a synchronous copy is an error there.
 fn captured(
     shim: &Shim,
     target: &Target,

@@ -11,7 +11,8 @@ use crate::state::streams::Target;
 /// Records an event in a stream that is not captured.
 pub(crate) fn record_now(shim: &Shim, target: &Target, event: &EventInfo, flags: u32) -> Cu {
     let _work = target.order(shim, Reach::Named(&[]))?;
-    // Before it is sent: an answer about an earlier record must not complete this one.
+    // Set before the request is sent, so that an answer about an earlier record does not complete
+    // this one.
     event.record();
     let (ctx, stream) = (target.ctx(), target.stream);
     let sent = shim.session.sent_so_far();
@@ -25,10 +26,10 @@ pub(crate) fn record_now(shim: &Shim, target: &Target, event: &EventInfo, flags:
     Ok(())
 }
 
-/// Has a stream that is not captured wait for an event.
+/// Lets a stream that is not captured wait for an event.
 pub(crate) fn wait_now(shim: &Shim, target: &Target, event: &EventInfo, flags: u32) -> Cu {
     if event.is_complete() {
-        // Never recorded, or known to have completed: nothing to wait for.
+        // The event was never recorded or has completed.
         return Ok(());
     }
     shim.session.post(&req::StreamWaitEvent {

@@ -1,5 +1,5 @@
-//! Filling device memory. All forms are asynchronous, as in CUDA; but for memory that the program reaches by
-//! itself those without a stream wait.
+//! Fills of device memory. All forms are asynchronous, as in CUDA. Only forms without a stream
+//! wait, if the program can read the memory directly.
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_proto::call::req;
@@ -66,7 +66,7 @@ pub(crate) fn line(
     })
 }
 
-/// The fill of a graph's node, in a stream or a recording.
+/// Runs the fill of a graph node in a stream or a recording.
 pub(crate) fn again(shim: &Shim, target: &Target, fill: &FillNode) -> Cu {
     if fill.columns == 0 || fill.rows == 0 {
         return Ok(());
@@ -94,7 +94,7 @@ pub(crate) fn again(shim: &Shim, target: &Target, fill: &FillNode) -> Cu {
     })
 }
 
-/// Rows of elements, `pitch` bytes apart.
+/// Rows of elements; the rows are `pitch` bytes apart.
 pub(crate) struct Area {
     pub(crate) dst: u64,
     pub(crate) pitch: usize,
@@ -143,7 +143,7 @@ impl Area {
     pub(crate) fn check(&self, shim: &Shim, width: u8) -> Option<()> {
         let (pitch, width) = (self.pitch as u64, u64::from(width));
         let row = (self.columns as u64).checked_mul(width)?;
-        // The pitch of a single row does not matter.
+        // The pitch of a single row is ignored.
         let fits = self.rows == 1 || (pitch >= row && pitch.is_multiple_of(width));
         if !fits || !self.dst.is_multiple_of(width) {
             return None;

@@ -1,4 +1,4 @@
-//! Kernel launches: checked against the device and the function, then sent and forgotten.
+//! Kernel launches: checked against the device and the function, then sent without a wait.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::state::modules::FunctionInfo;
 use crate::state::streams::{Target, resolve};
 use crate::state::{Shim, capture};
 
-/// Markers in the `extra` list.
+/// Markers in the `extra` list of a launch.
 const EXTRA_END: usize = 0;
 const EXTRA_BUFFER: usize = 1;
 const EXTRA_SIZE: usize = 2;
@@ -33,7 +33,7 @@ pub(crate) struct Shape {
     pub(crate) cooperative: bool,
 }
 
-/// The caller's two ways to pass parameters.
+/// The two ways in which a caller passes parameters.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Params {
     pub(crate) pointers: In<In<u8>>,
@@ -125,7 +125,7 @@ pub(crate) fn node(
     Ok(node_of(handle, &function, shape, &source))
 }
 
-/// The launch of a graph's node, in a stream or a recording.
+/// Runs the launch of a graph node in a stream or a recording.
 pub(crate) fn again(shim: &Shim, target: &Target, node: &KernelNode) -> Cu {
     if node.function.ctx != target.ctx() {
         return Err(CuResult::INVALID_HANDLE);
@@ -159,13 +159,14 @@ impl Shape {
         if !within(&self.grid, &device.max_grid) || !within(&self.block, &device.max_block) {
             return Err(CuResult::INVALID_VALUE);
         }
-        // At most 1024 * 1024 * 64 by the limits above: no overflow of 64 bits.
+        // At most 1024 * 1024 * 64 by the limits above: the product does not overflow 64 bits.
         let threads: u64 = self.block.iter().map(|n| u64::from(*n)).product();
         if threads > u64::from(device.max_threads) {
             return Err(CuResult::INVALID_VALUE);
         }
         let limit = |id| function.attribute(id).map_or(u64::MAX, |n| n.max(0) as u64);
-        // More than the kernel was compiled for is the same error as more than the device takes.
+        // More threads than the kernel was compiled for is the same error as more than the device's
+        // limit.
         if threads > limit(attribute::MAX_THREADS_PER_BLOCK) {
             return Err(CuResult::INVALID_VALUE);
         }
@@ -175,7 +176,7 @@ impl Shape {
         Ok(())
     }
 
-    /// All blocks of a cooperative launch must run at once.
+    /// Checks that all blocks of a cooperative launch can run at once.
     fn check_fits_at_once(&self, shim: &Shim, device: &Device, function: &FunctionInfo) -> Cu {
         let threads = self.block.iter().product::<u32>() as i32;
         let blocks = function
@@ -195,12 +196,13 @@ impl Shape {
     }
 }
 
-/// Where the parameter block comes from.
+/// The source of the parameter block.
 enum Source<'a> {
     Nothing,
-    /// Places and sizes in the block, and where each parameter is; checked for null.
+    /// Offsets and sizes in the block, and the array of pointers to the parameters; checked for
+    /// null.
     Pointers(&'a [(u32, u32)], In<In<u8>>),
-    /// As long as the block.
+    /// A buffer as long as the block.
     Buffer(In<u8>),
 }
 
@@ -225,7 +227,7 @@ impl Source<'_> {
         Ok(Source::Buffer(buffer))
     }
 
-    /// The parameters: where each is, and where in the block of `len` bytes it goes.
+    /// The parameters: the address of each, and its range in the block of `len` bytes.
     fn pieces(&self, len: usize) -> impl Iterator<Item = (In<u8>, Range<usize>)> {
         let (layout, pointers, buffer) = match self {
             Source::Nothing => (&[][..], In::NULL, None),
@@ -242,22 +244,22 @@ impl Source<'_> {
         parameters.chain(buffer.map(|buffer| (buffer, 0..len)))
     }
 
-    /// The aligned words of the parameter block of `len` bytes: what may be addresses.
+    /// The aligned words of the parameter block of `len` bytes, which may be addresses.
     fn words(&self, len: usize) -> impl Iterator<Item = u64> {
         self.pieces(len).flat_map(|(from, place)| {
             let words = from.pointer().cast::<u64>();
             (0..place.len() / 8).map(move |word| {
-                // SAFETY: a parameter of that size, by the contract of the function.
+                // SAFETY: a parameter of that size, by the contract of the CUDA function.
                 unsafe { words.add(word).read_unaligned() }
             })
         })
     }
 
-    /// Fills the parameter block; its gaps stay zero.
+    /// Fills the parameter block; gaps stay zero.
     fn pack(&self, block: &mut [u8]) {
         for (from, place) in self.pieces(block.len()) {
             let (to, len) = (block[place.clone()].as_mut_ptr(), place.len());
-            // SAFETY: a parameter of that size, by the contract of the function.
+            // SAFETY: a parameter of that size, by the contract of the CUDA function.
             unsafe { to.copy_from(from.pointer(), len) };
         }
     }

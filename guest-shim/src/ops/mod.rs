@@ -1,5 +1,5 @@
-//! What the library does with memory, streams and graphs when the arguments are checked: copies,
-//! fills, launches, words, events, and the replay of graphs.
+//! Operations on memory, streams and graphs with checked arguments: copies, fills, launches, writes
+//! and waits of words, events, and the replay of graphs.
 
 pub(crate) mod area;
 pub(crate) mod boxes;

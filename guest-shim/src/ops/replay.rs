@@ -1,4 +1,4 @@
-//! What becomes of graphs: instances are made, recorded by the worker, and launched.
+//! Graph instances: instantiated in the guest, recorded by the worker, then launched.
 
 use std::sync::Arc;
 
@@ -27,8 +27,9 @@ const NODE_PRIORITY: u64 = instantiate::USE_NODE_PRIORITY as u64;
 /// `cuGraphInstantiate` in all its forms.
 ///
 /// # Errors
-/// Unknown or contradicting flags; a launch from the device; a circle; a second instance of a graph with
-/// memory nodes; values that no conditional node reads; the host's about conditional nodes.
+/// Unknown or contradicting flags; a launch from the device; a cycle; a second instance of a graph
+/// with memory nodes; values that no conditional node reads; the host's errors about conditional
+/// nodes.
 pub(crate) fn instantiate(shim: &Shim, graph: &Graph, flags: u64) -> Result<Arc<Exec>, Refusal> {
     let known = AUTO_FREE | UPLOAD | DEVICE_LAUNCH | NODE_PRIORITY;
     let both = AUTO_FREE | DEVICE_LAUNCH;
@@ -58,7 +59,7 @@ pub(crate) fn instantiate(shim: &Shim, graph: &Graph, flags: u64) -> Result<Arc<
     let condition = plan.condition();
     let exec = Arc::new(Exec::new(shim.mint(), flags, graph, plan));
     if let Some(condition) = condition {
-        // The host has its say about these before anything is launched.
+        // The host checks conditional nodes before the first launch.
         let target = Target {
             ctx: condition.ctx.clone(),
             stream: Stream::NULL,
@@ -73,10 +74,10 @@ pub(crate) fn instantiate(shim: &Shim, graph: &Graph, flags: u64) -> Result<Arc<
     Ok(exec)
 }
 
-/// `cuGraphLaunch`; in a capture, a child graph.
+/// `cuGraphLaunch`. In a capture, the launch becomes a child graph.
 ///
 /// # Errors
-/// Memory of the last launch that was not freed; the host's.
+/// Memory of the last launch that was not freed; the host's errors.
 pub(crate) fn run(shim: &Shim, exec: &Exec, target: &Target) -> Cu {
     if shim.captures.any() {
         let nested = || Ok(Kind::Child(lock(&exec.state).plan.thaw(shim)?));
@@ -103,10 +104,10 @@ pub(crate) fn run(shim: &Shim, exec: &Exec, target: &Target) -> Cu {
     Ok(())
 }
 
-/// How it is launched in the target's context: recorded there when it is first asked for.
+/// The steps of a launch in the target's context. The first launch in a context records them there.
 ///
 /// # Errors
-/// The host's about conditional nodes; why the session is over.
+/// The host's errors about conditional nodes; the code with which the session ended.
 pub(crate) fn steps(shim: &Shim, state: &mut ExecState, target: &Target) -> Cu<Arc<[Step]>> {
     let ctx = target.ctx();
     if let Some((_, steps)) = state.recorded.iter().find(|(c, _)| *c == ctx.0) {
@@ -128,11 +129,11 @@ pub(crate) fn steps(shim: &Shim, state: &mut ExecState, target: &Target) -> Cu<A
     Ok(steps)
 }
 
-/// Has the worker record what it is to do.
+/// Asks the worker to record steps.
 struct Recorder<'s> {
     shim: &'s Shim,
     target: &'s Target,
-    /// Names of recordings that nothing else knows yet.
+    /// Handles of recordings that no step refers to yet.
     made: Vec<Stream>,
 }
 
@@ -197,7 +198,7 @@ impl Recorder<'_> {
             let body = match parts.as_slice() {
                 [] => self.record(&[])?,
                 [Part::Run(nodes)] => self.record(nodes)?,
-                // As the driver: bodies are the device's alone.
+                // As in the driver: bodies contain device work only.
                 _ => return Err(CuResult::NOT_SUPPORTED),
             };
             bodies.push(body);
@@ -210,16 +211,16 @@ impl Recorder<'_> {
             bodies: bodies.clone(),
         };
         self.shim.session.call(&call)?;
-        // They are part of the other now.
+        // The bodies are part of the outer recording now.
         self.made.retain(|g| !bodies.contains(g));
         Ok(())
     }
 }
 
-/// Where a node is done.
+/// The side that carries out a node.
 fn place(shim: &Shim, ctx: u64, kind: &Kind) -> Place {
     let host = match kind {
-        // Memory is there before; see `block`. Children are not asked about.
+        // Memory is allocated beforehand (see `block`). Callers do not ask about children.
         Kind::Empty | Kind::Child(_) | Kind::Alloc(_) | Kind::Free(_) => return Place::Nowhere,
         Kind::Kernel(kernel) => kernel.function.ctx.0 == ctx,
         Kind::Copy(copy) => area::is_on_device(shim, copy),
@@ -229,7 +230,7 @@ fn place(shim: &Shim, ctx: u64, kind: &Kind) -> Place {
     if host { Place::Host } else { Place::Here }
 }
 
-/// Does what a node says, in a stream or in a recording.
+/// Carries out a node in a stream or in a recording.
 fn act(shim: &Shim, target: &Target, kind: &Kind) -> Cu {
     match kind {
         Kind::Kernel(kernel) => launch::again(shim, target, kernel),
@@ -241,7 +242,7 @@ fn act(shim: &Shim, target: &Target, kind: &Kind) -> Cu {
         Kind::Record(event) => event::record_now(shim, target, &*shim.events.get(*event)?, 0),
         Kind::Wait(event) => event::wait_now(shim, target, &*shim.events.get(*event)?, 0),
         Kind::Words(words) => words.iter().try_for_each(|word| word.send(shim, target)),
-        // Recorded with what is in it, or done elsewhere.
+        // The children of these are recorded separately, or the work is done elsewhere.
         Kind::Empty | Kind::Child(_) | Kind::Alloc(_) | Kind::Free(_) | Kind::Conditional(_) => {
             Ok(())
         }

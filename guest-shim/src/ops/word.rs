@@ -13,14 +13,14 @@ use crate::state::streams::{Target, resolve};
 use crate::state::words::Word;
 use crate::state::{Shim, capture};
 
-/// `CU_STREAM_WAIT_VALUE_FLUSH`: about writes of other devices, of which there are none.
+/// `CU_STREAM_WAIT_VALUE_FLUSH`: for writes of other devices, which do not exist here.
 const FLUSH: u32 = 1 << 30;
 
 impl Word {
     /// Puts the operation into a stream that is not captured.
     ///
     /// # Errors
-    /// Those of [`Word::check`]; why the session is over.
+    /// Those of [`Word::check`]; the code with which the session ended.
     pub(crate) fn put(self, stream: u64, mode: DefaultStream) -> Cu {
         let shim = live()?;
         let target = resolve(shim, stream, mode)?;
@@ -30,10 +30,10 @@ impl Word {
         self.send(shim, &target)
     }
 
-    /// Puts it into a stream.
+    /// Sends the operation into a stream.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The code with which the session ended.
     pub(crate) fn send(self, shim: &Shim, target: &Target) -> Cu {
         let (ctx, stream, ptr) = (target.ctx(), target.stream, DevPtr(self.at));
         let (value, wide, flags) = (self.value, self.wide, self.flags & !FLUSH);
@@ -57,10 +57,10 @@ impl Word {
         }
     }
 
-    /// Can it be done on a device?
+    /// Checks the operation against a device.
     ///
     /// # Errors
-    /// CUDA_ERROR_NOT_SUPPORTED by the device; CUDA_ERROR_INVALID_VALUE.
+    /// CUDA_ERROR_NOT_SUPPORTED if the device does not support it; CUDA_ERROR_INVALID_VALUE.
     pub(crate) fn check(self, shim: &Shim, device: i32) -> Cu {
         let device = shim.devices.get(device)?;
         if device

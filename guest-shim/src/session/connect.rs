@@ -14,15 +14,15 @@ use zerocopy::IntoBytes as _;
 
 use super::sys;
 
-/// How long the host may take to answer: it starts a worker, and the driver may take seconds.
+/// Longest wait for the host's answer: the host starts a worker, and the driver may take seconds.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Why there is no session.
+/// The reason for which there is no session.
 #[derive(Debug)]
 pub(crate) struct NoSession {
-    /// What cuInit returns.
+    /// The result of cuInit.
     pub(crate) code: CuResult,
-    /// A sentence for standard error.
+    /// Sentence for standard error.
     pub(crate) text: String,
 }
 
@@ -42,12 +42,12 @@ impl From<Failure> for NoSession {
     }
 }
 
-/// A session's connections, and what the daemon told.
+/// The connections of a session, and the daemon's answer.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// Stays with vgpud.
+    /// Control connection, to vgpud.
     pub(crate) control: RawFd,
-    /// Goes to the worker.
+    /// Data connection, to the worker.
     pub(crate) data: RawFd,
     /// The daemon's answer.
     pub(crate) welcome: Welcome,
@@ -56,8 +56,8 @@ pub(crate) struct Opened {
 /// Opens a session at `address`.
 ///
 /// # Errors
-/// [`NoSession`]: a refusal with the daemon's sentence, or CUDA_ERROR_DEVICE_UNAVAILABLE when there
-/// is nobody to answer.
+/// [`NoSession`]: a refusal with the daemon's sentence, or CUDA_ERROR_DEVICE_UNAVAILABLE if nothing
+/// answers.
 pub(crate) fn open(address: &Address) -> Result<Opened, NoSession> {
     let control = Socket::connect(address, HANDSHAKE_LIMIT)?;
     let welcome = greet(&control)?;

@@ -1,4 +1,4 @@
-//! The control connection after the Welcome: why the session ends, and goodbye.
+//! The control connection after the Welcome: the cause of the session's end, and the goodbye.
 
 use std::io::ErrorKind;
 use std::os::fd::RawFd;
@@ -13,7 +13,7 @@ use zerocopy::IntoBytes as _;
 use super::{NO_BULK, Session, sys};
 use crate::{lock, log};
 
-/// The connection and the bytes of a note that has not come whole.
+/// The connection, and the bytes of a note that has arrived in part.
 #[derive(Debug)]
 pub(crate) struct Control {
     fd: RawFd,
@@ -21,7 +21,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Takes the connection over after the handshake.
+    /// Takes over the connection after the handshake.
     pub(crate) fn new(fd: RawFd) -> Control {
         Control {
             fd,
@@ -29,12 +29,12 @@ impl Control {
         }
     }
 
-    /// Its descriptor.
+    /// The descriptor of the connection.
     pub(crate) fn fd(&self) -> RawFd {
         self.fd
     }
 
-    /// Reads and acts on what is there; false when the connection is of no more use.
+    /// Reads and handles the available notes; false when the connection is closed or broken.
     pub(crate) fn read(&self, session: &Session) -> bool {
         let mut partial = lock(&self.partial);
         let mut bytes = [0_u8; 1024];
@@ -59,12 +59,12 @@ impl Control {
         }
     }
 
-    /// Waits until the session has ended by what comes here, or `limit` is over.
+    /// Waits until a note has ended the session, at most for `limit`.
     pub(crate) fn await_cause(&self, session: &Session, limit: Duration) {
         let end = Instant::now() + limit;
         while session.not_ended().is_ok() {
             let left = end.saturating_duration_since(Instant::now());
-            // In short steps: the pump may be the one that reads the note.
+            // Short steps, because the pump may read the note instead.
             let step = left.min(Duration::from_millis(20));
             match sys::poll(self.fd, libc::POLLIN, step) {
                 Ok(true) => {
@@ -78,7 +78,7 @@ impl Control {
         }
     }
 
-    /// Tells vgpud that the process ends in good order. Never blocks.
+    /// Tells vgpud that the process ends normally. Never blocks.
     pub(crate) fn goodbye(&self) {
         let note = ControlHeader {
             kind: (ControlNote::Goodbye as u32).into(),
@@ -89,7 +89,7 @@ impl Control {
     }
 }
 
-/// Acts on the whole notes in `bytes` and removes them.
+/// Handles the complete notes in `bytes` and removes them.
 fn act(session: &Session, bytes: &mut Vec<u8>) -> Result<(), String> {
     while let Some(head) = bytes.first_chunk::<CONTROL_HEADER_LEN>() {
         let header: ControlHeader = zerocopy::transmute!(*head);

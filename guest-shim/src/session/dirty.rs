@@ -1,7 +1,9 @@
-//! Which pages of a block the program wrote, from the kernel: pages are write-protected in a way that the
-//! kernel lifts by itself at the first write (`userfaultfd` with asynchronous write protection) and tells later
-//! (`PAGEMAP_SCAN`), both since Linux 6.7. No signal and no fault reaches the program, and its system calls may
-//! write there as before, as far as processors do it: what a device of the guest writes (`O_DIRECT`) is not told. Where the system has no such thing, or forbids it, all pages count as written.
+//! Finds the pages of a block that the program wrote. The kernel write-protects pages, lifts the
+//! protection at the first write without a fault to the program (`userfaultfd` with asynchronous
+//! write protection) and reports the written pages later (`PAGEMAP_SCAN`). Both exist since Linux
+//! 6.7. System calls of the program may write to these pages as before. Writes by a device of the
+//! guest (`O_DIRECT`) are not reported, because only writes of processors are. If the system lacks
+//! or forbids the mechanism, all pages count as written.
 
 use std::fs::File;
 use std::ops::Range;
@@ -10,12 +12,13 @@ use std::sync::OnceLock;
 
 use vgpu_door::beyond_standard;
 
-/// Smaller blocks are looked through in the time of one such question.
+/// Smallest block to watch, in bytes. Comparing a smaller block takes no longer than one such
+/// query.
 const LEAST: usize = 64 * 1024;
 
 const PAGE: usize = 4096;
 
-/// Regions that the kernel tells at a time.
+/// Largest number of regions in one report of the kernel.
 const REGIONS: usize = 256;
 
 /// `linux/userfaultfd.h`.
@@ -68,7 +71,7 @@ mod scan {
 
 const _: () = assert!(size_of::<scan::Arg>() == 96 && size_of::<scan::Region>() == 24);
 
-/// What the process asks the kernel with.
+/// The process-wide descriptors of the mechanism.
 #[derive(Debug)]
 struct Kernel {
     faults: OwnedFd,
@@ -78,10 +81,10 @@ struct Kernel {
 impl Kernel {
     fn open() -> Option<Kernel> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | uffd::USER_MODE_ONLY;
-        // SAFETY: makes a descriptor, and touches nothing else.
+        // SAFETY: the call creates a descriptor and touches no memory.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-        // SAFETY: new, and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         let faults = beyond_standard(unsafe { OwnedFd::from_raw_fd(fd) }).ok()?;
         let mut api = [uffd::API, uffd::WP_ASYNC | uffd::WP_UNPOPULATED, 0];
         ioctl(&faults, uffd::IOCTL_API, &mut api)?;
@@ -97,8 +100,8 @@ impl Kernel {
 }
 
 fn ioctl<T>(fd: &impl AsRawFd, request: libc::c_ulong, arg: &mut T) -> Option<i32> {
-    // SAFETY: each request is made with the structure that it is defined for; what the structure names is the
-    // callers' to keep alive.
+    // SAFETY: each request gets the structure that it is defined for; callers keep alive the memory
+    // that the structure names.
     let done = unsafe { libc::ioctl(fd.as_raw_fd(), request as _, std::ptr::from_mut(arg)) };
     (done >= 0).then_some(done)
 }
@@ -112,8 +115,8 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// Watches whole pages of anonymous memory from now on: what was written before is not told. `None`: all
-    /// of it must be taken for written, always.
+    /// Watches whole pages of anonymous memory from now on; earlier writes are not reported.
+    /// `None`: all of the memory must always count as written.
     pub(super) fn new(at: usize, len: usize) -> Option<Watched> {
         if len < LEAST || !at.is_multiple_of(PAGE) {
             return None;
@@ -127,7 +130,8 @@ impl Watched {
         Some(Watched { kernel, at, len })
     }
 
-    /// The bytes whose pages were written since this was asked last, or all if that cannot be told.
+    /// Reports the bytes whose pages were written since the last call, or all bytes if the kernel
+    /// cannot tell.
     pub(super) fn written(&self, mut each: impl FnMut(Range<usize>)) {
         let mut regions = [scan::Region::default(); REGIONS];
         let end = (self.at + self.len) as u64;
@@ -186,7 +190,7 @@ mod tests {
     #[test]
     fn pages_that_were_written_are_told_once() {
         let at = mapping();
-        // Some are there before, some not.
+        // Some pages are populated before, some are not.
         for page in 0..300 {
             write(at + page * PAGE, 1);
         }
@@ -201,9 +205,9 @@ mod tests {
         write(at + 700 * PAGE, 2);
         assert_eq!(pages(&watched), [5, 700]);
         assert_eq!(pages(&watched), NONE, "protected again");
-        // By the kernel, for the program.
+        // A write by the kernel on behalf of the program.
         let mut pipe = [0; 2];
-        // SAFETY: two new descriptors, and a page of the mapping that is read into.
+        // SAFETY: two new descriptors; the read goes to a page of the mapping.
         unsafe {
             assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
             assert_eq!(libc::write(pipe[1], b"abc".as_ptr().cast(), 3), 3);
@@ -212,7 +216,7 @@ mod tests {
             let _ = pipe.map(|fd| libc::close(fd));
         }
         assert_eq!(pages(&watched), [6]);
-        // More regions than the kernel tells at a time.
+        // More regions than one report of the kernel holds.
         let odd: Vec<usize> = (0..LEN / PAGE).filter(|page| page % 2 == 1).collect();
         for page in &odd {
             write(at + page * PAGE, 3);

@@ -1,9 +1,11 @@
-//! Memory that the program registered. The program may unmap or protect it at any time, so only the kernel reads and
-//! writes it (`process_vm_readv`, `process_vm_writev`): where a page is gone, that is an error and no signal.
+//! Memory that the program registered. The program may unmap or protect the memory at any time, so
+//! only the kernel reads and writes it (`process_vm_readv`, `process_vm_writev`): a missing page
+//! gives an error instead of a signal.
 //!
-//! A look at such a block, and a change of it, goes through a [`Window`]: a part of the block is read at once, compared
-//! and changed here, and what was changed is written at once. Where the system forbids these calls, as containers may,
-//! the library reads and writes the memory itself, as it does with blocks that it allocated.
+//! Reads and changes of such a block go through a [`Window`]: a part of the block is read at once,
+//! compared and changed in the window, and the changes are written at once. If the system forbids
+//! these calls, as containers may, the library accesses the memory directly, like blocks that it
+//! allocated.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -12,26 +14,26 @@ use vgpu_proto::changes::{LINE, Shared, parts};
 
 use super::sys::{self, UserMemory};
 
-/// Lines that are read at once.
+/// Number of lines that are read at once.
 pub(super) const WINDOW: usize = 1024;
 
-/// Some of the memory is not the program's any more, or not with that access.
+/// Some of the memory is unmapped, or no longer accessible in this way.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Gone;
 
-/// A part of a block, as it was when it was read.
+/// A copy of a part of a block.
 #[derive(Debug)]
 pub(super) struct Window {
     block: UserMemory,
     first: usize,
     /// Whole lines; zero beyond the end of the block.
     bytes: RefCell<Vec<u8>>,
-    /// Lines that were changed since, and which bytes of them.
+    /// Lines that were changed in the window, with a mask of the changed bytes.
     changed: RefCell<Vec<(usize, u64)>>,
 }
 
 impl Window {
-    /// Reads some lines of a block.
+    /// Reads lines of a block.
     ///
     /// # Errors
     /// [`Gone`].
@@ -56,10 +58,10 @@ impl Window {
         })
     }
 
-    /// Writes what was changed, and no other bytes.
+    /// Writes the changed bytes and no others.
     ///
     /// # Errors
-    /// [`Gone`]; some of it may have been written.
+    /// [`Gone`]; some of the bytes may have been written.
     pub(super) fn write(self) -> Result<(), Gone> {
         let all = self.pieces();
         let bytes = self.bytes.borrow();
@@ -85,8 +87,9 @@ impl Window {
         Ok(())
     }
 
-    /// What was changed, by bytes of the block. Whole words that follow each other are one piece: the kernel writes
-    /// such a piece word by word, so that who reads one of them sees the old one or the new one.
+    /// The changed ranges, as bytes of the block. Consecutive whole words are one range: the kernel
+    /// copies such a range word by word, so that a reader of a word sees either the old word or the
+    /// new one.
     fn pieces(&self) -> Vec<Range<usize>> {
         const WORD: usize = 8;
         let mut all: Vec<Range<usize>> = Vec::new();
@@ -109,7 +112,7 @@ impl Window {
         all
     }
 
-    /// Where a line of the block is in `bytes`.
+    /// The range of a line of the block in `bytes`.
     fn place(&self, line: usize) -> Option<Range<usize>> {
         let start = line.checked_sub(self.first)?.checked_mul(LINE)?;
         Some(start..start.checked_add(LINE)?)
@@ -156,7 +159,7 @@ mod tests {
     const PAGE: usize = 4096;
     const LEN: usize = 4 * PAGE;
 
-    /// A mapping of the test's.
+    /// A mapping of the test.
     struct Mapping(UserMemory);
 
     impl Mapping {
@@ -170,10 +173,11 @@ mod tests {
             Mapping(UserMemory { at, len: LEN })
         }
 
-        /// Nobody may do more with its last page.
+        /// Sets the access rights of the last page.
         fn protect(&self, access: i32) {
             let last = self.0.skip(LEN - PAGE);
-            // SAFETY: a page of this mapping, which the tests use no more but through the kernel.
+            // SAFETY: a page of this mapping, which the tests access only through the kernel from
+            // now on.
             let rc = unsafe { libc::mprotect(last.at.cast(), last.len, access) };
             assert_eq!(rc, 0);
         }
@@ -191,7 +195,7 @@ mod tests {
 
     impl Drop for Mapping {
         fn drop(&mut self) {
-            // SAFETY: this mapping, whose owner ends.
+            // SAFETY: the owner of this mapping ends.
             unsafe { libc::munmap(self.0.at.cast(), LEN) };
         }
     }
@@ -219,7 +223,7 @@ mod tests {
         window.store(2, u64::MAX, &[1; LINE]);
         window.store(3, 1 << 5, &[2; LINE]);
         assert_eq!((value(&window, 3, 4), value(&window, 3, 5)), (0, 2));
-        // The program writes another byte of the line meanwhile.
+        // The program writes another byte of the line in the meantime.
         mapping.write(3 + 3 * LINE + 6, 9);
         assert_eq!(window.write(), Ok(()));
         let bytes = |line: usize| (0..LINE).map(move |at| 3 + line * LINE + at);

@@ -1,8 +1,9 @@
-//! Host functions: code of the program that runs in its place in a stream.
+//! Host functions: functions of the program that run in stream order.
 //!
-//! The worker says when a stream has come to one, holds that stream back, and lets it go on when it
-//! hears that the function has returned. They run on threads of their own, one more whenever all are
-//! busy, so that a function that never returns holds up its own stream and no other.
+//! The worker reports when a stream reaches a host function. The worker holds the stream back until
+//! the guest reports that the function has returned. Host functions run on threads of their own. A
+//! thread is added whenever all are busy, so that a function that never returns delays only its own
+//! stream.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
@@ -18,15 +19,16 @@ use vgpu_proto::limits::MAX_HOST_FUNCTIONS;
 use super::{Session, sys};
 use crate::{Cu, lock, log};
 
-/// Threads at most. Functions that would need more wait.
+/// Largest number of threads. Further functions wait for a free thread.
 const THREADS: usize = 64;
 
-/// A function of the program, with its argument.
+/// A function of the program and its argument.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum HostFunction {
-    /// From cuLaunchHostFunc; not called when the device has failed.
+    /// From cuLaunchHostFunc; not called if the device has failed.
     Plain(HostFn, usize),
-    /// From cuStreamAddCallback, with the stream's handle; called also then, with the error.
+    /// From cuStreamAddCallback, with the stream's handle; called with the error if the device has
+    /// failed.
     Callback(StreamCallback, u64, usize),
 }
 
@@ -47,9 +49,9 @@ impl HostFunction {
 #[derive(Debug, Default)]
 struct State {
     last: u64,
-    /// Sent, and not come to yet.
+    /// Functions that were sent and that the stream has not reached.
     pending: HashMap<u64, HostFunction>,
-    /// To be run: (number, function, status).
+    /// Functions to run: (number, function, status).
     ready: VecDeque<(u64, HostFunction, CuResult)>,
     threads: usize,
     idle: usize,
@@ -66,7 +68,7 @@ impl Session {
     /// Puts a host function into a stream.
     ///
     /// # Errors
-    /// CUDA_ERROR_OUT_OF_MEMORY when too many are on their way; why the session is over.
+    /// CUDA_ERROR_OUT_OF_MEMORY if too many are pending; the code with which the session ended.
     pub(crate) fn launch_host(&self, ctx: Ctx, stream: Stream, function: HostFunction) -> Cu {
         let number = {
             let mut state = lock(&self.host.state);
@@ -78,7 +80,8 @@ impl Session {
             state.pending.insert(number, function);
             number
         };
-        // Before it is sent: what it brings about must find somebody who reads.
+        // Called before the request is sent, so that a thread reads the notice that the request
+        // causes.
         self.inbox.expect_notice();
         let call = req::HostFunc {
             ctx,
@@ -94,7 +97,7 @@ impl Session {
         Ok(())
     }
 
-    /// A stream has come to host function `number`.
+    /// Handles the notice that a stream has reached host function `number`.
     pub(super) fn host_function(&self, number: u64) {
         let mut state = lock(&self.host.state);
         let Some(function) = state.pending.remove(&number) else {
@@ -104,7 +107,7 @@ impl Session {
         self.hand_out(state);
     }
 
-    /// The device has failed: callbacks are told, other functions forgotten.
+    /// Handles a device fault: callbacks get the error, other functions are dropped.
     pub(super) fn fail_host_functions(&self, code: CuResult) {
         let mut state = lock(&self.host.state);
         let mut pending: Vec<_> = std::mem::take(&mut state.pending).into_iter().collect();
@@ -120,7 +123,7 @@ impl Session {
         }
     }
 
-    /// Sees to it that some thread runs what is ready.
+    /// Makes sure that a thread runs the ready functions.
     fn hand_out(&self, mut state: std::sync::MutexGuard<'_, State>) {
         if state.idle < state.ready.len()
             && state.threads < THREADS
@@ -147,11 +150,11 @@ impl Session {
     fn run_host_functions(&self) {
         loop {
             let (number, function, status) = self.next_host_function();
-            // A session that is over has nothing to tell or to be told.
+            // An ended session has nothing to fetch or to send.
             let _ = self.pull();
             super::without_calls(|| function.run(status));
             self.push();
-            // A session that is over holds nothing back any more.
+            // An ended session holds no stream back.
             let _ = self.post(&req::HostFuncDone { number });
             let _ = self.flush();
             self.inbox.noticed();

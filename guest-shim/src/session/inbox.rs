@@ -1,9 +1,9 @@
-//! Reading: whoever waits reads.
+//! The reading side: a waiting thread reads the socket itself.
 //!
-//! A thread that waits for a reply becomes the *leader* and reads the socket itself, so that no
-//! other thread has to be woken on the way (waking is what a synchronous call costs). Frames that
-//! are not its own it hands to their waiters. A thread that finds a leader at work parks; a leader
-//! that has what it wanted wakes one parked thread to lead on. When nobody waits, the pump reads.
+//! A thread that waits for a reply becomes the *leader* and reads the socket, so that no other
+//! thread has to be woken on the way (a wakeup is the main cost of a synchronous call). The leader
+//! hands other frames to their waiters. A thread that finds a leader parks. A leader that has its
+//! reply wakes one parked thread, which leads next. If no thread waits, the pump reads.
 
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use super::sys::UserMemory;
 use crate::state::handles::HandleHasher;
 use crate::{Cu, lock};
 
-/// A place where one thread sleeps. A wake before the sleep is not lost.
+/// A place where one thread sleeps. A wakeup before the sleep is not lost.
 #[derive(Debug, Default)]
 pub(crate) struct Parker {
     woken: Mutex<bool>,
@@ -44,58 +44,59 @@ impl Parker {
     }
 }
 
-/// What a reply brought.
+/// The content of a reply.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// Its result.
+    /// Result code of the call.
     pub(crate) status: CuResult,
-    /// Its encoded results.
+    /// Encoded results.
     pub(crate) args: Vec<u8>,
-    /// Bulk bytes that came.
+    /// Number of bulk bytes that arrived.
     pub(crate) filled: usize,
 }
 
-/// How many bulk bytes a reply must have.
+/// The number of bulk bytes that a reply must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Length {
-    /// As many as there is room for.
+    /// Exactly the size of the destination.
     Exact,
-    /// At most.
+    /// At most the size of the destination.
     Any,
 }
 
-/// One thread's interest in one reply.
+/// A thread that waits for one reply.
 #[derive(Debug, Default)]
 pub(crate) struct Waiter {
     answer: Mutex<Option<Answer>>,
     parker: Arc<Parker>,
 }
 
-/// Who gets a reply.
+/// The recipient of a reply.
 #[derive(Debug)]
 pub(crate) enum For {
-    /// A thread that waits for it.
+    /// A waiting thread.
     Waiter(Arc<Waiter>),
-    /// Nobody waits: an asynchronous copy into memory of the program.
+    /// No thread: an asynchronous copy into the program's memory.
     AsyncCopy,
 }
 
-/// A request whose reply has not come.
+/// A request without a reply so far.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    /// Who gets it.
+    /// Recipient of the reply.
     pub(crate) to: For,
-    /// Where its bulk bytes go.
+    /// Destination of the bulk bytes.
     pub(crate) into: UserMemory,
-    /// How many there must be.
+    /// Required number of bulk bytes.
     pub(crate) length: Length,
-    /// How many have come.
+    /// Number of bulk bytes that have arrived.
     pub(crate) filled: usize,
 }
 
 #[derive(Debug, Default)]
 struct Parked {
-    /// Leads next, or waits for something that no single reply brings (credit, quiet).
+    /// Parked threads. `true`: the thread waits for a condition that no single reply fulfils
+    /// (credit, quiet).
     list: Vec<(Arc<Parker>, bool)>,
     leading: bool,
     pending: HashMap<u64, Pending, BuildHasherDefault<HandleHasher>>,
@@ -105,20 +106,20 @@ struct Parked {
 #[derive(Debug)]
 pub(crate) struct Inbox {
     state: Mutex<Parked>,
-    /// Only the leader touches it.
+    /// Accessed by the leader only.
     reader: UnsafeCell<FrameReader>,
-    /// Replies that come while nobody waits.
+    /// Number of expected replies that no thread waits for.
     unattended: AtomicUsize,
-    /// How many of these have come.
+    /// Number of such replies that have arrived so far.
     arrived: AtomicUsize,
-    /// Notices that are to be looked for.
+    /// Number of notices that must be read soon.
     notices: AtomicUsize,
 }
 
-// SAFETY: `reader` is touched only between setting `leading` and clearing it, under the mutex.
+// SAFETY: `reader` is accessed only between setting and clearing `leading`, which the mutex guards.
 unsafe impl Sync for Inbox {}
 
-/// Leadership; stepping down on drop, also when a panic passes through.
+/// The leader's role, which ends on drop, also during a panic.
 struct Lead<'a> {
     inbox: &'a Inbox,
     session: &'a Session,
@@ -126,7 +127,8 @@ struct Lead<'a> {
 
 impl Lead<'_> {
     fn step(&mut self, wait: bool) -> Step {
-        // SAFETY: this value exists once at a time (`leading`), and `&mut self` is its only use.
+        // SAFETY: only one `Lead` exists at a time (`leading`), and `&mut self` makes this access
+        // exclusive.
         let reader = unsafe { &mut *self.inbox.reader.get() };
         reader.step(self.session, wait)
     }
@@ -147,7 +149,7 @@ impl Drop for Lead<'_> {
 }
 
 impl Inbox {
-    /// Nothing pending.
+    /// An inbox without pending requests.
     pub(crate) fn new() -> Inbox {
         Inbox {
             state: Mutex::default(),
@@ -158,17 +160,17 @@ impl Inbox {
         }
     }
 
-    /// Replies on their way that nobody waits for.
+    /// Number of expected replies that no thread waits for.
     pub(crate) fn unattended(&self) -> usize {
         self.unattended.load(Ordering::Acquire)
     }
 
-    /// How many such replies have come so far.
+    /// Number of such replies that have arrived so far.
     pub(crate) fn arrived(&self) -> usize {
         self.arrived.load(Ordering::Acquire)
     }
 
-    /// Is a copy that nobody waits for on its way to some of this memory?
+    /// Whether an asynchronous copy into part of this memory is pending.
     pub(crate) fn is_filling(&self, memory: UserMemory) -> bool {
         let (at, end) = (memory.at as usize, memory.at as usize + memory.len);
         let into = |p: &Pending| p.into.at as usize..p.into.at as usize + p.into.len;
@@ -177,17 +179,17 @@ impl Inbox {
         copies.any(|p| into(p).start < end && at < into(p).end)
     }
 
-    /// Must somebody read although nobody waits?
+    /// Whether a thread must read although none waits.
     pub(crate) fn is_restless(&self) -> bool {
         self.unattended() > 0 || self.notices.load(Ordering::Acquire) > 0
     }
 
-    /// A notice will come that must be seen soon.
+    /// Announces a notice that must be read soon.
     pub(crate) fn expect_notice(&self) {
         self.notices.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// It has come, or will not.
+    /// The notice has arrived, or will not arrive.
     pub(crate) fn noticed(&self) {
         self.notices.fetch_sub(1, Ordering::AcqRel);
     }
@@ -208,7 +210,7 @@ impl Inbox {
         );
     }
 
-    /// Where the next `len` bulk bytes of reply `id` go; `None` if that is more than was asked for.
+    /// Destination of the next `len` bulk bytes of reply `id`; `None` if the call requested fewer.
     pub(crate) fn room(&self, id: u64, len: usize) -> Option<UserMemory> {
         let mut state = lock(&self.state);
         let pending = state.pending.get_mut(&id)?;
@@ -220,7 +222,7 @@ impl Inbox {
         Some(rest.first(len))
     }
 
-    /// Delivers the last frame of reply `id`; false if nobody asked, or bytes are missing.
+    /// Delivers the last frame of reply `id`; false if no request is pending, or bytes are missing.
     pub(crate) fn complete(&self, session: &Session, id: u64, mut answer: Answer) -> bool {
         let Some(pending) = lock(&self.state).pending.remove(&id) else {
             return false;
@@ -245,7 +247,7 @@ impl Inbox {
         whole
     }
 
-    /// Wakes those who wait for credit or quiet, to look again.
+    /// Wakes the threads that wait for credit or quiet, so that they check again.
     pub(crate) fn wake_general(&self) {
         for (parker, general) in &lock(&self.state).list {
             if *general {
@@ -254,7 +256,7 @@ impl Inbox {
         }
     }
 
-    /// Wakes everybody: the session has ended. The flag that says so is already set.
+    /// Wakes all threads after the session has ended. The caller has set the flag before.
     pub(crate) fn wake_all(&self) {
         let state = lock(&self.state);
         for (parker, _) in &state.list {
@@ -277,7 +279,7 @@ impl Inbox {
         })
     }
 
-    /// Waits until `ready`, which other frames than one reply bring about.
+    /// Waits until `ready` returns true. The condition depends on other frames than a single reply.
     ///
     /// # Errors
     /// The code with which the session ended.
@@ -300,10 +302,10 @@ impl Inbox {
         loop {
             let mut state = lock(&self.state);
             state.list.retain(|(p, _)| !Arc::ptr_eq(p, parker));
-            // Both checks under the lock: whoever changes the answer takes the lock afterwards to
-            // wake those in the list, and finds us there.
+            // Both checks happen under the lock. A thread that delivers an answer takes the lock
+            // afterwards to wake the threads in the list, and finds this thread there.
             if let Some(value) = ready() {
-                // A wake meant "lead on": pass it to another.
+                // This thread was woken to lead: wake another thread instead.
                 let next = if state.leading {
                     None
                 } else {
@@ -342,7 +344,7 @@ impl Inbox {
         }
     }
 
-    /// Reads what is there without waiting; false if another thread is reading.
+    /// Reads the available frames without waiting; false if another thread is reading.
     pub(crate) fn drain(&self, session: &Session) -> bool {
         {
             let mut state = lock(&self.state);

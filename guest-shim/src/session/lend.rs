@@ -1,11 +1,11 @@
-//! Lending pages: large bulk data that the socket takes without a copy of its own.
+//! Lending of pages: the socket takes large bulk data without copying it.
 //!
-//! `vmsplice` puts references to the program's pages into a pipe and `splice` moves them into the
-//! socket, from which the worker copies them once. Until it has, the pages must not change: whoever
-//! lends knows that the program leaves them alone, or waits for the worker to have received them.
+//! `vmsplice` puts references to the program's pages into a pipe, and `splice` moves them into the
+//! socket, from which the worker copies them once. The pages must not change until then: the caller
+//! knows that the program does not change them, or waits until the worker has received them.
 //!
-//! Only Unix sockets take pages (since Linux 6.5 whole, before that one by one); for others, and
-//! wherever the system refuses, nothing is lent and the caller writes as usual.
+//! Only Unix sockets take pages (whole since Linux 6.5, one by one before). For other sockets, and
+//! if the system refuses, nothing is lent and the caller writes as usual.
 
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::RawFd;
@@ -13,30 +13,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::sys::{self, UserMemory};
 
-/// What the socket is asked to hold: each time it runs low costs a wake-up.
+/// Requested size of the socket's send buffer, in bytes: each time it runs empty costs a wakeup.
 const SEND_BUFFER: usize = 1024 * 1024;
-/// Pages in the pipe, in bytes: what an unprivileged process may ask for.
+/// Size of the pipe, in bytes: the limit of an unprivileged process.
 const PIPE: usize = 1024 * 1024;
-/// With less room, in the pipe (its user has many) or the socket, lending costs more calls than it
-/// saves copying.
+/// Smallest room for lending, in bytes, in the pipe (users have a limit for all their pipes) and in
+/// the socket. With less room, lending costs more in calls than it saves in copying.
 const LEAST: usize = 64 * 1024;
-/// What the kernel's structures for one lending take of the socket's room, generously.
+/// Upper bound, in bytes, of the kernel's bookkeeping for one lending, which counts against the
+/// socket's buffer.
 const BOOKS: usize = 32 * 1024;
 
-/// The pipe between the program's memory and the socket. Used under the outbox's lock only.
+/// The pipe between the program's memory and the socket. Used only under the outbox's lock.
 #[derive(Debug)]
 pub(super) struct Lender {
-    /// Reading and writing end; -1 without.
+    /// Reading and writing end; -1 if there is no pipe.
     pipe: [RawFd; 2],
-    /// What the pipe holds.
+    /// Capacity of the pipe, in bytes.
     holds: usize,
-    /// What the socket holds.
+    /// Capacity of the socket, in bytes.
     room: usize,
     refused: AtomicBool,
 }
 
 impl Lender {
-    /// For a connected socket.
+    /// Creates a lender for a connected socket.
     pub(super) fn new(socket: RawFd) -> Lender {
         let none = Lender {
             pipe: [-1; 2],
@@ -59,25 +60,25 @@ impl Lender {
         }
     }
 
-    /// Its descriptors, -1 for none.
+    /// The descriptors, -1 for none.
     pub(super) fn descriptors(&self) -> [RawFd; 2] {
         self.pipe
     }
 
-    /// Could memory be lent?
+    /// Whether lending is possible.
     pub(super) fn willing(&self) -> bool {
         !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Moves the first pages of `memory` into the socket and returns how many bytes that were. Never
+    /// Moves the first pages of `memory` into the socket and returns the number of bytes. Never
     /// blocks.
     ///
     /// # Errors
-    /// `WouldBlock` when the socket is full. Anything else: this memory cannot be lent, or the
-    /// socket is broken, which writing to it will tell.
+    /// `WouldBlock` when the socket is full. Any other error: this memory cannot be lent, or the
+    /// socket is broken, which the next write reports.
     pub(super) fn lend(&self, socket: RawFd, memory: UserMemory) -> Result<usize> {
-        // A splice into a full socket blocks, there is no flag against it; so no more is moved than
-        // fits. Nobody else writes meanwhile.
+        // A splice into a full socket blocks, and no flag prevents that, so no more is moved than
+        // fits. No other thread writes meanwhile.
         let room = self.room.saturating_sub(sys::unread(socket)? + BOOKS);
         if room < memory.len.min(LEAST) {
             return Err(ErrorKind::WouldBlock.into());
@@ -97,7 +98,7 @@ impl Lender {
             match sys::splice(self.pipe[0], socket, held - moved) {
                 Ok(n) if n > 0 => moved += n,
                 stopped => {
-                    // The rest stays in the pipe, which is of no more use.
+                    // The rest stays in the pipe, which is not used again.
                     self.refused.store(true, Ordering::Relaxed);
                     if moved > 0 {
                         break;
@@ -141,7 +142,7 @@ mod tests {
             match lender.lend(ours.as_raw_fd(), rest) {
                 Ok(n) => rest = rest.skip(n),
                 Err(e) => {
-                    // Had it blocked, nobody would have read.
+                    // If the call had blocked, no thread would have read the socket.
                     assert_eq!(e.kind(), ErrorKind::WouldBlock);
                     let mut some = vec![0; SEND_BUFFER];
                     let n = theirs.read(&mut some).expect("bytes");

@@ -1,12 +1,14 @@
-//! Memory of the program that kernels reach.
+//! Mirrored memory: memory of the program that kernels can reach.
 //!
-//! The worker has a copy of each block at the block's device address. Before work is written to the worker, what
-//! the program changed since is told ([`Session::push`]); when the program has waited for work, what the device
-//! changed is fetched ([`Session::pull`]). Both to the byte, so that neither overwrites the other's; and both only of
-//! blocks that work may use which has not been waited for ([`Session::work`]).
+//! The worker has a copy of each block at the block's device address. Before work is sent to the
+//! worker, the library sends the bytes that the program changed since ([`Session::push`]). After
+//! the program has waited for work, the library fetches the bytes that the device changed
+//! ([`Session::pull`]). Both work on single bytes, so that neither side overwrites the other's
+//! changes. Both look only at blocks that unfinished work may use ([`Session::work`]).
 //!
-//! Changes are looked for when requests are written, and go before all of them: what the program did between its
-//! calls it did without waiting, so that each of these requests may see it.
+//! Changes are collected when requests are written, and go before all of these requests: the
+//! program may have made the changes between any of its calls, so each of the requests may need
+//! them.
 
 use std::collections::BTreeMap;
 use std::iter::Peekable;
@@ -28,21 +30,21 @@ use super::sys::UserMemory;
 use super::uses::{Over, Uses};
 use crate::{Cu, lock, log};
 
-/// The user was told that [`BOTH_WROTE`].
+/// Whether [`BOTH_WROTE`] was logged.
 static LOST: AtomicBool = AtomicBool::new(false);
 
 const BOTH_WROTE: &str = "the program and a kernel wrote the same bytes of managed or page-locked memory at the same \
     time: what one of them wrote is lost, so results may be wrong. GPUs of a VM have no CONCURRENT_MANAGED_ACCESS and no \
     atomics together with the program; let the program wait for the kernel (cudaDeviceSynchronize) before it writes there";
 
-/// The user was told that [`VANISHED`].
+/// Whether [`VANISHED`] was logged.
 static FORGOTTEN: AtomicBool = AtomicBool::new(false);
 
 const VANISHED: &str = "the program freed, unmapped or protected memory that it had registered, before it unregistered it: \
     kernels and the program no longer see each other's writes to it. Call cuMemHostUnregister (cudaHostUnregister) before \
     the memory is freed";
 
-/// The user was told that [`NOT_WRITTEN`].
+/// Whether [`NOT_WRITTEN`] was logged.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
 const NOT_WRITTEN: &str = "a kernel wrote to memory that the program registered with CU_MEMHOSTREGISTER_READ_ONLY \
@@ -59,15 +61,16 @@ impl Shared for UserMemory {
         let words = rest.at.cast::<u64>();
         if rest.len >= LINE && words.is_aligned() {
             for (i, bytes) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                // SAFETY: a word of a whole line of a block that this library allocated and has not freed, or of one
-                // that the program registered and by the contract of that call keeps until it unregisters it;
-                // volatile, since its threads may write it.
+                // SAFETY: a word of a whole line of a block that this library allocated and has not
+                // freed, or of a block that the program registered and keeps until it unregisters
+                // the block, by the contract of that call. Volatile, since threads of the program
+                // may write the word.
                 *bytes = unsafe { ptr::read_volatile(words.add(i)) }.to_ne_bytes();
             }
             return bytes;
         }
         for (i, byte) in bytes.iter_mut().enumerate().take(rest.len) {
-            // SAFETY: as above, for a byte: of the last, shorter line, or where no word begins.
+            // SAFETY: as above, for a byte of the last, shorter line, or of an unaligned line.
             *byte = unsafe { ptr::read_volatile(rest.at.add(i)) };
         }
         bytes
@@ -75,8 +78,9 @@ impl Shared for UserMemory {
 
     fn same(&self, start: usize, bytes: &[u8]) -> bool {
         let here = self.skip(start);
-        // SAFETY: reads as many bytes of both, of the block as in `load`. The program's threads may write it meanwhile:
-        // then either answer is right, as of reads a moment earlier or later.
+        // SAFETY: reads the same number of bytes from both sides, from the block as in `load`.
+        // Threads of the program may write meanwhile: either answer is then right, as for a read a
+        // moment earlier or later.
         here.len >= bytes.len()
             && unsafe { libc::memcmp(here.at.cast(), bytes.as_ptr().cast(), bytes.len()) } == 0
     }
@@ -85,7 +89,8 @@ impl Shared for UserMemory {
         let to = self.skip(line.saturating_mul(LINE)).at;
         for part in parts(mask, to.addr()) {
             let value = part.value(bytes);
-            // SAFETY: within the line, as in `load`, and aligned: the device may write what the program gave it.
+            // SAFETY: within the line, as in `load`, and aligned. The device may write memory that
+            // the program gave to it.
             unsafe {
                 match part.len {
                     8 => ptr::write_volatile(to.add(part.at).cast(), value),
@@ -98,15 +103,15 @@ impl Shared for UserMemory {
     }
 }
 
-/// Requests that tell of changes, one behind the other. They have no number, so that they can go before others
-/// that have theirs.
+/// Consecutive requests with changes. They have no number, so that they can precede requests that
+/// already have numbers.
 struct Told {
     frames: Vec<u8>,
     changes: Changes,
 }
 
 impl Told {
-    /// Ends a request, if it would tell anything.
+    /// Completes a request, unless it is empty.
     fn end(&mut self) {
         let bytes = self.changes.bytes();
         if !bytes.is_empty() {
@@ -118,47 +123,48 @@ impl Told {
     }
 }
 
-/// A block.
+/// A mirrored block.
 #[derive(Debug)]
 struct Mirror {
-    /// Tells it from one that had its address before it; [`Books::add`] gives it.
+    /// Distinguishes the block from earlier blocks at the same address; [`Books::add`] sets it.
     id: u64,
     memory: UserMemory,
     access: Access,
     twin: Twin,
-    /// Tells which pages the program wrote; without it, it may have written any.
+    /// Reports the pages that the program wrote. `None`: any page may have been written.
     watched: Option<Watched>,
-    /// Devices of the guest may write it by themselves (`O_DIRECT`), which nobody who watches pages sees.
+    /// Devices of the guest may write the block (`O_DIRECT`), which watched pages do not show.
     by_devices: bool,
-    /// All of it is to be looked at next: it was not yet, or work names it.
+    /// The next look must compare the whole block, because the block is new or because work names
+    /// it.
     whole: bool,
-    /// Work that names it.
+    /// Work that names the block.
     uses: Uses,
 }
 
-/// How a block is read and written.
+/// How a block is accessed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
-    /// By this library, which allocated it.
+    /// Directly: this library allocated the block.
     Direct,
-    /// By the kernel: the program registered it.
+    /// Through the kernel: the program registered the block.
     Foreign {
-        /// Never written.
+        /// The block is never written.
         read_only: bool,
     },
-    /// Never: the program took away memory that it had registered.
+    /// Never: the program unmapped memory that it had registered.
     Never,
 }
 
 impl Mirror {
-    /// It is forgotten: the program took its memory away.
+    /// Stops mirroring a block whose memory the program took away.
     fn forget(&mut self) {
         self.access = Access::Never;
         self.twin = Twin::new(0);
         log::once(&FORGOTTEN, VANISHED);
     }
 
-    /// Tells what the program changed.
+    /// Collects the program's changes.
     fn collect(&mut self, at: u64, told: &mut Told) {
         if self.look(at, told).is_err() {
             self.forget();
@@ -168,7 +174,7 @@ impl Mirror {
     fn look(&mut self, at: u64, told: &mut Told) -> Result<(), Gone> {
         let all = self.twin.lines();
         let mut written = Vec::new();
-        // Also before a look at all of it: what is written from here on is told the next time.
+        // Also before a look at the whole block: later writes are then reported the next time.
         if let Some(watched) = &self.watched {
             watched.written(|bytes| {
                 written.push(bytes.start / LINE..bytes.end.div_ceil(LINE).min(all));
@@ -197,8 +203,8 @@ impl Mirror {
         Ok(())
     }
 
-    /// Takes over what the device changed: a change, and those behind it that belong to the same part of the block.
-    /// True: something that the program wrote is lost.
+    /// Applies a change of the device, and the following changes in the same part of the block.
+    /// True: a write of the program is lost.
     fn apply(
         &mut self,
         at: u64,
@@ -235,7 +241,7 @@ impl Mirror {
             lost |= self.twin.apply(&window, at, change)?;
         }
         if read_only {
-            // The device is told what the program has there when its memory is looked at next.
+            // The next look at the block sends the program's bytes to the device.
             log::once(&REFUSED, NOT_WRITTEN);
         } else if window.write().is_err() {
             self.forget();
@@ -244,7 +250,7 @@ impl Mirror {
     }
 }
 
-/// A change and those that follow it, as far as one window reaches.
+/// A change and the following changes that fit into one window.
 fn together(first: Change, rest: &mut Peekable<Records<'_>>) -> Vec<Change> {
     let mut all = vec![first];
     let mut from = first.address;
@@ -258,30 +264,31 @@ fn together(first: Change, rest: &mut Peekable<Records<'_>>) -> Vec<Change> {
     all
 }
 
-/// Who writes a block, besides kernels.
+/// The writers of a block besides kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Writers {
     /// The program's processors.
     Processors,
-    /// Devices of the guest, too.
+    /// Also devices of the guest.
     Devices,
-    /// Devices, too; and the memory is the program's, which may watch its pages itself, or take them away.
+    /// Also devices. The memory is the program's, which may watch the pages itself or unmap them.
     Others {
-        /// Kernels may not write it.
+        /// Whether kernels may not write the block.
         read_only: bool,
     },
 }
 
-/// Which blocks work may use.
+/// The blocks that work may use.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Reach<'a> {
-    /// All: it may find addresses in memory.
+    /// All blocks: the work may find addresses in memory.
     Any,
-    /// Those that hold these addresses for kernels.
+    /// The blocks of these addresses.
     Named(&'a [u64]),
 }
 
-/// Work that is being sent; until this is dropped, no wait of another thread is one for it.
+/// Work that is being sent. Until this is dropped, a wait of another thread does not cover the
+/// work.
 #[derive(Debug)]
 #[must_use = "the work counts as sent when this is dropped"]
 pub(crate) struct Work {
@@ -298,7 +305,8 @@ enum Used {
     Blocks(Vec<Block>),
 }
 
-/// A block that work names: its device address, and which of those that had that address.
+/// A block that work names: the device address, and the number that distinguishes blocks at that
+/// address.
 #[derive(Debug, Clone, Copy)]
 struct Block {
     at: u64,
@@ -307,37 +315,37 @@ struct Block {
 
 #[derive(Debug, Default)]
 struct Books {
-    /// By device address.
+    /// Blocks by device address.
     blocks: BTreeMap<u64, Mirror>,
-    /// Counts blocks, for [`Mirror::id`].
+    /// Source of [`Mirror::id`].
     next_id: u64,
-    /// Work that may use all of them.
+    /// Work that may use all blocks.
     everywhere: Uses,
-    /// Counts work that was sent.
+    /// Number of units of work sent so far.
     sent: u64,
 }
 
 impl Books {
-    /// A new block.
+    /// Adds a block.
     fn add(&mut self, at: u64, mut mirror: Mirror) {
         self.next_id += 1;
         mirror.id = self.next_id;
         self.blocks.insert(at, mirror);
     }
 
-    /// Of a block that was not given back meanwhile.
+    /// The uses of a block, unless the block was unmapped meanwhile.
     fn uses(&mut self, block: Block) -> Option<&mut Uses> {
         let mirror = self.blocks.get_mut(&block.at)?;
         (mirror.id == block.id).then_some(&mut mirror.uses)
     }
 
-    /// The block of an address.
+    /// The block that contains an address.
     fn find(&mut self, address: u64) -> Option<(u64, &mut Mirror)> {
         let (at, mirror) = self.blocks.range_mut(..=address).next_back()?;
         (address - *at < mirror.memory.len as u64).then_some((*at, mirror))
     }
 
-    /// Those that work may use.
+    /// The blocks that unfinished work may use.
     fn in_use(&mut self) -> impl Iterator<Item = (u64, &mut Mirror)> {
         let all = !self.everywhere.is_empty();
         let used = move |mirror: &Mirror| {
@@ -350,20 +358,20 @@ impl Books {
     }
 }
 
-/// All of them.
+/// All mirrored blocks of a session.
 #[derive(Debug)]
 pub(super) struct Mirrors {
     books: Mutex<Books>,
-    /// There may be some. (Nobody else pays more than a look at this.)
+    /// Whether there may be blocks. Programs without blocks only pay for reading this flag.
     any: AtomicBool,
-    /// Changes are to be looked for before anything more is written.
+    /// Whether changes must be collected before the next write.
     due: AtomicBool,
-    /// Where changes are received; who holds it has sent the only request for them.
+    /// Receive buffer for changes. The holder of the lock has sent the only request for them.
     inbound: Mutex<Vec<u8>>,
 }
 
 impl Mirrors {
-    /// None yet.
+    /// No blocks.
     pub(super) fn new() -> Mirrors {
         Mirrors {
             books: Mutex::default(),
@@ -378,9 +386,9 @@ impl Mirrors {
         !self.any.load(Ordering::SeqCst)
     }
 
-    /// Requests that tell what the program changed, to go before what is about to be written, if that is due. Whoever
-    /// writes asks, under the lock of what is written: of two threads that change the same bytes one after the other,
-    /// the later one's is told later.
+    /// Requests with the program's changes, which go before the data to be written, if a collection
+    /// is due. The caller holds the lock of the outgoing data: if two threads change the same bytes
+    /// one after the other, the later change is sent later.
     #[inline]
     pub(super) fn told(&self) -> Vec<u8> {
         if !self.due.load(Ordering::Acquire) {
@@ -403,7 +411,7 @@ impl Mirrors {
         told.frames
     }
 
-    /// What the device changed. Of a block that was given back meanwhile it means nothing any more.
+    /// Applies the device's changes. Changes of blocks that were unmapped meanwhile are ignored.
     fn apply(&self, changes: Records<'_>) -> Result<(), Malformed> {
         let mut changes = changes.peekable();
         while let Some(change) = changes.next() {
@@ -438,7 +446,7 @@ impl Mirrors {
         }
     }
 
-    /// What [`Mirrors::begin`] gave has been sent.
+    /// Completes what [`Mirrors::begin`] started: the work has been sent.
     fn end(&self, ctx: Ctx, stream: Stream, blocks: &Used) {
         if let Used::Nothing = blocks {
             return;
@@ -449,7 +457,7 @@ impl Mirrors {
         match blocks {
             Used::Nothing => {}
             Used::All => books.everywhere.end(ctx, stream, count),
-            // One that was given back meanwhile has no uses any more.
+            // A block that was unmapped meanwhile has no uses.
             Used::Blocks(named) => {
                 for block in named {
                     if let Some(uses) = books.uses(*block) {
@@ -469,16 +477,17 @@ impl Drop for Work {
 }
 
 impl Session {
-    /// Lets kernels reach memory of the program, at a device address. True: there was no such memory before, so
-    /// that nobody knows of work that may already find it.
+    /// Lets kernels reach memory of the program at a device address. True: there was no such memory
+    /// before, so that work which may already reach the memory is not recorded anywhere.
     ///
     /// # Errors
-    /// CUDA_ERROR_OUT_OF_MEMORY when the VM has as much pinned memory as it may; the host's.
+    /// CUDA_ERROR_OUT_OF_MEMORY at the VM's limit of pinned memory; the host's errors.
     pub(crate) fn map_host(&self, at: u64, memory: UserMemory, writers: Writers) -> Cu<bool> {
         let size = memory.len as u64;
         let ptr = DevPtr(at);
         self.call(&req::HostMap { ptr, size })?;
-        // First watched, then all of it is looked at: nothing written meanwhile is missed.
+        // The pages are watched before the whole block is compared, so that no write in between is
+        // missed.
         let watch = || Watched::new(memory.at as usize, memory.len);
         let access = match writers {
             Writers::Others { read_only } => Access::Foreign { read_only },
@@ -496,17 +505,19 @@ impl Session {
         };
         lock(&self.mirrors.books).add(at, mirror);
         let first = !self.mirrors.any.swap(true, Ordering::SeqCst);
-        // Work that may use it may have begun to be sent before, as a graph's whose launch maps what its nodes name.
+        // The sending of work that may use the block may have begun already: the launch of a graph
+        // maps the memory that its nodes name.
         self.push();
         Ok(first)
     }
 
-    /// Undoes it, after the work that may use it. What that changed is the program's only if it has waited.
+    /// Unmaps memory after the work that may use it. The program gets the changes of that work only
+    /// if it has waited.
     ///
     /// # Errors
-    /// The host's; why the session is over.
+    /// The host's; the code with which the session ended.
     pub(crate) fn unmap_host(&self, at: u64) -> Cu {
-        // What that work waits for may be among what the program wrote.
+        // The work may wait for a value that the program wrote.
         self.push();
         let pushed = self.flush();
         let mut books = lock(&self.mirrors.books);
@@ -521,7 +532,7 @@ impl Session {
         Ok(())
     }
 
-    /// There may be work in a stream that reaches any block.
+    /// Assumes that a stream holds work that reaches any block.
     pub(crate) fn assume_work(&self, ctx: Ctx, stream: Stream) {
         let mut books = lock(&self.mirrors.books);
         books.sent += 1;
@@ -530,8 +541,8 @@ impl Session {
         books.everywhere.end(ctx, stream, count);
     }
 
-    /// To be called before work is sent, and to be kept until it has been: what the program changed of the blocks
-    /// that the work may use goes first.
+    /// Called before work is sent, and kept until the work has been sent. The program's changes of
+    /// the blocks that the work may use go first.
     #[inline]
     pub(crate) fn work(&'static self, ctx: Ctx, stream: Stream, reach: Reach<'_>) -> Work {
         let blocks = match self.mirrors.none() {
@@ -547,7 +558,7 @@ impl Session {
         }
     }
 
-    /// What the program changed is told before anything more is written.
+    /// Marks the program's changes as due before the next write.
     #[inline]
     pub(crate) fn push(&self) {
         if !self.mirrors.none() {
@@ -555,16 +566,16 @@ impl Session {
         }
     }
 
-    /// May there be work that uses a block?
+    /// Whether unfinished work may use a block.
     #[inline]
     pub(crate) fn in_use(&self) -> bool {
         !self.mirrors.none() && lock(&self.mirrors.books).in_use().next().is_some()
     }
 
-    /// Fetches what the device changed, after the program has waited for it.
+    /// Fetches the device's changes, after the program has waited.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The code with which the session ended.
     #[inline]
     pub(crate) fn pull(&self) -> Cu {
         if self.mirrors.none() {
@@ -612,7 +623,7 @@ impl Session {
         }
     }
 
-    /// Up to where work has been sent, for [`Session::over`].
+    /// The number of units of work sent so far, for [`Session::over`].
     #[inline]
     pub(crate) fn sent_so_far(&self) -> u64 {
         match self.mirrors.none() {
@@ -621,7 +632,8 @@ impl Session {
         }
     }
 
-    /// A wait is over that began when so much had been sent, and what the device changed was fetched since.
+    /// Records the end of a wait that began when `sent` units had been sent. The caller has fetched
+    /// the device's changes since.
     #[inline]
     pub(crate) fn over(&self, over: Over, sent: u64) {
         if self.mirrors.none() {
@@ -660,7 +672,7 @@ mod tests {
         lock(&mirrors.books).add(AT, block);
     }
 
-    /// Whether work may use the block when all that was sent has been waited for.
+    /// Whether work may use the block after a wait for everything that was sent.
     fn used_after_a_wait(mirrors: &Mirrors) -> bool {
         let mut books = lock(&mirrors.books);
         let sent = books.sent;

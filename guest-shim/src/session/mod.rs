@@ -1,9 +1,9 @@
 //! The connection of this process to its worker on the host.
 //!
-//! One data socket carries everything in one order. Threads encode into a shared buffer under one
-//! lock ([`outbox`]); a synchronous call writes it out and then reads its reply itself ([`inbox`]);
-//! what nobody writes or reads in time is the pump's work ([`pump`]). The control connection says
-//! why a session ended ([`control`]).
+//! One data socket carries all requests in one order. Threads encode requests into a shared buffer
+//! under one lock ([`outbox`]). A synchronous call writes the buffer and then reads its reply
+//! itself ([`inbox`]). The pump writes and reads whatever no thread writes or reads in time
+//! ([`pump`]). The control connection reports the cause of a session's end ([`control`]).
 
 mod connect;
 mod control;
@@ -46,14 +46,14 @@ use crate::{Cu, lock, log, observe, process};
 /// Device `printf` that came from the host. A call writes it at its end.
 pub(crate) static PRINTED: Printed = Printed::new();
 
-/// Runs something of the program's that may make no calls.
+/// Runs code of the program that may make no CUDA calls.
 pub(crate) fn without_calls(run: impl FnOnce()) {
     let before = outbox::forbid(true);
     run();
     outbox::forbid(before);
 }
 
-/// How long a broken data connection waits for its cause on the control connection.
+/// Longest wait for the cause on the control connection after the data connection broke.
 const CAUSE_LIMIT: Duration = Duration::from_millis(1000);
 
 /// One session. Lives until the process ends.
@@ -64,33 +64,33 @@ pub(crate) struct Session {
     epoll: RawFd,
     outbox: Mutex<Outbox>,
     lender: Lender,
-    /// The last request with lent memory that the worker may not have received; 0: none.
+    /// Number of the last request with lent memory that the worker may not have received; 0: none.
     lent: AtomicU64,
     inbox: Inbox,
     control: Control,
     host: HostFunctions,
     mirrors: Mirrors,
-    /// The device fault that poisons the session, or 0.
+    /// Code of the device fault that poisons the session, or 0.
     fault: AtomicU32,
-    /// The first other asynchronous error that has not been reported, or 0.
+    /// Code of the first other asynchronous error that was not reported, or 0.
     deferred: AtomicU32,
-    /// Why the session is over, or 0.
+    /// Code with which the session ended, or 0.
     ended: AtomicU32,
     taken_calls: AtomicU64,
     taken_bytes: AtomicU64,
     depth_calls: AtomicU64,
     depth_bytes: AtomicU64,
-    /// The pump waits for data.
+    /// Whether the pump waits for data.
     watching: AtomicBool,
-    /// Itself, for threads that it starts.
+    /// The session itself, for threads that it starts.
     itself: OnceLock<&'static Session>,
 }
 
 impl Session {
-    /// Starts the pump on what the handshake opened.
+    /// Starts a session and its pump on opened connections.
     ///
     /// # Errors
-    /// [`NoSession`] if the system has no timer, epoll set or thread to give.
+    /// [`NoSession`] if the system refuses a timer, an epoll set or a thread.
     pub(crate) fn start(opened: &Opened) -> Result<&'static Session, NoSession> {
         let failed = |e: std::io::Error| NoSession {
             code: CuResult::OPERATING_SYSTEM,
@@ -112,20 +112,20 @@ impl Session {
             ended: AtomicU32::new(0),
             taken_calls: AtomicU64::new(0),
             taken_bytes: AtomicU64::new(0),
-            // A daemon that says 0 would stop everything; one call at a time always works.
+            // A depth of 0 would stop all calls; one call at a time always works.
             depth_calls: AtomicU64::new(u64::from(opened.welcome.depth_calls).max(1)),
             depth_bytes: AtomicU64::new(opened.welcome.depth_bytes.max(1)),
             watching: AtomicBool::new(false),
             itself: OnceLock::new(),
         };
-        // For ever: other threads may be in a call when the process ends.
+        // Never freed, because other threads may be in a call when the process ends.
         let session: &'static Session = Box::leak(Box::new(session));
         let _ = session.itself.set(session);
         pump::start(session).map_err(failed)?;
         Ok(session)
     }
 
-    /// The descriptors, for the child of a fork to close.
+    /// The descriptors that the child of a fork closes.
     pub(crate) fn descriptors(&self) -> [RawFd; 6] {
         let [from, to] = self.lender.descriptors();
         [
@@ -138,10 +138,10 @@ impl Session {
         ]
     }
 
-    /// Ok unless the session is over.
+    /// Ok unless the session has ended.
     ///
     /// # Errors
-    /// Why it is over.
+    /// The code with which it ended.
     pub(crate) fn not_ended(&self) -> Cu {
         match self.ended.load(Ordering::Acquire) {
             0 => Ok(()),
@@ -149,10 +149,10 @@ impl Session {
         }
     }
 
-    /// Ok unless the session is over or poisoned by a device fault.
+    /// Ok unless the session has ended or a device fault poisons it.
     ///
     /// # Errors
-    /// Why.
+    /// The code with which it ended, or of the fault.
     pub(crate) fn usable(&self) -> Cu {
         self.not_ended()?;
         match self.fault.load(Ordering::Acquire) {
@@ -161,10 +161,10 @@ impl Session {
         }
     }
 
-    /// Sends a call and forgets it.
+    /// Sends a call without waiting for a result.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The code with which the session ended.
     pub(crate) fn post<C: Call>(&self, call: &C) -> Cu {
         self.post_with(call, 0, |_| ())
     }
@@ -172,7 +172,7 @@ impl Session {
     /// Sends a call whose `len` bulk bytes `fill` writes.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The code with which the session ended.
     #[inline]
     pub(crate) fn post_with<C: Call>(
         &self,
@@ -186,18 +186,19 @@ impl Session {
         out.flush_when_due(self)
     }
 
-    /// Sends a call whose bulk bytes are the program's memory; they have been read when it returns.
+    /// Sends a call whose bulk bytes are the program's memory; the bytes have been read on return.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if the memory is not readable; why the session is over.
+    /// CUDA_ERROR_INVALID_VALUE if the memory is not readable; the code with which the session
+    /// ended.
     pub(crate) fn post_user<C: Call>(&self, call: &C, memory: UserMemory) -> Cu {
         let (mut out, id) = outbox::begin(self, memory.len)?;
         out.append_user(self, call, id, memory, false)
     }
 
-    /// The same with memory that the program leaves alone until it has seen the call's completion:
-    /// it may be read until then, which saves a copy. A call that promises the program its memory back
-    /// sooner waits with [`Session::take_back`].
+    /// As [`Session::post_user`], with memory that the program does not change before it sees the
+    /// completion of the call. The memory may be read until then, which saves a copy. A call that
+    /// returns the memory to the program sooner waits with [`Session::take_back`].
     ///
     /// # Errors
     /// As [`Session::post_user`].
@@ -209,16 +210,16 @@ impl Session {
         out.append_user(self, call, id, memory, self.lender.willing())
     }
 
-    /// Waits until the worker has received all memory that was lent. Any answer to a later request says
-    /// that it has; only if there was none since, one is asked for.
+    /// Waits until the worker has received all lent memory. Any answer to a later request proves
+    /// the receipt; a request is sent only if there was no answer since.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The code with which the session ended.
     pub(crate) fn take_back(&self) -> Cu {
         if self.lent.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
-        // Answered on receipt, whatever waits, and it touches no device.
+        // The worker answers this request on receipt, at once and without a device.
         let any = req::ImageQuery {
             hash: Default::default(),
             len: 0,
@@ -229,17 +230,17 @@ impl Session {
     /// Sends a call and waits for its results.
     ///
     /// # Errors
-    /// The call's status; why the session is over.
+    /// The status of the call; the code with which the session ended.
     pub(crate) fn call<C: Call>(&self, call: &C) -> Cu<C::Reply> {
         let answer = self.exchange(call, NO_BULK, Length::Exact)?;
         self.judge(C::OP, answer.status)?;
         self.decode::<C>(&answer)
     }
 
-    /// As [`Session::call`], with the results also where the call failed but sent them.
+    /// As [`Session::call`], but also returns the results that a failed call sent.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The code with which the session ended.
     pub(crate) fn call_with_failure<C: Call>(&self, call: &C) -> Cu<(CuResult, Option<C::Reply>)> {
         let answer = self.exchange(call, NO_BULK, Length::Exact)?;
         let reply = match answer.args.is_empty() && !answer.status.is_ok() {
@@ -260,20 +261,20 @@ impl Session {
         self.report()
     }
 
-    /// Sends a call and waits for its results and as many bulk bytes as it has, at most the memory's length.
+    /// Sends a call and waits for the results and the bulk bytes, at most the length of `into`.
     ///
     /// # Errors
-    /// The call's status; why the session is over.
+    /// The status of the call; the code with which the session ended.
     fn fetch_some<C: Call>(&self, call: &C, into: UserMemory) -> Cu<(C::Reply, usize)> {
         let answer = self.exchange(call, into, Length::Any)?;
         self.judge(C::OP, answer.status)?;
         Ok((self.decode::<C>(&answer)?, answer.filled))
     }
 
-    /// Sends a call whose bulk bytes arrive in the program's memory later.
+    /// Sends a call whose bulk bytes later arrive in the program's memory.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The code with which the session ended.
     pub(crate) fn fetch_later<C: Call>(&self, call: &C, into: UserMemory) -> Cu {
         observe::awaited(into.len, false);
         {
@@ -286,22 +287,22 @@ impl Session {
         Ok(())
     }
 
-    /// Writes what is in the buffer, and what the program changed if that is due.
+    /// Writes the buffer, preceded by the program's changes if they are due.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The code with which the session ended.
     fn flush(&self) -> Cu {
         let mut out = lock(&self.outbox);
         out.tell(self);
         out.flush(self)
     }
 
-    /// Waits until no asynchronous copy to the host is on its way, and no lent memory.
+    /// Waits until no asynchronous copy to the host and no lent memory is pending.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The code with which the session ended.
     pub(crate) fn wait_for_copies(&self) -> Cu {
-        // What they wait for may wait for what the program wrote.
+        // The copies may wait for a value that the program wrote.
         self.push();
         self.take_back()?;
         if self.inbox.unattended() == 0 {
@@ -311,10 +312,10 @@ impl Session {
         self.inbox.wait_until(self, || self.inbox.unattended() == 0)
     }
 
-    /// Waits until no asynchronous copy to this memory is on its way.
+    /// Waits until no asynchronous copy to this memory is pending.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The code with which the session ended.
     pub(crate) fn wait_for_copies_to(&self, memory: UserMemory) -> Cu {
         loop {
             let arrived = self.inbox.arrived();
@@ -327,20 +328,22 @@ impl Session {
         }
     }
 
-    /// A call at which CUDA reports what earlier asynchronous calls did wrong, and with which a program waits, or
-    /// asks: for work that may itself wait for what the program wrote to memory that both reach.
+    /// Makes a call that waits or queries, at which CUDA reports errors of earlier asynchronous
+    /// calls. Sends the program's changes first, because the work may wait for a value that the
+    /// program wrote.
     ///
     /// # Errors
-    /// The call's status, else an earlier asynchronous error; why the session is over.
+    /// The status of the call, else an earlier asynchronous error; the code with which the session
+    /// ended.
     pub(crate) fn synchronize<C: Waits>(&self, call: &C) -> Cu {
         self.ask(call)?;
         self.report()
     }
 
-    /// As [`Session::synchronize`], without what else went wrong.
+    /// As [`Session::synchronize`], without errors of earlier calls.
     ///
     /// # Errors
-    /// The call's status; why the session is over.
+    /// The status of the call; the code with which the session ended.
     pub(crate) fn ask<C: Waits>(&self, call: &C) -> Cu {
         let sent = self.sent_so_far();
         self.push();
@@ -350,8 +353,8 @@ impl Session {
             self.over(call.over(), sent);
         }
         if done == Err(CuResult::NOT_READY) {
-            // Also of work that is not over: a program may ask until it sees a flag. What a kernel wrote before
-            // that may have been passed by when the flag was found.
+            // Also for unfinished work: a program may query until it sees a flag. A first pull may
+            // miss what a kernel wrote before it set the flag.
             self.pull()?;
         }
         done
@@ -370,7 +373,7 @@ impl Session {
         };
         let answer = self.inbox.wait_for(self, &waiter)?;
         if lent != 0 {
-            // Whoever could answer this has received what came before it.
+            // The worker that answers has received all earlier requests.
             let _ = self
                 .lent
                 .compare_exchange(lent, 0, Ordering::AcqRel, Ordering::Acquire);
@@ -392,7 +395,8 @@ impl Session {
         if status.is_ok() {
             return Ok(());
         }
-        // The linker says CUDA_ERROR_UNKNOWN of undefined references: nothing failed on the device.
+        // The linker reports undefined references as CUDA_ERROR_UNKNOWN, although the device did
+        // not fail.
         let linker = op == Op::Link && status == CuResult::UNKNOWN;
         if status.is_sticky() && !linker {
             self.failed_later(status);
@@ -400,10 +404,10 @@ impl Session {
         Err(status)
     }
 
-    /// A pending fault or asynchronous error; the latter is reported once.
+    /// Returns a device fault or an asynchronous error; the latter is reported once.
     fn report(&self) -> Cu {
         self.usable()?;
-        // Loaded first: the common case stays free of a write.
+        // Loaded first, so that the common case needs no write.
         match self.deferred.load(Ordering::Acquire) {
             0 => Ok(()),
             _ => match self.deferred.swap(0, Ordering::AcqRel) {
@@ -413,14 +417,14 @@ impl Session {
         }
     }
 
-    /// An asynchronous call failed.
+    /// Records the failure of an asynchronous call.
     fn failed_later(&self, status: CuResult) {
         let place = if status.is_sticky() {
             &self.fault
         } else {
             &self.deferred
         };
-        // The first error counts, as in CUDA: later ones are often its consequences.
+        // The first error counts, as in CUDA: later errors are often consequences.
         let first = place.compare_exchange(0, status.0, Ordering::AcqRel, Ordering::Acquire);
         if first.is_ok() && status.is_sticky() {
             log::line(
@@ -435,14 +439,14 @@ impl Session {
         }
     }
 
-    /// The worker took calls off its queue.
+    /// Handles a report that the worker took calls off its queue.
     fn progress(&self, progress: Progress) {
         self.taken_calls.fetch_max(progress.calls, Ordering::AcqRel);
         self.taken_bytes.fetch_max(progress.bytes, Ordering::AcqRel);
         self.inbox.wake_general();
     }
 
-    /// The host changed how much may be untaken.
+    /// Handles a new limit of untaken calls and bytes.
     fn depth(&self, depth: Progress) {
         self.depth_calls
             .store(depth.calls.max(1), Ordering::Release);
@@ -451,7 +455,7 @@ impl Session {
         self.inbox.wake_general();
     }
 
-    /// The session is over: every waiting and every later call returns `code`.
+    /// Ends the session: every waiting and every later call returns `code`.
     fn end(&self, code: CuResult, why: &str) {
         let code = if code.is_ok() {
             CuResult::DEVICE_UNAVAILABLE
@@ -469,12 +473,13 @@ impl Session {
             log::Level::Error,
             &format!("the session ended: {why} [{code}]"),
         );
-        // Wakes the thread that reads, or is stuck writing.
+        // Wakes a thread that reads or is stuck in a write.
         sys::shutdown(self.data);
         self.inbox.wake_all();
     }
 
-    /// The data connection broke: the cause comes on the control connection, or soon never.
+    /// Handles a broken data connection. The cause arrives on the control connection soon, or
+    /// never.
     fn data_lost(&self, what: &str) {
         if self.not_ended().is_ok() {
             self.control.await_cause(self, CAUSE_LIMIT);
@@ -485,19 +490,20 @@ impl Session {
         }
     }
 
-    /// Has the pump read when data comes; needed only while nobody else would.
+    /// Lets the pump read when data arrives; needed only while no other thread reads.
     fn watch_data(&self) {
         if !self.watching.swap(true, Ordering::AcqRel) {
             pump::watch_data(self);
         }
     }
 
-    /// The process ends: says so to vgpud, after what is still in the buffer. Never blocks.
+    /// Writes the rest of the buffer and says goodbye to vgpud at the end of the process. Never
+    /// blocks.
     pub(crate) fn goodbye(&self) {
         if let Ok(mut out) = self.outbox.try_lock() {
             out.flush_some(self);
         }
-        // From here on a connection that closes is no surprise, and no line on standard error.
+        // From here on, a closed connection is expected and not logged.
         let over = CuResult::DEINITIALIZED.0;
         if self
             .ended
@@ -509,7 +515,7 @@ impl Session {
     }
 }
 
-/// What a user can do about a fault, if we know something.
+/// The way out of a fault, if one is known.
 fn way_out_of(fault: CuResult) -> &'static str {
     let page_locked = || process::shim().is_ok_and(|shim| shim.pinned.any());
     if fault == CuResult::ILLEGAL_ADDRESS && page_locked() {

@@ -1,4 +1,4 @@
-//! Writing: frames of all threads in one buffer, in one order.
+//! The writing side: the frames of all threads in one buffer, in one order.
 
 use std::cell::Cell;
 use std::io::ErrorKind;
@@ -17,37 +17,38 @@ use super::timing::{Act, Timing};
 use super::{NO_BULK, Session};
 use crate::{Cu, lock, observe};
 
-/// Memory of the program up to this size is copied into the buffer; more is written from where it
-/// is. Below, the copy is cheaper than a system call of its own.
+/// Memory of the program up to this size, in bytes, is copied into the buffer; larger memory is
+/// written directly. For smaller memory, the copy is cheaper than a system call.
 const COPY_LIMIT: usize = 8 * 1024;
 
-/// Of the buffer.
+/// Capacity of the buffer, in bytes.
 const ROOM: usize = 4 * FLUSH_BYTES;
 
-/// The shared buffer and its books.
+/// The shared buffer and its counters.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     buffer: Vec<u8>,
-    /// The buffer begins within a frame: the socket took no more.
+    /// Whether the buffer begins within a frame, because the socket took only a part.
     cut: bool,
-    /// Requests begun, which is also the last id.
+    /// Number of requests begun, which is also the number of the last request.
     calls: u64,
     bytes: u64,
-    /// The thread that made the last calls, and how many in a row.
+    /// The thread that made the last calls, and the number of these calls.
     run: (usize, u64),
     timing: Timing,
 }
 
-/// Takes the lock for a request with `len` bulk bytes, and its id. Holds the calling thread back
-/// while the worker has too much untaken; not the others, for what it waits for may be up to them.
+/// Takes the lock for a request with `len` bulk bytes. Returns the lock and the number of the
+/// request. Blocks the calling thread while the worker has too many untaken calls. Other threads go
+/// on, because the worker may be waiting for their calls.
 ///
 /// # Errors
-/// Why the session is over.
+/// The code with which the session ended.
 #[inline]
 pub(crate) fn begin(session: &Session, len: usize) -> Cu<(MutexGuard<'_, Outbox>, u64)> {
     let (thread, forbidden) = this_thread();
     if forbidden {
-        // As the driver says to a host function.
+        // The driver returns the same code in a host function.
         return Err(CuResult::NOT_PERMITTED);
     }
     loop {
@@ -58,7 +59,7 @@ pub(crate) fn begin(session: &Session, len: usize) -> Cu<(MutexGuard<'_, Outbox>
         let fits = || {
             let untaken_calls = calls.saturating_sub(session.taken_calls.load(Ordering::Acquire));
             let untaken_bytes = bytes.saturating_sub(session.taken_bytes.load(Ordering::Acquire));
-            // A single call larger than the whole credit goes when nothing else is untaken.
+            // A call that is larger than the whole credit is sent when nothing else is untaken.
             untaken_calls <= calls_limit(session, flooding)
                 && (untaken_bytes <= session.depth_bytes.load(Ordering::Acquire)
                     || untaken_bytes == len as u64)
@@ -66,7 +67,7 @@ pub(crate) fn begin(session: &Session, len: usize) -> Cu<(MutexGuard<'_, Outbox>
         if fits() {
             (out.calls, out.bytes) = (calls, bytes);
             if out.cut {
-                // Changes cannot go before what is being written.
+                // Changes cannot precede a frame that is partly written.
                 out.tell(session);
             }
             return Ok((out, calls));
@@ -77,8 +78,9 @@ pub(crate) fn begin(session: &Session, len: usize) -> Cu<(MutexGuard<'_, Outbox>
     }
 }
 
-/// Untaken calls that a thread may bring about that has made so many in a row. One that floods leaves some
-/// of the credit to the others: the kernel that blocks its queue may be waiting for their copies.
+/// Limit of untaken calls for a thread that has made `in_a_row` calls in succession. A flooding
+/// thread leaves a part of the credit to other threads: the kernel that blocks the queue may be
+/// waiting for their copies.
 fn calls_limit(session: &Session, in_a_row: u64) -> u64 {
     let depth = session.depth_calls.load(Ordering::Acquire);
     if in_a_row > depth / 8 {
@@ -90,22 +92,22 @@ fn calls_limit(session: &Session, in_a_row: u64) -> u64 {
 
 thread_local!(static HERE: Cell<bool> = const { Cell::new(false) });
 
-/// A number of the calling thread, the address of something that each has; and whether it may not make
-/// calls.
+/// A number for the calling thread, which is the address of a thread-local value; and whether the
+/// thread may not make calls.
 fn this_thread() -> (usize, bool) {
     HERE.try_with(|here| (std::ptr::from_ref(here) as usize, here.get()))
         .unwrap_or_default()
 }
 
-/// The calling thread may make no calls from now on, or may again: it is in a host function.
-/// Returns how it was.
+/// Forbids or allows calls of the calling thread, which is in a host function. Returns the previous
+/// value.
 pub(crate) fn forbid(forbidden: bool) -> bool {
     HERE.try_with(|here| here.replace(forbidden))
         .unwrap_or_default()
 }
 
 impl Outbox {
-    /// Empty.
+    /// An empty outbox.
     pub(crate) fn new() -> Outbox {
         Outbox {
             buffer: Vec::with_capacity(ROOM),
@@ -117,7 +119,7 @@ impl Outbox {
         }
     }
 
-    /// Puts requests that tell what the program changed before all others that are not written yet, if that is due.
+    /// Puts requests with the program's changes before all unwritten requests, if changes are due.
     pub(crate) fn tell(&mut self, session: &Session) {
         let told = session.mirrors.told();
         if !told.is_empty() {
@@ -127,15 +129,15 @@ impl Outbox {
         }
     }
 
-    /// Everything was written.
+    /// Empties the buffer after everything was written.
     fn clear(&mut self) {
         self.buffer.clear();
-        // Changes of large blocks may have been in it.
+        // The buffer may have held changes of large blocks.
         self.buffer.shrink_to(ROOM);
         self.cut = false;
     }
 
-    /// How many calls in a row the calling thread has made.
+    /// Number of successive calls of the calling thread.
     fn flooding(&mut self, thread: usize) -> u64 {
         self.run = if self.run.0 == thread {
             (thread, self.run.1 + 1)
@@ -148,7 +150,7 @@ impl Outbox {
     /// Appends header and arguments, and `len` zero bytes of bulk for the caller to fill.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if the arguments exceed a frame; the books are put back.
+    /// CUDA_ERROR_INVALID_VALUE if the arguments exceed a frame; the counters are then restored.
     pub(crate) fn append<C: Call>(&mut self, call: &C, id: u64, len: usize) -> Cu {
         self.append_frame(call, id, len)?;
         self.buffer.resize(self.buffer.len() + len, 0);
@@ -176,11 +178,12 @@ impl Outbox {
         &mut self.buffer[start..]
     }
 
-    /// Appends a frame whose bulk is the program's memory, writing it out at once when it is large.
-    /// With `lend` the memory may be read any time until the worker has received the frame.
+    /// Appends a frame whose bulk is the program's memory; a large frame is written at once. With
+    /// `lend`, the memory may be read at any time until the worker has received the frame.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if the memory is not readable; why the session is over.
+    /// CUDA_ERROR_INVALID_VALUE if the memory is not readable; the code with which the session
+    /// ended.
     pub(crate) fn append_user<C: Call>(
         &mut self,
         session: &Session,
@@ -194,8 +197,8 @@ impl Outbox {
             return self.write_out(session, memory, lend);
         }
         self.append(call, id, memory.len)?;
-        // SAFETY: that the memory is readable is the contract of the CUDA call that named it; the
-        // destination was just made that long.
+        // SAFETY: the contract of the CUDA call makes the memory readable; the destination has just
+        // been resized to that length.
         unsafe {
             self.bulk(memory.len)
                 .as_mut_ptr()
@@ -204,10 +207,10 @@ impl Outbox {
         self.flush_when_due(session)
     }
 
-    /// Writes when it is time, else makes sure that the pump will.
+    /// Writes if a write is due, otherwise makes sure that the pump will write.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The code with which the session ended.
     #[inline]
     pub(crate) fn flush_when_due(&mut self, session: &Session) -> Cu {
         match self
@@ -221,10 +224,10 @@ impl Outbox {
         Ok(())
     }
 
-    /// Writes everything now.
+    /// Writes the whole buffer now.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The code with which the session ended.
     pub(crate) fn flush(&mut self, session: &Session) -> Cu {
         if self.timing.synchronous() {
             sys::set_timer(session.timer, Duration::ZERO);
@@ -232,8 +235,8 @@ impl Outbox {
         self.write_out(session, NO_BULK, false)
     }
 
-    /// Writes what the socket takes now, for the pump and for the end of the process; true if that
-    /// was all.
+    /// Writes the bytes that the socket takes now, for the pump and at the end of the process; true
+    /// if the buffer is empty then.
     pub(crate) fn flush_some(&mut self, session: &Session) -> bool {
         self.timing.fired();
         self.timing.wrote(Instant::now());
@@ -283,7 +286,7 @@ impl Outbox {
                         return Err(code);
                     }
                 }
-                // Written as usual, which also tells what is wrong, if anything is.
+                // Written as usual; the write also reports a broken socket.
                 Err(_) if lend && head.is_empty() => lend = false,
                 Err(e) if e.raw_os_error() == Some(libc::EFAULT) && tail.len > 0 => {
                     // The header has announced these bytes: zeros keep the stream in step.
@@ -308,14 +311,14 @@ impl Outbox {
     }
 }
 
-/// Waits until the socket takes bytes, reading meanwhile: the worker may be unable to take more
-/// before it has got rid of its replies.
+/// Waits until the socket takes bytes, and reads meanwhile: the worker may take no more before its
+/// replies are read.
 fn wait_writable(session: &Session) -> Cu {
     loop {
         session.not_ended()?;
         let reading = session.inbox.drain(session);
-        // Without the reading role only the writing side is ours to wait for, and not for long:
-        // whoever reads may stop.
+        // A thread that is not the reader waits only for the socket to become writable, and only
+        // briefly, because the reader may stop.
         let (events, limit) = match reading {
             true => (libc::POLLOUT | libc::POLLIN, Duration::from_millis(50)),
             false => (libc::POLLOUT, Duration::from_millis(1)),

@@ -1,59 +1,59 @@
-//! When a call that nobody waits for is written.
+//! Decides when asynchronous calls are written.
 //!
-//! At the latest 50 µs after it was made, by the pump. Setting the timer for that costs several
-//! microseconds in a virtual machine (it leaves the guest), more than a write, so it is saved for
-//! bursts:
+//! The pump writes a call at most 50 µs after it was made. Setting a timer for that costs several
+//! microseconds in a virtual machine, because it leaves the guest. That is more than a write, so
+//! timers are reserved for bursts:
 //! - after a synchronous call or a pause, the first calls are written at once: the device may be
-//!   idle, and each that starts earlier is time won;
-//! - in a burst, calls gather, the timer is set once a buffer, and a full buffer is written by its
-//!   caller;
-//! - after several full buffers in a row the worker has a backlog behind which the last calls of
-//!   the burst wait anyway, so the timer is set once for many buffers, and for longer.
+//!   idle, and then each earlier start saves time;
+//! - in a burst, calls gather. The timer is set once per buffer, and the calling thread writes a
+//!   full buffer;
+//! - after several full buffers in a row, the worker has a backlog, behind which the last calls of
+//!   the burst wait anyway. The timer is then set once for several buffers, and for longer.
 
 use std::time::{Duration, Instant};
 
 use vgpu_proto::limits::FLUSH_AFTER_US;
 
-/// Calls after a pause or a synchronous call that are written at once.
+/// Number of calls that are written at once after a pause or a synchronous call.
 const PROMPT_CALLS: u32 = 2;
-/// How long nothing was written before calls are prompt again.
+/// Time without a write after which calls are prompt again.
 const PAUSE: Duration = Duration::from_micros(20);
-/// Full buffers in a row that make a backlog.
+/// Number of successive full buffers that count as a backlog.
 const STREAK: u32 = 4;
-/// Full buffers that then share one setting of the timer.
+/// Number of full buffers that share one timer during a backlog.
 const STREAK_SHARES: u32 = 8;
 
-/// The timer's usual time.
+/// Usual timeout.
 const AFTER: Duration = Duration::from_micros(FLUSH_AFTER_US);
-/// Its time in a streak.
+/// Timeout during a backlog.
 const STREAK_AFTER: Duration = Duration::from_micros(8 * FLUSH_AFTER_US);
 
-/// What is to be done about a call just put into the buffer.
+/// What the caller does about a call in the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Act {
     /// Write the buffer now.
     Write,
     /// Set the timer.
     Arm(Duration),
-    /// Nothing: the timer runs already.
+    /// Do nothing: the timer is running.
     Wait,
 }
 
-/// The rules above, and what they remember.
+/// The rules above and their state.
 #[derive(Debug)]
 pub(super) struct Timing {
-    /// The timer runs for what is in the buffer.
+    /// Whether the timer runs for the calls in the buffer.
     armed: bool,
-    /// Calls that will still be written at once.
+    /// Number of calls that will still be written at once.
     prompt: u32,
-    /// Full buffers in a row.
+    /// Number of successive full buffers.
     streak: u32,
-    /// When something was last written.
+    /// Time of the last write.
     written: Instant,
 }
 
 impl Timing {
-    /// Nothing written yet.
+    /// The state before the first write.
     pub(super) fn new(now: Instant) -> Timing {
         Timing {
             armed: false,
@@ -63,14 +63,14 @@ impl Timing {
         }
     }
 
-    /// A call was put into the buffer, which is now full or not. The clock is asked only where it
-    /// matters.
+    /// Decides about a call that was put into the buffer; `full` says whether the buffer is full.
+    /// Reads the clock only if the decision needs it.
     #[inline]
     pub(super) fn posted(&mut self, full: bool, now: impl FnOnce() -> Instant) -> Act {
         if full {
             self.streak = self.streak.saturating_add(1);
             if self.streak < STREAK || self.streak.is_multiple_of(STREAK_SHARES) {
-                // The next buffer sets the timer anew, which is all it takes to put it off.
+                // The next buffer sets the timer again, which postpones it.
                 self.armed = false;
             }
             return Act::Write;
@@ -94,21 +94,21 @@ impl Timing {
         })
     }
 
-    /// A synchronous call is about to write everything; true if the timer should be stopped, which
-    /// spares the pump a wake for nothing.
+    /// Notes that a synchronous call is about to write everything. True: stop the timer, which
+    /// saves the pump a wakeup.
     pub(super) fn synchronous(&mut self) -> bool {
         self.prompt = PROMPT_CALLS;
         self.streak = 0;
         std::mem::take(&mut self.armed)
     }
 
-    /// The timer fired, and the pump is about to write everything.
+    /// Notes that the timer fired and the pump is about to write everything.
     pub(super) fn fired(&mut self) {
         self.armed = false;
         self.streak = 0;
     }
 
-    /// Something was written.
+    /// Notes a write.
     pub(super) fn wrote(&mut self, now: Instant) {
         self.written = now;
     }
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn whatever_happens_a_waiting_call_has_a_timer() {
-        // Every sequence of six steps: after each call that was not written, a timer runs.
+        // Checks every sequence of six steps: after each call that was not written, a timer runs.
         for sequence in 0..4_u32.pow(6) {
             let mut timing = Timing::new(at(0)());
             let (mut running, mut rest) = (false, sequence);

@@ -1,16 +1,18 @@
-//! Which work may still use a block of memory that kernels reach: of which streams, and since when.
+//! Records the work that may still use a block of memory that kernels reach, by stream.
 //!
-//! Only such blocks are looked at for changes. Work is entered before it is sent and counted when it has been; a wait
-//! that is over takes out what was counted before it began.
+//! Only blocks in use are compared for changes. Work is entered before it is sent, and gets its
+//! number when it has been sent. The end of a wait removes the work that was numbered before the
+//! wait began.
 
 use vgpu_proto::call::ops::Call;
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{Ctx, Stream};
 
-/// More streams than this are not told apart: then only a wait for their context takes them out.
+/// Largest number of streams that are recorded separately. Work of further streams ends only with a
+/// wait for the context.
 const MOST_STREAMS: usize = 32;
 
-/// In place of streams that are not told apart.
+/// Stands for streams that are not recorded separately.
 const SOME_STREAM: Stream = Stream(u64::MAX);
 
 /// Work of one stream.
@@ -18,9 +20,9 @@ const SOME_STREAM: Stream = Stream(u64::MAX);
 struct Use {
     ctx: Ctx,
     stream: Stream,
-    /// Being sent.
+    /// Number of units of work that are being sent.
     sending: u32,
-    /// The count of the last that was sent.
+    /// Number of the last unit that was sent.
     last: u64,
 }
 
@@ -33,7 +35,7 @@ impl Uses {
         self.0.is_empty()
     }
 
-    /// Work is about to be sent.
+    /// Records that work is about to be sent.
     pub(super) fn begin(&mut self, ctx: Ctx, stream: Stream) {
         if let Some(found) = self.find(ctx, stream) {
             found.sending += 1;
@@ -50,7 +52,7 @@ impl Uses {
         });
     }
 
-    /// Work that was begun here has been sent, as the `count`th.
+    /// Records that begun work has been sent, as unit number `count`.
     pub(super) fn end(&mut self, ctx: Ctx, stream: Stream, count: u64) {
         if let Some(found) = self.find(ctx, stream) {
             found.sending -= 1;
@@ -58,7 +60,7 @@ impl Uses {
         }
     }
 
-    /// A wait is over that began at this count.
+    /// Removes the work that a completed wait covers, which began at this number.
     pub(super) fn retire(&mut self, over: Over, count: u64) {
         self.0.retain(|used| {
             let waited = match over {
@@ -76,7 +78,7 @@ impl Uses {
             .find(|used| used.ctx == ctx && used.stream == stream)
     }
 
-    /// Streams of which nothing is being sent become one for each context.
+    /// Merges the streams of each context that are not sending.
     fn gather(&mut self) {
         let mut gathered: Vec<Use> = Vec::new();
         for used in std::mem::take(&mut self.0) {
@@ -96,20 +98,20 @@ impl Uses {
     }
 }
 
-/// What has been waited for.
+/// The scope of a completed wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Over {
     /// All work of a stream.
     Stream(Ctx, Stream),
     /// All work of a context.
     Context(Ctx),
-    /// Not known here.
+    /// Unknown: nothing is removed.
     Unknown,
 }
 
-/// A call with which the program waits, or asks.
+/// A call that waits or queries.
 pub(crate) trait Waits: Call {
-    /// What is over when it succeeds.
+    /// The scope of the wait if the call succeeds.
     fn over(&self) -> Over;
 }
 

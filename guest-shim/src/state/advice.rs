@@ -1,6 +1,6 @@
-//! What the program said of ranges of managed memory: remembered and told again, without effect on where the
-//! memory is. Only the host can be a place here: devices that are advised of must allow processors to use
-//! managed memory while kernels do (`CONCURRENT_MANAGED_ACCESS`), and these do not.
+//! The program's advice on ranges of managed memory. Advice is stored and returned, without effect
+//! on the place of the memory. Only the host can be a location here: a device must have
+//! `CONCURRENT_MANAGED_ACCESS` to be named in advice, and devices of guests do not have it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use crate::lock;
 
-/// What can be said.
+/// Kinds of advice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hint {
     /// `CU_MEM_ADVISE_SET_READ_MOSTLY`.
@@ -21,15 +21,15 @@ pub(crate) enum Hint {
 
 type Said = [bool; 3];
 
-/// All that was said.
+/// The advice on all ranges.
 #[derive(Debug, Default)]
 pub(crate) struct Advice {
-    /// What holds from an address on, up to the next.
+    /// The advice that holds from an address on, up to the next address.
     from: Mutex<BTreeMap<u64, Said>>,
 }
 
 impl Advice {
-    /// Says something of a range, or takes it back.
+    /// Sets or clears advice on a range.
     pub(crate) fn say(&self, range: Range<u64>, hint: Hint, holds: bool) {
         let mut from = lock(&self.from);
         cut(&mut from, range.start);
@@ -39,7 +39,7 @@ impl Advice {
         }
     }
 
-    /// Was it said of all of a range?
+    /// Whether advice holds for all of a range.
     pub(crate) fn holds(&self, range: Range<u64>, hint: Hint) -> bool {
         let from = lock(&self.from);
         let holds = |said: &Said| said[hint as usize];
@@ -49,7 +49,7 @@ impl Advice {
         inside && holds(&at(&from, range.start))
     }
 
-    /// The memory of a range is gone.
+    /// Forgets the advice on freed memory.
     pub(crate) fn forget(&self, range: Range<u64>) {
         let mut from = lock(&self.from);
         if from.is_empty() {

@@ -1,4 +1,4 @@
-//! Arrays: made by the host, known here by their shapes, which is what copies are checked against.
+//! Arrays: created by the host. The guest keeps their shapes, against which it checks copies.
 
 use std::sync::Arc;
 
@@ -10,26 +10,26 @@ use super::Shim;
 use super::contexts::Context;
 use crate::Cu;
 
-/// One array, or one level of a mipmapped one.
+/// An array, or one level of a mipmapped array.
 #[derive(Debug)]
 pub(crate) struct ArrayInfo {
-    /// Its handle, which is also the program's.
+    /// Handle, which the program uses too.
     pub(crate) handle: Array,
-    /// Its context.
+    /// Context of the array.
     pub(crate) ctx: Ctx,
-    /// As created.
+    /// Shape as created.
     pub(crate) shape: ArrayShape,
-    /// What it is destroyed as; a level is destroyed with its mipmapped array.
+    /// Handle for destruction; `None` for a level, which is destroyed with its mipmapped array.
     block: Option<ArrayBlock>,
 }
 
-/// A mipmapped array. The block's handle is the program's.
+/// A mipmapped array. The program uses the handle of the block.
 #[derive(Debug)]
 pub(crate) struct Mipmap {
-    /// Its context.
+    /// Context of the array.
     pub(crate) ctx: Ctx,
     block: ArrayBlock,
-    /// Handles of its arrays.
+    /// Handles of the levels.
     levels: Vec<u64>,
 }
 
@@ -37,7 +37,7 @@ impl Shim {
     /// `cuArray3DCreate`.
     ///
     /// # Errors
-    /// What is wrong with the shape; the host's.
+    /// An invalid shape; the host's errors.
     pub(crate) fn create_array(&self, context: &Context, shape: ArrayShape) -> Cu<u64> {
         let (block, arrays) = self.ask_for_arrays(context, shape, 0)?;
         let handle = *arrays.first().ok_or(CuResult::UNKNOWN)?;
@@ -51,7 +51,7 @@ impl Shim {
         Ok(handle.0)
     }
 
-    /// `cuMipmappedArrayCreate`, of at most `levels` levels.
+    /// `cuMipmappedArrayCreate`, with at most `levels` levels.
     ///
     /// # Errors
     /// As [`Shim::create_array`].
@@ -113,14 +113,14 @@ impl Shim {
         Ok(())
     }
 
-    /// `cuMipmappedArrayDestroy`, with all levels.
+    /// `cuMipmappedArrayDestroy`, including all levels.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE.
     pub(crate) fn destroy_mipmap(&self, handle: u64) -> Cu {
         let mipmap = self.mipmaps.remove(handle)?;
         for level in &mipmap.levels {
-            // One that is not there needs no removing.
+            // A missing level needs no removal.
             let _ = self.arrays.remove(*level);
         }
         let block = mipmap.block;
@@ -131,7 +131,7 @@ impl Shim {
     /// `cuMipmappedArrayGetLevel`.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_HANDLE; CUDA_ERROR_INVALID_VALUE beyond the last.
+    /// CUDA_ERROR_INVALID_HANDLE; CUDA_ERROR_INVALID_VALUE beyond the last level.
     pub(crate) fn mipmap_level(&self, handle: u64, level: u32) -> Cu<u64> {
         let mipmap = self.mipmaps.get(handle)?;
         let found = mipmap.levels.get(level as usize).copied();

@@ -1,7 +1,8 @@
-//! Stream capture: calls that go into a graph instead of a stream.
+//! Stream capture: calls become nodes of a graph instead of work in a stream.
 //!
-//! Nothing of it reaches the host. A capture knows, of each stream in it, the nodes that the stream's
-//! next one comes behind; an event recorded in it carries them to other streams.
+//! The host knows nothing of captures. A capture stores, for each of its streams, the nodes on
+//! which the stream's next node depends. An event that is recorded in a captured stream carries
+//! these nodes to other streams.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -30,7 +31,7 @@ const INVALIDATED: u32 = 2;
 #[derive(Debug, Default)]
 struct State {
     invalid: bool,
-    /// By stream: what its next node comes behind.
+    /// Dependencies of the next node, by stream.
     tips: HashMap<u64, Vec<u64>>,
 }
 
@@ -39,18 +40,18 @@ struct State {
 pub(crate) struct Capture {
     pub(crate) id: u64,
     pub(crate) graph: Arc<Graph>,
-    /// The graph was made for this capture, and goes where the capture fails.
+    /// Whether the graph was made for this capture, and is destroyed if the capture fails.
     own: bool,
     origin: u64,
     mode: u32,
     thread: u64,
-    /// Of a stream with a blocking flag: the NULL stream may not be used meanwhile.
+    /// Context of the stream. While a blocking stream is captured, the NULL stream may not be used.
     ctx: u64,
     blocking: bool,
     state: Mutex<State>,
 }
 
-/// All captures going on.
+/// All active captures.
 #[derive(Debug, Default)]
 pub(crate) struct Captures {
     active: AtomicUsize,
@@ -65,12 +66,12 @@ pub(crate) fn exchange_mode(mode: u32) -> u32 {
 }
 
 fn this_thread() -> u64 {
-    // SAFETY: no arguments, and it cannot fail.
+    // SAFETY: the system call has no arguments and cannot fail.
     unsafe { libc::syscall(libc::SYS_gettid) as u64 }
 }
 
 impl Captures {
-    /// Is any going on?
+    /// Whether any capture is active.
     #[inline]
     pub(crate) fn any(&self) -> bool {
         self.active.load(Ordering::Acquire) > 0
@@ -98,13 +99,13 @@ impl Captures {
         });
     }
 
-    /// Does one add to this graph?
+    /// Whether a capture adds to this graph.
     fn uses(&self, graph: u64) -> bool {
         let streams = lock(&self.streams);
         streams.values().any(|c| c.graph.handle == graph)
     }
 
-    /// Ends captures that a call does not go with.
+    /// Invalidates captures that a call is incompatible with.
     fn break_those(&self, meant: impl Fn(&Capture) -> bool) -> Cu {
         let streams = lock(&self.streams);
         let mut broken = false;
@@ -118,20 +119,20 @@ impl Captures {
         }
     }
 
-    /// Is the stream, or the event's last record, part of it still?
+    /// Whether the capture is still active.
     fn knows(&self, capture: &Capture) -> bool {
         let streams = lock(&self.streams);
         streams.values().any(|c| c.id == capture.id)
     }
 }
 
-/// Does a capture add to this graph?
+/// Whether a capture adds to this graph.
 pub(crate) fn uses(shim: &Shim, graph: u64) -> bool {
     shim.captures.any() && shim.captures.uses(graph)
 }
 
-/// A stream is destroyed: a capture that began in it is over. What another stream has added stays, and has
-/// to be joined as before.
+/// Ends a capture whose first stream is destroyed. Nodes that another stream added stay, and must
+/// still be joined.
 pub(crate) fn abandon(shim: &Shim, stream: u64) {
     if !shim.captures.any() {
         return;
@@ -146,14 +147,14 @@ pub(crate) fn abandon(shim: &Shim, stream: u64) {
 }
 
 impl Capture {
-    /// It is over, and came to nothing.
+    /// Ends the capture without a graph.
     fn fail(&self, shim: &Shim) {
         if self.own {
             shim.forget_graph(&self.graph);
         }
     }
 
-    /// It is of no more use; its end will say so.
+    /// Invalidates the capture, which its end will report.
     fn invalidate(&self) {
         lock(&self.state).invalid = true;
     }
@@ -171,11 +172,11 @@ impl Capture {
     }
 }
 
-/// The capture that work for a target goes into.
+/// The capture that work for a target joins.
 ///
 /// # Errors
-/// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED; CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the NULL stream beside a
-/// blocking stream that is captured.
+/// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED; CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the NULL stream
+/// while a blocking stream is captured.
 pub(crate) fn of(shim: &Shim, target: &Target) -> Cu<Option<Arc<Capture>>> {
     if !shim.captures.any() {
         return Ok(None);
@@ -197,10 +198,10 @@ pub(crate) fn of(shim: &Shim, target: &Target) -> Cu<Option<Arc<Capture>>> {
     }
 }
 
-/// Puts a node into the capture of the target's stream; `false` if there is none.
+/// Adds a node to the capture of the target's stream; `false` if there is no capture.
 ///
 /// # Errors
-/// As [`of`]; those of making the node.
+/// As [`of`]; the errors of `make`.
 pub(crate) fn take(shim: &Shim, target: &Target, make: impl FnOnce() -> Cu<Kind>) -> Cu<bool> {
     let Some(capture) = of(shim, target)? else {
         return Ok(false);
@@ -213,7 +214,7 @@ pub(crate) fn take(shim: &Shim, target: &Target, make: impl FnOnce() -> Cu<Kind>
     Ok(true)
 }
 
-/// A call that has no place in a graph.
+/// Refuses a call that a graph cannot contain.
 ///
 /// # Errors
 /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED while the target's stream is captured; as [`of`].
@@ -228,10 +229,11 @@ pub(crate) fn forbid(shim: &Shim, target: &Target) -> Cu {
     Ok(())
 }
 
-/// A call that no capture sees, and that might belong into one, such as an allocation.
+/// Refuses a call that captures do not see but that might belong to one, such as an allocation.
 ///
 /// # Errors
-/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED where this thread's mode and those of the captures forbid it.
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if the mode of this thread and of a capture forbid the
+/// call.
 #[inline]
 pub(crate) fn unsafe_call(shim: &Shim) -> Cu {
     if !shim.captures.any() {
@@ -247,7 +249,7 @@ pub(crate) fn unsafe_call(shim: &Shim) -> Cu {
     })
 }
 
-/// As [`forbid`], for a call that waits for all of a context.
+/// As [`forbid`], for a call that waits for a whole context.
 ///
 /// # Errors
 /// As [`unsafe_call`].
@@ -259,8 +261,8 @@ pub(crate) fn forbid_context(shim: &Shim, ctx: Ctx) -> Cu {
     unsafe_call(shim)
 }
 
-/// `cuEventRecord` of a captured stream: the event stands for its nodes so far. `false`: it is not
-/// captured.
+/// `cuEventRecord` in a captured stream: the event stands for the stream's nodes so far. `false`:
+/// the stream is not captured.
 ///
 /// # Errors
 /// As [`of`].
@@ -277,7 +279,7 @@ pub(crate) fn record(shim: &Shim, target: &Target, event: &EventInfo) -> Cu<bool
     Ok(is)
 }
 
-/// A call about an event that a captured stream recorded last.
+/// Refuses a call about an event whose last record was captured.
 ///
 /// # Errors
 /// CUDA_ERROR_CAPTURED_EVENT.
@@ -293,12 +295,12 @@ pub(crate) fn not_captured(shim: &Shim, event: &EventInfo) -> Cu {
     Err(CuResult::CAPTURED_EVENT)
 }
 
-/// `cuStreamWaitEvent`: a stream that waits for a captured event joins its capture. `false`: neither is
-/// captured.
+/// `cuStreamWaitEvent`: a stream that waits for a captured event joins the capture. `false`:
+/// neither is captured.
 ///
 /// # Errors
-/// CUDA_ERROR_STREAM_CAPTURE_ISOLATION where only the stream is, `MERGE` where they are of different ones,
-/// CUDA_ERROR_CAPTURED_EVENT where the event's capture is over; as [`of`].
+/// CUDA_ERROR_STREAM_CAPTURE_ISOLATION if only the stream is captured, `MERGE` if their captures
+/// differ, CUDA_ERROR_CAPTURED_EVENT if the event's capture has ended; as [`of`].
 pub(crate) fn wait(shim: &Shim, target: &Target, event: &EventInfo) -> Cu<bool> {
     let own = of(shim, target)?;
     let other = lock(&event.captured).clone();
@@ -339,11 +341,11 @@ pub(crate) fn wait(shim: &Shim, target: &Target, event: &EventInfo) -> Cu<bool> 
     Ok(true)
 }
 
-/// `cuStreamBeginCapture`, into a graph of its own or behind nodes of another.
+/// `cuStreamBeginCapture`, into a new graph or after nodes of an existing graph.
 ///
 /// # Errors
-/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for the NULL stream; CUDA_ERROR_ILLEGAL_STATE if it is captured
-/// already; CUDA_ERROR_INVALID_VALUE.
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for the NULL stream; CUDA_ERROR_ILLEGAL_STATE if the
+/// stream is already captured; CUDA_ERROR_INVALID_VALUE.
 pub(crate) fn begin(
     shim: &Shim,
     target: &Target,
@@ -395,8 +397,8 @@ pub(crate) fn begin(
 /// `cuStreamEndCapture`.
 ///
 /// # Errors
-/// CUDA_ERROR_ILLEGAL_STATE if the stream is not captured, and what went wrong with the capture; it is
-/// over in either case but one: a wrong stream or thread.
+/// CUDA_ERROR_ILLEGAL_STATE if the stream is not captured; the error of the capture. The capture
+/// ends in any case, except after a wrong stream or thread.
 pub(crate) fn end(shim: &Shim, target: &Target) -> Cu<Arc<Graph>> {
     let info = target.info.as_ref().ok_or(CuResult::ILLEGAL_STATE)?;
     let capture = shim.captures.of(info.handle.0);
@@ -423,7 +425,7 @@ pub(crate) fn end(shim: &Shim, target: &Target) -> Cu<Arc<Graph>> {
     }
 }
 
-/// Does everything that other streams did come before what the first one does last?
+/// Whether the last nodes of the first stream come after all nodes of other streams.
 fn is_joined(shim: &Shim, capture: &Capture) -> bool {
     let state = lock(&capture.state);
     let mut seen = HashSet::new();
@@ -438,7 +440,7 @@ fn is_joined(shim: &Shim, capture: &Capture) -> bool {
     state.tips.values().flatten().all(|n| seen.contains(n))
 }
 
-/// What is to be known of a stream's capture.
+/// The state of a stream's capture.
 pub(crate) struct Info {
     pub(crate) status: u32,
     pub(crate) id: u64,
@@ -488,10 +490,11 @@ pub(crate) fn info(shim: &Shim, target: &Target) -> Cu<Info> {
     })
 }
 
-/// `cuStreamUpdateCaptureDependencies`: the stream's next node comes behind these, too or instead.
+/// `cuStreamUpdateCaptureDependencies`: adds or replaces dependencies of the stream's next node.
 ///
 /// # Errors
-/// CUDA_ERROR_ILLEGAL_STATE if the stream is not captured; CUDA_ERROR_INVALID_VALUE for nodes of others.
+/// CUDA_ERROR_ILLEGAL_STATE if the stream is not captured; CUDA_ERROR_INVALID_VALUE for nodes of
+/// other graphs.
 pub(crate) fn update(shim: &Shim, target: &Target, nodes: &[u64], instead: bool) -> Cu {
     let capture = of(shim, target)?.ok_or(CuResult::ILLEGAL_STATE)?;
     for node in nodes {

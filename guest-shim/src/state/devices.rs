@@ -1,4 +1,4 @@
-//! The devices that the program sees, and everything immutable about them.
+//! The devices that the program sees, and their immutable properties.
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
@@ -15,25 +15,25 @@ use crate::{Cu, log};
 /// One device.
 #[derive(Debug)]
 pub(crate) struct Device {
-    /// The worker's number of it.
+    /// The worker's number of the device.
     pub(crate) wire: u32,
-    /// The answers.
+    /// Properties as the host reported them.
     pub(crate) info: DeviceInfo,
-    /// Most threads of a block.
+    /// Largest number of threads in a block.
     pub(crate) max_threads: u32,
-    /// Largest block in each direction.
+    /// Largest block in each dimension.
     pub(crate) max_block: [u32; 3],
-    /// Largest grid in each direction.
+    /// Largest grid in each dimension.
     pub(crate) max_grid: [u32; 3],
-    /// By `CUmemAllocationGranularity_flags`, once asked for.
+    /// Granularity by `CUmemAllocationGranularity_flags`, in bytes, once queried.
     granularity: [OnceLock<u64>; 2],
 }
 
-/// All of them, in the program's order.
+/// All devices, in the program's order.
 #[derive(Debug)]
 pub(crate) struct Devices {
     list: Vec<Device>,
-    /// What cuDriverGetVersion answers.
+    /// The version that cuDriverGetVersion returns.
     pub(crate) cuda_version: u32,
 }
 
@@ -45,7 +45,7 @@ impl Device {
                 .find(|(a, _)| *a == id)
                 .map_or(otherwise, |(_, value)| (*value).max(0) as u32)
         };
-        // Where the host did not say, the smallest limit that every device since Kepler has.
+        // For limits that the host did not report: the smallest limit of all devices since Kepler.
         let block = attribute::MAX_BLOCK_DIM_X;
         let grid = attribute::MAX_GRID_DIM_X;
         Device {
@@ -62,10 +62,10 @@ impl Device {
         }
     }
 
-    /// `cuMemGetAllocationGranularity`: bytes.
+    /// `cuMemGetAllocationGranularity`, in bytes.
     ///
     /// # Errors
-    /// The driver's; the session's.
+    /// The driver's errors; the session's errors.
     pub(crate) fn granularity(&self, shim: &Shim, option: u32) -> Cu<u64> {
         let kept = self.granularity.get(option as usize);
         if let Some(bytes) = kept.and_then(OnceLock::get) {
@@ -79,7 +79,7 @@ impl Device {
         Ok(*kept.map_or(&bytes, |kept| kept.get_or_init(|| bytes)))
     }
 
-    /// Major and minor compute capability; 0 for what the host did not say.
+    /// Major and minor compute capability; 0 for a number that the host did not report.
     pub(crate) fn capability(&self) -> (u32, u32) {
         let part = |id| self.attribute(id).map_or(0, |value| value.max(0) as u32);
         let major = part(attribute::COMPUTE_CAPABILITY_MAJOR);
@@ -89,7 +89,7 @@ impl Device {
     /// `cuDeviceGetAttribute`.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for an attribute that the host did not answer.
+    /// CUDA_ERROR_INVALID_VALUE for an attribute that the host did not report.
     pub(crate) fn attribute(&self, id: u32) -> Cu<i32> {
         let found = self.info.attributes.iter().find(|(a, _)| *a == id);
         found
@@ -99,7 +99,7 @@ impl Device {
 }
 
 impl Devices {
-    /// The devices of the welcome that `CUDA_VISIBLE_DEVICES` leaves.
+    /// The devices of the Welcome that `CUDA_VISIBLE_DEVICES` selects.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_DEVICE for a device that is named twice.
@@ -121,12 +121,12 @@ impl Devices {
         })
     }
 
-    /// How many.
+    /// Number of devices.
     pub(crate) fn count(&self) -> usize {
         self.list.len()
     }
 
-    /// Each of them.
+    /// All devices.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Device> {
         self.list.iter()
     }
@@ -145,7 +145,8 @@ impl Devices {
     /// `cuDeviceGetByPCIBusId`.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if it is no such text, CUDA_ERROR_INVALID_DEVICE if none has it.
+    /// CUDA_ERROR_INVALID_VALUE for a malformed text, CUDA_ERROR_INVALID_DEVICE if no device has
+    /// the address.
     pub(crate) fn by_pci(&self, text: &str) -> Cu<i32> {
         let wanted = pci(text).ok_or(CuResult::INVALID_VALUE)?;
         self.list
@@ -156,7 +157,7 @@ impl Devices {
     }
 }
 
-/// Tells the user why cuInit finds no device.
+/// Logs why cuInit finds no device.
 fn say_hidden(visible: &str, devices: usize) {
     static SAID: AtomicBool = AtomicBool::new(false);
     let text = format!(
@@ -167,8 +168,9 @@ fn say_hidden(visible: &str, devices: usize) {
     log::once(&SAID, &text);
 }
 
-/// Positions in order of appearance; as the driver reads it: numbers, as far as their digits go, or beginnings of
-/// UUIDs, whichever the first is, up to the first that names none.
+/// Positions of the selected devices, in the order of `visible`. As in the driver, the entries are
+/// either numbers (up to the first non-digit) or prefixes of UUIDs, as the first entry is, and the
+/// list ends at the first entry that names no device.
 fn chosen(all: &[DeviceInfo], visible: Option<&str>) -> Cu<Vec<usize>> {
     let Some(text) = visible else {
         return Ok((0..all.len()).collect());
@@ -200,7 +202,7 @@ fn by_uuid(all: &[DeviceInfo], text: &str) -> Option<usize> {
         !wanted.is_empty() && uuid_text(&d.uuid).starts_with(&wanted.to_ascii_lowercase())
     });
     let first = matching.next()?.0;
-    // An ambiguous beginning names none.
+    // An ambiguous prefix names no device.
     matching.next().is_none().then_some(first)
 }
 

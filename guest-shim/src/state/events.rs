@@ -1,4 +1,4 @@
-//! Events: minted here; what is known about their last record saves round trips.
+//! Events: created in the guest. The state of their last record saves round trips.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,25 +9,25 @@ use super::capture::Capture;
 use crate::lock;
 use crate::session::uses::Over;
 
-/// One event.
+/// An event.
 #[derive(Debug)]
 pub(crate) struct EventInfo {
-    /// Its handle.
+    /// Handle of the event.
     pub(crate) handle: Event,
-    /// Its context.
+    /// Context of the event.
     pub(crate) ctx: Ctx,
     /// `CUevent_flags`.
     pub(crate) flags: u32,
-    /// Recorded last in a captured stream: the capture, and the stream's nodes until then.
+    /// If the last record was captured: the capture, and the stream's nodes at that time.
     pub(crate) captured: Mutex<Option<(Arc<Capture>, Vec<u64>)>>,
     recorded: AtomicU64,
     completed: AtomicU64,
-    /// What its last record is behind of, and how much had been sent then.
+    /// The work before the last record, and the units of work sent at that time.
     behind: Mutex<(Over, u64)>,
 }
 
 impl EventInfo {
-    /// Not recorded.
+    /// An event that was never recorded.
     pub(crate) fn new(handle: Event, ctx: Ctx, flags: u32) -> EventInfo {
         EventInfo {
             handle,
@@ -40,32 +40,33 @@ impl EventInfo {
         }
     }
 
-    /// It is about to be recorded again.
+    /// Notes that the event is about to be recorded.
     pub(crate) fn record(&self) {
         self.recorded.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Its record has been sent, into a stream for which so much work had been sent before.
+    /// Notes that the record was sent to a stream, after `sent` units of work.
     pub(crate) fn stands_behind(&self, stream: Stream, sent: u64) {
         *lock(&self.behind) = (Over::Stream(self.ctx, stream), sent);
     }
 
-    /// What is over when its last record is, for [`Session::over`](crate::session::Session::over).
+    /// The scope that is over when the last record completes, for
+    /// [`Session::over`](crate::session::Session::over).
     pub(crate) fn behind(&self) -> (Over, u64) {
         *lock(&self.behind)
     }
 
-    /// The number of its last record; 0: never.
+    /// The number of the last record; 0: never recorded.
     pub(crate) fn last_record(&self) -> u64 {
         self.recorded.load(Ordering::Acquire)
     }
 
-    /// The host said that record number `record` completed.
+    /// Notes that the host reported record number `record` as complete.
     pub(crate) fn complete(&self, record: u64) {
         self.completed.fetch_max(record, Ordering::AcqRel);
     }
 
-    /// Nothing that was recorded is still running.
+    /// Whether every record has completed.
     pub(crate) fn is_complete(&self) -> bool {
         self.completed.load(Ordering::Acquire) >= self.last_record()
     }

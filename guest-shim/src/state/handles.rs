@@ -9,7 +9,8 @@ use vgpu_proto::limits::MAX_OBJECTS;
 
 use crate::Cu;
 
-/// Handles are small counters with a tag in the high bits: one multiplication spreads them.
+/// A hasher for handles, which are small counters with a tag in the high bits: one multiplication
+/// spreads them.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct HandleHasher(u64);
 
@@ -25,8 +26,8 @@ impl Hasher for HandleHasher {
     }
 
     fn write_u64(&mut self, n: u64) {
-        // Fibonacci hashing; the rotation brings the well-mixed high bits down to where the table
-        // takes its index from.
+        // Fibonacci hashing. The rotation moves the well-mixed high bits to the low bits, from
+        // which the table takes its index.
         self.0 = (self.0 ^ n)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
             .rotate_left(32);
@@ -35,7 +36,7 @@ impl Hasher for HandleHasher {
 
 type Map<T> = HashMap<u64, Arc<T>, BuildHasherDefault<HandleHasher>>;
 
-/// handle → what it is. Handles are never reused, so a stale one is not found.
+/// A table from handles to objects. Handles are never reused, so a stale handle is not found.
 #[derive(Debug)]
 pub(crate) struct Handles<T> {
     map: RwLock<Map<T>>,
@@ -49,10 +50,10 @@ impl<T> Handles<T> {
         }
     }
 
-    /// The object.
+    /// The object of a handle.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_HANDLE if there is none.
+    /// CUDA_ERROR_INVALID_HANDLE for an unknown handle.
     #[inline]
     pub(crate) fn get(&self, handle: u64) -> Cu<Arc<T>> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +63,7 @@ impl<T> Handles<T> {
     /// Adds an object.
     ///
     /// # Errors
-    /// CUDA_ERROR_OUT_OF_MEMORY when the session holds as many as it may.
+    /// CUDA_ERROR_OUT_OF_MEMORY at the session's limit of objects.
     pub(crate) fn insert(&self, handle: u64, object: Arc<T>) -> Cu {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
         if map.len() >= MAX_OBJECTS {
@@ -72,22 +73,22 @@ impl<T> Handles<T> {
         Ok(())
     }
 
-    /// Takes an object out.
+    /// Removes an object.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_HANDLE if there is none.
+    /// CUDA_ERROR_INVALID_HANDLE for an unknown handle.
     pub(crate) fn remove(&self, handle: u64) -> Cu<Arc<T>> {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
         map.remove(&handle).ok_or(CuResult::INVALID_HANDLE)
     }
 
-    /// All of them, at this moment.
+    /// All objects at this moment.
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         map.values().cloned().collect()
     }
 
-    /// Keeps those of which `keep` is true.
+    /// Keeps the objects for which `keep` returns true.
     pub(crate) fn retain(&self, mut keep: impl FnMut(&T) -> bool) {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
         map.retain(|_, object| keep(object));

@@ -1,8 +1,8 @@
-//! Libraries and their kernels: modules of no particular context.
+//! Libraries and their kernels: modules without a fixed context.
 //!
-//! A library is an image that the host has; it becomes a module of a context when something of it is
-//! needed there, at once where a context is current. Handles of kernels are minted here, so that they
-//! can be told from handles of functions, which stand in the same arguments.
+//! A library is an image on the host. It becomes a module of a context when the context needs it:
+//! at once if a context is current. Handles of kernels are created in the guest, which
+//! distinguishes them from handles of functions in the same arguments.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -19,28 +19,28 @@ use crate::jit::Options;
 use crate::session::sys::UserMemory;
 use crate::{Cu, lock};
 
-/// One library.
+/// A library.
 #[derive(Debug)]
 pub(crate) struct Library {
-    /// Its handle.
+    /// Handle of the library.
     pub(crate) handle: u64,
     image: Image,
     bytes: Bytes,
-    /// The fatbins that its image was linked of, if they are known.
+    /// The fatbins from which the image was linked, if they are known.
     parts: Vec<Vec<u8>>,
     options: Vec<(u32, u32)>,
-    /// By context.
+    /// Modules by context.
     modules: Mutex<Vec<(u64, Arc<ModuleInfo>)>>,
-    /// A name has one handle.
+    /// Kernel handles by name; each name has one handle.
     kernels: Mutex<HashMap<String, u64>>,
 }
 
-/// The bytes of a library: it may have to be sent to the host again.
+/// The bytes of a library, which may have to be sent to the host again.
 #[derive(Debug)]
 pub(crate) enum Bytes {
-    /// The program preserves them for as long as the library is loaded.
+    /// The program preserves the bytes while the library is loaded.
     Preserved(UserMemory),
-    /// A copy, as the driver makes one.
+    /// A copy, as the driver makes.
     Copied(Vec<u8>),
 }
 
@@ -56,29 +56,29 @@ impl Bytes {
     }
 }
 
-/// One kernel of a library.
+/// A kernel of a library.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    /// Its library.
+    /// Library of the kernel.
     pub(crate) library: u64,
-    /// The program may keep a pointer to it while the library is loaded.
+    /// The name, to which the program may keep a pointer while the library is loaded.
     pub(crate) name: CString,
-    /// By context.
+    /// Functions by context.
     functions: Mutex<Vec<(u64, Arc<FunctionInfo>)>>,
-    /// (device, attribute, value) set by the program: for functions to come, too.
+    /// (device, attribute, value) as set by the program, also for functions that are loaded later.
     settings: Mutex<Vec<(i32, u32, i32)>>,
 }
 
-/// Is this the handle of a kernel, if it is a function's or a kernel's?
+/// Whether the handle of a function or kernel is a kernel's.
 #[inline]
 pub(crate) fn is_kernel(handle: u64) -> bool {
     GUEST_HANDLES.contains(&handle)
 }
 
-/// The function that a handle of a function or a kernel means in a context.
+/// The function in a context for the handle of a function or a kernel.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_HANDLE; of a kernel that the context does not know yet, those of loading it.
+/// CUDA_ERROR_INVALID_HANDLE; if the context has not loaded the kernel, the errors of loading.
 #[inline]
 pub(crate) fn function_in(shim: &Shim, handle: u64, context: &Context) -> Cu<Arc<FunctionInfo>> {
     if is_kernel(handle) {
@@ -87,7 +87,7 @@ pub(crate) fn function_in(shim: &Shim, handle: u64, context: &Context) -> Cu<Arc
     shim.functions.get(handle)
 }
 
-/// The function that a question about a CUfunction is about.
+/// The function that a query about a CUfunction names.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for null, CUDA_ERROR_INVALID_HANDLE for a kernel.
@@ -98,10 +98,10 @@ pub(crate) fn asked(shim: &Shim, handle: u64) -> Cu<Arc<FunctionInfo>> {
     }
 }
 
-/// The function of which something is set.
+/// The function that a setter names.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_HANDLE for null, and for a kernel.
+/// CUDA_ERROR_INVALID_HANDLE for null and for a kernel.
 pub(crate) fn settable(shim: &Shim, handle: u64) -> Cu<Arc<FunctionInfo>> {
     if is_kernel(handle) {
         return Err(CuResult::INVALID_HANDLE);
@@ -109,7 +109,7 @@ pub(crate) fn settable(shim: &Shim, handle: u64) -> Cu<Arc<FunctionInfo>> {
     shim.functions.get(handle)
 }
 
-/// The same in the calling thread's context, which a function's handle does not need.
+/// As [`function_in`], in the calling thread's context, which only the handle of a kernel needs.
 ///
 /// # Errors
 /// As [`function_in`].
@@ -124,7 +124,7 @@ pub(crate) fn function(shim: &Shim, handle: u64) -> Cu<Arc<FunctionInfo>> {
 /// `cuLibraryLoadData`.
 ///
 /// # Errors
-/// The driver's verdict on the image, where a context is current; the session's errors.
+/// The driver's errors about the image, if a context is current; the session's errors.
 pub(crate) fn load(
     shim: &Shim,
     (bytes, parts): (Bytes, Vec<Vec<u8>>),
@@ -144,7 +144,7 @@ pub(crate) fn load(
         let module = library.new_module(shim, &context, options)?;
         lock(&library.modules).push((context.handle.0, module));
     } else {
-        // Nothing is compiled yet, and the logs of that end here.
+        // Nothing is compiled yet, so the logs are empty.
         options.told(CuResult::SUCCESS, b"", b"");
     }
     shim.libraries.insert(library.handle, library.clone())?;
@@ -170,7 +170,8 @@ impl Library {
         (self.image, self.bytes.memory())
     }
 
-    /// Loads it into a context; where its image has no code for the device, its parts are linked again.
+    /// Loads the library into a context. If the image has no code for the device, links its parts
+    /// again.
     fn new_module(&self, shim: &Shim, context: &Context, options: &Options) -> Cu<Arc<ModuleInfo>> {
         let loaded = modules::load_sent(shim, context, self.sent(), options);
         match loaded {
@@ -183,12 +184,12 @@ impl Library {
         }
     }
 
-    /// Its module in a context.
+    /// The library's module in a context.
     ///
     /// # Errors
-    /// Those of loading it.
+    /// The errors of loading.
     pub(crate) fn module(&self, shim: &Shim, context: &Context) -> Cu<Arc<ModuleInfo>> {
-        // Held across the loading: one module a context.
+        // Locked during the loading, so that each context gets only one module.
         let mut modules = lock(&self.modules);
         let known = modules.iter().find(|(ctx, _)| *ctx == context.handle.0);
         if let Some((_, module)) = known {
@@ -200,7 +201,7 @@ impl Library {
         Ok(module)
     }
 
-    /// A kernel whose name is known.
+    /// The handle of a kernel that was looked up before.
     pub(crate) fn known_kernel(&self, name: &str) -> Option<u64> {
         lock(&self.kernels).get(name).copied()
     }
@@ -208,7 +209,7 @@ impl Library {
     /// `cuLibraryGetKernel`, looked up in a context.
     ///
     /// # Errors
-    /// CUDA_ERROR_NOT_FOUND; those of loading the library.
+    /// CUDA_ERROR_NOT_FOUND; the errors of loading the library.
     pub(crate) fn kernel(&self, shim: &Shim, context: &Context, name: &str) -> Cu<u64> {
         if let Some(handle) = self.known_kernel(name) {
             return Ok(handle);
@@ -232,17 +233,17 @@ impl Library {
         Ok(handle)
     }
 
-    /// A context is gone, and the library's module with it.
+    /// Forgets the module of a destroyed context.
     pub(crate) fn forget(&self, ctx: u64) {
         lock(&self.modules).retain(|(c, _)| *c != ctx);
     }
 }
 
 impl Kernel {
-    /// Its function in a context.
+    /// The kernel's function in a context.
     ///
     /// # Errors
-    /// Those of loading the library there.
+    /// The errors of loading the library into the context.
     pub(crate) fn function(&self, shim: &Shim, context: &Context) -> Cu<Arc<FunctionInfo>> {
         let find = |functions: &[(u64, Arc<FunctionInfo>)]| {
             let known = functions.iter().find(|(ctx, _)| *ctx == context.handle.0);
@@ -268,7 +269,8 @@ impl Kernel {
         Ok(function)
     }
 
-    /// Its function in some context of a device: the current one, the primary one, any.
+    /// The kernel's function in a context of a device: the current context, else the primary
+    /// context, else any context.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_DEVICE; CUDA_ERROR_INVALID_CONTEXT if the device has no context.
@@ -293,7 +295,7 @@ impl Kernel {
     /// `cuKernelSetAttribute`.
     ///
     /// # Errors
-    /// The driver's, where the kernel is loaded on the device.
+    /// The driver's errors, if the kernel is loaded on the device.
     pub(crate) fn set_attribute(&self, shim: &Shim, device: i32, id: u32, value: i32) -> Cu {
         let first = self.on_device(shim, device)?;
         modules::set_attribute(shim, &first, id, value)?;
@@ -311,7 +313,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// A context is gone.
+    /// Forgets the function of a destroyed context.
     pub(crate) fn forget(&self, ctx: u64) {
         lock(&self.functions).retain(|(c, _)| *c != ctx);
     }

@@ -1,5 +1,5 @@
-//! What is linked on the host: what programs link, and modules that have no code for the device but were linked of parts
-//! that may have.
+//! Links on the host: links that programs request, and modules that have no code for the device but
+//! whose parts may have.
 
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -16,18 +16,18 @@ use crate::jit::Options;
 use crate::session::sys::UserMemory;
 use crate::{Cu, image, lock};
 
-/// `CUjitInputType`: PTX, fatbins, and libraries, the last that are served.
+/// `CUjitInputType`: PTX, fatbins and libraries; `LIBRARY` is the last served type.
 const PTX: u32 = 1;
 const FATBINARY: u32 = 2;
 const LIBRARY: u32 = 4;
 
-/// A link that has begun.
+/// A link in progress.
 #[derive(Debug)]
 pub(crate) struct LinkState {
     pub(crate) ctx: Ctx,
     options: Options,
     inputs: Mutex<Vec<Input>>,
-    /// The result; the program is given a pointer to it that is good until the link is destroyed.
+    /// The result. The program gets a pointer to it that is valid until the link is destroyed.
     linked: Mutex<Option<Vec<u8>>>,
 }
 
@@ -42,13 +42,14 @@ impl LinkState {
         }
     }
 
-    /// Sends one more input.
+    /// Sends an input.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY for too many inputs; the session's.
+    /// CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY for too many inputs; the session's
+    /// errors.
     ///
     /// # Safety
-    /// The memory can be read.
+    /// The memory must be readable.
     pub(crate) unsafe fn add(&self, shim: &Shim, kind: u32, memory: UserMemory, name: &str) -> Cu {
         if memory.len == 0 || kind > LIBRARY {
             return Err(CuResult::INVALID_VALUE);
@@ -56,8 +57,8 @@ impl LinkState {
         // SAFETY: by this function's contract.
         let mut bytes = unsafe { memory.copied() };
         if kind == PTX {
-            // Some programs count the NUL of a text, others do not: the worker adds it where it lacks. A text of nothing
-            // is for the linker to complain about.
+            // Some programs count the NUL of a text, others do not: the worker appends a missing
+            // NUL. The linker reports an empty text.
             let text = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
             bytes.truncate(text.max(1));
         }
@@ -70,7 +71,7 @@ impl LinkState {
         Ok(())
     }
 
-    /// Links, if that was not done yet: where the result is, and its bytes.
+    /// Links, unless that was done before. Returns address and size of the result.
     ///
     /// # Errors
     /// As [`link`].
@@ -87,10 +88,10 @@ impl LinkState {
 /// `cuModuleLoadDataEx`.
 ///
 /// # Errors
-/// The driver's verdict on the image; the session's errors.
+/// The driver's errors about the image; the session's errors.
 ///
 /// # Safety
-/// `data` is null or points to a complete image.
+/// `data` must be null or point to a complete image.
 pub(crate) unsafe fn load(
     shim: &Shim,
     context: &Context,
@@ -111,8 +112,8 @@ pub(crate) unsafe fn load(
     modules::load(shim, context, memory(&linked), options)
 }
 
-/// An input that the host was sent. With its bytes: the program need not preserve them, and the host may want them
-/// again.
+/// An input that was sent to the host, with its bytes: the program need not preserve them, and the
+/// host may request them again.
 #[derive(Debug)]
 pub(crate) struct Input {
     told: LinkInput,
@@ -120,10 +121,10 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Sends it.
+    /// Sends the bytes to the host.
     ///
     /// # Errors
-    /// The session's.
+    /// The session's errors.
     pub(crate) fn send(shim: &Shim, kind: u32, bytes: Vec<u8>, name: String) -> Cu<Input> {
         let image = modules::send(shim, memory(&bytes))?;
         let told = LinkInput {
@@ -151,7 +152,7 @@ fn memory(bytes: &[u8]) -> UserMemory {
 /// Links inputs.
 ///
 /// # Errors
-/// The driver's verdict on them; the session's errors.
+/// The driver's errors about the inputs; the session's errors.
 fn link(shim: &Shim, ctx: Ctx, inputs: &[Input], options: &Options) -> Cu<Vec<u8>> {
     let session = &shim.session;
     let call = req::Link {
@@ -172,7 +173,7 @@ fn link(shim: &Shim, ctx: Ctx, inputs: &[Input], options: &Options) -> Cu<Vec<u8
     if reply.len > MAX_LINKED as u64 {
         return Err(CuResult::UNKNOWN);
     }
-    // One byte more: text needs its NUL.
+    // One more byte for the NUL of a text.
     let mut bytes = vec![0; reply.len as usize + 1];
     let into = UserMemory {
         at: bytes.as_mut_ptr(),
@@ -183,10 +184,10 @@ fn link(shim: &Shim, ctx: Ctx, inputs: &[Input], options: &Options) -> Cu<Vec<u8
     Ok(bytes)
 }
 
-/// Links the fatbins that a program was linked of.
+/// Links the fatbins from which a program was linked.
 ///
 /// # Errors
-/// As [`link`]; CUDA_ERROR_NO_BINARY_FOR_GPU if they have no code for the device either.
+/// As [`link`]; CUDA_ERROR_NO_BINARY_FOR_GPU if the fatbins have no code for the device either.
 pub(crate) fn parts(shim: &Shim, context: &Context, parts: &[Vec<u8>]) -> Cu<Vec<u8>> {
     let inputs = parts.iter().enumerate().map(|(i, part)| {
         let name = format!("part {} of the program", i + 1);

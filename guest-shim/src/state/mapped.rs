@@ -1,5 +1,5 @@
-//! What kernels reach: device memory, and host memory that they are let to reach when they are first given an
-//! address of it.
+//! Memory that kernels reach: device memory, and host memory that is mapped for kernels when a
+//! kernel is first given an address of it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,17 +18,18 @@ use crate::session::mirror::{Reach, Writers};
 use crate::session::sys::UserMemory;
 use crate::{Cu, lock, log};
 
-/// What the parameters of a kernel name.
+/// The blocks that the parameters of a kernel name.
 #[derive(Debug, Default)]
 pub(crate) struct Named {
     /// First addresses of blocks.
     places: Vec<u64>,
-    /// A word may be an address of a block, but it is near none: which one is unknown.
+    /// Whether a word may be an address of a block but is near none, so that the block is unknown.
     unknown: bool,
 }
 
 impl Named {
-    /// Which blocks the kernel may use, if it reaches nothing else than its parameters name, or anything.
+    /// The blocks that the kernel may use. `direct`: the kernel reaches only what its parameters
+    /// name.
     pub(crate) fn reach(&self, direct: bool) -> Reach<'_> {
         match direct && !self.unknown {
             true => Reach::Named(&self.places),
@@ -38,14 +39,15 @@ impl Named {
 }
 
 impl Shim {
-    /// Is this an address of memory that kernels reach, or one that only kernels have?
+    /// Whether this is an address of memory that kernels reach, or an address that only kernels
+    /// have.
     pub(crate) fn is_device(&self, address: u64) -> bool {
         let placed = || self.pinned.placed(address);
         let reached = |(block, at): (Block, usize)| block.mapped || at as u64 != address;
         self.memory.find(address).is_some() || placed().is_some_and(reached)
     }
 
-    /// Whether a copy's destination, and its source, are the host's. (An array is.)
+    /// Whether a copy's destination and source are device memory or arrays.
     pub(crate) fn places(&self, copy: &Copy3D) -> [bool; 2] {
         [&copy.dst, &copy.src].map(|side| match side.kind {
             memory_type::HOST => false,
@@ -54,16 +56,16 @@ impl Shim {
         })
     }
 
-    /// The mapped block of an address for kernels.
+    /// The mapped block at an address for kernels.
     pub(crate) fn mapped(&self, address: u64) -> Option<Block> {
         let (block, _) = self.pinned.placed(address)?;
         block.mapped.then_some(block)
     }
 
-    /// Ok if all of a range is memory that kernels reach, from now on at the latest.
+    /// Makes sure that kernels reach all of a range.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE; the host's about memory of the program.
+    /// CUDA_ERROR_INVALID_VALUE; the host's errors about memory of the program.
     pub(crate) fn reach(&self, address: u64, len: u64) -> Cu {
         let found = self.memory.check(address, len);
         if found.is_ok() || !HOST_SPACE.contains(&address) {
@@ -77,18 +79,18 @@ impl Shim {
         self.map(&block)
     }
 
-    /// Where kernels have a range of the program's memory, if they reach it.
+    /// The address for kernels of a range of the program's memory, if kernels reach it.
     pub(crate) fn view(&self, address: u64, len: usize) -> Option<u64> {
         let block = self.pinned.find(address as usize).filter(|b| b.mapped)?;
         let offset = address as usize - block.base;
         (len <= block.size - offset).then_some(block.place + offset as u64)
     }
 
-    /// Lets kernels reach the blocks that their parameters may name: those that a word is an address of, and the
-    /// nearest ones if it is one outside of all.
+    /// Lets kernels reach the blocks that their parameters may name: blocks that a word points
+    /// into, and the nearest blocks for a word that points outside of all blocks.
     ///
     /// # Errors
-    /// The host's.
+    /// The host's errors.
     pub(crate) fn reach_named(&self, words: impl Iterator<Item = u64>) -> Cu<Named> {
         let mut named = Named::default();
         for word in words {
@@ -101,7 +103,8 @@ impl Shim {
                 Word::Unknown => {
                     named.unknown = true;
                     for block in self.pinned.meant(word) {
-                        // Whether it is meant is a guess: the kernel may well do without it.
+                        // An error is ignored because the block is a guess: the kernel may not need
+                        // it.
                         let _ = self.map(&block);
                     }
                 }
@@ -110,10 +113,10 @@ impl Shim {
         Ok(named)
     }
 
-    /// Lets kernels reach a block, and gives it addresses for them.
+    /// Lets kernels reach a block, and gives the block addresses for kernels.
     ///
     /// # Errors
-    /// CUDA_ERROR_NOT_SUPPORTED if there are none to have; the host's.
+    /// CUDA_ERROR_NOT_SUPPORTED if no such addresses are free; the host's errors.
     pub(crate) fn map(&self, block: &Block) -> Cu {
         if block.mapped {
             return Ok(());
@@ -123,7 +126,8 @@ impl Shim {
             at: block.base as *mut u8,
             len: block.size,
         };
-        // Copies to it that are on their way end in the program's memory, and must be there to be told of.
+        // Pending copies to the block write the program's memory, and must be complete before the
+        // block is mirrored.
         self.session.wait_for_copies_to(memory)?;
         let _one_at_a_time = lock(&self.mapping);
         if self.mapped(block.place).is_some() {
@@ -157,7 +161,8 @@ impl Shim {
         Ok(())
     }
 
-    /// Work that is on its way may find the first block, too: a kernel waits for its address.
+    /// Assumes that work in flight may find the first block, because a kernel may be waiting for an
+    /// address of the block.
     fn assume_work(&self) {
         let reaches = |flag: &AtomicBool| flag.load(Ordering::SeqCst);
         for context in self.contexts.all() {
@@ -172,19 +177,20 @@ impl Shim {
         }
     }
 
-    /// Managed memory is the program's no more.
+    /// Frees a managed allocation: unmaps the block, then releases its memory.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if none begins there; why the session is over.
+    /// CUDA_ERROR_INVALID_VALUE if no managed allocation begins there; the code with which the
+    /// session ended.
     pub(crate) fn free_managed(&self, address: u64) -> Cu {
         let block = self.pinned.take(address as usize, Origin::Managed)?;
         self.give_up(&block)
     }
 
-    /// Gives back a block that nobody finds any more.
+    /// Releases a block that was removed from the tables.
     ///
     /// # Errors
-    /// Why the session is over; it is given back also then.
+    /// The code with which the session ended; the block is released even then.
     pub(crate) fn give_up(&self, block: &Block) -> Cu {
         let unmapped = self.session.unmap_host(block.place);
         if block.origin == Origin::Managed {
@@ -195,8 +201,8 @@ impl Shim {
         unmapped
     }
 
-    /// Waits for all contexts if work may use memory that the program reaches too: CUDA may wait in this call, and
-    /// programs rely on it.
+    /// Waits for all contexts if work may use memory that the program reaches too. CUDA may wait in
+    /// this call, and programs rely on that wait.
     ///
     /// # Errors
     /// As [`crate::session::Session::ask`].
@@ -211,7 +217,8 @@ impl Shim {
         result
     }
 
-    /// Before a call that [`Shim::settle`] may end with a wait: such a one has no place in a capture.
+    /// Called before a call that [`Shim::settle`] may end with a wait: refuses the wait in a
+    /// capture.
     ///
     /// # Errors
     /// CUDA_ERROR_STREAM_CAPTURE_…
@@ -223,8 +230,8 @@ impl Shim {
         Ok(())
     }
 
-    /// After a call that CUDA carries out before it returns: what it does to memory that the program reaches by
-    /// itself is done, and seen by it.
+    /// Called after a call that CUDA completes before it returns: waits until the effects on memory
+    /// that the program reaches are complete and visible to the program.
     ///
     /// # Errors
     /// As [`crate::session::Session::synchronize`].

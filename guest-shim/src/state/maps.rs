@@ -1,11 +1,12 @@
-//! What of the process's addresses is memory.
+//! Finds out which addresses of the process are memory.
 
 use std::io::Error;
 
 const PAGE: usize = 4096;
 
-/// Can all of a range be read, and, where that is asked for, written? Brings its pages in, as page-locking does: so a page
-/// behind the end of a file is found, too. What the system does not tell is taken for yes.
+/// Whether all of a range is readable and, if `write` is set, writable. Populates the pages as
+/// page-locking does, which also detects pages beyond the end of a file. If the system cannot tell,
+/// the answer is true.
 pub(crate) fn is_memory(at: usize, len: usize, write: bool) -> bool {
     let Some(end) = at.checked_add(len) else {
         return false;
@@ -15,15 +16,15 @@ pub(crate) fn is_memory(at: usize, len: usize, write: bool) -> bool {
         true => libc::MADV_POPULATE_WRITE,
         false => libc::MADV_POPULATE_READ,
     };
-    // SAFETY: touches pages as a read, or a write of what they hold, would, and changes nothing in them; the system
-    // checks the range.
+    // SAFETY: `madvise` touches the pages like a read, or like a write of their present content,
+    // and changes nothing; the system checks the range.
     let done = unsafe { libc::madvise(first as *mut libc::c_void, end - first, advice) } == 0;
-    // Linux before 5.14 does not know this.
+    // Linux before 5.14 does not know this advice.
     let unknown = || Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
     done || unknown() && is_mapped(at, end, write)
 }
 
-/// The same by what is mapped, whether or not there are pages.
+/// As [`is_memory`], from the mappings alone; ignores whether there are pages.
 fn is_mapped(at: usize, end: usize, write: bool) -> bool {
     match std::fs::read_to_string("/proc/self/maps") {
         Ok(maps) => holds(&maps, at, end, write),
@@ -31,7 +32,7 @@ fn is_mapped(at: usize, end: usize, write: bool) -> bool {
     }
 }
 
-/// By the lines of `/proc/PID/maps`, which are in the order of their addresses.
+/// As [`is_mapped`], from the lines of `/proc/PID/maps`, which are sorted by address.
 fn holds(maps: &str, at: usize, end: usize, write: bool) -> bool {
     let mut reached = at;
     for line in maps.lines() {
@@ -53,7 +54,7 @@ fn holds(maps: &str, at: usize, end: usize, write: bool) -> bool {
     reached >= end
 }
 
-/// A line's first address, the one behind its last, and what may be done there.
+/// First address, end address and access rights of a line.
 fn range(line: &str) -> Option<(usize, usize, &str)> {
     let mut words = line.split(' ');
     let (from, to) = words.next()?.split_once('-')?;
@@ -121,7 +122,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]
             assert!(is_memory(at as usize + 5, 2 * PAGE - 5, write));
             assert!(!is_memory(at as usize + 5, 2 * PAGE, write));
         }
-        // SAFETY: the test's own mapping.
+        // SAFETY: the mapping of this test.
         unsafe { libc::munmap(at, 4 * PAGE) };
     }
 }

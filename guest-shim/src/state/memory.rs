@@ -1,4 +1,4 @@
-//! Live device memory: what an address means, checked before it is sent.
+//! Live device memory: the ranges behind addresses, which are checked before requests are sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockWriteGuard};
@@ -13,34 +13,34 @@ use super::reserve::Reservations;
 use crate::log::refusal;
 use crate::{Cu, lock};
 
-/// Blocks that may collide before an allocation gives up.
+/// Number of colliding blocks after which an allocation fails.
 pub(super) const MAX_COLLISIONS: usize = 64;
 
-/// One range of device memory.
+/// A range of device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Range {
     /// First address.
     pub(crate) base: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub(crate) size: u64,
-    /// Its context.
+    /// Context of the range.
     pub(crate) ctx: u64,
-    /// Ordinal of its device.
+    /// Ordinal of the device.
     pub(crate) device: i32,
     /// Unique in the process (`CU_POINTER_ATTRIBUTE_BUFFER_ID`).
     pub(crate) id: u64,
-    /// The module whose global it is; 0 for allocated memory.
+    /// The module whose global this is; 0 for allocated memory.
     pub(crate) module: u64,
-    /// The pool that it is from; 0: none.
+    /// The pool of the allocation; 0: none.
     pub(crate) pool: u64,
-    /// The memory that is mapped there, where that is how it came; else 0.
+    /// The physical memory that is mapped here; 0: none.
     pub(crate) physical: u64,
-    /// `CUmemAccess_flags` for its device.
+    /// `CUmemAccess_flags` of the device.
     pub(crate) access: u32,
 }
 
 impl Range {
-    /// Neither a module's, nor mapped: its addresses are its own.
+    /// Whether the range is an allocation, not a module's global or a mapping.
     fn is_allocated(&self) -> bool {
         self.module == 0 && self.physical == 0
     }
@@ -49,7 +49,7 @@ impl Range {
 #[derive(Debug, Default)]
 struct Map {
     ranges: BTreeMap<u64, Range>,
-    /// Reserved for mappings: first address to length.
+    /// Addresses reserved for mappings: first address to size in bytes.
     spaces: BTreeMap<u64, u64>,
     reserved: Reservations,
     next_id: u64,
@@ -59,7 +59,7 @@ struct Map {
 #[derive(Debug, Default)]
 pub(crate) struct DeviceMemory {
     map: RwLock<Map>,
-    /// Ids, which are never used again, of what `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` is set for.
+    /// IDs of the ranges with `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`. IDs are never reused.
     synchronous: Mutex<BTreeSet<u64>>,
 }
 
@@ -68,12 +68,12 @@ impl DeviceMemory {
         self.map.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Is `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` set?
+    /// Whether `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` is set.
     pub(crate) fn is_synchronous(&self, range: &Range) -> bool {
         lock(&self.synchronous).contains(&range.id)
     }
 
-    /// Sets it, or not. It is only told: all that it asks for holds without it.
+    /// Sets or clears the attribute, which is only stored: its guarantees always hold here.
     pub(crate) fn set_synchronous(&self, range: &Range, on: bool) {
         let mut all = lock(&self.synchronous);
         if on {
@@ -83,13 +83,13 @@ impl DeviceMemory {
         }
     }
 
-    /// The range that holds `address`.
+    /// The range that contains `address`.
     pub(crate) fn find(&self, address: u64) -> Option<Range> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         map.find(address)
     }
 
-    /// Ok if all of `[address, address + len)` is live device memory.
+    /// Ok if all of `[address, address + len)` is accessible device memory.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE.
@@ -97,7 +97,7 @@ impl DeviceMemory {
         let end = address.checked_add(len).ok_or(CuResult::INVALID_VALUE)?;
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         let mut at = address;
-        // Usually one step: a range may continue in the next without a gap.
+        // Usually one step: another range may follow without a gap.
         loop {
             let range = map.find(at).filter(|r| r.access != 0);
             let range = range.ok_or(CuResult::INVALID_VALUE)?;
@@ -108,7 +108,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Enters a module's global, which the host has placed where it is.
+    /// Adds a module's global at its address on the host.
     pub(crate) fn add_global(&self, ptr: u64, size: u64, ctx: Ctx, device: i32, module: u64) {
         let mut map = self.write();
         if size == 0 || map.ranges.contains_key(&ptr) {
@@ -142,8 +142,8 @@ impl DeviceMemory {
         self.write().remove(|r| r.ctx == ctx);
     }
 
-    /// Takes an allocation out before it is freed on the host: from then on its address may be
-    /// handed out again.
+    /// Removes an allocation before it is freed on the host, because the host may reuse the address
+    /// from then on.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE unless `address` is the beginning of an allocation.
@@ -160,7 +160,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Enters addresses that the host reserved; `false` if the program has mapped something there.
+    /// Adds addresses that the host reserved; `false` if the program has a mapping there.
     pub(super) fn enter_space(&self, base: u64, size: u64) -> bool {
         let mut map = self.write();
         if map.overlaps(base, size) || map.reserved.reserve(base, size).is_err() {
@@ -170,10 +170,10 @@ impl DeviceMemory {
         true
     }
 
-    /// Takes out a whole reservation in which nothing is mapped.
+    /// Removes a whole reservation that contains no mapping.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if it is none.
+    /// CUDA_ERROR_INVALID_VALUE if there is no such reservation.
     pub(super) fn leave_space(&self, base: u64, size: u64) -> Cu {
         let mut map = self.write();
         if map.spaces.get(&base) != Some(&size) || map.overlaps(base, size) {
@@ -184,10 +184,10 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Enters a mapping, which nobody may use yet.
+    /// Adds a mapping without access rights.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE unless all of it is reserved and free.
+    /// CUDA_ERROR_INVALID_VALUE unless the whole range is reserved and free.
     pub(super) fn map(&self, base: u64, size: u64, (device, physical): (i32, u64)) -> Cu {
         let mut map = self.write();
         if !map.is_reserved(base, size) || map.overlaps(base, size) {
@@ -212,11 +212,11 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Takes out the mappings that exactly cover a range: the memories. None of reserved addresses where nothing
-    /// is mapped.
+    /// Removes the mappings that exactly cover a range, and returns their memories. Returns no
+    /// memory for reserved addresses without mappings.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if none do.
+    /// CUDA_ERROR_INVALID_VALUE if no mappings cover the range exactly.
     pub(super) fn unmap(&self, base: u64, size: u64) -> Cu<Vec<u64>> {
         let mut map = self.write();
         if size > 0 && map.is_reserved(base, size) && !map.overlaps(base, size) {
@@ -232,14 +232,14 @@ impl DeviceMemory {
     /// The devices of the mappings that exactly cover a range.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if none do.
+    /// CUDA_ERROR_INVALID_VALUE if no mappings cover the range exactly.
     pub(super) fn owners(&self, base: u64, size: u64) -> Cu<Vec<i32>> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         let mapped = map.mapped(base, size).ok_or(CuResult::INVALID_VALUE)?;
         Ok(mapped.iter().map(|r| r.device).collect())
     }
 
-    /// Says who may use these mappings.
+    /// Sets the access rights of these mappings.
     ///
     /// # Errors
     /// As [`DeviceMemory::owners`].
@@ -254,7 +254,7 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Enters what the host allocated; `false` if the program has mapped something there.
+    /// Adds memory that the host allocated; `false` if the program has a mapping there.
     fn enter(&self, base: u64, size: u64, (ctx, device, pool): (Ctx, i32, u64)) -> bool {
         let mut map = self.write();
         if map.overlaps(base, size) || map.reserved.reserve(base, size).is_err() {
@@ -286,7 +286,7 @@ impl Map {
         (address - range.base < range.size).then_some(*range)
     }
 
-    /// The mappings that exactly cover a range that is not empty.
+    /// The mappings that exactly cover a non-empty range.
     fn mapped(&self, base: u64, size: u64) -> Option<Vec<Range>> {
         let end = base.checked_add(size).filter(|_| size > 0)?;
         let (mut at, mut found) = (base, Vec::new());
@@ -298,7 +298,7 @@ impl Map {
         (at == end).then_some(found)
     }
 
-    /// Whether one reservation holds all of a range.
+    /// Whether one reservation contains the whole range.
     fn is_reserved(&self, base: u64, size: u64) -> bool {
         let space = self.spaces.range(..=base).next_back();
         space.is_some_and(|(start, len)| {
@@ -331,15 +331,15 @@ impl Map {
     }
 }
 
-/// Why there is no memory.
+/// The reason for which there is no memory.
 const FULL: &[u8] =
     b"the GPU, or the VM's memory quota, has not so much left: vgpu-guest status tells both";
 
-/// `cuMemAlloc`: asks the host, and asks again for another place while the program has something
-/// mapped where the host's memory is.
+/// `cuMemAlloc`: requests memory from the host, and requests another address while the program has
+/// a mapping at the given address.
 ///
 /// # Errors
-/// The host's; CUDA_ERROR_OUT_OF_MEMORY when no place is free on both sides.
+/// The host's errors; CUDA_ERROR_OUT_OF_MEMORY if no address is free on both sides.
 pub(crate) fn allocate(shim: &Shim, ctx: Ctx, device: i32, size: u64) -> Cu<u64> {
     if size == 0 {
         return Err(CuResult::INVALID_VALUE);
@@ -354,8 +354,9 @@ pub(crate) fn allocate(shim: &Shim, ctx: Ctx, device: i32, size: u64) -> Cu<u64>
     })
 }
 
-/// Asks the host for memory, by a call that names the block that collided, until both sides have room
-/// there. `place`: context, device and pool. What is kept for graphs that may come makes way.
+/// Requests memory from the host until the address is free on both sides; `call` names the block
+/// that collided. `place`: context, device and pool. Memory that is kept for later graphs is freed
+/// if memory runs out.
 ///
 /// # Errors
 /// As [`allocate`].
@@ -393,7 +394,7 @@ fn allocate_once(
         collided = Some(ptr);
     }
     if let Some(ptr) = collided {
-        // The last block has not been parked by a further request.
+        // No further request names the last block, so it is freed here.
         let _ = shim.session.call(&req::MemFree { ptr });
     }
     Err(CuResult::OUT_OF_MEMORY)
@@ -402,7 +403,7 @@ fn allocate_once(
 /// `cuMemFree`.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE unless `address` is the beginning of an allocation; the host's.
+/// CUDA_ERROR_INVALID_VALUE unless `address` is the beginning of an allocation; the host's errors.
 pub(crate) fn free(shim: &Shim, address: u64) -> Cu {
     if address == 0 {
         return Ok(());
@@ -412,7 +413,7 @@ pub(crate) fn free(shim: &Shim, address: u64) -> Cu {
     }
     let taken = shim.memory.take(address);
     if taken.is_err() {
-        // Most often its context was destroyed; CUDA reports that first.
+        // The most frequent reason is a destroyed context, which CUDA reports first.
         shim.contexts.current()?;
     }
     let range = taken?;

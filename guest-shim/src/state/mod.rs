@@ -1,4 +1,4 @@
-//! What the guest knows without asking the host.
+//! State of the guest that needs no query to the host.
 
 pub(crate) mod advice;
 pub(crate) mod arrays;
@@ -31,14 +31,14 @@ use vgpu_proto::cuda::GUEST_HANDLES;
 use crate::lock;
 use crate::session::Session;
 
-/// Everything there is once cuInit has succeeded.
+/// The state of the library after cuInit has succeeded.
 #[derive(Debug)]
 pub(crate) struct Shim {
     /// The connection.
     pub(crate) session: &'static Session,
     /// The devices that the program sees.
     pub(crate) devices: devices::Devices,
-    /// Contexts, and which are primary.
+    /// Contexts, and the primary context of each device.
     pub(crate) contexts: contexts::Contexts,
     /// Streams.
     pub(crate) streams: handles::Handles<streams::StreamInfo>,
@@ -52,41 +52,41 @@ pub(crate) struct Shim {
     pub(crate) libraries: handles::Handles<libraries::Library>,
     /// Kernels of libraries.
     pub(crate) kernels: handles::Handles<libraries::Kernel>,
-    /// Links that have begun.
+    /// Links in progress.
     pub(crate) links: handles::Handles<links::LinkState>,
     /// Graphs.
     pub(crate) graphs: handles::Handles<graphs::Graph>,
-    /// Their nodes.
+    /// Nodes of graphs.
     pub(crate) nodes: handles::Handles<graphs::Node>,
     /// Instantiated graphs.
     pub(crate) execs: handles::Handles<graphs::Exec>,
     /// User objects.
     pub(crate) objects: handles::Handles<graphs::NamedObject>,
-    /// Values that conditional nodes of graphs read.
+    /// Condition values of graphs.
     pub(crate) conditions: graphs::conditional::Conditions,
     /// Memory of graphs.
     pub(crate) graph_memory: graphs::block::GraphMemory,
-    /// Captures going on.
+    /// Active captures.
     pub(crate) captures: capture::Captures,
     /// Device memory.
     pub(crate) memory: memory::DeviceMemory,
-    /// Arrays, and levels of mipmapped ones.
+    /// Arrays, and levels of mipmapped arrays.
     pub(crate) arrays: handles::Handles<arrays::ArrayInfo>,
     /// Mipmapped arrays.
     pub(crate) mipmaps: handles::Handles<arrays::Mipmap>,
-    /// Memory without addresses.
+    /// Physical memory, which has no address.
     pub(crate) physicals: handles::Handles<vmm::Physical>,
-    /// Settings of core dumps: what has been set, by context (0: for all) and setting.
+    /// Settings of core dumps, by context (0: all contexts) and setting.
     pub(crate) coredump: Mutex<BTreeMap<(u64, u32), Vec<u8>>>,
     /// Memory pools.
     pub(crate) memory_pools: handles::Handles<pools::Pool>,
-    /// Which pools are the devices'.
+    /// Pools of each device.
     pub(crate) pools: pools::Pools,
     /// Page-locked and managed memory.
     pub(crate) pinned: pinned::Pinned,
-    /// Held while a block is mapped for kernels.
+    /// Locked while a block is mapped for kernels.
     pub(crate) mapping: Mutex<()>,
-    /// Hints about managed memory.
+    /// Advice on managed memory.
     pub(crate) advice: advice::Advice,
     /// Images that the host is known to have.
     pub(crate) images: modules::KnownImages,
@@ -94,7 +94,7 @@ pub(crate) struct Shim {
 }
 
 impl Shim {
-    /// Nothing yet.
+    /// The state at the start of a session.
     pub(crate) fn new(session: &'static Session, devices: devices::Devices) -> Shim {
         Shim {
             session,
@@ -129,12 +129,12 @@ impl Shim {
         }
     }
 
-    /// A handle that was never used before. 2^60 of them last longer than any process.
+    /// A handle that was never used before. 2^60 handles last longer than any process.
     pub(crate) fn mint(&self) -> u64 {
         self.next_handle.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Forgets everything of a context that has been destroyed.
+    /// Forgets all objects of a destroyed context.
     pub(crate) fn purge(&self, ctx: u64) {
         self.contexts.remove(ctx);
         self.streams.retain(|s| s.ctx.handle.0 != ctx);
@@ -151,14 +151,14 @@ impl Shim {
         self.mipmaps.retain(|m| m.ctx.0 != ctx);
         self.links.retain(|l| l.ctx.0 != ctx);
         for exec in self.execs.all() {
-            // The worker has forgotten them with the context.
+            // The worker has dropped the recordings with the context.
             lock(&exec.state).recorded.retain(|(c, _)| *c != ctx);
         }
         self.conditions.forget_context(ctx);
         self.graph_memory.forget_context(ctx);
         self.memory.remove_context(ctx);
         for block in self.pinned.take_managed(ctx) {
-            // Why the session is over, if it is, the caller hears next.
+            // If the session has ended, the caller's next call returns the code.
             let _ = self.give_up(&block);
         }
     }

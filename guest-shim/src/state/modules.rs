@@ -1,4 +1,4 @@
-//! Modules and functions, and getting an image to the host once.
+//! Modules and functions, and the upload of each image to the host.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -20,60 +20,61 @@ use crate::jit::Options;
 use crate::session::sys::UserMemory;
 use crate::{Cu, direct, lock, log, ptx};
 
-/// Number of `CUfunction_attribute`s, from 0 on, that the library keeps.
+/// Number of `CUfunction_attribute`s that the library stores, from 0 on.
 const ATTRIBUTES: usize = 18;
 
-/// In place of an attribute's value: the driver has not said it yet.
+/// In place of an attribute's value: the driver was not asked yet.
 const UNSAID: i32 = i32::MIN;
 
 /// In place of an attribute's value: the driver does not know the attribute.
 const UNKNOWN: i32 = i32::MIN + 1;
 
-/// One module.
+/// A module.
 #[derive(Debug)]
 pub(crate) struct ModuleInfo {
-    /// Its handle.
+    /// Handle of the module.
     pub(crate) handle: Module,
-    /// Its context.
+    /// Context of the module.
     pub(crate) ctx: Ctx,
-    /// Ordinal of its device.
+    /// Ordinal of the device.
     pub(crate) device: i32,
-    /// Kernels that reach nothing but what their parameters name.
+    /// Kernels that reach only memory that their parameters name.
     direct: HashSet<String>,
-    /// Functions asked for so far: a name has one handle.
+    /// Function handles by name; each name has one handle.
     functions: Mutex<HashMap<String, u64>>,
-    /// Globals asked for so far: (address, bytes).
+    /// Globals that were looked up: (address, size in bytes).
     globals: Mutex<HashMap<String, (u64, u64)>>,
 }
 
-/// One function, with everything that does not change.
+/// A function and its immutable properties.
 #[derive(Debug)]
 pub(crate) struct FunctionInfo {
-    /// Its handle.
+    /// Handle of the function.
     pub(crate) handle: Func,
-    /// Its module.
+    /// Module of the function.
     pub(crate) module: Module,
-    /// Its context.
+    /// Context of the function.
     pub(crate) ctx: Ctx,
-    /// Ordinal of its device.
+    /// Ordinal of the device.
     pub(crate) device: i32,
-    /// As the driver knows it; the program may keep a pointer to it while the module is loaded.
+    /// The driver's name of the function, to which the program may keep a pointer while the module
+    /// is loaded.
     pub(crate) name: CString,
-    /// (offset, bytes) of each parameter.
+    /// (offset, size) of each parameter, in bytes.
     pub(crate) params: Vec<(u32, u32)>,
-    /// Bytes of the whole parameter block.
+    /// Size of the whole parameter block in bytes.
     pub(crate) params_len: usize,
-    /// It reaches nothing but what its parameters name.
+    /// Whether the function reaches only memory that its parameters name.
     pub(crate) direct: bool,
-    /// By `CUfunction_attribute`: a value, [`UNSAID`] or [`UNKNOWN`].
+    /// Values by `CUfunction_attribute`; [`UNSAID`] and [`UNKNOWN`] mark missing values.
     attributes: [AtomicI32; ATTRIBUTES],
-    /// Held while an attribute is set, so that what is kept here is what the host has.
+    /// Locked while an attribute is set, so that the stored value equals the host's value.
     setting: Mutex<()>,
     occupancy: Answers,
 }
 
 impl FunctionInfo {
-    /// The value of an attribute, if the driver said it.
+    /// The value of an attribute, if the driver told it.
     pub(crate) fn attribute(&self, id: u32) -> Option<i32> {
         let value = self.attributes.get(id as usize)?.load(Ordering::Relaxed);
         (value != UNSAID && value != UNKNOWN).then_some(value)
@@ -90,10 +91,11 @@ impl FunctionInfo {
         place.is_some_and(|value| value.load(Ordering::Relaxed) == UNKNOWN)
     }
 
-    /// Blocks that one multiprocessor holds, of so many threads and bytes of dynamic shared memory.
+    /// Number of blocks with so many threads and bytes of dynamic shared memory that fit on a
+    /// multiprocessor.
     ///
     /// # Errors
-    /// The driver's; the session's.
+    /// The driver's errors; the session's errors.
     pub(crate) fn blocks(&self, shim: &Shim, threads: i32, shared: u64, flags: u32) -> Cu<i32> {
         let call = req::OccupancyBlocks {
             func: self.handle,
@@ -110,10 +112,10 @@ impl FunctionInfo {
         Ok(self.occupancy.of(question, ask)? as i32)
     }
 
-    /// Bytes of dynamic shared memory for each of so many blocks of a multiprocessor.
+    /// Bytes of dynamic shared memory for each of so many blocks on a multiprocessor.
     ///
     /// # Errors
-    /// The driver's; the session's.
+    /// The driver's errors; the session's errors.
     pub(crate) fn shared_for(&self, shim: &Shim, blocks: i32, threads: i32) -> Cu<u64> {
         let call = req::OccupancyShared {
             func: self.handle,
@@ -128,7 +130,7 @@ impl FunctionInfo {
     /// `cuFuncSetCacheConfig`.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The code with which the session ended.
     pub(crate) fn set_cache_config(&self, shim: &Shim, config: u32) -> Cu {
         let func = self.handle;
         shim.session
@@ -138,10 +140,10 @@ impl FunctionInfo {
     }
 }
 
-/// `cuCtxSetCacheConfig`: the preference of functions that have none of their own.
+/// `cuCtxSetCacheConfig`: the preference for functions without a preference of their own.
 ///
 /// # Errors
-/// Why the session is over.
+/// The code with which the session ended.
 pub(crate) fn set_cache_config(shim: &Shim, ctx: Ctx, config: u32) -> Cu {
     shim.session.post(&req::CtxSetCacheConfig { ctx, config })?;
     for function in shim.functions.all() {
@@ -152,26 +154,27 @@ pub(crate) fn set_cache_config(shim: &Shim, ctx: Ctx, config: u32) -> Cu {
     Ok(())
 }
 
-/// Images that the host had when it was last asked. It may have dropped one since, and says then
-/// CUDA_ERROR_FILE_NOT_FOUND, which the program never sees: the image is sent again.
+/// Images that the host had when it was last asked. If the host has dropped an image since, it
+/// answers CUDA_ERROR_FILE_NOT_FOUND. The library then sends the image again and hides the error
+/// from the program.
 #[derive(Debug, Default)]
 pub(crate) struct KnownImages {
     hashes: Mutex<HashSet<ImageHash>>,
 }
 
-/// An image that the host has, or is being sent.
+/// An image that the host has or is receiving.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Image {
-    /// Its name.
+    /// Hash of the bytes, which names the image.
     pub(crate) hash: ImageHash,
-    /// Its bytes.
+    /// Size in bytes.
     pub(crate) len: u64,
 }
 
 /// `cuModuleLoadDataEx`.
 ///
 /// # Errors
-/// The driver's verdict on the image; the session's errors.
+/// The driver's errors about the image; the session's errors.
 pub(crate) fn load(
     shim: &Shim,
     context: &Context,
@@ -182,7 +185,7 @@ pub(crate) fn load(
     load_sent(shim, context, (image, memory), options).map(|module| module.handle.0)
 }
 
-/// As [`load`], of an image that was sent, and whose bytes are still there to be sent again.
+/// As [`load`], for an image that was sent and whose bytes are still available.
 ///
 /// # Errors
 /// As [`load`].
@@ -212,7 +215,7 @@ pub(crate) fn load_sent(
             status
         });
     };
-    // SAFETY: whoever named the image vouched for its bytes; they are only read, here.
+    // SAFETY: the caller that named the image guarantees its bytes, which are only read here.
     let bytes = unsafe { std::slice::from_raw_parts(memory.at.cast_const(), memory.len) };
     let device = shim.devices.get(context.device)?;
     let texts = ptx::texts(bytes, device.capability());
@@ -229,7 +232,7 @@ pub(crate) fn load_sent(
     Ok(info)
 }
 
-/// Tells the user of managed variables: they are device memory here, which the program cannot touch.
+/// Logs that managed variables are device memory here, which the program cannot access.
 fn say_managed(texts: &[Cow<'_, str>]) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if texts
@@ -247,16 +250,16 @@ fn say_managed(texts: &[Cow<'_, str>]) {
     }
 }
 
-/// Sends an image unless the host has it.
+/// Sends an image, unless the host has the image.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE if its memory is not readable; the session's errors.
+/// CUDA_ERROR_INVALID_VALUE if the memory is not readable; the session's errors.
 pub(crate) fn send(shim: &Shim, memory: UserMemory) -> Cu<Image> {
-    // SAFETY: whoever named the image vouched for its bytes; they are only read, here.
+    // SAFETY: the caller that named the image guarantees its bytes, which are only read here.
     let bytes = unsafe { std::slice::from_raw_parts(memory.at.cast_const(), memory.len) };
     let hash: ImageHash = *blake3::hash(bytes).as_bytes();
     let len = memory.len as u64;
-    // Held across the transfer: two threads that load one image send it once.
+    // Locked during the transfer, so that two threads that load the same image send it once.
     let mut known = lock(&shim.images.hashes);
     if known.contains(&hash) {
         return Ok(Image { hash, len });
@@ -281,11 +284,12 @@ fn upload(shim: &Shim, image: Image, memory: UserMemory) -> Cu {
     Ok(())
 }
 
-/// Makes a call that needs these images; once more if the host has one of them no longer, when all are sent
-/// again.
+/// Makes a call that needs these images. If the host has dropped an image, sends all images again
+/// and repeats the call once.
 ///
 /// # Errors
-/// The call's; CUDA_ERROR_OPERATING_SYSTEM if the host cannot keep the images even for the call.
+/// The errors of the call; CUDA_ERROR_OPERATING_SYSTEM if the host cannot keep the images even for
+/// the call.
 pub(crate) fn until_had<T>(
     shim: &Shim,
     images: &[(Image, UserMemory)],
@@ -295,7 +299,7 @@ pub(crate) fn until_had<T>(
     if first.0 != CuResult::FILE_NOT_FOUND {
         return Ok(first);
     }
-    // Held until the call is over: another thread that sends one of them begins it anew.
+    // Locked until the call returns: another thread that sends one of the images starts afterwards.
     let _known = lock(&shim.images.hashes);
     for (image, memory) in images {
         upload(shim, *image, *memory)?;
@@ -306,10 +310,10 @@ pub(crate) fn until_had<T>(
     }
 }
 
-/// `cuFuncGetAttribute`: most are known since the function was asked for.
+/// `cuFuncGetAttribute`: most attributes are known since the function was looked up.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for an unknown attribute; the driver's.
+/// CUDA_ERROR_INVALID_VALUE for an unknown attribute; the driver's errors.
 pub(crate) fn attribute(shim: &Shim, function: &FunctionInfo, id: u32) -> Cu<i32> {
     if id as usize >= ATTRIBUTES {
         return Err(CuResult::INVALID_VALUE);
@@ -331,7 +335,7 @@ pub(crate) fn attribute(shim: &Shim, function: &FunctionInfo, id: u32) -> Cu<i32
             Ok(reply.value)
         }
         Err(code) => {
-            // Runtimes ask for attributes that are newer than the driver each time.
+            // Runtimes query attributes that are newer than the driver each time.
             if code == CuResult::INVALID_VALUE {
                 function.keep_attribute(id, UNKNOWN);
             }
@@ -340,11 +344,11 @@ pub(crate) fn attribute(shim: &Shim, function: &FunctionInfo, id: u32) -> Cu<i32
     }
 }
 
-/// `cuFuncSetAttribute`: what the driver agreed to is what cuFuncGetAttribute answers. Libraries set what a launch
-/// needs before each launch: the host is told of changes only.
+/// `cuFuncSetAttribute`. cuFuncGetAttribute returns the value that the driver accepted. Libraries
+/// set the attributes of a launch before each launch, so only changes are sent to the host.
 ///
 /// # Errors
-/// The driver's.
+/// The driver's errors.
 pub(crate) fn set_attribute(shim: &Shim, function: &FunctionInfo, id: u32, value: i32) -> Cu {
     let settable = [
         attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES,
@@ -359,7 +363,7 @@ pub(crate) fn set_attribute(shim: &Shim, function: &FunctionInfo, id: u32, value
         attribute: id,
         value,
     })?;
-    // Drivers tell a yes as 1, whatever it was said with.
+    // Drivers return every non-zero value as 1.
     let told = match id {
         attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED => (value != 0).into(),
         _ => value,
@@ -372,7 +376,7 @@ pub(crate) fn set_attribute(shim: &Shim, function: &FunctionInfo, id: u32, value
 /// The names of a module's functions.
 ///
 /// # Errors
-/// The driver's; the session's.
+/// The driver's errors; the session's errors.
 pub(crate) fn function_names(shim: &Shim, module: &ModuleInfo) -> Cu<Vec<String>> {
     let mut names = Vec::new();
     loop {
@@ -432,13 +436,13 @@ pub(crate) fn function(shim: &Shim, module: &ModuleInfo, name: &str) -> Cu<u64> 
         occupancy: Answers::default(),
     };
     shim.functions.insert(reply.func.0, Arc::new(info))?;
-    // Of two threads that asked at once, both handles work; the first is kept.
+    // If two threads ask at once, both handles work; the first handle is stored.
     Ok(*lock(&module.functions)
         .entry(name.to_owned())
         .or_insert(reply.func.0))
 }
 
-/// `cuModuleGetGlobal`: (address, bytes).
+/// `cuModuleGetGlobal`: (address, size in bytes).
 ///
 /// # Errors
 /// CUDA_ERROR_NOT_FOUND; the session's errors.
@@ -477,7 +481,7 @@ pub(crate) fn unload(shim: &Shim, handle: u64) -> Cu {
     Ok(())
 }
 
-/// A name longer than a frame's arguments is no name of any symbol.
+/// A name that does not fit into a frame cannot name a symbol.
 fn sendable(name: &str) -> Cu {
     if name.is_empty() || name.len() > MAX_ARGS / 2 {
         Err(CuResult::NOT_FOUND)

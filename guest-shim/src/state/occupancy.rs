@@ -1,43 +1,45 @@
-//! How many blocks of a function a multiprocessor holds, as the host has said before: libraries ask the same before
-//! each launch.
+//! Stores the host's answers about the occupancy of functions, because libraries repeat the same
+//! query before each launch.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 
 use crate::{Cu, lock};
 
-/// Most answers that are kept of a function: all block sizes in steps of a warp, with some sizes of shared memory.
+/// Number of answers that are stored per function: all block sizes in steps of a warp, with some
+/// sizes of shared memory.
 const MOST: usize = 256;
 
-/// What is asked about a function.
+/// A query about a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Question {
-    /// Blocks of so many threads and bytes of dynamic shared memory.
+    /// Number of blocks with so many threads and bytes of dynamic shared memory on a
+    /// multiprocessor.
     Blocks {
         threads: i32,
         shared: u64,
         flags: u32,
     },
-    /// Bytes of dynamic shared memory that each of so many blocks can have.
+    /// Bytes of dynamic shared memory for each of so many blocks.
     Shared { blocks: i32, threads: i32 },
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Counts what made earlier answers void.
+    /// Number of changes that invalidated earlier answers.
     changes: u64,
     answers: HashMap<Question, u64>,
 }
 
-/// The answers about one function.
+/// The answers about a function.
 #[derive(Debug, Default)]
 pub(crate) struct Answers(Mutex<Known>);
 
 impl Answers {
-    /// The answer that is known, or that `ask` gets.
+    /// The stored answer, or the answer of `ask`.
     ///
     /// # Errors
-    /// Those of `ask`, which are not kept.
+    /// The errors of `ask`, which are not stored.
     pub(crate) fn of(&self, question: Question, ask: impl FnOnce() -> Cu<u64>) -> Cu<u64> {
         let changes = {
             let known = lock(&self.0);
@@ -48,7 +50,8 @@ impl Answers {
         };
         let answer = ask()?;
         let mut known = lock(&self.0);
-        // Else another thread has changed a setting meanwhile, and this may be the answer from before.
+        // Otherwise another thread changed a setting meanwhile, and the answer may be from before
+        // the change.
         if known.changes == changes {
             if known.answers.len() >= MOST {
                 known.answers.clear();
@@ -58,7 +61,7 @@ impl Answers {
         Ok(answer)
     }
 
-    /// A setting has changed that answers depend on; called after the host has been told.
+    /// Drops all answers after a setting was changed on the host.
     pub(crate) fn forget(&self) {
         let mut known = lock(&self.0);
         known.changes += 1;

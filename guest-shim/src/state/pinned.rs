@@ -1,10 +1,10 @@
-//! Host memory that CUDA knows: page-locked and managed. It is the guest's own; what page-locking buys the
-//! program is that copies of it are asynchronous, and that kernels reach it.
+//! Page-locked and managed host memory. The memory belongs to the guest. Page-locking has two
+//! effects for the program: copies are asynchronous, and kernels reach the memory.
 //!
-//! Kernels reach a copy on the host ([`crate::session`]'s mirrors), which each block gets when a kernel is first
-//! given an address of it. So that this is the same address on both sides, blocks lie in
-//! [`HOST_SPACE`], which nobody else uses; memory that the program registers lies where it lies, and has
-//! addresses of its own there for kernels.
+//! Kernels reach a copy on the host (see the mirrors of [`crate::session`]), which a block gets
+//! when a kernel is first given an address of the block. So that the address is the same on both
+//! sides, blocks lie in [`HOST_SPACE`], which nothing else uses. Memory that the program registers
+//! stays in place, and gets separate addresses there for kernels.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -15,59 +15,63 @@ use vgpu_proto::limits::HOST_SPACE;
 use crate::{Cu, lock};
 
 const PAGE: u64 = 4096;
-/// Between two blocks at least: the end of one is no address of another.
+/// Smallest distance between two blocks, in bytes: the end of a block is not an address of the next
+/// block.
 const GAP: u64 = 64 << 10;
-/// Between two blocks as long as there are few. Programs give kernels addresses outside of the block that is meant
-/// (`a - 1 - lda` where indices begin at 1): so far from its block such an address lies in no other, and names all.
+/// Distance between two blocks, in bytes, while there are fewer than [`MANY`]. Programs give
+/// kernels addresses outside of the intended block (`a - 1 - lda` if indices begin at 1). At this
+/// distance, such an address lies in no other block and counts as naming all blocks.
 const SPREAD: u64 = 64 << 20;
-/// With so many blocks they lie closer, so that there is room for more.
+/// Number of blocks from which the smaller distance applies, to leave room for more blocks.
 const MANY: usize = 4096;
-/// So far from [`HOST_SPACE`] a word may still be an address that a kernel adds an offset to.
+/// Distance from [`HOST_SPACE`], in bytes, within which a word may be an address to which a kernel
+/// adds an offset.
 const AROUND: u64 = 4 << 30;
-/// Blocks that are at least as large begin at such a boundary, so that the system can use its large pages.
+/// Size in bytes from which blocks are aligned to this size, so that the system can use large
+/// pages.
 const LARGE: u64 = 2 << 20;
 
-/// How a block came about.
+/// The call that created a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// `cuMemHostAlloc`.
     Allocated,
-    /// `cuMemHostRegister`: the program's.
+    /// `cuMemHostRegister`: memory of the program.
     Registered,
     /// `cuMemAllocManaged`.
     Managed,
 }
 
-/// One range.
+/// A block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Block {
     /// First address.
     pub(crate) base: usize,
-    /// Bytes.
+    /// Size in bytes.
     pub(crate) size: usize,
-    /// `cuMemHostGetFlags`; of managed memory `CUmemAttach_flags`.
+    /// `cuMemHostGetFlags`; for managed memory `CUmemAttach_flags`.
     pub(crate) flags: u32,
-    /// The current context when it was made (`CU_POINTER_ATTRIBUTE_CONTEXT`).
+    /// Current context at creation (`CU_POINTER_ATTRIBUTE_CONTEXT`).
     pub(crate) ctx: u64,
-    /// Ordinal of that context's device.
+    /// Ordinal of the context's device.
     pub(crate) device: i32,
-    /// How it came about.
+    /// The call that created the block.
     pub(crate) origin: Origin,
-    /// The first address for kernels; 0: it has none yet.
+    /// First address for kernels; 0: none yet.
     pub(crate) place: u64,
-    /// Kernels reach it.
+    /// Whether kernels reach the block.
     pub(crate) mapped: bool,
     /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
     pub(crate) synchronous: bool,
 }
 
 impl Block {
-    /// Where an address of it is for kernels.
+    /// The address for kernels of an address in the block.
     pub(crate) fn device_address(&self, address: usize) -> u64 {
         self.place + (address - self.base) as u64
     }
 
-    /// How far an address for kernels is from those that it has.
+    /// Distance in bytes of an address for kernels from the block.
     fn distance(&self, address: u64) -> u64 {
         let behind = address.saturating_sub(self.place + self.size as u64);
         behind.max(self.place.saturating_sub(address))
@@ -78,18 +82,18 @@ impl Block {
     }
 }
 
-/// What a word is that a kernel may take for an address.
+/// The meaning of a word that a kernel may use as an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Word {
-    /// No address, and not near any that a block may have.
+    /// Not an address, and not near any block.
     Other,
-    /// In this block, or its end.
+    /// An address in this block, or its end.
     Of(Block),
-    /// Outside of all blocks: with an offset that the kernel adds it may be of any.
+    /// Outside of all blocks: with an offset that the kernel adds, the address may be in any block.
     Unknown,
 }
 
-/// What a new block is.
+/// Properties of a new block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Label {
     /// As [`Block::flags`].
@@ -102,15 +106,15 @@ pub(crate) struct Label {
 
 #[derive(Debug)]
 struct Books {
-    /// By first address.
+    /// Blocks by first address.
     blocks: BTreeMap<usize, Block>,
-    /// Registered blocks by their place: where the program has them.
+    /// Registered blocks: address for kernels to address of the program.
     places: BTreeMap<u64, usize>,
-    /// Where room in [`HOST_SPACE`] is looked for next.
+    /// Address in [`HOST_SPACE`] at which the next search for room begins.
     cursor: u64,
 }
 
-/// All ranges.
+/// All blocks of the session.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     books: Mutex<Books>,
@@ -129,7 +133,7 @@ impl Default for Pinned {
 }
 
 impl Pinned {
-    /// Allocates, in [`HOST_SPACE`] if the system lets us.
+    /// Allocates a block, in [`HOST_SPACE`] if the system allows.
     ///
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY.
@@ -148,10 +152,11 @@ impl Pinned {
         Ok(block)
     }
 
-    /// Takes out what [`Pinned::allocate`] gave; nobody finds it any more, and [`release`] frees it.
+    /// Removes a block that [`Pinned::allocate`] returned. The block is not found any more;
+    /// [`release`] frees it.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if it did not give it.
+    /// CUDA_ERROR_INVALID_VALUE if no such block begins there.
     pub(crate) fn take(&self, base: usize, origin: Origin) -> Cu<Block> {
         let mut books = lock(&self.books);
         let found = books.blocks.get(&base);
@@ -162,13 +167,13 @@ impl Pinned {
         Ok(block)
     }
 
-    /// Does the program have page-locked memory?
+    /// Whether the program has page-locked memory.
     pub(crate) fn any(&self) -> bool {
         let books = lock(&self.books);
         (books.blocks.values()).any(|block| block.origin != Origin::Managed)
     }
 
-    /// Takes out the managed memory of a context.
+    /// Removes the managed blocks of a context.
     pub(crate) fn take_managed(&self, ctx: u64) -> Vec<Block> {
         let mut books = lock(&self.books);
         let gone = |b: &Block| b.ctx == ctx && b.origin == Origin::Managed;
@@ -179,10 +184,10 @@ impl Pinned {
             .collect()
     }
 
-    /// Enters memory of the program.
+    /// Adds memory of the program.
     ///
     /// # Errors
-    /// CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED if any of it is in the books.
+    /// CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED if a block overlaps the memory.
     pub(crate) fn register(&self, base: usize, size: usize, label: Label) -> Cu {
         let end = base.checked_add(size).ok_or(CuResult::INVALID_VALUE)?;
         let mut books = lock(&self.books);
@@ -198,7 +203,7 @@ impl Pinned {
     /// The registered block that begins at `base`.
     ///
     /// # Errors
-    /// CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED; CUDA_ERROR_INVALID_VALUE within what is registered.
+    /// CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED; CUDA_ERROR_INVALID_VALUE inside a registered block.
     pub(crate) fn registered(&self, base: usize) -> Cu<Block> {
         match self.find(base) {
             Some(block) if block.origin != Origin::Registered => {
@@ -210,7 +215,7 @@ impl Pinned {
         }
     }
 
-    /// Undoes [`Pinned::register`].
+    /// Removes a block that [`Pinned::register`] added.
     ///
     /// # Errors
     /// As [`Pinned::registered`].
@@ -225,12 +230,13 @@ impl Pinned {
         Ok(())
     }
 
-    /// The block that holds an address of the program's.
+    /// The block that contains an address of the program.
     pub(crate) fn find(&self, address: usize) -> Option<Block> {
         lock(&self.books).find(address)
     }
 
-    /// The block that holds an address for kernels, and where the program has it.
+    /// The block that contains an address for kernels, and the corresponding address of the
+    /// program.
     pub(crate) fn placed(&self, address: u64) -> Option<(Block, usize)> {
         if !HOST_SPACE.contains(&address) {
             return None;
@@ -246,7 +252,7 @@ impl Pinned {
         block.map(|block| (block, at))
     }
 
-    /// What a word is to kernels.
+    /// The meaning of a word for kernels.
     pub(crate) fn word(&self, word: u64) -> Word {
         if !(HOST_SPACE.start - AROUND..HOST_SPACE.end + AROUND).contains(&word) {
             return Word::Other;
@@ -258,7 +264,8 @@ impl Pinned {
         found.copied().map_or(Word::Unknown, Word::Of)
     }
 
-    /// The blocks that an address outside of all may be meant for: those on both sides of it, if they are near.
+    /// The blocks that an address outside of all blocks may belong to: the neighbours on both
+    /// sides, if they are near.
     pub(crate) fn meant(&self, address: u64) -> Vec<Block> {
         let books = lock(&self.books);
         let near = books
@@ -267,10 +274,10 @@ impl Pinned {
         near.copied().collect()
     }
 
-    /// Gives a block addresses for kernels, if it has none.
+    /// Gives a block addresses for kernels, unless it has them.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if it is gone; CUDA_ERROR_NOT_SUPPORTED if there is no room for them.
+    /// CUDA_ERROR_INVALID_VALUE if the block is gone; CUDA_ERROR_NOT_SUPPORTED if there is no room.
     pub(crate) fn place(&self, base: usize) -> Cu<Block> {
         let mut books = lock(&self.books);
         let block = *books.blocks.get(&base).ok_or(CuResult::INVALID_VALUE)?;
@@ -280,7 +287,8 @@ impl Pinned {
         if block.origin != Origin::Registered {
             return Err(CuResult::NOT_SUPPORTED);
         }
-        // Nothing of this process: a stray use of such an address on the host must not go unseen.
+        // Inaccessible to this process, so that an accidental use of such an address by the program
+        // faults.
         let within = base as u64 % PAGE;
         let place = books.take(block.size, within, libc::PROT_NONE);
         let place = place.ok_or(CuResult::NOT_SUPPORTED)?;
@@ -290,7 +298,7 @@ impl Pinned {
         Ok(block)
     }
 
-    /// Kernels reach it from now on.
+    /// Notes that kernels reach the block.
     pub(crate) fn set_mapped(&self, base: usize) {
         if let Some(block) = lock(&self.books).blocks.get_mut(&base) {
             block.mapped = true;
@@ -304,7 +312,7 @@ impl Pinned {
         }
     }
 
-    /// Whether all of a range is in one block.
+    /// Whether one block contains the whole range.
     pub(crate) fn covers(&self, address: usize, len: usize) -> bool {
         self.find(address)
             .is_some_and(|b| len <= b.size - (address - b.base))
@@ -333,7 +341,7 @@ impl Books {
         block.holds(address).then_some(*block)
     }
 
-    /// Blocks with addresses for kernels: those that are nearest to one of these, on both sides.
+    /// The blocks with addresses for kernels that are nearest to an address, on both sides.
     fn neighbours(&self, address: u64) -> impl Iterator<Item = &Block> {
         let (own, placed) = (&self.blocks, &self.places);
         let own = [
@@ -351,8 +359,8 @@ impl Books {
         own.chain(placed)
     }
 
-    /// Maps `size` bytes, `within` bytes after a page's beginning, in [`HOST_SPACE`]: after what was taken last,
-    /// then from its beginning.
+    /// Maps `size` bytes, at offset `within` of a page, in [`HOST_SPACE`]: after the last mapping,
+    /// then from the beginning.
     fn take(&mut self, size: usize, within: u64, access: i32) -> Option<u64> {
         let len = (size as u64)
             .checked_add(within)?
@@ -370,14 +378,15 @@ impl Books {
                     self.cursor = at + len + apart;
                     return Some(at + within);
                 }
-                // Somebody else's, or the system has no such addresses: then this soon ends.
+                // Another mapping is there, or the system has no such addresses. The large step
+                // ends the search soon in that case.
                 at = at.checked_add(len.max((HOST_SPACE.end - HOST_SPACE.start) / 64))?;
             }
         }
         None
     }
 
-    /// How far blocks lie from each other.
+    /// Present distance between blocks, in bytes.
     fn apart(&self) -> u64 {
         if self.blocks.len() < MANY {
             SPREAD
@@ -386,7 +395,8 @@ impl Books {
         }
     }
 
-    /// If a block of ours lies in or near the range: the first address far enough behind it.
+    /// If a block lies in or near the range: the first address that is far enough behind that
+    /// block.
     fn occupied(&self, at: u64, len: u64, apart: u64) -> Option<u64> {
         let end = at + len + apart;
         let own = self.blocks.range(..end as usize).next_back();
@@ -399,23 +409,23 @@ impl Books {
     }
 }
 
-/// Frees what [`Pinned::take`] took out.
+/// Frees a block that [`Pinned::take`] returned.
 pub(crate) fn release(block: &Block) {
     unmap(block.base as u64, block.size);
 }
 
-/// A new mapping at an address, or with 0 anywhere.
+/// Creates a mapping at an address, or anywhere if the address is 0.
 fn map(at: u64, len: usize, access: i32, flags: i32) -> Option<u64> {
     let wanted = at as *mut libc::c_void;
     let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new anonymous mapping touches nothing that exists: it is anywhere, or by NOREPLACE where
-    // nothing is.
+    // SAFETY: a new anonymous mapping does not touch existing ones: it is placed anywhere, or by
+    // NOREPLACE at free addresses only.
     let got = unsafe { libc::mmap(wanted, len, access, flags, -1, 0) };
     if got == libc::MAP_FAILED {
         return None;
     }
     if at != 0 && got != wanted {
-        // A kernel before 4.17 takes the address as a hint.
+        // A kernel before 4.17 treats the address as a hint.
         unmap(got as u64, len);
         return None;
     }
@@ -426,8 +436,8 @@ fn map(at: u64, len: usize, access: i32, flags: i32) -> Option<u64> {
 fn unmap(at: u64, len: usize) {
     let first = at & !(PAGE - 1);
     let len = (at - first) as usize + len;
-    // SAFETY: a mapping of ours that is in the books no more; that the program has no use for it is the
-    // contract of the call that frees it, and copies into it have been waited for.
+    // SAFETY: a mapping of this library that is no longer in the table. By the contract of the
+    // freeing call, the program does not use it; copies into it have completed.
     unsafe { libc::munmap(first as usize as *mut libc::c_void, len) };
 }
 
@@ -492,7 +502,7 @@ mod tests {
             Some((placed, at + 8_999))
         );
         assert_eq!(pinned.placed(placed.place + 9_000), None);
-        // Nor is it another block that lies behind it on the host.
+        // An address for kernels does not belong to the block behind it on the host.
         pinned.register(at + 9_000, 500, LABEL).expect("it is free");
         assert_eq!(pinned.placed(placed.place + 9_000), None);
         assert_eq!(pinned.unregister(at + 9_000), Ok(()));
@@ -515,7 +525,8 @@ mod tests {
             for word in [block.place, end - 1, end] {
                 assert_eq!(pinned.word(word), Word::Of(block), "{word:#x}");
             }
-            // Adjusted, as programs do whose indices begin elsewhere: of no other block either.
+            // Adjusted addresses, as in programs whose indices begin elsewhere: they belong to no
+            // other block.
             for word in [1, 4, 40 << 10, 1 << 20, 2 << 20, 16 << 20, SPREAD]
                 .into_iter()
                 .flat_map(|by| [block.place - by, end + by])
@@ -573,7 +584,7 @@ mod tests {
             libc::PROT_NONE,
             libc::MAP_FIXED_NOREPLACE,
         );
-        // Another test's may be there; then that is theirs.
+        // Another test may have a mapping there, in which case that mapping stays.
         let block = pinned
             .allocate(5 * 4096, Origin::Managed, LABEL)
             .expect("memory");

@@ -1,8 +1,8 @@
 //! Memory pools.
 //!
-//! What a pool is for, to the host, is one thing: memory in the order of a stream. That comes from the
-//! device's default pool in the worker, which is this session's own; which pool of the program an
-//! allocation belongs to is known here, and so are the pools' attributes.
+//! To the host, pools have one use: memory in stream order. The worker allocates it from the
+//! default pool of the device, which belongs to this session alone. The guest stores to which pool
+//! of the program an allocation belongs, and the attributes of pools.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,25 +19,25 @@ use super::streams::Target;
 use crate::session::mirror::Reach;
 use crate::{Cu, lock};
 
-/// One pool.
+/// A memory pool.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    /// Its handle.
+    /// Handle of the pool.
     pub(crate) handle: u64,
-    /// Ordinal of its device.
+    /// Ordinal of the device.
     pub(crate) device: i32,
-    /// The device's own; it cannot be destroyed.
+    /// Whether this is the device's default pool, which cannot be destroyed.
     pub(crate) default: bool,
-    /// Most bytes; 0: what the VM may have.
+    /// Largest size in bytes; 0: the limit of the VM.
     most: u64,
-    /// The three reuse policies: hints to the driver.
+    /// The three reuse policies, which are hints to the driver.
     reuse: [AtomicU64; 3],
     threshold: AtomicU64,
     used: AtomicU64,
     high: AtomicU64,
 }
 
-/// The pools of the devices.
+/// The pools of all devices.
 #[derive(Debug, Default)]
 pub(crate) struct Pools {
     /// By ordinal: (default pool, current pool).
@@ -58,10 +58,11 @@ impl Pool {
         }
     }
 
-    /// The value of an attribute. What is reserved is what is used: nothing is kept for later.
+    /// The value of an attribute. Reserved memory equals used memory, because freed memory is not
+    /// kept.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for an unknown one.
+    /// CUDA_ERROR_INVALID_VALUE for an unknown attribute.
     pub(crate) fn get(&self, id: u32) -> Cu<u64> {
         let place = match id {
             attribute::REUSE_FOLLOW_EVENT_DEPENDENCIES
@@ -77,7 +78,7 @@ impl Pool {
     /// Sets an attribute; the high-water marks can only be reset.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for what cannot be set.
+    /// CUDA_ERROR_INVALID_VALUE for an attribute or value that cannot be set.
     pub(crate) fn set(&self, id: u32, value: u64) -> Cu {
         match id {
             attribute::REUSE_FOLLOW_EVENT_DEPENDENCIES
@@ -115,7 +116,7 @@ impl Pool {
 }
 
 impl Shim {
-    /// A device's default pool and its current one, made when first asked for.
+    /// Default pool and current pool of a device, created on first use.
     fn pools_of(&self, device: i32) -> Cu<(u64, u64)> {
         self.devices.get(device)?;
         let mut devices = lock(&self.pools.devices);
@@ -152,7 +153,7 @@ impl Shim {
     /// `cuDeviceSetMemPool`.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_DEVICE; CUDA_ERROR_INVALID_VALUE for another device's pool.
+    /// CUDA_ERROR_INVALID_DEVICE; CUDA_ERROR_INVALID_VALUE for a pool of another device.
     pub(crate) fn set_current_pool(&self, device: i32, pool: u64) -> Cu {
         let (default, _) = self.pools_of(device)?;
         if self.pool(pool)?.device != device {
@@ -165,7 +166,7 @@ impl Shim {
     /// The pool of a handle.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE, as the driver says of pools.
+    /// CUDA_ERROR_INVALID_VALUE for an unknown pool, as in the driver.
     pub(crate) fn pool(&self, pool: u64) -> Cu<Arc<Pool>> {
         self.memory_pools
             .get(pool)
@@ -175,7 +176,7 @@ impl Shim {
     /// `cuMemPoolCreate` on a device.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_DEVICE; CUDA_ERROR_OUT_OF_MEMORY when there are too many.
+    /// CUDA_ERROR_INVALID_DEVICE; CUDA_ERROR_OUT_OF_MEMORY at the limit of pools.
     pub(crate) fn create_pool(&self, device: i32, most: u64) -> Cu<u64> {
         self.devices.get(device)?;
         let handle = self.mint();
@@ -184,7 +185,7 @@ impl Shim {
         Ok(handle)
     }
 
-    /// `cuMemPoolDestroy`: what was allocated from it lives on.
+    /// `cuMemPoolDestroy`; allocations from the pool stay valid.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE, also for a default pool.
@@ -196,7 +197,7 @@ impl Shim {
         self.memory_pools
             .remove(handle)
             .map_err(|_| CuResult::INVALID_VALUE)?;
-        // A device whose current pool goes has its default one again.
+        // A device whose current pool is destroyed returns to its default pool.
         for (default, current) in lock(&self.pools.devices).iter_mut().flatten() {
             if *current == handle {
                 *current = *default;
@@ -205,7 +206,7 @@ impl Shim {
         Ok(())
     }
 
-    /// Memory of a pool is free again.
+    /// Counts memory of a pool as freed.
     pub(crate) fn left_pool(&self, pool: u64, size: u64) {
         if pool != 0
             && let Ok(pool) = self.memory_pools.get(pool)
@@ -218,14 +219,15 @@ impl Shim {
 /// `cuMemAllocFromPoolAsync`.
 ///
 /// # Errors
-/// The host's; CUDA_ERROR_OUT_OF_MEMORY beyond the pool's size or when no place is free on both sides.
+/// The host's errors; CUDA_ERROR_OUT_OF_MEMORY beyond the pool's size or if no address is free on
+/// both sides.
 pub(crate) fn allocate(shim: &Shim, target: &Target, pool: u64, size: u64) -> Cu<u64> {
     let pool = shim.pool(pool)?;
     if let Some(address) = captured_alloc(shim, target, size)? {
         return Ok(address);
     }
     if size == 0 {
-        // As the driver: nothing, at no address.
+        // As in the driver: an empty allocation has address 0.
         return Ok(0);
     }
     if pool.device != target.ctx.device {
@@ -252,7 +254,8 @@ pub(crate) fn allocate(shim: &Shim, target: &Target, pool: u64, size: u64) -> Cu
 /// `cuMemFreeAsync`.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE unless `address` is the beginning of an allocation; why the session is over.
+/// CUDA_ERROR_INVALID_VALUE unless `address` is the beginning of an allocation; the code with which
+/// the session ended.
 pub(crate) fn free(shim: &Shim, target: &Target, address: u64) -> Cu {
     if address == 0 {
         return Ok(());

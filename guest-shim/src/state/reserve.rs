@@ -1,24 +1,24 @@
-//! Keeping device addresses free of host memory.
+//! Keeps device addresses free of host memory.
 //!
-//! A device address is the same number in guest and host, so the guest must not map anything of its
-//! own there: a program (or its libraries) tells host from device by the address alone. Each range
-//! is therefore reserved as an inaccessible mapping. Allocations may share a page, so pages are
-//! counted.
+//! A device address is the same number in guest and host, and a program or its libraries tell host
+//! memory from device memory by the address alone. So the guest must not map memory at device
+//! addresses: each range is reserved by an inaccessible mapping. Allocations may share a page, so
+//! pages are counted.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Bytes of a page on every machine we run on (x86-64; on others a larger page would only make the
-/// kernel refuse, which is a collision and handled).
+/// Size of a page on x86-64, in bytes. On a machine with larger pages the kernel refuses the
+/// mapping, which counts as a collision.
 const PAGE: u64 = 4096;
 
-/// Pages that an allocation shares with a neighbour, or could: its first and its last.
+/// Reference counts of the first and last page of each allocation, which a neighbour may share.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
     edges: HashMap<u64, u32>,
 }
 
-/// The range is (partly) in use by the program.
+/// The program uses a part of the range.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Collision;
 
@@ -41,7 +41,7 @@ impl Reservations {
         Ok(())
     }
 
-    /// Gives back what [`Reservations::reserve`] took for the same range.
+    /// Releases the pages that [`Reservations::reserve`] reserved for the same range.
     pub(crate) fn release(&mut self, start: u64, len: u64) {
         let Some(pages) = pages(start, len) else {
             return;
@@ -65,7 +65,7 @@ impl Reservations {
         }
     }
 
-    /// The range without the edge pages that another allocation holds.
+    /// The range without edge pages that another allocation holds.
     fn without_shared(&self, pages: Range<u64>) -> Range<u64> {
         let mut rest = pages;
         if self.edges.contains_key(&rest.start) {
@@ -78,7 +78,7 @@ impl Reservations {
     }
 }
 
-/// Whole pages around a range; `None` if it is empty or wraps.
+/// The whole pages around a range; `None` if the range is empty or wraps around.
 fn pages(start: u64, len: u64) -> Option<Range<u64>> {
     let end = start.checked_add(len)?.checked_next_multiple_of(PAGE)?;
     let start = start & !(PAGE - 1);
@@ -90,14 +90,14 @@ fn map(range: &Range<u64>) -> bool {
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     let len = (range.end - range.start) as usize;
-    // SAFETY: NOREPLACE: an existing mapping is never touched; the new one is inaccessible.
+    // SAFETY: with NOREPLACE, existing mappings are not touched; the new mapping is inaccessible.
     let got = unsafe { libc::mmap(wanted, len, libc::PROT_NONE, flags, -1, 0) };
     if got == libc::MAP_FAILED {
         return false;
     }
     if got != wanted {
-        // A kernel before 4.17 takes the address as a hint.
-        // SAFETY: the mapping was made just now, by us, and nothing else knows it.
+        // A kernel before 4.17 treats the address as a hint.
+        // SAFETY: this function has just made the mapping, and nothing else uses it.
         unsafe { libc::munmap(got, len) };
         return false;
     }
@@ -105,8 +105,8 @@ fn map(range: &Range<u64>) -> bool {
 }
 
 fn unmap(range: &Range<u64>) {
-    // SAFETY: the pages were reserved by `map`, no other allocation holds them, and nobody can
-    // have a use for inaccessible memory.
+    // SAFETY: `map` reserved the pages, no other allocation holds them, and inaccessible memory is
+    // not in use.
     unsafe {
         libc::munmap(
             range.start as usize as *mut libc::c_void,
@@ -119,10 +119,10 @@ fn unmap(range: &Range<u64>) {
 mod tests {
     use super::*;
 
-    /// A place where nothing is mapped now.
+    /// Addresses at which nothing is mapped now.
     fn free_place(pages: u64) -> u64 {
         let len = (pages * PAGE) as usize;
-        // SAFETY: a fresh mapping of our own, removed again at once.
+        // SAFETY: a new mapping of this test, removed at once.
         unsafe {
             let at = libc::mmap(
                 std::ptr::null_mut(),

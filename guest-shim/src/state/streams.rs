@@ -1,4 +1,4 @@
-//! Streams: minted here, created on the host without a round trip.
+//! Streams: the guest chooses the handles, and the host creates the streams without a round trip.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,35 +16,35 @@ use super::contexts::Context;
 use crate::session::mirror::{Reach, Work};
 use crate::{Cu, process};
 
-/// One stream that the program, or a thread's default, created.
+/// A stream that the program created, or the default stream of a thread.
 #[derive(Debug)]
 pub(crate) struct StreamInfo {
-    /// Its handle.
+    /// Handle of the stream.
     pub(crate) handle: Stream,
-    /// Its context.
+    /// Context of the stream.
     pub(crate) ctx: Arc<Context>,
     /// `cuStreamGetFlags`.
     pub(crate) flags: u32,
     /// `cuStreamGetPriority`.
     pub(crate) priority: i32,
-    /// Synchronous copies that it is ordered behind.
+    /// Number of synchronous copies after which the stream is ordered.
     pub(crate) seen: AtomicU64,
-    /// It has had work that may reach any memory.
+    /// Whether the stream has had work that may reach any memory.
     pub(crate) reaches: AtomicBool,
-    /// `cuStreamSetAttribute`: hints.
+    /// Attributes of `cuStreamSetAttribute`, which are hints.
     pub(crate) attributes: Mutex<HashMap<u32, [u32; 16]>>,
-    /// Nodes that `cuStreamGetCaptureInfo` has shown last.
+    /// The nodes that `cuStreamGetCaptureInfo` returned last.
     pub(crate) shown: Mutex<Vec<u64>>,
 }
 
-/// Where a call's work goes.
+/// The stream of a call.
 #[derive(Debug)]
 pub(crate) struct Target {
     /// The stream's context.
     pub(crate) ctx: Arc<Context>,
-    /// The stream on the wire.
+    /// The handle of the stream as sent.
     pub(crate) stream: Stream,
-    /// Absent for the NULL stream.
+    /// `None` for the NULL stream.
     pub(crate) info: Option<Arc<StreamInfo>>,
 }
 
@@ -54,17 +54,18 @@ impl Target {
         self.ctx.handle
     }
 
-    /// To be called before work is put into the stream, and kept until it is there: what the program wrote to memory
-    /// that the work may reach goes first, and what [`AfterCopies`](super::contexts::AfterCopies) says.
+    /// Called before work is put into the stream, and kept until the work has been sent. Sends the
+    /// program's writes to memory that the work may reach first, and waits as
+    /// [`AfterCopies`](super::contexts::AfterCopies) says.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The code with which the session ended.
     #[inline]
     pub(crate) fn order(&self, shim: &Shim, reach: Reach<'_>) -> Cu<Work> {
         if let Reach::Any = reach {
             let stream = self.info.as_ref().map(|info| &info.reaches);
             let reaches = stream.unwrap_or(&self.ctx.reaches);
-            // In one order with the first block that is mapped.
+            // Sequentially consistent with the mapping of the first block.
             if !reaches.load(Ordering::Relaxed) {
                 reaches.store(true, Ordering::SeqCst);
             }
@@ -80,7 +81,7 @@ impl Target {
     }
 }
 
-/// The stream that a handle means in a call.
+/// The stream that a handle names in a call.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_HANDLE; CUDA_ERROR_INVALID_CONTEXT if the handle needs a current context and
@@ -105,10 +106,10 @@ pub(crate) fn resolve(shim: &Shim, handle: u64, mode: DefaultStream) -> Cu<Targe
     }
 }
 
-/// Mints and creates a stream.
+/// Creates a stream.
 ///
 /// # Errors
-/// CUDA_ERROR_OUT_OF_MEMORY when there are too many; why the session is over.
+/// CUDA_ERROR_OUT_OF_MEMORY at the limit of streams; the code with which the session ended.
 pub(crate) fn create(
     shim: &Shim,
     ctx: &Arc<Context>,
@@ -139,13 +140,13 @@ pub(crate) fn create(
     Ok(info)
 }
 
-/// The calling thread's own streams: (context, stream). Destroyed with the thread.
+/// The calling thread's default streams: (context, stream). They are destroyed with the thread.
 #[derive(Debug, Default)]
 struct OwnStreams(Vec<(u64, u64)>);
 
 impl Drop for OwnStreams {
     fn drop(&mut self) {
-        // A thread may end before, after or without the session, and in the child of a fork.
+        // A thread may end before, after or without a session, and in the child of a fork.
         let Ok(shim) = process::live() else { return };
         for (_, stream) in &self.0 {
             if let Ok(info) = shim.streams.remove(*stream) {
@@ -161,8 +162,8 @@ thread_local! {
     static OWN: RefCell<OwnStreams> = const { RefCell::new(OwnStreams(Vec::new())) };
 }
 
-/// The per-thread default stream of the current context: an ordinary stream on the host, which
-/// waits for the NULL stream as CUDA's does.
+/// The per-thread default stream of the current context: on the host an ordinary stream, which
+/// waits for the NULL stream as in CUDA.
 fn per_thread(shim: &Shim) -> Cu<Target> {
     let ctx = shim.contexts.current()?;
     let known = OWN

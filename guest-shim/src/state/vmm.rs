@@ -1,7 +1,7 @@
-//! Virtual memory management: which physical memory there is, and how often the program holds it.
+//! Virtual memory management: physical memory, and the program's references to it.
 //!
-//! The host is told of its release when the program neither holds nor maps it any more, so that a handle
-//! can be taken again from an address ([`Shim::retain_physical`]).
+//! The host frees the memory when the program neither holds nor maps it any more. Until then, a
+//! handle can be retained from an address ([`Shim::retain_physical`]).
 
 use std::sync::{Arc, Mutex};
 
@@ -13,26 +13,26 @@ use super::Shim;
 use super::memory::MAX_COLLISIONS;
 use crate::{Cu, lock};
 
-/// What addresses of mappings are multiples of, on every device.
+/// Granularity of mapped addresses in bytes, on every device.
 const GRANULARITY: u64 = 2 << 20;
 
-/// Memory without an address.
+/// Physical memory, which has no address.
 #[derive(Debug)]
 pub(crate) struct Physical {
-    /// Its handle, which is also the program's.
+    /// Handle, which the program uses too.
     pub(crate) handle: PhysicalName,
-    /// Ordinal of its device.
+    /// Ordinal of the device.
     pub(crate) device: i32,
-    /// Bytes.
+    /// Size in bytes.
     pub(crate) size: u64,
-    /// `CUmemAllocationHandleType`s that the program wants of it.
+    /// `CUmemAllocationHandleType`s that the program requested.
     pub(crate) handle_types: u32,
     held: Mutex<Held>,
 }
 
 #[derive(Debug)]
 struct Held {
-    /// By the program.
+    /// References of the program.
     references: u32,
     maps: u32,
 }
@@ -41,7 +41,7 @@ impl Shim {
     /// `cuMemCreate` on a device.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_DEVICE; the host's.
+    /// CUDA_ERROR_INVALID_DEVICE; the host's errors.
     pub(crate) fn create_physical(&self, device: i32, size: u64, handle_types: u32) -> Cu<u64> {
         let wire = self.devices.get(device)?.wire;
         if size == 0 {
@@ -66,7 +66,7 @@ impl Shim {
     /// Memory that the program holds.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE, as the driver says of these handles.
+    /// CUDA_ERROR_INVALID_VALUE for an unknown handle, as in the driver.
     pub(crate) fn physical(&self, handle: u64) -> Cu<Arc<Physical>> {
         let found = self.physicals.get(handle);
         let found = found.map_err(|_| CuResult::INVALID_VALUE)?;
@@ -79,7 +79,7 @@ impl Shim {
     /// `cuMemRelease`.
     ///
     /// # Errors
-    /// As [`Shim::physical`]; why the session is over.
+    /// As [`Shim::physical`]; the code with which the session ended.
     pub(crate) fn release_physical(&self, handle: u64) -> Cu {
         let physical = self.physical(handle)?;
         self.let_go(&physical, |held| held.references -= 1)
@@ -88,7 +88,7 @@ impl Shim {
     /// `cuMemRetainAllocationHandle`.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE where nothing is mapped.
+    /// CUDA_ERROR_INVALID_VALUE if nothing is mapped at the address.
     pub(crate) fn retain_physical(&self, address: u64) -> Cu<u64> {
         let range = self.memory.find(address).filter(|r| r.physical != 0);
         let handle = range.ok_or(CuResult::INVALID_VALUE)?.physical;
@@ -111,10 +111,10 @@ impl Shim {
         Ok(())
     }
 
-    /// `cuMemAddressReserve`: where both sides have room, at `wanted` if that is such a place.
+    /// `cuMemAddressReserve`: at addresses that are free on both sides; at `wanted`, if it is free.
     ///
     /// # Errors
-    /// The host's; CUDA_ERROR_OUT_OF_MEMORY when no place is free on both sides.
+    /// The host's errors; CUDA_ERROR_OUT_OF_MEMORY if no address is free on both sides.
     pub(crate) fn reserve_addresses(&self, size: u64, alignment: u64, wanted: u64) -> Cu<u64> {
         let mut call = req::AddressReserve {
             size,
@@ -131,27 +131,27 @@ impl Shim {
             call.wanted = 0;
         }
         if let Some(ptr) = call.collided {
-            // The last has not been parked by a further request.
+            // No further request names the last range, so it is freed here.
             let _ = self.session.call(&req::AddressFree { ptr });
         }
         Err(CuResult::OUT_OF_MEMORY)
     }
 
-    /// `cuMemAddressFree` of a whole reservation in which nothing is mapped.
+    /// `cuMemAddressFree` of a whole reservation that contains no mapping.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE; the host's.
+    /// CUDA_ERROR_INVALID_VALUE; the host's errors.
     pub(crate) fn free_addresses(&self, at: u64, size: u64) -> Cu {
         self.memory.leave_space(at, size)?;
         self.session.call(&req::AddressFree { ptr: DevPtr(at) })?;
         Ok(())
     }
 
-    /// `cuMemMap` of all of a memory.
+    /// `cuMemMap` of a whole memory.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE unless the addresses are reserved and free, CUDA_ERROR_NOT_SUPPORTED for a part
-    /// of the memory; the host's.
+    /// CUDA_ERROR_INVALID_VALUE unless the addresses are reserved and free,
+    /// CUDA_ERROR_NOT_SUPPORTED for a part of the memory; the host's errors.
     pub(crate) fn map_physical(&self, at: u64, size: u64, handle: u64) -> Cu {
         let physical = self.physical(handle)?;
         if size != physical.size || !at.is_multiple_of(GRANULARITY) {
@@ -171,10 +171,10 @@ impl Shim {
         Ok(())
     }
 
-    /// `cuMemUnmap` of whole mappings, or of reserved addresses where nothing is mapped.
+    /// `cuMemUnmap` of whole mappings, or of reserved addresses without mappings.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE; why the session is over.
+    /// CUDA_ERROR_INVALID_VALUE; the code with which the session ended.
     pub(crate) fn unmap_physical(&self, at: u64, size: u64) -> Cu {
         let unmapped = self.memory.unmap(at, size)?;
         if unmapped.is_empty() {
@@ -193,13 +193,13 @@ impl Shim {
     /// `cuMemSetAccess` of whole mappings for a device.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_PEER_ACCESS_UNSUPPORTED for another device than the memory's;
-    /// the host's.
+    /// CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_PEER_ACCESS_UNSUPPORTED for a device other than the
+    /// memory's; the host's errors.
     pub(crate) fn set_access(&self, at: u64, size: u64, device: i32, flags: u32) -> Cu {
         self.devices.get(device)?;
         let owners = self.memory.owners(at, size)?;
         if owners.iter().any(|owner| *owner != device) {
-            // There is no path between devices, and so nothing to be taken away.
+            // Devices have no path between them, so there is no access to remove.
             return match flags {
                 0 => Ok(()),
                 _ => Err(CuResult::PEER_ACCESS_UNSUPPORTED),

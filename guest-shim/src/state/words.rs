@@ -3,12 +3,12 @@
 use vgpu_cuda_abi::numbers::mem_op;
 use vgpu_cuda_abi::structs::MemOp;
 
-/// What a stream does with a word.
+/// An operation of a stream on a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word {
-    /// Writes; otherwise it waits.
+    /// Whether the stream writes the word; otherwise it waits.
     pub(crate) write: bool,
-    /// Of 64 bits.
+    /// Whether the word has 64 bits; otherwise 32.
     pub(crate) wide: bool,
     pub(crate) at: u64,
     pub(crate) value: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Word {
 }
 
 impl Word {
-    /// As a program is shown the word.
+    /// The operation in the form that programs see.
     pub(crate) fn operation(&self) -> MemOp {
         MemOp {
             operation: match (self.write, self.wide) {

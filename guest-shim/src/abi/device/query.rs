@@ -1,4 +1,4 @@
-//! Devices: all answered from what came with the Welcome.
+//! Queries of devices, all answered from the Welcome.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -12,50 +12,50 @@ use crate::ffi::exports;
 use crate::process::shim;
 
 exports! {
-    /// An ordinal's device.
+    /// The device of an ordinal.
     fn cuDeviceGet(device: Out<c_int>, ordinal: c_int) {
         shim()?.devices.get(ordinal)?;
         device.set(ordinal)
     }
 
-    /// How many devices the program sees.
+    /// The number of devices that the program sees.
     fn cuDeviceGetCount(count: Out<c_int>) {
         let n = shim()?.devices.count() as c_int;
         count.set(n)
     }
 
-    /// The name, cut to the caller's room.
+    /// The name, cut to the size of the caller's buffer.
     fn cuDeviceGetName(name: Out<c_char>, len: c_int, device: c_int) {
         let device = shim()?.devices.get(device)?;
         name.set_text(len.max(0) as usize, device.info.name.as_bytes())
     }
 
-    /// The sixteen bytes of the UUID.
+    /// The 16 bytes of the UUID.
     fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: c_int) {
         let device = shim()?.devices.get(device)?;
         uuid.set(device.info.uuid)
     }
 
-    /// As cuDeviceGetUuid; for a MIG instance the host gives that instance's.
+    /// As cuDeviceGetUuid; for a MIG instance, the host reports the UUID of the instance.
     fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: c_int) {
         let device = shim()?.devices.get(device)?;
         uuid.set(device.info.uuid)
     }
 
-    /// Memory that the VM may use.
+    /// The memory that the VM may use, in bytes.
     fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: c_int) {
         let device = shim()?.devices.get(device)?;
         bytes.set(device.info.total_memory as usize)
     }
 
-    /// One attribute.
+    /// An attribute.
     fn cuDeviceGetAttribute(value: Out<c_int>, attribute: u32, device: c_int) {
         let device = shim()?.devices.get(device)?;
         value.check()?;
         value.set(device.attribute(attribute)?)
     }
 
-    /// Deprecated, and asked for still.
+    /// Deprecated, but still in use.
     fn cuDeviceGetProperties(properties: Out<DeviceProperties>, device: c_int) {
         let device = shim()?.devices.get(device)?;
         let get = |id| device.attribute(id).unwrap_or(0);
@@ -75,7 +75,7 @@ exports! {
         properties.set(all)
     }
 
-    /// Deprecated, and asked for still.
+    /// Deprecated, but still in use.
     fn cuDeviceComputeCapability(major: Out<c_int>, minor: Out<c_int>, device: c_int) {
         let device = shim()?.devices.get(device)?;
         minor.check()?;
@@ -96,7 +96,7 @@ exports! {
         id.set_text(len.max(0) as usize, device.info.pci_bus_id.as_bytes())
     }
 
-    /// All 0, as cuDeviceCanAccessPeer.
+    /// Always 0, as in cuDeviceCanAccessPeer.
     fn cuDeviceGetP2PAttribute(value: Out<c_int>, attribute: u32, device: c_int, peer: c_int) {
         let shim = shim()?;
         shim.devices.get(device)?;
@@ -110,13 +110,13 @@ exports! {
         value.set(0)
     }
 
-    /// None, as the attribute HOST_NATIVE_ATOMIC_SUPPORTED says.
+    /// No operations, consistent with the attribute HOST_NATIVE_ATOMIC_SUPPORTED.
     fn cuDeviceGetHostAtomicCapabilities(out: Out<u32>, operations: In<u32>, count: u32, device: c_int) {
         shim()?.devices.get(device)?;
         no_atomics(out, operations, count)
     }
 
-    /// None, as between devices there is no path.
+    /// No operations, because devices have no path between them.
     fn cuDeviceGetP2PAtomicCapabilities(
         out: Out<u32>,
         operations: In<u32>,
@@ -133,7 +133,7 @@ exports! {
         no_atomics(out, operations, count)
     }
 
-    /// Elements of the longest texture in linear memory.
+    /// Largest width of a texture in linear memory, in elements.
     fn cuDeviceGetTexture1DLinearMaxWidth(out: Out<usize>, format: u32, channels: u32, device: c_int) {
         shim()?.devices.get(device)?;
         let shape = ArrayShape { width: 1, height: 0, depth: 0, format, channels, flags: 0 };
@@ -141,7 +141,7 @@ exports! {
         out.set((LONGEST_LINEAR_TEXTURE / bytes) as usize)
     }
 
-    /// Nothing of the device is ever notified: the callback is kept by nobody.
+    /// Accepts a callback and never calls it, because devices send no notifications.
     fn cuDeviceRegisterAsyncNotification(
         device: c_int,
         callback: In<c_void>,
@@ -153,7 +153,7 @@ exports! {
         out.set(NOTIFICATION)
     }
 
-    /// As if there had been one.
+    /// Accepts the handle of cuDeviceRegisterAsyncNotification.
     fn cuDeviceUnregisterAsyncNotification(device: c_int, callback: u64) {
         shim()?.devices.get(device)?;
         match callback {
@@ -171,7 +171,7 @@ exports! {
         out.set(0)
     }
 
-    /// Never: what one guest sees of several devices has no path between them.
+    /// Always false: devices of a guest have no path between them.
     fn cuDeviceCanAccessPeer(can: Out<c_int>, device: c_int, peer: c_int) {
         let shim = shim()?;
         shim.devices.get(device)?;
@@ -180,9 +180,10 @@ exports! {
     }
 }
 
-/// The only handle of notifications.
+/// The handle of all notifications.
 const NOTIFICATION: u64 = 1;
-/// Bytes of the longest texture in linear memory, on every device since compute capability 5.0.
+/// Size in bytes of the largest texture in linear memory, on every device since compute capability
+/// 5.0.
 const LONGEST_LINEAR_TEXTURE: u64 = 1 << 32;
 /// Number of the last `CUatomicOperation`.
 const LAST_ATOMIC: u32 = 12;

@@ -1,5 +1,6 @@
-//! Resources of a device, as far as they are told: its multiprocessors, all of which every context and
-//! stream has, and how they would be split. Contexts on a part of them (green contexts) are not served.
+//! Device resources. Only multiprocessors are reported: every context and stream has all of them.
+//! Splits are computed, but contexts on a part of the multiprocessors (green contexts) are not
+//! served.
 
 use std::ffi::{c_int, c_uint};
 
@@ -19,7 +20,7 @@ const MULTIPROCESSORS: u32 = 1;
 /// `CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING`, `…_MAX_POTENTIAL_CLUSTER_SIZE`.
 const SPLIT_FLAGS: c_uint = 3;
 const IGNORE_COSCHEDULING: c_uint = 1;
-/// A pair shares what is finest in hardware.
+/// Multiprocessors in a pair, the smallest unit of hardware.
 const FINEST: u32 = 2;
 
 /// The multiprocessors of a device.
@@ -43,14 +44,14 @@ fn resource(shim: &Shim, device: c_int, kind: u32) -> Cu<DevResource> {
     })
 }
 
-/// A part of a resource; a part without multiprocessors is no valid resource.
+/// A part of a resource; a part without multiprocessors is an invalid resource.
 fn part(of: &DevResource, count: u32) -> DevResource {
     let kind = if count == 0 { 0 } else { of.kind };
     DevResource { kind, count, ..*of }
 }
 
-/// Fewest multiprocessors of a part, and what their number is a multiple of, by compute capability; as
-/// CUDA's documentation of `cuDevSmResourceSplitByCount` has it.
+/// Minimum and alignment of the number of multiprocessors in a part, by compute capability, from
+/// CUDA's documentation of `cuDevSmResourceSplitByCount`.
 fn granularity(major: u32) -> (u32, u32) {
     match major {
         0..=7 => (2, 2),
@@ -59,7 +60,8 @@ fn granularity(major: u32) -> (u32, u32) {
     }
 }
 
-/// How many parts of at least `least` there are, of how many each; at most `most` parts.
+/// Number of parts with at least `least` multiprocessors each, at most `most`; and the
+/// multiprocessors of each part.
 fn split(all: &DevResource, least: u32, most: u32) -> Cu<(u32, u32)> {
     if all.smallest == 0 || all.alignment == 0 {
         return Err(CuResult::INVALID_VALUE);
@@ -73,19 +75,19 @@ fn split(all: &DevResource, least: u32, most: u32) -> Cu<(u32, u32)> {
 }
 
 exports! {
-    /// Of a device.
+    /// The multiprocessors of a device.
     fn cuDeviceGetDevResource(device: c_int, out: Out<DevResource>, kind: u32) {
         out.set(resource(shim()?, device, kind)?)
     }
 
-    /// Of a context: its device's.
+    /// The multiprocessors of a context's device.
     fn cuCtxGetDevResource(ctx: u64, out: Out<DevResource>, kind: u32) {
         let shim = shim()?;
         let device = shim.contexts.named(ctx)?.device;
         out.set(resource(shim, device, kind)?)
     }
 
-    /// Of a stream: its device's.
+    /// The multiprocessors of a stream's device.
     fn cuStreamGetDevResource / cuStreamGetDevResource_ptsz [mode] (
         stream: u64,
         out: Out<DevResource>,
@@ -96,7 +98,8 @@ exports! {
         out.set(resource(shim, device, kind)?)
     }
 
-    /// Parts of at least so many multiprocessors; without a place for them, how many there could be.
+    /// Splits multiprocessors into parts of at least the given number; without an output array,
+    /// counts the possible parts.
     fn cuDevSmResourceSplitByCount(
         out: Out<DevResource>,
         parts: Out<c_uint>,

@@ -16,8 +16,8 @@ use crate::state::graphs::Kind;
 use crate::state::streams::resolve;
 
 exports! {
-    /// Runs a function of the program when the stream is past its earlier work; the stream goes on
-    /// when it returns.
+    /// Runs a function of the program after the stream's earlier work. The stream continues when
+    /// the function returns.
     fn cuLaunchHostFunc / cuLaunchHostFunc_ptsz [mode] (
         stream: u64,
         function: Option<HostFn>,
@@ -26,8 +26,8 @@ exports! {
         launch(stream, mode, function, data)
     }
 
-    /// The same: how the stream waits for the function (blocking or spinning) is the host's. Without a function
-    /// there is nothing to do.
+    /// As cuLaunchHostFunc. The host chooses how the stream waits for the function (blocking or
+    /// spinning). Without a function, the call has no effect.
     fn cuLaunchHostFunc_v2 / cuLaunchHostFunc_v2_ptsz [mode] (
         stream: u64,
         function: Option<HostFn>,
@@ -45,7 +45,8 @@ exports! {
         }
     }
 
-    /// The same, called with the stream and its status, also after an error.
+    /// As cuLaunchHostFunc, but the function gets the stream and its status, and is called after an
+    /// error too.
     fn cuStreamAddCallback / cuStreamAddCallback_ptsz [mode] (
         stream: u64,
         function: Option<StreamCallback>,

@@ -14,7 +14,7 @@ use crate::process::live;
 use crate::{Cu, unserved};
 
 exports! {
-    /// Launches.
+    /// Launches a kernel.
     fn cuLaunchKernel / cuLaunchKernel_ptsz [mode] (
         function: u64,
         grid_x: u32,
@@ -37,7 +37,7 @@ exports! {
         launch(function, shape, stream, mode, Params { pointers: params, extra })
     }
 
-    /// Launches with attributes.
+    /// Launches a kernel with attributes.
     fn cuLaunchKernelEx / cuLaunchKernelEx_ptsz [mode] (
         config: In<LaunchConfig>,
         function: u64,
@@ -56,7 +56,7 @@ exports! {
         launch(function, shape, config.stream.0, mode, Params { pointers: params, extra })
     }
 
-    /// Launches blocks that may wait for each other.
+    /// Launches a kernel whose blocks may wait for each other.
     fn cuLaunchCooperativeKernel / cuLaunchCooperativeKernel_ptsz [mode] (
         function: u64,
         grid_x: u32,
@@ -80,8 +80,8 @@ exports! {
     }
 }
 
-/// Whether the launch is cooperative. Attributes that only advise are accepted and dropped; those
-/// that change what a kernel computes or when events fire are refused.
+/// Whether the launch is cooperative. Hints are accepted and dropped. Attributes that change the
+/// results of a kernel or the time of events are refused.
 fn attributes(config: &LaunchConfig) -> Cu<bool> {
     let mut cooperative = false;
     for i in 0..config.count as usize {
@@ -89,17 +89,17 @@ fn attributes(config: &LaunchConfig) -> Cu<bool> {
         match attribute.id {
             COOPERATIVE => cooperative = attribute.value[0] != 0,
             CLUSTER_DIMENSION | PREFERRED_CLUSTER_DIMENSION => {
-                // A cluster of one block is what a launch without clusters has.
+                // A launch without clusters has clusters of one block.
                 if attribute.value[..3].iter().any(|n| *n > 1) {
                     let form = "cuLaunchKernelEx with clusters of more than one block";
                     return Err(unserved::refuse(form, unserved::CLUSTERS));
                 }
             }
             // Ignore; access policy; synchronisation policy; cluster scheduling; programmatic
-            // serialisation (a permission to overlap, which need not be used); priority; memory
-            // domains; shared-memory carve-out; NVLink scheduling.
+            // serialisation (permits an overlap); priority; memory domains; shared-memory
+            // carve-out; NVLink scheduling.
             0 | 1 | 3 | 5 | 6 | 8 | 9 | 10 | 14 | 16 => {}
-            // Events within a launch, device-updatable nodes, and what is newer.
+            // Events within a launch, device-updatable nodes, and newer attributes.
             _ => {
                 let form = "cuLaunchKernelEx with launch events, device-updatable nodes or newer attributes";
                 return Err(unserved::refuse(

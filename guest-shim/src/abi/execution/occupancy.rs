@@ -15,7 +15,7 @@ use crate::process::live;
 use crate::state::libraries;
 
 exports! {
-    /// Blocks that one multiprocessor holds.
+    /// Number of blocks that fit on a multiprocessor.
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
         out: Out<c_int>,
         function: u64,
@@ -25,7 +25,7 @@ exports! {
         active_blocks(out, function, block_size, shared, 0)
     }
 
-    /// Blocks that one multiprocessor holds.
+    /// Number of blocks that fit on a multiprocessor.
     fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
         out: Out<c_int>,
         function: u64,
@@ -36,7 +36,7 @@ exports! {
         active_blocks(out, function, block_size, shared, flags)
     }
 
-    /// Shared memory that is left for each block when so many are on a multiprocessor.
+    /// Dynamic shared memory for each of so many blocks on a multiprocessor, in bytes.
     fn cuOccupancyAvailableDynamicSMemPerBlock(
         out: Out<usize>,
         function: u64,
@@ -53,7 +53,7 @@ exports! {
         out.set(bytes as usize)
     }
 
-    /// Clusters are of one block each: as many as the device holds blocks.
+    /// Each cluster has one block: the number of blocks that fit on the device.
     fn cuOccupancyMaxActiveClusters(out: Out<c_int>, function: u64, config: In<LaunchConfig>) {
         let shim = live()?;
         out.check()?;
@@ -73,7 +73,7 @@ exports! {
         out.set(blocks.saturating_mul(processors))
     }
 
-    /// There are no clusters, as devices before compute capability 9.0 say.
+    /// There are no clusters, as on devices before compute capability 9.0.
     fn cuOccupancyMaxPotentialClusterSize(out: Out<c_int>, function: u64, config: In<LaunchConfig>) {
         let shim = live()?;
         out.check()?;
@@ -84,7 +84,7 @@ exports! {
         out.set(0)
     }
 
-    /// The block size that fills a multiprocessor best.
+    /// The block size with the best occupancy.
     fn cuOccupancyMaxPotentialBlockSize(
         min_grid: Out<c_int>,
         block_size: Out<c_int>,
@@ -96,7 +96,7 @@ exports! {
         potential(min_grid, block_size, function, (shared_of_block, shared), limit, 0)
     }
 
-    /// The block size that fills a multiprocessor best.
+    /// The block size with the best occupancy.
     fn cuOccupancyMaxPotentialBlockSizeWithFlags(
         min_grid: Out<c_int>,
         block_size: Out<c_int>,
@@ -110,7 +110,7 @@ exports! {
     }
 }
 
-/// The size that `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION` asks for.
+/// Number of blocks in a cluster, from `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
 fn cluster(config: &LaunchConfig) -> Cu<u32> {
     let mut blocks = 1_u32;
     for i in 0..config.count as usize {
@@ -135,8 +135,8 @@ fn active_blocks(out: Out<c_int>, function: u64, size: c_int, shared: usize, fla
     out.set(blocks)
 }
 
-/// Tries block sizes from the largest down, in steps of a warp, and keeps the first of those that
-/// put the most threads on a multiprocessor.
+/// Tries block sizes downwards in steps of a warp. Keeps the first of the sizes with the most
+/// threads on a multiprocessor.
 fn potential(
     min_grid: Out<c_int>,
     block_size: Out<c_int>,
@@ -166,7 +166,7 @@ fn potential(
     }
     let (mut best, mut best_threads, mut best_blocks) = (0, 0, 0);
     while size > 0 && best_threads < most {
-        // SAFETY: the program's own function, by the contract of the function.
+        // SAFETY: the program's own function, by the contract of the CUDA function.
         let shared = shared_of_block.map_or(shared, |f| unsafe { f(size) });
         let blocks = function.blocks(shim, size, shared as u64, flags)?;
         if blocks * size > best_threads {

@@ -15,7 +15,7 @@ use crate::state::Shim;
 use crate::state::graphs::Kind;
 use crate::{Cu, lock, unserved};
 
-/// Those that kernel nodes have (`CUkernelNodeAttrID`).
+/// Attributes of kernel nodes (`CUkernelNodeAttrID`).
 const KERNEL: [u32; 10] = [
     1,
     2,
@@ -30,7 +30,7 @@ const KERNEL: [u32; 10] = [
 ];
 
 exports! {
-    /// The value of one.
+    /// The value of an attribute.
     fn cuGraphKernelNodeGetAttribute(node: u64, id: u32, out: Out<AttributeValue>) {
         let shim = shim()?;
         out.check()?;
@@ -38,13 +38,13 @@ exports! {
         out.set(value)
     }
 
-    /// Sets one.
+    /// Sets an attribute.
     fn cuGraphKernelNodeSetAttribute(node: u64, id: u32, value: In<AttributeValue>) {
         let shim = live()?;
         set(shim, node, id, value.get()?)
     }
 
-    /// Sets all to those of another.
+    /// Copies all attributes of another node.
     fn cuGraphKernelNodeCopyAttributes(to: u64, from: u64) {
         let shim = live()?;
         let all = KERNEL.map(|id| get(shim, from, id).map(|value| (id, value)));
@@ -67,7 +67,7 @@ fn get(shim: &Shim, node: u64, id: u32) -> Cu<AttributeValue> {
     let mut value = [0; 16];
     match id {
         COOPERATIVE => value[0] = kernel.cooperative.into(),
-        // {0, 1}, as bytes.
+        // The value {0, 1}, as bytes.
         DOMAIN_MAP => value[0] = 1 << 8,
         // -1: no preference.
         CARVEOUT => value[0] = u32::MAX,
@@ -76,8 +76,8 @@ fn get(shim: &Shim, node: u64, id: u32) -> Cu<AttributeValue> {
     Ok(value)
 }
 
-/// Cooperative launches are honoured; what only advises is kept and shown; what changes what a kernel
-/// computes is refused, as in `launch`.
+/// Cooperative launches are honoured. Hints are stored and returned. Attributes that change the
+/// results of a kernel are refused, as in `launch`.
 fn set(shim: &Shim, node: u64, id: u32, value: AttributeValue) -> Cu {
     if !KERNEL.contains(&id) {
         return Err(CuResult::INVALID_VALUE);

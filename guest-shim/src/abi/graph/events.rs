@@ -1,4 +1,4 @@
-//! Nodes that record events, wait for them, and write words or wait for them.
+//! Nodes that record events or wait for events, and nodes that write words or wait for words.
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
@@ -14,7 +14,7 @@ use crate::state::words::Word;
 use crate::{Cu, lock};
 
 exports! {
-    /// A record of an event.
+    /// Adds a node that records an event.
     fn cuGraphAddEventRecordNode(
         out: Out<u64>,
         graph: u64,
@@ -25,7 +25,7 @@ exports! {
         add(out, graph, (behind, count), || record(event))
     }
 
-    /// A wait for an event.
+    /// Adds a node that waits for an event.
     fn cuGraphAddEventWaitNode(
         out: Out<u64>,
         graph: u64,
@@ -36,7 +36,7 @@ exports! {
         add(out, graph, (behind, count), || wait(event))
     }
 
-    /// The event.
+    /// The event that the node records.
     fn cuGraphEventRecordNodeGetEvent(node: u64, out: Out<u64>) {
         let Kind::Record(event) = *lock(&shim()?.node(node)?.kind) else {
             return Err(CuResult::INVALID_VALUE);
@@ -44,7 +44,7 @@ exports! {
         out.set(event)
     }
 
-    /// The event.
+    /// The event that the node waits for.
     fn cuGraphEventWaitNodeGetEvent(node: u64, out: Out<u64>) {
         let Kind::Wait(event) = *lock(&shim()?.node(node)?.kind) else {
             return Err(CuResult::INVALID_VALUE);
@@ -62,19 +62,19 @@ exports! {
         update::set_node(live()?, node, wait(event)?)
     }
 
-    /// In what was made of a graph.
+    /// Sets the event in an instance.
     fn cuGraphExecEventRecordNodeSetEvent(exec: u64, node: u64, event: u64) {
         let shim = live()?;
         find(shim, exec)?.set(shim, node, record(event)?)
     }
 
-    /// In what was made of a graph.
+    /// Sets the event in an instance.
     fn cuGraphExecEventWaitNodeSetEvent(exec: u64, node: u64, event: u64) {
         let shim = live()?;
         find(shim, exec)?.set(shim, node, wait(event)?)
     }
 
-    /// Words that are written or waited for.
+    /// Adds a node that writes words or waits for words.
     fn cuGraphAddBatchMemOpNode(
         out: Out<u64>,
         graph: u64,
@@ -85,7 +85,7 @@ exports! {
         add(out, graph, (behind, count), || batch(&params.get()?))
     }
 
-    /// The words; the list may be looked at until the calling thread's next call of this function.
+    /// The words. The list is valid until the calling thread calls this function again.
     fn cuGraphBatchMemOpNodeGetParams(node: u64, out: Out<BatchNodeParams>) {
         let params = shown(&lock(&shim()?.node(node)?.kind))?;
         out.set(params)
@@ -96,7 +96,7 @@ exports! {
         update::set_node(live()?, node, batch(&params.get()?)?)
     }
 
-    /// In what was made of a graph.
+    /// Sets the words in an instance.
     fn cuGraphExecBatchMemOpNodeSetParams(exec: u64, node: u64, params: In<BatchNodeParams>) {
         let shim = live()?;
         find(shim, exec)?.set(shim, node, batch(&params.get()?)?)
@@ -104,11 +104,11 @@ exports! {
 }
 
 thread_local! {
-    /// The operations that the thread was shown last.
+    /// The operations that this thread was shown last.
     static SHOWN: std::cell::RefCell<Vec<MemOp>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// The parameters as a program is shown them.
+/// The parameters in the form that programs see.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for a node of another kind.
@@ -125,7 +125,7 @@ pub(crate) fn shown(kind: &Kind) -> Cu<BatchNodeParams> {
     Ok(BatchNodeParams {
         context: shim()?.contexts.current().map_or(0, |c| c.shown),
         count: words.len() as u32,
-        // SAFETY: the list stays until the thread is shown another.
+        // SAFETY: the list stays valid until this thread is shown another list.
         operations: unsafe { In::new(list) },
         flags: 0,
     })
@@ -139,7 +139,7 @@ pub(crate) fn record(event: u64) -> Cu<Kind> {
     live()?.events.get(event).map(|_| Kind::Record(event))
 }
 
-/// A node that waits for one.
+/// A node that waits for an event.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_HANDLE.

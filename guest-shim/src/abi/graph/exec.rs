@@ -1,4 +1,4 @@
-//! Instantiated graphs: made, changed, launched.
+//! Graph instances: instantiated, updated, launched.
 
 use std::ffi::c_char;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::state::{Shim, capture};
 use crate::{Cu, lock};
 
 exports! {
-    /// Makes what can be launched of a graph as it is now.
+    /// Instantiates a graph in its present state.
     fn cuGraphInstantiate(
         out: Out<u64>,
         graph: u64,
@@ -29,7 +29,7 @@ exports! {
         logged(out, graph, node, (log, room))
     }
 
-    /// Makes what can be launched of a graph as it is now.
+    /// Instantiates a graph in its present state.
     fn cuGraphInstantiate_v2(
         out: Out<u64>,
         graph: u64,
@@ -40,12 +40,12 @@ exports! {
         logged(out, graph, node, (log, room))
     }
 
-    /// With flags.
+    /// Instantiates a graph with flags.
     fn cuGraphInstantiateWithFlags(out: Out<u64>, graph: u64, flags: u64) {
         make(out, graph, flags).map(|_| ()).map_err(|why| why.code)
     }
 
-    /// With flags; what went wrong is told.
+    /// Instantiates a graph with flags, and reports the cause of a failure.
     fn cuGraphInstantiateWithParams / cuGraphInstantiateWithParams_ptsz [mode] (
         out: Out<u64>,
         graph: u64,
@@ -54,38 +54,38 @@ exports! {
         with_params(out, graph, params, mode)
     }
 
-    /// Launches that are on their way still happen.
+    /// Destroys an instance; launches in flight still complete.
     fn cuGraphExecDestroy(exec: u64) {
         live()?.execs.remove(exec).map(|_| ()).map_err(|_| CuResult::INVALID_VALUE)
     }
 
-    /// Does all of it in a stream.
+    /// Launches an instance in a stream.
     fn cuGraphLaunch / cuGraphLaunch_ptsz [mode] (exec: u64, stream: u64) {
         let shim = live()?;
         let exec = find(shim, exec)?;
         run(shim, &exec, &resolve(shim, stream, mode)?)
     }
 
-    /// Has the host know of it before the first launch.
+    /// Sends an instance to the host before the first launch.
     fn cuGraphUpload / cuGraphUpload_ptsz [mode] (exec: u64, stream: u64) {
         let shim = live()?;
         upload(shim, &*find(shim, exec)?, stream, mode)
     }
 
-    /// The flags it was made with.
+    /// The flags of the instantiation.
     fn cuGraphExecGetFlags(exec: u64, out: Out<u64>) {
-        // Those that matter at launches.
+        // Only the flags that affect launches.
         let flags = find(shim()?, exec)?.flags & !UPLOAD;
         out.set(flags)
     }
 
-    /// Its number among instances.
+    /// The number of the instance among all instances.
     fn cuGraphExecGetId(exec: u64, out: Out<u32>) {
         let id = find(shim()?, exec)?.id;
         out.set(id)
     }
 
-    /// Takes over another graph's parameters, if it has the same nodes.
+    /// Takes over the parameters of a graph with the same nodes.
     fn cuGraphExecUpdate(exec: u64, graph: u64, node: Out<u64>, result: Out<u32>) {
         let report = update(live()?, exec, graph)?;
         node.set_if_wanted(report.node);
@@ -93,7 +93,7 @@ exports! {
         judge(report)
     }
 
-    /// Takes over another graph's parameters, if it has the same nodes.
+    /// Takes over the parameters of a graph with the same nodes.
     fn cuGraphExecUpdate_v2(exec: u64, graph: u64, info: Out<ExecUpdateInfo>) {
         let shim = live()?;
         info.check()?;
@@ -113,20 +113,20 @@ exports! {
         find(shim, exec)?.set_child(shim, node, &*shim.graph(child)?)
     }
 
-    /// Leaves a node out, or takes it in again.
+    /// Disables or enables a node.
     fn cuGraphNodeSetEnabled(exec: u64, node: u64, enabled: u32) {
         let shim = live()?;
         find(shim, exec)?.set_enabled(shim, node, enabled != 0)
     }
 
-    /// Is it done?
+    /// Whether a node is enabled.
     fn cuGraphNodeGetEnabled(exec: u64, node: u64, out: Out<u32>) {
         let enabled = find(shim()?, exec)?.enabled(node)?;
         out.set(enabled.into())
     }
 }
 
-/// What can be launched under a handle.
+/// The instance of a handle.
 pub(crate) fn find(shim: &Shim, exec: u64) -> Cu<Arc<Exec>> {
     shim.execs.get(exec).map_err(|_| CuResult::INVALID_VALUE)
 }
@@ -139,11 +139,11 @@ fn make(out: Out<u64>, graph: u64, flags: u64) -> Result<u64, Refusal> {
     Ok(exec.handle)
 }
 
-/// The oldest form, with a log in text.
+/// The oldest form, which returns a text log.
 fn logged(out: Out<u64>, graph: u64, node: Out<u64>, (log, room): (Out<c_char>, usize)) -> Cu {
     let made = make(out, graph, 0).map_err(|why| {
         node.set_if_wanted(why.node);
-        // The log may be left out.
+        // The log pointer may be null.
         let _ = log.set_text(room, why.code.to_string().as_bytes());
         why.code
     });

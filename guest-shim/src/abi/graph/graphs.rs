@@ -1,4 +1,4 @@
-//! Graphs and their nodes. What nodes do is in `graph_nodes`, what becomes of graphs in `graph_exec`.
+//! Graphs and their edges. `nodes` has the kinds of nodes, `exec` the instances.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use crate::state::graphs::{self, Kind};
 use crate::{Cu, lock};
 
 exports! {
-    /// An empty graph.
+    /// Creates an empty graph.
     fn cuGraphCreate(out: Out<u64>, flags: u32) {
         let shim = live()?;
         out.check()?;
@@ -23,12 +23,12 @@ exports! {
         out.set(graph.handle)
     }
 
-    /// What was made of it stays.
+    /// Destroys a graph; instances of the graph stay.
     fn cuGraphDestroy(graph: u64) {
         live()?.destroy_graph(graph)
     }
 
-    /// A copy as it is now.
+    /// Copies a graph in its present state.
     fn cuGraphClone(out: Out<u64>, original: u64) {
         let shim = live()?;
         out.check()?;
@@ -36,7 +36,7 @@ exports! {
         out.set(copy.handle)
     }
 
-    /// The node of a copy that is a copy of this one.
+    /// The node of a copied graph that is a copy of the given node.
     fn cuGraphNodeFindInClone(out: Out<u64>, original: u64, copy: u64) {
         let shim = shim()?;
         let copy = shim.graph(copy)?;
@@ -44,12 +44,12 @@ exports! {
         out.set(found.ok_or(CuResult::INVALID_VALUE)?)
     }
 
-    /// What depended on it depends on it no more.
+    /// Destroys a node and its edges.
     fn cuGraphDestroyNode(node: u64) {
         live()?.destroy_node(node)
     }
 
-    /// `CUgraphNodeType`.
+    /// The `CUgraphNodeType` of a node.
     fn cuGraphNodeGetType(node: u64, out: Out<u32>) {
         let number = lock(&shim()?.node(node)?.kind).number();
         out.set(number)
@@ -61,7 +61,7 @@ exports! {
         give(&nodes, out, count)
     }
 
-    /// Nodes that come behind nothing.
+    /// Nodes without dependencies.
     fn cuGraphGetRootNodes(graph: u64, out: Out<u64>, count: Out<usize>) {
         let nodes: Vec<u64> = shim()?
             .graph(graph)?
@@ -88,13 +88,13 @@ exports! {
         give_edges(graph, (from, to), Out::NULL, count)
     }
 
-    /// What a node comes behind.
+    /// Dependencies of a node.
     fn cuGraphNodeGetDependencies(node: u64, out: Out<u64>, count: Out<usize>) {
         let before = lock(&shim()?.node(node)?.dependencies).clone();
         give(&before, out, count)
     }
 
-    /// What comes behind a node.
+    /// Nodes that depend on a node.
     fn cuGraphNodeGetDependentNodes(node: u64, out: Out<u64>, count: Out<usize>) {
         let behind = dependents(node)?;
         give(&behind, out, count)
@@ -115,26 +115,26 @@ exports! {
         give_edges(graph, (from, to), data, count)
     }
 
-    /// What a node comes behind; data of edges is always zero.
+    /// Dependencies of a node; data of edges is always zero.
     fn cuGraphNodeGetDependencies_v2(node: u64, out: Out<u64>, data: Out<EdgeData>, count: Out<usize>) {
         let before = lock(&shim()?.node(node)?.dependencies).clone();
         clear_within(data, &before, out, count);
         give(&before, out, count)
     }
 
-    /// What comes behind a node; data of edges is always zero.
+    /// Nodes that depend on a node; data of edges is always zero.
     fn cuGraphNodeGetDependentNodes_v2(node: u64, out: Out<u64>, data: Out<EdgeData>, count: Out<usize>) {
         let behind = dependents(node)?;
         clear_within(data, &behind, out, count);
         give(&behind, out, count)
     }
 
-    /// A node that does nothing.
+    /// Adds a node without effect.
     fn cuGraphAddEmptyNode(out: Out<u64>, graph: u64, behind: In<u64>, count: usize) {
         add(out, graph, (behind, count), || Ok(Kind::Empty))
     }
 
-    /// A graph as a node, as it is now.
+    /// Adds a copy of a graph as a node.
     fn cuGraphAddChildGraphNode(
         out: Out<u64>,
         graph: u64,
@@ -152,7 +152,7 @@ exports! {
         add(out, graph, (behind, count), make)
     }
 
-    /// The graph of such a node.
+    /// The graph of a child graph node.
     fn cuGraphChildGraphNodeGetGraph(node: u64, out: Out<u64>) {
         match &*lock(&shim()?.node(node)?.kind) {
             Kind::Child(child) => out.set(child.handle),
@@ -160,14 +160,14 @@ exports! {
         }
     }
 
-    /// Nodes and edges in the language of Graphviz, in a file of the guest.
+    /// Writes nodes and edges to a file of the guest, in the language of Graphviz.
     fn cuGraphDebugDotPrint(graph: u64, path: Text, flags: u32) {
         let shim = shim()?;
         let graph = shim.graph(graph)?;
         std::fs::write(path.symbol()?, graphs::dot::text(&graph, flags)).map_err(|_| CuResult::OPERATING_SYSTEM)
     }
 
-    /// Its number among graphs.
+    /// The number of the graph among all graphs.
     fn cuGraphGetId(graph: u64, out: Out<u32>) {
         let id = shim()?.graph(graph)?.id;
         out.set(id)
@@ -179,13 +179,13 @@ exports! {
         out.set(graph)
     }
 
-    /// Its number among the nodes of its graph.
+    /// The number of the node among the nodes of its graph.
     fn cuGraphNodeGetLocalId(node: u64, out: Out<u32>) {
         let local = shim()?.node(node)?.local;
         out.set(local)
     }
 
-    /// A number that no other node has.
+    /// A number that is unique among all nodes.
     fn cuGraphNodeGetToolsId(node: u64, out: Out<u64>) {
         let shim = shim()?;
         let node = shim.node(node)?;
@@ -193,7 +193,7 @@ exports! {
         out.set(u64::from(graph.id) << 32 | u64::from(node.local))
     }
 
-    /// A value that conditional nodes read and kernels set.
+    /// Creates a value that conditional nodes read and kernels set.
     fn cuGraphConditionalHandleCreate(
         out: Out<u64>,
         graph: u64,
@@ -225,7 +225,7 @@ pub(crate) fn add(
     out.set(node)
 }
 
-/// Writes as many handles as there is room for, zeros behind them, and how many there are.
+/// Writes the handles that fit, zeros behind them, and the number of handles.
 fn give(all: &[u64], out: Out<u64>, count: Out<usize>) -> Cu {
     if out.is_null() {
         return count.set(all.len());
@@ -235,27 +235,27 @@ fn give(all: &[u64], out: Out<u64>, count: Out<usize>) -> Cu {
     count.set(all.len().min(room))
 }
 
-/// Writes as many handles as there is room for, and zeros behind them.
+/// Writes the handles that fit, and zeros behind them.
 fn fill(all: &[u64], out: Out<u64>, room: usize) -> Cu {
     let zeros = std::iter::repeat_n(0, room.saturating_sub(all.len()));
     out.set_all(all.iter().copied().take(room).chain(zeros))
 }
 
-/// Clears so much data of edges.
+/// Clears the data of `count` edges.
 fn clear(data: Out<EdgeData>, count: usize) {
     for i in 0..count {
         data.element(i).set_if_wanted(EdgeData::default());
     }
 }
 
-/// As [`clear`], for a list that is about to be given.
+/// As [`clear`], for the edges of the nodes that [`give`] writes.
 fn clear_within(data: Out<EdgeData>, all: &[u64], out: Out<u64>, count: Out<usize>) {
     if let (false, Ok(room)) = (out.is_null(), count.get()) {
         clear(data, all.len().min(room));
     }
 }
 
-/// The nodes that come right behind a node.
+/// The direct dependents of a node.
 fn dependents(node: u64) -> Result<Vec<u64>, CuResult> {
     let shim = shim()?;
     let graph = shim.graph(shim.node(node)?.graph)?;
@@ -266,7 +266,7 @@ fn dependents(node: u64) -> Result<Vec<u64>, CuResult> {
     Ok(behind.map(|n| n.handle).collect())
 }
 
-/// Writes all edges of a graph, as far as there is room; data of edges is always zero.
+/// Writes the edges that fit; data of edges is always zero.
 fn give_edges(
     graph: u64,
     (from, to): (Out<u64>, Out<u64>),
@@ -291,7 +291,7 @@ fn edges(graph: u64, (from, to, count): (In<u64>, In<u64>, usize), there: bool) 
     let graph = shim.graph(graph)?;
     let (from, to) = (from.list(count)?, to.list(count)?);
     if !there && count > 0 && graph.owns_memory() {
-        // Graphs with memory nodes keep their shape.
+        // The edges of graphs with memory nodes cannot be changed.
         return Err(CuResult::NOT_SUPPORTED);
     }
     let mut seen = HashSet::new();

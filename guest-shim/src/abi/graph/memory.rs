@@ -1,4 +1,4 @@
-//! Nodes that allocate and free memory, and what the memory of graphs is in all.
+//! Nodes that allocate and free memory, and attributes of the memory of graphs.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::state::graphs::block::Block;
 use crate::{Cu, lock, unserved};
 
 exports! {
-    /// An allocation; its address is known from now on.
+    /// Adds a node that allocates memory; the address is fixed from now on.
     fn cuGraphAddMemAllocNode(
         out: Out<u64>,
         graph: u64,
@@ -39,13 +39,13 @@ exports! {
         params.set(given)
     }
 
-    /// The allocation.
+    /// The parameters of an allocation node.
     fn cuGraphMemAllocNodeGetParams(node: u64, out: Out<AllocNodeParams>) {
         let params = shown(&lock(&shim()?.node(node)?.kind))?;
         out.set(params)
     }
 
-    /// The free of what a node allocates.
+    /// Adds a node that frees the memory of an allocation node.
     fn cuGraphAddMemFreeNode(
         out: Out<u64>,
         graph: u64,
@@ -56,7 +56,7 @@ exports! {
         add(out, graph, (behind, count), || free(address))
     }
 
-    /// The address.
+    /// The address that the node frees.
     fn cuGraphMemFreeNodeGetParams(node: u64, out: Out<u64>) {
         let Kind::Free(block) = lock(&shim()?.node(node)?.kind).clone() else {
             return Err(CuResult::INVALID_VALUE);
@@ -64,7 +64,7 @@ exports! {
         out.set(block.address)
     }
 
-    /// Gives back what no graph uses.
+    /// Frees memory that no graph uses.
     fn cuDeviceGraphMemTrim(device: c_int) {
         let shim = live()?;
         shim.devices.get(device)?;
@@ -72,7 +72,7 @@ exports! {
         Ok(())
     }
 
-    /// What graphs hold, now or at most.
+    /// The bytes that graphs hold now, or their peak.
     fn cuDeviceGetGraphMemAttribute(device: c_int, id: u32, out: Out<c_void>) {
         let shim = shim()?;
         shim.devices.get(device)?;
@@ -80,7 +80,7 @@ exports! {
         out.of::<u64>().set(value)
     }
 
-    /// Sets a high-water mark back.
+    /// Resets a peak.
     fn cuDeviceSetGraphMemAttribute(device: c_int, id: u32, value: In<c_void>) {
         let shim = shim()?;
         shim.devices.get(device)?;
@@ -89,11 +89,11 @@ exports! {
     }
 }
 
-/// Memory for an allocation node that `symbol` makes.
+/// Allocates memory for an allocation node of `symbol`.
 ///
 /// # Errors
-/// CUDA_ERROR_NOT_SUPPORTED for other memory than a device's; CUDA_ERROR_INVALID_VALUE; those of the
-/// allocation.
+/// CUDA_ERROR_NOT_SUPPORTED for memory that is not on a device; CUDA_ERROR_INVALID_VALUE; the
+/// errors of the allocation.
 pub(crate) fn allocate(symbol: &str, params: &AllocNodeParams) -> Cu<Arc<Block>> {
     let shim = live()?;
     if params.bytes == 0 || params.pool.kind == 0 {
@@ -117,16 +117,16 @@ pub(crate) fn allocate(symbol: &str, params: &AllocNodeParams) -> Cu<Arc<Block>>
     shim.graph_memory.allocate(shim, place, params.bytes as u64)
 }
 
-/// A node that frees what another allocates.
+/// A node that frees the memory of an allocation node.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for an address that no node gave.
+/// CUDA_ERROR_INVALID_VALUE for an address of no allocation node.
 pub(crate) fn free(address: u64) -> Cu<Kind> {
     let block = live()?.graph_memory.find(address);
     block.map(Kind::Free).ok_or(CuResult::INVALID_VALUE)
 }
 
-/// The parameters as a program is shown them.
+/// The parameters in the form that programs see.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for a node of another kind.

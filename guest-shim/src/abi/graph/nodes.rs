@@ -1,5 +1,5 @@
-//! What nodes of graphs do: kernels, fills, copies, host functions. Others are in `graph_events`,
-//! `graph_memory` and `graph_params`.
+//! Nodes for kernels, fills, copies and host functions. Other kinds are in `events`, `memory` and
+//! `params`.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::state::contexts::Context;
 use crate::state::graphs::{FillNode, Kind, update};
 use crate::{Cu, lock};
 
-/// A fill as a program is shown it.
+/// A fill in the form that programs see.
 pub(crate) fn shown_fill(fill: &FillNode) -> MemsetNodeParams {
     MemsetNodeParams {
         dst: fill.dst,
@@ -33,10 +33,10 @@ pub(crate) fn shown_fill(fill: &FillNode) -> MemsetNodeParams {
     }
 }
 
-/// A host function as a program is shown it.
+/// A host function in the form that programs see.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for a node of another kind, or one from `cuStreamAddCallback`.
+/// CUDA_ERROR_INVALID_VALUE for a node of another kind, or a node from `cuStreamAddCallback`.
 pub(crate) fn shown_host(kind: &Kind) -> Cu<HostNodeParams> {
     match kind {
         Kind::Host(HostFunction::Plain(function, data)) => Ok(HostNodeParams {
@@ -48,7 +48,7 @@ pub(crate) fn shown_host(kind: &Kind) -> Cu<HostNodeParams> {
 }
 
 exports! {
-    /// A launch.
+    /// Adds a kernel node.
     fn cuGraphAddKernelNode(
         out: Out<u64>,
         graph: u64,
@@ -59,7 +59,7 @@ exports! {
         add(out, graph, (behind, count), || kernel(&params.get()?))
     }
 
-    /// A launch.
+    /// Adds a kernel node.
     fn cuGraphAddKernelNode_v2(
         out: Out<u64>,
         graph: u64,
@@ -70,7 +70,7 @@ exports! {
         add(out, graph, (behind, count), || kernel2(&params.get()?))
     }
 
-    /// A fill.
+    /// Adds a fill node.
     fn cuGraphAddMemsetNode(
         out: Out<u64>,
         graph: u64,
@@ -82,7 +82,7 @@ exports! {
         add(out, graph, (behind, count), || fill(&params.get()?, ctx))
     }
 
-    /// A copy.
+    /// Adds a copy node.
     fn cuGraphAddMemcpyNode(
         out: Out<u64>,
         graph: u64,
@@ -94,7 +94,7 @@ exports! {
         add(out, graph, (behind, count), || copy(&params.get()?, ctx))
     }
 
-    /// A function of the program.
+    /// Adds a host node.
     fn cuGraphAddHostNode(
         out: Out<u64>,
         graph: u64,
@@ -105,13 +105,13 @@ exports! {
         add(out, graph, (behind, count), || host(&params.get()?))
     }
 
-    /// The launch; its parameters may be looked at while the node is.
+    /// The launch; the pointers to parameters are valid while the node exists.
     fn cuGraphKernelNodeGetParams(node: u64, out: Out<KernelNodeParams>) {
         let params = shown_kernel(&lock(&shim()?.node(node)?.kind))?;
         out.set(params.base)
     }
 
-    /// The launch; its parameters may be looked at while the node is.
+    /// The launch; the pointers to parameters are valid while the node exists.
     fn cuGraphKernelNodeGetParams_v2(node: u64, out: Out<KernelNodeParams2>) {
         let params = shown_kernel(&lock(&shim()?.node(node)?.kind))?;
         out.set(params)
@@ -153,38 +153,38 @@ exports! {
         set(live()?, node, copy(&params.get()?, 0)?)
     }
 
-    /// The function.
+    /// The host function.
     fn cuGraphHostNodeGetParams(node: u64, out: Out<HostNodeParams>) {
         let params = shown_host(&lock(&shim()?.node(node)?.kind))?;
         out.set(params)
     }
 
-    /// Sets the function.
+    /// Sets the host function.
     fn cuGraphHostNodeSetParams(node: u64, params: In<HostNodeParams>) {
         set(live()?, node, host(&params.get()?)?)
     }
 
-    /// In what was made of a graph.
+    /// Sets the launch in an instance.
     fn cuGraphExecKernelNodeSetParams(exec: u64, node: u64, params: In<KernelNodeParams>) {
         set_in(live()?, exec, node, kernel(&params.get()?)?)
     }
 
-    /// In what was made of a graph.
+    /// Sets the launch in an instance.
     fn cuGraphExecKernelNodeSetParams_v2(exec: u64, node: u64, params: In<KernelNodeParams2>) {
         set_in(live()?, exec, node, kernel2(&params.get()?)?)
     }
 
-    /// In what was made of a graph.
+    /// Sets the fill in an instance.
     fn cuGraphExecMemsetNodeSetParams(exec: u64, node: u64, params: In<MemsetNodeParams>, ctx: u64) {
         set_in(live()?, exec, node, fill(&params.get()?, ctx)?)
     }
 
-    /// In what was made of a graph.
+    /// Sets the copy in an instance.
     fn cuGraphExecMemcpyNodeSetParams(exec: u64, node: u64, params: In<Copy3D>, ctx: u64) {
         set_in(live()?, exec, node, copy(&params.get()?, ctx)?)
     }
 
-    /// In what was made of a graph.
+    /// Sets the host function in an instance.
     fn cuGraphExecHostNodeSetParams(exec: u64, node: u64, params: In<HostNodeParams>) {
         set_in(live()?, exec, node, host(&params.get()?)?)
     }
@@ -198,20 +198,20 @@ fn set_in(shim: &Shim, exec: u64, node: u64, kind: Kind) -> Cu {
     crate::abi::graph::exec::find(shim, exec)?.set(shim, node, kind)
 }
 
-/// The context that a handle names; null means the current one.
+/// The context of a handle; null names the current context.
 fn context(shim: &Shim, ctx: u64) -> Cu<Arc<Context>> {
     shim.contexts.named(ctx)
 }
 
-/// A launch.
+/// Makes a launch.
 fn kernel(params: &KernelNodeParams) -> Cu<Kind> {
     make_kernel(params, params.function, 0)
 }
 
-/// A launch, of a kernel or a function.
+/// Makes a launch of a kernel or a function.
 ///
 /// # Errors
-/// Those of a launch.
+/// The errors of a launch.
 pub(crate) fn kernel2(params: &KernelNodeParams2) -> Cu<Kind> {
     let handle = match params.base.function {
         0 => params.kernel,
@@ -229,7 +229,8 @@ fn make_kernel(params: &KernelNodeParams, handle: u64, ctx: u64) -> Cu<Kind> {
     Ok(Kind::Kernel(Arc::new(node)))
 }
 
-/// A launch as a program is shown it; its parameters may be looked at while the node is.
+/// A launch in the form that programs see; the pointers to parameters are valid while the node
+/// exists.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for a node of another kind.
@@ -244,7 +245,7 @@ pub(crate) fn shown_kernel(kind: &Kind) -> Cu<KernelNodeParams2> {
             grid: kernel.grid,
             block: kernel.block,
             shared: kernel.shared,
-            // SAFETY: a pointer to each parameter, for as long as the node is.
+            // SAFETY: a pointer to each parameter, valid while the node exists.
             params: unsafe { In::new(kernel.pointers.as_ptr().cast()) },
             extra: In::NULL,
         },
@@ -253,10 +254,10 @@ pub(crate) fn shown_kernel(kind: &Kind) -> Cu<KernelNodeParams2> {
     })
 }
 
-/// A fill.
+/// Makes a fill.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for memory that is not the device's, or other elements.
+/// CUDA_ERROR_INVALID_VALUE for memory that is not the device's, or for an invalid element size.
 pub(crate) fn fill(params: &MemsetNodeParams, ctx: u64) -> Cu<Kind> {
     let shim = live()?;
     context(shim, ctx)?;
@@ -283,10 +284,10 @@ pub(crate) fn fill(params: &MemsetNodeParams, ctx: u64) -> Cu<Kind> {
     }))
 }
 
-/// A copy.
+/// Makes a copy.
 ///
 /// # Errors
-/// Those of a copy.
+/// The errors of a copy.
 pub(crate) fn copy(copy: &Copy3D, ctx: u64) -> Cu<Kind> {
     let shim = live()?;
     context(shim, ctx)?;
@@ -294,7 +295,7 @@ pub(crate) fn copy(copy: &Copy3D, ctx: u64) -> Cu<Kind> {
     Ok(Kind::Copy(*copy))
 }
 
-/// A call of a function of the program.
+/// Makes a call of a host function.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE without a function.

@@ -1,5 +1,5 @@
-//! `CUgraphNodeParams`: one structure, and one function each to add, read and change, for nodes of all
-//! kinds.
+//! `CUgraphNodeParams`: one structure for nodes of all kinds, with functions that add a node, read
+//! it and change it.
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
@@ -22,11 +22,11 @@ use crate::state::graphs::conditional::Conditional;
 use crate::state::graphs::{Kind, conditional, update};
 use crate::{Cu, lock, unserved};
 
-/// Kinds of nodes that are not served: semaphores of other interfaces, and what is newer.
+/// Kinds of nodes that are not served: semaphores of other APIs, and newer kinds.
 const UNSERVED: [u32; 5] = [8, 9, 14, 17, 18];
 
 exports! {
-    /// A node of any kind.
+    /// Adds a node of any kind.
     fn cuGraphAddNode(
         out: Out<u64>,
         graph: u64,
@@ -37,7 +37,7 @@ exports! {
         add_any(out, graph, (behind, count), params)
     }
 
-    /// A node of any kind; data of edges is always zero.
+    /// Adds a node of any kind; data of edges is always zero.
     fn cuGraphAddNode_v2(
         out: Out<u64>,
         graph: u64,
@@ -49,7 +49,7 @@ exports! {
         add_any(out, graph, (behind, count), params)
     }
 
-    /// A node of any kind; data of edges is always zero.
+    /// Adds a node of any kind; data of edges is always zero.
     fn cuGraphAddNode_v3(
         out: Out<u64>,
         graph: u64,
@@ -61,7 +61,7 @@ exports! {
         add_any(out, graph, (behind, count), params)
     }
 
-    /// What a node does.
+    /// The parameters of a node.
     fn cuGraphNodeGetParams(node: u64, out: Out<NodeParams>) {
         let shim = shim()?;
         out.check()?;
@@ -69,17 +69,17 @@ exports! {
         out.set(params)
     }
 
-    /// Sets it.
+    /// Sets the parameters of a node.
     fn cuGraphNodeSetParams(node: u64, params: In<NodeParams>) {
         set_any(node, params)
     }
 
-    /// Sets it.
+    /// Sets the parameters of a node.
     fn cuGraphNodeSetParams_v2(node: u64, params: In<NodeParams>) {
         set_any(node, params)
     }
 
-    /// In what was made of a graph.
+    /// Sets the parameters of a node in an instance.
     fn cuGraphExecNodeSetParams(exec: u64, node: u64, params: In<NodeParams>) {
         let shim = live()?;
         let params = params.get()?;
@@ -115,7 +115,7 @@ fn add_any(out: Out<u64>, graph: u64, behind: (In<u64>, usize), params: Out<Node
     Ok(())
 }
 
-/// What a new node with these parameters does.
+/// The work of a new node with these parameters.
 fn new_kind(params: &NodeParams, shim: &Shim, graph: u64) -> Cu<Kind> {
     match params.kind {
         node::GRAPH => {
@@ -125,7 +125,7 @@ fn new_kind(params: &NodeParams, shim: &Shim, graph: u64) -> Cu<Kind> {
                     let copy = shim.clone_graph(&*shim.graph(child.graph)?, true)?;
                     Ok(Kind::Child(copy))
                 }
-                // Taking the program's graph over, with its handle.
+                // The node takes over the program's graph and its handle.
                 1 => {
                     let form = "cuGraphAddNode of a child graph that is taken over";
                     Err(unserved::refuse(
@@ -146,8 +146,8 @@ fn new_kind(params: &NodeParams, shim: &Shim, graph: u64) -> Cu<Kind> {
     }
 }
 
-/// What a node with these parameters, which `symbol` was given, does, if the node has no graphs of
-/// its own.
+/// The work of a node with these parameters, which the caller passed to `symbol`, for nodes without
+/// graphs of their own.
 fn kind_of(params: &NodeParams, symbol: &str) -> Cu<Kind> {
     match params.kind {
         node::KERNEL => kernel2(&params.view::<KernelNodeParams2>()),
@@ -178,7 +178,8 @@ fn kind_of(params: &NodeParams, symbol: &str) -> Cu<Kind> {
     }
 }
 
-/// Fills in what the caller is to learn of a new node: an address, or the bodies. `false`: nothing.
+/// Writes results for the caller to the parameters of a new node: an address, or the bodies.
+/// `false`: no results.
 fn tell(params: &mut NodeParams, kind: &Kind) -> bool {
     match kind {
         Kind::Alloc(block) => {
@@ -197,13 +198,13 @@ fn tell(params: &mut NodeParams, kind: &Kind) -> bool {
     }
 }
 
-/// The bodies, as a program is shown them.
+/// The bodies in the form that programs see.
 fn bodies(node: &Conditional) -> In<u64> {
-    // SAFETY: the list is there for as long as the node.
+    // SAFETY: the list exists as long as the node.
     unsafe { In::new(node.handles.as_ptr()) }
 }
 
-/// The parameters as a program is shown them.
+/// The parameters in the form that programs see.
 fn shown(shim: &Shim, kind: &Kind) -> Cu<NodeParams> {
     let mut any = NodeParams::empty(kind.number());
     let context = shim.contexts.current().map_or(0, |c| c.shown);

@@ -1,4 +1,4 @@
-//! User objects: something of the program that lives as long as graphs need it.
+//! User objects: objects of the program that live as long as graphs need them.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -12,13 +12,14 @@ use crate::process::live;
 use crate::state::graphs::NamedObject;
 use crate::{Cu, lock};
 
-/// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`, which must be given.
+/// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`, which is mandatory.
 const NO_SYNC: u32 = 1;
 /// `CU_GRAPH_USER_OBJECT_MOVE`: the caller's references become the graph's.
 const MOVE: u32 = 1;
 
 exports! {
-    /// An object with so many references; the function is called when the last is gone.
+    /// Creates an object with a number of references; the function is called when the last
+    /// reference is released.
     fn cuUserObjectCreate(
         out: Out<u64>,
         data: *mut c_void,
@@ -38,17 +39,17 @@ exports! {
         out.set(handle)
     }
 
-    /// More references.
+    /// Adds references.
     fn cuUserObjectRetain(object: u64, count: u32) {
         named(object)?.retain(count)
     }
 
-    /// Fewer.
+    /// Releases references.
     fn cuUserObjectRelease(object: u64, count: u32) {
         named(object)?.release(count)
     }
 
-    /// A graph has references, too.
+    /// Adds references of a graph.
     fn cuGraphRetainUserObject(graph: u64, object: u64, count: u32, flags: u32) {
         let shim = live()?;
         let graph = shim.graph(graph)?;
@@ -63,14 +64,14 @@ exports! {
         if flags & MOVE != 0 { named.release(count) } else { Ok(()) }
     }
 
-    /// It has fewer.
+    /// Releases references of a graph.
     fn cuGraphReleaseUserObject(graph: u64, object: u64, count: u32) {
         let graph = live()?.graph(graph)?;
         for _ in 0..count {
             let mut objects = lock(&graph.objects);
             let place = objects.iter().position(|(handle, _)| *handle == object);
             let gone = objects.swap_remove(place.ok_or(CuResult::INVALID_VALUE)?);
-            // Its function may make calls about the graph.
+            // The destructor may make calls about the graph, which take this lock.
             drop(objects);
             drop(gone);
         }

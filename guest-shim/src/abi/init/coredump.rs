@@ -1,5 +1,5 @@
-//! Settings of GPU core dumps: kept and told here, without effect. A fault of the device ends the session on
-//! the host, which writes none.
+//! Settings of GPU core dumps: stored and returned, without effect. A fault of the device ends the
+//! session on the host, which writes no core dump.
 
 use std::ffi::c_void;
 
@@ -10,14 +10,14 @@ use crate::ffi::exports;
 use crate::process::shim;
 use crate::{Cu, lock};
 
-/// Last of `CUcoredumpSettings`: a set of flags.
+/// Last of `CUcoredumpSettings`, a set of flags.
 const LAST: u32 = 7;
 const FLAGS: u32 = LAST;
-/// Names of files, which are told to who has room for the longest.
+/// Names of files. They are returned only to buffers of the maximum size.
 const NAMES: std::ops::RangeInclusive<u32> = 5..=6;
-/// Those that are a yes or no, of one byte.
+/// Boolean settings of one byte.
 const BOOLEANS: std::ops::RangeInclusive<u32> = 1..=4;
-/// Longest value, with its NUL.
+/// Largest value in bytes, including NUL.
 const LONGEST: usize = 1024;
 
 exports! {
@@ -32,42 +32,42 @@ exports! {
         get(0, setting, out.of(), size)
     }
 
-    /// Sets one of the current context.
+    /// Sets a setting of the current context.
     fn cuCoredumpSetAttribute(setting: u32, value: In<c_void>, size: In<usize>) {
         let ctx = shim()?.contexts.current()?.handle.0;
         set(ctx, setting, value.of(), size)
     }
 
-    /// Sets one of all contexts.
+    /// Sets a setting of all contexts.
     fn cuCoredumpSetAttributeGlobal(setting: u32, value: In<c_void>, size: In<usize>) {
         set(0, setting, value.of(), size)
     }
 
-    /// Kept by nobody, as no dump is ever begun.
+    /// Accepts a callback and drops it, because no dump is ever begun.
     fn cuCoredumpRegisterStartCallback(callback: In<c_void>, _data: *mut c_void, out: Out<u64>) {
         register(callback, out)
     }
 
-    /// Kept by nobody, as no dump is ever complete.
+    /// Accepts a callback and drops it, because no dump is ever completed.
     fn cuCoredumpRegisterCompleteCallback(callback: In<c_void>, _data: *mut c_void, out: Out<u64>) {
         register(callback, out)
     }
 
-    /// As if it had been kept.
+    /// Accepts the handle that was returned.
     fn cuCoredumpDeregisterStartCallback(callback: u64) {
         deregister(callback)
     }
 
-    /// As if it had been kept.
+    /// Accepts the handle that was returned.
     fn cuCoredumpDeregisterCompleteCallback(callback: u64) {
         deregister(callback)
     }
 }
 
-/// The only handle of callbacks.
+/// The handle of all callbacks.
 const CALLBACK: u64 = 1;
 
-/// The handle may be left out.
+/// Returns the handle; the pointer may be null.
 fn register(callback: In<c_void>, out: Out<u64>) -> Cu {
     shim()?;
     callback.check()?;
@@ -90,7 +90,7 @@ fn check(setting: u32) -> Cu {
     }
 }
 
-/// A yes or no takes one byte, and no more.
+/// A boolean setting has exactly one byte.
 fn check_size(setting: u32, size: usize) -> Cu {
     match BOOLEANS.contains(&setting) && size != 1 {
         true => Err(CuResult::INVALID_VALUE),
@@ -105,7 +105,7 @@ fn get(ctx: u64, setting: u32, out: Out<u8>, size: Out<usize>) -> Cu {
     let value = {
         let all = lock(&shim.coredump);
         let set = all.get(&(ctx, setting)).or_else(|| all.get(&(0, setting)));
-        // Unset: no, no name, or no flags.
+        // The default: false, no name, or no flags.
         let unset = vec![0; if setting == FLAGS { 4 } else { 1 }];
         set.cloned().unwrap_or(unset)
     };

@@ -14,7 +14,7 @@ use crate::ffi::exports;
 use crate::proc_address;
 use crate::{Cu, process};
 
-/// Each default stream.
+/// Both choices of the default stream.
 const KNOWN_FLAGS: u32 = LEGACY_STREAM | PER_THREAD_DEFAULT_STREAM;
 
 exports! {
@@ -38,7 +38,8 @@ exports! {
         describe(string, CuResult(error).c_text())
     }
 
-    /// May be called before cuInit. Not found: an error, and nothing is written.
+    /// May be called before cuInit. If the symbol is not found, returns an error and writes
+    /// nothing.
     fn cuGetProcAddress(symbol: Text, pfn: Out<*const c_void>, version: i32, flags: u64) {
         pfn.check()?;
         match look_up(symbol, version, flags)? {
@@ -47,7 +48,8 @@ exports! {
         }
     }
 
-    /// May be called before cuInit. Not found: success, a null pointer and a status.
+    /// May be called before cuInit. If the symbol is not found, returns success, a null pointer and
+    /// a status.
     fn cuGetProcAddress_v2(
         symbol: Text,
         pfn: Out<*const c_void>,
@@ -65,7 +67,7 @@ exports! {
         pfn.set(address.cast())
     }
 
-    /// The tables of NVIDIA's runtime. May be called before cuInit.
+    /// Returns a private table for NVIDIA's runtime. May be called before cuInit.
     fn cuGetExportTable(table: Out<*const c_void>, id: In<[u8; 16]>) {
         table.check()?;
         id.check()?;
@@ -86,7 +88,7 @@ fn look_up(symbol: Text, version: i32, flags: u64) -> Cu<Result<*const (), NotFo
         Err(CuResult::NOT_FOUND) => return Ok(Err(NotFound::NoSymbol)),
         name => name?,
     };
-    // A driver compares versions without a sign: −1 asks for the newest form.
+    // A driver compares versions as unsigned numbers: −1 requests the newest form.
     Ok(proc_address::find(
         name,
         version as u32,
@@ -94,7 +96,7 @@ fn look_up(symbol: Text, version: i32, flags: u64) -> Cu<Result<*const (), NotFo
     ))
 }
 
-/// Writes a static string about a result code; null and an error for an unknown code.
+/// Writes a static string about a result code. An unknown code gives null and an error.
 fn describe(out: Out<*const c_char>, text: Option<&'static CStr>) -> Cu {
     out.set(text.map_or(std::ptr::null(), CStr::as_ptr))?;
     text.map(|_| ()).ok_or(CuResult::INVALID_VALUE)

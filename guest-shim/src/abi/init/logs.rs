@@ -1,5 +1,6 @@
-//! CUDA's log functions: the program hears, or reads later, why something failed. What is told is what this
-//! library says on standard error. They work before cuInit, too, so that why that failed can be heard.
+//! CUDA's log functions: the program gets the messages of this library on standard error, at once
+//! or later. The functions work before cuInit too, so that the reason of a failed cuInit can be
+//! read.
 
 use std::ffi::{c_char, c_uint, c_void};
 use std::io::Write as _;
@@ -13,7 +14,7 @@ use crate::ffi::exports;
 use crate::log::heard;
 
 exports! {
-    /// Has a function called with each message.
+    /// Registers a callback for each message.
     fn cuLogsRegisterCallback(callback: Option<LogsCallback>, data: *mut c_void, out: Out<u64>) {
         let callback = callback.ok_or(CuResult::INVALID_VALUE)?;
         let handle = heard::listen(callback, data);
@@ -21,7 +22,7 @@ exports! {
         Ok(())
     }
 
-    /// Not any more.
+    /// Removes a callback.
     fn cuLogsUnregisterCallback(callback: u64) {
         match heard::stop_listening(callback) {
             true => Ok(()),
@@ -29,14 +30,14 @@ exports! {
         }
     }
 
-    /// The place behind the last message.
+    /// The position after the last message.
     fn cuLogsCurrent(iterator: Out<c_uint>, flags: c_uint) {
         iterator.check()?;
         no(flags)?;
         iterator.set(heard::end())
     }
 
-    /// Appends what was said since a place to a file, a line a message.
+    /// Appends the messages after a position to a file, one line per message.
     fn cuLogsDumpToFile(iterator: Out<c_uint>, path: Text, flags: c_uint) {
         path.check()?;
         no(flags)?;
@@ -50,7 +51,8 @@ exports! {
         Ok(())
     }
 
-    /// Writes what was said since a place to memory, as far as there is room: then the last of it.
+    /// Writes the messages after a position to memory. If there is too little room, drops the
+    /// oldest messages.
     fn cuLogsDumpToMemory(
         iterator: Out<c_uint>,
         buffer: Out<c_char>,
@@ -73,7 +75,7 @@ exports! {
     }
 }
 
-/// No flags are defined.
+/// Refuses flags, because none are defined.
 fn no(flags: c_uint) -> Cu {
     match flags {
         0 => Ok(()),
@@ -81,7 +83,7 @@ fn no(flags: c_uint) -> Cu {
     }
 }
 
-/// The last messages that together have room, a line each.
+/// The last messages that fit together, one line each.
 fn last(messages: &[String], room: usize) -> String {
     let mut left = room;
     let fits = messages.iter().rev().take_while(|message| {

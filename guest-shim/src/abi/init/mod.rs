@@ -1,4 +1,4 @@
-//! Initialisation, `cuGetProcAddress`, and what is asked about the process.
+//! Initialisation, `cuGetProcAddress`, and functions about the process.
 
 pub(crate) mod coredump;
 pub(crate) mod entry;

@@ -1,4 +1,4 @@
-//! Switches of a profiler that is not there.
+//! Profiler control, without a profiler.
 
 use std::ffi::c_uint;
 
@@ -9,17 +9,17 @@ use crate::ffi::exports;
 use crate::process::live;
 
 exports! {
-    /// As of CUDA 12, also before cuInit: profilers attach by themselves.
+    /// Not supported, as since CUDA 12, also before cuInit: profilers attach by themselves.
     fn cuProfilerInitialize(_config: Text, _output: Text, _mode: c_uint) {
         Err(CuResult::NOT_SUPPORTED)
     }
 
-    /// Nothing to start.
+    /// Has no effect.
     fn cuProfilerStart() {
         live()?.contexts.current().map(|_| ())
     }
 
-    /// Nothing to stop.
+    /// Has no effect.
     fn cuProfilerStop() {
         live()?.contexts.current().map(|_| ())
     }

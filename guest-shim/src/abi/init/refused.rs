@@ -1,5 +1,5 @@
-//! Functions that `cuGetProcAddress` finds and that return an error: programs handle CUDA_ERROR_NOT_SUPPORTED from them,
-//! but not their absence.
+//! Functions that `cuGetProcAddress` finds but that return an error, because programs handle
+//! CUDA_ERROR_NOT_SUPPORTED from them but not their absence.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -11,7 +11,7 @@ use crate::process::live;
 use crate::{Cu, unserved};
 
 exports! {
-    /// Processes of guests are not checkpointed: this one runs.
+    /// Always "running": processes of guests are not checkpointed.
     fn cuCheckpointProcessGetState(pid: c_int, state: Out<c_int>) {
         const RUNNING: c_int = 0;
         state.check()?;
@@ -19,7 +19,7 @@ exports! {
         state.set(RUNNING)
     }
 
-    /// The thread that a checkpoint would be restored on: the process's first.
+    /// The thread on which a checkpoint would be restored: the first thread of the process.
     fn cuCheckpointProcessGetRestoreThreadId(pid: c_int, thread: Out<c_int>) {
         thread.check()?;
         own(pid, "cuCheckpointProcessGetRestoreThreadId")?;
@@ -31,22 +31,22 @@ exports! {
         Err(checkpoint("cuCheckpointProcessLock"))
     }
 
-    /// Never locked.
+    /// An error: the process is never locked.
     fn cuCheckpointProcessUnlock(pid: c_int, _args: Out<c_void>) {
         not_locked(pid, "cuCheckpointProcessUnlock")
     }
 
-    /// Never locked.
+    /// An error: the process is never locked.
     fn cuCheckpointProcessCheckpoint(pid: c_int, _args: Out<c_void>) {
         not_locked(pid, "cuCheckpointProcessCheckpoint")
     }
 
-    /// Never locked.
+    /// An error: the process is never locked.
     fn cuCheckpointProcessRestore(pid: c_int, _args: Out<c_void>) {
         not_locked(pid, "cuCheckpointProcessRestore")
     }
 
-    /// There are no contexts on a part of a device.
+    /// An error: there are no contexts on a part of a device.
     fn cuDevResourceGenerateDesc(out: Out<u64>, resources: Out<c_void>, count: c_uint) {
         live()?;
         out.check()?;
@@ -54,9 +54,9 @@ exports! {
         green("cuDevResourceGenerateDesc", count > 0)
     }
 
-    /// There are no contexts on a part of a device.
+    /// An error: there are no contexts on a part of a device.
     fn cuGreenCtxCreate(out: Out<u64>, desc: u64, device: c_int, flags: c_uint) {
-        /// `CU_GREEN_CTX_DEFAULT_STREAM`, without which none is made.
+        /// `CU_GREEN_CTX_DEFAULT_STREAM`, which is mandatory.
         const DEFAULT_STREAM: c_uint = 1;
         let shim = live()?;
         out.check()?;
@@ -65,14 +65,14 @@ exports! {
     }
 }
 
-/// Also before cuInit: it is one process's question about another.
+/// Refuses a checkpoint. Works before cuInit, because the call may concern another process.
 fn checkpoint(symbol: &'static str) -> CuResult {
     let way_out =
         "processes with GPU work are not checkpointed; have the program save what it needs itself";
     unserved::refuse(symbol, way_out)
 }
 
-/// Only what this process does with CUDA is known here.
+/// Refuses other processes, because the library knows only the CUDA state of its own process.
 fn own(pid: c_int, symbol: &'static str) -> Cu {
     match u32::try_from(pid) {
         Ok(pid) if pid == std::process::id() => Ok(()),
@@ -81,13 +81,13 @@ fn own(pid: c_int, symbol: &'static str) -> Cu {
     }
 }
 
-/// What a process that runs answers to what wants it locked.
+/// The error of a running process for calls that require a locked one.
 fn not_locked(pid: c_int, symbol: &'static str) -> Cu {
     own(pid, symbol)?;
     Err(CuResult::ILLEGAL_STATE)
 }
 
-/// What a call with such arguments is told.
+/// The error of a green context call; `right`: the arguments are valid.
 fn green(symbol: &'static str, right: bool) -> Cu {
     match right {
         true => Err(unserved::refuse(symbol, unserved::GREEN)),

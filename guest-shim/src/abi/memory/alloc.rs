@@ -1,4 +1,4 @@
-//! Device memory, and page-locked host memory.
+//! Device memory and page-locked host memory.
 
 use std::ffi::c_void;
 
@@ -16,12 +16,12 @@ use crate::state::memory::{allocate, free};
 use crate::state::pinned::{Label, Origin};
 use crate::{Cu, unserved};
 
-/// Rows of pitched memory begin at multiples of this, as on every GPU since Maxwell.
+/// Alignment of the rows of pitched memory in bytes, as on every GPU since Maxwell.
 const PITCH: usize = 512;
 
-/// Every flag of `cuMemHostAlloc`.
+/// All flags of `cuMemHostAlloc`.
 const HOST_ALLOC_FLAGS: u32 = PORTABLE | DEVICEMAP | WRITECOMBINED;
-/// Every flag of `cuMemHostRegister`, where the first two have the same numbers.
+/// All flags of `cuMemHostRegister`; the first two flags have the same numbers there.
 const HOST_REGISTER_FLAGS: u32 = PORTABLE | DEVICEMAP | IOMEMORY | READ_ONLY;
 
 exports! {
@@ -35,7 +35,7 @@ exports! {
         out.set(address)
     }
 
-    /// Allocates rows that each begin aligned.
+    /// Allocates rows with an aligned pitch.
     fn cuMemAllocPitch_v2(out: Out<u64>, pitch: Out<usize>, width: usize, height: usize, element: u32) {
         let shim = live()?;
         out.check()?;
@@ -52,7 +52,7 @@ exports! {
         out.set(address)
     }
 
-    /// Frees, after the work that may use it.
+    /// Frees memory after the work that may use it.
     fn cuMemFree_v2(address: u64) {
         let shim = live()?;
         if address == 0 {
@@ -64,7 +64,7 @@ exports! {
         waited
     }
 
-    /// What the VM's quota leaves.
+    /// Free memory within the VM's quota, and the total, in bytes.
     fn cuMemGetInfo_v2(available: Out<usize>, total: Out<usize>) {
         let shim = live()?;
         let ctx = shim.contexts.current()?.handle;
@@ -74,7 +74,7 @@ exports! {
         Ok(())
     }
 
-    /// The allocation that holds an address.
+    /// The allocation that contains an address.
     fn cuMemGetAddressRange_v2(base: Out<u64>, size: Out<usize>, address: u64) {
         let shim = shim()?;
         let device = shim.memory.find(address).map(|range| (range.base, range.size as usize));
@@ -85,12 +85,13 @@ exports! {
         Ok(())
     }
 
-    /// Page-locked memory of the guest.
+    /// Allocates page-locked memory of the guest.
     fn cuMemAllocHost_v2(out: Out<*mut c_void>, size: usize) {
         host_alloc(out, size, 0)
     }
 
-    /// Page-locked memory of the guest, mapped for the device when that is first given an address of it.
+    /// Allocates page-locked memory of the guest. The memory is mapped for the device when the
+    /// device is first given an address of it.
     fn cuMemHostAlloc(out: Out<*mut c_void>, size: usize, flags: u32) {
         live()?;
         if flags & !HOST_ALLOC_FLAGS != 0 {
@@ -99,7 +100,7 @@ exports! {
         host_alloc(out, size, flags)
     }
 
-    /// Frees, after the copies that may still fill it.
+    /// Frees memory after the copies that may still write it.
     fn cuMemFreeHost(address: *mut c_void) {
         let shim = shim()?;
         capture::unsafe_call(shim)?;
@@ -110,7 +111,7 @@ exports! {
         waited
     }
 
-    /// The flags it was made with.
+    /// The flags of the allocation.
     fn cuMemHostGetFlags(out: Out<u32>, address: *mut c_void) {
         let shim = shim()?;
         let block = shim.pinned.find(address as usize);
@@ -118,7 +119,7 @@ exports! {
         out.set(block.flags)
     }
 
-    /// Makes memory of the program page-locked in the sense of copies.
+    /// Registers memory of the program as page-locked, which affects copies.
     fn cuMemHostRegister_v2(address: *mut c_void, size: usize, flags: u32) {
         let shim = live()?;
         let context = shim.contexts.current()?;
@@ -133,19 +134,20 @@ exports! {
         if !maps::is_memory(address as usize, size, flags & READ_ONLY == 0) {
             return Err(CuResult::INVALID_VALUE);
         }
-        // Every registered range is portable and mapped since CUDA 4.0 with unified addresses.
+        // With unified addresses, every registered range is portable and mapped, since CUDA 4.0.
         let flags = flags | PORTABLE | DEVICEMAP;
         let label = Label { flags, ctx: context.handle.0, device: context.device };
         shim.pinned.register(address as usize, size, label)
     }
 
-    /// Undoes it, after the copies that may still fill it and the kernels that may still write it.
+    /// Unregisters memory, after the copies and kernels that may still write it.
     fn cuMemHostUnregister(address: *mut c_void) {
         let shim = shim()?;
         capture::unsafe_call(shim)?;
         shim.session.wait_for_copies()?;
         let block = shim.pinned.registered(address as usize)?;
-        // What went wrong meanwhile is said when the memory is the program's again: it may be gone soon.
+        // Errors of that work are returned when the memory is the program's again, which may free
+        // it soon.
         let mut result = Ok(());
         if block.mapped {
             for context in shim.contexts.all() {
@@ -157,7 +159,8 @@ exports! {
         result
     }
 
-    /// Where kernels have page-locked memory: allocated memory where the program has it.
+    /// The address of page-locked memory for kernels. For allocated memory, it equals the program's
+    /// address.
     fn cuMemHostGetDevicePointer_v2(out: Out<u64>, address: *mut c_void, flags: u32) {
         let shim = live()?;
         out.check()?;
@@ -166,7 +169,8 @@ exports! {
         }
         let host = address as usize;
         let block = shim.pinned.find(host).ok_or(CuResult::INVALID_VALUE)?;
-        // It may reach a kernel by way of memory, where nobody sees it pass.
+        // The address may reach a kernel through memory, which the library cannot observe, so the
+        // block is mapped now.
         shim.map(&block)?;
         let block = shim.pinned.find(host).ok_or(CuResult::INVALID_VALUE)?;
         out.set(block.device_address(host))
@@ -181,7 +185,7 @@ fn host_alloc(out: Out<*mut c_void>, size: usize, flags: u32) -> Cu {
         return Err(CuResult::INVALID_VALUE);
     }
     capture::unsafe_call(shim)?;
-    // As on hardware with unified addresses: portable and mapped whatever was asked.
+    // As on hardware with unified addresses: portable and mapped, whatever the flags.
     let flags = flags | PORTABLE | DEVICEMAP;
     let label = Label {
         flags,

@@ -10,27 +10,27 @@ use crate::process::live;
 use crate::state::streams::resolve;
 
 exports! {
-    /// Rows.
+    /// Copies rows.
     fn cuMemcpy2D_v2 / cuMemcpy2D_v2_ptds [mode] (copy: In<Copy2D>) {
         rows(copy, 0, mode, true)
     }
 
-    /// Rows; there is no difference to the other form here.
+    /// Copies rows, as the other form.
     fn cuMemcpy2DUnaligned_v2 / cuMemcpy2DUnaligned_v2_ptds [mode] (copy: In<Copy2D>) {
         rows(copy, 0, mode, true)
     }
 
-    /// Rows, in a stream.
+    /// Copies rows, in a stream.
     fn cuMemcpy2DAsync_v2 / cuMemcpy2DAsync_v2_ptsz [mode] (copy: In<Copy2D>, stream: u64) {
         rows(copy, stream, mode, false)
     }
 
-    /// A box.
+    /// Copies a box.
     fn cuMemcpy3D_v2 / cuMemcpy3D_v2_ptds [mode] (copy: In<Copy3D>) {
         volume(copy, 0, mode, true)
     }
 
-    /// A box, in a stream.
+    /// Copies a box, in a stream.
     fn cuMemcpy3DAsync_v2 / cuMemcpy3DAsync_v2_ptsz [mode] (copy: In<Copy3D>, stream: u64) {
         volume(copy, stream, mode, false)
     }

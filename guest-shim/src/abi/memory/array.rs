@@ -1,4 +1,4 @@
-//! Arrays as containers, and copies of bytes to and from their first row.
+//! Arrays, and copies of bytes to and from their first row.
 
 use std::ffi::{c_int, c_void};
 
@@ -13,7 +13,7 @@ use crate::ops::area::{in_array, on_device, on_host, start};
 use crate::process::{live, shim};
 use crate::state::streams::resolve;
 
-/// The shape as the host is told it.
+/// The shape in the form of the wire.
 fn shape_of(shape: Array3DDescriptor) -> ArrayShape {
     ArrayShape {
         width: shape.width as u64,
@@ -26,7 +26,7 @@ fn shape_of(shape: Array3DDescriptor) -> ArrayShape {
 }
 
 exports! {
-    /// An array of at most two dimensions.
+    /// Creates an array of at most two dimensions.
     fn cuArrayCreate_v2(out: Out<u64>, shape: In<ArrayDescriptor>) {
         let shim = live()?;
         out.check()?;
@@ -36,7 +36,7 @@ exports! {
         out.set(shim.create_array(&context, shape_of(shape))?)
     }
 
-    /// An array of up to three dimensions, or layers.
+    /// Creates an array of up to three dimensions, or with layers.
     fn cuArray3DCreate_v2(out: Out<u64>, shape: In<Array3DDescriptor>) {
         let shim = live()?;
         out.check()?;
@@ -44,12 +44,12 @@ exports! {
         out.set(shim.create_array(&context, shape_of(shape.get()?))?)
     }
 
-    /// Destroys, after the work that may use it.
+    /// Destroys an array after the work that may use it.
     fn cuArrayDestroy(array: u64) {
         live()?.destroy_array(array)
     }
 
-    /// As it was created.
+    /// The shape as created.
     fn cuArrayGetDescriptor_v2(out: Out<ArrayDescriptor>, array: u64) {
         let shape = shim()?.arrays.get(array)?.shape;
         let flat = ArrayDescriptor {
@@ -61,7 +61,7 @@ exports! {
         out.set(flat)
     }
 
-    /// As it was created.
+    /// The shape as created.
     fn cuArray3DGetDescriptor_v2(out: Out<Array3DDescriptor>, array: u64) {
         let shape = shim()?.arrays.get(array)?.shape;
         out.set(Array3DDescriptor {
@@ -74,7 +74,7 @@ exports! {
         })
     }
 
-    /// Only arrays with deferred mapping have such, which are not made.
+    /// An error: only arrays with deferred mapping have requirements, and they are not served.
     fn cuArrayGetMemoryRequirements(_out: Out<c_void>, array: u64, device: c_int) {
         let shim = shim()?;
         shim.devices.get(device)?;
@@ -82,19 +82,19 @@ exports! {
         Err(CuResult::INVALID_VALUE)
     }
 
-    /// Only sparse arrays have such, which are not made.
+    /// An error: only sparse arrays have such properties, and they are not served.
     fn cuArrayGetSparseProperties(_out: Out<c_void>, array: u64) {
         shim()?.arrays.get(array)?;
         Err(CuResult::INVALID_VALUE)
     }
 
-    /// Only planar formats have such, which are not made.
+    /// An error: only planar formats have planes, and they are not served.
     fn cuArrayGetPlane(_out: Out<u64>, array: u64, _plane: u32) {
         shim()?.arrays.get(array)?;
         Err(CuResult::INVALID_VALUE)
     }
 
-    /// An array with halves of it, and halves of these.
+    /// Creates an array with levels, each of half the size of the previous level.
     fn cuMipmappedArrayCreate(out: Out<u64>, shape: In<Array3DDescriptor>, levels: u32) {
         let shim = live()?;
         out.check()?;
@@ -102,18 +102,18 @@ exports! {
         out.set(shim.create_mipmap(&context, shape_of(shape.get()?), levels)?)
     }
 
-    /// One of its arrays.
+    /// A level of a mipmapped array.
     fn cuMipmappedArrayGetLevel(out: Out<u64>, mipmap: u64, level: u32) {
         let level = shim()?.mipmap_level(mipmap, level)?;
         out.set(level)
     }
 
-    /// Destroys it and all its arrays, after the work that may use them.
+    /// Destroys a mipmapped array and all levels, after the work that may use them.
     fn cuMipmappedArrayDestroy(mipmap: u64) {
         live()?.destroy_mipmap(mipmap)
     }
 
-    /// Only of arrays with deferred mapping, which are not made.
+    /// An error: only arrays with deferred mapping have requirements, and they are not served.
     fn cuMipmappedArrayGetMemoryRequirements(_out: Out<c_void>, mipmap: u64, device: c_int) {
         let shim = shim()?;
         shim.devices.get(device)?;
@@ -121,7 +121,7 @@ exports! {
         Err(CuResult::INVALID_VALUE)
     }
 
-    /// Only of sparse arrays, which are not made.
+    /// An error: only sparse arrays have such properties, and they are not served.
     fn cuMipmappedArrayGetSparseProperties(_out: Out<c_void>, mipmap: u64) {
         shim()?.mipmaps.get(mipmap)?;
         Err(CuResult::INVALID_VALUE)
@@ -191,7 +191,7 @@ exports! {
     }
 }
 
-/// Bytes of one row.
+/// Copies bytes of one row.
 fn bytes(
     dst: Side3D,
     src: Side3D,

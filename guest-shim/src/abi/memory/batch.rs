@@ -16,7 +16,7 @@ use crate::state::streams::{Target, resolve};
 const DURING_CALL: u32 = 2;
 const ORDERS: std::ops::RangeInclusive<u32> = 1..=3;
 
-/// The lists of a batch of copies, each as long as its number says.
+/// The lists of a batch of copies, each with its length.
 #[derive(Clone, Copy)]
 struct Lists {
     dst: In<u64>,
@@ -24,13 +24,13 @@ struct Lists {
     sizes: In<usize>,
     count: usize,
     attributes: In<CopyAttributes>,
-    /// The first copy that each attribute is of.
+    /// Index of the first copy to which each attribute applies.
     from: In<usize>,
     kinds: usize,
 }
 
 exports! {
-    /// Copies of bytes, which need not be in any order; tells which one failed.
+    /// Copies bytes, in any order; returns the index of a failed copy.
     fn cuMemcpyBatchAsync / cuMemcpyBatchAsync_ptsz [mode] (
         dst: In<u64>,
         src: In<u64>,
@@ -46,7 +46,7 @@ exports! {
         lists.copy(failed, stream, mode)
     }
 
-    /// Copies of bytes, which need not be in any order.
+    /// Copies bytes, in any order.
     fn cuMemcpyBatchAsync_v2 / cuMemcpyBatchAsync_v2_ptsz [mode] (
         dst: In<u64>,
         src: In<u64>,
@@ -61,7 +61,7 @@ exports! {
         lists.copy(Out::NULL, stream, mode)
     }
 
-    /// One of them.
+    /// Copies bytes with attributes.
     fn cuMemcpyWithAttributesAsync / cuMemcpyWithAttributesAsync_ptsz [mode] (
         dst: u64,
         src: u64,
@@ -80,7 +80,7 @@ exports! {
         ordered(shim, attributes.order)
     }
 
-    /// Copies of boxes; tells which one failed.
+    /// Copies boxes; returns the index of a failed copy.
     fn cuMemcpy3DBatchAsync / cuMemcpy3DBatchAsync_ptsz [mode] (
         count: usize,
         list: In<CopyOperation>,
@@ -91,7 +91,7 @@ exports! {
         boxes((list, count), failed, flags, (stream, mode))
     }
 
-    /// Copies of boxes.
+    /// Copies boxes.
     fn cuMemcpy3DBatchAsync_v2 / cuMemcpy3DBatchAsync_v2_ptsz [mode] (
         count: usize,
         list: In<CopyOperation>,
@@ -101,7 +101,7 @@ exports! {
         boxes((list, count), Out::NULL, flags, (stream, mode))
     }
 
-    /// One of them.
+    /// Copies a box with attributes.
     fn cuMemcpy3DWithAttributesAsync / cuMemcpy3DWithAttributesAsync_ptsz [mode] (
         operation: In<CopyOperation>,
         flags: u64,
@@ -110,18 +110,19 @@ exports! {
         boxes((operation, 1), Out::NULL, flags, (stream, mode))
     }
 
-    /// A box between contexts: their structures name them where others have nothing.
+    /// Copies a box between contexts, which the structure names in fields that are reserved
+    /// elsewhere.
     fn cuMemcpy3DPeer / cuMemcpy3DPeer_ptds [mode] (copy: In<Copy3D>) {
         peer(copy, (0, mode), true)
     }
 
-    /// A box between contexts, in a stream.
+    /// Copies a box between contexts, in a stream.
     fn cuMemcpy3DPeerAsync / cuMemcpy3DPeerAsync_ptsz [mode] (copy: In<Copy3D>, stream: u64) {
         peer(copy, (stream, mode), false)
     }
 }
 
-/// A source that must be read during the call has been, when this returns.
+/// Makes sure that a source which must be read during the call has been read on return.
 fn ordered(shim: &Shim, order: u32) -> Cu {
     match order {
         DURING_CALL => shim.session.take_back(),
@@ -129,7 +130,7 @@ fn ordered(shim: &Shim, order: u32) -> Cu {
     }
 }
 
-/// The stream of a batch, which may not be the legacy NULL stream.
+/// The stream of a batch. An error for the legacy NULL stream.
 pub(crate) fn not_legacy(shim: &Shim, stream: u64, mode: DefaultStream) -> Cu<Target> {
     /// `CU_STREAM_LEGACY`.
     const LEGACY: u64 = 1;
@@ -217,7 +218,7 @@ fn boxes(
 const MEMORY: u32 = 1;
 const ARRAY: u32 = 2;
 
-/// Bytes of an element, where the side is an array.
+/// Size of an element in bytes, if the side is an array.
 fn element(shim: &Shim, side: &CopyOperand) -> Cu<Option<usize>> {
     match side.kind {
         MEMORY => Ok(None),
@@ -226,7 +227,7 @@ fn element(shim: &Shim, side: &CopyOperand) -> Cu<Option<usize>> {
     }
 }
 
-/// One side; `width` and `height` are those of memory without gaps.
+/// One side of a copy; `width` and `height` are the extent of memory without gaps.
 fn side(of: &CopyOperand, element: usize, (width, height): (usize, usize)) -> Cu<Side3D> {
     let [x, y, z] = of.numbers;
     if of.kind == MEMORY {
@@ -241,7 +242,7 @@ fn side(of: &CopyOperand, element: usize, (width, height): (usize, usize)) -> Cu
     })
 }
 
-/// One copy of a batch.
+/// Runs one copy of a batch.
 fn copy(shim: &Shim, target: &Target, operation: &CopyOperation) -> Cu {
     check(operation.order, operation.flags)?;
     if operation.extent.contains(&0) {
@@ -251,7 +252,7 @@ fn copy(shim: &Shim, target: &Target, operation: &CopyOperation) -> Cu {
         element(shim, &operation.dst)?,
         element(shim, &operation.src)?,
     );
-    // The width is in elements where an array takes part.
+    // The width counts elements if one side is an array.
     let element = dst.or(src).unwrap_or(1);
     let [width, height, depth] = operation.extent;
     let width = width.checked_mul(element).ok_or(CuResult::INVALID_VALUE)?;
@@ -271,7 +272,7 @@ fn peer(copy: In<Copy3D>, (stream, mode): (u64, DefaultStream), sync: bool) -> C
     let target = resolve(shim, stream, mode)?;
     copy.check()?;
     let mut copy = copy.get()?;
-    // Beyond here the words are reserved.
+    // The functions below treat these words as reserved.
     let to = std::mem::take(&mut copy.dst.context);
     let from = std::mem::take(&mut copy.src.context);
     let (to, from) = (shim.contexts.named(to)?, shim.contexts.named(from)?);

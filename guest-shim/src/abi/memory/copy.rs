@@ -8,13 +8,13 @@ use crate::process::live;
 use crate::state::streams::resolve;
 
 exports! {
-    /// Any direction, by the addresses.
+    /// Copies in the direction that the addresses determine.
     fn cuMemcpy / cuMemcpy_ptds [mode] (dst: u64, src: u64, len: usize) {
         let shim = live()?;
         any(shim, &resolve(shim, 0, mode)?, dst, src, len, true)
     }
 
-    /// Any direction, by the addresses, in a stream.
+    /// Copies in the direction that the addresses determine, in a stream.
     fn cuMemcpyAsync / cuMemcpyAsync_ptsz [mode] (dst: u64, src: u64, len: usize, stream: u64) {
         let shim = live()?;
         any(shim, &resolve(shim, stream, mode)?, dst, src, len, false)
@@ -54,13 +54,13 @@ exports! {
         to_host(shim, &resolve(shim, stream, mode)?, dst as u64, src, len, false)
     }
 
-    /// Device to device. Asynchronous in spite of its name, as in CUDA.
+    /// Device to device. Asynchronous despite the name, as in CUDA.
     fn cuMemcpyDtoD_v2 / cuMemcpyDtoD_v2_ptds [mode] (dst: u64, src: u64, len: usize) {
         let shim = live()?;
         within(shim, &resolve(shim, 0, mode)?, dst, src, len)
     }
 
-    /// Between contexts; of two devices, through this program's memory.
+    /// Between contexts; between two devices, the bytes go through the program's memory.
     fn cuMemcpyPeer / cuMemcpyPeer_ptds [mode] (dst: u64, to: u64, src: u64, from: u64, len: usize) {
         let shim = live()?;
         peer(shim, &resolve(shim, 0, mode)?, (dst, to), (src, from), len)

@@ -1,10 +1,10 @@
 //! Managed memory: one address for the program and for kernels.
 //!
-//! It is a block of the program's memory that kernels reach from the beginning (see
-//! [`crate::state::pinned`]). Program and kernels may use it in turn, as on devices without
-//! `CONCURRENT_MANAGED_ACCESS`, which these are: what the program wrote is there for work that it submits
-//! afterwards, and what work wrote is there when the program has waited for it. Moving it to a device is
-//! refused, as CUDA refuses it of such devices.
+//! A managed allocation is a block of the program's memory that kernels reach from the beginning
+//! (see [`crate::state::pinned`]). Program and kernels use it in turn, because devices of guests
+//! have no `CONCURRENT_MANAGED_ACCESS`. Work sees what the program wrote before the work was
+//! submitted. The program sees what work wrote after a wait for that work. A move to a device is
+//! refused, as CUDA does on such devices.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -31,7 +31,7 @@ const CPU: c_int = -1;
 const NOWHERE: c_int = -2;
 
 exports! {
-    /// Allocates.
+    /// Allocates managed memory.
     fn cuMemAllocManaged(out: Out<u64>, size: usize, flags: u32) {
         let shim = live()?;
         out.check()?;
@@ -49,7 +49,8 @@ exports! {
         out.set(block.place)
     }
 
-    /// Which streams may use it: all may, so that there is nothing to do in the stream's order.
+    /// Sets the streams that may use the memory. All streams may, so the call does nothing in
+    /// stream order.
     fn cuStreamAttachMemAsync / cuStreamAttachMemAsync_ptsz [mode] (
         stream: u64,
         address: u64,
@@ -61,7 +62,7 @@ exports! {
         capture::forbid(shim, &target)?;
         let (block, _) = shim.pinned.placed(address).ok_or(CuResult::INVALID_VALUE)?;
         let whole = length == 0 || (address == block.place && length == block.size);
-        // The NULL stream is every stream.
+        // The NULL stream stands for every stream.
         let single = flags == SINGLE && target.info.is_some();
         let known = matches!(flags, GLOBAL | HOST) || single;
         if block.origin != Origin::Managed || !whole || !known {
@@ -70,7 +71,7 @@ exports! {
         Ok(())
     }
 
-    /// To the host: it is there. To a device: refused.
+    /// Prefetches to the host, where the memory already is; a device is refused.
     fn cuMemPrefetchAsync / cuMemPrefetchAsync_ptsz [mode] (
         address: u64,
         count: usize,
@@ -83,21 +84,21 @@ exports! {
         Place::of_device(shim, device)?.host()
     }
 
-    /// Remembers a hint.
+    /// Stores advice.
     fn cuMemAdvise(address: u64, count: usize, advice: u32, device: c_int) {
         let shim = live()?;
         let range = managed(shim, address, count)?;
         advise(shim, range, advice, || Place::of_device(shim, device))
     }
 
-    /// Remembers a hint. (A place in its structure travels as one word.)
+    /// Stores advice. The location structure is passed as one word.
     fn cuMemAdvise_v2(address: u64, count: usize, advice: u32, place: u64) {
         let shim = live()?;
         let range = managed(shim, address, count)?;
         advise(shim, range, advice, || Place::of(shim, place))
     }
 
-    /// To the host: it is there. To a device: refused.
+    /// Prefetches to the host, where the memory already is; a device is refused.
     fn cuMemPrefetchAsync_v2 / cuMemPrefetchAsync_v2_ptsz [mode] (
         address: u64,
         count: usize,
@@ -114,7 +115,7 @@ exports! {
         Place::of(shim, place)?.host()
     }
 
-    /// Refused, as of devices that do not share managed memory with processors.
+    /// Refused, as on devices that do not share managed memory with processors.
     fn cuMemPrefetchBatchAsync / cuMemPrefetchBatchAsync_ptsz [mode] (
         addresses: In<u64>,
         sizes: In<usize>,
@@ -129,7 +130,7 @@ exports! {
         refuse_prefetches(batch, (places, from, kinds), flags, (stream, mode))
     }
 
-    /// Refused, as of devices that do not share managed memory with processors.
+    /// Refused, as on devices that do not share managed memory with processors.
     fn cuMemDiscardBatchAsync / cuMemDiscardBatchAsync_ptsz [mode] (
         addresses: In<u64>,
         sizes: In<usize>,
@@ -140,7 +141,7 @@ exports! {
         refuse_batch(live()?, (addresses, sizes, count), flags, (stream, mode))
     }
 
-    /// Refused, as of devices that do not share managed memory with processors.
+    /// Refused, as on devices that do not share managed memory with processors.
     fn cuMemDiscardAndPrefetchBatchAsync / cuMemDiscardAndPrefetchBatchAsync_ptsz [mode] (
         addresses: In<u64>,
         sizes: In<usize>,
@@ -155,7 +156,7 @@ exports! {
         refuse_prefetches(batch, (places, from, kinds), flags, (stream, mode))
     }
 
-    /// What was said of all of a range.
+    /// The advice that holds for all of a range.
     fn cuMemRangeGetAttribute(
         data: Out<c_void>,
         size: usize,
@@ -167,7 +168,7 @@ exports! {
         tell(data, size, attribute, &range)
     }
 
-    /// Several of these.
+    /// Several attributes of a range.
     fn cuMemRangeGetAttributes(
         data: In<Out<c_void>>,
         sizes: In<usize>,
@@ -190,7 +191,7 @@ exports! {
     }
 }
 
-/// The range, if it is managed memory.
+/// Checks that a range is managed memory.
 fn managed(shim: &Shim, address: u64, count: usize) -> Cu<Range<u64>> {
     let placed = shim.pinned.placed(address);
     let managed = placed.filter(|(block, _)| block.origin == Origin::Managed);
@@ -201,7 +202,7 @@ fn managed(shim: &Shim, address: u64, count: usize) -> Cu<Range<u64>> {
     Ok(address..address + count as u64)
 }
 
-/// Where a range could be.
+/// A location that a range could have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Host,
@@ -216,7 +217,7 @@ impl Place {
         }
     }
 
-    /// `CUmemLocation`: its kind, and its number in the upper half.
+    /// `CUmemLocation`: the kind in the lower half, the number in the upper half.
     fn of(shim: &Shim, place: u64) -> Cu<Place> {
         match place as u32 {
             ON_DEVICE => shim
@@ -228,11 +229,11 @@ impl Place {
         }
     }
 
-    /// The host, where all of it is.
+    /// Ok for the host, where all managed memory is.
     fn host(self) -> Cu {
         match self {
             Place::Host => Ok(()),
-            // As of any device without CONCURRENT_MANAGED_ACCESS.
+            // As for any device without CONCURRENT_MANAGED_ACCESS.
             Place::Device => Err(CuResult::INVALID_DEVICE),
         }
     }
@@ -246,7 +247,7 @@ fn advise(shim: &Shim, range: Range<u64>, advice: u32, place: impl Fn() -> Cu<Pl
         5 | 6 => (Hint::AccessedByHost, advice == 5),
         _ => return Err(CuResult::INVALID_VALUE),
     };
-    // The place means nothing to the others.
+    // The other kinds of advice ignore the location.
     if matches!(advice, 3 | 5 | 6) {
         place()?.host()?;
     }
@@ -270,9 +271,9 @@ fn tell(data: Out<c_void>, size: usize, attribute: u32, range: &Range<u64>) -> C
         1 => holds(Hint::ReadMostly).into(),
         2 if host() => CPU,
         ACCESSED_BY if holds(Hint::AccessedByHost) => CPU,
-        // Of the place that is preferred: its kind.
+        // The kind of the preferred location.
         5 if host() => ON_HOST as c_int,
-        // Nor was anything prefetched to anywhere but where it is.
+        // No range was prefetched to another location.
         2..=4 => NOWHERE,
         5..=8 => 0,
         _ => return Err(CuResult::INVALID_VALUE),
@@ -281,7 +282,8 @@ fn tell(data: Out<c_void>, size: usize, attribute: u32, range: &Range<u64>) -> C
     data.of().set_all(std::iter::once(first).chain(others))
 }
 
-/// Checks also which of the batch goes to which place: which, from which on, and how many such there are.
+/// Refuses a batch of prefetches. Also checks the list of locations: for each location, the index
+/// of the first prefetch; and the number of locations.
 fn refuse_prefetches(
     batch: (In<u64>, In<usize>, usize),
     (places, from, kinds): (In<c_void>, In<usize>, usize),

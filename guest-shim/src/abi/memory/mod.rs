@@ -1,4 +1,4 @@
-//! Memory: allocation, copies, fills, arrays, managed memory, what an address is.
+//! Memory: allocation, copies, fills, arrays, managed memory, attributes of addresses.
 
 pub(crate) mod alloc;
 pub(crate) mod area;

@@ -1,4 +1,4 @@
-//! What an address is.
+//! Attributes of addresses.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -15,14 +15,15 @@ use crate::state::memory::Range;
 use crate::state::pinned::{Block, Origin};
 
 exports! {
-    /// One attribute of an address that CUDA knows.
+    /// An attribute of an address that CUDA knows.
     fn cuPointerGetAttribute(out: Out<c_void>, attribute: u32, address: u64) {
         let what = What::of(shim()?, address).ok_or(CuResult::INVALID_VALUE)?;
         out.check()?;
         what.write(out, attribute, address)
     }
 
-    /// Copies of this memory are synchronous if that is set: the forms that have no stream are without it.
+    /// Sets an attribute. Copies of memory with this attribute are synchronous; forms without a
+    /// stream are synchronous anyway.
     fn cuPointerSetAttribute(value: In<c_void>, attribute: u32, address: u64) {
         let shim = shim()?;
         let what = What::of(shim, address).ok_or(CuResult::INVALID_VALUE)?;
@@ -38,7 +39,7 @@ exports! {
         Ok(())
     }
 
-    /// Several attributes of any address; of one that CUDA does not know they are zero.
+    /// Several attributes of any address; all are zero for an address that CUDA does not know.
     fn cuPointerGetAttributes(count: u32, attributes: In<u32>, out: In<Out<c_void>>, address: u64) {
         let what = What::of(shim()?, address);
         attributes.check()?;
@@ -48,7 +49,8 @@ exports! {
             out.check()?;
             match &what {
                 Some(what) => match what.write(out, attribute, address) {
-                    // What does not apply to this kind of memory is left out of the list's errors.
+                    // An attribute that does not apply to this kind of memory is no error in a
+                    // list.
                     Err(CuResult::INVALID_VALUE) => zero(out, attribute)?,
                     other => other?,
                 },
@@ -59,10 +61,10 @@ exports! {
     }
 }
 
-/// Memory that CUDA knows.
+/// A kind of memory that CUDA knows.
 enum What {
     Device(Range),
-    /// With the address that the program has it at.
+    /// Host memory, with the program's address.
     Host(Block, usize),
 }
 
@@ -85,7 +87,8 @@ impl What {
         };
         let (ctx, device, base, size, id) = match self {
             What::Device(r) => (r.ctx, r.device, r.base, r.size, r.id),
-            // Buffer ids of host memory: its address, which device memory's counters never reach.
+            // The buffer ID of host memory is its address, which counters of device memory never
+            // reach.
             What::Host(b, _) => (b.ctx, b.device, b.base as u64, b.size as u64, b.base as u64),
         };
         let host = match self {
@@ -120,7 +123,8 @@ impl What {
                 };
                 out.of::<c_uint>().set(synchronous.into())
             }
-            // Of cuMemAlloc, as NCCL takes memory otherwise for some that has a physical handle.
+            // True only for cuMemAlloc, because NCCL treats other memory as having a physical
+            // handle.
             attribute::IS_LEGACY_CUDA_IPC_CAPABLE => {
                 let allocated = |r: &Range| (r.module, r.pool, r.physical) == (0, 0, 0);
                 let capable = matches!(self, What::Device(range) if allocated(range));

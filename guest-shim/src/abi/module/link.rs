@@ -1,5 +1,5 @@
-//! Linking. Inputs are sent as they are added; the host links them all at once when the link is
-//! completed, so that what is wrong with an input is said then.
+//! Linking. Inputs are sent when they are added. The host links all inputs when the link is
+//! completed, and reports errors of inputs then.
 
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
@@ -54,7 +54,7 @@ exports! {
             true => "",
             false => name.symbol()?,
         };
-        // SAFETY: by the contract of the function.
+        // SAFETY: by the contract of the CUDA function.
         unsafe { state.add(shim, kind, UserMemory { at: data.cast(), len: size }, name) }
     }
 
@@ -76,11 +76,11 @@ exports! {
             at: bytes.as_mut_ptr(),
             len: bytes.len(),
         };
-        // SAFETY: the bytes are here.
+        // SAFETY: `memory` names a buffer of this function.
         unsafe { state.add(shim, kind, memory, &path.lossy()?) }
     }
 
-    /// Links.
+    /// Completes a link.
     fn cuLinkComplete(state: u64, out: Out<*mut c_void>, size: Out<usize>) {
         let shim = live()?;
         let state = shim.links.get(state)?;
@@ -91,13 +91,13 @@ exports! {
         Ok(())
     }
 
-    /// Ends a link, and with it its result.
+    /// Destroys a link and its result.
     fn cuLinkDestroy(state: u64) {
         live()?.links.remove(state).map(|_| ())
     }
 }
 
-/// Options of single inputs have no place in a link that is done at once.
+/// Refuses options of single inputs, because all inputs are linked at once.
 fn check_options(count: c_uint) -> Cu {
     if count == 0 {
         Ok(())

@@ -15,7 +15,7 @@ use crate::session::sys::UserMemory;
 use crate::state::modules::ModuleInfo;
 use crate::state::{Shim, libraries, links, modules};
 
-/// `CU_MODULE_LAZY_LOADING`: with anything else frameworks load hundreds of megabytes at start.
+/// `CU_MODULE_LAZY_LOADING`: with any other mode, frameworks load hundreds of megabytes at start.
 const LAZY_LOADING: u32 = 2;
 
 /// `CUfunc_cache` values.
@@ -52,23 +52,23 @@ exports! {
         load_data(out, data, count, options, values)
     }
 
-    /// Loads a fatbin, or whatever else clients pass here.
+    /// Loads a fatbin, or any other image that clients pass here.
     fn cuModuleLoadFatBinary(out: Out<u64>, data: In<c_void>) {
         load_data(out, data, 0, In::NULL, Out::NULL)
     }
 
-    /// Unloads.
+    /// Unloads a module.
     fn cuModuleUnload(module: u64) {
         modules::unload(live()?, module)
     }
 
-    /// Lazy, whatever the host does.
+    /// Always lazy, whatever the host's mode.
     fn cuModuleGetLoadingMode(mode: Out<u32>) {
         shim()?;
         mode.set(LAZY_LOADING)
     }
 
-    /// A function by name; a name has one handle for the module's life.
+    /// A function by name; each name has one handle for the life of the module.
     fn cuModuleGetFunction(out: Out<u64>, module: u64, name: Text) {
         let shim = live()?;
         out.check()?;
@@ -77,7 +77,7 @@ exports! {
         out.set(function)
     }
 
-    /// A global by name; either result may be left out.
+    /// A global by name; either result pointer may be null.
     fn cuModuleGetGlobal_v2(out: Out<u64>, size: Out<usize>, module: u64, name: Text) {
         let shim = live()?;
         let name = name.symbol()?;
@@ -101,7 +101,7 @@ exports! {
         out.set(function.name.as_ptr())
     }
 
-    /// Where a parameter lies in the parameter block; the size may be left out.
+    /// The offset of a parameter in the parameter block; the pointer to the size may be null.
     fn cuFuncGetParamInfo(function: u64, index: usize, offset: Out<usize>, size: Out<usize>) {
         let function = libraries::asked(shim()?, function)?;
         let (at, len) = function.params.get(index).ok_or(CuResult::INVALID_VALUE)?;
@@ -110,7 +110,7 @@ exports! {
         Ok(())
     }
 
-    /// An attribute, known since the function was asked for.
+    /// An attribute, known since the function was looked up.
     fn cuFuncGetAttribute(out: Out<i32>, attribute: u32, function: u64) {
         let shim = live()?;
         out.check()?;
@@ -119,7 +119,7 @@ exports! {
         out.set(value)
     }
 
-    /// Sets an attribute; what the driver agreed to is what cuFuncGetAttribute answers.
+    /// Sets an attribute; cuFuncGetAttribute returns the value that the driver accepted.
     fn cuFuncSetAttribute(function: u64, attribute: u32, value: i32) {
         let shim = live()?;
         let function = libraries::settable(shim, function)?;
@@ -132,7 +132,7 @@ exports! {
         out.set(count)
     }
 
-    /// It is loaded: the host has described it.
+    /// Always true: the host has described the function.
     fn cuFuncIsLoaded(out: Out<u32>, function: u64) {
         const LOADED: u32 = 1;
         libraries::function(live()?, function)?;
@@ -144,7 +144,7 @@ exports! {
         libraries::function(live()?, function).map(|_| ())
     }
 
-    /// Banks have had one width since Maxwell.
+    /// Has no effect: the width of a bank has been fixed since Maxwell.
     fn cuFuncSetSharedMemConfig(function: u64, config: u32) {
         libraries::function(live()?, function)?;
         if config > 2 { Err(CuResult::INVALID_VALUE) } else { Ok(()) }
@@ -158,7 +158,7 @@ exports! {
         out.set(names.len() as u32)
     }
 
-    /// The first functions, as many as there is room for.
+    /// The first functions, up to `room`.
     fn cuModuleEnumerateFunctions(out: Out<u64>, room: u32, module: u64) {
         let shim = live()?;
         out.check()?;
@@ -171,7 +171,7 @@ exports! {
         Ok(())
     }
 
-    /// A preference.
+    /// Sets a preference.
     fn cuFuncSetCacheConfig(function: u64, config: u32) {
         let shim = live()?;
         let function = libraries::function(shim, function)?;
@@ -182,7 +182,7 @@ exports! {
     }
 }
 
-/// The module that a question is about.
+/// The module that a query names.
 fn asked(shim: &Shim, module: u64) -> Cu<Arc<ModuleInfo>> {
     match module {
         0 => Err(CuResult::INVALID_VALUE),
@@ -201,11 +201,11 @@ fn load_data(
     out.check()?;
     let context = shim.contexts.current()?;
     let options = Options::read(count, options, values)?;
-    // SAFETY: by the contract of the function.
+    // SAFETY: by the contract of the CUDA function.
     out.set(unsafe { links::load(shim, &context, data.pointer(), &options) }?)
 }
 
-/// A file's bytes; text gets the NUL that it has in memory.
+/// The bytes of a file; a text gets the NUL that it has in memory.
 pub(crate) fn read_image(path: &OsStr) -> Cu<Vec<u8>> {
     let len = std::fs::metadata(path)
         .map_err(|_| CuResult::FILE_NOT_FOUND)?

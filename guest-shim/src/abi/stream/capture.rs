@@ -11,7 +11,7 @@ use crate::process::{live, shim};
 use crate::state::capture::{self, GLOBAL};
 use crate::state::streams::resolve;
 
-/// Where `cuStreamGetCaptureInfo` puts its results.
+/// The destinations of the results of `cuStreamGetCaptureInfo`.
 struct Results {
     status: Out<u32>,
     id: Out<u64>,
@@ -22,19 +22,19 @@ struct Results {
 }
 
 exports! {
-    /// Begins, in the mode before there were others.
+    /// Begins a capture, in the only mode of the first form.
     fn cuStreamBeginCapture / cuStreamBeginCapture_ptsz [mode] (stream: u64) {
         let shim = live()?;
         capture::begin(shim, &resolve(shim, stream, mode)?, GLOBAL, None)
     }
 
-    /// Begins: what is put into the stream goes into a graph.
+    /// Begins a capture: work that is put into the stream becomes nodes of a graph.
     fn cuStreamBeginCapture_v2 / cuStreamBeginCapture_v2_ptsz [mode] (stream: u64, how: u32) {
         let shim = live()?;
         capture::begin(shim, &resolve(shim, stream, mode)?, how, None)
     }
 
-    /// Begins, behind nodes of a graph that there is.
+    /// Begins a capture into an existing graph, after some of its nodes.
     fn cuStreamBeginCaptureToGraph / cuStreamBeginCaptureToGraph_ptsz [mode] (
         stream: u64,
         graph: u64,
@@ -50,7 +50,7 @@ exports! {
         capture::begin(shim, &target, how, Some((graph, nodes)))
     }
 
-    /// Ends, and gives the graph.
+    /// Ends a capture and returns the graph.
     fn cuStreamEndCapture / cuStreamEndCapture_ptsz [mode] (stream: u64, out: Out<u64>) {
         let shim = live()?;
         let target = resolve(shim, stream, mode)?;
@@ -60,14 +60,14 @@ exports! {
         ended.map(|_| ())
     }
 
-    /// Whether, and whether it can still succeed.
+    /// Whether the stream is captured, and whether the capture is still valid.
     fn cuStreamIsCapturing / cuStreamIsCapturing_ptsz [mode] (stream: u64, out: Out<u32>) {
         let shim = shim()?;
         let status = capture::info(shim, &resolve(shim, stream, mode)?)?.status;
         out.set(status)
     }
 
-    /// The first form.
+    /// The state of a capture.
     fn cuStreamGetCaptureInfo / cuStreamGetCaptureInfo_ptsz [mode] (
         stream: u64,
         status: Out<u32>,
@@ -78,7 +78,7 @@ exports! {
         info(stream, mode, &Results { status, id, graph, tips, edges, count })
     }
 
-    /// With the graph and what the next node comes behind.
+    /// The state of a capture, with the graph and the dependencies of the next node.
     fn cuStreamGetCaptureInfo_v2 / cuStreamGetCaptureInfo_v2_ptsz [mode] (
         stream: u64,
         status: Out<u32>,
@@ -91,7 +91,7 @@ exports! {
         info(stream, mode, &Results { status, id, graph, tips, edges, count })
     }
 
-    /// With data of edges, which is always zero.
+    /// The state of a capture, with data of edges, which is always zero.
     fn cuStreamGetCaptureInfo_v3 / cuStreamGetCaptureInfo_v3_ptsz [mode] (
         stream: u64,
         status: Out<u32>,
@@ -104,7 +104,7 @@ exports! {
         info(stream, mode, &Results { status, id, graph, tips, edges, count })
     }
 
-    /// Adds to, or sets, what the next node comes behind.
+    /// Adds or sets dependencies of the next node.
     fn cuStreamUpdateCaptureDependencies / cuStreamUpdateCaptureDependencies_ptsz [mode] (
         stream: u64,
         nodes: In<u64>,
@@ -114,7 +114,7 @@ exports! {
         update(stream, mode, (nodes, count), flags)
     }
 
-    /// The same; data of edges is not looked at.
+    /// Adds or sets dependencies of the next node; data of edges is ignored.
     fn cuStreamUpdateCaptureDependencies_v2 / cuStreamUpdateCaptureDependencies_v2_ptsz [mode] (
         stream: u64,
         nodes: In<u64>,
@@ -125,7 +125,7 @@ exports! {
         update(stream, mode, (nodes, count), flags)
     }
 
-    /// The calling thread's mode.
+    /// Exchanges the capture mode of the calling thread.
     fn cuThreadExchangeStreamCaptureMode(how: Out<u32>) {
         shim()?;
         let wanted = how.get()?;
@@ -137,12 +137,12 @@ exports! {
 }
 
 thread_local! {
-    /// Data of edges as a thread was shown it last: all zero.
+    /// Data of edges that this thread was shown last: all zero.
     static EDGES: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Data of so many plain edges, which may be looked at until the calling thread's next such call. Programs
-/// read as much of it as there are nodes.
+/// Zero data for `count` edges, valid until the calling thread's next such call. Programs read as
+/// much data as there are nodes.
 fn plain_edges(count: usize) -> Cu<*const u64> {
     let shown = EDGES.try_with(|edges| {
         let mut edges = edges.borrow_mut();
@@ -163,7 +163,7 @@ fn info(stream: u64, mode: DefaultStream, to: &Results) -> Cu {
         count => plain_edges(count)?,
     };
     if let Some(stream) = &target.info {
-        // The program may look at it until its next call about the stream.
+        // The program may read the list until its next call about the stream.
         let mut shown = crate::lock(&stream.shown);
         *shown = info.tips;
         at = shown.as_ptr();

@@ -21,12 +21,12 @@ exports! {
         create(out, flags, 0)
     }
 
-    /// Creates a stream; the priority is brought into the device's range.
+    /// Creates a stream; the priority is clamped to the device's range.
     fn cuStreamCreateWithPriority(out: Out<u64>, flags: u32, priority: c_int) {
         create(out, flags, priority)
     }
 
-    /// Destroys a stream; its work still completes.
+    /// Destroys a stream; submitted work still completes.
     fn cuStreamDestroy_v2(stream: u64) {
         let shim = live()?;
         let info = shim.streams.remove(stream)?;
@@ -34,19 +34,19 @@ exports! {
         shim.session.post(&req::StreamDestroy { stream: info.handle })
     }
 
-    /// Priority, 0 for default streams.
+    /// The priority; 0 for default streams.
     fn cuStreamGetPriority / cuStreamGetPriority_ptsz [mode] (stream: u64, out: Out<c_int>) {
         let target = resolve(shim()?, stream, mode)?;
         out.set(target.info.map_or(0, |i| i.priority))
     }
 
-    /// Flags, 0 for default streams.
+    /// The flags; 0 for default streams.
     fn cuStreamGetFlags / cuStreamGetFlags_ptsz [mode] (stream: u64, out: Out<u32>) {
         let target = resolve(shim()?, stream, mode)?;
         out.set(target.info.map_or(0, |i| i.flags))
     }
 
-    /// A number unique in the process; of the NULL stream, its context's handle.
+    /// A number that is unique in the process; for the NULL stream, the handle of its context.
     fn cuStreamGetId / cuStreamGetId_ptsz [mode] (stream: u64, out: Out<u64>) {
         let target = resolve(shim()?, stream, mode)?;
         let id = target.info.as_ref().map_or(target.ctx().0, |i| i.handle.0);
@@ -59,7 +59,7 @@ exports! {
         out.set(target.ctx.shown)
     }
 
-    /// The stream's context; there are no green ones.
+    /// The stream's context; the green context is always null.
     fn cuStreamGetCtx_v2 / cuStreamGetCtx_v2_ptsz [mode] (stream: u64, out: Out<u64>, green: Out<u64>) {
         let target = resolve(shim()?, stream, mode)?;
         out.set(target.ctx.shown)?;
@@ -67,7 +67,7 @@ exports! {
         Ok(())
     }
 
-    /// None: there are no green contexts.
+    /// Always null: there are no green contexts.
     fn cuStreamGetGreenCtx(stream: u64, out: Out<u64>) {
         resolve(shim()?, stream, DefaultStream::Legacy)?;
         out.set(0)
@@ -79,7 +79,7 @@ exports! {
         out.set(target.ctx.device)
     }
 
-    /// An attribute, as it was set; its priority.
+    /// An attribute as it was set, or the priority.
     fn cuStreamGetAttribute / cuStreamGetAttribute_ptsz [mode] (
         stream: u64,
         id: u32,
@@ -91,7 +91,7 @@ exports! {
         out.set(value)
     }
 
-    /// Hints are remembered; a priority cannot be changed any more.
+    /// Sets an attribute. Hints are stored; the priority cannot be changed after creation.
     fn cuStreamSetAttribute / cuStreamSetAttribute_ptsz [mode] (
         stream: u64,
         id: u32,
@@ -101,11 +101,11 @@ exports! {
         set_attribute(&target, id, value.get()?)
     }
 
-    /// Copies all of them.
+    /// Copies all attributes.
     fn cuStreamCopyAttributes / cuStreamCopyAttributes_ptsz [mode] (dst: u64, src: u64) {
         let shim = live()?;
         let (dst, src) = (resolve(shim, dst, mode)?, resolve(shim, src, mode)?);
-        // What was not set at the one is not at the other.
+        // Attributes that are not set in the source are cleared in the destination.
         let hints = src.info.map(|from| lock(&from.attributes).clone());
         if let Some(to) = dst.info {
             *lock(&to.attributes) = hints.unwrap_or_default();
@@ -123,7 +123,7 @@ exports! {
             .synchronize(&req::StreamSynchronize { ctx: target.ctx(), stream: target.stream })
     }
 
-    /// Success if the stream's work is done, else CUDA_ERROR_NOT_READY.
+    /// Success if the stream's work is complete, otherwise CUDA_ERROR_NOT_READY.
     fn cuStreamQuery / cuStreamQuery_ptsz [mode] (stream: u64) {
         let shim = live()?;
         let target = resolve(shim, stream, mode)?;
@@ -132,7 +132,7 @@ exports! {
         shim.session.synchronize(&req::StreamQuery { ctx: target.ctx(), stream: target.stream })
     }
 
-    /// Has the stream wait for the last record of an event.
+    /// Lets the stream wait for the last record of an event.
     fn cuStreamWaitEvent / cuStreamWaitEvent_ptsz [mode] (stream: u64, event: u64, flags: u32) {
         const EXTERNAL: u32 = 1;
         let shim = live()?;
@@ -162,7 +162,7 @@ fn attribute(target: &Target, id: u32) -> Cu<AttributeValue> {
             let set = info.map(|i| lock(&i.attributes));
             let known = set.as_ref().and_then(|set| set.get(&id));
             value = known.copied().unwrap_or(match id {
-                // A policy that was not set, as devices tell it; domains 0 and 1.
+                // The values of unset attributes on devices: no policy; domains 0 and 1.
                 3 => first(u32::MAX),
                 9 => first(0x100),
                 _ => value,
@@ -179,10 +179,11 @@ fn first(n: u32) -> AttributeValue {
     value
 }
 
-/// Whether a hint is one.
+/// Whether a value is valid for a hint.
 fn fits(id: u32, value: AttributeValue) -> bool {
     match id {
-        // CUaccessPolicyWindow: a ratio, and what persists or streams; what misses does not persist.
+        // CUaccessPolicyWindow: a ratio; a hit property of 0 to 2; a miss property that is not
+        // persisting.
         1 => (0.0..=1.0).contains(&f32::from_bits(value[4])) && value[5] <= 2 && value[6] <= 1,
         3 => (1..=4).contains(&value[0]),
         10 => value[0] <= 1,
@@ -205,7 +206,7 @@ fn set_attribute(target: &Target, id: u32, value: AttributeValue) -> Cu {
             lock(&info.attributes).insert(id, value);
             Ok(())
         }
-        // The NULL stream has no place for hints, which need not be followed.
+        // Hints of the NULL stream are dropped, because hints need not be followed.
         (_, None) if ATTRIBUTES.contains(&id) => Ok(()),
         _ => Err(CuResult::INVALID_VALUE),
     }
@@ -218,7 +219,7 @@ fn create(out: Out<u64>, flags: u32, priority: c_int) -> Cu {
     if flags & !NON_BLOCKING != 0 {
         return Err(CuResult::INVALID_VALUE);
     }
-    // Lower numbers are greater priorities.
+    // A lower number is a higher priority.
     let (least, greatest) = shim.devices.get(context.device)?.info.stream_priorities;
     let priority = priority.min(least).max(greatest);
     let info = streams::create(shim, &context, flags, priority)?;

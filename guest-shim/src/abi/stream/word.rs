@@ -10,7 +10,7 @@ use crate::ffi::exports;
 use crate::process::live;
 use crate::state::words::Word;
 
-/// Functions on one word: both widths and forms differ in nothing else.
+/// Declares functions on one word, which differ only in width and direction.
 macro_rules! words {
     ($($(#[$doc:meta])* fn $name:ident / $per_thread:ident ($value:ty, write $write:literal);)*) => {
         exports! {$(
@@ -44,7 +44,7 @@ words! {
 }
 
 exports! {
-    /// Several of these.
+    /// Writes or waits for several words.
     fn cuStreamBatchMemOp / cuStreamBatchMemOp_ptsz [mode] (
         stream: u64,
         count: u32,
@@ -54,7 +54,7 @@ exports! {
         batch(stream, mode, (list, count), flags)
     }
 
-    /// Several of these.
+    /// Writes or waits for several words.
     fn cuStreamBatchMemOp_v2 / cuStreamBatchMemOp_v2_ptsz [mode] (
         stream: u64,
         count: u32,
@@ -73,12 +73,12 @@ fn batch(stream: u64, mode: DefaultStream, (list, count): (In<MemOp>, u32), flag
         .try_for_each(|word| word.put(stream, mode))
 }
 
-/// The words of a batch.
+/// Parses the operations of a batch.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for flags, for too many, and for unknown operations.
+/// CUDA_ERROR_INVALID_VALUE for flags, for too many operations and for unknown operations.
 pub(crate) fn words(list: In<MemOp>, count: u32, flags: u32) -> Cu<Vec<Word>> {
-    /// Most of one call, as the driver says.
+    /// Largest number of operations in one call, as in the driver.
     const MOST: u32 = 256;
     if flags != 0 || count > MOST {
         return Err(CuResult::INVALID_VALUE);
@@ -91,7 +91,8 @@ pub(crate) fn words(list: In<MemOp>, count: u32, flags: u32) -> Cu<Vec<Word>> {
             mem_op::WRITE_VALUE_32 => (true, false),
             mem_op::WAIT_VALUE_64 => (false, true),
             mem_op::WRITE_VALUE_64 => (true, true),
-            // Flushes and barriers: every operation of a stream sees what came before.
+            // Flushes and barriers have no effect: every operation of a stream already sees the
+            // earlier ones.
             mem_op::FLUSH_REMOTE_WRITES | mem_op::BARRIER => continue,
             _ => return Err(CuResult::INVALID_VALUE),
         };

@@ -1,10 +1,10 @@
-//! Memory of graphs: what allocation nodes give.
+//! Memory of graphs, which allocation nodes return.
 //!
-//! A block is memory of the host's, with its address, from the creation of its node until nobody can use
-//! it any more: its graph and instances are gone, and it is not allocated. Whether it is allocated (by a
-//! launch, until something frees it) is known here, by order of the program's calls. As the driver does,
-//! memory that is not used any more is kept for the next graph until `cuDeviceGraphMemTrim` — or until it
-//! is needed, or is too much.
+//! A block is memory of the host with a fixed address. The block exists from the creation of its
+//! node until nothing can use the block: its graph and instances are destroyed, and it is not
+//! allocated. The guest tracks whether a block is allocated (from a launch until a free) in the
+//! order of the program's calls. As in the driver, unused memory is kept for the next graph until
+//! `cuDeviceGraphMemTrim`, until memory runs out, or up to a limit.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use crate::state::streams::Target;
 use crate::state::{Shim, capture, memory};
 use crate::{Cu, lock, process};
 
-/// Most that is kept for later: bytes and blocks.
+/// Limits of the memory that is kept for later: bytes and blocks.
 const KEEP_BYTES: u64 = 64 << 20;
 const KEEP_BLOCKS: usize = 256;
 
@@ -33,9 +33,9 @@ pub(crate) struct Block {
     pub(crate) address: u64,
     pub(crate) size: u64,
     pub(crate) ctx: Ctx,
-    /// Ordinal of its device.
+    /// Ordinal of the device.
     pub(crate) device: i32,
-    /// Its context has been destroyed, and so has it.
+    /// Whether the context of the block, and thereby the block, has been destroyed.
     gone: AtomicBool,
 }
 
@@ -47,7 +47,7 @@ impl Drop for Block {
     }
 }
 
-/// Memory that no graph uses.
+/// A block that no graph uses.
 #[derive(Debug)]
 struct Spare {
     address: u64,
@@ -56,30 +56,30 @@ struct Spare {
     device: i32,
 }
 
-/// What the graphs of one device hold: now, and at most.
+/// The bytes that the graphs of one device hold now, and their peak.
 #[derive(Debug, Default, Clone, Copy)]
 struct Meter {
     now: u64,
     most: u64,
 }
 
-/// All memory of graphs.
+/// The memory of all graphs.
 #[derive(Debug, Default)]
 pub(crate) struct GraphMemory {
-    /// By address.
+    /// Blocks by address.
     blocks: Mutex<BTreeMap<u64, Weak<Block>>>,
-    /// Those that are allocated.
+    /// Allocated blocks.
     live: Mutex<HashMap<u64, Arc<Block>>>,
     spare: Mutex<VecDeque<Spare>>,
-    /// By device.
+    /// Meters by device.
     meters: Mutex<HashMap<i32, Meter>>,
 }
 
 impl GraphMemory {
-    /// Memory for an allocation node.
+    /// Returns memory for an allocation node.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for nothing; CUDA_ERROR_OUT_OF_MEMORY; the host's.
+    /// CUDA_ERROR_INVALID_VALUE for 0 bytes; CUDA_ERROR_OUT_OF_MEMORY; the host's errors.
     pub(crate) fn allocate(&self, shim: &Shim, place: (Ctx, i32), size: u64) -> Cu<Arc<Block>> {
         let (ctx, device) = place;
         let address = match self.reuse(ctx, size) {
@@ -119,12 +119,12 @@ impl GraphMemory {
         lock(&self.blocks).get(&address).and_then(Weak::upgrade)
     }
 
-    /// A launch: what it allocates, and what it frees. `keep`: what the last one did not free is used as
-    /// it is.
+    /// Records the allocations and frees of a launch. `keep`: blocks that the last launch did not
+    /// free are used again.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if something is allocated already, or is to be freed and is not; then
-    /// nothing has changed.
+    /// CUDA_ERROR_INVALID_VALUE if a block is already allocated, or is to be freed without being
+    /// allocated; nothing is changed then.
     pub(crate) fn launch(&self, allocs: &[Arc<Block>], frees: &[Arc<Block>], keep: bool) -> Cu {
         if allocs.is_empty() && frees.is_empty() {
             return Ok(());
@@ -138,13 +138,13 @@ impl GraphMemory {
         }
         live.extend(allocs.iter().map(|b| (b.address, b.clone())));
         let freed: Vec<_> = frees.iter().map(|b| live.remove(&b.address)).collect();
-        // The last owner of one takes locks.
+        // Dropping the last reference to a block takes locks.
         drop(live);
         drop(freed);
         Ok(())
     }
 
-    /// A free outside of graphs. `false`: it is no memory of a graph.
+    /// Frees a block outside of graphs. `false`: the address is not memory of a graph.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for memory of a graph that is not allocated.
@@ -160,10 +160,10 @@ impl GraphMemory {
         }
     }
 
-    /// Nobody can use a block any more.
+    /// Handles a block that nothing can use any more.
     fn retire(&self, shim: &Shim, block: &Block) {
         if block.gone.load(Ordering::Relaxed) {
-            // Its address may be another's by now.
+            // The address may belong to another block by now.
             return;
         }
         lock(&self.blocks).remove(&block.address);
@@ -197,7 +197,7 @@ impl GraphMemory {
         }
     }
 
-    /// `cuDeviceGraphMemTrim`. True: something was given back.
+    /// `cuDeviceGraphMemTrim`. True: memory was freed.
     pub(crate) fn trim(&self, shim: &Shim, device: i32) -> bool {
         let (gone, kept) = std::mem::take(&mut *lock(&self.spare))
             .into_iter()
@@ -209,10 +209,10 @@ impl GraphMemory {
         any
     }
 
-    /// `cuDeviceGetGraphMemAttribute`: what is used is what is held.
+    /// `cuDeviceGetGraphMemAttribute`: used memory equals reserved memory.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for an unknown one.
+    /// CUDA_ERROR_INVALID_VALUE for an unknown attribute.
     pub(crate) fn attribute(&self, device: i32, id: u32) -> Cu<u64> {
         let meter = lock(&self.meters).get(&device).copied().unwrap_or_default();
         match id {
@@ -222,10 +222,10 @@ impl GraphMemory {
         }
     }
 
-    /// `cuDeviceSetGraphMemAttribute`: the high-water marks can be set back.
+    /// `cuDeviceSetGraphMemAttribute`: only the peaks can be reset.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for anything else.
+    /// CUDA_ERROR_INVALID_VALUE for any other attribute or value.
     pub(crate) fn set_attribute(&self, device: i32, id: u32, value: u64) -> Cu {
         if !HIGH.contains(&id) || value != 0 {
             return Err(CuResult::INVALID_VALUE);
@@ -236,7 +236,7 @@ impl GraphMemory {
         Ok(())
     }
 
-    /// The memory of a context is gone.
+    /// Forgets the memory of a destroyed context.
     pub(crate) fn forget_context(&self, ctx: u64) {
         lock(&self.spare).retain(|s| {
             let stays = s.ctx.0 != ctx;
@@ -252,7 +252,7 @@ impl GraphMemory {
                 .filter_map(Weak::upgrade)
                 .filter(|b| b.ctx.0 == ctx)
                 .collect();
-            // Graphs and instances may outlive the context, and with them what they hold.
+            // Graphs and instances, and the blocks that they hold, may outlive the context.
             for block in &gone {
                 block.gone.store(true, Ordering::Relaxed);
                 blocks.remove(&block.address);
@@ -275,7 +275,8 @@ impl GraphMemory {
     }
 }
 
-/// `cuMemAllocAsync` in a stream that is captured: an allocation node, and its address. `None`: it is not.
+/// `cuMemAllocAsync` in a captured stream: adds an allocation node and returns its address. `None`:
+/// the stream is not captured.
 ///
 /// # Errors
 /// As [`capture::of`]; as [`GraphMemory::allocate`].
@@ -293,10 +294,10 @@ pub(crate) fn captured_alloc(shim: &Shim, target: &Target, size: u64) -> Cu<Opti
     Ok(taken.then_some(address))
 }
 
-/// `cuMemFreeAsync` in a stream that is captured: a free node. `false`: it is not.
+/// `cuMemFreeAsync` in a captured stream: adds a free node. `false`: the stream is not captured.
 ///
 /// # Errors
-/// As [`capture::of`]; CUDA_ERROR_INVALID_VALUE for memory that is not a graph's.
+/// As [`capture::of`]; CUDA_ERROR_INVALID_VALUE for memory that is not of a graph.
 pub(crate) fn captured_free(shim: &Shim, target: &Target, address: u64) -> Cu<bool> {
     capture::take(shim, target, || {
         let block = shim.graph_memory.find(address);
@@ -325,7 +326,8 @@ mod tests {
         let (first, other) = (block(0x1000, 1), block(0x2000, 2));
         let not_allocated = Err(CuResult::INVALID_VALUE);
         assert_eq!(memory.free(0x1000), not_allocated);
-        // An instance may hold the block beyond its context, when the address is given to another.
+        // An instance may hold the block after its context is destroyed, when the address belongs
+        // to another block.
         memory.forget_context(1);
         assert_eq!(memory.free(0x1000), Ok(false));
         assert!(memory.find(0x1000).is_none());

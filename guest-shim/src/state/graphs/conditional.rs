@@ -1,7 +1,9 @@
-//! Conditional nodes: graphs that run if, while or as often as a value says, which kernels set.
+//! Conditional nodes: graphs that run if, while or as often as a condition value says. Kernels set
+//! the value.
 //!
-//! Only the device can decide, so all of a graph's values have one place on the host, its [`Home`], and
-//! what is launched is a graph of the host's driver. The handle that kernels name is that driver's.
+//! Only the device can evaluate the condition. So all values of a graph belong to one graph of the
+//! host's driver, the [`Home`], and this driver graph is launched. Kernels name a value by the
+//! driver's handle.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,11 +22,11 @@ use crate::{Cu, lock, process};
 /// `CU_GRAPH_COND_ASSIGN_DEFAULT`.
 const ASSIGN_DEFAULT: u32 = 1;
 
-/// The host's graph that the values of a graph belong to.
+/// The host's graph to which the condition values of a graph belong.
 #[derive(Debug)]
 pub(crate) struct Home {
     pub(crate) name: Stream,
-    /// Its context has been destroyed, and so has it.
+    /// Whether its context, and thereby the host's graph, has been destroyed.
     gone: AtomicBool,
 }
 
@@ -41,9 +43,9 @@ impl Drop for Home {
 /// A value that conditional nodes read.
 #[derive(Debug)]
 pub(crate) struct Condition {
-    /// What kernels name.
+    /// The handle in kernels.
     pub(crate) handle: u64,
-    /// The graph that it was made for.
+    /// Handle of the graph for which the value was created.
     pub(crate) graph: u64,
     pub(crate) ctx: Arc<Context>,
     pub(crate) home: Arc<Home>,
@@ -56,18 +58,18 @@ pub(crate) struct Conditional {
     /// `CUgraphConditionalNodeType`.
     pub(crate) rule: u32,
     pub(crate) bodies: Vec<Arc<Graph>>,
-    /// Their handles, as an array that programs read.
+    /// Handles of the bodies, as an array that programs read.
     pub(crate) handles: Box<[u64]>,
 }
 
-/// All values of the program, by handle.
+/// All condition values of the program, by handle.
 #[derive(Debug, Default)]
 pub(crate) struct Conditions {
     all: Mutex<HashMap<u64, Weak<Condition>>>,
 }
 
 impl Conditions {
-    /// The values of a context, and where they live, are gone.
+    /// Forgets the values of a destroyed context, and their homes.
     pub(crate) fn forget_context(&self, ctx: u64) {
         for condition in lock(&self.all).values().filter_map(Weak::upgrade) {
             if condition.ctx.handle.0 == ctx {
@@ -90,7 +92,7 @@ impl Conditions {
 /// `cuGraphConditionalHandleCreate`.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for unknown flags; the host's.
+/// CUDA_ERROR_INVALID_VALUE for unknown flags; the host's errors.
 pub(crate) fn create(
     shim: &Shim,
     graph: &Arc<Graph>,
@@ -129,11 +131,11 @@ pub(crate) fn create(
     Ok(handle)
 }
 
-/// A conditional node with `size` empty bodies, for `graph`.
+/// Makes a conditional node of `graph` with `size` empty bodies.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE: no such value, one of another graph, or a number of bodies that the rule does
-/// not have.
+/// CUDA_ERROR_INVALID_VALUE for an unknown value, a value of another graph, or an invalid number of
+/// bodies.
 pub(crate) fn node(
     shim: &Shim,
     graph: &Arc<Graph>,

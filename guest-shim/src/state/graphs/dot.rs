@@ -1,4 +1,4 @@
-//! `cuGraphDebugDotPrint`: a graph in Graphviz's language.
+//! `cuGraphDebugDotPrint`: a graph in the language of Graphviz.
 
 use std::fmt::Write as _;
 
@@ -54,7 +54,7 @@ fn label(node: &Node, flags: u32) -> String {
     let kind = lock(&node.kind);
     let mut text = format!("{}\\n{}", node.local, title(&kind));
     let about = details(&kind);
-    // A launch's shape is told always, as the rest only when it was asked for.
+    // The shape of a launch is always shown, other details only on request.
     if !about.is_empty() && (flags & !HANDLES != 0 || matches!(*kind, Kind::Kernel(_))) {
         let _ = write!(text, "\\n{about}");
     }
@@ -93,7 +93,7 @@ fn cluster(graph: &Graph, flags: u32, out: &mut String) {
     out.push_str("}\n");
 }
 
-/// The text of a graph and of the graphs in it.
+/// The text of a graph and of its inner graphs.
 pub(crate) fn text(graph: &Graph, flags: u32) -> String {
     let mut out = String::from("digraph dot {\n");
     cluster(graph, flags, &mut out);

@@ -1,4 +1,4 @@
-//! Instantiated graphs.
+//! Graph instances.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -14,39 +14,39 @@ use crate::{Cu, lock, process};
 /// A part of a launch.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Nodes that the worker has recorded under this name.
+    /// Nodes that the worker has recorded under this handle.
     Recorded(Stream),
-    /// One that is done from here.
+    /// A node that the guest carries out.
     Here(Kind),
 }
 
-/// What changes of an instance.
+/// The mutable part of an instance.
 #[derive(Debug, Default)]
 pub(crate) struct ExecState {
     pub(crate) plan: Plan,
-    /// By context.
+    /// Recorded steps by context.
     pub(crate) recorded: Vec<(u64, Arc<[Step]>)>,
 }
 
-/// An instantiated graph.
+/// A graph instance.
 #[derive(Debug)]
 pub(crate) struct Exec {
     pub(crate) handle: u64,
     /// `cuGraphExecGetId`.
     pub(crate) id: u32,
     pub(crate) flags: u64,
-    /// User objects of its graph, held only to be dropped.
+    /// User objects of the graph, kept only for their references.
     #[allow(dead_code)]
     objects: Vec<(u64, Arc<UserObject>)>,
     pub(crate) state: Mutex<ExecState>,
 }
 
 impl Exec {
-    /// Of a graph, of which this is the plan.
+    /// An instance of a graph with this plan.
     pub(crate) fn new(handle: u64, flags: u64, graph: &Graph, plan: Plan) -> Exec {
         Exec {
             handle,
-            // The graph inside takes one as well.
+            // In the driver, the inner graph takes a number too.
             id: super::IDS.fetch_add(2, Ordering::Relaxed) + 1,
             flags,
             objects: lock(&graph.objects).clone(),
@@ -59,10 +59,10 @@ impl Exec {
 }
 
 impl ExecState {
-    /// What the host has recorded of it is out of date.
+    /// Drops the recorded steps, which are out of date.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The code with which the session ended.
     pub(crate) fn forget(&mut self, shim: &Shim) -> Cu {
         for (_, steps) in std::mem::take(&mut self.recorded) {
             for step in steps.iter() {

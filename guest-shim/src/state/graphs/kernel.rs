@@ -1,4 +1,4 @@
-//! Launches and fills as nodes.
+//! Launches and fills in nodes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use vgpu_cuda_abi::structs::AttributeValue;
 
 use crate::state::modules::FunctionInfo;
 
-/// Values of `CUlaunchAttribute` by number, as the program gave them.
+/// Values of `CUlaunchAttribute` by number, as the program set them.
 pub(crate) type Attributes = BTreeMap<u32, AttributeValue>;
 
 /// A launch of a kernel.
 #[derive(Debug, Clone)]
 pub(crate) struct KernelNode {
-    /// The handle that the program gave: a function's or a kernel's.
+    /// The handle that the program passed: a function or a kernel.
     pub(crate) handle: u64,
-    /// What it means.
+    /// The function of the handle.
     pub(crate) function: Arc<FunctionInfo>,
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
@@ -24,12 +24,12 @@ pub(crate) struct KernelNode {
     pub(crate) cooperative: bool,
     /// The parameter block.
     pub(crate) params: Vec<u8>,
-    /// Where each parameter is in it: what a program is shown.
+    /// Addresses of the parameters in the block, which programs read.
     pub(crate) pointers: Vec<usize>,
 }
 
 impl KernelNode {
-    /// Points at the parameters, which must not move afterwards.
+    /// Sets the addresses of the parameters. The block must not move afterwards.
     pub(crate) fn point(mut self) -> KernelNode {
         let base = self.params.as_ptr() as usize;
         let offsets = self.function.params.iter();
@@ -37,7 +37,7 @@ impl KernelNode {
         self
     }
 
-    /// The same launch with what attributes of its node say.
+    /// The same launch, changed by the attributes of the node.
     pub(crate) fn with(self: &Arc<Self>, attributes: &Attributes) -> Arc<KernelNode> {
         let cooperative = attributes.get(&COOPERATIVE).map(|value| value[0] != 0);
         match cooperative {

@@ -1,10 +1,11 @@
-//! Graphs: what to do, and in which order, said once and done often.
+//! Graphs: work and its order, defined once and launched many times.
 //!
-//! A graph and its nodes live here, and so does an instantiated one ([`exec`]). When it is launched for the
-//! first time in a context, its runs of kernels, fills, copies within the device and conditional nodes are
-//! recorded by the worker, and a launch is then one message and one unit of work each; what concerns this
-//! program's memory or its functions (copies from and to the host, host functions, events) is done in its
-//! place between them. All of a launch is in one order, which satisfies every dependency.
+//! Graphs, their nodes and their instances ([`exec`]) live in the guest. At the first launch of an
+//! instance in a context, the worker records its runs of kernels, fills, copies within the device
+//! and conditional nodes. A launch is then one message and one unit of work for each run. Work that
+//! concerns this program's memory or functions (copies from and to the host, host functions,
+//! events) is done between the runs. All of a launch is in one sequence, which satisfies every
+//! dependency.
 
 pub(crate) mod block;
 pub(crate) mod conditional;
@@ -36,10 +37,10 @@ use super::{Shim, capture};
 use crate::session::host::HostFunction;
 use crate::{Cu, lock};
 
-/// Most nodes of a graph.
+/// Largest number of nodes in a graph.
 const MAX_NODES: usize = 1 << 16;
 
-/// What a node does.
+/// The work of a node.
 #[derive(Debug, Clone)]
 pub(crate) enum Kind {
     Empty,
@@ -47,7 +48,7 @@ pub(crate) enum Kind {
     Fill(FillNode),
     Copy(Copy3D),
     Host(HostFunction),
-    /// Another graph, as it was.
+    /// A copy of another graph.
     Child(Arc<Graph>),
     /// Records an event.
     Record(u64),
@@ -55,11 +56,11 @@ pub(crate) enum Kind {
     Wait(u64),
     /// Allocates memory.
     Alloc(Arc<Block>),
-    /// Frees it.
+    /// Frees memory.
     Free(Arc<Block>),
-    /// Writes words, or waits for them.
+    /// Writes words or waits for words.
     Words(Arc<[Word]>),
-    /// Runs graphs of its own as a value says.
+    /// Runs its own graphs as a condition value says.
     Conditional(Arc<Conditional>),
 }
 
@@ -82,7 +83,7 @@ impl Kind {
         }
     }
 
-    /// The graphs that live and end with the node.
+    /// The graphs that the node owns.
     pub(crate) fn graphs(&self) -> &[Arc<Graph>] {
         match self {
             Kind::Child(graph) => std::slice::from_ref(graph),
@@ -91,52 +92,52 @@ impl Kind {
         }
     }
 
-    /// Graphs with these have a single instance and keep their shape.
+    /// Whether a graph with such a node has only one instance and fixed edges.
     pub(crate) fn owns_memory(&self) -> bool {
         matches!(self, Kind::Alloc(_) | Kind::Free(_))
     }
 }
 
-/// One node.
+/// A node.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) handle: u64,
-    /// Its graph's handle.
+    /// Handle of the graph.
     pub(crate) graph: u64,
     /// `cuGraphNodeGetLocalId`.
     pub(crate) local: u32,
-    /// The node that it is a copy of, in a cloned graph.
+    /// The original of this node, in a cloned graph.
     pub(crate) original: u64,
     pub(crate) kind: Mutex<Kind>,
     pub(crate) dependencies: Mutex<Vec<u64>>,
-    /// Launch attributes that were set, of kernels only.
+    /// Launch attributes that were set; kernel nodes only.
     pub(crate) attributes: Mutex<Attributes>,
 }
 
-/// One graph.
+/// A graph.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     pub(crate) handle: u64,
     /// `cuGraphGetId`.
     pub(crate) id: u32,
-    /// It lives and ends with a node.
+    /// Whether a node owns the graph.
     pub(crate) embedded: bool,
-    /// The graph of that node; 0: none.
+    /// Handle of the graph that contains that node; 0: none.
     parent: AtomicU64,
-    /// User objects that it holds, by handle.
+    /// User objects that the graph holds, by handle.
     pub(crate) objects: Mutex<Vec<(u64, Arc<UserObject>)>>,
-    /// Values that its conditional nodes, or those of graphs in it, read.
+    /// Condition values of the conditional nodes in this graph and its inner graphs.
     pub(crate) conditions: Mutex<Vec<Arc<Condition>>>,
-    /// Where those live on the host.
+    /// The host's graph of these values.
     pub(crate) home: Mutex<Option<Arc<Home>>>,
     /// The only instance that a graph with memory nodes may have.
     pub(crate) instance: Mutex<Weak<Exec>>,
-    /// In order of creation.
+    /// Nodes in order of creation.
     nodes: Mutex<Vec<Arc<Node>>>,
     next_local: AtomicU32,
 }
 
-/// Numbers of graphs.
+/// The next number of a graph.
 static IDS: AtomicU32 = AtomicU32::new(1);
 
 impl Graph {
@@ -145,12 +146,12 @@ impl Graph {
         lock(&self.nodes).clone()
     }
 
-    /// Has it memory nodes?
+    /// Whether the graph has memory nodes.
     pub(crate) fn owns_memory(&self) -> bool {
         self.any(Kind::owns_memory)
     }
 
-    /// Is there a node that does this?
+    /// Whether a node satisfies `what`.
     pub(crate) fn any(&self, what: impl Fn(&Kind) -> bool) -> bool {
         lock(&self.nodes).iter().any(|n| what(&lock(&n.kind)))
     }
@@ -171,12 +172,12 @@ impl Shim {
     /// `cuGraphCreate`.
     ///
     /// # Errors
-    /// CUDA_ERROR_OUT_OF_MEMORY when there are too many.
+    /// CUDA_ERROR_OUT_OF_MEMORY at the limit of graphs.
     pub(crate) fn create_graph(&self) -> Cu<Arc<Graph>> {
         self.make_graph(false)
     }
 
-    /// A graph that will live and end with a node.
+    /// Creates a graph that a node will own.
     ///
     /// # Errors
     /// As [`Shim::create_graph`].
@@ -187,8 +188,8 @@ impl Shim {
     /// `cuGraphDestroy`.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE, as the driver says of graphs; also for one that is captured into, or that
-    /// ends with its node.
+    /// CUDA_ERROR_INVALID_VALUE for an unknown graph, as in the driver; also for a graph that is
+    /// being captured into, or that a node owns.
     pub(crate) fn destroy_graph(&self, handle: u64) -> Cu {
         let graph = self.graph(handle)?;
         if graph.embedded || capture::uses(self, handle) {
@@ -198,7 +199,7 @@ impl Shim {
         Ok(())
     }
 
-    /// Ends the handles of a graph and of all that is in it.
+    /// Removes the handles of a graph and of everything in it.
     pub(crate) fn forget_graph(&self, graph: &Graph) {
         let _ = self.graphs.remove(graph.handle);
         let nodes: Vec<_> = lock(&graph.nodes).drain(..).collect();
@@ -209,7 +210,8 @@ impl Shim {
 
     fn forget_node(&self, node: &Node) {
         let _ = self.nodes.remove(node.handle);
-        // Whoever still knows the node's handle finds nothing; what it held goes with its last owner.
+        // The handle of the node is invalid from now on; the last owner of its content frees the
+        // content.
         let kind = lock(&node.kind).clone();
         for inner in kind.graphs() {
             self.forget_graph(inner);
@@ -232,7 +234,7 @@ impl Shim {
         self.nodes.get(handle).map_err(|_| CuResult::INVALID_VALUE)
     }
 
-    /// The graph that a graph is embedded in, at the top.
+    /// The outermost graph that contains a graph.
     pub(crate) fn root_of(&self, graph: &Arc<Graph>) -> Arc<Graph> {
         let mut root = graph.clone();
         while let Ok(parent) = self.graphs.get(root.parent.load(Ordering::Relaxed)) {
@@ -241,7 +243,7 @@ impl Shim {
         root
     }
 
-    /// Is it the graph of this handle, or embedded in it at whatever depth?
+    /// Whether a graph has this handle, or is inside the graph of this handle at any depth.
     pub(crate) fn is_within(&self, graph: &Arc<Graph>, outer: u64) -> bool {
         let mut at = Ok(graph.clone());
         while let Ok(graph) = at {
@@ -253,11 +255,11 @@ impl Shim {
         false
     }
 
-    /// Adds a node behind nodes of the same graph.
+    /// Adds a node that depends on nodes of the same graph.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for others, and for one named twice; CUDA_ERROR_OUT_OF_MEMORY when there
-    /// are too many.
+    /// CUDA_ERROR_INVALID_VALUE for a node of another graph or a duplicate;
+    /// CUDA_ERROR_OUT_OF_MEMORY at the limit of nodes.
     pub(crate) fn add_node(&self, graph: &Graph, kind: Kind, dependencies: Vec<u64>) -> Cu<u64> {
         for (i, dependency) in dependencies.iter().enumerate() {
             let of_it = self.node(*dependency)?.graph == graph.handle;
@@ -302,11 +304,11 @@ impl Shim {
         Ok(handle)
     }
 
-    /// `cuGraphDestroyNode`: what depended on it depends on it no more.
+    /// `cuGraphDestroyNode`: also removes the edges of the node.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_NOT_SUPPORTED in a graph with memory nodes, which keeps its
-    /// shape.
+    /// CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_NOT_SUPPORTED in a graph with memory nodes, whose edges
+    /// are fixed.
     pub(crate) fn destroy_node(&self, handle: u64) -> Cu {
         let node = self.node(handle)?;
         let graph = self.graph(node.graph)?;
@@ -324,11 +326,11 @@ impl Shim {
         Ok(())
     }
 
-    /// `cuGraphClone`; `embedded` for a node.
+    /// `cuGraphClone`; `embedded`: a node will own the copy.
     ///
     /// # Errors
-    /// CUDA_ERROR_NOT_SUPPORTED for graphs with memory or conditional nodes, as the driver;
-    /// CUDA_ERROR_OUT_OF_MEMORY when there are too many graphs or nodes.
+    /// CUDA_ERROR_NOT_SUPPORTED for graphs with memory or conditional nodes, as in the driver;
+    /// CUDA_ERROR_OUT_OF_MEMORY at the limit of graphs or nodes.
     pub(crate) fn clone_graph(&self, graph: &Graph, embedded: bool) -> Cu<Arc<Graph>> {
         let bound = |k: &Kind| k.owns_memory() || matches!(k, Kind::Conditional(_));
         if graph.any(bound) {
@@ -364,7 +366,7 @@ impl Shim {
     }
 }
 
-/// `cuGraphNodeFindInClone`, also among the nodes of child graphs.
+/// `cuGraphNodeFindInClone`, including the nodes of child graphs.
 pub(crate) fn copy_of(graph: &Graph, original: u64) -> Option<u64> {
     let nodes = graph.nodes();
     if let Some(found) = nodes.iter().find(|n| n.original == original) {

@@ -1,4 +1,4 @@
-//! User objects: what a program wants to keep for as long as a graph may use it.
+//! User objects: objects of the program that live as long as a graph may use them.
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, Weak};
@@ -8,7 +8,7 @@ use vgpu_cuda_abi::structs::HostFn;
 
 use crate::{Cu, lock, process};
 
-/// Something of the program; it is destroyed when nobody holds it any more.
+/// An object of the program, destroyed when the last reference is released.
 #[derive(Debug)]
 pub(crate) struct UserObject {
     handle: u64,
@@ -26,14 +26,14 @@ impl Drop for UserObject {
     }
 }
 
-/// What its handle stands for as long as anybody holds it.
+/// The object of a handle, while any reference exists.
 #[derive(Debug)]
 pub(crate) struct NamedObject {
     object: Weak<UserObject>,
     own: Mutex<Own>,
 }
 
-/// References of the program itself, which keep the object together.
+/// References of the program itself, which keep the object alive.
 #[derive(Debug)]
 struct Own {
     count: u32,
@@ -41,7 +41,7 @@ struct Own {
 }
 
 impl NamedObject {
-    /// With so many references of the program.
+    /// An object with `count` references of the program.
     pub(crate) fn new(handle: u64, destroy: HostFn, data: usize, count: u32) -> NamedObject {
         let object = Arc::new(UserObject {
             handle,
@@ -60,15 +60,15 @@ impl NamedObject {
     /// The object.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if it is being destroyed.
+    /// CUDA_ERROR_INVALID_VALUE if the object is being destroyed.
     pub(crate) fn object(&self) -> Cu<Arc<UserObject>> {
         self.object.upgrade().ok_or(CuResult::INVALID_VALUE)
     }
 
-    /// The program has more.
+    /// Adds references of the program.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for none and for too many.
+    /// CUDA_ERROR_INVALID_VALUE for 0 references and on overflow.
     pub(crate) fn retain(&self, count: u32) -> Cu {
         let object = self.object()?;
         let mut own = lock(&self.own);
@@ -78,10 +78,10 @@ impl NamedObject {
         Ok(())
     }
 
-    /// It has fewer.
+    /// Releases references of the program.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for none and for more than there are.
+    /// CUDA_ERROR_INVALID_VALUE for 0 references and for more than the program has.
     pub(crate) fn release(&self, count: u32) -> Cu {
         let mut own = lock(&self.own);
         let fewer = own.count.checked_sub(count).filter(|_| count > 0);
@@ -90,7 +90,7 @@ impl NamedObject {
             0 => own.object.take(),
             _ => None,
         };
-        // The program's function may make calls about the object.
+        // The destructor may make calls about the object, which take this lock.
         drop(own);
         drop(gone);
         Ok(())

@@ -1,35 +1,35 @@
-//! One order for all that a graph does.
+//! Finds one sequence for all nodes of a graph.
 //!
-//! What the host does alone is recorded and launched in runs; what this program does comes between them. Of
-//! the orders that satisfy all dependencies one with few runs is wanted: it stays with one side for as long
-//! as anything there can be done.
+//! Nodes that the host carries out alone are recorded and launched in runs; the guest's nodes come
+//! between runs. Among the orders that satisfy all dependencies, one with few runs is wanted: the
+//! algorithm stays with one side as long as that side has a ready node.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::plan::{Plan, Planned};
 
-/// Where a node is done.
+/// The side that carries out a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Nothing is to be done.
+    /// The node has no work.
     Nowhere,
-    /// By the host alone.
+    /// The host alone.
     Host,
-    /// From here.
+    /// The guest.
     Here,
 }
 
 /// A part of a launch.
 #[derive(Debug)]
 pub(crate) enum Part<'p> {
-    /// Nodes that the host does, one after the other.
+    /// Nodes that the host carries out in sequence.
     Run(Vec<&'p Planned>),
-    /// One that is done from here.
+    /// A node that the guest carries out.
     Here(&'p Planned),
 }
 
-/// A node of a plan or of its child graphs, or where a child graph begins or ends.
+/// A node of a plan or of its child graphs, or the begin or end of a child graph.
 struct Flat<'p> {
     node: Option<&'p Planned>,
     waits: usize,
@@ -62,7 +62,8 @@ fn runs(parts: &[Part<'_>]) -> usize {
     parts.iter().filter(|p| matches!(p, Part::Run(_))).count()
 }
 
-/// Adds a plan, with its child graphs in their nodes' places; where it begins and where it ends.
+/// Adds a plan, with child graphs in place of their nodes. Returns the indices of its begin and
+/// end.
 fn spread<'p>(plan: &'p Plan, flat: &mut Vec<Flat<'p>>) -> (usize, usize) {
     let add = |flat: &mut Vec<Flat<'p>>, node| {
         flat.push(Flat {
@@ -108,7 +109,7 @@ fn spread<'p>(plan: &'p Plan, flat: &mut Vec<Flat<'p>>) -> (usize, usize) {
     (begin, end)
 }
 
-/// Nodes that can be done, the earliest first.
+/// Ready nodes, by creation.
 #[derive(Default)]
 struct Ready {
     nowhere: Vec<usize>,
@@ -125,7 +126,7 @@ impl Ready {
         }
     }
 
-    /// The next one, of the side that was last if there is any.
+    /// The next ready node, of the same side as the last node if possible.
     fn next(&mut self, side: &mut Place) -> Option<usize> {
         if let Some(at) = self.nowhere.pop() {
             return Some(at);
@@ -186,7 +187,7 @@ mod tests {
         }
     }
 
-    /// Nodes in `here` are done from here, the others by the host.
+    /// Nodes in `here` are carried out by the guest, the others by the host.
     fn shape(plan: &Plan, here: &[u64]) -> Vec<Vec<u64>> {
         let place = |n: &Planned| match here.contains(&n.node) {
             true => Place::Here,
@@ -207,13 +208,13 @@ mod tests {
 
     #[test]
     fn what_is_done_from_here_splits_no_run_that_need_not_be() {
-        // Two chains side by side, each with one node of this program's.
+        // Two parallel chains, each with one node of the guest.
         let two = plan(6, &[(0, 1), (1, 2), (3, 4), (4, 5)]);
         assert_eq!(
             shape(&two, &[1, 4]),
             [vec![0, 3], vec![1], vec![4], vec![2, 5]]
         );
-        // What comes first, or last, in any case.
+        // A guest node that comes first or last in any order.
         let ends = plan(4, &[(2, 1)]);
         assert_eq!(shape(&ends, &[0, 3]), [vec![0], vec![3], vec![2, 1]]);
         assert_eq!(shape(&ends, &[1]), [vec![0, 2, 3], vec![1]]);

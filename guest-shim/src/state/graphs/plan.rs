@@ -1,4 +1,4 @@
-//! A graph as it was when it was instantiated.
+//! The plan of an instance: a snapshot of a graph.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::{Graph, Kind, MAX_NODES};
 use crate::state::Shim;
 use crate::{Cu, lock};
 
-/// Graphs within each other.
+/// Largest depth of nested graphs.
 const DEEPEST: usize = 32;
 
 /// `CUDA_GRAPH_INSTANTIATE_ERROR`, `INVALID_STRUCTURE`, `NODE_OPERATION_NOT_SUPPORTED`,
@@ -23,7 +23,7 @@ pub(crate) mod result {
     pub(crate) const HANDLE_UNUSED: u32 = 5;
 }
 
-/// Why there is no instance: `CUgraphInstantiateResult`, and the node.
+/// The cause of a failed instantiation: `CUgraphInstantiateResult` and the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) code: CuResult,
@@ -43,33 +43,33 @@ impl From<CuResult> for Refusal {
     }
 }
 
-/// One node.
+/// A node of a plan.
 #[derive(Debug, Clone)]
 pub(crate) struct Planned {
-    /// The node that it was made of.
+    /// The node of the graph.
     pub(crate) node: u64,
     pub(crate) kind: Kind,
     pub(crate) enabled: bool,
-    /// Of its graphs: a child, or the bodies.
+    /// Plans of the node's graphs: the child, or the bodies.
     pub(crate) children: Vec<Plan>,
 }
 
-/// What an instance does.
+/// The content of an instance.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Plan {
-    /// In order of creation.
+    /// Nodes in order of creation.
     pub(crate) nodes: Vec<Planned>,
-    /// First this one, then that one.
+    /// Edges (from, to), as indices of nodes.
     pub(crate) edges: Vec<(usize, usize)>,
-    /// Values that were made for the graph.
+    /// Condition values that were created for the graph.
     pub(crate) conditions: Vec<Arc<Condition>>,
 }
 
 impl Plan {
-    /// A graph as it is now.
+    /// Takes a snapshot of a graph.
     ///
     /// # Errors
-    /// A circle, graphs too deep within each other, too many nodes, memory nodes in conditional bodies.
+    /// A cycle, graphs nested too deeply, too many nodes, memory nodes in conditional bodies.
     pub(crate) fn of(graph: &Graph) -> Result<Plan, Refusal> {
         Plan::at(graph, 0, &mut 0)
     }
@@ -119,7 +119,7 @@ impl Plan {
         }
     }
 
-    /// A node that waits for itself.
+    /// A node that depends on itself.
     fn circle(&self) -> Option<usize> {
         let mut waits = vec![0_usize; self.nodes.len()];
         let mut after = vec![Vec::new(); self.nodes.len()];
@@ -139,7 +139,7 @@ impl Plan {
         waits.iter().position(|n| *n > 0)
     }
 
-    /// The node, here or in a child, that was made of a graph's node.
+    /// The planned node, here or in a child graph, of a graph's node.
     pub(crate) fn find(&mut self, node: u64) -> Option<&mut Planned> {
         if let Some(at) = self.nodes.iter().position(|n| n.node == node) {
             return self.nodes.get_mut(at);
@@ -150,7 +150,7 @@ impl Plan {
             .find_map(|child| child.find(node))
     }
 
-    /// As [`Plan::find`], to look at.
+    /// As [`Plan::find`], without the right to change.
     pub(crate) fn look(&self, node: u64) -> Option<&Planned> {
         self.nodes.iter().find_map(|n| {
             if n.node == node {
@@ -160,7 +160,7 @@ impl Plan {
         })
     }
 
-    /// A value that no conditional node reads.
+    /// Whether there is a condition value that no conditional node reads.
     pub(crate) fn has_unused_condition(&self) -> bool {
         let mut read = BTreeSet::new();
         self.each(&mut |n| {
@@ -171,7 +171,7 @@ impl Plan {
         self.conditions.iter().any(|c| !read.contains(&c.handle))
     }
 
-    /// The value of some conditional node.
+    /// The condition value of any conditional node.
     pub(crate) fn condition(&self) -> Option<Arc<Condition>> {
         let mut found = None;
         self.each(&mut |n| {
@@ -189,7 +189,7 @@ impl Plan {
         }
     }
 
-    /// What a launch allocates and frees.
+    /// The blocks that a launch allocates and frees.
     pub(crate) fn memory(&self) -> (Vec<Arc<Block>>, Vec<Arc<Block>>) {
         let (mut allocs, mut frees) = (Vec::new(), Vec::new());
         for node in &self.nodes {
@@ -202,10 +202,11 @@ impl Plan {
         (allocs, frees)
     }
 
-    /// A graph like the one that this was made of, for a launch that is captured.
+    /// A graph with the content of this plan, for a captured launch.
     ///
     /// # Errors
-    /// CUDA_ERROR_NOT_SUPPORTED for memory and conditional nodes, which cannot be in a child graph.
+    /// CUDA_ERROR_NOT_SUPPORTED for memory and conditional nodes, which a child graph cannot
+    /// contain.
     pub(crate) fn thaw(&self, shim: &Shim) -> Cu<Arc<Graph>> {
         let graph = shim.create_embedded()?;
         let made = self.thaw_into(shim, &graph);

@@ -1,4 +1,4 @@
-//! Changes of an instance: single nodes, or all that differs in a graph of the same shape.
+//! Updates of an instance: of single nodes, or from a graph of the same shape.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use crate::{Cu, lock};
 #[repr(u32)]
 pub(crate) enum Outcome {
     Success = 0,
-    /// For another reason.
+    /// Any other reason.
     Error = 1,
-    /// Other nodes or dependencies.
+    /// Different nodes or dependencies.
     TopologyChanged = 2,
     /// A node of another kind.
     TypeChanged = 3,
-    /// A value that cannot change.
+    /// A parameter that cannot change.
     ParametersChanged = 5,
     /// A kind of node that cannot be updated.
     NotSupported = 6,
@@ -31,8 +31,8 @@ pub(crate) enum Outcome {
     AttributesChanged = 8,
 }
 
-/// What `cuGraphExecUpdate` tells: the outcome, the node that is to blame, and where an edge is, the node
-/// that it comes from.
+/// The result of `cuGraphExecUpdate`: the outcome, the node that caused it and, for an edge, the
+/// node at which the edge begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Report {
     pub(crate) outcome: Outcome,
@@ -50,7 +50,7 @@ impl Report {
     }
 }
 
-/// May `new` take the place of `old` in an instance?
+/// Whether `new` may replace `old` in an instance.
 fn compatible(shim: &Shim, old: &Kind, new: &Kind) -> Result<(), Outcome> {
     if old.number() != new.number() {
         return Err(Outcome::TypeChanged);
@@ -59,11 +59,11 @@ fn compatible(shim: &Shim, old: &Kind, new: &Kind) -> Result<(), Outcome> {
         (Kind::Kernel(a), Kind::Kernel(b)) if a.function.ctx != b.function.ctx => {
             Err(Outcome::FunctionChange)
         }
-        // Where both operands lie stays.
+        // The memory types of both operands are fixed.
         (Kind::Copy(a), Kind::Copy(b)) if shim.places(a) != shim.places(b) => {
             Err(Outcome::ParametersChanged)
         }
-        // Only rows can change, not rectangles.
+        // Only single rows can change.
         (Kind::Fill(a), Kind::Fill(b)) if a != b && (a.rows > 1 || b.rows > 1) => {
             Err(Outcome::ParametersChanged)
         }
@@ -79,8 +79,8 @@ fn cooperative(kind: &Kind) -> bool {
     matches!(kind, Kind::Kernel(k) if k.cooperative)
 }
 
-/// Compares before anything is changed, so that a refused update changes nothing. Nodes pair in the order
-/// of their creation.
+/// Compares before any change, so that a refused update changes nothing. Nodes are paired in the
+/// order of their creation.
 fn compare(shim: &Shim, old: &Plan, new: &Plan) -> Result<(), Report> {
     if old.nodes.len() != new.nodes.len() {
         let odd = new.nodes.get(old.nodes.len()).map_or(0, |n| n.node);
@@ -115,7 +115,8 @@ fn compare(shim: &Shim, old: &Plan, new: &Plan) -> Result<(), Report> {
     }
 }
 
-/// The nodes keep their names: those of the graph that the instance was made of.
+/// Takes over the parameters. The nodes keep the handles of the graph from which the instance was
+/// made.
 fn take(old: &mut Plan, new: Plan) {
     for (a, b) in old.nodes.iter_mut().zip(new.nodes) {
         a.kind = b.kind;
@@ -129,8 +130,9 @@ impl Exec {
     /// `cuGraphExecUpdate`.
     ///
     /// # Errors
-    /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for a graph that is captured into; why the session is over.
-    /// The report of a refused update, which changed nothing, is no error here.
+    /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for a graph that is being captured into; the code with
+    /// which the session ended. A refused update, which changes nothing, is an `Ok` with its
+    /// report.
     pub(crate) fn update(&self, shim: &Shim, graph: &Graph) -> Cu<Result<(), Report>> {
         if capture::uses(shim, graph.handle) {
             return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
@@ -157,7 +159,8 @@ impl Exec {
     /// `cuGraphExec…NodeSetParams`.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE: another kind of node, or a change that an instance does not allow.
+    /// CUDA_ERROR_INVALID_VALUE for another kind of node, or a change that an instance does not
+    /// allow.
     pub(crate) fn set(&self, shim: &Shim, node: u64, kind: Kind) -> Cu {
         self.change(shim, node, |planned| {
             let changed = compatible(shim, &planned.kind, &kind);
@@ -178,7 +181,7 @@ impl Exec {
     /// `cuGraphExecChildGraphNodeSetParams`.
     ///
     /// # Errors
-    /// As [`Exec::set`]; a graph of another shape.
+    /// As [`Exec::set`]; a graph of a different shape.
     pub(crate) fn set_child(&self, shim: &Shim, node: u64, graph: &Graph) -> Cu {
         let new = Plan::of(graph).map_err(|why| why.code)?;
         self.change(shim, node, |planned| {
@@ -196,7 +199,7 @@ impl Exec {
     /// `cuGraphNodeSetEnabled`.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE: only kernels, copies and fills can be left out.
+    /// CUDA_ERROR_INVALID_VALUE: only kernels, copies and fills can be disabled.
     pub(crate) fn set_enabled(&self, shim: &Shim, node: u64, enabled: bool) -> Cu {
         self.change(shim, node, |planned| {
             can_be_left_out(&planned.kind)?;
@@ -224,10 +227,11 @@ fn can_be_left_out(kind: &Kind) -> Cu {
     }
 }
 
-/// Replaces what a node of a graph does.
+/// Replaces the work of a node of a graph.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE: another kind of node; memory nodes, and those with graphs, cannot change.
+/// CUDA_ERROR_INVALID_VALUE for another kind of node; memory nodes, and nodes with graphs, cannot
+/// change.
 pub(crate) fn set_node(shim: &Shim, node: u64, kind: Kind) -> Cu {
     let node = shim.node(node)?;
     let mut now = lock(&node.kind);
