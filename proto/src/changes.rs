@@ -1,12 +1,12 @@
-//! What changed in memory that guest and worker each hold a copy of, to the byte.
+//! Changes of memory of which guest and worker each hold a copy, to the byte.
 //!
-//! The program's page-locked and managed memory is in the guest, and kernels reach a copy of it on the host
-//! at the same address. Each side keeps a *twin* of what both last agreed on; what its copy has that the twin
-//! does not is what it changed itself, and only that is told. So neither side overwrites what the other wrote
-//! to other bytes meanwhile, however they share a line; who writes the same bytes at the same time races, as on
-//! one machine.
+//! The program's page-locked and managed memory is in the guest; kernels reach a copy on the host
+//! at the same address. Each side keeps a *twin*: the content on which both sides last agreed. A
+//! byte that differs between copy and twin was changed by this side, and only such bytes are sent.
+//! So neither side overwrites other bytes that the other side wrote meanwhile, even in the same
+//! line. Writes of the same bytes at the same time race, as on one machine.
 //!
-//! On the wire changes are records, one after another without gaps:
+//! On the wire, changes are consecutive records:
 //!
 //! ```text
 //! address u64   of a line of 64 bytes, counted from its block's first byte
@@ -20,49 +20,50 @@ use std::ops::Range;
 /// Bytes of a line.
 pub const LINE: usize = 64;
 
-/// Lines that are compared at once.
+/// Number of lines that are compared at once.
 const TOGETHER: usize = 64;
 
 /// The largest record of one line.
 const RECORD: usize = 8 + 8 + 2 + LINE;
 
-/// Memory that others write while it is read.
+/// Memory that others may write while it is read.
 pub trait Shared {
-    /// Bytes.
+    /// Size in bytes.
     fn len(&self) -> usize;
 
-    /// None at all?
+    /// Whether the size is 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes of a line; those beyond the end are zero.
+    /// The bytes of a line; bytes beyond the end are zero.
     fn load(&self, line: usize) -> [u8; LINE];
 
-    /// Whether the bytes from `start` on are plainly these; false also where that is not cheap to tell.
+    /// Whether the bytes from `start` on surely equal `bytes`; false if the comparison is not
+    /// cheap.
     fn same(&self, _start: usize, _bytes: &[u8]) -> bool {
         false
     }
 
-    /// Writes those bytes of a line that the mask names, and no others.
+    /// Writes the bytes of a line that the mask selects, and no others.
     fn store(&self, line: usize, mask: u64, bytes: &[u8; LINE]);
 }
 
-/// Bytes that do not say what changed.
+/// Bytes that are not valid records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a record of changed memory is malformed")]
 pub struct Malformed;
 
-/// What both sides last agreed on about a block.
+/// The content of a block on which both sides last agreed.
 #[derive(Debug)]
 pub struct Twin {
-    /// Whole lines. Zeroed memory that nobody wrote takes no room.
+    /// Whole lines. Zeroed memory that was never written occupies no memory.
     bytes: Vec<u8>,
     len: usize,
 }
 
 impl Twin {
-    /// Of `len` bytes of memory that is all zero on the other side.
+    /// A twin of `len` bytes, which are all zero on the other side.
     pub fn new(len: usize) -> Twin {
         Twin {
             bytes: vec![0; len.div_ceil(LINE) * LINE],
@@ -70,13 +71,13 @@ impl Twin {
         }
     }
 
-    /// How many lines.
+    /// Number of lines.
     pub fn lines(&self) -> usize {
         self.bytes.len() / LINE
     }
 
-    /// Tells what changed in some lines of the block at `at`, and agrees to it. Returns the line to go on
-    /// with: the buffer may be full before the last.
+    /// Writes the changes of some lines of the block at `at` to `told`, and updates the twin.
+    /// Returns the line at which to go on, because the buffer may be full before the last line.
     pub fn collect(
         &mut self,
         memory: &impl Shared,
@@ -107,11 +108,11 @@ impl Twin {
         lines.end
     }
 
-    /// Agrees to a change of the other side: it is the memory's too. True: the memory had something else there that
-    /// was not told yet, which is lost.
+    /// Applies a change of the other side to memory and twin. True: the memory had an unsent change
+    /// of the same bytes, which is lost.
     ///
     /// # Errors
-    /// [`Malformed`] if it is not within the block.
+    /// [`Malformed`] if the change is not within the block.
     pub fn apply(
         &mut self,
         memory: &impl Shared,
@@ -146,16 +147,16 @@ fn line_mut(bytes: &mut [u8], line: usize) -> Option<&mut [u8; LINE]> {
     rest.first_chunk_mut()
 }
 
-/// Bit i: byte i differs. A word at a time.
+/// Bit i: byte i differs. Compares a word at a time.
 fn mask(now: &[u8; LINE], before: &[u8; LINE]) -> u64 {
     const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
-    // Moves the highest bits of eight bytes together.
+    // Collects the highest bits of eight bytes.
     const GATHER: u64 = 0x0002_0408_1020_4081;
     let (now, before) = (now.as_chunks::<8>().0, before.as_chunks::<8>().0);
     let mut mask = 0;
     for (i, (now, before)) in now.iter().zip(before).enumerate() {
         let differ = u64::from_le_bytes(*now) ^ u64::from_le_bytes(*before);
-        // The highest bit of each byte that is not zero.
+        // The highest bit of each non-zero byte.
         let nonzero = (((differ & LOW) + LOW) | differ) & !LOW;
         mask |= (nonzero >> 7).wrapping_mul(GATHER << 7) >> 56 << (8 * i);
     }
@@ -165,14 +166,14 @@ fn mask(now: &[u8; LINE], before: &[u8; LINE]) -> u64 {
 /// Changed bytes of a line that are stored at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// The first.
+    /// Offset of the first byte.
     pub at: usize,
-    /// How many: 1, 2, 4 or 8.
+    /// Number of bytes: 1, 2, 4 or 8.
     pub len: usize,
 }
 
 impl Part {
-    /// Its bytes as a number of this machine.
+    /// The bytes as a number in the machine's byte order.
     pub fn value(self, bytes: &[u8; LINE]) -> u64 {
         let mut number = [0; 8];
         let (from, to) = (self.at.min(LINE), (self.at + self.len).min(LINE));
@@ -181,8 +182,8 @@ impl Part {
     }
 }
 
-/// The changed bytes of a line that begins at `address`, in the largest aligned pieces: who reads a number while
-/// it is stored sees the old one or the new one, if all of its bytes changed.
+/// Splits the changed bytes of a line at `address` into the largest aligned parts: a reader of a
+/// number sees either the old number or the new one, if all of its bytes changed.
 pub fn parts(mask: u64, address: usize) -> impl Iterator<Item = Part> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -204,7 +205,7 @@ pub fn parts(mask: u64, address: usize) -> impl Iterator<Item = Part> {
     })
 }
 
-/// The places of the bits that are set.
+/// The positions of the bits that are set.
 pub fn set(mut mask: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let next = mask.trailing_zeros() as usize;
@@ -213,17 +214,18 @@ pub fn set(mut mask: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Records that are being written, up to a size.
+/// A buffer of records with a size limit.
 #[derive(Debug)]
 pub struct Changes {
     bytes: Vec<u8>,
     most: usize,
-    /// Of the last record, if it is of whole lines: where its count is, and the address after it.
+    /// If the last record consists of whole lines: the offset of its count, and the address after
+    /// it.
     open: Option<(usize, u64)>,
 }
 
 impl Changes {
-    /// At most `most` bytes.
+    /// A buffer of at most `most` bytes.
     pub fn new(most: usize) -> Changes {
         Changes {
             bytes: Vec::new(),
@@ -232,7 +234,7 @@ impl Changes {
         }
     }
 
-    /// Room for any record?
+    /// Whether any record fits.
     pub fn has_room(&self) -> bool {
         self.bytes.len() + RECORD <= self.most
     }
@@ -242,7 +244,7 @@ impl Changes {
         &self.bytes
     }
 
-    /// Begins again.
+    /// Empties the buffer.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.open = None;
@@ -265,7 +267,7 @@ impl Changes {
         self.bytes.extend_from_slice(line);
     }
 
-    /// One line more in the last record, if it goes on there.
+    /// Adds a line to the last record, if the line follows it.
     fn lengthen(&mut self, address: u64) -> bool {
         let Some((count, next)) = self.open.filter(|(_, next)| *next == address) else {
             return false;
@@ -285,24 +287,24 @@ impl Changes {
 /// A changed line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
-    /// Of its first byte.
+    /// Address of the first byte.
     pub address: u64,
     /// Bit i: byte i changed.
     pub mask: u64,
-    /// Its changed bytes; what lies between them means nothing.
+    /// The changed bytes; bytes between them are arbitrary.
     pub bytes: [u8; LINE],
 }
 
-/// Reads records; after an error there is nothing more.
+/// Reads records. An error ends the iteration.
 #[derive(Debug)]
 pub struct Records<'a> {
     rest: &'a [u8],
-    /// Lines of the record that is being read: where the next is, and how many are left.
+    /// State of a record of whole lines: address of the next line, and number of lines left.
     whole: (u64, u32),
 }
 
 impl<'a> Records<'a> {
-    /// Of these bytes, from whomever.
+    /// Reads untrusted bytes.
     pub fn new(bytes: &'a [u8]) -> Records<'a> {
         Records {
             rest: bytes,
@@ -338,7 +340,7 @@ impl<'a> Records<'a> {
 
     fn partial(&mut self, address: u64, mask: u64) -> Result<Change, Malformed> {
         let count = mask.count_ones() as usize;
-        // Nothing changed is nothing to tell.
+        // A record without changes is malformed.
         if count == 0 || count > self.rest.len() {
             return Err(Malformed);
         }
@@ -382,7 +384,7 @@ mod tests {
 
     const AT: u64 = 0x3000_0000_0010;
 
-    /// A side's copy.
+    /// A side's copy of the memory.
     struct Copy(RefCell<Vec<u8>>);
 
     impl Shared for Copy {
@@ -410,7 +412,7 @@ mod tests {
         }
     }
 
-    /// A side: its copy, its twin, and how much it tells at a time.
+    /// A side: copy, twin, and size limit of a message.
     struct Side(Copy, Twin, usize);
 
     impl Side {
@@ -445,7 +447,8 @@ mod tests {
     }
 
     proptest! {
-        /// Both write to bytes of their own, tell each other, in either order, and then hold the same.
+        /// Both sides write to separate bytes and send each other the changes, in either order.
+        /// Then both copies are equal.
         #[test]
         fn both_sides_agree(
             len in 1_usize..1000,
@@ -455,7 +458,7 @@ mod tests {
         ) {
             let mut sides = [Side::new(len, most), Side::new(len, most)];
             let mut expected = vec![0_u8; len];
-            // Even bytes are written by the one side, odd ones by the other.
+            // One side writes even bytes, the other side odd bytes.
             for (at, n, value, second) in writes {
                 for i in (at..(at + n).min(len)).filter(|i| i % 2 == usize::from(second)) {
                     sides[usize::from(second)].write(i, &[value]);
@@ -478,7 +481,7 @@ mod tests {
             prop_assert!(a.tell().concat().is_empty() && b.tell().concat().is_empty());
         }
 
-        /// Whatever a guest sends is read to its end or refused.
+        /// Any bytes of a guest are either read to their end or refused.
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
             let mut side = Side::new(100, 400);
@@ -535,7 +538,7 @@ mod tests {
         let mut a = Side::new(10 * LINE, 1 << 20);
         a.write(LINE, &[7; 6 * LINE]);
         a.write(9 * LINE + 3, &[1, 2]);
-        // Three lines at a time: two, three and one of the six, then a part of one.
+        // Three lines at a time: two, three and one of the six lines, then a part of a line.
         let told: Vec<usize> = a.tell().iter().map(Vec::len).collect();
         let whole = |lines| 18 + lines * LINE;
         assert_eq!(told, [whole(2), whole(3), whole(1), 16 + 2]);

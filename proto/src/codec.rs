@@ -1,20 +1,20 @@
 //! The encoding of arguments: bincode 2.0.1, fixed-width little-endian integers, bounded.
 //!
-//! The only file that names bincode. Decoding refuses trailing bytes, and a length inside the data
-//! never makes it allocate more than the bound of the message.
+//! The only file that names bincode. Decoding refuses trailing bytes. A length inside the data
+//! never causes an allocation beyond the bound of the message.
 
 use bincode::config::{Configuration, Fixint, Limit, LittleEndian};
 pub use bincode::{Decode, Encode};
 
 use crate::limits::MAX_ARGS;
 
-/// Why bytes were not a value.
+/// The reason for which bytes are not a valid value.
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
     /// Truncated, over the limit, an unknown variant, not UTF-8, …
     #[error("malformed message: {0}")]
     Malformed(String),
-    /// Bytes left over.
+    /// Bytes after the value.
     #[error("malformed message: {0} trailing bytes")]
     Trailing(usize),
 }
@@ -31,7 +31,7 @@ fn config() -> Config {
 /// Appends the encoding of `value` to `out`.
 ///
 /// # Errors
-/// If it would exceed [`MAX_ARGS`] bytes; `out` is then as before.
+/// If the encoding would exceed [`MAX_ARGS`] bytes; `out` is then unchanged.
 pub fn encode_into<T: Encode>(value: &T, out: &mut Vec<u8>) -> Result<(), CodecError> {
     let start = out.len();
     match bincode::encode_into_std_write(value, out, config()) {
@@ -59,10 +59,10 @@ pub fn encode<T: Encode>(value: &T) -> Result<Vec<u8>, CodecError> {
     Ok(out)
 }
 
-/// Decodes exactly all of `bytes`.
+/// Decodes all of `bytes`.
 ///
 /// # Errors
-/// If the bytes are not one value of `T` and nothing else.
+/// If the bytes are not exactly one value of `T`.
 pub fn decode<T: Decode<()>>(bytes: &[u8]) -> Result<T, CodecError> {
     let (value, used) = bincode::decode_from_slice(bytes, config())
         .map_err(|e| CodecError::Malformed(e.to_string()))?;

@@ -4,8 +4,9 @@
 //!  0      2    4       6          8          12       16         20         24      32
 //!  | magic | op | flags | reserved | args_len | status | bulk_len | reserved |  id   | args… | bulk… |
 //! ```
-//! All little-endian. Requests go guest → worker with ids 1, 2, 3, … in order; a reply carries its
-//! request's id and op. Worker → guest frames with `op >= 0x8000` are notices ([`crate::call::Notice`]).
+//! All numbers are little-endian. Requests go from guest to worker with ids 1, 2, 3, … in order; a
+//! reply has the id and op of its request. Frames from worker to guest with `op >= 0x8000` are
+//! notices ([`crate::call::Notice`]).
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -16,7 +17,7 @@ use crate::limits::{MAX_ARGS, MAX_BULK};
 /// First two bytes of every frame.
 pub const MAGIC: u16 = 0x4756;
 
-/// Bytes of a header.
+/// Size of a header in bytes.
 pub const HEADER_LEN: usize = 32;
 
 /// Reply flag: more frames of this reply follow (a device-to-host copy in pieces).
@@ -39,13 +40,13 @@ pub struct Header {
 
 const _: () = assert!(size_of::<Header>() == HEADER_LEN);
 
-/// Why a header was refused.
+/// The reason for which a header is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Not the magic number: the stream is out of step or not ours.
+    /// The magic number is wrong: the stream is out of step, or of another protocol.
     #[error("frame does not begin with the magic number (found {0:#06x})")]
     Magic(u16),
-    /// A length over its bound.
+    /// A length exceeds its bound.
     #[error("frame announces {0} bytes of {1}, at most {2} are accepted")]
     TooLong(usize, &'static str, usize),
     /// Reserved bits are set.
@@ -73,7 +74,7 @@ impl Header {
 
     fn new(op: u16, flags: u16, status: CuResult, id: u64, args: usize, bulk: usize) -> Header {
         debug_assert!(args <= MAX_ARGS && bulk <= MAX_BULK);
-        // A length beyond the bounds is refused by whoever reads the header.
+        // The reader of the header refuses a length beyond the bounds.
         let length = |bytes: usize| U32::new(u32::try_from(bytes).unwrap_or(u32::MAX));
         Header {
             magic: U16::new(MAGIC),
@@ -91,7 +92,7 @@ impl Header {
     /// Reads and checks a header.
     ///
     /// # Errors
-    /// [`FrameError`]; the connection is then of no more use.
+    /// [`FrameError`]; the connection is then unusable.
     pub fn parse(bytes: &[u8; HEADER_LEN]) -> Result<Header, FrameError> {
         let h: Header = zerocopy::transmute!(*bytes);
         if h.magic.get() != MAGIC {

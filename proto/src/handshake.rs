@@ -1,15 +1,16 @@
-//! How a session begins, and its control connection.
+//! The begin of a session, and its control connection.
 //!
 //! A guest process opens two connections to the same address.
 //!
-//! 1. *Control*: it sends a [`Preamble`] and a [`Hello`]. vgpud answers with a [`ReplyPreamble`]
-//!    and either a [`Welcome`] or the sentence of a [`Refusal`]. The connection stays open:
-//!    vgpud later says on it why the session ended ([`ControlNote`]); the guest says goodbye on it.
-//! 2. *Data*: its first bytes are [`DATA_MAGIC`] and the nonce of the Welcome. vgpud reads exactly
-//!    these and hands the socket to the session's worker; frames ([`crate::frame`]) follow.
+//! 1. *Control*: the guest sends a [`Preamble`] and a [`Hello`]. vgpud answers with a
+//!    [`ReplyPreamble`] and either a [`Welcome`] or the sentence of a [`Refusal`]. The connection
+//!    stays open: vgpud later reports the cause of the session's end ([`ControlNote`]), and the
+//!    guest says goodbye.
+//! 2. *Data*: the first bytes are [`DATA_MAGIC`] and the nonce of the Welcome. vgpud reads exactly
+//!    these bytes and hands the socket to the session's worker; frames ([`crate::frame`]) follow.
 //!
-//! The layout of [`Preamble`] and [`ReplyPreamble`] never changes, whatever the version, so that
-//! any two versions can at least refuse each other with a sentence.
+//! The layout of [`Preamble`] and [`ReplyPreamble`] never changes, so that any two versions can at
+//! least refuse each other with a sentence.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -17,8 +18,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::codec::{Decode, Encode};
 use crate::cuda::CuResult;
 
-/// Version of everything after the preamble. Raised when the meaning of a message changes; the
-/// call table has its own [`crate::call::FINGERPRINT`].
+/// Version of everything after the preamble. Raised when the meaning of a message changes; the call
+/// table has a separate [`crate::call::FINGERPRINT`].
 pub const PROTOCOL: u32 = 1;
 
 /// First bytes of a control connection, guest → vgpud.
@@ -30,13 +31,13 @@ pub const WELCOME_MAGIC: [u8; 8] = *b"VGPUWELC";
 /// First bytes of a data connection; [`NONCE_LEN`] bytes of nonce follow.
 pub const DATA_MAGIC: [u8; 8] = *b"VGPUDATA";
 
-/// Bytes of the nonce that binds a data connection to its session.
+/// Size in bytes of the nonce that binds a data connection to its session.
 pub const NONCE_LEN: usize = 32;
 
-/// Bytes that open a data connection.
+/// Size in bytes of the begin of a data connection.
 pub const DATA_PREAMBLE_LEN: usize = DATA_MAGIC.len() + NONCE_LEN;
 
-/// Frozen: what a guest sends first.
+/// Frozen: the first message of a guest.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Preamble {
@@ -44,13 +45,13 @@ pub struct Preamble {
     pub magic: [u8; 8],
     /// [`PROTOCOL`] of the sender.
     pub protocol: U32,
-    /// Bytes of the encoded [`Hello`] that follow.
+    /// Size in bytes of the encoded [`Hello`] that follows.
     pub body_len: U32,
     /// [`crate::call::FINGERPRINT`] of the sender.
     pub fingerprint: U64,
 }
 
-/// Frozen: what vgpud answers first.
+/// Frozen: the first answer of vgpud.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ReplyPreamble {
@@ -58,56 +59,56 @@ pub struct ReplyPreamble {
     pub magic: [u8; 8],
     /// 0, or the number of a [`Refusal`].
     pub code: U32,
-    /// Bytes that follow: an encoded [`Welcome`], or the refusal's sentence (UTF-8).
+    /// Size in bytes of the rest: an encoded [`Welcome`], or the sentence of the refusal (UTF-8).
     pub body_len: U32,
 }
 
-/// Bytes of [`Preamble`].
+/// Size of [`Preamble`] in bytes.
 pub const PREAMBLE_LEN: usize = size_of::<Preamble>();
-/// Bytes of [`ReplyPreamble`].
+/// Size of [`ReplyPreamble`] in bytes.
 pub const REPLY_PREAMBLE_LEN: usize = size_of::<ReplyPreamble>();
 
-/// Who the guest program says it is. Nothing here is believed for access; it is for display.
+/// The guest program's description of itself. It is shown, and never used for access control.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct Hello {
-    /// Version of the shim's package, for sentences and logs.
+    /// Version of the guest library's package, for sentences and logs.
     pub shim_version: String,
-    /// The CUDA version that the shim was built to offer (e.g. 12040).
+    /// The CUDA version that the guest library was built to offer (e.g. 12040).
     pub cuda_version: u32,
-    /// Process id within the guest.
+    /// Process ID in the guest.
     pub pid: u32,
-    /// Program name within the guest.
+    /// Program name in the guest.
     pub program: String,
 }
 
-/// Admitted.
+/// The session is admitted.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct Welcome {
     /// Session number, for logs on both sides.
     pub session: u64,
-    /// Opens the data connection.
+    /// Authorises the data connection.
     pub nonce: [u8; NONCE_LEN],
     /// vgpud's package version.
     pub daemon_version: String,
-    /// The version that `cuDriverGetVersion` answers: the smaller of the host driver's and
+    /// The result of `cuDriverGetVersion`: the smaller of the host driver's version and
     /// [`crate::cuda::OFFERED_CUDA_VERSION`].
     pub cuda_version: u32,
     /// The devices of this session, in ordinal order.
     pub devices: Vec<DeviceInfo>,
-    /// Depth credits: calls sent and not yet taken by the worker.
+    /// Depth credit: limit of calls that are sent and not yet taken by the worker.
     pub depth_calls: u32,
-    /// Depth credits: bulk bytes likewise.
+    /// Depth credit: limit of bulk bytes that are sent and not yet taken by the worker.
     pub depth_bytes: u64,
 }
 
-/// The immutable answers about one device.
+/// The immutable properties of a device.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct DeviceInfo {
     /// `cuDeviceGetName`.
     pub name: String,
     /// `cuDeviceGetUuid`.
     pub uuid: [u8; 16],
-    /// `cuDeviceTotalMem`, or the VM's memory quota where that is smaller.
+    /// `cuDeviceTotalMem` in bytes, or the VM's memory quota if that is smaller.
     pub total_memory: u64,
     /// `cuDeviceGetPCIBusId`.
     pub pci_bus_id: String,
@@ -117,13 +118,13 @@ pub struct DeviceInfo {
     pub stream_priorities: (i32, i32),
 }
 
-/// Why a guest is not admitted.
+/// The reason for which a guest is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Refusal {
-    /// Not a Hello, or over a bound.
+    /// Not a Hello, or beyond a bound.
     Malformed = 1,
-    /// Another [`PROTOCOL`] or call-table fingerprint.
+    /// A different [`PROTOCOL`] or call-table fingerprint.
     Version = 2,
     /// No VM is registered for this address.
     UnknownVm = 3,
@@ -131,7 +132,7 @@ pub enum Refusal {
     Quarantined = 4,
     /// The VM's limit of sessions is reached.
     SessionLimit = 5,
-    /// Connections of this VM, or of all, are over their cap or rate.
+    /// Connections of this VM, or of all VMs, exceed their limit or rate.
     Busy = 6,
     /// The VM's pool has no usable GPU.
     NoGpu = 7,
@@ -139,7 +140,7 @@ pub enum Refusal {
     Draining = 8,
     /// The worker did not start, or the host's driver failed.
     HostFailure = 9,
-    /// The nonce of a data connection is unknown or used.
+    /// The nonce of a data connection is unknown or was used before.
     BadNonce = 10,
 }
 
@@ -158,13 +159,13 @@ impl Refusal {
         Refusal::BadNonce,
     ];
 
-    /// The refusal of a wire code.
+    /// The refusal with a wire code; `None` if there is none.
     pub fn from_code(code: u32) -> Option<Refusal> {
         Refusal::ALL.into_iter().find(|r| *r as u32 == code)
     }
 
-    /// What `cuInit` returns in the guest. Never CUDA_ERROR_NO_DEVICE for a refusal by policy:
-    /// programs take that as a machine without a GPU and fall back to the CPU in silence.
+    /// The result of `cuInit` in the guest. A refusal by policy is never CUDA_ERROR_NO_DEVICE:
+    /// programs take that as a machine without a GPU and silently use the CPU.
     pub fn cu_result(self) -> CuResult {
         match self {
             Refusal::Malformed | Refusal::BadNonce | Refusal::HostFailure => {
@@ -179,35 +180,35 @@ impl Refusal {
     }
 }
 
-/// Frozen header of a message on the control connection after the Welcome, both directions.
+/// Frozen header of a message on the control connection after the Welcome, in both directions.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ControlHeader {
-    /// A [`ControlNote`] number.
+    /// Number of a [`ControlNote`].
     pub kind: U32,
-    /// CUresult that the session's calls return from now on ([`ControlNote::Ended`]), else 0.
+    /// CUresult of the session's calls from now on ([`ControlNote::Ended`]), otherwise 0.
     pub code: U32,
-    /// Bytes of UTF-8 text that follow, at most [`crate::limits::MAX_TEXT`].
+    /// Size in bytes of the UTF-8 text that follows, at most [`crate::limits::MAX_TEXT`].
     pub text_len: U32,
 }
 
-/// Bytes of [`ControlHeader`].
+/// Size of [`ControlHeader`] in bytes.
 pub const CONTROL_HEADER_LEN: usize = size_of::<ControlHeader>();
 
 /// Kinds of control messages after the Welcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ControlNote {
-    /// vgpud → guest: the session is over; code and text say why.
+    /// vgpud → guest: the session has ended; code and text give the cause.
     Ended = 1,
     /// vgpud → guest: the host drains; running work may finish.
     Draining = 2,
-    /// guest → vgpud: the process ends in good order.
+    /// guest → vgpud: the process ends normally.
     Goodbye = 3,
 }
 
 impl ControlNote {
-    /// The note of a wire number.
+    /// The note with a wire number; `None` if there is none.
     pub fn from_kind(kind: u32) -> Option<ControlNote> {
         [
             ControlNote::Ended,

@@ -1,11 +1,12 @@
 //! The two shared pages between vgpud and a worker.
 //!
-//! Both are sealed memfds of one page, zero at first (all-zero is a valid state: no lease). The lease
-//! page is vgpud's; the worker maps it read-only. The hint page is the worker's; vgpud maps it too,
-//! copies each word once and trusts none: what it says decides nothing but how fast an honest worker
-//! is served. Who holds the GPU is decided by vgpud's own books, epochs and clock.
+//! Both are sealed memfds of one page, zero at first (all-zero is a valid state: no lease). vgpud
+//! writes the lease page; the worker maps it read-only. The worker writes the hint page. vgpud maps
+//! it too, copies each word once and trusts none: hints only affect how fast an honest worker is
+//! served. vgpud decides from its own tables, epochs and clock who holds the GPU.
 //!
-//! Mapping is the users' business; here are only the types and the steps of both ends.
+//! The users of this module map the pages; the module has only the types and the steps of both
+//! ends.
 //!
 //! # The steps
 //!
@@ -17,19 +18,20 @@
 //! | [`retake`](WorkerEnd::retake): one CAS parked → active | [`reclaim`](DaemonEnd::reclaim): one CAS parked → taken |
 //! | drain, then a `Released` message | [`revoke`](DaemonEnd::revoke) |
 //!
-//! Because both sides store, fence and then load, at least one sees the other: a lease that is wanted
-//! is never left parked unnoticed. Because parked is left by one CAS, a lease is never both retaken and
-//! taken. `tests/lease_loom.rs` checks both in every interleaving, with either side killed at any step.
+//! Because both sides store, fence and then load, at least one side sees the other: a wanted lease
+//! never stays parked unnoticed. Because one compare-and-swap ends the parked state, a lease is
+//! never both retaken and taken. `tests/lease_loom.rs` checks both properties in every
+//! interleaving, with either side killed at any step.
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Size of each shared page in bytes.
+/// Size of a shared page in bytes.
 pub const PAGE_BYTES: usize = 4096;
 
-/// The largest epoch: two bits of the state word say what the worker does with it.
+/// The largest epoch: two bits of the state word hold the worker's use of the lease.
 pub const MAX_EPOCH: u64 = u64::MAX >> STATE_BITS;
 
 /// A credit total that means "no limit".
@@ -44,12 +46,12 @@ const TAKEN: u64 = 3;
 const LIMITED_CALLS: u64 = 1;
 const LIMITED_BYTES: u64 = 2;
 
-/// One cache line: words that different sides write never share one.
+/// A cache line: words of different writers never share a line.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 struct Line<T>(T);
 
-/// Written by vgpud only, read-only to the worker.
+/// Written by vgpud only; read-only for the worker.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct LeasePage {
@@ -61,22 +63,22 @@ pub struct LeasePage {
 #[repr(C)]
 #[derive(Debug, Default)]
 struct Fixed {
-    /// The session's number, which is never reused: its generation.
+    /// Number of the session, which is never reused.
     session: AtomicU64,
-    /// Which kinds of credit the VM has a limit of: [`LIMITED_CALLS`], [`LIMITED_BYTES`].
+    /// The kinds of credit that the VM limits: [`LIMITED_CALLS`], [`LIMITED_BYTES`].
     limited: AtomicU64,
 }
 
 #[repr(C)]
 #[derive(Debug, Default)]
 struct Lease {
-    /// The epoch granted last; 0: none yet.
+    /// The epoch that was granted last; 0: none yet.
     epoch: AtomicU64,
-    /// The epoch asked back; equal to `epoch` while a revoke is pending.
+    /// The epoch that was asked back; equal to `epoch` while a revoke is pending.
     revoke: AtomicU64,
-    /// The epoch that somebody else waits for; another value: nobody does.
+    /// The epoch for which another session waits; another value: none waits.
     wanted: AtomicU64,
-    /// The epoch that runs beside an overrunner; another value: it has the GPU to itself.
+    /// The epoch that runs beside an overrunner; another value: the session has the GPU alone.
     beside: AtomicU64,
 }
 
@@ -90,7 +92,7 @@ struct Terms {
     window_ns: AtomicU64,
 }
 
-/// Written by the worker (and, in its state word, by vgpud's one CAS).
+/// Written by the worker; vgpud writes only the state word, with a compare-and-swap.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct HintPage {
@@ -102,7 +104,7 @@ pub struct HintPage {
 #[repr(C)]
 #[derive(Debug, Default)]
 struct State {
-    /// `epoch << 2 | ACTIVE, PARKED or TAKEN`; 0: never held a lease.
+    /// `epoch << 2 | ACTIVE, PARKED or TAKEN`; 0: the worker never held a lease.
     word: AtomicU64,
 }
 
@@ -133,77 +135,79 @@ const _: () = {
     assert!(size_of::<Line<Queue>>() == 64 && size_of::<Line<Progress>>() == 64);
 };
 
-/// What vgpud says with a grant.
+/// The terms of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GrantTerms {
-    /// The lease, 1..=[`MAX_EPOCH`], larger than any before.
+    /// Epoch of the lease, 1..=[`MAX_EPOCH`], larger than any before.
     pub epoch: u64,
-    /// End of the slice on the host's CLOCK_MONOTONIC, in ns; counts while the lease is wanted.
+    /// End of the slice on the host's CLOCK_MONOTONIC, in ns; applies while the lease is wanted.
     pub slice_end_ns: u64,
-    /// How long to keep the lease without work before parking it.
+    /// Time in ns for which the worker keeps the lease without work before it parks the lease.
     pub hold_ns: u64,
-    /// How much work may be unfinished on the device, in predicted ns.
+    /// Limit of unfinished work on the device, in predicted ns.
     pub window_ns: u64,
-    /// Total of calls that may have been submitted since the session began; [`UNLIMITED`].
+    /// Limit of calls submitted since the session began; [`UNLIMITED`].
     pub credit_calls: u64,
-    /// Total of bytes likewise.
+    /// Limit of bytes submitted since the session began; [`UNLIMITED`].
     pub credit_bytes: u64,
-    /// A declared overrunner is still on the GPU: the driver shares it between the two.
+    /// Whether a declared overrunner is still on the GPU: the driver shares the GPU between the
+    /// two.
     pub beside: bool,
 }
 
-/// One copy of the worker's page. Every field is a claim.
+/// A copy of the worker's page. Every field is a claim of the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hints {
-    /// Operations that wait for the lease or for credit.
+    /// Number of operations that wait for the lease or for credit.
     pub depth_calls: u64,
-    /// Their bulk bytes.
+    /// Number of their bulk bytes.
     pub depth_bytes: u64,
-    /// Predicted GPU time of the first of them; 0: unknown.
+    /// Predicted GPU time of the first of these operations in ns; 0: unknown.
     pub head_ns: u64,
-    /// Bytes that it copies.
+    /// Bytes that the first of these operations copies.
     pub head_bytes: u64,
-    /// Operations that take GPU time, given to the device since the session began.
+    /// Number of operations with GPU time that were submitted since the session began.
     pub submitted: u64,
-    /// Operations completed since then.
+    /// Number of these operations that have completed.
     pub completed: u64,
-    /// Calls for which credit was used since then.
+    /// Number of calls for which credit was used since the session began.
     pub used_calls: u64,
-    /// Bytes likewise.
+    /// Number of bytes for which credit was used since the session began.
     pub used_bytes: u64,
-    /// How many of those bytes go to the guest.
+    /// Part of these bytes that goes to the guest.
     pub out_bytes: u64,
-    /// What the worker does with its lease.
+    /// The worker's use of the lease.
     pub holding: Holding,
 }
 
-/// What the state word says.
+/// The content of the state word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Holding {
-    /// Never held a lease, or a value that an honest worker does not write.
+    /// The worker never held a lease, or the value is one that an honest worker does not write.
     #[default]
     Nothing,
-    /// Uses the lease of this epoch.
+    /// The worker uses the lease of this epoch.
     Active(u64),
-    /// Left it unused; either side may take it.
+    /// The worker parked the lease; either side may take it.
     Parked(u64),
-    /// Lost it to vgpud.
+    /// vgpud took the lease.
     Taken(u64),
 }
 
-/// What became of a lease that the worker parked.
+/// The result of parking a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parked {
-    /// Nobody wants it: it stays ours until vgpud takes it. Try [`WorkerEnd::retake`] when work comes.
+    /// No other session wants the lease: the worker keeps it until vgpud takes it. On new work,
+    /// call [`WorkerEnd::retake`].
     Kept,
-    /// Somebody wants it: send `Released` now; nothing more may be submitted under it.
+    /// Another session wants the lease: send `Released` now, and submit nothing more under it.
     GiveBack,
-    /// vgpud took it in the meantime: send nothing.
+    /// vgpud has taken the lease meanwhile: send nothing.
     Taken,
 }
 
 impl LeasePage {
-    /// A page of this session (for tests and for pages that are not mapped but built).
+    /// A page of this session (for tests and for pages that are not mapped).
     #[must_use]
     pub fn new(session: u64) -> Self {
         let page = Self::default();
@@ -218,7 +222,8 @@ impl HintPage {
         let (queue, progress) = (&self.queue.0, &self.progress.0);
         let holding = holding(self.state.0.word.load(Ordering::Acquire));
         let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
-        // Before the total that it is a part of: an honest worker's part is then never larger.
+        // Read before the total that contains it, so that the part of an honest worker never
+        // exceeds the total.
         let out_bytes = progress.out_bytes.load(Ordering::Acquire);
         Hints {
             depth_calls: get(&queue.depth_calls),
@@ -235,7 +240,7 @@ impl HintPage {
     }
 }
 
-/// The worker's end of both pages. Used by one thread: the one that submits.
+/// The worker's end of both pages. Used by one thread only: the submitting thread.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkerEnd<'p> {
     lease: &'p LeasePage,
@@ -243,20 +248,20 @@ pub struct WorkerEnd<'p> {
 }
 
 impl<'p> WorkerEnd<'p> {
-    /// The end over two mapped pages.
+    /// The end on two mapped pages.
     #[must_use]
     pub fn new(lease: &'p LeasePage, hint: &'p HintPage) -> Self {
         Self { lease, hint }
     }
 
-    /// The session that the page was made for; another than ours means that we hold the wrong page.
+    /// The session of the page. A different session means that the worker has the wrong page.
     #[must_use]
     pub fn session(&self) -> u64 {
         self.lease.fixed.0.session.load(Ordering::Acquire)
     }
 
-    /// A lease newer than `last` (the epoch accepted before; 0: none), if one is granted: from now on it
-    /// is ours. It may be revoked already; [`WorkerEnd::may_submit`] tells, and `Released` is still due.
+    /// Accepts a granted lease that is newer than `last` (the epoch accepted before; 0: none). The
+    /// lease may be revoked already: [`WorkerEnd::may_submit`] tells, and `Released` is still due.
     #[must_use]
     pub fn accept(&self, last: u64) -> Option<u64> {
         let epoch = self.lease.lease.0.epoch.load(Ordering::Acquire);
@@ -271,45 +276,46 @@ impl<'p> WorkerEnd<'p> {
         Some(epoch)
     }
 
-    /// Has vgpud not asked the lease back? To be looked at before each operation.
+    /// Whether vgpud has not revoked the lease. Checked before each operation.
     #[must_use]
     pub fn may_submit(&self, epoch: u64) -> bool {
         self.lease.lease.0.revoke.load(Ordering::Acquire) != epoch
     }
 
-    /// Does somebody else wait for this lease?
+    /// Whether another session waits for this lease.
     #[must_use]
     pub fn wanted(&self, epoch: u64) -> bool {
         self.lease.lease.0.wanted.load(Ordering::Acquire) == epoch
     }
 
-    /// Is a declared overrunner on the GPU too? From [`DaemonEnd::beside`] until [`DaemonEnd::alone`].
+    /// Whether a declared overrunner is also on the GPU: from [`DaemonEnd::beside`] until
+    /// [`DaemonEnd::alone`].
     #[must_use]
     pub fn beside(&self, epoch: u64) -> bool {
         self.lease.lease.0.beside.load(Ordering::Acquire) == epoch
     }
 
-    /// End of the slice (CLOCK_MONOTONIC, ns); to be respected while [`WorkerEnd::wanted`].
+    /// End of the slice (CLOCK_MONOTONIC, ns), which applies while [`WorkerEnd::wanted`].
     #[must_use]
     pub fn slice_end_ns(&self) -> u64 {
         self.lease.terms.0.slice_end_ns.load(Ordering::Acquire)
     }
 
-    /// How long to keep the lease without work before parking it.
+    /// Time in ns for which the worker keeps the lease without work before it parks the lease.
     #[must_use]
     pub fn hold_ns(&self) -> u64 {
         self.lease.terms.0.hold_ns.load(Ordering::Relaxed)
     }
 
-    /// How much work may be unfinished on the device, in predicted ns; 0 before the first grant.
+    /// Limit of unfinished work on the device, in predicted ns; 0 before the first grant.
     #[must_use]
     pub fn window_ns(&self) -> u64 {
         self.lease.terms.0.window_ns.load(Ordering::Relaxed)
     }
 
-    /// Takes credit for `calls` and `bytes`, to be called while the lease is held. An operation may begin
-    /// while any credit is left and may exceed what is left of the bytes: the debt is paid afterwards.
-    /// False: wait (and tell vgpud that the credit is spent).
+    /// Takes credit for `calls` and `bytes` while the lease is held. An operation may begin while
+    /// any credit is left, and may exceed the remaining bytes; the difference is owed. False: wait,
+    /// and report to vgpud that the credit is used up.
     #[must_use]
     pub fn take(&self, calls: u64, bytes: u64) -> bool {
         let may = self.in_credit(calls, bytes);
@@ -319,8 +325,8 @@ impl<'p> WorkerEnd<'p> {
         may
     }
 
-    /// Takes credit whether there is any or not; what is taken beyond the total is owed, and vgpud keeps
-    /// it back from later credit. For operations that must go on although the lease is being given back.
+    /// Takes credit even if none is left. vgpud subtracts the excess from later credit. For
+    /// operations that must go on although the lease is being released.
     pub fn owe(&self, calls: u64, bytes: u64) {
         let progress = &self.hint.progress.0;
         for (used, more) in [(&progress.used_calls, calls), (&progress.used_bytes, bytes)] {
@@ -329,7 +335,7 @@ impl<'p> WorkerEnd<'p> {
         }
     }
 
-    /// Is any credit left of what `calls` and `bytes` need, or owe?
+    /// Whether any credit of the kinds that `calls` and `bytes` need is left.
     #[must_use]
     pub fn in_credit(&self, calls: u64, bytes: u64) -> bool {
         let (terms, progress) = (&self.lease.terms.0, &self.hint.progress.0);
@@ -340,21 +346,23 @@ impl<'p> WorkerEnd<'p> {
             && (bytes == 0 || left(&terms.credit_bytes, &progress.used_bytes))
     }
 
-    /// Does a limit of the VM bound `calls`, or `bytes`? Unlike a credit total, this is also true without a lease.
+    /// Whether the VM limits `calls` or `bytes`. Unlike a credit total, the answer is valid without
+    /// a lease.
     #[must_use]
     pub fn limits(&self, calls: u64, bytes: u64) -> bool {
         let limited = self.lease.fixed.0.limited.load(Ordering::Acquire);
         calls > 0 && limited & LIMITED_CALLS != 0 || bytes > 0 && limited & LIMITED_BYTES != 0
     }
 
-    /// Counts bytes, taken as credit before, that go to the guest. For accounts only: nothing is decided by it.
+    /// Counts bytes of used credit that go to the guest, for the accounts only.
     pub fn count_out(&self, bytes: u64) {
         let out = &self.hint.progress.0.out_bytes;
         let total = out.load(Ordering::Relaxed).saturating_add(bytes);
         out.store(total, Ordering::Release);
     }
 
-    /// Leaves an idle lease where vgpud can take it without a message. Nothing of ours may be in flight.
+    /// Parks an idle lease, which vgpud can then take without a message. No work of the worker may
+    /// be in flight.
     #[must_use]
     pub fn park(&self, epoch: u64) -> Parked {
         self.hint
@@ -373,7 +381,8 @@ impl<'p> WorkerEnd<'p> {
         }
     }
 
-    /// Takes a parked lease into use again: one CAS. False: vgpud has it; wait for a grant.
+    /// Takes a parked lease again, with one compare-and-swap. False: vgpud has taken the lease;
+    /// wait for a grant.
     #[must_use]
     pub fn retake(&self, epoch: u64) -> bool {
         cas(
@@ -383,13 +392,13 @@ impl<'p> WorkerEnd<'p> {
         )
     }
 
-    /// Does the lease that was parked still lie there? Else vgpud has taken it.
+    /// Whether the lease is still parked. If not, vgpud has taken it.
     #[must_use]
     pub fn lies_parked(&self, epoch: u64) -> bool {
         self.hint.state.0.word.load(Ordering::Acquire) == word(epoch, PARKED)
     }
 
-    /// Publishes what waits in the queue.
+    /// Publishes the state of the queue.
     pub fn publish_queue(&self, depth_calls: u64, depth_bytes: u64, head_ns: u64, head_bytes: u64) {
         let queue = &self.hint.queue.0;
         queue.depth_calls.store(depth_calls, Ordering::Relaxed);
@@ -398,7 +407,7 @@ impl<'p> WorkerEnd<'p> {
         queue.head_bytes.store(head_bytes, Ordering::Relaxed);
     }
 
-    /// Publishes how many operations were given to the device since the session began.
+    /// Publishes the number of operations submitted since the session began.
     pub fn publish_submitted(&self, total: u64) {
         self.hint
             .progress
@@ -407,7 +416,7 @@ impl<'p> WorkerEnd<'p> {
             .store(total, Ordering::Relaxed);
     }
 
-    /// Publishes how many of them have completed.
+    /// Publishes the number of these operations that have completed.
     pub fn publish_completed(&self, total: u64) {
         self.hint
             .progress
@@ -425,18 +434,18 @@ pub struct DaemonEnd<'p> {
 }
 
 impl<'p> DaemonEnd<'p> {
-    /// The end over two mapped pages.
+    /// The end on two mapped pages.
     #[must_use]
     pub fn new(lease: &'p LeasePage, hint: &'p HintPage) -> Self {
         Self { lease, hint }
     }
 
-    /// Writes the session's number; once, before the worker gets the page.
+    /// Writes the number of the session; once, before the worker gets the page.
     pub fn name(&self, session: u64) {
         self.lease.fixed.0.session.store(session, Ordering::Release);
     }
 
-    /// Says whether the VM has a limit of calls, and of bytes.
+    /// Publishes whether the VM has a limit of calls, and of bytes.
     pub fn limit(&self, calls: bool, bytes: bool) {
         let calls = if calls { LIMITED_CALLS } else { 0 };
         let bytes = if bytes { LIMITED_BYTES } else { 0 };
@@ -444,7 +453,7 @@ impl<'p> DaemonEnd<'p> {
         limited.store(calls | bytes, Ordering::Release);
     }
 
-    /// Gives the lease. Only when vgpud's books say that the worker holds none.
+    /// Grants a lease. Only if the worker holds none by vgpud's tables.
     pub fn grant(&self, terms: &GrantTerms, wanted: bool) {
         let page = &self.lease.terms.0;
         page.slice_end_ns
@@ -466,17 +475,17 @@ impl<'p> DaemonEnd<'p> {
             .store(terms.epoch, Ordering::Release);
     }
 
-    /// Says that an overrunner is on the GPU too.
+    /// Publishes that an overrunner is also on the GPU.
     pub fn beside(&self, epoch: u64) {
         self.lease.lease.0.beside.store(epoch, Ordering::Release);
     }
 
-    /// Says that the overrunner beside the lease is gone.
+    /// Publishes that the overrunner beside the lease is gone.
     pub fn alone(&self) {
         self.lease.lease.0.beside.store(0, Ordering::Release);
     }
 
-    /// Moves the end of the running slice.
+    /// Extends the running slice.
     pub fn extend(&self, slice_end_ns: u64) {
         self.lease
             .terms
@@ -499,29 +508,32 @@ impl<'p> DaemonEnd<'p> {
             .store(bytes, Ordering::Release);
     }
 
-    /// Says that somebody waits for this lease. True: it lies parked; try [`DaemonEnd::reclaim`].
-    /// False: the worker uses it and will see the word when it has nothing to do.
+    /// Publishes that another session waits for this lease. True: the lease is parked; call
+    /// [`DaemonEnd::reclaim`]. False: the worker uses the lease, and will see the word when it has
+    /// no work.
     #[must_use]
     pub fn want(&self, epoch: u64) -> bool {
         self.lease.lease.0.wanted.store(epoch, Ordering::Release);
         self.looks_parked(epoch)
     }
 
-    /// Says that nobody waits any more.
+    /// Publishes that no other session waits.
     pub fn unwant(&self) {
         self.lease.lease.0.wanted.store(0, Ordering::Release);
     }
 
-    /// Asks the lease back. True: it lies parked; try [`DaemonEnd::reclaim`]. False: the worker uses it
-    /// and must be told by message too (it may sleep), to drain and send `Released`.
+    /// Revokes the lease. True: the lease is parked; call [`DaemonEnd::reclaim`]. False: the worker
+    /// uses the lease and also needs a message, because it may sleep; it then drains and sends
+    /// `Released`.
     #[must_use]
     pub fn revoke(&self, epoch: u64) -> bool {
         self.lease.lease.0.revoke.store(epoch, Ordering::Release);
         self.looks_parked(epoch)
     }
 
-    /// Takes a parked lease back: one CAS. True: an honest worker will not use it any more (what a
-    /// hostile one does is vgpud's watchdog's business). False: it was retaken; it will be released.
+    /// Takes a parked lease back, with one compare-and-swap. True: an honest worker no longer uses
+    /// the lease (vgpud's watchdog handles a hostile one). False: the worker has retaken the lease
+    /// and will release it.
     #[must_use]
     pub fn reclaim(&self, epoch: u64) -> bool {
         cas(

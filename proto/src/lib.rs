@@ -1,8 +1,8 @@
-//! The wire between guest shim, daemon and worker.
+//! The wire between guest library, daemon and worker.
 //!
-//! Everything that two processes of this system must agree on, and nothing else: no I/O, no
-//! threads, no CUDA. Bytes from a guest or a worker are hostile: decoding never panics, never
-//! allocates from an announced length before checking it, and leaves no trailing byte unexamined.
+//! Everything on which two processes of this system must agree, and nothing else: no I/O, no
+//! threads, no CUDA. Bytes from a guest or a worker are hostile: decoding never panics, checks an
+//! announced length before it allocates, and accepts no trailing bytes.
 //!
 //! | module | what it fixes |
 //! |---|---|

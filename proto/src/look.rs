@@ -1,28 +1,29 @@
-//! Looking: what a VM is told about itself without a session.
+//! Looks: a VM's questions about itself, without a session.
 //!
-//! Who looks connects to the VM's door and sends a [`Preamble`] alone: [`LOOK_MAGIC`], [`LOOK_VERSION`] in place of
-//! the protocol, no body, and 0 as the fingerprint, because a program that looks has no call table. vgpud answers as
-//! to a Hello, with an encoded [`Looked`] in place of the Welcome or a refusal's sentence, and the connection ends. A
-//! look starts no worker and no session. The answer is about the VM that asks and no other.
+//! The asking program connects to an address of the VM and sends a [`Preamble`] alone:
+//! [`LOOK_MAGIC`], [`LOOK_VERSION`] instead of the protocol, no body, and the fingerprint 0,
+//! because the program has no call table. vgpud answers as to a Hello, with an encoded [`Looked`]
+//! instead of the Welcome, or with the sentence of a refusal, and closes the connection. A look
+//! starts no worker and no session. The answer concerns the asking VM only.
 
 use zerocopy::IntoBytes as _;
 
 use crate::codec::{Decode, Encode};
 use crate::handshake::{PREAMBLE_LEN, Preamble};
 
-/// First bytes of a connection that looks.
+/// First bytes of a look.
 pub const LOOK_MAGIC: [u8; 8] = *b"VGPULOOK";
 
 /// Version of [`Looked`].
 pub const LOOK_VERSION: u32 = 3;
 
-/// Most processes that an answer names.
+/// Largest number of processes in an answer.
 pub const MAX_PROCESSES: usize = 256;
 
-/// Most bytes of a program's name in an answer, and of a device's.
+/// Largest size of a program's or device's name in an answer, in bytes.
 pub const MAX_NAME: usize = 96;
 
-/// The bytes of the question.
+/// The bytes of a look.
 #[must_use]
 pub fn question() -> [u8; PREAMBLE_LEN] {
     let preamble = Preamble {
@@ -36,131 +37,131 @@ pub fn question() -> [u8; PREAMBLE_LEN] {
     bytes
 }
 
-/// The answer.
+/// The answer to a look.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode)]
 pub struct Looked {
     /// vgpud's package version.
     pub daemon_version: String,
-    /// The VM's number, by which the host's administrator names it.
+    /// Number of the VM, by which the host's administrator names it.
     pub vm_id: u32,
-    /// Version of the host's driver, where it is known (`550.163.01`).
+    /// Version of the host's driver, if known (`550.163.01`).
     pub driver_version: Option<String>,
-    /// What `cuDriverGetVersion` answers: the smaller of the host driver's and
-    /// [`crate::cuda::OFFERED_CUDA_VERSION`]. Absent where the host's is not known.
+    /// The result of `cuDriverGetVersion`: the smaller of the host driver's version and
+    /// [`crate::cuda::OFFERED_CUDA_VERSION`]. Absent if the host's version is unknown.
     pub cuda_version: Option<u32>,
-    /// How the VM stands.
+    /// State of the VM.
     pub standing: Standing,
-    /// What it may use.
+    /// Limits of the VM.
     pub limits: LookedLimits,
-    /// What it uses.
+    /// Present usage of the VM.
     pub usage: LookedUsage,
-    /// The devices of its sessions, in ordinal order; where none is open, the GPUs that it gets
-    /// together, or the first by number of those of which it gets one.
+    /// The devices of the VM's sessions, in ordinal order. If no session is open: the GPUs that a
+    /// gang would get together or, if the VM gets one of several GPUs, the first by number.
     pub gpus: Vec<LookedGpu>,
-    /// Its programs that have a session: as many as an answer has room for, at most [`MAX_PROCESSES`].
+    /// Programs of the VM with a session: as many as fit, at most [`MAX_PROCESSES`].
     pub processes: Vec<LookedProcess>,
 }
 
-/// How a VM stands.
+/// The state of a VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode)]
 pub struct Standing {
-    /// It is refused.
+    /// The quarantine, if the VM is refused.
     pub quarantine: Option<LookedQuarantine>,
-    /// The host takes no new sessions.
+    /// Whether the host takes no new sessions.
     pub draining: bool,
-    /// Its class: `low`, `medium`, `high`, `critical`.
+    /// Class of the VM: `low`, `medium`, `high`, `critical`.
     pub class: String,
-    /// It counts one class lower for now.
+    /// Whether the VM counts one class lower for now.
     pub demoted: bool,
-    /// Its weight in thousandths.
+    /// Weight of the VM in thousandths.
     pub weight_milli: u64,
-    /// What it does, or why it waits, as sentences.
+    /// Activity of the VM, or the reason for which it waits, as sentences.
     pub summary: String,
-    /// For how long it has had work that does not run, in nanoseconds.
+    /// Time for which the VM has had work that does not run, in ns.
     pub waiting_ns: Option<u64>,
 }
 
-/// Why a VM is refused.
+/// The quarantine of a VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode)]
 pub struct LookedQuarantine {
     /// The reason.
     pub reason: String,
-    /// How long it lasts, in milliseconds; `None`: until an administrator ends it.
+    /// Rest of the quarantine in ms; `None`: until an administrator ends it.
     pub left_ms: Option<u64>,
 }
 
-/// The limits in force; `None` is no limit.
+/// The limits in force; `None`: no limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode)]
 pub struct LookedLimits {
     /// Calls per second.
     pub calls_per_s: Option<u64>,
-    /// Bytes that are copied per second, both directions together.
+    /// Bytes copied per second, both directions together.
     pub bytes_per_s: Option<u64>,
-    /// Milliseconds of GPU time per second.
+    /// GPU time per second, in ms.
     pub gpu_ms_per_s: Option<u64>,
-    /// Calls that may wait.
+    /// Calls that may wait in the queue.
     pub queue_calls: Option<u64>,
-    /// Bytes that may wait.
+    /// Bytes that may wait in the queue.
     pub queue_bytes: Option<u64>,
-    /// Sessions (programs) at once.
+    /// Sessions (programs) at the same time.
     pub sessions: Option<u64>,
-    /// Bytes of device memory.
+    /// Device memory in bytes.
     pub memory_bytes: Option<u64>,
-    /// Bytes of pinned host memory.
+    /// Pinned host memory in bytes.
     pub pinned_bytes: Option<u64>,
-    /// Milliseconds without progress after which a turn counts as a strike.
+    /// Time without progress, in ms, after which a turn costs a strike.
     pub soft_limit_ms: Option<u64>,
-    /// Milliseconds without progress after which a session is ended.
+    /// Time without progress, in ms, after which a session is ended.
     pub hard_limit_ms: Option<u64>,
 }
 
-/// What a VM uses now.
+/// The present usage of a VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode)]
 pub struct LookedUsage {
     /// Open sessions.
     pub sessions: u32,
-    /// Calls that wait.
+    /// Calls that wait in the queue.
     pub queue_calls: u64,
-    /// Bytes that wait.
+    /// Bytes that wait in the queue.
     pub queue_bytes: u64,
-    /// Bytes of device memory, over all its devices.
+    /// Device memory in bytes, over all devices of the VM.
     pub memory_bytes: u64,
-    /// Bytes of pinned host memory.
+    /// Pinned host memory in bytes.
     pub pinned_bytes: u64,
 }
 
-/// One device as the VM may know it.
+/// A device, as far as the VM may know it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode)]
 pub struct LookedGpu {
-    /// Identity, as NVIDIA writes it (`GPU-…`).
+    /// UUID, as NVIDIA writes it (`GPU-…`).
     pub uuid: String,
-    /// The driver's name for it.
+    /// The driver's name of the device.
     pub name: String,
-    /// PCI address (`0000:65:00.0`), where it has one.
+    /// PCI address (`0000:65:00.0`), if there is one.
     pub pci_address: Option<String>,
-    /// Device memory in bytes: the VM's quota where that is smaller.
+    /// Device memory in bytes, or the VM's quota if that is smaller.
     pub memory_bytes: u64,
-    /// What of it this VM's programs have.
+    /// Part of this memory that the VM's programs use, in bytes.
     pub memory_used_bytes: u64,
-    /// What the next allocation finds there: the smaller of what is left of the device and what is left of the quota,
-    /// which counts what the VM has on all its devices.
+    /// Largest possible allocation, in bytes: the smaller of the free device memory and the rest of
+    /// the quota, which counts the VM's memory on all devices.
     pub memory_free_bytes: u64,
     /// Compute capability: major, minor.
     pub compute_capability: Option<(u32, u32)>,
-    /// Part of the last second that was charged to this VM, 0 to 1000.
+    /// Share of the last second that was charged to this VM, 0 to 1000.
     pub busy_permille: u32,
-    /// Takes work.
+    /// Whether the device takes work.
     pub ready: bool,
-    /// What the host's administrator shares of its sensors.
+    /// Sensor values that the host's administrator shares.
     pub telemetry: Option<Telemetry>,
 }
 
-/// Sensors of a device; what the host's driver does not tell is absent.
+/// Sensors of a device. A value is absent if the host's driver does not report it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode)]
 pub struct Telemetry {
-    /// Core temperature in degrees Celsius.
+    /// Core temperature in °C.
     pub temperature_celsius: Option<u32>,
-    /// Power draw in milliwatts.
+    /// Power draw in mW.
     pub power_milliwatts: Option<u32>,
     /// Clock of the graphics engine in MHz.
     pub graphics_clock_mhz: Option<u32>,
@@ -172,22 +173,22 @@ pub struct Telemetry {
     pub ecc_enabled: Option<bool>,
 }
 
-/// One program of the VM that has a session.
+/// A program of the VM with a session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode)]
 pub struct LookedProcess {
-    /// Process id within the guest, as the program said.
+    /// Process ID in the guest, as reported by the program.
     pub pid: u32,
-    /// Its name, likewise.
+    /// Name, as reported by the program.
     pub program: String,
-    /// Its devices, at most [`crate::limits::MAX_DEVICES`].
+    /// Devices of the program, at most [`crate::limits::MAX_DEVICES`].
     pub gpus: Vec<LookedPart>,
 }
 
-/// What a program has of one device.
+/// A program's use of a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Encode, Decode)]
 pub struct LookedPart {
     /// The device, as an index into [`Looked::gpus`].
     pub gpu: u32,
-    /// Bytes of its memory.
+    /// Device memory in bytes.
     pub memory_bytes: u64,
 }

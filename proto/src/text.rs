@@ -1,13 +1,13 @@
-//! Text that somebody else wrote, made fit for a person's terminal or log, and for a message's bounds.
+//! Makes text of others safe for a terminal or log, and limits its length.
 
-/// At most `most` bytes of a text, cut between characters.
+/// At most `most` bytes of a text, cut at a character boundary.
 #[must_use]
 pub fn cut(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }
 
-/// `text` up to `most` characters, and `…` where that cuts it. What a terminal obeys instead of showing is U+FFFD:
-/// control characters and changes of the direction of writing. A tab is a space.
+/// `text` up to `most` characters, with `…` if it was cut. Control characters and changes of the
+/// writing direction become U+FFFD; a tab becomes a space.
 #[must_use]
 pub fn printable(text: &str, most: usize) -> String {
     let shown = |c: char| match c {

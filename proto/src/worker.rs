@@ -2,9 +2,9 @@
 //! [`crate::limits::MAX_WORKER_MESSAGE`] bytes, encoded by [`crate::codec`].
 //!
 //! A worker is hostile once its guest has loaded a module: vgpud checks every field of a
-//! [`FromWorker`] against its own books and believes none about others. What it is told of time counts at most
-//! back to when it last looked at the lease's holders.
-//! Every message about the lease names its epoch; one of an older epoch is ignored.
+//! [`FromWorker`] against its own tables, and believes nothing about other workers. Times that a
+//! worker reports count at most back to vgpud's last look at the lease's holders. Every message
+//! about the lease names its epoch; messages with an older epoch are ignored.
 
 use crate::call::ops::ImageHash;
 use crate::codec::{Decode, Encode};
@@ -17,197 +17,202 @@ pub enum ToWorker {
     /// First message. Carries two descriptors: vgpud's lease page (read-only memfd) and the
     /// worker's hint page (memfd).
     Start(Start),
-    /// The guest's data connection, as the one descriptor of this message.
+    /// The guest's data connection, as the only descriptor of this message.
     Data,
-    /// The GPU is yours until [`FromWorker::Released`] of this epoch, or its slice was extended. The lease
-    /// page says so too; this packet wakes the worker.
+    /// Grants the GPU until [`FromWorker::Released`] of this epoch, unless the slice is extended.
+    /// The lease page has the same content; this message wakes the worker.
     Grant {
-        /// Which lease.
+        /// Epoch of the lease.
         epoch: u64,
-        /// Nanoseconds until vgpud will want it back, if others wait.
+        /// Time in ns until vgpud revokes the lease if others wait.
         slice_ns: u64,
     },
     /// Submit nothing more under this epoch, drain, release.
     Revoke {
-        /// Which lease.
+        /// Epoch of the lease.
         epoch: u64,
     },
-    /// More token-bucket credit: the totals granted since the session began (cumulative, so that a
-    /// repeated or a reordered message does no harm).
+    /// New token-bucket credit: totals granted since the session began, so that a repeated or
+    /// reordered message does no harm.
     Credit {
         /// Calls that need [`crate::call::Need::Submit`].
         calls: u64,
-        /// Bytes that they carry.
+        /// Bytes of these calls.
         bytes: u64,
     },
     /// Answer to [`FromWorker::MemReserve`].
     MemGrant {
-        /// Its request number.
+        /// Number of the request.
         request: u64,
-        /// False: over the VM's quota or the device's memory.
+        /// False: beyond the VM's quota or the device's memory.
         granted: bool,
     },
-    /// Finish: the session ends for a reason that the guest has been told.
+    /// Finish: the session ends, and the guest knows the reason.
     Shutdown,
-    /// The depth credit from now on, in place of [`Start::depth_calls`] and [`Start::depth_bytes`]: the VM's
-    /// limit was changed, or is divided among more or fewer programs.
+    /// The new depth credit, which replaces [`Start::depth_calls`] and [`Start::depth_bytes`]: the
+    /// VM's limit was changed, or is divided among a different number of programs.
     Depth {
-        /// Calls sent and not yet taken by the worker; at least 1.
+        /// Limit of calls that are sent and not yet taken by the worker; at least 1.
         calls: u32,
-        /// Their bulk bytes; at least 1.
+        /// Limit of their bulk bytes; at least 1.
         bytes: u64,
     },
-    /// Answer to [`FromWorker::ImageBegin`]. Unless refused, the one descriptor of this message is the memory:
-    /// a memfd of exactly the announced length, which nobody makes longer.
+    /// Answer to [`FromWorker::ImageBegin`]. Unless refused, the only descriptor of this message is
+    /// the memory: a memfd of exactly the announced length, which cannot grow.
     ImageRoom {
-        /// Its number.
+        /// Number of the image.
         image: u64,
-        /// Why there is no memory, as a sentence for the guest.
+        /// The reason for which there is no memory, as a sentence for the guest.
         refused: Option<String>,
     },
-    /// vgpud is done with an image that was said to be whole: it is in the cache, or will not be.
+    /// vgpud has finished with an image that was reported complete: the image is in the cache, or
+    /// will never be.
     ImageKept {
-        /// Its number.
+        /// Number of the image.
         image: u64,
     },
-    /// Answer to [`FromWorker::MemAsk`], in the order of the questions.
+    /// Answer to [`FromWorker::MemAsk`], in the order of the requests.
     MemLeft {
-        /// Bytes of device memory that the session may still reserve on the device, under the VM's quota.
+        /// Device memory, in bytes, that the session may still reserve on the device, under the
+        /// VM's quota.
         bytes: u64,
     },
 }
 
-/// What a worker is for.
+/// Parameters of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct Start {
     /// Session number.
     pub session: u64,
-    /// VM number, for logs.
+    /// VM number, for logs only.
     pub vm: u32,
-    /// Path of the driver library to load; `None`: the system's `libcuda.so.1`.
+    /// Path of the driver library to load; `None`: `libcuda.so.1` of the system.
     pub driver: Option<String>,
-    /// Directory of this tenant's cached module images: vgpud's, readable to the worker.
+    /// Directory with cached module images of this tenant: vgpud's, readable for the worker.
     pub image_dir: String,
-    /// The VM's device-memory quota in bytes; 0: none. `cuMemGetInfo` shows it as the total where it is smaller.
+    /// The VM's device-memory quota in bytes; 0: none. `cuMemGetInfo` returns the quota as the
+    /// total if it is smaller.
     pub memory_quota: u64,
-    /// The depth credit that the guest's Welcome names: calls sent and not yet taken by the worker. A
-    /// guest that sends more is disconnected.
+    /// The depth credit of the guest's Welcome: limit of calls that are sent and not yet taken by
+    /// the worker. A guest that sends more is disconnected.
     pub depth_calls: u32,
-    /// Bulk bytes likewise. One call larger than all of it may come while nothing else is untaken.
+    /// Limit of their bulk bytes. A single call may exceed the limit while nothing else is untaken.
     pub depth_bytes: u64,
-    /// Serve only a driver whose device name says that it is the software device, or only one
-    /// whose name does not.
+    /// Serve only the software device (by the driver's device name), or only another device.
     pub expect_soft: bool,
 }
 
 /// Worker → vgpud.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub enum FromWorker {
-    /// The driver is up.
+    /// The driver is initialised.
     Ready {
         /// `cuDriverGetVersion` of the host's driver.
         driver_version: u32,
-        /// The devices, attributes clipped to what remoting serves.
+        /// The devices, with attributes reduced to what the worker serves.
         devices: Vec<DeviceInfo>,
-        /// Bytes that the contexts took of the devices, together.
+        /// Total size of the contexts on all devices, in bytes.
         context_bytes: u64,
-        /// Host memory that the worker pins for copies, at most.
+        /// Largest amount of host memory that the worker pins for copies, in bytes.
         pinned_bytes: u64,
     },
-    /// The driver is not to be had; the worker exits.
+    /// The driver cannot be used; the worker exits.
     Failed {
         /// The driver's code.
         code: CuResult,
-        /// A sentence for the administrator.
+        /// Sentence for the administrator.
         text: String,
     },
-    /// Fully received operations wait for the lease or for credit.
+    /// Completely received operations wait for the lease or for credit.
     Runnable {
-        /// Operations waiting.
+        /// Number of waiting operations.
         calls: u64,
-        /// Bulk bytes they carry.
+        /// Number of their bulk bytes.
         bytes: u64,
-        /// Since when (CLOCK_MONOTONIC, ns): vgpud may hear it later. A time of the future is now.
+        /// Start of the wait (CLOCK_MONOTONIC, ns), because vgpud may read this later. A time in
+        /// the future counts as now.
         at_ns: u64,
     },
-    /// Nothing waits and nothing is in flight; the lease (if held) is parked in the hint page.
+    /// Nothing waits and nothing is in flight; a held lease is parked in the hint page.
     Idle {
-        /// Lease held, or 0.
+        /// Epoch of the held lease, or 0.
         epoch: u64,
-        /// Since when, as in [`FromWorker::Runnable`].
+        /// Start of the idle time, as in [`FromWorker::Runnable`].
         at_ns: u64,
     },
-    /// Drained after a revoke, or given up early.
+    /// The lease is released: drained after a revoke, or given up early.
     Released {
-        /// Which lease.
+        /// Epoch of the lease.
         epoch: u64,
-        /// Whether operations still wait (counts as Runnable).
+        /// Number of operations that still wait (counts as Runnable).
         calls: u64,
-        /// Their bulk bytes.
+        /// Number of their bulk bytes.
         bytes: u64,
     },
-    /// Asks for memory of the VM's ledger.
+    /// Requests memory from the VM's ledger.
     MemReserve {
-        /// Number of the request, for the answer; counted from 1.
+        /// Number of the request, which the answer repeats; counted from 1.
         request: u64,
-        /// Of which of its devices, by ordinal; `None`: pinned host memory.
+        /// Ordinal of the device; `None`: pinned host memory.
         device: Option<u32>,
-        /// Bytes wanted.
+        /// Requested bytes.
         bytes: u64,
     },
-    /// Gives memory back to the ledger.
+    /// Returns memory to the ledger.
     MemRelease {
-        /// Of which of its devices, by ordinal; `None`: pinned host memory.
+        /// Ordinal of the device; `None`: pinned host memory.
         device: Option<u32>,
         /// Bytes freed.
         bytes: u64,
     },
-    /// The device faulted: the session's calls return this from now on.
+    /// The device faulted: from now on, the session's calls return this code.
     Fault {
         /// The driver's code.
         code: CuResult,
-        /// What was seen.
+        /// Description of the fault.
         text: String,
     },
-    /// The guest closed its data connection, or broke the protocol; the worker exits.
+    /// The guest closed its data connection or broke the protocol; the worker exits.
     Ended {
-        /// True if the guest broke the protocol.
+        /// Whether the guest broke the protocol.
         protocol_error: bool,
-        /// A sentence.
+        /// Description, as a sentence.
         text: String,
     },
-    /// Nothing more is submitted under this lease, unless it is extended, and what is in flight is
-    /// predicted to be over soon: the next holder may be let in. [`FromWorker::Released`] still follows.
+    /// Nothing more is submitted under this lease unless it is extended, and the work in flight is
+    /// predicted to end soon: the next holder may be let in. [`FromWorker::Released`] still
+    /// follows.
     Ending {
-        /// Which lease.
+        /// Epoch of the lease.
         epoch: u64,
-        /// The end of its slice, as it stands on the page: if that was extended meanwhile, this is void.
+        /// End of the slice on the page. If the slice was extended meanwhile, this message is void.
         slice_end_ns: u64,
-        /// Nanoseconds until then.
+        /// Predicted time in ns until the end of the work.
         in_ns: u64,
     },
-    /// A guest begins to send a module image: asks for memory of the VM's pinned account to hold it.
+    /// A guest begins to send a module image: requests memory for it from the VM's pinned account.
     ImageBegin {
-        /// Number of the image, for all that is said of it; counted from 1.
+        /// Number of the image in all messages about it; counted from 1.
         image: u64,
-        /// Its bytes; at least 1, at most [`crate::limits::MAX_IMAGE`].
+        /// Size of the image in bytes; at least 1, at most [`crate::limits::MAX_IMAGE`].
         len: u64,
     },
-    /// The image has come whole: vgpud may put it into the cache, if the bytes have this hash.
+    /// The image is complete: vgpud may put it into the cache if the bytes have this hash.
     ImageWhole {
-        /// Its number.
+        /// Number of the image.
         image: u64,
-        /// Its name.
+        /// Hash of the image.
         hash: ImageHash,
     },
-    /// The worker holds the image's memory no longer, and has no mapping of it: vgpud makes the memfd empty.
+    /// The worker no longer uses or maps the image's memory: vgpud truncates the memfd to 0 bytes.
     ImageDone {
-        /// Its number.
+        /// Number of the image.
         image: u64,
     },
-    /// Asks how much device memory is left: other programs draw on the device and on the VM's quota, too.
+    /// Asks how much device memory is left, because other programs also use the device and the VM's
+    /// quota.
     MemAsk {
-        /// Which of the session's devices.
+        /// Ordinal of the device in the session.
         device: u32,
     },
 }

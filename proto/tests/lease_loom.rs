@@ -1,12 +1,12 @@
-//! The lease pages' protocol, in every interleaving that the memory model allows.
+//! Checks the protocol of the lease pages in every interleaving that the memory model allows.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p vgpu-proto --test lease_loom --target-dir target/loom
 //! ```
 //!
-//! The GPU is a cell on which loom reports any two accesses that are not ordered: two holders, or a
-//! holder that does not see what the one before it did, fail the test. Death of a process is a thread
-//! that returns; that it is verified is the join.
+//! The GPU is a cell on which loom reports any two unordered accesses: two holders, or a holder
+//! that does not see the previous holder's writes, fail the test. A returning thread stands for the
+//! death of a process; the join stands for the verification of the death.
 #![cfg(loom)]
 
 use loom::cell::UnsafeCell;
@@ -15,14 +15,14 @@ use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
 use vgpu_proto::lease::{DaemonEnd, GrantTerms, HintPage, LeasePage, Parked, UNLIMITED, WorkerEnd};
 
-/// Everything that both processes, and the GPU, are.
+/// The shared state of both processes and the GPU.
 struct World {
     lease: LeasePage,
     hint: HintPage,
     gpu: UnsafeCell<()>,
-    /// The worker's `Released` message: the epoch.
+    /// Epoch of the worker's `Released` message.
     released: AtomicU64,
-    /// vgpud's socket is closed.
+    /// Whether vgpud's socket is closed.
     daemon_gone: AtomicBool,
 }
 
@@ -70,7 +70,7 @@ fn terms(epoch: u64) -> GrantTerms {
     }
 }
 
-/// Steps of a process that is killed before step `at` (`usize::MAX`: never).
+/// The life of a process that is killed before step `at` (`usize::MAX`: never).
 struct Life {
     at: usize,
     now: usize,
@@ -81,7 +81,7 @@ impl Life {
         Self { at, now: 0 }
     }
 
-    /// False: dead.
+    /// False: the process is dead.
     fn step(&mut self) -> bool {
         self.now += 1;
         self.now <= self.at
@@ -90,8 +90,8 @@ impl Life {
 
 const FOREVER: usize = usize::MAX;
 
-/// One worker: accepts the lease, works, parks, finds new work, works again, parks for good. Sends
-/// `Released` where the protocol says so. Returns whether it ended with the lease parked as its own.
+/// A worker: accepts the lease, works, parks, finds new work, works again, and parks for good.
+/// Sends `Released` as the protocol requires. Returns whether it ended with the lease parked.
 fn worker_process(world: &World, mut life: Life) -> bool {
     let end = world.worker();
     if !life.step() {
@@ -130,7 +130,8 @@ fn worker_process(world: &World, mut life: Life) -> bool {
     true
 }
 
-/// vgpud wants the lease for somebody else and lets that one in if it may. Returns whether it did.
+/// vgpud wants the lease for another session and lets that session in if it may. Returns whether it
+/// did.
 fn daemon_wants(world: &World, epoch: u64, mut life: Life) -> bool {
     let end = world.daemon();
     if !life.step() {
@@ -160,12 +161,13 @@ fn never_two_holders_and_no_lost_wakeup() {
         };
         let let_in = daemon_wants(&world, 1, Life::killed_before(FOREVER));
         let parked_for_good = worker.join().unwrap();
-        // Both are at rest. The lease was wanted: it must have come back by one way or the other.
+        // Both sides are at rest. The lease was wanted, so it must have come back in one of the two
+        // ways.
         assert!(
             let_in || world.got_released(1),
             "a wanted lease was left where it was (parked: {parked_for_good})"
         );
-        // And what lies parked may be used by one side only from now on.
+        // Only one side may use a parked lease from now on.
         if let_in {
             assert!(
                 !world.worker().retake(1),
@@ -225,10 +227,10 @@ fn vgpud_is_killed_at_every_step() {
                 let world = Arc::clone(&world);
                 thread::spawn(move || worker_process(&world, Life::killed_before(FOREVER)))
             };
-            // What it let in dies with it: all its workers see its sockets close.
+            // The session that vgpud let in dies with vgpud: all workers see their sockets close.
             daemon_wants(&world, 1, Life::killed_before(at));
             world.daemon_gone.store(true, Ordering::Release);
-            // The next vgpud grants nothing before the left-over worker is verified dead.
+            // The next vgpud grants nothing before the death of the left-over worker is verified.
             worker.join().unwrap();
             assert!(world.daemon_gone.load(Ordering::Acquire));
             world.use_gpu();

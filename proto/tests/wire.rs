@@ -1,4 +1,4 @@
-//! The wire does not change by accident, and nothing a guest sends can harm the decoder.
+//! The wire does not change unnoticed, and no bytes of a guest can harm the decoder.
 
 use proptest::prelude::*;
 use vgpu_proto::call::{FINGERPRINT, FUNCTIONS, OPS, Op, Request, Served, req};
@@ -17,7 +17,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// An answer with a value in every field.
+/// A look's answer with a value in every field.
 fn looked() -> Looked {
     Looked {
         daemon_version: "0.1.0".into(),
@@ -55,8 +55,9 @@ fn looked() -> Looked {
     }
 }
 
-/// One line a message: name and bytes. A change of this file is a change of the protocol: raise
-/// `PROTOCOL`, or accept that old shims are refused by the fingerprint, and say so in CHANGELOG.
+/// One line per message: name and bytes. A change of the golden file is a change of the protocol:
+/// raise `PROTOCOL`, or accept that the fingerprint refuses old guest libraries, and mention the
+/// change in CHANGELOG.
 fn golden() -> String {
     let launch = req::LaunchKernel {
         ctx: Ctx(0x2000_0000_0000_0001),
@@ -243,7 +244,7 @@ fn trailing_and_missing_bytes_are_refused() {
 
 #[test]
 fn an_announced_length_allocates_nothing() {
-    // A name of 2^62 bytes in a message of 24: the decoder must refuse, not try.
+    // A name of 2^62 bytes in a message of 24 bytes: the decoder must refuse before it allocates.
     let mut bytes = encode(&Module(1)).unwrap();
     bytes.extend_from_slice(&(1u64 << 62).to_le_bytes());
     bytes.extend_from_slice(b"abcdefgh");
@@ -262,7 +263,7 @@ fn oversized_values_are_not_encoded() {
     assert_eq!(out, [1, 2, 3], "a failed encoding leaves nothing behind");
 }
 
-/// Every operation of the table, and numbers that are none.
+/// Every operation of the table, and some unknown numbers.
 fn any_operation() -> impl Strategy<Value = u16> {
     let known: Vec<u16> = OPS.iter().map(|row| row.op as u16).collect();
     prop_oneof![9 => proptest::sample::select(known), 1 => any::<u16>()]
@@ -271,7 +272,7 @@ fn any_operation() -> impl Strategy<Value = u16> {
 proptest! {
     #[test]
     fn any_bytes_decode_or_are_refused(op in any_operation(), args in proptest::collection::vec(any::<u8>(), 0..200)) {
-        // Reaching the end without a panic is the property.
+        // The property: no panic.
         if let Ok(request) = Request::decode(op, &args, 0) {
             prop_assert_eq!(request.op() as u16, op);
         }

@@ -1,4 +1,4 @@
-//! Small requests and answers of commands.
+//! Small requests and answers of admin commands.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,11 +6,11 @@ use utoipa::ToSchema;
 /// The answer to a command that changes something.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ApplyReport {
-    /// Whether anything changed; `false` when everything already was as asked.
+    /// Whether anything changed; `false` if every value already was as requested.
     pub changed: bool,
-    /// What was done, as a sentence.
+    /// The effect of the command, as a sentence.
     pub message: String,
-    /// What else the administrator should know, as sentences.
+    /// Further notes for the administrator, as sentences.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
@@ -21,7 +21,7 @@ pub struct ApplyReport {
 pub struct QuarantineRequest {
     /// The VMs.
     pub vm_ids: Vec<u32>,
-    /// Why, for the record and for the guest; up to 200 characters.
+    /// Reason for the event log and for the guest; up to 200 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -30,7 +30,7 @@ pub struct QuarantineRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct KillRequest {
-    /// Why, for the record and for the guest; up to 200 characters.
+    /// Reason for the event log and for the guest; up to 200 characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -40,6 +40,6 @@ pub struct KillRequest {
 pub struct ReloadReport {
     /// Keys whose new value is in force now.
     pub applied: Vec<String>,
-    /// Keys whose new value counts only after a restart of the daemon.
+    /// Keys whose new value takes effect only after a restart of the daemon.
     pub restart_needed: Vec<String>,
 }

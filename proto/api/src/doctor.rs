@@ -1,4 +1,4 @@
-//! Self-examination: what is wrong with this host, and what cures it.
+//! Self-check: faults of this host and their remedies.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -9,9 +9,9 @@ use utoipa::ToSchema;
 )]
 #[serde(rename_all = "snake_case")]
 pub enum CheckStatus {
-    /// Good.
+    /// No fault.
     Ok,
-    /// Does not apply here.
+    /// The check does not apply to this host.
     Skipped,
     /// Works, but should be changed.
     Warning,
@@ -19,24 +19,24 @@ pub enum CheckStatus {
     Error,
 }
 
-/// One check.
+/// A check of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DoctorCheck {
-    /// Its stable name (`store-integrity`).
+    /// Stable name of the check (`store-integrity`).
     pub name: String,
     /// The outcome.
     pub status: CheckStatus,
-    /// What was seen.
+    /// The finding, as a sentence.
     pub message: String,
-    /// What to do about it.
+    /// The remedy, if there is one.
     pub hint: Option<String>,
 }
 
 /// `GET /v1/doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DoctorReport {
-    /// No check ended in an error.
+    /// Whether no check ended in an error.
     pub ok: bool,
-    /// The checks, in the order they were made.
+    /// The checks, in the order in which they ran.
     pub checks: Vec<DoctorCheck>,
 }

@@ -1,76 +1,76 @@
-//! Failures as the API tells them.
+//! Failures in answers of the API.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The body of every answer that is not a success.
+/// The body of every answer with an error status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
-    /// What went wrong.
+    /// The failure.
     pub error: ErrorDetail,
 }
 
-/// What went wrong, and what to do about it.
+/// A failure and its remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorDetail {
     /// For programs: stable across versions.
     pub code: ErrorCode,
     /// For people: a sentence.
     pub message: String,
-    /// What to do next, where there is something to do.
+    /// The next step, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
 
-/// Why a request failed. Codes are added, never renamed.
+/// The cause of a failed request. Codes are added, never renamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
-    /// The request cannot be read, or a value is out of its range.
+    /// The request cannot be parsed, or a value is out of range.
     InvalidRequest,
-    /// No such route.
+    /// The route does not exist.
     RouteNotFound,
     /// The route exists, with another method.
     MethodNotAllowed,
-    /// No GPU of that id or UUID is known.
+    /// No GPU with this number or UUID is known.
     GpuNotFound,
-    /// No pool of that name exists.
+    /// No pool with this name exists.
     PoolNotFound,
-    /// No VM of that id is registered.
+    /// No VM with this number is registered.
     VmNotFound,
-    /// No session of that id is open.
+    /// No session with this number is open.
     SessionNotFound,
-    /// A pool of that name exists with other settings.
+    /// A pool with this name exists with other settings.
     PoolExists,
     /// The pool still has VMs.
     PoolNotEmpty,
     /// The VM is registered with other settings.
     VmExists,
-    /// Another VM has that name.
+    /// Another VM has this name.
     NameInUse,
-    /// Another VM has that CID.
+    /// Another VM has this CID.
     CidInUse,
-    /// Another VM has that socket path.
+    /// Another VM has this socket path.
     SocketInUse,
     /// The GPU serves another pool.
     GpuAssignedElsewhere,
     /// The GPU cannot take work: it vanished, or is suspect.
     GpuUnusable,
-    /// The key was used before with another command.
+    /// The idempotency key was used before with another command.
     IdempotencyKeyReused,
-    /// TCP: no token, or an unknown one.
+    /// TCP: the token is missing or unknown.
     Unauthenticated,
-    /// The caller may not do that.
+    /// The caller lacks the permission.
     PermissionDenied,
     /// Too many admin requests.
     RateLimited,
-    /// The request is larger than the daemon reads.
+    /// The request is larger than the daemon's limit.
     RequestTooLarge,
-    /// The request took longer than the daemon waits.
+    /// The request took longer than the daemon's limit.
     Timeout,
     /// The state database cannot be written (disk full, I/O error, read-only).
     StoreUnwritable,
-    /// The change is stored, but the running daemon could not take it over.
+    /// The change is stored, but the running daemon could not apply it.
     NotApplied,
     /// The GPU scan failed.
     ScanFailed,
@@ -86,7 +86,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// The HTTP status that goes with the code.
+    /// The HTTP status of the code.
     #[must_use]
     pub fn http_status(self) -> u16 {
         match self {

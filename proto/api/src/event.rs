@@ -1,9 +1,9 @@
-//! What happened: events (the daemon's doing) and the audit trail (the administrators').
+//! Events (actions of the daemon) and the audit trail (commands of administrators).
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How much an event matters.
+/// The severity of an event.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
@@ -11,13 +11,13 @@ use utoipa::ToSchema;
 pub enum Severity {
     /// Normal course.
     Info,
-    /// Abnormal; nobody else suffers.
+    /// Abnormal, without harm to other VMs.
     Warning,
-    /// Something that was asked for did not happen, or needs an administrator.
+    /// A requested action failed, or an administrator is needed.
     Error,
 }
 
-/// What kind of thing happened. Kinds are added, never renamed.
+/// The kind of an event. Kinds are added, never renamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
@@ -27,7 +27,7 @@ pub enum EventKind {
     DaemonStopping,
     /// The configuration file was read again.
     ConfigReloaded,
-    /// An administrator changed something (the audit trail says who).
+    /// An administrator changed a setting (the audit trail names the administrator).
     ConfigChanged,
     /// A guest program was admitted.
     SessionStarted,
@@ -35,17 +35,17 @@ pub enum EventKind {
     SessionEnded,
     /// A session was ended by the daemon or by an administrator.
     SessionKilled,
-    /// A guest was refused at the door.
+    /// A connection of a guest was refused.
     Refused,
-    /// A turn passed its soft limit.
+    /// A turn exceeded the soft limit.
     SoftLimit,
-    /// A turn passed its hard limit; the session was killed.
+    /// A turn exceeded the hard limit; the session was killed.
     HardLimit,
     /// A VM got a strike.
     Strike,
     /// A VM was quarantined.
     Quarantined,
-    /// A VM was released.
+    /// A VM was released from quarantine.
     Released,
     /// A VM is held back by a rate limit.
     RateLimited,
@@ -53,7 +53,7 @@ pub enum EventKind {
     GpuAppeared,
     /// A GPU is no longer seen.
     GpuVanished,
-    /// A GPU takes nothing more until it was checked.
+    /// A GPU takes no new work until a check passes.
     GpuSuspect,
     /// A GPU takes work again.
     GpuResumed,
@@ -68,16 +68,16 @@ pub enum EventKind {
     Unknown,
 }
 
-/// One event.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
-    /// Grows with every event; gaps appear after a restart.
+    /// Number of the event; ascending, with gaps after a restart.
     pub seq: u64,
-    /// When.
+    /// Time of the event.
     pub at_unix_ms: u64,
-    /// What kind.
+    /// Kind of the event.
     pub kind: EventKind,
-    /// How much it matters.
+    /// Severity of the event.
     pub severity: Severity,
     /// The VM concerned.
     pub vm_id: Option<u32>,
@@ -87,7 +87,7 @@ pub struct Event {
     pub gpu_uuid: Option<String>,
     /// The pool concerned.
     pub pool: Option<String>,
-    /// A sentence.
+    /// Description, as a sentence.
     pub message: String,
 }
 
@@ -96,34 +96,34 @@ pub struct Event {
 pub struct EventPage {
     /// The events.
     pub events: Vec<Event>,
-    /// Ask with `since=<next_since>` for what follows.
+    /// Start of the next part: request it with `since=<next_since>`.
     pub next_since: u64,
 }
 
-/// One line of the audit trail: a command that was carried out.
+/// An entry of the audit trail: a command that was carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditEntry {
-    /// Grows with every line, without gaps.
+    /// Number of the entry; ascending without gaps.
     pub seq: u64,
-    /// When.
+    /// Time of the command.
     pub at_unix_ms: u64,
-    /// Who: `uid:<n>`, `token:<name>`, or `vgpud` for the daemon's own doing.
+    /// Actor: `uid:<n>`, `token:<name>`, or `vgpud` for the daemon itself.
     pub actor: String,
-    /// The caller's process number, over the Unix socket.
+    /// Process ID of the caller, over the Unix socket.
     pub pid: Option<u32>,
-    /// What was done (`register-vm`, `assign-gpu`, …).
+    /// The action (`register-vm`, `assign-gpu`, …).
     pub action: String,
-    /// To what (`vm 1-7`, `gpu 0`, `pool A`).
+    /// The target (`vm 1-7`, `gpu 0`, `pool A`).
     pub target: String,
-    /// The command as it was understood, as JSON.
+    /// The command as parsed, as JSON.
     pub detail: String,
 }
 
 /// A part of the audit trail, oldest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditPage {
-    /// The lines.
+    /// The entries.
     pub entries: Vec<AuditEntry>,
-    /// Ask with `since=<next_since>` for what follows.
+    /// Start of the next part: request it with `since=<next_since>`.
     pub next_since: u64,
 }

@@ -1,41 +1,41 @@
-//! Why a VM waits, and for how long at most.
+//! The reason for which a VM waits, and the longest possible wait.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{PoolPolicy, Priority};
 
-/// What a VM is doing, or what it waits for.
+/// The activity of a VM, or the reason for which the VM waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ExplainReason {
-    /// It has the GPU.
+    /// The VM has the GPU.
     Running,
-    /// It keeps the GPU without work, because nobody else wants it.
+    /// The VM keeps the GPU without work, because no other VM needs the GPU.
     Parked,
-    /// Its programs have nothing for the GPU to do.
+    /// The programs of the VM have no work for the GPU.
     Idle,
-    /// It has no program open.
+    /// No program of the VM uses the GPU.
     NoProgram,
-    /// A program that starts now is refused; the summary says why.
+    /// A program that starts now is refused; the summary gives the reason.
     Refused,
-    /// Others are due first.
+    /// Other VMs are due first.
     Turn,
-    /// It had its slice, and others have theirs.
+    /// The slice of the VM is used up, and other VMs have their turns.
     Slice,
-    /// One of its rate limits: see `cap`.
+    /// A rate limit of the VM: see `cap`.
     RateLimit,
-    /// Its queue is full: its callers wait in the guest.
+    /// The queue of the VM is full: callers wait in the guest.
     Depth,
-    /// Its last request for device memory was over its quota.
+    /// The last request for device memory exceeded the quota of the VM.
     Quota,
-    /// It is quarantined.
+    /// The VM is quarantined.
     Quarantine,
-    /// It is a gang, and has not all of its GPUs yet.
+    /// The VM is a gang and does not have all of its GPUs yet.
     Gang,
-    /// Its GPU takes no work now.
+    /// The GPU of the VM takes no work now.
     GpuUnavailable,
-    /// No GPU serves its pool.
+    /// No GPU serves the pool of the VM.
     NoGpu,
 }
 
@@ -51,78 +51,81 @@ pub enum Cap {
     GpuTime,
 }
 
-/// Who has the GPU.
+/// A holder of the GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExplainHolder {
     /// The VM.
     pub vm_id: u32,
-    /// Its session.
+    /// Session of the VM.
     pub session_id: u64,
-    /// For how long it has had it.
+    /// Time since the session got the GPU, in ns.
     pub held_ns: u64,
-    /// It is a gang that only keeps the GPU reserved until it has its others.
+    /// Whether the holder is a gang that only reserves the GPU until it has its other GPUs.
     pub reserved: bool,
-    /// How much of its slice is left.
+    /// Rest of the slice, in ns.
     pub slice_left_ns: u64,
-    /// How long ago the GPU was asked back, if it was.
+    /// Time since the GPU was asked back, in ns; `null`: it was not.
     pub asked_ns: Option<u64>,
-    /// It has outlasted its slice and the grace: the next VM may run beside it.
+    /// Whether the holder exceeded its slice and the grace: the next VM may run beside it.
     pub overrun: bool,
 }
 
-/// `GET /v1/vms/{vm_id}/explain`: why a VM waits (or does not), and for how long at most.
+/// `GET /v1/vms/{vm_id}/explain`: the reason for which a VM waits (or not), and the longest
+/// possible wait.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Explain {
     /// The VM.
     pub vm_id: u32,
     /// The answer as a paragraph.
     pub summary: String,
-    /// What it does, or what it waits for.
+    /// The activity of the VM, or the reason for which it waits.
     pub reason: ExplainReason,
-    /// Which rate limit holds it back, when one does.
+    /// The rate limit that holds the VM back, if there is one.
     pub cap: Option<Cap>,
-    /// After how long that limit lets it go on, at the latest; `null` with a cap: never.
+    /// Longest time until that limit lets the VM go on, in ns; `null` with a cap: never.
     pub cap_left_ns: Option<u64>,
-    /// For how long a quarantine that ends by itself goes on.
+    /// Rest of a quarantine that ends by itself, in ns.
     pub quarantine_left_ns: Option<u64>,
-    /// It has outlasted its own slice and the grace lately, and is not let in beside the overrunner that
-    /// has the GPU now.
+    /// Whether the VM recently exceeded its own slice and the grace, and is therefore not let in
+    /// beside the overrunner that has the GPU now.
     pub held_off: bool,
-    /// For how long it has had work that does not run.
+    /// Time for which the VM has had work that does not run, in ns.
     pub waiting_ns: Option<u64>,
-    /// How long it waits at most, from now, when the others give the GPU back as they did so far. For
-    /// one that has nothing to do: if it had work now. `null`: nothing bounds it, see `no_bound`.
+    /// Longest wait from now, in ns, if the other VMs give the GPU back as they did so far. For a
+    /// VM without work: if it had work now. `null`: the wait has no bound, see `no_bound`.
     pub wait_usual_ns: Option<u64>,
-    /// The same when every other VM lets its work hang until the contended limit ends it.
+    /// Longest wait from now, in ns, if every other VM lets its work hang until the contended limit
+    /// ends it.
     pub wait_worst_ns: Option<u64>,
-    /// Why nothing bounds the wait, as a sentence.
+    /// The reason for which the wait has no bound, as a sentence.
     pub no_bound: Option<String>,
-    /// The pool under which it runs.
+    /// Pool of the VM.
     pub pool: String,
-    /// The pool's policy.
+    /// Policy of the pool.
     pub policy: PoolPolicy,
-    /// The GPU on which it is placed; of a gang, the one for which it waits, or its first.
+    /// GPU of the VM; for a gang, the GPU for which it waits, or the first.
     pub gpu_id: Option<u32>,
-    /// All the GPUs of a gang, in the order in which it takes them; empty for others.
+    /// All GPUs of a gang, in the order in which it takes them; empty for other VMs.
     pub gang_gpu_ids: Vec<u32>,
-    /// How many of them it keeps reserved.
+    /// Number of GPUs that the gang keeps reserved.
     pub gang_held: u32,
-    /// Who has that GPU.
+    /// Holders of that GPU.
     pub holders: Vec<ExplainHolder>,
-    /// The VMs of its pool that go before it, as it stands now, the first first.
+    /// VMs of the pool that run before this VM as things stand, in order.
     pub before_vm_ids: Vec<u32>,
-    /// VMs of its pool that compete on its GPU, itself included.
+    /// Number of VMs of the pool that compete on that GPU, including this VM.
     pub competing: u32,
-    /// Its class now.
+    /// Present class of the VM.
     pub class: Priority,
-    /// For how long it still counts one class lower for having passed the soft limit.
+    /// Time for which the VM still counts one class lower because it exceeded the soft limit, in
+    /// ns.
     pub demoted_ns: Option<u64>,
-    /// Its weight in thousandths: class weight times factor.
+    /// Weight of the VM in thousandths: class weight times factor.
     pub weight_milli: u64,
-    /// The weights of all that compete, itself included.
+    /// Sum of the weights of all competing VMs, including this VM.
     pub competing_weight_milli: u64,
-    /// The part of the GPU's time that it may expect among those that compete now, 0 to 1000.
+    /// Share of the GPU's time that the VM may expect among the competing VMs, 0 to 1000.
     pub share_permille: u32,
-    /// GPU time that it is owed; negative: that it owes.
+    /// GPU time that the VM is owed, in ns; negative: that it owes.
     pub lag_ns: i64,
 }

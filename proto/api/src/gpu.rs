@@ -1,16 +1,16 @@
-//! GPUs and which pool each one serves.
+//! GPUs and the pools that they serve.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Where the facts about a GPU come from.
+/// The source of the facts about a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuSource {
-    /// NVIDIA's management library: everything is known.
+    /// NVIDIA's management library: all facts are known.
     Nvml,
-    /// The PCI bus only (no NVML): seen, but memory and UUID may be derived, and it cannot serve
-    /// until a driver is loaded.
+    /// The PCI bus only (no NVML): memory and UUID may be derived, and the GPU cannot serve until a
+    /// driver is loaded.
     Sysfs,
     /// A device of soft-gpu.
     Soft,
@@ -22,65 +22,65 @@ pub enum GpuSource {
 pub enum GpuState {
     /// Present and healthy.
     Ready,
-    /// Finishing what runs; takes nothing new.
+    /// Finishing running work; takes no new work.
     Draining,
-    /// A kill on it could not be verified, or it failed a check: takes nothing until a check passes
-    /// (`vgpu-admin gpu resume`).
+    /// A kill on the GPU could not be verified, or a check failed: the GPU takes no work until a
+    /// check passes (`vgpu-admin gpu resume`).
     Suspect,
-    /// Known from before, not seen by the last scan.
+    /// Known from before, but not found by the last scan.
     Vanished,
-    /// On the PCI bus, and no driver serves it: it takes nothing until a scan finds that one does.
+    /// On the PCI bus without a driver: the GPU takes no work until a scan finds a driver.
     NoDriver,
 }
 
-/// One slice of a GPU in MIG mode.
+/// An instance of a GPU in MIG mode.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MigInstance {
-    /// The instance's UUID (`MIG-…`).
+    /// UUID of the instance (`MIG-…`).
     pub uuid: String,
-    /// Its profile, as NVIDIA names it (`1g.10gb`).
+    /// Profile, as NVIDIA names it (`1g.10gb`).
     pub profile: String,
-    /// Its memory.
+    /// Memory of the instance.
     pub memory_bytes: u64,
 }
 
-/// What the last scan or check said about a GPU's health.
+/// Health of a GPU by the last scan or check.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GpuHealth {
-    /// No problem is known.
+    /// Whether no problem is known.
     pub ok: bool,
     /// Each known problem as a sentence.
     pub problems: Vec<String>,
-    /// Core temperature, where the driver tells it.
+    /// Core temperature, if the driver reports it.
     pub temperature_celsius: Option<u32>,
-    /// Power draw, where the driver tells it.
+    /// Power draw, if the driver reports it.
     pub power_milliwatts: Option<u32>,
-    /// Clock of the graphics engine in MHz, where the driver tells it.
+    /// Clock of the graphics engine in MHz, if the driver reports it.
     pub graphics_clock_mhz: Option<u32>,
-    /// Clock of the multiprocessors in MHz, where the driver tells it.
+    /// Clock of the multiprocessors in MHz, if the driver reports it.
     pub sm_clock_mhz: Option<u32>,
-    /// Clock of the memory in MHz, where the driver tells it.
+    /// Clock of the memory in MHz, if the driver reports it.
     pub memory_clock_mhz: Option<u32>,
-    /// Whether ECC is on, where the driver tells it.
+    /// Whether ECC is on, if the driver reports it.
     pub ecc_enabled: Option<bool>,
 }
 
-/// Where a GPU's time went since the daemon took it up. The first three sum up to the fourth, to the
-/// nanosecond.
+/// The use of a GPU's time since the daemon took over the GPU. The first three values add up to the
+/// fourth, to the nanosecond.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GpuAccount {
-    /// Charged to VMs.
+    /// Time charged to VMs.
     pub charged_ns: u64,
-    /// Nobody had work, or the holder had parked the lease.
+    /// Time without work, or with a parked lease.
     pub idle_ns: u64,
-    /// Somebody had work and nobody held the GPU: moves between holders, checks after a kill.
+    /// Time with work but without a holder: moves between holders, checks after a kill.
     pub switch_ns: u64,
-    /// All of it, by the daemon's clock.
+    /// Total time, by the daemon's clock.
     pub wall_ns: u64,
 }
 
 impl GpuAccount {
-    /// Does it add up?
+    /// Whether the parts add up to the total.
     #[must_use]
     pub fn is_balanced(&self) -> bool {
         let parts = [self.charged_ns, self.idle_ns, self.switch_ns];
@@ -91,16 +91,16 @@ impl GpuAccount {
 /// A GPU of this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Gpu {
-    /// The number by which administrators name it (`--gpu-id`). Given at first sight, kept for the
-    /// UUID for ever.
+    /// Number by which administrators name the GPU (`--gpu-id`). The number is given when the GPU
+    /// is first found, and stays with the UUID for ever.
     pub gpu_id: u32,
-    /// Identity: follows the board when it moves to another slot.
+    /// Identity, which stays the same when the board moves to another slot.
     pub uuid: String,
     /// The driver's name for the device.
     pub model: String,
     /// Total device memory.
     pub memory_bytes: u64,
-    /// Memory in use by anything on the device, by the last probe.
+    /// Memory in use by all programs on the device, by the last probe.
     pub memory_used_bytes: Option<u64>,
     /// PCI address (`0000:65:00.0`).
     pub pci_address: Option<String>,
@@ -108,47 +108,47 @@ pub struct Gpu {
     pub driver: Option<String>,
     /// Compute capability (`9.0`).
     pub compute_capability: Option<String>,
-    /// Where these facts come from.
+    /// Source of these facts.
     pub source: GpuSource,
     /// MIG instances; empty when MIG is off.
     pub mig: Vec<MigInstance>,
     /// Health by the last scan or check.
     pub health: GpuHealth,
-    /// Whether it takes work.
+    /// Whether the GPU takes work.
     pub state: GpuState,
-    /// Why it is in this state, when that needs a reason.
+    /// Reason of the state, if the state needs one.
     pub state_reason: Option<String>,
-    /// The pools it serves, by name; more than one only where that was asked for.
+    /// Names of the pools that the GPU serves; more than one only if sharing was requested.
     pub pools: Vec<String>,
-    /// When it was first seen.
+    /// Time of the first scan that found the GPU.
     pub first_seen_unix_ms: u64,
-    /// When a scan last saw it.
+    /// Time of the last scan that found the GPU.
     pub last_seen_unix_ms: u64,
-    /// Open sessions placed on it.
+    /// Number of open sessions on the GPU.
     pub sessions: u32,
-    /// The VM that holds its lease now.
+    /// VM that holds the lease now.
     pub holder_vm_id: Option<u32>,
     /// Part of the last second in which a lease was held, 0 to 1000.
     pub busy_permille: u32,
-    /// Times the lease went from one session to another, since the daemon started.
+    /// Number of moves of the lease between sessions since the daemon started.
     pub handoffs: u64,
-    /// How long lease moves took since the daemon started, from the asking back to the next grant.
+    /// Durations of lease moves since the daemon started, from revoke to the next grant.
     pub handoff: super::LatencySummary,
-    /// Where its time went; absent while the daemon does not mediate it.
+    /// Use of the GPU's time; absent while the daemon does not schedule the GPU.
     #[serde(default)]
     pub account: Option<GpuAccount>,
 }
 
-/// Which pool a GPU serves.
+/// The assignment of a GPU to a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 pub struct Assignment {
-    /// The GPU's number.
+    /// Number of the GPU.
     pub gpu_id: u32,
-    /// The GPU, by identity.
+    /// UUID of the GPU.
     pub gpu_uuid: String,
     /// The pool.
     pub pool: String,
-    /// Since when.
+    /// Time of the assignment.
     pub since_unix_ms: u64,
 }
 
@@ -163,7 +163,7 @@ pub struct AssignRequest {
     /// Create the pool with the default settings if it does not exist.
     #[serde(default)]
     pub create_pool: bool,
-    /// Let it serve this pool beside the ones it serves already; the pools share it by their
+    /// Also serve this pool besides the present pools; the pools share the GPU by their
     /// [`super::PoolSettings::weight`]. Without this, a GPU of another pool is refused.
     #[serde(default)]
     pub shared: bool,
@@ -175,15 +175,15 @@ pub struct AssignRequest {
 pub struct UnassignRequest {
     /// The GPU: its number (`0`) or its UUID.
     pub gpu: String,
-    /// The pool; absent: every pool it serves.
+    /// The pool; absent: every pool of the GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
 }
 
-/// What a scan found, next to what was known.
+/// The result of a scan, compared with the known GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScanReport {
-    /// Every GPU now known, the vanished ones too.
+    /// All known GPUs, including vanished ones.
     pub gpus: Vec<Gpu>,
     /// Numbers of GPUs seen for the first time.
     pub added: Vec<u32>,
@@ -193,44 +193,44 @@ pub struct ScanReport {
     pub moved: Vec<u32>,
     /// Numbers of GPUs that this scan no longer saw.
     pub vanished: Vec<u32>,
-    /// What the scan could not find out, as sentences.
+    /// Facts that the scan could not determine, as sentences.
     pub warnings: Vec<String>,
 }
 
-/// What a check of one GPU said.
+/// The result of a check of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GpuCheckReport {
     /// The GPU after the check.
     pub gpu: Gpu,
-    /// Whether a canary kernel ran and its memory came back.
+    /// Whether a canary kernel ran and its memory was freed.
     pub passed: bool,
-    /// What was done and seen.
+    /// The steps and findings of the check.
     pub message: String,
 }
 
-/// A GPU as `vgpu-probe scan` saw it; what the probe prints and the daemon reads.
+/// A GPU as `vgpu-probe scan` found it. The probe prints this, and the daemon reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScannedGpu {
     /// Identity.
     pub uuid: String,
-    /// The driver's index at the time of the scan; changes between boots.
+    /// Index in the driver at the time of the scan; changes between boots.
     pub ordinal: u32,
     /// The driver's name for the device.
     pub model: String,
     /// Total device memory.
     pub memory_bytes: u64,
-    /// Memory in use by anything.
+    /// Memory in use by all programs.
     pub memory_used_bytes: Option<u64>,
     /// PCI address.
     pub pci_address: Option<String>,
     /// Driver version.
     pub driver: Option<String>,
-    /// The CUDA version that the driver offers (12040), where it tells it.
+    /// CUDA version of the driver (12040 is 12.4), if the driver reports it.
     #[serde(default)]
     pub cuda_version: Option<u32>,
     /// Compute capability (`9.0`).
     pub compute_capability: Option<String>,
-    /// Where these facts come from.
+    /// Source of these facts.
     pub source: GpuSource,
     /// MIG instances.
     pub mig: Vec<MigInstance>,
@@ -238,11 +238,11 @@ pub struct ScannedGpu {
     pub health: GpuHealth,
 }
 
-/// What a scan found.
+/// The result of a scan.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScanResult {
     /// The GPUs present.
     pub gpus: Vec<ScannedGpu>,
-    /// What could not be found out, as sentences.
+    /// Facts that could not be determined, as sentences.
     pub warnings: Vec<String>,
 }

@@ -3,10 +3,10 @@
 //!
 //! Rules of these types:
 //! - A number carries its unit in its name: `slice_us`, `aging_ms`, `memory_bytes`, `gpu_ns`.
-//! - A moment is `*_unix_ms`: milliseconds since 1970-01-01 UTC by the host's clock.
-//! - In answers, unknown is `null`; readers ignore fields they do not know.
-//! - In requests, unknown fields are refused, so that a typing error never passes silently. In a
-//!   patch an absent field means "leave as it is" and `null` means "back to the default".
+//! - A time is `*_unix_ms`: milliseconds since 1970-01-01 UTC by the host's clock.
+//! - In answers, an unknown value is `null`; readers ignore unknown fields.
+//! - In requests, unknown fields are refused, so that a misspelt name is never ignored. In a patch,
+//!   an absent field means "unchanged" and `null` means "the default".
 //! - Every failure is an [`ErrorBody`] with a stable [`ErrorCode`].
 //!
 //! The routes are listed in `docs/openapi.json`.
@@ -56,14 +56,15 @@ use serde::{Deserialize, Deserializer};
 /// The version of this API, the first part of every route.
 pub const API_VERSION: &str = "v1";
 
-/// Where the daemon listens for administrators unless it is configured otherwise.
+/// Default address of the daemon's admin listener.
 pub const DEFAULT_ADMIN_SOCKET: &str = "/run/vgpu/admin.sock";
 
-/// The request header that makes a command safe to repeat: a command that was already done under
-/// the same key is answered as it was then, and not done again.
+/// The request header that makes a command safe to repeat: a command whose key was already used is
+/// not carried out again, and gets the first answer.
 pub const IDEMPOTENCY_HEADER: &str = "idempotency-key";
 
-/// Marks the state database and its backups as vgpud's (`PRAGMA application_id` of SQLite): "vgpu".
+/// Marks the state database and its backups as files of vgpud (`PRAGMA application_id` of SQLite):
+/// "vgpu".
 pub const APPLICATION_ID: i32 = 0x7667_7075;
 
 /// Reads a patch field: present (also as `null`) is `Some`, absent is left to `#[serde(default)]`.
@@ -92,7 +93,7 @@ mod tests {
         assert_eq!(limits.sessions, Some(0), "0 is no limit, not the default");
         read(r#"{"sessions": null}"#).apply_to(&mut limits);
         assert_eq!(limits.sessions, None);
-        // And what was read is written the same way.
+        // A parsed patch is written in the same way.
         for text in ["{}", r#"{"sessions":null}"#, r#"{"sessions":3}"#] {
             assert_eq!(serde_json::to_string(&read(text)).unwrap(), text);
         }
@@ -134,7 +135,7 @@ mod tests {
             quarantine_s: 13,
             quarantine_max_s: 14,
         };
-        // The settings as JSON are a patch that sets all of them (the store relies on it).
+        // All settings as JSON are a patch that sets every field (the store relies on this).
         let json = serde_json::to_string(&every).unwrap();
         let patch: PoolPatch = serde_json::from_str(&json).unwrap();
         let mut settings = PoolSettings::default();

@@ -1,23 +1,24 @@
-//! Pools: which VMs share which GPUs, and by what rule.
+//! Pools: VMs that share GPUs under one policy.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How a pool chooses who runs next.
+/// The policy by which a pool chooses the next VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PoolPolicy {
-    /// Each VM gets GPU time by its weight.
+    /// Each VM gets GPU time in proportion to its weight.
     Weighted,
-    /// The highest class first; a VM that waits rises one class per `aging_ms`.
+    /// The highest class first; a waiting VM rises one class per `aging_ms`.
     Strict,
-    /// In the order of asking, one slice at a time.
+    /// In the order of requests, one slice at a time.
     Fifo,
-    /// The shortest predicted work first; a VM that waits counts as shorter and shorter (`aging_ms`).
+    /// The shortest predicted work first; the longer a VM waits, the shorter its work counts
+    /// (`aging_ms`).
     Sjf,
 }
 
-/// What one VM of each class weighs against the others, in the same unit.
+/// The weight of one VM of each class, relative to the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Weights {
@@ -32,7 +33,7 @@ pub struct Weights {
 }
 
 impl Default for Weights {
-    /// Each class counts four times the one below.
+    /// Each class weighs four times as much as the class below.
     fn default() -> Self {
         Self {
             low: 1,
@@ -43,7 +44,7 @@ impl Default for Weights {
     }
 }
 
-/// Everything about a pool that can be set.
+/// All settings of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PoolSettings {
@@ -51,40 +52,40 @@ pub struct PoolSettings {
     pub policy: PoolPolicy,
     /// The pool's share of a GPU that serves several pools, 1 to 10000.
     pub weight: u32,
-    /// How long one turn lasts while others wait, 100 to 1000000.
+    /// Longest turn while others wait, 100 to 1000000.
     pub slice_us: u64,
-    /// `weighted` only: how long a turn lasts at least before a VM that is due earlier interrupts it,
-    /// 0 to 1000000.
+    /// `weighted` only: shortest turn before a VM that is due earlier interrupts it, 0 to 1000000.
     pub min_run_us: u64,
-    /// `strict`: a VM that waits this long counts as one class higher, and again after each such
-    /// time. `sjf`: it counts as shorter the longer it waits. 0 switches aging off.
+    /// `strict`: after this wait, a VM counts as one class higher, and again after each further
+    /// such wait. `sjf`: the longer a VM waits, the shorter its work counts. 0 switches aging off.
     pub aging_ms: u64,
-    /// The pool's own weights; `null` follows the host's (`GET /v1/weights`).
+    /// Weights of the pool itself; `null` uses the host's weights (`GET /v1/weights`).
     pub weights: Option<Weights>,
-    /// A turn without progress for this long is logged, counted and costs a strike; 0 = never.
+    /// Time without progress after which a turn is logged, counted and costs a strike; 0 = never.
     pub soft_limit_ms: u64,
-    /// A turn without progress for this long ends the session; 0 = never while nobody else waits.
+    /// Time without progress after which the session of a turn ends; 0 = never while no other VM
+    /// waits.
     pub hard_limit_ms: u64,
-    /// The hard limit while somebody else waits, where `hard_limit_ms` is longer or 0; at least 1.
+    /// The hard limit while other VMs wait, if `hard_limit_ms` is longer or 0; at least 1.
     pub contended_limit_ms: u64,
-    /// A turn that does not end when it is asked to is given this long; then the next VM is let in
+    /// Grace for a turn that does not end when its lease is revoked; after that the next VM runs
     /// beside it. 0 = never.
     pub overrun_grace_ms: u64,
-    /// How long, at most, the holder keeps the GPU while it has nothing to run, in case more comes; how
-    /// long it really does, from 50 µs up, is learned from its own pauses.
+    /// Longest time for which the holder keeps the GPU without work, in case more work arrives. The
+    /// actual time, at least 50 µs, is learned from the holder's own pauses.
     pub idle_hold_us: u64,
-    /// How much work of the holder may be unfinished on the GPU, by how long it is expected to take,
-    /// 200 to 500. Less: the GPU is given up sooner. More: it is less often without work.
+    /// Unfinished work of the holder on the GPU, by predicted duration, 200 to 500. With less, the
+    /// GPU is released sooner. With more, the GPU is idle less often.
     pub window_us: u64,
-    /// This many strikes quarantine a VM; 0 = never.
+    /// Number of strikes that quarantines a VM; 0 = never.
     pub quarantine_strikes: u32,
-    /// One strike is forgotten after this time without a new one; 0 = never. Outside quarantine, one
-    /// step of the quarantines' doubling likewise.
+    /// Time without a new strike after which one strike is forgotten; 0 = never. Outside
+    /// quarantine, one doubling of the quarantine is forgotten in the same way.
     pub strike_decay_s: u64,
-    /// How long the first quarantine by strikes lasts; each further one lasts twice as long as the one
-    /// before. 0 = until an administrator releases the VM.
+    /// Length of the first quarantine by strikes; each further quarantine lasts twice as long as
+    /// the one before. 0 = until an administrator releases the VM.
     pub quarantine_s: u64,
-    /// The longest quarantine by strikes.
+    /// Length of the longest quarantine by strikes.
     pub quarantine_max_s: u64,
 }
 
@@ -111,20 +112,20 @@ impl Default for PoolSettings {
     }
 }
 
-/// A pool as it is.
+/// A pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Pool {
-    /// Its name.
+    /// Name of the pool.
     pub name: String,
-    /// Its settings.
+    /// Settings of the pool.
     pub settings: PoolSettings,
-    /// The weights in force: its own, or the host's.
+    /// The weights in force: of the pool or of the host.
     pub effective_weights: Weights,
-    /// Numbers of the GPUs that serve it.
+    /// Numbers of the GPUs that serve the pool.
     pub gpu_ids: Vec<u32>,
-    /// Numbers of the VMs in it.
+    /// Numbers of the VMs in the pool.
     pub vm_ids: Vec<u32>,
-    /// When it was created.
+    /// Time of creation.
     pub created_unix_ms: u64,
 }
 
@@ -132,14 +133,14 @@ pub struct Pool {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PoolCreate {
-    /// Its name: 1 to 64 letters, digits, `-`, `_` and `.`, beginning with a letter or digit.
+    /// Name: 1 to 64 letters, digits, `-`, `_` and `.`, beginning with a letter or digit.
     pub name: String,
     /// Settings that differ from the daemon's defaults.
     #[serde(default)]
     pub settings: PoolPatch,
 }
 
-/// `PATCH /v1/pools/{name}`: change settings. Absent fields stay.
+/// `PATCH /v1/pools/{name}`: change settings. Absent fields are unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PoolPatch {
@@ -158,7 +159,7 @@ pub struct PoolPatch {
     /// See [`PoolSettings::aging_ms`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub aging_ms: Option<u64>,
-    /// See [`PoolSettings::weights`]; `null` follows the host's again.
+    /// See [`PoolSettings::weights`]; `null` returns to the host's weights.
     #[serde(
         deserialize_with = "super::present",
         skip_serializing_if = "Option::is_none"
@@ -197,15 +198,15 @@ pub struct PoolPatch {
     pub quarantine_max_s: Option<u64>,
 }
 
-/// `PUT /v1/weights`: change weights of the host, or of one pool. Absent classes stay.
+/// `PUT /v1/weights`: change weights of the host or of a pool. Absent classes are unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WeightsPatch {
-    /// The pool that gets weights of its own; absent: the host's weights change, and with them every
-    /// pool that has none of its own.
+    /// The pool that gets its own weights; absent: the host's weights change, which also affects
+    /// every pool without its own weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// With `pool`: drop the pool's own weights first, so that it follows the host's again.
+    /// With `pool`: first drop the pool's own weights, so that the pool uses the host's weights.
     pub reset: bool,
     /// New weight of class low.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -226,7 +227,7 @@ pub struct WeightsPatch {
 pub struct WeightsReport {
     /// The host's weights.
     pub host: Weights,
-    /// The pools that have weights of their own.
+    /// The pools with their own weights.
     pub pools: std::collections::BTreeMap<String, Weights>,
 }
 

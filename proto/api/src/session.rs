@@ -3,85 +3,85 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What a session is doing.
+/// The state of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionState {
     /// Admitted; its worker is not ready yet.
     Starting,
-    /// Nothing to run.
+    /// No work.
     Idle,
     /// Has work and waits.
     Waiting,
-    /// A gang that has some of its GPUs and waits for the others.
+    /// A gang with some of its GPUs, waiting for the others.
     Gathering,
-    /// Holds the lease of its GPU.
+    /// Holds the lease of the GPU.
     Running,
-    /// Asked to give the lease back; its work drains.
+    /// The lease is revoked; the session's work drains.
     Revoking,
-    /// Being ended; its worker is not yet verified gone.
+    /// Ending; the end of the worker is not verified yet.
     Ending,
 }
 
-/// Why work waits.
+/// The reason for which work waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitReason {
-    /// Others are due first.
+    /// Other VMs are due first.
     Turn,
-    /// Its slice is used up.
+    /// The slice of the VM is used up.
     Slice,
     /// A rate limit (calls, bytes or GPU time).
     RateLimit,
-    /// Its queue is full.
+    /// The queue of the VM is full.
     Depth,
-    /// Its device memory quota.
+    /// The device memory quota of the VM.
     Quota,
     /// The VM is quarantined.
     Quarantine,
-    /// It is a gang, has some of its GPUs and waits for the others.
+    /// The VM is a gang with some of its GPUs, waiting for the others.
     Gang,
-    /// No GPU of its pool takes work.
+    /// No GPU of the pool takes work.
     NoGpu,
 }
 
-/// One open session.
+/// An open session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Session {
-    /// Its number; never used again.
+    /// Number of the session; never reused.
     pub session_id: u64,
-    /// Its VM.
+    /// VM of the session.
     pub vm_id: u32,
-    /// The process number in the guest, as the guest says.
+    /// Process ID in the guest, as reported by the guest.
     pub guest_pid: u32,
-    /// The program's name, as the guest says (shortened, control characters replaced).
+    /// Name of the program, as reported by the guest (shortened, control characters replaced).
     pub program: String,
-    /// The GPU it is placed on; of a gang, its first.
+    /// GPU of the session; for a gang, the first.
     pub gpu_id: Option<u32>,
-    /// The same, by identity.
+    /// UUID of that GPU.
     pub gpu_uuid: Option<String>,
     /// The other GPUs of a gang.
     pub more_gpu_ids: Vec<u32>,
-    /// What it is doing.
+    /// State of the session.
     pub state: SessionState,
-    /// Why it waits, when it waits.
+    /// The reason for which the session waits, if it waits.
     pub waiting: Option<super::WaitReason>,
-    /// How it reached the daemon: `vsock:<cid>` or the socket's path.
+    /// Address of the guest: `vsock:<cid>`, or the path of the socket.
     pub peer: String,
-    /// The worker's process number on the host.
+    /// Process ID of the worker on the host.
     pub worker_pid: Option<u32>,
-    /// When it began.
+    /// Time of the start.
     pub since_unix_ms: u64,
-    /// GPU time charged to it.
+    /// GPU time charged to the session.
     pub gpu_ns: u64,
-    /// Device memory it holds.
+    /// Device memory of the session.
     pub memory_bytes: u64,
-    /// Calls that wait in its queue.
+    /// Calls that wait in the queue.
     pub queue_calls: u64,
-    /// Bytes that wait in its queue.
+    /// Bytes that wait in the queue.
     pub queue_bytes: u64,
-    /// Calls carried out.
+    /// Calls that were carried out.
     pub calls: u64,
-    /// Payload bytes carried, both directions.
+    /// Payload bytes that were transferred, both directions.
     pub bytes: u64,
 }

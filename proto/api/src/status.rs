@@ -1,48 +1,48 @@
-//! Everything the status screen shows, in one object.
+//! All data of the status screen, in one object.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Event, Gpu, Pool, Session, Vm, Weights};
 
-/// What the daemon as a whole is doing.
+/// The state of the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HostState {
-    /// Reconciling with what was left over; grants nothing yet.
+    /// Cleans up after an earlier daemon; grants nothing yet.
     Starting,
     /// Serving.
     Serving,
-    /// Finishing; admits nobody.
+    /// Finishing; admits no sessions.
     Draining,
 }
 
 /// The daemon itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DaemonStatus {
-    /// Its version.
+    /// Version of the daemon.
     pub version: String,
-    /// Its process number.
+    /// Process ID of the daemon.
     pub pid: u32,
-    /// What it is doing.
+    /// State of the daemon.
     pub state: HostState,
-    /// Since when it runs.
+    /// Time of the start.
     pub started_unix_ms: u64,
-    /// The host's clock when this was made.
+    /// The host's clock when this answer was made.
     pub now_unix_ms: u64,
-    /// What needs an administrator, as sentences; empty is good.
+    /// Conditions that need an administrator, as sentences; empty if there are none.
     pub warnings: Vec<String>,
     /// The host's weights.
     pub weights: Weights,
 }
 
-/// A pool with what waits in it.
+/// A pool with its waiting work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PoolStatus {
     /// The pool.
     #[serde(flatten)]
     pub pool: Pool,
-    /// Open sessions of its VMs.
+    /// Open sessions of the pool's VMs.
     pub sessions: u32,
     /// Calls that wait.
     pub queue_calls: u64,
@@ -53,15 +53,15 @@ pub struct PoolStatus {
 /// The distribution of a duration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LatencySummary {
-    /// How many were measured.
+    /// Number of measurements.
     pub count: u64,
-    /// Half were at most this long.
+    /// Median.
     pub p50_us: u64,
-    /// 95 % were at most this long.
+    /// 95th percentile.
     pub p95_us: u64,
-    /// 99 % were at most this long.
+    /// 99th percentile.
     pub p99_us: u64,
-    /// The longest.
+    /// Maximum.
     #[serde(default)]
     pub max_us: u64,
 }

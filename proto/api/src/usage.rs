@@ -1,66 +1,67 @@
-//! What VMs used: exported, and reset.
+//! Usage of VMs, and its reset.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::VmUsage;
 
-/// A part of a distribution.
+/// A bucket of a distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LatencyBucket {
-    /// At most so long, and longer than the bucket before. The last bucket may have no bound
-    /// (18446744073709551615).
+    /// Upper bound of the bucket, inclusive; the bound of the previous bucket is the lower bound.
+    /// The last bucket may have no bound (18446744073709551615).
     pub up_to_ns: u64,
-    /// So many times.
+    /// Number of measurements in the bucket.
     pub count: u64,
 }
 
 /// The distribution of a duration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LatencyHistogram {
-    /// How many were measured.
+    /// Number of measurements.
     pub count: u64,
-    /// Their sum.
+    /// Sum of all measurements.
     pub sum_ns: u64,
-    /// Half were at most this long (a bucket's bound, at most 12.5 % too high).
+    /// Median (the bound of a bucket, at most 12.5 % too high).
     pub p50_ns: u64,
-    /// 95 % were at most this long.
+    /// 95th percentile.
     pub p95_ns: u64,
-    /// 99 % were at most this long.
+    /// 99th percentile.
     pub p99_ns: u64,
-    /// The longest, exactly.
+    /// Maximum, exact.
     pub max_ns: u64,
-    /// The buckets that are not empty.
+    /// The non-empty buckets.
     pub buckets: Vec<LatencyBucket>,
 }
 
-/// `GET /v1/usage`: what a VM used.
+/// `GET /v1/usage`: the usage of a VM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UsageReport {
     /// The VM.
     pub vm_id: u32,
-    /// Its name.
+    /// Name of the VM.
     pub name: String,
-    /// Its pool.
+    /// Pool of the VM.
     pub pool: String,
-    /// Since when it is counted: the registration, or the last reset.
+    /// Start of the counts: the registration, or the last reset.
     pub since_unix_ms: u64,
-    /// The totals since then; they survive restarts.
+    /// Totals since then, which survive restarts.
     pub usage: VmUsage,
-    /// From having work to having the GPU, since then or since the daemon started.
+    /// Waits from having work to having the GPU, since then or since the daemon started.
     pub wait: LatencyHistogram,
-    /// GPU time charged per turn, likewise.
+    /// GPU time charged per turn, over the same time.
     pub turn: LatencyHistogram,
-    /// Device memory held now.
+    /// Present device memory.
     pub memory_bytes: u64,
-    /// Pinned host memory held now.
+    /// Present pinned host memory.
     pub pinned_bytes: u64,
 }
 
-/// `POST /v1/usage/reset`: count anew, for all or for none of them. Debts, strikes and limits stay.
+/// `POST /v1/usage/reset`: set the usage counters to zero, for all listed VMs or none. Debts,
+/// strikes and limits are unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UsageReset {
-    /// The VMs; `null`: all.
+    /// The VMs; `null`: all VMs.
     pub vm_ids: Option<Vec<u32>>,
 }

@@ -1,9 +1,9 @@
-//! Virtual machines: who may use a GPU, how much, and how it is told apart.
+//! Virtual machines: their identity, and their use of GPUs.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The class of a VM. Ordered: a later one is more important.
+/// The class of a VM, in ascending order of importance.
 #[derive(
     Debug,
     Clone,
@@ -20,19 +20,19 @@ use utoipa::ToSchema;
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
-    /// May wait.
+    /// The lowest class.
     Low,
-    /// The usual one.
+    /// The default class.
     #[default]
     Medium,
-    /// Before the usual ones.
+    /// Above medium.
     High,
-    /// Before everything else.
+    /// The highest class.
     Critical,
 }
 
 impl Priority {
-    /// Its name, as JSON and people write it.
+    /// Name of the class, as in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -50,58 +50,60 @@ impl Priority {
 pub enum VmState {
     /// Served.
     Active,
-    /// Refused until an administrator releases it, or its time is over.
+    /// Refused until an administrator releases the VM, or until the quarantine ends.
     Quarantined,
 }
 
-/// Why and since when a VM is not served.
+/// Cause and start of a quarantine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Quarantine {
-    /// A sentence.
+    /// Reason, as a sentence.
     pub reason: String,
-    /// Since when.
+    /// Start of the quarantine.
     pub since_unix_ms: u64,
-    /// Whether the daemon did it (strikes) rather than an administrator.
+    /// Whether the daemon started the quarantine (strikes), not an administrator.
     pub automatic: bool,
-    /// When it ends by itself; `null`: when an administrator releases the VM.
+    /// End of the quarantine; `null`: until an administrator releases the VM.
     #[serde(default)]
     pub until_unix_ms: Option<u64>,
 }
 
-/// What a VM may use, over all its programs. `null` takes the daemon's default (`[defaults.vm]` of
+/// The limits of a VM, over all its programs. `null` uses the daemon's default (`[defaults.vm]` of
 /// its configuration); 0 means no limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct VmLimits {
     /// Calls per second.
     pub calls_per_s: Option<u64>,
-    /// Calls that may come at once after a pause.
+    /// Largest burst of calls after a pause.
     pub calls_burst: Option<u64>,
     /// Payload bytes per second, both directions together.
     pub bytes_per_s: Option<u64>,
-    /// Payload bytes that may come at once after a pause.
+    /// Largest burst of payload bytes after a pause.
     pub bytes_burst: Option<u64>,
-    /// GPU time per second of wall time, in ms; above 1000 only means something on several GPUs.
+    /// GPU time per second of wall time, in ms; values above 1000 need several GPUs.
     pub gpu_ms_per_s: Option<u64>,
-    /// GPU time that may be used at once after a pause, in ms.
+    /// Largest burst of GPU time after a pause, in ms.
     pub gpu_ms_burst: Option<u64>,
     /// Calls that may wait in the queue.
     pub queue_calls: Option<u64>,
     /// Bytes that may wait in the queue.
     pub queue_bytes: Option<u64>,
-    /// Programs at once.
+    /// Programs at the same time.
     pub sessions: Option<u64>,
     /// Device memory.
     pub memory_bytes: Option<u64>,
-    /// Host memory that is pinned for its programs' copies; each program takes its part when it starts.
+    /// Host memory pinned for copies of the VM's programs; each program takes a part when it
+    /// starts.
     pub pinned_bytes: Option<u64>,
-    /// In place of the pool's [`super::PoolSettings::soft_limit_ms`].
+    /// Replaces the pool's [`super::PoolSettings::soft_limit_ms`].
     pub soft_limit_ms: Option<u64>,
-    /// In place of the pool's [`super::PoolSettings::hard_limit_ms`].
+    /// Replaces the pool's [`super::PoolSettings::hard_limit_ms`].
     pub hard_limit_ms: Option<u64>,
 }
 
-/// Changes to [`VmLimits`]: absent stays, `null` takes the default again, 0 means no limit.
+/// Changes to [`VmLimits`]: an absent field is unchanged, `null` returns to the default, 0 means no
+/// limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct VmLimitsPatch {
@@ -199,7 +201,8 @@ pub struct VmLimitsPatch {
 }
 
 impl VmLimitsPatch {
-    /// Writes the changes into `limits`. A rate that is lifted takes its burst with it, unless the changes have one.
+    /// Writes the changes into `limits`. A removed rate also removes its burst, unless the changes
+    /// set the burst.
     pub fn apply_to(&self, limits: &mut VmLimits) {
         let bursts = [
             (self.calls_per_s, &mut limits.calls_burst),
@@ -234,19 +237,18 @@ impl VmLimitsPatch {
     }
 }
 
-/// What a VM has used since it was registered, or since its usage was reset; survives restarts of the
-/// daemon.
+/// Usage of a VM since its registration or the last reset; survives restarts of the daemon.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VmUsage {
     /// GPU time charged.
     pub gpu_ns: u64,
-    /// Time in which it had work ready and waited for its turn.
+    /// Time in which the VM had work and waited for its turn.
     pub wait_ns: u64,
-    /// Time in which one of its own limits held it back.
+    /// Time in which a limit of the VM held it back.
     pub throttled_ns: u64,
-    /// Calls carried out.
+    /// Calls that were carried out.
     pub calls: u64,
-    /// Times it was given the GPU.
+    /// Number of turns.
     #[serde(default)]
     pub turns: u64,
     /// Payload bytes from the guest.
@@ -255,88 +257,90 @@ pub struct VmUsage {
     pub bytes_out: u64,
     /// Sessions started.
     pub sessions: u64,
-    /// Sessions ended by the daemon against the guest's will.
+    /// Sessions that the daemon killed.
     pub kills: u64,
-    /// Turns past the soft limit.
+    /// Turns that exceeded the soft limit.
     pub soft_limits: u64,
-    /// Connections refused at the door.
+    /// Connections that were refused.
     pub refusals: u64,
-    /// Calls that had to wait for a token bucket.
+    /// Calls that waited for a token bucket.
     pub rate_limited: u64,
-    /// The most device memory that it held at once.
+    /// Peak of device memory.
     #[serde(default)]
     pub memory_peak_bytes: u64,
-    /// The most host memory that was pinned for it at once.
+    /// Peak of pinned host memory.
     #[serde(default)]
     pub pinned_peak_bytes: u64,
 }
 
-/// A registered VM as it is.
+/// A registered VM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Vm {
-    /// Its number, from 1.
+    /// Number of the VM, from 1.
     pub vm_id: u32,
-    /// Its name; `vm<id>` unless one was given.
+    /// Name of the VM; `vm<id>` by default.
     pub name: String,
-    /// Its pool.
+    /// Pool of the VM.
     pub pool: String,
-    /// Its class.
+    /// Class of the VM.
     pub priority: Priority,
-    /// Its weight within the class, in percent: 100 is the class's own.
+    /// Weight within the class, in percent: 100 is the weight of the class.
     pub factor_percent: u32,
-    /// Its own longest turn, 100 to 1000000; `null`: its pool's.
+    /// Longest turn of this VM, 100 to 1000000; `null`: as in the pool.
     pub slice_us: Option<u64>,
-    /// Whether its programs get all GPUs that it may use at once, or none of them.
+    /// Whether programs of the VM get all GPUs that they may use at once, or none.
     pub gang: bool,
-    /// Numbers of the GPUs that it may use; `null`: all of its pool.
+    /// Numbers of the GPUs that the VM may use; `null`: all GPUs of the pool.
     pub allowed_gpu_ids: Option<Vec<u32>>,
-    /// Grows each time this number is registered, so that a reused number or CID inherits nothing.
+    /// Increases each time this number is registered, so that a reused number or CID inherits
+    /// nothing.
     pub generation: u64,
-    /// The AF_VSOCK CID by which it is known.
+    /// AF_VSOCK CID that identifies the VM.
     pub cid: Option<u32>,
-    /// The Unix socket given to it by an administrator.
+    /// Unix socket that an administrator assigned to the VM.
     pub socket: Option<String>,
-    /// Only this uid (the VMM's) may connect on its sockets; `null`: whoever reaches the path.
+    /// The only uid (of the VMM) that may connect to the VM's sockets; `null`: any uid with access
+    /// to the path.
     pub peer_uid: Option<u32>,
-    /// Every Unix socket path on which the daemon listens for it.
+    /// Paths of all Unix sockets on which the daemon listens for this VM.
     pub socket_paths: Vec<String>,
-    /// Its own limits.
+    /// Limits of this VM.
     pub limits: VmLimits,
-    /// The limits in force: its own, else the daemon's defaults; 0 = no limit.
+    /// The limits in force: of the VM, else the daemon's defaults; 0 = no limit.
     pub effective_limits: VmLimits,
-    /// Whether it is served.
+    /// Whether the VM is served.
     pub state: VmState,
-    /// Why not, when it is not.
+    /// The quarantine, if there is one.
     pub quarantine: Option<Quarantine>,
-    /// Strikes that are not yet forgotten.
+    /// Strikes that are not forgotten.
     pub strikes: u32,
-    /// Quarantines by strikes that are not yet forgotten: each doubles the next one.
+    /// Quarantines by strikes that are not forgotten: each doubles the next one.
     pub quarantines: u32,
-    /// Whether it counts one class lower for now, because it passed its soft limit.
+    /// Whether the VM counts one class lower for now, because it exceeded the soft limit.
     pub demoted: bool,
-    /// When it was registered.
+    /// Time of the registration.
     pub registered_unix_ms: u64,
-    /// The GPU it is placed on, once it has been; of a gang, its first.
+    /// GPU of the VM, once placed; for a gang, the first.
     pub gpu_id: Option<u32>,
-    /// The other GPUs that a gang is placed on.
+    /// The other GPUs of a gang.
     pub more_gpu_ids: Vec<u32>,
     /// Open sessions.
     pub sessions: u32,
-    /// Calls that wait now.
+    /// Present calls in the queue.
     pub queue_calls: u64,
-    /// Bytes that wait now.
+    /// Present bytes in the queue.
     pub queue_bytes: u64,
-    /// Device memory held now.
+    /// Present device memory.
     pub memory_bytes: u64,
-    /// Host memory pinned for it now.
+    /// Present pinned host memory.
     pub pinned_bytes: u64,
-    /// Part of its GPU's charged time over the last second, 0 to 1000.
+    /// Share of the GPU's charged time over the last second, 0 to 1000.
     pub share_permille: u32,
-    /// Why it waits, when it waits.
+    /// The reason for which the VM waits, if it waits.
     pub waiting: Option<super::WaitReason>,
-    /// Waiting for a turn, since the daemon started.
+    /// Waits for a turn since the daemon started.
     pub wait: super::LatencySummary,
-    /// Totals since it was registered.
+    /// Totals since the registration or the last reset.
     pub usage: VmUsage,
 }
 
@@ -351,36 +355,36 @@ pub struct RegisterRequest {
     /// The class of all of them.
     #[serde(default)]
     pub priority: Priority,
-    /// Name; with several VMs it is the beginning, and `-<vm_id>` follows. Default: `vm<id>`.
+    /// Name; for several VMs a prefix, followed by `-<vm_id>`. Default: `vm<id>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The CID of the first; each further VM gets the next one.
+    /// CID of the first VM; each further VM gets the next CID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_cid: Option<u32>,
-    /// An absolute socket path; with several VMs it must contain `{vm_id}`.
+    /// Absolute path of a socket; for several VMs it must contain `{vm_id}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<String>,
-    /// Only this uid may connect on the Unix sockets.
+    /// The only uid that may connect to the Unix sockets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_uid: Option<u32>,
     /// Weight within the class in percent, 1 to 10000; default 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub factor_percent: Option<u32>,
-    /// Longest turn, in place of the pool's.
+    /// Longest turn, instead of the pool's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slice_us: Option<u64>,
-    /// Whether their programs get all GPUs that they may use at once, or none of them.
+    /// Whether programs of the VMs get all GPUs that they may use at once, or none.
     #[serde(default)]
     pub gang: bool,
-    /// Numbers or UUIDs of the GPUs that they may use; absent: all of the pool.
+    /// Numbers or UUIDs of the GPUs that the VMs may use; absent: all GPUs of the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<Vec<String>>,
-    /// Limits of each of them.
+    /// Limits of each VM.
     #[serde(default)]
     pub limits: VmLimits,
 }
 
-/// `PATCH /v1/vms`: change VMs, all or none. Absent fields stay.
+/// `PATCH /v1/vms`: change VMs, all or none. Absent fields are unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VmPatch {
@@ -395,7 +399,8 @@ pub struct VmPatch {
     /// New name (one VM only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// New CID (one VM only); `null` takes it away. Ends the VM's sessions: its identity changed.
+    /// New CID (one VM only); `null` removes the CID. Ends the VM's sessions, because its identity
+    /// changes.
     #[serde(
         default,
         deserialize_with = "super::present",
@@ -403,7 +408,7 @@ pub struct VmPatch {
     )]
     #[schema(value_type = Option<u32>)]
     pub cid: Option<Option<u32>>,
-    /// New longest turn; `null`: the pool's again.
+    /// New longest turn; `null`: as in the pool.
     #[serde(
         default,
         deserialize_with = "super::present",
@@ -411,11 +416,12 @@ pub struct VmPatch {
     )]
     #[schema(value_type = Option<u64>)]
     pub slice_us: Option<Option<u64>>,
-    /// Whether its programs get all GPUs that it may use at once; counts for programs that start after
-    /// the present ones ended.
+    /// Whether programs of the VM get all GPUs that they may use at once, or none. Applies to
+    /// programs that start after the present programs have ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<bool>,
-    /// The GPUs that it may use, by number or UUID; `null`: all of its pool. Ends its sessions on others.
+    /// Numbers or UUIDs of the GPUs that the VM may use; `null`: all GPUs of the pool. Ends
+    /// sessions on other GPUs.
     #[serde(
         default,
         deserialize_with = "super::present",
@@ -428,7 +434,7 @@ pub struct VmPatch {
     pub limits: VmLimitsPatch,
 }
 
-/// A list of VMs, for commands that need nothing else (`DELETE /v1/vms`, release).
+/// A list of VMs, for commands without other arguments (`DELETE /v1/vms`, release).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VmIds {
@@ -436,13 +442,13 @@ pub struct VmIds {
     pub vm_ids: Vec<u32>,
 }
 
-/// `POST /v1/vms/move`: move VMs to another pool, all or none. Their open sessions end where no GPU
-/// of the new pool is the one they run on.
+/// `POST /v1/vms/move`: move VMs to another pool, all or none. Sessions on a GPU that does not
+/// serve the new pool end.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MoveRequest {
     /// The VMs.
     pub vm_ids: Vec<u32>,
-    /// Where they go.
+    /// The new pool.
     pub pool: String,
 }

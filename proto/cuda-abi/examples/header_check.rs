@@ -1,8 +1,8 @@
 //! Writes a C program that compares this crate with a `cuda.h`: `header-check/run.sh` runs it.
 //!
-//! The only argument is the path of the header. The program prints each difference and how many
-//! facts agree, and fails if something differs. A fact whose name an older header does not have is
-//! left out; the newest header has all of them.
+//! The only argument is the path of the header. The program prints each difference and the number
+//! of facts that agree, and fails if any fact differs. A fact whose name is missing from an older
+//! header is skipped; the newest header has all names.
 
 use std::collections::HashSet;
 

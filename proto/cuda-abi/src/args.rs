@@ -1,4 +1,4 @@
-//! The arguments of C functions, typed: pointers that know whether they may be null, names, streams.
+//! The arguments of C functions, typed: pointers that may be null, names, streams.
 //!
 //! A program calls an exported function with values of these types. `cuda.h` and CUDA's
 //! documentation say what the caller promises: a pointer that is not null is valid for what the
@@ -14,13 +14,13 @@ use crate::CuResult;
 
 type Result<T = ()> = std::result::Result<T, CuResult>;
 
-/// A pointer that a function reads values through.
+/// A pointer through which a function reads values.
 #[repr(transparent)]
 pub struct In<T> {
     pointer: *const T,
 }
 
-/// A pointer that a function writes values through. Where the documentation says that an argument
+/// A pointer through which a function writes values. If CUDA's documentation says that an argument
 /// is read first, [`Out::get`] reads the value.
 #[repr(transparent)]
 pub struct Out<T> {
@@ -62,8 +62,8 @@ impl<T> fmt::Debug for Out<T> {
     }
 }
 
-// SAFETY: what the pointer points to is the program's; the functions that read it are called from
-// threads of the program's choice, and the program promises that this works.
+// SAFETY: the pointer points to memory of the program, which calls the functions that read it from
+// threads of its choice and promises that this works.
 unsafe impl<T> Send for In<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for In<T> {}
@@ -85,7 +85,7 @@ impl<T> In<T> {
         pointer: std::ptr::null(),
     };
 
-    /// As if a program had passed the pointer.
+    /// The pointer that a program passed.
     ///
     /// # Safety
     /// `pointer` is null or valid for reads, for as long as the value is used, of as many `T` as
@@ -104,7 +104,7 @@ impl<T> In<T> {
         self.pointer
     }
 
-    /// Fails where a value is missing, before the call has effects.
+    /// Fails if a value is missing, before the call has effects.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for null.
@@ -138,7 +138,7 @@ impl<T: Copy> In<T> {
         self.get().ok()
     }
 
-    /// Reads an array of `count` elements, which may be null where `count` is 0.
+    /// Reads an array of `count` elements, which may be null if `count` is 0.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for null.
@@ -148,7 +148,7 @@ impl<T: Copy> In<T> {
 }
 
 impl In<c_void> {
-    /// The argument of type `const void *` as what the documentation says it points to.
+    /// Converts an argument of type `const void *` to the type in the documentation.
     pub fn of<T>(self) -> In<T> {
         In {
             pointer: self.pointer.cast(),
@@ -162,7 +162,7 @@ impl<T> Out<T> {
         pointer: std::ptr::null_mut(),
     };
 
-    /// As if a program had passed the pointer.
+    /// The pointer that a program passed.
     ///
     /// # Safety
     /// `pointer` is null or valid for reads and writes, for as long as the value is used, of as
@@ -181,7 +181,7 @@ impl<T> Out<T> {
         self.pointer
     }
 
-    /// Fails where the result has no place, before the call has effects.
+    /// Fails if there is no place for the result, before the call has effects.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for null.
@@ -189,10 +189,10 @@ impl<T> Out<T> {
         not_null(self.is_null())
     }
 
-    /// One of two results may be left out, and not both.
+    /// Fails if both of two optional results are missing.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE where both are null.
+    /// CUDA_ERROR_INVALID_VALUE if both pointers are null.
     pub fn check_either<U>(self, other: Out<U>) -> Result {
         not_null(self.is_null() && other.is_null())
     }
@@ -214,7 +214,7 @@ impl<T> Out<T> {
         let _ = self.set(value);
     }
 
-    /// Writes the values in a row.
+    /// Writes consecutive values.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for null.
@@ -226,7 +226,7 @@ impl<T> Out<T> {
         Ok(())
     }
 
-    /// The place of an element of an array; null of a null array.
+    /// The place of an element of an array; null if the array is null.
     pub fn element(self, index: usize) -> Out<T> {
         match self.is_null() {
             true => self,
@@ -238,7 +238,7 @@ impl<T> Out<T> {
 }
 
 impl<T: Copy> Out<T> {
-    /// Reads the value, of an argument that is read before it is written.
+    /// Reads the value of an argument that is read before it is written.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for null.
@@ -254,7 +254,7 @@ impl<T: Copy> Out<T> {
         self.input().at(index)
     }
 
-    /// The same argument, to be read only.
+    /// The same argument, for reading only.
     pub fn input(self) -> In<T> {
         In {
             pointer: self.pointer.cast_const(),
@@ -263,7 +263,7 @@ impl<T: Copy> Out<T> {
 }
 
 impl Out<c_void> {
-    /// The argument of type `void *` as what the documentation says it points to.
+    /// Converts an argument of type `void *` to the type in the documentation.
     pub fn of<T>(self) -> Out<T> {
         Out {
             pointer: self.pointer.cast(),
@@ -272,7 +272,7 @@ impl Out<c_void> {
 }
 
 impl Out<c_char> {
-    /// Writes a text and its NUL into a buffer of `room` bytes, cut to fit.
+    /// Writes a text and a NUL into a buffer of `room` bytes; cuts the text to fit.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for null or no room.
@@ -284,10 +284,10 @@ impl Out<c_char> {
 }
 
 impl Text {
-    /// As if a program had passed the pointer.
+    /// The pointer that a program passed.
     ///
     /// # Safety
-    /// `pointer` is null or a NUL-terminated text, for as long as the value is used.
+    /// `pointer` is null or a NUL-terminated text while the value is used.
     pub const unsafe fn new(pointer: *const c_char) -> Text {
         Text { pointer }
     }
@@ -297,7 +297,7 @@ impl Text {
         self.pointer.is_null()
     }
 
-    /// Fails where the text is missing, before the call has effects.
+    /// Fails if the text is missing, before the call has effects.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for null.
@@ -318,8 +318,8 @@ impl Text {
     /// The name of a symbol.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for null, CUDA_ERROR_NOT_FOUND for what is no UTF-8, because no
-    /// symbol has such a name.
+    /// CUDA_ERROR_INVALID_VALUE for null, CUDA_ERROR_NOT_FOUND for invalid UTF-8, because no symbol
+    /// has such a name.
     pub fn symbol(&self) -> Result<&str> {
         self.c_str()?.to_str().map_err(|_| CuResult::NOT_FOUND)
     }
@@ -332,7 +332,7 @@ impl Text {
         Ok(OsStr::from_bytes(self.c_str()?.to_bytes()))
     }
 
-    /// The text, with what is no UTF-8 replaced.
+    /// The text, with invalid UTF-8 replaced.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for null.
@@ -341,7 +341,7 @@ impl Text {
     }
 }
 
-/// Which stream the handle 0 means in a call.
+/// The stream that the handle 0 names in a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DefaultStream {
     /// The NULL stream of the context (plain symbols).
@@ -350,7 +350,7 @@ pub enum DefaultStream {
     PerThread,
 }
 
-/// A `CUstream`, before it is known which stream is meant.
+/// A `CUstream` that was not resolved to a stream yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct StreamArg(pub u64);
@@ -362,7 +362,7 @@ pub enum Named {
     Null,
     /// The calling thread's own stream.
     PerThread,
-    /// A stream that the program made.
+    /// A stream that the program created.
     Stream(u64),
 }
 
@@ -374,7 +374,7 @@ impl StreamArg {
     /// `CU_STREAM_PER_THREAD`.
     pub const PER_THREAD: StreamArg = StreamArg(2);
 
-    /// Which stream is meant, in a function where 0 means `default`.
+    /// Resolves the handle, in a function where 0 names `default`.
     pub fn named(self, default: DefaultStream) -> Named {
         match (self, default) {
             (StreamArg::LEGACY, _) | (StreamArg::DEFAULT, DefaultStream::Legacy) => Named::Null,
@@ -386,12 +386,12 @@ impl StreamArg {
     }
 }
 
-/// Declares exports, each of which goes to a macro of the library: `[name]` first, then functions.
+/// Declares exports. Each goes to a macro of the library: `[name]` first, then functions.
 ///
-/// `fn cuA(…) { … }` is one symbol; `fn cuA / cuA_v2(…) { … }` is two that do the same;
-/// `fn cuA / cuA_ptsz [mode] (…) { … }` is two that differ in the meaning of stream 0, which the
-/// body finds in `mode` as a [`DefaultStream`]. The library's macro gets
-/// `[attributes] name [mode = Variant or nothing] (arguments) body` and defines the symbol.
+/// `fn cuA(…) { … }` is one symbol; `fn cuA / cuA_v2(…) { … }` is two equal symbols; `fn cuA /
+/// cuA_ptsz [mode] (…) { … }` is two symbols that differ in the meaning of stream 0, which the body
+/// finds in `mode` as a [`DefaultStream`]. The library's macro gets `[attributes] name [mode =
+/// Variant or nothing] (arguments) body` and defines the symbol.
 #[macro_export]
 macro_rules! exports {
     ([$($one:tt)*]) => {};

@@ -1,5 +1,5 @@
-//! For the build script of a library that stands in for NVIDIA's: which functions the library
-//! serves, found in the library's sources, and a refusing export for every other symbol.
+//! For the build script of a library that replaces NVIDIA's: finds the functions that the library
+//! serves in the library's sources, and makes a refusing export for every other symbol.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,15 +8,16 @@ use std::{env, fs};
 
 use crate::names;
 
-/// Writes two files into `OUT_DIR`, from the lines `fn cuName(` in the sources under `folder`
-/// (`src/abi`, say), which is the module `module` (`crate::abi`):
+/// Writes two files into `OUT_DIR`, from the lines `fn cuName(` in the sources under `folder` (such
+/// as `src/abi`), which is the module `module` (`crate::abi`):
 ///
 /// - `served.rs`: an expression, the sorted list of served functions as
 ///   [`Export`](names::Export)s;
 /// - `refusing.rs`: `refusing! { cuName; … }`, every other symbol of NVIDIA's library, sorted.
 ///
 /// # Panics
-/// If a file cannot be read or written, or a source exports what is no symbol of NVIDIA's library.
+/// If a file cannot be read or written, or if a source exports a name that is not a symbol of
+/// NVIDIA's library.
 pub fn exports(folder: &str, module: &str) {
     println!("cargo:rerun-if-changed={folder}");
     let mut found = BTreeMap::new();
@@ -45,7 +46,7 @@ pub fn exports(folder: &str, module: &str) {
     fs::write(out.join("refusing.rs"), refusing).expect("OUT_DIR is writable");
 }
 
-/// Adds the functions in a folder and the folders below: symbol → module.
+/// Adds the functions in a folder and its subfolders: symbol → module.
 fn scan(folder: &Path, module: &str, found: &mut BTreeMap<String, String>) {
     for entry in fs::read_dir(folder).expect("the folder of exports is readable") {
         let path = entry.expect("the folder of exports is readable").path();

@@ -1,8 +1,8 @@
 //! The facts of NVIDIA's `cuda.h`, each written once.
 //!
-//! The guest library and the software GPU both stand in for NVIDIA's driver library; the worker
-//! and the tests call one. All of them take from here what the header says. `header-check/`
-//! compares the numbers and structures with NVIDIA's own headers.
+//! The guest library and the software GPU both replace NVIDIA's driver library; the worker and the
+//! tests call one of the libraries. All of them use the facts of the header from here.
+//! `header-check/` compares the numbers and structures with NVIDIA's own headers.
 //!
 //! | module | what it holds |
 //! |---|---|

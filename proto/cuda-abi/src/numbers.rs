@@ -1,4 +1,4 @@
-//! Numbers of `cuda.h` that more than one crate knows, by the names of the header.
+//! Numbers of `cuda.h` that more than one crate uses, under the names of the header.
 
 macro_rules! numbers {
     ($($(#[$doc:meta])* mod $group:ident $prefix:literal { $($name:ident = $value:literal,)* })*) => {

@@ -1,7 +1,7 @@
 //! Every `CUresult` of CUDA 13.5: number, name and the text of `cuGetErrorString`.
 //!
 //! The texts are those of NVIDIA's libraries. The runtime (`cudaGetErrorString`) has the same
-//! texts, except that no runtime knows 47 and 916: the texts of these two are ours.
+//! texts, except that no runtime knows 47 and 916: this project wrote the texts of these two.
 
 use std::ffi::CStr;
 
@@ -16,7 +16,7 @@ pub struct CuResult(pub u32);
 pub struct Entry {
     /// The number.
     pub code: u32,
-    /// `CUDA_ERROR_…`, as `cuGetErrorName` gives the name.
+    /// `CUDA_ERROR_…`, the result of `cuGetErrorName`.
     pub name: &'static CStr,
     /// The text of `cuGetErrorString`.
     pub text: &'static CStr,
@@ -42,7 +42,7 @@ macro_rules! results {
     (@name $name:ident) => { concat!("CUDA_ERROR_", stringify!($name), "\0") };
 }
 
-/// The text as C has it; `text` ends with a NUL.
+/// The text as a C string; `text` ends with a NUL.
 const fn c_str(text: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(text.as_bytes()) {
         Ok(text) => text,
@@ -165,12 +165,12 @@ impl CuResult {
         index.ok().map(|index| &RESULTS[index])
     }
 
-    /// `CUDA_ERROR_…` as C has it; `None` for a number that CUDA does not define.
+    /// `CUDA_ERROR_…` as a C string; `None` for a number that CUDA does not define.
     pub fn c_name(self) -> Option<&'static CStr> {
         self.entry().map(|entry| entry.name)
     }
 
-    /// The text of `cuGetErrorString` as C has it; `None` for a number that CUDA does not define.
+    /// The text of `cuGetErrorString` as a C string; `None` for a number that CUDA does not define.
     pub fn c_text(self) -> Option<&'static CStr> {
         self.entry().map(|entry| entry.text)
     }
@@ -185,8 +185,8 @@ impl CuResult {
         self.c_text().and_then(|text| text.to_str().ok())
     }
 
-    /// The code with a number (`700`) or a name (`CUDA_ERROR_ILLEGAL_ADDRESS`, `ILLEGAL_ADDRESS`);
-    /// `None` for what CUDA does not define.
+    /// The code of a number (`700`) or a name (`CUDA_ERROR_ILLEGAL_ADDRESS`, `ILLEGAL_ADDRESS`);
+    /// `None` for a text that names no code of CUDA.
     pub fn parse(text: &str) -> Option<CuResult> {
         if let Ok(code) = text.parse() {
             return CuResult(code).entry().map(|_| CuResult(code));
@@ -203,7 +203,7 @@ impl CuResult {
         self == CuResult::SUCCESS
     }
 
-    /// True for errors after which the context, and on hardware the process, is of no more use.
+    /// True for errors after which the context, and on hardware the process, is unusable.
     pub fn is_sticky(self) -> bool {
         matches!(self.0, 214 | 220 | 700 | 702 | 710 | 714..=719 | 721 | 999)
     }

@@ -1,4 +1,4 @@
-//! Fatbins: code for several devices, plain or compressed. Their bytes may be wrong in every way.
+//! Fatbins: code for several devices, plain or compressed. All bytes are untrusted.
 
 use std::borrow::Cow;
 use std::io::Read as _;
@@ -9,31 +9,32 @@ use crate::image::{FATBIN, u16_at, u32_at, u64_at};
 pub const PTX: u16 = 1;
 /// The kind of an entry with machine code: an ELF file.
 pub const MACHINE_CODE: u16 = 2;
-/// For exactly this compute capability (`sm_90a`).
+/// Runs on exactly this compute capability (`sm_90a`).
 pub const EXACT: u64 = 0x10_0000;
-/// For the capabilities of this major number from this one on (`sm_100f`), also of PTX.
+/// Runs on this and later capabilities with the same major number (`sm_100f`); also for PTX.
 pub const FAMILY: u64 = 0x20_0000;
 /// Compressed as an LZ4 block.
 pub const LZ4: u64 = 0x2000;
 /// Compressed as a zstd frame.
 pub const ZSTD: u64 = 0x8000;
-/// An LZ4 block grows by this factor at most: a byte of a match's length stands for 255 bytes.
+/// Largest growth factor of an LZ4 block: one byte of a match's length stands for 255 bytes.
 const LZ4_GROWTH: usize = 255;
 
-/// Code for one architecture.
+/// Code for an architecture.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry<'a> {
-    /// [`PTX`], [`MACHINE_CODE`], or another.
+    /// [`PTX`], [`MACHINE_CODE`], or another kind.
     pub kind: u16,
-    /// The compute capability that it was made for: 90 is 9.0.
+    /// The target compute capability: 90 is 9.0.
     pub sm: u32,
-    /// [`EXACT`], [`FAMILY`], and others.
+    /// [`EXACT`], [`FAMILY`], and other flags.
     pub flags: u64,
     uncompressed: u64,
     payload: &'a [u8],
 }
 
-/// Does code for `sm`, with these flags of a fatbin's entry, run on a device of capability `cc`?
+/// Whether code for `sm`, with these flags of a fatbin's entry, runs on a device of capability
+/// `cc`.
 #[must_use]
 pub fn runs(sm: u32, flags: u64, cc: (u32, u32)) -> bool {
     let of = (sm / 10, sm % 10);
@@ -46,7 +47,7 @@ pub fn runs(sm: u32, flags: u64, cc: (u32, u32)) -> bool {
     }
 }
 
-/// The entries of a whole fatbin; `None` for a damaged one.
+/// The entries of a complete fatbin; `None` for a damaged fatbin.
 #[must_use]
 pub fn entries(fatbin: &[u8]) -> Option<Vec<Entry<'_>>> {
     let mut at = usize::from(u16_at(fatbin, 6)?);
@@ -77,13 +78,13 @@ pub fn entries(fatbin: &[u8]) -> Option<Vec<Entry<'_>>> {
 }
 
 impl<'a> Entry<'a> {
-    /// The code as it was before compression; `None` for a damaged entry, or for more than `most` bytes.
+    /// The uncompressed code; `None` for a damaged entry, or for more than `most` bytes.
     #[must_use]
     pub fn unpacked(&self, most: usize) -> Option<Cow<'a, [u8]>> {
         let packed = self.payload;
         let size = usize::try_from(self.uncompressed).ok()?;
         if self.flags & LZ4 != 0 {
-            // No block grows more than that, so that no room is made for what a damaged header announces.
+            // No block grows more, so a damaged header cannot cause a large allocation.
             let possible = packed.len().saturating_mul(LZ4_GROWTH).min(most);
             let code =
                 (size <= possible).then(|| lz4_flex::block::decompress(packed, size).ok())??;
@@ -98,7 +99,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// The same of PTX, without the NULs at its end.
+    /// As [`Entry::unpacked`], for PTX; without the NULs at the end.
     #[must_use]
     pub fn text(&self, most: usize) -> Option<Cow<'a, [u8]>> {
         let code = self.unpacked(most)?;
@@ -113,7 +114,8 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// A fatbin's entry, for tests and benchmarks: its payload as it is, with the bytes that it has once decompressed.
+/// Makes an entry of a fatbin, for tests and benchmarks. `uncompressed`: size of the payload in
+/// bytes once decompressed.
 #[must_use]
 pub fn entry(kind: u16, sm: u32, flags: u64, payload: &[u8], uncompressed: u64) -> Vec<u8> {
     let mut entry = vec![0; 64];
@@ -130,7 +132,7 @@ pub fn entry(kind: u16, sm: u32, flags: u64, payload: &[u8], uncompressed: u64) 
     entry
 }
 
-/// A fatbin of entries, for tests and benchmarks.
+/// Makes a fatbin of entries, for tests and benchmarks.
 #[must_use]
 pub fn pack(entries: &[Vec<u8>]) -> Vec<u8> {
     let body = entries.concat();

@@ -1,6 +1,7 @@
-//! Images of device code as they lie in a program's memory: what their first bytes say of the rest.
+//! Images of device code in a program's memory: kind and size, from their first bytes.
 
-/// `__fatBinC_Wrapper_t`, which nvcc embeds: magic, u32 version, pointer to a fatbin, another pointer.
+/// `__fatBinC_Wrapper_t`, which nvcc embeds: magic, u32 version, pointer to a fatbin, another
+/// pointer.
 pub const WRAPPER: u32 = 0x4662_43b1;
 /// A fatbin: magic, u16 version, u16 bytes of this header, u64 bytes after it.
 pub const FATBIN: u32 = 0xba55_ed50;
@@ -10,22 +11,23 @@ pub const ENTRY: u64 = 64;
 const LARGEST_ENTRY_HEADER: u64 = 64 << 10;
 /// An ELF file: machine code.
 pub const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
-/// How Tile IR begins (NVIDIA's "Tile IR", chapter "Binary Format"): these four bytes and `eIR\0`.
+/// Magic number of Tile IR (NVIDIA's "Tile IR", chapter "Binary Format"): these four bytes and
+/// `eIR\0`.
 pub const TILE: u32 = u32::from_le_bytes(*b"\x7fTil");
-/// The version of a wrapper whose second pointer leads to the fatbins that its own was linked of (`-rdc=true`): an array
-/// that ends with null.
+/// The version of a wrapper whose second pointer leads to the fatbins from which the wrapper's own
+/// fatbin was linked (`-rdc=true`): an array that ends with null.
 pub const LINKED: u32 = 2;
 
-/// A value at some offset of memory that the program vouches for.
+/// Reads a value at an offset in memory that the program guarantees.
 ///
 /// # Safety
 /// `offset + size_of::<T>()` bytes at `base` are readable; `T` has no invalid values.
 pub unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
-    // SAFETY: readable by this function's contract; any alignment will do.
+    // SAFETY: readable by this function's contract; no alignment is needed.
     unsafe { base.wrapping_add(offset).cast::<T>().read_unaligned() }
 }
 
-/// The first four bytes; `None` for null, and if a NUL comes before.
+/// The first four bytes; `None` for null, or if one of them is NUL.
 ///
 /// # Safety
 /// `base` is null, or bytes are readable there up to the first NUL, or for four.
@@ -35,7 +37,7 @@ pub unsafe fn magic(base: *const u8) -> Option<u32> {
     }
     let mut bytes = [0; 4];
     for (i, byte) in bytes.iter_mut().enumerate() {
-        // SAFETY: no NUL so far.
+        // SAFETY: there was no NUL so far.
         *byte = unsafe { read(base, i) };
         if *byte == 0 {
             return None;
@@ -72,8 +74,8 @@ pub unsafe fn fatbin_len(base: *const u8, most: u64) -> Option<u64> {
     (at == len).then_some(len)
 }
 
-/// The bytes of an ELF file, up to the end of its last part; `None` if it is not one of 64 bits or says that it has more
-/// than `most`.
+/// Size of an ELF file in bytes, up to the end of its last part; `None` if the file is not a 64-bit
+/// file, or announces more than `most` bytes.
 ///
 /// # Safety
 /// `base` points to a complete ELF file.
@@ -120,17 +122,17 @@ pub unsafe fn elf_len(base: *const u8, most: u64) -> Option<u64> {
     Some(len)
 }
 
-/// The u16 there, little-endian; `None` past the end.
+/// The little-endian u16 at an offset; `None` past the end.
 pub fn u16_at(b: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_le_bytes(b.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// The u32 there, little-endian; `None` past the end.
+/// The little-endian u32 at an offset; `None` past the end.
 pub fn u32_at(b: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(b.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// The u64 there, little-endian; `None` past the end.
+/// The little-endian u64 at an offset; `None` past the end.
 pub fn u64_at(b: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(b.get(at..at + 8)?.try_into().ok()?))
 }
@@ -170,7 +172,8 @@ mod tests {
     fn of_a_32_bit_file_no_more_is_read_than_it_has() {
         const PAGE: usize = 4096;
         const HEADER: usize = 52;
-        // SAFETY: a new mapping of two pages, of which the second cannot be read; its first page is ours to write.
+        // SAFETY: a new mapping of two pages; the second page is not readable, and the test writes
+        // only the first.
         let file = unsafe {
             let both = libc::PROT_READ | libc::PROT_WRITE;
             let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -182,7 +185,7 @@ mod tests {
             file.copy_from(b"\x7fELF\x01".as_ptr(), 5);
             file
         };
-        // SAFETY: a complete ELF file of 32 bits: its header.
+        // SAFETY: a complete 32-bit ELF file, which is only a header.
         assert_eq!(unsafe { elf_len(file, 1 << 20) }, None);
     }
 

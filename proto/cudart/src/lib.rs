@@ -1,11 +1,12 @@
-//! What the guest library and the software GPU answer alike: what NVIDIA's CUDA runtime asks of a driver beyond `cuda.h`,
-//! what functions that are not served check, which code images hold, and how a process ends beside a library's threads.
+//! Code that the guest library and the software GPU share: answers to calls that NVIDIA's CUDA
+//! runtime makes to a driver beyond `cuda.h`, the checks of unserved functions, the contents of code
+//! images, and the end of a process beside threads of a library.
 //!
-//! Each program built with nvcc, and each of NVIDIA's libraries, carries a copy of the runtime. Before its first call the
-//! runtime takes tables of functions from the driver (`cuGetExportTable`) and calls a few of them. None of them needs
-//! the device, so that they are answered in the process of the program, by whoever stands in for the driver: the guest
-//! library and the software GPU share this crate. What is known of the tables, and from where:
-//! `docs/interoperability.md`.
+//! Each program built with nvcc, and each of NVIDIA's libraries, contains a copy of the runtime.
+//! Before its first call, the runtime takes tables of functions from the driver
+//! (`cuGetExportTable`) and calls a few of them. None of them needs the device, so they are
+//! answered in the process of the program. `docs/interoperability.md` describes the tables and the
+//! sources.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -36,29 +37,29 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 pub use tables::table;
 use vgpu_cuda_abi::CuResult;
 
-/// The driver behind the tables. Handles are numbers as the program has them.
+/// The driver behind the tables. Handles are the program's numbers.
 pub trait Driver: 'static {
-    /// The state of the tables: one in a library.
+    /// The state of the tables; one per library.
     fn gate() -> &'static Gate;
 
-    /// The address that programs get for a function of a table, which may do something besides.
+    /// The address that programs get for a function of a table. The library may return a wrapper.
     fn called(function: *const ()) -> *const () {
         function
     }
 
-    /// The handle that the primary context of a device has, or will have once it is retained.
+    /// The handle that the primary context of a device has, or will have after it is retained.
     ///
     /// # Errors
-    /// Before cuInit; no such device.
+    /// Before cuInit; for an unknown device.
     fn primary_context(device: i32) -> Result<u64, CuResult>;
 
-    /// The calling thread's current context; 0 without one.
+    /// The calling thread's current context; 0 if there is none.
     ///
     /// # Errors
     /// Before cuInit.
     fn current_context() -> Result<u64, CuResult>;
 
-    /// What `cuDriverGetVersion` answers.
+    /// The result of `cuDriverGetVersion`.
     fn driver_version() -> u32;
 
     /// All devices, in the program's order.
@@ -76,17 +77,17 @@ pub trait Driver: 'static {
     /// As that function: `image` is null or points to a complete image.
     unsafe fn load(image: *const c_void) -> Result<u64, CuResult>;
 
-    /// The functions of a module, as `cuModuleEnumerateFunctions` gives them.
+    /// The functions of a module, as in `cuModuleEnumerateFunctions`.
     ///
     /// # Errors
     /// As that function.
     fn functions(module: u64) -> Result<Vec<u64>, CuResult>;
 
-    /// Writes a line for the user: a program asked for what is not served.
+    /// Logs that a program requested something that is not served.
     fn say(text: &str);
 }
 
-/// A device as the self-check sees it: what `cuDeviceGetUuid` and `cuDeviceGetAttribute` answer.
+/// A device as the self-check sees it: results of `cuDeviceGetUuid` and `cuDeviceGetAttribute`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Device {
     /// `cuDeviceGetUuid`.
@@ -95,7 +96,7 @@ pub struct Device {
     pub pci: [i32; 3],
 }
 
-/// The state behind the tables of one library.
+/// The state of the tables in one library.
 #[derive(Debug, Default)]
 pub struct Gate {
     tables: OnceLock<tables::Tables>,
@@ -104,7 +105,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Nothing was asked yet.
+    /// The state before the first request.
     #[must_use]
     pub const fn new() -> Gate {
         Gate {
@@ -114,8 +115,9 @@ impl Gate {
         }
     }
 
-    /// Calls the destructors of what the runtime keeps with a context, and forgets it. To be called while the context
-    /// still lives, outside of all locks: the destructors may call the driver.
+    /// Calls the destructors of the values that the runtime stores with a context, and forgets the
+    /// values. Called while the context still exists, without locks, because the destructors may
+    /// call the driver.
     pub fn context_ends(&self, context: u64) {
         self.storage.context_ends(context);
     }
@@ -131,7 +133,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs the body of a slot: a panic must not unwind into C.
+/// Runs the body of a slot. A panic must not unwind into C.
 fn answer(body: impl FnOnce() -> Result<(), CuResult>) -> u32 {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => CuResult::SUCCESS.0,
@@ -143,7 +145,7 @@ fn answer(body: impl FnOnce() -> Result<(), CuResult>) -> u32 {
 /// Writes a result through a pointer of the caller.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE if it is null.
+/// CUDA_ERROR_INVALID_VALUE if the pointer is null.
 ///
 /// # Safety
 /// `out` is null or valid for writing a `T`.

@@ -1,5 +1,5 @@
-//! The runtime's self-check: it asks the driver for a digest of what both know, and goes on only if the digest is the one
-//! that it computed itself. Sources and purpose: `docs/interoperability.md`.
+//! The runtime's self-check: the runtime requests a digest of shared facts from the driver, and
+//! goes on only if it computes the same digest. `docs/interoperability.md` has sources and purpose.
 
 use std::ffi::c_void;
 
@@ -8,19 +8,19 @@ use md2::Md2;
 
 use crate::Device;
 
-/// What the runtime and the driver both know.
+/// The facts that runtime and driver share.
 #[derive(Debug)]
 pub(crate) struct Asked<'a> {
-    /// What `cuDriverGetVersion` answers.
+    /// The result of `cuDriverGetVersion`.
     pub(crate) driver_version: u32,
-    /// The runtime's own version, plus the number of the question.
+    /// The runtime's own version plus the number of the request.
     pub(crate) version: u32,
     pub(crate) process: u32,
     /// The low half of `pthread_self()`.
     pub(crate) thread: u32,
     pub(crate) cudart_table: *const c_void,
     pub(crate) check_table: *const c_void,
-    /// The function of the check's table that the runtime calls.
+    /// The function in the table of the check that the runtime calls.
     pub(crate) function: *const c_void,
     pub(crate) unix_seconds: u64,
     pub(crate) devices: &'a [Device],
@@ -28,7 +28,7 @@ pub(crate) struct Asked<'a> {
 
 const KEY: [u8; 16] = 0x146a_ddae_53a9_a752_aa08_4136_0bf5_5a9f_u128.to_be_bytes();
 
-/// The answers to the first two questions, which depend on nothing.
+/// The answers to the first two requests, which are constants.
 const FIXED: [[u64; 2]; 2] = [
     [0x3341_181c_03cb_675c, 0x8ed3_83aa_1f4c_d1e8],
     [0x1841_181c_03cb_675c, 0x8ed3_83aa_1f4c_d1e8],
@@ -39,7 +39,7 @@ pub(crate) fn digest(asked: &Asked<'_>) -> [u64; 2] {
     if let Some(fixed) = FIXED.get(asked.version as usize % 10) {
         return *fixed;
     }
-    // A key of any length will do.
+    // HMAC accepts a key of any length.
     let Ok(mut mac) = Hmac::<Md2>::new_from_slice(&KEY) else {
         return [0; 2];
     };

@@ -1,4 +1,5 @@
-//! Context-local storage: values that each copy of the runtime keeps with a context, under keys of its own.
+//! Context-local storage: values that each copy of the runtime stores with a context, under its own
+//! keys.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -29,7 +30,7 @@ impl Storage {
         Storage(Mutex::new(BTreeMap::new()))
     }
 
-    /// Keeps a value; one that was there under the same key goes without its destructor.
+    /// Stores a value. Drops an earlier value of the same key without its destructor.
     pub(crate) fn put(
         &self,
         context: u64,
@@ -44,12 +45,13 @@ impl Storage {
         Some(lock(&self.0).get(&(context, key))?.value)
     }
 
-    /// Forgets a value without its destructor; false if there was none.
+    /// Drops a value without its destructor; false if there was no value.
     pub(crate) fn delete(&self, context: u64, key: usize) -> bool {
         lock(&self.0).remove(&(context, key)).is_some()
     }
 
-    /// Forgets all values of a context and calls their destructors, which may put and delete others.
+    /// Drops all values of a context and calls their destructors, which may store and delete other
+    /// values.
     pub(crate) fn context_ends(&self, context: u64) {
         let of_context = (context, 0)..=(context, usize::MAX);
         let ended: Vec<_> = {
@@ -60,8 +62,8 @@ impl Storage {
         };
         for ((context, key), entry) in ended {
             if let Some(destructor) = entry.destructor {
-                // SAFETY: the runtime that registered the destructor vouches for it until the context ends or the
-                // entry is deleted, and each entry is taken once.
+                // SAFETY: the runtime that registered the destructor guarantees that it is callable
+                // until the context ends or the entry is deleted. Each entry is removed only once.
                 unsafe { destructor(context, key, entry.value) };
             }
         }

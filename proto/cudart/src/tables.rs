@@ -1,7 +1,7 @@
-//! The export tables: which there are, how long they are, and the slots that programs call.
+//! The export tables: their sizes, and the slots that programs call.
 //!
-//! A slot that no program is known to call is a stub: it returns CUDA_ERROR_NOT_SUPPORTED and names table and slot
-//! once. Handles of contexts, modules, functions and streams are numbers here.
+//! A slot that no known program calls is a stub: it returns CUDA_ERROR_NOT_SUPPORTED and logs table
+//! and slot once. Handles of contexts, modules, functions and streams are numbers here.
 
 use std::ffi::c_void;
 
@@ -9,7 +9,8 @@ use vgpu_cuda_abi::CuResult;
 
 use crate::{Driver, Gate, answer, put};
 
-/// A table as the program sees it, made at the first question and never moved: the self-check compares addresses.
+/// The tables as the program sees them, made at the first request and never moved, because the
+/// self-check compares addresses.
 pub(crate) type Tables = Vec<(usize, &'static [Word])>;
 
 /// A slot's function, or the size of the table in bytes.
@@ -20,7 +21,7 @@ pub(crate) union Word {
     function: *const (),
 }
 
-// SAFETY: a number, or the address of a function; never written after it was made.
+// SAFETY: a number, or the address of a function; never written after its creation.
 unsafe impl Send for Word {}
 // SAFETY: as above.
 unsafe impl Sync for Word {}
@@ -32,13 +33,14 @@ impl std::fmt::Debug for Word {
     }
 }
 
-/// What is known of a table.
+/// Properties of a table.
 struct Kind {
     name: &'static str,
     id: u128,
-    /// With slot 0.
+    /// Number of slots, including slot 0.
     slots: usize,
-    /// Whether slot 0 is the table's size in bytes. A table without one ends with a null slot.
+    /// Whether slot 0 is the size of the table in bytes. A table without a size ends with a null
+    /// slot.
     sized: bool,
 }
 
@@ -52,7 +54,8 @@ const SELF_CHECK: usize = 6;
 const TOOLS_MODULE: usize = 7;
 const UNNAMED: usize = 8;
 
-/// Sizes are those of the drivers of CUDA 12.4 and 12.5; CUDART's has the slot that runtimes of CUDA 13 call unasked.
+/// The sizes are those of the drivers of CUDA 12.4 and 12.5. CUDART also has the slot that runtimes
+/// of CUDA 13 call without a check.
 const KINDS: [Kind; 9] = [
     kind("CUDART", 0x6bd5fb6c_5bf4_e74a_8987_d93912fd9df9, 13),
     kind(
@@ -83,13 +86,14 @@ const fn kind(name: &'static str, id: u128, slots: usize) -> Kind {
     }
 }
 
-/// Tables that NVIDIA's drivers refuse too, or whose refusal the programs that ask (NVRTC, nvJitLink) expect.
+/// Tables that NVIDIA's drivers refuse too, or whose refusal the requesting programs (NVRTC,
+/// nvJitLink) expect.
 const REFUSED_SILENTLY: [u128; 2] = [
     0xf8cff951_2146_8b4e_b9e2_fb469e7c0dd9,
     0xda9151d3_3ae6_cc41_a5c0_4f26d533e328,
 ];
 
-/// `cuGetExportTable`: the table with this UUID, null if there is none. One that is not known is named once.
+/// `cuGetExportTable`: the table with this UUID, or null. An unknown table is logged once.
 pub fn table<D: Driver>(id: [u8; 16]) -> *const c_void {
     let number = u128::from_be_bytes(id);
     let Some(index) = KINDS.iter().position(|kind| kind.id == number) else {
@@ -126,7 +130,7 @@ fn address<D: Driver>(index: usize) -> *const c_void {
     table.map_or(std::ptr::null(), |(_, words)| words.as_ptr().cast())
 }
 
-/// The function in a slot, as the program sees it.
+/// The function in a slot.
 #[cfg(feature = "cudart")]
 fn slot<D: Driver>(index: usize, slot: usize) -> *const c_void {
     // SAFETY: the table has that slot, and is never freed.
@@ -156,7 +160,7 @@ fn words<D: Driver>(index: usize) -> Vec<Word> {
     words
 }
 
-/// The slots that programs were seen to call.
+/// The slots that programs are known to call.
 fn served<D: Driver>(index: usize) -> Vec<(usize, *const ())> {
     match index {
         CUDART => vec![
@@ -189,7 +193,7 @@ fn served<D: Driver>(index: usize) -> Vec<(usize, *const ())> {
     }
 }
 
-/// One stub for each slot of a table: which slot was called is known by its function alone.
+/// A stub for each slot of a table. Only the address of a stub tells which slot was called.
 fn stubs<D: Driver>(index: usize) -> Vec<*const ()> {
     match index {
         CUDART => numbered::<D, CUDART>(),
@@ -204,7 +208,7 @@ fn stubs<D: Driver>(index: usize) -> Vec<*const ()> {
     }
 }
 
-/// As many as the longest table has, rounded up.
+/// As many stubs as the largest table has slots, rounded up.
 fn numbered<D: Driver, const TABLE: usize>() -> Vec<*const ()> {
     macro_rules! tens {
         ($($ten:literal)*) => {
@@ -244,13 +248,13 @@ unsafe extern "C" fn primary_context<D: Driver>(context: *mut u64, device: i32) 
     answer(|| unsafe { put(context, D::primary_context(device)?) })
 }
 
-/// Loads a module from a fatbin: what runtimes before CUDA 12 call. Their other arguments are zero.
+/// Loads a module from a fatbin. Runtimes before CUDA 12 call this; their other arguments are zero.
 unsafe extern "C" fn load<D: Driver>(module: *mut u64, image: *const c_void) -> u32 {
     // SAFETY: by the slot's contract: an image, and null or valid for a write.
     answer(|| unsafe { put(module, D::load(image)?) })
 }
 
-/// Memory in which a tracing tool would leave its functions, zero without one; and its size in bytes.
+/// Returns zeroed memory, in which a tracing tool would store functions, and its size in bytes.
 unsafe fn zeroed<const N: usize>(
     memory: &'static Zeroed<N>,
     out: *mut usize,
@@ -263,7 +267,7 @@ unsafe fn zeroed<const N: usize>(
     })
 }
 
-/// Zeroes that a tool in the same process may overwrite, and that nobody here reads.
+/// Zeroes that a tool in the same process may overwrite. Nothing here reads them.
 #[repr(align(16))]
 struct Zeroed<const N: usize>(std::cell::UnsafeCell<[u8; N]>);
 
@@ -276,8 +280,9 @@ impl<const N: usize> Zeroed<N> {
     }
 }
 
-/// A word for each function of the runtime that a tool may trace. The driver of CUDA 12.4 has 0x400 bytes; newer runtimes read
-/// further without looking at the size (13.5: 0x798), and take what is not zero for a tool.
+/// A word for each function of the runtime that a tool may trace. The driver of CUDA 12.4 has 0x400
+/// bytes. Newer runtimes read beyond that without checking the size (13.5: 0x798), and take a
+/// non-zero word for a tool.
 unsafe extern "C" fn hooks(out: *mut usize, size: *mut usize) -> u32 {
     static HOOKS: Zeroed<0x4000> = Zeroed::new();
     // SAFETY: by the slot's contract.
@@ -290,13 +295,13 @@ unsafe extern "C" fn marks(out: *mut usize, size: *mut usize) -> u32 {
     unsafe { zeroed(&MARKS, out, size) }
 }
 
-/// No tool has storage in this thread.
+/// Thread storage of a tool: none.
 unsafe extern "C" fn tls(out: *mut usize) -> u32 {
     // SAFETY: by the slot's contract: null or valid for a write.
     answer(|| unsafe { put(out, 0) })
 }
 
-/// What a tool keeps with a value of [`tls`], which is always 0.
+/// Data of a tool for a value of [`tls`], which is always 0.
 unsafe extern "C" fn tool_of_context(value: u64, out: *mut u64) -> u32 {
     answer(|| {
         if value != 0 {
@@ -307,7 +312,7 @@ unsafe extern "C" fn tool_of_context(value: u64, out: *mut u64) -> u32 {
     })
 }
 
-/// What a tool keeps with a stream: an object without content.
+/// Data of a tool for a stream: an empty object.
 unsafe extern "C" fn tool_of_stream(_context: u64, _stream: u64, out: *mut usize) -> u32 {
     static OBJECT: Zeroed<0x400> = Zeroed::new();
     // SAFETY: by the slot's contract: null or valid for a write.
@@ -320,7 +325,7 @@ unsafe extern "C" fn tool_value(_object: usize, _what: u64, out: *mut u64) -> u3
     answer(|| unsafe { put(out, 0) })
 }
 
-/// Context 0 is the current one.
+/// Context 0 is the current context.
 fn context_of<D: Driver>(context: u64) -> Result<u64, CuResult> {
     match context {
         0 => match D::current_context()? {
@@ -355,7 +360,8 @@ extern "C" fn storage_delete<D: Driver>(context: u64, key: usize) -> u32 {
 
 unsafe extern "C" fn storage_get<D: Driver>(value: *mut usize, context: u64, key: usize) -> u32 {
     answer(|| {
-        // The runtime asks before it has made a context current, and goes on with this answer.
+        // The runtime makes this request before it has made a context current, and goes on with
+        // this answer.
         let context = context_of::<D>(context).map_err(|_| CuResult::INVALID_HANDLE)?;
         let found = D::gate().storage.get(context, key);
         // SAFETY: by the slot's contract: null or valid for a write.
@@ -363,7 +369,7 @@ unsafe extern "C" fn storage_get<D: Driver>(value: *mut usize, context: u64, key
     })
 }
 
-/// Nothing is wrong with the context.
+/// Reports that the context has no fault.
 unsafe extern "C" fn context_check(_context: u64, flags: *mut u32, more: *mut usize) -> u32 {
     answer(|| {
         if !more.is_null() {
@@ -398,10 +404,10 @@ unsafe extern "C" fn self_check<D: Driver>(
     })
 }
 
-/// Told of a function: what the caller gave, the function, its module.
+/// A callback for a function: argument of the caller, function, module.
 type EachFunction = unsafe extern "C" fn(*mut c_void, u64, u64);
 
-/// Tells of each function of a module. Unlike everything else it returns 1 for success.
+/// Calls `each` for each function of a module. Unlike all other slots, returns 1 for success.
 unsafe extern "C" fn functions_of_module<D: Driver>(
     _context: u64,
     module: u64,
@@ -420,7 +426,7 @@ unsafe extern "C" fn functions_of_module<D: Driver>(
     if told == CuResult::SUCCESS.0 { DONE } else { 0 }
 }
 
-/// There is no such object; programs go on without.
+/// Reports that there is no such object; programs go on without it.
 unsafe extern "C" fn nothing_there(object: *mut usize, value: *mut u64) -> u32 {
     answer(|| {
         if !value.is_null() {

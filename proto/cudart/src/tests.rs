@@ -6,7 +6,7 @@ use super::*;
 static GATE: Gate = Gate::new();
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// A driver with two devices and a current context.
+/// A fake driver with two devices and a current context.
 struct Fake;
 
 const CURRENT: u64 = 77;
@@ -107,7 +107,7 @@ fn what_is_not_served_is_refused_and_said_once() {
         assert_eq!(call!("TOOLS_MODULE"[9]()), CuResult::NOT_SUPPORTED.0);
         assert_eq!(call!("TOOLS_CONTEXT"[87]()), CuResult::NOT_SUPPORTED.0);
         assert!(table::<Fake>([0xab; 16]).is_null());
-        // As NVIDIA's drivers: nothing to tell.
+        // As in NVIDIA's drivers, without a message.
         let unknown_everywhere = 0xf8cff951_2146_8b4e_b9e2_fb469e7c0dd9_u128;
         assert!(table::<Fake>(unknown_everywhere.to_be_bytes()).is_null());
     }
@@ -169,7 +169,7 @@ fn the_slots_that_the_runtime_calls() {
 #[test]
 fn functions_of_a_module_are_told_one_by_one() {
     unsafe extern "C" fn each(user: *mut Vec<(u64, u64)>, function: u64, module: u64) {
-        // SAFETY: the test gives a list.
+        // SAFETY: the test passes a list.
         unsafe { &mut *user }.push((function, module));
     }
     type Each = unsafe extern "C" fn(*mut Vec<(u64, u64)>, u64, u64);
@@ -252,7 +252,8 @@ fn the_self_check_depends_on_all_that_it_is_told_of() {
     };
     let all: BTreeSet<[u64; 2]> = (0..=10).map(|change| digest(&asked(change))).collect();
     assert_eq!(all.len(), 11);
-    // Every runtime from 12.0 to 13.5 accepts what this code answers (suite `cudart`); this keeps the code so.
+    // All runtimes from 12.0 to 13.5 accept the answers of this code (suite `cudart`). The test
+    // detects changes of the code.
     assert_eq!(digest(&asked(0)), [0xc431_624c_111a_3e48, 0xd522_8a78_cb4f_806f]);
     let mut out = [0_u64; 2];
     let asks = |version: u32, out: *mut [u64; 2]| call!("INTEGRITY_CHECK"[1](version => u32, 1_700_000_000 => u64, out => *mut [u64; 2]));

@@ -1,6 +1,6 @@
-//! What functions that are not served check before they refuse, as NVIDIA's driver does: what was measured on cards
-//! (`tests/truth`), what the present form of the same function checks, and what CUDA's header says in so many words.
-//! Symbols without a row check nothing:
+//! The checks that unserved functions make before they refuse, as in NVIDIA's driver. Sources:
+//! measurements on cards (`tests/truth`), the checks of the present form of the same function, and
+//! explicit statements in CUDA's header. Symbols without a row check nothing:
 //!
 //! | symbols | why |
 //! |---|---|
@@ -10,14 +10,14 @@
 //! | other first forms of functions (`cuMemcpyDtoH`, `cuMemsetD8`, …) | they take addresses and sizes, and no document says which is looked at first |
 //! | `cuCtxDetach`, `cuCheckpointOperationComplete`, `cuMemGetAttribute…`, `cuMemGetLocationInfo`, `cuStreamBeginRecaptureToGraph`, `cuStreamEndCaptureToCig` | no document says what is wrong with which argument |
 
-/// What a program can do instead of using textures and surfaces.
+/// An alternative to textures and surfaces.
 pub const TEXTURES: &str =
     "there are no textures and surfaces; kernels have to read the memory itself";
 
-/// What a program can do instead of using `__managed__` variables.
+/// An alternative to `__managed__` variables.
 pub const MANAGED: &str = "use cudaMallocManaged (cuMemAllocManaged)";
 
-/// One thing that must hold of an argument, which is given by its number from 0 on.
+/// A condition on an argument, which is given by its number from 0 on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {
     /// Not null; otherwise CUDA_ERROR_INVALID_VALUE.
@@ -34,13 +34,13 @@ pub enum Check {
     OneOf(usize, &'static [u32]),
     /// Points to one of these numbers; otherwise CUDA_ERROR_INVALID_VALUE.
     KindOf(usize, &'static [u32]),
-    /// Points to what is not null; otherwise CUDA_ERROR_INVALID_HANDLE.
+    /// Points to a non-null value; otherwise CUDA_ERROR_INVALID_HANDLE.
     HandleIn(usize),
-    /// Points to what is not null; otherwise CUDA_ERROR_INVALID_CONTEXT.
+    /// Points to a non-null value; otherwise CUDA_ERROR_INVALID_CONTEXT.
     ContextIn(usize),
-    /// Points to what is not null; otherwise CUDA_ERROR_INVALID_VALUE.
+    /// Points to a non-null value; otherwise CUDA_ERROR_INVALID_VALUE.
     ValueIn(usize),
-    /// An object of a kind of which there are none: CUDA_ERROR_INVALID_VALUE.
+    /// Always CUDA_ERROR_INVALID_VALUE, because no object of this kind exists.
     Nothing,
 }
 
@@ -48,7 +48,7 @@ use Check::*;
 
 use vgpu_cuda_abi::CuResult;
 
-/// Symbols (without `_ptds`, `_ptsz`), and what they check, in this order.
+/// Symbols (without `_ptds`, `_ptsz`) and their checks, in this order.
 const CHECKS: &[(&[&str], &[Check])] = &[
     (&["cuDeviceGetLuid"], &[Value(0), Value(1), Device(2)]),
     (&["cuDeviceGetNvSciSyncAttributes"], &[Handle(0), Device(1)]),
@@ -56,7 +56,7 @@ const CHECKS: &[(&[&str], &[Check])] = &[
         &["cuFlushGPUDirectRDMAWrites"],
         &[OneOf(0, &[0]), OneOf(1, &[100, 200])],
     ),
-    // Descriptors, and NvSci's; the other kinds are of Windows.
+    // File descriptors and NvSci; the other kinds exist on Windows only.
     (
         &["cuImportExternalMemory"],
         &[Value(0), Value(1), KindOf(1, &[1, 8, 9])],
@@ -119,7 +119,7 @@ const CHECKS: &[(&[&str], &[Check])] = &[
         &[Value(0), Value(1), Value(2)],
     ),
     (&["cuMemMapArrayAsync"], &[Value(0), Count(1)]),
-    // First forms, with sizes of 32 bits, and what their present forms check first.
+    // First forms, with 32-bit sizes; their present forms check the same first.
     (
         &[
             "cuArray3DGetDescriptor",
@@ -141,7 +141,7 @@ const CHECKS: &[(&[&str], &[Check])] = &[
     ),
     (&["cuDeviceTotalMem"], &[Value(0), Device(1)]),
     (&["cuMemAlloc", "cuMemHostRegister"], &[Value(0), Count(1)]),
-    // cuda.h: the flags must be 0.
+    // By `cuda.h`, the flags must be 0.
     (
         &["cuMemHostGetDevicePointer"],
         &[Value(0), Value(1), OneOf(2, &[0])],
@@ -173,7 +173,7 @@ const CHECKS: &[(&[&str], &[Check])] = &[
         ],
         &[Value(0), Nothing],
     ),
-    // Nodes of semaphores are never made.
+    // Semaphore nodes cannot exist.
     (
         &[
             "cuGraphExecExternalSemaphoresSignalNodeSetParams",
@@ -266,11 +266,11 @@ const CHECKS: &[(&[&str], &[Check])] = &[
     ),
 ];
 
-/// Arguments of a call that the table looks at.
+/// The arguments of a call that the table can check.
 pub type Arguments = [u64; 6];
 
-/// The code of what is wrong with a call of an unserved function; `None` where it is only not served. `peek`
-/// reads the first eight bytes at an address of the program; there are `devices` devices.
+/// The error code of an invalid call of an unserved function; `None` for a valid call. `peek` reads
+/// the first 8 bytes at an address of the program; `devices` is the number of devices.
 pub fn wrong(
     symbol: &str,
     arguments: &Arguments,
@@ -286,7 +286,7 @@ pub fn wrong(
             Check::Count(n) => (of(n) as u32 != 0, CuResult::INVALID_VALUE),
             Check::Handle(n) => (of(n) != 0, CuResult::INVALID_HANDLE),
             Check::Context(n) => (of(n) != 0, CuResult::INVALID_CONTEXT),
-            // An int: the upper half of its word is anything.
+            // An int: the upper half of the word is arbitrary.
             Check::Device(n) => ((of(n) as u32) < devices, CuResult::INVALID_DEVICE),
             Check::OneOf(n, known) => (known.contains(&(of(n) as u32)), CuResult::INVALID_VALUE),
             Check::KindOf(n, known) => (

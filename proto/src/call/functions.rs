@@ -1,26 +1,27 @@
 //! The functions of `cuda.h` that the guest library serves.
 //!
-//! Symbols that are not here are exported too and return CUDA_ERROR_NOT_SUPPORTED.
+//! Symbols that are not in the list are exported too and return CUDA_ERROR_NOT_SUPPORTED.
 
 use super::ops::Op;
 
 /// How a function is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Served {
-    /// Answered in the guest from what it knows.
+    /// Answered in the guest without the host.
     Local,
-    /// By these operations.
+    /// By these operations of the host.
     By(&'static [Op]),
-    /// Found, and refused with CUDA_ERROR_NOT_SUPPORTED and a line that says what to do instead.
+    /// Found by lookups, but refused with CUDA_ERROR_NOT_SUPPORTED and a log line with an
+    /// alternative.
     Refused,
 }
 
-/// One served function.
+/// A served function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Function {
     /// Exported symbol.
     pub symbol: &'static str,
-    /// How.
+    /// How the function is served.
     pub served: Served,
 }
 

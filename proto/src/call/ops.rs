@@ -6,7 +6,7 @@ use crate::cuda::{
     Array, ArrayBlock, ArrayShape, Ctx, DevPtr, Event, Func, Linked, Module, Physical, Stream,
 };
 
-/// BLAKE3 of a module image: its name in the host's cache.
+/// BLAKE3 hash of a module image: its name in the host's cache.
 pub type ImageHash = [u8; 32];
 
 macro_rules! ops {
@@ -16,14 +16,14 @@ macro_rules! ops {
         { $($(#[$fdoc:meta])* $field:ident: $ty:ty),* $(,)? }
         => { $($(#[$rdoc:meta])* $rfield:ident: $rty:ty),* $(,)? };
     )*) => {
-        /// An operation's number on the wire.
+        /// The number of an operation on the wire.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u16)]
         pub enum Op {
             $($(#[$doc])* $name = $num,)*
         }
 
-        /// The table in order of number.
+        /// The table, sorted by number.
         pub static OPS: &[OpInfo] = &[$(OpInfo {
             op: Op::$name,
             name: stringify!($name),
@@ -38,7 +38,7 @@ macro_rules! ops {
         )*);
 
         impl Op {
-            /// The operation of a wire number.
+            /// The operation with a wire number; `None` if there is none.
             pub fn from_wire(op: u16) -> Option<Op> {
                 match op {
                     $($num => Some(Op::$name),)*
@@ -46,21 +46,21 @@ macro_rules! ops {
                 }
             }
 
-            /// Its row.
+            /// The row of the operation.
             pub fn info(self) -> &'static OpInfo {
-                // Rows are few and the table is in order; the search is a handful of compares.
+                // The table is short and sorted: the search takes a few comparisons.
                 match OPS.binary_search_by_key(&(self as u16), |row| row.op as u16) {
                     Ok(i) => &OPS[i],
                     Err(_) => unreachable!("every Op has a row: both come from one list"),
                 }
             }
 
-            /// Name, for traces and errors.
+            /// Name in traces and errors.
             pub fn name(self) -> &'static str {
                 match self { $(Op::$name => stringify!($name),)* }
             }
 
-            /// What it needs of the GPU.
+            /// The operation's need for the GPU.
             pub fn need(self) -> Need {
                 match self { $(Op::$name => Need::$need,)* }
             }
@@ -71,7 +71,7 @@ macro_rules! ops {
             }
         }
 
-        /// Arguments, one struct an operation.
+        /// Arguments, one structure per operation.
         pub mod req {
             use super::*;
             $(
@@ -87,7 +87,7 @@ macro_rules! ops {
             )*
         }
 
-        /// Results, one struct an operation.
+        /// Results, one structure per operation.
         pub mod rep {
             use super::*;
             $(
@@ -108,7 +108,7 @@ macro_rules! ops {
             /// Decodes the arguments of operation `op`; `bulk_len` is checked against the table.
             ///
             /// # Errors
-            /// [`RequestError`]; its sentence goes to the log and to the guest.
+            /// [`RequestError`]; the sentence goes to the log and to the guest.
             pub fn decode(op: u16, args: &[u8], bulk_len: usize) -> Result<Request, RequestError> {
                 match op {
                     $($num => {
@@ -123,7 +123,7 @@ macro_rules! ops {
                 }
             }
 
-            /// Which operation.
+            /// The operation of the request.
             pub fn op(&self) -> Op {
                 match self { $(Request::$name(_) => Op::$name,)* }
             }
@@ -131,16 +131,16 @@ macro_rules! ops {
     };
 }
 
-/// One input of a link: an image that has been sent as [`req::ImageData`].
+/// An input of a link: an image that was sent as [`req::ImageData`].
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct LinkInput {
     /// `CUjitInputType`.
     pub kind: u32,
-    /// The image's name.
+    /// Hash of the image.
     pub hash: ImageHash,
-    /// Its bytes.
+    /// Size of the image in bytes.
     pub len: u64,
-    /// What logs call it; empty: nothing.
+    /// Name in logs; empty: none.
     pub name: String,
 }
 
@@ -149,36 +149,36 @@ pub struct LinkInput {
 pub enum BoxSide {
     /// Rows in device memory.
     Memory {
-        /// The first byte of the box.
+        /// Address of the first byte of the box.
         at: DevPtr,
-        /// Bytes between the beginnings of rows.
+        /// Distance of rows in bytes.
         pitch: u64,
-        /// Rows between the beginnings of slices.
+        /// Distance of slices in rows.
         rows: u64,
     },
-    /// In an array.
+    /// A part of an array.
     Array {
-        /// Which.
+        /// The array.
         array: Array,
-        /// Where the box begins: byte of a row, row, slice.
+        /// Offset of the box: byte in the row, row, slice.
         at: [u64; 3],
     },
 }
 
-/// Arguments that know their operation and its results.
+/// Arguments of an operation, with the type of its results.
 pub trait Call: Encode {
-    /// Number on the wire.
+    /// Number of the operation on the wire.
     const OP: Op;
-    /// What the reply carries.
+    /// Content of the reply.
     type Reply: Decode<()>;
 }
 
 ops! {
-    /// Is an image of this hash complete in the host's cache of this VM?
+    /// Asks whether the host's cache for this VM has a complete image with this hash.
     ImageQuery = 0x0001, Sync, None, false, { hash: ImageHash, len: u64 } => { present: bool };
     /// A piece of an image, in ascending order of offset without gaps.
     ImageData = 0x0002, Async, None, true, { hash: ImageHash, len: u64, offset: u64 } => {};
-    /// `cuModuleLoadDataEx` of a complete image. The reply carries the logs also when it fails.
+    /// `cuModuleLoadDataEx` of a complete image. The reply of a failed load has the logs too.
     ModuleLoad = 0x0003, Sync, None, false,
         {
             ctx: Ctx,
@@ -186,21 +186,21 @@ ops! {
             len: u64,
             /// Scalar JIT options: (CUjit_option, value).
             options: Vec<(u32, u32)>,
-            /// Room of the caller's CU_JIT_INFO_LOG_BUFFER, 0 if none.
+            /// Size of the caller's CU_JIT_INFO_LOG_BUFFER in bytes, 0 if none.
             info_log_len: u32,
-            /// Room of the caller's CU_JIT_ERROR_LOG_BUFFER, 0 if none.
+            /// Size of the caller's CU_JIT_ERROR_LOG_BUFFER in bytes, 0 if none.
             error_log_len: u32,
         }
         => { module: Module, info_log: Vec<u8>, error_log: Vec<u8> };
     /// `cuModuleUnload`.
     ModuleUnload = 0x0004, Sync, Drain, false, { module: Module } => {};
-    /// `cuModuleGetFunction`, with everything immutable about the function.
+    /// `cuModuleGetFunction`, with all immutable properties of the function.
     ModuleGetFunction = 0x0005, Sync, None, false, { module: Module, name: String }
         => {
             func: Func,
             /// (offset, size) of each parameter in the parameter block, from the driver.
             params: Vec<(u32, u32)>,
-            /// (CUfunction_attribute, value) of all that the driver answered.
+            /// (CUfunction_attribute, value) of all attributes that the driver answered.
             attributes: Vec<(u32, i32)>,
         };
     /// `cuModuleGetGlobal_v2`.
@@ -208,7 +208,7 @@ ops! {
         => { ptr: DevPtr, size: u64 };
     /// `cuFuncSetAttribute`.
     FuncSetAttribute = 0x0007, Sync, None, false, { func: Func, attribute: u32, value: i32 } => {};
-    /// `cuFuncGetAttribute` of one that may change.
+    /// `cuFuncGetAttribute` of an attribute that may change.
     FuncGetAttribute = 0x0008, Sync, None, false, { func: Func, attribute: u32 } => { value: i32 };
     /// `cuFuncSetCacheConfig`.
     FuncSetCacheConfig = 0x0009, Async, None, false, { func: Func, config: u32 } => {};
@@ -216,14 +216,15 @@ ops! {
     OccupancyBlocks = 0x000a, Sync, None, false,
         { func: Func, block_size: i32, dynamic_shared: u64, flags: u32 } => { blocks: i32 };
 
-    /// Names of a module's functions, from number `start` on; `total` says how many there are in all.
+    /// Names of a module's functions, from index `start` on; `total` is the number of all
+    /// functions.
     ModuleFunctions = 0x000b, Sync, None, false, { module: Module, start: u32 }
         => { total: u32, names: Vec<String> };
     /// `cuOccupancyAvailableDynamicSMemPerBlock`.
     OccupancyShared = 0x000c, Sync, None, false, { func: Func, blocks: i32, block_size: i32 }
         => { bytes: u64 };
-    /// `cuLinkCreate_v2`, `cuLinkAddData_v2` of each input and `cuLinkComplete`. The reply carries the
-    /// logs also when it fails; the `len` bytes of the result are fetched with LinkData.
+    /// `cuLinkCreate_v2`, `cuLinkAddData_v2` of each input and `cuLinkComplete`. The reply of a
+    /// failed link has the logs too. The `len` bytes of the result are fetched with LinkData.
     Link = 0x000d, Sync, None, false,
         {
             ctx: Ctx,
@@ -234,7 +235,7 @@ ops! {
             error_log_len: u32,
         }
         => { link: Linked, len: u64, info_log: Vec<u8>, error_log: Vec<u8> };
-    /// The result of a link, as bulk parts of one or several frames; the worker forgets it.
+    /// The result of a link, as bulk parts of one or several frames; the worker then drops it.
     LinkData = 0x000e, Sync, None, false, { link: Linked } => {};
 
     /// `cuDevicePrimaryCtxRetain`.
@@ -245,8 +246,8 @@ ops! {
     PrimaryCtxReset = 0x0012, Sync, Drain, false, { device: u32 } => {};
     /// `cuDevicePrimaryCtxSetFlags_v2`.
     PrimaryCtxSetFlags = 0x0013, Sync, None, false, { device: u32, flags: u32 } => {};
-    // 0x0014 was cuDevicePrimaryCtxGetState, which the guest knows itself.
-    /// `cuCtxCreate_v2` and later forms without parameters of their own.
+    // 0x0014 was cuDevicePrimaryCtxGetState, which the guest answers itself.
+    /// `cuCtxCreate_v2`, and later forms without additional parameters.
     CtxCreate = 0x0015, Sync, None, false, { device: u32, flags: u32 } => { ctx: Ctx };
     /// `cuCtxDestroy_v2`.
     CtxDestroy = 0x0016, Sync, Drain, false, { ctx: Ctx } => {};
@@ -259,8 +260,8 @@ ops! {
     /// `cuCtxSetCacheConfig`.
     CtxSetCacheConfig = 0x001a, Async, None, false, { ctx: Ctx, config: u32 } => {};
 
-    /// `cuMemAlloc_v2`. `collided` names blocks that this guest could not reserve at the same
-    /// address; the worker parks them until the session ends and gives another.
+    /// `cuMemAlloc_v2`. `collided` names a block whose addresses this guest could not reserve. The
+    /// worker keeps that block until the session ends, and returns another block.
     MemAlloc = 0x0020, Sync, None, false, { ctx: Ctx, size: u64, collided: Option<DevPtr> }
         => { ptr: DevPtr };
     /// `cuMemFree_v2`.
@@ -271,13 +272,13 @@ ops! {
     /// `cuMemAllocAsync`: usable at once by work in the stream. `collided` as for MemAlloc.
     MemAllocAsync = 0x0023, Sync, None, false,
         { ctx: Ctx, stream: Stream, size: u64, collided: Option<DevPtr> } => { ptr: DevPtr };
-    /// `cuMemFreeAsync`: the address is dead at once, the memory goes in its place in the stream.
+    /// `cuMemFreeAsync`: the address is invalid at once; the memory is freed in stream order.
     MemFreeAsync = 0x0024, Async, Order, false, { ctx: Ctx, stream: Stream, ptr: DevPtr } => {};
 
-    /// Host to device: one piece, its bytes in bulk.
+    /// Host to device: one piece, with its bytes in bulk.
     MemcpyHtoD = 0x0028, Async, Submit, true, { ctx: Ctx, stream: Stream, dst: DevPtr } => {};
-    /// Device to host: the reply is one frame a piece, in order, each but the last with FLAG_MORE,
-    /// whose bulk parts together are `len` bytes. A failing reply ends it.
+    /// Device to host. The reply has one frame per piece, in order, each but the last with
+    /// FLAG_MORE. The bulk parts together have `len` bytes. A failing frame ends the reply.
     MemcpyDtoH = 0x0029, Sync, Submit, false,
         { ctx: Ctx, stream: Stream, src: DevPtr, len: u64 } => {};
     /// Device to device.
@@ -299,11 +300,12 @@ ops! {
             rows: u64,
         } => {};
 
-    /// Host to device, whole rows of `width` bytes in bulk, `pitch` bytes apart on the device.
+    /// Host to device: whole rows of `width` bytes in bulk; on the device, the rows are `pitch`
+    /// bytes apart.
     Memcpy2DHtoD = 0x002d, Async, Submit, true,
         { ctx: Ctx, stream: Stream, dst: DevPtr, pitch: u64, width: u32 } => {};
-    /// Device to host, rows of `width` bytes that are `pitch` apart there; answered as MemcpyDtoH,
-    /// with the rows next to each other.
+    /// Device to host: rows of `width` bytes that are `pitch` bytes apart on the device. The reply
+    /// is as for MemcpyDtoH, with the rows next to each other.
     Memcpy2DDtoH = 0x002e, Sync, Submit, false,
         { ctx: Ctx, stream: Stream, src: DevPtr, pitch: u64, width: u32, rows: u64 } => {};
     /// Device to device, rows of `width` bytes.
@@ -319,7 +321,7 @@ ops! {
             rows: u64,
         } => {};
 
-    /// `cuStreamCreateWithPriority`; the guest minted the handle.
+    /// `cuStreamCreateWithPriority`; the guest chose the handle.
     StreamCreate = 0x0030, Async, None, false,
         { ctx: Ctx, stream: Stream, flags: u32, priority: i32 } => {};
     /// `cuStreamDestroy_v2`: work already in the stream still completes.
@@ -338,11 +340,11 @@ ops! {
     /// `cuStreamWaitValue32/64`.
     StreamWaitValue = 0x0036, Async, Submit, false,
         { ctx: Ctx, stream: Stream, ptr: DevPtr, value: u64, wide: bool, flags: u32 } => {};
-    /// `cuLaunchHostFunc`: when the stream is past its earlier work, the worker sends the notice
-    /// HostFunc with this number, and lets the stream go on when HostFuncDone comes.
+    /// `cuLaunchHostFunc`. When the stream reaches the function, the worker sends the notice
+    /// HostFunc with this number. The stream goes on after HostFuncDone.
     HostFunc = 0x0037, Async, Order, false, { ctx: Ctx, stream: Stream, number: u64 } => {};
 
-    /// `cuEventCreate`; the guest minted the handle.
+    /// `cuEventCreate`; the guest chose the handle.
     EventCreate = 0x0038, Async, None, false, { ctx: Ctx, event: Event, flags: u32 } => {};
     /// `cuEventDestroy_v2`.
     EventDestroy = 0x0039, Async, Order, false, { event: Event } => {};
@@ -353,7 +355,7 @@ ops! {
     EventQuery = 0x003b, Sync, None, false, { event: Event } => {};
     /// `cuEventSynchronize`.
     EventSynchronize = 0x003c, Sync, Drain, false, { event: Event } => {};
-    /// `cuEventElapsedTime`: the bits of a float, in milliseconds.
+    /// `cuEventElapsedTime`: the bits of a float, in ms.
     EventElapsedTime = 0x003d, Sync, None, false, { start: Event, end: Event }
         => { milliseconds_bits: u32 };
 
@@ -372,39 +374,41 @@ ops! {
             cooperative: bool,
         } => {};
 
-    /// A new graph, of which the guest minted the name. Launches, fills and copies within the device that
-    /// name it where they name a stream are recorded in it.
+    /// Creates a graph, whose handle the guest chose. Launches, fills and copies within the device
+    /// that name the graph instead of a stream are recorded in the graph.
     GraphCreate = 0x0044, Async, None, false, { ctx: Ctx, graph: Stream } => {};
-    /// All that was recorded, in order, as one unit.
+    /// Launches everything that was recorded, in order, as one unit.
     GraphLaunch = 0x0045, Async, Submit, false,
         { ctx: Ctx, stream: Stream, graph: Stream } => {};
-    /// Launches that wait still happen. Also what [`req::GraphCondition`] made under this name.
+    /// Destroys a graph or a home of [`req::GraphCondition`]. Launches that wait still happen.
     GraphDestroy = 0x0046, Async, None, false, { graph: Stream } => {};
-    /// `cuGraphConditionalHandleCreate`, in the host's graph of this name, of which the guest minted it and
-    /// which the first such call makes.
+    /// `cuGraphConditionalHandleCreate`, in the host's graph `home`. The guest chose the handle
+    /// `home`; the first call with it creates the graph.
     GraphCondition = 0x0047, Sync, None, false,
         { ctx: Ctx, home: Stream, default: u32, flags: u32 } => { handle: u64 };
-    /// A conditional node behind all that was recorded in `graph`: the handle is one of `home`, `kind` a
-    /// `CUgraphConditionalNodeType`, and the bodies are recordings, which become part of it.
+    /// Adds a conditional node after everything that was recorded in `graph`. The handle belongs to
+    /// `home`, `kind` is a `CUgraphConditionalNodeType`, and the bodies are recordings, which
+    /// become part of the node.
     GraphConditional = 0x0048, Sync, None, false,
         { graph: Stream, home: Stream, handle: u64, kind: u32, bodies: Vec<Stream> } => {};
-    /// Makes a recording with conditional nodes the host's graph, and instantiates that. Nothing more is
-    /// recorded in it, and only then can it be launched.
+    /// Turns a recording with conditional nodes into a graph of the host and instantiates it. Such
+    /// a recording can be launched only afterwards, and accepts no further records.
     GraphBuild = 0x0049, Sync, None, false, { graph: Stream } => {};
 
-    /// `cuArray3DCreate_v2`, or with `levels` over 0 `cuMipmappedArrayCreate`: its arrays, of which each
-    /// has half the sides of the one before.
+    /// `cuArray3DCreate_v2` or, with `levels` above 0, `cuMipmappedArrayCreate`. Each level has
+    /// half the sides of the previous level.
     ArrayCreate = 0x0080, Sync, None, false, { ctx: Ctx, shape: ArrayShape, levels: u32 }
         => { block: ArrayBlock, arrays: Vec<Array> };
-    /// `cuArrayDestroy`, `cuMipmappedArrayDestroy`: all its arrays are dead at once.
+    /// `cuArrayDestroy`, `cuMipmappedArrayDestroy`: all arrays of the block are invalid at once.
     ArrayDestroy = 0x0081, Sync, Drain, false, { block: ArrayBlock } => {};
-    /// Host to array: whole rows of `width` bytes in bulk, into one slice. `at`: byte of a row, row, slice.
+    /// Host to array: whole rows of `width` bytes in bulk, into one slice. `at`: byte in the row,
+    /// row, slice.
     MemcpyHtoA = 0x0082, Async, Submit, true,
         { ctx: Ctx, stream: Stream, dst: Array, at: [u64; 3], width: u32 } => {};
-    /// Array to host: rows of `width` bytes of one slice; answered as MemcpyDtoH.
+    /// Array to host: rows of `width` bytes of one slice; the reply is as for MemcpyDtoH.
     MemcpyAtoH = 0x0083, Sync, Submit, false,
         { ctx: Ctx, stream: Stream, src: Array, at: [u64; 3], width: u32, rows: u64 } => {};
-    /// A box between device memory and arrays; `size`: bytes of a row, rows, slices.
+    /// Copies a box between device memory and arrays; `size`: bytes in a row, rows, slices.
     MemcpyBox = 0x0084, Async, Submit, false,
         { ctx: Ctx, stream: Stream, dst: BoxSide, src: BoxSide, size: [u64; 3] } => {};
 
@@ -415,53 +419,56 @@ ops! {
     AddressFree = 0x0089, Sync, Drain, false, { ptr: DevPtr } => {};
     /// `cuMemCreate` on a device.
     PhysicalCreate = 0x008a, Sync, None, false, { device: u32, size: u64 } => { memory: Physical };
-    /// `cuMemRelease`: it lives on while it is mapped.
+    /// `cuMemRelease`: mapped memory stays until it is unmapped.
     PhysicalRelease = 0x008b, Sync, Drain, false, { memory: Physical } => {};
-    /// `cuMemMap` of all of a memory.
+    /// `cuMemMap` of a whole memory.
     MemMap = 0x008c, Sync, None, false, { ptr: DevPtr, memory: Physical } => {};
-    /// `cuMemUnmap` of whole mappings: their addresses are dead at once.
+    /// `cuMemUnmap` of whole mappings: the addresses are invalid at once.
     MemUnmap = 0x008d, Sync, Drain, false, { ptr: DevPtr, size: u64 } => {};
-    /// `cuMemSetAccess` of whole mappings, for their device: none (0), to read (1), to read and write (3).
+    /// `cuMemSetAccess` of whole mappings, for their device: no access (0), read (1), read and
+    /// write (3).
     MemSetAccess = 0x008e, Sync, None, false, { ptr: DevPtr, size: u64, flags: u32 } => {};
     /// `cuMemGetAllocationGranularity`.
     MemGranularity = 0x008f, Sync, None, false, { device: u32, option: u32 } => { bytes: u64 };
 
-    /// Memory of the program that kernels are to reach: the worker gives it a copy, at first all zero, at this
-    /// address of [`crate::limits::HOST_SPACE`], which begins a page as the program's does.
+    /// Makes memory of the program reachable by kernels: the worker creates a copy, zeroed at
+    /// first, at this address of [`crate::limits::HOST_SPACE`], which is page-aligned like the
+    /// program's.
     HostMap = 0x0090, Sync, None, false, { ptr: DevPtr, size: u64 } => {};
-    /// Takes the copy away, after the work that may use it.
+    /// Removes the copy, after the work that may use it.
     HostUnmap = 0x0091, Sync, Drain, false, { ptr: DevPtr } => {};
-    /// What the program changed since, as [`crate::changes`] in bulk: there at once, as a processor's writes are. With
-    /// id 0 it has no place in the numbers of requests: the guest looks for changes when it writes the requests that
-    /// they go before, which have their numbers then.
+    /// The program's changes since the last push, as [`crate::changes`] in bulk. They take effect
+    /// at once, like a processor's writes. The id is 0, outside the numbering of requests, because
+    /// the guest collects changes when it writes requests that already have their numbers.
     HostPush = 0x0092, Async, None, true, {} => {};
-    /// What the device changed from an address on, as [`crate::changes`] in bulk (at most
-    /// [`crate::limits::MAX_BULK`] bytes), and from where to ask on; 0: that is all. Also whether the guest has told
-    /// of bytes since that the device had changed, too: what the device wrote there is lost.
-    /// `of`: the first addresses of the blocks that may have changed, at most [`crate::limits::MAX_PULLED`]; none: all.
+    /// The device's changes from an address on, as [`crate::changes`] in bulk (at most
+    /// [`crate::limits::MAX_BULK`] bytes). `next`: the address at which to go on; 0: no more
+    /// changes. `lost`: whether the guest has since pushed bytes that the device had changed too,
+    /// so that the device's writes are lost. `of`: the first addresses of the blocks that may have
+    /// changed, at most [`crate::limits::MAX_PULLED`]; empty: all blocks.
     HostPull = 0x0093, Sync, None, false, { from: DevPtr, of: Vec<DevPtr> } => { next: DevPtr, lost: bool };
 }
 
-/// Worker → guest frames that answer no request.
+/// Frames from worker to guest that answer no request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Notice {
     /// Depth credit: encoded [`Progress`].
     Progress = 0x8001,
-    /// An asynchronous call failed: header id is its request, status its error. Device faults
-    /// stick; others are reported once by the next synchronising call.
+    /// An asynchronous call failed: the header has the id of the request and the error. Device
+    /// faults are permanent; the next synchronising call reports other errors once.
     AsyncError = 0x8002,
     /// Output of device `printf` in bulk, for the guest program's standard output.
     Stdout = 0x8003,
-    /// A stream has come to a host function: header id is its number.
+    /// A stream has reached a host function: the id in the header is its number.
     HostFunc = 0x8004,
-    /// The depth credit from now on, in place of the one that the Welcome named: encoded [`Progress`]. What
-    /// was sent before this was read is in order.
+    /// A new depth credit, which replaces the one of the Welcome: encoded [`Progress`]. Requests
+    /// that the guest sent before it read this are valid.
     Depth = 0x8005,
 }
 
 impl Notice {
-    /// The notice of a wire number.
+    /// The notice with a wire number; `None` if there is none.
     pub fn from_wire(op: u16) -> Option<Notice> {
         [
             Notice::Progress,
@@ -475,12 +482,12 @@ impl Notice {
     }
 }
 
-/// Totals since the session began of what the worker has taken off its queue; in [`Notice::Depth`], how
-/// much may be untaken.
+/// Totals, since the session began, that the worker has taken off its queue; in [`Notice::Depth`],
+/// the limits of untaken requests and bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub struct Progress {
-    /// Requests.
+    /// Number of requests.
     pub calls: u64,
-    /// Their bulk bytes.
+    /// Number of their bulk bytes.
     pub bytes: u64,
 }

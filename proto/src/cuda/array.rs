@@ -1,24 +1,24 @@
-//! Shapes of CUDA arrays: what both sides compute of them.
+//! Shapes of CUDA arrays: the rules that both sides check.
 //!
-//! Served are arrays as containers, of plain formats. What a shape must be is CUDA's rule of
-//! `cuArray3DCreate`; the largest sides are the driver's to know.
+//! Arrays of plain formats are served as containers. The rules for shapes are those of
+//! `cuArray3DCreate`; only the driver knows the largest sides.
 
 use super::CuResult;
 use crate::codec::{Decode, Encode};
 
-/// `CUDA_ARRAY3D_DESCRIPTOR`, in its layout.
+/// `CUDA_ARRAY3D_DESCRIPTOR`, with the same layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 #[repr(C)]
 pub struct ArrayShape {
-    /// Elements of a row.
+    /// Elements in a row.
     pub width: u64,
-    /// Rows; 0 of one dimension.
+    /// Number of rows; 0 for one dimension.
     pub height: u64,
-    /// Slices, or layers; 0 of at most two dimensions.
+    /// Number of slices or layers; 0 for at most two dimensions.
     pub depth: u64,
     /// `CUarray_format`.
     pub format: u32,
-    /// Channels of an element: 1, 2 or 4.
+    /// Channels per element: 1, 2 or 4.
     pub channels: u32,
     /// `CUDA_ARRAY3D_*`.
     pub flags: u32,
@@ -28,15 +28,15 @@ const LAYERED: u32 = 0x01;
 const CUBEMAP: u32 = 0x04;
 /// Layered, for surfaces, cube maps, gathered, depth.
 const SERVED_FLAGS: u32 = 0x1f;
-/// Deferred mapping, sparse, video: known and not served.
+/// Deferred mapping, sparse, video: known, but not served.
 const OTHER_FLAGS: u32 = 0x1e0;
-/// No side of any array of any device is longer.
+/// Upper bound of every side of every array on all devices.
 const LONGEST: u64 = 1 << 28;
-/// Most levels of a mipmapped array: those of a side of 2^28.
+/// Largest number of levels of a mipmapped array, for a side of 2^28.
 pub const MAX_LEVELS: u32 = 29;
 
 impl ArrayShape {
-    /// Is it the shape of an array that can be made?
+    /// Checks that an array of this shape can be created.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_NOT_SUPPORTED for formats and flags beyond containers.
@@ -46,7 +46,7 @@ impl ArrayShape {
         if self.width == 0 || sides.iter().any(|side| *side > LONGEST) {
             return Err(CuResult::INVALID_VALUE);
         }
-        // Only layers may be single rows.
+        // Only layers may consist of single rows.
         if self.depth > 0 && self.height == 0 && !layered {
             return Err(CuResult::INVALID_VALUE);
         }
@@ -64,17 +64,17 @@ impl ArrayShape {
         Ok(())
     }
 
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     ///
     /// # Errors
-    /// As [`ArrayShape::check`], for format and channels.
+    /// As [`ArrayShape::check`], about format and channels.
     pub fn element(&self) -> Result<u64, CuResult> {
         let channel = match self.format {
-            // 8, 16 and 32 bits, unsigned, signed and floating.
+            // 8, 16 and 32 bits: unsigned, signed and floating point.
             0x01 | 0x08 => 1,
             0x02 | 0x09 | 0x10 => 2,
             0x03 | 0x0a | 0x20 => 4,
-            // Compressed, planar and normalised ones.
+            // Compressed, planar and normalised formats.
             0x50..=0x5e | 0x91..=0xb5 | 0xc0..=0xc8 => return Err(CuResult::NOT_SUPPORTED),
             _ => return Err(CuResult::INVALID_VALUE),
         };
@@ -84,7 +84,7 @@ impl ArrayShape {
         }
     }
 
-    /// Bytes of a row, rows of a slice, and slices: each at least 1 of a shape that is one.
+    /// Bytes in a row, rows in a slice, and slices: each at least 1 for a valid shape.
     ///
     /// # Errors
     /// As [`ArrayShape::element`].
@@ -94,14 +94,14 @@ impl ArrayShape {
         Ok([row, self.height.max(1), self.depth.max(1)])
     }
 
-    /// Is this box part of it? `at` and `size` in bytes, rows and slices.
+    /// Whether a box is part of the array. `at` and `size`: bytes, rows and slices.
     pub fn contains(&self, at: [u64; 3], size: [u64; 3]) -> bool {
         let Ok(room) = self.room() else { return false };
         (0..3).all(|i| at[i].checked_add(size[i]).is_some_and(|end| end <= room[i]))
     }
 
-    /// Device memory that it takes, rounded up as tiles of 64 bytes by 8 rows are; `None`: more than
-    /// can be said.
+    /// Device memory of the array in bytes, rounded up to tiles of 64 bytes by 8 rows; `None` on
+    /// overflow.
     pub fn bytes(&self) -> Option<u64> {
         let [row, rows, slices] = self.room().ok()?;
         let rows = if self.height == 0 {
@@ -114,7 +114,7 @@ impl ArrayShape {
             .checked_mul(slices)
     }
 
-    /// How many levels a mipmapped array of it has, where so many are asked for.
+    /// Number of levels of a mipmapped array of this shape, if `wanted` levels are requested.
     pub fn levels(&self, wanted: u32) -> u32 {
         let depth = if self.flags & LAYERED == 0 {
             self.depth
@@ -125,7 +125,7 @@ impl ArrayShape {
         wanted.min(longest.ilog2() + 1)
     }
 
-    /// The next level's shape: half of it in every direction that it has.
+    /// The shape of the next level: half the size in every dimension.
     pub fn half(&self) -> ArrayShape {
         let half = |n: u64| if n == 0 { 0 } else { (n / 2).max(1) };
         let layered = self.flags & LAYERED != 0;

@@ -1,4 +1,4 @@
-//! What messages carry of CUDA: result codes, handles, shapes of arrays; and the versions served.
+//! CUDA's part of messages: result codes, handles, shapes of arrays; and the served versions.
 
 mod array;
 
@@ -7,18 +7,18 @@ pub use vgpu_cuda_abi::CuResult;
 
 use crate::codec::{Decode, Encode};
 
-/// The CUDA version that the served surface amounts to; raised when the client suites pass at it.
+/// The CUDA version of the served functions; raised when the client suites pass with a new version.
 ///
-/// 13.0 is the first at which a CUDA 13 runtime works at all: each (libcudart, and the one inside cuBLAS,
-/// cuDNN, cuda.bindings…) refuses a driver of an older major version with cudaErrorInsufficientDriver, and
-/// clients built for 13 look functions up by the names that 13.0 gave them. A host's older driver lowers
-/// it.
+/// 13.0 is the first version with which a CUDA 13 runtime works at all. Each runtime (libcudart,
+/// and the copy inside cuBLAS, cuDNN, cuda.bindings…) refuses a driver of an older major version
+/// with cudaErrorInsufficientDriver, and clients built for 13 look functions up by the names of
+/// 13.0. An older driver on the host lowers the version.
 pub const OFFERED_CUDA_VERSION: u32 = 13_000;
 
-/// Oldest host driver that the worker accepts (it needs `cuFuncGetParamInfo`).
+/// Oldest host driver that the worker accepts (the worker needs `cuFuncGetParamInfo`).
 pub const MINIMUM_DRIVER_VERSION: u32 = 12_040;
 
-/// A version as `cuDriverGetVersion` gives it, as people write it: `12.4`.
+/// A version of `cuDriverGetVersion` as text: `12.4`.
 #[must_use]
 pub fn version_text(version: u32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
@@ -33,25 +33,25 @@ macro_rules! handles {
 }
 
 handles! {
-    /// A context, minted by the worker.
+    /// A context; the worker chooses the handle.
     Ctx;
-    /// A stream. 0 is the NULL stream of the call's context; every other is minted by the guest
-    /// (see [`GUEST_HANDLES`]). The per-thread default stream is an explicit one on the wire.
+    /// A stream. 0 is the NULL stream of the call's context; the guest chooses every other handle
+    /// (see [`GUEST_HANDLES`]). On the wire, the per-thread default stream is an explicit stream.
     Stream;
-    /// An event, minted by the guest.
+    /// An event; the guest chooses the handle.
     Event;
-    /// A module, minted by the worker.
+    /// A module; the worker chooses the handle.
     Module;
-    /// A function of a module, minted by the worker.
+    /// A function of a module; the worker chooses the handle.
     Func;
-    /// The result of a link, minted by the worker.
+    /// The result of a link; the worker chooses the handle.
     Linked;
-    /// An array, or a level of a mipmapped one, minted by the worker.
+    /// An array, or a level of a mipmapped array; the worker chooses the handle.
     Array;
-    /// What arrays are made and destroyed as: one array, or all levels of a mipmapped one; minted by
-    /// the worker.
+    /// The unit of creation and destruction of arrays: one array, or all levels of a mipmapped
+    /// array; the worker chooses the handle.
     ArrayBlock;
-    /// Physical memory without an address, minted by the worker.
+    /// Physical memory without an address; the worker chooses the handle.
     Physical;
     /// A device address: the same number in guest and host.
     DevPtr;
@@ -62,9 +62,9 @@ impl Stream {
     pub const NULL: Stream = Stream(0);
 }
 
-/// Handles that the guest mints (streams, events). Bit 63 stays clear: numba and cuda.core read
-/// handles as signed and raise OverflowError otherwise.
+/// Handles that the guest chooses (streams, events). Bit 63 stays clear, because numba and
+/// cuda.core read handles as signed numbers and otherwise raise OverflowError.
 pub const GUEST_HANDLES: std::ops::Range<u64> = 0x1000_0000_0000_0000..0x2000_0000_0000_0000;
 
-/// Handles that the worker mints.
+/// Handles that the worker chooses.
 pub const WORKER_HANDLES: std::ops::Range<u64> = 0x2000_0000_0000_0000..0x3000_0000_0000_0000;

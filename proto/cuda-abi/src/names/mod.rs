@@ -1,7 +1,7 @@
-//! Every function of the driver's library, and what `cuGetProcAddress` makes of names and versions.
+//! Every function of the driver's library, and how `cuGetProcAddress` resolves names and versions.
 //!
-//! A name is served in forms. Each form came with a version of CUDA and is exported under a symbol
-//! of its own: `cuMemAlloc` is `cuMemAlloc` since 2.0 and `cuMemAlloc_v2` since 3.2.
+//! A name has forms. Each form came with a version of CUDA and is exported under its own symbol:
+//! `cuMemAlloc` is `cuMemAlloc` since 2.0 and `cuMemAlloc_v2` since 3.2.
 
 /// Defines [`LADDER`] from rows of name, first version, flags and symbol.
 macro_rules! ladder {
@@ -14,7 +14,7 @@ macro_rules! ladder {
             symbol: stringify!($symbol),
         },)*];
 
-        /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`, as the rows have it.
+        /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`, as in the rows.
         const PER_THREAD: u32 = 2;
     };
 }
@@ -23,14 +23,14 @@ mod ladder;
 
 pub use ladder::LADDER;
 
-/// One form of a function.
+/// A form of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Form {
-    /// The name that programs ask for.
+    /// The name in lookups.
     pub name: &'static str,
-    /// The version of CUDA that brought this form, as in `cudaTypedefs.h` (3020 is CUDA 3.2).
+    /// The version of CUDA that introduced this form, as in `cudaTypedefs.h` (3020 is CUDA 3.2).
     pub since: u32,
-    /// Whether the stream 0 is the calling thread's own stream (symbols that end in `_ptds` or
+    /// Whether stream 0 is the calling thread's own stream (symbols that end in `_ptds` or
     /// `_ptsz`).
     pub per_thread: bool,
     /// The exported symbol.
@@ -40,13 +40,12 @@ pub struct Form {
 /// Symbols that NVIDIA's libraries of CUDA 12.4 and 12.5 export and no header mentions.
 const UNDOCUMENTED: [&str; 3] = ["cuEGLApiInit", "cuMemGetAttribute", "cuMemGetAttribute_v2"];
 
-/// The version of CUDA that brought `cuGetProcAddress`.
+/// The version of CUDA that introduced `cuGetProcAddress`.
 ///
-/// A library gives a function that it does not serve if the function is not newer: every driver
-/// that can be asked has such functions, so that no program asks for one to learn whether it
-/// exists. The CUDA runtime takes a driver without them for an old one; given the function, it
-/// passes on the function's result. A newer function that is not served is not found, because
-/// programs have a way to go on without it.
+/// A lookup finds an unserved function if the function is not newer than this version: every driver
+/// with lookups has such functions, so no program uses a lookup to detect them. The CUDA runtime
+/// takes a driver without them for an outdated driver; if the function is found, the runtime passes
+/// on its result. A newer unserved function is not found, because programs can go on without it.
 pub const FIRST_LOOKUP: u32 = 11_030;
 
 /// Every symbol that NVIDIA's library exports, sorted.
@@ -58,14 +57,14 @@ pub fn symbols() -> Vec<&'static str> {
     all
 }
 
-/// The version that brought the form with this symbol; `None` for an undocumented symbol.
+/// The version that introduced the form with this symbol; `None` for an undocumented symbol.
 #[must_use]
 pub fn since(symbol: &str) -> Option<u32> {
     let form = LADDER.iter().find(|form| form.symbol == symbol);
     form.map(|form| form.since)
 }
 
-/// Why a name gives no function.
+/// The cause of a failed lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotFound {
     /// The driver has no such name (`CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`).
@@ -74,9 +73,9 @@ pub enum NotFound {
     TooOld,
 }
 
-/// The newest form of `name` that `version` has, in a driver of version `driver`. A driver has no
-/// form that is newer than the driver. An older form never replaces a newer one, nor does a form
-/// for the legacy default stream replace one for the per-thread default stream.
+/// Finds the newest form of `name` that `version` has, in a driver of version `driver`. A driver
+/// has no form that is newer than the driver. An older form never replaces a newer form. A form for
+/// the legacy default stream never replaces a form for the per-thread default stream.
 ///
 /// # Errors
 /// If there is no such form.
@@ -103,8 +102,8 @@ pub fn form(
 #[derive(Debug, Clone, Copy)]
 pub struct Address(pub *const ());
 
-// SAFETY: the address of a function of a library that is never unmapped; nothing is read or
-// written through it.
+// SAFETY: the address of a function in a library that is never unmapped; nothing is read or written
+// through the address.
 unsafe impl Sync for Address {}
 
 /// A symbol that a library exports.
@@ -116,17 +115,17 @@ pub struct Export {
     pub address: Address,
 }
 
-/// The exports of a library that stands in for NVIDIA's, each list sorted by symbol.
+/// The exports of a library that replaces NVIDIA's, each list sorted by symbol.
 #[derive(Debug, Clone, Copy)]
 pub struct Exports {
     /// Functions that the library serves.
     pub served: &'static [Export],
-    /// Functions that only refuse.
+    /// Functions that always refuse.
     pub refusing: &'static [Export],
 }
 
 impl Exports {
-    /// What `cuGetProcAddress` gives: see [`form`] and [`FIRST_LOOKUP`].
+    /// The result of `cuGetProcAddress`: see [`form`] and [`FIRST_LOOKUP`].
     ///
     /// # Errors
     /// If the library has no such function.

@@ -1,4 +1,4 @@
-//! The ladder against answers of NVIDIA's driver.
+//! Compares the ladder with answers of NVIDIA's driver.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn the_ladder_is_in_order_and_names_each_symbol_once() {
     assert_eq!(symbols.len(), LADDER.len() + UNDOCUMENTED.len());
 }
 
-/// A sample of what real clients ask, with what a real driver's table gives.
+/// A sample of lookups by real clients, with the answers of a real driver.
 #[test]
 fn the_ladder() {
     for (name, version, per_thread, expected) in [
@@ -73,7 +73,8 @@ fn a_driver_has_no_form_that_is_newer_than_itself() {
     let newest = |name, driver| form(name, u32::MAX, false, driver).map(|form| form.symbol);
     assert_eq!(newest("cuCtxCreate", 12_040), Ok("cuCtxCreate_v3"));
     assert_eq!(newest("cuCtxCreate", 13_000), Ok("cuCtxCreate_v4"));
-    // A name of 12.8: not known to 12.4, and known but too new for a program of 12.4 to 12.8.
+    // A name of CUDA 12.8: unknown to a 12.4 driver; known to a 12.8 driver, but too new for a
+    // program of 12.4.
     let named = |version, driver| form("cuCheckpointProcessLock", version, false, driver);
     assert_eq!(named(12_040, 12_040), Err(NotFound::NoSymbol));
     assert_eq!(named(12_040, 12_080), Err(NotFound::TooOld));

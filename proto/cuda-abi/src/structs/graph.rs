@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use super::{AccessDescriptor, Copy3D, HostFn, MemOp, PoolProperties};
 use crate::args::{In, StreamArg};
 
-/// `CUgraphEdgeData`: what an edge of a graph says besides its nodes.
+/// `CUgraphEdgeData`: properties of an edge besides its nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct EdgeData {
@@ -27,7 +27,7 @@ pub struct NodeParams {
     pub kind: u32,
     /// 0.
     pub reserved: [u32; 3],
-    /// The parameters of that kind.
+    /// The parameters of the kind.
     pub room: [u64; 29],
     /// 0.
     pub reserved_2: u64,
@@ -37,27 +37,27 @@ pub struct NodeParams {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct KernelNodeParams {
-    /// `CUfunction`; since CUDA 12, a `CUkernel` will do.
+    /// `CUfunction`; since CUDA 12 also `CUkernel`.
     pub function: u64,
-    /// Blocks in each direction.
+    /// Blocks in each dimension.
     pub grid: [u32; 3],
-    /// Threads in each direction.
+    /// Threads in each dimension.
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub shared: u32,
     /// A pointer to each parameter.
     pub params: In<In<u8>>,
-    /// The parameters otherwise.
+    /// The parameters in the other form (`extra` list).
     pub extra: In<In<c_void>>,
 }
 
-/// `CUDA_KERNEL_NODE_PARAMS_v2`: a launch, with a kernel and a context.
+/// `CUDA_KERNEL_NODE_PARAMS_v2`: a launch with a kernel and a context.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct KernelNodeParams2 {
     /// As in the first form.
     pub base: KernelNodeParams,
-    /// `CUkernel`, where the function is null.
+    /// `CUkernel`, if the function is null.
     pub kernel: u64,
     /// `CUcontext`.
     pub context: u64,
@@ -67,21 +67,21 @@ pub struct KernelNodeParams2 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct MemsetNodeParams {
-    /// The first byte.
+    /// Address of the first byte.
     pub dst: u64,
-    /// Bytes from a row to the next.
+    /// Distance of rows in bytes.
     pub pitch: usize,
-    /// The element.
+    /// Value of an element.
     pub value: u32,
     /// Bytes of an element: 1, 2 or 4.
     pub element: u32,
-    /// Elements of a row.
+    /// Elements in a row.
     pub width: usize,
-    /// Rows.
+    /// Number of rows.
     pub height: usize,
 }
 
-/// `CUDA_MEMSET_NODE_PARAMS_v2`: a fill, with a context.
+/// `CUDA_MEMSET_NODE_PARAMS_v2`: a fill with a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct MemsetNodeParams2 {
@@ -101,19 +101,19 @@ pub struct HostNodeParams {
     pub data: usize,
 }
 
-/// `CUDA_HOST_NODE_PARAMS_v2`: a call of a function of the program, with how to wait for the function.
+/// `CUDA_HOST_NODE_PARAMS_v2`: a call of a function of the program, with the kind of wait.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct HostNodeParams2 {
     /// As in the first form.
     pub base: HostNodeParams,
-    /// How the stream waits.
+    /// The kind of the stream's wait for the function.
     pub sync_mode: u32,
     /// `CUcontext`.
     pub context: u64,
 }
 
-/// `CUDA_MEMCPY_NODE_PARAMS`: a copy, with a context.
+/// `CUDA_MEMCPY_NODE_PARAMS`: a copy with a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct CopyNodeParams {
@@ -147,13 +147,13 @@ pub struct ConditionalNodeParams {
     pub rule: u32,
     /// Number of bodies.
     pub size: u32,
-    /// Written by the driver: the bodies, for as long as the node lives.
+    /// Written by the driver: the bodies, valid while the node exists.
     pub graphs: In<u64>,
     /// `CUcontext`.
     pub context: u64,
 }
 
-/// `CUDA_BATCH_MEM_OP_NODE_PARAMS`: writes of and waits for words.
+/// `CUDA_BATCH_MEM_OP_NODE_PARAMS`: writes of words and waits for words.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct BatchNodeParams {
@@ -171,55 +171,55 @@ pub struct BatchNodeParams {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct AllocNodeParams {
-    /// What memory.
+    /// Properties of the memory.
     pub pool: PoolProperties,
-    /// Who may use the memory besides.
+    /// Access of other devices.
     pub access: In<AccessDescriptor>,
-    /// Number of these.
+    /// Length of `access`.
     pub accesses: usize,
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: usize,
-    /// Written by the driver.
+    /// Written by the driver: the address.
     pub address: u64,
 }
 
-/// `CUDA_GRAPH_INSTANTIATE_PARAMS`: how a graph is instantiated, and what went wrong.
+/// `CUDA_GRAPH_INSTANTIATE_PARAMS`: parameters of an instantiation, and the cause of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct InstantiateParams {
     /// `CUgraphInstantiate_flags`.
     pub flags: u64,
-    /// Where the instance is uploaded.
+    /// Stream in which the instance is uploaded.
     pub upload_stream: StreamArg,
-    /// Written by the driver: the node to blame.
+    /// Written by the driver: the node that caused the failure.
     pub error_node: u64,
     /// Written by the driver: `CUgraphInstantiateResult`.
     pub result: u32,
 }
 
-/// `CUgraphExecUpdateResultInfo`: what came of an update of an instance.
+/// `CUgraphExecUpdateResultInfo`: the result of an update of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct ExecUpdateInfo {
     /// `CUgraphExecUpdateResult`.
     pub result: u32,
-    /// The node to blame.
+    /// The node that caused the failure.
     pub error_node: u64,
-    /// Where the edge to blame comes from.
+    /// The node at which the edge that caused the failure begins.
     pub error_from: u64,
 }
 
-/// A structure that may be the parameters in [`NodeParams`]: any bytes are a value, and there is
-/// room for the structure.
+/// A structure that may be the parameters in [`NodeParams`]: all bytes are valid values, and the
+/// structure fits into `room`.
 ///
 /// # Safety
-/// Both must hold.
+/// Both conditions must hold.
 pub unsafe trait OfNode: Copy {}
 
 macro_rules! of_node {
     ($($name:ty),*) => {$(
         const _: () = assert!(size_of::<$name>() <= 29 * 8 && align_of::<$name>() <= 8);
-        // SAFETY: integers, pointers and an optional function; checked above.
+        // SAFETY: integers, pointers and an optional function; the size is checked above.
         unsafe impl OfNode for $name {}
     )*};
 }
@@ -237,7 +237,7 @@ of_node!(
 );
 
 impl NodeParams {
-    /// Parameters of a kind without any.
+    /// Parameters of a kind without parameters.
     #[must_use]
     pub fn empty(kind: u32) -> NodeParams {
         NodeParams {
@@ -248,16 +248,16 @@ impl NodeParams {
         }
     }
 
-    /// The parameters as the structure of their kind.
+    /// The parameters, as the structure of their kind.
     #[must_use]
     pub fn view<T: OfNode>(&self) -> T {
-        // SAFETY: there is room for the structure, and any bytes are a value (`OfNode`).
+        // SAFETY: the structure fits, and all bytes are valid values (`OfNode`).
         unsafe { self.room.as_ptr().cast::<T>().read() }
     }
 
     /// Writes the parameters.
     pub fn put<T: OfNode>(&mut self, value: T) {
-        // SAFETY: there is room for the structure (`OfNode`).
+        // SAFETY: the structure fits (`OfNode`).
         unsafe { self.room.as_mut_ptr().cast::<T>().write(value) };
     }
 }

@@ -1,26 +1,26 @@
-//! Sizes of structures and places of their fields.
+//! Sizes of structures and offsets of their fields.
 
 use super::*;
 
-/// Where a structure and its fields lie, as Rust has it.
+/// The layout of a structure in Rust.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// The structure's name in C.
     pub name: &'static str,
-    /// Bytes.
+    /// Size in bytes.
     pub size: usize,
     /// The fields.
     pub fields: &'static [Field],
 }
 
-/// Where a field lies.
+/// The layout of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
     /// The field's name in C.
     pub name: &'static str,
-    /// The first byte.
+    /// Offset in bytes.
     pub at: usize,
-    /// The structure of CUDA 12.4 does not have the field, and may be shorter.
+    /// Whether the structure of CUDA 12.4 lacks the field, and may be shorter.
     pub newer: bool,
 }
 

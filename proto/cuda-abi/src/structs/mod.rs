@@ -1,8 +1,8 @@
 //! The structures of `cuda.h`, with the sizes of a 64-bit Linux.
 //!
-//! Names of fields are ours. Handles and addresses of the program are numbers (`u64`); a pointer
-//! that a function follows is an [`In`] or an [`Out`](crate::args::Out). [`LAYOUTS`] says which
-//! field of NVIDIA's structure each is, for `header-check/`.
+//! The names of the fields are this project's. Handles and addresses of the program are numbers
+//! (`u64`); a pointer that a function dereferences is an [`In`] or an [`Out`](crate::args::Out).
+//! [`LAYOUTS`] maps each field to NVIDIA's, for `header-check/`.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -25,41 +25,41 @@ pub type LogsCallback = unsafe extern "C" fn(*mut c_void, c_uint, *mut c_char, u
 /// `CUlaunchAttributeValue`, `CUstreamAttrValue`, `CUkernelNodeAttrValue`: a union.
 pub type AttributeValue = [u32; 16];
 
-/// `CUdevprop`: what `cuDeviceGetProperties` tells of a device.
+/// `CUdevprop`: the result of `cuDeviceGetProperties`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct DeviceProperties {
-    /// Threads of a block.
+    /// Largest number of threads in a block.
     pub max_threads_per_block: i32,
-    /// Largest block, in each direction.
+    /// Largest block, in each dimension.
     pub max_threads_dim: [i32; 3],
-    /// Largest grid, in each direction.
+    /// Largest grid, in each dimension.
     pub max_grid_size: [i32; 3],
-    /// Bytes of shared memory of a block.
+    /// Bytes of shared memory per block.
     pub shared_mem_per_block: i32,
-    /// Bytes.
+    /// Size in bytes.
     pub total_constant_memory: i32,
-    /// Threads of a warp.
+    /// Threads in a warp.
     pub simd_width: i32,
-    /// Bytes between rows, at most.
+    /// Largest distance of rows, in bytes.
     pub mem_pitch: i32,
-    /// 32-bit registers of a block.
+    /// 32-bit registers per block.
     pub regs_per_block: i32,
-    /// kHz.
+    /// Clock rate in kHz.
     pub clock_rate: i32,
-    /// Bytes.
+    /// Alignment in bytes.
     pub texture_align: i32,
 }
 
-/// `CUctxCreateParams`: what `cuCtxCreate_v4` is told.
+/// `CUctxCreateParams`: parameters of `cuCtxCreate_v4`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct CtxCreateParams {
     /// `CUexecAffinityParam`s.
     pub exec_affinity: In<c_void>,
-    /// Number of these.
+    /// Length of `exec_affinity`.
     pub exec_affinities: i32,
-    /// `CUctxCigParam`: a context that graphics shares.
+    /// `CUctxCigParam`: a context that is shared with graphics.
     pub cig: In<c_void>,
 }
 
@@ -67,9 +67,9 @@ pub struct CtxCreateParams {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Side2D {
-    /// Bytes into a row.
+    /// Offset in a row, in bytes.
     pub x: usize,
-    /// Rows.
+    /// Offset in rows.
     pub y: usize,
     /// [`memory_type`](crate::numbers::memory_type).
     pub kind: u32,
@@ -79,7 +79,7 @@ pub struct Side2D {
     pub device: u64,
     /// `CUarray`.
     pub array: u64,
-    /// Bytes from a row to the next.
+    /// Distance of rows in bytes.
     pub pitch: usize,
 }
 
@@ -87,13 +87,13 @@ pub struct Side2D {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Copy2D {
-    /// Where from.
+    /// Source.
     pub src: Side2D,
-    /// Where to.
+    /// Destination.
     pub dst: Side2D,
-    /// Bytes of a row.
+    /// Bytes in a row.
     pub width: usize,
-    /// Rows.
+    /// Number of rows.
     pub height: usize,
 }
 
@@ -101,13 +101,13 @@ pub struct Copy2D {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Side3D {
-    /// Bytes into a row.
+    /// Offset in a row, in bytes.
     pub x: usize,
-    /// Rows into a slice.
+    /// Offset in rows of a slice.
     pub y: usize,
-    /// Slices.
+    /// Offset in slices.
     pub z: usize,
-    /// Level of detail, of arrays only.
+    /// Level of detail; arrays only.
     pub lod: usize,
     /// [`memory_type`](crate::numbers::memory_type).
     pub kind: u32,
@@ -117,11 +117,11 @@ pub struct Side3D {
     pub device: u64,
     /// `CUarray`.
     pub array: u64,
-    /// The context of this side in `CUDA_MEMCPY3D_PEER`; otherwise reserved.
+    /// Context of this side in `CUDA_MEMCPY3D_PEER`; otherwise reserved.
     pub context: u64,
-    /// Bytes from a row to the next; 0 for rows without gaps.
+    /// Distance of rows in bytes; 0 for rows without gaps.
     pub pitch: usize,
-    /// Rows from a slice to the next; 0 for slices without gaps.
+    /// Distance of slices in rows; 0 for slices without gaps.
     pub height: usize,
 }
 
@@ -129,15 +129,15 @@ pub struct Side3D {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Copy3D {
-    /// Where from.
+    /// Source.
     pub src: Side3D,
-    /// Where to.
+    /// Destination.
     pub dst: Side3D,
-    /// Bytes of a row.
+    /// Bytes in a row.
     pub width: usize,
-    /// Rows of a slice.
+    /// Rows in a slice.
     pub height: usize,
-    /// Slices.
+    /// Number of slices.
     pub depth: usize,
 }
 
@@ -145,13 +145,13 @@ pub struct Copy3D {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct ArrayDescriptor {
-    /// Elements of a row.
+    /// Elements in a row.
     pub width: usize,
-    /// Rows; 0 of one dimension.
+    /// Number of rows; 0 for one dimension.
     pub height: usize,
     /// `CUarray_format`.
     pub format: u32,
-    /// Channels of an element: 1, 2 or 4.
+    /// Channels per element: 1, 2 or 4.
     pub channels: u32,
 }
 
@@ -159,41 +159,41 @@ pub struct ArrayDescriptor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Array3DDescriptor {
-    /// Elements of a row.
+    /// Elements in a row.
     pub width: usize,
-    /// Rows; 0 of one dimension.
+    /// Number of rows; 0 for one dimension.
     pub height: usize,
-    /// Slices or layers; 0 of at most two dimensions.
+    /// Number of slices or layers; 0 for at most two dimensions.
     pub depth: usize,
     /// `CUarray_format`.
     pub format: u32,
-    /// Channels of an element: 1, 2 or 4.
+    /// Channels per element: 1, 2 or 4.
     pub channels: u32,
     /// `CUDA_ARRAY3D_…`.
     pub flags: u32,
 }
 
-/// `CUDA_ARRAY_MEMORY_REQUIREMENTS`: what an array with deferred mapping needs.
+/// `CUDA_ARRAY_MEMORY_REQUIREMENTS`: requirements of an array with deferred mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct ArrayMemoryRequirements {
-    /// Bytes.
+    /// Size in bytes.
     pub size: usize,
-    /// Bytes.
+    /// Alignment in bytes.
     pub alignment: usize,
     /// 0.
     pub reserved: [u32; 4],
 }
 
-/// `CUmemcpyAttributes`: how copies of a batch are made.
+/// `CUmemcpyAttributes`: attributes of copies in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct CopyAttributes {
     /// `CUmemcpySrcAccessOrder`.
     pub order: u32,
-    /// Where the source is.
+    /// Location of the source.
     pub src_hint: Location,
-    /// Where the destination is.
+    /// Location of the destination.
     pub dst_hint: Location,
     /// `CUmemcpyFlags`.
     pub flags: u32,
@@ -207,7 +207,7 @@ pub struct CopyOperand {
     pub kind: u32,
     /// An address, or a `CUarray`.
     pub what: u64,
-    /// Of memory: elements of a row, rows of a slice, a hint. Of an array, where in it: x, y, z.
+    /// For memory: elements in a row, rows in a slice, a hint. For an array: offset x, y, z.
     pub numbers: [usize; 3],
 }
 
@@ -215,11 +215,11 @@ pub struct CopyOperand {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct CopyOperation {
-    /// Where from.
+    /// Source.
     pub src: CopyOperand,
-    /// Where to.
+    /// Destination.
     pub dst: CopyOperand,
-    /// Width, height and depth, in elements where an array takes part.
+    /// Width, height and depth; in elements if one side is an array.
     pub extent: [usize; 3],
     /// `CUmemcpySrcAccessOrder`.
     pub order: u32,
@@ -227,13 +227,13 @@ pub struct CopyOperation {
     pub flags: u32,
 }
 
-/// `CUmemLocation`: a place of memory.
+/// `CUmemLocation`: a location of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Location {
     /// [`location`](crate::numbers::location).
     pub kind: u32,
-    /// A device's ordinal, or a NUMA node.
+    /// Ordinal of a device, or a NUMA node.
     pub id: i32,
 }
 
@@ -245,19 +245,19 @@ pub struct AllocationProperties {
     pub kind: u32,
     /// `CUmemAllocationHandleType`s.
     pub handle_types: u32,
-    /// Where the memory is.
+    /// Location of the memory.
     pub location: Location,
-    /// An address, on Windows.
+    /// An address, on Windows only.
     pub metadata: u64,
     /// Compression, RDMA, usage.
     pub flags: [u8; 8],
 }
 
-/// `CUmemAccessDesc`: who may use memory.
+/// `CUmemAccessDesc`: access rights of a location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct AccessDescriptor {
-    /// Who.
+    /// The location.
     pub location: Location,
     /// [`access`](crate::numbers::access).
     pub flags: u32,
@@ -271,11 +271,11 @@ pub struct PoolProperties {
     pub kind: u32,
     /// `CUmemAllocationHandleType`s.
     pub handle_types: u32,
-    /// Where the memory is.
+    /// Location of the memory.
     pub location: Location,
-    /// An address, on Windows.
+    /// An address, on Windows only.
     pub security: u64,
-    /// Bytes; 0 for the most that the device has.
+    /// Size in bytes; 0 for the maximum of the device.
     pub max_size: usize,
     /// Flags.
     pub usage: u16,
@@ -283,7 +283,7 @@ pub struct PoolProperties {
     pub reserved: [u8; 54],
 }
 
-/// `CUstreamBatchMemOpParams`: a write of, or a wait for, a word of memory.
+/// `CUstreamBatchMemOpParams`: a write of a word of memory, or a wait for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct MemOp {
@@ -291,11 +291,11 @@ pub struct MemOp {
     pub operation: u32,
     /// Flags of operations without an address.
     pub barrier_flags: u32,
-    /// Where.
+    /// Address of the word.
     pub address: u64,
-    /// What; the lower half of 32-bit operations.
+    /// Value; the lower half for 32-bit operations.
     pub value: u64,
-    /// How.
+    /// Flags of the operation.
     pub flags: u32,
     /// Padding.
     pub reserved: u32,
@@ -309,9 +309,9 @@ pub struct MemOp {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct LaunchConfig {
-    /// Blocks in each direction.
+    /// Blocks in each dimension.
     pub grid: [u32; 3],
-    /// Threads in each direction.
+    /// Threads in each dimension.
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub shared: u32,
@@ -335,19 +335,20 @@ pub struct LaunchAttribute {
     pub value: AttributeValue,
 }
 
-/// `CUdevResource`: a resource of a device, as of CUDA 13. In CUDA 12 the structure is as long and holds less.
+/// `CUdevResource`: a resource of a device, as of CUDA 13. In CUDA 12, the structure has the same
+/// size and fewer fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct DevResource {
     /// `CUdevResourceType`.
     pub kind: u32,
-    /// The driver's.
+    /// Internal data of the driver.
     pub internal: [u8; 92],
-    /// Multiprocessors.
+    /// Number of multiprocessors.
     pub count: u32,
-    /// Fewest multiprocessors of a part.
+    /// Smallest number of multiprocessors in a part.
     pub smallest: u32,
-    /// What the number of a part is a multiple of.
+    /// Alignment of the number of multiprocessors in a part.
     pub alignment: u32,
     /// Flags of a part.
     pub flags: u32,
@@ -359,15 +360,15 @@ pub struct DevResource {
     pub next: u64,
 }
 
-/// `CU_DEV_SM_RESOURCE_GROUP_PARAMS`: a part of the multiprocessors that is asked for.
+/// `CU_DEV_SM_RESOURCE_GROUP_PARAMS`: a requested part of the multiprocessors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct GroupParams {
-    /// Multiprocessors; 0: as many as can be.
+    /// Number of multiprocessors; 0: the maximum.
     pub count: u32,
     /// Multiprocessors that are scheduled together.
     pub together: u32,
-    /// A wish, for clusters.
+    /// Preferred number, for clusters.
     pub preferred: u32,
     /// `CUdevSmResourceGroup_flags`.
     pub flags: u32,
@@ -378,7 +379,7 @@ pub struct GroupParams {
 }
 
 impl Side3D {
-    /// A side without anything, to be filled in.
+    /// An empty side, to be filled in.
     pub const NOWHERE: Side3D = Side3D {
         x: 0,
         y: 0,
