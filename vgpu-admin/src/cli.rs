@@ -1,4 +1,4 @@
-//! What can be said on the command line. Help texts here are the CLI's reference.
+//! The command line. The help texts here are the reference of the commands.
 
 use std::path::PathBuf;
 
@@ -33,11 +33,11 @@ pub(crate) struct Cli {
     )]
     pub(crate) socket: PathBuf,
 
-    /// How to print answers.
+    /// Format of the output.
     #[arg(long, short, global = true, value_enum, default_value_t = Format::Table)]
     pub(crate) output: Format,
 
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -48,22 +48,22 @@ pub(crate) enum Command {
     /// Show GPUs, pools, VMs, priorities, queues and limits on one screen.
     #[command(after_help = "Examples:\n  vgpu-admin status\n  vgpu-admin status --watch -o wide")]
     Status {
-        /// Show it again and again.
+        /// Repeat the screen.
         #[arg(long, short)]
         watch: bool,
-        /// Seconds between two screens of --watch.
+        /// Time between two screens of --watch, in seconds.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
         interval: u64,
     },
 
-    /// Look for GPUs: model, UUID, memory, PCI address, driver, MIG, health, pool.
+    /// Scan for GPUs: model, UUID, memory, PCI address, driver, MIG, health, pool.
     ScanGpus {
-        /// List what the last scan found instead of looking again.
+        /// List the result of the last scan without a new one.
         #[arg(long)]
         cached: bool,
     },
 
-    /// Map a GPU to a pool, which is created if need be.
+    /// Assign a GPU to a pool, which is created if it does not exist.
     #[command(after_help = "Example:\n  vgpu-admin assign-gpu --gpu-id=0 --pool=A")]
     AssignGpu {
         /// The GPU: its number in scan-gpus, or its UUID.
@@ -72,25 +72,25 @@ pub(crate) enum Command {
         /// The pool.
         #[arg(long)]
         pool: String,
-        /// Refuse if the pool does not exist, instead of creating it.
+        /// Refuse if the pool does not exist, instead of creating the pool.
         #[arg(long)]
         existing_pool: bool,
-        /// Let the GPU serve this pool beside the ones it serves already, by the pools' weights.
+        /// Also serve this pool besides the GPU's present pools, by the weights of the pools.
         #[arg(long)]
         shared: bool,
     },
 
-    /// Take a GPU away from its pool; sessions on it end.
+    /// Take a GPU out of its pool; sessions on the GPU end.
     UnassignGpu {
         /// The GPU: its number or its UUID.
         #[arg(long, value_name = "GPU")]
         gpu_id: String,
-        /// Only from this pool, where it serves several.
+        /// Only from this pool, if the GPU serves several pools.
         #[arg(long)]
         pool: Option<String>,
     },
 
-    /// Check, drain and resume a GPU, or forget one that vanished.
+    /// Check, drain and resume a GPU, or forget a vanished GPU.
     #[command(subcommand)]
     Gpu(GpuCommand),
 
@@ -105,7 +105,7 @@ Examples:
   vgpu-admin register-vm --vm-id=8-20 --pool=B --memory=8GiB --calls-per-s=100000")]
     RegisterVm(RegisterVm),
 
-    /// Forget VMs; their sessions end.
+    /// Remove VMs; their sessions end.
     UnregisterVm {
         /// The VMs: 1, 1-7 or 1-3,9.
         #[arg(long, value_parser = vm_ids::parse)]
@@ -117,7 +117,7 @@ Examples:
         /// The VMs: 1, 1-7 or 1-3,9.
         #[arg(long, value_parser = vm_ids::parse)]
         vm_id: VmIds,
-        /// Where they go.
+        /// The new pool.
         #[arg(long)]
         pool: String,
     },
@@ -126,7 +126,7 @@ Examples:
     #[command(subcommand)]
     Vm(VmCommand),
 
-    /// List and end sessions (one is one guest process).
+    /// List and end sessions (a session is one guest process).
     #[command(subcommand)]
     Session(SessionCommand),
 
@@ -135,7 +135,7 @@ Examples:
         /// The VMs: 1, 1-7 or 1-3,9.
         #[arg(long, value_parser = vm_ids::parse)]
         vm_id: VmIds,
-        /// Why; shown to the guest and kept in the audit trail.
+        /// Reason, for the guest and the audit trail.
         #[arg(long)]
         reason: Option<String>,
     },
@@ -147,7 +147,7 @@ Examples:
         vm_id: VmIds,
     },
 
-    /// Say why a VM waits (or does not), who is before it, and for how long it waits at most.
+    /// Show why a VM waits (or not), which VMs are before it, and its longest possible wait.
     #[command(after_help = "Examples:\n  vgpu-admin explain 3\n  vgpu-admin explain 1-7 -o wide")]
     Explain {
         /// The VMs: 1, 1-7 or 1-3,9.
@@ -155,7 +155,7 @@ Examples:
         vm_id: VmIds,
     },
 
-    /// Export what VMs used: GPU time, waits, turns, bytes, peaks of memory; or count anew.
+    /// Export the usage of VMs: GPU time, waits, turns, bytes, peaks of memory; or reset it.
     #[command(
         args_conflicts_with_subcommands = true,
         after_help = "Examples:\n  vgpu-admin usage -o csv\n  vgpu-admin usage --vm-id=1-7 -o json\n  vgpu-admin usage reset --vm-id=3"
@@ -164,12 +164,12 @@ Examples:
         /// Only these VMs: 1, 1-7 or 1-3,9.
         #[arg(long, alias = "vm", value_parser = vm_ids::parse)]
         vm_id: Option<VmIds>,
-        /// What to do instead of exporting.
+        /// The action, instead of an export.
         #[command(subcommand)]
         command: Option<UsageCommand>,
     },
 
-    /// Look into the scheduler.
+    /// Show decisions of the scheduler.
     #[command(subcommand)]
     Sched(SchedCommand),
 
@@ -177,33 +177,33 @@ Examples:
     #[command(subcommand)]
     Weights(WeightsCommand),
 
-    /// Show what happened: sessions, limits, strikes, refusals, GPUs.
+    /// Show events: sessions, limits, strikes, refusals, GPUs.
     Events {
-        /// Wait for more.
+        /// Wait for more events.
         #[arg(long, short)]
         follow: bool,
-        /// Only events after this number, the oldest first; without it the newest.
+        /// Only events after this number, oldest first; without this option, the newest events.
         #[arg(long)]
         since: Option<u64>,
         /// Only events about this VM.
         #[arg(long)]
         vm_id: Option<u32>,
-        /// How many of the newest.
+        /// Largest number of events.
         #[arg(long, short = 'n', default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
     },
 
-    /// Show who changed what.
+    /// Show the changes by administrators.
     Audit {
-        /// Only lines after this number, the oldest of them first; without it, the newest.
+        /// Only entries after this number, oldest first; without this option, the newest entries.
         #[arg(long)]
         since: Option<u64>,
-        /// How many.
+        /// Largest number of entries.
         #[arg(long, short = 'n', default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
     },
 
-    /// Check the installation and say what to do about what is wrong.
+    /// Check the installation and suggest remedies for its faults.
     Doctor,
 
     /// Make the daemon read its configuration file again.
@@ -212,16 +212,17 @@ Examples:
     /// Copy the state database (GPUs, pools, VMs, limits, usage, events, audit trail) to a file.
     #[command(after_help = "Example:\n  vgpu-admin backup /root/vgpu.backup")]
     Backup {
-        /// The file, which only its owner can read.
+        /// The file, which only the owner can read.
         file: PathBuf,
-        /// Replace the file if it is a backup; anything else is left alone.
+        /// Replace the file if it is a backup; any other file is kept.
         #[arg(long)]
         force: bool,
     },
 
-    /// Put the pools, VMs, assignments and weights of a backup in place of the present ones; VMs that it does
-    /// not have are removed. Their sessions end, and those of VMs whose pool differs, whose GPU leaves it, or that
-    /// were registered anew since the backup: these are then the backup's, other VMs under the same numbers.
+    /// Replace the present pools, VMs, assignments and weights by those of a backup. VMs that the
+    /// backup does not have are removed, and their sessions end. Sessions also end if the VM's pool
+    /// differs, if the GPU leaves the pool, or if the VM was registered again since the backup: the
+    /// number then stands for another VM.
     #[command(after_help = "Example:\n  vgpu-admin restore /root/vgpu.backup")]
     Restore {
         /// A file made by `vgpu-admin backup`.
@@ -244,7 +245,7 @@ pub(crate) enum GpuCommand {
         #[arg(long, value_name = "GPU")]
         gpu_id: String,
     },
-    /// Forget a GPU that vanished.
+    /// Forget a vanished GPU.
     Forget {
         /// The GPU: its number or its UUID.
         #[arg(long, value_name = "GPU")]
@@ -264,24 +265,24 @@ pub(crate) enum PoolCommand {
     /// Create a pool.
     #[command(after_help = "Example:\n  vgpu-admin pool create A --policy=strict --aging=200ms")]
     Create {
-        /// Its name.
+        /// Name of the pool.
         name: String,
         #[command(flatten)]
         settings: PoolSettings,
     },
     /// List pools.
     List,
-    /// Change a pool's settings; effective at once.
+    /// Change the settings of a pool; effective at once.
     #[command(after_help = "Example:\n  vgpu-admin pool set A --slice=5ms --hard-limit=30s")]
     Set {
-        /// Its name.
+        /// Name of the pool.
         name: String,
         #[command(flatten)]
         settings: PoolSettings,
     },
     /// Delete a pool without VMs.
     Delete {
-        /// Its name.
+        /// Name of the pool.
         name: String,
     },
 }
@@ -299,52 +300,54 @@ pub(crate) enum Policy {
     Sjf,
 }
 
-/// Settings of a pool; absent ones stay.
+/// Settings of a pool; absent settings are unchanged.
 #[derive(Debug, Args)]
 pub(crate) struct PoolSettings {
-    /// Who goes next.
+    /// How the next VM is chosen.
     #[arg(long, value_enum)]
     pub(crate) policy: Option<Policy>,
     /// GPU time of one turn, for instance 2ms.
     #[arg(long, value_parser = units::microseconds, value_name = "TIME")]
     pub(crate) slice: Option<u64>,
-    /// `weighted`: how long a turn lasts at least before a VM that is due earlier interrupts it.
+    /// `weighted`: shortest turn before a VM that is due earlier interrupts it.
     #[arg(long, value_parser = units::microseconds, value_name = "TIME")]
     pub(crate) min_run: Option<u64>,
-    /// `strict`: waiting this long counts as one class higher; `sjf`: as shorter work. 0: never.
+    /// `strict`: wait after which a VM counts as one class higher; `sjf`: as shorter work. 0:
+    /// never.
     #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
     pub(crate) aging: Option<u64>,
-    /// How long an idle holder keeps its turn, at most.
+    /// Longest time for which an idle holder keeps its turn.
     #[arg(long, value_parser = units::microseconds, value_name = "TIME")]
     pub(crate) idle_hold: Option<u64>,
-    /// How much work of the holder may be unfinished on the GPU, 200us to 500us.
+    /// Unfinished work of the holder on the GPU, 200us to 500us.
     #[arg(long, value_parser = units::microseconds, value_name = "TIME")]
     pub(crate) window: Option<u64>,
-    /// A kernel longer than this is reported and its VM demoted.
+    /// A kernel that runs longer is reported, and its VM is demoted.
     #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
     pub(crate) soft_limit: Option<u64>,
-    /// A kernel longer than this is killed with its session; 0: never while alone.
+    /// A kernel that runs longer is killed with its session; 0: never while no other VM waits.
     #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
     pub(crate) hard_limit: Option<u64>,
-    /// The hard limit while somebody else waits, where the hard limit is longer or none.
+    /// The hard limit while other VMs wait, if the hard limit is longer or none.
     #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
     pub(crate) contended_limit: Option<u64>,
-    /// How long a turn may overrun before the next VM is let in beside it.
+    /// Time for which a turn may overrun before the next VM is let in beside it.
     #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
     pub(crate) overrun_grace: Option<u64>,
     /// The pool's share of a GPU that serves several pools.
     #[arg(long, value_name = "N")]
     pub(crate) weight: Option<u32>,
-    /// Strikes (kills and soft limits reached) before a VM is quarantined; 0: never.
+    /// Strikes (kills and exceeded soft limits) after which a VM is quarantined; 0: never.
     #[arg(long, value_name = "N")]
     pub(crate) strikes: Option<u32>,
-    /// A strike is forgotten after this time.
+    /// Time after which a strike is forgotten.
     #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
     pub(crate) strike_decay: Option<u64>,
-    /// How long the first quarantine by strikes lasts, each further one twice as long; 0: until released.
+    /// Length of the first quarantine by strikes; each further one is twice as long; 0: until
+    /// released.
     #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
     pub(crate) quarantine: Option<u64>,
-    /// The longest quarantine by strikes.
+    /// Length of the longest quarantine by strikes.
     #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
     pub(crate) quarantine_max: Option<u64>,
 }
@@ -352,13 +355,13 @@ pub(crate) struct PoolSettings {
 /// Priority class.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Priority {
-    /// Weight 1 unless set otherwise.
+    /// Weight 1 by default.
     Low,
-    /// Weight 4.
+    /// Weight 4 by default.
     Medium,
-    /// Weight 16.
+    /// Weight 16 by default.
     High,
-    /// Weight 64.
+    /// Weight 64 by default.
     Critical,
 }
 
@@ -379,32 +382,32 @@ pub(crate) struct RegisterVm {
     /// The VMs: 1, 1-7 or 1-3,9.
     #[arg(long, value_parser = vm_ids::parse)]
     pub(crate) vm_id: VmIds,
-    /// Their pool.
+    /// Pool of the VMs.
     #[arg(long)]
     pub(crate) pool: String,
-    /// Their class.
+    /// Class of the VMs.
     #[arg(long, value_enum, default_value_t = Priority::Medium)]
     pub(crate) priority: Priority,
-    /// AF_VSOCK CID; with several VMs that of the first, the others follow.
+    /// AF_VSOCK CID; for several VMs, the CID of the first, and the others follow.
     #[arg(long)]
     pub(crate) cid: Option<u32>,
-    /// Unix socket to listen on for it, outside of vgpud's own directories; with several VMs the path contains
-    /// `{vm_id}`. Directories that are missing are made, and stay.
+    /// Unix socket on which vgpud listens for the VM, outside of vgpud's own directories; for
+    /// several VMs, the path contains `{vm_id}`. Missing directories are created and kept.
     #[arg(long, value_name = "PATH")]
     pub(crate) unix_socket: Option<String>,
-    /// Only this uid (the VMM's) may connect on the Unix sockets.
+    /// The only uid (of the VMM) that may connect to the Unix sockets.
     #[arg(long, value_name = "UID")]
     pub(crate) peer_uid: Option<u32>,
-    /// Name; with several VMs the number is appended.
+    /// Name; for several VMs, the number is appended.
     #[arg(long)]
     pub(crate) name: Option<String>,
     /// Weight within the class in percent.
     #[arg(long, value_name = "PERCENT")]
     pub(crate) factor: Option<u32>,
-    /// Longest turn, in place of the pool's.
+    /// Longest turn, instead of the pool's.
     #[arg(long, value_parser = units::microseconds, value_name = "TIME")]
     pub(crate) slice: Option<u64>,
-    /// A program gets all GPUs that the VM may use at once, or none of them.
+    /// A program gets all GPUs that the VM may use at once, or none.
     #[arg(long)]
     pub(crate) gang: bool,
     /// Only these GPUs of the pool: numbers or UUIDs, as 0,2.
@@ -414,52 +417,54 @@ pub(crate) struct RegisterVm {
     pub(crate) limits: Limits,
 }
 
-/// Limits of a VM. Each takes a value, `none` (or 0, which is the same) or `default`.
+/// Limits of a VM. Each takes a value, `none` (or 0, with the same meaning) or `default`.
 #[derive(Debug, Args)]
 pub(crate) struct Limits {
-    /// GPU calls a second.
+    /// GPU calls per second.
     #[arg(long, value_parser = units::limit, value_name = "N")]
     pub(crate) calls_per_s: Option<Limit>,
-    /// GPU calls at once after a rest.
+    /// Largest burst of GPU calls after a pause.
     #[arg(long, value_parser = units::limit, value_name = "N")]
     pub(crate) calls_burst: Option<Limit>,
-    /// Copied bytes a second.
+    /// Copied bytes per second.
     #[arg(long, value_parser = units::byte_limit, value_name = "SIZE")]
     pub(crate) bytes_per_s: Option<Limit>,
-    /// Copied bytes at once after a rest.
+    /// Largest burst of copied bytes after a pause.
     #[arg(long, value_parser = units::byte_limit, value_name = "SIZE")]
     pub(crate) bytes_burst: Option<Limit>,
-    /// GPU milliseconds a second.
+    /// GPU time per second, in ms.
     #[arg(long, value_parser = units::limit, value_name = "N")]
     pub(crate) gpu_ms_per_s: Option<Limit>,
-    /// GPU milliseconds at once after a rest.
+    /// Largest burst of GPU time after a pause, in ms.
     #[arg(long, value_parser = units::limit, value_name = "N")]
     pub(crate) gpu_ms_burst: Option<Limit>,
-    /// Calls that may wait.
+    /// Calls that may wait in the queue.
     #[arg(long, value_parser = units::limit, value_name = "N")]
     pub(crate) queue_calls: Option<Limit>,
-    /// Bytes that may wait.
+    /// Bytes that may wait in the queue.
     #[arg(long, value_parser = units::byte_limit, value_name = "SIZE")]
     pub(crate) queue_bytes: Option<Limit>,
-    /// Guest processes at once; as with each limit, `none` and 0 lift it, `default` is the configuration's.
+    /// Guest processes at the same time. As for each limit, `none` and 0 remove the limit,
+    /// `default` uses the configuration's.
     #[arg(long, value_parser = units::limit, value_name = "N")]
     pub(crate) sessions: Option<Limit>,
     /// Device memory.
     #[arg(long, value_parser = units::byte_limit, value_name = "SIZE")]
     pub(crate) memory: Option<Limit>,
-    /// Host memory pinned for copies, and for memory that programs and kernels both reach, over all its programs.
+    /// Host memory pinned for copies, and for memory that programs and kernels share, over all
+    /// programs of the VM.
     #[arg(long, value_parser = units::byte_limit, value_name = "SIZE")]
     pub(crate) pinned: Option<Limit>,
-    /// Own soft limit of a kernel, in milliseconds.
+    /// Soft limit of a kernel for this VM, in ms.
     #[arg(long, value_parser = units::limit, value_name = "MS")]
     pub(crate) soft_limit_ms: Option<Limit>,
-    /// Own hard limit of a kernel, in milliseconds.
+    /// Hard limit of a kernel for this VM, in ms.
     #[arg(long, value_parser = units::limit, value_name = "MS")]
     pub(crate) hard_limit_ms: Option<Limit>,
 }
 
 impl Limits {
-    /// As changes.
+    /// The limits as a patch.
     pub(crate) fn patch(&self) -> vgpu_api::VmLimitsPatch {
         let field = |l: Option<Limit>| l.map(Limit::patch);
         vgpu_api::VmLimitsPatch {
@@ -479,7 +484,7 @@ impl Limits {
         }
     }
 
-    /// As the limits of a new VM.
+    /// The limits of a new VM.
     pub(crate) fn initial(&self) -> vgpu_api::VmLimits {
         let mut limits = vgpu_api::VmLimits::default();
         self.patch().apply_to(&mut limits);
@@ -492,11 +497,11 @@ impl Limits {
 pub(crate) enum VmCommand {
     /// List VMs.
     List {
-        /// Only those of this pool.
+        /// Only VMs of this pool.
         #[arg(long)]
         pool: Option<String>,
     },
-    /// Show all about some VMs.
+    /// Show all facts about VMs.
     Show {
         /// The VMs: 1, 1-7 or 1-3,9.
         #[arg(value_parser = vm_ids::parse)]
@@ -524,13 +529,14 @@ Examples:
         /// New CID (one VM), or `none`; ends the VM's sessions.
         #[arg(long, value_parser = cid)]
         cid: Option<Cid>,
-        /// Longest turn, in place of the pool's, or `default`.
+        /// Longest turn, instead of the pool's, or `default`.
         #[arg(long, value_parser = units::own_slice, value_name = "TIME")]
         slice: Option<Limit>,
-        /// Whether a program gets all GPUs that the VM may use at once, or none of them.
+        /// Whether a program gets all GPUs that the VM may use at once, or none.
         #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
         gang: Option<bool>,
-        /// Only these GPUs of the pool (numbers or UUIDs, as 0,2), or `all`; sessions on others end.
+        /// Only these GPUs of the pool (numbers or UUIDs, as 0,2), or `all`; sessions on others
+        /// end.
         #[arg(long, value_name = "GPUS", value_delimiter = ',')]
         gpus: Option<Vec<String>>,
         #[command(flatten)]
@@ -557,15 +563,15 @@ fn cid(text: &str) -> Result<Cid, String> {
 pub(crate) enum SessionCommand {
     /// List open sessions.
     List {
-        /// Only those of these VMs.
+        /// Only sessions of these VMs.
         #[arg(long, value_parser = vm_ids::parse)]
         vm_id: Option<VmIds>,
     },
     /// End a session; its guest program gets an error.
     Kill {
-        /// Its number in `session list`.
+        /// Number of the session in `session list`.
         session_id: u64,
-        /// Why; shown to the guest and kept in the audit trail.
+        /// Reason, for the guest and the audit trail.
         #[arg(long)]
         reason: Option<String>,
     },
@@ -574,7 +580,8 @@ pub(crate) enum SessionCommand {
 /// `usage …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum UsageCommand {
-    /// Count anew; debts, strikes and limits stay. The audit trail has it.
+    /// Set the usage counters to zero; debts, strikes and limits are unchanged. The audit trail
+    /// records the reset.
     Reset {
         /// The VMs: 1, 1-7 or 1-3,9.
         #[arg(long, alias = "vm", value_parser = vm_ids::parse, required_unless_present = "all")]
@@ -591,7 +598,7 @@ pub(crate) enum SchedCommand {
     /// Dump the scheduler's last decisions, one JSON value per line, for `vgpu-sim replay`.
     #[command(after_help = "Example:\n  vgpu-admin sched log --file=sched.log")]
     Log {
-        /// Write it there instead of to standard output.
+        /// Write to this file instead of standard output.
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
     },
@@ -602,17 +609,17 @@ pub(crate) enum SchedCommand {
 pub(crate) enum WeightsCommand {
     /// Show the weights of the host and of each pool.
     Get,
-    /// Set some weights; absent ones stay.
+    /// Set some weights; absent weights are unchanged.
     #[command(after_help = "\
 Examples:
   vgpu-admin weights set --high=32
   vgpu-admin weights set --pool=B --low=2
   vgpu-admin weights set --pool=B --reset")]
     Set {
-        /// Of this pool instead of the host.
+        /// Weights of this pool instead of the host.
         #[arg(long)]
         pool: Option<String>,
-        /// Back to the default (host) or to the host's weights (pool).
+        /// Return to the defaults (host) or to the host's weights (pool).
         #[arg(long, conflicts_with_all = ["low", "medium", "high", "critical"])]
         reset: bool,
         /// Weight of class low.

@@ -21,27 +21,27 @@ use vgpu_api::{API_VERSION, ErrorBody};
 
 use crate::error::Error;
 
-/// Longest answer that is read, in bytes: a status of thousands of VMs is a few MiB.
+/// Largest answer that is read, in bytes: a status of thousands of VMs is a few MiB.
 const MAX_ANSWER: usize = 64 << 20;
 
-/// Longest wait for an answer that the daemon does not hold back on purpose. Scans run a probe
-/// with a deadline of its own.
+/// Longest wait for an answer that the daemon does not delay on purpose. Scans run a probe with a
+/// separate deadline.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// After so long without an answer vgpud is asked whether it lives.
+/// Time without an answer after which the client asks whether vgpud is alive.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Files are sent in pieces of this size, in bytes.
+/// Size of the pieces in which files are sent, in bytes.
 const PIECE: u64 = 64 << 10;
 
-/// A daemon's address.
+/// The address of a daemon.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     socket: PathBuf,
 }
 
 impl Client {
-    /// A client of the daemon at `socket`; nothing is connected yet.
+    /// A client of the daemon at `socket`, without a connection.
     pub(crate) fn new(socket: PathBuf) -> Client {
         Client { socket }
     }
@@ -60,7 +60,7 @@ impl Client {
         self.call(Method::POST, path, Some(body)).await
     }
 
-    /// Writes the answer of `GET /v1/<path>` to `out` as it comes, however long it is.
+    /// Writes the answer of `GET /v1/<path>` to `out` as it arrives, without a size limit.
     pub(crate) async fn download(&self, path: &str, out: &mut impl Write) -> Result<(), Error> {
         let opened = self.open(Method::GET, path, None::<&()>);
         let mut response = self.while_alive(opened).await?;
@@ -82,7 +82,7 @@ impl Client {
         }
     }
 
-    /// `POST /v1/<path>` with a file, however large, as the body.
+    /// `POST /v1/<path>` with a file of any size as the body.
     pub(crate) async fn upload<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -97,7 +97,7 @@ impl Client {
                 match (&mut file).take(PIECE).read_to_end(&mut piece) {
                     Ok(0) => return,
                     Ok(_) => {}
-                    // The daemon notices that it was not all.
+                    // The daemon notices that the body is incomplete.
                     Err(error) => return sender.abort(error),
                 }
                 if sender.send_data(piece.into()).await.is_err() {
@@ -106,7 +106,7 @@ impl Client {
             }
         });
         let answer = self.while_alive(async {
-            // So that vgpud knows before it begins whether it has room.
+            // With the length, vgpud knows before it begins whether it has room.
             let head = head(Method::POST, path).header("content-length", length);
             let response = self.send(head.body(body)).await?;
             let status = response.status();
@@ -119,7 +119,7 @@ impl Client {
         answer
     }
 
-    /// Any request of the API. One connection a request: commands are few.
+    /// Makes any request of the API. Each request has its own connection, because commands are few.
     pub(crate) async fn call<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -136,7 +136,7 @@ impl Client {
         .await
     }
 
-    /// Sends a request; the answer's head.
+    /// Sends a request and returns the head of the answer.
     async fn open(
         &self,
         method: Method,
@@ -162,7 +162,7 @@ impl Client {
             hyper::client::conn::http1::handshake(TokioIo::new(Patient(stream)))
                 .await
                 .map_err(protocol)?;
-        // Ends with the connection; its error shows in the request.
+        // The task ends with the connection; an error appears in the request.
         tokio::spawn(connection);
         sender
             .send_request(request.map_err(protocol)?)
@@ -170,7 +170,7 @@ impl Client {
             .map_err(unanswered)
     }
 
-    /// Waits for as long as vgpud lives: work on a large database takes its time where the disk is slow.
+    /// Waits while vgpud is alive, because work on a large database may take long on a slow disk.
     async fn while_alive<T>(
         &self,
         step: impl Future<Output = Result<T, Error>>,
@@ -182,7 +182,7 @@ impl Client {
             }
             let alive = Request::get("/healthz").header("host", "vgpud");
             let alive = self.send(alive.body(Full::<Bytes>::default()));
-            // Whatever it answers.
+            // Any answer proves that vgpud is alive.
             if let Err(gone @ Error::Unreachable { .. }) = self.in_time(alive).await {
                 return Err(gone);
             }
@@ -207,8 +207,8 @@ impl Client {
     }
 }
 
-/// A stream whose other side may close before it has read everything: its answer counts, so what can no
-/// longer be written is dropped, and only reading tells that the connection is over.
+/// A stream whose other side may close before it has read everything. The answer still counts, so
+/// failed writes are dropped, and only reads report the end of the connection.
 struct Patient(UnixStream);
 
 impl AsyncRead for Patient {
@@ -248,7 +248,7 @@ fn is_closed(error: &std::io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionReset)
 }
 
-/// No answer has begun.
+/// The error of a request without any answer.
 fn unanswered(error: hyper::Error) -> Error {
     let broken = error
         .source()
@@ -353,7 +353,8 @@ mod tests {
         }
     }
 
-    /// A daemon that answers the first request of a kind after an hour, and says until then whether it lives.
+    /// A fake daemon that answers the first request of a kind after an hour, and reports until then
+    /// whether it is alive.
     fn slow_daemon(socket: &std::path::Path, lives: bool) {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let listener = tokio::net::UnixListener::bind(socket).unwrap();
@@ -394,7 +395,7 @@ mod tests {
         assert_eq!(error.exit_code(), 5, "{error}");
         let error = hangs.upload::<()>("restore", file()).await.unwrap_err();
         assert_eq!(error.exit_code(), 5, "{error}");
-        // What is no database has a deadline.
+        // Requests without database work have a deadline.
         assert!(lives.get::<()>("status").await.is_err());
     }
 

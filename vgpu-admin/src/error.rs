@@ -2,17 +2,17 @@
 
 use vgpu_api::ErrorDetail;
 
-/// The command failed for a reason without a code of its own.
+/// The command failed for a reason without a separate code.
 pub(crate) const FAILED: u8 = 1;
 /// The daemon cannot be reached.
 pub(crate) const UNREACHABLE: u8 = 5;
-/// `doctor` found errors: some of what was asked is not well.
+/// `doctor` found errors.
 pub(crate) const PARTIAL: u8 = 7;
 
-/// Why a command failed.
+/// The cause of a failed command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The daemon said no.
+    /// The daemon refused the request.
     #[error("{0}")]
     Api(ErrorDetail),
     /// The daemon's socket does not answer.
@@ -21,7 +21,7 @@ pub(crate) enum Error {
         socket: String,
         cause: std::io::Error,
     },
-    /// The daemon is there and its answer is not understood.
+    /// The daemon's answer could not be parsed.
     #[error("vgpud's answer was not understood: {0}. Are vgpu-admin and vgpud of one version?")]
     Protocol(String),
     /// The daemon closed the connection instead of answering.
@@ -30,10 +30,10 @@ pub(crate) enum Error {
          (admin.max_connections), or is stopping."
     )]
     HungUp,
-    /// The daemon's answer ended before it was whole.
+    /// The daemon's answer was incomplete.
     #[error("vgpud broke off before its answer was whole; try again")]
     CutOff,
-    /// A file of the caller's cannot be read or written.
+    /// A file of the caller cannot be read or written.
     #[error("cannot {action} {path}: {source}")]
     File {
         /// `read` or `write`.
@@ -57,7 +57,7 @@ impl Error {
         }
     }
 
-    /// What to do about it.
+    /// The remedy, if there is one.
     fn hint(&self) -> Option<&str> {
         match self {
             Error::Unreachable { cause, .. } if permission(cause) => Some(
@@ -71,9 +71,9 @@ impl Error {
         }
     }
 
-    /// Prints it to standard error: as JSON where the output was asked as JSON.
+    /// Prints the error to standard error, as JSON if the output format is JSON.
     pub(crate) fn print(&self, json: bool) {
-        // A closed pipe is how `vgpu-admin … | head` ends; nobody is there to read a complaint.
+        // A closed pipe is the normal end of `vgpu-admin … | head`, where nobody reads a message.
         if matches!(self, Error::Output(e) if e.kind() == std::io::ErrorKind::BrokenPipe) {
             return;
         }

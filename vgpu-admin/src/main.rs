@@ -1,8 +1,8 @@
 //! `vgpu-admin`: the administrator's command line.
 //!
-//! A thin client of vgpud's HTTP API: each command is one or two requests, and everything shown
-//! comes from their answers. [`cli`] is what can be said, [`commands`] what it does, [`output`] how
-//! it looks, [`client`] how it travels.
+//! A thin client of vgpud's HTTP API: each command makes one or two requests and shows their
+//! answers. [`cli`] defines the command line, [`commands`] the commands, [`output`] the output
+//! formats, [`client`] the HTTP connection.
 #![cfg_attr(
     not(test),
     deny(

@@ -1,4 +1,4 @@
-//! How answers look: tables for people, JSON and CSV for programs.
+//! Output formats: tables for people, JSON and CSV for programs.
 
 use std::io::Write;
 
@@ -9,12 +9,12 @@ use vgpu_proto::text;
 
 use crate::error::Error;
 
-/// Output formats. JSON is the API's own answer and keeps its schema; tables may change.
+/// Output formats. JSON is the API's own answer with a stable schema; tables may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// Aligned columns.
     Table,
-    /// More columns.
+    /// A table with more columns.
     Wide,
     /// The API's answer.
     Json,
@@ -22,7 +22,7 @@ pub(crate) enum Format {
     Csv,
 }
 
-/// A table: columns with whether only `wide` shows them, and rows.
+/// A table: columns, each with whether only `wide` shows it; and rows.
 #[derive(Debug, Default)]
 pub(crate) struct Grid {
     columns: Vec<(&'static str, bool)>,
@@ -30,7 +30,7 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// Columns of which those marked with a leading `+` are shown only by `wide` and `csv`.
+    /// A table with these columns. Columns with a leading `+` are shown only by `wide` and `csv`.
     pub(crate) fn new(columns: &[&'static str]) -> Grid {
         let columns = columns
             .iter()
@@ -42,20 +42,20 @@ impl Grid {
         }
     }
 
-    /// Appends a row; one cell a column.
+    /// Appends a row with one cell per column.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        // What a guest chose (a program's name) must not steer the terminal.
+        // Text from a guest (a program's name) must not control the terminal.
         let cells: Vec<String> = cells.into_iter().map(|c| printable(&c)).collect();
         debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push(cells);
     }
 
-    /// True without rows.
+    /// Whether the table has no rows.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The text in a format other than JSON.
+    /// Renders the table in a format other than JSON.
     pub(crate) fn render(&self, format: Format) -> String {
         match format {
             Format::Csv => self.csv(),
@@ -124,7 +124,7 @@ pub(crate) fn print(text: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// `text` without what a terminal obeys.
+/// `text` without control characters.
 pub(crate) fn printable(text: &str) -> String {
     text::printable(text, usize::MAX)
 }

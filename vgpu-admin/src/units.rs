@@ -1,7 +1,7 @@
-//! Sizes and durations as people write and read them.
+//! Parses and formats sizes and durations.
 
-/// Bytes of `8GiB`, `512M`, `4096`. Binary units, with or without `iB`; decimal ones with `B`
-/// (`GB`). A clap value parser; `none` is for [`limit`].
+/// Parses a size in bytes: `8GiB`, `512M`, `4096`. Units are binary with or without `iB`, and
+/// decimal with `B` (`GB`). A clap value parser; `none` is parsed by [`limit`].
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let split = text
         .find(|c: char| !c.is_ascii_digit())
@@ -30,17 +30,17 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("`{text}` is no size; write for instance 8GiB, 512MiB or 4096"))
 }
 
-/// A limit that may be taken away: a number, or `none` (no limit), or `default`.
+/// A removable limit: a number, `none` (no limit), or `default`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// This much. 0 is sent for `none`: the API's "no limit".
+    /// This value. 0 is sent for `none`, which the API treats as no limit.
     Value(u64),
-    /// Back to the daemon's default.
+    /// Return to the daemon's default.
     Default,
 }
 
 impl Limit {
-    /// As a patch field: present and null means the default.
+    /// The limit as a patch field: present and null means the default.
     pub(crate) fn patch(self) -> Option<u64> {
         match self {
             Limit::Value(n) => Some(n),
@@ -81,7 +81,7 @@ fn with_words(
     }
 }
 
-/// Microseconds of `2ms`, `500us`, `1s`, or a bare number of milliseconds. A clap value parser.
+/// Parses a duration in µs: `2ms`, `500us`, `1s`, or a bare number of ms. A clap value parser.
 pub(crate) fn microseconds(text: &str) -> Result<u64, String> {
     let split = text
         .find(|c: char| !c.is_ascii_digit())
@@ -106,7 +106,7 @@ pub(crate) fn microseconds(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("`{text}` is no duration; write for instance 2ms, 500us or 1s"))
 }
 
-/// Milliseconds, from the same forms; a finer value is refused. A clap value parser.
+/// As [`microseconds`], in ms; a finer value is refused. A clap value parser.
 pub(crate) fn milliseconds(text: &str) -> Result<u64, String> {
     match microseconds(text)? {
         us if us % 1_000 == 0 => Ok(us / 1_000),
@@ -114,7 +114,7 @@ pub(crate) fn milliseconds(text: &str) -> Result<u64, String> {
     }
 }
 
-/// `24.0G`, `512M`, `0`: at most one decimal, binary.
+/// Formats a size: `24.0G`, `512M`, `0`, with at most one decimal, binary.
 pub(crate) fn show_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["", "K", "M", "G", "T"];
     let mut value = bytes as f64;
@@ -130,7 +130,7 @@ pub(crate) fn show_bytes(bytes: u64) -> String {
     }
 }
 
-/// `1.24s`, `12.0ms`, `480us`.
+/// Formats a duration: `1.24s`, `12.0ms`, `480us`.
 pub(crate) fn show_ns(ns: u64) -> String {
     match ns {
         0 => "0".into(),
@@ -140,7 +140,7 @@ pub(crate) fn show_ns(ns: u64) -> String {
     }
 }
 
-/// A count with at most five characters: `950`, `12.3k`, `4.1M`.
+/// Formats a count in at most five characters: `950`, `12.3k`, `4.1M`.
 pub(crate) fn show_count(n: u64) -> String {
     match n {
         0..10_000 => n.to_string(),
@@ -150,7 +150,7 @@ pub(crate) fn show_count(n: u64) -> String {
     }
 }
 
-/// How long ago a moment was: `3s`, `4m`, `2h`, `5d`.
+/// Formats the time since a moment: `3s`, `4m`, `2h`, `5d`.
 pub(crate) fn show_age(now_unix_ms: u64, then_unix_ms: u64) -> String {
     let s = now_unix_ms.saturating_sub(then_unix_ms) / 1000;
     match s {
@@ -161,7 +161,7 @@ pub(crate) fn show_age(now_unix_ms: u64, then_unix_ms: u64) -> String {
     }
 }
 
-/// `2026-11-20 09:31:25` UTC of a moment.
+/// Formats a moment in UTC: `2026-11-20 09:31:25`.
 pub(crate) fn show_time(unix_ms: u64) -> String {
     let s = unix_ms / 1000;
     let (days, of_day) = (s / 86_400, s % 86_400);

@@ -1,9 +1,10 @@
-//! Lists of VM numbers as an administrator writes them: `1`, `1-7`, `1-3,9`.
+//! Lists of VM numbers on the command line: `1`, `1-7`, `1-3,9`.
 
-/// Most VMs that one command may name; a slip like `1-70000` is refused before it is sent.
+/// Largest number of VMs that a command may name; a typing error such as `1-70000` is refused
+/// before it is sent.
 const MAX_VMS: usize = 4096;
 
-/// The numbers of `text` in ascending order without repeats. A clap value parser.
+/// Parses `text` into numbers in ascending order without repeats. A clap value parser.
 pub(crate) fn parse(text: &str) -> Result<VmIds, String> {
     let mut ids = Vec::new();
     for part in text.split(',') {

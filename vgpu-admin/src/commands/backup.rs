@@ -1,4 +1,4 @@
-//! The state database as a file: out, and in again.
+//! Backup of the state database to a file, and restoration.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -12,7 +12,7 @@ use vgpu_api::{APPLICATION_ID, ApplyReport};
 use crate::client::Client;
 use crate::error::Error;
 
-/// Writes beside the file and puts it in place when it is whole; how many bytes it has.
+/// Writes a temporary file and renames it when it is complete. Returns its size in bytes.
 pub(super) async fn save(client: &Client, path: &Path, force: bool) -> Result<u64, Error> {
     let failed = |source| file_error("write", path, source);
     if let Some(why) = kept(path, force) {
@@ -46,7 +46,7 @@ pub(super) async fn save(client: &Client, path: &Path, force: bool) -> Result<u6
     placed
 }
 
-/// Why what is there under this name stays.
+/// The reason for which an existing file is kept.
 fn kept(path: &Path, force: bool) -> Option<&'static str> {
     if std::fs::symlink_metadata(path).is_err() {
         return None;
@@ -59,17 +59,17 @@ fn kept(path: &Path, force: bool) -> Option<&'static str> {
     }
 }
 
-/// Whether there is a regular file with an SQLite database of vgpud's that keeps no write-ahead log, as a backup is.
-/// The state database of a vgpud keeps one.
+/// Whether the path names a regular file with a database of vgpud that has no write-ahead log, as
+/// backups have none. The live state database of a vgpud has a write-ahead log.
 fn is_backup(path: &Path) -> io::Result<bool> {
-    // Opening a FIFO would wait for somebody who writes.
+    // Opening a FIFO would wait for a writer.
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let opened = OpenOptions::new()
         .read(true)
         .custom_flags(flags.bits())
         .open(path);
     let mut file = match opened {
-        // A link, or a socket.
+        // A link or a socket.
         Err(error)
             if error
                 .raw_os_error()
@@ -83,8 +83,9 @@ fn is_backup(path: &Path) -> io::Result<bool> {
     if !file.metadata()?.is_file() {
         return Ok(false);
     }
-    // SQLite's "magic header string"; behind the size of a page, the versions of the format for writing and
-    // reading, 1 with a rollback journal, 2 with a write-ahead log; at its end, whose database it is.
+    // SQLite's "magic header string"; after the page size, the versions of the format for writing
+    // and reading (1 with a rollback journal, 2 with a write-ahead log); at the end, the
+    // application ID.
     let mut header = [0; 72];
     match file.read_exact(&mut header) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
@@ -96,10 +97,10 @@ fn is_backup(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Replaces nothing that came meanwhile.
+/// Renames, but never replaces a file that was created meanwhile.
 fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     match renameat2(AT_FDCWD, from, AT_FDCWD, to, RenameFlags::RENAME_NOREPLACE) {
-        // A file system that knows no such rename.
+        // The file system does not support this kind of rename.
         Err(Errno::EINVAL | Errno::ENOSYS) => std::fs::hard_link(from, to),
         renamed => Ok(renamed?),
     }
@@ -107,7 +108,7 @@ fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
 
 pub(super) async fn restore(client: &Client, path: &Path) -> Result<ApplyReport, Error> {
     let failed = |source| file_error("read", path, source);
-    // Opening a FIFO would wait for somebody who writes.
+    // Opening a FIFO would wait for a writer.
     let mut options = OpenOptions::new();
     let options = options.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
     let file = options.open(path).map_err(failed)?;

@@ -63,7 +63,7 @@ fn grid(gpus: &[Gpu]) -> Grid {
     grid
 }
 
-/// Pool names, or a dash.
+/// Names of pools, or a dash.
 pub(super) fn names(pools: &[String]) -> String {
     if pools.is_empty() {
         "-".into()
@@ -72,7 +72,7 @@ pub(super) fn names(pools: &[String]) -> String {
     }
 }
 
-/// A GPU's state as a word, with the reason where there is one.
+/// The state of a GPU as a word, with the reason if there is one.
 pub(super) fn state(gpu: &Gpu) -> String {
     let word = match gpu.state {
         GpuState::Ready => "ready",

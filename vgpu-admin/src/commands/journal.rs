@@ -7,20 +7,20 @@ use crate::error::Error;
 use crate::output::{Format, Grid, or_dash, print, printable, show};
 use crate::units::show_time;
 
-/// How long the daemon may hold an empty answer back while following.
+/// Longest time for which the daemon may delay an empty answer in follow mode, in ms.
 const FOLLOW_WAIT_MS: u64 = 20_000;
 
-/// Most lines of one answer of the API.
+/// Largest number of lines in an answer of the API.
 const PAGE: u32 = 1_000;
 
-/// Which events are wanted.
+/// A selection of events.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted {
-    /// Those after this number; `None`: the newest.
+    /// Only events after this number; `None`: the newest events.
     pub(super) since: Option<u64>,
-    /// Those about this VM.
+    /// Only events about this VM.
     pub(super) vm_id: Option<u32>,
-    /// This many.
+    /// Largest number of events.
     pub(super) limit: u32,
 }
 
@@ -65,7 +65,7 @@ pub(super) async fn events(
     }
 }
 
-/// One event as one line: JSON lines where JSON was asked for.
+/// An event as a line: JSON lines if JSON was requested.
 fn line(output: Format, event: &Event) -> Result<String, Error> {
     if output == Format::Json {
         let text = serde_json::to_string(event).map_err(|e| Error::Protocol(e.to_string()))?;
@@ -87,7 +87,7 @@ fn severity(severity: Severity) -> &'static str {
     }
 }
 
-/// The snake-case name of an event's kind, as in JSON.
+/// The snake-case name of an event kind, as in JSON.
 fn kind(event: &Event) -> String {
     serde_json::to_value(event.kind)
         .ok()

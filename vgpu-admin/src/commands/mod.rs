@@ -1,4 +1,4 @@
-//! What each command does: its requests, and what is shown of the answers.
+//! The commands: their requests, and the presentation of the answers.
 
 mod backup;
 mod gpu;
@@ -20,7 +20,7 @@ use crate::client::Client;
 use crate::error::{Error, PARTIAL};
 use crate::output::{Format, Grid, json, print, show};
 
-/// Carries a command line out; the exit code is the result.
+/// Runs a command and returns the exit code.
 pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
     let client = Client::new(cli.socket);
     let output = cli.output;
@@ -95,7 +95,7 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// Shows what a changing command did.
+/// Shows the effect of a changing command.
 fn applied(output: Format, report: &ApplyReport) -> Result<(), Error> {
     if output == Format::Json {
         return json(report);

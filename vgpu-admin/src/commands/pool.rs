@@ -66,14 +66,14 @@ fn patch(settings: &PoolSettings) -> PoolPatch {
         idle_hold_us: settings.idle_hold,
         window_us: settings.window,
         quarantine_strikes: settings.strikes,
-        // Shown and set in seconds by the API; a decay below a second would forget at once.
+        // The API has seconds here. Rounding down could give 0, which switches the feature off.
         strike_decay_s: settings.strike_decay.map(|ms| ms.div_ceil(1_000)),
         quarantine_s: settings.quarantine.map(|ms| ms.div_ceil(1_000)),
         quarantine_max_s: settings.quarantine_max.map(|ms| ms.div_ceil(1_000)),
     }
 }
 
-/// A policy's name.
+/// The name of a policy.
 pub(super) fn policy(policy: PoolPolicy) -> &'static str {
     match policy {
         PoolPolicy::Weighted => "weighted",
@@ -91,7 +91,7 @@ pub(super) fn numbers(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// A limit in milliseconds, 0 meaning none.
+/// A limit in ms; 0 means none.
 fn limit_ms(ms: u64) -> String {
     if ms == 0 {
         "none".into()

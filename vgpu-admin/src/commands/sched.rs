@@ -1,4 +1,4 @@
-//! The scheduler's decisions: why a VM waits, and the log of all of them.
+//! Decisions of the scheduler: why a VM waits, and the decision log.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -13,7 +13,7 @@ use crate::output::{Format, Grid, or_dash, print, printable, show};
 use crate::units::show_ns;
 use crate::vm_ids::VmIds;
 
-/// The begin of a decision log's last line; a dump without it was cut off.
+/// The begin of the last line of a decision log. A dump without this line is incomplete.
 const END: &[u8] = b"{\"end\":";
 
 pub(super) async fn explain(client: &Client, output: Format, vms: &VmIds) -> Result<(), Error> {
@@ -31,7 +31,7 @@ pub(super) async fn explain(client: &Client, output: Format, vms: &VmIds) -> Res
     show(output, &answers, |answers| grid(answers))
 }
 
-/// A paragraph in lines of at most 100 characters, as the help texts are.
+/// Wraps a paragraph at 100 characters, like the help texts.
 fn wrapped(text: &str) -> String {
     const WIDTH: usize = 100;
     let mut lines = String::new();
@@ -110,8 +110,8 @@ pub(super) async fn run(client: &Client, command: SchedCommand) -> Result<(), Er
     }
 }
 
-/// Writes beside the file and puts it in place when it is whole, so that a log that is cut off never
-/// stands where a whole one was.
+/// Writes a temporary file and renames it when it is complete, so that an incomplete log never
+/// replaces a complete one.
 async fn log_to(client: &Client, path: &Path) -> Result<(), Error> {
     let mut name = path.as_os_str().to_owned();
     name.push(".partial");
@@ -154,7 +154,7 @@ impl<W: Write> Tail<W> {
         }
     }
 
-    /// The end of the answer: was it all?
+    /// Ends the log; an error if it is incomplete.
     fn finish(mut self) -> Result<W, Error> {
         self.out.flush()?;
         if self.at_line_end && self.line.starts_with(END) {

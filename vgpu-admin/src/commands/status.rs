@@ -1,4 +1,4 @@
-//! The status screen: GPUs, pools, VMs, priorities, queues and limits at one glance.
+//! The status screen: GPUs, pools, VMs, priorities, queues and limits.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::output::{Format, Grid, json, or_dash, print, printable};
 use crate::units::{show_age, show_bytes, show_count, show_ns};
 
-/// Shows it once, or every `every` seconds.
+/// Shows the screen once, or every `every` seconds.
 pub(super) async fn run(client: &Client, output: Format, every: Option<u64>) -> Result<(), Error> {
     loop {
         let status: Status = client.get("status").await?;
@@ -22,7 +22,7 @@ pub(super) async fn run(client: &Client, output: Format, every: Option<u64>) -> 
             Format::Json => json(&status)?,
             Format::Csv => print(&vm_grid(&status).render(Format::Csv))?,
             Format::Table | Format::Wide => {
-                // Clears only where there is a screen to clear: a log file gets the text alone.
+                // Clears the screen only on a terminal: a log file gets only the text.
                 let clear = every.is_some() && std::io::stdout().is_terminal();
                 let head = if clear { "\x1b[H\x1b[2J" } else { "" };
                 print(&format!("{head}{}", screen(&status, output)))?;
@@ -68,7 +68,7 @@ fn screen(status: &Status, format: Format) -> String {
     text
 }
 
-/// What a new administrator does next.
+/// The next step of a new administrator.
 fn next_step(status: &Status) -> Option<String> {
     if status.gpus.is_empty() {
         Some("No GPU is known yet. Next: vgpu-admin scan-gpus".into())
@@ -84,7 +84,7 @@ fn next_step(status: &Status) -> Option<String> {
     }
 }
 
-/// Of GPUs that serve no pool yet.
+/// The next step if no GPU serves a pool.
 fn to_assign(mut gpus: impl Iterator<Item = (u32, GpuState)>) -> String {
     let usable = |state| !matches!(state, GpuState::NoDriver | GpuState::Vanished);
     match gpus.find(|(_, state)| usable(*state)) {

@@ -1,4 +1,4 @@
-//! What VMs used: exported, and counted anew.
+//! Usage of VMs: export and reset.
 
 use vgpu_api::{ApplyReport, UsageReport, UsageReset};
 
@@ -48,7 +48,7 @@ pub(super) async fn run(
     }
 }
 
-/// For people.
+/// The table for people, rounded.
 fn rounded(reports: &[UsageReport]) -> Grid {
     let mut grid = Grid::new(&[
         "VM",
@@ -100,7 +100,7 @@ fn rounded(reports: &[UsageReport]) -> Grid {
     grid
 }
 
-/// For programs: exact numbers, each with its unit in its name.
+/// The table for programs: exact numbers, with units in the names.
 fn exact(reports: &[UsageReport]) -> Grid {
     let mut grid = Grid::new(&[
         "vm_id",

@@ -123,7 +123,7 @@ pub(super) async fn run(client: &Client, output: Format, command: VmCommand) -> 
     }
 }
 
-/// `all` is no list.
+/// `all` means no list.
 fn allowlist(gpus: Vec<String>) -> Option<Vec<String>> {
     (gpus != ["all"]).then_some(gpus)
 }
@@ -143,7 +143,7 @@ async fn show_vms(client: &Client, output: Format, ids: &VmIds) -> Result<(), Er
     }
 }
 
-/// All about one VM, one fact a line.
+/// All facts about a VM, one per line.
 fn sheet(vm: &Vm) -> String {
     let l = &vm.effective_limits;
     let u = &vm.usage;
@@ -243,7 +243,7 @@ fn sheet(vm: &Vm) -> String {
         .collect()
 }
 
-/// A limit in force: 0 and unknown are none.
+/// A limit in force; 0 and unknown mean none.
 pub(super) fn limit(value: Option<u64>, show: impl Fn(u64) -> String) -> String {
     match value {
         None | Some(0) => "none".into(),
@@ -251,8 +251,9 @@ pub(super) fn limit(value: Option<u64>, show: impl Fn(u64) -> String) -> String 
     }
 }
 
-/// The limits that a VM has, in few words: those in force where by default none is, and of the others those that were
-/// set for the VM, a lifted one as `none`: `1000 calls/s, 8G memory, none sessions`.
+/// The limits of a VM, in short form. Limits that are unlimited by default are shown if they are in
+/// force. Other limits are shown if they were set for the VM, a removed limit as `none`: `1000
+/// calls/s, 8G memory, none sessions`.
 pub(super) fn limits(own: &VmLimits, all: &VmLimits) -> String {
     let count = show_count as fn(u64) -> String;
     let usual = [
@@ -294,7 +295,7 @@ pub(super) fn limits(own: &VmLimits, all: &VmLimits) -> String {
     }
 }
 
-/// Where a VM is placed: `0`, `0+1` for a gang, or `-`.
+/// The GPUs of a VM: `0`, `0+1` for a gang, or `-`.
 pub(super) fn placed(vm: &Vm) -> String {
     let Some(first) = vm.gpu_id else {
         return "-".into();
@@ -304,7 +305,7 @@ pub(super) fn placed(vm: &Vm) -> String {
     all.join("+")
 }
 
-/// The GPUs that a VM may use, and how.
+/// The GPUs that a VM may use, and whether all at once.
 pub(super) fn may_use(vm: &Vm) -> String {
     let which = vm
         .allowed_gpu_ids
@@ -320,7 +321,7 @@ pub(super) fn may_use(vm: &Vm) -> String {
     }
 }
 
-/// A VM's state, with the reason where it is not served.
+/// The state of a VM, with the reason if the VM is not served.
 pub(super) fn state(vm: &Vm) -> String {
     match (vm.state, &vm.quarantine) {
         (VmState::Active, _) if vm.demoted => "active, demoted".into(),
@@ -333,7 +334,7 @@ pub(super) fn state(vm: &Vm) -> String {
     }
 }
 
-/// Why something waits, as a word.
+/// The reason of a wait as a word.
 pub(super) fn wait_reason(reason: WaitReason) -> &'static str {
     match reason {
         WaitReason::Turn => "turn",
@@ -413,7 +414,7 @@ mod tests {
 
     #[test]
     fn every_limit_that_was_set_is_shown_and_a_lifted_one_is_none() {
-        // As vgpud answers: 0 is no limit.
+        // As in vgpud's answers, 0 means no limit.
         let all = |own: &VmLimits| VmLimits {
             calls_per_s: Some(0),
             bytes_burst: Some(0),
@@ -441,7 +442,7 @@ mod tests {
             ..VmLimits::default()
         };
         assert_eq!(shown(lifted), "none sessions");
-        // Where by default nothing is limited, a limit that was lifted is not told.
+        // A removed limit is not shown if it is unlimited by default.
         let nothing = VmLimits {
             calls_per_s: Some(0),
             bytes_per_s: Some(0),
