@@ -1,4 +1,4 @@
-//! Links the program so that it runs on the same old C libraries as the libraries beside it.
+//! Links the program so that it runs on the same old C libraries as the guest libraries.
 
 #[path = "../floor/mod.rs"]
 mod floor;

@@ -1,5 +1,6 @@
-//! Writes a stub for each function of `nvml.h` that `src/exports` does not implement: programs link against all of
-//! them. [`floor`] arranges which C libraries the result runs on.
+//! Writes a stub for each function of `nvml.h` that `src/exports` does not implement, because
+//! programs link against all of them. [`floor`] determines the C libraries on which the result
+//! runs.
 
 #[path = "../floor/mod.rs"]
 mod floor;
@@ -11,7 +12,7 @@ use std::{env, fs};
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=src");
-    // The name programs ask for. NODELETE: handles that a program keeps stay valid.
+    // The name that programs load. NODELETE: handles that a program keeps stay valid.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnvidia-ml.so.1");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     let names = fs::read_to_string("src/functions.txt").expect("src/functions.txt is there");
@@ -29,7 +30,7 @@ fn main() {
     floor::link(&out, Path::new("../floor"));
 }
 
-/// The names in lines of the form `fn nvmlA(…` and `fn nvmlA / nvmlA_v2 (…`.
+/// The names in lines `fn nvmlA(…` and `fn nvmlA / nvmlA_v2 (…`.
 fn served(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("src/exports is there") {

@@ -1,16 +1,16 @@
-//! Where the host's daemon listens: `VGPU_ADDRESS`.
+//! The address of the host's daemon: `VGPU_ADDRESS`.
 
 use std::ffi::OsStr;
 
 use vgpu_proto::limits::VSOCK_PORT;
 
-/// The host, as vsock numbers it (`VMADDR_CID_HOST`).
+/// The CID of the host (`VMADDR_CID_HOST`).
 const HOST_CID: u32 = 2;
 
-/// Bytes of a Unix socket's path at most (`sun_path`, less its NUL).
+/// Largest size of a Unix socket's path in bytes (`sun_path` without the NUL).
 const LONGEST_PATH: usize = 107;
 
-/// One address, the same for both connections of a session.
+/// An address, which both connections of a session use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// AF_VSOCK.
@@ -20,7 +20,7 @@ pub enum Address {
         /// Port.
         port: u32,
     },
-    /// A Unix socket's path.
+    /// Path of a Unix socket.
     Unix(String),
 }
 
@@ -46,12 +46,12 @@ impl Address {
     /// The address in the environment, or the default.
     ///
     /// # Errors
-    /// A sentence that shows the forms.
+    /// A sentence that shows the valid forms.
     pub fn from_environment() -> Result<Address, String> {
         Address::of(std::env::var_os("VGPU_ADDRESS").as_deref())
     }
 
-    /// What is set as the address: nothing means the default, and what is no text is none.
+    /// Parses the setting: no setting means the default; text that is not UTF-8 is an error.
     fn of(set: Option<&OsStr>) -> Result<Address, String> {
         match set.filter(|set| !set.is_empty()) {
             None => Ok(Address::default()),
@@ -62,10 +62,10 @@ impl Address {
         }
     }
 
-    /// Reads `vsock:CID:PORT` or `unix:PATH`.
+    /// Parses `vsock:CID:PORT` or `unix:PATH`.
     ///
     /// # Errors
-    /// A sentence that shows the forms.
+    /// A sentence that shows the valid forms.
     pub fn parse(text: &str) -> Result<Address, String> {
         let wrong = || wrong(text);
         if let Some(path) = text.strip_prefix("unix:") {

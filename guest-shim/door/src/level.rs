@@ -1,23 +1,25 @@
-//! How much the libraries say on standard error: `VGPU_LOG`.
+//! The log level of the libraries on standard error: `VGPU_LOG`.
 
 use std::ffi::OsStr;
 
-/// `VGPU_LOG` is one of `off`, `error` (default), `warn`, `info`; each says also what those before it say. `debug` and `trace`
-/// count as `info`.
+/// `VGPU_LOG` is one of `off`, `error` (default), `warn`, `info`; each level includes the levels
+/// before it. `debug` and `trace` count as `info`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Nothing at all.
+    /// Nothing.
     Off,
-    /// Why the program cannot go on: a refusal, a function that is not served, the end of a session.
+    /// Reasons for which the program cannot go on: a refusal, an unserved function, the end of a
+    /// session.
     Error,
-    /// Why functions of NVML fail: many programs only try whether there is a GPU.
+    /// Reasons for which functions of NVML fail. Not an error, because many programs only test for
+    /// a GPU.
     Warn,
-    /// How the session began, that the host drains, which functions a lookup does not find.
+    /// The start of the session, the draining of the host, functions that a lookup does not find.
     Info,
 }
 
 impl Level {
-    /// The level in the environment, and a sentence if that is none.
+    /// The level in the environment, and a sentence if the setting is invalid.
     #[must_use]
     pub fn from_environment() -> (Level, Option<String>) {
         Level::of(std::env::var_os("VGPU_LOG").as_deref())

@@ -1,6 +1,6 @@
-//! A guest's way to its VM's door: where it is ([`address`]), a connection to it ([`socket`]), and what the VM is told
-//! about itself without a session ([`mod@look`]); and how much a user wants to be told ([`level`]). The driver library, the
-//! management library and `vgpu-guest` share it.
+//! A guest's access to vgpud: the address ([`address`]), a connection ([`socket`]), and looks at
+//! the VM without a session ([`mod@look`]); and the log level ([`level`]). The driver library, the
+//! management library and `vgpu-guest` share this crate.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),

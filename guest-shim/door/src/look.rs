@@ -1,4 +1,4 @@
-//! Asking vgpud about the own VM.
+//! Looks: asks vgpud about the own VM.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use vgpu_proto::text::printable;
 use crate::address::Address;
 use crate::socket::{Failure, Socket};
 
-/// How long a look may take where a user waits for it.
+/// Longest time of a look for which a user waits.
 pub const LIMIT: Duration = Duration::from_secs(5);
 
-/// Asks once. `limit` is for everything.
+/// Looks once. `limit` covers the whole exchange.
 ///
 /// # Errors
 /// [`Failure`].
@@ -32,7 +32,7 @@ pub fn look(address: &Address, limit: Duration) -> Result<Looked, Failure> {
     Ok(shown(looked))
 }
 
-/// With texts that may be shown: the answer may be anybody's.
+/// Makes the texts of an answer safe to show, because any program may have sent the answer.
 fn shown(mut looked: Looked) -> Looked {
     let Looked {
         daemon_version,
@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// What a look says where the door answers so.
+    /// The result of a look at a fake vgpud with this answer.
     fn answered(code: u32, body: &[u8], close: bool) -> Result<Looked, Failure> {
         let dir = std::env::temp_dir().join(format!(
             "vgpu-door-{}-{code}-{}",
@@ -129,7 +129,7 @@ mod tests {
             ..Looked::default()
         };
         let shown = format!("{:?}", shown(told));
-        // Debug writes control bytes as escapes.
+        // Debug output writes control bytes as escapes.
         assert!(!shown.contains("\\u{") && !shown.contains("\\r"), "{shown}");
         assert!(!shown.contains("\\n"), "{shown}");
         assert!(shown.len() < 32 << 10, "{} bytes", shown.len());

@@ -1,4 +1,4 @@
-//! A connection to vgpud with one deadline for all that is said on it.
+//! A connection to vgpud with one deadline for the whole exchange.
 
 use std::io::{Error, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -18,16 +18,17 @@ use vgpu_proto::text::printable;
 use crate::address::Address;
 use crate::fd::beyond_standard;
 
-/// Why vgpud did not answer as wanted.
+/// The reason for which vgpud gave no valid answer.
 #[derive(Debug)]
 pub enum Failure {
-    /// Nobody is at the address.
+    /// Nothing listens at the address.
     Nobody(String),
-    /// The connection broke, or its deadline passed.
+    /// The connection broke, or the deadline passed.
     Lost(String),
-    /// What answers is no vgpud of this version.
+    /// The peer is not a vgpud of this version.
     Garbled(String),
-    /// vgpud refused, with a sentence. `None`: with a number that this version does not know.
+    /// vgpud refused, with a sentence. `None`: this version does not know the number of the
+    /// refusal.
     Refused(Option<Refusal>, String),
 }
 
@@ -44,7 +45,7 @@ impl std::fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// One connection. Closed when dropped: a conversation that fails leaves no descriptor behind.
+/// A connection. It is closed on drop, so that a failed exchange leaks no descriptor.
 #[derive(Debug)]
 pub struct Socket<'a> {
     fd: OwnedFd,
@@ -54,7 +55,7 @@ pub struct Socket<'a> {
 }
 
 impl Socket<'_> {
-    /// Connects. `limit` is for the connection and all that is said on it through this value.
+    /// Connects. `limit` covers the connection and the whole exchange through this value.
     ///
     /// # Errors
     /// [`Failure::Nobody`].
@@ -104,7 +105,7 @@ impl Socket<'_> {
         Ok(())
     }
 
-    /// What vgpud answers to a greeting or a look: the body.
+    /// Receives vgpud's answer to a Hello or a look, and returns its body.
     ///
     /// # Errors
     /// [`Failure`].
@@ -128,7 +129,7 @@ impl Socket<'_> {
         Ok(body)
     }
 
-    /// What answers is no vgpud of this version.
+    /// The failure of a peer that is not a vgpud of this version.
     #[must_use]
     pub fn garbled(&self, what: &str) -> Failure {
         let address = self.address;
@@ -138,7 +139,7 @@ impl Socket<'_> {
         ))
     }
 
-    /// The descriptor, without any deadline; the caller closes it.
+    /// The descriptor, without a deadline; the caller closes it.
     ///
     /// # Errors
     /// [`Failure::Lost`].
@@ -192,7 +193,7 @@ impl Socket<'_> {
 fn open(family: AddressFamily, place: &dyn SockaddrLike, limit: Duration) -> nix::Result<OwnedFd> {
     let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let fd = beyond_standard(fd).map_err(|_| Errno::EMFILE)?;
-    // A door whose queue of connections is full holds a connection up.
+    // `connect` blocks while the listener's queue of connections is full.
     let seconds = limit.as_secs().try_into().unwrap_or(i64::MAX);
     let limit = TimeVal::new(seconds, limit.subsec_micros().into());
     setsockopt(&fd, sockopt::SendTimeout, &limit)?;

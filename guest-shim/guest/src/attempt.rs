@@ -1,5 +1,5 @@
-//! A step of `doctor` that loads a library and calls it, in a process of its own: its messages can be read there, and if
-//! it crashes, doctor goes on.
+//! A step of `doctor` that loads a library and calls it, in a separate process: doctor can read the
+//! library's messages there, and survives a crash.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::io::Write as _;
@@ -12,22 +12,22 @@ use vgpu_proto::text::printable;
 
 use crate::library::{Found, found};
 
-/// Of what a library says on standard error, so many characters are told.
+/// Characters of a library's messages on standard error that are shown.
 const SAID_MOST: usize = 600;
 
-/// What is tried.
+/// The attempted action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Step {
-    /// The driver library, and the version that it tells.
+    /// Loads the driver library and queries its version.
     Libcuda,
-    /// The management library.
+    /// Loads the management library.
     Nvml,
-    /// A session, from its beginning to its end with the process.
+    /// Opens a session, which ends with the process.
     Init,
 }
 
 impl Step {
-    /// Makes the attempt in a process of its own: what was found, or what is wrong.
+    /// Makes the attempt in a separate process: returns the finding, or the fault.
     pub(crate) fn in_a_process(self) -> Result<String, String> {
         let value = self.to_possible_value();
         let step = value.as_ref().map_or("", PossibleValue::get_name);
@@ -60,7 +60,7 @@ impl Step {
     }
 }
 
-/// What a process that made an attempt has found.
+/// The finding of a process that made an attempt.
 fn told(output: &Output) -> Result<String, String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
@@ -76,7 +76,7 @@ fn told(output: &Output) -> Result<String, String> {
     })
 }
 
-/// What a library said, as a part of a line.
+/// A library's messages as a part of a line.
 fn said(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let lines = text.lines().map(|line| {
@@ -90,7 +90,7 @@ fn said(bytes: &[u8]) -> String {
 fn libcuda() -> Result<String, String> {
     let library = found("libcuda.so.1", "cuInit")?;
     let mut version: c_int = 0;
-    // SAFETY: the type of cuda.h; the argument is live.
+    // SAFETY: the type is that of `cuda.h`; the argument is live.
     let code = unsafe {
         library.function::<unsafe extern "C" fn(*mut c_int) -> u32>("cuDriverGetVersion")?(
             &mut version,
@@ -110,7 +110,7 @@ fn libcuda() -> Result<String, String> {
 
 fn nvml() -> Result<String, String> {
     let library = found("libnvidia-ml.so.1", "nvmlInit_v2")?;
-    // SAFETY: the types of nvml.h.
+    // SAFETY: the types are those of `nvml.h`.
     let code = unsafe { library.function::<unsafe extern "C" fn() -> u32>("nvmlInit_v2")?() };
     let Found { path, version, .. } = &library;
     match code {
@@ -121,7 +121,7 @@ fn nvml() -> Result<String, String> {
 
 fn init() -> Result<String, String> {
     let library = found("libcuda.so.1", "cuInit")?;
-    // SAFETY: the type of cuda.h.
+    // SAFETY: the type is that of `cuda.h`.
     let code = unsafe { library.function::<unsafe extern "C" fn(u32) -> u32>("cuInit")?(0) };
     if code == 0 {
         return Ok("a session was opened".into());
@@ -141,7 +141,7 @@ const NO_DEVICE: u32 = 100;
 
 fn error_name(library: &Found, code: u32) -> Result<String, String> {
     let mut text: *const c_char = std::ptr::null();
-    // SAFETY: the type of cuda.h; the argument is live.
+    // SAFETY: the type is that of `cuda.h`; the argument is live.
     unsafe {
         library
             .function::<unsafe extern "C" fn(u32, *mut *const c_char) -> u32>("cuGetErrorName")?(
@@ -151,7 +151,7 @@ fn error_name(library: &Found, code: u32) -> Result<String, String> {
     if text.is_null() {
         return Ok(format!("cuInit returned {code}"));
     }
-    // SAFETY: a text that is the library's for ever.
+    // SAFETY: a static text of the library.
     let text = unsafe { CStr::from_ptr(text) };
     Ok(text.to_string_lossy().into_owned())
 }

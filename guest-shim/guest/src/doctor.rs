@@ -1,4 +1,4 @@
-//! What stands between a CUDA program of this VM and its GPU, step by step.
+//! Checks every step between a CUDA program of this VM and its GPU.
 
 use std::fmt::Write as _;
 use std::io::ErrorKind;
@@ -14,7 +14,7 @@ use crate::tell;
 /// Characters of a finding that are shown.
 const LONGEST: usize = 1000;
 
-/// The findings as text, and whether all is well.
+/// The findings as text, and whether all checks passed.
 pub(crate) fn examine() -> (String, bool) {
     let driver = Step::Libcuda.in_a_process();
     let init = match &driver {
@@ -40,7 +40,7 @@ pub(crate) fn examine() -> (String, bool) {
     (text, good)
 }
 
-/// VGPU_ADDRESS, and what it leads to in this VM.
+/// Checks VGPU_ADDRESS and the socket that it names.
 fn address() -> Result<String, String> {
     let address = Address::from_environment()?;
     match &address {
@@ -62,7 +62,7 @@ fn address() -> Result<String, String> {
     }
 }
 
-/// Whether vgpud answers.
+/// Checks that vgpud answers.
 fn host() -> Result<String, String> {
     let looked = look(&Address::from_environment()?, LIMIT).map_err(|e| e.to_string())?;
     let cuda = looked.cuda_version.map_or("unknown".into(), version_text);

@@ -1,25 +1,26 @@
-//! Which file a program gets by a library's name, and whether it is vGPU's.
+//! Finds the file that a program gets by a library's name, and checks that it is vGPU's.
 
 use libloading::{Library, Symbol};
 use object::Endianness;
 use object::elf::FileHeader64;
 use object::read::elf::{FileHeader, ProgramHeader};
 
-/// The name and the type of the note that our libraries have (`guest-shim/floor/mod.rs`).
+/// Name and type of the note in vGPU's libraries (`guest-shim/floor/mod.rs`).
 const NOTE: (&[u8], u32) = (b"vGPU", 1);
 
-/// A library that was found by its name.
+/// A library that was found by name.
 pub(crate) struct Found {
     library: Library,
-    /// The file.
+    /// Path of the file.
     pub(crate) path: String,
-    /// vGPU's version.
+    /// Version of vGPU.
     pub(crate) version: String,
 }
 
-/// Loads what a name leads to, and holds that it is vGPU's. `symbol` is one that it must have.
+/// Loads the library of a name and checks that it is vGPU's. `symbol`: a symbol that the library
+/// must have.
 pub(crate) fn found(name: &str, symbol: &str) -> Result<Found, String> {
-    // SAFETY: what the name leads to is what every CUDA program of this machine loads.
+    // SAFETY: every CUDA program of this machine loads the library of this name.
     let library = unsafe { Library::new(name) }.map_err(|e| {
         let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
         format!(
@@ -27,7 +28,7 @@ pub(crate) fn found(name: &str, symbol: &str) -> Result<Found, String> {
              name its directory in LD_LIBRARY_PATH"
         )
     })?;
-    // SAFETY: the symbol is only looked for.
+    // SAFETY: the symbol is looked up, but not called.
     let symbol = unsafe { library.get::<*const ()>(symbol.as_bytes()) };
     let path = symbol.ok().and_then(|symbol| file_at(symbol.addr()));
     let path = path.unwrap_or_else(|| format!("what the loader finds as {name}"));
@@ -49,7 +50,7 @@ impl Found {
     /// A function of the library.
     ///
     /// # Safety
-    /// `F` is its type.
+    /// `F` is the type of the function.
     pub(crate) unsafe fn function<F>(&self, name: &str) -> Result<Symbol<'_, F>, String> {
         // SAFETY: by this function's contract.
         let found = unsafe { self.library.get(name.as_bytes()) };
@@ -72,7 +73,7 @@ fn file_at(address: usize) -> Option<String> {
     Some(line[line.find('/')?..].to_owned())
 }
 
-/// The version in vGPU's note, where a file has it.
+/// The version in vGPU's note, if the file has one.
 fn version(file: &[u8]) -> Option<String> {
     let header = FileHeader64::<Endianness>::parse(file).ok()?;
     let endian = header.endian().ok()?;

@@ -1,5 +1,5 @@
-//! `vgpu-guest`: what a user of a VM can learn from inside it, without an administrator; only `doctor` takes a
-//! session, for its `cuInit`.
+//! `vgpu-guest`: tells users of a VM about its GPU from inside the VM, without an administrator.
+//! Only `doctor` opens a session, for its `cuInit`.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 mod attempt;
@@ -30,7 +30,7 @@ enum Command {
     Explain,
     /// Finds out why CUDA programs do not run
     Doctor,
-    /// One step of doctor that loads a library, in a process of its own
+    /// One step of doctor that loads a library, in a separate process
     #[command(hide = true)]
     Attempt { step: attempt::Step },
 }
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     };
     match written {
         Ok(()) if good => return ExitCode::SUCCESS,
-        // Whoever reads has had enough.
+        // A closed pipe is a normal end.
         Err(e) if good && e.kind() == ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
         Err(e) if good => eprintln!("vgpu-guest: the answer cannot be written: {e}"),
         _ => {}
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// What a look gives, and whether there was an answer.
+/// The text of a look, and whether there was an answer.
 fn told(tell: fn(&Looked) -> String) -> (String, bool) {
     let looked = Address::from_environment()
         .and_then(|address| look(&address, LIMIT).map_err(|e| e.to_string()));

@@ -1,11 +1,11 @@
-//! An answer of vgpud as text.
+//! Formats an answer of vgpud as text.
 
 use std::fmt::Write as _;
 
 use vgpu_proto::cuda::version_text;
 use vgpu_proto::look::{Looked, LookedGpu, LookedPart};
 
-/// GPUs, programs, use, limits.
+/// GPUs, programs, usage, limits.
 pub(crate) fn status(looked: &Looked) -> String {
     let mut text = format!(
         "VM {} on a host with vgpud {}, driver {}, CUDA {}\n",
@@ -45,10 +45,10 @@ pub(crate) fn status(looked: &Looked) -> String {
     text
 }
 
-/// Why it waits.
+/// The reason for which the VM waits.
 pub(crate) fn explain(looked: &Looked) -> String {
     let mut text = String::new();
-    // The line about a quarantine says all of the summary, and how long it lasts.
+    // The line about a quarantine includes the summary and the remaining time.
     if looked.standing.quarantine.is_none() {
         let _ = writeln!(text, "{}", looked.standing.summary);
     }
@@ -70,7 +70,7 @@ pub(crate) fn explain(looked: &Looked) -> String {
     text
 }
 
-/// Why nothing is served, where that is so.
+/// The reason for which nothing is served, if that is so.
 pub(crate) fn trouble(looked: &Looked) -> Option<String> {
     if let Some(quarantine) = &looked.standing.quarantine {
         let until = match quarantine.left_ms {
@@ -106,10 +106,10 @@ fn device(gpu: &LookedGpu) -> String {
     text
 }
 
-/// In place of a unit: bytes, told by [`size`].
+/// Instead of a unit: bytes, formatted by [`size`].
 const MEMORY: &str = "memory";
 
-/// Each limit beside what is used of it.
+/// Each limit and its present usage.
 fn limits(looked: &Looked) -> String {
     let (limits, usage) = (&looked.limits, &looked.usage);
     let rows = [
@@ -171,7 +171,7 @@ fn mib(bytes: u64) -> u64 {
     bytes >> 20
 }
 
-/// In MiB, unless that would be told as none.
+/// Formats a size in MiB, or in bytes if the size would round to 0 MiB.
 fn size(bytes: u64) -> String {
     match mib(bytes) {
         0 if bytes > 0 => format!("{bytes} B"),

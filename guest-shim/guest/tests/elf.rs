@@ -1,4 +1,4 @@
-//! The built program as a file: what it needs.
+//! Checks the built program as a file: its dependencies.
 
 #[path = "../../floor/check.rs"]
 #[allow(dead_code)]

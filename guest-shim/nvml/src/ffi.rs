@@ -1,4 +1,4 @@
-//! The C boundary: results, no unwinding, no null dereference, one way to declare an export.
+//! The C boundary: results, null checks, no unwinding, and one macro that declares every export.
 
 use std::ffi::{CStr, c_char, c_uint};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +23,7 @@ impl Code {
     pub(crate) const UNKNOWN: Code = Code(999);
 }
 
-/// What each code means, in NVML's words; the last line is for every other code.
+/// The texts of the codes, in NVML's words; the last text is for every other code.
 pub(crate) const TEXTS: [&CStr; 32] = [
     c"Success",
     c"Uninitialized",
@@ -62,8 +62,8 @@ pub(crate) const TEXTS: [&CStr; 32] = [
 /// A result: the value, or the code that the function returns.
 pub(crate) type Ml<T = ()> = Result<T, Code>;
 
-/// Runs the body of an export; a panic becomes NVML_ERROR_UNKNOWN, because unwinding out of a C function would abort
-/// the program.
+/// Runs the body of an export. A panic becomes NVML_ERROR_UNKNOWN, because unwinding out of a C
+/// function would abort the program.
 pub(crate) fn guard(body: impl FnOnce() -> Ml) -> u32 {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Code::SUCCESS.0,
@@ -75,7 +75,7 @@ pub(crate) fn guard(body: impl FnOnce() -> Ml) -> u32 {
 /// Writes a result through a pointer of the caller.
 ///
 /// # Errors
-/// NVML_ERROR_INVALID_ARGUMENT if it is null.
+/// NVML_ERROR_INVALID_ARGUMENT if the pointer is null.
 ///
 /// # Safety
 /// `out` is null or valid for writing a `T`; it need not be aligned.
@@ -88,10 +88,10 @@ pub(crate) unsafe fn put<T>(out: *mut T, value: T) -> Ml {
     Ok(())
 }
 
-/// Reads what a pointer of the caller points to.
+/// Reads the value behind a pointer of the caller.
 ///
 /// # Errors
-/// NVML_ERROR_INVALID_ARGUMENT if it is null.
+/// NVML_ERROR_INVALID_ARGUMENT if the pointer is null.
 ///
 /// # Safety
 /// `from` is null or valid for reading a `T`; it need not be aligned.
@@ -106,7 +106,7 @@ pub(crate) unsafe fn get<T: Copy>(from: *const T) -> Ml<T> {
 /// A text of the caller.
 ///
 /// # Errors
-/// NVML_ERROR_INVALID_ARGUMENT if it is null or no UTF-8.
+/// NVML_ERROR_INVALID_ARGUMENT if the text is null or not UTF-8.
 ///
 /// # Safety
 /// `text` is null or a NUL-terminated string.
@@ -119,10 +119,11 @@ pub(crate) unsafe fn text<'a>(text: *const c_char) -> Ml<&'a str> {
     text.to_str().map_err(|_| Code::INVALID_ARGUMENT)
 }
 
-/// Writes a text with its NUL into a buffer of the caller.
+/// Writes a text and a NUL into a buffer of the caller.
 ///
 /// # Errors
-/// NVML_ERROR_INVALID_ARGUMENT if it is null, NVML_ERROR_INSUFFICIENT_SIZE if the text does not fit.
+/// NVML_ERROR_INVALID_ARGUMENT if the buffer is null, NVML_ERROR_INSUFFICIENT_SIZE if the text does
+/// not fit.
 ///
 /// # Safety
 /// `out` is null or valid for writing `len` bytes.
@@ -149,7 +150,8 @@ pub(crate) fn field<const N: usize>(text: &str) -> [u8; N] {
     field
 }
 
-/// Declares exports. `fn nvmlA(…) { … }` is one symbol, `fn nvmlA / nvmlA_v2 (…) { … }` two with the same meaning.
+/// Declares exports. `fn nvmlA(…) { … }` is one symbol; `fn nvmlA / nvmlA_v2 (…) { … }` is two
+/// equal symbols.
 macro_rules! exports {
     () => {};
     ($(#[$doc:meta])* fn $($name:ident)/+ ($($arg:ident: $ty:ty),* $(,)?) $body:block $($rest:tt)*) => {
@@ -161,7 +163,7 @@ macro_rules! exports {
         $($doc)*
         ///
         /// # Safety
-        /// As NVML's documentation of the function says: pointers are null or valid for what they point to.
+        /// As in NVML's documentation of the function: pointers are null or valid.
         #[unsafe(no_mangle)]
         #[allow(non_snake_case)]
         pub(crate) unsafe extern "C" fn $name($($arg: $ty),*) -> u32 {

@@ -1,5 +1,5 @@
-//! Forks: a child goes on with what nvmlInit gave its parent and with its handles, as with NVIDIA's library. It waits for
-//! no thread of the parent's.
+//! Forks: as with NVIDIA's library, a child keeps the initialisation and the handles of its parent.
+//! The child waits for no thread of the parent.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -8,8 +8,8 @@ use std::sync::MutexGuard;
 use crate::state::{self, State};
 
 thread_local! {
-    /// The state's lock, held across a fork so that no other thread has it then: only the thread that forks is in the
-    /// child. Without a destructor, so that a thread that ends may fork as well.
+    /// The lock of the state, held across a fork so that no other thread holds it: the child has
+    /// only the forking thread. Without a destructor, so that a thread that is ending may fork too.
     static HELD: Cell<Option<ManuallyDrop<MutexGuard<'static, State>>>> = const { Cell::new(None) };
 }
 
@@ -38,7 +38,8 @@ extern "C" fn on_load() {
     }
 }
 
-// SAFETY: the loader calls the functions in this array with C's calling convention when it maps the library.
+// SAFETY: the loader calls the functions in this array with C's calling convention when it maps the
+// library.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static ON_LOAD: extern "C" fn() = on_load;

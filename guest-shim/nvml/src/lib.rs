@@ -1,7 +1,8 @@
-//! `libnvidia-ml.so.1` for guests: NVML as far as a VM has something to say in it.
+//! `libnvidia-ml.so.1` for guests: the part of NVML that applies to a VM.
 //!
-//! Every answer comes from a look at the VM's own door (`vgpu_proto::look`): its GPUs with its quota as their size, what
-//! its own programs use, and nothing of the host or of other VMs. What is not served answers NVML_ERROR_NOT_SUPPORTED.
+//! Every answer comes from a look at the own VM (`vgpu_proto::look`): its GPUs, with the VM's quota
+//! as their size, and the usage of its own programs. Nothing about the host or other VMs is
+//! visible. Unserved functions return NVML_ERROR_NOT_SUPPORTED.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,26 +1,27 @@
-//! What nvidia-smi asks for before anything else: a table that NVML hands out by a UUID (docs/interoperability.md says
-//! what is known of it and from where). Two of its entries are called; both may say that they are not supported.
+//! The table that nvidia-smi requests first, which NVML returns for a UUID
+//! (docs/interoperability.md describes the table and the sources). nvidia-smi calls two of its
+//! entries; both may return that they are not supported.
 
 use std::ffi::c_void;
 
 use crate::ffi::{Code, Ml, exports, get, put};
 use crate::state;
 
-/// The table's UUID.
+/// UUID of the table.
 const TABLE_ID: [u8; 16] = [
     0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4,
 ];
 
-/// Words of the table.
+/// Number of words in the table.
 const WORDS: usize = 82;
 
-/// The words that are called.
+/// The words that nvidia-smi calls.
 const CALLED: [usize; 2] = [26, 81];
 
 #[repr(C)]
 #[derive(Clone, Copy)]
 union Word {
-    /// The first: bytes of the table.
+    /// The first word: size of the table in bytes.
     size: usize,
     entry: extern "C" fn() -> u32,
     none: *const c_void,
@@ -28,7 +29,7 @@ union Word {
 
 struct Table([Word; WORDS]);
 
-// SAFETY: it is never written.
+// SAFETY: the table is never written.
 unsafe impl Sync for Table {}
 
 extern "C" fn not_supported() -> u32 {
@@ -54,7 +55,7 @@ static EXPORTS: Table = {
 };
 
 exports! {
-    /// Refuses every other table.
+    /// Returns the table of this UUID and refuses all others.
     fn nvmlInternalGetExportTable(table: *mut *const c_void, uuid: *const [u8; 16]) {
         state::looked()?;
         // SAFETY: by the contract of the function.

@@ -9,16 +9,16 @@ use vgpu_proto::look::{Looked, LookedGpu};
 
 use crate::ffi::{Code, Ml};
 
-/// A look is good for so long: a tool that asks for fifty things asks vgpud once.
+/// Time for which a look is used again: a tool that makes 50 calls asks vgpud once.
 const FRESH: Duration = Duration::from_millis(250);
 
-/// What a handle points to. Never freed: a program may keep a handle as long as it likes.
+/// The target of a handle. Never freed, because a program may keep a handle for ever.
 #[derive(Debug)]
 struct Device {
     uuid: String,
 }
 
-/// An `nvmlDevice_t` of the caller: only compared, never followed.
+/// An `nvmlDevice_t` of the caller, which is compared but never dereferenced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Handle(*const std::ffi::c_void);
@@ -29,20 +29,22 @@ struct Seen {
     at: Instant,
 }
 
-/// One look: the first thread that wants it asks, the others wait for the answer, and all have the same.
+/// A look in progress: the first thread that needs it asks, and the other threads wait for the same
+/// answer.
 type Look = Arc<OnceLock<Ml<Arc<Looked>>>>;
 
 #[derive(Debug)]
 pub(crate) struct State {
-    /// How often nvmlInit was called and not taken back.
+    /// Number of calls of nvmlInit without a matching nvmlShutdown.
     users: u64,
     seen: Option<Seen>,
-    /// A look that may not be answered yet.
+    /// A look that may be in progress.
     looking: Option<Look>,
     devices: Vec<&'static Device>,
 }
 
-/// Never locked while vgpud is asked: every call of the library and every fork waits for it.
+/// Never locked during a request to vgpud, because every call of the library and every fork waits
+/// for this lock.
 static STATE: Mutex<State> = Mutex::new(State {
     users: 0,
     seen: None,
@@ -57,7 +59,7 @@ pub(crate) fn lock() -> MutexGuard<'static, State> {
 /// `nvmlInit`.
 ///
 /// # Errors
-/// Why the VM cannot be looked at.
+/// The reason for which the look failed.
 pub(crate) fn init() -> Ml {
     let mut state = lock();
     if state.users == 0 {
@@ -78,17 +80,17 @@ pub(crate) fn shutdown() -> Ml {
     Ok(())
 }
 
-/// The VM as it is now.
+/// The present state of the VM.
 ///
 /// # Errors
-/// NVML_ERROR_UNINITIALIZED, or why it cannot be looked at.
+/// NVML_ERROR_UNINITIALIZED, or the reason for which the look failed.
 pub(crate) fn looked() -> Ml<Arc<Looked>> {
     let state = lock();
     state.initialised()?;
     Ok(look(state)?.0)
 }
 
-/// What a function that is not served answers.
+/// The result of an unserved function.
 ///
 /// # Errors
 /// Always.
@@ -97,10 +99,11 @@ pub(crate) fn unserved() -> Ml {
     Err(Code::NOT_SUPPORTED)
 }
 
-/// The VM, and which of its devices a handle means.
+/// The VM, and the index of the device of a handle.
 ///
 /// # Errors
-/// As [`looked`]; NVML_ERROR_INVALID_ARGUMENT for what is no handle or a device that the VM has no more.
+/// As [`looked`]; NVML_ERROR_INVALID_ARGUMENT for an invalid handle or a device that the VM no
+/// longer has.
 pub(crate) fn device(handle: Handle) -> Ml<(Arc<Looked>, usize)> {
     let state = lock();
     state.initialised()?;
@@ -121,10 +124,10 @@ pub(crate) fn gpu(handle: Handle) -> Ml<LookedGpu> {
     looked.gpus.get(index).cloned().ok_or(Code::UNKNOWN)
 }
 
-/// The handle of the first device of which this is true.
+/// The handle of the first device that satisfies `is`.
 ///
 /// # Errors
-/// As [`looked`]; `none` if there is none.
+/// As [`looked`]; `none` if there is no such device.
 pub(crate) fn find(none: Code, is: impl Fn(usize, &LookedGpu) -> bool) -> Ml<Handle> {
     let state = lock();
     state.initialised()?;
@@ -152,14 +155,14 @@ impl State {
         }
     }
 
-    /// In the child of a fork: who was looking is a thread of the parent's.
+    /// Called in the child of a fork: a look in progress belongs to a thread of the parent.
     pub(crate) fn forked(&mut self) {
-        // Not dropped: another thread may have held the allocator's lock.
+        // Leaked instead of dropped, because another thread may have held the allocator's lock.
         std::mem::forget(self.looking.take());
     }
 }
 
-/// The VM as it is now. The lock is given up while vgpud is asked.
+/// The present state of the VM. The lock is released while vgpud is asked.
 fn look(mut state: MutexGuard<'static, State>) -> Ml<(Arc<Looked>, MutexGuard<'static, State>)> {
     let seen = state.seen.as_ref();
     if let Some(seen) = seen.filter(|seen| seen.at.elapsed() < FRESH) {
@@ -170,7 +173,7 @@ fn look(mut state: MutexGuard<'static, State>) -> Ml<(Arc<Looked>, MutexGuard<'s
     drop(state);
     let answer = look.get_or_init(|| ask(last)).clone();
     let mut state = lock();
-    // The first that is back keeps the answer for all.
+    // The first thread to return stores the answer for all.
     if state
         .looking
         .as_ref()
@@ -187,13 +190,13 @@ fn look(mut state: MutexGuard<'static, State>) -> Ml<(Arc<Looked>, MutexGuard<'s
     Ok((answer?, state))
 }
 
-/// Asks vgpud. `last` is what was seen last.
+/// Asks vgpud. `last` is the last answer.
 fn ask(last: Option<Arc<Looked>>) -> Ml<Arc<Looked>> {
     let address = Address::from_environment();
     let address = address.map_err(|text| said(&text, Code::INVALID_ARGUMENT))?;
     match (vgpu_door::look(&address, vgpu_door::LIMIT), last) {
         (Ok(looked), _) => Ok(Arc::new(looked)),
-        // Too often: what was seen last is not old.
+        // vgpud refuses because of too many requests: the last answer is recent enough.
         (Err(Failure::Refused(Some(Refusal::Busy), _)), Some(last)) => Ok(last),
         (Err(Failure::Refused(Some(Refusal::Busy), text)), None) => Err(said(&text, Code::IN_USE)),
         (Err(failure), _) => Err(said(&failure.to_string(), code(&failure))),
@@ -215,7 +218,8 @@ fn said(text: &str, code: Code) -> Code {
     code
 }
 
-/// Says something on standard error where `VGPU_LOG` asks for it: many programs only try whether there is a GPU.
+/// Logs a warning to standard error if `VGPU_LOG` allows. Off by default, because many programs
+/// only test for a GPU.
 pub(crate) fn warn(text: &str) {
     if Level::from_environment().0 >= Level::Warn {
         let line = format!("vgpu: NVML: {text}\n");

@@ -1,4 +1,4 @@
-//! The functions of `nvml.h` that a guest has no answer for.
+//! The functions of `nvml.h` that are not served.
 
 use crate::ffi::guard;
 use crate::state;

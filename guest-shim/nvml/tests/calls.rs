@@ -1,5 +1,5 @@
-//! The library as its clients call it, against a door of the test's: nvidia-smi's calls in nvidia-smi's order, NCCL's
-//! and PyTorch's, and what is answered when nobody looks back.
+//! The library as its clients call it, with a fake vgpud of the test: the calls of nvidia-smi in
+//! their order, those of NCCL and PyTorch, and the results if vgpud does not answer.
 
 mod common;
 
@@ -61,7 +61,7 @@ fn looked() -> Looked {
     }
 }
 
-/// A door that answers every look so; counts them.
+/// A fake vgpud with this answer to every look. Returns the number of looks.
 fn door(dir: &tempfile::TempDir, code: u32, body: Vec<u8>) -> (String, Arc<AtomicUsize>) {
     let path = dir.path().join("vgpu.sock");
     let listener = UnixListener::bind(&path).expect("a socket");
@@ -81,7 +81,7 @@ fn door(dir: &tempfile::TempDir, code: u32, body: Vec<u8>) -> (String, Arc<Atomi
     (format!("unix:{}", path.display()), looks)
 }
 
-/// Runs the test's own body in a process of its own, with a door that tells `looked`.
+/// Runs the test's body in a separate process, with a fake vgpud that answers `looked`.
 fn played(name: &str, looked: &Looked) -> usize {
     let dir = tempfile::tempdir().expect("a directory");
     let (address, looks) = door(&dir, 0, codec::encode(looked).expect("encodes"));
@@ -94,10 +94,10 @@ type Handle = *const c_void;
 fn text(nvml: &Nvml, name: &str, device: Handle) -> String {
     let function: unsafe extern "C" fn(Handle, *mut c_char, c_uint) -> u32 = nvml.symbol(name);
     let mut buffer = [0 as c_char; 96];
-    // SAFETY: the type is that of `nvml.h`, the buffer is live.
+    // SAFETY: the type is that of `nvml.h`; the buffer is live.
     let code = unsafe { function(device, buffer.as_mut_ptr(), 96) };
     assert_eq!(code, SUCCESS, "{name}");
-    // SAFETY: NUL-terminated by the function.
+    // SAFETY: the function has written a NUL.
     unsafe { CStr::from_ptr(buffer.as_ptr()) }
         .to_string_lossy()
         .into_owned()
@@ -106,14 +106,15 @@ fn text(nvml: &Nvml, name: &str, device: Handle) -> String {
 fn number(nvml: &Nvml, name: &str, device: Handle) -> Result<c_uint, u32> {
     let function: unsafe extern "C" fn(Handle, *mut c_uint) -> u32 = nvml.symbol(name);
     let mut number = c_uint::MAX;
-    // SAFETY: the type is that of `nvml.h`, the number is live.
+    // SAFETY: the type is that of `nvml.h`; the number is live.
     match unsafe { function(device, &mut number) } {
         SUCCESS => Ok(number),
         code => Err(code),
     }
 }
 
-/// The calls of nvidia-smi without arguments, in its order. Its own screen needs each of these answers.
+/// The calls of nvidia-smi without arguments, in their order. Its screen needs each of these
+/// answers.
 #[test]
 #[cfg(feature = "nvidia-smi")]
 fn nvidia_smi_finds_what_it_calls_in_its_order() {
@@ -133,11 +134,11 @@ fn nvidia_smi_finds_what_it_calls_in_its_order() {
         ml!(nvml, nvmlInternalGetExportTable(&mut table => *mut *const *const c_void, id => *const u8)),
         SUCCESS
     );
-    // SAFETY: the first word is the table's size in bytes.
+    // SAFETY: the first word is the size of the table in bytes.
     let words = unsafe { std::slice::from_raw_parts(table, (*table).addr() / 8) };
     let entry = |slot: usize| {
         assert!(!words[slot].is_null(), "slot {slot}");
-        // SAFETY: a function of the table; it looks at no argument.
+        // SAFETY: a function of the table, which reads no argument.
         let entry: extern "C" fn() -> u32 = unsafe { std::mem::transmute(words[slot]) };
         entry()
     };
@@ -275,7 +276,7 @@ fn both_forms_of_a_name_and_every_way_to_a_handle_lead_to_the_same() {
         ml!(nvml, nvmlDeviceGetHandleByIndex_v2(0 => c_uint, b => *mut Handle)),
         SUCCESS
     );
-    // As CUDA writes it, and as NVML does.
+    // The form of CUDA, and the form of NVML.
     let (short, long) = (c"0000:65:00.0".as_ptr(), c"00000000:65:00.0".as_ptr());
     assert_eq!(
         ml!(nvml, nvmlDeviceGetHandleByPciBusId(short => *const c_char, c => *mut Handle)),
@@ -306,7 +307,7 @@ fn both_forms_of_a_name_and_every_way_to_a_handle_lead_to_the_same() {
         ml!(nvml, nvmlDeviceGetHandleByIndex(1 => c_uint, &mut none => *mut Handle)),
         INVALID_ARGUMENT
     );
-    // What is no handle is not followed.
+    // An invalid handle is not dereferenced.
     let junk = 0x0bad_0000_usize as Handle;
     assert_eq!(
         number(&nvml, "nvmlDeviceGetIndex", junk),
@@ -473,7 +474,7 @@ fn before_init_and_without_a_host_there_is_a_code_and_a_text() {
         (31, "Unknown Error"),
         (999, "Unknown Error"),
     ] {
-        // SAFETY: a text for ever.
+        // SAFETY: a static text.
         let said = unsafe { CStr::from_ptr(error(code)) };
         assert_eq!(said.to_str(), Ok(expected));
     }

@@ -1,4 +1,4 @@
-//! The built library as a file: what it exports, what it is called, what it needs.
+//! Checks the built library as a file: exports, name, dependencies.
 
 #[path = "../../floor/check.rs"]
 mod check;

@@ -1,4 +1,4 @@
-//! Threads and forks while vgpud is asked: who waits for whom.
+//! Threads and forks during a request to vgpud, and the waits between them.
 
 mod common;
 #[path = "../../tests/common/look.rs"]
@@ -16,7 +16,7 @@ use look::{asked, is_asleep};
 use vgpu_proto::codec;
 use vgpu_proto::look::Looked;
 
-/// After this, what is waited for does not come.
+/// Time after which a wait has failed.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 const TIMEOUT: u32 = 10;
@@ -27,11 +27,12 @@ type Wait = unsafe extern "C" fn(*const c_void, *mut c_void, c_uint) -> u32;
 
 /// Calls a function without arguments.
 fn call(function: Call) -> u32 {
-    // SAFETY: the tests name such functions.
+    // SAFETY: the tests pass such functions.
     unsafe { function() }
 }
 
-/// Runs test `name` again as a program of its own; in that, the library and the socket that it looks at.
+/// Runs test `name` again as a separate program. Returns, in that program, the library and the
+/// listener of its looks.
 fn enter(name: &str) -> Option<(Nvml, UnixListener)> {
     if let Some(nvml) = guest(name) {
         let address = std::env::var("VGPU_ADDRESS").expect("set");
@@ -57,13 +58,13 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// What nvmlInit says to four threads, whose first look is answered when all of them wait.
+/// The results of nvmlInit in four threads. The first look is answered when all of them wait.
 fn together(init: Call, door: &UnixListener, answer: impl FnOnce(UnixStream)) -> [u32; 4] {
     let callers = [const { AtomicI32::new(0) }; 4];
     std::thread::scope(|scope| {
         let calls = callers.each_ref().map(|caller| {
             scope.spawn(move || {
-                // SAFETY: it has no arguments.
+                // SAFETY: the call has no arguments.
                 caller.store(unsafe { libc::gettid() }, Ordering::SeqCst);
                 call(init)
             })
@@ -96,9 +97,9 @@ fn threads_that_look_meanwhile_share_one_look_and_its_failure() {
     assert!(door.accept().is_err(), "nobody else looked");
 }
 
-/// The child of a fork that does this.
+/// Forks a child that runs `body`.
 fn child(body: impl FnOnce() -> bool) -> libc::pid_t {
-    // SAFETY: the child makes calls of the library, and ends without the parent's exit handlers.
+    // SAFETY: the child makes calls of the library and ends without the parent's exit handlers.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let right = body();
@@ -109,11 +110,11 @@ fn child(body: impl FnOnce() -> bool) -> libc::pid_t {
     child
 }
 
-/// Waits until a child has ended; one that hangs is ended.
+/// Waits until a child has ended; kills a child that hangs.
 fn ended_well(child: libc::pid_t) -> bool {
     let end = Instant::now() + DEADLINE;
     let mut status = 0;
-    // SAFETY: our own child; the number is live.
+    // SAFETY: the child of this test; the number is live.
     while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
         if Instant::now() > end {
             // SAFETY: as above.
@@ -150,7 +151,7 @@ fn a_child_of_a_fork_waits_for_no_look_of_its_parent_and_keeps_what_it_had() {
     assert_eq!(call(init), SUCCESS);
     let keeping = child(|| {
         let mut devices = 1;
-        // SAFETY: the type is that of `nvml.h`, the number is live.
+        // SAFETY: the type is that of `nvml.h`; the number is live.
         let code = unsafe { count(&mut devices) };
         (code, devices) == (SUCCESS, 0) && call(shutdown) == SUCCESS
     });
@@ -172,7 +173,7 @@ fn a_wait_for_events_takes_the_time_that_it_is_given_and_keeps_nobody_waiting() 
     assert_eq!(call(init), SUCCESS);
     let wait: Wait = nvml.symbol("nvmlEventSetWait_v2");
     let wait = move |milliseconds| {
-        // SAFETY: the type is that of `nvml.h`; a set is not looked at, and nothing is written.
+        // SAFETY: the type is that of `nvml.h`; the set is not read, and nothing is written.
         unsafe { wait(std::ptr::null(), std::ptr::null_mut(), milliseconds) }
     };
     let begun = Instant::now();
@@ -182,7 +183,7 @@ fn a_wait_for_events_takes_the_time_that_it_is_given_and_keeps_nobody_waiting() 
     let waiting = Arc::new(AtomicI32::new(0));
     let waiter = waiting.clone();
     let thread = std::thread::spawn(move || {
-        // SAFETY: it has no arguments.
+        // SAFETY: the call has no arguments.
         waiter.store(unsafe { libc::gettid() }, Ordering::SeqCst);
         wait(c_uint::MAX)
     });

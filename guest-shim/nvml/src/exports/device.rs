@@ -8,9 +8,9 @@ use vgpu_proto::look::{LookedGpu, Telemetry};
 use crate::ffi::{Code, Ml, exports, field, get, put, put_text, text};
 use crate::state::{self, Handle};
 
-/// NVIDIA's PCI vendor; which of its boards it is, is the host's affair.
+/// NVIDIA's PCI vendor ID. The device ID belongs to the host and is hidden.
 const PCI_ID: u32 = 0x10de;
-/// What is said of sensors that are not shared.
+/// The message about sensors that are not shared.
 const HIDDEN: &str = "temperature, power, clocks and ECC are not shared with VMs; the host's administrator can share them \
     ([guests] telemetry = true in vgpud.toml)";
 /// `NVML_P2P_STATUS_NOT_SUPPORTED`.
@@ -104,21 +104,21 @@ pub(crate) struct FieldValue {
 }
 
 exports! {
-    /// How many devices a session of the VM has.
+    /// The number of devices in a session of the VM.
     fn nvmlDeviceGetCount / nvmlDeviceGetCount_v2 (count: *mut c_uint) {
         let looked = state::looked()?;
         // SAFETY: by the contract of the function.
         unsafe { put(count, looked.gpus.len() as c_uint) }
     }
 
-    /// By the ordinal that CUDA gives it.
+    /// The device with an ordinal of CUDA.
     fn nvmlDeviceGetHandleByIndex / nvmlDeviceGetHandleByIndex_v2 (index: c_uint, device: *mut Handle) {
         let found = state::find(Code::INVALID_ARGUMENT, |n, _| n == index as usize)?;
         // SAFETY: by the contract of the function.
         unsafe { put(device, found) }
     }
 
-    /// By `GPU-…`.
+    /// The device with a UUID `GPU-…`.
     fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: *mut Handle) {
         // SAFETY: by the contract of the function.
         let uuid = unsafe { text(uuid) }?;
@@ -127,7 +127,7 @@ exports! {
         unsafe { put(device, found) }
     }
 
-    /// By `0000:65:00.0`, the domain with four or eight digits.
+    /// The device with an address `0000:65:00.0`; the domain has four or eight digits.
     fn nvmlDeviceGetHandleByPciBusId / nvmlDeviceGetHandleByPciBusId_v2 (id: *const c_char, device: *mut Handle) {
         // SAFETY: by the contract of the function.
         let wanted = place(unsafe { text(id) }?).ok_or(Code::INVALID_ARGUMENT)?;
@@ -136,44 +136,45 @@ exports! {
         unsafe { put(device, found) }
     }
 
-    /// The ordinal.
+    /// The ordinal of the device.
     fn nvmlDeviceGetIndex(device: Handle, index: *mut c_uint) {
         let (_, found) = state::device(device)?;
         // SAFETY: by the contract of the function.
         unsafe { put(index, found as c_uint) }
     }
 
-    /// The number of the device file that a host would have.
+    /// The number that the device file would have on a host.
     fn nvmlDeviceGetMinorNumber(device: Handle, minor: *mut c_uint) {
         let (_, found) = state::device(device)?;
         // SAFETY: by the contract of the function.
         unsafe { put(minor, found as c_uint) }
     }
 
-    /// The driver's name for it.
+    /// The driver's name of the device.
     fn nvmlDeviceGetName(device: Handle, name: *mut c_char, length: c_uint) {
         let gpu = state::gpu(device)?;
         // SAFETY: by the contract of the function.
         unsafe { put_text(name, length, &gpu.name) }
     }
 
-    /// `GPU-…`.
+    /// The UUID: `GPU-…`.
     fn nvmlDeviceGetUUID(device: Handle, uuid: *mut c_char, length: c_uint) {
         let gpu = state::gpu(device)?;
         // SAFETY: by the contract of the function.
         unsafe { put_text(uuid, length, &gpu.uuid) }
     }
 
-    /// `NVML_BRAND_UNKNOWN`: the name says it.
+    /// Always `NVML_BRAND_UNKNOWN`, because the name contains the brand.
     fn nvmlDeviceGetBrand(device: Handle, brand: *mut c_uint) {
         state::gpu(device)?;
         // SAFETY: by the contract of the function.
         unsafe { put(brand, 0) }
     }
 
-    /// By the compute capability.
+    /// The architecture, from the compute capability.
     fn nvmlDeviceGetArchitecture(device: Handle, architecture: *mut c_uint) {
-        // NVML_DEVICE_ARCH_*: Maxwell 3, Pascal 4, Volta 5, Turing 6, Ampere 7, Ada 8, Hopper 9, Blackwell 10.
+        // NVML_DEVICE_ARCH_*: Maxwell 3, Pascal 4, Volta 5, Turing 6, Ampere 7, Ada 8, Hopper 9,
+        // Blackwell 10.
         let found = match capability(device)? {
             (5, _) => 3,
             (6, _) => 4,
@@ -189,7 +190,7 @@ exports! {
         unsafe { put(architecture, found) }
     }
 
-    /// Major and minor.
+    /// Major and minor compute capability.
     fn nvmlDeviceGetCudaComputeCapability(device: Handle, major: *mut c_int, minor: *mut c_int) {
         let found = capability(device)?;
         // SAFETY: by the contract of the function.
@@ -199,21 +200,21 @@ exports! {
         }
     }
 
-    /// Before version 2.285.
+    /// The PCI address, in the form before version 2.285.
     fn nvmlDeviceGetPciInfo(device: Handle, pci: *mut PciInfoV1) {
         let info = pci_v1(&state::gpu(device)?)?;
         // SAFETY: by the contract of the function.
         unsafe { put(pci, info) }
     }
 
-    /// With the subsystem.
+    /// The PCI address, with the subsystem.
     fn nvmlDeviceGetPciInfo_v2(device: Handle, pci: *mut PciInfoV2) {
         let first = pci_v1(&state::gpu(device)?)?;
         // SAFETY: by the contract of the function.
         unsafe { put(pci, PciInfoV2 { first, subsystem: 0, reserved: [0; 4] }) }
     }
 
-    /// With the long form of the bus id.
+    /// The PCI address, with the long form of the bus ID.
     fn nvmlDeviceGetPciInfo_v3(device: Handle, pci: *mut PciInfoV3) {
         let gpu = state::gpu(device)?;
         let first = pci_v1(&gpu)?;
@@ -222,7 +223,7 @@ exports! {
         unsafe { put(pci, PciInfoV3 { first, subsystem: 0, bus_id }) }
     }
 
-    /// With the class: 3D controller.
+    /// The PCI address, with the class: 3D controller.
     fn nvmlDeviceGetPciInfoExt(device: Handle, pci: *mut PciInfoExt) {
         // SAFETY: by the contract of the function.
         let version = unsafe { get(pci.cast::<c_uint>()) }?;
@@ -243,14 +244,14 @@ exports! {
         unsafe { put(pci, info) }
     }
 
-    /// The VM's quota and what its programs have of it.
+    /// The VM's quota and its use by the VM's programs, in bytes.
     fn nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut Memory) {
         let Share { total, free, used, .. } = Share::of(&state::gpu(device)?);
         // SAFETY: by the contract of the function.
         unsafe { put(memory, Memory { total, free, used }) }
     }
 
-    /// The same; `reserved` is what the VM neither uses nor can allocate.
+    /// As nvmlDeviceGetMemoryInfo; `reserved` is memory that the VM neither uses nor can allocate.
     fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: *mut MemoryV2) {
         // SAFETY: by the contract of the function.
         let version = unsafe { get(memory.cast::<c_uint>()) }?;
@@ -260,28 +261,29 @@ exports! {
         unsafe { put(memory, MemoryV2 { version, total, reserved, free, used }) }
     }
 
-    /// What the VM had of the device in the last second; how much of that moved memory is not known.
+    /// The VM's share of the last second, in percent; the share of memory transfers is unknown.
     fn nvmlDeviceGetUtilizationRates(device: Handle, rates: *mut Utilization) {
         let gpu = state::gpu(device)?.busy_permille.div_ceil(10).min(100);
         // SAFETY: by the contract of the function.
         unsafe { put(rates, Utilization { gpu, memory: 0 }) }
     }
 
-    /// Where the host's administrator shares it.
+    /// In °C, if the host's administrator shares sensors.
     fn nvmlDeviceGetTemperature(device: Handle, _sensor: c_uint, temperature: *mut c_uint) {
         let told = shared(device, |sensors| sensors.temperature_celsius)?;
         // SAFETY: by the contract of the function.
         unsafe { put(temperature, told) }
     }
 
-    /// Where the host's administrator shares it, in milliwatts.
+    /// In mW, if the host's administrator shares sensors.
     fn nvmlDeviceGetPowerUsage(device: Handle, power: *mut c_uint) {
         let told = shared(device, |sensors| sensors.power_milliwatts)?;
         // SAFETY: by the contract of the function.
         unsafe { put(power, told) }
     }
 
-    /// Where the host's administrator shares it, in MHz: the graphics engine, the multiprocessors, the memory.
+    /// In MHz, if the host's administrator shares sensors: the graphics engine, the
+    /// multiprocessors, the memory.
     fn nvmlDeviceGetClockInfo(device: Handle, clock: c_uint, mhz: *mut c_uint) {
         let told = shared(device, |sensors| match clock {
             clock::GRAPHICS => sensors.graphics_clock_mhz,
@@ -293,7 +295,7 @@ exports! {
         unsafe { put(mhz, told) }
     }
 
-    /// Where the host's administrator shares it.
+    /// Whether ECC is on, if the host's administrator shares sensors.
     fn nvmlDeviceGetEccMode(device: Handle, current: *mut c_uint, pending: *mut c_uint) {
         let told = c_uint::from(shared(device, |sensors| sensors.ecc_enabled)?);
         // SAFETY: by the contract of the function.
@@ -303,49 +305,49 @@ exports! {
         }
     }
 
-    /// Default: several programs may use it.
+    /// Always default: several programs may use the device.
     fn nvmlDeviceGetComputeMode(device: Handle, mode: *mut c_uint) {
         state::gpu(device)?;
         // SAFETY: by the contract of the function.
         unsafe { put(mode, 0) }
     }
 
-    /// No display hangs on it.
+    /// Always 0: no display is attached.
     fn nvmlDeviceGetDisplayMode(device: Handle, mode: *mut c_uint) {
         state::gpu(device)?;
         // SAFETY: by the contract of the function.
         unsafe { put(mode, 0) }
     }
 
-    /// No display hangs on it.
+    /// Always 0: no display is attached.
     fn nvmlDeviceGetDisplayActive(device: Handle, active: *mut c_uint) {
         state::gpu(device)?;
         // SAFETY: by the contract of the function.
         unsafe { put(active, 0) }
     }
 
-    /// None.
+    /// Always none.
     fn nvmlDeviceGetVirtualizationMode(device: Handle, mode: *mut c_uint) {
         state::gpu(device)?;
         // SAFETY: by the contract of the function.
         unsafe { put(mode, 0) }
     }
 
-    /// None.
+    /// Always 0.
     fn nvmlDeviceGetMaxMigDeviceCount(device: Handle, count: *mut c_uint) {
         state::gpu(device)?;
         // SAFETY: by the contract of the function.
         unsafe { put(count, 0) }
     }
 
-    /// It is not: a device of a guest is whole to it.
+    /// Always 0: a guest sees a device as a whole.
     fn nvmlDeviceIsMigDeviceHandle(device: Handle, is: *mut c_uint) {
         state::gpu(device)?;
         // SAFETY: by the contract of the function.
         unsafe { put(is, 0) }
     }
 
-    /// Devices of guests do not reach each other.
+    /// Never supported: devices of guests have no path between them.
     fn nvmlDeviceGetP2PStatus(one: Handle, other: Handle, _capability: c_uint, status: *mut c_uint) {
         state::gpu(one)?;
         state::gpu(other)?;
@@ -353,12 +355,12 @@ exports! {
         unsafe { put(status, NO_PEERS) }
     }
 
-    /// No field is served; each says so for itself.
+    /// No field is served; each field gets its own error.
     fn nvmlDeviceGetFieldValues(device: Handle, count: c_int, values: *mut FieldValue) {
         state::gpu(device)?;
         for n in 0..usize::try_from(count).map_err(|_| Code::INVALID_ARGUMENT)? {
             let at = values.wrapping_add(n);
-            // SAFETY: by the contract of the function there are `count` of them.
+            // SAFETY: by the contract of the function, there are `count` values.
             unsafe {
                 let value = get(at)?;
                 put(at, FieldValue { result: Code::NOT_SUPPORTED.0, ..value })?;
@@ -373,11 +375,11 @@ fn capability(device: Handle) -> Ml<(u32, u32)> {
     gpu.compute_capability.ok_or(Code::NOT_SUPPORTED)
 }
 
-/// What a sensor of the host says.
+/// The value of a sensor of the host.
 ///
 /// # Errors
-/// NVML_ERROR_NOT_SUPPORTED if the administrator does not share sensors, which is said once, or the last scan did not
-/// see this one.
+/// NVML_ERROR_NOT_SUPPORTED if the administrator does not share sensors, which is logged once, or
+/// if the last scan did not find this sensor.
 fn shared<T>(device: Handle, pick: impl Fn(&Telemetry) -> Option<T>) -> Ml<T> {
     static SAID: AtomicBool = AtomicBool::new(false);
     let gpu = state::gpu(device)?;
@@ -390,12 +392,12 @@ fn shared<T>(device: Handle, pick: impl Fn(&Telemetry) -> Option<T>) -> Ml<T> {
     pick(sensors).ok_or(Code::NOT_SUPPORTED)
 }
 
-/// A device's memory as the VM has it, in bytes.
+/// The VM's view of a device's memory, in bytes.
 struct Share {
     total: u64,
     used: u64,
     free: u64,
-    /// What neighbours use, and what of the quota is used on the VM's other devices.
+    /// Memory that other VMs use, and the part of the quota that is used on the VM's other devices.
     reserved: u64,
 }
 
@@ -413,7 +415,7 @@ impl Share {
     }
 }
 
-/// Whether the caller's structure is of this version.
+/// Checks the version of the caller's structure.
 fn versioned<T>(version: c_uint, number: c_uint) -> Ml {
     match version == size_of::<T>() as c_uint | number << 24 {
         true => Ok(()),
@@ -421,7 +423,7 @@ fn versioned<T>(version: c_uint, number: c_uint) -> Ml {
     }
 }
 
-/// Domain, bus, device of an address.
+/// Domain, bus and device of an address.
 fn place(text: &str) -> Option<(u32, u32, u32)> {
     let number = |digits: &str| u32::from_str_radix(digits, 16).ok();
     let text = text.split('.').next()?;

@@ -1,4 +1,4 @@
-//! The C functions, by theme.
+//! The C functions, by topic.
 
 pub(crate) mod device;
 pub(crate) mod event;

@@ -1,4 +1,4 @@
-//! The VM's own programs.
+//! Programs of the VM itself.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -18,20 +18,20 @@ pub(crate) struct Process {
 #[derive(Clone, Copy)]
 pub(crate) struct ProcessV2 {
     first: Process,
-    /// No MIG: both all ones.
+    /// Without MIG, both are all ones.
     gpu_instance: c_uint,
     compute_instance: c_uint,
 }
 
 exports! {
-    /// Those with a session on the device.
+    /// Programs with a session on the device.
     fn nvmlDeviceGetComputeRunningProcesses(device: Handle, count: *mut c_uint, infos: *mut Process) {
         let found = running(device)?;
         // SAFETY: by the contract of the function.
         unsafe { put_all(count, infos, &found) }
     }
 
-    /// The same in the longer form.
+    /// Programs with a session on the device, in the longer form.
     fn nvmlDeviceGetComputeRunningProcesses_v2 / nvmlDeviceGetComputeRunningProcesses_v3 (
         device: Handle, count: *mut c_uint, infos: *mut ProcessV2
     ) {
@@ -45,7 +45,7 @@ exports! {
         unsafe { put_all(count, infos, &found) }
     }
 
-    /// None.
+    /// Always empty.
     fn nvmlDeviceGetGraphicsRunningProcesses / nvmlDeviceGetGraphicsRunningProcesses_v2 / nvmlDeviceGetGraphicsRunningProcesses_v3 / nvmlDeviceGetMPSComputeRunningProcesses / nvmlDeviceGetMPSComputeRunningProcesses_v2 / nvmlDeviceGetMPSComputeRunningProcesses_v3 (
         device: Handle, count: *mut c_uint, _infos: *mut Process
     ) {
@@ -68,10 +68,11 @@ fn running(device: Handle) -> Ml<Vec<Process>> {
     Ok(here.collect())
 }
 
-/// Writes a list as NVML does: the caller says how many fit, and learns how many there are.
+/// Writes a list as NVML does: the caller passes the size of the array and gets the length of the
+/// list.
 ///
 /// # Safety
-/// `count` is null or valid; `out` is null or has room for as many as it says.
+/// `count` is null or valid; `out` is null or has room for `count` values.
 unsafe fn put_all<T: Copy>(count: *mut c_uint, out: *mut T, list: &[T]) -> Ml {
     // SAFETY: by this function's contract.
     let room = unsafe { get(count) }? as usize;
@@ -81,7 +82,7 @@ unsafe fn put_all<T: Copy>(count: *mut c_uint, out: *mut T, list: &[T]) -> Ml {
         return Err(Code::INSUFFICIENT_SIZE);
     }
     for (n, value) in list.iter().enumerate() {
-        // SAFETY: there is room for `room` of them, or the pointer is null.
+        // SAFETY: there is room for `room` values, or the pointer is null.
         unsafe { put(if out.is_null() { out } else { out.add(n) }, *value) }?;
     }
     Ok(())

@@ -1,25 +1,25 @@
-//! Initialisation, versions, texts.
+//! Initialisation, versions, error texts.
 
 use std::ffi::{c_char, c_int, c_uint};
 
 use crate::ffi::{Code, TEXTS, exports, put, put_text};
 use crate::state;
 
-/// The version of this library, which the host's driver has no part in.
+/// The version of this library, independent of the host's driver.
 const OWN_VERSION: &str = concat!("13.", env!("CARGO_PKG_VERSION"));
 
 exports! {
-    /// Looks at the VM; may be called several times.
+    /// Looks at the VM. Each call adds a reference.
     fn nvmlInit / nvmlInit_v2 () {
         state::init()
     }
 
-    /// No flag changes anything here.
+    /// All flags are ignored.
     fn nvmlInitWithFlags(_flags: c_uint) {
         state::init()
     }
 
-    /// Takes one initialisation back.
+    /// Releases a reference.
     fn nvmlShutdown() {
         state::shutdown()
     }
@@ -38,7 +38,7 @@ exports! {
         unsafe { put_text(version, length, OWN_VERSION) }
     }
 
-    /// What cuDriverGetVersion answers.
+    /// The version that cuDriverGetVersion returns.
     fn nvmlSystemGetCudaDriverVersion / nvmlSystemGetCudaDriverVersion_v2 (version: *mut c_int) {
         let looked = state::looked()?;
         let cuda = looked.cuda_version.ok_or(Code::NOT_SUPPORTED)?;
@@ -46,7 +46,7 @@ exports! {
         unsafe { put(version, cuda as c_int) }
     }
 
-    /// The name of one of the VM's own programs.
+    /// The name of a program of the VM.
     fn nvmlSystemGetProcessName(pid: c_uint, name: *mut c_char, length: c_uint) {
         let looked = state::looked()?;
         let mut processes = looked.processes.iter();
@@ -56,7 +56,7 @@ exports! {
     }
 }
 
-/// A text for ever. May be called before nvmlInit.
+/// A static text. May be called before nvmlInit.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 pub(crate) extern "C" fn nvmlErrorString(code: c_uint) -> *const c_char {

@@ -1,4 +1,5 @@
-//! What the tests of the library share: each runs its body in a process of its own, which loads the library.
+//! Shared parts of the library's tests. Each test runs its body in a separate process, which loads
+//! the library.
 
 use std::process::Command;
 
@@ -6,20 +7,20 @@ use libloading::Library;
 use vgpu_proto::handshake::{ReplyPreamble, WELCOME_MAGIC};
 use zerocopy::IntoBytes as _;
 
-/// In the environment of a test's own process: the name of the test.
+/// In the environment of a test's separate process: the name of the test.
 const MARK: &str = "VGPU_TEST_GUEST";
 
 pub(crate) const SUCCESS: u32 = 0;
 pub(crate) const UNINITIALIZED: u32 = 1;
 pub(crate) const DRIVER_NOT_LOADED: u32 = 9;
 
-/// The library as a program sees it.
+/// The loaded library.
 pub(crate) struct Nvml(Library);
 
 impl Nvml {
     fn load() -> Nvml {
         let exe = std::env::current_exe().expect("a test has a binary");
-        // SAFETY: our own library; loading it only registers fork handlers.
+        // SAFETY: the library under test; loading it only registers fork handlers.
         Nvml(unsafe { Library::new(exe.with_file_name("libnvidia_ml.so")) }.expect("it was built"))
     }
 
@@ -29,12 +30,12 @@ impl Nvml {
     }
 }
 
-/// The library, in the process of test `name`.
+/// The library, if this is the separate process of test `name`.
 pub(crate) fn guest(name: &str) -> Option<Nvml> {
     (std::env::var(MARK).as_deref() == Ok(name)).then(Nvml::load)
 }
 
-/// Runs the body of test `name` in a process of its own. What it said on standard error.
+/// Runs the body of test `name` in a separate process. Returns its standard error.
 pub(crate) fn run(name: &str, address: &str) -> String {
     let exe = std::env::current_exe().expect("a test has a binary");
     let output = Command::new(exe)
