@@ -1,13 +1,13 @@
-//! What a built file needs of the machine that it runs on. A part of the tests of each file that goes into guests.
+//! The dependencies of a built file. Part of the tests of each file that goes into guests.
 
 use object::Endianness;
 use object::elf::{DT_NEEDED, DynamicTag, FileHeader64, STB_WEAK};
 use object::read::elf::{FileHeader, Sym};
 
-/// The newest version of glibc that a file may need, as docs/guest.md says.
+/// The newest version of glibc that a file may need, as in docs/guest.md.
 const FLOOR: [u32; 2] = [2, 28];
 
-/// glibc's own libraries.
+/// Libraries of glibc.
 const GLIBC: [&str; 5] = [
     "libc.so.6",
     "libm.so.6",
@@ -16,7 +16,7 @@ const GLIBC: [&str; 5] = [
     "ld-linux-x86-64.so.2",
 ];
 
-/// The texts of the dynamic section's entries of one kind.
+/// The texts of all entries of one kind in the dynamic section.
 pub(crate) fn dynamic(file: &[u8], tag: DynamicTag) -> Vec<String> {
     let header = FileHeader64::<Endianness>::parse(file).expect("an ELF file");
     let endian = header.endian().expect("an ELF file");
@@ -33,7 +33,7 @@ pub(crate) fn dynamic(file: &[u8], tag: DynamicTag) -> Vec<String> {
         .collect()
 }
 
-/// (symbol, version, library) of all that the file asks others for; without a version where none is asked.
+/// (symbol, version, library) of all imports of the file; no version if none is required.
 pub(crate) fn needs(file: &[u8]) -> Vec<(String, Option<(String, String)>)> {
     let header = FileHeader64::<Endianness>::parse(file).expect("an ELF file");
     let endian = header.endian().expect("an ELF file");
@@ -55,7 +55,7 @@ pub(crate) fn needs(file: &[u8]) -> Vec<(String, Option<(String, String)>)> {
         let version = versions
             .version(versions.version_index(endian, index).into())
             .expect("a version");
-        // A weak symbol without a version may be missing: the library asks whether it is there.
+        // A weak symbol without a version may be missing: the library tests for it.
         if version.is_some() || symbol.st_bind() != STB_WEAK {
             let version = version.map(|v| (text(v.name()), text(v.file().unwrap_or_default())));
             found.push((name, version));
@@ -64,7 +64,7 @@ pub(crate) fn needs(file: &[u8]) -> Vec<(String, Option<(String, String)>)> {
     found
 }
 
-/// What a file needs beyond glibc up to [`FLOOR`], in words.
+/// The dependencies of a file beyond glibc up to [`FLOOR`], as text.
 pub(crate) fn beyond_the_floor(file: &[u8]) -> Vec<String> {
     let mut beyond = Vec::new();
     for name in dynamic(file, DT_NEEDED) {

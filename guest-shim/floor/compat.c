@@ -1,5 +1,6 @@
-/* What glibc 2.28 keeps in no shared library, or does not have: linked into libcuda.so.1, where nothing
-   outside sees it. No header of the build machine's glibc is used, so that its version plays no part. */
+/* Functions that no shared library of glibc 2.28 has: linked into libcuda.so.1, where they are not
+   visible from outside. No header of the build machine's glibc is used, so that its version does
+   not matter. */
 
 typedef unsigned long word;
 typedef unsigned char byte;
@@ -8,7 +9,7 @@ extern long syscall(long number, ...);
 
 enum { SYS_NEWFSTATAT = 262, CURRENT_DIRECTORY = -100, NO_FOLLOW = 0x100, EMPTY_PATH = 0x1000 };
 
-/* Functions of their own only since 2.33. The kernel's structure is the one of stat64. */
+/* Exported functions only since 2.33. The kernel's structure is that of stat64. */
 int fstatat64(int directory, const char *path, void *to, int flags) {
     return (int)syscall(SYS_NEWFSTATAT, directory, path, to, flags);
 }
@@ -27,8 +28,8 @@ int atexit(void (*function)(void)) {
     return __cxa_atexit((void (*)(void *))(void *)function, 0, __dso_handle);
 }
 
-/* Since 2.35, and what gcc's unwinder asks from gcc 12 on: where the unwind table of the code at an
-   address is. The loader's list of libraries tells the same. */
+/* Since 2.35; gcc's unwinder calls this since gcc 12. Finds the unwind table for a code address.
+   The loader's list of libraries gives the same answer. */
 struct found { word flags; void *start, *end, *map, *eh_frame; word reserved[7]; };
 struct segment { unsigned type, flags; word offset, address, physical, file_size, size, align; };
 struct library { word base; const char *name; const struct segment *segments; unsigned short number; };

@@ -1,12 +1,12 @@
-//! Links the library so that it runs on glibc 2.28 and later and needs nothing but glibc, on whatever
-//! glibc it is built.
+//! Links the library so that it runs on glibc 2.28 and later and needs only glibc, whatever glibc
+//! is on the build machine.
 //!
-//! A linker binds a symbol to the newest version that the C library at hand offers. So it gets stand-ins
-//! for glibc's libraries that hold no code and offer what glibc 2.28 does (`symbols.txt`). gcc's unwinder
-//! is linked in instead of loaded from `libgcc_s.so.1`, which a container may lack, and
-//! `compat.c` has what is not in glibc's shared libraries of that version.
+//! A linker binds a symbol to the newest version in the C library that it finds. So it gets stub
+//! libraries without code, which export what glibc 2.28 exports (`symbols.txt`). gcc's unwinder is
+//! linked statically instead of loaded from `libgcc_s.so.1`, which a container may lack. `compat.c`
+//! has the functions that the shared libraries of glibc 2.28 lack.
 //!
-//! Only the cdylib is linked so, not this package's tests.
+//! Only the cdylib is linked in this way, not the tests of the package.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// Arranges it for the library's link, with files in `out`; `floor` is this directory. Other targets than x86-64
-/// with glibc are linked as ever.
+/// Sets the link arguments of the library, with files in `out`; `floor` is this directory. Other
+/// targets than x86-64 with glibc are linked as usual.
 #[allow(dead_code)] // Each build script has a library, or a program.
 pub(crate) fn link(out: &Path, floor: &Path) {
     if let Some(args) = prepare(out, floor) {
@@ -24,8 +24,8 @@ pub(crate) fn link(out: &Path, floor: &Path) {
     }
 }
 
-/// An object with an ELF note by which `vgpu-guest doctor` knows the library as vGPU's: name `vGPU`, type 1, and the
-/// version. A symbol would be one that NVIDIA's library does not have.
+/// Makes an object with an ELF note by which `vgpu-guest doctor` recognises vGPU's library: name
+/// `vGPU`, type 1, and the version. A symbol would be one that NVIDIA's library does not have.
 fn note(out: &Path) -> PathBuf {
     let version = env::var("CARGO_PKG_VERSION").expect("cargo sets CARGO_PKG_VERSION");
     let code = format!(
@@ -39,17 +39,17 @@ fn note(out: &Path) -> PathBuf {
     object
 }
 
-/// The same for a program.
+/// As [`link`], for a program.
 #[allow(dead_code)]
 pub(crate) fn link_program(out: &Path, floor: &Path) {
     if let Some(args) = prepare(out, floor) {
         println!("cargo:rustc-link-arg-bins=@{}", args.display());
-        // Libraries that are named and not needed (libm) are the build machine's own.
+        // Libraries that are named but not needed (libm) are those of the build machine.
         println!("cargo:rustc-link-arg-bins=-Wl,--allow-shlib-undefined");
     }
 }
 
-/// A file with what the linker needs.
+/// Writes the files of the linker, and returns the file with its arguments.
 fn prepare(out: &Path, floor: &Path) -> Option<PathBuf> {
     println!("cargo:rerun-if-changed={}", floor.display());
     println!("cargo:rerun-if-env-changed=RUSTC_LINKER");
@@ -63,7 +63,7 @@ fn prepare(out: &Path, floor: &Path) -> Option<PathBuf> {
     for library in libraries(&symbols) {
         stand_in(&dir, &library);
     }
-    // In place of the shared unwinder that the standard library names.
+    // Instead of the shared unwinder that the standard library names.
     write(&dir.join("libgcc_s.so"), "INPUT(-lgcc_eh -lgcc)\n");
     let compat = dir.join("compat.o");
     compile(
@@ -80,7 +80,7 @@ fn prepare(out: &Path, floor: &Path) -> Option<PathBuf> {
             compat.as_ref(),
         ],
     );
-    // The loader's library is the one that no `-l` of the standard library names.
+    // The loader's library, which the standard library names with no `-l`.
     let words = ["compat.o", "libld-linux-x86-64.so"].map(|file| dir.join(file));
     let [compat, loader] = words.each_ref().map(|path| path.display());
     let args = dir.join("link.args");
@@ -88,7 +88,7 @@ fn prepare(out: &Path, floor: &Path) -> Option<PathBuf> {
     Some(args)
 }
 
-/// One of glibc's libraries: its name, and its symbols under the version of each, old versions first.
+/// A library of glibc: name, and symbols by version, old versions first.
 struct Library<'a> {
     soname: &'a str,
     versions: Vec<(&'a str, Vec<&'a str>)>,
@@ -120,7 +120,7 @@ fn libraries(text: &str) -> Vec<Library<'_>> {
     libraries
 }
 
-/// `libc.so` for `libc.so.6`: what `-lc` finds.
+/// `libc.so` for `libc.so.6`: the file that `-lc` finds.
 fn stand_in(dir: &Path, library: &Library) {
     let stem = library.soname.split(".so").next().unwrap_or_default();
     let name = if stem.starts_with("lib") {
@@ -161,7 +161,7 @@ fn stand_in(dir: &Path, library: &Library) {
 }
 
 fn compile<const N: usize>(options: [&str; N], files: &[&OsStr]) {
-    // The compiler that links Rust's programs is there in any case.
+    // The compiler that links Rust's programs always exists.
     let compiler = env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
     let status = Command::new(&compiler).args(options).args(files).status();
     let done = status.as_ref().is_ok_and(|status| status.success());

@@ -1,4 +1,4 @@
-//! What a program asks again and again is asked of the host once, and again when something has changed.
+//! Queries that a program repeats go to the host once, and again after a change.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::host::{Frame, Host};
 use vgpu_proto::call::{Request, rep, req};
 use vgpu_proto::cuda::CuResult;
 
-/// Blocks on a multiprocessor, of 64 threads.
+/// Number of blocks of 64 threads that fit on a multiprocessor.
 fn blocks(cuda: &Cuda, function: u64, shared: usize) -> c_int {
     let mut blocks = 0;
     let code = cu!(cuda, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
@@ -56,7 +56,7 @@ fn occupancy_is_asked_once_until_a_setting_changes() {
             |value| cu!(cuda, cuFuncSetAttribute(function => u64, 8 => c_int, value => c_int));
         assert_eq!(set(2048), 0);
         assert_eq!(blocks(&cuda, function, 0), 3);
-        // The same again is no change.
+        // Setting the same value again is no change.
         assert_eq!(set(2048), 0);
         assert_eq!(blocks(&cuda, function, 0), 3);
         assert_eq!(
@@ -90,7 +90,7 @@ fn a_function_of_a_module_loaded_anew_is_asked_about_anew() {
             0
         );
         assert_eq!(cu!(cuda, cuModuleUnload(module => u64)), 0);
-        // The stand-in's modules and functions all have the same handles.
+        // The fake host's modules and functions all have the same handles.
         let second = cuda.kernel();
         assert_eq!(second, first);
         assert_eq!(blocks(&cuda, second, 0), 2);

@@ -1,4 +1,4 @@
-//! Copies, memory, modules, launches: that what is sent is what was meant.
+//! Copies, memory, modules, launches: the requests match the calls.
 
 mod common;
 
@@ -38,7 +38,7 @@ fn copies_of_every_size_there_and_back() {
             assert_eq!(cuda.to_host(&mut back, device), 0);
             assert!(back == source[..len], "{len}");
         }
-        // By the addresses alone.
+        // The direction follows from the addresses.
         let (to, from) = (device, source.as_ptr() as u64);
         assert_eq!(cu!(cuda, cuMemcpy(to => u64, from => u64, 5 => usize)), 0);
         let mut back = [0_u8; 5];
@@ -62,7 +62,7 @@ fn unreadable_memory_is_an_error_and_the_session_goes_on() {
         cuda.begin();
         let len = 1 << 20;
         let device = cuda.alloc(len);
-        // SAFETY: a mapping of our own, of which one half cannot be read.
+        // SAFETY: a new mapping of the test, of which one half is not readable.
         let half = unsafe {
             let at = libc::mmap(
                 std::ptr::null_mut(),
@@ -151,7 +151,8 @@ fn an_image_travels_once() {
     }
 }
 
-/// A host whose cache keeps nothing: an image serves one load and is gone, and before the first link all are.
+/// A host whose cache forgets: an image serves one load and is dropped, and before the first link
+/// all images are dropped.
 fn forgetful() -> Host {
     let (mut images, mut whole, mut first_link) = (HashMap::new(), HashSet::new(), true);
     Host::scripted(move |frame, link| match &frame.request {
@@ -184,7 +185,7 @@ fn an_image_that_the_host_has_lost_is_sent_again() {
     let name = "an_image_that_the_host_has_lost_is_sent_again";
     if let Some(cuda) = guest::enter(name) {
         assert_eq!(cu!(cuda, cuInit(0 => u32)), 0);
-        // A library needs no context, and its bytes may go when it is loaded.
+        // A library needs no context, and its bytes may be freed after the load.
         let mut text = b".version 8.0 // a library\0".to_vec();
         let mut library = 0;
         let (none, no_values) = (std::ptr::null::<u32>(), std::ptr::null_mut::<*mut c_void>());
@@ -205,7 +206,7 @@ fn an_image_that_the_host_has_lost_is_sent_again() {
             let load = cu!(cuda, cuModuleLoadData(&mut module => *mut u64, data => *const c_void));
             assert_eq!((load, module), (0, MODULE));
         }
-        // What serves this load takes the image that the library was loaded with.
+        // This load uses up the image with which the library was loaded.
         let data = c".version 8.0 // a library".as_ptr().cast::<c_void>();
         let mut module = 0;
         let load = cu!(cuda, cuModuleLoadData(&mut module => *mut u64, data => *const c_void));
@@ -215,7 +216,7 @@ fn an_image_that_the_host_has_lost_is_sent_again() {
             &mut kernel => *mut u64, library => u64, kernel_name => *const c_char
         ));
         assert_eq!(found, 0);
-        // So may the inputs of a link.
+        // Inputs of a link may be freed too.
         let (mut state, mut text) = (0_u64, b".version 8.0 // an input".to_vec());
         let create = cu!(cuda, cuLinkCreate_v2(
             0 => u32, none => *const u32, no_values => *mut *mut c_void, &mut state => *mut u64
@@ -270,7 +271,8 @@ fn jit_logs_come_back_also_when_the_load_fails() {
     let host = Host::scripted(|frame, link| match &frame.request {
         Request::ModuleLoad(call) => {
             assert_eq!(&call.options[..], &[(7, 2)][..]);
-            // For the library's own line, whatever room the program has.
+            // The library's own log line needs this much, whatever the size of the program's
+            // buffer.
             assert!(call.error_log_len >= 1024);
             let reply = rep::ModuleLoad {
                 module: Module(0),
@@ -296,7 +298,7 @@ fn parameters_are_packed_by_the_driver_s_layout() {
         assert_eq!(function, FUNC);
         assert_eq!(cuda.kernel(), FUNC);
         assert_eq!(cuda.launch("cuLaunchKernel", function, 0), 0);
-        // The same through `extra`, with a longer buffer than needed.
+        // The same parameters through `extra`, in a longer buffer than needed.
         let block: Vec<u8> = (1..=32).collect();
         let size = block.len();
         let extra: [*const c_void; 5] = [
@@ -308,10 +310,10 @@ fn parameters_are_packed_by_the_driver_s_layout() {
         ];
         let launch: guest::Launch = cuda.symbol("cuLaunchKernel");
         let none = std::ptr::null();
-        // SAFETY: the type is that of `cuda.h`, the arguments are live.
+        // SAFETY: the type is that of `cuda.h`; the arguments are live.
         let code = unsafe { launch(function, 1, 1, 1, 1, 1, 1, 0, 0, none, extra.as_ptr()) };
         assert_eq!(code, 0);
-        // Neither, both, or too short: refused.
+        // Neither form, both forms, or a short buffer: refused.
         let invalid = CuResult::INVALID_VALUE.0;
         // SAFETY: as above.
         let neither = unsafe { launch(function, 1, 1, 1, 1, 1, 1, 0, 0, none, none) };
@@ -444,7 +446,7 @@ fn contexts_are_a_stack_of_each_thread() {
             scope
                 .spawn(|| {
                     assert_eq!(cu!(cuda, cuCtxSetCurrent(ctx => u64)), 0);
-                    // Destroyed by the other thread meanwhile.
+                    // The other thread destroys the context meanwhile.
                     guest::wait_for_go();
                     cuda.synchronize()
                 })

@@ -1,4 +1,4 @@
-//! `docs/coverage.md` is made of the call table and of the tests' sources.
+//! `docs/coverage.md` is generated from the call table and the sources of the tests.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -39,10 +39,10 @@ arguments, before and after `cuInit` (`guest-shim/tests/surface.rs`).
 
 ";
 
-/// Served functions that no program calls with real arguments, and why.
+/// Served functions that no program calls with real arguments, with the reason.
 const EXCEPTIONS: &[(&str, &str)] = &[];
 
-/// Operations whose results the guest keeps.
+/// Operations whose results the guest stores.
 const KEPT: &[Op] = &[
     Op::ModuleGetFunction,
     Op::ModuleGetGlobal,
@@ -54,7 +54,8 @@ const KEPT: &[Op] = &[
     Op::ModuleLoad,
 ];
 
-/// Functions that load a module each time; others only where a library has none in the context yet.
+/// Whether a function loads a module each time; others load only if a library has none in the
+/// context yet.
 fn always_loads(symbol: &str) -> bool {
     symbol.starts_with("cuModuleLoad") || symbol.starts_with("cuLibraryLoad")
 }
@@ -94,7 +95,7 @@ fn sources() -> Vec<(String, String)> {
         for path in entries.map(|e| e.expect("readable").path()) {
             let extension = path.extension().and_then(|e| e.to_str());
             let name = path.file_name().expect("a file").to_string_lossy();
-            // This test, which names what it is about, and lists of symbols call nothing.
+            // This test, which names functions without calls, and lists of symbols do not count.
             let calls = matches!(extension, Some("rs" | "c" | "h")) && name != "docs.rs";
             if calls {
                 let text = std::fs::read_to_string(&path).expect("a test is text");
@@ -106,7 +107,7 @@ fn sources() -> Vec<(String, String)> {
     all
 }
 
-/// Is the word there as a call, not only as a declaration of a C function?
+/// Whether the text contains a call of the function, not only a declaration in C.
 fn calls(text: &str, symbol: &str) -> bool {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.match_indices(symbol).any(|(at, _)| {
@@ -126,7 +127,7 @@ fn testers<'a>(sources: &'a [(String, String)], symbol: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// What the library exports for per-thread default streams.
+/// The served exports for per-thread default streams.
 fn per_thread_forms() -> BTreeSet<String> {
     let forms = LADDER.iter().filter(|form| form.per_thread);
     let served = |symbol: &&str| FUNCTIONS.iter().any(|f| f.symbol == plain(symbol));

@@ -1,4 +1,4 @@
-//! The built library as a file: what it exports, what it is called, what it needs.
+//! Checks the built library as a file: exports, name, dependencies.
 
 #[path = "../floor/check.rs"]
 mod check;
@@ -29,7 +29,8 @@ fn exactly_the_symbols_of_nvidia_s_library_are_exported() {
         .collect();
     exported.sort_unstable();
     assert_eq!(exported, vgpu_cuda_abi::names::symbols());
-    // What NVIDIA's library has beside `cuda.h`, and what only its runtime or its debugger has.
+    // Symbols of NVIDIA's library beyond `cuda.h`, and symbols that only its runtime or debugger
+    // has.
     assert!(exported.contains(&"cuGraphicsGLRegisterImage") && exported.contains(&"cuEGLApiInit"));
     assert!(
         exported
@@ -78,11 +79,11 @@ fn a_panic_in_a_library_linked_so_is_caught_in_it() {
     assert_eq!(beyond_the_floor(&file), Vec::<String>::new());
     // SAFETY: the library above, which does nothing when it is loaded.
     let library = unsafe { libloading::Library::new(path) }.expect("it loads");
-    // SAFETY: the type that the function above has.
+    // SAFETY: the type of the function above.
     let caught = unsafe { library.get::<extern "C" fn(usize) -> i32>(b"caught") };
     let caught = caught.expect("the function above");
     assert_eq!((caught(1), caught(2)), (0, 1));
-    // And the process's own unwinder works beside it.
+    // The unwinder of the process still works besides the library's.
     assert!(std::panic::catch_unwind(|| panic!("outside of it")).is_err());
     assert_eq!(caught(2), 1);
 }

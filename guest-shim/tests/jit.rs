@@ -1,4 +1,4 @@
-//! The log buffers of a load and of a link hold a terminated text, whatever comes of it.
+//! The log buffers of a load and of a link hold a terminated text after success and failure.
 
 mod common;
 
@@ -14,7 +14,7 @@ const NAMES: [u32; 4] = [3, 4, 5, 6];
 
 const BYTES: usize = 64;
 
-/// Two log buffers with anything in them, and the options' values.
+/// Two log buffers with arbitrary content, and the values of the options.
 struct Logs {
     info: Box<[u8; BYTES]>,
     error: Box<[u8; BYTES]>,
@@ -33,7 +33,7 @@ impl Logs {
         }
     }
 
-    /// The texts; empty where a buffer begins with its NUL.
+    /// The texts; empty if a buffer begins with NUL.
     fn texts(&self) -> [String; 2] {
         [&self.info, &self.error].map(|log| {
             let end = log.iter().position(|byte| *byte == 0);

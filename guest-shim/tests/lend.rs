@@ -1,5 +1,5 @@
-//! Large copies to the device lend the program's memory to the socket: what arrives is what the memory
-//! held when the call was made, whatever the program does once it may.
+//! Large copies to the device lend the program's memory to the socket. The bytes that arrive are
+//! those at the time of the call, whatever the program writes after it is allowed to.
 
 mod common;
 
@@ -12,10 +12,10 @@ use vgpu_proto::call::Request;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::{COPY_PIECE, MAX_BULK};
 
-/// More than a call lends, less than the socket holds.
+/// Larger than one lending, smaller than the socket's buffer.
 const LEN: usize = 3 * MAX_BULK / 2;
 
-/// A worker that is slow to read the rest of a copy: what it reads then was lent for long.
+/// A worker that reads the rest of a copy late, so that memory stays lent for long.
 fn slow(frame: &Frame, _: &mut Link) -> bool {
     if matches!(frame.request, Request::MemcpyHtoD(_)) && frame.bulk.len() == COPY_PIECE {
         std::thread::sleep(Duration::from_millis(20));
@@ -28,7 +28,7 @@ fn pinned(cuda: &Cuda) -> &'static mut [u8] {
     let flags = 0;
     let alloc = cu!(cuda, cuMemHostAlloc(&mut at => *mut *mut c_void, LEN => usize, flags => u32));
     assert_eq!(alloc, 0);
-    // SAFETY: fresh memory of that length, never freed.
+    // SAFETY: new memory of that length, never freed.
     unsafe { std::slice::from_raw_parts_mut(at.cast(), LEN) }
 }
 
@@ -128,8 +128,8 @@ fn every_alignment_arrives() {
 fn a_worker_that_dies_amid_a_copy_is_an_error_and_no_signal() {
     let name = "a_worker_that_dies_amid_a_copy_is_an_error_and_no_signal";
     if let Some(cuda) = guest::enter(name) {
-        // Rust's programs ignore it; most others end by it.
-        // SAFETY: the default action for a signal.
+        // Rust's programs ignore SIGPIPE; most other programs die from it.
+        // SAFETY: restores the default action of a signal.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         cuda.begin();
         let memory = vec![1; 64 * MAX_BULK];

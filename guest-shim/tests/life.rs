@@ -1,4 +1,4 @@
-//! The life of a session: refusals, versions, its end, fork, exit.
+//! The life of a session: refusals, versions, end, fork, exit.
 
 mod common;
 
@@ -11,7 +11,7 @@ use vgpu_proto::call::Request;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::handshake::Refusal;
 
-/// The longest that a guest may not know of its session's end.
+/// Longest time after which a guest knows of its session's end.
 const TOLD_WITHIN: Duration = Duration::from_secs(9);
 
 #[test]
@@ -93,7 +93,7 @@ fn an_answer_that_is_not_ours_is_a_mismatch() {
     guest::start(name, &host).success();
 }
 
-/// What cuDriverGetVersion answers.
+/// The result of cuDriverGetVersion.
 fn version(cuda: &guest::Cuda) -> c_int {
     let mut version = 0;
     assert_eq!(cu!(cuda, cuDriverGetVersion(&mut version => *mut c_int)), 0);
@@ -106,7 +106,7 @@ fn the_version_is_one_number_before_cuinit_after_it_and_in_children() {
     if let Some(cuda) = guest::enter(name) {
         let expected = std::env::var("EXPECTED").expect("set");
         let expected: c_int = expected.parse().expect("a number");
-        // A child that asks first, of a process that has not asked.
+        // A child asks before its parent has asked.
         assert!(in_fork(|| assert_eq!(version(&cuda), expected)));
         if std::env::var("FIRST").as_deref() == Ok("version") {
             assert_eq!(version(&cuda), expected, "before cuInit");
@@ -148,7 +148,7 @@ fn without_a_host_the_offered_version_is_told_and_not_kept() {
         return;
     }
     let host = Host::usual();
-    // The socket comes to where the guest looks for it later.
+    // The socket appears later at the address where the guest looks.
     let elsewhere = tempfile::tempdir().expect("a directory");
     let path = elsewhere.path().join("vgpu.sock");
     let address = format!("unix:{}", path.display());
@@ -193,7 +193,7 @@ fn visible_devices_are_honoured() {
     }
 }
 
-/// The guest of the tests below: waits in cuCtxSynchronize for ever, and is told.
+/// The guest of the tests below: waits in cuCtxSynchronize until it learns of the session's end.
 fn wait_to_be_told(cuda: &guest::Cuda) {
     let expected: u32 = std::env::var("EXPECTED")
         .expect("set")
@@ -210,7 +210,7 @@ fn wait_to_be_told(cuda: &guest::Cuda) {
             });
         }
     });
-    // From the beginning, which is earlier than the end of the session.
+    // Measured from the beginning, which is earlier than the end of the session.
     assert!(begin.elapsed() < TOLD_WITHIN, "{:?}", begin.elapsed());
     let mut count = 0;
     assert_eq!(
@@ -278,7 +278,7 @@ fn a_worker_that_dies_first_is_explained_by_the_note_that_follows() {
                 link.data
                     .shutdown(std::net::Shutdown::Both)
                     .expect("a socket");
-                // vgpud finds out a little later.
+                // vgpud learns of the death a little later.
                 std::thread::sleep(Duration::from_millis(100));
                 link.end(CuResult::LAUNCH_TIMEOUT, "killed by the watchdog");
             }
@@ -305,7 +305,7 @@ fn a_daemon_that_vanishes_is_an_error_and_no_hang() {
         if matches!(frame.request, Request::CtxSynchronize(_)) {
             waiting += 1;
             if waiting == 3 {
-                // The worker lives on: only the control connection tells.
+                // The worker stays alive: only the control connection reports the end.
                 link.control
                     .shutdown(std::net::Shutdown::Both)
                     .expect("a socket");
@@ -363,14 +363,14 @@ fn more_data_than_asked_for_ends_the_session_and_writes_nothing() {
     guest::start(name, &host).success();
 }
 
-/// Runs `f` in a forked child and returns whether it came back well.
+/// Runs `f` in a forked child and returns whether the child succeeded.
 fn in_fork(f: impl FnOnce()) -> bool {
-    // SAFETY: the child runs only `f` and leaves without unwinding into the test harness.
+    // SAFETY: the child runs only `f` and exits without unwinding into the test harness.
     unsafe {
         match libc::fork() {
             0 => {
                 let ok = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).is_ok();
-                // exit and not _exit: the library's own end of the process is part of the test.
+                // exit instead of _exit: the library's exit handler is part of the test.
                 libc::exit(i32::from(!ok));
             }
             child => {
@@ -492,7 +492,7 @@ fn the_process_may_end_while_threads_still_call() {
             });
         }
         extern "C" fn late() {
-            // The program's own exit handlers run before the library's: calls still work.
+            // The program's exit handlers run before the library's: calls still work.
             let cuda = guest::Cuda::load();
             let mut n = 0;
             if cu!(cuda, cuDeviceGetCount(&mut n => *mut c_int)) != 0 || n != 1 {

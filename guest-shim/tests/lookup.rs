@@ -1,4 +1,4 @@
-//! Lookups while another thread waits for the host to tell its version.
+//! Lookups while another thread waits for the host's version.
 
 mod common;
 #[path = "common/look.rs"]
@@ -16,17 +16,17 @@ use vgpu_proto::look::Looked;
 
 type Lookup = unsafe extern "C" fn(*const c_char, *mut *const c_void, i32, u64, *mut u32) -> u32;
 
-/// The form of cuEventElapsedTime that the library gives: the second is of CUDA 12.8.
+/// The form of cuEventElapsedTime that the lookup finds: the second form is of CUDA 12.8.
 fn form(lookup: Lookup) -> usize {
     let mut found = std::ptr::null();
     let name = c"cuEventElapsedTime".as_ptr();
-    // SAFETY: the type is that of `cuda.h`, the arguments are live.
+    // SAFETY: the type is that of `cuda.h`; the arguments are live.
     let code = unsafe { lookup(name, &mut found, 13_000, 0, std::ptr::null_mut()) };
     assert_eq!(code, 0);
     found.addr()
 }
 
-/// Runs test `name` again as a guest program; in that, also the host's socket.
+/// Runs test `name` again as a guest program. Returns, in that program, also the host's socket.
 fn enter(name: &str) -> Option<(Cuda, UnixListener)> {
     if let Some(cuda) = guest::enter(name) {
         let address = std::env::var("VGPU_ADDRESS").expect("set");
@@ -58,7 +58,7 @@ fn threads_wait_for_the_version_that_one_of_them_asks_for() {
     let question = asked(&host);
     static SECOND: AtomicI32 = AtomicI32::new(0);
     let second = std::thread::spawn(move || {
-        // SAFETY: it has no arguments.
+        // SAFETY: the call has no arguments.
         SECOND.store(unsafe { libc::gettid() }, Ordering::SeqCst);
         form(lookup)
     });
@@ -81,7 +81,7 @@ fn a_child_of_a_fork_asks_for_the_version_by_itself() {
     let old = cuda.symbol::<*const c_void>("cuEventElapsedTime").addr();
     let first = std::thread::spawn(move || form(lookup));
     let question = asked(&host);
-    // SAFETY: the child makes one call, and ends without the parent's exit handlers.
+    // SAFETY: the child makes one call and ends without the parent's exit handlers.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let right = form(lookup) == old;
@@ -91,7 +91,7 @@ fn a_child_of_a_fork_asks_for_the_version_by_itself() {
     host.set_nonblocking(true).expect("it can be");
     let (mut status, mut ended) = (0, 0);
     until("end of the child", || {
-        // Of a child that does not ask there is nothing to answer.
+        // A child that does not ask needs no answer.
         if let Ok((guest, _)) = host.accept() {
             tell_12_4(guest);
         }

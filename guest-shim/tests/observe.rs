@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 use common::guest;
 use common::host::Host;
 
-/// A program that makes some calls of each class.
+/// A program with calls of each class.
 fn program(cuda: &guest::Cuda) {
     cuda.begin();
     let function = cuda.kernel();
@@ -22,7 +22,7 @@ fn program(cuda: &guest::Cuda) {
     for _ in 0..5 {
         assert_eq!(cu!(cuda, cuCtxGetDevice(&mut device => *mut c_int)), 0);
     }
-    // Asked for before.
+    // Looked up before.
     let again = cuda.kernel();
     assert_eq!(again, function);
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! Page-locked memory that kernels reach: who looks at it for changes, and when.
+//! Page-locked memory that kernels reach: when the library collects and fetches changes.
 
 mod common;
 
@@ -10,16 +10,16 @@ use vgpu_cudart::fatbin::{PTX, entry, pack};
 use vgpu_proto::call::{Request, rep, req};
 use vgpu_proto::cuda::{CuResult, DevPtr};
 
-/// A kernel that reaches what its parameters name.
+/// A kernel that reaches only memory that its parameters name.
 const DIRECT: &std::ffi::CStr =
     c".version 8.0\n.target sm_80\n.entry kernel(.param .u64 a, .param .u32 n, .param .u64 b) { ret; }\n";
 
-/// The same with an address from memory.
+/// A kernel that also uses an address from memory.
 const FOLLOWS: &std::ffi::CStr =
     c".version 8.0\n.target sm_80\n.entry kernel(.param .u64 a, .param .u32 n, .param .u64 b) {
     ld.param.u64 p, [a]; ld.global.u64 q, [p]; st.global.u32 [q], 1; ret; }\n";
 
-/// A fatbin with this PTX for sm_70 alone, in the form that nvcc embeds.
+/// A fatbin with this PTX for sm_70 only.
 fn fatbin(text: &std::ffi::CStr) -> Vec<u8> {
     pack(&[entry(PTX, 70, 0, text.to_bytes_with_nul(), 0)])
 }
@@ -44,7 +44,7 @@ fn launch(cuda: &Cuda, function: u64, first: u64) {
     ];
     let launch: Launch = cuda.symbol("cuLaunchKernel");
     let (params, extra) = (params.as_ptr(), std::ptr::null());
-    // SAFETY: the type is that of `cuda.h`, the arguments are live.
+    // SAFETY: the type is that of `cuda.h`; the arguments are live.
     let code = unsafe { launch(function, 1, 1, 1, 1, 1, 1, 0, 0, params, extra) };
     assert_eq!(code, 0);
 }
@@ -57,7 +57,7 @@ fn page_locked(cuda: &Cuda, bytes: usize) -> *mut u8 {
 }
 
 fn write(block: *mut u8, at: usize, value: u8) {
-    // SAFETY: within a block of a page.
+    // SAFETY: within a block of one page.
     unsafe { block.add(at).write_volatile(value) };
 }
 
@@ -94,7 +94,8 @@ fn only_memory_is_registered() {
     if let Some(cuda) = guest::enter(name) {
         cuda.begin();
         let register = |at: *const c_void, flags: u32| cu!(cuda, cuMemHostRegister_v2(at => *const c_void, 4096_usize => usize, flags => u32));
-        // What nobody maps: low, the kernel's, and where blocks of ours may lie.
+        // Addresses without a mapping: a low one, the kernel's, and one where blocks of the library
+        // may lie.
         for at in [4096_usize, 0xffff_8000_0000_0000, 0x3080_0000_0000] {
             assert_eq!(register(at as *const c_void, 0), 1, "{at:#x}");
         }
@@ -156,7 +157,7 @@ fn work_that_may_reach_a_block_is_told_and_asked() {
             for round in 1..=3_u8 {
                 write(block, 100, round);
                 launch(&cuda, follows, 0);
-                // Not waited for: the next must have what comes now.
+                // Without a wait: the next launch must have the following write.
                 write(block, 200, round);
                 launch(&cuda, follows, 0);
                 assert_eq!(cu!(cuda, cuStreamSynchronize(0 => u64)), 0);
@@ -168,7 +169,7 @@ fn work_that_may_reach_a_block_is_told_and_asked() {
     let host = host();
     guest::start(name, &host).success();
     let frames = host.wait("frames", |_| true);
-    // What each launch finds told before it.
+    // The pushed values before each launch.
     let (mut told, mut launches) = ([0; 2], Vec::new());
     for frame in &frames {
         match &frame.request {
@@ -198,7 +199,7 @@ fn work_that_may_reach_a_block_is_told_and_asked() {
     assert_eq!(pulls(&frames), 4 * SIZES.len());
 }
 
-/// A host whose device writes 9 into the first byte of the block that was mapped last, before each answer.
+/// A host whose device writes 9 into the first byte of the block mapped last, before each answer.
 fn writing_host() -> Host {
     let mut block = 0_u64;
     Host::scripted(move |frame, link| {
@@ -232,7 +233,7 @@ fn mapping() -> *mut c_void {
     at
 }
 
-/// Registers memory and gives its address for kernels.
+/// Registers memory and returns its address for kernels.
 fn register(cuda: &Cuda, at: *mut c_void, size: usize, flags: u32) -> u64 {
     let mut address = 0;
     let registered =
@@ -251,7 +252,7 @@ fn unregister(cuda: &Cuda, at: *mut c_void) {
 fn memory_that_is_taken_away_before_it_is_unregistered_is_forgotten() {
     let name = "memory_that_is_taken_away_before_it_is_unregistered_is_forgotten";
     const NONE: i32 = libc::PROT_NONE;
-    // What is left of the first page, and of all others; -1: no mapping.
+    // The access rights that are left on the first page, and on all other pages; -1: no mapping.
     let ways = [
         (-1, -1),
         (NONE, NONE),
@@ -270,7 +271,7 @@ fn memory_that_is_taken_away_before_it_is_unregistered_is_forgotten() {
             assert_eq!(cuda.synchronize(), 0);
             for (from, len, left) in [(0, 4096, first), (4096, REGISTERED - 4096, others)] {
                 let from = at.wrapping_byte_add(from);
-                // SAFETY: the test's own mapping, which it uses no more.
+                // SAFETY: a mapping of the test, which the test no longer uses.
                 let rc = unsafe {
                     match left {
                         -1 => libc::munmap(from, len),
@@ -309,12 +310,12 @@ fn memory_that_cannot_be_written_any_more_is_forgotten() {
         let address = register(&cuda, at, REGISTERED, 0);
         launch(&cuda, direct, address);
         assert_eq!(cuda.synchronize(), 0);
-        // SAFETY: the test's own mapping.
+        // SAFETY: a mapping of the test.
         let byte = || unsafe { at.cast::<u8>().read_volatile() };
         assert_eq!(byte(), 9, "what the device wrote");
         // SAFETY: as above.
         unsafe { at.cast::<u8>().write_volatile(1) };
-        // SAFETY: as above; it is only read from here on.
+        // SAFETY: as above; the test only reads it from here on.
         let rc = unsafe { libc::mprotect(at, REGISTERED, libc::PROT_READ) };
         assert_eq!(rc, 0);
         launch(&cuda, direct, address);
@@ -351,7 +352,7 @@ fn memory_that_was_registered_for_reading_is_never_written() {
     let host = writing_host();
     let said = guest::start(name, &host).success().stderr;
     assert_eq!(said.matches("READ_ONLY").count(), 1, "{said}");
-    // The device is told what the program has there: all of it, then what the device wrote.
+    // The device gets the program's content: first all of it, then the bytes that the device wrote.
     let frames = host.wait("frames", |_| true);
     let of_pushes = frames
         .iter()

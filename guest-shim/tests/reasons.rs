@@ -1,4 +1,5 @@
-//! A program that cannot be served is told why: one line on standard error with the function and the way out.
+//! A program that cannot be served gets the reason: one line on standard error, with the function
+//! and the way out.
 
 mod common;
 
@@ -12,12 +13,12 @@ use vgpu_proto::cuda::{CuResult, Module};
 
 const PTX: &CStr = c".version 8.0\n.target sm_80\n.address_size 64\n";
 
-/// The lines of the library.
+/// The library's lines.
 fn lines(said: &str) -> Vec<&str> {
     said.lines().filter(|l| l.starts_with("vgpu:")).collect()
 }
 
-/// A host that refuses every image with these words.
+/// A host that refuses every image with this code and text.
 fn refusing(code: CuResult, why: &'static str) -> Host {
     Host::scripted(move |frame, link| {
         let load = matches!(frame.request, Request::ModuleLoad(_));
@@ -93,7 +94,7 @@ fn a_library_that_is_loaded_later_is_told_by_the_function_that_fails() {
         assert_eq!(code, CuResult::UNSUPPORTED_PTX_VERSION.0);
         return;
     }
-    // A driver that has only the code to say.
+    // A driver that gives only the code.
     let host = refusing(CuResult::UNSUPPORTED_PTX_VERSION, "");
     let said = guest::start(name, &host).success().stderr;
     let expected = "vgpu: cuLibraryGetKernel: the image's PTX is newer than the host's driver; compile it with";
@@ -167,7 +168,7 @@ fn a_program_with_managed_variables_is_told_what_to_use() {
     let name = "a_program_with_managed_variables_is_told_what_to_use";
     if let Some(cuda) = guest::enter(name) {
         cuda.begin();
-        // As the CUDA runtime does.
+        // As in the CUDA runtime.
         let (mut library, mut at) = (0, 0);
         assert_eq!(load_library(&cuda, &mut library), 0);
         assert_eq!(cu!(cuda, cuCtxSetCurrent(0 => u64)), 0);
@@ -247,7 +248,7 @@ fn forms_that_are_not_served_are_told_and_counted() {
             nothing => *const *const c_void,
         ));
         assert_eq!(launched, refused);
-        // Device memory, to be shared by file descriptors.
+        // Device memory that is to be shared through file descriptors.
         let mut pool = [0_u32; 32];
         (pool[0], pool[1], pool[2]) = (1, 1, 1);
         let pool = cu!(cuda, cuMemPoolCreate(&mut out => *mut u64, pool.as_ptr() => *const u32));
@@ -291,7 +292,7 @@ fn forms_that_are_not_served_are_told_and_counted() {
     }
 }
 
-/// A host on which each kernel reaches an address that the device does not have.
+/// A host on which each kernel accesses an invalid address.
 fn faulting() -> Host {
     Host::scripted(|frame, link| {
         if matches!(frame.request, Request::LaunchKernel(_)) {
@@ -389,7 +390,7 @@ fn a_level_that_is_none_is_told() {
 fn an_address_that_is_no_text_is_not_the_default() {
     let name = "an_address_that_is_no_text_is_not_the_default";
     if let Some(cuda) = guest::enter(name) {
-        // SAFETY: no other thread looks at the environment.
+        // SAFETY: no other thread reads the environment.
         unsafe { std::env::set_var("VGPU_ADDRESS", std::ffi::OsStr::from_bytes(b"unix:/\xff")) };
         assert_eq!(cu!(cuda, cuInit(0 => u32)), CuResult::INVALID_VALUE.0);
         return;

@@ -1,4 +1,4 @@
-//! The rules that keep semantics right: order, flush, waiting, errors, addresses, default streams.
+//! The semantic rules: order, flush, waits, errors, addresses, default streams.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn a_program_that_launches_and_then_sleeps_gets_its_launch_executed() {
         cuda.begin();
         let function = cuda.kernel();
         assert_eq!(cuda.launch("cuLaunchKernel", function, 0), 0);
-        // No call follows until the host has seen the launch.
+        // No call follows before the host has received the launch.
         wait_for_go();
         return;
     }
@@ -69,9 +69,9 @@ fn an_async_copy_arrives_while_the_program_does_not_read() {
             )),
             0
         );
-        // Only the memory is looked at: nothing but the pump can bring the bytes.
+        // The test reads only memory: only the pump can fetch the bytes.
         let last = pinned.cast::<u8>().wrapping_add(bytes.len() - 1);
-        // SAFETY: within the allocation; written by a thread of the library.
+        // SAFETY: within the allocation; a thread of the library writes there.
         until(
             "bytes",
             || unsafe { last.read_volatile() } == bytes[bytes.len() - 1],
@@ -126,7 +126,7 @@ fn one_thread_waits_while_another_feeds() {
         let cuda = &cuda;
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                // Answered only after the other thread's launch and its own synchronous call.
+                // Answered only after the other thread's launch and synchronous call.
                 assert_eq!(cu!(cuda, cuStreamSynchronize(stream => u64)), 0);
             });
             scope.spawn(move || {
@@ -198,7 +198,7 @@ fn an_address_in_use_is_given_back_for_another() {
     let name = "an_address_in_use_is_given_back_for_another";
     if let Some(cuda) = guest::enter(name) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: NOREPLACE touches no existing mapping.
+        // SAFETY: with NOREPLACE, existing mappings are not touched.
         let mine = unsafe {
             libc::mmap(
                 ARENA as *mut c_void,
@@ -213,7 +213,7 @@ fn an_address_in_use_is_given_back_for_another() {
         cuda.begin();
         let device = cuda.alloc(512);
         assert_ne!(device, ARENA);
-        // The program's own page is untouched, and the device's is reserved.
+        // The program's own page is unchanged, and the device's page is reserved.
         // SAFETY: mapped above.
         unsafe { mine.cast::<u8>().write(1) };
         // SAFETY: as above.
@@ -245,7 +245,7 @@ fn an_address_in_use_is_given_back_for_another() {
         if let Request::MemAlloc(call) = &frame.request
             && call.collided.is_some()
         {
-            // Another place, as a worker that parks the block gives.
+            // Another address, as from a worker that has parked the block.
             let ptr = DevPtr(ARENA + (1 << 30));
             link.usual_at(frame, ptr);
             return true;
@@ -278,9 +278,9 @@ fn each_thread_has_a_default_stream_of_its_own() {
                 let ctx = CTX;
                 assert_eq!(cu!(cuda, cuCtxSetCurrent(ctx => u64)), 0);
                 assert_eq!(cuda.launch("cuLaunchKernel_ptsz", function, 0), 0);
-                // CU_STREAM_PER_THREAD means the same in the plain form.
+                // CU_STREAM_PER_THREAD has the same meaning in the plain form.
                 assert_eq!(cuda.launch("cuLaunchKernel", function, 2), 0);
-                // CU_STREAM_LEGACY means the NULL stream in both.
+                // CU_STREAM_LEGACY names the NULL stream in both forms.
                 assert_eq!(cuda.launch("cuLaunchKernel_ptsz", function, 1), 0);
             });
         });
@@ -290,7 +290,7 @@ fn each_thread_has_a_default_stream_of_its_own() {
     }
     let host = Host::usual();
     let mut guest = guest::start(name, &host);
-    // A thread's own data goes after the thread can be joined: both have to be waited for.
+    // A thread's data is freed after the join may return, so the test waits for both.
     let frames = host.wait("launches and the end of a thread", |frames| {
         launches(frames) == 5
             && frames
@@ -446,7 +446,7 @@ fn depth_credit_holds_the_caller_back() {
         assert_eq!(cuda.synchronize(), 0);
         return;
     }
-    // A thread alone may use seven eighths: the rest is for the others.
+    // A single thread may use seven eighths of the credit; the rest is for other threads.
     const DEPTH: u32 = 64;
     const ALONE: u32 = DEPTH - DEPTH / 8;
     let mut welcome = welcome();
@@ -459,7 +459,7 @@ fn depth_credit_holds_the_caller_back() {
             "more calls came than there was credit for"
         );
         if untaken == ALONE {
-            // Nothing comes for as long as there is no credit.
+            // Nothing arrives while there is no credit.
             assert!(
                 link.is_quiet(Duration::from_millis(1)),
                 "a call came without credit"
@@ -493,7 +493,7 @@ fn a_thread_held_back_does_not_hold_back_another() {
                 wait_for_go();
                 let ctx = CTX;
                 assert_eq!(cu!(cuda, cuCtxSetCurrent(ctx => u64)), 0);
-                // What the kernels wait for.
+                // The copy for which the kernels wait.
                 assert_eq!(cuda.to_device(device, &[1; 64]), 0);
             });
         });
@@ -530,7 +530,7 @@ fn writing_never_stops_reading() {
     let mut first = true;
     let host = Host::scripted(move |frame, link| {
         if matches!(frame.request, Request::MemcpyHtoD(_)) && std::mem::take(&mut first) {
-            // The host writes more than any buffer holds before it reads on.
+            // The host writes more than all buffers hold before it reads again.
             for _ in 0..16 {
                 let ok = CuResult::SUCCESS;
                 link.notice(Notice::Stdout, 0, ok, &[], &vec![b'.'; 512 * 1024]);
@@ -598,15 +598,15 @@ fn an_idle_flush_is_prompt() {
         let function = cuda.kernel();
         let mut best = Duration::MAX;
         for _ in 0..50 {
-            // The host answers a launch with output; nothing but the pump writes the launch, and
-            // nothing but the pump reads the answer.
+            // The host answers a launch with output. Only the pump writes the launch, and only the
+            // pump reads the answer.
             let begin = Instant::now();
             assert_eq!(cuda.launch("cuLaunchKernel", function, 0), 0);
             wait_for_go();
             best = best.min(begin.elapsed());
         }
-        // The fastest of fifty, so that a loaded machine does not matter; far below any timer's
-        // default resolution and far above the 50 µs that are promised.
+        // The fastest of 50 rounds, so that a loaded machine does not matter: far below the default
+        // resolution of any timer, and far above the promised 50 µs.
         assert!(best < Duration::from_millis(20), "{best:?}");
         return;
     }

@@ -1,4 +1,4 @@
-//! What the library looks like from outside: its symbols, `cuGetProcAddress`, calls before cuInit.
+//! The library from outside: symbols, `cuGetProcAddress`, calls before cuInit.
 
 mod common;
 
@@ -9,12 +9,12 @@ use common::host::Host;
 use vgpu_cuda_abi::{CuResult, names, results::RESULTS};
 use vgpu_proto::call::{FUNCTIONS, Served};
 
-/// Calls any function with arguments that are all zero.
+/// Calls any function with all arguments zero.
 fn call_with_zeros(cuda: &guest::Cuda, symbol: &str) -> u32 {
     type Any = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> u32;
     let function: Any = cuda.symbol(symbol);
-    // SAFETY: integers and pointers are passed alike, superfluous arguments are not looked at, and
-    // every pointer is null, which each function must withstand.
+    // SAFETY: integers and pointers are passed alike, excess arguments are ignored, and every
+    // pointer is null, which each function must accept.
     unsafe { function(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) }
 }
 
@@ -66,7 +66,7 @@ fn after_cuinit_null_arguments_crash_nothing() {
         for symbol in names::symbols() {
             let code = call_with_zeros(&cuda, symbol);
             assert_ne!(code, CuResult::UNKNOWN.0, "{symbol}");
-            // Some of them end the context: begin again.
+            // Some of the calls end the context: begin again.
             cuda.begin();
         }
         return;
@@ -108,7 +108,7 @@ fn what_is_refused_is_refused_always_and_said_once() {
         for symbol in refused.map(|f| f.symbol) {
             for _ in 0..2 {
                 let code = call_with_zeros(&cuda, symbol);
-                // The others look at their arguments first.
+                // The other functions check their arguments first.
                 let expected = match symbol {
                     "cuCheckpointProcessLock" => CuResult::NOT_SUPPORTED,
                     _ => CuResult::INVALID_VALUE,

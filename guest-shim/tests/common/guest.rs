@@ -1,4 +1,4 @@
-//! The guest's half: the test's own binary, run again as the guest program.
+//! The guest's side of a test: the test's own binary, run again as the guest program.
 
 use std::ffi::{c_int, c_void};
 use std::io::{BufRead, Read, Write};
@@ -11,10 +11,10 @@ use super::host::{DEADLINE, Host};
 
 const MARK: &str = "VGPU_TEST_GUEST";
 
-/// The library as a program sees it.
+/// The loaded library.
 pub(crate) struct Cuda(Library);
 
-/// The guest's half of test `name`, if this process is to play it.
+/// The guest's side of test `name`, if this process is to run it.
 pub(crate) fn enter(name: &str) -> Option<Cuda> {
     (std::env::var(MARK).as_deref() == Ok(name)).then(Cuda::load)
 }
@@ -22,7 +22,7 @@ pub(crate) fn enter(name: &str) -> Option<Cuda> {
 /// A running guest program.
 pub(crate) struct Guest(Child);
 
-/// How a guest program ended.
+/// The end of a guest program.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) success: bool,
@@ -30,12 +30,12 @@ pub(crate) struct Outcome {
     pub(crate) stderr: String,
 }
 
-/// Runs the guest's half of test `name` against a host.
+/// Runs the guest's side of test `name` with a host.
 pub(crate) fn start(name: &str, host: &Host) -> Guest {
     start_with(name, &[("VGPU_ADDRESS", &host.address())])
 }
 
-/// The same with an environment of the test's.
+/// As [`start`], with additional environment variables.
 pub(crate) fn start_with(name: &str, environment: &[(&str, &str)]) -> Guest {
     let binary = std::env::current_exe().expect("a test has a binary");
     let mut command = Command::new(binary);
@@ -53,13 +53,13 @@ pub(crate) fn start_with(name: &str, environment: &[(&str, &str)]) -> Guest {
 }
 
 impl Guest {
-    /// Lets a guest go on that is in [`wait_for_go`].
+    /// Releases a guest that is in [`wait_for_go`].
     pub(crate) fn go(&mut self) {
         let stdin = self.0.stdin.as_mut().expect("stdin is piped");
         stdin.write_all(b"go\n").expect("the guest listens");
     }
 
-    /// Waits until the guest has said this on a line of its own.
+    /// Waits until the guest has printed this line.
     pub(crate) fn wait_for_line(&mut self, line: &str) {
         let stdout = self.0.stdout.as_mut().expect("stdout is piped");
         let (mut said, mut byte) = (String::new(), [0]);
@@ -69,7 +69,7 @@ impl Guest {
         }
     }
 
-    /// Waits for the end; a guest that hangs is killed and fails the test.
+    /// Waits for the end; kills a guest that hangs and fails the test.
     pub(crate) fn outcome(mut self) -> Outcome {
         let read = |mut from: Box<dyn Read + Send>| {
             std::thread::spawn(move || {
@@ -104,7 +104,7 @@ impl Guest {
         }
     }
 
-    /// Waits for an end in good order and returns what the program said.
+    /// Waits for a successful end and returns the output.
     pub(crate) fn success(self) -> Outcome {
         let outcome = self.outcome();
         assert!(
@@ -116,7 +116,7 @@ impl Guest {
     }
 }
 
-/// In the guest: waits for the test to say go, without a CUDA call.
+/// In the guest: waits for the test's go, without a CUDA call.
 pub(crate) fn wait_for_go() {
     let mut line = String::new();
     std::io::stdin()
@@ -141,9 +141,9 @@ pub(crate) fn library() -> std::path::PathBuf {
 }
 
 impl Cuda {
-    /// Loads the library as a program would.
+    /// Loads the library as a program does.
     pub(crate) fn load() -> Cuda {
-        // SAFETY: our own library; its initialiser only registers fork handlers.
+        // SAFETY: the library under test; its initialiser only registers fork handlers.
         Cuda(unsafe { Library::new(library()) }.expect("the library was built for this test"))
     }
 
@@ -160,13 +160,13 @@ macro_rules! cu {
     ($cuda:expr, $name:ident($($arg:expr => $ty:ty),* $(,)?)) => {{
         let function: unsafe extern "C" fn($($ty),*) -> u32 = $cuda.symbol(stringify!($name));
         #[allow(clippy::macro_metavars_in_unsafe)] // The arguments of a test are harmless.
-        // SAFETY: the type is that of `cuda.h`, the arguments are live.
+        // SAFETY: the type is that of `cuda.h`; the arguments are live.
         let code = unsafe { function($($arg),*) };
         code
     }};
 }
 
-/// What most guest programs begin with.
+/// The usual first calls of guest programs.
 impl Cuda {
     /// cuInit, and the primary context of device 0 made current.
     pub(crate) fn begin(&self) {
@@ -211,7 +211,7 @@ impl Cuda {
         cu!(self, cuCtxSynchronize())
     }
 
-    /// The function "kernel" of a module.
+    /// The function "kernel" of a new module.
     pub(crate) fn kernel(&self) -> u64 {
         let (mut module, mut function) = (0, 0);
         let image = c".version 8.0\n.target sm_80\n";
@@ -232,7 +232,7 @@ impl Cuda {
         function
     }
 
-    /// Launches it with parameters 1, 2 and 3; `symbol` is one of the two forms.
+    /// Launches the function with parameters 1, 2 and 3; `symbol` is one of the two forms.
     pub(crate) fn launch(&self, symbol: &str, function: u64, stream: u64) -> u32 {
         self.launch_shape(symbol, function, stream, [4, 1, 1], [32, 1, 1], 0)
     }
@@ -256,7 +256,7 @@ impl Cuda {
         let [gx, gy, gz] = grid;
         let [bx, by, bz] = block;
         let (params, extra) = (params.as_ptr(), std::ptr::null());
-        // SAFETY: the type is that of `cuda.h`, the arguments are live.
+        // SAFETY: the type is that of `cuda.h`; the arguments are live.
         unsafe {
             launch(
                 function, gx, gy, gz, bx, by, bz, shared, stream, params, extra,

@@ -1,4 +1,4 @@
-//! The host's half: handshake as vgpud does it, then a worker that a test scripts.
+//! The host's side of a test: the handshake of vgpud, then a worker that the test scripts.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -18,19 +18,19 @@ use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS, MAX_BULK, PROGRESS_BYTES};
 use vgpu_proto::look::{Looked, question};
 use zerocopy::IntoBytes as _;
 
-/// No test waits longer than this for anything.
+/// Longest wait of any test.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
-/// First device address that the stand-in hands out.
+/// First device address that the fake host returns.
 pub(crate) const ARENA: u64 = 0x0000_7e00_0000_0000;
-/// Its only context.
+/// The only context of the fake host.
 pub(crate) const CTX: u64 = WORKER_HANDLES.start + 1;
-/// Its only module.
+/// The only module of the fake host.
 pub(crate) const MODULE: u64 = WORKER_HANDLES.start + 2;
-/// Its only function: parameters (0, 8), (8, 4), (16, 8).
+/// The only function of the fake host: parameters (0, 8), (8, 4), (16, 8).
 pub(crate) const FUNC: u64 = WORKER_HANDLES.start + 3;
 
-/// A request as it came.
+/// A received request.
 #[derive(Debug, Clone)]
 pub(crate) struct Frame {
     pub(crate) id: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Frame {
     pub(crate) bulk: Vec<u8>,
 }
 
-/// The connections of a session, from the host's side.
+/// The host's ends of a session's connections.
 pub(crate) struct Link {
     pub(crate) data: UnixStream,
     pub(crate) control: UnixStream,
@@ -50,7 +50,7 @@ pub(crate) struct Link {
     memory: BTreeMap<u64, Vec<u8>>,
 }
 
-/// What a test sees of a host.
+/// What a host has received.
 #[derive(Default)]
 pub(crate) struct Seen {
     frames: Vec<Frame>,
@@ -60,7 +60,7 @@ pub(crate) struct Seen {
     looks: usize,
 }
 
-/// Decides about a frame: true if it has been dealt with, false for the usual answer.
+/// Handles a frame. True: the frame was handled; false: the host sends the usual answer.
 pub(crate) type Script = Box<dyn FnMut(&Frame, &mut Link) -> bool + Send>;
 
 /// A listening host.
@@ -69,7 +69,7 @@ pub(crate) struct Host {
     seen: Arc<(Mutex<Seen>, Condvar)>,
 }
 
-/// The welcome of a host with one ordinary device.
+/// The Welcome of a host with one ordinary device.
 pub(crate) fn welcome() -> Welcome {
     Welcome {
         session: 7,
@@ -110,17 +110,17 @@ pub(crate) fn device(n: u8) -> DeviceInfo {
 }
 
 impl Host {
-    /// A host that gives the usual answers.
+    /// A host with the usual answers.
     pub(crate) fn usual() -> Host {
         Host::scripted(|_, _| false)
     }
 
-    /// A host whose worker a script plays; every session runs the same script in turn.
+    /// A host with a scripted worker; all sessions run the same script, one after the other.
     pub(crate) fn scripted(script: impl FnMut(&Frame, &mut Link) -> bool + Send + 'static) -> Host {
         Host::with(welcome(), script)
     }
 
-    /// The same, with a welcome of the test's.
+    /// As [`Host::scripted`], with a Welcome of the test.
     pub(crate) fn with(
         welcome: Welcome,
         script: impl FnMut(&Frame, &mut Link) -> bool + Send + 'static,
@@ -147,12 +147,12 @@ impl Host {
         })
     }
 
-    /// A host that answers every hello with a refusal.
+    /// A host that answers every Hello with a refusal.
     pub(crate) fn refusing(code: u32, text: &'static str) -> Host {
         Host::answering(move |_, mut control, _, _| greet(&mut control, code, text.as_bytes()))
     }
 
-    /// A host whose answer to a hello is the test's affair; looks are not answered.
+    /// A host whose answer to a Hello the test gives; looks are not answered.
     pub(crate) fn answering(
         answer: impl FnMut(&Arc<(Mutex<Seen>, Condvar)>, UnixStream, Hello, &UnixListener)
         + Send
@@ -200,7 +200,7 @@ impl Host {
         Host { folder, seen }
     }
 
-    /// For `VGPU_ADDRESS`.
+    /// The value of `VGPU_ADDRESS`.
     pub(crate) fn address(&self) -> String {
         format!("unix:{}", self.path().display())
     }
@@ -209,26 +209,26 @@ impl Host {
         self.folder.path().join("vgpu.sock")
     }
 
-    /// Waits until the frames seen so far satisfy a condition, and returns them.
+    /// Waits until the received frames satisfy a condition, and returns them.
     pub(crate) fn wait(&self, what: &str, condition: impl Fn(&[Frame]) -> bool) -> Vec<Frame> {
         self.wait_seen(what, |seen| {
             condition(&seen.frames).then(|| seen.frames.clone())
         })
     }
 
-    /// Waits until so many sessions have ended, and returns how many said goodbye.
+    /// Waits until `sessions` sessions have ended, and returns the number of goodbyes.
     pub(crate) fn wait_over(&self, sessions: usize) -> usize {
         self.wait_seen("the end of sessions", |seen| {
             (seen.sessions_over >= sessions).then_some(seen.goodbyes)
         })
     }
 
-    /// How often guests looked so far.
+    /// Number of looks so far.
     pub(crate) fn looks(&self) -> usize {
         self.seen.0.lock().expect("no panic").looks
     }
 
-    /// Who said hello so far.
+    /// All Hellos so far.
     pub(crate) fn hellos(&self) -> Vec<Hello> {
         self.seen.0.lock().expect("no panic").hellos.clone()
     }
@@ -251,7 +251,7 @@ impl Host {
     }
 }
 
-/// Answers a hello.
+/// Answers a Hello.
 pub(crate) fn greet(control: &mut UnixStream, code: u32, body: &[u8]) {
     let reply = ReplyPreamble {
         magic: WELCOME_MAGIC,
@@ -293,7 +293,7 @@ fn serve(
             link.usual(&frame);
         }
     }
-    // What the guest said on the control connection before it closed it.
+    // The guest's messages on the control connection before it closed the connection.
     let _ = goodbye.set_read_timeout(Some(DEADLINE));
     let mut said = Vec::new();
     let _ = goodbye.read_to_end(&mut said);
@@ -304,7 +304,7 @@ fn serve(
 }
 
 impl Link {
-    /// The next request; `None` when the guest is gone.
+    /// The next request; `None` when the guest has ended.
     fn read(&mut self) -> Option<Frame> {
         let mut head = [0; HEADER_LEN];
         self.data.read_exact(&mut head).ok()?;
@@ -337,7 +337,7 @@ impl Link {
         self.send(C::OP as u16, 0, status, frame.id, &args, &[]);
     }
 
-    /// Sends a reply that is only a status.
+    /// Sends a reply with a status only.
     pub(crate) fn status(&mut self, frame: &Frame, status: CuResult) {
         self.send(frame.request.op() as u16, 0, status, frame.id, &[], &[]);
     }
@@ -354,7 +354,7 @@ impl Link {
         self.send(notice as u16, 0, status, id, args, bulk);
     }
 
-    /// Gives credit for all that has come.
+    /// Grants credit for everything received so far.
     pub(crate) fn progress(&mut self) {
         self.bytes_told = self.bytes;
         let progress = Progress {
@@ -393,11 +393,11 @@ impl Link {
         let mut bytes = header.to_bytes().to_vec();
         bytes.extend_from_slice(args);
         bytes.extend_from_slice(bulk);
-        // The guest may be gone: that is the test's affair.
+        // An error is ignored: the guest may have ended, which the test checks.
         let _ = self.data.write_all(&bytes);
     }
 
-    /// Tells why the session is over.
+    /// Sends the cause of the session's end.
     pub(crate) fn end(&mut self, code: CuResult, text: &str) {
         let note = ControlHeader {
             kind: (ControlNote::Ended as u32).into(),
@@ -409,7 +409,7 @@ impl Link {
         let _ = self.control.write_all(&bytes);
     }
 
-    /// True if no byte comes within `time`.
+    /// Whether no byte arrives within `time`.
     pub(crate) fn is_quiet(&mut self, time: Duration) -> bool {
         let entry = &mut libc::pollfd {
             fd: self.data.as_raw_fd(),
@@ -420,10 +420,10 @@ impl Link {
         unsafe { libc::poll(entry, 1, time.as_millis() as i32) == 0 }
     }
 
-    /// The usual answer.
+    /// Sends the usual answer.
     pub(crate) fn usual(&mut self, frame: &Frame) {
         const OK: CuResult = CuResult::SUCCESS;
-        // A test with little credit gives it itself.
+        // A test with little credit grants the credit itself.
         let bytes = self.bytes - self.bytes_told >= PROGRESS_BYTES;
         if self.depth_calls > 256 && (self.calls.is_multiple_of(256) || bytes) {
             self.progress();
@@ -499,7 +499,7 @@ impl Link {
         }
     }
 
-    /// The usual answer to an allocation, at a place of the test's.
+    /// The usual answer to an allocation, at an address of the test.
     pub(crate) fn usual_at(&mut self, frame: &Frame, ptr: DevPtr) {
         if let Request::MemAlloc(call) = &frame.request {
             self.memory.insert(ptr.0, vec![0; call.size as usize]);

@@ -1,4 +1,4 @@
-//! A program that looks: what its vgpud sees of it, and its threads.
+//! Looks of a guest program, from the host's side, and the state of threads.
 
 use std::io::Read as _;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use vgpu_proto::handshake::PREAMBLE_LEN;
 use vgpu_proto::look::question;
 
-/// The next look, unanswered.
+/// The next look, not answered yet.
 pub(crate) fn asked(door: &UnixListener) -> UnixStream {
     let (mut guest, _) = door.accept().expect("a guest looks");
     let mut head = [0; PREAMBLE_LEN];
@@ -15,7 +15,7 @@ pub(crate) fn asked(door: &UnixListener) -> UnixStream {
     guest
 }
 
-/// Does a thread of this process wait for something?
+/// Whether a thread of this process sleeps.
 pub(crate) fn is_asleep(thread: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
     stat.is_ok_and(|stat| stat.contains(") S "))

@@ -1,6 +1,6 @@
-//! A stand-in for vgpud and its worker, and a way to run the guest's half of a test in a process of
-//! its own: the library is one per process, and processes end, fork and are watched.
-#![allow(dead_code)] // Each test file uses its own part.
+//! A fake vgpud with a worker, and the guest's side of a test in a separate process: the library
+//! exists once per process, and the tests watch processes end and fork.
+#![allow(dead_code)] // Each test file uses a part of this module.
 
 pub(crate) mod guest;
 pub(crate) mod host;
