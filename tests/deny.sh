@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # cargo-deny over the dependency graph.
-# The advisory database lives in a git repository: where that cannot be reached, the advisories part
-# is skipped and says so; bans, licences and sources are always checked.
+# The advisory database is a git repository: if it cannot be reached, the advisories part is skipped
+# with a message. Bans, licences and sources are always checked.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 deny=$(tests/tool.sh cargo-deny 0.20.2)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tests/tool.sh NAME VERSION: prints the path of a cargo tool of this very version. Where it is
-# missing, it is built into a cache of its own first.
+# tests/tool.sh NAME VERSION: prints the path of a cargo tool of exactly this version. A missing
+# tool is first built into a separate cache.
 set -euo pipefail
 name=$1 version=$2
 cache="${VGPU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vgpu}"

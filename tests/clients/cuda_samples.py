@@ -1,8 +1,8 @@
-"""Builds NVIDIA's cuda-samples with nvcc from PyPI, as their CMakeLists say, and knows what each says on success.
+"""Builds NVIDIA's cuda-samples with nvcc from PyPI, as in their CMakeLists, and has the text of each on success.
 
     cuda_samples.py INTO VENV_12 VENV_13 VENV_MORE DRIVER    makes the toolkits INTO/12.9 and INTO/13.5
 
-PyPI carries no nvcc of CUDA 12: the toolkit 12.9 is nvcc 13.5 with headers, runtime and NVRTC of 12.9.
+PyPI has no nvcc of CUDA 12: the toolkit 12.9 is nvcc 13.5 with headers, runtime and NVRTC of 12.9.
 """
 
 import hashlib
@@ -18,8 +18,8 @@ GROUPS = ["0_Introduction", "3_CUDA_Features"]
 TARGET = ["-gencode", "arch=compute_80,code=compute_80"]
 
 
-# What each sample says when it went well: its own verdict where it says one, else its last words (its exit
-# status is the verdict then).
+# The text of each sample on success: its own verdict, or else its last words (the exit status is
+# then the verdict).
 SAYS = {
     "StreamPriorities": "elapsed time of kernels launched to HI  priority stream",
     "asyncAPI": "iterations while waiting for GPU to finish",
@@ -96,11 +96,11 @@ OPTIONS = {
 
 
 class Failed(Exception):
-    """A sample that cannot be built: what the compiler said."""
+    """A sample that cannot be built, with the compiler's message."""
 
 
 class Sample:
-    """One sample of a checkout, as its CMakeLists.txt describes it."""
+    """A sample of a checkout, as its CMakeLists.txt describes it."""
 
     def __init__(self, checkout, name):
         found = [checkout / "Samples" / group / name for group in GROUPS]
@@ -116,7 +116,7 @@ class Sample:
         self.openmp = "OpenMP::" in libraries
         self.mpi = "MPI_" in libraries
         self.separable = "CUDA_SEPARABLE_COMPILATION ON" in cmake
-        # Without a line of the runtime, static and shared are the same program.
+        # Without code of the runtime, the static and the shared program are the same.
         self.runtime = "CUDA::cudart" in libraries or any(s.endswith(".cu") for s in self.sources)
         self.image = None
         image = re.search(r"set\(CUDA_(FATBIN|PTX)_FILE\s+\"\$\{CMAKE_CURRENT_BINARY_DIR\}/([^\"]+)\"", cmake)
@@ -125,7 +125,7 @@ class Sample:
             self.image = (image[1].lower(), image[2], kernel[1])
 
     def commands(self, toolkit, cudart, into):
-        """What builds the sample, the program last."""
+        """The build commands; the last one makes the program."""
         nvcc = [str(toolkit / "bin/nvcc"), "-std=c++17", *TARGET, "-Wno-deprecated-gpu-targets"]
         nvcc += [f"-I{path}" for path in [self.common, self.dir, *extra_includes(toolkit)]]
         if self.image:
@@ -144,7 +144,8 @@ class Sample:
                "-o", str(into / self.name)]
 
     def build(self, toolkit, cudart, into):
-        """Builds into a directory, unless it was built there of the same; gives the program."""
+        """Builds into a directory, unless it was built there from the same inputs; returns the
+        program."""
         commands = list(self.commands(toolkit, cudart, into))
         hash = hashlib.sha256(repr(commands).encode())
         for file in sorted(path for path in self.dir.rglob("*") if path.is_file()):
@@ -153,7 +154,7 @@ class Sample:
         if not stamp.is_file() or stamp.read_text() != hash.hexdigest():
             shutil.rmtree(into, ignore_errors=True)
             into.mkdir(parents=True)
-            # Samples look for their data and for NVRTC's sources where they run.
+            # Samples look for their data and for NVRTC's sources in their working directory.
             headers = ["cooperative_groups.h", "cooperative_groups", "nv", "cuda"] if self.nvrtc else []
             near = [include(toolkit, header) for header in headers]
             for file in [*self.dir.iterdir(), *near]:
@@ -176,8 +177,8 @@ def include(toolkit, header):
 
 
 def make_toolkit(into, compiler, include, more, libraries, driver):
-    """A toolkit as nvcc wants it: the packages lay it out otherwise."""
-    # nvcc looks for the rest from where it lies itself: a link would lead it astray.
+    """A toolkit in the layout that nvcc expects; the packages have a different layout."""
+    # nvcc finds the other files relative to its own path, so a link would not work.
     shutil.copytree(compiler / "bin", into / "bin", copy_function=os.link)
     (into / "nvvm").symlink_to(compiler / "nvvm")
     (into / "include").symlink_to(include)
@@ -187,8 +188,8 @@ def make_toolkit(into, compiler, include, more, libraries, driver):
     (into / "lib").mkdir()
     for file in [file for place in libraries for file in place.glob("lib*") if file.is_file()]:
         (into / "lib" / file.name).symlink_to(file)
-        # The packages have libcudart.so.13, and no libcudart.so. NVRTC's own library behind our wrapper has
-        # the functions, and calls itself libnvrtc.so.13.
+        # The packages have libcudart.so.13, but no libcudart.so. NVRTC's own library, behind the
+        # wrapper, has the functions, and its name in the file is libnvrtc.so.13.
         plain = re.match(r"(libcudart|libnvrtc)(?:-real)?\.so\.\d+$", file.name)
         if plain and (plain[1] == "libcudart" or "-real" in file.name):
             (into / "lib" / f"{plain[1]}.so").symlink_to(file)
@@ -196,7 +197,7 @@ def make_toolkit(into, compiler, include, more, libraries, driver):
 
 
 def make_toolkits(into, venv_12, venv_13, venv_more, driver):
-    """Both toolkits, of the packages of three Python environments."""
+    """Both toolkits, from the packages of three Python environments."""
     shutil.rmtree(into, ignore_errors=True)
     packages = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/nvidia"
     twelve, thirteen = venv_12 / packages, venv_13 / packages / "cu13"

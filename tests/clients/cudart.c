@@ -1,6 +1,7 @@
-/* A program of NVIDIA's runtime as nvcc makes it, but for the compiler: it registers its kernel by hand, so that one source is
- * linked with each version of cudart, statically and dynamically. Its arguments and its output are those of Rust's test harness:
- * `cudart --exact [PREFIX::]TEST...`. No header of NVIDIA's is needed. */
+/* A program of NVIDIA's runtime as nvcc makes it, but without nvcc: it registers its kernel by
+ * hand, so that one source can be linked with each version of cudart, statically and dynamically.
+ * Arguments and output are those of Rust's test harness: `cudart --exact [PREFIX::]TEST...`. No
+ * header of NVIDIA's is needed. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +38,7 @@ static const char PTX[] =
     " ld.global.u32 %x, [%p]; ld.global.u32 %y, [offset]; add.u32 %x, %x, %y; st.global.u32 [%q], %x;\n"
     "done: ret;\n}\n";
 
-/* A fatbin with the text as its one entry, and the wrapper that the compiler's code hands over. */
+/* A fatbin with the text as its only entry, and the wrapper that compiled code passes on. */
 static struct { uint32_t magic; uint16_t version, header; uint64_t size; unsigned char rest[64 + sizeof PTX + 8]; }
     fatbin __attribute__((aligned(8))) = {0xba55ed50, 1, 16, 0, {0}};
 static struct { uint32_t magic, version; const void *data; void *more; } wrapper = {0x466243b1, 1, &fatbin, 0};
@@ -204,7 +205,7 @@ static int reset(void) {
 
 static void *kept;
 
-/* Frees when destructors of the thread's variables have run. */
+/* Frees after the destructors of the thread's variables. */
 static void at_exit(void) {
     int code = cudaFree(kept);
     if (code && code != 4) fprintf(stderr, "cudaFree in an exit handler: %s (%d)\n", cudaGetErrorName(code), code), _Exit(3);

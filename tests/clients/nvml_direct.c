@@ -1,6 +1,6 @@
 /*
- * A management library for programs that use soft-gpu directly: software devices have none of their own, and NCCL
- * does not start without. It knows of one device, whatever its address, with no links.
+ * A management library for programs that use soft-gpu directly: soft-gpu has none, and NCCL does
+ * not start without one. It reports one device, for any address, without links.
  */
 enum { SUCCESS = 0, NOT_SUPPORTED = 3 };
 
@@ -63,14 +63,14 @@ int nvmlDeviceGetFieldValues(void *handle, int count, Field *fields) {
     return SUCCESS;
 }
 
-/* PyTorch 2.10 asks where memory does not suffice, and takes no refusal. */
+/* PyTorch 2.10 calls this if memory does not suffice, and accepts no refusal. */
 int nvmlDeviceGetComputeRunningProcesses(void *handle, unsigned *count, void *processes) {
     (void)handle, (void)processes;
     *count = 0;
     return SUCCESS;
 }
 
-/* What a driver may refuse. */
+/* Functions that a driver may refuse. */
 #define REFUSED(name) \
     int name(void) { return NOT_SUPPORTED; }
 REFUSED(nvmlDeviceGetCurrPcieLinkGeneration)

@@ -1,9 +1,10 @@
-/* An NVRTC that hands over PTX where machine code is asked for.
+/* An NVRTC that returns PTX instead of machine code.
  *
- * cuda.core and cuda.bindings' tests compile for the device they find and take the machine code of it, which
- * soft-gpu cannot run. NVRTC has made the PTX on the way; with VGPU_NVRTC_PTX=1 this library gives that
- * instead, and the clients pass it to the driver as they would machine code. Everything else is NVRTC's own:
- * this file stands in its place, it lies beside it as libnvrtc-real, and the linker finds the rest there. */
+ * The tests of cuda.core and cuda.bindings compile for the device that they find and take the
+ * machine code, which soft-gpu cannot run. NVRTC makes PTX as an intermediate step. With
+ * VGPU_NVRTC_PTX=1, this library returns the PTX instead, and the clients pass it to the driver like
+ * machine code. All other functions are NVRTC's own: this library has NVRTC's name, the original is next to it as
+ * libnvrtc-real, and the linker finds the other functions there. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 #!/bin/sh
-# In the place of NVIDIA's ptxas (TRITON_PTXAS_PATH): hands the PTX through instead of assembling machine code, which no
-# software device runs. Triton writes PTX of the version that this release reads.
+# Replaces NVIDIA's ptxas (TRITON_PTXAS_PATH): passes the PTX through instead of assembling machine
+# code, which no software device runs. Triton writes PTX of the version that this release reads.
 if [ "$1" = --version ]; then
     echo "Cuda compilation tools, release 12.4, V12.4.0"
     exit

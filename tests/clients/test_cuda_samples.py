@@ -1,6 +1,6 @@
-"""One of NVIDIA's cuda-samples, built with each toolkit and way of linking: it must end and say what it says on success.
+"""One of NVIDIA's cuda-samples, built with each toolkit and way of linking: it must end and print its text of success.
 
-On a VM, it must also say the same there as on the driver itself, but for times, rates and addresses.
+On a VM, its output must also equal that on the driver itself, except for times, rates and addresses.
 
 VGPU_SAMPLE: its name. VGPU_SAMPLES: the directory of the builds, with the toolkits. VGPU_SAMPLES_12, VGPU_SAMPLES_13:
 the checkouts for CUDA 12 and 13. VGPU_SAMPLES_DRIVER: the directory of soft-gpu's library.
@@ -20,7 +20,7 @@ WAIVED = 2
 BUILDS = pathlib.Path(os.environ["VGPU_SAMPLES"])
 NAME = os.environ["VGPU_SAMPLE"]
 TOOLKITS = {"12.9": "VGPU_SAMPLES_12", "13.5": "VGPU_SAMPLES_13"}
-# What differs from run to run is said in lines with these words: how long and how fast, and products of random numbers.
+# Lines with these words differ between runs: durations, rates, and products of random numbers.
 TIMED = re.compile(r"time|elapsed|clocks|iterations while|speedup|throughput|\d ?(ms|s|GB/s|GFlop/s)\b|T?(FL)?OPS:|"
                    r"^\d+ streams:|^(memcopy|kernel|non-streamed):|approx\.|"
                    r"^Result (native operators|intrinsics)", re.IGNORECASE)
@@ -38,7 +38,8 @@ def builds():
 
 
 def normalised(text):
-    """What must not differ between two runs. Lines of kernels and of other threads come in any order."""
+    """The part of the output that must not differ between runs. Kernels and threads print lines
+    in any order."""
     lines = []
     for line in text.splitlines():
         line = re.sub(r"0x[0-9a-f]+", "ADDRESS", line)
@@ -48,7 +49,8 @@ def normalised(text):
 
 
 def run(program, env):
-    """Runs a program to its end; exit status and output. What it started goes with it."""
+    """Runs a program to its end; returns status and output. Also kills the processes that it
+    started."""
     command = [f"./{program.name}", *cuda_samples.OPTIONS.get(NAME, [])]
     process = subprocess.Popen(command, cwd=program.parent, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
@@ -65,14 +67,15 @@ def run(program, env):
 
 
 def noticed(err):
-    """Fails where soft-gpu refused kernels: some samples do not look whether theirs ran."""
+    """Fails if soft-gpu refused kernels, because some samples do not check that their kernels
+    ran."""
     for line in err.splitlines():
         if "module refused" in line:
             pytest.fail(f"the sample does not notice: {line}", pytrace=False)
 
 
 def check(program, env):
-    """Runs a sample; its output. Skips where the sample itself declines, fails where it fails."""
+    """Runs a sample and returns its output. Skips if the sample declines, fails if it fails."""
     status, out, err = run(program, env)
     last = " / ".join([line for line in (out + err).splitlines() if line.strip()][-2:])
     if status == WAIVED:
@@ -86,13 +89,14 @@ def check(program, env):
 
 
 def on_the_driver():
-    """The variables of a run without a VM: those of this one without the guest's library, which comes first."""
+    """The environment of a run without a VM: this one, without the guest's library, which comes
+    first."""
     env = dict(os.environ)
     del env["VGPU_ADDRESS"]
     places = env["LD_LIBRARY_PATH"].split(":")[1:]
     if env.get("VGPU_NVRTC_PTX"):
         places.insert(0, env["VGPU_SAMPLES_DRIVER"])
-        # As much as a VM is told that it has.
+        # The memory that a VM sees.
         env["SOFT_GPU_MEMORY"] = "8G"
     env["LD_LIBRARY_PATH"] = ":".join(places)
     return env
@@ -120,7 +124,7 @@ def test(toolkit, cudart):
 
 
 def test_what_is_compared():
-    """Times and addresses are not; results are."""
+    """Ignores times and addresses, but not results."""
     assert normalised("took 3.1 ms\nat 0x7f00") == normalised("at 0x7f11\ntook 12 ms")
     assert normalised("sum = 3.0") != normalised("sum = 3.1")
     assert normalised("Result = PASS") != normalised("Result = FAIL")

@@ -1,7 +1,7 @@
 """NVIDIA's Python binding of NVML (nvidia-ml-py), tools that use it, and Ray, on the VM's own libnvidia-ml.so.1.
 
-What NVML says must agree with what CUDA says of the same devices. Without a VM (the direct row: soft-gpu has no
-NVML) there is nothing to ask.
+NVML must agree with CUDA about the same devices. Without a VM (the direct row), there is nothing to test, because
+soft-gpu has no NVML.
 """
 
 import ctypes
@@ -117,8 +117,9 @@ def test_sensors_of_the_host_are_hidden():
 
 
 def test_what_pytorch_asks_is_answered(cuda):
-    """torch.cuda.utilization, memory_usage, device_memory_used and list_gpu_processes: their calls, in their order."""
-    # Each call of PyTorch's initialises once more and never shuts down.
+    """torch.cuda.utilization, memory_usage, device_memory_used and list_gpu_processes: their
+    calls in order."""
+    # Each call of PyTorch initialises again and never shuts down.
     pynvml.nvmlInit()
     try:
         rates = pynvml.nvmlDeviceGetUtilizationRates(only())
@@ -174,7 +175,7 @@ def nvidia_smi(*words):
 def test_nvidia_smi_shows_its_screen():
     told = nvidia_smi()
     total = pynvml.nvmlDeviceGetMemoryInfo(only()).total >> 20
-    # It cuts long names.
+    # nvidia-smi cuts long names.
     assert pynvml.nvmlDeviceGetName(only())[:10] in told, told
     assert f"{total}MiB" in told, told
 

@@ -1,4 +1,4 @@
-"""What programs do with PyTorch on a GPU, a test each. Each runs in a process of its own.
+"""Typical uses of PyTorch on a GPU, one per test. Each test runs in a separate process.
 
 PyTorch's wheels carry machine code only, which a software device does not run: its kernels do nothing there
 (SOFT_GPU_SASS=skip), and what they should have computed is missing. There, these tests compare values only where no
@@ -13,7 +13,7 @@ import pytest
 
 
 def torch_with(allocator=""):
-    """PyTorch with settings of its allocator, which it reads once."""
+    """PyTorch with settings of its allocator, which PyTorch reads only once."""
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = allocator
     os.environ["PYTORCH_ALLOC_CONF"] = allocator
     import torch
@@ -29,10 +29,11 @@ def torch():
 
 
 def agrees(have, wanted, **tolerance):
-    """Compares a result of the GPU with the CPU's. On a software device nobody computed it: it must have the shape."""
+    """Compares results of GPU and CPU; on a software device, which does not compute, only the
+    shape."""
     have = have.detach().cpu()
     assert have.shape == wanted.shape
-    # The harness sets this variable where the device is a software device.
+    # The harness sets this variable if the device is a software device.
     if not os.environ.get("VGPU_NVRTC_PTX"):
         import torch
 
@@ -62,7 +63,7 @@ def test_tensors_there_and_back(torch):
     assert torch.equal(rows.cuda()[100:200].cpu(), rows[100:200])
     copied = rows.cuda().clone()
     assert torch.equal(copied.cpu(), rows)
-    # A kernel fills this in PyTorch 2.10.
+    # In PyTorch 2.10, a kernel fills this.
     assert torch.zeros(5000, device="cuda").cpu().shape == (5000,)
     assert bytes(rows.cuda().untyped_storage().cpu()[:8]) == bytes([0, 0, 0, 0, 1, 0, 0, 0])
 
@@ -99,7 +100,7 @@ def test_elementwise_and_reductions(torch):
     a, b = torch.rand(100, 100), torch.rand(100, 1)
     there = function(a.cuda(), b.cuda())
     agrees(there, function(a, b))
-    # A software device computes nothing here: item() has to succeed.
+    # A software device computes nothing here, but item() must succeed.
     there.argmax().item(), torch.cat([there, there]).mean().item()
     a.cuda()[a.cuda() > 0.5].cpu()
     torch.randn(1000, device="cuda").topk(5)
@@ -219,7 +220,7 @@ def test_training_step(torch, optimizer):
     *how, name = optimizer.split("-")
     optimizer = getattr(torch.optim, name)(net.parameters(), lr=0.01, **{word: True for word in how})
     losses = [step(torch, net, optimizer).detach() for _ in range(5)]
-    # A step follows the gradient: on a GPU the loss falls.
+    # A step follows the gradient: on a GPU, the loss decreases.
     agrees((losses[-1] < losses[0]).cpu(), torch.tensor(True))
     torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
 
@@ -248,8 +249,8 @@ def compiled(torch, function, **how):
 
     config.compile_threads = 1
     config.force_disable_caches = True
-    # Inductor runs the kernels that it may take as often as their times allow, and takes the fastest: others in each
-    # run of a program. Here each runs once, and the first is taken.
+    # Inductor measures candidate kernels and takes the fastest, which differs between runs of a
+    # program. Here each kernel runs once, and the first is taken.
     benchmarker.benchmark_gpu = once
     return torch.compile(function, **how)
 
@@ -260,7 +261,7 @@ def test_compile(torch):
 
     a = torch.arange(64 * 100).reshape(64, 100).remainder(7).float()
     b = torch.arange(64 * 100).reshape(64, 100).remainder(5).float()
-    # Triton's kernels are PTX here, and computed.
+    # Triton's kernels are PTX here, so they are computed.
     for have, wanted in zip(compiled(torch, function)(a.cuda(), b.cuda()), function(a, b)):
         assert torch.allclose(have.cpu(), wanted)
 
@@ -276,7 +277,7 @@ def test_compiled_training_step(torch):
 def test_compile_with_cuda_graphs(torch):
     function = compiled(torch, lambda a: (a + 1) * 2, mode="reduce-overhead")
     for _ in range(4):
-        # PyTorch's own kernels copy the input to where the graph has it.
+        # PyTorch's own kernels copy the input to the address in the graph.
         assert function(torch.ones(1000).cuda()).cpu().shape == (1000,)
 
 

@@ -20,7 +20,7 @@ import tempfile
 
 SUITE = "triton-ptx"
 
-# Blocks of the kernels; `run` launches with the same.
+# Blocks of the kernels, also for launches by `run`.
 ADD_BLOCK = 1024
 ROW_BLOCK = 1024
 TILE = (64, 64, 32)
@@ -29,8 +29,8 @@ TILE = (64, 64, 32)
 # --- generate -------------------------------------------------------------------------------
 
 FAKE_PTXAS = """#!/bin/sh
-# Stands in for ptxas: copies its input to its output. Triton writes PTX of the release that it names: the oldest
-# supported driver.
+# Replaces ptxas: copies its input to its output. Triton writes PTX for the release that this script
+# names, which is the oldest supported driver.
 if [ "$1" = --version ]; then
     echo "Cuda compilation tools, release 12.4, V12.4.131"
     exit 0
@@ -130,7 +130,7 @@ def generate(target):
         os.environ |= {
             "TRITON_PTXAS_PATH": str(fake),
             "TRITON_CACHE_DIR": str(pathlib.Path(scratch) / "cache"),
-            # No names of this machine's files in the PTX.
+            # No file names of this machine in the PTX.
             "TRITON_DISABLE_LINE_INFO": "1",
             "TRITON_DEFAULT_FP_FUSION": "1",
         }
@@ -147,7 +147,7 @@ def generate(target):
                 attrs={(i,): [["tt.divisibility", 16]] for i in divisible},
             )
             made = triton.compile(source, target=GPUTarget("cuda", 80, 32), options=options)
-            # What a launcher must know is not in the PTX.
+            # Facts that a launcher needs and that are not in the PTX.
             facts = {
                 "triton": triton.__version__,
                 "kernel": made.metadata.name,
@@ -163,7 +163,7 @@ def generate(target):
 
 
 def check(result):
-    """The value of a cuda.bindings call; an exception for an error code."""
+    """The value of a cuda.bindings call; raises an exception for an error code."""
     code, *values = result
     if int(code) != 0:
         raise RuntimeError(f"{code.name} ({int(code)})")
@@ -171,7 +171,7 @@ def check(result):
 
 
 class Gpu:
-    """One device, and the little of the driver API that the cases need."""
+    """A device, and the few functions of the driver API that the cases need."""
 
     def __init__(self):
         from cuda.bindings import driver
@@ -192,14 +192,15 @@ class Gpu:
         return array
 
     def launch(self, path, grid, args):
-        """Loads a file of `generate`'s and runs its kernel; ints are 32-bit, the rest pointers."""
+        """Loads a file of `generate` and runs its kernel; ints are 32-bit, other arguments are
+        pointers."""
         text = path.read_bytes()
         facts = json.loads(text.split(b"\n", 1)[0].removeprefix(b"// "))
         module = check(self.cu.cuModuleLoadData(text + b"\0"))
         kernel = check(self.cu.cuModuleGetFunction(module, facts["kernel"].encode()))
         attribute = self.cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         check(self.cu.cuFuncSetAttribute(kernel, attribute, facts["shared"]))
-        # Triton appends two pointers: scratch memory, which these kernels do not use.
+        # Triton appends two pointers to scratch memory, which these kernels do not use.
         values = [*map(int, args), 0, 0]
         types = [ctypes.c_int if isinstance(a, int) else ctypes.c_void_p for a in args]
         kernel_args = (tuple(values), (*types, ctypes.c_void_p, ctypes.c_void_p))
@@ -217,7 +218,7 @@ def cases():
     rng = np.random.default_rng(4)
 
     def brain(x):
-        """bfloat16 bits of singles, to nearest even."""
+        """The bfloat16 bits of singles, rounded to nearest even."""
         bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
@@ -260,7 +261,7 @@ def cases():
             gpu.launch(path, [-(-n // ADD_BLOCK)], [gpu.upload(x), gpu.upload(y), at, n])
             got = exact(gpu.download(at, out), kind)
             a, b = exact(x, kind), exact(y, kind)
-            # The product and the sum may be rounded once or twice.
+            # Product and sum may be rounded once or twice.
             step = 2.0**-8 if kind == "bf16" else 2.0**-11
             close(got, np.where(a < b, a * b + a, np.maximum(a - b, b)), 2 * step, step)
 
@@ -317,7 +318,7 @@ def cases():
 
 
 def run(source, report):
-    """Runs every case; the number of failures."""
+    """Runs every case and returns the number of failures."""
     gpu = Gpu()
     passed, failed, version = 0, 0, ""
     for stem, case in cases().items():

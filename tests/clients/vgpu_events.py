@@ -1,9 +1,9 @@
-"""A pytest plugin that tells, line by line, which test begins and how each ended.
+"""A pytest plugin that writes the begin and the outcome of each test, one line per event.
 
-The driver of the client suites (tests/src/clients) follows the file as it grows: a test that hangs or ends
-its process is known by name, and the others are run without it.
+The driver of the client suites (tests/src/clients) reads the file as it grows: it can name a test that hangs
+or ends its process, and runs the others without that test.
 
-VGPU_EVENTS: the file, one JSON object a line. VGPU_DONE: a file with the tests not to run (again).
+VGPU_EVENTS: the file, one JSON object per line. VGPU_DONE: a file with the tests not to run (again).
 VGPU_IMPORT: a module to import before pytest collects.
 """
 
@@ -17,7 +17,8 @@ import pytest
 
 
 def end_with_parent():
-    """The process ends with the one that started it, which may itself be killed: nobody else would end it."""
+    """Ends this process with its parent, which may be killed itself: nothing else would end this
+    process."""
     PR_SET_PDEATHSIG = 1
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -44,7 +45,8 @@ def _done():
 
 @pytest.fixture(scope="class")
 def initialize_from_pytest_config(request):
-    """What numba-cuda's tests take from their repository's conftest, which is not in the wheel."""
+    """An attribute that numba-cuda's tests need from their repository's conftest, which the
+    wheel lacks."""
     if request.cls is not None:
         request.cls._dump_failed_filechecks = False
 
@@ -81,7 +83,7 @@ def pytest_runtest_logfinish(nodeid):
 
 
 def _outcome(reports):
-    # Subtests report beside the test's own phases: the worst of all counts.
+    # Subtests report besides the phases of the test itself: the worst report counts.
     for report in reports:
         if report.failed:
             return "failed", _last_line(report)
@@ -105,5 +107,5 @@ def _last_line(report):
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return "failed and said nothing"
-    # The first line names the exception; without a crash entry the last one does.
+    # The first line names the exception; without a crash entry, the last line does.
     return (lines[0] if crash else lines[-1])[:400]

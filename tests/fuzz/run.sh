@@ -3,9 +3,9 @@
 # make fuzz FUZZ=--seconds=N. A crash, a panic, a hang of 10 s or 1 GiB of memory fails, and the input
 # is kept in target/fuzz/artifacts.
 #
-# libFuzzer needs coverage instrumentation only, which the stable compiler has (-C passes=sancov-module).
-# AddressSanitizer needs a nightly compiler: cd tests && cargo +nightly fuzz run TARGET. The code under
-# these targets is safe Rust, so that little is lost without it.
+# libFuzzer needs only coverage instrumentation, which the stable compiler has (-C
+# passes=sancov-module). AddressSanitizer needs a nightly compiler: cd tests && cargo +nightly fuzz
+# run TARGET. The code under these targets is safe Rust, so little is lost without AddressSanitizer.
 set -euo pipefail
 cd "$(dirname "$0")"
 seconds=600
@@ -17,11 +17,11 @@ case "${1:-}" in
 esac
 target="$PWD/../../target/fuzz"
 host=$(rustc -vV | sed -n 's/^host: //p')
-# The flags of cargo-fuzz. With --target they reach neither build scripts nor macros.
+# The flags of cargo-fuzz. With --target, they affect neither build scripts nor macros.
 export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 -Cllvm-args=-sanitizer-coverage-trace-compares"
-# The versions that the workspace has; libfuzzer-sys alone is added.
+# The versions of the workspace; only libfuzzer-sys is added.
 cp ../../Cargo.lock .
 cargo build -q --release --target "$host" --target-dir "$target"
 for source in fuzz_targets/*.rs; do

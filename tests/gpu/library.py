@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What the host's CUDA driver library says of itself, compared with what this project takes it to be.
+"""Compares the properties of the host's CUDA driver library with the assumptions of this project.
 
     library.py --binaries DIR [--driver LIBRARY] [--soft] [--report FILE]
 
 Needs no GPU: nothing here calls cuInit. LIBRARY is the system's libcuda.so.1 if not named; --soft compares soft-gpu, as a
-check of this script. Prints a line for each check: ok, FAILED or SKIPPED, and why. Exits 1 if one failed.
+check of this script. Prints a line per check: ok, FAILED or SKIPPED, with the reason. Exits 1 if a check failed.
 
-Libraries are loaded in processes of their own, as nobody where this runs as root: NVIDIA's would make device files.
+Libraries are loaded in separate processes, as user nobody if this runs as root: NVIDIA's would create device files.
 """
 
 import argparse
@@ -31,7 +31,7 @@ results = []
 
 
 def told(name, problem="", skipped=""):
-    """Prints and keeps how a check ended."""
+    """Prints and stores the result of a check."""
     state = "SKIPPED" if skipped else "FAILED" if problem else "ok"
     results.append({"check": name, "state": state, "why": skipped or problem})
     print(f"gpu kit: {name}: {state}{': ' if skipped or problem else ''}{skipped or problem}", flush=True)
@@ -45,7 +45,7 @@ def as_nobody():
 
 
 def alone(work, *arguments):
-    """What `work` gives, in a process of its own without privileges."""
+    """The result of `work` in a separate process without privileges."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -68,7 +68,7 @@ def alone(work, *arguments):
 
 
 def path_of(driver):
-    """The file that the loader takes for the name."""
+    """The file that the loader finds for the name."""
     ctypes.CDLL(driver)
     real = os.path.realpath(driver) if "/" in driver else None
     for line in open("/proc/self/maps"):
@@ -104,7 +104,8 @@ def version_of(driver):
 
 
 def lookups_of(driver, exports, newest):
-    """What cuGetProcAddress_v2 answers otherwise than the table says: a list of sentences. `newest`: soft-gpu's version."""
+    """Differences between cuGetProcAddress_v2 and the table, as sentences. `newest`: soft-gpu's
+    version."""
     library, ladder, wrong = ctypes.CDLL(driver), {}, []
     for name, since, flags, symbol in re.findall(r"^ +(\w+) (\d+) (\d) (\w+);$", NAMES.read_text(), re.M):
         ladder.setdefault(name, []).append((int(since), int(flags), symbol))
@@ -123,7 +124,7 @@ def lookups_of(driver, exports, newest):
                 symbol = max(forms)[2] if forms else None
                 wanted = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value if symbol else None
                 expected = 0 if forms else 2 if rows else 1
-                # soft-gpu finds only what it serves.
+                # soft-gpu finds only functions that it serves.
                 unserved = newest is not None and (code, pfn.value, status.value) == (0, None, 1)
                 if (code, pfn.value, status.value) != (0, wanted, expected) and not unserved:
                     wrong.append(f"{name}@{version}, flags {flags}: {code}, status {status.value}, not {symbol}")
@@ -131,7 +132,7 @@ def lookups_of(driver, exports, newest):
 
 
 def compiled_by(compiler, files):
-    """What the driver's own compiler says against the PTX files: a list of sentences."""
+    """Errors of the driver's own compiler for the PTX files, as sentences."""
     jit, wrong = ctypes.CDLL(compiler), []
     for file in files:
         text = pathlib.Path(file).read_bytes()
@@ -162,7 +163,7 @@ def few(problems, most=5):
 
 
 def probe_says(probe, driver, environment):
-    """What the probe says of a library, as workers would load it."""
+    """The probe's report about a library, loaded as workers load it."""
     run = subprocess.run(
         [probe, "library", "--driver", driver], capture_output=True, text=True, env=environment, preexec_fn=as_nobody
     )
@@ -201,7 +202,7 @@ def main():
     options = parser.parse_args()
     before = devices()
     with tempfile.TemporaryDirectory() as directory:
-        # Where nobody can read them.
+        # A directory that other users cannot read.
         directory = pathlib.Path(directory)
         os.chmod(directory, 0o755)
         shim = shutil.copy(options.binaries / "libcuda.so", directory / "shim.so")

@@ -44,7 +44,7 @@ if [ "$driver" = nvidia ]; then
         | tee target/gpu/machine.txt
 else
     echo "dry run on soft-gpu" | tee target/gpu/machine.txt
-    # Enough to know that every part of the kit starts, runs and reports.
+    # Enough to check that every part of the kit starts, runs and reports.
     [ "${#options[@]}" -gt 0 ] || options=(--ci --suite=cuda-bindings --suite=triton)
 fi
 if [ -z "$binaries" ]; then

@@ -1,7 +1,5 @@
-/*
- * The whole of the driver API that is served, as its documentation has it: types only, structures as
- * untyped pointers. For programs that call nearly all of it.
- */
+/* The whole served driver API, as documented: types only, structures as untyped pointers. For
+ * programs that call nearly all functions. */
 #pragma once
 #include "guest.h"
 

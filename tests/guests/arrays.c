@@ -1,4 +1,4 @@
-/* Arrays as they are described and copied to, and copies in batches. */
+/* Descriptions of arrays, copies to arrays, and copies in batches. */
 #include "boxes.h"
 #include "tell.h"
 
@@ -167,7 +167,7 @@ static void batches(void) {
     ops[0].src = shaped, ops[0].dst = back;
     OK(cuMemcpy3DWithAttributesAsync(&ops[0], 0, stream));
     EXPECT(arrived());
-    /* Rows without a pitch of their own lie one after the other. */
+    /* Rows without a pitch are contiguous. */
     host.pointer.row = host.pointer.layer = back.pointer.row = back.pointer.layer = 0;
     ops[0].src = host, ops[0].dst = middle;
     ops[1].src = middle, ops[1].dst = back;

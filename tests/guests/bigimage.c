@@ -1,13 +1,13 @@
 /*
- * Loads a module image of about `mebibytes` MiB: a fat binary of one PTX text and one very large
- * entry for another architecture, as the largest libraries ship; usage: bigimage [mebibytes].
+ * Loads a module image of about `mebibytes` MiB: a fat binary with one PTX text and one very large
+ * entry for another architecture, as in the largest libraries; usage: bigimage [mebibytes].
  */
 #define _GNU_SOURCE
 #include "guest.h"
 
 #include <sys/mman.h>
 
-/* Layout of a fat binary and of its entries, as in the images that CUDA's own tools make. */
+/* Layout of a fat binary and of its entries, as in images of CUDA's own tools. */
 struct header {
     uint32_t magic;
     uint16_t version, header_size;

@@ -1,4 +1,4 @@
-/* Copies of rows and of boxes, as cuda.h has them. */
+/* Structures for copies of rows and boxes, as in cuda.h. */
 #pragma once
 #include "api.h"
 

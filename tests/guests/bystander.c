@@ -1,7 +1,6 @@
-/*
- * A program that never calls CUDA. It prints what a library that is loaded into it could change: descriptors, threads, children,
- * signals, timers, mappings that can be written and executed, and how its children and its exit go.
- */
+/* A program that never calls CUDA. It prints everything that a preloaded library could change:
+ * descriptors, threads, children, signals, timers, writable and executable mappings, and the end of
+ * its children and of itself. */
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-/* What a program finds wrong ends it, with a sentence. */
+/* A wrong result ends the program with a sentence. */
 #pragma once
 #include "guest.h"
 

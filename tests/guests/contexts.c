@@ -1,4 +1,4 @@
-/* Contexts, what they are set to, resources of devices, and what only tools ask for. */
+/* Contexts, their settings, resources of devices, and functions for tools. */
 #include "tell.h"
 
 typedef struct {
@@ -76,7 +76,7 @@ static void life(void) {
     OK(cuCtxSynchronize_v2(one));
     OK(cuCtxSynchronize_v2(NULL));
     OK(cuCtxSynchronize());
-    /* A destroyed one. */
+    /* A destroyed context. */
     OK(cuCtxDestroy_v2(one));
     FAILS_EITHER(INVALID_CONTEXT, CONTEXT_DESTROYED, cuCtxDestroy_v2(one));
     FAILS_EITHER(INVALID_CONTEXT, CONTEXT_DESTROYED, cuCtxPushCurrent_v2(one));
@@ -114,7 +114,7 @@ static void settings(void) {
     IS(2, config);
     FAILS(INVALID_VALUE, cuCtxSetCacheConfig(9));
     FAILS(INVALID_VALUE, cuCtxGetCacheConfig(NULL));
-    /* Banks of shared memory have four bytes on every device that this can meet. */
+    /* Banks of shared memory have 4 bytes on every supported device. */
     OK(cuCtxSetSharedMemConfig(2));
     OK(cuCtxGetSharedMemConfig(&config));
     IS(1, config);
@@ -169,11 +169,11 @@ static void resources(CUcontext ctx) {
     FAILS(INVALID_VALUE, cuDevSmResourceSplitByCount(parts, &count, &all, NULL, 0x100, 1));
 }
 
-/* What core dumps would be called, and whether they are written. */
+/* The settings of core dumps: names of files, and whether they are written. */
 static void tools(void) {
     enum { LIGHT = 3, FILE_NAME = 5 };
     _Bool light = 1;
-    /* Names are told to who has room for the longest. */
+    /* Names are returned only to buffers of the maximum size. */
     char name[1024] = "";
     size_t size = sizeof light, length = sizeof name;
     OK(cuCoredumpGetAttribute(LIGHT, &light, &size));
@@ -195,7 +195,7 @@ static void tools(void) {
     FAILS(INVALID_VALUE, cuCoredumpSetAttribute(LIGHT, &light, NULL));
     OK(cuProfilerStart());
     OK(cuProfilerStop());
-    /* Gone since CUDA 12; programs of before call it. */
+    /* Removed in CUDA 12, but older programs call it. */
     TELL(cuProfilerInitialize("config", "output", 0));
 }
 

@@ -1,7 +1,6 @@
-/*
- * Calls on a stack that is not a thread's own, as coroutines make them: it lies in one mapping, above the thread's
- * stack and other data of the program, and ends at a page that cannot be read. Runs on any driver.
- */
+/* Calls on a stack that is not the thread's own, as coroutines make them: the stack is in one
+ * mapping, above the thread's stack and other data of the program, and ends at an unreadable page.
+ * Runs on any driver. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sys/mman.h>
@@ -15,7 +14,7 @@ static ucontext_t back, there;
 static int version;
 static float a[N], b[N], c[N];
 
-/* Its frame is small, so that the calls lie right below the stack's top. */
+/* The frame is small, so that the calls are right below the top of the stack. */
 static void first_call(void) {
     if (cuDriverGetVersion(&version)) version = -1;
 }
@@ -32,7 +31,7 @@ static void work(void) {
     CU(cuMemcpyHtoD_v2(da, a, bytes));
     CU(cuMemcpyHtoD_v2(db, b, bytes));
     void *params[] = {&da, &db, &dc, &n};
-    /* Five of its arguments lie on the stack. */
+    /* Five of the arguments are on the stack. */
     CU(cuLaunchKernel(add, (N + 255) / 256, 1, 1, 256, 1, 1, 0, NULL, params, NULL));
     CU(cuMemcpyDtoH_v2(c, dc, bytes));
 }

@@ -1,4 +1,4 @@
-/* Devices and their primary contexts. With an argument: every attribute, one a line. */
+/* Devices and their primary contexts. With an argument: every attribute, one per line. */
 #include "tell.h"
 
 /* CU_LIMIT_MALLOC_HEAP_SIZE. */
@@ -8,7 +8,7 @@ typedef struct {
     int threads, block[3], grid[3], shared, constant, warp, pitch, registers, clock, alignment;
 } Properties;
 
-/* Every number that cuda.h of CUDA 13 has, and beyond its ends. */
+/* Every number in cuda.h of CUDA 13, and some beyond. */
 static int attributes(void) {
     for (int id = 0; id <= 170; id++) {
         int value = -77;
@@ -139,7 +139,8 @@ static void primary(void) {
     OK(cuDevicePrimaryCtxRelease_v2(0));
     OK(cuMemFree_v2(p));
     OK(cuMemAlloc_v2(&p, 4096));
-    /* The last reference takes with it what the context had; it stays on the thread's stack. */
+    /* The last release destroys the content of the context; the context stays on the thread's
+     * stack. */
     OK(cuDevicePrimaryCtxRelease(0));
     OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
     IS(0, active);
@@ -148,7 +149,7 @@ static void primary(void) {
     FAILS(CONTEXT_DESTROYED, cuMemAlloc_v2(&p, 4096));
     FAILS(CONTEXT_DESTROYED, cuCtxSynchronize());
     of_the_primary(first);
-    /* It comes to life again under the same handle. */
+    /* A new retain revives the context under the same handle. */
     OK(cuDevicePrimaryCtxRetain(&again, 0));
     EXPECT(again == first);
     OK(cuMemAlloc_v2(&p, 4096));

@@ -1,4 +1,4 @@
-/* Parameters of nodes, in graphs and in what was instantiated of them, kind by kind and in all forms. */
+/* Parameters of nodes, in graphs and in instances, by kind and in all forms. */
 #include "graph.h"
 #include "tell.h"
 
@@ -60,7 +60,7 @@ static CUstream stream;
 static CUdeviceptr words;
 static unsigned seen[8];
 
-/* Launches with cleared words; the first of them afterwards. */
+/* Launches with cleared words and returns the first of them. */
 static unsigned run(CUgraphExec exec) {
     CU(cuMemsetD32Async(words, 0, 8, stream));
     CU(cuGraphLaunch(exec, stream));
@@ -292,7 +292,7 @@ static void any_kind(void) {
     CU(cuGraphDestroy(graph));
 }
 
-/* All ways to instantiate, and what an instance tells of itself. */
+/* All ways to instantiate a graph, and the properties of an instance. */
 static void instances(void) {
     CUgraph graph;
     CUgraphNode node, bad = NULL;
@@ -334,7 +334,7 @@ static void instances(void) {
     CU(cuGraphDestroy(graph));
 }
 
-/* Nodes that are left out, and whole graphs that take another's place. */
+/* Disabled nodes, and updates from whole graphs. */
 static void changes(void) {
     CUgraph graph, same, longer, kind, parent, other;
     CUgraphNode node, second, empty, bad, child;
@@ -367,7 +367,7 @@ static void changes(void) {
     OK(cuGraphExecUpdate(exec, graph, &bad, &result));
     IS(0, result);
     IS(5, run(exec));
-    /* One node more; a node of another kind. */
+    /* An additional node; a node of another kind. */
     OK(cuGraphClone(&longer, graph));
     OK(cuGraphAddEmptyNode(&second, longer, NULL, 0));
     FAILS(UPDATE_FAILED, cuGraphExecUpdate_v2(exec, longer, &info));
@@ -381,7 +381,7 @@ static void changes(void) {
     IS(3, info.result);
     IS(5, run(exec));
     FAILS(INVALID_VALUE, cuGraphExecUpdate_v2(exec, NULL, &info));
-    /* The graph within a node. */
+    /* The graph inside a node. */
     CU(cuGraphCreate(&parent, 0));
     CU(cuGraphCreate(&other, 0));
     OK(cuGraphAddChildGraphNode(&child, parent, NULL, 0, graph));

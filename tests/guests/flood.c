@@ -21,7 +21,7 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 64 && done < launches; i++, done++) {
             CU(cuLaunchKernel(null, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
         }
-        /* Bounded queue, so that the time limit is seen. */
+        /* A bounded queue, so that the time limit is noticed. */
         CU(cuCtxSynchronize());
     }
     printf("flood: %d launches in %.3f s\n", done, now() - t0);

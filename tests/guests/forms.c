@@ -1,7 +1,5 @@
-/*
- * Forms of calls that few programs use, one part a run; usage: forms NAME.
- * Exits 0 if all of it was right. Runs on any driver.
- */
+/* Rare forms of calls, one part per run; usage: forms NAME.
+ * Exits 0 if all results are right. Runs on any driver. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -118,7 +116,7 @@ static int arrays(void) {
     CU(cuDevicePrimaryCtxRetain((CUcontext *)&copy.src.context, 0));
     copy.dst.context = copy.src.context;
     CU(cuMemcpy3DPeer(&copy));
-    /* A part of it, moved by an element, a row and a slice. */
+    /* A part of the box, moved by an element, a row and a slice. */
     Side into = first, from = device;
     into.x = E, into.y = 1, into.z = 1;
     copy = (Box){from, into, ROW - E, H - 1, D - 1};
@@ -170,7 +168,7 @@ static int arrays(void) {
     return 0;
 }
 
-/* Addresses first, memory later; the same memory twice; a range that goes on over two memories. */
+/* Addresses first, memory later; the same memory twice; a range across two memories. */
 static int mappings(void) {
     setup("await", &module);
     int can = 0;
@@ -225,7 +223,7 @@ static int mappings(void) {
     return 0;
 }
 
-/* Structures by value of up to the largest size. */
+/* Structures by value, up to the largest size. */
 static int kilobytes(void) {
     CUfunction small = setup("sum4k", &module), large;
     CU(cuModuleGetFunction(&large, module, "sum32k"));
@@ -259,7 +257,8 @@ static int kilobytes(void) {
     return 0;
 }
 
-/* Two threads' default streams: their own do not wait for each other, the legacy one does. */
+/* Default streams of two threads: per-thread streams do not wait for each other, the legacy stream
+ * does. */
 static CUcontext current;
 static CUdeviceptr flag, result;
 static CUfunction waits;
@@ -300,13 +299,13 @@ static int per_thread(void) {
     unsigned got[2] = {0, 0};
     pthread_create(&other, NULL, own_waits, NULL);
     while (!waiting) usleep(200);
-    /* This thread's own stream goes on, and ends what the other's waits for. */
+    /* This thread's own stream goes on, and ends the wait of the other's stream. */
     CU(cuMemsetD32Async_ptsz(flag, 1, 1, NULL));
     CU(cuStreamSynchronize_ptsz(NULL));
     pthread_join(other, NULL);
     CU(cuMemcpyDtoH_v2(got, result, 8));
     EXPECT(got[0] == 7);
-    /* The legacy stream is one for both threads. */
+    /* The legacy stream is the same for both threads. */
     CUstream beside;
     CU(cuStreamCreate(&beside, 1));
     CU(cuMemsetD32_v2(flag, 0, 1));
@@ -329,7 +328,7 @@ static int per_thread(void) {
     return 0;
 }
 
-/* Copies in one call, of which each is what its addresses say. */
+/* Copies in one call; the addresses determine each direction. */
 static int batches(void) {
     setup("await", &module);
     CUdeviceptr a, b;
@@ -373,7 +372,7 @@ static int visible(void) {
             printf("%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
         puts("");
     }
-    /* Each is one that can be used. */
+    /* Each device can be used. */
     for (int d = 0; d < count; d++) {
         CUcontext context;
         CUdeviceptr p;

@@ -1,7 +1,6 @@
-/*
- * What NVIDIA's runtime does before and after a program's work, by hand: it takes the driver's tables, makes a primary
- * context current before it retains it, keeps values with the context, and frees memory in an exit handler.
- */
+/* The calls of NVIDIA's runtime before and after a program's work, by hand: it takes the driver's
+ * tables, makes a primary context current before it retains the context, stores values with the
+ * context, and frees memory in an exit handler. */
 #include "api.h"
 #include "check.h"
 
@@ -20,7 +19,7 @@ static void at_exit(void) {
 
 static void destroy(CUcontext context, void *key, void *value) {
     CUdevice device;
-    /* The context lives, and the driver may be called. */
+    /* The context still exists, and the driver may be called. */
     if (context && key == &kept && value == &destroyed && !cuCtxGetDevice(&device)) destroyed++;
 }
 
@@ -79,7 +78,7 @@ int main(void) {
     EXPECT(destroyed == 2);
     CU(cuDevicePrimaryCtxRetain(&ctx, device));
 
-    /* Limits and attributes that NVIDIA's libraries ask for without looking at the result. */
+    /* Limits and attributes that NVIDIA's libraries query without checking the result. */
     for (int of_graphics = 8; of_graphics <= 9; of_graphics++) {
         limit = 9;
         CU(cuCtxGetLimit(&limit, of_graphics));

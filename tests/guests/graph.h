@@ -1,4 +1,4 @@
-/* Graphs and the parameters of their nodes, as cuda.h has them. */
+/* Graphs and the parameters of their nodes, as in cuda.h. */
 #pragma once
 #include "guest.h"
 

@@ -1,7 +1,5 @@
-/*
- * One kind of graph a run, as a program uses it; usage: graphs NAME.
- * Exits 0 if all of it was right. Runs on any driver.
- */
+/* One kind of graph per run, as a program uses it; usage: graphs NAME.
+ * Exits 0 if all results are right. Runs on any driver. */
 #define _GNU_SOURCE
 #include "graph.h"
 
@@ -211,7 +209,7 @@ static int memory(void) {
     CU(cuGraphExecDestroy(exec));
     CU(cuGraphDestroy(graph));
 
-    /* Not freed in the graph: once only, until the program frees it. */
+    /* Not freed in the graph: a second launch fails until the program frees the memory. */
     CU(cuGraphCreate(&graph, 0));
     params = allocation(64);
     CU(cuGraphAddMemAllocNode(&made, graph, NULL, 0, &params));
@@ -231,7 +229,7 @@ static int memory(void) {
     CU(cuGraphExecDestroy(exec));
     CU(cuGraphInstantiateWithFlags(&exec, graph, AUTO_FREE));
     for (int i = 0; i < 3; i++) run(exec);
-    /* What it allocated outlives it. */
+    /* The allocation outlives the instance. */
     CU(cuGraphExecDestroy(exec));
     CU(cuGraphDestroy(graph));
     CU(cuMemcpyDtoH_v2(seen, at, sizeof seen));
@@ -272,7 +270,7 @@ static int captured_memory(void) {
     return 0;
 }
 
-/* More than the VM may have, many times over one after the other, is served; at once it is not. */
+/* More memory than the VM's limit is served one after the other, but not at once. */
 static int capped(void) {
     size_t free_bytes, total;
     CU(cuMemGetInfo_v2(&free_bytes, &total));
@@ -304,11 +302,11 @@ static int conditions(void) {
         CU(cuGraphCreate(&graph, 0));
         CU(cuGraphConditionalHandleCreate(&outer, graph, ctx, 0, 0));
         CUgraphExec exec;
-        FAILS(INVALID_VALUE, cuGraphInstantiateWithFlags(&exec, graph, 0)); /* It is not used. */
+        FAILS(INVALID_VALUE, cuGraphInstantiateWithFlags(&exec, graph, 0)); /* Not used. */
         CUgraphNode first = sets(graph, NULL, outer, value);
         CUgraphNode branch = conditional(graph, first, outer, SWITCH, 3, bodies);
         for (int i = 0; i < 3; i++) adds(bodies[i], NULL, i, 10);
-        /* One within the first body, with a value of its own. */
+        /* A conditional node in the first body, with its own value. */
         CU(cuGraphConditionalHandleCreate(&in, bodies[0], ctx, 1, ASSIGN_DEFAULT));
         conditional(bodies[0], NULL, in, IF, 1, &inner);
         adds(inner, NULL, 0, 1);
@@ -338,7 +336,7 @@ static int conditions(void) {
             EXPECT(seen[2] == (value == 2 ? 10 : 0) && seen[3] == 5);
         }
         EXPECT(calls == before + 3);
-        /* Another value, in what was made of it. */
+        /* Another value, in the instance. */
         unsigned changed = 1;
         AnyParams any = {.type = KERNEL};
         any.kernel = (KernelParams){set, {1, 1, 1}, {1, 1, 1}, 0, (void *[]){&outer, &changed},
@@ -384,7 +382,7 @@ static int loops(void) {
     return 0;
 }
 
-/* A loop that never ends: the watchdog's business. */
+/* A loop that never ends, which the watchdog must end. */
 static int forever(void) {
     CUgraph graph, body;
     Handle handle;
@@ -402,7 +400,7 @@ static int forever(void) {
     return 0;
 }
 
-/* A capture that forks, whose streams go before it ends. */
+/* A capture that forks; the forked streams are destroyed before it ends. */
 static int forks(void) {
     CUgraph graph;
     CUgraphExec exec;
@@ -431,7 +429,7 @@ static int forks(void) {
     /* Programs read as much data of edges as there are nodes. */
     EXPECT(edges && edges[0] == 0 && edges[1] == 0);
     FAILS(INVALID_VALUE, cuGraphDestroy(captured));
-    /* A conditional node at this place, as the CUDA samples put it there. */
+    /* A conditional node at this place, as in the CUDA samples. */
     Handle handle;
     CU(cuGraphConditionalHandleCreate(&handle, captured, ctx, 1, ASSIGN_DEFAULT));
     CUgraph body;
@@ -453,7 +451,7 @@ static int forks(void) {
     return 0;
 }
 
-/* What nodes are made of, read and changed. */
+/* Parameters of nodes, read and changed. */
 static int nodes(void) {
     CUgraph graph;
     CUgraphExec exec;

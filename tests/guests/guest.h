@@ -63,7 +63,7 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
 CUresult cuGetErrorName(CUresult error, const char **text);
 CUresult cuGetErrorString(CUresult error, const char **text);
 
-/* Exit codes, so that whoever runs a guest can tell a wrong result from a CUDA error. */
+/* Exit codes that distinguish a wrong result from a CUDA error. */
 enum { EXIT_WRONG = 1, EXIT_CUDA = 2, EXIT_USAGE = 3 };
 
 static inline int check(CUresult result, const char *call) {
@@ -76,7 +76,7 @@ static inline int check(CUresult result, const char *call) {
 }
 #define CU(call) check((call), #call)
 
-/* The module that the build embeds: -DPTX_FILE="…". */
+/* The embedded module: -DPTX_FILE="…". */
 #ifdef PTX_FILE
 __asm__(".section .rodata\n"
         ".balign 16\n"

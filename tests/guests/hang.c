@@ -1,8 +1,6 @@
-/*
- * A kernel that never ends, of a program that holds memory. Exits 0 if the driver ends it with
- * CUDA_ERROR_LAUNCH_TIMEOUT and keeps saying so, as hardware with a watchdog does; prints how long
- * that took.
- */
+/* A kernel that never ends, in a program that holds memory. Exits 0 if the driver ends the kernel
+ * with CUDA_ERROR_LAUNCH_TIMEOUT and keeps returning this error, as hardware with a watchdog does;
+ * prints the time until then. */
 #include "guest.h"
 
 int main(void) {

@@ -1,8 +1,6 @@
-/*
- * A kernel that spins on a flag, then (after a pause, argument 1 in ms) a thousand launches behind it, then
- * the memset in another stream that sets the flag. On hardware all of it completes, whoever else uses
- * the GPU.
- */
+/* A kernel that spins on a flag; then (after a pause of argument 1, in ms) a thousand launches
+ * behind the kernel; then the memset in another stream that sets the flag. On hardware all of it
+ * completes, whatever other programs use the GPU. */
 #include "guest.h"
 
 CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned value, size_t count, CUstream stream);
@@ -21,7 +19,7 @@ int main(int argc, char **argv) {
     CU(cuStreamCreate(&feed, NON_BLOCKING));
     void *args[] = {&flag};
     CU(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, work, args, NULL));
-    /* Sends it, and says that it has not ended. */
+    /* Sends the kernel, and checks that it has not ended. */
     CUresult running = cuStreamQuery(work);
     if (running != 600) {
         fprintf(stderr, "cuStreamQuery returned %d, not CUDA_ERROR_NOT_READY\n", running);

@@ -20,7 +20,7 @@
 #include "guest.h"
 
 static const unsigned NON_BLOCKING = 1, NO_TIMING = 2;
-/* More samples than any run of minutes takes. */
+/* More samples than a run of minutes takes. */
 enum { MOST = 1 << 20 };
 static long long samples[MOST][2];
 static int taken;
@@ -71,7 +71,7 @@ static int saturate(CUfunction f, CUstream stream, int batch, int seconds) {
 
 static int requests(CUfunction f, CUstream stream, int count, int think_us, int seconds) {
     uint32_t seed = (uint32_t)getpid();
-    /* The first ones load, learn and settle. */
+    /* The first launches load, learn and settle. */
     for (int i = 0; i < 5; i++) {
         launch(f, stream, count);
         CU(cuStreamSynchronize(stream));

@@ -1,4 +1,5 @@
-/* Memory: pitched, page-locked, registered; what addresses are; fills and copies in all forms. */
+/* Memory: pitched, page-locked, registered; attributes of addresses; fills and copies in all forms.
+ */
 #include "boxes.h"
 #include "tell.h"
 
@@ -11,7 +12,7 @@ static CUstream stream;
 static CUdeviceptr a, b;
 static unsigned char in[N], out[N];
 
-/* What is in the first bytes of `a`. */
+/* The value in the first bytes of `a`. */
 static unsigned first(size_t bytes) {
     unsigned value = 0;
     CU(cuMemcpyDtoH_v2(&value, a, bytes));
@@ -122,7 +123,7 @@ static void addresses(void) {
     void *results[] = {&kind, &device, &at, &size};
     OK(cuPointerGetAttributes(4, attributes, results, b));
     EXPECT(kind == DEVICE && device == 0 && at == b && size == N);
-    /* Memory that CUDA knows nothing of. */
+    /* Memory that CUDA does not know. */
     FAILS(INVALID_VALUE, cuPointerGetAttribute(&kind, 2, (CUdeviceptr)in));
     OK(cuPointerGetAttributes(4, attributes, results, (CUdeviceptr)in));
     IS(0, kind);
@@ -153,7 +154,7 @@ static void fills(void) {
     FAILS(INVALID_VALUE, cuMemsetD32_v2(a + 2, 1, 1));
     FAILS(INVALID_VALUE, cuMemsetD32Async(a + 2, 1, 1, stream));
     FAILS(INVALID_VALUE, cuMemsetD8_v2(64, 1, 1));
-    /* Areas: what lies beside the rows stays. */
+    /* Areas: bytes next to the rows are unchanged. */
     OK(cuMemsetD8_v2(a, 0, N));
     OK(cuMemsetD2D8_v2(a, PITCH, 1, 10, 3));
     OK(cuMemsetD2D16_v2(a + 16, PITCH, 2, 5, 3));
@@ -176,7 +177,7 @@ static void fills(void) {
     FAILS(INVALID_VALUE, cuMemsetD2D8_v2(a, PITCH, 1, 10, 1 + N / PITCH));
 }
 
-/* From the program through both pieces of memory and back, by one function to each step. */
+/* From the program through both memories and back, one function per step. */
 static int arrived(void) {
     CU(cuStreamSynchronize(stream));
     CU(cuCtxSynchronize());
@@ -230,7 +231,7 @@ static void shapes(void) {
     OK(cuMemcpy2D_v2(&copy));
     copy = (Rect){one, two, ROW, ROWS};
     OK(cuMemcpy2DUnaligned_v2(&copy));
-    /* Copies within the device return before they are made. */
+    /* Copies within the device return before they complete. */
     CU(cuStreamSynchronize(NULL));
     copy = (Rect){two, home, ROW, ROWS};
     OK(cuMemcpy2DAsync_v2(&copy, stream));

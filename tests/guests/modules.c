@@ -98,7 +98,7 @@ static void functions(void) {
     OK(cuFuncLoad(add));
     OK(cuFuncIsLoaded(&loaded, add));
     IS(1, loaded);
-    /* Threads, shared, constant and local memory, registers, versions, cache mode, and so on. */
+    /* Threads; shared, constant and local memory; registers; versions; cache mode; and so on. */
     for (int id = 0; id <= 15; id++) {
         value = -1;
         printf("attribute %d: %d", id, cuFuncGetAttribute(&value, id, count));
@@ -185,7 +185,8 @@ static void libraries(void) {
     FAILS(INVALID_HANDLE, cuKernelGetAttribute(&value, 0, kernel, 0));
 }
 
-/* A library is of no context: its kernels are found without one, and what they take is asked in one. */
+/* A library has no context: kernels are found without one, and their parameters are queried in one.
+ */
 static void libraries_without_a_context(void) {
     CUlibrary library;
     CUkernel kernel, none, list[4];
@@ -236,7 +237,7 @@ static void linking(void) {
     OK(cuLinkAddData(state, PTX, (void *)guest_ptx, strlen(guest_ptx) + 1, "x", 0, NULL, NULL));
     OK(cuLinkComplete(state, &image, &size));
     OK(cuLinkDestroy(state));
-    /* Many parts, none of which the host has seen. */
+    /* Many parts, all new to the host. */
     OK(cuLinkCreate_v2(0, NULL, NULL, &state));
     for (int part = 0; part < 20; part++) {
         char text[200];
@@ -368,7 +369,7 @@ static void occupancy(void) {
     EXPECT(room > 0);
     TELL(room);
     FAILS(INVALID_VALUE, cuOccupancyAvailableDynamicSMemPerBlock(&room, add, 0, 128));
-    /* What devices without clusters say of them is only compared. */
+    /* The results of devices without clusters are only compared. */
     Config config = {{8, 1, 1}, {128, 1, 1}, 0, NULL, NULL, 0};
     TELL(cuOccupancyMaxActiveClusters(&clusters, add, &config));
     TELL(clusters);

@@ -1,7 +1,5 @@
-/*
- * One program on all devices that it sees: a vector addition on each, all of them in flight at once,
- * `rounds` times; results checked. Prints how many devices it saw. Usage: multi [rounds].
- */
+/* A program on all devices that it sees: a vector addition on each, all in flight at the same time,
+ * `rounds` times; results are checked. Prints the number of devices. Usage: multi [rounds]. */
 #include "guest.h"
 
 enum { N = 1 << 14, MOST = 8 };

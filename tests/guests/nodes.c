@@ -79,7 +79,7 @@ static void edges(void) {
     count = 8;
     OK(cuGraphNodeGetDependentNodes_v2(a, list, data, &count));
     IS(2, count);
-    /* What is no edge, or is one already. */
+    /* Missing edges, and duplicate edges. */
     FAILS(INVALID_VALUE, cuGraphAddDependencies(graph, &a, &c, 1));
     FAILS(INVALID_VALUE, cuGraphRemoveDependencies(graph, &a, &d, 1));
     FAILS(INVALID_VALUE, cuGraphAddDependencies(graph, &a, &strange, 1));
@@ -91,7 +91,7 @@ static void edges(void) {
     IS(2, count);
     OK(cuGraphGetRootNodes(graph, NULL, &count));
     IS(2, count);
-    /* A node goes with its edges. */
+    /* A destroyed node takes its edges along. */
     OK(cuGraphDestroyNode(b));
     OK(cuGraphGetEdges(graph, NULL, NULL, &count));
     IS(0, count);
@@ -107,7 +107,7 @@ static void edges(void) {
     OK(cuGraphDestroy(graph));
 }
 
-/* A circle cannot be made, or at least not instantiated. */
+/* A cycle cannot be created, or at least not instantiated. */
 static void circles(void) {
     CUgraph graph;
     CUgraphExec exec;
@@ -189,7 +189,7 @@ static void copies(void) {
 static volatile int destroyed;
 static void destroy(void *add) { destroyed += *(int *)add; }
 
-/* Destructors run some time after the last reference went. */
+/* Destructors run some time after the last release. */
 static int comes(int wanted) {
     for (int i = 0; i < 5000 && destroyed != wanted; i++) usleep(1000);
     return destroyed == wanted;
@@ -226,7 +226,7 @@ static void objects(void) {
     OK(cuGraphLaunch(exec, stream));
     OK(cuStreamSynchronize(stream));
     EXPECT(destroyed == 1);
-    /* The last that held it. */
+    /* The last holder. */
     OK(cuGraphExecDestroy(exec));
     EXPECT(comes(11));
     OK(cuStreamDestroy_v2(stream));

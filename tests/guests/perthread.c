@@ -1,8 +1,6 @@
-/*
- * Every function in the form for per-thread default streams (_ptds, _ptsz), while another thread's own
- * stream does not go on. Whatever went to the legacy stream instead would wait for that, and the program
- * would not end.
- */
+/* Every function in the form for per-thread default streams (_ptds, _ptsz), while another thread's
+ * own stream is blocked. A call that went to the legacy stream instead would wait for that stream,
+ * and the program would not end. */
 #include "boxes.h"
 #include "tell.h"
 
@@ -316,7 +314,7 @@ static void captures(void) {
     OK(cuGraphDestroy(graph));
 }
 
-/* The legacy stream waits for all of these streams, and they for it. */
+/* The legacy stream waits for all of these streams, and they wait for it. */
 static void legacy(CUstream beside) {
     OK(cuMemsetD32Async(a, 77, 1, NULL));
     FAILS(NOT_READY, cuStreamQuery(NULL));

@@ -1,7 +1,6 @@
-/*
- * Kernels that reach memory of the program by an address that they find in memory, or by one beside it; one part a run.
- * Usage: pointers NAME [contained]: as in a container that forbids userfaultfd and process_vm_readv. Exits 0 if all of it was right. Runs on any driver.
- */
+/* Kernels that reach memory of the program by an address that they find in memory, or by an address
+ * next to it; one part per run. Usage: pointers NAME [contained]: as in a container that forbids
+ * userfaultfd and process_vm_readv. Exits 0 if all results are right. Runs on any driver. */
 #include "reach.h"
 
 /* Pointers in memory: a list through blocks of both kinds. */
@@ -32,7 +31,7 @@ static int lists(void) {
     return 0;
 }
 
-/* Work that has nothing to do with what is tested. */
+/* Work without relation to the tested memory. */
 static void elsewhere(CUdeviceptr device, CUstream in) {
     for (int i = 0; i < 20; i++) {
         launch(add, device, N, 1, in);
@@ -46,8 +45,8 @@ struct node {
     unsigned value, pad;
 };
 
-/* Kernels that find the address of a block in device memory, long after it was left there: what the program wrote since
- * is what they see, and what they wrote is there when they have been waited for. */
+/* Kernels that find the address of a block in device memory, long after it was stored there. They
+ * see what the program wrote since, and the program sees their writes after a wait. */
 static int indirect_in(struct node *block) {
     CUdeviceptr device, other, at;
     CUstream second;
@@ -59,7 +58,7 @@ static int indirect_in(struct node *block) {
     CU(cuStreamCreate(&second, 1));
     CU(cuMemHostGetDevicePointer_v2(&at, block, 0));
     block->value = 1;
-    /* By a copy of the program's, and by a kernel that was given the address. */
+    /* Stored by a copy of the program, and by a kernel that got the address. */
     for (int by_kernel = 0; by_kernel < 2; by_kernel++) {
         first.next = by_kernel ? 0 : at;
         CU(cuMemcpyHtoD_v2(device, &first, sizeof first));
@@ -72,7 +71,8 @@ static int indirect_in(struct node *block) {
             elsewhere(other, stream);
             block->value = 10 * round;
             CU(cuLaunchKernel(follow, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
-            /* Waited for by itself, or behind an event, and not by what another stream waits for. */
+            /* A wait for the stream itself or behind an event, but not a wait for another stream.
+             */
             elsewhere(other, second);
             if (round % 2) {
                 CU(cuStreamSynchronize(stream));
@@ -92,7 +92,8 @@ static int indirect_in(struct node *block) {
     return 0;
 }
 
-/* A kernel polls a word while other streams work and are waited for: the program's word comes to it. */
+/* A kernel polls a word while other streams work and are waited for: the program's write reaches
+ * the kernel. */
 static int polled(unsigned *words, CUdeviceptr at) {
     CUdeviceptr other;
     CUstream second;
@@ -109,7 +110,7 @@ static int polled(unsigned *words, CUdeviceptr at) {
     return 0;
 }
 
-/* What is written between launches is there for the next, though nobody waits. */
+/* Writes between launches reach the next launch without a wait. */
 static int between(unsigned *words, CUdeviceptr at, unsigned n) {
     for (unsigned i = 0; i < n; i++) {
         words[i] = i;
@@ -120,7 +121,8 @@ static int between(unsigned *words, CUdeviceptr at, unsigned n) {
     return 0;
 }
 
-/* A kernel waits for the address of a block that is mapped when it runs already, the first of all. */
+/* A running kernel waits for the address of a block that is mapped only then, as the first of all.
+ */
 static int awaited(void) {
     CUdeviceptr place, at;
     CUstream second;
@@ -132,7 +134,7 @@ static int awaited(void) {
     CU(cuStreamCreate(&second, 1));
     CU(cuMemAlloc_v2(&place, 8));
     CU(cuMemsetD32_v2(place, 0, 2));
-    launch(await, place, 1, 77, second); /* One thread writes, or all the same. */
+    launch(await, place, 1, 77, second); /* All threads write the same value. */
     EXPECT(cuStreamQuery(second) == NOT_READY);
     CU(cuMemHostAlloc((void **)&words, 4096, 0));
     CU(cuMemHostGetDevicePointer_v2(&at, words, 0));
@@ -143,7 +145,8 @@ static int awaited(void) {
     return 0;
 }
 
-/* Blocks of which the system tells the pages, blocks that are too small for that, and the program's own. */
+/* Blocks whose written pages the system reports, blocks that are too small for that, and registered
+ * blocks. */
 static int indirect(void) {
     static const size_t sizes[] = {4096, 3 << 20, 1 << 20};
     if (awaited()) return 1;
@@ -162,7 +165,7 @@ static int indirect(void) {
         if (indirect_in((struct node *)words)) return 1;
         if (polled(words, at)) return 1;
         if (between(words, at, 500)) return 1;
-        /* A copy of the process has its own: neither sees what the other writes. */
+        /* A forked copy of the process has its own memory: neither sees the other's writes. */
         pid_t child = fork();
         if (child == 0) {
             words[0] = 99;
@@ -180,7 +183,8 @@ static int indirect(void) {
     return 0;
 }
 
-/* A kernel that adds to a word of a fresh block, which the program and nobody else has set; at and n: its parameters. */
+/* A kernel that adds to a word of a fresh block, which only the program has set; at and n: its
+ * parameters. */
 static int added_by(const char *name, unsigned *words, CUdeviceptr at, int n, unsigned index) {
     static unsigned value = 10;
     unsigned more = 1000;
@@ -201,7 +205,7 @@ static int added(const char *name, unsigned *words, CUdeviceptr at, unsigned ind
     return added_by(name, words, at, 1, index);
 }
 
-/* However a kernel is written that takes an address from memory, it works on what is there. */
+/* Kernels that take an address from memory work on the right memory, in all spellings. */
 static int written(void) {
     static const char *const kernels[] = {"spaced", "unspaced", "halves", "shifts", "steps"};
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
@@ -219,7 +223,8 @@ static int written(void) {
     return 0;
 }
 
-/* The end of a block, and what is before its first byte, name the block as well, also beside others. */
+/* The end of a block, and addresses before its first byte, also name the block, even next to other
+ * blocks. */
 static int edges(void) {
     enum { WORDS = 16384, LAST = WORDS - 1 };
     unsigned *blocks[3];
@@ -243,7 +248,8 @@ static int edges(void) {
     return 0;
 }
 
-/* A pointer that the program has adjusted, as where indices begin at 1, and the kernel's index back into the block. */
+/* An adjusted pointer, as in programs whose indices begin at 1, and the kernel's index back into
+ * the block. */
 static int adjusted(void) {
     static const int away[] = {-1, -(10 << 10), -(256 << 10), -(4 << 20), 512 << 10, 4 << 20};
     enum { BYTES = 1 << 20 };

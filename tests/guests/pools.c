@@ -1,4 +1,4 @@
-/* Pools of memory, and memory without addresses. */
+/* Pools of memory, and physical memory. */
 #include "tell.h"
 
 enum { PINNED = 1, MANAGED = 2, ON_DEVICE = 1, READ_WRITE = 3 };
@@ -53,7 +53,7 @@ static void attributes(CUmemoryPool pool, CUdeviceptr p) {
     IS(4096, value);
     OK(cuMemPoolGetAttribute(pool, 8, &value));
     EXPECT(value >= 4096);
-    /* High watermarks are set to zero and nothing else; what is used now is not set at all. */
+    /* High watermarks can only be set to zero; the present use cannot be set. */
     FAILS(INVALID_VALUE, cuMemPoolSetAttribute(pool, 8, &one));
     FAILS(INVALID_VALUE, cuMemPoolSetAttribute(pool, 6, &one));
     FAILS(INVALID_VALUE, cuMemPoolSetAttribute(pool, 7, &zero));
@@ -70,7 +70,8 @@ static void attributes(CUmemoryPool pool, CUdeviceptr p) {
     FAILS(INVALID_VALUE, cuMemPoolSetAttribute(pool, 4, NULL));
 }
 
-/* A pool of managed memory need have no place; a device without concurrent access (89) has no such pools. */
+/* A pool of managed memory may have no location; a device without concurrent access (89) has no
+ * such pools. */
 static void managed_pools(void) {
     CUmemoryPool now;
     Location anywhere = {0, 0};
@@ -116,7 +117,7 @@ static void pools(void) {
     FAILS(INVALID_VALUE, cuMemPoolSetAccess(pool, &access, 1));
     FAILS(INVALID_VALUE, cuMemPoolSetAccess(pool, NULL, 1));
     FAILS(INVALID_VALUE, cuMemPoolGetAccess(NULL, pool, &here));
-    /* What is in use when its pool goes stays; a current pool that goes is no longer that. */
+    /* Memory in use outlives its pool; a destroyed pool is no longer the current one. */
     OK(cuDeviceSetMemPool(0, pool));
     OK(cuMemPoolDestroy(pool));
     OK(cuDeviceGetMemPool(&now, 0));
@@ -165,7 +166,7 @@ static void physical(void) {
     FAILS(INVALID_VALUE, cuMemCreate(&memory, 0, &properties, 0));
     FAILS(INVALID_VALUE, cuMemCreate(&memory, unit, NULL, 0));
     FAILS(INVALID_VALUE, cuMemCreate(&memory, unit, &properties, 1));
-    properties.handles = 1; /* File descriptors, in case: NCCL and PyTorch want them of all memory. */
+    properties.handles = 1; /* File descriptors: NCCL and PyTorch request them for all memory. */
     OK(cuMemCreate(&memory, unit, &properties, 0));
     OK(cuMemGetAllocationPropertiesFromHandle(&told, memory));
     IS(1, told.handles);

@@ -1,7 +1,6 @@
-/*
- * Memory that both the program and kernels reach: page-locked, registered and managed; one part a run.
- * Usage: reach NAME [contained]: as in a container that forbids userfaultfd and process_vm_readv. Exits 0 if all of it was right. Runs on any driver.
- */
+/* Memory that both program and kernels reach: page-locked, registered and managed; one part per
+ * run. Usage: reach NAME [contained]: as in a container that forbids userfaultfd and
+ * process_vm_readv. Exits 0 if all results are right. Runs on any driver. */
 #include "reach.h"
 
 /* Page-locked memory: kernels use the program's own address. */
@@ -30,7 +29,8 @@ static int page_locked(void) {
     CU(cuMemGetAddressRange_v2(&base, &bytes, at));
     EXPECT(base == (CUdeviceptr)words && bytes == N * 4);
 
-    /* Fills and copies by the device use it, too; those without a stream are over when they return. */
+    /* Fills and copies by the device use the memory too; forms without a stream have completed on
+     * return. */
     CU(cuMemsetD32_v2((CUdeviceptr)words, 3, N));
     EXPECT(all(words, N, 3, 0));
     *other = 77;
@@ -45,14 +45,14 @@ static int page_locked(void) {
     return 0;
 }
 
-/* In the order of a stream, between kernels, copies and a program that does not look. */
+/* In stream order, between kernels, copies and a program that does not read. */
 static int order(void) {
     unsigned *words, *back;
     CUdeviceptr device;
     CU(cuMemHostAlloc((void **)&words, N * 4, 0));
     CU(cuMemHostAlloc((void **)&back, N * 4, 0));
     CU(cuMemAlloc_v2(&device, N * 4));
-    /* A copy is on its way to memory that a kernel reaches for the first time. */
+    /* A copy is in flight to memory that a kernel reaches for the first time. */
     for (unsigned round = 1; round < 20; round++) {
         enum { LONG = 4 << 20 };
         unsigned *fresh;
@@ -70,18 +70,18 @@ static int order(void) {
     for (unsigned round = 0; round < 5; round++) {
         count(words, N, round);
         launch(add, (CUdeviceptr)words, N, 1, stream);
-        CU(cuMemcpyHtoDAsync_v2(device, words, N * 4, stream)); /* What the kernel wrote. */
+        CU(cuMemcpyHtoDAsync_v2(device, words, N * 4, stream)); /* From the kernel. */
         launch(add, device, N, 1, stream);
         CU(cuMemcpyDtoHAsync_v2(words, device, N * 4, stream));
-        launch(add, (CUdeviceptr)words, N, 1, stream); /* What the copy wrote. */
+        launch(add, (CUdeviceptr)words, N, 1, stream); /* The bytes that the copy wrote. */
         CU(cuMemcpyAsync((CUdeviceptr)back, (CUdeviceptr)words, N * 4, stream));
         CU(cuStreamSynchronize(stream));
         EXPECT(all(words, N, round + 3, 1) && all(back, N, round + 3, 1));
     }
-    /* Copies that the program waits for by calling them. */
+    /* Synchronous copies. */
     launch(add, (CUdeviceptr)words, N, 1, NULL);
     CU(cuMemcpyHtoD_v2(device, words, N * 4));
-    words[0] = 0; /* The copy is over. */
+    words[0] = 0; /* The copy has completed. */
     CU(cuMemcpyDtoH_v2(back, device, N * 4));
     EXPECT(all(back, N, 8, 1));
     CU(cuMemcpyDtoH_v2(words, device, N * 4));
@@ -110,7 +110,7 @@ static int registered(void) {
     count(words, N, 50);
     unsigned some[4];
     at = attribute(DEVICE_POINTER, (CUdeviceptr)(words + 1));
-    CU(cuMemcpy((CUdeviceptr)some, at, sizeof some)); /* It is for kernels, and copies know it. */
+    CU(cuMemcpy((CUdeviceptr)some, at, sizeof some)); /* Copies accept it too. */
     EXPECT(all(some, 4, 51, 1));
     CU(cuMemHostGetDevicePointer_v2(&at, words + 1, 0));
     EXPECT(attribute(DEVICE_POINTER, (CUdeviceptr)(words + 1)) == at);
@@ -119,7 +119,7 @@ static int registered(void) {
     launch(add, at, N - 2, 5, stream);
     CU(cuStreamSynchronize(stream));
     EXPECT(words[0] == 50 && all(words + 1, N - 2, 56, 1) && words[N - 1] == 50 + N - 1);
-    /* Copies know it by the program's address as well. */
+    /* Copies also accept the program's address. */
     CUdeviceptr device;
     CU(cuMemAlloc_v2(&device, N * 4));
     launch(add, at - 4, N, 5, stream);
@@ -127,7 +127,7 @@ static int registered(void) {
     launch(add, device, N, 1, stream);
     CU(cuMemcpyDtoHAsync_v2(words, device, N * 4, stream));
     launch(add, at - 4, N, 1, stream);
-    /* Who takes it back has waited for the kernels. */
+    /* Unregistering waits for the kernels. */
     CU(cuMemHostUnregister(words));
     EXPECT(words[0] == 57 && all(words + 1, N - 2, 63, 1));
     EXPECT(((char *)words)[-1] == 1 && ((char *)(words + N))[0] == 1);
@@ -136,7 +136,7 @@ static int registered(void) {
     return 0;
 }
 
-/* What is said of managed memory, and told again. */
+/* Advice on managed memory, set and returned. */
 static int hints(void) {
     CUdevice device;
     CUdeviceptr at;
@@ -146,7 +146,7 @@ static int hints(void) {
     CU(cuMemAllocManaged(&at, N * 4, 1));
     CU(cuStreamAttachMemAsync(stream, at, 0, 4));
     CU(cuStreamAttachMemAsync(NULL, at, N * 4, 1));
-    CU(cuStreamAttachMemAsync_ptsz(NULL, at, 0, 4)); /* A thread's own stream is a single one. */
+    CU(cuStreamAttachMemAsync_ptsz(NULL, at, 0, 4)); /* A thread's own stream is a single stream. */
     FAILS(INVALID_VALUE, cuStreamAttachMemAsync(stream, at, 0, 9));
 
     CU(cuMemAdvise(at, 400, 1, 0));
@@ -236,8 +236,9 @@ static int managed(void) {
     return 0;
 }
 
-/* Program and kernel write the same bytes, neither waiting for the other: what is there then, nobody can tell. A copy that is
- * too large to be gathered with other calls has the kernel begin, which now and then is done before the program writes. */
+/* Program and kernel write the same bytes without a wait for each other: the result is undefined. A
+ * copy that is too large to be gathered with other calls starts the kernel, which sometimes ends
+ * before the program writes. */
 static int at_once(void) {
     enum { TURNS = 100, LARGE = 1 << 20 };
     static char bytes[LARGE];
@@ -259,7 +260,7 @@ static int at_once(void) {
     return 0;
 }
 
-/* The program writes bytes beside those that a kernel writes, while it runs. */
+/* The program writes bytes next to those that a running kernel writes. */
 static int bytes(void) {
     unsigned char *at;
     CU(cuMemHostAlloc((void **)&at, N, 0));
@@ -287,7 +288,7 @@ static void look(void *data) {
     for (unsigned i = 0; i < N; i++) shared_words[i] *= 2;
 }
 
-/* Every way to wait brings what kernels wrote; functions of the program in a stream see it, too. */
+/* Every kind of wait fetches what kernels wrote; host functions in a stream see it too. */
 static int waits(void) {
     CUevent event;
     CUdeviceptr at;
@@ -314,14 +315,14 @@ static int waits(void) {
     EXPECT(last == 4 && all(words, N, 4, 0));
     launch(add, at, N, 1, stream);
     CU(cuLaunchHostFunc(stream, look, NULL));
-    launch(add, at, N, 1, stream); /* What the function wrote. */
+    launch(add, at, N, 1, stream); /* The bytes that the function wrote. */
     CU(cuStreamSynchronize(stream));
     EXPECT(seen_by_function == 5 && all(words, N, 11, 0));
     puts("waits: right");
     return 0;
 }
 
-/* Calls that CUDA lets wait for earlier work: the program may look at what that wrote. */
+/* Calls in which CUDA may wait for earlier work: the program may read the results of that work. */
 static int implied(void) {
     unsigned *words, *other, plain[64] = {0};
     CUdeviceptr device, another;
@@ -356,7 +357,7 @@ static int implied(void) {
     return 0;
 }
 
-/* What waits for a word that the program writes goes on when the program waits, or asks. */
+/* Work that waits for a word of the program goes on when the program waits or queries. */
 static int latches(void) {
     unsigned *words;
     CU(cuMemHostAlloc((void **)&words, 64, 0));
@@ -379,7 +380,7 @@ static int latches(void) {
     words[5] = 9;
     CU(cuCtxSynchronize());
     EXPECT(words[6] == 7);
-    /* What a running kernel wrote is seen by who asks. */
+    /* A query shows what a running kernel wrote. */
     words[7] = 0;
     launch(add, (CUdeviceptr)(words + 8), 1, 1, stream);
     launch(latch, (CUdeviceptr)(words + 7), 1, 1, stream);
@@ -418,8 +419,8 @@ static int graphs(void) {
     }
     CU(cuGraphExecDestroy(exec));
     CU(cuGraphDestroy(graph));
-    /* By hand, of memory that nothing used before: the first launch finds what the program wrote, whatever of the launch has
-     * been sent when the memory becomes the device's. */
+    /* By hand, with new memory: the first launch sees what the program wrote, however much of the
+     * launch was sent before the memory is mapped for the device. */
     for (unsigned round = 0; round < 30; round++) {
         unsigned *fresh, n = N, five = 5;
         CU(cuMemHostAlloc((void **)&fresh, N * 4, 0));
@@ -441,7 +442,7 @@ static int graphs(void) {
     return 0;
 }
 
-/* More than goes in one message, and many small ones. */
+/* More than fits into one message, and many small blocks. */
 static int large(void) {
     enum { WORDS = 6 << 20, BLOCKS = 1500 };
     CUdeviceptr at;
@@ -499,7 +500,7 @@ static void *first_use(void *number) {
     return NULL;
 }
 
-/* Threads that are the first to use the same memory, all at once. */
+/* Threads that use the same memory for the first time, all at the same time. */
 static int together_first(void) {
     CUdevice device;
     CU(cuDeviceGet(&device, 0));
@@ -524,7 +525,7 @@ static void rest(void *data) {
     usleep(300000);
 }
 
-/* A function of the program holds back more copies than may be on their way: it goes on all the same. */
+/* A function of the program delays more copies than may be in flight, without a deadlock. */
 static int behind(void) {
     enum { BYTES = 24 << 20 };
     unsigned *words;
@@ -539,7 +540,7 @@ static int behind(void) {
     for (int i = 0; i < 24; i++) CU(cuMemcpyHtoDAsync_v2(device + ((size_t)i << 20), bytes, 1 << 20, stream));
     CU(cuStreamSynchronize(stream));
     EXPECT(all(words, N, 1, 1));
-    /* A copy that waits for the program holds back no launch elsewhere. */
+    /* A copy that waits for the program delays no launch elsewhere. */
     unsigned *fresh, *gate, *other;
     CUstream aside;
     CU(cuStreamCreate(&aside, 1));
@@ -554,14 +555,14 @@ static int behind(void) {
     CU(cuStreamSynchronize(aside));
     EXPECT(all(fresh, N, 9, 0) && cuStreamQuery(stream) == NOT_READY);
     gate[0] = 1;
-    CU(cuMemFreeHost(fresh)); /* Waits for all, and tells of the gate. */
+    CU(cuMemFreeHost(fresh)); /* Waits for all work, and sends the change of `gate`. */
     CU(cuStreamSynchronize(stream));
     EXPECT(other[0] == 0x07070707);
     puts("behind: right");
     return 0;
 }
 
-/* Threads that each use memory of their own. */
+/* Threads that each use their own memory. */
 static int threads(void) {
     pthread_t all_of_them[8];
     CUdevice device;
@@ -573,7 +574,7 @@ static int threads(void) {
     return 0;
 }
 
-/* A context takes its managed memory with it. */
+/* A destroyed context frees its managed memory. */
 static int contexts(void) {
     CUdevice device;
     CUcontext other, first;
@@ -595,7 +596,8 @@ static int contexts(void) {
     return 0;
 }
 
-/* A kernel runs while the program writes what it may read, again and again, and asks how it is. */
+/* A kernel runs while the program repeatedly writes memory that the kernel may read, and queries
+ * it. */
 static int fed(void) {
     enum { BYTES = 1 << 20, ROUNDS = 12, BEGIN = 4096 };
     unsigned char *memory;
@@ -615,7 +617,7 @@ static int fed(void) {
     return 0;
 }
 
-/* More than the VM may have: an error, and what there is goes on. */
+/* More than the VM's limit: an error, and existing memory stays usable. */
 static int capped(void) {
     CUdeviceptr small, at;
     unsigned taken = 0;
@@ -630,7 +632,7 @@ static int capped(void) {
     CU(cuMemFree_v2(blocks[0]));
     CU(cuMemAllocManaged(&at, 4 << 20, 1));
     void *page_locked;
-    CU(cuMemHostAlloc(&page_locked, 64 << 20, 0)); /* The program's own. */
+    CU(cuMemHostAlloc(&page_locked, 64 << 20, 0)); /* The program's own memory. */
     FAILS(OUT_OF_MEMORY, cuMemHostGetDevicePointer_v2(&at, page_locked, 0));
     puts("capped: right");
     return 0;

@@ -1,4 +1,4 @@
-/* Memory that both the program and kernels reach: what reach.c and pointers.c share. */
+/* Shared by reach.c and pointers.c: memory that both program and kernels reach. */
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>

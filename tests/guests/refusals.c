@@ -1,7 +1,6 @@
-/*
- * What the guest's library refuses, it says; also to a program that listens. Exits 0 if all of it was right.
- * Runs through the guest's library only: the messages are its own.
- */
+/* The guest's library logs what it refuses, also to a program with a callback. Exits 0 if all
+ * results are right.
+ * Runs through the guest's library only, because the messages are its own. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -19,13 +18,13 @@ CUresult cuMemDiscardBatchAsync(CUdeviceptr *at, size_t *sizes, size_t count, un
 CUresult cuGetProcAddress_v2(const char *name, void **address, int version, unsigned long long flags,
                              int *status);
 
-/* What is refused is said, also to the program if it listens. */
+/* A callback that stores refusals. */
 static char heard[1000];
 static void hear(void *times, int level, char *message, size_t length) {
     CUdeviceptr p;
     ++*(int *)times;
     snprintf(heard, sizeof heard, "%d %.*s", level, (int)length, message);
-    if (cuMemAlloc_v2(&p, 4) == 0) strcpy(heard, "a call was possible"); /* Not from here. */
+    if (cuMemAlloc_v2(&p, 4) == 0) strcpy(heard, "a call was possible"); /* Not allowed here. */
 }
 int main(void) {
     int times = 0;
@@ -67,7 +66,7 @@ int main(void) {
     int status = -1;
     CU(cuGetProcAddress_v2("cuMemDiscardBatchAsync", &address, 13000, 0, &status));
     EXPECT(address && status == 0);
-    /* PyTorch looks these up with all memory functions, whether it shares memory or not. */
+    /* PyTorch looks these up with all memory functions, whether or not it shares memory. */
     int (*share)(void *, unsigned long long, int, unsigned long long);
     CU(cuGetProcAddress_v2("cuMemExportToShareableHandle", (void **)&share, 13000, 0, &status));
     EXPECT(share && status == 0);

@@ -1,7 +1,5 @@
-/*
- * One rule of CUDA's semantics a run, each seen from inside a program; usage: rules NAME.
- * Exits 0 if the rule held.
- */
+/* One rule of CUDA's semantics per run, checked from inside a program; usage: rules NAME.
+ * Exits 0 if the rule held. */
 #define _GNU_SOURCE
 #include "guest.h"
 
@@ -71,7 +69,7 @@ static int threads(void) {
     return 0;
 }
 
-/* A program that launches and then makes no call: the launch is carried out all the same. */
+/* A program that launches and then makes no call: the launch is still carried out. */
 static int sleeper(void) {
     CUfunction null = start("spin_ns");
     unsigned long long ns = 1000;
@@ -83,7 +81,7 @@ static int sleeper(void) {
     return 0;
 }
 
-/* An asynchronous copy to pinned memory arrives while the program only looks at its memory. */
+/* An asynchronous copy to pinned memory arrives while the program only reads its memory. */
 static int async_copy(void) {
     start("spin_ns");
     const size_t n = 8u << 20;
@@ -111,7 +109,7 @@ static int async_copy(void) {
     return 0;
 }
 
-/* The address that the device gives is taken in this process: another one is given. */
+/* The address of the device memory is in use in this process: the allocation returns another. */
 static int collision(void) {
     start("spin_ns");
     const size_t n = 4u << 20;
@@ -143,7 +141,7 @@ static int exit_of(pid_t child) {
     return WEXITSTATUS(status);
 }
 
-/* Forked before cuInit: both processes may use CUDA, each with a session of its own. */
+/* Forked before cuInit: both processes may use CUDA, each with its own session. */
 static int fork_before(void) {
     pid_t child = fork();
     CUfunction null = start("spin_ns");
@@ -157,7 +155,7 @@ static int fork_before(void) {
     return 0;
 }
 
-/* Forked after cuInit: the child is told so, and the parent is not disturbed. */
+/* Forked after cuInit: the child gets an error, and the parent is not affected. */
 static int fork_after(void) {
     CUfunction null = start("spin_ns");
     unsigned long long ns = 1000;
@@ -169,7 +167,7 @@ static int fork_after(void) {
         if (cuCtxSynchronize() != NOT_INITIALIZED) _exit(10);
         if (cuMemAlloc_v2(&p, 4) != NOT_INITIALIZED) _exit(11);
         if (cuInit(0) != NOT_INITIALIZED) _exit(12);
-        /* Runs the library's destructors: they must not end the parent's session. */
+        /* Runs the library's destructors, which must not end the parent's session. */
         exit(0);
     }
     int code = exit_of(child);
@@ -207,7 +205,7 @@ static int per_thread(void) {
     pthread_t thread;
     if (pthread_create(&thread, NULL, hold_own_stream, NULL)) return EXIT_USAGE;
     unsigned one = 1;
-    usleep(50000); /* So that the other kernel is likely there; right either way. */
+    usleep(50000); /* The other kernel is then probably running; the result is right either way. */
     CU(cuMemcpyHtoDAsync_v2(shared_flag, &one, 4, mine));
     CU(cuStreamSynchronize(mine));
     pthread_join(thread, NULL);
@@ -215,7 +213,7 @@ static int per_thread(void) {
     return 0;
 }
 
-/* A write out of bounds: the hardware's error at the next synchronisation, and it sticks. */
+/* A write out of bounds: the hardware's error at the next synchronisation, permanently. */
 static int out_of_bounds(void) {
     const CUresult ILLEGAL_ADDRESS = 700;
     CUfunction spin = start("spin_flag");
@@ -229,7 +227,7 @@ static int out_of_bounds(void) {
     return 0;
 }
 
-/* More memory than there is: an error, and the program goes on. */
+/* More memory than exists: an error, and the program goes on. */
 static int out_of_memory(void) {
     const CUresult OUT_OF_MEMORY = 2;
     start("spin_ns");
@@ -245,7 +243,7 @@ static int out_of_memory(void) {
     return 0;
 }
 
-/* A program that was started without standard input, output and error: no connection has their place. */
+/* A program without standard input, output and error: no connection takes their numbers. */
 static int closed(void) {
     int said = fcntl(STDERR_FILENO, F_DUPFD, 10);
     for (int fd = 0; fd <= 2; fd++) close(fd);
@@ -274,7 +272,7 @@ static void *synchronise(void *unused) {
     return NULL;
 }
 
-/* A thread that is cancelled in a call ends behind it, and the process goes on. */
+/* A thread that is cancelled in a call ends after the call, and the process goes on. */
 static int cancelled(void) {
     CUfunction null = start("spin_ns");
     unsigned long long ns = 300000000;
@@ -291,7 +289,8 @@ static int cancelled(void) {
     return 0;
 }
 
-/* What an allocation takes of the VM's memory is no longer free, also where that is more than its bytes. */
+/* The VM's memory that an allocation takes is no longer free, even if it is more than the requested
+ * bytes. */
 static int free_memory(void) {
     enum { BLOCKS = 32, MIB = 1 << 20 };
     start("spin_ns");
@@ -305,7 +304,7 @@ static int free_memory(void) {
     return 0;
 }
 
-/* A stream that waits for a word to be 7, and one beside it. */
+/* A stream that waits for a word to be 7, and another stream. */
 static CUstream waits, beside;
 static CUdeviceptr word;
 static const unsigned AWAITED = 7;
@@ -324,7 +323,7 @@ static void start_with_word(void) {
     CU(cuStreamCreate(&beside, NON_BLOCKING));
 }
 
-/* A small operation every tenth of a second, beside what waits. */
+/* A small operation every 0.1 s, beside the wait. */
 static void trickle(double for_s) {
     for (double until = seconds() + for_s; seconds() < until; usleep(100000)) {
         CU(cuMemsetD32Async(word + 4, 1, 1, beside));
@@ -332,7 +331,7 @@ static void trickle(double for_s) {
     }
 }
 
-/* A wait for a value does no work on the device: it may last longer than any limit of kernels. */
+/* A wait for a value does no work on the device, and may last longer than any limit of kernels. */
 static int awaiting(void) {
     start_with_word();
     wait_for_word();
@@ -343,7 +342,8 @@ static int awaiting(void) {
     return 0;
 }
 
-/* Again and again work of 1.5 s, with small operations that complete beside it, until it is ended. */
+/* Work of 1.5 s, repeated until the program is killed, with small operations that complete beside
+ * it. */
 static int overrunner(void) {
     start_with_word();
     for (;;) {
@@ -387,7 +387,7 @@ static int debtor(void) {
     _exit(0);
 }
 
-/* Holds a session open and says when a call fails, for tests that end it from outside. */
+/* Holds a session open and reports a failed call, for tests that end the session from outside. */
 static int hold(void) {
     CUfunction null = start("spin_ns");
     unsigned long long ns = 1000;
@@ -405,8 +405,8 @@ static int hold(void) {
     }
 }
 
-/* A program whose launches are held back goes on with all that needs no turn. Whoever runs this sees to
- * it that more launches wait than this takes time. */
+/* A program with delayed launches goes on with all calls that need no turn. The test must delay the
+ * launches for longer than these calls take. */
 static int held_back(void) {
     const CUresult NOT_READY = 600;
     CUfunction null = start("spin_ns");
@@ -434,9 +434,9 @@ static int held_back(void) {
     }
     if (cuStreamQuery(stream) != NOT_READY) return wrong("nothing held the launches back");
     puts("held_back: queries, allocations, frees and loads went on");
-    /* What it holds from now on says so to whoever watches the VM's memory. */
+    /* The following allocation is a signal to a test that watches the VM's memory. */
     CU(cuMemAlloc_v2(&p, 128 << 20));
-    /* Nothing is lost: once it is let go, all of it is carried out. */
+    /* Nothing is lost: once the limit is removed, all of it is carried out. */
     CU(cuStreamSynchronize(stream));
     if (cuEventQuery(event) != 0) return wrong("the launches were lost");
     puts("held_back: and nothing was lost");

@@ -1,6 +1,6 @@
 /*
- * A program that never calls CUDA and prints what NVML answers about the first device, a line a question:
- * "temperature 0 61" is the function's code and its value.
+ * A program that never calls CUDA and prints NVML's answers about the first device, one per line:
+ * "temperature 0 61" has the result code and the value of the function.
  */
 #include <dlfcn.h>
 #include <stdio.h>

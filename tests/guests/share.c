@@ -1,10 +1,12 @@
 /*
- * A program that takes memory of its devices and tells what CUDA and NVML say of each; usage:
+ * A program that allocates memory on its devices and prints the report of CUDA and NVML for each;
+ * usage:
  *
  *   share BYTES…         so many bytes of device 0, 1, …
- *   share keep BYTES…    the same, and stays until it is killed, without a word
+ *   share keep BYTES…    the same, then stays until it is killed, without output
  *
- * Prints a line a device: "GPU n: cuda FREE of TOTAL, nvml FREE of TOTAL, used USED, process MEMORY", in bytes.
+ * Prints a line per device, in bytes:
+ * "GPU n: cuda FREE of TOTAL, nvml FREE of TOTAL, used USED, process MEMORY".
  */
 #include "guest.h"
 

@@ -1,7 +1,5 @@
-/*
- * The calls of a training step, and of a token that a language model generates, as NVIDIA's runtime and PyTorch make
- * them. Usage: steps train|tokens N. Exits 0 if what was computed is right. Runs on any driver.
- */
+/* The calls of a training step, and of a token of a language model, as NVIDIA's runtime and PyTorch
+ * make them. Usage: steps train|tokens N. Exits 0 if the results are right. Runs on any driver. */
 #include "check.h"
 #include "graph.h"
 
@@ -42,7 +40,7 @@ static CUstream stream, side;
 static CUdeviceptr weights, gradients, batch;
 static unsigned *input, *output;
 
-/* What a framework asks before each kernel. */
+/* The queries of a framework before each kernel. */
 static void look(CUstream in) {
     CUcontext context;
     CUdevice device;
@@ -65,7 +63,7 @@ static void launch(CUdeviceptr at, unsigned value, CUstream in) {
     CU(cuLaunchKernel(add, N / 64, 1, 1, 64, 1, 1, 0, in, params, NULL));
 }
 
-/* A product of matrices: how it is cut depends on what fits a multiprocessor. */
+/* A product of matrices, divided by what fits on a multiprocessor. */
 static void product(CUdeviceptr at, unsigned value, CUstream in) {
     unsigned n = N;
     int blocks;
@@ -87,13 +85,13 @@ static void reduction(CUdeviceptr at, unsigned value, CUstream in) {
     CU(cuLaunchCooperativeKernel(add, 2, 1, 1, 128, 1, 1, 0, in, params));
 }
 
-/* Forward, backward, optimizer: the gradients are LAYERS, each weight grows by that a step. */
+/* Forward, backward, optimizer: the gradients are LAYERS, by which each weight grows per step. */
 static int train(unsigned steps) {
     CUevent event;
     unsigned expected = 0;
     CU(cuEventCreate(&event, 2));
     for (unsigned step = 0; step < steps; step++) {
-        for (unsigned i = 0; i < N; i++) input[i] = step; /* Not waited for: the first words may be of a later step. */
+        for (unsigned i = 0; i < N; i++) input[i] = step; /* No wait: words may be of a later step. */
         CU(cuMemcpyHtoDAsync_v2(batch, input, N * 4, side));
         CU(cuEventRecord(event, side));
         CU(cuStreamWaitEvent(stream, event, 0));
@@ -113,7 +111,8 @@ static int train(unsigned steps) {
     return 0;
 }
 
-/* A captured layer, then what chooses the token; the program reads each, and waits for nothing else. */
+/* A captured layer, then the choice of the token; the program reads each token, and waits for
+ * nothing else. */
 static int tokens(unsigned count) {
     CUgraph graph;
     CUgraphExec exec;
@@ -153,7 +152,7 @@ int main(int argc, char **argv) {
     CU(cuMemsetD32_v2(weights, 0, 2 * N));
     CU(cuMemHostAlloc((void **)&input, N * 4, 0));
     CU(cuMemHostAlloc((void **)&output, 2 * N * 4, 0));
-    /* What is asked for once. */
+    /* Queries that are made only once. */
     product(gradients, 0, stream);
     reduction(gradients, 0, stream);
     CU(cuCtxSynchronize());

@@ -85,7 +85,7 @@ static void queries(void) {
     OK(cuStreamSynchronize(PER_THREAD));
     OK(cuStreamIsCapturing(plain, &value));
     IS(0, value);
-    /* What is left of a stream. */
+    /* A destroyed stream. */
     gone = beyond;
     OK(cuStreamDestroy_v2(beyond));
     FAILS(INVALID_HANDLE, cuStreamQuery(gone));
@@ -142,10 +142,10 @@ static void words(void) {
     int old = 0;
     CU(cuStreamCreate(&writer, NON_BLOCKING));
     CU(cuStreamCreate(&reader, NON_BLOCKING));
-    /* Fills return before they are made, and no order is between the NULL stream and these. */
+    /* Fills return before they complete, and these streams are not ordered with the NULL stream. */
     OK(cuMemsetD8_v2(memory, 0, 64));
     OK(cuStreamSynchronize(NULL));
-    /* The reader waits, in turn, for all that the writer writes. */
+    /* The reader waits for each value of the writer in turn. */
     OK(cuStreamWaitValue32_v2(reader, memory, 7, EQUAL));
     OK(cuStreamWaitValue64_v2(reader, memory + 8, 5, AT_LEAST));
     OK(cuStreamWaitValue32_v2(reader, memory + 16, 6, AND));
@@ -196,7 +196,7 @@ static void events(void) {
     FAILS(INVALID_VALUE, cuEventCreate(&bad, 0x10));
     FAILS(INVALID_VALUE, cuEventCreate(&bad, 4));
     FAILS(INVALID_VALUE, cuEventCreate(NULL, 0));
-    /* Of events that nothing recorded yet. */
+    /* Events that were never recorded. */
     OK(cuEventQuery(start));
     OK(cuEventSynchronize(start));
     OK(cuStreamWaitEvent(stream, start, 0));
@@ -218,7 +218,7 @@ static void events(void) {
     FAILS(INVALID_HANDLE, cuEventElapsedTime(&ms, start, untimed));
     FAILS(INVALID_VALUE, cuEventElapsedTime(NULL, start, stop));
     FAILS(INVALID_VALUE, cuStreamWaitEvent(stream, stop, 0x10));
-    /* Behind a word that nobody has written. */
+    /* After a wait for a word that was not written. */
     CU(cuMemsetD32_v2(memory, 0, 1));
     CU(cuStreamSynchronize(NULL));
     OK(cuStreamWaitValue32_v2(stream, memory, 1, 1));
@@ -235,7 +235,7 @@ static void events(void) {
     FAILS(INVALID_HANDLE, cuEventRecord(untimed, stream));
     FAILS(INVALID_HANDLE, cuEventQuery(untimed));
     FAILS(INVALID_HANDLE, cuStreamWaitEvent(stream, untimed, 0));
-    /* Of a destroyed context. */
+    /* An event of a destroyed context. */
     CUcontext short_lived;
     CUevent within;
     CUstream lost;
@@ -260,7 +260,7 @@ static void *ends_elsewhere(void *unused) {
     return unused;
 }
 
-/* Calls that a capture does not allow end it; each with its error. */
+/* Calls that a capture does not allow invalidate it; each with its error. */
 static void illegal(void) {
     CUstream stream, other, third;
     CUevent fork, outside, event;
@@ -296,7 +296,7 @@ static void illegal(void) {
     FAILS(CAPTURE_INVALIDATED, cuMemsetD32Async(memory, 0, 1, stream));
     FAILS(CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph));
     EXPECT(graph == NULL);
-    /* A fork that does not come back; a fork is not where a capture ends. */
+    /* A fork that is not joined; a capture does not end in a forked stream. */
     OK(cuStreamBeginCapture_v2(stream, RELAXED));
     OK(cuEventRecord(fork, stream));
     FAILS(CAPTURED_EVENT, cuEventQuery(fork));
@@ -312,7 +312,7 @@ static void illegal(void) {
     OK(cuStreamWaitEvent(other, fork, 0));
     OK(cuMemsetD32Async(memory, 0, 1, other));
     FAILS(CAPTURE_UNJOINED, cuStreamEndCapture(stream, &none));
-    /* What was recorded outside; two captures in one. */
+    /* An event recorded outside; two captures in one stream. */
     OK(cuEventRecord(outside, third));
     OK(cuStreamBeginCapture_v2(stream, RELAXED));
     FAILS(CAPTURE_ISOLATION, cuStreamWaitEvent(stream, outside, 0));
@@ -323,12 +323,12 @@ static void illegal(void) {
     FAILS(CAPTURE_MERGE, cuStreamWaitEvent(other, fork, 0));
     FAILS(CAPTURE_INVALIDATED, cuStreamEndCapture(other, &none));
     FAILS(CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &none));
-    /* The legacy stream would wait for a blocking one. */
+    /* The legacy stream would wait for a blocking stream. */
     OK(cuStreamBeginCapture_v2(third, RELAXED));
     FAILS(CAPTURE_IMPLICIT, cuStreamIsCapturing(NULL, &status));
     FAILS(CAPTURE_IMPLICIT, cuMemsetD32Async(memory, 0, 1, NULL));
     FAILS(CAPTURE_INVALIDATED, cuStreamEndCapture(third, &none));
-    /* Only the thread that began ends, but for relaxed captures. */
+    /* Only the thread that began a capture ends it, except relaxed captures. */
     pthread_t thread;
     captured = stream;
     OK(cuStreamBeginCapture_v2(stream, THREAD_LOCAL));
@@ -336,7 +336,7 @@ static void illegal(void) {
     pthread_join(thread, NULL);
     OK(cuStreamEndCapture(stream, &graph));
     OK(cuGraphDestroy(graph));
-    /* Unsafe calls, as the thread's mode has them. */
+    /* Unsafe calls, by the thread's mode. */
     int mode = RELAXED;
     OK(cuStreamBeginCapture_v2(stream, GLOBAL));
     OK(cuThreadExchangeStreamCaptureMode(&mode));
@@ -352,7 +352,7 @@ static void illegal(void) {
     FAILS(INVALID_VALUE, cuThreadExchangeStreamCaptureMode(NULL));
 }
 
-/* What a capture will depend on next, read and set in all forms. */
+/* The dependencies of a capture's next node, read and set in all forms. */
 static void dependencies(void) {
     CUstream stream;
     CUgraph graph, now;
@@ -385,7 +385,7 @@ static void dependencies(void) {
     EXPECT(graph == now);
     FAILS(ILLEGAL_STATE, cuStreamUpdateCaptureDependencies(stream, &first, 1, 1));
     OK(cuGraphDestroy(graph));
-    /* Into a graph that is there. */
+    /* Into an existing graph. */
     OK(cuGraphCreate(&graph, 0));
     OK(cuGraphAddEmptyNode(&first, graph, NULL, 0));
     OK(cuStreamBeginCaptureToGraph(stream, graph, &first, NULL, 1, RELAXED));

@@ -1,7 +1,5 @@
-/*
- * One part of the driver API a run, as a program uses it; usage: surface NAME.
- * Exits 0 if all of it was right. Runs on any driver.
- */
+/* One part of the driver API per run, as a program uses it; usage: surface NAME.
+ * Exits 0 if all results are right. Runs on any driver. */
 #define _GNU_SOURCE
 #include "check.h"
 #include "graph.h"
@@ -244,7 +242,7 @@ static int library(void) {
     CU(cuKernelGetAttribute(&shared, 8, kernel, 0));
     EXPECT(shared == 16384);
     CUdeviceptr a = filled(1), b = filled(2), c = filled(0);
-    /* A kernel stands wherever a function does. */
+    /* A kernel is accepted wherever a function is. */
     add((CUfunction)kernel, a, b, c, N, NULL);
     int bad = check_sums(c, 3);
     if (bad) return bad;
@@ -264,7 +262,8 @@ static int library(void) {
     config.count = 1;
     CU(cuLaunchKernelEx(&config, (CUfunction)kernel, params, NULL));
     config.attributes = &cluster;
-    /* A device without clusters says so itself; the guest's library says that it does not serve them. */
+    /* A device without clusters returns its own error; the guest's library returns that clusters
+     * are not served. */
     CUresult refused = cuLaunchKernelEx(&config, (CUfunction)kernel, params, NULL);
     EXPECT(refused == NOT_SUPPORTED || refused == INVALID_CLUSTER_SIZE);
     int blocks = 0;
@@ -273,7 +272,7 @@ static int library(void) {
     size_t room = 0;
     CU(cuOccupancyAvailableDynamicSMemPerBlock(&room, f, 1, 128));
     EXPECT(room > 0);
-    /* The library's module is one like others. */
+    /* The library's module is an ordinary module. */
     CUmodule inside;
     CUfunction list[4];
     CU(cuLibraryGetModule(&inside, lib));
@@ -362,7 +361,7 @@ static int areas(void) {
     return 0;
 }
 
-/* Host functions: in stream order, on a thread of their own, without CUDA. */
+/* Host functions: in stream order, on a separate thread, without CUDA. */
 static volatile int step, release_it, refused;
 static CUstream seen_by_host;
 static pthread_t host_thread;
@@ -390,7 +389,7 @@ static int host_functions(void) {
     add(f, a, b, c, N, held);
     CU(cuStreamAddCallback(held, later, (void *)&two, 0));
     CU(cuLaunchHostFunc(held, first, (void *)&one));
-    /* The stream waits; another does not. */
+    /* The stream waits; another stream does not. */
     add(f, a, b, d, N, other);
     CU(cuStreamSynchronize(other));
     FAILS(NOT_READY, cuStreamQuery(held));
@@ -407,7 +406,7 @@ static int host_functions(void) {
     return 0;
 }
 
-/* A host function that never returns blocks its own stream and nothing else. */
+/* A host function that never returns blocks only its own stream. */
 static void never(void *unused) {
     (void)unused;
     for (;;) sleep(1000);
@@ -477,7 +476,7 @@ static int threads(void) {
     return 0;
 }
 
-/* Words that streams write and wait for, where the device can. */
+/* Words that streams write and wait for, if the device supports them. */
 static int words(void) {
     start("vecadd");
     CUdeviceptr word;
@@ -587,7 +586,7 @@ static int captures(void) {
     }
     CU(cuGraphExecDestroy(exec));
     FAILS(INVALID_VALUE, cuGraphLaunch(exec, two));
-    /* Work that is not joined, and a wait for what is not captured. */
+    /* Work that is not joined, and a wait for an event that is not captured. */
     CU(cuStreamBeginCapture_v2(one, 0));
     CU(cuEventRecord(fork, one));
     CU(cuStreamWaitEvent(two, fork, 0));
@@ -606,7 +605,7 @@ static int captures(void) {
     return 0;
 }
 
-/* A graph by hand, changed after it was instantiated. */
+/* A graph by hand, changed after its instantiation. */
 static int graphs(void) {
     CUfunction f = start("vecadd");
     CUdeviceptr a = filled(1), b = filled(2), c = filled(0), d = filled(0);
@@ -669,7 +668,7 @@ static int graphs(void) {
     return 0;
 }
 
-/* What cannot be served remotely says so. */
+/* Functions that cannot be served remotely return an error. */
 int main(int argc, char **argv) {
     static const struct {
         const char *name;

@@ -1,11 +1,11 @@
 /*
  * A program that takes memory and keeps it; usage:
  *
- *   take device BYTES    device memory, and gives it back and takes it again, so that it was really counted
- *   take again BYTES     the same, again and again until it is there or 60 s have passed; then it ends
- *   take free 0          as much device memory as cuMemGetInfo says is free, and prints how much; then it ends
+ *   take device BYTES    device memory; frees and allocates it again, to check that it is counted
+ *   take again BYTES     the same, repeatedly until it succeeds or 60 s have passed; then it ends
+ *   take free 0          all memory that cuMemGetInfo reports as free; prints the size, then ends
  *
- * Prints "taken" and stays until it is killed; exits with 4 if there is not so much.
+ * Prints "taken" and stays until it is killed; exits with 4 if there is not enough memory.
  */
 #include "guest.h"
 
@@ -24,7 +24,7 @@ int main(int argc, char **argv) {
     setup("null_kernel", &module);
     if (all) {
         CU(cuMemGetInfo_v2(&bytes, &total));
-        /* Of large blocks the driver gives whole units of 2 MiB. */
+        /* For large blocks, the driver allocates whole units of 2 MiB. */
         bytes -= bytes % (2 << 20);
         printf("%zu of %zu bytes\n", bytes, total);
         fflush(stdout);

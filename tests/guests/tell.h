@@ -1,8 +1,7 @@
-/*
- * Calls with what they gave, one a line, so that two drivers can be compared by what a program printed.
- * A result that is not the one of CUDA's documentation is told on stderr too, and ends the program badly
- * when it has done everything.
- */
+/* Calls with their results, one per line, so that two drivers can be compared by the output of a
+ * program.
+ * A result that contradicts CUDA's documentation is also printed to stderr, and makes the program
+ * fail at its end. */
 #pragma once
 #include "api.h"
 
@@ -48,16 +47,16 @@ static inline void expect(int holds, const char *what, int line) {
 
 /* The call succeeds. */
 #define OK(call) gave((call), 0, #call, __LINE__)
-/* The call gives this error. */
+/* The call returns this error. */
 #define FAILS(code, call) gave((call), (code), #call, __LINE__)
-/* The number is this one. */
+/* The number equals `wanted`. */
 #define IS(wanted, number) equals((long long)(number), (long long)(wanted), #number, __LINE__)
-/* What both drivers should say alike, whatever it is. */
+/* A value that must be equal on both drivers. */
 #define TELL(number) printf("%s = %lld\n", #number, (long long)(number))
-/* Of what differs between two runs, such as addresses. */
+/* For values that differ between two runs, such as addresses. */
 #define EXPECT(what) expect((what) != 0, #what, __LINE__)
 
-/* A call that may give one of two errors; which of them is compared. */
+/* A call that may return one of two errors; the error is compared. */
 #define FAILS_EITHER(code, other, call) \
     do { \
         CUresult got_ = (call); \

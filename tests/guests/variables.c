@@ -1,6 +1,6 @@
 /*
- * A program whose module has large variables: loads it, and with the argument `twice` unloads it again and
- * loads it once more; then stays until it is killed.
+ * A program whose module has large variables. Loads the module, and with the argument `twice`
+ * unloads and loads it again; then stays until it is killed.
  */
 #include "guest.h"
 

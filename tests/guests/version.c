@@ -1,4 +1,4 @@
-/* Tells cuDriverGetVersion: before cuInit, after it, and in children forked before and after. */
+/* Prints cuDriverGetVersion: before cuInit, after it, and in children forked before and after. */
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,22 +1,22 @@
-//! Reads from Rust sources which of a crate's modules import which.
+//! Finds the imports between the modules of a crate in Rust sources.
 //!
-//! Only paths are understood: `crate::…`, `super::…` and their groups, wherever they stand. That is enough,
-//! because a name of another module of the same crate comes by no other way, except for names that
-//! `lib.rs` re-exports, which are followed.
+//! Only paths are parsed: `crate::…`, `super::…` and their groups, at any place. That is enough,
+//! because a name of another module of the same crate is always reached by such a path, except for
+//! names that `lib.rs` re-exports, which are resolved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Imports by (importing module, imported module): the places, as `file:line`.
+/// Imports by (importing module, imported module), with their places as `file:line`.
 pub(crate) type Edges = BTreeMap<(String, String), BTreeSet<String>>;
 
-/// The imports among the modules that lie directly below module `at` of the crate whose sources are in
-/// `src`; `at` is empty for the modules of the crate itself.
+/// The imports between the modules directly below module `at`, in the crate with sources in `src`;
+/// an empty `at` means the root of the crate.
 ///
 /// # Errors
-/// When a source cannot be read.
+/// If a source cannot be read.
 pub(crate) fn edges(src: &Path, at: &[String]) -> io::Result<Edges> {
     let folder = at.iter().fold(src.to_owned(), |path, name| path.join(name));
     let modules = modules(&folder)?;
@@ -63,7 +63,7 @@ fn modules(folder: &Path) -> io::Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// Which module each name comes from that `lib.rs`, or the `mod.rs` of a folder, re-exports.
+/// The origin of each name that `lib.rs`, or the `mod.rs` of a folder, re-exports.
 fn reexports(
     src: &Path,
     folder: &Path,
@@ -130,18 +130,18 @@ fn module_of(src: &Path, file: &Path) -> Vec<String> {
     parts
 }
 
-/// A path that a source names, from the root of its crate.
+/// A path in a source, from the root of the crate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Import {
     path: Vec<String>,
     line: usize,
 }
 
-/// The paths that a source names by `crate::` and `super::`.
+/// The paths with `crate::` and `super::` in a source.
 fn imports(text: &str, module: &[String]) -> Vec<Import> {
     let tokens = tokens(text);
     let mut found = Vec::new();
-    // The module of each open brace; `None`: a brace that begins no module.
+    // The module of each open brace; `None`: the brace begins no module.
     let mut braces: Vec<Option<String>> = Vec::new();
     let mut index = 0;
     while let Some(token) = tokens.get(index) {
@@ -175,7 +175,7 @@ fn is_path(tokens: &[Token<'_>], index: usize) -> bool {
     tokens.get(index + 1).is_some_and(|next| next.text == "::")
 }
 
-/// Reads what follows a path's beginning: names, and groups of them. Returns where it ends.
+/// Parses the rest of a path: names, and groups of names. Returns the index of its end.
 fn tree(tokens: &[Token<'_>], mut index: usize, base: &[String], found: &mut Vec<Import>) -> usize {
     let mut path = base.to_vec();
     while let Some(token) = tokens.get(index) {
@@ -219,7 +219,7 @@ struct Token<'a> {
     line: usize,
 }
 
-/// Names, braces, `::` and other signs; without comments, strings, characters and lifetimes.
+/// Names, braces, `::` and other tokens, without comments, strings, characters and lifetimes.
 fn tokens(text: &str) -> Vec<Token<'_>> {
     let bytes = text.as_bytes();
     let mut tokens = Vec::new();
@@ -281,7 +281,7 @@ fn end_of_string(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// `None`: a name that begins with r, or a raw name.
+/// `None`: a name that begins with r, or a raw identifier.
 fn end_of_raw(text: &str, at: usize) -> Option<usize> {
     let hashes = text[at + 1..].bytes().take_while(|b| *b == b'#').count();
     let begin = at + 1 + hashes;
@@ -293,7 +293,7 @@ fn end_of_raw(text: &str, at: usize) -> Option<usize> {
     Some(begin + 1 + length + close.len())
 }
 
-/// A character, or a lifetime.
+/// The end of a character or of a lifetime.
 fn end_of_quote(bytes: &[u8], at: usize) -> usize {
     match bytes.get(at + 1) {
         Some(b'\\') => {

@@ -1,5 +1,5 @@
-//! What the compiler does not check of the sources: no part of the workspace imports another but as
-//! `layers.toml` lists it, and no comment is too wide.
+//! Checks of the sources that the compiler does not make: the parts of the workspace import each
+//! other only as `layers.toml` lists, and comments have at most 100 columns.
 
 mod comments;
 mod imports;
@@ -20,7 +20,7 @@ struct Layers {
     modules: Vec<Modules>,
 }
 
-/// The modules below one module, or below the root of a crate.
+/// The modules below a module, or below the root of a crate.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Modules {
@@ -28,7 +28,7 @@ struct Modules {
     #[serde(default)]
     at: Option<String>,
     edges: Table,
-    /// By importing and imported module: why the edge is still there.
+    /// Reasons of exceptions, by importing and imported module.
     #[serde(default)]
     exceptions: BTreeMap<String, BTreeMap<String, String>>,
 }
@@ -71,7 +71,8 @@ fn manifest(folder: &Path) -> Manifest {
     toml::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// What differs between the edges that are listed and those that are there; `places` says where.
+/// Differences between the listed edges and the edges found; `places` has the places of the
+/// imports.
 fn differences(
     listed: &Table,
     found: &BTreeMap<(String, String), BTreeSet<String>>,

@@ -1,9 +1,9 @@
-//! What the device itself says: soft-gpu's own account of each process, against which the shares and
-//! the books of vgpud are held.
+//! The device's own records: soft-gpu's account of each process, with which the tests compare the
+//! shares and accounts of vgpud.
 //!
-//! With soft-gpu's device clock a kernel of [`crate::guest::LOAD`] takes exactly its time on one timeline
-//! that all processes share, and needs no processor for it. So what a VM got is a count of finished
-//! kernels times their length: it does not depend on how fast the machine is.
+//! With soft-gpu's device clock, a kernel of [`crate::guest::LOAD`] takes exactly its defined time
+//! on one timeline that all processes share, without using a processor. So the device time of a VM
+//! is the number of its finished kernels times their length, independent of the machine's speed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::guest::{Guest, LOAD, Running, Target};
 use crate::host::{Host, Options};
 use crate::wait;
 
-/// How long the kernels of [`LOAD`] take on the device clock, in ns.
+/// Durations of the kernels of [`LOAD`] on the device clock, in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kernels {
     /// `short`.
@@ -41,7 +41,7 @@ impl Default for Kernels {
 }
 
 impl Kernels {
-    /// The variables of soft-gpu that say so.
+    /// The environment variables of soft-gpu for these durations.
     #[must_use]
     pub fn environment(self) -> [(String, String); 2] {
         let Kernels {
@@ -57,8 +57,8 @@ impl Kernels {
         ]
     }
 
-    /// One device with this clock, on which the kernel `hang` never ends (and takes no processor
-    /// while it does not).
+    /// Options for one device with this clock, on which the kernel `hang` never ends (and uses no
+    /// processor).
     #[must_use]
     pub fn on(self, options: Options) -> Options {
         let mut soft_env = options.soft_env;
@@ -81,7 +81,7 @@ pub fn now_ns() -> u64 {
 /// A guest that always has two batches of `batch` kernels queued.
 ///
 /// # Errors
-/// If it does not compile.
+/// If the program does not compile.
 pub fn saturating(target: Target, kernel: &str, batch: u32, seconds: u64) -> Result<Guest> {
     Ok(Guest::new(LOAD, target)?
         .arg("saturate")
@@ -90,10 +90,10 @@ pub fn saturating(target: Target, kernel: &str, batch: u32, seconds: u64) -> Res
         .arg(seconds.to_string()))
 }
 
-/// Starts such a guest of `vm`.
+/// Starts such a guest in `vm`.
 ///
 /// # Errors
-/// If it does not start.
+/// If the program does not start.
 pub fn saturate(host: &Host, vm: u32, kernel: &str, batch: u32, seconds: u64) -> Result<Running> {
     saturating(host.target(vm), kernel, batch, seconds)?.spawn()
 }
@@ -118,7 +118,7 @@ fn sessions(host: &Host) -> Result<Vec<serde_json::Value>> {
     Ok(list.as_array().context("a list of sessions")?.clone())
 }
 
-/// GPU time that vgpud has charged to each VM for its open sessions, in ns, all at one moment.
+/// GPU time that vgpud has charged to each VM for its open sessions, in ns, in one snapshot.
 ///
 /// # Errors
 /// If the daemon does not answer.
@@ -132,16 +132,16 @@ pub fn charged(host: &Host) -> Result<BTreeMap<u32, u64>> {
     Ok(charged)
 }
 
-/// Every process that ever used device 0.
+/// Every process that has ever used device 0.
 ///
 /// # Errors
-/// If there is no such device.
+/// If there is no device 0.
 pub fn slots(host: &Host) -> Result<Vec<SlotView>> {
     let dir = host.dir().join("run/soft-gpu");
     read_slots(&dir, 0).with_context(|| format!("the device's state in {}", dir.display()))
 }
 
-/// The device as seen through some VMs' workers, which run already.
+/// The device time of some VMs' workers, which are already running.
 #[derive(Debug, Clone)]
 pub struct Watch<'a> {
     host: &'a Host,
@@ -150,10 +150,10 @@ pub struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// Waits until each of these VMs has `sessions` programs that compute.
+    /// Waits until each of these VMs has `sessions` computing programs.
     ///
     /// # Errors
-    /// If one does not within a deadline.
+    /// If a VM does not within the deadline.
     pub fn start(host: &'a Host, vms: &[(u32, usize)]) -> Result<Watch<'a>> {
         wait::until("every VM computes", 4 * wait::SOON, || {
             let watch = Watch {
@@ -172,7 +172,7 @@ impl<'a> Watch<'a> {
         .with_context(|| host.log())
     }
 
-    /// One look.
+    /// Takes a sample.
     ///
     /// # Errors
     /// If the device's state cannot be read.
@@ -189,10 +189,10 @@ impl<'a> Watch<'a> {
         })
     }
 
-    /// Looks every `every` for as long as `go_on` says.
+    /// Takes samples every `every` while `go_on` returns true.
     ///
     /// # Errors
-    /// If a look fails.
+    /// If a sample fails.
     pub fn record(&self, every: Duration, mut go_on: impl FnMut(&Track) -> bool) -> Result<Track> {
         let mut track = Track {
             points: vec![self.look()?],
@@ -204,19 +204,19 @@ impl<'a> Watch<'a> {
         Ok(track)
     }
 
-    /// Looks for a time.
+    /// Takes samples for a time.
     ///
     /// # Errors
-    /// If a look fails.
+    /// If a sample fails.
     pub fn record_for(&self, time: Duration, every: Duration) -> Result<Track> {
         let start = Instant::now();
         self.record(every, |_| start.elapsed() < time)
     }
 
-    /// Looks until these VMs together have used the device for `busy`.
+    /// Takes samples until these VMs together have used `busy` of device time.
     ///
     /// # Errors
-    /// If a look fails, or they have not within a generous deadline.
+    /// If a sample fails, or the VMs do not within a generous deadline.
     pub fn record_busy(&self, busy: Duration, every: Duration) -> Result<Track> {
         let (start, deadline) = (Instant::now(), 10 * busy + 4 * wait::SOON);
         let track = self.record(every, |track| {
@@ -231,23 +231,23 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// One look at the device.
+/// A sample.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Point {
-    /// When.
+    /// Time of the sample, in ns.
     pub at_ns: u64,
-    /// Device time used by each watched VM since its workers started.
+    /// Device time of each watched VM since its workers started, in ns.
     pub busy_ns: Vec<u64>,
 }
 
-/// Looks in a row.
+/// Consecutive samples.
 #[derive(Debug, Clone)]
 pub struct Track {
-    /// In order of time.
+    /// Samples in order of time.
     pub points: Vec<Point>,
 }
 
-/// Part of all that was used between two looks, by VM.
+/// Shares of the device time used between two samples, by VM.
 pub fn shares_between(from: &Point, to: &Point) -> Vec<f64> {
     let used: Vec<u64> = to
         .busy_ns
@@ -258,13 +258,13 @@ pub fn shares_between(from: &Point, to: &Point) -> Vec<f64> {
     normal(&used.iter().map(|ns| *ns as f64).collect::<Vec<_>>())
 }
 
-/// Parts of the whole.
+/// Normalises values to a sum of 1.
 pub fn normal(values: &[f64]) -> Vec<f64> {
     let whole: f64 = values.iter().sum();
     values.iter().map(|v| v / whole).collect()
 }
 
-/// The largest difference between a share and what weights demand, in percentage points.
+/// The largest difference between a share and the share by weight, in percentage points.
 pub fn error_points(shares: &[f64], weights: &[f64]) -> f64 {
     let wanted = normal(weights);
     let errors = shares
@@ -279,14 +279,14 @@ impl Track {
         Some((self.points.first()?, self.points.last()?))
     }
 
-    /// Shares over all of it, by VM.
+    /// Shares over the whole track, by VM.
     pub fn shares(&self) -> Vec<f64> {
         self.ends()
             .map(|(from, to)| shares_between(from, to))
             .unwrap_or_default()
     }
 
-    /// Device time used in it.
+    /// Device time used during the track.
     pub fn busy(&self) -> Duration {
         let sum = |p: &Point| p.busy_ns.iter().sum::<u64>();
         let used = self
@@ -295,13 +295,13 @@ impl Track {
         Duration::from_nanos(used)
     }
 
-    /// How long it is.
+    /// Duration of the track.
     pub fn wall(&self) -> Duration {
         let wall = self.ends().map_or(0, |(from, to)| to.at_ns - from.at_ns);
         Duration::from_nanos(wall)
     }
 
-    /// Pairs of looks `window` apart (the first that are at least so), in order.
+    /// Pairs of samples at a distance of `window` (the first that is at least as long), in order.
     pub fn windows(&self, window: Duration) -> impl Iterator<Item = (&Point, &Point)> {
         let window = window.as_nanos() as u64;
         let mut end = 0;

@@ -1,4 +1,4 @@
-//! Guest programs: C programs over the CUDA driver API, compiled here and run as a guest would.
+//! Guest programs: C programs on the CUDA driver API, compiled here and run as guests.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use anyhow::{Context, bail, ensure};
 use crate::paths;
 use crate::wait;
 
-/// A program of `tests/guests` (or another folder of `tests`) and the module that it embeds.
+/// A program of `tests/guests` (or another folder of `tests`), and the module that it embeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Program {
-    /// Below `tests`.
+    /// Folder below `tests`.
     pub folder: &'static str,
-    /// `tests/<folder>/<name>.c`.
+    /// Name of the source: `tests/<folder>/<name>.c`.
     pub name: &'static str,
-    /// Below the repository's root.
+    /// Path of the module, from the root of the repository.
     pub ptx: &'static str,
 }
 
@@ -43,29 +43,30 @@ programs! {
     HANG = "hang", "soft-gpu/fixtures/demo/spin.ptx";
     /// Empty kernels as fast as possible.
     FLOOD = "flood", "soft-gpu/fixtures/demo/null.ptx";
-    /// One rule of CUDA's semantics a run.
+    /// One rule of CUDA's semantics per run.
     RULES = "rules", "soft-gpu/fixtures/demo/spin.ptx";
     /// A module image of any size.
     BIGIMAGE = "bigimage", "soft-gpu/fixtures/demo/null.ptx";
-    /// Known load: saturating, requests with pauses, a hang. [`crate::device`] says how long.
+    /// Known load: saturating, requests with pauses, a hang. [`crate::device`] defines the
+    /// durations.
     LOAD = "load", "tests/guests/clocked.ptx";
-    /// A kernel that waits for work which its program sends later.
+    /// A kernel that waits for work that its program sends later.
     LATER = "later", "soft-gpu/fixtures/demo/spin.ptx";
     /// Vector additions on every device at once.
     MULTI = "multi", "soft-gpu/fixtures/demo/vecadd.ptx";
-    /// One part of the driver API a run.
+    /// One part of the driver API per run.
     SURFACE = "surface", "soft-gpu/fixtures/demo/vecadd.ptx";
-    /// What NVIDIA's runtime does before and after a program's work.
+    /// The calls of NVIDIA's runtime before and after a program's work.
     GATE = "gate", "soft-gpu/fixtures/demo/vecadd.ptx";
-    /// Forms of calls that few programs use, one part a run.
+    /// Rare forms of calls, one part per run.
     FORMS = "forms", "tests/guests/forms.ptx";
-    /// One kind of graph a run.
+    /// One kind of graph per run.
     GRAPHS = "graphs", "tests/guests/graphs.ptx";
-    /// What is refused, and the messages about it.
+    /// Refused calls, and their messages.
     REFUSALS = "refusals", "soft-gpu/fixtures/demo/vecadd.ptx";
-    /// Memory that both it and kernels reach, one part a run.
+    /// Memory that program and kernels both reach, one part per run.
     REACH = "reach", "tests/guests/reach.ptx";
-    /// Kernels that find addresses of such memory in memory, or name it by an address beside it.
+    /// Kernels that find addresses of such memory in memory, or get an address next to it.
     POINTERS = "pointers", "tests/guests/reach.ptx";
     /// The calls of a training step and of a generated token.
     STEPS = "steps", "tests/guests/reach.ptx";
@@ -79,54 +80,54 @@ programs! {
     MEMORY = "memory", "soft-gpu/fixtures/demo/null.ptx";
     /// Arrays, and copies in batches.
     ARRAYS = "arrays", "soft-gpu/fixtures/demo/null.ptx";
-    /// Pools, and memory without addresses.
+    /// Pools, and physical memory.
     POOLS = "pools", "soft-gpu/fixtures/demo/null.ptx";
     /// Modules, functions, libraries, occupancy, launches.
     MODULES = "modules", "tests/guests/modules.ptx";
     /// The structure of graphs.
     NODES = "nodes", "soft-gpu/fixtures/demo/null.ptx";
-    /// Parameters of nodes, and what is instantiated of them.
+    /// Parameters of nodes, and instances of graphs.
     EXECS = "execs", "tests/guests/graphs.ptx";
     /// Every function in the form for per-thread default streams.
     PERTHREAD = "perthread", "tests/guests/modules.ptx";
     /// A module with 96 MiB of variables.
     VARIABLES = "variables", "tests/guests/variables.ptx";
-    /// Takes memory and keeps it.
+    /// Allocates memory and keeps it.
     TAKE = "take", "soft-gpu/fixtures/demo/null.ptx";
-    /// What CUDA and NVML say of memory.
+    /// Memory as reported by CUDA and NVML.
     SHARE = "share", "soft-gpu/fixtures/demo/null.ptx";
-    /// What NVML says of a device's use and sensors.
+    /// Use and sensors of a device as reported by NVML.
     SENSORS = "sensors", "soft-gpu/fixtures/demo/null.ptx";
     /// cuDriverGetVersion before cuInit, after it and in children.
     VERSION = "version", "soft-gpu/fixtures/demo/null.ptx";
     /// A program that never calls CUDA.
     BYSTANDER = "bystander", "soft-gpu/fixtures/demo/null.ptx";
-    /// Calls on a stack that is not a thread's own.
+    /// Calls on a stack that is not the thread's own.
     COROUTINE = "coroutine", "soft-gpu/fixtures/demo/vecadd.ptx";
     /// Device printf.
     PRINT = "print", "soft-gpu/fixtures/output.ptx";
 }
 
-/// What a driver answers, in rows; see [`crate::truth`].
+/// Answers of a driver, in rows; see [`crate::truth`].
 pub const TRUTH: Program = Program {
     folder: "truth",
     name: "truth",
     ptx: "tests/truth/truth.ptx",
 };
 
-/// Compiles programs once per process, and once per build directory where nothing changed.
+/// Programs are compiled once per process, and once per build directory if nothing changed.
 static COMPILING: Mutex<()> = Mutex::new(());
 
 impl Program {
     /// The compiled program.
     ///
     /// # Errors
-    /// If the C compiler is missing or refuses it.
+    /// If the C compiler is missing or reports an error.
     pub fn build(self) -> anyhow::Result<PathBuf> {
         self.build_with("guests", &[])
     }
 
-    /// The program for the system of another distribution, whose files lie in `root`.
+    /// The program for the system of another distribution with files in `root`.
     ///
     /// # Errors
     /// As [`Program::build`].
@@ -134,7 +135,7 @@ impl Program {
         let libraries = root.join("usr/lib/x86_64-linux-gnu");
         let options = [
             format!("--sysroot={}", root.display()),
-            // Its own start-up code and libraries before this machine's.
+            // Its own start-up code and libraries come before this machine's.
             format!("-B{}", libraries.display()),
             format!("-L{}", libraries.display()),
         ];
@@ -155,7 +156,8 @@ impl Program {
             return Ok(program);
         }
         let library_dir = paths::shim_dir()?;
-        // Compiled aside and renamed: several test processes do this at once.
+        // Compiled under a temporary name and renamed, because several test processes do this at
+        // the same time.
         let temporary = dir.join(format!("{}.{}", self.name, std::process::id()));
         let output = Command::new("cc")
             .args(options)
@@ -166,7 +168,7 @@ impl Program {
             .arg(format!("-L{}", library_dir.display()))
             .args(["-Wl,--as-needed", "-l:libcuda.so.1"])
             .args(["-lm", "-lpthread", "-ldl"])
-            // The library is found at run time by LD_LIBRARY_PATH; its own needs are not ours.
+            // LD_LIBRARY_PATH finds the library at run time; its dependencies do not matter here.
             .arg("-Wl,--allow-shlib-undefined")
             .output()
             .context("running cc (a C compiler is needed for the guest programs)")?;
@@ -181,7 +183,7 @@ impl Program {
     }
 }
 
-/// What programs of a folder include.
+/// Headers of the programs of a folder.
 fn headers(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir)? {
@@ -200,14 +202,14 @@ fn newer(made: &Path, from: &[PathBuf]) -> bool {
     from.iter().all(|p| time(p).is_some_and(|t| t < made))
 }
 
-/// Where a guest's CUDA calls go.
+/// The destination of a guest's CUDA calls.
 #[derive(Debug, Clone)]
 pub enum Target {
-    /// Through the shim to a vgpud at this address (`unix:/path`, `vsock:CID:PORT`).
+    /// Through the guest library to a vgpud at this address (`unix:/path`, `vsock:CID:PORT`).
     Remote(String),
-    /// To soft-gpu in the same process: what remoting is compared with.
+    /// To soft-gpu in the same process, for comparison.
     SoftGpu,
-    /// Where this process's own environment leads.
+    /// As this process's environment says.
     Environment,
 }
 
@@ -224,7 +226,7 @@ impl Guest {
     /// A guest of `program`.
     ///
     /// # Errors
-    /// If it does not compile.
+    /// If the program does not compile.
     pub fn new(program: Program, target: Target) -> anyhow::Result<Guest> {
         Ok(Guest::of_binary(program.build()?, target))
     }
@@ -253,7 +255,7 @@ impl Guest {
         self
     }
 
-    /// Starts it.
+    /// Starts the guest.
     ///
     /// # Errors
     /// If the libraries are not built or the process does not start.
@@ -283,7 +285,7 @@ impl Guest {
         })
     }
 
-    /// Runs it to its end.
+    /// Runs the guest to its end.
     ///
     /// # Errors
     /// As [`Guest::spawn`] and [`Running::finish`].
@@ -300,27 +302,27 @@ pub struct Running {
 }
 
 impl Running {
-    /// Its process id.
+    /// Process ID.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)
     }
 
-    /// Whether it has ended by itself.
+    /// Whether the guest has ended.
     pub fn has_ended(&mut self) -> bool {
         self.child
             .as_mut()
             .is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the guest.
     ///
     /// # Errors
-    /// If it is still running after `deadline` (it is killed then).
+    /// If the guest is still running after `deadline` (it is then killed).
     pub fn finish(mut self, deadline: Duration) -> anyhow::Result<Output> {
         let Some(mut child) = self.child.take() else {
             bail!("{} was waited for", self.name)
         };
-        // Its output must be read while it runs, or a chatty guest blocks on a full pipe.
+        // The output must be read during the run, because a guest blocks on a full pipe.
         let out = drain(child.stdout.take());
         let err = drain(child.stderr.take());
         let start = Instant::now();
@@ -375,7 +377,7 @@ fn drain(pipe: Option<impl std::io::Read + Send + 'static>) -> std::thread::Join
     })
 }
 
-/// The output as one readable text, for failures.
+/// The output as text, for messages of failures.
 pub fn describe(output: &Output) -> String {
     format!(
         "{}; stdout: {}; stderr: {}",
@@ -385,10 +387,10 @@ pub fn describe(output: &Output) -> String {
     )
 }
 
-/// Runs `program` and expects it to find its own results right.
+/// Runs `guest` and expects that it reports right results.
 ///
 /// # Errors
-/// If it says otherwise, with what it printed.
+/// If the guest does not, with its output.
 pub fn expect_right(guest: &Guest) -> anyhow::Result<String> {
     let output = guest.run(4 * wait::SOON)?;
     ensure!(output.status.success(), "{}", describe(&output));

@@ -1,4 +1,4 @@
-//! A vgpud of its own: temporary directory, soft devices, real binaries.
+//! A vgpud for tests: temporary directory, software devices, real binaries.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -13,57 +13,57 @@ use crate::guest::Target;
 use crate::paths;
 use crate::wait::{SOON, until};
 
-/// Which driver the workers load.
+/// The driver of the workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Driver {
     /// soft-gpu: software devices.
     Soft,
-    /// NVIDIA's, of this machine.
+    /// NVIDIA's driver of this machine.
     Nvidia,
 }
 
-/// What a host is started with.
+/// Options of a host.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The driver; what is said of soft devices below counts for soft-gpu only.
+    /// The driver; the settings of software devices below apply to soft-gpu only.
     pub driver: Driver,
-    /// `driver.library`: NVIDIA's, at a path of the test's.
+    /// `driver.library`: NVIDIA's library, at a path of the test.
     pub library: Option<PathBuf>,
-    /// `driver.nvml_library`: a management library of the test's.
+    /// `driver.nvml_library`: a management library of the test.
     pub nvml_library: Option<PathBuf>,
-    /// Soft devices.
+    /// Number of software devices.
     pub devices: u32,
-    /// Memory of each in bytes.
+    /// Memory of each device in bytes.
     pub memory: u64,
-    /// soft-gpu aborts the worker on a call that hardware would only answer with an error, so
-    /// that no bug of the worker hides.
+    /// Whether soft-gpu aborts the worker on a call for which hardware returns only an error, so
+    /// that bugs of the worker are found.
     pub strict: bool,
     /// Further `SOFT_GPU_*` variables.
     pub soft_env: Vec<(String, String)>,
-    /// The workers write what they ask of soft-gpu: see [`Host::digest`].
+    /// Whether workers record their operations on soft-gpu: see [`Host::digest`].
     pub digest: bool,
     /// The lines of the section `[listen]`.
     pub listen: String,
     /// Lines appended to the configuration file.
     pub config: String,
-    /// Writing beyond [`Host::limit_files`] is an error for vgpud and its workers, as on a full disk,
-    /// instead of a signal that ends them.
+    /// Whether a write beyond [`Host::limit_files`] is an error for vgpud and its workers, as on a
+    /// full disk, instead of a signal that ends them.
     pub ignore_file_limit: bool,
-    /// The state lies on a disk of its own of this many bytes, which takes root.
+    /// Whether the state is on a separate disk of this size in bytes, which needs root.
     pub state_disk: Option<u64>,
-    /// Run the daemon and its workers on this CPU only (benchmarks).
+    /// Run the daemon and its workers on this CPU only (for benchmarks).
     pub cpu: Option<usize>,
 }
 
 impl Options {
-    /// The words before the daemon's own that start it as these options say.
+    /// The words before the daemon's command line that apply these options.
     fn launcher(&self) -> Vec<String> {
         let mut words = Vec::new();
         if let Some(cpu) = self.cpu {
             words.extend(["taskset".into(), "-c".into(), cpu.to_string()]);
         }
         if self.ignore_file_limit {
-            // What is ignored stays so across exec.
+            // An ignored signal stays ignored across exec.
             let script = "trap '' XFSZ; exec \"$0\" \"$@\"";
             words.extend(["sh".into(), "-c".into(), script.into()]);
         }
@@ -91,13 +91,13 @@ impl Default for Options {
     }
 }
 
-/// A running host. Stopped, and its directory removed, when dropped.
+/// A running host. On drop, it is stopped and its directory removed.
 #[derive(Debug)]
 pub struct Host {
     dir: TempDir,
     daemon: Option<Child>,
     launcher: Vec<String>,
-    /// Where a disk is mounted.
+    /// The mount point of a disk.
     mounted: Option<PathBuf>,
 }
 
@@ -105,10 +105,10 @@ impl Host {
     /// Starts a host and waits until it serves.
     ///
     /// # Errors
-    /// If it does not, with the end of its log.
+    /// If the host does not serve, with the end of its log.
     pub fn start(options: &Options) -> anyhow::Result<Host> {
         let dir = tempfile::Builder::new().prefix("vgpu-").tempdir()?;
-        // Workers have users of their own and pass through.
+        // Workers have separate users, which must pass through this directory.
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o711))?;
         let mut host = Host {
             dir,
@@ -125,7 +125,7 @@ impl Host {
         std::fs::write(host.config_path(), host.config(options)?)?;
         host.start_daemon()?;
         if options.digest {
-            // Workers have users of their own, and may write below this directory only.
+            // Workers have separate users, which may write only below this directory.
             let dir = host.dir.path().join("run/soft-gpu/digest");
             std::fs::create_dir(&dir)?;
             std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o1777))?;
@@ -151,7 +151,7 @@ impl Host {
         Ok(())
     }
 
-    /// The directory of a VM's cached module images, once there is one.
+    /// The directory of a VM's cached module images, if it exists.
     pub fn images(&self, vm: u32) -> Option<PathBuf> {
         let all = std::fs::read_dir(self.dir.path().join("state/images")).ok()?;
         let begin = format!("vm{vm}-");
@@ -162,7 +162,7 @@ impl Host {
         all.flatten().map(|entry| entry.path()).find(mine)
     }
 
-    /// Where a build that lies in a closed directory (root's home) was copied to, for the workers.
+    /// The copy of a build in a closed directory (root's home), which workers cannot read.
     fn copies(&self) -> Option<PathBuf> {
         Some(self.dir.path().join("programs")).filter(|dir| dir.is_dir())
     }
@@ -219,10 +219,10 @@ impl Host {
         ))
     }
 
-    /// Starts the daemon (again) on this host's directory.
+    /// Starts the daemon on this host's directory, for the first time or again.
     ///
     /// # Errors
-    /// If it does not serve within a deadline.
+    /// If the daemon does not serve within a deadline.
     pub fn start_daemon(&mut self) -> anyhow::Result<()> {
         let child = self.spawn_daemon()?;
         self.daemon = Some(child);
@@ -241,10 +241,10 @@ impl Host {
         }
     }
 
-    /// Starts the daemon process and does not wait for anything.
+    /// Starts the daemon process without a wait.
     ///
     /// # Errors
-    /// If the binary is not there.
+    /// If the binary does not exist.
     pub fn spawn_daemon(&self) -> anyhow::Result<Child> {
         let log = std::fs::OpenOptions::new()
             .create(true)
@@ -272,11 +272,11 @@ impl Host {
             .context("starting vgpud")
     }
 
-    /// Bounds the files that the daemon, and every worker that it starts from now on, may write;
-    /// `None`: as large as they like. A full disk, without one.
+    /// Limits the size of files that the daemon, and every worker that it starts from now on, may
+    /// write; `None`: no limit. Simulates a full disk.
     ///
     /// # Errors
-    /// If the daemon does not run.
+    /// If the daemon is not running.
     pub fn limit_files(&self, bytes: Option<u64>) -> anyhow::Result<()> {
         let pid = rustix::process::Pid::from_raw(i32::try_from(self.pid())?);
         let limit = rustix::process::Rlimit {
@@ -297,7 +297,7 @@ impl Host {
             .is_none_or(|d| !matches!(d.try_wait(), Ok(None)))
     }
 
-    /// The daemon's process id; 0 when stopped.
+    /// Process ID of the daemon; 0 when stopped.
     pub fn pid(&self) -> u32 {
         self.daemon.as_ref().map_or(0, Child::id)
     }
@@ -305,7 +305,7 @@ impl Host {
     /// SIGKILL to the daemon.
     ///
     /// # Errors
-    /// If it cannot be reaped.
+    /// If the daemon cannot be reaped.
     pub fn kill_daemon(&mut self) -> anyhow::Result<()> {
         if let Some(mut daemon) = self.daemon.take() {
             daemon.kill()?;
@@ -314,10 +314,10 @@ impl Host {
         Ok(())
     }
 
-    /// SIGTERM to the daemon; waits for its end.
+    /// Sends SIGTERM to the daemon and waits for its end.
     ///
     /// # Errors
-    /// If it does not end within a deadline.
+    /// If the daemon does not end within a deadline.
     pub fn stop_daemon(&mut self) -> anyhow::Result<std::process::ExitStatus> {
         let Some(mut daemon) = self.daemon.take() else {
             anyhow::bail!("vgpud is not running")
@@ -346,7 +346,7 @@ impl Host {
         self.dir.path().join("vgpud.log")
     }
 
-    /// What the daemon logged so far.
+    /// The daemon's log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
@@ -356,7 +356,7 @@ impl Host {
         self.dir.path().join("run/admin.sock")
     }
 
-    /// Where the workers write their digests, if they were asked to (for [`crate::digest::read`]).
+    /// The prefix of the workers' digests (for [`crate::digest::read`]), if they are recorded.
     pub fn digest(&self) -> PathBuf {
         self.dir.path().join("run/soft-gpu/digest/d")
     }
@@ -366,7 +366,7 @@ impl Host {
         self.dir.path().join(format!("run/vm/{vm}/vgpu.sock"))
     }
 
-    /// Where a guest of this VM connects.
+    /// The address to which a guest of this VM connects.
     pub fn target(&self, vm: u32) -> Target {
         Target::Remote(format!("unix:{}", self.vm_socket(vm).display()))
     }
@@ -374,7 +374,7 @@ impl Host {
     /// Runs `vgpu-admin` with these words.
     ///
     /// # Errors
-    /// If it does not start.
+    /// If `vgpu-admin` does not start.
     pub fn admin_output(&self, words: &str) -> anyhow::Result<Output> {
         Command::new(paths::built("vgpu-admin")?)
             .arg("--socket")
@@ -385,10 +385,10 @@ impl Host {
             .context("running vgpu-admin")
     }
 
-    /// Runs `vgpu-admin` and expects it to succeed; its output.
+    /// Runs `vgpu-admin`, expects success and returns the output.
     ///
     /// # Errors
-    /// If it fails, with what it said.
+    /// If the command fails, with its output.
     pub fn admin(&self, words: &str) -> anyhow::Result<String> {
         let output = self.admin_output(words)?;
         ensure!(
@@ -402,13 +402,13 @@ impl Host {
     /// Runs `vgpu-admin … -o json`.
     ///
     /// # Errors
-    /// If it fails or prints something else.
+    /// If the command fails or prints no JSON.
     pub fn admin_json(&self, words: &str) -> anyhow::Result<Value> {
         let text = self.admin(&format!("{words} -o json"))?;
         serde_json::from_str(&text).with_context(|| format!("vgpu-admin {words}: {text}"))
     }
 
-    /// Sum of a metric's values with this label, as Prometheus would scrape them (`label`: `vm="vm1"`;
+    /// Sum of a metric's values with this label, as scraped by Prometheus (`label`: `vm="vm1"`;
     /// empty: all).
     ///
     /// # Errors
@@ -433,7 +433,7 @@ impl Host {
         Ok(first + values.sum::<f64>())
     }
 
-    /// One VM as `vm show` tells it.
+    /// A VM, from `vm show`.
     ///
     /// # Errors
     /// As [`Host::admin_json`].
@@ -444,7 +444,7 @@ impl Host {
     /// Waits until no session is open.
     ///
     /// # Errors
-    /// If one still is after `deadline`.
+    /// If a session is still open after `deadline`.
     pub fn wait_no_sessions(&self, deadline: Duration) -> anyhow::Result<()> {
         until("all sessions end", deadline, || {
             let sessions = self.admin_json("session list").ok()?;
@@ -477,7 +477,7 @@ pub fn signal(pid: u32, signal: nix::sys::signal::Signal) -> anyhow::Result<()> 
     nix::sys::signal::kill(pid, signal).context("sending a signal")
 }
 
-/// A host with GPU 0 in pool A and VM 1 in it: what most tests need.
+/// A host with GPU 0 in pool A and VM 1 in it, for most tests.
 ///
 /// # Errors
 /// As [`Host::start`] and [`Host::admin`].

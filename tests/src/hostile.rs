@@ -1,4 +1,4 @@
-//! A guest that speaks the wire itself, right or wrong: no shim stands between it and the host.
+//! A guest that uses the wire directly, correctly or not, without the guest library.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -20,14 +20,14 @@ use vgpu_proto::limits::{MAX_BULK, MAX_HANDSHAKE};
 use crate::host::Host;
 use crate::wait::SOON;
 
-/// What vgpud answers to a greeting.
+/// vgpud's answer to a Hello.
 #[derive(Debug)]
 pub enum Answer {
     /// The session is open.
     Welcome(Box<Welcome>),
-    /// It is not; why, and the sentence.
+    /// The session is refused, with the reason and the sentence.
     Refused(Refusal, String),
-    /// The connection was closed without a word.
+    /// The connection was closed without an answer.
     Closed,
 }
 
@@ -35,7 +35,7 @@ impl Answer {
     /// The sentence of a refusal with this code.
     ///
     /// # Errors
-    /// If it is anything else.
+    /// If the answer is a different one.
     pub fn refusal(self, code: Refusal) -> anyhow::Result<String> {
         match self {
             Answer::Refused(found, text) if found == code => Ok(text),
@@ -47,7 +47,7 @@ impl Answer {
 /// A bare connection to a VM's socket.
 ///
 /// # Errors
-/// If nobody listens there.
+/// If nothing listens there.
 pub fn connect(host: &Host, vm: u32) -> anyhow::Result<UnixStream> {
     let path = host.vm_socket(vm);
     let socket =
@@ -57,7 +57,7 @@ pub fn connect(host: &Host, vm: u32) -> anyhow::Result<UnixStream> {
     Ok(socket)
 }
 
-/// A greeting of any version around any body.
+/// A preamble of any version with any body.
 pub fn greeting(protocol: u32, fingerprint: u64, body: &[u8]) -> Vec<u8> {
     let mut bytes = HELLO_MAGIC.to_vec();
     bytes.extend(protocol.to_le_bytes());
@@ -67,10 +67,10 @@ pub fn greeting(protocol: u32, fingerprint: u64, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The body of a right greeting.
+/// The body of a valid Hello.
 ///
 /// # Errors
-/// Never, in practice: it encodes.
+/// Never, in practice: the Hello is encodable.
 pub fn hello() -> anyhow::Result<Vec<u8>> {
     Ok(encode(&Hello {
         shim_version: "0.0.7-hostile".into(),
@@ -80,7 +80,7 @@ pub fn hello() -> anyhow::Result<Vec<u8>> {
     })?)
 }
 
-/// A right greeting.
+/// A valid preamble and Hello.
 ///
 /// # Errors
 /// As [`hello`].
@@ -88,15 +88,15 @@ pub fn right_greeting() -> anyhow::Result<Vec<u8>> {
     Ok(greeting(PROTOCOL, FINGERPRINT, &hello()?))
 }
 
-/// The opening of a data connection.
+/// The begin of a data connection.
 pub fn data_opening(nonce: &[u8]) -> Vec<u8> {
     [&DATA_MAGIC[..], nonce].concat()
 }
 
-/// Reads vgpud's answer to a greeting.
+/// Reads vgpud's answer to a Hello.
 ///
 /// # Errors
-/// If it is none, or does not come.
+/// If the answer is invalid or does not arrive.
 pub fn answer(socket: &mut UnixStream) -> anyhow::Result<Answer> {
     let mut head = [0; REPLY_PREAMBLE_LEN];
     if let Err(e) = socket.read_exact(&mut head) {
@@ -137,7 +137,7 @@ pub fn knock(host: &Host, vm: u32, bytes: &[u8]) -> anyhow::Result<Answer> {
 /// Opens a control connection.
 ///
 /// # Errors
-/// If the guest is not welcome.
+/// If the guest is refused.
 pub fn open_control(host: &Host, vm: u32) -> anyhow::Result<(UnixStream, Welcome)> {
     let mut socket = connect(host, vm)?;
     socket.write_all(&right_greeting()?)?;
@@ -147,10 +147,10 @@ pub fn open_control(host: &Host, vm: u32) -> anyhow::Result<(UnixStream, Welcome
     }
 }
 
-/// A message on the control connection: its kind, code and text. `None`: the connection ended.
+/// A message on the control connection: kind, code and text. `None`: the connection ended.
 ///
 /// # Errors
-/// If none comes.
+/// If no message arrives.
 pub fn control_note(socket: &mut UnixStream) -> anyhow::Result<Option<(u32, CuResult, String)>> {
     let mut head = [0; CONTROL_HEADER_LEN];
     if let Err(e) = socket.read_exact(&mut head) {
@@ -171,21 +171,21 @@ pub fn control_note(socket: &mut UnixStream) -> anyhow::Result<Option<(u32, CuRe
     Ok(Some((kind, CuResult(code), String::from_utf8(text)?)))
 }
 
-/// A whole reply; the bulk parts of all its frames together.
+/// A complete reply, with the bulk parts of all its frames.
 #[derive(Debug, Clone)]
 pub struct Reply {
-    /// How it went.
+    /// Result code.
     pub status: CuResult,
-    /// The results.
+    /// Encoded results.
     pub args: Vec<u8>,
-    /// The data.
+    /// Bulk bytes.
     pub bulk: Vec<u8>,
 }
 
 /// An open session.
 #[derive(Debug)]
 pub struct Session {
-    /// What vgpud said first.
+    /// vgpud's first answer.
     pub welcome: Welcome,
     /// The control connection.
     pub control: UnixStream,
@@ -205,7 +205,7 @@ impl Session {
     /// Opens a session.
     ///
     /// # Errors
-    /// If the guest is not welcome.
+    /// If the guest is refused.
     pub fn open(host: &Host, vm: u32) -> anyhow::Result<Session> {
         let (control, welcome) = open_control(host, vm)?;
         let mut data = connect(host, vm)?;
@@ -223,7 +223,7 @@ impl Session {
         })
     }
 
-    /// The bytes of a frame with the number that is due.
+    /// The bytes of a frame with the next number.
     pub fn frame(&mut self, op: Op, args: &[u8], bulk: &[u8]) -> (u64, Vec<u8>) {
         let id = self.next_id;
         self.next_id += 1;
@@ -235,7 +235,7 @@ impl Session {
         (id, bytes)
     }
 
-    /// Sends a request; its number.
+    /// Sends a request and returns its number.
     ///
     /// # Errors
     /// If the host closed the connection, or does not read.
@@ -245,7 +245,7 @@ impl Session {
         Ok(id)
     }
 
-    /// Sends a request; its number.
+    /// Sends a request and returns its number.
     ///
     /// # Errors
     /// As [`Session::send_raw`].
@@ -256,7 +256,7 @@ impl Session {
     /// Reads one frame. False: the host closed the connection.
     ///
     /// # Errors
-    /// If nothing comes, or what comes is no frame.
+    /// If nothing arrives, or the bytes are not a frame.
     pub fn read_frame(&mut self) -> anyhow::Result<bool> {
         let mut head = [0; HEADER_LEN];
         if let Err(e) = self.data.read_exact(&mut head) {
@@ -295,7 +295,7 @@ impl Session {
         Ok(true)
     }
 
-    /// Has the reply to a request been read?
+    /// Whether the reply to a request has arrived.
     pub fn replied(&self, id: u64) -> bool {
         self.replies.contains_key(&id)
     }
@@ -303,7 +303,7 @@ impl Session {
     /// Waits for the reply to a request.
     ///
     /// # Errors
-    /// If the host closes the connection, or nothing comes.
+    /// If the host closes the connection, or no reply arrives.
     pub fn wait(&mut self, id: u64) -> anyhow::Result<Reply> {
         loop {
             if let Some(reply) = self.replies.remove(&id) {
@@ -317,8 +317,8 @@ impl Session {
         }
     }
 
-    /// How a request of any kind went: its reply's status, or its asynchronous error as it is known
-    /// once everything before a query has been looked at.
+    /// The result of any request: the status of its reply, or its asynchronous error, which a later
+    /// query reveals.
     ///
     /// # Errors
     /// As [`Session::wait`].
@@ -350,7 +350,7 @@ impl Session {
     /// The results of a call that must succeed.
     ///
     /// # Errors
-    /// If it fails.
+    /// If the call fails.
     pub fn ask<C: Call>(&mut self, call: &C) -> anyhow::Result<C::Reply> {
         let id = self.send(call, &[])?;
         let reply = self.wait(id)?;
@@ -366,7 +366,7 @@ impl Session {
         Ok(self.ask(&req::PrimaryCtxRetain { device: 0 })?.ctx)
     }
 
-    /// Allocates.
+    /// Allocates device memory.
     ///
     /// # Errors
     /// As [`Session::ask`].
@@ -390,7 +390,7 @@ impl Session {
     /// Creates a stream.
     ///
     /// # Errors
-    /// If it cannot be sent.
+    /// If the request cannot be sent.
     pub fn stream(&mut self, ctx: Ctx) -> anyhow::Result<Stream> {
         let stream = Stream(self.fresh());
         let (flags, priority) = (0, 0);
@@ -409,7 +409,7 @@ impl Session {
     /// Creates an event.
     ///
     /// # Errors
-    /// If it cannot be sent.
+    /// If the request cannot be sent.
     pub fn event(&mut self, ctx: Ctx) -> anyhow::Result<Event> {
         let event = Event(self.fresh());
         let flags = 0;
@@ -417,10 +417,10 @@ impl Session {
         Ok(event)
     }
 
-    /// Sends a whole image.
+    /// Sends a complete image.
     ///
     /// # Errors
-    /// If it cannot be sent.
+    /// If the image cannot be sent.
     pub fn send_image(&mut self, image: &[u8]) -> anyhow::Result<(ImageHash, u64)> {
         let (hash, len) = (*blake3::hash(image).as_bytes(), image.len() as u64);
         for (piece, offset) in image.chunks(MAX_BULK).zip((0..).step_by(MAX_BULK)) {
@@ -447,10 +447,11 @@ impl Session {
         Ok(self.ask(&req::ModuleGetFunction { module, name })?.func)
     }
 
-    /// Waits until the host has closed both connections; what it said on the control connection.
+    /// Waits until the host has closed both connections. Returns its message on the control
+    /// connection.
     ///
     /// # Errors
-    /// If it does not, or closes without a word.
+    /// If the host does not, or closes without a message.
     pub fn ended(&mut self) -> anyhow::Result<(CuResult, String)> {
         let note = control_note(&mut self.control)?;
         while self.read_frame()? {}
@@ -460,14 +461,14 @@ impl Session {
         }
     }
 
-    /// No more is coming from this guest.
+    /// Closes the data connection.
     pub fn hang_up(&self) {
-        // Closed by the host already: as wanted.
+        // An error means that the host has already closed it.
         let _ = self.data.shutdown(Shutdown::Both);
     }
 }
 
-/// The call that loads an image that was sent.
+/// The call that loads a sent image.
 pub fn load_call(ctx: Ctx, (hash, len): (ImageHash, u64)) -> req::ModuleLoad {
     req::ModuleLoad {
         ctx,

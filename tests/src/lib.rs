@@ -1,8 +1,8 @@
 //! Whole-system tests: the harness.
 //!
-//! Everything here runs real processes: [`host::Host`] is a vgpud of its own in a temporary
-//! directory, [`guest`] compiles and runs CUDA programs that know nothing of this project, and
-//! [`wait`] waits for conditions with a deadline. The demo, the tests and the benchmarks share it.
+//! The harness runs real processes: [`host::Host`] is a separate vgpud in a temporary directory,
+//! [`guest`] compiles and runs CUDA programs that know nothing of this project, and [`wait`] waits
+//! for conditions with a deadline. The demo, the tests and the benchmarks share the harness.
 
 pub mod clients;
 pub mod device;

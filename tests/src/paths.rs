@@ -1,4 +1,4 @@
-//! Where the build put things.
+//! Paths of built files.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 
 /// The repository's root.
 pub fn root() -> PathBuf {
-    // tests/ lies directly under it.
+    // The folder tests/ lies directly below the root.
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .map(Path::to_path_buf)
@@ -17,13 +17,13 @@ pub fn root() -> PathBuf {
 /// The directory of this build's binaries (`target/debug`, `target/release`).
 ///
 /// # Errors
-/// If this executable does not lie in a cargo target directory.
+/// If this executable is not in a cargo target directory.
 pub fn build_dir() -> anyhow::Result<PathBuf> {
     let exe = std::env::current_exe().context("finding this executable")?;
     let dir = exe
         .parent()
         .context("this executable lies in no directory")?;
-    // Tests lie in deps/, binaries beside it.
+    // Tests are in deps/, binaries next to it.
     let dir = if dir.ends_with("deps") {
         dir.parent().unwrap_or(dir)
     } else {
@@ -32,7 +32,7 @@ pub fn build_dir() -> anyhow::Result<PathBuf> {
     Ok(dir.to_path_buf())
 }
 
-/// Whether other users than its own cannot get there.
+/// Whether other users cannot access the directory.
 pub fn is_closed(dir: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     dir.ancestors().any(|way| {
@@ -41,10 +41,10 @@ pub fn is_closed(dir: &Path) -> bool {
     })
 }
 
-/// One file of the build.
+/// A file of the build.
 ///
 /// # Errors
-/// If it is not there, saying what to run.
+/// If the file does not exist, with the command that builds it.
 pub fn built(name: &str) -> anyhow::Result<PathBuf> {
     let path = build_dir()?.join(name);
     ensure!(
@@ -59,7 +59,7 @@ pub fn built(name: &str) -> anyhow::Result<PathBuf> {
 /// LD_LIBRARY_PATH.
 ///
 /// # Errors
-/// If the library is not built or the directory cannot be made.
+/// If the library is not built, or the directory cannot be created.
 pub fn library_dir(library: &str, dir: &str) -> anyhow::Result<PathBuf> {
     linked(library, dir, &["libcuda.so.1", "libcuda.so"])
 }
@@ -71,7 +71,8 @@ fn linked(library: &str, dir: &str, names: &[&str]) -> anyhow::Result<PathBuf> {
     for name in names {
         let link = dir.join(name);
         if std::fs::read_link(&link).ok().as_deref() != Some(&*library) {
-            // Made under another name and renamed: several processes, and threads of each, do this at once.
+            // Created under a temporary name and renamed, because several processes and threads do
+            // this at the same time.
             static LINKS: AtomicU64 = AtomicU64::new(0);
             let number = LINKS.fetch_add(1, Ordering::Relaxed);
             let temporary = dir.join(format!("{name}.{}.{number}", std::process::id()));
@@ -84,7 +85,7 @@ fn linked(library: &str, dir: &str, names: &[&str]) -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
-/// The directory with the guest shim as `libcuda.so.1`.
+/// The directory with the guest library as `libcuda.so.1`.
 ///
 /// # Errors
 /// As [`library_dir`].

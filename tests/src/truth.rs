@@ -1,8 +1,8 @@
-//! What real cards answer: `tests/truth/card-facts.tsv` beside what a driver here answers.
+//! Answers of real cards: `tests/truth/card-facts.tsv`, compared with a driver of this machine.
 //!
-//! The program `tests/truth/truth.c` makes the calls; its lines have the table's form. Which rows say something
-//! about one card or about WSL only is [`Row::specific`]'s to know; which others are answered differently here is
-//! listed in `tests/clients/expected/truth.toml`, each with the reason.
+//! The program `tests/truth/truth.c` makes the calls and prints lines in the form of the table.
+//! [`Row::specific`] identifies rows that apply only to one card or to WSL. Other rows with
+//! different answers are listed in `tests/clients/expected/truth.toml`, each with the reason.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,8 @@ use crate::guest::{self, Guest, Target};
 use crate::paths;
 use crate::wait::SOON;
 
-/// The parts of the program, each a process of its own. `logs` needs one in which nothing was refused yet.
+/// The parts of the program, each a separate process. `logs` needs a process in which nothing was
+/// refused yet.
 const PARTS: [&str; 26] = [
     "logs",
     "attributes",
@@ -46,10 +47,11 @@ const PARTS: [&str; 26] = [
     "values",
 ];
 
-/// The package of NVIDIA's runtime that rows ask, of the last version whose `cudaMemAdvise` names devices by number.
+/// The package of NVIDIA's runtime for the rows: the last version whose `cudaMemAdvise` names
+/// devices by number.
 pub const RUNTIME: (&str, &str) = ("nvidia-cuda-runtime-cu12", "12.9.79");
 
-/// The runtime's library, where `make clients` has fetched it.
+/// The runtime's library, if `make clients` has fetched it.
 fn runtime() -> Option<PathBuf> {
     let (package, version) = RUNTIME;
     let wheel = Kit::of_checkout()
@@ -59,10 +61,10 @@ fn runtime() -> Option<PathBuf> {
     library.is_file().then_some(library)
 }
 
-/// The program's status on other devices.
+/// Exit status of the program on other devices.
 const OTHER_DEVICES: i32 = 4;
 
-/// Rows cannot be asked here.
+/// The rows do not apply to this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the rows are about two devices of compute capability 8.6, which this machine has not")]
 pub struct OtherDevices;
@@ -70,25 +72,25 @@ pub struct OtherDevices;
 /// Settings that make a soft device like the card of most rows, a GeForce RTX 3060.
 pub const CARD: [(&str, &str); 2] = [("SOFT_GPU_CC", "8.6"), ("SOFT_GPU_DEVICES", "2")];
 
-/// A call and its arguments in words.
+/// A call and its arguments, as text.
 pub type Question = (String, String);
 
-/// One row of the table.
+/// A row of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// What was asked.
+    /// The call.
     pub question: Question,
     /// The card's answer.
     pub answer: String,
-    /// Which card.
+    /// The card.
     pub note: String,
 }
 
-/// Attributes that follow from the compute capability, so that cards of it share them.
+/// Attributes that the compute capability determines, so that all cards with it share them.
 const BY_CAPABILITY: [&str; 3] = ["(76)", "(106)", "(120)"];
 
-/// Questions whose answers follow from one property of devices under WSL: managed memory is not shared between
-/// the host and a device at once (CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS is 0).
+/// Questions whose answers follow from a property of devices under WSL: host and device cannot use
+/// managed memory at the same time (CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS is 0).
 const WITHOUT_CONCURRENT_ACCESS: [(&str, &str); 10] = [
     ("cuDeviceGetAttribute", "ConcurrentManagedAccess, device 0"),
     ("cuDeviceGetAttribute", "ConcurrentManagedAccess, device 1"),
@@ -106,12 +108,12 @@ const WITHOUT_CONCURRENT_ACCESS: [(&str, &str); 10] = [
 ];
 
 impl Row {
-    /// The row as a test's name.
+    /// The name of the row as a test.
     pub fn name(&self) -> String {
         format!("{}: {}", self.question.0, self.question.1)
     }
 
-    /// Why the row says nothing about other machines, if so.
+    /// The reason for which the row does not apply to other machines, if so.
     pub fn specific(&self) -> Option<&'static str> {
         let (call, arguments) = (self.question.0.as_str(), self.question.1.as_str());
         if self.of_each_card() && !BY_CAPABILITY.iter().any(|id| arguments.ends_with(id)) {
@@ -123,12 +125,12 @@ impl Row {
         None
     }
 
-    /// Whether the answer has one value a card: `SUCCESS (0); 3060 28, L4 58, …`.
+    /// Whether the answer has one value per card: `SUCCESS (0); 3060 28, L4 58, …`.
     fn of_each_card(&self) -> bool {
         self.answer.contains("; 3060 ")
     }
 
-    /// The answer that is expected of [`CARD`].
+    /// The expected answer of [`CARD`].
     fn expected(&self) -> String {
         match self.answer.split_once("3060 ") {
             Some((result, values)) if self.of_each_card() => {
@@ -155,18 +157,19 @@ fn lines(name: &str) -> Result<Vec<Vec<String>>> {
         .collect())
 }
 
-/// The table of what cards answer.
+/// The file with answers of cards.
 const CARD_FACTS: &str = "card-facts.tsv";
 
-/// The table.
+/// Reads the table of cards.
 ///
 /// # Errors
-/// If it cannot be read, or a row has not four columns.
+/// If the table cannot be read, or a row does not have four columns.
 pub fn table() -> Result<Vec<Row>> {
     rows(CARD_FACTS)
 }
 
-/// Neighbours of its rows, which nobody measured: each follows from a rule that the row's note names.
+/// Rows related to those of the table, which were not measured: each follows from a rule in its
+/// note.
 ///
 /// # Errors
 /// As [`table`].
@@ -188,10 +191,10 @@ fn rows(name: &str) -> Result<Vec<Row>> {
     lines(name)?.into_iter().map(row).collect()
 }
 
-/// What a driver answers, by question.
+/// The answers of a driver, by question.
 ///
 /// # Errors
-/// If the program does not end well, with what it printed; [`OtherDevices`].
+/// If the program fails, with its output; [`OtherDevices`].
 pub fn ask(target: &Target) -> Result<BTreeMap<Question, String>> {
     let mut answers = BTreeMap::new();
     for part in PARTS {
@@ -203,7 +206,7 @@ pub fn ask(target: &Target) -> Result<BTreeMap<Question, String>> {
     Ok(answers)
 }
 
-/// What a driver answers to the neighbours of those rows.
+/// The answers of a driver to the related rows.
 ///
 /// # Errors
 /// As [`ask`].
@@ -235,8 +238,8 @@ fn ask_part(target: &Target, part: &str, file: &Path) -> Result<BTreeMap<Questio
     Ok(text.lines().filter_map(row).collect())
 }
 
-/// The rows as tests, by name: whether they are answered as the card answers. Rows that are specific to the card,
-/// and those that could not be asked, are skipped.
+/// The rows as tests, by name: whether the answers equal the card's. Rows that are specific to a
+/// card, and rows that could not be asked, are skipped.
 pub fn outcomes(rows: &[Row], answers: &BTreeMap<Question, String>) -> BTreeMap<String, Outcome> {
     let mut all = BTreeMap::new();
     let cudart_asked = answers.keys().any(|(call, _)| call.starts_with("cuda"));
@@ -258,7 +261,7 @@ pub fn outcomes(rows: &[Row], answers: &BTreeMap<Question, String>) -> BTreeMap<
     all
 }
 
-/// How many rows that are about every card are answered alike in every way of asking.
+/// Number of rows about every card that have the same answer in all ways of asking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alike {
     alike: usize,
@@ -267,7 +270,8 @@ pub struct Alike {
 }
 
 impl Alike {
-    /// Of the rows, with their outcomes by name in each way. A question may stand in several rows.
+    /// Compares the outcomes, by name, of the rows in each way. Several rows may have the same
+    /// question.
     pub fn of(rows: &[Row], ways: &[BTreeMap<String, Outcome>]) -> Alike {
         let mut sums = Alike {
             alike: 0,
@@ -291,7 +295,8 @@ impl Alike {
         sums
     }
 
-    /// Whether at least so many of a hundred rows that were asked are answered alike, and any was.
+    /// Whether at least `percent` of the asked rows have the same answer, and at least one was
+    /// asked.
     pub fn holds(self, percent: usize) -> bool {
         self.asked > 0 && self.alike * 100 >= self.asked * percent
     }
@@ -340,7 +345,8 @@ mod tests {
         let alike = Alike::of(&rows, &[right.clone(), right.clone()]);
         assert_eq!((alike.alike, alike.asked, alike.not_asked), (2, 2, 2));
         assert!(alike.holds(100), "{alike}");
-        // One of the two ways is enough to be unlike, and what was not asked makes up for nothing.
+        // A difference in one of the two ways suffices, and rows that were not asked do not
+        // compensate for it.
         let mut other = right.clone();
         other.extend([("cuInit: 1".to_owned(), wrong["cuInit: 1"].clone())]);
         let alike = Alike::of(&rows, &[right.clone(), other]);

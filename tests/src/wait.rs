@@ -1,19 +1,19 @@
-//! Waiting for conditions, never for times.
+//! Waits for conditions, never for fixed times.
 
 use std::time::{Duration, Instant};
 
-/// A deadline for things that take well under a second on an idle machine. Generous, because CI
-/// runs on two loaded cores.
+/// A deadline for conditions that take well under 1 s on an idle machine. Generous, because CI runs
+/// on two loaded cores.
 pub const SOON: Duration = Duration::from_secs(30);
 
-/// Below the ten seconds after which most would end anyhow. What takes milliseconds on an idle machine may take
-/// seconds on a busy one.
+/// Shorter than the 10 s after which most conditions hold anyway. An action of milliseconds on an
+/// idle machine may take seconds on a busy one.
 pub const PROMPTLY: Duration = Duration::from_secs(9);
 
-/// Polls until `condition` gives a value.
+/// Polls until `condition` returns a value.
 ///
 /// # Errors
-/// After `deadline`, naming `what`.
+/// After `deadline`, with `what` in the message.
 pub fn until<T>(
     what: &str,
     deadline: Duration,

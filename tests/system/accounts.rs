@@ -1,5 +1,5 @@
-//! What a VM may hold at once is one account over all its programs: device memory, sessions, pinned
-//! memory, the depth of its queue.
+//! A VM's limits apply to all its programs together: device memory, sessions, pinned memory, depth
+//! of the queue.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use vgpu_tests::wait::{SOON, until};
 
 const MIB: u64 = 1 << 20;
 
-/// A program that takes device memory (`device`: and keeps it; `again`: as soon as there is some).
+/// A program that allocates device memory (`device`: and keeps it; `again`: as soon as memory is
+/// free).
 fn take(host: &Host, how: &str, bytes: u64) -> Result<Guest> {
     let program = Guest::new(guest::TAKE, host.target(1))?;
     Ok(program.arg(how).arg(bytes.to_string()))
@@ -35,25 +36,25 @@ fn device_memory_is_one_account_over_all_programs_of_a_vm() -> Result<()> {
     held(1)?;
     let _second = take(&host, "device", 100 * MIB)?.spawn()?;
     held(2)?;
-    // Each of them alone is far below the limit; a third one is not to be had.
+    // Each program alone is far below the limit; a third allocation fails.
     let third = take(&host, "device", 101 * MIB)?.run(SOON)?;
     assert_eq!(third.status.code(), Some(4), "{}", guest::describe(&third));
     assert!(vm_number(&host, "memory_bytes") <= Some(QUOTA));
-    // What a program gives back, or leaves behind, the next one has.
+    // The next program gets the memory that a program frees or leaves behind.
     let patient = take(&host, "again", 101 * MIB)?.spawn()?;
     first.kill();
     let patient = patient.finish(2 * SOON)?;
     assert!(patient.status.success(), "{}", guest::describe(&patient));
     let peak = host.vm(1)?["usage"]["memory_peak_bytes"].as_u64();
     assert!((Some(200 * MIB)..=Some(QUOTA)).contains(&peak), "{peak:?}");
-    // The limit is lifted while programs run.
+    // The limit is removed while programs run.
     host.admin("vm set 1 --memory=none")?;
     let large = take(&host, "again", 400 * MIB)?.run(2 * SOON)?;
     assert!(large.status.success(), "{}", guest::describe(&large));
     Ok(())
 }
 
-/// The first number that a program printed.
+/// The first number in a program's output.
 fn printed(output: &std::process::Output) -> Option<u64> {
     let text = String::from_utf8_lossy(&output.stdout);
     text.split_whitespace().next()?.parse().ok()
@@ -68,7 +69,7 @@ fn memory_that_another_program_of_the_vm_has_is_not_free() -> Result<()> {
     until("it holds its memory", SOON, || {
         (vm_number(&host, "memory_bytes")? >= 200 * MIB).then_some(())
     })?;
-    // All that is said to be free is to be had, beside another program and alone.
+    // All memory that is reported free can be allocated, beside another program and alone.
     let beside = take(&host, "free", 0)?.run(2 * SOON)?;
     assert!(beside.status.success(), "{}", guest::describe(&beside));
     let free = printed(&beside);
@@ -82,7 +83,8 @@ fn memory_that_another_program_of_the_vm_has_is_not_free() -> Result<()> {
     Ok(())
 }
 
-/// Nobody asks for the variables of a module: they are found on the device, and booked.
+/// Programs do not request the variables of a module: vgpud finds them on the device and counts
+/// them.
 #[test]
 fn the_variables_of_modules_are_in_the_account() -> Result<()> {
     const VARIABLES: u64 = 96 * MIB;
@@ -95,7 +97,7 @@ fn the_variables_of_modules_are_in_the_account() -> Result<()> {
         until("its variables are booked", SOON, || {
             (vm_number(&host, "memory_bytes")? >= VARIABLES).then_some(())
         })?;
-        // Once, however often they were loaded.
+        // Counted once, however often the module was loaded.
         let held = vm_number(&host, "memory_bytes");
         assert!(held < Some(VARIABLES + 64 * MIB), "{held:?}");
         let output = take(&host, "device", 120 * MIB)?.run(SOON)?;
@@ -109,7 +111,7 @@ fn the_variables_of_modules_are_in_the_account() -> Result<()> {
         host.wait_no_sessions(SOON)?;
         assert_eq!(vm_number(&host, "memory_bytes"), Some(0));
     }
-    // With nobody's variables in the way it fits.
+    // Without the variables, the allocation fits.
     let output = take(&host, "again", 120 * MIB)?.run(SOON)?;
     assert!(output.status.success(), "{}", guest::describe(&output));
     Ok(())
@@ -147,7 +149,7 @@ fn sessions_are_limited_and_the_next_is_served_when_one_ends() -> Result<()> {
 #[test]
 fn pinned_memory_is_capped_over_all_programs() -> Result<()> {
     let host = one_vm(&Options::default())?;
-    // Room for one program's staging buffers (28 MiB).
+    // Enough for one program's staging buffers (28 MiB).
     host.admin("vm set 1 --pinned=40MiB")?;
     let mut first = Guest::new(guest::RULES, host.target(1))?
         .arg("hold")
@@ -164,7 +166,7 @@ fn pinned_memory_is_capped_over_all_programs() -> Result<()> {
     until("what the first had pinned is the next one's", SOON, || {
         program.run(SOON).ok()?.status.success().then_some(())
     })?;
-    // A limit that no program fits into is told as that.
+    // A limit that is too small for any program has its own message.
     host.wait_no_sessions(SOON)?;
     host.admin("vm set 1 --pinned=20MiB")?;
     let text = guest::describe(&program.run(SOON)?);
@@ -175,8 +177,8 @@ fn pinned_memory_is_capped_over_all_programs() -> Result<()> {
     Ok(())
 }
 
-/// Two programs that would queue without end. Looks again and again until both together have at least
-/// `least` waiting; they never have more than `most`.
+/// Two programs that would queue endlessly. Polls until both together have at least `least`
+/// waiting; they never have more than `most`.
 fn queue_stays_within(host: &Host, name: &str, least: u64, most: u64) -> Result<()> {
     let mut largest = 0;
     until("the queues fill up", 2 * SOON, || {
@@ -192,7 +194,7 @@ fn queue_stays_within(host: &Host, name: &str, least: u64, most: u64) -> Result<
     Ok(())
 }
 
-/// All end well once they are let go: nothing was dropped.
+/// All programs succeed once the limits are removed: nothing was dropped.
 fn finish(host: &Host, programs: Vec<Running>) -> Result<()> {
     host.admin(
         "vm set 1 --calls-per-s=none --bytes-per-s=none --calls-burst=none --bytes-burst=none",
@@ -208,17 +210,17 @@ fn finish(host: &Host, programs: Vec<Running>) -> Result<()> {
 fn the_depth_of_the_queue_in_calls_is_one_account_over_all_programs() -> Result<()> {
     let host = one_vm(&Kernels::default().on(Options::default()))?;
     host.admin("vm set 1 --queue-calls=16")?;
-    // More calls than the rate lets through while this test lasts.
+    // More calls than the rate allows during this test.
     let programs = [1, 2].map(|_| device::saturate(&host, 1, "null", 2_000, 5));
     let programs = programs.into_iter().collect::<Result<Vec<_>>>()?;
     device::Watch::start(&host, &[(1, 2)])?;
-    // What a lease that is given back lets in beyond its credit, which may be hundreds of calls on a loaded
-    // machine, is paid for by waiting: at this rate for seconds.
+    // A released lease lets calls in beyond its credit, hundreds of them on a loaded machine. The
+    // excess is repaid by waiting, at this rate for seconds.
     host.admin("vm set 1 --calls-per-s=50 --calls-burst=1")?;
     queue_stays_within(&host, "queue_calls", 9, 16)?;
-    // A new limit holds for programs that run: they send no more than it allows from now on.
+    // A new limit applies to running programs: from now on, they send no more than it allows.
     host.admin("vm set 1 --queue-calls=6")?;
-    // What they had been allowed before stays allowed until they have used it up.
+    // Credit that was granted before stays valid until it is used up.
     until(
         "the queues stay as short as they may be now",
         4 * SOON,

@@ -1,10 +1,10 @@
-//! The administrator's commands: what they do, and what they say when they cannot.
+//! The administrator's commands: their effects, and their messages on failure.
 
 use anyhow::Result;
 use vgpu_tests::guest::describe;
 use vgpu_tests::host::{Host, Options, one_vm};
 
-/// A command that must fail with this exit code and these words.
+/// A command that must fail with this exit code and text.
 fn refused(host: &Host, words: &str, code: i32, contains: &[&str]) -> Result<()> {
     let output = host.admin_output(words)?;
     let text = describe(&output);

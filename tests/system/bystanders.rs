@@ -1,5 +1,5 @@
-//! The guest's libraries within programs that never call CUDA: nothing of such a program changes, whether a vgpud answers
-//! or not.
+//! The guest's libraries in programs that never call CUDA: the program behaves as without them,
+//! whether a vgpud answers or not.
 
 use std::ffi::OsString;
 use std::process::{Command, Output};
@@ -9,7 +9,7 @@ use vgpu_tests::guest::{self, describe};
 use vgpu_tests::host::{Options, one_vm};
 use vgpu_tests::paths;
 
-/// The program with the libraries loaded before its own, or without them.
+/// The program with the guest's libraries preloaded, or without them.
 fn bystander(preloaded: bool, address: Option<&str>) -> Result<Output> {
     let mut command = Command::new(guest::BYSTANDER.build()?);
     command.env_clear();

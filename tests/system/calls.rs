@@ -1,12 +1,12 @@
-//! Every function of the driver API with real arguments, and with wrong ones: directly on soft-gpu and through
-//! the whole line, which answers many of them by itself. Both are right by CUDA's documentation, and print
-//! the same.
+//! Every function of the driver API with real and with wrong arguments: directly on soft-gpu, and
+//! through the whole system, which answers many of them itself. Both rows must follow CUDA's
+//! documentation and print the same.
 
 use anyhow::{Result, ensure};
 use vgpu_tests::guest::{self, Guest, Program, Target, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm};
 
-/// Runs a program in both rows; what it printed.
+/// Runs a program in both rows and returns its output.
 fn alike(program: Program) -> Result<String> {
     let direct = expect_right(&Guest::new(program, Target::SoftGpu)?)
         .map_err(|e| e.context("directly on soft-gpu"))?;
@@ -70,8 +70,8 @@ fn per_thread_default_streams() -> Result<()> {
     alike(guest::PERTHREAD).map(|_| ())
 }
 
-/// Attributes that a program is told are 0 because what they say cannot be done from another machine,
-/// whatever the device can. By (first, last).
+/// Attributes that are 0 for programs because the feature does not work from another machine,
+/// whatever the device can do. By (first, last).
 const NOT_REMOTE: &[(u32, u32, &str)] = &[
     (86, 86, "atomics on memory of the host"),
     (88, 88, "kernels that reach pageable memory"),
@@ -107,10 +107,11 @@ const NOT_REMOTE: &[(u32, u32, &str)] = &[
     ),
 ];
 
-/// About memory of the host that kernels reach, which is there or not: mapped, managed, registered.
+/// Attributes about memory of the host that kernels reach, which may exist or not: mapped, managed,
+/// registered.
 const OF_HOST_MEMORY: &[u32] = &[19, 83, 89, 91];
 
-/// number → (result, value), as the program prints it.
+/// (number, result, value), as printed by the program.
 fn attributes(target: Target) -> Result<Vec<(u32, u32, i64)>> {
     let text = expect_right(&Guest::new(guest::DEVICES, target)?.arg("attributes"))?;
     let mut all = Vec::new();

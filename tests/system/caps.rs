@@ -1,7 +1,8 @@
-//! Rate limits count over all programs of a VM, whatever these do: floods, copies, loops that synchronise.
+//! Rate limits apply to all programs of a VM together, whatever they do: floods, copies, loops that
+//! synchronise.
 //!
-//! What a limit holds back is bounded from below in time, so a slow machine cannot break these tests; each
-//! program checks its own results, so what was held back was not lost.
+//! The tests check lower bounds of the time that a limit must cost, so a slow machine cannot break
+//! them. Each program checks its own results, so delayed calls were not lost.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use vgpu_tests::guest::{self, Guest, Running};
 use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::wait::{SOON, until};
 
-/// Waits for the end of programs that must have succeeded; what they printed.
+/// Waits for the end of programs, which must succeed, and returns their output.
 fn finish(programs: Vec<Running>) -> Result<Vec<String>> {
     let printed = |program: Running| {
         let output = program.finish(2 * SOON)?;
@@ -46,7 +47,7 @@ fn calls_are_capped_over_all_programs_of_a_vm() -> Result<()> {
     for text in finish(vec![flood()?, flood()?])? {
         assert!(text.contains("1100 launches"), "{text}");
     }
-    // 2,200 launches, 100 at once and one of each program beyond.
+    // 2,200 launches: 100 in the burst, and one of each program beyond.
     assert!(start.elapsed() >= Duration::from_millis(2_090));
     Ok(())
 }
@@ -69,20 +70,21 @@ fn bytes_are_capped_over_all_programs_and_a_large_copy_pays_afterwards() -> Resu
     let host = one_vm(&Options::default())?;
     host.admin("vm set 1 --bytes-per-s=20MiB --bytes-burst=1MiB")?;
     let start = Instant::now();
-    // Five times two copies of 2 MB there and one back, each more than may be used at once, in each of two
-    // programs.
+    // Five times two copies of 2 MB to the device and one back, each larger than the burst, in each
+    // of two programs.
     let copies = || -> Result<Running> {
         let copies = Guest::new(guest::VECADD, host.target(1))?;
         copies.arg("500000").arg("5").spawn()
     };
     let programs = vec![copies()?, copies()?];
     until_held(&host)?;
-    // Nobody waits with it who copies nothing: allocations, frees and queries of a third program.
+    // A program without copies does not wait: allocations, frees and queries of a third program.
     guest::expect_right(&Guest::new(guest::RULES, host.target(1))?.arg("out_of_memory"))?;
     for text in finish(programs)? {
         assert!(text.contains("floats right"), "{text}");
     }
-    // 60 MB in both directions, of which 1 MiB at once and one copy of each program on credit: 54.9 MB.
+    // 60 MB in both directions, minus 1 MiB of burst and one copy on credit for each program: 54.9
+    // MB.
     assert!(start.elapsed() >= Duration::from_millis(2_600));
     let events = host.admin("events --vm-id=1")?;
     assert!(
@@ -93,7 +95,7 @@ fn bytes_are_capped_over_all_programs_and_a_large_copy_pays_afterwards() -> Resu
     Ok(())
 }
 
-/// A program that ends with its lease leaves what it owes to the VM's next one.
+/// The debt of a program that ends with its lease passes to the VM's next program.
 #[test]
 fn what_a_program_owes_at_its_end_is_paid_by_the_next() -> Result<()> {
     let host = one_vm(&Options::default())?;
@@ -103,14 +105,15 @@ fn what_a_program_owes_at_its_end_is_paid_by_the_next() -> Result<()> {
         guest::expect_right(&Guest::new(guest::RULES, host.target(1))?.arg("debtor"))?;
         host.wait_no_sessions(SOON)?;
     }
-    // 96 MiB, of which the last copy is on credit: 63.75 MiB.
+    // 96 MiB, with the last copy on credit: 63.75 MiB.
     assert!(start.elapsed() >= Duration::from_millis(3_900));
     Ok(())
 }
 
 #[test]
 fn gpu_time_is_capped_for_a_loop_that_synchronises() -> Result<()> {
-    /// How long a worker may be kept from a processor when its lease is asked back: it pays for that too.
+    /// Longest time, in ms, for which a worker may get no processor when its lease is revoked,
+    /// which it is charged for too.
     const LATE_MS: u64 = 200;
     let host = one_vm(&Kernels::default().on(Options::default()))?;
     host.admin("vm set 1 --gpu-ms-per-s=100 --gpu-ms-burst=20")?;
@@ -131,13 +134,14 @@ fn charged_ms(host: &Host) -> Result<u64> {
     Ok(host.vm(1)?["usage"]["gpu_ns"].as_u64().unwrap_or(0) / 1_000_000)
 }
 
-/// A graph is one operation, and pays for all that is in it.
+/// A graph is one operation, and is charged for its whole content.
 #[test]
 fn gpu_time_is_capped_for_graphs() -> Result<()> {
     const RATE: u64 = 100;
     const BURST: u64 = 20;
     const GRAPH: u64 = 10;
-    /// How long a worker may be kept from a processor when its lease is asked back: it pays for that too.
+    /// Longest time, in ms, for which a worker may get no processor when its lease is revoked,
+    /// which it is charged for too.
     const LATE: u64 = 200;
     let host = one_vm(&Kernels::default().on(Options::default()))?;
     host.admin(&format!(
@@ -165,7 +169,7 @@ fn gpu_time_is_capped_for_graphs() -> Result<()> {
     Ok(())
 }
 
-/// Its bucket is charged for every GPU that it has.
+/// The bucket is charged for every GPU of a gang.
 #[test]
 fn gpu_time_is_capped_over_all_gpus_of_a_gang() -> Result<()> {
     const RATE: u64 = 200;
@@ -192,12 +196,13 @@ fn gpu_time_is_capped_over_all_gpus_of_a_gang() -> Result<()> {
     host.wait_no_sessions(SOON)?;
     let most = BURST + start.elapsed().as_millis() as u64 * RATE / 1_000 + LATE;
     let used = charged_ms(&host)?;
-    // Of both GPUs together; the bound of one alone would let it have twice as much.
+    // For both GPUs together; a limit per GPU would allow twice as much.
     assert!((100..=most).contains(&used), "{used} ms of at most {most}");
     Ok(())
 }
 
-/// A VM that may launch 20 kernels a second and has hundreds waiting does not keep the GPU for them.
+/// A VM that may launch 20 kernels per second and has hundreds waiting does not keep the GPU
+/// meanwhile.
 #[test]
 fn a_capped_holder_gives_the_gpu_up_at_once() -> Result<()> {
     let host = one_vm(&Kernels::default().on(Options::default()))?;
@@ -213,8 +218,9 @@ fn a_capped_holder_gives_the_gpu_up_at_once() -> Result<()> {
     watch.record_busy(Duration::from_secs(2), Duration::from_millis(20))?;
     let after = device::charged(&host)?;
     let [capped, other] = [1, 2].map(|vm| after[&vm] - before[&vm]);
-    // As an equal it had half, as one that keeps the GPU all of it; its kernels take 2 ms of each second.
-    // The rest of its part is how late a busy machine wakes its worker, twenty times a second.
+    // As an equal VM, it would have half of the GPU; if it kept the GPU, all. Its kernels take 2 ms
+    // of each second. The rest of its share is the delay with which a busy machine wakes its
+    // worker, 20 times per second.
     assert!(
         capped * 4 < capped + other,
         "{capped} ns of {} were the capped one's",
@@ -231,7 +237,7 @@ fn a_capped_programs_own_queries_allocations_and_frees_go_on_and_nothing_is_lost
     let program = Guest::new(guest::RULES, host.target(1))?
         .arg("held_back")
         .spawn()?;
-    // 500 launches wait for minutes; the program has gone on meanwhile, and then waits for them.
+    // 500 launches wait for minutes. The program has gone on meanwhile, and then waits for them.
     until("it has done all that needs no turn", SOON, || {
         (host.vm(1).ok()?["memory_bytes"].as_u64()? >= 128 << 20).then_some(())
     })?;

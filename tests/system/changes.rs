@@ -1,4 +1,4 @@
-//! Whatever an administrator sets counts at once, with VMs running, and is there again after a restart.
+//! Changes by an administrator apply at once, while VMs run, and survive a restart.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn two_rivals() -> Result<(Host, [Running; 2])> {
     Ok((host, guests))
 }
 
-/// Part of the charged time that was VM 1's, over a second of device time.
+/// VM 1's share of the charged time, over a second of device time.
 fn part_of_the_low_one(host: &Host) -> Result<f64> {
     let watch = Watch::start(host, &[(1, 1), (2, 1)])?;
     let before = device::charged(host)?;
@@ -35,8 +35,8 @@ fn part_of_the_low_one(host: &Host) -> Result<f64> {
     Ok(low / (low + high))
 }
 
-/// Waits until that part is as it should be. On a busy machine a second may be: a program that got no processor
-/// had no work.
+/// Waits until the share is right. On a busy machine, a program that got no processor has had no
+/// work in some seconds.
 fn low_one_gets(host: &Host, what: &str, right: impl Fn(f64) -> bool) -> Result<()> {
     const TRIES: usize = 10;
     let mut seen = Vec::new();
@@ -50,7 +50,7 @@ fn low_one_gets(host: &Host, what: &str, right: impl Fn(f64) -> bool) -> Result<
     anyhow::bail!("{what}: the low one got {seen:?}")
 }
 
-/// The records of the decision log: when, the event, the actions.
+/// The records of the decision log: time, event, actions.
 fn decisions(host: &Host) -> Result<Vec<(u64, Value, Vec<Value>)>> {
     let text = host.admin("sched log")?;
     let records = text.lines().filter(|line| line.starts_with("{\"record\""));
@@ -64,10 +64,11 @@ fn decisions(host: &Host) -> Result<Vec<(u64, Value, Vec<Value>)>> {
     parsed.collect()
 }
 
-/// When a turn began or was extended, and for how long it was given.
+/// Start or extension of a turn, and the granted time, both in ns.
 type Turn = (u64, u64);
 
-/// The turns by the log: those before the pool was last changed, when that was, and those after it.
+/// The turns in the log before the last change of the pool, the time of the change, and the turns
+/// after it.
 fn turns_around_the_change(host: &Host) -> Result<(Vec<Turn>, u64, Vec<Turn>)> {
     let all = decisions(host)?;
     let changed = all
@@ -92,7 +93,8 @@ fn turns_around_the_change(host: &Host) -> Result<(Vec<Turn>, u64, Vec<Turn>)> {
     ))
 }
 
-/// What ran when the pool was changed was given no more than the slice until then, and turns go on.
+/// Checks that the turn at the time of the change was granted no more than the slice until then,
+/// and that turns go on.
 fn over_within(host: &Host, slice_ns: u64) -> Result<Vec<Turn>> {
     let (before, changed, after) = turns_around_the_change(host)?;
     if let Some((at, given)) = before.last() {
@@ -111,7 +113,7 @@ fn a_policy_counts_within_one_turn() -> Result<()> {
     host.admin("pool set A --policy=fifo")?;
     low_one_gets(&host, "fifo", |low| (low - 0.5).abs() < 0.1)?;
     host.admin("pool set A --policy=strict --aging=0")?;
-    // What it has left is the turn that ran, and what a late worker of the other leaves it.
+    // The low VM still gets the turn that was running, and the delays of the other's worker.
     low_one_gets(&host, "strict", |low| low < 0.1)?;
     host.admin("pool set A --policy=sjf --aging=500ms")?;
     low_one_gets(&host, "both are as short", |low| (low - 0.5).abs() < 0.15)?;
@@ -134,7 +136,7 @@ fn a_quantum_counts_within_the_old_one() -> Result<()> {
         for (_, given) in &turns {
             assert!(*given <= slice * MS, "{given} ns of {slice} ms");
         }
-        // Some are cut short for others' sake; not all.
+        // Some turns are cut short for other VMs, but not all.
         let longest = turns.iter().map(|turn| turn.1).max();
         assert!(longest > Some((slice - 1) * MS), "{longest:?}");
     }
@@ -144,7 +146,7 @@ fn a_quantum_counts_within_the_old_one() -> Result<()> {
 #[test]
 fn a_limit_counts_for_programs_that_run() -> Result<()> {
     let (host, _guests) = two_rivals()?;
-    // Capped far below its share, the high one leaves the GPU to the other.
+    // Limited far below its share, the high VM leaves the GPU to the other.
     host.admin("vm set 2 --gpu-ms-per-s=50 --gpu-ms-burst=10")?;
     low_one_gets(&host, "the high one is capped", |low| low > 0.7)?;
     host.admin("vm set 2 --gpu-ms-per-s=none --gpu-ms-burst=none")?;
@@ -153,7 +155,7 @@ fn a_limit_counts_for_programs_that_run() -> Result<()> {
     })
 }
 
-/// Everything that the scheduler is configured with.
+/// The whole configuration of the scheduler.
 fn configured(host: &Host) -> Result<Vec<Value>> {
     let mut all = vec![host.admin_json("weights get")?];
     for pool in host
@@ -206,7 +208,7 @@ fn policy_weights_quantum_and_limits_survive_a_crash() -> Result<()> {
     host.kill_daemon()?;
     host.start_daemon()?;
     assert_eq!(configured(&host)?, set);
-    // And it is in force, not only shown: the first program that comes is treated so.
+    // The configuration is in force, not only shown: it applies to the first program.
     let sheet = host.admin_json("explain 2")?[0].clone();
     assert_eq!(sheet["policy"], "sjf", "{sheet:#}");
     host.wait_no_sessions(SOON)

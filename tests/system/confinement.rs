@@ -1,4 +1,5 @@
-//! What a worker must not be able to, tried by a program in a worker's place: `vgpu-admin doctor` starts it.
+//! Forbidden actions of a worker, tried by a program in the position of a worker, which `vgpu-admin
+//! doctor` starts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,7 +21,7 @@ use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::paths;
 use vgpu_tests::wait::{SOON, until};
 
-/// What `worker.confined` takes from a worker.
+/// The abilities that `worker.confined` removes from a worker.
 const TAKEN: [&str; 25] = [
     "ptrace",
     "process-memory",
@@ -49,7 +50,8 @@ const TAKEN: [&str; 25] = [
     "forks-end",
 ];
 
-/// What may hold without it, too: this host refuses it to the users of workers, or does not know it.
+/// Checks that may also hold without confinement: this host refuses the action to the users of
+/// workers, or does not know it.
 const REFUSED_ANYWAY: [&str; 9] = [
     "files-in-tmp",
     "files-in-var-tmp",
@@ -62,7 +64,7 @@ const REFUSED_ANYWAY: [&str; 9] = [
     "x32-calls",
 ];
 
-/// What a worker is in any case.
+/// Properties of every worker.
 const ALWAYS: [&str; 10] = [
     "no-descriptors",
     "user",
@@ -88,7 +90,7 @@ fn examined(host: &Host) -> Result<Value> {
     Ok(check.context("no line worker-confinement")?.clone())
 }
 
-/// What holds, by the message of the line.
+/// The checks that hold, from the message of the line.
 fn holding(check: &Value) -> BTreeSet<&str> {
     let message = check["message"].as_str().unwrap_or_default();
     let (_, names) = message.rsplit_once(": ").unwrap_or_default();
@@ -149,14 +151,14 @@ fn doctor_says_what_a_worker_can_that_is_not_confined() -> Result<()> {
     Ok(())
 }
 
-/// The value of a line of `/proc/PID/status`.
+/// The value of a line in `/proc/PID/status`.
 fn status(pid: u32, line: &str) -> Result<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let found = status.lines().find_map(|text| text.strip_prefix(line));
     Ok(found.context("no such line")?.trim().to_owned())
 }
 
-/// The hard limit of a line of `/proc/PID/limits`.
+/// The hard limit in a line of `/proc/PID/limits`.
 fn most(pid: u32, line: &str) -> Result<String> {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits"))?;
     let found = limits.lines().find_map(|text| text.strip_prefix(line));
@@ -164,7 +166,7 @@ fn most(pid: u32, line: &str) -> Result<String> {
     Ok(hard.context("no such line")?.to_owned())
 }
 
-/// A program that computes and goes on, and its worker.
+/// A program that computes and keeps running, and its worker.
 fn held(host: &Host) -> Result<(Running, u32)> {
     let held = Guest::new(guest::RULES, host.target(1))?
         .arg("hold")
@@ -178,7 +180,7 @@ fn held(host: &Host) -> Result<(Running, u32)> {
     Ok((held, u32::try_from(worker)?))
 }
 
-/// Whoever starts vgpud may have files open that vgpud's children would inherit.
+/// The process that starts vgpud may have files open that vgpud's children would inherit.
 #[test]
 fn a_worker_has_nothing_open_that_vgpud_inherited() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
@@ -188,7 +190,7 @@ fn a_worker_has_nothing_open_that_vgpud_inherited() -> Result<()> {
         return Ok(());
     }
     let secret = tempfile::NamedTempFile::new()?;
-    // No number that a worker has for something else.
+    // A number that no worker uses for another file.
     let inherited = fcntl_dupfd_cloexec(&secret, 100)?;
     fcntl_setfd(&inherited, FdFlags::empty())?;
     let host = one_vm(&Options::default())?;
@@ -203,7 +205,7 @@ fn a_worker_has_nothing_open_that_vgpud_inherited() -> Result<()> {
     Ok(())
 }
 
-/// A worker that does nothing at all, as one that its guest has taken over may: its threads are held.
+/// A worker that does nothing, as a worker taken over by its guest may: its threads are stopped.
 #[test]
 fn a_worker_ends_with_vgpud_whatever_it_does() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
@@ -222,7 +224,7 @@ fn a_worker_ends_with_vgpud_whatever_it_does() -> Result<()> {
     }
     host.kill_daemon()?;
     until("the worker has ended", SOON, || {
-        // Whoever holds a thread is told of its end; until then the worker's namespace of processes is not empty.
+        // A tracer is told of a thread's end; until then the worker's PID namespace is not empty.
         for thread in &threads {
             let _ = waitpid(*thread, Some(WaitPidFlag::WNOHANG | WaitPidFlag::__WALL));
         }
@@ -231,7 +233,8 @@ fn a_worker_ends_with_vgpud_whatever_it_does() -> Result<()> {
     })
 }
 
-/// The probe is worth as much as its place is a worker's: what can be seen of a worker from outside.
+/// The probe is useful only if it runs in the position of a worker. Checks what is visible of a
+/// worker from outside.
 #[test]
 fn a_worker_is_where_the_probe_was() -> Result<()> {
     let host = one_vm(&Options::default())?;
@@ -260,22 +263,22 @@ fn a_worker_is_where_the_probe_was() -> Result<()> {
     Ok(())
 }
 
-/// The first user of workers: no other test's, nor that of another run of this one.
+/// The first user of workers: used by no other test, and by no other run of this test.
 fn users() -> u32 {
     1_500_000_000 + 4 * std::process::id()
 }
 
-/// The user of VM 1's workers then.
+/// The user of VM 1's workers.
 fn user() -> u32 {
     users() + 1
 }
 
-/// The lines of `[worker]` that say so.
+/// The lines of `[worker]` that set these users.
 fn of_our_own() -> String {
     format!("[worker]\nuid = {0}\ngid = {0}\n", users())
 }
 
-/// How many sessions somebody tries to seize the workers of.
+/// Number of sessions whose workers are attacked.
 const SESSIONS: usize = 30;
 
 /// The youngest processes.
@@ -286,7 +289,7 @@ fn young() -> Result<std::ops::RangeInclusive<i32>> {
     Ok((last - 30).max(1)..=last + 2)
 }
 
-/// Those of them that run as VM 1's workers.
+/// The young processes that run as VM 1's workers.
 fn young_workers() -> Result<BTreeSet<i32>> {
     let mine = |pid: &i32| {
         let found = u32::try_from(*pid).map(|pid| status(pid, "Uid:"));
@@ -295,7 +298,7 @@ fn young_workers() -> Result<BTreeSet<i32>> {
     Ok(young()?.filter(mine).collect())
 }
 
-/// What one who tries to seize every young process came to.
+/// The result of an attacker that tries to seize every young process.
 #[derive(Debug, Default)]
 struct Seizer {
     seized: Option<i32>,
@@ -303,8 +306,8 @@ struct Seizer {
 }
 
 impl Seizer {
-    /// Tries as the user of VM 1's workers until it seized a process, or is told to stop. It lets go by
-    /// ending: to be called on a thread of its own, whose user it changes.
+    /// Tries, as the user of VM 1's workers, to seize a process until it succeeds or is stopped. It
+    /// releases the process by ending. Called on a separate thread, whose user it changes.
     fn run(stop: &AtomicBool) -> Result<Seizer> {
         let (uid, gid) = (Uid::from_raw(user()), Gid::from_raw(user()));
         set_thread_groups(&[])?;
@@ -329,8 +332,8 @@ impl Seizer {
     }
 }
 
-/// Starts sessions of VM 1 while somebody of its user tries to seize their workers; what he came to, and the
-/// workers that there were.
+/// Starts sessions of VM 1 while an attacker with the same user tries to seize their workers.
+/// Returns the attacker's result, and the workers.
 fn besiege(host: &Host) -> Result<(Seizer, BTreeSet<i32>)> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -357,7 +360,7 @@ fn besiege(host: &Host) -> Result<(Seizer, BTreeSet<i32>)> {
     })
 }
 
-/// Whether processes of one user may seize one another here at all, said loudly where not.
+/// Whether processes of one user may seize each other on this host; prints a message if not.
 fn can_seize() -> bool {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
     let can = nix::unistd::geteuid().is_root() && scope.map_or(true, |scope| scope.trim() == "0");
@@ -390,7 +393,7 @@ fn a_fresh_worker_is_seized_by_nobody_of_its_user() -> Result<()> {
     Ok(())
 }
 
-/// The same where vgpud cannot start workers from a copy that nobody may read: a script is run where it is.
+/// The same if vgpud cannot start workers from an unreadable copy: a script is run in place.
 #[test]
 fn a_worker_whose_program_can_be_read_is_seized() -> Result<()> {
     if !can_seize() {

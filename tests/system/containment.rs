@@ -1,4 +1,5 @@
-//! What one VM does wrong stays with it: killed, verified, and its neighbours run on.
+//! A fault of one VM affects only this VM: it is killed, the kill is verified, and its neighbours
+//! run on.
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ fn worker_of(host: &Host, vm: u32) -> Result<u32> {
     })
 }
 
-/// Kernels that a process finished, by the device's own account.
+/// Number of kernels that a process finished, from the device's own records.
 fn kernels(host: &Host, pid: u32) -> Option<u64> {
     let slots = device::slots(host).ok()?;
     slots
@@ -53,7 +54,7 @@ fn neighbours_run_within_two_seconds_of_a_kill_and_the_kill_is_verified_within_t
     until("the neighbour goes on", PROMPTLY, || {
         (kernels(&host, beside) > before).then_some(())
     })?;
-    // Verified: the process is gone, its memory is back, a kernel of a fresh process completes.
+    // Verified: the process is gone, its memory is free, and a kernel of a new process completes.
     until("its process is gone", SOON, || {
         (!Path::new(&format!("/proc/{hung}")).exists()).then_some(())
     })?;
@@ -75,7 +76,7 @@ fn neighbours_run_within_two_seconds_of_a_kill_and_the_kill_is_verified_within_t
     })?;
     assert_eq!(gpu_state(&host).as_deref(), Some("ready"));
     drop(neighbour);
-    // Event, count, metric for each limit.
+    // Event, counter and metric for each limit.
     let events = host.admin("events -n 200")?;
     for kind in ["soft_limit", "hard_limit", "strike"] {
         assert!(events.contains(kind), "{kind}: {events}");
@@ -86,11 +87,11 @@ fn neighbours_run_within_two_seconds_of_a_kill_and_the_kill_is_verified_within_t
     Ok(())
 }
 
-/// Waits for a process to end, and keeps the device counting its memory: as a driver would that does
-/// not clean up after it. `None`: it is not on the device.
+/// Waits for a process to end, and keeps the device counting its memory, as a driver does that
+/// fails to clean up. `None`: the process is not on the device.
 fn hold_memory_of(host: &Host, pid: u32) -> Result<std::thread::JoinHandle<Result<File>>> {
     let slots = std::fs::read(host.dir().join("run/soft-gpu/device-0.state"))?;
-    // A slot begins with the number of its process; see soft-gpu/src/driver/share.rs.
+    // A slot begins with the process ID; see soft-gpu/src/driver/share.rs.
     let slot = slots[120..]
         .chunks_exact(64)
         .position(|slot| slot.starts_with(&pid.to_le_bytes()))
@@ -154,7 +155,7 @@ fn memory_that_does_not_come_back_makes_the_gpu_suspect_until_a_check_passes() -
         text.contains("is suspect") && text.contains(&reason),
         "{text}"
     );
-    // By command only, and only after a passed check.
+    // Only by command, and only after a passed check.
     let resumed = host.admin_output("gpu resume --gpu-id=0")?;
     let text = guest::describe(&resumed);
     assert!(
@@ -193,7 +194,7 @@ fn honest_programs_are_never_taken_for_cheats() -> Result<()> {
     Ok(())
 }
 
-/// A worker's own cgroup, once it is in it.
+/// The cgroup of a worker, once the worker is in it.
 fn cgroup_of(worker: u32) -> Result<PathBuf> {
     until("the worker is in a cgroup of its own", SOON, || {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -205,7 +206,7 @@ fn cgroup_of(worker: u32) -> Result<PathBuf> {
     })
 }
 
-/// A process in a worker's cgroup, where whatever the worker forks is too.
+/// A process in a worker's cgroup, like a child of the worker.
 struct Left(Child);
 
 impl Left {
@@ -253,7 +254,7 @@ fn what_a_worker_left_behind_is_killed_with_it_and_by_the_next_vgpud() -> Result
     })?;
     assert_eq!(gpu_state(&host).as_deref(), Some("ready"));
 
-    // A vgpud that is killed leaves the worker to end by itself, and its child behind.
+    // If vgpud is killed, the worker ends by itself and leaves its child behind.
     let _held = Guest::new(guest::RULES, host.target(1))?
         .arg("hold")
         .spawn()?;

@@ -1,4 +1,4 @@
-//! The scheduler's decisions on a real daemon: written down, decided again, explained.
+//! The scheduler's decisions on a real daemon: logged, replayed, explained.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ fn dump(host: &Host, name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// What the replay says against a changed log.
+/// The replay's error for a changed log.
 fn refusal(path: &Path, text: &str) -> Result<String> {
     std::fs::write(path, text)?;
     match vgpu_sim::replay::replay(path) {
@@ -45,14 +45,14 @@ fn the_decision_log_replays_to_the_same_decisions() -> Result<()> {
     assert!(report.records > 100 && report.actions > 20, "{report:?}");
     assert!(report.states >= 1, "the last state is compared: {report:?}");
     assert!(!host.dir().join("sched.log.partial").exists());
-    // To standard output it is the same.
+    // The output is the same on standard output.
     let text = host.admin("sched log")?;
     let lines = text.lines().count() as u64;
     assert!(lines > report.records, "{lines}");
     std::fs::write(&path, &text)?;
     assert!(vgpu_sim::replay::replay(&path)?.records >= report.records);
 
-    // It tells no names: what guests call themselves never reaches the scheduler.
+    // The log contains no names: names of guests never reach the scheduler.
     assert!(!text.contains("flood") && !text.contains("vm1"), "names");
     Ok(())
 }
@@ -66,7 +66,7 @@ fn a_log_that_was_changed_or_cut_is_found_out() -> Result<()> {
     let whole = std::fs::read_to_string(&path)?;
     vgpu_sim::replay::replay(&path)?;
 
-    // A grant that was not: the record is named.
+    // An invented grant: the error names the record.
     let epoch = "\"epoch\":";
     let grant = whole.find("{\"Grant\":").context("something was granted")?;
     let at = grant + whole[grant..].find(epoch).context("its epoch")? + epoch.len();
@@ -80,7 +80,7 @@ fn a_log_that_was_changed_or_cut_is_found_out() -> Result<()> {
     let said = refusal(&path, &forged)?;
     assert!(said.contains("replay diverges at record"), "{said}");
 
-    // An event that is left out.
+    // An omitted event.
     let mut lines: Vec<&str> = whole.lines().collect();
     let last = lines
         .iter()
@@ -93,7 +93,7 @@ fn a_log_that_was_changed_or_cut_is_found_out() -> Result<()> {
         "{said}"
     );
 
-    // Another time for a thing that happened.
+    // A different time of an event.
     let state = whole.lines().nth(1).context("a state")?;
     let changed = state.replacen("\"verify_ns\":10000000000", "\"verify_ns\":10000000001", 1);
     assert_ne!(changed, state, "the state has the setting");
@@ -139,7 +139,7 @@ fn it_is_explained_who_waits_for_whom_and_for_how_long() -> Result<()> {
     let idle = explain(&host, 2)?;
     assert_eq!(idle["reason"], "no_program", "{idle:#}");
 
-    // A neighbour that does not give the GPU back.
+    // A neighbour that does not release the GPU.
     let mut hanging = Guest::new(guest::HANG, host.target(1))?.spawn()?;
     until("the hanging VM runs", SOON, || {
         (explain(&host, 1).ok()?["reason"] == "running").then_some(())
@@ -158,7 +158,8 @@ fn it_is_explained_who_waits_for_whom_and_for_how_long() -> Result<()> {
     assert_eq!((&waits["gpu_id"], &waits["pool"]), (&0.into(), &"A".into()));
     assert_eq!(waits["competing"], 2, "{waits:#}");
     assert_eq!(waits["share_permille"], 500, "{waits:#}");
-    // Two medium VMs: C·2 + 2C, C at its worst slice, contended limit and the time to be gone.
+    // Two medium VMs: C·2 + 2C, where C is the worst slice: contended limit plus the time until the
+    // worker is gone.
     let worst = waits["wait_worst_ns"].as_u64().context("a bound")?;
     let c = 2_000_000 + 60_000_000_000 + 1_500_000_000_u64;
     assert!((4 * c..5 * c).contains(&worst), "{waits:#}");
@@ -180,7 +181,7 @@ fn it_is_explained_who_waits_for_whom_and_for_how_long() -> Result<()> {
         (explain(&host, 2).ok()?["reason"] == "no_program").then_some(())
     })?;
 
-    // One that its own limit holds back, on an idle GPU.
+    // A VM that its own limit holds back, on an idle GPU.
     host.admin("vm set 4 --calls-per-s=1 --calls-burst=1")?;
     let _flood = Guest::new(guest::FLOOD, host.target(4))?
         .arg("1000")
@@ -213,7 +214,7 @@ fn it_is_explained_who_waits_for_whom_and_for_how_long() -> Result<()> {
 #[test]
 fn what_is_promised_of_a_wait_is_kept() -> Result<()> {
     let host = one_vm(&Options::default())?;
-    // Nobody is let in beside it: the wait ends only with the limit.
+    // No VM is let in beside it: the wait ends only with the limit.
     host.admin(
         "pool set A --hard-limit=60s --contended-limit=2s --soft-limit=0 --overrun-grace=0",
     )?;

@@ -1,5 +1,5 @@
-//! The same work reaches the device, whether a program uses soft-gpu directly or through the whole line: kernels,
-//! parameters, copies with their contents, fills, and what comes after what.
+//! The same work reaches the device, whether a program uses soft-gpu directly or through the whole
+//! system: kernels, parameters, copies with their contents, fills, and the order of operations.
 
 use std::path::Path;
 
@@ -79,8 +79,8 @@ fn memory_that_programs_and_kernels_reach_has_the_same_work_done_to_it() -> Resu
     alike(guest::REACH, &["page_locked", "managed", "order"].map(Some))
 }
 
-/// soft-gpu overwrites the stack below its caller's frame while it writes a digest, and nothing of a program's
-/// otherwise; a program that calls on a stack of its own making has other data there.
+/// soft-gpu overwrites the stack below its caller's frame while it writes a digest, and nothing
+/// else of the program. A program that makes calls on a stack of its own has other data there.
 #[test]
 fn calls_on_stacks_of_a_program_s_own_overwrite_nothing() -> Result<()> {
     expect_right(&Guest::new(guest::COROUTINE, Target::SoftGpu)?)?;

@@ -1,4 +1,4 @@
-//! The disk under vgpud: full when it starts, or with a database that lacks what was acknowledged.
+//! The disk under vgpud: full at the start, or with a database that lacks acknowledged changes.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use vgpu_tests::guest::{self, Guest, describe, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::wait::{SOON, until};
 
-/// A small file system in place of a directory, with what was in it.
+/// A small file system that replaces a directory and keeps its content.
 struct Small(PathBuf);
 
 impl Small {
@@ -27,7 +27,7 @@ impl Small {
         Ok(small)
     }
 
-    /// Fills it to the last page.
+    /// Fills the file system to the last page.
     fn fill(&self) -> Result<()> {
         let mut options = std::fs::OpenOptions::new();
         let mut file = options
@@ -65,10 +65,11 @@ fn computes(host: &Host, vm: u32) -> Result<()> {
         .with_context(|| host.log())
 }
 
-/// Serves although nothing can be written: guests compute, a change is refused whole.
+/// Checks that vgpud serves although nothing can be written: guests compute, and a change is
+/// refused completely.
 fn serves_on_a_full_disk(host: &Host) -> Result<()> {
     computes(host, 1)?;
-    // Far more than what may be left in the database's own files.
+    // Far more than can fit into the free space of the database's files.
     let refused = host.admin_output("register-vm --vm-id=100-4000 --pool=A")?;
     let text = describe(&refused);
     ensure!(
@@ -94,18 +95,18 @@ fn vgpud_starts_and_serves_on_a_full_disk() -> Result<()> {
         return Ok(());
     }
     let mut host = one_vm(&Options::default())?;
-    // The module's image is in the cache from now on.
+    // From now on, the module's image is in the cache.
     computes(&host, 1)?;
     host.wait_no_sessions(SOON)?;
     host.stop_daemon()?;
-    // The software device, which is the GPU, has its state in the runtime directory otherwise.
+    // The state of the software device would otherwise be in the runtime directory.
     let device = host.dir().join("device");
     let config = std::fs::read_to_string(host.config_path())?;
     let moved = format!("[driver]\nsoft_state_dir = {device:?}\n");
     std::fs::write(host.config_path(), config.replace("[driver]\n", &moved))?;
     let state = Small::mount(&host.dir().join("state"), "size=640k,mode=711")?;
     let runtime = Small::mount(&host.dir().join("run"), "size=512k,mode=755")?;
-    // The log is on the full disk, too.
+    // The log is on the full disk too.
     let log = host.dir().join("vgpud.log");
     std::fs::rename(&log, host.dir().join("earlier.log"))?;
     std::os::unix::fs::symlink(state.0.join("vgpud.log"), &log)?;
@@ -122,7 +123,7 @@ fn vgpud_starts_and_serves_on_a_full_disk() -> Result<()> {
     let second = std::fs::read_to_string(state.0.join("next-session"))?;
     ensure!(second > first, "reserved again in place: {first}, {second}");
 
-    // After an end in good order the database's log and index are gone; what they took is taken.
+    // After a normal end, the database's log and index are gone, and their space is filled.
     host.stop_daemon()?;
     state.fill()?;
     host.start_daemon()?;
@@ -144,7 +145,7 @@ fn vgpud_starts_and_serves_on_a_full_disk() -> Result<()> {
     host.admin("vm show 2").map(drop)
 }
 
-/// The VMs in the database file by itself, as a copy of this one file has them.
+/// The VMs in the database file alone, from a copy of this file.
 fn vms_in_the_file(host: &Host) -> Option<i64> {
     let copy = tempfile::NamedTempFile::new().ok()?;
     std::fs::copy(host.dir().join("state/state.db"), copy.path()).ok()?;
@@ -164,7 +165,7 @@ fn a_database_without_its_log_is_not_served_as_if_nothing_were_missing() -> Resu
     until("all 50 VMs are in the database file itself", SOON, || {
         (vms_in_the_file(&host) == Some(50)).then_some(())
     })?;
-    // Somebody who still reads keeps what comes from now on in the log.
+    // A reader keeps all later changes in the log.
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
     let reader = Connection::open_with_flags(state.join("state.db"), flags)?;
     reader.execute_batch("BEGIN; SELECT count(*) FROM vms;")?;
@@ -197,12 +198,12 @@ fn a_database_without_its_log_is_not_served_as_if_nothing_were_missing() -> Resu
             "left as it was"
         );
     }
-    // With its log it has everything.
+    // With the log, the database is complete.
     std::fs::write(&wal, whole)?;
     host.start_daemon()?;
     host.admin("vm show 60")?;
     host.kill_daemon()?;
-    // An administrator may go on with what the file has.
+    // An administrator may go on with the content of the file.
     std::fs::remove_file(&wal)?;
     std::fs::remove_file(state.join("last-change"))?;
     host.start_daemon()?;
@@ -224,7 +225,7 @@ fn a_backup_is_taken_and_restored_while_guests_run() -> Result<()> {
     ensure!(again.contains("--force"), "{again}");
     host.admin(&format!("{save} --force"))?;
 
-    // What comes later: VM 1 stays as it is, 2 is another registration, 3 is new, pool B too.
+    // Changes after the backup: VM 1 is unchanged, 2 is a new registration, 3 is new, pool B too.
     host.admin("unregister-vm --vm-id=2")?;
     host.admin("register-vm --vm-id=2-3 --pool=A")?;
     host.admin("assign-gpu --gpu-id=1 --pool=B")?;
@@ -332,7 +333,7 @@ fn a_backup_replaces_nothing_but_a_backup() -> Result<()> {
     std::fs::write(path("empty"), "")?;
     std::os::unix::fs::symlink(&backup, &link)?;
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU)?;
-    // Another program's.
+    // A database of another program.
     rusqlite::Connection::open(path("database"))?.execute("CREATE TABLE t (a)", [])?;
     let mut others = vec![note, path("empty"), fifo.clone(), link, host.admin_socket()];
     others.push(path("database"));
@@ -361,14 +362,14 @@ fn a_backup_replaces_nothing_but_a_backup() -> Result<()> {
             ensure!(what(other)? == before, "{}", other.display());
         }
     }
-    // Nobody writes into it.
+    // Nothing writes into the FIFO.
     let refused = host.admin_output(&format!("restore {}", fifo.display()))?;
     let text = describe(&refused);
     ensure!(
         !refused.status.success() && text.contains("not a file with a backup"),
         "{text}"
     );
-    // The lock of whoever takes backups in turn stands beside it.
+    // The lock of a process that takes backups periodically is next to the backup.
     std::fs::write(path("backup.lock"), "")?;
     let told = host.admin(&format!("backup --force {}", backup.display()))?;
     ensure!(told.contains("bytes to"), "{told}");
@@ -396,7 +397,7 @@ fn a_restore_for_which_there_is_no_space_is_refused_with_the_reason() -> Result<
         text.contains("Nothing was changed") && text.contains("KiB are free"),
         "before it was sent: {text}"
     );
-    // Nor does a copy take the space that changes need.
+    // A copy does not take the space that changes need either.
     let copy = host.dir().join("copy");
     let refused = host.admin_output(&format!("backup {}", copy.display()))?;
     let text = describe(&refused);

@@ -11,13 +11,13 @@ use vgpu_tests::host::{Host, Options};
 use vgpu_tests::paths;
 use vgpu_tests::wait::{SOON, until};
 
-/// What NVIDIA's management library would say of the same board.
+/// The answer of NVIDIA's management library about the same board.
 const SERVED: &str = r#"{"gpus":[{"uuid":"GPU-00000000-0000-0000-0000-000000002330","ordinal":0,
 "model":"NVIDIA H100","memory_bytes":85899345920,"memory_used_bytes":0,"pci_address":"0000:65:00.0",
 "driver":"580.65.06","compute_capability":"9.0","source":"nvml","mig":[],"health":{"ok":true,"problems":[]}}],
 "warnings":[]}"#;
 
-/// A board without a driver on the PCI tree in `dir`.
+/// A board without a driver in the PCI tree in `dir`.
 fn put_board(dir: &Path) -> Result<()> {
     let board = dir.join("sys/bus/pci/devices/0000:65:00.0");
     fs::create_dir_all(&board)?;
@@ -31,7 +31,8 @@ fn put_board(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A host whose probe finds what is in `dir`: a PCI tree, or, once it is there, `served`. `library`: the driver's.
+/// A host whose probe finds the content of `dir`: a PCI tree or, once it exists, `served`.
+/// `library`: the driver's library.
 fn host_on(dir: &Path, library: Option<PathBuf>) -> Result<Host> {
     let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755));
     open(dir)?;
@@ -80,7 +81,7 @@ fn a_gpu_without_a_driver_takes_no_vms_and_it_is_said_why() -> Result<()> {
     assert!(!refused.status.success(), "{text}");
     assert!(text.contains(WHY) && text.contains("scan-gpus"), "{text}");
 
-    // Neither a program nor an administrator is advised to assign what cannot be assigned.
+    // Neither a program nor an administrator is advised to assign a GPU that cannot serve.
     host.admin("pool create B")?;
     host.admin("register-vm --vm-id=2 --pool=B")?;
     let explained = host.admin_json("explain 2")?[0]["summary"].to_string();
@@ -99,7 +100,7 @@ fn a_gpu_without_a_driver_takes_no_vms_and_it_is_said_why() -> Result<()> {
     );
     host.admin("unregister-vm --vm-id=2")?;
 
-    // Its driver is loaded: it serves, until the driver is gone again.
+    // Once its driver is loaded, the GPU serves until the driver is gone.
     fs::write(dir.path().join("served"), SERVED)?;
     host.admin("scan-gpus")?;
     assert_eq!(host.admin_json("status")?["gpus"][0]["state"], "ready");
@@ -145,7 +146,7 @@ fn doctor_says_that_a_driver_is_too_old_before_there_is_a_gpu() -> Result<()> {
         line.contains("install a driver of CUDA 12.4 or later"),
         "{doctor}"
     );
-    // And a scan says why it found nothing.
+    // A scan reports why it found nothing.
     let scan = host.admin("scan-gpus")?;
     assert!(scan.contains("No GPU was found."), "{scan}");
     assert!(
@@ -155,7 +156,7 @@ fn doctor_says_that_a_driver_is_too_old_before_there_is_a_gpu() -> Result<()> {
     Ok(())
 }
 
-/// A host on software devices with one more setting.
+/// A host with software devices and one additional setting.
 fn soft_host(name: &str, value: &str) -> Result<Host> {
     Host::start(&Options {
         soft_env: vec![(name.into(), value.into())],
@@ -191,7 +192,7 @@ fn everybody_is_told_that_kernels_of_machine_code_are_not_computed() -> Result<(
         .filter(|check| check["name"] == "gpu-scan" && check["status"] == "warning")
         .collect();
     assert_eq!(scanned.len(), 1, "{report:#}");
-    // A user of a VM sees it in the device's name.
+    // A user of a VM sees the setting in the device's name.
     host.admin("assign-gpu --gpu-id=0 --pool=A")?;
     host.admin("register-vm --vm-id=1 --pool=A")?;
     let output = Command::new(paths::built("vgpu-guest")?)

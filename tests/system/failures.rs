@@ -1,4 +1,5 @@
-//! Processes die, disks fill, daemons restart: a clear error, nothing lost, nobody else disturbed.
+//! Processes die, disks fill, daemons restart: errors are clear, nothing is lost, other VMs are not
+//! affected.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ fn hold(host: &Host, vm: u32) -> Result<Running> {
     Ok(running)
 }
 
-/// Waits for the guest's own report; what it saw, and how long after `since`.
+/// Waits for the guest's own report; returns its output, and the time since `since`.
 fn ended(running: Running, since: Instant) -> Result<(String, Duration)> {
     let output = running.finish(SOON)?;
     let after = since.elapsed();
@@ -172,12 +173,12 @@ fn a_corrupt_database_is_refused_and_kept() -> Result<()> {
 #[test]
 fn an_unregistered_vm_is_refused_with_a_sentence() -> Result<()> {
     let host = one_vm(&Options::default())?;
-    // Its socket does not exist: the daemon listens only for those it knows.
+    // Its socket does not exist: the daemon listens only for registered VMs.
     let output = Guest::new(guest::VECADD, host.target(9))?.run(SOON)?;
     let text = guest::describe(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("/vm/9/"), "the address is named: {text}");
-    // And a VM that was unregistered while its guest ran is told.
+    // A VM that is unregistered while its guest runs gets the reason.
     let running = hold(&host, 1)?;
     let since = Instant::now();
     host.admin("unregister-vm --vm-id=1")?;
@@ -186,7 +187,7 @@ fn an_unregistered_vm_is_refused_with_a_sentence() -> Result<()> {
     Ok(())
 }
 
-/// What its worker counted meanwhile arrives all at once.
+/// The worker's counts of that time arrive all at once.
 #[test]
 fn an_honest_worker_is_not_accused_when_vgpud_stood_still() -> Result<()> {
     const STANDSTILL: Duration = Duration::from_secs(3);

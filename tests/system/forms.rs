@@ -1,4 +1,4 @@
-//! Forms of calls that few programs use, and which devices a program sees.
+//! Rare forms of calls, and the devices that a program sees.
 
 use anyhow::Result;
 use vgpu_tests::guest::{self, Guest, Target, expect_right};
@@ -47,7 +47,7 @@ fn copies_are_made_in_batches() -> Result<()> {
     part("batches")
 }
 
-/// What a program sees of the devices with this value of `CUDA_VISIBLE_DEVICES`.
+/// The devices that a program sees with this value of `CUDA_VISIBLE_DEVICES`.
 fn seen(host: &Host, value: Option<&str>) -> Result<Vec<String>> {
     let mut program = Guest::new(guest::FORMS, host.target(1))?.arg("visible");
     if let Some(value) = value {
@@ -71,7 +71,7 @@ fn cuda_visible_devices_picks_and_orders_the_devices() -> Result<()> {
         panic!("two devices, not {all:?}");
     };
     assert_ne!(first, second);
-    // As far as needed to tell one from the other.
+    // The shortest prefix that distinguishes the devices.
     let same = first
         .bytes()
         .zip(second.bytes())
@@ -82,13 +82,13 @@ fn cuda_visible_devices_picks_and_orders_the_devices() -> Result<()> {
         ("1", vec![second]),
         ("1,0", vec![second, first]),
         (" 1 , 0 ", vec![second, first]),
-        // The first that is none ends the list.
+        // The first entry that names no device ends the list.
         ("1,7,0", vec![second]),
         ("0,-1,1", vec![first]),
         (second, vec![second]),
         (&second[..enough], vec![second]),
         (&format!("{second},{first}"), vec![second, first]),
-        // Names and numbers do not mix.
+        // UUIDs and numbers do not mix.
         (&format!("{second},0"), vec![second]),
     ] {
         let seen = seen(&host, Some(value))?;

@@ -1,4 +1,4 @@
-//! Which GPUs a VM may use, and VMs that use several at once.
+//! The GPUs that a VM may use, and VMs that use several GPUs at the same time.
 
 use anyhow::Result;
 use vgpu_tests::device;
@@ -6,7 +6,7 @@ use vgpu_tests::guest::{self, Guest, expect_right};
 use vgpu_tests::host::{Host, Options};
 use vgpu_tests::wait::{SOON, until};
 
-/// Two GPUs, both in pool A, and VM 1 in it.
+/// Two GPUs, both in pool A, with VM 1.
 fn two_gpus() -> Result<Host> {
     let host = Host::start(&Options::default())?;
     host.admin("scan-gpus")?;
@@ -29,7 +29,7 @@ fn a_gang_computes_on_all_its_gpus_and_frees_them_for_others() -> Result<()> {
     host.admin("vm set 1 --gang")?;
     assert!(devices_seen(&host, 1)?.contains("2 devices"));
     host.wait_no_sessions(SOON)?;
-    // Beside VMs that want one of the GPUs each, all of them come to their end, again and again.
+    // Beside VMs that use one GPU each, all programs end, repeatedly.
     host.admin("register-vm --vm-id=2-3 --pool=A")?;
     let mut running = Vec::new();
     for vm in [1, 2, 3] {
@@ -81,13 +81,13 @@ fn a_vm_uses_the_gpus_on_its_list_only() -> Result<()> {
         expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("1000"))?;
     }
     let used = device::slots(&host).map(|slots| slots.len());
-    // The scan looked at device 0, and nobody computed on it.
+    // The scan used device 0, and no program computed on it.
     let kernels = device::slots(&host)?
         .iter()
         .map(|slot| slot.kernels)
         .sum::<u64>();
     assert_eq!(kernels, 0, "{used:?}");
-    // Taken off its list, its sessions end; and the list survives a restart.
+    // When a GPU is removed from the list, sessions on it end; the list survives a restart.
     let held = Guest::new(guest::RULES, host.target(1))?
         .arg("hold")
         .spawn()?;

@@ -1,5 +1,5 @@
-//! Graphs with memory and conditional nodes, kind by kind, as a program sees them: directly on soft-gpu,
-//! which shows that the program asks for the right thing, and through the whole line.
+//! Graphs with memory and conditional nodes, by kind, as a program sees them: directly on soft-gpu,
+//! which shows that the program is right, and through the whole system.
 
 use anyhow::Result;
 use vgpu_tests::guest::{self, Guest, Target, expect_right};
@@ -60,7 +60,7 @@ fn a_loop_that_never_ends_is_ended_by_the_watchdog() -> Result<()> {
         .finish(2 * SOON)?;
     let said = guest::describe(&output);
     assert!(output.status.success(), "{said}\n{}", host.log());
-    // Its neighbour has the device to itself.
+    // The neighbour has the device alone.
     host.admin("register-vm --vm-id=2 --pool=A")?;
     expect_right(&Guest::new(guest::VECADD, host.target(2))?).map(|_| ())
 }

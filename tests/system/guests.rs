@@ -1,4 +1,4 @@
-//! Programs get right results, alone and together.
+//! Programs get right results, alone and at the same time.
 
 use anyhow::Result;
 use vgpu_tests::guest::{self, Guest, Target, expect_right};
@@ -107,7 +107,7 @@ fn of_device_printf_as_much_is_kept_as_its_buffer_holds() -> Result<()> {
     Ok(())
 }
 
-/// Bytes of a process's own (anonymous) memory.
+/// Bytes of a process's anonymous memory.
 fn own_memory(pid: u64) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status

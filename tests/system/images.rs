@@ -1,5 +1,5 @@
-//! Module images: what a guest sends takes memory of its VM and room in its VM's cache, and of nobody else's;
-//! a full disk costs speed.
+//! Module images: an image takes memory of the guest's VM and room in this VM's cache, and nothing
+//! of other VMs. A full disk only costs speed.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -18,7 +18,7 @@ use vgpu_tests::wait::{SOON, until};
 const MIB: u64 = 1 << 20;
 const VECADD: &str = include_str!("../../soft-gpu/fixtures/demo/vecadd.ptx");
 
-/// Root's alone: mounting a disk.
+/// Root only: mounting a disk.
 fn root() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
@@ -27,7 +27,7 @@ fn root() -> bool {
     root
 }
 
-/// A host with two VMs, whose state lies on a disk of 420 MiB: 164 above what images leave free.
+/// A host with two VMs and a state disk of 420 MiB: 164 MiB more than images leave free.
 fn host_with_disk(config: &str) -> Result<Host> {
     let host = one_vm(&Options {
         state_disk: Some(420 * MIB),
@@ -38,7 +38,7 @@ fn host_with_disk(config: &str) -> Result<Host> {
     Ok(host)
 }
 
-/// A module that nobody has loaded yet, of at least so many bytes.
+/// A new module of at least so many bytes.
 fn module(n: u32, bytes: usize) -> Vec<u8> {
     let mut text = format!("// module {n}\n{VECADD}\n").into_bytes();
     text.resize(text.len().max(bytes), b' ');
@@ -71,7 +71,7 @@ fn is_cached(host: &Host, vm: u32, image: &[u8]) -> Result<()> {
     .with_context(|| host.log())
 }
 
-/// Announces an image and sends its beginning; its name.
+/// Announces an image and sends its beginning; returns its name.
 fn begin(session: &mut Session, n: u8, len: u64, sent: u64) -> Result<([u8; 32], u64)> {
     let (hash, piece) = ([n; 32], vec![n; MAX_BULK]);
     for offset in (0..sent).step_by(MAX_BULK) {
@@ -80,7 +80,7 @@ fn begin(session: &mut Session, n: u8, len: u64, sent: u64) -> Result<([u8; 32],
     Ok((hash, len))
 }
 
-/// How a session comes to its end.
+/// The end of a session.
 #[derive(Debug, Clone, Copy)]
 enum End {
     HangUp,
@@ -116,7 +116,7 @@ fn an_unfinished_image_leaves_nothing_behind_however_its_session_ends() -> Resul
         }
         let pinned = host.vm(1)?["pinned_bytes"].as_u64().unwrap_or(0);
         ensure!(pinned >= 450 * MIB, "{pinned} bytes are booked");
-        // Its neighbour loads what it never loaded.
+        // The neighbour loads a module that it never loaded.
         let image = module(2 * n, 0);
         let mut neighbour = Session::open(&host, 2)?;
         let ctx = neighbour.primary()?;
@@ -179,7 +179,7 @@ fn the_memory_of_images_is_one_account_over_all_programs_of_a_vm() -> Result<()>
     ensure!(reply.status == CuResult::OUT_OF_MEMORY, "{}", reply.status);
     let said = String::from_utf8_lossy(&reply.args).into_owned();
     ensure!(said.contains("vgpu-admin vm set --pinned"), "{said}");
-    // What a session held, the others have when it is over.
+    // The memory of an ended session is available to the others.
     drop(sessions.remove(0));
     let (last, ctx, _) = sessions.last_mut().context("two")?;
     until("the image has memory", SOON, || {
@@ -210,12 +210,12 @@ fn on_a_full_disk_modules_load_from_memory() -> Result<()> {
             .arg("16")
             .run(SOON)?;
         ensure!(big.status.success(), "{}", describe(&big));
-        // Images that are wanted again and again, and libraries of several contexts.
+        // Images that are loaded repeatedly, and libraries in several contexts.
         let all = Guest::new(guest::MODULES, host.target(vm))?.run(2 * SOON)?;
         ensure!(all.status.success(), "{}", describe(&all));
         ensure!(cached(&host, vm).is_empty(), "{:?}", cached(&host, vm));
     }
-    // With room again, images are cached again.
+    // With free space, images are cached again.
     std::fs::remove_file(&filler)?;
     let mut session = Session::open(&host, 1)?;
     let ctx = session.primary()?;
@@ -251,7 +251,7 @@ fn a_cache_that_is_full_loses_its_oldest_images_and_no_other_vms() -> Result<()>
     let newest: BTreeSet<String> = images[2..].iter().map(|image| name_of(image)).collect();
     ensure!(cached(&host, 1) == newest, "{:?}", cached(&host, 1));
     ensure!(cached(&host, 2) == [name_of(&images[0])].into(), "its own");
-    // One that is larger than a cache may be is loaded all the same, again and again.
+    // An image that is larger than a cache may be is still loaded, repeatedly.
     let large = Guest::new(guest::BIGIMAGE, host.target(1))?.arg("8");
     for _ in 0..2 {
         let large = large.run(SOON)?;
@@ -276,13 +276,13 @@ fn a_cache_goes_with_its_vm() -> Result<()> {
     until("the cache of VM 1 is gone", SOON, || {
         host.images(1).is_none().then_some(())
     })?;
-    // Another VM of that number inherits nothing.
+    // A new VM with the same number inherits nothing.
     host.admin("register-vm --vm-id=1 --pool=A")?;
     let mut session = Session::open(&host, 1)?;
     let (hash, len) = (*blake3::hash(&image).as_bytes(), image.len() as u64);
     ensure!(!session.ask(&req::ImageQuery { hash, len })?.present);
     drop(session);
-    // What an earlier vgpud or a crash left is cleared away at start; what is whole stays.
+    // At the start, remains of an earlier vgpud or a crash are removed; complete images stay.
     host.stop_daemon()?;
     let mine = host.images(2).context("VM 2 has a cache")?;
     let all = host.dir().join("state/images");

@@ -1,5 +1,5 @@
-//! The limits that are called effective are the limits that hold: what `vm show` says of a VM is compared, limit by
-//! limit, with what the scheduler of the same daemon goes by, however the limits came about.
+//! Effective limits are in force: the limits that `vm show` reports for a VM equal those of the
+//! scheduler in the same daemon, however they were set.
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
@@ -11,16 +11,16 @@ use vgpu_sched::{LimitOverride, Limits, MILLIS, PoolConfig, Rate, VmConfig};
 use vgpu_tests::host::{Host, Options, signal};
 use vgpu_tests::wait::{SOON, until};
 
-/// VMs without limits of their own, with drawn ones, and one of another pool.
+/// VMs without limits, VMs with random limits, and a VM of another pool.
 const VMS: [u32; 4] = [1, 2, 3, 4];
 
-/// What `vm show` calls effective.
+/// The effective limits of `vm show`.
 fn shown(host: &Host, vm: u32) -> Result<VmLimits> {
     let limits = host.vm(vm)?["effective_limits"].clone();
     serde_json::from_value(limits).context("effective_limits")
 }
 
-/// The scheduler's state, as the decision log ends with it.
+/// The scheduler's state at the end of the decision log.
 fn scheduler(host: &Host) -> Result<Value> {
     let log = host.admin("sched log")?;
     let mut states = log.lines().filter(|line| line.starts_with("{\"state\":"));
@@ -28,13 +28,13 @@ fn scheduler(host: &Host) -> Result<Value> {
     Ok(serde_json::from_str::<Value>(last)?["state"].take())
 }
 
-/// What the scheduler goes by for a VM, in the words of the admin API.
+/// The scheduler's limits for a VM, in the form of the admin API.
 fn enforced(state: &Value, vm: u32) -> Result<VmLimits> {
     let vm = &state["vms"][vm.to_string()];
     let config: VmConfig = serde_json::from_value(vm["config"].clone())?;
     let pool = &state["pools"][config.pool.0.to_string()]["config"];
     let pool: PoolConfig = serde_json::from_value(pool.clone())?;
-    // Without `..`: a limit that is new in one place and not in the other does not compile.
+    // Without `..`: a new limit that is missing on one side does not compile.
     let Limits {
         calls,
         bytes,
@@ -84,7 +84,7 @@ fn compare(host: &Host, when: &str) -> Result<()> {
     Ok(())
 }
 
-/// Every limit by the name of its key and of its option.
+/// Every limit, with the names of its key and of its option.
 fn named(limits: &VmLimits) -> [(&'static str, &'static str, Option<u64>); 13] {
     let VmLimits {
         calls_per_s,
@@ -118,14 +118,14 @@ fn named(limits: &VmLimits) -> [(&'static str, &'static str, Option<u64>); 13] {
     ]
 }
 
-/// As the table `[defaults.vm]`.
+/// The limits as the table `[defaults.vm]`.
 fn table(limits: &VmLimits) -> String {
     let set = named(limits).into_iter();
     let lines = set.filter_map(|(key, _, value)| Some(format!("{key} = {}\n", value?)));
     format!("[defaults.vm]\n{}", lines.collect::<String>())
 }
 
-/// As options of `vm set`.
+/// The limits as options of `vm set`.
 fn options(limits: &VmLimits) -> String {
     let option = |(_, option, value): (_, &str, _)| match value {
         None => format!(" --{option}=default"),
@@ -135,12 +135,12 @@ fn options(limits: &VmLimits) -> String {
     named(limits).map(option).concat()
 }
 
-/// No value, no limit, or one within `range`.
+/// No value, no limit, or a limit within `range`.
 fn limit(range: std::ops::Range<u64>) -> BoxedStrategy<Option<u64>> {
     prop_oneof![Just(None), Just(Some(0)), range.prop_map(Some)].boxed()
 }
 
-/// A rate with its burst; one that means nothing without a rate is refused, and not drawn.
+/// A rate with its burst. A burst without a rate is refused, and therefore not generated.
 fn rate(range: std::ops::Range<u64>) -> BoxedStrategy<(Option<u64>, Option<u64>)> {
     let drawn = (limit(range.clone()), limit(range));
     drawn
@@ -251,7 +251,7 @@ fn hold_as_shown(drawn: &Drawn) -> Result<()> {
 
     let text = std::fs::read_to_string(host.config_path())?;
     let mut reloaded = drawn.reloaded.clone();
-    // By this one it is seen that the file was taken over.
+    // This value shows that the file was reloaded.
     reloaded.sessions = Some(2_000);
     std::fs::write(
         host.config_path(),

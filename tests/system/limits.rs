@@ -1,4 +1,4 @@
-//! Limits hold, and nothing is lost by them.
+//! Limits are enforced without any loss.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -35,7 +35,7 @@ fn a_hung_kernel_is_killed_and_its_neighbour_runs() -> Result<()> {
     })?;
     let events = host.admin("events")?;
     assert!(events.contains("hard_limit"), "{events}");
-    // The VM itself may come again: one strike is no quarantine.
+    // The VM may come again: one strike is not a quarantine.
     expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("1000"))?;
     Ok(())
 }
@@ -73,7 +73,7 @@ fn a_flood_is_held_by_its_bucket_and_loses_nothing() -> Result<()> {
             .arg("60"),
     )?;
     assert!(line.contains("2100 launches"), "{line}");
-    // 2,000 launches beyond the burst at 1,000 a second; the bound is from below, so a slow
+    // 2,000 launches beyond the burst at 1,000 per second. The bound is a lower one, so a slow
     // machine cannot break it.
     assert!(start.elapsed() >= Duration::from_millis(1_900), "{line}");
     Ok(())
@@ -90,7 +90,7 @@ fn queries_do_not_wait_behind_capped_launches() -> Result<()> {
     until("the flood is held", SOON, || {
         (host.vm(1).ok()?["waiting"] == "rate_limit").then_some(())
     })?;
-    // Another program of the same VM: allocations, frees and queries need no turn.
+    // Another program of the VM: allocations, frees and queries need no turn.
     expect_right(&Guest::new(guest::RULES, host.target(1))?.arg("out_of_memory"))?;
     Ok(())
 }
@@ -119,17 +119,18 @@ fn a_short_queue_slows_a_program_and_loses_nothing() -> Result<()> {
             .arg("60"),
     )?;
     assert!(line.contains("5000 launches"), "{line}");
-    // Copies larger than the whole queue go through it in pieces.
+    // Copies larger than the whole queue are sent in pieces.
     expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("1000000"))?;
     Ok(())
 }
 
-/// A number of a VM's account.
+/// A number in a VM's account.
 fn used(host: &Host, name: &str) -> Option<u64> {
     host.admin_json("usage --vm-id=1").ok()?[0]["usage"][name].as_u64()
 }
 
-/// Sends a HostPush as the shim does, with every byte of `lines` lines set to `value`; returns its length.
+/// Sends a HostPush as the guest library does, with every byte of `lines` lines set to `value`;
+/// returns its length.
 fn push(session: &mut Session, at: u64, lines: u64, value: u8) -> Result<u64> {
     let mut bytes = Vec::new();
     if lines > 0 {
@@ -165,7 +166,7 @@ fn what_moves_to_and_from_page_locked_memory_is_counted_and_limited() -> Result<
         stream: Stream::NULL,
     };
 
-    // Counted, without any request of the guest's.
+    // Counted, without any further request of the guest.
     let pushed = push(&mut session, ptr.0, LINES, 1)?;
     ensure!(pushed >= size, "{pushed} bytes");
     until("what was pushed is counted", SOON, || {
@@ -189,7 +190,7 @@ fn what_moves_to_and_from_page_locked_memory_is_counted_and_limited() -> Result<
     })?;
     assert_eq!(used(&host, "bytes_in"), Some(pushed));
 
-    // Limited: what the guest asks for next waits until it is paid for.
+    // Limited: the guest's next request waits until the debt is repaid.
     host.admin("vm set 1 --bytes-per-s=1 --bytes-burst=1000")?;
     session.send(&fill(3), &[])?;
     session.ask(&wait)?;
@@ -200,7 +201,7 @@ fn what_moves_to_and_from_page_locked_memory_is_counted_and_limited() -> Result<
         let vm = host.vm(1).ok()?;
         (vm["waiting"] == "rate_limit").then_some(())
     })?;
-    // Another program of the VM is not held back.
+    // Another program of the VM is not delayed.
     let (hash, len) = ([0; 32], 1);
     Session::open(&host, 1)?.ask(&req::ImageQuery { hash, len })?;
     host.admin("vm set 1 --bytes-per-s=none --bytes-burst=none")?;
@@ -211,7 +212,7 @@ fn what_moves_to_and_from_page_locked_memory_is_counted_and_limited() -> Result<
 const RATE: u64 = 4 << 20;
 const BURST: u64 = 1 << 20;
 
-/// Holds what a VM's account says to have come in since a time against RATE and BURST; one frame may be beyond.
+/// Compares the bytes that a VM sent since a time with RATE and BURST; one frame may exceed them.
 fn ensure_within_rate(host: &Host, since: Instant) -> Result<u64> {
     let moved = used(host, "bytes_in").context("the VM's account")?;
     let elapsed = since.elapsed();
@@ -251,7 +252,7 @@ fn a_guest_that_only_tells_of_changes_is_held_to_its_rate() -> Result<()> {
             found => Some(found),
         },
     )??;
-    // One that goes is not waited for until it has paid.
+    // The end of a guest does not wait for its debt.
     data.shutdown(Shutdown::Both)?;
     flood.join().ok().context("the flood")?;
     host.wait_no_sessions(SOON)?;

@@ -1,4 +1,4 @@
-//! What a VM learns of itself without a session, through the whole line.
+//! Information of a VM about itself without a session, through the whole system.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -39,7 +39,7 @@ fn a_process_sees_one_cuda_version_the_host_s() -> Result<()> {
         "{said}"
     );
 
-    // Looking opened no session: only cuInit did.
+    // Looks opened no session: only cuInit did.
     let usage = host.vm(1)?["usage"]["sessions"].clone();
     assert_eq!(usage, 1, "{usage}");
     Ok(())
@@ -59,7 +59,8 @@ fn without_a_vgpud_the_version_is_told_at_once() -> Result<()> {
 
 const MIB: u64 = 1 << 20;
 
-/// What CUDA and NVML say of each device to a program of VM 1 that has so many MiB of each.
+/// Memory as reported by CUDA and NVML for each device, to a program of VM 1 that holds so many MiB
+/// of each.
 fn shares(host: &Host, mib: &[u64]) -> Result<Vec<String>> {
     let libraries = [paths::shim_dir()?, paths::nvml_dir()?];
     let Target::Remote(address) = host.target(1) else {
@@ -77,7 +78,7 @@ fn shares(host: &Host, mib: &[u64]) -> Result<Vec<String>> {
     Ok(said.lines().map(str::to_owned).collect())
 }
 
-/// What [`shares`] should say of a device: `cuda` and `nvml` alike.
+/// The expected line of [`shares`] about a device: `cuda` and `nvml` agree.
 fn share(gpu: u32, free: u64, total: u64, used: u64) -> String {
     let (free, total, used) = (free * MIB, total * MIB, used * MIB);
     format!(
@@ -129,7 +130,7 @@ fn vgpu_guest(word: &str, socket: &Path) -> Result<Output> {
     vgpu_guest_with(word, socket, &libraries, &[])
 }
 
-/// The same with other libraries, and with variables.
+/// As [`vgpu_guest`], with other libraries and additional variables.
 fn vgpu_guest_with(
     word: &str,
     socket: &Path,
@@ -145,7 +146,7 @@ fn vgpu_guest_with(
     Ok(output)
 }
 
-/// What doctor says of what is wrong, and that it is the cause of its failing.
+/// doctor's report of a fault, which also makes doctor fail.
 fn wrong(doctor: &Output) -> Result<String> {
     let text = guest::describe(doctor);
     ensure!(!doctor.status.success(), "{text}");
@@ -166,7 +167,7 @@ fn doctor_tells_a_library_that_is_not_vgpu_s() -> Result<()> {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // An NVML of somebody else's.
+    // An NVML library of another vendor.
     let dir = tempfile::tempdir()?;
     let source = dir.path().join("nvml.c");
     std::fs::write(&source, "int nvmlInit_v2(void) { return 0; }\n")?;

@@ -1,5 +1,5 @@
 //! Whole-system tests: real vgpud, real workers, real guest programs over real sockets, on strict
-//! soft-gpu. One binary, a module a subject.
+//! soft-gpu. One binary, with one module per subject.
 
 mod accounts;
 mod admin;

@@ -1,4 +1,4 @@
-//! Kernels that outlast every slice: the next VM is let in beside them, and each pays its part.
+//! Kernels that outlast every slice: the next VM is let in beside them, and each pays for its part.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn host() -> Result<Host> {
     Ok(host)
 }
 
-/// A hanging program of VM 1, declared an overrunner, with somebody beside it.
+/// A hanging program of VM 1, declared an overrunner, with another session beside it.
 fn overrunner(host: &Host) -> Result<guest::Running> {
     let hanging = Guest::new(guest::LOAD, host.target(1))?
         .arg("hang")
@@ -37,7 +37,7 @@ fn overrunner(host: &Host) -> Result<guest::Running> {
     Ok(hanging)
 }
 
-/// What was charged between two looks, by VM.
+/// Charges between two snapshots, by VM.
 fn charged(from: &Books, to: &Books) -> BTreeMap<u64, u64> {
     let of = |vm: &u64| from.sessions.get(vm).copied().unwrap_or(0);
     to.sessions
@@ -46,7 +46,7 @@ fn charged(from: &Books, to: &Books) -> BTreeMap<u64, u64> {
         .collect()
 }
 
-/// A second of device time while VM 1 overruns, told by the books.
+/// The charges of a second of device time while VM 1 overruns.
 fn one_second_beside(host: &Host) -> Result<BTreeMap<u64, u64>> {
     let from = books(host)?;
     let to = until("a second is charged", 4 * SOON, || {
@@ -54,7 +54,7 @@ fn one_second_beside(host: &Host) -> Result<BTreeMap<u64, u64>> {
         (now.account.charged_ns - from.account.charged_ns > 1_000_000_000).then_some(now)
     })?;
     let parts = charged(&from, &to);
-    // Not a nanosecond is charged twice, however many share it.
+    // No nanosecond is charged twice, however many sessions share it.
     assert!(to.account.is_balanced(), "{:?}", to.account);
     let whole = to.account.charged_ns - from.account.charged_ns;
     assert_eq!(parts.values().sum::<u64>(), whole, "{parts:?}");
@@ -71,7 +71,7 @@ fn two_that_overlap_pay_half_each() -> Result<()> {
     let _hanging = overrunner(&host)?;
     let parts = one_second_beside(&host)?;
     let (hung, beside) = (parts[&1], parts[&2]);
-    // Never more than half, because the other is always there; less only for as long as a busy machine
+    // Never more than half, because the other is always there; less only while a busy machine
     // leaves the neighbour's worker asleep between two turns.
     assert!(beside <= hung + 1_000, "{beside} of the neighbour, {hung}");
     assert!(beside * 3 >= hung, "{beside} of the neighbour, {hung}");
@@ -91,12 +91,12 @@ fn those_beside_an_overrunner_share_the_other_half_by_weight() -> Result<()> {
     // One overlap, never two: together they have half.
     assert!(honest <= hung + 1_000, "{parts:?}");
     assert!(honest * 3 >= hung, "{parts:?}");
-    // 4 to 1, roughly: a second has a few of their turns only.
+    // Roughly 4 to 1, because a second has only a few of their turns.
     assert!(parts[&2] > parts[&3], "{parts:?}");
     Ok(())
 }
 
-/// What was logged of an overrun, a kill and a canary is decided again the same way.
+/// The log of an overrun, a kill and a canary replays to the same decisions.
 #[test]
 fn a_log_of_an_overrun_and_a_kill_replays() -> Result<()> {
     let host = host()?;
@@ -104,7 +104,7 @@ fn a_log_of_an_overrun_and_a_kill_replays() -> Result<()> {
     let neighbour = device::saturate(&host, 2, "medium", 400, 600)?;
     device::Watch::start(&host, &[(2, 1)])?;
     let hanging = overrunner(&host)?;
-    // It holds at once, for the lease that runs.
+    // The change applies at once, to the running lease.
     host.admin("pool set A --hard-limit=1s --contended-limit=1s --strikes=1")?;
     let output = hanging.finish(2 * SOON)?;
     assert!(guest::describe(&output).contains("702"));
@@ -124,7 +124,8 @@ fn a_log_of_an_overrun_and_a_kill_replays() -> Result<()> {
     Ok(())
 }
 
-/// Waits for values in memory, as programs have for other programs, keep no GPU and meet no limit of kernels.
+/// Waits for values in memory, which programs use to wait for other programs, keep no GPU and meet
+/// no limit of kernels.
 #[test]
 fn a_wait_for_a_value_keeps_nobody_from_the_gpu() -> Result<()> {
     let host = one_vm(&Options::default())?;
@@ -141,12 +142,13 @@ fn a_wait_for_a_value_keeps_nobody_from_the_gpu() -> Result<()> {
     Ok(())
 }
 
-/// A third VM with small requests goes on beside either of two that overrun for ever, and show progress meanwhile.
+/// A third VM with small requests makes progress beside two endless overrunners, which show
+/// progress meanwhile.
 #[test]
 fn two_overrunners_do_not_lock_out_a_third() -> Result<()> {
     let host = one_vm(&Options::default())?;
     host.admin("register-vm --vm-id=2-3 --pool=A")?;
-    // No strikes end it.
+    // No strikes end the sessions.
     host.admin("pool set A --soft-limit=0")?;
     let overrunner = |vm| {
         Guest::new(guest::RULES, host.target(vm))?
@@ -158,7 +160,7 @@ fn two_overrunners_do_not_lock_out_a_third() -> Result<()> {
         let overran = |vm| Some(host.vm(vm).ok()?["usage"]["gpu_ns"].as_u64()? > 1_000_000_000);
         (overran(1)? && overran(2)?).then_some(())
     })?;
-    // 400 requests: one at each change of the overrunners would take five minutes.
+    // 400 requests: at one per change of the overrunners, they would take five minutes.
     let third = Guest::new(guest::RULES, host.target(3))?.arg("now_and_then");
     let output = third.run(6 * SOON)?;
     assert!(output.status.success(), "{}", guest::describe(&output));

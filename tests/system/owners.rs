@@ -1,6 +1,6 @@
-//! Workers run as users of their own: one per VM, none of them root, none near another's.
+//! Workers run as separate users: one per VM, none of them root, without access to each other.
 //!
-//! Where the tests do not run as root there is nothing to see: vgpud cannot give processes away.
+//! Without root, the tests check nothing, because vgpud cannot change the user of a process.
 
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -13,14 +13,14 @@ use vgpu_tests::guest::{self, Guest, Running, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm, signal};
 use vgpu_tests::wait::{SOON, until};
 
-/// `worker.uid` by default.
+/// Default of `worker.uid`.
 const BASE: u32 = 2_000_000_000;
 
 fn root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Starts a program that computes until it is killed; its worker's pid.
+/// Starts a program that computes until it is killed; returns its worker's process ID.
 fn hold(host: &Host, vm: u32) -> Result<(Running, u32)> {
     let running = Guest::new(guest::RULES, host.target(vm))?
         .arg("hold")
@@ -44,7 +44,7 @@ fn ids(pid: u32, line: &str) -> Result<Vec<u32>> {
     Ok(numbers.collect::<Result<_, _>>()?)
 }
 
-/// Runs a shell command as the user of a VM's workers; its exit status and what it said.
+/// Runs a shell command as the user of a VM's workers; returns its success and its output.
 fn as_worker_of(vm: u32, script: &str) -> Result<(bool, String)> {
     let output = Command::new("sh")
         .args(["-c", script])
@@ -54,7 +54,7 @@ fn as_worker_of(vm: u32, script: &str) -> Result<(bool, String)> {
     Ok((output.status.success(), guest::describe(&output)))
 }
 
-/// The directory of a VM's cached images, when there is an image in it.
+/// The directory of a VM's cached images, once there is an image in it.
 fn images(host: &Host, vm: u32) -> Result<PathBuf> {
     until("an image is cached", SOON, || {
         let dir = host.images(vm)?;
@@ -88,7 +88,7 @@ fn every_vms_workers_have_a_user_of_their_own() -> Result<()> {
         let powers = status.lines().find(|line| line.starts_with("CapPrm:"));
         assert_eq!(powers, Some("CapPrm:\t0000000000000000"));
     }
-    // The devices' state is shared by both and by nobody else; nobody adds to it.
+    // Both share the state of the devices; no other user has access, and no user can add to it.
     let state = host.dir().join("run/soft-gpu");
     let meta = state.join("device-0.state").metadata()?;
     assert_eq!(
@@ -118,7 +118,7 @@ fn a_worker_reads_its_image_cache_and_no_others() -> Result<()> {
         for image in std::fs::read_dir(&dir)? {
             assert_eq!(of(&image?.metadata()?), (0, BASE + vm, 0o440));
         }
-        // It reads them, and writes nothing.
+        // The worker reads the images and writes nothing.
         let dir = dir.display();
         let (went, said) = as_worker_of(vm, &format!("cat {dir}/* > /dev/null"))?;
         ensure!(went, "its own: {said}");
@@ -142,7 +142,7 @@ fn a_worker_reads_its_image_cache_and_no_others() -> Result<()> {
     let database = format!("cat {}", host.dir().join("state/state.db").display());
     let (went, said) = as_worker_of(1, &database)?;
     ensure!(!went, "the database: {said}");
-    // The cache serves the next program, whoever wrote it before.
+    // The cache serves the next program, whichever program filled it.
     expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("1000"))?;
     Ok(())
 }
@@ -155,7 +155,7 @@ fn a_worker_can_neither_look_into_its_neighbour_nor_end_it() -> Result<()> {
     let host = one_vm(&Options::default())?;
     host.admin("register-vm --vm-id=2 --pool=A")?;
     let (_victim, pid) = hold(&host, 2)?;
-    // Opening a process's memory takes what attaching a debugger to it takes (ptrace(2)).
+    // Opening a process's memory requires the same rights as attaching a debugger (ptrace(2)).
     for script in [
         format!("head -c 1 /proc/{pid}/mem"),
         format!("cat /proc/{pid}/environ"),

@@ -1,4 +1,4 @@
-//! Documents that promise something name the test which holds the promise: each named test is there.
+//! Documents with promises name the test of each promise: checks that each named test exists.
 
 use std::fs;
 use std::path::Path;
@@ -53,8 +53,8 @@ fn collect(folder: &Path, tests: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// The names of the functions that stand behind an attribute of a test and are not ignored. In `proptest!`, tests
-/// have the same attribute.
+/// The names of the functions with an attribute of a test that are not ignored. In `proptest!`,
+/// tests have the same attribute.
 fn tests_of(text: &str) -> Vec<String> {
     let mut names = Vec::new();
     let (mut is_test, mut is_ignored) = (false, false);
@@ -77,8 +77,8 @@ fn tests_of(text: &str) -> Vec<String> {
     names
 }
 
-/// What stands in backquotes in the last column of a table whose last heading is "test" and is the name of
-/// a function, perhaps with its module before it or `…` for what is left out.
+/// The names in backquotes in the last column of each table whose last heading is "test": names of
+/// functions, optionally with the module, or with `…` for omitted parts.
 fn named_tests(text: &str) -> Vec<String> {
     let mut names = Vec::new();
     let mut names_tests = false;
@@ -109,7 +109,7 @@ fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// Whether `name`, where each `…` stands for any letters, means `function`.
+/// Whether `name`, in which each `…` stands for any letters, matches `function`.
 fn stands_for(name: &str, function: &str) -> bool {
     let mut rest = function;
     for (index, part) in name.split('…').enumerate() {

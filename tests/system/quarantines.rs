@@ -1,4 +1,4 @@
-//! Strikes, quarantines that grow and end by themselves, and what a restart remembers of them.
+//! Strikes, quarantines that double and end by themselves, and their state after a restart.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use vgpu_tests::guest::{self, Guest, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::wait::{SOON, until};
 
-/// Every hang is a quarantine: of one second, then two, then four.
+/// Every hang causes a quarantine: of 1 s, then 2 s, then 4 s.
 fn host() -> Result<Host> {
     let host = one_vm(&Options::default())?;
     host.admin(
@@ -25,7 +25,7 @@ fn hang(host: &Host) -> Result<()> {
     })
 }
 
-/// How long the present quarantine lasts in all.
+/// Total length of the present quarantine.
 fn length(host: &Host) -> Result<Duration> {
     let quarantine = host.vm(1)?["quarantine"].clone();
     let at = |name: &str| quarantine[name].as_u64().unwrap_or_default();
@@ -71,7 +71,7 @@ fn a_restart_forgets_neither_the_quarantine_nor_the_doubling() -> Result<()> {
     let refused = Guest::new(guest::VECADD, host.target(1))?.run(SOON)?;
     let text = guest::describe(&refused);
     assert!(text.contains("quarantined"), "{text}");
-    // Released by command; the next one is longer nevertheless, also after another restart.
+    // Released by command; the next quarantine is still longer, also after another restart.
     host.admin("release --vm-id=1")?;
     expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("1000"))?;
     host.wait_no_sessions(SOON)?;
@@ -108,7 +108,7 @@ fn strikes_are_forgotten_with_time() -> Result<()> {
         until("the strike is counted", SOON, || {
             (host.vm(1).ok()?["usage"]["kills"].as_u64()? > 0).then_some(())
         })?;
-        // Two in a row would be a quarantine.
+        // Two strikes in a row would cause a quarantine.
         until("the strike is forgotten", SOON, || {
             (strikes(&host)? == 0).then_some(())
         })?;

@@ -1,4 +1,4 @@
-//! Memory that both the program and kernels reach: page-locked, registered and managed.
+//! Memory that both program and kernels reach: page-locked, registered and managed.
 
 use anyhow::{Result, ensure};
 use vgpu_tests::guest::{self, Guest, Program, Target, expect_right};
@@ -62,7 +62,7 @@ fn programs_and_kernels_reach_the_same_memory() -> Result<()> {
     Ok(())
 }
 
-/// Where the guest's system does not tell which pages a program wrote: containers, and Linux before 6.7.
+/// With a guest system that does not report written pages: containers, and Linux before 6.7.
 #[test]
 fn they_do_where_the_system_tells_nothing_of_pages() -> Result<()> {
     let host = one_vm(&Options::default())?;
@@ -72,7 +72,8 @@ fn they_do_where_the_system_tells_nothing_of_pages() -> Result<()> {
     Ok(())
 }
 
-/// Work that waits for the program, in a stream or in a kernel, holds nothing up for good where credit is short.
+/// Work that waits for the program, in a stream or in a kernel, does not deadlock if credit is
+/// short.
 #[test]
 fn they_do_where_credit_is_short() -> Result<()> {
     let host = one_vm(&Options::default())?;
@@ -88,7 +89,7 @@ fn they_do_where_credit_is_short() -> Result<()> {
     Ok(())
 }
 
-/// The VM's pinned memory is the bound of what its kernels reach on the host.
+/// The VM's limit of pinned memory bounds the memory that its kernels reach on the host.
 #[test]
 fn what_kernels_reach_is_within_the_cap_of_pinned_memory() -> Result<()> {
     let host = one_vm(&Options::default())?;
@@ -105,7 +106,8 @@ fn what_kernels_reach_is_within_the_cap_of_pinned_memory() -> Result<()> {
     Ok(())
 }
 
-/// A program that writes where a kernel writes before it has waited for the kernel loses something, and is told.
+/// A program that writes the same bytes as a kernel before it has waited for the kernel loses a
+/// write, and is told.
 #[test]
 fn writes_that_are_lost_are_told() -> Result<()> {
     const TOLD: &str = "wrote the same bytes of managed or page-locked memory at the same time";

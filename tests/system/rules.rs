@@ -1,4 +1,4 @@
-//! The rules that keep CUDA's semantics right (`docs/architecture.md`), each seen by a program.
+//! The rules that preserve CUDA's semantics (`docs/architecture.md`), each checked by a program.
 
 use anyhow::Result;
 use vgpu_tests::guest::{self, Guest, Target, expect_right};

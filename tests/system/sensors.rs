@@ -1,5 +1,5 @@
-//! What NVML in a VM tells of the VM's GPU beside memory: the VM's own share of its time, and sensors of the host where
-//! the administrator shares them.
+//! NVML's reports about a VM's GPU besides memory: the VM's own share of its time, and the sensors
+//! of the host if the administrator shares them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use vgpu_tests::wait::{SOON, until};
 /// NVML_ERROR_NOT_SUPPORTED.
 const NOT_SUPPORTED: u32 = 3;
 
-/// What NVML answers to a program of a VM: code and value by question.
+/// NVML's answers to a program of a VM: code and value by question.
 fn sensors(host: &Host, vm: u32) -> Result<BTreeMap<String, (u32, u32)>> {
     let Target::Remote(address) = host.target(vm) else {
         bail!("a VM's programs are remote")
@@ -40,7 +40,7 @@ fn sensors(host: &Host, vm: u32) -> Result<BTreeMap<String, (u32, u32)>> {
     answers.with_context(|| format!("answers in {text}"))
 }
 
-/// NVIDIA's management library of a host with one GPU, which no program can use.
+/// A fake management library of a host with one GPU, which no program can use.
 const NVML: &str = r#"
 #include <stdio.h>
 #include <string.h>
@@ -77,7 +77,7 @@ int nvmlDeviceGetEccMode(Device d, unsigned *current, unsigned *pending) {
 }
 "#;
 
-/// Builds it in `dir`, where the host's probe can read it.
+/// Builds the library in `dir`, where the host's probe can read it.
 fn host_s_nvml(dir: &Path) -> Result<PathBuf> {
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
     let (source, library) = (dir.join("nvml.c"), dir.join("libnvidia-ml.so.1"));
@@ -119,7 +119,7 @@ fn sensors_of_the_host_are_told_as_they_are_or_not_at_all() -> Result<()> {
                 false => assert_eq!(code, NOT_SUPPORTED, "{sensor}"),
             }
         }
-        // What the host's driver does not tell.
+        // Values that the host's driver does not report.
         let rest: Vec<_> = told
             .iter()
             .map(|(name, (code, _))| (&**name, *code))
@@ -133,7 +133,7 @@ fn sensors_of_the_host_are_told_as_they_are_or_not_at_all() -> Result<()> {
 fn utilization_is_the_vm_s_own_share_of_the_gpu_s_time() -> Result<()> {
     let host = one_vm(&Kernels::default().on(Options::default()))?;
     host.admin("register-vm --vm-id=2 --pool=A")?;
-    // A VM that looks too often is put off: then there is no answer.
+    // Too many looks of a VM are refused: then there is no answer.
     let utilization = |vm| match sensors(&host, vm).ok()?.get("utilization") {
         Some((0, percent)) => Some(*percent),
         _ => None,
@@ -158,7 +158,7 @@ fn utilization_is_the_vm_s_own_share_of_the_gpu_s_time() -> Result<()> {
     })?;
     let own = told(1, &|percent| percent > 0)?;
     assert!(own <= 100, "{own} %");
-    // The same second's.
+    // The value of the same second.
     assert_eq!(told(2, &|_| true)?, 0, "the neighbour did nothing");
     busy.kill();
     told(1, &|percent| percent == 0)?;

@@ -1,12 +1,12 @@
-//! The scheduler seen from outside: real daemon, real workers, real guests, and the device's own account
-//! of who used it.
+//! The scheduler from outside: real daemon, real workers, real guests, and the device's own records
+//! of its use.
 //!
 //! Why a slow machine does not break these tests: the device's clock gives each kernel exactly its
-//! length and takes no processor for it, so the workload does not depend on the processor. The guests
-//! keep hundreds of milliseconds of work queued, so that one that waits for a processor stays backlogged.
-//! Slices are 20 ms: a worker that is woken late spoils a part of its turn that is small against the
-//! slice, and vgpud charges it for the whole turn either way. Measured is until the device has been
-//! *used* for some seconds, however long that takes. What is left is told by the two tolerances below.
+//! length without a processor, so the workload does not depend on the processor. The guests keep
+//! hundreds of ms of work queued, so that a guest that waits for a processor stays backlogged.
+//! Slices are 20 ms: the loss of a worker that is woken late is small against the slice, and vgpud
+//! charges the whole turn anyway. A measurement lasts until the device has been *used* for some
+//! seconds, however long that takes. The two tolerances below cover the rest.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,27 +18,27 @@ use vgpu_tests::guest::Running;
 use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::wait::SOON;
 
-/// Percentage points by which charged time may miss a share. The bound is 2C / window with C = a
-/// slice and a kernel: 41 ms of 4 s, 1 point, for each level of the tree.
+/// Tolerance of charged time against a share, in percentage points. The bound is 2C / window, where
+/// C is a slice and a kernel: 41 ms of 4 s, 1 point, for each level of the tree.
 const CHARGED_POINTS: f64 = 2.5;
 
-/// Percentage points by which device time may: what a turn loses before its worker has been woken
-/// differs among VMs, because one with many turns in a row is woken once for all of them. A machine that wakes
-/// workers late loses more: half of what the device lost, where that is more than this, but never so much
-/// that equal shares would pass.
+/// Tolerance of device time, in percentage points. The loss of a turn before its worker is woken
+/// differs among VMs, because a VM with many turns in a row is woken once for all of them. A
+/// machine that wakes workers late loses more: the tolerance is then half of the device's loss, but
+/// never so large that equal shares would pass.
 const DEVICE_POINTS: f64 = 6.0;
 const MOST_DEVICE_POINTS: f64 = 10.0;
 
 /// Device time of a measurement.
 const BUSY: Duration = Duration::from_secs(4);
-/// Between two looks.
+/// Interval of samples.
 const EVERY: Duration = Duration::from_millis(20);
 
-/// Kernels of 0.5 ms, 400 of which are a batch.
+/// Kernels of 0.5 ms; a batch has 400 of them.
 const KERNEL: &str = "medium";
 const BATCH: u32 = 400;
 
-/// One device, VM 1 in pool A.
+/// One device, with VM 1 in pool A.
 fn host() -> Result<Host> {
     let host = one_vm(&Kernels::default().on(Options::default()))?;
     host.admin("pool set A --slice=20ms --overrun-grace=1s")?;
@@ -49,7 +49,7 @@ fn backlog(host: &Host, vm: u32) -> Result<Running> {
     device::saturate(host, vm, KERNEL, BATCH, 600)
 }
 
-/// So many programs of each VM, all with a backlog.
+/// A number of programs for each VM, all with a backlog.
 fn backlogs(host: &Host, vms: &[(u32, usize)]) -> Result<Vec<Running>> {
     vms.iter()
         .flat_map(|(vm, programs)| std::iter::repeat_n(*vm, *programs))
@@ -57,7 +57,7 @@ fn backlogs(host: &Host, vms: &[(u32, usize)]) -> Result<Vec<Running>> {
         .collect()
 }
 
-/// Measures and compares with weights, by the device's account and by vgpud's.
+/// Measures and compares with weights, by the device's records and by vgpud's account.
 fn assert_shares(watch: &Watch<'_>, host: &Host, weights: &[(u32, f64)]) -> Result<()> {
     const TRIES: usize = 5;
     let (vms, weights): (Vec<u32>, Vec<f64>) = weights.iter().copied().unzip();
@@ -71,7 +71,7 @@ fn assert_shares(watch: &Watch<'_>, host: &Host, weights: &[(u32, f64)]) -> Resu
             .map(|vm| (after[vm] - before[vm]) as f64)
             .collect();
         let (charged, used) = (normal(&charged), track.shares());
-        // Time of turns in which the device did nothing may have been any VM's. In points, half of it.
+        // Time of turns in which the device was idle may belong to any VM. In points, half of it.
         let lost = (track.wall().as_secs_f64() / track.busy().as_secs_f64() - 1.0) * 50.0;
         let most = lost.clamp(DEVICE_POINTS, MOST_DEVICE_POINTS);
         let wanted = normal(&weights);
@@ -95,7 +95,7 @@ fn shares_follow_weights_and_every_change_of_them() -> Result<()> {
     let _guests = backlogs(&host, &vms)?;
     let watch = Watch::start(&host, &vms)?;
     assert_shares(&watch, &host, &[(1, 4.0), (2, 16.0), (3, 1.0)])?;
-    // While all run, and without a restart of anything: the change holds at once.
+    // While all run, and without a restart: the change applies at once.
     host.admin("vm set 3 --priority=high")?;
     host.admin("vm set 2 --priority=low")?;
     assert_shares(&watch, &host, &[(1, 4.0), (2, 1.0), (3, 16.0)])?;
@@ -124,7 +124,7 @@ fn pools_on_one_gpu_share_it_by_their_weights() -> Result<()> {
     let vms = [(1, 1), (2, 1), (3, 1)];
     let _guests = backlogs(&host, &vms)?;
     let watch = Watch::start(&host, &vms)?;
-    // The classes count within a pool only.
+    // Classes count only within a pool.
     assert_shares(&watch, &host, &[(1, 6.0), (2, 1.0), (3, 1.0)])
 }
 
@@ -132,13 +132,13 @@ fn pools_on_one_gpu_share_it_by_their_weights() -> Result<()> {
 fn a_cap_on_gpu_time_holds_at_the_device() -> Result<()> {
     const RATE_MS: u64 = 200;
     const BURST_MS: u64 = 40;
-    /// What is in flight when the bucket runs empty is paid afterwards.
+    /// Work in flight when the bucket is empty is paid for afterwards.
     const BEYOND_MS: u64 = 10;
     let host = host()?;
     host.admin(&format!(
         "vm set 1 --gpu-ms-per-s={RATE_MS} --gpu-ms-burst={BURST_MS}"
     ))?;
-    // Two programs, and nobody else: the cap is the VM's, and holds on an idle GPU.
+    // Two programs alone: the limit is the VM's, and applies on an idle GPU.
     let vms = [(1, 2)];
     let _guests = backlogs(&host, &vms)?;
     let watch = Watch::start(&host, &vms)?;
@@ -146,24 +146,25 @@ fn a_cap_on_gpu_time_holds_at_the_device() -> Result<()> {
     for window in [100, 500, 1_000, 2_000].map(Duration::from_millis) {
         for (from, to) in track.windows(window) {
             let used = to.busy_ns[0] - from.busy_ns[0];
-            // Looks a little more than the window apart; the bound is from above in both clocks.
+            // Samples a little more than the window apart; the bound is an upper one on both
+            // clocks.
             let wall = to.at_ns - from.at_ns;
             let most = wall * RATE_MS / 1_000 + (BURST_MS + BEYOND_MS) * 1_000_000;
             assert!(used <= most, "{used} ns used in {wall} ns, at most {most}");
         }
     }
-    // It is lifted while the programs run.
+    // The limit is removed while the programs run.
     host.admin("vm set 1 --gpu-ms-per-s=none --gpu-ms-burst=none")?;
     watch.record_busy(Duration::from_secs(2), EVERY)?;
     Ok(())
 }
 
-/// One answer of the daemon, everything in it of one moment.
+/// An answer of the daemon, a consistent snapshot.
 pub(super) struct Books {
-    /// The moment lies between these, on CLOCK_MONOTONIC.
+    /// The snapshot was taken between these times, on CLOCK_MONOTONIC.
     between: (u64, u64),
     pub(super) account: GpuAccount,
-    /// Charged to the open sessions, by VM.
+    /// Charges of the open sessions, by VM.
     pub(super) sessions: BTreeMap<u64, u64>,
 }
 
@@ -218,16 +219,16 @@ fn every_nanosecond_is_charged_idle_or_switching() -> Result<()> {
             (least..=most).contains(&wall),
             "{least} <= {wall} <= {most}"
         );
-        // The device counts a kernel when it ends, and charged was from before the first look to after
-        // the last: what a VM used it was charged, on any machine.
+        // The device counts a kernel when it ends, and the charges span from before the first
+        // sample to after the last: a VM's use was charged, on any machine.
         for (i, vm) in [1, 2].into_iter().enumerate() {
             let used = to.busy_ns[i] - from.busy_ns[i];
             let charged = books.sessions[&vm] - outer.sessions[&vm];
             assert!(used <= charged + KERNEL.1, "VM {vm}: {used} <= {charged}");
         }
-        // The other way, a worker that waits for a processor lets the device wait and is charged. With
-        // kernels of 2 ms that is a small part; on a machine with several times the work that it can do, not
-        // four fifths each time.
+        // In the other direction, a worker that waits for a processor lets the device wait and is
+        // charged. With kernels of 2 ms, that is a small part; even on a heavily overloaded
+        // machine, not four fifths every time.
         let used = (to.busy_ns.iter().sum::<u64>() - from.busy_ns.iter().sum::<u64>()) as f64;
         let charged = (books.account.charged_ns - outer.account.charged_ns) as f64;
         best = best.max(used / charged);

@@ -1,5 +1,5 @@
-//! Processes that get no processor for a while: whoever is honest is not taken for a cheat, and who is alone on
-//! a GPU does not wait for vgpud.
+//! Processes that get no processor for a while: honest programs are not accused, and a program that
+//! is alone on a GPU does not wait for vgpud.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use vgpu_tests::guest::{self, Guest};
 use vgpu_tests::host::{Host, Options, one_vm, signal};
 use vgpu_tests::wait::{SOON, until};
 
-/// Longer than two looks of vgpud at the device's account.
+/// Longer than two samples of the device's records by vgpud.
 const LONG: Duration = Duration::from_millis(2_500);
 
-/// Processes that are stopped, until dropped.
+/// Processes that are stopped until this is dropped.
 struct Stopped(Vec<u32>);
 
 impl Stopped {
@@ -40,7 +40,7 @@ fn worker_of(host: &Host, vm: u32) -> Result<u32> {
     })
 }
 
-/// What the device says of a process: kernels, and device time in ns.
+/// The device's records of a process: kernels, and device time in ns.
 fn done(host: &Host, pid: u32) -> Option<(u64, u64)> {
     let slots = device::slots(host).ok()?;
     let slot = slots.iter().find(|slot| slot.pid == pid)?;
@@ -65,7 +65,7 @@ fn nobody_was_accused(host: &Host) -> Result<()> {
 
 #[test]
 fn honest_programs_are_not_accused_whoever_is_stopped_and_for_how_long() -> Result<()> {
-    // A kernel that is on the device for longer than any stop, so that each falls into one.
+    // A kernel that is longer than any stop, so that each stop falls into one.
     let kernels = Kernels {
         longest: 4_000_000_000,
         ..Kernels::default()
@@ -83,7 +83,7 @@ fn honest_programs_are_not_accused_whoever_is_stopped_and_for_how_long() -> Resu
         drop(stopped);
         wait_for_kernels(&host, worker, 1)?;
     }
-    // And beside another.
+    // The same beside another session.
     let _beside = device::saturate(&host, 2, "short", 50, 600)?;
     let other = worker_of(&host, 2)?;
     wait_for_kernels(&host, other, 1)?;
@@ -101,7 +101,7 @@ fn honest_programs_are_not_accused_whoever_is_stopped_and_for_how_long() -> Resu
 
 #[test]
 fn a_lone_guest_goes_on_while_vgpud_is_stopped_and_pays_for_it() -> Result<()> {
-    /// More than the messages that its worker's socket takes.
+    /// More than the number of messages that fit into its worker's socket.
     const SYNCS: u64 = 2_000;
     let host = one_vm(&Kernels::default().on(Options::default()))?;
     let mut alone = Guest::new(guest::LOAD, host.target(1))?
@@ -127,7 +127,8 @@ fn a_lone_guest_goes_on_while_vgpud_is_stopped_and_pays_for_it() -> Result<()> {
     wait_for_kernels(&host, worker, SYNCS)?;
     drop(stopped);
     wait_for_kernels(&host, worker, 100)?;
-    // What it used meanwhile is charged too: use is asked for first, so that the charge is of a later moment.
+    // Use during that time is charged too. The use is queried first, so that the charge is of a
+    // later moment.
     let used = used()? - used_before;
     let charged = charged()? - charged_before;
     assert!(
@@ -142,7 +143,7 @@ fn a_lone_guest_goes_on_while_vgpud_is_stopped_and_pays_for_it() -> Result<()> {
     nobody_was_accused(&host)
 }
 
-/// Waits until the lease of this VM was asked back, which its stopped worker cannot answer.
+/// Waits until the lease of this VM is revoked, which its stopped worker cannot answer.
 fn wait_until_asked_back(host: &Host, vm: u32) -> Result<()> {
     until("its lease is asked back", 2 * SOON, || {
         let sessions = host.admin_json("session list").ok()?;
@@ -167,7 +168,7 @@ fn the_time_in_which_vgpud_was_stopped_counts_towards_no_limit() -> Result<()> {
     wait_for_kernels(&host, worker, 1)?;
     let late = Stopped::these(&[worker])?;
     wait_until_asked_back(&host, 1)?;
-    // The whole host stands still, beyond the limit, and vgpud is the first that goes on.
+    // The whole host is stopped beyond the limit, and vgpud is the first to continue.
     let stopped = Stopped::these(&[host.pid()])?;
     std::thread::sleep(Duration::from_secs(11));
     drop(stopped);
@@ -183,7 +184,7 @@ fn a_worker_that_is_stopped_until_nothing_more_can_be_told_to_it_is_ended_and_no
 -> Result<()> {
     let host = one_vm(&Kernels::default().on(Options::default()))?;
     host.admin("register-vm --vm-id=2 --pool=A --priority=high")?;
-    // Its turn is extended, which it is told, a thousand times in a second.
+    // The turn is extended, with a message, a thousand times per second.
     host.admin("pool set A --policy=strict --aging=0 --slice=1ms --overrun-grace=0")?;
     host.admin("pool set A --soft-limit=0 --hard-limit=300s --contended-limit=300s")?;
     let _neighbour = device::saturate(&host, 1, "short", 50, 600)?;

@@ -1,12 +1,12 @@
-//! How the calls of a training step and of a generated token are answered: what waits for the host is what makes
-//! a program slow.
+//! The kinds of answers to the calls of a training step and of a generated token: waits for the
+//! host make a program slow.
 
 use anyhow::{Context, Result, ensure};
 use vgpu_tests::guest::{self, Guest, Target, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::wait::SOON;
 
-/// Calls by how they were answered, as `VGPU_STATS` says it.
+/// Kinds of answers, as in `VGPU_STATS`.
 const CLASSES: [&str; 4] = ["local", "cached", "async", "sync"];
 
 fn counts(host: &Host, part: &str, steps: u64) -> Result<[u64; 4]> {
@@ -30,7 +30,7 @@ fn counts(host: &Host, part: &str, steps: u64) -> Result<[u64; 4]> {
     Ok(found)
 }
 
-/// Of one step in the steady state: what a hundred steps more cost.
+/// The calls of one step in the steady state: the difference that a hundred more steps make.
 fn of_a_step(part: &str) -> Result<[u64; 4]> {
     let host = one_vm(&Options::default())?;
     let (few, many) = (counts(&host, part, 10)?, counts(&host, part, 110)?);

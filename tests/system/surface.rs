@@ -1,5 +1,5 @@
-//! The driver API beyond the basics, part by part, as a program sees it: directly on soft-gpu, which shows
-//! that the program asks for the right thing, and through the whole line.
+//! The driver API beyond the basics, by part, as a program sees it: directly on soft-gpu, which
+//! shows that the program is right, and through the whole system.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -90,7 +90,8 @@ fn what_is_refused_is_refused_with_a_sentence() -> Result<()> {
     Ok(())
 }
 
-/// A program that is linked against two functions of graphics APIs, and prints what each function that it is given answers.
+/// A program that is linked against two functions of graphics APIs, and prints the result of each
+/// function in its arguments.
 const DISPLAY: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -112,7 +113,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Builds it in `dir`; the loader binds every symbol before the program starts.
+/// Builds the program in `dir`; the loader binds every symbol before the program starts.
 fn display_program(dir: &Path) -> Result<PathBuf> {
     let (source, program) = (dir.join("display.c"), dir.join("display"));
     std::fs::write(&source, DISPLAY)?;
@@ -133,7 +134,7 @@ fn display_program(dir: &Path) -> Result<PathBuf> {
 
 #[test]
 fn programs_that_link_against_graphics_load_and_each_of_its_functions_refuses() -> Result<()> {
-    // Of the `cuGraphics…`, the others are of every graphics API.
+    // Of `cuGraphics…`, the other functions belong to all graphics APIs.
     const BEGINNINGS: [&str; 6] = [
         "cuEGL",
         "cuGL",

@@ -1,4 +1,4 @@
-//! What real cards answer, row by row: directly on soft-gpu, and through the whole line.
+//! Answers of real cards, row by row: directly on soft-gpu, and through the whole system.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +9,9 @@ use vgpu_tests::guest::Target;
 use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::truth::{self, Alike, CARD};
 
-/// Most rows that are listed as answered differently.
+/// Largest number of rows that may be listed as different.
 const MOST_DIFFERENCES: usize = 15;
-/// The least part of the rows that are about every card and were asked, in percent, that is answered alike.
+/// Smallest percentage of equal answers, among the asked rows about every card.
 const LEAST_ALIKE: usize = 98;
 
 /// With a VM that has two devices like the card.
@@ -56,7 +56,8 @@ fn answers_are_those_of_real_cards_directly_and_through_the_line() -> Result<()>
     Ok(())
 }
 
-/// The causes are mended and not the rows: other arguments of the same calls, by rules that the rows show.
+/// Checks that causes were fixed, not single rows: other arguments of the same calls, by rules that
+/// the rows show.
 #[test]
 fn neighbours_of_those_rows_follow_the_same_rules() -> Result<()> {
     let rows = truth::kin()?;

@@ -1,4 +1,4 @@
-//! What VMs used: exported, reset, kept.
+//! Usage of VMs: export, reset, persistence.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -15,13 +15,13 @@ fn number(report: &Value, name: &str) -> u64 {
     report["usage"][name].as_u64().unwrap_or_default()
 }
 
-/// Bytes of an array of vecadd with 100,000 floats. It runs three times: each time two arrays go in and
-/// one comes back.
+/// Bytes of an array of vecadd with 100,000 floats. The program adds three times: each time it
+/// sends two arrays and fetches one.
 const ARRAY: u64 = 400_000;
 const BYTES_IN: u64 = 3 * 2 * ARRAY;
 const BYTES_OUT: u64 = 3 * ARRAY;
 
-/// The usage of VM 1 once everything that its guest did is in it.
+/// The usage of VM 1 once all work of its guest is counted.
 fn settled(host: &Host) -> Result<Value> {
     host.wait_no_sessions(SOON)?;
     until("the usage of an ended guest is told", SOON, || {
@@ -61,7 +61,7 @@ fn usage_is_exported_and_counted_anew_on_command() -> Result<()> {
     assert_eq!(first[column].parse::<u64>()?, BYTES_OUT, "{csv}");
     assert_eq!(lines.count(), 1, "VM 2 and no other: {csv}");
 
-    // It says whose; nobody is reset by accident.
+    // The command must name the VMs, so that none is reset by accident.
     assert_eq!(host.admin_output("usage reset")?.status.code(), Some(2));
     assert_eq!(
         host.admin_output("usage reset --vm-id=9")?.status.code(),
@@ -90,7 +90,7 @@ fn usage_is_exported_and_counted_anew_on_command() -> Result<()> {
         "{audit}"
     );
 
-    // An answered command survives SIGKILL; what comes after it is counted.
+    // An answered command survives SIGKILL, and later work is counted.
     host.kill_daemon()?;
     host.start_daemon()?;
     let after = usage(&host, 1)?;
@@ -101,7 +101,7 @@ fn usage_is_exported_and_counted_anew_on_command() -> Result<()> {
     Ok(())
 }
 
-/// What each VM was told it used is all that was charged: nothing is lost when programs come and go.
+/// The reported usage of all VMs equals the charges: nothing is lost when programs come and go.
 #[test]
 fn waits_turns_and_time_of_all_vms_are_the_gpus_account() -> Result<()> {
     let host = one_vm(&Kernels::default().on(Options::default()))?;
@@ -128,7 +128,7 @@ fn waits_turns_and_time_of_all_vms_are_the_gpus_account() -> Result<()> {
         )
     })?;
     for report in &reports {
-        // Both always had work, so each waited for the other's turns, again and again.
+        // Both always had work, so each waited for the other's turns repeatedly.
         assert!(number(report, "turns") >= 3, "{report:#}");
         assert!(number(report, "wait_ns") > 0, "{report:#}");
         assert!(report["wait"]["max_ns"].as_u64() > Some(0), "{report:#}");
@@ -136,14 +136,14 @@ fn waits_turns_and_time_of_all_vms_are_the_gpus_account() -> Result<()> {
     }
     let handoffs = host.metric("vgpu_sched_handoff_seconds_count", "")?;
     assert!(handoffs >= 3.0, "{handoffs}");
-    // The same for whoever scrapes, in both directions of copies too.
+    // The metrics have the same values, for both directions of copies too.
     let seconds = host.metric("vgpu_vm_gpu_time_seconds_total", "vm=\"vm1\"")?;
     let told = number(&reports[0], "gpu_ns") as f64 / 1e9;
     assert!((seconds - told).abs() < 1e-6, "{seconds} and {told}");
     Ok(())
 }
 
-/// What the database has of VM 1's calls.
+/// The database's count of VM 1's calls.
 fn saved(host: &Host) -> Option<u64> {
     let file = host.dir().join("state/state.db");
     let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
@@ -153,8 +153,9 @@ fn saved(host: &Host) -> Option<u64> {
     u64::try_from(calls).ok()
 }
 
-/// What was shown and then written survives SIGKILL: nothing is counted again from an older state. That it is
-/// written every second is a matter of the writer's clock, which a loaded machine does not keep.
+/// Usage that was written survives SIGKILL: nothing is counted again from an older state. The test
+/// does not check that usage is written every second, because a loaded machine does not keep that
+/// time.
 #[test]
 fn usage_that_was_written_survives_a_kill() -> Result<()> {
     let mut host = one_vm(&Kernels::default().on(Options::default()))?;

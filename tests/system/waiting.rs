@@ -1,4 +1,5 @@
-//! Gating delays, it never deadlocks: kernels may wait for work that their program sends later.
+//! The gate delays work but never deadlocks: kernels may wait for work that their program sends
+//! later.
 
 use anyhow::Result;
 use vgpu_tests::device::{self, Kernels};
@@ -13,8 +14,8 @@ fn a_kernel_that_waits_for_later_work_ends_alone() -> Result<()> {
     Ok(())
 }
 
-/// The lease is asked back while the kernel spins: what sets its flag goes in all the same. Without
-/// that, only the contended limit would end it, with an error.
+/// The lease is revoked while the kernel spins: the work that sets its flag is still submitted.
+/// Otherwise only the contended limit would end the kernel, with an error.
 #[test]
 fn a_kernel_that_waits_for_later_work_ends_beside_a_neighbour() -> Result<()> {
     let host = one_vm(&Kernels::default().on(Options::default()))?;
@@ -30,7 +31,7 @@ fn a_kernel_that_waits_for_later_work_ends_beside_a_neighbour() -> Result<()> {
     let output = waiting.finish(SOON)?;
     let text = guest::describe(&output);
     assert!(output.status.success(), "{text}\n{}", host.log());
-    // And it did wait for its turn beside the other, who goes on.
+    // The program waited for its turn beside the other, which goes on.
     let used = || host.vm(2).ok()?["usage"]["gpu_ns"].as_u64();
     let before = used();
     until("the neighbour goes on", SOON, || {

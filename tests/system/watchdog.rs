@@ -1,4 +1,4 @@
-//! The watchdog's limits, and what becomes of a worker or a GPU that they do not help against.
+//! The watchdog's limits, and the handling of a worker or a GPU that the limits do not stop.
 
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
@@ -26,7 +26,7 @@ fn gpu_state(host: &Host) -> Option<String> {
     Some(status["gpus"][0]["state"].as_str()?.to_owned())
 }
 
-/// A program of VM 1 that a new GPU serves, or what it is told.
+/// A program of VM 1 on a new GPU, or its error.
 fn refused(host: &Host, vm: u32) -> Result<String> {
     let output = Guest::new(guest::VECADD, host.target(vm))?.run(SOON)?;
     let text = guest::describe(&output);
@@ -43,7 +43,7 @@ fn the_soft_limit_is_told_counted_and_demotes_for_a_while() -> Result<()> {
         let explained = host.admin_json("explain 1").ok()?[0].clone();
         explained["demoted_ns"].is_u64().then_some(explained)
     })?;
-    // Medium otherwise; ten seconds at most.
+    // Medium otherwise; for 10 s at most.
     assert_eq!(explained["class"], "low", "{explained:#}");
     assert!(
         explained["demoted_ns"].as_u64() <= Some(10_000_000_000),
@@ -57,7 +57,7 @@ fn the_soft_limit_is_told_counted_and_demotes_for_a_while() -> Result<()> {
     assert!((metric - 1.0).abs() < f64::EPSILON, "{metric}");
     let events = host.admin("events -n 100")?;
     assert!(events.contains("soft_limit"), "{events}");
-    // It may go on: nothing was ended.
+    // The program may go on: nothing was ended.
     assert!(!hanging.has_ended());
     assert_eq!(usage(&host, 1, "kills"), Some(0));
     hanging.kill();
@@ -70,7 +70,7 @@ fn the_soft_limit_is_told_counted_and_demotes_for_a_while() -> Result<()> {
 fn the_limit_beside_others_is_finite_whatever_is_configured() -> Result<()> {
     let host = one_vm(&Kernels::default().on(Options::default()))?;
     host.admin("register-vm --vm-id=2 --pool=A")?;
-    // Every way to say "never" that there is.
+    // All ways to configure "never".
     host.admin("pool set A --soft-limit=0 --hard-limit=0 --contended-limit=1s --overrun-grace=0")?;
     host.admin("vm set 1 --hard-limit-ms=none --soft-limit-ms=none")?;
     for words in ["0", "2h"] {
@@ -80,7 +80,7 @@ fn the_limit_beside_others_is_finite_whatever_is_configured() -> Result<()> {
         assert!(text.contains("contended_limit_ms"), "{text}");
     }
     let mut hanging = hang(&host, 1)?;
-    // Alone it may run on for longer than that.
+    // Alone, the program may run longer than that.
     until("it has run for two seconds", SOON, || {
         (usage(&host, 1, "gpu_ns")? > 2_000_000_000).then_some(())
     })?;
@@ -110,7 +110,7 @@ fn a_configuration_without_a_limit_beside_others_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// A canary kernel that hangs, as it does on a GPU that takes work and finishes none.
+/// A canary kernel that hangs, as on a GPU that accepts work and completes none.
 #[test]
 fn a_canary_that_does_not_complete_makes_the_gpu_suspect_and_drains_it() -> Result<()> {
     let mut options = Kernels::default().on(Options::default());
@@ -137,7 +137,7 @@ fn a_canary_that_does_not_complete_makes_the_gpu_suspect_and_drains_it() -> Resu
         events.contains("gpu_suspect") && events.contains(reason),
         "{events}"
     );
-    // Drained: who runs goes on, nobody new is let in, and is told why.
+    // Drained: running programs go on; new programs are refused with the reason.
     let before = usage(&host, 2, "gpu_ns");
     until("the neighbour goes on", SOON, || {
         (usage(&host, 2, "gpu_ns") > before).then_some(())
@@ -157,8 +157,8 @@ fn a_canary_that_does_not_complete_makes_the_gpu_suspect_and_drains_it() -> Resu
     Ok(())
 }
 
-/// Holds a process on its way out, as a driver that does not answer would: killed, it stops before it
-/// gives anything back. The returned sender lets it go; so does the end of the test.
+/// Holds a process at its exit, as a driver that does not answer does: when killed, the process
+/// stops before it frees anything. The returned sender releases it, as does the end of the test.
 fn hold(pid: u32) -> Result<Sender<()>> {
     let (let_go, gone) = channel::<()>();
     let (said, heard) = channel();
@@ -167,7 +167,7 @@ fn hold(pid: u32) -> Result<Sender<()>> {
         let seized = ptrace::seize(pid, ptrace::Options::PTRACE_O_TRACEEXIT);
         let held = seized.is_ok();
         let _ = said.send(seized);
-        // What this thread holds is free when it ends.
+        // The process that this thread holds is released when the thread ends.
         if held {
             let _ = gone.recv();
         }
@@ -204,7 +204,7 @@ fn a_worker_that_cannot_be_killed_blocks_nobody() -> Result<()> {
         "SIGKILL had no effect: {state}"
     );
     until("the GPU is suspect", SOON, || {
-        // vgpud answers all the while.
+        // vgpud answers all the time.
         let asked = Instant::now();
         let state = gpu_state(&host)?;
         assert!(asked.elapsed() < PROMPTLY, "{:?}", asked.elapsed());
@@ -216,14 +216,15 @@ fn a_worker_that_cannot_be_killed_blocks_nobody() -> Result<()> {
         text.contains("is suspect") && text.contains(&told),
         "{text}"
     );
-    // As long as it is there no check passes.
+    // While the process exists, no check passes.
     let resumed = host.admin_output("gpu resume --gpu-id=0")?;
     let text = guest::describe(&resumed);
     assert!(
         !resumed.status.success() && text.contains(&format!("process {pid}")),
         "{text}"
     );
-    // Nor does it hold up the end of vgpud, or its next begin; but its GPU serves nobody.
+    // The process does not delay the end of vgpud or its next start; but its GPU serves no
+    // sessions.
     drop(neighbour);
     let begun = Instant::now();
     assert!(host.stop_daemon()?.success());
@@ -242,21 +243,21 @@ fn a_worker_that_cannot_be_killed_blocks_nobody() -> Result<()> {
     })
 }
 
-/// It looks by time, never by launch.
+/// The watchdog works by time, never per launch.
 #[test]
 fn a_healthy_launch_costs_the_watchdog_nothing() -> Result<()> {
     const LAUNCHES: u32 = 10_000;
     let host = one_vm(&Options::default())?;
     let flood = Guest::new(guest::FLOOD, host.target(1))?;
-    // The first one starts the session.
+    // The first run starts the session.
     expect_right(&flood.clone().arg("64").arg("60"))?;
     let decisions = || host.metric("vgpu_sched_decisions_total", "");
     let (before, start) = (decisions()?, Instant::now());
     let text = expect_right(&flood.arg(LAUNCHES.to_string()).arg("600"))?;
     assert!(text.contains("10000 launches"), "{text}");
     let (made, ms) = (decisions()? - before, start.elapsed().as_millis() as f64);
-    // A look every 5 ms tells one holder's progress; the session's begin and end some more; a program that
-    // is alone and synchronises says nothing.
+    // A sample every 5 ms reports a holder's progress; the begin and end of the session add some
+    // decisions; a program that is alone and synchronises reports nothing.
     let most = ms / 5.0 * 2.0 + 400.0;
     assert!(
         made <= most,

@@ -1,7 +1,5 @@
-/*
- * Calls to the driver by name, and what they answer, as rows of card-facts.tsv. The library is found by
- * LD_LIBRARY_PATH, as any program finds it; structures are declared from CUDA's documentation.
- */
+/* Calls of the driver by name, and their results as rows of card-facts.tsv. LD_LIBRARY_PATH selects
+ * the library, as for any program; structures are declared from CUDA's documentation. */
 #pragma once
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -27,7 +25,7 @@ static void *entry(const char *name) {
     return found;
 }
 
-/* Integers and pointers travel alike, and a callee leaves further ones alone. */
+/* Integers and pointers are passed alike, and a function ignores additional arguments. */
 enum { MOST = 16 };
 typedef int Function(Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word,
                      Word);
@@ -50,9 +48,9 @@ static int call(const char *name, const Word w[MOST]) {
 #define TWELFTH(a, b, c, d, e, f, g, h, i, j, k, l, ...) l
 #define WORDS(...)                                                                                         \
     TWELFTH(__VA_ARGS__, W11, W10, W9, W8, W7, W6, W5, W4, W3, W2, W1, 0)(__VA_ARGS__)
-/* CALL(cuName, arguments…) is the function's result. Functions without arguments are given a 0. */
+/* CALL(cuName, arguments…) is the function's result. Functions without arguments get a 0. */
 #define CALL(name, ...) call(#name, (const Word[MOST]){WORDS(__VA_ARGS__)})
-/* What later rows build on. */
+/* A call on which later rows depend. */
 #define NEED(name, ...)                                                                                    \
     do {                                                                                                   \
         int code_ = CALL(name, __VA_ARGS__);                                                               \
@@ -66,7 +64,7 @@ static const char *code_name(int code) {
     return strncmp(name, "CUDA_ERROR_", 11) ? name : name + 11;
 }
 
-/* One row: call, arguments in words, result and what is told beside it. */
+/* A row: call, arguments as text, result, and further values. */
 __attribute__((format(printf, 4, 5))) static void tell(const char *name, const char *arguments, int code,
                                                        const char *format, ...) {
     char beside[300];
@@ -77,7 +75,7 @@ __attribute__((format(printf, 4, 5))) static void tell(const char *name, const c
     printf("%s\t%s\t%s (%d)%s%s\n", name, arguments, code_name(code), code, *beside ? "; " : "", beside);
     fflush(stdout);
 }
-/* A row of which only the result is told. */
+/* A row with the result only. */
 #define ASK(arguments, name, ...) tell(#name, arguments, CALL(name, __VA_ARGS__), "%s", "")
 
 enum { MIB = 1 << 20 };
@@ -87,7 +85,7 @@ typedef struct {
     int id;
 } Location;
 
-/* Two devices with their primary contexts; the first one's is current. */
+/* Two devices with their primary contexts; the first context is current. */
 static int devices[2];
 static Handle contexts[2];
 static void begin(void) {

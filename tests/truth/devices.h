@@ -1,8 +1,8 @@
-/* Devices, contexts, peers, and what only tools ask for. */
+/* Devices, contexts, peers, and functions for tools. */
 #pragma once
 #include "ask.h"
 
-/* First: nothing was logged yet. */
+/* First, because nothing may be logged before. */
 static void heard(void *data, int level, char *text, size_t length) {
     (void)data, (void)level, (void)text, (void)length;
 }
@@ -126,7 +126,7 @@ static void peers(void) {
     ASK("other device's context, flags 0", cuCtxEnablePeerAccess, contexts[1], 0);
     ASK("own context", cuCtxEnablePeerAccess, contexts[0], 0);
     ASK("never enabled", cuCtxDisablePeerAccess, contexts[1]);
-    /* Bytes go from one device to the other all the same. */
+    /* Bytes can still be copied from one device to the other. */
     CUdeviceptr here = block(4096), there;
     unsigned char got = 0;
     NEED(cuMemsetD8_v2, here, 0x5a, 4096);
@@ -142,7 +142,7 @@ static void peers(void) {
     NEED(cuCtxSetCurrent, contexts[0]);
 }
 
-/* The table itself says which attributes: `NAME (number)`. */
+/* The table itself names the attributes: `NAME (number)`. */
 static void attributes(const char *table) {
     char line[1000];
     FILE *rows = fopen(table, "r");

@@ -1,4 +1,4 @@
-/* What threads of a block of 256 compute. */
+/* The values that threads of a block of 256 compute. */
 #pragma once
 #include "modules.h"
 
@@ -21,7 +21,7 @@ static void control_flow(void) {
                t, (unsigned long long)out[t]);
 }
 
-/* One instruction a thread. `kind` is its result: r 32 bits, d 64, h 16, p a predicate. */
+/* One instruction per thread. `kind` is the result: r 32 bits, d 64, h 16, p a predicate. */
 static const struct {
     int thread;
     const char *op;
@@ -54,7 +54,7 @@ static const struct {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* Threads that exchange a value with their warp: value is base + thread. */
+/* Threads that exchange a value with their warp; the value is base + thread. */
 static const struct {
     int first, last, base;
     const char *op, *rest, *words;
@@ -80,7 +80,7 @@ static void words_of(int thread, char *words, size_t room) {
             snprintf(words, room, exchanges[i].words, thread % 32);
 }
 
-/* The module of all cases; operands come in registers. */
+/* The module of all cases; operands are in registers. */
 static void write_module(FILE *to) {
     fprintf(to, ".version 8.4\n.target sm_86\n.address_size 64\n"
                 ".visible .entry values(.param .u64 at) {\n"

@@ -1,4 +1,4 @@
-/* Neighbours of the rows: the same rules on other arguments (kin.tsv says which rule). */
+/* Related rows: the same rules with other arguments (kin.tsv names the rule). */
 #pragma once
 #include "memory.h"
 #include "modules.h"

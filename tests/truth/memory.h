@@ -1,4 +1,4 @@
-/* Copies, arrays, pools, managed memory, and memory without addresses. */
+/* Copies, arrays, pools, managed memory, and physical memory. */
 #pragma once
 #include "ask.h"
 
@@ -26,7 +26,7 @@ static BoxCopy box(CUdeviceptr to, CUdeviceptr from) {
 }
 static const CopyAttributes in_order = {.order = 1};
 
-/* Batches of copies in the first form, which tells where it failed. */
+/* Batches of copies in the first form, which returns the index of a failed copy. */
 static void batches(Handle on) {
     unsigned char one[64], two[64], back[128] = {0};
     CUdeviceptr to[2] = {block(256), 0}, from[2] = {(CUdeviceptr)one, (CUdeviceptr)two};

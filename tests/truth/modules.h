@@ -40,7 +40,7 @@ static Handle function_of(Handle module, const char *name) {
     NEED(cuModuleGetFunction, &f, module, name);
     return f;
 }
-/* Of a module of its own, so that no other row's settings are seen. */
+/* From a separate module, so that settings of other rows have no effect. */
 static Handle fresh(const char *name) { return function_of(module_of(truth_ptx), name); }
 
 static void modules(void) {
@@ -97,7 +97,7 @@ static int attribute(Handle f, int number) {
     NEED(cuFuncGetAttribute, &value, number, f);
     return value;
 }
-/* All but constant and local memory and registers, which depend on the compiler. */
+/* All attributes except constant and local memory and registers, which depend on the compiler. */
 static void all_of(const char *name, const char *words, int code, Handle f) {
     tell(name, words, code,
          "threads %d, static %d, ptx %d, binary %d, cacheCA %d, dyn %d, carve %d, must %d, cluster %d/%d/%d, "
@@ -246,7 +246,7 @@ static void launches(void) {
     ASK("list NULL", cuLaunchCooperativeKernelMultiDevice, NULL, 1, 0);
 }
 
-/* Of a device without clusters. */
+/* On a device without clusters. */
 static void clusters(void) {
     struct {
         int id, pad;

@@ -1,4 +1,5 @@
-/* The same through NVIDIA's runtime: the library at the path that follows the part's name, of CUDA 12. */
+/* The same through NVIDIA's runtime of CUDA 12: the library at the path that follows the part's
+ * name. */
 #pragma once
 #include "ask.h"
 
@@ -8,7 +9,7 @@ static void runtime(const char *path) {
     void *block_ = NULL, *m = NULL;
     library = dlopen(path, RTLD_NOW);
     if (!library) fprintf(stderr, "%s\n", dlerror()), exit(3);
-    /* Names of codes are the driver's, whose numbers the runtime has for these. */
+    /* The names of codes are the driver's; the runtime has the same numbers for them. */
 #define RUNTIME(arguments, name, ...)                                                                      \
     do {                                                                                                   \
         int code_ = CALL(name, __VA_ARGS__);                                                               \

@@ -1,4 +1,4 @@
-/* Streams, host functions, graphs, and what other interfaces own. */
+/* Streams, host functions, graphs, and objects of other APIs. */
 #pragma once
 #include "ask.h"
 
@@ -140,7 +140,7 @@ static void nodes(void) {
     ASK("node NULL", cuGraphExecExternalSemaphoresSignalNodeSetParams, exec[0], NULL, zero);
 }
 
-/* Memory and semaphores of other interfaces, tensor maps, multicast objects. */
+/* Memory and semaphores of other APIs, tensor maps, multicast objects. */
 static void external(void) {
     struct {
         int type, pad, handle, pad2;

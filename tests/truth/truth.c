@@ -1,8 +1,6 @@
-/*
- * Makes the calls of card-facts.tsv and prints what they answer, in the form of its rows. Run with the name of a
- * part; `attributes` reads the table at the path that follows. Exits with 4 where there are no
- * two devices of compute capability 8.6.
- */
+/* Makes the calls of card-facts.tsv and prints their results in the form of its rows. Run with the
+ * name of a part; `attributes` reads the table at the path that follows. Exits with 4 without two
+ * devices of compute capability 8.6. */
 #include "devices.h"
 #include "kernels.h"
 #include "kin.h"

@@ -1,4 +1,4 @@
-/* Which devices a process sees: each case is a process of its own. */
+/* The devices that a process sees: each case is a separate process. */
 #pragma once
 #include "ask.h"
 #include <sys/wait.h>
@@ -8,7 +8,7 @@ typedef struct {
     unsigned char ids[4][16];
 } Seen;
 
-/* What a process that starts with these variables sees. */
+/* The devices that a process with these variables sees. */
 static Seen seen(const char *program, const char *devices, const char *order) {
     int ends[2];
     Seen found;
@@ -31,7 +31,7 @@ static Seen seen(const char *program, const char *devices, const char *order) {
     return found;
 }
 
-/* In the process: writes what it sees. */
+/* In the process: writes the devices that it sees. */
 static void see(void) {
     Seen found = {.count = -1};
     int device;

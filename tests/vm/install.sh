@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What the VM test needs and a machine may lack: QEMU, a guest kernel, busybox, vhost-device-vsock, and
-# Debian 11's C library, for a guest of that age.
-# Nothing is installed into the system: Debian packages are unpacked into a cache, once a machine.
+# Installs the files for the VM test that a machine may lack: QEMU, a guest kernel, busybox,
+# vhost-device-vsock, and Debian 11's C library, for an old guest.
+# Nothing is installed into the system: Debian packages are unpacked into a cache, once per machine.
 # Prints the cache directory; progress goes to standard error.
 set -euo pipefail
 cache="${VGPU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vgpu}/vm"
@@ -11,7 +11,7 @@ flock 9
 say() { echo "vm-test: $*" >&2; }
 
 # Debian packages, unpacked under one prefix. apt's own simulation names the packages that this
-# machine lacks, whatever its release; nothing of the simulation is carried out.
+# machine lacks, for any release; nothing of the simulation is carried out.
 apt=(apt-get -qq -o APT::Sandbox::User=root)
 unpack() { # directory, packages…
     local dir=$1; shift
@@ -60,7 +60,7 @@ if [ ! -d "$cache/kernel/boot" ]; then
     unpack "$cache/kernel" "$image"
 fi
 
-# From where this machine's own packages come, with lists and a cache of its own.
+# From the source of this machine's own packages, with separate lists and cache.
 debian11() (
     set -e
     mirror=$(apt-get indextargets --format '$(ORIGIN) $(COMPONENT) $(CODENAME) $(REPO_URI)' |
@@ -76,7 +76,7 @@ debian11() (
     unpack "$cache/debian11.unpacked" libc6 libc6-dev linux-libc-dev
     rm -rf "$lists"
     cd "$cache/debian11.unpacked"
-    # A compiler follows links from within the directory, not from within the system that it is of.
+    # A compiler resolves links in the directory, not in the system to which it belongs.
     find . -type l -lname '/*' -printf '%P %l\n' | while read -r link to; do
         ln -sfn "$(realpath -ms --relative-to="$(dirname "$link")" "./$to")" "$link"
     done
@@ -85,7 +85,7 @@ debian11() (
 if [ ! -d "$cache/debian11" ]; then
     say "unpacking Debian 11's C library"
     lists busybox-static
-    # Not `debian11 || …`: bash would go on after each of its errors.
+    # Not `debian11 || …`: bash would then ignore errors inside the function.
     debian11 &
     wait $! || say "SKIPPED: Debian 11's C library cannot be had; no guest will have an old one"
 fi

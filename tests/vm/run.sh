@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make vm-test: guests in real VMs; installs what the machine lacks into a cache.
+# make vm-test: guests in real VMs; installs missing files into a cache.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 exec cargo run -q -p vgpu-tests --bin vgpu-vm-test

@@ -84,6 +84,7 @@ pub enum Report {
     },
     /// A session ended.
     SessionEnded {
+        /// The VM.
         vm_id: u32,
         /// The session.
         session_id: u64,

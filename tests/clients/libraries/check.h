@@ -1,6 +1,7 @@
-/* What the programs of this directory share: each is linked with one of NVIDIA's libraries, calls it, and holds the results against
- * sums of its own on the CPU, in double precision. Arguments and output are those of Rust's test harness:
- * `program --exact [PREFIX::]TEST...`; `program --list` names the tests. */
+/* Shared by the programs of this directory: each is linked with one of NVIDIA's libraries, calls
+ * it, and compares the results with its own sums on the CPU, in double precision. Arguments and
+ * output are those of Rust's test harness: `program --exact [PREFIX::]TEST...`; `program --list`
+ * names the tests. */
 #include <complex.h>
 #include <math.h>
 #include <stdint.h>
@@ -13,7 +14,7 @@
 typedef double complex cplx;
 enum type { F64, F32, F16, BF16, C64, C32, I8, I32, F8, TYPES };
 static const size_t SIZE[TYPES] = {8, 4, 2, 2, 16, 8, 1, 4, 1};
-/* How far a sum of some hundred products may be off, relative to its largest possible value. */
+/* Tolerance of a sum of some hundred products, relative to its largest possible value. */
 static const double TOLERANCE[TYPES] = {1e-13, 1e-5, 4e-3, 2e-2, 1e-13, 1e-5, 0, 0, 0};
 
 static char why[600];
@@ -94,7 +95,7 @@ static cplx get(enum type type, const void *from, size_t i) {
 
 static int is_complex(enum type type) { return type == C64 || type == C32; }
 
-/* An array on the device and the same values here. */
+/* An array on the device, and its values on the host. */
 struct array {
     enum type type;
     size_t len;
@@ -121,7 +122,7 @@ static struct array zeros(enum type type, size_t len) {
     return a;
 }
 
-/* Random values as the type has them. */
+/* Random values, rounded to the type. */
 static struct array filled(enum type type, size_t len) {
     struct array a = zeros(type, len);
     for (size_t i = 0; i < len; i++)
@@ -137,7 +138,7 @@ static struct array ints(const int *values, size_t len) {
     return a;
 }
 
-/* The device's values; the caller frees them. NULL if they cannot be had. */
+/* The device's values; the caller frees them. NULL on an error. */
 static cplx *download(const struct array *a) {
     void *bytes = malloc(a->len * SIZE[a->type] + 16);
     cplx *values = malloc((a->len + 1) * sizeof(cplx));
@@ -151,7 +152,8 @@ static cplx *download(const struct array *a) {
     return values;
 }
 
-/* Fails unless the device's values are those here, off by `tolerance` at most (relative to `scale`, at least 1). */
+/* Fails if the device's values differ from the host's by more than `tolerance` (relative to
+ * `scale`, at least 1). */
 static int same_to(struct array *a, double tolerance, double scale) {
     cplx *got = download(a);
     if (!got) return 1;
@@ -182,7 +184,7 @@ static void drop(struct array *a) {
         for (size_t at = 0; at < sizeof all / sizeof *all; at++) drop(all[at]); \
     } while (0)
 
-/* One test: `which` is for functions that several tests share. */
+/* A test; `which` is for functions that several tests share. */
 struct test { const char *name; int (*run)(int which); int which; };
 
 static int tests(const struct test *all, size_t len, int count, char **words) {

@@ -1,4 +1,5 @@
-/* cuBLAS: levels 1, 2 and 3, batched, and products of every type. Matrices are stored by columns. */
+/* cuBLAS: levels 1, 2 and 3, batched, and products of every type. Matrices are stored by
+ * columns. */
 #include "check.h"
 #include <cublas_v2.h>
 
@@ -10,7 +11,8 @@ static int begin(void) {
     return 0;
 }
 
-/* The function of a type: S, D, C or Z. Only the arm of the type is called; the others see its pointers as theirs. */
+/* The function of a type: S, D, C or Z. Only the arm of the type is called; the other arms only
+ * compile. */
 #define CALL(type, name, ...) ((type) == F64 ? cublasD##name(h, __VA_ARGS__) : cublasS##name(h, __VA_ARGS__))
 #define P(a) ((void *)(a).device)
 
@@ -82,7 +84,7 @@ static int level1_complex(int type) {
     return 0;
 }
 
-/* dot and axpy of narrow types through the functions that take any. */
+/* dot and axpy of narrow types, through the functions for any type. */
 static int level1_ex(int type) {
     enum { N = 300 };
     DO(begin());
@@ -100,7 +102,8 @@ static int level1_ex(int type) {
     return 0;
 }
 
-/* c = alpha op(a) op(b) + beta c, of m x n and k products; op: 0 as it is, 1 transposed, 2 conjugate transposed. */
+/* c = alpha op(a) op(b) + beta c, of size m x n with k products; op: 0 none, 1 transposed, 2
+ * conjugate transposed. */
 static void product(int ta, int tb, int m, int n, int k, double alpha, const cplx *a, int lda, const cplx *b, int ldb, double beta, cplx *c) {
     for (int j = 0; j < n; j++)
         for (int i = 0; i < m; i++) {
@@ -116,10 +119,10 @@ static void product(int ta, int tb, int m, int n, int k, double alpha, const cpl
 #define FACTORS double alpha64 = 0.5, beta64 = 2; float alpha32 = 0.5f, beta32 = 2; \
     void *alpha = type == F64 ? (void *)&alpha64 : &alpha32, *beta = type == F64 ? (void *)&beta64 : &beta32; (void)alpha, (void)beta
 
-/* Whether an element counts for a matrix of which only the lower triangle is stored. */
+/* An element of a symmetric matrix of which only the lower triangle is stored. */
 static cplx symmetric(const cplx *a, int lda, int i, int j) { return i >= j ? a[i + j * lda] : a[j + i * lda]; }
 
-/* A triangular matrix whose solutions do not grow. */
+/* A triangular matrix whose solutions stay small. */
 static struct array triangle(enum type type, int n) {
     struct array a = filled(type, (size_t)n * n);
     for (int j = 0; j < n; j++)
@@ -189,7 +192,7 @@ static int symv(int type) {
     return 0;
 }
 
-/* A triangular product, and the solution that undoes it. */
+/* A triangular product, and the solution that reverses it. */
 static int trmv_trsv(int type) {
     enum { N = 90 };
     DO(begin());
@@ -278,7 +281,7 @@ static int gemm_complex(int type) {
     return 0;
 }
 
-/* a and b of `type`, c of `to`. */
+/* a and b have `type`, c has `to`. */
 static int ex(enum type type, enum type to, cublasComputeType_t compute, double tolerance) {
     enum { M = 64, N = 96, K = 128 };
     DO(begin());
@@ -404,7 +407,7 @@ static int geam_dgmm(int type) {
     return 0;
 }
 
-/* The addresses of `count` matrices that lie behind each other. */
+/* The addresses of `count` consecutive matrices. */
 static void **addresses(const struct array *a, size_t count) {
     void **here = malloc(count * sizeof *here), **there = 0;
     for (size_t i = 0; i < count; i++) here[i] = (char *)a->device + i * (a->len / count) * SIZE[a->type];
@@ -510,7 +513,7 @@ static int trsm_batched(int type) {
     return 0;
 }
 
-/* A product on a stream of its own with scalars on the device, captured and played three times. */
+/* A product on a separate stream with scalars on the device, captured and launched three times. */
 static int graph(int type) {
     enum { N = 64 };
     DO(begin());

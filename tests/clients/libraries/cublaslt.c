@@ -6,7 +6,7 @@ static cublasLtHandle_t h;
 static const cudaDataType TYPE[TYPES] = {CUDA_R_64F, CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF, CUDA_C_64F, CUDA_C_32F, CUDA_R_8I, CUDA_R_32I,
     CUDA_R_8F_E4M3};
 
-/* What a product is to do beside the multiplication. */
+/* Properties of a product. */
 struct form {
     enum type in, out;
     cublasComputeType_t compute;
@@ -54,7 +54,8 @@ static int layout(cublasLtMatrixLayout_t *to, cudaDataType type, int rows, int c
     return 0;
 }
 
-/* d = epilogue(alpha a^T b + beta c), as cuBLASLt takes the narrow types: the first matrix transposed. */
+/* d = epilogue(alpha a^T b + beta c), in cuBLASLt's form for narrow types: the first matrix is
+ * transposed. */
 static int matmul(int which) {
     enum { M = 96, N = 64, K = 128 };
     struct form f = FORMS[which];

@@ -1,4 +1,5 @@
-/* cuDNN: convolutions by the functions of its C API and by graphs, attention, and the layers around them. Arrays are NCHW, or NHWC. */
+/* cuDNN: convolutions by functions of the C API and by graphs, attention, and other layers. Arrays
+ * are NCHW or NHWC. */
 #include <stdbool.h>
 
 #include "check.h"
@@ -26,19 +27,19 @@ static cudnnDataType_t data_type(enum type type) {
     }
 }
 
-/* 1 and 0 as the type's sums want them. */
+/* 1 and 0 in the type of the sums. */
 #define ONE_ZERO(type) double one64 = 1, zero64 = 0; float one32 = 1, zero32 = 0; \
     void *one = (type) == F64 ? (void *)&one64 : &one32, *zero = (type) == F64 ? (void *)&zero64 : &zero32; (void)one, (void)zero
 
 /* Images of N x C, K filters of R x R, with a border of zeros and a stride. */
 enum { N = 2, C = 16, H = 14, K = 24, R = 3, PAD = 1, STRIDE = 2, Q = (H + 2 * PAD - R) / STRIDE + 1 };
 
-/* Where an element of a 4-D array lies. */
+/* The index of an element in a 4-D array. */
 static size_t at(int nhwc, int channels, int side, int n, int c, int y, int x) {
     return nhwc ? (((size_t)n * side + y) * side + x) * channels + c : (((size_t)n * channels + c) * side + y) * side + x;
 }
 
-/* Calls `each` with the three places that one product of the convolution joins. */
+/* Runs `body` with the three indices of each product of the convolution. */
 #define EACH_PRODUCT(nhwc, body) do { \
         for (int n = 0; n < N; n++) for (int k = 0; k < K; k++) for (int p = 0; p < Q; p++) for (int q = 0; q < Q; q++) \
             for (int d = 0; d < C; d++) for (int r = 0; r < R; r++) for (int s = 0; s < R; s++) { \
@@ -142,7 +143,7 @@ static int backward_filter(int type) {
     return same_to(&c.w, tolerance(type & 7), 1);
 }
 
-/* The layers around it, on one array. */
+/* Other layers, on one array. */
 static int layers(int type) {
     enum { SIDE = 8, CHANNELS = 6, COUNT = N * CHANNELS * SIDE * SIDE, HALF = SIDE / 2 };
     ONE_ZERO(type);
@@ -224,7 +225,7 @@ static int batch_norm(int type) {
     return same_to(&mean, tolerance(p), 1) || same_to(&inverse, tolerance(p), 1) || same_to(&y, tolerance(type), 1);
 }
 
-/* Graphs. A descriptor with attributes, finished; NULL if one is refused. */
+/* Graphs. A finalised descriptor with attributes; NULL if an attribute is refused. */
 struct attribute { cudnnBackendAttributeName_t name; cudnnBackendAttributeType_t type; int64_t count; const void *values; };
 
 static cudnnBackendDescriptor_t described(cudnnBackendDescriptorType_t type, const struct attribute *all, int count) {
@@ -240,7 +241,7 @@ static cudnnBackendDescriptor_t described(cudnnBackendDescriptorType_t type, con
 }
 #define DESCRIBED(type, ...) described(type, (const struct attribute[]){__VA_ARGS__}, sizeof((const struct attribute[]){__VA_ARGS__}) / sizeof(struct attribute))
 
-/* A tensor; `virtual_`: one that stays within the graph. */
+/* A tensor; `virtual_`: the tensor stays within the graph. */
 static cudnnBackendDescriptor_t tensor(int64_t id, enum type type, const int64_t *sizes, const int64_t *strides, bool virtual_) {
     int64_t align = 16;
     cudnnDataType_t t = data_type(type);
@@ -250,7 +251,7 @@ static cudnnBackendDescriptor_t tensor(int64_t id, enum type type, const int64_t
         {CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &virtual_});
 }
 
-/* Runs a graph of operations with the first engine that the heuristics offer and that can be planned. */
+/* Runs a graph of operations with the first engine of the heuristics that can be planned. */
 static int run_graph(cudnnBackendDescriptor_t *operations, int count, void **pointers, int64_t *ids, int tensors) {
     cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
     int64_t offered = 0, planned = 0;
@@ -320,7 +321,7 @@ static int graph_convolution(int type) {
 }
 
 #if CUDNN_VERSION >= 91300
-/* softmax(scale q k^T) v, by the one operation for it. */
+/* softmax(scale q k^T) v, as a single operation. */
 static int attention(int type) {
     enum { B = 2, HEADS = 2, S = 64, D = 64, COUNT = B * HEADS * S * D };
     DO(begin());
@@ -355,7 +356,7 @@ static int attention(int type) {
 
 #endif
 
-/* A recurrent layer with ReLU, whose sums are easy to write down. */
+/* A recurrent layer with ReLU, whose sums are simple. */
 static int recurrent(int type) {
     enum { T = 4, B = 3, IN = 8, HID = 6 };
     DO(begin());

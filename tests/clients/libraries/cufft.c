@@ -1,4 +1,5 @@
-/* cuFFT: one to three dimensions, complex and real, both precisions, batches, and lengths that are no powers of two. */
+/* cuFFT: one to three dimensions, complex and real, both precisions, batches, and lengths that are
+ * not powers of two. */
 #include "check.h"
 #include <cufft.h>
 
@@ -19,7 +20,7 @@ static int wide(cufftType type) { return type == CUFFT_Z2Z || type == CUFFT_D2Z 
 static int from_real(cufftType type) { return type == CUFFT_R2C || type == CUFFT_D2Z; }
 static int to_real(cufftType type) { return type == CUFFT_C2R || type == CUFFT_Z2D; }
 
-/* One dimension in place: by halves where the length is even, by the sum otherwise. */
+/* A transform in one dimension, in place: by halves if the length is even, otherwise by the sum. */
 static void line(cplx *x, int n, int stride, int sign) {
     cplx *in = malloc(sizeof(cplx) * n), *root = malloc(sizeof(cplx) * n);
     if (n % 2 == 0 && n > 16) {
@@ -50,7 +51,7 @@ static void transform(cplx *x, const int *n, int sign) {
     }
 }
 
-/* Three sizes, 1 for dimensions that are not. */
+/* Three sizes; missing dimensions have size 1. */
 static void sizes(struct form f, int n[3]) {
     for (int d = 0; d < 3; d++) n[d] = d < 3 - f.rank ? 1 : f.size[d - 3 + f.rank];
 }
@@ -83,7 +84,7 @@ static int fft(int which) {
             cplx *x = malloc(sizeof(cplx) * all);
             memcpy(x, full.host + (size_t)b * all, sizeof(cplx) * all);
             if (to_real(f.type)) {
-                /* The transform of real numbers is what a complex-to-real plan wants. */
+                /* A complex-to-real plan takes the transform of real numbers. */
                 for (int i = 0; i < all; i++) x[i] = out.host[(size_t)b * all + i] = creal(x[i]);
                 transform(x, n, -1);
                 for (int i = 0; i < all; i++) {

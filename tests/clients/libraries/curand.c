@@ -1,4 +1,5 @@
-/* cuRAND: each generator on the device against the same generator on the CPU (curandCreateGeneratorHost), and the distributions' means. */
+/* cuRAND: each generator on the device, compared with the same generator on the CPU
+ * (curandCreateGeneratorHost), and the means of the distributions. */
 #include "check.h"
 #include <curand.h>
 
@@ -37,7 +38,7 @@ static int compare(curandRngType_t type, enum what what) {
         CHECK(curandSetPseudoRandomGeneratorSeed(there, 1234));
         CHECK(curandSetPseudoRandomGeneratorSeed(here, 1234));
     }
-    /* The second time as well: a generator goes on where it was. */
+    /* Twice, because a generator continues its sequence. */
     for (int turn = 0; turn < 2; turn++) {
         CHECK(draws(there, what, device));
         CHECK(draws(here, what, mine));
@@ -65,7 +66,7 @@ static int generator(int type) { return compare(type, BITS) || compare(type, UNI
 static int distribution(int what) { return compare(CURAND_RNG_PSEUDO_PHILOX4_32_10, what) || compare(CURAND_RNG_PSEUDO_XORWOW, what); }
 static int normal_of(int type) { return compare(type, NORMAL); }
 
-/* MTGP32 has no like on the CPU: the values' mean alone. */
+/* MTGP32 has no counterpart on the CPU: only the mean of the values is checked. */
 static int mtgp32(int unused) {
     (void)unused;
     curandGenerator_t generator;

@@ -1,5 +1,5 @@
-/* cuSOLVER, dense: LU, Cholesky, QR, singular values and eigenvalues. Matrices are stored by columns. What a factorisation is held
- * against is the matrix that it factors. */
+/* cuSOLVER, dense: LU, Cholesky, QR, singular values and eigenvalues. Matrices are stored by
+ * columns. Each factorisation is compared with the factored matrix. */
 #include "check.h"
 #include <cusolverDn.h>
 
@@ -19,7 +19,7 @@ static int begin(void) {
 #define CALL(type, name, ...) ((type) == F64 ? cusolverDnD##name(h, __VA_ARGS__) : cusolverDnS##name(h, __VA_ARGS__))
 #define COMPLEX_CALL(type, name, ...) ((type) == C64 ? cusolverDnZ##name(h, __VA_ARGS__) : cusolverDnC##name(h, __VA_ARGS__))
 #define P(a) ((void *)(a).device)
-/* As much room as was asked for; the room before is given back. */
+/* Allocates the required work space, and frees the earlier one. */
 #define WITH_ROOM(type) do { \
         cudaFree(room); \
         CHECK(cudaMalloc(&room, (size_t)len * SIZE[type] + 16)); \
@@ -47,7 +47,7 @@ static int near(const cplx *got, const cplx *want, int n, double tolerance) {
     return 0;
 }
 
-/* A matrix with a large diagonal, and one that equals its own conjugate transpose. */
+/* A matrix with a large diagonal, and a Hermitian matrix. */
 static struct array dominant(enum type type, int n) {
     struct array a = filled(type, (size_t)n * n);
     for (int i = 0; i < n; i++) a.host[i + i * n] += n;
@@ -63,7 +63,8 @@ static struct array hermitian(enum type type, int n, double more) {
     return a;
 }
 
-/* x is the solution if a x is b: uploads b as the product of `a` with random values, and tells those. */
+/* The right side b of a x = b: uploads the product of `a` and random values, and returns these
+ * values. */
 static struct array right_side(const struct array *a, int n, int columns, cplx **wanted) {
     struct array b = filled(a->type, (size_t)n * columns);
     *wanted = malloc(sizeof(cplx) * b.len);
@@ -127,7 +128,7 @@ static int cholesky(int type) {
     return near(times(a.host, inverse, N, N, N), unit, N * N, TOLERANCE[type] * 20);
 }
 
-/* Many small ones at once. */
+/* Many small matrices at once. */
 static int cholesky_batched(int type) {
     enum { N = 10, B = 6 };
     DO(begin());
@@ -187,7 +188,7 @@ static int qr(int type) {
     return 0;
 }
 
-/* u s v^T is a. */
+/* Checks that u s v^T equals a. */
 static int is_product(const struct array *a, struct array *u, struct array *s, struct array *v, int m, int n, int v_transposed) {
     cplx *left = download(u), *values = download(s), *right = download(v);
     if (!left || !values || !right) return 1;
@@ -225,7 +226,7 @@ static int svd_jacobi(int type) {
     return is_product(&a, &u, &s, &v, M, N, 0);
 }
 
-/* a v is v times the eigenvalues. */
+/* Checks that a v equals v times the eigenvalues. */
 static int is_decomposed(const struct array *a, struct array *vectors, struct array *values, int n) {
     cplx *v = download(vectors), *w = download(values);
     if (!v || !w) return 1;
@@ -271,7 +272,7 @@ static int eigen_complex(int type) {
     return is_decomposed(&a, &a, &w, N);
 }
 
-/* The functions that take any type: LU, and eigenvalues of a matrix that is not symmetric. */
+/* The functions for any type: LU, and eigenvalues of a matrix that is not symmetric. */
 static int any_type(int type) {
     enum { N = 40 };
     DO(begin());
@@ -306,7 +307,8 @@ static int any_type(int type) {
     for (int j = 0; j < N; j++) {
         sum += values[j];
         trace += m.host[j * (N + 1)];
-        /* Vectors of real values are theirs; those of a pair are two columns, real and imaginary part. */
+        /* A real value has one vector; a pair of values has two columns, real and imaginary part.
+         */
         if (cimag(values[j]) == 0)
             for (int i = 0; i < N; i++) vectors[i + j * N] *= values[j];
         else memcpy(vectors + j * N, product + j * N, sizeof(cplx) * N);

@@ -1,4 +1,5 @@
-/* cuSPARSE: sparse matrices in three forms, their products with vectors, matrices and each other, solutions, and conversions. */
+/* cuSPARSE: sparse matrices in three forms, their products with vectors, matrices and each other,
+ * solutions, and conversions. */
 #include "check.h"
 #include <cusparse.h>
 
@@ -6,7 +7,7 @@ static cusparseHandle_t h;
 static const cudaDataType TYPE[TYPES] = {CUDA_R_64F, CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF, CUDA_C_64F, CUDA_C_32F};
 enum { M = 70, N = 50, MOST = M * N, ROOM = 8 << 20 };
 
-/* A sparse matrix: dense here, by rows in both forms there. */
+/* A sparse matrix: dense on the host; both sparse forms, by rows, on the device. */
 struct sparse {
     cplx dense[MOST];
     struct array row_start, row, column, value;
@@ -28,7 +29,7 @@ static int begin(void) {
     void *one = wide ? (void *)one64 : one32, *two = wide ? (void *)two64 : two32; (void)one, (void)two
 static cudaDataType sums(enum type type) { return type == F16 || type == BF16 ? CUDA_R_32F : TYPE[type]; }
 
-/* One value in four is there; `lower`: a lower triangle with a large diagonal. */
+/* One value in four is non-zero; `lower`: a lower triangle with a large diagonal. */
 static int made(struct sparse *s, enum type type, int rows, int columns, int lower) {
     int start[M + 1] = {0}, row[MOST], column[MOST];
     cplx value[MOST];
@@ -60,7 +61,7 @@ static int made(struct sparse *s, enum type type, int rows, int columns, int low
     return 0;
 }
 
-/* Sparse by vector, as it is and transposed, in both forms and with every algorithm. */
+/* Sparse matrix by vector, plain and transposed, in both forms and with every algorithm. */
 static int spmv(int type) {
     static const cusparseSpMVAlg_t CSR[] = {CUSPARSE_SPMV_ALG_DEFAULT, CUSPARSE_SPMV_CSR_ALG1, CUSPARSE_SPMV_CSR_ALG2};
     static const cusparseSpMVAlg_t COO[] = {CUSPARSE_SPMV_ALG_DEFAULT, CUSPARSE_SPMV_COO_ALG1, CUSPARSE_SPMV_COO_ALG2};
@@ -90,7 +91,7 @@ static int spmv(int type) {
     return 0;
 }
 
-/* Sparse by matrix, by rows and by columns. */
+/* Sparse matrix by matrix, by rows and by columns. */
 static int spmm(int type) {
     enum { K = 24 };
     static struct sparse s;
@@ -120,7 +121,7 @@ static int spmm(int type) {
     return 0;
 }
 
-/* The whole of a sparse matrix by rows, as the device has it. */
+/* Checks a sparse matrix by rows on the device. */
 static int holds(const struct array *start, const struct array *column, const struct array *value, const cplx *dense, int rows, int columns) {
     cplx *s = download(start), *c = download(column), *v = download(value), *got = calloc((size_t)rows * columns, sizeof *got);
     if (!s || !c || !v) return 1;
@@ -181,7 +182,7 @@ static int dense(int type) {
     return holds(&start, &column, &value, s.dense, M, N);
 }
 
-/* Sparse by sparse. */
+/* Sparse matrix by sparse matrix. */
 static int spgemm(int type) {
     static struct sparse a, b;
     DO(begin() || made(&a, type, M, N, 0) || made(&b, type, N, M, 0));
@@ -254,7 +255,7 @@ static int solve(int type) {
     return same_to(&x, TOLERANCE[type] * 10, 1);
 }
 
-/* A product of dense matrices at the places of a sparse one. */
+/* A product of dense matrices at the positions of a sparse matrix. */
 static int sddmm(int type) {
     enum { K = 30 };
     static struct sparse s;

@@ -1,6 +1,7 @@
-//! The admin API: any bytes are the body of each request, up to the rules that its values must follow.
+//! The admin API: any bytes as the body of each request, up to the rules for its values.
 //!
-//! What is accepted means the same when it is written and read again, as the audit trail and the store do.
+//! An accepted body is unchanged when it is written and read again, as the audit trail and the
+//! store do.
 #![no_main]
 
 use std::fmt::Debug;

@@ -1,6 +1,6 @@
-//! The data connection: any bytes are a row of frames, as the worker's reader takes them.
+//! The data connection: any bytes as a sequence of frames for the worker's reader.
 //!
-//! A frame that is accepted has lengths within their bounds and is written as it was read.
+//! An accepted frame has lengths within the bounds, and is written as it was read.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -12,7 +12,8 @@ use vgpu_proto::limits::{MAX_ARGS, MAX_BULK};
 fn frame(bytes: &[u8]) -> Option<&[u8]> {
     let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>()?;
     let mut raw = *header;
-    // A fuzzer finds a magic number late; whether it is compared is tested elsewhere.
+    // The target sets the magic number, which a fuzzer finds late; other tests check the
+    // comparison.
     raw[..2].copy_from_slice(&MAGIC.to_le_bytes());
     let header = Header::parse(&raw).ok()?;
     assert_eq!(header.to_bytes(), raw);
@@ -33,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
     while let Some(next) = frame(rest) {
         rest = next;
     }
-    // And as the arguments of each operation in turn: the first byte chooses.
+    // Also as the arguments of an operation, which the first byte selects.
     if let Some((which, args)) = data.split_first() {
         let row = &OPS[usize::from(*which) % OPS.len()];
         request(row.op as u16, args, 0);

@@ -1,6 +1,7 @@
-//! Messages of a worker to vgpud, and all others that are encoded by the codec: any bytes are one of them or are refused.
+//! Messages of a worker to vgpud, and all other messages of the codec: any bytes are either a
+//! message or refused.
 //!
-//! What is accepted has one encoding, the one that was read: nothing unexamined travels along.
+//! An accepted message has only one encoding, so that no byte goes unexamined.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,6 +1,6 @@
-//! The gateway: any bytes are the beginning of a connection, over a real socket.
+//! The gateway: any bytes as the beginning of a connection, over a real socket.
 //!
-//! They are refused with a sentence that fits into a message, or they are well-formed.
+//! The bytes are either refused with a sentence that fits into a message, or well-formed.
 #![no_main]
 
 use std::io::Write;
@@ -34,7 +34,7 @@ async fn open(bytes: &[u8]) {
     }
 }
 
-/// The bytes behind a good greeting of this version: what is in the body remains to be checked.
+/// A valid preamble of this version with this body, which remains to be checked.
 fn greeting(body: &[u8]) -> Vec<u8> {
     let preamble = Preamble {
         magic: HELLO_MAGIC,

@@ -1,7 +1,6 @@
-//! Golden files: committed files that a test makes again and compares.
+//! Golden files: committed files that a test generates again and compares.
 //!
-//! With `UPDATE_GOLDEN=1` in the environment a test writes the file instead of failing, whichever
-//! test it is.
+//! With `UPDATE_GOLDEN=1` in the environment, every such test writes the file instead of failing.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -11,16 +10,16 @@ use similar::TextDiff;
 /// The variable that makes tests rewrite golden files.
 pub const UPDATE: &str = "UPDATE_GOLDEN";
 
-/// Unchanged lines around a change.
+/// Number of unchanged lines around a change.
 const CONTEXT: usize = 2;
 
-/// Lines of a difference that are shown.
+/// Largest number of lines of a difference that are shown.
 const MOST_LINES: usize = 80;
 
-/// Compares a committed file with what a test made; a file that is not there is empty.
+/// Compares a committed file with the text of a test; a missing file counts as empty.
 ///
 /// # Panics
-/// When they differ, with the differing lines; or when the file cannot be written.
+/// If they differ, with the differing lines; or if the file cannot be written.
 #[track_caller]
 pub fn assert_golden(path: impl AsRef<Path>, made: &str) {
     let path = path.as_ref();

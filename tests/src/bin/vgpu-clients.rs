@@ -1,7 +1,9 @@
-//! `make clients`: the tests of real CUDA clients, on soft-gpu directly and through shim and vgpud.
+//! `make clients`: runs the tests of real CUDA clients, on soft-gpu directly and through the guest
+//! library and vgpud.
 //!
-//! With `--driver=nvidia` (`tests/gpu/run.sh`) the same on this machine's GPU, with a smoke test of the system.
-//! Exits 0 if nothing failed but what `tests/clients/expected` names with its cause.
+//! With `--driver=nvidia` (`tests/gpu/run.sh`): the same on this machine's GPU, with a smoke test
+//! of the system. Exits 0 if there were no failures except those that `tests/clients/expected`
+//! lists with a cause.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -88,7 +90,7 @@ fn run(options: &Options) -> Result<bool> {
         .clone()
         .unwrap_or_else(|| kit.dir().join("report.json"));
     let mut rows = Vec::new();
-    // A report that cannot be written is told before the suites run.
+    // An unwritable report is detected before the suites run.
     report::write(&path, &rows)?;
     let mut as_expected = true;
     let mut finished = |row: &Row, expected: &Expected| -> Result<()> {
@@ -107,7 +109,7 @@ fn run(options: &Options) -> Result<bool> {
         };
         finished(&row, &Expected::default())?;
     }
-    // Units by suite; the suites that could not be had, and those of which a row did not run to its end.
+    // Units by suite; suites that could not be fetched; suites with a row that did not complete.
     let (mut known, mut missing, mut broken) = (Vec::new(), Vec::new(), Vec::new());
     for suite in options.suites()? {
         let expected = Expected::read(suite.name)?;
@@ -126,7 +128,7 @@ fn run(options: &Options) -> Result<bool> {
         for row in rows_of(suite, &plan, options, &expected, &choice) {
             match row {
                 Ok(row) => finished(&row, &expected)?,
-                // The other suites run all the same.
+                // The other suites still run.
                 Err(e) => {
                     eprintln!("clients: FAILED: {e:#}");
                     broken.push(suite.name);
@@ -159,18 +161,20 @@ fn run(options: &Options) -> Result<bool> {
     Ok(as_expected)
 }
 
-/// Holds that this machine has NVIDIA's driver: without it every test would fail, each for itself.
+/// Checks that this machine has NVIDIA's driver. Without this check, every test would fail
+/// separately.
 fn has_driver() -> Result<()> {
-    // SAFETY: loading runs the initialisers of the library that every CUDA program of this machine loads.
+    // SAFETY: loading runs the initialisers of a library that every CUDA program of this machine
+    // loads.
     let library = unsafe { libloading::Library::new("libcuda.so.1") };
     library.map(drop).map_err(|e| {
         anyhow!("--driver=nvidia, but NVIDIA's driver is not installed here ({e}); --driver=soft runs the suites on soft-gpu")
     })
 }
 
-/// What a suite runs, or what of it cannot be had.
+/// The plan of a suite, or the reason for which it could not be fetched.
 fn plan_of(suite: &Suite, kit: &Kit) -> Result<Result<Plan, String>> {
-    // What cannot be fetched is not a failure of ours; everything else is.
+    // Only a failed fetch is not a failure of the run.
     match (suite.plan)(kit) {
         Ok(plan) => Ok(Ok(plan)),
         Err(e) => match e.downcast::<Missing>() {
@@ -180,7 +184,7 @@ fn plan_of(suite: &Suite, kit: &Kit) -> Result<Result<Plan, String>> {
     }
 }
 
-/// The rows of a suite, each run when it is asked for.
+/// The rows of a suite, each run on demand.
 fn rows_of<'a>(
     suite: &'a Suite,
     plan: &'a Result<Plan, String>,

@@ -1,8 +1,8 @@
-//! `make demo`: the main job, end to end, on two software GPUs.
+//! `make demo`: the whole system with two software GPUs.
 //!
-//! Starts a vgpud of its own, maps GPU 0 to pool A and GPU 1 to pool B, registers VMs 1–7 in A and
-//! 8–20 in B, and runs a CUDA program in each at once: one hangs its kernel, one floods, the others
-//! compute and check their results. Exits 0 only if everything held that the last table lists.
+//! Starts a vgpud, assigns GPU 0 to pool A and GPU 1 to pool B, registers VMs 1–7 in A and 8–20 in
+//! B, and runs a CUDA program in each VM at the same time: one hangs a kernel, one floods, the
+//! others compute and check their results. Exits 0 only if all checks of the final table passed.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -12,19 +12,19 @@ use anyhow::{Context, Result};
 use vgpu_tests::guest::{self, Guest, Program};
 use vgpu_tests::host::{Host, Options};
 
-/// The VM whose kernel never ends (pool A), and the one that floods (pool B).
+/// The VM with an endless kernel (pool A), and the VM that floods (pool B).
 const HANGER: u32 = 7;
 const FLOODER: u32 = 20;
 
-/// The flooder's token bucket.
+/// Token bucket of the flooding VM.
 const FLOOD_CALLS_PER_S: u64 = 2_000;
 const FLOOD_BURST: u64 = 500;
 const FLOOD_LAUNCHES: u64 = 8_000;
 
-/// A kernel of pool A may run this long.
+/// Hard limit of a kernel in pool A.
 const HARD_LIMIT: Duration = Duration::from_secs(2);
 
-/// Longest any guest may take.
+/// Longest time of a guest.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// One line of the last table.
+/// A row of the final table.
 struct Check {
     what: String,
     held: bool,
@@ -71,7 +71,7 @@ impl Check {
     }
 }
 
-/// How one guest ended.
+/// The end of a guest program.
 struct Ended {
     vm: u32,
     program: &'static str,
@@ -98,7 +98,7 @@ fn demo() -> Result<Vec<Check>> {
     check(&host, &ended, &placed, wall)
 }
 
-/// The owner's example, by the commands an administrator types.
+/// Sets the host up with the commands of an administrator.
 fn set_up(host: &Host) -> Result<()> {
     for words in [
         "scan-gpus",
@@ -143,8 +143,8 @@ fn program(vm: u32) -> (Program, Vec<String>) {
     }
 }
 
-/// On which GPU each VM's program began, by the daemon's events: a short program may be over before a
-/// look at the sessions finds it.
+/// The GPU on which each VM's program began, from the daemon's events: a short program may end
+/// before a query of the sessions finds it.
 fn placements(host: &Host) -> Result<BTreeMap<u64, u64>> {
     let gpus = host.admin_json("status")?["gpus"].take();
     let id_of = |uuid: &str| {
@@ -161,8 +161,8 @@ fn placements(host: &Host) -> Result<BTreeMap<u64, u64>> {
     Ok(placed.collect())
 }
 
-/// Starts a guest in every VM, and reports each as it ends. Once all have begun, shows the status
-/// screen. Returns how each ended and on which GPU it was.
+/// Starts a guest in every VM and reports each end. Shows the status screen once all have begun.
+/// Returns the end of each program, and its GPU.
 fn run_guests(host: &Host) -> Result<(Vec<Ended>, BTreeMap<u64, u64>)> {
     let mut waiting = Vec::new();
     let start = Instant::now();
@@ -278,7 +278,7 @@ fn check_neighbours(ended: &[Ended]) -> Check {
     )
 }
 
-/// The flood must have taken at least the time that its bucket allows, and have lost nothing.
+/// The flood must have taken at least the time that its bucket allows, and lost nothing.
 fn check_flood(ended: &[Ended]) -> Check {
     let what = format!("VM {FLOODER}'s flood was held by its token bucket");
     let Some(flooder) = of(ended, FLOODER).filter(|e| e.success) else {
@@ -300,7 +300,7 @@ fn check_flood(ended: &[Ended]) -> Check {
     )
 }
 
-/// What the daemon itself says afterwards.
+/// Checks the daemon's own counters afterwards.
 fn check_status(host: &Host, checks: &mut Vec<Check>) -> Result<()> {
     host.wait_no_sessions(Duration::from_secs(20))?;
     let status = host.admin_json("status")?;

@@ -1,4 +1,5 @@
-//! `vgpu-digest`: records what a program asks of soft-gpu, makes it comparable, and compares two runs.
+//! `vgpu-digest`: records a program's operations on soft-gpu, makes the records comparable, and
+//! compares two runs.
 //!
 //! Exits 0 if two runs did the same work, 1 if not, 2 on an error.
 
@@ -22,27 +23,28 @@ struct Options {
 enum Action {
     /// Run a program that uses soft-gpu in its own process, and write its digest to a file
     Record {
-        /// Run the program twice, and leave out what it has otherwise each time: addresses of its process, bytes that it never set
+        /// Run the program twice, and exclude data that differs each time: addresses of its
+        /// process, bytes that it never set
         #[arg(long)]
         twice: bool,
-        /// Where the digest goes
+        /// File of the digest
         out: PathBuf,
         /// The program and its arguments, after `--`
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
-    /// Make a digest that processes wrote (`SOFT_GPU_DIGEST=PREFIX` in their environment) comparable
+    /// Normalise a digest that processes wrote with `SOFT_GPU_DIGEST=PREFIX` in their environment
     Normalise {
-        /// What the variable said
+        /// Value of the variable
         prefix: PathBuf,
-        /// Where the digest goes
+        /// File of the digest
         out: PathBuf,
     },
     /// Compare two digests, and name the first operation that differs
     Compare {
-        /// Of the first run
+        /// Digest of the first run
         left: PathBuf,
-        /// Of the second run
+        /// Digest of the second run
         right: PathBuf,
     },
 }
@@ -65,7 +67,7 @@ fn run(action: Action) -> Result<bool> {
             out,
             command,
         } => {
-            // Before the program runs, perhaps for hours.
+            // Checked before the program runs, perhaps for hours.
             let place = || format!("writing {}", out.display());
             std::fs::File::create(&out).with_context(place)?;
             let mut found = recorded(&command, None)?;
@@ -94,7 +96,7 @@ fn run(action: Action) -> Result<bool> {
     }
 }
 
-/// A line of the result.
+/// Prints a line of the result.
 fn say(line: &str) -> Result<()> {
     let mut out = std::io::stdout();
     let written = writeln!(out, "{line}").and_then(|()| out.flush());

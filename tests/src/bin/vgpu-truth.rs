@@ -1,5 +1,6 @@
-//! Suite `truth` of `make clients`: the rows of `tests/truth/card-facts.tsv` as tests, in the manner of Rust's test
-//! harness. Arguments are the names of tests; the driver is the one that the environment leads to.
+//! Suite `truth` of `make clients`: the rows of `tests/truth/card-facts.tsv` as tests, with the
+//! interface of Rust's test harness. Arguments are names of tests; the environment selects the
+//! driver.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;

@@ -1,11 +1,11 @@
-//! `make vm-test`: real guest VMs.
+//! `make vm-test`: tests with real VMs.
 //!
-//! 1. Two VMs of different priority at once; in each, CUDA programs load our `libcuda.so.1` and get
-//!    right results from the host's device over AF_VSOCK; the daemon tells the VMs apart. One VM has the
-//!    C library of Debian 11, and its programs are made for that.
-//! 2. A VM whose plug is pulled in the middle of its calls is cleaned up.
-//! 3. vgpud's own AF_VSOCK listener, in a guest with vsock loopback: the peer's CID is seen, an
-//!    unregistered CID is refused.
+//! 1. Two VMs of different priority at the same time. In each, CUDA programs load vGPU's
+//!    `libcuda.so.1` and get right results from the host's device over AF_VSOCK, and the daemon
+//!    distinguishes the VMs. One VM has the C library of Debian 11, and programs built for it.
+//! 2. A VM that is powered off in the middle of its calls is cleaned up.
+//! 3. vgpud's own AF_VSOCK listener, in a guest with vsock loopback: the listener sees the peer's
+//!    CID, and refuses an unregistered CID.
 //! 4. The kernel's vhost-vsock: [`vhost`].
 
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use vgpu_tests::vm::machine::{Machine, Shape, Vsock};
 use vgpu_tests::vm::vhost;
 use vgpu_tests::wait::{SOON, until};
 
-/// The VMs of the first part: number, which is also the guest's CID, and class.
+/// The VMs of the first part: number, which equals the guest's CID, and class.
 const VMS: [(u32, &str); 2] = [(4, "low"), (5, "high")];
 
 fn main() -> ExitCode {
@@ -151,7 +151,7 @@ fn both_compute(kit: &Kit, work: &Path, host: &Host, hybrid: &Path) -> Result<()
             "VM {vm} is {}",
             record["priority"]
         );
-        // Three programs each: one session a program, none of the other VM's.
+        // Three programs each: one session per program, none of the other VM.
         ensure!(
             record["usage"]["sessions"] == 3,
             "VM {vm}: {}",

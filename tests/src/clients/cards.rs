@@ -1,4 +1,4 @@
-//! What real cards answer: each row of `tests/truth/card-facts.tsv` is a test.
+//! Results of real cards: each row of `tests/truth/card-facts.tsv` is a test.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::install::{Kit, Missing};
 use super::suites::Plan;
 use crate::truth::{self, Row};
 
-/// One unit with all rows. Without the runtime's package, rows that ask it are skipped.
+/// A unit with all rows. Without the runtime's package, rows that need the runtime are skipped.
 ///
 /// # Errors
-/// If the table cannot be read; what pip said, but that it cannot fetch.
+/// If the table cannot be read; pip's errors, except a failed fetch.
 pub(super) fn plan(kit: &Kit) -> Result<Plan> {
     let (package, version) = truth::RUNTIME;
     match kit.wheel(package, version) {

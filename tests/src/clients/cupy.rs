@@ -1,4 +1,4 @@
-//! CuPy's own tests, from its published source.
+//! CuPy's own tests, from the published source.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,10 +10,10 @@ use super::follow::Unit;
 use super::install::{Kit, fetch};
 use super::suites::{PTX_ONLY, Plan, pytest, test_files};
 
-/// The version; that of `requirements/cupy.txt` too.
+/// Version of CuPy, as in `requirements/cupy.txt`.
 pub(super) const VERSION: &str = "14.2.0";
 
-/// Folders of its tests that run: what programs use of CuPy, and what needs the device in ways of its own.
+/// Test folders that run: common parts of CuPy, and parts with special uses of the device.
 const FOLDERS: &[&str] = &[
     "tests/cupy_tests/core_tests",
     "tests/cupy_tests/creation_tests",
@@ -26,7 +26,7 @@ const FOLDERS: &[&str] = &[
     "tests/cupyx_tests/scipy_tests/sparse_tests",
 ];
 
-/// Fetches the source's tests from PyPI: the address, and the SHA-256 of what must lie there.
+/// Fetches the tests from PyPI; arguments: address, SHA-256 of the file, destination.
 const FETCH: &str = r#"
 import hashlib, io, sys, tarfile, urllib.request
 address, digest, into = sys.argv[1:]
@@ -40,7 +40,7 @@ with tarfile.open(fileobj=io.BytesIO(published)) as source:
 const ADDRESS: &str = "https://files.pythonhosted.org/packages/dc/10/059a92d40b161ea24607c9e41a75098812ca7021f2b565524f87beba15c9/cupy-14.2.0.tar.gz";
 const DIGEST: &str = "cfed725e612178cfbdbf62f4a3a598b60edecbbca718c0d4580c21a16ae4a62c";
 
-/// One unit for each file of tests.
+/// One unit per test file.
 ///
 /// # Errors
 /// [`super::install::Missing`] without the packages or the source.
@@ -60,9 +60,9 @@ pub(super) fn plan(kit: &Kit) -> Result<Plan> {
             let cache = kit.dir().join("cupy-kernels");
             unit.env.push(("CUPY_CACHE_DIR".into(), cache.into()));
             unit.env.push(("NVCC".into(), nvcc.clone().into()));
-            // Tests of several devices are skipped.
+            // Tests that need several devices are skipped.
             unit.env.push(("CUPY_TEST_GPU_LIMIT".into(), "1".into()));
-            // Jitify learns once which headers there are, by compiling hundreds of times.
+            // Jitify determines the available headers once, by hundreds of compilations.
             unit.patience = Duration::from_secs(1800);
             units.push(unit);
         }
@@ -75,7 +75,7 @@ pub(super) fn plan(kit: &Kit) -> Result<Plan> {
     })
 }
 
-/// CuPy's source: a checkout that `VGPU_CUPY` names, or what PyPI has.
+/// CuPy's source: a checkout that `VGPU_CUPY` names, or the file from PyPI.
 fn source(kit: &Kit, python: &Path) -> Result<PathBuf> {
     if let Some(dir) = std::env::var_os("VGPU_CUPY") {
         let dir = PathBuf::from(dir);

@@ -1,42 +1,42 @@
-//! What test processes tell while they run: which test begins, and how each ended.
+//! Events of test processes: which test begins, and how each test ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-/// How one test ended.
+/// The outcome of a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// As its authors want.
+    /// The test passed.
     Passed,
-    /// Not; what it said.
+    /// The test failed, with its message.
     Failed(String),
-    /// Not beside other tests of its process, but alone: the client's tests race with each other. What it
-    /// said.
+    /// The test failed beside other tests of its process, but passes alone: the client's tests race
+    /// with each other. With its message.
     Raced(String),
-    /// It did not run; why.
+    /// The test did not run, with the reason.
     Skipped(String),
 }
 
-/// What is known of a unit's tests so far.
+/// The state of a unit's tests.
 #[derive(Debug, Default)]
 pub struct Record {
-    /// Tests that ended.
+    /// Outcomes of the tests that ended.
     pub ended: BTreeMap<String, Outcome>,
-    /// The tests that began and have not ended.
+    /// Tests that began and have not ended.
     pub running: BTreeSet<String>,
-    /// The process found its tests: if it has not, it never came so far as to run one.
+    /// Whether the process found its tests. If not, it ran none.
     pub collected: bool,
 }
 
 impl Record {
-    /// A test ended.
+    /// Records the end of a test.
     pub fn end(&mut self, test: &str, outcome: Outcome) {
         self.running.remove(test);
         self.ended.insert(test.to_owned(), outcome);
     }
 
-    /// Takes the failed tests out, as if they had not run, with what they said.
+    /// Removes the failed tests, as if they had not run, and returns them with their messages.
     pub fn take_failed(&mut self) -> Vec<(String, String)> {
         let failed = self
             .ended
@@ -50,20 +50,21 @@ impl Record {
     }
 }
 
-/// How a kind of test process tells its events.
+/// The format of a test process's events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     /// Rust's test harness, on standard output.
     Libtest,
-    /// pytest with our plugin `vgpu_events`, in a file of its own.
+    /// pytest with the plugin `vgpu_events`, in a separate file.
     Pytest,
 }
 
-/// Reads events out of lines.
+/// Parses events from lines.
 #[derive(Debug)]
 pub struct Reader {
     dialect: Dialect,
-    /// libtest: whose captured output is being shown, and whether the next line is its panic's words.
+    /// libtest: the test whose captured output is shown, and whether the next line is the message
+    /// of its panic.
     shown: Option<String>,
     panicked: bool,
 }
@@ -83,7 +84,7 @@ enum Line {
 }
 
 impl Reader {
-    /// A reader at the beginning.
+    /// A reader at the beginning of the output.
     pub fn new(dialect: Dialect) -> Reader {
         Reader {
             dialect,
@@ -92,7 +93,7 @@ impl Reader {
         }
     }
 
-    /// Takes one line; true if it told something about a test.
+    /// Parses a line; true if the line was about a test.
     pub fn line(&mut self, line: &str, record: &mut Record) -> bool {
         match self.dialect {
             Dialect::Pytest => pytest(line, record),
@@ -116,7 +117,8 @@ impl Reader {
                     let why = end.strip_prefix("ignored, ").unwrap_or("ignored");
                     Outcome::Skipped(format!("its authors leave it out: {why}"))
                 }
-                // Something else was printed in between: the test counts as not ended, and runs again.
+                // Other output was printed in between: the test counts as not ended, and runs
+                // again.
                 _ => return false,
             };
             let name = name.split(" - should panic").next().unwrap_or(name);
@@ -130,7 +132,8 @@ impl Reader {
             self.shown = Some(name.to_owned());
             self.panicked = false;
         } else if let Some(name) = &self.shown {
-            // The words of a panic follow its line; a test that returns an error says it in one.
+            // The message of a panic is in the next line; a test that returns an error has one
+            // line.
             if self.panicked || line.starts_with("Error: ") {
                 let said = Outcome::Failed(line.trim().to_owned());
                 record.ended.insert(name.clone(), said);
@@ -157,7 +160,7 @@ fn pytest(line: &str, record: &mut Record) -> bool {
             };
             record.end(&test, outcome);
         }
-        // A process that was killed may leave half a line.
+        // A killed process may leave an incomplete line.
         Err(_) => return false,
     }
     true

@@ -1,22 +1,22 @@
-//! Failures that are known, each with its cause, and the holding of a run against them.
+//! Known failures with their causes, and the comparison of a run with them.
 //!
 //! One file per suite, `tests/clients/expected/<suite>.toml`:
 //!
 //! ```toml
-//! [least]                    # passed tests of a whole run, per row: fewer is a failure
+//! [least]                    # passed tests of a complete run, per row: fewer is a failure
 //! direct = 50
-//! [ci]                       # what of the suite runs in CI; all of it where nothing is named
+//! [ci]                       # the part of the suite that runs in CI; by default all of it
 //! units = ["cudapy/test_array.py"]
-//! by_hand = false            # true: nothing of it is even fetched in CI
-//! needs_checkout = false     # true: no package carries the tests, and CI runs without them where no checkout is
+//! by_hand = false            # true: CI does not even fetch the suite
+//! needs_checkout = false     # true: no package has the tests; CI skips them without a checkout
 //! [[left_out]]               # units that do not run
 //! units = ["tests/system/*"]
 //! cause = "needs two GPUs"
 //! [[known]]
 //! cause = "graphs are not served"
-//! modes = ["remoted"]        # every row where none is named
-//! unsteady = true            # passes now and then: neither outcome is news
-//! says = "not the same"      # a failure that does not say this is another one, which nobody knew
+//! modes = ["remoted"]        # by default every row
+//! unsteady = true            # passes sometimes: both outcomes are expected
+//! says = "not the same"      # a failure without this text is unexpected
 //! tests = ["graph/*", "test_x.py::test_y"]
 //! ```
 //!
@@ -30,7 +30,7 @@ use serde::Deserialize;
 use super::events::Outcome;
 use crate::paths;
 
-/// One suite's file.
+/// The file of a suite.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expected {
@@ -59,9 +59,9 @@ struct Ci {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeftOut {
-    /// Which.
+    /// Names of the units.
     pub units: Vec<String>,
-    /// Why not.
+    /// The cause.
     pub cause: String,
 }
 
@@ -78,24 +78,24 @@ struct Known {
     tests: Vec<String>,
 }
 
-/// What an outcome is, beside what was expected.
+/// An outcome, compared with the expectation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict<'a> {
-    /// Nothing to say.
+    /// As expected.
     AsWanted,
-    /// It failed, and this is why.
+    /// An expected failure, with its cause.
     Known(&'a str),
-    /// It failed, and nobody knew.
+    /// An unexpected failure.
     News,
-    /// It passed although it was to fail with this cause.
+    /// The test passed although a failure with this cause was expected.
     PassesNow(&'a str),
 }
 
 impl Expected {
-    /// Reads a suite's file.
+    /// Reads the file of a suite.
     ///
     /// # Errors
-    /// If it is missing or not as described above.
+    /// If the file is missing or not in the format above.
     pub fn read(suite: &str) -> Result<Expected> {
         let path = paths::root()
             .join("tests/clients/expected")
@@ -105,7 +105,7 @@ impl Expected {
         toml::from_str(&text).with_context(|| format!("in {}", path.display()))
     }
 
-    /// Passed tests below which a whole run of this row failed.
+    /// Number of passed tests below which a complete run of this row fails.
     pub fn least(&self, mode: &str) -> usize {
         self.least.get(mode).copied().unwrap_or(0)
     }
@@ -115,28 +115,28 @@ impl Expected {
         self.ci.units.is_empty() || self.ci.units.iter().any(|p| matches(p, unit))
     }
 
-    /// Nothing of the suite runs in CI.
+    /// Whether no part of the suite runs in CI.
     pub fn by_hand(&self) -> bool {
         self.ci.by_hand
     }
 
-    /// Whether CI passes although the suite cannot be had.
+    /// Whether CI passes although the suite could not be fetched.
     pub fn needs_checkout(&self) -> bool {
         self.ci.needs_checkout
     }
 
-    /// Why a unit does not run; none if it does.
+    /// The cause for which a unit does not run; `None` if it runs.
     pub fn left_out(&self, unit: &str) -> Option<&str> {
         let out = |l: &&LeftOut| l.units.iter().any(|p| matches(p, unit));
         self.left_out.iter().find(out).map(|l| &l.cause[..])
     }
 
-    /// Every group of units that does not run.
+    /// All groups of units that do not run.
     pub fn all_left_out(&self) -> &[LeftOut] {
         &self.left_out
     }
 
-    /// Holds one outcome against the file.
+    /// Compares an outcome with the file.
     pub fn verdict(&self, mode: &str, test: &str, outcome: &Outcome) -> Verdict<'_> {
         let known = self.known.iter().find(|known| {
             (known.modes.is_empty() || known.modes.iter().any(|m| m == mode))
@@ -153,7 +153,7 @@ impl Expected {
     }
 }
 
-/// Whether a name is the pattern's; `*` stands for any text.
+/// Whether a name matches a pattern; `*` stands for any text.
 fn matches(pattern: &str, name: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else {
         return pattern == name;

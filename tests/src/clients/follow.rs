@@ -1,4 +1,5 @@
-//! Runs one unit of a suite (a test binary, a file of Python tests) to its end, whatever its tests do.
+//! Runs a unit of a suite (a test binary, a file of Python tests) to its end, whatever its tests
+//! do.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,31 +15,31 @@ use nix::unistd::Pid;
 
 use super::events::{Dialect, Outcome, Reader, Record};
 
-/// Tests of a unit that may hang or end its process before the rest is given up.
+/// Number of tests that hang or end their process after which the rest of a unit is given up.
 const LOSSES: usize = 40;
 
-/// What runs together in one process.
+/// Tests that run together in one process.
 #[derive(Debug, Clone)]
 pub struct Unit {
-    /// Its name, for people and files.
+    /// Name of the unit, for people and files.
     pub name: String,
-    /// How its process tells what happens.
+    /// Format of the events.
     pub dialect: Dialect,
     /// Program and arguments.
     pub words: Vec<OsString>,
-    /// Where it runs.
+    /// Working directory.
     pub dir: PathBuf,
-    /// Variables besides the row's own.
+    /// Environment variables in addition to the row's.
     pub env: Vec<(OsString, OsString)>,
-    /// libtest: the tests, as the binary lists them. pytest finds its own.
+    /// libtest: the tests that the binary lists. pytest finds its own tests.
     pub tests: Vec<String>,
-    /// A test that takes longer hangs.
+    /// Time after which a test counts as hung.
     pub patience: Duration,
-    /// Runs beside no other unit: it needs the machine to itself to be in time.
+    /// Whether the unit runs alone, because it needs the whole machine to be in time.
     pub alone: bool,
 }
 
-/// How one process ended.
+/// The end of a process.
 enum End {
     Exited(ExitStatus),
     Hung,
@@ -56,10 +57,10 @@ impl End {
     }
 }
 
-/// Runs a unit in the environment of a row; its logs lie in `logs`.
+/// Runs a unit in the environment of a row; `logs` is the folder of its logs.
 ///
 /// # Errors
-/// If processes cannot be started or files not be written; what tests do is in the record.
+/// If processes cannot be started or files cannot be written. Failures of tests are in the record.
 pub fn run(unit: &Unit, row: &[(OsString, OsString)], logs: &Path) -> Result<Record> {
     let mut record = Record::default();
     let files = Files::of(unit, logs)?;
@@ -85,15 +86,15 @@ pub fn run(unit: &Unit, row: &[(OsString, OsString)], logs: &Path) -> Result<Rec
         }
         for test in unfinished {
             let outcome = match end {
-                // Its line was not legible: something else was printed into it.
+                // Its line was unreadable, because other output was printed into it.
                 End::Exited(status) if next.alone.is_some() && status.success() => Outcome::Passed,
                 _ => Outcome::Failed(end.cause(unit.patience)),
             };
             lost += usize::from(outcome != Outcome::Passed);
             record.end(&test, outcome);
         }
-        // libtest runs tests beside each other, and some disturb others of their own client: what failed
-        // so runs again alone, which tells whose fault it is.
+        // libtest runs tests beside each other, and some disturb other tests of the same client.
+        // Tests that failed in this way run again alone, which shows the cause.
         if unit.dialect == Dialect::Libtest && start == 0 && unit.tests.len() > 1 {
             failed_beside = record.take_failed();
         }
@@ -113,10 +114,10 @@ pub fn run(unit: &Unit, row: &[(OsString, OsString)], logs: &Path) -> Result<Rec
     Ok(record)
 }
 
-/// A process about to start.
+/// A process to start.
 struct Next {
     command: Command,
-    /// The one test that it runs, where it is only one.
+    /// The only test of the process, if it runs only one.
     alone: Option<String>,
 }
 
@@ -148,12 +149,12 @@ impl Files {
     }
 }
 
-/// What the names of a unit's files begin with.
+/// Prefix of the names of a unit's files.
 pub fn stem(unit: &Unit) -> String {
     unit.name.replace(['/', ':', ' '], "_")
 }
 
-/// Whether a variable is one that only the row and the unit set.
+/// Whether only the row and the unit may set a variable.
 fn is_of_the_row(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     [&b"CUDA_"[..], b"SOFT_GPU_", b"VGPU_"]
@@ -161,14 +162,15 @@ fn is_of_the_row(name: &OsStr) -> bool {
         .any(|of| name.starts_with(of))
 }
 
-/// The next process of a unit; none when nothing is left.
+/// The next process of a unit; `None` if nothing is left.
 fn next(unit: &Unit, record: &Record, start: u32, files: &Files) -> Result<Option<Next>> {
     let [program, args @ ..] = &unit.words[..] else {
         anyhow::bail!("unit {} has no program", unit.name)
     };
     let mut command = Command::new(program);
     command.args(args).current_dir(&unit.dir);
-    // What the caller's shell has of these would make the run another one; the row and the unit say what it needs.
+    // Variables of the caller's shell would change the run; the row and the unit set the variables
+    // that it needs.
     for (name, _) in std::env::vars_os() {
         if is_of_the_row(&name) {
             command.env_remove(name);
@@ -188,7 +190,7 @@ fn next(unit: &Unit, record: &Record, start: u32, files: &Files) -> Result<Optio
         Dialect::Libtest => {
             let left = unit.tests.iter();
             let mut left = left.filter(|test| !record.ended.contains_key(&test[..]));
-            // What hung or crashed among many is found by running the rest one by one.
+            // A test that hung or crashed among others is found by running the rest one by one.
             if start == 0 {
                 command.arg("--exact").args(left);
             } else if let Some(test) = left.next() {
@@ -212,7 +214,7 @@ fn follow(command: &mut Command, unit: &Unit, files: &Files, record: &mut Record
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)
-        // Its own group, so that what it started goes with it.
+        // A separate process group, so that its children are killed with it.
         .process_group(0)
         .spawn()
         .with_context(|| format!("starting {}", unit.name))?;
@@ -242,12 +244,12 @@ fn follow(command: &mut Command, unit: &Unit, files: &Files, record: &mut Record
 
 fn kill_group(child: &Child) {
     if let Ok(pid) = i32::try_from(child.id()) {
-        // An error means that nobody of the group is left.
+        // An error means that the group is empty.
         let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
     }
 }
 
-/// The last lines of a file as one.
+/// The last lines of a file, joined.
 pub fn tail(path: &Path, lines: usize) -> String {
     let bytes = std::fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
@@ -264,8 +266,8 @@ pub fn tail(path: &Path, lines: usize) -> String {
 mod tests {
     use super::*;
 
-    /// A stand-in for a libtest binary: `c` hangs, `d` kills its process, `f` fails, `r` fails beside
-    /// others, the rest pass.
+    /// A fake libtest binary: `c` hangs, `d` kills its process, `f` fails, `r` fails beside other
+    /// tests, the others pass.
     const SCRIPT: &str = r#"shift
 echo "running $# tests"
 for t in "$@"; do case $t in

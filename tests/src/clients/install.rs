@@ -1,7 +1,7 @@
-//! What the client suites need, fetched into `target/clients` with pinned versions.
+//! Fetches the packages of the client suites into `target/clients`, with pinned versions.
 //!
-//! Nothing is installed into the system. What cannot be fetched is [`Missing`]: the suites that need it
-//! are said to be skipped, and why.
+//! Nothing is installed into the system. A failed fetch is [`Missing`]: the report lists the suites
+//! that need it as skipped, with the reason.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::paths;
 
-/// Something that this machine cannot fetch, or does not have: the reason for people.
+/// Something that this machine lacks and cannot fetch, with the reason for people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Missing(pub String);
@@ -25,21 +25,21 @@ pub struct Kit {
 /// A Python environment.
 #[derive(Debug, Clone)]
 pub struct Venv {
-    /// Its interpreter.
+    /// The interpreter.
     pub python: PathBuf,
-    /// Where its packages lie.
+    /// The directory of the packages.
     pub packages: PathBuf,
 }
 
 impl Venv {
-    /// The directories with NVIDIA's libraries, for programs that do not look for them by themselves.
+    /// The directories with NVIDIA's libraries, for programs that do not find them by themselves.
     pub fn nvrtc_dirs(&self) -> Vec<PathBuf> {
         let dirs = ["cuda_nvrtc/lib", "cu13/lib"].map(|dir| self.packages.join("nvidia").join(dir));
         dirs.into_iter().filter(|dir| dir.is_dir()).collect()
     }
 }
 
-/// Of what a directory of the kit is to be made.
+/// The inputs of a directory in the kit.
 #[derive(Debug)]
 pub struct Made {
     stamp: PathBuf,
@@ -47,15 +47,15 @@ pub struct Made {
 }
 
 impl Made {
-    /// Whether it was.
+    /// Whether the directory was made from these inputs.
     pub fn is_current(&self) -> bool {
         std::fs::read_to_string(&self.stamp).is_ok_and(|of| of == self.of)
     }
 
-    /// It is now.
+    /// Records that the directory was made from these inputs.
     ///
     /// # Errors
-    /// If that cannot be written down.
+    /// If the record cannot be written.
     pub fn say(&self) -> Result<()> {
         std::fs::write(&self.stamp, &self.of)
             .with_context(|| format!("writing {}", self.stamp.display()))
@@ -70,15 +70,15 @@ impl Kit {
         }
     }
 
-    /// Its directory.
+    /// The directory of the kit.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// A Python environment with exactly what `tests/clients/requirements/<name>.txt` lists.
+    /// A Python environment with exactly the packages in `tests/clients/requirements/<name>.txt`.
     ///
     /// # Errors
-    /// [`Missing`] without Python or the packages; otherwise what pip said.
+    /// [`Missing`] without Python or the packages; otherwise pip's error.
     pub fn venv(&self, name: &str) -> Result<Venv> {
         let list = source(&format!("requirements/{name}.txt"));
         let dir = self.dir.join(format!("venv-{name}"));
@@ -120,7 +120,7 @@ impl Kit {
         Ok(venv)
     }
 
-    /// A package of PyPI, unpacked without those that it needs.
+    /// A package of PyPI, unpacked without its dependencies.
     ///
     /// # Errors
     /// [`Missing`] if it cannot be fetched.
@@ -143,10 +143,11 @@ impl Kit {
         Ok(dir)
     }
 
-    /// Whether a directory of the kit was made of these files as they are now.
+    /// The inputs of a directory: whether the directory was made from these files in their present
+    /// state.
     ///
     /// # Errors
-    /// If one of them cannot be read.
+    /// If one of the files cannot be read.
     pub fn made_of(&self, dir: &Path, files: &[&Path]) -> Result<Made> {
         let mut hash = blake3::Hasher::new();
         for file in files {
@@ -160,10 +161,10 @@ impl Kit {
         })
     }
 
-    /// cudarc's published source with a build directory of its own.
+    /// cudarc's published source with a separate build directory.
     ///
     /// # Errors
-    /// If cargo does not know it, which it does: the worker is made with it.
+    /// If cargo does not know cudarc, which cannot happen, because the worker is built with it.
     pub fn cudarc(&self, version: &str) -> Result<PathBuf> {
         let copy = self.dir.join(format!("cudarc-{version}"));
         let metadata = output(
@@ -187,7 +188,7 @@ impl Kit {
                 .args(["-r", "--no-preserve=mode"])
                 .arg(published)
                 .arg(&copy))?;
-            // It lies within our workspace and is not of it.
+            // The copy lies within this workspace, but is not a member.
             let manifest = copy.join("Cargo.toml");
             let text = std::fs::read_to_string(&manifest)? + "\n[workspace]\n";
             std::fs::write(&manifest, text)?;
@@ -195,10 +196,10 @@ impl Kit {
         Ok(copy)
     }
 
-    /// Builds a package's library tests; the test binary.
+    /// Builds a package's library tests and returns the test binary.
     ///
     /// # Errors
-    /// [`Missing`] if its dependencies cannot be fetched; otherwise what cargo said.
+    /// [`Missing`] if the dependencies cannot be fetched; otherwise cargo's error.
     pub fn test_binary(&self, source: &Path, features: &str) -> Result<PathBuf> {
         let mut command = Command::new(cargo());
         command
@@ -222,12 +223,12 @@ impl Kit {
             .context("cargo built no test binary")
     }
 
-    /// A checkout of one of NVIDIA's repositories at a tag or commit: no published package carries what is wanted
-    /// of it. `variable` names a directory with checkouts, each under its tag or the first eight digits of its
-    /// commit, where there is one.
+    /// A checkout of a repository of NVIDIA at a tag or commit, for files that no published package
+    /// has. `variable` may name a directory with checkouts, each under its tag or the first eight
+    /// digits of its commit.
     ///
     /// # Errors
-    /// [`Missing`] if it cannot be fetched.
+    /// [`Missing`] if the repository cannot be fetched.
     pub fn checkout(&self, variable: &str, repository: &str, at: &str) -> Result<PathBuf> {
         const COMMIT: usize = 40;
         let name = if at.len() == COMMIT { &at[..8] } else { at };
@@ -274,7 +275,8 @@ impl Kit {
     }
 }
 
-/// Puts our wrapper in NVRTC's place, which gives PTX for machine code where a variable asks for it.
+/// Replaces NVRTC by a wrapper, which returns PTX instead of machine code if a variable asks for
+/// that.
 fn wrap_nvrtc(dir: &Path) -> Result<()> {
     let is_nvrtc = |name: &str| {
         name.strip_prefix("libnvrtc.so.")
@@ -288,8 +290,8 @@ fn wrap_nvrtc(dir: &Path) -> Result<()> {
         }
         let real = name.replace("libnvrtc.", "libnvrtc-real.");
         std::fs::rename(entry.path(), dir.join(&real))?;
-        // The wrapper needs the library under its new name, not under the one it gives itself: a
-        // stand-in of that name is what the wrapper is linked with.
+        // The wrapper needs the library under its new name, not under the name in the library
+        // itself. So the wrapper is linked with an empty library of the new name.
         let stand_in = tempfile::tempdir()?;
         let empty = stand_in.path().join("empty.c");
         std::fs::write(&empty, "")?;
@@ -315,7 +317,7 @@ fn wrap_nvrtc(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A file of `tests/clients`.
+/// A file in `tests/clients`.
 pub fn source(name: &str) -> PathBuf {
     paths::root().join("tests/clients").join(name)
 }
@@ -324,8 +326,8 @@ fn cargo() -> std::ffi::OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// Words by which package managers tell that what they were asked for is not to be had here, rather than
-/// that something is wrong with it.
+/// Phrases in messages of package managers that mean "cannot be fetched here", as opposed to a
+/// fault.
 const NOT_TO_BE_HAD: &[&str] = &[
     "No matching distribution",
     "Could not resolve host",
@@ -339,7 +341,7 @@ const NOT_TO_BE_HAD: &[&str] = &[
     "unable to access",
 ];
 
-/// Runs a command that fetches things; its standard output.
+/// Runs a command that fetches, and returns its standard output.
 pub(super) fn fetch(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let result = command.stdin(Stdio::null()).output();
@@ -381,7 +383,7 @@ fn output(command: &mut Command) -> Result<String> {
 /// Runs a command to its end.
 ///
 /// # Errors
-/// What it said, if it failed.
+/// The message of the command, if it failed.
 pub fn run(command: &mut Command) -> Result<()> {
     output(command).map(drop)
 }

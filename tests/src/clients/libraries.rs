@@ -1,7 +1,7 @@
 //! NVIDIA's libraries: `tests/clients/libraries/*.c`, each linked with one of them.
 //!
-//! They run on a software device that is newer than the machine code in the libraries. So the libraries
-//! take the PTX that they carry, as on a card of the future.
+//! They run on a software device that is newer than the machine code in the libraries. So the
+//! libraries use the PTX that they contain, as on a future card.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,10 +14,11 @@ use super::follow::Unit;
 use super::install::{Kit, run, source};
 use super::suites::{PTX_ONLY, Plan, list_tests};
 
-/// cuBLAS of the newest release too: it takes other ways to a product than the one that PyTorch asks for.
+/// cuBLAS of the newest release too, because it computes a product in other ways than the release
+/// that PyTorch requires.
 const NEWEST_CUBLAS: &str = "13.10.0.20";
 
-/// A program and the library that it is linked with.
+/// A program and the library with which it is linked.
 const PROGRAMS: &[(&str, &str)] = &[
     ("cublas", "libcublas.so."),
     ("cublaslt", "libcublasLt.so."),
@@ -28,10 +29,10 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("cusparse", "libcusparse.so."),
 ];
 
-/// One unit for each program and release.
+/// One unit per program and release.
 ///
 /// # Errors
-/// [`super::install::Missing`] without the packages; what the compiler said.
+/// [`super::install::Missing`] without the packages; errors of the compiler.
 pub(super) fn plan(kit: &Kit) -> Result<Plan> {
     let packages = kit.venv("libraries")?.packages;
     let newest = kit.wheel("nvidia-cublas", NEWEST_CUBLAS)?;
@@ -66,7 +67,7 @@ fn dirs(packages: &Path, name: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The library whose file's name begins so, in the first of the packages that has it.
+/// The library whose file name has this prefix, in the first package that has it.
 fn find(packages: &[&Path], name: &str) -> Result<PathBuf> {
     for packages in packages {
         for dir in dirs(packages, "lib")? {
@@ -81,7 +82,7 @@ fn find(packages: &[&Path], name: &str) -> Result<PathBuf> {
     anyhow::bail!("no package carries {name}")
 }
 
-/// Links a program with the library and the runtime that it finds first in `packages`, in their order.
+/// Links a program with the library and the runtime that are found first in `packages`.
 fn unit(kit: &Kit, name: &str, program: &str, library: &str, packages: &[&Path]) -> Result<Unit> {
     let binary = kit.dir().join(format!("library-{name}"));
     let mut compiler = Command::new("cc");
@@ -116,7 +117,8 @@ fn unit(kit: &Kit, name: &str, program: &str, library: &str, packages: &[&Path])
         words: vec![binary.into()],
         dir: kit.dir().join("scratch"),
         env: Vec::new(),
-        // MT19937 prepares 8192 generators: half a minute of a CPU, many on a loaded machine.
+        // MT19937 prepares 8192 generators, which takes half a minute of CPU time, more on a loaded
+        // machine.
         patience: Duration::from_secs(600),
         alone: false,
     })

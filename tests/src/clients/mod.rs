@@ -1,10 +1,10 @@
-//! The client suites: programs nobody here wrote, with their own tests.
+//! The client suites: third-party programs with their own tests.
 //!
-//! Each suite is a published library of the CUDA world ([`suites`]) whose own tests run, unmodified, in
-//! up to two rows for each driver ([`stand`]): directly on the driver's `libcuda.so`, and through our
-//! shim and a vgpud. [`install`] fetches what they need, pinned; [`follow`] runs their test processes so that a
-//! test that hangs or ends its process is known by name; [`expected`] holds the outcome against the
-//! committed list of failures and their causes; [`report`] says and writes what came out.
+//! Each suite is a published CUDA library ([`suites`]). Its own tests run, unmodified, in up to two
+//! rows per driver ([`stand`]): directly on the driver's `libcuda.so`, and through the guest
+//! library and a vgpud. [`install`] fetches the pinned packages. [`follow`] runs the test processes
+//! and identifies each test that hangs or ends its process. [`expected`] compares the outcomes with
+//! the committed list of failures and their causes. [`report`] prints and writes the results.
 
 mod cards;
 mod cupy;

@@ -1,4 +1,4 @@
-//! What came out, for people and as `report.json`.
+//! The results, for people and as `report.json`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,26 +10,26 @@ use super::events::Outcome;
 use super::expected::{Expected, Verdict};
 use super::row::{Row, Tests};
 
-/// A row held against what was expected.
+/// A row, compared with the expectation.
 #[derive(Debug, Default)]
 pub struct Judged {
-    /// How many passed.
+    /// Number of passed tests.
     pub passed: usize,
-    /// Failed tests, what they said, and their known cause.
+    /// Failed tests with their messages and known causes.
     pub failed: Vec<(String, String, Option<String>)>,
-    /// Tests that failed beside others of their client and passed alone, and what they said; they are
-    /// among those that passed.
+    /// Tests that failed beside others of their client and passed alone, with their messages; they
+    /// also count as passed.
     pub raced: Vec<(String, String)>,
-    /// Reasons for not running, and how many tests have each.
+    /// Reasons of skipped tests, with the number of tests.
     pub skipped: BTreeMap<String, usize>,
-    /// Tests that pass although a cause is named for their failure.
+    /// Tests that passed although a cause of failure is listed.
     pub pass_now: Vec<(String, String)>,
-    /// Fewer passed than the suite's file wants.
+    /// The required number of passed tests, if fewer passed.
     pub too_few: Option<usize>,
 }
 
 impl Judged {
-    /// Holds a row against its suite's file.
+    /// Compares a row with the file of its suite.
     pub fn of(tests: &Tests, expected: &Expected, mode: &str) -> Judged {
         let mut judged = Judged::default();
         for (test, outcome) in &tests.ended {
@@ -58,12 +58,12 @@ impl Judged {
         judged
     }
 
-    /// Failures that nobody knew.
+    /// Unexpected failures.
     pub fn news(&self) -> impl Iterator<Item = &(String, String, Option<String>)> {
         self.failed.iter().filter(|(_, _, cause)| cause.is_none())
     }
 
-    /// Whether the run failed by this row.
+    /// Whether this row fails the run.
     pub fn is_bad(&self) -> bool {
         self.too_few.is_some() || self.news().next().is_some()
     }
@@ -73,7 +73,8 @@ impl Judged {
     }
 }
 
-/// Prints one row and says whether it is as expected. `ci`: a suite of a published package must run.
+/// Prints a row and returns whether it is as expected. `ci`: a suite of a published package must
+/// run.
 pub fn print(row: &Row, expected: &Expected, ci: bool) -> bool {
     let tests = match &row.outcome {
         Ok(tests) => tests,
@@ -123,7 +124,7 @@ pub fn print(row: &Row, expected: &Expected, ci: bool) -> bool {
     !judged.is_bad()
 }
 
-/// The times of suites that ran in both rows, side by side.
+/// Prints the times of suites that ran in both rows, side by side.
 pub fn print_times(rows: &[Value]) {
     let table = times(rows);
     if !table.is_empty() {
@@ -138,7 +139,7 @@ pub fn print_times(rows: &[Value]) {
     }
 }
 
-/// The seconds of each suite that ran in both rows: directly, remoted.
+/// The times of each suite that ran in both rows, in s: direct, remoted.
 fn times(rows: &[Value]) -> Vec<(&str, [f64; 2])> {
     let seconds = |suite: &str, remoted: bool| {
         let row = rows.iter().find(|row| {
@@ -208,7 +209,7 @@ pub fn write(path: &Path, rows: &[Value]) -> Result<()> {
         std::fs::create_dir_all(dir)?;
     }
     let text = serde_json::to_string_pretty(rows)? + "\n";
-    // Whole or not at all: somebody may read while a long run adds its rows.
+    // Written completely or not at all, because the file may be read while a long run adds rows.
     let new = path.with_extension("new");
     std::fs::write(&new, text).with_context(|| format!("writing {}", new.display()))?;
     std::fs::rename(&new, path).with_context(|| format!("writing {}", path.display()))

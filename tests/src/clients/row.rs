@@ -1,4 +1,4 @@
-//! One row: a suite's units in one mode, several at once.
+//! A row: the units of a suite in one mode, several at the same time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -15,48 +15,49 @@ use super::stand::{Mode, Stand};
 use super::suites::{Plan, Suite};
 use crate::host::Driver;
 
-/// What is to run.
+/// The selection of units.
 #[derive(Debug, Clone, Default)]
 pub struct Choice {
-    /// Only what the suite's file names for CI.
+    /// Only the units that the suite's file lists for CI.
     pub ci: bool,
-    /// Only units whose names contain one of these; all where none is given.
+    /// Only units whose names contain one of these texts; empty: all units.
     pub only: Vec<String>,
-    /// Units at once.
+    /// Number of units at the same time.
     pub jobs: usize,
-    /// Where the logs go.
+    /// Folder of the logs.
     pub logs: PathBuf,
 }
 
-/// What came out.
+/// The result of a row.
 #[derive(Debug)]
 pub struct Row {
-    /// The suite's name.
+    /// Name of the suite.
     pub suite: &'static str,
-    /// The suite's version.
+    /// Version of the suite.
     pub version: &'static str,
-    /// In which mode.
+    /// Mode of the row.
     pub mode: Mode,
-    /// Its tests, or why there are none.
+    /// The tests, or the reason for which there are none.
     pub outcome: std::result::Result<Tests, String>,
 }
 
-/// Tests that ran.
+/// The tests of a row.
 #[derive(Debug, Default)]
 pub struct Tests {
-    /// By name.
+    /// Outcomes by name.
     pub ended: BTreeMap<String, Outcome>,
-    /// How long it took.
+    /// Duration of the row.
     pub took: Duration,
-    /// Everything of the suite ran that is to run.
+    /// Whether all selected units of the suite ran.
     pub whole: bool,
 }
 
-/// Most names of units that a message lists.
+/// Largest number of unit names in a message.
 const NAMES_MOST: usize = 40;
 
 impl Choice {
-    /// Which of its texts no unit of any of these suites has in its name, as a sentence. `None`: there is none such.
+    /// A sentence about the texts that no unit of these suites has in its name; `None` if there are
+    /// none.
     pub fn named_in_vain(&self, suites: &[(&str, Vec<String>)]) -> Option<String> {
         let mut units = suites.iter().flat_map(|(_, units)| units);
         let vain = self
@@ -94,7 +95,7 @@ impl Choice {
 /// Runs a row.
 ///
 /// # Errors
-/// If its processes cannot be started. What tests do is no error.
+/// If processes cannot be started. Failures of tests are no errors.
 pub fn run(
     suite: &Suite,
     plan: &Plan,
@@ -144,7 +145,7 @@ pub fn run(
     })
 }
 
-/// Runs the queue's units, `jobs` at once, each job being a VM of its own.
+/// Runs the units of the queue, `jobs` at a time; each job is a separate VM.
 fn at_once(
     jobs: usize,
     queue: &Mutex<VecDeque<&Unit>>,

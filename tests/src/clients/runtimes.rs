@@ -1,4 +1,4 @@
-//! NVIDIA's runtime, each version that PyPI carries: `tests/clients/cudart.c`, linked with it.
+//! NVIDIA's runtime in every version on PyPI: `tests/clients/cudart.c`, linked with it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use super::follow::Unit;
 use super::install::{Kit, run, source};
 use super::suites::{Plan, list_tests};
 
-/// The last published version of each release, and the package that carries it.
+/// The last published version of each release, with its package.
 const VERSIONS: &[(&str, &str)] = &[
     ("nvidia-cuda-runtime-cu12", "12.0.146"),
     ("nvidia-cuda-runtime-cu12", "12.1.105"),
@@ -30,10 +30,10 @@ const VERSIONS: &[(&str, &str)] = &[
     ("nvidia-cuda-runtime", "13.5.37"),
 ];
 
-/// One unit for each version and way of linking.
+/// One unit per version and way of linking.
 ///
 /// # Errors
-/// [`super::install::Missing`] without the packages; what the compiler said.
+/// [`super::install::Missing`] without the packages; errors of the compiler.
 pub(super) fn plan(kit: &Kit) -> Result<Plan> {
     let mut units = Vec::new();
     for (package, version) in VERSIONS {
@@ -48,7 +48,8 @@ pub(super) fn plan(kit: &Kit) -> Result<Plan> {
     })
 }
 
-/// The runtime's libraries in a wheel, and how they are linked. Wheels before 12.9 carry no static one.
+/// The runtime's libraries in a wheel, and their kinds of linking. Wheels before 12.9 have no
+/// static library.
 fn libraries(packages: &Path) -> Result<Vec<(PathBuf, &'static str)>> {
     let dirs = ["nvidia/cuda_runtime/lib", "nvidia/cu13/lib"].map(|dir| packages.join(dir));
     let dir = dirs.iter().find(|dir| dir.is_dir());

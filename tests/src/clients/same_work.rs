@@ -1,6 +1,7 @@
-//! The same work reaches the device in both rows: what a unit asked of soft-gpu directly is kept, and what it asks
-//! through the line is held against it. A difference fails the unit's tests, and so does a unit of which nothing was
-//! recorded, as two rows that recorded nothing are alike.
+//! Checks that the same work reaches the device in both rows. The operations of a unit on soft-gpu
+//! in the direct row are stored and compared with those of the remoted row. A difference fails the
+//! unit's tests. A unit without recorded operations fails too, because two empty records would be
+//! equal.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -16,33 +17,34 @@ use crate::digest::{self, Process};
 use crate::host::{Driver, Host};
 use crate::wait::SOON;
 
-/// How often a unit runs directly again where its work is not the same: bytes that it never set may be alike in two
-/// runs by chance.
+/// Largest number of repeated direct runs of a unit whose work differs: bytes that the unit never
+/// sets may be equal in two runs by chance.
 const AGAIN: u32 = 4;
 
-/// Where a row's units write what they ask of the device.
+/// The recorder of a row's operations.
 pub(super) struct SameWork<'a> {
     plan: &'a Plan,
-    /// The remoted row's host.
+    /// The host of the remoted row.
     host: Option<&'a Host>,
-    /// The directory of the row's logs, beside those of the suite's other rows.
+    /// The directory of the row's logs, next to those of the suite's other rows.
     logs: PathBuf,
     sums: Cell<Sums>,
 }
 
-/// What a row's units add up to.
+/// Sums over the units of a row.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Sums {
-    /// Units that count: in the direct row all, else those of which the same work was recorded as directly.
+    /// Number of counted units: in the direct row all, otherwise those whose work equals the direct
+    /// row's.
     units: usize,
-    /// Operations of these.
+    /// Number of operations of these units.
     operations: usize,
-    /// Bytes that are not compared, and of how many.
+    /// Bytes that are excluded from the comparison, and all bytes.
     left_out: (u64, u64),
 }
 
 impl SameWork<'_> {
-    /// Of a row whose logs lie in `logs`.
+    /// The recorder of a row with logs in `logs`.
     pub(super) fn of<'a>(plan: &'a Plan, host: Option<&'a Host>, logs: &Path) -> SameWork<'a> {
         SameWork {
             plan,
@@ -63,27 +65,28 @@ impl SameWork<'_> {
         }
     }
 
-    /// The variables of a unit that is about to start.
+    /// The environment variables of a unit that is about to start.
     ///
     /// # Errors
-    /// If the directory cannot be made.
+    /// If the directory cannot be created.
     fn env(&self) -> Result<Vec<(OsString, OsString)>> {
         if self.host.is_some() {
             return Ok(Vec::new());
         }
         let prefix = self.prefix();
         let dir = prefix.parent().context("a prefix lies in a directory")?;
-        // What a run that was stopped has left.
+        // Files that an aborted run has left.
         let _ = std::fs::remove_dir_all(dir);
         std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
         Ok(vec![("SOFT_GPU_DIGEST".into(), prefix.into())])
     }
 
-    /// Runs a unit. Directly, keeps what it asks for, and runs it again, to tell what of that it has otherwise each
-    /// time; through the line, fails its tests if it asks for something else than directly.
+    /// Runs a unit. In the direct row, stores its operations, and runs the unit again to find the
+    /// data that differs each time. In the remoted row, fails the unit's tests if the operations
+    /// differ from the direct row's.
     ///
     /// # Errors
-    /// If processes cannot be started, sessions stay, or a file is no digest.
+    /// If processes cannot be started, sessions do not end, or a file is not a digest.
     pub(super) fn run(&self, unit: &Unit, row: &[(OsString, OsString)]) -> Result<Record> {
         let mut env = row.to_vec();
         env.extend(self.env()?);
@@ -118,7 +121,8 @@ impl SameWork<'_> {
         Ok(record)
     }
 
-    /// Runs a unit directly once more, in the environment of a direct row, and leaves out what it has otherwise then.
+    /// Runs a unit directly once more, in the environment of a direct row, and excludes the data
+    /// that differs.
     fn without_own(
         &self,
         unit: &Unit,
@@ -144,7 +148,8 @@ impl SameWork<'_> {
         self.sums.set(sums);
     }
 
-    /// Says how many operations were recorded or compared, and in the direct row how much of them is not compared.
+    /// Prints the number of recorded or compared operations and, in the direct row, the amount of
+    /// excluded data.
     pub(super) fn say(&self) {
         let sums = self.sums.get();
         let what = match self.host {
@@ -163,7 +168,7 @@ impl SameWork<'_> {
         }
     }
 
-    /// What the unit asked for in the row without the line.
+    /// The operations of the unit in the direct row.
     fn direct(&self, unit: &Unit) -> Result<Vec<Process>> {
         let kept = self.kept(unit);
         let suite = self
@@ -174,7 +179,7 @@ impl SameWork<'_> {
         digest::load(&suite.join("direct").join(name))
     }
 
-    /// Reads what was written since the last time.
+    /// Reads the operations recorded since the last call.
     fn take(&self) -> Result<Vec<Process>> {
         if let Some(host) = self.host {
             host.wait_no_sessions(SOON)?;
@@ -189,7 +194,8 @@ impl SameWork<'_> {
     }
 }
 
-/// Fails the unit's tests if nothing was recorded and it is not listed as idle, or if something was and it is.
+/// Fails the unit's tests if nothing was recorded and the unit is not listed as idle, or the other
+/// way round.
 fn hold_recorded(idle: bool, done: &[Process], record: &mut Record) {
     match (digest::operations(done), idle) {
         (0, false) => fail(
@@ -204,7 +210,7 @@ fn hold_recorded(idle: bool, done: &[Process], record: &mut Record) {
     }
 }
 
-/// Fails tests of whose work another part reached the device than directly. False if so.
+/// Fails tests whose work on the device differs from the direct row's. False if so.
 fn hold(direct: Result<Vec<Process>>, done: &[Process], record: &mut Record) -> bool {
     let said = match direct.map(|direct| digest::compare(&direct, done)) {
         Ok(None) => return true,
@@ -231,10 +237,10 @@ mod tests {
     use super::*;
     use crate::clients::events::Dialect;
 
-    /// What a unit asks for; the last number is its own.
+    /// An operation of a unit; the last number is specific to the process.
     const WORK: &str = "1 1:L:9 kernel add grid=1,1,1 block=32,1,1 shared=0 @a7+0 20 OWN";
 
-    /// A unit of the test `a`, which passes; a shell does something before.
+    /// A unit with the passing test `a`; a shell command runs first.
     fn unit(does: &str) -> Unit {
         let script = format!("echo running 1 test; {does}; echo test a ... ok");
         Unit {
@@ -281,7 +287,7 @@ mod tests {
         let (outcome, sums) = recorded(&working(), &Plan::default())?;
         assert_eq!(outcome, Outcome::Passed);
         assert_eq!((sums.units, sums.operations), (1, 1));
-        // Nor is a unit alike of which nothing is recorded in either row.
+        // A unit without recorded operations in either row fails too.
         let mut record = Record::default();
         record.end("a", Outcome::Passed);
         hold_recorded(false, &[], &mut record);

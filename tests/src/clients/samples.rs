@@ -13,16 +13,17 @@ use super::install::{Kit, run, source};
 use super::suites::{Plan, pytest};
 use crate::paths;
 
-/// Newer samples call `cuCtxCreate` as CUDA 13 has it, so CUDA 12 needs those of its own time.
+/// Newer samples call `cuCtxCreate` in the form of CUDA 13, so CUDA 12 needs older samples.
 const OF_CUDA_12: &str = "v12.9";
 const OF_CUDA_13: &str = "c94ff366aed18c797b8a85dfaac7817b0228b420";
 
-/// Two runs of a sample that multiplies large matrices, and its compilation, on a machine that does other things as well.
+/// Time for two runs of a sample that multiplies large matrices, and for its compilation, on a busy
+/// machine.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
 const GROUPS: [&str; 2] = ["0_Introduction", "3_CUDA_Features"];
 
-/// One unit for each sample; its tests are its builds.
+/// One unit per sample; its tests are its builds.
 ///
 /// # Errors
 /// [`super::install::Missing`] without the samples or the compiler.

@@ -1,6 +1,8 @@
-//! The system on a driver, in short: right results through shim and vgpud, and the watchdog.
+//! A short test of the system on a driver: right results through guest library and vgpud, and the
+//! watchdog.
 //!
-//! A part of the GPU kit: what the whole-system tests prove on software devices is seen on hardware.
+//! A part of the GPU kit: repeats on hardware what the whole-system tests check on software
+//! devices.
 
 use std::time::Duration;
 
@@ -12,10 +14,10 @@ use super::stand::Mode;
 use crate::guest::{self, Guest, Target, expect_right};
 use crate::host::{Driver, Host, Options};
 
-/// Runs our own guest programs on a driver: some computing, and one whose kernel never ends.
+/// Runs this project's guest programs on a driver: some compute, and one has an endless kernel.
 ///
 /// # Errors
-/// If vgpud does not serve on it.
+/// If vgpud does not serve on the driver.
 pub fn run(driver: Driver) -> Result<Tests> {
     let start = std::time::Instant::now();
     let host = Host::start(&Options {
@@ -56,7 +58,7 @@ pub fn run(driver: Driver) -> Result<Tests> {
     Ok(tests)
 }
 
-/// Doctor finds nothing wrong, and names the driver's library.
+/// Checks that doctor finds no fault, and returns its line about the driver's library.
 fn doctor(host: &Host) -> Result<String> {
     let said = host.admin("doctor")?;
     let line = said.lines().find(|line| line.contains("driver-library"));
@@ -75,7 +77,7 @@ fn hang(host: &Host) -> Result<String> {
     Ok(String::new())
 }
 
-/// The modes that the smoke stands for.
+/// The mode of the smoke test.
 pub fn mode(driver: Driver) -> Mode {
     Mode {
         driver,

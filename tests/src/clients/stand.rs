@@ -1,4 +1,5 @@
-//! Where a client's CUDA calls go: to a driver directly, or through the shim to a vgpud on it.
+//! The destination of a client's CUDA calls: a driver directly, or a vgpud on that driver through
+//! the guest library.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -10,12 +11,12 @@ use super::suites::Plan;
 use crate::host::{Driver, Host, Options};
 use crate::paths;
 
-/// One row of the table.
+/// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mode {
-    /// On which driver.
+    /// The driver.
     pub driver: Driver,
-    /// Through shim and vgpud.
+    /// Whether calls go through guest library and vgpud.
     pub remoted: bool,
 }
 
@@ -37,7 +38,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// What a row stands on; the vgpud of a remoted row ends with it.
+/// The environment of a row; the vgpud of a remoted row ends with it.
 #[derive(Debug)]
 pub struct Stand {
     mode: Mode,
@@ -45,17 +46,17 @@ pub struct Stand {
     device: Vec<(String, String)>,
 }
 
-/// Interpreted kernels are slow, and a device fault is part of many a test: neither is a reason to stop a
-/// client. The clients' own limits are the harness's patience.
+/// Interpreted kernels are slow, and many tests cause device faults: neither may stop a client. The
+/// patience of the harness limits the clients.
 const LENIENT: &str = "[defaults.pool]\nsoft_limit_ms = 0\nhard_limit_ms = 0\n\
     contended_limit_ms = 600000\nquarantine_strikes = 0\n[defaults.vm]\nsessions = 256\n";
 
-/// Memory of the soft device that all clients of a row share.
+/// Memory, in bytes, of the software device that all clients of a row share.
 const MEMORY: u64 = 8 << 30;
 
 impl Stand {
-    /// Sets a row up for clients of `slots` VMs at once, with the software device that the plan wants. A plan's
-    /// settings of software devices mean nothing to NVIDIA's driver.
+    /// Sets up a row for clients of `slots` VMs at the same time, with the software device of the
+    /// plan. NVIDIA's driver ignores the plan's settings of software devices.
     ///
     /// # Errors
     /// If vgpud does not serve.
@@ -100,7 +101,7 @@ impl Stand {
         })
     }
 
-    /// The variables of a client in one slot, the first being 0.
+    /// The environment variables of a client in a slot; the first slot is 0.
     ///
     /// # Errors
     /// If the libraries are not built.
@@ -120,12 +121,12 @@ impl Stand {
                 let device = self.device.iter();
                 env.extend(device.map(|(name, value)| (name.into(), value.into())));
             }
-            // The driver's own library is where the linker finds it.
+            // The linker finds the driver's own library.
             (None, Driver::Nvidia) => {}
         }
         path.extend(plan.libraries.iter().cloned());
         if self.mode.driver == Driver::Soft {
-            // NVRTC behind our wrapper gives PTX where a client asks for machine code.
+            // With the wrapper, NVRTC returns PTX if a client requests machine code.
             env.push(("VGPU_NVRTC_PTX".into(), "1".into()));
             env.extend(plan.soft_env.iter().cloned());
         }
@@ -141,7 +142,7 @@ impl Stand {
         self.host.as_ref()
     }
 
-    /// What vgpud logged, for a row that went wrong.
+    /// The log of vgpud, for a failed row.
     pub fn log(&self) -> Option<String> {
         self.host.as_ref().map(Host::log)
     }

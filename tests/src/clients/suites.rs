@@ -1,4 +1,4 @@
-//! The suites: whose tests they are, and which units they consist of.
+//! The suites: their sources and units.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,46 +13,47 @@ use super::install::{Kit, Venv, source};
 use super::{cards, cupy, libraries, runtimes, samples, torch};
 use crate::paths;
 
-/// A compute capability newer than any machine code of NVIDIA's libraries, so that they take their PTX.
+/// A compute capability newer than any machine code in NVIDIA's libraries, so that they use their
+/// PTX.
 pub(super) const PTX_ONLY: &str = "13.0";
 
-/// A test that takes longer hangs. Generous: some compile and interpret for half a minute, on machines
-/// that do other things as well.
+/// Time after which a test counts as hung. Generous, because some tests compile and interpret for
+/// half a minute, on busy machines.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// One client with its own tests.
+/// A client with its own tests.
 #[derive(Debug, Clone, Copy)]
 pub struct Suite {
-    /// Its name; that of its file in `tests/clients/expected` too.
+    /// Name, also of the file in `tests/clients/expected`.
     pub name: &'static str,
     /// The version whose tests run.
     pub version: &'static str,
-    /// Fetches it.
+    /// Fetches the suite.
     pub plan: fn(&Kit) -> Result<Plan>,
 }
 
-/// What a suite runs.
+/// The contents of a suite.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// Its processes.
+    /// Processes of the suite.
     pub units: Vec<Unit>,
-    /// Directories with libraries besides `libcuda.so`.
+    /// Directories with libraries other than `libcuda.so`.
     pub libraries: Vec<PathBuf>,
-    /// Such directories for the direct row alone, which are looked at first.
+    /// Directories with libraries for the direct row only, which are searched first.
     pub direct_libraries: Vec<PathBuf>,
-    /// What the names of its tests begin with, and people need not read.
+    /// Common prefix of the names of tests, which reports omit.
     pub prefix: &'static str,
-    /// `SOFT_GPU_*` variables of the software device that it needs, in both rows.
+    /// `SOFT_GPU_*` variables of the software device for the suite, in both rows.
     pub device: Vec<(String, String)>,
-    /// Variables of its clients where the device is a software device, in both rows.
+    /// Environment variables of the clients on a software device, in both rows.
     pub soft_env: Vec<(OsString, OsString)>,
-    /// The software device must be asked for the same work in both rows; its units run alone.
+    /// Whether both rows must do the same work on the software device; the units then run alone.
     pub same_work: bool,
-    /// Units that ask nothing of the device; of every other one something must be recorded where `same_work` holds.
+    /// Units without work on the device; with `same_work`, all other units must have recorded work.
     pub idle: &'static [&'static str],
 }
 
-/// Every suite, the quick ones first.
+/// All suites, the fastest first.
 pub const ALL: &[Suite] = &[
     Suite {
         name: "cudarc",
@@ -126,7 +127,7 @@ pub const ALL: &[Suite] = &[
     },
 ];
 
-/// cudarc's unit tests of its driver and nvrtc modules, as `cargo test` makes them.
+/// cudarc's unit tests of its driver and nvrtc modules, built by `cargo test`.
 fn cudarc(kit: &Kit) -> Result<Plan> {
     let nvrtc = kit.venv("cu12")?;
     let source = kit.cudarc("0.19.10")?;
@@ -151,13 +152,14 @@ fn cudarc(kit: &Kit) -> Result<Plan> {
     })
 }
 
-/// numba-cuda's tests, which its wheel carries.
+/// numba-cuda's tests, from its wheel.
 fn numba(kit: &Kit) -> Result<Plan> {
     let venv = kit.venv("cu12")?;
     let tests = venv.packages.join("numba_cuda/numba/cuda/tests");
     let units = test_files(&tests)?.into_iter().map(|file| {
         let mut unit = installed(kit, &venv, "numba.cuda.tests", &file);
-        // Otherwise pytest imports the package's own tests under a second name, and with them numba.
+        // Otherwise pytest imports the package's own tests under a second name, and numba with
+        // them.
         unit.env.push(("VGPU_IMPORT".into(), "numba.cuda".into()));
         unit
     });
@@ -168,7 +170,7 @@ fn numba(kit: &Kit) -> Result<Plan> {
     })
 }
 
-/// cuda.bindings' tests as the last wheel carries them that does.
+/// cuda.bindings' tests, from the last wheel that contains them.
 fn bindings_12(kit: &Kit) -> Result<Plan> {
     let venv = kit.venv("bindings")?;
     let tests = venv.packages.join("cuda/bindings/tests");
@@ -240,7 +242,7 @@ fn triton(kit: &Kit) -> Result<Plan> {
     })
 }
 
-/// NVIDIA's Python binding of NVML, and a tool that uses it, on the management library for guests.
+/// NVIDIA's Python binding of NVML, and a tool that uses it, with the guests' management library.
 fn nvml(kit: &Kit) -> Result<Plan> {
     let venv = kit.venv("nvml")?;
     let file = "test_nvml.py";
@@ -255,7 +257,8 @@ fn nvml(kit: &Kit) -> Result<Plan> {
     })
 }
 
-/// The test files below a directory, relative to it; the largest first, since they take longest.
+/// The test files below a directory, as relative paths; the largest first, because they take
+/// longest.
 pub(super) fn test_files(dir: &Path) -> Result<Vec<String>> {
     let mut files = Vec::new();
     let mut left = vec![dir.to_owned()];
@@ -294,7 +297,7 @@ fn installed(kit: &Kit, venv: &Venv, package: &str, file: &str) -> Unit {
     .map(Into::into)
     .into();
     Unit {
-        // Some tests write into the directory they run in.
+        // Some tests write into their working directory.
         dir: kit.dir().join("scratch"),
         ..pytest(venv, file, &words)
     }
@@ -323,7 +326,7 @@ pub(super) fn pytest(venv: &Venv, name: &str, words: &[OsString]) -> Unit {
                 "PYTHONPATH".into(),
                 paths::root().join("tests/clients").into(),
             ),
-            // A checkout has a folder of the package's name that is not the package.
+            // A checkout has a folder with the name of the package that is not the package.
             ("PYTHONSAFEPATH".into(), "1".into()),
         ],
         tests: Vec::new(),

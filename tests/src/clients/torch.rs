@@ -1,5 +1,5 @@
-//! PyTorch: `tests/clients/test_torch.py`. Each test runs in a process of its own, because the work that reaches the
-//! device is compared test by test.
+//! PyTorch: `tests/clients/test_torch.py`. Each test runs in a separate process, because the work
+//! on the device is compared per test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,7 @@ const FILE: &str = "test_torch.py";
 /// PyTorch for CUDA 13.
 ///
 /// # Errors
-/// [`super::install::Missing`] without its packages.
+/// [`super::install::Missing`] without the packages.
 pub(super) fn cu13(kit: &Kit) -> Result<Plan> {
     plan(&kit.venv("torch-cu13")?, kit)
 }
@@ -35,9 +35,9 @@ fn plan(venv: &Venv, kit: &Kit) -> Result<Plan> {
         units: tests.into_iter().map(unit).collect(),
         direct_libraries: vec![nvml_for_soft_gpu(kit)?],
         prefix: "test_torch.py::",
-        // Its wheels have no PTX.
+        // The wheels contain no PTX.
         device: vec![("SOFT_GPU_SASS".into(), "skip".into())],
-        // Triton assembles machine code with its own ptxas where there is a GPU.
+        // Triton uses its own ptxas for machine code if there is a GPU.
         soft_env: vec![("TRITON_PTXAS_PATH".into(), source("ptxas_ptx.sh").into())],
         same_work: true,
         idle: &[
@@ -48,7 +48,7 @@ fn plan(venv: &Venv, kit: &Kit) -> Result<Plan> {
     })
 }
 
-/// The directory of what NCCL takes for NVIDIA's management library where there is no vgpud.
+/// The directory of the library that NCCL takes for NVIDIA's management library in the direct row.
 fn nvml_for_soft_gpu(kit: &Kit) -> Result<PathBuf> {
     let dir = kit.dir().join("nvml-direct");
     std::fs::create_dir_all(&dir)?;
@@ -75,7 +75,7 @@ fn unit(venv: &Venv, kit: &Kit, test: &str) -> Unit {
     unit
 }
 
-/// The tests of the file, as pytest names them.
+/// The tests of the file, under their pytest names.
 fn tests(python: &Path) -> Result<Vec<String>> {
     let mut list = Command::new(python);
     list.args([

@@ -1,20 +1,20 @@
-//! Two runs held against each other, and what a program has otherwise each time.
+//! Compares two runs, and finds the data of a program that differs each time.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use super::Process;
 
-/// The first operation that is not alike.
+/// The first operation that differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// Which process, from 1.
+    /// Number of the process, from 1.
     pub process: usize,
     /// The operation before it, if there is one.
     pub after: Option<String>,
-    /// What the first run has there.
+    /// The operation of the first run.
     pub left: Option<String>,
-    /// What the second run has there.
+    /// The operation of the second run.
     pub right: Option<String>,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for Difference {
 }
 
 impl Process {
-    /// The first line that another process does not have alike, or has without something that it comes after.
+    /// The first line that differs in another process, or that lacks a dependency there.
     fn difference(&self, other: &Process) -> Option<usize> {
         let mut clocks: HashMap<&str, (Reached<'_>, Reached<'_>)> = HashMap::new();
         let mut pairs = Pairs::default();
@@ -53,12 +53,13 @@ impl Process {
     }
 }
 
-/// What of a line differs each time: a word or a value in it, or (twice) a byte of a value.
+/// Marks in a line for data that differs each time: a word or a value; and (two digits) a byte of a
+/// value.
 const OWN: &str = "*";
 const OWN_DIGIT: u8 = b'?';
 
-/// Which memory of one run is which of another. Numbers of its allocations do not tell: bytes that a program never set
-/// may look like an address of one that is not used yet.
+/// The mapping between the memories of two runs. Numbers of allocations do not suffice: bytes that
+/// a program never set may look like an address of an allocation that is not in use yet.
 #[derive(Default)]
 struct Pairs<'a> {
     there: HashMap<&'a str, &'a str>,
@@ -66,7 +67,7 @@ struct Pairs<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    /// Values that are the same, or the same place (`@allocation+offset`).
+    /// Whether two values are equal, or name the same place (`@allocation+offset`).
     fn values_alike(&mut self, a: &'a str, b: &'a str) -> bool {
         match (place(a), place(b)) {
             (Some((a, at)), Some((b, other))) => {
@@ -78,7 +79,7 @@ impl<'a> Pairs<'a> {
         }
     }
 
-    /// Words: values with commas between them.
+    /// Compares words: values separated by commas.
     fn words_alike(&mut self, a: &'a str, b: &'a str) -> bool {
         let alike = |(a, b)| self.values_alike(a, b);
         a == OWN
@@ -92,7 +93,8 @@ impl<'a> Pairs<'a> {
             && line.split(' ').zip(other.split(' ')).all(alike)
     }
 
-    /// The line without what the other has otherwise each time; the line itself if that is another operation.
+    /// The line without the data that differs in the other line; the line itself if the other line
+    /// is a different operation.
     fn own_line(&mut self, line: &'a str, other: &'a str) -> String {
         let (words, others): (Vec<_>, Vec<_>) =
             (line.split(' ').collect(), other.split(' ').collect());
@@ -124,7 +126,7 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// Which words of a line may differ each time: a kernel's parameters, a copy's contents.
+/// The words of a line that may differ each time: parameters of a kernel, contents of a copy.
 fn values(words: &[&str]) -> (usize, usize) {
     let end = words.iter().position(|w| *w == "after");
     let end = end.unwrap_or(words.len());
@@ -140,7 +142,7 @@ fn place(word: &str) -> Option<(&str, &str)> {
     word.strip_prefix('@')?.split_once('+')
 }
 
-/// Two numbers, by bytes of two digits, with as many digits.
+/// Two numbers as bytes of two digits, padded to the same length.
 fn digits(a: &str, b: &str) -> (Vec<u8>, Vec<u8>) {
     let len = a.len().max(b.len()).next_multiple_of(2);
     let long = |number: &str| format!("{number:0>len$}").into_bytes();
@@ -152,14 +154,14 @@ fn numbers_alike(a: &str, b: &str) -> bool {
     a.iter().zip(&b).all(|(a, b)| *a == OWN_DIGIT || a == b)
 }
 
-/// The bytes that two numbers have in common. Of addresses that are not the same in each process, nothing is; half of
-/// one may lie behind 4 bytes that were set.
+/// The bytes that two numbers have in common. Addresses that differ between processes have none in
+/// common; half of an address may follow 4 bytes that were set.
 fn own_number(a: &str, b: &str) -> String {
     let halves = [a, b].map(|number| {
         let value = u64::from_str_radix(&number.replace('?', "0"), 16).unwrap_or_default();
         (value >> 32, value as u32)
     });
-    // Of the device, of the program.
+    // An address of the device, or of the program.
     let address = |high: u64| matches!(high, 0x2000..0x2100 | 0x5000..=0x7fff);
     let address = halves.iter().all(|(high, _)| address(*high));
     let stack = halves
@@ -184,8 +186,8 @@ fn own_number(a: &str, b: &str) -> String {
     String::from_utf8_lossy(&a).into_owned()
 }
 
-/// The first of two runs of a program in the same way, without what the second has otherwise: addresses of the
-/// program's process, and bytes that the program never set.
+/// The first of two equal runs of a program, without the data that differs in the second: addresses
+/// of the program's process, and bytes that the program never set.
 pub fn own(first: &[Process], second: &[Process]) -> Vec<Process> {
     if first.len() != second.len() {
         return first.to_vec();
@@ -204,7 +206,7 @@ pub fn own(first: &[Process], second: &[Process]) -> Vec<Process> {
     first.iter().zip(second).map(of_process).collect()
 }
 
-/// Bytes of parameters and of copies that are left out, and of how many.
+/// Bytes of parameters and copies that are excluded, and all bytes.
 pub fn left_out(processes: &[Process]) -> (u64, u64) {
     let (mut out, mut of) = (0, 0);
     for line in processes.iter().flat_map(|p| &p.lines) {
@@ -234,18 +236,18 @@ pub fn left_out(processes: &[Process]) -> (u64, u64) {
     (out, of)
 }
 
-/// A variable of the C library's for a program's run of a number: what malloc gives has other bytes in each, and malloc
-/// itself has other ways in every second.
+/// A variable of the C library for the given run of a program: memory from malloc then has other
+/// bytes in each run, and malloc works differently in every second run.
 pub fn perturbed(run: u32) -> (&'static str, String) {
     let (byte, kept) = (run * 37 % 255 + 1, (run + 1) % 2 * 7);
     let value = format!("glibc.malloc.perturb={byte}:glibc.malloc.tcache_count={kept}");
     ("GLIBC_TUNABLES", value)
 }
 
-/// How far streams have come, by their numbers.
+/// Progress of streams, by number.
 type Reached<'a> = HashMap<&'a str, usize>;
 
-/// A line's stream, the line without what it comes after, and that.
+/// The stream of a line, the line without its dependencies, and the dependencies.
 fn parts(line: &str) -> Option<(&str, &str, &str)> {
     let (stream, _) = line.split_once('.')?;
     let (text, after) = line.split_once(" after ").unwrap_or((line, ""));
@@ -259,8 +261,8 @@ fn reach<'a>(reached: &mut Reached<'a>, after: &'a str) {
     }
 }
 
-/// The first operation that two runs do not have in common; `None` if the second did the work of the first. Processes
-/// that did the same are matched, in whatever order they ran.
+/// The first operation that two runs do not have in common; `None` if the second run did the work
+/// of the first. Processes with the same work are matched in any order.
 pub fn compare(left: &[Process], right: &[Process]) -> Option<Difference> {
     let mut others: Vec<&Process> = right.iter().collect();
     let mut rest = Vec::new();
@@ -326,7 +328,7 @@ mod tests {
             .replace("@a9", "@r7f00000000")
             .replace(" 4:N", " 14:N")
             .replace("e1", "eaa");
-        // Another order of writing, and events that order nothing.
+        // Another order of writing, and events that order nothing, make no difference.
         let mut lines: Vec<&str> = other.lines().collect();
         lines.swap(1, 3);
         lines.push("8 14:N:9 record ebb");
@@ -347,7 +349,7 @@ mod tests {
         };
         assert_eq!(compare(&whole, &of(&pieces(cd))), None);
         assert!(compare(&whole, &of(&pieces(told(b"ce")))).is_some());
-        // With addresses among the bytes.
+        // With addresses in the contents.
         let whole = of(&format!("1 1:L:9 copy h2d 4x1 @a1+10 {abcd},@a7+0,@a1+8\n"));
         let named = |at: &str| {
             format!(
@@ -362,7 +364,7 @@ mod tests {
         assert_eq!(compare(&rows, &of(in_rows)), None);
     }
 
-    /// The tool is only as good as what it finds.
+    /// Checks that the comparison finds differences.
     #[test]
     fn mutants_are_found_and_named() {
         let right = of(RUN);
@@ -381,7 +383,7 @@ mod tests {
                 .to_string()
                 .contains("kernel add")
         );
-        // A lost copy, a lost fill, contents, a shape, another stream, another kernel.
+        // A lost copy, a lost fill, different contents, shape, stream and kernel.
         for (from, to) in [
             ("1 1:L:9 copy h2d 4096x1 @a7+0 0000000000000005\n", ""),
             ("2 1:L:9 fill 0/1 64x1 @a9+0\n", ""),
@@ -396,7 +398,7 @@ mod tests {
         ] {
             wrong(from, to);
         }
-        // Two operations of one stream in another order, and a wait that was lost.
+        // Two operations of a stream in another order, and a lost wait.
         let swapped = RUN
             .replace("1 1:L", "x 1:L")
             .replace("2 1:L", "1 1:L")
@@ -417,11 +419,11 @@ mod tests {
                 .is_some_and(|l| l.ends_with("after 2.1")),
             "{found}"
         );
-        // The daemon may wait where the program did; it may not leave a wait out.
+        // The daemon may add waits, but may not omit any.
         let waited = RUN.replace("3 4:N", "2 1:L:9 record e5\n2 4:N:9 wait e5\n3 4:N");
         assert_eq!(compare(&right, &of(&waited)), None);
         assert!(compare(&of(&waited), &right).is_some());
-        // A process that is missing, or one too many.
+        // A missing process, or an additional one.
         assert!(compare(&right, &[]).is_some());
         assert!(compare(&right, &[right.clone(), right.clone()].concat()).is_some());
     }
@@ -432,18 +434,18 @@ mod tests {
         let held = |first: &str, second: &str, other: &str| {
             compare(&own(&run(first), &run(second)), &run(other)).is_none()
         };
-        // Addresses of the process; behind 4 bytes that were set, too.
+        // Addresses of the process; also after 4 bytes that were set.
         assert!(held("7ffe4050469c", "7ffe0201f5dc", "1"));
         assert!(held("7ffe00000003", "7ffe00000003", "7ffc00000003"));
         assert!(held("7f5500000003", "558d00000003", "3"));
         assert!(!held("7f5500000003", "558d00000003", "7ffc00000002"));
-        // Bytes that were never set beside some that were.
+        // Bytes that were never set next to bytes that were.
         assert!(held("1111111111110042", "5555555555550042", "42"));
         assert!(!held("1111111111110042", "5555555555550042", "43"));
         assert!(!held("1111111111110042", "1111111111110042", "42"));
-        // Bytes that look like an address of memory that is not used yet.
+        // Bytes that look like an address of memory that is not in use yet.
         assert!(held("1111111111111111", "@a99+1", "5"));
-        // More runs tell more.
+        // More runs find more differences.
         let two = own(&run("1100000001"), &run("2200000001"));
         let direct = own(&two, &run("2233000001"));
         assert_eq!(
@@ -451,7 +453,7 @@ mod tests {
             "2N.1 kernel add grid=1,1,1 block=32,1,1 shared=0 @1+0 @2+10 ????000001,7,20"
         );
         assert_eq!(left_out(&direct), (2, 4096 + 4096 + 24 + 16 + 16));
-        // Nothing else is left out: other parameters, another grid, another kernel, another order.
+        // Nothing else is excluded: other parameters, grid, kernel, order.
         for (from, to) in [
             (",7,20", ",8,20"),
             ("@a9+10 22", "@a9+20 22"),
@@ -471,7 +473,7 @@ mod tests {
             )
             .is_some()
         );
-        // Contents of a copy, with whatever looks like an address among them.
+        // Contents of a copy, including values that look like addresses.
         let copy = |contents: &str| of(&RUN.replace("0000000000000007", contents));
         let direct = own(&copy("7,@a7+1"), &copy("8,@a9+0,@a7+1"));
         assert_eq!(compare(&direct, &copy("9")), None);

@@ -1,11 +1,13 @@
-//! Digests of what reached soft-gpu (`SOFT_GPU_DIGEST`, docs/soft-gpu.md): made comparable, and compared.
+//! Digests of the operations on soft-gpu (`SOFT_GPU_DIGEST`, docs/soft-gpu.md): normalised and
+//! compared.
 //!
-//! Two runs of a program are alike if, stream by stream, the same operations reach the device, and each comes
-//! in the second run at least after what it came after in the first: a daemon waits in the device where a program
-//! waits itself. So streams and allocations are numbered in the order of their
-//! first use; of events only what they order is kept; and copies of pieces that lie one behind the other count as
-//! one copy, as a daemon may cut them. Programs hand their kernels bytes that they never set, and addresses of their
-//! own memory: what differs from one run to the next in the same way ([`own`]) is not compared.
+//! Two runs of a program are equal if each stream has the same operations in the same order, and
+//! each operation of the second run comes at least after the operations that it came after in the
+//! first run. A daemon may wait on the device where a program waits itself. So streams and
+//! allocations are numbered in order of first use, events are reduced to the order that they cause,
+//! and consecutive partial copies count as one copy, because a daemon may split copies. Programs
+//! pass bytes that they never set, and addresses of their own memory, to kernels: data that differs
+//! from one run to the next in the same row ([`own`]) is not compared.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -17,26 +19,26 @@ use soft_gpu::driver::contents::Contents;
 mod compare;
 pub use compare::{Difference, compare, left_out, own, perturbed};
 
-/// Up to which operation of which stream (by index) something comes later.
+/// For each stream (by index), the number of operations that come before.
 type Clock = BTreeMap<usize, usize>;
 
-/// What one process asked of the device: a line an operation, stream after stream.
+/// The operations of a process on the device, one per line, by stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// As [`fmt::Display`] writes them.
+    /// Lines as [`fmt::Display`] writes them.
     pub lines: Vec<String>,
 }
 
-/// Bytes that are copied.
+/// A copy of bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Copy {
     kind: String,
     width: u64,
     height: u64,
-    /// The sides in device memory: what they lie in, the offset there, and from a row to the next.
+    /// The sides in device memory: allocation, offset in it, and distance of rows in bytes.
     sides: Vec<(String, u64, u64)>,
     contents: Contents,
-    /// What is at the addresses among them.
+    /// The allocations of addresses in the contents.
     names: Vec<String>,
 }
 
@@ -57,9 +59,9 @@ struct Stream {
     class: String,
     context: String,
     operations: Vec<Operation>,
-    /// What its next operation comes after.
+    /// Dependencies of the next operation.
     clock: Clock,
-    /// What its last operation came after.
+    /// Dependencies of the last operation.
     seen: Clock,
 }
 
@@ -81,7 +83,7 @@ fn join(clock: &mut Clock, other: &Clock) {
 /// Reads the digests that processes wrote to `prefix.1`, `prefix.2` and so on.
 ///
 /// # Errors
-/// A file that cannot be read or is no digest.
+/// A file that cannot be read or is not a digest.
 pub fn read(prefix: &Path) -> Result<Vec<Process>> {
     let mut found = Vec::new();
     for number in 1.. {
@@ -104,13 +106,14 @@ pub fn read(prefix: &Path) -> Result<Vec<Process>> {
     Ok(found)
 }
 
-/// Operations of processes.
+/// Number of operations of processes.
 pub fn operations(processes: &[Process]) -> usize {
     processes.iter().map(|process| process.lines.len()).sum()
 }
 
 impl Process {
-    /// Whether it is vgpud's own test of a GPU, which is no work of a program's: it launches its canary and nothing else.
+    /// Whether the process is vgpud's own test of a GPU, which launches only the canary and counts
+    /// as no work.
     fn is_probe(&self) -> bool {
         let kernels = self.lines.iter().filter_map(|line| {
             let mut words = line.split(' ').skip(1);
@@ -124,7 +127,7 @@ impl Process {
 /// Makes a digest comparable.
 ///
 /// # Errors
-/// A line that no digest has.
+/// If a line is not valid in a digest.
 pub fn normalise(text: &str) -> Result<Process> {
     let mut lines = Vec::new();
     for line in text.lines().filter(|l| !l.starts_with('#')) {
@@ -152,12 +155,12 @@ pub fn normalise(text: &str) -> Result<Process> {
     Ok(work.finish())
 }
 
-/// Streams as they fill up.
+/// The streams of a process, while lines are read.
 #[derive(Default)]
 struct Work {
     streams: Vec<Stream>,
     by_name: HashMap<String, usize>,
-    /// What the last record of an event comes after.
+    /// Dependencies of an event's last record.
     events: HashMap<String, Clock>,
     /// Streams in the order of their first operations.
     used: Vec<usize>,
@@ -188,7 +191,8 @@ impl Work {
         Ok(index)
     }
 
-    /// What an operation of the stream would come after now, by events and by the rule of the NULL stream.
+    /// The dependencies of the stream's next operation, by events and by the rule of the NULL
+    /// stream.
     fn due(&self, stream: usize) -> Clock {
         let this = &self.streams[stream];
         let mut clock = this.clock.clone();
@@ -266,7 +270,7 @@ impl Work {
     }
 }
 
-/// Numbers what addresses lie in (`@key+offset`) in the order of first use.
+/// Numbers the allocations of addresses (`@key+offset`) in order of first use.
 fn renumber(text: &str, numbers: &mut HashMap<String, usize>) -> String {
     let mut parts = text.split('@');
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -305,7 +309,7 @@ impl Copy {
         })
     }
 
-    /// Takes a copy in that goes on where this one ends. False if it does not.
+    /// Appends a copy that continues this one. False if it does not.
     fn extend(&mut self, next: &Copy) -> bool {
         let line = self.height == 1 && next.height == 1;
         let rows = self.height > 1 && self.width == next.width;
@@ -359,7 +363,7 @@ impl fmt::Display for What {
 /// Writes processes to a file that [`load`] reads.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If the file cannot be written.
 pub fn store(processes: &[Process], path: &Path) -> Result<()> {
     let mut text = String::new();
     for (i, process) in processes.iter().enumerate() {
@@ -373,15 +377,15 @@ pub fn store(processes: &[Process], path: &Path) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-/// The last line of a whole file.
+/// The last line of a complete file.
 fn end(processes: &[Process]) -> String {
     format!("end {} {}\n", processes.len(), operations(processes))
 }
 
-/// Reads what [`store`] wrote.
+/// Reads a file of [`store`].
 ///
 /// # Errors
-/// If it cannot be read, or something else lies there, or not the whole file.
+/// If the file cannot be read, is not a digest, or is incomplete.
 pub fn load(path: &Path) -> Result<Vec<Process>> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
@@ -468,7 +472,7 @@ mod tests {
         Ok(())
     }
 
-    /// A kernel's line.
+    /// The line of a kernel.
     fn kernel(order: u32, name: &str) -> String {
         format!("{order} 1:L:9 kernel {name} grid=1,1,1 block=1,1,1 shared=0 @a1+0\n")
     }

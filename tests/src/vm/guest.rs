@@ -1,4 +1,4 @@
-//! What a guest boots: busybox, kernel modules, our library and programs.
+//! The contents of a guest: busybox, kernel modules, the guest library and programs.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ echo GUEST done
 poweroff -f
 ";
 
-/// What of a distribution's C library a program of ours needs.
+/// Files of a distribution's C library that the test programs need.
 const C_LIBRARY: [&str; 5] = [
     "lib64/ld-linux-x86-64.so.2",
     "lib/x86_64-linux-gnu/libc.so.6",
@@ -40,7 +40,7 @@ const C_LIBRARY: [&str; 5] = [
     "lib/x86_64-linux-gnu/libpthread.so.0",
 ];
 
-/// An image with busybox and these kernel modules; what it does, `/run.sh`, is the caller's to add.
+/// An image with busybox and these kernel modules; the caller adds `/run.sh`.
 ///
 /// # Errors
 /// If a file is missing.
@@ -66,8 +66,8 @@ pub fn image(kit: &Kit, modules: &[&str]) -> Result<Image> {
     Ok(image)
 }
 
-/// Adds our library and guest programs, with the C library of this machine, or with the one below `old`
-/// and nothing else.
+/// Adds the guest library and guest programs, either with the C library of this machine, or with
+/// only the C library below `old`.
 ///
 /// # Errors
 /// If a program does not compile or a file is missing.
@@ -90,7 +90,7 @@ pub fn add_programs(image: &mut Image, programs: &[Program], old: Option<&Path>)
     Ok(())
 }
 
-/// Runs programs through `/guest/…` and prints each one's exit status.
+/// Runs programs through `/guest/…` and prints each exit status.
 pub fn script(address: &str, lines: &[&str]) -> String {
     let mut text = format!("export VGPU_ADDRESS={address}\n");
     for line in lines {
@@ -100,10 +100,10 @@ pub fn script(address: &str, lines: &[&str]) -> String {
     text
 }
 
-/// Whether all these programs succeeded.
+/// Checks that all these programs succeeded.
 ///
 /// # Errors
-/// If one did not, with the console.
+/// If a program did not, with the console.
 pub fn expect_programs(console: &str, names: &[&str]) -> Result<()> {
     for name in names {
         ensure!(

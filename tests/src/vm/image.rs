@@ -30,7 +30,7 @@ impl Image {
         image
     }
 
-    /// A directory and those above it.
+    /// A directory and its parents.
     pub fn directory(&mut self, path: &str) {
         let mut so_far = String::new();
         for part in path.split('/').filter(|p| !p.is_empty()) {
@@ -54,29 +54,29 @@ impl Image {
         self.put(path, LINK, to.as_bytes());
     }
 
-    /// A copy of a host's file.
+    /// A copy of a file of the host.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the file cannot be read.
     pub fn file(&mut self, path: &str, from: &Path) -> Result<()> {
         let bytes = std::fs::read(from).with_context(|| format!("reading {}", from.display()))?;
         self.put(path, EXECUTABLE, &bytes);
         Ok(())
     }
 
-    /// A copy of a host's file at its own path.
+    /// A copy of a file of the host, at the same path.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the file cannot be read.
     pub fn same(&mut self, path: &Path) -> Result<()> {
         self.file(path.display().to_string().trim_start_matches('/'), path)
     }
 
-    /// As [`Image::stripped`], with copies of the shared libraries that it loads, each at its own path;
-    /// `found` are directories besides the machine's own where they are looked for.
+    /// As [`Image::stripped`], with copies of the shared libraries that the program loads, at the
+    /// same paths. `found`: further directories in which libraries are searched.
     ///
     /// # Errors
-    /// If it cannot be read or a library is missing.
+    /// If the file cannot be read, or a library is missing.
     pub fn program(&mut self, path: &str, from: &Path, found: &[PathBuf]) -> Result<()> {
         self.stripped(path, from)?;
         for library in libraries(from, found)? {
@@ -85,7 +85,7 @@ impl Image {
         Ok(())
     }
 
-    /// A copy of a host's program or library without its debugging information, which would fill the
+    /// A copy of a program or library of the host without debug information, which would fill the
     /// guest's memory.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl Image {
         }
     }
 
-    /// One cpio record: 13 fields of 8 hexadecimal digits, name, data, each padded to 4 bytes.
+    /// A cpio record: 13 fields of 8 hexadecimal digits, name, data, each padded to 4 bytes.
     fn record(&mut self, name: &str, mode: u32, data: &[u8], device: (u32, u32)) {
         self.inode += 1;
         let fields = [
@@ -158,8 +158,8 @@ impl Image {
     }
 }
 
-/// The shared libraries (and the loader) that a program needs, as the dynamic linker resolves them
-/// here. Libraries that it cannot find are left out: the caller brings its own `libcuda.so.1`.
+/// The shared libraries (and the loader) of a program, as the dynamic linker of this machine
+/// resolves them. Missing libraries are omitted, because the caller adds its own `libcuda.so.1`.
 fn libraries(program: &Path, found: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd")
         .arg(program)

@@ -1,6 +1,6 @@
-//! Booting a guest.
+//! Boots guests.
 //!
-//! The machine is `q35` under TCG: QEMU's `microvm` hangs there in one boot of nine.
+//! The machine is `q35` under TCG: QEMU's `microvm` hangs there in one of nine boots.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,23 +11,23 @@ use anyhow::{Context, Result};
 use super::Kit;
 use crate::wait::{SOON, until};
 
-/// How large a machine is, and how slow it may be.
+/// The size of a machine, and its time limit.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     /// Memory in MiB.
     pub memory: u32,
     /// Processors.
     pub cpus: u32,
-    /// Longest it may take from power-on to power-off.
+    /// Longest time from power-on to power-off.
     pub patience: Duration,
 }
 
 impl Shape {
-    /// A guest on this machine. A boot takes two seconds when nothing else runs.
+    /// A guest on this machine. A boot takes 2 s on an idle machine.
     pub const GUEST: Shape = Shape::of(1024, 1, 180);
-    /// A machine that has guests itself.
+    /// A machine that runs guests itself.
     pub const HOST: Shape = Shape::of(2048, 2, 600);
-    /// A guest that may run on such a one, where everything takes twenty times as long.
+    /// A guest on such a machine, which is about 20 times slower.
     pub const NESTED: Shape = Shape::of(256, 1, 420);
 
     const fn of(memory: u32, cpus: u32, seconds: u64) -> Shape {
@@ -39,18 +39,17 @@ impl Shape {
     }
 }
 
-/// How a guest reaches AF_VSOCK.
+/// The guest's access to AF_VSOCK.
 #[derive(Debug, Clone)]
 pub enum Vsock {
-    /// None but its own loopback, or what it is the host of.
+    /// Only its own loopback, or that of its own guests.
     Own,
-    /// The kernel's vhost-vsock: connections come out at the host's AF_VSOCK.
+    /// The kernel's vhost-vsock: connections arrive at the host's AF_VSOCK.
     Kernel {
         /// Guest CID.
         cid: u32,
     },
-    /// A vhost-device-vsock of its own: connections to host port P come out as
-    /// `<uds>_P` on the host.
+    /// A separate vhost-device-vsock: connections to host port P arrive at `<uds>_P` on the host.
     Device {
         /// Guest CID.
         cid: u32,
@@ -59,11 +58,11 @@ pub enum Vsock {
     },
 }
 
-/// The protections and checks that are left out cost seconds without hardware's help.
+/// Protections and checks that cost seconds without hardware support are switched off.
 const KERNEL_OPTIONS: &str =
     "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check tsc=reliable";
 
-/// A booting or running guest. Killed when dropped.
+/// A booting or running guest. Killed on drop.
 #[derive(Debug)]
 pub struct Machine {
     name: String,
@@ -75,7 +74,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Boots `image`; its init gets `words` as arguments.
+    /// Boots `image`; the init process gets `words` as arguments.
     ///
     /// # Errors
     /// If QEMU or the vsock device does not start.
@@ -153,7 +152,7 @@ impl Machine {
         })
     }
 
-    /// What its console showed so far, and what QEMU said.
+    /// The console output so far, and QEMU's messages.
     pub fn console(&self) -> String {
         let mut text = std::fs::read(&self.log).unwrap_or_default();
         text.extend(std::fs::read(&self.said).unwrap_or_default());
@@ -163,7 +162,7 @@ impl Machine {
     /// Waits until the console shows `text`.
     ///
     /// # Errors
-    /// If it does not within the shape's patience, with the console.
+    /// If the console does not within the shape's patience, with the console.
     pub fn wait_for(&self, text: &str) -> Result<()> {
         until(
             &format!("{} shows `{text}`", self.name),
@@ -173,10 +172,10 @@ impl Machine {
         .with_context(|| self.console())
     }
 
-    /// Waits until it powers off; the console.
+    /// Waits until the guest powers off and returns the console.
     ///
     /// # Errors
-    /// If it does not within the shape's patience, with the console.
+    /// If the guest does not within the shape's patience, with the console.
     pub fn finish(mut self) -> Result<String> {
         let ended = until(&format!("{} powers off", self.name), self.patience, || {
             self.qemu.try_wait().ok().flatten()
@@ -186,7 +185,7 @@ impl Machine {
         Ok(console)
     }
 
-    /// Pulls the plug: SIGKILL to QEMU.
+    /// Powers the guest off: SIGKILL to QEMU.
     pub fn kill(&mut self) {
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
@@ -203,7 +202,7 @@ impl Drop for Machine {
     }
 }
 
-/// One device process a VM: guests of one process could reach each other.
+/// One device process per VM, because guests of one process could reach each other.
 fn start_device(
     kit: &Kit,
     dir: &Path,
@@ -213,7 +212,7 @@ fn start_device(
 ) -> Result<(Child, PathBuf)> {
     let socket = dir.join(format!("{name}.vhost"));
     let _ = std::fs::remove_file(&socket);
-    // The device makes this path itself and refuses to start over a left-over one.
+    // The device creates this path itself, and refuses to start if the path exists.
     let _ = std::fs::remove_file(uds);
     let log = std::fs::File::create(dir.join(format!("{name}.vsock.log")))?;
     let device = Command::new(kit.vhost_device_vsock())

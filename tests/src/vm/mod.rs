@@ -1,7 +1,7 @@
 //! Real guest VMs: Debian's kernel under QEMU's software emulation, with AF_VSOCK.
 //!
-//! [`image`] packs an initial RAM disk, [`modules`] orders kernel modules, [`guest`] says what is in a guest's,
-//! [`machine`] boots; [`vhost`] checks the kernel's vhost-vsock.
+//! [`image`] packs an initial RAM disk, [`modules`] orders kernel modules, [`guest`] has the
+//! contents of a guest, [`machine`] boots guests, and [`vhost`] checks the kernel's vhost-vsock.
 //! `tests/vm/install.sh` provides QEMU, the kernel, busybox and vhost-device-vsock.
 
 pub mod guest;
@@ -18,7 +18,7 @@ use anyhow::{Context, ensure};
 use crate::paths;
 use image::Image;
 
-/// What `install.sh` provides.
+/// The files that `install.sh` provides.
 #[derive(Debug, Clone)]
 pub struct Kit {
     dir: PathBuf,
@@ -27,10 +27,10 @@ pub struct Kit {
 }
 
 impl Kit {
-    /// Installs what is missing.
+    /// Installs missing files.
     ///
     /// # Errors
-    /// If the script fails (it has said why on standard error).
+    /// If the script fails (it has printed the reason to standard error).
     pub fn install() -> anyhow::Result<Kit> {
         let output = Command::new(paths::root().join("tests/vm/install.sh"))
             .stdin(Stdio::null())
@@ -41,10 +41,10 @@ impl Kit {
         Kit::at(Path::new(String::from_utf8(output.stdout)?.trim()))
     }
 
-    /// The kit in this directory.
+    /// The kit in a directory.
     ///
     /// # Errors
-    /// If it has no kernel modules.
+    /// If the directory has no kernel modules.
     pub fn at(dir: &Path) -> anyhow::Result<Kit> {
         let release = std::fs::read_dir(dir.join("kernel/lib/modules"))?
             .filter_map(Result::ok)
@@ -54,12 +54,13 @@ impl Kit {
         Ok(Kit { dir, release })
     }
 
-    /// Where it lies.
+    /// The directory of the kit.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Puts what [`Kit::at`] needs to boot guests into the image of a VM, at the same paths.
+    /// Puts the files that [`Kit::at`] needs to boot guests into the image of a VM, at the same
+    /// paths.
     ///
     /// # Errors
     /// If a file is missing.
@@ -87,7 +88,7 @@ impl Kit {
             let place = places.iter().find(|place| place.exists());
             image.same(place.with_context(|| format!("QEMU has no {name}"))?)?;
         }
-        // The emulation is a plug-in of Debian's QEMU.
+        // In Debian's QEMU, the emulation is a plug-in.
         let emulation = root.join("usr/lib/x86_64-linux-gnu/qemu/accel-tcg-x86_64.so");
         if emulation.exists() {
             image.same(&emulation)?;
@@ -98,7 +99,7 @@ impl Kit {
         Ok(())
     }
 
-    /// The files of Debian 11, whose C library is older; none where they could not be fetched.
+    /// The files of Debian 11, which has an older C library; `None` if they could not be fetched.
     pub fn old(&self) -> Option<PathBuf> {
         Some(self.dir.join("debian11")).filter(|dir| dir.exists())
     }

@@ -1,12 +1,12 @@
-//! Kernel modules in the order in which they can be inserted.
+//! Kernel modules in an order in which they can be inserted.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-/// The paths of `wanted` modules and what they depend on, dependencies first. A name that is no
-/// module is taken as built in.
+/// The paths of the `wanted` modules and their dependencies, dependencies first. A name that is not
+/// a module counts as built in.
 ///
 /// # Errors
 /// If the directory cannot be read.

@@ -1,7 +1,9 @@
-//! The operator guide's first way: the host kernel's vhost-vsock and QEMU's `vhost-vsock-pci`.
+//! The first way in the operator's guide: the host kernel's vhost-vsock and QEMU's
+//! `vhost-vsock-pci`.
 //!
-//! Where this machine has `/dev/vhost-vsock`, the guest is this machine's. Where it has not, a VM whose
-//! kernel has it is the host: in it run vgpud, soft-gpu, QEMU and the guest, all emulated, the guest twice.
+//! If this machine has `/dev/vhost-vsock`, it runs the guest itself. If not, a VM whose kernel has
+//! the device is the host: vgpud, soft-gpu, QEMU and the guest run in it, all emulated, the guest
+//! twice.
 
 use std::path::Path;
 
@@ -15,17 +17,17 @@ use crate::host::{Host, Options};
 use crate::paths;
 use crate::wait::SOON;
 
-/// The word that starts this program in the VM that is the host: [`serve`] with the kit's directory and
-/// the guest's image.
+/// The word that starts this program in the VM that is the host: [`serve`] with the kit's directory
+/// and the guest's image.
 pub const COMMAND: &str = "vhost-vsock";
 
 const DEVICE: &str = "/dev/vhost-vsock";
 const GUEST: &str = "/inner.cpio";
 
-/// Checks it; in words, where the guest ran.
+/// Checks vhost-vsock and returns where the guest ran, as text.
 ///
 /// # Errors
-/// If the guest did not get right results, with what its console, and the host's, showed.
+/// If the guest did not get right results, with the consoles of guest and host.
 pub fn check(kit: &Kit) -> Result<&'static str> {
     let work = tempfile::Builder::new().prefix("vgpu-vm-").tempdir()?;
     let guest = work.path().join("guest.cpio");
@@ -68,13 +70,13 @@ pub fn check(kit: &Kit) -> Result<&'static str> {
     Ok("in a VM of its own, as this machine has no /dev/vhost-vsock")
 }
 
-/// Serves one guest on the machine that this runs on.
+/// Serves one guest on this machine.
 ///
 /// # Errors
 /// As [`check`].
 pub fn serve(kit: &Kit, guest: &Path) -> Result<()> {
     let work = tempfile::Builder::new().prefix("vgpu-vm-").tempdir()?;
-    // Numbers that no other VM and no vgpud of this machine are likely to have.
+    // Numbers that no other VM and no vgpud of this machine is likely to use.
     let cid = 10_000 + std::process::id() % 50_000;
     let port = 10_000 + std::process::id() % 50_000;
     let host = Host::start(&Options {

@@ -1,4 +1,4 @@
-//! A call of every operation, and what calls name.
+//! A call of every operation, and the names in it.
 
 use anyhow::Result;
 use vgpu_proto::call::ops::{BoxSide, Call};
@@ -12,12 +12,12 @@ use vgpu_tests::hostile::{Session, load_call};
 
 use super::VECADD;
 
-/// Bytes of the allocation that addresses are tried around.
+/// Size, in bytes, of the allocation around which addresses are tried.
 pub(super) const LEN: u64 = 4096;
-/// A multiple of every device's granularity of physical memory.
+/// A multiple of the granularity of physical memory on every device, in bytes.
 pub(super) const UNIT: u64 = 2 << 20;
 
-/// Where no memory of the program is mapped.
+/// An address at which no memory of the program is mapped.
 pub(super) const SHADOW: DevPtr = DevPtr(HOST_SPACE.start + 0x10_0000);
 
 /// Eight bytes in a row.
@@ -30,7 +30,7 @@ pub(super) const SHAPE: ArrayShape = ArrayShape {
     flags: 0,
 };
 
-/// What a call names. All live, until one of them is changed.
+/// The names in a call. All are live, until a test changes one of them.
 #[derive(Clone)]
 pub(super) struct Names {
     pub(super) device: u32,
@@ -42,19 +42,19 @@ pub(super) struct Names {
     pub(super) func: Func,
     pub(super) link: Linked,
     pub(super) graph: Stream,
-    /// A recording that may become a conditional node's.
+    /// A recording that may become the body of a conditional node.
     pub(super) body: Stream,
-    /// Where a condition lives, and its handle.
+    /// The home of a condition, and its handle.
     pub(super) home: Stream,
     pub(super) condition: u64,
-    /// A host function that is said to be over.
+    /// A host function that the guest reports as done.
     pub(super) done: u64,
     pub(super) new_stream: Stream,
     pub(super) new_event: Event,
     pub(super) array: Array,
     pub(super) block: ArrayBlock,
     pub(super) memory: Physical,
-    /// Addresses that were reserved.
+    /// Reserved addresses.
     pub(super) space: DevPtr,
     pub(super) dst: DevPtr,
     pub(super) src: DevPtr,
@@ -67,7 +67,8 @@ pub(super) fn row<C: Call>(call: &C) -> Result<Vec<u8>> {
     Ok(encode(call)?)
 }
 
-/// A call of every operation, with its bulk data. Exhaustive: a new operation must be tried too.
+/// A call of every operation, with bulk data. Exhaustive, so that a new operation must be tried
+/// too.
 pub(super) fn call(op: Op, n: &Names) -> Result<(Vec<u8>, Vec<u8>)> {
     let (ctx, stream, event, module, func) = (n.ctx, n.stream, n.event, n.module, n.func);
     let (device, name) = (n.device, "vecadd".to_owned());
@@ -370,19 +371,19 @@ pub(super) fn call(op: Op, n: &Names) -> Result<(Vec<u8>, Vec<u8>)> {
     Ok((args, bulk))
 }
 
-/// One byte of a block changed.
+/// A change of one byte of a block.
 pub(super) fn push(at: DevPtr) -> Vec<u8> {
     [&at.0.to_le_bytes()[..], &1_u64.to_le_bytes(), &[7]].concat()
 }
 
-/// A graph that clears nothing.
+/// A graph that clears no bytes.
 pub(super) fn graph(session: &mut Session, ctx: Ctx) -> Result<Stream> {
     let graph = Stream(session.fresh());
     session.send(&req::GraphCreate { ctx, graph }, &[])?;
     Ok(graph)
 }
 
-/// Operations that may name a graph where they name a stream.
+/// Operations that may name a graph instead of a stream.
 pub(super) const RECORDED: [Op; 5] = [
     Op::LaunchKernel,
     Op::Memset,

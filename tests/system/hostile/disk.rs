@@ -1,4 +1,4 @@
-//! A full disk, as vgpud and its workers see it: every write beyond what a file has fails.
+//! A full disk for vgpud and its workers: every write beyond the present size of a file fails.
 
 use anyhow::{Result, ensure};
 use vgpu_proto::call::req;
@@ -31,7 +31,7 @@ fn a_full_disk_refuses_commands_while_guests_compute() -> Result<()> {
             .any(|word| text.contains(word)),
         "the cause is not named: {text}"
     );
-    // What was not written is not there, and those who are there are served.
+    // The refused change has no effect, and registered VMs are served.
     ensure!(
         !host.admin_output("vm show 3")?.status.success(),
         "half a command"
@@ -42,8 +42,8 @@ fn a_full_disk_refuses_commands_while_guests_compute() -> Result<()> {
     drop(session);
     scene.vm_is_clean()?;
     host.limit_files(None)?;
-    // A write that fails in the middle of a commit (which a disk that is merely full does not bring
-    // about) leaves open what is on the disk; vgpud then asks for a restart.
+    // A write that fails in the middle of a commit (a disk that is merely full does not cause that)
+    // leaves the content of the disk unknown; vgpud then requires a restart.
     scene.restart()?;
     scene.host.admin("register-vm --vm-id=3 --pool=A")?;
     expect_right(&Guest::new(guest::VECADD, scene.host.target(3))?.arg("1000"))?;
@@ -73,7 +73,7 @@ fn memory_that_the_system_does_not_give_for_an_image_is_an_error_and_no_more() -
     );
     let status = session.status(&req::CtxSynchronize { ctx }, &[])?;
     ensure!(status.is_ok(), "the session goes on: {status}");
-    // The shim's words of it, in a program that does not know of any of this.
+    // The guest library's message in an ordinary program.
     let output = Guest::new(guest::MATMUL, host.target(1))?
         .arg("16")
         .run(vgpu_tests::wait::SOON)?;

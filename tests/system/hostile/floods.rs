@@ -1,4 +1,4 @@
-//! More than anybody asked for: of requests, of data, of objects.
+//! Too many requests, too much data, too many objects.
 
 use anyhow::{Result, ensure};
 use vgpu_proto::call::{Op, rep, req};
@@ -10,7 +10,7 @@ use vgpu_tests::wait::{SOON, until};
 
 use super::{Adder, SPIN, Scene, resident};
 
-/// Host memory that a worker may take beyond what it had, whatever its guest does not read.
+/// Additional host memory that a worker may use, in bytes, whatever its guest does not read.
 const SLACK: u64 = 96 << 20;
 
 #[test]
@@ -48,7 +48,7 @@ fn a_guest_that_never_reads_holds_up_nobody_and_takes_no_memory() -> Result<()> 
         let now = resident(worker);
         ensure!(now < before + SLACK, "{before} bytes, then {now}");
     }
-    // Who begins to read gets all of the first, byte for byte.
+    // A guest that starts to read gets the whole first reply.
     let first = session.send(&req::StreamQuery { ctx, stream }, &[])? - 256;
     let reply = session.wait(first)?;
     ensure!(
@@ -57,7 +57,7 @@ fn a_guest_that_never_reads_holds_up_nobody_and_takes_no_memory() -> Result<()> 
         reply.status
     );
     ensure!(reply.bulk.iter().all(|b| *b == 7), "other bytes");
-    // And who vanishes leaves nothing, whatever was on its way to him.
+    // A guest that vanishes leaves nothing, whatever was in flight.
     drop(session);
     scene.unharmed()
 }
@@ -74,7 +74,7 @@ fn replies_that_nobody_reads_take_no_memory() -> Result<()> {
         let mut session = scene.open()?;
         let ctx = session.primary()?;
         let args = match op {
-            // By a thread that may wait, each time.
+            // Each is carried out by a thread that may wait.
             Op::CtxSetLimit => encode(&req::CtxSetLimit {
                 ctx,
                 limit: 0,
@@ -99,7 +99,7 @@ fn replies_that_nobody_reads_take_no_memory() -> Result<()> {
             for _ in 0..1000 {
                 wire.extend(session.frame(op, &args, &[]).1);
             }
-            // Ends when the host reads no more, or has closed the connection.
+            // Ends when the host stops reading or has closed the connection.
             if std::io::Write::write_all(&mut session.data, &wire).is_err() {
                 break 'flood;
             }
@@ -149,7 +149,7 @@ fn many_objects_are_made_and_gone() -> Result<()> {
     );
     ensure!(session.errors.is_empty(), "{:?}", session.errors.first());
     adder.works(&mut session)?;
-    // All of them at once, by one call, in a time that a program may wait.
+    // All of them at once, by one call, within a time for which a program may wait.
     let id = session.send(&req::PrimaryCtxReset { device: 0 }, &[])?;
     let status = session.wait(id)?.status;
     ensure!(status.is_ok(), "{status}");
@@ -157,7 +157,7 @@ fn many_objects_are_made_and_gone() -> Result<()> {
     scene.unharmed()
 }
 
-/// Reads depth credit as an honest guest does: before it sends more than it has.
+/// Reads depth credit like an honest guest: before it sends more than its credit.
 fn keep_within_credit(session: &mut Session, sent: u64) -> Result<()> {
     while sent - session.progress.calls.min(sent) > u64::from(DEPTH_CALLS) / 2 {
         ensure!(session.read_frame()?, "the host closed the connection");
@@ -174,7 +174,7 @@ fn a_program_may_free_all_it_has_behind_a_long_kernel() -> Result<()> {
     let ctx = session.primary()?;
     let module = session.module(ctx, SPIN)?;
     let func = session.function(module, "spin_ns")?;
-    // More than may wait of what a caller waits for; a free is answered at once.
+    // More frees than the limit of waiting synchronous calls; a free is answered at once.
     let many = DEPTH_CALLS as usize + 1000;
     let alloc = encode(&req::MemAlloc {
         ctx,
@@ -210,7 +210,7 @@ fn a_program_may_free_all_it_has_behind_a_long_kernel() -> Result<()> {
     }
     let status = session.status(&req::CtxSynchronize { ctx }, &[])?;
     ensure!(status.is_ok(), "{status}");
-    // And the memory is there again.
+    // The memory is free again.
     let most = session.alloc(ctx, 900 << 20)?;
     ensure!(
         session.status(&req::MemFree { ptr: most }, &[])?.is_ok(),
@@ -227,7 +227,7 @@ fn denied_allocations_again_and_again_hold_up_nobody() -> Result<()> {
     let mut session = scene.open()?;
     let ctx = session.primary()?;
     let adder = Adder::new(&mut session)?;
-    // Each is asked of vgpud, and not one is granted.
+    // vgpud is asked for each allocation, and grants none.
     let alloc = encode(&req::MemAlloc {
         ctx,
         size: 1 << 30,

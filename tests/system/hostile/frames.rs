@@ -1,4 +1,4 @@
-//! Frames that are none, too many, or broken off.
+//! Frames that are invalid, too many, or incomplete.
 
 use std::io::Write;
 
@@ -102,7 +102,7 @@ fn a_number_that_is_used_again_ends_the_session() -> Result<()> {
 #[test]
 fn more_than_the_credit_ends_the_session() -> Result<()> {
     let scene = Scene::new()?;
-    // Behind a kernel that never ends nothing is taken off the queue.
+    // Behind a kernel that never ends, nothing is taken off the queue.
     let mut session = scene.open()?;
     let ctx = session.primary()?;
     let dst = session.alloc(ctx, 1 << 20)?;
@@ -120,7 +120,7 @@ fn more_than_the_credit_ends_the_session() -> Result<()> {
     for _ in 0..DEPTH_CALLS * 2 {
         wire.extend(session.frame(Op::Memset, &args, &[]).1);
     }
-    // The host may close before it has read all.
+    // The host may close the connection before it has read everything.
     let _ = session.data.write_all(&wire);
     let (_, text) = session.ended()?;
     ensure!(text.contains("credit"), "{text}");
@@ -176,7 +176,7 @@ fn a_vms_own_queue_limit_is_its_credit() -> Result<()> {
     let mut session = scene.open()?;
     let ctx = session.primary()?;
     let dst = session.alloc(ctx, 1 << 20)?;
-    // A copy larger than the whole credit may come alone; not two, while none is taken.
+    // A copy larger than the whole credit is accepted alone, but not two while none is taken.
     let copy = req::MemcpyHtoD { ctx, stream, dst };
     session.send(&copy, &vec![7; COPY_PIECE])?;
     while session.progress.bytes < COPY_PIECE as u64 {
@@ -236,13 +236,13 @@ fn a_guest_that_vanishes_at_any_point_leaves_nothing() -> Result<()> {
                 let (_, wire) = session.frame(Op::MemcpyHtoD, &copy, &[1; 1024]);
                 session.data.write_all(&wire[..[17, 40, 500][point - 1]])?;
             }
-            // In an image.
+            // Within an image.
             4 => {
                 let (hash, len) = ([9; 32], 1 << 30);
                 let offset = 0;
                 session.send(&req::ImageData { hash, len, offset }, &[1; 4096])?;
             }
-            // With a kernel running that nobody will ever wait for.
+            // With a running kernel for which nothing will wait.
             5 => {
                 let charged = || scene.host.vm(1).ok()?["usage"]["gpu_ns"].as_u64();
                 let before = charged();
@@ -251,7 +251,7 @@ fn a_guest_that_vanishes_at_any_point_leaves_nothing() -> Result<()> {
                     (charged() > before).then_some(())
                 })?;
             }
-            // With a reply on its way that is larger than any socket buffer.
+            // With a reply in flight that is larger than any socket buffer.
             _ => {
                 let src = session.alloc(ctx, 64 << 20)?;
                 let (stream, len) = (Stream::NULL, 64 << 20);
@@ -267,11 +267,11 @@ fn a_guest_that_vanishes_at_any_point_leaves_nothing() -> Result<()> {
             }
         }
         if point % 2 == 0 {
-            // Its process dies: both at once.
+            // The guest's process dies: both connections end at once.
             drop(session);
             scene.vm_is_clean()?;
         } else {
-            // Only the data connection; the session ends with it.
+            // The guest closes only the data connection; the session ends with it.
             session.hang_up();
             scene.vm_is_clean()?;
         }

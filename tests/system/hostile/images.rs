@@ -1,4 +1,4 @@
-//! Module images that are not what they are said to be.
+//! Module images with false hashes or lengths.
 
 use anyhow::{Result, ensure};
 use vgpu_proto::call::req;
@@ -8,7 +8,7 @@ use vgpu_tests::hostile::{Session, load_call};
 
 use super::{Adder, SPIN, Scene, VECADD};
 
-/// How a piece of an image was taken.
+/// The result of sending a piece of an image.
 fn piece(
     session: &mut Session,
     (hash, len): ([u8; 32], u64),
@@ -24,7 +24,7 @@ fn images_under_a_wrong_name_are_refused_and_not_kept() -> Result<()> {
     let mut session = scene.open()?;
     let adder = Adder::new(&mut session)?;
     let hash = *blake3::hash(SPIN).as_bytes();
-    // Another module's bytes under the name of one that somebody may ask for.
+    // Bytes of another module under a hash that a program may request.
     let named = (hash, VECADD.len() as u64);
     ensure!(piece(&mut session, named, 0, VECADD)?.is_ok(), "taken");
     let status = session.status(&load_call(adder.ctx, named), &[])?;
@@ -33,7 +33,7 @@ fn images_under_a_wrong_name_are_refused_and_not_kept() -> Result<()> {
         .ask(&req::ImageQuery { hash, len: named.1 })?
         .present;
     ensure!(!present, "a wrong image is in the cache");
-    // Nor does the right name with another length find anything.
+    // The right hash with another length finds nothing either.
     let image = session.send_image(SPIN)?;
     session.ask(&load_call(adder.ctx, image))?;
     for len in [0, 1, image.1 - 1, image.1 + 1, u64::MAX] {
@@ -44,7 +44,7 @@ fn images_under_a_wrong_name_are_refused_and_not_kept() -> Result<()> {
         let status = session.status(&load_call(adder.ctx, (hash, len)), &[])?;
         ensure!(!status.is_ok() && !status.is_sticky(), "{len}: {status}");
     }
-    // What is no module at all is refused by the driver, with its own code.
+    // The driver refuses bytes that are not a module, with its own code.
     for junk in [&b"\x7fELF junk"[..], &[0xff; 5000], b".version 99.9", &[0]] {
         let image = session.send_image(junk)?;
         let status = session.status(&load_call(adder.ctx, image), &[])?;
@@ -68,7 +68,8 @@ fn pieces_out_of_order_and_lengths_beyond_all_bounds_are_refused() -> Result<()>
             "{len:#x} bytes: {status}"
         );
     }
-    // A middle without a beginning; a gap; an overlap; over the end; round the end of all numbers.
+    // A middle without a beginning; a gap; an overlap; beyond the end; around the end of all
+    // numbers.
     let image = name(2, 100);
     ensure!(
         !piece(&mut session, image, 50, b"middle")?.is_ok(),
@@ -90,7 +91,7 @@ fn pieces_out_of_order_and_lengths_beyond_all_bounds_are_refused() -> Result<()>
             status == CuResult::INVALID_VALUE,
             "at {offset:#x}: {status}"
         );
-        // What came before it is forgotten.
+        // The earlier pieces are dropped.
         let status = session.status(&load_call(adder.ctx, image), &[])?;
         ensure!(status == CuResult::FILE_NOT_FOUND, "{status}");
     }
@@ -103,7 +104,7 @@ fn pieces_out_of_order_and_lengths_beyond_all_bounds_are_refused() -> Result<()>
         !piece(&mut session, ([2; 32], 200), 10, b"x")?.is_ok(),
         "another length"
     );
-    // More at once than there may be; those that are begun never take more than was sent.
+    // Too many images at the same time; incomplete images never use more memory than was sent.
     let mut refused = 0;
     for n in 10..40 {
         refused += u32::from(!piece(&mut session, name(n, 8192), 0, &[0; 4096])?.is_ok());

@@ -42,7 +42,7 @@ fn another_version_is_refused_in_words_that_name_both() -> Result<()> {
             ensure!(text.contains(&part), "no `{part}` in: {text}");
         }
     }
-    // A version whose greeting means nothing to this one is refused in words as well.
+    // A version whose Hello is unreadable for this version is refused with a sentence too.
     let strange = greeting(PROTOCOL + 9, 7, &[0xff; 100]);
     knock(&scene.host, 1, &strange)?.refusal(Refusal::Version)?;
     scene.unharmed()
@@ -57,7 +57,7 @@ fn what_is_no_greeting_is_refused_or_left() -> Result<()> {
     let mut enormous = right_greeting()?;
     enormous[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
     let trailing = [&body[..], b"x"].concat();
-    // A string that announces more than there is.
+    // A string with a false length.
     let mut lying = body.clone();
     lying[..8].copy_from_slice(&u64::MAX.to_le_bytes());
     let cases = [
@@ -74,7 +74,7 @@ fn what_is_no_greeting_is_refused_or_left() -> Result<()> {
     for bytes in cases {
         knock(host, 1, &bytes)?.refusal(Refusal::Malformed)?;
     }
-    // Cut short: there is nothing to answer.
+    // An incomplete Hello gets no answer.
     let whole = right_greeting()?;
     for cut in [0, 1, 7, 8, 20, 24, whole.len() - 1] {
         let mut socket = connect(host, 1)?;
@@ -95,11 +95,12 @@ fn who_is_slow_to_introduce_himself_is_cut_off() -> Result<()> {
     let host = &scene.host;
     let start = Instant::now();
     let mut slow: Vec<UnixStream> = (0..4).map(|_| connect(host, 1)).collect::<Result<_>>()?;
-    // While as many hang there as may, a further one of this VM is told; another VM is served.
+    // At the limit of pending connections, a further one of this VM is refused; another VM is
+    // served.
     let text = knock(host, 1, &right_greeting()?)?.refusal(Refusal::Busy)?;
     ensure!(text.contains("limits.handshakes_per_peer"), "{text}");
     expect_right(&Guest::new(guest::VECADD, host.target(2))?.arg("1000"))?;
-    // Byte by byte, the fastest of them never done in time.
+    // Byte by byte, even the fastest of them too late.
     for byte in &right_greeting()?[..20] {
         if start.elapsed().as_millis() < 3000 {
             for socket in &mut slow {
@@ -128,14 +129,14 @@ fn a_nonce_opens_one_connection_of_its_own_vm() -> Result<()> {
     let mut close = welcome.nonce;
     close[31] ^= 1;
     knock(host, 1, &data_opening(&close))?.refusal(Refusal::BadNonce)?;
-    // Overheard by another VM, it neither opens the session nor is it spoilt.
+    // If another VM uses the nonce, it does not open the session and stays valid.
     knock(host, 2, &data_opening(&welcome.nonce))?.refusal(Refusal::BadNonce)?;
-    // It is withdrawn with its session.
+    // The nonce ends with its session.
     drop(control);
     scene.vm_is_clean()?;
     knock(host, 1, &data_opening(&welcome.nonce))?.refusal(Refusal::BadNonce)?;
 
-    // And a used one belongs to a session that works.
+    // A used nonce belongs to a session that works.
     let mut session = scene.open()?;
     session.primary()?;
     knock(host, 1, &data_opening(&session.welcome.nonce))?.refusal(Refusal::BadNonce)?;
@@ -151,15 +152,15 @@ fn what_does_not_belong_on_a_control_connection_ends_the_session() -> Result<()>
     for bytes in [
         vec![0xff; 12],
         vec![0; 12],
-        // As if the guest were the host.
+        // A message that only a host sends.
         vec![1, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff],
         vec![0xaa; 200_000],
     ] {
         let mut session = scene.open()?;
         session.primary()?;
-        // What is more than the host reads may meet a closed socket.
+        // Bytes beyond those that the host reads may meet a closed socket.
         let _ = session.control.write_all(&bytes);
-        // Whoever breaks this connection is not told on it; the administrator is.
+        // The guest that breaks this connection gets no reason on it; the administrator does.
         if let Some((kind, code, _)) = control_note(&mut session.control)? {
             ensure!(
                 kind == 1 && code == CuResult::DEVICE_UNAVAILABLE,
@@ -188,14 +189,14 @@ fn a_storm_of_connections_stays_within_its_caps() -> Result<()> {
     let mut held = Vec::new();
     let mut most = 0;
     for _ in 0..600 {
-        // Refused by a full backlog is refused as well.
+        // A connection that a full backlog refuses is refused as well.
         held.extend(connect(host, 1));
         most = most.max(open());
     }
-    // 16 served, 8 being told why not; the rest is closed at once.
+    // 16 connections are served, 8 get the reason; the others are closed at once.
     ensure!(most <= before + 40, "{before} descriptors, then {most}");
     ensure!(held.len() > 100, "only {} connections", held.len());
-    // The flood is one VM's: another is served in the midst of it.
+    // The flood is one VM's: another VM is served meanwhile.
     expect_right(&Guest::new(guest::VECADD, host.target(2))?.arg("1000"))?;
     drop(held);
     until("VM 1 is served again", SOON, || {
@@ -231,16 +232,16 @@ fn a_guest_that_leaves_at_any_point_of_the_opening_leaves_nothing() -> Result<()
     let scene = Scene::new()?;
     let host = &scene.host;
     let greeting = right_greeting()?;
-    // Before the answer; the worker is started for nobody.
+    // Before the answer; the worker is started in vain.
     let mut socket = connect(host, 1)?;
     socket.write_all(&greeting)?;
     drop(socket);
-    // After it, and with half of the data connection's opening.
+    // After the answer, and within the begin of the data connection.
     let (control, welcome) = open_control(host, 1)?;
     let mut data = connect(host, 1)?;
     data.write_all(&data_opening(&welcome.nonce)[..20])?;
     drop((control, data));
-    // In good order, without ever having had a data connection.
+    // A normal goodbye without a data connection.
     let (mut control, _) = open_control(host, 1)?;
     control.write_all(&[3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])?;
     let last = control_note(&mut control)?;

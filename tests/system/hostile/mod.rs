@@ -1,8 +1,9 @@
-//! Bad input against real processes: what a hostile guest sends, at the door and over the wire.
+//! Invalid input for real processes: the bytes of a hostile guest, in the handshake and on the
+//! wire.
 //!
-//! The software device is in strict mode: an address or a handle that reaches the driver unchecked
-//! aborts the worker, and [`Scene::unharmed`] finds that. In every case the guest gets a clear error
-//! or loses its connection, and a neighbour computes on.
+//! The software device is in strict mode: an unchecked address or handle that reaches the driver
+//! aborts the worker, which [`Scene::unharmed`] detects. In every case the guest gets a clear error
+//! or loses its connection, and a neighbour goes on computing.
 
 mod calls;
 mod disk;
@@ -27,10 +28,10 @@ use vgpu_tests::wait::{SOON, until};
 const VECADD: &[u8] = include_bytes!("../../../soft-gpu/fixtures/demo/vecadd.ptx");
 const SPIN: &[u8] = include_bytes!("../../../soft-gpu/fixtures/demo/spin.ptx");
 
-/// Words of a log that none of our processes may ever write.
+/// Words that no log of the system may contain.
 const NEVER: [&str; 5] = ["panicked", "SIGABRT", "SIGSEGV", "SIGBUS", "core dumped"];
 
-/// A host where VM 1 misbehaves while VM 2 computes.
+/// A host on which VM 1 misbehaves while VM 2 computes.
 struct Scene {
     host: Host,
     neighbour: Running,
@@ -43,7 +44,7 @@ impl Scene {
 
     fn with(options: &Options) -> Result<Scene> {
         let host = one_vm(options)?;
-        // What is tested here is bad input, again and again; strikes have a test of their own.
+        // The tests send invalid input repeatedly; another test checks strikes.
         host.admin("pool set A --strikes=0")?;
         host.admin("register-vm --vm-id=2 --pool=A")?;
         let neighbour = compute(&host)?;
@@ -52,7 +53,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Stops vgpud and starts it again, and the neighbour with it.
+    /// Restarts vgpud and the neighbour.
     fn restart(&mut self) -> Result<()> {
         self.host.stop_daemon()?;
         self.host.start_daemon()?;
@@ -64,7 +65,7 @@ impl Scene {
         Session::open(&self.host, 1)
     }
 
-    /// Waits until the neighbour has done more than it had.
+    /// Waits until the neighbour has made progress.
     fn neighbour_computes(&self) -> Result<()> {
         let calls = || {
             let vm = self.host.vm(2).ok()?;
@@ -77,7 +78,7 @@ impl Scene {
         .with_context(|| self.host.log())
     }
 
-    /// The process that serves VM 1's only session.
+    /// The worker of VM 1's only session.
     fn worker(&self) -> Result<u32> {
         let sessions = self.host.admin_json("session list")?;
         let mine = sessions
@@ -88,7 +89,7 @@ impl Scene {
         Ok(u32::try_from(pid)?)
     }
 
-    /// VM 1 has no session any more, and nothing of its memory.
+    /// Waits until VM 1 has no session and no memory.
     fn vm_is_clean(&self) -> Result<()> {
         until("VM 1's sessions end and its memory is back", SOON, || {
             let vm = self.host.vm(1).ok()?;
@@ -97,8 +98,8 @@ impl Scene {
         .with_context(|| self.host.log())
     }
 
-    /// Nothing broke: the neighbour computes, VM 1 may come again, nothing is left over, and no
-    /// process of ours ended in a way that only a bug explains.
+    /// Checks that nothing broke: the neighbour computes, VM 1 is served again, nothing is left
+    /// over, and no process ended because of a bug.
     fn unharmed(self) -> Result<()> {
         self.neighbour_computes()?;
         self.vm_is_clean()?;
@@ -120,14 +121,14 @@ impl Scene {
     }
 }
 
-/// A program of VM 2 that computes until it is stopped.
+/// A program of VM 2 that computes until it is killed.
 fn compute(host: &Host) -> Result<Running> {
     Guest::new(guest::RULES, host.target(2))?
         .arg("hold")
         .spawn()
 }
 
-/// The processes that a process has started and not seen the end of.
+/// The children of a process that were not reaped.
 fn children(pid: u32) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     tasks
@@ -143,7 +144,7 @@ fn children(pid: u32) -> Vec<String> {
         .collect()
 }
 
-/// Bytes of memory that a process has resident; 0 when it is gone.
+/// Resident memory of a process in bytes; 0 when the process is gone.
 fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status"));
     let status = status.unwrap_or_default();
@@ -152,14 +153,14 @@ fn resident(pid: u32) -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// A kernel of one module, ready to be launched.
+/// A kernel of a module, ready to be launched.
 struct Adder {
     ctx: Ctx,
     func: Func,
     arrays: [DevPtr; 3],
 }
 
-/// Numbers that one addition works on.
+/// Number of elements of an addition.
 const COUNT: u32 = 256;
 
 impl Adder {
@@ -195,7 +196,7 @@ impl Adder {
         }
     }
 
-    /// Adds and looks at the sums: the session still works.
+    /// Adds and checks the sums: the session still works.
     fn works(&self, session: &mut Session) -> Result<()> {
         let (ctx, stream) = (self.ctx, Stream::NULL);
         let numbers = |f: fn(u32) -> f32| -> Vec<u8> {
@@ -230,7 +231,7 @@ impl Adder {
     }
 }
 
-/// Codes that refuse a call without harm to anything.
+/// Whether a code refuses a call without further effects.
 fn is_refusal(code: CuResult) -> bool {
     [
         CuResult::INVALID_HANDLE,

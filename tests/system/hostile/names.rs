@@ -1,5 +1,5 @@
-//! Forged and stale handles of every kind, and addresses outside live memory, on every operation that
-//! takes them.
+//! Forged and stale handles of every kind, and addresses outside live memory, in every operation
+//! that takes them.
 
 use anyhow::{Result, ensure};
 use vgpu_proto::call::{OPS, Op, req};
@@ -11,7 +11,7 @@ use vgpu_tests::hostile::Session;
 use super::calls::{LEN, Names, RECORDED, SHAPE, UNIT, call, graph, link_call};
 use super::{Adder, Scene, VECADD, is_refusal};
 
-/// Live names, and for each kind those that were live once.
+/// Live names, and stale names of each kind.
 struct Objects {
     live: Names,
     stale: Names,
@@ -73,22 +73,22 @@ fn objects(session: &mut Session) -> Result<Objects> {
     let freed = session.alloc(old, LEN)?;
     let stale = names(session, old, freed)?;
     session.ask(&req::CtxDestroy { ctx: old })?;
-    // Neither belongs to a context.
+    // These do not belong to a context.
     let (ptr, memory) = (stale.space, stale.memory);
     session.ask(&req::AddressFree { ptr })?;
     session.ask(&req::PhysicalRelease { memory })?;
-    // Results of links belong to no context: fetched, they are gone.
+    // Results of links belong to no context, and are dropped when they are fetched.
     session.ask(&req::LinkData { link: stale.link })?;
     Ok(Objects { live, stale })
 }
 
-/// Puts a number into a call.
+/// Sets a number in a call.
 type Setter = fn(&mut Names, u64);
 
-/// A kind of handle: its name, how a call gets one, and how to read it.
+/// A kind of handle: its name, the setter in a call, and the getter.
 type Kind = (&'static str, Setter, fn(&Names) -> u64);
 
-/// A context is looked at where the stream is its NULL stream; other streams have one of their own.
+/// A context is checked if the stream is its NULL stream; other streams have their own context.
 const KINDS: [Kind; 16] = [
     (
         "context",
@@ -112,7 +112,7 @@ const KINDS: [Kind; 16] = [
     ("addresses", |n, v| n.space = DevPtr(v), |n| n.space.0),
 ];
 
-/// Numbers that are no live handle of the kind.
+/// Numbers that are not live handles of the kind.
 fn forged(o: &Objects, foreign: &Names, get: fn(&Names) -> u64) -> Vec<u64> {
     let live = get(&o.live);
     let mut all = vec![
@@ -132,9 +132,9 @@ fn forged(o: &Objects, foreign: &Names, get: fn(&Names) -> u64) -> Vec<u64> {
         all.push(names.dst.0);
     }
     let is_live: Vec<u64> = match get(&o.live) {
-        // Both events are.
+        // Both are events.
         n if n == o.live.event.0 || n == o.live.end.0 => vec![o.live.event.0, o.live.end.0],
-        // Recordings are all alike, and a home is destroyed as they are.
+        // All recordings are alike, and a home is destroyed like a recording.
         n if n == o.live.graph.0 || n == o.live.body.0 => {
             vec![o.live.graph.0, o.live.body.0, o.live.home.0]
         }
@@ -152,8 +152,8 @@ fn refused(session: &mut Session, op: Op, n: &Names, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// A second program of the VM, whose objects the first must not reach. It has more of each kind, so
-/// that its numbers are not by chance live ones of the first.
+/// A second program of the VM, whose objects the first must not reach. It has more objects of each
+/// kind, so that its numbers do not happen to be live in the first.
 fn foreigner(scene: &Scene) -> Result<(Session, Names)> {
     let mut other = scene.open()?;
     let ctx = other.primary()?;
@@ -192,7 +192,7 @@ fn forged_handles_are_refused_by_every_operation() -> Result<()> {
                 let names = with(value);
                 let recordings = [o.live.graph.0, o.live.body.0];
                 let recorded = RECORDED.contains(&row.op) && recordings.contains(&value);
-                // A home that there is not is made.
+                // A missing home is created.
                 let made = row.op == Op::GraphCondition;
                 if (recorded && kind == "stream") || (made && kind == "home") {
                     continue;
@@ -214,8 +214,8 @@ fn forged_handles_are_refused_by_every_operation() -> Result<()> {
             }
         }
     }
-    // All but the two about images, and those that take an address: the freeing of memory, and the four about
-    // memory of the program.
+    // All operations except the two about images and those that take an address: the free of
+    // memory, and the four about memory of the program.
     ensure!(
         tried.len() == OPS.len() - 7,
         "tried {} of {}",
@@ -326,7 +326,8 @@ fn addresses_outside_live_memory_are_refused_by_every_operation() -> Result<()> 
                 right.len = len;
                 let mut names = right.clone();
                 set(&mut names, address);
-                // A long range is bad at a right address too; the length of this one is its data's.
+                // A long range is also invalid at a valid address; the length of this operation is
+                // that of its data.
                 let data = matches!(
                     row.op,
                     Op::MemcpyHtoD | Op::Memcpy2DHtoD | Op::StreamWriteValue | Op::StreamWaitValue
@@ -342,7 +343,7 @@ fn addresses_outside_live_memory_are_refused_by_every_operation() -> Result<()> 
             }
         }
     }
-    // What is freed, or said to have collided, must be the beginning of the guest's own block.
+    // An address to free, or reported as collided, must be the beginning of the guest's own block.
     for address in [
         1,
         u64::MAX,
@@ -367,7 +368,7 @@ fn addresses_outside_live_memory_are_refused_by_every_operation() -> Result<()> 
             refused(&mut session, op, &names, &format!("{address:#x}"))?;
         }
     }
-    // Freed twice; used after it was freed; said to have collided, then used.
+    // Freed twice; used after the free; reported as collided, then used.
     ensure!(
         session
             .status(&req::MemFree { ptr: o.live.dst }, &[])?

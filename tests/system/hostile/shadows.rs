@@ -1,5 +1,5 @@
-//! Memory of the program that the worker has a copy of: at addresses of the guest's choice, with contents that
-//! the guest tells.
+//! Memory of the program that the worker mirrors: at addresses of the guest's choice, with contents
+//! from the guest.
 
 use anyhow::{Result, ensure};
 use vgpu_proto::call::{Op, req};
@@ -10,7 +10,7 @@ use vgpu_tests::hostile::Session;
 use super::calls::{SHADOW, push};
 use super::{Adder, Scene, is_refusal};
 
-/// Bytes of a block: it does not end with a line.
+/// Size of a block in bytes; the block does not end with a line.
 const SIZE: u64 = 0x1010;
 
 fn map(session: &mut Session, at: u64, size: u64) -> Result<CuResult> {
@@ -44,14 +44,14 @@ fn copies_are_made_only_where_nothing_of_the_worker_can_be() -> Result<()> {
         (SHADOW.0 + 8, 1),
         (SHADOW.0 - 8, 16),
         (SHADOW.0 + SIZE - 1, 1),
-        // Its last page is its own.
+        // The last page belongs to the block.
         (SHADOW.0 + SIZE, 1),
     ] {
         let status = map(&mut session, at, size)?;
         ensure!(!status.is_ok(), "mapped {at:#x} + {size:#x}");
         ensure!(!status.is_sticky(), "{at:#x} + {size:#x}: {status}");
     }
-    // More than there is, again and again: it is paid for first.
+    // More memory than exists, repeatedly: the ledger is checked first.
     for _ in 0..50 {
         let far = map(&mut session, HOST_SPACE.start + (1 << 36), 1 << 38)?;
         ensure!(far == CuResult::OUT_OF_MEMORY, "{far}");
@@ -73,7 +73,7 @@ fn what_the_guest_tells_of_changes_touches_only_its_blocks() -> Result<()> {
     let mut session = scene.open()?;
     let ctx = session.primary()?;
     let ptr = session.alloc(ctx, 4096)?;
-    // Not its own, although another program has one there.
+    // A block of another program only.
     let tell = |session: &mut Session, bulk: &[u8]| -> Result<CuResult> {
         session.outcome(Op::HostPush, &[], bulk)
     };
@@ -112,7 +112,7 @@ fn what_the_guest_tells_of_changes_touches_only_its_blocks() -> Result<()> {
         tell(&mut session, &record(last, 1 << 15, &[7]))?.is_ok(),
         "its last byte"
     );
-    // Nothing of the device's; from any address.
+    // The device changed nothing; from any address.
     for from in [0, 1, SHADOW.0, SHADOW.0 + 5, last, HOST_SPACE.end, u64::MAX] {
         let next = session
             .ask(&req::HostPull {
@@ -122,7 +122,7 @@ fn what_the_guest_tells_of_changes_touches_only_its_blocks() -> Result<()> {
             .next;
         ensure!(next == DevPtr(0), "more from {from:#x}: {next:?}");
     }
-    // Blocks that it names one by one, whatever they are; not more than there may be.
+    // Any blocks by name; not more than the limit.
     let pull = |count: usize| req::HostPull {
         from: DevPtr(0),
         of: [SHADOW, ptr, DevPtr(1), DevPtr(u64::MAX)].repeat(count),
@@ -134,7 +134,7 @@ fn what_the_guest_tells_of_changes_touches_only_its_blocks() -> Result<()> {
         let status = session.status(&req::HostUnmap { ptr: DevPtr(at) }, &[])?;
         ensure!(is_refusal(status), "unmapped {at:#x}: {status}");
     }
-    // Neither freed as memory of the device, nor after it is gone.
+    // The block can neither be freed as device memory, nor be used after its end.
     let freed = session.status(&req::MemFree { ptr: SHADOW }, &[])?;
     ensure!(is_refusal(freed), "freed: {freed}");
     ensure!(

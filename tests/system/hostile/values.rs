@@ -1,4 +1,4 @@
-//! Sizes, dimensions, parameters and options that are wrong although every name is right.
+//! Invalid sizes, dimensions, parameters and options, with valid names.
 
 use anyhow::{Result, ensure};
 use vgpu_proto::call::req;
@@ -88,7 +88,7 @@ fn sizes_that_no_device_has_are_refused() -> Result<()> {
             "{rows:#x} rows of {columns:#x}: {status}"
         );
     }
-    // Nothing at all is nothing at all.
+    // An empty fill is accepted.
     for fill in [(0, 5), (5, 0), (0, 0)] {
         let (columns, rows) = fill;
         let fill = req::Memset2D {
@@ -146,7 +146,7 @@ fn launches_that_fit_no_device_are_refused() -> Result<()> {
         cooperative: true,
         ..adder.launch([65_535, 1, 1], [1024, 1, 1], 0)
     };
-    // Whether all its blocks fit at once is the driver's to say, when it is submitted.
+    // The driver decides at submission whether all blocks fit at the same time.
     session.send(&cooperative, &params)?;
     let ctx = adder.ctx;
     let status = session.status(&req::CtxSynchronize { ctx }, &[])?;
@@ -171,7 +171,7 @@ fn a_kernel_with_wild_pointers_harms_only_its_own_session() -> Result<()> {
     let ctx = adder.ctx;
     let status = session.status(&req::CtxSynchronize { ctx }, &[])?;
     ensure!(status == CuResult::ILLEGAL_ADDRESS, "{status}");
-    // It sticks, and the session stays well behaved about it.
+    // The fault is permanent, and the session stays consistent about it.
     let status = session.status(&req::MemGetInfo { ctx }, &[])?;
     ensure!(status == CuResult::ILLEGAL_ADDRESS, "{status}");
     drop(session);
@@ -189,7 +189,8 @@ fn options_and_attributes_outside_the_lists_are_refused() -> Result<()> {
         options,
         ..load_call(ctx, image)
     };
-    // Options whose value is an address would be one of the worker's; unknown ones could be.
+    // The value of some options would be an address in the worker, and that of unknown options
+    // could be.
     for option in [2, 3, 4, 5, 6, 17, 18, 25, 27, 99, u32::MAX] {
         let status = session.status(&load(vec![(option, 1)]), &[])?;
         ensure!(is_refusal(status), "JIT option {option}: {status}");
