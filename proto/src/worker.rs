@@ -19,8 +19,8 @@ pub enum ToWorker {
     Start(Start),
     /// The guest's data connection, as the only descriptor of this message.
     Data,
-    /// Grants the GPU until [`FromWorker::Released`] of this epoch, unless the slice is extended.
-    /// The lease page has the same content; this message wakes the worker.
+    /// Grants the GPU until [`FromWorker::Released`] of this epoch. Sent again when the slice is
+    /// extended. The lease page has the same content; this message wakes the worker.
     Grant {
         /// Epoch of the lease.
         epoch: u64,

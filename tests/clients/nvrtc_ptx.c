@@ -2,9 +2,9 @@
  *
  * The tests of cuda.core and cuda.bindings compile for the device that they find and take the
  * machine code, which soft-gpu cannot run. NVRTC makes PTX as an intermediate step. With
- * VGPU_NVRTC_PTX=1, this library returns the PTX instead, and the clients pass it to the driver like
- * machine code. All other functions are NVRTC's own: this library has NVRTC's name, the original is next to it as
- * libnvrtc-real, and the linker finds the other functions there. */
+ * VGPU_NVRTC_PTX=1, this library returns the PTX instead, and the clients pass it to the driver
+ * like machine code. All other functions are NVRTC's own: this library has NVRTC's name, the
+ * original is next to it as libnvrtc-real, and the linker finds the other functions there. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>

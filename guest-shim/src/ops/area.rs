@@ -131,7 +131,7 @@ pub(crate) fn start(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> 
 }
 
 /// Copies a box between devices. Devices have no path between them, so the copy goes through the
-/// guest, in order with the streams of both devices.
+/// guest: it waits for the stream, then uses the NULL streams of both contexts.
 pub(crate) fn whole(
     shim: &Shim,
     target: &Target,

@@ -82,8 +82,8 @@ pub(crate) fn peer(
     if to.device == from.device && to.device == target.ctx.device {
         return within(shim, target, dst, src, len);
     }
-    // Devices have no path between them: the copy goes through the guest, in order with the streams
-    // of both devices.
+    // Devices have no path between them: the copy goes through the guest. It waits for the stream,
+    // then uses the NULL streams of both contexts.
     let null = |ctx: &Arc<Context>| Target {
         ctx: ctx.clone(),
         stream: vgpu_proto::cuda::Stream::NULL,
