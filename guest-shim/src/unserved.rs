@@ -96,7 +96,7 @@ const OTHER_APIS: &str = "this GPU shares no memory and no semaphores with graph
     through the program's memory";
 const DISPLAY: &str = "this GPU has no display and no graphics; copy through the program's memory";
 const OLD: &str =
-    "launches are cuLaunchKernel's since CUDA 4; build the program with a newer toolkit";
+    "cuLaunchKernel replaced this function in CUDA 4; build the program with a newer toolkit";
 
 /// Alternatives for programs, by the beginning of a symbol. The first match counts.
 const WAYS_OUT: &[(&str, &str)] = &[
@@ -138,7 +138,9 @@ const WAYS_OUT: &[(&str, &str)] = &[
 
 fn way_out(symbol: &str) -> &'static str {
     let way = WAYS_OUT.iter().find(|(begin, _)| symbol.starts_with(begin));
-    way.map_or("docs/coverage.md lists what is", |(_, way)| way)
+    way.map_or("docs/coverage.md lists the served functions", |(_, way)| {
+        way
+    })
 }
 
 #[cfg(test)]

@@ -355,7 +355,7 @@ fn a_backup_replaces_nothing_but_a_backup() -> Result<()> {
             let text = describe(&refused);
             ensure!(!refused.status.success(), "{text}");
             ensure!(
-                text.contains("not a backup, and stays; name another file"),
+                text.contains("is not a backup; name another file"),
                 "{text}"
             );
             ensure!(!text.contains("--force"), "it would not help: {text}");

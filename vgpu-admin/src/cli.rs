@@ -554,7 +554,7 @@ fn cid(text: &str) -> Result<Cid, String> {
         _ => text
             .parse()
             .map(|cid| Cid(Some(cid)))
-            .map_err(|_| format!("`{text}` is no CID; write a number from 3, or `none`")),
+            .map_err(|_| format!("`{text}` is not a CID; write a number from 3, or `none`")),
     }
 }
 

@@ -22,7 +22,9 @@ pub(crate) enum Error {
         cause: std::io::Error,
     },
     /// The daemon's answer could not be parsed.
-    #[error("vgpud's answer was not understood: {0}. Are vgpu-admin and vgpud of one version?")]
+    #[error(
+        "vgpud's answer cannot be parsed: {0}. vgpu-admin and vgpud must be of the same version."
+    )]
     Protocol(String),
     /// The daemon closed the connection instead of answering.
     #[error(
@@ -31,7 +33,7 @@ pub(crate) enum Error {
     )]
     HungUp,
     /// The daemon's answer was incomplete.
-    #[error("vgpud broke off before its answer was whole; try again")]
+    #[error("vgpud's answer is incomplete, because the connection ended; try again")]
     CutOff,
     /// A file of the caller cannot be read or written.
     #[error("cannot {action} {path}: {source}")]

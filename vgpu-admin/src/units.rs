@@ -19,7 +19,7 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
         "tb" => 1_000_000_000_000,
         _ => {
             return Err(format!(
-                "`{text}` is no size; write for instance 8GiB, 512MiB or 4096"
+                "`{text}` is not a size; write for instance 8GiB, 512MiB or 4096"
             ));
         }
     };
@@ -27,7 +27,7 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
         .parse::<u64>()
         .ok()
         .and_then(|n| n.checked_mul(factor))
-        .ok_or_else(|| format!("`{text}` is no size; write for instance 8GiB, 512MiB or 4096"))
+        .ok_or_else(|| format!("`{text}` is not a size; write for instance 8GiB, 512MiB or 4096"))
 }
 
 /// A removable limit: a number, `none` (no limit), or `default`.
@@ -53,7 +53,7 @@ impl Limit {
 pub(crate) fn limit(text: &str) -> Result<Limit, String> {
     with_words(text, |t| {
         t.parse()
-            .map_err(|_| format!("`{t}` is no number; write a number, `none` or `default`"))
+            .map_err(|_| format!("`{t}` is not a number; write a number, `none` or `default`"))
     })
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn microseconds(text: &str) -> Result<u64, String> {
         "h" => 3_600_000_000,
         _ => {
             return Err(format!(
-                "`{text}` is no duration; write for instance 2ms, 500us, 1s, 10min or 1h"
+                "`{text}` is not a duration; write for instance 2ms, 500us, 1s, 10min or 1h"
             ));
         }
     };
@@ -103,7 +103,7 @@ pub(crate) fn microseconds(text: &str) -> Result<u64, String> {
         .parse::<u64>()
         .ok()
         .and_then(|n| n.checked_mul(factor))
-        .ok_or_else(|| format!("`{text}` is no duration; write for instance 2ms, 500us or 1s"))
+        .ok_or_else(|| format!("`{text}` is not a duration; write for instance 2ms, 500us or 1s"))
 }
 
 /// As [`microseconds`], in ms; a finer value is refused. A clap value parser.

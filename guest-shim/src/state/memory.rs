@@ -333,7 +333,7 @@ impl Map {
 
 /// The reason for which there is no memory.
 const FULL: &[u8] =
-    b"the GPU, or the VM's memory quota, has not so much left: vgpu-guest status tells both";
+    b"the GPU or the VM's memory quota has too little memory left: vgpu-guest status shows both";
 
 /// `cuMemAlloc`: requests memory from the host, and requests another address while the program has
 /// a mapping at the given address.

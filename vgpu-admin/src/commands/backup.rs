@@ -53,9 +53,9 @@ fn kept(path: &Path, force: bool) -> Option<&'static str> {
     }
     match is_backup(path) {
         Ok(true) if force => None,
-        Ok(true) => Some("there is a backup already; --force replaces it"),
-        Ok(false) => Some("what is there is not a backup, and stays; name another file"),
-        Err(_) => Some("what is there cannot be read, and stays; name another file"),
+        Ok(true) => Some("the file is a backup; --force replaces it"),
+        Ok(false) => Some("the file exists and is not a backup; name another file"),
+        Err(_) => Some("the file exists and cannot be read; name another file"),
     }
 }
 
