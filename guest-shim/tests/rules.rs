@@ -517,6 +517,29 @@ fn a_thread_held_back_does_not_hold_back_another() {
 }
 
 #[test]
+fn dropped_output_of_kernels_is_told_on_standard_error() {
+    let name = "dropped_output_of_kernels_is_told_on_standard_error";
+    if let Some(cuda) = guest::enter(name) {
+        cuda.begin();
+        assert_eq!(cuda.synchronize(), 0);
+        return;
+    }
+    let host = Host::scripted(|frame, link| {
+        if matches!(frame.request, Request::CtxSynchronize(_)) {
+            let ok = CuResult::SUCCESS;
+            link.notice(Notice::Stdout, 0, ok, &[], b"kept\n");
+            link.notice(Notice::Stdout, 1234, ok, &[], &[]);
+        }
+        false
+    });
+    let outcome = guest::start(name, &host).success();
+    assert!(outcome.stdout.contains("kept"), "{}", outcome.stdout);
+    assert!(!outcome.stdout.contains("1234"), "{}", outcome.stdout);
+    let line = "vgpu: 1234 bytes of device printf were dropped";
+    assert!(outcome.stderr.contains(line), "{}", outcome.stderr);
+}
+
+#[test]
 fn writing_never_stops_reading() {
     const MUCH: usize = 8 << 20;
     let name = "writing_never_stops_reading";

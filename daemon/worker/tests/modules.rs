@@ -303,6 +303,40 @@ fn a_flood_of_printf_is_forwarded_whole_while_the_guest_reads() {
 }
 
 #[test]
+fn printf_beyond_its_bound_is_dropped_in_whole_lines_and_the_next_wait_says_how_much() {
+    const BLOCKS: u32 = 4_000;
+    const LIMIT: usize = 8 << 20;
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let module = guest.module(ctx, fixture!("output"));
+    let print = guest.function(module, "print_threads");
+    guest.launch((ctx, NULL), print, (BLOCKS, 256), &[]);
+    ok(guest.sync(ctx, NULL));
+    let line = |block, thread| format!("thread {thread} of block {block}\n").len();
+    let of_block = |block| -> usize { (0..256).step_by(2).map(|t| line(block, t)).sum() };
+    let printed: usize = (0..BLOCKS).map(of_block).sum();
+    assert!(printed > LIMIT, "{printed}");
+    let forwarded = guest.stdout.len();
+    assert!(
+        forwarded <= LIMIT && forwarded > LIMIT - 4096,
+        "{forwarded}"
+    );
+    assert_eq!(forwarded as u64 + guest.dropped, printed as u64);
+    let whole = |lines: &[u8]| {
+        let text = std::str::from_utf8(lines).expect("text");
+        text.ends_with('\n') && text.lines().all(|line| line.starts_with("thread "))
+    };
+    assert!(whole(&guest.stdout));
+    // There is room again.
+    guest.launch((ctx, NULL), print, (1, 4), &[]);
+    ok(guest.sync(ctx, NULL));
+    assert!(whole(&guest.stdout[forwarded..]));
+    assert_eq!(guest.stdout.len() - forwarded, line(0, 0) + line(0, 2));
+    assert_eq!(forwarded as u64 + guest.dropped, printed as u64);
+}
+
+#[test]
 fn a_device_fault_ends_everything_with_its_code() {
     let mut bench = Bench::new();
     let ctx = bench.primary();

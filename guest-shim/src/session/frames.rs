@@ -16,6 +16,7 @@ use vgpu_proto::limits::MAX_ARGS;
 use super::inbox::Answer;
 use super::sys::{self, UserMemory};
 use super::{PRINTED, Session};
+use crate::log::{self, Level};
 
 /// Room for the largest header and arguments, and for many small frames at once.
 const BUFFER: usize = 2 * (HEADER_LEN + MAX_ARGS);
@@ -209,6 +210,13 @@ fn received(got: std::io::Result<usize>) -> Result<Option<usize>, String> {
     }
 }
 
+/// The host kept no more of what kernels printed.
+fn printf_dropped(bytes: u64) {
+    let text =
+        format!("{bytes} bytes of device printf were dropped: wait for the device more often");
+    log::line(Level::Error, &text);
+}
+
 fn dispatch(session: &Session, header: Header, args: Vec<u8>) -> Result<(), String> {
     match Notice::from_wire(header.op()) {
         Some(Notice::Progress) => {
@@ -217,7 +225,7 @@ fn dispatch(session: &Session, header: Header, args: Vec<u8>) -> Result<(), Stri
         }
         Some(Notice::Depth) => session.depth(codec::decode(&args).map_err(|e| e.to_string())?),
         Some(Notice::AsyncError) => session.failed_later(header.status()),
-        Some(Notice::Stdout) => {}
+        Some(Notice::Stdout) => printf_dropped(header.id()),
         Some(Notice::HostFunc) => session.host_function(header.id()),
         None if Op::from_wire(header.op()).is_none() => {
             return Err(format!(

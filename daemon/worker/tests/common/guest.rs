@@ -35,6 +35,8 @@ pub struct Guest {
     /// (request, status) of asynchronous errors.
     pub errors: Vec<(u64, CuResult)>,
     pub stdout: Vec<u8>,
+    /// Bytes of output of device `printf` that the worker dropped.
+    pub dropped: u64,
     /// Numbers of the host functions that streams have reached.
     pub called: Vec<u64>,
     /// The last depth credit.
@@ -55,6 +57,7 @@ impl Guest {
             order: Vec::new(),
             errors: Vec::new(),
             stdout: Vec::new(),
+            dropped: 0,
             called: Vec::new(),
             progress: Progress { calls: 0, bytes: 0 },
             depth: None,
@@ -127,7 +130,10 @@ impl Guest {
             Some(Notice::Progress) => self.progress = decode(&args).expect("progress"),
             Some(Notice::Depth) => self.depth = Some(decode(&args).expect("a depth")),
             Some(Notice::AsyncError) => self.errors.push((header.id(), header.status())),
-            Some(Notice::Stdout) => self.stdout.extend(bulk),
+            Some(Notice::Stdout) => {
+                self.stdout.extend(bulk);
+                self.dropped += header.id();
+            }
             Some(Notice::HostFunc) => self.called.push(header.id()),
             None => {
                 let reply = self.partial.entry(header.id()).or_insert_with(|| Reply {

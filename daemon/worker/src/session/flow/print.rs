@@ -61,6 +61,6 @@ impl Streams {
 }
 
 fn forward(link: &mut Link) {
-    let text = link.printf.collect(link.out.queued());
-    link.out.stdout(&text);
+    let printed = link.printf.collect(link.out.queued());
+    link.out.stdout(&printed);
 }

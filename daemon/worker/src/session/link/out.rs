@@ -7,6 +7,7 @@ use vgpu_proto::cuda::CuResult;
 use vgpu_proto::frame::{FLAG_MORE, Header};
 use vgpu_proto::limits::{MAX_BULK, PROGRESS_BYTES, PROGRESS_CALLS};
 
+use super::printf::Printed;
 use crate::driver::{Block, Result};
 use crate::wire::Writer;
 
@@ -152,15 +153,19 @@ impl Out {
         );
     }
 
-    /// Output of device `printf`.
-    pub(crate) fn stdout(&mut self, text: &[u8]) {
-        for piece in text.chunks(MAX_BULK) {
-            let op = Notice::Stdout as u16;
+    /// Output of device `printf`, and how much was dropped behind it.
+    pub(crate) fn stdout(&mut self, printed: &Printed) {
+        let op = Notice::Stdout as u16;
+        for piece in printed.text.chunks(MAX_BULK) {
             self.writer.push(
                 Header::reply(op, 0, CuResult::SUCCESS, 0, 0, piece.len()),
                 &[],
                 piece,
             );
+        }
+        if printed.dropped > 0 {
+            let header = Header::reply(op, 0, CuResult::SUCCESS, printed.dropped, 0, 0);
+            self.writer.push(header, &[], &[]);
         }
     }
 

@@ -1,23 +1,142 @@
-//! Device `printf`: the driver writes it to this process's standard output, which is a file in
-//! memory; what appears there goes to the guest.
+//! Device `printf`: the driver writes it to this process's standard output, which is a pipe. A thread
+//! empties the pipe into bounded memory; what is there goes to the guest.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, fallocate, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::uio::pread;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{dup2_stdout, pipe2, read};
 
-use crate::driver::flush_stdio;
+use crate::driver::{exit_now, flush_stdio};
 
-/// Bytes forwarded while the guest does not read; what comes beyond is dropped and counted.
-const PENDING_LIMIT: usize = 4 << 20;
+/// Bytes that are kept until they are forwarded, and bytes that wait for the guest to read. What comes
+/// beyond is dropped and counted.
+const LIMIT: usize = 8 << 20;
+/// Bytes that the pipe is asked to hold; the system may grant less.
+const PIPE_BYTES: i32 = 1 << 20;
+/// Bytes read at once.
+const PIECE: usize = 64 * 1024;
+
+/// Output for the guest.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Printed {
+    /// Whole lines, if any were dropped behind it.
+    pub text: Vec<u8>,
+    /// Bytes that were dropped behind the text.
+    pub dropped: u64,
+}
+
+/// What was printed and is not forwarded yet.
+#[derive(Debug, Default)]
+struct Kept {
+    printed: Printed,
+    /// There is no room until the text is forwarded.
+    full: bool,
+    /// The last bytes were dropped, and the rest of their line is still to come.
+    within_line: bool,
+}
+
+impl Kept {
+    fn add(&mut self, mut piece: &[u8]) {
+        if self.within_line && !self.full {
+            let rest = line_end(piece).unwrap_or(piece.len());
+            self.drop_all(&piece[..rest]);
+            piece = &piece[rest..];
+        }
+        if !self.full {
+            self.printed.text.extend_from_slice(piece);
+            self.full = self.cut(LIMIT);
+        } else {
+            self.drop_all(piece);
+        }
+    }
+
+    fn drop_all(&mut self, piece: &[u8]) {
+        if let Some(last) = piece.last() {
+            self.printed.dropped += piece.len() as u64;
+            self.within_line = *last != b'\n';
+        }
+    }
+
+    /// Drops what does not fit, from the end of a line on. True: it was something.
+    fn cut(&mut self, room: usize) -> bool {
+        let text = &mut self.printed.text;
+        if text.len() <= room {
+            return false;
+        }
+        self.within_line |= text.last() != Some(&b'\n');
+        let lines = text[..room].iter().rposition(|byte| *byte == b'\n');
+        let keep = lines.map_or(room, |end| end + 1);
+        self.printed.dropped += (text.len() - keep) as u64;
+        text.truncate(keep);
+        true
+    }
+
+    /// All of it, as far as there is room for it.
+    fn take(&mut self, room: usize) -> Printed {
+        self.cut(room);
+        self.full = false;
+        std::mem::take(&mut self.printed)
+    }
+}
+
+/// The end of the first line in it, behind the newline.
+fn line_end(text: &[u8]) -> Option<usize> {
+    text.iter().position(|byte| *byte == b'\n').map(|at| at + 1)
+}
+
+/// The pipe's end that is read, which never blocks, and what came out of it.
+#[derive(Debug)]
+struct Pipe {
+    output: OwnedFd,
+    kept: Mutex<Kept>,
+}
+
+impl Pipe {
+    /// Reads at most so much of what is in the pipe.
+    fn empty(&self, most: usize) -> (nix::Result<()>, std::sync::MutexGuard<'_, Kept>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut piece, mut taken) = ([0; PIECE], 0);
+        while taken < most {
+            match read(&self.output, &mut piece) {
+                Ok(n @ 1..) => {
+                    kept.add(&piece[..n]);
+                    taken += n;
+                }
+                Ok(0) | Err(Errno::EAGAIN) => break,
+                Err(Errno::EINTR) => {}
+                Err(e) => return (Err(e), kept),
+            }
+        }
+        (Ok(()), kept)
+    }
+
+    /// Keeps the pipe empty, so that whoever prints goes on. Returns what went wrong.
+    fn keep_empty(&self) -> Errno {
+        loop {
+            let mut fds = [PollFd::new(self.output.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, PollTimeout::NONE) {
+                Ok(_) => {
+                    // One piece at a time: the session's thread may want what is kept.
+                    if let (Err(e), _) = self.empty(1) {
+                        return e;
+                    }
+                }
+                Err(Errno::EINTR) => {}
+                Err(e) => return e,
+            }
+        }
+    }
+}
 
 /// The captured output.
 #[derive(Debug)]
 pub struct Printf {
-    file: OwnedFd,
-    read: i64,
-    dropped: u64,
+    pipe: Arc<Pipe>,
+    /// Bytes that the pipe can hold.
+    capacity: usize,
     /// A loaded module may print.
     armed: bool,
     /// Kernels were launched since the last look.
@@ -25,22 +144,43 @@ pub struct Printf {
 }
 
 impl Printf {
-    /// Puts a file in memory in the place of standard output.
+    /// Puts a pipe in the place of standard output, and starts the thread that empties the pipe.
     ///
     /// # Errors
     /// The system's.
-    pub fn capture() -> nix::Result<Printf> {
-        let file = memfd_create(c"device-printf", MFdFlags::MFD_CLOEXEC)?;
-        // Appending lets the part that was read be cut out without racing against the writer.
-        fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
-        nix::unistd::dup2_stdout(&file)?;
-        Ok(Printf {
-            file,
-            read: 0,
-            dropped: 0,
+    pub fn capture() -> std::io::Result<Printf> {
+        let (printf, input) = Printf::open()?;
+        dup2_stdout(&input)?;
+        Ok(printf)
+    }
+
+    /// The capture, and the end of its pipe that is written.
+    fn open() -> std::io::Result<(Printf, OwnedFd)> {
+        let (output, input) = pipe2(OFlag::O_CLOEXEC)?;
+        fcntl(&output, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        // A larger one costs whoever prints fewer waits, and nothing depends on it.
+        let _ = fcntl(&output, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
+        let capacity = fcntl(&output, FcntlArg::F_GETPIPE_SZ)? as usize;
+        let pipe = Arc::new(Pipe {
+            output,
+            kept: Mutex::default(),
+        });
+        let of_thread = Arc::clone(&pipe);
+        std::thread::Builder::new()
+            .name("printf".to_owned())
+            .spawn(move || {
+                let e = of_thread.keep_empty();
+                // Kernels that print would wait for ever.
+                tracing::error!("reading device printf: {e}");
+                exit_now(1);
+            })?;
+        let printf = Printf {
+            pipe,
+            capacity,
             armed: false,
             launched: false,
-        })
+        };
+        Ok((printf, input))
     }
 
     /// A module that may print was loaded.
@@ -59,36 +199,12 @@ impl Printf {
     }
 
     /// What was printed since the last call. `pending` bytes wait for the guest to read already.
-    pub fn collect(&mut self, pending: usize) -> Vec<u8> {
+    pub fn collect(&mut self, pending: usize) -> Printed {
         self.launched = false;
         flush_stdio();
-        let mut text = Vec::new();
-        let mut piece = [0u8; 16 * 1024];
-        let start = self.read;
-        while let Ok(n @ 1..) = pread(&self.file, &mut piece, self.read) {
-            self.read += n as i64;
-            let room = PENDING_LIMIT.saturating_sub(pending + text.len());
-            let keep = n.min(room);
-            self.dropped += (n - keep) as u64;
-            text.extend_from_slice(&piece[..keep]);
-            if n < piece.len() {
-                break;
-            }
-        }
-        if self.read > start {
-            let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-            // Only the memory is at stake; without it the pages stay until the session ends.
-            let _ = fallocate(&self.file, flags, start, self.read - start);
-        }
-        if self.dropped > 0 && pending + text.len() < PENDING_LIMIT / 2 {
-            let note = format!(
-                "\n[vgpu: {} bytes of device printf were dropped]\n",
-                self.dropped
-            );
-            self.dropped = 0;
-            text.extend_from_slice(note.as_bytes());
-        }
-        text
+        // What was written before is within these bytes; kernels may print on and on.
+        let (_, mut kept) = self.pipe.empty(self.capacity);
+        kept.take(LIMIT.saturating_sub(pending))
     }
 }
 
@@ -110,6 +226,8 @@ fn find(haystack: &[u8], needle: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     #[test]
@@ -118,5 +236,68 @@ mod tests {
         assert!(may_print(b"\x50\xed\x55\xba compressed"));
         assert!(!may_print(b".visible .entry add()"));
         assert!(!may_print(b""));
+    }
+
+    #[test]
+    fn who_prints_goes_on_although_nobody_collects_and_so_much_is_kept() {
+        let (mut printf, input) = Printf::open().expect("a pipe and a thread");
+        let much = lines(3 * LIMIT / 10);
+        let mut input = std::fs::File::from(input);
+        input.write_all(&much).expect("written");
+        let kept = printf.pipe.kept.lock().expect("kept").printed.text.len();
+        assert!(kept <= LIMIT, "{kept}");
+        let printed = printf.collect(0);
+        assert!(printed.text == lines(LIMIT / 10));
+        assert_eq!(
+            printed.text.len() as u64 + printed.dropped,
+            much.len() as u64
+        );
+        input.write_all(b"more\n").expect("written");
+        assert_eq!(printf.collect(0).text, b"more\n");
+        // The thread reads until the process ends.
+        std::mem::forget(input);
+    }
+
+    /// Lines of 10 bytes, which `LIMIT` is no multiple of.
+    fn lines(count: usize) -> Vec<u8> {
+        b"123456789\n".repeat(count)
+    }
+
+    #[test]
+    fn what_is_beyond_the_limit_is_dropped_in_whole_lines_and_counted() {
+        let fit = LIMIT / 10;
+        let mut kept = Kept::default();
+        kept.add(&lines(fit - 1));
+        kept.add(&lines(5));
+        // Although it would fit: nothing is left out between lines.
+        kept.add(b"\n");
+        kept.add(b"half a li");
+        let all = kept.take(LIMIT);
+        assert!(all.text == lines(fit), "{} bytes", all.text.len());
+        assert_eq!(all.dropped, 4 * 10 + 1 + 9);
+        // The rest of that line comes later and is not taken for a line.
+        kept.add(b"n");
+        kept.add(b"e\nnew\n");
+        let next = Printed {
+            text: b"new\n".to_vec(),
+            dropped: 3,
+        };
+        assert_eq!(kept.take(LIMIT), next);
+        assert_eq!(kept.take(LIMIT), Printed::default());
+    }
+
+    #[test]
+    fn what_the_guest_has_no_room_for_is_dropped_and_counted_at_once() {
+        let mut kept = Kept::default();
+        kept.add(b"one\ntwo\nthr");
+        let some = kept.take(6);
+        assert_eq!((some.text.as_slice(), some.dropped), (&b"one\n"[..], 7));
+        kept.add(b"ee\nfour\n");
+        let none = kept.take(0);
+        assert_eq!((none.text.as_slice(), none.dropped), (&b""[..], 8));
+        // A line that is longer than the limit is cut where the limit is.
+        kept.add(&vec![b'x'; LIMIT + 3]);
+        let most = kept.take(LIMIT);
+        assert_eq!((most.text.len(), most.dropped), (LIMIT, 3));
     }
 }
