@@ -1,8 +1,8 @@
 //! How long a module image is, given only a pointer to it.
 //!
 //! Five forms occur: a wrapper (what nvcc embeds) that points to a fatbin, a bare fatbin, an ELF
-//! file (a cubin), Tile IR, and PTX text. Only the bytes that say how long the rest is are read, and no size
-//! over the wire's limit is believed.
+//! file (a cubin), Tile IR, and PTX text. Only the bytes that say how long the rest is are read,
+//! and no size over the wire's limit is believed.
 
 use std::ffi::{CStr, c_void};
 
@@ -22,8 +22,8 @@ const MAX_PARTS: usize = vgpu_proto::limits::MAX_LINK_INPUTS;
 pub(crate) struct Given {
     /// Its bytes. For PTX the terminating NUL belongs to them.
     pub(crate) memory: UserMemory,
-    /// The fatbins that it was linked of, as far as it tells: what a driver links again where the image has no
-    /// code for the device.
+    /// The fatbins that it was linked of, as far as it tells: what a driver links again where the
+    /// image has no code for the device.
     pub(crate) parts: Vec<UserMemory>,
 }
 
@@ -142,8 +142,9 @@ unsafe fn elf_len(base: *const u8) -> Cu<usize> {
     len.map_or(Err(CuResult::INVALID_IMAGE), bounded)
 }
 
-/// The header of 12 bytes, and sections up to the one with the number 0. A section is its number, its size, an alignment if the
-/// number's top bit is set, and its bytes, aligned from the start of the whole.
+/// The header of 12 bytes, and sections up to the one with the number 0. A section is its number,
+/// its size, an alignment if the number's top bit is set, and its bytes, aligned from the start of
+/// the whole.
 ///
 /// # Safety
 /// `base` points to complete Tile IR.

@@ -98,7 +98,8 @@ pub(super) fn clear(vm_dirs: &Path, before: Option<&Registered>, now: &Registere
     homes
 }
 
-/// Whether vgpud made a directory of which it has no record: an administrator may keep others beside.
+/// Whether vgpud made a directory of which it has no record: an administrator may keep others
+/// beside.
 fn is_ours(dirs: &File, name: &OsStr) -> bool {
     let us = nix::unistd::geteuid().as_raw();
     let meta = enter(dirs, name).and_then(|dir| dir.metadata());

@@ -3,8 +3,8 @@
 //! A socket may hold descriptors that its peer attached ([`super::rights`]), or be one that a peer
 //! holds, too, and has told to linger. A thread that ends does not linger (`PF_EXITING` in the
 //! kernel's `inet_release` and `virtio_transport_close`). Therefore the last references are dropped
-//! by a thread that ends: it takes a copy of vgpud's table of descriptors, the sockets are closed in
-//! vgpud's own, where nothing comes of it, and the end of the thread closes the copy.
+//! by a thread that ends: it takes a copy of vgpud's table of descriptors, the sockets are closed
+//! in vgpud's own, where nothing comes of it, and the end of the thread closes the copy.
 //!
 //! What is slow to close even so keeps the thread, and all that is closed for the same VM waits.
 //! vgpud then accepts no more of that VM's connections.
@@ -137,8 +137,9 @@ impl Closer {
 /// Held by who forks.
 static FORKS: RwLock<()> = RwLock::new(());
 
-/// Held from a fork until the exec that follows: so long the child has all that vgpud has open. Were
-/// something closed meanwhile, the child would drop the last references, and its start would sleep.
+/// Held from a fork until the exec that follows: so long the child has all that vgpud has open.
+/// Were something closed meanwhile, the child would drop the last references, and its start would
+/// sleep.
 #[must_use]
 pub fn forking() -> RwLockReadGuard<'static, ()> {
     FORKS.read().unwrap_or_else(PoisonError::into_inner)

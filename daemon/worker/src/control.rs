@@ -1,8 +1,8 @@
 //! The control socket: vgpud's end of this worker's life.
 //!
-//! The session's thread receives: a grant that went through another thread would cost one more wake-up.
-//! Another thread only watches for vgpud's end to close. It never enters the driver, so that it ends the
-//! process even while the driver hangs.
+//! The session's thread receives: a grant that went through another thread would cost one more
+//! wake-up. Another thread only watches for vgpud's end to close. It never enters the driver, so
+//! that it ends the process even while the driver hangs.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -176,8 +176,8 @@ impl Messages {
     }
 }
 
-/// Says something to vgpud, without ever waiting for it: vgpud may be stopped, and a guest that is alone on its
-/// GPU goes on all the same. What finds no room in the socket is kept, in order.
+/// Says something to vgpud, without ever waiting for it: vgpud may be stopped, and a guest that is
+/// alone on its GPU goes on all the same. What finds no room in the socket is kept, in order.
 #[derive(Debug, Clone)]
 pub struct Vgpud {
     socket: Arc<OwnedFd>,
@@ -204,8 +204,8 @@ impl Vgpud {
         self.send_these(&mut unsent);
     }
 
-    /// Sends what was kept, as far as there is room. True: something is still kept, and room in the socket is to
-    /// be waited for.
+    /// Sends what was kept, as far as there is room. True: something is still kept, and room in the
+    /// socket is to be waited for.
     pub fn send_kept(&self) -> bool {
         let mut unsent = self.unsent();
         self.send_these(&mut unsent);
@@ -214,8 +214,9 @@ impl Vgpud {
 
     fn send_these(&self, unsent: &mut VecDeque<FromWorker>) {
         while let Some(message) = unsent.front() {
-            // After the last that a stopped vgpud finds, work may have gone on: that must not be a pause, which
-            // costs nothing. So a pause is told only while there is ample room for what comes after it.
+            // After the last that a stopped vgpud finds, work may have gone on: that must not be a
+            // pause, which costs nothing. So a pause is told only while there is ample room for
+            // what comes after it.
             let pause = matches!(message, FromWorker::Idle { .. });
             if pause && !self.has_ample_room() || !self.put(message, MsgFlags::MSG_DONTWAIT) {
                 return;
@@ -224,14 +225,15 @@ impl Vgpud {
         }
     }
 
-    /// The kernel says that a Unix socket can be written to while a quarter of its room is used, and takes
-    /// packets up to all of it.
+    /// The kernel says that a Unix socket can be written to while a quarter of its room is used,
+    /// and takes packets up to all of it.
     fn has_ample_room(&self) -> bool {
         let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
         poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
-    /// Says the last message before this process ends, and waits until it and all before it are sent.
+    /// Says the last message before this process ends, and waits until it and all before it are
+    /// sent.
     pub fn send_last(&self, message: FromWorker) {
         let mut unsent = self.unsent();
         unsent.push_back(message);
@@ -240,8 +242,8 @@ impl Vgpud {
         }
     }
 
-    /// False: there is no room. If vgpud is gone the control thread ends the process, so another failure needs
-    /// no answer here.
+    /// False: there is no room. If vgpud is gone the control thread ends the process, so another
+    /// failure needs no answer here.
     fn put(&self, message: &FromWorker, flags: MsgFlags) -> bool {
         let bytes = match codec::encode(message) {
             Ok(bytes) => bytes,
@@ -261,9 +263,9 @@ impl Vgpud {
     }
 }
 
-/// Keeps a message behind the others. Of those that a guest can repeat while vgpud is stopped, what a later one
-/// makes needless is dropped, so that they stay few: pauses between work, which are then not told, and the
-/// number of releases of memory.
+/// Keeps a message behind the others. Of those that a guest can repeat while vgpud is stopped, what
+/// a later one makes needless is dropped, so that they stay few: pauses between work, which are
+/// then not told, and the number of releases of memory.
 fn keep(unsent: &mut VecDeque<FromWorker>, message: FromWorker) {
     if let FromWorker::Runnable { .. } = message
         && let Some(FromWorker::Idle { .. }) = unsent.back()

@@ -1,8 +1,8 @@
 //! The process that touches the GPU for one guest program.
 //!
 //! vgpud starts one `vgpu-worker` for each session, hands it the guest's socket and decides when it
-//! may use the GPU. Everything a guest sends is hostile, and the worker itself is taken to be hostile
-//! from the first module on: vgpud believes nothing it says about others.
+//! may use the GPU. Everything a guest sends is hostile, and the worker itself is taken to be
+//! hostile from the first module on: vgpud believes nothing it says about others.
 //!
 //! | module | what it does |
 //! |---|---|

@@ -35,14 +35,14 @@ pub fn run() -> ExitCode {
 }
 
 /// Forbids other processes of this uid to look into this process, also where vgpud could not start
-/// the worker from a copy that nobody may read. vgpud takes all other rights away before the process
-/// begins (`vgpud::worker::confine`). The worker ends with vgpud because the control thread sees the
-/// socket close. A parent-death signal would come too early: it is bound to the thread that started
-/// this process.
+/// the worker from a copy that nobody may read. vgpud takes all other rights away before the
+/// process begins (`vgpud::worker::confine`). The worker ends with vgpud because the control thread
+/// sees the socket close. A parent-death signal would come too early: it is bound to the thread
+/// that started this process.
 ///
 /// Timers must not be late by the 50 µs that the kernel allows otherwise: the window and the end of
-/// the slice are kept by timers, and soft-gpu's threads, which this process starts, complete kernels
-/// by timers.
+/// the slice are kept by timers, and soft-gpu's threads, which this process starts, complete
+/// kernels by timers.
 fn confine() -> nix::Result<()> {
     // For `ps` and `top`: vgpud starts it by a descriptor.
     prctl::set_name(c"vgpu-worker")?;
@@ -178,8 +178,8 @@ fn bring_up(start: &Start) -> Result<(u32, Vec<FoundDevice>), LoadError> {
     Ok((version, found))
 }
 
-/// Device memory that this process's contexts take. The driver does not tell; what the probe sees is
-/// the truth, and this is what to book until then.
+/// Device memory that this process's contexts take. The driver does not tell; what the probe sees
+/// is the truth, and this is what to book until then.
 fn context_bytes(start: &Start, devices: &[FoundDevice]) -> u64 {
     const CONTEXT_OF_HARDWARE: u64 = 512 << 20;
     if start.expect_soft {

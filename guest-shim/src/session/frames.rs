@@ -21,8 +21,8 @@ use crate::log::{self, Level};
 /// Room for the largest header and arguments, and for many small frames at once.
 const BUFFER: usize = 2 * (HEADER_LEN + MAX_ARGS);
 
-/// Bytes read into the buffer behind a bulk part: the next header, and small frames. More would most
-/// often be the next bulk part, which had to be copied out of the buffer again.
+/// Bytes read into the buffer behind a bulk part: the next header, and small frames. More would
+/// most often be the next bulk part, which had to be copied out of the buffer again.
 const BEHIND_BULK: usize = 4 * 1024;
 
 /// What one step of reading did.

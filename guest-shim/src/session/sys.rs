@@ -54,8 +54,9 @@ unsafe extern "C" {
 /// `PTHREAD_CANCEL_DISABLE`.
 const CANCEL_DISABLE: libc::c_int = 1;
 
-/// Makes a system call until no signal interrupts it. The thread is not cancelled in it (`pthread_cancel`): its stack
-/// would be unwound through functions that hold locks, which ends the process.
+/// Makes a system call until no signal interrupts it. The thread is not cancelled in it
+/// (`pthread_cancel`): its stack would be unwound through functions that hold locks, which ends the
+/// process.
 fn retry(mut call: impl FnMut() -> isize) -> Result<usize> {
     let mut before = 0;
     // SAFETY: of the calling thread, with room for its state.
@@ -124,7 +125,8 @@ pub(crate) fn receive(fd: RawFd, user: UserMemory, rest: &mut [u8], wait: bool) 
     }
     let mut parts = [user_iovec(user), iovec(rest)];
     let mut message = message(&mut parts);
-    // SAFETY: the parts describe memory that the kernel checks itself and a slice that we may write.
+    // SAFETY: the parts describe memory that the kernel checks itself and a slice that we may
+    // write.
     retry(|| unsafe { libc::recvmsg(fd, &mut message, flags) })
 }
 
@@ -139,8 +141,8 @@ pub(crate) fn read_own(from: UserMemory, into: &mut [u8]) -> Result<usize> {
     retry(|| unsafe { libc::process_vm_readv(thread, &local, 1, &remote, 1, 0) })
 }
 
-/// Writes each slice to its place in memory of this process, which is as long. Returns how much there was room for, or
-/// EFAULT when that is none.
+/// Writes each slice to its place in memory of this process, which is as long. Returns how much
+/// there was room for, or EFAULT when that is none.
 pub(crate) fn write_own(pieces: &[(UserMemory, &[u8])]) -> Result<usize> {
     let local: Vec<_> = pieces.iter().map(|(_, bytes)| iovec(bytes)).collect();
     let remote: Vec<_> = pieces.iter().map(|(to, _)| user_iovec(*to)).collect();
@@ -150,7 +152,8 @@ pub(crate) fn write_own(pieces: &[(UserMemory, &[u8])]) -> Result<usize> {
     retry(|| unsafe { libc::process_vm_writev(thread, local, count, remote, count, 0) })
 }
 
-/// The number of the calling thread. (That of the process names no memory when its first thread has ended.)
+/// The number of the calling thread. (That of the process names no memory when its first thread has
+/// ended.)
 fn this_thread() -> libc::pid_t {
     // SAFETY: no arguments, and it cannot fail.
     unsafe { libc::syscall(libc::SYS_gettid) as libc::pid_t }

@@ -18,8 +18,8 @@ use crate::{Cu, lock};
 pub(crate) struct Context {
     /// The worker's handle.
     pub(crate) handle: Ctx,
-    /// The program's: the same, but for a primary context whose handle the program had before, as from NVIDIA's
-    /// runtime or from before it was released and retained again.
+    /// The program's: the same, but for a primary context whose handle the program had before, as
+    /// from NVIDIA's runtime or from before it was released and retained again.
     pub(crate) shown: u64,
     /// Ordinal of its device.
     pub(crate) device: i32,
@@ -84,8 +84,8 @@ pub(crate) struct Primary {
 }
 
 thread_local! {
-    /// The top of the thread's stack of contexts; 0 if that is empty. Needs no destructor: exit handlers, which may
-    /// free memory of the current context, run after those.
+    /// The top of the thread's stack of contexts; 0 if that is empty. Needs no destructor: exit
+    /// handlers, which may free memory of the current context, run after those.
     static TOP: Cell<u64> = const { Cell::new(0) };
     /// What lies below the top.
     static BELOW: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
@@ -157,8 +157,8 @@ impl Contexts {
         }
     }
 
-    /// The device and the flags of a context; 0 means the current one. A primary context has both also while nobody has
-    /// retained it, as after its reset.
+    /// The device and the flags of a context; 0 means the current one. A primary context has both
+    /// also while nobody has retained it, as after its reset.
     ///
     /// # Errors
     /// As [`Contexts::named`].
@@ -232,8 +232,8 @@ impl Contexts {
         name.map_or(handle, |n| n.shown.load(Ordering::Acquire))
     }
 
-    /// What the program calls the primary context of a device, also before there is one: NVIDIA's runtime asks when it
-    /// lists the devices.
+    /// What the program calls the primary context of a device, also before there is one: NVIDIA's
+    /// runtime asks when it lists the devices.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_DEVICE.

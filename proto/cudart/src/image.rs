@@ -7,7 +7,8 @@ pub const WRAPPER: u32 = 0x4662_43b1;
 pub const FATBIN: u32 = 0xba55_ed50;
 /// Bytes of the header of a fatbin's entry, at least.
 pub const ENTRY: u64 = 64;
-/// No header of a fatbin's entry is larger: toolkits write 64 bytes, and the entry's name and options behind them.
+/// No header of a fatbin's entry is larger: toolkits write 64 bytes, and the entry's name and
+/// options behind them.
 const LARGEST_ENTRY_HEADER: u64 = 64 << 10;
 /// An ELF file: machine code.
 pub const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
@@ -46,12 +47,13 @@ pub unsafe fn magic(base: *const u8) -> Option<u32> {
     Some(u32::from_le_bytes(bytes))
 }
 
-/// The bytes of a fatbin; `None` if its entries do not fill the size that its header announces, or if it says that it has
-/// more than `most`. No more than the headers of the entries is read, and behind a damaged entry nothing.
+/// The bytes of a fatbin; `None` if its entries do not fill the size that its header announces, or
+/// if it says that it has more than `most`. No more than the headers of the entries is read, and
+/// behind a damaged entry nothing.
 ///
 /// # Safety
-/// `base` points to a fatbin, of which the size and the entries may be wrong. Where the size is too large, the first
-/// [`ENTRY`] bytes behind the entries are readable.
+/// `base` points to a fatbin, of which the size and the entries may be wrong. Where the size is too
+/// large, the first [`ENTRY`] bytes behind the entries are readable.
 pub unsafe fn fatbin_len(base: *const u8, most: u64) -> Option<u64> {
     // SAFETY: the header has 16 bytes.
     let (header, rest) = unsafe { (u64::from(read::<u16>(base, 6)), read::<u64>(base, 8)) };

@@ -1,13 +1,14 @@
 //! The end of a process whose threads have all ended, beside threads of a library that never end.
 //!
-//! A process ends as by `exit(0)` when its last thread ends (POSIX, `pthread_exit`). A library's own thread would keep such
-//! a process alive for ever: a program whose main thread calls `pthread_exit` never ended. So the library names its own
-//! threads ([`LibraryThread`]), and calls [`watch_from_here`] on a thread of the program. When that thread has ended, a
-//! further thread of the library looks at the process a few times a second, and calls `exit(0)` when the library's threads
-//! are the only ones left.
+//! A process ends as by `exit(0)` when its last thread ends (POSIX, `pthread_exit`). A library's
+//! own thread would keep such a process alive for ever: a program whose main thread calls
+//! `pthread_exit` never ended. So the library names its own threads ([`LibraryThread`]), and calls
+//! [`watch_from_here`] on a thread of the program. When that thread has ended, a further thread of
+//! the library looks at the process a few times a second, and calls `exit(0)` when the library's
+//! threads are the only ones left.
 //!
-//! The notice comes from a destructor of a pthread key. It runs on the main thread too, and never within `exit`; for
-//! destructors of Rust's and C++'s thread-local variables neither is true.
+//! The notice comes from a destructor of a pthread key. It runs on the main thread too, and never
+//! within `exit`; for destructors of Rust's and C++'s thread-local variables neither is true.
 
 use std::ffi::c_void;
 use std::sync::OnceLock;
@@ -42,19 +43,21 @@ impl Drop for LibraryThread {
     }
 }
 
-/// To be called on a thread of the program when the library gets its first thread. Without a key, or without `/proc`, a
-/// process is not ended.
+/// To be called on a thread of the program when the library gets its first thread. Without a key,
+/// or without `/proc`, a process is not ended.
 pub fn watch_from_here() {
     static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
     let key = KEY.get_or_init(|| {
         let mut key = 0;
-        // SAFETY: room for a key. The destructor is a function of a library that is never unmapped (-z nodelete).
+        // SAFETY: room for a key. The destructor is a function of a library that is never unmapped
+        // (-z nodelete).
         let made = unsafe { libc::pthread_key_create(&raw mut key, Some(thread_ends)) };
         (made == 0).then_some(key)
     });
     if let Some(key) = key {
         let process = std::ptr::without_provenance(std::process::id() as usize);
-        // SAFETY: the key was made above and is never deleted; the value is a number for the destructor.
+        // SAFETY: the key was made above and is never deleted; the value is a number for the
+        // destructor.
         unsafe { libc::pthread_setspecific(*key, process) };
     }
 }
@@ -65,8 +68,9 @@ extern "C" fn thread_ends(process: *mut c_void) {
     if process.addr() != std::process::id() as usize || WATCHING.swap(true, Ordering::SeqCst) {
         return;
     }
-    // SAFETY: sets on the stack, filled before use. The thread gets a signal mask that it frees. The new thread begins with
-    // all signals blocked, and the calling thread gets its own mask back.
+    // SAFETY: sets on the stack, filled before use. The thread gets a signal mask that it frees.
+    // The new thread begins with all signals blocked, and the calling thread gets its own mask
+    // back.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut mask: libc::sigset_t = std::mem::zeroed();
@@ -96,8 +100,9 @@ extern "C" fn watch(mask: *mut c_void) -> *mut c_void {
     while !only_the_library_is_left() {
         std::thread::sleep(PAUSE);
     }
-    // SAFETY: this is the only thread but for those of the library, so that the program's exit handlers and signal handlers
-    // run here, as they would on the last thread of a process without the library.
+    // SAFETY: this is the only thread but for those of the library, so that the program's exit
+    // handlers and signal handlers run here, as they would on the last thread of a process without
+    // the library.
     unsafe {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const *mask, std::ptr::null_mut());
         libc::exit(0)
@@ -107,13 +112,16 @@ extern "C" fn watch(mask: *mut c_void) -> *mut c_void {
 fn only_the_library_is_left() -> bool {
     let own = OWN.load(Ordering::SeqCst);
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // A thread of the library that begins or ends meanwhile changes the number of threads on one side only.
+    // A thread of the library that begins or ends meanwhile changes the number of threads on one
+    // side only.
     threads_beside_the_ended_main(&stat) == Some(own) && OWN.load(Ordering::SeqCst) == own
 }
 
-/// The living threads of a process, by its `/proc/PID/stat` (proc(5)), if its main thread has ended.
+/// The living threads of a process, by its `/proc/PID/stat` (proc(5)), if its main thread has
+/// ended.
 fn threads_beside_the_ended_main(stat: &str) -> Option<usize> {
-    // The state is field 3, and the number of threads field 20. The name of the program, field 2, may have any character.
+    // The state is field 3, and the number of threads field 20. The name of the program, field 2,
+    // may have any character.
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split_whitespace();
     let (state, threads) = (fields.next()?, fields.nth(16)?);

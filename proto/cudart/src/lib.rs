@@ -1,6 +1,6 @@
 //! Code that the guest library and the software GPU share: answers to calls that NVIDIA's CUDA
-//! runtime makes to a driver beyond `cuda.h`, the checks of unserved functions, the contents of code
-//! images, and the end of a process beside threads of a library.
+//! runtime makes to a driver beyond `cuda.h`, the checks of unserved functions, the contents of
+//! code images, and the end of a process beside threads of a library.
 //!
 //! Each program built with nvcc, and each of NVIDIA's libraries, contains a copy of the runtime.
 //! Before its first call, the runtime takes tables of functions from the driver

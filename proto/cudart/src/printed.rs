@@ -1,11 +1,12 @@
 //! Device `printf` on its way to the program's standard output.
 //!
-//! A program's own `printf` waits in the C library's `stdout` when standard output is a pipe or a file. Text written to
-//! descriptor 1 overtakes it. So device `printf` goes through `stdout` as well, and is behind what the program printed
-//! before.
+//! A program's own `printf` waits in the C library's `stdout` when standard output is a pipe or a
+//! file. Text written to descriptor 1 overtakes it. So device `printf` goes through `stdout` as
+//! well, and is behind what the program printed before.
 //!
-//! A program may hold the lock of `stdout` (`flockfile`) while it calls the driver. So text is written at the end of a call
-//! only, by the thread that made the call, where that thread holds no lock of the library ([`Printed::show`]).
+//! A program may hold the lock of `stdout` (`flockfile`) while it calls the driver. So text is
+//! written at the end of a call only, by the thread that made the call, where that thread holds no
+//! lock of the library ([`Printed::show`]).
 
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -47,13 +48,14 @@ impl Printed {
         self.waits.store(!text.is_empty(), Ordering::SeqCst);
     }
 
-    /// In the child of a fork: the text is the parent's. Takes no lock, which a thread of the parent may have held.
+    /// In the child of a fork: the text is the parent's. Takes no lock, which a thread of the
+    /// parent may have held.
     pub fn forget(&self) {
         self.waits.store(false, Ordering::SeqCst);
     }
 
-    /// Writes the text to `stdout`. To be called without a lock of the library. Returns at once if another thread writes:
-    /// that thread writes all.
+    /// Writes the text to `stdout`. To be called without a lock of the library. Returns at once if
+    /// another thread writes: that thread writes all.
     #[inline]
     pub fn show(&self) {
         if self.waits.load(Ordering::SeqCst) {
@@ -63,7 +65,8 @@ impl Printed {
 
     #[cold]
     fn show_with(&self, write: impl Fn(&[u8])) {
-        // Looks again when it has given `writing` back: another thread may have added text, and found a writer.
+        // Looks again when it has given `writing` back: another thread may have added text, and
+        // found a writer.
         while self.waits.load(Ordering::SeqCst) {
             let Ok(_writing) = self.writing.try_lock() else {
                 return;
@@ -92,12 +95,13 @@ unsafe extern "C" {
 /// `PTHREAD_CANCEL_DISABLE`.
 const CANCEL_DISABLE: libc::c_int = 1;
 
-/// Writes to the C library's stream, and flushes the stream. What cannot be written is lost: a closed standard output is the
-/// program's wish.
+/// Writes to the C library's stream, and flushes the stream. What cannot be written is lost: a
+/// closed standard output is the program's wish.
 fn to_stdout(text: &[u8]) {
     let mut before = 0;
-    // SAFETY: the stream is the C library's own, which locks it; the text is a live slice. The thread is not cancelled in the
-    // writing: its stack would be unwound through functions of the library.
+    // SAFETY: the stream is the C library's own, which locks it; the text is a live slice. The
+    // thread is not cancelled in the writing: its stack would be unwound through functions of the
+    // library.
     unsafe {
         pthread_setcancelstate(CANCEL_DISABLE, &raw mut before);
         libc::fwrite(text.as_ptr().cast::<c_void>(), 1, text.len(), stdout);

@@ -254,7 +254,10 @@ fn the_self_check_depends_on_all_that_it_is_told_of() {
     assert_eq!(all.len(), 11);
     // All runtimes from 12.0 to 13.5 accept the answers of this code (suite `cudart`). The test
     // detects changes of the code.
-    assert_eq!(digest(&asked(0)), [0xc431_624c_111a_3e48, 0xd522_8a78_cb4f_806f]);
+    assert_eq!(
+        digest(&asked(0)),
+        [0xc431_624c_111a_3e48, 0xd522_8a78_cb4f_806f]
+    );
     let mut out = [0_u64; 2];
     let asks = |version: u32, out: *mut [u64; 2]| call!("INTEGRITY_CHECK"[1](version => u32, 1_700_000_000 => u64, out => *mut [u64; 2]));
     assert_eq!(asks(13_050, &raw mut out), 0);

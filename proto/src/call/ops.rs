@@ -458,8 +458,8 @@ pub enum Notice {
     /// An asynchronous call failed: the header has the id of the request and the error. Device
     /// faults are permanent; the next synchronising call reports other errors once.
     AsyncError = 0x8002,
-    /// Output of device `printf` in bulk, for the guest program's standard output. Without bulk: header id is
-    /// the number of bytes that were dropped behind the last of it.
+    /// Output of device `printf` in bulk, for the guest program's standard output. Without bulk:
+    /// header id is the number of bytes that were dropped behind the last of it.
     Stdout = 0x8003,
     /// A stream has reached a host function: the id in the header is its number.
     HostFunc = 0x8004,

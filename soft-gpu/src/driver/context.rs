@@ -209,7 +209,8 @@ impl Context {
 }
 
 thread_local! {
-    /// The top of the thread's stack; 0 if that is empty. Needs no destructor: exit handlers run after those.
+    /// The top of the thread's stack; 0 if that is empty. Needs no destructor: exit handlers run
+    /// after those.
     static TOP: Cell<u64> = const { Cell::new(0) };
     /// What lies below the top.
     static BELOW: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
@@ -242,8 +243,8 @@ pub fn current() -> Result<Arc<Context>> {
     find(handle).ok_or(CuResult::CONTEXT_IS_DESTROYED)
 }
 
-/// The ordinal of the device, and the flags, of a context; 0 means the current one. A primary context has both also while
-/// nobody has retained it, as after its reset.
+/// The ordinal of the device, and the flags, of a context; 0 means the current one. A primary
+/// context has both also while nobody has retained it, as after its reset.
 ///
 /// # Errors
 /// As [`current`], and as [`get`].
@@ -307,7 +308,8 @@ pub fn get(handle: u64) -> Result<Arc<Context>> {
     })
 }
 
-/// A primary context may be made current while nobody has retained it: NVIDIA's runtime does so before it retains it.
+/// A primary context may be made current while nobody has retained it: NVIDIA's runtime does so
+/// before it retains it.
 fn may_be_current(handle: u64) -> Result {
     if lock(&PRIMARIES).iter().any(|p| p.handle == handle) {
         return driver().map(|_| ());

@@ -1,9 +1,9 @@
 //! Module images: finds the code for a device in what a client passes, which is a bare pointer.
 //!
-//! A wrapper points to a fatbin, whose entries are PTX or ELF, plain or compressed. Of a fatbin a driver takes
-//! machine code for the device where there is some, else the newest PTX that is not newer than the device. Here
-//! machine code does not run, so PTX is taken also where there is machine code; with `SOFT_GPU_SASS=skip` machine
-//! code is taken where there is no PTX.
+//! A wrapper points to a fatbin, whose entries are PTX or ELF, plain or compressed. Of a fatbin a
+//! driver takes machine code for the device where there is some, else the newest PTX that is not
+//! newer than the device. Here machine code does not run, so PTX is taken also where there is
+//! machine code; with `SOFT_GPU_SASS=skip` machine code is taken where there is no PTX.
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cudart::fatbin::{EXACT, Entry, FAMILY, MACHINE_CODE, PTX, entries, runs};
@@ -68,7 +68,8 @@ impl Target {
 /// Copies the code for a device out of the image at `pointer`: PTX, or a cubin.
 ///
 /// # Errors
-/// CUDA_ERROR_NO_BINARY_FOR_GPU without code for the device, CUDA_ERROR_INVALID_IMAGE for a damaged image.
+/// CUDA_ERROR_NO_BINARY_FOR_GPU without code for the device, CUDA_ERROR_INVALID_IMAGE for a damaged
+/// image.
 ///
 /// # Safety
 /// `pointer` is a module image as cuModuleLoadData takes it: NUL-terminated PTX, an ELF, a fatbin
@@ -164,8 +165,9 @@ unsafe fn wrapped(pointer: *const u8, target: Target) -> Result<Vec<u8>, Refusal
     }
 }
 
-/// The PTX of a fatbin that is to be linked; `None` for machine code, and for NVIDIA's library of the device runtime
-/// (nvcc links every program of parts with it): what is served of that is built in.
+/// The PTX of a fatbin that is to be linked; `None` for machine code, and for NVIDIA's library of
+/// the device runtime (nvcc links every program of parts with it): what is served of that is built
+/// in.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_IMAGE for a damaged fatbin.
@@ -177,8 +179,8 @@ pub fn part_ptx(fatbin: &[u8], cc: (u32, u32)) -> Result<Option<Vec<u8>>, Refusa
     }
 }
 
-/// Links the PTX of the fatbins that a program's device code was linked of; `None` where none of them has any for the
-/// device.
+/// Links the PTX of the fatbins that a program's device code was linked of; `None` where none of
+/// them has any for the device.
 ///
 /// # Safety
 /// `list` is an array of pointers to whole fatbins that ends with null.
@@ -229,7 +231,8 @@ fn damaged() -> Refusal {
     )
 }
 
-/// The code of a fatbin for a device: the newest PTX that it can run, or where that will do machine code.
+/// The code of a fatbin for a device: the newest PTX that it can run, or where that will do machine
+/// code.
 ///
 /// # Errors
 /// As [`code_at`].
@@ -240,7 +243,8 @@ pub fn fatbin_code(fatbin: &[u8], target: Target) -> Result<Vec<u8>, Refusal> {
     }
 }
 
-/// The newest machine code for the device; that which uses all of it is better than what also runs on others.
+/// The newest machine code for the device; that which uses all of it is better than what also runs
+/// on others.
 fn machine_code(fatbin: &[u8], target: Target) -> Result<Vec<u8>, Refusal> {
     let all = entries(fatbin).ok_or_else(damaged)?;
     let fits = |e: &&Entry<'_>| e.kind == MACHINE_CODE && runs(e.sm, e.flags | FAMILY, target.cc);
@@ -395,7 +399,8 @@ mod tests {
     fn parts_of_a_linked_program_are_linked_again() {
         const HEAD: &str = ".version 7.0\n.target sm_70\n.address_size 64\n";
         let part = |text: &str| pack(&[entry(PTX, 70, 0, format!("{HEAD}{text}").as_bytes(), 0)]);
-        // As nvcc links NVIDIA's library of the device runtime: machine code for some architectures, PTX for others.
+        // As nvcc links NVIDIA's library of the device runtime: machine code for some
+        // architectures, PTX for others.
         let parts = [
             part(".extern .func f();\n.visible .entry k() { call f; ret; }"),
             pack(&[entry(MACHINE_CODE, 80, 0, CUBIN, 0)]),

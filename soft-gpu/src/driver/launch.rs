@@ -69,7 +69,8 @@ impl Shape {
         if f.info.required_block.is_some_and(|b| b != self.block) {
             return Err(CuResult::INVALID_VALUE);
         }
-        // Beyond `.maxntid` the driver says the same as beyond the device's limit (numba-cuda's tests).
+        // Beyond `.maxntid` the driver says the same as beyond the device's limit (numba-cuda's
+        // tests).
         if threads > f.info.max_threads.into() {
             return Err(CuResult::INVALID_VALUE);
         }

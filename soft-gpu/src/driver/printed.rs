@@ -1,7 +1,8 @@
 //! Device `printf`: what a launch keeps, and the way to the program's standard output.
 //!
-//! A card has a buffer of CU_LIMIT_PRINTF_FIFO_SIZE bytes in each context, in which new output overwrites the oldest. Here
-//! each launch has such a buffer, so that which output is lost does not depend on time.
+//! A card has a buffer of CU_LIMIT_PRINTF_FIFO_SIZE bytes in each context, in which new output
+//! overwrites the oldest. Here each launch has such a buffer, so that which output is lost does not
+//! depend on time.
 
 use std::collections::VecDeque;
 
@@ -31,8 +32,8 @@ impl Fifo {
         }
     }
 
-    /// Adds the output of a warp at one `printf`. Drops the oldest outputs where it does not fit. Of an output that never
-    /// fits, the last whole lines are kept.
+    /// Adds the output of a warp at one `printf`. Drops the oldest outputs where it does not fit.
+    /// Of an output that never fits, the last whole lines are kept.
     pub fn add(&mut self, output: &[u8]) {
         let excess = output.len().saturating_sub(self.most);
         let lines = excess.checked_sub(1).map_or(0, |cut| {

@@ -33,11 +33,12 @@ const NEXT_BLOCK: u64 = 200_000;
 /// Instructions that a block runs before the next block of the thread runs.
 const SHORT_TURN: u64 = TURN_INSTRUCTIONS / 4;
 
-/// The same of kernels that do not seem to wait for other blocks: registers and shared memory of a block fill the
-/// processor's caches, and should stay there for a while.
+/// The same of kernels that do not seem to wait for other blocks: registers and shared memory of a
+/// block fill the processor's caches, and should stay there for a while.
 const LONG_TURN: u64 = TURN_INSTRUCTIONS * 8;
 
-/// The threads and blocks that the multiprocessors hold at once at most, of whatever compute capability.
+/// The threads and blocks that the multiprocessors hold at once at most, of whatever compute
+/// capability.
 const MOST_THREADS: u64 = MULTIPROCESSORS as u64 * 2048;
 const MOST_BLOCKS: u64 = MULTIPROCESSORS as u64 * 32;
 
@@ -441,8 +442,8 @@ impl Grid<'_> {
         Ok(block)
     }
 
-    /// Runs a block for its turn, or until it cannot go on; gives the instructions, too. `since` counts those since
-    /// the driver was asked.
+    /// Runs a block for its turn, or until it cannot go on; gives the instructions, too. `since`
+    /// counts those since the driver was asked.
     fn turn_of(
         &self,
         block: &mut Block,
@@ -468,7 +469,8 @@ impl Grid<'_> {
         }
     }
 
-    /// Runs blocks in turn until all have ended. While none ends, further ones of a launch that is not cooperative begin.
+    /// Runs blocks in turn until all have ended. While none ends, further ones of a launch that is
+    /// not cooperative begin.
     fn rotate(&self, mut all: Vec<Block>, shape: Shape, meter: &mut Meter) -> Result<(), Fault> {
         let (mut since, mut waited) = (0u64, 0u64);
         meter.count();

@@ -35,7 +35,8 @@ pub(crate) struct FuncInfo {
     pub(crate) params64: Vec<u32>,
     /// Whether the function is a `.func` with a body, which can be called through its address.
     pub(crate) callable: bool,
-    /// It may wait for what other blocks write: it calls, has atomics or fences, or loads past the first cache.
+    /// It may wait for what other blocks write: it calls, has atomics or fences, or loads past the
+    /// first cache.
     pub(crate) waits: bool,
 }
 

@@ -300,8 +300,9 @@ impl Parser<'_> {
         Ok(extents)
     }
 
-    /// A name may be declared often, but have one body or one place; a body names only what the module
-    /// has declared before it. (Names that the module never declares are left to the loader.)
+    /// A name may be declared often, but have one body or one place; a body names only what the
+    /// module has declared before it. (Names that the module never declares are left to the
+    /// loader.)
     fn check(&self) -> Result<(), ParseError> {
         let first = self.began.first().copied().unwrap_or(usize::MAX);
         let late: HashMap<&str, usize> = self

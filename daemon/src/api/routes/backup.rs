@@ -27,7 +27,8 @@ const STALLED: Duration = Duration::from_secs(30);
 /// Largest accepted backup, in bytes. Ten million events take less.
 const MOST: u64 = 4 << 30;
 
-/// A copy of the whole state database at one moment: an SQLite file. Needs the right to change things.
+/// A copy of the whole state database at one moment: an SQLite file. Needs the right to change
+/// things.
 #[utoipa::path(get, path = "/v1/backup", tag = "host",
     responses((status = 200, content_type = "application/vnd.sqlite3", body = String),
         (status = "default", body = ErrorBody)))]
@@ -63,7 +64,8 @@ fn read(mut file: File) -> std::io::Result<(Bytes, File)> {
 }
 
 /// Puts the configuration of a backup in place of the present one, while guests run. Sessions end
-/// whose VM it does not have, has in another pool or has as another registration, and those whose GPU leaves the pool.
+/// whose VM it does not have, has in another pool or has as another registration, and those whose
+/// GPU leaves the pool.
 #[utoipa::path(post, path = "/v1/restore", tag = "host",
     request_body(content = String, content_type = "application/vnd.sqlite3"),
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]

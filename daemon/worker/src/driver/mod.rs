@@ -3,8 +3,8 @@
 //! Handles are owned values. A stream, an event, a module or a block of device memory is given back
 //! to the driver when its last owner drops it. Each keeps its context alive, so that a stale handle
 //! cannot reach the driver. Each function states the conditions that Rust cannot check: addresses
-//! must have been checked against the session's live allocations (see `session::objects::memory`), and the
-//! host side of a copy must stay untouched until an event reports completion.
+//! must have been checked against the session's live allocations (see `session::objects::memory`),
+//! and the host side of a copy must stay untouched until an event reports completion.
 //!
 //! Results are numbers instead of cudarc's enum, because a newer driver may return codes that the
 //! enum lacks.

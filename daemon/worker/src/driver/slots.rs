@@ -1,5 +1,5 @@
-//! A bound on the mappings of this process that its guest asks for. The kernel gives a process 65,530
-//! (`vm.max_map_count`); behind the last, the next large allocation aborts the process.
+//! A bound on the mappings of this process that its guest asks for. The kernel gives a process
+//! 65,530 (`vm.max_map_count`); behind the last, the next large allocation aborts the process.
 
 use std::sync::Arc;
 
@@ -7,8 +7,9 @@ use vgpu_proto::cuda::CuResult;
 
 use super::Result;
 
-/// Blocks of page-locked memory, reservations of addresses, and mappings in them, all together. That
-/// leaves the driver three mappings of the process for each, and the rest to the process itself.
+/// Blocks of page-locked memory, reservations of addresses, and mappings in them, all together.
+/// That leaves the driver three mappings of the process for each, and the rest to the process
+/// itself.
 const MOST_SLOTS: usize = 16 * 1024;
 
 /// What the things that take mappings share.

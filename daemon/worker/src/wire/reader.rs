@@ -12,8 +12,8 @@ use vgpu_proto::limits::MAX_ARGS;
 const BUFFER: usize = 256 * 1024;
 const _: () = assert!(BUFFER >= HEADER_LEN + MAX_ARGS);
 
-/// Bytes read into the buffer behind a bulk part: the next header, and small requests. More would most
-/// often be the next bulk part, which had to be copied out of the buffer again.
+/// Bytes read into the buffer behind a bulk part: the next header, and small requests. More would
+/// most often be the next bulk part, which had to be copied out of the buffer again.
 const BEHIND_BULK: usize = 4 * 1024;
 
 /// Where the bulk bytes of a frame land. The default is room for no bytes.

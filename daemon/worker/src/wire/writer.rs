@@ -31,7 +31,8 @@ impl<B: AsRef<[u8]>> Chunk<B> {
     }
 }
 
-/// Writes frames to a nonblocking socket. Large data lies in blocks, which are dropped once written.
+/// Writes frames to a nonblocking socket. Large data lies in blocks, which are dropped once
+/// written.
 #[derive(Debug)]
 pub struct Writer<B> {
     socket: File,

@@ -1,12 +1,13 @@
 //! Instructions that need not be executed, or not in full.
 //!
-//! - A register that one instruction writes, and that only ever holds what another column holds already (a
-//!   parameter, a special register, a constant, a register written once before), *is* that column.
-//! - A register that is named between two labels only, and written there first, holds nothing else where: its
-//!   column is another's before and after ([`Lent`]). Unrolled loops name thousands of registers; a column for each
-//!   would not stay in the processor's caches.
-//! - An access whose address register did not change since an earlier one in straight-line code uses what
-//!   that one found about the lanes ([`crate::exec::ops::regular`]).
+//! - A register that one instruction writes, and that only ever holds what another column holds
+//!   already (a parameter, a special register, a constant, a register written once before), *is*
+//!   that column.
+//! - A register that is named between two labels only, and written there first, holds nothing else
+//!   where: its column is another's before and after ([`Lent`]). Unrolled loops name thousands of
+//!   registers; a column for each would not stay in the processor's caches.
+//! - An access whose address register did not change since an earlier one in straight-line code
+//!   uses what that one found about the lanes ([`crate::exec::ops::regular`]).
 
 use std::collections::HashMap;
 
@@ -45,13 +46,15 @@ struct Mentions {
     /// The first statement and the last.
     first: usize,
     last: usize,
-    /// The first statement names it once and has no guard, and no label stands between the first and the last.
+    /// The first statement names it once and has no guard, and no label stands between the first
+    /// and the last.
     local: bool,
 }
 
 impl<'m> Economy<'m> {
-    /// Counts the writes of a body. An instruction's results are in its first operand, in vectors, pairs and
-    /// lists; where that is a source it counts all the same, which only costs the economy.
+    /// Counts the writes of a body. An instruction's results are in its first operand, in vectors,
+    /// pairs and lists; where that is a source it counts all the same, which only costs the
+    /// economy.
     pub(super) fn of(f: &'m Function) -> Economy<'m> {
         let mut writes = HashMap::new();
         let arguments = f.params.iter().chain(&f.returns);
@@ -81,8 +84,8 @@ impl<'m> Economy<'m> {
         self.written_once(name) && self.mentions.get(name).is_some_and(|m| m.count == 2)
     }
 
-    /// The last statement that names a register, if it holds nothing before `statement`, which writes it, and
-    /// nothing after the last.
+    /// The last statement that names a register, if it holds nothing before `statement`, which
+    /// writes it, and nothing after the last.
     pub(super) fn lasts(&self, name: &str, statement: usize) -> Option<usize> {
         let m = self.mentions.get(name)?;
         (m.local && m.first == statement).then_some(m.last)
@@ -180,7 +183,8 @@ impl<'m> Func<'_, 'm> {
             return false;
         }
         let reg = if wide { Reg::W64(from) } else { Reg::W32(from) };
-        // A register of the function's own must be final, too: both are written at most once, in this order.
+        // A register of the function's own must be final, too: both are written at most once, in
+        // this order.
         let own = from >> 30 == 0;
         let once = !self.economy.labelled;
         let fits = match self.economy.lasts(name, self.statement) {
@@ -197,7 +201,8 @@ impl<'m> Func<'_, 'm> {
         fits
     }
 
-    /// As [`Self::is_column`], where the column is that of the operand `from`, a register or constant.
+    /// As [`Self::is_column`], where the column is that of the operand `from`, a register or
+    /// constant.
     pub(super) fn is_same(
         &mut self,
         to: &'m Operand,

@@ -365,7 +365,8 @@ impl<'m> Func<'_, 'm> {
         offsets.last().map_or(0, |(o, s)| (o + s) as u64)
     }
 
-    /// A register's width, 32 or 64 bits; 0 of a predicate and of what is not served. It gets no column by that.
+    /// A register's width, 32 or 64 bits; 0 of a predicate and of what is not served. It gets no
+    /// column by that.
     pub(super) fn register_width(&self, name: &str) -> u32 {
         match (self.columns.get(name), self.types.get(name)) {
             (Some(Reg::W32(_)), _) => 32,
@@ -441,8 +442,8 @@ impl<'m> Func<'_, 'm> {
         Ok(r)
     }
 
-    /// The column of a declared register that an instruction writes. Where the register holds nothing before, and
-    /// nothing after its last mention, the column is lent.
+    /// The column of a declared register that an instruction writes. Where the register holds
+    /// nothing before, and nothing after its last mention, the column is lent.
     pub(super) fn result(&mut self, name: &str) -> R<Reg> {
         let last = self.economy.lasts(name, self.statement);
         let (Some(last), None, Some((&name, &ty))) =

@@ -17,8 +17,8 @@ pub(super) struct Lent {
 }
 
 impl Lent {
-    /// A free column of 64 bits, else of 32, if there is one. The last that was freed is first: the processor's
-    /// caches hold it.
+    /// A free column of 64 bits, else of 32, if there is one. The last that was freed is first: the
+    /// processor's caches hold it.
     pub(super) fn take(&mut self, wide: bool) -> Option<Reg> {
         if wide {
             self.free64.pop().map(Reg::W64)

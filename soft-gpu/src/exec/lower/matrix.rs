@@ -181,7 +181,8 @@ fn wmma_sizes(s: Shape, e: Elem) -> R<()> {
     Err(Why::unsupported("these sizes are not served"))
 }
 
-/// The operation for narrow floats with sums of this type: by the CPU's wide registers where it has them.
+/// The operation for narrow floats with sums of this type: by the CPU's wide registers where it has
+/// them.
 #[cfg(target_arch = "x86_64")]
 fn floats<T: Narrow<PACKED>, const PACKED: usize>(sums: [Elem; 2]) -> OpFn {
     match (has_wide(), sums) {
@@ -321,8 +322,8 @@ fn emit_product<'m>(
     Ok(())
 }
 
-/// Whether no result is in a register that is read after it was written: D is written by pairs of registers, each
-/// after the same pair of C was read.
+/// Whether no result is in a register that is read after it was written: D is written by pairs of
+/// registers, each after the same pair of C was read.
 fn in_place(p: &Product, list: &[u32], [d, a, b, _]: [usize; 4]) -> bool {
     let [_, _, of_c, of_d] = p.elems;
     let (d, rest) = list.split_at(d);
@@ -419,7 +420,8 @@ fn transfer<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R
     Ok(())
 }
 
-/// Tells the load before this one which address comes next. It may be any: nothing but a cache depends on it.
+/// Tells the load before this one which address comes next. It may be any: nothing but a cache
+/// depends on it.
 fn announce(f: &mut Func<'_, '_>, inst: &Inst) {
     let at = f.m.code.len();
     let before = f.matrix_load.replace(at);

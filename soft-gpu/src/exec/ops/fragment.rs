@@ -94,7 +94,8 @@ impl Elem {
     }
 }
 
-/// `x / y` of a power of two, as all sizes are that are served: divisions would take as long as the elements.
+/// `x / y` of a power of two, as all sizes are that are served: divisions would take as long as the
+/// elements.
 #[inline(always)]
 fn over(x: u32, y: u32) -> u32 {
     x >> y.trailing_zeros()

@@ -6,9 +6,9 @@ use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES};
 use crate::exec::warp::Warp;
 
-/// At an `.aligned` instruction: `None` when all lanes of the warp that have not exited are there, else
-/// these wait and the instruction is left. (Not a wrapper of a closure: the operations are to be
-/// compiled for the CPU's wide registers, and a closure might not be.)
+/// At an `.aligned` instruction: `None` when all lanes of the warp that have not exited are there,
+/// else these wait and the instruction is left. (Not a wrapper of a closure: the operations are to
+/// be compiled for the CPU's wide registers, and a closure might not be.)
 #[inline(always)]
 pub(crate) fn apart(w: &mut Warp, mask: u32) -> Option<Flow> {
     if w.together(u32::MAX, mask) || w.take_force() {
@@ -21,7 +21,8 @@ pub(crate) fn apart(w: &mut Warp, mask: u32) -> Option<Flow> {
 /// Most tiles of one product (32 by 8, or 8 by 32).
 pub(crate) const MOST_TILES: usize = 4;
 
-/// How many registers a product lists of D, A, B and C: they stand where other instructions name theirs.
+/// How many registers a product lists of D, A, B and C: they stand where other instructions name
+/// theirs.
 #[inline(always)]
 pub(crate) fn listed(i: &Inst) -> [usize; 4] {
     [i.d, i.a, i.b, i.c].map(|n| n as usize)
@@ -49,7 +50,8 @@ fn fours<W: Raw>(w: &Warp, reg: u32) -> &[[W; 4]] {
     W::src(w, reg).as_chunks().0
 }
 
-/// A tile of A from its registers, of which each has `P` elements; `get(word, j)` is element `j` of a word.
+/// A tile of A from its registers, of which each has `P` elements; `get(word, j)` is element `j` of
+/// a word.
 #[inline(always)]
 pub(crate) fn rows<W: Raw, E: Copy + Default, const K: usize, const P: usize>(
     w: &Warp,

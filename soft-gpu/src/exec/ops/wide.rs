@@ -1,5 +1,6 @@
-//! Matrix products with the vector instructions of AVX2, FMA and F16C: the same sums as in [`super::mma`], tile by
-//! tile, for the types of which programs multiply most. What is else goes the general way.
+//! Matrix products with the vector instructions of AVX2, FMA and F16C: the same sums as in
+//! [`super::mma`], tile by tile, for the types of which programs multiply most. What is else goes
+//! the general way.
 
 // No closures here: they would not be compiled for these instructions.
 
@@ -16,12 +17,12 @@ use crate::exec::inst::{Flow, Inst, Op};
 use crate::exec::round::Mode;
 use crate::exec::warp::Warp;
 
-/// How the elements of a product come from registers and go back. Lines of B and of sums have their even columns
-/// first, since a register of C holds either the even or the odd ones.
+/// How the elements of a product come from registers and go back. Lines of B and of sums have their
+/// even columns first, since a register of C holds either the even or the odd ones.
 ///
 /// # Safety
-/// The CPU has AVX2, FMA and F16C. Tiles have room for 16 rows of A and 16 lines of B; all of them that the
-/// registers have are written.
+/// The CPU has AVX2, FMA and F16C. Tiles have room for 16 rows of A and 16 lines of B; all of them
+/// that the registers have are written.
 pub(crate) trait Elements {
     /// The general way.
     type Plain: Multiply;
@@ -93,12 +94,12 @@ unsafe fn product<E: Elements>(w: &mut Warp, env: &Env<'_>, i: &Inst, p: &Produc
     }
 }
 
-/// Adds the products to eight rows of C, four at a time: as many sums as a CPU adds at once. Not inlined, so that
-/// they have the registers for themselves.
+/// Adds the products to eight rows of C, four at a time: as many sums as a CPU adds at once. Not
+/// inlined, so that they have the registers for themselves.
 ///
 /// # Safety
-/// As for [`Elements`]; eight rows of A, `k` lines of B, and the 32 lanes of two registers of C and of D. D's are
-/// C's, or others.
+/// As for [`Elements`]; eight rows of A, `k` lines of B, and the 32 lanes of two registers of C and
+/// of D. D's are C's, or others.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn add<E: Elements>(
@@ -235,7 +236,8 @@ fn lanes<R: Raw>(w: &Warp, reg: u32) -> *const R {
     R::src(w, reg).as_ptr()
 }
 
-/// The words of a block of B, whose lanes have columns by fours: word t of each column, the even ones first.
+/// The words of a block of B, whose lanes have columns by fours: word t of each column, the even
+/// ones first.
 ///
 /// # Safety
 /// As for [`Elements`]; `lanes` are 32.

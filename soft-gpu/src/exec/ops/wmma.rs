@@ -1,8 +1,8 @@
 //! `wmma.load` and `wmma.store`: matrices between memory and a warp's registers.
 //!
-//! Every lane moves the elements of its fragment ([`super::fragment`]), in any state space. Where all lanes
-//! name the same matrix, as the manual wants, its lines are checked once and moved as they lie; what is else,
-//! or not there, goes lane by lane, which also finds the fault.
+//! Every lane moves the elements of its fragment ([`super::fragment`]), in any state space. Where
+//! all lanes name the same matrix, as the manual wants, its lines are checked once and moved as
+//! they lie; what is else, or not there, goes lane by lane, which also finds the fault.
 
 use std::ops::{BitOrAssign, BitXor};
 
@@ -255,8 +255,8 @@ fn list<'p>(env: &Env<'p>, i: &Inst) -> &'p [u32] {
     rest.get(1..=n).unwrap_or(&[])
 }
 
-/// `wmma.load`: registers in the list `b`, stride `a`, description `c`, address `e`. The following load's address is `d`,
-/// or [`NONE`].
+/// `wmma.load`: registers in the list `b`, stride `a`, description `c`, address `e`. The following
+/// load's address is `d`, or [`NONE`].
 pub(crate) struct WmmaLoad;
 impl Op for WmmaLoad {
     #[inline(always)]

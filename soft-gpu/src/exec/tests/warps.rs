@@ -315,7 +315,8 @@ fn blocks_meet() {
 
 #[test]
 fn blocks_that_wait_with_plain_loads_meet_as_well() {
-    // The last block lets the others go. Where they load past the first cache their turns are short, else long.
+    // The last block lets the others go. Where they load past the first cache their turns are
+    // short, else long.
     for (load, waits) in [
         ("ld.global.u32", false),
         ("ld.volatile.global.u32", true),

@@ -1,4 +1,5 @@
-//! Requests that wait for earlier work: first until it has been submitted, then until it is complete.
+//! Requests that wait for earlier work: first until it has been submitted, then until it is
+//! complete.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -71,7 +72,8 @@ impl Flow {
         self.arm_when_due(objects, link, (last, id), target);
     }
 
-    /// Arms a drain, unless some of the target's work up to its place is still in the queue or parked.
+    /// Arms a drain, unless some of the target's work up to its place is still in the queue or
+    /// parked.
     fn arm_when_due(
         &mut self,
         objects: &mut Objects,

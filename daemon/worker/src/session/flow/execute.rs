@@ -124,8 +124,8 @@ impl Flow {
         }
     }
 
-    /// The operation, taken off the queue, has been executed as far as it can be now. `Some`: the queue
-    /// stops.
+    /// The operation, taken off the queue, has been executed as far as it can be now. `Some`: the
+    /// queue stops.
     fn stepped(
         &mut self,
         objects: &mut Objects,
@@ -178,14 +178,15 @@ impl Flow {
         self.pieces_out >= PIECES || link.out.queued() > UNREAD_LIMIT
     }
 
-    /// Nothing in flight has moved for a while: the work of idle streams goes in all the same, and what
-    /// stands before it in the queue. That includes what needs no turn: the program may be waiting for
-    /// an event in an idle stream before it sends what a kernel waits for.
+    /// Nothing in flight has moved for a while: the work of idle streams goes in all the same, and
+    /// what stands before it in the queue. That includes what needs no turn: the program may be
+    /// waiting for an event in an idle stream before it sends what a kernel waits for.
     pub(crate) fn relieve(&mut self, link: &Link) {
         let taken = link.out.taken();
         let calls = link.received.calls - taken.calls;
         let bytes = link.received.bytes - taken.bytes;
-        // With half its credit used up the program may be unable to send the very call that is missing.
+        // With half its credit used up the program may be unable to send the very call that is
+        // missing.
         let depth = link.out.depth();
         let backed_up = calls >= depth.calls / 2 || bytes >= depth.bytes / 2;
         let Streams { table, gate, .. } = &mut self.streams;
@@ -275,7 +276,8 @@ impl Flow {
             Work::WaitWord(word) => {
                 wait_word(driver, word).map(|()| self.streams.submitted_wait(counted.0, stream))
             }
-            // Recordings that name it are with a helper just now: it goes as memory of no stream does.
+            // Recordings that name it are with a helper just now: it goes as memory of no stream
+            // does.
             Work::Free { memory, charged } if objects.graphs.building > 0 => {
                 let after = After::Release(objects.free_waiting(memory, charged));
                 self.drain(objects, link, Target::Stream(stream), after);
@@ -509,8 +511,8 @@ impl Flow {
     }
 }
 
-/// Is the memory that an operation names still there? What was freed since it was received is, until
-/// the driver has it back.
+/// Is the memory that an operation names still there? What was freed since it was received is,
+/// until the driver has it back.
 fn look_again(memory: &Memory, item: &mut Queued, work: &Work) -> Result<()> {
     let losses = memory.losses();
     if item.seen != losses {
@@ -520,16 +522,16 @@ fn look_again(memory: &Memory, item: &mut Queued, work: &Work) -> Result<()> {
     Ok(())
 }
 
-/// Whether so much of the operation's stream is unfinished, waits and events included, that a driver
-/// would block this thread.
+/// Whether so much of the operation's stream is unfinished, waits and events included, that a
+/// driver would block this thread.
 fn is_full(streams: &Streams, first: &Queued) -> bool {
     let adds = !matches!(first.work, Work::StreamDestroy | Work::EventDestroy { .. });
     let stream = streams.table.get(first.stream);
     adds && stream.is_some_and(|stream| stream.in_flight() >= MAX_IN_FLIGHT)
 }
 
-/// Asks whether the first operation of the queue may be submitted. Returns the estimate of its duration,
-/// if there is one. `depth`: what waits for a turn.
+/// Asks whether the first operation of the queue may be submitted. Returns the estimate of its
+/// duration, if there is one. `depth`: what waits for a turn.
 ///
 /// # Errors
 /// Why the queue stops.

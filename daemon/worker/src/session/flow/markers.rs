@@ -9,8 +9,8 @@ use crate::session::objects::{Objects, Pool};
 use vgpu_proto::cuda::CuResult;
 
 impl Streams {
-    /// Enough without a marker that one is due, so that the window can move? `awaited`: somebody waits
-    /// for the lease or for the work.
+    /// Enough without a marker that one is due, so that the window can move? `awaited`: somebody
+    /// waits for the lease or for the work.
     pub(crate) fn marker_due(&self, id: u64, awaited: bool) -> bool {
         let stream = self.table.get(id);
         stream.is_some_and(|s| self.gate.marker_due(&s.flow, awaited))
@@ -55,8 +55,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Puts a marker behind the last operation of every stream that has none. `late`: nobody waits for
-    /// one, and the work was submitted some time ago.
+    /// Puts a marker behind the last operation of every stream that has none. `late`: nobody waits
+    /// for one, and the work was submitted some time ago.
     ///
     /// # Errors
     /// The driver's.
@@ -67,9 +67,9 @@ impl Streams {
         Ok(())
     }
 
-    /// To be called before anything is given to a stream. The NULL stream and the blocking streams of
-    /// a context wait for each other's earlier work, markers included: a marker must stand before
-    /// what it would otherwise wait for.
+    /// To be called before anything is given to a stream. The NULL stream and the blocking streams
+    /// of a context wait for each other's earlier work, markers included: a marker must stand
+    /// before what it would otherwise wait for.
     ///
     /// # Errors
     /// The driver's.
@@ -157,8 +157,8 @@ impl Streams {
         (fired, None)
     }
 
-    /// Asks the driver about a stream behind whose last operation no marker stands, if somebody waits
-    /// for that. True: it is complete.
+    /// Asks the driver about a stream behind whose last operation no marker stands, if somebody
+    /// waits for that. True: it is complete.
     fn harvest_tip(&mut self, objects: &mut Objects, lease: &mut Lease, id: u64) -> Result<bool> {
         let Some(stream) = self.table.get(id) else {
             return Ok(false);
@@ -177,8 +177,8 @@ impl Streams {
         Ok(true)
     }
 
-    /// Looks at every stream with work, or with `awaited` at the streams that somebody waits for. True:
-    /// something moved.
+    /// Looks at every stream with work, or with `awaited` at the streams that somebody waits for.
+    /// True: something moved.
     ///
     /// # Errors
     /// The device's.

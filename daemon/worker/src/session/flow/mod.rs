@@ -1,5 +1,5 @@
-//! The way of work through the session: the queue, the execution under the lease, what is in flight in
-//! streams, and what waits for the end of work.
+//! The way of work through the session: the queue, the execution under the lease, what is in flight
+//! in streams, and what waits for the end of work.
 
 mod contexts;
 mod drains;
@@ -199,8 +199,8 @@ impl Flow {
         self.refuse(objects, link, (op, id), code);
     }
 
-    /// A driver call about request `id` failed (0: about none). A device fault ends the session's use
-    /// of the device; anything else is told to the guest as an asynchronous error.
+    /// A driver call about request `id` failed (0: about none). A device fault ends the session's
+    /// use of the device; anything else is told to the guest as an asynchronous error.
     pub(super) fn trouble(
         &mut self,
         objects: &mut Objects,

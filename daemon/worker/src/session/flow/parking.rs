@@ -1,9 +1,9 @@
 //! Operations left out of the queue while their stream is at a host function of the guest.
 //!
-//! A host function runs in the guest, for as long as it likes. Nothing of its stream is given to the
-//! driver meanwhile, so that the session holds no lease for it; other streams go on. What must come
-//! after something that is left out is left out too: later operations of the same stream, those that
-//! the NULL stream orders behind it, waits for an event whose record is left out.
+//! A host function runs in the guest, for as long as it likes. Nothing of its stream is given to
+//! the driver meanwhile, so that the session holds no lease for it; other streams go on. What must
+//! come after something that is left out is left out too: later operations of the same stream,
+//! those that the NULL stream orders behind it, waits for an event whose record is left out.
 
 use std::collections::{BTreeMap, HashMap};
 

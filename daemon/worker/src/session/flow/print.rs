@@ -23,7 +23,8 @@ impl Streams {
         if !link.printf.due() {
             return;
         }
-        // The driver hands output over in its synchronising calls; here nothing is left to wait for.
+        // The driver hands output over in its synchronising calls; here nothing is left to wait
+        // for.
         match flush {
             Flush::Event(event) => drop(event.synchronize()),
             Flush::Stream(stream) => self.touch(|id, _| id == *stream),

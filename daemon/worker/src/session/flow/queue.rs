@@ -1,5 +1,5 @@
-//! The session's queue: operations that keep their order, checked and with every handle resolved when
-//! they were received, so that what a guest frees afterwards does no harm to what came before.
+//! The session's queue: operations that keep their order, checked and with every handle resolved
+//! when they were received, so that what a guest frees afterwards does no harm to what came before.
 
 use std::collections::VecDeque;
 
@@ -100,8 +100,8 @@ impl Queue {
         self.executed = self.list.front().map_or(self.pushed, |first| first.seq - 1);
     }
 
-    /// Puts operations that were parked, in order of their places, back before everything else: they
-    /// came earlier than all that is left.
+    /// Puts operations that were parked, in order of their places, back before everything else:
+    /// they came earlier than all that is left.
     pub(crate) fn resume(&mut self, items: Vec<Queued>) {
         for item in items.into_iter().rev() {
             if item.needs_turn() {

@@ -1,8 +1,8 @@
 //! The session's streams, and what is in flight in each.
 //!
-//! Every operation given to a stream has a number in it. A *marker* is a driver event recorded behind
-//! an operation; when it fires, everything up to its number is complete, and the *actions* that
-//! waited for that are due, in order. Markers are recorded only where somebody waits: a
+//! Every operation given to a stream has a number in it. A *marker* is a driver event recorded
+//! behind an operation; when it fires, everything up to its number is complete, and the *actions*
+//! that waited for that are due, in order. Markers are recorded only where somebody waits: a
 //! synchronising call, data on its way to the guest, a lease to be given back, an idle session.
 
 use std::collections::VecDeque;

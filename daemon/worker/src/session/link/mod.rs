@@ -1,5 +1,5 @@
-//! The session's link: the answers for the guest's socket, the lease with its credit, and the messages
-//! for vgpud.
+//! The session's link: the answers for the guest's socket, the lease with its credit, and the
+//! messages for vgpud.
 
 mod lease;
 mod out;

@@ -20,8 +20,8 @@ pub(crate) struct Out {
     writer: Writer<Block>,
     taken: Progress,
     told: Progress,
-    /// How much may be untaken, and what the guest has been allowed to send in all, which no smaller depth
-    /// takes back.
+    /// How much may be untaken, and what the guest has been allowed to send in all, which no
+    /// smaller depth takes back.
     depth: Progress,
     allowed: Progress,
     scratch: Vec<u8>,
@@ -184,8 +184,8 @@ impl Out {
     }
 
     /// Tells the guest what was taken, unless it knows. Also to be called when the queue has run
-    /// empty: a guest whose whole credit is less than those steps would wait for it for ever. (At once:
-    /// a timer for it would cost every synchronous call more than the few bytes do.)
+    /// empty: a guest whose whole credit is less than those steps would wait for it for ever. (At
+    /// once: a timer for it would cost every synchronous call more than the few bytes do.)
     pub(crate) fn tell(&mut self) {
         if self.told == self.taken {
             return;
@@ -213,8 +213,8 @@ impl Out {
         allowed.bytes = allowed.bytes.max(self.told.bytes + self.depth.bytes);
     }
 
-    /// May the guest have sent so much in all? Its last request carried `last` bytes: one that is larger
-    /// than the whole credit may come alone.
+    /// May the guest have sent so much in all? Its last request carried `last` bytes: one that is
+    /// larger than the whole credit may come alone.
     pub(crate) fn allows(&self, sent: Progress, last: u64) -> bool {
         sent.calls <= self.allowed.calls
             && (sent.bytes <= self.allowed.bytes || sent.bytes - last <= self.taken.bytes)

@@ -1,5 +1,5 @@
-//! Device `printf`: the driver writes it to this process's standard output, which is a pipe. A thread
-//! empties the pipe into bounded memory; what is there goes to the guest.
+//! Device `printf`: the driver writes it to this process's standard output, which is a pipe. A
+//! thread empties the pipe into bounded memory; what is there goes to the guest.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,8 +11,8 @@ use nix::unistd::{dup2_stdout, pipe2, read};
 
 use crate::driver::{exit_now, flush_stdio};
 
-/// Bytes that are kept until they are forwarded, and bytes that wait for the guest to read. What comes
-/// beyond is dropped and counted.
+/// Bytes that are kept until they are forwarded, and bytes that wait for the guest to read. What
+/// comes beyond is dropped and counted.
 const LIMIT: usize = 8 << 20;
 /// Bytes that the pipe is asked to hold; the system may grant less.
 const PIPE_BYTES: i32 = 1 << 20;

@@ -91,8 +91,8 @@ impl Allocs {
     }
 }
 
-/// A device fault that an allocation has met. Its request is answered after all others that the fault
-/// ends.
+/// A device fault that an allocation has met. Its request is answered after all others that the
+/// fault ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fault {
     /// Operation of the request.
@@ -325,9 +325,9 @@ impl Objects {
         self.try_allocs(link)
     }
 
-    /// `cuMemGetInfo`. vgpud is asked what is left: others draw on the device and on the quota too, and
-    /// an allocation takes what it is charged, which may be more than its bytes. One question goes after
-    /// the other, however many the guest sends at once.
+    /// `cuMemGetInfo`. vgpud is asked what is left: others draw on the device and on the quota too,
+    /// and an allocation takes what it is charged, which may be more than its bytes. One question
+    /// goes after the other, however many the guest sends at once.
     pub(crate) fn memory_info(&mut self, link: &Link, (op, id): (Op, u64), ctx: Ctx) -> Result<()> {
         self.context(ctx)?;
         self.allocs.questions.push_back((op, id, ctx));

@@ -1,7 +1,7 @@
 //! Arrays, as containers: made within the VM's ledger, copied to and from by boxes.
 //!
-//! A plain array is a block of one, a mipmapped one a block of its levels; a block is made and destroyed
-//! as a whole.
+//! A plain array is a block of one, a mipmapped one a block of its levels; a block is made and
+//! destroyed as a whole.
 
 use std::sync::{Arc, Weak};
 
@@ -138,7 +138,8 @@ impl Objects {
         }
     }
 
-    /// `cuArrayDestroy`: the handles are dead at once, the memory goes when earlier work is complete.
+    /// `cuArrayDestroy`: the handles are dead at once, the memory goes when earlier work is
+    /// complete.
     pub(crate) fn array_destroy(&mut self, reply: (Op, u64), block: ArrayBlock) -> Result<Release> {
         let (arrays, state) = self.arrays.take(block.0).ok_or(CuResult::INVALID_HANDLE)?;
         let garbage = Garbage {
@@ -218,8 +219,8 @@ impl Objects {
     }
 }
 
-/// Bytes from the first to the last of a box whose sides are not 0; `None`: rows or slices overlap, or
-/// there are more than can be.
+/// Bytes from the first to the last of a box whose sides are not 0; `None`: rows or slices overlap,
+/// or there are more than can be.
 fn box_len([width, height, depth]: [u64; 3], pitch: u64, rows: u64) -> Option<u64> {
     if pitch < width || rows < height {
         return None;

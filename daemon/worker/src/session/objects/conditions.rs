@@ -1,12 +1,13 @@
-//! Conditional nodes: parts of a graph that run if, while or as often as a value says, which kernels set.
+//! Conditional nodes: parts of a graph that run if, while or as often as a value says, which
+//! kernels set.
 //!
-//! The value has a handle of the driver's, which belongs to one of its graphs: the *home* of all handles
-//! that a guest has made for a graph of its own. A recording with conditional nodes is built in that home
-//! when it is complete, by a helper; a launch of it is one operation like every other's, and a loop that
-//! does not end is one kernel that does not end.
+//! The value has a handle of the driver's, which belongs to one of its graphs: the *home* of all
+//! handles that a guest has made for a graph of its own. A recording with conditional nodes is
+//! built in that home when it is complete, by a helper; a launch of it is one operation like every
+//! other's, and a loop that does not end is one kernel that does not end.
 //!
-//! Bodies are recordings, and recording a conditional node takes them: no body is in two nodes, none in
-//! itself, and how deep they lie is known.
+//! Bodies are recordings, and recording a conditional node takes them: no body is in two nodes,
+//! none in itself, and how deep they lie is known.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -127,8 +128,8 @@ impl Objects {
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE for names that are none, or of different contexts;
-    /// CUDA_ERROR_INVALID_VALUE for other forms than there are, bodies that were built, launched or named
-    /// twice, and nodes too deep within each other.
+    /// CUDA_ERROR_INVALID_VALUE for other forms than there are, bodies that were built, launched or
+    /// named twice, and nodes too deep within each other.
     pub(crate) fn graph_conditional(
         &mut self,
         r: &req::GraphConditional,
@@ -195,8 +196,8 @@ impl Objects {
     /// Builds a recording with conditional nodes.
     ///
     /// # Errors
-    /// What can be said at once: CUDA_ERROR_INVALID_VALUE for one without such nodes, one that was built
-    /// or is being built, and one with handles of several homes.
+    /// What can be said at once: CUDA_ERROR_INVALID_VALUE for one without such nodes, one that was
+    /// built or is being built, and one with handles of several homes.
     pub(crate) fn graph_build(&mut self, (op, id): (Op, u64), graph: StreamName) -> Result<()> {
         let recorded = self.graphs.named.get_mut(&graph.0);
         let recorded = recorded.ok_or(CuResult::INVALID_HANDLE)?;
@@ -226,7 +227,8 @@ impl Objects {
         self.graphs.building += 1;
         self.helpers.run(move || {
             let built = lock(&home).build(|builder| build(builder, &work));
-            // Its end gives back what is not needed, the home perhaps: here, where waiting is allowed.
+            // Its end gives back what is not needed, the home perhaps: here, where waiting is
+            // allowed.
             drop(home);
             Over::Graph {
                 op,

@@ -134,7 +134,8 @@ impl Objects {
         self.contexts.insert(state).ok_or(CuResult::OUT_OF_MEMORY)
     }
 
-    /// The driver's context outlives a reset; its limits do not. It may wait for the context's work.
+    /// The driver's context outlives a reset; its limits do not. It may wait for the context's
+    /// work.
     pub(crate) fn reset_limits(
         &mut self,
         driver: Arc<Context>,
@@ -227,8 +228,8 @@ impl Objects {
             .map(|value| rep::CtxGetLimit { value })
     }
 
-    /// What `cuMemGetInfo` says where vgpud lets the VM reserve `left` bytes more: that, what this session has
-    /// reserved on the device and does not use, and no more than the device has.
+    /// What `cuMemGetInfo` says where vgpud lets the VM reserve `left` bytes more: that, what this
+    /// session has reserved on the device and does not use, and no more than the device has.
     pub(crate) fn memory_within(&self, ctx: Ctx, left: u64) -> Result<rep::MemGetInfo> {
         let context = self.context(ctx)?;
         let (free, total) = context.driver.memory_info()?;

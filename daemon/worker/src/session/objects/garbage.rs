@@ -13,7 +13,8 @@ use crate::driver::{
 /// What is to be given back to the driver, in this order.
 #[derive(Debug, Default)]
 pub(crate) struct Garbage {
-    /// The place of the ledger that its memory is of: the ordinal of its device, or the pinned one's.
+    /// The place of the ledger that its memory is of: the ordinal of its device, or the pinned
+    /// one's.
     pub device: usize,
     /// Device memory.
     pub memory: Vec<DeviceMemory>,

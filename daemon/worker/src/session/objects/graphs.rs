@@ -1,12 +1,12 @@
-//! Graphs, as far as the worker knows them: kernels, fills and copies within the device that a guest has
-//! recorded, to be given to a stream together.
+//! Graphs, as far as the worker knows them: kernels, fills and copies within the device that a
+//! guest has recorded, to be given to a stream together.
 //!
-//! A recording is made by the ordinary operations, which name the graph where they name a stream, and are
-//! checked as ever; addresses again at every launch, for the memory may be gone by then. To the scheduler
-//! a launch is one operation, whose duration is learned for the graph.
+//! A recording is made by the ordinary operations, which name the graph where they name a stream,
+//! and are checked as ever; addresses again at every launch, for the memory may be gone by then. To
+//! the scheduler a launch is one operation, whose duration is learned for the graph.
 //!
-//! What conditional nodes do only the device can decide: a recording with such nodes becomes a graph of
-//! the driver, see `conditions`.
+//! What conditional nodes do only the device can decide: a recording with such nodes becomes a
+//! graph of the driver, see `conditions`.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -133,8 +133,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Appends an operation, checked, to a graph. One that has been launched stays as it is while that
-    /// launch waits, and one that has been built for good.
+    /// Appends an operation, checked, to a graph. One that has been launched stays as it is while
+    /// that launch waits, and one that has been built for good.
     pub(crate) fn record(&mut self, name: u64, work: Work) -> Result<()> {
         let bytes = work.held();
         let Graphs { named, size, .. } = &mut self.graphs;
@@ -194,8 +194,9 @@ impl Objects {
         }
     }
 
-    /// A graph is not needed here any more. The last owner of a function unloads its module, and the last
-    /// of the driver's graph destroys that, which may wait for the device: not on this thread.
+    /// A graph is not needed here any more. The last owner of a function unloads its module, and
+    /// the last of the driver's graph destroys that, which may wait for the device: not on this
+    /// thread.
     pub(crate) fn graph_done(&mut self, work: Arc<GraphWork>) {
         if let Ok(work) = Arc::try_unwrap(work)
             && work.owns_alone()

@@ -1,9 +1,10 @@
-//! Module images: streamed by the guest into memory that vgpud has booked, verified by hash, loaded from
-//! there. vgpud puts whole images into the VM's cache, a directory that this process only reads.
+//! Module images: streamed by the guest into memory that vgpud has booked, verified by hash, loaded
+//! from there. vgpud puts whole images into the VM's cache, a directory that this process only
+//! reads.
 //!
-//! A cached image is a file named by its hash; what a crash of the host may have done to it is caught by
-//! hashing it again before use. Where an image is neither in the cache nor in memory any more, the guest
-//! sends it again.
+//! A cached image is a file named by its hash; what a crash of the host may have done to it is
+//! caught by hashing it again before use. Where an image is neither in the cache nor in memory any
+//! more, the guest sends it again.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -22,8 +23,8 @@ use crate::control::Vgpud;
 /// Unloadable images whose reasons are remembered until they are loaded.
 const MAX_REFUSED: usize = 64;
 
-/// An image of which nothing more has come for so long, and which was not loaded, is given up: others need its
-/// memory.
+/// An image of which nothing more has come for so long, and which was not loaded, is given up:
+/// others need its memory.
 const STALLED: Duration = Duration::from_secs(60);
 
 /// Why an image is not to be had.
@@ -121,10 +122,11 @@ pub(crate) struct Images {
     /// Images so far, for their numbers.
     begun: u64,
     uploads: HashMap<ImageHash, Upload>,
-    /// Whole images that the cache may not have: vgpud has not said to be done with them, or could not keep them.
+    /// Whole images that the cache may not have: vgpud has not said to be done with them, or could
+    /// not keep them.
     held: HashMap<ImageHash, Held>,
-    /// Images that cannot be loaded, and why: without memory, given up, or of another hash. What the guest sends of them
-    /// is dropped; the load is told.
+    /// Images that cannot be loaded, and why: without memory, given up, or of another hash. What
+    /// the guest sends of them is dropped; the load is told.
     refused: HashMap<ImageHash, ImageError>,
     /// Images whose cached files are not what their names say.
     damaged: HashSet<ImageHash>,
@@ -162,7 +164,8 @@ impl Images {
             || cached()
     }
 
-    /// An image begins, or begins anew: the number under which memory for it is to be asked of vgpud.
+    /// An image begins, or begins anew: the number under which memory for it is to be asked of
+    /// vgpud.
     ///
     /// # Errors
     /// A length beyond the bounds, or too many unfinished images.
@@ -176,7 +179,8 @@ impl Images {
         Ok(self.begun)
     }
 
-    /// Takes an image that came whole, which vgpud may now keep. Of a link the guest sends many before it uses the first.
+    /// Takes an image that came whole, which vgpud may now keep. Of a link the guest sends many
+    /// before it uses the first.
     fn hold(&mut self, hash: ImageHash, upload: Upload) {
         if *upload.hasher.finalize().as_bytes() != hash {
             return self.refuse(hash, ImageError::Hash);
@@ -230,9 +234,9 @@ impl Images {
         self.refused.insert(hash, why);
     }
 
-    /// Gives up the images of which nothing more comes and that nobody loads, and with them their memory: a load
-    /// of one is told that it is not complete, and the guest sends it again. How long until the next may be
-    /// given up.
+    /// Gives up the images of which nothing more comes and that nobody loads, and with them their
+    /// memory: a load of one is told that it is not complete, and the guest sends it again. How
+    /// long until the next may be given up.
     pub(crate) fn give_up(&mut self, now: Instant) -> Option<Duration> {
         let idle = |upload: &Upload| now.saturating_duration_since(upload.moved);
         let stalled = self.uploads.extract_if(|_, upload| idle(upload) >= STALLED);
@@ -325,9 +329,9 @@ impl Images {
         Ok(Source::Cached(File::open(self.cached(hash))?))
     }
 
-    /// vgpud has put an image into the cache, or will not: the memory is no longer needed for that. An image that was
-    /// not loaded yet stays in memory for its load, even when the cache has it: the images that the guest sends
-    /// before that load may take its place in the cache.
+    /// vgpud has put an image into the cache, or will not: the memory is no longer needed for that.
+    /// An image that was not loaded yet stays in memory for its load, even when the cache has it:
+    /// the images that the guest sends before that load may take its place in the cache.
     pub(crate) fn kept(&mut self, image: u64) {
         let is = |(_, held): &(&ImageHash, &mut Held)| held.whole.room.image == image;
         let Some((&hash, held)) = self.held.iter_mut().find(is) else {

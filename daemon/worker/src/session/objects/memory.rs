@@ -95,8 +95,8 @@ impl Memory {
         inside((address, len), |at| self.live(at))
     }
 
-    /// As [`Memory::contains`], for an operation that was received earlier: what was freed since counts
-    /// until the driver has it back.
+    /// As [`Memory::contains`], for an operation that was received earlier: what was freed since
+    /// counts until the driver has it back.
     pub(crate) fn still_contains(&self, address: u64, len: u64) -> bool {
         inside((address, len), |at| {
             self.live(at).or_else(|| {
@@ -115,8 +115,8 @@ impl Memory {
         usable.then(|| (left, range.backing.is_mapped()))
     }
 
-    /// How often memory was lost that requests in the queue may name: given back to the driver, or made
-    /// inaccessible. While this number stays, what was checked holds.
+    /// How often memory was lost that requests in the queue may name: given back to the driver, or
+    /// made inaccessible. While this number stays, what was checked holds.
     pub(crate) fn losses(&self) -> u64 {
         self.losses
     }
@@ -215,8 +215,8 @@ impl Memory {
         true
     }
 
-    /// Takes out everything of a context: the memory, its charge in the ledger, and the addresses of
-    /// variables.
+    /// Takes out everything of a context: the memory, its charge in the ledger, and the addresses
+    /// of variables.
     pub(crate) fn remove_context(&mut self, context: u64) -> (Vec<DeviceMemory>, u64, Vec<u64>) {
         let (mut taken, mut total, mut variables) = (Vec::new(), 0, Vec::new());
         for address in self.addresses(|r| r.context == context) {
@@ -255,8 +255,8 @@ impl Memory {
     }
 }
 
-/// Is a range wholly inside what `left` knows: bytes from an address on, and whether what follows them
-/// counts, if it is of the same kind?
+/// Is a range wholly inside what `left` knows: bytes from an address on, and whether what follows
+/// them counts, if it is of the same kind?
 fn inside((mut at, mut len): (u64, u64), left: impl Fn(u64) -> Option<(u64, bool)>) -> bool {
     let mut first = true;
     loop {

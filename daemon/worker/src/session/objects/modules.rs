@@ -144,8 +144,8 @@ impl Objects {
         })
     }
 
-    /// A helper loaded a module for a context from the image of a hash, or could not. Returns the status
-    /// and the results of the request.
+    /// A helper loaded a module for a context from the image of a hash, or could not. Returns the
+    /// status and the results of the request.
     pub(crate) fn module_loaded(
         &mut self,
         link: &mut Link,
@@ -451,7 +451,8 @@ pub(crate) fn log_room(asked: u32) -> usize {
 /// Maps an image.
 ///
 /// # Errors
-/// FILE_NOT_FOUND if the file of the cache is not what its name says; OUT_OF_MEMORY if it cannot be mapped.
+/// FILE_NOT_FOUND if the file of the cache is not what its name says; OUT_OF_MEMORY if it cannot be
+/// mapped.
 pub(crate) fn map_image(source: &Source, len: u64, hash: &ImageHash) -> Result<MappedImage> {
     let image = MappedImage::map(source.file(), len as usize).map_err(|e| {
         tracing::warn!("cannot map a module image: {e}");

@@ -26,7 +26,8 @@ pub(crate) struct Loaded {
 pub(crate) enum Over {
     /// Something was given back, and nobody waits for that.
     Dropped,
-    /// Things were given back to the driver: their device, their charge, and the request that waits.
+    /// Things were given back to the driver: their device, their charge, and the request that
+    /// waits.
     Released {
         device: usize,
         charge: u64,

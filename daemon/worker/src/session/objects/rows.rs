@@ -1,4 +1,5 @@
-//! Fills, copies of rows, words that streams write and wait for: what a guest says of them is checked here.
+//! Fills, copies of rows, words that streams write and wait for: what a guest says of them is
+//! checked here.
 
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
@@ -120,7 +121,8 @@ impl Objects {
         })
     }
 
-    /// All bytes from the first of the first row to the last of the last lie in one live allocation.
+    /// All bytes from the first of the first row to the last of the last lie in one live
+    /// allocation.
     fn check_area(&self, at: u64, shape: Shape, rows: u64) -> Result<()> {
         if rows > 1 && shape.pitch < shape.width {
             return Err(CuResult::INVALID_VALUE);

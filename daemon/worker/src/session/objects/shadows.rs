@@ -1,7 +1,9 @@
-//! Memory of the program that kernels reach: page-locked memory that they are given, and managed memory.
+//! Memory of the program that kernels reach: page-locked memory that they are given, and managed
+//! memory.
 //!
-//! The program has it in the guest. Here lies a copy at the same address, which the driver maps for the device;
-//! before work the guest tells what it changed, after it the worker what the device did ([`vgpu_proto::changes`]).
+//! The program has it in the guest. Here lies a copy at the same address, which the driver maps for
+//! the device; before work the guest tells what it changed, after it the worker what the device did
+//! ([`vgpu_proto::changes`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +19,8 @@ use super::memory::Backing;
 use crate::driver::{Result, Shadow};
 use crate::session::link::Link;
 
-/// Lines that are looked at before the guest must ask again: what other requests wait for, a millisecond.
+/// Lines that are looked at before the guest must ask again: what other requests wait for, a
+/// millisecond.
 const MOST_LINES: usize = (8 << 20) / vgpu_proto::changes::LINE;
 
 const PAGE: u64 = 4096;
@@ -134,7 +137,8 @@ impl Objects {
 }
 
 impl Shadows {
-    /// What changed from an address on in these blocks, or in all; and where to go on; 0: that was all.
+    /// What changed from an address on in these blocks, or in all; and where to go on; 0: that was
+    /// all.
     fn collect(&mut self, from: u64, of: &[DevPtr], out: &mut Changes) -> u64 {
         let mut left = MOST_LINES;
         let holds = |(at, block): (&u64, &Block)| from - at < block.twin.lines() as u64 * LINE;

@@ -100,8 +100,8 @@ impl Staging {
         self.pool(len).take(len)
     }
 
-    /// Where the bulk part of an arriving request goes: data for the device into a block if there is
-    /// one to spare, anything else (what will be refused, too) into ordinary memory.
+    /// Where the bulk part of an arriving request goes: data for the device into a block if there
+    /// is one to spare, anything else (what will be refused, too) into ordinary memory.
     pub(crate) fn place(&mut self, request: &Request, len: usize) -> Bulk {
         let data = matches!(
             request,

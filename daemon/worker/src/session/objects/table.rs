@@ -1,5 +1,5 @@
-//! Tables of live objects. A handle names kind, slot and generation, so that one that was freed, made
-//! up, or meant for something else finds nothing.
+//! Tables of live objects. A handle names kind, slot and generation, so that one that was freed,
+//! made up, or meant for something else finds nothing.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

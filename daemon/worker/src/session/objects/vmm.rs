@@ -1,6 +1,6 @@
-//! Virtual memory management: reservations of addresses, memory without addresses, and mappings of the
-//! one at the other. What is mapped is memory of the session like any other, as far as its guest has
-//! access to it.
+//! Virtual memory management: reservations of addresses, memory without addresses, and mappings of
+//! the one at the other. What is mapped is memory of the session like any other, as far as its
+//! guest has access to it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +35,8 @@ struct PhysicalState {
 /// All of it.
 #[derive(Debug)]
 pub(crate) struct Vmm {
-    /// By first address. Of parked ones, which collided with something in the guest, nothing can be used.
+    /// By first address. Of parked ones, which collided with something in the guest, nothing can be
+    /// used.
     reserved: BTreeMap<u64, (Arc<Reservation>, bool)>,
     physical: Table<PhysicalState>,
 }
@@ -152,8 +153,8 @@ impl Objects {
         .ok_or(CuResult::OUT_OF_MEMORY)
     }
 
-    /// `cuMemRelease`: the handle is dead at once, the memory goes with its last mapping. `None`: it is
-    /// still mapped.
+    /// `cuMemRelease`: the handle is dead at once, the memory goes with its last mapping. `None`:
+    /// it is still mapped.
     pub(crate) fn physical_release(
         &mut self,
         reply: (Op, u64),
@@ -197,8 +198,8 @@ impl Objects {
         Ok(rep::MemMap {})
     }
 
-    /// `cuMemUnmap` of whole mappings: the addresses are dead at once, the mappings go when earlier work
-    /// is complete.
+    /// `cuMemUnmap` of whole mappings: the addresses are dead at once, the mappings go when earlier
+    /// work is complete.
     pub(crate) fn memory_unmap(
         &mut self,
         reply: (Op, u64),

@@ -19,11 +19,11 @@ const CLOSED: &str = "the guest closed its connection";
 
 /// Reads of the socket before the queue gets its turn.
 const READS: usize = 4;
-/// How long a session with work in flight and nothing waiting goes unwatched: programs that submit in
-/// bursts cost one look a burst.
+/// How long a session with work in flight and nothing waiting goes unwatched: programs that submit
+/// in bursts cost one look a burst.
 const IDLE_LOOK: Duration = Duration::from_micros(100);
-/// How long completion, or the next request after an answer, is looked for before this thread sleeps:
-/// being woken costs about as much.
+/// How long completion, or the next request after an answer, is looked for before this thread
+/// sleeps: being woken costs about as much.
 const SPIN: Duration = Duration::from_micros(20);
 /// With fewer processors than this nobody looks for the next request: the guest that is to send it
 /// may have been woken on this very one.
@@ -59,9 +59,9 @@ pub(super) struct Engine {
     rounds: u32,
 }
 
-/// When to look for something instead of sleeping: while that keeps succeeding. Each failure doubles
-/// how many chances are passed by, so that on a busy host, where looking only takes the processor
-/// from whoever it is waited for, hardly any is taken.
+/// When to look for something instead of sleeping: while that keeps succeeding. Each failure
+/// doubles how many chances are passed by, so that on a busy host, where looking only takes the
+/// processor from whoever it is waited for, hardly any is taken.
 #[derive(Debug, Default)]
 struct Spinning {
     never: bool,
@@ -143,8 +143,8 @@ impl Engine {
         }
     }
 
-    /// Takes what vgpud and the session's other threads have sent. A grant or a revoke is on the page; its
-    /// message only wakes.
+    /// Takes what vgpud and the session's other threads have sent. A grant or a revoke is on the
+    /// page; its message only wakes.
     fn take_messages(&mut self) -> Result<(), String> {
         self.session.link.lease.refresh();
         self.rounds += 1;
@@ -187,8 +187,8 @@ impl Engine {
                     return Some(Ending::broken(text));
                 }
                 if !self.session.pay() || self.session.link.out.congested() {
-                    // Replies to the rest of the buffer could be many times as long as the requests.
-                    // The frames in the reader come first when this goes on.
+                    // Replies to the rest of the buffer could be many times as long as the
+                    // requests. The frames in the reader come first when this goes on.
                     self.filled = Some(filled);
                     return None;
                 }
@@ -334,7 +334,8 @@ impl Session {
         }
     }
 
-    /// Pays for what the guest moved without a turn. False: until there is credit, nothing more is read from it.
+    /// Pays for what the guest moved without a turn. False: until there is credit, nothing more is
+    /// read from it.
     fn pay(&mut self) -> bool {
         let mut waiting = self.flow.queue.waiting();
         waiting.calls += 1;
@@ -366,7 +367,8 @@ impl Session {
             self.flow.streams.watch_all(&mut self.flow.waiters);
             self.foretell_end();
         }
-        // What does no work on the device needs no lease: a wait for a value in memory may last for ever.
+        // What does no work on the device needs no lease: a wait for a value in memory may last for
+        // ever.
         if self.flow.streams.gate.in_flight() == 0 {
             if self.link.lease.closing() {
                 let left = if stop == Stop::Staging {

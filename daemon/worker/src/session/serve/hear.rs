@@ -65,8 +65,8 @@ impl Session {
         }
     }
 
-    /// Asks vgpud for an image's memory, and waits for the answer: what the guest sends next would have to be
-    /// kept somewhere else meanwhile. Whatever vgpud says before it is heard as ever.
+    /// Asks vgpud for an image's memory, and waits for the answer: what the guest sends next would
+    /// have to be kept somewhere else meanwhile. Whatever vgpud says before it is heard as ever.
     fn ask_for_room(&mut self, image: u64, len: u64) -> Result<File, String> {
         self.link.vgpud.send(FromWorker::ImageBegin { image, len });
         loop {
@@ -155,7 +155,8 @@ impl Session {
                 logs,
             } => {
                 let (status, reply) = objects.linked(linked, logs);
-                // CUDA_ERROR_UNKNOWN is what the linker says of undefined references: nothing failed on the device.
+                // CUDA_ERROR_UNKNOWN is what the linker says of undefined references: nothing
+                // failed on the device.
                 if status.is_sticky() && status != CuResult::UNKNOWN {
                     flow.device_failed(objects, link, status, "returned by a link");
                 }

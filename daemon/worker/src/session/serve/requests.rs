@@ -53,7 +53,8 @@ impl Session {
             return Ok(());
         }
         let bulk = match op {
-            // Applied at once and kept nowhere, it needs no credit: what gives credit back may wait for it.
+            // Applied at once and kept nowhere, it needs no credit: what gives credit back may wait
+            // for it.
             Op::HostPush => 0,
             _ => frame.bulk.bytes().len() as u64,
         };
@@ -84,8 +85,8 @@ impl Session {
         Ok(())
     }
 
-    /// Requests whose callers wait, off the queue already. An honest guest has one a thread; one that
-    /// does not wait for answers is bounded by this.
+    /// Requests whose callers wait, off the queue already. An honest guest has one a thread; one
+    /// that does not wait for answers is bounded by this.
     fn unanswered(&self) -> usize {
         let Session { flow, objects, .. } = self;
         let waiting = flow.drains.len() + objects.helpers.pending() + objects.allocs.len();
