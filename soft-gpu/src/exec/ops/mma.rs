@@ -3,8 +3,8 @@
 //! PTX does not define the order and precision of the additions. Here each element of D starts with
 //! the element of C, and adds the products in ascending k:
 //! - `f16`, `bf16`, `tf32`, `e4m3`, `e5m2`: the products are exact. The sum is kept in a double and
-//! rounded once to D's type, to nearest even, which is at least as precise as on hardware.
-//! Subnormals count. The low 13 bits of a `tf32` operand are ignored.
+//!   rounded once to D's type, to nearest even, which is at least as precise as on hardware.
+//!   Subnormals count. The low 13 bits of a `tf32` operand are ignored.
 //! - `f64`: a chain of fused multiply-adds with the rounding of the instruction, as PTX defines it.
 //! - integers: the exact sum, wrapped to 32 bits or clamped (`.satfinite`).
 
