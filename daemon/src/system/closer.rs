@@ -140,7 +140,6 @@ static FORKS: RwLock<()> = RwLock::new(());
 /// Held from a fork until the exec that follows: so long the child has all that vgpud has open.
 /// Were something closed meanwhile, the child would drop the last references, and its start would
 /// sleep.
-#[must_use]
 pub fn forking() -> RwLockReadGuard<'static, ()> {
     FORKS.read().unwrap_or_else(PoisonError::into_inner)
 }
