@@ -6,7 +6,8 @@ use vgpu_cuda_abi::numbers::device_attribute as attribute;
 use vgpu_cudart::{Device, Driver, Gate};
 
 use crate::jit::Options;
-use crate::process::{self, live, shim};
+use crate::process;
+use crate::state::current::{live, shim};
 use crate::state::{contexts, links, modules};
 use crate::{Cu, log};
 

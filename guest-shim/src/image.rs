@@ -12,7 +12,7 @@ use vgpu_proto::limits::MAX_IMAGE;
 
 use crate::Cu;
 use crate::log::refusal;
-use crate::session::sys::UserMemory;
+use crate::sys::UserMemory;
 
 /// Fatbins that one program is linked of at most.
 const MAX_PARTS: usize = vgpu_proto::limits::MAX_LINK_INPUTS;

@@ -9,7 +9,9 @@
 //! | `abi` | the C functions: arguments in, result out |
 //! | `ops` | operations: copies, fills, launches, replay of graphs |
 //! | `process` | the life of the library in a process: cuInit, fork, exit |
-//! | `session` | the connection: handshake, ordered sending, reading, the pump thread |
+//! | `session` | the connection: handshake, ordered sending, reading, the pump thread, host functions |
+//! | `mirror` | memory that the program and kernels reach: what each side changed |
+//! | `sys` | system calls |
 //! | `state` | what the guest knows without asking: contexts, streams, events, memory, modules |
 //! | `cudart` | what NVIDIA's runtime asks beyond `cuda.h` |
 //! | `proc_address` | what `cuGetProcAddress` answers |
@@ -18,12 +20,15 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 mod abi;
+mod callback;
 mod cudart;
 mod direct;
 mod ffi;
+mod hash;
 mod image;
 mod jit;
 mod log;
+mod mirror;
 mod observe;
 mod ops;
 mod proc_address;
@@ -31,6 +36,7 @@ mod process;
 mod ptx;
 mod session;
 mod state;
+mod sys;
 mod unserved;
 
 /// A CUDA result: the value, or the code that the function returns.

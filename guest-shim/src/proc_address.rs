@@ -32,7 +32,7 @@ pub(crate) fn find(name: &str, version: u32, per_thread: bool) -> Result<*const 
 
 #[cfg(test)]
 mod tests {
-    use vgpu_cuda_abi::names::{LADDER, address};
+    use vgpu_cuda_abi::names::{LADDER, address, symbols};
     use vgpu_proto::call::FUNCTIONS;
 
     use super::*;
@@ -58,6 +58,14 @@ mod tests {
             SERVED.is_sorted_by_key(|export| export.symbol),
             "the search needs the order"
         );
+    }
+
+    #[test]
+    fn every_symbol_of_nvidia_s_library_is_exported_once() {
+        let exports = EXPORTS.served.iter().chain(EXPORTS.refusing);
+        let mut exported: Vec<&str> = exports.map(|export| export.symbol).collect();
+        exported.sort_unstable();
+        assert_eq!(exported, symbols());
     }
 
     #[test]

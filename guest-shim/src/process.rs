@@ -3,7 +3,7 @@
 //! A session is never freed. Calls find the session through a pointer, which is cleared in the
 //! child of a fork and at the end of the process; then calls fail with the reason.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
 use vgpu_cuda_abi::CuResult;
@@ -11,17 +11,10 @@ use vgpu_cudart::last_thread;
 use vgpu_door::{Address, look};
 use vgpu_proto::cuda::OFFERED_CUDA_VERSION;
 
-use crate::session::{self, NoSession, PRINTED, Session, sys};
+use crate::session::{self, NoSession, PRINTED, Session};
 use crate::state::Shim;
-use crate::{Cu, log, observe};
-
-const BEFORE: u8 = 0;
-const READY: u8 = 1;
-const FORKED: u8 = 2;
-const EXITING: u8 = 3;
-
-static PHASE: AtomicU8 = AtomicU8::new(BEFORE);
-static SHIM: AtomicPtr<Shim> = AtomicPtr::new(std::ptr::null_mut());
+use crate::state::current::{BEFORE, EXITING, FORKED, PHASE, READY, SHIM, no_shim, shim};
+use crate::{Cu, log, observe, sys};
 
 /// Descriptors of the session. The child of a fork closes them without taking a lock.
 static DESCRIPTORS: [AtomicI32; 6] = [const { AtomicI32::new(-1) }; 6];
@@ -29,48 +22,6 @@ static DESCRIPTORS: [AtomicI32; 6] = [const { AtomicI32::new(-1) }; 6];
 /// Set during cuInit and across a fork, so that a child never starts half initialised. A flag
 /// instead of a mutex, because the fork handlers set and clear it in different processes.
 static INITIALISING: AtomicBool = AtomicBool::new(false);
-
-/// The state of the library, if cuInit has succeeded and the session has not ended.
-///
-/// # Errors
-/// CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_DEINITIALIZED, or the reason for which the session ended.
-#[inline]
-pub(crate) fn shim() -> Cu<&'static Shim> {
-    let shim = SHIM.load(Ordering::Acquire);
-    if shim.is_null() {
-        return Err(no_shim());
-    }
-    // SAFETY: the pointer comes from a leaked box and is never freed.
-    let shim: &'static Shim = unsafe { &*shim };
-    shim.session.not_ended()?;
-    Ok(shim)
-}
-
-#[cold]
-fn no_shim() -> CuResult {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    match PHASE.load(Ordering::Acquire) {
-        EXITING => CuResult::DEINITIALIZED,
-        FORKED => {
-            let text = "this process was forked after cuInit, and CUDA serves only the parent: fork before the first CUDA \
-                        call, or spawn the process (fork and exec) [CUDA_ERROR_NOT_INITIALIZED]";
-            log::once_in_child(&SAID, text);
-            CuResult::NOT_INITIALIZED
-        }
-        _ => CuResult::NOT_INITIALIZED,
-    }
-}
-
-/// As [`shim`], but also fails if a device fault has poisoned the session.
-///
-/// # Errors
-/// As [`shim`]; also the code of the device fault.
-#[inline]
-pub(crate) fn live() -> Cu<&'static Shim> {
-    let shim = shim()?;
-    shim.session.usable()?;
-    Ok(shim)
-}
 
 /// The version that cuDriverGetVersion returns in this process and its children; 0 until the host
 /// has told its version.
@@ -190,7 +141,7 @@ fn begin() -> Cu {
         let text = format!("CUDA_VISIBLE_DEVICES={list} names a device twice: name each once");
         refused(NoSession { code, text })
     })?;
-    let session = Session::start(&opened).map_err(refused)?;
+    let session = Session::start(&opened, way_out_of).map_err(refused)?;
     last_thread::watch_from_here();
     for (place, fd) in DESCRIPTORS.iter().zip(session.descriptors()) {
         place.store(fd, Ordering::Release);
@@ -212,6 +163,17 @@ fn begin() -> Cu {
     SHIM.store(shim, Ordering::Release);
     PHASE.store(READY, Ordering::Release);
     Ok(())
+}
+
+/// What a user can do about a device fault; empty where nothing is known.
+fn way_out_of(fault: CuResult) -> &'static str {
+    let page_locked = || shim().is_ok_and(|shim| shim.pinned.any());
+    if fault == CuResult::ILLEGAL_ADDRESS && page_locked() {
+        "; if a kernel found the address of page-locked memory in memory, call cuMemHostGetDevicePointer \
+         (cudaHostGetDevicePointer) for it first"
+    } else {
+        ""
+    }
 }
 
 fn lock_initialising() {

@@ -4,11 +4,15 @@ mod driver_support;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use driver_support::graph::run;
 use driver_support::graph::*;
-use driver_support::graph::{Host, run};
 use driver_support::*;
 use soft_gpu::capi::{
     graph::exec::*, graph::graphs::*, graph::nodes::*, graph::params::*, module::load::*,
+};
+use vgpu_cuda_abi::structs::{
+    AllocNodeParams, ExecUpdateInfo, HostNodeParams, KernelNodeParams2, MemsetNodeParams2,
+    NodeParams,
 };
 
 #[test]
@@ -25,9 +29,9 @@ fn a_diamond_runs_in_order() {
     let left = kernel_node(g, &[top], inc, p, 3);
     let right = memset_node(g, &[top], &set(q, 9, 8));
     let square = kernel_node(g, &[left], mul, p, 10);
-    let host = Host {
-        call: count,
-        data: std::ptr::from_ref(&calls).cast(),
+    let host = HostNodeParams {
+        function: Some(count),
+        data: (&raw const calls).expose_provenance(),
     };
     let mut called = 0;
     let joined = [bottom];
@@ -195,15 +199,12 @@ fn parameters_can_be_read_and_set() {
     let s = memset_node(g, &[k], &set(p, 1, 2));
     let mut got = with_kernel(0, 0, 0, |k| *k);
     ok(cuGraphKernelNodeGetParams_v2(k, inout(&mut got)));
-    assert_eq!((got.func, got.block, got.extra), (inc, [8, 1, 1], 0));
-    // SAFETY: the array of two parameters of the node.
-    let (address, number) = unsafe {
-        (
-            (*got.params).cast::<u64>().read_unaligned(),
-            (*got.params.add(1)).cast::<u32>().read_unaligned(),
-        )
-    };
-    assert_eq!((address, number), (p, 41));
+    assert_eq!((got.base.function, got.base.block), (inc, [8, 1, 1]));
+    assert!(got.base.extra.is_null());
+    let params = got.base.params.list(2).expect("the node's own array");
+    let address = In(params[0].pointer().cast::<u64>()).get();
+    let number = In(params[1].pointer().cast::<u32>()).get();
+    assert_eq!((address, number), (Ok(p), Ok(41)));
     with_kernel(mul, p, 6, |new| {
         ok(cuGraphKernelNodeSetParams_v2(k, at(new)));
     });
@@ -215,7 +216,7 @@ fn parameters_can_be_read_and_set() {
     assert_eq!(cuGraphKernelNodeGetParams_v2(s, inout(&mut got)), INVALID);
     assert_eq!(cuGraphMemsetNodeSetParams(k, at(&set(p, 7, 1))), INVALID);
     let mut odd = set(p, 7, 1);
-    odd.size = 3;
+    odd.element = 3;
     assert_eq!(cuGraphMemsetNodeSetParams(s, at(&odd)), INVALID);
     assert_eq!(cuGraphMemsetNodeSetParams(s, at(&set(64, 7, 1))), INVALID);
     run(instance(g));
@@ -251,70 +252,47 @@ fn one_function_adds_nodes_of_all_kinds() {
     let p = upload(&[0u32; 8]);
     let g = graph();
     let mut node = 0;
-    let mut any = [0u64; 32];
-    // CUgraphNodeParams: type, then the parameters of the type from byte 16.
-    any[0] = 2;
-    let s = set(p, 4, 8);
-    // SAFETY: both are plain bytes, with room for 232.
-    unsafe {
-        any.as_mut_ptr()
-            .add(2)
-            .cast::<u8>()
-            .copy_from_nonoverlapping(std::ptr::from_ref(&s).cast(), size_of::<Set>());
-    }
-    ok(cuGraphAddNode(
-        out(&mut node),
-        g,
-        none(),
-        0,
-        inout(&mut any),
-    ));
+    let mut any = NodeParams::empty(2);
+    any.put(MemsetNodeParams2 {
+        base: set(p, 4, 8),
+        context: 0,
+    });
+    ok(cuGraphAddNode(out(&mut node), g, none(), 0, out(&mut any)));
     let first = [node];
     with_kernel(f, p, 3, |k| {
-        any = [0; 32];
-        // SAFETY: as above.
-        unsafe {
-            any.as_mut_ptr()
-                .add(2)
-                .cast::<u8>()
-                .copy_from_nonoverlapping(std::ptr::from_ref(k).cast(), size_of::<Kernel>());
-        }
+        any = NodeParams::empty(0);
+        any.put(*k);
         ok(cuGraphAddNode_v2(
             out(&mut node),
             g,
             list(&first),
             none(),
             1,
-            inout(&mut any),
+            out(&mut any),
         ));
     });
     run(instance(g));
     assert_eq!(download::<u32>(p, 8), [7; 8]);
-    let mut told = [9u64; 32];
-    ok(cuGraphNodeGetParams(node, inout(&mut told)));
-    assert_eq!((told[0], told[2]), (0, f));
-    // The parameters return the address of an allocation.
-    any = [0; 32];
-    any[0] = 10;
-    any[2] = 1; // pinned
-    any[3] = 1; // on device 0
-    any[15] = 4096;
-    ok(cuGraphAddNode(
-        out(&mut node),
-        g,
-        none(),
-        0,
-        inout(&mut any),
-    ));
-    assert_ne!(any[16], 0);
+    let mut told = NodeParams::empty(9);
+    ok(cuGraphNodeGetParams(node, out(&mut told)));
+    let function = told.view::<KernelNodeParams2>().base.function;
+    assert_eq!((told.kind, function), (0, f));
+    // An allocation's address comes back in its parameters.
+    any = NodeParams::empty(10);
+    let mut alloc: AllocNodeParams = any.view();
+    alloc.pool.kind = 1; // pinned
+    alloc.pool.location.kind = 1; // on device 0
+    alloc.bytes = 4096;
+    any.put(alloc);
+    ok(cuGraphAddNode(out(&mut node), g, none(), 0, out(&mut any)));
+    assert_ne!(any.view::<AllocNodeParams>().address, 0);
     for unserved in [8, 9, 14] {
-        any = [0; 32];
-        any[0] = unserved;
-        let code = cuGraphAddNode(out(&mut node), g, none(), 0, inout(&mut any));
+        any = NodeParams::empty(unserved);
+        let code = cuGraphAddNode(out(&mut node), g, none(), 0, out(&mut any));
         assert_eq!(code, UNSUPPORTED);
     }
-    any[0] = 77;
-    let code = cuGraphAddNode(out(&mut node), g, none(), 0, inout(&mut any));
+    any.kind = 77;
+    let code = cuGraphAddNode(out(&mut node), g, none(), 0, out(&mut any));
     assert_eq!(code, INVALID);
 }
 
@@ -362,22 +340,13 @@ fn an_update_changes_the_instance_and_not_the_graph() {
     assert_eq!(cuGraphLaunch(exec, NULL), INVALID);
 }
 
-/// CUgraphExecUpdateResultInfo.
-#[derive(Debug, Default, PartialEq)]
-#[repr(C)]
-struct Info {
-    result: u32,
-    node: u64,
-    from: u64,
-}
-
-fn update(exec: u64, g: u64) -> (u32, Info) {
-    let mut info = Info {
+fn update(exec: u64, g: u64) -> (u32, ExecUpdateInfo) {
+    let mut info = ExecUpdateInfo {
         result: 99,
-        node: 99,
-        from: 99,
+        error_node: 99,
+        error_from: 99,
     };
-    (cuGraphExecUpdate_v2(exec, g, inout(&mut info)), info)
+    (cuGraphExecUpdate_v2(exec, g, out(&mut info)), info)
 }
 
 #[test]
@@ -396,7 +365,12 @@ fn an_instance_is_updated_from_a_graph_of_the_same_shape() {
     let (g, ..) = build(inc, 1, true);
     let exec = instance(g);
     let (new, ..) = build(mul, 6, true);
-    assert_eq!(update(exec, new), (0, Info::default()));
+    let nothing = ExecUpdateInfo {
+        result: 0,
+        error_node: 0,
+        error_from: 0,
+    };
+    assert_eq!(update(exec, new), (0, nothing));
     run(exec);
     assert_eq!(download::<u32>(p, 8), [36; 8]);
     // Refused updates change nothing.
@@ -411,7 +385,7 @@ fn an_instance_is_updated_from_a_graph_of_the_same_shape() {
     let a = memset_node(other, &[], &set(p, 3, 8));
     let b = memset_node(other, &[a], &set(p, 3, 8));
     let (code, info) = update(exec, other);
-    assert_eq!((code, info.result, info.node), (failure, 3, b));
+    assert_eq!((code, info.result, info.error_node), (failure, 3, b));
     let (mut node, mut result) = (0, 0);
     let code = cuGraphExecUpdate(exec, other, out(&mut node), out(&mut result));
     assert_eq!((code, node, result), (failure, b, 3));

@@ -404,20 +404,11 @@ fn conditions_decide_which_bodies_run() {
     // While: the kernel in the body stops it after five rounds.
     let limit = 5u32;
     let arguments = [
-        std::ptr::from_ref(&handle).cast::<u8>(),
-        std::ptr::from_ref(&counter).cast(),
-        std::ptr::from_ref(&limit).cast(),
+        In(handle.pointer()),
+        In(counter.pointer()),
+        In(limit.pointer()),
     ];
-    let k = Kernel {
-        func: set_value,
-        grid: [1; 3],
-        block: [1; 3],
-        shared: 0,
-        params: arguments.as_ptr(),
-        extra: 0,
-        kern: 0,
-        context: 0,
-    };
+    let k = launch_of(set_value, 1, &arguments);
     let mut inside = 0;
     ok(cuGraphAddKernelNode_v2(
         out(&mut inside),

@@ -11,8 +11,8 @@ use vgpu_proto::call::req;
 
 use crate::cudart::GATE;
 use crate::ffi::exports;
-use crate::process::{live, shim};
 use crate::state::Shim;
+use crate::state::current::{live, shim};
 use crate::state::{capture, contexts, modules};
 use crate::{Cu, unserved};
 

@@ -10,9 +10,9 @@ use vgpu_proto::cuda::Event;
 
 use crate::ffi::exports;
 use crate::ops::event::record_now;
-use crate::process::live;
 use crate::state::Shim;
 use crate::state::capture;
+use crate::state::current::live;
 use crate::state::events::EventInfo;
 use crate::state::streams::resolve;
 use crate::{Cu, unserved};

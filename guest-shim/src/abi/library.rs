@@ -10,12 +10,12 @@ use crate::abi::module::load::{CACHE_CONFIGS, read_image};
 use crate::ffi::exports;
 use crate::jit::Options;
 use crate::log::refusal;
-use crate::process::{live, shim};
-use crate::session::sys::UserMemory;
 use crate::state::contexts::Context;
+use crate::state::current::{live, shim};
 use crate::state::libraries::Bytes;
 use crate::state::modules::ModuleInfo;
 use crate::state::{Shim, libraries, modules};
+use crate::sys::UserMemory;
 use crate::{Cu, image, unserved};
 
 exports! {

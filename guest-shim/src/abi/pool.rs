@@ -13,7 +13,7 @@ use vgpu_cuda_abi::numbers::pool_attribute as attribute;
 use vgpu_cuda_abi::structs::{AccessDescriptor, Location, PoolProperties};
 
 use crate::ffi::exports;
-use crate::process::{live, shim};
+use crate::state::current::{live, shim};
 use crate::state::pools;
 use crate::state::streams::resolve;
 use crate::{Cu, unserved};

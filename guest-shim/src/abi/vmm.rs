@@ -9,7 +9,7 @@ use vgpu_cuda_abi::numbers::location::{DEVICE as ON_DEVICE, HOST_NUMA_CURRENT as
 use vgpu_cuda_abi::structs::{AccessDescriptor, AllocationProperties, Location};
 
 use crate::ffi::exports;
-use crate::process::{live, shim};
+use crate::state::current::{live, shim};
 use crate::{Cu, unserved};
 use crate::{state::Shim, state::memory::Range};
 

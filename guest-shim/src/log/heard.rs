@@ -7,8 +7,7 @@ use std::sync::Mutex;
 use vgpu_cuda_abi::structs::LogsCallback;
 
 use super::Level;
-use crate::lock;
-use crate::session;
+use crate::{callback, lock};
 
 /// Number of messages that are kept, as in CUDA.
 const MOST: usize = 100;
@@ -57,7 +56,7 @@ pub(super) fn say(level: Level, text: &str) {
         let mut message: Vec<u8> = text.bytes().chain([0]).collect();
         let (at, len) = (message.as_mut_ptr().cast(), text.len());
         // The callback may make no CUDA calls, because they could wait for the call in progress.
-        session::without_calls(|| {
+        callback::without_calls(|| {
             // SAFETY: the program registered function and data together; the message ends with NUL.
             unsafe { (listener.callback)(listener.data as *mut c_void, NUMBER, at, len) };
         });

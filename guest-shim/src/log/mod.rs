@@ -23,7 +23,7 @@ fn level() -> Level {
 
 fn write(text: &str) {
     let line = format!("vgpu: {text}\n");
-    crate::session::sys::write_fd(libc::STDERR_FILENO, line.as_bytes());
+    crate::sys::write_fd(libc::STDERR_FILENO, line.as_bytes());
 }
 
 /// Logs an error the first time only.

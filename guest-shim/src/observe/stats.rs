@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
+use vgpu_cuda_abi::names;
+
 use super::Class;
 use crate::lock;
-use crate::proc_address::SERVED;
 
 /// Functions that are listed by name.
 const LISTED: usize = 12;
@@ -26,10 +27,11 @@ struct Counts {
     nanoseconds: AtomicU64,
 }
 
-/// In the order of [`SERVED`].
-fn counts() -> &'static [Counts] {
-    static ALL: OnceLock<Vec<Counts>> = OnceLock::new();
-    ALL.get_or_init(|| SERVED.iter().map(|_| Counts::default()).collect())
+/// By symbol, sorted.
+fn counts() -> &'static [(&'static str, Counts)] {
+    static ALL: OnceLock<Vec<(&'static str, Counts)>> = OnceLock::new();
+    let none = |symbol| (symbol, Counts::default());
+    ALL.get_or_init(|| names::symbols().into_iter().map(none).collect())
 }
 
 static NOT_SERVED: Mutex<BTreeMap<Cow<'static, str>, u64>> = Mutex::new(BTreeMap::new());
@@ -65,10 +67,10 @@ fn asks(set: Option<&OsStr>) -> Result<bool, String> {
 
 /// Counts a call.
 pub(super) fn count(symbol: &str, class: Class, sent: u64, received: u64, took: Duration) {
-    let Ok(place) = SERVED.binary_search_by(|s| s.symbol.cmp(symbol)) else {
+    let Ok(place) = counts().binary_search_by(|(s, _)| s.cmp(&symbol)) else {
         return;
     };
-    let counts = &counts()[place];
+    let (_, counts) = &counts()[place];
     counts.calls[class as usize].fetch_add(1, Ordering::Relaxed);
     counts.sent.fetch_add(sent, Ordering::Relaxed);
     counts.received.fetch_add(received, Ordering::Relaxed);
@@ -91,7 +93,7 @@ pub(super) fn count_not_found(symbol: &'static str) {
 pub(super) fn say() {
     if WANTED.load(Ordering::Relaxed) {
         let text = report();
-        crate::session::sys::write_fd(libc::STDERR_FILENO, text.as_bytes());
+        crate::sys::write_fd(libc::STDERR_FILENO, text.as_bytes());
     }
 }
 
@@ -101,20 +103,19 @@ fn report() -> String {
     for class in Class::ALL {
         let calls: u64 = counts()
             .iter()
-            .map(|c| load(&c.calls[class as usize]))
+            .map(|(_, c)| load(&c.calls[class as usize]))
             .sum();
         let _ = writeln!(text, "vgpu:   {:7} {calls:>10}", class.name());
     }
-    let sum = |pick: fn(&Counts) -> &AtomicU64| counts().iter().map(|c| load(pick(c))).sum();
+    let sum = |pick: fn(&Counts) -> &AtomicU64| counts().iter().map(|(_, c)| load(pick(c))).sum();
     let (sent, received): (u64, u64) = (sum(|c| &c.sent), sum(|c| &c.received));
     let _ = writeln!(
         text,
         "vgpu:   {sent} bytes sent, {received} bytes of data received"
     );
-    let mut rows: Vec<_> = SERVED
+    let mut rows: Vec<_> = counts()
         .iter()
-        .zip(counts())
-        .map(|(s, c)| (s.symbol, c.calls.iter().map(load).sum::<u64>(), c))
+        .map(|(symbol, c)| (*symbol, c.calls.iter().map(load).sum::<u64>(), c))
         .filter(|(_, calls, _)| *calls > 0)
         .collect();
     rows.sort_by_key(|(_, calls, _)| std::cmp::Reverse(*calls));

@@ -72,5 +72,5 @@ pub(super) fn line(symbol: &str, arguments: &str, code: u32, nanoseconds: u64, c
     let text = format!(
         "{at:12.6} {process}/{thread} {symbol}({arguments}) = {result} {took:.2} µs {class}\n"
     );
-    crate::session::sys::write_fd(file, text.as_bytes());
+    crate::sys::write_fd(file, text.as_bytes());
 }

@@ -11,16 +11,16 @@ use vgpu_proto::cuda::DevPtr;
 use vgpu_proto::limits::COPY_PIECE;
 
 use crate::Cu;
+use crate::mirror::Reach;
 use crate::ops::boxes;
 use crate::ops::copy::{
     sent, to_device_now as to_device, to_host_now as to_host, within_now as within,
 };
-use crate::session::mirror::Reach;
-use crate::session::sys::UserMemory;
 use crate::state::contexts::Context;
 use crate::state::graphs::Kind;
 use crate::state::streams::Target;
 use crate::state::{Shim, capture};
+use crate::sys::UserMemory;
 
 /// Bytes that are fetched at a time for scattering.
 pub(crate) const SCATTER: u64 = 4 * 1024 * 1024;

@@ -12,13 +12,13 @@ use vgpu_proto::cuda::DevPtr;
 use vgpu_proto::limits::COPY_PIECE;
 
 use crate::Cu;
+use crate::mirror::Reach;
 use crate::ops::area::{Area, SCATTER, size};
 use crate::ops::copy::sent;
-use crate::session::mirror::Reach;
-use crate::session::sys::UserMemory;
 use crate::state::Shim;
 use crate::state::arrays::ArrayInfo;
 use crate::state::streams::Target;
+use crate::sys::UserMemory;
 
 /// One side of a copy, checked.
 enum End {

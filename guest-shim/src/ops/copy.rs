@@ -13,14 +13,14 @@ use vgpu_proto::cuda::DevPtr;
 use vgpu_proto::limits::COPY_PIECE;
 
 use crate::Cu;
+use crate::mirror::Reach;
+use crate::mirror::uses::Over;
 use crate::ops::area::{check, line_of, move_host};
-use crate::session::mirror::Reach;
-use crate::session::sys::UserMemory;
-use crate::session::uses::Over;
 use crate::state::contexts::Context;
 use crate::state::graphs::Kind;
 use crate::state::streams::Target;
 use crate::state::{Shim, capture};
+use crate::sys::UserMemory;
 
 /// From this size on, in bytes, memory is lent to the socket if the program does not change the
 /// memory until the worker has received it. For smaller copies, the wait for the receipt costs more

@@ -3,7 +3,7 @@
 use vgpu_proto::call::req;
 
 use crate::Cu;
-use crate::session::mirror::Reach;
+use crate::mirror::Reach;
 use crate::state::Shim;
 use crate::state::events::EventInfo;
 use crate::state::streams::Target;

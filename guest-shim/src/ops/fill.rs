@@ -6,7 +6,7 @@ use vgpu_proto::call::req;
 use vgpu_proto::cuda::DevPtr;
 
 use crate::Cu;
-use crate::session::mirror::Reach;
+use crate::mirror::Reach;
 use crate::state::graphs::{FillNode, Kind};
 use crate::state::streams::Target;
 use crate::state::{Shim, capture};

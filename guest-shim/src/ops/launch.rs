@@ -10,8 +10,8 @@ use vgpu_cuda_abi::numbers::{device_attribute, function_attribute as attribute};
 use vgpu_proto::call::req;
 
 use crate::Cu;
-use crate::process::live;
 use crate::state::contexts::Context;
+use crate::state::current::live;
 use crate::state::devices::Device;
 use crate::state::graphs::{KernelNode, Kind};
 use crate::state::libraries::function_in;

@@ -7,8 +7,8 @@ use vgpu_cuda_abi::numbers::instantiate;
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::Stream;
 
+use crate::mirror::Reach;
 use crate::ops::{area, event, fill, launch};
-use crate::session::mirror::Reach;
 use crate::state::graphs::conditional::Conditional;
 use crate::state::graphs::exec::{Exec, ExecState, Step};
 use crate::state::graphs::order::{Part, Place, parts};

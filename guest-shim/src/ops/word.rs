@@ -7,8 +7,8 @@ use vgpu_proto::call::req;
 use vgpu_proto::cuda::DevPtr;
 
 use crate::Cu;
-use crate::process::live;
-use crate::session::mirror::Reach;
+use crate::mirror::Reach;
+use crate::state::current::live;
 use crate::state::streams::{Target, resolve};
 use crate::state::words::Word;
 use crate::state::{Shim, capture};

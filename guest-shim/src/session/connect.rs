@@ -12,7 +12,7 @@ use vgpu_proto::handshake::{DATA_MAGIC, HELLO_MAGIC, Hello, PROTOCOL, Preamble, 
 use vgpu_proto::limits::MAX_DEVICES;
 use zerocopy::IntoBytes as _;
 
-use super::sys;
+use crate::sys;
 
 /// Longest wait for the host's answer: the host starts a worker, and the driver may take seconds.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(60);

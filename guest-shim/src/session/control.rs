@@ -10,8 +10,8 @@ use vgpu_proto::handshake::{CONTROL_HEADER_LEN, ControlHeader, ControlNote};
 use vgpu_proto::limits::MAX_TEXT;
 use zerocopy::IntoBytes as _;
 
-use super::{NO_BULK, Session, sys};
-use crate::{lock, log};
+use super::{NO_BULK, Session};
+use crate::{lock, log, sys};
 
 /// The connection, and the bytes of a note that has arrived in part.
 #[derive(Debug)]

@@ -14,9 +14,9 @@ use vgpu_proto::frame::{FLAG_MORE, HEADER_LEN, Header};
 use vgpu_proto::limits::MAX_ARGS;
 
 use super::inbox::Answer;
-use super::sys::{self, UserMemory};
 use super::{PRINTED, Session};
 use crate::log::{self, Level};
+use crate::sys::{self, UserMemory};
 
 /// Room for the largest header and arguments, and for many small frames at once.
 const BUFFER: usize = 2 * (HEADER_LEN + MAX_ARGS);

@@ -16,8 +16,8 @@ use vgpu_proto::call::req;
 use vgpu_proto::cuda::{Ctx, Stream};
 use vgpu_proto::limits::MAX_HOST_FUNCTIONS;
 
-use super::{Session, sys};
-use crate::{Cu, lock, log};
+use super::Session;
+use crate::{Cu, callback, lock, log, sys};
 
 /// Largest number of threads. Further functions wait for a free thread.
 const THREADS: usize = 64;
@@ -152,7 +152,7 @@ impl Session {
             let (number, function, status) = self.next_host_function();
             // An ended session has nothing to fetch or to send.
             let _ = self.pull();
-            super::without_calls(|| function.run(status));
+            callback::without_calls(|| function.run(status));
             self.push();
             // An ended session holds no stream back.
             let _ = self.post(&req::HostFuncDone { number });

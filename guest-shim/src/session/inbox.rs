@@ -15,8 +15,8 @@ use vgpu_cuda_abi::CuResult;
 
 use super::Session;
 use super::frames::{FrameReader, Step};
-use super::sys::UserMemory;
-use crate::state::handles::HandleHasher;
+use crate::hash::HandleHasher;
+use crate::sys::UserMemory;
 use crate::{Cu, lock};
 
 /// A place where one thread sleeps. A wakeup before the sleep is not lost.

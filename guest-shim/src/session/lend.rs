@@ -11,7 +11,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::sys::{self, UserMemory};
+use crate::sys::{self, UserMemory};
 
 /// Requested size of the socket's send buffer, in bytes: each time it runs empty costs a wakeup.
 const SEND_BUFFER: usize = 1024 * 1024;

@@ -7,18 +7,14 @@
 
 mod connect;
 mod control;
-mod dirty;
-mod foreign;
 mod frames;
 pub(crate) mod host;
 mod inbox;
 mod lend;
-pub(crate) mod mirror;
 mod outbox;
 mod pump;
-pub(crate) mod sys;
+mod shared;
 mod timing;
-pub(crate) mod uses;
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -30,8 +26,8 @@ use control::Control;
 use host::HostFunctions;
 use inbox::{Answer, For, Inbox, Length, Waiter};
 use lend::Lender;
-use mirror::Mirrors;
 use outbox::Outbox;
+pub(crate) use shared::Work;
 use vgpu_cuda_abi::CuResult;
 use vgpu_cudart::printed::Printed;
 use vgpu_proto::call::Op;
@@ -39,19 +35,13 @@ use vgpu_proto::call::ops::{Call, Progress};
 use vgpu_proto::call::req;
 use vgpu_proto::codec;
 
-use self::sys::UserMemory;
-use self::uses::Waits;
-use crate::{Cu, lock, log, observe, process};
+use crate::mirror::Mirrors;
+use crate::mirror::uses::Waits;
+use crate::sys::UserMemory;
+use crate::{Cu, lock, log, observe, sys};
 
 /// Device `printf` that came from the host. A call writes it at its end.
 pub(crate) static PRINTED: Printed = Printed::new();
-
-/// Runs code of the program that may make no CUDA calls.
-pub(crate) fn without_calls(run: impl FnOnce()) {
-    let before = outbox::forbid(true);
-    run();
-    outbox::forbid(before);
-}
 
 /// Longest wait for the cause on the control connection after the data connection broke.
 const CAUSE_LIMIT: Duration = Duration::from_millis(1000);
@@ -82,16 +72,22 @@ pub(crate) struct Session {
     depth_bytes: AtomicU64,
     /// Whether the pump waits for data.
     watching: AtomicBool,
+    /// Tells a user the way out of a device fault; an empty text if none is known.
+    way_out: fn(CuResult) -> &'static str,
     /// The session itself, for threads that it starts.
     itself: OnceLock<&'static Session>,
 }
 
 impl Session {
-    /// Starts a session and its pump on opened connections.
+    /// Starts a session and its pump on opened connections. `way_out` tells a user the way out of a
+    /// device fault.
     ///
     /// # Errors
     /// [`NoSession`] if the system refuses a timer, an epoll set or a thread.
-    pub(crate) fn start(opened: &Opened) -> Result<&'static Session, NoSession> {
+    pub(crate) fn start(
+        opened: &Opened,
+        way_out: fn(CuResult) -> &'static str,
+    ) -> Result<&'static Session, NoSession> {
         let failed = |e: std::io::Error| NoSession {
             code: CuResult::OPERATING_SYSTEM,
             text: format!("the guest's system refused what the session needs ({e})"),
@@ -116,6 +112,7 @@ impl Session {
             depth_calls: AtomicU64::new(u64::from(opened.welcome.depth_calls).max(1)),
             depth_bytes: AtomicU64::new(opened.welcome.depth_bytes.max(1)),
             watching: AtomicBool::new(false),
+            way_out,
             itself: OnceLock::new(),
         };
         // Never freed, because other threads may be in a call when the process ends.
@@ -432,7 +429,7 @@ impl Session {
                 &format!(
                     "the device failed, and every later call returns this error: start the program again. The \
                      host's log names the kernel and the address, if its driver tells them{} [{status}]",
-                    way_out_of(status)
+                    (self.way_out)(status)
                 ),
             );
             self.fail_host_functions(status);
@@ -512,17 +509,6 @@ impl Session {
         {
             self.control.goodbye();
         }
-    }
-}
-
-/// The way out of a fault, if one is known.
-fn way_out_of(fault: CuResult) -> &'static str {
-    let page_locked = || process::shim().is_ok_and(|shim| shim.pinned.any());
-    if fault == CuResult::ILLEGAL_ADDRESS && page_locked() {
-        "; if a kernel found the address of page-locked memory in memory, call cuMemHostGetDevicePointer \
-         (cudaHostGetDevicePointer) for it first"
-    } else {
-        ""
     }
 }
 

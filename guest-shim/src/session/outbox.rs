@@ -1,6 +1,5 @@
 //! The writing side: the frames of all threads in one buffer, in one order.
 
-use std::cell::Cell;
 use std::io::ErrorKind;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -12,10 +11,10 @@ use vgpu_proto::codec;
 use vgpu_proto::frame::{HEADER_LEN, Header};
 use vgpu_proto::limits::FLUSH_BYTES;
 
-use super::sys::{self, UserMemory};
 use super::timing::{Act, Timing};
 use super::{NO_BULK, Session};
-use crate::{Cu, lock, observe};
+use crate::sys::{self, UserMemory};
+use crate::{Cu, callback, lock, observe};
 
 /// Memory of the program up to this size, in bytes, is copied into the buffer; larger memory is
 /// written directly. For smaller memory, the copy is cheaper than a system call.
@@ -46,7 +45,7 @@ pub(crate) struct Outbox {
 /// The code with which the session ended.
 #[inline]
 pub(crate) fn begin(session: &Session, len: usize) -> Cu<(MutexGuard<'_, Outbox>, u64)> {
-    let (thread, forbidden) = this_thread();
+    let (thread, forbidden) = callback::this_thread();
     if forbidden {
         // The driver returns the same code in a host function.
         return Err(CuResult::NOT_PERMITTED);
@@ -88,22 +87,6 @@ fn calls_limit(session: &Session, in_a_row: u64) -> u64 {
     } else {
         depth
     }
-}
-
-thread_local!(static HERE: Cell<bool> = const { Cell::new(false) });
-
-/// A number for the calling thread, which is the address of a thread-local value; and whether the
-/// thread may not make calls.
-fn this_thread() -> (usize, bool) {
-    HERE.try_with(|here| (std::ptr::from_ref(here) as usize, here.get()))
-        .unwrap_or_default()
-}
-
-/// Forbids or allows calls of the calling thread, which is in a host function. Returns the previous
-/// value.
-pub(crate) fn forbid(forbidden: bool) -> bool {
-    HERE.try_with(|here| here.replace(forbidden))
-        .unwrap_or_default()
 }
 
 impl Outbox {

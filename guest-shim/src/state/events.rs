@@ -7,7 +7,7 @@ use vgpu_proto::cuda::{Ctx, Event, Stream};
 
 use super::capture::Capture;
 use crate::lock;
-use crate::session::uses::Over;
+use crate::mirror::uses::Over;
 
 /// An event.
 #[derive(Debug)]

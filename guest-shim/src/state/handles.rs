@@ -1,38 +1,14 @@
 //! Tables of live handles of one kind.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_proto::limits::MAX_OBJECTS;
 
 use crate::Cu;
-
-/// A hasher for handles, which are small counters with a tag in the high bits: one multiplication
-/// spreads them.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct HandleHasher(u64);
-
-impl Hasher for HandleHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        // Fibonacci hashing. The rotation moves the well-mixed high bits to the low bits, from
-        // which the table takes its index.
-        self.0 = (self.0 ^ n)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(32);
-    }
-}
+use crate::hash::HandleHasher;
 
 type Map<T> = HashMap<u64, Arc<T>, BuildHasherDefault<HandleHasher>>;
 

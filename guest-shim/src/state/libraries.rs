@@ -16,7 +16,7 @@ use super::contexts::Context;
 use super::links;
 use super::modules::{self, FunctionInfo, Image, ModuleInfo};
 use crate::jit::Options;
-use crate::session::sys::UserMemory;
+use crate::sys::UserMemory;
 use crate::{Cu, lock};
 
 /// A library.

@@ -13,7 +13,7 @@ use super::Shim;
 use super::contexts::Context;
 use super::modules::{self, Image};
 use crate::jit::Options;
-use crate::session::sys::UserMemory;
+use crate::sys::UserMemory;
 use crate::{Cu, image, lock};
 
 /// `CUjitInputType`: PTX, fatbins and libraries; `LIBRARY` is the last served type.

@@ -14,8 +14,8 @@ use vgpu_proto::limits::HOST_SPACE;
 use super::pinned::{self, Block, Origin, Word};
 use super::streams::Target;
 use super::{Shim, capture};
-use crate::session::mirror::{Reach, Writers};
-use crate::session::sys::UserMemory;
+use crate::mirror::{Reach, Writers};
+use crate::sys::UserMemory;
 use crate::{Cu, lock, log};
 
 /// The blocks that the parameters of a kernel name.

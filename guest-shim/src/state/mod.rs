@@ -4,6 +4,7 @@ pub(crate) mod advice;
 pub(crate) mod arrays;
 pub(crate) mod capture;
 pub(crate) mod contexts;
+pub(crate) mod current;
 pub(crate) mod devices;
 pub(crate) mod events;
 pub(crate) mod graphs;

@@ -17,7 +17,7 @@ use super::Shim;
 use super::contexts::Context;
 use super::occupancy::{Answers, Question};
 use crate::jit::Options;
-use crate::session::sys::UserMemory;
+use crate::sys::UserMemory;
 use crate::{Cu, direct, lock, log, ptx};
 
 /// Number of `CUfunction_attribute`s that the library stores, from 0 on.

@@ -16,7 +16,7 @@ use super::Shim;
 use super::graphs::block::{captured_alloc, captured_free};
 use super::memory::allocate_with;
 use super::streams::Target;
-use crate::session::mirror::Reach;
+use crate::mirror::Reach;
 use crate::{Cu, lock};
 
 /// A memory pool.

@@ -13,8 +13,10 @@ use vgpu_proto::cuda::{Ctx, Stream};
 
 use super::Shim;
 use super::contexts::Context;
-use crate::session::mirror::{Reach, Work};
-use crate::{Cu, process};
+use crate::Cu;
+use crate::mirror::Reach;
+use crate::session::Work;
+use crate::state::current;
 
 /// A stream that the program created, or the default stream of a thread.
 #[derive(Debug)]
@@ -147,7 +149,7 @@ struct OwnStreams(Vec<(u64, u64)>);
 impl Drop for OwnStreams {
     fn drop(&mut self) {
         // A thread may end before, after or without a session, and in the child of a fork.
-        let Ok(shim) = process::live() else { return };
+        let Ok(shim) = current::live() else { return };
         for (_, stream) in &self.0 {
             if let Ok(info) = shim.streams.remove(*stream) {
                 let _ = shim.session.post(&req::StreamDestroy {

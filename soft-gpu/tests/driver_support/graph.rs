@@ -1,45 +1,19 @@
-//! Shared by the tests of graphs: node parameters in the layout of cuda.h, and calls that add
-//! nodes.
+//! Shared by the tests of graphs: node parameters, and calls that add nodes.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use soft_gpu::capi::{graph::exec::*, graph::graphs::*, graph::nodes::*, stream::streams::*};
+use vgpu_cuda_abi::structs::{KernelNodeParams, KernelNodeParams2, MemsetNodeParams};
 
 use super::*;
 
-/// CUDA_KERNEL_NODE_PARAMS_v2.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Kernel {
-    pub(crate) func: u64,
-    pub(crate) grid: [u32; 3],
-    pub(crate) block: [u32; 3],
-    pub(crate) shared: u32,
-    pub(crate) params: *const *const u8,
-    pub(crate) extra: u64,
-    pub(crate) kern: u64,
-    pub(crate) context: u64,
-}
-
-/// CUDA_MEMSET_NODE_PARAMS.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[repr(C)]
-pub(crate) struct Set {
-    pub(crate) addr: u64,
-    pub(crate) pitch: usize,
-    pub(crate) value: u32,
-    pub(crate) size: u32,
-    pub(crate) width: usize,
-    pub(crate) height: usize,
-}
-
-pub(crate) fn set(addr: u64, value: u32, width: usize) -> Set {
-    Set {
-        addr,
+pub(crate) fn set(dst: u64, value: u32, width: usize) -> MemsetNodeParams {
+    MemsetNodeParams {
+        dst,
         pitch: 0,
         value,
-        size: 4,
+        element: 4,
         width,
         height: 1,
     }
@@ -52,13 +26,6 @@ pub(crate) fn copy(dst: u64, src: u64, bytes: usize) -> [u64; 25] {
     (c[15], c[17]) = (2, dst);
     (c[22], c[23], c[24]) = (bytes as u64, 1, 1);
     c
-}
-
-/// CUDA_HOST_NODE_PARAMS.
-#[repr(C)]
-pub(crate) struct Host {
-    pub(crate) call: extern "C" fn(*mut c_void),
-    pub(crate) data: *const c_void,
 }
 
 pub(crate) extern "C" fn count(data: *mut c_void) {
@@ -76,7 +43,7 @@ pub(crate) fn list(nodes: &[u64]) -> In<u64> {
     In(nodes.as_ptr())
 }
 
-pub(crate) fn memset_node(g: u64, after: &[u64], s: &Set) -> u64 {
+pub(crate) fn memset_node(g: u64, after: &[u64], s: &MemsetNodeParams) -> u64 {
     let mut n = 0;
     ok(cuGraphAddMemsetNode(
         out(&mut n),
@@ -113,22 +80,30 @@ pub(crate) fn empty_node(g: u64, after: &[u64]) -> u64 {
     n
 }
 
-/// Calls `f` with the parameters of a launch of `func(p, n)` with 8 threads.
-pub(crate) fn with_kernel<T>(func: u64, p: u64, n: u32, f: impl FnOnce(&Kernel) -> T) -> T {
-    let params = [
-        std::ptr::from_ref(&p).cast::<u8>(),
-        std::ptr::from_ref(&n).cast(),
-    ];
-    f(&Kernel {
-        func,
-        grid: [1; 3],
-        block: [8, 1, 1],
-        shared: 0,
-        params: params.as_ptr(),
-        extra: 0,
-        kern: 0,
+/// The parameters of a launch of one block.
+pub(crate) fn launch_of(function: u64, threads: u32, params: &[In<u8>]) -> KernelNodeParams2 {
+    KernelNodeParams2 {
+        base: KernelNodeParams {
+            function,
+            grid: [1; 3],
+            block: [threads, 1, 1],
+            shared: 0,
+            params: In(params.as_ptr()),
+            extra: In::NULL,
+        },
+        kernel: 0,
         context: 0,
-    })
+    }
+}
+
+/// Calls `f` with the parameters of a launch of `func(p, n)` with 8 threads.
+pub(crate) fn with_kernel<T>(
+    func: u64,
+    p: u64,
+    n: u32,
+    f: impl FnOnce(&KernelNodeParams2) -> T,
+) -> T {
+    f(&launch_of(func, 8, &[In(p.pointer()), In(n.pointer())]))
 }
 
 pub(crate) fn kernel_node(g: u64, after: &[u64], func: u64, p: u64, n: u32) -> u64 {

@@ -9,7 +9,7 @@ use vgpu_cuda_abi::structs::DeviceProperties;
 use vgpu_proto::cuda::ArrayShape;
 
 use crate::ffi::exports;
-use crate::process::shim;
+use crate::state::current::shim;
 
 exports! {
     /// The device of an ordinal.

@@ -11,8 +11,8 @@ use vgpu_cuda_abi::structs::DevResource;
 
 use crate::Cu;
 use crate::ffi::exports;
-use crate::process::shim;
 use crate::state::Shim;
+use crate::state::current::shim;
 use crate::state::streams::resolve;
 
 /// `CU_DEV_RESOURCE_TYPE_SM`.

@@ -8,10 +8,10 @@ use vgpu_cuda_abi::structs::{HostFn, StreamCallback};
 
 use crate::Cu;
 use crate::ffi::exports;
-use crate::process::live;
+use crate::mirror::Reach;
 use crate::session::host::HostFunction;
-use crate::session::mirror::Reach;
 use crate::state::capture;
+use crate::state::current::live;
 use crate::state::graphs::Kind;
 use crate::state::streams::resolve;
 

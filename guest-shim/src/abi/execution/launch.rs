@@ -10,7 +10,7 @@ use vgpu_cuda_abi::structs::LaunchConfig;
 
 use crate::ffi::exports;
 use crate::ops::launch::{Params, Shape, launch};
-use crate::process::live;
+use crate::state::current::live;
 use crate::{Cu, unserved};
 
 exports! {

@@ -11,7 +11,7 @@ use vgpu_cuda_abi::structs::{LaunchConfig, SharedOfBlock};
 
 use crate::Cu;
 use crate::ffi::exports;
-use crate::process::live;
+use crate::state::current::live;
 use crate::state::libraries;
 
 exports! {

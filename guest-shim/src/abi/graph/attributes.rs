@@ -10,8 +10,8 @@ use vgpu_cuda_abi::numbers::launch_attribute::{
 use vgpu_cuda_abi::structs::AttributeValue;
 
 use crate::ffi::exports;
-use crate::process::{live, shim};
 use crate::state::Shim;
+use crate::state::current::{live, shim};
 use crate::state::graphs::Kind;
 use crate::{Cu, lock, unserved};
 

@@ -8,7 +8,7 @@ use crate::abi::graph::exec::find;
 use crate::abi::graph::graphs::add;
 use crate::abi::stream::word::words;
 use crate::ffi::exports;
-use crate::process::{live, shim};
+use crate::state::current::{live, shim};
 use crate::state::graphs::{Kind, update};
 use crate::state::words::Word;
 use crate::{Cu, lock};

@@ -9,7 +9,7 @@ use vgpu_cuda_abi::structs::{ExecUpdateInfo, InstantiateParams};
 
 use crate::ffi::exports;
 use crate::ops::replay::{UPLOAD, instantiate, run, steps};
-use crate::process::{live, shim};
+use crate::state::current::{live, shim};
 use crate::state::graphs::Exec;
 use crate::state::graphs::plan::Refusal;
 use crate::state::graphs::update::{Outcome, Report};

@@ -7,7 +7,7 @@ use vgpu_cuda_abi::args::{In, Out, Text};
 use vgpu_cuda_abi::structs::EdgeData;
 
 use crate::ffi::exports;
-use crate::process::{live, shim};
+use crate::state::current::{live, shim};
 use crate::state::graphs::{self, Kind};
 use crate::{Cu, lock};
 

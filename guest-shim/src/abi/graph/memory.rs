@@ -12,7 +12,7 @@ use vgpu_cuda_abi::structs::{AllocNodeParams, Location, PoolProperties};
 use crate::abi::graph::graphs::add;
 use crate::abi::pool::check_access;
 use crate::ffi::exports;
-use crate::process::{live, shim};
+use crate::state::current::{live, shim};
 use crate::state::graphs::Kind;
 use crate::state::graphs::block::Block;
 use crate::{Cu, lock, unserved};

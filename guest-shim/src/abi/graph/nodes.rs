@@ -14,10 +14,10 @@ use crate::ffi::exports;
 use crate::ops::area::check;
 use crate::ops::fill::Area;
 use crate::ops::launch;
-use crate::process::{live, shim};
 use crate::session::host::HostFunction;
 use crate::state::Shim;
 use crate::state::contexts::Context;
+use crate::state::current::{live, shim};
 use crate::state::graphs::{FillNode, Kind, update};
 use crate::{Cu, lock};
 

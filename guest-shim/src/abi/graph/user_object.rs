@@ -8,7 +8,7 @@ use vgpu_cuda_abi::args::Out;
 use vgpu_cuda_abi::structs::HostFn;
 
 use crate::ffi::exports;
-use crate::process::live;
+use crate::state::current::live;
 use crate::state::graphs::NamedObject;
 use crate::{Cu, lock};
 

@@ -7,7 +7,7 @@ use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
 
 use crate::ffi::exports;
-use crate::process::shim;
+use crate::state::current::shim;
 use crate::{Cu, lock};
 
 /// Last of `CUcoredumpSettings`, a set of flags.

@@ -6,7 +6,7 @@ use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::Text;
 
 use crate::ffi::exports;
-use crate::process::live;
+use crate::state::current::live;
 
 exports! {
     /// Not supported, as since CUDA 12, also before cuInit: profilers attach by themselves.

@@ -7,7 +7,7 @@ use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::Out;
 
 use crate::ffi::exports;
-use crate::process::live;
+use crate::state::current::live;
 use crate::{Cu, unserved};
 
 exports! {

@@ -9,8 +9,8 @@ use vgpu_cuda_abi::numbers::host_register::{IOMEMORY, READ_ONLY};
 use vgpu_proto::call::req;
 
 use crate::ffi::exports;
-use crate::process::{live, shim};
 use crate::state::capture;
+use crate::state::current::{live, shim};
 use crate::state::maps;
 use crate::state::memory::{allocate, free};
 use crate::state::pinned::{Label, Origin};

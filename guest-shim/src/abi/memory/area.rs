@@ -6,7 +6,7 @@ use vgpu_cuda_abi::structs::{Copy2D, Copy3D};
 use crate::Cu;
 use crate::ffi::exports;
 use crate::ops::area::start;
-use crate::process::live;
+use crate::state::current::live;
 use crate::state::streams::resolve;
 
 exports! {

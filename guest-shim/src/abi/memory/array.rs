@@ -10,7 +10,7 @@ use vgpu_proto::cuda::ArrayShape;
 use crate::Cu;
 use crate::ffi::exports;
 use crate::ops::area::{in_array, on_device, on_host, start};
-use crate::process::{live, shim};
+use crate::state::current::{live, shim};
 use crate::state::streams::resolve;
 
 /// The shape in the form of the wire.

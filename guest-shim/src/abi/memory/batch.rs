@@ -8,8 +8,8 @@ use crate::Cu;
 use crate::ffi::exports;
 use crate::ops::area::{anywhere, in_array, start, whole};
 use crate::ops::copy::any;
-use crate::process::live;
 use crate::state::Shim;
+use crate::state::current::live;
 use crate::state::streams::{Target, resolve};
 
 /// `CU_MEMCPY_SRC_ACCESS_ORDER_STREAM`, `DURING_API_CALL`, `ANY`.

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use crate::ffi::exports;
 use crate::ops::copy::{any, peer, to_device, to_host, within};
-use crate::process::live;
+use crate::state::current::live;
 use crate::state::streams::resolve;
 
 exports! {

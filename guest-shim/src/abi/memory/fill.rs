@@ -2,7 +2,7 @@
 
 use crate::ffi::exports;
 use crate::ops::fill::{Area, line, line_now};
-use crate::process::live;
+use crate::state::current::live;
 use crate::state::streams::resolve;
 
 exports! {

@@ -19,8 +19,8 @@ use vgpu_cuda_abi::numbers::location::{
 
 use crate::abi::memory::batch::not_legacy;
 use crate::ffi::exports;
-use crate::process::{live, shim};
 use crate::state::advice::Hint;
+use crate::state::current::{live, shim};
 use crate::state::pinned::{self, Label, Origin};
 use crate::state::streams::resolve;
 use crate::state::{Shim, capture};

@@ -9,8 +9,8 @@ use vgpu_cuda_abi::numbers::{access, memory_type};
 
 use crate::Cu;
 use crate::ffi::exports;
-use crate::process::shim;
 use crate::state::Shim;
+use crate::state::current::shim;
 use crate::state::memory::Range;
 use crate::state::pinned::{Block, Origin};
 

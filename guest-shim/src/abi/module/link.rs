@@ -11,9 +11,9 @@ use crate::Cu;
 use crate::abi::module::load::read_image;
 use crate::ffi::exports;
 use crate::jit::Options;
-use crate::process::live;
-use crate::session::sys::UserMemory;
+use crate::state::current::live;
 use crate::state::links;
+use crate::sys::UserMemory;
 
 exports! {
     /// Begins a link.

@@ -10,10 +10,10 @@ use vgpu_proto::limits::MAX_IMAGE;
 use crate::Cu;
 use crate::ffi::exports;
 use crate::jit::Options;
-use crate::process::{live, shim};
-use crate::session::sys::UserMemory;
+use crate::state::current::{live, shim};
 use crate::state::modules::ModuleInfo;
 use crate::state::{Shim, libraries, links, modules};
+use crate::sys::UserMemory;
 
 /// `CU_MODULE_LAZY_LOADING`: with any other mode, frameworks load hundreds of megabytes at start.
 const LAZY_LOADING: u32 = 2;

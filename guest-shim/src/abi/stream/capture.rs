@@ -7,8 +7,8 @@ use vgpu_cuda_abi::args::{DefaultStream, In, Out};
 
 use crate::Cu;
 use crate::ffi::exports;
-use crate::process::{live, shim};
 use crate::state::capture::{self, GLOBAL};
+use crate::state::current::{live, shim};
 use crate::state::streams::resolve;
 
 /// The destinations of the results of `cuStreamGetCaptureInfo`.

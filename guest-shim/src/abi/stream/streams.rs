@@ -10,8 +10,8 @@ use vgpu_proto::call::req;
 
 use crate::ffi::exports;
 use crate::ops::event::wait_now;
-use crate::process::{live, shim};
 use crate::state::capture;
+use crate::state::current::{live, shim};
 use crate::state::streams::{self, Target, resolve};
 use crate::{Cu, lock};
 

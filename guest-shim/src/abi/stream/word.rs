@@ -7,7 +7,7 @@ use vgpu_cuda_abi::structs::MemOp;
 
 use crate::Cu;
 use crate::ffi::exports;
-use crate::process::live;
+use crate::state::current::live;
 use crate::state::words::Word;
 
 /// Declares functions on one word, which differ only in width and direction.

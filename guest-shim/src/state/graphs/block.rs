@@ -15,9 +15,10 @@ use vgpu_proto::call::req;
 use vgpu_proto::cuda::{Ctx, DevPtr};
 
 use super::Kind;
+use crate::state::current;
 use crate::state::streams::Target;
 use crate::state::{Shim, capture, memory};
-use crate::{Cu, lock, process};
+use crate::{Cu, lock};
 
 /// Limits of the memory that is kept for later: bytes and blocks.
 const KEEP_BYTES: u64 = 64 << 20;
@@ -41,7 +42,7 @@ pub(crate) struct Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if let Ok(shim) = process::live() {
+        if let Ok(shim) = current::live() {
             shim.graph_memory.retire(shim, self);
         }
     }

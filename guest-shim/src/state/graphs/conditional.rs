@@ -17,7 +17,8 @@ use vgpu_proto::limits::MAX_GRAPH_BODIES;
 use super::Graph;
 use crate::state::Shim;
 use crate::state::contexts::Context;
-use crate::{Cu, lock, process};
+use crate::state::current;
+use crate::{Cu, lock};
 
 /// `CU_GRAPH_COND_ASSIGN_DEFAULT`.
 const ASSIGN_DEFAULT: u32 = 1;
@@ -33,7 +34,7 @@ pub(crate) struct Home {
 impl Drop for Home {
     fn drop(&mut self) {
         if !self.gone.load(Ordering::Relaxed)
-            && let Ok(shim) = process::live()
+            && let Ok(shim) = current::live()
         {
             let _ = shim.session.post(&req::GraphDestroy { graph: self.name });
         }

@@ -9,7 +9,8 @@ use vgpu_proto::cuda::Stream;
 use super::plan::Plan;
 use super::{Graph, Kind, UserObject};
 use crate::state::Shim;
-use crate::{Cu, lock, process};
+use crate::state::current;
+use crate::{Cu, lock};
 
 /// A part of a launch.
 #[derive(Debug)]
@@ -77,7 +78,7 @@ impl ExecState {
 
 impl Drop for Exec {
     fn drop(&mut self) {
-        if let Ok(shim) = process::live() {
+        if let Ok(shim) = current::live() {
             let _ = lock(&self.state).forget(shim);
         }
     }

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, Weak};
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::structs::HostFn;
 
-use crate::{Cu, lock, process};
+use crate::state::current;
+use crate::{Cu, lock};
 
 /// An object of the program, destroyed when the last reference is released.
 #[derive(Debug)]
@@ -18,7 +19,7 @@ pub(crate) struct UserObject {
 
 impl Drop for UserObject {
     fn drop(&mut self) {
-        if let Ok(shim) = process::live() {
+        if let Ok(shim) = current::live() {
             let _ = shim.objects.remove(self.handle);
         }
         // SAFETY: the program gave function and argument for exactly this call.

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use vgpu_proto::changes::{LINE, Shared, parts};
 
-use super::sys::{self, UserMemory};
+use crate::sys::{self, UserMemory};
 
 /// Number of lines that are read at once.
 pub(super) const WINDOW: usize = 1024;

@@ -1,34 +1,36 @@
 //! Mirrored memory: memory of the program that kernels can reach.
 //!
-//! The worker has a copy of each block at the block's device address. Before work is sent to the
-//! worker, the library sends the bytes that the program changed since ([`Session::push`]). After
-//! the program has waited for work, the library fetches the bytes that the device changed
-//! ([`Session::pull`]). Both work on single bytes, so that neither side overwrites the other's
-//! changes. Both look only at blocks that unfinished work may use ([`Session::work`]).
+//! The worker has a copy of each block at the block's device address. This module finds the bytes
+//! that the program changed ([`Mirrors::told`]), applies the device's changes ([`Mirrors::apply`]),
+//! and knows which blocks unfinished work may use ([`Mirrors::begin`]). Changes are recorded in
+//! single bytes, so that neither side overwrites the other's changes. `session/shared.rs` carries
+//! the changes.
 //!
 //! Changes are collected when requests are written, and go before all of these requests: the
 //! program may have made the changes between any of its calls, so each of the requests may need
 //! them.
 
+mod dirty;
+mod foreign;
+pub(crate) mod uses;
+
 use std::collections::BTreeMap;
 use std::iter::Peekable;
 use std::ptr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
-use vgpu_cuda_abi::CuResult;
-use vgpu_proto::call::{Op, req};
+use vgpu_proto::call::Op;
 use vgpu_proto::changes::{Change, Changes, LINE, Malformed, Records, Shared, Twin, parts};
 use vgpu_proto::cuda::{Ctx, DevPtr, Stream};
 use vgpu_proto::frame::Header;
-use vgpu_proto::limits::{COPY_PIECE, MAX_BULK, MAX_PULLED};
+use vgpu_proto::limits::COPY_PIECE;
 
-use super::Session;
-use super::dirty::Watched;
-use super::foreign::{Gone, WINDOW, Window};
-use super::sys::UserMemory;
-use super::uses::{Over, Uses};
-use crate::{Cu, lock, log};
+use self::dirty::Watched;
+use self::foreign::{Gone, WINDOW, Window};
+use self::uses::{Over, Uses};
+use crate::sys::UserMemory;
+use crate::{lock, log};
 
 /// Whether [`BOTH_WROTE`] was logged.
 static LOST: AtomicBool = AtomicBool::new(false);
@@ -287,28 +289,21 @@ pub(crate) enum Reach<'a> {
     Named(&'a [u64]),
 }
 
-/// Work that is being sent. Until this is dropped, a wait of another thread does not cover the
-/// work.
+/// Blocks that work may use.
 #[derive(Debug)]
-#[must_use = "the work counts as sent when this is dropped"]
-pub(crate) struct Work {
-    session: &'static Session,
-    ctx: Ctx,
-    stream: Stream,
-    blocks: Used,
-}
-
-#[derive(Debug)]
-enum Used {
+pub(crate) enum Used {
+    /// None.
     Nothing,
+    /// All.
     All,
+    /// Those that the work names.
     Blocks(Vec<Block>),
 }
 
 /// A block that work names: the device address, and the number that distinguishes blocks at that
 /// address.
 #[derive(Debug, Clone, Copy)]
-struct Block {
+pub(crate) struct Block {
     at: u64,
     id: u64,
 }
@@ -360,7 +355,7 @@ impl Books {
 
 /// All mirrored blocks of a session.
 #[derive(Debug)]
-pub(super) struct Mirrors {
+pub(crate) struct Mirrors {
     books: Mutex<Books>,
     /// Whether there may be blocks. Programs without blocks only pay for reading this flag.
     any: AtomicBool,
@@ -372,7 +367,7 @@ pub(super) struct Mirrors {
 
 impl Mirrors {
     /// No blocks.
-    pub(super) fn new() -> Mirrors {
+    pub(crate) fn new() -> Mirrors {
         Mirrors {
             books: Mutex::default(),
             any: AtomicBool::new(false),
@@ -381,8 +376,9 @@ impl Mirrors {
         }
     }
 
+    /// There is no block.
     #[inline]
-    fn none(&self) -> bool {
+    pub(crate) fn none(&self) -> bool {
         !self.any.load(Ordering::SeqCst)
     }
 
@@ -390,7 +386,7 @@ impl Mirrors {
     /// is due. The caller holds the lock of the outgoing data: if two threads change the same bytes
     /// one after the other, the later change is sent later.
     #[inline]
-    pub(super) fn told(&self) -> Vec<u8> {
+    pub(crate) fn told(&self) -> Vec<u8> {
         if !self.due.load(Ordering::Acquire) {
             return Vec::new();
         }
@@ -412,7 +408,10 @@ impl Mirrors {
     }
 
     /// Applies the device's changes. Changes of blocks that were unmapped meanwhile are ignored.
-    fn apply(&self, changes: Records<'_>) -> Result<(), Malformed> {
+    ///
+    /// # Errors
+    /// If the bytes are no changes.
+    pub(crate) fn apply(&self, changes: Records<'_>) -> Result<(), Malformed> {
         let mut changes = changes.peekable();
         while let Some(change) = changes.next() {
             let change = change?;
@@ -420,13 +419,14 @@ impl Mirrors {
             if let Some((at, mirror)) = books.find(change.address)
                 && mirror.apply(at, change, &mut changes)?
             {
-                log::once(&LOST, BOTH_WROTE);
+                say_lost();
             }
         }
         Ok(())
     }
 
-    fn begin(&self, ctx: Ctx, stream: Stream, reach: Reach<'_>) -> Used {
+    /// Work is about to be sent that reaches these blocks.
+    pub(crate) fn begin(&self, ctx: Ctx, stream: Stream, reach: Reach<'_>) -> Used {
         let mut books = lock(&self.books);
         let Reach::Named(addresses) = reach else {
             books.everywhere.begin(ctx, stream);
@@ -447,7 +447,7 @@ impl Mirrors {
     }
 
     /// Completes what [`Mirrors::begin`] started: the work has been sent.
-    fn end(&self, ctx: Ctx, stream: Stream, blocks: &Used) {
+    pub(crate) fn end(&self, ctx: Ctx, stream: Stream, blocks: &Used) {
         if let Used::Nothing = blocks {
             return;
         }
@@ -467,25 +467,10 @@ impl Mirrors {
             }
         }
     }
-}
 
-impl Drop for Work {
-    fn drop(&mut self) {
-        let mirrors = &self.session.mirrors;
-        mirrors.end(self.ctx, self.stream, &self.blocks);
-    }
-}
-
-impl Session {
-    /// Lets kernels reach memory of the program at a device address. True: there was no such memory
-    /// before, so that work which may already reach the memory is not recorded anywhere.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_OUT_OF_MEMORY at the VM's limit of pinned memory; the host's errors.
-    pub(crate) fn map_host(&self, at: u64, memory: UserMemory, writers: Writers) -> Cu<bool> {
-        let size = memory.len as u64;
-        let ptr = DevPtr(at);
-        self.call(&req::HostMap { ptr, size })?;
+    /// Adds a block and watches its pages. True: there was no block before, so that work which may
+    /// already reach the block is not recorded anywhere.
+    pub(crate) fn add(&self, at: u64, memory: UserMemory, writers: Writers) -> bool {
         // The pages are watched before the whole block is compared, so that no write in between is
         // missed.
         let watch = || Watched::new(memory.at as usize, memory.len);
@@ -503,132 +488,51 @@ impl Session {
             whole: true,
             uses: Uses::default(),
         };
-        lock(&self.mirrors.books).add(at, mirror);
-        let first = !self.mirrors.any.swap(true, Ordering::SeqCst);
-        // The sending of work that may use the block may have begun already: the launch of a graph
-        // maps the memory that its nodes name.
-        self.push();
-        Ok(first)
+        lock(&self.books).add(at, mirror);
+        !self.any.swap(true, Ordering::SeqCst)
     }
 
-    /// Unmaps memory after the work that may use it. The program gets the changes of that work only
-    /// if it has waited.
-    ///
-    /// # Errors
-    /// The host's; the code with which the session ended.
-    pub(crate) fn unmap_host(&self, at: u64) -> Cu {
-        // The work may wait for a value that the program wrote.
-        self.push();
-        let pushed = self.flush();
-        let mut books = lock(&self.mirrors.books);
-        if books.blocks.remove(&at).is_none() {
-            return Ok(());
+    /// Removes a block; false if there is none at this address.
+    pub(crate) fn remove(&self, at: u64) -> bool {
+        let mut books = lock(&self.books);
+        let removed = books.blocks.remove(&at).is_some();
+        if removed {
+            self.any.store(!books.blocks.is_empty(), Ordering::Release);
         }
-        let any = !books.blocks.is_empty();
-        self.mirrors.any.store(any, Ordering::Release);
-        drop(books);
-        pushed?;
-        self.call(&req::HostUnmap { ptr: DevPtr(at) })?;
-        Ok(())
+        removed
     }
 
     /// Assumes that a stream holds work that reaches any block.
     pub(crate) fn assume_work(&self, ctx: Ctx, stream: Stream) {
-        let mut books = lock(&self.mirrors.books);
-        books.sent += 1;
-        let count = books.sent;
-        books.everywhere.begin(ctx, stream);
-        books.everywhere.end(ctx, stream, count);
-    }
-
-    /// Called before work is sent, and kept until the work has been sent. The program's changes of
-    /// the blocks that the work may use go first.
-    #[inline]
-    pub(crate) fn work(&'static self, ctx: Ctx, stream: Stream, reach: Reach<'_>) -> Work {
-        let blocks = match self.mirrors.none() {
-            true => Used::Nothing,
-            false => self.mirrors.begin(ctx, stream, reach),
-        };
-        self.push();
-        Work {
-            session: self,
-            ctx,
-            stream,
-            blocks,
-        }
+        lock(&self.books).everywhere.begin(ctx, stream);
+        self.end(ctx, stream, &Used::All);
     }
 
     /// Marks the program's changes as due before the next write.
     #[inline]
     pub(crate) fn push(&self) {
-        if !self.mirrors.none() {
-            self.mirrors.due.store(true, Ordering::Release);
+        if !self.none() {
+            self.due.store(true, Ordering::Release);
         }
     }
 
-    /// Whether unfinished work may use a block.
-    #[inline]
-    pub(crate) fn in_use(&self) -> bool {
-        !self.mirrors.none() && lock(&self.mirrors.books).in_use().next().is_some()
+    /// Device addresses of the blocks that unfinished work may use.
+    pub(crate) fn in_use(&self) -> Vec<DevPtr> {
+        let mut books = lock(&self.books);
+        books.in_use().map(|(at, _)| DevPtr(at)).collect()
     }
 
-    /// Fetches the device's changes, after the program has waited.
-    ///
-    /// # Errors
-    /// The code with which the session ended.
-    #[inline]
-    pub(crate) fn pull(&self) -> Cu {
-        if self.mirrors.none() {
-            return Ok(());
-        }
-        self.pull_all()
+    /// The receive buffer for changes. The holder may request changes.
+    pub(crate) fn inbound(&self) -> MutexGuard<'_, Vec<u8>> {
+        lock(&self.inbound)
     }
 
-    #[cold]
-    fn pull_all(&self) -> Cu {
-        let mut of: Vec<_> = {
-            let mut books = lock(&self.mirrors.books);
-            books.in_use().map(|(at, _)| DevPtr(at)).collect()
-        };
-        if of.is_empty() {
-            return Ok(());
-        }
-        if of.len() > MAX_PULLED {
-            of.clear();
-        }
-        let mut buffer = lock(&self.mirrors.inbound);
-        buffer.resize(MAX_BULK, 0);
-        let mut call = req::HostPull {
-            from: DevPtr(0),
-            of,
-        };
-        loop {
-            let into = UserMemory {
-                at: buffer.as_mut_ptr(),
-                len: buffer.len(),
-            };
-            let (reply, len) = self.fetch_some(&call, into)?;
-            if reply.lost {
-                log::once(&LOST, BOTH_WROTE);
-            }
-            if let Err(e) = self.mirrors.apply(Records::new(&buffer[..len])) {
-                let code = CuResult::SYSTEM_DRIVER_MISMATCH;
-                self.end(code, &format!("HostPull: {e}"));
-                return Err(code);
-            }
-            if reply.next.0 == 0 {
-                return Ok(());
-            }
-            call.from = reply.next;
-        }
-    }
-
-    /// The number of units of work sent so far, for [`Session::over`].
+    /// The number of units of work sent so far, for [`Mirrors::over`].
     #[inline]
     pub(crate) fn sent_so_far(&self) -> u64 {
-        match self.mirrors.none() {
+        match self.none() {
             true => 0,
-            false => lock(&self.mirrors.books).sent,
+            false => lock(&self.books).sent,
         }
     }
 
@@ -636,15 +540,20 @@ impl Session {
     /// the device's changes since.
     #[inline]
     pub(crate) fn over(&self, over: Over, sent: u64) {
-        if self.mirrors.none() {
+        if self.none() {
             return;
         }
-        let mut books = lock(&self.mirrors.books);
+        let mut books = lock(&self.books);
         books.everywhere.retire(over, sent);
         for mirror in books.blocks.values_mut() {
             mirror.uses.retire(over, sent);
         }
     }
+}
+
+/// Tells the user that writes of the program were lost.
+pub(crate) fn say_lost() {
+    log::once(&LOST, BOTH_WROTE);
 }
 
 #[cfg(test)]
