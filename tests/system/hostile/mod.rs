@@ -6,6 +6,7 @@
 //! or loses its connection, and a neighbour goes on computing.
 
 mod calls;
+mod descriptors;
 mod disk;
 mod floods;
 mod frames;
