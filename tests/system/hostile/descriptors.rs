@@ -57,7 +57,8 @@ fn attach(socket: &UnixStream, bytes: &[u8], flags: MsgFlags) -> Result<Option<T
     if sent.is_err() {
         setsockopt(&lingering, sockopt::Linger, &linger(0))?;
     }
-    // If vgpud has closed the connection by now, this is the last reference, and its thread sleeps.
+    // If vgpud has closed the connection by now, this is the last reference, and a thread that
+    // drops it sleeps.
     std::thread::spawn(move || drop(lingering));
     match sent {
         Ok(_) => Ok(Some(peer)),
