@@ -1,6 +1,6 @@
 //! Closes sockets whose closing may take as long as a peer likes, on threads that serve nobody.
 //!
-//! A socket may hold descriptors that its peer attached ([`super::rights`]), or be one that a peer
+//! A socket may hold descriptors that its peer attached (`system/rights.rs`), or be one that a peer
 //! holds, too, and has told to linger. A thread that ends does not linger (`PF_EXITING` in the
 //! kernel's `inet_release` and `virtio_transport_close`). Therefore the last references are dropped
 //! by a thread that ends: it takes a copy of vgpud's table of descriptors, the sockets are closed

@@ -1,5 +1,5 @@
 //! Sockets of peers who may attach descriptors: read and closed so that no thread which serves
-//! others ever drops the last reference of one ([`rights`]).
+//! others ever drops the last reference of one (`rights.rs`).
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
