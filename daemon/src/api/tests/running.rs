@@ -410,7 +410,7 @@ async fn a_failing_or_silent_mediation_is_reported() {
     assert!(
         status["daemon"]["warnings"]
             .to_string()
-            .contains("does not say"),
+            .contains("did not report its state"),
         "{status}"
     );
     assert_eq!(
