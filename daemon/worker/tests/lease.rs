@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::{Bench, Policy, Setup, fixture, ok, released, runnable, until};
+use common::{Bench, Policy, Setup, ending, fixture, idle, ok, released, runnable, until};
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{Ctx, CuResult, DevPtr, Func, Stream};
 use vgpu_proto::lease::{Holding, UNLIMITED};
-use vgpu_proto::worker::{FromWorker, ToWorker};
+use vgpu_proto::worker::ToWorker;
 
 const NULL: Stream = Stream::NULL;
 
@@ -28,24 +28,6 @@ fn spinner(bench: &mut Bench, name: &str) -> (Ctx, Func) {
     let ctx = bench.primary();
     let module = bench.guest.module(ctx, fixture!("demo/spin"));
     (ctx, bench.guest.function(module, name))
-}
-
-fn ending(message: &FromWorker) -> Option<(u64, u64, u64)> {
-    match message {
-        FromWorker::Ending {
-            epoch,
-            slice_end_ns,
-            in_ns,
-        } => Some((*epoch, *slice_end_ns, *in_ns)),
-        _ => None,
-    }
-}
-
-fn idle(message: &FromWorker) -> Option<u64> {
-    match message {
-        FromWorker::Idle { epoch, .. } => Some(*epoch),
-        _ => None,
-    }
 }
 
 #[test]

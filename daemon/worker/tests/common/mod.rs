@@ -232,6 +232,26 @@ pub fn runnable(message: &FromWorker) -> Option<(u64, u64)> {
     }
 }
 
+/// Epoch, end of the slice and time until its end (ns) of an `Ending` message.
+pub fn ending(message: &FromWorker) -> Option<(u64, u64, u64)> {
+    match message {
+        FromWorker::Ending {
+            epoch,
+            slice_end_ns,
+            in_ns,
+        } => Some((*epoch, *slice_end_ns, *in_ns)),
+        _ => None,
+    }
+}
+
+/// Epoch of an `Idle` message.
+pub fn idle(message: &FromWorker) -> Option<u64> {
+    match message {
+        FromWorker::Idle { epoch, .. } => Some(*epoch),
+        _ => None,
+    }
+}
+
 /// Epoch of a released lease, and calls that wait.
 pub fn released(message: &FromWorker) -> Option<(u64, u64)> {
     match message {
