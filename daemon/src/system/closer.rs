@@ -1,13 +1,14 @@
-//! Closes sockets whose closing may take as long as a peer likes, on threads that serve nobody.
+//! Closes sockets on threads that serve no client, because a peer may decide how long a close
+//! takes.
 //!
-//! A socket may hold descriptors that its peer attached (`system/rights.rs`), or be one that a peer
-//! holds, too, and has told to linger. A thread that ends does not linger (`PF_EXITING` in the
-//! kernel's `inet_release` and `virtio_transport_close`). Therefore the last references are dropped
-//! by a thread that ends: it takes a copy of vgpud's table of descriptors, the sockets are closed
-//! in vgpud's own, where nothing comes of it, and the end of the thread closes the copy.
+//! A peer can attach descriptors to its messages (`system/rights.rs`), or can share a socket with
+//! vgpud, and can set SO_LINGER on either. A thread that is exiting does not linger (`PF_EXITING`
+//! in the kernel's `inet_release` and `virtio_transport_close`). Therefore an exiting thread drops
+//! the last references: the thread takes a copy of vgpud's descriptor table, vgpud closes the
+//! sockets in the original table, which drops no last reference, and the exit closes the copy.
 //!
-//! What is slow to close even so keeps the thread, and all that is closed for the same VM waits.
-//! vgpud then accepts no more of that VM's connections.
+//! A close that is slow on an exiting thread too delays all further closes of the same VM. vgpud
+//! then accepts no more connections of that VM.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -24,14 +25,14 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Pid, gettid};
 use tokio::sync::watch;
 
-/// Sockets that wait to be closed, beyond which no more connections should be accepted.
+/// Number of unclosed sockets from which on vgpud accepts no more connections.
 pub const MOST: usize = 64;
 
-/// How often it is looked whether a thread has ended: at first, and at most.
+/// Shortest and longest pause between two checks whether a thread has ended.
 const FIRST_LOOK: Duration = Duration::from_micros(200);
 const LAST_LOOK: Duration = Duration::from_millis(50);
 
-/// After this time it is tried again to start the thread.
+/// Pause before another attempt to start the thread.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Closes the sockets of one VM, or of the admin API. Has a thread only while there is something to
@@ -45,13 +46,13 @@ pub struct Closer {
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<OwnedFd>,
-    /// Those that are being closed at the moment.
+    /// Number of sockets in the batch that the thread is closing.
     closing: usize,
     works: bool,
 }
 
 impl Closer {
-    /// Closes a descriptor, some time. Never waits.
+    /// Queues a descriptor to be closed. Never waits.
     pub fn close(self: &Arc<Self>, fd: OwnedFd) {
         let mut state = self.lock();
         state.waiting.push(fd);
@@ -59,20 +60,20 @@ impl Closer {
         self.start(&mut state);
     }
 
-    /// Whether [`MOST`] wait: no more connections should be accepted.
+    /// Whether [`MOST`] sockets are unclosed, so that vgpud should accept no more connections.
     #[must_use]
     pub fn is_full(&self) -> bool {
         *self.full.borrow()
     }
 
-    /// Waits until fewer than [`MOST`] wait.
+    /// Waits until fewer than [`MOST`] sockets are unclosed.
     pub async fn room(self: &Arc<Self>) {
         let mut full = self.full.subscribe();
         while tokio::time::timeout(AGAIN, full.wait_for(|full| !full))
             .await
             .is_err()
         {
-            // The thread could not be started, perhaps.
+            // An earlier attempt to start the thread may have failed.
             self.start(&mut self.lock());
         }
     }
@@ -87,7 +88,7 @@ impl Closer {
             .spawn(move || closer.run());
         match spawned {
             Ok(_) => state.works = true,
-            // They wait, and with the next one it is tried again.
+            // The sockets stay queued; the next close tries again.
             Err(e) => tracing::error!("cannot start a thread: {e}"),
         }
     }
@@ -120,7 +121,7 @@ impl Closer {
         state.waiting.is_empty() && state.closing == 0
     }
 
-    /// As if so many were being closed.
+    /// Makes the closer look as if it were closing this number of sockets.
     #[cfg(test)]
     pub(crate) fn pretend(&self, closing: usize) {
         let mut state = self.lock();
@@ -134,17 +135,17 @@ impl Closer {
     }
 }
 
-/// Held by who forks.
+/// Read-locked during each fork and exec, write-locked during each close.
 static FORKS: RwLock<()> = RwLock::new(());
 
-/// Held from a fork until the exec that follows: so long the child has all that vgpud has open.
-/// Were something closed meanwhile, the child would drop the last references, and its start would
-/// sleep.
+/// Lock to hold from a fork until the exec of the child. Between the two, the child has a copy of
+/// vgpud's descriptor table: if vgpud closed a socket meanwhile, the exec would drop the last
+/// reference, and the start of the child could linger.
 pub fn forking() -> RwLockReadGuard<'static, ()> {
     FORKS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until nobody forks. Whoever forks next does not wait for who waits here.
+/// Waits until no fork is in progress. Polls, so that a waiting closer does not block new forks.
 fn nobody_forks() -> RwLockWriteGuard<'static, ()> {
     loop {
         match FORKS.try_write() {
@@ -155,10 +156,11 @@ fn nobody_forks() -> RwLockWriteGuard<'static, ()> {
     }
 }
 
-/// Closes descriptors so that a thread which ends drops their last references, and waits for its
-/// end. Where threads cannot have a table of their own this one drops them, and may sleep.
+/// Closes descriptors, of which an exiting thread drops the last references, and waits for its
+/// exit. If threads cannot have their own descriptor table, the calling thread drops the references
+/// and may linger.
 fn close_all(batch: Vec<OwnedFd>) {
-    // Before the copy is made: it would keep open what a start waits to see closed.
+    // Locked before the copy is made: the copy keeps descriptors open whose close a start awaits.
     let (alone, copy) = loop {
         let alone = nobody_forks();
         match copy_of_all() {

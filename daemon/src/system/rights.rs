@@ -1,8 +1,9 @@
 //! Descriptors that a peer attaches to what it sends over a Unix socket (`SCM_RIGHTS`, unix(7)).
 //!
-//! vgpud takes none. But the kernel keeps them with the bytes, and who reads without room for them,
-//! or closes the socket with them unread, may drop their last references: with a TCP socket that
-//! lingers (`SO_LINGER`, socket(7)) that thread sleeps as long as the peer likes.
+//! vgpud accepts no descriptors. The kernel nevertheless queues them with the bytes. A thread that
+//! reads the bytes without room for descriptors, or closes the socket with unread bytes, may drop
+//! the last reference of a descriptor. If that is a TCP socket with `SO_LINGER` (socket(7)), the
+//! thread sleeps for a time that the peer chose.
 
 use std::os::fd::AsFd;
 
@@ -23,15 +24,15 @@ sockopt_impl!(
     bool
 );
 
-/// Has the kernel refuse descriptors that are attached to what is sent to this socket: the sender
-/// gets EPERM. What a listener accepts is like the listener; it must be told before it listens.
-/// Older kernels cannot: then nothing changes.
+/// Tells the kernel to refuse descriptors that peers attach to messages for this socket: the sender
+/// gets EPERM. Accepted sockets inherit the setting, so a listener needs the setting before
+/// listen(2). Has no effect on kernels before Linux 6.16.
 pub(crate) fn refuse(socket: &impl AsFd) {
-    // ENOPROTOOPT: an older kernel. Who reads and closes asks whether it was done.
+    // ENOPROTOOPT: an older kernel. Readers and closers check with `are_refused`.
     let _ = setsockopt(socket, PassRights, &false);
 }
 
-/// Whether the kernel has refused descriptors to this socket since before a peer had it.
+/// Whether the kernel refuses descriptors for this socket.
 pub(crate) fn are_refused(socket: &impl AsFd) -> bool {
     getsockopt(socket, PassRights) == Ok(false)
 }
@@ -50,14 +51,14 @@ pub(crate) fn can_be_refused() -> bool {
     })
 }
 
-/// Urgent bytes become bytes like others, in their place. Otherwise the kernel skips them when it
-/// shows what there is, and releases them, with the descriptors attached to them, at the next read.
+/// Puts urgent bytes in line with the other bytes. Otherwise a peek skips urgent bytes, and the
+/// next read releases them and the descriptors attached to them.
 pub(super) fn show_urgent_bytes(socket: &impl AsFd) {
     // Every socket has this option.
     let _ = setsockopt(socket, OobInline, &true);
 }
 
-/// As on a kernel that cannot refuse descriptors.
+/// Lets descriptors through, as a kernel before Linux 6.16 does.
 #[cfg(test)]
 pub(crate) fn allow(socket: &impl AsFd) {
     let _ = setsockopt(socket, PassRights, &true);

@@ -1,5 +1,5 @@
-//! Sockets of peers who may attach descriptors: read and closed so that no thread which serves
-//! others ever drops the last reference of one (`rights.rs`).
+//! Sockets whose peers may attach descriptors (`rights.rs`). No thread that serves other clients
+//! drops the last reference of such a descriptor, neither by reading nor by closing.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -21,27 +21,27 @@ use crate::system::rights;
 pub struct Attached;
 
 impl Attached {
-    /// Whether an error says that.
+    /// Whether an I/O error is [`Attached`].
     #[must_use]
     pub fn is(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|inner| inner.is::<Attached>())
     }
 }
 
-/// A socket that is closed by a [`Closer`], unless its closing cannot take long.
+/// A socket that a [`Closer`] closes, if the close may take long.
 #[derive(Debug)]
 pub struct Guarded {
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     fd: Option<OwnedFd>,
     closer: Arc<Closer>,
-    /// Descriptors may be attached to what is to be read.
+    /// Whether the peer may attach descriptors.
     attached: bool,
-    /// Others hold the socket, too, and may have it linger.
+    /// Whether an untrusted process shares the socket and may set SO_LINGER.
     shared: bool,
 }
 
 impl Guarded {
-    /// A Unix socket. Asks the kernel whether descriptors can be attached.
+    /// Wraps a Unix socket. Asks the kernel whether the peer can attach descriptors.
     #[must_use]
     pub fn new(fd: OwnedFd, closer: Arc<Closer>) -> Guarded {
         let attached = !rights::are_refused(&fd);
@@ -56,7 +56,7 @@ impl Guarded {
         }
     }
 
-    /// A socket of a family that carries no descriptors.
+    /// Wraps a socket of a family that carries no descriptors.
     #[must_use]
     pub fn plain(fd: OwnedFd, closer: Arc<Closer>) -> Guarded {
         Guarded {
@@ -67,12 +67,12 @@ impl Guarded {
         }
     }
 
-    /// Another process, which is not trusted, gets the socket.
+    /// Notes that an untrusted process gets a copy of the socket.
     pub fn share(&mut self) {
         self.shared = true;
     }
 
-    /// The same socket once more.
+    /// Duplicates the descriptor.
     ///
     /// # Errors
     /// When vgpud has no descriptor left.
@@ -84,11 +84,11 @@ impl Guarded {
         })
     }
 
-    /// Reads what there is, at most the buffer; 0 at the end. Never waits, and releases no
-    /// descriptor.
+    /// Reads the available bytes, at most the length of the buffer; 0 at the end of the stream.
+    /// Never waits, and releases no descriptor.
     ///
     /// # Errors
-    /// [`Attached`], now and whenever it is read again; or as of the socket.
+    /// [`Attached`], at this and every later read; the socket's errors.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.peek(buffer, MsgFlags::empty())? {
             0 => Ok(0),
@@ -96,8 +96,8 @@ impl Guarded {
         }
     }
 
-    /// As [`Guarded::read`], for whole packets: their length may be more than the buffer's, and
-    /// what is beyond it is lost.
+    /// As [`Guarded::read`], for one packet. Returns the length of the packet, which may exceed the
+    /// buffer; the bytes beyond the buffer are lost.
     ///
     /// # Errors
     /// As [`Guarded::read`].
@@ -108,7 +108,7 @@ impl Guarded {
         }
     }
 
-    /// As [`Guarded::read`], and leaves it there.
+    /// As [`Guarded::read`], but leaves the bytes in the socket.
     ///
     /// # Errors
     /// As [`Guarded::read`].
@@ -119,9 +119,9 @@ impl Guarded {
         self.take(buffer, MsgFlags::MSG_PEEK)
     }
 
-    /// How much may be read without releasing a descriptor: where none can be attached, all. The
-    /// kernel shows bytes up to the first that have descriptors, looking beyond the buffer, and
-    /// says that there was no room for those; while it shows them, they stay where they are.
+    /// Number of bytes that a read may take without releasing a descriptor: the whole buffer, if
+    /// the peer cannot attach descriptors. A peek stops at the first byte with descriptors and
+    /// reports that they found no room (MSG_CTRUNC). A peek releases nothing.
     fn peek(&self, buffer: &mut [u8], flags: MsgFlags) -> io::Result<usize> {
         if !self.attached {
             return Ok(buffer.len());
@@ -185,11 +185,11 @@ pub(crate) fn register<T: AsRawFd>(fd: T) -> io::Result<AsyncFd<T>> {
     AsyncFd::new(fd)
 }
 
-/// A Unix listener whose connections are [`Guarded`], and which is so itself: what was not accepted
-/// is closed with it.
+/// A Unix listener whose connections are [`Guarded`]. The closer also closes the listener, because
+/// that closes the connections that nobody accepted.
 #[derive(Debug)]
 pub struct Listener {
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     listener: Option<AsyncFd<UnixListener>>,
     closer: Arc<Closer>,
 }
@@ -206,7 +206,7 @@ impl Listener {
         })
     }
 
-    /// The next connection. None while the closer is full.
+    /// Accepts the next connection. Waits while the closer is full.
     ///
     /// # Errors
     /// As of accept(2).
@@ -226,13 +226,13 @@ impl Listener {
         }
     }
 
-    /// What closes the connections.
+    /// The closer of the connections.
     #[must_use]
     pub fn closer(&self) -> &Arc<Closer> {
         &self.closer
     }
 
-    /// As on a kernel that cannot refuse descriptors.
+    /// Lets descriptors through, as a kernel before Linux 6.16 does.
     #[cfg(test)]
     pub(crate) fn allow_rights(&self) {
         rights::allow(self.listener.as_ref().unwrap().get_ref());

@@ -1,5 +1,6 @@
-//! A bound on the mappings of this process that its guest asks for. The kernel gives a process
-//! 65,530 (`vm.max_map_count`); behind the last, the next large allocation aborts the process.
+//! A bound on the memory mappings that a guest makes its worker create. The kernel allows a process
+//! 65,530 mappings (`vm.max_map_count`). Without a free mapping, the next large allocation aborts
+//! the process.
 
 use std::sync::Arc;
 
@@ -7,29 +8,28 @@ use vgpu_proto::cuda::CuResult;
 
 use super::Result;
 
-/// Blocks of page-locked memory, reservations of addresses, and mappings in them, all together.
-/// That leaves the driver three mappings of the process for each, and the rest to the process
-/// itself.
+/// Most blocks of page-locked memory, address reservations and mappings in them together. The
+/// driver may use three mappings of the process for each, and some are left for the process.
 const MOST_SLOTS: usize = 16 * 1024;
 
-/// What the things that take mappings share.
+/// Counter of the slots in use, shared by all objects that use mappings.
 #[derive(Debug, Default)]
 pub struct Slots(Arc<()>);
 
-/// One of them is taken until this is dropped: with the thing itself, which may be long after its
-/// guest has freed it.
+/// A slot in use. An object holds the slot until the driver object is dropped, which may be long
+/// after the guest freed the object.
 #[derive(Debug)]
 pub struct Slot {
     _slots: Arc<()>,
 }
 
 impl Slots {
-    /// Takes one.
+    /// Takes a slot.
     ///
     /// # Errors
-    /// CUDA_ERROR_OUT_OF_MEMORY when all are taken.
+    /// CUDA_ERROR_OUT_OF_MEMORY if all slots are in use.
     pub fn take(&self) -> Result<Slot> {
-        // Only the session's thread takes them: no other adds one meanwhile.
+        // Only the session's thread takes slots, so the count cannot rise after the check.
         if Arc::strong_count(&self.0) > MOST_SLOTS {
             return Err(CuResult::OUT_OF_MEMORY);
         }
