@@ -8,42 +8,12 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use vgpu_cuda_abi::CuResult;
-use vgpu_cuda_abi::names::{Address, Export};
-use vgpu_cudart::unserved::{Arguments, TEXTURES, wrong};
+use vgpu_cuda_abi::unserved::{Arguments, TEXTURES, wrong};
 
 use crate::state::current;
 use crate::{lock, log};
 
-macro_rules! refusing {
-    ($($symbol:ident;)*) => {
-        /// Every symbol that only refuses, sorted.
-        pub(crate) static REFUSING: &[Export] = &[$(Export {
-            symbol: stringify!($symbol),
-            address: Address(refusing::$symbol as *const ()),
-        },)*];
-
-        /// The exported functions pass on the first six argument registers. If a call has fewer
-        /// arguments, the other registers hold arbitrary values, which the table does not read.
-        #[allow(non_snake_case)]
-        mod refusing {
-            $(
-                #[unsafe(no_mangle)]
-                pub(crate) extern "C" fn $symbol(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> u32 {
-                    super::called(stringify!($symbol), &[a, b, c, d, e, f])
-                }
-            )*
-        }
-    };
-}
-
 include!(concat!(env!("OUT_DIR"), "/refusing.rs"));
-
-/// Reads the first 8 bytes of a structure of the program.
-fn peek(at: u64) -> u64 {
-    // SAFETY: by the contract of the function, a non-null argument points to such a structure. The
-    // table asks for such arguments only.
-    unsafe { std::ptr::with_exposed_provenance::<u64>(at as usize).read_unaligned() }
-}
 
 fn called(symbol: &'static str, arguments: &Arguments) -> u32 {
     // As NVIDIA's library: before cuInit, no call is known to be unsupported.
@@ -51,7 +21,7 @@ fn called(symbol: &'static str, arguments: &Arguments) -> u32 {
         Ok(shim) => shim,
         Err(code) => return code.0,
     };
-    if let Some(code) = wrong(symbol, arguments, shim.devices.count() as u32, peek) {
+    if let Some(code) = wrong(symbol, arguments, shim.devices.count() as u32) {
         return code.0;
     }
     // Formatting must not unwind into C; a failing log is not worth a crash.

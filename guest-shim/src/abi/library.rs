@@ -144,7 +144,7 @@ exports! {
         let name = name.symbol()?;
         let library = shim.libraries.get(library)?;
         out.check_either(size)?;
-        let way_out = vgpu_cudart::unserved::MANAGED;
+        let way_out = vgpu_cuda_abi::unserved::MANAGED;
         let Ok(context) = shim.contexts.current() else {
             let form = "cuLibraryGetManaged, which programs with `__managed__` variables call,";
             return Err(unserved::refuse(form, way_out));

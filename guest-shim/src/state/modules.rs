@@ -244,7 +244,7 @@ fn say_managed(texts: &[Cow<'_, str>]) {
             &format!(
                 "a module has `__managed__` variables: kernels can use them, but here they are device memory that the \
                  program must not touch; {}",
-                vgpu_cudart::unserved::MANAGED
+                vgpu_cuda_abi::unserved::MANAGED
             ),
         );
     }

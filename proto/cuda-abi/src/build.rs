@@ -13,7 +13,7 @@ use crate::names;
 ///
 /// - `served.rs`: an expression, the sorted list of served functions as
 ///   [`Export`](names::Export)s;
-/// - `refusing.rs`: `refusing! { cuName; … }`, every other symbol of NVIDIA's library, sorted.
+/// - `refusing.rs`: a call of [`refusing!`](crate::refusing) with every other symbol of NVIDIA's library, sorted.
 ///
 /// # Panics
 /// If a file cannot be read or written, or if a source exports a name that is not a symbol of
@@ -36,7 +36,7 @@ pub fn exports(folder: &str, module: &str) {
         );
     }
     served.push_str("]\n");
-    let mut refusing = String::from("refusing! {\n");
+    let mut refusing = String::from("::vgpu_cuda_abi::refusing! {\n");
     for symbol in symbols.iter().filter(|s| !found.contains_key(**s)) {
         let _ = writeln!(refusing, "    {symbol};");
     }

@@ -11,6 +11,7 @@
 //! | [`structs`] | structures, with the place of each field |
 //! | [`numbers`] | attributes, flags and kinds |
 //! | [`args`] | typed arguments of C functions, and the macro that declares exports |
+//! | [`unserved`] | the functions that a library refuses, and their checks |
 //! | `build` | for build scripts: which functions a library serves (feature `build`) |
 
 pub mod args;
@@ -20,5 +21,6 @@ pub mod names;
 pub mod numbers;
 pub mod results;
 pub mod structs;
+pub mod unserved;
 
 pub use results::CuResult;

@@ -1,6 +1,6 @@
 //! Code that the guest library and the software GPU share: answers to calls that NVIDIA's CUDA
-//! runtime makes to a driver beyond `cuda.h`, the checks of unserved functions, the contents of
-//! code images, and the end of a process beside threads of a library.
+//! runtime makes to a driver beyond `cuda.h`, the contents of code images, and the end of a process
+//! beside threads of a library.
 //!
 //! Each program built with nvcc, and each of NVIDIA's libraries, contains a copy of the runtime.
 //! Before its first call, the runtime takes tables of functions from the driver
@@ -13,7 +13,6 @@
 //! | `tables` | the export tables and their slots |
 //! | `storage` | values that the runtime keeps per context |
 //! | `selfcheck` | the runtime's check that it talks to a driver |
-//! | [`unserved`] | the checks of functions that are not served |
 //! | [`image`] | the forms of device code that the runtime hands over |
 //! | [`fatbin`] | the code in a fatbin |
 //! | [`last_thread`] | the end of a process whose threads have all ended |
@@ -27,7 +26,6 @@ pub mod printed;
 mod selfcheck;
 mod storage;
 mod tables;
-pub mod unserved;
 
 use std::collections::BTreeSet;
 use std::ffi::c_void;

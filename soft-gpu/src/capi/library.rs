@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out, Text};
-use vgpu_cudart::unserved::MANAGED;
+use vgpu_cuda_abi::unserved::MANAGED;
 
 use crate::capi::module::load::{Image, JitOptions, read_image};
 use crate::driver::error::Result;

@@ -646,7 +646,7 @@ pub(super) fn check(opcode: &str) -> R<()> {
     let halves = halves.get(base).filter(|_| rest.iter().any(half));
     match halves.or_else(|| plain.get(base)) {
         Some(patterns) if patterns.iter().any(|p| fits(p, &rest)) => Ok(()),
-        _ if TEXTURES.contains(&base) => Err(Why::unsupported(vgpu_cudart::unserved::TEXTURES)),
+        _ if TEXTURES.contains(&base) => Err(Why::unsupported(vgpu_cuda_abi::unserved::TEXTURES)),
         Some(_) => Err(Why::unsupported(
             "no instruction that is served has these modifiers",
         )),

@@ -1,6 +1,7 @@
-//! The checks that unserved functions make before they refuse, as in NVIDIA's driver. Sources:
-//! measurements on cards (`tests/truth`), the checks of the present form of the same function, and
-//! explicit statements in CUDA's header. Symbols without a row check nothing:
+//! Functions that a library exports but does not serve: [`refusing!`](crate::refusing) declares
+//! them, and [`wrong`] makes the checks that NVIDIA's driver makes before it refuses. Sources of the
+//! checks: measurements on cards (`tests/truth`), the checks of the present form of the same
+//! function, and explicit statements in CUDA's header. Symbols without a row check nothing:
 //!
 //! | symbols | why |
 //! |---|---|
@@ -46,7 +47,7 @@ pub enum Check {
 
 use Check::*;
 
-use vgpu_cuda_abi::CuResult;
+use crate::CuResult;
 
 /// Symbols (without `_ptds`, `_ptsz`) and their checks, in this order.
 const CHECKS: &[(&[&str], &[Check])] = &[
@@ -266,40 +267,92 @@ const CHECKS: &[(&[&str], &[Check])] = &[
     ),
 ];
 
-/// The arguments of a call that the table can check.
-pub type Arguments = [u64; 6];
+/// The first six argument registers of a call. A call with fewer arguments leaves arbitrary values
+/// in the others; the table does not read these.
+#[derive(Debug, Clone, Copy)]
+pub struct Arguments([u64; 6]);
 
-/// The error code of an invalid call of an unserved function; `None` for a valid call. `peek` reads
-/// the first 8 bytes at an address of the program; `devices` is the number of devices.
-pub fn wrong(
-    symbol: &str,
-    arguments: &Arguments,
-    devices: u32,
-    peek: impl Fn(u64) -> u64,
-) -> Option<CuResult> {
+impl Arguments {
+    /// # Safety
+    /// The registers must be those of a C call of the function whose name is given to [`wrong`]. A
+    /// pointer among the arguments is null, or points to what `cuda.h` says.
+    #[must_use]
+    pub unsafe fn of_call(registers: [u64; 6]) -> Self {
+        Self(registers)
+    }
+
+    /// The argument with this number. An int is in the lower half; the upper half is arbitrary.
+    fn word(&self, n: usize) -> u64 {
+        self.0[n]
+    }
+
+    fn int(&self, n: usize) -> u32 {
+        self.word(n) as u32
+    }
+
+    /// The first 8 bytes of the structure that an argument points to. Only rows that have checked
+    /// the pointer for null ask for this.
+    fn first_of(&self, n: usize) -> u64 {
+        let at = std::ptr::with_exposed_provenance::<u64>(self.word(n) as usize);
+        // SAFETY: a pointer that is not null points to a structure of at least 8 bytes, by the
+        // contract of `of_call`.
+        unsafe { at.read_unaligned() }
+    }
+}
+
+/// The error code of an invalid call of an unserved function; `None` for a valid call. `devices` is
+/// the number of devices.
+#[must_use]
+pub fn wrong(symbol: &str, arguments: &Arguments, devices: u32) -> Option<CuResult> {
     let name = symbol.trim_end_matches("_ptds").trim_end_matches("_ptsz");
     let row = CHECKS.iter().find(|(symbols, _)| symbols.contains(&name))?;
-    let of = |n: usize| arguments.get(n).copied().unwrap_or_default();
     row.1.iter().find_map(|check| {
         let (holds, refusal) = match *check {
-            Check::Value(n) => (of(n) != 0, CuResult::INVALID_VALUE),
-            Check::Count(n) => (of(n) as u32 != 0, CuResult::INVALID_VALUE),
-            Check::Handle(n) => (of(n) != 0, CuResult::INVALID_HANDLE),
-            Check::Context(n) => (of(n) != 0, CuResult::INVALID_CONTEXT),
-            // An int: the upper half of the word is arbitrary.
-            Check::Device(n) => ((of(n) as u32) < devices, CuResult::INVALID_DEVICE),
-            Check::OneOf(n, known) => (known.contains(&(of(n) as u32)), CuResult::INVALID_VALUE),
-            Check::KindOf(n, known) => (
-                known.contains(&(peek(of(n)) as u32)),
-                CuResult::INVALID_VALUE,
-            ),
-            Check::HandleIn(n) => (peek(of(n)) != 0, CuResult::INVALID_HANDLE),
-            Check::ContextIn(n) => (peek(of(n)) != 0, CuResult::INVALID_CONTEXT),
-            Check::ValueIn(n) => (peek(of(n)) != 0, CuResult::INVALID_VALUE),
-            Check::Nothing => (false, CuResult::INVALID_VALUE),
+            Value(n) => (arguments.word(n) != 0, CuResult::INVALID_VALUE),
+            Count(n) => (arguments.int(n) != 0, CuResult::INVALID_VALUE),
+            Handle(n) => (arguments.word(n) != 0, CuResult::INVALID_HANDLE),
+            Context(n) => (arguments.word(n) != 0, CuResult::INVALID_CONTEXT),
+            Device(n) => (arguments.int(n) < devices, CuResult::INVALID_DEVICE),
+            OneOf(n, known) => (known.contains(&arguments.int(n)), CuResult::INVALID_VALUE),
+            KindOf(n, known) => {
+                let kind = arguments.first_of(n) as u32;
+                (known.contains(&kind), CuResult::INVALID_VALUE)
+            }
+            HandleIn(n) => (arguments.first_of(n) != 0, CuResult::INVALID_HANDLE),
+            ContextIn(n) => (arguments.first_of(n) != 0, CuResult::INVALID_CONTEXT),
+            ValueIn(n) => (arguments.first_of(n) != 0, CuResult::INVALID_VALUE),
+            Nothing => (false, CuResult::INVALID_VALUE),
         };
         (!holds).then_some(refusal)
     })
+}
+
+/// Declares an export for every symbol, which passes its name and arguments to the function
+/// `called(&'static str, &Arguments) -> u32` of the module that contains the macro's call, and the
+/// list `REFUSING` of these exports, sorted. The build script makes the call (`build::exports`).
+#[macro_export]
+macro_rules! refusing {
+    ($($symbol:ident;)*) => {
+        /// Every symbol that only refuses, sorted.
+        pub static REFUSING: &[$crate::names::Export] = &[$($crate::names::Export {
+            symbol: stringify!($symbol),
+            address: $crate::names::Address(refusing::$symbol as *const ()),
+        },)*];
+
+        #[allow(non_snake_case)]
+        mod refusing {
+            $(
+                #[unsafe(no_mangle)]
+                pub extern "C" fn $symbol(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> u32 {
+                    // SAFETY: these are the registers of a call of this function.
+                    let arguments = unsafe {
+                        $crate::unserved::Arguments::of_call([a, b, c, d, e, f])
+                    };
+                    super::called(stringify!($symbol), &arguments)
+                }
+            )*
+        }
+    };
 }
 
 #[cfg(test)]
@@ -308,18 +361,18 @@ mod tests {
 
     #[test]
     fn arguments_are_checked_in_order_and_a_right_call_is_only_not_served() {
-        let peek = |at| at - 100;
-        let wrong = |symbol, arguments: Arguments| {
-            super::wrong(symbol, &arguments, 2, peek).map(|code| code.0)
+        let wrong = |symbol, registers: [u64; 6]| {
+            // SAFETY: the pointers are null, or only compared with null, or those of `pointing`.
+            let arguments = unsafe { Arguments::of_call(registers) };
+            super::wrong(symbol, &arguments, 2).map(|code| code.0)
         };
+        let pointing = |to: &u64| std::ptr::from_ref(to).expose_provenance() as u64;
         assert_eq!(wrong("cuDeviceGetLuid", [8, 8, 9, 0, 0, 0]), Some(101));
         assert_eq!(wrong("cuDeviceGetLuid", [0, 8, 9, 0, 0, 0]), Some(1));
         assert_eq!(wrong("cuDeviceGetLuid", [8, 8, 1, 0, 0, 0]), None);
-        assert_eq!(wrong("cuImportExternalMemory", [8, 101, 0, 0, 0, 0]), None);
-        assert_eq!(
-            wrong("cuImportExternalMemory", [8, 102, 0, 0, 0, 0]),
-            Some(1)
-        );
+        let import = |kind: u64| wrong("cuImportExternalMemory", [8, pointing(&kind), 0, 0, 0, 0]);
+        assert_eq!(import(1), None);
+        assert_eq!(import(2), Some(1));
         assert_eq!(
             wrong("cuMemMapArrayAsync_ptsz", [8, 0, 0, 0, 0, 0]),
             Some(1)
@@ -328,6 +381,18 @@ mod tests {
         assert_eq!(wrong("cuMemAlloc", [8, 0, 0, 0, 0, 0]), Some(1));
         assert_eq!(wrong("cuMemAlloc", [8, 1, 0, 0, 0, 0]), None);
         assert_eq!(wrong("cuDevSmResourceSplit", [0, 1, 8, 0, 1, 8]), Some(1));
+    }
+
+    #[test]
+    fn structures_are_read_only_behind_a_check_for_null() {
+        for (symbols, checks) in CHECKS {
+            for (i, check) in checks.iter().enumerate() {
+                let (KindOf(n, _) | HandleIn(n) | ContextIn(n) | ValueIn(n)) = *check else {
+                    continue;
+                };
+                assert!(checks[..i].contains(&Value(n)), "{symbols:?}: argument {n}");
+            }
+        }
     }
 
     #[test]
