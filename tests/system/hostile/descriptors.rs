@@ -16,7 +16,7 @@ use vgpu_proto::handshake::DATA_MAGIC;
 use vgpu_proto::look::question;
 use vgpu_tests::host::Host;
 use vgpu_tests::hostile::{Answer, Session, answer, connect};
-use vgpu_tests::wait::SOON;
+use vgpu_tests::wait::{SOON, until};
 
 use super::Scene;
 
@@ -57,14 +57,25 @@ fn attach(socket: &UnixStream, bytes: &[u8], flags: MsgFlags) -> Result<Option<T
     if sent.is_err() {
         setsockopt(&lingering, sockopt::Linger, &linger(0))?;
     }
-    // If vgpud has closed the connection by now, this is the last reference, and a thread that
-    // drops it sleeps.
-    std::thread::spawn(move || drop(lingering));
+    close_before_forks(lingering)?;
     match sent {
         Ok(_) => Ok(Some(peer)),
         Err(nix::Error::EPERM) => Ok(None),
         Err(e) => Err(e).context("attaching a descriptor"),
     }
+}
+
+/// Closes a socket that lingers, in a thread of its own: if vgpud has closed the connection by now,
+/// this is the last reference, and the thread sleeps. Returns when this process has the descriptor
+/// no more. A child that the test forks earlier would inherit the descriptor and sleep itself when
+/// its `exec` closes the last reference.
+fn close_before_forks(lingering: TcpStream) -> Result<()> {
+    let descriptor = lingering.as_raw_fd();
+    std::thread::spawn(move || drop(lingering));
+    until("the descriptor is closed", SOON, || {
+        let open = std::fs::symlink_metadata(format!("/proc/self/fd/{descriptor}")).is_ok();
+        (!open).then_some(())
+    })
 }
 
 /// Has vgpud's Unix listeners take descriptors, as on a kernel that cannot refuse them. False: the
