@@ -11,6 +11,10 @@ use crate::codec::{Decode, Encode};
 use crate::cuda::CuResult;
 use crate::handshake::DeviceInfo;
 
+/// The reason of a normal end of a session. The program may end its session, exit or be killed, and
+/// vgpud, the worker or both see its connections close: all of this is one reason.
+pub const PROGRAM_ENDED: &str = "the program ended";
+
 /// vgpud → worker.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub enum ToWorker {

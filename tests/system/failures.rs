@@ -209,3 +209,71 @@ fn an_honest_worker_is_not_accused_when_vgpud_stood_still() -> Result<()> {
     assert!(vm["usage"]["bytes_in"].as_u64() > Some(0), "{vm:#}");
     Ok(())
 }
+
+/// The messages of the events of this kind about one VM, oldest first.
+fn messages(host: &Host, vm: u32, kind: &str) -> Option<Vec<String>> {
+    let events = host.admin_json("events").ok()?;
+    let of_kind = events
+        .as_array()?
+        .iter()
+        .filter(|event| event["kind"] == kind);
+    let of_vm = of_kind.filter(|event| event["vm_id"] == vm);
+    Some(
+        of_vm
+            .filter_map(|event| Some(event["message"].as_str()?.to_owned()))
+            .collect(),
+    )
+}
+
+#[test]
+fn a_normal_end_has_one_reason_and_a_device_fault_is_the_reason_of_an_end() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("1000"))?;
+    let killed = hold(&host, 1)?;
+    signal(killed.pid(), Signal::SIGKILL)?;
+    host.wait_no_sessions(SOON)?;
+    drop(killed);
+    expect_right(&Guest::new(guest::RULES, host.target(1))?.arg("out_of_bounds"))?;
+    let ends = until("all three ends are told", SOON, || {
+        messages(&host, 1, "session_ended").filter(|ends| ends.len() == 3)
+    })?;
+    for normal in &ends[..2] {
+        assert!(normal.ends_with("ended: the program ended"), "{ends:#?}");
+    }
+    for part in ["spin_flag", "0x1000"] {
+        assert!(ends[2].contains(part), "{part}: {ends:#?}");
+    }
+    // The log has the kinds of the API, and a worker's line names session and VM.
+    let log = host.log();
+    assert!(log.contains("kind=\"session_ended\""), "{log}");
+    Ok(())
+}
+
+#[test]
+fn doctor_runs_the_worker_program() -> Result<()> {
+    let good = one_vm(&Options::default())?;
+    let checks = |host: &Host| -> Result<serde_json::Value> {
+        let output = host.admin_output("doctor -o json")?;
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        let checks = report["checks"].as_array().context("a list")?.iter();
+        let mut found = checks.filter(|check| check["name"] == "worker-program");
+        found.next().cloned().context("the check")
+    };
+    assert_eq!(checks(&good)?["status"], "ok", "{}", checks(&good)?);
+    // It is there and may be executed, and does not run.
+    let dir = tempfile::tempdir()?;
+    let broken = dir.path().join("vgpu-worker");
+    std::fs::write(&broken, "#!/nonexistent/interpreter\n")?;
+    for (path, mode) in [(dir.path(), 0o755), (&broken, 0o755)] {
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))?;
+    }
+    let bad = Host::start(&Options {
+        config: format!("[worker]\nbinary = {broken:?}\n"),
+        ..Options::default()
+    })?;
+    let check = checks(&bad)?;
+    assert_eq!(check["status"], "error", "{check}");
+    let hint = check["hint"].as_str().context("a hint")?;
+    assert!(hint.contains("worker.binary"), "{check}");
+    Ok(())
+}

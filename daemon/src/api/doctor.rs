@@ -6,7 +6,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nix::unistd::{AccessFlags, access};
 use vgpu_api::{CheckStatus, DoctorCheck, Gpu, GpuState, Vm};
 
 use super::socket;
@@ -85,16 +84,6 @@ pub(super) async fn examine(
         let problem = format!("The directories of sockets cannot be looked at: {problem}.");
         vec![error(VM_SOCKET_DIR, problem, "vgpud's log says more.")]
     }));
-    checks.push(binary(
-        ("worker-binary", "binary"),
-        config.worker.binary.as_deref(),
-        "vgpu-worker",
-    ));
-    checks.push(binary(
-        ("probe-binary", "probe_binary"),
-        config.worker.probe_binary.as_deref(),
-        "vgpu-probe",
-    ));
     checks.extend(driver(config));
     checks
 }
@@ -233,16 +222,17 @@ fn admin_socket(config: &Config) -> DoctorCheck {
 fn guest_listeners(config: &Config, patience: &Patience) -> Vec<DoctorCheck> {
     let mut checks = Vec::new();
     if config.listen.vsock {
-        const NAME: &str = "vsock";
-        checks.push(match Path::new("/dev/vsock").exists() {
+        const NAME: &str = "vhost-vsock";
+        checks.push(match Path::new("/dev/vhost-vsock").exists() {
             true => ok(
                 NAME,
-                format!("/dev/vsock is there (port {}).", config.listen.vsock_port),
+                "/dev/vhost-vsock is there: QEMU can give VMs a vsock device.",
             ),
             false => warning(
                 NAME,
-                "This host has no AF_VSOCK; only Unix sockets and hybrid vsock are served.",
-                "`modprobe vhost_vsock`, or set listen.vsock = false.",
+                "There is no /dev/vhost-vsock: no VM of this host can have a vsock device of the \
+                 kernel. Unix sockets and hybrid vsock are served.",
+                "`modprobe vhost_vsock`; without VMs over vsock, set listen.vsock = false.",
             ),
         });
     }
@@ -303,27 +293,6 @@ fn directory(name: &str, dir: &Path, found: io::Result<Metadata>) -> DoctorCheck
             name,
             format!("{}: {problem}.", dir.display()),
             "vgpud makes it when needed.",
-        ),
-    }
-}
-
-fn binary((name, key): (&str, &str), configured: Option<&Path>, default: &str) -> DoctorCheck {
-    let beside = || Some(std::env::current_exe().ok()?.parent()?.join(default));
-    let Some(path) = configured.map(PathBuf::from).or_else(beside) else {
-        return error(name, "vgpud does not know where its own binary is.", "");
-    };
-    let runs = path.is_file() && access(&path, AccessFlags::X_OK).is_ok();
-    match runs {
-        true => ok(name, format!("vgpud can run {}.", path.display())),
-        false => error(
-            name,
-            format!(
-                "{} is not there, or vgpud's user may not run it.",
-                path.display()
-            ),
-            format!(
-                "Install it so that vgpud's user may run it, or set worker.{key} in vgpud.toml."
-            ),
         ),
     }
 }
@@ -400,18 +369,28 @@ pub(super) fn of_scan(wrong: &[String]) -> Vec<DoctorCheck> {
 }
 
 /// What the running daemon shows: GPUs, pools, left-over workers.
-pub(super) fn of_world(world: &World) -> Vec<DoctorCheck> {
+pub(super) fn of_world(world: &World, kind: DriverKind) -> Vec<DoctorCheck> {
     let mut checks: Vec<DoctorCheck> = world.gpus().iter().map(gpu).collect();
-    const HINT: &str =
-        "`vgpu-admin scan-gpus` looks again; without hardware set driver.kind = \"soft\".";
+    let hint = match kind {
+        DriverKind::Nvidia => {
+            "Install NVIDIA's driver or correct what gpu-scan names, then `vgpu-admin scan-gpus`."
+        }
+        DriverKind::Auto => {
+            "Correct what gpu-scan names, then `vgpu-admin scan-gpus`; on a host without a GPU, \
+             software devices serve with driver.kind = \"soft\"."
+        }
+        DriverKind::Soft => {
+            "Correct what gpu-scan and driver-library name, then `vgpu-admin scan-gpus`."
+        }
+    };
     let works = |gpu: &Gpu| matches!(gpu.state, GpuState::Ready | GpuState::Draining);
     if checks.is_empty() {
-        checks.push(error("gpus", "No GPU is known.", HINT));
+        checks.push(error("gpus", "No GPU is known.", hint));
     } else if !world.gpus().iter().any(works) {
         checks.push(error(
             "gpus",
             "None of this host's GPUs can take work: programs that use one are refused.",
-            format!("The lines gpu-... say why. {HINT}"),
+            format!("The lines gpu-... say why. {hint}"),
         ));
     }
     checks.extend(world.gpus().iter().filter_map(account));

@@ -101,7 +101,7 @@ impl Admin {
             .map_err(|error| of_mediation(&error))?;
         if let Err(error) = self.scan(AuditActor::daemon()).await {
             self.events
-                .daemon(EventKind::GpuVanished, Severity::Error, error.to_string());
+                .daemon(EventKind::ScanFailed, Severity::Error, error.to_string());
         }
         Ok(())
     }
@@ -546,7 +546,7 @@ impl Admin {
         let config = self.config.borrow().clone();
         let mut checks = doctor::examine(&config, &self.source, &self.store, &self.patience).await;
         checks.extend(doctor::of_scan(&self.scanned()));
-        checks.extend(doctor::of_world(&self.world().await));
+        checks.extend(doctor::of_world(&self.world().await, config.driver.kind));
         match within(DOCTOR_DEADLINE, self.mediation.doctor()).await {
             Ok(more) => checks.extend(more),
             Err(problem) => checks.push(doctor::error(

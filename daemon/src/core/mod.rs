@@ -15,7 +15,7 @@ use crate::mediation::{Change, Explained, GpuCheck, Mediation, MediationError, M
 use crate::mediator::{Command, MediatorHandle};
 use crate::model::{DeviceProcess, RuntimeSnapshot, ScanResult, ScannedGpu, VmRecord};
 use crate::probe::Prober;
-use crate::supervisor::launcher::{Launcher, driver_library, probe_binary, worker_binary};
+use crate::supervisor::launcher::{Launcher, driver_library};
 
 use confinement::Confinement;
 
@@ -250,36 +250,22 @@ impl Core {
         checks
     }
 
-    fn programs(&self) -> DoctorCheck {
-        let config = self.launcher.config();
-        let soft = config.driver.kind == DriverKind::Soft;
-        let problems: Vec<String> = [
-            worker_binary(&config).err(),
-            probe_binary(&config).err(),
-            driver_library(&config, soft).err(),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
-        let (status, message, hint) = if problems.is_empty() {
-            (
-                CheckStatus::Ok,
-                "worker, probe and driver library are there".to_owned(),
-                None,
-            )
-        } else {
-            let hint = "Install the vgpu packages completely, or set the paths in vgpud.toml";
-            (
-                CheckStatus::Error,
-                problems.join("; "),
-                Some(hint.to_owned()),
-            )
-        };
+    async fn worker_program(&self) -> DoctorCheck {
+        let prober = self.prober.clone();
+        let run = tokio::task::spawn_blocking(move || prober.worker());
+        let ran = run.await.unwrap_or_else(|e| Err(e.to_string()));
         DoctorCheck {
-            name: "programs".into(),
-            status,
-            message,
-            hint,
+            name: "worker-program".into(),
+            status: if ran.is_ok() {
+                CheckStatus::Ok
+            } else {
+                CheckStatus::Error
+            },
+            hint: ran.is_err().then(|| {
+                "Install the vgpu packages completely, or correct worker.binary in vgpud.toml"
+                    .to_owned()
+            }),
+            message: ran.unwrap_or_else(|why| why),
         }
     }
 }
@@ -380,7 +366,7 @@ impl Mediation for Core {
             let gateway = self.gateway.clone();
             let checks = tokio::task::spawn_blocking(move || gateway.doctor()).await;
             let mut checks = checks.map_err(|error| MediationError::Failed(error.to_string()))?;
-            checks.push(self.programs());
+            checks.push(self.worker_program().await);
             checks.push(self.worker_user());
             checks.push(self.worker_forks());
             let (confinement, libraries) =

@@ -65,13 +65,22 @@ impl EventSink {
     }
 }
 
-/// Writes the log line of an event. Text from a guest is quoted.
+/// The name of a kind, as in the API (`session_started`).
+pub(crate) fn kind_name(kind: EventKind) -> String {
+    let json = serde_json::to_string(&kind).unwrap_or_default();
+    json.trim_matches('"').to_owned()
+}
+
+/// Writes the log line of an event, with the fields that the API has.
 fn log(event: &Event) {
-    let (seq, kind, message) = (event.seq, event.kind, &event.message);
+    let (seq, kind) = (event.seq, kind_name(event.kind));
+    let (vm, session) = (event.vm_id, event.session_id);
+    let (gpu, pool) = (event.gpu_uuid.as_deref(), event.pool.as_deref());
+    let message = report::clean(&event.message);
     match event.severity {
-        Severity::Info => tracing::info!(seq, ?kind, vm = event.vm_id, ?message),
-        Severity::Warning => tracing::warn!(seq, ?kind, vm = event.vm_id, ?message),
-        Severity::Error => tracing::error!(seq, ?kind, vm = event.vm_id, ?message),
+        Severity::Info => tracing::info!(seq, kind, vm, session, gpu, pool, "{message}"),
+        Severity::Warning => tracing::warn!(seq, kind, vm, session, gpu, pool, "{message}"),
+        Severity::Error => tracing::error!(seq, kind, vm, session, gpu, pool, "{message}"),
     }
 }
 

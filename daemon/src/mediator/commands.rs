@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::handshake::Refusal;
 use vgpu_proto::text::printable;
-use vgpu_proto::worker::{Start, ToWorker};
+use vgpu_proto::worker::{PROGRAM_ENDED, Start, ToWorker};
 use vgpu_sched::{Event, GpuHealth, GpuId, SessionId};
 
 use super::actor::Actor;
@@ -562,8 +562,7 @@ impl Actor {
 
     fn guest_gone(&mut self, id: u64, how: GuestEnd) {
         let (cause, text) = match how {
-            GuestEnd::Goodbye => (EndCause::Guest, "the program finished"),
-            GuestEnd::Vanished => (EndCause::Guest, "the program or its VM went away"),
+            GuestEnd::Goodbye | GuestEnd::Vanished => (EndCause::Guest, PROGRAM_ENDED),
             GuestEnd::Broken => (
                 EndCause::Protocol,
                 "the guest sent what does not belong on its control connection",

@@ -206,9 +206,15 @@ impl Actor {
                 }
             }
         }
-        let (cause, detail) = match &session.phase {
-            Phase::Ending(cause, detail) => (*cause, detail.clone()),
-            Phase::Starting | Phase::Live => (EndCause::WorkerDied, "its worker is gone".into()),
+        let (cause, detail) = match (&session.phase, &session.fault) {
+            // A program that ends after a device fault ended because of the fault.
+            (Phase::Ending(EndCause::Guest, _), Some((_, fault))) => {
+                (EndCause::Fault, fault.clone())
+            }
+            (Phase::Ending(cause, detail), _) => (*cause, detail.clone()),
+            (Phase::Starting | Phase::Live, _) => {
+                (EndCause::WorkerDied, "its worker is gone".into())
+            }
         };
         self.flush_usage(session.vm);
         self.feed(Event::WorkerExited {

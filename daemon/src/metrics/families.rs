@@ -7,9 +7,9 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use vgpu_api::{EventKind, Gpu, GpuAccount, GpuState, PoolStatus, Status, Vm, VmState};
+use vgpu_api::{Gpu, GpuAccount, GpuState, PoolStatus, Status, Vm, VmState};
 
-use crate::events::{EventCount, Journal};
+use crate::events::{EventCount, Journal, kind_name};
 use crate::model::{Histogram, VmRuntime};
 use crate::store::StoreHealth;
 use crate::views::World;
@@ -119,7 +119,7 @@ impl Facts {
         )?;
         let events = self.events.iter().map(|event| {
             let labels = vec![
-                ("kind", kind(event.kind)),
+                ("kind", kind_name(event.kind)),
                 ("cause", event.label.to_owned()),
             ];
             (labels, event.count as f64)
@@ -430,11 +430,6 @@ fn gpu_labels(gpu: &Gpu) -> Labels {
 
 fn vm_labels(vm: &Vm) -> Labels {
     vec![("vm", vm.name.clone())]
-}
-
-fn kind(kind: EventKind) -> String {
-    let json = serde_json::to_string(&kind).unwrap_or_default();
-    json.trim_matches('"').to_owned()
 }
 
 fn seconds(ns: u64) -> f64 {

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::{Prober, run};
 use crate::model::VmIdentity;
-use crate::supervisor::launcher::environment;
+use crate::supervisor::launcher::{environment, probe_binary};
 use crate::worker::confine::Jail;
 use crate::worker::owner::Owner;
 use crate::worker::process::Process;
@@ -84,7 +84,7 @@ impl Prober {
         if soft {
             args.push("--soft".into());
         }
-        let program = self.program(&config, owner.as_ref())?;
+        let program = self.program(&probe_binary(&config)?, owner.as_ref())?;
         let confinement = self
             .launcher
             .confinement((VmIdentity::PROBE, owner), soft, 0)?;

@@ -9,16 +9,20 @@ mod run;
 mod soft_state;
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use vgpu_api::GpuSource;
+use vgpu_proto::text::printable;
 
 use crate::config::{Config, DriverKind};
 use crate::mediation::GpuCheck;
 use crate::model::{ScanResult, ScannedGpu};
-use crate::supervisor::launcher::{Launcher, driver_library, environment, probe_binary};
+use crate::supervisor::launcher::{
+    Launcher, driver_library, environment, probe_binary, worker_binary,
+};
 use crate::worker::confine::{Jail, Program};
 use crate::worker::owner::{Owner, reachable};
 
@@ -154,6 +158,25 @@ impl Prober {
         self.answer(&config, soft, &args, &[])
     }
 
+    /// Runs the worker program as vgpud runs it for guests, which answers with its version.
+    ///
+    /// # Errors
+    /// Why the program cannot be run, or that it is of another version than vgpud.
+    pub fn worker(&self) -> Result<String, String> {
+        let config = self.launcher.config();
+        let binary = worker_binary(&config)?;
+        let written = self.run_program(&config, &binary, &["--version".into()], &[])?;
+        let answer = printable(String::from_utf8_lossy(&written.output).trim(), 100);
+        let expected = concat!("vgpu-worker ", env!("CARGO_PKG_VERSION"));
+        match answer == expected {
+            true => Ok(format!("vgpud can run {}: {answer}", binary.display())),
+            false => Err(format!(
+                "{} is not the worker of this vgpud ({expected}); its answer: {answer}",
+                binary.display()
+            )),
+        }
+    }
+
     fn answer(
         &self,
         config: &Config,
@@ -182,20 +205,30 @@ impl Prober {
         // Any output of soft-gpu is then about its settings.
         env.push(("SOFT_GPU_BANNER".into(), "0".into()));
         env.extend(more.iter().cloned());
+        self.run_program(config, &probe_binary(config)?, args, &env)
+    }
+
+    /// Runs a program with the rights of a worker.
+    fn run_program(
+        &self,
+        config: &Config,
+        binary: &Path,
+        args: &[OsString],
+        env: &[(OsString, OsString)],
+    ) -> Result<Written, String> {
         let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
         // The same user as the workers, so that the probe sees the same access rights.
         let owner = self.launcher.owners().of(0)?;
-        let program = self.program(config, owner.as_ref())?;
+        let program = self.program(binary, owner.as_ref())?;
         let jail = self.launcher.jail();
-        run::run(&program, args, &env, (jail, Jail::only_as(owner)), deadline)
+        run::run(&program, args, env, (jail, Jail::only_as(owner)), deadline)
     }
 
-    fn program(&self, config: &Config, owner: Option<&Owner>) -> Result<Program, String> {
-        let binary = probe_binary(config)?;
+    fn program(&self, binary: &Path, owner: Option<&Owner>) -> Result<Program, String> {
         if let Some(owner) = owner {
-            reachable(&binary, owner)?;
+            reachable(binary, owner)?;
         }
-        let program = self.launcher.jail().program(&binary);
+        let program = self.launcher.jail().program(binary);
         program.map_err(|e| format!("cannot start {}: {e}", binary.display()))
     }
 }

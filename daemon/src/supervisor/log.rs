@@ -1,50 +1,113 @@
 //! Copies the standard error of workers to vgpud's log: bounded, escaped, and at a bounded rate.
 
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
+use tracing::Level;
 
 /// Longest line in bytes. The rest of a longer line is dropped.
 const LINE: usize = 512;
 
-/// Lines of one worker per second. Further lines are counted and dropped.
+/// Lines per second of all workers of one VM. Further lines are counted and dropped.
 const LINES_PER_SECOND: u32 = 20;
 
 /// Bytes of one worker per second that are read. A worker that writes more blocks on its own pipe
 /// and takes no time of vgpud.
 const BYTES_PER_SECOND: usize = 256 * 1024;
 
-/// Copies the standard error of a worker into the log until the pipe closes.
-///
-/// A guest may control the worker, so the text is not trusted: control characters are escaped, and
-/// the session's number precedes the text.
-pub(crate) async fn relay(pipe: OwnedFd, session: u64, vm: u32) {
-    let mut pipe = match pipe::Receiver::from_owned_fd(pipe) {
-        Ok(pipe) => pipe,
-        Err(e) => {
-            tracing::warn!(session, vm, "the worker's log cannot be read: {e}");
-            return;
+/// The log lines of workers, limited for each VM.
+#[derive(Debug, Default)]
+pub(super) struct WorkerLogs {
+    limits: Mutex<HashMap<u32, Weak<LineLimit>>>,
+}
+
+impl WorkerLogs {
+    /// The limit of a VM, which all its workers share.
+    fn limit(&self, vm: u32) -> Arc<LineLimit> {
+        let mut limits = lock(&self.limits);
+        limits.retain(|_, limit| limit.strong_count() > 0);
+        if let Some(limit) = limits.get(&vm).and_then(Weak::upgrade) {
+            return limit;
         }
-    };
-    let mut lines = Lines::default();
-    let mut gate = Gate::new(Instant::now());
-    let mut buffer = [0_u8; 4096];
-    loop {
-        match pipe.read(&mut buffer).await {
-            Ok(0) | Err(_) => break,
-            Ok(n) => {
-                lines.push(&buffer[..n], |line| gate.pass(line, session, vm));
-                let pause = gate.read(n, Instant::now());
-                if !pause.is_zero() {
-                    tokio::time::sleep(pause).await;
+        let limit = Arc::new(LineLimit::default());
+        limits.insert(vm, Arc::downgrade(&limit));
+        limit
+    }
+
+    /// Copies the standard error of a worker into the log until the pipe closes.
+    ///
+    /// A guest may control the worker, so the text is not trusted: control characters are escaped,
+    /// the session and the VM stand before the text, and no line is an error.
+    pub(super) async fn relay(self: Arc<Self>, pipe: OwnedFd, session: u64, vm: u32) {
+        let mut pipe = match pipe::Receiver::from_owned_fd(pipe) {
+            Ok(pipe) => pipe,
+            Err(e) => {
+                tracing::warn!(session, vm, "the worker's log cannot be read: {e}");
+                return;
+            }
+        };
+        let limit = self.limit(vm);
+        let mut lines = Lines::default();
+        let mut pace = Pace::new(Instant::now());
+        let mut buffer = [0_u8; 4096];
+        let write = |line: &str| {
+            if lock(&limit.0).admits(Instant::now()) {
+                log(line, session, vm);
+            }
+        };
+        loop {
+            match pipe.read(&mut buffer).await {
+                Ok(0) | Err(_) => break,
+                Ok(n) => {
+                    lines.push(&buffer[..n], write);
+                    let pause = pace.read(n, Instant::now());
+                    if !pause.is_zero() {
+                        tokio::time::sleep(pause).await;
+                    }
                 }
             }
         }
+        lines.finish(write);
+        let dropped = std::mem::take(&mut lock(&limit.0).dropped);
+        if dropped > 0 {
+            tracing::warn!(vm, "{dropped} log lines of the VM's workers were dropped");
+        }
     }
-    lines.finish(|line| gate.pass(line, session, vm));
-    gate.report(session, vm);
+}
+
+/// Writes a worker's line with the level that the worker gave it, but as a warning at most: errors
+/// are those of vgpud.
+fn log(line: &str, session: u64, vm: u32) {
+    let (level, text) = level_of(line);
+    let text = format_args!("worker of session {session}, VM {vm}: {text}");
+    match level {
+        Level::ERROR | Level::WARN => tracing::warn!(target: "vgpu_worker", "{text}"),
+        Level::INFO => tracing::info!(target: "vgpu_worker", "{text}"),
+        Level::DEBUG => tracing::debug!(target: "vgpu_worker", "{text}"),
+        Level::TRACE => tracing::trace!(target: "vgpu_worker", "{text}"),
+    }
+}
+
+/// The level with which a line of a worker begins, and the rest. A line without a level, such as a
+/// driver's, is a warning.
+fn level_of(line: &str) -> (Level, &str) {
+    let line = line.trim_start();
+    let word = line.split(' ').next().unwrap_or_default();
+    let levels = [
+        Level::ERROR,
+        Level::WARN,
+        Level::INFO,
+        Level::DEBUG,
+        Level::TRACE,
+    ];
+    let level = levels.into_iter().find(|level| level.as_str() == word);
+    level.map_or((Level::WARN, line), |level| {
+        (level, line[word.len()..].trim_start())
+    })
 }
 
 /// Splits a byte stream into escaped lines of bounded length.
@@ -74,65 +137,65 @@ impl Lines {
     }
 }
 
-#[derive(Debug)]
-struct Gate {
-    second: Instant,
-    passed: u32,
-    bytes: usize,
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What passes in the present second.
+#[derive(Debug, Default)]
+struct LineLimit(Mutex<Passed>);
+
+#[derive(Debug, Default)]
+struct Passed {
+    since: Option<Instant>,
+    lines: u32,
     dropped: u64,
 }
 
-impl Gate {
-    fn new(now: Instant) -> Gate {
-        Gate {
-            second: now,
-            passed: 0,
-            bytes: 0,
-            dropped: 0,
-        }
-    }
-
-    fn turn(&mut self, now: Instant) {
-        if now.duration_since(self.second) >= Duration::from_secs(1) {
-            (self.second, self.passed, self.bytes) = (now, 0, 0);
-        }
-    }
-
-    /// Counts read bytes. Returns the time for which to stop reading.
-    fn read(&mut self, bytes: usize, now: Instant) -> Duration {
-        self.turn(now);
-        self.bytes = self.bytes.saturating_add(bytes);
-        if self.bytes < BYTES_PER_SECOND {
-            return Duration::ZERO;
-        }
-        (self.second + Duration::from_secs(1)).saturating_duration_since(now)
-    }
-
+impl Passed {
     fn admits(&mut self, now: Instant) -> bool {
-        self.turn(now);
-        if self.passed < LINES_PER_SECOND {
-            self.passed += 1;
+        let second = Duration::from_secs(1);
+        if self
+            .since
+            .is_none_or(|since| now.duration_since(since) >= second)
+        {
+            (self.since, self.lines) = (Some(now), 0);
+        }
+        if self.lines < LINES_PER_SECOND {
+            self.lines += 1;
             return true;
         }
         self.dropped += 1;
         false
     }
+}
 
-    fn pass(&mut self, line: &str, session: u64, vm: u32) {
-        if self.admits(Instant::now()) {
-            tracing::info!(target: "vgpu_worker", session, vm, "{line}");
+/// The rate at which one worker's pipe is read.
+#[derive(Debug)]
+struct Pace {
+    since: Instant,
+    bytes: usize,
+}
+
+impl Pace {
+    fn new(now: Instant) -> Pace {
+        Pace {
+            since: now,
+            bytes: 0,
         }
     }
 
-    fn report(&self, session: u64, vm: u32) {
-        if self.dropped > 0 {
-            tracing::warn!(
-                session,
-                vm,
-                "{} lines of the worker's log were dropped",
-                self.dropped
-            );
+    /// Counts read bytes. Returns the time for which to stop reading.
+    fn read(&mut self, bytes: usize, now: Instant) -> Duration {
+        let second = Duration::from_secs(1);
+        if now.duration_since(self.since) >= second {
+            (self.since, self.bytes) = (now, 0);
         }
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.bytes < BYTES_PER_SECOND {
+            return Duration::ZERO;
+        }
+        (self.since + second).saturating_duration_since(now)
     }
 }
 
@@ -153,21 +216,41 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_dropped_and_counted() {
+    fn a_flood_is_dropped_and_counted_for_all_workers_of_a_vm() {
+        let logs = WorkerLogs::default();
+        let (one, other) = (logs.limit(1), logs.limit(1));
         let start = Instant::now();
-        let mut gate = Gate::new(start);
-        let passed = (0..1000).filter(|_| gate.admits(start)).count();
-        assert_eq!((passed as u32, gate.dropped), (LINES_PER_SECOND, 1000 - 20));
-        assert!(gate.admits(start + Duration::from_secs(1)));
+        let passed = [&one, &other].map(|limit| {
+            let mut passed = lock(&limit.0);
+            (0..1000).filter(|_| passed.admits(start)).count()
+        });
+        assert_eq!(passed, [LINES_PER_SECOND as usize, 0]);
+        assert_eq!(lock(&one.0).dropped, 2000 - u64::from(LINES_PER_SECOND));
+        assert!(lock(&logs.limit(2).0).admits(start), "another VM");
+        assert!(lock(&one.0).admits(start + Duration::from_secs(1)));
     }
 
     #[test]
     fn a_worker_that_writes_without_end_is_read_slowly() {
         let start = Instant::now();
-        let mut gate = Gate::new(start);
-        assert_eq!(gate.read(BYTES_PER_SECOND - 1, start), Duration::ZERO);
+        let mut pace = Pace::new(start);
+        assert_eq!(pace.read(BYTES_PER_SECOND - 1, start), Duration::ZERO);
         let later = start + Duration::from_millis(300);
-        assert_eq!(gate.read(1, later), Duration::from_millis(700));
-        assert_eq!(gate.read(1, start + Duration::from_secs(1)), Duration::ZERO);
+        assert_eq!(pace.read(1, later), Duration::from_millis(700));
+        assert_eq!(pace.read(1, start + Duration::from_secs(1)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_line_keeps_its_level_and_loses_the_word() {
+        assert_eq!(
+            level_of(" WARN vgpu_worker::flow: late"),
+            (Level::WARN, "vgpu_worker::flow: late")
+        );
+        assert_eq!(level_of("INFO x"), (Level::INFO, "x"));
+        assert_eq!(
+            level_of("a driver's line"),
+            (Level::WARN, "a driver's line")
+        );
+        assert_eq!(level_of(""), (Level::WARN, ""));
     }
 }

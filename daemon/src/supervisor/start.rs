@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use super::launcher::Launcher;
-use super::log;
+use super::log::WorkerLogs;
 use crate::events::{EventSink, Report};
 use crate::mediator::{AdmitRequest, Admitted, GuestEnd, MediatorHandle, Ready, Refused};
 
@@ -17,6 +17,7 @@ pub struct Supervisor {
     mediator: MediatorHandle,
     launcher: Arc<Launcher>,
     events: EventSink,
+    logs: Arc<WorkerLogs>,
 }
 
 /// A session whose worker is ready: the guest may be welcomed.
@@ -36,6 +37,7 @@ impl Supervisor {
             mediator,
             launcher,
             events,
+            logs: Arc::default(),
         }
     }
 
@@ -70,7 +72,7 @@ impl Supervisor {
                 return Err(refused);
             }
         };
-        tokio::spawn(log::relay(launched.log, session, vm.vm_id));
+        tokio::spawn(self.logs.clone().relay(launched.log, session, vm.vm_id));
         let ready = admission.attach(launched.worker, launched.start);
         let up = is_up(ready, launched.in_cgroup);
         match timeout(until.saturating_duration_since(Instant::now()), up).await {

@@ -16,9 +16,11 @@ use crate::session::{FoundDevice, Parts, Printf, serve};
 
 /// Runs a worker. Returns only if it could not begin; otherwise the process ends with its session.
 pub fn run() -> ExitCode {
+    // vgpud adds the time, and reads the level at the begin of each line.
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(false)
+        .without_time()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .init();
     if let Err(e) = confine() {

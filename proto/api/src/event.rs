@@ -53,6 +53,8 @@ pub enum EventKind {
     GpuAppeared,
     /// A GPU is no longer seen.
     GpuVanished,
+    /// A scan for GPUs failed, so that nothing is known about them.
+    ScanFailed,
     /// A GPU takes no new work until a check passes.
     GpuSuspect,
     /// A GPU takes work again.

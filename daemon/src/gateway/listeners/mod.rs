@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::Metadata;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -40,7 +41,8 @@ pub struct Gateway {
 #[derive(Debug, Default)]
 struct Listeners {
     vsock: Option<Task>,
-    vsock_problem: Option<String>,
+    /// Why vgpud does not listen on AF_VSOCK, and what helps.
+    vsock_problem: Option<(String, &'static str)>,
     unix: BTreeMap<PathBuf, UnixEntry>,
     shut: Vec<ListenerProblem>,
     /// For which registrations the directory of a socket was there once: vgpud makes it no more.
@@ -523,11 +525,12 @@ impl Gateway {
                 tracing::info!(port, "listening on AF_VSOCK");
             }
             Err(e) => {
-                let problem = format!("cannot listen on AF_VSOCK port {port}: {e}");
-                if listeners.vsock_problem.as_ref() != Some(&problem) {
-                    tracing::warn!("{problem}");
+                let message = format!("cannot listen on AF_VSOCK port {port}: {e}");
+                let known = listeners.vsock_problem.as_ref();
+                if known.is_none_or(|(known, _)| *known != message) {
+                    tracing::warn!("{message}");
                 }
-                listeners.vsock_problem = Some(problem);
+                listeners.vsock_problem = Some((message, vsock_remedy(&e)));
             }
         }
     }
@@ -546,16 +549,27 @@ impl Listeners {
         const NAME: &str = "vsock-listener";
         match (&self.vsock, &self.vsock_problem) {
             (Some(_), _) => check(NAME, CheckStatus::Ok, "listens".into(), None),
-            (None, Some(problem)) => check(
-                NAME,
-                CheckStatus::Warning,
-                problem.clone(),
-                Some(
-                    "Load vhost_vsock (vgpud then listens by itself), or set listen.vsock = false and restart \
-                     vgpud",
-                ),
-            ),
+            (None, Some((problem, remedy))) => {
+                check(NAME, CheckStatus::Warning, problem.clone(), Some(remedy))
+            }
             (None, None) => check(NAME, CheckStatus::Skipped, "is switched off".into(), None),
+        }
+    }
+}
+
+/// What helps if vgpud cannot listen on AF_VSOCK.
+fn vsock_remedy(problem: &io::Error) -> &'static str {
+    match problem.kind() {
+        io::ErrorKind::AddrInUse => {
+            "Another program has this port, perhaps a second vgpud: stop the program, or set \
+             listen.vsock_port (guests then name the port in VGPU_ADDRESS) and restart vgpud"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "Let vgpud's unit use AF_VSOCK (RestrictAddressFamilies=), and restart vgpud"
+        }
+        _ => {
+            "Load vhost_vsock (vgpud then listens by itself), or set listen.vsock = false and \
+             restart vgpud"
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
+use vgpu_proto::worker::PROGRAM_ENDED;
 use vgpu_sched::Depth;
 
 use super::{Ending, Session};
@@ -14,8 +15,6 @@ use crate::session::flow::Stop;
 use crate::session::link::now_ns;
 use crate::session::objects::Bulk;
 use crate::wire::{Filled, Reader};
-
-const CLOSED: &str = "the guest closed its connection";
 
 /// Reads of the socket before the queue gets its turn.
 const READS: usize = 4;
@@ -160,7 +159,7 @@ impl Engine {
     fn read(&mut self) -> Option<Ending> {
         let paid = self.session.pay();
         if self.gone {
-            return Some(Ending::closed(CLOSED));
+            return Some(Ending::closed(PROGRAM_ENDED));
         }
         if !self.readable || self.session.link.out.congested() || !paid {
             return None;
@@ -171,7 +170,7 @@ impl Engine {
                 Err(e) => return Some(Ending::closed(format!("reading from the guest: {e}"))),
             };
             if filled == Filled::Closed {
-                return Some(Ending::closed(CLOSED));
+                return Some(Ending::closed(PROGRAM_ENDED));
             }
             loop {
                 let staging = &mut self.session.objects.staging;
