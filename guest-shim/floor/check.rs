@@ -1,4 +1,5 @@
-//! The dependencies of a built file. Part of the tests of each file that goes into guests.
+//! Checks on which libraries a built file depends. The tests of each file that goes into guests
+//! include this module.
 
 use object::Endianness;
 use object::elf::{DT_NEEDED, DynamicTag, FileHeader64, STB_WEAK};

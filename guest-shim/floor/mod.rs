@@ -1,12 +1,12 @@
-//! Links the library so that it runs on glibc 2.28 and later and needs only glibc, whatever glibc
-//! is on the build machine.
+//! Links the library or program so that it runs on glibc 2.28 and later and needs no library but
+//! glibc, whatever the version of glibc on the build machine.
 //!
-//! A linker binds a symbol to the newest version in the C library that it finds. So it gets stub
-//! libraries without code, which export what glibc 2.28 exports (`symbols.txt`). gcc's unwinder is
-//! linked statically instead of loaded from `libgcc_s.so.1`, which a container may lack. `compat.c`
-//! has the functions that the shared libraries of glibc 2.28 lack.
+//! A linker binds each symbol to the newest version in the C library that it finds. Therefore the
+//! linker gets stub libraries without code, which export the symbols of glibc 2.28 (`symbols.txt`).
+//! gcc's unwinder is linked statically instead of loaded from `libgcc_s.so.1`, which a container
+//! may lack. `compat.c` has the functions that the shared libraries of glibc 2.28 lack.
 //!
-//! Only the cdylib is linked in this way, not the tests of the package.
+//! Only the cdylib or the program is linked in this way, not the tests of the package.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// Sets the link arguments of the library, with files in `out`; `floor` is this directory. Other
-/// targets than x86-64 with glibc are linked as usual.
-#[allow(dead_code)] // Each build script has a library, or a program.
+/// Sets the link arguments of a library; writes the linker's files to `out`. `floor` is this
+/// directory. Other targets than x86-64 Linux with glibc are linked as usual.
+#[allow(dead_code)] // A build script calls either this function or `link_program`.
 pub(crate) fn link(out: &Path, floor: &Path) {
     if let Some(args) = prepare(out, floor) {
         println!("cargo:rustc-cdylib-link-arg=@{}", args.display());
@@ -24,8 +24,9 @@ pub(crate) fn link(out: &Path, floor: &Path) {
     }
 }
 
-/// Makes an object with an ELF note by which `vgpu-guest doctor` recognises vGPU's library: name
-/// `vGPU`, type 1, and the version. A symbol would be one that NVIDIA's library does not have.
+/// Makes an object file with an ELF note: name `vGPU`, type 1, and the version of vGPU. `vgpu-guest
+/// doctor` recognises vGPU's library by this note. The mark is not a symbol, because the library
+/// must export only symbols that NVIDIA's library exports.
 fn note(out: &Path) -> PathBuf {
     let version = env::var("CARGO_PKG_VERSION").expect("cargo sets CARGO_PKG_VERSION");
     let code = format!(
@@ -44,12 +45,14 @@ fn note(out: &Path) -> PathBuf {
 pub(crate) fn link_program(out: &Path, floor: &Path) {
     if let Some(args) = prepare(out, floor) {
         println!("cargo:rustc-link-arg-bins=@{}", args.display());
-        // Libraries that are named but not needed (libm) are those of the build machine.
+        // The linker finds libraries that are named but not needed (libm) on the build machine,
+        // with symbols that the stub libraries lack.
         println!("cargo:rustc-link-arg-bins=-Wl,--allow-shlib-undefined");
     }
 }
 
-/// Writes the files of the linker, and returns the file with its arguments.
+/// Writes the linker's files to `out`. Returns the file with the link arguments; `None` on other
+/// targets.
 fn prepare(out: &Path, floor: &Path) -> Option<PathBuf> {
     println!("cargo:rerun-if-changed={}", floor.display());
     println!("cargo:rerun-if-env-changed=RUSTC_LINKER");
@@ -63,7 +66,8 @@ fn prepare(out: &Path, floor: &Path) -> Option<PathBuf> {
     for library in libraries(&symbols) {
         stand_in(&dir, &library);
     }
-    // Instead of the shared unwinder that the standard library names.
+    // The standard library names `gcc_s`, the shared unwinder. This file replaces it by the static
+    // one.
     write(&dir.join("libgcc_s.so"), "INPUT(-lgcc_eh -lgcc)\n");
     let compat = dir.join("compat.o");
     compile(
@@ -80,7 +84,7 @@ fn prepare(out: &Path, floor: &Path) -> Option<PathBuf> {
             compat.as_ref(),
         ],
     );
-    // The loader's library, which the standard library names with no `-l`.
+    // The standard library names the loader with no `-l`, so the arguments name its stub by path.
     let words = ["compat.o", "libld-linux-x86-64.so"].map(|file| dir.join(file));
     let [compat, loader] = words.each_ref().map(|path| path.display());
     let args = dir.join("link.args");
@@ -120,7 +124,7 @@ fn libraries(text: &str) -> Vec<Library<'_>> {
     libraries
 }
 
-/// `libc.so` for `libc.so.6`: the file that `-lc` finds.
+/// Builds the stub of a library, under the name that `-l` finds: `libc.so` for `libc.so.6`.
 fn stand_in(dir: &Path, library: &Library) {
     let stem = library.soname.split(".so").next().unwrap_or_default();
     let name = if stem.starts_with("lib") {
@@ -161,7 +165,7 @@ fn stand_in(dir: &Path, library: &Library) {
 }
 
 fn compile<const N: usize>(options: [&str; N], files: &[&OsStr]) {
-    // The compiler that links Rust's programs always exists.
+    // The compiler that links Rust's programs is on every build machine.
     let compiler = env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
     let status = Command::new(&compiler).args(options).args(files).status();
     let done = status.as_ref().is_ok_and(|status| status.success());

@@ -1,6 +1,6 @@
 //! Writes a stub for each function of `nvml.h` that `src/exports` does not implement, because
-//! programs link against all of them. [`floor`] determines the C libraries on which the result
-//! runs.
+//! programs link against all functions of the header. [`floor`] links the library so that it runs
+//! on old versions of glibc.
 
 #[path = "../floor/mod.rs"]
 mod floor;
@@ -12,7 +12,8 @@ use std::{env, fs};
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=src");
-    // The name that programs load. NODELETE: handles that a program keeps stay valid.
+    // The name that programs load. NODELETE: the library stays mapped after `dlclose`, so that
+    // handles stay valid.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnvidia-ml.so.1");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     let names = fs::read_to_string("src/functions.txt").expect("src/functions.txt is there");
@@ -30,7 +31,7 @@ fn main() {
     floor::link(&out, Path::new("../floor"));
 }
 
-/// The names in lines `fn nvmlA(…` and `fn nvmlA / nvmlA_v2 (…`.
+/// The names of the implemented functions: lines `fn nvmlA(…` and `fn nvmlA / nvmlA_v2 (…`.
 fn served(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("src/exports is there") {

@@ -10,7 +10,8 @@ const HOST_CID: u32 = 2;
 /// Largest size of a Unix socket's path in bytes (`sun_path` without the NUL).
 const LONGEST_PATH: usize = 107;
 
-/// An address, which both connections of a session use.
+/// Address of vgpud. The control connection and the data connection of a session both use this
+/// address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// AF_VSOCK.

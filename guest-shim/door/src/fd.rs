@@ -6,9 +6,9 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 /// Number of standard error; standard input and output have smaller numbers.
 const STDERR: i32 = 2;
 
-/// Moves a descriptor to a number above standard input, output and error. If the program was
-/// started without these, the system gives their numbers to new descriptors, and the program would
-/// write into the descriptor.
+/// Moves a descriptor to a number above those of standard input, output and error (0 to 2). If the
+/// program was started with one of these closed, the kernel gives that number to the next new
+/// descriptor, and the program's output would go into this descriptor.
 ///
 /// # Errors
 /// The system's error if the process has no free descriptor.
@@ -16,6 +16,6 @@ pub fn beyond_standard(fd: OwnedFd) -> io::Result<OwnedFd> {
     if fd.as_raw_fd() > STDERR {
         return Ok(fd);
     }
-    // `try_clone` duplicates to numbers from 3 on.
+    // `try_clone` returns a descriptor number of at least 3.
     fd.try_clone()
 }

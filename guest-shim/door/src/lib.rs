@@ -1,6 +1,6 @@
-//! A guest's access to vgpud: the address ([`address`]), a connection ([`socket`]), and looks at
-//! the VM without a session ([`mod@look`]); and the log level ([`level`]). The driver library, the
-//! management library and `vgpu-guest` share this crate.
+//! The code with which programs in a VM reach vgpud: the address ([`address`]), a connection
+//! ([`socket`]), questions about the VM without a session ([`mod@look`]), and the log level
+//! ([`level`]). The driver library, the management library and `vgpu-guest` share this crate.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),

@@ -1,4 +1,4 @@
-//! Looks: asks vgpud about the own VM.
+//! Looks: questions about this VM, which vgpud answers without opening a session.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use vgpu_proto::text::printable;
 use crate::address::Address;
 use crate::socket::{Failure, Socket};
 
-/// Longest time of a look for which a user waits.
+/// Time limit of a look whose result a user waits for.
 pub const LIMIT: Duration = Duration::from_secs(5);
 
-/// Looks once. `limit` covers the whole exchange.
+/// Asks vgpud about this VM. `limit` covers the whole exchange: connecting, sending and receiving.
 ///
 /// # Errors
-/// [`Failure`].
+/// [`Failure`], if vgpud gives no valid answer within the limit.
 pub fn look(address: &Address, limit: Duration) -> Result<Looked, Failure> {
     let socket = Socket::connect(address, limit)?;
     socket.send(&question())?;
@@ -32,7 +32,8 @@ pub fn look(address: &Address, limit: Duration) -> Result<Looked, Failure> {
     Ok(shown(looked))
 }
 
-/// Makes the texts of an answer safe to show, because any program may have sent the answer.
+/// Removes control characters from the texts of an answer and limits their lengths, so that a
+/// terminal can show the texts. Any program may listen at the address, so the texts are untrusted.
 fn shown(mut looked: Looked) -> Looked {
     let Looked {
         daemon_version,

@@ -129,7 +129,8 @@ impl Socket<'_> {
         Ok(body)
     }
 
-    /// The failure of a peer that is not a vgpud of this version.
+    /// [`Failure::Garbled`]: the peer is not a vgpud of this version. `what` says what is wrong
+    /// with the answer.
     #[must_use]
     pub fn garbled(&self, what: &str) -> Failure {
         let address = self.address;
@@ -139,7 +140,7 @@ impl Socket<'_> {
         ))
     }
 
-    /// The descriptor, without a deadline; the caller closes it.
+    /// Returns the descriptor without the send timeout. The caller closes the descriptor.
     ///
     /// # Errors
     /// [`Failure::Lost`].

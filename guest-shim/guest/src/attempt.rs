@@ -1,5 +1,5 @@
-//! A step of `doctor` that loads a library and calls it, in a separate process: doctor can read the
-//! library's messages there, and survives a crash.
+//! The steps of `doctor` that load and call a library. Each step runs in a separate process, so
+//! that doctor can read the library's messages and survives a crash of the library.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::io::Write as _;
@@ -12,10 +12,10 @@ use vgpu_proto::text::printable;
 
 use crate::library::{Found, found};
 
-/// Characters of a library's messages on standard error that are shown.
+/// Largest number of characters that doctor shows of a library's messages on standard error.
 const SAID_MOST: usize = 600;
 
-/// The attempted action.
+/// A step of `doctor`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Step {
     /// Loads the driver library and queries its version.
@@ -27,7 +27,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// Makes the attempt in a separate process: returns the finding, or the fault.
+    /// Runs the step in a separate process. Returns the finding, or a description of the failure.
     pub(crate) fn in_a_process(self) -> Result<String, String> {
         let value = self.to_possible_value();
         let step = value.as_ref().map_or("", PossibleValue::get_name);
@@ -42,7 +42,7 @@ impl Step {
         told(&output.map_err(|e| format!("vgpu-guest cannot start itself: {e}"))?)
     }
 
-    /// Makes the attempt in this process.
+    /// Runs the step in this process and writes the finding or the failure to standard output.
     pub(crate) fn make(self) -> ExitCode {
         let made = match self {
             Step::Libcuda => libcuda(),
@@ -60,7 +60,7 @@ impl Step {
     }
 }
 
-/// The finding of a process that made an attempt.
+/// The result of a step, from the output of the step's process.
 fn told(output: &Output) -> Result<String, String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
@@ -76,7 +76,7 @@ fn told(output: &Output) -> Result<String, String> {
     })
 }
 
-/// A library's messages as a part of a line.
+/// Joins a library's messages into one line, without the prefixes `vgpu: ` and `NVML: `.
 fn said(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let lines = text.lines().map(|line| {

@@ -11,7 +11,7 @@ use vgpu_proto::text::printable;
 use crate::attempt::Step;
 use crate::tell;
 
-/// Characters of a finding that are shown.
+/// Largest number of characters that doctor shows of a finding.
 const LONGEST: usize = 1000;
 
 /// The findings as text, and whether all checks passed.

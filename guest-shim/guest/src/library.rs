@@ -1,4 +1,4 @@
-//! Finds the file that a program gets by a library's name, and checks that it is vGPU's.
+//! Finds the file that the loader chooses for a library's name, and checks that the file is vGPU's.
 
 use libloading::{Library, Symbol};
 use object::Endianness;
@@ -17,8 +17,8 @@ pub(crate) struct Found {
     pub(crate) version: String,
 }
 
-/// Loads the library of a name and checks that it is vGPU's. `symbol`: a symbol that the library
-/// must have.
+/// Loads the library `name` and checks that its file is vGPU's. `symbol` is a symbol that the
+/// library must have; the address of the symbol leads to the file.
 pub(crate) fn found(name: &str, symbol: &str) -> Result<Found, String> {
     // SAFETY: every CUDA program of this machine loads the library of this name.
     let library = unsafe { Library::new(name) }.map_err(|e| {
@@ -58,7 +58,7 @@ impl Found {
     }
 }
 
-/// The file that is mapped at an address.
+/// Path of the file that is mapped at an address of this process.
 fn file_at(address: usize) -> Option<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let number = |digits: &str| usize::from_str_radix(digits, 16).ok();

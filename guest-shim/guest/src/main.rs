@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The text of a look, and whether there was an answer.
+/// Asks vgpud about this VM. Returns the text to print, and whether vgpud answered.
 fn told(tell: fn(&Looked) -> String) -> (String, bool) {
     let looked = Address::from_environment()
         .and_then(|address| look(&address, LIMIT).map_err(|e| e.to_string()));

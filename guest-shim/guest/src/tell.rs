@@ -70,7 +70,8 @@ pub(crate) fn explain(looked: &Looked) -> String {
     text
 }
 
-/// The reason for which nothing is served, if that is so.
+/// The reason for which vgpud refuses this VM's programs: a quarantine, or the host stops its GPU
+/// service. `None` if vgpud accepts programs.
 pub(crate) fn trouble(looked: &Looked) -> Option<String> {
     if let Some(quarantine) = &looked.standing.quarantine {
         let until = match quarantine.left_ms {
@@ -106,7 +107,7 @@ fn device(gpu: &LookedGpu) -> String {
     text
 }
 
-/// Instead of a unit: bytes, formatted by [`size`].
+/// Stands in the place of a unit in [`limits`]: the value is in bytes, and [`size`] formats it.
 const MEMORY: &str = "memory";
 
 /// Each limit and its present usage.

@@ -1,5 +1,5 @@
-//! Forks: as with NVIDIA's library, a child keeps the initialisation and the handles of its parent.
-//! The child waits for no thread of the parent.
+//! Handlers of `fork`. As with NVIDIA's library, a child keeps the initialisation and the handles
+//! of its parent. The child never waits for a thread of the parent.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -8,8 +8,10 @@ use std::sync::MutexGuard;
 use crate::state::{self, State};
 
 thread_local! {
-    /// The lock of the state, held across a fork so that no other thread holds it: the child has
-    /// only the forking thread. Without a destructor, so that a thread that is ending may fork too.
+    /// The guard of the state's lock. The forking thread holds the lock during the fork: if another
+    /// thread held it, the lock would stay locked in the child, where only the forking thread
+    /// exists. `ManuallyDrop`, so that the variable has no destructor and a thread may fork even
+    /// while it ends.
     static HELD: Cell<Option<ManuallyDrop<MutexGuard<'static, State>>>> = const { Cell::new(None) };
 }
 

@@ -1,6 +1,6 @@
-//! The table that nvidia-smi requests first, which NVML returns for a UUID
-//! (docs/interoperability.md describes the table and the sources). nvidia-smi calls two of its
-//! entries; both may return that they are not supported.
+//! The table of functions that nvidia-smi requests first, by a UUID (docs/interoperability.md
+//! describes the table and the sources). nvidia-smi calls two entries of the table, and accepts
+//! NVML_ERROR_NOT_SUPPORTED from both.
 
 use std::ffi::c_void;
 
@@ -15,7 +15,7 @@ const TABLE_ID: [u8; 16] = [
 /// Number of words in the table.
 const WORDS: usize = 82;
 
-/// The words that nvidia-smi calls.
+/// Index of the entries that nvidia-smi calls.
 const CALLED: [usize; 2] = [26, 81];
 
 #[repr(C)]

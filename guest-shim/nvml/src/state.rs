@@ -1,4 +1,4 @@
-//! The last look at the VM, and the handles of its devices.
+//! vgpud's last answer about the VM, and the handles of the VM's devices.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use vgpu_proto::look::{Looked, LookedGpu};
 
 use crate::ffi::{Code, Ml};
 
-/// Time for which a look is used again: a tool that makes 50 calls asks vgpud once.
+/// Time for which an answer of vgpud is used again: a tool that makes 50 calls asks vgpud once.
 const FRESH: Duration = Duration::from_millis(250);
 
-/// The target of a handle. Never freed, because a program may keep a handle for ever.
+/// The object to which a handle points. Never freed, because a program may keep a handle for ever.
 #[derive(Debug)]
 struct Device {
     uuid: String,
@@ -29,8 +29,8 @@ struct Seen {
     at: Instant,
 }
 
-/// A look in progress: the first thread that needs it asks, and the other threads wait for the same
-/// answer.
+/// A request to vgpud that may be in progress. The first thread that needs the answer asks vgpud;
+/// the other threads wait for the same answer.
 type Look = Arc<OnceLock<Ml<Arc<Looked>>>>;
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(crate) struct State {
     /// Number of calls of nvmlInit without a matching nvmlShutdown.
     users: u64,
     seen: Option<Seen>,
-    /// A look that may be in progress.
+    /// The request to vgpud that is in progress, if any.
     looking: Option<Look>,
     devices: Vec<&'static Device>,
 }
@@ -93,13 +93,13 @@ pub(crate) fn looked() -> Ml<Arc<Looked>> {
 /// The result of an unserved function.
 ///
 /// # Errors
-/// Always.
+/// NVML_ERROR_UNINITIALIZED before nvmlInit, otherwise NVML_ERROR_NOT_SUPPORTED.
 pub(crate) fn unserved() -> Ml {
     lock().initialised()?;
     Err(Code::NOT_SUPPORTED)
 }
 
-/// The VM, and the index of the device of a handle.
+/// Finds the device of a handle. Returns the state of the VM, and the index of the device in it.
 ///
 /// # Errors
 /// As [`looked`]; NVML_ERROR_INVALID_ARGUMENT for an invalid handle or a device that the VM no
@@ -127,7 +127,7 @@ pub(crate) fn gpu(handle: Handle) -> Ml<LookedGpu> {
 /// The handle of the first device that satisfies `is`.
 ///
 /// # Errors
-/// As [`looked`]; `none` if there is no such device.
+/// As [`looked`]; the code `none` if there is no such device.
 pub(crate) fn find(none: Code, is: impl Fn(usize, &LookedGpu) -> bool) -> Ml<Handle> {
     let state = lock();
     state.initialised()?;
@@ -155,7 +155,8 @@ impl State {
         }
     }
 
-    /// Called in the child of a fork: a look in progress belongs to a thread of the parent.
+    /// Called in the child of a fork. A request in progress belongs to a thread of the parent, and
+    /// gets no answer in the child.
     pub(crate) fn forked(&mut self) {
         // Leaked instead of dropped, because another thread may have held the allocator's lock.
         std::mem::forget(self.looking.take());
@@ -190,13 +191,14 @@ fn look(mut state: MutexGuard<'static, State>) -> Ml<(Arc<Looked>, MutexGuard<'s
     Ok((answer?, state))
 }
 
-/// Asks vgpud. `last` is the last answer.
+/// Asks vgpud. `last` is the previous answer; it is returned again if vgpud refuses because of too
+/// many requests.
 fn ask(last: Option<Arc<Looked>>) -> Ml<Arc<Looked>> {
     let address = Address::from_environment();
     let address = address.map_err(|text| said(&text, Code::INVALID_ARGUMENT))?;
     match (vgpu_door::look(&address, vgpu_door::LIMIT), last) {
         (Ok(looked), _) => Ok(Arc::new(looked)),
-        // vgpud refuses because of too many requests: the last answer is recent enough.
+        // vgpud refuses because of too many requests, so the previous answer is recent enough.
         (Err(Failure::Refused(Some(Refusal::Busy), _)), Some(last)) => Ok(last),
         (Err(Failure::Refused(Some(Refusal::Busy), text)), None) => Err(said(&text, Code::IN_USE)),
         (Err(failure), _) => Err(said(&failure.to_string(), code(&failure))),
@@ -218,8 +220,8 @@ fn said(text: &str, code: Code) -> Code {
     code
 }
 
-/// Logs a warning to standard error if `VGPU_LOG` allows. Off by default, because many programs
-/// only test for a GPU.
+/// Logs a warning to standard error if `VGPU_LOG` is `warn` or higher. Off by default, because many
+/// programs only test for a GPU.
 pub(crate) fn warn(text: &str) {
     if Level::from_environment().0 >= Level::Warn {
         let line = format!("vgpu: NVML: {text}\n");

@@ -1,5 +1,5 @@
-//! The library as its clients call it, with a fake vgpud of the test: the calls of nvidia-smi in
-//! their order, those of NCCL and PyTorch, and the results if vgpud does not answer.
+//! Calls the library as its clients do, against a fake vgpud: the calls of nvidia-smi in their
+//! order, the calls of NCCL and PyTorch, and the results if vgpud does not answer.
 
 mod common;
 
@@ -61,7 +61,7 @@ fn looked() -> Looked {
     }
 }
 
-/// A fake vgpud with this answer to every look. Returns the number of looks.
+/// A fake vgpud that gives this answer to every look. Returns its address and the counter of looks.
 fn door(dir: &tempfile::TempDir, code: u32, body: Vec<u8>) -> (String, Arc<AtomicUsize>) {
     let path = dir.path().join("vgpu.sock");
     let listener = UnixListener::bind(&path).expect("a socket");
@@ -81,7 +81,8 @@ fn door(dir: &tempfile::TempDir, code: u32, body: Vec<u8>) -> (String, Arc<Atomi
     (format!("unix:{}", path.display()), looks)
 }
 
-/// Runs the test's body in a separate process, with a fake vgpud that answers `looked`.
+/// Runs the test's body in a separate process, with a fake vgpud that answers `looked`. Returns the
+/// number of looks.
 fn played(name: &str, looked: &Looked) -> usize {
     let dir = tempfile::tempdir().expect("a directory");
     let (address, looks) = door(&dir, 0, codec::encode(looked).expect("encodes"));
@@ -113,8 +114,8 @@ fn number(nvml: &Nvml, name: &str, device: Handle) -> Result<c_uint, u32> {
     }
 }
 
-/// The calls of nvidia-smi without arguments, in their order. Its screen needs each of these
-/// answers.
+/// The calls of nvidia-smi without arguments, in their order. nvidia-smi needs each of these
+/// answers for its screen.
 #[test]
 #[cfg(feature = "nvidia-smi")]
 fn nvidia_smi_finds_what_it_calls_in_its_order() {
@@ -276,7 +277,7 @@ fn both_forms_of_a_name_and_every_way_to_a_handle_lead_to_the_same() {
         ml!(nvml, nvmlDeviceGetHandleByIndex_v2(0 => c_uint, b => *mut Handle)),
         SUCCESS
     );
-    // The form of CUDA, and the form of NVML.
+    // The form that CUDA writes, and the form that NVML writes.
     let (short, long) = (c"0000:65:00.0".as_ptr(), c"00000000:65:00.0".as_ptr());
     assert_eq!(
         ml!(nvml, nvmlDeviceGetHandleByPciBusId(short => *const c_char, c => *mut Handle)),

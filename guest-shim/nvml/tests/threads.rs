@@ -1,4 +1,5 @@
-//! Threads and forks during a request to vgpud, and the waits between them.
+//! Tests that threads and forked children wait for each other only as they must while a request to
+//! vgpud is in progress.
 
 mod common;
 #[path = "../../tests/common/look.rs"]
@@ -16,7 +17,7 @@ use look::{asked, is_asleep};
 use vgpu_proto::codec;
 use vgpu_proto::look::Looked;
 
-/// Time after which a wait has failed.
+/// Time after which a test gives up waiting and fails.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 const TIMEOUT: u32 = 10;
@@ -27,12 +28,12 @@ type Wait = unsafe extern "C" fn(*const c_void, *mut c_void, c_uint) -> u32;
 
 /// Calls a function without arguments.
 fn call(function: Call) -> u32 {
-    // SAFETY: the tests pass such functions.
+    // SAFETY: the tests pass functions without arguments.
     unsafe { function() }
 }
 
-/// Runs test `name` again as a separate program. Returns, in that program, the library and the
-/// listener of its looks.
+/// Runs test `name` again in a separate process, and returns `None` afterwards. In that process,
+/// returns the library and the listener that its looks reach.
 fn enter(name: &str) -> Option<(Nvml, UnixListener)> {
     if let Some(nvml) = guest(name) {
         let address = std::env::var("VGPU_ADDRESS").expect("set");
@@ -58,7 +59,8 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// The results of nvmlInit in four threads. The first look is answered when all of them wait.
+/// Calls nvmlInit in four threads and returns the results. The first look is answered once all four
+/// threads wait.
 fn together(init: Call, door: &UnixListener, answer: impl FnOnce(UnixStream)) -> [u32; 4] {
     let callers = [const { AtomicI32::new(0) }; 4];
     std::thread::scope(|scope| {
@@ -99,7 +101,7 @@ fn threads_that_look_meanwhile_share_one_look_and_its_failure() {
 
 /// Forks a child that runs `body`.
 fn child(body: impl FnOnce() -> bool) -> libc::pid_t {
-    // SAFETY: the child makes calls of the library and ends without the parent's exit handlers.
+    // SAFETY: the child only calls the library, and ends without the parent's exit handlers.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let right = body();

@@ -10,7 +10,7 @@ use crate::state::{self, Handle};
 
 /// NVIDIA's PCI vendor ID. The device ID belongs to the host and is hidden.
 const PCI_ID: u32 = 0x10de;
-/// The message about sensors that are not shared.
+/// The warning when a program reads a sensor that the host's administrator does not share.
 const HIDDEN: &str = "temperature, power, clocks and ECC are not shared with VMs; the host's administrator can share them \
     ([guests] telemetry = true in vgpud.toml)";
 /// `NVML_P2P_STATUS_NOT_SUPPORTED`.
@@ -111,14 +111,14 @@ exports! {
         unsafe { put(count, looked.gpus.len() as c_uint) }
     }
 
-    /// The device with an ordinal of CUDA.
+    /// The device with this ordinal of CUDA.
     fn nvmlDeviceGetHandleByIndex / nvmlDeviceGetHandleByIndex_v2 (index: c_uint, device: *mut Handle) {
         let found = state::find(Code::INVALID_ARGUMENT, |n, _| n == index as usize)?;
         // SAFETY: by the contract of the function.
         unsafe { put(device, found) }
     }
 
-    /// The device with a UUID `GPU-…`.
+    /// The device with this UUID (`GPU-…`).
     fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: *mut Handle) {
         // SAFETY: by the contract of the function.
         let uuid = unsafe { text(uuid) }?;
@@ -127,7 +127,7 @@ exports! {
         unsafe { put(device, found) }
     }
 
-    /// The device with an address `0000:65:00.0`; the domain has four or eight digits.
+    /// The device with this PCI address (`0000:65:00.0`); the domain has four or eight digits.
     fn nvmlDeviceGetHandleByPciBusId / nvmlDeviceGetHandleByPciBusId_v2 (id: *const c_char, device: *mut Handle) {
         // SAFETY: by the contract of the function.
         let wanted = place(unsafe { text(id) }?).ok_or(Code::INVALID_ARGUMENT)?;
@@ -244,7 +244,7 @@ exports! {
         unsafe { put(pci, info) }
     }
 
-    /// The VM's quota and its use by the VM's programs, in bytes.
+    /// The VM's quota and the part of the quota that the VM's programs use, in bytes.
     fn nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut Memory) {
         let Share { total, free, used, .. } = Share::of(&state::gpu(device)?);
         // SAFETY: by the contract of the function.
@@ -261,7 +261,8 @@ exports! {
         unsafe { put(memory, MemoryV2 { version, total, reserved, free, used }) }
     }
 
-    /// The VM's share of the last second, in percent; the share of memory transfers is unknown.
+    /// The GPU time charged to the VM in the last second, in percent. The share of memory transfers
+    /// is unknown and reported as 0.
     fn nvmlDeviceGetUtilizationRates(device: Handle, rates: *mut Utilization) {
         let gpu = state::gpu(device)?.busy_permille.div_ceil(10).min(100);
         // SAFETY: by the contract of the function.
@@ -326,14 +327,14 @@ exports! {
         unsafe { put(active, 0) }
     }
 
-    /// Always none.
+    /// Always `NVML_GPU_VIRTUALIZATION_MODE_NONE`.
     fn nvmlDeviceGetVirtualizationMode(device: Handle, mode: *mut c_uint) {
         state::gpu(device)?;
         // SAFETY: by the contract of the function.
         unsafe { put(mode, 0) }
     }
 
-    /// Always 0.
+    /// Always 0: a guest cannot use MIG.
     fn nvmlDeviceGetMaxMigDeviceCount(device: Handle, count: *mut c_uint) {
         state::gpu(device)?;
         // SAFETY: by the contract of the function.
@@ -347,7 +348,7 @@ exports! {
         unsafe { put(is, 0) }
     }
 
-    /// Never supported: devices of guests have no path between them.
+    /// Always not supported: the devices of a guest cannot access each other's memory.
     fn nvmlDeviceGetP2PStatus(one: Handle, other: Handle, _capability: c_uint, status: *mut c_uint) {
         state::gpu(one)?;
         state::gpu(other)?;
@@ -392,7 +393,7 @@ fn shared<T>(device: Handle, pick: impl Fn(&Telemetry) -> Option<T>) -> Ml<T> {
     pick(sensors).ok_or(Code::NOT_SUPPORTED)
 }
 
-/// The VM's view of a device's memory, in bytes.
+/// A device's memory as the VM sees it, in bytes.
 struct Share {
     total: u64,
     used: u64,
@@ -415,7 +416,7 @@ impl Share {
     }
 }
 
-/// Checks the version of the caller's structure.
+/// Checks the version field of the caller's structure: its size, with `number` in the highest byte.
 fn versioned<T>(version: c_uint, number: c_uint) -> Ml {
     match version == size_of::<T>() as c_uint | number << 24 {
         true => Ok(()),
@@ -423,7 +424,7 @@ fn versioned<T>(version: c_uint, number: c_uint) -> Ml {
     }
 }
 
-/// Domain, bus and device of an address.
+/// Parses a PCI address into domain, bus and device.
 fn place(text: &str) -> Option<(u32, u32, u32)> {
     let number = |digits: &str| u32::from_str_radix(digits, 16).ok();
     let text = text.split('.').next()?;

@@ -1,4 +1,4 @@
-//! Sets of events. No event ever occurs; tools create a set and accept that it stays empty.
+//! Event sets. No event ever occurs; tools create a set and accept that the set stays empty.
 
 use std::ffi::{c_uint, c_void};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::ffi::{Code, exports, put};
 use crate::state;
 
-/// The target of every handle of a set.
+/// The object to which every handle of an event set points.
 static SET: u8 = 0;
 
 exports! {

@@ -9,12 +9,12 @@ use crate::state;
 const OWN_VERSION: &str = concat!("13.", env!("CARGO_PKG_VERSION"));
 
 exports! {
-    /// Looks at the VM. Each call adds a reference.
+    /// Adds a reference. The first reference asks vgpud about the VM.
     fn nvmlInit / nvmlInit_v2 () {
         state::init()
     }
 
-    /// All flags are ignored.
+    /// As nvmlInit; all flags are ignored.
     fn nvmlInitWithFlags(_flags: c_uint) {
         state::init()
     }

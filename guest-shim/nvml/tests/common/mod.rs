@@ -7,7 +7,7 @@ use libloading::Library;
 use vgpu_proto::handshake::{ReplyPreamble, WELCOME_MAGIC};
 use zerocopy::IntoBytes as _;
 
-/// In the environment of a test's separate process: the name of the test.
+/// Environment variable of a test's separate process, with the name of the test.
 const MARK: &str = "VGPU_TEST_GUEST";
 
 pub(crate) const SUCCESS: u32 = 0;
@@ -50,7 +50,7 @@ pub(crate) fn run(name: &str, address: &str) -> String {
     said
 }
 
-/// vgpud's answer to a look.
+/// The bytes with which vgpud answers a look.
 pub(crate) fn reply(code: u32, body: &[u8]) -> Vec<u8> {
     let preamble = ReplyPreamble {
         magic: WELCOME_MAGIC,
