@@ -1,18 +1,19 @@
-//! Changes of memory of which guest and worker each hold a copy, to the byte.
+//! Changes, exact to the byte, of memory of which guest and worker each hold a copy.
 //!
 //! The program's page-locked and managed memory is in the guest; kernels reach a copy on the host
 //! at the same address. Each side keeps a *twin*: the content on which both sides last agreed. A
-//! byte that differs between copy and twin was changed by this side, and only such bytes are sent.
-//! So neither side overwrites other bytes that the other side wrote meanwhile, even in the same
-//! line. Writes of the same bytes at the same time race, as on one machine.
+//! byte that differs between copy and twin was changed by this side. Only such bytes are sent, so
+//! neither side overwrites other bytes that the other side has changed meanwhile, even in the same
+//! line. If both sides write the same byte at the same time, either write may win, as on one
+//! machine.
 //!
 //! On the wire, changes are consecutive records:
 //!
 //! ```text
-//! address u64   of a line of 64 bytes, counted from its block's first byte
+//! address u64   of the first byte of a line of 64 bytes; lines begin at the block's first byte
 //! mask    u64   bit i: byte i of the line changed
-//! all set:      more u16, then the bytes of 1 + more lines, all of which changed
-//! else:         the changed bytes
+//! all bits set: more u16, then the bytes of 1 + more lines, all of which changed
+//! otherwise:    the changed bytes
 //! ```
 
 use std::ops::Range;
@@ -39,8 +40,8 @@ pub trait Shared {
     /// The bytes of a line; bytes beyond the end are zero.
     fn load(&self, line: usize) -> [u8; LINE];
 
-    /// Whether the bytes from `start` on surely equal `bytes`; false if the comparison is not
-    /// cheap.
+    /// A fast comparison. True: the bytes from `start` on equal `bytes`. False: they differ, or
+    /// this memory has no fast comparison.
     fn same(&self, _start: usize, _bytes: &[u8]) -> bool {
         false
     }
@@ -57,7 +58,7 @@ pub struct Malformed;
 /// The content of a block on which both sides last agreed.
 #[derive(Debug)]
 pub struct Twin {
-    /// Whole lines. Zeroed memory that was never written occupies no memory.
+    /// Rounded up to whole lines. Zeroed pages that were never written take no physical memory.
     bytes: Vec<u8>,
     len: usize,
 }
@@ -76,8 +77,9 @@ impl Twin {
         self.bytes.len() / LINE
     }
 
-    /// Writes the changes of some lines of the block at `at` to `told`, and updates the twin.
-    /// Returns the line at which to go on, because the buffer may be full before the last line.
+    /// Compares some lines of the block at address `at` with the twin, writes the changes to `out`
+    /// and updates the twin. Returns the first line that was not compared, because `out` may be
+    /// full before the last line.
     pub fn collect(
         &mut self,
         memory: &impl Shared,
@@ -108,8 +110,8 @@ impl Twin {
         lines.end
     }
 
-    /// Applies a change of the other side to memory and twin. True: the memory had an unsent change
-    /// of the same bytes, which is lost.
+    /// Applies a change of the other side to memory and twin. True: this side had changed the same
+    /// bytes and not sent them yet; that change is lost.
     ///
     /// # Errors
     /// [`Malformed`] if the change is not within the block.
@@ -147,7 +149,7 @@ fn line_mut(bytes: &mut [u8], line: usize) -> Option<&mut [u8; LINE]> {
     rest.first_chunk_mut()
 }
 
-/// Bit i: byte i differs. Compares a word at a time.
+/// Compares two lines, eight bytes at a time. Bit i of the result: byte i differs.
 fn mask(now: &[u8; LINE], before: &[u8; LINE]) -> u64 {
     const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
     // Collects the highest bits of eight bytes.
@@ -163,7 +165,7 @@ fn mask(now: &[u8; LINE], before: &[u8; LINE]) -> u64 {
     mask
 }
 
-/// Changed bytes of a line that are stored at once.
+/// Changed bytes of a line that one store writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     /// Offset of the first byte.
@@ -182,8 +184,9 @@ impl Part {
     }
 }
 
-/// Splits the changed bytes of a line at `address` into the largest aligned parts: a reader of a
-/// number sees either the old number or the new one, if all of its bytes changed.
+/// Splits the changed bytes of the line at `address` into the largest aligned parts. A concurrent
+/// reader of an aligned number then sees either the old number or the new one, if all bytes of the
+/// number changed.
 pub fn parts(mask: u64, address: usize) -> impl Iterator<Item = Part> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -219,8 +222,8 @@ pub fn set(mut mask: u64) -> impl Iterator<Item = usize> {
 pub struct Changes {
     bytes: Vec<u8>,
     most: usize,
-    /// If the last record consists of whole lines: the offset of its count, and the address after
-    /// it.
+    /// If the last record consists of whole lines: the offset of the record's line count in
+    /// `bytes`, and the address after the last line.
     open: Option<(usize, u64)>,
 }
 
@@ -234,7 +237,7 @@ impl Changes {
         }
     }
 
-    /// Whether any record fits.
+    /// Whether a record of any kind still fits.
     pub fn has_room(&self) -> bool {
         self.bytes.len() + RECORD <= self.most
     }
@@ -267,7 +270,8 @@ impl Changes {
         self.bytes.extend_from_slice(line);
     }
 
-    /// Adds a line to the last record, if the line follows it.
+    /// Appends the line to the last record, if that record consists of whole lines and ends at
+    /// `address`. False: the line needs a new record.
     fn lengthen(&mut self, address: u64) -> bool {
         let Some((count, next)) = self.open.filter(|(_, next)| *next == address) else {
             return false;
@@ -412,7 +416,7 @@ mod tests {
         }
     }
 
-    /// A side: copy, twin, and size limit of a message.
+    /// A side: copy of the memory, twin, and size limit of a message in bytes.
     struct Side(Copy, Twin, usize);
 
     impl Side {

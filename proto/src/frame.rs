@@ -74,7 +74,7 @@ impl Header {
 
     fn new(op: u16, flags: u16, status: CuResult, id: u64, args: usize, bulk: usize) -> Header {
         debug_assert!(args <= MAX_ARGS && bulk <= MAX_BULK);
-        // The reader of the header refuses a length beyond the bounds.
+        // The reader refuses a header whose length exceeds the bounds.
         let length = |bytes: usize| U32::new(u32::try_from(bytes).unwrap_or(u32::MAX));
         Header {
             magic: U16::new(MAGIC),

@@ -1,4 +1,4 @@
-//! The begin of a session, and its control connection.
+//! The start of a session, and the messages on its control connection.
 //!
 //! A guest process opens two connections to the same address.
 //!
@@ -34,10 +34,10 @@ pub const DATA_MAGIC: [u8; 8] = *b"VGPUDATA";
 /// Size in bytes of the nonce that binds a data connection to its session.
 pub const NONCE_LEN: usize = 32;
 
-/// Size in bytes of the begin of a data connection.
+/// Size in bytes of [`DATA_MAGIC`] and the nonce together.
 pub const DATA_PREAMBLE_LEN: usize = DATA_MAGIC.len() + NONCE_LEN;
 
-/// Frozen: the first message of a guest.
+/// The first message of a guest. This layout never changes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Preamble {
@@ -51,7 +51,7 @@ pub struct Preamble {
     pub fingerprint: U64,
 }
 
-/// Frozen: the first answer of vgpud.
+/// The first answer of vgpud. This layout never changes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ReplyPreamble {
@@ -68,7 +68,8 @@ pub const PREAMBLE_LEN: usize = size_of::<Preamble>();
 /// Size of [`ReplyPreamble`] in bytes.
 pub const REPLY_PREAMBLE_LEN: usize = size_of::<ReplyPreamble>();
 
-/// The guest program's description of itself. It is shown, and never used for access control.
+/// What the guest program says about itself. vgpud shows these values, and never uses them for
+/// access control.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct Hello {
     /// Version of the guest library's package, for sentences and logs.
@@ -81,12 +82,12 @@ pub struct Hello {
     pub program: String,
 }
 
-/// The session is admitted.
+/// vgpud's answer to an admitted guest.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct Welcome {
     /// Session number, for logs on both sides.
     pub session: u64,
-    /// Authorises the data connection.
+    /// Secret of this session, which the guest sends on the data connection.
     pub nonce: [u8; NONCE_LEN],
     /// vgpud's package version.
     pub daemon_version: String,
@@ -95,9 +96,10 @@ pub struct Welcome {
     pub cuda_version: u32,
     /// The devices of this session, in ordinal order.
     pub devices: Vec<DeviceInfo>,
-    /// Depth credit: limit of calls that are sent and not yet taken by the worker.
+    /// Depth credit: largest number of calls that the guest may have sent and the worker has not
+    /// taken off its queue.
     pub depth_calls: u32,
-    /// Depth credit: limit of bulk bytes that are sent and not yet taken by the worker.
+    /// Depth credit: the same limit for bulk bytes.
     pub depth_bytes: u64,
 }
 
@@ -180,13 +182,15 @@ impl Refusal {
     }
 }
 
-/// Frozen header of a message on the control connection after the Welcome, in both directions.
+/// Header of a message on the control connection after the Welcome, in both directions. This layout
+/// never changes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ControlHeader {
     /// Number of a [`ControlNote`].
     pub kind: U32,
-    /// CUresult of the session's calls from now on ([`ControlNote::Ended`]), otherwise 0.
+    /// For [`ControlNote::Ended`]: the CUresult that the session's calls return from now on.
+    /// Otherwise 0.
     pub code: U32,
     /// Size in bytes of the UTF-8 text that follows, at most [`crate::limits::MAX_TEXT`].
     pub text_len: U32,

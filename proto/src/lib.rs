@@ -4,16 +4,16 @@
 //! threads, no CUDA. Bytes from a guest or a worker are hostile: decoding never panics, checks an
 //! announced length before it allocates, and accepts no trailing bytes.
 //!
-//! | module | what it fixes |
+//! | module | content |
 //! |---|---|
-//! | [`call`] | the call table: every operation on the data connection and every function we serve |
+//! | [`call`] | the call table: every operation on the data connection and every served function |
 //! | [`frame`] | the frame header of the data connection |
-//! | [`changes`] | what changed in memory that both sides hold |
+//! | [`changes`] | changes of memory that guest and worker both hold |
 //! | [`codec`] | bincode, pinned and bounded; the only place that names it |
 //! | [`handshake`] | Hello, Welcome, refusals, and the control connection of a session |
-//! | [`look`] | what a VM is told about itself without a session |
+//! | [`look`] | a VM's questions about itself, without a session |
 //! | [`worker`] | messages between vgpud and a worker |
-//! | [`text`] | texts of others, made fit for a person's terminal |
+//! | [`text`] | makes untrusted text safe for a terminal |
 //! | [`lease`] | the two shared pages between vgpud and a worker |
 //! | [`cuda`] | handles and result codes, as numbers, and the versions of CUDA that are served |
 //! | [`limits`] | every bound, with its reason |

@@ -1,4 +1,4 @@
-//! Bounds of the wire. A peer that exceeds one is refused with a sentence and disconnected.
+//! Bounds of the wire. A peer that exceeds a bound is refused with a sentence and disconnected.
 
 /// Largest encoded argument block of a frame, in bytes. The largest legitimate block holds a
 /// function name (C++ mangled names reach a few KiB).
@@ -12,7 +12,7 @@ pub const MAX_BULK: usize = 1024 * 1024;
 /// in the processor's cache when it is passed on, and large enough to hide the cost of a frame.
 pub const COPY_PIECE: usize = 256 * 1024;
 
-/// Largest amount of host memory that a worker pins for copies at the start, in bytes.
+/// Largest amount of host memory that a worker pins for copies when it starts, in bytes.
 pub const PINNED_AT_START: u64 = 28 << 20;
 
 /// Largest parameter block of a kernel, in bytes (CUDA ≥ 12.1 on Volta and later: 32,764).
@@ -73,10 +73,12 @@ pub const PROGRESS_CALLS: u32 = DEPTH_CALLS / 4;
 /// Number of bulk bytes after which the worker reports progress at the latest.
 pub const PROGRESS_BYTES: u64 = DEPTH_BYTES / 4;
 
-/// Number of bytes in the buffer at which the guest library writes the buffer.
+/// The guest library writes its buffer to the connection when the buffer holds this number of
+/// bytes.
 pub const FLUSH_BYTES: usize = 16 * 1024;
 
-/// Age of the oldest call in the buffer at which the guest library writes the buffer, in µs.
+/// The guest library writes its buffer to the connection when the oldest buffered call is this old,
+/// in µs.
 pub const FLUSH_AFTER_US: u64 = 50;
 
 /// Largest number of devices of a session.
@@ -86,13 +88,13 @@ pub const MAX_DEVICES: usize = 64;
 /// allocations) in a session.
 pub const MAX_OBJECTS: usize = 1 << 20;
 
-/// Addresses of a program's memory that kernels may reach, in the program and in its worker alike.
-/// Loaders, allocators and drivers do not use these addresses by themselves (they begin near the
-/// executable, near the end of the address space, or below 16 TiB; memory of a software device at
-/// 32 TiB), so a block is free on both sides.
+/// Addresses of a program's memory that kernels may reach, the same in the program and in its
+/// worker. Loaders, allocators and drivers do not choose these addresses by themselves: they begin
+/// near the executable, near the end of the address space, or below 16 TiB, and memory of a
+/// software device begins at 32 TiB. So a block of these addresses is free on both sides.
 pub const HOST_SPACE: std::ops::Range<u64> = 0x3000_0000_0000..0x3100_0000_0000;
 
-/// Largest number of blocks that a request for changes may name.
+/// Largest number of blocks that one `HostPull` may name.
 pub const MAX_PULLED: usize = 64;
 
 /// Default AF_VSOCK port, and suffix of hybrid-vsock socket names.

@@ -23,7 +23,7 @@ pub const MAX_PROCESSES: usize = 256;
 /// Largest size of a program's or device's name in an answer, in bytes.
 pub const MAX_NAME: usize = 96;
 
-/// The bytes of a look.
+/// The bytes with which a program asks.
 #[must_use]
 pub fn question() -> [u8; PREAMBLE_LEN] {
     let preamble = Preamble {
@@ -55,8 +55,8 @@ pub struct Looked {
     pub limits: LookedLimits,
     /// Present usage of the VM.
     pub usage: LookedUsage,
-    /// The devices of the VM's sessions, in ordinal order. If no session is open: the GPUs that a
-    /// gang would get together or, if the VM gets one of several GPUs, the first by number.
+    /// The devices of the VM's sessions, in ordinal order. If no session is open: all GPUs of a
+    /// gang or, if the VM gets one of several GPUs, the first by number.
     pub gpus: Vec<LookedGpu>,
     /// Programs of the VM with a session: as many as fit, at most [`MAX_PROCESSES`].
     pub processes: Vec<LookedProcess>,
@@ -71,11 +71,11 @@ pub struct Standing {
     pub draining: bool,
     /// Class of the VM: `low`, `medium`, `high`, `critical`.
     pub class: String,
-    /// Whether the VM counts one class lower for now.
+    /// Whether the VM is scheduled one class below its own for now.
     pub demoted: bool,
     /// Weight of the VM in thousandths.
     pub weight_milli: u64,
-    /// Activity of the VM, or the reason for which it waits, as sentences.
+    /// What the VM's programs do, or the reason for which they wait, as sentences.
     pub summary: String,
     /// Time for which the VM has had work that does not run, in ns.
     pub waiting_ns: Option<u64>,
@@ -150,7 +150,7 @@ pub struct LookedGpu {
     pub compute_capability: Option<(u32, u32)>,
     /// Share of the last second that was charged to this VM, 0 to 1000.
     pub busy_permille: u32,
-    /// Whether the device takes work.
+    /// Whether the device accepts work.
     pub ready: bool,
     /// Sensor values that the host's administrator shares.
     pub telemetry: Option<Telemetry>,

@@ -1,4 +1,4 @@
-//! Makes text of others safe for a terminal or log, and limits its length.
+//! Makes untrusted text safe for a terminal or log, and limits its length.
 
 /// At most `most` bytes of a text, cut at a character boundary.
 #[must_use]
@@ -6,8 +6,8 @@ pub fn cut(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }
 
-/// `text` up to `most` characters, with `…` if it was cut. Control characters and changes of the
-/// writing direction become U+FFFD; a tab becomes a space.
+/// The first `most` characters of a text, with `…` if it was cut. Control characters and changes of
+/// the writing direction become U+FFFD; a tab becomes a space.
 #[must_use]
 pub fn printable(text: &str, most: usize) -> String {
     let shown = |c: char| match c {

@@ -2,9 +2,9 @@
 //! [`crate::limits::MAX_WORKER_MESSAGE`] bytes, encoded by [`crate::codec`].
 //!
 //! A worker is hostile once its guest has loaded a module: vgpud checks every field of a
-//! [`FromWorker`] against its own tables, and believes nothing about other workers. Times that a
-//! worker reports count at most back to vgpud's last look at the lease's holders. Every message
-//! about the lease names its epoch; messages with an older epoch are ignored.
+//! [`FromWorker`] against its own tables, and believes nothing about other workers. A time that a
+//! worker reports counts as no earlier than vgpud's last check of who holds the lease. Every
+//! message about the lease names its epoch; messages with an older epoch are ignored.
 
 use crate::call::ops::ImageHash;
 use crate::codec::{Decode, Encode};
@@ -51,7 +51,7 @@ pub enum ToWorker {
         /// False: beyond the VM's quota or the device's memory.
         granted: bool,
     },
-    /// Finish: the session ends, and the guest knows the reason.
+    /// The session ends, and the guest already knows the reason: finish and exit.
     Shutdown,
     /// The new depth credit, which replaces [`Start::depth_calls`] and [`Start::depth_bytes`]: the
     /// VM's limit was changed, or is divided among a different number of programs.
@@ -69,8 +69,8 @@ pub enum ToWorker {
         /// The reason for which there is no memory, as a sentence for the guest.
         refused: Option<String>,
     },
-    /// vgpud has finished with an image that was reported complete: the image is in the cache, or
-    /// will never be.
+    /// vgpud has finished with an image that was reported complete: either the cache now has the
+    /// image, or the image was not cached.
     ImageKept {
         /// Number of the image.
         image: u64,
@@ -102,7 +102,8 @@ pub struct Start {
     pub depth_calls: u32,
     /// Limit of their bulk bytes. A single call may exceed the limit while nothing else is untaken.
     pub depth_bytes: u64,
-    /// Serve only the software device (by the driver's device name), or only another device.
+    /// True: serve only a software device (recognised by its device name). False: only another
+    /// device.
     pub expect_soft: bool,
 }
 
@@ -133,8 +134,8 @@ pub enum FromWorker {
         calls: u64,
         /// Number of their bulk bytes.
         bytes: u64,
-        /// Start of the wait (CLOCK_MONOTONIC, ns), because vgpud may read this later. A time in
-        /// the future counts as now.
+        /// Start of the wait (CLOCK_MONOTONIC, ns), because vgpud may read this message later. A
+        /// time in the future counts as now.
         at_ns: u64,
     },
     /// Nothing waits and nothing is in flight; a held lease is parked in the hint page.
@@ -183,9 +184,9 @@ pub enum FromWorker {
         /// Description, as a sentence.
         text: String,
     },
-    /// Nothing more is submitted under this lease unless it is extended, and the work in flight is
-    /// predicted to end soon: the next holder may be let in. [`FromWorker::Released`] still
-    /// follows.
+    /// Nothing more is submitted under this lease unless the slice is extended, and the work in
+    /// flight is predicted to end soon: vgpud may grant the lease to the next session.
+    /// [`FromWorker::Released`] still follows.
     Ending {
         /// Epoch of the lease.
         epoch: u64,

@@ -9,9 +9,9 @@ use super::ops::Op;
 pub enum Served {
     /// Answered in the guest without the host.
     Local,
-    /// By these operations of the host.
+    /// Served by these operations of the worker.
     By(&'static [Op]),
-    /// Found by lookups, but refused with CUDA_ERROR_NOT_SUPPORTED and a log line with an
+    /// Lookups find the function, but it returns CUDA_ERROR_NOT_SUPPORTED, and a log line names an
     /// alternative.
     Refused,
 }

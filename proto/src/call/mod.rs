@@ -22,23 +22,24 @@ use crate::codec::CodecError;
 /// Whether the guest waits for an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// Sent without a wait; the next synchronising call returns an error.
+    /// The guest sends the request and does not wait. If the operation fails, the next
+    /// synchronising call returns the error.
     Async,
     /// The caller waits for the reply.
     Sync,
 }
 
-/// The need of an operation for the GPU, which determines its scheduling.
+/// Whether an operation needs the GPU. The worker schedules the operation accordingly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Need {
-    /// None: runs when received, regardless of waiting work. Rate-limited by the queue, never
-    /// charged.
+    /// Needs no GPU: the worker runs the operation on receipt, even if earlier operations wait. The
+    /// depth limit of the queue applies; no GPU time is charged.
     None,
-    /// Keeps its place in the session's order, without a turn: a stream wait, an event record.
+    /// Runs in the session's order, without a turn on the GPU: a stream wait, an event record.
     Order,
-    /// Needs a turn: runs only under the lease and within credit.
+    /// Needs a turn on the GPU: runs only under the lease and within credit.
     Submit,
-    /// Waits for earlier work of the stream or context, then needs no turn: free, unload,
+    /// Waits for earlier work of the stream or context, then runs without a turn: free, unload,
     /// synchronise.
     Drain,
 }
@@ -54,7 +55,7 @@ pub struct OpInfo {
     pub class: Class,
     /// See [`Need`].
     pub need: Need,
-    /// Whether the guest may send bulk bytes.
+    /// Whether the request may carry bulk bytes.
     pub bulk: bool,
 }
 

@@ -174,7 +174,7 @@ pub trait Call: Encode {
 }
 
 ops! {
-    /// Asks whether the host's cache for this VM has a complete image with this hash.
+    /// Queries whether the host's cache for this VM has a complete image with this hash.
     ImageQuery = 0x0001, Sync, None, false, { hash: ImageHash, len: u64 } => { present: bool };
     /// A piece of an image, in ascending order of offset without gaps.
     ImageData = 0x0002, Async, None, true, { hash: ImageHash, len: u64, offset: u64 } => {};
@@ -235,7 +235,8 @@ ops! {
             error_log_len: u32,
         }
         => { link: Linked, len: u64, info_log: Vec<u8>, error_log: Vec<u8> };
-    /// The result of a link, as bulk parts of one or several frames; the worker then drops it.
+    /// The result of a link, as bulk parts of one or several frames. The worker then drops the
+    /// result.
     LinkData = 0x000e, Sync, None, false, { link: Linked } => {};
 
     /// `cuDevicePrimaryCtxRetain`.
@@ -380,19 +381,20 @@ ops! {
     /// Launches everything that was recorded, in order, as one unit.
     GraphLaunch = 0x0045, Async, Submit, false,
         { ctx: Ctx, stream: Stream, graph: Stream } => {};
-    /// Destroys a graph or a home of [`req::GraphCondition`]. Launches that wait still happen.
+    /// Destroys a graph, or the graph `home` of [`req::GraphCondition`]. Launches of the graph that
+    /// wait in the queue still run.
     GraphDestroy = 0x0046, Async, None, false, { graph: Stream } => {};
-    /// `cuGraphConditionalHandleCreate`, in the host's graph `home`. The guest chose the handle
-    /// `home`; the first call with it creates the graph.
+    /// `cuGraphConditionalHandleCreate`, in the host's graph `home`. The guest chooses the handle
+    /// `home`; the first call with this handle creates the graph.
     GraphCondition = 0x0047, Sync, None, false,
         { ctx: Ctx, home: Stream, default: u32, flags: u32 } => { handle: u64 };
-    /// Adds a conditional node after everything that was recorded in `graph`. The handle belongs to
-    /// `home`, `kind` is a `CUgraphConditionalNodeType`, and the bodies are recordings, which
+    /// Adds a conditional node after everything that was recorded in `graph`. `handle` was created
+    /// in `home`, and `kind` is a `CUgraphConditionalNodeType`. `bodies` are recordings, which
     /// become part of the node.
     GraphConditional = 0x0048, Sync, None, false,
         { graph: Stream, home: Stream, handle: u64, kind: u32, bodies: Vec<Stream> } => {};
-    /// Turns a recording with conditional nodes into a graph of the host and instantiates it. Such
-    /// a recording can be launched only afterwards, and accepts no further records.
+    /// Turns a recording with conditional nodes into a graph of the host and instantiates that
+    /// graph. The recording can be launched only afterwards, and accepts no further records.
     GraphBuild = 0x0049, Sync, None, false, { graph: Stream } => {};
 
     /// `cuArray3DCreate_v2` or, with `levels` above 0, `cuMipmappedArrayCreate`. Each level has
@@ -437,15 +439,16 @@ ops! {
     HostMap = 0x0090, Sync, None, false, { ptr: DevPtr, size: u64 } => {};
     /// Removes the copy, after the work that may use it.
     HostUnmap = 0x0091, Sync, Drain, false, { ptr: DevPtr } => {};
-    /// The program's changes since the last push, as [`crate::changes`] in bulk. They take effect
-    /// at once, like a processor's writes. The id is 0, outside the numbering of requests, because
-    /// the guest collects changes when it writes requests that already have their numbers.
+    /// The program's changes since the last push, as [`crate::changes`] in bulk. The changes take
+    /// effect at once, like a processor's writes. The request id is 0 instead of a number of the
+    /// sequence, because the guest collects changes when it writes requests that already have their
+    /// numbers.
     HostPush = 0x0092, Async, None, true, {} => {};
-    /// The device's changes from an address on, as [`crate::changes`] in bulk (at most
-    /// [`crate::limits::MAX_BULK`] bytes). `next`: the address at which to go on; 0: no more
-    /// changes. `lost`: whether the guest has since pushed bytes that the device had changed too,
-    /// so that the device's writes are lost. `of`: the first addresses of the blocks that may have
-    /// changed, at most [`crate::limits::MAX_PULLED`]; empty: all blocks.
+    /// The device's changes from address `from` on, as [`crate::changes`] in bulk (at most
+    /// [`crate::limits::MAX_BULK`] bytes). `next`: `from` of the next pull; 0: no more changes.
+    /// `lost`: whether the guest has since pushed bytes that the device had changed too, so that
+    /// the device's writes are lost. `of`: the first addresses of the blocks that may have changed,
+    /// at most [`crate::limits::MAX_PULLED`]; empty: all blocks.
     HostPull = 0x0093, Sync, None, false, { from: DevPtr, of: Vec<DevPtr> } => { next: DevPtr, lost: bool };
 }
 
@@ -453,18 +456,19 @@ ops! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Notice {
-    /// Depth credit: encoded [`Progress`].
+    /// Depth credit: an encoded [`Progress`].
     Progress = 0x8001,
     /// An asynchronous call failed: the header has the id of the request and the error. Device
     /// faults are permanent; the next synchronising call reports other errors once.
     AsyncError = 0x8002,
-    /// Output of device `printf` in bulk, for the guest program's standard output. Without bulk:
-    /// header id is the number of bytes that were dropped behind the last of it.
+    /// Output of device `printf` in bulk, for the guest program's standard output. Without bulk
+    /// bytes: the id in the header is the number of bytes that were dropped after the output sent
+    /// before.
     Stdout = 0x8003,
     /// A stream has reached a host function: the id in the header is its number.
     HostFunc = 0x8004,
-    /// A new depth credit, which replaces the one of the Welcome: encoded [`Progress`]. Requests
-    /// that the guest sent before it read this are valid.
+    /// A new depth credit (an encoded [`Progress`]), which replaces the credit of the Welcome.
+    /// Requests that the guest sent before it read this notice stay valid.
     Depth = 0x8005,
 }
 
@@ -483,12 +487,13 @@ impl Notice {
     }
 }
 
-/// Totals, since the session began, that the worker has taken off its queue; in [`Notice::Depth`],
-/// the limits of untaken requests and bytes.
+/// In [`Notice::Progress`]: the number of requests and bytes that the worker has taken off its
+/// queue since the session began. In [`Notice::Depth`]: the new limits of requests and bytes that
+/// were sent and not yet taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub struct Progress {
     /// Number of requests.
     pub calls: u64,
-    /// Number of their bulk bytes.
+    /// Number of the requests' bulk bytes.
     pub bytes: u64,
 }

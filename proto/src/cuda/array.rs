@@ -1,7 +1,7 @@
-//! Shapes of CUDA arrays: the rules that both sides check.
+//! Shapes of CUDA arrays: the rules that guest and worker both check.
 //!
-//! Arrays of plain formats are served as containers. The rules for shapes are those of
-//! `cuArray3DCreate`; only the driver knows the largest sides.
+//! Arrays hold data for copies; textures and surfaces are not served. The rules for shapes are
+//! those of `cuArray3DCreate`; only the driver knows the largest sides.
 
 use super::CuResult;
 use crate::codec::{Decode, Encode};
@@ -26,9 +26,9 @@ pub struct ArrayShape {
 
 const LAYERED: u32 = 0x01;
 const CUBEMAP: u32 = 0x04;
-/// Layered, for surfaces, cube maps, gathered, depth.
+/// LAYERED, SURFACE_LDST, CUBEMAP, TEXTURE_GATHER, DEPTH_TEXTURE.
 const SERVED_FLAGS: u32 = 0x1f;
-/// Deferred mapping, sparse, video: known, but not served.
+/// COLOR_ATTACHMENT, SPARSE, DEFERRED_MAPPING, VIDEO_ENCODE_DECODE: valid, but not served.
 const OTHER_FLAGS: u32 = 0x1e0;
 /// Upper bound of every side of every array on all devices.
 const LONGEST: u64 = 1 << 28;
@@ -39,14 +39,15 @@ impl ArrayShape {
     /// Checks that an array of this shape can be created.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_NOT_SUPPORTED for formats and flags beyond containers.
+    /// CUDA_ERROR_INVALID_VALUE for an invalid shape; CUDA_ERROR_NOT_SUPPORTED for a valid format
+    /// or flag that is not served.
     pub fn check(&self) -> Result<(), CuResult> {
         let sides = [self.width, self.height, self.depth];
         let layered = self.flags & LAYERED != 0;
         if self.width == 0 || sides.iter().any(|side| *side > LONGEST) {
             return Err(CuResult::INVALID_VALUE);
         }
-        // Only layers may consist of single rows.
+        // Without rows, only layers are valid.
         if self.depth > 0 && self.height == 0 && !layered {
             return Err(CuResult::INVALID_VALUE);
         }

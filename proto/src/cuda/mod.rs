@@ -1,4 +1,4 @@
-//! CUDA's part of messages: result codes, handles, shapes of arrays; and the served versions.
+//! CUDA types in messages (result codes, handles, shapes of arrays), and the served versions.
 
 mod array;
 

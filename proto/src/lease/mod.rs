@@ -1,12 +1,12 @@
 //! The two shared pages between vgpud and a worker.
 //!
-//! Both are sealed memfds of one page, zero at first (all-zero is a valid state: no lease). vgpud
-//! writes the lease page; the worker maps it read-only. The worker writes the hint page. vgpud maps
-//! it too, copies each word once and trusts none: hints only affect how fast an honest worker is
-//! served. vgpud decides from its own tables, epochs and clock who holds the GPU.
+//! Both pages are sealed memfds, zero at first (all-zero is a valid state: no lease). vgpud writes
+//! the lease page; the worker maps this page read-only. The worker writes the hint page. vgpud maps
+//! the hint page too, copies each word once and trusts no value: hints only affect how fast an
+//! honest worker is served. vgpud decides from its own tables, epochs and clock who holds the GPU.
 //!
-//! The users of this module map the pages; the module has only the types and the steps of both
-//! ends.
+//! The users of this module map the pages. The module has only the types of the pages and the steps
+//! of both ends.
 //!
 //! # The steps
 //!
@@ -18,10 +18,10 @@
 //! | [`retake`](WorkerEnd::retake): one CAS parked → active | [`reclaim`](DaemonEnd::reclaim): one CAS parked → taken |
 //! | drain, then a `Released` message | [`revoke`](DaemonEnd::revoke) |
 //!
-//! Because both sides store, fence and then load, at least one side sees the other: a wanted lease
-//! never stays parked unnoticed. Because one compare-and-swap ends the parked state, a lease is
-//! never both retaken and taken. `tests/lease_loom.rs` checks both properties in every
-//! interleaving, with either side killed at any step.
+//! Because both sides store, fence and then load, at least one side sees the other's store: a
+//! wanted lease never stays parked unnoticed. Because one compare-and-swap ends the parked state,
+//! never do both sides take the same parked lease. `tests/lease_loom.rs` checks both properties in
+//! every interleaving, with either side killed at any step.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -77,7 +77,7 @@ struct Fixed {
 struct Lease {
     /// The epoch that was granted last; 0: none yet.
     epoch: AtomicU64,
-    /// The epoch that was asked back; equal to `epoch` while a revoke is pending.
+    /// The epoch that vgpud has revoked; equal to `epoch` while the worker still has to release it.
     revoke: AtomicU64,
     /// The epoch for which another session waits; another value: none waits.
     wanted: AtomicU64,
@@ -163,7 +163,7 @@ pub struct GrantTerms {
 pub struct Hints {
     /// Number of operations that wait for the lease or for credit.
     pub depth_calls: u64,
-    /// Number of their bulk bytes.
+    /// Number of these operations' bulk bytes.
     pub depth_bytes: u64,
     /// Predicted GPU time of the first of these operations in ns; 0: unknown.
     pub head_ns: u64,
@@ -197,7 +197,7 @@ pub enum Holding {
     Taken(u64),
 }
 
-/// The result of parking a lease.
+/// The outcome of parking a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parked {
     /// No other session wants the lease: the worker keeps it until vgpud takes it. On new work,
@@ -264,7 +264,8 @@ impl<'p> WorkerEnd<'p> {
     }
 
     /// Accepts a granted lease that is newer than `last` (the epoch accepted before; 0: none). The
-    /// lease may be revoked already: [`WorkerEnd::may_submit`] tells, and `Released` is still due.
+    /// lease may already be revoked: check [`WorkerEnd::may_submit`]. The worker must send
+    /// `Released` for this lease in any case.
     #[must_use]
     pub fn accept(&self, last: u64) -> Option<u64> {
         let epoch = self.lease.lease.0.epoch.load(Ordering::Acquire);
@@ -328,8 +329,8 @@ impl<'p> WorkerEnd<'p> {
         may
     }
 
-    /// Takes credit even if none is left. vgpud subtracts the excess from later credit. For
-    /// operations that must go on although the lease is being released.
+    /// Takes credit even if none is left; vgpud subtracts the excess from later credit. For
+    /// operations that must run although the lease is being released.
     pub fn owe(&self, calls: u64, bytes: u64) {
         let progress = &self.hint.progress.0;
         for (used, more) in [(&progress.used_calls, calls), (&progress.used_bytes, bytes)] {
@@ -357,7 +358,8 @@ impl<'p> WorkerEnd<'p> {
         calls > 0 && limited & LIMITED_CALLS != 0 || bytes > 0 && limited & LIMITED_BYTES != 0
     }
 
-    /// Counts bytes of used credit that go to the guest, for the accounts only.
+    /// Counts bytes of used credit that are copied to the guest. vgpud only shows this number in
+    /// accounts.
     pub fn count_out(&self, bytes: u64) {
         let out = &self.hint.progress.0.out_bytes;
         let total = out.load(Ordering::Relaxed).saturating_add(bytes);
@@ -456,7 +458,7 @@ impl<'p> DaemonEnd<'p> {
         limited.store(calls | bytes, Ordering::Release);
     }
 
-    /// Grants a lease. Only if the worker holds none by vgpud's tables.
+    /// Grants a lease. vgpud calls this only if its tables show that the worker holds no lease.
     pub fn grant(&self, terms: &GrantTerms, wanted: bool) {
         let page = &self.lease.terms.0;
         page.slice_end_ns
@@ -512,8 +514,8 @@ impl<'p> DaemonEnd<'p> {
     }
 
     /// Publishes that another session waits for this lease. True: the lease is parked; call
-    /// [`DaemonEnd::reclaim`]. False: the worker uses the lease, and will see the word when it has
-    /// no work.
+    /// [`DaemonEnd::reclaim`]. False: the worker uses the lease, and checks [`WorkerEnd::wanted`]
+    /// when it has no more work.
     #[must_use]
     pub fn want(&self, epoch: u64) -> bool {
         self.lease.lease.0.wanted.store(epoch, Ordering::Release);
