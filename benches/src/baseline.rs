@@ -27,9 +27,10 @@ pub fn random(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Microseconds of a bare ping-pong over a Unix stream socket between two processes on these CPUs:
-/// (p50, p99). The CPU of the other process decides the figure, because waking another core costs
-/// several times the message. So both sides are pinned, like the processes under comparison.
+/// Round-trip times in µs of a bare ping-pong over a Unix stream socket between two processes on
+/// these CPUs: (p50, p99). The CPU of the other process decides the result, because waking another
+/// core costs several times as much as the message. Therefore both sides are pinned, like the
+/// processes under comparison.
 ///
 /// # Errors
 /// If the sockets fail or a CPU does not exist.
@@ -56,7 +57,7 @@ fn measure_ping_pong(client: &mut UnixStream, rounds: usize) -> Result<(f64, f64
     Ok((quantile(&mut samples, 0.5), quantile(&mut samples, 0.99)))
 }
 
-/// A forked process that sends each message back. It ends when the socket closes.
+/// Forks a process that sends each message back. The process ends when the socket closes.
 fn echo_process(message: usize, cpu: usize) -> Result<UnixStream> {
     let (ours, theirs) = UnixStream::pair()?;
     child(&ours, move || {
@@ -72,7 +73,7 @@ fn echo_process(message: usize, cpu: usize) -> Result<UnixStream> {
 
 /// The CPUs that this thread may use.
 fn affinity() -> Result<libc::cpu_set_t> {
-    // SAFETY: a set of bits, for which zeroes are a value.
+    // SAFETY: a set of bits, for which all zeroes are a valid value.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: writes at most the size given.
     match unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) } {
@@ -96,15 +97,15 @@ fn set_affinity(set: &libc::cpu_set_t) -> Result<()> {
 }
 
 fn pin(cpu: usize) -> Result<()> {
-    // SAFETY: a set of bits, for which zeroes are a value.
+    // SAFETY: a set of bits, for which all zeroes are a valid value.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: CPU_SET bounds the index by the size of the set.
     unsafe { libc::CPU_SET(cpu, &mut set) };
     set_affinity(&set)
 }
 
-/// Runs `work` in a forked child, which ends when `other_end` closes here, because the child closes
-/// its own copy. The caller must be single-threaded.
+/// Runs `work` in a forked child. The child closes its copy of `other_end`, so that it sees the end
+/// of the connection when this process closes `other_end`. The caller must be single-threaded.
 fn child(other_end: &UnixStream, work: impl FnOnce()) -> Result<()> {
     // SAFETY: called before this process has any other thread; the child only uses its socket and
     // its own heap, and leaves without running destructors.
@@ -121,10 +122,10 @@ fn child(other_end: &UnixStream, work: impl FnOnce()) -> Result<()> {
     }
 }
 
-/// GB/s at which a Unix stream socket moves `len` bytes from the memory of one process to
-/// another's: median of `rounds` rounds, written and read in pieces of `piece` bytes. Both sides
-/// own all `len` bytes, like the two ends of a copy. A socket between small buffers is faster,
-/// because they stay in the cache.
+/// GB/s at which a Unix stream socket moves `len` bytes from the memory of one process to the
+/// memory of another: median of `rounds` rounds, written and read in pieces of `piece` bytes. Both
+/// sides have memory for all `len` bytes, like the two ends of a copy. A transfer between small
+/// buffers is faster, because small buffers stay in the cache.
 ///
 /// # Errors
 /// If the sockets fail.
@@ -146,7 +147,7 @@ pub fn bandwidth(piece: usize, len: usize, rounds: usize) -> Result<f64> {
     })?;
     let data = random(len);
     let mut samples = Vec::with_capacity(rounds);
-    // One more round, which touches the memory for the first time.
+    // The first round is not counted, because it touches the memory for the first time.
     for round in 0..=rounds {
         let start = Instant::now();
         for part in data.chunks(piece) {

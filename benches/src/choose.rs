@@ -1,4 +1,4 @@
-//! Cost of one scheduling decision: the production scheduler in a loop.
+//! The cost of one scheduling decision: runs the production scheduler in a loop.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -11,7 +11,8 @@ use vgpu_sched::{
 
 use crate::measure::quantile;
 
-/// Decisions of a measurement, in batches. The result is the median of the batches.
+/// A measurement has this number of batches; each batch has `BATCH` decisions. The result is the
+/// median of the batches.
 const BATCHES: usize = 50;
 const BATCH: usize = 200;
 
@@ -29,7 +30,7 @@ pub struct Cost {
     pub handoff: f64,
 }
 
-/// Measures both among `vms` VMs.
+/// Measures both costs among `vms` waiting VMs.
 ///
 /// # Errors
 /// If the scheduler does not grant, which would be a fault of the scheduler.
@@ -110,7 +111,8 @@ impl Bench {
         })
     }
 
-    /// One slice and its end. Returns the time of the release in ns.
+    /// Runs one slice and its end. Returns the time in ns that the scheduler took to handle the
+    /// release.
     fn hand_over(&mut self) -> Result<u128> {
         self.now_ns += 2_000_000;
         self.actions.clear();

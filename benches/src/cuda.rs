@@ -1,4 +1,4 @@
-//! The CUDA driver API of any library, loaded by path: the shim or soft-gpu.
+//! The CUDA driver API of a library that is loaded by path: the guest library or soft-gpu.
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
 use std::path::Path;
@@ -227,7 +227,7 @@ impl Program {
         ok("cuLaunchKernel", status)
     }
 
-    /// `cuStreamQuery`; both "done" and "not ready" are answers.
+    /// `cuStreamQuery`; both "done" and "not ready" are success.
     ///
     /// # Errors
     /// On any other status.
@@ -334,7 +334,7 @@ impl Program {
         ok("cuMemcpyHtoD", unsafe {
             (self.api.htod)(dst, src.as_ptr().cast(), src.len())
         })?;
-        // A pageable copy may return while the bytes are still staged.
+        // A copy from pageable memory may return before the bytes have reached the device.
         // SAFETY: no arguments.
         ok("cuCtxSynchronize", unsafe { (self.api.synchronize)() })
     }

@@ -1,7 +1,7 @@
-//! `make bench`: measured figures beside their baselines.
+//! `make bench`: measures figures, each beside a baseline.
 //!
-//! The machines are noisy, so every figure has a baseline that was measured in the same run: passes
-//! of the two alternate, and the ratio is the median of the passes' ratios.
+//! The machines are noisy, so every figure has a baseline that was measured in the same run. Passes
+//! of figure and baseline alternate, and the ratio is the median of the passes' ratios.
 
 pub mod baseline;
 pub mod choose;

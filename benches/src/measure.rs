@@ -1,4 +1,5 @@
-//! The measurements of one pass of the client, printed as one JSON object of name → value.
+//! The measurements of one pass of the client. The client prints them as one JSON object of name →
+//! value.
 
 use std::ffi::{CStr, CString};
 use std::path::Path;
@@ -14,8 +15,8 @@ use crate::cuda::{Program, Shape};
 const CALLS: usize = 3_000;
 /// Launches per pass.
 const LAUNCHES: usize = 100_000;
-/// Launches between two readings of the clock while the caller's cost is measured: fewer than the
-/// depth window, so that the caller never blocks.
+/// Number of launches between two readings of the clock while the caller's cost is measured. The
+/// number is below the depth limit, so that the caller never blocks.
 const BURST: usize = 2_000;
 /// Size of a bulk copy in bytes.
 pub const BULK: usize = 64 << 20;
@@ -196,8 +197,8 @@ fn small_copies(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
     Ok(())
 }
 
-/// Turns of program and device on the same bytes, by copies and in managed memory; and the cost of
-/// managed memory for unrelated work.
+/// Turns in which program and device change the same bytes, by copies and in managed memory; and
+/// the cost of managed memory for unrelated work.
 fn shared(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
     const TURN: usize = 1 << 20;
     const APART: usize = 16 << 20;
@@ -266,8 +267,8 @@ fn shared(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
     Ok(())
 }
 
-/// A kernel that, with another argument, would follow a loaded address: it may reach any memory.
-/// With argument 0 it returns at once.
+/// A kernel that may reach any memory: with another argument than 0, it would follow an address
+/// that it loads. With argument 0 it returns at once.
 const FOLLOW: &CStr = c".version 7.0
 .target sm_70
 .address_size 64
@@ -284,8 +285,8 @@ const FOLLOW: &CStr = c".version 7.0
 }
 ";
 
-/// A kernel that, with another argument, would write to it: it reaches no other memory. With
-/// argument 0 it returns at once.
+/// A kernel that reaches only the memory of its argument: with another argument than 0, it would
+/// write there. With argument 0 it returns at once.
 const WRITE: &CStr = c".version 7.0
 .target sm_70
 .address_size 64
@@ -301,12 +302,13 @@ const WRITE: &CStr = c".version 7.0
 }
 ";
 
-/// A fatbin with PTX for sm_70 only, in the form that nvcc embeds.
+/// A fatbin with PTX for sm_70 only, in the format that nvcc embeds.
 fn fatbin(text: &CStr) -> Vec<u8> {
     pack(&[entry(PTX, 70, 0, text.to_bytes_with_nul(), 0)])
 }
 
-/// Rows of [`Set::Pinned`]. Each has a row with the suffix `_base`, without page-locked memory.
+/// Rows of [`Set::Pinned`]. Each row has a baseline row with the suffix `_base`, measured without
+/// page-locked memory.
 pub const PINNED: [&str; 12] = [
     "pinned_launch_1mib",
     "pinned_launch_16mib",
@@ -322,8 +324,9 @@ pub const PINNED: [&str; 12] = [
     "pinned_fatbin_launch_sync_16mib",
 ];
 
-/// Launches of kernels that do not touch page-locked memory: one that cannot reach it, one that
-/// might, and one in a fatbin that cannot. Each is also measured before the memory exists.
+/// Launches of kernels that do not touch page-locked memory: a kernel that cannot reach the memory,
+/// one that might reach it, and one in a fatbin that cannot reach it. Each launch is also measured
+/// before the memory exists.
 fn pinned(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
     const BURSTS: usize = 12;
     const WAITS: usize = 400;

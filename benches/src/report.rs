@@ -1,4 +1,4 @@
-//! The table and `target/bench/report.json`.
+//! Prints the table of figures and writes `target/bench/report.json`.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! One pass of the benchmarks as a CUDA program: `vgpu-bench-client LIBCUDA PTX SET`, JSON on
-//! stdout.
+//! Runs one pass of the benchmarks as a CUDA program: `vgpu-bench-client LIBCUDA PTX SET`. Writes
+//! JSON to standard output.
 
 use std::ffi::OsString;
 use std::path::Path;

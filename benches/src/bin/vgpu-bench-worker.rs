@@ -1,4 +1,5 @@
-//! A worker whose lease never ends, to measure the cost of the scheduler. Never installed.
+//! A worker whose lease never ends, to measure the cost of the scheduler by comparison. Never
+//! installed.
 //!
 //! vgpud starts this program as its worker. A stub between vgpud and the worker's own code grants
 //! the GPU forever, and forwards all messages except those about the lease.
@@ -60,7 +61,7 @@ fn put_stub_between() -> Result<()> {
         &[pages.lease_fd().as_fd(), pages.hints_fd().as_fd()],
     )?;
     std::thread::spawn(move || {
-        // Both ends close at the end of the session, which ends the process.
+        // Both sockets close at the end of the session, and the process ends.
         if let Err(e) = relay(&socket, &mut from_vgpud, &channel) {
             eprintln!("vgpu-bench-worker: {e:#}");
         }

@@ -1,14 +1,14 @@
 //! `make bench`: prints the table and writes `target/bench/report.json`.
 //!
-//! These words run one part alone:
+//! These arguments run one part alone:
 //!
-//! - `copies`: large copies, in many short passes, each of which is printed;
-//! - `shared`: memory that the program and its kernels both reach, likewise;
-//! - `pinned`: work beside page-locked memory that kernels reach, likewise;
-//! - `mediation [PART…]`: the part with the device clock, or only the named parts of it;
+//! - `copies`: large copies, in many short passes; prints each pass;
+//! - `shared`: memory that the program and its kernels both reach, also in many passes;
+//! - `pinned`: work beside page-locked memory that kernels reach, also in many passes;
+//! - `mediation [PART…]`: the part with soft-gpu's device clock, or only the named parts of it;
 //! - `soft [KERNEL…]`: kernels on soft-gpu beside plain loops, or only the named kernels.
 //!
-//! `quick` shortens windows and samples: such figures are only a trial of the bench.
+//! `quick` shortens windows and samples. Such figures only test the benchmark itself.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -23,7 +23,7 @@ use vgpu_tests::guest::{self, Guest};
 use vgpu_tests::host::{Host, Options};
 use vgpu_tests::paths;
 
-/// Alternating passes of all measurements.
+/// Number of passes of all measurements. Each pass runs every measurement and its baseline.
 const PASSES: usize = 5;
 
 /// Passes of `vgpu-bench copies`, `shared` and `pinned`.
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
 
 /// The samples of one pass.
 struct Pass {
-    /// Latencies with guest and host on two CPUs, and on one.
+    /// Latencies with guest and host on two CPUs, and with both on one CPU.
     two_cpus: Map<String, Value>,
     one_cpu: Map<String, Value>,
     throughput: Map<String, Value>,
@@ -69,17 +69,17 @@ struct Pass {
     bandwidth: f64,
 }
 
-/// The hosts that the passes alternate between.
+/// The hosts on which each pass runs.
 struct Hosts {
-    /// On any CPU.
+    /// vgpud and workers may run on any CPU.
     free: Host,
-    /// On the CPU of the guest.
+    /// vgpud and workers run on the CPU of the guest.
     same: Host,
-    /// On another CPU.
+    /// vgpud and workers run on another CPU than the guest.
     other: Host,
 }
 
-/// CPU of the guest, and of the host if it has another.
+/// CPU of the guest, and CPU of the host if the host runs on another CPU.
 const GUEST_CPU: usize = 0;
 const HOST_CPU: usize = 1;
 
@@ -94,7 +94,7 @@ fn bench() -> Result<()> {
     let mut figures = choosing()?;
     figures.extend(soft::figures(soft::PAIRS, &[])?);
 
-    // Strict mode adds checks that users do not pay for.
+    // Strict mode of soft-gpu adds checks that are off in normal use.
     let options = Options {
         strict: false,
         ..Options::default()
@@ -131,7 +131,7 @@ fn bench() -> Result<()> {
     Ok(())
 }
 
-/// Measures kernels on soft-gpu beside plain loops.
+/// Measures kernels on soft-gpu and the same computations as plain loops.
 fn softly(words: &[&str]) -> Result<()> {
     let quick = words.contains(&"quick");
     let named: Vec<&str> = words.iter().copied().filter(|w| *w != "quick").collect();
@@ -141,7 +141,7 @@ fn softly(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Measures the part with the device clock.
+/// Measures the part that uses soft-gpu's device clock.
 fn mediate(words: &[&str]) -> Result<()> {
     let pace = if words.contains(&"quick") {
         Pace::Quick
@@ -193,8 +193,8 @@ fn copies() -> Result<()> {
     Ok(())
 }
 
-/// Measures memory that program and kernels both reach, beside copies. Prints each pass and the
-/// medians.
+/// Measures memory that program and kernels both reach, and the same work with copies. Prints each
+/// pass and the medians.
 fn shared() -> Result<()> {
     let host = vgpu_tests::host::one_vm(&Options {
         strict: false,
@@ -221,8 +221,8 @@ fn shared() -> Result<()> {
     Ok(())
 }
 
-/// Measures work beside page-locked memory that kernels reach. Prints medians of the passes, and of
-/// their ratios.
+/// Measures work while page-locked memory exists that kernels reach. Prints the medians of the
+/// passes and of their ratios.
 fn pinned() -> Result<()> {
     let host = vgpu_tests::host::one_vm(&Options {
         strict: false,
@@ -251,11 +251,11 @@ fn pinned() -> Result<()> {
     Ok(())
 }
 
-/// Limit of the time of work beside page-locked memory, relative to the time without, if the kernel
-/// cannot reach the memory.
+/// Limit of a ratio: time of work while page-locked memory exists that the kernel cannot reach,
+/// divided by the time without such memory.
 const PINNED_LIMIT: f64 = 1.2;
 
-/// Whether a row of [`PINNED`] exceeds its limit. Kernels that might reach the memory have no
+/// Whether a row of [`PINNED`] exceeds the limit. Kernels that might reach the memory have no
 /// limit.
 fn misses(name: &str, ratio: f64) -> bool {
     PINNED.contains(&name) && !name.starts_with("pinned_any_") && ratio > PINNED_LIMIT
@@ -272,7 +272,7 @@ fn alone(name: String, value: f64, unit: &'static str) -> Figure {
     }
 }
 
-/// Cost of scheduling decisions, and its growth with the number of VMs.
+/// The cost of a scheduling decision, and its growth with the number of VMs.
 fn choosing() -> Result<Vec<Figure>> {
     const FEW: u32 = 16;
     const MANY: u32 = 4096;
@@ -345,7 +345,7 @@ fn client(
     }
     let output = command.output().context("running vgpu-bench-client")?;
     ensure!(output.status.success(), "{}", guest::describe(&output));
-    // The last line: a driver may print before it.
+    // Only the last line is the result: a driver may print other lines before.
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let line = text
         .lines()
@@ -361,7 +361,7 @@ fn number(figures: &Map<String, Value>, name: &str) -> f64 {
         .unwrap_or(f64::NAN)
 }
 
-/// Figures with a baseline of the same pass.
+/// Figures whose baseline was measured in the same pass.
 fn paired(passes: &[Pass]) -> Vec<Figure> {
     const PING: &str = "bare ping-pong, same sockets and CPUs";
     const SOCKET: &str = "the socket alone, memory to memory, 1 MiB writes";
@@ -438,7 +438,7 @@ fn median(passes: &[Pass], of: impl Fn(&Pass) -> f64) -> f64 {
     quantile(&mut samples, 0.5)
 }
 
-/// Proportional set size in MiB: shared pages count in part.
+/// Proportional set size of a process in MiB: each shared page counts in part.
 fn pss_mib(pid: u32) -> Result<f64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
@@ -469,7 +469,7 @@ fn memory(host: &Host) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Two saturating guests on one GPU: time from a revoke to the next grant, from the daemon's own
+/// Two saturating guests on one GPU: the time from a revoke to the next grant, from vgpud's own
 /// histogram.
 fn handoff() -> Result<Figure> {
     let options = Options {

@@ -1,4 +1,5 @@
-//! Time in which the GPU passes between two saturating guests, by the length of their kernels.
+//! Time in which the GPU passes from one saturating guest to another, by the length of their
+//! kernels.
 
 use anyhow::{Context, Result};
 use vgpu_tests::device::{self, Kernels, Watch};

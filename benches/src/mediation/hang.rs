@@ -1,5 +1,5 @@
-//! A kernel that never ends beside a VM with work: time from the limit to the kill, and to the VM's
-//! next completed kernels.
+//! A kernel that never ends, beside a VM with work. Measures the time from the hard limit to the
+//! kill, and to the next completed kernels of the other VM.
 
 use anyhow::{Context, Result, ensure};
 use nix::time::{ClockId, clock_gettime};
@@ -10,9 +10,9 @@ use vgpu_tests::host::Host;
 use super::{Pace, alone, beside, host, p, printed};
 use crate::report::Figure;
 
-/// The hard limit in ms.
+/// The hard limit of a kernel, in ms.
 const LIMIT_MS: u64 = 1_000;
-/// The other VM reports each batch of ten kernels of 0.1 ms.
+/// Number of kernels in a batch of the other VM. The VM reports each batch of kernels of 0.1 ms.
 const BATCH: u32 = 10;
 const SECONDS: u64 = 3;
 
@@ -29,8 +29,8 @@ pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
             })
             .collect()
     };
-    // With a grace longer than the limit no VM is let in beside the hang: this measures the
-    // watchdog.
+    // With a grace longer than the hard limit, vgpud lets no VM in beside the hanging kernel: this
+    // case measures the watchdog alone.
     let (killed, default) = (runs("10s")?, runs("20ms")?);
     let worst = |runs: &[Run], of: fn(&Run) -> f64| runs.iter().map(of).fold(f64::NAN, f64::max);
     let middle =
@@ -82,14 +82,14 @@ pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
     ])
 }
 
-/// One hang. All times in ms.
+/// The times of one hang, in ms.
 #[derive(Debug)]
 struct Run {
-    /// From the limit to the event.
+    /// From the hard limit to the event of the kill.
     detection_ms: f64,
-    /// From the limit to the other VM's next batch.
+    /// From the hard limit to the other VM's next batch.
     neighbour_ms: f64,
-    /// From the limit to the guest's error.
+    /// From the hard limit to the error in the hanging guest.
     told_ms: f64,
     /// Longest time between two batches of the other VM.
     gap_ms: f64,
@@ -118,7 +118,8 @@ fn run(grace: &str) -> Result<Run> {
         .max_by_key(|(from, to)| to - from)
         .context("the neighbour did not run")?;
     let detected = killed_at(&host)?;
-    // The other VM's last batch ended when the hang got its turn: the limit counts from then.
+    // The hanging kernel got its turn when the other VM's last batch ended: the hard limit counts
+    // from then.
     let due = begin as f64 + LIMIT_MS as f64 * 1e6;
     let since = |at: f64| (at - due) / 1e6;
     Ok(Run {
@@ -129,7 +130,7 @@ fn run(grace: &str) -> Result<Run> {
     })
 }
 
-/// Time of the kill on CLOCK_MONOTONIC in ns. The time of the event has whole milliseconds.
+/// Time of the kill on CLOCK_MONOTONIC, in ns. The event gives the time in whole milliseconds.
 fn killed_at(host: &Host) -> Result<f64> {
     let events = host.admin_json("events")?;
     let list = events.as_array().or_else(|| events["events"].as_array());

@@ -1,4 +1,4 @@
-//! A change of weight while guests run: the time until the shares follow.
+//! A change of weight while guests run. Measures the time until the shares follow.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::report::Figure;
 const EVERY: Duration = Duration::from_millis(1);
 /// Recording time before and after the change.
 const SIDE: Duration = Duration::from_millis(800);
-/// Device time in ns after the change that is left out of the line.
+/// Device time in ns after the change whose points the line does not use.
 const MARGIN_NS: u64 = 50_000_000;
 
 pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
@@ -56,10 +56,11 @@ pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Milliseconds of device time from the answer to the command until VM 2 has its new share: the
-/// intersection of the lines that fit its time before and after. Device time, so that other load on
-/// the machine does not bend the lines. The duration of the command is not included; the change may
-/// take effect before the answer arrives, and then the value is negative.
+/// Milliseconds of device time from the answer to the command until VM 2 has its new share. The
+/// result is the intersection of two lines, which fit VM 2's time before and after the change.
+/// Device time is used so that other load on the machine does not distort the lines. The duration
+/// of the command is not included; if the change takes effect before the answer arrives, the result
+/// is negative.
 fn change(watch: &Watch<'_>, command: impl FnOnce() -> Result<String>) -> Result<f64> {
     let before = watch.record_for(SIDE, EVERY)?;
     command()?;
@@ -84,7 +85,7 @@ struct Line {
     slope: f64,
 }
 
-/// Least-squares line through VM 2's device time over the device time of both.
+/// The least-squares line through VM 2's device time as a function of both VMs' device time.
 fn line(track: &Track, take: impl Fn(&Point) -> bool) -> Option<Line> {
     let points: Vec<&Point> = track.points.iter().filter(|p| take(p)).collect();
     let origin = used(points.first()?);

@@ -1,10 +1,11 @@
-//! Mediation on the real daemon: vgpud with soft-gpu and its device clock, and workers and guest
-//! processes as in production. Shares are measured at the device, by soft-gpu's own account of each
-//! process.
+//! Benchmarks of scheduling with the real daemon: vgpud with soft-gpu and its device clock, and
+//! workers and guest processes as in production. Shares are measured at the device, by soft-gpu's
+//! own account of each process.
 //!
-//! Each figure has the published figure that it should beat (its conditions are in the text). The
-//! published figures come from GPUs, these from a software device whose kernels last exactly as
-//! long as its clock says: the comparison is about scheduling, not speed.
+//! Each figure stands beside a published figure, which it should beat; the text of the figure gives
+//! the conditions. The published figures were measured on GPUs. These figures come from a software
+//! device whose kernels take exactly the time that its clock says. The comparison is about
+//! scheduling, not about speed.
 
 mod handoff;
 mod hang;
@@ -24,12 +25,12 @@ use vgpu_tests::host::{Host, Options, one_vm};
 use crate::measure::quantile;
 use crate::report::Figure;
 
-/// Length of the measurements.
+/// The length of the measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
     /// Full length.
     Full,
-    /// Windows a fifth as long, to try the bench itself. Do not quote such figures.
+    /// A fifth of the full length, to test the benchmark itself. Do not quote such figures.
     Quick,
 }
 
@@ -62,7 +63,7 @@ pub const PARTS: [Part; 7] = [
 
 /// A host with one clocked device and VM 1 in pool A.
 fn host(kernels: Kernels) -> Result<Host> {
-    // Strict mode adds checks that users do not pay for.
+    // Strict mode of soft-gpu adds checks that are off in normal use.
     let options = Options {
         strict: false,
         ..Options::default()
@@ -70,7 +71,7 @@ fn host(kernels: Kernels) -> Result<Host> {
     one_vm(&kernels.on(options))
 }
 
-/// A guest that makes requests of `count` kernels and pauses for about `think`.
+/// Starts a guest that makes requests of `count` kernels and pauses for about `think` after each.
 fn requests(
     host: &Host,
     vm: u32,
@@ -87,7 +88,7 @@ fn requests(
         .spawn()
 }
 
-/// The numbers that a guest printed, by line. Waits for the end of the guest.
+/// Waits for the end of a guest. Returns the numbers that the guest printed, by line.
 fn printed(guest: Running, seconds: u64) -> Result<Vec<Vec<u64>>> {
     let output = guest.finish(Duration::from_secs(seconds + 30))?;
     anyhow::ensure!(output.status.success(), "{}", describe(&output));
@@ -101,7 +102,7 @@ fn printed(guest: Running, seconds: u64) -> Result<Vec<Vec<u64>>> {
         .collect()
 }
 
-/// Latencies in µs of a guest that makes requests.
+/// Latencies in µs that a guest of [`requests`] printed.
 fn latencies(guest: Running, seconds: u64) -> Result<Vec<f64>> {
     let lines = printed(guest, seconds)?;
     Ok(lines
@@ -114,7 +115,7 @@ fn p(samples: &[f64], q: f64) -> f64 {
     quantile(&mut samples.to_vec(), q)
 }
 
-/// A figure with a published figure, or a bound.
+/// A figure beside a published figure or a bound.
 fn beside(
     name: impl Into<String>,
     value: f64,

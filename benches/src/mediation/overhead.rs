@@ -1,6 +1,6 @@
-//! Cost of the scheduler for a lone guest: the same guest on `vgpu-worker` and on a worker whose
-//! lease never ends (`vgpu-bench-worker`), in pairs. A run on soft-gpu in the guest's own process
-//! gives the cost of remoting as a whole.
+//! The cost of the scheduler for a guest that is alone. Pairs of runs compare the same guest on
+//! `vgpu-worker` and on a worker whose lease never ends (`vgpu-bench-worker`). A run on soft-gpu in
+//! the guest's own process gives the cost of remoting as a whole.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use vgpu_tests::paths;
 use super::{Pace, beside, latencies, p, printed, requests};
 use crate::report::Figure;
 
-/// Saturating kernels of 0.1 ms: the cost for a busy guest.
+/// Kernels of 0.1 ms without pause: the cost for a busy guest.
 const BUSY: (&str, u32) = ("short", 200);
 /// One kernel of 0.1 ms and a synchronisation, repeated: the lease is parked and retaken each time.
 const REQUEST: (&str, u32) = ("short", 1);
-/// Kernels of length zero: only the cost of the calls.
+/// Kernels without duration: only the cost of the calls.
 const NULL: (&str, u32) = ("null", 2_000);
 
 /// Length of each run in s.
@@ -32,7 +32,8 @@ pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
     let mut pairs = Pairs::default();
     for i in 1..=rounds {
         eprintln!("overhead: pair {i} of {rounds}");
-        // The first of a pair finds another machine state than the second: the order alternates.
+        // The second run of a pair starts from another state of the machine than the first, so the
+        // order alternates.
         let order = if i % 2 == 0 {
             [true, false]
         } else {
@@ -51,7 +52,7 @@ pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
     Ok(pairs.figures())
 }
 
-/// A host whose workers ask vgpud for leases, or have a lease that never ends.
+/// A host whose workers request leases from vgpud (`asked`), or have a lease that never ends.
 fn leased(asked: bool) -> Result<Host> {
     let config = if asked {
         String::new()
@@ -59,8 +60,8 @@ fn leased(asked: bool) -> Result<Host> {
         let worker = paths::built("vgpu-bench-worker")?;
         format!("[worker]\nbinary = {:?}\n", worker.display().to_string())
     };
-    // A separate device per worker: vgpud would kill a worker that it sees on a shared device
-    // without a lease. Both hosts have it, so that they compare.
+    // Each worker has its own software device: vgpud would kill a worker that computes on a shared
+    // device without a lease. Both hosts are set so, to be comparable.
     let soft_env = vec![("SOFT_GPU_STATE".into(), String::new())];
     one_vm(&Kernels::default().on(Options {
         strict: false,
@@ -105,7 +106,7 @@ struct Pairs {
 
 impl Pairs {
     fn figures(&self) -> Vec<Figure> {
-        // Percentage by which `a` is worse than `b`: median over the pairs.
+        // The percentage by which `a` is worse than `b`: median over the pairs.
         let percent = |a: &[f64], b: &[f64], more_is_better: bool| {
             let each: Vec<f64> = a
                 .iter()

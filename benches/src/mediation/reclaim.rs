@@ -1,4 +1,4 @@
-//! How soon a GPU whose holder does not use it serves the next VM.
+//! Measures how soon a GPU serves the next VM if the holder of the lease does not use the GPU.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::report::Figure;
 const REQUEST: (&str, u32) = ("short", 1);
 const THINK: Duration = Duration::from_millis(4);
 
-/// Two guests with pauses: each usually finds the GPU idle and held by the other.
+/// Two guests with pauses: each usually finds the GPU idle while the other guest holds the lease.
 pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
     eprintln!("reclaim");
     let host = host(Kernels::default())?;

@@ -1,4 +1,4 @@
-//! Shares of saturating guests against their weights.
+//! Compares the shares of saturating guests with their weights.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use vgpu_tests::host::Host;
 use super::{Pace, beside, host};
 use crate::report::Figure;
 
-/// Half of the work in ns that a guest keeps queued.
+/// Half of the GPU time, in ns, of the work that a guest keeps queued.
 const BATCH_NS: u64 = 100_000_000;
 /// Interval between two readings of the device.
 const EVERY: Duration = Duration::from_millis(10);
 
-/// A guest: class, factor in percent, the resulting weight, kernel.
+/// A guest: class, factor in percent, the resulting weight, and the name of its kernel.
 type Tenant = (&'static str, u32, f64, &'static str);
 
 struct Case {
@@ -35,8 +35,8 @@ const MIX: [Tenant; 4] = [
     ("low", 200, 2.0, "long"),
 ];
 
-/// Kernels of 0.1, 0.5 and 1 ms. The longer kernels belong to the lighter guests: a scheduler that
-/// counts launches instead of time would favour these guests.
+/// The kernels take 0.1, 0.5 and 1 ms. The guests of lower weight run the longer kernels: a
+/// scheduler that counts launches instead of time would favour these guests.
 const CASES: [Case; 5] = [
     Case {
         name: "2_even",
@@ -96,7 +96,7 @@ fn saturate(host: &Host, vm: u32, kernel: &str) -> Result<vgpu_tests::guest::Run
     device::saturate(host, vm, kernel, batch, 600)
 }
 
-/// Fraction of time for which the device is busy with one guest alone, by kernel.
+/// For each kernel: the fraction of time for which the device is busy if one guest runs alone.
 struct Alone(Vec<(&'static str, f64)>);
 
 impl Alone {
@@ -136,7 +136,7 @@ fn measure(case: &Case, pace: Pace, alone: &Alone) -> Result<Vec<Figure>> {
         guests.push(saturate(&host, *vm, kernel)?);
     }
     let watch = Watch::start(&host, &vms.iter().map(|vm| (*vm, 1)).collect::<Vec<_>>())?;
-    // Lags from the different start times are settled meanwhile.
+    // During this time, the scheduler evens out the lags from different start times.
     watch.record_for(pace.time(2), EVERY)?;
     let before = device::charged(&host)?;
     let track = watch.record_for(pace.time(11), EVERY)?;

@@ -1,8 +1,9 @@
-//! Kernels on soft-gpu, in this process, beside the same loops in plain single-threaded Rust:
-//! alternating pairs, whose results are compared.
+//! Compares kernels on soft-gpu, in this process, with the same loops in plain single-threaded
+//! Rust. Runs of both alternate, and their results are compared.
 //!
-//! soft-gpu spreads the warps of a grid over the processors (`SOFT_GPU_THREADS` limits the number);
-//! the plain loop has one. Times are of a launch with its synchronisation, without copies.
+//! soft-gpu spreads the warps of a grid over the processors (`SOFT_GPU_THREADS` limits their
+//! number); the plain loop uses one processor. The time of a launch includes the synchronisation,
+//! but no copies.
 
 mod plain;
 
@@ -20,7 +21,7 @@ use crate::report::Figure;
 /// Number of pairs per figure.
 pub const PAIRS: usize = 11;
 
-/// Folder of the kernels, below the root of the repository.
+/// Folder of the kernels' PTX, relative to the root of the repository.
 const FIXTURES: &str = "soft-gpu/fixtures/demo";
 
 /// A case that is ready for launch.
@@ -32,7 +33,7 @@ struct Loaded {
     bytes: usize,
 }
 
-/// Runs the cases that are `named` (all, if none is), `pairs` pairs each.
+/// Runs the cases in `named` (all cases if `named` is empty), with `pairs` pairs each.
 ///
 /// # Errors
 /// If there is no such case, soft-gpu cannot be loaded, or the results of a pair differ.
@@ -76,7 +77,7 @@ fn figure(program: &Program, case: &mut dyn Case, pairs: usize) -> Result<Figure
         let there = start.elapsed().as_secs_f64() * 1e3;
         program.download(&mut result, loaded.output)?;
         case.check(&result)?;
-        // The first pair warms caches and pages up.
+        // The first pair is not counted: it fills caches and maps pages.
         if pair > 0 {
             soft.push(here);
             plain.push(there);

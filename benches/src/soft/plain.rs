@@ -1,8 +1,9 @@
-//! The cases: inputs of the kernel, and the same loop in plain Rust.
+//! The cases: each has the inputs of a kernel, and the same computation as a loop in plain Rust.
 //!
 //! The loops are written as usual for one thread: over slices, in the kernel's order, without
-//! intrinsics or threads. The compiler vectorises what it can for any x86-64. Inputs are small
-//! multiples of powers of two if that makes sums exact in any order, so that results must be equal.
+//! intrinsics or threads. The compiler vectorises them as far as it can for any x86-64. Where
+//! possible, the inputs are small multiples of powers of two: then sums are exact in any order, and
+//! the results must be equal.
 
 use std::hint::black_box;
 
@@ -223,7 +224,8 @@ impl Case for Matmul {
     }
 
     fn check(&self, device: &[u8]) -> Result<()> {
-        // Products are multiples of 2⁻¹², sums of 512 of them below 2¹⁰: exact.
+        // Products are multiples of 2⁻¹², and sums of 512 products are below 2¹⁰: the results are
+        // exact.
         equal(device, self.c.iter().map(|c| c.to_bits()))
     }
 }
@@ -273,12 +275,13 @@ impl Case for Reduce {
     }
 
     fn check(&self, device: &[u8]) -> Result<()> {
-        // A walk of a million steps of at most 32/64 stays far below 2²⁴/64: exact.
+        // Every partial sum of a million values of at most 32/64 stays far below 2²⁴/64: the result
+        // is exact.
         equal(device, std::iter::once(self.sum.to_bits()))
     }
 }
 
-/// Steps until the point leaves the circle.
+/// For each point: the number of steps until it leaves the circle, at most `most`.
 struct Mandelbrot {
     side: u32,
     most: u32,
@@ -347,12 +350,12 @@ impl Case for Mandelbrot {
     }
 }
 
-/// Softening of [`NBody`].
+/// Softening term that [`NBody`] adds to a squared distance.
 const SOFT: f32 = 0.01;
 /// Threads per block of [`NBody`].
 const BODIES: u32 = 128;
 
-/// Accelerations of bodies by each other.
+/// Accelerations of bodies by their mutual attraction.
 struct NBody {
     bodies: Vec<[f32; 4]>,
     out: Vec<[f32; 4]>,
@@ -411,8 +414,8 @@ impl Case for NBody {
     }
 
     fn check(&self, device: &[u8]) -> Result<()> {
-        // The kernel fuses and approximates: each of 2048 terms has an error of about 2⁻²² of at
-        // most 1/2·SOFT⁻¹·√(4/27).
+        // The kernel uses fused and approximate operations. Each of the 2048 terms is at most
+        // 1/2·SOFT⁻¹·√(4/27), with a relative error of about 2⁻²².
         let near = |d: f32, p: f32| (d - p).abs() <= 2e-3 + 1e-3 * p.abs();
         for (i, (d, p)) in words(device).zip(self.out.as_flattened()).enumerate() {
             let d = f32::from_bits(d);
