@@ -4,9 +4,10 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p vgpu-proto --test lease_loom --target-dir target/loom
 //! ```
 //!
-//! The GPU is a cell on which loom reports any two unordered accesses: two holders, or a holder
-//! that does not see the previous holder's writes, fail the test. A returning thread stands for the
-//! death of a process; the join stands for the verification of the death.
+//! The GPU is a cell. loom reports any two accesses to the cell that are not ordered, so the test
+//! fails for two holders at once, and for a holder that does not see the previous holder's writes.
+//! A thread that returns represents a process that dies; the join represents the verification of
+//! the death.
 #![cfg(loom)]
 
 use loom::cell::UnsafeCell;
@@ -22,7 +23,7 @@ struct World {
     gpu: UnsafeCell<()>,
     /// Epoch of the worker's `Released` message.
     released: AtomicU64,
-    /// Whether vgpud's socket is closed.
+    /// Whether vgpud has closed its socket.
     daemon_gone: AtomicBool,
 }
 
@@ -70,7 +71,7 @@ fn terms(epoch: u64) -> GrantTerms {
     }
 }
 
-/// The life of a process that is killed before step `at` (`usize::MAX`: never).
+/// A process that is killed before step `at` (`usize::MAX`: never).
 struct Life {
     at: usize,
     now: usize,
@@ -81,7 +82,7 @@ impl Life {
         Self { at, now: 0 }
     }
 
-    /// False: the process is dead.
+    /// Makes a step. False: the process is dead.
     fn step(&mut self) -> bool {
         self.now += 1;
         self.now <= self.at
@@ -90,8 +91,9 @@ impl Life {
 
 const FOREVER: usize = usize::MAX;
 
-/// A worker: accepts the lease, works, parks, finds new work, works again, and parks for good.
-/// Sends `Released` as the protocol requires. Returns whether it ended with the lease parked.
+/// A worker: accepts the lease, works, parks, finds new work, works again, and parks without
+/// further work. Sends `Released` as the protocol requires. Returns whether the lease was parked at
+/// the end.
 fn worker_process(world: &World, mut life: Life) -> bool {
     let end = world.worker();
     if !life.step() {
@@ -130,8 +132,8 @@ fn worker_process(world: &World, mut life: Life) -> bool {
     true
 }
 
-/// vgpud wants the lease for another session and lets that session in if it may. Returns whether it
-/// did.
+/// vgpud wants the lease for another session, and lets that session use the GPU if the protocol
+/// allows. Returns whether the session used the GPU.
 fn daemon_wants(world: &World, epoch: u64, mut life: Life) -> bool {
     let end = world.daemon();
     if !life.step() {
@@ -161,13 +163,13 @@ fn never_two_holders_and_no_lost_wakeup() {
         };
         let let_in = daemon_wants(&world, 1, Life::killed_before(FOREVER));
         let parked_for_good = worker.join().unwrap();
-        // Both sides are at rest. The lease was wanted, so it must have come back in one of the two
-        // ways.
+        // Both sides have ended. The lease was wanted, so vgpud must have got it back: by a reclaim
+        // or by `Released`.
         assert!(
             let_in || world.got_released(1),
             "a wanted lease was left where it was (parked: {parked_for_good})"
         );
-        // Only one side may use a parked lease from now on.
+        // From now on, only one side may take the lease.
         if let_in {
             assert!(
                 !world.worker().retake(1),
@@ -227,7 +229,7 @@ fn vgpud_is_killed_at_every_step() {
                 let world = Arc::clone(&world);
                 thread::spawn(move || worker_process(&world, Life::killed_before(FOREVER)))
             };
-            // The session that vgpud let in dies with vgpud: all workers see their sockets close.
+            // The session that vgpud started dies with vgpud: all workers see their sockets close.
             daemon_wants(&world, 1, Life::killed_before(at));
             world.daemon_gone.store(true, Ordering::Release);
             // The next vgpud grants nothing before the death of the left-over worker is verified.

@@ -1,4 +1,5 @@
-//! The wire does not change unnoticed, and no bytes of a guest can harm the decoder.
+//! Tests that the bytes of the wire change only on purpose, and that no bytes of a guest harm the
+//! decoder.
 
 use proptest::prelude::*;
 use vgpu_proto::call::{FINGERPRINT, FUNCTIONS, OPS, Op, Request, Served, req};
@@ -55,9 +56,9 @@ fn looked() -> Looked {
     }
 }
 
-/// One line per message: name and bytes. A change of the golden file is a change of the protocol:
-/// raise `PROTOCOL`, or accept that the fingerprint refuses old guest libraries, and mention the
-/// change in CHANGELOG.
+/// The golden file: one line per message, with name and bytes. A change of this file is a change of
+/// the protocol: raise `PROTOCOL`, or accept that the fingerprint refuses old guest libraries, and
+/// mention the change in CHANGELOG.
 fn golden() -> String {
     let launch = req::LaunchKernel {
         ctx: Ctx(0x2000_0000_0000_0001),

@@ -1,8 +1,9 @@
-//! Writes a C program that compares this crate with a `cuda.h`: `header-check/run.sh` runs it.
+//! Writes a C program that compares this crate with a `cuda.h`. `header-check/run.sh` runs that
+//! program.
 //!
-//! The only argument is the path of the header. The program prints each difference and the number
-//! of facts that agree, and fails if any fact differs. A fact whose name is missing from an older
-//! header is skipped; the newest header has all names.
+//! The only argument of this example is the path of the header. The C program prints each
+//! difference and the number of facts that agree, and fails if any fact differs. A fact whose name
+//! is missing from an older header is skipped; the newest header has all names.
 
 use std::collections::HashSet;
 

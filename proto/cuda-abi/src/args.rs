@@ -1,10 +1,10 @@
-//! The arguments of C functions, typed: pointers that may be null, names, streams.
+//! Types for the arguments of C functions: pointers that may be null, texts, streams.
 //!
 //! A program calls an exported function with values of these types. `cuda.h` and CUDA's
-//! documentation say what the caller promises: a pointer that is not null is valid for what the
-//! function reads or writes, an array is as long as its count says, a name ends with a NUL. These
-//! promises hold for every value that comes in as an argument, or in a structure behind an
-//! argument. Rust code can make such a value only with an `unsafe` function, or as null.
+//! documentation say what the caller guarantees: a non-null pointer is valid for everything that
+//! the function reads or writes, an array is as long as its count says, a text ends with a NUL.
+//! These guarantees hold for every value that is an argument, or part of a structure behind an
+//! argument. Rust code can make a non-null value only with an `unsafe` function.
 
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::fmt;
@@ -62,8 +62,8 @@ impl<T> fmt::Debug for Out<T> {
     }
 }
 
-// SAFETY: the pointer points to memory of the program, which calls the functions that read it from
-// threads of its choice and promises that this works.
+// SAFETY: the pointer points to memory of the program. The program calls the functions that use the
+// pointer from threads of its choice, and guarantees that this is valid.
 unsafe impl<T> Send for In<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for In<T> {}
@@ -104,7 +104,7 @@ impl<T> In<T> {
         self.pointer
     }
 
-    /// Fails if a value is missing, before the call has effects.
+    /// Fails for a null pointer, before the call has effects.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for null.
@@ -148,7 +148,7 @@ impl<T: Copy> In<T> {
 }
 
 impl In<c_void> {
-    /// Converts an argument of type `const void *` to the type in the documentation.
+    /// Converts an argument of type `const void *` to the type that the documentation names.
     pub fn of<T>(self) -> In<T> {
         In {
             pointer: self.pointer.cast(),
@@ -181,7 +181,7 @@ impl<T> Out<T> {
         self.pointer
     }
 
-    /// Fails if there is no place for the result, before the call has effects.
+    /// Fails for a null pointer, before the call has effects.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for null.
@@ -189,7 +189,7 @@ impl<T> Out<T> {
         not_null(self.is_null())
     }
 
-    /// Fails if both of two optional results are missing.
+    /// Fails if both of two optional result pointers are null.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE if both pointers are null.
@@ -226,7 +226,7 @@ impl<T> Out<T> {
         Ok(())
     }
 
-    /// The place of an element of an array; null if the array is null.
+    /// The pointer to an element of an array; null if the array is null.
     pub fn element(self, index: usize) -> Out<T> {
         match self.is_null() {
             true => self,
@@ -238,7 +238,7 @@ impl<T> Out<T> {
 }
 
 impl<T: Copy> Out<T> {
-    /// Reads the value of an argument that is read before it is written.
+    /// Reads the value of an argument that the function reads and then writes.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for null.
@@ -263,7 +263,7 @@ impl<T: Copy> Out<T> {
 }
 
 impl Out<c_void> {
-    /// Converts an argument of type `void *` to the type in the documentation.
+    /// Converts an argument of type `void *` to the type that the documentation names.
     pub fn of<T>(self) -> Out<T> {
         Out {
             pointer: self.pointer.cast(),
@@ -275,7 +275,7 @@ impl Out<c_char> {
     /// Writes a text and a NUL into a buffer of `room` bytes; cuts the text to fit.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for null or no room.
+    /// CUDA_ERROR_INVALID_VALUE if the pointer is null or `room` is 0.
     pub fn set_text(self, room: usize, text: &[u8]) -> Result {
         not_null(room == 0)?;
         let kept = text.iter().take(room.saturating_sub(1)).copied();
@@ -297,7 +297,7 @@ impl Text {
         self.pointer.is_null()
     }
 
-    /// Fails if the text is missing, before the call has effects.
+    /// Fails for a null pointer, before the call has effects.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for null.
@@ -341,7 +341,7 @@ impl Text {
     }
 }
 
-/// The stream that the handle 0 names in a call.
+/// The stream that handle 0 means in a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DefaultStream {
     /// The NULL stream of the context (plain symbols).
@@ -350,12 +350,12 @@ pub enum DefaultStream {
     PerThread,
 }
 
-/// A `CUstream` that was not resolved to a stream yet.
+/// A `CUstream` argument. [`StreamArg::named`] says which stream the handle means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct StreamArg(pub u64);
 
-/// The stream that an argument names.
+/// The stream that an argument means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Named {
     /// The NULL stream of the current context.
@@ -374,7 +374,7 @@ impl StreamArg {
     /// `CU_STREAM_PER_THREAD`.
     pub const PER_THREAD: StreamArg = StreamArg(2);
 
-    /// Resolves the handle, in a function where 0 names `default`.
+    /// The stream that the handle means, in a function where handle 0 means `default`.
     pub fn named(self, default: DefaultStream) -> Named {
         match (self, default) {
             (StreamArg::LEGACY, _) | (StreamArg::DEFAULT, DefaultStream::Legacy) => Named::Null,
@@ -386,12 +386,12 @@ impl StreamArg {
     }
 }
 
-/// Declares exports. Each goes to a macro of the library: `[name]` first, then functions.
+/// Declares exports. Each export goes to a macro of the library, which is named first: `[name]`.
 ///
-/// `fn cuA(…) { … }` is one symbol; `fn cuA / cuA_v2(…) { … }` is two equal symbols; `fn cuA /
-/// cuA_ptsz [mode] (…) { … }` is two symbols that differ in the meaning of stream 0, which the body
-/// finds in `mode` as a [`DefaultStream`]. The library's macro gets `[attributes] name [mode =
-/// Variant or nothing] (arguments) body` and defines the symbol.
+/// `fn cuA(…) { … }` is one symbol. `fn cuA / cuA_v2(…) { … }` is two equal symbols. `fn cuA /
+/// cuA_ptsz [mode] (…) { … }` is two symbols that differ in the meaning of stream 0; the body reads
+/// the meaning from `mode`, a [`DefaultStream`]. The library's macro gets `[attributes] name [mode
+/// = Variant or nothing] (arguments) body` and defines the symbol.
 #[macro_export]
 macro_rules! exports {
     ([$($one:tt)*]) => {};
@@ -434,7 +434,7 @@ mod tests {
     #[test]
     fn a_text_is_cut_to_fit_with_its_nul() {
         let mut buffer = [b'x' as c_char; 4];
-        // SAFETY: a local variable, of as many bytes as are written.
+        // SAFETY: a local variable with as many bytes as the test writes.
         let out = unsafe { Out::new(buffer.as_mut_ptr()) };
         out.set_text(4, b"abcdef").expect("room");
         assert_eq!(buffer.map(|c| c as u8), *b"abc\0");

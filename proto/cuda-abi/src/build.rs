@@ -1,5 +1,6 @@
-//! For the build script of a library that replaces NVIDIA's: finds the functions that the library
-//! serves in the library's sources, and makes a refusing export for every other symbol.
+//! For the build scripts of libraries that replace NVIDIA's driver library. Finds the functions
+//! that the library serves in the library's sources, and writes an export that refuses the call for
+//! every other symbol.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,8 +9,8 @@ use std::{env, fs};
 
 use crate::names;
 
-/// Writes two files into `OUT_DIR`, from the lines `fn cuName(` in the sources under `folder` (such
-/// as `src/abi`), which is the module `module` (`crate::abi`):
+/// Writes two files into `OUT_DIR`. Reads the lines `fn cuName(` in the sources under `folder` (for
+/// example `src/abi`), which is the Rust module `module` (`crate::abi`):
 ///
 /// - `served.rs`: an expression, the sorted list of served functions as
 ///   [`Export`](names::Export)s;

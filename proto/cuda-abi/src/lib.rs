@@ -1,14 +1,14 @@
 //! The facts of NVIDIA's `cuda.h`, each written once.
 //!
 //! The guest library and the software GPU both replace NVIDIA's driver library; the worker and the
-//! tests call one of the libraries. All of them use the facts of the header from here.
+//! tests call one of these libraries. All of them take the facts of the header from this crate.
 //! `header-check/` compares the numbers and structures with NVIDIA's own headers.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
 //! | [`names`] | every function of the driver's library, by name and version |
 //! | [`results`] | result codes with their names and texts |
-//! | [`structs`] | structures, with the place of each field |
+//! | [`structs`] | structures, with the offset of each field |
 //! | [`numbers`] | attributes, flags and kinds |
 //! | [`args`] | typed arguments of C functions, and the macro that declares exports |
 //! | [`unserved`] | the functions that a library refuses, and their checks |

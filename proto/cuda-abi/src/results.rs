@@ -1,7 +1,7 @@
 //! Every `CUresult` of CUDA 13.5: number, name and the text of `cuGetErrorString`.
 //!
 //! The texts are those of NVIDIA's libraries. The runtime (`cudaGetErrorString`) has the same
-//! texts, except that no runtime knows 47 and 916: this project wrote the texts of these two.
+//! texts, except that no runtime knows codes 47 and 916: this project wrote the texts of these two.
 
 use std::ffi::CStr;
 
@@ -11,7 +11,7 @@ use std::ffi::CStr;
 #[repr(transparent)]
 pub struct CuResult(pub u32);
 
-/// What `cuda.h` and the driver say about a result code.
+/// Name and text of a result code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// The number.

@@ -3,22 +3,22 @@
 //! checks: measurements on cards (`tests/truth`), the checks of the present form of the same
 //! function, and explicit statements in CUDA's header. Symbols without a row check nothing:
 //!
-//! | symbols | why |
+//! | symbols | reason |
 //! |---|---|
 //! | `cuMulticast…`, `cuLogicalEndpoint…`, `cuFabric…`, `cuDeviceGetClique…`, `cuDeviceGetFabric…`, `cuMemBatchDecompressAsync` | a card without the feature refuses before it looks at arguments (measured: `cuMulticastBindAddr_v2`, `cuMemBatchDecompressAsync`) |
 //! | `cuGL…`, `cuEGL…`, `cuVDPAU…`, most of `cuGraphics…` | what a driver checks without a graphics API is not known |
 //! | `cuFuncSetBlockShape`, `cuFuncSetSharedSize`, `cuParam…`, `cuLaunch`, `cuLaunchGrid…` | cards answer a null function with INVALID_VALUE or INVALID_HANDLE, which differs by function and is not known of these |
-//! | other first forms of functions (`cuMemcpyDtoH`, `cuMemsetD8`, …) | they take addresses and sizes, and no document says which is looked at first |
-//! | `cuCtxDetach`, `cuCheckpointOperationComplete`, `cuMemGetAttribute…`, `cuMemGetLocationInfo`, `cuStreamBeginRecaptureToGraph`, `cuStreamEndCaptureToCig` | no document says what is wrong with which argument |
+//! | other first forms of functions (`cuMemcpyDtoH`, `cuMemsetD8`, …) | they take addresses and sizes, and no document says which is checked first |
+//! | `cuCtxDetach`, `cuCheckpointOperationComplete`, `cuMemGetAttribute…`, `cuMemGetLocationInfo`, `cuStreamBeginRecaptureToGraph`, `cuStreamEndCaptureToCig` | no document says which argument values are invalid |
 
-/// An alternative to textures and surfaces.
+/// The alternative that messages suggest to textures and surfaces.
 pub const TEXTURES: &str =
     "there are no textures and surfaces; kernels have to read the memory itself";
 
-/// An alternative to `__managed__` variables.
+/// The alternative that messages suggest to `__managed__` variables.
 pub const MANAGED: &str = "use cudaMallocManaged (cuMemAllocManaged)";
 
-/// A condition on an argument, which is given by its number from 0 on.
+/// A condition on an argument. The number is the argument's position, from 0 on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {
     /// Not null; otherwise CUDA_ERROR_INVALID_VALUE.
@@ -41,7 +41,7 @@ pub enum Check {
     ContextIn(usize),
     /// Points to a non-null value; otherwise CUDA_ERROR_INVALID_VALUE.
     ValueIn(usize),
-    /// Always CUDA_ERROR_INVALID_VALUE, because no object of this kind exists.
+    /// Always CUDA_ERROR_INVALID_VALUE: no object of the required kind can exist.
     Nothing,
 }
 
@@ -49,7 +49,7 @@ use Check::*;
 
 use crate::CuResult;
 
-/// Symbols (without `_ptds`, `_ptsz`) and their checks, in this order.
+/// Symbols (without `_ptds`, `_ptsz`), and their checks in the order in which they are made.
 const CHECKS: &[(&[&str], &[Check])] = &[
     (&["cuDeviceGetLuid"], &[Value(0), Value(1), Device(2)]),
     (&["cuDeviceGetNvSciSyncAttributes"], &[Handle(0), Device(1)]),
@@ -57,7 +57,7 @@ const CHECKS: &[(&[&str], &[Check])] = &[
         &["cuFlushGPUDirectRDMAWrites"],
         &[OneOf(0, &[0]), OneOf(1, &[100, 200])],
     ),
-    // File descriptors and NvSci; the other kinds exist on Windows only.
+    // File descriptors and NvSci; the other kinds of handles exist on Windows only.
     (
         &["cuImportExternalMemory"],
         &[Value(0), Value(1), KindOf(1, &[1, 8, 9])],
@@ -120,7 +120,8 @@ const CHECKS: &[(&[&str], &[Check])] = &[
         &[Value(0), Value(1), Value(2)],
     ),
     (&["cuMemMapArrayAsync"], &[Value(0), Count(1)]),
-    // First forms, with 32-bit sizes; their present forms check the same first.
+    // First forms of functions, with 32-bit sizes. The present forms check the same arguments
+    // first.
     (
         &[
             "cuArray3DGetDescriptor",
@@ -142,7 +143,7 @@ const CHECKS: &[(&[&str], &[Check])] = &[
     ),
     (&["cuDeviceTotalMem"], &[Value(0), Device(1)]),
     (&["cuMemAlloc", "cuMemHostRegister"], &[Value(0), Count(1)]),
-    // By `cuda.h`, the flags must be 0.
+    // `cuda.h` says that the flags must be 0.
     (
         &["cuMemHostGetDevicePointer"],
         &[Value(0), Value(1), OneOf(2, &[0])],
@@ -174,7 +175,7 @@ const CHECKS: &[(&[&str], &[Check])] = &[
         ],
         &[Value(0), Nothing],
     ),
-    // Semaphore nodes cannot exist.
+    // Semaphore nodes cannot be created, so no node is valid.
     (
         &[
             "cuGraphExecExternalSemaphoresSignalNodeSetParams",

@@ -1,26 +1,28 @@
-//! Fatbins: code for several devices, plain or compressed. All bytes are untrusted.
+//! Fatbins: files with code for several architectures, each entry plain or compressed. All bytes
+//! are untrusted.
 
 use std::borrow::Cow;
 use std::io::Read as _;
 
 use crate::image::{FATBIN, u16_at, u32_at, u64_at};
 
-/// The kind of an entry with PTX.
+/// Kind of an entry that contains PTX.
 pub const PTX: u16 = 1;
-/// The kind of an entry with machine code: an ELF file.
+/// Kind of an entry that contains machine code (an ELF file).
 pub const MACHINE_CODE: u16 = 2;
-/// Runs on exactly this compute capability (`sm_90a`).
+/// Flag of an entry: the code runs on exactly this compute capability (`sm_90a`).
 pub const EXACT: u64 = 0x10_0000;
-/// Runs on this and later capabilities with the same major number (`sm_100f`); also for PTX.
+/// Flag of an entry: the code runs on this and later capabilities with the same major number
+/// (`sm_100f`). Also valid for PTX.
 pub const FAMILY: u64 = 0x20_0000;
-/// Compressed as an LZ4 block.
+/// Flag of an entry: the payload is an LZ4 block.
 pub const LZ4: u64 = 0x2000;
-/// Compressed as a zstd frame.
+/// Flag of an entry: the payload is a zstd frame.
 pub const ZSTD: u64 = 0x8000;
-/// Largest growth factor of an LZ4 block: one byte of a match's length stands for 255 bytes.
+/// Largest factor by which an LZ4 block grows: one byte of a match's length stands for 255 bytes.
 const LZ4_GROWTH: usize = 255;
 
-/// Code for an architecture.
+/// An entry of a fatbin: code for one architecture.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry<'a> {
     /// [`PTX`], [`MACHINE_CODE`], or another kind.
@@ -47,7 +49,7 @@ pub fn runs(sm: u32, flags: u64, cc: (u32, u32)) -> bool {
     }
 }
 
-/// The entries of a complete fatbin; `None` for a damaged fatbin.
+/// The entries of a complete fatbin; `None` if the fatbin is damaged.
 #[must_use]
 pub fn entries(fatbin: &[u8]) -> Option<Vec<Entry<'_>>> {
     let mut at = usize::from(u16_at(fatbin, 6)?);
@@ -78,13 +80,15 @@ pub fn entries(fatbin: &[u8]) -> Option<Vec<Entry<'_>>> {
 }
 
 impl<'a> Entry<'a> {
-    /// The uncompressed code; `None` for a damaged entry, or for more than `most` bytes.
+    /// The uncompressed code; `None` if the entry is damaged or the code has more than `most`
+    /// bytes.
     #[must_use]
     pub fn unpacked(&self, most: usize) -> Option<Cow<'a, [u8]>> {
         let packed = self.payload;
         let size = usize::try_from(self.uncompressed).ok()?;
         if self.flags & LZ4 != 0 {
-            // No block grows more, so a damaged header cannot cause a large allocation.
+            // An LZ4 block cannot grow by more than this factor, so a damaged header cannot cause a
+            // large allocation.
             let possible = packed.len().saturating_mul(LZ4_GROWTH).min(most);
             let code =
                 (size <= possible).then(|| lz4_flex::block::decompress(packed, size).ok())??;
@@ -99,7 +103,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// As [`Entry::unpacked`], for PTX; without the NULs at the end.
+    /// As [`Entry::unpacked`], for PTX: without the NULs at the end of the text.
     #[must_use]
     pub fn text(&self, most: usize) -> Option<Cow<'a, [u8]>> {
         let code = self.unpacked(most)?;
@@ -160,7 +164,7 @@ mod tests {
 
     #[test]
     fn decompresses_lz4_with_overlap() {
-        // Token: 1 literal, match of 4 + 15 + 1 = 20 at distance 1, then 3 literals.
+        // Token: 1 literal, a match of 4 + 15 + 1 = 20 bytes at distance 1, then 3 literals.
         let packed = [0x1f, b'a', 1, 0, 1, 0x30, b'x', b'y', b'z'];
         let want = [vec![b'a'; 21], b"xyz".to_vec()].concat();
         assert_eq!(text(&fatbin(LZ4, &packed, 24)), Some(want));

@@ -1,4 +1,5 @@
-//! Images of device code in a program's memory: kind and size, from their first bytes.
+//! Images of device code in a program's memory: finds the kind and the size of an image from its
+//! first bytes.
 
 /// `__fatBinC_Wrapper_t`, which nvcc embeds: magic, u32 version, pointer to a fatbin, another
 /// pointer.
@@ -7,8 +8,8 @@ pub const WRAPPER: u32 = 0x4662_43b1;
 pub const FATBIN: u32 = 0xba55_ed50;
 /// Bytes of the header of a fatbin's entry, at least.
 pub const ENTRY: u64 = 64;
-/// No header of a fatbin's entry is larger: toolkits write 64 bytes, and the entry's name and
-/// options behind them.
+/// Upper bound of the header of a fatbin's entry, in bytes. Toolkits write 64 bytes, followed by
+/// the entry's name and options.
 const LARGEST_ENTRY_HEADER: u64 = 64 << 10;
 /// An ELF file: machine code.
 pub const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
@@ -19,7 +20,7 @@ pub const TILE: u32 = u32::from_le_bytes(*b"\x7fTil");
 /// fatbin was linked (`-rdc=true`): an array that ends with null.
 pub const LINKED: u32 = 2;
 
-/// Reads a value at an offset in memory that the program guarantees.
+/// Reads a value at an offset from `base`, in memory that the caller guarantees to be readable.
 ///
 /// # Safety
 /// `offset + size_of::<T>()` bytes at `base` are readable; `T` has no invalid values.
@@ -28,10 +29,11 @@ pub unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
     unsafe { base.wrapping_add(offset).cast::<T>().read_unaligned() }
 }
 
-/// The first four bytes; `None` for null, or if one of them is NUL.
+/// The first four bytes of an image; `None` if `base` is null or one of these bytes is NUL.
 ///
 /// # Safety
-/// `base` is null, or bytes are readable there up to the first NUL, or for four.
+/// `base` is null, or the bytes at `base` are readable: four bytes, or all bytes up to the first
+/// NUL.
 pub unsafe fn magic(base: *const u8) -> Option<u32> {
     if base.is_null() {
         return None;
@@ -47,13 +49,13 @@ pub unsafe fn magic(base: *const u8) -> Option<u32> {
     Some(u32::from_le_bytes(bytes))
 }
 
-/// The bytes of a fatbin; `None` if its entries do not fill the size that its header announces, or
-/// if it says that it has more than `most`. No more than the headers of the entries is read, and
-/// behind a damaged entry nothing.
+/// Size of a fatbin in bytes. `None` if the entries do not fill the size that the header announces,
+/// or if the header announces more than `most` bytes. Reads only the headers of the entries, and
+/// nothing after a damaged entry.
 ///
 /// # Safety
-/// `base` points to a fatbin, of which the size and the entries may be wrong. Where the size is too
-/// large, the first [`ENTRY`] bytes behind the entries are readable.
+/// `base` points to a fatbin, whose announced size and entries may be wrong. If the announced size
+/// is too large, the first [`ENTRY`] bytes after the entries are readable.
 pub unsafe fn fatbin_len(base: *const u8, most: u64) -> Option<u64> {
     // SAFETY: the header has 16 bytes.
     let (header, rest) = unsafe { (u64::from(read::<u16>(base, 6)), read::<u64>(base, 8)) };
@@ -63,7 +65,8 @@ pub unsafe fn fatbin_len(base: *const u8, most: u64) -> Option<u64> {
         if len - at < ENTRY {
             return None;
         }
-        // SAFETY: an entry begins here, or the fatbin ends before what its header announces.
+        // SAFETY: an entry begins here, or the fatbin is shorter than its header announces, and
+        // then these bytes are readable by this function's contract.
         let (header, size) = unsafe {
             let entry = base.wrapping_add(usize::try_from(at).ok()?);
             (u64::from(read::<u32>(entry, 4)), read::<u64>(entry, 8))
@@ -76,8 +79,8 @@ pub unsafe fn fatbin_len(base: *const u8, most: u64) -> Option<u64> {
     (at == len).then_some(len)
 }
 
-/// Size of an ELF file in bytes, up to the end of its last part; `None` if the file is not a 64-bit
-/// file, or announces more than `most` bytes.
+/// Size of an ELF file in bytes, up to the end of its last part. `None` if the file is not a 64-bit
+/// file, or has more than `most` bytes.
 ///
 /// # Safety
 /// `base` points to a complete ELF file.
@@ -90,7 +93,7 @@ pub unsafe fn elf_len(base: *const u8, most: u64) -> Option<u64> {
     if unsafe { read::<u8>(base, 4) } != CLASS_64 {
         return None;
     }
-    // SAFETY: the header of a file of 64 bits has 64 bytes.
+    // SAFETY: a 64-bit ELF file has a header of 64 bytes.
     let (phoff, shoff, phentsize, phnum, shentsize, shnum) = unsafe {
         (
             read::<u64>(base, 32),
@@ -174,8 +177,8 @@ mod tests {
     fn of_a_32_bit_file_no_more_is_read_than_it_has() {
         const PAGE: usize = 4096;
         const HEADER: usize = 52;
-        // SAFETY: a new mapping of two pages; the second page is not readable, and the test writes
-        // only the first.
+        // SAFETY: a new mapping of two pages. The second page is not readable, and the test writes
+        // only to the first page.
         let file = unsafe {
             let both = libc::PROT_READ | libc::PROT_WRITE;
             let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -197,10 +200,10 @@ mod tests {
         const MOST: u64 = 1 << 20;
         let good = pack(&[entry(PTX, 80, 0, b"a text", 0), entry(PTX, 90, 0, b"b", 0)]);
         let with = |at: usize, value: &[u8]| {
-            // Behind a whole fatbin there may be anything.
+            // Any bytes may follow a complete fatbin.
             let mut bytes = [good.as_slice(), &[0; 64]].concat();
             bytes[at..at + value.len()].copy_from_slice(value);
-            // SAFETY: a fatbin with bytes behind it.
+            // SAFETY: a fatbin, followed by more bytes.
             unsafe { fatbin_len(bytes.as_ptr(), MOST) }
         };
         let len = good.len() as u64;
@@ -233,7 +236,7 @@ mod tests {
                 "a header of {header}"
             );
         }
-        // SAFETY: a whole fatbin.
+        // SAFETY: a complete fatbin.
         assert_eq!(unsafe { fatbin_len(good.as_ptr(), len - 1) }, None);
     }
 

@@ -1,35 +1,36 @@
-//! The end of a process whose threads have all ended, beside threads of a library that never end.
+//! Ends a process whose own threads have all ended while threads of a library still run.
 //!
-//! A process ends as by `exit(0)` when its last thread ends (POSIX, `pthread_exit`). A library's
-//! own thread would keep such a process alive for ever: a program whose main thread calls
-//! `pthread_exit` never ended. So the library names its own threads ([`LibraryThread`]), and calls
-//! [`watch_from_here`] on a thread of the program. When that thread has ended, a further thread of
-//! the library looks at the process a few times a second, and calls `exit(0)` when the library's
-//! threads are the only ones left.
+//! A process ends as by `exit(0)` when its last thread ends (POSIX, `pthread_exit`). A thread of a
+//! library keeps the process alive: a program whose main thread calls `pthread_exit` would never
+//! end. Therefore the library marks its threads ([`LibraryThread`]), and calls [`watch_from_here`]
+//! on a thread of the program. When that thread ends, the library starts one more thread. The new
+//! thread checks the process a few times a second, and calls `exit(0)` when only threads of the
+//! library are left.
 //!
-//! The notice comes from a destructor of a pthread key. It runs on the main thread too, and never
-//! within `exit`; for destructors of Rust's and C++'s thread-local variables neither is true.
+//! A destructor of a pthread key detects the end of the program's thread. Unlike the destructors of
+//! thread-local variables in Rust and C++, this destructor runs on the main thread too, and never
+//! within `exit`.
 
 use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Between two looks at the process.
+/// Time between two checks of the process.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Threads of the library.
+/// Number of the library's threads.
 static OWN: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether a thread looks at the process.
+/// Whether a thread checks the process already.
 static WATCHING: AtomicBool = AtomicBool::new(false);
 
-/// While it lives, its thread is one of the library's.
+/// Marks the thread that created the value as a thread of the library, until the value is dropped.
 #[derive(Debug)]
 pub struct LibraryThread(());
 
 impl LibraryThread {
-    /// The calling thread belongs to the library.
+    /// Marks the calling thread as a thread of the library.
     #[must_use]
     pub fn begin() -> LibraryThread {
         OWN.fetch_add(1, Ordering::SeqCst);
@@ -43,8 +44,9 @@ impl Drop for LibraryThread {
     }
 }
 
-/// To be called on a thread of the program when the library gets its first thread. Without a key,
-/// or without `/proc`, a process is not ended.
+/// Starts the checks when the calling thread ends. The library calls this on a thread of the
+/// program when the library gets its first thread. If no pthread key can be created or `/proc` is
+/// missing, the process does not end.
 pub fn watch_from_here() {
     static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
     let key = KEY.get_or_init(|| {
@@ -62,15 +64,15 @@ pub fn watch_from_here() {
     }
 }
 
-/// The destructor: starts the thread that looks at the process.
+/// The destructor of the key: starts the thread that checks the process.
 extern "C" fn thread_ends(process: *mut c_void) {
-    // The library's threads are the parent's, if the process was forked since.
+    // If the process was forked since then, the library's threads are in the parent only.
     if process.addr() != std::process::id() as usize || WATCHING.swap(true, Ordering::SeqCst) {
         return;
     }
-    // SAFETY: sets on the stack, filled before use. The thread gets a signal mask that it frees.
-    // The new thread begins with all signals blocked, and the calling thread gets its own mask
-    // back.
+    // SAFETY: the signal sets are on the stack and are filled before use. The new thread owns and
+    // frees the box with the signal mask. The new thread begins with all signals blocked; the
+    // calling thread gets its own mask back.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut mask: libc::sigset_t = std::mem::zeroed();
@@ -100,9 +102,8 @@ extern "C" fn watch(mask: *mut c_void) -> *mut c_void {
     while !only_the_library_is_left() {
         std::thread::sleep(PAUSE);
     }
-    // SAFETY: this is the only thread but for those of the library, so that the program's exit
-    // handlers and signal handlers run here, as they would on the last thread of a process without
-    // the library.
+    // SAFETY: no thread of the program is left. The program's exit handlers and signal handlers run
+    // on this thread, as they would run on the last thread of a process without the library.
     unsafe {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const *mask, std::ptr::null_mut());
         libc::exit(0)
@@ -112,20 +113,20 @@ extern "C" fn watch(mask: *mut c_void) -> *mut c_void {
 fn only_the_library_is_left() -> bool {
     let own = OWN.load(Ordering::SeqCst);
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // A thread of the library that begins or ends meanwhile changes the number of threads on one
-    // side only.
+    // A library thread that begins or ends during this check changes only one of the two numbers,
+    // so that the comparison fails.
     threads_beside_the_ended_main(&stat) == Some(own) && OWN.load(Ordering::SeqCst) == own
 }
 
-/// The living threads of a process, by its `/proc/PID/stat` (proc(5)), if its main thread has
-/// ended.
+/// The number of living threads of a process whose main thread has ended, from `/proc/PID/stat`
+/// (proc(5)). `None` if the main thread still runs.
 fn threads_beside_the_ended_main(stat: &str) -> Option<usize> {
-    // The state is field 3, and the number of threads field 20. The name of the program, field 2,
-    // may have any character.
+    // Field 3 is the state, and field 20 the number of threads. Field 2, the name of the program,
+    // may contain any character.
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split_whitespace();
     let (state, threads) = (fields.next()?, fields.nth(16)?);
-    // A main thread that has ended stays as a zombie, and is counted.
+    // A main thread that has ended stays as a zombie, and the kernel counts it.
     let ended = matches!(state, "Z" | "X");
     ended.then_some(threads.parse::<usize>().ok()?.checked_sub(1)?)
 }

@@ -3,18 +3,18 @@
 //! beside threads of a library.
 //!
 //! Each program built with nvcc, and each of NVIDIA's libraries, contains a copy of the runtime.
-//! Before its first call, the runtime takes tables of functions from the driver
-//! (`cuGetExportTable`) and calls a few of them. None of them needs the device, so they are
-//! answered in the process of the program. `docs/interoperability.md` describes the tables and the
-//! sources.
+//! Before its first call, the runtime requests tables of functions from the driver
+//! (`cuGetExportTable`) and calls a few of these functions. No function of the tables needs the
+//! device, so the process of the program answers them itself. `docs/interoperability.md` describes
+//! the tables and the sources.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
 //! | `tables` | the export tables and their slots |
 //! | `storage` | values that the runtime keeps per context |
 //! | `selfcheck` | the runtime's check that it talks to a driver |
 //! | [`image`] | the forms of device code that the runtime hands over |
-//! | [`fatbin`] | the code in a fatbin |
+//! | [`fatbin`] | the entries of a fatbin |
 //! | [`last_thread`] | the end of a process whose threads have all ended |
 //! | [`printed`] | device `printf` on its way to standard output |
 
@@ -35,12 +35,13 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 pub use tables::table;
 use vgpu_cuda_abi::CuResult;
 
-/// The driver behind the tables. Handles are the program's numbers.
+/// The driver library that answers for the tables. Handles are the numbers that the program sees.
 pub trait Driver: 'static {
     /// The state of the tables; one per library.
     fn gate() -> &'static Gate;
 
-    /// The address that programs get for a function of a table. The library may return a wrapper.
+    /// The address that programs get for a function of a table: `function`, or a wrapper of the
+    /// library around it.
     fn called(function: *const ()) -> *const () {
         function
     }
@@ -94,7 +95,7 @@ pub struct Device {
     pub pci: [i32; 3],
 }
 
-/// The state of the tables in one library.
+/// The state of the tables in one driver library.
 #[derive(Debug, Default)]
 pub struct Gate {
     tables: OnceLock<tables::Tables>,
@@ -113,9 +114,9 @@ impl Gate {
         }
     }
 
-    /// Calls the destructors of the values that the runtime stores with a context, and forgets the
-    /// values. Called while the context still exists, without locks, because the destructors may
-    /// call the driver.
+    /// Removes the values that the runtime stored with a context and calls their destructors. The
+    /// caller calls this while the context still exists, and holds no locks, because the
+    /// destructors may call the driver.
     pub fn context_ends(&self, context: u64) {
         self.storage.context_ends(context);
     }

@@ -1,12 +1,12 @@
-//! Device `printf` on its way to the program's standard output.
+//! Writes the output of device `printf` to the program's standard output.
 //!
-//! A program's own `printf` waits in the C library's `stdout` when standard output is a pipe or a
-//! file. Text written to descriptor 1 overtakes it. So device `printf` goes through `stdout` as
-//! well, and is behind what the program printed before.
+//! If standard output is a pipe or a file, the C library buffers the program's own `printf` in
+//! `stdout`. Text written directly to descriptor 1 would overtake that output. Therefore device
+//! `printf` goes through `stdout` as well, and follows the text that the program printed before.
 //!
-//! A program may hold the lock of `stdout` (`flockfile`) while it calls the driver. So text is
-//! written at the end of a call only, by the thread that made the call, where that thread holds no
-//! lock of the library ([`Printed::show`]).
+//! A program may hold the lock of `stdout` (`flockfile`) while it calls the driver. Therefore text
+//! is written only at the end of a call, by the calling thread, which then holds no lock of the
+//! library ([`Printed::show`]).
 
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -14,21 +14,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::lock;
 
-/// Bytes that wait at most. Of more, the oldest are dropped, as by the buffer of a card.
+/// Largest number of waiting bytes. Beyond that, the oldest bytes are dropped, as by the buffer of
+/// a card.
 pub const MOST_WAITING: usize = 16 << 20;
 
-/// Text of kernels that the program's standard output has not got.
+/// Output of kernels that was not yet written to the program's standard output.
 #[derive(Debug)]
 pub struct Printed {
     text: Mutex<Vec<u8>>,
-    /// Whether there is any.
+    /// Whether text waits.
     waits: AtomicBool,
-    /// Held by the thread that writes.
+    /// The lock of the thread that writes.
     writing: Mutex<()>,
 }
 
 impl Printed {
-    /// No text.
+    /// A value without text.
     #[must_use]
     pub const fn new() -> Printed {
         Printed {
@@ -38,7 +39,7 @@ impl Printed {
         }
     }
 
-    /// Adds text. Writes nothing.
+    /// Adds text without writing it.
     pub fn add(&self, more: &[u8]) {
         let mut text = lock(&self.text);
         let more = &more[more.len().saturating_sub(MOST_WAITING)..];
@@ -48,14 +49,14 @@ impl Printed {
         self.waits.store(!text.is_empty(), Ordering::SeqCst);
     }
 
-    /// In the child of a fork: the text is the parent's. Takes no lock, which a thread of the
-    /// parent may have held.
+    /// For the child of a fork: drops the text, which belongs to the parent. Takes no lock, because
+    /// a thread of the parent may have held the lock at the fork.
     pub fn forget(&self) {
         self.waits.store(false, Ordering::SeqCst);
     }
 
-    /// Writes the text to `stdout`. To be called without a lock of the library. Returns at once if
-    /// another thread writes: that thread writes all.
+    /// Writes the text to `stdout`. The caller must hold no lock of the library. Returns at once if
+    /// another thread is writing: that thread writes all text.
     #[inline]
     pub fn show(&self) {
         if self.waits.load(Ordering::SeqCst) {
@@ -65,8 +66,8 @@ impl Printed {
 
     #[cold]
     fn show_with(&self, write: impl Fn(&[u8])) {
-        // Looks again when it has given `writing` back: another thread may have added text, and
-        // found a writer.
+        // The condition is checked again after the lock `writing` is released: meanwhile another
+        // thread may have added text and returned because the lock was held.
         while self.waits.load(Ordering::SeqCst) {
             let Ok(_writing) = self.writing.try_lock() else {
                 return;
@@ -95,12 +96,12 @@ unsafe extern "C" {
 /// `PTHREAD_CANCEL_DISABLE`.
 const CANCEL_DISABLE: libc::c_int = 1;
 
-/// Writes to the C library's stream, and flushes the stream. What cannot be written is lost: a
-/// closed standard output is the program's wish.
+/// Writes to the C library's stream and flushes the stream. Text that cannot be written is dropped:
+/// the program itself closed its standard output.
 fn to_stdout(text: &[u8]) {
     let mut before = 0;
-    // SAFETY: the stream is the C library's own, which locks it; the text is a live slice. The
-    // thread is not cancelled in the writing: its stack would be unwound through functions of the
+    // SAFETY: the C library locks its own stream, and the text is a live slice. Thread cancellation
+    // is off while writing, because a cancellation would unwind the stack through functions of this
     // library.
     unsafe {
         pthread_setcancelstate(CANCEL_DISABLE, &raw mut before);

@@ -1,5 +1,6 @@
-//! The runtime's self-check: the runtime requests a digest of shared facts from the driver, and
-//! goes on only if it computes the same digest. `docs/interoperability.md` has sources and purpose.
+//! The runtime's self-check. The runtime requests a digest of facts that both sides know from the
+//! driver, and goes on only if its own digest is equal. `docs/interoperability.md` gives the
+//! sources and the purpose.
 
 use std::ffi::c_void;
 
@@ -8,7 +9,7 @@ use md2::Md2;
 
 use crate::Device;
 
-/// The facts that runtime and driver share.
+/// The facts in the digest.
 #[derive(Debug)]
 pub(crate) struct Asked<'a> {
     /// The result of `cuDriverGetVersion`.
@@ -20,7 +21,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) thread: u32,
     pub(crate) cudart_table: *const c_void,
     pub(crate) check_table: *const c_void,
-    /// The function in the table of the check that the runtime calls.
+    /// The function in the self-check's table that the runtime calls.
     pub(crate) function: *const c_void,
     pub(crate) unix_seconds: u64,
     pub(crate) devices: &'a [Device],

@@ -1,15 +1,15 @@
-//! Context-local storage: values that each copy of the runtime stores with a context, under its own
-//! keys.
+//! Context-local storage: values that each copy of the runtime stores with a context. Each copy
+//! uses its own keys.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use crate::lock;
 
-/// Called with context, key and value when the context ends.
+/// A function that is called with context, key and value when the context ends.
 pub(crate) type Destructor = unsafe extern "C" fn(u64, usize, usize);
 
-/// Context and key to value.
+/// Maps context and key to the value.
 #[derive(Debug)]
 pub(crate) struct Storage(Mutex<BTreeMap<(u64, usize), Entry>>);
 

@@ -1,4 +1,4 @@
-//! The export tables: their sizes, and the slots that programs call.
+//! The export tables: their sizes, and the functions in the slots that programs call.
 //!
 //! A slot that no known program calls is a stub: it returns CUDA_ERROR_NOT_SUPPORTED and logs table
 //! and slot once. Handles of contexts, modules, functions and streams are numbers here.
@@ -9,8 +9,8 @@ use vgpu_cuda_abi::CuResult;
 
 use crate::{Driver, Gate, answer, put};
 
-/// The tables as the program sees them, made at the first request and never moved, because the
-/// self-check compares addresses.
+/// The tables as the program sees them. A table is made at the first request and never moves,
+/// because the self-check compares addresses.
 pub(crate) type Tables = Vec<(usize, &'static [Word])>;
 
 /// A slot's function, or the size of the table in bytes.
@@ -21,7 +21,7 @@ pub(crate) union Word {
     function: *const (),
 }
 
-// SAFETY: a number, or the address of a function; never written after its creation.
+// SAFETY: a number, or the address of a function; never written after the table is made.
 unsafe impl Send for Word {}
 // SAFETY: as above.
 unsafe impl Sync for Word {}
@@ -54,8 +54,8 @@ const SELF_CHECK: usize = 6;
 const TOOLS_MODULE: usize = 7;
 const UNNAMED: usize = 8;
 
-/// The sizes are those of the drivers of CUDA 12.4 and 12.5. CUDART also has the slot that runtimes
-/// of CUDA 13 call without a check.
+/// The sizes are those of the drivers of CUDA 12.4 and 12.5. CUDART also has a slot that runtimes
+/// of CUDA 13 call without checking the size.
 const KINDS: [Kind; 9] = [
     kind("CUDART", 0x6bd5fb6c_5bf4_e74a_8987_d93912fd9df9, 13),
     kind(
@@ -86,14 +86,15 @@ const fn kind(name: &'static str, id: u128, slots: usize) -> Kind {
     }
 }
 
-/// Tables that NVIDIA's drivers refuse too, or whose refusal the requesting programs (NVRTC,
-/// nvJitLink) expect.
+/// Tables that are refused without a log line: NVIDIA's drivers refuse them too, or the requesting
+/// programs (NVRTC, nvJitLink) expect the refusal.
 const REFUSED_SILENTLY: [u128; 2] = [
     0xf8cff951_2146_8b4e_b9e2_fb469e7c0dd9,
     0xda9151d3_3ae6_cc41_a5c0_4f26d533e328,
 ];
 
-/// `cuGetExportTable`: the table with this UUID, or null. An unknown table is logged once.
+/// `cuGetExportTable`: the table with this UUID, or null. A request for an unknown table is logged
+/// once.
 pub fn table<D: Driver>(id: [u8; 16]) -> *const c_void {
     let number = u128::from_be_bytes(id);
     let Some(index) = KINDS.iter().position(|kind| kind.id == number) else {
@@ -160,7 +161,7 @@ fn words<D: Driver>(index: usize) -> Vec<Word> {
     words
 }
 
-/// The slots that programs are known to call.
+/// The slots that known programs call, with their functions.
 fn served<D: Driver>(index: usize) -> Vec<(usize, *const ())> {
     match index {
         CUDART => vec![
@@ -193,7 +194,8 @@ fn served<D: Driver>(index: usize) -> Vec<(usize, *const ())> {
     }
 }
 
-/// A stub for each slot of a table. Only the address of a stub tells which slot was called.
+/// A stub for each slot of a table. Each slot has its own function, because only the address tells
+/// which slot was called.
 fn stubs<D: Driver>(index: usize) -> Vec<*const ()> {
     match index {
         CUDART => numbered::<D, CUDART>(),
@@ -208,7 +210,7 @@ fn stubs<D: Driver>(index: usize) -> Vec<*const ()> {
     }
 }
 
-/// As many stubs as the largest table has slots, rounded up.
+/// At least as many stubs as the largest table has slots.
 fn numbered<D: Driver, const TABLE: usize>() -> Vec<*const ()> {
     macro_rules! tens {
         ($($ten:literal)*) => {
@@ -254,7 +256,8 @@ unsafe extern "C" fn load<D: Driver>(module: *mut u64, image: *const c_void) -> 
     answer(|| unsafe { put(module, D::load(image)?) })
 }
 
-/// Returns zeroed memory, in which a tracing tool would store functions, and its size in bytes.
+/// Returns the address and the size in bytes of zeroed memory, in which a tracing tool would store
+/// functions.
 unsafe fn zeroed<const N: usize>(
     memory: &'static Zeroed<N>,
     out: *mut usize,
@@ -267,7 +270,8 @@ unsafe fn zeroed<const N: usize>(
     })
 }
 
-/// Zeroes that a tool in the same process may overwrite. Nothing here reads them.
+/// Zeroed memory that a tool in the same process may overwrite. This library never reads the
+/// memory.
 #[repr(align(16))]
 struct Zeroed<const N: usize>(std::cell::UnsafeCell<[u8; N]>);
 
@@ -280,9 +284,9 @@ impl<const N: usize> Zeroed<N> {
     }
 }
 
-/// A word for each function of the runtime that a tool may trace. The driver of CUDA 12.4 has 0x400
-/// bytes. Newer runtimes read beyond that without checking the size (13.5: 0x798), and take a
-/// non-zero word for a tool.
+/// Memory with a word for each function of the runtime that a tool may trace. The driver of CUDA
+/// 12.4 has 0x400 bytes. Newer runtimes read beyond that without checking the size (13.5: up to
+/// 0x798), and treat a non-zero word as a tool. Therefore this memory is larger, and zero.
 unsafe extern "C" fn hooks(out: *mut usize, size: *mut usize) -> u32 {
     static HOOKS: Zeroed<0x4000> = Zeroed::new();
     // SAFETY: by the slot's contract.
@@ -295,13 +299,13 @@ unsafe extern "C" fn marks(out: *mut usize, size: *mut usize) -> u32 {
     unsafe { zeroed(&MARKS, out, size) }
 }
 
-/// Thread storage of a tool: none.
+/// The thread storage of a tracing tool: always 0, because there is no tool.
 unsafe extern "C" fn tls(out: *mut usize) -> u32 {
     // SAFETY: by the slot's contract: null or valid for a write.
     answer(|| unsafe { put(out, 0) })
 }
 
-/// Data of a tool for a value of [`tls`], which is always 0.
+/// The data of a tracing tool for a value of [`tls`], which is always 0.
 unsafe extern "C" fn tool_of_context(value: u64, out: *mut u64) -> u32 {
     answer(|| {
         if value != 0 {
@@ -312,20 +316,20 @@ unsafe extern "C" fn tool_of_context(value: u64, out: *mut u64) -> u32 {
     })
 }
 
-/// Data of a tool for a stream: an empty object.
+/// The data of a tracing tool for a stream: an empty object.
 unsafe extern "C" fn tool_of_stream(_context: u64, _stream: u64, out: *mut usize) -> u32 {
     static OBJECT: Zeroed<0x400> = Zeroed::new();
     // SAFETY: by the slot's contract: null or valid for a write.
     answer(|| unsafe { put(out, OBJECT.0.get().addr()) })
 }
 
-/// A value of an object of [`tool_of_stream`].
+/// A value in an object of [`tool_of_stream`]: always 0.
 unsafe extern "C" fn tool_value(_object: usize, _what: u64, out: *mut u64) -> u32 {
     // SAFETY: by the slot's contract: null or valid for a write.
     answer(|| unsafe { put(out, 0) })
 }
 
-/// Context 0 is the current context.
+/// The context that a number names; 0 names the current context.
 fn context_of<D: Driver>(context: u64) -> Result<u64, CuResult> {
     match context {
         0 => match D::current_context()? {
@@ -360,8 +364,8 @@ extern "C" fn storage_delete<D: Driver>(context: u64, key: usize) -> u32 {
 
 unsafe extern "C" fn storage_get<D: Driver>(value: *mut usize, context: u64, key: usize) -> u32 {
     answer(|| {
-        // The runtime makes this request before it has made a context current, and goes on with
-        // this answer.
+        // The runtime reads a value before it makes a context current, and goes on if it gets this
+        // error.
         let context = context_of::<D>(context).map_err(|_| CuResult::INVALID_HANDLE)?;
         let found = D::gate().storage.get(context, key);
         // SAFETY: by the slot's contract: null or valid for a write.
@@ -404,7 +408,8 @@ unsafe extern "C" fn self_check<D: Driver>(
     })
 }
 
-/// A callback for a function: argument of the caller, function, module.
+/// A function of the caller that is called for each function of a module: argument of the caller,
+/// function, module.
 type EachFunction = unsafe extern "C" fn(*mut c_void, u64, u64);
 
 /// Calls `each` for each function of a module. Unlike all other slots, returns 1 for success.
@@ -418,7 +423,8 @@ unsafe extern "C" fn functions_of_module<D: Driver>(
     let told = answer(|| {
         let each = each.ok_or(CuResult::INVALID_VALUE)?;
         for function in D::functions(module)? {
-            // SAFETY: by the slot's contract: a function that takes what was given with it.
+            // SAFETY: by the slot's contract, `each` accepts the argument that the caller passed
+            // with it.
             unsafe { each(user, function, module) };
         }
         Ok(())
@@ -426,7 +432,7 @@ unsafe extern "C" fn functions_of_module<D: Driver>(
     if told == CuResult::SUCCESS.0 { DONE } else { 0 }
 }
 
-/// Reports that there is no such object; programs go on without it.
+/// Reports that there is no object. Programs go on without an object.
 unsafe extern "C" fn nothing_there(object: *mut usize, value: *mut u64) -> u32 {
     answer(|| {
         if !value.is_null() {

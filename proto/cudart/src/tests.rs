@@ -107,7 +107,7 @@ fn what_is_not_served_is_refused_and_said_once() {
         assert_eq!(call!("TOOLS_MODULE"[9]()), CuResult::NOT_SUPPORTED.0);
         assert_eq!(call!("TOOLS_CONTEXT"[87]()), CuResult::NOT_SUPPORTED.0);
         assert!(table::<Fake>([0xab; 16]).is_null());
-        // As in NVIDIA's drivers, without a message.
+        // NVIDIA's drivers refuse this table too, and log nothing.
         let unknown_everywhere = 0xf8cff951_2146_8b4e_b9e2_fb469e7c0dd9_u128;
         assert!(table::<Fake>(unknown_everywhere.to_be_bytes()).is_null());
     }
@@ -143,7 +143,7 @@ fn the_slots_that_the_runtime_calls() {
         // SAFETY: both are valid for writes.
         assert_eq!(unsafe { hooks(out, &raw mut size) }, 0);
         assert_eq!(size, bytes);
-        // SAFETY: that many bytes are there, by the function's contract.
+        // SAFETY: by the function's contract, `size` bytes are readable there.
         let content = unsafe { std::slice::from_raw_parts(number as *const u8, size) };
         assert!(content.iter().all(|byte| *byte == 0));
     }
@@ -252,8 +252,8 @@ fn the_self_check_depends_on_all_that_it_is_told_of() {
     };
     let all: BTreeSet<[u64; 2]> = (0..=10).map(|change| digest(&asked(change))).collect();
     assert_eq!(all.len(), 11);
-    // All runtimes from 12.0 to 13.5 accept the answers of this code (suite `cudart`). The test
-    // detects changes of the code.
+    // All runtimes from 12.0 to 13.5 accept the digests of this code (test suite `cudart`). This
+    // test detects a change of the digests.
     assert_eq!(
         digest(&asked(0)),
         [0xc431_624c_111a_3e48, 0xd522_8a78_cb4f_806f]

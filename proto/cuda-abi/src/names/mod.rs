@@ -1,12 +1,13 @@
 //! Every function of the driver's library, and how `cuGetProcAddress` resolves names and versions.
 //!
-//! A name has forms. Each form came with a version of CUDA and is exported under its own symbol:
-//! `cuMemAlloc` is `cuMemAlloc` since 2.0 and `cuMemAlloc_v2` since 3.2.
+//! A function has one or more forms. Each form was introduced by a version of CUDA and is exported
+//! under its own symbol: `cuMemAlloc` is exported as `cuMemAlloc` (since 2.0) and as
+//! `cuMemAlloc_v2` (since 3.2).
 
 /// Defines [`LADDER`] from rows of name, first version, flags and symbol.
 macro_rules! ladder {
     ($($name:ident $since:literal $flags:literal $symbol:ident;)*) => {
-        /// Every form, in the order of names, with the older forms of a name first.
+        /// Every form, sorted by name; the older forms of a name come first.
         pub static LADDER: &[Form] = &[$(Form {
             name: stringify!($name),
             since: $since,
@@ -37,15 +38,16 @@ pub struct Form {
     pub symbol: &'static str,
 }
 
-/// Symbols that NVIDIA's libraries of CUDA 12.4 and 12.5 export and no header mentions.
+/// Symbols that NVIDIA's libraries of CUDA 12.4 and 12.5 export and that no header mentions.
 const UNDOCUMENTED: [&str; 3] = ["cuEGLApiInit", "cuMemGetAttribute", "cuMemGetAttribute_v2"];
 
 /// The version of CUDA that introduced `cuGetProcAddress`.
 ///
-/// A lookup finds an unserved function if the function is not newer than this version: every driver
-/// with lookups has such functions, so no program uses a lookup to detect them. The CUDA runtime
-/// takes a driver without them for an outdated driver; if the function is found, the runtime passes
-/// on its result. A newer unserved function is not found, because programs can go on without it.
+/// A lookup finds an unserved function only if the function is not newer than this version. Every
+/// driver with lookups has the functions up to this version, so no program uses a lookup to detect
+/// them. The CUDA runtime treats a driver without them as outdated; if it finds the function, it
+/// passes on the function's result. A newer unserved function is not found, because programs can go
+/// on without it.
 pub const FIRST_LOOKUP: u32 = 11_030;
 
 /// Every symbol that NVIDIA's library exports, sorted.
@@ -69,16 +71,17 @@ pub fn since(symbol: &str) -> Option<u32> {
 pub enum NotFound {
     /// The driver has no such name (`CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`).
     NoSymbol,
-    /// Every form is newer than the version (`CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT`).
+    /// Every form is newer than the requested version
+    /// (`CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT`).
     TooOld,
 }
 
-/// Finds the newest form of `name` that `version` has, in a driver of version `driver`. A driver
-/// has no form that is newer than the driver. An older form never replaces a newer form. A form for
-/// the legacy default stream never replaces a form for the per-thread default stream.
+/// Finds the newest form of `name` that is not newer than `version`, in a driver of version
+/// `driver`. A driver has no form that is newer than the driver. A form for the legacy default
+/// stream never replaces a form for the per-thread default stream.
 ///
 /// # Errors
-/// If there is no such form.
+/// [`NotFound`] if there is no such form.
 pub fn form(
     name: &str,
     version: u32,
@@ -91,7 +94,8 @@ pub fn form(
     if forms.is_empty() {
         return Err(NotFound::NoSymbol);
     }
-    // A function without a stream argument has one form for both kinds of program.
+    // A function without a stream argument has one form for programs with either kind of default
+    // stream.
     let kind = per_thread && forms.iter().any(|form| form.per_thread);
     let fits = |form: &&&Form| form.per_thread == kind && form.since <= version;
     let newest = forms.iter().rev().find(fits);
@@ -118,9 +122,9 @@ pub struct Export {
 /// The exports of a library that replaces NVIDIA's, each list sorted by symbol.
 #[derive(Debug, Clone, Copy)]
 pub struct Exports {
-    /// Functions that the library serves.
+    /// Functions that the library implements.
     pub served: &'static [Export],
-    /// Functions that always refuse.
+    /// Functions that only return an error.
     pub refusing: &'static [Export],
 }
 

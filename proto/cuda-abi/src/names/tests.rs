@@ -1,4 +1,4 @@
-//! Compares the ladder with answers of NVIDIA's driver.
+//! Compares the table of names with answers of NVIDIA's driver.
 
 use super::*;
 
@@ -73,7 +73,7 @@ fn a_driver_has_no_form_that_is_newer_than_itself() {
     let newest = |name, driver| form(name, u32::MAX, false, driver).map(|form| form.symbol);
     assert_eq!(newest("cuCtxCreate", 12_040), Ok("cuCtxCreate_v3"));
     assert_eq!(newest("cuCtxCreate", 13_000), Ok("cuCtxCreate_v4"));
-    // A name of CUDA 12.8: unknown to a 12.4 driver; known to a 12.8 driver, but too new for a
+    // A function of CUDA 12.8: unknown to a 12.4 driver; known to a 12.8 driver, but too new for a
     // program of 12.4.
     let named = |version, driver| form("cuCheckpointProcessLock", version, false, driver);
     assert_eq!(named(12_040, 12_040), Err(NotFound::NoSymbol));

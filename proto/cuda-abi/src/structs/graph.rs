@@ -27,7 +27,7 @@ pub struct NodeParams {
     pub kind: u32,
     /// 0.
     pub reserved: [u32; 3],
-    /// The parameters of the kind.
+    /// The parameters, as the structure that belongs to `kind`.
     pub room: [u64; 29],
     /// 0.
     pub reserved_2: u64,
@@ -173,7 +173,7 @@ pub struct BatchNodeParams {
 pub struct AllocNodeParams {
     /// Properties of the memory.
     pub pool: PoolProperties,
-    /// Access of other devices.
+    /// Access rights of other devices.
     pub access: In<AccessDescriptor>,
     /// Length of `access`.
     pub accesses: usize,
@@ -189,7 +189,7 @@ pub struct AllocNodeParams {
 pub struct InstantiateParams {
     /// `CUgraphInstantiate_flags`.
     pub flags: u64,
-    /// Stream in which the instance is uploaded.
+    /// Stream in which the instantiated graph is uploaded.
     pub upload_stream: StreamArg,
     /// Written by the driver: the node that caused the failure.
     pub error_node: u64,
@@ -209,8 +209,8 @@ pub struct ExecUpdateInfo {
     pub error_from: u64,
 }
 
-/// A structure that may be the parameters in [`NodeParams`]: all bytes are valid values, and the
-/// structure fits into `room`.
+/// A structure that [`NodeParams`] can hold: all byte patterns are valid values, and the structure
+/// fits into `room`.
 ///
 /// # Safety
 /// Both conditions must hold.

@@ -1,8 +1,8 @@
 //! The structures of `cuda.h`, with the sizes of a 64-bit Linux.
 //!
-//! The names of the fields are this project's. Handles and addresses of the program are numbers
+//! This project chose the names of the fields. Handles and addresses of the program are numbers
 //! (`u64`); a pointer that a function dereferences is an [`In`] or an [`Out`](crate::args::Out).
-//! [`LAYOUTS`] maps each field to NVIDIA's, for `header-check/`.
+//! [`LAYOUTS`] gives NVIDIA's name of each field, for `header-check/`.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -18,7 +18,8 @@ pub use layouts::{LAYOUTS, Layout};
 pub type HostFn = unsafe extern "C" fn(*mut c_void);
 /// `CUstreamCallback`: the stream, its status, the program's argument.
 pub type StreamCallback = unsafe extern "C" fn(u64, u32, *mut c_void);
-/// `CUoccupancyB2DSize`: bytes of dynamic shared memory for a block of so many threads.
+/// `CUoccupancyB2DSize`: returns the bytes of dynamic shared memory for a block with this number of
+/// threads.
 pub type SharedOfBlock = unsafe extern "C" fn(c_int) -> usize;
 /// `CUlogsCallback`: the program's argument, `CUlogLevel`, the message and its length in bytes.
 pub type LogsCallback = unsafe extern "C" fn(*mut c_void, c_uint, *mut c_char, usize);
