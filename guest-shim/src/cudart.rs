@@ -1,4 +1,4 @@
-//! The interface beyond `cuda.h` that NVIDIA's runtime calls (see `vgpu_cudart`).
+//! The functions beyond `cuda.h` that NVIDIA's runtime calls (see `vgpu_cudart`).
 
 use std::ffi::c_void;
 
@@ -11,7 +11,7 @@ use crate::state::current::{live, shim};
 use crate::state::{contexts, links, modules};
 use crate::{Cu, log};
 
-/// The values that the runtime stores with contexts.
+/// The tables for NVIDIA's runtime, and the values that the runtime stores with contexts.
 pub(crate) static GATE: Gate = Gate::new();
 
 /// The guest library, as the driver of NVIDIA's runtime.

@@ -1,9 +1,9 @@
-//! The hasher of the tables of handles and of requests.
+//! The hasher of tables whose keys are handles or request numbers.
 
 use std::hash::Hasher;
 
-/// A hasher for handles, which are small counters with a tag in the high bits: one multiplication
-/// spreads them.
+/// A hasher for handles and request numbers, which are small counters with a tag in the high bits.
+/// One multiplication spreads the counters.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct HandleHasher(u64);
 

@@ -1,8 +1,8 @@
-//! How long a module image is, given only a pointer to it.
+//! Finds the size of a module image, of which a program gives only a pointer.
 //!
-//! Five forms occur: a wrapper (what nvcc embeds) that points to a fatbin, a bare fatbin, an ELF
-//! file (a cubin), Tile IR, and PTX text. Only the bytes that say how long the rest is are read,
-//! and no size over the wire's limit is believed.
+//! Images have one of five formats: a wrapper (embedded by nvcc) that points to a fatbin, a bare
+//! fatbin, an ELF file (a cubin), Tile IR, or PTX text. Only the headers and tables that contain
+//! sizes are read. Sizes over the limit of the wire are refused.
 
 use std::ffi::{CStr, c_void};
 
@@ -14,34 +14,34 @@ use crate::Cu;
 use crate::log::refusal;
 use crate::sys::UserMemory;
 
-/// Fatbins that one program is linked of at most.
+/// Largest number of fatbins from which a program is linked.
 const MAX_PARTS: usize = vgpu_proto::limits::MAX_LINK_INPUTS;
 
-/// An image as a program has it.
+/// An image in the memory of the program.
 #[derive(Debug, Clone)]
 pub(crate) struct Given {
-    /// Its bytes. For PTX the terminating NUL belongs to them.
+    /// The bytes of the image, for PTX with the NUL at the end.
     pub(crate) memory: UserMemory,
-    /// The fatbins that it was linked of, as far as it tells: what a driver links again where the
-    /// image has no code for the device.
+    /// The fatbins from which the image was linked, if the image lists them. A driver links these
+    /// fatbins again if the image has no code for the device.
     pub(crate) parts: Vec<UserMemory>,
 }
 
-/// The image at `given`.
+/// Finds the image at `given`.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for null, CUDA_ERROR_INVALID_IMAGE for none of the forms or a size
-/// beyond the limit.
+/// CUDA_ERROR_INVALID_VALUE for null; CUDA_ERROR_INVALID_IMAGE if the image has none of the formats
+/// or a size over the limit.
 ///
 /// # Safety
-/// `given` is null or points to a complete image of one of the forms.
+/// `given` is null, or points to a complete image of one of the formats.
 pub(crate) unsafe fn at(given: *const c_void) -> Cu<Given> {
     if given.is_null() {
         return Err(CuResult::INVALID_VALUE);
     }
     let base: *const u8 = given.cast();
-    // SAFETY: every form has at least four bytes but for the shortest texts, which have a NUL
-    // within; those are read bytewise.
+    // SAFETY: every format has at least four bytes, except short texts. Short texts end with a NUL,
+    // and `magic` reads byte by byte up to the NUL.
     let form = unsafe { magic(base) };
     let mut parts = Vec::new();
     let (base, len) = match form {
@@ -69,7 +69,7 @@ pub(crate) unsafe fn at(given: *const c_void) -> Cu<Given> {
         Some(ELF) => (base, unsafe { elf_len(base) }?),
         // SAFETY: Tile IR, by its magic number.
         Some(TILE) => (base, unsafe { tile_len(base) }?),
-        // SAFETY: what is none of these is text that ends with a NUL.
+        // SAFETY: every other image is text that ends with a NUL.
         _ => (base, unsafe { text_len(base) }?),
     };
     let at = base.cast_mut();
@@ -77,10 +77,11 @@ pub(crate) unsafe fn at(given: *const c_void) -> Cu<Given> {
     Ok(Given { memory, parts })
 }
 
-/// The fatbins that a wrapper's own was linked of.
+/// The fatbins from which the fatbin of a wrapper was linked.
 ///
 /// # Safety
-/// A complete wrapper lies at `wrapper`; if it is of that version, its array ends with null.
+/// `wrapper` points to a complete wrapper. If the wrapper's version is [`LINKED`], its array ends
+/// with null.
 unsafe fn parts(wrapper: *const u8) -> Cu<Vec<UserMemory>> {
     let mut parts = Vec::new();
     // SAFETY: by this function's contract.
@@ -89,12 +90,12 @@ unsafe fn parts(wrapper: *const u8) -> Cu<Vec<UserMemory>> {
         return Ok(parts);
     }
     loop {
-        // SAFETY: the array goes on up to its null.
+        // SAFETY: the array has entries up to its null.
         let part: *const u8 = unsafe { read(list, parts.len() * size_of::<*const u8>()) };
         if part.is_null() {
             return Ok(parts);
         }
-        // SAFETY: what is there is a complete fatbin.
+        // SAFETY: a non-null entry points to a complete fatbin.
         let len = match unsafe { magic(part) } {
             // SAFETY: as above.
             Some(FATBIN) if parts.len() < MAX_PARTS => unsafe { fatbin_len(part) }?,
@@ -113,14 +114,14 @@ fn bounded(len: u64) -> Cu<usize> {
     }
 }
 
-/// Keeps what is wrong with an image, for the line on standard error.
+/// Keeps the reason for which an image is refused, for the line on standard error.
 fn damaged(why: &str) -> CuResult {
     refusal::keep(CuResult::INVALID_IMAGE, why.as_bytes());
     CuResult::INVALID_IMAGE
 }
 
 /// # Safety
-/// As of [`image::fatbin_len`].
+/// As for [`image::fatbin_len`].
 unsafe fn fatbin_len(base: *const u8) -> Cu<usize> {
     // SAFETY: by this function's contract.
     let len = unsafe { image::fatbin_len(base, MAX_IMAGE) };
@@ -142,9 +143,9 @@ unsafe fn elf_len(base: *const u8) -> Cu<usize> {
     len.map_or(Err(CuResult::INVALID_IMAGE), bounded)
 }
 
-/// The header of 12 bytes, and sections up to the one with the number 0. A section is its number,
-/// its size, an alignment if the number's top bit is set, and its bytes, aligned from the start of
-/// the whole.
+/// Size of Tile IR in bytes: a header of 12 bytes, and sections up to the section with number 0. A
+/// section consists of its number, its size, an alignment if the top bit of the number is set, and
+/// its data. The data is aligned relative to the start of the image.
 ///
 /// # Safety
 /// `base` points to complete Tile IR.
@@ -173,10 +174,11 @@ unsafe fn tile_len(base: *const u8) -> Cu<usize> {
     }
 }
 
-/// An integer of seven bits a byte, the lowest first; the top bit says that another byte follows.
+/// Reads an integer of seven bits per byte, lowest bits first. The top bit of a byte says that
+/// another byte follows. Moves `at` past the integer.
 ///
 /// # Safety
-/// Such an integer lies at `base + at`.
+/// `base + at` points to a complete integer of this form.
 unsafe fn variable(base: *const u8, at: &mut u64) -> Cu<u64> {
     let mut value = 0;
     for shift in (0..63).step_by(7) {
@@ -213,12 +215,12 @@ mod tests {
         unsafe { at(bytes.as_ptr().cast()) }.map(|given| given.memory.len)
     }
 
-    /// A fatbin with one entry of so many bytes.
+    /// A fatbin with one entry, whose payload has `payload` bytes.
     fn fatbin(payload: usize) -> Vec<u8> {
         pack(&[entry(PTX, 80, 0, &vec![b' '; payload], 0)])
     }
 
-    /// A fatbin that announces so many bytes, and has none.
+    /// A fatbin whose header announces `size` bytes, and which has no entry.
     fn announcing(size: u64) -> Vec<u8> {
         let mut bytes = pack(&[]);
         bytes[8..16].copy_from_slice(&size.to_le_bytes());
@@ -267,7 +269,7 @@ mod tests {
             wrapper.extend(version.to_le_bytes());
             wrapper.extend((bare.as_ptr() as u64).to_le_bytes());
             wrapper.extend((list.as_ptr() as u64).to_le_bytes());
-            // SAFETY: a complete wrapper; what it points to is complete and lives.
+            // SAFETY: a complete wrapper, which points to complete fatbins that live.
             let given = unsafe { at(wrapper.as_ptr().cast()) };
             given.map(|g| g.parts.iter().map(|p| p.len).collect::<Vec<_>>())
         };

@@ -1,5 +1,5 @@
-//! JIT options of `cuModuleLoadDataEx`. Numbers are sent, logs are returned, host pointers to
-//! symbols are refused.
+//! JIT options of `cuModuleLoadDataEx`. Numeric options are sent to the host, and the host returns
+//! logs. Options with host pointers to symbols are refused.
 
 use std::ffi::{c_char, c_void};
 
@@ -11,13 +11,14 @@ use vgpu_proto::limits::MAX_ARGS;
 use crate::Cu;
 use crate::log::refusal;
 
-/// Number of `CUjit_option`s; the options count from 0.
+/// Number of `CUjit_option`s, whose numbers begin at 0.
 const OPTIONS: u32 = 36;
 
-/// Largest part of a log, in bytes, that is requested from the host: both logs fit into one reply.
+/// Largest number of bytes of a log that the library requests from the host: both logs fit into one
+/// reply.
 const MAX_LOG: u32 = (MAX_ARGS / 2 - 1024) as u32;
 
-/// Bytes of an error log that the library itself reads.
+/// Number of bytes of the error log that the library needs for its own messages.
 const OWN_LOG: u32 = 2048;
 
 /// A log buffer of the caller.
@@ -25,7 +26,7 @@ const OWN_LOG: u32 = 2048;
 struct Log {
     buffer: Out<c_char>,
     size: usize,
-    /// Place for the number of bytes written: the value of the size option.
+    /// Pointer to the value of the size option, which receives the number of bytes written.
     filled: Out<Out<c_void>>,
 }
 
@@ -35,10 +36,10 @@ const NO_LOG: Log = Log {
     filled: Out::NULL,
 };
 
-/// The options of one load.
+/// The JIT options of one load or link.
 #[derive(Debug)]
 pub(crate) struct Options {
-    /// (`CUjit_option`, value), as sent.
+    /// (`CUjit_option`, value) of the numeric options, as sent to the host.
     pub(crate) scalars: Vec<(u32, u32)>,
     info: Log,
     error: Log,
@@ -61,7 +62,7 @@ impl Options {
         }
         for i in 0..count as usize {
             let (name, place, value) = (options.at(i)?, values.element(i), values.at(i)?);
-            // Numbers are passed as pointers.
+            // A program passes a number in place of a pointer.
             let number = value.pointer() as usize as u32;
             match name {
                 option::INFO_LOG_BUFFER => all.info.buffer = value.of(),
@@ -72,7 +73,8 @@ impl Options {
                 option::ERROR_LOG_BUFFER_SIZE_BYTES => {
                     (all.error.size, all.error.filled) = (number as usize, place);
                 }
-                // An output: milliseconds, as the bits of a float. The time is not measured here.
+                // An output option: a time in ms, as the bits of a float. The library does not
+                // measure the time and writes 0.
                 option::WALL_TIME => place.set(Out::NULL)?,
                 option::GLOBAL_SYMBOL_NAMES..=option::GLOBAL_SYMBOL_COUNT
                 | option::REFERENCED_KERNEL_NAMES..=option::REFERENCED_VARIABLE_COUNT => {
@@ -87,7 +89,7 @@ impl Options {
         Ok(all)
     }
 
-    /// Options that were read before, without logs.
+    /// Options that were read before, without log buffers.
     pub(crate) fn scalar(scalars: Vec<(u32, u32)>) -> Options {
         Options {
             scalars,
@@ -96,18 +98,19 @@ impl Options {
         }
     }
 
-    /// Bytes of the info log to request.
+    /// Number of bytes of the info log to request from the host.
     pub(crate) fn info_len(&self) -> u32 {
         self.info.len()
     }
 
-    /// Bytes of the error log to request: the program's buffer, and at least the bytes that the
-    /// library needs for a message.
+    /// Number of bytes of the error log to request from the host: the size of the program's buffer,
+    /// and at least the bytes that the library needs for a message.
     pub(crate) fn error_len(&self) -> u32 {
         self.error.len().max(OWN_LOG)
     }
 
-    /// Handles the end of a load or a link: `logs` takes info log and error log from the reply.
+    /// Handles the end of a load or a link. `logs` returns the info log and the error log of a
+    /// reply.
     pub(crate) fn ended<R>(
         &self,
         answer: &Cu<(CuResult, Option<R>)>,
@@ -122,13 +125,13 @@ impl Options {
         }
     }
 
-    /// Handles a load or a link that failed with a code and no logs.
+    /// Handles a load or a link that failed without logs from the host.
     pub(crate) fn failed(&self, code: CuResult) {
         self.told(code, b"", b"");
     }
 
-    /// Writes the logs to the caller's buffers, and keeps the reason of a failure for the log
-    /// message.
+    /// Writes the logs to the caller's buffers. Keeps the reason of a failure for the line on
+    /// standard error.
     pub(crate) fn told(&self, status: CuResult, info: &[u8], error: &[u8]) {
         let error = match error.iter().any(u8::is_ascii_graphic) {
             true => error,
@@ -143,7 +146,7 @@ impl Options {
     }
 }
 
-/// The fault of an image and the way out, for a result code without a log.
+/// What is wrong with an image and the way out, for a result code without an error log.
 fn meaning(status: CuResult) -> &'static str {
     match status {
         CuResult::INVALID_IMAGE => {

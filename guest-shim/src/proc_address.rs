@@ -1,10 +1,10 @@
-//! `cuGetProcAddress`: names and versions to addresses.
+//! `cuGetProcAddress`: finds the address of a function by name and version.
 
 use vgpu_cuda_abi::names::{Export, Exports, NotFound, form};
 
 use crate::{process, unserved};
 
-/// Every function that the library serves, sorted. `build.rs` makes the table from `src/abi`.
+/// Every function that the library serves, sorted. `build.rs` generates the table from `src/abi`.
 pub(crate) static SERVED: &[Export] = include!(concat!(env!("OUT_DIR"), "/served.rs"));
 
 /// All exports of the library.
@@ -13,17 +13,18 @@ pub(crate) static EXPORTS: Exports = Exports {
     refusing: unserved::REFUSING,
 };
 
-/// Finds the newest form of `name` that `version` knows. Unlike a driver, the library does not find
-/// an unserved function that is newer than lookups, because clients use lookups to detect features.
+/// Finds the newest form of `name` that is not newer than `version`. Unlike a driver, the library
+/// does not find an unserved function that is newer than `cuGetProcAddress` itself, because
+/// programs use lookups to detect features.
 ///
 /// # Errors
-/// If there is no such form.
+/// [`NotFound`] if there is no such form.
 pub(crate) fn find(name: &str, version: u32, per_thread: bool) -> Result<*const (), NotFound> {
     let driver = process::cuda_version_asked_once();
     EXPORTS
         .find(name, version, per_thread, driver)
         .inspect_err(|_| {
-            // The form exists, but the library does not serve the form.
+            // The form exists, but the library does not serve it.
             if let Ok(form) = form(name, version, per_thread, driver) {
                 unserved::not_found(form.symbol);
             }
@@ -83,7 +84,8 @@ mod tests {
     #[test]
     fn what_is_not_served_is_found_only_if_lookups_are_newer() {
         let refusing = |symbol| Ok(address(unserved::REFUSING, symbol).expect("a refusing export"));
-        // The newer form takes another argument: a call of the older form would crash.
+        // The newer form takes another argument: a program that calls it as the older form would
+        // crash.
         let ipc = find("cuIpcOpenMemHandle", 11_000, false);
         assert_eq!(ipc, refusing("cuIpcOpenMemHandle_v2"));
         let texture = find("cuTexObjectCreate", 12_040, false);

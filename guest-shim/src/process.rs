@@ -1,7 +1,8 @@
-//! The life of the library in a process: before cuInit, in a session, after a fork, at exit.
+//! The states of the library in a process: before cuInit, in a session, in the child of a fork, at
+//! exit.
 //!
-//! A session is never freed. Calls find the session through a pointer, which is cleared in the
-//! child of a fork and at the end of the process; then calls fail with the reason.
+//! A session is never freed. Calls find the session through a pointer. The pointer is cleared in
+//! the child of a fork and at the end of the process; later calls then fail with the reason.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
@@ -16,23 +17,23 @@ use crate::state::Shim;
 use crate::state::current::{BEFORE, EXITING, FORKED, PHASE, READY, SHIM, no_shim, shim};
 use crate::{Cu, log, observe, sys};
 
-/// Descriptors of the session. The child of a fork closes them without taking a lock.
+/// Descriptors of the session, for the child of a fork, which closes them without taking a lock.
 static DESCRIPTORS: [AtomicI32; 6] = [const { AtomicI32::new(-1) }; 6];
 
-/// Set during cuInit and across a fork, so that a child never starts half initialised. A flag
-/// instead of a mutex, because the fork handlers set and clear it in different processes.
+/// Set during cuInit and during a fork, so that no child starts with a half-finished cuInit. A flag
+/// instead of a mutex, because the fork handlers set and clear the flag in different processes.
 static INITIALISING: AtomicBool = AtomicBool::new(false);
 
 /// The version that cuDriverGetVersion returns in this process and its children; 0 until the host
-/// has told its version.
+/// has reported its version.
 static CUDA_VERSION: AtomicU32 = AtomicU32::new(0);
 
-/// Longest wait for the host's version while there is no session.
+/// Time limit of the request for the host's version while there is no session.
 const VERSION_LIMIT: Duration = Duration::from_secs(2);
 
-/// The version that cuDriverGetVersion returns: the same number for the life of the process and its
-/// children, also before cuInit. If the host does not answer, the result is the version that the
-/// library offers, and the next call asks the host again.
+/// The version that cuDriverGetVersion returns. Once the host has answered, the number stays the
+/// same in this process and its children, also before cuInit. If the host does not answer, the
+/// result is the version that the library offers, and the next call asks the host again.
 pub(crate) fn cuda_version() -> u32 {
     match CUDA_VERSION.load(Ordering::Acquire) {
         0 => {
@@ -46,20 +47,19 @@ pub(crate) fn cuda_version() -> u32 {
 }
 
 /// Whether [`cuda_version_asked_once`] has asked the host. Not a `OnceLock`: if another thread
-/// forks while the lock is being filled, the lock is never filled in the child.
+/// forks while the `OnceLock` is being filled, no thread of the child ever fills it.
 static ASKED: AtomicU8 = AtomicU8::new(NOT_ASKED);
 
 const NOT_ASKED: u8 = 0;
-/// A thread waits for the answer.
+/// A thread has asked the host and waits for the answer.
 const ASKING: u8 = 1;
 const WAS_ASKED: u8 = 2;
 
 /// As [`cuda_version`], for lookups, which programs make hundreds of times in a row: a host that
-/// did not answer is not asked again before cuInit. Other threads wait for the same answer
-/// meanwhile.
+/// did not answer is not asked again before cuInit. Other threads wait for the same answer.
 pub(crate) fn cuda_version_asked_once() -> u32 {
     loop {
-        // Read before the version, because the asking thread stores the version before WAS_ASKED.
+        // Loaded before the version, because the asking thread stores the version before WAS_ASKED.
         let asked = ASKED.load(Ordering::Acquire);
         match (CUDA_VERSION.load(Ordering::Acquire), asked) {
             (0, WAS_ASKED) => return OFFERED_CUDA_VERSION,
@@ -78,8 +78,8 @@ pub(crate) fn cuda_version_asked_once() -> u32 {
     }
 }
 
-/// Keeps the host's version, unless a version was already returned. Returns the version that counts
-/// from now on.
+/// Stores the host's version, unless a version was already returned to the program. Returns the
+/// version to use from now on.
 fn keep_version(host: u32) -> u32 {
     let version = host.min(OFFERED_CUDA_VERSION);
     let kept = CUDA_VERSION.compare_exchange(0, version, Ordering::AcqRel, Ordering::Acquire);
@@ -89,8 +89,8 @@ fn keep_version(host: u32) -> u32 {
 /// `cuInit`.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for flags, CUDA_ERROR_NO_DEVICE if CUDA_VISIBLE_DEVICES leaves none, or
-/// the reason for which there is no session.
+/// CUDA_ERROR_INVALID_VALUE for flags, CUDA_ERROR_NO_DEVICE if CUDA_VISIBLE_DEVICES selects no
+/// device, or the reason for which there is no session.
 pub(crate) fn init(flags: u32) -> Cu {
     if flags != 0 {
         return Err(CuResult::INVALID_VALUE);
@@ -120,7 +120,7 @@ fn begin() -> Cu {
             text,
         })
     })?;
-    // CUDA sees all devices of a session as alike, so that both orders equal the host's order.
+    // CUDA ranks all devices of a session as equal, so both orders are the host's order.
     match std::env::var("CUDA_DEVICE_ORDER").as_deref() {
         Err(_) | Ok("FASTEST_FIRST" | "PCI_BUS_ID") => {}
         Ok(other) => {
@@ -156,8 +156,8 @@ fn begin() -> Cu {
     let empty = devices.count() == 0;
     let shim = Box::leak(Box::new(Shim::new(session, devices)));
     if empty {
-        // As NVIDIA's library with an empty CUDA_VISIBLE_DEVICES. The session stays unused until
-        // the process ends; a later cuInit cannot find more devices.
+        // As NVIDIA's library with an empty CUDA_VISIBLE_DEVICES. The session stays open but unused
+        // until the process ends; a later cuInit cannot find more devices.
         return Err(CuResult::NO_DEVICE);
     }
     SHIM.store(shim, Ordering::Release);
@@ -165,7 +165,7 @@ fn begin() -> Cu {
     Ok(())
 }
 
-/// What a user can do about a device fault; empty where nothing is known.
+/// Advice for the user after a device fault; empty if nothing is known.
 fn way_out_of(fault: CuResult) -> &'static str {
     let page_locked = || shim().is_ok_and(|shim| shim.pinned.any());
     if fault == CuResult::ILLEGAL_ADDRESS && page_locked() {
@@ -190,11 +190,11 @@ extern "C" fn after_fork_in_parent() {
     INITIALISING.store(false, Ordering::Release);
 }
 
-/// Uses only atomics and close, because threads of the parent may have held locks, which stay
-/// locked for ever in the child.
+/// Uses only atomics and close, which need no lock: a lock that another thread of the parent held
+/// stays locked for ever in the child.
 extern "C" fn after_fork_in_child() {
     INITIALISING.store(false, Ordering::Release);
-    // The thread that asks belongs to the parent.
+    // The thread that asks the host exists only in the parent.
     let _ = ASKED.compare_exchange(ASKING, NOT_ASKED, Ordering::AcqRel, Ordering::Acquire);
     if PHASE.load(Ordering::Acquire) == BEFORE {
         return;
@@ -223,8 +223,8 @@ extern "C" fn on_load() {
     }
 }
 
-/// Runs after the exit handlers of the program, which may still make calls. Threads of the program
-/// may still run; their calls return CUDA_ERROR_DEINITIALIZED and touch nothing that was freed.
+/// Runs after the exit handlers of the program, which may still make calls. Other threads of the
+/// program may still run; their calls return CUDA_ERROR_DEINITIALIZED and use no freed memory.
 extern "C" fn on_exit() {
     if PHASE.load(Ordering::Acquire) != FORKED {
         observe::end();
@@ -243,7 +243,7 @@ extern "C" fn on_exit() {
 }
 
 // SAFETY: the loader calls the functions in these arrays with C's calling convention when it maps
-// and unmaps the library. Both functions may be called once each, in that order.
+// and unmaps the library. The loader calls each function once, `on_load` first.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static ON_LOAD: extern "C" fn() = on_load;

@@ -1,16 +1,16 @@
-//! Finds the PTX of an image, if a device would compile PTX from it.
+//! Finds the PTX texts of an image that a driver would compile for a device.
 
 use std::borrow::Cow;
 
 use vgpu_cudart::fatbin::{self, Entry, MACHINE_CODE, PTX, runs};
 use vgpu_cudart::image::FATBIN;
 
-/// Largest PTX text in a fatbin that is read, in bytes.
+/// Largest PTX text of a fatbin that is read, in bytes.
 const MOST: usize = 64 << 20;
 
-/// The texts of an image of which a device of compute capability `cc` runs one: the image itself if
-/// it is PTX, or each PTX of a fatbin without machine code for the device. Empty if the device may
-/// run machine code, or if the image is damaged.
+/// The texts of an image, one of which a device of compute capability `cc` runs: the image itself
+/// if it is PTX, or all PTX of a fatbin without machine code for the device. Empty if the device
+/// may run machine code, or if the image is damaged.
 pub(crate) fn texts(image: &[u8], cc: (u32, u32)) -> Vec<Cow<'_, str>> {
     let magic = image.first_chunk().map(|four| u32::from_le_bytes(*four));
     let texts = match magic {
@@ -22,10 +22,10 @@ pub(crate) fn texts(image: &[u8], cc: (u32, u32)) -> Vec<Cow<'_, str>> {
     texts.unwrap_or_default()
 }
 
-/// All PTX that runs on the device, because the driver's choice among the texts is unknown.
+/// All PTX texts that run on the device, because it is not known which text the driver chooses.
 fn of_fatbin(image: &[u8], cc: (u32, u32)) -> Option<Vec<Cow<'_, str>>> {
     let all = fatbin::entries(image)?;
-    // The meaning of other kinds is unknown.
+    // Other kinds of entries might contain code for the device.
     let compiled = |e: &Entry<'_>| match e.kind {
         PTX => true,
         MACHINE_CODE => e.sm / 10 != cc.0 || e.sm % 10 > cc.1,

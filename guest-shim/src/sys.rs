@@ -1,26 +1,27 @@
-//! System calls of the session, each a safe function that retries when interrupted.
+//! System calls of the session. Each function is safe and repeats a call that a signal interrupts.
 
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{FromRawFd as _, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// A place in memory that belongs to the guest program and may change or vanish at any time: only
-/// the kernel reads or writes it.
+/// Memory of the guest program, which the program may change or unmap at any time. Only the kernel
+/// reads or writes this memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct UserMemory {
-    /// First byte.
+    /// Address of the first byte.
     pub(crate) at: *mut u8,
-    /// Bytes.
+    /// Size in bytes.
     pub(crate) len: usize,
 }
 
-// SAFETY: an address is only a number here; whoever passes it to the kernel takes what comes.
+// SAFETY: the address is only a number here. A caller that passes the address to the kernel handles
+// the kernel's error.
 unsafe impl Send for UserMemory {}
 // SAFETY: as above.
 unsafe impl Sync for UserMemory {}
 
 impl UserMemory {
-    /// The rest after `n` bytes.
+    /// The memory without its first `n` bytes.
     pub(crate) fn skip(self, n: usize) -> UserMemory {
         let n = n.min(self.len);
         UserMemory {
@@ -29,16 +30,16 @@ impl UserMemory {
         }
     }
 
-    /// The bytes as they are now.
+    /// Copies the bytes.
     ///
     /// # Safety
-    /// They are readable, and nobody changes them meanwhile.
+    /// The memory is readable, and no thread changes the memory meanwhile.
     pub(crate) unsafe fn copied(self) -> Vec<u8> {
         // SAFETY: by this function's contract.
         unsafe { std::slice::from_raw_parts(self.at.cast_const(), self.len) }.to_vec()
     }
 
-    /// The first `n` bytes.
+    /// The first `n` bytes of the memory.
     pub(crate) fn first(self, n: usize) -> UserMemory {
         UserMemory {
             at: self.at,
@@ -54,15 +55,15 @@ unsafe extern "C" {
 /// `PTHREAD_CANCEL_DISABLE`.
 const CANCEL_DISABLE: libc::c_int = 1;
 
-/// Makes a system call until no signal interrupts it. The thread is not cancelled in it
-/// (`pthread_cancel`): its stack would be unwound through functions that hold locks, which ends the
-/// process.
+/// Repeats a system call until no signal interrupts the call. Thread cancellation
+/// (`pthread_cancel`) is off during the call: a cancellation would unwind the stack through
+/// functions that hold locks, which ends the process.
 fn retry(mut call: impl FnMut() -> isize) -> Result<usize> {
     let mut before = 0;
-    // SAFETY: of the calling thread, with room for its state.
+    // SAFETY: changes the calling thread only; `before` has room for the old state.
     unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut before) };
     let result = uninterrupted(&mut call);
-    // SAFETY: as it was.
+    // SAFETY: restores the state of the calling thread.
     unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
     result
 }
@@ -103,7 +104,8 @@ fn message(parts: &mut [libc::iovec]) -> libc::msghdr {
     message
 }
 
-/// Sends what the socket takes now: `head`, then `tail`. Never blocks, never raises SIGPIPE.
+/// Sends the bytes that the socket accepts now: `head`, then `tail`. Never blocks, never raises
+/// SIGPIPE.
 pub(crate) fn send(fd: RawFd, head: &[u8], tail: UserMemory) -> Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     if tail.len == 0 {
@@ -116,33 +118,33 @@ pub(crate) fn send(fd: RawFd, head: &[u8], tail: UserMemory) -> Result<usize> {
     retry(|| unsafe { libc::sendmsg(fd, &message, flags) })
 }
 
-/// Receives into `user`, then `rest`; 0 means end of stream.
+/// Receives into `user`, then into `rest`. Returns the number of bytes; 0 is the end of the stream.
 pub(crate) fn receive(fd: RawFd, user: UserMemory, rest: &mut [u8], wait: bool) -> Result<usize> {
     let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
     if user.len == 0 {
-        // SAFETY: `rest` is a live slice that we may write.
+        // SAFETY: `rest` is a live, writable slice.
         return retry(|| unsafe { libc::recv(fd, rest.as_mut_ptr().cast(), rest.len(), flags) });
     }
     let mut parts = [user_iovec(user), iovec(rest)];
     let mut message = message(&mut parts);
-    // SAFETY: the parts describe memory that the kernel checks itself and a slice that we may
-    // write.
+    // SAFETY: the parts describe memory that the kernel checks itself, and a live, writable slice.
     retry(|| unsafe { libc::recvmsg(fd, &mut message, flags) })
 }
 
-/// Pieces that [`write_own`] takes at once (`IOV_MAX`).
+/// Largest number of pieces that [`write_own`] writes in one call (`IOV_MAX`).
 pub(crate) const MOST_PIECES: usize = 1024;
 
-/// Reads memory of this process. Returns how much of it there is, or EFAULT when that is nothing.
+/// Reads memory of this process. Returns the number of bytes up to the first unreadable page;
+/// EFAULT if there are none.
 pub(crate) fn read_own(from: UserMemory, into: &mut [u8]) -> Result<usize> {
     let (local, remote) = (iovec(into), user_iovec(from.first(into.len())));
     let thread = this_thread();
-    // SAFETY: a live slice that we may write, and memory that the kernel checks itself.
+    // SAFETY: a live, writable slice, and memory that the kernel checks itself.
     retry(|| unsafe { libc::process_vm_readv(thread, &local, 1, &remote, 1, 0) })
 }
 
-/// Writes each slice to its place in memory of this process, which is as long. Returns how much
-/// there was room for, or EFAULT when that is none.
+/// Writes each slice to memory of this process of the same length. Returns the number of bytes
+/// written before the first unwritable page; EFAULT if there are none.
 pub(crate) fn write_own(pieces: &[(UserMemory, &[u8])]) -> Result<usize> {
     let local: Vec<_> = pieces.iter().map(|(_, bytes)| iovec(bytes)).collect();
     let remote: Vec<_> = pieces.iter().map(|(to, _)| user_iovec(*to)).collect();
@@ -152,23 +154,24 @@ pub(crate) fn write_own(pieces: &[(UserMemory, &[u8])]) -> Result<usize> {
     retry(|| unsafe { libc::process_vm_writev(thread, local, count, remote, count, 0) })
 }
 
-/// The number of the calling thread. (That of the process names no memory when its first thread has
-/// ended.)
+/// The ID of the calling thread. After the main thread has ended, the ID of the process no longer
+/// identifies the memory.
 fn this_thread() -> libc::pid_t {
-    // SAFETY: no arguments, and it cannot fail.
+    // SAFETY: the system call has no arguments and cannot fail.
     unsafe { libc::syscall(libc::SYS_gettid) as libc::pid_t }
 }
 
-/// Is this a Unix socket?
+/// Whether the descriptor is a Unix socket.
 pub(crate) fn is_unix(fd: RawFd) -> bool {
     option(fd, libc::SO_DOMAIN) == Some(libc::AF_UNIX)
 }
 
-/// Has the socket hold about `bytes` that the peer has not read. Returns what it holds then, by the
-/// kernel's books, which count its own structures; 0 if it does not say.
+/// Sets the size of the send buffer, in bytes that the peer has not read. Returns the actual
+/// size, which includes the kernel's bookkeeping; 0 if the size is unknown.
 pub(crate) fn set_send_buffer(fd: RawFd, bytes: usize) -> usize {
     let value = bytes.min(i32::MAX as usize) as libc::c_int;
-    // SAFETY: the option takes an int, live for the call. The system may grant less, or nothing.
+    // SAFETY: the option takes an int, which lives during the call. The kernel may set a smaller
+    // size.
     unsafe {
         libc::setsockopt(
             fd,
@@ -181,7 +184,8 @@ pub(crate) fn set_send_buffer(fd: RawFd, bytes: usize) -> usize {
     option(fd, libc::SO_SNDBUF).map_or(0, |n| n.max(0) as usize)
 }
 
-/// Bytes that the peer of a Unix socket has not read, by the same books.
+/// Number of bytes that the peer of a Unix socket has not read, with the kernel's bookkeeping
+/// included.
 pub(crate) fn unread(fd: RawFd) -> Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the request writes one int.
@@ -192,7 +196,7 @@ pub(crate) fn unread(fd: RawFd) -> Result<usize> {
 fn option(fd: RawFd, name: libc::c_int) -> Option<libc::c_int> {
     let mut value: libc::c_int = 0;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the option is an int, and there is room for one.
+    // SAFETY: the option is an int, and `value` has room for an int.
     let rc = unsafe {
         libc::getsockopt(
             fd,
@@ -205,27 +209,29 @@ fn option(fd: RawFd, name: libc::c_int) -> Option<libc::c_int> {
     (rc == 0).then_some(value)
 }
 
-/// A new descriptor, under a number that the program does not take for its input or output.
+/// Moves a new descriptor to a number above those of standard input, output and error.
 fn kept(fd: RawFd) -> Result<RawFd> {
-    // SAFETY: new, and nobody else's.
+    // SAFETY: a new descriptor, which nothing else owns.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     vgpu_door::beyond_standard(fd).map(IntoRawFd::into_raw_fd)
 }
 
-/// A pipe that holds about `bytes`: its reading and its writing end, and what it holds.
+/// Creates a pipe for about `bytes`. Returns the reading and the writing end, and the capacity in
+/// bytes.
 pub(crate) fn pipe(bytes: usize) -> Result<([RawFd; 2], usize)> {
     let mut ends = [-1; 2];
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: room for two descriptors.
     retry(|| unsafe { libc::pipe2(ends.as_mut_ptr(), flags) } as isize)?;
-    // Both numbers are taken before one is given up, or the next descriptor would get it.
+    // Both descriptors exist before one is moved: otherwise the second could get the number that
+    // the first has left.
     let ends = [kept(ends[0]), kept(ends[1])];
     let [Ok(reading), Ok(writing)] = ends else {
         ends.into_iter().flatten().for_each(close);
         return Err(Error::from_raw_os_error(libc::EMFILE));
     };
     let ends = [reading, writing];
-    // SAFETY: plain numbers. It stays smaller if the system does not allow that much.
+    // SAFETY: plain numbers. The pipe keeps its size if the system does not allow a larger one.
     unsafe { libc::fcntl(ends[1], libc::F_SETPIPE_SZ, bytes as libc::c_int) };
     // SAFETY: plain numbers.
     let holds = unsafe { libc::fcntl(ends[1], libc::F_GETPIPE_SZ) };
@@ -239,17 +245,18 @@ pub(crate) fn vmsplice(pipe: RawFd, memory: UserMemory) -> Result<usize> {
     retry(|| unsafe { libc::vmsplice(pipe, &part, 1, 0) })
 }
 
-/// Moves what a pipe holds into a socket. Never raises SIGPIPE.
+/// Moves bytes from a pipe into a socket. Never raises SIGPIPE.
 pub(crate) fn splice(pipe: RawFd, socket: RawFd, bytes: usize) -> Result<usize> {
     let none = std::ptr::null_mut();
     // SAFETY: descriptors and a length; the null pointers mean "no offset".
     without_sigpipe(|| retry(|| unsafe { libc::splice(pipe, none, socket, none, bytes, 0) }))
 }
 
-/// Runs a system call that has no flag for not raising SIGPIPE, which would end the program.
+/// Runs a system call without SIGPIPE, which would end the program, for calls that have no flag
+/// against the signal.
 fn without_sigpipe(call: impl FnOnce() -> Result<usize>) -> Result<usize> {
-    // SAFETY: sets on the stack, each filled before use. The thread's mask is put back as it was,
-    // and a signal is taken only if this call brought it.
+    // SAFETY: the signal sets are on the stack and are filled before use. The thread gets its old
+    // mask back, and a pending SIGPIPE is removed only if this call raised the signal.
     unsafe {
         let mut sigpipe: libc::sigset_t = std::mem::zeroed();
         let mut pending: libc::sigset_t = std::mem::zeroed();
@@ -269,7 +276,7 @@ fn without_sigpipe(call: impl FnOnce() -> Result<usize>) -> Result<usize> {
     }
 }
 
-/// Waits until one of `events` holds; false when the time is over.
+/// Waits until the descriptor has one of `events`; false after the timeout.
 pub(crate) fn poll(fd: RawFd, events: libc::c_short, timeout: Duration) -> Result<bool> {
     let mut entry = libc::pollfd {
         fd,
@@ -277,23 +284,23 @@ pub(crate) fn poll(fd: RawFd, events: libc::c_short, timeout: Duration) -> Resul
         revents: 0,
     };
     let ms = timeout.as_millis().min(i32::MAX as u128) as i32;
-    // SAFETY: one entry, live for the call.
+    // SAFETY: one entry, which lives during the call.
     retry(|| unsafe { libc::poll(&mut entry, 1, ms) } as isize).map(|n| n > 0)
 }
 
-/// Ends both directions, waking whoever is blocked on the socket.
+/// Shuts down both directions, which wakes every thread that is blocked on the socket.
 pub(crate) fn shutdown(fd: RawFd) {
-    // SAFETY: takes a number; a bad one is an error that does not matter here.
+    // SAFETY: takes a number. The error for an invalid descriptor is ignored.
     unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
 }
 
 /// Closes a descriptor. Safe in the child of a fork (async-signal-safe).
 pub(crate) fn close(fd: RawFd) {
-    // SAFETY: closing is the owner's decision; the callers own what they close.
+    // SAFETY: the callers own the descriptors that they close.
     unsafe { libc::close(fd) };
 }
 
-/// Writes all bytes to a descriptor of the guest program, as far as it takes them.
+/// Writes all bytes to a descriptor of the guest program; stops at an error.
 pub(crate) fn write_fd(fd: RawFd, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         // SAFETY: a live slice.
@@ -309,8 +316,8 @@ pub(crate) fn write_fd(fd: RawFd, mut bytes: &[u8]) {
     }
 }
 
-/// A one-shot timer as a descriptor. Setting it wakes nobody; its expiry wakes the pump. (The
-/// timeout of a poll would be late by the thread's timer slack, 50 µs by default.)
+/// Creates a one-shot timer as a descriptor. Setting the timer wakes no thread; the expiry wakes
+/// the pump. (A timeout of poll would be late by the thread's timer slack, 50 µs by default.)
 pub(crate) fn timer() -> Result<RawFd> {
     let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
     // SAFETY: plain numbers.
@@ -318,7 +325,7 @@ pub(crate) fn timer() -> Result<RawFd> {
     kept(fd as RawFd)
 }
 
-/// Sets the timer; zero stops it.
+/// Sets the timer; a time of zero stops the timer.
 pub(crate) fn set_timer(fd: RawFd, after: Duration) {
     let zero = libc::timespec {
         tv_sec: 0,
@@ -332,25 +339,27 @@ pub(crate) fn set_timer(fd: RawFd, after: Duration) {
         it_interval: zero,
         it_value: value,
     };
-    // SAFETY: a live itimerspec. It cannot fail: the descriptor is a timer, the times are in range.
+    // SAFETY: a live itimerspec. The call cannot fail: the descriptor is a timer and the times are
+    // valid.
     unsafe { libc::timerfd_settime(fd, 0, &spec, std::ptr::null_mut()) };
 }
 
-/// Takes the expiry off a timer that fired.
+/// Reads the expiry of a timer, so that its descriptor is no longer readable.
 pub(crate) fn clear_timer(fd: RawFd) {
     let mut count = [0_u8; 8];
-    // SAFETY: eight bytes, as a timer gives. Nothing to take is no error here.
+    // SAFETY: room for the eight bytes that a timer returns. A timer that has not expired is not an
+    // error.
     unsafe { libc::read(fd, count.as_mut_ptr().cast(), count.len()) };
 }
 
-/// An epoll set.
+/// Creates an epoll set.
 pub(crate) fn epoll() -> Result<RawFd> {
     // SAFETY: plain numbers.
     let fd = retry(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } as isize)?;
     kept(fd as RawFd)
 }
 
-/// Adds (or changes) what the set waits for on `fd`; `token` comes back with the event.
+/// Adds `fd` to the set or changes its events. epoll returns `token` with each event of `fd`.
 pub(crate) fn epoll_set(epoll: RawFd, add: bool, fd: RawFd, events: i32, token: u64) -> Result<()> {
     let mut event = libc::epoll_event {
         events: events as u32,
@@ -361,21 +370,21 @@ pub(crate) fn epoll_set(epoll: RawFd, add: bool, fd: RawFd, events: i32, token: 
     } else {
         libc::EPOLL_CTL_MOD
     };
-    // SAFETY: one event, live for the call.
+    // SAFETY: one event, which lives during the call.
     retry(|| unsafe { libc::epoll_ctl(epoll, op, fd, &mut event) } as isize).map(|_| ())
 }
 
-/// Waits for events without limit and returns their tokens.
+/// Waits for events without a time limit. Returns the tokens of the events.
 pub(crate) fn epoll_wait(epoll: RawFd) -> Result<impl Iterator<Item = u64>> {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
-    // SAFETY: four events, live for the call.
+    // SAFETY: room for four events, which live during the call.
     let n = retry(|| unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), 4, -1) } as isize)?;
     Ok(events.into_iter().take(n).map(|e| e.u64))
 }
 
-/// Keeps the guest program's signal handlers off the calling thread.
+/// Blocks all signals on the calling thread, so that the guest program's handlers never run there.
 pub(crate) fn block_signals() {
-    // SAFETY: a set on the stack, filled before use.
+    // SAFETY: a signal set on the stack, filled before use.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);

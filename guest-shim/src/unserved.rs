@@ -1,7 +1,7 @@
 //! Symbols of NVIDIA's library that are exported but not served. A call returns
-//! CUDA_ERROR_NOT_SUPPORTED, is counted, and is logged once with an alternative. The exports let
-//! programs load that link against the entry points of GL, EGL and VDPAU. Unserved forms of served
-//! functions are refused in the same way ([`refuse`]).
+//! CUDA_ERROR_NOT_SUPPORTED, is counted, and is logged once with an alternative. Because of these
+//! exports, programs load that link against the functions for GL, EGL and VDPAU. Unserved forms of
+//! served functions are refused in the same way ([`refuse`]).
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use crate::{lock, log};
 include!(concat!(env!("OUT_DIR"), "/refusing.rs"));
 
 fn called(symbol: &'static str, arguments: &Arguments) -> u32 {
-    // As NVIDIA's library: before cuInit, no call is known to be unsupported.
+    // As in NVIDIA's library, calls before cuInit return CUDA_ERROR_NOT_INITIALIZED.
     let shim = match current::shim() {
         Ok(shim) => shim,
         Err(code) => return code.0,
@@ -24,7 +24,7 @@ fn called(symbol: &'static str, arguments: &Arguments) -> u32 {
     if let Some(code) = wrong(symbol, arguments, shim.devices.count() as u32) {
         return code.0;
     }
-    // Formatting must not unwind into C; a failing log is not worth a crash.
+    // A panic while formatting the message must not unwind into C, and must not end the program.
     let refused = std::panic::catch_unwind(|| refuse(symbol, way_out(symbol)));
     refused.unwrap_or(CuResult::NOT_SUPPORTED).0
 }
@@ -44,9 +44,9 @@ pub(crate) fn refuse(form: impl Into<Cow<'static, str>>, way_out: &str) -> CuRes
     CuResult::NOT_SUPPORTED
 }
 
-/// Handles a lookup of an unserved function: counts the lookup, and logs it once with
-/// `VGPU_LOG=info`. Most programs look up many functions that they do not need, so the message is
-/// not an error.
+/// Handles a lookup of an unserved function: counts the lookup, and logs it once if `VGPU_LOG` is
+/// `info`. The message is not an error, because most programs look up many functions that they do
+/// not need.
 #[cold]
 pub(crate) fn not_found(symbol: &'static str) {
     static TOLD: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
@@ -69,7 +69,8 @@ const DISPLAY: &str = "this GPU has no display and no graphics; copy through the
 const OLD: &str =
     "cuLaunchKernel replaced this function in CUDA 4; build the program with a newer toolkit";
 
-/// Alternatives for programs, by the beginning of a symbol. The first match counts.
+/// Alternatives for programs, by the first letters of a symbol. The first entry that matches
+/// applies.
 const WAYS_OUT: &[(&str, &str)] = &[
     (
         "cuTensorMap",

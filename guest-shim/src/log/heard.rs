@@ -1,4 +1,4 @@
-//! Passes the library's messages to the program through CUDA's log functions.
+//! Passes the library's messages to the program through CUDA's log functions (`cuLogs…`).
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -9,7 +9,7 @@ use vgpu_cuda_abi::structs::LogsCallback;
 use super::Level;
 use crate::{callback, lock};
 
-/// Number of messages that are kept, as in CUDA.
+/// Number of messages that the library keeps, as in CUDA.
 const MOST: usize = 100;
 
 #[derive(Debug, Clone, Copy)]
@@ -21,7 +21,7 @@ struct Listener {
 
 #[derive(Debug)]
 struct State {
-    /// Number of messages so far.
+    /// Number of messages since the process began.
     said: u32,
     /// The last messages.
     kept: VecDeque<String>,
@@ -36,7 +36,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     handles: 0,
 });
 
-/// Keeps an error message and calls the program's callbacks.
+/// Keeps an error message and calls the callbacks that the program registered.
 pub(super) fn say(level: Level, text: &str) {
     /// `CU_LOG_LEVEL_ERROR`.
     const NUMBER: u32 = 0;
@@ -55,7 +55,8 @@ pub(super) fn say(level: Level, text: &str) {
     for listener in listeners {
         let mut message: Vec<u8> = text.bytes().chain([0]).collect();
         let (at, len) = (message.as_mut_ptr().cast(), text.len());
-        // The callback may make no CUDA calls, because they could wait for the call in progress.
+        // CUDA calls are not allowed in the callback, because they could wait for the call in
+        // progress.
         callback::without_calls(|| {
             // SAFETY: the program registered function and data together; the message ends with NUL.
             unsafe { (listener.callback)(listener.data as *mut c_void, NUMBER, at, len) };
@@ -63,7 +64,7 @@ pub(super) fn say(level: Level, text: &str) {
     }
 }
 
-/// Registers a callback for each message from now on. Returns its handle.
+/// Registers a callback that gets each message from now on. Returns its handle.
 pub(crate) fn listen(callback: LogsCallback, data: *mut c_void) -> u64 {
     let mut state = lock(&STATE);
     state.handles += 1;
@@ -85,12 +86,12 @@ pub(crate) fn stop_listening(handle: u64) -> bool {
     state.listeners.len() < before
 }
 
-/// The position after the last message.
+/// The position after the last message, for [`since`].
 pub(crate) fn end() -> u32 {
     lock(&STATE).said
 }
 
-/// The kept messages after a position (`None`: all), and the position after the last of them.
+/// The kept messages after a position (`None`: all), and the position after the last message.
 pub(crate) fn since(place: Option<u32>) -> (Vec<String>, u32) {
     let state = lock(&STATE);
     let missed = place.map_or(usize::MAX, |place| state.said.wrapping_sub(place) as usize);

@@ -1,6 +1,6 @@
-//! The library's messages on standard error: by default only the reasons for which a program cannot
-//! be served; `VGPU_LOG` sets the level. [`heard`] passes messages to the program, [`refusal`] logs
-//! why a call fails.
+//! The library's messages on standard error. By default, the library only logs the reasons for
+//! which a program cannot be served; `VGPU_LOG` sets the level. [`heard`] passes messages to the
+//! program, and [`refusal`] logs why a call fails.
 
 pub(crate) mod heard;
 pub(crate) mod refusal;
@@ -33,26 +33,27 @@ pub(crate) fn once(said: &AtomicBool, text: &str) {
     }
 }
 
-/// As [`once`], in the child of a fork: takes no locks, because threads of the parent may have held
-/// them.
+/// As [`once`], in the child of a fork. Takes no locks: a lock that a thread of the parent held
+/// stays locked in the child.
 pub(crate) fn once_in_child(said: &AtomicBool, text: &str) {
     if !said.swap(true, Ordering::Relaxed) && level() >= Level::Error {
         write(text);
     }
 }
 
-/// Reads the log level now, so that a child of a fork never waits for a thread of its parent that
-/// is reading it.
+/// Reads the log level now. Otherwise a child of a fork could wait for a thread of its parent that
+/// was reading the level at the fork.
 pub(crate) fn settle() {
     level();
 }
 
-/// Whether messages of this level are written.
+/// Whether messages of this level are logged.
 pub(crate) fn says(at: Level) -> bool {
     at <= level()
 }
 
-/// Writes a line, if the level allows. Ignores a closed standard error.
+/// Logs a line if the level allows, and passes the line to the program. Ignores a closed standard
+/// error.
 pub(crate) fn line(at: Level, text: &str) {
     if says(at) {
         write(text);

@@ -1,8 +1,8 @@
-//! Reasons of failed calls: the code that knows a reason keeps it, and the export that returns the
-//! error logs it.
+//! Reasons of failed calls. The code that finds a reason stores the reason; the export that returns
+//! the error logs it.
 //!
-//! A reason may come from the host or from the program's own images, so the text is shortened and
-//! cleaned first. Each reason is logged once, and at most [`MOST`] reasons are, because some
+//! A reason may come from the host or from the program's images, so the text is shortened and
+//! cleaned first. Each reason is logged once. At most [`MOST`] reasons are logged, because some
 //! programs try many images.
 
 use std::cell::RefCell;
@@ -15,31 +15,31 @@ use vgpu_proto::text::printable;
 use super::{Level, line};
 use crate::lock;
 
-/// Distinct reasons that are logged.
+/// Largest number of different reasons that are logged.
 const MOST: usize = 16;
 
-/// Characters of a reason that are logged.
+/// Largest number of characters that are logged of a reason.
 const LONGEST: usize = 400;
 
 static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 thread_local! {
-    /// The reason for the present call of this thread.
+    /// The stored reason for the present call of this thread.
     static WHY: RefCell<Option<(CuResult, String)>> = const { RefCell::new(None) };
 }
 
-/// Keeps the reason in case the present call of this thread fails with `code`.
+/// Stores the reason, in case the present call of this thread fails with `code`.
 pub(crate) fn keep(code: CuResult, why: &[u8]) {
     let why = (code, first_sentence(&String::from_utf8_lossy(why)));
     let _ = WHY.try_with(|place| place.replace(Some(why)));
 }
 
-/// Drops the kept reason, because the call continues in another way.
+/// Drops the stored reason, because the call continues in another way.
 pub(crate) fn forget() {
     let _ = WHY.try_with(RefCell::take);
 }
 
-/// Logs the kept reason of a failed call, if there is one.
+/// Logs the stored reason of a failed call, if there is one for this code.
 #[cold]
 pub(crate) fn say(symbol: &str, code: CuResult) {
     let kept = WHY.try_with(RefCell::take);
@@ -56,7 +56,7 @@ pub(crate) fn say(symbol: &str, code: CuResult) {
     line(Level::Error, &format!("{symbol}: {why} [{code}]"));
 }
 
-/// The first non-empty line up to the end of its sentence, without control characters.
+/// The first sentence of the first non-empty line, without control characters.
 fn first_sentence(text: &str) -> String {
     let mut lines = text.split(['\n', '\r', '\0']);
     let line = lines.find(|line| !line.trim().is_empty());

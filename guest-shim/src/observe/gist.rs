@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use vgpu_cuda_abi::args::{In, Out, Text};
 
-/// Characters of a text that are shown.
+/// Largest number of characters that are shown of a text.
 const MOST: usize = 60;
 
 /// An argument of a CUDA function.

@@ -1,9 +1,9 @@
 //! Observation of a program's calls. `VGPU_STATS=1` counts calls and prints the counts when the
 //! process ends; `VGPU_TRACE=file` writes one line per call.
 //!
-//! Observation is switched on or off when the library is loaded. Switched off, it costs a call one
-//! load and one branch that is not taken. Switched on, each thread adds up what a call sends, so
-//! that the class of the call is measured and not taken from a table.
+//! The settings are read when the library is loaded. Without observation, each call costs one load
+//! and one branch that is not taken. With observation, each thread records what a call sends and
+//! waits for: the class of the call ([`Class`]) is measured.
 
 pub(crate) mod gist;
 mod stats;
@@ -21,16 +21,16 @@ use self::gist::Gist;
 /// Whether statistics or a trace are requested.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// How a call was carried out.
+/// How the library carried out a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// Answered in the guest, as always.
+    /// Answered in the guest; the function never needs the host.
     Local,
     /// Answered in the guest from an earlier answer of the host.
     Cached,
-    /// Sent without a wait for the answer.
+    /// Sent to the host without waiting for the answer.
     Async,
-    /// Waited for the host.
+    /// The caller waited for the host.
     Sync,
 }
 
@@ -47,7 +47,7 @@ impl Class {
     }
 }
 
-/// Traffic of the thread's present call so far.
+/// What the present call of the thread has sent and received so far.
 #[derive(Debug, Clone, Copy, Default)]
 struct Traffic {
     frames: u32,
@@ -73,7 +73,7 @@ pub(crate) fn begin() {
     ON.store(stats || trace, Ordering::Relaxed);
 }
 
-/// What is wrong with the settings.
+/// The error message for an invalid setting, if there is one.
 pub(crate) fn unknown() -> Option<String> {
     stats::unknown()
 }
@@ -104,7 +104,7 @@ pub(crate) fn sent(bytes: usize) {
     }
 }
 
-/// Counts an answer with this many bytes of data, which the thread waits for (`wait`) or not.
+/// Counts an answer with this many bytes of data. `wait`: whether the thread waits for the answer.
 #[inline]
 pub(crate) fn awaited(bytes: usize, wait: bool) {
     if on() {
@@ -139,7 +139,7 @@ pub(crate) fn call(
     arguments: &[(&str, &dyn Gist)],
     run: impl FnOnce() -> u32,
 ) -> u32 {
-    // A callback of the program may make a call during a call.
+    // A callback of the program may make a call during this call, so the outer traffic is saved.
     let outer = TRAFFIC.try_with(|t| t.replace(Traffic::default()));
     let began = Instant::now();
     let code = run();

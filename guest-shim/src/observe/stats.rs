@@ -1,4 +1,4 @@
-//! Counts of calls, said when the process ends.
+//! Counts of calls, printed when the process ends.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,12 +13,12 @@ use vgpu_cuda_abi::names;
 use super::Class;
 use crate::lock;
 
-/// Functions that are listed by name.
+/// Largest number of functions that the report lists by name.
 const LISTED: usize = 12;
 
 static WANTED: AtomicBool = AtomicBool::new(false);
 
-/// Of one function.
+/// Counts of one function.
 #[derive(Debug, Default)]
 struct Counts {
     calls: [AtomicU64; 4],
@@ -27,7 +27,7 @@ struct Counts {
     nanoseconds: AtomicU64,
 }
 
-/// By symbol, sorted.
+/// Counts by symbol, sorted.
 fn counts() -> &'static [(&'static str, Counts)] {
     static ALL: OnceLock<Vec<(&'static str, Counts)>> = OnceLock::new();
     let none = |symbol| (symbol, Counts::default());
@@ -38,22 +38,22 @@ static NOT_SERVED: Mutex<BTreeMap<Cow<'static, str>, u64>> = Mutex::new(BTreeMap
 
 static NOT_FOUND: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 
-/// Whether `VGPU_STATS` asks for counts.
+/// Reads whether `VGPU_STATS` requests counts.
 pub(super) fn wanted() -> bool {
     let asked = asks(std::env::var_os("VGPU_STATS").as_deref()) == Ok(true);
     WANTED.store(asked, Ordering::Relaxed);
     asked
 }
 
-/// What is wrong with the value of `VGPU_STATS`.
+/// The error message for an invalid value of `VGPU_STATS`.
 pub(super) fn unknown() -> Option<String> {
     asks(std::env::var_os("VGPU_STATS").as_deref()).err()
 }
 
-/// Whether a value asks for counts.
+/// Whether this value of `VGPU_STATS` requests counts.
 ///
 /// # Errors
-/// A sentence about a value that is neither `1` nor `0`, nor empty.
+/// An error message for a value that is not `1`, `0` or empty.
 fn asks(set: Option<&OsStr>) -> Result<bool, String> {
     match set.map(OsStr::to_str) {
         None | Some(Some("" | "0")) => Ok(false),
@@ -89,7 +89,7 @@ pub(super) fn count_not_found(symbol: &'static str) {
     *lock(&NOT_FOUND).entry(symbol).or_insert(0) += 1;
 }
 
-/// Says the counts on standard error, if they are wanted.
+/// Prints the counts to standard error, if they are requested.
 pub(super) fn say() {
     if WANTED.load(Ordering::Relaxed) {
         let text = report();
@@ -137,7 +137,7 @@ fn report() -> String {
     text
 }
 
-/// Appends functions with how often each was asked for, if there are any.
+/// Appends functions and the number of their calls or lookups, if there are any.
 fn list<'a>(text: &mut String, title: &str, functions: impl Iterator<Item = (&'a str, u64)>) {
     let mut functions = functions.peekable();
     if functions.peek().is_some() {

@@ -1,4 +1,4 @@
-//! A trace: one line per call, in a file.
+//! The trace: a file with one line per call.
 
 use std::os::fd::IntoRawFd as _;
 use std::sync::OnceLock;
@@ -53,8 +53,8 @@ pub(super) fn is_open() -> bool {
 }
 
 /// Writes a line: seconds since the library was loaded, process/thread, call, result, duration,
-/// class. Each line is one write, so that lines of threads do not mix and the lines before a crash
-/// are complete.
+/// class. Each line is one write, so that lines of different threads do not mix and the lines
+/// before a crash are in the file.
 pub(super) fn line(symbol: &str, arguments: &str, code: u32, nanoseconds: u64, class: &str) {
     let file = FILE.load(Ordering::Relaxed);
     if file < 0 {

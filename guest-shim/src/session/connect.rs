@@ -1,4 +1,4 @@
-//! Opening a session: control connection, handshake, data connection.
+//! Opens a session: control connection, handshake, data connection.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use zerocopy::IntoBytes as _;
 
 use crate::sys;
 
-/// Longest wait for the host's answer: the host starts a worker, and the driver may take seconds.
+/// Time limit of the host's answer: the host starts a worker, and the driver may take seconds.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(60);
 
 /// The reason for which there is no session.

@@ -13,7 +13,7 @@ use zerocopy::IntoBytes as _;
 use super::{NO_BULK, Session};
 use crate::{lock, log, sys};
 
-/// The connection, and the bytes of a note that has arrived in part.
+/// The control connection, and the bytes of a note that has arrived in part.
 #[derive(Debug)]
 pub(crate) struct Control {
     fd: RawFd,
@@ -59,7 +59,7 @@ impl Control {
         }
     }
 
-    /// Waits until a note has ended the session, at most for `limit`.
+    /// Waits for a note that ends the session, at most for `limit`.
     pub(crate) fn await_cause(&self, session: &Session, limit: Duration) {
         let end = Instant::now() + limit;
         while session.not_ended().is_ok() {

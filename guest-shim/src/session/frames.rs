@@ -1,8 +1,8 @@
-//! Frames from bytes: a reader that can stop anywhere and go on later.
+//! Reads frames from the data socket. The reader can stop at any byte and continue later.
 //!
-//! Bulk bytes of a reply are received straight into the memory of the program; everything else
-//! passes through one buffer. What the worker announces is checked against what was asked for
-//! before a byte is stored.
+//! Bulk bytes of a reply are received directly into the memory of the program; all other bytes pass
+//! through one buffer. The reader checks each announced length against the request before it stores
+//! a byte.
 
 use std::io::ErrorKind;
 
@@ -18,30 +18,31 @@ use super::{PRINTED, Session};
 use crate::log::{self, Level};
 use crate::sys::{self, UserMemory};
 
-/// Room for the largest header and arguments, and for many small frames at once.
+/// Size of the buffer in bytes: the largest header and arguments fit, or many small frames.
 const BUFFER: usize = 2 * (HEADER_LEN + MAX_ARGS);
 
-/// Bytes read into the buffer behind a bulk part: the next header, and small frames. More would
-/// most often be the next bulk part, which had to be copied out of the buffer again.
+/// Number of bytes that are received into the buffer after a bulk part: the next header, and small
+/// frames. More bytes would usually belong to the next bulk part, and would have to be copied out
+/// of the buffer.
 const BEHIND_BULK: usize = 4 * 1024;
 
-/// What one step of reading did.
+/// The result of one step of reading.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Something was read or handled; there may be more.
+    /// A frame or bytes were read or handled; there may be more.
     Frame,
-    /// Nothing is there now.
+    /// No bytes are available now.
     Nothing,
-    /// The connection is of no more use, and why.
+    /// The connection cannot be used any more, for this reason.
     Closed(String),
 }
 
-/// Where the bulk bytes of the current frame go.
+/// Destination of the bulk bytes of the current frame.
 #[derive(Debug)]
 enum Into {
     Program(UserMemory),
     Stdout(Vec<u8>),
-    /// The program's memory is gone (it was unmapped); the bytes must still be taken off the wire.
+    /// The program has unmapped its memory. The bytes are read from the socket and dropped.
     Nowhere,
 }
 
@@ -53,7 +54,7 @@ struct Bulk {
     left: usize,
 }
 
-/// The bytes between socket and frames.
+/// The state of reading between socket and frames.
 #[derive(Debug)]
 pub(crate) struct FrameReader {
     buffer: Vec<u8>,
@@ -68,7 +69,7 @@ const NO_MEMORY: UserMemory = UserMemory {
 };
 
 impl FrameReader {
-    /// Nothing read yet.
+    /// The state before the first byte.
     pub(crate) fn new() -> FrameReader {
         FrameReader {
             buffer: vec![0; BUFFER],
@@ -78,7 +79,7 @@ impl FrameReader {
         }
     }
 
-    /// Handles one frame that is in the buffer, or reads once.
+    /// Handles one frame of the buffer, or receives once.
     pub(crate) fn step(&mut self, session: &Session, wait: bool) -> Step {
         match self.try_step(session, wait) {
             Ok(step) => step,
@@ -123,7 +124,7 @@ impl FrameReader {
         Ok(Step::Frame)
     }
 
-    /// Receives more into the buffer.
+    /// Receives more bytes into the buffer.
     fn fill(&mut self, session: &Session, wait: bool) -> Result<Step, String> {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -137,7 +138,7 @@ impl FrameReader {
         })
     }
 
-    /// Takes bulk bytes, first from the buffer, then from the socket.
+    /// Takes bulk bytes from the buffer or, if the buffer is empty, from the socket.
     fn take_bulk(&mut self, session: &Session, mut bulk: Bulk, wait: bool) -> Result<Step, String> {
         let buffered = &self.buffer[self.start..self.end];
         if !buffered.is_empty() {
@@ -176,7 +177,8 @@ impl FrameReader {
             return Ok(Step::Frame);
         }
         if let Into::Stdout(bytes) = bulk.into {
-            // The reader's lock is held here.
+            // Text is only added, not written to standard output, because this thread holds the
+            // reader's lock.
             PRINTED.add(&bytes);
             return Ok(Step::Frame);
         }
@@ -188,8 +190,8 @@ impl Bulk {
     fn store(&mut self, bytes: &[u8]) {
         match &mut self.into {
             Into::Program(memory) => {
-                // SAFETY: `room` made sure that the request asked for these bytes at this place;
-                // that the place is valid is the contract of the call that asked.
+                // SAFETY: `room` has checked that the request expects these bytes at this place.
+                // The contract of the CUDA call makes the place valid.
                 unsafe { memory.at.copy_from(bytes.as_ptr(), bytes.len()) };
                 *memory = memory.skip(bytes.len());
             }
@@ -200,7 +202,7 @@ impl Bulk {
     }
 }
 
-/// Bytes received, `None` when nothing is there now.
+/// The number of bytes received; `None` if no bytes are available now.
 fn received(got: std::io::Result<usize>) -> Result<Option<usize>, String> {
     match got {
         Ok(0) => Err("the connection was closed".to_owned()),
@@ -210,7 +212,7 @@ fn received(got: std::io::Result<usize>) -> Result<Option<usize>, String> {
     }
 }
 
-/// The host kept no more of what kernels printed.
+/// Logs that the host dropped output of device `printf`.
 fn printf_dropped(bytes: u64) {
     let text =
         format!("{bytes} bytes of device printf were dropped: wait for the device more often");

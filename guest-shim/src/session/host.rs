@@ -1,9 +1,9 @@
 //! Host functions: functions of the program that run in stream order.
 //!
-//! The worker reports when a stream reaches a host function. The worker holds the stream back until
-//! the guest reports that the function has returned. Host functions run on threads of their own. A
-//! thread is added whenever all are busy, so that a function that never returns delays only its own
-//! stream.
+//! The worker reports when a stream reaches a host function, and holds the stream until the guest
+//! reports that the function has returned. Host functions run on threads of the library. A thread
+//! is added whenever all threads are busy, so that a function that never returns delays only its
+//! own stream.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
@@ -19,10 +19,10 @@ use vgpu_proto::limits::MAX_HOST_FUNCTIONS;
 use super::Session;
 use crate::{Cu, callback, lock, log, sys};
 
-/// Largest number of threads. Further functions wait for a free thread.
+/// Largest number of threads for host functions. Beyond that, functions wait for a free thread.
 const THREADS: usize = 64;
 
-/// A function of the program and its argument.
+/// A host function of the program and its argument.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum HostFunction {
     /// From cuLaunchHostFunc; not called if the device has failed.
@@ -34,7 +34,7 @@ pub(crate) enum HostFunction {
 
 impl HostFunction {
     fn run(self, status: CuResult) {
-        // SAFETY: the program gave function and argument for exactly this call.
+        // SAFETY: the program passed function and argument for exactly this call.
         unsafe {
             match self {
                 HostFunction::Plain(function, data) => function(data as *mut c_void),
@@ -49,7 +49,7 @@ impl HostFunction {
 #[derive(Debug, Default)]
 struct State {
     last: u64,
-    /// Functions that were sent and that the stream has not reached.
+    /// Functions that were sent to the worker and that their stream has not reached, by number.
     pending: HashMap<u64, HostFunction>,
     /// Functions to run: (number, function, status).
     ready: VecDeque<(u64, HostFunction, CuResult)>,
@@ -57,7 +57,7 @@ struct State {
     idle: usize,
 }
 
-/// The functions of a session.
+/// The host functions of a session.
 #[derive(Debug, Default)]
 pub(crate) struct HostFunctions {
     state: Mutex<State>,
@@ -65,10 +65,11 @@ pub(crate) struct HostFunctions {
 }
 
 impl Session {
-    /// Puts a host function into a stream.
+    /// Appends a host function to a stream.
     ///
     /// # Errors
-    /// CUDA_ERROR_OUT_OF_MEMORY if too many are pending; the code with which the session ended.
+    /// CUDA_ERROR_OUT_OF_MEMORY if too many host functions are pending; the code with which the
+    /// session ended.
     pub(crate) fn launch_host(&self, ctx: Ctx, stream: Stream, function: HostFunction) -> Cu {
         let number = {
             let mut state = lock(&self.host.state);
@@ -80,8 +81,8 @@ impl Session {
             state.pending.insert(number, function);
             number
         };
-        // Called before the request is sent, so that a thread reads the notice that the request
-        // causes.
+        // Announced before the request is sent, so that some thread reads the notice that the
+        // request causes.
         self.inbox.expect_notice();
         let call = req::HostFunc {
             ctx,
@@ -107,7 +108,7 @@ impl Session {
         self.hand_out(state);
     }
 
-    /// Handles a device fault: callbacks get the error, other functions are dropped.
+    /// Handles a device fault: callbacks run with the error, plain functions are dropped.
     pub(super) fn fail_host_functions(&self, code: CuResult) {
         let mut state = lock(&self.host.state);
         let mut pending: Vec<_> = std::mem::take(&mut state.pending).into_iter().collect();
@@ -123,7 +124,7 @@ impl Session {
         }
     }
 
-    /// Makes sure that a thread runs the ready functions.
+    /// Starts another thread if the idle threads are too few for the ready functions.
     fn hand_out(&self, mut state: std::sync::MutexGuard<'_, State>) {
         if state.idle < state.ready.len()
             && state.threads < THREADS
@@ -150,11 +151,11 @@ impl Session {
     fn run_host_functions(&self) {
         loop {
             let (number, function, status) = self.next_host_function();
-            // An ended session has nothing to fetch or to send.
+            // The result is ignored: in an ended session, there are no changes to fetch.
             let _ = self.pull();
             callback::without_calls(|| function.run(status));
             self.push();
-            // An ended session holds no stream back.
+            // The result is ignored: in an ended session, no stream waits.
             let _ = self.post(&req::HostFuncDone { number });
             let _ = self.flush();
             self.inbox.noticed();

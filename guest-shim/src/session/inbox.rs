@@ -1,9 +1,10 @@
-//! The reading side: a waiting thread reads the socket itself.
+//! The reading side of a session: a thread that waits for a reply reads the socket itself.
 //!
 //! A thread that waits for a reply becomes the *leader* and reads the socket, so that no other
-//! thread has to be woken on the way (a wakeup is the main cost of a synchronous call). The leader
-//! hands other frames to their waiters. A thread that finds a leader parks. A leader that has its
-//! reply wakes one parked thread, which leads next. If no thread waits, the pump reads.
+//! thread has to be woken in between (a wakeup is the main cost of a synchronous call). The leader
+//! delivers other frames to the threads that wait for them. While there is a leader, other threads
+//! park. A leader that has its reply wakes one parked thread, which becomes the next leader. If no
+//! thread waits, the pump reads.
 
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
@@ -71,7 +72,7 @@ pub(crate) struct Waiter {
     parker: Arc<Parker>,
 }
 
-/// The recipient of a reply.
+/// Who gets a reply.
 #[derive(Debug)]
 pub(crate) enum For {
     /// A waiting thread.
@@ -80,7 +81,7 @@ pub(crate) enum For {
     AsyncCopy,
 }
 
-/// A request without a reply so far.
+/// A request whose reply has not arrived.
 #[derive(Debug)]
 pub(crate) struct Pending {
     /// Recipient of the reply.
@@ -95,8 +96,8 @@ pub(crate) struct Pending {
 
 #[derive(Debug, Default)]
 struct Parked {
-    /// Parked threads. `true`: the thread waits for a condition that no single reply fulfils
-    /// (credit, quiet).
+    /// Parked threads. `true`: the thread waits for a condition that depends on several frames:
+    /// credit, or that no copies are pending.
     list: Vec<(Arc<Parker>, bool)>,
     leading: bool,
     pending: HashMap<u64, Pending, BuildHasherDefault<HandleHasher>>,
@@ -108,18 +109,19 @@ pub(crate) struct Inbox {
     state: Mutex<Parked>,
     /// Accessed by the leader only.
     reader: UnsafeCell<FrameReader>,
-    /// Number of expected replies that no thread waits for.
+    /// Number of expected replies to asynchronous copies, for which no thread waits.
     unattended: AtomicUsize,
-    /// Number of such replies that have arrived so far.
+    /// Number of replies to asynchronous copies that have arrived so far.
     arrived: AtomicUsize,
     /// Number of notices that must be read soon.
     notices: AtomicUsize,
 }
 
-// SAFETY: `reader` is accessed only between setting and clearing `leading`, which the mutex guards.
+// SAFETY: only the leader accesses `reader`, between setting and clearing `leading`, which the
+// mutex guards.
 unsafe impl Sync for Inbox {}
 
-/// The leader's role, which ends on drop, also during a panic.
+/// The role of the leader. The role ends on drop, also during a panic.
 struct Lead<'a> {
     inbox: &'a Inbox,
     session: &'a Session,
@@ -179,7 +181,7 @@ impl Inbox {
         copies.any(|p| into(p).start < end && at < into(p).end)
     }
 
-    /// Whether a thread must read although none waits.
+    /// Whether the pump must read if no thread waits.
     pub(crate) fn is_restless(&self) -> bool {
         self.unattended() > 0 || self.notices.load(Ordering::Acquire) > 0
     }
@@ -189,7 +191,7 @@ impl Inbox {
         self.notices.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The notice has arrived, or will not arrive.
+    /// Counts off an announced notice: the notice has arrived, or will not arrive.
     pub(crate) fn noticed(&self) {
         self.notices.fetch_sub(1, Ordering::AcqRel);
     }
@@ -247,7 +249,7 @@ impl Inbox {
         whole
     }
 
-    /// Wakes the threads that wait for credit or quiet, so that they check again.
+    /// Wakes the threads that wait for a condition, so that they check the condition again.
     pub(crate) fn wake_general(&self) {
         for (parker, general) in &lock(&self.state).list {
             if *general {
@@ -256,7 +258,7 @@ impl Inbox {
         }
     }
 
-    /// Wakes all threads after the session has ended. The caller has set the flag before.
+    /// Wakes all threads after the session has ended. The caller has set `ended` before.
     pub(crate) fn wake_all(&self) {
         let state = lock(&self.state);
         for (parker, _) in &state.list {
@@ -279,7 +281,8 @@ impl Inbox {
         })
     }
 
-    /// Waits until `ready` returns true. The condition depends on other frames than a single reply.
+    /// Waits until `ready` returns true. `ready` is checked again when frames have arrived, because
+    /// the condition does not depend on a single reply.
     ///
     /// # Errors
     /// The code with which the session ended.
@@ -302,10 +305,10 @@ impl Inbox {
         loop {
             let mut state = lock(&self.state);
             state.list.retain(|(p, _)| !Arc::ptr_eq(p, parker));
-            // Both checks happen under the lock. A thread that delivers an answer takes the lock
-            // afterwards to wake the threads in the list, and finds this thread there.
+            // Both checks happen under the lock. A thread that has delivered an answer takes the
+            // lock to wake the threads in the list, and then finds this thread in the list.
             if let Some(value) = ready() {
-                // This thread was woken to lead: wake another thread instead.
+                // This thread has its value but was woken to lead: wake another thread instead.
                 let next = if state.leading {
                     None
                 } else {

@@ -1,11 +1,12 @@
-//! Lending of pages: the socket takes large bulk data without copying it.
+//! Lending of pages: sends large bulk data without copying the data into the socket.
 //!
-//! `vmsplice` puts references to the program's pages into a pipe, and `splice` moves them into the
-//! socket, from which the worker copies them once. The pages must not change until then: the caller
-//! knows that the program does not change them, or waits until the worker has received them.
+//! `vmsplice` puts references to the program's pages into a pipe, and `splice` moves the references
+//! into the socket. The worker's receive then makes the only copy. The pages must not change before
+//! that: either the program does not change them, or the caller waits until the worker has received
+//! them.
 //!
-//! Only Unix sockets take pages (whole since Linux 6.5, one by one before). For other sockets, and
-//! if the system refuses, nothing is lent and the caller writes as usual.
+//! Only Unix sockets accept pages (several at once since Linux 6.5, one by one before). For other
+//! sockets, and if the system refuses, nothing is lent and the caller writes as usual.
 
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::RawFd;
@@ -13,15 +14,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::sys::{self, UserMemory};
 
-/// Requested size of the socket's send buffer, in bytes: each time it runs empty costs a wakeup.
+/// Requested size of the socket's send buffer, in bytes. A larger buffer runs empty less often, and
+/// each time costs a wakeup.
 const SEND_BUFFER: usize = 1024 * 1024;
 /// Size of the pipe, in bytes: the limit of an unprivileged process.
 const PIPE: usize = 1024 * 1024;
-/// Smallest room for lending, in bytes, in the pipe (users have a limit for all their pipes) and in
-/// the socket. With less room, lending costs more in calls than it saves in copying.
+/// Smallest free space for lending, in bytes, in the pipe (the kernel limits all pipes of a user
+/// together) and in the socket. With less space, the system calls cost more time than lending
+/// saves.
 const LEAST: usize = 64 * 1024;
-/// Upper bound, in bytes, of the kernel's bookkeeping for one lending, which counts against the
-/// socket's buffer.
+/// Upper bound, in bytes, of the kernel's bookkeeping for one call of `lend`, which counts against
+/// the socket's buffer.
 const BOOKS: usize = 32 * 1024;
 
 /// The pipe between the program's memory and the socket. Used only under the outbox's lock.
@@ -65,7 +68,7 @@ impl Lender {
         self.pipe
     }
 
-    /// Whether lending is possible.
+    /// Whether memory can be lent.
     pub(super) fn willing(&self) -> bool {
         !self.refused.load(Ordering::Relaxed)
     }
@@ -77,8 +80,9 @@ impl Lender {
     /// `WouldBlock` when the socket is full. Any other error: this memory cannot be lent, or the
     /// socket is broken, which the next write reports.
     pub(super) fn lend(&self, socket: RawFd, memory: UserMemory) -> Result<usize> {
-        // A splice into a full socket blocks, and no flag prevents that, so no more is moved than
-        // fits. No other thread writes meanwhile.
+        // A splice into a full socket blocks, and no flag prevents that. Therefore only as many
+        // bytes are moved as the socket has space for. No other thread writes to the socket
+        // meanwhile.
         let room = self.room.saturating_sub(sys::unread(socket)? + BOOKS);
         if room < memory.len.min(LEAST) {
             return Err(ErrorKind::WouldBlock.into());
@@ -98,7 +102,7 @@ impl Lender {
             match sys::splice(self.pipe[0], socket, held - moved) {
                 Ok(n) if n > 0 => moved += n,
                 stopped => {
-                    // The rest stays in the pipe, which is not used again.
+                    // The other bytes stay in the pipe, which is not used again.
                     self.refused.store(true, Ordering::Relaxed);
                     if moved > 0 {
                         break;
@@ -142,7 +146,7 @@ mod tests {
             match lender.lend(ours.as_raw_fd(), rest) {
                 Ok(n) => rest = rest.skip(n),
                 Err(e) => {
-                    // If the call had blocked, no thread would have read the socket.
+                    // The call did not block: no other thread reads the socket.
                     assert_eq!(e.kind(), ErrorKind::WouldBlock);
                     let mut some = vec![0; SEND_BUFFER];
                     let n = theirs.read(&mut some).expect("bytes");

@@ -2,8 +2,9 @@
 //!
 //! One data socket carries all requests in one order. Threads encode requests into a shared buffer
 //! under one lock ([`outbox`]). A synchronous call writes the buffer and then reads its reply
-//! itself ([`inbox`]). The pump writes and reads whatever no thread writes or reads in time
-//! ([`pump`]). The control connection reports the cause of a session's end ([`control`]).
+//! itself ([`inbox`]). The pump is a thread that writes and reads if no thread of the program does
+//! so in time ([`pump`]). The control connection reports the cause of a session's end
+//! ([`control`]).
 
 mod connect;
 mod control;
@@ -40,10 +41,11 @@ use crate::mirror::uses::Waits;
 use crate::sys::UserMemory;
 use crate::{Cu, lock, log, observe, sys};
 
-/// Device `printf` that came from the host. A call writes it at its end.
+/// Output of device `printf` that came from the host. Each call writes the output when the call
+/// ends.
 pub(crate) static PRINTED: Printed = Printed::new();
 
-/// Longest wait for the cause on the control connection after the data connection broke.
+/// Time limit of the wait for the cause on the control connection after the data connection broke.
 const CAUSE_LIMIT: Duration = Duration::from_millis(1000);
 
 /// One session. Lives until the process ends.
@@ -60,9 +62,9 @@ pub(crate) struct Session {
     control: Control,
     host: HostFunctions,
     mirrors: Mirrors,
-    /// Code of the device fault that poisons the session, or 0.
+    /// Code of the device fault after which every call fails, or 0.
     fault: AtomicU32,
-    /// Code of the first other asynchronous error that was not reported, or 0.
+    /// Code of the first other asynchronous error that was not reported yet, or 0.
     deferred: AtomicU32,
     /// Code with which the session ended, or 0.
     ended: AtomicU32,
@@ -70,17 +72,17 @@ pub(crate) struct Session {
     taken_bytes: AtomicU64,
     depth_calls: AtomicU64,
     depth_bytes: AtomicU64,
-    /// Whether the pump waits for data.
+    /// Whether the pump waits for data on the data socket.
     watching: AtomicBool,
-    /// Tells a user the way out of a device fault; an empty text if none is known.
+    /// Advice for the user after a device fault; an empty text if nothing is known.
     way_out: fn(CuResult) -> &'static str,
-    /// The session itself, for threads that it starts.
+    /// A reference to this session, for threads that the session starts.
     itself: OnceLock<&'static Session>,
 }
 
 impl Session {
-    /// Starts a session and its pump on opened connections. `way_out` tells a user the way out of a
-    /// device fault.
+    /// Starts a session and its pump on opened connections. `way_out` gives advice for the user
+    /// after a device fault.
     ///
     /// # Errors
     /// [`NoSession`] if the system refuses a timer, an epoll set or a thread.
@@ -108,14 +110,14 @@ impl Session {
             ended: AtomicU32::new(0),
             taken_calls: AtomicU64::new(0),
             taken_bytes: AtomicU64::new(0),
-            // A depth of 0 would stop all calls; one call at a time always works.
+            // A depth of 0 would stop all calls; a depth of one call always works.
             depth_calls: AtomicU64::new(u64::from(opened.welcome.depth_calls).max(1)),
             depth_bytes: AtomicU64::new(opened.welcome.depth_bytes.max(1)),
             watching: AtomicBool::new(false),
             way_out,
             itself: OnceLock::new(),
         };
-        // Never freed, because other threads may be in a call when the process ends.
+        // Never freed, because other threads may use the session while the process ends.
         let session: &'static Session = Box::leak(Box::new(session));
         let _ = session.itself.set(session);
         pump::start(session).map_err(failed)?;
@@ -135,10 +137,10 @@ impl Session {
         ]
     }
 
-    /// Ok unless the session has ended.
+    /// Checks that the session has not ended.
     ///
     /// # Errors
-    /// The code with which it ended.
+    /// The code with which the session ended.
     pub(crate) fn not_ended(&self) -> Cu {
         match self.ended.load(Ordering::Acquire) {
             0 => Ok(()),
@@ -146,10 +148,10 @@ impl Session {
         }
     }
 
-    /// Ok unless the session has ended or a device fault poisons it.
+    /// Checks that the session has not ended and the device has not failed.
     ///
     /// # Errors
-    /// The code with which it ended, or of the fault.
+    /// The code with which the session ended, or the code of the device fault.
     pub(crate) fn usable(&self) -> Cu {
         self.not_ended()?;
         match self.fault.load(Ordering::Acquire) {
@@ -166,7 +168,7 @@ impl Session {
         self.post_with(call, 0, |_| ())
     }
 
-    /// Sends a call whose `len` bulk bytes `fill` writes.
+    /// Sends a call with `len` bulk bytes, which `fill` writes.
     ///
     /// # Errors
     /// The code with which the session ended.
@@ -183,7 +185,8 @@ impl Session {
         out.flush_when_due(self)
     }
 
-    /// Sends a call whose bulk bytes are the program's memory; the bytes have been read on return.
+    /// Sends a call whose bulk bytes are memory of the program. The memory was read when the
+    /// function returns.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE if the memory is not readable; the code with which the session
@@ -193,9 +196,9 @@ impl Session {
         out.append_user(self, call, id, memory, false)
     }
 
-    /// As [`Session::post_user`], with memory that the program does not change before it sees the
-    /// completion of the call. The memory may be read until then, which saves a copy. A call that
-    /// returns the memory to the program sooner waits with [`Session::take_back`].
+    /// As [`Session::post_user`], for memory that the program does not change before the call is
+    /// complete. The memory may be read until then, which saves a copy. A call that returns the
+    /// memory to the program sooner must first wait with [`Session::take_back`].
     ///
     /// # Errors
     /// As [`Session::post_user`].
@@ -208,7 +211,7 @@ impl Session {
     }
 
     /// Waits until the worker has received all lent memory. Any answer to a later request proves
-    /// the receipt; a request is sent only if there was no answer since.
+    /// that. Sends a request only if no such answer has arrived.
     ///
     /// # Errors
     /// The code with which the session ended.
@@ -216,7 +219,7 @@ impl Session {
         if self.lent.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
-        // The worker answers this request on receipt, at once and without a device.
+        // The worker answers this request on receipt, without the device.
         let any = req::ImageQuery {
             hash: Default::default(),
             len: 0,
@@ -284,7 +287,7 @@ impl Session {
         Ok(())
     }
 
-    /// Writes the buffer, preceded by the program's changes if they are due.
+    /// Writes the buffer, preceded by the program's changes of shared memory if they are due.
     ///
     /// # Errors
     /// The code with which the session ended.
@@ -299,7 +302,7 @@ impl Session {
     /// # Errors
     /// The code with which the session ended.
     pub(crate) fn wait_for_copies(&self) -> Cu {
-        // The copies may wait for a value that the program wrote.
+        // The copies may wait for a value that the program has written.
         self.push();
         self.take_back()?;
         if self.inbox.unattended() == 0 {
@@ -325,9 +328,9 @@ impl Session {
         }
     }
 
-    /// Makes a call that waits or queries, at which CUDA reports errors of earlier asynchronous
-    /// calls. Sends the program's changes first, because the work may wait for a value that the
-    /// program wrote.
+    /// Makes a call that waits or queries. At such calls, CUDA reports errors of earlier
+    /// asynchronous calls. Sends the program's changes of shared memory first, because the work may
+    /// wait for a value that the program has written.
     ///
     /// # Errors
     /// The status of the call, else an earlier asynchronous error; the code with which the session
@@ -337,7 +340,7 @@ impl Session {
         self.report()
     }
 
-    /// As [`Session::synchronize`], without errors of earlier calls.
+    /// As [`Session::synchronize`], without reporting errors of earlier calls.
     ///
     /// # Errors
     /// The status of the call; the code with which the session ended.
@@ -350,8 +353,9 @@ impl Session {
             self.over(call.over(), sent);
         }
         if done == Err(CuResult::NOT_READY) {
-            // Also for unfinished work: a program may query until it sees a flag. A first pull may
-            // miss what a kernel wrote before it set the flag.
+            // Also for unfinished work: a program may query until it sees a flag in shared memory.
+            // The first pull may have missed bytes that a kernel wrote before the kernel set the
+            // flag.
             self.pull()?;
         }
         done
@@ -370,7 +374,7 @@ impl Session {
         };
         let answer = self.inbox.wait_for(self, &waiter)?;
         if lent != 0 {
-            // The worker that answers has received all earlier requests.
+            // A worker that answers has received all earlier requests.
             let _ = self
                 .lent
                 .compare_exchange(lent, 0, Ordering::AcqRel, Ordering::Acquire);
@@ -392,8 +396,8 @@ impl Session {
         if status.is_ok() {
             return Ok(());
         }
-        // The linker reports undefined references as CUDA_ERROR_UNKNOWN, although the device did
-        // not fail.
+        // The linker reports undefined references as CUDA_ERROR_UNKNOWN, which is not a device
+        // fault.
         let linker = op == Op::Link && status == CuResult::UNKNOWN;
         if status.is_sticky() && !linker {
             self.failed_later(status);
@@ -401,7 +405,7 @@ impl Session {
         Err(status)
     }
 
-    /// Returns a device fault or an asynchronous error; the latter is reported once.
+    /// Returns a device fault or an asynchronous error. An asynchronous error is reported once.
     fn report(&self) -> Cu {
         self.usable()?;
         // Loaded first, so that the common case needs no write.
@@ -414,14 +418,14 @@ impl Session {
         }
     }
 
-    /// Records the failure of an asynchronous call.
+    /// Records that an asynchronous call failed.
     fn failed_later(&self, status: CuResult) {
         let place = if status.is_sticky() {
             &self.fault
         } else {
             &self.deferred
         };
-        // The first error counts, as in CUDA: later errors are often consequences.
+        // The first error is kept, as in CUDA: later errors are often consequences.
         let first = place.compare_exchange(0, status.0, Ordering::AcqRel, Ordering::Acquire);
         if first.is_ok() && status.is_sticky() {
             log::line(
@@ -436,14 +440,14 @@ impl Session {
         }
     }
 
-    /// Handles a report that the worker took calls off its queue.
+    /// Handles the notice that the worker has taken calls off its queue.
     fn progress(&self, progress: Progress) {
         self.taken_calls.fetch_max(progress.calls, Ordering::AcqRel);
         self.taken_bytes.fetch_max(progress.bytes, Ordering::AcqRel);
         self.inbox.wake_general();
     }
 
-    /// Handles a new limit of untaken calls and bytes.
+    /// Handles the notice of new limits of untaken calls and bytes.
     fn depth(&self, depth: Progress) {
         self.depth_calls
             .store(depth.calls.max(1), Ordering::Release);
@@ -470,13 +474,13 @@ impl Session {
             log::Level::Error,
             &format!("the session ended: {why} [{code}]"),
         );
-        // Wakes a thread that reads or is stuck in a write.
+        // Wakes threads that read from the socket or are blocked in a write.
         sys::shutdown(self.data);
         self.inbox.wake_all();
     }
 
-    /// Handles a broken data connection. The cause arrives on the control connection soon, or
-    /// never.
+    /// Handles a broken data connection. If vgpud reports the cause on the control connection, the
+    /// report arrives soon.
     fn data_lost(&self, what: &str) {
         if self.not_ended().is_ok() {
             self.control.await_cause(self, CAUSE_LIMIT);
@@ -487,20 +491,20 @@ impl Session {
         }
     }
 
-    /// Lets the pump read when data arrives; needed only while no other thread reads.
+    /// Makes the pump read when data arrives. Only needed while no other thread reads.
     fn watch_data(&self) {
         if !self.watching.swap(true, Ordering::AcqRel) {
             pump::watch_data(self);
         }
     }
 
-    /// Writes the rest of the buffer and says goodbye to vgpud at the end of the process. Never
-    /// blocks.
+    /// At the end of the process: writes the bytes that the socket accepts and says goodbye to
+    /// vgpud. Never blocks.
     pub(crate) fn goodbye(&self) {
         if let Ok(mut out) = self.outbox.try_lock() {
             out.flush_some(self);
         }
-        // From here on, a closed connection is expected and not logged.
+        // From now on, a closed connection is expected and not logged.
         let over = CuResult::DEINITIALIZED.0;
         if self
             .ended

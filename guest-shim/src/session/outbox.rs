@@ -1,4 +1,4 @@
-//! The writing side: the frames of all threads in one buffer, in one order.
+//! The writing side of a session: the frames of all threads in one buffer, in one order.
 
 use std::io::ErrorKind;
 use std::sync::MutexGuard;
@@ -27,19 +27,20 @@ const ROOM: usize = 4 * FLUSH_BYTES;
 #[derive(Debug)]
 pub(crate) struct Outbox {
     buffer: Vec<u8>,
-    /// Whether the buffer begins within a frame, because the socket took only a part.
+    /// Whether the buffer begins in the middle of a frame, because the socket accepted only a part
+    /// of it.
     cut: bool,
-    /// Number of requests begun, which is also the number of the last request.
+    /// Number of requests so far, which is also the number of the last request.
     calls: u64,
     bytes: u64,
-    /// The thread that made the last calls, and the number of these calls.
+    /// The thread that made the last calls, and the number of its successive calls.
     run: (usize, u64),
     timing: Timing,
 }
 
 /// Takes the lock for a request with `len` bulk bytes. Returns the lock and the number of the
-/// request. Blocks the calling thread while the worker has too many untaken calls. Other threads go
-/// on, because the worker may be waiting for their calls.
+/// request. Blocks while too many calls are untaken by the worker. Other threads can still make
+/// calls meanwhile, because the worker may be waiting for their calls.
 ///
 /// # Errors
 /// The code with which the session ended.
@@ -47,7 +48,7 @@ pub(crate) struct Outbox {
 pub(crate) fn begin(session: &Session, len: usize) -> Cu<(MutexGuard<'_, Outbox>, u64)> {
     let (thread, forbidden) = callback::this_thread();
     if forbidden {
-        // The driver returns the same code in a host function.
+        // NVIDIA's driver returns the same code in a host function.
         return Err(CuResult::NOT_PERMITTED);
     }
     loop {
@@ -58,7 +59,7 @@ pub(crate) fn begin(session: &Session, len: usize) -> Cu<(MutexGuard<'_, Outbox>
         let fits = || {
             let untaken_calls = calls.saturating_sub(session.taken_calls.load(Ordering::Acquire));
             let untaken_bytes = bytes.saturating_sub(session.taken_bytes.load(Ordering::Acquire));
-            // A call that is larger than the whole credit is sent when nothing else is untaken.
+            // A call that is larger than the whole limit is sent when no other bytes are untaken.
             untaken_calls <= calls_limit(session, flooding)
                 && (untaken_bytes <= session.depth_bytes.load(Ordering::Acquire)
                     || untaken_bytes == len as u64)
@@ -66,7 +67,8 @@ pub(crate) fn begin(session: &Session, len: usize) -> Cu<(MutexGuard<'_, Outbox>
         if fits() {
             (out.calls, out.bytes) = (calls, bytes);
             if out.cut {
-                // Changes cannot precede a frame that is partly written.
+                // The buffer begins in the middle of a frame, so changes cannot be inserted before
+                // it. They are appended now, before this request.
                 out.tell(session);
             }
             return Ok((out, calls));
@@ -77,9 +79,9 @@ pub(crate) fn begin(session: &Session, len: usize) -> Cu<(MutexGuard<'_, Outbox>
     }
 }
 
-/// Limit of untaken calls for a thread that has made `in_a_row` calls in succession. A flooding
-/// thread leaves a part of the credit to other threads: the kernel that blocks the queue may be
-/// waiting for their copies.
+/// Limit of untaken calls for a thread that has made `in_a_row` calls in succession. A thread that
+/// floods the queue leaves a part of the limit to other threads, because the kernel that blocks the
+/// queue may wait for their copies.
 fn calls_limit(session: &Session, in_a_row: u64) -> u64 {
     let depth = session.depth_calls.load(Ordering::Acquire);
     if in_a_row > depth / 8 {
@@ -102,7 +104,8 @@ impl Outbox {
         }
     }
 
-    /// Puts requests with the program's changes before all unwritten requests, if changes are due.
+    /// Inserts requests with the program's changes of shared memory before all unwritten requests,
+    /// if changes are due.
     pub(crate) fn tell(&mut self, session: &Session) {
         let told = session.mirrors.told();
         if !told.is_empty() {
@@ -115,12 +118,12 @@ impl Outbox {
     /// Empties the buffer after everything was written.
     fn clear(&mut self) {
         self.buffer.clear();
-        // The buffer may have held changes of large blocks.
+        // Changes of large blocks may have enlarged the buffer.
         self.buffer.shrink_to(ROOM);
         self.cut = false;
     }
 
-    /// Number of successive calls of the calling thread.
+    /// Counts a call of the calling thread. Returns the number of its successive calls.
     fn flooding(&mut self, thread: usize) -> u64 {
         self.run = if self.run.0 == thread {
             (thread, self.run.1 + 1)
@@ -155,14 +158,14 @@ impl Outbox {
         Ok(())
     }
 
-    /// The bulk bytes of the frame just appended.
+    /// The bulk bytes of the frame that was appended last.
     pub(crate) fn bulk(&mut self, len: usize) -> &mut [u8] {
         let start = self.buffer.len() - len;
         &mut self.buffer[start..]
     }
 
-    /// Appends a frame whose bulk is the program's memory; a large frame is written at once. With
-    /// `lend`, the memory may be read at any time until the worker has received the frame.
+    /// Appends a frame whose bulk bytes are memory of the program. A large frame is written at
+    /// once. With `lend`, the memory may be read until the worker has received the frame.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE if the memory is not readable; the code with which the session
@@ -190,7 +193,8 @@ impl Outbox {
         self.flush_when_due(session)
     }
 
-    /// Writes if a write is due, otherwise makes sure that the pump will write.
+    /// Writes the buffer if a write is due. Otherwise makes sure that the pump writes the buffer
+    /// later.
     ///
     /// # Errors
     /// The code with which the session ended.
@@ -218,8 +222,8 @@ impl Outbox {
         self.write_out(session, NO_BULK, false)
     }
 
-    /// Writes the bytes that the socket takes now, for the pump and at the end of the process; true
-    /// if the buffer is empty then.
+    /// Writes the bytes that the socket accepts now: for the pump, and at the end of the process.
+    /// True: the buffer is empty.
     pub(crate) fn flush_some(&mut self, session: &Session) -> bool {
         self.timing.fired();
         self.timing.wrote(Instant::now());
@@ -234,7 +238,7 @@ impl Outbox {
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return false,
                 Err(_) => {
-                    // The reading side finds the cause.
+                    // The reading side detects the broken socket and its cause.
                     break;
                 }
             }
@@ -243,7 +247,7 @@ impl Outbox {
         true
     }
 
-    /// Writes the buffer, then `tail`, which may be lent.
+    /// Writes the buffer, then `tail`. With `lend`, pages of `tail` are lent to the socket.
     fn write_out(&mut self, session: &Session, mut tail: UserMemory, mut lend: bool) -> Cu {
         if !self.cut {
             self.tell(session);
@@ -269,10 +273,11 @@ impl Outbox {
                         return Err(code);
                     }
                 }
-                // Written as usual; the write also reports a broken socket.
+                // The memory is written as usual instead; that write also reports a broken socket.
                 Err(_) if lend && head.is_empty() => lend = false,
                 Err(e) if e.raw_os_error() == Some(libc::EFAULT) && tail.len > 0 => {
-                    // The header has announced these bytes: zeros keep the stream in step.
+                    // The header has announced these bytes: zeros are sent instead, so that the
+                    // next frame begins where the worker expects it.
                     unreadable = true;
                     self.buffer.resize(self.buffer.len() + tail.len, 0);
                     tail = NO_BULK;
@@ -294,13 +299,13 @@ impl Outbox {
     }
 }
 
-/// Waits until the socket takes bytes, and reads meanwhile: the worker may take no more before its
-/// replies are read.
+/// Waits until the socket accepts bytes. Reads meanwhile, because the worker may accept no more
+/// before the guest has read its replies.
 fn wait_writable(session: &Session) -> Cu {
     loop {
         session.not_ended()?;
         let reading = session.inbox.drain(session);
-        // A thread that is not the reader waits only for the socket to become writable, and only
+        // A thread that is not the reader only waits for the socket to become writable, and only
         // briefly, because the reader may stop.
         let (events, limit) = match reading {
             true => (libc::POLLOUT | libc::POLLIN, Duration::from_millis(50)),

@@ -1,8 +1,8 @@
-//! The pump: a thread that does what no thread of the program is there to do.
+//! The pump: a thread that writes and reads if no thread of the program does so in time.
 //!
-//! It writes the buffer when its oldest call is 50 µs old (a program may launch and then only
-//! sleep), reads replies that nobody waits for (a copy must arrive while the program does not
-//! read), and watches the control connection.
+//! The pump writes the buffer when its oldest call is 50 µs old, because a program may launch and
+//! then only sleep. The pump reads replies that no thread waits for, because an asynchronous copy
+//! must arrive even if the program makes no calls. The pump also reads the control connection.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,13 +15,13 @@ const TIMER: u64 = 0;
 const DATA: u64 = 1;
 const CONTROL: u64 = 2;
 
-/// When the buffer was busy or the socket full, look again after this.
+/// Time after which the pump tries again if another thread used the buffer or the socket was full.
 const AGAIN: Duration = Duration::from_micros(200);
 
-/// Starts the thread.
+/// Starts the thread of the pump.
 ///
 /// # Errors
-/// The system's, when it gives no thread or epoll entry.
+/// The system's error if it refuses a thread or an epoll entry.
 pub(crate) fn start(session: &'static Session) -> std::io::Result<()> {
     sys::epoll_set(session.epoll, true, session.timer, libc::EPOLLIN, TIMER)?;
     sys::epoll_set(
@@ -31,7 +31,7 @@ pub(crate) fn start(session: &'static Session) -> std::io::Result<()> {
         libc::EPOLLIN,
         CONTROL,
     )?;
-    // One shot and nothing but its end: reading is the business of whoever waits.
+    // Only the end of the connection wakes the pump, and once: threads that wait read the data.
     sys::epoll_set(
         session.epoll,
         true,
@@ -50,10 +50,11 @@ pub(crate) fn start(session: &'static Session) -> std::io::Result<()> {
         .map(|_| ())
 }
 
-/// Wakes the pump once when data comes.
+/// Wakes the pump once when data arrives.
 pub(crate) fn watch_data(session: &Session) {
     let events = libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLONESHOT;
-    // It cannot fail: the entry exists. If it did, the next synchronising call would read.
+    // The call cannot fail, because the entry exists. After a failure, the next synchronising call
+    // would read.
     let _ = sys::epoll_set(session.epoll, false, session.data, events, DATA);
 }
 
@@ -76,8 +77,8 @@ fn run(session: &Session) {
 
 fn on_timer(session: &Session) {
     sys::clear_timer(session.timer);
-    // Never waits for the lock: its holder may be waiting for the worker, and the control
-    // connection must be watched meanwhile.
+    // Never waits for the lock: the thread that holds the lock may wait for the worker, and the
+    // pump must read the control connection meanwhile.
     let written = session
         .outbox
         .try_lock()
@@ -85,13 +86,13 @@ fn on_timer(session: &Session) {
     if !written {
         sys::set_timer(session.timer, AGAIN);
     }
-    // Takes notices off the socket of a program that launches and never synchronises.
+    // Reads notices for a program that launches and never synchronises.
     session.inbox.drain(session);
 }
 
 fn on_data(session: &Session) {
     session.watching.store(false, Ordering::Release);
-    // If another thread is reading, it asks for the pump again when it stops.
+    // A thread that is reading now calls `watch_data` when it stops.
     if session.inbox.drain(session) && session.inbox.is_restless() {
         session.watch_data();
     }

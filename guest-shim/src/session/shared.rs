@@ -1,7 +1,8 @@
-//! Carries what the program and the device changed in memory that both reach ([`crate::mirror`]).
+//! Sends changes of shared memory: memory that the program and the device both reach
+//! ([`crate::mirror`]).
 //!
-//! What the program changed goes before the next requests ([`Session::push`]). What the device
-//! changed is fetched after the program has waited for work ([`Session::pull`]).
+//! The program's changes are sent before the next requests ([`Session::push`]). The device's
+//! changes are fetched after the program has waited for work ([`Session::pull`]).
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_proto::call::req;
@@ -15,8 +16,8 @@ use crate::mirror::uses::Over;
 use crate::mirror::{Reach, Used, Writers, say_lost};
 use crate::sys::UserMemory;
 
-/// Work that is being sent. Until this is dropped, a wait of another thread does not cover the
-/// work.
+/// Work that is being sent. Until this value is dropped, the end of another thread's wait does not
+/// count as the end of this work.
 #[derive(Debug)]
 #[must_use = "the work counts as sent when this is dropped"]
 pub(crate) struct Work {
@@ -35,7 +36,7 @@ impl Drop for Work {
 
 impl Session {
     /// Lets kernels reach memory of the program at a device address. True: there was no such memory
-    /// before, so that work which may already reach the memory is not recorded anywhere.
+    /// before, so no record exists of unfinished work that might reach the memory.
     ///
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY at the VM's limit of pinned memory; the host's errors.
@@ -44,19 +45,19 @@ impl Session {
         let ptr = DevPtr(at);
         self.call(&req::HostMap { ptr, size })?;
         let first = self.mirrors.add(at, memory, writers);
-        // The sending of work that may use the block may have begun already: the launch of a graph
-        // maps the memory that its nodes name.
+        // Changes are marked as due here, because the sending of work that may use the block may
+        // already have begun: the launch of a graph maps the memory that its nodes name.
         self.push();
         Ok(first)
     }
 
-    /// Unmaps memory after the work that may use it. The program gets the changes of that work only
-    /// if it has waited.
+    /// Unmaps memory after the work that may use the memory. The program gets the changes of that
+    /// work only if it has waited for the work.
     ///
     /// # Errors
-    /// The host's; the code with which the session ended.
+    /// The host's error; the code with which the session ended.
     pub(crate) fn unmap_host(&self, at: u64) -> Cu {
-        // The work may wait for a value that the program wrote.
+        // The work may wait for a value that the program has written.
         self.push();
         let pushed = self.flush();
         if !self.mirrors.remove(at) {
@@ -67,13 +68,13 @@ impl Session {
         Ok(())
     }
 
-    /// Assumes that a stream holds work that reaches any block.
+    /// Records that a stream may contain work that reaches any block.
     pub(crate) fn assume_work(&self, ctx: Ctx, stream: Stream) {
         self.mirrors.assume_work(ctx, stream);
     }
 
-    /// Called before work is sent, and kept until the work has been sent. The program's changes of
-    /// the blocks that the work may use go first.
+    /// Records work that is about to be sent; the caller keeps the result until the work was sent.
+    /// The program's changes of the blocks that the work may use are sent first.
     #[inline]
     pub(crate) fn work(&'static self, ctx: Ctx, stream: Stream, reach: Reach<'_>) -> Work {
         let blocks = match self.mirrors.none() {
@@ -89,7 +90,7 @@ impl Session {
         }
     }
 
-    /// Marks the program's changes as due before the next write.
+    /// Marks the program's changes as due: they are sent before the next requests.
     #[inline]
     pub(crate) fn push(&self) {
         self.mirrors.push();
@@ -101,7 +102,7 @@ impl Session {
         !self.mirrors.none() && !self.mirrors.in_use().is_empty()
     }
 
-    /// Fetches the device's changes, after the program has waited.
+    /// Fetches the device's changes, after the program has waited for work.
     ///
     /// # Errors
     /// The code with which the session ended.
@@ -149,14 +150,14 @@ impl Session {
         }
     }
 
-    /// The number of units of work sent so far, for [`Session::over`].
+    /// Number of units of work sent so far, for [`Session::over`].
     #[inline]
     pub(crate) fn sent_so_far(&self) -> u64 {
         self.mirrors.sent_so_far()
     }
 
-    /// Records the end of a wait that began when `sent` units had been sent. The caller has fetched
-    /// the device's changes since.
+    /// Records the end of a wait that began when `sent` units of work had been sent. The caller has
+    /// fetched the device's changes after that wait.
     #[inline]
     pub(crate) fn over(&self, over: Over, sent: u64) {
         self.mirrors.over(over, sent);

@@ -1,14 +1,15 @@
-//! Decides when asynchronous calls are written.
+//! Decides when buffered asynchronous calls are written to the socket.
 //!
-//! The pump writes a call at most 50 µs after it was made. Setting a timer for that costs several
-//! microseconds in a virtual machine, because it leaves the guest. That is more than a write, so
-//! timers are reserved for bursts:
+//! A call is written at most 50 µs after it was made, by the pump if by no other thread. A timer
+//! that wakes the pump costs several microseconds in a virtual machine, because setting the timer
+//! leaves the guest. That is more than the cost of a write, so timers are only used in bursts:
 //! - after a synchronous call or a pause, the first calls are written at once: the device may be
 //!   idle, and then each earlier start saves time;
-//! - in a burst, calls gather. The timer is set once per buffer, and the calling thread writes a
-//!   full buffer;
-//! - after several full buffers in a row, the worker has a backlog, behind which the last calls of
-//!   the burst wait anyway. The timer is then set once for several buffers, and for longer.
+//! - in a burst, calls are gathered in the buffer. The timer is set once per buffer, and the
+//!   calling thread writes a full buffer;
+//! - after several full buffers in a row, the worker has a backlog, and the last calls of the burst
+//!   wait for this backlog anyway. The timer is then set once for several buffers, and for a longer
+//!   time.
 
 use std::time::{Duration, Instant};
 
@@ -16,30 +17,30 @@ use vgpu_proto::limits::FLUSH_AFTER_US;
 
 /// Number of calls that are written at once after a pause or a synchronous call.
 const PROMPT_CALLS: u32 = 2;
-/// Time without a write after which calls are prompt again.
+/// Time without a write after which the next calls are written at once again.
 const PAUSE: Duration = Duration::from_micros(20);
 /// Number of successive full buffers that count as a backlog.
 const STREAK: u32 = 4;
 /// Number of full buffers that share one timer during a backlog.
 const STREAK_SHARES: u32 = 8;
 
-/// Usual timeout.
+/// Usual time of the timer.
 const AFTER: Duration = Duration::from_micros(FLUSH_AFTER_US);
-/// Timeout during a backlog.
+/// Time of the timer during a backlog.
 const STREAK_AFTER: Duration = Duration::from_micros(8 * FLUSH_AFTER_US);
 
-/// What the caller does about a call in the buffer.
+/// What the caller does after it has put a call into the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Act {
     /// Write the buffer now.
     Write,
     /// Set the timer.
     Arm(Duration),
-    /// Do nothing: the timer is running.
+    /// Do nothing: the timer is already running.
     Wait,
 }
 
-/// The rules above and their state.
+/// The rules above, with their state.
 #[derive(Debug)]
 pub(super) struct Timing {
     /// Whether the timer runs for the calls in the buffer.
@@ -63,14 +64,14 @@ impl Timing {
         }
     }
 
-    /// Decides about a call that was put into the buffer; `full` says whether the buffer is full.
-    /// Reads the clock only if the decision needs it.
+    /// Decides what to do after a call was put into the buffer; `full` says whether the buffer is
+    /// full. Reads the clock only if the decision needs the time.
     #[inline]
     pub(super) fn posted(&mut self, full: bool, now: impl FnOnce() -> Instant) -> Act {
         if full {
             self.streak = self.streak.saturating_add(1);
             if self.streak < STREAK || self.streak.is_multiple_of(STREAK_SHARES) {
-                // The next buffer sets the timer again, which postpones it.
+                // The next buffer then sets the timer again, which postpones the expiry.
                 self.armed = false;
             }
             return Act::Write;
@@ -94,15 +95,15 @@ impl Timing {
         })
     }
 
-    /// Notes that a synchronous call is about to write everything. True: stop the timer, which
-    /// saves the pump a wakeup.
+    /// Notes that a synchronous call is about to write everything. True: the caller stops the
+    /// timer, so that the timer does not wake the pump.
     pub(super) fn synchronous(&mut self) -> bool {
         self.prompt = PROMPT_CALLS;
         self.streak = 0;
         std::mem::take(&mut self.armed)
     }
 
-    /// Notes that the timer fired and the pump is about to write everything.
+    /// Notes that the timer expired and the pump is about to write everything.
     pub(super) fn fired(&mut self) {
         self.armed = false;
         self.streak = 0;
