@@ -1,37 +1,38 @@
-//! The values that registers of a kernel may hold, and the addresses that the kernel dereferences.
+//! Decides whether a kernel dereferences only addresses that its parameters name.
 //!
-//! An address belongs to a parameter if it is a word of the parameters, or the address of a
-//! variable, plus numbers. At most one of these numbers was loaded, and it is too small to be a
-//! program address by itself. The analysis ignores the order of instructions: a register may hold
-//! every value that any instruction assigns.
+//! An address counts as named by a parameter if it is the sum of a base and numbers. The base is a
+//! word of the parameters or the address of a variable. At most one of the numbers was loaded from
+//! memory, and this number is too small to be a program address by itself. The analysis ignores the
+//! order of instructions: a register may hold every value that any instruction assigns.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::text::{Entry, Instruction, Operand, Statement};
 
-/// The sources from which a number was computed.
+/// The sources from which a number was computed, from known to unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Origin {
     /// Parameters, special registers, small literals.
     Given,
     /// A loaded value of at most 32 bits.
     Index,
-    /// An index, multiplied once.
+    /// An index, multiplied once by a stride of at most [`WIDEST_STRIDE`].
     Offset,
     /// Any value.
     Any,
 }
 
-/// The values that a register may hold.
+/// What is known about the values that a register may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Held {
     made: Origin,
-    /// Always a word of the parameters or the address of a variable, plus `made`.
+    /// Whether every value is a base (a word of the parameters or the address of a variable) plus a
+    /// number of the origin `made`.
     is_pointer: bool,
 }
 
-/// The largest stride: 32 bits times the stride stay below [`HOST_SPACE`], so that the product
-/// alone is no address of a block.
+/// The largest stride. A 32-bit index times this stride is below [`HOST_SPACE`], so the product
+/// alone is not the address of a block.
 ///
 /// [`HOST_SPACE`]: vgpu_proto::limits::HOST_SPACE
 const WIDEST_STRIDE: i64 = 1 << WIDEST_SHIFT;
@@ -44,14 +45,14 @@ const NARROW: &str = "pred b1 u4 s4 u8 s8 b8 u16 s16 b16 f16 bf16 u32 s32 b32 f3
 /// Types that can hold an address.
 const WIDE: &str = "u64 s64 b64 f64 b128";
 
-/// Opcodes that write a register and touch no memory. `bar` and `barrier` are in both lists,
+/// Opcodes that write a register and access no memory. `bar` and `barrier` are in both lists,
 /// because their `.red` forms write a register.
 const COMPUTES: &str = "abs activemask add addc and bar barrier bfe bfi bfind bmsk brev clz cnot copysign cos \
     createpolicy cvt cvta div dp2a dp4a elect ex2 fma fns isspacep lg2 lop3 mad mad24 madc match max min mma mov mul \
     mul24 neg not or popc prmt rcp redux rem rsqrt sad selp set setp shf shfl shl shr sin slct sqrt sub subc szext tanh \
     testp vote xor";
 
-/// Opcodes that write no register and touch no memory.
+/// Opcodes that write no register and access no memory.
 const CONTROL: &str = "bar barrier bra brkpt brx exit fence griddepcontrol membar nanosleep pmevent ret setmaxnreg trap";
 
 fn is_among(words: &str, word: &str) -> bool {
@@ -74,7 +75,7 @@ impl Held {
         }
     }
 
-    /// A value that is one of both.
+    /// What is known about a value that is one of the two.
     fn or(self, other: Held) -> Held {
         Held {
             made: self.made.max(other.made),
@@ -82,9 +83,8 @@ impl Held {
         }
     }
 
-    /// The sum of both. A loaded value stays an offset only if the other value is not loaded,
-    /// because adding a value to itself multiplies the value. A sum of two possible addresses is
-    /// unknown.
+    /// The sum of the two. The sum of two loaded numbers is unknown: repeated additions could
+    /// multiply a number by any factor. The sum of two possible bases is not a pointer.
     fn plus(self, other: Held) -> Held {
         let alone = self.made == Origin::Given || other.made == Origin::Given;
         Held {
@@ -104,12 +104,12 @@ impl Held {
         }
     }
 
-    /// The number without its base address.
+    /// The value as a number without a base.
     fn number(self) -> Held {
         Held::of(self.made)
     }
 
-    /// The value cut to 32 bits.
+    /// The lower 32 bits of the value.
     fn narrow(self) -> Held {
         Held::of(self.made.min(Origin::Index))
     }
@@ -125,7 +125,8 @@ impl Held {
     }
 }
 
-/// Whether a kernel dereferences only addresses that its parameters name, and variables.
+/// Whether a kernel dereferences only addresses that its parameters name, and addresses of
+/// variables.
 pub(super) fn is_direct(entry: &Entry<'_>) -> bool {
     Flow::of(entry).is_some_and(|flow| flow.fixpoint().is_some())
 }
@@ -139,10 +140,10 @@ struct Flow<'a, 'b> {
     held: HashMap<&'a str, Held>,
 }
 
-/// A classified instruction.
+/// An instruction and its class.
 struct Step<'a> {
     form: Form,
-    /// The result has at most 32 bits.
+    /// Whether the result has at most 32 bits.
     narrow: bool,
     instruction: Instruction<'a>,
 }
@@ -188,7 +189,7 @@ impl Form {
             Form::Stores => &[0],
             Form::Fetches => &[0, 1],
         };
-        // Memory operands stand at the expected positions only.
+        // Memory operands are allowed only at the positions of the form.
         let expected = |(i, operand): (usize, &Operand<'_>)| {
             matches!(operand, Operand::Memory(..)) == memory.contains(&i)
         };
@@ -202,7 +203,7 @@ impl Form {
     }
 }
 
-/// The names of a destination operand. `None`: the operand holds something else.
+/// The names of a destination operand; `None` if the operand contains anything but names.
 fn names<'a>(operand: &Operand<'a>) -> Option<Vec<&'a str>> {
     match operand {
         Operand::Name(name) => Some(vec![name]),
@@ -217,7 +218,7 @@ fn names<'a>(operand: &Operand<'a>) -> Option<Vec<&'a str>> {
     }
 }
 
-/// The names in an operand, except those of addresses.
+/// The names that an operand reads, except the names in addresses.
 fn read<'a>(operand: &Operand<'a>) -> Vec<&'a str> {
     match operand {
         Operand::Name(name) => vec![name],
@@ -285,7 +286,8 @@ impl<'a, 'b> Flow<'a, 'b> {
         Some(flow)
     }
 
-    /// `None`: the kernel may dereference another address.
+    /// Runs the analysis. `None`: the kernel may dereference an address that its parameters do not
+    /// name.
     fn fixpoint(mut self) -> Option<()> {
         let program = std::mem::take(&mut self.program);
         self.spread(&program)?;
@@ -293,9 +295,9 @@ impl<'a, 'b> Flow<'a, 'b> {
         program.iter().all(direct).then_some(())
     }
 
-    /// Computes the values that registers may hold. Each instruction is evaluated again when one of
-    /// its inputs may hold more, which happens a few times at most. Returns the number of
-    /// evaluations.
+    /// Computes what is known about all registers. An instruction is evaluated again when less is
+    /// known about one of its inputs than before, which happens a few times at most. Returns the
+    /// number of evaluations; `None` if an instruction cannot be analysed.
     fn spread(&mut self, program: &[Step<'a>]) -> Option<usize> {
         let defines = |i: &usize| program[*i].form.defines();
         let mut due: VecDeque<usize> = (0..program.len()).filter(defines).collect();
@@ -343,12 +345,12 @@ impl<'a, 'b> Flow<'a, 'b> {
         Some(changed)
     }
 
-    /// Whether the addresses that a step dereferences are direct.
+    /// Whether the parameters name all addresses that the instruction dereferences.
     fn is_direct(&self, step: &Step<'a>) -> Option<bool> {
         let instruction = &step.instruction;
         let address = match step.form {
             Form::Computes | Form::Control => return Some(true),
-            // The destination is shared memory.
+            // The destination of a fetch is shared memory, so only the source counts.
             Form::Fetches => &instruction.operands[1],
             Form::Loads if Space::of(instruction)? != Space::Global => return Some(true),
             Form::Stores if Space::of(instruction)? != Space::Global => return Some(true),
@@ -362,7 +364,8 @@ impl<'a, 'b> Flow<'a, 'b> {
         Some(held.is_pointer && held.made < Origin::Any)
     }
 
-    /// The values of a register, or the address of a variable by its name. `None`: no value yet.
+    /// What is known about a register, or about a variable's address by its name. `None`: no
+    /// instruction has assigned a value yet.
     fn name(&self, name: &str) -> Option<Held> {
         if self.given.contains(name) {
             return self.held.get(name).copied();
@@ -384,7 +387,7 @@ impl<'a, 'b> Flow<'a, 'b> {
         }
     }
 
-    /// The result of an instruction. `None`: no value yet.
+    /// What is known about the result of an instruction. `None`: an input has no value yet.
     fn result(&self, step: &Step<'a>) -> Option<Held> {
         let instruction = &step.instruction;
         let operands = &instruction.operands[1..];
@@ -419,7 +422,7 @@ impl<'a, 'b> Flow<'a, 'b> {
             Operand::List(list) => list.len() as i64,
             _ => 1,
         };
-        // A register may hide a parameter of the same name.
+        // The name means a parameter only if no register has the same name.
         let own = |name: &&str| !self.given.contains(name) && !self.registers.contains(name);
         let size = name.filter(own).and_then(|name| self.params.get(name));
         match (size, offset) {
@@ -463,14 +466,15 @@ impl Computed<'_, '_> {
     }
 
     fn narrow(&self) -> Held {
-        // Literals count as at most 32 bits here, in any notation.
+        // A literal counts as at most 32 bits here, in any notation.
         let read = self.operands.iter().zip(self.sources);
         let read = read.filter(|(operand, _)| !matches!(operand, Operand::Number(_)));
         let made = read.map(|(_, source)| source.made).max();
         Held::of(made.unwrap_or(Origin::Given)).narrow()
     }
 
-    /// The result may be anything, unless compilers compute addresses in this form.
+    /// What is known about a 64-bit result. Only the forms in which compilers compute addresses are
+    /// known; any other result may be any value.
     fn wide(&self, instruction: &Instruction<'_>) -> Held {
         const TYPES: [&str; 3] = ["u64", "s64", "b64"];
         let [name, middle @ .., last] = &instruction.parts[..] else {
@@ -532,7 +536,8 @@ mod tests {
     use super::*;
     use crate::direct::text;
 
-    /// Evaluations that a kernel takes, and its number of instructions.
+    /// The number of evaluations for a kernel with these instructions, and the number of its
+    /// instructions.
     fn looks(body: &str) -> (usize, usize) {
         let text = format!(".entry kernel(.param .u64 a) {{ {body} }}");
         let entries = text::entries(&text).expect("it is plain");

@@ -1,12 +1,12 @@
-//! Finds the kernels of a PTX text that reach only memory that their parameters name.
+//! Finds the kernels of a PTX text that can reach only memory that their parameters name.
 //!
-//! A kernel may find an address in memory: a pointer that a copy or an earlier kernel stored there.
-//! A kernel that dereferences no loaded value cannot, and touches only those blocks of the
-//! program's memory that its parameters name. The analysis is conservative. A kernel counts as
-//! reaching all memory if a statement, opcode or operand has a form that is not listed here, or if
-//! an address is computed in another way than compilers compute the addresses of elements.
+//! A kernel may find an address in memory: a pointer that a copy or an earlier kernel has stored. A
+//! kernel that never dereferences a loaded value uses no such address, and accesses only the blocks
+//! of the program's memory that its parameters name. The analysis is conservative: a kernel counts
+//! as reaching all memory if a statement, opcode or operand has a form that is not listed here, or
+//! if an address is computed in another way than compilers compute the addresses of elements.
 //!
-//! As in C, a pointer plus an offset stays in the block of the pointer.
+//! As in C, a pointer plus an offset is assumed to stay in the block of the pointer.
 
 mod flow;
 #[cfg(test)]
@@ -15,7 +15,8 @@ mod text;
 
 use std::collections::{HashMap, HashSet};
 
-/// Kernels that reach only memory that their parameters name, in every text that defines them.
+/// The names of the kernels that can reach only memory that their parameters name, in every text
+/// that defines them.
 pub(crate) fn kernels<'a>(texts: impl IntoIterator<Item = &'a str>) -> HashSet<String> {
     let mut direct = HashMap::new();
     for text in texts {
@@ -27,7 +28,7 @@ pub(crate) fn kernels<'a>(texts: impl IntoIterator<Item = &'a str>) -> HashSet<S
     direct.map(|(name, _)| name).collect()
 }
 
-/// Adds the kernels of a text to those of other texts. `None`: the text cannot be parsed.
+/// Adds the kernels of a text to the kernels of other texts. `None`: the text cannot be parsed.
 fn enter(text: &str, direct: &mut HashMap<String, bool>) -> Option<()> {
     let text = text::plain(text)?;
     for entry in text::entries(&text)? {

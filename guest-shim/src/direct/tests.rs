@@ -18,12 +18,12 @@ fn kernels_that_use_their_parameters_alone_are_direct() {
          $L__BB0_1: ld.global.f32 %f1, [%rd4+4]; add.f32 %f2, %f1, %f1;
          @%p1 st.global.f32 [%rd4], %f2; @!%p1 bra $L__BB0_1;"
     ));
-    // A loaded index of an element.
+    // An index that was loaded.
     assert!(direct(
         "ld.param.u64 p, [a]; ld.global.u32 i, [p]; mul.wide.s32 o, i, 8; add.s64 q, p, o;
          cvt.s64.s32 k, i; shl.b64 l, k, 3; add.s64 r, p, l; st.global.u64 [q], p; ld.global.u64 v, [r];"
     ));
-    // A value in shared memory.
+    // An address in shared memory that was loaded from shared memory.
     assert!(direct(
         ".shared .align 8 .b8 tile[64]; mov.u32 %r1, tile; ld.shared.u64 %rd1, [%r1]; ld.shared.u64 %rd2, [%rd1];"
     ));
@@ -40,7 +40,7 @@ fn kernels_that_follow_what_they_load_are_not() {
     assert!(!direct(
         "ld.param.u64 p, [a]; ld.global.v2.b64 {q, r}, [p]; red.global.add.u32 [r], 1;"
     ));
-    // The value is known only after the second pass over the loop.
+    // That the value was loaded is known only after the second pass over the loop.
     assert!(!direct(
         "ld.param.u64 p, [a]; L: ld.global.u32 v, [p]; mov.b64 p, q; ld.u64 q, [p]; bra L;"
     ));
@@ -54,7 +54,7 @@ fn kernels_that_follow_what_they_load_are_not() {
     assert!(!direct(
         "ld.global.u32 h, [a]; cvt.u64.u32 p, h; mul.lo.s64 p, p, 4294967296; st.u32 [p], 1;"
     ));
-    // Through shared memory, through an exchange, and after a `.loc` line.
+    // Loaded through shared memory, by an atomic exchange, and after a `.loc` line.
     assert!(!direct("ld.shared.u64 q, [a]; st.global.u32 [q], 1;"));
     assert!(!direct(
         "atom.global.exch.b64 q, [a], 0; st.global.u32 [q], 1;"
@@ -93,7 +93,8 @@ fn kernels_of_compilers_are_direct() {
     }
 }
 
-/// Whether a kernel that loads 64-bit and 32-bit values, which may enter an address, is direct.
+/// Whether a kernel with these instructions is direct. Before them, the kernel loads 64-bit and
+/// 32-bit values, which must not become addresses.
 fn after_loads(body: &str) -> bool {
     direct(&format!(
         ".reg .b64 p, q, r, s; .reg .b32 l, h;
@@ -104,7 +105,7 @@ fn after_loads(body: &str) -> bool {
 
 #[test]
 fn a_loaded_address_is_seen_however_it_is_written() {
-    // The control: the same instruction on a parameter is direct.
+    // For comparison: the same instruction on a parameter is direct.
     assert!(after_loads("st.global.u32[p],1;"));
     for body in [
         "st.global.u32[v],1;",
@@ -201,7 +202,7 @@ fn numbers_that_may_be_addresses_are_no_offsets() {
     }
 }
 
-/// An address is one word of the parameters, or the address of a variable, plus an offset.
+/// The base of an address is one whole word of the parameters, or a variable.
 #[test]
 fn what_is_no_word_of_the_parameters_is_no_address() {
     let of = |params: &str, body: &str| {
@@ -312,7 +313,7 @@ fn what_is_not_known_counts_as_anything() {
     ] {
         assert!(direct(body), "{body}");
     }
-    // Text after such a string is analysed as usual.
+    // The text after a string with a brace is analysed as usual.
     assert!(!after_loads(".pragma \"}\"; st.global.u32 [v], 1;"));
 }
 
@@ -336,7 +337,7 @@ fn each_kernel_is_looked_at_by_itself_and_nothing_else_is_text() {
         kernels([&text[..at]]);
         kernels([&text[at..]]);
     }
-    // Deep nesting does not recurse deeply.
+    // Deeply nested operands must not overflow the stack.
     let deep =
         |open: &str, close: &str| format!("{}x{}", open.repeat(1 << 17), close.repeat(1 << 17));
     for operand in [deep("{", "}"), deep("[", "]")] {

@@ -1,19 +1,19 @@
-//! Parses PTX as far as [`super::flow`] needs: kernels, their parameters, statements, operands.
-//! Functions return `None` for any other form.
+//! Parses the parts of PTX that [`super::flow`] needs: kernels, their parameters, statements and
+//! operands. Functions return `None` for any other form.
 
 use std::collections::HashMap;
 
-/// A kernel with a body.
+/// A kernel that has a body.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
     pub(super) name: &'a str,
-    /// Size in bytes of each parameter that consists of 8-byte words of the parameter block.
+    /// Size in bytes of each parameter that consists of whole 8-byte words.
     pub(super) params: HashMap<&'a str, u64>,
     /// The text between the outer braces.
     pub(super) body: &'a str,
 }
 
-/// A statement, which ends with a semicolon.
+/// A statement, as parsed from the text before a semicolon.
 #[derive(Debug)]
 pub(super) enum Statement<'a> {
     /// A statement without effect.
@@ -39,15 +39,17 @@ pub(super) enum Operand<'a> {
     Name(&'a str),
     /// A register that the hardware sets, of at most 32 bits.
     Special,
-    /// The value, if the number is a plain decimal number of 31 bits.
+    /// A number. `None`: the number is not a plain decimal number of at most 31 bits.
     Number(Option<i64>),
     /// `{a, b}` and `a|b`.
     List(Vec<Operand<'a>>),
-    /// `[name+offset]`. The name may be missing; the offset is `None` if it is no such number.
+    /// `[name+offset]`. The name may be missing. The offset is `None` if it is not a plain decimal
+    /// number of at most 31 bits.
     Memory(Option<&'a str>, Option<i64>),
 }
 
-/// The text with a space in place of each comment, and with empty strings.
+/// Replaces each comment by a space, and each string by an empty string. `None`: the text contains
+/// something that the parser does not know.
 pub(super) fn plain(text: &str) -> Option<String> {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
@@ -56,7 +58,7 @@ pub(super) fn plain(text: &str) -> Option<String> {
         plain.push_str(before);
         rest = if special.starts_with("//") {
             let end = special.find('\n').unwrap_or(special.len());
-            // Whether the next line continues the comment is not specified.
+            // It is not specified whether the comment continues on the next line.
             if special[..end].trim_end().ends_with('\\') {
                 return None;
             }
@@ -75,14 +77,15 @@ pub(super) fn plain(text: &str) -> Option<String> {
     plain.is_ascii().then_some(plain)
 }
 
-/// The kernels of a text without comments.
+/// The kernels that have a body. `text` has no comments.
 pub(super) fn entries(text: &str) -> Option<Vec<Entry<'_>>> {
     const WORD: &str = ".entry";
     let mut found = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find(WORD) {
         rest = &rest[at + WORD.len()..];
-        // Declarations have no body. A pragma before the body is not handled.
+        // A declaration ends with a semicolon and has no body. A pragma before the body makes the
+        // text unknown.
         let open = rest.find(['{', ';'])?;
         let (head, tail) = rest.split_at(open);
         rest = tail;
@@ -100,7 +103,7 @@ pub(super) fn entries(text: &str) -> Option<Vec<Entry<'_>>> {
     Some(found)
 }
 
-/// The text between a brace and its closing brace.
+/// The text between the opening brace at the beginning and its closing brace.
 fn block(text: &str) -> Option<&str> {
     let mut depth = 0_usize;
     for (at, c) in text.bytes().enumerate() {
@@ -121,7 +124,8 @@ fn parameters(head: &str) -> HashMap<&str, u64> {
     head.split([',', '(', ')']).flat_map(of).collect()
 }
 
-/// Name and size in bytes of a 64-bit parameter, or of a structure with that alignment.
+/// Name and size in bytes of a 64-bit parameter, or of a structure with an alignment of at least 8
+/// bytes.
 fn whole(declaration: &str) -> Option<(&str, u64)> {
     let mut tokens = declaration.split_whitespace();
     if tokens.next()? != ".param" {
@@ -154,14 +158,14 @@ fn word(text: &str) -> usize {
     text.find(|c| !is_word(c)).unwrap_or(text.len())
 }
 
-/// The name at the beginning, and the rest.
+/// The name at the beginning of a text, and the rest of the text.
 fn name(text: &str) -> Option<(&str, &str)> {
     let (name, rest) = text.split_at(word(text));
     let begins = name.chars().next()?;
     (!begins.is_ascii_digit()).then_some((name, rest.trim_start()))
 }
 
-/// Skips the number at the beginning and returns the rest.
+/// Skips the number at the beginning of a text and returns the rest.
 fn number(text: &str) -> Option<&str> {
     let rest = text.trim_start_matches(|c: char| c.is_ascii_digit());
     (rest.len() < text.len()).then_some(rest.trim_start())
@@ -197,7 +201,7 @@ impl<'a> Statement<'a> {
     }
 }
 
-/// Skips a `.loc`, which ends without a semicolon.
+/// Parses a `.loc` directive, which ends without a semicolon, and returns the rest.
 fn location(text: &str) -> Option<&str> {
     let place = |text| number(number(number(text)?)?);
     let rest = place(text.trim_start())?;
@@ -252,7 +256,7 @@ impl<'a> Instruction<'a> {
         })
     }
 
-    /// Whether `part` is a part of the opcode after the first.
+    /// Whether the opcode has `part` after one of its dots.
     pub(super) fn has(&self, part: &str) -> bool {
         self.parts[1..].contains(&part)
     }
@@ -355,8 +359,8 @@ const SPECIAL: [&str; 11] = [
     "%clock",
 ];
 
-/// The value of a plain decimal number of 31 bits (a leading 0 means octal). Larger numbers may be
-/// parts of addresses.
+/// The value of a plain decimal number of at most 31 bits (a leading 0 means octal). Larger numbers
+/// could be parts of addresses.
 fn decimal(text: &str) -> Option<i64> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let plain = digits.bytes().all(|c| c.is_ascii_digit());

@@ -1,9 +1,9 @@
-//! Finds the pages of a block that the program wrote. The kernel write-protects pages, lifts the
-//! protection at the first write without a fault to the program (`userfaultfd` with asynchronous
-//! write protection) and reports the written pages later (`PAGEMAP_SCAN`). Both exist since Linux
-//! 6.7. System calls of the program may write to these pages as before. Writes by a device of the
-//! guest (`O_DIRECT`) are not reported, because only writes of processors are. If the system lacks
-//! or forbids the mechanism, all pages count as written.
+//! Finds the pages of a block that the program has written. The kernel write-protects the pages. At
+//! the first write, the kernel removes the protection without a fault in the program (`userfaultfd`
+//! with asynchronous write protection), and later reports the written pages (`PAGEMAP_SCAN`). Both
+//! exist since Linux 6.7. System calls of the program may write to these pages as before. Writes by
+//! a device of the guest (`O_DIRECT`) are not reported, because the kernel reports only writes by
+//! processors. If the system lacks or forbids the mechanism, all pages count as written.
 
 use std::fs::File;
 use std::ops::Range;
@@ -12,16 +12,16 @@ use std::sync::OnceLock;
 
 use vgpu_door::beyond_standard;
 
-/// Smallest block to watch, in bytes. Comparing a smaller block takes no longer than one such
-/// query.
+/// Smallest block that is watched, in bytes. Comparing a smaller block is faster than a request for
+/// its written pages.
 const LEAST: usize = 64 * 1024;
 
 const PAGE: usize = 4096;
 
-/// Largest number of regions in one report of the kernel.
+/// Largest number of regions in one answer of the kernel.
 const REGIONS: usize = 256;
 
-/// `linux/userfaultfd.h`.
+/// Constants of `linux/userfaultfd.h`.
 mod uffd {
     pub(super) const USER_MODE_ONLY: libc::c_int = 1;
     pub(super) const API: u64 = 0xaa;
@@ -34,7 +34,7 @@ mod uffd {
     pub(super) const IOCTL_WRITEPROTECT: libc::c_ulong = 0xc018_aa06;
 }
 
-/// `linux/fs.h`.
+/// Constants of `linux/fs.h`.
 mod scan {
     pub(super) const IOCTL: libc::c_ulong = 0xc060_6610;
     pub(super) const PROTECT_MATCHING: u64 = 1;
@@ -100,13 +100,13 @@ impl Kernel {
 }
 
 fn ioctl<T>(fd: &impl AsRawFd, request: libc::c_ulong, arg: &mut T) -> Option<i32> {
-    // SAFETY: each request gets the structure that it is defined for; callers keep alive the memory
-    // that the structure names.
+    // SAFETY: each request gets the structure that it is defined for. The callers keep the memory
+    // alive that the structure points to.
     let done = unsafe { libc::ioctl(fd.as_raw_fd(), request as _, std::ptr::from_mut(arg)) };
     (done >= 0).then_some(done)
 }
 
-/// A block whose pages are watched until it is unmapped.
+/// A block whose written pages are reported until the block is unmapped.
 #[derive(Debug)]
 pub(super) struct Watched {
     kernel: &'static Kernel,
@@ -115,8 +115,8 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// Watches whole pages of anonymous memory from now on; earlier writes are not reported.
-    /// `None`: all of the memory must always count as written.
+    /// Watches anonymous memory from now on; earlier writes are not reported. `None`: the memory
+    /// cannot be watched, so all of it always counts as written.
     pub(super) fn new(at: usize, len: usize) -> Option<Watched> {
         if len < LEAST || !at.is_multiple_of(PAGE) {
             return None;
@@ -130,8 +130,8 @@ impl Watched {
         Some(Watched { kernel, at, len })
     }
 
-    /// Reports the bytes whose pages were written since the last call, or all bytes if the kernel
-    /// cannot tell.
+    /// Reports the ranges of bytes whose pages were written since the last call, or all bytes if
+    /// the kernel fails to answer.
     pub(super) fn written(&self, mut each: impl FnMut(Range<usize>)) {
         let mut regions = [scan::Region::default(); REGIONS];
         let end = (self.at + self.len) as u64;
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn pages_that_were_written_are_told_once() {
         let at = mapping();
-        // Some pages are populated before, some are not.
+        // Some pages exist in memory before the test, some do not.
         for page in 0..300 {
             write(at + page * PAGE, 1);
         }
@@ -216,7 +216,7 @@ mod tests {
             let _ = pipe.map(|fd| libc::close(fd));
         }
         assert_eq!(pages(&watched), [6]);
-        // More regions than one report of the kernel holds.
+        // More regions than fit into one answer of the kernel.
         let odd: Vec<usize> = (0..LEN / PAGE).filter(|page| page % 2 == 1).collect();
         for page in &odd {
             write(at + page * PAGE, 3);

@@ -1,11 +1,10 @@
-//! Memory that the program registered. The program may unmap or protect the memory at any time, so
-//! only the kernel reads and writes it (`process_vm_readv`, `process_vm_writev`): a missing page
-//! gives an error instead of a signal.
+//! Access to memory that the program has registered. The program may unmap or protect the memory at
+//! any time, so only the kernel reads and writes the memory (`process_vm_readv`,
+//! `process_vm_writev`): an inaccessible page then causes an error instead of a signal.
 //!
-//! Reads and changes of such a block go through a [`Window`]: a part of the block is read at once,
-//! compared and changed in the window, and the changes are written at once. If the system forbids
-//! these calls, as containers may, the library accesses the memory directly, like blocks that it
-//! allocated.
+//! A [`Window`] is a copy of a part of the block, which is read in one call. The copy is compared
+//! and changed, and the changes are written in one call. If the system forbids these calls, as
+//! containers may, the library accesses the memory directly, like blocks that it allocated.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -14,10 +13,10 @@ use vgpu_proto::changes::{LINE, Shared, parts};
 
 use crate::sys::{self, UserMemory};
 
-/// Number of lines that are read at once.
+/// Number of lines of a window.
 pub(super) const WINDOW: usize = 1024;
 
-/// Some of the memory is unmapped, or no longer accessible in this way.
+/// A part of the memory is unmapped or no longer accessible.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Gone;
 
@@ -36,7 +35,7 @@ impl Window {
     /// Reads lines of a block.
     ///
     /// # Errors
-    /// [`Gone`].
+    /// [`Gone`] if a part of the memory is not accessible.
     pub(super) fn read(block: UserMemory, lines: Range<usize>) -> Result<Window, Gone> {
         let from = block.skip(lines.start.saturating_mul(LINE));
         let mut bytes = vec![0; lines.len() * LINE];
@@ -61,7 +60,7 @@ impl Window {
     /// Writes the changed bytes and no others.
     ///
     /// # Errors
-    /// [`Gone`]; some of the bytes may have been written.
+    /// [`Gone`] if a part of the memory is not accessible; some of the bytes may have been written.
     pub(super) fn write(self) -> Result<(), Gone> {
         let all = self.pieces();
         let bytes = self.bytes.borrow();
@@ -87,9 +86,9 @@ impl Window {
         Ok(())
     }
 
-    /// The changed ranges, as bytes of the block. Consecutive whole words are one range: the kernel
-    /// copies such a range word by word, so that a reader of a word sees either the old word or the
-    /// new one.
+    /// The changed ranges, as offsets in the block. Consecutive whole words are one range: the
+    /// kernel copies the range word by word, so that a concurrent reader of a word sees either the
+    /// old word or the new word.
     fn pieces(&self) -> Vec<Range<usize>> {
         const WORD: usize = 8;
         let mut all: Vec<Range<usize>> = Vec::new();
@@ -112,7 +111,7 @@ impl Window {
         all
     }
 
-    /// The range of a line of the block in `bytes`.
+    /// The position of a line of the block in `bytes`.
     fn place(&self, line: usize) -> Option<Range<usize>> {
         let start = line.checked_sub(self.first)?.checked_mul(LINE)?;
         Some(start..start.checked_add(LINE)?)
@@ -176,8 +175,8 @@ mod tests {
         /// Sets the access rights of the last page.
         fn protect(&self, access: i32) {
             let last = self.0.skip(LEN - PAGE);
-            // SAFETY: a page of this mapping, which the tests access only through the kernel from
-            // now on.
+            // SAFETY: a page of this mapping. From now on, the tests access the page only through
+            // the kernel.
             let rc = unsafe { libc::mprotect(last.at.cast(), last.len, access) };
             assert_eq!(rc, 0);
         }
@@ -223,7 +222,7 @@ mod tests {
         window.store(2, u64::MAX, &[1; LINE]);
         window.store(3, 1 << 5, &[2; LINE]);
         assert_eq!((value(&window, 3, 4), value(&window, 3, 5)), (0, 2));
-        // The program writes another byte of the line in the meantime.
+        // The program writes another byte of the line before the window is written.
         mapping.write(3 + 3 * LINE + 6, 9);
         assert_eq!(window.write(), Ok(()));
         let bytes = |line: usize| (0..LINE).map(move |at| 3 + line * LINE + at);
@@ -237,7 +236,7 @@ mod tests {
     fn more_pieces_than_the_kernel_takes_at_once_are_written() {
         let mapping = Mapping::new();
         let window = Window::read(mapping.0, 0..LEN / LINE).expect("it is there");
-        // Every other byte is a piece.
+        // Every other byte is a range of its own.
         for line in 0..LEN / LINE {
             window.store(line, 0x5555_5555_5555_5555, &[3; LINE]);
         }

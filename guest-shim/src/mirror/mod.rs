@@ -1,14 +1,15 @@
-//! Mirrored memory: memory of the program that kernels can reach.
+//! Mirrored memory: memory of the program that kernels can reach, and of which the worker has a
+//! copy.
 //!
-//! The worker has a copy of each block at the block's device address. This module finds the bytes
-//! that the program changed ([`Mirrors::told`]), applies the device's changes ([`Mirrors::apply`]),
-//! and knows which blocks unfinished work may use ([`Mirrors::begin`]). Changes are recorded in
-//! single bytes, so that neither side overwrites the other's changes. `session/shared.rs` carries
-//! the changes.
+//! The worker's copy of a block is at the block's device address. This module finds the bytes that
+//! the program has changed ([`Mirrors::told`]), applies the device's changes ([`Mirrors::apply`]),
+//! and records which blocks unfinished work may use ([`Mirrors::begin`]). Changes are exact to the
+//! byte, so that neither side overwrites the other side's changes. `session/shared.rs` sends and
+//! fetches the changes.
 //!
-//! Changes are collected when requests are written, and go before all of these requests: the
-//! program may have made the changes between any of its calls, so each of the requests may need
-//! them.
+//! Changes are collected when buffered requests are written, and are sent before all of these
+//! requests. The program may have made the changes between any two of its calls, so each of the
+//! requests may need them.
 
 mod dirty;
 mod foreign;
@@ -63,10 +64,10 @@ impl Shared for UserMemory {
         let words = rest.at.cast::<u64>();
         if rest.len >= LINE && words.is_aligned() {
             for (i, bytes) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                // SAFETY: a word of a whole line of a block that this library allocated and has not
-                // freed, or of a block that the program registered and keeps until it unregisters
-                // the block, by the contract of that call. Volatile, since threads of the program
-                // may write the word.
+                // SAFETY: a word of a whole line of a live block. The library allocated the block
+                // and has not freed it, or the program registered the block and keeps it until it
+                // unregisters the block, by the contract of that call. The read is volatile,
+                // because threads of the program may write the word.
                 *bytes = unsafe { ptr::read_volatile(words.add(i)) }.to_ne_bytes();
             }
             return bytes;
@@ -80,9 +81,9 @@ impl Shared for UserMemory {
 
     fn same(&self, start: usize, bytes: &[u8]) -> bool {
         let here = self.skip(start);
-        // SAFETY: reads the same number of bytes from both sides, from the block as in `load`.
-        // Threads of the program may write meanwhile: either answer is then right, as for a read a
-        // moment earlier or later.
+        // SAFETY: reads the same number of bytes on both sides, from the block as in `load`.
+        // Threads of the program may write meanwhile: either answer is then correct, as for a read
+        // at a slightly earlier or later time.
         here.len >= bytes.len()
             && unsafe { libc::memcmp(here.at.cast(), bytes.as_ptr().cast(), bytes.len()) } == 0
     }
@@ -91,8 +92,8 @@ impl Shared for UserMemory {
         let to = self.skip(line.saturating_mul(LINE)).at;
         for part in parts(mask, to.addr()) {
             let value = part.value(bytes);
-            // SAFETY: within the line, as in `load`, and aligned. The device may write memory that
-            // the program gave to it.
+            // SAFETY: within the line, as in `load`, and aligned. The program has allowed the
+            // device to write this memory.
             unsafe {
                 match part.len {
                     8 => ptr::write_volatile(to.add(part.at).cast(), value),
@@ -105,15 +106,15 @@ impl Shared for UserMemory {
     }
 }
 
-/// Consecutive requests with changes. They have no number, so that they can precede requests that
-/// already have numbers.
+/// Consecutive requests with changes. The requests have no number of the sequence, so they can be
+/// sent before requests that already have numbers.
 struct Told {
     frames: Vec<u8>,
     changes: Changes,
 }
 
 impl Told {
-    /// Completes a request, unless it is empty.
+    /// Completes the request, unless it contains no changes.
     fn end(&mut self) {
         let bytes = self.changes.bytes();
         if !bytes.is_empty() {
@@ -133,14 +134,15 @@ struct Mirror {
     memory: UserMemory,
     access: Access,
     twin: Twin,
-    /// Reports the pages that the program wrote. `None`: any page may have been written.
+    /// Reports the pages that the program has written. `None`: any page may have been written.
     watched: Option<Watched>,
-    /// Devices of the guest may write the block (`O_DIRECT`), which watched pages do not show.
+    /// Whether devices of the guest may write the block (`O_DIRECT`). Such writes are not reported
+    /// by `watched`.
     by_devices: bool,
-    /// The next look must compare the whole block, because the block is new or because work names
-    /// it.
+    /// Whether the next collection must compare the whole block: the block is new, or new work
+    /// names the block.
     whole: bool,
-    /// Work that names the block.
+    /// The unfinished work that names the block.
     uses: Uses,
 }
 
@@ -151,22 +153,22 @@ enum Access {
     Direct,
     /// Through the kernel: the program registered the block.
     Foreign {
-        /// The block is never written.
+        /// Whether the library never writes the block.
         read_only: bool,
     },
-    /// Never: the program unmapped memory that it had registered.
+    /// Not at all: the program has unmapped memory that it had registered.
     Never,
 }
 
 impl Mirror {
-    /// Stops mirroring a block whose memory the program took away.
+    /// Stops mirroring a block whose memory is no longer accessible.
     fn forget(&mut self) {
         self.access = Access::Never;
         self.twin = Twin::new(0);
         log::once(&FORGOTTEN, VANISHED);
     }
 
-    /// Collects the program's changes.
+    /// Collects the program's changes of the block.
     fn collect(&mut self, at: u64, told: &mut Told) {
         if self.look(at, told).is_err() {
             self.forget();
@@ -176,7 +178,8 @@ impl Mirror {
     fn look(&mut self, at: u64, told: &mut Told) -> Result<(), Gone> {
         let all = self.twin.lines();
         let mut written = Vec::new();
-        // Also before a look at the whole block: later writes are then reported the next time.
+        // Also before a comparison of the whole block, so that only later writes are reported the
+        // next time.
         if let Some(watched) = &self.watched {
             watched.written(|bytes| {
                 written.push(bytes.start / LINE..bytes.end.div_ceil(LINE).min(all));
@@ -206,7 +209,7 @@ impl Mirror {
     }
 
     /// Applies a change of the device, and the following changes in the same part of the block.
-    /// True: a write of the program is lost.
+    /// True: a write of the program was lost.
     fn apply(
         &mut self,
         at: u64,
@@ -243,7 +246,7 @@ impl Mirror {
             lost |= self.twin.apply(&window, at, change)?;
         }
         if read_only {
-            // The next look at the block sends the program's bytes to the device.
+            // The next collection sends the program's bytes to the device again.
             log::once(&REFUSED, NOT_WRITTEN);
         } else if window.write().is_err() {
             self.forget();
@@ -252,7 +255,7 @@ impl Mirror {
     }
 }
 
-/// A change and the following changes that fit into one window.
+/// A change, and the following changes that fit into one window with it.
 fn together(first: Change, rest: &mut Peekable<Records<'_>>) -> Vec<Change> {
     let mut all = vec![first];
     let mut from = first.address;
@@ -266,42 +269,42 @@ fn together(first: Change, rest: &mut Peekable<Records<'_>>) -> Vec<Change> {
     all
 }
 
-/// The writers of a block besides kernels.
+/// Who writes a block besides kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Writers {
-    /// The program's processors.
+    /// Only the program's processors.
     Processors,
-    /// Also devices of the guest.
+    /// The program's processors, and devices of the guest.
     Devices,
-    /// Also devices. The memory is the program's, which may watch the pages itself or unmap them.
+    /// As `Devices`. The program has registered the memory, and may watch the pages itself or unmap
+    /// them.
     Others {
         /// Whether kernels may not write the block.
         read_only: bool,
     },
 }
 
-/// The blocks that work may use.
+/// The blocks that work may use, for a caller that is about to send work.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Reach<'a> {
-    /// All blocks: the work may find addresses in memory.
+    /// All blocks, because the work may find addresses in memory.
     Any,
-    /// The blocks of these addresses.
+    /// The blocks that contain these addresses.
     Named(&'a [u64]),
 }
 
-/// Blocks that work may use.
+/// The blocks that recorded work may use.
 #[derive(Debug)]
 pub(crate) enum Used {
-    /// None.
+    /// No blocks.
     Nothing,
-    /// All.
+    /// All blocks.
     All,
-    /// Those that the work names.
+    /// The blocks that the work names.
     Blocks(Vec<Block>),
 }
 
-/// A block that work names: the device address, and the number that distinguishes blocks at that
-/// address.
+/// A block that work names: its device address, and its [`Mirror::id`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Block {
     at: u64,
@@ -312,9 +315,9 @@ pub(crate) struct Block {
 struct Books {
     /// Blocks by device address.
     blocks: BTreeMap<u64, Mirror>,
-    /// Source of [`Mirror::id`].
+    /// The last [`Mirror::id`] that was given.
     next_id: u64,
-    /// Work that may use all blocks.
+    /// The unfinished work that may use all blocks.
     everywhere: Uses,
     /// Number of units of work sent so far.
     sent: u64,
@@ -328,7 +331,7 @@ impl Books {
         self.blocks.insert(at, mirror);
     }
 
-    /// The uses of a block, unless the block was unmapped meanwhile.
+    /// The record of uses of a block; `None` if the block was unmapped meanwhile.
     fn uses(&mut self, block: Block) -> Option<&mut Uses> {
         let mirror = self.blocks.get_mut(&block.at)?;
         (mirror.id == block.id).then_some(&mut mirror.uses)
@@ -340,7 +343,7 @@ impl Books {
         (address - *at < mirror.memory.len as u64).then_some((*at, mirror))
     }
 
-    /// The blocks that unfinished work may use.
+    /// The blocks that unfinished work may use, and that are accessible.
     fn in_use(&mut self) -> impl Iterator<Item = (u64, &mut Mirror)> {
         let all = !self.everywhere.is_empty();
         let used = move |mirror: &Mirror| {
@@ -357,16 +360,17 @@ impl Books {
 #[derive(Debug)]
 pub(crate) struct Mirrors {
     books: Mutex<Books>,
-    /// Whether there may be blocks. Programs without blocks only pay for reading this flag.
+    /// Whether there may be blocks. A program without blocks only pays for reading this flag.
     any: AtomicBool,
     /// Whether changes must be collected before the next write.
     due: AtomicBool,
-    /// Receive buffer for changes. The holder of the lock has sent the only request for them.
+    /// The receive buffer for changes. Only the thread that holds the lock may have a request for
+    /// changes in progress.
     inbound: Mutex<Vec<u8>>,
 }
 
 impl Mirrors {
-    /// No blocks.
+    /// The state without blocks.
     pub(crate) fn new() -> Mirrors {
         Mirrors {
             books: Mutex::default(),
@@ -376,15 +380,15 @@ impl Mirrors {
         }
     }
 
-    /// There is no block.
+    /// Whether there is no block.
     #[inline]
     pub(crate) fn none(&self) -> bool {
         !self.any.load(Ordering::SeqCst)
     }
 
-    /// Requests with the program's changes, which go before the data to be written, if a collection
-    /// is due. The caller holds the lock of the outgoing data: if two threads change the same bytes
-    /// one after the other, the later change is sent later.
+    /// If changes are due: requests with the program's changes, which are sent before the data to
+    /// be written. The caller holds the lock of the outgoing data, so that a later change of the
+    /// same bytes is also sent later.
     #[inline]
     pub(crate) fn told(&self) -> Vec<u8> {
         if !self.due.load(Ordering::Acquire) {
@@ -410,7 +414,7 @@ impl Mirrors {
     /// Applies the device's changes. Changes of blocks that were unmapped meanwhile are ignored.
     ///
     /// # Errors
-    /// If the bytes are no changes.
+    /// [`Malformed`] if the bytes are not valid changes.
     pub(crate) fn apply(&self, changes: Records<'_>) -> Result<(), Malformed> {
         let mut changes = changes.peekable();
         while let Some(change) = changes.next() {
@@ -425,7 +429,7 @@ impl Mirrors {
         Ok(())
     }
 
-    /// Work is about to be sent that reaches these blocks.
+    /// Records that work is about to be sent that reaches these blocks.
     pub(crate) fn begin(&self, ctx: Ctx, stream: Stream, reach: Reach<'_>) -> Used {
         let mut books = lock(&self.books);
         let Reach::Named(addresses) = reach else {
@@ -446,7 +450,7 @@ impl Mirrors {
         }
     }
 
-    /// Completes what [`Mirrors::begin`] started: the work has been sent.
+    /// Records that the work of [`Mirrors::begin`] was sent.
     pub(crate) fn end(&self, ctx: Ctx, stream: Stream, blocks: &Used) {
         if let Used::Nothing = blocks {
             return;
@@ -457,7 +461,7 @@ impl Mirrors {
         match blocks {
             Used::Nothing => {}
             Used::All => books.everywhere.end(ctx, stream, count),
-            // A block that was unmapped meanwhile has no uses.
+            // A block that was unmapped meanwhile has no record of uses.
             Used::Blocks(named) => {
                 for block in named {
                     if let Some(uses) = books.uses(*block) {
@@ -468,11 +472,11 @@ impl Mirrors {
         }
     }
 
-    /// Adds a block and watches its pages. True: there was no block before, so that work which may
-    /// already reach the block is not recorded anywhere.
+    /// Adds a block and watches its pages. True: there was no block before, so no record exists of
+    /// unfinished work that might reach the block.
     pub(crate) fn add(&self, at: u64, memory: UserMemory, writers: Writers) -> bool {
-        // The pages are watched before the whole block is compared, so that no write in between is
-        // missed.
+        // The pages are watched before the whole block is compared, so that no write between the
+        // two is missed.
         let watch = || Watched::new(memory.at as usize, memory.len);
         let access = match writers {
             Writers::Others { read_only } => Access::Foreign { read_only },
@@ -502,13 +506,13 @@ impl Mirrors {
         removed
     }
 
-    /// Assumes that a stream holds work that reaches any block.
+    /// Records that a stream may contain work that reaches any block.
     pub(crate) fn assume_work(&self, ctx: Ctx, stream: Stream) {
         lock(&self.books).everywhere.begin(ctx, stream);
         self.end(ctx, stream, &Used::All);
     }
 
-    /// Marks the program's changes as due before the next write.
+    /// Marks the program's changes as due: they are sent before the next requests.
     #[inline]
     pub(crate) fn push(&self) {
         if !self.none() {
@@ -522,12 +526,12 @@ impl Mirrors {
         books.in_use().map(|(at, _)| DevPtr(at)).collect()
     }
 
-    /// The receive buffer for changes. The holder may request changes.
+    /// Locks the receive buffer for changes. The holder of the lock may request changes.
     pub(crate) fn inbound(&self) -> MutexGuard<'_, Vec<u8>> {
         lock(&self.inbound)
     }
 
-    /// The number of units of work sent so far, for [`Mirrors::over`].
+    /// Number of units of work sent so far, for [`Mirrors::over`].
     #[inline]
     pub(crate) fn sent_so_far(&self) -> u64 {
         match self.none() {
@@ -536,8 +540,8 @@ impl Mirrors {
         }
     }
 
-    /// Records the end of a wait that began when `sent` units had been sent. The caller has fetched
-    /// the device's changes since.
+    /// Records the end of a wait that began when `sent` units of work had been sent. The caller has
+    /// fetched the device's changes after that wait.
     #[inline]
     pub(crate) fn over(&self, over: Over, sent: u64) {
         if self.none() {
@@ -551,7 +555,7 @@ impl Mirrors {
     }
 }
 
-/// Tells the user that writes of the program were lost.
+/// Logs that writes of the program were lost.
 pub(crate) fn say_lost() {
     log::once(&LOST, BOTH_WROTE);
 }
@@ -581,7 +585,7 @@ mod tests {
         lock(&mirrors.books).add(AT, block);
     }
 
-    /// Whether work may use the block after a wait for everything that was sent.
+    /// Whether unfinished work may use the block after a wait for all work that was sent.
     fn used_after_a_wait(mirrors: &Mirrors) -> bool {
         let mut books = lock(&mirrors.books);
         let sent = books.sent;

@@ -1,15 +1,15 @@
-//! Records the work that may still use a block of memory that kernels reach, by stream.
+//! Records, by stream, the unfinished work that may use a block of mirrored memory.
 //!
-//! Only blocks in use are compared for changes. Work is entered before it is sent, and gets its
-//! number when it has been sent. The end of a wait removes the work that was numbered before the
-//! wait began.
+//! Only blocks in use are compared for changes. Work is recorded before it is sent, and gets its
+//! number when it was sent. The end of a wait removes the work whose number is not above the number
+//! at which the wait began.
 
 use vgpu_proto::call::ops::Call;
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{Ctx, Stream};
 
-/// Largest number of streams that are recorded separately. Work of further streams ends only with a
-/// wait for the context.
+/// Largest number of streams that are recorded separately. The work of other streams is removed
+/// only by a wait for the context.
 const MOST_STREAMS: usize = 32;
 
 /// Stands for streams that are not recorded separately.
@@ -20,13 +20,13 @@ const SOME_STREAM: Stream = Stream(u64::MAX);
 struct Use {
     ctx: Ctx,
     stream: Stream,
-    /// Number of units of work that are being sent.
+    /// Number of units of work that are being sent now.
     sending: u32,
     /// Number of the last unit that was sent.
     last: u64,
 }
 
-/// Work that may use a block, or all blocks.
+/// The work that may use a block, or that may use all blocks.
 #[derive(Debug, Default)]
 pub(super) struct Uses(Vec<Use>);
 
@@ -52,7 +52,7 @@ impl Uses {
         });
     }
 
-    /// Records that begun work has been sent, as unit number `count`.
+    /// Records that begun work was sent, as unit number `count`.
     pub(super) fn end(&mut self, ctx: Ctx, stream: Stream, count: u64) {
         if let Some(found) = self.find(ctx, stream) {
             found.sending -= 1;
@@ -60,7 +60,8 @@ impl Uses {
         }
     }
 
-    /// Removes the work that a completed wait covers, which began at this number.
+    /// Removes the work that a completed wait covers. `count` is the number of units of work that
+    /// were sent when the wait began.
     pub(super) fn retire(&mut self, over: Over, count: u64) {
         self.0.retain(|used| {
             let waited = match over {
@@ -78,7 +79,7 @@ impl Uses {
             .find(|used| used.ctx == ctx && used.stream == stream)
     }
 
-    /// Merges the streams of each context that are not sending.
+    /// Merges the streams of each context on which no work is being sent.
     fn gather(&mut self) {
         let mut gathered: Vec<Use> = Vec::new();
         for used in std::mem::take(&mut self.0) {
@@ -98,14 +99,14 @@ impl Uses {
     }
 }
 
-/// The scope of a completed wait.
+/// The work for which a completed wait has waited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Over {
     /// All work of a stream.
     Stream(Ctx, Stream),
     /// All work of a context.
     Context(Ctx),
-    /// Unknown: nothing is removed.
+    /// Unknown: no work is removed from the record.
     Unknown,
 }
 

@@ -1,5 +1,5 @@
-//! Copies of rows and of boxes. Rows in the program's memory are gathered and scattered in the
-//! guest, so that only their bytes are sent, without gaps.
+//! Copies of rows and of boxes. The guest gathers and scatters rows in the program's memory, so
+//! that only the bytes of rows are sent, without the gaps between them.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ use crate::state::streams::Target;
 use crate::state::{Shim, capture};
 use crate::sys::UserMemory;
 
-/// Bytes that are fetched at a time for scattering.
+/// Number of bytes that are fetched at once for scattering.
 pub(crate) const SCATTER: u64 = 4 * 1024 * 1024;
 
-/// Bytes of the first row of an array, from byte `x` on.
+/// One side of a copy: bytes of the first row of an array, from byte `x` on.
 pub(crate) fn in_array(array: u64, x: usize) -> Side3D {
     Side3D {
         x,
@@ -35,7 +35,7 @@ pub(crate) fn in_array(array: u64, x: usize) -> Side3D {
     }
 }
 
-/// Bytes of the program's memory.
+/// One side of a copy: bytes of the program's memory.
 pub(crate) fn on_host(address: u64) -> Side3D {
     Side3D {
         kind: memory_type::HOST,
@@ -44,7 +44,7 @@ pub(crate) fn on_host(address: u64) -> Side3D {
     }
 }
 
-/// Bytes of device memory.
+/// One side of a copy: bytes of device memory.
 pub(crate) fn on_device(address: u64) -> Side3D {
     Side3D {
         kind: memory_type::DEVICE,
@@ -53,7 +53,7 @@ pub(crate) fn on_device(address: u64) -> Side3D {
     }
 }
 
-/// Rows in the memory that the address belongs to.
+/// One side of a copy: rows in memory whose kind the address determines.
 pub(crate) fn anywhere(address: u64, pitch: usize, height: usize) -> Side3D {
     Side3D {
         kind: memory_type::UNIFIED,
@@ -64,12 +64,12 @@ pub(crate) fn anywhere(address: u64, pitch: usize, height: usize) -> Side3D {
     }
 }
 
-/// Bytes of a row, number of rows, number of slices.
+/// Size of a copy: bytes of a row, number of rows, number of slices.
 pub(crate) fn size(copy: &Copy3D) -> [u64; 3] {
     [copy.width as u64, copy.height as u64, copy.depth as u64]
 }
 
-/// A copy of contiguous bytes, in the form of a box copy. Graphs need this form.
+/// A copy of contiguous bytes as a box copy, which is the form that graphs need.
 pub(crate) fn line_of(shim: &Shim, dst: u64, src: u64, len: usize) -> Copy3D {
     let side = |address: u64| Side3D {
         pitch: len,
@@ -115,7 +115,7 @@ pub(crate) fn again(shim: &Shim, target: &Target, copy: &Copy3D) -> Cu {
     run(shim, target, copy, false)
 }
 
-/// Starts a copy in a stream, captured or not.
+/// Starts a copy in a stream. In a captured stream, the copy becomes a node of the graph.
 pub(crate) fn start(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> Cu {
     if shim.captures.any() {
         if sync {
@@ -130,8 +130,8 @@ pub(crate) fn start(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> 
     run(shim, target, copy, sync)
 }
 
-/// Copies a box between devices. Devices have no path between them, so the copy goes through the
-/// guest: it waits for the stream, then uses the NULL streams of both contexts.
+/// Copies a box between devices. Devices have no direct path, so the copy goes through the guest:
+/// the copy waits for the stream, then uses the NULL streams of both contexts.
 pub(crate) fn whole(
     shim: &Shim,
     target: &Target,
@@ -174,7 +174,7 @@ pub(crate) fn whole(
     )
 }
 
-/// One side of a copy, as numbers.
+/// One side of a copy, as addresses and distances.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Area {
     pub(crate) on_device: bool,
@@ -235,7 +235,8 @@ impl Area {
             false if shim.memory.find(area.at).is_some() => return Err(CuResult::INVALID_VALUE),
             false => _ = area.at.checked_add(len).ok_or(CuResult::INVALID_VALUE)?,
         }
-        // Memory of the program that kernels can reach: the worker has a copy of it.
+        // Memory of the program that kernels can reach counts as device memory, because the worker
+        // has a copy of it.
         let view = || shim.view(area.at, usize::try_from(len).ok()?);
         if let Some(at) = view().filter(|_| !on_device) {
             (area.at, area.on_device) = (at, true);
@@ -251,7 +252,7 @@ impl Area {
         }
     }
 
-    /// Address at which a row begins.
+    /// Address of the first byte of a row.
     pub(crate) fn row(self, y: u64) -> u64 {
         self.at + y * self.pitch
     }
@@ -304,7 +305,7 @@ impl Rows {
             let len = (self.width * self.height) as usize;
             return line(shim, target, (dst, src), (dst.at, src.at), len, sync);
         }
-        // A row that is larger than a piece of a copy is copied separately.
+        // A row that is larger than a piece of a copy is copied by itself.
         if self.width > COPY_PIECE as u64 && !(dst.on_device && src.on_device) {
             for y in 0..self.height {
                 let places = (dst.row(y), src.row(y));
@@ -411,7 +412,7 @@ fn line(
 ) -> Cu {
     match (dst.on_device, src.on_device) {
         (true, true) => within(shim, target, to, from, len),
-        // The caller waits for the end of the copy once, after the last part.
+        // The caller waits for the copy once, after the last row.
         (true, false) => to_device(shim, target, to, from, len, false),
         (false, true) => to_host(shim, target, to, from, len, sync),
         (false, false) => {
@@ -423,8 +424,8 @@ fn line(
     }
 }
 
-/// Waits for the stream, because a copy within the program's memory must keep its place in the
-/// stream.
+/// Waits for the stream. A copy within the program's memory keeps its place in the stream only
+/// through a wait.
 fn in_order(shim: &Shim, target: &Target) -> Cu {
     shim.session.synchronize(&req::StreamSynchronize {
         ctx: target.ctx(),

@@ -1,5 +1,5 @@
-//! Copies of boxes with an array on at least one side. Rows in the program's memory are gathered
-//! and scattered in the guest; the host does the rest.
+//! Copies of boxes with an array on at least one side. The guest gathers and scatters rows in the
+//! program's memory; the host does everything else.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::state::arrays::ArrayInfo;
 use crate::state::streams::Target;
 use crate::sys::UserMemory;
 
-/// One side of a copy, checked.
+/// One side of a copy, after the checks.
 enum End {
     Linear(Area),
     Array(Arc<ArrayInfo>, [u64; 3]),
@@ -93,7 +93,7 @@ pub(crate) fn run(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> Cu
     }
 }
 
-/// Splits rows into parts of at most one piece of a copy: (first byte, bytes).
+/// Splits rows into parts of at most one piece of a copy: (first byte, number of bytes).
 fn columns(width: u64) -> impl Iterator<Item = (u64, u64)> {
     let most = COPY_PIECE as u64;
     (0..width.div_ceil(most)).map(move |n| (n * most, most.min(width - n * most)))

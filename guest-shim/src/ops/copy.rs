@@ -1,9 +1,10 @@
 //! Copies.
 //!
-//! A copy to the device has read the program's memory when the call returns. Only an asynchronous
-//! copy of page-locked memory reads later, but before the program can see that the stream
-//! completed, as CUDA specifies. A copy from the device has written the memory when the call
-//! returns or, for page-locked memory, before the program can see that the stream completed.
+//! When the call of a copy to the device returns, the program's memory was read. Only an
+//! asynchronous copy of page-locked memory may read later, but before the program can see that the
+//! stream completed, as CUDA specifies. When the call of a copy from the device returns, the
+//! program's memory was written; page-locked memory is written before the program can see that the
+//! stream completed.
 
 use std::sync::Arc;
 
@@ -22,12 +23,12 @@ use crate::state::streams::Target;
 use crate::state::{Shim, capture};
 use crate::sys::UserMemory;
 
-/// From this size on, in bytes, memory is lent to the socket if the program does not change the
-/// memory until the worker has received it. For smaller copies, the wait for the receipt costs more
-/// than the saved copy.
+/// Smallest copy, in bytes, for which memory is lent to the socket. Memory is lent only if the
+/// program does not change it until the worker has received it. For smaller copies, waiting for the
+/// receipt costs more than the saved copy.
 const LEND_FROM: usize = 1024 * 1024;
 
-/// Copies in the direction that the addresses determine.
+/// Copies between any memories; the addresses determine the direction.
 pub(crate) fn any(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, sync: bool) -> Cu {
     match (shim.is_device(dst), shim.is_device(src)) {
         (true, true) if sync => {
@@ -46,7 +47,7 @@ pub(crate) fn any(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, 
                     Err(CuResult::INVALID_VALUE)
                 };
             }
-            // The copy keeps its place in the stream only through a wait.
+            // A copy within the program's memory keeps its place in the stream only through a wait.
             let call = req::StreamSynchronize {
                 ctx: target.ctx(),
                 stream: target.stream,
@@ -60,7 +61,7 @@ pub(crate) fn any(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, 
     }
 }
 
-/// Host memory that the program names. Errors for null and for addresses of the device.
+/// The host memory that the program names. Fails for null and for device addresses.
 fn host_memory(shim: &Shim, address: u64, len: usize) -> Cu<UserMemory> {
     if address == 0 || shim.is_device(address) {
         return Err(CuResult::INVALID_VALUE);
@@ -82,7 +83,7 @@ pub(crate) fn peer(
     if to.device == from.device && to.device == target.ctx.device {
         return within(shim, target, dst, src, len);
     }
-    // Devices have no path between them: the copy goes through the guest. It waits for the stream,
+    // Devices have no direct path: the copy goes through the guest. The copy waits for the stream,
     // then uses the NULL streams of both contexts.
     let null = |ctx: &Arc<Context>| Target {
         ctx: ctx.clone(),
@@ -113,7 +114,7 @@ pub(crate) fn to_device(
     to_device_now(shim, target, dst, src, len, sync)
 }
 
-/// Copies to the device, in a stream that is not captured or in a recording.
+/// Copies to the device: in a stream that is not captured, or in a recording of a graph.
 pub(crate) fn to_device_now(
     shim: &Shim,
     target: &Target,
@@ -132,8 +133,9 @@ pub(crate) fn to_device_now(
     let mut rest = host_memory(shim, src, len)?;
     let work = target.order(shim, Reach::Named(&[dst]))?;
     let (ctx, stream) = (target.ctx(), target.stream);
-    // The program may not change page-locked memory until completion. Other memory is the program's
-    // again when the call returns, so the call then waits until the worker has received the bytes.
+    // The program may not change page-locked memory before the copy completes. Other memory belongs
+    // to the program again when the call returns, so the call then waits until the worker has
+    // received the bytes.
     let lend = len >= LEND_FROM && (sync || shim.pinned.covers(src as usize, len));
     while rest.len > 0 {
         let piece = rest.first(COPY_PIECE);
@@ -158,8 +160,8 @@ pub(crate) fn to_device_now(
     Ok(())
 }
 
-/// Copies between memories that kernels reach, one of which is the program's. The worker has copies
-/// of both.
+/// Copies between memories that kernels reach, at least one of which belongs to the program. The
+/// worker has copies of both.
 fn reached(shim: &Shim, target: &Target, (dst, src): (u64, u64), len: usize, sync: bool) -> Cu {
     within_now(shim, target, dst, src, len)?;
     if sync {
@@ -168,18 +170,20 @@ fn reached(shim: &Shim, target: &Target, (dst, src): (u64, u64), len: usize, syn
     Ok(())
 }
 
-/// Finishes a copy to the device whose bytes were sent: waits if the copy is synchronous.
+/// Ends a copy to the device whose bytes were sent: a synchronous copy waits.
 pub(crate) fn sent(shim: &Shim, target: &Target, sync: bool) -> Cu {
     if !sync {
         return Ok(());
     }
-    // A synchronous copy also ends after earlier asynchronous copies.
+    // A synchronous copy returns only after earlier asynchronous copies.
     shim.session.take_back()?;
     let (ctx, stream) = (target.ctx(), target.stream);
     match &target.info {
-        // The program may use the copy as a wait, and read what earlier work wrote.
+        // The program may use the copy as a wait, and then read bytes that earlier work has
+        // written.
         None if !shim.session.in_use() => target.ctx.copies.copied(shim, ctx),
-        // A thread's own stream is not ordered with most other streams: the copy must be complete.
+        // A thread's own stream is not ordered with most other streams, so the copy must be
+        // complete on return.
         _ => shim
             .session
             .synchronize(&req::StreamSynchronize { ctx, stream }),
@@ -200,7 +204,7 @@ pub(crate) fn to_host(
     to_host_now(shim, target, dst, src, len, sync)
 }
 
-/// As [`to_device_now`].
+/// Copies from the device, as [`to_device_now`].
 pub(crate) fn to_host_now(
     shim: &Shim,
     target: &Target,
@@ -229,14 +233,15 @@ pub(crate) fn to_host_now(
     }
     let sent = shim.session.sent_so_far();
     shim.session.fetch(&call, into)?;
-    // The program has waited for the earlier work of the stream.
+    // The copy has waited for the earlier work of the stream.
     shim.session.pull()?;
     let over = Over::Stream(target.ctx(), target.stream);
     shim.session.over(over, sent);
     Ok(())
 }
 
-/// Puts a copy into the graph of a captured stream; a synchronous copy is an error there.
+/// Adds a copy to the graph if the stream is captured. A synchronous copy fails in a captured
+/// stream.
 fn captured(
     shim: &Shim,
     target: &Target,
@@ -264,7 +269,7 @@ pub(crate) fn within(shim: &Shim, target: &Target, dst: u64, src: u64, len: usiz
     within_now(shim, target, dst, src, len)
 }
 
-/// As [`to_device_now`].
+/// Copies within the device, as [`to_device_now`].
 pub(crate) fn within_now(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize) -> Cu {
     if len == 0 {
         return Ok(());

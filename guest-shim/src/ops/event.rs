@@ -1,4 +1,4 @@
-//! Records of events, and waits for them.
+//! Records events, and makes streams wait for events.
 
 use vgpu_proto::call::req;
 
@@ -11,8 +11,8 @@ use crate::state::streams::Target;
 /// Records an event in a stream that is not captured.
 pub(crate) fn record_now(shim: &Shim, target: &Target, event: &EventInfo, flags: u32) -> Cu {
     let _work = target.order(shim, Reach::Named(&[]))?;
-    // Set before the request is sent, so that an answer about an earlier record does not complete
-    // this one.
+    // Set before the request is sent, so that an answer about an earlier record does not count as
+    // the completion of this record.
     event.record();
     let (ctx, stream) = (target.ctx(), target.stream);
     let sent = shim.session.sent_so_far();
@@ -26,7 +26,7 @@ pub(crate) fn record_now(shim: &Shim, target: &Target, event: &EventInfo, flags:
     Ok(())
 }
 
-/// Lets a stream that is not captured wait for an event.
+/// Makes a stream that is not captured wait for an event.
 pub(crate) fn wait_now(shim: &Shim, target: &Target, event: &EventInfo, flags: u32) -> Cu {
     if event.is_complete() {
         // The event was never recorded or has completed.

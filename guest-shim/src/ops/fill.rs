@@ -1,5 +1,5 @@
-//! Fills of device memory. All forms are asynchronous, as in CUDA. Only forms without a stream
-//! wait, if the program can read the memory directly.
+//! Fills of device memory. All fills are asynchronous, as in CUDA, except fills without a stream
+//! argument of memory that the program can read directly.
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_proto::call::req;
@@ -94,7 +94,7 @@ pub(crate) fn again(shim: &Shim, target: &Target, fill: &FillNode) -> Cu {
     })
 }
 
-/// Rows of elements; the rows are `pitch` bytes apart.
+/// Rows of elements to fill; the rows are `pitch` bytes apart.
 pub(crate) struct Area {
     pub(crate) dst: u64,
     pub(crate) pitch: usize,

@@ -1,4 +1,5 @@
-//! Kernel launches: checked against the device and the function, then sent without a wait.
+//! Kernel launches. A launch is checked against the device and the function, then sent without
+//! waiting.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -33,7 +34,7 @@ pub(crate) struct Shape {
     pub(crate) cooperative: bool,
 }
 
-/// The two ways in which a caller passes parameters.
+/// The parameters of a launch, in the two forms in which a program passes them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Params {
     pub(crate) pointers: In<In<u8>>,
@@ -105,7 +106,7 @@ fn node_of(
     .point()
 }
 
-/// A launch as a node of a graph, checked.
+/// Checks a launch and makes a graph node of it.
 pub(crate) fn node(
     shim: &Shim,
     context: &Context,
@@ -159,14 +160,14 @@ impl Shape {
         if !within(&self.grid, &device.max_grid) || !within(&self.block, &device.max_block) {
             return Err(CuResult::INVALID_VALUE);
         }
-        // At most 1024 * 1024 * 64 by the limits above: the product does not overflow 64 bits.
+        // At most 1024 * 1024 * 64 by the limits checked above, so the product does not overflow.
         let threads: u64 = self.block.iter().map(|n| u64::from(*n)).product();
         if threads > u64::from(device.max_threads) {
             return Err(CuResult::INVALID_VALUE);
         }
         let limit = |id| function.attribute(id).map_or(u64::MAX, |n| n.max(0) as u64);
-        // More threads than the kernel was compiled for is the same error as more than the device's
-        // limit.
+        // A block with more threads than the kernel was compiled for fails like a block beyond the
+        // device's limit.
         if threads > limit(attribute::MAX_THREADS_PER_BLOCK) {
             return Err(CuResult::INVALID_VALUE);
         }
@@ -196,13 +197,13 @@ impl Shape {
     }
 }
 
-/// The source of the parameter block.
+/// Where the parameters come from.
 enum Source<'a> {
     Nothing,
-    /// Offsets and sizes in the block, and the array of pointers to the parameters; checked for
-    /// null.
+    /// Offset and size of each parameter in the parameter block, and the program's array of
+    /// pointers to the parameters, none of which is null.
     Pointers(&'a [(u32, u32)], In<In<u8>>),
-    /// A buffer as long as the block.
+    /// A buffer with the whole parameter block.
     Buffer(In<u8>),
 }
 
@@ -227,7 +228,8 @@ impl Source<'_> {
         Ok(Source::Buffer(buffer))
     }
 
-    /// The parameters: the address of each, and its range in the block of `len` bytes.
+    /// The address of each parameter, and the parameter's range in the parameter block of `len`
+    /// bytes.
     fn pieces(&self, len: usize) -> impl Iterator<Item = (In<u8>, Range<usize>)> {
         let (layout, pointers, buffer) = match self {
             Source::Nothing => (&[][..], In::NULL, None),
@@ -244,7 +246,8 @@ impl Source<'_> {
         parameters.chain(buffer.map(|buffer| (buffer, 0..len)))
     }
 
-    /// The aligned words of the parameter block of `len` bytes, which may be addresses.
+    /// The aligned 8-byte words in the parameter block of `len` bytes, each of which may be an
+    /// address.
     fn words(&self, len: usize) -> impl Iterator<Item = u64> {
         self.pieces(len).flat_map(|(from, place)| {
             let words = from.pointer().cast::<u64>();
@@ -255,7 +258,7 @@ impl Source<'_> {
         })
     }
 
-    /// Fills the parameter block; gaps stay zero.
+    /// Fills the parameter block; the gaps between parameters stay zero.
     fn pack(&self, block: &mut [u8]) {
         for (from, place) in self.pieces(block.len()) {
             let (to, len) = (block[place.clone()].as_mut_ptr(), place.len());

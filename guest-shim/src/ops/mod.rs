@@ -1,5 +1,5 @@
-//! Operations on memory, streams and graphs with checked arguments: copies, fills, launches, writes
-//! and waits of words, events, and the replay of graphs.
+//! Operations whose arguments were checked: copies, fills, launches, writes of words and waits for
+//! words, events, and the replay of graphs.
 
 pub(crate) mod area;
 pub(crate) mod boxes;

@@ -1,4 +1,5 @@
-//! Graph instances: instantiated in the guest, recorded by the worker, then launched.
+//! Graph instances: the guest instantiates them, the worker records their steps, and later calls
+//! launch the recordings.
 
 use std::sync::Arc;
 
@@ -28,8 +29,8 @@ const NODE_PRIORITY: u64 = instantiate::USE_NODE_PRIORITY as u64;
 ///
 /// # Errors
 /// Unknown or contradicting flags; a launch from the device; a cycle; a second instance of a graph
-/// with memory nodes; values that no conditional node reads; the host's errors about conditional
-/// nodes.
+/// with memory nodes; condition values that no conditional node reads; the host's errors about
+/// conditional nodes.
 pub(crate) fn instantiate(shim: &Shim, graph: &Graph, flags: u64) -> Result<Arc<Exec>, Refusal> {
     let known = AUTO_FREE | UPLOAD | DEVICE_LAUNCH | NODE_PRIORITY;
     let both = AUTO_FREE | DEVICE_LAUNCH;
@@ -59,7 +60,7 @@ pub(crate) fn instantiate(shim: &Shim, graph: &Graph, flags: u64) -> Result<Arc<
     let condition = plan.condition();
     let exec = Arc::new(Exec::new(shim.mint(), flags, graph, plan));
     if let Some(condition) = condition {
-        // The host checks conditional nodes before the first launch.
+        // The host must check conditional nodes before the first launch.
         let target = Target {
             ctx: condition.ctx.clone(),
             stream: Stream::NULL,
@@ -77,7 +78,7 @@ pub(crate) fn instantiate(shim: &Shim, graph: &Graph, flags: u64) -> Result<Arc<
 /// `cuGraphLaunch`. In a capture, the launch becomes a child graph.
 ///
 /// # Errors
-/// Memory of the last launch that was not freed; the host's errors.
+/// CUDA_ERROR_INVALID_VALUE if memory of the last launch was not freed; the host's errors.
 pub(crate) fn run(shim: &Shim, exec: &Exec, target: &Target) -> Cu {
     if shim.captures.any() {
         let nested = || Ok(Kind::Child(lock(&exec.state).plan.thaw(shim)?));
@@ -104,7 +105,8 @@ pub(crate) fn run(shim: &Shim, exec: &Exec, target: &Target) -> Cu {
     Ok(())
 }
 
-/// The steps of a launch in the target's context. The first launch in a context records them there.
+/// The steps of a launch in the target's context. The first launch in a context makes the worker
+/// record them.
 ///
 /// # Errors
 /// The host's errors about conditional nodes; the code with which the session ended.
@@ -129,11 +131,11 @@ pub(crate) fn steps(shim: &Shim, state: &mut ExecState, target: &Target) -> Cu<A
     Ok(steps)
 }
 
-/// Asks the worker to record steps.
+/// Makes the worker record steps.
 struct Recorder<'s> {
     shim: &'s Shim,
     target: &'s Target,
-    /// Handles of recordings that no step refers to yet.
+    /// Handles of recordings that are not yet part of a step.
     made: Vec<Stream>,
 }
 
@@ -198,7 +200,7 @@ impl Recorder<'_> {
             let body = match parts.as_slice() {
                 [] => self.record(&[])?,
                 [Part::Run(nodes)] => self.record(nodes)?,
-                // As in the driver: bodies contain device work only.
+                // As in NVIDIA's driver, bodies may contain only work on the device.
                 _ => return Err(CuResult::NOT_SUPPORTED),
             };
             bodies.push(body);
@@ -211,16 +213,17 @@ impl Recorder<'_> {
             bodies: bodies.clone(),
         };
         self.shim.session.call(&call)?;
-        // The bodies are part of the outer recording now.
+        // The bodies are now part of the outer recording.
         self.made.retain(|g| !bodies.contains(g));
         Ok(())
     }
 }
 
-/// The side that carries out a node.
+/// Where a node runs: on the host or in the guest.
 fn place(shim: &Shim, ctx: u64, kind: &Kind) -> Place {
     let host = match kind {
-        // Memory is allocated beforehand (see `block`). Callers do not ask about children.
+        // Memory is allocated before the launch (see `block`). Callers handle child graphs
+        // themselves.
         Kind::Empty | Kind::Child(_) | Kind::Alloc(_) | Kind::Free(_) => return Place::Nowhere,
         Kind::Kernel(kernel) => kernel.function.ctx.0 == ctx,
         Kind::Copy(copy) => area::is_on_device(shim, copy),
@@ -230,7 +233,7 @@ fn place(shim: &Shim, ctx: u64, kind: &Kind) -> Place {
     if host { Place::Host } else { Place::Here }
 }
 
-/// Carries out a node in a stream or in a recording.
+/// Runs a node in a stream or in a recording.
 fn act(shim: &Shim, target: &Target, kind: &Kind) -> Cu {
     match kind {
         Kind::Kernel(kernel) => launch::again(shim, target, kernel),
@@ -242,7 +245,7 @@ fn act(shim: &Shim, target: &Target, kind: &Kind) -> Cu {
         Kind::Record(event) => event::record_now(shim, target, &*shim.events.get(*event)?, 0),
         Kind::Wait(event) => event::wait_now(shim, target, &*shim.events.get(*event)?, 0),
         Kind::Words(words) => words.iter().try_for_each(|word| word.send(shim, target)),
-        // The children of these are recorded separately, or the work is done elsewhere.
+        // Children and bodies are recorded separately; memory is allocated and freed elsewhere.
         Kind::Empty | Kind::Child(_) | Kind::Alloc(_) | Kind::Free(_) | Kind::Conditional(_) => {
             Ok(())
         }

@@ -13,14 +13,15 @@ use crate::state::streams::{Target, resolve};
 use crate::state::words::Word;
 use crate::state::{Shim, capture};
 
-/// `CU_STREAM_WAIT_VALUE_FLUSH`: for writes of other devices, which do not exist here.
+/// `CU_STREAM_WAIT_VALUE_FLUSH`: has no effect, because there are no remote writes from other
+/// devices.
 const FLUSH: u32 = 1 << 30;
 
 impl Word {
     /// Puts the operation into a stream that is not captured.
     ///
     /// # Errors
-    /// Those of [`Word::check`]; the code with which the session ended.
+    /// The errors of [`Word::check`]; the code with which the session ended.
     pub(crate) fn put(self, stream: u64, mode: DefaultStream) -> Cu {
         let shim = live()?;
         let target = resolve(shim, stream, mode)?;
@@ -60,7 +61,8 @@ impl Word {
     /// Checks the operation against a device.
     ///
     /// # Errors
-    /// CUDA_ERROR_NOT_SUPPORTED if the device does not support it; CUDA_ERROR_INVALID_VALUE.
+    /// CUDA_ERROR_NOT_SUPPORTED if the device does not support the operation;
+    /// CUDA_ERROR_INVALID_VALUE for an invalid address or flag.
     pub(crate) fn check(self, shim: &Shim, device: i32) -> Cu {
         let device = shim.devices.get(device)?;
         if device
