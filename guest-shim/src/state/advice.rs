@@ -1,6 +1,7 @@
-//! The program's advice on ranges of managed memory. Advice is stored and returned, without effect
-//! on the place of the memory. Only the host can be a location here: a device must have
-//! `CONCURRENT_MANAGED_ACCESS` to be named in advice, and devices of guests do not have it.
+//! The program's advice on ranges of managed memory. Advice is stored and returned, and does not
+//! change where the memory is. Only the host can be named as a location: a device needs
+//! `CONCURRENT_MANAGED_ACCESS` to be named in advice, and devices of guests do not have this
+//! attribute.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,7 +25,7 @@ type Said = [bool; 3];
 /// The advice on all ranges.
 #[derive(Debug, Default)]
 pub(crate) struct Advice {
-    /// The advice that holds from an address on, up to the next address.
+    /// The advice that applies from an address on, up to the next address in the map.
     from: Mutex<BTreeMap<u64, Said>>,
 }
 
@@ -39,7 +40,7 @@ impl Advice {
         }
     }
 
-    /// Whether advice holds for all of a range.
+    /// Whether the whole range has this advice.
     pub(crate) fn holds(&self, range: Range<u64>, hint: Hint) -> bool {
         let from = lock(&self.from);
         let holds = |said: &Said| said[hint as usize];
@@ -49,7 +50,7 @@ impl Advice {
         inside && holds(&at(&from, range.start))
     }
 
-    /// Forgets the advice on freed memory.
+    /// Drops the advice on freed memory.
     pub(crate) fn forget(&self, range: Range<u64>) {
         let mut from = lock(&self.from);
         if from.is_empty() {

@@ -1,4 +1,5 @@
-//! Arrays: created by the host. The guest keeps their shapes, against which it checks copies.
+//! Arrays. The host creates them; the guest stores their shapes and checks copies against the
+//! shapes.
 
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ pub(crate) struct ArrayInfo {
     pub(crate) ctx: Ctx,
     /// Shape as created.
     pub(crate) shape: ArrayShape,
-    /// Handle for destruction; `None` for a level, which is destroyed with its mipmapped array.
+    /// Handle for the destruction of the array. `None` for a level, which is destroyed with its
+    /// mipmapped array.
     block: Option<ArrayBlock>,
 }
 
@@ -120,7 +122,7 @@ impl Shim {
     pub(crate) fn destroy_mipmap(&self, handle: u64) -> Cu {
         let mipmap = self.mipmaps.remove(handle)?;
         for level in &mipmap.levels {
-            // A missing level needs no removal.
+            // A level that is already removed is no error.
             let _ = self.arrays.remove(*level);
         }
         let block = mipmap.block;

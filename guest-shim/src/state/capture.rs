@@ -1,8 +1,8 @@
 //! Stream capture: calls become nodes of a graph instead of work in a stream.
 //!
-//! The host knows nothing of captures. A capture stores, for each of its streams, the nodes on
-//! which the stream's next node depends. An event that is recorded in a captured stream carries
-//! these nodes to other streams.
+//! Captures exist only in the guest. A capture stores, for each of its streams, the nodes on which
+//! the stream's next node depends. An event that is recorded in a captured stream stores these
+//! nodes; a stream that waits for the event depends on them.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -31,7 +31,7 @@ const INVALIDATED: u32 = 2;
 #[derive(Debug, Default)]
 struct State {
     invalid: bool,
-    /// Dependencies of the next node, by stream.
+    /// The nodes on which the next node depends, by stream.
     tips: HashMap<u64, Vec<u64>>,
 }
 
@@ -40,12 +40,14 @@ struct State {
 pub(crate) struct Capture {
     pub(crate) id: u64,
     pub(crate) graph: Arc<Graph>,
-    /// Whether the graph was made for this capture, and is destroyed if the capture fails.
+    /// Whether the graph was created for this capture. Such a graph is destroyed if the capture
+    /// fails.
     own: bool,
     origin: u64,
     mode: u32,
     thread: u64,
-    /// Context of the stream. While a blocking stream is captured, the NULL stream may not be used.
+    /// Context of the first stream. While a blocking stream of a context is captured, the context's
+    /// NULL stream may not be used.
     ctx: u64,
     blocking: bool,
     state: Mutex<State>,
@@ -99,13 +101,13 @@ impl Captures {
         });
     }
 
-    /// Whether a capture adds to this graph.
+    /// Whether an active capture adds nodes to this graph.
     fn uses(&self, graph: u64) -> bool {
         let streams = lock(&self.streams);
         streams.values().any(|c| c.graph.handle == graph)
     }
 
-    /// Invalidates captures that a call is incompatible with.
+    /// Invalidates the captures with which a call is incompatible.
     fn break_those(&self, meant: impl Fn(&Capture) -> bool) -> Cu {
         let streams = lock(&self.streams);
         let mut broken = false;
@@ -126,13 +128,13 @@ impl Captures {
     }
 }
 
-/// Whether a capture adds to this graph.
+/// Whether an active capture adds nodes to this graph.
 pub(crate) fn uses(shim: &Shim, graph: u64) -> bool {
     shim.captures.any() && shim.captures.uses(graph)
 }
 
-/// Ends a capture whose first stream is destroyed. Nodes that another stream added stay, and must
-/// still be joined.
+/// Ends the capture of a stream that is destroyed, if the capture began on this stream. Nodes of
+/// other streams remain in the graph, and must still be joined.
 pub(crate) fn abandon(shim: &Shim, stream: u64) {
     if !shim.captures.any() {
         return;
@@ -154,7 +156,7 @@ impl Capture {
         }
     }
 
-    /// Invalidates the capture, which its end will report.
+    /// Invalidates the capture; the call that ends the capture reports this.
     fn invalidate(&self) {
         lock(&self.state).invalid = true;
     }
@@ -172,7 +174,7 @@ impl Capture {
     }
 }
 
-/// The capture that work for a target joins.
+/// The capture that work of a target belongs to; `None` if the target is not captured.
 ///
 /// # Errors
 /// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED; CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the NULL stream
@@ -214,7 +216,7 @@ pub(crate) fn take(shim: &Shim, target: &Target, make: impl FnOnce() -> Cu<Kind>
     Ok(true)
 }
 
-/// Refuses a call that a graph cannot contain.
+/// Refuses a call that cannot become a node of a graph, and invalidates the capture.
 ///
 /// # Errors
 /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED while the target's stream is captured; as [`of`].
@@ -229,7 +231,8 @@ pub(crate) fn forbid(shim: &Shim, target: &Target) -> Cu {
     Ok(())
 }
 
-/// Refuses a call that captures do not see but that might belong to one, such as an allocation.
+/// Refuses a call that a capture cannot record but that might be meant for the graph, such as an
+/// allocation.
 ///
 /// # Errors
 /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if the mode of this thread and of a capture forbid the
@@ -249,7 +252,7 @@ pub(crate) fn unsafe_call(shim: &Shim) -> Cu {
     })
 }
 
-/// As [`forbid`], for a call that waits for a whole context.
+/// As [`forbid`], for a call that waits for all streams of a context.
 ///
 /// # Errors
 /// As [`unsafe_call`].
@@ -261,8 +264,8 @@ pub(crate) fn forbid_context(shim: &Shim, ctx: Ctx) -> Cu {
     unsafe_call(shim)
 }
 
-/// `cuEventRecord` in a captured stream: the event stands for the stream's nodes so far. `false`:
-/// the stream is not captured.
+/// `cuEventRecord` in a captured stream: the event then represents the nodes that the stream has at
+/// this time. `false`: the stream is not captured.
 ///
 /// # Errors
 /// As [`of`].
@@ -279,7 +282,7 @@ pub(crate) fn record(shim: &Shim, target: &Target, event: &EventInfo) -> Cu<bool
     Ok(is)
 }
 
-/// Refuses a call about an event whose last record was captured.
+/// Refuses a call about an event whose last record was in a capture.
 ///
 /// # Errors
 /// CUDA_ERROR_CAPTURED_EVENT.
@@ -296,7 +299,7 @@ pub(crate) fn not_captured(shim: &Shim, event: &EventInfo) -> Cu {
 }
 
 /// `cuStreamWaitEvent`: a stream that waits for a captured event joins the capture. `false`:
-/// neither is captured.
+/// neither the stream nor the event is captured.
 ///
 /// # Errors
 /// CUDA_ERROR_STREAM_CAPTURE_ISOLATION if only the stream is captured, `MERGE` if their captures
@@ -398,7 +401,7 @@ pub(crate) fn begin(
 ///
 /// # Errors
 /// CUDA_ERROR_ILLEGAL_STATE if the stream is not captured; the error of the capture. The capture
-/// ends in any case, except after a wrong stream or thread.
+/// also ends after an error, unless the stream or the thread is not the one that began it.
 pub(crate) fn end(shim: &Shim, target: &Target) -> Cu<Arc<Graph>> {
     let info = target.info.as_ref().ok_or(CuResult::ILLEGAL_STATE)?;
     let capture = shim.captures.of(info.handle.0);
@@ -425,7 +428,7 @@ pub(crate) fn end(shim: &Shim, target: &Target) -> Cu<Arc<Graph>> {
     }
 }
 
-/// Whether the last nodes of the first stream come after all nodes of other streams.
+/// Whether the last nodes of the first stream depend on all nodes of the other streams.
 fn is_joined(shim: &Shim, capture: &Capture) -> bool {
     let state = lock(&capture.state);
     let mut seen = HashSet::new();

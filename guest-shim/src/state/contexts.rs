@@ -1,4 +1,4 @@
-//! Contexts, the per-thread stack of current ones, and primary contexts.
+//! Contexts, each thread's stack of current contexts, and primary contexts.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -13,17 +13,18 @@ use super::Shim;
 use super::handles::Handles;
 use crate::{Cu, lock};
 
-/// One context.
+/// A context.
 #[derive(Debug)]
 pub(crate) struct Context {
     /// The worker's handle.
     pub(crate) handle: Ctx,
-    /// The program's: the same, but for a primary context whose handle the program had before, as
-    /// from NVIDIA's runtime or from before it was released and retained again.
+    /// The program's handle. It equals the worker's handle, except for a primary context whose
+    /// handle the program already knew: from NVIDIA's runtime, or from before the context was
+    /// released and retained again.
     pub(crate) shown: u64,
-    /// Ordinal of its device.
+    /// Ordinal of the device.
     pub(crate) device: i32,
-    /// Primary contexts are not destroyed by cuCtxDestroy.
+    /// Whether this is a primary context, which cuCtxDestroy does not destroy.
     pub(crate) primary: bool,
     /// Unique in the process (`cuCtxGetId`).
     pub(crate) id: u64,
@@ -33,24 +34,25 @@ pub(crate) struct Context {
     pub(crate) cache_config: AtomicU32,
     /// See [`AfterCopies`].
     pub(crate) copies: AfterCopies,
-    /// Its NULL stream has had work that may reach any memory.
+    /// Whether the NULL stream has had work that may reach any memory.
     pub(crate) reaches: AtomicBool,
 }
 
 /// Orders non-blocking streams behind synchronous copies to the device.
 ///
-/// When `cuMemcpyHtoD` returns, CUDA's documents promise that work launched afterwards, on any
-/// stream, sees the data; here the copy is still on its way, in order only with the NULL stream. So
-/// an event is recorded behind it, and a non-blocking stream waits for that before its next work.
+/// CUDA promises: when `cuMemcpyHtoD` returns, work that is launched afterwards, on any stream,
+/// sees the data. Here, the copy may still be on its way, and is ordered only with the NULL stream.
+/// Therefore an event is recorded after the copy, and a non-blocking stream waits for the event
+/// before its next work.
 #[derive(Debug, Default)]
 pub(crate) struct AfterCopies {
-    /// Synchronous copies so far.
+    /// Number of synchronous copies so far.
     epoch: AtomicU64,
-    /// The event, once there is a non-blocking stream; 0 before.
+    /// Handle of the event; 0 before the first non-blocking stream.
     event: AtomicU64,
-    /// Held while the event is made, so that there is one.
+    /// Locked while the event is created, so that only one event is created.
     making: Mutex<()>,
-    /// A non-blocking stream exists or existed.
+    /// Whether a non-blocking stream exists or existed.
     needed: AtomicBool,
 }
 
@@ -63,43 +65,44 @@ pub(crate) struct Contexts {
     next_id: AtomicU64,
 }
 
-/// What a device's primary context is called; 0 before there was one.
+/// The handles of a device's primary context; 0 until the context has a handle.
 #[derive(Debug, Default)]
 struct PrimaryName {
-    /// By the program, always.
+    /// The program's handle, which never changes.
     shown: AtomicU64,
-    /// By the worker, now.
+    /// The worker's present handle.
     handle: AtomicU64,
 }
 
-/// A device's primary context.
+/// The primary context of a device.
 #[derive(Debug, Default)]
 pub(crate) struct Primary {
-    /// While retained.
+    /// The context, while it is retained.
     pub(crate) context: Option<Arc<Context>>,
-    /// How often.
+    /// Number of references.
     pub(crate) references: u32,
     /// `cuDevicePrimaryCtxSetFlags`.
     pub(crate) flags: u32,
 }
 
 thread_local! {
-    /// The top of the thread's stack of contexts; 0 if that is empty. Needs no destructor: exit
-    /// handlers, which may free memory of the current context, run after those.
+    /// The top of the thread's stack of contexts; 0 if the stack is empty. Has no destructor: exit
+    /// handlers, which may free memory of the current context, run after the destructors of
+    /// thread-local variables.
     static TOP: Cell<u64> = const { Cell::new(0) };
-    /// What lies below the top.
+    /// The contexts below the top.
     static BELOW: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The handle on top of the calling thread's stack, 0 if there is none.
+/// The handle of the current context, on top of the calling thread's stack; 0 if there is none.
 pub(crate) fn top() -> u64 {
     TOP.get()
 }
 
-/// Pushes a live context.
+/// Pushes a live context onto the calling thread's stack.
 ///
 /// # Errors
-/// CUDA_ERROR_DEINITIALIZED above another one while the thread is torn down.
+/// CUDA_ERROR_DEINITIALIZED if the thread is ending and the stack is not empty.
 pub(crate) fn push(ctx: u64) -> Cu {
     if top() != 0 {
         let kept = BELOW.try_with(|below| below.borrow_mut().push(top()));
@@ -109,10 +112,10 @@ pub(crate) fn push(ctx: u64) -> Cu {
     Ok(())
 }
 
-/// Pops the top.
+/// Pops the current context off the calling thread's stack.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_CONTEXT if there is none.
+/// CUDA_ERROR_INVALID_CONTEXT if the stack is empty.
 pub(crate) fn pop() -> Cu<u64> {
     let below = BELOW.try_with(|below| below.borrow_mut().pop());
     match TOP.replace(below.ok().flatten().unwrap_or(0)) {
@@ -121,18 +124,18 @@ pub(crate) fn pop() -> Cu<u64> {
     }
 }
 
-/// Replaces the top; 0 pops it.
+/// Replaces the current context; 0 only pops it.
 ///
 /// # Errors
 /// As [`push`].
 pub(crate) fn replace(ctx: u64) -> Cu {
-    // An empty stack has nothing to replace.
+    // The error of an empty stack is ignored.
     let _ = pop();
     if ctx == 0 { Ok(()) } else { push(ctx) }
 }
 
 impl Contexts {
-    /// None, on `devices` devices.
+    /// The state without contexts, for `devices` devices.
     pub(crate) fn new(devices: usize) -> Contexts {
         Contexts {
             live: Handles::new(),
@@ -145,7 +148,7 @@ impl Contexts {
     /// The calling thread's current context.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_CONTEXT if there is none, CUDA_ERROR_CONTEXT_IS_DESTROYED.
+    /// CUDA_ERROR_INVALID_CONTEXT if there is no current context; CUDA_ERROR_CONTEXT_IS_DESTROYED.
     #[inline]
     pub(crate) fn current(&self) -> Cu<Arc<Context>> {
         match top() {
@@ -157,8 +160,8 @@ impl Contexts {
         }
     }
 
-    /// The device and the flags of a context; 0 means the current one. A primary context has both
-    /// also while nobody has retained it, as after its reset.
+    /// The device and the flags of a context; 0 means the current context. A primary context has a
+    /// device and flags even while it is not retained, for example after its reset.
     ///
     /// # Errors
     /// As [`Contexts::named`].
@@ -173,10 +176,10 @@ impl Contexts {
         }
     }
 
-    /// A context that the program names; 0 means the current one.
+    /// The context with the program's handle `ctx`; 0 means the current context.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_CONTEXT; of the current one, as [`Contexts::current`].
+    /// CUDA_ERROR_INVALID_CONTEXT; for the current context, as [`Contexts::current`].
     pub(crate) fn named(&self, ctx: u64) -> Cu<Arc<Context>> {
         match ctx {
             0 => self.current(),
@@ -184,7 +187,7 @@ impl Contexts {
         }
     }
 
-    /// Adds what the worker made.
+    /// Adds a context that the worker has created.
     ///
     /// # Errors
     /// As [`Handles::insert`].
@@ -214,26 +217,27 @@ impl Contexts {
         Ok(context)
     }
 
-    /// All that live.
+    /// All live contexts.
     pub(crate) fn all(&self) -> Vec<Arc<Context>> {
         self.live.all()
     }
 
-    /// Forgets a destroyed context. It stays on the stacks of threads, where it is found destroyed.
+    /// Removes a destroyed context. Stacks of threads keep its handle, and a call then finds that
+    /// the context is destroyed.
     pub(crate) fn remove(&self, ctx: u64) {
-        // A context that is not there needs no removing.
+        // The context may already be removed, which is no error.
         let _ = self.live.remove(self.shown(ctx));
     }
 
-    /// What the program calls a context of the worker's.
+    /// The program's handle of a context, from the worker's handle.
     pub(crate) fn shown(&self, handle: u64) -> u64 {
         let mut names = self.names.iter();
         let name = names.find(|n| n.handle.load(Ordering::Acquire) == handle);
         name.map_or(handle, |n| n.shown.load(Ordering::Acquire))
     }
 
-    /// What the program calls the primary context of a device, also before there is one: NVIDIA's
-    /// runtime asks when it lists the devices.
+    /// The program's handle of a device's primary context, also before the context exists: NVIDIA's
+    /// runtime requests the handle when it lists the devices. `mint` returns a new handle.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_DEVICE.
@@ -247,12 +251,13 @@ impl Contexts {
         Ok(shown.load(Ordering::Acquire))
     }
 
-    /// Whether a device's primary context is, was or will be called so.
+    /// Whether this is the handle of a device's primary context, even if that context does not
+    /// exist now.
     pub(crate) fn is_primary(&self, ctx: u64) -> bool {
         self.primary_device(ctx).is_some()
     }
 
-    /// The device whose primary context is, was or will be called so.
+    /// The device whose primary context has this handle, even if that context does not exist now.
     fn primary_device(&self, ctx: u64) -> Option<i32> {
         let mut names = self.names.iter();
         let device =
@@ -273,7 +278,8 @@ impl Contexts {
 }
 
 impl PrimaryName {
-    /// The worker has made it anew.
+    /// Stores the handle of a primary context that the worker has created again. Returns the
+    /// program's handle.
     fn take(&self, handle: Ctx) -> u64 {
         self.handle.store(handle.0, Ordering::Release);
         match self.shown.load(Ordering::Acquire) {
@@ -287,14 +293,15 @@ impl PrimaryName {
 }
 
 impl AfterCopies {
-    /// A synchronous copy on the NULL stream has been sent.
+    /// Called when a synchronous copy on the NULL stream was sent.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The code with which the session ended.
     pub(crate) fn copied(&self, shim: &Shim, ctx: Ctx) -> Cu {
-        // Counted before the look at `needed`, which `need` sets before its look at the count:
-        // one of the two sees the other. Counted again after the mark, so that a stream that saw
-        // the first count without a mark looks again.
+        // `epoch` is counted before `needed` is loaded, and `need` sets `needed` before it loads
+        // `epoch`: at least one of the two functions sees the other's change. `epoch` is counted
+        // again after the event was recorded, so that a stream that saw the first count without the
+        // event waits again.
         self.epoch.fetch_add(1, Ordering::SeqCst);
         if self.needed.load(Ordering::SeqCst) {
             self.mark(shim, ctx)?;
@@ -303,23 +310,23 @@ impl AfterCopies {
         Ok(())
     }
 
-    /// A non-blocking stream has been created.
+    /// Called when a non-blocking stream was created.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The code with which the session ended.
     pub(crate) fn need(&self, shim: &Shim, ctx: Ctx) -> Cu {
         if !self.needed.swap(true, Ordering::SeqCst) && self.epoch.load(Ordering::SeqCst) > 0 {
-            // Covers the copies made before anybody could have waited for them.
+            // Orders the stream after copies that were made while no non-blocking stream existed.
             self.mark(shim, ctx)?;
             self.epoch.fetch_add(1, Ordering::SeqCst);
         }
         Ok(())
     }
 
-    /// Has a non-blocking stream wait for copies since `seen`, which it moves on.
+    /// Makes a non-blocking stream wait for the copies after number `seen`, and updates `seen`.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The code with which the session ended.
     #[inline]
     pub(crate) fn order(&self, shim: &Shim, ctx: Ctx, stream: Stream, seen: &AtomicU64) -> Cu {
         let epoch = self.epoch.load(Ordering::Acquire);

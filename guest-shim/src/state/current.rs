@@ -1,6 +1,6 @@
-//! The state that calls find: none before cuInit, after a fork and when the process ends.
+//! The state that calls use. There is none before cuInit, after a fork and when the process ends.
 //!
-//! The state lives for ever once it exists. `process` sets the pointer and the phase.
+//! A state that exists is never freed. The module `process` sets the pointer and the phase.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
@@ -18,9 +18,9 @@ pub(crate) const FORKED: u8 = 2;
 /// The process ends.
 pub(crate) const EXITING: u8 = 3;
 
-/// In which phase the process is.
+/// The phase of the process.
 pub(crate) static PHASE: AtomicU8 = AtomicU8::new(BEFORE);
-/// Null outside a session; otherwise from a leaked box, which is never freed.
+/// Null outside a session. Otherwise, the pointer comes from a leaked box, which is never freed.
 pub(crate) static SHIM: AtomicPtr<Shim> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The state of the library, if cuInit has succeeded and the session has not ended.
@@ -39,7 +39,7 @@ pub(crate) fn shim() -> Cu<&'static Shim> {
     Ok(shim)
 }
 
-/// Why there is no session.
+/// The result code of a call while there is no state.
 #[cold]
 pub(crate) fn no_shim() -> CuResult {
     static SAID: AtomicBool = AtomicBool::new(false);

@@ -29,7 +29,7 @@ pub(crate) struct Device {
     granularity: [OnceLock<u64>; 2],
 }
 
-/// All devices, in the program's order.
+/// All devices that the program sees, in the program's order.
 #[derive(Debug)]
 pub(crate) struct Devices {
     list: Vec<Device>,
@@ -45,7 +45,7 @@ impl Device {
                 .find(|(a, _)| *a == id)
                 .map_or(otherwise, |(_, value)| (*value).max(0) as u32)
         };
-        // For limits that the host did not report: the smallest limit of all devices since Kepler.
+        // For limits that the host did not report: the smallest limits of all devices since Kepler.
         let block = attribute::MAX_BLOCK_DIM_X;
         let grid = attribute::MAX_GRID_DIM_X;
         Device {
@@ -131,7 +131,7 @@ impl Devices {
         self.list.iter()
     }
 
-    /// The device of an ordinal (a `CUdevice`).
+    /// The device with this ordinal (a `CUdevice`).
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_DEVICE.
@@ -157,7 +157,7 @@ impl Devices {
     }
 }
 
-/// Logs why cuInit finds no device.
+/// Logs the reason for which cuInit finds no device.
 fn say_hidden(visible: &str, devices: usize) {
     static SAID: AtomicBool = AtomicBool::new(false);
     let text = format!(
@@ -168,9 +168,9 @@ fn say_hidden(visible: &str, devices: usize) {
     log::once(&SAID, &text);
 }
 
-/// Positions of the selected devices, in the order of `visible`. As in the driver, the entries are
-/// either numbers (up to the first non-digit) or prefixes of UUIDs, as the first entry is, and the
-/// list ends at the first entry that names no device.
+/// Positions of the selected devices, in the order of `visible`. As in the driver, either all
+/// entries are numbers (up to the first non-digit) or all are prefixes of UUIDs, depending on the
+/// first entry. The list ends at the first entry that names no device.
 fn chosen(all: &[DeviceInfo], visible: Option<&str>) -> Cu<Vec<usize>> {
     let Some(text) = visible else {
         return Ok((0..all.len()).collect());
@@ -202,7 +202,7 @@ fn by_uuid(all: &[DeviceInfo], text: &str) -> Option<usize> {
         !wanted.is_empty() && uuid_text(&d.uuid).starts_with(&wanted.to_ascii_lowercase())
     });
     let first = matching.next()?.0;
-    // An ambiguous prefix names no device.
+    // A prefix of several UUIDs names no device.
     matching.next().is_none().then_some(first)
 }
 
@@ -217,7 +217,8 @@ fn uuid_text(uuid: &[u8; 16]) -> String {
     text
 }
 
-/// (domain, bus, device, function) of `[domain:]bus:device[.function]`, hexadecimal.
+/// (domain, bus, device, function) of `[domain:]bus:device[.function]`; all numbers are
+/// hexadecimal.
 fn pci(text: &str) -> Option<(u32, u32, u32, u32)> {
     let hex = |s: &str| u32::from_str_radix(s, 16).ok();
     let (address, function) = match text.split_once('.') {

@@ -1,4 +1,5 @@
-//! Events: created in the guest. The state of their last record saves round trips.
+//! Events. The guest chooses their handles, and stores whether the last record has completed, which
+//! saves round trips.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,11 +19,12 @@ pub(crate) struct EventInfo {
     pub(crate) ctx: Ctx,
     /// `CUevent_flags`.
     pub(crate) flags: u32,
-    /// If the last record was captured: the capture, and the stream's nodes at that time.
+    /// If the last record was in a capture: the capture, and the nodes of the stream at that time.
     pub(crate) captured: Mutex<Option<(Arc<Capture>, Vec<u64>)>>,
     recorded: AtomicU64,
     completed: AtomicU64,
-    /// The work before the last record, and the units of work sent at that time.
+    /// The work that must be complete when the last record completes, and the number of units of
+    /// work sent at that time.
     behind: Mutex<(Over, u64)>,
 }
 
@@ -40,17 +42,17 @@ impl EventInfo {
         }
     }
 
-    /// Notes that the event is about to be recorded.
+    /// Counts a record that is about to be sent.
     pub(crate) fn record(&self) {
         self.recorded.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Notes that the record was sent to a stream, after `sent` units of work.
+    /// Stores the stream of the record that was sent, and the number of units of work sent so far.
     pub(crate) fn stands_behind(&self, stream: Stream, sent: u64) {
         *lock(&self.behind) = (Over::Stream(self.ctx, stream), sent);
     }
 
-    /// The scope that is over when the last record completes, for
+    /// The work that is complete when the last record has completed, for
     /// [`Session::over`](crate::session::Session::over).
     pub(crate) fn behind(&self) -> (Over, u64) {
         *lock(&self.behind)
@@ -61,7 +63,7 @@ impl EventInfo {
         self.recorded.load(Ordering::Acquire)
     }
 
-    /// Notes that the host reported record number `record` as complete.
+    /// Stores that the host reported record number `record` as complete.
     pub(crate) fn complete(&self, record: u64) {
         self.completed.fetch_max(record, Ordering::AcqRel);
     }

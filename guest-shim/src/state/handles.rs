@@ -1,4 +1,4 @@
-//! Tables of live handles of one kind.
+//! Tables of the live handles of one kind.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -19,14 +19,14 @@ pub(crate) struct Handles<T> {
 }
 
 impl<T> Handles<T> {
-    /// Empty.
+    /// A table without handles.
     pub(crate) fn new() -> Handles<T> {
         Handles {
             map: RwLock::default(),
         }
     }
 
-    /// The object of a handle.
+    /// The object with this handle.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE for an unknown handle.

@@ -1,8 +1,8 @@
 //! Libraries and their kernels: modules without a fixed context.
 //!
-//! A library is an image on the host. It becomes a module of a context when the context needs it:
-//! at once if a context is current. Handles of kernels are created in the guest, which
-//! distinguishes them from handles of functions in the same arguments.
+//! A library is an image on the host. When a context needs the library, it is loaded into that
+//! context as a module: at once if a context is current. The guest creates the handles of kernels,
+//! and can therefore distinguish them from handles of functions in the same arguments.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -29,18 +29,18 @@ pub(crate) struct Library {
     /// The fatbins from which the image was linked, if they are known.
     parts: Vec<Vec<u8>>,
     options: Vec<(u32, u32)>,
-    /// Modules by context.
+    /// The modules of the library, by context.
     modules: Mutex<Vec<(u64, Arc<ModuleInfo>)>>,
-    /// Kernel handles by name; each name has one handle.
+    /// Handles of kernels by name; each name has one handle.
     kernels: Mutex<HashMap<String, u64>>,
 }
 
-/// The bytes of a library, which may have to be sent to the host again.
+/// The bytes of a library's image. The host may request them again.
 #[derive(Debug)]
 pub(crate) enum Bytes {
-    /// The program preserves the bytes while the library is loaded.
+    /// The program keeps the bytes unchanged while the library is loaded.
     Preserved(UserMemory),
-    /// A copy, as the driver makes.
+    /// A copy, as the driver makes one.
     Copied(Vec<u8>),
 }
 
@@ -63,19 +63,20 @@ pub(crate) struct Kernel {
     pub(crate) library: u64,
     /// The name, to which the program may keep a pointer while the library is loaded.
     pub(crate) name: CString,
-    /// Functions by context.
+    /// The functions of the kernel, by context.
     functions: Mutex<Vec<(u64, Arc<FunctionInfo>)>>,
-    /// (device, attribute, value) as set by the program, also for functions that are loaded later.
+    /// (device, attribute, value) that the program has set. They also apply to functions that are
+    /// loaded later.
     settings: Mutex<Vec<(i32, u32, i32)>>,
 }
 
-/// Whether the handle of a function or kernel is a kernel's.
+/// Whether a handle of a function or kernel belongs to a kernel.
 #[inline]
 pub(crate) fn is_kernel(handle: u64) -> bool {
     GUEST_HANDLES.contains(&handle)
 }
 
-/// The function in a context for the handle of a function or a kernel.
+/// The function of a kernel or function handle in a context.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_HANDLE; if the context has not loaded the kernel, the errors of loading.
@@ -98,7 +99,7 @@ pub(crate) fn asked(shim: &Shim, handle: u64) -> Cu<Arc<FunctionInfo>> {
     }
 }
 
-/// The function that a setter names.
+/// The function of which a call sets a property.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_HANDLE for null and for a kernel.
@@ -109,7 +110,8 @@ pub(crate) fn settable(shim: &Shim, handle: u64) -> Cu<Arc<FunctionInfo>> {
     shim.functions.get(handle)
 }
 
-/// As [`function_in`], in the calling thread's context, which only the handle of a kernel needs.
+/// As [`function_in`], in the calling thread's current context. Only the handle of a kernel needs a
+/// context.
 ///
 /// # Errors
 /// As [`function_in`].
@@ -144,7 +146,7 @@ pub(crate) fn load(
         let module = library.new_module(shim, &context, options)?;
         lock(&library.modules).push((context.handle.0, module));
     } else {
-        // Nothing is compiled yet, so the logs are empty.
+        // Nothing was compiled yet, so the logs are empty.
         options.told(CuResult::SUCCESS, b"", b"");
     }
     shim.libraries.insert(library.handle, library.clone())?;
@@ -170,8 +172,8 @@ impl Library {
         (self.image, self.bytes.memory())
     }
 
-    /// Loads the library into a context. If the image has no code for the device, links its parts
-    /// again.
+    /// Loads the library into a context. If the image has no code for the device, the parts from
+    /// which the image was linked are linked again.
     fn new_module(&self, shim: &Shim, context: &Context, options: &Options) -> Cu<Arc<ModuleInfo>> {
         let loaded = modules::load_sent(shim, context, self.sent(), options);
         match loaded {
@@ -189,7 +191,7 @@ impl Library {
     /// # Errors
     /// The errors of loading.
     pub(crate) fn module(&self, shim: &Shim, context: &Context) -> Cu<Arc<ModuleInfo>> {
-        // Locked during the loading, so that each context gets only one module.
+        // Locked while loading, so that each context gets only one module.
         let mut modules = lock(&self.modules);
         let known = modules.iter().find(|(ctx, _)| *ctx == context.handle.0);
         if let Some((_, module)) = known {
@@ -201,12 +203,12 @@ impl Library {
         Ok(module)
     }
 
-    /// The handle of a kernel that was looked up before.
+    /// The handle of a kernel that was looked up before; `None` if there is none.
     pub(crate) fn known_kernel(&self, name: &str) -> Option<u64> {
         lock(&self.kernels).get(name).copied()
     }
 
-    /// `cuLibraryGetKernel`, looked up in a context.
+    /// `cuLibraryGetKernel`. The name is looked up in the library's module in `context`.
     ///
     /// # Errors
     /// CUDA_ERROR_NOT_FOUND; the errors of loading the library.
@@ -233,7 +235,7 @@ impl Library {
         Ok(handle)
     }
 
-    /// Forgets the module of a destroyed context.
+    /// Drops the module of a destroyed context.
     pub(crate) fn forget(&self, ctx: u64) {
         lock(&self.modules).retain(|(c, _)| *c != ctx);
     }
@@ -269,8 +271,8 @@ impl Kernel {
         Ok(function)
     }
 
-    /// The kernel's function in a context of a device: the current context, else the primary
-    /// context, else any context.
+    /// The kernel's function in a context of the device: in the current context if that is on the
+    /// device, else in the primary context, else in any context of the device.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_DEVICE; CUDA_ERROR_INVALID_CONTEXT if the device has no context.
@@ -313,7 +315,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Forgets the function of a destroyed context.
+    /// Drops the function of a destroyed context.
     pub(crate) fn forget(&self, ctx: u64) {
         lock(&self.functions).retain(|(c, _)| *c != ctx);
     }

@@ -1,5 +1,5 @@
-//! Links on the host: links that programs request, and modules that have no code for the device but
-//! whose parts may have.
+//! Links on the host: links that programs request, and links of the parts of an image that has no
+//! code for the device.
 
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -27,7 +27,8 @@ pub(crate) struct LinkState {
     pub(crate) ctx: Ctx,
     options: Options,
     inputs: Mutex<Vec<Input>>,
-    /// The result. The program gets a pointer to it that is valid until the link is destroyed.
+    /// The result. The program gets a pointer to the result, which is valid until the link is
+    /// destroyed.
     linked: Mutex<Option<Vec<u8>>>,
 }
 
@@ -57,8 +58,9 @@ impl LinkState {
         // SAFETY: by this function's contract.
         let mut bytes = unsafe { memory.copied() };
         if kind == PTX {
-            // Some programs count the NUL of a text, others do not: the worker appends a missing
-            // NUL. The linker reports an empty text.
+            // Some programs include the NUL of a text in the size, others do not. The NUL is
+            // removed here, and the worker appends one. For an empty text, the linker reports the
+            // error.
             let text = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
             bytes.truncate(text.max(1));
         }
@@ -71,7 +73,7 @@ impl LinkState {
         Ok(())
     }
 
-    /// Links, unless that was done before. Returns address and size of the result.
+    /// Runs the link, unless it was run before. Returns the address and the size of the result.
     ///
     /// # Errors
     /// As [`link`].
@@ -112,8 +114,8 @@ pub(crate) unsafe fn load(
     modules::load(shim, context, memory(&linked), options)
 }
 
-/// An input that was sent to the host, with its bytes: the program need not preserve them, and the
-/// host may request them again.
+/// An input that was sent to the host, and its bytes. The bytes are stored because the program may
+/// change them, and the host may request them again.
 #[derive(Debug)]
 pub(crate) struct Input {
     told: LinkInput,
@@ -173,7 +175,7 @@ fn link(shim: &Shim, ctx: Ctx, inputs: &[Input], options: &Options) -> Cu<Vec<u8
     if reply.len > MAX_LINKED as u64 {
         return Err(CuResult::UNKNOWN);
     }
-    // One more byte for the NUL of a text.
+    // One more byte, for the NUL after a text.
     let mut bytes = vec![0; reply.len as usize + 1];
     let into = UserMemory {
         at: bytes.as_mut_ptr(),

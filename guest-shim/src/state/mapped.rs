@@ -1,5 +1,5 @@
 //! Memory that kernels reach: device memory, and host memory that is mapped for kernels when a
-//! kernel is first given an address of it.
+//! kernel first gets an address of the memory.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,15 +21,16 @@ use crate::{Cu, lock, log};
 /// The blocks that the parameters of a kernel name.
 #[derive(Debug, Default)]
 pub(crate) struct Named {
-    /// First addresses of blocks.
+    /// The first addresses of the blocks.
     places: Vec<u64>,
-    /// Whether a word may be an address of a block but is near none, so that the block is unknown.
+    /// Whether a parameter may be an address of a block but is outside of all blocks, so that any
+    /// block may be meant.
     unknown: bool,
 }
 
 impl Named {
-    /// The blocks that the kernel may use. `direct`: the kernel reaches only what its parameters
-    /// name.
+    /// The blocks that the kernel may use. `direct`: whether the kernel reaches only memory that
+    /// its parameters name.
     pub(crate) fn reach(&self, direct: bool) -> Reach<'_> {
         match direct && !self.unknown {
             true => Reach::Named(&self.places),
@@ -39,15 +40,15 @@ impl Named {
 }
 
 impl Shim {
-    /// Whether this is an address of memory that kernels reach, or an address that only kernels
-    /// have.
+    /// Whether kernels reach memory at this address, or the address is one that only kernels can
+    /// use.
     pub(crate) fn is_device(&self, address: u64) -> bool {
         let placed = || self.pinned.placed(address);
         let reached = |(block, at): (Block, usize)| block.mapped || at as u64 != address;
         self.memory.find(address).is_some() || placed().is_some_and(reached)
     }
 
-    /// Whether a copy's destination and source are device memory or arrays.
+    /// Whether destination and source of a copy are device memory or arrays.
     pub(crate) fn places(&self, copy: &Copy3D) -> [bool; 2] {
         [&copy.dst, &copy.src].map(|side| match side.kind {
             memory_type::HOST => false,
@@ -56,16 +57,17 @@ impl Shim {
         })
     }
 
-    /// The mapped block at an address for kernels.
+    /// The block that contains this address for kernels, if kernels reach the block.
     pub(crate) fn mapped(&self, address: u64) -> Option<Block> {
         let (block, _) = self.pinned.placed(address)?;
         block.mapped.then_some(block)
     }
 
-    /// Makes sure that kernels reach all of a range.
+    /// Checks that kernels reach all of a range, and maps memory of the program for them if needed.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE; the host's errors about memory of the program.
+    /// CUDA_ERROR_INVALID_VALUE if the range is not such memory; the host's errors about memory of
+    /// the program.
     pub(crate) fn reach(&self, address: u64, len: u64) -> Cu {
         let found = self.memory.check(address, len);
         if found.is_ok() || !HOST_SPACE.contains(&address) {
@@ -79,15 +81,16 @@ impl Shim {
         self.map(&block)
     }
 
-    /// The address for kernels of a range of the program's memory, if kernels reach it.
+    /// The address for kernels of a range of the program's memory, if kernels already reach the
+    /// range.
     pub(crate) fn view(&self, address: u64, len: usize) -> Option<u64> {
         let block = self.pinned.find(address as usize).filter(|b| b.mapped)?;
         let offset = address as usize - block.base;
         (len <= block.size - offset).then_some(block.place + offset as u64)
     }
 
-    /// Lets kernels reach the blocks that their parameters may name: blocks that a word points
-    /// into, and the nearest blocks for a word that points outside of all blocks.
+    /// Maps the blocks that the parameters of a kernel may name: the blocks that a word points
+    /// into, and the nearest blocks for a word that points near blocks but into none.
     ///
     /// # Errors
     /// The host's errors.
@@ -103,8 +106,8 @@ impl Shim {
                 Word::Unknown => {
                     named.unknown = true;
                     for block in self.pinned.meant(word) {
-                        // An error is ignored because the block is a guess: the kernel may not need
-                        // it.
+                        // The error is ignored, because the kernel possibly does not need this
+                        // block.
                         let _ = self.map(&block);
                     }
                 }
@@ -113,7 +116,7 @@ impl Shim {
         Ok(named)
     }
 
-    /// Lets kernels reach a block, and gives the block addresses for kernels.
+    /// Maps a block for kernels, and gives the block addresses for kernels.
     ///
     /// # Errors
     /// CUDA_ERROR_NOT_SUPPORTED if no such addresses are free; the host's errors.
@@ -126,8 +129,8 @@ impl Shim {
             at: block.base as *mut u8,
             len: block.size,
         };
-        // Pending copies to the block write the program's memory, and must be complete before the
-        // block is mirrored.
+        // Copies to the block that are in progress write the program's memory. They must be
+        // complete before the block is mirrored.
         self.session.wait_for_copies_to(memory)?;
         let _one_at_a_time = lock(&self.mapping);
         if self.mapped(block.place).is_some() {
@@ -161,8 +164,8 @@ impl Shim {
         Ok(())
     }
 
-    /// Assumes that work in flight may find the first block, because a kernel may be waiting for an
-    /// address of the block.
+    /// Records that work in flight may use the first block that is mapped: a kernel may wait in
+    /// memory for an address of the block.
     fn assume_work(&self) {
         let reaches = |flag: &AtomicBool| flag.load(Ordering::SeqCst);
         for context in self.contexts.all() {
@@ -177,7 +180,8 @@ impl Shim {
         }
     }
 
-    /// Frees a managed allocation: unmaps the block, then releases its memory.
+    /// Frees a managed allocation: unmaps the block for kernels, then frees the memory of the
+    /// block.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE if no managed allocation begins there; the code with which the
@@ -187,7 +191,7 @@ impl Shim {
         self.give_up(&block)
     }
 
-    /// Releases a block that was removed from the tables.
+    /// Unmaps and frees a block that was removed from the tables.
     ///
     /// # Errors
     /// The code with which the session ended; the block is released even then.
@@ -201,8 +205,8 @@ impl Shim {
         unmapped
     }
 
-    /// Waits for all contexts if work may use memory that the program reaches too. CUDA may wait in
-    /// this call, and programs rely on that wait.
+    /// Waits for all contexts if unfinished work may use memory that the program also reaches. CUDA
+    /// may wait in the calls that use this function, and programs rely on that wait.
     ///
     /// # Errors
     /// As [`crate::session::Session::ask`].
@@ -217,8 +221,8 @@ impl Shim {
         result
     }
 
-    /// Called before a call that [`Shim::settle`] may end with a wait: refuses the wait in a
-    /// capture.
+    /// Must precede a call that [`Shim::settle`] may end with a wait. Refuses the call in a
+    /// capture, which cannot contain the wait.
     ///
     /// # Errors
     /// CUDA_ERROR_STREAM_CAPTURE_…
@@ -230,8 +234,8 @@ impl Shim {
         Ok(())
     }
 
-    /// Called after a call that CUDA completes before it returns: waits until the effects on memory
-    /// that the program reaches are complete and visible to the program.
+    /// Ends a call that CUDA completes before it returns. If the call accesses memory that the
+    /// program also reaches, waits until the effects are complete and visible to the program.
     ///
     /// # Errors
     /// As [`crate::session::Session::synchronize`].

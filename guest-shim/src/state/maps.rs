@@ -1,12 +1,12 @@
-//! Finds out which addresses of the process are memory.
+//! Determines which addresses of this process are memory.
 
 use std::io::Error;
 
 const PAGE: usize = 4096;
 
-/// Whether all of a range is readable and, if `write` is set, writable. Populates the pages as
-/// page-locking does, which also detects pages beyond the end of a file. If the system cannot tell,
-/// the answer is true.
+/// Whether all of a range is readable and, with `write`, also writable. Maps the pages of the range
+/// as page-locking would, which also detects pages beyond the end of a file. True if the system
+/// does not answer.
 pub(crate) fn is_memory(at: usize, len: usize, write: bool) -> bool {
     let Some(end) = at.checked_add(len) else {
         return false;
@@ -16,15 +16,15 @@ pub(crate) fn is_memory(at: usize, len: usize, write: bool) -> bool {
         true => libc::MADV_POPULATE_WRITE,
         false => libc::MADV_POPULATE_READ,
     };
-    // SAFETY: `madvise` touches the pages like a read, or like a write of their present content,
-    // and changes nothing; the system checks the range.
+    // SAFETY: `madvise` accesses the pages like a read, or like a write of their present content.
+    // It changes no bytes, and the system checks the range.
     let done = unsafe { libc::madvise(first as *mut libc::c_void, end - first, advice) } == 0;
     // Linux before 5.14 does not know this advice.
     let unknown = || Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
     done || unknown() && is_mapped(at, end, write)
 }
 
-/// As [`is_memory`], from the mappings alone; ignores whether there are pages.
+/// As [`is_memory`], from the list of mappings alone, without checking the pages.
 fn is_mapped(at: usize, end: usize, write: bool) -> bool {
     match std::fs::read_to_string("/proc/self/maps") {
         Ok(maps) => holds(&maps, at, end, write),
@@ -32,7 +32,7 @@ fn is_mapped(at: usize, end: usize, write: bool) -> bool {
     }
 }
 
-/// As [`is_mapped`], from the lines of `/proc/PID/maps`, which are sorted by address.
+/// As [`is_mapped`], with the content of `/proc/PID/maps`, whose lines are sorted by address.
 fn holds(maps: &str, at: usize, end: usize, write: bool) -> bool {
     let mut reached = at;
     for line in maps.lines() {

@@ -1,4 +1,5 @@
-//! Live device memory: the ranges behind addresses, which are checked before requests are sent.
+//! Live device memory: ranges of addresses, against which the guest checks requests before it sends
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockWriteGuard};
@@ -13,7 +14,7 @@ use super::reserve::Reservations;
 use crate::log::refusal;
 use crate::{Cu, lock};
 
-/// Number of colliding blocks after which an allocation fails.
+/// Number of blocks at addresses that the program already uses, after which an allocation fails.
 pub(super) const MAX_COLLISIONS: usize = 64;
 
 /// A range of device memory.
@@ -31,7 +32,7 @@ pub(crate) struct Range {
     pub(crate) id: u64,
     /// The module whose global this is; 0 for allocated memory.
     pub(crate) module: u64,
-    /// The pool of the allocation; 0: none.
+    /// The pool from which the range was allocated; 0: none.
     pub(crate) pool: u64,
     /// The physical memory that is mapped here; 0: none.
     pub(crate) physical: u64,
@@ -49,7 +50,7 @@ impl Range {
 #[derive(Debug, Default)]
 struct Map {
     ranges: BTreeMap<u64, Range>,
-    /// Addresses reserved for mappings: first address to size in bytes.
+    /// Address ranges that are reserved for mappings: first address to size in bytes.
     spaces: BTreeMap<u64, u64>,
     reserved: Reservations,
     next_id: u64,
@@ -73,7 +74,7 @@ impl DeviceMemory {
         lock(&self.synchronous).contains(&range.id)
     }
 
-    /// Sets or clears the attribute, which is only stored: its guarantees always hold here.
+    /// Sets or clears the attribute. It is only stored, because its guarantee always holds here.
     pub(crate) fn set_synchronous(&self, range: &Range, on: bool) {
         let mut all = lock(&self.synchronous);
         if on {
@@ -89,7 +90,7 @@ impl DeviceMemory {
         map.find(address)
     }
 
-    /// Ok if all of `[address, address + len)` is accessible device memory.
+    /// Checks that all of `[address, address + len)` is accessible device memory.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE.
@@ -97,7 +98,7 @@ impl DeviceMemory {
         let end = address.checked_add(len).ok_or(CuResult::INVALID_VALUE)?;
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         let mut at = address;
-        // Usually one step: another range may follow without a gap.
+        // Usually one step. Several steps if ranges follow each other without a gap.
         loop {
             let range = map.find(at).filter(|r| r.access != 0);
             let range = range.ok_or(CuResult::INVALID_VALUE)?;
@@ -108,7 +109,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Adds a module's global at its address on the host.
+    /// Adds a module's global variable at its address on the host.
     pub(crate) fn add_global(&self, ptr: u64, size: u64, ctx: Ctx, device: i32, module: u64) {
         let mut map = self.write();
         if size == 0 || map.ranges.contains_key(&ptr) {
@@ -132,18 +133,18 @@ impl DeviceMemory {
         );
     }
 
-    /// Forgets the globals of an unloaded module.
+    /// Removes the globals of an unloaded module.
     pub(crate) fn remove_module(&self, module: u64) {
         self.write().remove(|r| r.module == module);
     }
 
-    /// Forgets the memory of a destroyed context.
+    /// Removes the memory of a destroyed context.
     pub(crate) fn remove_context(&self, ctx: u64) {
         self.write().remove(|r| r.ctx == ctx);
     }
 
-    /// Removes an allocation before it is freed on the host, because the host may reuse the address
-    /// from then on.
+    /// Removes an allocation. Called before the memory is freed on the host, because the host may
+    /// use the address again from then on.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE unless `address` is the beginning of an allocation.
@@ -160,7 +161,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Adds addresses that the host reserved; `false` if the program has a mapping there.
+    /// Adds a reservation of addresses that the host made; `false` if the program has a mapping
+    /// there.
     pub(super) fn enter_space(&self, base: u64, size: u64) -> bool {
         let mut map = self.write();
         if map.overlaps(base, size) || map.reserved.reserve(base, size).is_err() {
@@ -170,7 +172,7 @@ impl DeviceMemory {
         true
     }
 
-    /// Removes a whole reservation that contains no mapping.
+    /// Removes a whole reservation, which must contain no mapping.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE if there is no such reservation.
@@ -184,7 +186,7 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Adds a mapping without access rights.
+    /// Adds a mapping of physical memory, without access rights.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE unless the whole range is reserved and free.
@@ -212,8 +214,8 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Removes the mappings that exactly cover a range, and returns their memories. Returns no
-    /// memory for reserved addresses without mappings.
+    /// Removes the mappings that exactly cover a range. Returns the handles of their physical
+    /// memories; none for reserved addresses without mappings.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE if no mappings cover the range exactly.
@@ -239,7 +241,7 @@ impl DeviceMemory {
         Ok(mapped.iter().map(|r| r.device).collect())
     }
 
-    /// Sets the access rights of these mappings.
+    /// Sets the access rights of the mappings that exactly cover a range.
     ///
     /// # Errors
     /// As [`DeviceMemory::owners`].
@@ -331,12 +333,12 @@ impl Map {
     }
 }
 
-/// The reason for which there is no memory.
+/// The reason that is logged when memory runs out.
 const FULL: &[u8] =
     b"the GPU or the VM's memory quota has too little memory left: vgpu-guest status shows both";
 
-/// `cuMemAlloc`: requests memory from the host, and requests another address while the program has
-/// a mapping at the given address.
+/// `cuMemAlloc`. Requests memory from the host, and repeats the request for another address while
+/// the program has a mapping at the given address.
 ///
 /// # Errors
 /// The host's errors; CUDA_ERROR_OUT_OF_MEMORY if no address is free on both sides.
@@ -354,9 +356,9 @@ pub(crate) fn allocate(shim: &Shim, ctx: Ctx, device: i32, size: u64) -> Cu<u64>
     })
 }
 
-/// Requests memory from the host until the address is free on both sides; `call` names the block
-/// that collided. `place`: context, device and pool. Memory that is kept for later graphs is freed
-/// if memory runs out.
+/// Requests memory from the host until the address is free on both sides. `ask` makes the request,
+/// and names the block whose address was not free. `place`: context, device and pool. If memory
+/// runs out, frees the memory that is kept for later graphs and tries again.
 ///
 /// # Errors
 /// As [`allocate`].
@@ -394,7 +396,7 @@ fn allocate_once(
         collided = Some(ptr);
     }
     if let Some(ptr) = collided {
-        // No further request names the last block, so it is freed here.
+        // No request names the last block, so the block is freed here.
         let _ = shim.session.call(&req::MemFree { ptr });
     }
     Err(CuResult::OUT_OF_MEMORY)
@@ -413,7 +415,7 @@ pub(crate) fn free(shim: &Shim, address: u64) -> Cu {
     }
     let taken = shim.memory.take(address);
     if taken.is_err() {
-        // The most frequent reason is a destroyed context, which CUDA reports first.
+        // The usual reason is a destroyed context, whose error CUDA returns first.
         shim.contexts.current()?;
     }
     let range = taken?;

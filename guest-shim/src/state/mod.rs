@@ -1,4 +1,4 @@
-//! State of the guest that needs no query to the host.
+//! The state that the guest has without a request to the host.
 
 pub(crate) mod advice;
 pub(crate) mod arrays;
@@ -35,7 +35,7 @@ use crate::session::Session;
 /// The state of the library after cuInit has succeeded.
 #[derive(Debug)]
 pub(crate) struct Shim {
-    /// The connection.
+    /// The connection to the worker.
     pub(crate) session: &'static Session,
     /// The devices that the program sees.
     pub(crate) devices: devices::Devices,
@@ -85,11 +85,11 @@ pub(crate) struct Shim {
     pub(crate) pools: pools::Pools,
     /// Page-locked and managed memory.
     pub(crate) pinned: pinned::Pinned,
-    /// Locked while a block is mapped for kernels.
+    /// Locked while a block is being mapped for kernels.
     pub(crate) mapping: Mutex<()>,
     /// Advice on managed memory.
     pub(crate) advice: advice::Advice,
-    /// Images that the host is known to have.
+    /// Images that the host had when it last answered.
     pub(crate) images: modules::KnownImages,
     next_handle: AtomicU64,
 }
@@ -130,12 +130,12 @@ impl Shim {
         }
     }
 
-    /// A handle that was never used before. 2^60 handles last longer than any process.
+    /// A new handle. 2^60 handles last longer than any process runs.
     pub(crate) fn mint(&self) -> u64 {
         self.next_handle.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Forgets all objects of a destroyed context.
+    /// Removes all objects of a destroyed context.
     pub(crate) fn purge(&self, ctx: u64) {
         self.contexts.remove(ctx);
         self.streams.retain(|s| s.ctx.handle.0 != ctx);
@@ -159,7 +159,8 @@ impl Shim {
         self.graph_memory.forget_context(ctx);
         self.memory.remove_context(ctx);
         for block in self.pinned.take_managed(ctx) {
-            // If the session has ended, the caller's next call returns the code.
+            // The error is ignored: if the session has ended, the caller's next call returns the
+            // code.
             let _ = self.give_up(&block);
         }
     }

@@ -23,10 +23,10 @@ use crate::{Cu, direct, lock, log, ptx};
 /// Number of `CUfunction_attribute`s that the library stores, from 0 on.
 const ATTRIBUTES: usize = 18;
 
-/// In place of an attribute's value: the driver was not asked yet.
+/// Stands for the value of an attribute that was not queried yet.
 const UNSAID: i32 = i32::MIN;
 
-/// In place of an attribute's value: the driver does not know the attribute.
+/// Stands for the value of an attribute that the driver does not know.
 const UNKNOWN: i32 = i32::MIN + 1;
 
 /// A module.
@@ -38,7 +38,7 @@ pub(crate) struct ModuleInfo {
     pub(crate) ctx: Ctx,
     /// Ordinal of the device.
     pub(crate) device: i32,
-    /// Kernels that reach only memory that their parameters name.
+    /// Names of the kernels that reach only memory that their parameters name.
     direct: HashSet<String>,
     /// Function handles by name; each name has one handle.
     functions: Mutex<HashMap<String, u64>>,
@@ -66,15 +66,15 @@ pub(crate) struct FunctionInfo {
     pub(crate) params_len: usize,
     /// Whether the function reaches only memory that its parameters name.
     pub(crate) direct: bool,
-    /// Values by `CUfunction_attribute`; [`UNSAID`] and [`UNKNOWN`] mark missing values.
+    /// Values by `CUfunction_attribute`; [`UNSAID`] and [`UNKNOWN`] stand for missing values.
     attributes: [AtomicI32; ATTRIBUTES],
-    /// Locked while an attribute is set, so that the stored value equals the host's value.
+    /// Locked while an attribute is set, so that the stored value is always the host's value.
     setting: Mutex<()>,
     occupancy: Answers,
 }
 
 impl FunctionInfo {
-    /// The value of an attribute, if the driver told it.
+    /// The value of an attribute, if the driver returned one.
     pub(crate) fn attribute(&self, id: u32) -> Option<i32> {
         let value = self.attributes.get(id as usize)?.load(Ordering::Relaxed);
         (value != UNSAID && value != UNKNOWN).then_some(value)
@@ -91,8 +91,8 @@ impl FunctionInfo {
         place.is_some_and(|value| value.load(Ordering::Relaxed) == UNKNOWN)
     }
 
-    /// Number of blocks with so many threads and bytes of dynamic shared memory that fit on a
-    /// multiprocessor.
+    /// Number of blocks with `threads` threads and `shared` bytes of dynamic shared memory that fit
+    /// on a multiprocessor at once.
     ///
     /// # Errors
     /// The driver's errors; the session's errors.
@@ -112,7 +112,8 @@ impl FunctionInfo {
         Ok(self.occupancy.of(question, ask)? as i32)
     }
 
-    /// Bytes of dynamic shared memory for each of so many blocks on a multiprocessor.
+    /// Bytes of dynamic shared memory that each block can use if `blocks` blocks run on a
+    /// multiprocessor.
     ///
     /// # Errors
     /// The driver's errors; the session's errors.
@@ -154,15 +155,15 @@ pub(crate) fn set_cache_config(shim: &Shim, ctx: Ctx, config: u32) -> Cu {
     Ok(())
 }
 
-/// Images that the host had when it was last asked. If the host has dropped an image since, it
-/// answers CUDA_ERROR_FILE_NOT_FOUND. The library then sends the image again and hides the error
-/// from the program.
+/// Images that the host had when it last answered. If the host has dropped an image since, it
+/// returns CUDA_ERROR_FILE_NOT_FOUND. The library then sends the image again; the program does not
+/// see the error.
 #[derive(Debug, Default)]
 pub(crate) struct KnownImages {
     hashes: Mutex<HashSet<ImageHash>>,
 }
 
-/// An image that the host has or is receiving.
+/// An image that the host has, or is receiving.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Image {
     /// Hash of the bytes, which names the image.
@@ -215,7 +216,8 @@ pub(crate) fn load_sent(
             status
         });
     };
-    // SAFETY: the caller that named the image guarantees its bytes, which are only read here.
+    // SAFETY: the caller guarantees that the bytes of the image are readable. They are only read
+    // here.
     let bytes = unsafe { std::slice::from_raw_parts(memory.at.cast_const(), memory.len) };
     let device = shim.devices.get(context.device)?;
     let texts = ptx::texts(bytes, device.capability());
@@ -232,7 +234,8 @@ pub(crate) fn load_sent(
     Ok(info)
 }
 
-/// Logs that managed variables are device memory here, which the program cannot access.
+/// Logs that managed variables of a module are in device memory here, which the program cannot
+/// access.
 fn say_managed(texts: &[Cow<'_, str>]) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if texts
@@ -250,16 +253,17 @@ fn say_managed(texts: &[Cow<'_, str>]) {
     }
 }
 
-/// Sends an image, unless the host has the image.
+/// Sends an image, unless the host has it.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE if the memory is not readable; the session's errors.
 pub(crate) fn send(shim: &Shim, memory: UserMemory) -> Cu<Image> {
-    // SAFETY: the caller that named the image guarantees its bytes, which are only read here.
+    // SAFETY: the caller guarantees that the bytes of the image are readable. They are only read
+    // here.
     let bytes = unsafe { std::slice::from_raw_parts(memory.at.cast_const(), memory.len) };
     let hash: ImageHash = *blake3::hash(bytes).as_bytes();
     let len = memory.len as u64;
-    // Locked during the transfer, so that two threads that load the same image send it once.
+    // Locked while sending, so that two threads that load the same image send it once.
     let mut known = lock(&shim.images.hashes);
     if known.contains(&hash) {
         return Ok(Image { hash, len });
@@ -284,12 +288,12 @@ fn upload(shim: &Shim, image: Image, memory: UserMemory) -> Cu {
     Ok(())
 }
 
-/// Makes a call that needs these images. If the host has dropped an image, sends all images again
-/// and repeats the call once.
+/// Makes a call for which the host needs these images. If the host has dropped an image, sends all
+/// images again and repeats the call once.
 ///
 /// # Errors
-/// The errors of the call; CUDA_ERROR_OPERATING_SYSTEM if the host cannot keep the images even for
-/// the call.
+/// The errors of the call; CUDA_ERROR_OPERATING_SYSTEM if the host drops an image even before the
+/// repeated call.
 pub(crate) fn until_had<T>(
     shim: &Shim,
     images: &[(Image, UserMemory)],
@@ -299,7 +303,8 @@ pub(crate) fn until_had<T>(
     if first.0 != CuResult::FILE_NOT_FOUND {
         return Ok(first);
     }
-    // Locked until the call returns: another thread that sends one of the images starts afterwards.
+    // Locked until the call returns, so that another thread that sends one of the images starts
+    // afterwards.
     let _known = lock(&shim.images.hashes);
     for (image, memory) in images {
         upload(shim, *image, *memory)?;
@@ -310,7 +315,7 @@ pub(crate) fn until_had<T>(
     }
 }
 
-/// `cuFuncGetAttribute`: most attributes are known since the function was looked up.
+/// `cuFuncGetAttribute`. Most values were sent by the host when the function was looked up.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for an unknown attribute; the driver's errors.
@@ -335,7 +340,8 @@ pub(crate) fn attribute(shim: &Shim, function: &FunctionInfo, id: u32) -> Cu<i32
             Ok(reply.value)
         }
         Err(code) => {
-            // Runtimes query attributes that are newer than the driver each time.
+            // Runtimes query attributes that are newer than the driver again and again, so the
+            // error is stored.
             if code == CuResult::INVALID_VALUE {
                 function.keep_attribute(id, UNKNOWN);
             }
@@ -344,8 +350,8 @@ pub(crate) fn attribute(shim: &Shim, function: &FunctionInfo, id: u32) -> Cu<i32
     }
 }
 
-/// `cuFuncSetAttribute`. cuFuncGetAttribute returns the value that the driver accepted. Libraries
-/// set the attributes of a launch before each launch, so only changes are sent to the host.
+/// `cuFuncSetAttribute`. cuFuncGetAttribute then returns the value that the driver accepted.
+/// Libraries set the attributes before each launch, so only changes are sent to the host.
 ///
 /// # Errors
 /// The driver's errors.
@@ -373,7 +379,7 @@ pub(crate) fn set_attribute(shim: &Shim, function: &FunctionInfo, id: u32, value
     Ok(())
 }
 
-/// The names of a module's functions.
+/// The names of all functions of a module.
 ///
 /// # Errors
 /// The driver's errors; the session's errors.
@@ -436,7 +442,7 @@ pub(crate) fn function(shim: &Shim, module: &ModuleInfo, name: &str) -> Cu<u64> 
         occupancy: Answers::default(),
     };
     shim.functions.insert(reply.func.0, Arc::new(info))?;
-    // If two threads ask at once, both handles work; the first handle is stored.
+    // If two threads look up the function at once, both handles are valid; the first one is stored.
     Ok(*lock(&module.functions)
         .entry(name.to_owned())
         .or_insert(reply.func.0))
@@ -481,7 +487,7 @@ pub(crate) fn unload(shim: &Shim, handle: u64) -> Cu {
     Ok(())
 }
 
-/// A name that does not fit into a frame cannot name a symbol.
+/// Refuses a name that does not fit into a frame: no symbol has such a name.
 fn sendable(name: &str) -> Cu {
     if name.is_empty() || name.len() > MAX_ARGS / 2 {
         Err(CuResult::NOT_FOUND)

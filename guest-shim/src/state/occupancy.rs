@@ -1,32 +1,32 @@
-//! Stores the host's answers about the occupancy of functions, because libraries repeat the same
-//! query before each launch.
+//! Stores the host's answers to queries about the occupancy of functions, because libraries repeat
+//! the same query before each launch.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 
 use crate::{Cu, lock};
 
-/// Number of answers that are stored per function: all block sizes in steps of a warp, with some
-/// sizes of shared memory.
+/// Number of answers that are stored per function. Enough for all block sizes in steps of a warp,
+/// with some sizes of shared memory.
 const MOST: usize = 256;
 
 /// A query about a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Question {
-    /// Number of blocks with so many threads and bytes of dynamic shared memory on a
-    /// multiprocessor.
+    /// Number of blocks with `threads` threads and `shared` bytes of dynamic shared memory that fit
+    /// on a multiprocessor at once.
     Blocks {
         threads: i32,
         shared: u64,
         flags: u32,
     },
-    /// Bytes of dynamic shared memory for each of so many blocks.
+    /// Bytes of dynamic shared memory that each of `blocks` blocks can use.
     Shared { blocks: i32, threads: i32 },
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Number of changes that invalidated earlier answers.
+    /// Number of changes of settings. A change invalidates earlier answers.
     changes: u64,
     answers: HashMap<Question, u64>,
 }
@@ -50,8 +50,8 @@ impl Answers {
         };
         let answer = ask()?;
         let mut known = lock(&self.0);
-        // Otherwise another thread changed a setting meanwhile, and the answer may be from before
-        // the change.
+        // If the number differs, another thread changed a setting meanwhile, and the answer may be
+        // from before the change.
         if known.changes == changes {
             if known.answers.len() >= MOST {
                 known.answers.clear();

@@ -1,10 +1,10 @@
-//! Page-locked and managed host memory. The memory belongs to the guest. Page-locking has two
-//! effects for the program: copies are asynchronous, and kernels reach the memory.
+//! Page-locked and managed host memory. The memory is in the guest. Page-locking has two effects
+//! for the program: copies are asynchronous, and kernels reach the memory.
 //!
-//! Kernels reach a copy on the host (see the mirrors of [`crate::session`]), which a block gets
-//! when a kernel is first given an address of the block. So that the address is the same on both
-//! sides, blocks lie in [`HOST_SPACE`], which nothing else uses. Memory that the program registers
-//! stays in place, and gets separate addresses there for kernels.
+//! Kernels reach a copy on the host (see the mirrors of [`crate::session`]). The copy is made when
+//! a kernel first gets an address of the block. Blocks are in [`HOST_SPACE`], which nothing else
+//! uses, so that a block has the same address on both sides. Memory that the program registers
+//! stays at its address, and gets a second address in [`HOST_SPACE`] for kernels.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -15,20 +15,20 @@ use vgpu_proto::limits::HOST_SPACE;
 use crate::{Cu, lock};
 
 const PAGE: u64 = 4096;
-/// Smallest distance between two blocks, in bytes: the end of a block is not an address of the next
-/// block.
+/// Smallest distance between two blocks, in bytes, so that the end of a block is not an address in
+/// the next block.
 const GAP: u64 = 64 << 10;
-/// Distance between two blocks, in bytes, while there are fewer than [`MANY`]. Programs give
-/// kernels addresses outside of the intended block (`a - 1 - lda` if indices begin at 1). At this
-/// distance, such an address lies in no other block and counts as naming all blocks.
+/// Distance between two blocks, in bytes, while there are fewer than [`MANY`] blocks. Programs may
+/// pass kernels an address outside of the block that they mean (`a - 1 - lda` if indices begin at
+/// 1). With this distance, such an address is in no other block, and counts as naming all blocks.
 const SPREAD: u64 = 64 << 20;
-/// Number of blocks from which the smaller distance applies, to leave room for more blocks.
+/// Number of blocks from which the smaller distance is used, so that more blocks fit.
 const MANY: usize = 4096;
-/// Distance from [`HOST_SPACE`], in bytes, within which a word may be an address to which a kernel
-/// adds an offset.
+/// Distance from [`HOST_SPACE`], in bytes, up to which a parameter may be an address to which the
+/// kernel adds an offset.
 const AROUND: u64 = 4 << 30;
-/// Size in bytes from which blocks are aligned to this size, so that the system can use large
-/// pages.
+/// Blocks of at least this size, in bytes, are aligned to this size, so that the system can use
+/// large pages.
 const LARGE: u64 = 2 << 20;
 
 /// The call that created a block.
@@ -57,21 +57,21 @@ pub(crate) struct Block {
     pub(crate) device: i32,
     /// The call that created the block.
     pub(crate) origin: Origin,
-    /// First address for kernels; 0: none yet.
+    /// First address for kernels; 0: the block has no addresses for kernels yet.
     pub(crate) place: u64,
-    /// Whether kernels reach the block.
+    /// Whether kernels reach the block: the worker has a copy.
     pub(crate) mapped: bool,
     /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
     pub(crate) synchronous: bool,
 }
 
 impl Block {
-    /// The address for kernels of an address in the block.
+    /// The address for kernels that corresponds to the program's address `address`.
     pub(crate) fn device_address(&self, address: usize) -> u64 {
         self.place + (address - self.base) as u64
     }
 
-    /// Distance in bytes of an address for kernels from the block.
+    /// Distance in bytes between the block and an address for kernels; 0 inside the block.
     fn distance(&self, address: u64) -> u64 {
         let behind = address.saturating_sub(self.place + self.size as u64);
         behind.max(self.place.saturating_sub(address))
@@ -82,18 +82,18 @@ impl Block {
     }
 }
 
-/// The meaning of a word that a kernel may use as an address.
+/// What an 8-byte word of a kernel's parameters may mean as an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Word {
-    /// Not an address, and not near any block.
+    /// Not an address near any block.
     Other,
-    /// An address in this block, or its end.
+    /// An address in this block, or the block's end.
     Of(Block),
-    /// Outside of all blocks: with an offset that the kernel adds, the address may be in any block.
+    /// An address near blocks but in none. The kernel may add an offset, so any block may be meant.
     Unknown,
 }
 
-/// Properties of a new block.
+/// Properties of a new block, as the creating call gives them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Label {
     /// As [`Block::flags`].
@@ -108,9 +108,9 @@ pub(crate) struct Label {
 struct Books {
     /// Blocks by first address.
     blocks: BTreeMap<usize, Block>,
-    /// Registered blocks: address for kernels to address of the program.
+    /// For registered blocks: first address for kernels to first address of the program.
     places: BTreeMap<u64, usize>,
-    /// Address in [`HOST_SPACE`] at which the next search for room begins.
+    /// Address in [`HOST_SPACE`] at which the next search for free addresses begins.
     cursor: u64,
 }
 
@@ -152,8 +152,8 @@ impl Pinned {
         Ok(block)
     }
 
-    /// Removes a block that [`Pinned::allocate`] returned. The block is not found any more;
-    /// [`release`] frees it.
+    /// Removes a block that [`Pinned::allocate`] returned from the table. [`release`] then frees
+    /// the memory.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE if no such block begins there.
@@ -173,7 +173,7 @@ impl Pinned {
         (books.blocks.values()).any(|block| block.origin != Origin::Managed)
     }
 
-    /// Removes the managed blocks of a context.
+    /// Removes the managed blocks of a context, and returns them.
     pub(crate) fn take_managed(&self, ctx: u64) -> Vec<Block> {
         let mut books = lock(&self.books);
         let gone = |b: &Block| b.ctx == ctx && b.origin == Origin::Managed;
@@ -184,7 +184,7 @@ impl Pinned {
             .collect()
     }
 
-    /// Adds memory of the program.
+    /// Adds memory that the program registers.
     ///
     /// # Errors
     /// CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED if a block overlaps the memory.
@@ -203,7 +203,8 @@ impl Pinned {
     /// The registered block that begins at `base`.
     ///
     /// # Errors
-    /// CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED; CUDA_ERROR_INVALID_VALUE inside a registered block.
+    /// CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED; CUDA_ERROR_INVALID_VALUE for an address inside a
+    /// registered block.
     pub(crate) fn registered(&self, base: usize) -> Cu<Block> {
         match self.find(base) {
             Some(block) if block.origin != Origin::Registered => {
@@ -252,7 +253,7 @@ impl Pinned {
         block.map(|block| (block, at))
     }
 
-    /// The meaning of a word for kernels.
+    /// What a word of a kernel's parameters may mean as an address.
     pub(crate) fn word(&self, word: u64) -> Word {
         if !(HOST_SPACE.start - AROUND..HOST_SPACE.end + AROUND).contains(&word) {
             return Word::Other;
@@ -264,8 +265,8 @@ impl Pinned {
         found.copied().map_or(Word::Unknown, Word::Of)
     }
 
-    /// The blocks that an address outside of all blocks may belong to: the neighbours on both
-    /// sides, if they are near.
+    /// The blocks that may be meant by an address outside of all blocks: the nearest blocks on both
+    /// sides, if they are near enough.
     pub(crate) fn meant(&self, address: u64) -> Vec<Block> {
         let books = lock(&self.books);
         let near = books
@@ -274,10 +275,11 @@ impl Pinned {
         near.copied().collect()
     }
 
-    /// Gives a block addresses for kernels, unless it has them.
+    /// Gives a block addresses for kernels, unless the block has them already.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if the block is gone; CUDA_ERROR_NOT_SUPPORTED if there is no room.
+    /// CUDA_ERROR_INVALID_VALUE if the block does not exist; CUDA_ERROR_NOT_SUPPORTED if there are
+    /// no free addresses.
     pub(crate) fn place(&self, base: usize) -> Cu<Block> {
         let mut books = lock(&self.books);
         let block = *books.blocks.get(&base).ok_or(CuResult::INVALID_VALUE)?;
@@ -287,7 +289,7 @@ impl Pinned {
         if block.origin != Origin::Registered {
             return Err(CuResult::NOT_SUPPORTED);
         }
-        // Inaccessible to this process, so that an accidental use of such an address by the program
+        // The addresses are inaccessible in this process: if the program uses them by accident, it
         // faults.
         let within = base as u64 % PAGE;
         let place = books.take(block.size, within, libc::PROT_NONE);
@@ -298,7 +300,7 @@ impl Pinned {
         Ok(block)
     }
 
-    /// Notes that kernels reach the block.
+    /// Marks a block as reached by kernels.
     pub(crate) fn set_mapped(&self, base: usize) {
         if let Some(block) = lock(&self.books).blocks.get_mut(&base) {
             block.mapped = true;
@@ -341,7 +343,7 @@ impl Books {
         block.holds(address).then_some(*block)
     }
 
-    /// The blocks with addresses for kernels that are nearest to an address, on both sides.
+    /// The nearest blocks with addresses for kernels, on both sides of an address.
     fn neighbours(&self, address: u64) -> impl Iterator<Item = &Block> {
         let (own, placed) = (&self.blocks, &self.places);
         let own = [
@@ -359,8 +361,8 @@ impl Books {
         own.chain(placed)
     }
 
-    /// Maps `size` bytes, at offset `within` of a page, in [`HOST_SPACE`]: after the last mapping,
-    /// then from the beginning.
+    /// Maps `size` bytes in [`HOST_SPACE`], beginning at offset `within` of a page. Searches from
+    /// the last mapping on, then from the beginning.
     fn take(&mut self, size: usize, within: u64, access: i32) -> Option<u64> {
         let len = (size as u64)
             .checked_add(within)?
@@ -378,15 +380,15 @@ impl Books {
                     self.cursor = at + len + apart;
                     return Some(at + within);
                 }
-                // Another mapping is there, or the system has no such addresses. The large step
-                // ends the search soon in that case.
+                // Another mapping is at these addresses, or the system does not have these
+                // addresses at all. The large step ends the search soon in the second case.
                 at = at.checked_add(len.max((HOST_SPACE.end - HOST_SPACE.start) / 64))?;
             }
         }
         None
     }
 
-    /// Present distance between blocks, in bytes.
+    /// The distance between blocks that is used now, in bytes.
     fn apart(&self) -> u64 {
         if self.blocks.len() < MANY {
             SPREAD
@@ -395,8 +397,8 @@ impl Books {
         }
     }
 
-    /// If a block lies in or near the range: the first address that is far enough behind that
-    /// block.
+    /// `None` if the range is free and far enough from all blocks. Otherwise, the first address
+    /// that is far enough after the block in the way.
     fn occupied(&self, at: u64, len: u64, apart: u64) -> Option<u64> {
         let end = at + len + apart;
         let own = self.blocks.range(..end as usize).next_back();
@@ -414,30 +416,31 @@ pub(crate) fn release(block: &Block) {
     unmap(block.base as u64, block.size);
 }
 
-/// Creates a mapping at an address, or anywhere if the address is 0.
+/// Creates a mapping at address `at`, or at any address if `at` is 0.
 fn map(at: u64, len: usize, access: i32, flags: i32) -> Option<u64> {
     let wanted = at as *mut libc::c_void;
     let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new anonymous mapping does not touch existing ones: it is placed anywhere, or by
-    // NOREPLACE at free addresses only.
+    // SAFETY: a new anonymous mapping. It replaces no existing mapping: the system chooses the
+    // address, or NOREPLACE allows free addresses only.
     let got = unsafe { libc::mmap(wanted, len, access, flags, -1, 0) };
     if got == libc::MAP_FAILED {
         return None;
     }
     if at != 0 && got != wanted {
-        // A kernel before 4.17 treats the address as a hint.
+        // Linux before 4.17 treats the address as a hint.
         unmap(got as u64, len);
         return None;
     }
     Some(got as u64)
 }
 
-/// Unmaps the pages of a range that [`map`] made.
+/// Unmaps the pages of a range that [`map`] mapped.
 fn unmap(at: u64, len: usize) {
     let first = at & !(PAGE - 1);
     let len = (at - first) as usize + len;
     // SAFETY: a mapping of this library that is no longer in the table. By the contract of the
-    // freeing call, the program does not use it; copies into it have completed.
+    // freeing call, the program no longer uses the memory, and copies into the memory have
+    // completed.
     unsafe { libc::munmap(first as usize as *mut libc::c_void, len) };
 }
 
@@ -502,7 +505,8 @@ mod tests {
             Some((placed, at + 8_999))
         );
         assert_eq!(pinned.placed(placed.place + 9_000), None);
-        // An address for kernels does not belong to the block behind it on the host.
+        // An address after the block is not an address for kernels, although it is registered
+        // memory of the program.
         pinned.register(at + 9_000, 500, LABEL).expect("it is free");
         assert_eq!(pinned.placed(placed.place + 9_000), None);
         assert_eq!(pinned.unregister(at + 9_000), Ok(()));
@@ -525,8 +529,8 @@ mod tests {
             for word in [block.place, end - 1, end] {
                 assert_eq!(pinned.word(word), Word::Of(block), "{word:#x}");
             }
-            // Adjusted addresses, as in programs whose indices begin elsewhere: they belong to no
-            // other block.
+            // Addresses outside of the block, as programs pass whose indices do not begin at 0: no
+            // other block contains them.
             for word in [1, 4, 40 << 10, 1 << 20, 2 << 20, 16 << 20, SPREAD]
                 .into_iter()
                 .flat_map(|by| [block.place - by, end + by])
@@ -584,7 +588,7 @@ mod tests {
             libc::PROT_NONE,
             libc::MAP_FIXED_NOREPLACE,
         );
-        // Another test may have a mapping there, in which case that mapping stays.
+        // If another test has a mapping there, that mapping stays.
         let block = pinned
             .allocate(5 * 4096, Origin::Managed, LABEL)
             .expect("memory");

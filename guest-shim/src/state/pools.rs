@@ -1,8 +1,8 @@
 //! Memory pools.
 //!
-//! To the host, pools have one use: memory in stream order. The worker allocates it from the
-//! default pool of the device, which belongs to this session alone. The guest stores to which pool
-//! of the program an allocation belongs, and the attributes of pools.
+//! The host uses one pool for all memory in stream order: the default pool of the device, which
+//! belongs to this session alone. The guest stores to which pool of the program an allocation
+//! belongs, and stores the attributes of pools.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,7 @@ pub(crate) struct Pool {
     pub(crate) default: bool,
     /// Largest size in bytes; 0: the limit of the VM.
     most: u64,
-    /// The three reuse policies, which are hints to the driver.
+    /// The three reuse policies. They are hints to the driver and only stored.
     reuse: [AtomicU64; 3],
     threshold: AtomicU64,
     used: AtomicU64,
@@ -58,8 +58,8 @@ impl Pool {
         }
     }
 
-    /// The value of an attribute. Reserved memory equals used memory, because freed memory is not
-    /// kept.
+    /// The value of an attribute. Reserved memory is always equal to used memory, because pools
+    /// keep no freed memory.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for an unknown attribute.
@@ -75,7 +75,7 @@ impl Pool {
         Ok(place.load(Ordering::Relaxed))
     }
 
-    /// Sets an attribute; the high-water marks can only be reset.
+    /// Sets an attribute. The high-water marks can only be reset.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for an attribute or value that cannot be set.
@@ -116,7 +116,7 @@ impl Pool {
 }
 
 impl Shim {
-    /// Default pool and current pool of a device, created on first use.
+    /// The default pool and the current pool of a device. The default pool is created on first use.
     fn pools_of(&self, device: i32) -> Cu<(u64, u64)> {
         self.devices.get(device)?;
         let mut devices = lock(&self.pools.devices);
@@ -197,7 +197,7 @@ impl Shim {
         self.memory_pools
             .remove(handle)
             .map_err(|_| CuResult::INVALID_VALUE)?;
-        // A device whose current pool is destroyed returns to its default pool.
+        // If the current pool of a device is destroyed, the default pool becomes the current pool.
         for (default, current) in lock(&self.pools.devices).iter_mut().flatten() {
             if *current == handle {
                 *current = *default;
@@ -206,7 +206,7 @@ impl Shim {
         Ok(())
     }
 
-    /// Counts memory of a pool as freed.
+    /// Records that memory of a pool was freed.
     pub(crate) fn left_pool(&self, pool: u64, size: u64) {
         if pool != 0
             && let Ok(pool) = self.memory_pools.get(pool)
@@ -227,7 +227,7 @@ pub(crate) fn allocate(shim: &Shim, target: &Target, pool: u64, size: u64) -> Cu
         return Ok(address);
     }
     if size == 0 {
-        // As in the driver: an empty allocation has address 0.
+        // As in the driver, an empty allocation has address 0.
         return Ok(0);
     }
     if pool.device != target.ctx.device {

@@ -1,24 +1,25 @@
-//! Keeps device addresses free of host memory.
+//! Reserves device addresses in this process, so that no host memory gets them.
 //!
-//! A device address is the same number in guest and host, and a program or its libraries tell host
-//! memory from device memory by the address alone. So the guest must not map memory at device
-//! addresses: each range is reserved by an inaccessible mapping. Allocations may share a page, so
-//! pages are counted.
+//! A device address is the same number in guest and host, and programs and libraries distinguish
+//! host memory from device memory by the address alone. Therefore the guest must not have host
+//! memory at device addresses: an inaccessible mapping reserves each range. Allocations may share a
+//! page, so the uses of shared pages are counted.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Size of a page on x86-64, in bytes. On a machine with larger pages the kernel refuses the
-/// mapping, which counts as a collision.
+/// Size of a page on x86-64, in bytes. On a machine with larger pages, the kernel refuses the
+/// mapping, and the refusal counts as a collision.
 const PAGE: u64 = 4096;
 
-/// Reference counts of the first and last page of each allocation, which a neighbour may share.
+/// Number of allocations that use a page, for the first and the last page of each allocation. Other
+/// pages belong to one allocation.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
     edges: HashMap<u64, u32>,
 }
 
-/// The program uses a part of the range.
+/// The program already uses a part of the range.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Collision;
 
@@ -65,7 +66,7 @@ impl Reservations {
         }
     }
 
-    /// The range without edge pages that another allocation holds.
+    /// The range without a first or last page that another allocation has already reserved.
     fn without_shared(&self, pages: Range<u64>) -> Range<u64> {
         let mut rest = pages;
         if self.edges.contains_key(&rest.start) {
@@ -78,7 +79,7 @@ impl Reservations {
     }
 }
 
-/// The whole pages around a range; `None` if the range is empty or wraps around.
+/// The whole pages that contain a range; `None` if the range is empty or its end overflows.
 fn pages(start: u64, len: u64) -> Option<Range<u64>> {
     let end = start.checked_add(len)?.checked_next_multiple_of(PAGE)?;
     let start = start & !(PAGE - 1);
@@ -90,14 +91,14 @@ fn map(range: &Range<u64>) -> bool {
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     let len = (range.end - range.start) as usize;
-    // SAFETY: with NOREPLACE, existing mappings are not touched; the new mapping is inaccessible.
+    // SAFETY: with NOREPLACE, existing mappings stay as they are; the new mapping is inaccessible.
     let got = unsafe { libc::mmap(wanted, len, libc::PROT_NONE, flags, -1, 0) };
     if got == libc::MAP_FAILED {
         return false;
     }
     if got != wanted {
-        // A kernel before 4.17 treats the address as a hint.
-        // SAFETY: this function has just made the mapping, and nothing else uses it.
+        // Linux before 4.17 treats the address as a hint.
+        // SAFETY: this function has just created the mapping, and nothing else uses it.
         unsafe { libc::munmap(got, len) };
         return false;
     }
@@ -105,8 +106,8 @@ fn map(range: &Range<u64>) -> bool {
 }
 
 fn unmap(range: &Range<u64>) {
-    // SAFETY: `map` reserved the pages, no other allocation holds them, and inaccessible memory is
-    // not in use.
+    // SAFETY: `map` reserved these pages, no other allocation uses them, and nothing can use
+    // inaccessible memory.
     unsafe {
         libc::munmap(
             range.start as usize as *mut libc::c_void,
@@ -119,7 +120,7 @@ fn unmap(range: &Range<u64>) {
 mod tests {
     use super::*;
 
-    /// Addresses at which nothing is mapped now.
+    /// Addresses that are free now.
     fn free_place(pages: u64) -> u64 {
         let len = (pages * PAGE) as usize;
         // SAFETY: a new mapping of this test, removed at once.

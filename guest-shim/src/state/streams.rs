@@ -1,4 +1,4 @@
-//! Streams: the guest chooses the handles, and the host creates the streams without a round trip.
+//! Streams. The guest chooses the handles, so the host creates streams without a round trip.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -29,24 +29,25 @@ pub(crate) struct StreamInfo {
     pub(crate) flags: u32,
     /// `cuStreamGetPriority`.
     pub(crate) priority: i32,
-    /// Number of synchronous copies after which the stream is ordered.
+    /// Number of synchronous copies after which this stream is already ordered
+    /// ([`AfterCopies`](super::contexts::AfterCopies)).
     pub(crate) seen: AtomicU64,
     /// Whether the stream has had work that may reach any memory.
     pub(crate) reaches: AtomicBool,
-    /// Attributes of `cuStreamSetAttribute`, which are hints.
+    /// Attributes of `cuStreamSetAttribute`. They are hints and only stored.
     pub(crate) attributes: Mutex<HashMap<u32, [u32; 16]>>,
     /// The nodes that `cuStreamGetCaptureInfo` returned last.
     pub(crate) shown: Mutex<Vec<u64>>,
 }
 
-/// The stream of a call.
+/// The stream that a call uses, with its context.
 #[derive(Debug)]
 pub(crate) struct Target {
     /// The stream's context.
     pub(crate) ctx: Arc<Context>,
-    /// The handle of the stream as sent.
+    /// The handle of the stream on the wire.
     pub(crate) stream: Stream,
-    /// `None` for the NULL stream.
+    /// `None` if this is the NULL stream.
     pub(crate) info: Option<Arc<StreamInfo>>,
 }
 
@@ -56,9 +57,9 @@ impl Target {
         self.ctx.handle
     }
 
-    /// Called before work is put into the stream, and kept until the work has been sent. Sends the
-    /// program's writes to memory that the work may reach first, and waits as
-    /// [`AfterCopies`](super::contexts::AfterCopies) says.
+    /// Must be called before work is put into the stream; the caller keeps the result until the
+    /// work was sent. First sends the program's writes to memory that the work may reach, and
+    /// orders the stream after synchronous copies ([`AfterCopies`](super::contexts::AfterCopies)).
     ///
     /// # Errors
     /// The code with which the session ended.
@@ -67,7 +68,7 @@ impl Target {
         if let Reach::Any = reach {
             let stream = self.info.as_ref().map(|info| &info.reaches);
             let reaches = stream.unwrap_or(&self.ctx.reaches);
-            // Sequentially consistent with the mapping of the first block.
+            // Sequentially consistent, because the mapping of the first block loads this flag.
             if !reaches.load(Ordering::Relaxed) {
                 reaches.store(true, Ordering::SeqCst);
             }
@@ -83,7 +84,7 @@ impl Target {
     }
 }
 
-/// The stream that a handle names in a call.
+/// The stream that a handle means in a call.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_HANDLE; CUDA_ERROR_INVALID_CONTEXT if the handle needs a current context and
@@ -142,13 +143,15 @@ pub(crate) fn create(
     Ok(info)
 }
 
-/// The calling thread's default streams: (context, stream). They are destroyed with the thread.
+/// The calling thread's own default streams: (context, stream). They are destroyed when the thread
+/// ends.
 #[derive(Debug, Default)]
 struct OwnStreams(Vec<(u64, u64)>);
 
 impl Drop for OwnStreams {
     fn drop(&mut self) {
-        // A thread may end before, after or without a session, and in the child of a fork.
+        // A thread may end without a session, or in the child of a fork: then there is nothing to
+        // destroy.
         let Ok(shim) = current::live() else { return };
         for (_, stream) in &self.0 {
             if let Ok(info) = shim.streams.remove(*stream) {
@@ -164,8 +167,8 @@ thread_local! {
     static OWN: RefCell<OwnStreams> = const { RefCell::new(OwnStreams(Vec::new())) };
 }
 
-/// The per-thread default stream of the current context: on the host an ordinary stream, which
-/// waits for the NULL stream as in CUDA.
+/// The per-thread default stream of the current context. On the host, this is an ordinary stream
+/// that waits for the NULL stream, as in CUDA.
 fn per_thread(shim: &Shim) -> Cu<Target> {
     let ctx = shim.contexts.current()?;
     let known = OWN

@@ -1,7 +1,7 @@
-//! Virtual memory management: physical memory, and the program's references to it.
+//! Virtual memory management: physical memory, and the references that the program holds to it.
 //!
-//! The host frees the memory when the program neither holds nor maps it any more. Until then, a
-//! handle can be retained from an address ([`Shim::retain_physical`]).
+//! The memory is freed when the program neither holds nor maps it. Until then, the program can get
+//! a handle from an address ([`Shim::retain_physical`]).
 
 use std::sync::{Arc, Mutex};
 
@@ -32,7 +32,7 @@ pub(crate) struct Physical {
 
 #[derive(Debug)]
 struct Held {
-    /// References of the program.
+    /// Number of references that the program holds.
     references: u32,
     maps: u32,
 }
@@ -63,7 +63,7 @@ impl Shim {
         Ok(handle.0)
     }
 
-    /// Memory that the program holds.
+    /// The physical memory with this handle, if the program holds a reference.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for an unknown handle, as in the driver.
@@ -111,7 +111,8 @@ impl Shim {
         Ok(())
     }
 
-    /// `cuMemAddressReserve`: at addresses that are free on both sides; at `wanted`, if it is free.
+    /// `cuMemAddressReserve`: reserves addresses that are free on both sides, at `wanted` if
+    /// possible.
     ///
     /// # Errors
     /// The host's errors; CUDA_ERROR_OUT_OF_MEMORY if no address is free on both sides.
@@ -131,7 +132,7 @@ impl Shim {
             call.wanted = 0;
         }
         if let Some(ptr) = call.collided {
-            // No further request names the last range, so it is freed here.
+            // No request names the last range, so the range is freed here.
             let _ = self.session.call(&req::AddressFree { ptr });
         }
         Err(CuResult::OUT_OF_MEMORY)
@@ -147,7 +148,7 @@ impl Shim {
         Ok(())
     }
 
-    /// `cuMemMap` of a whole memory.
+    /// `cuMemMap` of a whole physical memory.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE unless the addresses are reserved and free,
@@ -199,7 +200,7 @@ impl Shim {
         self.devices.get(device)?;
         let owners = self.memory.owners(at, size)?;
         if owners.iter().any(|owner| *owner != device) {
-            // Devices have no path between them, so there is no access to remove.
+            // Devices cannot access each other's memory, so there are no access rights to remove.
             return match flags {
                 0 => Ok(()),
                 _ => Err(CuResult::PEER_ACCESS_UNSUPPORTED),

@@ -3,12 +3,12 @@
 use vgpu_cuda_abi::numbers::mem_op;
 use vgpu_cuda_abi::structs::MemOp;
 
-/// An operation of a stream on a word.
+/// A write of a word by a stream, or a wait of a stream for a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word {
-    /// Whether the stream writes the word; otherwise it waits.
+    /// Whether the stream writes the word; otherwise, the stream waits for the word.
     pub(crate) write: bool,
-    /// Whether the word has 64 bits; otherwise 32.
+    /// Whether the word has 64 bits; otherwise 32 bits.
     pub(crate) wide: bool,
     pub(crate) at: u64,
     pub(crate) value: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Word {
 }
 
 impl Word {
-    /// The operation in the form that programs see.
+    /// The operation as the structure that programs see.
     pub(crate) fn operation(&self) -> MemOp {
         MemOp {
             operation: match (self.write, self.wide) {

@@ -1,10 +1,10 @@
-//! Memory of graphs, which allocation nodes return.
+//! Memory of graphs, whose addresses allocation nodes return.
 //!
-//! A block is memory of the host with a fixed address. The block exists from the creation of its
-//! node until nothing can use the block: its graph and instances are destroyed, and it is not
-//! allocated. The guest tracks whether a block is allocated (from a launch until a free) in the
-//! order of the program's calls. As in the driver, unused memory is kept for the next graph until
-//! `cuDeviceGraphMemTrim`, until memory runs out, or up to a limit.
+//! A block is memory of the host with a fixed address. It exists from the creation of its node
+//! until its graph and all instances are destroyed and the block is not allocated. The guest tracks
+//! whether a block is allocated (from a launch until a free) in the order of the program's calls.
+//! As in the driver, unused memory is kept for later graphs: up to a limit, until
+//! `cuDeviceGraphMemTrim`, or until memory runs out.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use crate::state::streams::Target;
 use crate::state::{Shim, capture, memory};
 use crate::{Cu, lock};
 
-/// Limits of the memory that is kept for later: bytes and blocks.
+/// Limits of the unused memory that is kept: bytes and number of blocks.
 const KEEP_BYTES: u64 = 64 << 20;
 const KEEP_BLOCKS: usize = 256;
 
@@ -36,7 +36,7 @@ pub(crate) struct Block {
     pub(crate) ctx: Ctx,
     /// Ordinal of the device.
     pub(crate) device: i32,
-    /// Whether the context of the block, and thereby the block, has been destroyed.
+    /// Whether the context of the block was destroyed, and the block with it.
     gone: AtomicBool,
 }
 
@@ -48,7 +48,7 @@ impl Drop for Block {
     }
 }
 
-/// A block that no graph uses.
+/// A block that no graph uses, kept for later graphs.
 #[derive(Debug)]
 struct Spare {
     address: u64,
@@ -57,7 +57,7 @@ struct Spare {
     device: i32,
 }
 
-/// The bytes that the graphs of one device hold now, and their peak.
+/// The bytes of memory that the graphs of a device hold now, and their maximum so far.
 #[derive(Debug, Default, Clone, Copy)]
 struct Meter {
     now: u64,
@@ -120,8 +120,8 @@ impl GraphMemory {
         lock(&self.blocks).get(&address).and_then(Weak::upgrade)
     }
 
-    /// Records the allocations and frees of a launch. `keep`: blocks that the last launch did not
-    /// free are used again.
+    /// Records the allocations and frees of a launch. With `keep`, blocks that the last launch did
+    /// not free are used again.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE if a block is already allocated, or is to be freed without being
@@ -139,16 +139,16 @@ impl GraphMemory {
         }
         live.extend(allocs.iter().map(|b| (b.address, b.clone())));
         let freed: Vec<_> = frees.iter().map(|b| live.remove(&b.address)).collect();
-        // Dropping the last reference to a block takes locks.
+        // Dropping the last reference to a block takes locks, so `live` is unlocked first.
         drop(live);
         drop(freed);
         Ok(())
     }
 
-    /// Frees a block outside of graphs. `false`: the address is not memory of a graph.
+    /// Frees a block by a call outside of graphs. `false`: the address is not memory of a graph.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for memory of a graph that is not allocated.
+    /// CUDA_ERROR_INVALID_VALUE for memory of a graph that is not allocated now.
     pub(crate) fn free(&self, address: u64) -> Cu<bool> {
         let freed = lock(&self.live).remove(&address);
         if freed.is_some() {
@@ -161,10 +161,10 @@ impl GraphMemory {
         }
     }
 
-    /// Handles a block that nothing can use any more.
+    /// Keeps or frees a block that no graph and no instance uses any more.
     fn retire(&self, shim: &Shim, block: &Block) {
         if block.gone.load(Ordering::Relaxed) {
-            // The address may belong to another block by now.
+            // The host has freed the block, and its address may belong to another block by now.
             return;
         }
         lock(&self.blocks).remove(&block.address);
@@ -237,7 +237,7 @@ impl GraphMemory {
         Ok(())
     }
 
-    /// Forgets the memory of a destroyed context.
+    /// Drops the memory of a destroyed context, which the host has freed.
     pub(crate) fn forget_context(&self, ctx: u64) {
         lock(&self.spare).retain(|s| {
             let stays = s.ctx.0 != ctx;
@@ -253,7 +253,7 @@ impl GraphMemory {
                 .filter_map(Weak::upgrade)
                 .filter(|b| b.ctx.0 == ctx)
                 .collect();
-            // Graphs and instances, and the blocks that they hold, may outlive the context.
+            // Graphs and instances, which hold blocks, may exist longer than the context.
             for block in &gone {
                 block.gone.store(true, Ordering::Relaxed);
                 blocks.remove(&block.address);
@@ -298,7 +298,7 @@ pub(crate) fn captured_alloc(shim: &Shim, target: &Target, size: u64) -> Cu<Opti
 /// `cuMemFreeAsync` in a captured stream: adds a free node. `false`: the stream is not captured.
 ///
 /// # Errors
-/// As [`capture::of`]; CUDA_ERROR_INVALID_VALUE for memory that is not of a graph.
+/// As [`capture::of`]; CUDA_ERROR_INVALID_VALUE for memory that does not belong to a graph.
 pub(crate) fn captured_free(shim: &Shim, target: &Target, address: u64) -> Cu<bool> {
     capture::take(shim, target, || {
         let block = shim.graph_memory.find(address);
@@ -327,8 +327,8 @@ mod tests {
         let (first, other) = (block(0x1000, 1), block(0x2000, 2));
         let not_allocated = Err(CuResult::INVALID_VALUE);
         assert_eq!(memory.free(0x1000), not_allocated);
-        // An instance may hold the block after its context is destroyed, when the address belongs
-        // to another block.
+        // An instance may hold the block after the context of the block was destroyed. By then, the
+        // address may belong to another block.
         memory.forget_context(1);
         assert_eq!(memory.free(0x1000), Ok(false));
         assert!(memory.find(0x1000).is_none());

@@ -1,9 +1,9 @@
-//! Conditional nodes: graphs that run if, while or as often as a condition value says. Kernels set
-//! the value.
+//! Conditional nodes: a node runs its graphs (bodies) if a condition value is set, while it is set,
+//! or chooses a body by the value. Kernels set the value.
 //!
-//! Only the device can evaluate the condition. So all values of a graph belong to one graph of the
-//! host's driver, the [`Home`], and this driver graph is launched. Kernels name a value by the
-//! driver's handle.
+//! Only the device can evaluate the condition. Therefore all condition values of a graph belong to
+//! one graph of the host's driver, the [`Home`], and launches run that graph. Kernels use the
+//! driver's handle of a value.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,11 +23,11 @@ use crate::{Cu, lock};
 /// `CU_GRAPH_COND_ASSIGN_DEFAULT`.
 const ASSIGN_DEFAULT: u32 = 1;
 
-/// The host's graph to which the condition values of a graph belong.
+/// The graph of the host's driver to which the condition values of a graph belong.
 #[derive(Debug)]
 pub(crate) struct Home {
     pub(crate) name: Stream,
-    /// Whether its context, and thereby the host's graph, has been destroyed.
+    /// Whether the context was destroyed, and the host's graph with it.
     gone: AtomicBool,
 }
 
@@ -41,10 +41,10 @@ impl Drop for Home {
     }
 }
 
-/// A value that conditional nodes read.
+/// A condition value, which conditional nodes read.
 #[derive(Debug)]
 pub(crate) struct Condition {
-    /// The handle in kernels.
+    /// The handle that kernels use.
     pub(crate) handle: u64,
     /// Handle of the graph for which the value was created.
     pub(crate) graph: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Conditional {
     /// `CUgraphConditionalNodeType`.
     pub(crate) rule: u32,
     pub(crate) bodies: Vec<Arc<Graph>>,
-    /// Handles of the bodies, as an array that programs read.
+    /// Handles of the bodies, as an array to which the program gets a pointer.
     pub(crate) handles: Box<[u64]>,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Conditions {
 }
 
 impl Conditions {
-    /// Forgets the values of a destroyed context, and their homes.
+    /// Handles the destruction of a context, with its condition values and homes.
     pub(crate) fn forget_context(&self, ctx: u64) {
         for condition in lock(&self.all).values().filter_map(Weak::upgrade) {
             if condition.ctx.handle.0 == ctx {
@@ -132,11 +132,11 @@ pub(crate) fn create(
     Ok(handle)
 }
 
-/// Makes a conditional node of `graph` with `size` empty bodies.
+/// Makes a conditional node for `graph`, with `size` empty bodies.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for an unknown value, a value of another graph, or an invalid number of
-/// bodies.
+/// CUDA_ERROR_INVALID_VALUE for an unknown condition value, a value of another graph, or an invalid
+/// number of bodies.
 pub(crate) fn node(
     shim: &Shim,
     graph: &Arc<Graph>,
@@ -150,7 +150,7 @@ pub(crate) fn node(
         return Err(CuResult::INVALID_VALUE);
     }
     match (rule, size as usize) {
-        // If, while, switch.
+        // Number of bodies: if has one or two, while has one, switch has at least one.
         (0, 1..=2) | (1, 1) | (2, 1..=MAX_GRAPH_BODIES) => {}
         _ => return Err(CuResult::INVALID_VALUE),
     }

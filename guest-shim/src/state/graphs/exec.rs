@@ -12,20 +12,20 @@ use crate::state::Shim;
 use crate::state::current;
 use crate::{Cu, lock};
 
-/// A part of a launch.
+/// A step of a launch.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Nodes that the worker has recorded under this handle.
+    /// Nodes that the worker has recorded; the handle of the recording.
     Recorded(Stream),
-    /// A node that the guest carries out.
+    /// A node that the guest runs.
     Here(Kind),
 }
 
-/// The mutable part of an instance.
+/// The part of an instance that can change.
 #[derive(Debug, Default)]
 pub(crate) struct ExecState {
     pub(crate) plan: Plan,
-    /// Recorded steps by context.
+    /// The recorded steps, by context.
     pub(crate) recorded: Vec<(u64, Arc<[Step]>)>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Exec {
     /// `cuGraphExecGetId`.
     pub(crate) id: u32,
     pub(crate) flags: u64,
-    /// User objects of the graph, kept only for their references.
+    /// The user objects of the graph, held only to keep them alive.
     #[allow(dead_code)]
     objects: Vec<(u64, Arc<UserObject>)>,
     pub(crate) state: Mutex<ExecState>,
@@ -47,7 +47,7 @@ impl Exec {
     pub(crate) fn new(handle: u64, flags: u64, graph: &Graph, plan: Plan) -> Exec {
         Exec {
             handle,
-            // In the driver, the inner graph takes a number too.
+            // In the driver, the graph inside the instance takes an ID too.
             id: super::IDS.fetch_add(2, Ordering::Relaxed) + 1,
             flags,
             objects: lock(&graph.objects).clone(),
@@ -60,7 +60,7 @@ impl Exec {
 }
 
 impl ExecState {
-    /// Drops the recorded steps, which are out of date.
+    /// Drops the recorded steps after a change of the plan.
     ///
     /// # Errors
     /// The code with which the session ended.

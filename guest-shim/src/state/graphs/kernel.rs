@@ -1,4 +1,4 @@
-//! Launches and fills in nodes.
+//! The launches and fills in graph nodes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use vgpu_cuda_abi::structs::AttributeValue;
 
 use crate::state::modules::FunctionInfo;
 
-/// Values of `CUlaunchAttribute` by number, as the program set them.
+/// Values of `CUlaunchAttribute` that the program set, by `CUlaunchAttributeID`.
 pub(crate) type Attributes = BTreeMap<u32, AttributeValue>;
 
 /// A launch of a kernel.
@@ -16,7 +16,7 @@ pub(crate) type Attributes = BTreeMap<u32, AttributeValue>;
 pub(crate) struct KernelNode {
     /// The handle that the program passed: a function or a kernel.
     pub(crate) handle: u64,
-    /// The function of the handle.
+    /// The function that the handle means.
     pub(crate) function: Arc<FunctionInfo>,
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
@@ -24,12 +24,12 @@ pub(crate) struct KernelNode {
     pub(crate) cooperative: bool,
     /// The parameter block.
     pub(crate) params: Vec<u8>,
-    /// Addresses of the parameters in the block, which programs read.
+    /// Addresses of the parameters in `params`, as an array to which the program gets a pointer.
     pub(crate) pointers: Vec<usize>,
 }
 
 impl KernelNode {
-    /// Sets the addresses of the parameters. The block must not move afterwards.
+    /// Sets `pointers`. `params` must not move afterwards.
     pub(crate) fn point(mut self) -> KernelNode {
         let base = self.params.as_ptr() as usize;
         let offsets = self.function.params.iter();
@@ -37,7 +37,7 @@ impl KernelNode {
         self
     }
 
-    /// The same launch, changed by the attributes of the node.
+    /// The same launch with the attributes of the node applied.
     pub(crate) fn with(self: &Arc<Self>, attributes: &Attributes) -> Arc<KernelNode> {
         let cooperative = attributes.get(&COOPERATIVE).map(|value| value[0] != 0);
         match cooperative {

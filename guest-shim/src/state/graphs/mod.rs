@@ -1,11 +1,11 @@
-//! Graphs: work and its order, defined once and launched many times.
+//! Graphs: nodes of work with dependencies, defined once and launched many times.
 //!
-//! Graphs, their nodes and their instances ([`exec`]) live in the guest. At the first launch of an
-//! instance in a context, the worker records its runs of kernels, fills, copies within the device
-//! and conditional nodes. A launch is then one message and one unit of work for each run. Work that
-//! concerns this program's memory or functions (copies from and to the host, host functions,
-//! events) is done between the runs. All of a launch is in one sequence, which satisfies every
-//! dependency.
+//! Graphs, their nodes and their instances ([`exec`]) exist in the guest. At the first launch of an
+//! instance in a context, the worker records each run of consecutive kernels, fills, copies within
+//! the device and conditional nodes. After that, a launch sends one request for each run, and each
+//! run is one unit of work. Between the runs, the guest does the work that needs this program's
+//! memory or functions (copies from and to the host, host functions, events). All nodes of a launch
+//! form one sequence, which satisfies every dependency.
 
 pub(crate) mod block;
 pub(crate) mod conditional;
@@ -48,7 +48,7 @@ pub(crate) enum Kind {
     Fill(FillNode),
     Copy(Copy3D),
     Host(HostFunction),
-    /// A copy of another graph.
+    /// A copy of another graph, which runs as one node.
     Child(Arc<Graph>),
     /// Records an event.
     Record(u64),
@@ -60,7 +60,7 @@ pub(crate) enum Kind {
     Free(Arc<Block>),
     /// Writes words or waits for words.
     Words(Arc<[Word]>),
-    /// Runs its own graphs as a condition value says.
+    /// Runs its bodies as a condition value says.
     Conditional(Arc<Conditional>),
 }
 
@@ -83,7 +83,7 @@ impl Kind {
         }
     }
 
-    /// The graphs that the node owns.
+    /// The graphs that belong to the node.
     pub(crate) fn graphs(&self) -> &[Arc<Graph>] {
         match self {
             Kind::Child(graph) => std::slice::from_ref(graph),
@@ -92,7 +92,8 @@ impl Kind {
         }
     }
 
-    /// Whether a graph with such a node has only one instance and fixed edges.
+    /// Whether the node allocates or frees memory. A graph with such a node has only one instance
+    /// and fixed edges.
     pub(crate) fn owns_memory(&self) -> bool {
         matches!(self, Kind::Alloc(_) | Kind::Free(_))
     }
@@ -106,11 +107,11 @@ pub(crate) struct Node {
     pub(crate) graph: u64,
     /// `cuGraphNodeGetLocalId`.
     pub(crate) local: u32,
-    /// The original of this node, in a cloned graph.
+    /// In a cloned graph: the handle of the node that was cloned.
     pub(crate) original: u64,
     pub(crate) kind: Mutex<Kind>,
     pub(crate) dependencies: Mutex<Vec<u64>>,
-    /// Launch attributes that were set; kernel nodes only.
+    /// Launch attributes that the program set; only for kernel nodes.
     pub(crate) attributes: Mutex<Attributes>,
 }
 
@@ -120,24 +121,24 @@ pub(crate) struct Graph {
     pub(crate) handle: u64,
     /// `cuGraphGetId`.
     pub(crate) id: u32,
-    /// Whether a node owns the graph.
+    /// Whether the graph belongs to a node.
     pub(crate) embedded: bool,
-    /// Handle of the graph that contains that node; 0: none.
+    /// If the graph belongs to a node: handle of the graph that contains the node. Otherwise 0.
     parent: AtomicU64,
-    /// User objects that the graph holds, by handle.
+    /// The user objects that the graph holds, by handle.
     pub(crate) objects: Mutex<Vec<(u64, Arc<UserObject>)>>,
-    /// Condition values of the conditional nodes in this graph and its inner graphs.
+    /// Condition values of the conditional nodes in this graph and in graphs of its nodes.
     pub(crate) conditions: Mutex<Vec<Arc<Condition>>>,
-    /// The host's graph of these values.
+    /// The host's graph of these condition values.
     pub(crate) home: Mutex<Option<Arc<Home>>>,
-    /// The only instance that a graph with memory nodes may have.
+    /// For a graph with memory nodes: the only instance that may exist.
     pub(crate) instance: Mutex<Weak<Exec>>,
     /// Nodes in order of creation.
     nodes: Mutex<Vec<Arc<Node>>>,
     next_local: AtomicU32,
 }
 
-/// The next number of a graph.
+/// The next graph ID.
 static IDS: AtomicU32 = AtomicU32::new(1);
 
 impl Graph {
@@ -151,7 +152,7 @@ impl Graph {
         self.any(Kind::owns_memory)
     }
 
-    /// Whether a node satisfies `what`.
+    /// Whether the work of any node satisfies `what`.
     pub(crate) fn any(&self, what: impl Fn(&Kind) -> bool) -> bool {
         lock(&self.nodes).iter().any(|n| what(&lock(&n.kind)))
     }
@@ -177,7 +178,7 @@ impl Shim {
         self.make_graph(false)
     }
 
-    /// Creates a graph that a node will own.
+    /// Creates a graph that will belong to a node.
     ///
     /// # Errors
     /// As [`Shim::create_graph`].
@@ -188,8 +189,8 @@ impl Shim {
     /// `cuGraphDestroy`.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for an unknown graph, as in the driver; also for a graph that is
-    /// being captured into, or that a node owns.
+    /// CUDA_ERROR_INVALID_VALUE for an unknown graph, as in the driver; also for a graph that
+    /// belongs to a node or into which a stream is captured.
     pub(crate) fn destroy_graph(&self, handle: u64) -> Cu {
         let graph = self.graph(handle)?;
         if graph.embedded || capture::uses(self, handle) {
@@ -199,7 +200,7 @@ impl Shim {
         Ok(())
     }
 
-    /// Removes the handles of a graph and of everything in it.
+    /// Removes the handles of a graph, its nodes and their graphs.
     pub(crate) fn forget_graph(&self, graph: &Graph) {
         let _ = self.graphs.remove(graph.handle);
         let nodes: Vec<_> = lock(&graph.nodes).drain(..).collect();
@@ -210,15 +211,15 @@ impl Shim {
 
     fn forget_node(&self, node: &Node) {
         let _ = self.nodes.remove(node.handle);
-        // The handle of the node is invalid from now on; the last owner of its content frees the
-        // content.
+        // Only the handle of the node becomes invalid now. The last owner of the node's content
+        // frees the content.
         let kind = lock(&node.kind).clone();
         for inner in kind.graphs() {
             self.forget_graph(inner);
         }
     }
 
-    /// The graph of a handle.
+    /// The graph with this handle.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE.
@@ -226,7 +227,7 @@ impl Shim {
         self.graphs.get(handle).map_err(|_| CuResult::INVALID_VALUE)
     }
 
-    /// The node of a handle.
+    /// The node with this handle.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE.
@@ -243,7 +244,8 @@ impl Shim {
         root
     }
 
-    /// Whether a graph has this handle, or is inside the graph of this handle at any depth.
+    /// Whether the graph has the handle `outer`, or is inside the graph with that handle at any
+    /// depth.
     pub(crate) fn is_within(&self, graph: &Arc<Graph>, outer: u64) -> bool {
         let mut at = Ok(graph.clone());
         while let Ok(graph) = at {
@@ -326,7 +328,7 @@ impl Shim {
         Ok(())
     }
 
-    /// `cuGraphClone`; `embedded`: a node will own the copy.
+    /// `cuGraphClone`. With `embedded`, the copy will belong to a node.
     ///
     /// # Errors
     /// CUDA_ERROR_NOT_SUPPORTED for graphs with memory or conditional nodes, as in the driver;

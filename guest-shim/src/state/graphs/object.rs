@@ -1,4 +1,4 @@
-//! User objects: objects of the program that live as long as a graph may use them.
+//! User objects: objects of the program that exist as long as a graph may use them.
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, Weak};
@@ -9,7 +9,8 @@ use vgpu_cuda_abi::structs::HostFn;
 use crate::state::current;
 use crate::{Cu, lock};
 
-/// An object of the program, destroyed when the last reference is released.
+/// An object of the program. When the last reference is released, the program's destructor is
+/// called.
 #[derive(Debug)]
 pub(crate) struct UserObject {
     handle: u64,
@@ -22,19 +23,19 @@ impl Drop for UserObject {
         if let Ok(shim) = current::live() {
             let _ = shim.objects.remove(self.handle);
         }
-        // SAFETY: the program gave function and argument for exactly this call.
+        // SAFETY: the program passed function and argument for exactly this call.
         unsafe { (self.destroy)(self.data as *mut c_void) };
     }
 }
 
-/// The object of a handle, while any reference exists.
+/// A user object by its handle, while any reference to the object exists.
 #[derive(Debug)]
 pub(crate) struct NamedObject {
     object: Weak<UserObject>,
     own: Mutex<Own>,
 }
 
-/// References of the program itself, which keep the object alive.
+/// The references that the program itself holds. They keep the object alive.
 #[derive(Debug)]
 struct Own {
     count: u32,
@@ -42,7 +43,7 @@ struct Own {
 }
 
 impl NamedObject {
-    /// An object with `count` references of the program.
+    /// An object with `count` references that the program holds.
     pub(crate) fn new(handle: u64, destroy: HostFn, data: usize, count: u32) -> NamedObject {
         let object = Arc::new(UserObject {
             handle,
@@ -66,7 +67,7 @@ impl NamedObject {
         self.object.upgrade().ok_or(CuResult::INVALID_VALUE)
     }
 
-    /// Adds references of the program.
+    /// Adds references that the program holds.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for 0 references and on overflow.
@@ -79,10 +80,10 @@ impl NamedObject {
         Ok(())
     }
 
-    /// Releases references of the program.
+    /// Releases references that the program holds.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for 0 references and for more than the program has.
+    /// CUDA_ERROR_INVALID_VALUE for 0 references, and for more references than the program holds.
     pub(crate) fn release(&self, count: u32) -> Cu {
         let mut own = lock(&self.own);
         let fewer = own.count.checked_sub(count).filter(|_| count > 0);
@@ -91,7 +92,7 @@ impl NamedObject {
             0 => own.object.take(),
             _ => None,
         };
-        // The destructor may make calls about the object, which take this lock.
+        // The destructor may make calls about the object, and these calls take this lock.
         drop(own);
         drop(gone);
         Ok(())

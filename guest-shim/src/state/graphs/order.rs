@@ -1,42 +1,43 @@
-//! Finds one sequence for all nodes of a graph.
+//! Finds a sequence of all nodes of a graph that satisfies the dependencies.
 //!
-//! Nodes that the host carries out alone are recorded and launched in runs; the guest's nodes come
-//! between runs. Among the orders that satisfy all dependencies, one with few runs is wanted: the
-//! algorithm stays with one side as long as that side has a ready node.
+//! Nodes that the host can run alone are recorded and launched in runs; nodes of the guest come
+//! between the runs. Each run costs a launch, so the sequence should have few runs: the algorithm
+//! takes nodes of the same side as long as that side has a ready node.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::plan::{Plan, Planned};
 
-/// The side that carries out a node.
+/// Where a node runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// The node has no work.
     Nowhere,
     /// The host alone.
     Host,
-    /// The guest.
+    /// In the guest.
     Here,
 }
 
 /// A part of a launch.
 #[derive(Debug)]
 pub(crate) enum Part<'p> {
-    /// Nodes that the host carries out in sequence.
+    /// Nodes that the host runs in sequence.
     Run(Vec<&'p Planned>),
-    /// A node that the guest carries out.
+    /// A node that the guest runs.
     Here(&'p Planned),
 }
 
-/// A node of a plan or of its child graphs, or the begin or end of a child graph.
+/// A node of a plan or of its child graphs, or a marker for the beginning or the end of a child
+/// graph.
 struct Flat<'p> {
     node: Option<&'p Planned>,
     waits: usize,
     after: Vec<usize>,
 }
 
-/// The parts of a launch, in order.
+/// The parts of a launch, in sequence.
 pub(crate) fn parts<'p>(plan: &'p Plan, place: &impl Fn(&Planned) -> Place) -> Vec<Part<'p>> {
     let mut flat = Vec::new();
     spread(plan, &mut flat);
@@ -62,8 +63,8 @@ fn runs(parts: &[Part<'_>]) -> usize {
     parts.iter().filter(|p| matches!(p, Part::Run(_))).count()
 }
 
-/// Adds a plan, with child graphs in place of their nodes. Returns the indices of its begin and
-/// end.
+/// Adds the nodes of a plan to `flat`; the nodes of a child graph replace the child's node. Returns
+/// the indices of the markers for the beginning and the end of the plan.
 fn spread<'p>(plan: &'p Plan, flat: &mut Vec<Flat<'p>>) -> (usize, usize) {
     let add = |flat: &mut Vec<Flat<'p>>, node| {
         flat.push(Flat {
@@ -109,7 +110,7 @@ fn spread<'p>(plan: &'p Plan, flat: &mut Vec<Flat<'p>>) -> (usize, usize) {
     (begin, end)
 }
 
-/// Ready nodes, by creation.
+/// Nodes whose dependencies are satisfied, in order of creation.
 #[derive(Default)]
 struct Ready {
     nowhere: Vec<usize>,
@@ -126,7 +127,7 @@ impl Ready {
         }
     }
 
-    /// The next ready node, of the same side as the last node if possible.
+    /// The next ready node, on the same side as the last node if possible.
     fn next(&mut self, side: &mut Place) -> Option<usize> {
         if let Some(at) = self.nowhere.pop() {
             return Some(at);
@@ -187,7 +188,8 @@ mod tests {
         }
     }
 
-    /// Nodes in `here` are carried out by the guest, the others by the host.
+    /// The parts of a plan in which the nodes in `here` run in the guest, and all others on the
+    /// host.
     fn shape(plan: &Plan, here: &[u64]) -> Vec<Vec<u64>> {
         let place = |n: &Planned| match here.contains(&n.node) {
             true => Place::Here,
@@ -214,7 +216,7 @@ mod tests {
             shape(&two, &[1, 4]),
             [vec![0, 3], vec![1], vec![4], vec![2, 5]]
         );
-        // A guest node that comes first or last in any order.
+        // A guest node without dependencies can come first or last.
         let ends = plan(4, &[(2, 1)]);
         assert_eq!(shape(&ends, &[0, 3]), [vec![0], vec![3], vec![2, 1]]);
         assert_eq!(shape(&ends, &[1]), [vec![0, 2, 3], vec![1]]);

@@ -1,4 +1,4 @@
-//! The plan of an instance: a snapshot of a graph.
+//! The plan of an instance: a snapshot of the graph at instantiation.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) mod result {
     pub(crate) const HANDLE_UNUSED: u32 = 5;
 }
 
-/// The cause of a failed instantiation: `CUgraphInstantiateResult` and the node.
+/// The reason for a failed instantiation: result code, `CUgraphInstantiateResult` and node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) code: CuResult,
@@ -46,22 +46,22 @@ impl From<CuResult> for Refusal {
 /// A node of a plan.
 #[derive(Debug, Clone)]
 pub(crate) struct Planned {
-    /// The node of the graph.
+    /// Handle of the node in the graph.
     pub(crate) node: u64,
     pub(crate) kind: Kind,
     pub(crate) enabled: bool,
-    /// Plans of the node's graphs: the child, or the bodies.
+    /// The plans of the node's graphs: of the child graph, or of the bodies.
     pub(crate) children: Vec<Plan>,
 }
 
-/// The content of an instance.
+/// The nodes and edges of an instance.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Plan {
     /// Nodes in order of creation.
     pub(crate) nodes: Vec<Planned>,
     /// Edges (from, to), as indices of nodes.
     pub(crate) edges: Vec<(usize, usize)>,
-    /// Condition values that were created for the graph.
+    /// The condition values that were created for the graph.
     pub(crate) conditions: Vec<Arc<Condition>>,
 }
 
@@ -119,7 +119,7 @@ impl Plan {
         }
     }
 
-    /// A node that depends on itself.
+    /// A node on a cycle of dependencies, if there is a cycle.
     fn circle(&self) -> Option<usize> {
         let mut waits = vec![0_usize; self.nodes.len()];
         let mut after = vec![Vec::new(); self.nodes.len()];
@@ -139,7 +139,7 @@ impl Plan {
         waits.iter().position(|n| *n > 0)
     }
 
-    /// The planned node, here or in a child graph, of a graph's node.
+    /// The planned node of a graph's node, in this plan or in a child graph.
     pub(crate) fn find(&mut self, node: u64) -> Option<&mut Planned> {
         if let Some(at) = self.nodes.iter().position(|n| n.node == node) {
             return self.nodes.get_mut(at);
@@ -150,7 +150,7 @@ impl Plan {
             .find_map(|child| child.find(node))
     }
 
-    /// As [`Plan::find`], without the right to change.
+    /// As [`Plan::find`], without mutable access.
     pub(crate) fn look(&self, node: u64) -> Option<&Planned> {
         self.nodes.iter().find_map(|n| {
             if n.node == node {
@@ -160,7 +160,7 @@ impl Plan {
         })
     }
 
-    /// Whether there is a condition value that no conditional node reads.
+    /// Whether a condition value exists that no conditional node reads.
     pub(crate) fn has_unused_condition(&self) -> bool {
         let mut read = BTreeSet::new();
         self.each(&mut |n| {
@@ -171,7 +171,7 @@ impl Plan {
         self.conditions.iter().any(|c| !read.contains(&c.handle))
     }
 
-    /// The condition value of any conditional node.
+    /// The condition value of some conditional node, if there is one.
     pub(crate) fn condition(&self) -> Option<Arc<Condition>> {
         let mut found = None;
         self.each(&mut |n| {
@@ -202,7 +202,7 @@ impl Plan {
         (allocs, frees)
     }
 
-    /// A graph with the content of this plan, for a captured launch.
+    /// Makes a graph with the content of this plan, for a launch in a captured stream.
     ///
     /// # Errors
     /// CUDA_ERROR_NOT_SUPPORTED for memory and conditional nodes, which a child graph cannot

@@ -1,4 +1,4 @@
-//! Updates of an instance: of single nodes, or from a graph of the same shape.
+//! Updates of an instance: of single nodes, or from another graph of the same shape.
 
 use std::sync::Arc;
 
@@ -19,20 +19,20 @@ pub(crate) enum Outcome {
     Error = 1,
     /// Different nodes or dependencies.
     TopologyChanged = 2,
-    /// A node of another kind.
+    /// The kind of a node has changed.
     TypeChanged = 3,
-    /// A parameter that cannot change.
+    /// A parameter has changed that an instance cannot change.
     ParametersChanged = 5,
-    /// A kind of node that cannot be updated.
+    /// A node of this kind cannot be updated.
     NotSupported = 6,
-    /// A kernel of another context.
+    /// The kernel belongs to another context.
     FunctionChange = 7,
-    /// An attribute that cannot change.
+    /// An attribute has changed that an instance cannot change.
     AttributesChanged = 8,
 }
 
-/// The result of `cuGraphExecUpdate`: the outcome, the node that caused it and, for an edge, the
-/// node at which the edge begins.
+/// The result of `cuGraphExecUpdate`: the outcome, the node that caused it and, if the reason is an
+/// edge, the node at which the edge begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Report {
     pub(crate) outcome: Outcome,
@@ -50,7 +50,7 @@ impl Report {
     }
 }
 
-/// Whether `new` may replace `old` in an instance.
+/// Whether the work `new` may replace the work `old` in an instance.
 fn compatible(shim: &Shim, old: &Kind, new: &Kind) -> Result<(), Outcome> {
     if old.number() != new.number() {
         return Err(Outcome::TypeChanged);
@@ -63,7 +63,7 @@ fn compatible(shim: &Shim, old: &Kind, new: &Kind) -> Result<(), Outcome> {
         (Kind::Copy(a), Kind::Copy(b)) if shim.places(a) != shim.places(b) => {
             Err(Outcome::ParametersChanged)
         }
-        // Only single rows can change.
+        // Fills of several rows cannot change.
         (Kind::Fill(a), Kind::Fill(b)) if a != b && (a.rows > 1 || b.rows > 1) => {
             Err(Outcome::ParametersChanged)
         }
@@ -79,8 +79,8 @@ fn cooperative(kind: &Kind) -> bool {
     matches!(kind, Kind::Kernel(k) if k.cooperative)
 }
 
-/// Compares before any change, so that a refused update changes nothing. Nodes are paired in the
-/// order of their creation.
+/// Compares two plans. The comparison comes before any change, so that a refused update changes
+/// nothing. Nodes are paired in the order of their creation.
 fn compare(shim: &Shim, old: &Plan, new: &Plan) -> Result<(), Report> {
     if old.nodes.len() != new.nodes.len() {
         let odd = new.nodes.get(old.nodes.len()).map_or(0, |n| n.node);
@@ -115,8 +115,8 @@ fn compare(shim: &Shim, old: &Plan, new: &Plan) -> Result<(), Report> {
     }
 }
 
-/// Takes over the parameters. The nodes keep the handles of the graph from which the instance was
-/// made.
+/// Takes the work of the nodes from `new`. The nodes keep the handles of the graph from which the
+/// instance was made.
 fn take(old: &mut Plan, new: Plan) {
     for (a, b) in old.nodes.iter_mut().zip(new.nodes) {
         a.kind = b.kind;
@@ -130,9 +130,8 @@ impl Exec {
     /// `cuGraphExecUpdate`.
     ///
     /// # Errors
-    /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for a graph that is being captured into; the code with
-    /// which the session ended. A refused update, which changes nothing, is an `Ok` with its
-    /// report.
+    /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for a graph into which a stream is captured; the code
+    /// with which the session ended. A refused update is `Ok` with its report, and changes nothing.
     pub(crate) fn update(&self, shim: &Shim, graph: &Graph) -> Cu<Result<(), Report>> {
         if capture::uses(shim, graph.handle) {
             return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
