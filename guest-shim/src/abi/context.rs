@@ -1,4 +1,4 @@
-//! Contexts: created contexts, primary contexts, and the stack of contexts of the calling thread.
+//! Contexts: creation, primary contexts, and the calling thread's stack of contexts.
 
 use std::ffi::{c_int, c_void};
 use std::ops::RangeInclusive;
@@ -16,19 +16,20 @@ use crate::state::current::{live, shim};
 use crate::state::{capture, contexts, modules};
 use crate::{Cu, unserved};
 
-/// The result of `cuCtxGetApiVersion` for every context created by a form since CUDA 3.2.
+/// The result of `cuCtxGetApiVersion` for every context: contexts are created as since CUDA 3.2.
 const API_VERSION: u32 = 3020;
 /// `CU_CTX_FLAGS_MASK`.
 const FLAGS_MASK: u32 = 0xff;
 /// `CU_CTX_SCHED_MASK`. At most one of these bits may be set.
 const SCHED_MASK: u32 = 0x07;
 
-/// Limits of contexts that share a GPU with a graphics client, which no guest has: 0, even if the
-/// host's driver is older than these limits. NVIDIA's libraries ignore the result code of the call.
+/// Limits of contexts that share a GPU with a graphics client. Guests have no graphics client, so
+/// these limits are 0, even if the host's driver does not know them. NVIDIA's libraries ignore the
+/// result code of the query.
 const COMPUTE_IN_GRAPHICS: RangeInclusive<u32> = 8..=9;
 
 exports! {
-    /// Creates a context and pushes it.
+    /// Creates a context and pushes it onto the calling thread's stack.
     fn cuCtxCreate_v2(out: Out<u64>, flags: u32, device: c_int) {
         create(out, flags, device)
     }
@@ -94,7 +95,7 @@ exports! {
         pop(out)
     }
 
-    /// Replaces the top of the stack; a null context pops the top.
+    /// Replaces the current context; null pops it.
     fn cuCtxSetCurrent(ctx: u64) {
         let shim = shim()?;
         if ctx != 0 {
@@ -103,7 +104,7 @@ exports! {
         contexts::replace(ctx)
     }
 
-    /// The top of the stack, or null.
+    /// The current context, or null.
     fn cuCtxGetCurrent(out: Out<u64>) {
         shim()?;
         out.set(contexts::top())
@@ -127,7 +128,7 @@ exports! {
         Ok(())
     }
 
-    /// The width of a bank has been fixed since Maxwell.
+    /// Always four bytes: the width of a bank has been fixed since Maxwell.
     fn cuCtxGetSharedMemConfig(out: Out<u32>) {
         const FOUR_BYTES: u32 = 1;
         live()?.contexts.current()?;
@@ -140,12 +141,12 @@ exports! {
         if config > 2 { Err(CuResult::INVALID_VALUE) } else { Ok(()) }
     }
 
-    /// Has no effect: no part of the cache is set aside.
+    /// Has no effect: no part of the L2 cache is set aside for persisting accesses.
     fn cuCtxResetPersistingL2Cache() {
         live()?.contexts.current().map(|_| ())
     }
 
-    /// Devices of one guest have no path between them.
+    /// Always an error: the devices of a guest cannot access each other's memory.
     fn cuCtxEnablePeerAccess(peer: u64, flags: u32) {
         let shim = live()?;
         shim.contexts.current()?;
@@ -156,7 +157,7 @@ exports! {
         Err(CuResult::PEER_ACCESS_UNSUPPORTED)
     }
 
-    /// Peer access is never enabled.
+    /// Always an error: peer access is never enabled.
     fn cuCtxDisablePeerAccess(peer: u64) {
         let shim = live()?;
         shim.contexts.current()?;
@@ -175,7 +176,7 @@ exports! {
         out.set(context.id)
     }
 
-    /// Constant since CUDA 3.2.
+    /// Always 3020: the version has been constant since CUDA 3.2.
     fn cuCtxGetApiVersion(ctx: u64, out: Out<u32>) {
         shim()?.contexts.named(ctx)?;
         out.set(API_VERSION)
@@ -221,7 +222,7 @@ exports! {
         out.set(value as usize)
     }
 
-    /// Sets a preference, which is also stored here for cuCtxGetCacheConfig.
+    /// Sets a preference on the host. The preference is also stored here, for cuCtxGetCacheConfig.
     fn cuCtxSetCacheConfig(config: u32) {
         const CONFIGS: u32 = 4;
         let shim = live()?;
@@ -239,7 +240,8 @@ exports! {
         out.set(context.cache_config.load(Ordering::Relaxed))
     }
 
-    /// References are counted here; the host gets only the first request.
+    /// Adds a reference. References are counted in the guest; only the first one makes a request to
+    /// the host.
     fn cuDevicePrimaryCtxRetain(out: Out<u64>, device: c_int) {
         let shim = live()?;
         out.check()?;
@@ -247,7 +249,7 @@ exports! {
         out.set(context.shown)
     }
 
-    /// Releases one reference: the form that cudart calls at exit.
+    /// Releases one reference. cudart calls this form at exit.
     fn cuDevicePrimaryCtxRelease(device: c_int) {
         release(device)
     }
@@ -262,7 +264,7 @@ exports! {
         reset(device)
     }
 
-    /// Destroys everything that the primary context holds.
+    /// Destroys all objects of the primary context.
     fn cuDevicePrimaryCtxReset_v2(device: c_int) {
         reset(device)
     }
@@ -277,7 +279,8 @@ exports! {
         set_flags(device, flags)
     }
 
-    /// Answered without the host, because frameworks ask before almost every call.
+    /// Answered without a request to the host, because frameworks make this query before almost
+    /// every call.
     fn cuDevicePrimaryCtxGetState(device: c_int, flags: Out<u32>, active: Out<c_int>) {
         let shim = shim()?;
         flags.check()?;
@@ -316,7 +319,7 @@ fn named(shim: &Shim, ctx: u64) -> Cu<std::sync::Arc<contexts::Context>> {
     shim.contexts.named(ctx)
 }
 
-/// Fails unless the context may be made current. A primary context may be, even without a
+/// Fails unless the context may be made current. A primary context may be made current without a
 /// reference: NVIDIA's runtime makes the context current before it retains the context.
 fn may_be_current(shim: &Shim, ctx: u64) -> Cu {
     if shim.contexts.is_primary(ctx) {
@@ -371,7 +374,7 @@ fn pop(out: Out<u64>) -> Cu {
 /// Releases one reference; the last release destroys the context.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_CONTEXT without a reference.
+/// CUDA_ERROR_INVALID_CONTEXT if there is no reference.
 pub(crate) fn release(device: c_int) -> Cu {
     let shim = live()?;
     let wire = shim.devices.get(device)?.wire;
@@ -396,9 +399,9 @@ pub(crate) fn release(device: c_int) -> Cu {
     Ok(())
 }
 
-/// Lets NVIDIA's runtime clean up the values that it stores with a primary context, if `ends` says
-/// that this number of references means the end. Runs without the lock, because the runtime may
-/// call the driver.
+/// Lets NVIDIA's runtime destroy the values that it stores with a primary context, if the context
+/// is about to end: `ends` gets the number of references and decides. Runs without the lock,
+/// because the runtime may call the driver.
 fn primary_ends(shim: &Shim, device: c_int, ends: impl FnOnce(u32) -> bool) -> Cu {
     let ending = {
         let primary = shim.contexts.primary(device)?;

@@ -38,7 +38,7 @@ exports! {
         out.set(event.0)
     }
 
-    /// Destroys an event; a record in flight still completes.
+    /// Destroys an event. A record in flight still completes.
     fn cuEventDestroy_v2(event: u64) {
         let shim = live()?;
         let event = shim.events.remove(event)?;
@@ -55,7 +55,7 @@ exports! {
         record(event, stream, flags, mode)
     }
 
-    /// Success if the last record has completed or if there is none, otherwise
+    /// Success if the last record has completed or if the event was never recorded; otherwise
     /// CUDA_ERROR_NOT_READY.
     fn cuEventQuery(event: u64) {
         let shim = live()?;
@@ -72,7 +72,7 @@ exports! {
         shim.session.usable()
     }
 
-    /// Waits for the last record.
+    /// Waits until the last record has completed.
     fn cuEventSynchronize(event: u64) {
         let shim = live()?;
         let event = shim.events.get(event)?;
@@ -132,7 +132,7 @@ fn elapsed(out: Out<f32>, start: u64, end: u64) -> Cu {
     };
     let (first, second) = (start.behind(), end.behind());
     let bits = shim.session.call(&call)?.milliseconds_bits;
-    // Both records have completed.
+    // Both records have completed, so the work before them is complete.
     shim.session.pull()?;
     for (over, sent) in [first, second] {
         shim.session.over(over, sent);

@@ -19,8 +19,9 @@ use crate::sys::UserMemory;
 use crate::{Cu, image, unserved};
 
 exports! {
-    /// Loads an image for every context. Of the two library options, one says that the program
-    /// keeps the image in place. The other option is a hint for the driver, and is ignored.
+    /// Loads an image for every context. There are two library options. With one, the program
+    /// promises to keep the image unchanged in memory. The other is a hint for the driver, and is
+    /// ignored.
     fn cuLibraryLoadData(
         out: Out<u64>,
         code: In<c_void>,
@@ -87,7 +88,7 @@ exports! {
         out.set(kernel)
     }
 
-    /// The number of kernels.
+    /// The number of kernels in a library.
     fn cuLibraryGetKernelCount(out: Out<c_uint>, library: u64) {
         let shim = live()?;
         out.check()?;
@@ -99,7 +100,7 @@ exports! {
         out.set(count as c_uint)
     }
 
-    /// The first kernels, up to `room`.
+    /// The handles of the first kernels of a library, at most `room`.
     fn cuLibraryEnumerateKernels(out: Out<u64>, room: c_uint, library: u64) {
         let shim = live()?;
         out.check()?;
@@ -137,8 +138,9 @@ exports! {
     }
 
     /// Finds no managed variable, because managed variables are not served. The CUDA runtime calls
-    /// this without a context. Told that managed variables are not supported, the runtime goes on
-    /// without an address for the program; any other error makes the runtime give up.
+    /// this function without a context. If the result is that managed variables are not supported,
+    /// the runtime goes on without an address for the program. After any other error, the runtime
+    /// gives up.
     fn cuLibraryGetManaged(out: Out<u64>, size: Out<usize>, library: u64, name: Text) {
         let shim = live()?;
         let name = name.symbol()?;
@@ -157,8 +159,8 @@ exports! {
         Err(code)
     }
 
-    /// Finds no function: a function with one address for the program and for devices needs memory
-    /// that both access coherently.
+    /// Finds no function. A function with one address for the program and for devices would need
+    /// memory that both access coherently.
     fn cuLibraryGetUnifiedFunction(_out: Out<*mut c_void>, library: u64, name: Text) {
         let shim = live()?;
         let name = name.symbol()?;
@@ -182,8 +184,8 @@ exports! {
         out.set(library)
     }
 
-    /// The name, valid while the library is loaded. As in the driver, a function's handle is
-    /// accepted too.
+    /// The name of a kernel, valid while its library is loaded. As in the driver, the handle of a
+    /// function is accepted too.
     fn cuKernelGetName(out: Out<*const c_char>, kernel: u64) {
         let shim = shim()?;
         given(kernel)?;
@@ -194,8 +196,8 @@ exports! {
         out.set(name)
     }
 
-    /// The offset of a parameter in the parameter block; the pointer to the size may be null. As in
-    /// the driver, a context must be current.
+    /// The offset and the size of a parameter in the parameter block; the pointer to the size may
+    /// be null. As in the driver, a context must be current.
     fn cuKernelGetParamInfo(kernel: u64, index: usize, offset: Out<usize>, size: Out<usize>) {
         let shim = live()?;
         given(kernel)?;
@@ -230,7 +232,7 @@ exports! {
         shim.kernels.get(kernel)?.set_attribute(shim, device, attribute, value)
     }
 
-    /// Sets a preference.
+    /// Sets a cache preference of the kernel on a device.
     fn cuKernelSetCacheConfig(kernel: u64, config: u32, device: c_int) {
         let shim = live()?;
         let function = shim.kernels.get(kernel)?.on_device(shim, device)?;
@@ -241,8 +243,8 @@ exports! {
     }
 }
 
-/// CUDA_ERROR_INVALID_VALUE for a null kernel, which queries return. Setters return an invalid
-/// handle instead.
+/// Checks the kernel of a query: CUDA_ERROR_INVALID_VALUE for null. Functions that set a property
+/// return CUDA_ERROR_INVALID_HANDLE instead.
 fn given(kernel: u64) -> Cu {
     match kernel {
         0 => Err(CuResult::INVALID_VALUE),
@@ -250,7 +252,8 @@ fn given(kernel: u64) -> Cu {
     }
 }
 
-/// The code for a name that was looked up as a variable or another function, but is a kernel's.
+/// The error of a failed lookup of a variable or function: `otherwise`. If that is
+/// CUDA_ERROR_NOT_FOUND and a kernel has the name: CUDA_ERROR_INVALID_VALUE.
 fn of_kernel(shim: &Shim, module: &ModuleInfo, name: &str, otherwise: CuResult) -> CuResult {
     match modules::function_names(shim, module) {
         Ok(names) if otherwise == CuResult::NOT_FOUND && names.iter().any(|n| n == name) => {
@@ -260,8 +263,8 @@ fn of_kernel(shim: &Shim, module: &ModuleInfo, name: &str, otherwise: CuResult) 
     }
 }
 
-/// Queries a library in the current context. A library has no context, but the host's modules do:
-/// if no context is current, the query uses the primary context of the first device and releases it
+/// Runs a query of a library in the current context. A library has no context, but modules on the
+/// host do. If no context is current, uses the primary context of the first device, and releases it
 /// afterwards.
 fn within<T>(shim: &Shim, ask: impl FnOnce(&Context) -> Cu<T>) -> Cu<T> {
     if let Ok(context) = shim.contexts.current() {
@@ -273,7 +276,8 @@ fn within<T>(shim: &Shim, ask: impl FnOnce(&Context) -> Cu<T>) -> Cu<T> {
     answer
 }
 
-/// Whether the program promises to keep the image in place (`CU_LIBRARY_BINARY_IS_PRESERVED`).
+/// Whether the program promises to keep the image unchanged in memory
+/// (`CU_LIBRARY_BINARY_IS_PRESERVED`).
 fn preserved(options: In<u32>, values: In<*mut c_void>, count: c_uint) -> bool {
     const BINARY_IS_PRESERVED: u32 = 1;
     let promises =

@@ -1,6 +1,6 @@
-//! The C functions, in folders after the chapters of CUDA's driver API. Each function checks its
-//! arguments, calls an operation or the state, and writes the results; see [`crate::ffi`].
-//! `build.rs` exports every function that a line `fn cuName(` declares here.
+//! The C functions, in folders that follow the chapters of CUDA's driver API. Each function checks
+//! its arguments, calls an operation or the state, and writes the results; see [`crate::ffi`].
+//! `build.rs` exports every function that is declared here by a line `fn cuName(`.
 
 pub(crate) mod context;
 pub(crate) mod device;

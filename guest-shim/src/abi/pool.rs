@@ -68,7 +68,7 @@ exports! {
         shim()?.set_current_pool(device, pool)
     }
 
-    /// The default pool of a location, which must be a device.
+    /// The default pool of a location. The location must be a device.
     fn cuMemGetDefaultMemPool(out: Out<u64>, place: In<Location>, kind: u32) {
         let shim = shim()?;
         out.check()?;
@@ -112,12 +112,12 @@ exports! {
         out.set(pool)
     }
 
-    /// Destroys a pool; allocations from the pool stay valid.
+    /// Destroys a pool. Allocations from the pool stay valid.
     fn cuMemPoolDestroy(pool: u64) {
         live()?.destroy_pool(pool)
     }
 
-    /// Has no effect: a pool keeps no unused memory.
+    /// Has no effect, because a pool keeps no unused memory.
     fn cuMemPoolTrimTo(pool: u64, _keep: usize) {
         live()?.pool(pool).map(|_| ())
     }
@@ -146,7 +146,8 @@ exports! {
         pool.set(id, value)
     }
 
-    /// Access of the pool's own device, which is always full.
+    /// Checks the access of the pool's own device, which always has full access. Nothing else can
+    /// be set.
     fn cuMemPoolSetAccess(pool: u64, list: In<AccessDescriptor>, count: usize) {
         let pool = shim()?.pool(pool)?;
         for i in 0..count {
@@ -155,7 +156,7 @@ exports! {
         Ok(())
     }
 
-    /// Access of the pool's own device: read and write.
+    /// The access of a location: read and write for the pool's own device, none for others.
     fn cuMemPoolGetAccess(out: Out<u32>, pool: u64, location: In<Location>) {
         let pool = shim()?.pool(pool)?;
         let location = location.get()?;
@@ -168,8 +169,8 @@ fn device_at(symbol: &str, place: In<Location>, kind: u32) -> Cu<c_int> {
     let place = place.get()?;
     match (kind, place.kind) {
         (PINNED, ON_DEVICE) => Ok(place.id),
-        // Pools of managed memory, which may have no location, and pools of host memory are not
-        // served.
+        // Pools of managed memory and pools of host memory are not served. Pools of managed memory
+        // may have no location.
         (PINNED, ON_DEVICE..=ON_NUMA_CURRENT) | (MANAGED, NO_PLACE..=ON_NUMA_CURRENT) => {
             let form = format!("{symbol} of managed or host memory");
             Err(unserved::refuse(
@@ -192,9 +193,9 @@ pub(crate) fn check_access(device: i32, access: &AccessDescriptor) -> Cu {
     }
     match (access.location.id == device, access.flags) {
         (true, READ_WRITE) | (false, NO_ACCESS) => Ok(()),
-        // The owner always keeps its access.
+        // The pool's own device always keeps its access.
         (true, _) => Err(CuResult::INVALID_VALUE),
-        // Devices have no path between them.
+        // The devices of a guest cannot access each other's memory.
         (false, _) => Err(CuResult::PEER_ACCESS_UNSUPPORTED),
     }
 }

@@ -16,13 +16,14 @@ use crate::{state::Shim, state::memory::Range};
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 const FILE_DESCRIPTOR: u32 = 1;
 
-/// The device that allocation properties name.
+/// The device that the properties of an allocation name.
 fn device_of(properties: &AllocationProperties) -> Cu<c_int> {
     if properties.kind != PINNED || properties.location.kind != ON_DEVICE {
         return Err(CuResult::INVALID_VALUE);
     }
-    // Handle types are for sharing between processes. NCCL and PyTorch request file descriptors for
-    // all memory in case they share it. The request is accepted; only the export is refused.
+    // Handle types are for sharing memory between processes. NCCL and PyTorch request file
+    // descriptors for all memory, in case they share the memory later. This request is accepted;
+    // only the export is refused.
     if !matches!(properties.handle_types, 0 | FILE_DESCRIPTOR) {
         let form = "cuMemCreate with shareable handles that are no file descriptors";
         return Err(unserved::refuse(form, unserved::APART));
@@ -39,8 +40,8 @@ exports! {
         if properties.kind != PINNED || !(ON_DEVICE..=ON_NUMA_CURRENT).contains(&properties.location.kind) {
             return Err(CuResult::INVALID_VALUE);
         }
-        // The same for every location, as on devices; a location without a device uses the first
-        // device.
+        // The granularity is the same for every location, as on devices. For a location that is not
+        // a device, the first device answers.
         let device = shim.devices.get(properties.location.id).or_else(|_| shim.devices.get(0))?;
         let bytes = device.granularity(shim, option)?;
         out.set(bytes as usize)
@@ -75,12 +76,12 @@ exports! {
         out.set(handle)
     }
 
-    /// Releases memory, which lives on while it is mapped.
+    /// Releases a reference to physical memory. The memory exists as long as it is mapped.
     fn cuMemRelease(handle: u64) {
         live()?.release_physical(handle)
     }
 
-    /// Maps all of a memory at an address.
+    /// Maps a whole physical memory at an address.
     fn cuMemMap(at: u64, size: usize, offset: usize, handle: u64, flags: u64) {
         let shim = live()?;
         if size == 0 || flags != 0 {
@@ -99,7 +100,7 @@ exports! {
         shim.unmap_physical(at, size as u64)
     }
 
-    /// Sets the access to whole mappings. Only their own device can reach them.
+    /// Sets the access rights of whole mappings. Only the memory's own device can access them.
     fn cuMemSetAccess(at: u64, size: usize, list: In<AccessDescriptor>, count: usize) {
         let shim = live()?;
         if count == 0 {
@@ -121,7 +122,7 @@ exports! {
         Ok(())
     }
 
-    /// The access that was set.
+    /// The access rights of a mapping.
     fn cuMemGetAccess(out: Out<u64>, location: In<Location>, at: u64) {
         let shim = shim()?;
         let range = mapped(shim, at)?;
@@ -134,7 +135,8 @@ exports! {
         out.set(if own { range.access.into() } else { 0 })
     }
 
-    /// The memory that is mapped at an address, with one more reference to release.
+    /// The physical memory that is mapped at an address. The caller gets a reference, which it must
+    /// release.
     fn cuMemRetainAllocationHandle(out: Out<u64>, at: u64) {
         let shim = live()?;
         out.check()?;

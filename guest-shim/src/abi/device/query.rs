@@ -1,4 +1,4 @@
-//! Queries of devices, all answered from the Welcome.
+//! Queries of devices, answered from the data in the Welcome.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -12,7 +12,7 @@ use crate::ffi::exports;
 use crate::state::current::shim;
 
 exports! {
-    /// The device of an ordinal.
+    /// The device with this ordinal.
     fn cuDeviceGet(device: Out<c_int>, ordinal: c_int) {
         shim()?.devices.get(ordinal)?;
         device.set(ordinal)
@@ -83,7 +83,7 @@ exports! {
         minor.set(device.attribute(attr::COMPUTE_CAPABILITY_MINOR)?)
     }
 
-    /// The device with a PCI address.
+    /// The device with this PCI address.
     fn cuDeviceGetByPCIBusId(device: Out<c_int>, id: Text) {
         let shim = shim()?;
         device.check()?;
@@ -96,7 +96,7 @@ exports! {
         id.set_text(len.max(0) as usize, device.info.pci_bus_id.as_bytes())
     }
 
-    /// Always 0, as in cuDeviceCanAccessPeer.
+    /// Always 0, like cuDeviceCanAccessPeer.
     fn cuDeviceGetP2PAttribute(value: Out<c_int>, attribute: u32, device: c_int, peer: c_int) {
         let shim = shim()?;
         shim.devices.get(device)?;
@@ -110,13 +110,13 @@ exports! {
         value.set(0)
     }
 
-    /// No operations, consistent with the attribute HOST_NATIVE_ATOMIC_SUPPORTED.
+    /// Reports no operations, consistent with the attribute HOST_NATIVE_ATOMIC_SUPPORTED.
     fn cuDeviceGetHostAtomicCapabilities(out: Out<u32>, operations: In<u32>, count: u32, device: c_int) {
         shim()?.devices.get(device)?;
         no_atomics(out, operations, count)
     }
 
-    /// No operations, because devices have no path between them.
+    /// Reports no operations, because the devices of a guest cannot access each other's memory.
     fn cuDeviceGetP2PAtomicCapabilities(
         out: Out<u32>,
         operations: In<u32>,
@@ -153,7 +153,7 @@ exports! {
         out.set(NOTIFICATION)
     }
 
-    /// Accepts the handle of cuDeviceRegisterAsyncNotification.
+    /// Accepts the handle that cuDeviceRegisterAsyncNotification returned.
     fn cuDeviceUnregisterAsyncNotification(device: c_int, callback: u64) {
         shim()?.devices.get(device)?;
         match callback {
@@ -162,7 +162,7 @@ exports! {
         }
     }
 
-    /// Execution affinity is not served.
+    /// Always 0: execution affinity is not served.
     fn cuDeviceGetExecAffinitySupport(out: Out<c_int>, kind: u32, device: c_int) {
         shim()?.devices.get(device)?;
         if kind != 0 {
@@ -171,7 +171,7 @@ exports! {
         out.set(0)
     }
 
-    /// Always false: devices of a guest have no path between them.
+    /// Always 0: the devices of a guest cannot access each other's memory.
     fn cuDeviceCanAccessPeer(can: Out<c_int>, device: c_int, peer: c_int) {
         let shim = shim()?;
         shim.devices.get(device)?;
@@ -180,7 +180,7 @@ exports! {
     }
 }
 
-/// The handle of all notifications.
+/// The handle that every registration of a notification returns.
 const NOTIFICATION: u64 = 1;
 /// Size in bytes of the largest texture in linear memory, on every device since compute capability
 /// 5.0.

@@ -1,5 +1,5 @@
-//! Device resources. Only multiprocessors are reported: every context and stream has all of them.
-//! Splits are computed, but contexts on a part of the multiprocessors (green contexts) are not
+//! Device resources. Only multiprocessors are reported, and every context and stream has all of
+//! them. Splits are computed. Contexts on a part of the multiprocessors (green contexts) are not
 //! served.
 
 use std::ffi::{c_int, c_uint};
@@ -20,7 +20,7 @@ const MULTIPROCESSORS: u32 = 1;
 /// `CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING`, `…_MAX_POTENTIAL_CLUSTER_SIZE`.
 const SPLIT_FLAGS: c_uint = 3;
 const IGNORE_COSCHEDULING: c_uint = 1;
-/// Multiprocessors in a pair, the smallest unit of hardware.
+/// Number of multiprocessors in a pair, the smallest unit that the hardware can split off.
 const FINEST: u32 = 2;
 
 /// The multiprocessors of a device.
@@ -44,7 +44,7 @@ fn resource(shim: &Shim, device: c_int, kind: u32) -> Cu<DevResource> {
     })
 }
 
-/// A part of a resource; a part without multiprocessors is an invalid resource.
+/// A part of a resource. A part without multiprocessors is marked as an invalid resource.
 fn part(of: &DevResource, count: u32) -> DevResource {
     let kind = if count == 0 { 0 } else { of.kind };
     DevResource { kind, count, ..*of }
@@ -60,8 +60,8 @@ fn granularity(major: u32) -> (u32, u32) {
     }
 }
 
-/// Number of parts with at least `least` multiprocessors each, at most `most`; and the
-/// multiprocessors of each part.
+/// Splits multiprocessors into at most `most` parts of at least `least` multiprocessors. Returns
+/// the number of parts, and the number of multiprocessors in each part.
 fn split(all: &DevResource, least: u32, most: u32) -> Cu<(u32, u32)> {
     if all.smallest == 0 || all.alignment == 0 {
         return Err(CuResult::INVALID_VALUE);
@@ -98,8 +98,8 @@ exports! {
         out.set(resource(shim, device, kind)?)
     }
 
-    /// Splits multiprocessors into parts of at least the given number; without an output array,
-    /// counts the possible parts.
+    /// Splits multiprocessors into parts of at least the given number. Without an output array,
+    /// returns only the number of possible parts.
     fn cuDevSmResourceSplitByCount(
         out: Out<DevResource>,
         parts: Out<c_uint>,

@@ -27,7 +27,7 @@ exports! {
     }
 
     /// As cuLaunchHostFunc. The host chooses how the stream waits for the function (blocking or
-    /// spinning). Without a function, the call has no effect.
+    /// spinning). If the function is null, the call has no effect.
     fn cuLaunchHostFunc_v2 / cuLaunchHostFunc_v2_ptsz [mode] (
         stream: u64,
         function: Option<HostFn>,
@@ -45,8 +45,8 @@ exports! {
         }
     }
 
-    /// As cuLaunchHostFunc, but the function gets the stream and its status, and is called after an
-    /// error too.
+    /// As cuLaunchHostFunc, but the function gets the stream and its status, and is also called
+    /// after an error.
     fn cuStreamAddCallback / cuStreamAddCallback_ptsz [mode] (
         stream: u64,
         function: Option<StreamCallback>,

@@ -80,7 +80,7 @@ exports! {
     }
 }
 
-/// Whether the launch is cooperative. Hints are accepted and dropped. Attributes that change the
+/// Whether the launch is cooperative. Hints are accepted and ignored. Attributes that change the
 /// results of a kernel or the time of events are refused.
 fn attributes(config: &LaunchConfig) -> Cu<bool> {
     let mut cooperative = false;

@@ -36,7 +36,8 @@ exports! {
         active_blocks(out, function, block_size, shared, flags)
     }
 
-    /// Dynamic shared memory for each of so many blocks on a multiprocessor, in bytes.
+    /// Bytes of dynamic shared memory that each block can use if `blocks` blocks run on a
+    /// multiprocessor.
     fn cuOccupancyAvailableDynamicSMemPerBlock(
         out: Out<usize>,
         function: u64,
@@ -53,7 +54,7 @@ exports! {
         out.set(bytes as usize)
     }
 
-    /// Each cluster has one block: the number of blocks that fit on the device.
+    /// The number of blocks that fit on the device, because each cluster has one block.
     fn cuOccupancyMaxActiveClusters(out: Out<c_int>, function: u64, config: In<LaunchConfig>) {
         let shim = live()?;
         out.check()?;
@@ -73,7 +74,7 @@ exports! {
         out.set(blocks.saturating_mul(processors))
     }
 
-    /// There are no clusters, as on devices before compute capability 9.0.
+    /// Always 1: there are no larger clusters, as on devices before compute capability 9.0.
     fn cuOccupancyMaxPotentialClusterSize(out: Out<c_int>, function: u64, config: In<LaunchConfig>) {
         let shim = live()?;
         out.check()?;
@@ -110,7 +111,7 @@ exports! {
     }
 }
 
-/// Number of blocks in a cluster, from `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
+/// The number of blocks in a cluster, from `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
 fn cluster(config: &LaunchConfig) -> Cu<u32> {
     let mut blocks = 1_u32;
     for i in 0..config.count as usize {
@@ -135,8 +136,8 @@ fn active_blocks(out: Out<c_int>, function: u64, size: c_int, shared: usize, fla
     out.set(blocks)
 }
 
-/// Tries block sizes downwards in steps of a warp. Keeps the first of the sizes with the most
-/// threads on a multiprocessor.
+/// Tries block sizes from the largest down, in steps of a warp. Chooses the size with the most
+/// threads on a multiprocessor; of several sizes, the largest.
 fn potential(
     min_grid: Out<c_int>,
     block_size: Out<c_int>,
@@ -172,7 +173,7 @@ fn potential(
         if blocks * size > best_threads {
             (best, best_threads, best_blocks) = (size, blocks * size, blocks);
         }
-        // The first step rounds down to whole warps.
+        // The first step also rounds down to whole warps.
         size = (size - 1) / warp * warp;
     }
     let processors = device.attribute(attr::MULTIPROCESSOR_COUNT)?;

@@ -76,8 +76,8 @@ fn get(shim: &Shim, node: u64, id: u32) -> Cu<AttributeValue> {
     Ok(value)
 }
 
-/// Cooperative launches are honoured. Hints are stored and returned. Attributes that change the
-/// results of a kernel are refused, as in `launch`.
+/// Sets an attribute. The cooperative attribute takes effect. Hints are stored and returned.
+/// Attributes that change the results of a kernel are refused, as in `launch`.
 fn set(shim: &Shim, node: u64, id: u32, value: AttributeValue) -> Cu {
     if !KERNEL.contains(&id) {
         return Err(CuResult::INVALID_VALUE);

@@ -52,23 +52,23 @@ exports! {
         out.set(event)
     }
 
-    /// Sets the event.
+    /// Sets the event that the node records.
     fn cuGraphEventRecordNodeSetEvent(node: u64, event: u64) {
         update::set_node(live()?, node, record(event)?)
     }
 
-    /// Sets the event.
+    /// Sets the event that the node waits for.
     fn cuGraphEventWaitNodeSetEvent(node: u64, event: u64) {
         update::set_node(live()?, node, wait(event)?)
     }
 
-    /// Sets the event in an instance.
+    /// Sets the event that the node records in an instance.
     fn cuGraphExecEventRecordNodeSetEvent(exec: u64, node: u64, event: u64) {
         let shim = live()?;
         find(shim, exec)?.set(shim, node, record(event)?)
     }
 
-    /// Sets the event in an instance.
+    /// Sets the event that the node waits for in an instance.
     fn cuGraphExecEventWaitNodeSetEvent(exec: u64, node: u64, event: u64) {
         let shim = live()?;
         find(shim, exec)?.set(shim, node, wait(event)?)
@@ -85,18 +85,19 @@ exports! {
         add(out, graph, (behind, count), || batch(&params.get()?))
     }
 
-    /// The words. The list is valid until the calling thread calls this function again.
+    /// The operations of the node. The list is valid until the calling thread calls this function
+    /// again.
     fn cuGraphBatchMemOpNodeGetParams(node: u64, out: Out<BatchNodeParams>) {
         let params = shown(&lock(&shim()?.node(node)?.kind))?;
         out.set(params)
     }
 
-    /// Sets the words.
+    /// Sets the operations of the node.
     fn cuGraphBatchMemOpNodeSetParams(node: u64, params: In<BatchNodeParams>) {
         update::set_node(live()?, node, batch(&params.get()?)?)
     }
 
-    /// Sets the words in an instance.
+    /// Sets the operations of the node in an instance.
     fn cuGraphExecBatchMemOpNodeSetParams(exec: u64, node: u64, params: In<BatchNodeParams>) {
         let shim = live()?;
         find(shim, exec)?.set(shim, node, batch(&params.get()?)?)
@@ -104,11 +105,11 @@ exports! {
 }
 
 thread_local! {
-    /// The operations that this thread was shown last.
+    /// The list of operations that this thread got last.
     static SHOWN: std::cell::RefCell<Vec<MemOp>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// The parameters in the form that programs see.
+/// The parameters as the structure that programs see.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for a node of another kind.
@@ -125,7 +126,7 @@ pub(crate) fn shown(kind: &Kind) -> Cu<BatchNodeParams> {
     Ok(BatchNodeParams {
         context: shim()?.contexts.current().map_or(0, |c| c.shown),
         count: words.len() as u32,
-        // SAFETY: the list stays valid until this thread is shown another list.
+        // SAFETY: the list stays valid until this thread gets another list.
         operations: unsafe { In::new(list) },
         flags: 0,
     })

@@ -1,4 +1,4 @@
-//! Graph instances: instantiated, updated, launched.
+//! Graph instances: instantiation, updates, launches.
 
 use std::ffi::c_char;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ exports! {
         with_params(out, graph, params, mode)
     }
 
-    /// Destroys an instance; launches in flight still complete.
+    /// Destroys an instance. Launches in flight still complete.
     fn cuGraphExecDestroy(exec: u64) {
         live()?.execs.remove(exec).map(|_| ()).map_err(|_| CuResult::INVALID_VALUE)
     }
@@ -79,13 +79,13 @@ exports! {
         out.set(flags)
     }
 
-    /// The number of the instance among all instances.
+    /// The ID of the instance, unique among all instances.
     fn cuGraphExecGetId(exec: u64, out: Out<u32>) {
         let id = find(shim()?, exec)?.id;
         out.set(id)
     }
 
-    /// Takes over the parameters of a graph with the same nodes.
+    /// Replaces the work of the nodes by the work of a graph with the same nodes.
     fn cuGraphExecUpdate(exec: u64, graph: u64, node: Out<u64>, result: Out<u32>) {
         let report = update(live()?, exec, graph)?;
         node.set_if_wanted(report.node);
@@ -93,7 +93,7 @@ exports! {
         judge(report)
     }
 
-    /// Takes over the parameters of a graph with the same nodes.
+    /// Replaces the work of the nodes by the work of a graph with the same nodes.
     fn cuGraphExecUpdate_v2(exec: u64, graph: u64, info: Out<ExecUpdateInfo>) {
         let shim = live()?;
         info.check()?;
@@ -107,7 +107,7 @@ exports! {
         judge(report)
     }
 
-    /// Takes over the parameters of a child graph.
+    /// Replaces the work of a child graph.
     fn cuGraphExecChildGraphNodeSetParams(exec: u64, node: u64, child: u64) {
         let shim = live()?;
         find(shim, exec)?.set_child(shim, node, &*shim.graph(child)?)
@@ -126,7 +126,7 @@ exports! {
     }
 }
 
-/// The instance of a handle.
+/// The instance with this handle.
 pub(crate) fn find(shim: &Shim, exec: u64) -> Cu<Arc<Exec>> {
     shim.execs.get(exec).map_err(|_| CuResult::INVALID_VALUE)
 }
@@ -139,7 +139,7 @@ fn make(out: Out<u64>, graph: u64, flags: u64) -> Result<u64, Refusal> {
     Ok(exec.handle)
 }
 
-/// The oldest form, which returns a text log.
+/// The oldest form of the instantiation, which returns a log as text.
 fn logged(out: Out<u64>, graph: u64, node: Out<u64>, (log, room): (Out<c_char>, usize)) -> Cu {
     let made = make(out, graph, 0).map_err(|why| {
         node.set_if_wanted(why.node);

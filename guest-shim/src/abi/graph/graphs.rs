@@ -1,4 +1,4 @@
-//! Graphs and their edges. `nodes` has the kinds of nodes, `exec` the instances.
+//! Graphs and their edges. The module `nodes` has the kinds of nodes, and `exec` the instances.
 
 use std::collections::HashSet;
 
@@ -23,7 +23,7 @@ exports! {
         out.set(graph.handle)
     }
 
-    /// Destroys a graph; instances of the graph stay.
+    /// Destroys a graph. Its instances stay valid.
     fn cuGraphDestroy(graph: u64) {
         live()?.destroy_graph(graph)
     }
@@ -100,36 +100,36 @@ exports! {
         give(&behind, out, count)
     }
 
-    /// Adds edges; data of edges is always zero.
+    /// Adds edges. The edge data is ignored, because it is always zero.
     fn cuGraphAddDependencies_v2(graph: u64, from: In<u64>, to: In<u64>, _data: In<EdgeData>, count: usize) {
         edges(graph, (from, to, count), true)
     }
 
-    /// Removes edges; data of edges is always zero.
+    /// Removes edges. The edge data is ignored, because it is always zero.
     fn cuGraphRemoveDependencies_v2(graph: u64, from: In<u64>, to: In<u64>, _data: In<EdgeData>, count: usize) {
         edges(graph, (from, to, count), false)
     }
 
-    /// All edges; data of edges is always zero.
+    /// All edges. The edge data is always zero.
     fn cuGraphGetEdges_v2(graph: u64, from: Out<u64>, to: Out<u64>, data: Out<EdgeData>, count: Out<usize>) {
         give_edges(graph, (from, to), data, count)
     }
 
-    /// Dependencies of a node; data of edges is always zero.
+    /// Dependencies of a node. The edge data is always zero.
     fn cuGraphNodeGetDependencies_v2(node: u64, out: Out<u64>, data: Out<EdgeData>, count: Out<usize>) {
         let before = lock(&shim()?.node(node)?.dependencies).clone();
         clear_within(data, &before, out, count);
         give(&before, out, count)
     }
 
-    /// Nodes that depend on a node; data of edges is always zero.
+    /// Nodes that depend on a node. The edge data is always zero.
     fn cuGraphNodeGetDependentNodes_v2(node: u64, out: Out<u64>, data: Out<EdgeData>, count: Out<usize>) {
         let behind = dependents(node)?;
         clear_within(data, &behind, out, count);
         give(&behind, out, count)
     }
 
-    /// Adds a node without effect.
+    /// Adds a node without work.
     fn cuGraphAddEmptyNode(out: Out<u64>, graph: u64, behind: In<u64>, count: usize) {
         add(out, graph, (behind, count), || Ok(Kind::Empty))
     }
@@ -167,7 +167,7 @@ exports! {
         std::fs::write(path.symbol()?, graphs::dot::text(&graph, flags)).map_err(|_| CuResult::OPERATING_SYSTEM)
     }
 
-    /// The number of the graph among all graphs.
+    /// The ID of the graph, unique among all graphs.
     fn cuGraphGetId(graph: u64, out: Out<u32>) {
         let id = shim()?.graph(graph)?.id;
         out.set(id)
@@ -179,13 +179,13 @@ exports! {
         out.set(graph)
     }
 
-    /// The number of the node among the nodes of its graph.
+    /// The ID of the node, unique in its graph.
     fn cuGraphNodeGetLocalId(node: u64, out: Out<u32>) {
         let local = shim()?.node(node)?.local;
         out.set(local)
     }
 
-    /// A number that is unique among all nodes.
+    /// A number that is unique among the nodes of all graphs.
     fn cuGraphNodeGetToolsId(node: u64, out: Out<u64>) {
         let shim = shim()?;
         let node = shim.node(node)?;
@@ -193,7 +193,7 @@ exports! {
         out.set(u64::from(graph.id) << 32 | u64::from(node.local))
     }
 
-    /// Creates a value that conditional nodes read and kernels set.
+    /// Creates a condition value, which conditional nodes read and kernels set.
     fn cuGraphConditionalHandleCreate(
         out: Out<u64>,
         graph: u64,
@@ -210,7 +210,7 @@ exports! {
     }
 }
 
-/// Adds a node.
+/// Adds a node, whose work `make` returns.
 pub(crate) fn add(
     out: Out<u64>,
     graph: u64,
@@ -225,7 +225,7 @@ pub(crate) fn add(
     out.set(node)
 }
 
-/// Writes the handles that fit, zeros behind them, and the number of handles.
+/// Writes the handles that fit, then zeros, and the number of handles.
 fn give(all: &[u64], out: Out<u64>, count: Out<usize>) -> Cu {
     if out.is_null() {
         return count.set(all.len());
@@ -235,13 +235,13 @@ fn give(all: &[u64], out: Out<u64>, count: Out<usize>) -> Cu {
     count.set(all.len().min(room))
 }
 
-/// Writes the handles that fit, and zeros behind them.
+/// Writes the handles that fit, then zeros.
 fn fill(all: &[u64], out: Out<u64>, room: usize) -> Cu {
     let zeros = std::iter::repeat_n(0, room.saturating_sub(all.len()));
     out.set_all(all.iter().copied().take(room).chain(zeros))
 }
 
-/// Clears the data of `count` edges.
+/// Writes zero data for `count` edges.
 fn clear(data: Out<EdgeData>, count: usize) {
     for i in 0..count {
         data.element(i).set_if_wanted(EdgeData::default());
@@ -255,7 +255,7 @@ fn clear_within(data: Out<EdgeData>, all: &[u64], out: Out<u64>, count: Out<usiz
     }
 }
 
-/// The direct dependents of a node.
+/// The nodes that directly depend on a node.
 fn dependents(node: u64) -> Result<Vec<u64>, CuResult> {
     let shim = shim()?;
     let graph = shim.graph(shim.node(node)?.graph)?;
@@ -266,7 +266,7 @@ fn dependents(node: u64) -> Result<Vec<u64>, CuResult> {
     Ok(behind.map(|n| n.handle).collect())
 }
 
-/// Writes the edges that fit; data of edges is always zero.
+/// Writes the edges that fit. The edge data is always zero.
 fn give_edges(
     graph: u64,
     (from, to): (Out<u64>, Out<u64>),
@@ -291,7 +291,7 @@ fn edges(graph: u64, (from, to, count): (In<u64>, In<u64>, usize), there: bool) 
     let graph = shim.graph(graph)?;
     let (from, to) = (from.list(count)?, to.list(count)?);
     if !there && count > 0 && graph.owns_memory() {
-        // The edges of graphs with memory nodes cannot be changed.
+        // The edges of a graph with memory nodes cannot change.
         return Err(CuResult::NOT_SUPPORTED);
     }
     let mut seen = HashSet::new();

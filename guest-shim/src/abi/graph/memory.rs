@@ -18,7 +18,7 @@ use crate::state::graphs::block::Block;
 use crate::{Cu, lock, unserved};
 
 exports! {
-    /// Adds a node that allocates memory; the address is fixed from now on.
+    /// Adds a node that allocates memory. The address is fixed from now on.
     fn cuGraphAddMemAllocNode(
         out: Out<u64>,
         graph: u64,
@@ -64,7 +64,7 @@ exports! {
         out.set(block.address)
     }
 
-    /// Frees memory that no graph uses.
+    /// Frees the unused memory that is kept for later graphs.
     fn cuDeviceGraphMemTrim(device: c_int) {
         let shim = live()?;
         shim.devices.get(device)?;
@@ -72,7 +72,7 @@ exports! {
         Ok(())
     }
 
-    /// The bytes that graphs hold now, or their peak.
+    /// The bytes that graphs hold now, or their maximum so far.
     fn cuDeviceGetGraphMemAttribute(device: c_int, id: u32, out: Out<c_void>) {
         let shim = shim()?;
         shim.devices.get(device)?;
@@ -80,7 +80,7 @@ exports! {
         out.of::<u64>().set(value)
     }
 
-    /// Resets a peak.
+    /// Resets the maximum.
     fn cuDeviceSetGraphMemAttribute(device: c_int, id: u32, value: In<c_void>) {
         let shim = shim()?;
         shim.devices.get(device)?;
@@ -89,7 +89,7 @@ exports! {
     }
 }
 
-/// Allocates memory for an allocation node of `symbol`.
+/// Allocates memory for an allocation node. `symbol` is the function that adds the node.
 ///
 /// # Errors
 /// CUDA_ERROR_NOT_SUPPORTED for memory that is not on a device; CUDA_ERROR_INVALID_VALUE; the
@@ -117,16 +117,16 @@ pub(crate) fn allocate(symbol: &str, params: &AllocNodeParams) -> Cu<Arc<Block>>
     shim.graph_memory.allocate(shim, place, params.bytes as u64)
 }
 
-/// A node that frees the memory of an allocation node.
+/// The work of a node that frees the memory of an allocation node.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for an address of no allocation node.
+/// CUDA_ERROR_INVALID_VALUE if the address does not belong to an allocation node.
 pub(crate) fn free(address: u64) -> Cu<Kind> {
     let block = live()?.graph_memory.find(address);
     block.map(Kind::Free).ok_or(CuResult::INVALID_VALUE)
 }
 
-/// The parameters in the form that programs see.
+/// The parameters as the structure that programs see.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for a node of another kind.

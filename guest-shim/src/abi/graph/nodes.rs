@@ -1,5 +1,5 @@
-//! Nodes for kernels, fills, copies and host functions. Other kinds are in `events`, `memory` and
-//! `params`.
+//! Nodes for kernels, fills, copies and host functions. The other kinds of nodes are in `events`,
+//! `memory` and `params`.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::state::current::{live, shim};
 use crate::state::graphs::{FillNode, Kind, update};
 use crate::{Cu, lock};
 
-/// A fill in the form that programs see.
+/// A fill as the structure that programs see.
 pub(crate) fn shown_fill(fill: &FillNode) -> MemsetNodeParams {
     MemsetNodeParams {
         dst: fill.dst,
@@ -33,7 +33,7 @@ pub(crate) fn shown_fill(fill: &FillNode) -> MemsetNodeParams {
     }
 }
 
-/// A host function in the form that programs see.
+/// A host function as the structure that programs see.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for a node of another kind, or a node from `cuStreamAddCallback`.
@@ -105,29 +105,29 @@ exports! {
         add(out, graph, (behind, count), || host(&params.get()?))
     }
 
-    /// The launch; the pointers to parameters are valid while the node exists.
+    /// The launch of the node. The pointers to parameters are valid while the node exists.
     fn cuGraphKernelNodeGetParams(node: u64, out: Out<KernelNodeParams>) {
         let params = shown_kernel(&lock(&shim()?.node(node)?.kind))?;
         out.set(params.base)
     }
 
-    /// The launch; the pointers to parameters are valid while the node exists.
+    /// The launch of the node. The pointers to parameters are valid while the node exists.
     fn cuGraphKernelNodeGetParams_v2(node: u64, out: Out<KernelNodeParams2>) {
         let params = shown_kernel(&lock(&shim()?.node(node)?.kind))?;
         out.set(params)
     }
 
-    /// Sets the launch.
+    /// Sets the launch of the node.
     fn cuGraphKernelNodeSetParams(node: u64, params: In<KernelNodeParams>) {
         set(live()?, node, kernel(&params.get()?)?)
     }
 
-    /// Sets the launch.
+    /// Sets the launch of the node.
     fn cuGraphKernelNodeSetParams_v2(node: u64, params: In<KernelNodeParams2>) {
         set(live()?, node, kernel2(&params.get()?)?)
     }
 
-    /// The fill.
+    /// The fill of the node.
     fn cuGraphMemsetNodeGetParams(node: u64, out: Out<MemsetNodeParams>) {
         let Kind::Fill(fill) = *lock(&shim()?.node(node)?.kind) else {
             return Err(CuResult::INVALID_VALUE);
@@ -135,12 +135,12 @@ exports! {
         out.set(shown_fill(&fill))
     }
 
-    /// Sets the fill.
+    /// Sets the fill of the node.
     fn cuGraphMemsetNodeSetParams(node: u64, params: In<MemsetNodeParams>) {
         set(live()?, node, fill(&params.get()?, 0)?)
     }
 
-    /// The copy.
+    /// The copy of the node.
     fn cuGraphMemcpyNodeGetParams(node: u64, out: Out<Copy3D>) {
         let Kind::Copy(copy) = *lock(&shim()?.node(node)?.kind) else {
             return Err(CuResult::INVALID_VALUE);
@@ -148,43 +148,43 @@ exports! {
         out.set(copy)
     }
 
-    /// Sets the copy.
+    /// Sets the copy of the node.
     fn cuGraphMemcpyNodeSetParams(node: u64, params: In<Copy3D>) {
         set(live()?, node, copy(&params.get()?, 0)?)
     }
 
-    /// The host function.
+    /// The host function of the node.
     fn cuGraphHostNodeGetParams(node: u64, out: Out<HostNodeParams>) {
         let params = shown_host(&lock(&shim()?.node(node)?.kind))?;
         out.set(params)
     }
 
-    /// Sets the host function.
+    /// Sets the host function of the node.
     fn cuGraphHostNodeSetParams(node: u64, params: In<HostNodeParams>) {
         set(live()?, node, host(&params.get()?)?)
     }
 
-    /// Sets the launch in an instance.
+    /// Sets the launch of the node in an instance.
     fn cuGraphExecKernelNodeSetParams(exec: u64, node: u64, params: In<KernelNodeParams>) {
         set_in(live()?, exec, node, kernel(&params.get()?)?)
     }
 
-    /// Sets the launch in an instance.
+    /// Sets the launch of the node in an instance.
     fn cuGraphExecKernelNodeSetParams_v2(exec: u64, node: u64, params: In<KernelNodeParams2>) {
         set_in(live()?, exec, node, kernel2(&params.get()?)?)
     }
 
-    /// Sets the fill in an instance.
+    /// Sets the fill of the node in an instance.
     fn cuGraphExecMemsetNodeSetParams(exec: u64, node: u64, params: In<MemsetNodeParams>, ctx: u64) {
         set_in(live()?, exec, node, fill(&params.get()?, ctx)?)
     }
 
-    /// Sets the copy in an instance.
+    /// Sets the copy of the node in an instance.
     fn cuGraphExecMemcpyNodeSetParams(exec: u64, node: u64, params: In<Copy3D>, ctx: u64) {
         set_in(live()?, exec, node, copy(&params.get()?, ctx)?)
     }
 
-    /// Sets the host function in an instance.
+    /// Sets the host function of the node in an instance.
     fn cuGraphExecHostNodeSetParams(exec: u64, node: u64, params: In<HostNodeParams>) {
         set_in(live()?, exec, node, host(&params.get()?)?)
     }
@@ -198,17 +198,17 @@ fn set_in(shim: &Shim, exec: u64, node: u64, kind: Kind) -> Cu {
     crate::abi::graph::exec::find(shim, exec)?.set(shim, node, kind)
 }
 
-/// The context of a handle; null names the current context.
+/// The context with this handle; null means the current context.
 fn context(shim: &Shim, ctx: u64) -> Cu<Arc<Context>> {
     shim.contexts.named(ctx)
 }
 
-/// Makes a launch.
+/// Checks the parameters of a launch and makes the work of a node of them.
 fn kernel(params: &KernelNodeParams) -> Cu<Kind> {
     make_kernel(params, params.function, 0)
 }
 
-/// Makes a launch of a kernel or a function.
+/// As `kernel`, for a launch of a kernel or a function.
 ///
 /// # Errors
 /// The errors of a launch.
@@ -229,7 +229,7 @@ fn make_kernel(params: &KernelNodeParams, handle: u64, ctx: u64) -> Cu<Kind> {
     Ok(Kind::Kernel(Arc::new(node)))
 }
 
-/// A launch in the form that programs see; the pointers to parameters are valid while the node
+/// A launch as the structure that programs see. The pointers to parameters are valid while the node
 /// exists.
 ///
 /// # Errors
@@ -254,10 +254,10 @@ pub(crate) fn shown_kernel(kind: &Kind) -> Cu<KernelNodeParams2> {
     })
 }
 
-/// Makes a fill.
+/// Checks the parameters of a fill and makes the work of a node of them.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for memory that is not the device's, or for an invalid element size.
+/// CUDA_ERROR_INVALID_VALUE for memory that is not device memory, or for an invalid element size.
 pub(crate) fn fill(params: &MemsetNodeParams, ctx: u64) -> Cu<Kind> {
     let shim = live()?;
     context(shim, ctx)?;
@@ -284,7 +284,7 @@ pub(crate) fn fill(params: &MemsetNodeParams, ctx: u64) -> Cu<Kind> {
     }))
 }
 
-/// Makes a copy.
+/// Checks a copy and makes the work of a node of it.
 ///
 /// # Errors
 /// The errors of a copy.
@@ -295,10 +295,10 @@ pub(crate) fn copy(copy: &Copy3D, ctx: u64) -> Cu<Kind> {
     Ok(Kind::Copy(*copy))
 }
 
-/// Makes a call of a host function.
+/// Makes the work of a node of a host function.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE without a function.
+/// CUDA_ERROR_INVALID_VALUE if the function is null.
 pub(crate) fn host(params: &HostNodeParams) -> Cu<Kind> {
     let function = params.function.ok_or(CuResult::INVALID_VALUE)?;
     Ok(Kind::Host(HostFunction::Plain(function, params.data)))

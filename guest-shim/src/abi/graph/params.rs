@@ -1,5 +1,5 @@
-//! `CUgraphNodeParams`: one structure for nodes of all kinds, with functions that add a node, read
-//! it and change it.
+//! `CUgraphNodeParams`: one structure with the parameters of nodes of all kinds, and the functions
+//! that use it to add, read and change a node.
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
@@ -22,7 +22,7 @@ use crate::state::graphs::conditional::Conditional;
 use crate::state::graphs::{Kind, conditional, update};
 use crate::{Cu, lock, unserved};
 
-/// Kinds of nodes that are not served: semaphores of other APIs, and newer kinds.
+/// Kinds of nodes that are not served: semaphores of other APIs, and kinds that are newer.
 const UNSERVED: [u32; 5] = [8, 9, 14, 17, 18];
 
 exports! {
@@ -37,7 +37,7 @@ exports! {
         add_any(out, graph, (behind, count), params)
     }
 
-    /// Adds a node of any kind; data of edges is always zero.
+    /// Adds a node of any kind. The edge data is ignored, because it is always zero.
     fn cuGraphAddNode_v2(
         out: Out<u64>,
         graph: u64,
@@ -49,7 +49,7 @@ exports! {
         add_any(out, graph, (behind, count), params)
     }
 
-    /// Adds a node of any kind; data of edges is always zero.
+    /// Adds a node of any kind. The edge data is ignored, because it is always zero.
     fn cuGraphAddNode_v3(
         out: Out<u64>,
         graph: u64,
@@ -115,7 +115,7 @@ fn add_any(out: Out<u64>, graph: u64, behind: (In<u64>, usize), params: Out<Node
     Ok(())
 }
 
-/// The work of a new node with these parameters.
+/// The work of a new node, from its parameters.
 fn new_kind(params: &NodeParams, shim: &Shim, graph: u64) -> Cu<Kind> {
     match params.kind {
         node::GRAPH => {
@@ -125,7 +125,7 @@ fn new_kind(params: &NodeParams, shim: &Shim, graph: u64) -> Cu<Kind> {
                     let copy = shim.clone_graph(&*shim.graph(child.graph)?, true)?;
                     Ok(Kind::Child(copy))
                 }
-                // The node takes over the program's graph and its handle.
+                // The program's graph and its handle would become the node's.
                 1 => {
                     let form = "cuGraphAddNode of a child graph that is taken over";
                     Err(unserved::refuse(
@@ -146,8 +146,8 @@ fn new_kind(params: &NodeParams, shim: &Shim, graph: u64) -> Cu<Kind> {
     }
 }
 
-/// The work of a node with these parameters, which the caller passed to `symbol`, for nodes without
-/// graphs of their own.
+/// The work of a node without graphs of its own, from its parameters. `symbol` is the function that
+/// got the parameters.
 fn kind_of(params: &NodeParams, symbol: &str) -> Cu<Kind> {
     match params.kind {
         node::KERNEL => kernel2(&params.view::<KernelNodeParams2>()),
@@ -178,8 +178,8 @@ fn kind_of(params: &NodeParams, symbol: &str) -> Cu<Kind> {
     }
 }
 
-/// Writes results for the caller to the parameters of a new node: an address, or the bodies.
-/// `false`: no results.
+/// Writes the results of adding a node to the caller's parameters: an address, or the bodies.
+/// `false`: this kind of node has no results.
 fn tell(params: &mut NodeParams, kind: &Kind) -> bool {
     match kind {
         Kind::Alloc(block) => {
@@ -198,13 +198,13 @@ fn tell(params: &mut NodeParams, kind: &Kind) -> bool {
     }
 }
 
-/// The bodies in the form that programs see.
+/// The list of bodies that programs see.
 fn bodies(node: &Conditional) -> In<u64> {
     // SAFETY: the list exists as long as the node.
     unsafe { In::new(node.handles.as_ptr()) }
 }
 
-/// The parameters in the form that programs see.
+/// The parameters as the structure that programs see.
 fn shown(shim: &Shim, kind: &Kind) -> Cu<NodeParams> {
     let mut any = NodeParams::empty(kind.number());
     let context = shim.contexts.current().map_or(0, |c| c.shown);

@@ -1,4 +1,4 @@
-//! User objects: objects of the program that live as long as graphs need them.
+//! User objects: objects of the program that exist as long as graphs use them.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::{Cu, lock};
 
 /// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`, which is mandatory.
 const NO_SYNC: u32 = 1;
-/// `CU_GRAPH_USER_OBJECT_MOVE`: the caller's references become the graph's.
+/// `CU_GRAPH_USER_OBJECT_MOVE`: the graph takes over references of the program.
 const MOVE: u32 = 1;
 
 exports! {
-    /// Creates an object with a number of references; the function is called when the last
-    /// reference is released.
+    /// Creates an object with a number of references. `destroy` is called when the last reference
+    /// is released.
     fn cuUserObjectCreate(
         out: Out<u64>,
         data: *mut c_void,
@@ -39,17 +39,17 @@ exports! {
         out.set(handle)
     }
 
-    /// Adds references.
+    /// Adds references that the program holds.
     fn cuUserObjectRetain(object: u64, count: u32) {
         named(object)?.retain(count)
     }
 
-    /// Releases references.
+    /// Releases references that the program holds.
     fn cuUserObjectRelease(object: u64, count: u32) {
         named(object)?.release(count)
     }
 
-    /// Adds references of a graph.
+    /// Adds references that a graph holds.
     fn cuGraphRetainUserObject(graph: u64, object: u64, count: u32, flags: u32) {
         let shim = live()?;
         let graph = shim.graph(graph)?;
@@ -64,14 +64,14 @@ exports! {
         if flags & MOVE != 0 { named.release(count) } else { Ok(()) }
     }
 
-    /// Releases references of a graph.
+    /// Releases references that a graph holds.
     fn cuGraphReleaseUserObject(graph: u64, object: u64, count: u32) {
         let graph = live()?.graph(graph)?;
         for _ in 0..count {
             let mut objects = lock(&graph.objects);
             let place = objects.iter().position(|(handle, _)| *handle == object);
             let gone = objects.swap_remove(place.ok_or(CuResult::INVALID_VALUE)?);
-            // The destructor may make calls about the graph, which take this lock.
+            // The destructor may make calls about the graph, and these calls take this lock.
             drop(objects);
             drop(gone);
         }

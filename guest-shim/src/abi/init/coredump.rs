@@ -1,5 +1,5 @@
-//! Settings of GPU core dumps: stored and returned, without effect. A fault of the device ends the
-//! session on the host, which writes no core dump.
+//! Settings of GPU core dumps. They are stored and returned, and have no effect: after a device
+//! fault, the session on the host ends and writes no core dump.
 
 use std::ffi::c_void;
 
@@ -10,12 +10,12 @@ use crate::ffi::exports;
 use crate::state::current::shim;
 use crate::{Cu, lock};
 
-/// Last of `CUcoredumpSettings`, a set of flags.
+/// The last of `CUcoredumpSettings`. This setting is a set of flags.
 const LAST: u32 = 7;
 const FLAGS: u32 = LAST;
-/// Names of files. They are returned only to buffers of the maximum size.
+/// Settings that are names of files. A name is returned only to a buffer of the maximum size.
 const NAMES: std::ops::RangeInclusive<u32> = 5..=6;
-/// Boolean settings of one byte.
+/// Boolean settings, whose value has one byte.
 const BOOLEANS: std::ops::RangeInclusive<u32> = 1..=4;
 /// Largest value in bytes, including NUL.
 const LONGEST: usize = 1024;
@@ -43,31 +43,31 @@ exports! {
         set(0, setting, value.of(), size)
     }
 
-    /// Accepts a callback and drops it, because no dump is ever begun.
+    /// Accepts a callback and never calls it, because no dump begins.
     fn cuCoredumpRegisterStartCallback(callback: In<c_void>, _data: *mut c_void, out: Out<u64>) {
         register(callback, out)
     }
 
-    /// Accepts a callback and drops it, because no dump is ever completed.
+    /// Accepts a callback and never calls it, because no dump is completed.
     fn cuCoredumpRegisterCompleteCallback(callback: In<c_void>, _data: *mut c_void, out: Out<u64>) {
         register(callback, out)
     }
 
-    /// Accepts the handle that was returned.
+    /// Accepts the handle that the registration returned.
     fn cuCoredumpDeregisterStartCallback(callback: u64) {
         deregister(callback)
     }
 
-    /// Accepts the handle that was returned.
+    /// Accepts the handle that the registration returned.
     fn cuCoredumpDeregisterCompleteCallback(callback: u64) {
         deregister(callback)
     }
 }
 
-/// The handle of all callbacks.
+/// The handle that every registration of a callback returns.
 const CALLBACK: u64 = 1;
 
-/// Returns the handle; the pointer may be null.
+/// Returns the handle of a callback; the pointer to the handle may be null.
 fn register(callback: In<c_void>, out: Out<u64>) -> Cu {
     shim()?;
     callback.check()?;
@@ -90,7 +90,7 @@ fn check(setting: u32) -> Cu {
     }
 }
 
-/// A boolean setting has exactly one byte.
+/// Checks that a boolean setting has exactly one byte.
 fn check_size(setting: u32, size: usize) -> Cu {
     match BOOLEANS.contains(&setting) && size != 1 {
         true => Err(CuResult::INVALID_VALUE),

@@ -14,7 +14,7 @@ use crate::ffi::exports;
 use crate::proc_address;
 use crate::{Cu, process};
 
-/// Both choices of the default stream.
+/// All flags of `cuGetProcAddress`: the two choices of the default stream.
 const KNOWN_FLAGS: u32 = LEGACY_STREAM | PER_THREAD_DEFAULT_STREAM;
 
 exports! {
@@ -38,8 +38,8 @@ exports! {
         describe(string, CuResult(error).c_text())
     }
 
-    /// May be called before cuInit. If the symbol is not found, returns an error and writes
-    /// nothing.
+    /// May be called before cuInit. If the symbol is not found, returns an error and leaves the
+    /// result pointer's target unchanged.
     fn cuGetProcAddress(symbol: Text, pfn: Out<*const c_void>, version: i32, flags: u64) {
         pfn.check()?;
         match look_up(symbol, version, flags)? {
@@ -67,7 +67,7 @@ exports! {
         pfn.set(address.cast())
     }
 
-    /// Returns a private table for NVIDIA's runtime. May be called before cuInit.
+    /// Returns a table of functions for NVIDIA's runtime. May be called before cuInit.
     fn cuGetExportTable(table: Out<*const c_void>, id: In<[u8; 16]>) {
         table.check()?;
         id.check()?;
@@ -88,7 +88,7 @@ fn look_up(symbol: Text, version: i32, flags: u64) -> Cu<Result<*const (), NotFo
         Err(CuResult::NOT_FOUND) => return Ok(Err(NotFound::NoSymbol)),
         name => name?,
     };
-    // A driver compares versions as unsigned numbers: −1 requests the newest form.
+    // A driver compares versions as unsigned numbers, so −1 requests the newest form.
     Ok(proc_address::find(
         name,
         version as u32,
@@ -96,7 +96,8 @@ fn look_up(symbol: Text, version: i32, flags: u64) -> Cu<Result<*const (), NotFo
     ))
 }
 
-/// Writes a static string about a result code. An unknown code gives null and an error.
+/// Writes a static string about a result code. For an unknown code, writes null and returns an
+/// error.
 fn describe(out: Out<*const c_char>, text: Option<&'static CStr>) -> Cu {
     out.set(text.map_or(std::ptr::null(), CStr::as_ptr))?;
     text.map(|_| ()).ok_or(CuResult::INVALID_VALUE)

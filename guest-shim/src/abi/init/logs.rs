@@ -1,6 +1,6 @@
-//! CUDA's log functions: the program gets the messages of this library on standard error, at once
-//! or later. The functions work before cuInit too, so that the reason of a failed cuInit can be
-//! read.
+//! CUDA's log functions: through them, the program gets this library's messages on standard error,
+//! when they are written or later. The functions also work before cuInit, so that a program can
+//! read the reason of a failed cuInit.
 
 use std::ffi::{c_char, c_uint, c_void};
 use std::io::Write as _;
@@ -51,8 +51,8 @@ exports! {
         Ok(())
     }
 
-    /// Writes the messages after a position to memory. If there is too little room, drops the
-    /// oldest messages.
+    /// Writes the messages after a position to memory. If the memory is too small, drops the oldest
+    /// messages.
     fn cuLogsDumpToMemory(
         iterator: Out<c_uint>,
         buffer: Out<c_char>,
@@ -75,7 +75,7 @@ exports! {
     }
 }
 
-/// Refuses flags, because none are defined.
+/// Refuses flags, because CUDA defines none.
 fn no(flags: c_uint) -> Cu {
     match flags {
         0 => Ok(()),
@@ -83,7 +83,7 @@ fn no(flags: c_uint) -> Cu {
     }
 }
 
-/// The last messages that fit together, one line each.
+/// The last messages that fit into `room` bytes together, one line each.
 fn last(messages: &[String], room: usize) -> String {
     let mut left = room;
     let fits = messages.iter().rev().take_while(|message| {

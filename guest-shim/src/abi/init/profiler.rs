@@ -1,4 +1,4 @@
-//! Profiler control, without a profiler.
+//! Control of a profiler, which does not exist here.
 
 use std::ffi::c_uint;
 
@@ -9,7 +9,7 @@ use crate::ffi::exports;
 use crate::state::current::live;
 
 exports! {
-    /// Not supported, as since CUDA 12, also before cuInit: profilers attach by themselves.
+    /// Always an error, as since CUDA 12, also before cuInit: profilers attach by themselves.
     fn cuProfilerInitialize(_config: Text, _output: Text, _mode: c_uint) {
         Err(CuResult::NOT_SUPPORTED)
     }

@@ -1,5 +1,5 @@
-//! Functions that `cuGetProcAddress` finds but that return an error, because programs handle
-//! CUDA_ERROR_NOT_SUPPORTED from them but not their absence.
+//! Functions that `cuGetProcAddress` finds but that return an error. Programs handle
+//! CUDA_ERROR_NOT_SUPPORTED from these functions, but do not handle a missing function.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -11,7 +11,7 @@ use crate::state::current::live;
 use crate::{Cu, unserved};
 
 exports! {
-    /// Always "running": processes of guests are not checkpointed.
+    /// Always "running", because processes of guests are not checkpointed.
     fn cuCheckpointProcessGetState(pid: c_int, state: Out<c_int>) {
         const RUNNING: c_int = 0;
         state.check()?;
@@ -26,27 +26,27 @@ exports! {
         thread.set(pid)
     }
 
-    /// Processes of guests are not checkpointed.
+    /// Always an error: processes of guests are not checkpointed.
     fn cuCheckpointProcessLock(_pid: c_int, _args: Out<c_void>) {
         Err(checkpoint("cuCheckpointProcessLock"))
     }
 
-    /// An error: the process is never locked.
+    /// Always an error: the process is never locked.
     fn cuCheckpointProcessUnlock(pid: c_int, _args: Out<c_void>) {
         not_locked(pid, "cuCheckpointProcessUnlock")
     }
 
-    /// An error: the process is never locked.
+    /// Always an error: the process is never locked.
     fn cuCheckpointProcessCheckpoint(pid: c_int, _args: Out<c_void>) {
         not_locked(pid, "cuCheckpointProcessCheckpoint")
     }
 
-    /// An error: the process is never locked.
+    /// Always an error: the process is never locked.
     fn cuCheckpointProcessRestore(pid: c_int, _args: Out<c_void>) {
         not_locked(pid, "cuCheckpointProcessRestore")
     }
 
-    /// An error: there are no contexts on a part of a device.
+    /// Always an error: there are no contexts on a part of a device.
     fn cuDevResourceGenerateDesc(out: Out<u64>, resources: Out<c_void>, count: c_uint) {
         live()?;
         out.check()?;
@@ -54,7 +54,7 @@ exports! {
         green("cuDevResourceGenerateDesc", count > 0)
     }
 
-    /// An error: there are no contexts on a part of a device.
+    /// Always an error: there are no contexts on a part of a device.
     fn cuGreenCtxCreate(out: Out<u64>, desc: u64, device: c_int, flags: c_uint) {
         /// `CU_GREEN_CTX_DEFAULT_STREAM`, which is mandatory.
         const DEFAULT_STREAM: c_uint = 1;
@@ -81,13 +81,13 @@ fn own(pid: c_int, symbol: &'static str) -> Cu {
     }
 }
 
-/// The error of a running process for calls that require a locked one.
+/// The error of calls that require a locked process: the process is running.
 fn not_locked(pid: c_int, symbol: &'static str) -> Cu {
     own(pid, symbol)?;
     Err(CuResult::ILLEGAL_STATE)
 }
 
-/// The error of a green context call; `right`: the arguments are valid.
+/// The error of a call about a green context. `right`: whether the arguments are valid.
 fn green(symbol: &'static str, right: bool) -> Cu {
     match right {
         true => Err(unserved::refuse(symbol, unserved::GREEN)),

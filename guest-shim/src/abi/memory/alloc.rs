@@ -21,11 +21,11 @@ const PITCH: usize = 512;
 
 /// All flags of `cuMemHostAlloc`.
 const HOST_ALLOC_FLAGS: u32 = PORTABLE | DEVICEMAP | WRITECOMBINED;
-/// All flags of `cuMemHostRegister`; the first two flags have the same numbers there.
+/// All flags of `cuMemHostRegister`. The first two have the same values as for `cuMemHostAlloc`.
 const HOST_REGISTER_FLAGS: u32 = PORTABLE | DEVICEMAP | IOMEMORY | READ_ONLY;
 
 exports! {
-    /// Allocates device memory, at an address that is free in this process too.
+    /// Allocates device memory at an address that is also free in this process.
     fn cuMemAlloc_v2(out: Out<u64>, size: usize) {
         let shim = live()?;
         out.check()?;
@@ -52,7 +52,7 @@ exports! {
         out.set(address)
     }
 
-    /// Frees memory after the work that may use it.
+    /// Frees memory after the work that may use the memory.
     fn cuMemFree_v2(address: u64) {
         let shim = live()?;
         if address == 0 {
@@ -64,7 +64,7 @@ exports! {
         waited
     }
 
-    /// Free memory within the VM's quota, and the total, in bytes.
+    /// Free memory within the VM's quota, and total memory, in bytes.
     fn cuMemGetInfo_v2(available: Out<usize>, total: Out<usize>) {
         let shim = live()?;
         let ctx = shim.contexts.current()?.handle;
@@ -91,7 +91,7 @@ exports! {
     }
 
     /// Allocates page-locked memory of the guest. The memory is mapped for the device when the
-    /// device is first given an address of it.
+    /// device first gets an address of the memory.
     fn cuMemHostAlloc(out: Out<*mut c_void>, size: usize, flags: u32) {
         live()?;
         if flags & !HOST_ALLOC_FLAGS != 0 {
@@ -100,7 +100,7 @@ exports! {
         host_alloc(out, size, flags)
     }
 
-    /// Frees memory after the copies that may still write it.
+    /// Frees page-locked memory after the copies that may still write the memory.
     fn cuMemFreeHost(address: *mut c_void) {
         let shim = shim()?;
         capture::unsafe_call(shim)?;
@@ -119,7 +119,7 @@ exports! {
         out.set(block.flags)
     }
 
-    /// Registers memory of the program as page-locked, which affects copies.
+    /// Registers memory of the program as page-locked.
     fn cuMemHostRegister_v2(address: *mut c_void, size: usize, flags: u32) {
         let shim = live()?;
         let context = shim.contexts.current()?;
@@ -134,7 +134,7 @@ exports! {
         if !maps::is_memory(address as usize, size, flags & READ_ONLY == 0) {
             return Err(CuResult::INVALID_VALUE);
         }
-        // With unified addresses, every registered range is portable and mapped, since CUDA 4.0.
+        // With unified addresses (since CUDA 4.0), every registered range is portable and mapped.
         let flags = flags | PORTABLE | DEVICEMAP;
         let label = Label { flags, ctx: context.handle.0, device: context.device };
         shim.pinned.register(address as usize, size, label)
@@ -146,8 +146,8 @@ exports! {
         capture::unsafe_call(shim)?;
         shim.session.wait_for_copies()?;
         let block = shim.pinned.registered(address as usize)?;
-        // Errors of that work are returned when the memory is the program's again, which may free
-        // it soon.
+        // Errors of that work are returned only after the block is unregistered, because the
+        // program may free the memory soon.
         let mut result = Ok(());
         if block.mapped {
             for context in shim.contexts.all() {
@@ -159,8 +159,8 @@ exports! {
         result
     }
 
-    /// The address of page-locked memory for kernels. For allocated memory, it equals the program's
-    /// address.
+    /// The address of page-locked memory for kernels. For memory of cuMemHostAlloc, this is the
+    /// program's address.
     fn cuMemHostGetDevicePointer_v2(out: Out<u64>, address: *mut c_void, flags: u32) {
         let shim = live()?;
         out.check()?;
@@ -169,8 +169,8 @@ exports! {
         }
         let host = address as usize;
         let block = shim.pinned.find(host).ok_or(CuResult::INVALID_VALUE)?;
-        // The address may reach a kernel through memory, which the library cannot observe, so the
-        // block is mapped now.
+        // The program may store the address in memory, where a kernel finds it without the
+        // library's knowledge. Therefore the block is mapped now.
         shim.map(&block)?;
         let block = shim.pinned.find(host).ok_or(CuResult::INVALID_VALUE)?;
         out.set(block.device_address(host))
@@ -185,7 +185,7 @@ fn host_alloc(out: Out<*mut c_void>, size: usize, flags: u32) -> Cu {
         return Err(CuResult::INVALID_VALUE);
     }
     capture::unsafe_call(shim)?;
-    // As on hardware with unified addresses: portable and mapped, whatever the flags.
+    // As on hardware with unified addresses, all such memory is portable and mapped.
     let flags = flags | PORTABLE | DEVICEMAP;
     let label = Label {
         flags,

@@ -15,7 +15,7 @@ exports! {
         rows(copy, 0, mode, true)
     }
 
-    /// Copies rows, as the other form.
+    /// As cuMemcpy2D_v2.
     fn cuMemcpy2DUnaligned_v2 / cuMemcpy2DUnaligned_v2_ptds [mode] (copy: In<Copy2D>) {
         rows(copy, 0, mode, true)
     }

@@ -13,7 +13,7 @@ use crate::ops::area::{in_array, on_device, on_host, start};
 use crate::state::current::{live, shim};
 use crate::state::streams::resolve;
 
-/// The shape in the form of the wire.
+/// The shape in the type of the wire.
 fn shape_of(shape: Array3DDescriptor) -> ArrayShape {
     ArrayShape {
         width: shape.width as u64,
@@ -36,7 +36,7 @@ exports! {
         out.set(shim.create_array(&context, shape_of(shape))?)
     }
 
-    /// Creates an array of up to three dimensions, or with layers.
+    /// Creates an array of up to three dimensions, or an array of layers.
     fn cuArray3DCreate_v2(out: Out<u64>, shape: In<Array3DDescriptor>) {
         let shim = live()?;
         out.check()?;
@@ -49,7 +49,7 @@ exports! {
         live()?.destroy_array(array)
     }
 
-    /// The shape as created.
+    /// The shape with which the array was created.
     fn cuArrayGetDescriptor_v2(out: Out<ArrayDescriptor>, array: u64) {
         let shape = shim()?.arrays.get(array)?.shape;
         let flat = ArrayDescriptor {
@@ -61,7 +61,7 @@ exports! {
         out.set(flat)
     }
 
-    /// The shape as created.
+    /// The shape with which the array was created.
     fn cuArray3DGetDescriptor_v2(out: Out<Array3DDescriptor>, array: u64) {
         let shape = shim()?.arrays.get(array)?.shape;
         out.set(Array3DDescriptor {
@@ -74,7 +74,8 @@ exports! {
         })
     }
 
-    /// An error: only arrays with deferred mapping have requirements, and they are not served.
+    /// Always an error: only arrays with deferred mapping have requirements, and such arrays are
+    /// not served.
     fn cuArrayGetMemoryRequirements(_out: Out<c_void>, array: u64, device: c_int) {
         let shim = shim()?;
         shim.devices.get(device)?;
@@ -82,19 +83,19 @@ exports! {
         Err(CuResult::INVALID_VALUE)
     }
 
-    /// An error: only sparse arrays have such properties, and they are not served.
+    /// Always an error: only sparse arrays have such properties, and sparse arrays are not served.
     fn cuArrayGetSparseProperties(_out: Out<c_void>, array: u64) {
         shim()?.arrays.get(array)?;
         Err(CuResult::INVALID_VALUE)
     }
 
-    /// An error: only planar formats have planes, and they are not served.
+    /// Always an error: only planar formats have planes, and planar formats are not served.
     fn cuArrayGetPlane(_out: Out<u64>, array: u64, _plane: u32) {
         shim()?.arrays.get(array)?;
         Err(CuResult::INVALID_VALUE)
     }
 
-    /// Creates an array with levels, each of half the size of the previous level.
+    /// Creates an array with levels. Each level has half the size of the previous level.
     fn cuMipmappedArrayCreate(out: Out<u64>, shape: In<Array3DDescriptor>, levels: u32) {
         let shim = live()?;
         out.check()?;
@@ -113,7 +114,8 @@ exports! {
         live()?.destroy_mipmap(mipmap)
     }
 
-    /// An error: only arrays with deferred mapping have requirements, and they are not served.
+    /// Always an error: only arrays with deferred mapping have requirements, and such arrays are
+    /// not served.
     fn cuMipmappedArrayGetMemoryRequirements(_out: Out<c_void>, mipmap: u64, device: c_int) {
         let shim = shim()?;
         shim.devices.get(device)?;
@@ -121,7 +123,7 @@ exports! {
         Err(CuResult::INVALID_VALUE)
     }
 
-    /// An error: only sparse arrays have such properties, and they are not served.
+    /// Always an error: only sparse arrays have such properties, and sparse arrays are not served.
     fn cuMipmappedArrayGetSparseProperties(_out: Out<c_void>, mipmap: u64) {
         shim()?.mipmaps.get(mipmap)?;
         Err(CuResult::INVALID_VALUE)
@@ -191,7 +193,7 @@ exports! {
     }
 }
 
-/// Copies bytes of one row.
+/// Copies bytes from or to the first row of an array.
 fn bytes(
     dst: Side3D,
     src: Side3D,

@@ -30,7 +30,7 @@ struct Lists {
 }
 
 exports! {
-    /// Copies bytes, in any order; returns the index of a failed copy.
+    /// Copies bytes, in any order. On failure, also returns the index of the failed copy.
     fn cuMemcpyBatchAsync / cuMemcpyBatchAsync_ptsz [mode] (
         dst: In<u64>,
         src: In<u64>,
@@ -80,7 +80,7 @@ exports! {
         ordered(shim, attributes.order)
     }
 
-    /// Copies boxes; returns the index of a failed copy.
+    /// Copies boxes. On failure, also returns the index of the failed copy.
     fn cuMemcpy3DBatchAsync / cuMemcpy3DBatchAsync_ptsz [mode] (
         count: usize,
         list: In<CopyOperation>,
@@ -110,8 +110,8 @@ exports! {
         boxes((operation, 1), Out::NULL, flags, (stream, mode))
     }
 
-    /// Copies a box between contexts, which the structure names in fields that are reserved
-    /// elsewhere.
+    /// Copies a box between contexts. The structure names the contexts in fields that other
+    /// functions treat as reserved.
     fn cuMemcpy3DPeer / cuMemcpy3DPeer_ptds [mode] (copy: In<Copy3D>) {
         peer(copy, (0, mode), true)
     }
@@ -122,7 +122,7 @@ exports! {
     }
 }
 
-/// Makes sure that a source which must be read during the call has been read on return.
+/// For sources that must be read during the call: waits until they were read.
 fn ordered(shim: &Shim, order: u32) -> Cu {
     match order {
         DURING_CALL => shim.session.take_back(),
@@ -130,7 +130,7 @@ fn ordered(shim: &Shim, order: u32) -> Cu {
     }
 }
 
-/// The stream of a batch. An error for the legacy NULL stream.
+/// The stream of a batch. The legacy NULL stream is an error.
 pub(crate) fn not_legacy(shim: &Shim, stream: u64, mode: DefaultStream) -> Cu<Target> {
     /// `CU_STREAM_LEGACY`.
     const LEGACY: u64 = 1;
@@ -227,7 +227,8 @@ fn element(shim: &Shim, side: &CopyOperand) -> Cu<Option<usize>> {
     }
 }
 
-/// One side of a copy; `width` and `height` are the extent of memory without gaps.
+/// One side of a copy. `width` and `height` are the pitch and the number of rows of memory without
+/// gaps.
 fn side(of: &CopyOperand, element: usize, (width, height): (usize, usize)) -> Cu<Side3D> {
     let [x, y, z] = of.numbers;
     if of.kind == MEMORY {
@@ -252,7 +253,7 @@ fn copy(shim: &Shim, target: &Target, operation: &CopyOperation) -> Cu {
         element(shim, &operation.dst)?,
         element(shim, &operation.src)?,
     );
-    // The width counts elements if one side is an array.
+    // If one side is an array, the width is a number of elements.
     let element = dst.or(src).unwrap_or(1);
     let [width, height, depth] = operation.extent;
     let width = width.checked_mul(element).ok_or(CuResult::INVALID_VALUE)?;
@@ -272,7 +273,7 @@ fn peer(copy: In<Copy3D>, (stream, mode): (u64, DefaultStream), sync: bool) -> C
     let target = resolve(shim, stream, mode)?;
     copy.check()?;
     let mut copy = copy.get()?;
-    // The functions below treat these words as reserved.
+    // The functions that do the copy treat these fields as reserved.
     let to = std::mem::take(&mut copy.dst.context);
     let from = std::mem::take(&mut copy.src.context);
     let (to, from) = (shim.contexts.named(to)?, shim.contexts.named(from)?);

@@ -8,25 +8,25 @@ use crate::state::current::live;
 use crate::state::streams::resolve;
 
 exports! {
-    /// Copies in the direction that the addresses determine.
+    /// Copies between any memories; the addresses determine the direction.
     fn cuMemcpy / cuMemcpy_ptds [mode] (dst: u64, src: u64, len: usize) {
         let shim = live()?;
         any(shim, &resolve(shim, 0, mode)?, dst, src, len, true)
     }
 
-    /// Copies in the direction that the addresses determine, in a stream.
+    /// Copies between any memories, in a stream; the addresses determine the direction.
     fn cuMemcpyAsync / cuMemcpyAsync_ptsz [mode] (dst: u64, src: u64, len: usize, stream: u64) {
         let shim = live()?;
         any(shim, &resolve(shim, stream, mode)?, dst, src, len, false)
     }
 
-    /// Host to device.
+    /// Copies from host to device.
     fn cuMemcpyHtoD_v2 / cuMemcpyHtoD_v2_ptds [mode] (dst: u64, src: *const c_void, len: usize) {
         let shim = live()?;
         to_device(shim, &resolve(shim, 0, mode)?, dst, src as u64, len, true)
     }
 
-    /// Host to device, in a stream.
+    /// Copies from host to device, in a stream.
     fn cuMemcpyHtoDAsync_v2 / cuMemcpyHtoDAsync_v2_ptsz [mode] (
         dst: u64,
         src: *const c_void,
@@ -37,13 +37,13 @@ exports! {
         to_device(shim, &resolve(shim, stream, mode)?, dst, src as u64, len, false)
     }
 
-    /// Device to host.
+    /// Copies from device to host.
     fn cuMemcpyDtoH_v2 / cuMemcpyDtoH_v2_ptds [mode] (dst: *mut c_void, src: u64, len: usize) {
         let shim = live()?;
         to_host(shim, &resolve(shim, 0, mode)?, dst as u64, src, len, true)
     }
 
-    /// Device to host, in a stream.
+    /// Copies from device to host, in a stream.
     fn cuMemcpyDtoHAsync_v2 / cuMemcpyDtoHAsync_v2_ptsz [mode] (
         dst: *mut c_void,
         src: u64,
@@ -54,19 +54,19 @@ exports! {
         to_host(shim, &resolve(shim, stream, mode)?, dst as u64, src, len, false)
     }
 
-    /// Device to device. Asynchronous despite the name, as in CUDA.
+    /// Copies within the device. Asynchronous despite the name, as in CUDA.
     fn cuMemcpyDtoD_v2 / cuMemcpyDtoD_v2_ptds [mode] (dst: u64, src: u64, len: usize) {
         let shim = live()?;
         within(shim, &resolve(shim, 0, mode)?, dst, src, len)
     }
 
-    /// Between contexts; between two devices, the bytes go through the program's memory.
+    /// Copies between contexts. Between two devices, the bytes go through the program's memory.
     fn cuMemcpyPeer / cuMemcpyPeer_ptds [mode] (dst: u64, to: u64, src: u64, from: u64, len: usize) {
         let shim = live()?;
         peer(shim, &resolve(shim, 0, mode)?, (dst, to), (src, from), len)
     }
 
-    /// Between contexts, in a stream.
+    /// Copies between contexts, in a stream.
     fn cuMemcpyPeerAsync / cuMemcpyPeerAsync_ptsz [mode] (
         dst: u64,
         to: u64,
@@ -79,7 +79,7 @@ exports! {
         peer(shim, &resolve(shim, stream, mode)?, (dst, to), (src, from), len)
     }
 
-    /// Device to device, in a stream.
+    /// Copies within the device, in a stream.
     fn cuMemcpyDtoDAsync_v2 / cuMemcpyDtoDAsync_v2_ptsz [mode] (
         dst: u64,
         src: u64,

@@ -6,13 +6,13 @@ use crate::state::current::live;
 use crate::state::streams::resolve;
 
 exports! {
-    /// 8-bit elements.
+    /// Fills 8-bit elements.
     fn cuMemsetD8_v2 / cuMemsetD8_v2_ptds [mode] (dst: u64, value: u8, count: usize) {
         let shim = live()?;
         line_now(shim, &resolve(shim, 0, mode)?, dst, value.into(), 1, count)
     }
 
-    /// 8-bit elements, in a stream.
+    /// Fills 8-bit elements, in a stream.
     fn cuMemsetD8Async / cuMemsetD8Async_ptsz [mode] (
         dst: u64,
         value: u8,
@@ -23,13 +23,13 @@ exports! {
         line(shim, &resolve(shim, stream, mode)?, dst, value.into(), 1, count)
     }
 
-    /// 16-bit elements.
+    /// Fills 16-bit elements.
     fn cuMemsetD16_v2 / cuMemsetD16_v2_ptds [mode] (dst: u64, value: u16, count: usize) {
         let shim = live()?;
         line_now(shim, &resolve(shim, 0, mode)?, dst, value.into(), 2, count)
     }
 
-    /// 16-bit elements, in a stream.
+    /// Fills 16-bit elements, in a stream.
     fn cuMemsetD16Async / cuMemsetD16Async_ptsz [mode] (
         dst: u64,
         value: u16,
@@ -40,13 +40,13 @@ exports! {
         line(shim, &resolve(shim, stream, mode)?, dst, value.into(), 2, count)
     }
 
-    /// 32-bit elements.
+    /// Fills 32-bit elements.
     fn cuMemsetD32_v2 / cuMemsetD32_v2_ptds [mode] (dst: u64, value: u32, count: usize) {
         let shim = live()?;
         line_now(shim, &resolve(shim, 0, mode)?, dst, value, 4, count)
     }
 
-    /// 32-bit elements, in a stream.
+    /// Fills 32-bit elements, in a stream.
     fn cuMemsetD32Async / cuMemsetD32Async_ptsz [mode] (
         dst: u64,
         value: u32,
@@ -57,7 +57,7 @@ exports! {
         line(shim, &resolve(shim, stream, mode)?, dst, value, 4, count)
     }
 
-    /// Rows of 8-bit elements.
+    /// Fills rows of 8-bit elements.
     fn cuMemsetD2D8_v2 / cuMemsetD2D8_v2_ptds [mode] (
         dst: u64,
         pitch: usize,
@@ -70,7 +70,7 @@ exports! {
         area.fill_now(shim, &resolve(shim, 0, mode)?, value.into(), 1)
     }
 
-    /// Rows of 8-bit elements, in a stream.
+    /// Fills rows of 8-bit elements, in a stream.
     fn cuMemsetD2D8Async / cuMemsetD2D8Async_ptsz [mode] (
         dst: u64,
         pitch: usize,
@@ -84,7 +84,7 @@ exports! {
         area.fill(shim, &resolve(shim, stream, mode)?, value.into(), 1)
     }
 
-    /// Rows of 16-bit elements.
+    /// Fills rows of 16-bit elements.
     fn cuMemsetD2D16_v2 / cuMemsetD2D16_v2_ptds [mode] (
         dst: u64,
         pitch: usize,
@@ -97,7 +97,7 @@ exports! {
         area.fill_now(shim, &resolve(shim, 0, mode)?, value.into(), 2)
     }
 
-    /// Rows of 16-bit elements, in a stream.
+    /// Fills rows of 16-bit elements, in a stream.
     fn cuMemsetD2D16Async / cuMemsetD2D16Async_ptsz [mode] (
         dst: u64,
         pitch: usize,
@@ -111,7 +111,7 @@ exports! {
         area.fill(shim, &resolve(shim, stream, mode)?, value.into(), 2)
     }
 
-    /// Rows of 32-bit elements.
+    /// Fills rows of 32-bit elements.
     fn cuMemsetD2D32_v2 / cuMemsetD2D32_v2_ptds [mode] (
         dst: u64,
         pitch: usize,
@@ -124,7 +124,7 @@ exports! {
         area.fill_now(shim, &resolve(shim, 0, mode)?, value, 4)
     }
 
-    /// Rows of 32-bit elements, in a stream.
+    /// Fills rows of 32-bit elements, in a stream.
     fn cuMemsetD2D32Async / cuMemsetD2D32Async_ptsz [mode] (
         dst: u64,
         pitch: usize,

@@ -1,10 +1,10 @@
 //! Managed memory: one address for the program and for kernels.
 //!
-//! A managed allocation is a block of the program's memory that kernels reach from the beginning
-//! (see [`crate::state::pinned`]). Program and kernels use it in turn, because devices of guests
-//! have no `CONCURRENT_MANAGED_ACCESS`. Work sees what the program wrote before the work was
-//! submitted. The program sees what work wrote after a wait for that work. A move to a device is
-//! refused, as CUDA does on such devices.
+//! A managed allocation is a block of the program's memory that kernels reach from its creation on
+//! (see [`crate::state::pinned`]). Program and kernels use the block in turn, because devices of
+//! guests have no `CONCURRENT_MANAGED_ACCESS`. Work sees the bytes that the program wrote before
+//! the work was submitted. The program sees the bytes that work wrote after it has waited for that
+//! work. A request to move the memory to a device is refused, as CUDA does on such devices.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -49,8 +49,8 @@ exports! {
         out.set(block.place)
     }
 
-    /// Sets the streams that may use the memory. All streams may, so the call does nothing in
-    /// stream order.
+    /// Chooses the streams that may use the memory. Here, all streams may use it, so the call is
+    /// only checked.
     fn cuStreamAttachMemAsync / cuStreamAttachMemAsync_ptsz [mode] (
         stream: u64,
         address: u64,
@@ -62,7 +62,7 @@ exports! {
         capture::forbid(shim, &target)?;
         let (block, _) = shim.pinned.placed(address).ok_or(CuResult::INVALID_VALUE)?;
         let whole = length == 0 || (address == block.place && length == block.size);
-        // The NULL stream stands for every stream.
+        // The NULL stream cannot be the single stream.
         let single = flags == SINGLE && target.info.is_some();
         let known = matches!(flags, GLOBAL | HOST) || single;
         if block.origin != Origin::Managed || !whole || !known {
@@ -71,7 +71,7 @@ exports! {
         Ok(())
     }
 
-    /// Prefetches to the host, where the memory already is; a device is refused.
+    /// Prefetches to the host, where the memory already is. A device is refused.
     fn cuMemPrefetchAsync / cuMemPrefetchAsync_ptsz [mode] (
         address: u64,
         count: usize,
@@ -91,14 +91,14 @@ exports! {
         advise(shim, range, advice, || Place::of_device(shim, device))
     }
 
-    /// Stores advice. The location structure is passed as one word.
+    /// Stores advice. The caller passes the location structure as one word.
     fn cuMemAdvise_v2(address: u64, count: usize, advice: u32, place: u64) {
         let shim = live()?;
         let range = managed(shim, address, count)?;
         advise(shim, range, advice, || Place::of(shim, place))
     }
 
-    /// Prefetches to the host, where the memory already is; a device is refused.
+    /// Prefetches to the host, where the memory already is. A device is refused.
     fn cuMemPrefetchAsync_v2 / cuMemPrefetchAsync_v2_ptsz [mode] (
         address: u64,
         count: usize,
@@ -115,7 +115,7 @@ exports! {
         Place::of(shim, place)?.host()
     }
 
-    /// Refused, as on devices that do not share managed memory with processors.
+    /// Always refused, as on devices that do not share managed memory with processors.
     fn cuMemPrefetchBatchAsync / cuMemPrefetchBatchAsync_ptsz [mode] (
         addresses: In<u64>,
         sizes: In<usize>,
@@ -130,7 +130,7 @@ exports! {
         refuse_prefetches(batch, (places, from, kinds), flags, (stream, mode))
     }
 
-    /// Refused, as on devices that do not share managed memory with processors.
+    /// Always refused, as on devices that do not share managed memory with processors.
     fn cuMemDiscardBatchAsync / cuMemDiscardBatchAsync_ptsz [mode] (
         addresses: In<u64>,
         sizes: In<usize>,
@@ -141,7 +141,7 @@ exports! {
         refuse_batch(live()?, (addresses, sizes, count), flags, (stream, mode))
     }
 
-    /// Refused, as on devices that do not share managed memory with processors.
+    /// Always refused, as on devices that do not share managed memory with processors.
     fn cuMemDiscardAndPrefetchBatchAsync / cuMemDiscardAndPrefetchBatchAsync_ptsz [mode] (
         addresses: In<u64>,
         sizes: In<usize>,
@@ -156,7 +156,7 @@ exports! {
         refuse_prefetches(batch, (places, from, kinds), flags, (stream, mode))
     }
 
-    /// The advice that holds for all of a range.
+    /// The advice that applies to all of a range.
     fn cuMemRangeGetAttribute(
         data: Out<c_void>,
         size: usize,
@@ -202,7 +202,7 @@ fn managed(shim: &Shim, address: u64, count: usize) -> Cu<Range<u64>> {
     Ok(address..address + count as u64)
 }
 
-/// A location that a range could have.
+/// A location that a program names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Host,
@@ -217,7 +217,8 @@ impl Place {
         }
     }
 
-    /// `CUmemLocation`: the kind in the lower half, the number in the upper half.
+    /// Parses a `CUmemLocation`: the kind is in the lower half of the word, the number in the upper
+    /// half.
     fn of(shim: &Shim, place: u64) -> Cu<Place> {
         match place as u32 {
             ON_DEVICE => shim
@@ -229,7 +230,7 @@ impl Place {
         }
     }
 
-    /// Ok for the host, where all managed memory is.
+    /// Succeeds for the host, where all managed memory is.
     fn host(self) -> Cu {
         match self {
             Place::Host => Ok(()),
@@ -239,7 +240,7 @@ impl Place {
     }
 }
 
-/// `CUmem_advise`.
+/// Stores advice; `advice` is a `CUmem_advise`.
 fn advise(shim: &Shim, range: Range<u64>, advice: u32, place: impl Fn() -> Cu<Place>) -> Cu {
     let (hint, holds) = match advice {
         1 | 2 => (Hint::ReadMostly, advice == 1),
@@ -247,7 +248,7 @@ fn advise(shim: &Shim, range: Range<u64>, advice: u32, place: impl Fn() -> Cu<Pl
         5 | 6 => (Hint::AccessedByHost, advice == 5),
         _ => return Err(CuResult::INVALID_VALUE),
     };
-    // The other kinds of advice ignore the location.
+    // Other kinds of advice ignore the location.
     if matches!(advice, 3 | 5 | 6) {
         place()?.host()?;
     }
@@ -255,7 +256,7 @@ fn advise(shim: &Shim, range: Range<u64>, advice: u32, place: impl Fn() -> Cu<Pl
     Ok(())
 }
 
-/// `CUmem_range_attribute`.
+/// Writes a `CUmem_range_attribute` of a range.
 fn tell(data: Out<c_void>, size: usize, attribute: u32, range: &Range<u64>) -> Cu {
     const ACCESSED_BY: u32 = 3;
     let shim = shim()?;
@@ -282,8 +283,8 @@ fn tell(data: Out<c_void>, size: usize, attribute: u32, range: &Range<u64>) -> C
     data.of().set_all(std::iter::once(first).chain(others))
 }
 
-/// Refuses a batch of prefetches. Also checks the list of locations: for each location, the index
-/// of the first prefetch; and the number of locations.
+/// Refuses a batch of prefetches, after checking the arguments. `places`: locations; `from`: for
+/// each location, the index of the first prefetch; `kinds`: number of locations.
 fn refuse_prefetches(
     batch: (In<u64>, In<usize>, usize),
     (places, from, kinds): (In<c_void>, In<usize>, usize),

@@ -15,15 +15,15 @@ use crate::state::memory::Range;
 use crate::state::pinned::{Block, Origin};
 
 exports! {
-    /// An attribute of an address that CUDA knows.
+    /// An attribute of an address of memory that CUDA knows.
     fn cuPointerGetAttribute(out: Out<c_void>, attribute: u32, address: u64) {
         let what = What::of(shim()?, address).ok_or(CuResult::INVALID_VALUE)?;
         out.check()?;
         what.write(out, attribute, address)
     }
 
-    /// Sets an attribute. Copies of memory with this attribute are synchronous; forms without a
-    /// stream are synchronous anyway.
+    /// Sets an attribute. Copies of memory with the attribute SYNC_MEMOPS are synchronous;
+    /// functions without a stream argument are synchronous in any case.
     fn cuPointerSetAttribute(value: In<c_void>, attribute: u32, address: u64) {
         let shim = shim()?;
         let what = What::of(shim, address).ok_or(CuResult::INVALID_VALUE)?;
@@ -39,7 +39,7 @@ exports! {
         Ok(())
     }
 
-    /// Several attributes of any address; all are zero for an address that CUDA does not know.
+    /// Several attributes of any address. For memory that CUDA does not know, all are zero.
     fn cuPointerGetAttributes(count: u32, attributes: In<u32>, out: In<Out<c_void>>, address: u64) {
         let what = What::of(shim()?, address);
         attributes.check()?;
@@ -49,8 +49,8 @@ exports! {
             out.check()?;
             match &what {
                 Some(what) => match what.write(out, attribute, address) {
-                    // An attribute that does not apply to this kind of memory is no error in a
-                    // list.
+                    // In a list, an attribute that does not apply to this kind of memory is not an
+                    // error.
                     Err(CuResult::INVALID_VALUE) => zero(out, attribute)?,
                     other => other?,
                 },
@@ -64,7 +64,7 @@ exports! {
 /// A kind of memory that CUDA knows.
 enum What {
     Device(Range),
-    /// Host memory, with the program's address.
+    /// Host memory: the block, and the program's address.
     Host(Block, usize),
 }
 
@@ -87,8 +87,8 @@ impl What {
         };
         let (ctx, device, base, size, id) = match self {
             What::Device(r) => (r.ctx, r.device, r.base, r.size, r.id),
-            // The buffer ID of host memory is its address, which counters of device memory never
-            // reach.
+            // The buffer ID of host memory is its address. The IDs of device memory are counters
+            // that never reach an address.
             What::Host(b, _) => (b.ctx, b.device, b.base as u64, b.size as u64, b.base as u64),
         };
         let host = match self {
@@ -123,8 +123,8 @@ impl What {
                 };
                 out.of::<c_uint>().set(synchronous.into())
             }
-            // True only for cuMemAlloc, because NCCL treats other memory as having a physical
-            // handle.
+            // True only for memory of cuMemAlloc: NCCL expects other memory to have a handle of
+            // physical memory.
             attribute::IS_LEGACY_CUDA_IPC_CAPABLE => {
                 let allocated = |r: &Range| (r.module, r.pool, r.physical) == (0, 0, 0);
                 let capable = matches!(self, What::Device(range) if allocated(range));

@@ -1,5 +1,5 @@
-//! Linking. Inputs are sent when they are added. The host links all inputs when the link is
-//! completed, and reports errors of inputs then.
+//! Linking. An input is sent to the host when the program adds it. The host links all inputs when
+//! the program completes the link, and reports errors of inputs then.
 
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
@@ -76,7 +76,7 @@ exports! {
             at: bytes.as_mut_ptr(),
             len: bytes.len(),
         };
-        // SAFETY: `memory` names a buffer of this function.
+        // SAFETY: `memory` is a buffer of this function.
         unsafe { state.add(shim, kind, memory, &path.lossy()?) }
     }
 

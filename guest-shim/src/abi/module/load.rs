@@ -15,10 +15,11 @@ use crate::state::modules::ModuleInfo;
 use crate::state::{Shim, libraries, links, modules};
 use crate::sys::UserMemory;
 
-/// `CU_MODULE_LAZY_LOADING`: with any other mode, frameworks load hundreds of megabytes at start.
+/// `CU_MODULE_LAZY_LOADING`. With any other mode, frameworks load hundreds of megabytes at their
+/// start.
 const LAZY_LOADING: u32 = 2;
 
-/// `CUfunc_cache` values.
+/// Number of `CUfunc_cache` values.
 pub(crate) const CACHE_CONFIGS: u32 = 4;
 
 exports! {
@@ -68,7 +69,7 @@ exports! {
         mode.set(LAZY_LOADING)
     }
 
-    /// A function by name; each name has one handle for the life of the module.
+    /// Finds a function by name. A name always gives the same handle while the module is loaded.
     fn cuModuleGetFunction(out: Out<u64>, module: u64, name: Text) {
         let shim = live()?;
         out.check()?;
@@ -77,7 +78,7 @@ exports! {
         out.set(function)
     }
 
-    /// A global by name; either result pointer may be null.
+    /// Finds a global by name; either result pointer may be null.
     fn cuModuleGetGlobal_v2(out: Out<u64>, size: Out<usize>, module: u64, name: Text) {
         let shim = live()?;
         let name = name.symbol()?;
@@ -101,7 +102,8 @@ exports! {
         out.set(function.name.as_ptr())
     }
 
-    /// The offset of a parameter in the parameter block; the pointer to the size may be null.
+    /// The offset and the size of a parameter in the parameter block; the pointer to the size may
+    /// be null.
     fn cuFuncGetParamInfo(function: u64, index: usize, offset: Out<usize>, size: Out<usize>) {
         let function = libraries::asked(shim()?, function)?;
         let (at, len) = function.params.get(index).ok_or(CuResult::INVALID_VALUE)?;
@@ -110,7 +112,7 @@ exports! {
         Ok(())
     }
 
-    /// An attribute, known since the function was looked up.
+    /// An attribute. Most values are stored since the function was looked up.
     fn cuFuncGetAttribute(out: Out<i32>, attribute: u32, function: u64) {
         let shim = live()?;
         out.check()?;
@@ -119,7 +121,7 @@ exports! {
         out.set(value)
     }
 
-    /// Sets an attribute; cuFuncGetAttribute returns the value that the driver accepted.
+    /// Sets an attribute. cuFuncGetAttribute then returns the value that the driver accepted.
     fn cuFuncSetAttribute(function: u64, attribute: u32, value: i32) {
         let shim = live()?;
         let function = libraries::settable(shim, function)?;
@@ -132,7 +134,7 @@ exports! {
         out.set(count)
     }
 
-    /// Always true: the host has described the function.
+    /// Always true: the host described the function when the guest looked it up.
     fn cuFuncIsLoaded(out: Out<u32>, function: u64) {
         const LOADED: u32 = 1;
         libraries::function(live()?, function)?;
@@ -150,7 +152,7 @@ exports! {
         if config > 2 { Err(CuResult::INVALID_VALUE) } else { Ok(()) }
     }
 
-    /// The number of functions.
+    /// The number of functions in a module.
     fn cuModuleGetFunctionCount(out: Out<u32>, module: u64) {
         let shim = live()?;
         out.check()?;
@@ -158,7 +160,7 @@ exports! {
         out.set(names.len() as u32)
     }
 
-    /// The first functions, up to `room`.
+    /// The handles of the first functions of a module, at most `room`.
     fn cuModuleEnumerateFunctions(out: Out<u64>, room: u32, module: u64) {
         let shim = live()?;
         out.check()?;
@@ -171,7 +173,7 @@ exports! {
         Ok(())
     }
 
-    /// Sets a preference.
+    /// Sets a cache preference of a function.
     fn cuFuncSetCacheConfig(function: u64, config: u32) {
         let shim = live()?;
         let function = libraries::function(shim, function)?;
@@ -182,7 +184,7 @@ exports! {
     }
 }
 
-/// The module that a query names.
+/// The module of a query.
 fn asked(shim: &Shim, module: u64) -> Cu<Arc<ModuleInfo>> {
     match module {
         0 => Err(CuResult::INVALID_VALUE),
@@ -205,7 +207,7 @@ fn load_data(
     out.set(unsafe { links::load(shim, &context, data.pointer(), &options) }?)
 }
 
-/// The bytes of a file; a text gets the NUL that it has in memory.
+/// Reads a file. A text file gets the NUL that a text in memory has.
 pub(crate) fn read_image(path: &OsStr) -> Cu<Vec<u8>> {
     let len = std::fs::metadata(path)
         .map_err(|_| CuResult::FILE_NOT_FOUND)?

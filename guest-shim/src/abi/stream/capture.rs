@@ -22,7 +22,7 @@ struct Results {
 }
 
 exports! {
-    /// Begins a capture, in the only mode of the first form.
+    /// Begins a capture. The first form of this function has only the global mode.
     fn cuStreamBeginCapture / cuStreamBeginCapture_ptsz [mode] (stream: u64) {
         let shim = live()?;
         capture::begin(shim, &resolve(shim, stream, mode)?, GLOBAL, None)
@@ -67,7 +67,7 @@ exports! {
         out.set(status)
     }
 
-    /// The state of a capture.
+    /// The status and the ID of a capture.
     fn cuStreamGetCaptureInfo / cuStreamGetCaptureInfo_ptsz [mode] (
         stream: u64,
         status: Out<u32>,
@@ -78,7 +78,7 @@ exports! {
         info(stream, mode, &Results { status, id, graph, tips, edges, count })
     }
 
-    /// The state of a capture, with the graph and the dependencies of the next node.
+    /// The status of a capture, with the graph and the dependencies of the next node.
     fn cuStreamGetCaptureInfo_v2 / cuStreamGetCaptureInfo_v2_ptsz [mode] (
         stream: u64,
         status: Out<u32>,
@@ -91,7 +91,7 @@ exports! {
         info(stream, mode, &Results { status, id, graph, tips, edges, count })
     }
 
-    /// The state of a capture, with data of edges, which is always zero.
+    /// The status of a capture, also with the edge data, which is always zero.
     fn cuStreamGetCaptureInfo_v3 / cuStreamGetCaptureInfo_v3_ptsz [mode] (
         stream: u64,
         status: Out<u32>,
@@ -104,7 +104,7 @@ exports! {
         info(stream, mode, &Results { status, id, graph, tips, edges, count })
     }
 
-    /// Adds or sets dependencies of the next node.
+    /// Adds or replaces dependencies of the next node.
     fn cuStreamUpdateCaptureDependencies / cuStreamUpdateCaptureDependencies_ptsz [mode] (
         stream: u64,
         nodes: In<u64>,
@@ -114,7 +114,7 @@ exports! {
         update(stream, mode, (nodes, count), flags)
     }
 
-    /// Adds or sets dependencies of the next node; data of edges is ignored.
+    /// Adds or replaces dependencies of the next node. The edge data is ignored.
     fn cuStreamUpdateCaptureDependencies_v2 / cuStreamUpdateCaptureDependencies_v2_ptsz [mode] (
         stream: u64,
         nodes: In<u64>,
@@ -125,7 +125,7 @@ exports! {
         update(stream, mode, (nodes, count), flags)
     }
 
-    /// Exchanges the capture mode of the calling thread.
+    /// Exchanges the capture mode of the calling thread for another.
     fn cuThreadExchangeStreamCaptureMode(how: Out<u32>) {
         shim()?;
         let wanted = how.get()?;
@@ -137,12 +137,12 @@ exports! {
 }
 
 thread_local! {
-    /// Data of edges that this thread was shown last: all zero.
+    /// The edge data that this thread got last: all zero.
     static EDGES: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Zero data for `count` edges, valid until the calling thread's next such call. Programs read as
-/// much data as there are nodes.
+/// Zero data for `count` edges, valid until the calling thread calls this function again. The list
+/// has as many words as there are nodes, because programs read that much.
 fn plain_edges(count: usize) -> Cu<*const u64> {
     let shown = EDGES.try_with(|edges| {
         let mut edges = edges.borrow_mut();
@@ -163,7 +163,7 @@ fn info(stream: u64, mode: DefaultStream, to: &Results) -> Cu {
         count => plain_edges(count)?,
     };
     if let Some(stream) = &target.info {
-        // The program may read the list until its next call about the stream.
+        // The program may read the list until its next query of the stream.
         let mut shown = crate::lock(&stream.shown);
         *shown = info.tips;
         at = shown.as_ptr();

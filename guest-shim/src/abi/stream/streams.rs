@@ -26,7 +26,7 @@ exports! {
         create(out, flags, priority)
     }
 
-    /// Destroys a stream; submitted work still completes.
+    /// Destroys a stream. Submitted work still completes.
     fn cuStreamDestroy_v2(stream: u64) {
         let shim = live()?;
         let info = shim.streams.remove(stream)?;
@@ -46,7 +46,7 @@ exports! {
         out.set(target.info.map_or(0, |i| i.flags))
     }
 
-    /// A number that is unique in the process; for the NULL stream, the handle of its context.
+    /// A number that is unique in the process. For the NULL stream, the handle of its context.
     fn cuStreamGetId / cuStreamGetId_ptsz [mode] (stream: u64, out: Out<u64>) {
         let target = resolve(shim()?, stream, mode)?;
         let id = target.info.as_ref().map_or(target.ctx().0, |i| i.handle.0);
@@ -59,7 +59,7 @@ exports! {
         out.set(target.ctx.shown)
     }
 
-    /// The stream's context; the green context is always null.
+    /// The stream's context. The green context is always null.
     fn cuStreamGetCtx_v2 / cuStreamGetCtx_v2_ptsz [mode] (stream: u64, out: Out<u64>, green: Out<u64>) {
         let target = resolve(shim()?, stream, mode)?;
         out.set(target.ctx.shown)?;
@@ -79,7 +79,7 @@ exports! {
         out.set(target.ctx.device)
     }
 
-    /// An attribute as it was set, or the priority.
+    /// An attribute that was set, or the priority.
     fn cuStreamGetAttribute / cuStreamGetAttribute_ptsz [mode] (
         stream: u64,
         id: u32,
@@ -91,7 +91,7 @@ exports! {
         out.set(value)
     }
 
-    /// Sets an attribute. Hints are stored; the priority cannot be changed after creation.
+    /// Sets an attribute. Hints are stored. The priority cannot be changed after creation.
     fn cuStreamSetAttribute / cuStreamSetAttribute_ptsz [mode] (
         stream: u64,
         id: u32,
@@ -101,7 +101,7 @@ exports! {
         set_attribute(&target, id, value.get()?)
     }
 
-    /// Copies all attributes.
+    /// Copies all attributes of a stream to another stream.
     fn cuStreamCopyAttributes / cuStreamCopyAttributes_ptsz [mode] (dst: u64, src: u64) {
         let shim = live()?;
         let (dst, src) = (resolve(shim, dst, mode)?, resolve(shim, src, mode)?);
@@ -123,7 +123,7 @@ exports! {
             .synchronize(&req::StreamSynchronize { ctx: target.ctx(), stream: target.stream })
     }
 
-    /// Success if the stream's work is complete, otherwise CUDA_ERROR_NOT_READY.
+    /// Success if the stream's work is complete; otherwise CUDA_ERROR_NOT_READY.
     fn cuStreamQuery / cuStreamQuery_ptsz [mode] (stream: u64) {
         let shim = live()?;
         let target = resolve(shim, stream, mode)?;
@@ -132,7 +132,7 @@ exports! {
         shim.session.synchronize(&req::StreamQuery { ctx: target.ctx(), stream: target.stream })
     }
 
-    /// Lets the stream wait for the last record of an event.
+    /// Makes the stream wait for the last record of an event.
     fn cuStreamWaitEvent / cuStreamWaitEvent_ptsz [mode] (stream: u64, event: u64, flags: u32) {
         const EXTERNAL: u32 = 1;
         let shim = live()?;
@@ -162,7 +162,8 @@ fn attribute(target: &Target, id: u32) -> Cu<AttributeValue> {
             let set = info.map(|i| lock(&i.attributes));
             let known = set.as_ref().and_then(|set| set.get(&id));
             value = known.copied().unwrap_or(match id {
-                // The values of unset attributes on devices: no policy; domains 0 and 1.
+                // The values of attributes that were not set, as on devices: no policy; domains 0
+                // and 1.
                 3 => first(u32::MAX),
                 9 => first(0x100),
                 _ => value,
@@ -182,8 +183,8 @@ fn first(n: u32) -> AttributeValue {
 /// Whether a value is valid for a hint.
 fn fits(id: u32, value: AttributeValue) -> bool {
     match id {
-        // CUaccessPolicyWindow: a ratio; a hit property of 0 to 2; a miss property that is not
-        // persisting.
+        // CUaccessPolicyWindow: the ratio is 0 to 1, the hit property 0 to 2, and the miss property
+        // is not persisting.
         1 => (0.0..=1.0).contains(&f32::from_bits(value[4])) && value[5] <= 2 && value[6] <= 1,
         3 => (1..=4).contains(&value[0]),
         10 => value[0] <= 1,
@@ -206,7 +207,7 @@ fn set_attribute(target: &Target, id: u32, value: AttributeValue) -> Cu {
             lock(&info.attributes).insert(id, value);
             Ok(())
         }
-        // Hints of the NULL stream are dropped, because hints need not be followed.
+        // Hints for the NULL stream are ignored, which CUDA allows for hints.
         (_, None) if ATTRIBUTES.contains(&id) => Ok(()),
         _ => Err(CuResult::INVALID_VALUE),
     }

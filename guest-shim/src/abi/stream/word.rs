@@ -10,7 +10,8 @@ use crate::ffi::exports;
 use crate::state::current::live;
 use crate::state::words::Word;
 
-/// Declares functions on one word, which differ only in width and direction.
+/// Declares functions that write a word or wait for a word. They differ only in width and
+/// direction.
 macro_rules! words {
     ($($(#[$doc:meta])* fn $name:ident / $per_thread:ident ($value:ty, write $write:literal);)*) => {
         exports! {$(
@@ -25,26 +26,26 @@ macro_rules! words {
 }
 
 words! {
-    /// Writes 32 bits.
+    /// Writes a 32-bit word.
     fn cuStreamWriteValue32 / cuStreamWriteValue32_ptsz (u32, write true);
-    /// Writes 32 bits.
+    /// Writes a 32-bit word.
     fn cuStreamWriteValue32_v2 / cuStreamWriteValue32_v2_ptsz (u32, write true);
-    /// Writes 64 bits.
+    /// Writes a 64-bit word.
     fn cuStreamWriteValue64 / cuStreamWriteValue64_ptsz (u64, write true);
-    /// Writes 64 bits.
+    /// Writes a 64-bit word.
     fn cuStreamWriteValue64_v2 / cuStreamWriteValue64_v2_ptsz (u64, write true);
-    /// Waits until the condition of `flags` holds for 32 bits.
+    /// Waits until a 32-bit word satisfies the condition in `flags`.
     fn cuStreamWaitValue32 / cuStreamWaitValue32_ptsz (u32, write false);
-    /// Waits until the condition of `flags` holds for 32 bits.
+    /// Waits until a 32-bit word satisfies the condition in `flags`.
     fn cuStreamWaitValue32_v2 / cuStreamWaitValue32_v2_ptsz (u32, write false);
-    /// Waits until the condition of `flags` holds for 64 bits.
+    /// Waits until a 64-bit word satisfies the condition in `flags`.
     fn cuStreamWaitValue64 / cuStreamWaitValue64_ptsz (u64, write false);
-    /// Waits until the condition of `flags` holds for 64 bits.
+    /// Waits until a 64-bit word satisfies the condition in `flags`.
     fn cuStreamWaitValue64_v2 / cuStreamWaitValue64_v2_ptsz (u64, write false);
 }
 
 exports! {
-    /// Writes or waits for several words.
+    /// Writes several words or waits for them.
     fn cuStreamBatchMemOp / cuStreamBatchMemOp_ptsz [mode] (
         stream: u64,
         count: u32,
@@ -54,7 +55,7 @@ exports! {
         batch(stream, mode, (list, count), flags)
     }
 
-    /// Writes or waits for several words.
+    /// Writes several words or waits for them.
     fn cuStreamBatchMemOp_v2 / cuStreamBatchMemOp_v2_ptsz [mode] (
         stream: u64,
         count: u32,
@@ -92,7 +93,7 @@ pub(crate) fn words(list: In<MemOp>, count: u32, flags: u32) -> Cu<Vec<Word>> {
             mem_op::WAIT_VALUE_64 => (false, true),
             mem_op::WRITE_VALUE_64 => (true, true),
             // Flushes and barriers have no effect: every operation of a stream already sees the
-            // earlier ones.
+            // earlier operations.
             mem_op::FLUSH_REMOTE_WRITES | mem_op::BARRIER => continue,
             _ => return Err(CuResult::INVALID_VALUE),
         };
