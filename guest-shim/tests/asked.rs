@@ -1,4 +1,4 @@
-//! Queries that a program repeats go to the host once, and again after a change.
+//! Tests that repeated queries of a program go to the host once, and again after a change.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn asked(frames: &[Frame]) -> usize {
     frames.iter().filter(of_blocks).count()
 }
 
-/// A host whose answers count up.
+/// A fake host that answers each query of occupancy with the next number.
 fn counting() -> Host {
     let mut answers = 0;
     Host::scripted(move |frame, link| {

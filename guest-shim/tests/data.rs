@@ -1,4 +1,4 @@
-//! Copies, memory, modules, launches: the requests match the calls.
+//! Tests that the requests for copies, memory, modules and launches match the program's calls.
 
 mod common;
 
@@ -151,8 +151,8 @@ fn an_image_travels_once() {
     }
 }
 
-/// A host whose cache forgets: an image serves one load and is dropped, and before the first link
-/// all images are dropped.
+/// A host that drops images from its cache: each image after one load, and all images before the
+/// first link.
 fn forgetful() -> Host {
     let (mut images, mut whole, mut first_link) = (HashMap::new(), HashSet::new(), true);
     Host::scripted(move |frame, link| match &frame.request {
@@ -271,8 +271,8 @@ fn jit_logs_come_back_also_when_the_load_fails() {
     let host = Host::scripted(|frame, link| match &frame.request {
         Request::ModuleLoad(call) => {
             assert_eq!(&call.options[..], &[(7, 2)][..]);
-            // The library's own log line needs this much, whatever the size of the program's
-            // buffer.
+            // The library requests at least this many bytes for its own log line, whatever the size
+            // of the program's buffer.
             assert!(call.error_log_len >= 1024);
             let reply = rep::ModuleLoad {
                 module: Module(0),

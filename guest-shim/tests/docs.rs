@@ -54,8 +54,8 @@ const KEPT: &[Op] = &[
     Op::ModuleLoad,
 ];
 
-/// Whether a function loads a module each time; others load only if a library has none in the
-/// context yet.
+/// Whether each call of a function loads a module. Other functions load a module only if a library
+/// has none in the context yet.
 fn always_loads(symbol: &str) -> bool {
     symbol.starts_with("cuModuleLoad") || symbol.starts_with("cuLibraryLoad")
 }
@@ -95,7 +95,8 @@ fn sources() -> Vec<(String, String)> {
         for path in entries.map(|e| e.expect("readable").path()) {
             let extension = path.extension().and_then(|e| e.to_str());
             let name = path.file_name().expect("a file").to_string_lossy();
-            // This test, which names functions without calls, and lists of symbols do not count.
+            // This file only names functions, and lists of symbols contain no calls: neither
+            // counts.
             let calls = matches!(extension, Some("rs" | "c" | "h")) && name != "docs.rs";
             if calls {
                 let text = std::fs::read_to_string(&path).expect("a test is text");
@@ -135,7 +136,7 @@ fn per_thread_forms() -> BTreeSet<String> {
     symbols.map(str::to_owned).collect()
 }
 
-/// The function of such a form.
+/// The function of a form for per-thread default streams.
 fn plain(form: &str) -> &str {
     form.trim_end_matches("_ptds").trim_end_matches("_ptsz")
 }

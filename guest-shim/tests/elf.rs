@@ -29,8 +29,8 @@ fn exactly_the_symbols_of_nvidia_s_library_are_exported() {
         .collect();
     exported.sort_unstable();
     assert_eq!(exported, vgpu_cuda_abi::names::symbols());
-    // Symbols of NVIDIA's library beyond `cuda.h`, and symbols that only its runtime or debugger
-    // has.
+    // Exported: symbols of NVIDIA's library that `cuda.h` lacks. Not exported: symbols of NVIDIA's
+    // runtime and debugger.
     assert!(exported.contains(&"cuGraphicsGLRegisterImage") && exported.contains(&"cuEGLApiInit"));
     assert!(
         exported
@@ -51,7 +51,7 @@ fn it_needs_glibc_2_28_and_nothing_else() {
     assert_eq!(beyond_the_floor(&file), Vec::<String>::new());
 }
 
-/// A library that is linked in the same way, and panics.
+/// Builds a library that is linked like the guest library, with a function that panics.
 fn panicking(dir: &Path) -> PathBuf {
     let source = dir.join("panics.rs");
     let text = "#[unsafe(no_mangle)]
@@ -83,7 +83,7 @@ fn a_panic_in_a_library_linked_so_is_caught_in_it() {
     let caught = unsafe { library.get::<extern "C" fn(usize) -> i32>(b"caught") };
     let caught = caught.expect("the function above");
     assert_eq!((caught(1), caught(2)), (0, 1));
-    // The unwinder of the process still works besides the library's.
+    // The unwinder of the process still works beside the unwinder of the library.
     assert!(std::panic::catch_unwind(|| panic!("outside of it")).is_err());
     assert_eq!(caught(2), 1);
 }

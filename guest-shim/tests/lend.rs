@@ -1,5 +1,6 @@
-//! Large copies to the device lend the program's memory to the socket. The bytes that arrive are
-//! those at the time of the call, whatever the program writes after it is allowed to.
+//! Tests of large copies to the device, which lend the program's memory to the socket. The bytes
+//! that arrive are the bytes at the time of the call, even if the program changes the memory as
+//! soon as it may.
 
 mod common;
 
@@ -12,7 +13,8 @@ use vgpu_proto::call::Request;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::{COPY_PIECE, MAX_BULK};
 
-/// Larger than one lending, smaller than the socket's buffer.
+/// Size of a copy in bytes: more than the socket accepts in one lending, less than the socket's
+/// buffer.
 const LEN: usize = 3 * MAX_BULK / 2;
 
 /// A worker that reads the rest of a copy late, so that memory stays lent for long.

@@ -1,4 +1,4 @@
-//! The life of a session: refusals, versions, end, fork, exit.
+//! Tests of a session from start to end: refusals, versions, end, fork, exit.
 
 mod common;
 
@@ -11,7 +11,7 @@ use vgpu_proto::call::Request;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::handshake::Refusal;
 
-/// Longest time after which a guest knows of its session's end.
+/// Time within which a guest must learn that its session has ended.
 const TOLD_WITHIN: Duration = Duration::from_secs(9);
 
 #[test]
@@ -106,7 +106,7 @@ fn the_version_is_one_number_before_cuinit_after_it_and_in_children() {
     if let Some(cuda) = guest::enter(name) {
         let expected = std::env::var("EXPECTED").expect("set");
         let expected: c_int = expected.parse().expect("a number");
-        // A child asks before its parent has asked.
+        // A child asks for the version before its parent has asked.
         assert!(in_fork(|| assert_eq!(version(&cuda), expected)));
         if std::env::var("FIRST").as_deref() == Ok("version") {
             assert_eq!(version(&cuda), expected, "before cuInit");
@@ -148,7 +148,7 @@ fn without_a_host_the_offered_version_is_told_and_not_kept() {
         return;
     }
     let host = Host::usual();
-    // The socket appears later at the address where the guest looks.
+    // The guest's address. The socket is created there later.
     let elsewhere = tempfile::tempdir().expect("a directory");
     let path = elsewhere.path().join("vgpu.sock");
     let address = format!("unix:{}", path.display());

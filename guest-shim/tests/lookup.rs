@@ -1,4 +1,4 @@
-//! Lookups while another thread waits for the host's version.
+//! Tests of lookups while another thread waits for the host's version.
 
 mod common;
 #[path = "common/look.rs"]
@@ -16,7 +16,8 @@ use vgpu_proto::look::Looked;
 
 type Lookup = unsafe extern "C" fn(*const c_char, *mut *const c_void, i32, u64, *mut u32) -> u32;
 
-/// The form of cuEventElapsedTime that the lookup finds: the second form is of CUDA 12.8.
+/// Address of the form of cuEventElapsedTime that the lookup finds. CUDA 12.8 introduced the second
+/// form.
 fn form(lookup: Lookup) -> usize {
     let mut found = std::ptr::null();
     let name = c"cuEventElapsedTime".as_ptr();
@@ -26,7 +27,8 @@ fn form(lookup: Lookup) -> usize {
     found.addr()
 }
 
-/// Runs test `name` again as a guest program. Returns, in that program, also the host's socket.
+/// Runs test `name` again as a guest program, and then returns `None`. In the guest program,
+/// returns the library and the listener of the fake host.
 fn enter(name: &str) -> Option<(Cuda, UnixListener)> {
     if let Some(cuda) = guest::enter(name) {
         let address = std::env::var("VGPU_ADDRESS").expect("set");

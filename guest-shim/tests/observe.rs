@@ -1,4 +1,4 @@
-//! `VGPU_STATS` and `VGPU_TRACE`.
+//! Tests of `VGPU_STATS` and `VGPU_TRACE`.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn program(cuda: &guest::Cuda) {
     for _ in 0..5 {
         assert_eq!(cu!(cuda, cuCtxGetDevice(&mut device => *mut c_int)), 0);
     }
-    // Looked up before.
+    // The same function was looked up before, so the guest answers by itself.
     let again = cuda.kernel();
     assert_eq!(again, function);
     for _ in 0..3 {

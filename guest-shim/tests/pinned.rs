@@ -1,4 +1,4 @@
-//! Page-locked memory that kernels reach: when the library collects and fetches changes.
+//! Tests when the library collects and fetches changes of page-locked memory that kernels reach.
 
 mod common;
 
@@ -14,12 +14,12 @@ use vgpu_proto::cuda::{CuResult, DevPtr};
 const DIRECT: &std::ffi::CStr =
     c".version 8.0\n.target sm_80\n.entry kernel(.param .u64 a, .param .u32 n, .param .u64 b) { ret; }\n";
 
-/// A kernel that also uses an address from memory.
+/// A kernel that also uses an address that it loads from memory.
 const FOLLOWS: &std::ffi::CStr =
     c".version 8.0\n.target sm_80\n.entry kernel(.param .u64 a, .param .u32 n, .param .u64 b) {
     ld.param.u64 p, [a]; ld.global.u64 q, [p]; st.global.u32 [q], 1; ret; }\n";
 
-/// A fatbin with this PTX for sm_70 only.
+/// A fatbin that contains this PTX, for sm_70 only.
 fn fatbin(text: &std::ffi::CStr) -> Vec<u8> {
     pack(&[entry(PTX, 70, 0, text.to_bytes_with_nul(), 0)])
 }
@@ -94,8 +94,8 @@ fn only_memory_is_registered() {
     if let Some(cuda) = guest::enter(name) {
         cuda.begin();
         let register = |at: *const c_void, flags: u32| cu!(cuda, cuMemHostRegister_v2(at => *const c_void, 4096_usize => usize, flags => u32));
-        // Addresses without a mapping: a low one, the kernel's, and one where blocks of the library
-        // may lie.
+        // Addresses without a mapping: a low address, an address of the kernel, and an address in
+        // the range of the library's blocks.
         for at in [4096_usize, 0xffff_8000_0000_0000, 0x3080_0000_0000] {
             assert_eq!(register(at as *const c_void, 0), 1, "{at:#x}");
         }
@@ -157,7 +157,7 @@ fn work_that_may_reach_a_block_is_told_and_asked() {
             for round in 1..=3_u8 {
                 write(block, 100, round);
                 launch(&cuda, follows, 0);
-                // Without a wait: the next launch must have the following write.
+                // No wait between launch and write: the next launch must see this write.
                 write(block, 200, round);
                 launch(&cuda, follows, 0);
                 assert_eq!(cu!(cuda, cuStreamSynchronize(0 => u64)), 0);
@@ -169,7 +169,7 @@ fn work_that_may_reach_a_block_is_told_and_asked() {
     let host = host();
     guest::start(name, &host).success();
     let frames = host.wait("frames", |_| true);
-    // The pushed values before each launch.
+    // The values that were pushed before each launch.
     let (mut told, mut launches) = ([0; 2], Vec::new());
     for frame in &frames {
         match &frame.request {
@@ -252,7 +252,7 @@ fn unregister(cuda: &Cuda, at: *mut c_void) {
 fn memory_that_is_taken_away_before_it_is_unregistered_is_forgotten() {
     let name = "memory_that_is_taken_away_before_it_is_unregistered_is_forgotten";
     const NONE: i32 = libc::PROT_NONE;
-    // The access rights that are left on the first page, and on all other pages; -1: no mapping.
+    // The access rights that remain on the first page, and on all other pages; -1: unmapped.
     let ways = [
         (-1, -1),
         (NONE, NONE),

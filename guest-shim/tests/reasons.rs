@@ -1,5 +1,5 @@
-//! A program that cannot be served gets the reason: one line on standard error, with the function
-//! and the way out.
+//! Tests that a program which cannot be served gets the reason: one line on standard error, with
+//! the function and the way out.
 
 mod common;
 
@@ -13,7 +13,7 @@ use vgpu_proto::cuda::{CuResult, Module};
 
 const PTX: &CStr = c".version 8.0\n.target sm_80\n.address_size 64\n";
 
-/// The library's lines.
+/// The lines that the library has logged.
 fn lines(said: &str) -> Vec<&str> {
     said.lines().filter(|l| l.starts_with("vgpu:")).collect()
 }
@@ -94,7 +94,7 @@ fn a_library_that_is_loaded_later_is_told_by_the_function_that_fails() {
         assert_eq!(code, CuResult::UNSUPPORTED_PTX_VERSION.0);
         return;
     }
-    // A driver that gives only the code.
+    // A driver that returns only a code, without a log.
     let host = refusing(CuResult::UNSUPPORTED_PTX_VERSION, "");
     let said = guest::start(name, &host).success().stderr;
     let expected = "vgpu: cuLibraryGetKernel: the image's PTX is newer than the host's driver; compile it with";
@@ -168,7 +168,7 @@ fn a_program_with_managed_variables_is_told_what_to_use() {
     let name = "a_program_with_managed_variables_is_told_what_to_use";
     if let Some(cuda) = guest::enter(name) {
         cuda.begin();
-        // As in the CUDA runtime.
+        // The CUDA runtime makes the same calls.
         let (mut library, mut at) = (0, 0);
         assert_eq!(load_library(&cuda, &mut library), 0);
         assert_eq!(cu!(cuda, cuCtxSetCurrent(0 => u64)), 0);

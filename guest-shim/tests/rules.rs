@@ -1,4 +1,4 @@
-//! The semantic rules: order, flush, waits, errors, addresses, default streams.
+//! Tests of semantic rules: order, flushes, waits, errors, addresses, default streams.
 
 mod common;
 
@@ -245,7 +245,8 @@ fn an_address_in_use_is_given_back_for_another() {
         if let Request::MemAlloc(call) = &frame.request
             && call.collided.is_some()
         {
-            // Another address, as from a worker that has parked the block.
+            // The block at another address: a real worker would keep the first block until the
+            // session ends.
             let ptr = DevPtr(ARENA + (1 << 30));
             link.usual_at(frame, ptr);
             return true;
@@ -493,7 +494,7 @@ fn a_thread_held_back_does_not_hold_back_another() {
                 wait_for_go();
                 let ctx = CTX;
                 assert_eq!(cu!(cuda, cuCtxSetCurrent(ctx => u64)), 0);
-                // The copy for which the kernels wait.
+                // The kernels wait for this copy.
                 assert_eq!(cuda.to_device(device, &[1; 64]), 0);
             });
         });
@@ -621,15 +622,15 @@ fn an_idle_flush_is_prompt() {
         let function = cuda.kernel();
         let mut best = Duration::MAX;
         for _ in 0..50 {
-            // The host answers a launch with output. Only the pump writes the launch, and only the
-            // pump reads the answer.
+            // Only the pump can write the launch: the guest makes no other call until the test has
+            // seen the launch.
             let begin = Instant::now();
             assert_eq!(cuda.launch("cuLaunchKernel", function, 0), 0);
             wait_for_go();
             best = best.min(begin.elapsed());
         }
-        // The fastest of 50 rounds, so that a loaded machine does not matter: far below the default
-        // resolution of any timer, and far above the promised 50 µs.
+        // The fastest of 50 rounds counts, so that load on the machine does not matter. The limit is
+        // far above the promised 50 µs.
         assert!(best < Duration::from_millis(20), "{best:?}");
         return;
     }

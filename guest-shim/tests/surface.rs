@@ -1,4 +1,4 @@
-//! The library from outside: symbols, `cuGetProcAddress`, calls before cuInit.
+//! Tests of the library from outside: symbols, `cuGetProcAddress`, calls before cuInit.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::host::Host;
 use vgpu_cuda_abi::{CuResult, names, results::RESULTS};
 use vgpu_proto::call::{FUNCTIONS, Served};
 
-/// Calls any function with all arguments zero.
+/// Calls any function with zeros for all arguments.
 fn call_with_zeros(cuda: &guest::Cuda, symbol: &str) -> u32 {
     type Any = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> u32;
     let function: Any = cuda.symbol(symbol);
@@ -18,7 +18,7 @@ fn call_with_zeros(cuda: &guest::Cuda, symbol: &str) -> u32 {
     unsafe { function(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) }
 }
 
-/// Served functions that need no session.
+/// Served functions that work without a session.
 const ALWAYS: [&str; 13] = [
     "cuInit",
     "cuProfilerInitialize",

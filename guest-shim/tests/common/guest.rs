@@ -14,7 +14,7 @@ const MARK: &str = "VGPU_TEST_GUEST";
 /// The loaded library.
 pub(crate) struct Cuda(Library);
 
-/// The guest's side of test `name`, if this process is to run it.
+/// The loaded library, if this process runs the guest's side of test `name`.
 pub(crate) fn enter(name: &str) -> Option<Cuda> {
     (std::env::var(MARK).as_deref() == Ok(name)).then(Cuda::load)
 }
@@ -22,7 +22,7 @@ pub(crate) fn enter(name: &str) -> Option<Cuda> {
 /// A running guest program.
 pub(crate) struct Guest(Child);
 
-/// The end of a guest program.
+/// How a guest program ended, with its output.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) success: bool,
@@ -53,7 +53,7 @@ pub(crate) fn start_with(name: &str, environment: &[(&str, &str)]) -> Guest {
 }
 
 impl Guest {
-    /// Releases a guest that is in [`wait_for_go`].
+    /// Lets a guest continue that waits in [`wait_for_go`].
     pub(crate) fn go(&mut self) {
         let stdin = self.0.stdin.as_mut().expect("stdin is piped");
         stdin.write_all(b"go\n").expect("the guest listens");
@@ -116,7 +116,7 @@ impl Guest {
     }
 }
 
-/// In the guest: waits for the test's go, without a CUDA call.
+/// In the guest: waits until the test calls [`Guest::go`], without making a CUDA call.
 pub(crate) fn wait_for_go() {
     let mut line = String::new();
     std::io::stdin()
@@ -232,7 +232,8 @@ impl Cuda {
         function
     }
 
-    /// Launches the function with parameters 1, 2 and 3; `symbol` is one of the two forms.
+    /// Launches the function with parameters 1, 2 and 3. `symbol` is `cuLaunchKernel` or
+    /// `cuLaunchKernel_ptsz`.
     pub(crate) fn launch(&self, symbol: &str, function: u64, stream: u64) -> u32 {
         self.launch_shape(symbol, function, stream, [4, 1, 1], [32, 1, 1], 0)
     }

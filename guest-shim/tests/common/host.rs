@@ -18,7 +18,7 @@ use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS, MAX_BULK, PROGRESS_BYTES};
 use vgpu_proto::look::{Looked, question};
 use zerocopy::IntoBytes as _;
 
-/// Longest wait of any test.
+/// Time limit of every wait of a test.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// First device address that the fake host returns.
@@ -152,7 +152,7 @@ impl Host {
         Host::answering(move |_, mut control, _, _| greet(&mut control, code, text.as_bytes()))
     }
 
-    /// A host whose answer to a Hello the test gives; looks are not answered.
+    /// A host that calls `answer` for each Hello. Looks get no answer.
     pub(crate) fn answering(
         answer: impl FnMut(&Arc<(Mutex<Seen>, Condvar)>, UnixStream, Hello, &UnixListener)
         + Send
@@ -354,7 +354,7 @@ impl Link {
         self.send(notice as u16, 0, status, id, args, bulk);
     }
 
-    /// Grants credit for everything received so far.
+    /// Sends depth credit: everything received so far is taken.
     pub(crate) fn progress(&mut self) {
         self.bytes_told = self.bytes;
         let progress = Progress {
@@ -423,7 +423,7 @@ impl Link {
     /// Sends the usual answer.
     pub(crate) fn usual(&mut self, frame: &Frame) {
         const OK: CuResult = CuResult::SUCCESS;
-        // A test with little credit grants the credit itself.
+        // A test with a small depth limit sends the credit itself.
         let bytes = self.bytes - self.bytes_told >= PROGRESS_BYTES;
         if self.depth_calls > 256 && (self.calls.is_multiple_of(256) || bytes) {
             self.progress();

@@ -1,4 +1,4 @@
-//! Looks of a guest program, from the host's side, and the state of threads.
+//! The host's side of a guest program's looks, and the state of threads.
 
 use std::io::Read as _;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use vgpu_proto::handshake::PREAMBLE_LEN;
 use vgpu_proto::look::question;
 
-/// The next look, not answered yet.
+/// Accepts the next look and returns its connection. The look is not answered yet.
 pub(crate) fn asked(door: &UnixListener) -> UnixStream {
     let (mut guest, _) = door.accept().expect("a guest looks");
     let mut head = [0; PREAMBLE_LEN];
