@@ -8,9 +8,9 @@
 //! |---|---|
 //! | `abi` | the C functions: arguments in, result out |
 //! | `ops` | operations: copies, fills, launches, replay of graphs |
-//! | `process` | the life of the library in a process: cuInit, fork, exit |
+//! | `process` | the states of the library in a process: cuInit, fork, exit |
 //! | `session` | the connection: handshake, ordered sending, reading, the pump thread, host functions |
-//! | `mirror` | memory that the program and kernels reach: what each side changed |
+//! | `mirror` | changes of memory that the program and kernels both reach |
 //! | `sys` | system calls |
 //! | `state` | what the guest knows without a request to the host: contexts, streams, events, memory, modules |
 //! | `cudart` | functions beyond `cuda.h` that NVIDIA's runtime calls |

@@ -114,7 +114,7 @@ pub enum FromWorker {
     Ready {
         /// `cuDriverGetVersion` of the host's driver.
         driver_version: u32,
-        /// The devices, with attributes reduced to what the worker serves.
+        /// The devices. Attributes of features that remote programs cannot use are 0.
         devices: Vec<DeviceInfo>,
         /// Total size of the contexts on all devices, in bytes.
         context_bytes: u64,

@@ -163,7 +163,7 @@ impl State {
     }
 }
 
-/// The present state of the VM. The lock is released while vgpud is asked.
+/// The present state of the VM. The lock is released during a request to vgpud.
 fn look(mut state: MutexGuard<'static, State>) -> Ml<(Arc<Looked>, MutexGuard<'static, State>)> {
     let seen = state.seen.as_ref();
     if let Some(seen) = seen.filter(|seen| seen.at.elapsed() < FRESH) {

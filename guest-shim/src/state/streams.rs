@@ -1,4 +1,4 @@
-//! Streams. The guest chooses the handles, so the host creates streams without a round trip.
+//! Streams. The guest chooses the handles, so the creation of a stream needs no round trip.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -154,7 +154,7 @@ impl Cuda {
     }
 }
 
-/// Calls a function by name: `cu!(cuda, cuMemAlloc_v2(&mut p: *mut u64, 64: usize))`.
+/// Calls a function by name: `cu!(cuda, cuMemAlloc_v2(&mut p => *mut u64, 64 => usize))`.
 #[macro_export]
 macro_rules! cu {
     ($cuda:expr, $name:ident($($arg:expr => $ty:ty),* $(,)?)) => {{

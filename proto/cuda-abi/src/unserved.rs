@@ -6,7 +6,7 @@
 //! | symbols | reason |
 //! |---|---|
 //! | `cuMulticast…`, `cuLogicalEndpoint…`, `cuFabric…`, `cuDeviceGetClique…`, `cuDeviceGetFabric…`, `cuMemBatchDecompressAsync` | a card without the feature refuses before it looks at arguments (measured: `cuMulticastBindAddr_v2`, `cuMemBatchDecompressAsync`) |
-//! | `cuGL…`, `cuEGL…`, `cuVDPAU…`, most of `cuGraphics…` | what a driver checks without a graphics API is not known |
+//! | `cuGL…`, `cuEGL…`, `cuVDPAU…`, most of `cuGraphics…` | it is not known which checks a driver makes without a graphics API |
 //! | `cuFuncSetBlockShape`, `cuFuncSetSharedSize`, `cuParam…`, `cuLaunch`, `cuLaunchGrid…` | cards answer a null function with INVALID_VALUE or INVALID_HANDLE, which differs by function and is not known of these |
 //! | other first forms of functions (`cuMemcpyDtoH`, `cuMemsetD8`, …) | they take addresses and sizes, and no document says which is checked first |
 //! | `cuCtxDetach`, `cuCheckpointOperationComplete`, `cuMemGetAttribute…`, `cuMemGetLocationInfo`, `cuStreamBeginRecaptureToGraph`, `cuStreamEndCaptureToCig` | no document says which argument values are invalid |

@@ -22,7 +22,7 @@ pub const MOST_WAITING: usize = 16 << 20;
 #[derive(Debug)]
 pub struct Printed {
     text: Mutex<Vec<u8>>,
-    /// Whether text waits.
+    /// Whether text waits to be written.
     waits: AtomicBool,
     /// The lock of the thread that writes.
     writing: Mutex<()>,

@@ -30,7 +30,7 @@ impl Storage {
         Storage(Mutex::new(BTreeMap::new()))
     }
 
-    /// Stores a value. Drops an earlier value of the same key without its destructor.
+    /// Stores a value. Drops an earlier value of the same key without calling its destructor.
     pub(crate) fn put(
         &self,
         context: u64,
@@ -45,7 +45,7 @@ impl Storage {
         Some(lock(&self.0).get(&(context, key))?.value)
     }
 
-    /// Drops a value without its destructor; false if there was no value.
+    /// Drops a value without calling its destructor; false if there was no value.
     pub(crate) fn delete(&self, context: u64, key: usize) -> bool {
         lock(&self.0).remove(&(context, key)).is_some()
     }

@@ -77,8 +77,8 @@ pub enum RequestError {
 /// changes the fingerprint.
 pub const FINGERPRINT: u64 = fnv1a(ops::CANONICAL.as_bytes());
 
-/// FNV-1a with 64 bits. It detects accidental mismatch and is no defence: if a guest lies about the
-/// fingerprint, only its own calls are misread, within bounds that are checked anyway.
+/// FNV-1a with 64 bits. The hash detects accidental differences. It need not stop a guest that lies
+/// about the fingerprint: only that guest's calls are misread, and all their bounds are checked.
 const fn fnv1a(bytes: &[u8]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut i = 0;

@@ -342,7 +342,7 @@ ops! {
     StreamWaitValue = 0x0036, Async, Submit, false,
         { ctx: Ctx, stream: Stream, ptr: DevPtr, value: u64, wide: bool, flags: u32 } => {};
     /// `cuLaunchHostFunc`. When the stream reaches the function, the worker sends the notice
-    /// HostFunc with this number. The stream goes on after HostFuncDone.
+    /// HostFunc with this number. The stream continues after HostFuncDone.
     HostFunc = 0x0037, Async, Order, false, { ctx: Ctx, stream: Stream, number: u64 } => {};
 
     /// `cuEventCreate`; the guest chose the handle.

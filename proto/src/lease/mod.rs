@@ -12,7 +12,7 @@
 //!
 //! | worker ([`WorkerEnd`]) | vgpud ([`DaemonEnd`]) |
 //! |---|---|
-//! | [`accept`](WorkerEnd::accept): a granted epoch becomes ours | [`grant`](DaemonEnd::grant): terms, then the epoch |
+//! | [`accept`](WorkerEnd::accept): the worker takes a granted epoch | [`grant`](DaemonEnd::grant): terms, then the epoch |
 //! | [`may_submit`](WorkerEnd::may_submit), [`take`](WorkerEnd::take) before each operation | [`extend`](DaemonEnd::extend), [`credit`](DaemonEnd::credit), [`limit`](DaemonEnd::limit), [`alone`](DaemonEnd::alone) |
 //! | [`park`](WorkerEnd::park): store *parked*, fence, load *wanted* | [`want`](DaemonEnd::want): store *wanted*, fence, load *parked* |
 //! | [`retake`](WorkerEnd::retake): one CAS parked → active | [`reclaim`](DaemonEnd::reclaim): one CAS parked → taken |
@@ -225,8 +225,8 @@ impl HintPage {
         let (queue, progress) = (&self.queue.0, &self.progress.0);
         let holding = holding(self.state.0.word.load(Ordering::Acquire));
         let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
-        // Read before the total that contains it, so that the part of an honest worker never
-        // exceeds the total.
+        // Loaded before `used_bytes`, which includes these bytes, so that an honest worker never
+        // seems to have copied more bytes out than it has used.
         let out_bytes = progress.out_bytes.load(Ordering::Acquire);
         Hints {
             depth_calls: get(&queue.depth_calls),
@@ -299,7 +299,8 @@ impl<'p> WorkerEnd<'p> {
         self.lease.lease.0.beside.load(Ordering::Acquire) == epoch
     }
 
-    /// End of the slice (CLOCK_MONOTONIC, ns), which applies while [`WorkerEnd::wanted`].
+    /// End of the slice (CLOCK_MONOTONIC, ns). Only applies while another session waits
+    /// ([`WorkerEnd::wanted`]).
     #[must_use]
     pub fn slice_end_ns(&self) -> u64 {
         self.lease.terms.0.slice_end_ns.load(Ordering::Acquire)

@@ -356,7 +356,7 @@ exports! {
         unsafe { put(status, NO_PEERS) }
     }
 
-    /// No field is served; each field gets its own error.
+    /// Writes NVML_ERROR_NOT_SUPPORTED as the result of each field, because no field is served.
     fn nvmlDeviceGetFieldValues(device: Handle, count: c_int, values: *mut FieldValue) {
         state::gpu(device)?;
         for n in 0..usize::try_from(count).map_err(|_| Code::INVALID_ARGUMENT)? {

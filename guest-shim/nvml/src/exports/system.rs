@@ -56,7 +56,7 @@ exports! {
     }
 }
 
-/// A static text. May be called before nvmlInit.
+/// The text of a result code. May be called before nvmlInit.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 pub(crate) extern "C" fn nvmlErrorString(code: c_uint) -> *const c_char {

@@ -132,7 +132,7 @@ pub(crate) fn shown(kind: &Kind) -> Cu<BatchNodeParams> {
     })
 }
 
-/// A node that records an event.
+/// The work of a node that records an event.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_HANDLE.
@@ -140,7 +140,7 @@ pub(crate) fn record(event: u64) -> Cu<Kind> {
     live()?.events.get(event).map(|_| Kind::Record(event))
 }
 
-/// A node that waits for an event.
+/// The work of a node that waits for an event.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_HANDLE.
@@ -148,7 +148,7 @@ pub(crate) fn wait(event: u64) -> Cu<Kind> {
     live()?.events.get(event).map(|_| Kind::Wait(event))
 }
 
-/// A node that writes words and waits for words.
+/// The work of a node that writes words or waits for words.
 pub(crate) fn batch(params: &BatchNodeParams) -> Cu<Kind> {
     let shim = live()?;
     let context = shim.contexts.named(params.context)?;

@@ -125,7 +125,7 @@ fn new_kind(params: &NodeParams, shim: &Shim, graph: u64) -> Cu<Kind> {
                     let copy = shim.clone_graph(&*shim.graph(child.graph)?, true)?;
                     Ok(Kind::Child(copy))
                 }
-                // The program's graph and its handle would become the node's.
+                // With this ownership, the node would take over the program's graph and its handle.
                 1 => {
                     let form = "cuGraphAddNode of a child graph that is taken over";
                     Err(unserved::refuse(

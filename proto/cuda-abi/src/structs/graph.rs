@@ -11,11 +11,11 @@ use crate::args::{In, StreamArg};
 pub struct EdgeData {
     /// `CU_GRAPH_KERNEL_NODE_PORT_…`.
     pub from_port: u8,
-    /// 0.
+    /// Always 0.
     pub to_port: u8,
     /// `CUgraphDependencyType`.
     pub kind: u8,
-    /// 0.
+    /// Always 0.
     pub reserved: [u8; 5],
 }
 
@@ -25,11 +25,11 @@ pub struct EdgeData {
 pub struct NodeParams {
     /// [`node`](crate::numbers::node).
     pub kind: u32,
-    /// 0.
+    /// Always 0.
     pub reserved: [u32; 3],
     /// The parameters, as the structure that belongs to `kind`.
     pub room: [u64; 29],
-    /// 0.
+    /// Always 0.
     pub reserved_2: u64,
 }
 
@@ -117,9 +117,9 @@ pub struct HostNodeParams2 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct CopyNodeParams {
-    /// 0.
+    /// Always 0.
     pub flags: u32,
-    /// 0.
+    /// Always 0.
     pub reserved: u32,
     /// `CUcontext`.
     pub context: u64,
@@ -163,7 +163,7 @@ pub struct BatchNodeParams {
     pub count: u32,
     /// The operations.
     pub operations: In<MemOp>,
-    /// 0.
+    /// Always 0.
     pub flags: u32,
 }
 

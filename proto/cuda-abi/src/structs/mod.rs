@@ -182,7 +182,7 @@ pub struct ArrayMemoryRequirements {
     pub size: usize,
     /// Alignment in bytes.
     pub alignment: usize,
-    /// 0.
+    /// Always 0.
     pub reserved: [u32; 4],
 }
 
@@ -280,7 +280,7 @@ pub struct PoolProperties {
     pub max_size: usize,
     /// Flags.
     pub usage: u16,
-    /// 0.
+    /// Always 0.
     pub reserved: [u8; 54],
 }
 
@@ -375,7 +375,7 @@ pub struct GroupParams {
     pub flags: u32,
     /// Locality domain.
     pub domain: u32,
-    /// 0.
+    /// Always 0.
     pub reserved: [u32; 11],
 }
 
