@@ -1,5 +1,5 @@
-//! Links the library or program so that it runs on glibc 2.28 and later and needs no library but
-//! glibc, whatever the version of glibc on the build machine.
+//! Links the library or program so that it runs on glibc 2.28 and later, and needs no library but
+//! glibc. The version of glibc on the build machine does not matter.
 //!
 //! A linker binds each symbol to the newest version in the C library that it finds. Therefore the
 //! linker gets stub libraries without code, which export the symbols of glibc 2.28 (`symbols.txt`).

@@ -4,7 +4,7 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p vgpu-proto --test lease_loom --target-dir target/loom
 //! ```
 //!
-//! The GPU is a cell. loom reports any two accesses to the cell that are not ordered, so the test
+//! The GPU is a cell. loom reports any two accesses to the cell that are not ordered. So the test
 //! fails for two holders at once, and for a holder that does not see the previous holder's writes.
 //! A thread that returns represents a process that dies; the join represents the verification of
 //! the death.

@@ -7,8 +7,8 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 const STDERR: i32 = 2;
 
 /// Moves a descriptor to a number above those of standard input, output and error (0 to 2). If the
-/// program was started with one of these closed, the kernel gives that number to the next new
-/// descriptor, and the program's output would go into this descriptor.
+/// program was started with one of these closed, the kernel gives its number to the next new
+/// descriptor. The program's output would then go into this descriptor.
 ///
 /// # Errors
 /// The system's error if the process has no free descriptor.

@@ -2,9 +2,10 @@
 //!
 //! A kernel may find an address in memory: a pointer that a copy or an earlier kernel has stored. A
 //! kernel that never dereferences a loaded value uses no such address, and accesses only the blocks
-//! of the program's memory that its parameters name. The analysis is conservative: a kernel counts
-//! as reaching all memory if a statement, opcode or operand has a form that is not listed here, or
-//! if an address is computed in another way than compilers compute the addresses of elements.
+//! of the program's memory that its parameters name. The analysis is conservative. A kernel counts
+//! as reaching all memory if a statement, opcode or operand has a form that is not listed here. The
+//! same holds if the kernel computes an address in another way than compilers compute the addresses
+//! of elements.
 //!
 //! As in C, a pointer plus an offset is assumed to stay in the block of the pointer.
 

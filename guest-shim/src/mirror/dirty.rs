@@ -1,9 +1,10 @@
 //! Finds the pages of a block that the program has written. The kernel write-protects the pages. At
-//! the first write, the kernel removes the protection without a fault in the program (`userfaultfd`
-//! with asynchronous write protection), and later reports the written pages (`PAGEMAP_SCAN`). Both
-//! exist since Linux 6.7. System calls of the program may write to these pages as before. Writes by
-//! a device of the guest (`O_DIRECT`) are not reported, because the kernel reports only writes by
-//! processors. If the system lacks or forbids the mechanism, all pages count as written.
+//! the first write to a page, the kernel removes the protection without a fault in the program
+//! (`userfaultfd` with asynchronous write protection). The kernel later reports the written pages
+//! (`PAGEMAP_SCAN`). Both exist since Linux 6.7. System calls of the program may write to these
+//! pages as before. Writes by a device of the guest (`O_DIRECT`) are not reported, because the
+//! kernel reports only writes by processors. If the system lacks or forbids the mechanism, all
+//! pages count as written.
 
 use std::fs::File;
 use std::ops::Range;

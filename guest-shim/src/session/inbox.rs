@@ -1,10 +1,9 @@
 //! The reading side of a session: a thread that waits for a reply reads the socket itself.
 //!
-//! A thread that waits for a reply becomes the *leader* and reads the socket, so that no other
-//! thread has to be woken in between (a wakeup is the main cost of a synchronous call). The leader
-//! delivers other frames to the threads that wait for them. While there is a leader, other threads
-//! park. A leader that has its reply wakes one parked thread, which becomes the next leader. If no
-//! thread waits, the pump reads.
+//! A thread that waits for a reply becomes the *leader* and reads the socket itself: waking another
+//! thread is the main cost of a synchronous call. The leader delivers other frames to the threads
+//! that wait for them. While there is a leader, other threads park. A leader that has its reply
+//! wakes one parked thread, which becomes the next leader. If no thread waits, the pump reads.
 
 use std::cell::UnsafeCell;
 use std::collections::HashMap;

@@ -1,11 +1,11 @@
 //! Graphs: nodes of work with dependencies, defined once and launched many times.
 //!
 //! Graphs, their nodes and their instances ([`exec`]) exist in the guest. At the first launch of an
-//! instance in a context, the worker records each run of consecutive kernels, fills, copies within
-//! the device and conditional nodes. After that, a launch sends one request for each run, and each
-//! run is one unit of work. Between the runs, the guest does the work that needs this program's
-//! memory or functions (copies from and to the host, host functions, events). All nodes of a launch
-//! form one sequence, which satisfies every dependency.
+//! instance in a context, the worker records the instance's runs: consecutive kernels, fills,
+//! copies within the device and conditional nodes. After that, a launch sends one request for each
+//! run, and each run is one unit of work. Between the runs, the guest does the work that needs this
+//! program's memory or functions (copies from and to the host, host functions, events). All nodes
+//! of a launch form one sequence, which satisfies every dependency.
 
 pub(crate) mod block;
 pub(crate) mod conditional;
