@@ -23,7 +23,7 @@ impl Code {
     pub(crate) const UNKNOWN: Code = Code(999);
 }
 
-/// The texts of the codes, in NVML's words; the last text is for every other code.
+/// The texts of the result codes, as in NVML. The last text is for every other code.
 pub(crate) const TEXTS: [&CStr; 32] = [
     c"Success",
     c"Uninitialized",

@@ -14,7 +14,8 @@ use super::reserve::Reservations;
 use crate::log::refusal;
 use crate::{Cu, lock};
 
-/// Number of blocks at addresses that the program already uses, after which an allocation fails.
+/// An allocation fails when the host has returned this number of blocks at addresses that the
+/// program already uses.
 pub(super) const MAX_COLLISIONS: usize = 64;
 
 /// A range of device memory.

@@ -35,7 +35,7 @@ pub(crate) fn start(name: &str, host: &Host) -> Guest {
     start_with(name, &[("VGPU_ADDRESS", &host.address())])
 }
 
-/// As [`start`], with additional environment variables.
+/// As [`start`], with these environment variables, which include `VGPU_ADDRESS`.
 pub(crate) fn start_with(name: &str, environment: &[(&str, &str)]) -> Guest {
     let binary = std::env::current_exe().expect("a test has a binary");
     let mut command = Command::new(binary);

@@ -151,9 +151,9 @@ pub enum BoxSide {
     Memory {
         /// Address of the first byte of the box.
         at: DevPtr,
-        /// Distance of rows in bytes.
+        /// Distance between rows in bytes.
         pitch: u64,
-        /// Distance of slices in rows.
+        /// Distance between slices in rows.
         rows: u64,
     },
     /// A part of an array.
@@ -356,7 +356,7 @@ ops! {
     EventQuery = 0x003b, Sync, None, false, { event: Event } => {};
     /// `cuEventSynchronize`.
     EventSynchronize = 0x003c, Sync, Drain, false, { event: Event } => {};
-    /// `cuEventElapsedTime`: the bits of a float, in ms.
+    /// `cuEventElapsedTime`. `milliseconds_bits`: the bits of a float.
     EventElapsedTime = 0x003d, Sync, None, false, { start: Event, end: Event }
         => { milliseconds_bits: u32 };
 

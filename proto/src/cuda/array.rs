@@ -26,11 +26,12 @@ pub struct ArrayShape {
 
 const LAYERED: u32 = 0x01;
 const CUBEMAP: u32 = 0x04;
-/// LAYERED, SURFACE_LDST, CUBEMAP, TEXTURE_GATHER, DEPTH_TEXTURE.
+/// Served `CUDA_ARRAY3D_*` flags: LAYERED, SURFACE_LDST, CUBEMAP, TEXTURE_GATHER, DEPTH_TEXTURE.
 const SERVED_FLAGS: u32 = 0x1f;
-/// COLOR_ATTACHMENT, SPARSE, DEFERRED_MAPPING, VIDEO_ENCODE_DECODE: valid, but not served.
+/// Valid `CUDA_ARRAY3D_*` flags that are not served: COLOR_ATTACHMENT, SPARSE, DEFERRED_MAPPING,
+/// VIDEO_ENCODE_DECODE.
 const OTHER_FLAGS: u32 = 0x1e0;
-/// Upper bound of every side of every array on all devices.
+/// Upper bound of the sides of an array, in elements, on every device.
 const LONGEST: u64 = 1 << 28;
 /// Largest number of levels of a mipmapped array, for a side of 2^28.
 pub const MAX_LEVELS: u32 = 29;

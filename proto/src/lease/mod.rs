@@ -81,7 +81,7 @@ struct Lease {
     revoke: AtomicU64,
     /// The epoch for which another session waits; another value: none waits.
     wanted: AtomicU64,
-    /// The epoch that runs beside an overrunner; another value: the session has the GPU alone.
+    /// The epoch of a lease beside an overrunner; another value: the session has the GPU alone.
     beside: AtomicU64,
 }
 

@@ -69,7 +69,7 @@ pub struct KernelNodeParams2 {
 pub struct MemsetNodeParams {
     /// Address of the first byte.
     pub dst: u64,
-    /// Distance of rows in bytes.
+    /// Distance between rows in bytes.
     pub pitch: usize,
     /// Value of an element.
     pub value: u32,

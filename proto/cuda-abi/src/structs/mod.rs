@@ -80,7 +80,7 @@ pub struct Side2D {
     pub device: u64,
     /// `CUarray`.
     pub array: u64,
-    /// Distance of rows in bytes.
+    /// Distance between rows in bytes.
     pub pitch: usize,
 }
 
@@ -120,9 +120,9 @@ pub struct Side3D {
     pub array: u64,
     /// Context of this side in `CUDA_MEMCPY3D_PEER`; otherwise reserved.
     pub context: u64,
-    /// Distance of rows in bytes; 0 for rows without gaps.
+    /// Distance between rows in bytes; 0 for rows without gaps.
     pub pitch: usize,
-    /// Distance of slices in rows; 0 for slices without gaps.
+    /// Distance between slices in rows; 0 for slices without gaps.
     pub height: usize,
 }
 
