@@ -32,9 +32,9 @@ pub enum Set {
     Throughput,
     /// Large copies alone.
     Copies,
-    /// Memory that program and kernels both reach, beside copies.
+    /// Memory that program and kernels both reach, compared with copies.
     Shared,
-    /// Work beside page-locked memory that was once a kernel argument.
+    /// Work while page-locked memory exists that was once a kernel argument.
     Pinned,
 }
 

@@ -629,8 +629,8 @@ fn an_idle_flush_is_prompt() {
             wait_for_go();
             best = best.min(begin.elapsed());
         }
-        // The fastest of 50 rounds counts, so that load on the machine does not matter. The limit is
-        // far above the promised 50 µs.
+        // The fastest of 50 rounds counts, so that load on the machine does not matter. The limit
+        // is far above the promised 50 µs.
         assert!(best < Duration::from_millis(20), "{best:?}");
         return;
     }

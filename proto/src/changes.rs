@@ -58,8 +58,8 @@ pub struct Malformed;
 /// The content of a block on which both sides last agreed.
 #[derive(Debug)]
 pub struct Twin {
-    /// The content, rounded up to whole lines. Zeroed pages that were never written take no physical
-    /// memory.
+    /// The content, rounded up to whole lines. Zeroed pages that were never written take no
+    /// physical memory.
     bytes: Vec<u8>,
     len: usize,
 }

@@ -106,8 +106,8 @@ impl Shared for UserMemory {
     }
 }
 
-/// Consecutive requests with changes. Their id is 0 instead of a number of the sequence, so they can
-/// be sent before requests that already have numbers.
+/// Consecutive requests with changes. Their id is 0 instead of a number of the sequence, so they
+/// can be sent before requests that already have numbers.
 struct Told {
     frames: Vec<u8>,
     changes: Changes,

@@ -64,7 +64,7 @@ impl Control {
         let end = Instant::now() + limit;
         while session.not_ended().is_ok() {
             let left = end.saturating_duration_since(Instant::now());
-            // Short steps, because the pump may read the note instead.
+            // Short waits: if the pump reads the note instead, this thread must see that soon.
             let step = left.min(Duration::from_millis(20));
             match sys::poll(self.fd, libc::POLLIN, step) {
                 Ok(true) => {

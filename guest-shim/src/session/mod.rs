@@ -479,8 +479,8 @@ impl Session {
         self.inbox.wake_all();
     }
 
-    /// Handles a broken data connection. If vgpud reports the cause on the control connection, the
-    /// report arrives soon.
+    /// Handles a broken data connection. Waits at most [`CAUSE_LIMIT`] for vgpud's report of the
+    /// cause on the control connection, then ends the session.
     fn data_lost(&self, what: &str) {
         if self.not_ended().is_ok() {
             self.control.await_cause(self, CAUSE_LIMIT);

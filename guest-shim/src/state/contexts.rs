@@ -86,9 +86,9 @@ pub(crate) struct Primary {
 }
 
 thread_local! {
-    /// The top of the thread's stack of contexts; 0 if the stack is empty. Has no destructor, and so
-    /// stays usable in exit handlers, which run after the destructors of thread-local variables and
-    /// may free memory of the current context.
+    /// The top of the thread's stack of contexts; 0 if the stack is empty. Has no destructor, and
+    /// so stays usable in exit handlers, which run after the destructors of thread-local variables
+    /// and may free memory of the current context.
     static TOP: Cell<u64> = const { Cell::new(0) };
     /// The contexts below the top.
     static BELOW: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };

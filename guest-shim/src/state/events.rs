@@ -52,8 +52,8 @@ impl EventInfo {
         *lock(&self.behind) = (Over::Stream(self.ctx, stream), sent);
     }
 
-    /// The work that is complete when the last record has completed, and the number of units of work
-    /// sent before that record. For [`Session::over`](crate::session::Session::over).
+    /// The work that is complete when the last record has completed, and the number of units of
+    /// work sent before that record. For [`Session::over`](crate::session::Session::over).
     pub(crate) fn behind(&self) -> (Over, u64) {
         *lock(&self.behind)
     }

@@ -11,12 +11,12 @@
 //! | module | content |
 //! |---|---|
 //! | `tables` | the export tables and their slots |
-//! | `storage` | values that the runtime keeps per context |
+//! | `storage` | values that the runtime stores with a context |
 //! | `selfcheck` | the runtime's check that it talks to a driver |
 //! | [`image`] | the forms of device code that the runtime hands over |
 //! | [`fatbin`] | the entries of a fatbin |
 //! | [`last_thread`] | the end of a process whose threads have all ended |
-//! | [`printed`] | device `printf` on its way to standard output |
+//! | [`printed`] | writes device `printf` to standard output |
 
 pub mod fatbin;
 pub mod image;
