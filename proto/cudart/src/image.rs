@@ -4,14 +4,15 @@
 /// `__fatBinC_Wrapper_t`, which nvcc embeds: magic, u32 version, pointer to a fatbin, another
 /// pointer.
 pub const WRAPPER: u32 = 0x4662_43b1;
-/// A fatbin: magic, u16 version, u16 bytes of this header, u64 bytes after it.
+/// Magic number of a fatbin. Header: magic, u16 version, u16 size of the header, u64 size of the
+/// rest; sizes in bytes.
 pub const FATBIN: u32 = 0xba55_ed50;
-/// Bytes of the header of a fatbin's entry, at least.
+/// Smallest header of a fatbin's entry, in bytes.
 pub const ENTRY: u64 = 64;
 /// Upper bound of the header of a fatbin's entry, in bytes. Toolkits write 64 bytes, followed by
 /// the entry's name and options.
 const LARGEST_ENTRY_HEADER: u64 = 64 << 10;
-/// An ELF file: machine code.
+/// First four bytes of an ELF file, which contains machine code.
 pub const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
 /// Magic number of Tile IR (NVIDIA's "Tile IR", chapter "Binary Format"): these four bytes and
 /// `eIR\0`.
