@@ -401,7 +401,7 @@ pub(crate) fn begin(
 ///
 /// # Errors
 /// CUDA_ERROR_ILLEGAL_STATE if the stream is not captured; the error of the capture. The capture
-/// also ends after an error, unless the stream or the thread is not the one that began it.
+/// also ends after an error, except if another stream or thread began the capture.
 pub(crate) fn end(shim: &Shim, target: &Target) -> Cu<Arc<Graph>> {
     let info = target.info.as_ref().ok_or(CuResult::ILLEGAL_STATE)?;
     let capture = shim.captures.of(info.handle.0);

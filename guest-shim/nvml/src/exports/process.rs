@@ -18,7 +18,7 @@ pub(crate) struct Process {
 #[derive(Clone, Copy)]
 pub(crate) struct ProcessV2 {
     first: Process,
-    /// Without MIG, both are all ones.
+    /// IDs of MIG instances. Without MIG, all bits of both are set.
     gpu_instance: c_uint,
     compute_instance: c_uint,
 }
