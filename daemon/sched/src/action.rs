@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{Epoch, GpuId, SessionId, VmId};
 
-/// Totals of calls and bytes, counted since the session began, up to which a lease holder may
-/// submit. Totals make a repeated message harmless. `u64::MAX` is "no limit". A later total may be
-/// smaller, because unused credit goes back at the end of a lease.
+/// Upper limits of the calls and bytes that a lease holder has submitted since the session began.
+/// Limits are totals, so that a repeated message does no harm. `u64::MAX`: no limit. A later total
+/// may be smaller, because unused credit goes back at the end of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credits {
     /// Calls.
@@ -28,26 +28,29 @@ impl Credits {
 /// The terms of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// GPU of the lease; of a gang, the first. Later actions name the lease by it.
+    /// GPU of the lease; for a gang, the first of its GPUs. Later actions about the lease carry
+    /// this GPU.
     pub gpu: GpuId,
-    /// The other GPUs of a gang, in order: one lease covers all. Empty for a single GPU.
+    /// The other GPUs of a gang, in ascending order: one lease covers all of them. Empty for a VM
+    /// with a single GPU.
     pub also: Vec<GpuId>,
     /// Session that gets the lease.
     pub session: SessionId,
     /// Number of the lease. Every message about the lease repeats it.
     pub epoch: Epoch,
-    /// End of the slice in ns, while others wait. The worker submits nothing that is predicted to
-    /// end later.
+    /// Time in ns at which the slice ends if another session waits. The worker then submits nothing
+    /// that is predicted to end after this time.
     pub slice_end_ns: u64,
-    /// Credit for the lease. One operation may exceed the bytes; the difference is then owed.
+    /// Credit for the lease. One operation may copy more bytes than the credit; later credit is
+    /// reduced by the difference.
     pub credits: Credits,
-    /// How long, in ns, the holder keeps the GPU without work before it parks or releases the
-    /// lease.
+    /// Longest time in ns for which the holder keeps the GPU without work before it parks or
+    /// releases the lease.
     pub hold_ns: u64,
-    /// Work that may be unfinished on the device, in predicted ns
+    /// Predicted GPU time in ns of the work that may be unfinished on the device
     /// ([`crate::gate::Gate::set_window`]).
     pub window_ns: u64,
-    /// Whether another session waits now. [`Action::Want`] reports changes.
+    /// Whether another session waits for the GPU. [`Action::Want`] reports changes.
     pub wanted: bool,
 }
 
@@ -57,7 +60,7 @@ pub struct Terms {
 pub enum KillCause {
     /// Work made no progress within the hard limit. The guest gets `CUDA_ERROR_LAUNCH_TIMEOUT`.
     LaunchTimeout,
-    /// The lease was revoked and not returned, although nothing was in flight.
+    /// The session did not return a revoked lease, although it had nothing in flight.
     LeaseNotReturned,
     /// The VM is quarantined.
     Quarantined,
@@ -93,7 +96,7 @@ pub enum StrikeCause {
     HardLimit,
     /// A revoked lease was not returned.
     LeaseNotReturned,
-    /// [`crate::Event::Strike`].
+    /// The daemon reported a breach of the rules ([`crate::Event::Strike`]).
     Breach,
 }
 
@@ -121,7 +124,7 @@ pub enum Refusal {
         /// The limit of sessions.
         limit: u32,
     },
-    /// No GPU is assigned to the VM's pool (or none that the VM may use).
+    /// No GPU is assigned to the VM's pool, or the VM may use none of the assigned GPUs.
     NoGpu,
     /// The GPUs of the pool are draining, suspect or lost.
     GpuUnavailable,
@@ -169,8 +172,8 @@ pub enum MemoryRefusal {
     Gpu,
     /// The request exceeds the VM's limit of pinned memory.
     Pinned,
-    /// The request exceeds the pinned memory that the host allows all VMs, or that is not reserved
-    /// for others.
+    /// The request exceeds the pinned memory that the host allows for all VMs together, less the
+    /// part that is reserved for other VMs.
     Host,
     /// The session does not run on that GPU.
     NotItsGpu,
@@ -206,25 +209,26 @@ pub enum Action {
         session: SessionId,
         /// VM of the session.
         vm: VmId,
-        /// GPU of the session; of a gang, the first.
+        /// GPU of the session; for a gang, the first of its GPUs.
         gpu: GpuId,
-        /// The other GPUs of a gang, in order.
+        /// The other GPUs of a gang, in ascending order.
         also: Vec<GpuId>,
     },
-    /// The session is refused. The scheduler keeps no record of it.
+    /// The session is refused. The scheduler keeps no record of the session.
     Refuse {
         /// The session.
         session: SessionId,
         /// The reason.
         reason: Refusal,
     },
-    /// Give the lease. No other session holds this GPU, or only a session whose work is about to
-    /// end.
+    /// Give the lease. No other session holds this GPU, except possibly a session that has
+    /// announced the end of its work ([`crate::Event::Ending`]).
     Grant(Terms),
-    /// Give the lease although a declared overrunner is still on the GPU, and set the beside mark
-    /// on the page.
+    /// Give the lease although a session with a declared overrun is still on the GPU, and set the
+    /// beside mark on the shared page.
     GrantBeside(Terms),
-    /// A lease given by [`Action::GrantBeside`] now has its GPUs to itself: clear the beside mark.
+    /// The holder of a lease given by [`Action::GrantBeside`] is now alone on its GPUs: clear the
+    /// beside mark.
     Alone {
         /// The GPU.
         gpu: GpuId,
@@ -233,8 +237,8 @@ pub enum Action {
         /// The epoch of the lease.
         epoch: Epoch,
     },
-    /// The previous holder, which should be done by now, overruns: mark the lease as if it had been
-    /// given by [`Action::GrantBeside`].
+    /// The previous holder announced the end of its work but still runs, and so overruns: set the
+    /// beside mark on this lease, as with [`Action::GrantBeside`].
     Beside {
         /// The GPU.
         gpu: GpuId,
@@ -254,8 +258,9 @@ pub enum Action {
         /// New end of the slice, in ns.
         slice_end_ns: u64,
     },
-    /// Ask for the lease back. If the lease is parked, take it by one compare-and-swap and report
-    /// [`crate::Event::Released`] at once. Otherwise set the revoke word of the page.
+    /// Ask the worker for the lease. If the lease is parked, take the lease with one
+    /// compare-and-swap and report [`crate::Event::Released`] at once. Otherwise set the revoke
+    /// word of the shared page.
     Revoke {
         /// The GPU.
         gpu: GpuId,
@@ -264,7 +269,8 @@ pub enum Action {
         /// The epoch of the lease.
         epoch: Epoch,
     },
-    /// Whether another session waits has changed: set the wanted word of the page.
+    /// The answer to "does another session wait for this GPU" has changed: set the wanted word of
+    /// the shared page.
     Want {
         /// The GPU.
         gpu: GpuId,
@@ -284,13 +290,13 @@ pub enum Action {
         /// New totals.
         credits: Credits,
     },
-    /// Report [`crate::Event::Timer`] at this time. Replaces the earlier timer. `u64::MAX`: no
+    /// Report [`crate::Event::Timer`] at this time. The earlier timer is void. `u64::MAX`: no
     /// timer.
     SetTimer {
         /// Time in ns, on the clock of `handle`'s `now_ns`.
         at_ns: u64,
     },
-    /// Tell the guest the cause, shut its data socket and kill the worker. Report
+    /// Send the cause to the guest, shut down its data socket and kill the worker. Report
     /// [`crate::Event::WorkerExited`] when the worker is gone.
     Kill {
         /// The session.
@@ -298,8 +304,8 @@ pub enum Action {
         /// The cause.
         cause: KillCause,
     },
-    /// Run a canary kernel in a fresh process and check that the memory was freed. Report
-    /// [`crate::Event::Verified`].
+    /// Run a canary kernel in a fresh process and check that the device memory of the killed worker
+    /// is free again. Report the result with [`crate::Event::Verified`].
     Canary {
         /// The GPU.
         gpu: GpuId,
@@ -313,56 +319,58 @@ pub enum Action {
         /// The offence.
         cause: StrikeCause,
     },
-    /// Strikes have quarantined the VM. Further actions kill its sessions.
+    /// Strikes have quarantined the VM. Separate [`Action::Kill`]s end its sessions.
     Quarantine {
         /// The VM.
         vm: VmId,
         /// Strikes that the VM had.
         strikes: u32,
-        /// Length in ns; `None`: until an administrator releases the VM.
+        /// Length of the quarantine in ns; `None`: until an administrator releases the VM.
         for_ns: Option<u64>,
     },
-    /// The time of a quarantine by strikes is over. The strikes are forgotten.
+    /// A quarantine that strikes caused has ended by time. The strikes are forgotten.
     QuarantineOver {
         /// The VM.
         vm: VmId,
     },
-    /// A kill could not be verified in time. The GPU is now [`crate::GpuHealth::Suspect`], or stays
-    /// [`crate::GpuHealth::Unverified`], under which nothing is granted.
+    /// A kill could not be verified in time. The GPU is now [`crate::GpuHealth::Suspect`]. A GPU
+    /// that was [`crate::GpuHealth::Unverified`] stays so, and nothing is granted on the GPU.
     GpuSuspect {
         /// The GPU.
         gpu: GpuId,
     },
-    /// Work passed the soft limit. The VM counts one class lower for a while.
+    /// Work made no progress within the soft limit. For [`crate::Config::demotion_ns`], the VM
+    /// counts as one class lower.
     SoftLimit {
         /// The session.
         session: SessionId,
         /// The VM.
         vm: VmId,
-        /// Time in ns without progress, or since the revoke.
+        /// Time in ns without progress, or since the revoke if the lease was revoked.
         kept_ns: u64,
     },
-    /// A holder kept its lease past slice and grace. The next VM may run beside it.
+    /// The holder kept its lease past slice and grace. The scheduler may now give another VM a
+    /// lease beside this session.
     Overrun {
         /// The GPU.
         gpu: GpuId,
-        /// The overrunner.
+        /// The session that overruns.
         session: SessionId,
     },
-    /// The memory is booked.
+    /// The requested memory is booked on the VM's ledger.
     MemoryGranted {
         /// The session.
         session: SessionId,
-        /// Tag of the request.
+        /// Tag of the request ([`crate::Event::MemoryReserve`]).
         tag: u64,
         /// Number of bytes.
         bytes: u64,
     },
-    /// The memory is not booked.
+    /// The request is denied, and nothing is booked.
     MemoryDenied {
         /// The session.
         session: SessionId,
-        /// Tag of the request.
+        /// Tag of the request ([`crate::Event::MemoryReserve`]).
         tag: u64,
         /// The reason.
         reason: MemoryRefusal,

@@ -1,26 +1,29 @@
-//! Integer deficit buckets. The operation in progress may exceed the rate limit; the next operation
-//! waits until the debt is paid.
+//! Rate limits by integer deficit buckets. An operation starts if the bucket is not empty and may
+//! take more than the bucket holds; the next operation then waits until the refill has paid the
+//! debt.
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Rate, SECONDS};
 
-/// Tokens are kept in billionths, so that a rate per second adds whole numbers per nanosecond.
+/// A bucket counts in billionths of a unit: a rate of N units per second then adds N per ns,
+/// without fractions.
 const SCALE: i128 = SECONDS as i128;
-/// Upper bound of rates and bursts. No product then exceeds 128 bits.
+/// Upper bound of rates and bursts, so that no product exceeds 128 bits.
 const LARGEST: u64 = 1 << 62;
 
 /// A deficit bucket.
 ///
-/// Credit that is lent to a lease holder counts against the burst until it is settled. So credit
-/// and level together never exceed the burst: in any `t` seconds at most `burst + rate × t` units
-/// are used, plus the part of one operation that exceeds the credit.
+/// A lease holder borrows credit from the bucket. Until [`Bucket::settle`], the borrowed credit
+/// counts as part of the burst, so that credit and level together never exceed the burst. Therefore
+/// at most `burst + rate × t` units are used in any `t` seconds, plus the part of one operation
+/// that exceeds the credit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Bucket {
     rate: Rate,
-    /// Billionths of units that may be used now; negative while a debt is paid.
+    /// Billionths of units that may be used now; negative: a debt.
     level: i128,
-    /// Units lent to a lease holder.
+    /// Units lent to a lease holder and not yet settled.
     lent: u64,
     /// Time of the last refill.
     at_ns: u64,
@@ -60,7 +63,7 @@ impl Bucket {
         self.level = (self.level + came).min(self.room());
     }
 
-    /// Tokens since the last refill, in billionths, whether there is room for them or not.
+    /// Tokens earned since the last refill, in billionths, without the limit of the burst.
     fn came(&mut self, now_ns: u64) -> i128 {
         let passed = i128::from(now_ns.saturating_sub(self.at_ns).min(LARGEST));
         self.at_ns = self.at_ns.max(now_ns);
@@ -73,7 +76,7 @@ impl Bucket {
         u64::try_from((self.level / SCALE).max(0)).unwrap_or(u64::MAX)
     }
 
-    /// Lends all whole units as credit.
+    /// Lends all whole units of the bucket to a lease holder. Returns the number of units.
     pub(crate) fn lend(&mut self, now_ns: u64) -> u64 {
         let units = self.available(now_ns);
         self.level -= i128::from(units) * SCALE;
@@ -81,8 +84,8 @@ impl Bucket {
         units
     }
 
-    /// Settles the lent credit: `used` units were used, possibly more than lent. The rest comes
-    /// back.
+    /// Ends a loan of credit: the holder used `used` units, possibly more than it had borrowed.
+    /// Unused units return to the bucket.
     pub(crate) fn settle(&mut self, used: u64, now_ns: u64) {
         self.refill(now_ns);
         self.level += (i128::from(self.lent) - i128::from(used)) * SCALE;
@@ -90,25 +93,27 @@ impl Bucket {
         self.level = self.level.min(self.room());
     }
 
-    /// Settles the lent credit as completely used, because the worker died and cannot report.
-    /// `known` units are charged if that is more than the credit.
+    /// Ends a loan of credit whose worker died without a report: charges the whole loan, or `known`
+    /// units if those are more.
     pub(crate) fn forfeit(&mut self, known: u64, now_ns: u64) {
         self.settle(self.lent.max(known), now_ns);
     }
 
-    /// Charges units without credit, used evenly since `from_ns`. Tokens of that time count even if
-    /// the bucket was full then; tokens from before `from_ns` beyond the burst are lost. A caller
-    /// that uses several units at once charges each with the same times, and the tokens count once.
+    /// Charges units without a loan, used evenly between `from_ns` and `now_ns`. Tokens earned in
+    /// that time count even if the bucket was full. Tokens earned before `from_ns` count only up to
+    /// the burst. A caller that charges several units for the same time (several GPUs, say) calls
+    /// this function once for each; the tokens are added only once.
     pub(crate) fn charge(&mut self, units: u64, from_ns: u64, now_ns: u64) {
         if from_ns >= self.at_ns {
             self.refill(from_ns);
         }
-        // The next refill cuts the level to the burst, after all charges.
+        // The level may exceed the burst here. The next refill reduces the level to the burst,
+        // after all charges of the same time.
         self.level += self.came(now_ns) - i128::from(units) * SCALE;
     }
 
-    /// When `units` can be had (at most a full bucket), in ns; `u64::MAX`: never. Up to `debt`
-    /// units may be owed.
+    /// Time in ns at which `units` (at most the burst) can be used, if the level may fall to
+    /// `-debt`. `u64::MAX`: never.
     pub(crate) fn ready_at(&mut self, units: u64, debt: u64, now_ns: u64) -> u64 {
         self.refill(now_ns);
         let wanted = i128::from(units.min(self.rate.burst)) - i128::from(debt.min(LARGEST));
@@ -124,8 +129,8 @@ impl Bucket {
         u64::try_from(wait).map_or(u64::MAX, |wait| now_ns.saturating_add(wait))
     }
 
-    /// When a use of `per_ns` units per ns empties the bucket, if `debt` units may be owed, in ns;
-    /// `u64::MAX`: never.
+    /// Time in ns at which a use of `per_ns` units per ns lowers the level to `-debt`. `u64::MAX`:
+    /// never.
     pub(crate) fn empty_at(&mut self, per_ns: u64, debt: u64, now_ns: u64) -> u64 {
         self.refill(now_ns);
         let drain = SCALE * i128::from(per_ns) - i128::from(self.rate.per_second);
@@ -232,7 +237,8 @@ mod tests {
 
     #[test]
     fn several_uses_of_the_same_time_earn_once_and_lose_nothing_at_the_brim() {
-        // 1.5 GPUs of time per second, used on two GPUs for 2 ms from a full bucket: 1 ms is gone.
+        // 1.5 GPU seconds per second refill the bucket. Two GPUs use 2 × 2 ms in 2 ms, and 3 ms are
+        // earned: 1 ms of the full bucket is gone.
         let mut b = bucket(3 * SECONDS / 2, 10_000_000);
         for _ in 0..2 {
             b.charge(2_000_000, SECONDS, SECONDS + 2_000_000);

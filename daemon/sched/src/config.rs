@@ -1,5 +1,5 @@
-//! Settings that the administrator decides. Every value may change while VMs run; a change takes
-//! effect at the latest when the current slice ends. Times are in nanoseconds, sizes in bytes.
+//! Settings that the administrator chooses. Each setting may change while VMs run; a change takes
+//! effect when the current slice ends, or earlier. Times are in nanoseconds, sizes in bytes.
 
 use std::collections::BTreeSet;
 
@@ -16,8 +16,8 @@ pub const SECONDS: u64 = 1_000_000_000;
 
 /// Priority class of a VM.
 ///
-/// The class is a share in a `weighted` pool and an order in a `strict` pool. A `fifo` pool ignores
-/// it.
+/// In a `weighted` pool the class sets the share, in a `strict` pool the order. A `fifo` pool
+/// ignores the class.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -27,7 +27,7 @@ pub enum Class {
     /// The default.
     #[default]
     Medium,
-    /// Work for which a person waits.
+    /// Interactive work: a person waits for the result.
     High,
     /// Work that must not wait.
     Critical,
@@ -59,7 +59,7 @@ impl Class {
     }
 }
 
-/// Weight of each class: with the default 1/4/16/64 a high VM gets four times the GPU time of a
+/// Weight of each class. With the default 1/4/16/64, a high VM gets four times the GPU time of a
 /// medium VM while both have work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassWeights {
@@ -105,13 +105,13 @@ pub enum Policy {
 
 /// How a waiting VM rises in a `strict` pool.
 ///
-/// A VM waits at most `after_ns + 2 × step_ns`, then the turn of every VM that has waited longer
-/// (`docs/scheduling.md` has the proof).
+/// The longest wait of a VM is `after_ns + 2 × step_ns`, plus one turn of each VM that has waited
+/// longer (`docs/scheduling.md` has the proof).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Aging {
-    /// Waiting time before the first step up.
+    /// Waiting time in ns before a VM rises for the first time.
     pub after_ns: u64,
-    /// Waiting time between further steps.
+    /// Waiting time in ns before each further rise.
     pub step_ns: u64,
 }
 
@@ -129,14 +129,16 @@ impl Default for Aging {
 pub struct Config {
     /// Weight of each class, for pools without weights of their own.
     pub class_weights: ClassWeights,
-    /// First lease epoch to hand out. It must be above every epoch of an earlier run of the daemon;
-    /// the nanoseconds since 1970 at the start are.
+    /// Epoch of the first lease. It must be larger than every epoch of an earlier run of the
+    /// daemon. The caller uses the nanoseconds since 1970 at the daemon's start.
     pub first_epoch: u64,
-    /// Time in ns that a killed worker has to exit before the next VM is let in beside it.
+    /// Time in ns that a killed worker has to exit. After this time another VM may run beside the
+    /// worker.
     pub kill_grace_ns: u64,
-    /// Longest time in ns from a kill to a completed canary kernel. Past it the GPU is suspect.
+    /// Longest time in ns from a kill to a completed canary kernel. After this time the GPU becomes
+    /// suspect.
     pub verify_ns: u64,
-    /// How long, in ns, a VM that passed the soft limit counts one class lower.
+    /// Time in ns for which a VM that reached the soft limit counts as one class lower.
     pub demotion_ns: u64,
     /// Host memory in bytes that all VMs together may pin ([`crate::pinned_share`]). `None`: no
     /// limit.
@@ -161,16 +163,17 @@ impl Default for Config {
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub enum GpuHealth {
-    /// Nothing is granted until the workers of an earlier run are verified dead
-    /// ([`crate::Event::Verified`]): the state after a restart.
+    /// The state after a restart: nothing is granted until the workers of an earlier run are
+    /// verified dead ([`crate::Event::Verified`]).
     Unverified,
     /// The GPU is in use.
     #[default]
     Healthy,
-    /// The administrator takes the GPU out of service: sessions finish, new sessions are refused.
+    /// The administrator takes the GPU out of service: present sessions finish, new sessions are
+    /// refused.
     Draining,
-    /// A kill could not be verified: sessions go on, new sessions are refused, an administrator
-    /// must check the GPU.
+    /// A kill could not be verified. Present sessions go on, new sessions are refused, and an
+    /// administrator must check the GPU.
     Suspect,
     /// The GPU is gone. Its sessions are killed.
     Lost,
@@ -198,11 +201,10 @@ impl GpuHealth {
 pub struct GpuConfig {
     /// Device memory in bytes that VMs may use.
     pub memory_bytes: u64,
-    /// Device memory in bytes that each session needs before its first allocation (its context),
-    /// booked at admission.
+    /// Device memory in bytes of a session's CUDA context, booked when the session is admitted.
     pub context_bytes: u64,
-    /// Whether allocations beyond `memory_bytes` are admitted, so that the driver decides. Quotas
-    /// still hold.
+    /// Whether allocations beyond `memory_bytes` are admitted, so that the driver decides. The
+    /// quotas of VMs still apply.
     pub overcommit: bool,
 }
 
@@ -215,34 +217,38 @@ pub struct PoolConfig {
     pub weight: u32,
     /// Longest turn while another VM waits, in ns; clamped to 100 µs..=1 s.
     pub slice_ns: u64,
-    /// For [`Policy::Weighted`]: minimum run time in ns before a VM that wakes up with an earlier
-    /// deadline may interrupt the holder.
+    /// Only for [`Policy::Weighted`]: minimum run time of a holder in ns. After that time a VM that
+    /// wakes up with an earlier deadline may interrupt the holder.
     pub min_run_ns: u64,
-    /// Longest time in ns that a holder without work keeps the GPU and pays for it. The worker
-    /// learns the actual time, from 50 µs up ([`crate::gate::Hold`]).
+    /// Longest time in ns for which a holder without work keeps the GPU; the VM pays for this time.
+    /// The worker chooses the actual time from the session's past pauses, at least 50 µs
+    /// ([`crate::gate::Hold`]).
     pub hold_ns: u64,
-    /// Work of a holder that may be unfinished on the device, in predicted ns; clamped to 200..=500
-    /// µs. The next holder waits for this work after a revoke.
+    /// Predicted GPU time in ns of the work that a holder may have unfinished on the device;
+    /// clamped to 200..=500 µs. After a revoke the next holder waits for this work.
     pub window_ns: u64,
-    /// For [`Policy::Strict`] and [`Policy::Sjf`]. `None`: no aging, and a VM may wait forever.
+    /// Aging for [`Policy::Strict`] and [`Policy::Sjf`]. `None`: no aging, and a VM may wait
+    /// forever.
     pub aging: Option<Aging>,
-    /// Class weights of this pool. `None`: those of [`Config`].
+    /// Class weights of this pool. `None`: [`Config::class_weights`].
     pub class_weights: Option<ClassWeights>,
-    /// Time in ns without progress after which work causes an event, a count, a strike and a
-    /// demotion. `None`: no soft limit.
+    /// Soft limit: time in ns without progress after which the scheduler counts and reports the
+    /// work, gives the VM a strike and demotes the VM. `None`: no soft limit.
     pub soft_limit_ns: Option<u64>,
-    /// Time in ns without progress after which the worker is killed. `None`: no limit while no
-    /// other VM waits.
+    /// Hard limit: time in ns without progress after which the worker is killed. `None`: no limit
+    /// while no other VM waits.
     pub hard_limit_ns: Option<u64>,
-    /// Hard limit in ns while others wait, if `hard_limit_ns` is longer or `None`. Always finite.
+    /// Hard limit in ns while another VM waits, if `hard_limit_ns` is longer or `None`. Always
+    /// finite.
     pub contended_limit_ns: u64,
-    /// Time in ns after a revoke that is not honoured, after which the next VM is let in beside the
-    /// long kernel; one overlap per GPU. `None`: never.
+    /// Time in ns from a revoke to the declaration of an overrun, if the worker does not return the
+    /// lease. Then the next VM runs beside the long kernel; at most one overlap per GPU. `None`:
+    /// never.
     pub overrun_grace_ns: Option<u64>,
     /// Number of strikes that quarantine a VM. `None`: never.
     pub strike_limit: Option<u32>,
-    /// Time in ns after which one strike is forgotten, and, outside quarantine, one doubling of the
-    /// quarantine time. `None`: never.
+    /// Time in ns after which one strike is forgotten. Outside quarantine, one past quarantine is
+    /// forgotten after the same time. `None`: never.
     pub strike_decay_ns: Option<u64>,
     /// Length in ns of the first quarantine by strikes; each further quarantine is twice as long.
     /// `None`: until an administrator releases the VM.
@@ -279,11 +285,11 @@ impl PoolConfig {
     pub const MIN_SLICE_NS: u64 = 100 * MICROS;
     /// Longest slice in ns.
     pub const MAX_SLICE_NS: u64 = SECONDS;
-    /// Shortest turn in ns beside a declared overrunner while others wait: ten turns of each by the
-    /// driver's time slice of about 1 ms.
+    /// Shortest turn in ns beside a declared overrunner while others wait. The driver switches
+    /// between the two about every 1 ms, so each computes about ten times in this turn.
     pub const BESIDE_NS: u64 = 20 * MILLIS;
 
-    /// Shortest soft, hard and contended limit in ns. A smaller limit counts as this.
+    /// Minimum of the soft, hard and contended limits in ns. A smaller value is raised to this.
     pub const MIN_LIMIT_NS: u64 = MILLIS;
 
     /// The slice in ns, clamped to its bounds.
@@ -301,20 +307,21 @@ impl PoolConfig {
         )
     }
 
-    /// Part of a VM's positive lag, in ns, that outlives its having no work: about the cost that
-    /// one turn of another VM can cause. More would be a saved-up monopoly.
+    /// Part of a VM's positive lag, in ns, that the VM keeps when it has no more work: about the
+    /// delay that one turn of another VM can cause. A larger lag would let the VM monopolise the
+    /// GPU later.
     pub(crate) fn claim_cap_ns(slice_ns: u64) -> u64 {
         slice_ns.saturating_mul(2)
     }
 }
 
-/// A rate limit by a deficit bucket. In any `t` seconds a VM gets at most `burst + per_second × t`,
-/// plus one operation that began with credit left.
+/// A rate limit by a deficit bucket. In any `t` seconds a VM gets at most `burst + per_second × t`
+/// units, plus the excess of one operation that began with credit left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
     /// Units per second: calls, bytes, or ns of GPU time.
     pub per_second: u64,
-    /// Units that may be used at once after a pause; 0 counts as 1.
+    /// Units that may be used at once after a pause; 0 is raised to 1.
     pub burst: u64,
 }
 
@@ -324,7 +331,7 @@ pub enum LimitOverride {
     /// The limit of the pool.
     #[default]
     Inherit,
-    /// No limit. While others wait, the pool's contended limit still holds.
+    /// No limit. While others wait, the pool's contended limit applies all the same.
     Unlimited,
     /// A limit in ns.
     At(u64),
@@ -373,13 +380,13 @@ pub struct VmConfig {
     /// Factor on the class weight in thousandths (1000 = 1×); clamped to 1..=100,000.
     pub factor_milli: u32,
     /// The VM's own slice in ns: its longest turn and, in a weighted pool, the length of its
-    /// requests. A VM with a shorter slice is served sooner and more often, with the same share.
-    /// Clamped like [`PoolConfig::slice_ns`]; `None`: the pool's slice.
+    /// requests. With a shorter slice the VM gets shorter turns more often, and the same share.
+    /// Clamped like [`PoolConfig::slice_ns`]. `None`: the pool's slice.
     pub slice_ns: Option<u64>,
     /// GPUs of the pool that the VM may use. `None`: all.
     pub gpus: Option<BTreeSet<GpuId>>,
-    /// Whether the VM uses all its allowed GPUs at once, or none. Takes effect for sessions that
-    /// start after its present sessions end.
+    /// Whether the VM uses all its allowed GPUs at the same time (a gang). A change affects only
+    /// sessions that start after all present sessions of the VM have ended.
     pub gang: bool,
     /// Limits of the VM.
     pub limits: Limits,

@@ -1,9 +1,9 @@
 //! The events that the scheduler takes.
 //!
-//! The order matters in one place. Before [`Event::Timer`], feed all known reports: the messages
-//! that wait on the workers' sockets, and one [`Event::Progress`] per lease holder from its hint
-//! page. A limit must never fire while a report is unread. After an absence, feed [`Event::Away`]
-//! first.
+//! The order of events matters in one place. Before [`Event::Timer`], the caller feeds all reports
+//! that it can read: the messages on the workers' sockets, and one [`Event::Progress`] per lease
+//! holder from its hint page. Otherwise a limit could fire while a report of progress is unread. If
+//! the caller was stopped for a while, it feeds [`Event::Away`] first.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ pub enum Memory {
     /// Device memory of the session's first GPU.
     #[default]
     Device,
-    /// Device memory of this GPU, which must be one of the session's.
+    /// Device memory of this GPU, which must be one of the session's GPUs.
     DeviceOn(GpuId),
     /// Pinned memory of the host.
     Pinned,
@@ -38,22 +38,22 @@ pub enum Quarantine {
 /// The history of a VM that outlives restarts; [`crate::Scheduler::past`] returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Past {
-    /// GPU time in ns beyond the VM's share, still owed.
+    /// GPU time in ns that the VM used beyond its share and has not yet given back.
     pub debt_ns: u64,
     /// Strikes that are not forgotten.
     pub strikes: u32,
-    /// Time in ns that already counts towards forgetting the next strike.
+    /// Time in ns that already counts towards the decay of the next strike.
     pub strikes_age_ns: u64,
     /// The quarantine in force.
     pub quarantine: Option<Quarantine>,
-    /// Quarantines by strikes that are not forgotten: each doubles the next.
+    /// Past quarantines by strikes that are not forgotten: each doubles the length of the next.
     pub quarantines: u32,
-    /// Time in ns that already counts towards forgetting the next quarantine.
+    /// Time in ns that already counts towards the decay of the next past quarantine.
     pub quarantines_age_ns: u64,
 }
 
-/// Credits used since the session began, as the worker counts them on its hint page. A smaller
-/// value than last time counts as no use.
+/// Calls and bytes used since the session began, as the worker counts them on its hint page. If a
+/// total is smaller than the previous total, the difference counts as 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// Calls submitted.
@@ -66,7 +66,7 @@ pub struct Usage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Event {
-    /// A GPU appears. `health` is [`GpuHealth::Unverified`] after a restart with orphaned workers.
+    /// A GPU is added. `health` is [`GpuHealth::Unverified`] after a restart with orphaned workers.
     AddGpu {
         /// Number of the GPU.
         gpu: GpuId,
@@ -82,8 +82,8 @@ pub enum Event {
         /// All settings.
         config: GpuConfig,
     },
-    /// A GPU is removed. Its sessions are killed, and its accounts are forgotten when the last
-    /// worker is gone.
+    /// A GPU is removed. Its sessions are killed. Its accounts are deleted when the last worker is
+    /// gone.
     RemoveGpu {
         /// The GPU.
         gpu: GpuId,
@@ -95,7 +95,7 @@ pub enum Event {
         /// Health from now on.
         health: GpuHealth,
     },
-    /// A pool appears.
+    /// A pool is added.
     AddPool {
         /// Number of the pool.
         pool: PoolId,
@@ -114,7 +114,7 @@ pub enum Event {
         /// The pool.
         pool: PoolId,
     },
-    /// The pool's VMs may be placed on this GPU.
+    /// The pool's VMs may be placed on this GPU from now on.
     AssignGpu {
         /// The GPU.
         gpu: GpuId,
@@ -133,7 +133,7 @@ pub enum Event {
         /// The weights.
         weights: ClassWeights,
     },
-    /// A VM is registered, or loaded from the store with its debt.
+    /// A VM is registered, or loaded from the store with its history.
     AddVm {
         /// Number of the VM.
         vm: VmId,
@@ -142,8 +142,9 @@ pub enum Event {
         /// History from an earlier run; the default for a new VM.
         past: Past,
     },
-    /// New settings for a VM. A new pool takes effect at once if it is served by the GPUs on which
-    /// the VM's sessions run, otherwise for sessions that start after the present ones end.
+    /// New settings for a VM. If the new pool serves the GPUs on which the VM's sessions run, the
+    /// change of pool takes effect at once; otherwise for sessions that start after all present
+    /// sessions have ended.
     SetVm {
         /// The VM.
         vm: VmId,
@@ -155,22 +156,23 @@ pub enum Event {
         /// The VM.
         vm: VmId,
     },
-    /// Quarantine by command, or release of any quarantine. A release forgets the strikes but not
-    /// the number of past quarantines: the next is as long as if this one had ended by time.
+    /// An administrator quarantines the VM or releases it from any quarantine. A release forgets
+    /// the strikes but not the number of past quarantines: the next quarantine is as long as after
+    /// a quarantine that ended by time.
     SetQuarantine {
         /// The VM.
         vm: VmId,
         /// True: quarantine; false: release.
         on: bool,
     },
-    /// The daemon saw a VM break the rules (a protocol violation, false reports of a worker): one
-    /// strike.
+    /// The daemon saw a VM break the rules (a protocol violation, false reports of a worker). The
+    /// VM gets one strike.
     Strike {
         /// The VM.
         vm: VmId,
     },
-    /// Resets counters and histograms. Everything that decides (debts, strikes, buckets, bookings)
-    /// stays.
+    /// Resets counters and histograms. State that affects decisions (debts, strikes, buckets,
+    /// bookings) stays.
     ResetStats {
         /// The VM; `None`: all VMs and all GPUs.
         vm: Option<VmId>,
@@ -183,14 +185,14 @@ pub enum Event {
         /// VM of the guest process.
         vm: VmId,
     },
-    /// The guest has ended the session. Nothing more is granted, and its lease is revoked. Its
-    /// resources are freed by [`Event::WorkerExited`], which must follow.
+    /// The guest has ended the session. The session gets nothing more, and its lease is revoked.
+    /// [`Event::WorkerExited`], which must follow, frees its resources.
     SessionRemoved {
         /// The session.
         session: SessionId,
     },
-    /// The session has work. Sent when the queue becomes non-empty, when a parked lease is retaken,
-    /// and occasionally while the depth changes.
+    /// The session has work. The worker reports this when its queue becomes non-empty, when it
+    /// retakes a parked lease, and occasionally when the depth changes.
     Runnable {
         /// The session.
         session: SessionId,
@@ -199,23 +201,23 @@ pub enum Event {
         /// Cost of the first waiting operation.
         head: HeadCost,
     },
-    /// Nothing waits and nothing is in flight.
+    /// The session has no waiting work and nothing in flight.
     Idle {
         /// The session.
         session: SessionId,
-        /// For how long, in ns. A worker that already held the GPU idle for the hold time reports
-        /// it here.
+        /// Time in ns for which the session has been idle. It includes the hold during which the
+        /// worker kept the GPU without work.
         idle_for_ns: u64,
     },
-    /// The session's use since it began, including calls and bytes that needed no lease.
+    /// Total use of the session since it began, including calls and bytes that needed no lease.
     Used {
         /// The session.
         session: SessionId,
-        /// Cumulative use. During a lease it counts only if the worker dies; otherwise the end of
-        /// the lease reports the use.
+        /// Total use. During a lease the scheduler uses this total only if the worker dies;
+        /// otherwise the message that ends the lease has the total.
         used: Usage,
     },
-    /// Cumulative counters of a session, from a message or from its hint page.
+    /// Counters of a session since it began, from a message or from its hint page.
     Progress {
         /// The session.
         session: SessionId,
@@ -228,29 +230,29 @@ pub enum Event {
     Released {
         /// The session.
         session: SessionId,
-        /// The returned lease. Any but the present lease is ignored.
+        /// The returned lease. An epoch other than the present lease's is ignored.
         epoch: Epoch,
         /// Credits used.
         used: Usage,
-        /// Remaining work; `calls: 0` makes the session idle.
+        /// Remaining work. Without calls, the session becomes idle.
         depth: Depth,
     },
-    /// The holder submits nothing more under this lease unless it is extended, and predicts the end
-    /// of its work in flight. The next session is let in shortly before ([`crate::LET_IN_NS`]), so
-    /// that the GPU does not idle during the handoff. A wrong prediction costs only the VM that
-    /// sent it: it alone pays until its release is accepted.
+    /// The holder submits nothing more under this lease unless the slice is extended, and predicts
+    /// the end of its work in flight. The scheduler grants the next lease shortly before that end
+    /// ([`crate::LET_IN_NS`]), so that the GPU does not idle during the handoff. If the prediction
+    /// is wrong, only the announcing VM pays: it is charged alone until its release is accepted.
     Ending {
         /// The session.
         session: SessionId,
-        /// The lease. Any but the present lease is ignored.
+        /// The lease. An epoch other than the present lease's is ignored.
         epoch: Epoch,
-        /// End of the slice to which the announcement applies. An extension makes the announcement
-        /// void.
+        /// End of the slice, in ns, to which the announcement applies. If the slice is extended,
+        /// the announcement is void.
         slice_end_ns: u64,
         /// Predicted time in ns until the work in flight is complete.
         in_ns: u64,
     },
-    /// The credits of the lease are used up and work is left.
+    /// The worker has used up the credits of the lease and has work left.
     CreditsSpent {
         /// The session.
         session: SessionId,
@@ -259,13 +261,13 @@ pub enum Event {
         /// Credits used.
         used: Usage,
     },
-    /// The kernel reports that the worker process is gone.
+    /// The kernel reports that the worker process has exited.
     WorkerExited {
         /// The session.
         session: SessionId,
     },
-    /// A check ordered by [`crate::Action::Canary`] has ended, or orphaned workers of an earlier
-    /// run are known to be dead.
+    /// A check ordered by [`crate::Action::Canary`] has ended, or the orphaned workers of an
+    /// earlier run are known to be dead.
     Verified {
         /// The GPU.
         gpu: GpuId,
@@ -281,7 +283,7 @@ pub enum Event {
         of: Memory,
         /// Number of bytes.
         bytes: u64,
-        /// Returned in the answer.
+        /// Number that the answer repeats.
         tag: u64,
     },
     /// The worker freed memory.
@@ -293,19 +295,21 @@ pub enum Event {
         /// Number of bytes. A number above the booking sets the booking to 0.
         bytes: u64,
     },
-    /// Ended sessions of a VM left pinned memory behind. It counts as pinned by the VM.
+    /// Ended sessions of a VM left pinned memory behind (module images that are not freed yet, say).
+    /// This memory counts as pinned by the VM.
     PinnedLeft {
         /// The VM.
         vm: VmId,
         /// Total bytes left behind, not the change.
         bytes: u64,
     },
-    /// The daemon could not feed the scheduler until now (it was stopped, or got no processor), so
-    /// no reports arrived. This time does not count towards the limits of the watchdog.
+    /// The daemon could not feed the scheduler for a while (it was stopped, or got no processor),
+    /// so it read no reports. This time does not count towards the limits of the watchdog.
     Away {
         /// Length in ns.
         for_ns: u64,
     },
-    /// The time of the last [`crate::Action::SetTimer`] has come. An early event is harmless.
+    /// The time of the last [`crate::Action::SetTimer`] has come. An event that comes early does no
+    /// harm.
     Timer,
 }

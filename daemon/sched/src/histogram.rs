@@ -4,21 +4,21 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Values below this (64 ns) share the first bucket: no such wait matters.
+/// Values below 64 ns share the first bucket: so short a wait does not matter.
 const FIRST: u64 = 1 << FIRST_BITS;
 const FIRST_BITS: u32 = 6;
 /// Eight buckets per power of two: a quantile is at most 12.5 % too high.
 const SUB_BITS: u32 = 3;
 const SUBS: usize = 1 << SUB_BITS;
-/// Values from 2^42 ns (73 minutes) on share the last bucket.
+/// Values of 2^42 ns (73 minutes) or more share the last bucket.
 const LAST_BITS: u32 = 42;
 const BUCKETS: usize = 1 + (LAST_BITS - FIRST_BITS) as usize * SUBS + 1;
 
-/// A histogram of durations: about 1.2 KiB, whatever it counts.
+/// A histogram of durations. It takes about 1.2 KiB, regardless of the number of durations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
-    /// Shared with clones until either records again, so that a snapshot of thousands of histograms
-    /// is cheap.
+    /// Clones share the counts until one of them records a duration, so that a snapshot of
+    /// thousands of histograms is cheap.
     #[serde(with = "sparse")]
     counts: Arc<[u32; BUCKETS]>,
     count: u64,
@@ -86,8 +86,9 @@ impl Histogram {
         self.max
     }
 
-    /// The smallest bucket bound in ns that at least `permille`/1000 of the durations do not
-    /// exceed, but at most the longest duration; 0 if nothing was recorded.
+    /// The `permille`/1000 quantile in ns: the smallest bucket bound that at least this part of the
+    /// durations does not exceed, or the longest duration if that is smaller. 0 if nothing was
+    /// recorded.
     #[must_use]
     pub fn quantile_ns(&self, permille: u32) -> u64 {
         let total: u64 = self.counts.iter().map(|&c| u64::from(c)).sum();
@@ -107,7 +108,7 @@ impl Histogram {
         self.max
     }
 
-    /// Upper bound in ns and count of each non-empty bucket, in order, for cumulative exports.
+    /// Upper bound in ns and count of each non-empty bucket, in ascending order.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.counts
             .iter()
@@ -144,7 +145,7 @@ fn upper(bucket: usize) -> u64 {
     (1_u64 << power) + (sub + 1) * step - 1
 }
 
-/// Writes only the non-empty buckets, as `[bucket, count]`.
+/// Serialises only the non-empty buckets, as `[bucket, count]`.
 mod sparse {
     use std::sync::Arc;
 

@@ -1,5 +1,6 @@
-//! Numbers of GPUs, pools, VMs, sessions and leases. The caller chooses them (the scheduler chooses
-//! epochs) and does not reuse a number while the scheduler knows it.
+//! Numbers of GPUs, pools, VMs, sessions and leases. The scheduler chooses epochs, and its caller
+//! chooses the other numbers. No number is used again while the scheduler has a record under the
+//! number.
 
 use std::fmt;
 
@@ -34,16 +35,17 @@ id!(
     PoolId(u32), "pool "
 );
 id!(
-    /// A VM record. It owns shares, limits, debt and strikes, for all its sessions together.
+    /// A VM record. Shares, limits, debt and strikes belong to the VM and apply to all its sessions
+    /// together.
     VmId(u32), "vm "
 );
 id!(
-    /// One guest process and the worker that serves it. The caller never reuses the number, not
-    /// even after a restart. So the number also tells generations apart: a message that names an
-    /// ended session is recognised as stale.
+    /// One guest process and the worker that serves it. The caller never uses a session number
+    /// again, not even after a restart. So the scheduler recognises a message about an ended
+    /// session by its number.
     SessionId(u64), "session "
 );
 id!(
-    /// One lease. Numbers grow and are never reused ([`crate::Config::first_epoch`]).
+    /// One lease. Epochs grow and are never used again ([`crate::Config::first_epoch`]).
     Epoch(u64), "epoch "
 );

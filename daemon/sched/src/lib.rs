@@ -1,5 +1,5 @@
 //! The scheduler of vgpud. It decides which session may use which GPU, when and for how long, and
-//! what happens to a session that does not give a GPU back.
+//! how to handle a session that does not return a GPU.
 //!
 //! The scheduler is a pure state machine: [`Scheduler::handle`] takes the time, one [`Event`] and a
 //! list to which it appends [`Action`]s. It reads no clock, does no I/O, starts no thread, and uses
@@ -12,11 +12,13 @@
 //! 1. A session that has work sends [`Event::Runnable`]. If its GPU is free, [`Action::Grant`]
 //!    follows.
 //! 2. While no other session waits, the holder keeps the lease and no message is sent.
-//! 3. When another session waits, the holder is told ([`Action::Want`]). At the end of its slice
-//!    the lease is revoked ([`Action::Revoke`]), or extended if its VM is next again.
+//! 3. When another session waits, the holder learns this ([`Action::Want`]). At the end of the
+//!    slice the lease is revoked ([`Action::Revoke`]), or extended if the holder's VM is next
+//!    again.
 //! 4. The holder drains its submitted work and sends [`Event::Released`] with the epoch of the
-//!    lease. The next session is let in by that release, by the death of the worker, by a declared
-//!    overrun, or shortly before the end that the holder announced ([`Event::Ending`]).
+//!    lease. The next session gets its lease after that release, after the death of the worker,
+//!    after a declared overrun, or shortly before the end that the holder announced
+//!    ([`Event::Ending`]).
 #![forbid(unsafe_code)]
 
 mod action;
@@ -39,16 +41,18 @@ mod shortest;
 mod stats;
 mod timers;
 
-/// How long before the announced end of a holder's work the next session is granted: the time from
-/// a decision to a submission on another processor (docs/benchmarks.md, "Where a handoff goes").
-/// With an earlier grant the driver would share the GPU between both for the difference.
+/// Time in ns between the grant of the next lease and the announced end of the holder's work: the
+/// time from a decision to a submission on another processor (docs/benchmarks.md, "Where a handoff
+/// goes"). If the grant came earlier, the driver would divide the GPU between both sessions for the
+/// difference.
 pub const LET_IN_NS: u64 = 150 * MICROS;
 
-/// A VM is granted ahead of a release only if it gave GPUs back within this time lately.
+/// A VM gets a lease before the previous lease is released only if the VM itself recently returned
+/// its GPUs within this time, in ns.
 pub(crate) const QUICK_NS: u64 = 1_500 * MICROS;
 
-/// How long after its announced end the work of a holder may still run beside the session that was
-/// let in. After that the work is not what was predicted, and the lease of the let-in session is
+/// Time in ns after the announced end for which the holder's work may still run beside the next
+/// session. After this time the announcement was wrong, and the lease of the next session is
 /// revoked.
 pub const LATE_NS: u64 = 250 * MICROS;
 

@@ -15,52 +15,54 @@ use crate::id::{Epoch, GpuId, PoolId, SessionId, VmId};
 use crate::runqueue::RunQueue;
 use crate::stats::{Account, Cap};
 
-/// State of use of a lease.
+/// How a lease is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Use {
-    /// A gang has some of its GPUs and waits for the others. The worker is not told yet.
+    /// A gang has a part of its GPUs and waits for the others. The worker does not have the lease
+    /// yet.
     Gathering,
-    /// Work waits or is in flight.
+    /// The session has waiting work or work in flight.
     Active,
-    /// No work; charged until the hold ends.
+    /// The session has no work but keeps the GPU and pays for it, until the hold ends.
     Hold { until_ns: u64 },
-    /// No work, no other session waits, not charged.
+    /// The session has no work, and no other session waits. The VM does not pay.
     Parked,
 }
 
-/// A lease that is granted or being gathered.
+/// A lease that is granted, or that a gang gathers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lease {
-    /// 0 while the lease is being gathered.
+    /// The epoch; 0 while a gang gathers its GPUs.
     pub(crate) epoch: Epoch,
     pub(crate) granted_ns: u64,
     pub(crate) slice_end_ns: u64,
-    /// End of the slice as the worker knows it. The pool's slice may have become shorter since.
+    /// End of the slice in ns as the worker was told. The pool's slice may be shorter since.
     pub(crate) told_end_ns: u64,
-    /// The turn is as long as the slice: promises to others did not cut it.
+    /// Whether the turn is as long as the slice: promises to other VMs did not shorten it.
     pub(crate) whole: bool,
     pub(crate) charged_ns: u64,
     pub(crate) usage: Use,
-    /// Number of the session's GPUs, the first in order, that the lease covers: all, except while
-    /// it is being gathered.
+    /// Number of the session's GPUs that the lease covers, counted from the first: all, except
+    /// while a gang gathers them.
     pub(crate) held: usize,
-    /// The value of the wanted word that the holder was sent last.
+    /// The value of the wanted word that was last sent to the holder.
     pub(crate) wanted: bool,
-    /// A VM that woke up is due before the holder: the lease is revoked after the minimum run time.
+    /// Whether a VM that woke up is due before the holder. The lease is then revoked after the
+    /// minimum run time.
     pub(crate) challenged: bool,
     pub(crate) revoked_ns: Option<u64>,
-    /// Predicted end of the work in flight, announced by the worker, which submits nothing more;
-    /// and the time in ns that was left at the announcement.
+    /// `ending_ns`: predicted end of the work in flight, announced by the worker, which submits
+    /// nothing more. `ending_in_ns`: the time that was left at the announcement, in ns.
     pub(crate) ending_ns: Option<u64>,
     pub(crate) ending_in_ns: u64,
-    /// The lease was revoked because of the announced end, before its slice was over.
+    /// Whether the lease was revoked because of the announced end, before its slice was over.
     pub(crate) early: bool,
-    /// Granted before the previous lease was returned: the announced end of the previous holder's
-    /// work. The lease is not charged before that.
+    /// For a lease that was granted before the previous lease was returned: the announced end of
+    /// the previous holder's work, in ns. The VM does not pay for the time before.
     pub(crate) ahead: Option<u64>,
-    /// Declared an overrun: the next session may be let in beside this lease.
+    /// Whether the lease was declared an overrun: the next session may run beside it.
     pub(crate) overrun: bool,
-    /// The holder was told that an overrunner is on the GPU too.
+    /// Whether the holder was told that an overrunner is on the GPU, too.
     pub(crate) beside: bool,
 }
 
@@ -93,46 +95,48 @@ impl Lease {
         self.usage != Use::Parked && self.ahead.is_none_or(|from| from <= at_ns)
     }
 
-    /// The other holder has left the device. An end that was announced while it was there is
-    /// counted anew from now: it assumed a free device.
+    /// Records that the other holder has left the device. If this holder announced an end before,
+    /// the remaining time is counted again from now, because it assumed a free device.
     pub(crate) fn begins_alone(&mut self, now_ns: u64) {
         if self.ahead.take().is_some() && self.ending_ns.is_some() {
             self.ending_ns = Some(now_ns.saturating_add(self.ending_in_ns));
         }
     }
 
-    /// Time from which the next session may be let in, once the lease is revoked.
+    /// Time in ns from which the next session may get its lease, once this lease is revoked. `None`
+    /// without an announced end.
     pub(crate) fn let_in_ns(&self) -> Option<u64> {
         let at = self.ending_ns.filter(|_| !self.overrun)?;
         Some(at.saturating_sub(crate::LET_IN_NS))
     }
 
-    /// End of the turn while others wait: the end of the slice, or the time of letting the next
-    /// session in, if that is earlier.
+    /// End of the turn in ns while others wait: the end of the slice, or the time at which the next
+    /// session may get its lease, if that is earlier.
     pub(crate) fn turn_end_ns(&self) -> u64 {
         let let_in = self.let_in_ns().unwrap_or(u64::MAX);
         self.slice_end_ns.min(let_in)
     }
 
-    /// Whether the lease is revoked and its work so nearly over that the next session is let in.
+    /// Whether the lease is revoked and its work ends so soon that the next session gets its lease
+    /// now.
     pub(crate) fn leaves(&self, now_ns: u64) -> bool {
         self.revoked_ns.is_some()
             && self.let_in_ns().is_some_and(|at| at <= now_ns)
             && self.ending_ns.is_some_and(|at| now_ns < late(at))
     }
 
-    /// Time until which a session that was let in ahead may share the device.
+    /// Time in ns until which this session may share the device with the previous holder.
     pub(crate) fn ahead_until_ns(&self) -> Option<u64> {
         self.ahead.map(late)
     }
 
-    /// Whether the worker has the lease.
+    /// Whether the worker has the lease: it is not being gathered.
     pub(crate) fn granted(&self) -> bool {
         self.usage != Use::Gathering
     }
 }
 
-/// Time at which work that should end at `at_ns` is too late to be what was predicted.
+/// Time in ns from which work that was announced to end at `at_ns` counts as mispredicted.
 fn late(at_ns: u64) -> u64 {
     at_ns.saturating_add(crate::LATE_NS)
 }
@@ -141,9 +145,9 @@ fn late(at_ns: u64) -> u64 {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Node {
     pub(crate) queue: RunQueue,
-    /// VMs that compete or run.
+    /// Number of VMs that compete for the GPU or run.
     pub(crate) members: usize,
-    /// Lag of the pool on this GPU while none of its VMs compete.
+    /// Lag in ns of the pool on this GPU while none of its VMs compete.
     pub(crate) lag_ns: i128,
     /// Whether the pool is a member of the GPU's queue of pools.
     pub(crate) joined: bool,
@@ -153,7 +157,7 @@ pub(crate) struct Node {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Canary {
     pub(crate) deadline_ns: u64,
-    /// Another worker died since the canary started: a second canary is needed.
+    /// Whether another worker died since the canary started. A second canary must then follow.
     pub(crate) again: bool,
 }
 
@@ -162,30 +166,30 @@ pub(crate) struct Canary {
 pub(crate) struct Gpu {
     pub(crate) config: GpuConfig,
     pub(crate) health: GpuHealth,
-    /// Removed; forgotten when its last session is gone.
+    /// Whether the GPU was removed. The record is deleted when its last session is gone.
     pub(crate) removed: bool,
     pub(crate) pools: BTreeSet<PoolId>,
-    /// The pools that have VMs competing here.
+    /// The queue of pools that have VMs competing for this GPU.
     pub(crate) top: Eevdf<PoolId>,
     pub(crate) nodes: BTreeMap<PoolId, Node>,
-    /// Sessions with a lease of this GPU: none, one or two. The second is the next session beside
-    /// an overrunner, or beside a holder whose work is about to end.
+    /// Sessions with a lease of this GPU: none, one or two. A second session runs beside an
+    /// overrunner, or beside a holder whose work is about to end.
     pub(crate) holders: Vec<SessionId>,
-    /// VMs with work that may not run beside the present overrunner because they overran
-    /// themselves, and when to check each again.
+    /// VMs with work that may not run beside the present overrunner, because they overran
+    /// themselves. The value is the time in ns at which to check the VM again.
     pub(crate) held_off: BTreeMap<VmId, u64>,
     pub(crate) vms: BTreeSet<VmId>,
     pub(crate) sessions: BTreeSet<SessionId>,
     pub(crate) memory: u64,
     pub(crate) since_ns: u64,
-    /// Time up to which `account` is complete.
+    /// Time in ns up to which `account` is complete.
     pub(crate) settled_ns: u64,
     pub(crate) account: Account,
     pub(crate) handoffs: u64,
     pub(crate) last_holder: Option<SessionId>,
     pub(crate) handoff: Histogram,
     pub(crate) canary: Option<Canary>,
-    /// Sessions that were killed and may still live, with the time of the kill.
+    /// Killed sessions whose workers may still exist, with the time of the kill in ns.
     pub(crate) dying: BTreeMap<SessionId, u64>,
 }
 
@@ -214,7 +218,7 @@ impl Gpu {
         }
     }
 
-    /// Device memory that may still be booked.
+    /// Device memory in bytes that may still be booked.
     pub(crate) fn memory_left(&self) -> u64 {
         if self.config.overcommit {
             u64::MAX - self.memory
@@ -231,14 +235,14 @@ pub(crate) struct Pool {
     pub(crate) vms: BTreeSet<VmId>,
 }
 
-/// How a VM's present time is counted.
+/// The account to which a VM's present time is added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Phase {
     /// The VM has no work, or runs.
     Content,
     /// The VM waits for its turn.
     Waiting,
-    /// A limit of its own holds the VM back.
+    /// A rate limit of the VM holds it back.
     Throttled,
 }
 
@@ -257,17 +261,17 @@ pub(crate) struct Buckets {
     pub(crate) gpu_time: Option<Bucket>,
 }
 
-/// A decaying count: one is forgotten per decay time.
+/// A count that decays: one unit is forgotten per decay time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Fading {
     pub(crate) count: u32,
-    /// Time from which the decay counts. May lie in the future (nothing is forgotten before), or
-    /// before the clock began.
+    /// Time in ns from which the decay counts. May lie in the future (nothing is forgotten before
+    /// that time), or before the clock began.
     pub(crate) at_ns: i128,
 }
 
 impl Fading {
-    /// The count after the decay, with one forgotten per `decay_ns`.
+    /// The count that is left, when one unit is forgotten per `decay_ns`.
     pub(crate) fn now(self, decay_ns: Option<u64>, now_ns: u64) -> u32 {
         let Some(decay) = decay_ns.filter(|&decay| decay > 0) else {
             return self.count;
@@ -277,7 +281,7 @@ impl Fading {
             .saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX))
     }
 
-    /// Time in ns that already counts towards the next decrement.
+    /// Time in ns that already counts towards forgetting the next unit.
     pub(crate) fn age(self, decay_ns: Option<u64>, now_ns: u64) -> u64 {
         let age = self.passed(now_ns);
         decay_ns
@@ -311,11 +315,11 @@ pub(crate) struct VmCounters {
     pub(crate) service: Histogram,
 }
 
-/// GPUs and pool of a VM with sessions.
+/// GPUs and pool of a VM that has sessions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Placement {
     pub(crate) pool: PoolId,
-    /// One per GPU, in order; several for a gang.
+    /// One seat per GPU, in ascending order; several for a gang.
     pub(crate) seats: Vec<Seat>,
 }
 
@@ -323,13 +327,13 @@ pub(crate) struct Placement {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seat {
     pub(crate) gpu: GpuId,
-    /// Whether the VM is a member of its node's queue.
+    /// Whether the VM is a member of the queue of its pool on this GPU.
     pub(crate) joined: bool,
-    /// Lag there, in ns, while the VM does not compete and under policies that keep no account.
-    /// Negative: the VM owes.
+    /// Lag in ns on this GPU while the VM does not compete, and under policies without lags.
+    /// Negative: a debt.
     pub(crate) lag_ns: i128,
-    /// When the last overrun on this GPU began (or the VM was placed), and the VM's GPU time in ns
-    /// until then.
+    /// `overrun_ns`: time in ns at which the last overrun on this GPU began, or the VM was placed.
+    /// `had_ns`: the VM's GPU time in ns until then.
     pub(crate) overrun_ns: u64,
     pub(crate) had_ns: u64,
 }
@@ -339,7 +343,7 @@ pub(crate) struct Seat {
 pub(crate) struct Overran {
     /// Time in ns from the revoke to the end of the lease.
     pub(crate) took_ns: u64,
-    /// Time until which the overrun counts against the VM.
+    /// Time in ns until which the overrun counts against the VM.
     pub(crate) until_ns: u64,
 }
 
@@ -347,42 +351,44 @@ pub(crate) struct Overran {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Vm {
     pub(crate) config: VmConfig,
-    /// Removed; forgotten when its last session and its pinned memory are gone.
+    /// Whether the VM was removed. The record is deleted when its last session and its pinned
+    /// memory are gone.
     pub(crate) removed: bool,
-    /// Lag in ns while the VM is not placed. Negative: the VM owes.
+    /// Lag in ns while the VM is not placed on a GPU. Negative: a debt.
     pub(crate) lag_ns: i128,
     pub(crate) placement: Option<Placement>,
     pub(crate) sessions: BTreeSet<SessionId>,
     /// Sessions with work that hold no lease, in the order of their turns.
     pub(crate) runnable: BTreeMap<u64, SessionId>,
-    /// The session that holds a lease, and whether the lease is charged.
+    /// The session that holds a lease, and whether the VM pays for the lease now.
     pub(crate) running: Option<(SessionId, bool)>,
-    /// The gang session that holds some of its GPUs. It is the first in `runnable`.
+    /// The gang session that holds a part of its GPUs. It is the first in `runnable`.
     pub(crate) gathering: Option<SessionId>,
-    /// GPU time in ns that a gang needs to gather its GPUs: twice the recent need. 0: the bucket
-    /// has always sufficed.
+    /// GPU time in ns that a gang needs to gather its GPUs: twice the recent need. 0: the bucket of
+    /// GPU time has always sufficed.
     pub(crate) gather_ns: u64,
     /// Whether the last lease ended because the slice was over.
     pub(crate) sliced: bool,
     pub(crate) throttle: Option<Throttle>,
-    /// Quarantined until this time; `u64::MAX`: until an administrator releases the VM.
+    /// Time in ns until which the VM is quarantined; `u64::MAX`: until an administrator releases
+    /// the VM.
     pub(crate) quarantine: Option<u64>,
     pub(crate) strikes: Fading,
-    /// Quarantines by strikes.
+    /// Past quarantines by strikes.
     pub(crate) quarantines: Fading,
     pub(crate) demoted_until_ns: Option<u64>,
-    /// The overrun that counts against the VM.
+    /// The last overrun, while it counts against the VM.
     pub(crate) overran: Option<Overran>,
-    /// When the last lease ended.
+    /// Time in ns at which the last lease ended.
     pub(crate) ran_ns: Option<u64>,
-    /// Mean of recent charged turns, in ns.
+    /// Average of the recent charged turns, in ns.
     pub(crate) usual_ns: Option<u64>,
     /// Longest recent time from revoke to release, in ns; `None` until measured.
     pub(crate) back_ns: Option<u64>,
     pub(crate) buckets: Buckets,
     pub(crate) memory: u64,
     pub(crate) pinned: u64,
-    /// The part of `pinned` that ended sessions left behind. Older logs lack the field.
+    /// The part of `pinned` that ended sessions left behind. Logs of older versions lack the field.
     #[serde(default)]
     pub(crate) pinned_left: u64,
     pub(crate) quota_hit: bool,
@@ -439,7 +445,7 @@ impl Vm {
         quota.map_or(u64::MAX, |quota| quota.saturating_sub(self.memory))
     }
 
-    /// GPU on which the VM is placed (of a gang, the first), and its pool there.
+    /// GPU on which the VM is placed (for a gang, the first), and its pool there.
     pub(crate) fn home(&self) -> Option<(GpuId, PoolId)> {
         let placement = self.placement.as_ref()?;
         placement
@@ -461,14 +467,14 @@ impl Vm {
             .map_or(0, |placement| placement.seats.len())
     }
 
-    /// The pool under which the VM runs.
+    /// The pool under which the VM is placed; if it is not placed, the configured pool.
     pub(crate) fn pool(&self) -> PoolId {
         self.placement
             .as_ref()
             .map_or(self.config.pool, |placement| placement.pool)
     }
 
-    /// Class, demotion included.
+    /// Class of the VM, lowered while the VM is demoted.
     pub(crate) fn class(&self) -> Class {
         if self.demoted_until_ns.is_some() {
             self.config.class.demoted()
@@ -498,31 +504,31 @@ pub(crate) struct Place {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Session {
     pub(crate) vm: VmId,
-    /// GPUs of the session, in order: several for a gang, never none.
+    /// GPUs of the session, in ascending order: several for a gang, never none.
     pub(crate) places: Vec<Place>,
     pub(crate) lease: Option<Lease>,
-    /// Key in [`Vm::runnable`], while the session is there.
+    /// Key of the session in [`Vm::runnable`]; `None` while it is not there.
     pub(crate) ticket: Option<u64>,
     pub(crate) waiting_since_ns: u64,
     pub(crate) depth: Depth,
     pub(crate) head: HeadCost,
-    /// The guest has gone: the session is granted nothing more.
+    /// The guest has ended the session, which gets no more leases.
     pub(crate) closing: bool,
-    /// Killed: the session is granted nothing more.
+    /// The session was killed and gets no more leases.
     pub(crate) dying: bool,
     pub(crate) submitted: u64,
     pub(crate) completed: u64,
-    /// When work in flight last made progress, or began.
+    /// Time in ns at which work in flight last made progress or began.
     pub(crate) progress_ns: u64,
-    /// Whether this stall was already counted as a passed soft limit.
+    /// Whether the soft limit was already counted for the present stall.
     pub(crate) soft_noted: bool,
     pub(crate) gpu_ns: u64,
     pub(crate) pinned: u64,
-    /// Credits settled so far.
+    /// Total use that is settled with the buckets.
     pub(crate) used: Usage,
-    /// Credits used, by the last report during a lease.
+    /// Total use by the last report during a lease.
     pub(crate) told: Usage,
-    /// Totals of the last grant. Use under "no limit" is not charged to a limit that is set later.
+    /// Totals of the last grant. Use without a limit is not charged to a limit that is set later.
     pub(crate) granted: Credits,
 }
 
@@ -550,7 +556,7 @@ impl Session {
         }
     }
 
-    /// GPU of the session; of a gang, the first.
+    /// GPU of the session; for a gang, the first of its GPUs.
     pub(crate) fn gpu(&self) -> GpuId {
         self.places
             .first()
@@ -572,12 +578,12 @@ impl Session {
         self.places.iter().map(|place| place.memory).sum()
     }
 
-    /// Operations in flight, as the worker reports them.
+    /// Number of operations in flight, as the worker reports.
     pub(crate) fn in_flight(&self) -> u64 {
         self.submitted.saturating_sub(self.completed)
     }
 
-    /// Whether the session may be granted a lease.
+    /// Whether the session may get a lease.
     pub(crate) fn served(&self) -> bool {
         !self.closing && !self.dying
     }

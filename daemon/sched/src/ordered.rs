@@ -14,8 +14,8 @@ struct Member {
     class: Class,
     /// Set while the VM waits.
     waiting: Option<Waiting>,
-    /// Level from which the VM was last chosen. Only a higher level interrupts its turn: a level
-    /// reached by waiting is worth a whole turn, not a grant that is revoked at once.
+    /// Level from which the VM was last chosen. Only a VM at a higher level may interrupt the turn.
+    /// So a VM that rose by waiting gets a whole turn, and its lease is not revoked at once.
     chosen_at: usize,
 }
 
@@ -25,19 +25,19 @@ struct Waiting {
     /// Order of arrival; unique.
     ticket: u64,
     level: usize,
-    /// When the VM rises next, as entered in `rises`.
+    /// Time in ns of the VM's next rise, as stored in `rises`.
     rises_ns: Option<u64>,
 }
 
-/// Waiting VMs, by level and, within a level, by arrival. With classes, a VM begins at the level of
-/// its class and rises while it waits. Without, all VMs are on one level.
+/// Waiting VMs, ordered by level and, within a level, by arrival. With classes, a VM begins at the
+/// level of its class and rises while it waits. Without classes, all VMs are on one level.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ordered {
-    /// `None`: by arrival only.
+    /// The rules of a queue by class; `None`: by arrival only.
     classes: Option<Rules>,
     members: BTreeMap<VmId, Member>,
     levels: [BTreeSet<(u64, VmId)>; LEVELS],
-    /// When waiting VMs rise next.
+    /// Times in ns at which waiting VMs rise next.
     rises: BTreeSet<(u64, VmId)>,
     next_ticket: u64,
 }
@@ -78,7 +78,8 @@ impl Ordered {
         }
     }
 
-    /// Applies new aging. Waiting VMs move to the levels that it would have given them.
+    /// Sets new aging. Waiting VMs move to the levels that the new aging gives them for their
+    /// waiting time.
     pub(crate) fn set_aging(&mut self, aging: Option<Aging>, now_ns: u64) {
         let Some(rules) = &mut self.classes else {
             return;
@@ -106,7 +107,7 @@ impl Ordered {
         self.members.remove(&vm);
     }
 
-    /// Changes the class. The time already waited still counts.
+    /// Changes the class. The waiting time stays.
     pub(crate) fn set_class(&mut self, vm: VmId, class: Class, now_ns: u64) {
         let Some(member) = self.members.get_mut(&vm) else {
             return;
@@ -117,7 +118,8 @@ impl Ordered {
         }
     }
 
-    /// The VM begins or stops waiting. A VM that begins goes behind all others of its level.
+    /// Marks the VM as waiting or not. A VM that begins to wait goes behind all others of its
+    /// level.
     pub(crate) fn set_ready(&mut self, vm: VmId, ready: bool, now_ns: u64) {
         let Some(member) = self.members.get_mut(&vm) else {
             return;
@@ -154,7 +156,7 @@ impl Ordered {
     }
 
     /// Whether `holder` goes on at the end of its slice: only if its class is above the levels of
-    /// all waiting VMs. A level that it reached by waiting is used up.
+    /// all waiting VMs. A level that the holder reached by waiting no longer counts.
     pub(crate) fn holder_wins(&mut self, holder: VmId, now_ns: u64) -> bool {
         let class = self.class_level(holder);
         let wins = self.best_level(now_ns).is_none_or(|best| class > best);
@@ -164,15 +166,16 @@ impl Ordered {
         wins
     }
 
-    /// Whether `holder` must stop before the end of its slice: only for a VM above the level of its
-    /// class and above the level from which it was chosen.
+    /// Whether `holder` must stop before the end of its slice: only if a waiting VM's level is
+    /// above the holder's class and above the level from which the holder was chosen.
     pub(crate) fn preempts(&mut self, holder: VmId, now_ns: u64) -> bool {
         let chosen_at = self.members.get(&holder).map_or(0, |m| m.chosen_at);
         let own = self.class_level(holder).max(chosen_at);
         self.classes.is_some() && self.best_level(now_ns).is_some_and(|best| best > own)
     }
 
-    /// The waiting VMs that go before `vm` at `now_ns`, in order. `vm` itself need not wait.
+    /// The waiting VMs that go before `vm` at `now_ns`, in order. `vm` itself may be a VM that does
+    /// not wait.
     pub(crate) fn before(&self, vm: VmId, now_ns: u64) -> Vec<VmId> {
         let rank = |id: VmId, member: &Member| {
             let waiting = member.waiting?;
@@ -193,7 +196,7 @@ impl Ordered {
         ranks.into_iter().map(|(_, _, id)| id).collect()
     }
 
-    /// When `vm` began to wait, if it waits.
+    /// Time in ns at which `vm` began to wait; `None` if it does not wait.
     pub(crate) fn waiting_since(&self, vm: VmId) -> Option<u64> {
         let waiting = self.members.get(&vm)?.waiting?;
         Some(waiting.since_ns)
@@ -220,7 +223,7 @@ impl Ordered {
         }
     }
 
-    /// Moves up the VMs that rise by `now_ns`.
+    /// Moves up the VMs whose time to rise has come by `now_ns`.
     fn rise(&mut self, now_ns: u64) {
         while let Some(&(at, vm)) = self.rises.first() {
             if at > now_ns {
@@ -275,7 +278,7 @@ impl Ordered {
     }
 }
 
-/// Level after waiting since `since_ns`, and when the next level is reached.
+/// Level of a VM that has waited since `since_ns`, and the time in ns of its next rise.
 fn aged(class: usize, since_ns: u64, aging: Aging, now_ns: u64) -> (usize, Option<u64>) {
     let mut level = class;
     while level + 1 < LEVELS && rise_at(class, since_ns, aging, level) <= now_ns {
@@ -285,7 +288,7 @@ fn aged(class: usize, since_ns: u64, aging: Aging, now_ns: u64) -> (usize, Optio
     (level, next)
 }
 
-/// When a VM of `class` rises from `level`.
+/// Time in ns at which a VM of `class` rises from `level`.
 fn rise_at(class: usize, since_ns: u64, aging: Aging, level: usize) -> u64 {
     let steps = (level - class.min(level)) as u64;
     since_ns

@@ -1,23 +1,25 @@
 //! Weighted sharing by virtual time: earliest eligible virtual deadline first (EEVDF).
 //!
 //! Each member has a virtual runtime `v` that grows by charged time ÷ weight. `V`, the weighted
-//! mean of all `v`, is the virtual time of ideal sharing. `weight × (V − v)` is a member's *lag*:
-//! the GPU time (ns) that the member is owed, negative if it owes. The lags of a queue add up to
-//! zero. A member is eligible while its lag is not negative. Among eligible members the earliest
-//! deadline wins. Members join and leave with their lag in ns (Stoica & Abdel-Wahab, 1995).
+//! mean of all `v`, is the virtual time of ideal sharing. `weight × (V − v)` is a member's *lag* in
+//! ns: positive if the member got less GPU time than its share, negative if more. The lags of a
+//! queue add up to zero. A member is eligible while its lag is not negative. Among the eligible
+//! members, the member with the earliest deadline is chosen. A member that leaves and joins again
+//! keeps its lag in ns (Stoica & Abdel-Wahab, 1995).
 //!
-//! A deadline is at most one request (one slice ÷ weight) beyond `v`. In plain EEVDF it is always
-//! exactly that, so two turns of a member may lie almost two periods apart: one at the start of its
-//! period, one at the end of the next. Here the next turn is due one period after the last turn
-//! *began*, if that is earlier. A period is the cost of a slice and of giving the GPU back, ÷
-//! weight. So members keep their places in the round.
+//! In plain EEVDF, a deadline is one request (one slice ÷ weight) after `v`. Two turns of a member
+//! may then lie almost two periods apart: the first at the start of one period, the second at the
+//! end of the next. Here a deadline is earlier if the last turn *began* early: one period after
+//! that start. A period is (slice + time to return the GPU) ÷ weight. So the members run in a
+//! stable order, one turn each per period.
 //!
-//! Members that are due together are served one after another, so some are late. Promises bound the
-//! delay (see [`crate::promise`]): each waiting member is promised a turn within C_i · Σw/w_i + C
-//! of the queue's own time. If a promise could not be kept otherwise, the member that would be
-//! chosen gets a shorter turn or is passed over.
+//! Several members may have the same deadline; some of them are then late. Promises bound the delay
+//! (see [`crate::promise`]): each waiting member is promised a turn within C_i · Σw/w_i + C,
+//! measured on the queue's own clock (w_i: weight, C_i: cost of a turn of member i, C: cost of the
+//! longest turn). If a turn of the chosen member would break a promise, that turn is shortened, or
+//! another member is chosen.
 //!
-//! A lone member has lag zero by definition. Its earlier debt is kept in `carry_ns` until a second
+//! A lone member has lag zero by definition. `carry_ns` stores its earlier debt until a second
 //! member joins.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,23 +32,23 @@ use crate::promise::{FRACTION_BITS, Now, Promise, Promises};
 struct Member {
     weight: i128,
     vruntime: i128,
-    /// Deadline for the next turn, one period after the last turn began, unless the end of the
-    /// request comes first.
+    /// Deadline of the next turn if the request does not end earlier: one period after the last
+    /// turn began.
     due_by: i128,
-    /// A whole request in virtual time.
+    /// Length of a whole request in virtual time.
     whole: i128,
-    /// A holder is interrupted for this member.
+    /// The scheduler interrupts a holder in order to serve this member.
     at_once: bool,
-    /// `vruntime` at the end of the current request, and the deadline under which the member was
-    /// chosen for it.
+    /// `until`: `vruntime` at the end of the current request. `due`: the deadline at which the
+    /// member was chosen for that request.
     until: i128,
     due: i128,
     request_ns: u64,
     carry_ns: i128,
     place: Place,
-    /// Longest recent time to give the GPU back, in ns.
+    /// Longest recent time from a revoke to the return of the GPU, in ns.
     back_ns: u64,
-    /// While ready: the clock value by which a turn is promised.
+    /// While ready: time on the queue's clock by which a turn is promised.
     promised: i128,
 }
 
@@ -63,13 +65,13 @@ impl Member {
         self.due_by.clamp(self.vruntime, self.vruntime + self.whole)
     }
 
-    /// Shortest length in ns to which a turn may be cut.
+    /// Shortest length in ns to which a turn may be shortened.
     fn least_ns(&self) -> u64 {
         self.request_ns / 4
     }
 
-    /// Deadline of a running member: until its request is done, the deadline under which it was
-    /// chosen.
+    /// Deadline of a running member: until its request is complete, the deadline at which the
+    /// member was chosen.
     fn running_deadline(&self) -> i128 {
         if self.vruntime < self.until {
             self.due
@@ -79,21 +81,22 @@ impl Member {
     }
 }
 
-/// How far the deadline of a member for which a holder is interrupted lies before all others.
+/// Distance by which the deadline of an `at_once` member lies before all other deadlines.
 const AT_ONCE: i128 = 1 << 100;
 
-/// The index that contains a member.
+/// The index that a member is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Place {
-    /// None: the member counts in the mean but cannot be chosen, because it runs or has no work.
+    /// No index: the member counts in the mean but cannot be chosen, because it runs or has no
+    /// work.
     Held,
-    /// By deadline. The lag was not negative when the member was put there.
+    /// The index by deadline. The lag was not negative when the member was put there.
     Eligible,
-    /// By virtual runtime.
+    /// The index by virtual runtime, for members with negative lag.
     Early,
 }
 
-/// A member that joins a queue.
+/// The data of a member that joins a queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Joiner<K> {
     pub(crate) key: K,
@@ -114,12 +117,13 @@ pub(crate) struct Eevdf<K: Ord> {
     moment: i128,
     /// `vruntime` of the first member of an empty queue.
     origin: i128,
-    /// Grows by charged time ÷ Σ weight and by nothing else, unlike the mean.
+    /// The queue's clock: grows by charged time ÷ Σ weight. Unlike the mean, it does not move when
+    /// members join or leave.
     clock: i128,
     promises: Promises<K>,
-    /// Longest recent time to give the GPU back, in ns, over all members.
+    /// Longest recent time from a revoke to the return of the GPU, in ns, over all members.
     back_ns: u64,
-    /// Number of members per request length in ns.
+    /// Number of members per length of request in ns.
     requests: BTreeMap<u64, usize>,
 }
 
@@ -141,8 +145,8 @@ impl<K: Ord> Default for Eevdf<K> {
 }
 
 impl<K: Ord + Copy> Eevdf<K> {
-    /// Adds a member with the lag `lag_ns` (negative: it owes). The member cannot be chosen before
-    /// [`Eevdf::set_ready`]. A member that is already there is not changed.
+    /// Adds a member with the lag `lag_ns` (negative: a debt). The member cannot be chosen before
+    /// [`Eevdf::set_ready`]. A call for a present member has no effect.
     pub(crate) fn join(&mut self, key: K, weight: u64, lag_ns: i128, request_ns: u64) {
         if self.members.contains_key(&key) {
             return;
@@ -180,7 +184,7 @@ impl<K: Ord + Copy> Eevdf<K> {
     }
 
     /// Puts members into an empty queue, each with its lag. If the lags do not add up to zero, the
-    /// difference is divided by weight.
+    /// difference is divided among the members by weight.
     pub(crate) fn fill(&mut self, joiners: impl Iterator<Item = Joiner<K>> + Clone) {
         let weight_of = |joiner: &Joiner<K>| i128::from(joiner.weight.max(1));
         let weight: i128 = joiners.clone().map(|joiner| weight_of(&joiner)).sum();
@@ -193,7 +197,7 @@ impl<K: Ord + Copy> Eevdf<K> {
             let Some(member) = self.members.get_mut(&joiner.key) else {
                 continue;
             };
-            // The member stands at the origin now, regardless of the others.
+            // `join` has put the member at `origin`; here the member moves to the place of its lag.
             let vruntime = self.origin - lag / own;
             self.moment += own * (vruntime - member.vruntime);
             member.vruntime = vruntime;
@@ -206,9 +210,10 @@ impl<K: Ord + Copy> Eevdf<K> {
         }
     }
 
-    /// Removes a member and returns its lag in ns. A debt is returned whole, a claim up to
-    /// `claim_cap_ns`: a member that leaves has no work, and a saved-up claim would be a monopoly
-    /// later. The rest of the claim is dropped, and the others no longer owe it.
+    /// Removes a member and returns its lag in ns. A debt is returned whole, a positive lag up to
+    /// `claim_cap_ns`: a member that leaves has no work, and with a saved-up lag it could
+    /// monopolise the GPU later. The rest of a positive lag is dropped, and the other members are
+    /// freed from this debt.
     pub(crate) fn leave(&mut self, key: K, claim_cap_ns: u64) -> i128 {
         let lag = self.lag_ns(key).min(i128::from(claim_cap_ns));
         self.set_ready(key, false);
@@ -244,8 +249,8 @@ impl<K: Ord + Copy> Eevdf<K> {
         }
     }
 
-    /// Promises a ready member a turn within C_i · Σw/w_i + C from now on (plus its debt beyond
-    /// C_i, times Σw/w_i), but not later than `before`.
+    /// Promises a ready member a turn within C_i · Σw/w_i + C from now on, plus (debt − C_i) ·
+    /// Σw/w_i if the debt exceeds C_i; in any case before `before`.
     fn promise(&mut self, key: K, before: i128) {
         let Some(promise) = self.members.get(&key).map(|member| self.promise_to(member)) else {
             return;
@@ -260,7 +265,7 @@ impl<K: Ord + Copy> Eevdf<K> {
     fn promise_to(&self, member: &Member) -> Promise {
         let ns = |ns: u64| u128::from(ns.saturating_add(self.back_ns));
         let round = virtual_time(ns(member.request_ns), member.weight);
-        // A debt beyond one turn is paid back first.
+        // A debt beyond one turn delays the next turn.
         let mean = self.moment.div_euclid(self.weight.max(1));
         let debt = (member.vruntime - mean - round).max(0);
         let longest = virtual_time(ns(self.longest_ns()), self.weight.max(1));
@@ -289,7 +294,7 @@ impl<K: Ord + Copy> Eevdf<K> {
         }
     }
 
-    /// A member gave the GPU back `took_ns` after the revoke.
+    /// Records that a member returned the GPU `took_ns` after the revoke.
     pub(crate) fn gave_back(&mut self, key: K, took_ns: u64) {
         self.back_ns = took_ns.max(self.back_ns - self.back_ns / 256);
         if let Some(member) = self.members.get_mut(&key) {
@@ -314,7 +319,7 @@ impl<K: Ord + Copy> Eevdf<K> {
         }
     }
 
-    /// Changes weight and request length; the lag in ns stays the same.
+    /// Changes weight and request length. The lag in ns stays the same.
     pub(crate) fn update(&mut self, key: K, weight: u64, request_ns: u64) {
         let weight = i128::from(weight.max(1));
         let lag = self.lag_ns(key);
@@ -337,7 +342,7 @@ impl<K: Ord + Copy> Eevdf<K> {
         self.moment += weight * vruntime;
         self.forget_request(member.request_ns);
         *self.requests.entry(request_ns).or_default() += 1;
-        // Distances keep their length in ns but do not exceed the new request.
+        // Distances to deadlines keep their length in ns but are cut to the new request.
         let whole = virtual_time(u128::from(request_ns), weight);
         let scaled = |ahead: i128| (ahead * member.weight / weight).clamp(0, whole);
         if let Some(m) = self.members.get_mut(&key) {
@@ -356,7 +361,7 @@ impl<K: Ord + Copy> Eevdf<K> {
         }
     }
 
-    /// A turn of the member begins: the next turn is due one period from now. Returns the length of
+    /// Starts a turn of the member: the next turn is due one period from now. Returns the length of
     /// this turn in ns, at most the request.
     pub(crate) fn begin_turn(&mut self, key: K) -> u64 {
         let Some(member) = self.members.get(&key).cloned() else {
@@ -381,16 +386,17 @@ impl<K: Ord + Copy> Eevdf<K> {
         room.saturating_sub(member.back_ns).clamp(least, most)
     }
 
-    /// Ends the member's current request although it was charged a little less, because the member
-    /// was let in ahead or its turn ended with its work.
+    /// Ends the member's current request before all of its time is charged: the member began while
+    /// the previous holder finished, or its work ended before its turn.
     pub(crate) fn end_turn(&mut self, key: K) {
         if let Some(member) = self.members.get_mut(&key) {
             member.until = member.until.min(member.vruntime);
         }
     }
 
-    /// The member that gets the next turn: the earliest deadline, unless even its shortest turn
-    /// would break a promise to another member; then the member with that promise.
+    /// Chooses the member for the next turn: the member with the earliest deadline, unless even its
+    /// shortest turn would break a promise to another member. Then the member with that promise is
+    /// chosen.
     pub(crate) fn pick(&mut self) -> Option<K> {
         let best = self.peek()?;
         if self.leaves_room(best) {
@@ -401,8 +407,8 @@ impl<K: Ord + Copy> Eevdf<K> {
         pressed.or(Some(best))
     }
 
-    /// Whether the member may have a shortest turn although it is not eligible. Afterwards it may
-    /// owe no more than a whole turn that begins when it is eligible would make it owe.
+    /// Whether a member that is not eligible may have a shortest turn. Its debt after that turn may
+    /// not exceed the debt after a whole turn of a member that has just become eligible.
     fn may_be_early(&self, key: K) -> bool {
         self.members.get(&key).is_some_and(|m| {
             let spared = m.request_ns.saturating_sub(m.least_ns());
@@ -410,7 +416,8 @@ impl<K: Ord + Copy> Eevdf<K> {
         })
     }
 
-    /// Whether all promises to others can be kept if this member has a shortest turn now.
+    /// Whether all promises to other members are still possible if this member runs a shortest turn
+    /// now.
     fn leaves_room(&self, key: K) -> bool {
         let Some(member) = self.members.get(&key) else {
             return true;
@@ -419,8 +426,8 @@ impl<K: Ord + Copy> Eevdf<K> {
         self.room(key).is_none_or(|room| room >= i128::from(cost))
     }
 
-    /// Longest turn of this member, in ns, that the promises to others allow. `None`: no bound.
-    /// That includes the time after an overrun that took so long that the promises are lost.
+    /// Longest turn of this member, in ns, that the promises to other members allow. `None`: no
+    /// bound, also after an overrun so long that the promises cannot be kept any more.
     fn room(&self, key: K) -> Option<i128> {
         let hopeless = -i128::from(self.longest_ns().saturating_add(self.back_ns));
         let next = self.promise_to(self.members.get(&key)?);
@@ -428,7 +435,7 @@ impl<K: Ord + Copy> Eevdf<K> {
         room.filter(|&room| room >= hopeless)
     }
 
-    /// Lag of the member in ns; negative: it owes.
+    /// Lag of the member in ns; negative: a debt.
     pub(crate) fn lag_ns(&self, key: K) -> i128 {
         let Some(member) = self.members.get(&key) else {
             return 0;
@@ -442,8 +449,8 @@ impl<K: Ord + Copy> Eevdf<K> {
         round_shift(lag) + member.carry_ns
     }
 
-    /// The next member. A ready member is always chosen, even if no ready member is eligible: the
-    /// eligible ones then have no work.
+    /// The next member by deadline. If no ready member is eligible (the eligible members have no
+    /// work), the ready member with the smallest virtual runtime is next.
     pub(crate) fn peek(&mut self) -> Option<K> {
         while let Some(&(vruntime, key)) = self.early.first() {
             if vruntime * self.weight > self.moment {
@@ -451,8 +458,8 @@ impl<K: Ord + Copy> Eevdf<K> {
             }
             self.move_to(key, Place::Eligible);
         }
-        // The mean moves back when a member with a claim joins. Members beyond it become early
-        // again.
+        // A member that joins with a positive lag moves the mean back. Members whose virtual
+        // runtime is then above the mean are no longer eligible.
         while let Some(&(_, key)) = self.eligible.first() {
             if self.is_eligible(key) {
                 return Some(key);
@@ -462,7 +469,7 @@ impl<K: Ord + Copy> Eevdf<K> {
         self.early.first().map(|&(_, key)| key)
     }
 
-    /// Whether `holder`, which runs, would be chosen before the best ready member.
+    /// Whether `holder`, which runs, goes on instead of the best ready member.
     pub(crate) fn holder_wins(&mut self, holder: K) -> bool {
         let Some(best) = self.peek() else { return true };
         if best == holder {
@@ -495,8 +502,8 @@ impl<K: Ord + Copy> Eevdf<K> {
         o.place != Place::Held && self.is_eligible(other) && o.vruntime + o.whole < h.until
     }
 
-    /// Makes the member the next to be chosen, because a holder is interrupted for it: before
-    /// members that merely become due meanwhile. Several such members keep their order.
+    /// Puts the member before all members with a usual deadline, because the scheduler interrupts a
+    /// holder in order to serve this member. Several of these members keep their order.
     pub(crate) fn hasten(&mut self, key: K) {
         let Some(member) = self.members.get(&key).cloned() else {
             return;
@@ -554,8 +561,8 @@ impl<K: Ord + Copy> Eevdf<K> {
         }
     }
 
-    /// Virtual runtime at which a new member of this weight has exactly this lag after its joining
-    /// has moved the mean.
+    /// Virtual runtime at which a new member of this weight has exactly this lag, counting that its
+    /// joining moves the mean.
     fn place_for(&self, weight: i128, lag_ns: i128) -> i128 {
         let mean = self.moment.div_euclid(self.weight);
         let lag = lag_ns << FRACTION_BITS;

@@ -90,7 +90,7 @@ fn a_queue_that_is_filled_anew_keeps_all_lags() {
         let (old, new) = (q.lag_ns(key), other.lag_ns(key));
         assert!((old - new).abs() <= 2, "{key}: {old} became {new}");
     }
-    // The debt of a lone member is kept for the next member that joins.
+    // `carry_ns` stores the debt of a lone member until a second member joins.
     let mut lone = Eevdf::default();
     let lag_ns = -5_000;
     lone.fill(
@@ -113,7 +113,7 @@ fn a_debt_outlives_being_alone() {
     let debt = q.leave(0, u64::MAX);
     let claim = q.leave(1, 1_000_000);
     assert_eq!((debt, claim), (-5_000_000, 0));
-    // The debtor comes back alone, works alone, and a new member joins.
+    // The member with the debt joins alone, works alone, and then a new member joins.
     q.join(0, 1, debt, SLICE);
     q.set_ready(0, true);
     serve(&mut q, 1, 50);
@@ -203,7 +203,7 @@ fn turns_are_cut_rather_than_promises_broken() {
         q.set_ready(key, true);
     }
     let next = q.pick().unwrap();
-    // 3.8 of the 5 promised turns are over: 1.2 turns are left.
+    // 3.8 of the 5 promised turns are over: 1.2 turns are left until the promise.
     q.clock += virtual_time(u128::from(SLICE) * 19 / 5, 4);
     q.set_ready(next, false);
     let turn = q.begin_turn(next);
@@ -217,7 +217,7 @@ fn one_for_which_the_holder_is_interrupted_is_the_next() {
     q.begin_turn(0);
     q.charge(0, SLICE / 8);
     assert!(q.is_due_before(2, 0));
-    // Another member is due by now.
+    // Member 1 becomes due, too.
     q.members.get_mut(&1).unwrap().due_by = i128::MIN;
     q.set_ready(1, false);
     q.set_ready(1, true);

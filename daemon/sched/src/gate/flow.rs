@@ -1,5 +1,5 @@
-//! The unfinished work of one stream, in runs of equal operations, and the part of it that
-//! completes at once.
+//! The unfinished operations of one stream, stored as runs of equal operations, and the batch of
+//! operations that one report shows complete.
 
 use std::collections::VecDeque;
 
@@ -11,16 +11,15 @@ use super::work::Work;
 pub(super) struct Run {
     pub(super) work: Work,
     pub(super) estimate: Option<Estimate>,
-    /// Numbers of the first and the last operation in the stream; all numbers between belong to the
-    /// run.
+    /// Stream numbers of the first and the last operation; the run contains all numbers between.
     pub(super) first: u64,
     pub(super) last: u64,
-    /// When the first operation was submitted.
+    /// Time in ns at which the first operation was submitted.
     pub(super) since: u64,
-    /// Submitted beside an overrunner.
+    /// Whether the run was submitted while this session ran beside an overrunner.
     pub(super) beside: bool,
-    /// Predicted time in ns during which the stream had no work before an operation of the run
-    /// came.
+    /// Predicted time in ns for which the stream had no work before operations of this run were
+    /// submitted.
     pub(super) idle_ns: u64,
 }
 
@@ -37,7 +36,7 @@ impl Run {
         self.estimate.map_or(0, |e| e.high_ns.max(e.weight_ns()))
     }
 
-    /// Number of operations of the run with a number up to `upto`.
+    /// Number of operations of the run whose number is at most `upto`.
     pub(super) fn upto(&self, upto: u64) -> u64 {
         (self.last.min(upto) + 1).saturating_sub(self.first)
     }
@@ -50,13 +49,14 @@ pub struct Flow {
     pub(super) ops: u64,
     /// Numbers of the unfinished waits ([`super::Gate::submitted_wait`]).
     pub(super) waits: VecDeque<u64>,
-    /// When an operation of the stream was last seen complete.
+    /// Time in ns at which an operation of the stream was last seen complete.
     pub(super) completed_at: u64,
-    /// Predicted time at which all work of the stream is complete.
+    /// Predicted time in ns at which all work of the stream is complete.
     pub(super) finishes: u64,
-    /// Operations up to this number got their marker long after they were submitted.
+    /// Operations up to this number are followed by a marker that was recorded long after they were
+    /// submitted.
     pub(super) late: u64,
-    /// Operations behind the last marker, and their predicted time in ns.
+    /// Number of operations after the last marker, and their predicted time in ns.
     pub(super) unmarked_ops: u64,
     pub(super) unmarked_ns: u64,
 }
@@ -75,7 +75,7 @@ impl Flow {
     }
 }
 
-/// The operations of a stream that complete at once.
+/// The operations of a stream that one report shows complete.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) ops: u64,
@@ -84,7 +84,7 @@ pub(super) struct Batch {
     pub(super) weight_ns: u64,
     pub(super) longest_ns: u64,
     pub(super) idle_ns: u64,
-    /// Part of the batch was submitted beside an overrunner.
+    /// Whether a part of the batch was submitted beside an overrunner.
     pub(super) beside: bool,
 }
 

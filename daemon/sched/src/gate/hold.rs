@@ -1,36 +1,36 @@
-//! How long a lease is kept without work.
+//! How long a session keeps its lease without work.
 //!
-//! A program that synchronises often is idle between a result and its next launch. Giving the GPU
-//! away for that time costs more than waiting. A program that has ended, or sleeps, comes back
-//! later than any hold. So the hold is learned from the gaps of this session: long enough for nine
-//! tenths of the gaps that the granted hold could span. If most gaps are longer than that, the hold
-//! is the shortest.
+//! A program that synchronises often is idle between a result and its next launch. Moving the GPU
+//! to another session for that time costs more than waiting. A program that has ended or sleeps
+//! stays idle for longer than any hold. Therefore [`Hold`] learns the hold from the last idle gaps
+//! of the session. Gaps longer than the granted hold are left out; the hold then covers nine tenths
+//! of the others. If most gaps are longer than the granted hold, the hold is the minimum.
 
-/// Shortest hold, if the pool allows as much: 50 µs.
+/// Shortest hold: 50 µs, or the granted hold if that is shorter.
 const LEAST_NS: u64 = 50_000;
 /// Number of remembered gaps.
 const GAPS: usize = 32;
-/// Fewer gaps than these teach nothing.
+/// Minimum number of gaps from which a hold is learned.
 const ENOUGH: usize = 4;
 
 /// The learned idle hold of a session.
 #[derive(Debug, Clone, Default)]
 pub struct Hold {
     gaps: [u64; GAPS],
-    /// Number of gaps seen.
+    /// Number of gaps recorded so far.
     seen: usize,
     idle_since: Option<u64>,
-    /// (granted, hold) as computed since the last gap, in ns.
+    /// Cached result: (granted hold, learned hold) in ns, valid until the next gap.
     known: Option<(u64, u64)>,
 }
 
 impl Hold {
-    /// The session has no more work since `now`. A repeated call changes nothing.
+    /// The session has no work since `now`. A repeated call has no effect.
     pub fn idle(&mut self, now: u64) {
         self.idle_since.get_or_insert(now);
     }
 
-    /// The session has work: the gap is over.
+    /// The session has work again: the gap ends.
     pub fn work(&mut self, now: u64) {
         let Some(since) = self.idle_since.take() else {
             return;
@@ -40,13 +40,13 @@ impl Hold {
         self.known = None;
     }
 
-    /// When the session ran out of work.
+    /// Time in ns at which the session ran out of work; `None` while it has work.
     #[must_use]
     pub fn idle_since(&self) -> Option<u64> {
         self.idle_since
     }
 
-    /// How long to keep the lease after a gap begins, in ns: at most `granted`.
+    /// Time in ns for which to keep the lease after a gap begins: at most `granted`.
     pub fn hold_ns(&mut self, granted: u64) -> u64 {
         match self.known {
             Some((for_granted, hold)) if for_granted == granted => hold,
@@ -58,8 +58,7 @@ impl Hold {
         }
     }
 
-    /// Whether all of the last 32 pauses were shorter than `granted`. The next pause probably is,
-    /// too.
+    /// Whether all of the last 32 gaps were at most `granted`. The next gap probably is, too.
     #[must_use]
     pub fn is_steady(&self, granted: u64) -> bool {
         self.seen >= GAPS && self.gaps.iter().all(|gap| *gap <= granted)
@@ -77,7 +76,7 @@ impl Hold {
         if within * 2 < seen {
             return LEAST_NS.min(granted);
         }
-        // The 90th percentile of the gaps that can be spanned, and half as much again for
+        // The 90th percentile of the gaps that the hold can cover, plus half as much again for
         // variation.
         let ninth = spanned[(within * 9).div_ceil(10).max(1) - 1];
         (ninth + ninth / 2).max(LEAST_NS).min(granted)

@@ -1,7 +1,7 @@
 //! The worker's half of the GPU lease.
 //!
-//! [`Lease`] is a state machine without I/O: time and the shared pages are arguments, and what the
-//! worker has to tell vgpud is collected until [`Lease::messages`] takes it. The worker and the
+//! [`Lease`] is a state machine without I/O: time and the shared pages are arguments. Messages for
+//! vgpud are collected until the caller takes them with [`Lease::messages`]. The worker and the
 //! simulator drive this same type, so the simulator's proofs hold for the code that runs.
 //!
 //! ```text
@@ -21,14 +21,15 @@ use vgpu_proto::lease::{Parked, WorkerEnd};
 use super::{Estimate, Flow, Gate, Hold, LeaseView, Verdict, Wait, Work};
 use crate::depth::{Depth, HeadCost};
 
-/// Time in ns after a pause began at which vgpud is told of a parked lease, if the session's pauses
-/// are always short. Longer than the kernel's tick, so that such a pause sets no timer.
+/// Time in ns from the start of a pause to the report of a parked lease, for sessions whose pauses
+/// are always short. It is longer than the kernel's timer tick, so that short pauses need no timer.
 const TELL_LATE_NS: u64 = 5_000_000;
 
-/// How often vgpud is asked for the credit that a waiting guest needs, in ns.
+/// Interval in ns at which the worker asks vgpud again for credit that a waiting guest needs.
 const ASK_AGAIN_NS: u64 = 10_000_000;
 
-/// The cost of an operation that copies `bytes`, with the GPU time that `gate` predicts for `work`.
+/// Expected cost of an operation: the GPU time that `gate` predicts for `work`, and the `bytes`
+/// that the operation copies.
 #[must_use]
 pub fn head_cost(gate: &Gate, work: Option<Work>, bytes: u64) -> HeadCost {
     let known = work.and_then(|work| gate.predictor().peek(work));
@@ -38,16 +39,16 @@ pub fn head_cost(gate: &Gate, work: Option<Work>, bytes: u64) -> HeadCost {
     }
 }
 
-/// The first operation of the queue, which asks to be submitted.
+/// The first operation of the queue, offered for submission.
 #[derive(Debug)]
 pub struct Offer<'a> {
     /// Place of the operation in the session's queue.
     pub place: u64,
-    /// The operation as the gate times it, and its stream. `None`: the operation takes no GPU time.
+    /// The operation in the gate's terms, and its stream. `None`: the operation takes no GPU time.
     pub work: Option<(Work, &'a Flow)>,
-    /// Bytes of credit that the operation takes, besides one call.
+    /// Bytes of credit that the operation costs, besides one call.
     pub bytes: u64,
-    /// Credit was taken already, as for the later pieces of a copy.
+    /// The credit was paid already (the later pieces of a copy, say).
     pub paid: bool,
     /// All waiting work, this operation included.
     pub depth: Depth,
@@ -67,21 +68,22 @@ pub enum Refused {
 pub enum Message {
     /// Work waits for a lease or for credit.
     Runnable(Depth),
-    /// Nothing waits any more. `epoch`: the parked lease; 0: there was no lease.
+    /// No work waits any more. `epoch`: the parked lease; 0 if there is no lease.
     Idle {
         /// The parked lease.
         epoch: u64,
     },
-    /// Nothing more is submitted in this slice, and the work in flight ends soon.
+    /// The worker submits nothing more in this slice, and the work in flight ends soon.
     Ending {
         /// The lease.
         epoch: u64,
-        /// End of the slice as the page gave it, in ns. An extended slice makes this message void.
+        /// End of the slice in ns, as read from the page. If vgpud extends the slice, this message
+        /// is void.
         slice_end_ns: u64,
         /// Predicted ns until the work in flight is complete.
         in_ns: u64,
     },
-    /// The lease is given back: nothing is in flight.
+    /// The worker returns the lease: nothing is in flight.
     Released {
         /// The lease.
         epoch: u64,
@@ -92,16 +94,16 @@ pub enum Message {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum State {
-    /// No lease, and none asked for.
+    /// The worker has no lease and has not asked for a lease.
     #[default]
     None,
-    /// vgpud knows that work waits.
+    /// The worker has no lease and has told vgpud that work waits.
     Asked,
     /// The lease is in use.
     Held,
-    /// The lease is unused, and either side may take it.
+    /// The lease is unused: the worker may take it back, and vgpud may take it away.
     Parked {
-        /// vgpud knows that the lease lies parked.
+        /// Whether vgpud was told that the lease is parked.
         told: bool,
     },
 }
@@ -111,39 +113,41 @@ enum State {
 pub struct Lease {
     state: State,
     epoch: u64,
-    /// vgpud asked this epoch back: nothing more may be submitted.
+    /// vgpud revoked this epoch: nothing more may be submitted.
     revoked: bool,
-    /// The slice was over at the last look. vgpud may still extend the slice.
+    /// At the last check, the slice was over. vgpud may still extend the slice.
     over: bool,
-    /// End of the slice for which [`Message::Ending`] was sent: nothing more is submitted, unless
-    /// vgpud extends the slice.
+    /// End in ns of the slice for which [`Message::Ending`] was sent. The worker submits nothing
+    /// more in that slice.
     ending: Option<u64>,
-    /// An operation was admitted under this epoch.
+    /// Whether an operation was admitted under this epoch.
     used: bool,
-    /// vgpud was told that the credit is used up.
+    /// Whether vgpud was told that the credit is used up.
     spent: bool,
     hold: Hold,
-    /// Calls and bytes that moved without a turn and are not paid for.
+    /// Calls and bytes of data frames that needed no lease and for which no credit is paid yet.
     moved: Depth,
-    /// When vgpud was last asked for credit for `moved`, while there is no credit.
+    /// Time in ns of the last request for credit for `moved`; `None` if no credit is missing.
     asked_ns: Option<u64>,
     messages: Vec<Message>,
 }
 
 impl Lease {
-    /// Takes the messages for vgpud, in order.
+    /// Removes and returns the collected messages for vgpud, in order.
     pub fn messages(&mut self) -> impl Iterator<Item = Message> {
         self.messages.drain(..)
     }
 
     /// Whether the first operation of the queue may be submitted now. Takes a parked lease back, or
     /// asks vgpud for a lease.
-    /// An operation that relieves a stall is admitted even while the lease is being given back: the
-    /// kernels in flight may wait for that operation and would otherwise keep the lease forever. No
-    /// more credit comes under such a lease, so the cost is owed.
+    ///
+    /// An operation that relieves a stall is admitted even under a revoked or ended lease: kernels
+    /// in flight may wait for that operation and would otherwise keep the lease forever. vgpud
+    /// gives no more credit under this lease, so the cost becomes a debt.
     ///
     /// # Errors
-    /// [`Refused`]: ask again after a message of vgpud, a completion, or at the time named.
+    /// [`Refused`]: the caller asks again after a message of vgpud, after a completion, or at the
+    /// time that [`Wait`] names.
     pub fn admit(
         &mut self,
         pages: WorkerEnd<'_>,
@@ -178,7 +182,8 @@ impl Lease {
         Ok(estimate)
     }
 
-    /// Whether work may be submitted under the lease. Takes a parked lease back, or asks for one.
+    /// Whether work may be submitted under the lease. Takes a parked lease back, or asks vgpud for
+    /// a lease.
     fn enter(&mut self, pages: WorkerEnd<'_>, now: u64, depth: Depth) -> bool {
         self.hold.work(now);
         match self.state {
@@ -196,8 +201,8 @@ impl Lease {
             State::Asked => return false,
         }
         self.revoked |= !pages.may_submit(self.epoch);
-        // A slice that ended before it was used still serves one operation. Otherwise a session
-        // whose grants arrive late would never get anything done.
+        // A slice that is over before its first operation still admits one operation. Otherwise a
+        // session whose grants arrive late would never run anything.
         let slice_end = pages.slice_end_ns();
         self.over = self.used
             && pages.wanted(self.epoch)
@@ -208,12 +213,12 @@ impl Lease {
     fn ask(&mut self, pages: WorkerEnd<'_>, depth: Depth) -> bool {
         self.state = State::Asked;
         self.messages.push(Message::Runnable(depth));
-        // vgpud may have granted a lease just now. The message of that grant would bring the worker
-        // back here anyway.
+        // vgpud may have granted a lease in the meantime. Checking here saves the wait for the
+        // message of that grant.
         self.accept(pages)
     }
 
-    /// Accepts a lease that vgpud has granted on the page. Returns whether there was one.
+    /// Accepts a lease that vgpud has granted on the page. Returns whether there was a new lease.
     fn accept(&mut self, pages: WorkerEnd<'_>) -> bool {
         if matches!(self.state, State::Held | State::Parked { .. }) {
             return false;
@@ -231,7 +236,7 @@ impl Lease {
         true
     }
 
-    /// Reads from the page whether vgpud granted a lease, revoked a lease or gave credit.
+    /// Reads from the page whether vgpud granted a lease or revoked the lease.
     pub fn refresh(&mut self, pages: WorkerEnd<'_>) {
         self.accept(pages);
         if pages.may_submit(self.epoch) {
@@ -251,9 +256,9 @@ impl Lease {
         }
     }
 
-    /// Announces that nothing more is submitted under this lease and that the work in flight is
-    /// predicted to complete in `in_ns`. Sends one message a slice, and only while another session
-    /// waits.
+    /// Announces to vgpud that nothing more is submitted under this lease and that the work in
+    /// flight is predicted to complete in `in_ns`. Sends at most one message per slice, and only
+    /// while another session waits.
     pub fn announce_end(&mut self, pages: WorkerEnd<'_>, in_ns: u64) {
         let slice_end = pages.slice_end_ns();
         if !self.wanted(pages) || self.ending == Some(slice_end) {
@@ -268,7 +273,7 @@ impl Lease {
         });
     }
 
-    /// Whether the lease is being given back: it is released as soon as nothing is in flight.
+    /// Whether the worker is returning the lease, which ends as soon as nothing is in flight.
     #[must_use]
     pub fn closing(&self) -> bool {
         self.held() && (self.revoked || self.over)
@@ -280,13 +285,13 @@ impl Lease {
         self.held() && pages.wanted(self.epoch)
     }
 
-    /// Whether the lease is in use.
+    /// Whether the worker holds the lease and the lease is not parked.
     #[must_use]
     pub fn held(&self) -> bool {
         self.state == State::Held
     }
 
-    /// The lease as the gate sees it.
+    /// The facts about the lease that the gate needs.
     #[must_use]
     pub fn view(&self, pages: WorkerEnd<'_>) -> LeaseView {
         LeaseView {
@@ -301,8 +306,9 @@ impl Lease {
         matches!(self.state, State::None | State::Parked { told: true })
     }
 
-    /// Takes credit for an operation and for the unpaid moves before it. If no credit is left,
-    /// tells vgpud once; vgpud gives more or revokes the lease.
+    /// Pays credit for an operation and for the unpaid data frames before the operation. If the
+    /// credit does not suffice, reports this to vgpud once; vgpud then gives more credit or revokes
+    /// the lease.
     fn take(&mut self, pages: WorkerEnd<'_>, offer: &Offer<'_>) -> bool {
         let paid = pages.in_credit(self.moved.calls, self.moved.bytes);
         if paid && pages.take(1, offer.bytes) {
@@ -317,9 +323,9 @@ impl Lease {
         false
     }
 
-    /// Counts bytes that moved to the worker's copy of page-locked memory, or (`out`) from it, in a
-    /// frame that needs no turn. They are paid for afterwards ([`Lease::pay`]), as a large copy is;
-    /// a frame without bytes costs one call.
+    /// Records bytes of a frame that needs no lease: data for the worker's copy of page-locked
+    /// memory, or (`out`) data from that copy to the guest. [`Lease::pay`] pays for them
+    /// afterwards. A frame without bytes costs one call.
     pub fn moved(&mut self, pages: WorkerEnd<'_>, bytes: u64, out: bool) {
         let calls = u64::from(bytes == 0);
         self.moved.calls += calls;
@@ -330,25 +336,24 @@ impl Lease {
         }
     }
 
-    /// Pays for what moved without a turn. Returns false if there is no credit: the guest may move
-    /// nothing more, and vgpud knows. Only a lease has credit, so without a lease this asks for
-    /// one.
+    /// Pays for the data frames recorded by [`Lease::moved`]. Returns false if there is no credit:
+    /// the guest may then send no more data frames, and vgpud is asked for credit. Only a lease has
+    /// credit, so without a lease this function asks for a lease.
     ///
-    /// A lease that is being given back can stay for long, because its kernels may wait for data
-    /// that the guest sends next. So vgpud is asked again and again, and gives credit under such a
-    /// lease, too.
+    /// A revoked lease can stay with the worker for long, because its kernels may wait for data
+    /// that the guest sends next. Therefore the worker repeats the request for credit every
+    /// 10 ms, and vgpud gives credit even under a revoked lease.
     pub fn pay(&mut self, pages: WorkerEnd<'_>, now: u64, depth: Depth) -> bool {
         if self.is_paid(pages) {
             if self.moved != Depth::default() {
-                // The moves may have used the credit that an operation was promised: that operation
-                // asks again.
+                // These frames may have used the credit that vgpud gave for a waiting operation: if
+                // so, the operation must report missing credit again.
                 self.spent = false;
             }
             self.moved = Depth::default();
             self.asked_ns = None;
             return true;
         }
-        // Asks for a lease, unless there is one.
         self.enter(pages, now, depth);
         let due = self.asked_ns.is_none_or(|at| now >= at + ASK_AGAIN_NS);
         if self.held() && due {
@@ -368,15 +373,16 @@ impl Lease {
         !pages.limits(calls, bytes) || pages.in_credit(calls, bytes) && ours()
     }
 
-    /// When vgpud has to be asked for credit again, in ns, while [`Lease::pay`] finds none.
+    /// Time in ns at which vgpud must be asked for credit again; `None` if [`Lease::pay`] lacks no
+    /// credit.
     #[must_use]
     pub fn asks_again_at(&self) -> Option<u64> {
         let asked = self.asked_ns.filter(|_| self.held())?;
         Some(asked + ASK_AGAIN_NS)
     }
 
-    /// Gives the lease back; nothing may be in flight. `left` is the waiting work, and `head` the
-    /// cost of its first operation.
+    /// Returns the lease to vgpud; nothing may be in flight. `left` is the waiting work, and `head`
+    /// the cost of its first operation.
     pub fn release(&mut self, pages: WorkerEnd<'_>, now: u64, left: Depth, head: HeadCost) {
         if !self.held() {
             return;
@@ -393,9 +399,10 @@ impl Lease {
         self.state = if more { State::Asked } else { State::None };
     }
 
-    /// Nothing waits and nothing is in flight. While another session waits, the lease is kept for
-    /// the hold time and then given back. Otherwise the lease is parked, and after the hold time
-    /// vgpud is told. Returns when this must be called again, in ns.
+    /// Handles a session with nothing waiting and nothing in flight. If another session waits, the
+    /// worker keeps the lease for the hold time and then releases it. Otherwise the worker parks
+    /// the lease and reports this to vgpud after the hold time. Returns the time in ns at which
+    /// this function must be called again.
     pub fn rest(&mut self, pages: WorkerEnd<'_>, now: u64) -> Option<u64> {
         if !matches!(self.state, State::Held | State::Parked { told: false }) {
             return None;
@@ -432,8 +439,8 @@ impl Lease {
         }
     }
 
-    /// The waiting work is gone (after a fault of the device, say), and no lease was granted for
-    /// it.
+    /// Withdraws a request for a lease: the waiting work is gone (after a device fault, say) before
+    /// vgpud granted a lease.
     pub fn withdraw(&mut self) {
         if self.state == State::Asked {
             self.state = State::None;
@@ -442,7 +449,7 @@ impl Lease {
     }
 }
 
-/// Writes on the page the waiting work and the cost of its first operation.
+/// Writes the waiting work and the cost of its first operation on the page.
 pub fn publish(pages: WorkerEnd<'_>, depth: Depth, head: HeadCost) {
     pages.publish_queue(depth.calls, depth.bytes, head.gpu_ns, head.bytes);
 }

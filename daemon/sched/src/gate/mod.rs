@@ -1,32 +1,34 @@
-//! The worker's half of the scheduling: decides which operations of a session may be submitted now.
+//! The worker's part of scheduling: decides which operations of a session may be submitted now.
 //!
-//! vgpud decides which session has the GPU. The worker decides how much of its queue it puts on the
-//! device at once. With too much, the next VM waits for all of it after a revoke; with too little,
-//! the device idles between two kernels. The measure is *predicted GPU time*: a [`Gate`] lets
-//! operations be unfinished that will take about [`Config::window_ns`], as the same operations took
-//! before ([`Predictor`]). The gate is pure, like the rest of this crate: time is an argument, and
-//! the worker and the simulator drive the same code.
+//! vgpud decides which session has the GPU. The worker decides how much of its queue may be
+//! unfinished on the device at once. With too much unfinished work, the next VM waits too long
+//! after a revoke; with too little, the device idles between two kernels. The measure is *predicted
+//! GPU time*, taken from earlier runs of the same operations ([`Predictor`]): a [`Gate`] allows
+//! unfinished operations of about [`Config::window_ns`]. The gate is pure, like the rest of this
+//! crate: time is an argument, and the worker and the simulator drive the same code.
 //!
-//! 1. Predicted unfinished time ≤ window. An operation that does not fit beside another is
-//!    submitted when that has 200 µs left ([`AHEAD_NS`]). So the device never idles for lack of
-//!    work, and a revoke costs one window, or one kernel and 200 µs.
-//! 2. An operation that was never seen goes alone, because its time is unknown.
+//! 1. The predicted time of unfinished work stays within the window. An operation that does not fit
+//!    behind another is submitted when the other has 200 µs left ([`AHEAD_NS`]). So the device
+//!    never idles for lack of work, and after a revoke the next VM waits for one window, or for one
+//!    kernel and 200 µs.
+//! 2. An operation whose time is unknown, because it never ran, is submitted alone.
 //! 3. While others wait, an operation that would end after the slice is not submitted behind other
-//!    work, except 200 µs before the device would idle if that is before the end of the slice. So a
-//!    slice is overrun by at most one operation, and used to its end.
-//! 4. A misprediction closes the window to one operation; each prediction that is kept doubles it.
-//!    So a guest that teaches 1 µs and runs 50 ms gets no depth.
-//! 5. The window grows by the number of streams that were seen to run at once, because kernels of
-//!    several streams may run side by side.
-//! 6. Beside an overrunner the window is two time slices of the driver, and measured times are
-//!    forgotten afterwards: the window delays only the overrunner, whose time slices are part of
-//!    every measured time.
+//!    work. Exception: the device would idle before the end of the slice; then the operation is
+//!    submitted 200 µs before that. So a slice is used to its end and overrun by at most one
+//!    operation.
+//! 4. A misprediction closes the window to one operation; each correct prediction doubles the
+//!    window. So a guest whose kernel runs 1 µs during learning and 50 ms later gets no depth.
+//! 5. The window grows by the number of streams whose operations were seen to run at the same time,
+//!    because kernels of several streams may run side by side.
+//! 6. Beside an overrunner, the window is two time slices of the driver, and the times measured
+//!    there are discarded. They include the overrunner's time slices, and the window delays only
+//!    the overrunner.
 //! 7. After 1 ms without progress (beside an overrunner 3 ms), work of idle streams is submitted,
-//!    with all that stands before it, even while the lease is being given back. This also holds if
-//!    only waits for a value in memory are unfinished. Kernels may wait for each other: the gate
-//!    delays, it never deadlocks.
+//!    with all work before it in the queue, even while the lease is being returned. Kernels may
+//!    wait for each other; so the gate delays work but never deadlocks. The rule also applies if
+//!    all unfinished operations wait for a value in memory.
 //!
-//! # Driving it
+//! # How to drive a gate
 //!
 //! Operations have *places* in the session's queue (1, 2, …) and *numbers* in their stream (1, 2,
 //! …). Each stream has a [`Flow`]. Markers show completion: [`Gate::completed`] reports that a

@@ -1,14 +1,14 @@
-//! Learns by trials how many streams of a session run side by side on the device.
+//! Learns by trials how many streams of a session run on the device at the same time.
 //!
-//! The summed time of completions while several streams have work is compared with the time that
-//! passed: two operations of 800 µs each that complete within 800 µs ran side by side. In one phase
-//! of four, one stream more than the estimate is let in, if no other session waits.
+//! The gate compares the sum of the times of completed operations with the time that passed: two
+//! operations of 800 µs each that complete within 800 µs ran at the same time. In each fourth
+//! phase, while no other session waits, the gate admits one stream more than the estimate.
 
-/// Largest estimate of streams that run side by side.
+/// Largest estimate of streams that run at the same time.
 const MOST: u64 = 32;
-/// Fewest completions of a phase.
+/// Minimum number of completions in a phase.
 const PHASE: u64 = 8;
-/// One phase in this many tries one more stream.
+/// One phase of this many phases tries one more stream.
 const TRY_EVERY: u64 = 4;
 
 /// The estimate, and the phase that tests it.
@@ -34,7 +34,7 @@ impl Default for Parallel {
 }
 
 impl Parallel {
-    /// Estimated number of streams that run side by side, at least 1.
+    /// Estimated number of streams that run at the same time, at least 1.
     pub(super) fn streams(&self) -> u64 {
         self.streams
     }
@@ -44,8 +44,9 @@ impl Parallel {
         self.phase % TRY_EVERY == TRY_EVERY - 1
     }
 
-    /// Operations of one stream that take `took_ns` completed, `busy_ns` after the session's last
-    /// completion. `overlapped`: another stream had unfinished work meanwhile.
+    /// Records that operations of one stream completed, which took `took_ns`. `busy_ns`: time since
+    /// the session's last completion. `overlapped`: another stream had unfinished work at the same
+    /// time.
     pub(super) fn completed(&mut self, took_ns: u64, busy_ns: u64, overlapped: bool) {
         self.completions += 1;
         if overlapped {
@@ -74,7 +75,7 @@ mod tests {
     #[test]
     fn it_grows_by_trying_and_shrinks_by_seeing() {
         let mut p = Parallel::default();
-        // The device runs five streams side by side, the program has more.
+        // The device runs five streams at the same time; the program has more.
         for _ in 0..2_000 {
             let running = (p.streams() + u64::from(p.trying())).min(5);
             p.completed(800 * running, 800, true);

@@ -1,4 +1,4 @@
-//! Predicts how long operations take from how long they took before.
+//! Predicts the time of operations from the time that the same operations took before.
 
 use super::table::Table;
 use super::work::{Direction, Key, Work};
@@ -6,7 +6,7 @@ use super::work::{Direction, Key, Work};
 /// Predicted time of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Estimate {
-    /// Mean in ns: moves an eighth of the way with each sample.
+    /// Mean in ns: each sample moves it by an eighth of the difference.
     pub mean_ns: u64,
     /// High estimate in ns: the largest of about the last 32 samples.
     pub high_ns: u64,
@@ -23,19 +23,19 @@ impl Estimate {
         }
     }
 
-    /// Weight in a window, in ns: the mean, unless the high estimate is more than four times as
-    /// large. So ordinary jitter does not narrow the window, and an operation that alternates
-    /// between 1 µs and 50 ms gets no depth.
+    /// Time in ns that the operation counts in a window: the mean, or a quarter of the high
+    /// estimate if that is larger. So ordinary jitter does not narrow the window, but an operation
+    /// that alternates between 1 µs and 50 ms counts as long.
     #[must_use]
     pub fn weight_ns(&self) -> u64 {
         self.mean_ns.max(self.high_ns / 4)
     }
 
-    /// `n` operations took `ns` each.
+    /// Updates the estimate: `n` operations took `ns` each.
     fn learn(&mut self, ns: u64, n: u64, surprise: bool) {
         let ns = ns.max(1);
         if surprise {
-            // The old mean is worthless: start from this sample.
+            // The old mean no longer applies: start from this sample.
             self.mean_ns = ns;
             self.high_ns = self.high_ns.max(ns);
             return;
@@ -55,7 +55,7 @@ impl Estimate {
     }
 }
 
-/// `from`, moved by 2^-shift of the way towards `to`.
+/// `from`, moved towards `to` by 2^-shift of the difference.
 fn nearer(from: u64, to: u64, shift: u32) -> u64 {
     if to >= from {
         from + ((to - from) >> shift)
@@ -65,11 +65,11 @@ fn nearer(from: u64, to: u64, shift: u32) -> u64 {
     }
 }
 
-/// Copies of at most this many bytes teach the constant part of the cost.
+/// A copy of at most this many bytes updates the constant part of the cost, a larger copy the rate.
 const SMALL_COPY: u64 = 16 << 10;
 
-/// Cost of moving bytes in one direction: a constant and a rate. Both start from a cautious guess,
-/// so that no copy is unknown.
+/// Cost of copies in one direction: a constant and a rate. Both start from a cautious guess, so
+/// that every copy has a prediction.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     base_ns: u64,
@@ -101,8 +101,8 @@ impl Rate {
     }
 }
 
-/// Predictions for a session's operations. At most 4,096 kernels and graphs are remembered; the
-/// least recently used are forgotten.
+/// Predictions for the operations of one session: at most 4,096 kernels and graphs. If the table is
+/// full, the least recently used entry is replaced.
 #[derive(Debug, Clone)]
 pub struct Predictor {
     table: Table,
@@ -145,8 +145,8 @@ impl Predictor {
         }
     }
 
-    /// `n` such operations took `ns` each. `surprise`: far more than predicted, so that the old
-    /// mean is dropped.
+    /// Learns that `n` operations like `work` took `ns` each. `surprise`: the time was far more
+    /// than predicted, so the old mean is dropped.
     pub fn learn(&mut self, work: Work, ns: u64, n: u64, surprise: bool) {
         match work {
             Work::Kernel(key) | Work::Graph(key) => self.learn_key(key, ns, n, surprise),
@@ -241,7 +241,7 @@ mod tests {
             bytes,
         };
         assert!(p.predict(copy(1 << 20)).is_some());
-        // The copies cost 5 µs and 20 GB/s.
+        // The copies cost 5 µs plus 1 ns per 20 bytes (20 GB/s).
         for _ in 0..100 {
             p.learn(copy(1024), 5_000, 1, false);
             p.learn(copy(1 << 20), 5_000 + (1 << 20) / 20, 1, false);
@@ -253,7 +253,7 @@ mod tests {
         near(copy(1 << 20), 5_000 + (1 << 20) / 20);
         near(copy(16 << 20), 5_000 + (16 << 20) / 20);
         near(copy(0), 5_000);
-        // The other direction has learned nothing.
+        // The other direction keeps its first guess.
         let other = Work::Bytes {
             direction: Direction::ToHost,
             bytes: 1 << 20,

@@ -1,19 +1,19 @@
-//! A table of predictions of bounded size, regardless of how many keys a guest makes up. The least
-//! recently used key is replaced.
+//! A table of predictions with bounded size: a guest can produce any number of keys. When a set is
+//! full, its least recently used key is replaced.
 //!
-//! Only one in eight new keys counts as just used. The others keep the age of the key that they
-//! replace until they are used again. So a program that cycles through more keys than a group holds
-//! keeps most of them, whereas plain least-recently-used would drop each key before its next use.
+//! Of eight new keys, one counts as just used. The other seven inherit the age of the key that they
+//! replace, until they are used again. So a program that cycles through more keys than a set holds
+//! keeps most of them; plain least-recently-used would evict each key before its next use.
 
 use super::predict::Estimate;
 use super::work::Key;
 
-/// Places for one key. The least recently used of them is replaced.
+/// Entries per set. A key may be in any entry of its set.
 const WAYS: usize = 8;
-/// Groups of places.
+/// Number of sets.
 const SETS: usize = 512;
 
-/// Most keys that are remembered.
+/// Maximum number of keys in the table.
 pub(super) const ENTRIES: usize = WAYS * SETS;
 
 #[derive(Debug, Clone, Copy)]
@@ -24,10 +24,10 @@ struct Entry {
     used: u64,
 }
 
-/// One in this many new keys counts as just used.
+/// Of this many new keys, one counts as just used.
 const STICKS: u64 = 8;
 
-/// The table. About 160 KiB a session, allocated when the first key is added.
+/// The table takes about 160 KiB per session. It is allocated when the first key is added.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Table {
     entries: Vec<Option<Entry>>,
@@ -137,7 +137,7 @@ mod tests {
         }
         let looked = 90 * round.len() as u64;
         assert!(found * 10 > looked * 6, "{found} of {looked}");
-        // A new program is learned although old keys fill the group.
+        // A new program is learned although old keys fill the set.
         let next: Vec<Key> = (1 << 40..)
             .map(Key::graph)
             .filter(|k| Table::set(*k) == 0)

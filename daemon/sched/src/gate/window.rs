@@ -9,36 +9,40 @@ use super::work::Work;
 pub const WINDOW_NS: u64 = 500_000;
 /// Range of [`Config::window_ns`].
 const WINDOW_RANGE: std::ops::RangeInclusive<u64> = 200_000..=500_000;
-/// Window of a lease beside an overrunner, in predicted ns: two time slices of 1 ms that a driver
-/// gives to each of several contexts. With less, a time slice would end early for lack of work.
+/// Window in predicted ns of a lease beside an overrunner: two time slices of 1 ms, which the
+/// driver gives to each context in turn. With a smaller window, a time slice would end early for
+/// lack of work.
 pub const BESIDE_NS: u64 = 2_000_000;
-/// How long before the device would idle, in ns, the next operation is submitted that must not come
-/// earlier: the time that waking for it may take.
+/// An operation that must not be submitted earlier is submitted this time, in ns, before the device
+/// would idle. The time covers the wake-up of the worker's thread.
 pub const AHEAD_NS: u64 = 200_000;
-/// Time in ns without progress after which the operations in flight may be waiting for operations
-/// that were not submitted.
+/// Time in ns without progress after which the gate assumes that the operations in flight wait for
+/// operations that are not submitted yet.
 pub const STALL_NS: u64 = 1_000_000;
-/// Most launches behind one marker while another session waits for the lease, or the program for
-/// the work.
+/// Maximum number of launches before a marker, while another session waits for the lease or the
+/// program waits for the work.
 pub const MARKER_LAUNCHES: u64 = 32;
-/// Most unfinished operations, regardless of their predicted time.
+/// Maximum number of unfinished operations, regardless of their predicted time.
 const MOST_OPS: u64 = 512;
-/// Most unfinished operations when a stall is relieved. Drivers block a launch when 1,024 are
-/// queued, and the session's thread must never block.
+/// Maximum number of unfinished operations when a stall is relieved. A driver blocks a launch when
+/// 1,024 are queued, and the session's thread must never block.
 pub const MAX_IN_FLIGHT: u64 = 1_020;
-/// Operations that the first relief of a stall lets in. Each further relief doubles the number.
+/// Number of operations that the first relief of a stall submits. Each further relief doubles the
+/// number.
 const RELIEF: u64 = 64;
-/// A misprediction takes more than twice the prediction, and more than this beyond it, in ns:
-/// threads that see a completion must first wake up.
+/// An operation counts as mispredicted if it takes more than twice its prediction and exceeds the
+/// prediction by more than this, in ns. The margin covers the wake-up of the thread that sees the
+/// completion.
 const SURPRISE_NS: u64 = 250_000;
 const SURPRISE_TIMES: u64 = 2;
-/// The same beside an overrunner, with twice the factor: more than the driver's time slices may
-/// add.
+/// The same margin beside an overrunner, where the factor is twice as large: more than the time
+/// slices of the overrunner can add.
 const SURPRISE_BESIDE_NS: u64 = 4 * BESIDE_NS;
-/// Operations that are allowed before any prediction was kept or broken.
+/// Number of unfinished operations that a new session may have, before predictions have proved
+/// right or wrong.
 const TRUST: u64 = 32;
 
-/// The window, clamped to its range.
+/// Clamps a window in ns to its range.
 fn sane(window_ns: u64) -> u64 {
     window_ns.clamp(*WINDOW_RANGE.start(), *WINDOW_RANGE.end())
 }
@@ -46,7 +50,7 @@ fn sane(window_ns: u64) -> u64 {
 /// Settings of a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// Unfinished work in predicted ns, from 200 to 500 µs.
+    /// Predicted time in ns of unfinished work that the gate allows, from 200 to 500 µs.
     pub window_ns: u64,
 }
 
@@ -61,40 +65,41 @@ impl Default for Config {
 /// The properties of the lease that the gate needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseView {
-    /// The lease was revoked, or its slice is over. Nothing new is submitted, except to relieve a
+    /// The lease was revoked, or its slice is over. Nothing more is submitted, except to relieve a
     /// stall.
     pub closing: bool,
-    /// End of the slice in ns, while another session waits for the lease.
+    /// End of the slice in ns; `None` while no other session waits for the lease.
     pub slice_end_ns: Option<u64>,
-    /// A declared overrunner shares the GPU, and the driver divides the time.
+    /// A declared overrunner shares the GPU: the driver divides the time between both sessions.
     pub beside: bool,
 }
 
 /// Whether an operation may be submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Yes. Pass the estimate to [`Gate::submitted`]. `None`: the time is unknown.
+    /// Yes. The caller passes the estimate to [`Gate::submitted`]. `None`: the time is unknown.
     Submit(Option<Estimate>),
-    /// Not now. Ask again after a completion, a relief, a change of the lease, or at the given
-    /// time.
+    /// Not now. The caller asks again after a completion, a relief, a change of the lease, or at
+    /// the given time.
     Wait(Wait),
 }
 
-/// The largest variation, in ns, of unfinished work whose end is announced, plus a sixteenth of its
-/// time: at most this long the next holder finds the device busy, as far as known.
+/// The worker announces the end of its work only if the work's largest known time exceeds the
+/// prediction by at most this, in ns, plus a sixteenth of the prediction. So the next holder finds
+/// the device busy for at most this time.
 const VARIES_NS: u64 = 250_000;
 
-/// Why an operation waits, and how long.
+/// Why an operation waits, and until when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
     /// The reason.
     pub why: WaitFor,
-    /// When the answer changes without any event, in ns.
+    /// Time in ns at which the answer changes without any event; `None`: only an event changes it.
     pub until_ns: Option<u64>,
 }
 
 impl Wait {
-    /// Whether nothing more is submitted before the slice and all work in flight are over.
+    /// Whether nothing more is submitted before both the slice and all work in flight have ended.
     #[must_use]
     pub fn ends_slice(&self) -> bool {
         self.why == WaitFor::SliceEnd && self.until_ns.is_none()
@@ -104,9 +109,10 @@ impl Wait {
 /// Why an operation waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitFor {
-    /// The lease is being given back.
+    /// The lease is being returned to vgpud.
     Lease,
-    /// An operation of unknown time goes alone.
+    /// The time of this operation or of the operation in flight is unknown. Such an operation runs
+    /// alone.
     Alone,
     /// The window is full.
     Window,
@@ -119,7 +125,7 @@ pub enum WaitFor {
 pub struct Waiting {
     /// Place in the queue.
     pub place: u64,
-    /// The stream has nothing unfinished.
+    /// Whether the operation's stream has no unfinished work.
     pub idle: bool,
 }
 
@@ -128,7 +134,7 @@ pub struct Waiting {
 pub struct Completion {
     /// Number of completed gated operations.
     pub ops: u64,
-    /// The operations took far more than predicted.
+    /// Whether the operations took far more time than predicted.
     pub surprise: bool,
 }
 
@@ -137,31 +143,31 @@ pub struct Completion {
 pub struct Gate {
     window_ns: u64,
     predictor: Predictor,
-    /// Times learned beside an overrunner for otherwise unknown operations. Dropped when the
-    /// session is alone.
+    /// Times measured beside an overrunner, for operations without other prediction. They are
+    /// dropped when the session is alone on the GPU.
     guesses: Option<Box<Predictor>>,
     ops: u64,
-    /// Unfinished waits for a value in memory. They take no GPU time, and only the program may be
-    /// able to end them.
+    /// Number of unfinished waits for a value in memory. They take no GPU time, and some end only
+    /// when the program writes the value.
     waits: u64,
-    /// Sum of the weights of unfinished operations, in ns.
+    /// Sum of the weights ([`Estimate::weight_ns`]) of the unfinished operations, in ns.
     unfinished_ns: u64,
-    /// Sum of their recent longest times, in ns.
+    /// Sum of the longest recent times of the unfinished operations, in ns.
     longest_ns: u64,
     /// Number of unfinished operations of unknown time.
     unknown: u64,
     /// Streams with unfinished work.
     streams: u64,
-    /// Operations in flight that the trust allows: doubled by each prediction kept at that depth, 1
-    /// after a broken prediction.
+    /// Number of unfinished operations that the past predictions justify. A prediction that proves
+    /// right at this depth doubles the number; a wrong prediction sets it to 1.
     trust: u64,
-    /// When an operation last completed, or the first of a busy time was submitted.
+    /// Time in ns of the last completion, or of the first submission to an idle device.
     progressed: u64,
-    /// When a stall was last relieved.
+    /// Time in ns at which a stall was last relieved.
     relieved: u64,
     /// Reliefs since the last progress.
     reliefs: u32,
-    /// Operations up to this place are submitted in any case.
+    /// Operations up to this place in the queue are submitted regardless of window and lease.
     exempt: u64,
     /// Whether the lease was beside an overrunner at the last check.
     beside: bool,
@@ -169,7 +175,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A gate without history. A window out of range is clamped.
+    /// A gate without history. A window outside the range is clamped.
     #[must_use]
     pub fn new(config: Config) -> Gate {
         Gate {
@@ -192,7 +198,7 @@ impl Gate {
         }
     }
 
-    /// Sets the window in ns, clamped to its range. Work that is already unfinished stays.
+    /// Sets the window in ns, clamped to its range. Submitted work is not affected.
     pub fn set_window(&mut self, window_ns: u64) {
         self.window_ns = sane(window_ns);
     }
@@ -203,7 +209,7 @@ impl Gate {
         &self.predictor
     }
 
-    /// Unfinished operations.
+    /// Number of unfinished operations.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
         self.ops
@@ -215,8 +221,9 @@ impl Gate {
         self.unfinished_ns
     }
 
-    /// Predicted ns until all unfinished work is complete. `None` unless the work is known, does
-    /// not vary, is in one stream, is not late and does not share the device with an overrunner.
+    /// Predicted time in ns until all unfinished work is complete. `None` if a time is unknown or
+    /// varies much, if several streams have work, if the work is later than predicted, or beside an
+    /// overrunner.
     #[must_use]
     pub fn ends_in(&self, now: u64) -> Option<u64> {
         let more = self.longest_ns.saturating_sub(self.unfinished_ns);
@@ -227,7 +234,7 @@ impl Gate {
         self.unfinished_ns.checked_sub(elapsed).filter(|_| sure)
     }
 
-    /// Whether the operation at this place of the queue may be submitted to this stream now.
+    /// Whether the operation at `place` in the queue may be submitted to the stream `flow` now.
     pub fn may_submit(
         &mut self,
         now: u64,
@@ -269,9 +276,9 @@ impl Gate {
         known.or_else(|| self.guesses.as_mut()?.predict(work))
     }
 
-    /// Checks that the operation ends within the slice, or that the device would idle before the
-    /// end of the slice. In that case one operation may pass the end: to wait for the completion of
-    /// the others would only add idle time.
+    /// Checks that the operation would end within the slice, or that the device would soon idle
+    /// before the end of the slice. In the second case one operation may exceed the slice: waiting
+    /// for the other operations would only add idle time.
     fn in_time(&self, now: u64, estimate: Estimate, lease: &LeaseView) -> Result<(), Wait> {
         let Some(end) = lease.slice_end_ns else {
             return Ok(());
@@ -279,7 +286,7 @@ impl Gate {
         let elapsed = now.saturating_sub(self.progressed);
         let idle_at = now.saturating_add(self.unfinished_ns.saturating_sub(elapsed));
         let ends = idle_at.saturating_add(estimate.mean_ns.max(estimate.high_ns / 2));
-        // Beside an overrunner the driver's time slice is used to its end.
+        // Beside an overrunner, the session may use its time slice of the driver to the end.
         let late = if lease.beside { BESIDE_NS / 2 } else { 0 };
         if ends <= end.saturating_add(late) {
             return Ok(());
@@ -294,7 +301,7 @@ impl Gate {
         })
     }
 
-    /// Checks that the window has room.
+    /// Checks that the operation fits into the window.
     fn room(
         &self,
         now: u64,
@@ -320,8 +327,8 @@ impl Gate {
             return Ok(());
         }
         if flow.ops == 0 {
-            // Streams that run side by side have at least one operation each. Now and then one more
-            // stream is tried, if no other session waits.
+            // Each of the streams that run at the same time may have one operation. In some phases,
+            // one more stream is tried, if no other session waits.
             let more = self.parallel.trying() && lease.slice_end_ns.is_none();
             if self.streams < parallel + u64::from(more) {
                 return Ok(());
@@ -330,12 +337,12 @@ impl Gate {
         if self.ops > 1 {
             return Err(full(None));
         }
-        // A second operation follows when the first is nearly over, so that the device does not
-        // idle.
+        // A second operation is submitted shortly before the first ends, so that the device does
+        // not idle.
         let weight = self.unfinished_ns;
         let elapsed = now.saturating_sub(self.progressed);
         let late = elapsed > weight.saturating_mul(2).saturating_add(SURPRISE_NS);
-        // Beside an overrunner it may be the time slice of the overrunner.
+        // Beside an overrunner, the delay may be the overrunner's time slice.
         if late && !lease.beside {
             return Err(full(None));
         }
@@ -347,7 +354,7 @@ impl Gate {
         Err(full(Some(until)))
     }
 
-    /// The operation was submitted as number `number` of its stream.
+    /// Records the submission of an operation, which is number `number` of its stream.
     pub fn submitted(
         &mut self,
         now: u64,
@@ -367,7 +374,7 @@ impl Gate {
         let (begins, idle_ns) = if flow.ops == 0 {
             (now, 0)
         } else if self.beside {
-            // The overrunner's time slices make the work take longer than predicted.
+            // The predicted end is too early here: the overrunner's time slices delay the work.
             (flow.finishes.max(now), 0)
         } else {
             (flow.finishes.max(now), now.saturating_sub(flow.finishes))
@@ -402,8 +409,9 @@ impl Gate {
         }
     }
 
-    /// A wait for a value in memory was submitted as number `number` of its stream. It takes no GPU
-    /// time and holds nothing back, but work that was not submitted may have to end it.
+    /// Records the submission of a wait for a value in memory, which is number `number` of its
+    /// stream. The wait takes no GPU time and does not fill the window. But it can stall the
+    /// session: an operation that is not submitted yet may have to write the value.
     pub fn submitted_wait(&mut self, now: u64, flow: &mut Flow, number: u64) {
         if !self.busy() {
             self.progressed = now;
@@ -417,8 +425,9 @@ impl Gate {
         self.ops > 0 || self.waits > 0
     }
 
-    /// Whether a marker is due behind the stream's last operation. `awaited`: another session waits
-    /// for the lease, or the program for the work, so that completion should be seen soon.
+    /// Whether the caller should record a marker after the stream's last operation. `awaited`:
+    /// another session waits for the lease, or the program waits for the work, so the worker should
+    /// see the completion soon.
     #[must_use]
     pub fn marker_due(&self, flow: &Flow, awaited: bool) -> bool {
         let ops = if awaited {
@@ -430,8 +439,9 @@ impl Gate {
             || flow.unmarked_ops > 0 && flow.unmarked_ns >= self.window_ns / 4
     }
 
-    /// A marker stands behind the stream's last operation. `late`: it was set long after the
-    /// operation was submitted, because nobody had asked; its time says little about the operation.
+    /// Records that a marker follows the stream's last operation. `late`: the marker was recorded
+    /// long after that operation was submitted, so the marker's time says little about the
+    /// operation.
     pub fn marked(&self, flow: &mut Flow, late: bool) {
         if late && flow.unmarked_ops > 0 {
             flow.late = flow.runs.back().map_or(0, |run| run.last);
@@ -440,8 +450,8 @@ impl Gate {
         flow.unmarked_ns = 0;
     }
 
-    /// The stream is complete up to operation `upto`. Call it once for all markers that are seen
-    /// together.
+    /// Records that the stream is complete up to operation `upto`. If several markers are seen
+    /// complete together, call this function once, with the last.
     pub fn completed(&mut self, now: u64, flow: &mut Flow, upto: u64) -> Completion {
         self.waited(now, flow, upto);
         let batch = Batch::of(flow, upto);
@@ -449,8 +459,8 @@ impl Gate {
             return Completion::default();
         }
         let begun = flow.runs.front().map_or(now, |run| run.since);
-        // The batch took at most the time since the stream's last completion, and exactly that if
-        // no other work of the session ran meanwhile.
+        // The batch took at most the time since the stream's last completion. It took exactly that
+        // time if no other work of the session ran meanwhile.
         let took_from = |at: u64| {
             let busy = now.saturating_sub(begun.max(at));
             busy.saturating_sub(batch.idle_ns).max(1)
@@ -509,8 +519,8 @@ impl Gate {
         }
     }
 
-    /// The stream's waits up to operation `upto` are over. That is progress, but it measures no
-    /// operation.
+    /// Removes the stream's waits up to number `upto`. Their end counts as progress but gives no
+    /// time of an operation.
     fn waited(&mut self, now: u64, flow: &mut Flow, upto: u64) {
         let over = flow.waits.partition_point(|number| *number <= upto);
         if over == 0 {
@@ -525,8 +535,9 @@ impl Gate {
         }
     }
 
-    /// Notes a kept or a broken prediction. An unknown operation adds no depth. After a broken
-    /// prediction, neither does a kept one with fewer operations in flight than allowed.
+    /// Updates the trust after a right or wrong prediction. Unknown operations leave it unchanged.
+    /// Below [`TRUST`], a right prediction doubles it only if more than half of the allowed
+    /// operations were in flight.
     fn note_kept(&mut self, batch: &Batch, surprise: bool) {
         let deep = self.trust >= TRUST || self.ops > self.trust / 2;
         if surprise {
@@ -536,8 +547,9 @@ impl Gate {
         }
     }
 
-    /// Removes the batch from the stream and teaches the predictor: each operation in proportion to
-    /// its prediction or, if some were unknown, these with the time that the others leave.
+    /// Removes the batch from the stream and updates the predictor. Each operation gets a part of
+    /// the batch's time in proportion to its prediction. If some operations had no prediction, they
+    /// get the time that the predictions of the others leave.
     fn learn(
         &mut self,
         flow: &mut Flow,
@@ -575,8 +587,9 @@ impl Gate {
         }
     }
 
-    /// `n` operations of a batch took `ns` each. If the batch ran beside an overrunner, which had
-    /// half of the time, the time is only a guess for operations without a prediction.
+    /// Learns that `n` operations of a batch took `ns` each. For a batch that ran beside an
+    /// overrunner, which had half of the device's time, the result is only a guess, stored for
+    /// operations without prediction.
     fn note(&mut self, batch: &Batch, work: Work, ns: u64, n: u64, surprise: bool) {
         if !batch.beside || surprise && self.predictor.peek(work).is_some() {
             self.predictor.learn(work, ns, n, surprise);
@@ -586,11 +599,11 @@ impl Gate {
         }
     }
 
-    /// Time in ns until the unfinished work counts as stalled; `None`: nothing is unfinished.
+    /// Time in ns until the unfinished work counts as stalled; `None` if nothing is unfinished.
     #[must_use]
     pub fn stall_in(&self, now: u64) -> Option<u64> {
         let since = self.progressed.max(self.relieved);
-        // Beside an overrunner nothing completes during its time slice.
+        // Beside an overrunner, nothing completes during the overrunner's time slice.
         let stall = if self.beside {
             STALL_NS + BESIDE_NS
         } else {
@@ -600,19 +613,21 @@ impl Gate {
             .then(|| stall.saturating_sub(now.saturating_sub(since)))
     }
 
-    /// Whether the unfinished work made no progress for 1 ms (beside an overrunner: 3 ms). It may
-    /// then be waiting for operations that were not submitted: see [`Gate::relieve`].
+    /// Whether the unfinished work made no progress for 1 ms (beside an overrunner: 3 ms). The work
+    /// may then wait for operations that are not submitted yet: see [`Gate::relieve`].
     #[must_use]
     pub fn stalled(&self, now: u64) -> bool {
         self.stall_in(now) == Some(0)
     }
 
-    /// Relieves a stall: lets in the first waiting operation of an idle stream and all that stands
-    /// before it, regardless of window and lease. A relief lets in a bounded number, and each
-    /// unsuccessful relief doubles the bound. `waiting`: the queue in order. `backed_up`: the
-    /// program can send no more until the queue is shorter; then the first operations are let in
-    /// even if none is of an idle stream, as many as a driver takes. Returns the last place let in;
-    /// `None`: no operation to let in, or no stall. The next relief comes a millisecond later.
+    /// Relieves a stall: allows the submission of the first waiting operation of an idle stream and
+    /// of all operations before it, regardless of window and lease. One relief allows a bounded
+    /// number of operations, and each relief without success doubles the bound.
+    ///
+    /// `waiting`: the queue in order. `backed_up`: the program can send no more until the queue is
+    /// shorter. Then the first operations of the queue are allowed even if no stream is idle, as
+    /// many as the driver takes. Returns the last allowed place. `None`: no stall, or no operation
+    /// to allow. The next relief is possible a millisecond later.
     pub fn relieve(
         &mut self,
         now: u64,
@@ -634,7 +649,8 @@ impl Gate {
                 break;
             }
         }
-        // Beyond the bound of this relief: it helps only if an idle stream is behind it.
+        // The bound of this relief is reached. The relief helps only if a later operation is of an
+        // idle stream.
         if !found && !backed_up && !waiting.any(|w| w.idle) {
             return None;
         }
@@ -645,14 +661,13 @@ impl Gate {
         place
     }
 
-    /// Whether the operation at this place is let in to relieve a stall.
+    /// Whether a relief allows the operation at this place of the queue.
     #[must_use]
     pub fn exempted(&self, place: u64) -> bool {
         self.busy() && place <= self.exempt
     }
 
-    /// The device has failed: nothing is unfinished any more. The caller drops or replaces the
-    /// flows.
+    /// Forgets all unfinished work after a device failure. The caller drops or replaces the flows.
     pub fn abandon(&mut self) {
         self.ops = 0;
         self.waits = 0;

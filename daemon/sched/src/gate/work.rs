@@ -15,9 +15,9 @@ impl FunctionId {
     }
 }
 
-/// The key of one prediction: a function with a launch shape, or a graph.
+/// The key of one prediction: a function with its launch shape, or a graph.
 ///
-/// A hash of 64 bits. A guest that finds a collision confuses only its own predictions.
+/// The key is a hash of 64 bits. A guest that finds a collision affects only its own predictions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(u64);
 
@@ -35,7 +35,7 @@ impl Key {
         Key(mixed.end())
     }
 
-    /// A graph. The caller changes the number when the nodes change.
+    /// The key of a graph. The caller uses a new number when the nodes of the graph change.
     #[must_use]
     pub fn graph(graph: u64) -> Key {
         let mut mixed = Mix::new(3);
@@ -57,7 +57,7 @@ pub enum Direction {
     ToHost,
     /// Within the device.
     OnDevice,
-    /// No source: a fill.
+    /// A fill: there is no source.
     Fill,
 }
 
@@ -66,9 +66,9 @@ pub enum Direction {
 pub enum Work {
     /// A kernel.
     Kernel(Key),
-    /// A graph: one unit.
+    /// A graph launch, predicted as a whole.
     Graph(Key),
-    /// A copy or a fill. The prediction depends on the bytes.
+    /// A copy or a fill. The predicted time depends on the number of bytes.
     Bytes {
         /// Direction of the copy.
         direction: Direction,
@@ -77,7 +77,7 @@ pub enum Work {
     },
 }
 
-/// A multiplicative hash with good high and low bits; not safe against adversaries.
+/// A multiplicative hash that mixes both high and low bits well. It does not resist adversaries.
 struct Mix(u64);
 
 impl Mix {
@@ -132,7 +132,7 @@ mod tests {
         keys.insert(Key::graph(0));
         keys.insert(Key::graph(1));
         assert_eq!(keys.len(), 12);
-        // The border between module and name matters.
+        // The boundary between module and name changes the hash.
         assert_ne!(FunctionId::new(b"ab", "c"), FunctionId::new(b"a", "bc"));
     }
 

@@ -36,7 +36,7 @@ pub(super) struct Header {
     pub(super) format: u32,
     /// Version of the scheduler that decided.
     pub(super) scheduler: String,
-    /// Number of the first record. Earlier records are no longer kept.
+    /// Number of the first record. Earlier records were dropped.
     pub(super) first: u64,
     /// Number of records that follow.
     pub(super) records: u64,
@@ -55,8 +55,8 @@ pub(super) struct End {
     pub(super) records: u64,
 }
 
-/// The records of a log at one moment. The view shares them, so it is cheap to hold while the log
-/// goes on.
+/// The records of a log at one moment. The view shares the records with the log, so a view costs
+/// little memory while recording goes on.
 #[derive(Debug)]
 pub struct View {
     segments: Vec<Segment>,
@@ -77,7 +77,7 @@ impl View {
     /// The lines, without their line ends.
     ///
     /// # Errors
-    /// A line that cannot be written as JSON: a fault of this crate, which its tests would show.
+    /// A line that cannot be written as JSON: a bug of this crate.
     pub fn lines(&self) -> impl Iterator<Item = serde_json::Result<String>> {
         let header = Line::Header(Header {
             format: FORMAT,

@@ -1,20 +1,21 @@
-//! The decision log: the events that the scheduler took and the actions that it decided, for a
-//! replay.
+//! The decision log: records the events that the scheduler took and the actions that it decided,
+//! for a replay.
 //!
-//! [`DecisionLog::handle`] wraps [`Scheduler::handle`] and keeps each event, its time and its
-//! actions. The log is a ring of segments. A segment begins with a snapshot of the scheduler. When
-//! a segment is full, a new segment begins and the segment before the last is dropped, so that at
-//! least one full segment is always there. Memory is bounded by [`Bounds`] and two snapshots.
+//! [`DecisionLog::handle`] wraps [`Scheduler::handle`] and stores each event, its time and its
+//! actions. The log consists of two segments. A segment begins with a snapshot of the scheduler.
+//! When a segment is full, a new segment begins and the segment before the full one is dropped. So
+//! the log always has one full segment, once the first is full. [`Bounds`] limits the memory of the
+//! records; two snapshots come on top.
 //!
 //! Recording copies the event and its actions: no serialisation, no allocation per event. A new
-//! segment costs one clone of the scheduler (`examples/log_cost.rs` measures both). A caller with
-//! nothing to do calls [`DecisionLog::rest`], so that the clone falls into a pause.
+//! segment costs one clone of the scheduler (`examples/log_cost.rs` measures both). A caller that
+//! has nothing to do calls [`DecisionLog::rest`], so that the clone does not delay a decision.
 //! [`DecisionLog::view`] shares the records, so that another thread can write them
 //! ([`View::lines`]) while recording goes on.
 //!
 //! A [`Replay`] takes those lines and feeds the events to the snapshot. It reports the first record
-//! at which a different scheduler, or a changed file, gives different actions. `vgpu-sim replay
-//! FILE` runs it.
+//! whose actions differ from the log: the scheduler is another version, or the file was changed.
+//! `vgpu-sim replay FILE` runs a replay.
 //!
 //! The log holds numbers: ids, times, sizes, settings. The scheduler does not know names, addresses
 //! or guest data.
@@ -30,20 +31,20 @@ pub use replay::{Replay, ReplayError, ReplayReport};
 
 use crate::{Action, Event, Scheduler};
 
-/// Version of the file format. The state in a log also changes with the scheduler, whose version
-/// the header names.
+/// Version of the file format. The state in a log also depends on the version of the scheduler,
+/// which the header names.
 pub const FORMAT: u32 = 1;
 
-/// Records that are kept together and shared with a [`View`] as one.
+/// Number of records in a chunk, the unit that a [`View`] shares.
 const CHUNK: usize = 1_024;
 
-/// Size of the log: between one and two segments (each at most an eighth longer than this), and two
-/// snapshots.
+/// Size of a segment. The log holds one to two segments (each at most an eighth longer than this)
+/// and two snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Records in a segment, at least 1.
     pub records: usize,
-    /// Bytes of memory in a segment. The last record may exceed them.
+    /// Memory of the records in a segment, in bytes. The last record may exceed this number.
     pub bytes: usize,
 }
 
@@ -56,7 +57,7 @@ impl Default for Bounds {
     }
 }
 
-/// An event, and the end of its actions in the chunk's list.
+/// An event, and the end of its actions in the chunk's list of actions.
 #[derive(Debug, Clone)]
 struct Entry {
     at_ns: u64,
@@ -93,7 +94,8 @@ impl Chunk {
     }
 
     fn is_full(&self) -> bool {
-        // The second bound keeps `actions_end` within `u32`; no event causes that many actions.
+        // The second condition keeps `actions_end` within `u32`; in practice no chunk has that many
+        // actions.
         self.entries.len() >= CHUNK || self.actions.len() >= 1 << 24
     }
 
@@ -162,8 +164,8 @@ pub struct DecisionLog {
 }
 
 impl DecisionLog {
-    /// A log that begins with the state of `scheduler`. All further events of this scheduler must
-    /// go through [`DecisionLog::handle`].
+    /// A log that begins with the present state of `scheduler`. From then on, all events of this
+    /// scheduler must go through [`DecisionLog::handle`].
     #[must_use]
     pub fn new(scheduler: &Scheduler, bounds: Bounds) -> Self {
         Self {
@@ -174,7 +176,7 @@ impl DecisionLog {
         }
     }
 
-    /// [`Scheduler::handle`], recorded.
+    /// Calls [`Scheduler::handle`] and records the event and its actions.
     pub fn handle(
         &mut self,
         scheduler: &mut Scheduler,
@@ -199,8 +201,9 @@ impl DecisionLog {
         }
     }
 
-    /// Called when nothing waits: begins a new segment if the present segment is full. Otherwise a
-    /// later event begins it, after another eighth.
+    /// Begins a new segment if the present segment is full. The caller calls this when it has
+    /// nothing to do. Without these calls, [`DecisionLog::handle`] begins the segment an eighth
+    /// later.
     pub fn rest(&mut self, scheduler: &Scheduler) {
         let full = self.current.records >= self.bounds.records.max(1)
             || self.current.bytes >= self.bounds.bytes;
@@ -209,8 +212,8 @@ impl DecisionLog {
         }
     }
 
-    /// The kept records and the state after them. `scheduler` is the recorded scheduler. Costs one
-    /// clone of it; the records are shared.
+    /// The stored records and the state after them. `scheduler` must be the recorded scheduler. The
+    /// call clones the scheduler once; the records are shared.
     pub fn view(&mut self, scheduler: &Scheduler) -> View {
         self.seal();
         let segments = self.previous.iter().chain([&self.current]);
@@ -242,13 +245,13 @@ impl DecisionLog {
         self.previous = Some(full);
     }
 
-    /// Makes the records shareable.
+    /// Closes the open chunk, so that views can share its records.
     fn seal(&mut self) {
         if self.open.entries.is_empty() {
             return;
         }
         let mut chunk = std::mem::replace(&mut self.open, Chunk::new());
-        // A chunk that is sealed early would hold spare memory that is not counted.
+        // A chunk that is closed early has spare capacity, which the log does not count.
         chunk.entries.shrink_to_fit();
         chunk.actions.shrink_to_fit();
         self.current.chunks.push(Arc::new(chunk));

@@ -1,4 +1,4 @@
-//! Replay of a log: decides every record again and compares.
+//! Replay of a log: feeds every event to a scheduler again and compares the decisions.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -15,7 +15,7 @@ pub struct ReplayReport {
     pub records: u64,
     /// Actions in these records.
     pub actions: u64,
-    /// States that were compared, the last included.
+    /// Number of states that were compared, including the state at the end.
     pub states: u64,
     /// Time between the first and the last record, in ns.
     pub span_ns: u64,
@@ -47,7 +47,8 @@ pub enum ReplayError {
         line: u64,
         /// Cause.
         problem: String,
-        /// Version of the scheduler that made the log, if it is another version than this.
+        /// Version of the scheduler that made the log, if that is another version than this
+        /// program's.
         other_version: Option<String>,
     },
     /// The last lines are missing.
@@ -71,7 +72,7 @@ pub enum ReplayError {
         n: u64,
         /// Number of the line.
         line: u64,
-        /// Time of the event.
+        /// Time of the event in ns.
         at_ns: u64,
         /// The event.
         event: String,
@@ -92,7 +93,7 @@ pub enum ReplayError {
         /// The first difference.
         difference: String,
     },
-    /// The scheduler panicked: it never reaches such a state.
+    /// The scheduler panicked, as no scheduler would in its own recording: the file was changed.
     #[error(
         "the scheduler failed at record {n} (line {line}): it never reaches the state in this log"
     )]
@@ -113,7 +114,7 @@ fn made_by(version: &Option<String>) -> String {
     })
 }
 
-/// A replay in progress. Feed it the lines of a log in order.
+/// A replay in progress. The caller feeds the lines of a log in order.
 #[derive(Debug, Default)]
 pub struct Replay {
     line: u64,
@@ -142,7 +143,8 @@ impl Replay {
     /// Takes the next line and replays its record.
     ///
     /// # Errors
-    /// [`ReplayError`] for a line that cannot be read or that differs. The replay ends with it.
+    /// [`ReplayError`] for a line that cannot be read, or whose decision or state differs. The
+    /// replay cannot go on after an error.
     pub fn line(&mut self, text: &str) -> Result<(), ReplayError> {
         self.line += 1;
         if self.ended {
@@ -188,7 +190,7 @@ impl Replay {
         }
     }
 
-    /// The result, after all lines.
+    /// Ends the replay, after all lines. Returns its result.
     ///
     /// # Errors
     /// [`ReplayError::NotALog`] without lines, [`ReplayError::Truncated`] without an end line.
@@ -282,7 +284,7 @@ fn told(actions: &[Action]) -> String {
     }
 }
 
-/// The first difference of two states, as a path of field names and the two values.
+/// The first difference between two states, as a path of field names and the two values.
 fn difference(recorded: &Scheduler, replayed: &Scheduler) -> String {
     let (a, b) = (format!("{recorded:#?}"), format!("{replayed:#?}"));
     let mut path: Vec<String> = Vec::new();
@@ -298,8 +300,8 @@ fn difference(recorded: &Scheduler, replayed: &Scheduler) -> String {
             path.pop();
         }
         if let Some(name) = text.strip_suffix(['{', '(', '[']) {
-            // A map's key ends on the line on which its value begins: the field before that is the
-            // name.
+            // In debug output, a map's key stands on the line on which its value begins. The name
+            // for the path is then the line before.
             let name = if closes { leaf } else { name };
             path.push(name.trim_end_matches([' ', ':', ',']).to_owned());
         } else if !closes {

@@ -4,7 +4,7 @@ use crate::{
     PoolConfig, PoolId, Rate, SessionId, Usage, VmConfig, VmId,
 };
 
-/// A scheduler that some VMs keep busy, with its log.
+/// A scheduler with its log, and some VMs that keep it busy.
 struct Host {
     scheduler: Scheduler,
     log: DecisionLog,
@@ -89,7 +89,7 @@ impl Host {
         }
     }
 
-    /// Random events. Most are valid.
+    /// Feeds random events. Most are valid.
     fn work(&mut self, events: u64) {
         for _ in 0..events {
             self.now += self.below(400_000);
@@ -252,7 +252,7 @@ fn a_changed_event_without_visible_consequence_is_found_in_the_state() {
         .find(|line| line.contains("\"debt_ns\":3000"))
         .unwrap();
     *line = line.replace("\"debt_ns\":3000", "\"debt_ns\":3001");
-    // Whether the state or a decision differs first depends on the order of events.
+    // The order of events decides which differs first: the state or a decision.
     let error = replay(&lines).unwrap_err();
     assert!(
         matches!(
