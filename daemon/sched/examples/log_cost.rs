@@ -1,6 +1,6 @@
 //! Measures the cost of the decision log: `cargo run -p vgpu-sched --release --example log_cost`.
-//! The same events go alternately to a scheduler alone and to one with a log. Prints the difference
-//! per event, and the cost of the snapshot at the start of a segment.
+//! The same events go to a scheduler without log and to a scheduler with log, in alternating
+//! rounds. Prints the difference per event, and the cost of the snapshot at the start of a segment.
 
 use std::time::Instant;
 
@@ -76,7 +76,8 @@ impl Host {
         }
     }
 
-    /// Mean ns per event, segments included, over many events: progress, ends of slices, releases.
+    /// Feeds many events: progress, ends of slices, releases. Returns the mean time per event in
+    /// ns, including the starts of segments.
     fn run(&mut self) -> f64 {
         let begun = Instant::now();
         for n in 0..EVENTS {
@@ -112,7 +113,7 @@ impl Host {
     }
 }
 
-/// The minimum: the value with the least disturbance.
+/// The minimum: the measured value with the least disturbance.
 fn least(values: impl IntoIterator<Item = f64>) -> f64 {
     values.into_iter().fold(f64::INFINITY, f64::min)
 }

@@ -1,25 +1,26 @@
-//! The latest start of the next turn of each waiting member, and whether a turn of another member
-//! leaves room for them.
+//! Promises: the time by which each waiting member begins its next turn, and the check whether a
+//! turn of another member leaves enough time for all promises.
 //!
-//! A promise says: its member begins a turn before the queue's clock reaches `by`. The clock grows
-//! by charged time ÷ Σ weight, so it runs slower when more members compete. Turns may be cut short
-//! to keep promises. `cost` is the shortest turn of the member including the return of the GPU;
-//! `period` is the length of the promise when it was made.
+//! A promise says: the member begins a turn before the queue's clock reaches `by`. The clock grows
+//! by charged time ÷ Σ weight, so it runs slower when more members compete. Turns may be shortened
+//! to keep promises. `cost` is the member's shortest turn plus the return of the GPU; `period` is
+//! the length of the promise when it was made.
 //!
-//! Served in the order of their promises, by shortest turns, all members are in time if the turns
-//! that must be over before each promise k fit, summed over j with by_j < by_k:
+//! If the members run shortest turns in the order of their promises, all begin in time when, for
+//! each promise k, the turns before it fit (summed over all j with by_j < by_k):
 //!
 //! ```text
 //! F(k) = Σ cost_j · (1 + 2 · (by_k − by_j) / period_j)  ≤  (by_k − now) · Σw
 //! ```
 //!
-//! The 1 is the turn that j waits for. The rest are the turns that j will ask for meanwhile, if no
-//! member is served before half of its period has passed. The shortest turns are then sporadic
-//! tasks with implicit deadlines of half a period. Earliest deadline first keeps them as long as
-//! they use at most the whole GPU (Liu and Layland, 1973; Jeffay, Stanat and Martel, 1991, for
-//! turns that cannot be interrupted). So if Σ cost / (period · Σw) ≤ 1/2, the inequality stays true
-//! for all promises after any turn that leaves it true. Where the sum is larger (kernels outlast a
-//! slice), the second term is left out, and the promise is attempted, not proven.
+//! The 1 stands for the turn that j waits for. The rest stands for the turns that j will ask for
+//! until by_k, if no member runs before half of its period has passed. The shortest turns are then
+//! sporadic tasks with implicit deadlines of half a period. Earliest deadline first meets these
+//! deadlines as long as the tasks use at most the whole GPU (Liu and Layland, 1973; Jeffay, Stanat
+//! and Martel, 1991, for turns that cannot be interrupted). So if Σ cost / (period · Σw) ≤ 1/2, a
+//! turn that leaves the inequality true now also leaves it true later, for all promises. Where the
+//! sum is larger (kernels outlast a slice), the second term is left out, and the promises are
+//! attempted, not proven.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +29,7 @@ use serde::{Deserialize, Serialize};
 /// Fraction bits of virtual time. The unit is 2^-20 ns per unit of weight.
 pub(crate) const FRACTION_BITS: u32 = 20;
 
-/// Number of promises examined for one decision, the earliest first. Later promises are examined
+/// Number of promises that one decision examines, the earliest first. Later promises are examined
 /// when they become the earliest.
 const IN_SIGHT: usize = 32;
 
@@ -37,9 +38,9 @@ const LOAD_BITS: u32 = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Promise {
-    /// Length of the shortest turn, with the return of the GPU.
+    /// Length of the shortest turn plus the return of the GPU, in ns.
     cost_ns: u64,
-    /// Longest wait, in virtual time.
+    /// Length of the promise in virtual time: the longest wait.
     period: i128,
     /// Cost ÷ period, in ns per virtual time.
     load: i128,
@@ -77,9 +78,9 @@ impl Now {
     }
 }
 
-/// Work that must be done before a promise: F in ns, up to a clock value.
+/// Work that must be complete before a promise: F in ns, up to a clock value.
 struct Ahead {
-    /// 2, or 0 if the turns that will be asked for meanwhile are left out.
+    /// 2, or 0 if the formula leaves out the turns that members will ask for later.
     twice: i128,
     ns: i128,
     slope: i128,
@@ -87,7 +88,7 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// Moves on to a later clock value.
+    /// Moves on to the clock value `to`.
     fn pass(&mut self, to: i128) {
         self.ns += product(self.slope, (to - self.at).max(0)) >> LOAD_BITS;
         self.at = self.at.max(to);
@@ -99,8 +100,8 @@ impl Ahead {
     }
 }
 
-/// Product of two numbers below 2^63. All times and weights within their limits are, and one
-/// multiplication is faster than several.
+/// Product of two numbers below 2^63, as all times and weights within their limits are. One
+/// multiplication of 64 bits is faster than several.
 fn product(a: i128, b: i128) -> i128 {
     let small = |number: i128| number.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64;
     i128::from(small(a)).wrapping_mul(i128::from(small(b)))
@@ -135,7 +136,7 @@ impl<K: Ord + Copy> Promises<K> {
         self.by.insert((by, key), promise);
     }
 
-    /// Removes a promise that is kept or not needed any more.
+    /// Removes a promise: its member begins a turn or no longer waits.
     pub(crate) fn end(&mut self, by: i128, key: K) {
         if let Some(promise) = self.by.remove(&(by, key)) {
             self.load -= promise.load;
@@ -143,13 +144,13 @@ impl<K: Ord + Copy> Promises<K> {
         }
     }
 
-    /// Whether promises are proven to be kept if the inequality holds.
+    /// Whether it is proven that promises which satisfy the inequality are kept.
     pub(crate) fn provable(&self, now: Now) -> bool {
         2 * (self.load << FRACTION_BITS) <= now.weight << LOAD_BITS
     }
 
-    /// How long, in ns, a turn of `whose` may take, return included, so that all promises to others
-    /// can still be kept while `whose` then waits by the promise `next`. Negative: the promises
+    /// Longest turn of `whose` in ns, including the return of the GPU, after which all promises to
+    /// others can still be kept and `whose` waits under the promise `next`. Negative: the promises
     /// cannot be proven to hold. `None`: no bound.
     pub(crate) fn room(&self, whose: K, next: Promise, now: Now) -> Option<i128> {
         let mut ahead = Ahead {
@@ -173,7 +174,7 @@ impl<K: Ord + Copy> Promises<K> {
                 room = Some(least);
                 ahead.put(promise);
                 rest -= i128::from(promise.cost_ns);
-                // Later promises have at least this room: time passes as fast as F grows.
+                // Later promises leave at least this time: F grows at most as fast as time passes.
                 if left - rest - i128::from(promise.cost_ns) >= least {
                     break;
                 }
@@ -182,7 +183,7 @@ impl<K: Ord + Copy> Promises<K> {
         room
     }
 
-    /// Members whose promise is at least half over, the earliest first.
+    /// Members whose promise is at least half over, in the order of their promises.
     pub(crate) fn pressing(&self, now: Now) -> impl Iterator<Item = K> + '_ {
         let half_over = move |&(&(by, _), promise): &(&(i128, K), &Promise)| {
             by - now.clock <= promise.period / 2
@@ -238,7 +239,8 @@ mod tests {
     fn room_is_what_the_tightest_promise_leaves() {
         let long = 1_000_000_000;
         let p = promises(&[(100, 10, long), (30, 10, long), (32, 5, long)]);
-        // Before 32 there is the turn of the member that is due at 30; before 100 there are both.
+        // Before clock value 32, the member that is due at 30 has its turn; before 100, both
+        // others.
         assert_eq!(p.room(9, LATER, at(0)), Some(22));
         assert_eq!(
             p.room(1, LATER, at(0)),

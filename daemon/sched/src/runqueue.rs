@@ -11,9 +11,9 @@ use crate::shortest::Shortest;
 /// The properties of a VM that decide its order in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Standing {
-    /// Class now, demotion included.
+    /// Present class, lowered while the VM is demoted.
     pub(crate) class: Class,
-    /// Weight now.
+    /// Present weight: class weight × factor.
     pub(crate) weight: u64,
     pub(crate) slice_ns: u64,
     /// Predicted length of the next turn, in ns.
@@ -27,7 +27,8 @@ enum Order {
     Shortest(Shortest),
 }
 
-/// The queue. A member is either *ready* (it can be chosen) or only counts (it runs).
+/// The queue. A member is *ready* (it can be chosen), or it only counts among the competitors (it
+/// runs, say).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RunQueue {
     policy: Policy,
@@ -53,7 +54,7 @@ impl RunQueue {
         self.policy
     }
 
-    /// Applies new settings of the same policy.
+    /// Applies new settings, if the policy is still the same.
     pub(crate) fn configure(&mut self, pool: &PoolConfig, now_ns: u64) {
         match &mut self.order {
             Order::Weighted(_) => {}
@@ -86,8 +87,8 @@ impl RunQueue {
         }
     }
 
-    /// Removes the VM. Returns its lag in ns, or `None` under a policy without accounts: the
-    /// caller's last value then still holds.
+    /// Removes the VM. Returns its lag in ns; `None` under a policy without lags, and the lag that
+    /// the caller has stored then remains valid.
     pub(crate) fn leave(&mut self, vm: VmId, claim_cap_ns: u64) -> Option<i128> {
         match &mut self.order {
             Order::Weighted(queue) => Some(queue.leave(vm, claim_cap_ns)),
@@ -118,21 +119,21 @@ impl RunQueue {
         }
     }
 
-    /// Sets a new predicted cost, for a policy that orders by it.
+    /// Sets a new predicted cost. Only `sjf` orders by cost.
     pub(crate) fn set_cost(&mut self, vm: VmId, cost_ns: u64) {
         if let Order::Shortest(queue) = &mut self.order {
             queue.set_cost(vm, cost_ns);
         }
     }
 
-    /// A whole turn of the VM is over, by the clock.
+    /// Records that a whole turn of the VM has ended by time.
     pub(crate) fn end_turn(&mut self, vm: VmId) {
         if let Order::Weighted(queue) = &mut self.order {
             queue.end_turn(vm);
         }
     }
 
-    /// A turn of the VM begins. Returns the longest turn, in ns, that the promises to others allow.
+    /// Starts a turn of the VM. Returns the longest turn, in ns, that the promises to others allow.
     pub(crate) fn begin_turn(&mut self, vm: VmId) -> u64 {
         match &mut self.order {
             Order::Weighted(queue) => queue.begin_turn(vm),
@@ -140,7 +141,7 @@ impl RunQueue {
         }
     }
 
-    /// The VM gave the GPU back `took_ns` after the revoke.
+    /// Records that the VM returned the GPU `took_ns` after the revoke.
     pub(crate) fn gave_back(&mut self, vm: VmId, took_ns: u64) {
         if let Order::Weighted(queue) = &mut self.order {
             queue.gave_back(vm, took_ns);
@@ -153,7 +154,7 @@ impl RunQueue {
         }
     }
 
-    /// The lag of the VM in ns, under a policy that keeps accounts.
+    /// The lag of the VM in ns; `None` under a policy without lags.
     pub(crate) fn lag_ns(&self, vm: VmId) -> Option<i128> {
         match &self.order {
             Order::Weighted(queue) => Some(queue.lag_ns(vm)),
@@ -161,7 +162,7 @@ impl RunQueue {
         }
     }
 
-    /// The VM that gets the next turn.
+    /// Chooses the VM for the next turn.
     pub(crate) fn pick(&mut self, now_ns: u64) -> Option<VmId> {
         match &mut self.order {
             Order::Weighted(queue) => queue.pick(),
@@ -203,7 +204,7 @@ impl RunQueue {
         }
     }
 
-    /// Moves the VM to the front: the holder is interrupted for it.
+    /// Puts the VM first, because the scheduler interrupts a holder in order to serve this VM.
     pub(crate) fn hasten(&mut self, vm: VmId) {
         if let Order::Weighted(queue) = &mut self.order {
             queue.hasten(vm);
@@ -227,7 +228,8 @@ impl RunQueue {
         }
     }
 
-    /// When the VM began to wait, under a policy that counts waiting time.
+    /// Time in ns at which the VM began to wait; `None` under a policy that does not count waiting
+    /// time, or if the VM does not wait.
     pub(crate) fn waiting_since(&self, vm: VmId) -> Option<u64> {
         match &self.order {
             Order::Weighted(_) => None,

@@ -1,6 +1,6 @@
-//! Serialisation for state that serde does not write as valid JSON by itself.
+//! Serialisation of types that serde alone does not write as valid JSON.
 
-/// Writes a map as a list of pairs, because the keys of a JSON object must be strings.
+/// Writes a map as a list of pairs, because JSON objects only have strings as keys.
 pub(crate) mod pairs {
     use std::collections::BTreeMap;
 

@@ -1,10 +1,10 @@
 //! Shortest predicted work first (`sjf`), with aging.
 //!
-//! A VM that begins to wait at `t` with a predicted cost `p` gets the key `t + lead(p)`; the
-//! smallest key goes first. `lead` grows with `p` up to [`Aging::after_ns`]. So a short VM
-//! overtakes a long VM only if it arrived less than `after_ns` later, and each VM that is ahead of
-//! a waiting VM goes before it once. A prediction that is too small gains at most `after_ns`, and
-//! never a place before a VM that has waited longer than that.
+//! A VM that begins to wait at time `t` with a predicted cost `p` gets the key `t + lead(p)`; the
+//! VM with the smallest key goes first. `lead` grows with `p`, up to [`Aging::after_ns`]. So a VM
+//! with short work overtakes a VM with long work only if it arrives less than `after_ns` later, and
+//! each VM before a waiting VM goes before it only once. A VM whose prediction is too small gains
+//! at most `after_ns`, and never overtakes a VM that has waited longer than that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ struct Member {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Waiting {
     since_ns: u64,
-    /// Key under which the VM stands in `queue`.
+    /// Key of the VM in `queue`.
     key: u64,
     ticket: u64,
 }
@@ -31,7 +31,7 @@ struct Waiting {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shortest {
     aging: Option<Aging>,
-    /// Costs above this, in ns, count as equal.
+    /// Costs above this value, in ns, count as this value.
     longest_ns: u64,
     #[serde(with = "crate::serial::pairs")]
     members: BTreeMap<VmId, Member>,
@@ -40,7 +40,7 @@ pub(crate) struct Shortest {
 }
 
 impl Shortest {
-    /// An empty queue. Costs are distinguished up to four slices.
+    /// An empty queue. Costs above four slices count as four slices.
     pub(crate) fn new(aging: Option<Aging>, slice_ns: u64) -> Self {
         Self {
             aging,
@@ -51,7 +51,8 @@ impl Shortest {
         }
     }
 
-    /// Applies new settings. Waiting VMs get the keys that the new settings would have given them.
+    /// Sets new settings. Waiting VMs get the keys that the new settings give them for their time
+    /// of arrival.
     pub(crate) fn configure(&mut self, aging: Option<Aging>, slice_ns: u64) {
         let longest_ns = longest(slice_ns);
         if (self.aging, self.longest_ns) == (aging, longest_ns) {
@@ -77,7 +78,7 @@ impl Shortest {
         self.members.remove(&vm);
     }
 
-    /// Sets a new predicted cost. The time already waited still counts.
+    /// Sets a new predicted cost. The waiting time stays.
     pub(crate) fn set_cost(&mut self, vm: VmId, cost_ns: u64) {
         let Some(member) = self.members.get_mut(&vm) else {
             return;
@@ -88,7 +89,7 @@ impl Shortest {
         }
     }
 
-    /// The VM begins or stops waiting.
+    /// Marks the VM as waiting or not.
     pub(crate) fn set_ready(&mut self, vm: VmId, ready: bool, now_ns: u64) {
         let Some(member) = self.members.get_mut(&vm) else {
             return;
@@ -117,8 +118,8 @@ impl Shortest {
         self.queue.first().map(|&(_, _, vm)| vm)
     }
 
-    /// Whether `holder` goes on at the end of its slice: only if it would be first had it arrived
-    /// now.
+    /// Whether `holder` goes on at the end of its slice: only if a VM with its cost that arrived
+    /// now would be first.
     pub(crate) fn holder_wins(&self, holder: VmId, now_ns: u64) -> bool {
         let Some(&(best, _, _)) = self.queue.first() else {
             return true;
@@ -136,18 +137,18 @@ impl Shortest {
         self.members.keys().copied()
     }
 
-    /// The waiting VMs that go before `vm`, in order. `vm` itself need not wait.
+    /// The waiting VMs that go before `vm`, in order. `vm` itself may be a VM that does not wait.
     pub(crate) fn before(&self, vm: VmId) -> Vec<VmId> {
         let order = self.queue.iter().map(|&(_, _, other)| other);
         order.take_while(|&other| other != vm).collect()
     }
 
-    /// When `vm` began to wait, if it waits.
+    /// Time in ns at which `vm` began to wait; `None` if it does not wait.
     pub(crate) fn waiting_since(&self, vm: VmId) -> Option<u64> {
         Some(self.members.get(&vm)?.waiting?.since_ns)
     }
 
-    /// Without aging the cost alone is the key.
+    /// The key of a VM. Without aging, the cost alone is the key.
     fn key(&self, cost_ns: u64, since_ns: u64) -> u64 {
         let Some(aging) = self.aging else {
             return cost_ns;
@@ -250,7 +251,7 @@ mod tests {
         assert_eq!(q.peek(), Some(VmId(0)));
         q.set_cost(VmId(0), 300);
         assert_eq!(q.peek(), Some(VmId(1)));
-        // All costs above four slices are equal, so the older VM goes first.
+        // All costs above four slices count as equal, so the VM that has waited longer goes first.
         q.configure(q.aging, 10);
         assert_eq!(q.peek(), Some(VmId(0)));
         q.configure(None, 10);

@@ -18,7 +18,7 @@ pub enum Cap {
 }
 
 impl Cap {
-    /// Name for people, such as `calls per second`.
+    /// The limit's name in messages, such as `calls per second`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -29,7 +29,7 @@ impl Cap {
     }
 }
 
-/// Why a VM or a session that has work does not run.
+/// The reason for which a VM or a session with work does not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitReason {
@@ -38,22 +38,22 @@ pub enum WaitReason {
         /// Number of other VMs that compete for the same GPU.
         rivals: u32,
     },
-    /// The VM used up its slice, and others have their turn.
+    /// The VM used up its slice, and now others have their turns.
     Slice,
     /// A rate limit holds the VM back.
     RateLimit {
         /// The limit.
         cap: Cap,
-        /// Time at which the VM may go on, at the latest, in ns.
+        /// Latest time in ns at which the VM may go on.
         until_ns: u64,
     },
-    /// The queue is at its depth limit: callers block in the guest.
+    /// The queue has reached its depth limit: callers in the guest block.
     Depth,
     /// The last request for device memory exceeded the quota.
     Quota,
     /// The VM is quarantined.
     Quarantine,
-    /// A gang has some of its GPUs and waits for the others.
+    /// A gang has a part of its GPUs and waits for the others.
     Gang {
         /// GPUs that the gang has.
         held: u32,
@@ -72,23 +72,24 @@ pub enum WaitReason {
 /// State of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SessionState {
-    /// Nothing to run.
+    /// The session has nothing to run.
     Idle,
-    /// Has work and waits for a lease.
+    /// The session has work and waits for a lease.
     Waiting,
-    /// A gang that holds some of its GPUs and waits for the others.
+    /// A gang session has a part of its GPUs and waits for the others.
     Gathering,
-    /// Holds the lease.
+    /// The session holds the lease.
     Running,
-    /// Holds the lease without work. No other session waits, and the VM is not charged.
+    /// The session holds the lease without work. No other session waits, and the VM does not pay.
     Parked,
-    /// Asked to give the lease back.
+    /// The lease is revoked and not returned yet.
     Revoking,
-    /// Being ended. The worker may still live.
+    /// The session is being ended. The worker may still exist.
     Ending,
 }
 
-/// All counters of one VM over all its sessions, since the VM was added or the counters were reset.
+/// All counters of one VM, over all its sessions, since the VM was added or the counters were
+/// reset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VmStats {
     /// Pool of the VM.
@@ -97,45 +98,46 @@ pub struct VmStats {
     pub class: Class,
     /// Whether the VM is demoted because it passed the soft limit.
     pub demoted: bool,
-    /// GPU on which the VM is placed; of a gang, the first.
+    /// GPU on which the VM is placed; for a gang, the first of its GPUs.
     pub gpu: Option<GpuId>,
-    /// The other GPUs of a gang, in order.
+    /// The other GPUs of a gang, in ascending order.
     pub also: Vec<GpuId>,
     /// Whether the VM is quarantined.
     pub quarantined: bool,
     /// The quarantine in force.
     pub quarantine: Option<Quarantine>,
-    /// Quarantines by strikes that are not forgotten: each doubles the length of the next.
+    /// Past quarantines by strikes that are not forgotten: each doubles the length of the next.
     pub quarantines: u32,
     /// Strikes that are not forgotten.
     pub strikes: u32,
-    /// Live sessions.
+    /// Number of sessions whose workers have not exited.
     pub sessions: u32,
     /// Charged GPU time in ns.
     pub gpu_ns: u64,
     /// Time in ns during which the VM had work and waited for its turn.
     pub wait_ns: u64,
-    /// Time in ns during which the VM had work and a limit of its own held it back.
+    /// Time in ns during which the VM had work and a rate limit of the VM held it back.
     pub throttled_ns: u64,
-    /// Number of times a rate limit began to hold the VM back.
+    /// Number of times that a rate limit began to hold the VM back.
     pub rate_limited: u64,
-    /// The rate limit that held the VM back last.
+    /// The last rate limit that held the VM back.
     pub rate_limited_by: Option<Cap>,
-    /// Leases granted.
+    /// Number of granted leases.
     pub grants: u64,
-    /// Kills by the watchdog.
+    /// Number of kills by the watchdog.
     pub kills: u64,
-    /// Soft limits passed.
+    /// Number of times that work reached the soft limit.
     pub soft_limits: u64,
-    /// Denied memory requests.
+    /// Number of denied memory requests.
     pub memory_denied: u64,
-    /// Submitted calls, settled at releases.
+    /// Number of submitted calls, as reported at the ends of leases.
     pub calls: u64,
-    /// Copied bytes, settled at releases.
+    /// Number of copied bytes, as reported at the ends of leases.
     pub bytes: u64,
-    /// GPU time in ns that the VM owes. The daemon stores it and gives it back at the next start.
+    /// GPU time in ns that the VM used beyond its share. The daemon stores this debt and passes it
+    /// back at the next start.
     pub debt_ns: u64,
-    /// Work queued now.
+    /// Work that is queued now.
     pub depth: Depth,
     /// Device memory booked now, in bytes.
     pub memory_bytes: u64,
@@ -147,9 +149,9 @@ pub struct VmStats {
     pub pinned_peak_bytes: u64,
     /// Why the VM waits, if it has work and no session of it runs.
     pub waiting: Option<WaitReason>,
-    /// Times from having work to the grant.
+    /// Times in ns from the arrival of work to the grant.
     pub wait: Histogram,
-    /// Charged times of leases.
+    /// Charged times of leases in ns.
     pub service: Histogram,
 }
 
@@ -158,35 +160,35 @@ pub struct VmStats {
 pub struct SessionStats {
     /// VM of the session.
     pub vm: VmId,
-    /// GPU of the session; of a gang, the first.
+    /// GPU of the session; for a gang, the first of its GPUs.
     pub gpu: GpuId,
-    /// The other GPUs of a gang, in order.
+    /// The other GPUs of a gang, in ascending order.
     pub also: Vec<GpuId>,
     /// State of the session.
     pub state: SessionState,
-    /// Why the session waits, if it does.
+    /// Why the session waits; `None` if it does not wait.
     pub waiting: Option<WaitReason>,
-    /// Charged GPU time in ns; of a gang, the sum over its GPUs.
+    /// Charged GPU time in ns; for a gang, the sum over its GPUs.
     pub gpu_ns: u64,
-    /// Device memory booked now, in bytes; of a gang, on all its GPUs.
+    /// Device memory booked now, in bytes; for a gang, the sum over its GPUs.
     pub memory_bytes: u64,
     /// Pinned host memory booked now, in bytes.
     pub pinned_bytes: u64,
-    /// Work queued now.
+    /// Work that is queued now.
     pub depth: Depth,
-    /// Submitted calls, settled at releases.
+    /// Number of submitted calls, as reported at the ends of leases.
     pub calls: u64,
-    /// Copied bytes, settled at releases.
+    /// Number of copied bytes, as reported at the ends of leases.
     pub bytes: u64,
 }
 
-/// How the time of a GPU was used. The three add up exactly to the time since the GPU was added or
-/// the counters were reset.
+/// How the time of a GPU was used. The three times add up exactly to the time since the GPU was
+/// added or the counters were reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Account {
     /// Time in ns charged to VMs.
     pub charged_ns: u64,
-    /// Time in ns without work, or with a parked holder.
+    /// Time in ns in which the GPU had no work or its lease was parked.
     pub idle_ns: u64,
     /// Time in ns with work and without a holder: during a verification, or while the GPU was
     /// unavailable.
@@ -198,10 +200,10 @@ pub struct Account {
 pub struct GpuStats {
     /// Health of the GPU.
     pub health: GpuHealth,
-    /// The holders. There are two only beside an overrunner, or while the work of the first is
-    /// about to end.
+    /// The sessions with a lease of the GPU. There are two only beside an overrunner, or while the
+    /// work of the first session is about to end.
     pub holders: Vec<(SessionId, VmId, Epoch)>,
-    /// The gang that reserves the GPU until it has all its GPUs.
+    /// The gang session that reserves the GPU while it gathers its other GPUs.
     pub reserved: Option<(SessionId, VmId)>,
     /// Sessions placed here.
     pub sessions: u32,
@@ -209,11 +211,11 @@ pub struct GpuStats {
     pub waiting: u32,
     /// How the time was used.
     pub account: Account,
-    /// Time in ns since the GPU was added or the counters were reset. The account adds up to it.
+    /// Time in ns since the GPU was added or the counters were reset: the sum of the account.
     pub wall_ns: u64,
     /// Number of times the lease passed from one session to another.
     pub handoffs: u64,
-    /// Times from a revoke to the release.
+    /// Times in ns from a revoke to the release.
     pub handoff: Histogram,
     /// Memory booked now, in bytes.
     pub memory_bytes: u64,

@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{GpuId, VmId};
 
-/// The object that a time belongs to.
+/// The object to which a time belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum TimerKey {
     Gpu(GpuId),
     Vm(VmId),
 }
 
-/// At most one time per key.
+/// The times at which the scheduler must act, at most one per key.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Timers {
     due: BTreeSet<(u64, TimerKey)>,
@@ -37,7 +37,7 @@ impl Timers {
         }
     }
 
-    /// The earliest time.
+    /// The earliest time in ns; `u64::MAX`: none.
     pub(crate) fn next(&self) -> u64 {
         self.due.first().map_or(u64::MAX, |&(at, _)| at)
     }

@@ -1,5 +1,5 @@
-//! Feeds any events in any order, valid or not, and checks the invariants after each. The
-//! generator, the model and the checks belong to the simulator (`vgpu_sim::fuzz`); `make sim` runs
+//! Feeds any events in any order, valid or not, and checks the invariants after each event. The
+//! generator, the model and the checks are in the simulator (`vgpu_sim::fuzz`); `make sim` runs
 //! them for longer.
 
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Each gene is one step. The seed selects the kind of world.
+    /// Each gene decides one step. The seed selects the kind of world.
     #[test]
     fn any_events_keep_the_accounts_right(
         seed in any::<u64>(),

@@ -1,4 +1,4 @@
-//! Announced ends: the next session is let in shortly before the holder's work ends.
+//! Announced ends: the next session gets its lease shortly before the holder's work ends.
 
 mod common;
 
@@ -10,8 +10,9 @@ use vgpu_sched::{
 
 const SLICE_NS: u64 = 2 * MILLIS;
 
-/// VMs 1 and 2 with sessions 10 and 20. Both have given the GPU back quickly before. Session 10 has
-/// it now, and 20 waits. Returns the rig, the epoch of the lease and the end of its slice.
+/// A host with VMs 1 and 2, whose sessions are 10 and 20. Both returned the GPU quickly before.
+/// Session 10 has the GPU now, and 20 waits. Returns the rig, the epoch of the lease and the end of
+/// its slice.
 fn rig(grace: Option<u64>) -> (Rig, Epoch, u64) {
     rig_of(grace, Policy::Weighted)
 }
@@ -68,7 +69,7 @@ fn the_next_session_is_let_in_early_and_pays_from_the_announced_end() {
     rig.pass(LET_IN_NS + 40 * MICROS);
     rig.release(10, epoch, 1);
     assert_eq!(rig.holders(GPU), [20]);
-    // Both pay for the time by which the release was late.
+    // Both VMs pay for the time by which the release was late.
     assert_eq!(rig.gpu_ns(1) - paid.0, SLICE_NS + 20 * MICROS);
     assert_eq!(rig.gpu_ns(2) - paid.1, 20 * MICROS);
     rig.pass(100 * MICROS);
@@ -145,7 +146,7 @@ fn a_holder_that_is_next_again_goes_on_without_a_gap() {
         |action| matches!(action, Action::Extend { session, .. } if *session == SessionId(30)),
     );
     assert!(extended, "{actions:?}");
-    // The announcement ends with its slice.
+    // The announcement is void when its slice is extended.
     assert_eq!(rig.pass(MILLIS), []);
     assert_eq!(ending(&mut rig, 30, terms.epoch, end, 0), []);
     assert_eq!(rig.holders(GPU), [30]);
@@ -155,7 +156,7 @@ fn a_holder_that_is_next_again_goes_on_without_a_gap() {
 fn a_vm_that_was_slow_to_give_back_waits_until_the_gpu_is_free() {
     let (mut rig, epoch, _) = rig_of(None, Policy::Fifo);
     rig.pass(SLICE_NS);
-    // Session 10 takes 5 ms to give the GPU back.
+    // Session 10 returns the GPU 5 ms after the revoke.
     rig.pass(5 * MILLIS);
     let next = granted(&rig.release(10, epoch, 1));
     rig.pass(SLICE_NS);
@@ -199,7 +200,7 @@ fn a_limit_of_gpu_time_holds_for_a_session_let_in_ahead() {
     });
     rig.pass(SLICE_NS);
     granted(&ending(&mut rig, 10, epoch, end, LET_IN_NS));
-    // Session 20 pays from the announced end on, half while the previous holder is still there.
+    // Session 20 pays from the announced end on; half while the previous holder still runs.
     let actions = rig.pass(LET_IN_NS + 120 * MICROS);
     assert_eq!(revoked(&actions), Some(20), "{actions:?}");
 }

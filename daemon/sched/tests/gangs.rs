@@ -1,4 +1,4 @@
-//! VMs that use several GPUs at once or none: gathering, all or nothing, no deadlock.
+//! VMs that use all their GPUs at the same time: gathering, all or nothing, no deadlock.
 
 mod common;
 
@@ -29,8 +29,8 @@ fn on(gpu: GpuId) -> VmConfig {
     }
 }
 
-/// A rig of `gpus` GPUs, a gang of all of them (VM 1, session 10), and one VM on each (VM 2..,
-/// session 20..).
+/// A rig with `gpus` GPUs, a gang on all of them (VM 1, session 10), and one VM on each GPU (VM
+/// 2.., session 20..).
 fn rig(gpus: u32) -> Rig {
     let mut rig = Rig::new(PoolConfig::default());
     for gpu in 1..gpus {
@@ -56,7 +56,7 @@ fn a_gang_is_granted_once_when_it_has_all_its_gpus_and_pays_for_what_it_keeps_re
     let mut rig = rig(2);
     let single = granted(&rig.runnable(21));
     assert_eq!(single.gpu, SECOND);
-    // The first GPU is free and reserved at once; the gang waits for the second.
+    // The first GPU is free, so the gang reserves it at once; then the gang waits for the second.
     let actions = rig.runnable(10);
     assert!(
         !actions.iter().any(|a| matches!(a, Action::Grant(_))),
@@ -89,7 +89,7 @@ fn a_gang_is_granted_once_when_it_has_all_its_gpus_and_pays_for_what_it_keeps_re
     rig.pass(MILLIS);
     rig.feed(Event::Timer);
     assert_eq!(rig.gpu_ns(1), 5 * MILLIS, "the gang pays for both GPUs");
-    // Revoked once because of either GPU, and both are released together.
+    // The wait for one GPU revokes the gang's lease once, and both GPUs are released together.
     let asked = rig.pass(2 * MILLIS);
     let revokes = asked.iter().filter(|a| matches!(a, Action::Revoke { .. }));
     assert_eq!(revokes.count(), 1, "{asked:?}");
@@ -206,7 +206,7 @@ fn a_gang_gives_up_what_it_keeps_reserved_when_its_gpu_time_is_used_up() {
     let (mut rig, _) = capped(MILLIS, 3 * MILLIS);
     rig.runnable(10);
     rig.runnable(20);
-    // 3 ms, and 3 µs that were refilled.
+    // The burst of 3 ms, plus 3 µs that were earned meanwhile.
     assert_eq!(revoked(&rig.pass(3 * MILLIS)), Some(21));
     assert_eq!(state(&rig), SessionState::Gathering);
     let terms = granted(&rig.pass(10 * MICROS));
@@ -224,7 +224,7 @@ fn a_gang_gives_up_what_it_keeps_reserved_when_its_gpu_time_is_used_up() {
 
 #[test]
 fn a_gang_without_gpu_time_is_not_granted_what_it_gathered() {
-    // The second GPU is released later than the timer that should have ended the gathering.
+    // The second GPU is released after the time at which a timer should have ended the gathering.
     let (mut rig, single) = capped(MILLIS, 3 * MILLIS);
     rig.runnable(10);
     rig.now += 4 * MILLIS;
@@ -251,7 +251,7 @@ fn a_running_gang_uses_its_gpu_time_on_all_its_gpus() {
     let actions = rig.release(10, terms.epoch, 1);
     assert_eq!(actions, [], "the gang waits with its work");
     assert!(is_capped(&rig));
-    // The gang goes on when it has a slice for each of its GPUs.
+    // The gang goes on when its bucket has a slice for each of its GPUs.
     let waits = 4 * SECONDS;
     assert_eq!(rig.pass(waits - 100 * MILLIS), []);
     assert_eq!(granted(&rig.pass(200 * MILLIS)).session, SessionId(10));
@@ -259,7 +259,7 @@ fn a_running_gang_uses_its_gpu_time_on_all_its_gpus() {
 
 #[test]
 fn a_gang_whose_gathering_costs_more_than_its_burst_runs_and_pays_afterwards() {
-    // 100 µs: the other VM keeps its GPU for 2 ms and more each time.
+    // The burst is 100 µs, but the other VM keeps its GPU for 2 ms or more each time.
     let (mut rig, mut single) = capped(100 * MILLIS, 100 * MICROS);
     rig.runnable(10);
     let mut runs = 0;
@@ -294,7 +294,7 @@ fn a_gang_whose_gathering_costs_more_than_its_burst_runs_and_pays_afterwards() {
         }
     }
     assert!(runs >= 20, "{runs} turns in 4 s");
-    // The remaining debt is at most the cost of one turn: the rate holds.
+    // At most the cost of one turn remains as a debt, so the rate holds.
     let used = rig.gpu_ns(1);
     assert!(used <= 400 * MILLIS + 20 * MILLIS, "{used}");
     assert!(used >= 300 * MILLIS, "{used}");
@@ -423,8 +423,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Gangs of any GPUs and VMs of one GPU: no VM waits forever, and every nanosecond is accounted
-    /// for.
+    /// For gangs on any GPUs and VMs on one GPU: no VM waits forever, and every nanosecond is
+    /// accounted for.
     #[test]
     fn gangs_never_deadlock(members in members()) {
         let mut rig = Rig::new(PoolConfig::default());
@@ -455,10 +455,10 @@ proptest! {
         for (index, member) in members.iter().enumerate() {
             let id = VmId(index as u32 + 1);
             let stats = sim.rig.sched.vm_stats(id).unwrap();
-            // On each GPU a round of turns, each as long as a gang may gather. This also bounds a
-            // VM of one GPU, which waits while a gang that holds that GPU gathers the others. Six
-            // rounds are measured, not derived: the worst case so far, a gang of four GPUs, waited
-            // 1.6 s, between four and six rounds.
+            // The bound has six rounds of turns for each GPU, where each turn is as long as a gang
+            // may gather. The bound also covers a VM of one GPU, which waits while a gang that
+            // holds that GPU gathers the others. Six rounds are measured, not derived: in the worst
+            // case so far, a gang of four GPUs waited 1.6 s, between four and six rounds.
             let round = turn * u64::from(weights) / u64::from(member.weight) + 2 * turn;
             let bound = gpus * 6 * round + members.len() as u64 * turn;
             let longest = stats.wait.max_ns().max(sim.waits_since(id));

@@ -1,4 +1,4 @@
-//! One lease at a time, step by step: grant, wanted, slice, revoke, hold, parked, death, refusal.
+//! The life of leases, step by step: grant, wanted, slice, revoke, hold, parked, death, refusal.
 
 mod common;
 
@@ -153,7 +153,7 @@ fn an_unwanted_idle_lease_parks_uncharged_and_is_asked_back_at_once() {
         SessionState::Parked
     );
     assert_eq!(rig.gpu_ns(1), 200 * MICROS, "only the hold is charged");
-    // Retaken: charged again from now.
+    // The worker retakes the parked lease, and the VM pays from now on.
     rig.runnable(10);
     rig.pass(MILLIS);
     rig.idle(10);

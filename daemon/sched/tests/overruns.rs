@@ -1,5 +1,5 @@
-//! Which sessions run beside overrunners, and how long two overrunners can keep a third VM from the
-//! GPU.
+//! Tests which sessions run beside overrunners, and how long two overrunners can keep a third VM
+//! from the GPU.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn two_that_overrun_do_not_lock_the_others_out() {
     for vm in [4, 5] {
         sim.start(vm, vm as u32, Load::backlog(200 * MICROS));
     }
-    // Each of the three VMs may overrun once without history.
+    // Each of the three VMs may overrun once before its overruns count.
     sim.run_until(3 * SECONDS);
     sim.feed(Event::ResetStats { vm: None });
     let begin = sim.overruns.len();
@@ -33,9 +33,9 @@ fn two_that_overrun_do_not_lock_the_others_out() {
     let honest = sim.gpu_ns(4) + sim.gpu_ns(5);
     assert!(honest >= 4 * SECONDS - 100 * MILLIS, "{honest} of 10 s");
     let longest = wait_of(&sim, 4).max(wait_of(&sim, 5));
-    // An honest VM that had more than its share beside an overrunner (half of the time, where two
-    // fifths are due) gives way to the next. The rest of the older kernel then blocks it, and that
-    // kernel is at least slice and grace old.
+    // An honest VM that got more than its share beside an overrunner (half of the time instead of
+    // two fifths) gives way to the next VM. The rest of the older kernel then blocks the honest VM;
+    // that kernel has already run for slice and grace.
     let block = (400 - 2 - 20 + 2) * MILLIS;
     assert!(longest <= block, "{longest}");
     assert!(sim.overruns.len() > begin + 10);
@@ -77,7 +77,7 @@ fn one_that_overran_waits_for_the_end_of_another_overrun_and_is_let_in_later() {
         ]
         .concat(),
     );
-    // VM 1 overran. Now VM 2 overruns, and VM 1 may not join it, but VM 3 may.
+    // VM 1 overran. Now VM 2 overruns: VM 1 may not run beside VM 2, but VM 3 may.
     let holder = rig.holders(GPU);
     assert_eq!(holder, [10]);
     let epoch = rig.sched.gpu_stats(GPU).unwrap().holders[0].2;
@@ -101,9 +101,9 @@ fn one_that_overran_waits_for_the_end_of_another_overrun_and_is_let_in_later() {
     assert!(actions.iter().any(killed), "{actions:?}");
 }
 
-/// If unimpeded, VM 3 asks for 0.2 ms every 5.2 ms. When an overrun begins, it waits slice and
-/// grace. It has work only now and then, so it is seldom due at the moment in which an overrun of
-/// VM 1 or VM 2 ends.
+/// Without others, VM 3 asks for 0.2 ms every 5.2 ms. When an overrun begins, VM 3 waits for slice
+/// and grace. Because it seldom has work, it is seldom waiting when an overrun of VM 1 or VM 2
+/// ends.
 #[test]
 fn two_that_overrun_do_not_lock_out_one_that_pauses() {
     let cases = [
@@ -125,7 +125,7 @@ fn two_that_overrun_do_not_lock_out_one_that_pauses() {
             sim.start(vm, vm as u32, Load::backlog(kernel));
         }
         sim.start(3, 3, Load::bursts(200 * MICROS, 1, 5 * MILLIS));
-        // Both VMs may overrun once without history.
+        // Both VMs may overrun once before their overruns count.
         let surprised = 3 * kernel.max(SECONDS);
         sim.run_until(surprised);
         sim.feed(Event::ResetStats { vm: None });
@@ -136,8 +136,8 @@ fn two_that_overrun_do_not_lock_out_one_that_pauses() {
             .filter(|done| done.1 == SessionId(3));
         let served = served.count();
         assert!(served >= least, "{kernel}: {served} requests in 100 s");
-        // An overrun is declared slice and grace later. Before that, VM 3 repays the time that it
-        // had beside the previous overrunner, for which the next one waited.
+        // An overrun is declared after slice and grace. Before that, VM 3 gives back the time that
+        // it got beside the previous overrunner, for which the next overrunner had to wait.
         let longest = wait_of(&sim, 3);
         assert!(
             longest <= kernel / 10 + 25 * MILLIS,
@@ -152,7 +152,8 @@ fn two_that_overrun_do_not_lock_out_one_that_pauses() {
     }
 }
 
-/// Completions in one stream say nothing about the operation that keeps the GPU in another stream.
+/// Completions in one stream do not show that the operation that blocks the GPU in another stream
+/// makes progress.
 #[test]
 fn completions_beside_what_overruns_do_not_avoid_the_soft_limit() {
     let mut rig = Rig::new(PoolConfig::default());

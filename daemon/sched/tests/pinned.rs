@@ -1,4 +1,4 @@
-//! Pinned host memory: each VM has its share of the total, regardless of the others.
+//! Pinned host memory: each VM has a reserved share of the total, which others cannot use.
 
 mod common;
 
@@ -11,7 +11,7 @@ use vgpu_sched::{
 
 const MOST: u64 = 1_000;
 
-/// A host with one VM per limit, from number 1 on, each with one program of the VM's number.
+/// A host with one VM per limit, numbered from 1, each with one session of the same number.
 fn host(limits: &[Option<u64>]) -> Rig {
     let config = Config {
         pinned_bytes: Some(MOST),
@@ -64,7 +64,8 @@ fn pinned(rig: &Rig, vm: u32) -> u64 {
 #[test]
 fn one_vm_takes_all_that_it_can_get_and_the_others_have_their_shares() {
     let mut rig = host(&[None, None, Some(30), Some(0)]);
-    // 125 bytes are reserved for each VM, but 30 for the third and none for the fourth.
+    // 125 bytes are reserved for each VM, but only 30 for the third and none for the fourth,
+    // because of their limits.
     assert_eq!(pin(&mut rig, 1, 846), Err((MemoryRefusal::Host, 845)));
     assert_eq!(pin(&mut rig, 1, 845), Ok(()));
     assert_eq!(pin(&mut rig, 1, 1), Err((MemoryRefusal::Host, 0)));
@@ -84,7 +85,7 @@ fn a_vm_that_is_registered_later_has_its_share_of_what_is_given_back_first() {
     unpin(&mut rig, 1, 100);
     assert_eq!(pin(&mut rig, 1, 1), Err((MemoryRefusal::Host, 0)));
     assert_eq!(pin(&mut rig, 2, 100), Ok(()));
-    // Memory of a VM's last workers counts until they are gone.
+    // The memory of a removed VM counts until its last workers have exited.
     rig.feed(Event::RemoveVm { vm: VmId(1) });
     assert_eq!(rig.sched.pinned_room(VmId(2)), 0);
     rig.exited(1);
@@ -106,7 +107,8 @@ fn what_ended_sessions_left_counts_until_it_is_gone() {
     rig.add_session(1, 1);
     assert_eq!(pin(&mut rig, 1, 41), Err((MemoryRefusal::Pinned, 40)));
     assert_eq!(pin(&mut rig, 1, 40), Ok(()));
-    // It also counts after the VM is unregistered, and for a new VM with the same number.
+    // The memory that ended sessions left behind also counts after the VM is unregistered, and for
+    // a new VM with the same number.
     rig.feed(Event::RemoveVm { vm: VmId(1) });
     rig.exited(1);
     assert_eq!(

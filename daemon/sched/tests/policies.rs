@@ -1,4 +1,4 @@
-//! Promises of the policies besides shares: the bound of `sjf`, interruption by VMs that wake up,
+//! Bounds of the policies besides shares: waits under `sjf`, interruption by VMs that wake up,
 //! slices of single VMs, and changes while VMs run.
 
 mod common;
@@ -119,7 +119,8 @@ fn nobody_is_interrupted_before_the_least_run_or_by_one_that_owes() {
     assert_eq!(revoked(&rig.pass(MICROS)), Some(10), "revoked after 500 µs");
     let second = granted(&rig.release(10, first.epoch, 1));
     assert_eq!(second.session, SessionId(20));
-    // The VM takes more than its share, sleeps a moment and comes back: no claim, no interruption.
+    // The VM takes more than its share, sleeps a moment and gets work again: with its debt it may
+    // not interrupt the holder.
     rig.pass(10 * MILLIS);
     let holder = granted(&rig.release(20, second.epoch, 0));
     assert_eq!(holder.session, SessionId(10));
@@ -208,7 +209,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// `sjf`: no VM waits longer than the bound, whatever the VMs claim.
+    /// `sjf`: no VM waits longer than the bound, regardless of the costs that workers claim.
     #[test]
     fn sjf_waits_are_bounded(tenants in tenants(), after in 1..100_u64) {
         let after_ns = after * MILLIS;
@@ -234,7 +235,8 @@ proptest! {
         }
     }
 
-    /// Lags of backlogged VMs stay within 2C, also with slices of their own and interruptions.
+    /// Lags of VMs that always have work stay within 2C, also with VMs' own slices and with
+    /// interruptions.
     #[test]
     fn lags_are_within_two_c(
         weights in proptest::collection::vec(1..17_u32, 2..9),
@@ -263,8 +265,8 @@ proptest! {
         }
     }
 
-    /// A change takes effect when the running turn (by the new slices) and the work in flight are
-    /// over.
+    /// A change takes effect when the running turn (by the new slices) and the work in flight have
+    /// ended.
     #[test]
     fn changes_take_effect_within_one_slice(
         weights in proptest::collection::vec(1..17_u32, 2..6),
@@ -294,9 +296,9 @@ proptest! {
         sim.feed(Event::SetVm { vm: VmId(1), config: own.clone() });
         sim.run_until(changed + slice + kernel + SWITCH);
         // The running turn was ended or extended under the new rules. (It may have been revoked
-        // just before the change; then the next turn runs under them.)
+        // just before the change; then the next turn runs under the new rules.)
         prop_assert!(!sim.turns.is_empty(), "no turn ended since {changed}");
-        // The new weights hold from now on.
+        // The new weights apply from now on.
         if pool.policy == Policy::Weighted {
             let from: Vec<u64> = (1..=weights.len() as u32).map(|vm| sim.gpu_ns(vm)).collect();
             sim.run_until(sim.rig.now + SECONDS);

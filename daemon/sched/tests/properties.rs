@@ -1,6 +1,6 @@
-//! Promises of the scheduler for random mixtures of tenants: conservation, lag bound, bounded wait,
-//! work conservation, cap bound, live change. (The simulator also checks after every step that
-//! there is one holder and that no GPU idles while a session could run.)
+//! Properties of the scheduler for random mixtures of tenants: accounting, lag bound, bounded wait,
+//! work conservation, cap bound, live change. (After every step, the simulator also checks that
+//! each GPU has one holder and that no GPU idles while a session could run.)
 
 mod common;
 
@@ -43,7 +43,7 @@ fn id(index: usize) -> u32 {
     index as u32 + 1
 }
 
-/// The tenants on one GPU.
+/// Starts all tenants on one GPU.
 fn simulate(tenants: &[Tenant], slice_ns: u64, switch: u64) -> Sim {
     let pool = PoolConfig {
         slice_ns,
@@ -153,7 +153,7 @@ proptest! {
         }
     }
 
-    /// With one VM that always has work the GPU is never idle, whatever the others do.
+    /// While one VM always has work, the GPU is never idle, regardless of the other VMs.
     #[test]
     fn work_conservation(
         tenants in tenants(8),
@@ -170,8 +170,8 @@ proptest! {
         prop_assert_eq!((account.idle_ns, account.switch_ns), (0, 0));
     }
 
-    /// In no window more calls than burst + rate × window over all sessions of a VM, plus one
-    /// operation per session. The rate is used if there is work for it.
+    /// In any window, all sessions of a VM together make at most burst + rate × window calls, plus
+    /// one operation per session. They use up the rate if they have enough work.
     #[test]
     fn cap_bound(
         per_second in 100..3_000_u64,
@@ -199,8 +199,8 @@ proptest! {
             let bound = burst + per_second * window / SECONDS + 1 + sessions;
             prop_assert!(most <= bound, "{most} calls in {window} ns, bound {bound}");
         }
-        // A full bucket earns nothing: the rate can be used only if the bucket holds 10 ms worth of
-        // it.
+        // A full bucket earns nothing: the rate can be used up only if the burst holds at least 10
+        // ms of the rate.
         if burst * 100 >= per_second {
             let could = per_second.min(SECONDS / (2 * (kernel + 100 * MICROS)));
             let batch = per_second / 200 + sessions + 1;
@@ -209,7 +209,7 @@ proptest! {
         }
     }
 
-    /// New weights and a new slice hold from the next turn on, and all lags are kept.
+    /// New weights and a new slice apply from the next turn on, and all lags stay.
     #[test]
     fn live_change(
         weights in proptest::collection::vec((1..17_u32, 1..17_u32), 2..6),

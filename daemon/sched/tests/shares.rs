@@ -1,4 +1,4 @@
-//! Shares of GPU time and longest waits: the documented bounds, in the simulator.
+//! Shares of GPU time and longest waits: checks the documented bounds in the simulator.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn pool() -> PoolConfig {
     PoolConfig::default()
 }
 
-/// A VM of the default pool with this weight factor in class low (weight 1).
+/// A VM of the default pool in class low (weight 1) with this weight factor.
 fn weighted_vm(factor_milli: u32) -> VmConfig {
     VmConfig {
         factor_milli,
@@ -25,7 +25,7 @@ fn weighted_vm(factor_milli: u32) -> VmConfig {
     }
 }
 
-/// One backlogged VM per weight, with operations of these lengths in ns.
+/// One VM per weight that always has work, with operations of these lengths in ns.
 fn backlogged(weights: &[u32], kernels: &[u64], slice_ns: u64) -> Sim {
     let mut sim = Sim::new(Rig::new(PoolConfig { slice_ns, ..pool() }), SWITCH);
     for (index, (&weight, &kernel)) in weights.iter().zip(kernels.iter().cycle()).enumerate() {
@@ -36,8 +36,8 @@ fn backlogged(weights: &[u32], kernels: &[u64], slice_ns: u64) -> Sim {
     sim
 }
 
-/// Largest error of any VM's share over windows of length `window`, in ns, sampled every quarter
-/// window.
+/// Largest error in ns of any VM's share over windows of length `window`. A window begins every
+/// quarter of a window.
 fn largest_error(sim: &mut Sim, weights: &[u32], window: u64, windows: u64) -> u64 {
     let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
     let mut samples = vec![];
@@ -225,7 +225,7 @@ fn throughput_is_kept_and_an_idle_gpu_is_given_at_once() {
     sim.run_until(2 * SECONDS);
     let work: u64 = sim.done.iter().map(|&(_, _, ns)| ns).sum();
     assert!(work >= 2 * SECONDS * 96 / 100, "{work} ns of work in 2 s");
-    // A VM that works 10 % of the time beside a VM that always has work: no time is lost.
+    // One VM works 10 % of the time beside a VM that always has work: no GPU time is lost.
     let mut sim = Sim::new(Rig::new(pool()), SWITCH);
     sim.rig.add_vm(1, Class::Critical);
     sim.rig.add_vm(2, Class::Low);
@@ -281,7 +281,8 @@ fn strict_serves_the_higher_class_and_ages_the_lower() {
     }
     sim.run_until(5 * SECONDS);
     let wait = sim.rig.sched.vm_stats(VmId(1)).unwrap().wait;
-    // after + 2 steps to the top, the running slice, then one slice for each VM that waited longer.
+    // The bound: `after` plus two steps to the highest level, the running slice, then one slice of
+    // each VM that has waited longer.
     let turn = 2 * MILLIS + 300 * MICROS + SWITCH;
     let bound = 100 * MILLIS + 2 * 50 * MILLIS + u64::from(n) * turn;
     assert!(wait.max_ns() <= bound, "{} > {bound}", wait.max_ns());
@@ -446,7 +447,7 @@ fn bytes_per_second_hold_and_a_large_copy_pays_afterwards() {
     assert!(bytes >= 960_000_000, "{bytes}");
 }
 
-/// VM 1 may use 1,000 bytes per second, with the same burst.
+/// A rig in which VM 1 may use 1,000 bytes per second, with a burst of 1,000 bytes.
 fn with_1000_bytes_a_second() -> Rig {
     let mut rig = Rig::new(pool());
     let mut config = VmConfig::new(POOL, Class::High);
@@ -466,7 +467,7 @@ fn assert_held_for_4_s(stats: &VmStats) {
     );
 }
 
-/// The VM pays for a program that ended while it held a lease.
+/// The VM pays for the use of a worker that died while it held a lease.
 #[test]
 fn use_of_a_dead_worker_beyond_its_credit_is_paid_for() {
     let mut rig = with_1000_bytes_a_second();
@@ -565,7 +566,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Backlogged VMs: the share error is at most 2C in any window.
+    /// VMs that always have work: the error of the shares is at most 2C in any window.
     #[test]
     fn backlogged_shares_are_within_two_c(
         weights in proptest::collection::vec(1..17_u32, 2..9),
@@ -578,7 +579,7 @@ proptest! {
         prop_assert!(error <= 2 * c, "{error} > 2 × {c}");
     }
 
-    /// Strict: no VM waits longer than the documented bound.
+    /// `strict`: no VM waits longer than the documented bound.
     #[test]
     fn strict_waits_are_bounded(
         classes in proptest::collection::vec(0..4_usize, 1..9),

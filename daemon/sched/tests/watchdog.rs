@@ -1,4 +1,4 @@
-//! Work that does not end, leases that are not returned, deaths that are not confirmed.
+//! Work that does not end, leases that are not returned, killed workers that do not exit.
 
 mod common;
 
@@ -72,7 +72,7 @@ fn a_hung_kernel_is_noted_then_killed_then_verified_and_the_next_vm_is_granted()
     );
 }
 
-/// A lease is revoked half a second before the limit, then an absence of an hour follows.
+/// A lease is revoked half a second before the limit; then vgpud is absent for an hour.
 #[test]
 fn an_absence_counts_towards_no_limit() {
     const AWAY: u64 = 3600 * SECONDS;
@@ -94,13 +94,14 @@ fn an_absence_counts_towards_no_limit() {
         assert_eq!(killed(&actions), None, "{actions:?}");
         let stats = rig.sched.vm_stats(VmId(1)).unwrap();
         assert_eq!((stats.kills, stats.strikes), (0, 0));
-        // The rest of the limit still counts.
+        // The rest of the limit still applies after the absence.
         let (session, _) = killed(&rig.pass(SECONDS)).expect("killed");
         assert_eq!(session, 10);
     }
 }
 
-/// Death and check could not be reported: the GPU does not become suspect for that.
+/// During an absence the exit of a worker and the check of its GPU cannot be reported. The GPU must
+/// not become suspect because of this.
 #[test]
 fn an_absence_condemns_no_gpu() {
     const AWAY: u64 = 3600 * SECONDS;
@@ -180,7 +181,7 @@ fn a_session_beside_an_overrunner_pays_half_like_it() {
     assert!(overrun < beside);
     assert_eq!(rig.holders(GPU), [10, 20]);
     let (before_1, before_2) = (rig.gpu_ns(1), rig.gpu_ns(2));
-    // The others take turns beside the overrunner; a third session is never let in.
+    // The others take turns beside the overrunner; a third session never gets a lease.
     let turn = PoolConfig::BESIDE_NS;
     assert_eq!(
         revoked(&rig.pass(turn - 1)),
@@ -423,7 +424,7 @@ fn what_is_remembered_of_a_vm_survives_a_restart() {
     let over = Action::QuarantineOver { vm: VmId(1) };
     assert_eq!(next.pass(40 * SECONDS), vec![over]);
     assert_eq!(three_strikes(&mut next), Some(120 * SECONDS));
-    // Strikes towards a quarantine, and their age.
+    // Strikes that do not yet cause a quarantine, and their age.
     let mut rig = back_off();
     rig.feed(Event::Strike { vm: VmId(1) });
     rig.pass(599 * SECONDS);

@@ -1,4 +1,5 @@
-//! Accounts of time: charges for leases, the GPU's account, and the standing of VMs.
+//! Accounts of time: charges for leases, the GPU's account, and the properties of VMs that decide
+//! their turns.
 
 use super::Scheduler;
 use super::seats::note_phase;
@@ -9,9 +10,9 @@ use crate::model::{Gpu, Lease, Vm, VmCounters};
 use crate::runqueue::Standing;
 
 impl Scheduler {
-    /// Charges the time since the last call. Call it before every change of holders, waiting VMs or
-    /// payers. If a gang holds or reserves this GPU, its other GPUs are charged too, so that its
-    /// limit sees all of them.
+    /// Charges the time since the last call. Must be called before every change of holders, waiting
+    /// VMs or payers. If a gang holds or reserves this GPU, its other GPUs are charged, too,
+    /// because the gang's limit of GPU time counts all of them.
     pub(super) fn accrue(&mut self, id: GpuId) {
         if !self.accrue_one(id) {
             return;
@@ -27,10 +28,11 @@ impl Scheduler {
         }
     }
 
-    /// Returns true if a gang was charged, so that its other GPUs must be charged too.
+    /// Charges one GPU. Returns true if a gang was charged, so that its other GPUs must be charged,
+    /// too.
     fn accrue_one(&mut self, id: GpuId) -> bool {
-        // A session that was let in ahead pays from the announced end of the previous holder's
-        // work.
+        // A session whose lease was granted before the previous lease ended pays from the announced
+        // end of the previous holder's work.
         let begins = self.gpus.get(&id).and_then(|gpu| {
             let ahead = |holder: &SessionId| self.lease(*holder)?.ahead;
             let at = gpu.holders.iter().find_map(ahead)?;
@@ -42,7 +44,7 @@ impl Scheduler {
         self.accrue_until(id, self.now_ns)
     }
 
-    /// Charges up to `now`. The set of payers must not change before `now`.
+    /// Charges the time until `now`. The set of payers must not change before `now`.
     fn accrue_until(&mut self, id: GpuId, now: u64) -> bool {
         let Some(gpu) = self.gpus.get_mut(&id) else {
             return false;
@@ -68,8 +70,8 @@ impl Scheduler {
             return false;
         }
         gpu.account.charged_ns += passed;
-        // Overlapping holders pay equal parts. The indivisible rest falls to the last, not to the
-        // overrunner.
+        // Holders that share the GPU pay equal parts. The remainder of the division goes to the
+        // last holder, not to the overrunner.
         let (mut rest, mut left) = (passed, payers);
         let mut gangs = false;
         let Gpu {
@@ -121,7 +123,7 @@ impl Scheduler {
         }
     }
 
-    /// The properties of a VM that decide its share and turns now.
+    /// The properties of a VM that decide its present share and turns.
     pub(super) fn standing(&self, id: VmId) -> Standing {
         let Some(vm) = self.vms.get(&id) else {
             return Standing {
@@ -156,8 +158,8 @@ impl Scheduler {
         })
     }
 
-    /// Predicted time of a VM's next turn in ns: the prediction for the first waiting operation (a
-    /// slice if there is none), but at least the recent mean of its turns.
+    /// Predicted time of a VM's next turn in ns: the prediction for the first waiting operation
+    /// (without a prediction: a slice), or the average of the VM's recent turns if that is longer.
     fn cost_of(&self, vm: &Vm, slice_ns: u64) -> u64 {
         let first = vm.runnable.values().next().or(match &vm.running {
             Some((session, _)) => Some(session),
@@ -170,7 +172,7 @@ impl Scheduler {
         said.max(vm.usual_ns.unwrap_or(0))
     }
 
-    /// Updates a VM's queues after a change of class, factor, slice or demotion.
+    /// Updates a VM in its queues after a change of class, factor, slice or demotion.
     pub(super) fn refresh_standing(&mut self, id: VmId) {
         let now = self.now_ns;
         let standing = self.standing(id);
@@ -190,7 +192,7 @@ impl Scheduler {
         }
     }
 
-    /// Updates the queues for all VMs of the selected pools.
+    /// Updates the queues for all VMs that are placed under the pools selected by `of`.
     pub(super) fn refresh_standings(&mut self, of: impl Fn(PoolId) -> bool) {
         let placed = |vm: &Vm| vm.placement.as_ref().is_some_and(|p| of(p.pool));
         let all: Vec<VmId> = self
@@ -210,7 +212,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Resets the counters of one VM, or all counters.
+    /// Resets the counters of one VM, or of all VMs and GPUs.
     pub(super) fn reset_stats(&mut self, of: Option<VmId>) -> Result<(), Ignored> {
         let now = self.now_ns;
         let gpus: Vec<GpuId> = self.gpus.keys().copied().collect();

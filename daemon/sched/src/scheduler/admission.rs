@@ -46,8 +46,8 @@ impl Scheduler {
         });
     }
 
-    /// The guest is gone. No more leases are granted, and a present lease is revoked when the GPU
-    /// is settled.
+    /// Handles a guest that has ended its session: no more leases are granted, and a present lease
+    /// is revoked at the end of the event.
     pub(super) fn close_session(&mut self, id: SessionId) -> Result<(), Ignored> {
         let session = self.session_mut(id)?;
         session.closing = true;
@@ -57,7 +57,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Orders the death of a session. A lease stays until the death is confirmed.
+    /// Orders the kill of a session's worker. The lease stays until the worker is confirmed dead.
     pub(super) fn kill(&mut self, id: SessionId, cause: KillCause) {
         let now = self.now_ns;
         let Some(session) = self.sessions.get_mut(&id) else {
@@ -68,7 +68,7 @@ impl Scheduler {
         }
         let vm = session.vm;
         self.unqueue(id);
-        // The GPUs that a gang has gathered are free at once: its worker never had them.
+        // GPUs that a gang has gathered are free at once: its worker never used them.
         self.sync_vm(vm);
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
@@ -89,14 +89,14 @@ impl Scheduler {
         self.out.push(Action::Kill { session: id, cause });
     }
 
-    /// Orders the death of several sessions.
+    /// Orders the kill of several sessions' workers.
     pub(super) fn kill_all(&mut self, sessions: Vec<SessionId>, cause: KillCause) {
         for session in sessions {
             self.kill(session, cause);
         }
     }
 
-    /// The process is gone: frees all that it had.
+    /// Handles the end of a worker process: frees everything that the session had.
     pub(super) fn worker_exited(&mut self, id: SessionId) -> Result<(), Ignored> {
         let session = self.session_mut(id)?;
         let vm_id = session.vm;
@@ -142,7 +142,7 @@ impl Scheduler {
         self.forget_vm(vm_id);
     }
 
-    /// A worker died with work in flight: checks that the GPU still computes.
+    /// Checks that the GPU still computes, after a worker died with work in flight.
     fn start_canary(&mut self, id: GpuId, since_ns: u64) {
         let deadline_ns = since_ns.saturating_add(self.config.verify_ns);
         // A removed GPU is not checked.

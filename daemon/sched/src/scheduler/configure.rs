@@ -1,4 +1,4 @@
-//! Settings that the administrator changes. All may change while VMs run.
+//! Settings that the administrator changes. Each setting may change while VMs run.
 
 use super::Scheduler;
 use crate::action::{Ignored, KillCause};
@@ -21,7 +21,7 @@ impl Scheduler {
             if !gpu.removed {
                 return Err(Ignored::Exists);
             }
-            // The GPU was removed, and is added again before its last worker is gone.
+            // The GPU was removed and is added again before its last worker has exited.
             gpu.removed = false;
             gpu.config = config;
             return self.gpu_state(id, health);
@@ -105,7 +105,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Shortens a running lease to end at most one slice from now, by the new slices.
+    /// Shortens a running lease after a change of the slice: it ends at most one new slice from
+    /// now.
     fn shorten(&mut self, id: SessionId) {
         let Some(vm) = self.sessions.get(&id).and_then(|s| self.vms.get(&s.vm)) else {
             return;
@@ -116,7 +117,8 @@ impl Scheduler {
         }
     }
 
-    /// Gives a node the queue of its pool's policy. The VMs move over with their lags.
+    /// Replaces a node's queue after a change of the pool's policy. The VMs move over with their
+    /// lags.
     fn rebuild_node(&mut self, gpu: GpuId, pool: PoolId, config: &PoolConfig) {
         let now = self.now_ns;
         let Some(node) = self
@@ -200,8 +202,8 @@ impl Scheduler {
             if !old.removed {
                 return Err(Ignored::Exists);
             }
-            // The number is reused before the last worker of its former owner is gone. The new VM
-            // inherits only the memory that those workers still hold.
+            // The number is used again before the last worker of the old VM has exited. The new VM
+            // inherits only the memory that those workers still have.
             pool.vms.insert(id);
             let Vm {
                 placement,
@@ -243,7 +245,7 @@ impl Scheduler {
         if !self.pools.contains_key(&config.pool) {
             return Err(Ignored::UnknownPool);
         }
-        // Use until now is charged by the old limits.
+        // The use until now is charged under the old limits.
         self.accrue_vm(id);
         let vm = self
             .vms
@@ -295,7 +297,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Forgets a removed VM without sessions and pinned memory.
+    /// Deletes the record of a removed VM that has no sessions and no pinned memory.
     pub(super) fn forget_vm(&mut self, id: VmId) {
         let stays = |vm: &Vm| !vm.removed || !vm.sessions.is_empty() || vm.pinned_left > 0;
         if self.vms.get(&id).is_none_or(stays) {

@@ -9,24 +9,24 @@ use crate::id::{Epoch, SessionId, VmId};
 use crate::model::{Buckets, Lease, Throttle, Vm};
 use crate::stats::Cap;
 
-/// A throttled VM continues with tokens for at least this time in ns: a lease per token would cost
-/// more than it brings.
+/// A throttled VM continues when it has tokens for at least this time in ns: a lease for each
+/// single token would cost more than the work.
 const BATCH_NS: u64 = 5 * MILLIS;
 
-/// GPU time that one turn of a VM takes.
+/// GPU time for one turn of a VM.
 #[derive(Debug, Clone, Copy)]
 struct Turn {
-    /// A throttled VM continues when it has this much, in ns.
+    /// GPU time in ns that a throttled VM must have in its bucket before it continues.
     needs_ns: u64,
-    /// Debt in ns that the VM may reach while it holds or gathers GPUs.
+    /// Debt in ns that the bucket may reach while the VM holds or gathers GPUs.
     may_owe_ns: u64,
 }
 
 impl Scheduler {
-    /// A slice, for a gang on each of its GPUs. A gang that once gave up its GPUs because its
-    /// bucket was empty also needs the cost of gathering. A full bucket may be less than that, and
-    /// the gang would never run. Such a gang starts with a full bucket and owes the rest, like a
-    /// copy that is larger than the bucket.
+    /// The need of one turn: a slice, for a gang a slice on each of its GPUs. A gang whose bucket
+    /// was once empty while it gathered GPUs also needs the cost of gathering. This need may exceed
+    /// a full bucket, and the gang would never run. Therefore this gang starts with a full bucket,
+    /// and the difference becomes a debt, like a copy that is larger than the bucket.
     fn turn_of(&self, vm: &Vm) -> Turn {
         let slice = self.slice_of(vm);
         let width = vm.width() as u64;
@@ -44,7 +44,7 @@ impl Scheduler {
         }
     }
 
-    /// When a VM that holds and pays for `gpus` GPUs will have used up its GPU time, in ns.
+    /// Time in ns at which a VM that pays for `gpus` GPUs will have used up its GPU time.
     pub(super) fn out_of_time_at(&mut self, id: VmId, gpus: u64) -> Option<u64> {
         let now = self.now_ns;
         self.accrue_vm(id);
@@ -53,7 +53,7 @@ impl Scheduler {
         Some(bucket.empty_at(gpus, turn.may_owe_ns, now))
     }
 
-    /// Decides again whether a rate limit throttles the VM, and sets the timer.
+    /// Checks whether a rate limit throttles the VM, and sets the VM's timer.
     pub(super) fn rethrottle(&mut self, id: VmId) {
         let now = self.now_ns;
         self.accrue_vm(id);
@@ -94,8 +94,8 @@ impl Scheduler {
         session.granted
     }
 
-    /// Settles the use that a session reports. `None`: the worker died, and the session is charged
-    /// all lent credit, or the last reported use if that is more.
+    /// Settles the credit of a session with its reported use. `None`: the worker died; the session
+    /// is then charged the whole credit, or the last reported use if that is more.
     pub(super) fn settle_credit(&mut self, session: SessionId, used: Option<Usage>) {
         let now = self.now_ns;
         let Some(session) = self.sessions.get_mut(&session) else {
@@ -125,8 +125,8 @@ impl Scheduler {
         }
     }
 
-    /// Charges use without a lease. During a lease the figures are only kept, in case the worker
-    /// dies.
+    /// Charges use without a lease. During a lease this function only stores the totals, in case
+    /// the worker dies.
     pub(super) fn used(&mut self, id: SessionId, used: Usage) -> Result<(), Ignored> {
         let now = self.now_ns;
         let session = self.session_mut(id)?;
@@ -160,7 +160,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The holder has used up its credit: it gets more, or its lease is revoked.
+    /// Handles a holder that has used up its credit: gives more credit, or revokes the lease.
     pub(super) fn credits_spent(
         &mut self,
         id: SessionId,
@@ -174,8 +174,8 @@ impl Scheduler {
         let revoked = lease.ok_or(Ignored::StaleEpoch)?.revoked_ns.is_some();
         self.accrue_vm(vm);
         self.settle_credit(id, Some(used));
-        // A revoked lease gets credit, too: work under it may wait for data that the guest can send
-        // only then.
+        // A revoked lease gets credit, too: its work may wait for data that the guest can send only
+        // with more credit.
         if served && self.has_tokens(vm) {
             let credits = self.lend(id);
             self.out.push(Action::Credit {
@@ -190,7 +190,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Whether each bucket has at least one token.
+    /// Whether the buckets of calls and bytes have at least one token each.
     fn has_tokens(&mut self, vm: VmId) -> bool {
         let now = self.now_ns;
         let Some(vm) = self.vms.get_mut(&vm) else {
@@ -204,8 +204,8 @@ impl Scheduler {
     }
 }
 
-/// The rate limit that holds a VM back longest, if any. Calls and bytes cannot do so while a holder
-/// has credit; they are checked when the credit is settled.
+/// The rate limit that holds a VM back longest, if any. While a session has a lease with credit,
+/// the limits of calls and bytes do not count; they are checked when the credit is settled.
 fn held_back(vm: &mut Vm, turn: Turn, now: u64) -> Option<Throttle> {
     let was = vm.throttle.is_some();
     let (running, gathers) = (vm.running.is_some(), vm.gathering.is_some());

@@ -9,8 +9,8 @@ use crate::model::{Gpu, Lease, Session, Use, Vm};
 use crate::timers::TimerKey;
 
 impl Scheduler {
-    /// Runs after every event that changed a GPU: grants free GPUs, revokes due leases, tells the
-    /// holders whether others wait, and sets the GPU's timer.
+    /// Runs after every event that changed a GPU: grants the GPU if it is free, revokes leases that
+    /// are due, reports to the holders whether others wait, and sets the GPU's timer.
     pub(super) fn settle(&mut self, id: GpuId) {
         self.accrue(id);
         while self.is_free(id) {
@@ -59,7 +59,7 @@ impl Scheduler {
         self.sessions.get_mut(&session)?.lease.as_mut()
     }
 
-    /// The session that would be granted a free GPU now.
+    /// The session that would get a free GPU now.
     #[must_use]
     pub fn choose_next(&mut self, gpu: GpuId) -> Option<SessionId> {
         self.choose(gpu).map(|(_, session)| session)
@@ -72,7 +72,8 @@ impl Scheduler {
         Some((vm, session))
     }
 
-    /// Gives the GPU to a session. A gang reserves and pays for the GPU until it has all its GPUs.
+    /// Assigns the GPU to a session. A gang reserves each GPU, and pays for it, until the gang has
+    /// all its GPUs.
     fn acquire(&mut self, id: GpuId, vm_id: VmId, session_id: SessionId) -> bool {
         let now = self.now_ns;
         let Some(session) = self.sessions.get_mut(&session_id) else {
@@ -100,7 +101,7 @@ impl Scheduler {
             }
         }
         if all {
-            // The turn of a gang is not cut: gathering was expensive.
+            // The turn of a gang is not shortened, because gathering was expensive.
             let most = if held == 0 { most } else { u64::MAX };
             self.grant(vm_id, session_id, most);
         } else {
@@ -112,8 +113,8 @@ impl Scheduler {
         true
     }
 
-    /// A turn of the VM, and of its pool, begins on this GPU. Returns the longest turn in ns that
-    /// the promises to others in the pool allow.
+    /// Starts a turn of the VM, and of its pool, on this GPU. Returns the longest turn in ns that
+    /// the promises to other VMs of the pool allow.
     fn begin_turn(&mut self, id: GpuId, vm: VmId) -> u64 {
         let pool = self.vms.get(&vm).map(Vm::pool);
         let Some((pool, gpu)) = pool.zip(self.gpus.get_mut(&id)) else {
@@ -124,8 +125,8 @@ impl Scheduler {
         node.map_or(u64::MAX, |node| node.queue.begin_turn(vm))
     }
 
-    /// Grants the lease to a session that has all its GPUs. The turn is its slice, but at most
-    /// `most_ns`.
+    /// Grants the lease to a session that has all its GPUs. The turn is the VM's slice, or
+    /// `most_ns` if that is shorter.
     fn grant(&mut self, vm_id: VmId, session_id: SessionId, most_ns: u64) {
         let now = self.now_ns;
         let epoch = Epoch(self.next_epoch);
@@ -138,7 +139,7 @@ impl Scheduler {
         let turn = self.turn_ns(session_id, slice, most_ns);
         let slice_end_ns = now.saturating_add(turn);
         if let Some(session) = self.sessions.get_mut(&session_id) {
-            // The work of an earlier lease was drained before its release.
+            // The operations of an earlier lease had completed when that lease was released.
             session.progress_ns = now;
             if let Some(lease) = &mut session.lease {
                 lease.epoch = epoch;
@@ -187,8 +188,8 @@ impl Scheduler {
         });
     }
 
-    /// Length of a turn in ns. It is longer beside an overrunner: the driver shares the GPU in its
-    /// own time slices, and each handoff leaves a whole one to the overrunner.
+    /// Length of a turn in ns. Beside an overrunner the turn is longer: the driver divides the GPU
+    /// in time slices of its own, and each handoff gives the overrunner one whole time slice.
     fn turn_ns(&self, id: SessionId, slice_ns: u64, most_ns: u64) -> u64 {
         if self.is_beside_overrunner(id) {
             slice_ns.max(crate::PoolConfig::BESIDE_NS)
@@ -226,7 +227,7 @@ impl Scheduler {
         self.any_gpu(id, |gpu| gpu.holders.iter().any(overruns))
     }
 
-    /// Whether any session but the holder waits for a GPU of its lease.
+    /// Whether another session waits for a GPU of this session's lease.
     pub(super) fn others_wait(&self, session: SessionId) -> bool {
         let vm = self.sessions.get(&session).map(|session| session.vm);
         let Some(vm) = vm.and_then(|vm| self.vms.get(&vm)) else {
@@ -247,7 +248,7 @@ impl Scheduler {
             .any(|place| self.gpus.get(&place.gpu).is_some_and(&what))
     }
 
-    /// Tells a holder whether others wait, and revokes the lease if that is due.
+    /// Reports to a holder whether others wait, and revokes the lease if it is due.
     fn press(&mut self, id: SessionId) {
         let now = self.now_ns;
         let wanted = self.others_wait(id);
@@ -289,7 +290,8 @@ impl Scheduler {
         }
     }
 
-    /// End of a slice while others wait. Returns true if the holder is next again and goes on.
+    /// Handles the end of a slice while others wait. Returns true if the holder is next again and
+    /// goes on.
     fn slice_over(&mut self, id: SessionId, vm: VmId) -> bool {
         let now = self.now_ns;
         self.end_turn(id, vm);
@@ -361,8 +363,8 @@ impl Scheduler {
         })
     }
 
-    /// Whether the holder must stop before its slice ends, for a higher class or for a VM that woke
-    /// up.
+    /// Whether the holder must stop before its slice ends, because a VM of a higher class waits or
+    /// a VM woke up that is due earlier.
     fn is_preempted(&mut self, id: SessionId, vm: VmId) -> bool {
         let now = self.now_ns;
         let Some(session) = self.sessions.get(&id) else {
@@ -393,14 +395,14 @@ impl Scheduler {
             }
             index += 1;
         }
-        // The challenger has gone, or is not due before the holder any more.
+        // The VM that woke up no longer waits, or is no longer due before the holder.
         if let Some(lease) = self.lease_mut(id) {
             lease.challenged = false;
         }
         false
     }
 
-    /// Time from which a VM that woke up may interrupt the holder.
+    /// Time in ns from which a VM that woke up may interrupt the holder.
     pub(super) fn preemptible_ns(&self, lease: &Lease, pool: PoolId) -> u64 {
         let least = self.pools.get(&pool).map_or(0, |p| p.config.min_run_ns);
         lease.granted_ns.saturating_add(least)
@@ -413,7 +415,7 @@ impl Scheduler {
         Some((pool, vm))
     }
 
-    /// Revokes a lease. A parked lease is charged again from now, so that keeping it costs.
+    /// Revokes a lease. From now on the VM pays even for a parked lease, until it is returned.
     pub(super) fn revoke(&mut self, id: SessionId) {
         let now = self.now_ns;
         let Some(vm) = self.sessions.get(&id).map(|session| session.vm) else {
@@ -466,8 +468,8 @@ impl Scheduler {
         session.completed = session.submitted;
         session.soft_noted = false;
         session.depth = depth;
-        // First the queue, then the lease, so that a VM with more work never leaves the
-        // competition.
+        // The session joins its VM's queue before the lease ends, so that a VM with more work never
+        // leaves the competition.
         self.enqueue(id);
         self.end_lease(id, Some(used));
         Ok(())
@@ -490,7 +492,8 @@ impl Scheduler {
             };
             gpu.holders.retain(|&holder| holder != id);
             if let Some(revoked) = lease.revoked_ns {
-                // For a session that was let in ahead, the handoff was already recorded.
+                // If the next session already has its lease, the handoff was recorded at that
+                // grant.
                 if gpu.holders.is_empty() || lease.overrun {
                     gpu.handoff.record(now.saturating_sub(revoked));
                 }
@@ -504,7 +507,7 @@ impl Scheduler {
                     let before = vm.back_ns.unwrap_or(0);
                     vm.back_ns = Some(took.max(before - before / 16));
                 }
-                // An overrun says nothing about the usual time.
+                // The time of an overrun is not typical.
                 if let Some(node) = pool
                     .and_then(|pool| gpu.nodes.get_mut(&pool))
                     .filter(|_| !lease.overrun)
@@ -536,8 +539,7 @@ impl Scheduler {
         }
     }
 
-    /// A session's lease has ended: tells the sessions that were let in beside it and are alone
-    /// now.
+    /// Reports to the sessions beside an ended lease that they are now alone on their GPUs.
     fn leave_alone(&mut self, ended: SessionId) {
         let now = self.now_ns;
         let places = self.sessions.get(&ended).into_iter();
@@ -568,7 +570,7 @@ impl Scheduler {
         }
     }
 
-    /// An overrun of this session began or ended: decides again who may run beside it.
+    /// Checks again which VMs may run beside this session, whose overrun began or ended.
     pub(super) fn sync_neighbours(&mut self, session: SessionId) {
         let mut index = 0;
         while let Some(gpu) = self
@@ -581,7 +583,7 @@ impl Scheduler {
         }
     }
 
-    /// The pool under which a VM runs.
+    /// The pool under which a VM is placed; if it is not placed, the configured pool.
     pub(super) fn pool_of(&self, vm: VmId) -> Option<PoolId> {
         self.vms.get(&vm).map(Vm::pool)
     }

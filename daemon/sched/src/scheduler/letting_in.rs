@@ -1,5 +1,5 @@
-//! Grants before the previous lease is returned: shortly before the announced end of the holder's
-//! work, or beside an overrunner.
+//! Grants of a lease before the previous lease is returned: shortly before the announced end of the
+//! holder's work, or beside an overrunner.
 
 use super::Scheduler;
 use crate::action::Ignored;
@@ -7,11 +7,11 @@ use crate::id::{Epoch, GpuId, SessionId, VmId};
 use crate::model::{Lease, Use};
 
 impl Scheduler {
-    /// Whether this session may not be granted before the holder's release. True for a gang,
-    /// because it would pay for its other GPUs from the grant on. True for a VM that gave GPUs back
-    /// slowly, because both would share the device for long if the prediction fails. True for all
-    /// if the holder's VM would be next again with another session: the VM is not in the queue
-    /// while it runs.
+    /// Whether this session must wait for the holder's release. True for a gang, because it would
+    /// pay for its other GPUs from the grant on. True for a VM that has returned GPUs slowly: if
+    /// the prediction is wrong, both sessions would share the device for long. True for every
+    /// session if the holder's VM would be next again with another session; the queue does not show
+    /// this, because a running VM is not in the queue.
     pub(super) fn needs_it_whole(&mut self, id: GpuId, session: SessionId) -> bool {
         let holder = self.holder(id, 0);
         let Some(holder) = holder.filter(|&it| self.lease(it).is_some_and(|l| !l.overrun)) else {
@@ -26,8 +26,8 @@ impl Scheduler {
         !quick || vm.is_some_and(|vm| self.vm_wins(holder, vm))
     }
 
-    /// Whether the next session may be let in beside this holder, because it overruns or is about
-    /// to end.
+    /// Whether the next session may get a lease beside this holder, because the holder overruns or
+    /// its work is about to end.
     pub(super) fn makes_room(&self, holder: SessionId) -> bool {
         let Some(session) = self.sessions.get(&holder) else {
             return false;
@@ -37,8 +37,8 @@ impl Scheduler {
         lease.is_some_and(|lease| lease.overrun || leaves(lease))
     }
 
-    /// The next session is let in: records the handoff, because for waiting sessions the GPU is
-    /// free now.
+    /// Records the handoff when the next session gets its lease, because from then on the GPU is
+    /// free for waiting sessions.
     pub(super) fn note_let_in(&mut self, id: GpuId) {
         let now = self.now_ns;
         let leaving = self.holder(id, 0).and_then(|holder| self.lease(holder));
@@ -50,23 +50,25 @@ impl Scheduler {
         }
     }
 
-    /// The announced end of another session's work, if that session still holds this session's GPU.
+    /// The announced end in ns of another session's work, if that session still holds this
+    /// session's GPU.
     pub(super) fn leaving_until(&self, id: SessionId) -> Option<u64> {
         let gpu = self.gpus.get(&self.sessions.get(&id)?.gpu())?;
         let other = gpu.holders.iter().find(|&&other| other != id)?;
         self.lease(*other)?.ending_ns
     }
 
-    /// No session waits any more: the announced end is void, and the holder goes on.
+    /// Drops the announced end: no session waits any more, and the holder goes on.
     pub(super) fn forget_ending(&mut self, id: SessionId) {
         if let Some(lease) = self.lease_mut(id) {
             lease.ending_ns = None;
         }
     }
 
-    /// A holder announces the end of its work in flight and submits nothing more. Only the first
-    /// announcement counts, until the lease is extended. It does not count from a session that
-    /// shares the device, or from a gang, whose GPUs are released together.
+    /// Records that a holder announced the end of its work in flight and submits nothing more.
+    /// Until the lease is extended, only the first announcement counts. The announcement of a gang
+    /// does not count, because its GPUs are released together; nor does that of a session that
+    /// shares the device.
     pub(super) fn ending(
         &mut self,
         id: SessionId,
@@ -91,8 +93,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// A holder's turn is over. If it was a whole turn, the request for which it was chosen is
-    /// done.
+    /// Ends the turn of a holder. If the turn was a whole slice, the request for which the VM was
+    /// chosen is complete.
     pub(super) fn end_turn(&mut self, id: SessionId, vm: VmId) {
         if self.lease(id).is_none_or(|lease| !lease.whole) {
             return;

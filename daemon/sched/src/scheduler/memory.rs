@@ -7,8 +7,8 @@ use crate::id::{SessionId, VmId};
 use crate::model::{Session, Vm};
 
 /// Bytes of pinned memory that are reserved for a VM with limit `limit`, if `vms` VMs are
-/// registered and all together may pin `most`: half of `most` in equal shares. The rest goes to
-/// whoever comes first.
+/// registered and may pin `most` bytes together: half of `most`, divided equally. Any VM may use
+/// the other half.
 #[must_use]
 pub fn pinned_share(most: u64, vms: u64, limit: Option<u64>) -> u64 {
     (most / 2 / vms.max(1)).min(limit.unwrap_or(u64::MAX))
@@ -90,8 +90,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Books pinned memory if the VM's limit and the host allow it. Otherwise returns the reason
-    /// and the bytes that could be booked.
+    /// Books pinned memory if the VM's limit and the host's limit allow it. Otherwise returns the
+    /// reason and the number of bytes that could be booked.
     fn pin(&mut self, id: SessionId, bytes: u64) -> Result<(), (MemoryRefusal, u64)> {
         let none = Err((MemoryRefusal::Pinned, 0));
         let vm = self.sessions.get(&id).map(|session| session.vm);
@@ -118,8 +118,9 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Bytes that the host still lets a VM pin, apart from its own limit: the rest of its share and
-    /// of the memory outside all shares. `u64::MAX`: the host has no limit.
+    /// Bytes that a VM may still pin under the limit of the host; its own limit is not counted.
+    /// This is the rest of the VM's reserved share and of the memory outside all shares.
+    /// `u64::MAX`: the host has no limit.
     #[must_use]
     pub fn pinned_room(&self, id: VmId) -> u64 {
         let Some(most) = self.config.pinned_bytes else {
@@ -127,7 +128,7 @@ impl Scheduler {
         };
         let registered = self.vms.values().filter(|vm| !vm.removed).count() as u64;
         let share = |vm: &Vm| match vm.removed {
-            // Its last workers are being killed.
+            // A removed VM has no share: its last workers are being killed.
             true => 0,
             false => pinned_share(most, registered, vm.config.limits.pinned_bytes),
         };
@@ -140,7 +141,8 @@ impl Scheduler {
             .vms
             .get(&id)
             .map_or(0, |vm| share(vm).saturating_sub(vm.pinned));
-        // A later VM's share may have been taken by earlier VMs. It is not taken back from them.
+        // Earlier VMs may already use the share of a VM that was added later. They keep this
+        // memory.
         own.saturating_add(left).min(most.saturating_sub(total))
     }
 
@@ -150,7 +152,7 @@ impl Scheduler {
         self.sessions.get(&id).map_or(0, |session| session.pinned)
     }
 
-    /// Unbooks pinned memory, at most the session's booking.
+    /// Unbooks pinned memory, at most as much as is booked for the session.
     pub(super) fn unpin(&mut self, id: SessionId, bytes: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
@@ -162,7 +164,7 @@ impl Scheduler {
         }
     }
 
-    /// Sets the bytes that ended sessions of a VM left pinned.
+    /// Sets the number of pinned bytes that ended sessions of a VM left behind.
     pub(super) fn pinned_left(&mut self, id: VmId, bytes: u64) -> Result<(), Ignored> {
         let vm = self.vms.get_mut(&id).ok_or(Ignored::UnknownVm)?;
         vm.pinned = (vm.pinned - vm.pinned_left).saturating_add(bytes);
@@ -171,7 +173,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Books device memory that fits, on GPU `index` of the session.
+    /// Books device memory on GPU `index` of the session. The caller has checked that it fits.
     pub(super) fn book(&mut self, id: SessionId, index: usize, bytes: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
@@ -189,7 +191,7 @@ impl Scheduler {
         }
     }
 
-    /// Unbooks device memory, at most the session's booking on that GPU.
+    /// Unbooks device memory, at most as much as is booked for the session on that GPU.
     pub(super) fn unbook(&mut self, id: SessionId, index: usize, bytes: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
@@ -208,7 +210,7 @@ impl Scheduler {
     }
 }
 
-/// Index of the GPU that `of` means; `None`: not a GPU of the session.
+/// Index of the session's GPU that `of` names; `None`: not a GPU of the session.
 fn place_of(session: &Session, of: Memory) -> Option<usize> {
     match of {
         Memory::DeviceOn(gpu) => session.places.iter().position(|place| place.gpu == gpu),

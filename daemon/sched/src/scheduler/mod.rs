@@ -32,8 +32,8 @@ use crate::timers::{TimerKey, Timers};
 
 /// The scheduler of all GPUs of a host.
 ///
-/// Two schedulers that compare equal give the same actions for the same events: a clone is a
-/// snapshot.
+/// A clone is a snapshot: schedulers that compare equal return the same actions for the same
+/// events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scheduler {
     config: Config,
@@ -45,11 +45,11 @@ pub struct Scheduler {
     timers: Timers,
     next_epoch: u64,
     next_ticket: u64,
-    /// The timer that the caller was told last.
+    /// The timer that was last reported to the caller, in ns.
     announced_ns: u64,
-    /// GPUs on which something changed since the event began.
+    /// GPUs that the present event has changed.
     dirty: BTreeSet<GpuId>,
-    /// Actions of the event that is being handled.
+    /// Actions of the present event.
     out: Vec<Action>,
 }
 
@@ -75,7 +75,8 @@ impl Scheduler {
     }
 
     /// Handles one event that happened at `now_ns` and appends the resulting actions, in order, to
-    /// `actions`. The clock is monotonic: a smaller `now_ns` than the last counts as the last.
+    /// `actions`. Time never goes back: a `now_ns` before the previous value counts as the previous
+    /// value.
     pub fn handle(&mut self, now_ns: u64, event: Event, actions: &mut Vec<Action>) {
         self.now_ns = self.now_ns.max(now_ns);
         self.out = std::mem::take(actions);
@@ -184,11 +185,12 @@ impl Scheduler {
                 TimerKey::Vm(vm) => self.vm_timer(vm),
             }
         }
-        // The caller's timer has fired: the next time must be announced again.
+        // The caller's timer has fired, so the next time must be reported again.
         self.announced_ns = u64::MAX;
     }
 
-    /// A rate limit, a demotion, a quarantine or a remembered overrun may have expired.
+    /// Handles the timer of a VM: ends a rate limit, a demotion, a quarantine or a remembered
+    /// overrun whose time is over.
     fn vm_timer(&mut self, id: VmId) {
         let now = self.now_ns;
         let Some(vm) = self.vms.get_mut(&id) else {
@@ -206,7 +208,7 @@ impl Scheduler {
         self.sync_vm(id);
     }
 
-    /// Sets the timer of a VM to its next expiry.
+    /// Sets the timer of a VM to the earliest of its times.
     fn arm_vm(&mut self, id: VmId) {
         let at = self.vms.get(&id).and_then(|vm| {
             let throttle = vm.throttle.map(|throttle| throttle.until_ns);

@@ -1,21 +1,22 @@
 //! Overruns: leases that are not returned within the grace, and the sessions that may run beside
-//! them.
+//! the overrunners.
 
 use super::Scheduler;
 use crate::action::Action;
 use crate::id::{GpuId, SessionId, VmId};
 use crate::model::{Lease, Overran};
 
-/// An overrun counts against its VM for this many times its length. So a VM that comes to a GPU at
-/// intervals finds two overrunners on it for at most a small part of such an interval.
+/// An overrun counts against its VM for this many times its length. So a VM that uses the GPU now
+/// and then finds two overrunners there only for a small part of the time.
 const TIMES: u64 = 32;
-/// Longest time in ns until a VM that gives way is checked again.
+/// Longest time in ns until a VM that may not run beside an overrunner is checked again.
 pub(super) const LOOK_NS: u64 = 100 * crate::MILLIS;
-/// A VM gives way to VMs whose overruns took at most this fraction of its own.
+/// A VM gives way to VMs whose overruns took at most this fraction of its own overrun.
 const GENTLER: u64 = 4;
 
 impl Scheduler {
-    /// A holder overruns: others may run beside it. A session that was let in ahead already does.
+    /// Declares an overrun: others may run beside this holder. A session that got its lease before
+    /// the release already does.
     pub(super) fn declare_overrun(&mut self, id: SessionId, gpu: GpuId) {
         if let Some(lease) = self.lease_mut(id) {
             lease.overrun = true;
@@ -33,7 +34,7 @@ impl Scheduler {
                 continue;
             };
             (lease.ahead, lease.beside) = (None, true);
-            // The announcement assumed an exclusive device.
+            // The announced end assumed that the session was alone on the device.
             lease.ending_ns = None;
             let epoch = lease.epoch;
             self.out.push(Action::Beside {
@@ -45,8 +46,8 @@ impl Scheduler {
         self.sync_neighbours(id);
     }
 
-    /// Notes each VM's GPU time at the start of an overrun, to measure what it gets beside the
-    /// overrunner.
+    /// Notes each VM's GPU time at the start of an overrun, in order to measure the VM's GPU time
+    /// beside the overrunner.
     fn note_what_all_had(&mut self, id: GpuId) {
         let Some(gpu) = self.gpus.get(&id) else {
             return;
@@ -62,8 +63,8 @@ impl Scheduler {
         }
     }
 
-    /// The lease of an overrunner has ended. Of two overruns the one that is remembered longer
-    /// counts.
+    /// Records an overrun when its lease ends. Of two overruns, the record of the one that counts
+    /// longer stays.
     pub(super) fn remember_overrun(&mut self, id: VmId, lease: &Lease) {
         let now = self.now_ns;
         let took_ns = now.saturating_sub(lease.revoked_ns.unwrap_or(now));
@@ -77,8 +78,8 @@ impl Scheduler {
         }
     }
 
-    /// Whether a VM that overran is kept from running beside another overrunner, because a gentler
-    /// VM would wait for both.
+    /// Whether a VM that overran may not run beside another overrunner, because a VM with shorter
+    /// overruns would have to wait for both.
     pub(super) fn gives_way(&self, id: VmId, index: usize) -> bool {
         let waits = || {
             let vm = self.vms.get(&id)?;
@@ -96,9 +97,10 @@ impl Scheduler {
         waits().is_some()
     }
 
-    /// Whether a VM may expect that two overrunners of this length do not take its GPU. True if the
-    /// VM is gentler, has or recently had work, and has had at most its share since the present
-    /// overrun began. (A VM with more is not given more, which it would have to pay for later.)
+    /// Whether a VM is protected from two overrunners of this length at the same time. True if the
+    /// VM's own overruns are much shorter, the VM has or recently had work, and it has got at most
+    /// its share since the present overrun began. (A VM with more than its share would have to give
+    /// the time back later.)
     fn has_claim(&self, id: VmId, gpu: GpuId, own_ns: u64) -> bool {
         let Some(vm) = self.vms.get(&id).filter(|vm| !vm.quarantined()) else {
             return false;
@@ -125,7 +127,7 @@ impl Scheduler {
             && u128::from(had) <= share + u128::from(self.standing(id).slice_ns)
     }
 
-    /// Checks the held-off VMs that are due.
+    /// Checks the VMs in `held_off` whose time has come.
     pub(super) fn let_in_again(&mut self, id: GpuId) {
         let now = self.now_ns;
         let held_off = self.gpus.get(&id).into_iter().flat_map(|gpu| &gpu.held_off);

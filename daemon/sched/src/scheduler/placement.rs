@@ -7,8 +7,8 @@ use crate::id::{GpuId, PoolId, VmId};
 use crate::model::{Gpu, Placement, Seat, Vm};
 
 impl Scheduler {
-    /// Whether a session of this VM would be admitted, and on which GPU (of a gang, the first).
-    /// Changes nothing: only the answer to [`crate::Event::SessionAdded`] is binding.
+    /// Whether a session of this VM would be admitted now, and on which GPU (for a gang, the first
+    /// of its GPUs). Changes nothing: only the answer to [`crate::Event::SessionAdded`] is binding.
     ///
     /// # Errors
     /// [`Refusal`], the reason for which a session would be refused now.
@@ -17,9 +17,9 @@ impl Scheduler {
         gpus.first().copied().ok_or(Refusal::NoGpu)
     }
 
-    /// The GPUs of a VM's sessions, in order. Without sessions: all GPUs of a gang, or the first by
-    /// number of the GPUs that serve the VM. The actual GPU depends on the load of other VMs and is
-    /// not told, because the answer must not reveal what others do.
+    /// The GPUs of a VM's sessions, in ascending order. For a VM without sessions: all GPUs of a
+    /// gang; otherwise the GPU with the lowest number that serves the VM. The GPU of a later
+    /// session depends on the load of other VMs, and the answer must not reveal that load.
     #[must_use]
     pub fn gpus_for(&self, id: VmId) -> Vec<GpuId> {
         let Some(vm) = self.vms.get(&id) else {
@@ -64,8 +64,8 @@ impl Scheduler {
         self.least_loaded(vm).map(|gpu| vec![gpu])
     }
 
-    /// All GPUs of a gang: the named GPUs, each of which must serve the pool, or all GPUs of the
-    /// pool.
+    /// All GPUs of a gang: the GPUs that the VM's settings name, each of which must serve the pool,
+    /// or all GPUs of the pool.
     fn gang_gpus(&self, config: &VmConfig) -> Result<Vec<GpuId>, Refusal> {
         let serving = self
             .gpus
@@ -79,7 +79,7 @@ impl Scheduler {
         Ok(gpus)
     }
 
-    /// Checks that each of these GPUs can take one more context.
+    /// Checks that each of these GPUs admits one more session and has memory for its context.
     fn all_admit(&self, vm: &Vm, gpus: Vec<GpuId>) -> Result<Vec<GpuId>, Refusal> {
         let mut contexts = 0_u64;
         for id in &gpus {
@@ -126,7 +126,7 @@ impl Scheduler {
         best.map(|(_, id)| id).ok_or(refusal)
     }
 
-    /// Places a VM without placement. Its lag is divided among its GPUs.
+    /// Places a VM without placement on `gpus` and divides the VM's lag among them.
     pub(super) fn place(&mut self, id: VmId, gpus: &[GpuId]) {
         let Some(vm) = self.vms.get_mut(&id) else {
             return;
@@ -153,7 +153,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends the placement of a VM without sessions, and so without lease and place in a queue.
+    /// Ends the placement of a VM without sessions. The VM then has no lease and is in no queue.
     pub(super) fn unplace(&mut self, id: VmId) {
         self.sync_vm(id);
         let Some(vm) = self.vms.get_mut(&id) else {
@@ -172,7 +172,7 @@ impl Scheduler {
         }
     }
 
-    /// Removes a VM from its queues and keeps its lag of each. Returns its GPUs.
+    /// Removes a VM from its queues and stores its lag of each queue. Returns its GPUs.
     fn leave_queues(&mut self, id: VmId) -> Vec<GpuId> {
         self.accrue_vm(id);
         let cap = crate::PoolConfig::claim_cap_ns(self.standing(id).slice_ns);
@@ -191,8 +191,8 @@ impl Scheduler {
         placement.seats.iter().map(|seat| seat.gpu).collect()
     }
 
-    /// The number of a placed VM now belongs to another VM. The former owner's lag is dropped, and
-    /// the new VM's own lag and weight take its place.
+    /// Gives the place of a removed VM to a new VM with the same number. The lag of the removed VM
+    /// is dropped; the new VM has its own lag and weight.
     pub(super) fn succeed(&mut self, id: VmId) {
         self.leave_queues(id);
         if let Some(vm) = self.vms.get_mut(&id) {
@@ -204,8 +204,8 @@ impl Scheduler {
         self.sync_vm(id);
     }
 
-    /// Moves the VM to its new pool if the same GPUs serve it. Otherwise the present sessions
-    /// finish in the old pool.
+    /// Moves the VM to its new pool if this pool serves the VM's present GPUs. Otherwise the
+    /// present sessions finish in the old pool.
     pub(super) fn move_pool(&mut self, id: VmId) {
         let Some(vm) = self.vms.get(&id) else { return };
         let Some(placement) = &vm.placement else {

@@ -1,4 +1,4 @@
-//! Queries. None of them changes the state.
+//! Queries. They do not change the state.
 
 use super::Scheduler;
 use crate::config::GpuHealth;
@@ -8,8 +8,8 @@ use crate::model::{Lease, Phase, Seat, Use, Vm};
 use crate::stats::{GpuStats, SessionState, SessionStats, VmStats, WaitReason};
 
 impl Scheduler {
-    /// Counters and state of a VM as of the last event; `None`: unknown VM. (Any
-    /// [`crate::Event::Timer`], due or not, brings the charged time up to date.)
+    /// Counters and state of a VM as of the last event; `None`: unknown VM. (The caller can feed
+    /// [`crate::Event::Timer`] first, which updates the charged time.)
     #[must_use]
     pub fn vm_stats(&self, id: VmId) -> Option<VmStats> {
         let vm = self.vms.get(&id)?;
@@ -74,8 +74,8 @@ impl Scheduler {
         places.map(|place| (place.gpu, place.memory))
     }
 
-    /// Bytes that the VM's next allocation on a GPU can have: bounded by the free memory of the GPU
-    /// and by the VM's quota.
+    /// Largest number of bytes that the VM can allocate on a GPU now, by the free memory of the GPU
+    /// and the VM's quota.
     #[must_use]
     pub fn memory_left(&self, vm: VmId, gpu: GpuId) -> u64 {
         let (Some(vm), Some(gpu)) = (self.vms.get(&vm), self.gpus.get(&gpu)) else {
@@ -149,7 +149,7 @@ impl Scheduler {
         })
     }
 
-    /// The gang session that reserves a GPU until it has all its GPUs.
+    /// The gang session that reserves a GPU while it gathers its other GPUs.
     #[must_use]
     pub fn reserved_by(&self, gpu: GpuId) -> Option<SessionId> {
         let mut holders = self.gpus.get(&gpu)?.holders.iter();
@@ -157,12 +157,13 @@ impl Scheduler {
         holders.find(gathers).copied()
     }
 
-    /// The known GPUs, in order.
+    /// The known GPUs, in ascending order.
     pub fn gpus(&self) -> impl Iterator<Item = GpuId> + '_ {
         self.gpus.keys().copied()
     }
 
-    /// The known VMs, in order, with unregistered VMs that are not yet gone.
+    /// The known VMs, in ascending order, including removed VMs that still have sessions or pinned
+    /// memory.
     pub fn vms(&self) -> impl Iterator<Item = VmId> + '_ {
         self.vms.keys().copied()
     }
@@ -175,7 +176,7 @@ impl Scheduler {
             .flat_map(|pool| pool.vms.iter().copied())
     }
 
-    /// The live sessions of a VM.
+    /// The sessions of a VM whose workers have not exited.
     pub fn sessions_of(&self, vm: VmId) -> impl Iterator<Item = SessionId> + '_ {
         self.vms
             .get(&vm)
@@ -183,8 +184,7 @@ impl Scheduler {
             .flat_map(|vm| vm.sessions.iter().copied())
     }
 
-    /// Lag of a VM in ns of GPU time as of the last event; negative: the VM owes. `None`: unknown
-    /// VM.
+    /// Lag of a VM in ns of GPU time as of the last event; negative: a debt. `None`: unknown VM.
     #[must_use]
     pub fn lag_ns(&self, vm: VmId) -> Option<i128> {
         self.vms.get(&vm).map(|record| self.lag_of(vm, record))
@@ -198,8 +198,8 @@ impl Scheduler {
         Some(self.seat_lag(vm, placement.pool, seat))
     }
 
-    /// How much one session may queue: the VM's depth limits divided by its sessions, at least one
-    /// call and one byte. `u64::MAX`: no limit.
+    /// Calls and bytes that one session may queue: the VM's depth limits divided by its number of
+    /// sessions, at least one call and one byte. `u64::MAX`: no limit.
     #[must_use]
     pub fn depth_allowance(&self, session: SessionId) -> Depth {
         let unlimited = Depth {
@@ -219,7 +219,7 @@ impl Scheduler {
         }
     }
 
-    /// When [`crate::Event::Timer`] is due, in ns; `u64::MAX`: never.
+    /// Time in ns at which [`crate::Event::Timer`] is due; `u64::MAX`: never.
     #[must_use]
     pub fn next_timer_ns(&self) -> u64 {
         self.timers.next()
@@ -271,7 +271,7 @@ impl Scheduler {
         (vm.quota_hit && vm.running.is_none()).then_some(WaitReason::Quota)
     }
 
-    /// Why a VM with work does not run.
+    /// The reason for which a VM with work does not run.
     fn why(&self, id: VmId, vm: &Vm) -> WaitReason {
         if vm.quarantined() {
             return WaitReason::Quarantine;

@@ -1,4 +1,4 @@
-//! Places of VMs in the queues of their GPUs, and gangs that gather their GPUs one by one.
+//! Places of VMs in the queues of their GPUs, and gangs that gather their GPUs one after the other.
 
 use super::Scheduler;
 use super::overruns::LOOK_NS;
@@ -11,17 +11,18 @@ use crate::stats::Cap;
 /// State of a VM in the queue of one GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stand {
-    /// The VM does not compete.
+    /// The VM is not in the queue: it does not compete for the GPU.
     Out,
-    /// The VM counts but cannot be chosen: it runs, reserves the GPU, or is held off.
+    /// The VM counts as a competitor but cannot be chosen: it runs, reserves the GPU, or may not
+    /// run beside the present overrunner.
     Counts,
     /// The VM can be chosen.
     Ready,
 }
 
 impl Scheduler {
-    /// Updates the place of a VM in its queues to its state: outside, running, or ready. Call it
-    /// after every change of its sessions, lease, throttle or quarantine.
+    /// Updates the VM's places in its queues after a change of its sessions, lease, throttle or
+    /// quarantine.
     pub(super) fn sync_vm(&mut self, id: VmId) {
         let now = self.now_ns;
         let Some(width) = self.vms.get(&id).map(Vm::width) else {
@@ -38,7 +39,7 @@ impl Scheduler {
             if self.abandon(id) {
                 self.rethrottle(id);
             }
-            // Another session of the VM may gather now, if GPU time is left.
+            // If GPU time is left, another session of the VM may gather GPUs now.
             wants = self.wants(id);
         }
         if let Some(vm) = self.vms.get_mut(&id) {
@@ -50,8 +51,8 @@ impl Scheduler {
         }
     }
 
-    /// Whether the VM could be chosen if it were its turn. A gang only while all its GPUs may be
-    /// used and the session for which it gathers is still there.
+    /// Whether the VM may be chosen. For a gang, all its GPUs must also be usable, and the session
+    /// that gathers GPUs must still exist.
     fn wants(&self, id: VmId) -> bool {
         let Some(vm) = self.vms.get(&id).filter(|vm| vm.is_ready()) else {
             return false;
@@ -135,8 +136,8 @@ impl Scheduler {
         lease.map_or(0, |lease| lease.held)
     }
 
-    /// Gives up the GPUs that a gang has gathered. They are free at once, because the worker was
-    /// not told.
+    /// Gives up the GPUs that a gang has gathered. They are free at once, because the worker does
+    /// not have the lease yet.
     fn abandon(&mut self, id: VmId) -> bool {
         let Some(vm) = self.vms.get_mut(&id) else {
             return false;
@@ -154,14 +155,14 @@ impl Scheduler {
             }
         }
         if vm.throttle.is_some_and(|limit| limit.cap == Cap::GpuTime) {
-            // The GPU time was too little: the gang will start with more the next time.
+            // The GPU time did not suffice: the gang starts with more the next time.
             vm.gather_ns = vm.gather_ns.max(spent.saturating_mul(2));
         }
         true
     }
 
-    /// A gang pays for reserved GPUs while it waits for the next. If its GPU time is used up, it
-    /// gives them up, and this returns true.
+    /// Checks the GPU time of a gang, which pays for reserved GPUs while it waits for the next. If
+    /// its GPU time is used up, gives up the reserved GPUs and returns true.
     pub(super) fn gathered_too_long(&mut self, id: VmId) -> bool {
         self.rethrottle(id);
         let over = self.vms.get(&id).is_some_and(|vm| vm.throttle.is_some());
@@ -171,8 +172,8 @@ impl Scheduler {
         over
     }
 
-    /// A session has all its GPUs. If gathering once was too expensive, updates the remembered
-    /// cost: twice the last cost, or an eighth less than before if that is more.
+    /// Ends gathering: the session has all its GPUs. If the VM has a remembered cost of gathering,
+    /// updates it to twice the last cost, or to an eighth less than before if that is more.
     pub(super) fn stop_gathering(&mut self, id: VmId, session: SessionId) {
         let spent = self.lease(session).map_or(0, |lease| lease.charged_ns);
         let Some(vm) = self.vms.get_mut(&id) else {
@@ -185,12 +186,13 @@ impl Scheduler {
         }
     }
 
-    /// The health of a GPU changed: gangs go on gathering it, or give up.
+    /// Updates the gangs placed on a GPU after a change of its health: they go on gathering, or
+    /// give up.
     pub(super) fn sync_gangs(&mut self, gpu: GpuId) {
         self.sync_those(gpu, |vm| vm.width() > 1);
     }
 
-    /// An overrun began or ended: decides again who may run beside it.
+    /// Checks again which VMs may run beside an overrunner, after an overrun began or ended.
     pub(super) fn sync_overrunners(&mut self, gpu: GpuId) {
         self.sync_those(gpu, |vm| vm.overran.is_some());
     }
@@ -206,7 +208,7 @@ impl Scheduler {
         }
     }
 
-    /// A VM woke up: marks the holders before which it is due.
+    /// Marks the holders that a VM, which just woke up, may interrupt: the VM is due before them.
     fn challenge(&mut self, gpu_id: GpuId, pool: PoolId, challenger: VmId) {
         let Some(gpu) = self.gpus.get(&gpu_id) else {
             return;
@@ -232,7 +234,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether a ready VM is eligible and its deadline is before the holder's.
+    /// Whether a ready VM is eligible and has a deadline before the holder's.
     pub(super) fn is_due_before(&self, gpu: GpuId, other: (PoolId, VmId), holder: VmId) -> bool {
         let Some(pool) = self.vms.get(&holder).map(Vm::pool) else {
             return false;
@@ -248,7 +250,7 @@ impl Scheduler {
             .is_some_and(|node| node.queue.challenges(other.1, holder))
     }
 
-    /// Updates the place of a pool among the pools of a GPU.
+    /// Updates the place of a pool in the queue of pools of a GPU.
     fn sync_pool(&mut self, gpu: GpuId, pool: PoolId) {
         let Some(config) = self.pools.get(&pool).map(|pool| &pool.config) else {
             return;
@@ -277,7 +279,8 @@ impl Scheduler {
             node.joined = false;
         }
         top.set_ready(pool, node.queue.ready_count() > 0);
-        // A node outlives its assignment while VMs are placed on it.
+        // A node must exist while VMs are placed on it, even if the pool is no longer assigned to
+        // the GPU.
         let vms_here = || {
             let of_pool = |vm: &Vm| vm.placement.as_ref().is_some_and(|p| p.pool == pool);
             vms.iter().any(|vm| self.vms.get(vm).is_some_and(of_pool))
@@ -303,13 +306,13 @@ impl Scheduler {
         });
     }
 
-    /// Drops a node that is not needed any more.
+    /// Removes the node of a pool on a GPU if it is not needed any more.
     pub(super) fn tidy_node(&mut self, gpu: GpuId, pool: PoolId) {
         self.sync_pool(gpu, pool);
     }
 
-    /// The session with holder number `index` of a GPU. Its lease may be revoked or still being
-    /// gathered.
+    /// The session at position `index` among the holders of a GPU. Its lease may be revoked or not
+    /// granted yet.
     pub(super) fn holder(&self, gpu: GpuId, index: usize) -> Option<SessionId> {
         self.gpus.get(&gpu)?.holders.get(index).copied()
     }
@@ -320,7 +323,7 @@ pub(super) fn pool_weight(weight: u32) -> u64 {
     u64::from(weight.clamp(1, crate::ClassWeights::MAX))
 }
 
-/// Adds the time since the last change to the counter of the VM's phase.
+/// Adds the time since the last call to the counter of the VM's phase, and sets the present phase.
 pub(super) fn note_phase(vm: &mut Vm, now: u64) {
     let passed = now.saturating_sub(vm.phase_ns);
     match vm.phase {

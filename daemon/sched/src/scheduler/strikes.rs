@@ -7,11 +7,11 @@ use crate::event::{Past, Quarantine};
 use crate::id::VmId;
 use crate::model::{Fading, Vm};
 
-/// Shortest quarantine in ns: each ends by a timer of its own.
+/// Shortest quarantine in ns, because each quarantine needs a timer of its own.
 const SHORTEST_NS: u64 = MILLIS;
 
 impl Scheduler {
-    /// The daemon saw a VM break the rules.
+    /// Handles the daemon's report that a VM broke the rules.
     pub(super) fn breach(&mut self, id: VmId) -> Result<(), Ignored> {
         let known = self.vms.get(&id).is_some_and(|vm| !vm.removed);
         if !known {
@@ -48,7 +48,7 @@ impl Scheduler {
         let steps = vm.quarantines.now(decay, now);
         let for_ns = length(config, steps);
         let until_ns = for_ns.map_or(u64::MAX, |ns| now.saturating_add(ns));
-        // The back-off fades outside quarantine only.
+        // Past quarantines are forgotten only while the VM is not quarantined.
         vm.quarantines = Fading {
             count: steps.saturating_add(1),
             at_ns: if for_ns.is_some() { until_ns } else { now }.into(),
@@ -61,8 +61,8 @@ impl Scheduler {
         self.quarantine(id, until_ns);
     }
 
-    /// Quarantines a VM until `until_ns` (`u64::MAX`: until an administrator releases it) and kills
-    /// its sessions.
+    /// Quarantines a VM until `until_ns` (`u64::MAX`: until an administrator releases the VM) and
+    /// kills its sessions.
     fn quarantine(&mut self, id: VmId, until_ns: u64) {
         let Some(vm) = self.vms.get_mut(&id) else {
             return;
@@ -94,7 +94,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Ends a quarantine whose time is over.
+    /// Ends a quarantine whose time has come.
     pub(super) fn end_quarantine(&mut self, id: VmId) {
         let now = self.now_ns;
         let Some(vm) = self.vms.get_mut(&id) else {
@@ -108,8 +108,8 @@ impl Scheduler {
         self.out.push(Action::QuarantineOver { vm: id });
     }
 
-    /// The history of a VM that the daemon stores and passes to [`crate::Event::AddVm`] after a
-    /// restart.
+    /// The history of a VM; `None`: unknown VM. The daemon stores the history and passes it to
+    /// [`crate::Event::AddVm`] after a restart.
     #[must_use]
     pub fn past(&self, id: VmId) -> Option<Past> {
         let vm = self.vms.get(&id)?;
@@ -129,7 +129,7 @@ impl Scheduler {
     }
 }
 
-/// Length in ns of a quarantine after `steps` quarantines that are not forgotten; `None`: no end.
+/// Length in ns of a quarantine that follows `steps` past quarantines; `None`: no end.
 fn length(config: &PoolConfig, steps: u32) -> Option<u64> {
     let first = config.quarantine_ns?.max(SHORTEST_NS);
     let most = config.quarantine_max_ns.max(SHORTEST_NS);
@@ -153,7 +153,7 @@ impl Vm {
         })
     }
 
-    /// Sets the history from an earlier run.
+    /// Sets the history of an earlier run.
     pub(crate) fn remember(&mut self, past: &Past, now_ns: u64) {
         self.lag_ns = -i128::from(past.debt_ns.min(1 << 56));
         let fading = |count: u32, age: u64| Fading {

@@ -1,7 +1,5 @@
-//! The watchdog: work that does not end, leases that are not returned, deaths that are not
-//! confirmed.
-//!
-//! It runs only when a timer fires, never when work is submitted.
+//! The watchdog: checks for work that does not end, leases that are not returned, and killed
+//! workers that do not exit. It runs only when a timer fires, never when work is submitted.
 
 use super::Scheduler;
 use crate::action::{Action, Ignored, KillCause, StrikeCause};
@@ -9,19 +7,19 @@ use crate::config::{GpuHealth, PoolConfig};
 use crate::id::{GpuId, SessionId, VmId};
 use crate::model::{Session, Use};
 
-/// The limits of one lease now.
+/// The time limits that apply to one lease now.
 #[derive(Debug, Clone, Copy)]
 struct LimitsNow {
     soft_ns: Option<u64>,
-    /// For work without progress.
+    /// Limit for work without progress.
     hard_ns: Option<u64>,
-    /// For a revoked lease that is not returned.
+    /// Limit for a revoked lease that is not returned.
     return_ns: Option<u64>,
     grace_ns: Option<u64>,
 }
 
 impl Scheduler {
-    /// A GPU's timer has fired: checks everything that can be due.
+    /// Handles a GPU's timer: checks everything that can be due.
     pub(super) fn watch(&mut self, id: GpuId) {
         self.accrue(id);
         self.dirty.insert(id);
@@ -104,8 +102,8 @@ impl Scheduler {
         }
     }
 
-    /// Moves the start of everything that the watchdog counts by `for_ns`, because no report could
-    /// be read then.
+    /// Moves the start of all times that the watchdog measures by `for_ns`, because the daemon read
+    /// no report during that time.
     pub(super) fn away(&mut self, for_ns: u64) {
         let now = self.now_ns;
         let later = |at: &mut u64| *at = at.saturating_add(for_ns).min(now);
@@ -140,7 +138,7 @@ impl Scheduler {
         self.strike(vm_id, StrikeCause::SoftLimit);
     }
 
-    /// Checks for killed workers that still live, and for overdue canaries.
+    /// Checks for killed workers that have not exited, and for overdue canaries.
     fn watch_deaths(&mut self, id: GpuId) {
         let now = self.now_ns;
         let (grace, verify) = (self.config.kill_grace_ns, self.config.verify_ns);
@@ -169,7 +167,7 @@ impl Scheduler {
         gpu.canary = None;
         match gpu.health {
             GpuHealth::Suspect | GpuHealth::Lost => {}
-            // Sessions continue on a suspect GPU. On an unverified GPU nothing may be granted
+            // Sessions continue on a suspect GPU. On an unverified GPU, nothing may be granted
             // before the workers of an earlier run are known to be dead.
             GpuHealth::Unverified => self.out.push(Action::GpuSuspect { gpu: id }),
             GpuHealth::Healthy | GpuHealth::Draining => {
@@ -212,7 +210,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The limits of a lease. They are finite while another session waits or runs beside it.
+    /// The time limits of a lease. They are finite while another session waits or runs beside this
+    /// session.
     fn limits_now(&self, id: SessionId) -> Option<LimitsNow> {
         let session = self.sessions.get(&id)?;
         session.lease.as_ref()?;
@@ -234,7 +233,7 @@ impl Scheduler {
         })
     }
 
-    /// When the GPU must be checked next, in ns.
+    /// Time in ns at which the GPU must be checked next.
     pub(super) fn next_watch(&mut self, id: GpuId) -> Option<u64> {
         let gpu = self.gpus.get(&id)?;
         let mut next = gpu.canary.map(|canary| canary.deadline_ns);
@@ -307,7 +306,7 @@ impl Scheduler {
         times.into_iter().flatten().min()
     }
 
-    /// When a VM that pays for a lease will have used up its GPU time, in ns.
+    /// Time in ns at which a VM that pays for a lease will have used up its GPU time.
     fn cap_due(&mut self, id: SessionId) -> Option<u64> {
         let session = self.sessions.get(&id)?;
         let lease = session.lease.as_ref()?;
@@ -315,7 +314,8 @@ impl Scheduler {
             return None;
         }
         if !lease.charged(self.now_ns) {
-            // A session that was let in ahead begins to pay later.
+            // A session whose lease was granted before the previous lease ended starts to pay
+            // later.
             let capped = self.vms.get(&session.vm)?.buckets.gpu_time.is_some();
             return lease.ahead.filter(|_| capped && lease.usage != Use::Parked);
         }
@@ -323,15 +323,16 @@ impl Scheduler {
     }
 }
 
-/// Start of the time for which work has kept the GPU: by making no progress, or by going on after
-/// the revoke. Completions after a revoke say nothing about the operation that keeps the GPU.
+/// Time in ns since which work has blocked the GPU: since its last progress, or since the revoke if
+/// that is earlier. Completions after a revoke do not count, because the blocking operation has not
+/// completed.
 fn kept_since(session: &Session) -> Option<u64> {
     let stalled = stalled_since(session)?;
     let asked = session.lease.as_ref().and_then(|lease| lease.revoked_ns);
     Some(asked.map_or(stalled, |asked| asked.min(stalled)))
 }
 
-/// When work in flight last made progress.
+/// Time in ns at which work in flight last made progress; `None`: nothing is in flight.
 fn stalled_since(session: &Session) -> Option<u64> {
     let lease = session.lease.as_ref()?;
     (session.in_flight() > 0).then(|| session.progress_ns.max(lease.granted_ns))

@@ -58,8 +58,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Parks a holder whose hold is over if no other session waits. (Otherwise its lease is revoked
-    /// when the GPU is settled.)
+    /// Parks the lease of a holder whose hold has ended, if no other session waits. (If a session
+    /// waits, the lease is revoked at the end of the event.)
     pub(super) fn end_hold(&mut self, id: SessionId) {
         let now = self.now_ns;
         let Some(vm) = self.sessions.get(&id).map(|session| session.vm) else {
@@ -81,7 +81,7 @@ impl Scheduler {
         self.touch(id);
     }
 
-    /// Has all GPUs of a session settled after the event.
+    /// Marks all GPUs of a session as changed by the present event.
     pub(super) fn touch(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get(&id) {
             self.dirty
@@ -102,13 +102,13 @@ impl Scheduler {
         let was_in_flight = session.in_flight();
         let completed = completed.min(submitted);
         let moved = completed > session.completed;
-        // Counters only grow. Smaller values are an old or false report.
+        // The counters only grow. A smaller value comes from an old or false report.
         session.submitted = session.submitted.max(submitted);
         session.completed = session.completed.max(completed);
         let began = was_in_flight == 0 && session.in_flight() > 0;
         if moved || began {
             session.progress_ns = now;
-            // After a revoke the soft limit is noted only once.
+            // After a revoke, the soft limit is counted only once.
             let asked = session
                 .lease
                 .as_ref()
@@ -121,7 +121,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Like [`Scheduler::enqueue`], and updates the VM.
+    /// Like [`Scheduler::enqueue`]; also updates the VM.
     fn requeue(&mut self, id: SessionId) {
         self.enqueue(id);
         if let Some(vm) = self.sessions.get(&id).map(|session| session.vm) {
@@ -130,8 +130,9 @@ impl Scheduler {
         }
     }
 
-    /// Appends a session with work to its VM's turns, unless it is there. Removes a session without
-    /// work, or one that is not served any more. The caller syncs the VM.
+    /// Appends a session with work to the queue of its VM's sessions, unless the session is there.
+    /// Removes a session that has no work or is being ended. The caller then calls
+    /// [`Scheduler::sync_vm`].
     pub(super) fn enqueue(&mut self, id: SessionId) {
         let now = self.now_ns;
         let ticket = self.ticket();
@@ -149,7 +150,8 @@ impl Scheduler {
         }
     }
 
-    /// Removes a session from its VM's turns. The caller syncs the VM.
+    /// Removes a session from the queue of its VM's sessions. The caller then calls
+    /// [`Scheduler::sync_vm`].
     pub(super) fn unqueue(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;

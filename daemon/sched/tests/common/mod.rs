@@ -12,14 +12,14 @@ pub(crate) const GPU: GpuId = GpuId(0);
 pub(crate) const POOL: PoolId = PoolId(1);
 pub(crate) const GIB: u64 = 1 << 30;
 
-/// A scheduler, its clock, and its last actions.
+/// A scheduler and its clock.
 pub(crate) struct Rig {
     pub(crate) sched: Scheduler,
     pub(crate) now: u64,
 }
 
 impl Rig {
-    /// One healthy GPU of 16 GiB in one pool.
+    /// A host with one healthy GPU of 16 GiB in one pool.
     pub(crate) fn new(pool: PoolConfig) -> Self {
         Self::with(Config::default(), pool)
     }
@@ -166,7 +166,7 @@ impl Rig {
     }
 }
 
-/// The terms of the only grant among some actions.
+/// The terms of the grant, which must be the only grant among these actions.
 pub(crate) fn granted(actions: &[Action]) -> Terms {
     let mut grants = actions.iter().filter_map(|action| match action {
         Action::Grant(terms) | Action::GrantBeside(terms) => Some(terms.clone()),
@@ -178,7 +178,7 @@ pub(crate) fn granted(actions: &[Action]) -> Terms {
     }
 }
 
-/// The first revoked session among some actions.
+/// The first session that these actions revoke.
 pub(crate) fn revoked(actions: &[Action]) -> Option<u64> {
     actions.iter().find_map(|action| match action {
         Action::Revoke { session, .. } => Some(session.0),
@@ -186,7 +186,7 @@ pub(crate) fn revoked(actions: &[Action]) -> Option<u64> {
     })
 }
 
-/// Largest number of these times in any window of length `window`.
+/// Largest number of `times` in any window of length `window`.
 pub(crate) fn most_in_window(times: &[u64], window: u64) -> u64 {
     let mut begin = 0;
     let mut most = 0;

@@ -1,6 +1,6 @@
-//! A discrete-event simulator of valid (and hanging) workers over the real scheduler. After every
-//! step it checks the invariants: one holder per GPU, no idle GPU while a session could run, and
-//! every nanosecond accounted for.
+//! A discrete-event simulator of workers, valid or hanging, that drives the real scheduler. After
+//! every step it checks the invariants: one holder per GPU, no idle GPU while a session could run,
+//! and every nanosecond accounted for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,16 +17,17 @@ pub(crate) struct Load {
     pub(crate) kernel_ns: u64,
     /// Bytes of each operation.
     pub(crate) bytes: u64,
-    /// Operations that arrive at once.
+    /// Number of operations that arrive at the same time.
     pub(crate) burst: u64,
-    /// Time in ns from the end of a burst to the next; `None`: the next burst is there at once,
-    /// forever.
+    /// Time in ns from the end of a burst to the next burst; `None`: the next burst arrives at
+    /// once, forever.
     pub(crate) pause_ns: Option<u64>,
-    /// First arrival, in ns.
+    /// Time of the first arrival in ns.
     pub(crate) from_ns: u64,
     /// Number of the operation that never ends.
     pub(crate) hangs_at: Option<u64>,
-    /// Cost of an operation in ns that the worker reports, if false.
+    /// A false cost of an operation in ns that the worker reports; `None`: the worker reports the
+    /// true cost.
     pub(crate) claims_ns: Option<u64>,
 }
 
@@ -44,7 +45,7 @@ impl Load {
         }
     }
 
-    /// Bursts of operations with pauses.
+    /// Bursts of operations, with pauses between.
     pub(crate) fn bursts(kernel_ns: u64, burst: u64, pause_ns: u64) -> Self {
         Self {
             burst,
@@ -94,22 +95,22 @@ pub(crate) struct Sim {
     pub(crate) rig: Rig,
     /// Time in ns from a grant to the start of its first operation.
     pub(crate) switch_ns: u64,
-    /// Time in ns from a kill to the death.
+    /// Time in ns from a kill to the end of the process.
     pub(crate) kill_ns: u64,
     workers: BTreeMap<SessionId, Worker>,
     events: BTreeSet<(u64, u64, What)>,
     serial: u64,
     /// Time and session of every kill.
     pub(crate) kills: Vec<(u64, SessionId)>,
-    /// Every operation's end, with its session.
+    /// Time, session and length in ns of every completed operation.
     pub(crate) done: Vec<(u64, SessionId, u64)>,
-    /// Declared overrunners that still hold a lease.
+    /// Sessions with a declared overrun that still hold a lease.
     overrun: BTreeSet<SessionId>,
     /// Time and session of every declared overrun.
     pub(crate) overruns: Vec<(u64, SessionId)>,
     /// Time and session of every turn that was revoked or extended.
     pub(crate) turns: Vec<(u64, SessionId)>,
-    /// Steps so far; see [`Sim::check`].
+    /// Number of events fed so far.
     pub(crate) steps: u64,
 }
 
@@ -177,7 +178,7 @@ impl Sim {
         self.check();
     }
 
-    /// Reports the holders' counters, as vgpud does before a timer.
+    /// Reports the counters of all holders, as vgpud does before a timer.
     fn sample(&mut self) {
         let holders: Vec<(SessionId, u64, u64)> = self
             .workers
@@ -253,7 +254,7 @@ impl Sim {
         });
     }
 
-    /// Lets a worker act after a change.
+    /// Makes a worker act on a change: submits the next operation, or reports its state.
     fn pump(&mut self, id: SessionId) {
         let now = self.rig.now;
         let switch = self.switch_ns;
@@ -320,7 +321,7 @@ impl Sim {
         }
     }
 
-    /// Feeds one event to the scheduler and carries out all actions that follow.
+    /// Feeds one event to the scheduler and carries out all resulting actions.
     pub(crate) fn feed(&mut self, event: Event) {
         let actions = self.rig.feed(event);
         self.steps += 1;
@@ -457,7 +458,8 @@ impl Sim {
         self.rig.gpu_ns(vm)
     }
 
-    /// Checks Σ charged + idle + switch = wall, and Σ over VMs = charged, over all GPUs.
+    /// Checks that Σ charged + idle + switch = wall, and that the sum over VMs is the charged time,
+    /// over all GPUs.
     pub(crate) fn check_accounts(&self, since: u64) {
         let (mut charged, mut gpus) = (0, 0);
         for gpu in self.rig.sched.gpus() {
@@ -481,7 +483,7 @@ impl Sim {
 }
 
 impl Sim {
-    /// How long the VM has been waiting, in ns; 0 if it does not wait.
+    /// Time in ns for which the VM has been waiting; 0 if it does not wait.
     pub(crate) fn waits_since(&self, vm: VmId) -> u64 {
         let explained = self.rig.sched.explain(vm).expect("the VM is known");
         let since = explained.waiting_since_ns;

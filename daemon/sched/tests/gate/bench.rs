@@ -1,4 +1,4 @@
-//! A session and a simulated device whose streams run one after the other or side by side.
+//! A session and a simulated device whose streams run one after the other or at the same time.
 
 use std::collections::VecDeque;
 
@@ -22,15 +22,15 @@ pub(crate) fn kernel(n: u32) -> Work {
     Work::Kernel(Key::kernel(function, [n, 1, 1], [64, 1, 1], 0))
 }
 
-/// A session on a device whose streams run one after the other (`serial`) or all at once. It sees
-/// completions exactly.
+/// A session on a device whose streams run one after the other (`serial`) or all at the same time.
+/// The session sees each completion at its exact time.
 pub(crate) struct Bench {
     pub(crate) gate: Gate,
     pub(crate) now: u64,
     pub(crate) serial: bool,
     pub(crate) flows: Vec<Flow>,
     pub(crate) numbers: Vec<u64>,
-    /// (stream, number, ends at)
+    /// Operations on the device: (stream, number in the stream, time of the end in ns).
     pub(crate) running: VecDeque<(usize, u64, u64)>,
     /// Number of each stream's last unfinished wait for a value in memory.
     pub(crate) waits: Vec<Option<u64>>,
@@ -58,7 +58,7 @@ impl Bench {
             .may_submit(self.now, self.place, work, &self.flows[stream], lease)
     }
 
-    /// Submits if the gate allows it. The operation actually takes `ns`.
+    /// Submits the operation if the gate allows it. The operation takes `ns` on the device.
     pub(crate) fn try_submit(
         &mut self,
         stream: usize,
@@ -94,8 +94,8 @@ impl Bench {
         self.waits[stream] = Some(number);
     }
 
-    /// Writes the values that a stream waits for, once the operations before its waits are
-    /// complete.
+    /// Writes the values for which a stream waits, after the operations before these waits have
+    /// completed.
     pub(crate) fn end_waits(&mut self, stream: usize) {
         let Some(last) = self.waits[stream] else {
             return;
@@ -112,7 +112,7 @@ impl Bench {
             .completed(self.now, &mut self.flows[stream], number);
     }
 
-    /// Advances to the next completion and reports it to the gate.
+    /// Advances the clock to the next completion and reports it to the gate.
     pub(crate) fn complete_one(&mut self) -> bool {
         let next = self.running.iter().enumerate().min_by_key(|(_, r)| r.2);
         let Some((at, &(stream, number, ends))) = next else {
@@ -128,7 +128,7 @@ impl Bench {
         while self.complete_one() {}
     }
 
-    /// Runs an operation `n` times, one after the other, so that the gate knows it.
+    /// Runs an operation `n` times, one after the other, so that the gate learns its time.
     pub(crate) fn teach(&mut self, work: Work, ns: u64, n: usize) {
         for _ in 0..n {
             self.drain();
@@ -137,7 +137,7 @@ impl Bench {
         self.drain();
     }
 
-    /// Submits to a stream until the gate refuses.
+    /// Submits operations to a stream until the gate refuses. Returns their number.
     pub(crate) fn fill(&mut self, stream: usize, work: Work, ns: u64, lease: &LeaseView) -> u64 {
         let before = self.gate.in_flight();
         while self.try_submit(stream, work, ns, lease) {}

@@ -25,13 +25,13 @@ fn beside_an_overrunner_the_window_is_two_turns_of_the_driver() {
         bench.fill(0, kernel(1), 20 * US, &BESIDE),
         BESIDE_NS / (20 * US)
     );
-    // Alone again: nothing more is submitted until the excess work is complete.
+    // Alone again, the session submits nothing until the work beyond its window is complete.
     assert!(!bench.try_submit(0, kernel(1), 20 * US, &OPEN));
     bench.drain();
     assert_eq!(bench.fill(0, kernel(1), 20 * US, &OPEN), 25);
     bench.drain();
-    // The end of the slice counts beside an overrunner as well, but the driver's time slice is used
-    // to its end.
+    // The end of the slice counts beside an overrunner, too, but the session uses its time slice of
+    // the driver to the end.
     let ends = LeaseView {
         slice_end_ns: Some(bench.now + 100 * US),
         ..BESIDE
@@ -54,14 +54,14 @@ fn times_beside_an_overrunner_teach_nothing_and_break_no_trust() {
         "more than one operation"
     );
     bench.drain();
-    // Work that was submitted beside an overrunner teaches nothing, even if the overrunner ends
-    // meanwhile.
+    // The time of work that was submitted beside an overrunner is not learned, even if the
+    // overrunner ends before the work completes.
     assert!(bench.try_submit(0, kernel(1), 3 * MS, &BESIDE));
     assert!(bench.try_submit(0, kernel(1), 20 * US, &OPEN));
     assert!(bench.complete_one());
     assert_eq!(bench.gate.predictor().peek(kernel(1)), known);
     bench.drain();
-    // Alone, the same time is a misprediction.
+    // Without an overrunner, the same time is a misprediction.
     assert!(bench.try_submit(0, kernel(1), 3 * MS, &OPEN));
     bench.drain();
     assert_ne!(bench.gate.predictor().peek(kernel(1)), known);
@@ -77,7 +77,8 @@ fn what_the_turns_of_an_overrunner_cannot_explain_is_a_misprediction_beside_it_t
     assert!(after.mean_ns > 40 * MS, "{after:?}");
     assert_eq!(bench.fill(0, kernel(1), 50 * MS, &BESIDE), 1);
     bench.drain();
-    // After a misprediction alone, times that the time slices explain restore the trust beside.
+    // After a misprediction without overrunner, times beside an overrunner restore the trust if
+    // time slices can explain them.
     bench.teach(kernel(2), 20 * US, 20);
     assert!(bench.try_submit(0, kernel(2), 3 * MS, &OPEN));
     bench.drain();
@@ -103,7 +104,7 @@ fn what_is_unknown_is_guessed_while_beside_an_overrunner_and_forgotten_then() {
         "the time includes a time slice of the overrunner"
     );
     bench.drain();
-    // Samples without a time slice of the overrunner bring the guess near the real time.
+    // Samples that contain no time slice of the overrunner bring the guess near the real time.
     for _ in 0..60 {
         run_beside(&mut bench, kernel(1), 20 * US, 0);
     }

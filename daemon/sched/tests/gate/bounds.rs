@@ -1,4 +1,4 @@
-//! Bounds that hold regardless of the program.
+//! Bounds that hold for every program.
 
 use proptest::prelude::*;
 use vgpu_sched::gate::{Direction, Flow, Hold, LeaseView, MAX_IN_FLIGHT, WINDOW_NS, Waiting, Work};
@@ -37,7 +37,8 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// For any program: the counts are right, the bounds hold, and the session always goes on.
+    /// For any program: the counts are right, the bounds hold, and the session always makes
+    /// progress.
     #[test]
     fn the_gate_holds_its_bounds(steps in proptest::collection::vec(any_step(), 1..400), serial: bool) {
         let mut bench = Bench::new(4);
@@ -57,7 +58,8 @@ proptest! {
                 }
                 Step::Late { stream } => bench.gate.marked(&mut bench.flows[stream], true),
                 Step::Pass(ns) => {
-                    // Time stops at each completion, so that the gate sees it at once.
+                    // The clock stops at each completion, so that the gate sees the completion at
+                    // its exact time.
                     let next = bench.running.iter().map(|r| r.2).min().unwrap_or(u64::MAX);
                     bench.now = (bench.now + ns).min(next.max(bench.now));
                 }
@@ -100,7 +102,7 @@ proptest! {
     }
 }
 
-/// Tries to submit, and checks the answer against the rules.
+/// Tries to submit an operation, and checks the gate's answer against the rules.
 fn check(
     bench: &mut Bench,
     stream: usize,

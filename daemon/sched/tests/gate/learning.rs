@@ -1,4 +1,4 @@
-//! Learning from completions, and the cost of a broken prediction.
+//! Learning from completions, and the effect of a wrong prediction.
 
 use vgpu_sched::gate::{Direction, Key, Work};
 
@@ -13,7 +13,7 @@ fn a_misprediction_closes_the_window_to_one_until_predictions_are_kept() {
     // The kernel takes 5 ms this time.
     assert!(bench.try_submit(0, kernel(1), 5 * MS, &OPEN));
     bench.drain();
-    // Trust belongs to the session: a well-known other kernel has no more of it.
+    // The trust belongs to the session: another kernel with correct predictions gets no more of it.
     bench.teach(kernel(2), 10 * US, 1);
     let mut widths = Vec::new();
     for _ in 0..6 {
@@ -28,7 +28,7 @@ fn a_misprediction_closes_the_window_to_one_until_predictions_are_kept() {
 fn operations_that_are_unknown_or_alone_earn_no_depth() {
     let mut bench = Bench::new(1);
     bench.teach(kernel(1), US, 1);
-    // A broken prediction: only one operation at a time from now.
+    // A wrong prediction: from now on, only one operation at a time is allowed.
     assert!(bench.try_submit(0, kernel(1), 2 * MS, &OPEN));
     bench.drain();
     for new in 100..120 {
@@ -40,7 +40,7 @@ fn operations_that_are_unknown_or_alone_earn_no_depth() {
         "nothing was predicted"
     );
     bench.drain();
-    // Predictions of single operations are kept, but never with more than one in flight.
+    // The predictions of single operations were right, but never with more than one in flight.
     bench.teach(kernel(101), US, 20);
     assert_eq!(bench.fill(0, kernel(101), US, &OPEN), 2);
 }
@@ -68,7 +68,8 @@ fn a_key_that_alternates_never_gets_depth() {
 #[test]
 fn a_batch_teaches_its_share() {
     let mut bench = Bench::new(1);
-    // Learned alone, with 90 µs of waking up. Together the operations take their real time.
+    // The times of single operations include 90 µs for waking up. Together, the operations take
+    // their real time.
     for _ in 0..10 {
         assert!(bench.try_submit(0, kernel(1), 100 * US, &OPEN));
         bench.drain();
@@ -76,7 +77,7 @@ fn a_batch_teaches_its_share() {
     for _ in 0..20 {
         let n = bench.fill(0, kernel(1), 10 * US, &OPEN);
         assert!(n >= 2);
-        // One marker behind all operations.
+        // One marker follows all operations.
         let last = bench.numbers[0];
         bench.now = bench.free_at[0];
         bench.running.clear();
@@ -92,7 +93,7 @@ fn a_mixed_batch_is_corrected_in_proportion() {
     bench.teach(kernel(1), 20 * US, 10);
     bench.teach(kernel(2), 60 * US, 10);
     for _ in 0..30 {
-        // Both take half of the predicted time.
+        // Both operations take half of the predicted time.
         assert!(bench.try_submit(0, kernel(1), 10 * US, &OPEN));
         assert!(bench.try_submit(0, kernel(2), 30 * US, &OPEN));
         bench.now = bench.free_at[0];
@@ -116,7 +117,7 @@ fn a_mixed_batch_is_corrected_in_proportion() {
 fn time_without_launches_is_not_taken_for_the_kernels() {
     let mut bench = Bench::new(1);
     bench.teach(kernel(1), 5 * US, 20);
-    // One launch every 200 µs, and one completion check at the end.
+    // One launch every 200 µs, and one marker at the end.
     for _ in 0..10 {
         assert!(bench.try_submit(0, kernel(1), 5 * US, &OPEN));
         bench.now += 200 * US;
@@ -141,8 +142,7 @@ fn bytes_predict_a_copy() {
         direction: Direction::ToDevice,
         bytes: 1 << 20,
     };
-    // A cautious guess predicts the copy from the start; later the prediction is exact: 50 µs per
-    // MiB.
+    // At first a cautious guess predicts the copy. Later the prediction is exact: 50 µs per MiB.
     assert!(bench.fill(0, copy, 50 * US, &OPEN) >= 1);
     bench.drain();
     bench.teach(copy, 50 * US, 60);

@@ -1,4 +1,4 @@
-//! The lease machine on real pages, step by step.
+//! The worker's state machine of the lease on real shared pages, step by step.
 
 use vgpu_proto::lease::{DaemonEnd, GrantTerms, HintPage, LeasePage, UNLIMITED, WorkerEnd};
 use vgpu_sched::gate::lease::{Lease, Message, Offer, Refused};
@@ -8,7 +8,7 @@ use vgpu_sched::{Depth, HeadCost};
 const SLICE_END: u64 = 1_000_000;
 const HOLD: u64 = 100_000;
 
-/// A worker with one stream, and vgpud's end of its pages.
+/// A worker with one stream, and vgpud's end of the worker's pages.
 struct Bench {
     lease_page: LeasePage,
     hint_page: HintPage,
@@ -69,7 +69,7 @@ impl Bench {
         self.gate.completed(now, &mut self.flow, self.submitted);
     }
 
-    /// Calls one of the lease machine's methods with the pages.
+    /// Calls a method of the lease with the worker's end of the pages.
     fn with<T>(&mut self, act: impl FnOnce(&mut Lease, WorkerEnd<'_>) -> T) -> T {
         let pages = WorkerEnd::new(&self.lease_page, &self.hint_page);
         act(&mut self.lease, pages)
@@ -106,7 +106,8 @@ fn a_lease_is_asked_for_once_and_used_when_it_is_granted() {
 fn a_slice_that_ended_before_it_was_used_still_serves_one_operation() {
     let mut bench = Bench::new();
     assert_eq!(bench.offer(0, 1, 2), Err(Refused::Turn));
-    // The grant comes late and without credit: the offer of an operation is not yet a use.
+    // The grant arrives after the end of its slice and without credit. An offer that is refused
+    // does not use the lease.
     bench.grant(1, 0);
     let _ = bench.vgpud().want(1);
     bench.with(|lease, pages| lease.refresh(pages));
@@ -115,7 +116,7 @@ fn a_slice_that_ended_before_it_was_used_still_serves_one_operation() {
     assert!(!bench.lease.closing());
     bench.vgpud().credit(UNLIMITED, UNLIMITED);
     assert_eq!(bench.offer(late + 1, 1, 2), Ok(()));
-    // The second operation finds the slice over.
+    // The second operation is refused, because the slice is over.
     bench.complete(late + 2);
     assert_eq!(bench.offer(late + 2, 2, 1), Err(Refused::Turn));
     assert!(bench.lease.closing());
@@ -147,7 +148,7 @@ fn what_relieves_a_stall_goes_in_while_the_lease_is_given_back_and_is_owed() {
     }];
     assert_eq!(bench.gate.relieve(2 * STALL_NS, behind, false), Some(2));
     assert_eq!(bench.offer(2 * STALL_NS, 2, 1), Ok(()));
-    // One call of credit was given, and two were used.
+    // One call of credit was granted, and two calls were used.
     assert_eq!(bench.hint_page.read().used_calls, 2);
     assert!(bench.lease.closing());
 }
@@ -167,7 +168,8 @@ fn an_unwanted_lease_is_parked_and_retaken_without_a_message() {
     bench.messages();
     assert_eq!(bench.offer(20, 2, 1), Ok(()));
     assert_eq!(bench.messages(), []);
-    // After the hold time vgpud is told that the lease is parked, and later that it was retaken.
+    // After the hold time the worker reports to vgpud that the lease is parked, and later that it
+    // was retaken.
     bench.complete(30);
     assert_eq!(
         bench.with(|lease, pages| lease.rest(pages, 30)),

@@ -1,4 +1,4 @@
-//! The worker's gate with a simulated device. One module per subject.
+//! The worker's gate on a simulated device. Each module tests one subject.
 
 mod bench;
 mod beside;

@@ -1,4 +1,5 @@
-//! Work in flight may wait for work that was not submitted: the gate delays, it never deadlocks.
+//! Work in flight may wait for work that is not submitted: the gate delays work but never
+//! deadlocks.
 
 use std::collections::VecDeque;
 
@@ -90,7 +91,8 @@ fn without_idle_streams_a_stall_lets_nothing_in_unless_the_program_is_held_up_by
     let waiting = (2..2000).map(|place| Waiting { place, idle: false });
     bench.now = STALL_NS;
     assert_eq!(bench.gate.relieve(bench.now, waiting.clone(), false), None);
-    // The awaited call may be one that the program can send only after these have gone.
+    // The work in flight may wait for a call that the program can send only when the queue is
+    // shorter.
     let mut last = 1;
     for _ in 0..20 {
         bench.now += STALL_NS;
@@ -140,8 +142,8 @@ fn after_a_fault_the_gate_is_as_new() {
     assert!(bench.try_submit(0, kernel(9), US, &OPEN));
 }
 
-/// A wait for a value in memory is no work. But the program may be about to end the wait with work
-/// of another stream, which stands behind more of this stream.
+/// A wait for a value in memory takes no GPU time. But it may end only after work of another
+/// stream, which is behind more work of this stream in the queue.
 #[test]
 fn a_wait_in_flight_lets_the_work_of_idle_streams_in() {
     let mut bench = Bench::new(2);

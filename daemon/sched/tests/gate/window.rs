@@ -1,4 +1,4 @@
-//! Admission: the window, the slice, streams side by side, markers.
+//! Admission by the gate: window, slice, streams that run at the same time, markers.
 
 use vgpu_sched::gate::{AHEAD_NS, Config, Gate, LeaseView, MARKER_LAUNCHES, Verdict, WaitFor};
 
@@ -99,7 +99,7 @@ fn nothing_goes_past_the_end_of_the_slice_behind_something_else() {
     };
     let ends = slice(&bench, 650 * US);
     let begun = bench.now;
-    // The window has room for five operations.
+    // Five operations fit into the window.
     assert_eq!(bench.fill(0, kernel(1), 100 * US, &ends), 5);
     assert!(bench.complete_one());
     assert!(bench.try_submit(0, kernel(1), 100 * US, &ends));
@@ -108,8 +108,8 @@ fn nothing_goes_past_the_end_of_the_slice_behind_something_else() {
         panic!("the seventh would end after the slice");
     };
     assert_eq!(wait.why, WaitFor::SliceEnd);
-    // The device would idle from 600 µs on, before the end of the slice: one operation follows in
-    // time.
+    // The device would idle from 600 µs on, before the end of the slice: one more operation is
+    // submitted shortly before.
     assert_eq!(wait.until_ns, Some(begun + 600 * US - AHEAD_NS));
     assert!(bench.complete_one() && bench.complete_one());
     assert_eq!(bench.now, begun + 600 * US - AHEAD_NS);
@@ -118,16 +118,16 @@ fn nothing_goes_past_the_end_of_the_slice_behind_something_else() {
         panic!("only one operation may follow");
     };
     assert_eq!((wait.why, wait.until_ns), (WaitFor::SliceEnd, None));
-    // If the device is busy beyond the end of the slice anyway, no operation follows.
+    // If the work in flight ends after the slice, no more operation is submitted.
     bench.drain();
     let ends = slice(&bench, 80 * US);
     assert_eq!(bench.fill(0, kernel(1), 100 * US, &ends), 1);
     bench.drain();
-    // Nothing is in flight: one operation goes although it overruns, or the rest of the slice would
-    // be lost.
+    // Nothing is in flight: one operation is submitted although it exceeds the slice. Otherwise the
+    // rest of the slice would be lost.
     let ends = slice(&bench, 50 * US);
     assert_eq!(bench.fill(0, kernel(1), 100 * US, &ends), 1);
-    // Without waiting sessions the end of the slice does not matter.
+    // While no session waits, the end of the slice does not count.
     assert_eq!(bench.fill(0, kernel(1), 100 * US, &OPEN), 4);
 }
 
@@ -148,7 +148,7 @@ fn streams_that_run_side_by_side_get_a_window_each() {
     }
     assert!(widest >= 12, "{widest} of 16 streams at once");
 
-    // On a device that runs one stream at a time the window stays narrow.
+    // On a device that runs one stream at a time, the window does not grow.
     let mut bench = Bench::new(16);
     bench.teach(kernel(1), 800 * US, 3);
     let mut widest = 0;

@@ -1,23 +1,22 @@
 //! The longest wait of a VM.
 //!
-//! The bound is the promise of the policy from now on, while the set of rivals stays the same
-//! (`docs/scheduling.md`). With C the longest turn of one VM and σ the cost of a switch:
+//! The bound holds from now on, while the set of competing VMs stays the same; it is the promise of
+//! the policy (`docs/scheduling.md`). With C the longest turn of one VM and σ the cost of a switch:
 //!
-//! - `weighted`: C·Σw/wᵢ·(1 + σ/slice) + 2C, and the time in which the others work off the VM's
+//! - `weighted`: C·Σw/wᵢ·(1 + σ/slice) + 2C, plus the time in which the others make up for the VM's
 //!   debt beyond C;
-//! - `strict`, with aging: the time until the VM is on the highest level, then one turn of each
+//! - `strict`, with aging: the time until the VM reaches the highest level, then one turn of each
 //!   other VM;
-//! - `sjf`, with aging: the time until no newcomer can overtake, then one turn of each other VM;
+//! - `sjf`, with aging: the time until no new VM can overtake, then one turn of each other VM;
 //! - `fifo`: one turn of each VM before it.
 //!
 //! If several pools use the GPU, the time within the pool is multiplied by Σw/w of the pool, and 2C
 //! are added. A gang waits for one GPU after the other. While it waits for the later GPUs, it
-//! reserves the earlier ones, which lengthens C there. All gangs take GPUs in the same order, so
-//! the bounds of the last GPU are computed first and the others follow.
+//! reserves the earlier GPUs, which lengthens C there. All gangs acquire GPUs in the same order.
+//! Therefore the bound of the last GPU is computed first.
 //!
-//! Every bound has two values. The usual value takes for C the longest slice and the measured time
-//! to give the GPU back. The worst value assumes that every other VM hangs until the contended
-//! limit.
+//! Every bound has two values. For the usual value, C is the longest slice plus the measured time
+//! to return the GPU. For the worst value, every other VM hangs until the contended limit.
 
 use std::collections::BTreeMap;
 
@@ -70,17 +69,17 @@ impl Span {
 struct Turn {
     slice_ns: u64,
     switch_ns: u64,
-    /// Time in ns until a hung worker is killed by the contended limit and is gone.
+    /// Time in ns until the contended limit has killed a hung worker and the worker has exited.
     hung_ns: u64,
     /// C: slice, work in flight at a revoke, and the time for which gangs reserve the GPU.
     longest: Span,
 }
 
-/// Time beyond a slice for which gangs reserve a GPU, per GPU.
+/// Time, beyond a slice, for which gangs reserve each GPU.
 type Reserved = BTreeMap<GpuId, Result<Span, NoBound>>;
 
 impl Scheduler {
-    /// Longest wait of the VM from now on; for an idle VM, if it had work now.
+    /// Longest wait of the VM from now on; for an idle VM, the wait if it had work now.
     pub(super) fn wait_bound(&self, id: VmId, vm: &Vm, reason: Reason) -> WaitBound {
         if matches!(reason, Reason::Running | Reason::Parked) {
             return WaitBound::Now;
@@ -100,7 +99,7 @@ impl Scheduler {
         })
     }
 
-    /// How long a quarantine or a rate limit keeps the VM out of the competition.
+    /// Time for which a quarantine or a rate limit keeps the VM from competing.
     fn held_back(&self, vm: &Vm) -> Result<Span, NoBound> {
         let left = |until: u64| until.saturating_sub(self.now_ns);
         let quarantine = match vm.quarantine {
@@ -119,13 +118,13 @@ impl Scheduler {
         Ok(Span::both(quarantine.max(throttle)))
     }
 
-    /// The GPUs that the VM has yet to get, in order.
+    /// The GPUs that the VM does not have yet, in ascending order.
     fn gpus_to_come(&self, id: VmId, vm: &Vm) -> Result<Vec<GpuId>, NoBound> {
         let mut gpus: Vec<GpuId> = (self.held(id)..vm.width())
             .filter_map(|index| vm.seat_gpu(index))
             .collect();
         if gpus.is_empty() {
-            // Without a session: the GPUs on which the next one would be placed.
+            // The VM has no session: these are the GPUs on which its next session would be placed.
             gpus = match self.admits(id) {
                 Ok(gpus) => gpus,
                 // The placement is not known before the quarantine ends.
@@ -141,8 +140,8 @@ impl Scheduler {
         health.map_or(Ok(gpus), |health| Err(NoBound::GpuUnavailable(health)))
     }
 
-    /// Longest time for which gangs with work reserve each GPU. The last GPU of a gang comes first,
-    /// because nothing is reserved while waiting after it.
+    /// Longest time for which gangs with work reserve each GPU. The GPUs are handled in descending
+    /// order, because a gang reserves nothing while it has its last GPU.
     fn reserved(&self, without: VmId) -> Reserved {
         let mut reserved = Reserved::new();
         for (&gpu_id, gpu) in self.gpus.iter().rev() {
@@ -168,7 +167,7 @@ impl Scheduler {
         reserved
     }
 
-    /// Longest wait for a turn on one GPU, by the policy of the pool.
+    /// Longest wait for a turn on one GPU, under the policy of the pool.
     fn turn_bound(
         &self,
         id: VmId,
@@ -188,7 +187,7 @@ impl Scheduler {
         let rivals = self.rivals(id, node);
         let (pool_own, pool_all) = self.pool_weights(pool, Some(gpu));
         let among_vms = if rivals.is_empty() && self.all_parked(gpu) {
-            // Only other pools may be before the VM.
+            // Only VMs of other pools may have a turn before this VM.
             Span::default()
         } else {
             self.among_vms(id, vm, (gpu, config), turn, &rivals)?
@@ -207,7 +206,7 @@ impl Scheduler {
         Ok(among_pools.plus(Span::both(held_off)))
     }
 
-    /// The part of the bound within the pool, as if the pool had the GPU to itself.
+    /// The part of the bound within the pool, as if no other pool used the GPU.
     fn among_vms(
         &self,
         id: VmId,
@@ -294,7 +293,7 @@ fn scaled(value: u64, all: u64, own: u64) -> u64 {
     u64::try_from(product.div_ceil(u128::from(own.max(1)))).unwrap_or(u64::MAX)
 }
 
-/// Time in ns until a VM that has waited since `since_ns` is on the highest level; `None`: never.
+/// Time in ns until a VM that has waited since `since_ns` reaches the highest level; `None`: never.
 fn rise_left(class: Class, aging: Option<Aging>, since_ns: u64, now_ns: u64) -> Option<u64> {
     let steps = (Class::ALL.len() - 1 - class.index()) as u64;
     if steps == 0 {

@@ -1,4 +1,4 @@
-//! Explains why a VM waits, and how long at most.
+//! Explains why a VM waits, and the longest time that it waits.
 
 mod bound;
 
@@ -10,21 +10,21 @@ use crate::id::{Epoch, GpuId, PoolId, SessionId, VmId};
 use crate::model::{Gpu, Node, Vm};
 use crate::stats::{Cap, WaitReason};
 
-/// Activity of a VM, or the reason for inactivity.
+/// What a VM does, or why it does nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
     /// The VM has the GPU.
     Running,
-    /// The VM has the GPU without work, and no other VM waits: the lease is not charged.
+    /// The VM has the GPU but no work, and no other VM waits: the VM does not pay for the lease.
     Parked,
     /// The programs of the VM have no work for the GPU.
     Idle,
-    /// The VM has no program. A program that starts now would be served.
+    /// The VM runs no program. A program that starts now would be admitted.
     NoProgram,
-    /// The VM has no program. A program that starts now would be refused.
+    /// The VM runs no program. A program that starts now would be refused.
     Refused(Refusal),
-    /// The VM has work, or may not submit it.
+    /// The VM has work that does not run, or may not submit work.
     Waits(WaitReason),
 }
 
@@ -35,28 +35,29 @@ pub struct Holder {
     pub vm: VmId,
     /// The session.
     pub session: SessionId,
-    /// Epoch of the lease; 0 while a gang only reserves the GPU.
+    /// Epoch of the lease; 0 while a gang reserves the GPU.
     pub epoch: Epoch,
-    /// Whether a gang reserves the GPU until it has its other GPUs.
+    /// Whether a gang reserves the GPU until it has all its GPUs.
     pub reserved: bool,
     /// Time in ns since the grant.
     pub held_ns: u64,
-    /// Rest of the slice in ns. It counts while others wait.
+    /// Rest of the slice in ns; the slice ends only if others wait.
     pub slice_left_ns: u64,
-    /// Time in ns since the revoke.
+    /// Time in ns since the revoke; `None` if the lease is not revoked.
     pub asked_ns: Option<u64>,
-    /// Whether the holder overran slice and grace, so that the next session may run beside it.
+    /// Whether the holder kept the lease past slice and grace, so that the next session may run
+    /// beside it.
     pub overrun: bool,
 }
 
-/// Longest wait of a VM from now until it has the GPU.
+/// Longest wait of a VM, from now until it has the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitBound {
     /// The VM has the GPU.
     Now,
     /// The wait is bounded.
     Within {
-        /// Bound in ns if the others give the GPU back as they did so far.
+        /// Bound in ns if the others return the GPU as quickly as they have until now.
         usual_ns: u64,
         /// Bound in ns if all others hang until the contended limit.
         worst_ns: u64,
@@ -73,64 +74,66 @@ pub enum NoBound {
     Quarantined,
     /// No GPU serves the VM.
     NoGpu,
-    /// The GPU is in this health.
+    /// The GPU has this health, under which nothing is granted.
     GpuUnavailable(GpuHealth),
-    /// Aging is off: higher classes may go first forever.
+    /// The pool has no aging: VMs of higher classes may go first forever.
     AgingOff,
     /// A rate limit of the VM is zero.
     ZeroRate(Cap),
 }
 
-/// Why a VM waits, and how long at most.
+/// The reason for which a VM waits, and its longest wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
     /// Time of the answer, in ns.
     pub now_ns: u64,
-    /// The pool under which the VM runs.
+    /// The pool under which the VM is placed.
     pub pool: PoolId,
     /// The pool's policy.
     pub policy: Policy,
-    /// GPU of the VM; of a gang, the GPU for which it waits, or the first.
+    /// GPU of the VM; for a gang, the GPU for which it waits, or its first GPU.
     pub gpu: Option<GpuId>,
-    /// All GPUs of a gang, in the order of gathering; otherwise empty.
+    /// All GPUs of a gang, in the order in which it gathers them; empty for other VMs.
     pub gang: Vec<GpuId>,
-    /// Number of GPUs that the gang reserves.
+    /// Number of GPUs that the gang has gathered.
     pub gang_held: u32,
-    /// Class now, demotion included.
+    /// Present class, lowered while the VM is demoted.
     pub class: Class,
-    /// End of a demotion for passing the soft limit, in ns.
+    /// Time in ns at which a demotion by the soft limit ends.
     pub demoted_until_ns: Option<u64>,
-    /// Activity of the VM, or the reason for inactivity.
+    /// What the VM does, or why it does nothing.
     pub reason: Reason,
-    /// End of a quarantine in ns; `u64::MAX`: until an administrator releases the VM.
+    /// Time in ns at which the quarantine ends; `u64::MAX`: until an administrator releases the VM.
     pub quarantined_until_ns: Option<u64>,
-    /// Whether the VM overran recently and is therefore not let in beside the present overrunner.
+    /// Whether the VM recently overran and therefore may not run beside the present overrunner.
     pub held_off: bool,
-    /// When the VM got work that does not run, in ns.
+    /// Time in ns at which the VM got the work that does not run yet.
     pub waiting_since_ns: Option<u64>,
     /// The holders of the GPU.
     pub holders: Vec<Holder>,
-    /// VMs of the pool that would be granted the GPU before this VM now, in order.
+    /// VMs of the pool that would now get the GPU before this VM, in order.
     pub before: Vec<VmId>,
-    /// Number of VMs of the pool that compete on the GPU now, with this VM.
+    /// Number of VMs of the pool that compete for the GPU now, including this VM.
     pub competing: u32,
     /// Weight of the VM in thousandths.
     pub weight_milli: u64,
-    /// Sum of the weights of all competing VMs, with this VM.
+    /// Sum of the weights of all competing VMs, including this VM, in thousandths.
     pub competing_weight_milli: u64,
-    /// Share of the GPU's time that the VM may expect among the competing VMs and pools, in
-    /// thousandths. Under a policy without shares: as if it were `weighted`.
+    /// Share of the GPU's time that the VM may expect with the present competing VMs and pools, in
+    /// thousandths. Under a policy without shares: the share that `weighted` would give.
     pub share_permille: u32,
-    /// Lag in ns of GPU time; negative: the VM owes.
+    /// Lag in ns of GPU time; negative: a debt.
     pub lag_ns: i128,
-    /// Longest wait; for an idle VM, if it had work now.
+    /// Longest wait; for an idle VM, the wait if it had work now.
     pub wait: WaitBound,
-    /// Bytes that the host still lets the VM pin, apart from its own limit; `u64::MAX`: no limit.
+    /// Bytes that the VM may still pin under the limit of the host; its own limit is not counted.
+    /// `u64::MAX`: no limit.
     pub pinned_room: u64,
 }
 
 impl Scheduler {
-    /// Why the VM waits, and how long at most, as of the last event; `None`: unknown VM.
+    /// Explains why the VM waits and for how long at most, as of the last event; `None`: unknown
+    /// VM.
     #[must_use]
     pub fn explain(&self, id: VmId) -> Option<Explanation> {
         let vm = self.vms.get(&id)?;
@@ -204,7 +207,7 @@ impl Scheduler {
         members.into_iter().filter(|&vm| vm != id).collect()
     }
 
-    /// Weight of a VM, and of all competing VMs with it.
+    /// Weight of a VM, and the sum of this weight and the rivals' weights.
     fn weights(&self, id: VmId, rivals: &[VmId]) -> (u64, u64) {
         let weight = |vm: VmId| self.standing(vm).weight;
         let own = weight(id).max(1);
@@ -212,7 +215,8 @@ impl Scheduler {
         (own, others.fold(own, u64::saturating_add))
     }
 
-    /// Weight of a pool on a GPU, and of all competing pools with it.
+    /// Weight of a pool on a GPU, and the sum of the weights of all competing pools, including this
+    /// pool.
     fn pool_weights(&self, pool: PoolId, gpu: Option<&Gpu>) -> (u64, u64) {
         let weight = |pool: PoolId| {
             self.pools
@@ -259,7 +263,7 @@ impl Scheduler {
     }
 }
 
-/// The GPUs of a gang.
+/// The GPUs of a gang; empty for other VMs.
 fn gang(vm: &Vm) -> Vec<GpuId> {
     match vm.width() {
         0 | 1 => Vec::new(),

@@ -36,7 +36,7 @@ impl Rig {
         self.feed(Event::AssignGpu { gpu: GPU, pool });
     }
 
-    /// Adds a VM with one session of the same number.
+    /// Adds a VM and a session with the same number.
     fn add_vm(&mut self, vm: u32, config: VmConfig) {
         let (session, vm) = (SessionId(u64::from(vm)), VmId(vm));
         self.feed(Event::AddVm {
@@ -93,7 +93,7 @@ fn bounds(explanation: &Explanation) -> (u64, u64) {
     }
 }
 
-/// Worst C with the defaults: slice, contended limit and kill grace.
+/// Worst C with the default settings: slice, contended limit and kill grace.
 const WORST: u64 = SLICE + 10 * SECONDS + 1_500 * MILLIS;
 
 #[test]
@@ -137,7 +137,7 @@ fn one_that_runs_and_one_that_waits_for_its_turn() {
     );
     assert_eq!(waits.share_permille, 166);
     assert!(waits.lag_ns > 0, "{}", waits.lag_ns);
-    // C·Σw/w + 2C, as no switch was counted yet.
+    // The bound is C·Σw/w + 2C, because no switch was measured yet.
     assert_eq!(
         bounds(&waits),
         (SLICE * 6 + 2 * SLICE, WORST * 6 + 2 * WORST)
@@ -161,7 +161,7 @@ fn the_bound_holds_while_rivals_use_the_gpu_as_usual() {
     for vm in 1..=5 {
         rig.works(vm);
     }
-    // All VMs always have work and take 0.3 ms to give the GPU back.
+    // All VMs always have work and return the GPU 0.3 ms after a revoke.
     let mut bound_until = u64::MAX;
     let mut served = 0;
     let mut revoked: Option<(u64, SessionId, Epoch)> = None;
@@ -306,7 +306,7 @@ fn depth_and_quota_are_named() {
     );
     rig.works(1);
     rig.works(2);
-    // The VM waits for its turn first. If the queue is full, its callers wait, too.
+    // The turn is reported before the full queue, whose callers wait in the guest.
     assert!(matches!(
         rig.why(2).reason,
         Reason::Waits(WaitReason::Turn { .. })
@@ -585,12 +585,12 @@ fn a_gang_waits_for_one_gpu_after_the_other() {
     assert_eq!((why.gpu, why.gang_held), (Some(GpuId(1)), 1));
     assert_eq!(why.gang, [GPU, GpuId(1)]);
     assert_eq!(why.holders[0].vm, VmId(3), "the holder of the missing GPU");
-    // Only the second GPU is missing.
+    // The gang lacks only the second GPU.
     let one = SLICE * 2 + 2 * SLICE;
     assert_eq!(bounds(&why).0, one);
 
-    // Another VM on the first GPU waits for the gang, which reserves that GPU while it waits
-    // itself.
+    // Another VM on the first GPU waits for the gang, which reserves that GPU while it waits for
+    // the second.
     rig.works(2);
     let why = rig.why(2);
     assert!(why.holders[0].reserved, "{why:?}");
@@ -605,7 +605,7 @@ fn one_that_is_held_off_says_so() {
     for vm in 1..=3 {
         rig.add_vm(vm, class(Class::Medium));
     }
-    // The first VM overruns and comes back; the second overruns after that.
+    // The first VM overruns and gets work again; then the second VM overruns.
     let mut epochs = Vec::new();
     for vm in [1, 2] {
         let granted = rig.works(vm);
