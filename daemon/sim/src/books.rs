@@ -1,45 +1,46 @@
-//! The simulator's own accounting: who held which GPU when, what that must cost, and who waited how
-//! long. Independent of the scheduler's accounts, and compared with them.
+//! The simulator's own accounts: who held which GPU and when, what each VM must pay, and how long
+//! each VM waited. They are independent of the scheduler's accounts and are compared with them.
 
-/// One lease, as seen from outside the scheduler.
+/// One lease, as a caller of the scheduler sees it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Held {
     pub(crate) worker: u32,
     pub(crate) vm: u32,
-    /// The worker reported that it is idle, so the lease may be parked by now.
+    /// Whether the worker reported that it is idle. The lease may then be parked.
     pub(crate) quiet: bool,
     pub(crate) parked: bool,
     pub(crate) wanted: bool,
-    /// Announced end of the work, and the time that was left at the announcement, in ns.
+    /// Announced end of the work in ns, and the time in ns that was left at the announcement.
     pub(crate) ending: Option<(u64, u64)>,
-    /// The lease was granted before another's end: the announced end of that, from which this lease
-    /// is charged.
+    /// For a lease that was granted before the previous lease ended: the announced end of the
+    /// previous holder's work, from which this lease is charged.
     pub(crate) ahead: Option<u64>,
     pub(crate) overrun: bool,
     pub(crate) overrun_from_ns: u64,
-    /// Busy time of the context, and of the device, when the overrun began.
+    /// Busy time in ns of the context, and of the device, at the start of the overrun.
     pub(crate) overrun_busy_ns: (u64, u64),
     pub(crate) slice_end_ns: u64,
-    /// Busy time of the context when the lease began.
+    /// Busy time in ns of the context at the start of the lease.
     pub(crate) busy_ns: u64,
-    /// Idle time of the device when another session began to wait.
+    /// Idle time in ns of the device when another session began to wait.
     pub(crate) idle_from_ns: u64,
-    /// Idle time of the device while another session waited.
+    /// Idle time in ns of the device while another session waited.
     pub(crate) idle_ns: u64,
 }
 
 impl Held {
-    /// The previous holder is gone, or overruns.
+    /// Records that the previous holder has left the GPU (`alone`) or overruns.
     pub(crate) fn begins(&mut self, now: u64, alone: bool) {
         if self.ahead.take().is_some() {
-            // The work could not begin before.
+            // This session's work could not begin while the previous holder's work ran, so its
+            // announced end is later.
             let ending = self.ending.filter(|_| alone);
             self.ending = ending.map(|(_, in_ns)| (now.saturating_add(in_ns), in_ns));
         }
     }
 }
 
-/// Charged time of a VM over time. Between points it grows evenly.
+/// Charged time of a VM as a function of time, linear between the points.
 #[derive(Debug, Clone, Default)]
 pub struct Track {
     points: Vec<(u64, u64)>,
@@ -56,7 +57,7 @@ impl Track {
         self.points.push((at, value));
     }
 
-    /// The points: (time, charged time) in ns.
+    /// The points: (time, charged time until then), both in ns.
     #[must_use]
     pub fn points(&self) -> &[(u64, u64)] {
         &self.points
@@ -69,7 +70,7 @@ impl Track {
         self.between(after, ns)
     }
 
-    /// Charged time at `ns`, which lies before point `after` and not before the previous point.
+    /// Charged time in ns at `ns`, a time between the points `after - 1` and `after`.
     pub(crate) fn between(&self, after: usize, ns: u64) -> u64 {
         let Some(&(from, low)) = after.checked_sub(1).and_then(|i| self.points.get(i)) else {
             return 0;
@@ -85,38 +86,39 @@ impl Track {
 /// Accounts of one VM.
 #[derive(Debug, Clone, Default)]
 pub struct VmBook {
-    /// Time in ns that must have been charged.
+    /// Time in ns that the VM must be charged.
     pub charged_ns: u64,
-    /// The same over time, if tracked.
+    /// The same as a function of time, if tracked.
     pub track: Track,
-    /// Sessions that ask for a lease, as vgpud knows.
+    /// Number of sessions that ask for a lease, as vgpud knows.
     pub(crate) asks: u32,
     pub(crate) leases: u32,
     pub(crate) waits_since: Option<u64>,
-    /// Start of the wait for the last lease.
+    /// Start in ns of the wait that ended with the last lease.
     pub(crate) waited_since: u64,
-    /// The VM began to wait by waking up without debt.
+    /// Whether the present wait began when the VM woke up without debt.
     pub(crate) woke: bool,
-    /// Longest such wait in ns.
+    /// Longest wait in ns that began when the VM woke up without debt.
     pub longest_wake_ns: u64,
-    /// When the VM gave back a lease under which none of its work ran.
+    /// Time in ns at which the VM returned a lease under which none of its work ran.
     pub(crate) barren_ns: Option<u64>,
-    /// Longest time in ns with work and without a lease.
+    /// Longest time in ns during which the VM had work and no lease.
     pub longest_wait_ns: u64,
-    /// End of that wait.
+    /// Time in ns at which that wait ended.
     pub longest_wait_at_ns: u64,
     /// All waits in ns, if tracked.
     pub waits: Vec<u64>,
-    /// Largest remaining work on the device at a revoke, in ns.
+    /// Largest unfinished work on the device at a revoke, in ns.
     pub residue_ns: u64,
     pub(crate) limited: bool,
-    /// Submissions of the workers: time, total calls, total bytes (if the VM has limits).
+    /// Total use after each submission: time in ns, calls, bytes. Recorded only for VMs with
+    /// limits.
     pub used: Vec<(u64, u64, u64)>,
-    /// Largest |lag| in ns at the start and end of leases.
+    /// Largest absolute lag in ns at the starts and ends of leases.
     pub lag_ns: u128,
     /// Number of leases.
     pub grants: u64,
-    /// Cost in ns of the GPUs that a gang has reserved since it began to gather.
+    /// GPU time in ns that a gang has paid since it began to gather its GPUs.
     pub(crate) gathering_ns: u64,
     /// Largest cost of gathering, in ns.
     pub gathered_ns: u64,
@@ -126,29 +128,29 @@ pub struct VmBook {
 #[derive(Debug, Clone, Default)]
 pub struct GpuBook {
     pub(crate) leases: Vec<Held>,
-    /// The gang that reserves the GPU until it has all its GPUs, and pays for it.
+    /// The gang that reserves the GPU, and pays for it, until the gang has all its GPUs.
     pub(crate) reserved: Option<u32>,
     pub(crate) settled_ns: u64,
-    /// Number of charges that were split between two holders. The indivisible rest, at most 1 ns
-    /// each time, falls to the last.
+    /// Number of charges that were divided between two holders. The remainder of each division, at
+    /// most 1 ns, goes to the last holder.
     pub(crate) splits: u64,
     /// Time in ns charged to any VM.
     pub charged_ns: u64,
-    /// The same over time, if tracked.
+    /// The same as a function of time, if tracked.
     pub track: Track,
-    /// Largest total idle time in ns of one lease while another session waited.
+    /// Largest total idle time of the device in ns during one lease while another session waited.
     pub idle_per_lease_ns: u64,
-    /// Longest single idle time in ns while another session waited.
+    /// Longest uninterrupted idle time of the device in ns while another session waited.
     pub longest_idle_ns: u64,
-    /// Declared overruns: start, end, VM.
+    /// Declared overruns: start in ns, end in ns, VM.
     pub overruns: Vec<(u64, u64, u32)>,
     /// Busy time in ns of contexts with a lease.
     pub(crate) leased_busy_ns: u64,
-    /// Longest time in ns by which a wanted lease outlasted its slice.
+    /// Longest time in ns for which a lease outlasted its slice while another session waited.
     pub overshoot_ns: u64,
 }
 
-/// All accounts.
+/// The accounts of all VMs and GPUs.
 #[derive(Debug, Clone, Default)]
 pub struct Books {
     /// By VM number.
@@ -156,12 +158,13 @@ pub struct Books {
     /// By GPU number.
     pub gpus: Vec<GpuBook>,
     pub(crate) tracked: bool,
-    /// Some VMs use several GPUs: all GPUs are charged together.
+    /// Whether some VMs use several GPUs, so that all GPUs are charged at the same time.
     pub(crate) together: bool,
 }
 
 impl GpuBook {
-    /// The VMs that pay: those with a lease that is not parked, and the gang that reserves the GPU.
+    /// The VMs that pay for the GPU: holders of leases that are not parked, and the gang that
+    /// reserves the GPU.
     fn payers(&self) -> impl Iterator<Item = u32> {
         let at = self.settled_ns;
         let leased = self.leases.iter();
@@ -181,7 +184,7 @@ impl Books {
         }
     }
 
-    /// Charges the time since the last call. Call it before every change of payers.
+    /// Charges the time since the last call. Must be called before every change of payers.
     pub(crate) fn charge(&mut self, gpu: u32, now: u64) {
         while let Some(at) = self.next_payer(gpu, now) {
             self.charge_until(gpu, at);
@@ -189,7 +192,8 @@ impl Books {
         self.charge_until(gpu, now);
     }
 
-    /// The next time, within the uncharged time, at which a session begins to pay.
+    /// The next time in ns, within the time that is not charged yet, at which a session begins to
+    /// pay.
     fn next_payer(&self, gpu: u32, now: u64) -> Option<u64> {
         let those = self.gpus.iter().enumerate();
         let those = those.filter(|&(index, _)| self.together || index == gpu as usize);
@@ -220,7 +224,8 @@ impl Books {
         }
     }
 
-    /// Notes the charges to the payers of these GPUs at `at`, or when each was last charged.
+    /// Adds a point to the tracks of these GPUs and their payers: at `at`, or at the time of the
+    /// last charge.
     fn mark(&mut self, gpus: std::ops::Range<usize>, at: Option<u64>) {
         for book in &mut self.gpus[gpus] {
             let at = at.unwrap_or(book.settled_ns);
@@ -258,8 +263,8 @@ impl Books {
         }
     }
 
-    /// Notes the VM that reserves a GPU from now on. Gathering costs start from 0 when it begins.
-    /// All time until now is charged.
+    /// Sets the VM that reserves a GPU from now on. If the VM begins to gather, its cost of
+    /// gathering starts at 0. All time until now must be charged already.
     pub(crate) fn reserve(&mut self, gpu: u32, vm: Option<u32>) {
         let begins = |&vm: &u32| self.gpus.iter().all(|gpu| gpu.reserved != Some(vm));
         if let Some(vm) = vm.filter(begins) {
@@ -282,7 +287,7 @@ impl Books {
         }
     }
 
-    /// A session begins or stops asking for a lease.
+    /// Records that a session begins or stops asking for a lease.
     pub(crate) fn ask(&mut self, vm: u32, more: bool, now: u64) {
         let book = &mut self.vms[vm as usize];
         book.asks = if more {
@@ -293,12 +298,12 @@ impl Books {
         self.waits(vm, now);
     }
 
-    /// Updates whether the VM waits now.
+    /// Updates whether the VM waits, and records a wait that ends.
     pub(crate) fn waits(&mut self, vm: u32, now: u64) {
         let book = &mut self.vms[vm as usize];
         let waits = book.asks > 0 && book.leases == 0;
         match (book.waits_since, waits) {
-            // A lease without any work was no turn: the wait goes on.
+            // A lease under which no work ran does not end the wait.
             (None, true) if book.barren_ns == Some(now) => {
                 book.waits_since = Some(book.waited_since);
             }
@@ -323,7 +328,7 @@ impl Books {
         }
     }
 
-    /// Longest wait of a VM in ns, including a wait that still lasts.
+    /// Longest wait of a VM in ns, including the present wait.
     #[must_use]
     pub fn longest_wait(&self, vm: u32, now: u64) -> u64 {
         let book = &self.vms[vm as usize];

@@ -1,5 +1,5 @@
-//! vgpud's part: does what `mediator` does between the workers and the scheduler, and keeps the
-//! simulator's own accounts.
+//! vgpud's part: acts between the workers and the scheduler as vgpud's `mediator` does, and keeps
+//! the simulator's own accounts.
 
 use vgpu_proto::lease::{DaemonEnd, GrantTerms, Holding};
 use vgpu_sched::gate::lease::Message;
@@ -16,7 +16,7 @@ use crate::world::{Happening, Told, World};
 #[derive(Debug, Default)]
 pub(crate) struct Session {
     lease: Option<Lease>,
-    /// vgpud knows of work and has granted no lease.
+    /// Whether vgpud knows of waiting work for which it has granted no lease.
     asks: bool,
 }
 
@@ -50,7 +50,7 @@ fn number(session: SessionId) -> u32 {
 }
 
 impl World {
-    /// Feeds an event to the scheduler, and carries out all actions that follow.
+    /// Feeds an event to the scheduler, and carries out all resulting actions.
     pub fn feed(&mut self, event: Event) {
         self.inbox.push_back(event);
         if self.settling {
@@ -79,7 +79,8 @@ impl World {
         self.settling = false;
     }
 
-    /// Reports the holders' progress and the time to the scheduler.
+    /// Reports the holders' progress to the scheduler and feeds a timer event, so that all time is
+    /// charged.
     pub(crate) fn bring_up_to_date(&mut self) {
         self.report_progress();
         self.feed(Event::Timer);
@@ -105,7 +106,7 @@ impl World {
         }
     }
 
-    /// vgpud reads a worker's message.
+    /// vgpud reads a message of a worker.
     pub(crate) fn heard(&mut self, id: u32, message: Message) {
         if self.workers[id as usize].life != Life::Live {
             return;
@@ -214,7 +215,7 @@ impl World {
         });
     }
 
-    /// A lease is returned, or was taken while parked.
+    /// Handles a lease that the worker returned, or that vgpud took while it was parked.
     fn lease_back(&mut self, id: u32, depth: Depth) {
         let Some(lease) = self.sessions[id as usize].lease.take() else {
             return;
@@ -286,7 +287,8 @@ impl World {
         vm.barren_ns = (busy == held.busy_ns).then_some(now);
     }
 
-    /// Records the device's idle time while another session waits for this lease.
+    /// Starts or ends the measurement of the device's idle time while another session waits for
+    /// this lease.
     fn note_idle(&mut self, gpu: u32, id: u32, wanted: bool) {
         let device = &mut self.devices[gpu as usize];
         let (idle, longest) = (device.truth().idle_ns, device.longest_idle_ns());
@@ -372,7 +374,7 @@ impl World {
 
     fn extend(&mut self, id: u32, slice_end_ns: u64) {
         self.pages[id as usize].daemon().extend(slice_end_ns);
-        // The worker may already have stopped for the end of the slice.
+        // The worker may have stopped submitting because of the end of the slice.
         self.tell(id, Told::Grant);
         let gpu = self.workers[id as usize].gpu;
         if let Some(held) = self.books.lease(gpu, id) {
@@ -484,7 +486,7 @@ impl World {
         self.look_soon();
     }
 
-    /// A gang's lease of one of its other GPUs.
+    /// Records a gang's lease for one of its GPUs after the first.
     fn lease_also(&mut self, gpu: u32, id: u32, terms: &Terms) {
         self.step_device(gpu);
         self.books.charge(gpu, self.now);
@@ -502,7 +504,7 @@ impl World {
             vm,
             quiet: false,
             parked: false,
-            // A gang's idle gaps do not count: it pays for all its GPUs.
+            // The idle time of a gang's GPU does not count, because the gang pays for all its GPUs.
             wanted: false,
             ending: None,
             ahead: None,
@@ -572,7 +574,7 @@ impl World {
         self.die(id);
     }
 
-    /// The process of a worker is gone.
+    /// Handles the end of a worker process.
     pub(crate) fn gone(&mut self, id: u32) {
         let (vm, gpu) = (self.workers[id as usize].vm, self.workers[id as usize].gpu);
         let also = self.workers[id as usize].also.clone();
@@ -590,8 +592,8 @@ impl World {
         self.feed(Event::WorkerExited { session: name(id) });
     }
 
-    /// A lease is used again or revoked: it is charged from now on. The time before is already
-    /// charged.
+    /// Marks a lease as used again or revoked, so that the VM pays from now on. The caller has
+    /// charged the time before.
     fn unpark(&mut self, id: u32) {
         for gpu in self.workers[id as usize].gpus() {
             if let Some(held) = self.books.lease(gpu, id) {
@@ -600,7 +602,7 @@ impl World {
         }
     }
 
-    /// Updates which GPUs gangs reserve and pay for.
+    /// Updates which GPUs are reserved by gangs, which pay for them.
     fn see_reserved(&mut self) {
         for gpu in 0..self.books.gpus.len() as u32 {
             let by = self.sched.reserved_by(GpuId(gpu)).map(number);
@@ -612,7 +614,7 @@ impl World {
         }
     }
 
-    /// Updates which quiet leases the scheduler counts as parked, that is, does not charge.
+    /// Updates which leases of idle sessions the scheduler treats as parked and does not charge.
     fn see_parked(&mut self) {
         let now = self.now;
         for gpu in 0..self.books.gpus.len() {
@@ -631,7 +633,7 @@ impl World {
         }
     }
 
-    /// Checks that no GPU is without a holder while a session could run on it.
+    /// Checks that no GPU is without holder while a session could run on it.
     fn check(&mut self) {
         if !self.inbox.is_empty() {
             return;
@@ -661,7 +663,7 @@ impl World {
                     | WaitReason::GpuUnavailable { .. }
             )
         );
-        // A gang reserves the GPUs that it gathers.
+        // The session may have to wait because a gang reserves one of its GPUs.
         let reserved = |gpu: &u32| {
             let stats = self.sched.gpu_stats(GpuId(*gpu));
             stats.is_some_and(|stats| stats.reserved.is_some() || !stats.holders.is_empty())

@@ -1,16 +1,16 @@
-//! A GPU: contexts with streams, one context at a time on the device, and the true account of who
-//! occupied it.
+//! A simulated GPU: contexts with streams, one context on the device at a time, and the true record
+//! of the time that each context used.
 //!
-//! The work in one context's streams runs in the order of submission, one operation at a time (each
-//! fills the device). The exception is a kernel that spins for another stream: it lets that stream
-//! pass. Loading another context costs a switch. If several contexts have work, the driver runs
+//! The operations of one context run in the order of submission, one at a time (each fills the
+//! device). Exception: a kernel that spins until another stream makes progress does not block that
+//! stream. Loading another context costs a switch. If several contexts have work, the driver runs
 //! them in turns.
 
 use std::collections::VecDeque;
 
 use crate::guest::Until;
 
-/// Operations of one stream that were submitted together; a marker stands behind the last.
+/// Operations of one stream that were submitted together, followed by one marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batch {
     /// Stream of the operations.
@@ -19,11 +19,11 @@ pub struct Batch {
     pub ops: u32,
     /// Total run time in ns.
     pub ns: u64,
-    /// If set, the batch is one spinning kernel.
+    /// If set, the batch is one kernel that spins until this condition holds.
     pub until: Option<Until>,
 }
 
-/// A report that a batch is complete: its marker fires.
+/// A report that a batch is complete: its marker has fired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fired {
     /// Context of the batch.
@@ -56,8 +56,8 @@ enum Phase {
     Switching {
         until_ns: u64,
     },
-    /// The first active context is on the device, and this stream of it runs (`None`: all its
-    /// streams spin).
+    /// The first active context is on the device, and this stream of the context runs (`None`: all
+    /// its streams spin).
     Running {
         stream: Option<u16>,
     },
@@ -66,9 +66,9 @@ enum Phase {
 /// The true use of a GPU's time, in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Truth {
-    /// Time with work of a context on the device.
+    /// Time in which work of a context was on the device.
     pub busy_ns: u64,
-    /// Time in which a context was loaded.
+    /// Time for loading contexts.
     pub switch_ns: u64,
     /// Idle time.
     pub idle_ns: u64,
@@ -82,24 +82,25 @@ pub struct Device {
     switch_ns: u64,
     turn_ns: u64,
     contexts: Vec<Context>,
-    /// Contexts with work; the first is on the device.
+    /// Contexts with work; the first of them is on the device.
     active: VecDeque<u32>,
     loaded: Option<u32>,
     phase: Phase,
-    /// When the driver's turn of the first context began.
+    /// Time in ns at which the present turn of the first context began.
     turn_from_ns: u64,
     at_ns: u64,
     next_ns: u64,
     serial: u64,
     truth: Truth,
-    /// When the device became idle, or [`Device::watch_idle`] was called.
+    /// Time in ns at which the device became idle, or of the last call of [`Device::watch_idle`] if
+    /// that is later.
     idle_from_ns: u64,
     longest_idle_ns: u64,
 }
 
 impl Device {
-    /// An idle device. `switch_ns` is the cost of loading another context, `turn_ns` the time for
-    /// which the driver lets one of several contexts run.
+    /// An idle device. `switch_ns`: time in ns to load another context. `turn_ns`: time in ns of a
+    /// context's turn, if several contexts have work.
     #[must_use]
     pub fn new(switch_ns: u64, turn_ns: u64) -> Self {
         Self {
@@ -119,31 +120,31 @@ impl Device {
         }
     }
 
-    /// Time of the next change without new work, in ns; `u64::MAX`: never.
+    /// Time in ns of the next change if no new work comes; `u64::MAX`: never.
     #[must_use]
     pub fn next_ns(&self) -> u64 {
         self.next_ns
     }
 
-    /// The use of time up to the last step.
+    /// The use of the device's time, up to the last step.
     #[must_use]
     pub fn truth(&self) -> Truth {
         self.truth
     }
 
-    /// Resets the longest idle time.
+    /// Sets the longest idle time to 0.
     pub fn watch_idle(&mut self) {
         self.idle_from_ns = self.at_ns;
         self.longest_idle_ns = 0;
     }
 
-    /// Longest time in ns without work since [`Device::watch_idle`].
+    /// Longest uninterrupted idle time in ns since [`Device::watch_idle`].
     #[must_use]
     pub fn longest_idle_ns(&self) -> u64 {
         self.longest_idle_ns
     }
 
-    /// How long, in ns, a context had the device, up to the last step.
+    /// Time in ns for which a context was on the device, up to the last step.
     #[must_use]
     pub fn busy_ns(&self, context: u32) -> u64 {
         self.contexts
@@ -151,7 +152,7 @@ impl Device {
             .map_or(0, |context| context.busy_ns)
     }
 
-    /// Unfinished work of a context on the device, in ns of run time.
+    /// Unfinished work of a context on the device, as run time in ns.
     #[must_use]
     pub fn left_ns(&self, context: u32) -> u64 {
         let Some(context) = self.contexts.get(context as usize) else {
@@ -191,14 +192,14 @@ impl Device {
         state.batches += 1;
         if state.batches == 1 {
             if self.active.len() == 1 {
-                // The first context shares the device from now on.
+                // From now on the first context shares the device, and its turn begins.
                 self.turn_from_ns = now;
             }
             self.active.push_back(context);
         }
     }
 
-    /// The process is gone: removes all its work.
+    /// Removes all work of a process that has ended.
     pub fn remove(&mut self, now: u64, context: u32) {
         self.advance(now);
         if let Some(state) = self.contexts.get_mut(context as usize) {
@@ -216,13 +217,13 @@ impl Device {
         }
     }
 
-    /// Advances the device to `now` and reports the batches that completed.
+    /// Advances the device to `now` and adds the completed batches to `fired`.
     pub fn step(&mut self, now: u64, fired: &mut Vec<Fired>) {
         self.advance(now);
         self.next_ns = self.settle(now, fired);
     }
 
-    /// Accounts for the time since the last call.
+    /// Adds the time since the last call to the accounts.
     fn advance(&mut self, now: u64) {
         let passed = now - self.at_ns;
         if passed == 0 {
@@ -252,7 +253,8 @@ impl Device {
         }
     }
 
-    /// Decides which work runs from `now` on. Returns until when, in ns.
+    /// Decides which work runs from `now` on, and adds completed batches to `fired`. Returns the
+    /// time in ns of the next change.
     fn settle(&mut self, now: u64, fired: &mut Vec<Fired>) -> u64 {
         loop {
             let Some(&first) = self.active.front() else {
@@ -319,7 +321,8 @@ impl Device {
 }
 
 impl Context {
-    /// The stream whose first batch runs: the earliest submitted batch that does not spin.
+    /// The stream that runs: of the streams' first batches that do not spin, the batch that was
+    /// submitted first.
     fn runs(&self) -> Option<usize> {
         if let [only] = self.streams.as_slice() {
             return only.front().is_some_and(|p| self.may_run(p)).then_some(0);
@@ -353,7 +356,8 @@ mod tests {
         }
     }
 
-    /// Runs the device until it is idle or `end`. Returns the time at which each batch was done.
+    /// Runs the device until it is idle, or until `end`. Returns the completed batches as (time in
+    /// ns, context, stream).
     fn run(device: &mut Device, end: u64) -> Vec<(u64, u32, u16)> {
         let mut done = Vec::new();
         let mut fired = Vec::new();

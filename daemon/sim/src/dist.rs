@@ -1,4 +1,4 @@
-//! Distributions of durations, in integers, so that every machine draws the same values.
+//! Distributions of durations, computed with integers, so that every machine draws the same values.
 
 use crate::rng::Rng;
 
@@ -9,9 +9,9 @@ pub enum Length {
     Const(u64),
     /// Uniform between the two values.
     Uniform(u64, u64),
-    /// Exponential with this mean, cut off at 16 times the mean.
+    /// Exponential with this mean, limited to 16 times the mean.
     Exp(u64),
-    /// Log-normal, cut off at 64 times the median.
+    /// Log-normal, limited to 64 times the median.
     LogNormal {
         /// Median.
         median: u64,
@@ -27,9 +27,9 @@ pub enum Length {
         /// Frequency of the rare value, in thousandths.
         long_permille: u32,
     },
-    /// The two values in turn: a predictor of the mean is always wrong.
+    /// The two values in turn, so that a prediction by the mean is always wrong.
     Alternate(u64, u64),
-    /// `every` times the short value, then once the long one.
+    /// `every` times the short value, then once the long value.
     Lure {
         /// The usual value, on which the predictor is trained.
         short: u64,
@@ -38,29 +38,30 @@ pub enum Length {
         /// Number of short values before a long one.
         every: u32,
     },
-    /// The first value, then another forever: a kernel that is loaded at its first launch.
+    /// The first value once, then the second value forever: a kernel that the driver loads at its
+    /// first launch.
     Warm {
         /// The first value.
         first: u64,
         /// Every further value.
         then: u64,
     },
-    /// Each value longer than the last, then from the start again: a predictor always lags behind.
+    /// Growing values, then again from the start, so that predictions are always too small.
     Grow {
-        /// The first value.
+        /// The first value in ns.
         from: u64,
-        /// Size of the next value, in percent of the last.
+        /// Size of the next value, in percent of the present value.
         percent: u32,
         /// Upper bound of the values.
         to: u64,
     },
 }
 
-/// Shortest duration in ns: less than a launch costs.
+/// Shortest duration in ns: less than the cost of a launch.
 pub const SHORTEST_NS: u64 = 1_000;
 
 impl Length {
-    /// Draws a value in ns. `nth` counts the draws.
+    /// Draws a value in ns. `nth` is the number of earlier draws.
     pub fn draw(&self, rng: &mut Rng, nth: u64) -> u64 {
         let ns = match *self {
             Length::Const(ns) => ns,
@@ -133,7 +134,7 @@ impl Length {
     }
 }
 
-/// The nth of the values that grow from `from` to `to`, again and again.
+/// Value `nth` of the sequence that grows from `from` to `to` and then starts again.
 fn grown(from: u64, percent: u32, to: u64, nth: u64) -> u64 {
     let steps = std::iter::successors(Some(from.max(1)), |&ns| {
         let next = ns + (ns * u64::from(percent) / 100).saturating_sub(ns).max(1);
@@ -150,14 +151,14 @@ fn scale(ns: u64, factor: u64) -> u64 {
 
 const STEPS: usize = 256;
 
-/// −ln(1 − i/256) in 2^-16.
+/// Table of −ln(1 − i/256), in units of 2^-16.
 static MINUS_LN: [u64; STEPS] = minus_ln();
 
 const fn minus_ln() -> [u64; STEPS] {
     let mut table = [0; STEPS];
     let mut i = 0;
     while i < STEPS {
-        // ln(2) in 2^-32; log2 in 2^-16.
+        // ln(2) is in units of 2^-32, log2 in units of 2^-16.
         let log2 = (8 << 16) - log2_fixed((STEPS - i) as u64);
         table[i] = (log2 * 2_977_044_472) >> 32;
         i += 1;
@@ -165,7 +166,7 @@ const fn minus_ln() -> [u64; STEPS] {
     table
 }
 
-/// log2 of a whole number in 2^-16, by squaring the mantissa bit by bit.
+/// log2 of a whole number in units of 2^-16, by squaring the mantissa once per bit.
 const fn log2_fixed(x: u64) -> u64 {
     let whole = x.ilog2() as u64;
     let mut mantissa = (x << 32) >> whole;
@@ -182,8 +183,8 @@ const fn log2_fixed(x: u64) -> u64 {
     result
 }
 
-/// Exponential with mean 1, in 2^-16. A draw in the last step of the table starts again on top of
-/// it, because the exponential distribution has no memory.
+/// Exponential value with mean 1, in units of 2^-16. A draw beyond the table adds the table's range
+/// and draws again, because the exponential distribution has no memory.
 fn exponential(rng: &mut Rng) -> u64 {
     let mut base = 0;
     loop {
@@ -198,7 +199,8 @@ fn exponential(rng: &mut Rng) -> u64 {
     }
 }
 
-/// Nearly normal with deviation 1, in 2^-16: the sum of twelve uniform values.
+/// Nearly normal value with mean 0 and deviation 1, in units of 2^-16: the sum of twelve uniform
+/// values.
 fn normal(rng: &mut Rng) -> i64 {
     let mut sum: i64 = 0;
     for _ in 0..3 {
@@ -210,7 +212,8 @@ fn normal(rng: &mut Rng) -> i64 {
     sum - (6 << 16)
 }
 
-/// 2^x in 2^-16, x in 2^-16; between whole powers a parabola (off by less than 0.4 %).
+/// 2^x in units of 2^-16, with x in units of 2^-16. Between whole powers, a parabola approximates
+/// the value (error below 0.4 %).
 fn exp2(x: i64) -> u64 {
     let whole = x >> 16;
     let f = (x & 0xffff) as u64;

@@ -5,14 +5,14 @@ use vgpu_sched::MILLIS;
 use crate::measure::accounting_error;
 use crate::world::World;
 
-/// Side of the bound on which a value must lie.
+/// The side of its bound on which a value must lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
     /// At most the bound.
     AtMost,
     /// At least the bound.
     AtLeast,
-    /// No bound.
+    /// The value is only reported and has no bound.
     Told,
 }
 
@@ -21,22 +21,22 @@ pub enum Rule {
 pub struct Measure {
     /// Name in the report, stable across versions.
     pub name: &'static str,
-    /// Meaning, for people.
+    /// Meaning of the value, for the report.
     pub what: &'static str,
     /// Unit of value and bound.
     pub unit: &'static str,
-    /// Rule for the bound.
+    /// The rule that compares the value with its bound.
     pub rule: Rule,
 }
 
 /// A value of a measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen {
-    /// The measured quantity.
+    /// The quantity.
     pub measure: &'static Measure,
     /// The value.
     pub value: f64,
-    /// Bound; without meaning for [`Rule::Told`].
+    /// The bound; unused for [`Rule::Told`].
     pub bound: f64,
 }
 
@@ -51,7 +51,7 @@ impl Seen {
         }
     }
 
-    /// How near the value is to the bound, or beyond it: larger is worse.
+    /// How near the value is to its bound, or how far beyond: a larger number is worse.
     #[must_use]
     pub fn badness(&self) -> f64 {
         match self.measure.rule {
@@ -68,7 +68,7 @@ impl Seen {
 pub struct Found {
     /// The values.
     pub seen: Vec<Seen>,
-    /// Violated invariants.
+    /// Descriptions of violated invariants.
     pub problems: Vec<String>,
     /// Simulated time in ns.
     pub simulated_ns: u64,
@@ -78,7 +78,7 @@ pub struct Found {
     pub decisions: u64,
 }
 
-/// Measures of every run.
+/// Measures that every run reports.
 pub mod always {
     use super::{Measure, Rule};
 
@@ -106,7 +106,7 @@ impl Found {
         self.see(measure, value, 0.0);
     }
 
-    /// Adds the problems that a world found, and checks its accounts.
+    /// Adds the problems that a world found, and compares its accounts with the scheduler's.
     pub fn close(&mut self, world: &mut World) {
         let error = accounting_error(world);
         self.see(&always::ACCOUNTING, error as f64, 0.0);
@@ -123,7 +123,7 @@ pub fn ms(ns: u64) -> f64 {
     ns as f64 / MILLIS as f64
 }
 
-/// Converts ns to percentage points of a window.
+/// Converts ns to percent of a window.
 #[must_use]
 pub fn points(ns: u64, window: u64) -> f64 {
     ns as f64 * 100.0 / window as f64

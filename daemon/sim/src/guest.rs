@@ -12,19 +12,19 @@ use crate::trace::TraceOp;
 pub enum What {
     /// A kernel launch.
     Kernel,
-    /// A graph launch: one unit, regardless of its nodes.
+    /// A graph launch, which runs as a whole, regardless of its nodes.
     Graph,
     /// A copy to or from the host.
     Copy,
 }
 
-/// A kernel that spins until another stream of its process has reached a point (as NCCL's kernels
-/// do).
+/// The condition of a kernel that spins until another stream of its process has reached a point (as
+/// NCCL's kernels do).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Until {
     /// The other stream.
     pub stream: u16,
-    /// Number of operations of that stream that must be complete.
+    /// Number of operations of that stream that must have completed.
     pub completed: u64,
 }
 
@@ -33,7 +33,7 @@ pub struct Until {
 pub struct Op {
     /// Kernel, graph or copy.
     pub what: What,
-    /// Function and shape, by which a predictor recognises the operation.
+    /// Key for function and launch shape, by which the predictor recognises the operation.
     pub key: u32,
     /// Stream of the process.
     pub stream: u16,
@@ -41,7 +41,7 @@ pub struct Op {
     pub ns: u64,
     /// Number of copied bytes.
     pub bytes: u64,
-    /// The kernel spins until another stream has reached this point, then runs.
+    /// If set, the kernel spins until this condition holds, then runs.
     pub until: Option<Until>,
 }
 
@@ -50,13 +50,13 @@ pub struct Op {
 pub struct Kind {
     /// Kind of operation.
     pub what: What,
-    /// Run time.
+    /// Distribution of the run time.
     pub length: Length,
     /// Number of copied bytes.
     pub bytes: u64,
 }
 
-/// Bytes per ns over the bus: 25 GB/s.
+/// Speed of the bus in bytes per ns: 25 GB/s.
 const BUS: u64 = 25;
 
 impl Kind {
@@ -91,27 +91,28 @@ impl Kind {
     }
 }
 
-/// When operations arrive.
+/// How the operations of a guest arrive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pattern {
     /// Work always waits.
     Backlog,
-    /// A number of operations, then a synchronise, then a pause, repeatedly: a synchronising loop,
-    /// or (with long pauses) a program that is on and off.
+    /// Some operations, then a synchronise, then a pause, again and again: a synchronising loop, or
+    /// with long pauses a program that works from time to time.
     Loop {
-        /// Operations before each synchronise.
+        /// Number of operations before each synchronise.
         ops: u64,
         /// Time from the end of the synchronise to the next operation.
         pause: Length,
     },
-    /// Requests of several operations arrive, whether or not the last one is served.
+    /// Requests of several operations arrive at their times, even if earlier requests are not
+    /// complete.
     Requests {
-        /// Operations of a request.
+        /// Number of operations in a request.
         ops: u64,
         /// Time from one request to the next.
         gap: Length,
     },
-    /// A recorded trace, repeated with this period.
+    /// A recorded trace, repeated with a fixed period.
     Trace {
         /// The operations in the order of arrival.
         ops: Arc<[TraceOp]>,
@@ -123,27 +124,28 @@ pub enum Pattern {
 /// The load of one guest process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Load {
-    /// Arrivals of operations.
+    /// How operations arrive.
     pub pattern: Pattern,
-    /// Kinds of operations, in turn.
+    /// Kinds of the operations, used in turn.
     pub kinds: Vec<Kind>,
     /// Number of streams, used in turn.
     pub streams: u16,
-    /// Every second operation spins until the operation after it, in the next stream, is complete.
+    /// Every second operation spins until the next operation, which is in the other stream, is
+    /// complete.
     pub spins: bool,
-    /// Number of new kernels at a time (0: none). Each is launched once with the shortest time and
-    /// then once with the time of `kinds`, so that its prediction is false.
+    /// Number of new kernels in a group (0: none). Each kernel of a group is launched once with the
+    /// shortest time and then once with the time of `kinds`, so that its prediction is wrong.
     pub poison: u32,
-    /// Number of the operation that never ends.
+    /// Number of the operation that never ends, if any.
     pub hangs_at: Option<u64>,
-    /// Start, in ns.
+    /// Time in ns at which the guest starts.
     pub from_ns: u64,
-    /// Time after which no more operations arrive, in ns.
+    /// Time in ns after which no more operations arrive.
     pub until_ns: u64,
 }
 
 impl Load {
-    /// A load of these kinds of operations, from start to end.
+    /// A load of these kinds of operations, without end.
     #[must_use]
     pub fn new(pattern: Pattern, kinds: Vec<Kind>) -> Self {
         Self {
@@ -158,25 +160,25 @@ impl Load {
         }
     }
 
-    /// Kernels without end.
+    /// A load of kernels that always has work.
     #[must_use]
     pub fn backlog(length: Length) -> Self {
         Self::new(Pattern::Backlog, vec![Kind::kernel(length)])
     }
 
-    /// `ops` kernels, a synchronise, a pause, and again.
+    /// A load of `ops` kernels, a synchronise and a pause, again and again.
     #[must_use]
     pub fn looping(ops: u64, length: Length, pause: Length) -> Self {
         Self::new(Pattern::Loop { ops, pause }, vec![Kind::kernel(length)])
     }
 
-    /// Requests of `ops` kernels each.
+    /// A load of requests with `ops` kernels each.
     #[must_use]
     pub fn requests(ops: u64, length: Length, gap: Length) -> Self {
         Self::new(Pattern::Requests { ops, gap }, vec![Kind::kernel(length)])
     }
 
-    /// Longest operation in ns, apart from a hang.
+    /// Longest run time of an operation in ns, without operations that never end.
     #[must_use]
     pub fn longest_ns(&self) -> u64 {
         let traced = match &self.pattern {
@@ -191,7 +193,7 @@ impl Load {
 /// Run time in ns of an operation that never ends.
 pub const FOREVER_NS: u64 = u64::MAX / 8;
 
-/// Largest number of operations in the queue: depth credits hold the guest back.
+/// Maximum number of operations in the queue: the worker's depth credits hold the guest back.
 const MOST_QUEUED: u64 = 1024;
 
 /// A running guest process.
@@ -199,27 +201,27 @@ const MOST_QUEUED: u64 = 1024;
 pub struct Guest {
     load: Load,
     rng: Rng,
-    /// Operations that have arrived and were not taken.
+    /// Number of operations that have arrived and are not taken.
     available: u64,
-    /// The first of these operations, as far as they were generated.
+    /// The first of these operations, as far as they are generated already.
     ahead: VecDeque<Op>,
-    /// Operations taken.
+    /// Number of operations taken.
     taken: u64,
-    /// Operations generated.
+    /// Number of operations generated.
     made: u64,
     arrived: u64,
-    /// Operations generated per stream.
+    /// Number of operations generated, per stream.
     per_stream: Vec<u64>,
-    /// Last operation and arrival time of each open request.
+    /// Number of the last operation, and arrival time in ns, of each request that is not complete.
     open: VecDeque<(u64, u64)>,
-    /// Position in the trace, and the start of this repetition.
+    /// Position in the trace, and start of the present repetition in ns.
     traced: (usize, u64),
     /// Times in ns from a request's arrival to its completion.
     pub latency: Vec<u64>,
 }
 
 impl Guest {
-    /// A guest before its start.
+    /// A guest that has not started.
     #[must_use]
     pub fn new(load: Load, rng: Rng) -> Self {
         let streams = if load.spins { 2 } else { load.streams.max(1) };
@@ -260,7 +262,8 @@ impl Guest {
         self.available.min(MOST_QUEUED)
     }
 
-    /// Operations arrive. Returns the time of the next arrival, if that depends on nothing else.
+    /// Adds the operations that arrive now. Returns the time in ns of the next arrival if that time
+    /// does not depend on completions.
     pub fn arrive(&mut self, now: u64) -> Option<u64> {
         if now >= self.load.until_ns {
             if matches!(self.load.pattern, Pattern::Backlog) {
@@ -297,7 +300,7 @@ impl Guest {
         next
     }
 
-    /// The first waiting operation and its number among all operations (1, 2, …).
+    /// The first waiting operation, with its number among all operations (1, 2, …).
     pub fn peek(&mut self) -> Option<(u64, Op)> {
         if self.ahead.is_empty() {
             if self.available == 0 {
@@ -309,7 +312,7 @@ impl Guest {
         self.ahead.front().map(|&op| (self.taken + 1, op))
     }
 
-    /// Takes the first waiting operation.
+    /// Removes the first waiting operation from the queue.
     pub fn take(&mut self) {
         if self.ahead.pop_front().is_some() {
             self.available -= u64::from(self.available != u64::MAX);
@@ -327,8 +330,8 @@ impl Guest {
         (first..).zip(self.ahead.iter().map(|op| op.stream))
     }
 
-    /// All operations up to number `total` are complete. Returns the time of the next arrival, if
-    /// the completion causes one.
+    /// Records that all operations up to number `total` are complete. Returns the time in ns of the
+    /// next arrival if this completion causes an arrival.
     pub fn completed(&mut self, total: u64, now: u64) -> Option<u64> {
         let mut next = None;
         while let Some(&(last, since)) = self.open.front() {
@@ -368,7 +371,7 @@ impl Guest {
         if self.load.poison > 0 {
             let new = u64::from(self.load.poison);
             let (round, nth) = (n / (2 * new), n % (2 * new));
-            // Beyond the keys that are used otherwise.
+            // These keys are larger than all other keys.
             key = (1 << 20) + (round * new + nth % new) as u32;
             if nth < new {
                 ns = SHORTEST_NS;

@@ -1,6 +1,6 @@
 //! A deterministic discrete-event simulator of GPUs, workers and guests around the production
-//! scheduler ([`vgpu_sched`]), and its proofs of shares, bounds, accounts and containment. `make
-//! sim` runs all of them.
+//! scheduler ([`vgpu_sched`]), and proofs of shares, bounds, accounts and containment. `make sim`
+//! runs all proofs.
 //!
 //! | module | content |
 //! |---|---|
@@ -9,13 +9,13 @@
 //! | `daemon` | vgpud's part between workers and scheduler |
 //! | `worker` | workers: the lease protocol on the real pages, window, markers |
 //! | [`guest`], [`dist`], [`trace`] | the load of guests |
-//! | [`device`] | GPUs, and the true account of who occupied them |
-//! | [`books`] | the simulator's own accounting of leases, charges and waits |
+//! | [`device`] | GPUs, and the true record of the time that each context used |
+//! | [`books`] | the simulator's own accounts of leases, charges and waits |
 //! | [`measure`], [`found`] | measured quantities and their bounds |
-//! | [`proofs`] | the runs, and the bounds that must hold in them |
-//! | [`fuzz`] | random events, compared with a model after each |
+//! | [`proofs`] | families of runs, and the bounds that must hold in them |
+//! | [`fuzz`] | random events, and a model that checks the scheduler after each |
 //! | [`mutants`] | wrong schedulers that the proofs must notice |
-//! | [`runner`], [`report`] | all runs on all CPUs; the table |
+//! | [`runner`], [`report`] | distribution of the runs over all CPUs; the table of results |
 //! | [`mod@replay`] | the replay of a decision log of vgpud |
 #![forbid(unsafe_code)]
 

@@ -13,7 +13,7 @@ use vgpu_sim::replay;
 use vgpu_sim::report::{Report, Row};
 use vgpu_sim::runner::{self, Job};
 
-/// Name of the random events in the list of proofs.
+/// Name of the fuzzer in the list of proofs.
 const FUZZ: &str = "fuzz";
 
 /// Proves the scheduler's bounds in simulation. Without arguments: all proofs, as `make sim` does.
@@ -23,7 +23,7 @@ const FUZZ: &str = "fuzz";
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Fewer and shorter runs: 10 of 30 simulated seconds, the others brief
+    /// Fewer and shorter runs: 10 runs of 30 simulated seconds, and brief runs of the other proofs
     #[arg(long)]
     ci: bool,
     /// Run only this proof; with --seed, one run of it
@@ -145,7 +145,7 @@ fn prove(arguments: &Arguments) -> Result<bool> {
     Ok(sound && failures.is_empty() && report.problems.is_empty())
 }
 
-/// Random events: one seed, or all.
+/// Runs the fuzzer: one seed, or all seeds.
 fn fuzz_events(arguments: &Arguments, threads: usize) -> FuzzReport {
     let all = if arguments.ci {
         fuzz::SEEDS_CI
@@ -168,7 +168,7 @@ fn mutate(only: &str) -> Result<MutantReport> {
     Ok(report)
 }
 
-/// Adds the counts that have no bound of their own.
+/// Adds rows for counts that no proof measures.
 fn put_counts(report: &mut Report, fuzzed: &FuzzReport, mutated: &MutantReport) {
     let (caught, mutants) = (mutated.caught() as f64, mutated.outcomes.len() as f64);
     let mut put = |name, what: String, value, bound, place: &str, pass| {

@@ -1,15 +1,15 @@
-//! Measurements of a run: shares in sliding windows, accounts, bounds.
+//! Measurements of a run: shares in sliding windows, and accounts.
 
 use crate::books::Track;
 use crate::world::World;
 use vgpu_sched::{Event, GpuId, VmId};
 
-/// A share of a total.
+/// A share: one weight of a sum of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
-    /// Weight of the part.
+    /// Weight of the member.
     pub of: u64,
-    /// Weight of the total.
+    /// Sum of all weights.
     pub all: u64,
 }
 
@@ -21,7 +21,7 @@ impl Share {
     }
 }
 
-/// Reads a track at increasing times.
+/// Reads a track at times that never decrease.
 struct Cursor<'t> {
     track: &'t Track,
     after: usize,
@@ -41,10 +41,10 @@ impl<'t> Cursor<'t> {
     }
 }
 
-/// Largest errors of a VM's charged time against its share of all charged time, over every window
-/// of this length (ns) within `from..to`: (too little, too much), in ns.
+/// Largest errors of a VM's charged time compared with its share of all charged time, over every
+/// window of `window` ns within `from..to`. Returns (largest lack, largest excess) in ns.
 ///
-/// Both tracks grow evenly between their points, so the worst window begins or ends at a point.
+/// Both tracks are linear between their points, so the worst window begins or ends at a point.
 #[must_use]
 pub fn share_error(
     vm: &Track,
@@ -89,13 +89,13 @@ pub fn share_error(
     (ns(less), ns(more))
 }
 
-/// Largest difference between the scheduler's accounts and the truth, in ns:
+/// Largest difference in ns between the scheduler's accounts and the true values:
 ///
-/// - per GPU, charged + idle + switch against the wall clock;
-/// - per GPU and per VM, the scheduler's charges against the simulator's own accounts of leases
-///   (per VM up to the indivisible nanosecond of each charge that two holders share);
-/// - per GPU, busy + switching + idle of the device against the wall clock;
-/// - work of contexts on the device while they held no lease and no declared overrun.
+/// - per GPU, charged + idle + switch, compared with the elapsed time;
+/// - per GPU and per VM, the scheduler's charges, compared with the simulator's own accounts of
+///   leases (per VM, except the indivisible nanosecond of each charge that two holders share);
+/// - per GPU, busy + switching + idle time of the device, compared with the elapsed time;
+/// - the time for which contexts without lease and without declared overrun used the device.
 pub fn accounting_error(world: &mut World) -> u64 {
     world.feed(Event::Timer);
     let now = world.now;
@@ -147,7 +147,8 @@ mod tests {
     #[test]
     fn the_worst_window_is_found_between_samples() {
         let mut books = Books::new(1, 1, true);
-        // Charged 0..30 to one VM, of all the time; then 30..60 to the others; then again.
+        // All time from 0 to 30 is charged to one VM; from 30 to 60 to the others; from 60 to 90 to
+        // the one VM again.
         let (vm, all) = books.tracks_for_tests(&[(0, 0), (30, 30), (60, 30), (90, 60)], 90);
         let half = Share { of: 1, all: 2 };
         assert_eq!(share_error(&vm, &all, half, 30, (0, 90)), (15, 15));

@@ -1,4 +1,4 @@
-//! Replays a decision log of vgpud (`vgpu-admin sched log`) with this scheduler.
+//! Replays a decision log of vgpud (`vgpu-admin sched log`) with the scheduler of this version.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -7,11 +7,11 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use vgpu_sched::log::{Replay, ReplayReport};
 
-/// Feeds the log's events to its first snapshot and compares every decision and state.
+/// Feeds the log's events to the log's first snapshot and compares every decision and state.
 ///
 /// # Errors
-/// If the file cannot be read or is not a complete log, or at the first record with another
-/// decision: the error names the record and the difference.
+/// If the file cannot be read or is not a complete log, or at the first record whose decision
+/// differs: the error names the record and the difference.
 pub fn replay(path: &Path) -> Result<ReplayReport> {
     let name = || format!("the decision log {}", path.display());
     let file = File::open(path).with_context(|| format!("cannot open {}", name()))?;
@@ -25,8 +25,8 @@ pub fn replay(path: &Path) -> Result<ReplayReport> {
 pub fn replay_lines(text: impl BufRead) -> Result<ReplayReport> {
     let mut replay = Replay::new();
     for line in text.lines() {
-        // Bytes that are not text become an empty line, which no log has; the replay reports its
-        // number.
+        // A line that is not text becomes an empty line. No log has empty lines, so the replay
+        // reports the line's number.
         let line = match line {
             Err(error) if error.kind() == std::io::ErrorKind::InvalidData => String::new(),
             line => line.context("reading")?,

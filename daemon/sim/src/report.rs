@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::found::{Found, Measure, Rule, Seen};
 
-/// The worst value of a measure over all runs, and the run.
+/// The worst value of a measure over all runs.
 #[derive(Debug, Clone)]
 pub struct Row {
     /// Name in the report.
@@ -21,7 +21,7 @@ pub struct Row {
     pub value: f64,
     /// Bound in the run of the worst value; `None`: no bound.
     pub bound: Option<f64>,
-    /// Arguments that repeat this run.
+    /// Command-line arguments that repeat the run with the worst value.
     pub place: String,
     /// Whether the bound held in every run.
     pub pass: bool,
@@ -32,7 +32,7 @@ pub struct Row {
 pub struct Report {
     rows: BTreeMap<&'static str, (Row, f64)>,
     order: Vec<&'static str>,
-    /// Violated invariants, with the run.
+    /// Violated invariants, each with the arguments that repeat its run.
     pub problems: Vec<String>,
     /// Simulated time of all runs, in ns.
     pub simulated_ns: u64,
@@ -108,7 +108,7 @@ impl Report {
             .filter_map(|name| self.rows.get(name).map(|(row, _)| row))
     }
 
-    /// Names of the rows whose bound failed.
+    /// Names of the rows whose bound was violated.
     #[must_use]
     pub fn failures(&self) -> Vec<&'static str> {
         self.rows()
@@ -146,7 +146,7 @@ impl Report {
         }
     }
 
-    /// Writes the report in the format of the benchmarks: the bound takes the place of the
+    /// Writes the report in the format of the benchmarks. The bound of a row is written as its
     /// baseline.
     ///
     /// # Errors

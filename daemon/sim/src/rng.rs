@@ -1,7 +1,7 @@
-//! Random numbers that are the same on every machine: xoshiro256++ (Blackman and Vigna, 2019), with
-//! a state filled by SplitMix64.
+//! Random numbers that are the same on every machine: xoshiro256++ (Blackman and Vigna, 2019).
+//! SplitMix64 computes the first state from the seed.
 
-/// A generator. Two with the same seed give the same numbers.
+/// A generator. Generators with the same seed return the same numbers.
 #[derive(Debug, Clone)]
 pub struct Rng {
     state: [u64; 4],
@@ -23,8 +23,8 @@ impl Rng {
         Self { state }
     }
 
-    /// An independent generator for one part of a run: the number of draws of one part does not
-    /// affect another part.
+    /// An independent generator for one part of a run, so that the number of draws in one part does
+    /// not affect another part.
     #[must_use]
     pub fn part(seed: u64, part: u64) -> Self {
         Self::new(seed ^ part.wrapping_add(1).wrapping_mul(0xd6e8_feb8_6659_fd93))

@@ -1,5 +1,5 @@
-//! Runs on all CPUs. Results are combined in the order of the runs, so the number of threads does
-//! not matter.
+//! Executes runs on all CPUs. The results are combined in the order of the runs, so they do not
+//! depend on the number of threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -18,7 +18,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Arguments that repeat this run.
+    /// Command-line arguments that repeat this run.
     #[must_use]
     pub fn place(&self) -> String {
         format!(
@@ -28,8 +28,8 @@ impl Job {
     }
 }
 
-/// `runs` runs of `seconds` simulated seconds, spread over all proofs by weight. A proof that gets
-/// none has two runs of `brief` seconds.
+/// Plans `runs` runs of `seconds` simulated seconds, divided among all proofs by weight. A proof
+/// that gets no run gets two runs of `brief` seconds.
 #[must_use]
 pub fn plan(runs: u64, seconds: u64, brief: u64) -> Vec<Job> {
     let parts: u64 = ALL.iter().map(|proof| proof.part).sum();
@@ -57,7 +57,7 @@ pub fn plan(runs: u64, seconds: u64, brief: u64) -> Vec<Job> {
     jobs
 }
 
-/// Makes the runs on `threads` threads and adds their results to the report.
+/// Executes the runs on `threads` threads and adds their results to the report.
 pub fn run(jobs: &[Job], threads: usize, report: &mut Report) {
     let next = AtomicUsize::new(0);
     let (sender, receiver) = mpsc::channel::<(usize, Found)>();

@@ -1,4 +1,4 @@
-//! The description of a simulation: GPUs, pools, VMs, guests, and actions of the administrator.
+//! The description of a simulation: GPUs, pools, VMs, guests, and the administrator's actions.
 
 use vgpu_sched::{Class, Event, GpuId, MICROS, MILLIS, PoolConfig, PoolId, VmConfig, VmId};
 
@@ -7,19 +7,19 @@ use crate::guest::Load;
 /// Delays of the host, outside the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Host {
-    /// Shortest and longest delay in ns of a message from a worker to vgpud, uniform.
+    /// Shortest and longest delay in ns of a message from a worker to vgpud; the delay is uniform.
     pub up_ns: (u64, u64),
-    /// The same from vgpud to a worker.
+    /// The same for a message from vgpud to a worker.
     pub down_ns: (u64, u64),
-    /// Time in ns from the firing of a marker until the worker notices.
+    /// Time in ns from the firing of a marker until the worker sees it.
     pub wake_ns: u64,
-    /// Time in ns from an answer to the guest's next call.
+    /// Time in ns from an answer until the guest's next call.
     pub guest_ns: u64,
-    /// Time in ns from a kill to the death.
+    /// Time in ns from a kill to the end of the process.
     pub kill_ns: u64,
     /// Duration of a canary in ns.
     pub canary_ns: u64,
-    /// Largest delay of a timer in ns.
+    /// Longest delay of a timer in ns.
     pub timer_late_ns: u64,
 }
 
@@ -38,24 +38,25 @@ impl Default for Host {
 }
 
 impl Host {
-    /// Longest time in ns of the messages of one handoff: the marker, the release, the grant.
+    /// Longest time in ns that the messages of one handoff take: the marker, the release, the
+    /// grant.
     #[must_use]
     pub fn handoff_ns(&self) -> u64 {
         self.wake_ns + self.up_ns.1 + self.down_ns.1 + self.timer_late_ns
     }
 }
 
-/// How a worker follows the protocol.
+/// Whether and how a worker breaks the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Conduct {
     /// Like the production worker.
     #[default]
     Honest,
-    /// Never returns a revoked lease, and continues to submit.
+    /// Ignores revokes and continues to submit.
     Deaf,
     /// Reports false progress.
     Boaster,
-    /// Never reports that it is idle.
+    /// Never reports that it is idle, and so holds the GPU.
     Hoarder,
 }
 
@@ -82,9 +83,9 @@ pub struct VmSetup {
 /// One GPU.
 #[derive(Debug, Clone, Copy)]
 pub struct GpuSetup {
-    /// Cost in ns of loading another context.
+    /// Time in ns to load another context.
     pub switch_ns: u64,
-    /// Time in ns for which the driver lets one of several contexts run.
+    /// Length in ns of a context's turn on the device, if several contexts have work.
     pub turn_ns: u64,
 }
 
@@ -99,11 +100,11 @@ pub struct Setup {
     pub pools: Vec<(PoolConfig, Vec<u32>)>,
     /// VMs, numbered from 0.
     pub vms: Vec<VmSetup>,
-    /// Delays.
+    /// Delays of the host.
     pub host: Host,
     /// Actions of the administrator, in order of time (ns).
     pub script: Vec<(u64, Event)>,
-    /// Whether the charged time of each VM is tracked at every change, for shares in sliding
+    /// Whether to record the charged time of each VM as a function of time, for shares in sliding
     /// windows.
     pub track: bool,
 }
@@ -114,7 +115,7 @@ pub const POOL: PoolId = PoolId(0);
 pub const GPU: GpuId = GpuId(0);
 
 impl Setup {
-    /// One GPU with this switch cost in ns, and one pool.
+    /// A setup of one GPU with this switch cost in ns, and one pool.
     #[must_use]
     pub fn new(seed: u64, switch_ns: u64, pool: PoolConfig) -> Self {
         let gpu = GpuSetup {
@@ -146,19 +147,18 @@ impl Setup {
         self.vms.len() as u32 - 1
     }
 
-    /// Adds a VM with this weight, relative to other such VMs, and one honest guest. Returns its
-    /// number.
+    /// Adds a VM with this weight and one honest guest. Returns the VM's number.
     pub fn weighted(&mut self, weight: u32, load: Load) -> u32 {
         self.vm(weighted(weight), vec![load])
     }
 
-    /// Plans an action of the administrator at `ns`.
+    /// Plans an action of the administrator at time `ns`.
     pub fn at(&mut self, ns: u64, event: Event) {
         self.script.push((ns, event));
         self.script.sort_by_key(|(at, _)| *at);
     }
 
-    /// Plans a new weight for a VM at `ns`.
+    /// Plans a new weight for a VM at time `ns`.
     pub fn reweigh(&mut self, ns: u64, vm: u32, weight: u32) {
         let config = VmConfig {
             factor_milli: weight * 1000,

@@ -1,9 +1,8 @@
 //! Recorded workloads as text.
 //!
 //! One operation per line: `at_ns kind stream key ns bytes`. `at_ns` is the time since the start of
-//! the trace (never smaller than in the line before), `kind` is `kernel`, `graph` or `copy`,
-//! `stream` a small number, `key` a number for function and launch shape, `ns` the run time, and
-//! `bytes` the copied bytes. Empty lines and lines that begin with `#` are skipped.
+//! `stream` is a small number, `key` a number for function and launch shape, `ns` the run time, and
+//! `bytes` the number of copied bytes. Empty lines and lines that begin with `#` are skipped.
 
 use std::sync::Arc;
 
@@ -14,13 +13,13 @@ use crate::guest::{Op, What};
 /// One recorded operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceOp {
-    /// Arrival, in ns from the start of the trace.
+    /// Arrival, in ns since the start of the trace.
     pub at_ns: u64,
     /// Kind of operation.
     pub what: What,
     /// Stream.
     pub stream: u16,
-    /// Function and shape.
+    /// Number for function and launch shape.
     pub key: u32,
     /// Run time in ns.
     pub ns: u64,
@@ -43,13 +42,14 @@ impl TraceOp {
     }
 }
 
-/// More streams than this are an error in the file.
+/// Limit of stream numbers; a larger number is an error in the file.
 const MOST_STREAMS: u16 = 256;
 
 /// Reads a trace.
 ///
 /// # Errors
-/// The first invalid line and its fault; an empty trace.
+/// If the trace is empty or has an invalid line; the error names the first invalid line and its
+/// fault.
 pub fn parse(text: &str) -> Result<Arc<[TraceOp]>> {
     let mut ops: Vec<TraceOp> = Vec::new();
     for (index, line) in text.lines().enumerate() {

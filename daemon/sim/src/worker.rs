@@ -1,5 +1,5 @@
-//! A worker: the queue of its guest, the production lease machine on the real shared pages, the
-//! window, and markers. Messages and simulated time replace sockets and clocks.
+//! A worker: the queue of its guest, the production state machine of the lease on real shared
+//! pages, the gate, and markers. Simulated messages and time replace sockets and clocks.
 
 use vgpu_proto::lease::{HintPage, LeasePage, WorkerEnd};
 use vgpu_sched::gate::lease::{Lease, Offer, Refused, head_cost, publish};
@@ -27,14 +27,14 @@ impl Pages {
     }
 }
 
-/// Why the queue stopped.
+/// Why no more operations of the queue are submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stop {
     /// No operation waits.
     Empty,
-    /// No lease, or no credit.
+    /// There is no lease or no credit.
     Turn,
-    /// The window is full; at this time that may change.
+    /// The window is full. At the given time in ns, the window may have room.
     Window(Option<u64>),
     /// The operation would end after the slice.
     SliceEnd,
@@ -45,7 +45,7 @@ enum Stop {
 pub(crate) enum Life {
     Absent,
     Live,
-    /// Killed; the kernel still cleans up.
+    /// The process was killed, and the kernel is still ending it.
     Dying,
     Gone,
 }
@@ -57,7 +57,7 @@ struct Stream {
     /// Number of the last operation submitted.
     submitted: u64,
     completed: u64,
-    /// Submitted operations without a marker.
+    /// Submitted operations that no marker follows yet.
     open: Option<Batch>,
 }
 
@@ -65,15 +65,15 @@ struct Stream {
 #[derive(Debug)]
 pub struct Worker {
     pub(crate) vm: u32,
-    /// GPU of the worker; of a gang, the first.
+    /// GPU of the worker; for a gang, the first of its GPUs.
     pub(crate) gpu: u32,
-    /// The other GPUs of a gang: each batch runs on all.
+    /// The other GPUs of a gang. Each batch of operations runs on all GPUs of the gang.
     pub(crate) also: Vec<u32>,
-    /// Of a gang's batches in flight, in order of submission: the number of GPUs on which each
-    /// still runs.
+    /// For each batch of a gang that is in flight, in order of submission: the number of GPUs on
+    /// which the batch still runs.
     parts: std::collections::VecDeque<usize>,
-    /// Of a gang's batches in `parts`: the number that is done, per GPU (the first, then the
-    /// others).
+    /// For each GPU of a gang (the first, then the others): the number of batches in `parts` that
+    /// are complete there.
     done: Vec<usize>,
     /// The guest.
     pub guest: Guest,
@@ -83,13 +83,13 @@ pub struct Worker {
     gate: Gate,
     function: FunctionId,
     streams: Vec<Stream>,
-    /// Next wake-up of the worker, in ns.
+    /// Time in ns of the worker's next wake-up.
     wakes_ns: u64,
-    /// Operations given to the device.
+    /// Number of operations submitted to the device.
     pub submitted: u64,
-    /// Operations that are known to be complete.
+    /// Number of operations that the worker knows to be complete.
     pub completed: u64,
-    /// Bytes of the operations submitted.
+    /// Number of bytes that submitted operations copy.
     pub bytes: u64,
     pub(crate) up_at_ns: u64,
     pub(crate) down_at_ns: u64,
@@ -120,7 +120,7 @@ impl Worker {
         }
     }
 
-    /// Whether the lease is being given back.
+    /// Whether the worker is returning the lease.
     fn closing(&self) -> bool {
         self.conduct != Conduct::Deaf && self.lease.closing()
     }
@@ -140,7 +140,7 @@ impl Worker {
         [self.gpu].into_iter().chain(self.also.clone())
     }
 
-    /// The operation as the gate sees it.
+    /// The operation in the gate's terms.
     fn work(&self, op: &Op) -> Work {
         match op.what {
             What::Kernel => {
@@ -156,7 +156,7 @@ impl Worker {
 }
 
 impl World {
-    /// A change for a worker: it does all that it can do now.
+    /// Makes a worker act on a change: the worker does everything that it can do now.
     pub(crate) fn pump(&mut self, id: u32) {
         if self.workers[id as usize].life != Life::Live {
             return;
@@ -169,7 +169,8 @@ impl World {
         self.send(id);
     }
 
-    /// No more operations can be submitted now: gives the lease back, or schedules a wake-up.
+    /// Acts when no more operations can be submitted: returns or parks the lease, or schedules a
+    /// wake-up.
     fn settle(&mut self, id: u32, stop: Stop) {
         let now = self.now;
         let end = self.pages[id as usize].end();
@@ -202,7 +203,7 @@ impl World {
         }
     }
 
-    /// Sends the messages of the lease machine to vgpud.
+    /// Sends the collected messages of the lease to vgpud.
     fn send(&mut self, id: u32) {
         let messages: Vec<_> = self.workers[id as usize].lease.messages().collect();
         for message in messages {
@@ -210,7 +211,7 @@ impl World {
         }
     }
 
-    /// Schedules a wake-up of the worker at `at`, unless one is earlier.
+    /// Schedules a wake-up of the worker at `at`, unless an earlier wake-up is scheduled.
     fn wake_at(&mut self, id: u32, at: u64) {
         let worker = &mut self.workers[id as usize];
         if at < worker.wakes_ns {
@@ -219,7 +220,7 @@ impl World {
         }
     }
 
-    /// A scheduled wake-up of a worker.
+    /// Handles a scheduled wake-up of a worker.
     pub(crate) fn woke(&mut self, id: u32) {
         let now = self.now;
         let worker = &mut self.workers[id as usize];
@@ -233,7 +234,7 @@ impl World {
                 place,
                 idle: streams[usize::from(stream)].flow.ops() == 0,
             });
-            // The simulated programs send more whenever the queue has room.
+            // Simulated programs send more whenever the queue has room, so `backed_up` is false.
             worker.gate.relieve(now, waiting, false);
         }
         self.pump(id);
@@ -282,7 +283,7 @@ impl World {
         }
     }
 
-    /// vgpud granted or revoked a lease.
+    /// Reads from the page that vgpud granted or revoked a lease.
     pub(crate) fn refresh(&mut self, id: u32) {
         let end = self.pages[id as usize].end();
         self.workers[id as usize].lease.refresh(end);
@@ -320,7 +321,7 @@ impl World {
         }
     }
 
-    /// Puts a marker behind the submitted work of a stream.
+    /// Records a marker after the submitted work of a stream.
     fn mark(&mut self, id: u32, stream: u16) {
         let now = self.now;
         let worker = &mut self.workers[id as usize];
@@ -342,7 +343,7 @@ impl World {
         }
     }
 
-    /// Puts a marker behind the submitted work of every stream.
+    /// Records a marker after the submitted work of every stream.
     fn mark_all(&mut self, id: u32) {
         let worker = &self.workers[id as usize];
         let gpu = worker.gpu;
@@ -356,8 +357,8 @@ impl World {
         }
     }
 
-    /// A batch of a gang (which has one stream) is complete on one of its GPUs. Returns true if it
-    /// is complete on all.
+    /// Records that a batch of a gang (which has one stream) is complete on one of its GPUs.
+    /// Returns true if the batch is complete on all GPUs.
     pub(crate) fn gang_done(&mut self, id: u32, gpu: u32) -> bool {
         let worker = &mut self.workers[id as usize];
         let index = worker.also.iter().position(|&other| other == gpu);
@@ -377,7 +378,7 @@ impl World {
         true
     }
 
-    /// A marker has fired, and the worker has noticed it.
+    /// Handles a marker that has fired.
     pub(crate) fn marker(&mut self, id: u32, stream: u16, ops: u32) {
         let now = self.now;
         let worker = &mut self.workers[id as usize];
@@ -403,7 +404,7 @@ impl World {
         self.pump(id);
     }
 
-    /// No work waits, and none is in flight.
+    /// Handles a worker with no waiting work and nothing in flight.
     pub(crate) fn rest(&mut self, id: u32) {
         let now = self.now;
         let end = self.pages[id as usize].end();
@@ -416,7 +417,7 @@ impl World {
         }
     }
 
-    /// More operations of the guest arrive.
+    /// Handles the arrival of operations of the guest.
     pub(crate) fn arrive(&mut self, id: u32) {
         let now = self.now;
         let worker = &mut self.workers[id as usize];
@@ -430,7 +431,7 @@ impl World {
     }
 }
 
-/// A deaf worker submits as if its lease had not been revoked.
+/// Admits an operation for a deaf worker, which submits as if its lease had not been revoked.
 fn admit_deaf(
     end: WorkerEnd<'_>,
     lease: &Lease,

@@ -15,7 +15,7 @@ use crate::rng::Rng;
 use crate::setup::{Conduct, Host, Setup};
 use crate::worker::{Life, Pages, Worker};
 
-/// A message from vgpud to a worker. (The content is on the pages.)
+/// A notification from vgpud to a worker. The data is on the shared pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Told {
     Grant,
@@ -32,7 +32,7 @@ pub(crate) enum Happening {
     End(u32),
     /// Operations of a guest arrive.
     Arrive(u32),
-    /// A worker notices a marker.
+    /// A worker sees that a marker has fired.
     Marker(u32, u16, u32),
     /// A worker wakes up.
     Wake(u32),
@@ -46,13 +46,13 @@ pub(crate) enum Happening {
     Gone(u32),
     /// A canary reports.
     Verified(u32),
-    /// vgpud reads the holders' pages.
+    /// vgpud reads the hint pages of the holders.
     Look,
     /// The administrator acts.
     Script(u32),
 }
 
-/// Interval in ns at which vgpud reads the holders' pages (`mediator::actor`).
+/// Interval in ns at which vgpud reads the hint pages of the holders (`mediator::actor`).
 const LOOK_NS: u64 = 5 * vgpu_sched::MILLIS;
 
 /// The simulated host.
@@ -61,17 +61,17 @@ pub struct World {
     pub now: u64,
     /// The production scheduler.
     pub sched: Scheduler,
-    /// The simulator's own accounting of leases.
+    /// The simulator's own accounts of leases.
     pub books: Books,
-    /// Devices by GPU number.
+    /// Devices, by GPU number.
     pub devices: Vec<Device>,
-    /// Workers by session number.
+    /// Workers, by session number.
     pub workers: Vec<Worker>,
-    /// Violated invariants, in words.
+    /// Descriptions of violated invariants.
     pub problems: Vec<String>,
-    /// Operations submitted so far.
+    /// Number of operations submitted so far.
     pub operations: u64,
-    /// Events given to the scheduler so far.
+    /// Number of events given to the scheduler so far.
     pub decisions: u64,
     /// Time and session of every kill.
     pub kills: Vec<(u64, u32)>,
@@ -79,7 +79,7 @@ pub struct World {
     pub overruns: Vec<(u64, u32)>,
     /// Largest change of a VM's lag by an action of the administrator, in ns.
     pub lag_moved_ns: u128,
-    /// During declared overruns: busy time in ns of all VMs but the overrunners, and of all VMs.
+    /// Busy time in ns during declared overruns: of all VMs except the overrunners, and of all VMs.
     pub overrun_busy_ns: Option<(u64, u64)>,
     pub(crate) pages: Vec<Pages>,
     pub(crate) sessions: Vec<crate::daemon::Session>,
@@ -216,7 +216,7 @@ impl World {
         self.heap.push(Reverse((time, self.serial, what)));
     }
 
-    /// Runs up to `end`.
+    /// Runs the simulation up to time `end`.
     pub fn run_until(&mut self, end: u64) {
         loop {
             let next = self.heap.peek().map_or(u64::MAX, |Reverse((at, _, _))| *at);
@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    /// The administrator acts. The lags of running VMs must not change.
+    /// Feeds an action of the administrator, and records how much the lags of the VMs change.
     fn change(&mut self, event: Event) {
         self.feed(Event::Timer);
         let vms = 0..self.books.vms.len() as u32;
@@ -289,8 +289,8 @@ impl World {
         }
     }
 
-    /// Advances a device to the current time, sends the fired markers to the workers, and schedules
-    /// the next change.
+    /// Advances a device to the present time, sends the fired markers to the workers, and schedules
+    /// the device's next change.
     pub(crate) fn step_device(&mut self, gpu: u32) {
         let index = gpu as usize;
         let mut fired = std::mem::take(&mut self.fired);
@@ -311,7 +311,7 @@ impl World {
             self.scheduled[index] = next;
             self.at(next, Happening::Device(gpu));
         } else if next != u64::MAX && next != self.scheduled[index] {
-            // The scheduled alarm is earlier, and will schedule this one.
+            // An earlier event of this device is scheduled. It will schedule this change.
         }
     }
 
@@ -330,7 +330,7 @@ impl World {
         }
     }
 
-    /// Sends a message to vgpud. Messages of one worker keep their order.
+    /// Sends a message of a worker to vgpud. Messages of one worker arrive in order.
     pub(crate) fn say(&mut self, id: u32, message: Message) {
         let (low, high) = self.host.up_ns;
         let delay = self.rng.between(low, high);
@@ -340,7 +340,7 @@ impl World {
         self.at(at, Happening::Heard(id, message));
     }
 
-    /// Sends a message to a worker.
+    /// Sends a notification of vgpud to a worker. Notifications to one worker arrive in order.
     pub(crate) fn tell(&mut self, id: u32, told: Told) {
         let (low, high) = self.host.down_ns;
         let delay = self.rng.between(low, high);
@@ -370,7 +370,7 @@ impl World {
         });
     }
 
-    /// The guest process ends by itself: its worker notices and exits.
+    /// A guest process ends by itself: the worker sees this and exits.
     fn end(&mut self, id: u32) {
         if self.workers[id as usize].life != Life::Live {
             return;
@@ -381,7 +381,7 @@ impl World {
         self.die(id);
     }
 
-    /// The worker stops at once. Its work on the device ends with the process.
+    /// Stops a worker at once. Its work on the device ends with the process.
     pub(crate) fn die(&mut self, id: u32) {
         let worker = &mut self.workers[id as usize];
         if matches!(worker.life, Life::Dying | Life::Gone) {
@@ -391,7 +391,7 @@ impl World {
         self.at(self.now + self.host.kill_ns, Happening::Gone(id));
     }
 
-    /// Operations of a VM that are known to be complete.
+    /// Number of operations of a VM that are known to be complete.
     #[must_use]
     pub fn completed(&self, vm: u32) -> u64 {
         let of_vm = self.workers.iter().filter(|worker| worker.vm == vm);
@@ -405,7 +405,7 @@ impl World {
         of_vm.next().map_or(0, |worker| worker.gpu)
     }
 
-    /// Longest time in ns of the messages of one handoff.
+    /// Longest time in ns that the messages of one handoff take.
     #[must_use]
     pub fn handoff_ns(&self) -> u64 {
         self.host.handoff_ns()
@@ -423,7 +423,7 @@ impl World {
         device.truth().busy_ns - book.leased_busy_ns - running
     }
 
-    /// Time in ns for which a VM's contexts had the devices.
+    /// Time in ns for which a VM's contexts were on the devices.
     #[must_use]
     pub fn busy_ns(&self, vm: u32) -> u64 {
         let ids = 0..self.workers.len() as u32;

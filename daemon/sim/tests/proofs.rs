@@ -1,4 +1,4 @@
-//! Every proof, briefly. A run depends on its seed alone.
+//! Runs every proof briefly. The result of a run depends only on its seed.
 
 use vgpu_sim::found::Found;
 use vgpu_sim::proofs::{ALL, Plan};

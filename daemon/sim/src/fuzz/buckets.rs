@@ -1,5 +1,6 @@
 //! The model's own token buckets, in billionths of a unit, by the rule in `docs/scheduling.md`:
-//! lent credit counts against the burst, unused credit comes back, use beyond the credit is owed.
+//! lent credit counts as part of the burst, unused credit returns to the bucket, and use beyond the
+//! credit becomes a debt.
 
 use vgpu_sched::{Credits, Limits, Rate, SECONDS, Usage};
 
@@ -32,14 +33,14 @@ impl Bucket {
         self.cut();
     }
 
-    /// Adds the tokens until now, even beyond the burst.
+    /// Adds the tokens until now, without the limit of the burst.
     fn earn(&mut self, now: u64) {
         let passed = i128::from(now.saturating_sub(self.at_ns));
         self.at_ns = self.at_ns.max(now);
         self.level += i128::from(self.rate.per_second) * passed;
     }
 
-    /// The part of `units` that a full bucket cannot cover, in billionths.
+    /// The part of `units` that exceeds the burst, in billionths.
     fn lacks(&self, units: u128) -> i128 {
         let units = i128::try_from(units.min(u128::from(LARGEST))).unwrap_or(i128::MAX);
         (units - i128::from(self.rate.burst)).max(0) * UNIT
@@ -91,7 +92,7 @@ impl Buckets {
         }
     }
 
-    /// Sets new limits. Debts stay, and a new limit starts full.
+    /// Sets new limits. Debts stay; the bucket of an added limit starts full.
     pub(super) fn configure(&mut self, limits: &Limits, now: u64) {
         let set = |bucket: &mut Option<Bucket>, rate: Option<Rate>| match (bucket.as_mut(), rate) {
             (Some(bucket), Some(rate)) => {
@@ -106,7 +107,8 @@ impl Buckets {
         set(&mut self.gpu_time, limits.gpu_time);
     }
 
-    /// The totals up to which a session that used `used` may go on, if all tokens are lent to it.
+    /// Lends all tokens to a session. Returns the totals up to which the session may go on, if it
+    /// has used `used`.
     pub(super) fn lend(&mut self, used: Usage, now: u64) -> Credits {
         let total = |bucket: &mut Option<Bucket>, used: u64| {
             bucket
@@ -119,8 +121,8 @@ impl Buckets {
         }
     }
 
-    /// Takes credit back. Use under "no limit" is not charged to a later limit. If the worker died,
-    /// all its credit counts as used.
+    /// Ends a loan of credit. Use under "no limit" is not charged to a later limit. `used` is
+    /// `None` if the worker died; then all its credit counts as used.
     pub(super) fn settle(&mut self, had: Credits, used: Option<Usage>, now: u64) {
         let settle = |bucket: &mut Option<Bucket>, had: u64, used: Option<u64>| {
             if let Some(bucket) = bucket {
@@ -137,8 +139,8 @@ impl Buckets {
     }
 
     /// Charges GPU time that was used from `from` to `now`. Tokens of that time count even if the
-    /// bucket was full before. A gang is charged once per GPU for the same time; the tokens count
-    /// only the first time.
+    /// bucket was full before. A gang is charged once per GPU for the same time; the tokens are
+    /// added only the first time.
     pub(super) fn charge_gpu(&mut self, ns: u64, from: u64, now: u64) {
         if let Some(bucket) = &mut self.gpu_time {
             if from >= bucket.at_ns {
@@ -149,9 +151,9 @@ impl Buckets {
         }
     }
 
-    /// Whether at least one nanosecond is left, if a turn of `turn_ns` may owe the part that a full
-    /// bucket cannot cover. (The scheduler charges in larger steps and so never has more than
-    /// this.)
+    /// Whether at least one nanosecond is left. A turn of `turn_ns` may use, as a debt, the part
+    /// that exceeds a full bucket. (The scheduler charges in larger steps and so never has more
+    /// than this.)
     pub(super) fn has_gpu_time(&mut self, turn_ns: u128, now: u64) -> bool {
         self.gpu_time.as_mut().is_none_or(|bucket| {
             bucket.fill(now);
@@ -159,7 +161,8 @@ impl Buckets {
         })
     }
 
-    /// Whether more was used than the bucket held and a turn of `turn_ns` may owe.
+    /// Whether more was used than the bucket had, including the debt that a turn of `turn_ns` may
+    /// use.
     pub(super) fn owes_gpu_time(&mut self, turn_ns: u128, now: u64) -> bool {
         self.gpu_time.as_mut().is_some_and(|bucket| {
             bucket.fill(now);

@@ -1,4 +1,4 @@
-//! Invariants that are checked after every event.
+//! Invariants, which the fuzzer checks after every event.
 
 use vgpu_sched::{
     Event, GpuId, PoolConfig, Scheduler, SessionId, SessionState, SessionStats, VmId, WaitReason,
@@ -12,12 +12,13 @@ use super::{Verdict, ensure};
 #[derive(Debug, Clone, Default)]
 pub(super) struct Checker {
     lags: Lags,
-    /// VMs that only wait for their turn, with their GPU.
+    /// VMs that wait only for their turn, with their GPUs.
     ready: Vec<(GpuId, VmId)>,
 }
 
 impl Checker {
-    /// Checks everything, after `event` was handled and the model has taken event and actions.
+    /// Checks all invariants after an event. The scheduler must have handled `event`, and the model
+    /// must contain event and actions.
     pub(super) fn check(
         &mut self,
         model: &mut Model,
@@ -76,8 +77,8 @@ impl Checker {
             .map(|&(_, vm)| vm)
     }
 
-    /// Checks sessions and VMs: memory, ready VMs, state of each lease and, if all time is
-    /// `settled`, the charges to the nanosecond.
+    /// Checks sessions and VMs: memory, ready VMs, and the state of each lease. If all time is
+    /// charged (`settled`), also checks the charges to the nanosecond.
     fn sessions(&mut self, model: &mut Model, sched: &Scheduler, settled: bool) -> Verdict {
         self.ready.clear();
         let now = model.now;
@@ -149,7 +150,7 @@ impl Checker {
         Ok(())
     }
 
-    /// Checks the account of one GPU, to the nanosecond if it is `complete`.
+    /// Checks the account of one GPU; to the nanosecond if all its time is charged (`complete`).
     fn gpu(&self, model: &Model, sched: &Scheduler, id: GpuId, complete: bool) -> Verdict {
         let stats = sched.gpu_stats(id).ok_or("a GPU is forgotten")?;
         let gpu = model.gpus.get(&id).ok_or("no such GPU")?;
@@ -205,7 +206,7 @@ impl Checker {
             [only] => overruns(*only),
             _ => false,
         };
-        // A VM that overran recently is not let in beside another overrunner.
+        // A VM that overran recently may not run beside another overrunner.
         let kept_off = |vm: &VmId| {
             let vm = model.vms.get(vm);
             !gpu.holders.is_empty() && vm.is_some_and(|vm| vm.overran_until_ns.is_some())
@@ -217,7 +218,7 @@ impl Checker {
         Ok(())
     }
 
-    /// With all timers fed: checks that slices have ended and limits were enforced.
+    /// After all timers fired: checks that slices have ended and that limits were enforced.
     fn nothing_is_overdue(&self, model: &Model, sched: &Scheduler, id: GpuId) -> Verdict {
         let now = model.now;
         for vm in model
@@ -270,7 +271,8 @@ impl Checker {
                     || holder.ahead.is_none_or(|at| at + vgpu_sched::LATE_NS > now),
                 "the holder before {holder:?} is late, and the lease was not revoked"
             );
-            // A parked lease is not charged. It is revoked when it is retaken.
+            // A parked lease is not charged. If its VM has no GPU time left, it is revoked when the
+            // worker retakes it.
             let turn_ns = vm.turn_ns(&model.pools);
             let empty = !holder.parked && vm.buckets.clone().owes_gpu_time(turn_ns, now);
             ensure!(
@@ -307,7 +309,8 @@ impl Checker {
     }
 }
 
-/// For a session that only waits for a GPU: the number of GPUs that it already has.
+/// For a session that waits only for a GPU: the number of GPUs that the session already has. `None`
+/// for other sessions.
 fn turn(stats: &SessionStats) -> Option<usize> {
     match (stats.state, stats.waiting) {
         (SessionState::Waiting, Some(WaitReason::Turn { .. } | WaitReason::Slice)) => Some(0),
@@ -335,7 +338,7 @@ fn hard_limit(vm: &super::model::VmModel, pool: &PoolConfig, contended: bool) ->
     }
 }
 
-/// Notes which lease is parked, and checks that lease and state agree.
+/// Records in the model whether the lease is parked, and checks that lease and session state agree.
 fn lease_state(holder: Option<&mut Holder>, id: SessionId, stats: &SessionStats) -> Verdict {
     match (holder, stats.state) {
         (Some(holder), state) => {

@@ -1,10 +1,10 @@
-//! Coverage: counts of events by kind and by the state of their subject.
+//! Coverage: counts of events, by kind and by the state of the object that the event is about.
 
 use std::fmt::Write;
 
 use vgpu_sched::Event;
 
-/// The kind of object that an event is about. Each kind has its own states.
+/// The kind of object that an event is about. Each kind of object has its own states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     /// A session and its lease.
@@ -19,7 +19,7 @@ pub enum Subject {
     Timer,
 }
 
-/// Kinds of events with their subject, in the order of the table.
+/// Kinds of events with the kind of their object, in the order of the table.
 const KINDS: &[(&str, Subject)] = &[
     ("Runnable", Subject::Session),
     ("Idle", Subject::Session),
@@ -58,8 +58,8 @@ const KINDS: &[(&str, Subject)] = &[
 
 const MOST_STATES: usize = 15;
 
-/// Only a holder can return a lease or use up its credit. In these states only forged messages can
-/// do so.
+/// States in which a session has no lease. In these states only forged messages can return a lease
+/// or report that its credit is used up.
 const WITHOUT_LEASE: [&str; 6] = [
     "unknown",
     "idle",
@@ -165,7 +165,7 @@ impl Coverage {
         }
     }
 
-    /// Number of reachable cells: kinds times the states of their subject.
+    /// Number of cells that events can reach: kinds of events times the states of their objects.
     #[must_use]
     pub fn cells(&self) -> usize {
         let states = |(name, subject): &(&str, Subject)| {
@@ -175,7 +175,7 @@ impl Coverage {
         KINDS.iter().map(states).sum()
     }
 
-    /// Reachable cells without any event.
+    /// Reachable cells that no event has reached.
     #[must_use]
     pub fn empty(&self) -> Vec<String> {
         let mut empty = vec![];
@@ -189,7 +189,7 @@ impl Coverage {
         empty
     }
 
-    /// The table, one block per subject.
+    /// The table as text, with one block per kind of object.
     #[must_use]
     pub fn table(&self) -> String {
         let mut text = String::new();
@@ -216,7 +216,7 @@ impl Coverage {
     }
 }
 
-/// Row of an event. `forged`: the event names a lease that is not the session's.
+/// Row of an event in the table. `forged`: the event names a lease that the session does not hold.
 pub(super) fn kind(event: &Event, forged: bool) -> usize {
     match event {
         Event::Runnable { .. } => 0,

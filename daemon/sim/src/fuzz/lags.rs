@@ -1,10 +1,10 @@
-//! Checks lags by a second computation, in ns instead of virtual time.
+//! Checks lags with a second computation, in ns instead of virtual time.
 //!
-//! In a queue of weights `w` and total `W`, a charge of `c` to one member takes `c` from its lag
-//! and gives every member `c·w/W`. A member that joins with lag `L` takes `L·w/W` from each present
-//! member; one that leaves gives it back. Weights may change without changing any lag. The check
-//! goes from event to event: it predicts the lags of the scheduler now from its last lags and the
-//! time since.
+//! In a queue with weights `w` and total `W`, a charge of `c` reduces the lag of the charged member
+//! by `c` and adds `c·w/W` to the lag of every member. A member that joins with lag `L` takes
+//! `L·w/W` from each present member; a member that leaves gives it back. A change of weights
+//! changes no lag. After each event, the check predicts the scheduler's lags from the previous lags
+//! and the charges since, and compares.
 
 use std::collections::BTreeMap;
 
@@ -21,17 +21,17 @@ struct Member {
     weight: f64,
     lag: f64,
     used_ns: u64,
-    /// Whether the VM is a gang, with a lag on each of its GPUs.
+    /// Whether the VM is a gang, which has one lag per GPU.
     spread: bool,
-    /// The session and the lease for which the VM has the GPU; without a lease, the session that
-    /// gathers GPUs.
+    /// The session and the lease with which the VM holds the GPU. `None` in place of the lease: the
+    /// session gathers GPUs.
     by: Option<(SessionId, Option<Epoch>)>,
 }
 
 impl Member {
-    /// Whether the member left and joined again. A gang does not compete for a later GPU before it
-    /// has the earlier ones. So if it had or reserved this GPU and no longer does so, or by another
-    /// lease, it left meanwhile.
+    /// Whether the member left the queue and joined again since `old`. A gang does not compete for
+    /// a later GPU before it has the earlier GPUs. So if the gang held or reserved this GPU and now
+    /// does not, or does under another lease, it left the queue in between.
     fn came_back(&self, old: &Member, first: bool) -> bool {
         let stayed = match (old.by, self.by) {
             (None, _) => true,
@@ -47,19 +47,19 @@ struct Queue {
     members: Vec<Member>,
 }
 
-/// The last lags, with all time charged.
+/// The last known lags, at a time at which all time was charged.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Lags {
     queues: BTreeMap<(GpuId, PoolId), Queue>,
-    /// Lags of VMs that were in no queue, over all their GPUs.
+    /// Lags of VMs that are in no queue: the sum over all their GPUs.
     apart: BTreeMap<VmId, i128>,
-    /// Lags of placed VMs that were not in the queue of this GPU.
+    /// Lags of placed VMs that are not in the queue of this GPU.
     seats: BTreeMap<(VmId, GpuId), i128>,
 }
 
 impl Lags {
-    /// Forgets a GPU that grants nothing: the waiting VMs wait for its health, so the competing VMs
-    /// are not known.
+    /// Drops the lags of a GPU that grants nothing. Its VMs report that they wait for its health,
+    /// so the set of competing VMs is unknown.
     pub(super) fn lose(&mut self, model: &Model, gpu: GpuId) {
         self.queues.retain(|(on, _), _| *on != gpu);
         self.apart.retain(|vm, _| {
@@ -70,8 +70,8 @@ impl Lags {
         self.seats.retain(|(_, on), _| *on != gpu);
     }
 
-    /// Compares the lags on one GPU whose time is charged completely. `ready`: VMs that can be
-    /// chosen there.
+    /// Checks the lags on one GPU whose time is charged completely. `ready`: VMs that can be chosen
+    /// there.
     pub(super) fn check(
         &mut self,
         model: &Model,
@@ -120,8 +120,8 @@ impl Lags {
         Ok(())
     }
 
-    /// Checks that VMs outside all queues keep their lag to the nanosecond, and remembers these
-    /// VMs.
+    /// Checks that the lags of VMs outside all queues do not change by a nanosecond, and records
+    /// these VMs.
     pub(super) fn keep_apart(
         &mut self,
         model: &Model,
@@ -234,7 +234,7 @@ impl Lags {
                 let Some(lag) = leave(&mut expected, gone.vm) else {
                     return Ok(());
                 };
-                // For a gang that is not placed any more only the sum over its GPUs is known.
+                // Of a gang that is no longer placed, only the sum over its GPUs is known.
                 let whole = sched.lag_ns(gone.vm).filter(|_| !gone.spread);
                 let kept = sched.lag_on_ns(gone.vm, gpu).or(whole);
                 let kept = kept.map(|lag| lag as f64);
@@ -264,7 +264,8 @@ impl Lags {
     }
 }
 
-/// The members after the charges since.
+/// The members after the charges since the last check. `None` if a VM is unknown or its counters
+/// were reset.
 fn charged(old: &[Member], model: &Model, gpu: GpuId) -> Option<Vec<Member>> {
     let weight: f64 = old.iter().map(|member| member.weight).sum();
     let mut costs = vec![];
@@ -283,7 +284,8 @@ fn charged(old: &[Member], model: &Model, gpu: GpuId) -> Option<Vec<Member>> {
 }
 
 fn join(all: &mut Vec<Member>, new: Member, lag: f64) {
-    // The debt or claim of a lone member is settled with the member that joins.
+    // A lone member and the member that joins take over each other's opposite lags: the lone
+    // member's lag starts again at 0.
     let lag = match all.as_mut_slice() {
         [lone] => {
             let carried = std::mem::take(&mut lone.lag);
@@ -308,8 +310,8 @@ fn leave(all: &mut Vec<Member>, vm: VmId) -> Option<f64> {
     Some(gone.lag)
 }
 
-/// VMs that compete in a queue: ready VMs, and running VMs that pay now or when the previous holder
-/// is done.
+/// VMs that compete in a queue: ready VMs, and running VMs that pay now or will pay when the
+/// previous holder's work has ended.
 fn members_of(
     model: &Model,
     sched: &Scheduler,
@@ -355,7 +357,7 @@ fn used_on(vm: &VmModel, gpu: GpuId) -> u64 {
     vm.totals.get(&gpu).copied().unwrap_or(0)
 }
 
-/// Whether a VM competes on a GPU: it can be chosen there, has it, or reserves and pays for it.
+/// Whether a VM competes on a GPU: it can be chosen there, holds the GPU, or reserves it and pays.
 fn queued(model: &Model, ready: &[(GpuId, VmId)], gpu: GpuId, vm: VmId) -> bool {
     let holders = model.gpus.get(&gpu).map(|gpu| gpu.holders.as_slice());
     let competes = |id: &SessionId| model.holder(*id).is_none_or(|lease| !lease.parked);

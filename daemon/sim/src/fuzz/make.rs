@@ -7,17 +7,17 @@ use vgpu_sched::{
 
 use crate::rng::Rng;
 
-/// Few numbers, so that events often meet the same objects.
+/// There are few numbers, so that events often name existing objects.
 pub(super) const GPUS: u64 = 3;
 pub(super) const POOLS: u64 = 3;
 pub(super) const VMS: u64 = 5;
 
-/// True in `part` of `whole` cases.
+/// True in `part` of `whole` cases, at random.
 pub(super) fn odds(r: &mut Rng, part: u64, whole: u64) -> bool {
     r.below(whole) < part
 }
 
-/// A random index, in proportion to the weights.
+/// A random index, chosen in proportion to the weights.
 pub(super) fn weighted(r: &mut Rng, weights: &[u64]) -> usize {
     let mut at = r.below(weights.iter().sum());
     for (index, &weight) in weights.iter().enumerate() {
@@ -29,12 +29,12 @@ pub(super) fn weighted(r: &mut Rng, weights: &[u64]) -> usize {
     0
 }
 
-/// A random element, if there is any.
+/// A random element; `None` if there is no element.
 pub(super) fn pick<T: Copy>(r: &mut Rng, of: &[T]) -> Option<T> {
     of.get(r.below(of.len() as u64) as usize).copied()
 }
 
-/// A time of any size, in ns.
+/// A random time in ns: often short, sometimes 0 or without end.
 pub(super) fn nanos(r: &mut Rng) -> u64 {
     match r.below(8) {
         0 => 0,
@@ -49,7 +49,7 @@ fn maybe(r: &mut Rng, make: impl Fn(&mut Rng) -> u64) -> Option<u64> {
     odds(r, 2, 3).then(|| make(r))
 }
 
-/// An amount that is mostly below `small` and sometimes any.
+/// A random amount: mostly below `small`, sometimes any number.
 pub(super) fn amount(r: &mut Rng, small: u64) -> u64 {
     if odds(r, 5, 6) {
         r.below(small)
@@ -84,7 +84,7 @@ pub(super) fn weights(r: &mut Rng) -> ClassWeights {
     ClassWeights { weights }
 }
 
-/// A pool of any kind. `wild`: its times may have any value.
+/// A random pool. `wild`: the times of its settings may have any value.
 pub(super) fn pool(r: &mut Rng, wild: bool) -> PoolConfig {
     let policy = match r.below(7) {
         0..=2 => Policy::Weighted,
@@ -142,7 +142,7 @@ fn rate(r: &mut Rng) -> Option<Rate> {
     })
 }
 
-/// A rate of GPU time that a run can use up.
+/// A random rate of GPU time, so low that a run can use it up.
 fn gpu_rate(r: &mut Rng) -> Option<Rate> {
     odds(r, 1, 4).then(|| Rate {
         per_second: r.between(MILLIS, SECONDS),
@@ -158,7 +158,7 @@ fn limit_override(r: &mut Rng) -> LimitOverride {
     }
 }
 
-/// A VM of any kind.
+/// A random VM. `wild`: the times of its settings may have any value.
 pub(super) fn vm(r: &mut Rng, wild: bool) -> VmConfig {
     let pool = PoolId(r.below(POOLS) as u32);
     let class = Class::ALL[r.below(4) as usize];
@@ -194,7 +194,7 @@ pub(super) fn vm(r: &mut Rng, wild: bool) -> VmConfig {
     }
 }
 
-/// The history of a VM from an earlier run.
+/// A random history of a VM from an earlier run.
 pub(super) fn past(r: &mut Rng) -> Past {
     if odds(r, 1, 2) {
         return Past::default();
@@ -214,7 +214,7 @@ pub(super) fn past(r: &mut Rng) -> Past {
     }
 }
 
-/// Memory of any kind, mostly that of the session's own GPU.
+/// A random kind of memory, mostly that of the session's own GPU.
 pub(super) fn memory(r: &mut Rng) -> Memory {
     match r.below(6) {
         0 | 1 => Memory::Pinned,

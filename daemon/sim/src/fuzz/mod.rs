@@ -1,9 +1,9 @@
-//! Random events of all kinds, valid and invalid. After each event the invariants are compared with
-//! an independent model.
+//! Feeds random events of all kinds, valid and invalid, to the scheduler. After each event an
+//! independent model checks the invariants.
 //!
-//! A run is a seed and a list of *genes*: random numbers, each of which decides one step. A run
-//! without some of its genes is still valid, so a failing run can be shrunk: by this module, and by
-//! proptest in the scheduler's own tests.
+//! A run is a seed and a list of *genes*, random numbers that each decide one step. A run without
+//! some of its genes is still valid. So a failing run can be shrunk: by this module, and by
+//! proptest in the scheduler's tests.
 
 mod buckets;
 mod check;
@@ -26,7 +26,7 @@ pub use coverage::{Coverage, Subject};
 
 use crate::rng::Rng;
 
-/// The violated invariant, if any.
+/// `Err` describes the violated invariant.
 type Verdict = Result<(), String>;
 
 macro_rules! ensure {
@@ -42,48 +42,50 @@ use ensure;
 /// Longest run, in genes.
 pub const LONGEST: u64 = 2_000;
 
-/// From this number of seeds on, every reachable cell of the coverage table must be filled.
+/// With this number of seeds or more, events must reach every reachable cell of the coverage table.
 const FULL_COVERAGE_FROM: u64 = SEEDS_CI;
 
-/// A failed run, shrunk.
+/// A failed run, after shrinking.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// Seed of the run.
     pub seed: u64,
     /// The violated invariant.
     pub what: String,
-    /// Events and actions of the shortest failing run that was found.
+    /// Events and actions of the shortest failing run.
     pub story: Vec<String>,
 }
 
 /// Results of several runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FuzzReport {
-    /// Runs.
+    /// Number of runs.
     pub seeds: u64,
-    /// Events fed.
+    /// Number of events fed.
     pub events: u64,
-    /// Actions that followed.
+    /// Number of resulting actions.
     pub actions: u64,
-    /// Longest run, in events.
+    /// Number of events in the longest run.
     pub longest: u64,
     /// Events by kind and state.
     pub coverage: Coverage,
     /// The first failures, by seed.
     pub failures: Vec<Failure>,
-    /// Wall time.
+    /// Elapsed real time.
     pub took: Duration,
 }
 
 impl FuzzReport {
-    /// Whether all runs passed. With many seeds, an empty cell of the coverage table is a failure.
+    /// Whether all runs passed. With many seeds, an unreached cell of the coverage table is a
+    /// failure.
     #[must_use]
     pub fn passed(&self) -> bool {
         self.failures.is_empty()
             && (self.seeds < FULL_COVERAGE_FROM || self.coverage.empty().is_empty())
     }
 
-    /// Counts, the coverage table, and the failures with commands that repeat them.
+    /// The report as text: counts, the coverage table, and the failures with commands that repeat
+    /// them.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!(
@@ -134,13 +136,13 @@ pub const SEEDS: u64 = 100_000;
 /// Number of seeds in CI.
 pub const SEEDS_CI: u64 = 2_000;
 
-/// Runs seeds 0 to `seeds` on `threads` threads. Stops at the first few failures.
+/// Runs the seeds from 0 to `seeds` - 1 on `threads` threads. Stops after a few failures.
 #[must_use]
 pub fn run(seeds: u64, threads: usize) -> FuzzReport {
     run_range(0, seeds, threads)
 }
 
-/// Runs one seed. The report has the whole story.
+/// Runs one seed. A failure in the report has all events and actions.
 #[must_use]
 pub fn run_seed(seed: u64) -> FuzzReport {
     run_range(seed, seed + 1, 1)
@@ -175,7 +177,7 @@ fn run_range(first: u64, end: u64, threads: usize) -> FuzzReport {
     report
 }
 
-/// The genes of a seed: mostly short runs, some of the full length.
+/// The genes of a seed: mostly a short run, sometimes a run of the full length.
 fn genes(seed: u64) -> Vec<u64> {
     let mut rng = Rng::part(seed, 3);
     let most = match rng.below(8) {
@@ -220,7 +222,8 @@ struct Outcome {
     story: Vec<String>,
 }
 
-/// Plays a run. A panic of the scheduler counts as a failure.
+/// Runs one seed with these genes. A panic of the scheduler counts as a failure. `tell`: record
+/// events and actions.
 fn play(seed: u64, genes: &[u64], tell: bool) -> Outcome {
     let mut world = None;
     let verdict = catch_unwind(AssertUnwindSafe(|| {
@@ -247,7 +250,7 @@ fn play(seed: u64, genes: &[u64], tell: bool) -> Outcome {
     }
 }
 
-/// The violated invariant of the first of `seeds` seeds that fails, not shrunk.
+/// The violated invariant of the first failing seed of `seeds` seeds, without shrinking.
 #[must_use]
 pub fn first_failure(seeds: u64) -> Option<String> {
     let mut found = None;
@@ -260,7 +263,7 @@ pub fn first_failure(seeds: u64) -> Option<String> {
     found
 }
 
-/// Plays a run of the caller's genes, for tests that shrink by themselves.
+/// Runs a seed with the caller's genes, for tests that shrink by themselves.
 ///
 /// # Errors
 /// The violated invariant.
@@ -281,7 +284,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     }
 }
 
-/// Runs `work` while panics are not printed, because they are findings.
+/// Runs `work` without printing panics, because panics are findings here.
 fn quietly(work: impl FnOnce()) {
     let loud = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));

@@ -1,9 +1,9 @@
 //! Shortens a failing run.
 
-/// Largest number of runs that are tried.
+/// Maximum number of shortened runs that are tried.
 const TRIES: u32 = 3_000;
 
-/// Drops genes while the run still fails: large pieces first, then smaller ones.
+/// Removes genes while the run still fails: large groups first, then smaller ones.
 pub(super) fn shrink(mut genes: Vec<u64>, fails: impl Fn(&[u64]) -> bool) -> Vec<u64> {
     let mut tries = 0;
     let mut piece = genes.len().div_ceil(2);

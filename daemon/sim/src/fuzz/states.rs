@@ -1,4 +1,4 @@
-//! The state of an event's subject: the column of the coverage table.
+//! The state of the object that an event is about: the column of the coverage table.
 
 use vgpu_sched::{
     Event, GpuHealth, GpuId, PoolId, Scheduler, SessionId, SessionState, VmId, WaitReason,
@@ -7,7 +7,7 @@ use vgpu_sched::{
 use super::coverage;
 use super::model::Model;
 
-/// Row and column of an event before it is fed.
+/// Row and column of an event in the coverage table, before the event is fed.
 pub(super) fn of(model: &Model, sched: &Scheduler, event: &Event) -> (usize, usize) {
     let mut forged = false;
     let state = match event {

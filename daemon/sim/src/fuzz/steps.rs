@@ -1,4 +1,4 @@
-//! Turns a gene into an event.
+//! Turns a gene into one step of a run.
 
 use vgpu_sched::{
     Depth, Epoch, Event, GpuHealth, GpuId, HeadCost, MICROS, MILLIS, PoolId, SECONDS, SessionId,
@@ -10,19 +10,21 @@ use super::world::World;
 use super::{Verdict, ensure};
 use crate::rng::Rng;
 
-/// Number of timers at one time from which the timer counts as firing without end.
+/// If this many timer events follow at one time, the scheduler's timer counts as firing without
+/// end.
 const SPIN: u32 = 5;
 
-/// The kind of run.
+/// The character of a run: which steps are frequent, and how long waits are.
 #[derive(Debug, Clone)]
 pub(super) struct Character {
-    /// Weights of the kinds of steps of [`World::step`].
+    /// Weights of the kinds of steps in [`World::step`].
     steps: [u64; 12],
     /// Longest usual wait, in ns.
     scale_ns: u64,
-    /// Settings may have any size.
+    /// Whether the times of settings may have any value.
     pub(super) wild: bool,
-    /// Number of events after which a clone of the scheduler runs alongside.
+    /// Number of events after which a clone of the scheduler handles the same events, for
+    /// comparison.
     pub(super) clone_at: u64,
 }
 
@@ -59,7 +61,7 @@ impl Character {
 }
 
 impl World {
-    /// Makes the step that a gene decides.
+    /// Takes the step that the gene decides.
     pub(super) fn step(&mut self, gene: u64) -> Verdict {
         let mut r = Rng::new(gene);
         let r = &mut r;
@@ -106,7 +108,8 @@ impl World {
         self.feed(Event::Away { for_ns })
     }
 
-    /// Advances to the next timer (or, if `late`, beyond it) and feeds timers until none is due.
+    /// Advances the clock to the next timer (or, if `late`, beyond it) and feeds timer events until
+    /// none is due.
     fn go_to_timer(&mut self, r: &mut Rng, late: bool) -> Verdict {
         let next = self.sched.next_timer_ns();
         let now = self.model.now;
@@ -120,7 +123,7 @@ impl World {
         }
         self.may_have_been_away(r)?;
         if odds(r, 1, 10) {
-            // Another event comes before the timer.
+            // Another event comes before the timer event.
             return Ok(());
         }
         let mut rounds = 0;
@@ -138,7 +141,7 @@ impl World {
         self.feed(Event::SessionAdded { session, vm })
     }
 
-    /// An action of the administrator or the probe.
+    /// Feeds a random event of the administrator or the probe.
     fn admin(&mut self, r: &mut Rng) -> Verdict {
         let gpu = make::any_gpu(r);
         let pool = PoolId(r.below(make::POOLS) as u32);
@@ -202,7 +205,7 @@ impl World {
         self.feed(event)
     }
 
-    /// The next event of an honest worker.
+    /// Feeds the next event of an honest worker.
     fn honest(&mut self, r: &mut Rng) -> Verdict {
         let live: Vec<SessionId> = self
             .model
@@ -287,7 +290,7 @@ impl World {
         self.feed(event)
     }
 
-    /// Any report of a worker, true or false.
+    /// Feeds any report of a worker, true or false.
     fn lie(&mut self, r: &mut Rng) -> Verdict {
         let Some(session) = self.any_session(r) else {
             return Ok(());
@@ -330,7 +333,7 @@ impl World {
         self.feed(event)
     }
 
-    /// The announced end of a holder's work: mostly soon, and of the present slice.
+    /// An announced end of a holder's work: mostly soon, and mostly for the present slice.
     fn ending(&self, r: &mut Rng, session: SessionId, epoch: Epoch) -> Event {
         let slice_end_ns = match self.model.holder(session) {
             Some(holder) if odds(r, 7, 8) => holder.slice_end_ns,
@@ -344,8 +347,8 @@ impl World {
         }
     }
 
-    /// A report about a lease: one time in `n` that its credit is used up, as often an announced
-    /// end, otherwise its release.
+    /// Feeds a report about a lease: with probability 1/n an announced end, with nearly the same
+    /// probability a report that the credit is used up, otherwise the release.
     fn returns(&mut self, r: &mut Rng, session: SessionId, epoch: Epoch, n: u64) -> Verdict {
         let used = any_usage(r);
         if odds(r, 1, n) {
@@ -368,7 +371,7 @@ impl World {
         })
     }
 
-    /// A holder returns its lease or asks for more credit, whether or not the lease was revoked.
+    /// Feeds a report of a holder about its lease, regardless of a revoke.
     fn held(&mut self, r: &mut Rng) -> Verdict {
         let all = self.leases();
         let Some((session, epoch)) = pick(r, &all) else {
@@ -377,7 +380,7 @@ impl World {
         self.returns(r, session, epoch, 2)
     }
 
-    /// A message with the epoch of another session's lease, of an old lease, or of none.
+    /// Feeds a report with the epoch of another session's lease, of an old lease, or of no lease.
     fn forge(&mut self, r: &mut Rng) -> Verdict {
         let Some(session) = self.any_session(r) else {
             return Ok(());
@@ -391,7 +394,7 @@ impl World {
         self.returns(r, session, epoch, 3)
     }
 
-    /// A worker that was killed, or whose guest is gone, exits.
+    /// Feeds the exit of a worker that was killed or whose guest has ended.
     fn reap(&mut self, r: &mut Rng) -> Verdict {
         let over: Vec<SessionId> = self
             .model
@@ -423,8 +426,8 @@ impl World {
         }
     }
 
-    /// A session that lives (mostly) or lived. A session that was let in ahead is more likely,
-    /// because that state is short.
+    /// A random session, mostly present, sometimes ended. A session with a lease that was granted
+    /// before the previous lease ended is chosen more often, because this state is short.
     fn any_session(&self, r: &mut Rng) -> Option<SessionId> {
         let mut leases = self.model.leases.values();
         if let Some(ahead) = leases.find(|lease| lease.ahead.is_some())

@@ -1,5 +1,5 @@
-//! One run: genes become events, the scheduler and the model take the events, and both are
-//! compared.
+//! One run: turns genes into events, feeds them to the scheduler and to the model, and compares the
+//! two.
 
 use vgpu_sched::{
     Action, Class, Config, Event, GpuConfig, GpuHealth, GpuId, Memory, PoolConfig, PoolId,
@@ -15,7 +15,7 @@ use super::steps::Character;
 use super::{Verdict, ensure};
 use crate::rng::Rng;
 
-/// A scheduler with valid or invalid events.
+/// A scheduler, its model, and the state of the run.
 pub(super) struct World {
     pub(super) character: Character,
     pub(super) sched: Scheduler,
@@ -23,17 +23,17 @@ pub(super) struct World {
     pub(super) model: Model,
     checker: Checker,
     pub(super) next_session: u64,
-    /// Events fed.
+    /// Number of events fed.
     pub(super) events: u64,
-    /// Actions asked for.
+    /// Number of actions returned.
     pub(super) actions: u64,
     pub(super) coverage: Coverage,
-    /// Events and actions, if they are recorded.
+    /// Texts of events and actions, if they are recorded.
     pub(super) story: Option<Vec<String>>,
 }
 
 impl World {
-    /// The world of a seed, with a few GPUs, pools and VMs.
+    /// The world of a seed, with a few GPUs, pools, VMs and sessions.
     pub(super) fn new(seed: u64, tell: bool) -> Result<Self, String> {
         let mut world = Self {
             character: Character::new(seed),
@@ -90,7 +90,7 @@ impl World {
         Ok(world)
     }
 
-    /// Feeds one event and checks all invariants.
+    /// Feeds one event to scheduler and model, and checks all invariants.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "every caller makes it for this"
@@ -167,13 +167,13 @@ impl World {
         Ok(())
     }
 
-    /// The gang that reserves each GPU.
+    /// The gang that reserves each GPU, as the scheduler reports.
     fn reserved(&self) -> Vec<(GpuId, Option<SessionId>)> {
         let reserved = |gpu: &GpuId| (*gpu, self.sched.reserved_by(*gpu));
         self.model.gpus.keys().map(reserved).collect()
     }
 
-    /// GPUs whose time is completely accounted for.
+    /// GPUs whose time is charged completely.
     fn complete(&self) -> Vec<GpuId> {
         let complete = |(&id, gpu): (&GpuId, &super::model::GpuModel)| {
             let account = self.sched.gpu_stats(id)?.account;
@@ -183,7 +183,7 @@ impl World {
         self.model.gpus.iter().filter_map(complete).collect()
     }
 
-    /// Checks that a request has exactly one answer, and the right one.
+    /// Checks that a request gets exactly one answer, and that the answer is right.
     fn answered(&self, event: &Event, actions: &[Action]) -> Verdict {
         match *event {
             Event::SessionAdded { session, .. } => {
@@ -238,7 +238,7 @@ impl World {
         bytes == 0 || pinned + u128::from(bytes) <= u128::from(limit.unwrap_or(u64::MAX))
     }
 
-    /// Whether this many more bytes fit the VM's quota and the GPU.
+    /// Whether this many more bytes fit into the VM's quota and the GPU's memory.
     fn fits(&self, vm: VmId, gpu: GpuId, bytes: u64) -> bool {
         let (Some(record), Some(card)) = (self.model.vms.get(&vm), self.model.gpus.get(&gpu))
         else {
@@ -258,11 +258,12 @@ impl World {
         } else {
             u128::from(card.config.memory_bytes)
         };
-        // A request for 0 bytes always fits, even if more is booked than exists.
+        // A request for 0 bytes is always granted, even if more is booked than the limits allow.
         bytes == 0 || of_vm + more <= quota && on_gpu + more <= room
     }
 
-    /// Ends the run: all accounts are complete, and nothing remains when all objects are removed.
+    /// Ends the run: checks that all time is charged, and that nothing remains after all objects
+    /// are removed.
     pub(super) fn finish(&mut self) -> Verdict {
         self.feed(Event::Timer)?;
         if let Some(twin) = &self.twin {
@@ -292,7 +293,7 @@ impl World {
     }
 }
 
-/// The session that this event ends.
+/// The session that this event ends, if any.
 fn gone(event: &Event, accepted: bool) -> Option<SessionId> {
     match *event {
         Event::WorkerExited { session } if accepted => Some(session),

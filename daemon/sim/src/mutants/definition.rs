@@ -20,12 +20,12 @@ pub struct Mutant {
     pub find: String,
     /// The replacement.
     pub replace: String,
-    /// Proofs that are expected to notice. The others are tried after them.
+    /// Proofs that are expected to notice the mutant. The other proofs are tried after them.
     pub caught_by: Vec<String>,
 }
 
 impl Mutant {
-    /// The text of the file with the edit.
+    /// Applies the edit to the text of the file.
     ///
     /// # Errors
     /// If `find` does not occur exactly once: the code has changed, and the mutant must be adapted.

@@ -1,10 +1,10 @@
-//! Mutants: schedulers that are wrong on purpose. Each is a small edit of the production code,
-//! defined in `daemon/sim/mutants/NAME.toml`. A proof must notice every mutant; otherwise the
-//! proofs prove less than they claim.
+//! Mutants: schedulers that are wrong on purpose. Each mutant is a small edit of the production
+//! code, defined in `daemon/sim/mutants/NAME.toml`. Some proof must fail for every mutant;
+//! otherwise the proofs show less than they claim.
 //!
 //! The edits are made in a copy of the sources under `target/sim/mutants`, one after the other in
-//! one workspace, so that compilation is incremental. While one mutant is built, the previous one
-//! runs. The unchanged copy goes first and must pass.
+//! one workspace, so that compilation is incremental. While a mutant is built, the previous mutant
+//! runs. The unchanged copy is built and run first and must pass.
 
 mod definition;
 mod quick;
@@ -25,7 +25,7 @@ use workshop::{Built, Workshop};
 /// Result of a mutant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
-    /// A proof noticed it.
+    /// A proof failed.
     Caught {
         /// Name of the proof.
         by: String,
@@ -34,7 +34,7 @@ pub enum Fate {
     },
     /// Every proof passed.
     Survived,
-    /// A proof did not end, so the result is unknown: a milder mutant is needed.
+    /// A proof did not end, so the result is unknown. The mutant must be replaced by a milder edit.
     Endless,
     /// The edit failed: the text to replace does not occur exactly once, or the result does not
     /// build.
@@ -50,7 +50,7 @@ pub struct Outcome {
     pub what: String,
     /// Result.
     pub fate: Fate,
-    /// Time to build it.
+    /// Time to build the mutant.
     pub build: Duration,
     /// Time until a proof failed.
     pub run: Duration,
@@ -80,9 +80,9 @@ impl fmt::Display for Outcome {
 /// Results of all mutants.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MutantReport {
-    /// One per mutant, by name.
+    /// One outcome per mutant, in the order of their names.
     pub outcomes: Vec<Outcome>,
-    /// Wall time.
+    /// Elapsed real time.
     pub took: Duration,
 }
 
@@ -192,7 +192,7 @@ fn outcome(mutant: Mutant, fate: Fate, build: Duration, run: Duration) -> Outcom
         build,
         run,
     };
-    // The run takes minutes: this shows the progress.
+    // The whole run takes minutes, so each outcome is printed as progress.
     eprintln!("{outcome}");
     outcome
 }

@@ -1,13 +1,13 @@
-//! Quick proofs: short runs, up to the first failure.
+//! Short versions of the proofs, until the first failure.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::fuzz;
 use crate::proofs::{ALL, Plan};
 
-/// Number of random runs. Each mutant that they must notice fails within a few of them.
+/// Number of seeds for the fuzzer. A mutant that the fuzzer must notice fails within a few seeds.
 const SEEDS: u64 = 1_000;
-/// Runs of each other proof, and their length in simulated seconds.
+/// Number of runs of each other proof, and their length in simulated seconds.
 const RUNS: u64 = 2;
 const SECONDS: u64 = 3;
 
@@ -20,7 +20,7 @@ pub struct Caught {
     pub what: String,
 }
 
-/// Runs the proofs, the named ones first, until one fails.
+/// Runs the proofs, those in `named` first, until one fails.
 #[must_use]
 pub fn first_failure(named: &[String]) -> Option<Caught> {
     let mut order: Vec<&str> = named.iter().map(String::as_str).collect();

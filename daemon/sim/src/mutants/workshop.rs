@@ -10,12 +10,12 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{Fate, Mutant};
 
-/// Packages that are copied and may be edited.
+/// Packages that are copied. Mutants may edit only these packages.
 const PACKAGES: [&str; 2] = ["daemon/sched", "daemon/sim"];
 /// A mutant that runs longer than this counts as endless.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Compiles quickly and runs fast enough. Debug assertions are on.
+/// A profile that compiles quickly but still runs fast enough. Debug assertions are on.
 const PROFILE: &str = "\
 [profile.dev]
 opt-level = 1
@@ -29,7 +29,7 @@ pub(super) struct Workshop {
     folder: PathBuf,
 }
 
-/// A program that was built from the copy.
+/// A program built from the copy.
 pub(super) struct Built {
     program: PathBuf,
     /// Build time.
@@ -59,8 +59,9 @@ impl Workshop {
         Ok(workshop)
     }
 
-    /// Writes the repository's manifest with two members. Their other dependencies are taken from
-    /// the repository by path, so that they are compiled only once.
+    /// Writes the repository's manifest with only the two copied packages as members. Dependencies
+    /// on other packages are paths into the repository, so that these packages are compiled only
+    /// once.
     fn write_manifest(&self) -> Result<()> {
         let text = fs::read_to_string(self.repository.join("Cargo.toml"))?;
         let mut manifest: toml::Table = text.parse().context("the workspace's Cargo.toml")?;
@@ -93,7 +94,7 @@ impl Workshop {
         put(&self.folder.join("Cargo.toml"), text.as_bytes())
     }
 
-    /// Makes an edit, builds the program, and undoes the edit.
+    /// Makes an edit in the copy, builds the program, and undoes the edit.
     pub(super) fn make(&mut self, mutant: &Mutant) -> Result<Built> {
         let inside = PACKAGES
             .iter()
@@ -108,7 +109,7 @@ impl Workshop {
         built
     }
 
-    /// Builds the program and keeps it under this name.
+    /// Builds the program and saves it under this name.
     pub(super) fn build(&mut self, name: &str) -> Result<Built> {
         let begun = Instant::now();
         let target = self.folder.join("target");
@@ -125,7 +126,7 @@ impl Workshop {
             ])
             .current_dir(&self.folder)
             .env("CARGO_TARGET_DIR", &target)
-            // Mutants differ by one line, so most of each is already compiled.
+            // Mutants differ by a few lines, so most of each is already compiled.
             .env("CARGO_INCREMENTAL", "1")
             .env_remove("RUSTFLAGS")
             .output()
@@ -146,7 +147,7 @@ impl Workshop {
 }
 
 impl Built {
-    /// Runs the quick proofs, the named ones first, until one fails. Then removes the program.
+    /// Runs the quick proofs, those in `named` first, until one fails. Then removes the program.
     pub(super) fn run(&self, named: &[String]) -> Result<(Fate, Duration)> {
         let begun = Instant::now();
         let result = self.wait(named);
@@ -197,7 +198,8 @@ impl Built {
     }
 }
 
-/// Makes `to` equal to `from`. Equal files are not touched, so that they are not compiled again.
+/// Copies `from` to `to`. Files with equal content are not written, so that they are not compiled
+/// again.
 fn mirror(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -223,7 +225,7 @@ fn mirror(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes a file unless it has this content.
+/// Writes a file unless it already has this content.
 fn put(path: &Path, content: &[u8]) -> Result<()> {
     match fs::read(path) {
         Ok(old) if old == content => return Ok(()),

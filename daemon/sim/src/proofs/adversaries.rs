@@ -18,7 +18,7 @@ pub(super) const PROOF: Proof = Proof {
     run,
 };
 
-/// Time that an honest VM lacks beside adversaries.
+/// Part of its share that an honest VM lacks beside adversaries.
 static SHORT_10S: Measure = Measure {
     name: "share_error_adversary_10s_max",
     what: "part of its share that an honest VM lacks beside adversaries, any 10 s",
@@ -36,7 +36,7 @@ enum Kinds {
     TimedBursts,
     Poisoner,
     ManyProcesses,
-    /// Keeps the GPU without work and does not report that it is idle.
+    /// Holds the GPU without work and does not report that it is idle.
     Hoarder,
 }
 
@@ -69,8 +69,8 @@ fn loads(kind: Kinds, slice_ns: u64, rng: &mut Rng) -> Vec<Load> {
             one(Load::new(Pattern::Backlog, vec![Kind::graph(length)]))
         }
         Kinds::TimedBursts => {
-            // The adversary works for about a slice, sleeps a little longer than a hold, and comes
-            // back.
+            // The adversary works for about a slice, sleeps a little longer than the hold, and then
+            // works again.
             let kernel = 100 * MICROS;
             let ops = (slice_ns / kernel).saturating_sub(rng.between(0, 2)).max(1);
             let pause = Length::Const(rng.between(60, 400) * MICROS);
@@ -104,7 +104,7 @@ fn run(plan: Plan) -> Found {
     let own = rng.pick(&[1, 1, 2, 4, 16]);
     let honest = setup.weighted(own, Load::backlog(short_kernels(&mut rng)));
     let mut all = u64::from(own);
-    // The first adversary depends on the seed; the others are random.
+    // The seed number selects the first adversary; the others are random.
     let first = KINDS[(plan.seed % KINDS.len() as u64) as usize];
     for index in 0..rng.between(1, 4) {
         let kind = if index == 0 { first } else { rng.pick(&KINDS) };

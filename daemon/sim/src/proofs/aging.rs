@@ -1,4 +1,4 @@
-//! Ordered policies: no VM waits longer than aging allows.
+//! Ordered policies: no VM waits longer than the documented bound.
 
 use vgpu_sched::{Aging, Class, MICROS, MILLIS, Policy, PoolConfig, VmConfig};
 
@@ -42,7 +42,7 @@ fn run(plan: Plan) -> Found {
     };
     let slice_ns = pool.slice_ns;
     let mut setup = Setup::new(plan.seed, switch_ns, pool);
-    // Every second run has only VMs that always have work; the others have any load.
+    // In every second run, all VMs always have work; in the other runs they have any load.
     let backlogged = plan.seed.is_multiple_of(2);
     let n = rng.between(2, if backlogged { 12 } else { 24 });
     for index in 0..n {

@@ -1,4 +1,4 @@
-//! The limit of GPU time of a VM on several GPUs holds while the VM gathers them and while it runs.
+//! A gang keeps its limit of GPU time, both while it gathers its GPUs and while it runs.
 
 use std::collections::BTreeSet;
 
@@ -45,7 +45,7 @@ static USED: Measure = Measure {
     rule: Rule::Told,
 };
 
-/// A gang with a limit.
+/// A gang with a limit of GPU time.
 #[derive(Debug)]
 struct Gang {
     vm: u32,
@@ -81,8 +81,8 @@ fn run(plan: Plan) -> Found {
         };
         let wide = mine.len() as u64;
         if gang {
-            // Every third gang has a burst that is less than the cost of gathering while other VMs
-            // run.
+            // The burst of every third gang is smaller than the cost of gathering its GPUs while
+            // other VMs run.
             let burst = match rng.below(3) {
                 0 => rng.between(100, 2_000) * MICROS,
                 _ => rng.between(20, 200) * MILLIS,

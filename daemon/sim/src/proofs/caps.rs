@@ -1,4 +1,4 @@
-//! Rate limits hold for a VM over all its processes, in every window, regardless of the load.
+//! A VM keeps its rate limits over all its processes, in every window, under any load.
 
 use vgpu_sched::{Limits, MICROS, MILLIS, PoolConfig, Rate, SECONDS, VmConfig};
 
@@ -106,7 +106,7 @@ fn run(plan: Plan) -> Found {
     found
 }
 
-/// Largest use in any window beyond the rate. The worst window lies between two moments of use.
+/// Largest use in any window beyond the rate. The worst window begins and ends at a use.
 pub(super) fn excess(used: impl Iterator<Item = (u64, u64, u64)>, rate: Rate) -> f64 {
     let mut least = 0.0_f64;
     let mut worst = 0.0_f64;
@@ -118,7 +118,7 @@ pub(super) fn excess(used: impl Iterator<Item = (u64, u64, u64)>, rate: Rate) ->
     worst
 }
 
-/// Totals before and after each use.
+/// Time in ns, total before and total after each use.
 fn steps(book: &VmBook, of: fn(&(u64, u64, u64)) -> u64) -> impl Iterator<Item = (u64, u64, u64)> {
     let mut before = 0;
     book.used.iter().map(move |used| {

@@ -1,4 +1,4 @@
-//! VMs come and go, and an administrator changes weights and policies meanwhile.
+//! VMs start and end, and an administrator changes weights and policies, while others run.
 
 use vgpu_sched::{Event, MICROS, MILLIS, Policy, PoolConfig, SECONDS};
 
@@ -44,7 +44,7 @@ fn run(plan: Plan) -> Found {
     }
 }
 
-/// Weights and the policy change every 1.2 to 2.5 s.
+/// A run in which weights and the policy change every 1.2 to 2.5 s.
 fn reweigh(plan: Plan) -> Found {
     let mut rng = Rng::part(plan.seed, 9 << 40);
     let slice_ns = rng.pick(&[1, 2, 4]) * MILLIS;
@@ -73,7 +73,7 @@ fn reweigh(plan: Plan) -> Found {
         let vm = rng.below(n as u64) as u32;
         match rng.below(4) {
             0 => {
-                // To another policy and back: the lags must survive.
+                // The pool changes to another policy and back. All lags must stay.
                 for (after, policy) in [(0, Policy::Fifo), (1, Policy::Weighted)] {
                     let config = PoolConfig {
                         policy,
@@ -112,7 +112,7 @@ fn reweigh(plan: Plan) -> Found {
     found
 }
 
-/// Two equal VMs stay; others come and go.
+/// A run in which two equal VMs stay while others start and end.
 fn come_and_go(plan: Plan) -> Found {
     let mut rng = Rng::part(plan.seed, 10 << 40);
     let slice_ns = rng.pick(&[1, 2, 4]) * MILLIS;
@@ -143,7 +143,7 @@ fn come_and_go(plan: Plan) -> Found {
     let [first, second] = [&world.books.vms[0].track, &world.books.vms[1].track];
     for &(at, ns) in first.points().iter().filter(|(at, _)| *at >= SECONDS) {
         let apart = ns.abs_diff(second.at(at));
-        // Each VM is off by half of the difference.
+        // The error of each VM is half of the difference.
         found.see(&MEMBERS, apart as f64 / 2.0 / bound as f64, 1.0);
     }
     found.see(&LAG_KEPT, world.lag_moved_ns as f64, 8.0);

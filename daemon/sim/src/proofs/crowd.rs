@@ -1,4 +1,4 @@
-//! A great many VMs on one GPU.
+//! Thousands of VMs on one GPU.
 
 use vgpu_sched::{MICROS, PoolConfig, SECONDS};
 

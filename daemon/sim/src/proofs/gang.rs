@@ -1,4 +1,4 @@
-//! VMs that use several GPUs at once, beside each other and beside VMs of one GPU: no deadlock.
+//! VMs that use several GPUs at the same time, together with VMs on one GPU: no deadlock.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,7 @@ fn run(plan: Plan) -> Found {
     let mut weights = Vec::new();
     for index in 0..rng.between(3, 8) {
         let weight = rng.between(1, 8) as u32;
-        // At least two gangs, which usually share GPUs.
+        // The first two VMs are gangs, which usually share GPUs.
         let gang = index < 2 || rng.chance(400);
         let mut mine = BTreeSet::new();
         while mine.len() < if gang { 2 } else { 1 } || gang && rng.chance(300) {
@@ -83,7 +83,7 @@ fn run(plan: Plan) -> Found {
         let all: u64 = weights.iter().filter(meets).map(|(w, _)| w).sum();
         let switching = 1.0 + switch_ns as f64 / slice_ns as f64;
         let own = c * all as f64 / *weight as f64 * switching + 2.0 * c;
-        // Each further GPU is waited for while the earlier ones are reserved.
+        // A gang waits for each further GPU while it reserves the earlier GPUs.
         let bound = own * gpus as f64;
         let wait = world.books.longest_wait(vm as u32, world.now) as f64;
         world.note(|| format!("VM {vm} of {mine:?} waited {wait} of {bound} ns"));

@@ -1,4 +1,4 @@
-//! Requests of a high VM beside low VMs that always have work.
+//! Latency of a high VM's requests beside low VMs that always have work.
 
 use vgpu_sched::{Class, MICROS, MILLIS, Policy, PoolConfig, VmConfig};
 
@@ -53,7 +53,7 @@ fn run(plan: Plan) -> Found {
         ..PoolConfig::default()
     };
     let slice_ns = pool.slice_ns;
-    // At most a fifth of the GPU: well below its share of 16 against 1 to 4.
+    // The high VM needs at most a fifth of the GPU: much less than its share of 16 against 1 to 4.
     let kernel = rng.between(50, 500) * MICROS;
     let ops = rng.between(1, 4);
     let gap = Length::Exp(kernel * ops * rng.between(5, 20));
@@ -79,9 +79,10 @@ fn run(plan: Plan) -> Found {
         if beside {
             let residue = world.books.vms.iter().map(|vm| vm.residue_ns).max();
             let bound = slice_ns + residue.unwrap_or(0) + world.handoff_ns();
-            // Waits between two turns of one busy time depend on the share: see `shares`.
+            // A wait that begins without waking up depends on the share: the proof `shares` checks
+            // it.
             let wait = world.books.vms[0].longest_wake_ns;
-            // A strict pool sometimes serves an aged low VM first: one more turn.
+            // A strict pool may first serve a low VM that has risen by aging: one more turn.
             let turns = if policy == Policy::Strict { 2.0 } else { 1.0 };
             if policy == Policy::Strict || ops * kernel <= slice_ns {
                 found.see(&WAIT, wait as f64 / (turns * bound as f64), 1.0);

@@ -44,7 +44,7 @@ pub(super) fn any_load(rng: &mut Rng, slice_ns: u64) -> Vec<Load> {
             one(Load::requests(ops, Length::Const(kernel), gap))
         }
         8 => {
-            // About a slice of work, a pause, and again.
+            // About a slice of work, then a pause, again and again.
             let kernel = 100 * MICROS;
             let ops = (slice_ns / kernel).max(1);
             let pause = Length::Const(rng.between(60, 20_000) * MICROS);
@@ -80,9 +80,9 @@ fn run(plan: Plan) -> Found {
         ..PoolConfig::default()
     };
     let mut setup = Setup::new(plan.seed, switch_ns, pool);
-    // Every second run has any load. The others have only VMs that always have work, half of them
-    // with equal turns. Equal turns are the hardest case: the actual waits leave no slack below the
-    // bound.
+    // In every second run, VMs have any load. In the other runs, all VMs always have work; half of
+    // these runs have turns of equal length. Equal turns are the hardest case: the waits come very
+    // near to the bound.
     let backlogged = plan.seed.is_multiple_of(2);
     let alike = plan
         .seed

@@ -1,4 +1,5 @@
-//! The proofs: each is a family of runs, drawn from seeds, with bounds that must hold in every run.
+//! The proofs: each is a family of runs with random settings, drawn from seeds, and bounds that
+//! must hold in every run.
 
 mod adversaries;
 mod aging;
@@ -39,11 +40,11 @@ pub struct Plan {
 pub struct Proof {
     /// Name on the command line.
     pub name: &'static str,
-    /// The proven statement.
+    /// The statement that the proof shows.
     pub what: &'static str,
     /// Weight of this proof in the number of runs.
     pub part: u64,
-    /// One run.
+    /// The function that makes one run.
     pub run: fn(Plan) -> Found,
 }
 
@@ -68,7 +69,7 @@ pub static ALL: &[Proof] = &[
 ];
 
 impl Plan {
-    /// Runs a setup to the end of the plan.
+    /// Simulates a setup until the end of the plan.
     #[must_use]
     pub fn simulate(&self, setup: &Setup) -> World {
         let mut world = self.begin(setup);
@@ -76,7 +77,7 @@ impl Plan {
         world
     }
 
-    /// A setup before its first nanosecond.
+    /// A world for the setup, before its first event.
     #[must_use]
     pub fn begin(&self, setup: &Setup) -> World {
         let mut world = World::new(setup);
@@ -86,7 +87,7 @@ impl Plan {
         world
     }
 
-    /// The end of the plan.
+    /// End of the plan in simulated ns.
     #[must_use]
     pub fn end_ns(&self) -> u64 {
         self.seconds * SECONDS

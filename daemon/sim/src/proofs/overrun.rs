@@ -1,5 +1,5 @@
-//! Kernels that outlast every slice, and kernels that never end: the others go on beside them until
-//! the limit ends them.
+//! Kernels that outlast every slice, and kernels that never end: the other VMs run beside them
+//! until the hard limit kills the worker.
 
 use vgpu_sched::{MICROS, MILLIS, PoolConfig, SECONDS};
 
@@ -31,10 +31,11 @@ static HALF_TRUTH: Measure = Measure {
     unit: "ratio",
     rule: Rule::AtLeast,
 };
-/// Honest VMs get half of the device except for one driver turn per lease: at each handoff they
-/// have no work on it for a moment, and the overrunner gets a whole turn. So in a lease with h of
-/// their turns, the overrunner has at most h + 1. A lease of 20 ms has h ≥ (20 - 1) / 2.3 = 8.2, if
-/// loading a context costs 150 µs at each turn: 8.2 / 17.4.
+/// Honest VMs get half of the device, except for one driver turn per lease: at each handoff they
+/// have no work on the device for a moment, and the overrunner gets a whole turn. So in a lease in
+/// which the honest VM has h turns, the overrunner has at most h + 1. If loading a context costs
+/// 150 µs per turn, a lease of 20 ms has h ≥ (20 - 1) / 2.3 = 8.2, and the honest part is at least
+/// 8.2 / 17.4.
 const TURNS: f64 = 0.47;
 static LATE: Measure = Measure {
     name: "kill_after_limit_ms_max",
@@ -57,13 +58,13 @@ static NEIGHBOURS: Measure = Measure {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Story {
-    /// Long kernels, again and again.
+    /// Long kernels without pause.
     Long,
-    /// One kernel never ends.
+    /// One kernel that never ends.
     Hang,
-    /// The worker keeps the lease and continues to submit.
+    /// The worker ignores the revoke and continues to submit.
     Deaf,
-    /// The worker does the same and also reports false progress.
+    /// Like `Deaf`, and the worker also reports false progress.
     Boaster,
 }
 
@@ -109,7 +110,8 @@ fn run(plan: Plan) -> Found {
     let mut found = Found::default();
     check_half(&world, bad, &mut found);
     if story != Story::Long {
-        // The hang may begin seconds after the start, because other VMs have their turns first.
+        // The hang may start seconds after the start of the run, because other VMs have their turns
+        // first.
         if world.now > limit + 4 * SECONDS {
             let unkilled = world.kills.is_empty();
             found.see(&UNKILLED, f64::from(u8::from(unkilled)), 0.0);
@@ -124,7 +126,7 @@ fn run(plan: Plan) -> Found {
     found
 }
 
-/// Checks the shares in each declared overrun, from begin to end.
+/// Checks the shares of the honest VMs during each declared overrun.
 fn check_half(world: &World, bad: u32, found: &mut Found) {
     let gpu = &world.books.gpus[0];
     let (mut honest, mut all) = (0, 0);
@@ -141,7 +143,7 @@ fn check_half(world: &World, bad: u32, found: &mut Found) {
         }
     }
     if all > 0 {
-        // Rounded up, because charges are whole ns: an error of one millionth.
+        // Rounded up, because charges are whole ns. The error is at most one millionth.
         let millionths = (honest * 1_000_000).div_ceil(all);
         found.see(&HALF, millionths as f64 / 1e6, 0.5);
     }
@@ -150,8 +152,8 @@ fn check_half(world: &World, bad: u32, found: &mut Found) {
     }
 }
 
-/// Checks that the kill comes at the limit after the revoke, which was one grace before the
-/// declaration.
+/// Checks that the kill follows at the limit, counted from the revoke, which was one grace before
+/// the declared overrun.
 fn check_kill(world: &World, before: u64, limit: u64, found: &mut Found) {
     let Some(&(killed, _)) = world.kills.first() else {
         return;
@@ -160,8 +162,8 @@ fn check_kill(world: &World, before: u64, limit: u64, found: &mut Found) {
     let Some(&(at, _)) = declared.find(|(at, _)| *at <= killed) else {
         return;
     };
-    // The lease was revoked one grace before the declaration, and its last progress is at most a
-    // slice older.
+    // The lease was revoked one grace before the declaration, and the last progress was at most one
+    // slice earlier.
     let latest = at.max(before) + limit;
     found.see(&LATE, ms(killed.saturating_sub(latest)), 10.0);
 }

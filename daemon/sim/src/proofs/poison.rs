@@ -1,4 +1,5 @@
-//! Programs that teach the predictor false times: their work on the device at a revoke.
+//! Programs whose kernels run for other times than the predictor learned: their work on the device
+//! at a revoke is bounded.
 
 use vgpu_sched::{MICROS, MILLIS, PoolConfig, VmId};
 
@@ -36,25 +37,26 @@ static FED: Measure = Measure {
     rule: Rule::AtLeast,
 };
 
-/// Until its first misprediction a program may have more in flight.
+/// Length in ns of the start of a run that is left out: before its first misprediction a program
+/// may have more in flight.
 const FIRST_NS: u64 = vgpu_sched::SECONDS;
 
-/// A prediction that is short by less than this counts as kept, as in the gate.
+/// A prediction that is too small by less than this, in ns, counts as right, as in the gate.
 const SURPRISE_NS: u64 = 250 * MICROS;
 
-/// The taught and the actual times.
+/// How learned and actual times differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lie {
-    /// Many new kernels, each short once and then long.
+    /// Many new kernels, each first short and then long.
     ManyKeys,
-    /// No false prediction: the first launch takes long because its code is loaded, the others do
-    /// not.
+    /// No wrong prediction: the first launch takes long because the driver loads the code; later
+    /// launches are short.
     SlowFirst,
     /// One kernel, alternately short and long.
     Alternates,
-    /// Many short launches, then a long one, under one key.
+    /// Many short launches, then one long launch, with the same key.
     Lures,
-    /// Each launch takes a little longer than the last.
+    /// Each launch takes a little longer than the launch before.
     Grows,
 }
 
@@ -104,7 +106,7 @@ fn run(plan: Plan) -> Found {
     let lie = LIES[(plan.seed % LIES.len() as u64) as usize];
     let load = load(lie, &mut rng);
     let longest = load.longest_ns();
-    // More weight than the others, so that the program has many turns.
+    // A higher weight than the others, so that the program has many turns.
     let poisoner = setup.vm(weighted(rng.pick(&[4, 16])), vec![load]);
     for _ in 0..rng.between(1, 3) {
         setup.weighted(1, Load::backlog(short_kernels(&mut rng)));
@@ -117,8 +119,8 @@ fn run(plan: Plan) -> Found {
     let residue = world.books.vms[poisoner as usize].residue_ns;
     world.note(|| format!("{lie:?}: {residue} ns in flight, longest {longest} ns"));
     let bound = match lie {
-        // A prediction may be short by half and count as kept: an operation that should be nearly
-        // over, when the next one follows, may have half of its time left.
+        // A prediction of half the actual time still counts as right. When the next operation
+        // follows because the first should be nearly complete, half of the first may be left.
         Lie::Grows => longest + longest / 2 + 2 * pool.window_ns + SURPRISE_NS,
         _ => longest + pool.window_ns,
     };

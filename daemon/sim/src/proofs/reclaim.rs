@@ -1,4 +1,4 @@
-//! An unused GPU goes to a waiting VM after the hold, the messages and a switch.
+//! The GPU of an idle holder goes to a waiting VM within the hold, the messages and a switch.
 
 use vgpu_sched::{MICROS, MILLIS, PoolConfig};
 
@@ -60,7 +60,7 @@ fn run(plan: Plan) -> Found {
     let mut world = plan.simulate(&setup);
     let mut found = Found::default();
     let book = &world.books.gpus[0];
-    // The worker's timer ends the hold; then follow release, grant and the first submission.
+    // The worker's timer ends the hold; then release, grant and the first submission follow.
     let bound = hold_ns + switch_ns + world.handoff_ns();
     found.see(&IDLE, book.longest_idle_ns as f64 / bound as f64, 1.0);
     found.see(&IDLE_US, book.longest_idle_ns as f64 / 1e3, 1000.0);

@@ -1,4 +1,4 @@
-//! Shares of charged time among VMs that always have work.
+//! Shares of charged time of VMs that always have work.
 
 use vgpu_sched::{MICROS, MILLIS, PoolConfig, SECONDS};
 
@@ -18,28 +18,28 @@ pub(super) const PROOF: Proof = Proof {
     run,
 };
 
-/// Share error over any 10 s.
+/// Largest error of a share in any window of 10 s.
 pub(super) static AT_10S: Measure = Measure {
     name: "share_error_10s_max",
     what: "share error, any 10 s (slice ≤ 4 ms, kernels ≤ 1 ms)",
     unit: "points",
     rule: Rule::AtMost,
 };
-/// Share error over any 1 s.
+/// Largest error of a share in any window of 1 s.
 pub(super) static AT_1S: Measure = Measure {
     name: "share_error_1s_max",
     what: "share error, any 1 s (slice ≤ 4 ms, kernels ≤ 1 ms)",
     unit: "points",
     rule: Rule::AtMost,
 };
-/// Share error against 2C.
+/// Largest error of a share, divided by 2C.
 pub(super) static TO_BOUND: Measure = Measure {
     name: "error_ratio_to_bound",
     what: "share error / 2C, any 0.1, 1 and 10 s, all slices and kernels",
     unit: "ratio",
     rule: Rule::AtMost,
 };
-/// Longest wait against its bound.
+/// Longest wait, divided by its bound.
 pub(super) static WAIT_TO_BOUND: Measure = Measure {
     name: "max_wait_ratio_to_bound",
     what: "longest wait / (C_i·Σw/w_i·(1 + switch/slice) + 2C)",
@@ -59,7 +59,8 @@ static OVERSHOOT: Measure = Measure {
     rule: Rule::Told,
 };
 
-/// The first second is left out: it contains the joins and the first launches of unknown kernels.
+/// Length in ns of the start of a run that is left out: the VMs join, and kernels have no
+/// prediction yet.
 pub(super) const WARM_NS: u64 = SECONDS;
 
 /// The parameters of one run.
@@ -104,7 +105,7 @@ fn long_kernels(rng: &mut Rng) -> Length {
     }
 }
 
-/// A setup of backlogged VMs.
+/// A setup of VMs that always have work.
 pub(super) fn draw(seed: u64) -> Drawn {
     let mut rng = Rng::part(seed, 1 << 40);
     let short = rng.chance(700);
@@ -117,7 +118,7 @@ pub(super) fn draw(seed: u64) -> Drawn {
     };
     let pool = PoolConfig {
         slice_ns,
-        // No overruns: another proof checks the shares beside a declared overrunner.
+        // Overruns are off: another proof checks the shares beside a declared overrunner.
         overrun_grace_ns: None,
         ..PoolConfig::default()
     };
@@ -158,7 +159,8 @@ fn longest(setup: &Setup) -> u64 {
         .unwrap_or(0)
 }
 
-/// C in ns: the slice, the largest work on the device at a revoke, and the messages of a handoff.
+/// C in ns: the slice, the largest unfinished work on the device at a revoke, and the messages of a
+/// handoff.
 pub(super) fn c_of(world: &World, slice_ns: u64) -> u64 {
     let residue = world.books.vms.iter().map(|vm| vm.residue_ns).max();
     slice_ns + residue.unwrap_or(0) + world.handoff_ns()

@@ -1,4 +1,5 @@
-//! Kernels that spin for a kernel of another stream: the gate delays them but never stops them.
+//! Kernels that spin until a kernel of another stream has run: the gate delays them but never stops
+//! them.
 
 use vgpu_sched::{MICROS, MILLIS, PoolConfig, SECONDS};
 
@@ -62,8 +63,9 @@ fn run(plan: Plan) -> Found {
     let mut world = plan.simulate(&setup);
     let mut found = Found::default();
     let pairs = world.completed(spinner) / 2;
-    // A pair needs at most a stall before its second half is let in, then both run. Its share of
-    // the GPU is 1 / (others + 1), and a turn may have room for one pair only.
+    // A pair of kernels needs at most one stall until its second kernel is submitted; then both
+    // run. The program's share of the GPU is 1 / (others + 1), and a turn may have time for one
+    // pair only.
     let each = slice_ns + 2 * MILLIS + 2 * kernel + MILLIS;
     let least = plan.seconds * SECONDS / (each * (others + 1));
     found.see(&PROGRESS, pairs as f64 / least as f64, 1.0);

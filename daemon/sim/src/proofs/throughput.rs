@@ -1,4 +1,4 @@
-//! Sharing costs little: work done together against the work of one VM alone.
+//! The cost of sharing: work of several VMs together, compared with the work of one VM alone.
 
 use vgpu_sched::{MICROS, PoolConfig};
 
@@ -39,8 +39,9 @@ static ALONE: Measure = Measure {
 fn run(plan: Plan) -> Found {
     let mut rng = Rng::part(plan.seed, 4 << 40);
     let switch_ns = rng.pick(&[20, 60, 150]) * MICROS;
-    // The cost of a handoff is its messages and loading the context. A slice of 32 times that could
-    // give at most 1 - 1/32 = 0.969; the bound can hold from 34 times on.
+    // A handoff costs its messages and the loading of the context. With a slice of 32 handoffs, at
+    // most 1 - 1/32 = 0.969 of the time is left for work; with 34 handoffs the bound of 0.97 is
+    // possible.
     let handoff_ns = switch_ns + Host::default().handoff_ns();
     let slice_ns = handoff_ns * rng.pick(&[34, 34, 40, 64, 100]);
     let pool = PoolConfig {
@@ -58,7 +59,7 @@ fn run(plan: Plan) -> Found {
             setup.weighted(1, load.clone());
         }
         let plan = Plan {
-            // Both runs together have the length of one run.
+            // Each of the two runs has half of the planned length.
             seconds: plan.seconds.div_ceil(2),
             ..plan
         };
@@ -79,7 +80,8 @@ fn run(plan: Plan) -> Found {
     found
 }
 
-/// A VM with known kernels overruns its slice by at most one of them, however many VMs wait.
+/// A VM whose kernels have predictions exceeds its slice by at most one kernel, regardless of the
+/// number of waiting VMs.
 fn overshoot(plan: Plan, switch_ns: u64, found: &mut Found) {
     let mut rng = Rng::part(plan.seed, 5 << 40);
     let kernel_ns = rng.between(10, 200) * MICROS;

@@ -1,4 +1,4 @@
-//! Updates of the model from events, before the scheduler answers them.
+//! Updates the model by events, before the scheduler's actions are known.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +9,13 @@ use vgpu_sched::{
 use super::{GpuModel, Model, SessionModel, Spent, VmModel};
 use crate::fuzz::buckets::Buckets;
 
-/// A VM that overran is not let in beside another overrunner for at least this time in ns, and at
-/// least this many times the length of the overrun.
+/// A VM that overran may not run beside another overrunner for at least this time in ns, and for at
+/// least this many times the length of its overrun.
 const OVERRAN_NS: u64 = 10 * SECONDS;
 const OVERRAN_TIMES: u64 = 32;
 
 impl Model {
-    /// Applies an accepted event, before the scheduler answers.
+    /// Applies an accepted event to the model, before the scheduler's actions are known.
     pub(in crate::fuzz) fn hear(&mut self, event: &Event) {
         match event {
             Event::AddGpu {
@@ -193,7 +193,7 @@ impl Model {
         self.move_pool(id);
     }
 
-    /// Moves a VM to a new pool at once if its GPUs serve that pool.
+    /// Moves a VM to its new pool at once if its present GPUs serve that pool.
     fn move_pool(&mut self, id: VmId) {
         let Some(vm) = self.vms.get_mut(&id) else {
             return;
@@ -277,8 +277,9 @@ impl Model {
         }
     }
 
-    /// Only the first announcement in a slice counts, and only from a working session that shares
-    /// the device with no known session and whose lease is wanted or revoked.
+    /// Records an announced end. Only the first announcement in a slice counts, and only if the
+    /// session has work, shares the device with no other session, and its lease is wanted or
+    /// revoked.
     fn hear_ending(&mut self, id: SessionId, slice_end_ns: u64, in_ns: u64) {
         let now = self.now;
         let Some(session) = self.sessions.get(&id) else {
@@ -298,7 +299,7 @@ impl Model {
     }
 
     fn hear_exit(&mut self, id: SessionId) {
-        // The GPUs may be forgotten with the session.
+        // The GPUs may be deleted together with the session.
         let places = self.sessions.get(&id).map(|session| session.places.clone());
         for (gpu, _) in places.into_iter().flatten() {
             self.charge_if_held(gpu, id);
@@ -333,7 +334,8 @@ impl Model {
                     let lease = self.leases.get_mut(left);
                     if let Some(lease) = lease.filter(|lease| lease.ahead.is_some()) {
                         lease.ahead = None;
-                        // The work of the remaining session could not begin before.
+                        // The remaining session's work could not begin while the other session's
+                        // work ran.
                         let at = self.now.saturating_add(lease.ending_in_ns);
                         lease.ending_ns = lease.ending_ns.map(|_| at);
                     }
@@ -350,7 +352,7 @@ impl Model {
         }
     }
 
-    /// Settles the credit of a lease. `None`: the worker died with all credit.
+    /// Settles the credit of a lease. `None`: the worker died, and all its credit counts as used.
     fn settle(&mut self, id: SessionId, used: Option<Usage>) {
         let now = self.now;
         let Some(credits) = self.holder(id).map(|holder| holder.credits) else {

@@ -1,6 +1,6 @@
-//! A model of the scheduler's state from events and actions alone: who holds a GPU since when, who
-//! pays, and the bookings. The model follows `docs/scheduling.md`, not the scheduler's code, and
-//! [`super::check`] compares the scheduler with it.
+//! A model of the scheduler's state, computed only from events and actions: who holds a GPU and
+//! since when, who pays, and the bookings. The model follows `docs/scheduling.md`, not the
+//! scheduler's code. [`super::check`] compares the scheduler with the model.
 
 mod hear;
 mod obey;
@@ -23,29 +23,30 @@ pub(super) struct Holder {
     pub(super) granted_ns: u64,
     pub(super) slice_end_ns: u64,
     pub(super) revoked_ns: Option<u64>,
-    /// Announced end of the work.
+    /// Announced end of the work in ns.
     pub(super) ending_ns: Option<u64>,
     /// Time in ns that was left at the announcement.
     pub(super) ending_in_ns: u64,
-    /// Granted before the previous holder was done: the announced end of that holder's work, from
-    /// which this lease is charged.
+    /// For a lease that was granted before the previous lease ended: the announced end of the
+    /// previous holder's work, from which this lease is charged.
     pub(super) ahead: Option<u64>,
     pub(super) overrun: bool,
     pub(super) beside: bool,
     pub(super) wanted: bool,
     pub(super) credits: Credits,
-    /// As the scheduler reported after the last event. A parked lease is not charged.
+    /// Whether the scheduler reported the lease as parked after the last event. A parked lease is
+    /// not charged.
     pub(super) parked: bool,
 }
 
 impl Holder {
-    /// Time from which the next session may be let in, once the lease is revoked.
+    /// Time in ns from which the next session may get its lease, once this lease is revoked.
     pub(super) fn let_in_ns(&self) -> Option<u64> {
         let at = self.ending_ns.filter(|_| !self.overrun)?;
         Some(at.saturating_sub(vgpu_sched::LET_IN_NS))
     }
 
-    /// Whether the lease is revoked and about to end.
+    /// Whether the lease is revoked and its work is about to end.
     pub(super) fn leaves(&self, now: u64) -> bool {
         let in_time = |at: u64| now < at.saturating_add(vgpu_sched::LATE_NS);
         self.revoked_ns.is_some()
@@ -54,13 +55,14 @@ impl Holder {
     }
 }
 
-/// The use of a GPU's time, as the model computes it.
+/// The use of a GPU's time, as the model computes it, in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Spent {
     pub(super) charged_ns: u64,
-    /// Time in which a lease was parked, or no session could have held one.
+    /// Time in which the lease was parked or no session could have held a lease.
     pub(super) idle_ns: u64,
-    /// Time in which the GPU could not be granted and had no holder: idle or switch.
+    /// Time in which the GPU could not be granted and had no holder. The scheduler counts it as
+    /// idle or as switch.
     pub(super) either_ns: u64,
 }
 
@@ -72,14 +74,15 @@ pub(super) struct GpuModel {
     pub(super) pools: BTreeSet<PoolId>,
     pub(super) since_ns: u64,
     charged_to_ns: u64,
-    /// The payers, and the time from which each pays.
+    /// The payers: session, VM, and the time in ns from which it pays.
     payers: Vec<(SessionId, VmId, u64)>,
-    /// The GPU has no holder and can have none.
+    /// Whether the GPU has no holder and cannot be granted.
     barred: bool,
     pub(super) spent: Spent,
-    /// The sessions that hold the GPU, in order of arrival, including a gang that reserves it.
+    /// The sessions that hold the GPU, in order of their grants, including a gang that reserves the
+    /// GPU.
     pub(super) holders: Vec<SessionId>,
-    /// A canary was ordered and has not reported.
+    /// Whether a canary was ordered and has not reported its result.
     pub(super) canary: bool,
 }
 
@@ -88,36 +91,37 @@ pub(super) struct VmModel {
     pub(super) config: VmConfig,
     pub(super) removed: bool,
     pub(super) quarantined: bool,
-    /// GPUs of the VM, in order, and the pool under which it runs there.
+    /// GPUs of the VM, in ascending order, and the pool under which the VM is placed there.
     pub(super) placement: Option<(Vec<GpuId>, PoolId)>,
     pub(super) sessions: BTreeSet<SessionId>,
     pub(super) gpu_ns: u64,
-    /// The same per GPU, never reset.
+    /// Charged time in ns per GPU, never reset.
     pub(super) totals: BTreeMap<GpuId, u64>,
-    /// Of a gang: the session that reserves GPUs until it has all, and the cost so far in ns.
+    /// For a gang: the session that gathers GPUs, and the cost so far in ns.
     pub(super) gathering: Option<(SessionId, u64)>,
-    /// Largest GPU time in ns that the gang may need for gathering, if it ever gave up: twice the
-    /// last cost, or an eighth less than before.
+    /// Largest GPU time in ns that the gang may need for gathering: twice the last cost, or an
+    /// eighth less than the previous value. 0 if the gang never gave up its GPUs.
     pub(super) gather_ns: u64,
-    /// An overrun of the VM counts until then: it is not let in beside another overrunner.
+    /// Time in ns until which an overrun counts: the VM may not run beside another overrunner.
     pub(super) overran_until_ns: Option<u64>,
-    /// As the scheduler reported after the last event.
+    /// Whether the scheduler reported the VM as demoted after the last event.
     pub(super) demoted: bool,
-    /// The number was just reused, before the last worker of its former owner was gone.
+    /// Whether the present event reused the VM's number before the last worker of the old VM had
+    /// exited.
     pub(super) revived: bool,
     pub(super) buckets: Buckets,
 }
 
 impl VmModel {
-    /// Whether the VM is a gang, with a lag on each of several GPUs.
+    /// Whether the VM is a gang, which has one lag per GPU.
     pub(super) fn is_spread(&self) -> bool {
         self.placement
             .as_ref()
             .is_some_and(|(gpus, _)| gpus.len() > 1)
     }
 
-    /// Cost in ns of a turn of a gang that once gave up: a slice on each of its GPUs, and the
-    /// gathering. 0 for all other VMs, which may not owe GPU time.
+    /// Cost in ns of a turn of a gang that once gave up its GPUs: a slice on each GPU, plus the
+    /// cost of gathering. 0 for all other VMs, whose bucket of GPU time may have no debt.
     pub(super) fn turn_ns(&self, pools: &BTreeMap<PoolId, PoolConfig>) -> u128 {
         let placement = self.placement.as_ref();
         let placement = placement.filter(|(gpus, _)| gpus.len() > 1 && self.gather_ns > 0);
@@ -130,7 +134,7 @@ impl VmModel {
         u128::from(slice) * gpus.len() as u128 + u128::from(self.gather_ns)
     }
 
-    /// A session has gathered all its GPUs, or given them up.
+    /// Records that a session has gathered all its GPUs (`granted`) or has given them up.
     fn stop_gathering(&mut self, session: SessionId, granted: bool) {
         let by = |gathering: &mut (SessionId, u64)| gathering.0 == session;
         let (_, spent) = self.gathering.take_if(by).unwrap_or((session, 0));
@@ -146,19 +150,19 @@ impl VmModel {
 #[derive(Debug, Clone)]
 pub(super) struct SessionModel {
     pub(super) vm: VmId,
-    /// GPUs of the session, in order, and the device memory booked on each.
+    /// GPUs of the session, in ascending order, and the bytes of device memory booked on each.
     pub(super) places: Vec<(GpuId, u64)>,
     pub(super) closing: bool,
     pub(super) killed_ns: Option<u64>,
     pub(super) pinned: u64,
     pub(super) gpu_ns: u64,
-    /// Waiting calls, by the last report.
+    /// Number of waiting calls, by the last report.
     pub(super) depth: u64,
     pub(super) submitted: u64,
     pub(super) completed: u64,
     pub(super) progress_ns: u64,
     pub(super) used: Usage,
-    /// The session's last report was that it is idle.
+    /// Whether the last report of the session was that it is idle.
     pub(super) said_idle: bool,
 }
 
@@ -182,7 +186,7 @@ impl SessionModel {
             .sum()
     }
 
-    /// The booking on the GPU that `of` means.
+    /// The booking in bytes on the GPU that `of` names.
     pub(super) fn place_mut(&mut self, of: Memory) -> Option<&mut u64> {
         let at = |&(gpu, _): &(GpuId, u64)| match of {
             Memory::DeviceOn(on) => gpu == on,
@@ -201,14 +205,14 @@ pub(super) struct Model {
     pub(super) gpus: BTreeMap<GpuId, GpuModel>,
     pub(super) pools: BTreeMap<PoolId, PoolConfig>,
     pub(super) vms: BTreeMap<VmId, VmModel>,
-    /// Admitted sessions that are not known to be dead.
+    /// Admitted sessions whose workers are not known to be dead.
     pub(super) sessions: BTreeMap<SessionId, SessionModel>,
     /// Granted leases.
     pub(super) leases: BTreeMap<SessionId, Holder>,
     /// Every session number that was ever used.
     pub(super) ever: Vec<SessionId>,
     pub(super) last_epoch: u64,
-    /// The timer that the scheduler asked for; `u64::MAX`: none.
+    /// Time in ns of the timer that the scheduler asked for; `u64::MAX`: none.
     pub(super) timer_ns: u64,
 }
 
@@ -230,14 +234,15 @@ impl Default for Model {
 }
 
 impl Model {
-    /// Advances the time.
+    /// Advances the clock to `now`.
     pub(super) fn pass(&mut self, now: u64) {
         self.now = self.now.max(now);
     }
 
-    /// Charges the time since the last call: every nanosecond of a GPU goes to its holders in equal
-    /// parts (the last has the rest), or to no VM. Call it when the scheduler did the same, so that
-    /// the rests agree; the payers must not have changed in between.
+    /// Charges the time since the last call. Every nanosecond of a GPU goes to its holders in equal
+    /// parts (the last holder gets the remainder), or to no VM. Must be called whenever the
+    /// scheduler charges, so that the remainders agree; the payers must not have changed since the
+    /// last call.
     pub(super) fn charge(&mut self, id: GpuId) {
         let Some(gpu) = self.gpus.get(&id) else {
             return;
@@ -291,8 +296,8 @@ impl Model {
         }
     }
 
-    /// Notes who pays for each GPU from now on: holders of leases that are not parked, and gangs
-    /// that reserve it.
+    /// Records who pays for each GPU from now on: holders of leases that are not parked, and gangs
+    /// that reserve the GPU.
     pub(super) fn note_payers(&mut self) {
         for vm in self.vms.values_mut() {
             vm.revived = false;
@@ -312,8 +317,8 @@ impl Model {
         }
     }
 
-    /// Frees a reservation that a gang gave up; the worker was told nothing. A reservation that
-    /// just became a lease is kept.
+    /// Removes the reservation of a gang that gave up its GPUs, without an action. A reservation
+    /// that has just become a lease stays.
     pub(super) fn note_given_up(
         &mut self,
         gpu: GpuId,
@@ -335,7 +340,7 @@ impl Model {
         gpu.holders.retain(stays);
     }
 
-    /// Notes the gang that reserves a GPU.
+    /// Records the gang that reserves a GPU.
     pub(super) fn note_reserved(&mut self, gpu: GpuId, by: Option<SessionId>) {
         let (Some(by), Some(gpu)) = (by, self.gpus.get_mut(&gpu)) else {
             return;
@@ -351,14 +356,15 @@ impl Model {
         }
     }
 
-    /// The gangs that reserve a GPU, without a lease.
+    /// The gangs that reserve a GPU and have no lease yet.
     pub(super) fn reserving(&self, gpu: &GpuModel) -> impl Iterator<Item = &VmModel> {
         let waits = |id: &&SessionId| !self.leases.contains_key(id);
         let reserving = gpu.holders.iter().filter(waits);
         reserving.filter_map(|id| self.vms.get(&self.sessions.get(id)?.vm))
     }
 
-    /// Whether this event has an effect besides the passing of time.
+    /// Whether the scheduler accepts this event. An event that is not accepted only advances the
+    /// time.
     pub(super) fn accepts(&self, event: &Event) -> bool {
         let gpu = |id: &GpuId| self.gpus.contains_key(id);
         let pool = |id: &PoolId| self.pools.contains_key(id);
@@ -401,7 +407,7 @@ impl Model {
         }
     }
 
-    /// Whether the next session may be let in beside this holder.
+    /// Whether the next session may get a lease beside this holder.
     pub(super) fn makes_room(&self, id: SessionId) -> bool {
         let dying = |s: &SessionModel| s.killed_ns.is_some();
         let dying = self.sessions.get(&id).is_none_or(dying);
@@ -436,8 +442,8 @@ impl Model {
         session.places.iter().any(crowded)
     }
 
-    /// Whether the VM's lease was revoked at this moment although it had no work. Its hold may have
-    /// ended at the same time: then the VM left the competition and came back.
+    /// Whether the VM's lease was revoked at this moment although the VM had no work. If its hold
+    /// ended at the same moment, the VM left the competition and joined again.
     pub(super) fn comes_back(&self, gpu: GpuId, vm: VmId) -> bool {
         self.holders_on(gpu).any(|holder| {
             let session = self.sessions.get(&holder.session);
@@ -447,7 +453,7 @@ impl Model {
         })
     }
 
-    /// Whether the pool has VMs, or VMs that are still placed under it.
+    /// Whether VMs belong to the pool, or are still placed under it.
     pub(super) fn lived_in(&self, pool: PoolId) -> bool {
         self.vms.values().any(|vm| {
             (vm.config.pool == pool && !vm.removed)
@@ -458,7 +464,7 @@ impl Model {
         })
     }
 
-    /// Drops removed objects that have nothing left.
+    /// Deletes removed VMs and GPUs that have no sessions any more.
     pub(super) fn forget(&mut self) {
         self.vms
             .retain(|_, vm| !vm.removed || !vm.sessions.is_empty());

@@ -1,4 +1,4 @@
-//! Updates of the model from actions, and checks of the actions.
+//! Updates the model by the scheduler's actions, and checks the actions.
 
 use vgpu_sched::{
     Action, Credits, Epoch, Event, GpuHealth, GpuId, KillCause, Memory, SessionId, Terms, Usage,
@@ -9,7 +9,7 @@ use super::{Holder, Model, SessionModel};
 use crate::fuzz::{Verdict, ensure};
 
 impl Model {
-    /// Applies an action, and checks that it was right.
+    /// Applies an action to the model, and checks that the action was right.
     pub(in crate::fuzz) fn obey(&mut self, action: &Action, event: &Event) -> Verdict {
         match *action {
             Action::Admit {
@@ -90,7 +90,7 @@ impl Model {
             Action::GpuSuspect { gpu } => {
                 let gpu = self.gpus.get_mut(&gpu).ok_or("GpuSuspect: unknown GPU")?;
                 gpu.canary = false;
-                // An unverified GPU stays unverified: nothing is granted on it anyway.
+                // An unverified GPU stays unverified, under which nothing is granted.
                 if gpu.health != GpuHealth::Unverified {
                     gpu.health = GpuHealth::Suspect;
                 }
@@ -255,8 +255,9 @@ impl Model {
         self.lend(id, terms.credits)
     }
 
-    /// A session comes to hold a GPU: alone, beside a declared overrunner, or beside a holder that
-    /// is about to end. Returns the number of overrunners, and the announced end of the other.
+    /// Records that a session holds a GPU: alone, beside a declared overrunner, or beside a holder
+    /// whose work is about to end. Returns the number of overrunners, and the announced end of the
+    /// other holder's work in ns.
     fn join_gpu(&mut self, id: GpuId, session: SessionId) -> Result<(usize, Option<u64>), String> {
         let gpu = self.gpus.get(&id).ok_or("grant: unknown GPU")?;
         ensure!(
@@ -288,7 +289,7 @@ impl Model {
         Ok((overrunners, leaving))
     }
 
-    /// Checks that the credit is exactly the content of the VM's buckets.
+    /// Checks that the credit of a lease is exactly the content of the VM's buckets.
     fn lend(&mut self, session: SessionId, credits: Credits) -> Verdict {
         let now = self.now;
         let session = self
