@@ -1,8 +1,8 @@
-//! The control socket: vgpud's end of this worker's life.
+//! The control socket, on which worker and vgpud exchange messages.
 //!
-//! The session's thread receives: a grant that went through another thread would cost one more
-//! wake-up. Another thread only watches for vgpud's end to close. It never enters the driver, so
-//! that it ends the process even while the driver hangs.
+//! The session's thread reads the messages: if another thread read them, a grant would cost one
+//! more wake-up. The control thread only watches for the close of vgpud's end. It never calls the
+//! driver, so it can end the process even while the driver hangs.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -20,43 +20,44 @@ use vgpu_proto::worker::{FromWorker, ToWorker};
 
 use crate::driver::exit_now;
 
-/// The descriptor on which a worker finds its control socket.
+/// The descriptor number of a worker's control socket.
 pub const CONTROL_FD: RawFd = 3;
 
-/// Descriptors that one message may carry.
+/// Maximum number of descriptors in one message.
 const MAX_FDS: usize = 2;
 
 /// A message of vgpud with its descriptors.
 #[derive(Debug)]
 pub struct Received {
-    /// What vgpud says.
+    /// The message.
     pub message: ToWorker,
-    /// What came along.
+    /// The descriptors that came with the message.
     pub fds: Vec<OwnedFd>,
 }
 
-/// Why a message could not be had.
+/// Why a message could not be received.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// vgpud closed its end, or is gone.
+    /// vgpud closed its end or has exited.
     #[error("vgpud closed the control socket")]
     Closed,
-    /// Not a message.
+    /// The bytes are not a message of this protocol.
     #[error("vgpud sent what is no message: {0}")]
     Malformed(String),
-    /// The system's.
+    /// A system call failed.
     #[error("control socket: {0}")]
     Os(#[from] Errno),
 }
 
-/// Takes the control socket that vgpud left on descriptor 3.
+/// Takes ownership of the control socket, which vgpud left on descriptor 3.
 pub fn inherited() -> OwnedFd {
-    // SAFETY: vgpud starts a worker with its control socket on this descriptor and nothing else of
-    // this program has opened or used it; whether it is a socket shows with the first receive.
+    // SAFETY: vgpud starts a worker with its control socket on this descriptor, and nothing else in
+    // this program has opened or used the descriptor. If it is not a socket, the first receive
+    // fails.
     unsafe { OwnedFd::from_raw_fd(CONTROL_FD) }
 }
 
-/// Wakes the session's thread.
+/// Wakes the session's thread, which waits for this eventfd.
 #[derive(Debug, Clone)]
 pub struct Waker(Arc<EventFd>);
 
@@ -64,19 +65,19 @@ impl Waker {
     /// A new eventfd.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// If the process has no free descriptor.
     pub fn new() -> Result<Waker, Errno> {
         EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
             .map(|fd| Waker(Arc::new(fd)))
     }
 
-    /// Wakes.
+    /// Wakes the thread.
     pub fn wake(&self) {
-        // Full means that a wake is pending already.
+        // A full counter means that a wake-up is already pending.
         let _ = self.0.write(1);
     }
 
-    /// Forgets the wakes so far.
+    /// Clears all wake-ups so far.
     pub fn clear(&self) {
         let _ = self.0.read();
     }
@@ -87,7 +88,7 @@ impl Waker {
     }
 }
 
-/// What vgpud says. Read by one thread at a time.
+/// Receives the messages of vgpud. One thread at a time uses this.
 #[derive(Debug)]
 pub struct Messages {
     socket: Arc<OwnedFd>,
@@ -96,7 +97,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// From the control socket.
+    /// Receives from this control socket.
     pub fn new(socket: Arc<OwnedFd>) -> Messages {
         Messages {
             socket,
@@ -110,24 +111,25 @@ impl Messages {
         &self.socket
     }
 
-    /// Is there one?
+    /// Whether a message waits.
     pub fn waiting(&self) -> bool {
         let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
-    /// Waits for one.
+    /// Waits for the next message.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError`]: vgpud closed its end, the bytes are not a message, or a system call
+    /// failed.
     pub fn wait(&mut self) -> Result<Received, ControlError> {
         self.receive(MsgFlags::empty())
     }
 
-    /// Takes one, if there is one.
+    /// Receives the next message without waiting; `None` if no message waits.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError`], as for [`Messages::wait`].
     pub fn take(&mut self) -> Result<Option<Received>, ControlError> {
         match self.receive(MsgFlags::MSG_DONTWAIT) {
             Ok(received) => Ok(Some(received)),
@@ -150,7 +152,8 @@ impl Messages {
                     let mut fds = Vec::new();
                     for cmsg in message.cmsgs()? {
                         if let ControlMessageOwned::ScmRights(raw) = cmsg {
-                            // SAFETY: the kernel has just made these descriptors for us.
+                            // SAFETY: the kernel has just created these descriptors for this
+                            // process.
                             fds.extend(
                                 raw.into_iter()
                                     .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
@@ -176,8 +179,9 @@ impl Messages {
     }
 }
 
-/// Says something to vgpud, without ever waiting for it: vgpud may be stopped, and a guest that is
-/// alone on its GPU goes on all the same. What finds no room in the socket is kept, in order.
+/// Sends messages to vgpud without ever waiting: while vgpud is stopped, a guest that is alone on
+/// its GPU must go on. Messages for which the socket has no room are kept here and sent later, in
+/// order.
 #[derive(Debug, Clone)]
 pub struct Vgpud {
     socket: Arc<OwnedFd>,
@@ -185,7 +189,7 @@ pub struct Vgpud {
 }
 
 impl Vgpud {
-    /// Over the control socket.
+    /// Sends over this control socket.
     pub fn new(socket: Arc<OwnedFd>) -> Vgpud {
         Vgpud {
             socket,
@@ -197,15 +201,15 @@ impl Vgpud {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says one message, now or as soon as there is room.
+    /// Sends a message now, or as soon as the socket has room.
     pub fn send(&self, message: FromWorker) {
         let mut unsent = self.unsent();
         keep(&mut unsent, message);
         self.send_these(&mut unsent);
     }
 
-    /// Sends what was kept, as far as there is room. True: something is still kept, and room in the
-    /// socket is to be waited for.
+    /// Sends kept messages as far as the socket has room. Returns true if messages are still kept,
+    /// so that the caller must wait for room.
     pub fn send_kept(&self) -> bool {
         let mut unsent = self.unsent();
         self.send_these(&mut unsent);
@@ -214,9 +218,10 @@ impl Vgpud {
 
     fn send_these(&self, unsent: &mut VecDeque<FromWorker>) {
         while let Some(message) = unsent.front() {
-            // After the last that a stopped vgpud finds, work may have gone on: that must not be a
-            // pause, which costs nothing. So a pause is told only while there is ample room for
-            // what comes after it.
+            // A stopped vgpud reads all messages when it continues. If `Idle` filled the socket,
+            // the `Runnable` after it would have no room, and vgpud would take the worker for idle
+            // and not charge it. Therefore `Idle` is sent only while ample room is left for later
+            // messages.
             let pause = matches!(message, FromWorker::Idle { .. });
             if pause && !self.has_ample_room() || !self.put(message, MsgFlags::MSG_DONTWAIT) {
                 return;
@@ -225,15 +230,15 @@ impl Vgpud {
         }
     }
 
-    /// The kernel says that a Unix socket can be written to while a quarter of its room is used,
-    /// and takes packets up to all of it.
+    /// The kernel reports a Unix socket as writable while at most a quarter of its room is used,
+    /// but accepts packets until all room is used.
     fn has_ample_room(&self) -> bool {
         let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
         poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
-    /// Says the last message before this process ends, and waits until it and all before it are
-    /// sent.
+    /// Sends the last message before this process ends. Waits until this message and all kept
+    /// messages are sent.
     pub fn send_last(&self, message: FromWorker) {
         let mut unsent = self.unsent();
         unsent.push_back(message);
@@ -242,8 +247,8 @@ impl Vgpud {
         }
     }
 
-    /// False: there is no room. If vgpud is gone the control thread ends the process, so another
-    /// failure needs no answer here.
+    /// Sends one message. Returns false if the socket has no room. Other failures are ignored: if
+    /// vgpud has exited, the control thread ends the process.
     fn put(&self, message: &FromWorker, flags: MsgFlags) -> bool {
         let bytes = match codec::encode(message) {
             Ok(bytes) => bytes,
@@ -263,9 +268,9 @@ impl Vgpud {
     }
 }
 
-/// Keeps a message behind the others. Of those that a guest can repeat while vgpud is stopped, what
-/// a later one makes needless is dropped, so that they stay few: pauses between work, which are
-/// then not told, and the number of releases of memory.
+/// Appends a message to the kept messages. A guest can cause some messages again and again while
+/// vgpud is stopped, so they are merged to keep the list short: an `Idle` followed by a `Runnable`
+/// is dropped, a repeated state replaces the state before, and releases of memory are added up.
 fn keep(unsent: &mut VecDeque<FromWorker>, message: FromWorker) {
     if let FromWorker::Runnable { .. } = message
         && let Some(FromWorker::Idle { .. }) = unsent.back()
@@ -301,16 +306,16 @@ fn keep(unsent: &mut VecDeque<FromWorker>, message: FromWorker) {
     }
 }
 
-/// Starts the thread that ends the process when vgpud's end closes.
+/// Starts the control thread, which ends the process when vgpud's end of the socket closes.
 ///
 /// # Errors
-/// When the system gives no thread.
+/// If the system cannot start a thread.
 pub fn watch(socket: Arc<OwnedFd>) -> std::io::Result<()> {
     std::thread::Builder::new()
         .name("control".to_owned())
         .spawn(move || {
             loop {
-                // Nothing is asked for but what is always told: that the other end is closed.
+                // No events are requested; poll always reports the close of the other end.
                 let mut fds = [PollFd::new(socket.as_fd(), PollFlags::empty())];
                 match poll(&mut fds, PollTimeout::NONE) {
                     Ok(0) | Err(Errno::EINTR) => {}
@@ -360,7 +365,7 @@ mod tests {
         }
     }
 
-    /// What a vgpud that goes on finds in its socket.
+    /// The messages that vgpud reads when it continues.
     fn found(socket: &OwnedFd) -> Vec<FromWorker> {
         let mut buffer = [0; MAX_WORKER_MESSAGE];
         let next = || {
@@ -381,7 +386,7 @@ mod tests {
         assert!(vgpud.unsent().len() <= 4, "{:?}", vgpud.unsent());
         assert!(vgpud.send_kept(), "there is no room");
         let mut heard = found(&theirs);
-        // Whatever is found last when vgpud goes on, it is not that the worker pauses.
+        // The last state that vgpud reads when it continues must not be `Idle`.
         let states = |m: &&FromWorker| !matches!(m, FromWorker::MemRelease { .. });
         let last = heard.iter().rev().find(states);
         assert!(

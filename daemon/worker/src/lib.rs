@@ -1,18 +1,18 @@
-//! The process that touches the GPU for one guest program.
+//! The process that calls the CUDA driver for one guest program.
 //!
-//! vgpud starts one `vgpu-worker` for each session, hands it the guest's socket and decides when it
-//! may use the GPU. Everything a guest sends is hostile, and the worker itself is taken to be
-//! hostile from the first module on: vgpud believes nothing it says about others.
+//! vgpud starts one `vgpu-worker` per session, passes the guest's data socket to it, and decides
+//! when it may use the GPU. All bytes of a guest are hostile. From the first module on, the worker
+//! itself counts as hostile: vgpud trusts no statement of a worker about other sessions.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | [`start`] | sandbox, driver, handshake with vgpud |
-//! | [`control`] | messages of vgpud; the thread that ends the process with it |
+//! | [`start`] | the inherited descriptors, the driver, the handshake with vgpud |
+//! | [`control`] | messages of vgpud; the thread that ends the process when vgpud exits |
 //! | [`pages`] | the pages shared with vgpud |
 //! | [`wire`] | frames of the guest, in and out |
-//! | [`session`] | handles, memory, queue, streams: what the guest's calls mean |
-//! | [`probe`] | `vgpu-probe`: scans and canaries, in a process of their own |
-//! | [`driver`] | the CUDA driver, with cudarc's types; the only caller of it |
+//! | [`session`] | handles, memory, queue, streams: the execution of the guest's calls |
+//! | [`probe`] | `vgpu-probe`: scans and canaries, in a separate process |
+//! | [`driver`] | calls of the CUDA driver, with cudarc's types; no other module calls the driver |
 
 pub mod control;
 pub mod driver;

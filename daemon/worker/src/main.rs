@@ -1,4 +1,4 @@
-//! `vgpu-worker`: started by vgpud, one for each guest program. See the library.
+//! `vgpu-worker`: vgpud starts one process per guest program. See the library.
 
 fn main() -> std::process::ExitCode {
     // `vgpu-admin doctor` tries whether vgpud can run this program.

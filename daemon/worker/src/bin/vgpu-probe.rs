@@ -1,4 +1,4 @@
-//! `vgpu-probe`: looks at the host's GPUs for vgpud. See the library.
+//! `vgpu-probe`: examines the host's GPUs for vgpud. See the library.
 
 fn main() -> std::process::ExitCode {
     vgpu_worker::probe::run()

@@ -35,7 +35,7 @@ impl Drop for Mipmap {
 pub struct Array {
     raw: sys::CUarray,
     context: Arc<Context>,
-    /// The mipmapped array of which this is a level, and which owns the handle.
+    /// The mipmapped array of which this array is a level; the mipmapped array owns the handle.
     whole: Option<Arc<Mipmap>>,
 }
 
@@ -145,7 +145,8 @@ const NOTHING: Said = Said {
 };
 
 impl Side {
-    /// The device memory from the first byte of a box to the last: (address, length in bytes).
+    /// The range of device memory from the first byte of a box to the last: (address, length in
+    /// bytes). `None` for an array.
     pub fn range(&self, [width, height, depth]: [u64; 3]) -> Option<(u64, u64)> {
         let Side::Memory { at, pitch, rows } = self else {
             return None;
@@ -157,7 +158,7 @@ impl Side {
         Some((*at, len))
     }
 
-    /// The fields, with the array, which must be kept during the call.
+    /// The fields, and the array, which the caller keeps alive during the call.
     fn said(&self) -> Result<(Said, Option<Arc<Array>>)> {
         match self {
             Side::Memory { at, pitch, rows } => Ok((

@@ -62,7 +62,7 @@ impl Context {
     }
 
     /// Creates a context. Flags without a meaning for remote programs are ignored.
-    ///
+    /// Creates a context. Flags that have no meaning for remote programs are ignored.
     /// # Errors
     /// The error of the driver.
     pub fn create(device: Device, flags: u32) -> Result<Arc<Context>> {

@@ -1,6 +1,6 @@
-//! A bound on the memory mappings that a guest makes its worker create. The kernel allows a process
-//! 65,530 mappings (`vm.max_map_count`). Without a free mapping, the next large allocation aborts
-//! the process.
+//! A limit on the memory mappings that a guest can make its worker create. The kernel allows a
+//! process 65,530 mappings (`vm.max_map_count`). If no mapping is left, the next large allocation
+//! aborts the process.
 
 use std::sync::Arc;
 
@@ -8,8 +8,9 @@ use vgpu_proto::cuda::CuResult;
 
 use super::Result;
 
-/// Most blocks of page-locked memory, address reservations and mappings in them together. The
-/// driver may use three mappings of the process for each, and some are left for the process.
+/// Maximum number of slots: blocks of page-locked memory, address reservations, and mappings in
+/// reservations, together. The driver may use three mappings of the process per slot; the rest of
+/// the kernel's limit is left for the process.
 const MOST_SLOTS: usize = 16 * 1024;
 
 /// Counter of the slots in use, shared by all objects that use mappings.

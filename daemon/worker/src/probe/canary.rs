@@ -83,7 +83,7 @@ fn compute(context: &std::sync::Arc<Context>, module: Module) -> Result<(), CuRe
         let expected = i.wrapping_mul(i).wrapping_mul(3).wrapping_add(7);
         word == expected.to_le_bytes()
     });
-    // A GPU that computes wrong numbers without an error is the worst case.
+    // Wrong numbers without an error are the worst fault of a GPU.
     if right {
         Ok(())
     } else {

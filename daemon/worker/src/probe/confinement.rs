@@ -1,5 +1,5 @@
-//! `vgpu-probe confinement`: started like a worker, it tries actions that a worker must not be able
-//! to do.
+//! `vgpu-probe confinement`: vgpud starts this program with the confinement of a worker. The
+//! program tries actions that a worker must not be able to do.
 //!
 //! No attempt does harm if it succeeds: the arguments have no effect, and files are removed.
 
@@ -23,7 +23,8 @@ pub(super) struct Line {
     holds: bool,
     /// The observation.
     detail: String,
-    /// Number, on the host, of a process that must end with this one.
+    /// Process number, in the host's namespace, of a child that must end together with this
+    /// process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<u32>,
 }
@@ -40,8 +41,8 @@ fn line(name: &str, holds: bool, detail: impl Into<String>) -> Line {
 /// Largest descriptor number that is checked.
 const DESCRIPTORS_MOST: libc::c_long = 65_536;
 
-/// Tries all actions. `outside` are vgpud's own namespaces, as links in `/proc/PID/ns` name them;
-/// `own` is a directory that the user of the probe may write to.
+/// Tries all actions. `outside`: vgpud's own namespaces, as the links in `/proc/PID/ns` name them.
+/// `own`: a directory that the probe's user may write to.
 pub(super) fn examine(outside: &[String], own: Option<&Path>, soft: bool) -> Vec<Line> {
     let mut lines = vec![
         descriptors(),
@@ -60,7 +61,7 @@ pub(super) fn examine(outside: &[String], own: Option<&Path>, soft: bool) -> Vec
     ];
     lines.extend(sockets());
     lines.extend(CALLS.iter().map(attempt));
-    // Zero bytes of memory that counts as stack.
+    // A mapping of 0 bytes that would count as stack.
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_GROWSDOWN;
     let mapped = call(libc::SYS_mmap, [0, 0, 0, flags.into()]);
     lines.push(seen("memory-that-grows-down", mapped, Errno::EPERM));
@@ -71,7 +72,7 @@ pub(super) fn examine(outside: &[String], own: Option<&Path>, soft: bool) -> Vec
         ));
     }
     if soft {
-        // Workers on GPUs may create files there, because NVIDIA's driver needs it.
+        // On real GPUs, workers may create files there, because NVIDIA's driver needs it.
         lines.push(create("files-in-dev-shm", Path::new("/dev/shm")));
     }
     lines.extend(own.map(|dir| create("files-in-own-directory", dir)));
@@ -96,8 +97,8 @@ fn limit(name: &str, resource: Resource, most: u64) -> Line {
     }
 }
 
-/// Checks that only the standard descriptors are open. Runs first, before the program has opened
-/// others.
+/// Checks that only the standard descriptors are open. Must run first, before the program opens
+/// other descriptors.
 fn descriptors() -> Line {
     let is_open = |&number: &libc::c_long| {
         call(libc::SYS_fcntl, [number, libc::F_GETFD.into(), 0, 0]).is_ok()
@@ -137,7 +138,8 @@ fn sockets() -> Vec<Line> {
     refused.into_iter().chain(kept).collect()
 }
 
-/// A call must be refused by the filter, not because of its arguments.
+/// Compares the error of a call with the error of the system-call filter: a call that fails because
+/// of its arguments was not filtered.
 fn seen(name: &str, result: nix::Result<()>, wanted: Errno) -> Line {
     match result {
         Ok(()) => line(name, false, "it went through"),
@@ -145,7 +147,7 @@ fn seen(name: &str, result: nix::Result<()>, wanted: Errno) -> Line {
     }
 }
 
-/// System calls, with first arguments that have no effect if the call is allowed.
+/// System calls and their first arguments, which have no effect if the call is allowed.
 const CALLS: &[(&str, libc::c_long, [libc::c_long; 2], Errno)] = &[
     // PTRACE_SEIZE of a process that cannot exist.
     ("ptrace", libc::SYS_ptrace, [0x4206, NOBODY], Errno::EPERM),
@@ -184,14 +186,14 @@ const CALLS: &[(&str, libc::c_long, [libc::c_long; 2], Errno)] = &[
     ("message-queues", libc::SYS_mq_open, [0, 0], Errno::EPERM),
     ("perf", libc::SYS_perf_event_open, [0, 0], Errno::EPERM),
     ("io-uring", libc::SYS_io_uring_setup, [0, 0], Errno::EPERM),
-    // Signal 0: the call would change nothing permanently.
+    // Signal 0 means no signal, so the call would change nothing.
     (
         "outliving-vgpud",
         libc::SYS_prctl,
         [libc::PR_SET_PDEATHSIG as libc::c_long, 0],
         Errno::EPERM,
     ),
-    // 0 events, and no place for the context.
+    // 0 events, and a null pointer for the context.
     ("async-io", libc::SYS_io_setup, [0, 0], Errno::EPERM),
     ("userfaultfd", libc::SYS_userfaultfd, [-1, 0], Errno::EPERM),
     (
@@ -209,7 +211,7 @@ const CALLS: &[(&str, libc::c_long, [libc::c_long; 2], Errno)] = &[
 /// Larger than any process number.
 const NOBODY: libc::c_long = i32::MAX as libc::c_long;
 const NEW_USER: libc::c_long = libc::CLONE_NEWUSER as libc::c_long;
-/// Not a flag of unshare(2), so that the call fails whatever other flags it has.
+/// Not a valid flag of unshare(2), so the call fails regardless of its other flags.
 const BAD_FLAG: libc::c_long = libc::CLONE_PARENT as libc::c_long;
 /// A pair of flags that clone(2) refuses.
 const BAD_CLONE: libc::c_long = (libc::CLONE_NEWNS | libc::CLONE_FS) as libc::c_long;
@@ -242,7 +244,7 @@ fn create(name: &str, dir: &Path) -> Line {
     }
 }
 
-/// `outside` is for example `net:[4026531840]`.
+/// `outside` is the link of one of vgpud's namespaces, for example `net:[4026531840]`.
 fn namespace(outside: &str) -> Line {
     let kind = outside.split(':').next().unwrap_or_default();
     let name = format!("own-{kind}-namespace");
@@ -252,7 +254,8 @@ fn namespace(outside: &str) -> Line {
     }
 }
 
-/// Leaves behind a process in a session of its own. The caller of this program checks that it ends.
+/// Leaves a process behind in a new session (setsid). The caller of this program checks that the
+/// process ends.
 fn fork() -> Line {
     const NAME: &str = "forks-end";
     let script = "(read pid rest < /proc/self/stat; echo $pid; exec sleep 60 > /dev/null 2>&1) &";
@@ -271,8 +274,8 @@ fn fork() -> Line {
         let _ = shell.wait();
     });
     let pid = said.trim().parse::<u32>();
-    // vgpud recognizes the process by its command line. An earlier check would see the shell and
-    // conclude that the process has ended.
+    // vgpud recognises the process by its command line. Before `exec`, that command line is the
+    // shell's, and vgpud would conclude that the process has ended.
     let begun = Instant::now();
     let runs = |pid| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     while pid.as_ref().is_ok_and(|pid| runs(pid).starts_with(b"sh\0"))

@@ -1,4 +1,4 @@
-//! Scans by the CUDA driver, for the software device, which has no management library.
+//! Scans with the CUDA driver, for the software device, which has no management library.
 
 use vgpu_proto::cuda::{CuResult, version_text};
 

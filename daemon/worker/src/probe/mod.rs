@@ -1,7 +1,7 @@
-//! `vgpu-probe`: examines the host's GPUs in a process of its own.
+//! `vgpu-probe`: examines the host's GPUs in a separate process.
 //!
-//! NVIDIA's libraries can hang a process so that not even SIGKILL ends it, so vgpud never loads
-//! them. vgpud starts this program with a deadline and reads one line of JSON.
+//! NVIDIA's libraries can hang a process so that even SIGKILL does not end it. Therefore vgpud
+//! never loads them: it starts this program with a deadline and reads one line of JSON.
 
 mod canary;
 mod confinement;
@@ -20,7 +20,7 @@ use vgpu_proto::cuda::version_text;
 use crate::driver::{examine, exit_now};
 use report::ScanResult;
 
-/// Looks at the GPUs of this host. Started by vgpud; prints one line of JSON.
+/// Examines the GPUs of this host. Started by vgpud; prints one line of JSON.
 #[derive(Debug, Parser)]
 #[command(name = "vgpu-probe", version)]
 struct Cli {
@@ -38,31 +38,31 @@ enum Command {
         #[arg(long, default_value = "/sys")]
         sysfs: PathBuf,
     },
-    /// Lists the processes on one GPU, by the management library.
+    /// Lists the processes on one GPU, with the management library.
     Processes {
-        /// Its UUID.
+        /// UUID of the GPU.
         #[arg(long)]
         gpu: String,
         /// The management library; by default the system's.
         #[arg(long)]
         nvml: Option<PathBuf>,
     },
-    /// Tries actions that a worker must not be able to do; started by vgpud like a worker.
+    /// Tries actions that a worker must not be able to do; started by vgpud with the confinement of
+    /// a worker.
     Confinement {
-        /// A namespace in which the probe must not be, as a link in /proc/PID/ns names it.
+        /// A namespace that the probe must not be in, as a link in /proc/PID/ns names it.
         #[arg(long)]
         outside: Vec<String>,
-        /// A directory of the probe's user, to which the probe must nevertheless not be able to
-        /// write.
+        /// A directory that the probe's user owns, but that the probe must not be able to write to.
         #[arg(long)]
         own: Option<PathBuf>,
-        /// Confined for software devices.
+        /// The probe has the confinement for software devices.
         #[arg(long)]
         soft: bool,
     },
-    /// Loads a CUDA driver library, without a GPU, and says whether workers can use it.
+    /// Loads a CUDA driver library, without a GPU, and reports whether workers can use it.
     Library {
-        /// The library.
+        /// Path of the library.
         #[arg(long)]
         driver: String,
     },
@@ -93,11 +93,12 @@ struct Answer {
     message: String,
 }
 
-/// If this variable is set, the program ends when its standard input ends. vgpud holds the other
-/// end of it, so that a hanging probe does not outlive vgpud.
+/// If this variable is set, the program ends when its standard input is closed. vgpud holds the
+/// other end, so a hanging probe ends together with vgpud.
 pub const ENDS_WITH_STDIN: &str = "VGPU_PROBE_ENDS_WITH_STDIN";
 
-/// Ends the process, whatever its other threads do, when its standard input ends.
+/// Starts a thread that ends the process when standard input is closed, regardless of hanging
+/// threads.
 fn end_with_stdin() -> std::io::Result<()> {
     let watch = || {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
@@ -155,7 +156,7 @@ fn library(driver: &str) -> Result<String, String> {
     Ok(format!("{driver} is a CUDA driver of version {version}"))
 }
 
-/// Scans by the management library, or, if it cannot be used, by the PCI bus.
+/// Scans with the management library; if that cannot be used, on the PCI bus.
 fn scan(libraries: &Libraries, sysfs: &Path) -> Result<ScanResult, String> {
     if libraries.soft {
         // A problem of the library is a finding about the host, not a failure of the scan.

@@ -1,4 +1,4 @@
-//! Scans by NVIDIA's management library.
+//! Scans with NVIDIA's management library (NVML).
 
 use std::path::Path;
 
@@ -46,7 +46,7 @@ pub(super) fn scan(library: Option<&Path>) -> Result<ScanResult, String> {
 }
 
 fn open(library: Option<&Path>) -> Result<Nvml, String> {
-    // The run-time name. The binding's default is the name in development packages.
+    // The run-time name of the library. The crate's default is the name in development packages.
     let library = library.unwrap_or(Path::new("libnvidia-ml.so.1"));
     let nvml = Nvml::builder().lib_path(library.as_os_str()).init();
     nvml.map_err(|e| format!("NVIDIA's management library (libnvidia-ml.so.1) cannot be used: {e}"))
@@ -60,8 +60,8 @@ pub(super) struct Process {
 }
 
 /// The processes that compute on the GPU with this UUID, and the memory of each. If the driver does
-/// not report the memory (it is not allowed to, or the process is about to end), the process counts
-/// with one byte, because it exists.
+/// not report the memory (no permission, or the process is about to end), the process counts with
+/// one byte, so that it is not overlooked.
 pub(super) fn processes(library: Option<&Path>, uuid: &str) -> Result<Vec<Process>, String> {
     let nvml = open(library)?;
     let failed = |e: NvmlError| format!("NVML cannot list the processes on GPU {uuid}: {e}");

@@ -1,4 +1,4 @@
-//! Scans by the PCI bus, where NVIDIA's management library cannot be used.
+//! Scans the PCI bus, where NVIDIA's management library cannot be used.
 
 use std::fs;
 use std::path::Path;
@@ -54,7 +54,7 @@ fn gpu(sysfs: &Path, device: &Path, address: String) -> Option<ScannedGpu> {
         None => "no driver serves it; install NVIDIA's driver".to_owned(),
     };
     Some(ScannedGpu {
-        // The address replaces the UUID, which only the driver can read.
+        // The PCI address replaces the UUID, which only the driver can read.
         uuid: format!("PCI-{address}"),
         ordinal: 0,
         model: format!("NVIDIA device {model:#06x}"),

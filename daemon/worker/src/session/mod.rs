@@ -1,18 +1,19 @@
 //! One guest program's session.
 //!
-//! One thread owns all of it: it reads frames, runs what needs no turn, submits the rest in order
-//! under the lease, and replies. It makes no call that waits for the GPU: waiting is the business
-//! of the threads of `objects::pool`.
+//! One thread owns the whole session: it reads frames, executes requests that need no lease,
+//! submits the others in order under the lease, and replies. The thread makes no call that waits
+//! for the GPU; threads of `objects::pool` make these calls.
 //!
 //! | module | owns |
 //! |---|---|
-//! | `serve` | the session of the three below, its thread, and what each request does |
-//! | `flow` | the queue, the execution, streams and events, what waits for the end of work |
+//! | `serve` | the session with the three parts below, its thread, and the execution of each
+//! request |
+//! | `flow` | the queue, its execution, streams and events, requests that wait for completion |
 //! | `objects` | contexts, modules, memory, arrays, graphs |
-//! | `link` | the answers for the guest, the lease with its credit, the messages for vgpud |
+//! | `link` | answers to the guest, the lease with its credit, messages to vgpud |
 //!
-//! `serve` calls `flow` and `objects`, `flow` calls `objects`, and all three answer over `link`.
-//! Each gets the owners below it as arguments, and calls no owner above it.
+//! `serve` calls `flow` and `objects`, `flow` calls `objects`, and all three send over `link`. Each
+//! part gets the parts below it as arguments and calls no part above it.
 
 mod flow;
 mod link;

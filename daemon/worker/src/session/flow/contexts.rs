@@ -1,4 +1,4 @@
-//! Contexts with their streams: how they begin, and how they are taken down with their content.
+//! Contexts with their streams: creation, and destruction with their content.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use crate::session::link::Link;
 use crate::session::objects::Objects;
 
 impl Flow {
-    /// Gives a context of the driver a handle, and a NULL stream.
+    /// Adds a context of the driver to the session, with a handle and a NULL stream. Returns the
+    /// handle.
     pub(crate) fn add_context(
         &mut self,
         objects: &mut Objects,
@@ -54,7 +55,7 @@ impl Flow {
         Ok(rep::PrimaryCtxRetain { ctx: Ctx(id) })
     }
 
-    /// One retain fewer; with the last, everything in the context goes.
+    /// Ends one retain. After the last, destroys everything in the context.
     pub(crate) fn primary_release(
         &mut self,
         objects: &mut Objects,
@@ -74,7 +75,7 @@ impl Flow {
         Ok(())
     }
 
-    /// Everything in the primary context goes; the context stays as retained as it was.
+    /// Destroys everything in the primary context. The number of retains stays.
     pub(crate) fn primary_reset(
         &mut self,
         objects: &mut Objects,
@@ -106,15 +107,15 @@ impl Flow {
         ctx: Ctx,
     ) -> Result<()> {
         if objects.context(ctx)?.primary {
-            // As the driver says for a primary context.
+            // The driver returns the same code for a primary context.
             return Err(CuResult::INVALID_CONTEXT);
         }
         self.take_down(objects, link, (ctx.0, true), reply);
         Ok(())
     }
 
-    /// Makes every handle of a context invalid now, and gives all of it back when the work received
-    /// so far is complete. With `entirely`, the context goes too.
+    /// Makes every handle of a context invalid now. The objects are released to the driver when the
+    /// work received so far is complete. With `entirely`, the context is released, too.
     fn take_down(
         &mut self,
         objects: &mut Objects,

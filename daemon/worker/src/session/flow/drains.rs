@@ -1,5 +1,4 @@
-//! Requests that wait for earlier work: first until it has been submitted, then until it is
-//! complete.
+//! Drains: requests that wait for earlier work, first for its submission, then for its completion.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,51 +12,52 @@ use super::streams::{Action, StreamState, Target};
 use crate::session::link::Link;
 use crate::session::objects::{Objects, Over, Release};
 
-/// What happens then.
+/// The action after a drain.
 #[derive(Debug)]
 pub(crate) enum After {
-    /// The request is answered.
+    /// Answer the request.
     Reply {
-        /// Its operation.
+        /// Operation of the request.
         op: Op,
-        /// Its number.
+        /// Number of the request.
         id: u64,
-        /// What to forward first.
+        /// Output of device `printf` to forward before the answer.
         flush: Flush,
     },
-    /// Things are given back to the driver, then the request (if it waits) is answered.
+    /// Release objects to the driver, then answer the request, if there is one.
     Release(Release),
 }
 
 #[derive(Debug)]
 struct Drain {
     after: After,
-    /// Streams that are not yet past the point.
+    /// Number of streams and other conditions that the drain still waits for.
     missing: usize,
 }
 
-/// All that wait.
+/// All drains.
 #[derive(Debug, Default)]
 pub(crate) struct Drains {
     next: u64,
     list: HashMap<u64, Drain>,
-    /// Those whose work is still in the queue: (place of the last of it, drain).
+    /// Drains whose work is still in the queue, by (place of the last operation, number of the
+    /// drain).
     later: BTreeMap<(u64, u64), Target>,
-    /// Those of whose work some is parked: likewise.
+    /// Drains some of whose work is parked, with the same key.
     parked: Vec<((u64, u64), Target)>,
-    /// What may be given back when no graph is being built any more.
+    /// Objects that may be released only when no helper thread builds a graph.
     late: Vec<Release>,
 }
 
 impl Drains {
-    /// How many wait.
+    /// Number of drains.
     pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
 }
 
 impl Flow {
-    /// Does `after` when the target's work received so far is complete.
+    /// Performs `after` when the target's work received so far is complete.
     pub(crate) fn drain(
         &mut self,
         objects: &mut Objects,
@@ -72,7 +72,7 @@ impl Flow {
         self.arm_when_due(objects, link, (last, id), target);
     }
 
-    /// Arms a drain, unless some of the target's work up to its place is still in the queue or
+    /// Arms a drain, unless some of the target's work up to place `last` is still in the queue or
     /// parked.
     fn arm_when_due(
         &mut self,
@@ -90,14 +90,15 @@ impl Flow {
         }
     }
 
-    /// Parked work is back in the queue.
+    /// Checks the drains again after parked operations returned to the queue.
     pub(crate) fn resume_drains(&mut self, objects: &mut Objects, link: &mut Link) {
         for (place, target) in std::mem::take(&mut self.drains.parked) {
             self.arm_when_due(objects, link, place, target);
         }
     }
 
-    /// The place in the queue of the target's last operation; 0: it has none there.
+    /// The place in the queue of the target's last operation; 0 if the target has no operation in
+    /// the queue.
     fn last_queued(&self, target: Target) -> u64 {
         let latest = |pick: &dyn Fn(u64, &StreamState) -> bool| {
             let queued = self.streams.table.iter().filter(|(_, s)| s.queued > 0);
@@ -113,7 +114,8 @@ impl Flow {
                 .get(event)
                 .map_or(0, |e| if e.queued > 0 { e.last_queued } else { 0 }),
             Target::Stream(stream) => match self.streams.table.get(stream) {
-                // The NULL stream comes after the blocking streams' earlier work.
+                // Work of the NULL stream comes after the earlier work of the context's blocking
+                // streams.
                 Some(s) if s.name == 0 => {
                     let context = s.context;
                     latest(&|id, s| id == stream || (s.context == context && s.blocking))
@@ -124,7 +126,7 @@ impl Flow {
         }
     }
 
-    /// Arms the drains whose work has now been submitted.
+    /// Arms the drains whose work has been submitted.
     pub(crate) fn arm_drains(&mut self, objects: &mut Objects, link: &mut Link) {
         while let Some(entry) = self.drains.later.first_entry() {
             let (last, id) = *entry.key();
@@ -136,7 +138,7 @@ impl Flow {
         }
     }
 
-    /// The target's work has been submitted: waits for its completion.
+    /// Waits for the completion of the target's work, which has been submitted.
     fn arm(&mut self, objects: &mut Objects, link: &mut Link, id: u64, target: Target) {
         match target {
             Target::Event(event) => self.await_event(objects, link, id, event),
@@ -157,7 +159,7 @@ impl Flow {
                     .for_each(|stream| self.await_stream(objects, link, id, stream));
             }
         }
-        // The one that `drain` counted for itself.
+        // `drain` counted this step as missing from the start.
         self.streams.due.push_back(Action::Drain(id));
     }
 
@@ -168,8 +170,8 @@ impl Flow {
             .collect()
     }
 
-    /// A marker in the NULL stream comes after all that the blocking streams were given before it,
-    /// even if the NULL stream itself is empty.
+    /// Records a marker in an empty NULL stream. The marker fires after the earlier work of the
+    /// blocking streams, as the completion of the NULL stream must.
     fn join_null(&mut self, objects: &mut Objects, link: &mut Link, stream: u64) {
         let empty = self.streams.table.get(stream).is_some_and(|s| s.drained());
         if empty && self.streams.joins_others(stream) {
@@ -187,7 +189,7 @@ impl Flow {
         }
         self.wait_one_more(drain);
         self.streams.after_tip(stream, Action::Drain(drain));
-        // Most often it is the stream's only work and done by now.
+        // Often this is the stream's only work and has completed already.
         self.harvest(objects, link, stream);
     }
 
@@ -214,7 +216,7 @@ impl Flow {
         }
     }
 
-    /// One of the things that a drain waits for has come. True: it was the last.
+    /// Counts one step of a drain as done. Returns true if that was the last step.
     pub(crate) fn drain_step(&mut self, id: u64) -> bool {
         let Some(drain) = self.drains.list.get_mut(&id) else {
             return false;
@@ -223,7 +225,7 @@ impl Flow {
         drain.missing == 0
     }
 
-    /// All that a drain waited for has come.
+    /// Performs the action of a drain whose last step is done.
     pub(crate) fn drained(&mut self, objects: &mut Objects, link: &mut Link, id: u64) {
         let Some(drain) = self.drains.list.remove(&id) else {
             return;
@@ -237,7 +239,7 @@ impl Flow {
         }
     }
 
-    /// Gives things back to the driver on a thread that may wait.
+    /// Releases objects to the driver on a helper thread, which may wait for the GPU.
     pub(crate) fn release(&mut self, objects: &mut Objects, release: Release) {
         if objects.graphs.building > 0 {
             return self.drains.late.push(release);
@@ -267,7 +269,7 @@ impl Flow {
         });
     }
 
-    /// A graph was built: what had to stay for that is given back with the last.
+    /// Releases the objects that had to stay while graphs were built, when the last graph is built.
     pub(crate) fn release_late(&mut self, objects: &mut Objects) {
         if objects.graphs.building == 0 {
             for release in std::mem::take(&mut self.drains.late) {
@@ -276,7 +278,8 @@ impl Flow {
         }
     }
 
-    /// Things were given back to the driver.
+    /// Handles the report of a helper thread that objects were released: updates the ledger and
+    /// answers the request, if there is one.
     pub(crate) fn released(
         &mut self,
         objects: &mut Objects,
@@ -295,7 +298,7 @@ impl Flow {
         }
     }
 
-    /// The device is of no more use: answers everybody who waits.
+    /// After a device fault: answers all requests that wait for a drain.
     pub(crate) fn abandon_drains(
         &mut self,
         objects: &mut Objects,

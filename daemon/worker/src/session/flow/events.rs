@@ -1,4 +1,4 @@
-//! The guest's events.
+//! The events of the guest.
 
 use std::sync::Arc;
 
@@ -11,31 +11,32 @@ use crate::session::objects::{HandleMap, Kind, Objects, Table};
 /// One event.
 #[derive(Debug)]
 pub(crate) struct EventState {
-    /// The context's handle.
+    /// Our handle of the event's context.
     pub context: u64,
-    /// As created, without what the worker adds.
+    /// Flags of the guest, without the flags that the worker adds.
     pub flags: u32,
-    /// The driver's. Replaced by a fresh one when it is recorded again while somebody waits.
+    /// The driver's event. A new event replaces it when the guest records the event again while
+    /// another part of the worker waits for it.
     pub driver: Arc<Event>,
-    /// Records that wait in the queue.
+    /// Number of records of this event in the queue.
     pub queued: u64,
-    /// The place of the last of them.
+    /// Place in the queue of the last of these records.
     pub last_queued: u64,
-    /// (stream, number in it) of the last record that was submitted.
+    /// The last submitted record: (stream, number in the stream).
     pub recorded: Option<(u64, u64)>,
 }
 
 /// All events of the session.
 #[derive(Debug)]
 pub(crate) struct Events {
-    /// By our own handle.
+    /// The events, by our handle.
     pub table: Table<EventState>,
-    /// The guest's handles.
+    /// Our handle for each handle of the guest.
     pub names: HandleMap<u64>,
 }
 
 impl Events {
-    /// None yet.
+    /// No events.
     pub(crate) fn new() -> Events {
         Events {
             table: Table::new(Kind::Event),
@@ -43,7 +44,7 @@ impl Events {
         }
     }
 
-    /// The event that a guest names.
+    /// Our handle of the event that the guest names.
     pub(crate) fn find(&self, event: EventName) -> Result<u64> {
         let found = self.names.get(&event.0).copied();
         found.ok_or(CuResult::INVALID_HANDLE)
@@ -55,7 +56,7 @@ impl Events {
         if !GUEST_HANDLES.contains(&r.event.0) || self.names.contains_key(&r.event.0) {
             return Err(CuResult::INVALID_HANDLE);
         }
-        // Events for other processes are not served.
+        // Events that are shared between processes are not supported.
         if r.flags & !(BLOCKING_SYNC | DISABLE_TIMING) != 0 {
             return Err(CuResult::NOT_SUPPORTED);
         }
@@ -79,7 +80,7 @@ impl Events {
         if context != event.context {
             return Err(CuResult::INVALID_HANDLE);
         }
-        // CU_EVENT_RECORD_EXTERNAL means something only while capturing.
+        // CU_EVENT_RECORD_EXTERNAL has an effect only during capture.
         if flags == 0 {
             Ok(())
         } else {
@@ -87,7 +88,7 @@ impl Events {
         }
     }
 
-    /// Whether the work that the event recorded last is complete.
+    /// Whether the work before the event's last record is complete.
     pub(crate) fn ready(&self, event: u64) -> Result<bool> {
         let state = self.table.get(event).ok_or(CuResult::INVALID_HANDLE)?;
         if state.queued > 0 {
@@ -97,7 +98,7 @@ impl Events {
         }
     }
 
-    /// The time between two events.
+    /// Time between two events, in ms.
     pub(crate) fn elapsed(
         &self,
         start: EventName,

@@ -1,4 +1,4 @@
-//! Running the queue: in order, under the lease, within credit and window.
+//! Execution of the queue: in order, under the lease, within credit and window.
 
 use std::sync::Arc;
 
@@ -16,38 +16,41 @@ use crate::driver::{BLOCKING_SYNC, Event, Result, Stream, wait_word, write_word}
 use crate::session::link::{Lease, Link, now_ns};
 use crate::session::objects::{Bulk, FetchWork, Memory, Objects, Region, Staging, Work, run_work};
 
-/// Pieces of data for the guest that may be in flight or wait for its socket.
+/// Maximum number of data pieces for the guest that are in flight or wait for the socket.
 const PIECES: usize = 4;
-/// Bytes that wait for the guest to read before no more data is fetched for it.
+/// Maximum number of bytes that wait for the guest to read them. Beyond this, no more data is
+/// fetched.
 const UNREAD_LIMIT: usize = 1 << 20;
 
-/// What stopped the queue.
+/// Why the execution of the queue stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// Nothing is left.
+    /// No operation is left.
     Empty,
-    /// No lease, or no credit.
+    /// There is no lease or no credit.
     Turn,
-    /// Too much is unfinished.
+    /// The window of unfinished work is full.
     Window,
-    /// No staging block is free, or the guest does not read.
+    /// No staging block is free, or the guest does not read its data.
     Staging,
 }
 
 enum Step {
     Done,
-    /// The operation is not (wholly) submitted; it stays first, and waits for staging.
+    /// The operation is not submitted, or only in part, because no staging block is free. It stays
+    /// first in the queue.
     Blocked(Work),
-    /// A piece of it is submitted; the rest stays first.
+    /// A piece of the operation is submitted. The rest stays first in the queue.
     Partly(Work),
-    /// A host function of this number: nothing more of its stream before that has come back.
+    /// The operation is a host function with this number. No later operation of the stream may run
+    /// before the guest has run the function.
     Held(u64),
 }
 
-/// Operations submitted between two looks at the clock.
+/// Number of operations between two reads of the clock.
 const CLOCK_EVERY: u32 = 16;
 
-/// The time, as of a few operations ago.
+/// The time in ns, at most a few operations old.
 struct Clock {
     now: u64,
     used: u32,
@@ -70,7 +73,7 @@ impl Clock {
 }
 
 impl Flow {
-    /// Does as much of the queue as may be done now. Tells why it stopped.
+    /// Executes as many operations of the queue as allowed now. Returns why the execution stopped.
     pub(crate) fn run_queue(&mut self, objects: &mut Objects, link: &mut Link) -> Stop {
         let mut clock = Clock::new();
         let mut awaited = self.somebody_waits(link);
@@ -124,8 +127,8 @@ impl Flow {
         }
     }
 
-    /// The operation, taken off the queue, has been executed as far as it can be now. `Some`: the
-    /// queue stops.
+    /// Handles the result of one operation, which was taken off the queue. Returns `Some` if the
+    /// execution stops.
     fn stepped(
         &mut self,
         objects: &mut Objects,
@@ -161,7 +164,7 @@ impl Flow {
         None
     }
 
-    /// Does somebody wait for the lease, or for the work?
+    /// Whether another session waits for the lease, or a request waits for work.
     fn somebody_waits(&self, link: &Link) -> bool {
         self.drains.len() > 0 || link.lease.wanted()
     }
@@ -173,24 +176,26 @@ impl Flow {
         })
     }
 
-    /// So much data for the guest is in flight or not read that no more is fetched.
+    /// Whether so much data for the guest is in flight or unread that no more may be fetched.
     fn starved(&self, link: &Link) -> bool {
         self.pieces_out >= PIECES || link.out.queued() > UNREAD_LIMIT
     }
 
-    /// Nothing in flight has moved for a while: the work of idle streams goes in all the same, and
-    /// what stands before it in the queue. That includes what needs no turn: the program may be
-    /// waiting for an event in an idle stream before it sends what a kernel waits for.
+    /// Relieves a stall, when nothing in flight has completed for a while: allows the first
+    /// operation of an idle stream and all operations before it. That includes operations that take
+    /// no GPU time: the program may wait for an event in an idle stream before it sends the
+    /// operation for which a kernel waits.
     pub(crate) fn relieve(&mut self, link: &Link) {
         let taken = link.out.taken();
         let calls = link.received.calls - taken.calls;
         let bytes = link.received.bytes - taken.bytes;
-        // With half its credit used up the program may be unable to send the very call that is
-        // missing.
+        // If half of the guest's depth credit is used up, the guest may be unable to send the
+        // operation for which a kernel waits.
         let depth = link.out.depth();
         let backed_up = calls >= depth.calls / 2 || bytes >= depth.bytes / 2;
         let Streams { table, gate, .. } = &mut self.streams;
-        // Most often there is none, and a long kernel is just that: the queue is not searched.
+        // Usually no stream is idle with queued work, because a long kernel runs: then the queue is
+        // not searched.
         let any = backed_up || table.iter().any(|(_, s)| s.queued > 0 && s.drained());
         let waiting = self.queue.iter().take(if any { usize::MAX } else { 0 });
         let waiting = waiting.map(|item| Waiting {
@@ -210,7 +215,7 @@ impl Flow {
         (now, estimate): (u64, Option<Estimate>),
     ) -> Step {
         let stream = item.stream;
-        // Replaced where the operation must stay.
+        // A placeholder. The branches that leave the operation in the queue put `work` back.
         let work = std::mem::replace(&mut item.work, Work::StreamDestroy);
         let timed = work.timed().map(|work| (work, estimate));
         if let Work::EventDestroy { event } = work {
@@ -253,7 +258,7 @@ impl Flow {
         Step::Done
     }
 
-    /// Executes an operation that counts itself, with what is to be done when it is over.
+    /// Executes an operation that does its own accounting of submission and completion.
     fn perform(
         &mut self,
         objects: &mut Objects,
@@ -276,8 +281,8 @@ impl Flow {
             Work::WaitWord(word) => {
                 wait_word(driver, word).map(|()| self.streams.submitted_wait(counted.0, stream))
             }
-            // Recordings that name it are with a helper just now: it goes as memory of no stream
-            // does.
+            // A helper thread is building a graph that may name this memory: the memory is released
+            // after the drain of its stream, like memory that was not allocated in a stream.
             Work::Free { memory, charged } if objects.graphs.building > 0 => {
                 let after = After::Release(objects.free_waiting(memory, charged));
                 self.drain(objects, link, Target::Stream(stream), after);
@@ -306,7 +311,8 @@ impl Flow {
                 Ok(())
             }
             Work::EventRecord { event, flags } => self.record_event(stream, driver, event, flags),
-            // Conditional nodes are parts of graphs, and the others are executed elsewhere.
+            // Conditional nodes exist only in graphs; the other kinds of work are executed
+            // elsewhere.
             _ => Err(CuResult::INVALID_VALUE),
         };
         if let Err(code) = done {
@@ -315,7 +321,7 @@ impl Flow {
         Step::Done
     }
 
-    /// What an operation names is gone.
+    /// Fails an operation that names an object which no longer exists.
     fn lost(
         &mut self,
         objects: &mut Objects,
@@ -326,7 +332,7 @@ impl Flow {
     ) {
         let (op, id) = (item.op, item.id);
         match work {
-            // Behind the pieces that are on their way.
+            // The error is reported after the pieces that are in flight.
             Work::DtoH(_) => self
                 .streams
                 .after_tip(item.stream, Action::Failed { id, op, code }),
@@ -351,7 +357,7 @@ impl Flow {
         }
     }
 
-    /// Copies to the device. `Some`: there is no block for the data now.
+    /// Copies data to the device. Returns the data if no staging block is free.
     fn send(
         &mut self,
         objects: &mut Objects,
@@ -376,7 +382,8 @@ impl Flow {
         let large = Staging::is_large(block.len());
         self.count(link, stream, counted);
         self.streams.after_tip(stream, Action::Staged(block));
-        // A large block is wanted back while it is still in the processor's cache.
+        // A large block should be free again while it is still in the processor's cache, so its
+        // completion is checked now.
         if large {
             match self.streams.mark(objects, stream) {
                 Ok(()) => _ = self.harvest(objects, link, stream),
@@ -386,7 +393,8 @@ impl Flow {
         Ok(None)
     }
 
-    /// Copies the next piece from the device, answered as soon as it is there.
+    /// Copies the next piece of data from the device. The piece is sent to the guest when the copy
+    /// is complete.
     fn fetch(
         &mut self,
         objects: &mut Objects,
@@ -424,7 +432,8 @@ impl Flow {
             self.streams.mark(objects, stream)
         });
         if marked.is_ok() {
-            // It may be there already: then it goes out while it is in the processor's cache.
+            // If the copy is complete already, the piece is sent while it is in the processor's
+            // cache.
             self.harvest(objects, link, stream);
         }
         let done = fetch.done;
@@ -433,7 +442,7 @@ impl Flow {
             Ok(()) => {}
             Err(code) if code.is_sticky() => {
                 self.device_failed(objects, link, code, "returned by a copy to the host");
-                // Its last piece, if it had been submitted, has been answered with the code.
+                // The answer to the last piece, if that was submitted, already has the code.
                 if done < len {
                     link.out.status(item.op, id, code);
                 }
@@ -448,7 +457,8 @@ impl Flow {
     }
 
     fn destroy_stream(&mut self, objects: &mut Objects, link: &mut Link, id: u64) {
-        // What waits for it needs a marker, and nothing can be recorded afterwards.
+        // Requests that wait for the stream need a marker, and none can be recorded after the
+        // destruction.
         if let Err(code) = self.streams.mark(objects, id) {
             return self.unmarkable(objects, link, code);
         }
@@ -473,7 +483,7 @@ impl Flow {
             return Err(CuResult::INVALID_HANDLE);
         };
         state.queued -= 1;
-        // Whoever waits for the earlier record keeps that one.
+        // Waiters for the earlier record keep the driver's event of that record.
         if Arc::strong_count(&state.driver) > 1 {
             let fresh = Event::create(stream.context(), state.flags | BLOCKING_SYNC)?;
             state.driver = Arc::new(fresh);
@@ -486,7 +496,8 @@ impl Flow {
         Ok(())
     }
 
-    /// An operation will not be carried out: what it holds is given back where waiting is allowed.
+    /// Drops an operation that will not run. Its objects are released on a helper thread, where
+    /// waiting is allowed.
     pub(crate) fn abandon_work(&mut self, objects: &mut Objects, work: Work) {
         match work {
             Work::Free { memory, charged } => {
@@ -498,7 +509,7 @@ impl Flow {
         }
     }
 
-    /// Fails everything that waits in the queue.
+    /// Fails all operations in the queue.
     pub(crate) fn abandon_queue(&mut self, objects: &mut Objects, link: &mut Link, code: CuResult) {
         while let Some(item) = self.queue.take() {
             if item.op.class() == Class::Sync {
@@ -511,8 +522,8 @@ impl Flow {
     }
 }
 
-/// Is the memory that an operation names still there? What was freed since it was received is,
-/// until the driver has it back.
+/// Checks again that the memory which an operation names still exists. Memory that was freed after
+/// the operation was received still counts as existing until it is released to the driver.
 fn look_again(memory: &Memory, item: &mut Queued, work: &Work) -> Result<()> {
     let losses = memory.losses();
     if item.seen != losses {
@@ -522,19 +533,19 @@ fn look_again(memory: &Memory, item: &mut Queued, work: &Work) -> Result<()> {
     Ok(())
 }
 
-/// Whether so much of the operation's stream is unfinished, waits and events included, that a
-/// driver would block this thread.
+/// Whether so many operations of the stream, waits and events included, are unfinished that the
+/// driver could block this thread.
 fn is_full(streams: &Streams, first: &Queued) -> bool {
     let adds = !matches!(first.work, Work::StreamDestroy | Work::EventDestroy { .. });
     let stream = streams.table.get(first.stream);
     adds && stream.is_some_and(|stream| stream.in_flight() >= MAX_IN_FLIGHT)
 }
 
-/// Asks whether the first operation of the queue may be submitted. Returns the estimate of its
-/// duration, if there is one. `depth`: what waits for a turn.
+/// Asks the lease whether the first operation of the queue may be submitted. Returns the estimate
+/// of its duration, if known. `depth`: all waiting calls and bytes that need the lease.
 ///
 /// # Errors
-/// Why the queue stops.
+/// The reason for which the execution of the queue stops.
 fn admit(
     streams: &mut Streams,
     lease: &mut Lease,

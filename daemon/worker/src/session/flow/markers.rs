@@ -1,4 +1,5 @@
-//! Markers: where they are recorded, and what their firing completes.
+//! Markers: events that are recorded after operations. When a marker fires, the operations before
+//! it are complete.
 
 use std::sync::Arc;
 
@@ -9,22 +10,22 @@ use crate::session::objects::{Objects, Pool};
 use vgpu_proto::cuda::CuResult;
 
 impl Streams {
-    /// Enough without a marker that one is due, so that the window can move? `awaited`: somebody
-    /// waits for the lease or for the work.
+    /// Whether so many operations have no marker that a marker should be recorded now. `awaited`:
+    /// another session waits for the lease, or a request for the work.
     pub(crate) fn marker_due(&self, id: u64, awaited: bool) -> bool {
         let stream = self.table.get(id);
         stream.is_some_and(|s| self.gate.marker_due(&s.flow, awaited))
     }
 
-    /// Sees to it that a marker stands behind the last operation of the stream.
+    /// Records a marker after the last operation of the stream, if there is none.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub(crate) fn mark(&mut self, objects: &mut Objects, id: u64) -> Result<()> {
         self.mark_as(objects, id, false)
     }
 
-    /// As [`Streams::mark`]. `late`: only now, though the work was submitted some time ago.
+    /// Like [`Streams::mark`]. `late`: the work was submitted some time before the marker.
     fn mark_as(&mut self, objects: &mut Objects, id: u64, late: bool) -> Result<()> {
         let Some(stream) = self.table.get_mut(id) else {
             return Ok(());
@@ -55,11 +56,11 @@ impl Streams {
         Ok(())
     }
 
-    /// Puts a marker behind the last operation of every stream that has none. `late`: nobody waits
-    /// for one, and the work was submitted some time ago.
+    /// Records a marker after the last operation of every stream that lacks a marker. `late`: no
+    /// part of the worker needs the marker urgently, and the work was submitted some time ago.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub(crate) fn mark_all(&mut self, objects: &mut Objects, late: bool) -> Result<()> {
         for i in 0..self.active.len() {
             self.mark_as(objects, self.active[i], late)?;
@@ -67,12 +68,12 @@ impl Streams {
         Ok(())
     }
 
-    /// To be called before anything is given to a stream. The NULL stream and the blocking streams
-    /// of a context wait for each other's earlier work, markers included: a marker must stand
-    /// before what it would otherwise wait for.
+    /// Must be called before any operation is submitted to a stream. The NULL stream and the
+    /// blocking streams of a context wait for each other's earlier work, markers included. So a
+    /// marker that is recorded later would also wait for the new operation.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub(crate) fn mark_before(&mut self, objects: &mut Objects, id: u64) -> Result<()> {
         let Some(stream) = self.table.get(id) else {
             return Ok(());
@@ -94,14 +95,14 @@ impl Streams {
         Ok(())
     }
 
-    /// Streams with operations that no marker stands behind.
+    /// Whether a stream has operations that no marker follows.
     pub(crate) fn any_unmarked(&self) -> bool {
         self.active
             .iter()
             .any(|id| self.table.get(*id).is_some_and(|s| s.unmarked() > 0))
     }
 
-    /// Lets `event`, which was recorded as operation `seq` of the stream, serve as a marker.
+    /// Uses `event`, which was recorded as operation `seq` of the stream, as a marker.
     pub(crate) fn mark_with(&mut self, id: u64, seq: u64, event: &Arc<Event>) {
         let Some(stream) = self.table.get_mut(id) else {
             return;
@@ -111,7 +112,7 @@ impl Streams {
             return;
         }
         if at == 0 {
-            // The thread that waits for a later one is of no use for this.
+            // A thread may wait for a later marker; another thread must wait for this marker.
             stream.watched = false;
         }
         stream.markers.insert(
@@ -123,10 +124,10 @@ impl Streams {
         );
     }
 
-    /// Looks which markers of a stream have fired. True: something moved.
+    /// Checks which markers of a stream have fired. Returns true if operations have completed.
     ///
     /// # Errors
-    /// The device's.
+    /// The fault of the device.
     pub(crate) fn harvest(
         &mut self,
         objects: &mut Objects,
@@ -143,7 +144,8 @@ impl Streams {
         Ok(fired.is_some() | self.harvest_tip(objects, lease, id)?)
     }
 
-    /// Up to where a stream's markers have fired, and what was seen instead of the next.
+    /// The number up to which the stream's markers have fired, and the error of the next marker, if
+    /// any.
     fn fired(&self, id: u64) -> (Option<u64>, Option<CuResult>) {
         let markers = self.table.get(id).map(|s| &s.markers);
         let mut fired = None;
@@ -157,8 +159,8 @@ impl Streams {
         (fired, None)
     }
 
-    /// Asks the driver about a stream behind whose last operation no marker stands, if somebody
-    /// waits for that. True: it is complete.
+    /// Asks the driver whether a stream is complete whose last operation has no marker, if a part
+    /// of the worker waits for the stream. Returns true if the stream is complete.
     fn harvest_tip(&mut self, objects: &mut Objects, lease: &mut Lease, id: u64) -> Result<bool> {
         let Some(stream) = self.table.get(id) else {
             return Ok(false);
@@ -169,7 +171,7 @@ impl Streams {
         let Some(driver) = stream.driver.as_ref().map(Arc::clone) else {
             return Ok(false);
         };
-        // A query of the NULL stream says nothing about the blocking ones.
+        // A query of the NULL stream does not show whether the blocking streams are complete.
         if self.joins_others(id) || !driver.is_complete()? {
             return Ok(false);
         }
@@ -177,11 +179,11 @@ impl Streams {
         Ok(true)
     }
 
-    /// Looks at every stream with work, or with `awaited` at the streams that somebody waits for.
-    /// True: something moved.
+    /// Checks all streams with work; with `awaited` only the streams that have actions to perform.
+    /// Returns true if operations have completed.
     ///
     /// # Errors
-    /// The device's.
+    /// The fault of the device.
     pub(crate) fn harvest_all(
         &mut self,
         objects: &mut Objects,
@@ -201,10 +203,10 @@ impl Streams {
         Ok(moved)
     }
 
-    /// A thread that waited for a marker has come back.
+    /// Handles the report of a thread that waited for a marker.
     ///
     /// # Errors
-    /// The device's.
+    /// The fault of the device.
     pub(crate) fn marker_fired(
         &mut self,
         objects: &mut Objects,
@@ -218,7 +220,7 @@ impl Streams {
             stream.watched = false;
         }
         result?;
-        // All that is seen at a time is told at once: it is taken for one batch.
+        // All operations that are seen complete together must be reported together, as one batch.
         let (later, failed) = self.fired(id);
         let seq = later.map_or(seq, |later| later.max(seq));
         self.complete(objects, lease, id, seq);
@@ -228,7 +230,7 @@ impl Streams {
         }
     }
 
-    /// The stream is past operation `seq`.
+    /// Records that the stream is complete up to operation `seq`.
     fn complete(&mut self, objects: &mut Objects, lease: &mut Lease, id: u64, seq: u64) {
         let Some(stream) = self.table.get_mut(id) else {
             return;
@@ -258,7 +260,8 @@ impl Streams {
         let (context, drained) = (stream.context, stream.drained());
         let gone = drained && stream.driver.is_none();
         if let Some(context) = objects.contexts.get_mut(context) {
-            // Only those that nobody else holds: a guest's event is not for reuse.
+            // Only events that no other part of the worker holds are reused. An event of the guest
+            // is not.
             for event in fired {
                 if Arc::strong_count(&event) == 1 && context.spare.len() < 64 {
                     context.spare.push(event);
@@ -276,7 +279,7 @@ impl Streams {
         }
     }
 
-    /// The driver says that everything in the stream is complete.
+    /// Records that everything in the stream is complete, as the driver reported.
     pub(crate) fn complete_all(&mut self, objects: &mut Objects, lease: &mut Lease, id: u64) {
         let tip = self.table.get(id).map_or(0, StreamState::tip);
         self.complete(objects, lease, id, tip);

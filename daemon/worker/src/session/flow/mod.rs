@@ -1,5 +1,5 @@
-//! The way of work through the session: the queue, the execution under the lease, what is in flight
-//! in streams, and what waits for the end of work.
+//! The work of a session: the queue, its execution under the lease, operations in flight in
+//! streams, and requests that wait for completion.
 
 mod contexts;
 mod drains;
@@ -31,22 +31,22 @@ use super::link::Link;
 use super::objects::{Fault, Objects, Pool};
 use crate::driver::Result;
 
-/// The work of a session.
+/// The work of one session.
 pub(super) struct Flow {
     pub queue: Queue,
-    /// What is left out of the queue until a host function of the guest has come back.
+    /// Operations that wait because the guest runs a host function.
     pub parking: Parking,
     pub streams: Streams,
     pub events: Events,
     pub drains: Drains,
-    /// Pieces of data for the guest that are in flight.
+    /// Number of data pieces for the guest that are in flight.
     pieces_out: usize,
-    /// Threads that wait for events.
+    /// Threads that wait for markers.
     pub waiters: Pool,
 }
 
 impl Flow {
-    /// The work of a session that begins: none.
+    /// A session without work.
     pub(super) fn new(waiters: Pool) -> Flow {
         Flow {
             queue: Queue::default(),
@@ -59,7 +59,8 @@ impl Flow {
         }
     }
 
-    /// Does what is due, in the order in which it became so. True: there was something.
+    /// Performs the actions that are due, in the order in which they became due. Returns true if
+    /// there was one.
     pub(super) fn do_due(&mut self, objects: &mut Objects, link: &mut Link) -> bool {
         let any = !self.streams.due.is_empty();
         while let Some(action) = self.streams.due.pop_front() {
@@ -83,7 +84,7 @@ impl Flow {
                 Action::Failed { id, op, code } => link.out.status(op, id, code),
                 Action::Drain(drain) => {
                     if self.drain_step(drain) {
-                        // Data that other streams fetched before this point goes out first.
+                        // Data that other streams fetched earlier must be sent first.
                         if self.pieces_out > 0 {
                             self.harvest_awaited(objects, link);
                         }
@@ -96,25 +97,25 @@ impl Flow {
         any
     }
 
-    /// Looks which markers of a stream have fired. True: something moved.
+    /// Checks which markers of a stream have fired. Returns true if operations have completed.
     fn harvest(&mut self, objects: &mut Objects, link: &mut Link, id: u64) -> bool {
         let looked = self.streams.harvest(objects, &mut link.lease, id);
         self.looked(objects, link, looked)
     }
 
-    /// Looks at every stream that somebody waits for. True: something moved.
+    /// Checks every stream that has actions to perform. Returns true if operations have completed.
     pub(super) fn harvest_awaited(&mut self, objects: &mut Objects, link: &mut Link) -> bool {
         let looked = self.streams.harvest_all(objects, &mut link.lease, true);
         self.looked(objects, link, looked)
     }
 
-    /// Looks at every stream with work. True: something moved.
+    /// Checks every stream with work. Returns true if operations have completed.
     pub(super) fn harvest_all(&mut self, objects: &mut Objects, link: &mut Link) -> bool {
         let looked = self.streams.harvest_all(objects, &mut link.lease, false);
         self.looked(objects, link, looked)
     }
 
-    /// A thread that waited for a stream's marker has come back.
+    /// Handles the report of a thread that waited for a stream's marker.
     pub(super) fn marker_fired(
         &mut self,
         objects: &mut Objects,
@@ -135,7 +136,7 @@ impl Flow {
         })
     }
 
-    /// Is everything in the stream, and in the queue for it, complete?
+    /// Whether all operations of the stream are complete, including those in the queue.
     pub(super) fn stream_ready(
         &mut self,
         objects: &mut Objects,
@@ -166,41 +167,43 @@ impl Flow {
         Ok(ready)
     }
 
-    /// As [`Streams::mark_before`], where a failure ends the session's use of the device.
+    /// Like [`Streams::mark_before`], but a failure ends the session's use of the device.
     fn mark_before(&mut self, objects: &mut Objects, link: &mut Link, id: u64) {
         if let Err(code) = self.streams.mark_before(objects, id) {
             self.unmarkable(objects, link, code);
         }
     }
 
-    /// As [`Streams::mark_all`], where a failure ends the session's use of the device.
+    /// Like [`Streams::mark_all`], but a failure ends the session's use of the device.
     pub(super) fn mark_all(&mut self, objects: &mut Objects, link: &mut Link, late: bool) {
         if let Err(code) = self.streams.mark_all(objects, late) {
             self.unmarkable(objects, link, code);
         }
     }
 
-    /// A marker cannot be had, so nobody who waits would ever be answered.
+    /// Ends the session's use of the device, because a marker cannot be recorded: requests that
+    /// wait for the marker would never be answered.
     fn unmarkable(&mut self, objects: &mut Objects, link: &mut Link, code: CuResult) {
         let seen = "returned while recording a completion event";
         self.device_failed(objects, link, code, seen);
     }
 
-    /// As [`Objects::freed`], where a fault ends the session's use of the device.
+    /// Like [`Objects::freed`], but a fault ends the session's use of the device.
     fn freed(&mut self, objects: &mut Objects, link: &mut Link, device: usize, charge: u64) {
         if let Err(fault) = objects.freed(link, device, charge) {
             self.fault(objects, link, fault);
         }
     }
 
-    /// An allocation met a device fault.
+    /// Fails a request for memory that met a device fault.
     pub(super) fn fault(&mut self, objects: &mut Objects, link: &mut Link, fault: Fault) {
         let Fault { op, id, code } = fault;
         self.refuse(objects, link, (op, id), code);
     }
 
-    /// A driver call about request `id` failed (0: about none). A device fault ends the session's
-    /// use of the device; anything else is told to the guest as an asynchronous error.
+    /// Handles the failure of a driver call for request `id` (0: for no request). A device fault
+    /// ends the session's use of the device; any other error is sent to the guest as an
+    /// asynchronous error.
     pub(super) fn trouble(
         &mut self,
         objects: &mut Objects,
@@ -215,7 +218,7 @@ impl Flow {
         }
     }
 
-    /// As [`Flow::trouble`], for a request whose caller waits for the answer.
+    /// Like [`Flow::trouble`], for a request that the guest waits for.
     pub(super) fn refuse(
         &mut self,
         objects: &mut Objects,
@@ -229,7 +232,8 @@ impl Flow {
         link.out.status(op, id, code);
     }
 
-    /// The device reported a fault: whatever waits fails with it, and everything from now on.
+    /// Handles a device fault: all waiting requests fail with the code, and all later requests,
+    /// too.
     pub(super) fn device_failed(
         &mut self,
         objects: &mut Objects,
@@ -254,7 +258,7 @@ impl Flow {
                 | Action::Failed { id, op, .. } => link.out.status(op, id, code),
                 Action::Freed { device, charge } => objects.freed_in_vain(link, device, charge),
                 Action::Piece { .. } | Action::Staged(_) | Action::HostFunc { .. } => {}
-                // Below, with those that are not yet attached to a stream.
+                // These drains are answered below, together with those that no stream has yet.
                 Action::Drain(_) | Action::Drained(_) => {}
             }
         }

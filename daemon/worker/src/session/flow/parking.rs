@@ -1,9 +1,11 @@
-//! Operations left out of the queue while their stream is at a host function of the guest.
+//! Parked operations: they wait outside the queue because their stream is at a host function of the
+//! guest.
 //!
-//! A host function runs in the guest, for as long as it likes. Nothing of its stream is given to
-//! the driver meanwhile, so that the session holds no lease for it; other streams go on. What must
-//! come after something that is left out is left out too: later operations of the same stream,
-//! those that the NULL stream orders behind it, waits for an event whose record is left out.
+//! A host function runs in the guest, for any length of time. Meanwhile no operation of its stream
+//! is submitted to the driver, so that the session need not hold the lease; other streams go on.
+//! Operations that must come after a parked operation are parked, too: later operations of the same
+//! stream, operations that the NULL stream orders after them, and waits for an event whose record
+//! is parked.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,21 +19,21 @@ use crate::driver::Result;
 use crate::session::link::Link;
 use crate::session::objects::{HandleMap, Objects, Work};
 
-/// A stream at a host function.
+/// A stream that is at a host function.
 #[derive(Debug)]
 struct Held {
     item: Queued,
     number: u64,
-    /// The guest has been told to run it.
+    /// Whether the guest was told to run the function.
     called: bool,
 }
 
-/// Parked operations of one stream or about one event.
+/// The parked operations of one stream, or of one event.
 #[derive(Debug, Default, Clone, Copy)]
 struct Parked {
-    /// The place of the first; 0: none.
+    /// Place in the queue of the first of these operations; 0: none.
     first: u64,
-    /// Of an event: the place of the first record.
+    /// For an event: place of the first parked record; 0: none.
     first_record: u64,
 }
 
@@ -45,36 +47,36 @@ impl Parked {
     }
 }
 
-/// All that is left out.
+/// All parked operations.
 #[derive(Debug, Default)]
 pub(crate) struct Parking {
-    /// By stream.
+    /// Host functions that wait or run, by stream.
     held: HandleMap<Held>,
-    /// The guest's numbers of host functions: their streams.
+    /// Stream of each host function, by the guest's number.
     numbers: HandleMap<u64>,
-    /// By place.
+    /// Parked operations, by their place in the queue.
     items: BTreeMap<u64, Queued>,
     streams: HashMap<u64, Parked>,
     events: HashMap<u64, Parked>,
 }
 
 impl Parking {
-    /// Is nothing left out?
+    /// Whether no operation is parked.
     pub(crate) fn is_empty(&self) -> bool {
         self.held.is_empty() && self.items.is_empty()
     }
 
-    /// Does the guest use this number for a host function that is not over?
+    /// Whether the guest uses this number for a host function that has not ended.
     pub(crate) fn knows(&self, number: u64) -> bool {
         self.numbers.contains_key(&number)
     }
 
-    /// A number is taken from the moment that its request is received.
+    /// Reserves the number of a host function when its request is received.
     pub(crate) fn announce(&mut self, number: u64, stream: u64) {
         self.numbers.insert(number, stream);
     }
 
-    /// The place of the first of a stream's operations that is left out.
+    /// The place of the first parked operation of a stream, the host function included.
     fn first_of(&self, stream: u64) -> Option<u64> {
         let held = self.held.get(&stream).map(|h| h.item.seq);
         let parked = self.streams.get(&stream).map(|p| p.first);
@@ -101,7 +103,7 @@ impl Parking {
         self.items.insert(item.seq, item);
     }
 
-    /// Must the first operation of the queue be left out?
+    /// Whether the first operation of the queue must be parked.
     pub(crate) fn must_park(&self, streams: &Streams, item: &Queued) -> bool {
         if self.is_empty() {
             return false;
@@ -120,7 +122,7 @@ impl Parking {
             .any(|held| streams.comes_after(item.stream, held))
     }
 
-    /// Is any of the target's work up to `last` left out?
+    /// Whether any of the target's operations up to place `last` is parked.
     pub(crate) fn is_parked(&self, streams: &Streams, target: Target, last: u64) -> bool {
         if self.is_empty() {
             return false;
@@ -146,21 +148,22 @@ impl Parking {
 }
 
 impl Flow {
-    /// Leaves the first operation of the queue out for now.
+    /// Parks the first operation of the queue.
     pub(crate) fn park(&mut self, item: Queued) {
         self.queue.finished(&item);
         self.parking.park(item);
     }
 
-    /// The stream has been given all that comes before host function `number`: tells the guest when
-    /// it is past that.
+    /// Handles a host function whose earlier operations have all been submitted: sends the number
+    /// to the guest when these operations are complete.
     pub(crate) fn arrive(
         &mut self,
         objects: &mut Objects,
         link: &mut Link,
         (stream, number): (u64, u64),
     ) -> Result<()> {
-        // A place of its own, behind what the driver orders before it in other streams.
+        // The host function gets a number of its own in the stream, with a marker, so that it also
+        // waits for the operations that the driver orders before it in other streams.
         self.streams.submitted(stream);
         self.streams.mark(objects, stream)?;
         let action = Action::HostFunc { stream, number };
@@ -169,7 +172,7 @@ impl Flow {
         Ok(())
     }
 
-    /// The host function's operation stays until it is over.
+    /// Stores the operation of a host function until the guest has run the function.
     pub(crate) fn hold(&mut self, item: Queued, number: u64) {
         self.queue.finished(&item);
         let held = Held {
@@ -180,7 +183,7 @@ impl Flow {
         self.parking.held.insert(held.item.stream, held);
     }
 
-    /// The stream is at host function `number`.
+    /// Tells the guest to run host function `number`: the stream has reached it.
     pub(crate) fn call_guest(&mut self, link: &mut Link, stream: u64, number: u64) {
         if let Some(held) = self.parking.held.get_mut(&stream) {
             held.called = true;
@@ -188,7 +191,7 @@ impl Flow {
         }
     }
 
-    /// The guest has run host function `number`: its stream goes on.
+    /// Handles the guest's report that host function `number` has ended: the stream goes on.
     pub(crate) fn host_function_done(
         &mut self,
         objects: &mut Objects,
@@ -213,13 +216,13 @@ impl Flow {
         if let Some(held) = held {
             self.settled(link, &held.item);
         }
-        // Those that must still wait are parked again when their turn comes.
+        // Operations that must still wait are parked again when they are first in the queue.
         self.queue.resume(items);
         self.resume_drains(objects, link);
         Ok(())
     }
 
-    /// The device is of no more use: nothing of what was left out will run.
+    /// After a device fault: drops all parked operations, which will not run.
     pub(crate) fn abandon_parked(
         &mut self,
         objects: &mut Objects,

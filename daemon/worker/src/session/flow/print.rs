@@ -1,4 +1,4 @@
-//! Output of device `printf`: when it is certain to be there, it goes to the guest.
+//! Output of device `printf`: sends it to the guest as soon as it is certain to be complete.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::streams::Streams;
 use crate::driver::Event;
 use crate::session::link::Link;
 
-/// Where the driver may still hold output of device `printf` that is now due.
+/// The place where the driver may still hold output of device `printf`.
 #[derive(Debug, Clone)]
 pub(crate) enum Flush {
     /// In this stream.
@@ -18,13 +18,14 @@ pub(crate) enum Flush {
 }
 
 impl Streams {
-    /// Forwards what device `printf` wrote, as far as it is certain to be there.
+    /// Sends output of device `printf` to the guest, as far as the output is certain to be
+    /// complete.
     pub(crate) fn print(&self, link: &mut Link, flush: &Flush) {
         if !link.printf.due() {
             return;
         }
-        // The driver hands output over in its synchronising calls; here nothing is left to wait
-        // for.
+        // The driver hands over output in its synchronising calls. The work is complete, so these
+        // calls do not wait.
         match flush {
             Flush::Event(event) => drop(event.synchronize()),
             Flush::Stream(stream) => self.touch(|id, _| id == *stream),
@@ -33,7 +34,7 @@ impl Streams {
         forward(link);
     }
 
-    /// As [`Streams::print`], for everything that is complete.
+    /// Like [`Streams::print`], for all completed work.
     pub(crate) fn print_all(&self, link: &mut Link) {
         if link.printf.due() {
             self.touch(|_, _| true);
@@ -49,7 +50,8 @@ impl Streams {
                 .any(|id| self.table.get(*id).is_some_and(|s| s.context == c))
         };
         for (id, stream) in self.table.iter() {
-            // Synchronising the NULL stream would wait for the blocking ones too.
+            // Synchronising the NULL stream would also wait for the blocking streams of its
+            // context.
             let still = stream.drained() && (stream.name != 0 || idle(stream.context));
             if still
                 && pick(id, stream.context)

@@ -1,5 +1,6 @@
-//! The session's queue: operations that keep their order, checked and with every handle resolved
-//! when they were received, so that what a guest frees afterwards does no harm to what came before.
+//! The session's queue: operations in the order in which they were received. Each operation was
+//! checked, and its handles were resolved, when it was received. So objects that the guest frees
+//! later do not affect earlier operations.
 
 use std::collections::VecDeque;
 
@@ -15,28 +16,28 @@ use crate::session::objects::{Objects, Work};
 /// An operation in the queue.
 #[derive(Debug)]
 pub(crate) struct Queued {
-    /// Its place, from 1.
+    /// Place in the queue, counted from 1.
     pub seq: u64,
-    /// The request.
+    /// Number of the request.
     pub id: u64,
-    /// Its operation.
+    /// Operation of the request.
     pub op: Op,
-    /// In which stream; 0: none.
+    /// Our handle of the stream; 0: no stream.
     pub stream: u64,
-    /// Bytes that it counts for in the depth of the queue.
+    /// Bytes that count in the depth of the queue.
     pub bulk: u64,
-    /// Bytes that it counts for in credit.
+    /// Bytes of credit that the operation costs.
     pub cost: u64,
-    /// Credit has been taken for it.
+    /// Whether credit was taken for the operation.
     pub paid: bool,
-    /// `Memory::losses` when its memory was last looked at.
+    /// `Memory::losses` at the last check of the operation's memory.
     pub seen: u64,
-    /// What to do.
+    /// The work.
     pub work: Work,
 }
 
 impl Queued {
-    /// Does it need a turn?
+    /// Whether the operation needs the lease.
     pub(crate) fn needs_turn(&self) -> bool {
         self.op.need() == Need::Submit
     }
@@ -52,12 +53,12 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// What waits for a turn.
+    /// Calls and bytes that wait for the lease.
     pub(crate) fn waiting(&self) -> Depth {
         self.waiting
     }
 
-    /// The place up to which everything has been executed or parked.
+    /// Place up to which all operations have been executed or parked.
     pub(crate) fn executed(&self) -> u64 {
         self.executed
     }
@@ -67,27 +68,27 @@ impl Queue {
         self.pushed
     }
 
-    /// The first that waits.
+    /// The first waiting operation.
     pub(crate) fn front(&self) -> Option<&Queued> {
         self.list.front()
     }
 
-    /// All that waits, in order.
+    /// All waiting operations, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Queued> {
         self.list.iter()
     }
 
-    /// Takes the first out; to be followed by [`Queue::put_back`] or [`Queue::finished`].
+    /// Takes the first operation. The caller then calls [`Queue::put_back`] or [`Queue::finished`].
     pub(crate) fn take(&mut self) -> Option<Queued> {
         self.list.pop_front()
     }
 
-    /// It could not be done yet.
+    /// Puts back an operation that could not be executed yet.
     pub(crate) fn put_back(&mut self, item: Queued) {
         self.list.push_front(item);
     }
 
-    /// It has been done, or parked: either way it waits no more.
+    /// Records that an operation taken from the queue has been executed or parked.
     pub(crate) fn finished(&mut self, item: &Queued) {
         if item.needs_turn() {
             self.waiting.calls -= 1;
@@ -100,8 +101,8 @@ impl Queue {
         self.executed = self.list.front().map_or(self.pushed, |first| first.seq - 1);
     }
 
-    /// Puts operations that were parked, in order of their places, back before everything else:
-    /// they came earlier than all that is left.
+    /// Puts parked operations, ordered by their places, back before all other operations: they were
+    /// received earlier.
     pub(crate) fn resume(&mut self, items: Vec<Queued>) {
         for item in items.into_iter().rev() {
             if item.needs_turn() {
@@ -114,17 +115,18 @@ impl Queue {
     }
 }
 
-/// Where an operation that may be recorded goes.
+/// The target of an operation that may be recorded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Place {
-    /// Into the queue for a stream.
+    /// The queue, for a stream (our handle).
     Stream(u64),
-    /// Into a graph, by the guest's name of it.
+    /// A graph, by the guest's handle.
     Graph(u64),
 }
 
 impl Flow {
-    /// Where an operation that may be recorded goes.
+    /// The target of an operation that may be recorded: a graph if the guest's handle names one,
+    /// else a stream.
     pub(crate) fn place(&self, objects: &Objects, ctx: Ctx, stream: StreamName) -> Result<Place> {
         if !objects.graphs.named.is_empty() && objects.graphs.named.contains_key(&stream.0) {
             return Ok(Place::Graph(stream.0));
@@ -132,7 +134,7 @@ impl Flow {
         self.streams.find(objects, ctx, stream).map(Place::Stream)
     }
 
-    /// The context of that place.
+    /// Our handle of the target's context.
     pub(crate) fn context_at(&self, objects: &Objects, place: Place) -> Result<u64> {
         let context = match place {
             Place::Stream(stream) => self.streams.table.get(stream).map(|s| s.context),
@@ -181,13 +183,15 @@ impl Flow {
         self.queue.list.push_back(item);
     }
 
-    /// Counts an operation as done: it is off the queue.
+    /// Records that an operation taken from the queue is done, and returns its depth credit to the
+    /// guest.
     pub(crate) fn dequeued(&mut self, link: &mut Link, item: &Queued) {
         self.queue.finished(item);
         self.settled(link, item);
     }
 
-    /// As [`Flow::dequeued`], for one that was taken off the queue some time ago.
+    /// Like [`Flow::dequeued`], for an operation that was taken from the queue before (a host
+    /// function, say).
     pub(crate) fn settled(&mut self, link: &mut Link, item: &Queued) {
         if let Some(stream) = self.streams.table.get_mut(item.stream) {
             stream.queued -= 1;

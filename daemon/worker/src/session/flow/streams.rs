@@ -1,9 +1,10 @@
-//! The session's streams, and what is in flight in each.
+//! The session's streams, and the operations in flight in each.
 //!
-//! Every operation given to a stream has a number in it. A *marker* is a driver event recorded
-//! behind an operation; when it fires, everything up to its number is complete, and the *actions*
-//! that waited for that are due, in order. Markers are recorded only where somebody waits: a
-//! synchronising call, data on its way to the guest, a lease to be given back, an idle session.
+//! Every operation submitted to a stream has a number in the stream. A *marker* is a driver event
+//! recorded after an operation; when the marker fires, all operations up to this number are
+//! complete. Then the *actions* that wait for these operations are due, in order. Markers are
+//! recorded only where completion matters: for a synchronising call, data for the guest, a lease to
+//! return, an idle session.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -15,70 +16,71 @@ use vgpu_sched::gate::{self, Estimate, Flow as Counted, Gate};
 use crate::driver::{Block, Event, Result, Stream};
 use crate::session::objects::{HandleMap, Kind, Objects, Table};
 
-/// `CU_STREAM_NON_BLOCKING`: takes no part in the NULL stream's order.
+/// `CU_STREAM_NON_BLOCKING`: the stream does not wait for the NULL stream, nor the NULL stream for
+/// it.
 const NON_BLOCKING: u32 = 1;
 
-/// Whose earlier work.
+/// The work that a drain waits for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Target {
-    /// A stream's.
+    /// All work of a stream.
     Stream(u64),
-    /// A context's.
+    /// All work of a context.
     Context(u64),
-    /// What an event recorded last.
+    /// The work before the last record of an event.
     Event(u64),
-    /// The session's.
+    /// All work of the session.
     Everything,
 }
 
-/// What to do when a stream is past an operation.
+/// The action to perform when a stream has completed an operation.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// The data has been fetched; the block is free.
+    /// Free the staging block: its data has been copied to the device.
     Staged(Block),
-    /// A piece of data for the guest.
+    /// Send a piece of data to the guest.
     Piece {
-        /// Its operation.
+        /// Operation of the request.
         op: Op,
-        /// The request.
+        /// Number of the request.
         id: u64,
-        /// From which stream it comes.
+        /// The stream that copied the data.
         stream: u64,
         /// The data.
         block: Block,
-        /// No more follow.
+        /// Whether this is the last piece.
         last: bool,
     },
-    /// The copy went wrong after pieces of it had been submitted.
+    /// Report an error of a copy after the pieces that were submitted before.
     Failed {
-        /// The request.
+        /// Number of the request.
         id: u64,
-        /// Its operation.
+        /// Operation of the request.
         op: Op,
-        /// How.
+        /// The error.
         code: CuResult,
     },
-    /// Stream-ordered memory is free again.
+    /// Stream-ordered memory has been freed: return its bytes to the ledger.
     Freed {
-        /// Its device.
+        /// Device of the memory.
         device: usize,
         /// Bytes that the VM's ledger gets back.
         charge: u64,
     },
-    /// The stream is at a host function of the guest.
+    /// Tell the guest to run a host function, which the stream has reached.
     HostFunc {
         /// The stream.
         stream: u64,
         /// The guest's number of the function.
         number: u64,
     },
-    /// One of the things that a drain waits for.
+    /// Count one step of the drain with this number as done.
     Drain(u64),
-    /// All that a drain waited for has come.
+    /// Perform the action of the drain with this number: its last step is done.
     Drained(u64),
 }
 
-/// An operation that takes GPU time, and what it is expected to take.
+/// An operation that takes GPU time, with the estimate of the time.
 pub(crate) type Timed = (gate::Work, Option<Estimate>);
 
 #[derive(Debug)]
@@ -90,29 +92,29 @@ pub(super) struct Marker {
 /// One stream.
 #[derive(Debug)]
 pub(crate) struct StreamState {
-    /// The context's handle.
+    /// Our handle of the context.
     pub context: u64,
-    /// The guest's name for it; 0 for a NULL stream.
+    /// The guest's handle; 0 for a NULL stream.
     pub name: u64,
-    /// The driver's; `None` once destroyed while work is still in it.
+    /// The driver's stream; `None` after the guest destroyed the stream while work was in flight.
     pub driver: Option<Arc<Stream>>,
-    /// Waits for, and is waited for by, the NULL stream.
+    /// Whether the stream and the NULL stream wait for each other.
     pub blocking: bool,
-    /// Operations that wait in the queue.
+    /// Number of the stream's operations in the queue.
     pub queued: u64,
-    /// The last of them.
+    /// Place in the queue of the last of these operations.
     pub last_queued: u64,
-    /// What of it the gate counts.
+    /// The unfinished work, as the gate counts it.
     pub flow: Counted,
-    /// The number of the last operation submitted.
+    /// Number of the last submitted operation.
     pub submitted: u64,
-    /// The number of the last that is complete.
+    /// Number of the last completed operation.
     pub completed: u64,
     pub(super) markers: VecDeque<Marker>,
     pub(super) actions: VecDeque<(u64, Action)>,
-    /// Somebody waits for operations up to this one (what only frees something does not count).
+    /// Number up to which operations are awaited. (Actions that only free memory do not count.)
     awaited: u64,
-    /// A thread waits for the first marker.
+    /// Whether a thread waits for the first marker.
     pub(super) watched: bool,
 }
 
@@ -136,27 +138,27 @@ impl StreamState {
         }
     }
 
-    /// Is everything that was submitted complete?
+    /// Whether all submitted operations are complete.
     pub(crate) fn drained(&self) -> bool {
         self.submitted == self.completed
     }
 
-    /// Operations that were submitted and are not complete.
+    /// Number of operations that are submitted and not complete.
     pub(crate) fn in_flight(&self) -> u64 {
         self.submitted - self.completed
     }
 
-    /// Number of the last operation submitted.
+    /// Number of the last submitted operation.
     pub(crate) fn tip(&self) -> u64 {
         self.submitted
     }
 
-    /// Is the operation of this number complete?
+    /// Whether the operation with this number is complete.
     pub(crate) fn past(&self, seq: u64) -> bool {
         self.completed >= seq
     }
 
-    /// Operations behind the last marker.
+    /// Number of operations after the last marker.
     pub(crate) fn unmarked(&self) -> u64 {
         self.submitted
             - self
@@ -181,25 +183,26 @@ impl StreamState {
 /// All streams of the session.
 #[derive(Debug)]
 pub(crate) struct Streams {
-    /// By our own handle.
+    /// The streams, by our handle.
     pub table: Table<StreamState>,
-    /// The guest's handles.
+    /// Our handle for each handle of the guest.
     pub names: HandleMap<u64>,
-    /// Those with work in flight.
+    /// Streams with operations in flight.
     pub(super) active: Vec<u64>,
     pub(super) in_flight: u64,
-    /// How much may be unfinished.
+    /// Limits the unfinished work.
     pub gate: Gate,
-    /// When the first operation of the queue may be let in though nothing happens.
+    /// Time in ns at which the first operation of the queue may be submitted even if no event
+    /// occurs.
     pub ask_again: Option<u64>,
-    /// What waits goes in only after the slice.
+    /// Whether the first operation may be submitted only after the present slice.
     pub slice_full: bool,
-    /// What streams have passed and what is to be done about it, in order.
+    /// Actions that are due, in order.
     pub due: VecDeque<Action>,
 }
 
 impl Streams {
-    /// None yet.
+    /// No streams.
     pub(crate) fn new() -> Streams {
         Streams {
             table: Table::new(Kind::Stream),
@@ -213,12 +216,12 @@ impl Streams {
         }
     }
 
-    /// Operations given to the device and not known to be complete.
+    /// Number of operations that are submitted and not known to be complete.
     pub(crate) fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    /// The stream that a guest names.
+    /// Our handle of the stream that the guest names.
     pub(crate) fn find(&self, objects: &Objects, ctx: Ctx, stream: StreamName) -> Result<u64> {
         if stream == StreamName::NULL {
             return objects.context(ctx).map(|context| context.null);
@@ -229,7 +232,7 @@ impl Streams {
             .ok_or(CuResult::INVALID_HANDLE)
     }
 
-    /// A stream of this context, as the driver has it.
+    /// The driver's stream of our handle `stream`, which must belong to this context.
     pub(crate) fn in_context(
         &self,
         objects: &Objects,
@@ -267,12 +270,12 @@ impl Streams {
         Ok(())
     }
 
-    /// The driver's stream.
+    /// The driver's stream; `None` if the guest has destroyed the stream.
     pub(crate) fn driver(&self, stream: u64) -> Option<Arc<Stream>> {
         self.table.get(stream)?.driver.as_ref().map(Arc::clone)
     }
 
-    /// An operation was given to the stream.
+    /// Records the submission of an operation to the stream. Returns its number in the stream.
     pub(crate) fn submitted(&mut self, id: u64) -> u64 {
         let Some(stream) = self.table.get_mut(id) else {
             return 0;
@@ -285,7 +288,7 @@ impl Streams {
         stream.submitted
     }
 
-    /// As [`Streams::submitted`], for an operation that takes GPU time.
+    /// Like [`Streams::submitted`], for an operation that takes GPU time.
     pub(crate) fn submitted_work(&mut self, now: u64, id: u64, (work, estimate): Timed) {
         let number = self.submitted(id);
         if let Some(stream) = self.table.get_mut(id) {
@@ -294,7 +297,7 @@ impl Streams {
         }
     }
 
-    /// As [`Streams::submitted`], for a wait for a value in memory.
+    /// Like [`Streams::submitted`], for a wait for a value in memory.
     pub(crate) fn submitted_wait(&mut self, now: u64, id: u64) {
         let number = self.submitted(id);
         let Streams { table, gate, .. } = self;
@@ -303,13 +306,13 @@ impl Streams {
         }
     }
 
-    /// Does `action` when the stream is past its last operation, or at once if it is.
+    /// Performs `action` when all submitted operations of the stream are complete.
     pub(crate) fn after_tip(&mut self, id: u64, action: Action) {
         let tip = self.table.get(id).map_or(0, StreamState::tip);
         self.after(id, tip, action);
     }
 
-    /// Does `action` when the stream is past operation `seq`, or at once if it is.
+    /// Performs `action` when the stream's operation `seq` is complete.
     pub(crate) fn after(&mut self, id: u64, seq: u64, action: Action) {
         match self.table.get_mut(id) {
             Some(stream) if !stream.past(seq) => stream.add_action(seq, action),
@@ -317,7 +320,7 @@ impl Streams {
         }
     }
 
-    /// Does work given to `stream` come after what `other` was given before it?
+    /// Whether later work of `stream` waits for earlier work of `other`.
     pub(crate) fn comes_after(&self, stream: u64, other: u64) -> bool {
         if stream == other {
             return true;
@@ -328,7 +331,7 @@ impl Streams {
         s.context == o.context && (s.name == 0 && o.blocking || s.blocking && o.name == 0)
     }
 
-    /// Is this a NULL stream with work in blocking streams beside it?
+    /// Whether this is a NULL stream whose context has work in blocking streams.
     pub(crate) fn joins_others(&self, stream: u64) -> bool {
         let Some(state) = self.table.get(stream) else {
             return false;
@@ -340,14 +343,14 @@ impl Streams {
             })
     }
 
-    /// Does anybody wait for work in flight?
+    /// Whether any action waits for work in flight.
     pub(crate) fn awaited(&self) -> bool {
         self.active
             .iter()
             .any(|id| self.table.get(*id).is_some_and(|s| !s.actions.is_empty()))
     }
 
-    /// Takes every stream's pending actions away: the device is of no more use.
+    /// After a device fault: removes and returns the pending actions of all streams.
     pub(crate) fn abandon(&mut self) -> Vec<Action> {
         let mut left = Vec::new();
         for id in std::mem::take(&mut self.active) {

@@ -1,4 +1,4 @@
-//! The lease machine of this worker on the shared pages and the control socket.
+//! The lease of this worker, connected to the shared pages and the control socket.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use vgpu_sched::{Depth, HeadCost};
 
 use crate::control::Vgpud;
 
-/// The lease of this worker: [`lease::Lease`], the pages that it reads and writes, and vgpud, which
-/// gets its messages.
+/// The state machine of the lease ([`lease::Lease`]), the pages that it reads and writes, and the
+/// channel for its messages to vgpud.
 #[derive(Debug)]
 pub(crate) struct Lease {
     machine: lease::Lease,
@@ -34,7 +34,7 @@ impl Lease {
         }
     }
 
-    /// Sends what the machine has to say.
+    /// Sends the collected messages of the state machine to vgpud.
     fn send(&mut self) {
         for message in self.machine.messages() {
             self.vgpud.send(match message {
@@ -65,11 +65,11 @@ impl Lease {
         }
     }
 
-    /// As [`lease::Lease::admit`]. `now` may be the time of some operations ago: while another
-    /// session waits for the GPU, the clock is read again.
+    /// Like [`lease::Lease::admit`]. `now` may be some operations old; while another session waits
+    /// for the GPU, the clock is read again.
     ///
     /// # Errors
-    /// [`Refused`].
+    /// [`Refused`]: the operation may not be submitted now.
     pub(crate) fn admit(
         &mut self,
         gate: &mut Gate,
@@ -82,18 +82,18 @@ impl Lease {
         admitted
     }
 
-    /// vgpud granted a lease or asked one back.
+    /// Reads from the page that vgpud granted or revoked a lease.
     pub(crate) fn refresh(&mut self) {
         self.machine.refresh(self.pages);
     }
 
-    /// As [`lease::Lease::announce_end`].
+    /// Like [`lease::Lease::announce_end`].
     pub(crate) fn announce_end(&mut self, in_ns: u64) {
         self.machine.announce_end(self.pages, in_ns);
         self.send();
     }
 
-    /// Whether the lease is being given back.
+    /// Whether the worker is returning the lease.
     pub(crate) fn closing(&self) -> bool {
         self.machine.closing()
     }
@@ -103,60 +103,61 @@ impl Lease {
         self.machine.wanted(self.pages)
     }
 
-    /// As [`lease::Lease::moved`].
+    /// Like [`lease::Lease::moved`].
     pub(crate) fn moved(&mut self, bytes: u64, out: bool) {
         self.machine.moved(self.pages, bytes, out);
     }
 
-    /// As [`lease::Lease::pay`].
+    /// Like [`lease::Lease::pay`].
     pub(crate) fn pay(&mut self, depth: Depth) -> bool {
         let paid = self.machine.pay(self.pages, now_ns(), depth);
         self.send();
         paid
     }
 
-    /// How long until vgpud has to be asked for credit again, while [`Lease::pay`] finds none.
+    /// Time until vgpud must be asked for credit again; `None` if [`Lease::pay`] lacks no credit.
     pub(crate) fn asks_again_in(&self) -> Option<Duration> {
         self.machine.asks_again_at().map(until)
     }
 
-    /// As [`lease::Lease::release`].
+    /// Like [`lease::Lease::release`].
     pub(crate) fn release(&mut self, left: Depth, head: HeadCost) {
         self.machine.release(self.pages, now_ns(), left, head);
         self.send();
     }
 
-    /// As [`lease::Lease::rest`]. Returns how long until the next call.
+    /// Like [`lease::Lease::rest`]. Returns the time until the next call.
     pub(crate) fn rest(&mut self) -> Option<Duration> {
         let again = self.machine.rest(self.pages, now_ns());
         self.send();
         again.map(until)
     }
 
-    /// As [`lease::Lease::withdraw`].
+    /// Like [`lease::Lease::withdraw`].
     pub(crate) fn withdraw(&mut self) {
         self.machine.withdraw();
         self.send();
     }
 
-    /// Counts bytes that go to the guest, after credit was taken for them.
+    /// Adds bytes that go to the guest to the counter on the hint page. Credit was taken for them
+    /// before.
     pub(crate) fn count_out(&self, bytes: u64) {
         self.pages.count_out(bytes);
     }
 
-    /// Counts operations given to the device.
+    /// Adds submitted operations to the counter on the hint page.
     pub(crate) fn count_submitted(&mut self, n: u64) {
         self.submitted += n;
         self.pages.publish_submitted(self.submitted);
     }
 
-    /// Counts operations that completed.
+    /// Adds completed operations to the counter on the hint page.
     pub(crate) fn count_completed(&mut self, n: u64) {
         self.completed += n;
         self.pages.publish_completed(self.completed);
     }
 
-    /// Publishes what waits, and the cost of the first of it.
+    /// Writes the waiting work, and the cost of its first operation, on the hint page.
     pub(crate) fn publish(&self, depth: Depth, head: HeadCost) {
         lease::publish(self.pages, depth, head);
     }

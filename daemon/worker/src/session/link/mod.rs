@@ -1,5 +1,4 @@
-//! The session's link: the answers for the guest's socket, the lease with its credit, and the
-//! messages for vgpud.
+//! The session's channels: answers to the guest, the lease with its credit, and messages to vgpud.
 
 mod lease;
 mod out;
@@ -14,21 +13,22 @@ pub use self::printf::Printf;
 pub(crate) use self::printf::may_print;
 use crate::control::Vgpud;
 
-/// What connects the session with its guest and with vgpud.
+/// The session's channels to its guest and to vgpud.
 #[derive(Debug)]
 pub(crate) struct Link {
-    /// Answers and notices for the guest.
+    /// Answers and notices to the guest.
     pub out: Out,
-    /// When the GPU may be used, and the credit for that.
+    /// The lease, with its credit.
     pub lease: Lease,
-    /// To vgpud.
+    /// Messages to vgpud.
     pub vgpud: Vgpud,
     /// Output of device `printf`, for the guest.
     pub printf: Printf,
-    /// Requests received, and their bulk bytes.
+    /// Requests received, and their bulk bytes, since the session began.
     pub received: Progress,
-    /// The guest's requests are not read: there is no credit for the bytes that it moved.
+    /// Whether the guest's requests are not read, because credit is missing for bytes that it has
+    /// already sent.
     pub owing: bool,
-    /// The device is of no more use: the result of every call.
+    /// After a device fault: the code that every call returns.
     pub poison: Option<CuResult>,
 }

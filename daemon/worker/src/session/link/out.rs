@@ -1,4 +1,4 @@
-//! What goes to the guest: replies, notices, depth credit.
+//! Frames to the guest: replies, notices, depth credit.
 
 use vgpu_proto::call::ops::Progress;
 use vgpu_proto::call::{Notice, Op};
@@ -11,17 +11,17 @@ use super::printf::Printed;
 use crate::driver::{Block, Result};
 use crate::wire::Writer;
 
-/// While more than this waits for the guest to read, its requests are not read.
+/// While more bytes than this wait for the guest to read, the worker reads no requests.
 pub(crate) const OUT_LIMIT: usize = 8 << 20;
 
-/// The guest's side of the session, outbound.
+/// The outbound half of the guest's connection.
 #[derive(Debug)]
 pub(crate) struct Out {
     writer: Writer<Block>,
     taken: Progress,
     told: Progress,
-    /// How much may be untaken, and what the guest has been allowed to send in all, which no
-    /// smaller depth takes back.
+    /// `depth`: how many requests and bytes may be untaken. `allowed`: totals that the guest may
+    /// send; a smaller depth does not reduce them.
     depth: Progress,
     allowed: Progress,
     scratch: Vec<u8>,
@@ -29,7 +29,7 @@ pub(crate) struct Out {
 }
 
 impl Out {
-    /// Over the guest's socket; `depth` is what its Welcome names.
+    /// Sends over the guest's socket. `depth`: the depth in the guest's Welcome.
     pub(crate) fn new(writer: Writer<Block>, depth: Progress) -> Out {
         let zero = Progress { calls: 0, bytes: 0 };
         Out {
@@ -43,20 +43,20 @@ impl Out {
         }
     }
 
-    /// Does the guest not read what it is sent?
+    /// Whether the guest reads its data too slowly.
     pub(crate) fn congested(&self) -> bool {
         self.writer.queued() > OUT_LIMIT
     }
 
-    /// Bytes that wait for the socket.
+    /// Number of bytes that wait for the socket.
     pub(crate) fn queued(&self) -> usize {
         self.writer.queued()
     }
 
-    /// Writes what the socket takes.
+    /// Writes as much as the socket accepts.
     ///
     /// # Errors
-    /// The socket's.
+    /// The error of the socket.
     pub(crate) fn flush(&mut self) -> std::io::Result<()> {
         self.writer.flush()
     }
@@ -69,7 +69,7 @@ impl Out {
         }
     }
 
-    /// Answers a request with results and a status of their own.
+    /// Answers a request with a status and results.
     pub(crate) fn reply_with<T: Encode>(&mut self, op: Op, id: u64, status: CuResult, value: &T) {
         self.frame((op as u16, op.name()), id, status, value, &[]);
     }
@@ -95,22 +95,23 @@ impl Out {
         }
     }
 
-    /// Why the session cannot go on: a guest thread waits for an answer that cannot be encoded.
+    /// The reason to end the session: an answer cannot be encoded, so a thread of the guest would
+    /// wait for it forever.
     pub(crate) fn failure(&mut self) -> Option<String> {
         self.failure.take()
     }
 
-    /// Answers a request whose results are empty, or which failed.
+    /// Answers a request that has no results or that failed.
     pub(crate) fn status(&mut self, op: Op, id: u64, status: CuResult) {
         self.writer
             .push(Header::reply(op as u16, 0, status, id, 0, 0), &[], &[]);
     }
 
-    /// A piece of a device-to-host copy.
+    /// Sends a piece of a device-to-host copy.
     pub(crate) fn piece(&mut self, op: Op, id: u64, block: Block, last: bool) {
         let flags = if last { 0 } else { FLAG_MORE };
         let header = Header::reply(op as u16, flags, CuResult::SUCCESS, id, 0, block.len());
-        // A short one goes with the frames around it, in one write.
+        // A short piece is copied next to the neighbouring frames, so that one write sends all.
         if block.len() <= 4096 {
             self.writer.push(header, &[], block.bytes());
         } else {
@@ -134,7 +135,7 @@ impl Out {
         self.frame((op as u16, op.name()), id, CuResult::SUCCESS, value, bytes);
     }
 
-    /// A stream has come to a host function of the guest.
+    /// Tells the guest that a stream has reached a host function.
     pub(crate) fn host_function(&mut self, number: u64) {
         let op = Notice::HostFunc as u16;
         self.writer.push(
@@ -144,7 +145,7 @@ impl Out {
         );
     }
 
-    /// An asynchronous call failed.
+    /// Reports the failure of an asynchronous call.
     pub(crate) fn async_error(&mut self, id: u64, code: CuResult) {
         self.writer.push(
             Header::reply(Notice::AsyncError as u16, 0, code, id, 0, 0),
@@ -153,7 +154,7 @@ impl Out {
         );
     }
 
-    /// Output of device `printf`, and how much was dropped behind it.
+    /// Sends output of device `printf`, and the number of bytes that were dropped after it.
     pub(crate) fn stdout(&mut self, printed: &Printed) {
         let op = Notice::Stdout as u16;
         for piece in printed.text.chunks(MAX_BULK) {
@@ -169,11 +170,13 @@ impl Out {
         }
     }
 
-    /// Requests were taken off the queue; tells the guest now and then.
+    /// Records that requests were taken off the queue, and reports this to the guest from time to
+    /// time.
     pub(crate) fn took(&mut self, calls: u64, bytes: u64) {
         self.taken.calls += calls;
         self.taken.bytes += bytes;
-        // A short queue is told of in shorter steps, or it would run empty each time.
+        // With a small depth the steps are smaller; otherwise the queue would run empty before each
+        // report.
         let step = |depth: u64, most: u64| (depth / 4).clamp(1, most);
         if self.taken.calls - self.told.calls < step(self.depth.calls, PROGRESS_CALLS.into())
             && self.taken.bytes - self.told.bytes < step(self.depth.bytes, PROGRESS_BYTES)
@@ -183,9 +186,10 @@ impl Out {
         self.tell();
     }
 
-    /// Tells the guest what was taken, unless it knows. Also to be called when the queue has run
-    /// empty: a guest whose whole credit is less than those steps would wait for it for ever. (At
-    /// once: a timer for it would cost every synchronous call more than the few bytes do.)
+    /// Reports the taken requests to the guest, unless it knows them already. Must also be called
+    /// when the queue has run empty: a guest whose whole depth is smaller than a step would wait
+    /// forever. (The report is sent at once: a timer would cost every synchronous call more than
+    /// these few bytes.)
     pub(crate) fn tell(&mut self) {
         if self.told == self.taken {
             return;
@@ -195,14 +199,14 @@ impl Out {
         self.notice(Notice::Progress, self.told);
     }
 
-    /// Changes how much may be untaken.
+    /// Changes how many requests and bytes may be untaken.
     pub(crate) fn set_depth(&mut self, depth: Progress) {
         self.depth = depth;
         self.allow();
         self.notice(Notice::Depth, depth);
     }
 
-    /// How much may be untaken.
+    /// How many requests and bytes may be untaken.
     pub(crate) fn depth(&self) -> Progress {
         self.depth
     }
@@ -213,8 +217,8 @@ impl Out {
         allowed.bytes = allowed.bytes.max(self.told.bytes + self.depth.bytes);
     }
 
-    /// May the guest have sent so much in all? Its last request carried `last` bytes: one that is
-    /// larger than the whole credit may come alone.
+    /// Whether the guest was allowed to send these totals. The last request carried `last` bytes: a
+    /// request larger than the whole depth may be sent alone.
     pub(crate) fn allows(&self, sent: Progress, last: u64) -> bool {
         sent.calls <= self.allowed.calls
             && (sent.bytes <= self.allowed.bytes || sent.bytes - last <= self.taken.bytes)
@@ -230,7 +234,7 @@ impl Out {
         );
     }
 
-    /// What was taken since the session began.
+    /// Requests and bytes taken off the queue since the session began.
     pub(crate) fn taken(&self) -> Progress {
         self.taken
     }

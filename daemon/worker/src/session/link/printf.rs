@@ -1,5 +1,6 @@
-//! Device `printf`: the driver writes it to this process's standard output, which is a pipe. A
-//! thread empties the pipe into bounded memory; what is there goes to the guest.
+//! Device `printf`: the driver writes the output to this process's standard output, which is a
+//! pipe. A thread moves the output from the pipe into bounded memory, and the session sends it to
+//! the guest.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,30 +12,31 @@ use nix::unistd::{dup2_stdout, pipe2, read};
 
 use crate::driver::{exit_now, flush_stdio};
 
-/// Bytes that are kept until they are forwarded, and bytes that wait for the guest to read. What
-/// comes beyond is dropped and counted.
+/// Maximum of the bytes that are stored here, and of the bytes that wait for the guest to read.
+/// More output is dropped and counted.
 const LIMIT: usize = 8 << 20;
-/// Bytes that the pipe is asked to hold; the system may grant less.
+/// Requested size of the pipe in bytes; the system may grant less.
 const PIPE_BYTES: i32 = 1 << 20;
-/// Bytes read at once.
+/// Maximum number of bytes of one read.
 const PIECE: usize = 64 * 1024;
 
 /// Output for the guest.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Printed {
-    /// Whole lines, if any were dropped behind it.
+    /// The output; whole lines if bytes after it were dropped.
     pub text: Vec<u8>,
-    /// Bytes that were dropped behind the text.
+    /// Number of bytes that were dropped after the text.
     pub dropped: u64,
 }
 
-/// What was printed and is not forwarded yet.
+/// Output that was not sent to the guest yet.
 #[derive(Debug, Default)]
 struct Kept {
     printed: Printed,
-    /// There is no room until the text is forwarded.
+    /// Whether there is no room until the text is sent.
     full: bool,
-    /// The last bytes were dropped, and the rest of their line is still to come.
+    /// Whether the last bytes were dropped in the middle of a line, whose rest must be dropped,
+    /// too.
     within_line: bool,
 }
 
@@ -60,7 +62,7 @@ impl Kept {
         }
     }
 
-    /// Drops what does not fit, from the end of a line on. True: it was something.
+    /// Drops text beyond `room` bytes, from the end of a line on. Returns true if text was dropped.
     fn cut(&mut self, room: usize) -> bool {
         let text = &mut self.printed.text;
         if text.len() <= room {
@@ -74,7 +76,7 @@ impl Kept {
         true
     }
 
-    /// All of it, as far as there is room for it.
+    /// Takes the text, at most `room` bytes. The rest is dropped.
     fn take(&mut self, room: usize) -> Printed {
         self.cut(room);
         self.full = false;
@@ -82,12 +84,12 @@ impl Kept {
     }
 }
 
-/// The end of the first line in it, behind the newline.
+/// Position after the first newline.
 fn line_end(text: &[u8]) -> Option<usize> {
     text.iter().position(|byte| *byte == b'\n').map(|at| at + 1)
 }
 
-/// The pipe's end that is read, which never blocks, and what came out of it.
+/// The read end of the pipe, which never blocks, and the output read from it.
 #[derive(Debug)]
 struct Pipe {
     output: OwnedFd,
@@ -95,7 +97,7 @@ struct Pipe {
 }
 
 impl Pipe {
-    /// Reads at most so much of what is in the pipe.
+    /// Reads at least `most` bytes from the pipe, or all that it has.
     fn empty(&self, most: usize) -> (nix::Result<()>, std::sync::MutexGuard<'_, Kept>) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut piece, mut taken) = ([0; PIECE], 0);
@@ -113,13 +115,14 @@ impl Pipe {
         (Ok(()), kept)
     }
 
-    /// Keeps the pipe empty, so that whoever prints goes on. Returns what went wrong.
+    /// Reads from the pipe without end, so that printing never blocks. Returns the error that ended
+    /// this.
     fn keep_empty(&self) -> Errno {
         loop {
             let mut fds = [PollFd::new(self.output.as_fd(), PollFlags::POLLIN)];
             match poll(&mut fds, PollTimeout::NONE) {
                 Ok(_) => {
-                    // One piece at a time: the session's thread may want what is kept.
+                    // One piece at a time, because the session's thread may need the lock.
                     if let (Err(e), _) = self.empty(1) {
                         return e;
                     }
@@ -131,34 +134,34 @@ impl Pipe {
     }
 }
 
-/// The captured output.
+/// The captured standard output.
 #[derive(Debug)]
 pub struct Printf {
     pipe: Arc<Pipe>,
-    /// Bytes that the pipe can hold.
+    /// Number of bytes that fit into the pipe.
     capacity: usize,
-    /// A loaded module may print.
+    /// Whether a module was loaded that may print.
     armed: bool,
-    /// Kernels were launched since the last look.
+    /// Whether kernels were launched since the last [`Printf::collect`].
     launched: bool,
 }
 
 impl Printf {
-    /// Puts a pipe in the place of standard output, and starts the thread that empties the pipe.
+    /// Replaces standard output by a pipe, and starts the thread that reads the pipe.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn capture() -> std::io::Result<Printf> {
         let (printf, input) = Printf::open()?;
         dup2_stdout(&input)?;
         Ok(printf)
     }
 
-    /// The capture, and the end of its pipe that is written.
+    /// The capture, and the write end of its pipe.
     fn open() -> std::io::Result<(Printf, OwnedFd)> {
         let (output, input) = pipe2(OFlag::O_CLOEXEC)?;
         fcntl(&output, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        // A larger one costs whoever prints fewer waits, and nothing depends on it.
+        // In a larger pipe, printing kernels wait less often. A smaller pipe also works.
         let _ = fcntl(&output, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
         let capacity = fcntl(&output, FcntlArg::F_GETPIPE_SZ)? as usize;
         let pipe = Arc::new(Pipe {
@@ -170,7 +173,7 @@ impl Printf {
             .name("printf".to_owned())
             .spawn(move || {
                 let e = of_thread.keep_empty();
-                // Kernels that print would wait for ever.
+                // Kernels that print would block forever.
                 tracing::error!("reading device printf: {e}");
                 exit_now(1);
             })?;
@@ -183,34 +186,36 @@ impl Printf {
         Ok((printf, input))
     }
 
-    /// A module that may print was loaded.
+    /// Records that a module was loaded that may print.
     pub fn arm(&mut self) {
         self.armed = true;
     }
 
-    /// A kernel was launched.
+    /// Records that a kernel was launched.
     pub fn launched(&mut self) {
         self.launched = true;
     }
 
-    /// May there be output that nobody has looked for?
+    /// Whether there may be output that was not collected yet.
     pub fn due(&self) -> bool {
         self.armed && self.launched
     }
 
-    /// What was printed since the last call. `pending` bytes wait for the guest to read already.
+    /// Takes the output since the last call. `pending`: number of bytes that already wait for the
+    /// guest to read.
     pub fn collect(&mut self, pending: usize) -> Printed {
         self.launched = false;
         flush_stdio();
-        // What was written before is within these bytes; kernels may print on and on.
+        // All earlier output is within this number of bytes. Kernels may print without end, so the
+        // reading must stop.
         let (_, mut kept) = self.pipe.empty(self.capacity);
         kept.take(LIMIT.saturating_sub(pending))
     }
 }
 
-/// May a module of this image print? The name of the device runtime's function stands in PTX and in
-/// uncompressed binaries; a fat binary may be compressed and is taken to print, as is one so large
-/// that the search would take long.
+/// Whether a module of this image may print. PTX and uncompressed binaries contain the name of the
+/// device runtime's function. A fat binary may be compressed, and in a very large image the search
+/// would take long: both count as printing.
 pub(crate) fn may_print(image: &[u8]) -> bool {
     const FATBIN_MAGIC: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
     const SEARCHED: usize = 32 << 20;
@@ -258,7 +263,7 @@ mod tests {
         std::mem::forget(input);
     }
 
-    /// Lines of 10 bytes, which `LIMIT` is no multiple of.
+    /// Lines of 10 bytes. `LIMIT` is not a multiple of 10.
     fn lines(count: usize) -> Vec<u8> {
         b"123456789\n".repeat(count)
     }
@@ -269,13 +274,13 @@ mod tests {
         let mut kept = Kept::default();
         kept.add(&lines(fit - 1));
         kept.add(&lines(5));
-        // Although it would fit: nothing is left out between lines.
+        // Dropped although it would fit: no text between lines may be missing.
         kept.add(b"\n");
         kept.add(b"half a li");
         let all = kept.take(LIMIT);
         assert!(all.text == lines(fit), "{} bytes", all.text.len());
         assert_eq!(all.dropped, 4 * 10 + 1 + 9);
-        // The rest of that line comes later and is not taken for a line.
+        // The rest of the dropped line comes later and must not count as a line.
         kept.add(b"n");
         kept.add(b"e\nnew\n");
         let next = Printed {
@@ -295,7 +300,7 @@ mod tests {
         kept.add(b"ee\nfour\n");
         let none = kept.take(0);
         assert_eq!((none.text.as_slice(), none.dropped), (&b""[..], 8));
-        // A line that is longer than the limit is cut where the limit is.
+        // A line that is longer than the limit is cut at the limit.
         kept.add(&vec![b'x'; LIMIT + 3]);
         let most = kept.take(LIMIT);
         assert_eq!((most.text.len(), most.dropped), (LIMIT, 3));

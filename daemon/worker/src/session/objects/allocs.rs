@@ -1,4 +1,4 @@
-//! Allocations: drawn from the VM's ledger, answered when the ledger and the device have room.
+//! Allocations: charged to the VM's ledger, and answered when ledger and device have room.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -17,27 +17,28 @@ use super::work::Work;
 use crate::driver::{DeviceMemory, Result, Stream};
 use crate::session::link::Link;
 
-/// What is to be allocated.
+/// The object to allocate.
 #[derive(Debug)]
 enum Want {
-    /// Memory with an address; in this stream, unless that is destroyed meanwhile.
+    /// Memory with an address; allocated in this stream, unless the guest destroys the stream
+    /// before.
     Memory {
         ctx: Ctx,
         stream: Option<Weak<Stream>>,
     },
-    /// An array, or with levels a mipmapped one.
+    /// An array; with `levels` above 0 a mipmapped array.
     Arrays {
         ctx: Ctx,
         shape: ArrayShape,
         levels: u32,
     },
-    /// Memory without an address, on a device.
+    /// Memory without an address, on a device (`cuMemCreate`).
     Physical { device: usize },
-    /// A copy of the program's memory at an address.
+    /// A copy of the guest program's memory, at the same address.
     Shadow { at: u64 },
 }
 
-/// What has been allocated: the results of the request.
+/// The allocated object, as the results of the request.
 enum Made {
     Memory(u64),
     Arrays(rep::ArrayCreate),
@@ -45,14 +46,14 @@ enum Made {
     Shadow(rep::HostMap),
 }
 
-/// An allocation that has not been answered.
+/// An allocation whose request is not answered yet.
 #[derive(Debug)]
 struct Pending {
     op: Op,
     id: u64,
     want: Want,
     size: u64,
-    /// How often the ledger was asked in vain since something was freed.
+    /// How often vgpud denied bytes since memory was last freed.
     denied: u32,
 }
 
@@ -62,37 +63,38 @@ struct Asked {
     number: u64,
     ledger: usize,
     bytes: u64,
-    /// Something was freed since: a denial says nothing of what there is now.
+    /// Whether memory was freed since the request, so that a denial no longer applies.
     outdated: bool,
 }
 
-/// Allocations that wait, and what they wait for.
+/// Allocations that wait, and the requests to vgpud on which they wait.
 #[derive(Debug, Default)]
 pub(crate) struct Allocs {
     waiting: VecDeque<Pending>,
-    /// The request that vgpud has not answered.
+    /// The request that vgpud has not answered yet.
     asked: Option<Asked>,
     requests: u64,
-    /// `cuMemGetInfo`: the questions about what is left, of which vgpud has the first.
+    /// Waiting `cuMemGetInfo` requests. The first has been sent to vgpud.
     questions: VecDeque<(Op, u64, Ctx)>,
-    /// Things that are being given back to the driver.
+    /// Number of releases to the driver in progress.
     pub freeing: u64,
-    /// Of these, copies of the program's memory: others give none of that back.
+    /// Of these, releases of copies of the guest program's memory. Other releases free no pinned
+    /// memory.
     pub freeing_pinned: u64,
-    /// Of these, the frees, whose callers have been answered: as many as a program likes, so that
-    /// they count as objects and not as requests.
+    /// Of these, releases whose requests are answered already. A program may have any number of
+    /// them, so they count as objects and not as requests.
     pub answered: usize,
 }
 
 impl Allocs {
-    /// How many wait.
+    /// Number of waiting requests.
     pub(crate) fn len(&self) -> usize {
         self.waiting.len() + self.questions.len()
     }
 }
 
-/// A device fault that an allocation has met. Its request is answered after all others that the
-/// fault ends.
+/// A device fault during an allocation. The request of the allocation is answered after all other
+/// requests that the fault fails.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fault {
     /// Operation of the request.
@@ -103,11 +105,11 @@ pub(crate) struct Fault {
     pub code: CuResult,
 }
 
-/// How memory of a stream is freed.
+/// The way in which memory of a stream is freed.
 pub(crate) enum Freeing {
-    /// In its place in the stream.
+    /// As an operation of the stream.
     InStream(Work),
-    /// When the stream is past the work that it has.
+    /// After the present work of the stream is complete.
     Behind(Release),
 }
 
@@ -117,10 +119,10 @@ enum Outcome {
 }
 
 impl Objects {
-    /// `cuMemAlloc`, or with a stream `cuMemAllocAsync`. Answered now or later.
+    /// `cuMemAlloc`, or with a stream `cuMemAllocAsync`. The request is answered now or later.
     ///
     /// # Errors
-    /// What can be said at once.
+    /// An error that is known at once.
     pub(crate) fn allocate(
         &mut self,
         link: &mut Link,
@@ -164,7 +166,7 @@ impl Objects {
         self.want(link, reply, Want::Physical { device }, r.size)
     }
 
-    /// Memory of the program that kernels are to reach.
+    /// Maps memory of the guest program for kernels.
     pub(crate) fn host_map(
         &mut self,
         link: &mut Link,
@@ -186,11 +188,12 @@ impl Objects {
         if self.allocs.waiting.len() > 1 {
             return Ok(());
         }
-        // It is the only one: a fault is its own.
+        // This request is the only one, so a fault belongs to it.
         self.try_allocs(link).map_err(|fault| fault.code)
     }
 
-    /// `cuMemFree`: the address is dead at once, the memory goes when earlier work is complete.
+    /// `cuMemFree`: the address becomes invalid at once; the memory is released when earlier work
+    /// is complete.
     pub(crate) fn free(&mut self, ptr: DevPtr) -> Result<Release> {
         let (context, memory, charge) = self.memory.remove(ptr.0).ok_or(CuResult::INVALID_VALUE)?;
         let garbage = Garbage {
@@ -201,7 +204,7 @@ impl Objects {
         Ok(self.leaving(garbage, charge, None))
     }
 
-    /// `cuMemFreeAsync`: the address is dead at once, the memory goes later.
+    /// `cuMemFreeAsync`: the address becomes invalid at once; the memory is released later.
     pub(crate) fn free_in(&mut self, ptr: DevPtr) -> Result<Freeing> {
         let (context, memory, charge) = self.memory.remove(ptr.0).ok_or(CuResult::INVALID_VALUE)?;
         let charged = (self.device_of(context), charge);
@@ -212,7 +215,7 @@ impl Objects {
         })
     }
 
-    /// Memory that counts as being freed already is given back by a call that waits.
+    /// Prepares a release, on a helper thread, of memory that already counts as being freed.
     pub(crate) fn free_waiting(
         &mut self,
         memory: DeviceMemory,
@@ -231,16 +234,17 @@ impl Objects {
         }
     }
 
-    /// As [`Objects::freed`], when the device is of no more use.
+    /// Like [`Objects::freed`], after a device fault, when no allocation can succeed.
     pub(crate) fn freed_in_vain(&mut self, link: &Link, device: usize, charge: u64) {
         self.one_freed(device);
         self.give_back(link, device, charge);
     }
 
-    /// Something was given back to the driver.
+    /// Records that an object was released to the driver: returns its charge to the ledger and
+    /// retries waiting allocations.
     ///
     /// # Errors
-    /// A device fault that an allocation met which waited for that.
+    /// A device fault that a waiting allocation met.
     pub(crate) fn freed(
         &mut self,
         link: &mut Link,
@@ -263,7 +267,7 @@ impl Objects {
         self.allocs.freeing_pinned -= u64::from(ledger == self.pinned_ledger());
     }
 
-    /// Will something be given back to this ledger by itself?
+    /// Whether a release in progress will return bytes to this ledger.
     fn frees_to_come(&self, ledger: usize) -> bool {
         let pinned = self.allocs.freeing_pinned;
         match ledger == self.pinned_ledger() {
@@ -272,7 +276,8 @@ impl Objects {
         }
     }
 
-    /// What a device's ledger has too much of goes back to vgpud.
+    /// Returns the charge to the device's ledger, and unused reserved bytes beyond a bound to
+    /// vgpud.
     fn give_back(&mut self, link: &Link, device: usize, charge: u64) {
         let surplus = self
             .ledgers
@@ -286,25 +291,25 @@ impl Objects {
         }
     }
 
-    /// The place of the ledger of pinned host memory: after the devices'.
+    /// Index of the ledger of pinned host memory: after the ledgers of the devices.
     pub(crate) fn pinned_ledger(&self) -> usize {
         self.devices.len()
     }
 
-    /// Bytes that this session has reserved on a device and does not use.
+    /// Bytes that this session has reserved from vgpud on a device and does not use.
     pub(crate) fn reserved_unused(&self, device: usize) -> u64 {
         self.ledgers.get(device).map_or(0, Ledger::unused)
     }
 
-    /// What vgpud calls a ledger.
+    /// Name of a ledger in messages to vgpud: the device's ordinal; `None` for pinned memory.
     fn ledger_name(&self, ledger: usize) -> Option<u32> {
         (ledger < self.devices.len()).then_some(ledger as u32)
     }
 
-    /// vgpud answered a request for memory.
+    /// Handles vgpud's answer to a request for memory.
     ///
     /// # Errors
-    /// A device fault that an allocation met.
+    /// A device fault that a waiting allocation met.
     pub(crate) fn ledger_answered(
         &mut self,
         link: &mut Link,
@@ -325,9 +330,9 @@ impl Objects {
         self.try_allocs(link)
     }
 
-    /// `cuMemGetInfo`. vgpud is asked what is left: others draw on the device and on the quota too,
-    /// and an allocation takes what it is charged, which may be more than its bytes. One question
-    /// goes after the other, however many the guest sends at once.
+    /// `cuMemGetInfo`. The worker asks vgpud for the memory that is left: other sessions also use
+    /// the device and the quota, and an allocation is charged more than its bytes. Only one
+    /// question is sent at a time.
     pub(crate) fn memory_info(&mut self, link: &Link, (op, id): (Op, u64), ctx: Ctx) -> Result<()> {
         self.context(ctx)?;
         self.allocs.questions.push_back((op, id, ctx));
@@ -337,7 +342,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Sends the oldest question.
+    /// Sends the oldest question to vgpud.
     fn ask_memory(&self, link: &Link) {
         if let Some((_, _, ctx)) = self.allocs.questions.front() {
             let device = self.device_of(ctx.0) as u32;
@@ -345,7 +350,8 @@ impl Objects {
         }
     }
 
-    /// vgpud answered the oldest question: whose it was, and the context that it was about.
+    /// Handles vgpud's answer to the oldest question. Returns the request, and the context that it
+    /// is about.
     pub(crate) fn memory_answered(&mut self, link: &Link) -> Option<(Op, u64, Ctx)> {
         let question = self.allocs.questions.pop_front();
         self.ask_memory(link);
@@ -362,7 +368,7 @@ impl Objects {
                 Outcome::Answer(Ok(made)) => {
                     let (op, id) = (pending.op, pending.id);
                     match made {
-                        // The results of both operations are the same.
+                        // `cuMemAlloc` and `cuMemAllocAsync` have the same results.
                         Made::Memory(ptr) => {
                             let reply = rep::MemAlloc { ptr: DevPtr(ptr) };
                             link.out.reply(op, id, Ok(reply));
@@ -425,7 +431,7 @@ impl Objects {
         }
     }
 
-    /// Allocates what has been paid for.
+    /// Allocates an object whose cost the ledger has paid.
     fn make(&mut self, pending: &Pending, cost: u64) -> Result<Made> {
         let (ctx, stream) = match &pending.want {
             Want::Memory { ctx, stream } => (*ctx, stream),
@@ -456,7 +462,8 @@ impl Objects {
         Ok(Made::Memory(address))
     }
 
-    /// Draws a slice more from the ledger, or just enough, or waits for what is being freed.
+    /// Asks vgpud for a slice of memory, or for just enough bytes after a denial, or waits for a
+    /// release in progress.
     fn ask_ledger(
         &mut self,
         link: &Link,
@@ -490,7 +497,7 @@ impl Objects {
         Outcome::Wait
     }
 
-    /// The device is of no more use.
+    /// Fails all waiting requests after a device fault.
     pub(crate) fn abandon_allocs(&mut self, link: &mut Link, code: CuResult) {
         for pending in std::mem::take(&mut self.allocs.waiting) {
             link.out.status(pending.op, pending.id, code);

@@ -1,7 +1,7 @@
-//! Arrays, as containers: made within the VM's ledger, copied to and from by boxes.
+//! Arrays: containers, charged to the VM's ledger, and copied to and from by boxes.
 //!
-//! A plain array is a block of one, a mipmapped one a block of its levels; a block is made and
-//! destroyed as a whole.
+//! A plain array is a block with one array, a mipmapped array a block with its levels. A block is
+//! created and destroyed as a whole.
 
 use std::sync::{Arc, Weak};
 
@@ -26,10 +26,10 @@ struct ArrayState {
     shape: ArrayShape,
 }
 
-/// Arrays that go together.
+/// Arrays that are created and destroyed together.
 #[derive(Debug)]
 struct BlockState {
-    /// The context's handle.
+    /// Our handle of the context.
     context: u64,
     /// Bytes that the VM's ledger gets back.
     charge: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Arrays {
 }
 
 impl Arrays {
-    /// None yet.
+    /// No arrays.
     pub(crate) fn new() -> Arrays {
         Arrays {
             table: Table::new(Kind::Array),
@@ -52,7 +52,7 @@ impl Arrays {
         }
     }
 
-    /// Takes a block out: its arrays, and its charge.
+    /// Removes a block. Returns its arrays and its record.
     fn take(&mut self, block: u64) -> Option<(Vec<Arc<Array>>, BlockState)> {
         let state = self.blocks.remove(block)?;
         let arrays = state.arrays.iter();
@@ -60,7 +60,7 @@ impl Arrays {
         Some((drivers.collect(), state))
     }
 
-    /// Takes out everything of a context: the arrays, and their charge.
+    /// Removes all arrays of a context. Returns them and their charge in bytes.
     pub(crate) fn remove_context(&mut self, context: u64) -> (Vec<Arc<Array>>, u64) {
         let mut taken = (Vec::new(), 0);
         for block in self.blocks.handles(|b| b.context == context) {
@@ -73,7 +73,7 @@ impl Arrays {
     }
 }
 
-/// The shapes of the levels of a mipmapped array; of a plain one (`levels` 0) its own.
+/// The shapes of the levels of a mipmapped array; for a plain array (`levels` 0) its shape.
 fn shapes(shape: &ArrayShape, levels: u32) -> Vec<ArrayShape> {
     let levels = levels.clamp(1, MAX_LEVELS);
     let next = |shape: &ArrayShape| Some(shape.half());
@@ -82,10 +82,10 @@ fn shapes(shape: &ArrayShape, levels: u32) -> Vec<ArrayShape> {
         .collect()
 }
 
-/// What a block costs in the ledger.
+/// Cost of a block in the ledger, in bytes.
 ///
 /// # Errors
-/// What is wrong with the shape; CUDA_ERROR_OUT_OF_MEMORY if it is beyond all bounds.
+/// INVALID_VALUE for an invalid shape or too many levels; OUT_OF_MEMORY if the size overflows.
 pub(crate) fn cost(shape: &ArrayShape, levels: u32) -> Result<u64> {
     shape.check()?;
     if levels > shape.levels(MAX_LEVELS) {
@@ -99,7 +99,7 @@ pub(crate) fn cost(shape: &ArrayShape, levels: u32) -> Result<u64> {
 }
 
 impl Objects {
-    /// Makes a block, whose cost has been paid.
+    /// Creates a block whose cost the ledger has paid.
     pub(crate) fn make_arrays(
         &mut self,
         (context, driver): (u64, &Arc<Context>),
@@ -138,8 +138,8 @@ impl Objects {
         }
     }
 
-    /// `cuArrayDestroy`: the handles are dead at once, the memory goes when earlier work is
-    /// complete.
+    /// `cuArrayDestroy`: the handles become invalid at once; the memory is released when earlier
+    /// work is complete.
     pub(crate) fn array_destroy(&mut self, reply: (Op, u64), block: ArrayBlock) -> Result<Release> {
         let (arrays, state) = self.arrays.take(block.0).ok_or(CuResult::INVALID_HANDLE)?;
         let garbage = Garbage {
@@ -150,7 +150,7 @@ impl Objects {
         Ok(self.leaving(garbage, state.charge, Some(reply)))
     }
 
-    /// A box of an array that a guest names.
+    /// Checks a box within an array that the guest names. Returns the driver's array.
     fn in_array(&self, array: ArrayName, at: [u64; 3], size: [u64; 3]) -> Result<Weak<Array>> {
         let state = self.arrays.table.get(array.0);
         let state = state.ok_or(CuResult::INVALID_HANDLE)?;
@@ -160,7 +160,7 @@ impl Objects {
         Ok(Arc::downgrade(&state.driver))
     }
 
-    /// Rows from the guest, next to each other in `data`, for one slice of an array.
+    /// Checks a copy of consecutive rows from the guest to one slice of an array.
     pub(crate) fn check_htoa(&self, r: &req::MemcpyHtoA, data: Bulk) -> Result<Work> {
         let (len, width) = (data.bytes().len() as u64, u64::from(r.width));
         if width == 0 || len == 0 || len > COPY_PIECE as u64 || !len.is_multiple_of(width) {
@@ -173,7 +173,7 @@ impl Objects {
         })
     }
 
-    /// Rows of one slice of an array for the guest.
+    /// Checks a copy of rows of one slice of an array to the guest.
     pub(crate) fn check_atoh(&self, r: &req::MemcpyAtoH) -> Result<Work> {
         let width = u64::from(r.width);
         if width == 0 || width > COPY_PIECE as u64 {
@@ -188,7 +188,7 @@ impl Objects {
         }))
     }
 
-    /// A box within the device.
+    /// Checks a copy of a box within the device.
     pub(crate) fn check_box(&self, r: &req::MemcpyBox) -> Result<Work> {
         if r.size.contains(&0) {
             return Err(CuResult::INVALID_VALUE);
@@ -219,8 +219,8 @@ impl Objects {
     }
 }
 
-/// Bytes from the first to the last of a box whose sides are not 0; `None`: rows or slices overlap,
-/// or there are more than can be.
+/// Number of bytes from the first to the last byte of a box whose sides are not 0; `None` if rows
+/// or slices overlap, or the size overflows.
 fn box_len([width, height, depth]: [u64; 3], pitch: u64, rows: u64) -> Option<u64> {
     if pitch < width || rows < height {
         return None;

@@ -1,13 +1,13 @@
-//! Conditional nodes: parts of a graph that run if, while or as often as a value says, which
-//! kernels set.
+//! Conditional nodes: parts of a graph that run depending on a value, which kernels set: once (if),
+//! repeatedly (while), or one of several (switch).
 //!
-//! The value has a handle of the driver's, which belongs to one of its graphs: the *home* of all
-//! handles that a guest has made for a graph of its own. A recording with conditional nodes is
-//! built in that home when it is complete, by a helper; a launch of it is one operation like every
-//! other's, and a loop that does not end is one kernel that does not end.
+//! The value has a handle of the driver, which belongs to one of the driver's graphs: the *home* of
+//! all handles that a guest has created for one of its graphs. When a recording with conditional
+//! nodes is complete, a helper thread builds the recording in that home. A launch is one operation,
+//! like any other: a loop that never ends acts like a kernel that never ends.
 //!
-//! Bodies are recordings, and recording a conditional node takes them: no body is in two nodes,
-//! none in itself, and how deep they lie is known.
+//! Bodies are recordings, and a conditional node takes its bodies when it is recorded. So no body
+//! is in two nodes or in itself, and the depth of nesting is known.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -28,7 +28,7 @@ const IF: u32 = 0;
 const WHILE: u32 = 1;
 const SWITCH: u32 = 2;
 
-/// Are there nodes with this rule and so many bodies?
+/// Whether a node with this rule may have this number of bodies.
 fn has_bodies(rule: u32, bodies: usize) -> bool {
     match rule {
         IF => (1..=2).contains(&bodies),
@@ -39,10 +39,10 @@ fn has_bodies(rule: u32, bodies: usize) -> bool {
 }
 
 impl Objects {
-    /// `cuGraphConditionalHandleCreate`. `taken`: a stream has the name of the home.
+    /// `cuGraphConditionalHandleCreate`. `taken`: a stream already has the home's handle.
     ///
     /// # Errors
-    /// What can be said at once.
+    /// An error that is known at once.
     pub(crate) fn graph_condition(
         &mut self,
         (op, id): (Op, u64),
@@ -89,16 +89,16 @@ impl Objects {
         Ok(())
     }
 
-    /// A helper has made a handle in a home.
+    /// Handles the report of a helper thread that has created a condition handle in a home.
     ///
     /// # Errors
-    /// The driver's; CUDA_ERROR_INVALID_HANDLE if the home is gone.
+    /// The error of the driver; INVALID_HANDLE if the home no longer exists.
     pub(crate) fn condition_made(
         &mut self,
         (name, graph): (u64, &Arc<Mutex<Graph>>),
         made: Result<u64>,
     ) -> Result<rep::GraphCondition> {
-        // The home may be gone by now, or be another of the same name.
+        // The home may have been destroyed since, or a new home may have the same name.
         let home = self.graphs.homes.named.get_mut(&name);
         let home = home.filter(|home| Arc::ptr_eq(&home.graph, graph));
         match (made, home) {
@@ -110,7 +110,7 @@ impl Objects {
                 let empty = home.is_some_and(|home| home.handles.is_empty());
                 self.graphs.homes.handles -= 1;
                 if empty {
-                    // Nobody has a use for it, and the guest takes it that there is none.
+                    // The home is empty, and the guest assumes that it does not exist.
                     let _ = self.home_destroy(name);
                 }
                 Err(made.err().unwrap_or(CuResult::INVALID_HANDLE))
@@ -124,12 +124,12 @@ impl Objects {
             .ok_or(CuResult::INVALID_HANDLE)
     }
 
-    /// Records a conditional node, with everything that it does.
+    /// Records a conditional node with its bodies.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_HANDLE for names that are none, or of different contexts;
-    /// CUDA_ERROR_INVALID_VALUE for other forms than there are, bodies that were built, launched or
-    /// named twice, and nodes too deep within each other.
+    /// INVALID_HANDLE for unknown handles or handles of different contexts; INVALID_VALUE for an
+    /// unsupported kind of node, for bodies that were built, launched or named twice, and for nodes
+    /// that are nested too deeply.
     pub(crate) fn graph_conditional(
         &mut self,
         r: &req::GraphConditional,
@@ -152,7 +152,7 @@ impl Objects {
         };
         let mut size = (0, 0);
         for name in &r.bodies {
-            // There, and nobody else's: looked at just now.
+            // `check_bodies` has just checked that the body exists and has no other owner.
             let body = self.graphs.named.remove(&name.0);
             let body = body.ok_or(CuResult::INVALID_HANDLE)?;
             size = (size.0 + body.size.0, size.1 + body.size.1);
@@ -161,13 +161,13 @@ impl Objects {
         }
         self.record(r.graph.0, Work::Conditional(node))?;
         if let Some(graph) = self.graphs.named.get_mut(&r.graph.0) {
-            // They count for as long as the graph that they are part of.
+            // The nodes of the bodies count for as long as the graph that contains them.
             graph.size = (graph.size.0 + size.0, graph.size.1 + size.1);
         }
         Ok(rep::GraphConditional {})
     }
 
-    /// May these recordings be bodies? Nothing has been changed yet.
+    /// Checks that these recordings may be bodies. Changes nothing.
     fn check_bodies(&mut self, r: &req::GraphConditional, context: u64) -> Result<()> {
         for (i, name) in r.bodies.iter().enumerate() {
             if *name == r.graph || r.bodies[..i].contains(name) {
@@ -183,7 +183,7 @@ impl Objects {
                 return Err(CuResult::INVALID_VALUE);
             }
         }
-        // What it is recorded in must still take something.
+        // The graph in which the node is recorded must still accept operations.
         let graph = self.graphs.named.get_mut(&r.graph.0);
         let graph = graph.ok_or(CuResult::INVALID_HANDLE)?;
         let work = Arc::get_mut(&mut graph.work).ok_or(CuResult::INVALID_VALUE)?;
@@ -193,11 +193,11 @@ impl Objects {
         }
     }
 
-    /// Builds a recording with conditional nodes.
+    /// Builds a recording with conditional nodes on a helper thread.
     ///
     /// # Errors
-    /// What can be said at once: CUDA_ERROR_INVALID_VALUE for one without such nodes, one that was
-    /// built or is being built, and one with handles of several homes.
+    /// An error that is known at once: INVALID_VALUE for a recording without conditional nodes, a
+    /// recording that is built or being built, or a recording with handles of several homes.
     pub(crate) fn graph_build(&mut self, (op, id): (Op, u64), graph: StreamName) -> Result<()> {
         let recorded = self.graphs.named.get_mut(&graph.0);
         let recorded = recorded.ok_or(CuResult::INVALID_HANDLE)?;
@@ -220,15 +220,15 @@ impl Objects {
         let work = Arc::clone(&recorded.work);
         let home = used.ok_or(CuResult::INVALID_VALUE)?;
         let home = self.graphs.homes.named.get(&home);
-        // It may be another of the same name than when the nodes were recorded.
+        // A new home may have the same name as the home of the recorded nodes.
         let home = home.filter(|home| handles.iter().all(|h| home.handles.contains(h)));
         let home = Arc::clone(&home.ok_or(CuResult::INVALID_HANDLE)?.graph);
         work.each(&mut |work| work.look(&|at, len| self.memory.contains(at, len)))?;
         self.graphs.building += 1;
         self.helpers.run(move || {
             let built = lock(&home).build(|builder| build(builder, &work));
-            // Its end gives back what is not needed, the home perhaps: here, where waiting is
-            // allowed.
+            // The last reference to the home destroys the driver's graph, which may wait. So it is
+            // dropped on this thread, where waiting is allowed.
             drop(home);
             Over::Graph {
                 op,
@@ -240,21 +240,22 @@ impl Objects {
         Ok(())
     }
 
-    /// A helper has built a recording.
+    /// Handles the report of a helper thread that has built a recording.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub(crate) fn graph_built(
         &mut self,
         work: Arc<GraphWork>,
         built: Result<GraphExec>,
     ) -> Result<rep::GraphBuild> {
         let built = built.map(|exec| {
-            // Nobody else builds it: it has had two owners since.
+            // No other thread can have built this recording: since the build began it had a second
+            // owner, and a build needs a single owner.
             let _ = work.built.set(exec);
             rep::GraphBuild {}
         });
-        // The guest may have destroyed it meanwhile.
+        // The guest may have destroyed the recording during the build.
         self.graph_done(work);
         self.graphs.building -= 1;
         built
@@ -265,7 +266,7 @@ fn lock(graph: &Mutex<Graph>) -> std::sync::MutexGuard<'_, Graph> {
     graph.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Fills the driver's graph with a recording: its own nodes, then those of the bodies.
+/// Fills the driver's graph with a recording: first its own nodes, then the nodes of the bodies.
 fn build(builder: &mut Builder<'_>, work: &GraphWork) -> Result<()> {
     let mut open = vec![(builder.root(), work)];
     while let Some((section, work)) = open.pop() {

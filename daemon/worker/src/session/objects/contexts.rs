@@ -1,4 +1,4 @@
-//! Devices and contexts, and taking a context down with all that is in it.
+//! Devices and contexts, and the removal of a context with its content.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::driver::{Context, Device, Event, Result};
 /// Flags of `cuCtxCreate` and `cuDevicePrimaryCtxSetFlags` that CUDA 12.4 defines.
 const CONTEXT_FLAGS: u32 = 0xff;
 
-/// (limit, its ceiling): stack per thread, printf buffer, device heap, depth of device-side
+/// (limit, largest value): stack per thread, printf buffer, device heap, depth of device-side
 /// synchronisation, pending device-side launches, L2 fetch granularity, persisting L2.
 const LIMITS: &[(u32, u64)] = &[
     (0, 512 << 10),
@@ -26,12 +26,12 @@ const LIMITS: &[(u32, u64)] = &[
     (6, 1 << 30),
 ];
 
-/// What a launch may not exceed on a device.
+/// The limits of a launch on a device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LaunchLimits {
-    /// Threads of a block, a dimension.
+    /// Maximum number of threads per block, in each dimension.
     pub block: [u32; 3],
-    /// Blocks of a grid, a dimension.
+    /// Maximum number of blocks per grid, in each dimension.
     pub grid: [u32; 3],
 }
 
@@ -39,19 +39,20 @@ pub(crate) struct LaunchLimits {
 #[derive(Debug)]
 pub(crate) struct DeviceState {
     device: Device,
-    /// Kept for the life of the session, whatever the guest does with its own.
+    /// The primary context. The worker holds it until the session ends, regardless of the guest's
+    /// contexts.
     context: Arc<Context>,
     /// Launch limits.
     pub limits: LaunchLimits,
-    /// The guest's handle of its primary context.
+    /// Our handle of the primary context, while the guest retains it.
     pub primary: Option<u64>,
-    /// How often the guest retained that context.
+    /// How often the guest has retained the primary context.
     pub retained: u64,
     flags: u32,
 }
 
 impl DeviceState {
-    /// As found at start.
+    /// The state of a device at the start of the session.
     pub(crate) fn new((device, info, context): FoundDevice) -> DeviceState {
         let limits = LaunchLimits {
             block: [2, 3, 4].map(|a| attribute(&info, a)),
@@ -74,7 +75,7 @@ fn attribute(info: &DeviceInfo, number: u32) -> u32 {
 }
 
 impl DeviceState {
-    /// Its primary context, of which the guest may have a name.
+    /// The primary context, even if the guest has not retained it.
     pub(crate) fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -83,15 +84,15 @@ impl DeviceState {
 /// One context of the guest.
 #[derive(Debug)]
 pub(crate) struct ContextState {
-    /// The driver's.
+    /// The driver's context.
     pub driver: Arc<Context>,
-    /// Ordinal of its device.
+    /// Ordinal of the device.
     pub device: usize,
-    /// Its NULL stream.
+    /// Our handle of the NULL stream.
     pub null: u64,
-    /// Events for markers.
+    /// Unused events for markers.
     pub spare: Vec<Arc<Event>>,
-    /// The primary context of its device.
+    /// Whether this is the primary context of its device.
     pub primary: bool,
     /// Original values of the limits that the guest changed; a reset restores them.
     pub limits: Vec<(u32, u64)>,
@@ -116,7 +117,7 @@ impl Objects {
         device.map(|d| d.device).ok_or(CuResult::INVALID_DEVICE)
     }
 
-    /// Gives a context of the driver a handle; the NULL stream is still missing.
+    /// Adds a context of the driver, and returns our handle. The caller adds the NULL stream.
     pub(crate) fn add_context(
         &mut self,
         driver: Arc<Context>,
@@ -134,8 +135,9 @@ impl Objects {
         self.contexts.insert(state).ok_or(CuResult::OUT_OF_MEMORY)
     }
 
-    /// The driver's context outlives a reset; its limits do not. It may wait for the context's
-    /// work.
+    /// Restores the limits of a primary context after a reset: the driver's context stays, but its
+    /// limits must be the original ones. Runs on a helper thread, because setting a limit may wait
+    /// for the context's work.
     pub(crate) fn reset_limits(
         &mut self,
         driver: Arc<Context>,
@@ -152,7 +154,8 @@ impl Objects {
         });
     }
 
-    /// The flags are the guest's to read back; how threads wait is decided in the worker.
+    /// Stores the flags, so that the guest can read them. They have no effect: the worker decides
+    /// how threads wait.
     pub(crate) fn primary_set_flags(
         &mut self,
         ordinal: u32,
@@ -165,7 +168,7 @@ impl Objects {
         Ok(rep::PrimaryCtxSetFlags {})
     }
 
-    /// Creating a context takes long on hardware: a helper does it.
+    /// `cuCtxCreate`, on a helper thread, because the creation of a context takes long on hardware.
     pub(crate) fn context_create(
         &mut self,
         (op, id): (Op, u64),
@@ -185,7 +188,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Sets a limit. It may wait for the context's work: a helper does it.
+    /// `cuCtxSetLimit`, on a helper thread, because it may wait for the context's work.
     pub(crate) fn set_limit(
         &mut self,
         (op, id): (Op, u64),
@@ -208,7 +211,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Keeps what a limit was before it was set for the first time.
+    /// Stores the original value of a limit when the guest sets the limit for the first time.
     pub(crate) fn limit_set(&mut self, context: u64, limit: u32, before: Result<u64>) {
         if let (Some(state), Ok(before)) = (self.contexts.get_mut(context), before)
             && state.limits.iter().all(|(known, _)| *known != limit)
@@ -228,8 +231,9 @@ impl Objects {
             .map(|value| rep::CtxGetLimit { value })
     }
 
-    /// What `cuMemGetInfo` says where vgpud lets the VM reserve `left` bytes more: that, what this
-    /// session has reserved on the device and does not use, and no more than the device has.
+    /// The results of `cuMemGetInfo` if vgpud lets the VM reserve `left` more bytes. The free
+    /// memory is `left` plus the bytes that this session has reserved on the device and does not
+    /// use, but at most the device's free memory.
     pub(crate) fn memory_within(&self, ctx: Ctx, left: u64) -> Result<rep::MemGetInfo> {
         let context = self.context(ctx)?;
         let (free, total) = context.driver.memory_info()?;
@@ -244,7 +248,7 @@ impl Objects {
         })
     }
 
-    /// Takes out everything of a context: what is to be given back, and its charge.
+    /// Removes all objects of a context. Returns the objects to release, and their charge in bytes.
     pub(crate) fn take_context(&mut self, context: u64) -> (Garbage, u64) {
         let (memory, charge, variables) = self.memory.remove_context(context);
         let (arrays, of_arrays) = self.arrays.remove_context(context);

@@ -1,4 +1,4 @@
-//! What is given back to the driver when work is over, and what that frees.
+//! Objects that are released to the driver when the work that may use them is complete.
 
 use std::sync::Arc;
 
@@ -10,36 +10,36 @@ use crate::driver::{
     Stream,
 };
 
-/// What is to be given back to the driver, in this order.
+/// Objects to release to the driver, in the order of the fields.
 #[derive(Debug, Default)]
 pub(crate) struct Garbage {
-    /// The place of the ledger that its memory is of: the ordinal of its device, or the pinned
-    /// one's.
+    /// Index of the ledger that the memory is charged to: the ordinal of the device, or the index
+    /// of the ledger of pinned memory.
     pub device: usize,
     /// Device memory.
     pub memory: Vec<DeviceMemory>,
     /// Arrays; held only to be dropped.
     #[allow(dead_code)]
     pub arrays: Vec<Arc<Array>>,
-    /// Mappings; before what they are of and where.
+    /// Mappings; released before their memory and their addresses.
     pub mappings: Vec<Mapping>,
-    /// Memory without addresses.
+    /// Memory without addresses (`cuMemCreate`).
     #[allow(dead_code)]
     pub physical: Vec<Arc<Physical>>,
-    /// Copies of the program's memory.
+    /// Copies of the guest program's memory.
     pub shadows: Vec<Shadow>,
-    /// Addresses.
+    /// Reserved address ranges.
     #[allow(dead_code)]
     pub reservations: Vec<Arc<Reservation>>,
     /// Addresses of variables of the modules.
     pub variables: Vec<u64>,
-    /// Functions; they keep their modules.
+    /// Functions, which keep their modules alive.
     pub functions: Vec<Arc<Function>>,
     /// Modules.
     pub modules: Vec<Arc<Module>>,
-    /// Events by our own handle, still in the table until the work is over.
+    /// Our handles of events that stay in the table until the work is complete.
     pub event_ids: Vec<u64>,
-    /// Streams likewise.
+    /// Our handles of streams that stay in the table until the work is complete.
     pub stream_ids: Vec<u64>,
     /// Events.
     pub events: Vec<Arc<Event>>,
@@ -49,19 +49,21 @@ pub(crate) struct Garbage {
     pub contexts: Vec<Arc<Context>>,
 }
 
-/// Things that are given back to the driver when the work that may use them is over.
+/// A release: objects to release to the driver when the work that may use them is complete, and
+/// what follows.
 #[derive(Debug)]
 pub(crate) struct Release {
-    /// The things.
+    /// The objects.
     pub garbage: Box<Garbage>,
     /// Bytes that the VM's ledger gets back.
     pub charge: u64,
-    /// The request that is answered then, if one waits: operation and number.
+    /// The request to answer after the release, if one waits: operation and number.
     pub reply: Option<(Op, u64)>,
 }
 
 impl Objects {
-    /// Counts things that have been taken from the guest as being given back.
+    /// Prepares a release of objects that are no longer valid for the guest, and counts it as in
+    /// progress.
     pub(crate) fn leaving(
         &mut self,
         garbage: Garbage,
@@ -77,7 +79,8 @@ impl Objects {
         }
     }
 
-    /// The memory is about to be given back: earlier requests may no longer use its addresses.
+    /// Makes the addresses of this memory invalid for earlier requests, because the memory is about
+    /// to be released.
     pub(crate) fn lose(&mut self, garbage: &Garbage) {
         let memory = garbage.memory.iter().map(DeviceMemory::address);
         let mappings = garbage.mappings.iter().map(Mapping::address);

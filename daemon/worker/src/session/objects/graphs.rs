@@ -1,12 +1,13 @@
-//! Graphs, as far as the worker knows them: kernels, fills and copies within the device that a
-//! guest has recorded, to be given to a stream together.
+//! Graphs in the worker: kernels, fills and copies within the device that a guest has recorded in
+//! order to submit them together.
 //!
-//! A recording is made by the ordinary operations, which name the graph where they name a stream,
-//! and are checked as ever; addresses again at every launch, for the memory may be gone by then. To
-//! the scheduler a launch is one operation, whose duration is learned for the graph.
+//! The guest records a graph with the ordinary operations, which name the graph in place of a
+//! stream and are checked as usual. Addresses are checked again at every launch, because memory may
+//! have been freed since. For the scheduler, a launch of a graph is one operation with a predicted
+//! time of its own.
 //!
-//! What conditional nodes do only the device can decide: a recording with such nodes becomes a
-//! graph of the driver, see `conditions`.
+//! Only the device can decide what conditional nodes do. So a recording with conditional nodes
+//! becomes a graph of the driver, see `conditions`.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -21,31 +22,31 @@ use super::table::HandleMap;
 use super::work::{GraphWork, Work};
 use crate::driver::{self, Result};
 
-/// Where handles of conditions live.
+/// A graph of the driver that owns condition handles.
 #[derive(Debug)]
 pub(crate) struct Home {
     pub context: u64,
-    /// Used by helpers only, which may wait for each other.
+    /// Only helper threads use this graph; they may wait for each other.
     pub graph: Arc<Mutex<driver::Graph>>,
-    /// The driver's handles of conditions.
+    /// The driver's condition handles.
     pub handles: Vec<u64>,
 }
 
-/// All homes of a session, by the guest's names.
+/// All homes of a session, by the guest's handles.
 #[derive(Debug, Default)]
 pub(crate) struct Homes {
     pub named: HandleMap<Home>,
-    /// Handles that there are, or that are being made.
+    /// Number of condition handles that exist or are being created.
     pub handles: usize,
 }
 
 impl Homes {
-    /// Is this the name of one?
+    /// Whether a home has this handle.
     pub(crate) fn knows(&self, name: u64) -> bool {
         self.named.contains_key(&name)
     }
 
-    /// Those of a context.
+    /// The guest's handles of the homes of a context.
     pub(crate) fn of(&self, context: u64) -> impl Iterator<Item = u64> {
         let of_it = self.named.iter().filter(move |(_, h)| h.context == context);
         of_it.map(|(name, _)| *name)
@@ -57,32 +58,33 @@ impl Homes {
 pub(crate) struct Graph {
     pub context: u64,
     pub work: Arc<GraphWork>,
-    /// Its nodes and the bytes of their parameters.
+    /// Number of nodes, and number of bytes of their parameters.
     pub size: (usize, usize),
 }
 
-/// All graphs of the session, by the guest's names.
+/// All graphs of the session, by the guest's handles.
 #[derive(Debug, Default)]
 pub(crate) struct Graphs {
     pub named: HandleMap<Graph>,
     pub homes: Homes,
-    /// Builds that helpers are at: what recordings name stays there until they are over.
+    /// Number of builds that helper threads are running. Meanwhile no object that a recording names
+    /// is released.
     pub building: usize,
     made: u64,
-    /// Nodes and bytes of all of them.
+    /// Number of nodes and bytes of all graphs.
     size: (usize, usize),
 }
 
 impl Graphs {
-    /// Is this the name of one?
+    /// Whether a graph or a home has this handle.
     pub(crate) fn knows(&self, name: u64) -> bool {
         self.named.contains_key(&name) || self.homes.knows(name)
     }
 
-    /// Is there room for one more node?
+    /// Checks that one more node is allowed.
     ///
     /// # Errors
-    /// CUDA_ERROR_OUT_OF_MEMORY.
+    /// CUDA_ERROR_OUT_OF_MEMORY if the session has its maximum number of nodes.
     pub(crate) fn check_room(&self) -> Result<()> {
         match self.size.0 < MAX_GRAPH_NODES {
             true => Ok(()),
@@ -90,20 +92,20 @@ impl Graphs {
         }
     }
 
-    /// The graph of a name.
+    /// The graph with this handle of the guest.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_HANDLE.
+    /// CUDA_ERROR_INVALID_HANDLE if no graph has the handle.
     pub(crate) fn named(&self, name: StreamName) -> Result<&Graph> {
         self.named.get(&name.0).ok_or(CuResult::INVALID_HANDLE)
     }
 }
 
 impl Objects {
-    /// Checks that the guest may give a graph this name. `taken`: a stream has the name.
+    /// Checks that the guest may give this handle to a graph. `taken`: a stream has the handle.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_HANDLE for one that is taken or not the guest's to give.
+    /// CUDA_ERROR_INVALID_HANDLE if the handle is in use or outside the guest's range.
     pub(super) fn check_graph_name(&self, name: u64, taken: bool) -> Result<()> {
         match GUEST_HANDLES.contains(&name) && !taken && !self.graphs.knows(name) {
             true => Ok(()),
@@ -111,7 +113,7 @@ impl Objects {
         }
     }
 
-    /// An empty graph. `taken`: a stream has its name.
+    /// Creates an empty graph. `taken`: a stream has its handle.
     pub(crate) fn graph_create(&mut self, r: &req::GraphCreate, taken: bool) -> Result<()> {
         self.context(r.ctx)?;
         self.check_graph_name(r.graph.0, taken)?;
@@ -133,8 +135,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Appends an operation, checked, to a graph. One that has been launched stays as it is while
-    /// that launch waits, and one that has been built for good.
+    /// Appends a checked operation to a graph. A graph accepts no operations while a launch of it
+    /// waits, nor after it was built.
     pub(crate) fn record(&mut self, name: u64, work: Work) -> Result<()> {
         let bytes = work.held();
         let Graphs { named, size, .. } = &mut self.graphs;
@@ -155,7 +157,7 @@ impl Objects {
         Ok(())
     }
 
-    /// What a launch of a graph in a stream of `context` does, with every address looked at again.
+    /// The work of a launch of a graph in a stream of `context`. Checks every address again.
     pub(crate) fn check_graph(&self, context: u64, graph: StreamName) -> Result<Work> {
         let graph = self.graphs.named(graph)?;
         if context != graph.context {
@@ -181,7 +183,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Graphs of a context that is gone.
+    /// Destroys the graphs of a context that was removed.
     pub(crate) fn forget_graphs(&mut self, context: u64) {
         let of_it = self.graphs.named.iter();
         let mut gone: Vec<u64> = of_it
@@ -194,9 +196,9 @@ impl Objects {
         }
     }
 
-    /// A graph is not needed here any more. The last owner of a function unloads its module, and
-    /// the last of the driver's graph destroys that, which may wait for the device: not on this
-    /// thread.
+    /// Drops a reference to a graph. The last reference to a function unloads its module, and the
+    /// last reference to the driver's graph destroys that graph. Both may wait for the device, so a
+    /// helper thread drops the last reference.
     pub(crate) fn graph_done(&mut self, work: Arc<GraphWork>) {
         if let Ok(work) = Arc::try_unwrap(work)
             && work.owns_alone()
