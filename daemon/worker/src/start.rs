@@ -1,4 +1,4 @@
-//! From process start to the guest's first frame: sandbox, driver, handshake with vgpud.
+//! From process start to the first frame of the guest: confinement, driver, handshake with vgpud.
 
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
@@ -14,7 +14,8 @@ use crate::driver::{Context, Device, LoadError, PAGEABLE_MEMORY_ACCESS, describe
 use crate::pages;
 use crate::session::{FoundDevice, Parts, Printf, serve};
 
-/// Runs a worker. Returns only if it could not begin; otherwise the process ends with its session.
+/// Runs a worker. Returns only if the worker could not start; otherwise the process ends with its
+/// session.
 pub fn run() -> ExitCode {
     // vgpud adds the time, and reads the level at the begin of each line.
     tracing_subscriber::fmt()
@@ -36,17 +37,17 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Forbids other processes of this uid to look into this process, also where vgpud could not start
-/// the worker from a copy that nobody may read. vgpud takes all other rights away before the
-/// process begins (`vgpud::worker::confine`). The worker ends with vgpud because the control thread
-/// sees the socket close. A parent-death signal would come too early: it is bound to the thread
-/// that started this process.
+/// Forbids other processes with this uid to inspect this process (ptrace, /proc), also where vgpud
+/// could not start the worker from a copy that nobody may read. vgpud takes all other rights away
+/// before the process starts (`vgpud::worker::confine`). The worker ends together with vgpud
+/// because the control thread sees the socket close. A parent-death signal would come too early: it
+/// is bound to the thread that started this process.
 ///
-/// Timers must not be late by the 50 µs that the kernel allows otherwise: the window and the end of
-/// the slice are kept by timers, and soft-gpu's threads, which this process starts, complete
-/// kernels by timers.
+/// Also sets the timer slack to the minimum: timers may otherwise be 50 µs late. The window and the
+/// end of the slice depend on timers, and so do the threads of soft-gpu in this process, which
+/// complete kernels.
 fn confine() -> nix::Result<()> {
-    // For `ps` and `top`: vgpud starts it by a descriptor.
+    // The name for `ps` and `top`: vgpud starts the program through a descriptor.
     prctl::set_name(c"vgpu-worker")?;
     prctl::set_timerslack(1)?;
     prctl::set_dumpable(false)
@@ -180,8 +181,8 @@ fn bring_up(start: &Start) -> Result<(u32, Vec<FoundDevice>), LoadError> {
     Ok((version, found))
 }
 
-/// Device memory that this process's contexts take. The driver does not tell; what the probe sees
-/// is the truth, and this is what to book until then.
+/// Device memory in bytes to book for this process's contexts. The driver does not report this
+/// number, so it is an estimate until the probe has measured the process.
 fn context_bytes(start: &Start, devices: &[FoundDevice]) -> u64 {
     const CONTEXT_OF_HARDWARE: u64 = 512 << 20;
     if start.expect_soft {

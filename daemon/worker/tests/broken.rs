@@ -118,7 +118,8 @@ fn less_credit_counts_for_what_is_sent_after_it_was_heard() {
         };
         bench.guest.post(&value);
     };
-    // Sent while it was allowed: handled in order, however late the worker reads it.
+    // These requests were allowed when they were sent, so the worker must handle them, even if it
+    // reads them after the limit has changed.
     for _ in 0..5 * LESS {
         fill(&mut bench);
     }
@@ -133,10 +134,10 @@ fn less_credit_counts_for_what_is_sent_after_it_was_heard() {
     }
     let depth = bench.guest.depth.expect("a depth notice");
     assert_eq!((depth.calls, depth.bytes), (LESS.into(), 4096));
-    // After these are taken, only as many as the new limit may wait.
+    // From now on, only as many requests as the new limit may wait.
     let all = bench.guest.status(&req::MemGetInfo { ctx });
     ok(all);
-    // The worker asks for a lease once, and gets none by itself.
+    // The fake vgpud grants nothing by itself here, so the worker asks for a lease only once.
     bench.vgpud.wait("Runnable", |m| {
         matches!(m, FromWorker::Runnable { .. }).then_some(())
     });
@@ -221,7 +222,7 @@ fn credit_comes_back_to_a_guest_that_has_little() {
             count: 64,
         });
         bench.guest.flush();
-        // The depth credit is one call: waits for the report that the call was taken.
+        // The depth credit is one call: wait for the report that the call was taken.
         while bench.guest.outstanding() > 0 {
             assert!(bench.guest.read_frame());
         }
@@ -279,7 +280,7 @@ fn a_worker_ends_with_its_vgpud_even_while_a_kernel_hangs() {
     ok(bench.guest.status(&req::MemGetInfo { ctx }));
     bench.vgpud.hang_up();
     assert_eq!(bench.exit_code(), Some(0));
-    // Notices may come before the end, replies may not.
+    // Notices may arrive before the end, but no replies.
     let answered = bench.guest.order.clone();
     while bench.guest.read_frame() {}
     assert_eq!(bench.guest.order, answered);

@@ -1,6 +1,6 @@
-//! Forged handles: dead handles, handles of other kinds, and unused numbers. Every operation
-//! refuses them before the driver sees any: the software device is in strict mode and would abort
-//! the worker.
+//! Forged handles: handles of destroyed objects, handles of other kinds, and unused numbers. Every
+//! operation refuses them before the driver is called: the software device is in strict mode and
+//! would abort the worker.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Graphs with conditional nodes, which the driver decides; and abuse of them by a guest.
+//! Graphs with conditional nodes, whose bodies the driver selects; and a guest that abuses them.
 
 mod common;
 
@@ -221,7 +221,7 @@ fn a_loop_runs_until_a_kernel_ends_it_and_is_one_operation() {
     let before = pages.hints().submitted;
     assert_eq!(s.words_after(graph)[0], 10);
     assert_eq!(pages.hints().submitted - before, 3, "copy, launch, copy");
-    // A launched graph lives on without its handles.
+    // A launched graph runs to its end even if its handles are destroyed.
     s.launch(graph);
     for name in [graph, home] {
         ok_posted(&mut s, &req::GraphDestroy { graph: name });
@@ -267,7 +267,7 @@ fn incomplete_and_foreign_graphs_are_refused() {
     assert_eq!(s.node(graph, home, IF, &[body, body]), invalid);
     assert_eq!(s.node(graph, home, IF, &[Stream(0)]), handle);
     assert_eq!(s.node(graph, home, IF, &[home.0]), handle);
-    // Handles of other homes and of none, and unknown rules.
+    // Handles of other homes, unknown handles, and unknown rules.
     assert_eq!(s.node(graph, (other.0, home.1), IF, &[body]), handle);
     assert_eq!(s.node(graph, (home.0, home.1 ^ 8), IF, &[body]), handle);
     assert_eq!(s.node(graph, (graph, home.1), IF, &[body]), handle);
@@ -289,8 +289,8 @@ fn incomplete_and_foreign_graphs_are_refused() {
     assert_eq!(s.guest().outcome(early, ctx), invalid);
     ok_posted(&mut s, &req::GraphDestroy { graph: home.0 });
     assert_eq!(s.build(graph), handle);
-    // A new object of the same handle is another object, whatever number the driver gives the
-    // condition.
+    // A new home with the same handle is another object, even if the driver gives its condition the
+    // same number.
     let again = s.condition(home.0, 0, 0);
     if again != home.1 {
         assert_eq!(s.build(graph), handle);

@@ -1,5 +1,6 @@
-//! Refusals for a hostile guest, before the driver sees the calls. The software device is in strict
-//! mode, so a call that slips through aborts the worker. Forged handles: `forged.rs`.
+//! Calls of a hostile guest, which the worker must refuse before the driver is called. The software
+//! device is in strict mode, so a call that the worker does not refuse aborts the worker. Forged
+//! handles: `forged.rs`.
 
 mod common;
 
@@ -316,7 +317,7 @@ fn handles_that_are_taken_or_reserved_are_refused() {
     );
 }
 
-/// Functions whose names fill a reply of about 48 kB to a request of some 40 bytes.
+/// Functions whose names fill a reply of about 48 kB, for a request of some 40 bytes.
 fn many_functions() -> Vec<u8> {
     let mut ptx = String::from(".version 8.0\n.target sm_80\n.address_size 64\n");
     for i in 0..400 {
@@ -328,7 +329,7 @@ fn many_functions() -> Vec<u8> {
     ptx.into_bytes()
 }
 
-/// The most memory that the worker ever had resident, in bytes.
+/// Peak of the worker's resident memory, in bytes.
 fn most_resident(bench: &Bench) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{}/status", bench.child.id()));
     let status = status.expect("the worker runs");
@@ -359,7 +360,7 @@ fn replies_that_nobody_reads_stay_within_their_bound_and_none_is_lost() {
         ok(reply.status);
         assert_eq!(reply.args, first.args);
     }
-    // 8 MiB wait for the guest at most, and the one reply that passes the bound.
+    // At most 8 MiB wait for the guest, plus the one reply that exceeds this limit.
     let grown = most_resident(&bench) - before;
     assert!(grown < 24 << 20, "{grown} bytes for {REQUESTS} requests");
 }
@@ -388,7 +389,7 @@ fn blocks_reservations_and_mappings_are_bounded_before_the_kernels_bound_on_mapp
         memory,
     };
     ok(guest.status(&map(0)));
-    // Two places are taken. Each block is a page of its own.
+    // Two slots are in use. Each block has a page of its own.
     let block = |n: u64| req::HostMap {
         ptr: DevPtr(HOST_SPACE.start + n * 8192),
         size: 1,
@@ -405,7 +406,7 @@ fn blocks_reservations_and_mappings_are_bounded_before_the_kernels_bound_on_mapp
     assert_eq!(guest.status(&block(MOST)), full);
     assert_eq!(guest.status(&reserve), full);
     assert_eq!(guest.status(&map(1)), full);
-    // What is given back is there for any of them.
+    // A slot that is returned can be used for any kind of object.
     ok(guest.status(&req::HostUnmap { ptr: block(0).ptr }));
     ok(guest.status(&map(1)));
     assert_eq!(guest.status(&reserve), full);

@@ -1,4 +1,4 @@
-//! The worker's handling of the lease: asks, uses, drains, releases, parks.
+//! The worker's use of the lease: asks, uses, drains, releases, parks.
 
 mod common;
 
@@ -157,11 +157,11 @@ fn an_idle_lease_that_nobody_wants_is_parked_at_once_and_taken_up_without_a_word
         assert_eq!(bench.guest.dtoh(ctx, NULL, ptr, 64), vec![round; 64]);
         until("the lease is parked again", parked);
     }
-    // Messages come only after long pauses of the machine: parking itself sends none. Without
-    // parking there are two messages per copy.
+    // The worker sends messages only after long pauses of the machine: parking itself sends none.
+    // Without parking there would be two messages per copy.
     let said = bench.vgpud.heard().len() - before;
     assert!(said <= 20, "{:?}", bench.vgpud.heard());
-    // vgpud can take the lease at once, whatever the hold.
+    // vgpud can take the lease at once, regardless of the hold.
     assert!(pages.want(1) && pages.reclaim(1));
 }
 
@@ -179,7 +179,7 @@ fn a_slice_that_is_extended_goes_on_under_the_same_lease() {
         .post(&req::StreamSynchronize { ctx, stream: NULL });
     bench.guest.flush();
     bench.vgpud.wait("Runnable", runnable);
-    // The slice has ended from the start: one operation is served.
+    // The slice is over from the start: one operation is still submitted.
     let pages = bench.vgpud.pages;
     let epoch = bench.vgpud.grant();
     let _ = pages.want(epoch);
@@ -216,7 +216,7 @@ fn a_revoked_lease_is_released_only_when_its_work_is_complete() {
         .post(&req::StreamSynchronize { ctx, stream: work });
     bench.guest.flush();
     bench.vgpud.wait("Runnable", runnable);
-    // One kernel runs, because its duration is unknown; the others belong to later leases.
+    // One kernel runs, because its duration is unknown. The others run under later leases.
     let first = bench.vgpud.grant();
     let pages = bench.vgpud.pages;
     until("the kernel was submitted", || pages.hints().submitted == 1);
@@ -276,7 +276,7 @@ fn a_wait_for_a_value_keeps_no_lease() {
     ok(bench.guest.wait(sync).status);
 }
 
-/// A driver would block the thread that submits more to a stream.
+/// If more operations were submitted to the stream, the driver would block the thread.
 #[test]
 fn a_stream_that_waits_takes_as_much_as_a_driver_does() {
     let mut bench = Bench::new();
@@ -305,8 +305,8 @@ fn a_worker_that_submits_nothing_more_reports_the_predicted_end_of_its_work() {
     bench.guest.flush();
     bench.vgpud.wait("Runnable", runnable);
     let pages = bench.vgpud.pages;
-    // The slices have ended from the start: one operation is served. The duration of the first
-    // operation is unknown.
+    // The slices are over from the start: one operation is still submitted. The duration of the
+    // first operation is unknown.
     let first = bench.vgpud.grant();
     let _ = pages.want(first);
     until("the first is submitted", || pages.hints().submitted == 1);
@@ -322,7 +322,7 @@ fn a_worker_that_submits_nothing_more_reports_the_predicted_end_of_its_work() {
     assert_eq!(told, epoch);
     assert!((1..=KERNEL_NS * 5 / 4).contains(&in_ns), "{in_ns}");
     assert_eq!(pages.hints().completed, 1, "reported before the work ends");
-    // Revoked by the page alone, as vgpud does in this case: no message wakes the worker.
+    // The revoke is only on the page, as vgpud does in this case: no message wakes the worker.
     let _ = pages.revoke(epoch);
     assert_eq!(bench.vgpud.wait("Released", released), (epoch, 2));
     assert_eq!(
@@ -336,7 +336,7 @@ fn a_worker_that_submits_nothing_more_reports_the_predicted_end_of_its_work() {
     ok(bench.guest.wait(end).status);
 }
 
-/// A kernel that spins on a flag holds the lease, and the lease is revoked.
+/// Starts a kernel that spins on a flag and so keeps the lease, which is then revoked.
 fn stuck(credit: (u64, u64)) -> (Bench, (Ctx, Func), DevPtr, [Stream; 2], u64) {
     let mut bench = with(Policy { credit, ..never() });
     let (ctx, spin) = spinner(&mut bench, "spin_flag");
@@ -377,7 +377,7 @@ fn work_that_a_kernel_waits_for_is_submitted_after_a_revoke() {
         .post(&req::StreamSynchronize { ctx, stream: feed });
     bench.guest.flush();
     ok(bench.guest.wait(end).status);
-    // Under the same lease, which is released as soon as the admitted work is complete.
+    // The work ran under the same lease, which is released when the admitted work is complete.
     let (gone, left) = bench.vgpud.wait("Released", released);
     assert_eq!(gone, epoch);
     let hints = bench.vgpud.pages.hints();
@@ -397,7 +397,7 @@ fn work_that_a_kernel_waits_for_is_submitted_after_a_revoke() {
 fn an_event_in_an_idle_stream_is_reached_while_a_kernel_spins() {
     let (mut bench, (ctx, spin), flag, [work, feed], _) = stuck((UNLIMITED, UNLIMITED));
     let event = bench.guest.event(ctx, 2);
-    // The kernel stands in the queue before the event, and may not run.
+    // The kernel is before the event in the queue, and may not run.
     bench
         .guest
         .launch((ctx, work), spin, (1, 1), &flag.0.to_le_bytes());
@@ -489,7 +489,8 @@ fn an_unknown_kernel_goes_alone_and_a_known_one_within_the_window() {
             hints.completed > 0 || unfinished <= 1,
             "the duration is unknown"
         );
-        // The duration of 100 ms is known by now: the third follows when the second is nearly over.
+        // The duration of 100 ms is known now: the third is submitted when the second is nearly
+        // over.
         assert!(unfinished <= 2, "{hints:?}");
         hints.completed == 3
     });
@@ -498,8 +499,8 @@ fn an_unknown_kernel_goes_alone_and_a_known_one_within_the_window() {
 
 #[test]
 fn work_left_at_a_release_runs_under_the_next_lease() {
-    // The lease is kept when idle, so that every lease ends by the revoke. The first has credit for
-    // half of the work, so there is a second, however late this thread is.
+    // The worker keeps an idle lease, so that every lease ends by a revoke. The first lease has
+    // credit for half of the work, so there must be a second lease, even if this thread is late.
     let mut bench = with(Policy {
         hold_ns: 600_000_000_000,
         credit: (20, UNLIMITED),
@@ -527,7 +528,7 @@ fn work_left_at_a_release_runs_under_the_next_lease() {
             pages.hints().completed > before
         });
         // If the worker finished all work that its credit allows before this thread revokes, the
-        // lease is parked: vgpud takes it, and the worker sends no message.
+        // lease is parked: vgpud takes the lease, and the worker sends no message.
         let parked = bench.vgpud.revoke(epoch);
         let said = (!parked).then(|| bench.vgpud.wait("Released", released));
         let hints = bench.vgpud.pages.hints();
@@ -554,7 +555,7 @@ fn a_lease_that_is_wanted_past_its_slice_is_given_up_unasked() {
     }
     bench.guest.flush();
     bench.vgpud.wait("Runnable", runnable);
-    // The fake vgpud's slices end in the past, so exactly one operation is served.
+    // The fake vgpud's slices end in the past, so exactly one operation is submitted.
     let epoch = bench.vgpud.grant();
     let _ = bench.vgpud.pages.want(epoch);
     let (gone, left) = bench.vgpud.wait("Released", released);
@@ -581,7 +582,8 @@ fn credit_bounds_calls_and_bytes_and_more_of_it_goes_on() {
         let hints = bench.vgpud.pages.hints();
         (hints.submitted, hints.used_calls) == (3, 3)
     });
-    // The worker reports this once, with the calls that it has read: the fifth is sent after that.
+    // The worker reports the missing credit once, with the calls that it has read. The fifth call
+    // is sent after that report.
     assert_eq!(
         bench.vgpud.wait("Runnable for lack of credit", runnable),
         (1, 1)
@@ -626,7 +628,7 @@ fn a_lease_without_credit_is_released_when_it_is_asked_back() {
     let ctx = bench.primary();
     let guest = &mut bench.guest;
     let ptr = guest.alloc(ctx, 8192);
-    // The first operation may exceed the rest of the credit; the debt delays the second.
+    // The first operation may exceed the remaining credit; the debt delays the second.
     guest.htod(ctx, NULL, ptr, &[1; 4096]);
     guest.htod(ctx, NULL, DevPtr(ptr.0 + 4096), &[2; 4096]);
     let sync = guest.post(&req::StreamSynchronize { ctx, stream: NULL });
@@ -653,7 +655,7 @@ fn kernels_that_wait_for_later_work_get_it_although_the_window_is_full() {
     let feed = guest.stream(ctx, 1);
     guest.htod(ctx, feed, flag, &0u32.to_le_bytes());
     ok(guest.sync(ctx, feed));
-    // Teaches the worker that operations are long, so that its window is narrow.
+    // The worker learns that operations are long, so its window is narrow.
     let module = guest.module(ctx, fixture!("demo/spin"));
     let long = guest.function(module, "spin_ns");
     for _ in 0..12 {

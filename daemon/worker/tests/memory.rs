@@ -32,7 +32,7 @@ fn allocations_draw_on_the_ledger_in_slices_and_exactly_near_its_end() {
     let small = guest.alloc(ctx, 1);
     let large = guest.alloc(ctx, 64 * MIB);
     assert!(guest.ask(&req::MemGetInfo { ctx }).free < 36 * MIB);
-    // The ledger no longer has a whole slice of 64 MiB; it still has the needed bytes.
+    // The ledger no longer has a whole slice of 64 MiB, but enough bytes for the request.
     let rest = guest.alloc(ctx, 34 * MIB);
     let over = req::MemAlloc {
         ctx,
@@ -43,8 +43,7 @@ fn allocations_draw_on_the_ledger_in_slices_and_exactly_near_its_end() {
     for ptr in [small, large, rest] {
         ok(guest.status(&req::MemFree { ptr }));
     }
-    // The frees are carried out in the background; this allocation waits for them instead of
-    // failing.
+    // Memory is freed in the background. This allocation waits for that instead of failing.
     let again = guest.alloc(ctx, 100 * MIB);
     ok(guest.status(&req::MemFree { ptr: again }));
     for (size, code) in [
@@ -88,7 +87,8 @@ fn memory_of_other_programs_of_the_vm_is_not_free() {
     }
 }
 
-/// vgpud denies a request, and memory is freed before the denial arrives: the denial is void.
+/// vgpud denies a request, and memory is freed before the denial arrives. The denial then no longer
+/// applies.
 #[test]
 fn an_allocation_that_was_denied_before_a_free_is_asked_for_again() {
     let mut bench = with_ledger(200 * MIB, 0);

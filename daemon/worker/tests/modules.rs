@@ -101,7 +101,7 @@ fn an_image_without_memory_is_refused_with_the_reason() {
     let results: vgpu_proto::call::rep::ModuleLoad = decode(&reply.args).expect("results");
     assert_eq!(results.error_log, b"the VM has no memory left");
     assert_eq!(bench.guest.errors, [], "only the load reports the error");
-    // When there is memory again, the same image loads.
+    // When memory is available again, the same image loads.
     bench.vgpud.set(|policy| policy.no_images = None);
     bench.guest.module(ctx, fixture!("demo/vecadd"));
 }
@@ -182,7 +182,7 @@ fn a_module_that_does_not_compile_says_why() {
     let results: vgpu_proto::call::rep::ModuleLoad = decode(&reply.args).expect("results");
     let log = String::from_utf8_lossy(&results.error_log);
     assert!(log.contains("nonsense"), "{log:?}");
-    // Text of exactly one page: no zero byte follows in the file.
+    // Text of exactly one page: the file has no zero byte after the text.
     let mut long = text.to_vec();
     long.resize(4096, b' ');
     let image = guest.send_image(&long);
@@ -304,7 +304,7 @@ fn a_flood_of_printf_is_forwarded_whole_while_the_guest_reads() {
 
 #[test]
 fn printf_beyond_its_bound_is_dropped_in_whole_lines_and_the_next_wait_says_how_much() {
-    // The device keeps at most 1 MiB of what a launch prints.
+    // The device stores at most 1 MiB of the output of a launch.
     const LAUNCHES: usize = 20;
     const BLOCKS: u32 = 200;
     const LIMIT: usize = 8 << 20;
@@ -332,7 +332,7 @@ fn printf_beyond_its_bound_is_dropped_in_whole_lines_and_the_next_wait_says_how_
         text.ends_with('\n') && text.lines().all(|line| line.starts_with("thread "))
     };
     assert!(whole(&guest.stdout));
-    // There is room again.
+    // Output is accepted again.
     guest.launch((ctx, NULL), print, (1, 4), &[]);
     ok(guest.sync(ctx, NULL));
     assert!(whole(&guest.stdout[forwarded..]));
@@ -353,7 +353,7 @@ fn a_device_fault_ends_everything_with_its_code() {
     let code = CuResult::ILLEGAL_ADDRESS;
     assert_eq!(guest.sync(ctx, NULL), code);
     assert_eq!(guest.errors, [(0, code)]);
-    // The fault stays: for queries, copies, allocations, and work that was queued behind.
+    // The fault persists: for queries, copies, allocations, and work that was queued behind it.
     assert_eq!(
         guest.status(&req::MemAlloc {
             ctx,

@@ -1,5 +1,5 @@
-//! A guest that changed more page-locked memory than its credit allows: the worker does not read
-//! its frames until there is credit.
+//! A guest that has sent more changes of page-locked memory than its credit allows: the worker
+//! reads none of its frames until there is credit.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn with(credit: (u64, u64)) -> Bench {
     })
 }
 
-/// Guest memory that kernels access, in a VM with a limit of bytes.
+/// Guest memory that kernels access, in a VM with a limit of bytes per second.
 fn reached(bench: &mut Bench) -> DevPtr {
     bench.vgpud.pages.limit(false, true);
     let ptr = DevPtr(HOST_SPACE.start);
@@ -32,8 +32,8 @@ fn reached(bench: &mut Bench) -> DevPtr {
     ptr
 }
 
-/// Reports `lines` changed lines, as the shim does: in a frame without an id. Returns the bytes of
-/// the frame.
+/// Sends a change of `lines` lines, as the shim does: in a frame without an id. Returns the length
+/// of the frame in bytes.
 fn push(bench: &mut Bench, at: DevPtr, lines: u16, value: u8) -> u64 {
     let mut bytes = [at.0, u64::MAX].map(u64::to_le_bytes).concat();
     bytes.extend((lines - 1).to_le_bytes());
@@ -64,10 +64,10 @@ fn a_guest_that_moved_more_than_its_credit_is_read_again_when_there_is_more() {
     bench.guest.flush();
     let pages = bench.vgpud.pages;
     let used = || pages.hints().used_bytes;
-    // Without a lease there is no credit: the worker asks for a lease as for an operation.
+    // Without a lease there is no credit: the worker asks for a lease, as for an operation.
     assert_eq!(bench.vgpud.wait("Runnable", runnable), (1, 0));
     assert_eq!(used(), frame);
-    // Under this lease there is no credit either.
+    // This lease does not have enough credit either.
     bench.vgpud.set(|policy| policy.credit.1 = frame);
     bench.vgpud.grant();
     assert_eq!(
@@ -122,7 +122,7 @@ fn a_kernel_that_waits_for_what_its_program_writes_gets_it_as_there_is_credit() 
     let other = DevPtr(flag.0 + LINE as u64);
     let frame = push(&mut bench, other, 1000, 1);
     push(&mut bench, flag, 1, 1);
-    // However long it takes, the worker keeps asking vgpud.
+    // The worker asks vgpud again and again, for as long as it takes.
     for _ in 0..3 {
         bench.vgpud.wait("Runnable for lack of credit", runnable);
     }

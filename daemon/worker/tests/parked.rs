@@ -1,6 +1,6 @@
-//! Arguments that were valid on arrival, and whose memory the guest frees before the operation is
-//! carried out. An operation behind a host function, or in the queue without a lease, then gets an
-//! error. The driver, which is in strict mode, would end the worker.
+//! Arguments that were valid on arrival, and whose memory the guest frees before the operation
+//! runs. An operation behind a host function, or in the queue without a lease, must then fail with
+//! an error. The driver, which is in strict mode, would end the worker.
 
 mod common;
 
@@ -36,8 +36,8 @@ fn post<C: Call>(guest: &mut Guest, call: &C, bulk: &[u8]) -> Posted {
     (id, C::OP.class(), C::OP.name())
 }
 
-/// Sends every plain operation that names device memory at `at` to `stream`. (`own`: memory that
-/// stays.)
+/// Sends every plain operation that names device memory at `at` to `stream`. `own`: memory that is
+/// not freed.
 fn every_operation(
     guest: &mut Guest,
     (ctx, stream): (Ctx, Stream),
@@ -184,7 +184,8 @@ fn recording(guest: &mut Guest, ctx: Ctx, at: DevPtr) -> Stream {
     graph
 }
 
-/// A stream that is blocked by host function 1, which has been called and has not returned.
+/// A stream that is blocked by host function 1, which the guest was told to run and has not
+/// finished.
 fn held(guest: &mut Guest, ctx: Ctx) -> Stream {
     let stream = guest.stream(ctx, 1);
     guest.post(&req::HostFunc {
@@ -215,7 +216,7 @@ fn all_refused(guest: &mut Guest, (ctx, stream): (Ctx, Stream), posted: &[Posted
     assert_eq!(guest.dtoh(ctx, stream, own, 64), [7; 64]);
 }
 
-/// Waits until all memory of the driver except `kept` bytes is free.
+/// Waits until all memory of the device except `kept` bytes is free.
 #[track_caller]
 fn wait_for_frees(guest: &mut Guest, ctx: Ctx, kept: u64) {
     let since = Instant::now();
@@ -393,7 +394,8 @@ fn variables_of_an_unloaded_module_are_refused_to_what_was_parked_in_another_con
     all_refused(guest, (ctx, stream), &posted, CuResult::INVALID_VALUE);
 }
 
-/// `cuMemFree` takes effect after all earlier work, and so do the frees of the work's own stream.
+/// `cuMemFree` takes effect after all earlier work; a free in a stream takes effect after the
+/// earlier work of this stream.
 #[test]
 fn work_that_came_before_a_free_still_has_its_memory() {
     let mut bench = Bench::new();
@@ -420,7 +422,7 @@ fn work_that_came_before_a_free_still_has_its_memory() {
         stream,
         ptr: same_stream,
     });
-    // Another allocation is freed meanwhile, so that all operations are checked again.
+    // Another allocation is freed at the same time, so that all operations are checked again.
     let other = guest.alloc(ctx, LEN);
     guest.post(&req::MemFreeAsync {
         ctx,

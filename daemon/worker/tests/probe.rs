@@ -154,7 +154,7 @@ fn a_library_is_judged_without_a_gpu() {
         absent.to_str().expect("a path"),
     );
     stub(Path::new(old), "int cuInit(int f) { return 0; }");
-    // No device is visible, so that only the library itself is judged.
+    // No device is visible, so that only the library itself is examined.
     let none = [("CUDA_VISIBLE_DEVICES", "GPU-nothing")];
     for (library, ok, says) in [
         (soft(), true, "is a CUDA driver of version 13.0"),

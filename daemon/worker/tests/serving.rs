@@ -1,4 +1,4 @@
-//! The view of an honest guest: memory, copies, kernels, streams, events, order.
+//! The worker as an honest guest sees it: memory, copies, kernels, streams, events, order.
 
 mod common;
 
@@ -209,7 +209,7 @@ fn operations_of_a_stream_keep_their_order_and_streams_wait_for_events() {
             event,
             flags: 0,
         });
-        // Without the wait, this read would come long before the kernel ends.
+        // Without the wait, this read would come long before the end of the kernel.
         assert_eq!(guest.dtoh(ctx, two, ptr, 4096), vec![round; 4096]);
     }
     ok(guest.status(&req::EventSynchronize { event }));
@@ -347,7 +347,8 @@ fn memory_freed_while_queued_work_uses_it_serves_that_work() {
     let guest = &mut bench.guest;
     let keep = guest.alloc(ctx, 4096);
     let a = guest.alloc(ctx, 4096);
-    // Nothing runs yet: the copies wait while their memory is freed and the address is refused.
+    // No operation runs yet: the copies wait while their memory is freed, and new calls with the
+    // address are refused.
     guest.htod(ctx, NULL, a, &[9; 4096]);
     guest.post(&req::MemcpyDtoD {
         ctx,
@@ -474,7 +475,8 @@ fn a_guest_that_does_not_read_gets_its_data_when_it_does() {
         len,
     });
     guest.flush();
-    // The guest still sends: the worker must read all of this although the reply blocks the socket.
+    // The guest goes on sending: the worker must read all of this although the reply blocks the
+    // socket.
     for _ in 0..200 {
         guest.htod(ctx, NULL, ptr, &[0x5a; 4096]);
     }

@@ -1,5 +1,5 @@
 //! Stream operations other than launches and plain copies: stream-ordered memory, rows, words, host
-//! functions of the guest. And links.
+//! functions of the guest. Also links.
 
 mod common;
 
@@ -155,7 +155,7 @@ fn rows_are_gathered_and_scattered() {
         rows,
     });
     assert_eq!(guest.dtoh(ctx, NULL, dense, data.len() as u64), data);
-    // Larger than one frame: several frames of whole rows.
+    // More data than one frame holds: several frames of whole rows.
     let (width, rows) = (3000u32, 400u64);
     let large = guest.alloc(ctx, 4096 * rows);
     let line: Vec<u8> = (0..width).map(|i| (i % 251) as u8).collect();
@@ -298,7 +298,7 @@ fn a_stream_waits_for_its_host_function_and_others_do_not() {
         flags: 0,
     });
     wait_called(guest, 1);
-    // The other stream goes on, and so do synchronisations that do not concern the blocked stream.
+    // The other stream goes on, and so do synchronisations that do not involve the blocked stream.
     guest.htod(ctx, other, b, &[2; 64]);
     assert_eq!(guest.dtoh(ctx, other, b, 64), [2; 64]);
     ok(guest.sync(ctx, other));
@@ -312,8 +312,8 @@ fn a_stream_waits_for_its_host_function_and_others_do_not() {
     let idle = |m: &FromWorker| matches!(m, FromWorker::Idle { .. }).then_some(());
     bench.vgpud.wait("Idle", idle);
     let guest = &mut bench.guest;
-    // Operations that wait for the stream wait for the function: another stream by its event, the
-    // context, a free.
+    // Operations that wait for the stream also wait for the function: another stream through the
+    // event, the context, a free.
     guest.post(&req::StreamWaitEvent {
         ctx,
         stream: other,
@@ -359,7 +359,7 @@ fn host_functions_keep_the_order_of_the_null_stream() {
         host_function(guest, ctx, free, 7);
         wait_called(guest, 7);
         wait_called(guest, 5);
-        // The second is called after the first, however long that takes.
+        // The second function is called only after the first has ended, for as long as that takes.
         guest.htod(ctx, another, a, &[3; 64]);
         assert_eq!(guest.dtoh(ctx, another, a, 64), [3; 64]);
         let early = guest.post(&req::HostFuncDone { number: 6 });

@@ -1,5 +1,5 @@
-//! The data connection: frames of the guest in, frames for it out, neither ever waiting.
-//! Generic over the memory in which bulk bytes lie, which the session chooses.
+//! The data connection: frames from the guest and to the guest, without waiting. The session
+//! chooses the memory for bulk bytes (type parameter).
 #![cfg_attr(
     not(test),
     deny(

@@ -1,4 +1,4 @@
-//! Frames from the guest. Everything is checked before memory is taken for it.
+//! Frames from the guest. Every length is checked before memory is allocated for it.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read};
@@ -8,15 +8,15 @@ use vgpu_proto::call::{Op, Request, RequestError};
 use vgpu_proto::frame::{FrameError, HEADER_LEN, Header};
 use vgpu_proto::limits::MAX_ARGS;
 
-/// Bytes read at once; at least one header with the largest arguments.
+/// Number of bytes of one read; enough for a header with the largest arguments.
 const BUFFER: usize = 256 * 1024;
 const _: () = assert!(BUFFER >= HEADER_LEN + MAX_ARGS);
 
-/// Bytes read into the buffer behind a bulk part: the next header, and small requests. More would
-/// most often be the next bulk part, which had to be copied out of the buffer again.
+/// Number of bytes read into the buffer after a bulk part: the next header, and small requests.
+/// More bytes would usually be the next bulk part, which would then have to be copied.
 const BEHIND_BULK: usize = 4 * 1024;
 
-/// Where the bulk bytes of a frame land. The default is room for no bytes.
+/// Memory for the bulk bytes of a frame. The default value has no bytes.
 pub trait Landing: AsRef<[u8]> + AsMut<[u8]> + Default {}
 
 impl<B: AsRef<[u8]> + AsMut<[u8]> + Default> Landing for B {}
@@ -26,20 +26,20 @@ impl<B: AsRef<[u8]> + AsMut<[u8]> + Default> Landing for B {}
 pub struct Frame<B> {
     /// Number of the request.
     pub id: u64,
-    /// What is asked.
+    /// The request.
     pub request: Request,
-    /// Its raw bytes.
+    /// Bulk bytes of the request.
     pub bulk: B,
 }
 
-/// What one look at the socket brought.
+/// Result of one read from the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Filled {
-    /// Bytes, and there may be more.
+    /// Bytes were read, and there may be more.
     More,
-    /// Bytes, and the socket is empty now.
+    /// Bytes were read, and the socket is now empty.
     Drained,
-    /// Nothing.
+    /// There were no bytes.
     Nothing,
     /// The guest closed its end.
     Closed,
@@ -54,12 +54,12 @@ pub enum WireError {
     /// A bad request.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// Ids must be 1, 2, 3, …
+    /// A request number is not the next number (1, 2, 3, …).
     #[error("request {found} arrived where {expected} was due")]
     Order {
-        /// The id that was due.
+        /// The expected number.
         expected: u64,
-        /// The id that came.
+        /// The number that arrived.
         found: u64,
     },
 }
@@ -88,7 +88,7 @@ pub struct Reader<B> {
 }
 
 impl<B: Landing> Reader<B> {
-    /// Over the guest's socket, which must be nonblocking.
+    /// Reads from the guest's socket, which must be nonblocking.
     pub fn new(socket: File) -> Reader<B> {
         Reader {
             socket,
@@ -100,10 +100,10 @@ impl<B: Landing> Reader<B> {
         }
     }
 
-    /// Reads what there is, once.
+    /// Reads once.
     ///
     /// # Errors
-    /// The socket's.
+    /// The error of the socket.
     pub fn fill(&mut self) -> io::Result<Filled> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -115,7 +115,8 @@ impl<B: Landing> Reader<B> {
         let mut direct = 0;
         let room;
         let read = match &mut self.partial {
-            // The rest of a bulk part goes where it belongs; what follows it, into the buffer.
+            // The rest of a bulk part is read directly into its memory, the bytes after it into the
+            // buffer.
             Some(partial) => {
                 let rest = &mut partial.frame.bulk.as_mut()[partial.filled..];
                 let space = &mut space[..BEHIND_BULK];
@@ -141,7 +142,8 @@ impl<B: Landing> Reader<B> {
             partial.filled += n.min(direct);
         }
         self.end += n.saturating_sub(direct);
-        // Less than there was room for: the socket is empty, and another look can wait for poll.
+        // Fewer bytes were read than there was room for: the socket is empty, and the next read can
+        // wait for poll.
         Ok(if n == room {
             Filled::More
         } else {
@@ -149,11 +151,11 @@ impl<B: Landing> Reader<B> {
         })
     }
 
-    /// The next whole frame, if it has arrived. `place` chooses where the bulk part of a request
-    /// goes: it gets the request and the length, and returns room of exactly that length.
+    /// The next complete frame, if there is one. `place` gets a request and the length of its bulk
+    /// part, and returns memory of exactly that length.
     ///
     /// # Errors
-    /// When the guest broke the protocol.
+    /// If the guest broke the protocol.
     pub fn next_frame(
         &mut self,
         place: impl FnOnce(&Request, usize) -> B,
@@ -174,7 +176,7 @@ impl<B: Landing> Reader<B> {
         if bulk_at > self.end {
             return Ok(None);
         }
-        // A push of changes belongs to whatever comes behind it.
+        // A push of memory changes has no number, because it belongs to the request that follows.
         let unnumbered = header.id() == 0 && header.op() == Op::HostPush as u16;
         if header.id() != self.next_id && !unnumbered {
             return Err(WireError::Order {
@@ -250,7 +252,7 @@ mod tests {
         for step in [1usize, 31, 4096, 100_000] {
             let (mut guest, mut reader) = pair();
             let mut frames = Vec::new();
-            // One byte at a time only around the edges: the whole would take too long.
+            // One byte at a time only near the edges, because the whole would take too long.
             let cuts: Vec<&[u8]> = if step == 1 {
                 let (head, tail) = wire.split_at(64);
                 let (middle, end) = tail.split_at(tail.len() - 200);

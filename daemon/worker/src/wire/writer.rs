@@ -1,4 +1,4 @@
-//! Frames for the guest, queued while its socket is full.
+//! Frames to the guest, which are queued while the socket is full.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -7,13 +7,13 @@ use std::io::{self, IoSlice, Write};
 use nix::sys::socket::{setsockopt, sockopt};
 use vgpu_proto::frame::Header;
 
-/// Small frames are gathered into chunks of about this size.
+/// Small frames are gathered in chunks of about this many bytes.
 const CHUNK: usize = 64 * 1024;
 
-/// What the socket is asked to hold for the guest.
+/// Requested size in bytes of the socket's send buffer.
 const SEND_BUFFER: usize = 1024 * 1024;
 
-/// Slices given to one write.
+/// Maximum number of slices in one write.
 const SLICES: usize = 16;
 
 #[derive(Debug)]
@@ -31,22 +31,22 @@ impl<B: AsRef<[u8]>> Chunk<B> {
     }
 }
 
-/// Writes frames to a nonblocking socket. Large data lies in blocks, which are dropped once
+/// Writes frames to a nonblocking socket. Large data is in blocks, which are dropped when they are
 /// written.
 #[derive(Debug)]
 pub struct Writer<B> {
     socket: File,
     queue: VecDeque<Chunk<B>>,
-    /// Bytes of the first chunk that are gone.
+    /// Number of bytes of the first chunk that are written.
     written: usize,
     queued: usize,
     spare: Vec<u8>,
 }
 
 impl<B: AsRef<[u8]>> Writer<B> {
-    /// Over the guest's socket, which must be nonblocking.
+    /// Writes to the guest's socket, which must be nonblocking.
     pub fn new(socket: File) -> Writer<B> {
-        // What it holds is worth few wake-ups instead of many; the system may grant less.
+        // A large buffer means few wake-ups; the system may grant less.
         let _ = setsockopt(&socket, sockopt::SndBuf, &SEND_BUFFER);
         Writer {
             socket,
@@ -57,12 +57,12 @@ impl<B: AsRef<[u8]>> Writer<B> {
         }
     }
 
-    /// Bytes that the socket has not taken yet.
+    /// Number of bytes that the socket has not accepted yet.
     pub fn queued(&self) -> usize {
         self.queued
     }
 
-    /// Queues a frame. `bulk` is small; what is large comes in a block.
+    /// Queues a frame with a small bulk part. Large data uses [`Writer::push_block`].
     pub fn push(&mut self, header: Header, args: &[u8], bulk: &[u8]) {
         let header = header.to_bytes();
         let len = header.len() + args.len() + bulk.len();
@@ -87,10 +87,10 @@ impl<B: AsRef<[u8]>> Writer<B> {
         self.queue.push_back(Chunk::Block(block));
     }
 
-    /// Writes as much as the socket takes.
+    /// Writes as much as the socket accepts.
     ///
     /// # Errors
-    /// The socket's; a guest that is gone among them.
+    /// The error of the socket, also if the guest has closed it.
     pub fn flush(&mut self) -> io::Result<()> {
         while !self.queue.is_empty() {
             let mut slices = [IoSlice::new(&[]); SLICES];

@@ -93,7 +93,7 @@ impl Guest {
         self.post_args(C::OP as u16, &args, bulk)
     }
 
-    /// As [`Guest::post_bulk`], for an operation given by its number.
+    /// Like [`Guest::post_bulk`], for an operation given by its number.
     pub fn post_args(&mut self, op: u16, args: &[u8], bulk: &[u8]) -> u64 {
         self.next_id += 1;
         let header = Header::request(op, self.next_id, args.len(), bulk.len());
@@ -114,7 +114,7 @@ impl Guest {
         }
     }
 
-    /// Reads one frame. `false`: the worker closed the connection.
+    /// Reads one frame. Returns false if the worker closed the connection.
     pub fn read_frame(&mut self) -> bool {
         let mut head = [0u8; HEADER_LEN];
         if let Err(e) = self.socket().read_exact(&mut head) {

@@ -172,7 +172,7 @@ impl Bench {
 impl Drop for Bench {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // In strict mode a fault of the worker appears as an abort.
+            // In strict mode, a fault of the worker shows as an abort.
             if let Ok(Some(status)) = self.child.try_wait() {
                 assert!(
                     status.code().is_some(),
@@ -252,7 +252,7 @@ pub fn idle(message: &FromWorker) -> Option<u64> {
     }
 }
 
-/// Epoch of a released lease, and calls that wait.
+/// Epoch of a released lease, and number of calls that still wait.
 pub fn released(message: &FromWorker) -> Option<(u64, u64)> {
     match message {
         FromWorker::Released { epoch, calls, .. } => Some((*epoch, *calls)),

@@ -18,7 +18,7 @@ pub struct Objects {
     pub dead: [u64; 4],
 }
 
-/// Bytes of [`Objects::ptr`].
+/// Length of [`Objects::ptr`] in bytes.
 pub const LEN: u64 = 4096;
 
 pub fn objects(bench: &mut Bench) -> Objects {
@@ -28,7 +28,7 @@ pub fn objects(bench: &mut Bench) -> Objects {
     let module = guest.module(ctx, VECADD);
     let func = guest.function(module, "vecadd");
     let ptr = guest.alloc(ctx, LEN);
-    // One dead object of each kind.
+    // One destroyed object of each kind.
     let old = guest
         .ask(&req::CtxCreate {
             device: 0,

@@ -31,17 +31,17 @@ pub struct Policy {
     pub grant: bool,
     /// Credit totals: calls, bytes.
     pub credit: (u64, u64),
-    /// Hold of an idle lease, in ns.
+    /// Hold of an idle lease in ns.
     pub hold_ns: u64,
     /// Device memory of the VM's ledger, in bytes.
     pub memory: u64,
-    /// Bytes of the VM's quota that other programs of the VM have.
+    /// Bytes of the VM's quota that other programs of the VM use.
     pub others: u64,
-    /// Keep back the answer to a denied request until memory is freed.
+    /// Whether the answer to a denied request is delayed until memory is freed.
     pub late_denials: bool,
-    /// Reason for which memory for images is refused, if any.
+    /// Reason for which memory for images is refused; `None`: memory is granted.
     pub no_images: Option<String>,
-    /// Put complete images into the cache.
+    /// Whether complete images are put into the cache.
     pub keep_images: bool,
 }
 
@@ -68,7 +68,7 @@ struct Books {
     epoch: u64,
     lease: bool,
     used: u64,
-    /// The request that was denied and not yet answered.
+    /// The request that was denied and is not answered yet.
     denied: Option<u64>,
     closed: bool,
     /// Quota of the VM in bytes; 0: none.
@@ -126,7 +126,7 @@ impl Vgpud {
         send(&self.socket, message, &raw);
     }
 
-    /// Closes the control socket, as a dying vgpud does.
+    /// Closes the control socket, as the end of vgpud does.
     pub fn hang_up(&self) {
         nix::sys::socket::shutdown(self.socket.as_raw_fd(), nix::sys::socket::Shutdown::Both)
             .expect("shutdown");
@@ -136,15 +136,15 @@ impl Vgpud {
         change(&mut self.policy.lock().expect("policy"));
     }
 
-    /// Grants a lease now, whatever the policy. Returns the epoch.
+    /// Grants a lease now, regardless of the policy. Returns the epoch.
     pub fn grant(&self) -> u64 {
         let policy = self.policy.lock().expect("policy").clone();
         let mut books = self.books.0.lock().expect("books");
         grant(&self.socket, &self.pages, &policy, &mut books)
     }
 
-    /// Revokes the lease as vgpud does: by the page, then by a message unless the lease was parked.
-    /// Returns whether it was parked.
+    /// Revokes the lease as vgpud does: on the page, and then with a message unless the lease was
+    /// parked. Returns whether the lease was parked.
     pub fn revoke(&self, epoch: u64) -> bool {
         if self.pages.revoke(epoch) && self.pages.reclaim(epoch) {
             self.books.0.lock().expect("books").lease = false;
@@ -154,7 +154,7 @@ impl Vgpud {
         false
     }
 
-    /// Waits for a message that comes after those that earlier waits have seen.
+    /// Waits for a message that arrived after the messages of earlier waits.
     #[track_caller]
     pub fn wait<T>(&self, what: &str, pick: impl Fn(&FromWorker) -> Option<T>) -> T {
         let (lock, changed) = &*self.books;
@@ -190,8 +190,8 @@ impl Vgpud {
             let mut buffer = vec![0u8; MAX_WORKER_MESSAGE];
             loop {
                 let n = match recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
-                    // As `vgpud::worker::channel`: the worker's last messages come after this
-                    // error.
+                    // As in `vgpud::worker::channel`: the worker's last messages can still be read
+                    // after this error.
                     Err(Errno::ECONNRESET) => continue,
                     received => received.unwrap_or(0),
                 };
@@ -325,7 +325,7 @@ fn send(socket: &OwnedFd, message: &ToWorker, fds: &[RawFd]) {
     let rights = [ControlMessage::ScmRights(fds)];
     let control: &[ControlMessage<'_>] = if fds.is_empty() { &[] } else { &rights };
     let iov = [IoSlice::new(&bytes)];
-    // Some tests are about a worker that has ended.
+    // In some tests the worker has already ended.
     let _ = sendmsg::<()>(
         socket.as_raw_fd(),
         &iov,
@@ -340,7 +340,7 @@ fn page() -> (OwnedFd, *const u8) {
     ftruncate(&fd, PAGE_BYTES as i64).expect("a page");
     let len = NonZeroUsize::new(PAGE_BYTES).expect("not zero");
     let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-    // SAFETY: a fresh shared mapping, never unmapped.
+    // SAFETY: a new shared mapping, never unmapped.
     let at = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, fd.as_fd(), 0) };
     (fd, at.expect("mapped").as_ptr().cast())
 }

@@ -25,8 +25,8 @@ impl World {
             }
             Request::CtxDestroy(r) => self.kill(Kind::Ctx, r.ctx.0),
             Request::PrimaryCtxRelease(_) | Request::PrimaryCtxReset(_) => {
-                // The context may belong to another device or be retained again: then its handle
-                // comes again.
+                // The handle may stay valid: the context may belong to another device, or the guest
+                // may have retained it again. A later reply then adds the handle again.
                 for ctx in self.live(Kind::Ctx).to_vec().iter().filter(|c| c.size == 1) {
                     self.kill(Kind::Ctx, ctx.name);
                 }

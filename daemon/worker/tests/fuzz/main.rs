@@ -1,7 +1,7 @@
-//! Plausible and nearly plausible frames against the real worker on the strict software device. The
-//! frames cover every operation of the call table, with live and dead handles, handles of other
-//! kinds, and extreme numbers. The worker answers every request whose caller waits, never panics
-//! and is not ended by the driver. The fake vgpud receives only valid messages.
+//! Sends valid and nearly valid frames to the real worker on the strict software device. The frames
+//! cover every operation of the call table, with live and dead handles, handles of other kinds, and
+//! extreme numbers. The worker must answer every request whose caller waits, must never panic, and
+//! must not be ended by the driver. The fake vgpud must receive only valid messages.
 //!
 //! Each session is determined by its seed. `VGPU_FUZZ_FRAMES=1000000 cargo test -p vgpu-worker
 //! --test fuzz -- --nocapture` sends more frames than the default of 100,000. `VGPU_FUZZ_SEED=7`
@@ -35,7 +35,7 @@ use vgpu_proto::worker::FromWorker;
 use world::{Kind, World};
 
 const FRAMES: u64 = 100_000;
-/// Most requests of a failed session that are printed.
+/// Maximum number of requests of a failed session that are printed.
 const TOLD: usize = 60;
 
 /// Per operation: how often it was sent, and how often it had its intended effect.
@@ -97,8 +97,8 @@ impl Session<'_> {
         }
     }
 
-    /// Waits until the worker has handled all sent requests, and has answered them, unless one of
-    /// them may wait for this guest.
+    /// Waits until the worker has handled all sent requests. All are then answered, except those
+    /// that may wait for this guest.
     fn catch_up(&mut self) {
         self.send(Op::MemGetInfo);
         let (id, request) = self.pending.pop_last().expect("just sent");
@@ -136,7 +136,7 @@ impl Session<'_> {
             self.poisoned |= code.is_sticky();
             let failed = self.sent.iter().position(|(sent, _)| *sent == id);
             if let Some((_, Request::HostFunc(r))) = failed.map(|at| self.sent.swap_remove(at)) {
-                // A handle in use still refers to the earlier object.
+                // A handle that was in use still refers to the earlier object.
                 let again = self
                     .sent
                     .iter()
@@ -150,7 +150,7 @@ impl Session<'_> {
 
     fn answered(&mut self, request: &Request, reply: &Reply) {
         let op = request.op();
-        // For a link, UNKNOWN means that symbols do not match.
+        // For a link, UNKNOWN means that a symbol is undefined or does not match.
         if op != Op::Link {
             assert_ne!(reply.status, CuResult::UNKNOWN, "{request:?}");
             self.poisoned |= reply.status.is_sticky();
@@ -276,7 +276,7 @@ impl Session<'_> {
         let (broken, text) = self.bench.vgpud.wait("Ended", ended);
         assert!(nonsense || !broken, "{text}");
         assert_eq!(self.bench.exit_code(), Some(0), "exit code of the worker");
-        // The guest may have closed before it read of a fault.
+        // The guest may have closed the connection before it read a fault.
         let heard = self.bench.vgpud.heard();
         let fault = |m: &FromWorker| matches!(m, FromWorker::Fault { .. });
         if !heard.iter().any(fault) && !self.world.stuck {
@@ -404,7 +404,7 @@ fn frames_of_every_operation_are_answered() {
     for row in OPS {
         let (sent, done) = counts.get(&row.op).copied().unwrap_or_default();
         println!("{:20} {sent:8} sent {done:8} done", row.name);
-        // With fewer frames, not every operation need be sent.
+        // With fewer frames, some operations may not be sent.
         assert!(frames < FRAMES || sent > 0, "{} was never sent", row.name);
         assert!(
             frames < FRAMES || done > 0,

@@ -29,7 +29,7 @@ impl Random {
         all[self.below(all.len() as u64) as usize]
     }
 
-    /// A number of `0..n`, rarely one at the ends of the range of its type.
+    /// A number of `0..n`; rarely a number at the ends of the type's range.
     pub fn number(&mut self, n: u64) -> u64 {
         match self.percent(95) {
             true => self.below(n),
@@ -37,7 +37,7 @@ impl Random {
         }
     }
 
-    /// As [`Random::number`], starting at 1.
+    /// Like [`Random::number`], starting at 1.
     pub fn count(&mut self, n: u64) -> u64 {
         self.number(n).saturating_add(1)
     }
@@ -88,16 +88,16 @@ pub enum Kind {
 }
 
 const KINDS: usize = Kind::Called as usize + 1;
-/// Most dead objects of a kind that are remembered.
+/// Maximum number of destroyed objects of a kind that are remembered.
 const MOST_DEAD: usize = 12;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Object {
     /// Handle or address.
     pub name: u64,
-    /// Handle of the context, or of the object of which this is a part.
+    /// Handle of the context, or of the object that this object is a part of.
     pub of: u64,
-    /// Bytes, or another property, depending on the kind.
+    /// Size in bytes, or another property, depending on the kind.
     pub size: u64,
 }
 
@@ -111,7 +111,7 @@ pub struct World {
     pub images: Vec<Vec<u8>>,
     /// Numbers of host functions that have not returned.
     pub owed: Vec<u64>,
-    /// Whether a stream may wait for ever.
+    /// Whether a stream may wait forever.
     pub stuck: bool,
     pub sent: u64,
 }
@@ -195,7 +195,7 @@ impl World {
         }
     }
 
-    /// A value that names no object, or none of the right kind.
+    /// A value that names no object, or an object of another kind.
     fn junk(&mut self) -> u64 {
         let kind = self.random.below(KINDS as u64) as usize;
         let any = self.live[kind].get(self.random.below(self.live[kind].len() as u64) as usize);
@@ -206,7 +206,7 @@ impl World {
         }
     }
 
-    /// An object of a kind: most often a live one, of the context `of` if there is any.
+    /// An object of a kind: usually a live object, of the context `of` if that has one.
     pub fn pick_of(&mut self, kind: Kind, of: Option<u64>) -> Object {
         let live = &self.live[kind as usize];
         let mine: Vec<Object> = live
@@ -260,7 +260,7 @@ impl World {
         self.stream()
     }
 
-    /// A range to copy to or from: a multiple of `align` bytes and at most `most`.
+    /// A range for a copy: a multiple of `align` bytes, and at most `most` bytes.
     pub fn range(&mut self, align: u64, most: u64) -> (DevPtr, u64) {
         let kind = match self.random.below(10) {
             0 => Kind::Mapped,

@@ -1,10 +1,10 @@
-//! Module images: streamed by the guest into memory that vgpud has booked, verified by hash, loaded
-//! from there. vgpud puts whole images into the VM's cache, a directory that this process only
-//! reads.
+//! Module images. The guest sends an image in pieces, which the worker writes into memory that
+//! vgpud has booked. The worker verifies the hash and loads the image from this memory. vgpud
+//! copies complete images into the VM's cache, a directory that this process can only read.
 //!
-//! A cached image is a file named by its hash; what a crash of the host may have done to it is
-//! caught by hashing it again before use. Where an image is neither in the cache nor in memory any
-//! more, the guest sends it again.
+//! A cached image is a file whose name is the hash of the image. The worker computes the hash again
+//! before use, because a crash of the host may have damaged the file. If an image is neither cached
+//! nor in memory any more, the guest sends it again.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -20,39 +20,39 @@ use vgpu_proto::worker::FromWorker;
 
 use crate::control::Vgpud;
 
-/// Unloadable images whose reasons are remembered until they are loaded.
+/// Maximum number of images that cannot be loaded and whose reasons are stored until the load.
 const MAX_REFUSED: usize = 64;
 
-/// An image of which nothing more has come for so long, and which was not loaded, is given up:
-/// others need its memory.
+/// An image is dropped if no piece has arrived for this time and the image was not loaded: other
+/// images need the memory.
 const STALLED: Duration = Duration::from_secs(60);
 
-/// Why an image is not to be had.
+/// Why an image cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ImageError {
-    /// An image that may not begin.
+    /// An image with an invalid length, or too many unfinished images.
     #[error(
         "a module image of no bytes, of more than {MAX_IMAGE}, or begun while {MAX_UPLOADS} others are unfinished"
     )]
     Bounds,
-    /// A piece out of order, or too much.
+    /// A piece out of order, or beyond the announced length.
     #[error("a piece of a module image out of order, or beyond its announced length")]
     Order,
-    /// Neither in memory nor in the cache: the guest sends it (again).
+    /// The image is neither complete in memory nor cached: the guest sends it (again).
     #[error("the module image is not complete")]
     Incomplete,
-    /// The bytes are not those of the hash.
+    /// The bytes do not have the announced hash.
     #[error("the module image does not have the hash that it was sent under")]
     Hash,
-    /// vgpud gave no memory for it; its sentence.
+    /// vgpud granted no memory for the image; the field is vgpud's sentence.
     #[error("{0}")]
     Refused(String),
-    /// The memory, or the cache's file system.
+    /// An error of the memory file or of the cache's file system.
     #[error("the module image: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Memory of vgpud's for one image. Its booking ends when this is dropped.
+/// Memory for one image, booked by vgpud. Dropping this value ends the booking.
 #[derive(Debug)]
 pub(crate) struct Room {
     image: u64,
@@ -66,24 +66,24 @@ impl Drop for Room {
     }
 }
 
-/// An image that came whole and has the hash that it was sent under.
+/// An image that was received completely and has the announced hash.
 #[derive(Debug)]
 pub(crate) struct Whole {
     room: Room,
     len: u64,
 }
 
-/// Where an image is loaded from.
+/// The source from which an image is loaded.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// A file of the cache, to be verified.
+    /// A file of the cache, not verified yet.
     Cached(File),
-    /// Memory, verified.
+    /// Memory, already verified.
     Whole(Arc<Whole>),
 }
 
 impl Source {
-    /// The bytes as a file.
+    /// The file that contains the bytes.
     pub(crate) fn file(&self) -> &File {
         match self {
             Source::Cached(file) => file,
@@ -92,15 +92,15 @@ impl Source {
     }
 }
 
-/// A whole image that the session has in memory.
+/// A complete image in the session's memory.
 #[derive(Debug)]
 struct Held {
     whole: Arc<Whole>,
-    /// vgpud is done with it.
+    /// Whether vgpud no longer needs the memory for its cache.
     kept: bool,
-    /// It was loaded; before that the guest counts on it.
+    /// Whether the image was loaded. Before that, the guest expects the image to be available.
     loaded: bool,
-    /// When its last piece came.
+    /// Time at which the last piece arrived.
     moved: Instant,
 }
 
@@ -110,7 +110,7 @@ struct Upload {
     len: u64,
     received: u64,
     hasher: blake3::Hasher,
-    /// When its last piece came.
+    /// Time at which the last piece arrived.
     moved: Instant,
 }
 
@@ -119,21 +119,21 @@ struct Upload {
 pub(crate) struct Images {
     dir: PathBuf,
     vgpud: Vgpud,
-    /// Images so far, for their numbers.
+    /// Number of images begun so far, from which images get their numbers.
     begun: u64,
     uploads: HashMap<ImageHash, Upload>,
-    /// Whole images that the cache may not have: vgpud has not said to be done with them, or could
-    /// not keep them.
+    /// Complete images that may be missing in the cache: vgpud has not finished its copy, could not
+    /// make the copy, or may have evicted it before the load.
     held: HashMap<ImageHash, Held>,
-    /// Images that cannot be loaded, and why: without memory, given up, or of another hash. What
-    /// the guest sends of them is dropped; the load is told.
+    /// Images that cannot be loaded, with the reason: no memory, dropped, or another hash. Further
+    /// pieces are ignored, and the load reports the reason.
     refused: HashMap<ImageHash, ImageError>,
-    /// Images whose cached files are not what their names say.
+    /// Images whose cached files do not have the hash in their names.
     damaged: HashSet<ImageHash>,
 }
 
 impl Images {
-    /// Over the tenant's cache directory.
+    /// Reads images from the tenant's cache directory `dir`.
     pub(crate) fn new(dir: &Path, vgpud: Vgpud) -> Images {
         Images {
             dir: dir.to_owned(),
@@ -151,7 +151,7 @@ impl Images {
             .join(blake3::Hash::from_bytes(*hash).to_hex().as_str())
     }
 
-    /// Can this image be loaded without being sent?
+    /// Whether this image can be loaded without being sent.
     pub(crate) fn present(&self, hash: &ImageHash, len: u64) -> bool {
         let cached = || {
             !self.damaged.contains(hash)
@@ -164,11 +164,10 @@ impl Images {
             || cached()
     }
 
-    /// An image begins, or begins anew: the number under which memory for it is to be asked of
-    /// vgpud.
+    /// Begins an image, or begins it again. Returns the number for the request to vgpud for memory.
     ///
     /// # Errors
-    /// A length beyond the bounds, or too many unfinished images.
+    /// The length is out of bounds, or too many images are unfinished.
     pub(crate) fn begin(&mut self, hash: &ImageHash, len: u64) -> Result<u64, ImageError> {
         self.uploads.remove(hash);
         self.refused.remove(hash);
@@ -179,8 +178,8 @@ impl Images {
         Ok(self.begun)
     }
 
-    /// Takes an image that came whole, which vgpud may now keep. Of a link the guest sends many
-    /// before it uses the first.
+    /// Stores a completely received image, which vgpud may now copy into its cache. For a link, the
+    /// guest sends many images before it uses the first.
     fn hold(&mut self, hash: ImageHash, upload: Upload) {
         if *upload.hasher.finalize().as_bytes() != hash {
             return self.refuse(hash, ImageError::Hash);
@@ -200,7 +199,7 @@ impl Images {
         self.damaged.remove(&hash);
     }
 
-    /// vgpud has answered: the memory, or why there is none.
+    /// Handles vgpud's answer: the memory, or the reason for which there is none.
     pub(crate) fn begun(
         &mut self,
         (hash, len): (ImageHash, u64),
@@ -234,9 +233,9 @@ impl Images {
         self.refused.insert(hash, why);
     }
 
-    /// Gives up the images of which nothing more comes and that nobody loads, and with them their
-    /// memory: a load of one is told that it is not complete, and the guest sends it again. How
-    /// long until the next may be given up.
+    /// Drops images for which no piece has arrived for a while and which are not loaded, with their
+    /// memory. A later load of such an image reports that the image is incomplete, and the guest
+    /// sends it again. Returns the time until the next image may be dropped.
     pub(crate) fn give_up(&mut self, now: Instant) -> Option<Duration> {
         let idle = |upload: &Upload| now.saturating_duration_since(upload.moved);
         let stalled = self.uploads.extract_if(|_, upload| idle(upload) >= STALLED);
@@ -255,10 +254,11 @@ impl Images {
             .min()
     }
 
-    /// Takes a piece of an image that has begun.
+    /// Receives a piece of an image.
     ///
     /// # Errors
-    /// Out of order, too long, or the system's; what came before is then forgotten.
+    /// A piece out of order, a piece beyond the length, or an error of the system. The pieces
+    /// before are then dropped.
     pub(crate) fn receive(
         &mut self,
         hash: &ImageHash,
@@ -284,7 +284,7 @@ impl Images {
         }
     }
 
-    /// Is it whole now?
+    /// Appends a piece. Returns whether the image is now complete.
     fn append(
         &mut self,
         hash: &ImageHash,
@@ -299,7 +299,7 @@ impl Images {
         if len != upload.len || offset != upload.received || end > len {
             return Err(ImageError::Order);
         }
-        // At the place, not behind what was written: vgpud has the same open file.
+        // Written at its offset: vgpud shares the open file and its position.
         upload.room.file.write_all_at(bytes, offset)?;
         upload.hasher.update(bytes);
         upload.received = end;
@@ -307,10 +307,10 @@ impl Images {
         Ok(end == len)
     }
 
-    /// The complete image: held, or cached.
+    /// The complete image, from memory or from the cache.
     ///
     /// # Errors
-    /// Not complete, refused, another hash, or the file system's.
+    /// The image is incomplete or refused, has another hash, or the file system reports an error.
     pub(crate) fn finish(&mut self, hash: &ImageHash, len: u64) -> Result<Source, ImageError> {
         if let Some(why) = self.refused.remove(hash) {
             return Err(why);
@@ -329,9 +329,9 @@ impl Images {
         Ok(Source::Cached(File::open(self.cached(hash))?))
     }
 
-    /// vgpud has put an image into the cache, or will not: the memory is no longer needed for that.
-    /// An image that was not loaded yet stays in memory for its load, even when the cache has it:
-    /// the images that the guest sends before that load may take its place in the cache.
+    /// Handles vgpud's message that it has finished with an image for its cache, with or without
+    /// success. An image that was not loaded yet stays in memory even if the cache has it: images
+    /// that the guest sends before the load may evict it from the cache.
     pub(crate) fn kept(&mut self, image: u64) {
         let is = |(_, held): &(&ImageHash, &mut Held)| held.whole.room.image == image;
         let Some((&hash, held)) = self.held.iter_mut().find(is) else {
@@ -343,7 +343,8 @@ impl Images {
         }
     }
 
-    /// A cached image turned out to be damaged: the guest sends it again, and vgpud replaces it.
+    /// Records that a cached image is damaged: the guest sends it again, and vgpud replaces the
+    /// file.
     pub(crate) fn forget(&mut self, hash: ImageHash) {
         self.damaged.insert(hash);
     }
@@ -359,7 +360,7 @@ mod tests {
         *blake3::hash(bytes).as_bytes()
     }
 
-    /// Images over a directory, and vgpud's end of their control socket.
+    /// Images with a cache directory, and vgpud's end of the control socket.
     fn images(dir: &Path) -> (Images, OwnedFd) {
         let kind = SockType::SeqPacket;
         let (ours, theirs) =
@@ -430,7 +431,8 @@ mod tests {
                 hash: first
             }
         );
-        // The cache has no room for the first. It takes the second, and drops it when more come.
+        // The cache has no room for the first image. The cache takes the second image and evicts it
+        // when more images arrive.
         let second = images.cached(&hash(&all[1]));
         fs::write(&second, all[1]).expect("write");
         (1..=2).for_each(|image| images.kept(image));
@@ -440,13 +442,13 @@ mod tests {
             assert!(images.finish(&hash(image), 4).is_ok(), "it was sent");
         }
         assert!(!images.present(&first, 4), "loaded, and not kept");
-        // Those of which nothing more comes are in the way.
+        // Unfinished images prevent new images.
         for n in 0..MAX_UPLOADS as u8 {
             send(&mut images, ([n; 32], 4), 0, b"ab").expect("room");
         }
         let more = send(&mut images, ([99; 32], 4), 0, b"ab");
         assert!(matches!(more, Err(ImageError::Bounds)), "{more:?}");
-        // One that nobody loads is not kept for ever.
+        // An image that is never loaded is dropped after a while.
         images.uploads.clear();
         let unused = hash(b"unused");
         send(&mut images, (unused, 6), 0, b"unused").expect("room");
@@ -503,7 +505,7 @@ mod tests {
             Err(ImageError::Refused(why)) => assert_eq!(why, "no memory"),
             other => panic!("{other:?}"),
         }
-        // Sent again, it may come.
+        // The guest may send the image again.
         send(&mut images, (name, 4), 0, b"abcd").expect("room");
         assert!(images.finish(&name, 4).is_ok());
     }
@@ -521,12 +523,12 @@ mod tests {
         let late = now + STALLED;
         images.uploads.get_mut(&slow).expect("begun").moved = late;
         assert_eq!(images.give_up(late), Some(STALLED));
-        // vgpud has its memory back.
+        // vgpud gets the memory back.
         let mut said = [0; 64];
         let got = nix::unistd::read(&vgpud, &mut said).expect("a message");
         let said: FromWorker = vgpu_proto::codec::decode(&said[..got]).expect("known");
         assert_eq!(said, FromWorker::ImageDone { image: 1 });
-        // What comes late is dropped, and the load has the guest send it again.
+        // Late pieces are ignored, and the load makes the guest send the image again.
         images.receive(&name, 4, 2, b"cd").expect("dropped");
         let lost = images.finish(&name, 4);
         assert!(matches!(lost, Err(ImageError::Incomplete)), "{lost:?}");

@@ -1,5 +1,5 @@
-//! Linking. A helper does a whole link at once, from images of the cache; the result waits in the
-//! worker until the guest has fetched it.
+//! Linking. A helper thread does a whole link at once, from complete images. The result stays in
+//! the worker until the guest fetches it.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::driver::{
 };
 use crate::session::link::Link;
 
-/// What a helper needs for a link.
+/// The data with which a helper thread links.
 struct Linking {
     context: Arc<Context>,
     inputs: Vec<(u32, ImageHash, u64, Source, CString)>,
@@ -27,10 +27,10 @@ struct Linking {
 }
 
 impl Objects {
-    /// Links.
+    /// Starts a link on a helper thread.
     ///
     /// # Errors
-    /// What can be said at once without a log.
+    /// An error that is known at once and has no log.
     pub(crate) fn link(
         &mut self,
         link: &mut Link,
@@ -86,7 +86,7 @@ impl Objects {
         })
     }
 
-    /// A helper is done with a link. Returns the status and the results of the request.
+    /// Handles the end of a link. Returns the status and the results of the request.
     pub(crate) fn linked(
         &mut self,
         linked: Result<Vec<u8>>,
@@ -106,7 +106,8 @@ impl Objects {
         (status, reply)
     }
 
-    /// Together, results that nobody fetches are no larger than one may be.
+    /// Stores the result of a link. All results that are not fetched are together at most as large
+    /// as the limit of one result.
     fn keep_link(&mut self, bytes: Vec<u8>) -> Result<(u64, u64)> {
         let held: usize = self.links.iter().map(|(_, bytes)| bytes.len()).sum();
         if held + bytes.len() > MAX_LINKED {
@@ -117,7 +118,7 @@ impl Objects {
         Ok((link, len))
     }
 
-    /// The result of a link, which is forgotten.
+    /// Removes and returns the result of a link.
     pub(crate) fn link_data(&mut self, link: Linked) -> Result<Vec<u8>> {
         self.links.remove(link.0).ok_or(CuResult::INVALID_HANDLE)
     }

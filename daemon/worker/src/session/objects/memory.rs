@@ -1,38 +1,38 @@
-//! The session's live device memory: which addresses its guest may name, and the ledger of the VM's
-//! quota as far as this session has drawn on it.
+//! The session's device memory: the address ranges that the guest may use, and this session's part
+//! of the VM's ledger.
 
 use std::collections::BTreeMap;
 
 use crate::driver::{DeviceMemory, Mapping, Result};
 
-/// Bytes drawn from the VM's ledger at a time.
+/// Number of bytes that the worker reserves from the VM's ledger at a time.
 pub(crate) const SLICE: u64 = 64 << 20;
 
-/// What stands behind a range of addresses.
+/// The memory behind an address range.
 #[derive(Debug)]
 pub(crate) enum Backing {
-    /// The guest's own allocation, and what it costs in the ledger.
+    /// An allocation of the guest, with its cost in the ledger in bytes.
     Owned(DeviceMemory, u64),
-    /// An allocation that collided with something in the guest: kept so that the driver does not
-    /// give it again, and not accessible.
+    /// An allocation whose address is in use in the guest program. It is kept, so that the driver
+    /// does not return this address again, but the guest cannot access it.
     Parked(DeviceMemory, u64),
-    /// A variable of this module.
+    /// A variable of the module with this handle.
     Global(u64),
-    /// Memory of this handle, mapped where the guest said.
+    /// Memory of `cuMemCreate`, mapped at an address that the guest chose.
     Mapped {
         /// The mapping.
         mapping: Mapping,
         /// Our handle of the memory.
         memory: u64,
-        /// The guest has given its device access.
+        /// Whether the guest has given the device access.
         access: bool,
     },
-    /// A copy of memory of the program, see [`super::shadows`].
+    /// A copy of the guest program's memory, see [`super::shadows`].
     Shadow,
 }
 
 impl Backing {
-    /// May the guest use it?
+    /// Whether the guest may use the memory.
     fn is_accessible(&self) -> bool {
         match self {
             Backing::Owned(..) | Backing::Global(_) | Backing::Shadow => true,
@@ -41,7 +41,7 @@ impl Backing {
         }
     }
 
-    /// One that may go on in the next without a gap.
+    /// Whether an access may continue in an adjacent range of this kind.
     fn is_mapped(&self) -> bool {
         matches!(self, Backing::Mapped { .. })
     }
@@ -54,25 +54,26 @@ struct Range {
     backing: Backing,
 }
 
-/// A range whose address is dead, and whose memory the driver still has.
+/// A range whose address is no longer valid for the guest, and whose memory is not released to the
+/// driver yet.
 #[derive(Debug)]
 struct Leaving {
     len: u64,
-    /// One that may go on in the next without a gap.
+    /// Whether an access may continue in an adjacent range of this kind.
     mapped: bool,
 }
 
-/// Live ranges by first address; they never overlap.
+/// Valid ranges by first address. They never overlap.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     ranges: BTreeMap<u64, Range>,
-    /// What no new request may name, and earlier ones may still use.
+    /// Ranges that new requests may not use, but earlier requests may.
     leaving: BTreeMap<u64, Leaving>,
     losses: u64,
 }
 
 impl Memory {
-    /// Adds the range that the driver gave.
+    /// Adds a range that the driver allocated.
     pub(crate) fn insert(&mut self, address: u64, len: u64, context: u64, backing: Backing) {
         self.ranges.insert(
             address,
@@ -84,19 +85,19 @@ impl Memory {
         );
     }
 
-    /// How many ranges live.
+    /// Number of valid ranges.
     pub(crate) fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Is `[address, address + len)` wholly inside one live range that the guest may use, or inside
-    /// mappings that follow each other? An empty range is, if its address is.
+    /// Whether `[address, address + len)` lies within one range that the guest may use, or within
+    /// adjacent mappings. For `len` 0, the address must lie within a range.
     pub(crate) fn contains(&self, address: u64, len: u64) -> bool {
         inside((address, len), |at| self.live(at))
     }
 
-    /// As [`Memory::contains`], for an operation that was received earlier: what was freed since
-    /// counts until the driver has it back.
+    /// Like [`Memory::contains`], for an operation that was received earlier: memory that was freed
+    /// since counts until it is released to the driver.
     pub(crate) fn still_contains(&self, address: u64, len: u64) -> bool {
         inside((address, len), |at| {
             self.live(at).or_else(|| {
@@ -107,7 +108,8 @@ impl Memory {
         })
     }
 
-    /// Bytes that the guest may use from an address on, and whether mappings may follow.
+    /// Number of bytes that the guest may use from an address on, and whether an access may
+    /// continue in an adjacent mapping.
     fn live(&self, at: u64) -> Option<(u64, bool)> {
         let (base, range) = self.ranges.range(..=at).next_back()?;
         let left = range.len.checked_sub(at - base).filter(|n| *n > 0)?;
@@ -115,13 +117,13 @@ impl Memory {
         usable.then(|| (left, range.backing.is_mapped()))
     }
 
-    /// How often memory was lost that requests in the queue may name: given back to the driver, or
-    /// made inaccessible. While this number stays, what was checked holds.
+    /// Number of times that memory which queued requests may use was released to the driver or made
+    /// inaccessible. While this number stays the same, earlier checks of addresses remain valid.
     pub(crate) fn losses(&self) -> u64 {
         self.losses
     }
 
-    /// The memory at these addresses is about to be given back to the driver.
+    /// Removes the memory at these addresses, which is about to be released to the driver.
     pub(crate) fn lose(&mut self, addresses: impl IntoIterator<Item = u64>) {
         for address in addresses {
             self.leaving.remove(&address);
@@ -129,7 +131,7 @@ impl Memory {
         self.losses += 1;
     }
 
-    /// Takes out a live range; earlier requests may use it until [`Memory::lose`].
+    /// Removes a valid range. Earlier requests may use it until [`Memory::lose`].
     fn take(&mut self, address: u64) -> Option<Range> {
         let range = self.ranges.remove(&address)?;
         if range.backing.is_accessible() {
@@ -139,7 +141,7 @@ impl Memory {
         Some(range)
     }
 
-    /// Is any of a range in use?
+    /// Whether any part of the address range is in use.
     pub(crate) fn overlaps(&self, address: u64, len: u64) -> bool {
         let Some(end) = address.checked_add(len) else {
             return true;
@@ -148,7 +150,8 @@ impl Memory {
         last.is_some_and(|(base, range)| base.saturating_add(range.len) > address)
     }
 
-    /// The places of the mappings that exactly cover a range that is not empty.
+    /// First addresses of the mappings that exactly cover the range; `None` if no mappings do, or
+    /// for an empty range.
     pub(crate) fn mapped(&self, address: u64, len: u64) -> Option<Vec<u64>> {
         let end = address.checked_add(len).filter(|_| len > 0)?;
         let (mut at, mut places) = (address, Vec::new());
@@ -160,7 +163,7 @@ impl Memory {
         (at == end).then_some(places)
     }
 
-    /// Takes out the mapping at `address`, with our handle of its memory.
+    /// Removes the mapping at `address`. Returns it with our handle of its memory.
     pub(crate) fn remove_mapping(&mut self, address: u64) -> Option<(Mapping, u64)> {
         if !self.ranges.get(&address)?.backing.is_mapped() {
             return None;
@@ -173,10 +176,10 @@ impl Memory {
         }
     }
 
-    /// Says whether the mapping at `address` may be used; nothing else is there to be said of.
+    /// Sets whether the mapping at `address` may be used. Ignored for other kinds of memory.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub(crate) fn set_access(&mut self, address: u64, flags: u32) -> Result<()> {
         if let Some(range) = self.ranges.get_mut(&address)
             && let Backing::Mapped {
@@ -190,8 +193,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Takes out the guest's allocation that begins at `address`: its context, the memory, and its
-    /// charge in the ledger.
+    /// Removes the guest's allocation that begins at `address`. Returns its context, the memory,
+    /// and its charge in bytes.
     pub(crate) fn remove(&mut self, address: u64) -> Option<(u64, DeviceMemory, u64)> {
         if !matches!(self.ranges.get(&address)?.backing, Backing::Owned(..)) {
             return None;
@@ -203,7 +206,8 @@ impl Memory {
         }
     }
 
-    /// Makes the guest's allocation at `address` inaccessible for good. False: there is none.
+    /// Makes the guest's allocation at `address` inaccessible until the session ends. Returns false
+    /// if there is none.
     pub(crate) fn park(&mut self, address: u64) -> bool {
         let Some((len, context)) = self.ranges.get(&address).map(|r| (r.len, r.context)) else {
             return false;
@@ -215,7 +219,7 @@ impl Memory {
         true
     }
 
-    /// Takes out everything of a context: the memory, its charge in the ledger, and the addresses
+    /// Removes all memory of a context. Returns the memory, its charge in bytes, and the addresses
     /// of variables.
     pub(crate) fn remove_context(&mut self, context: u64) -> (Vec<DeviceMemory>, u64, Vec<u64>) {
         let (mut taken, mut total, mut variables) = (Vec::new(), 0, Vec::new());
@@ -237,14 +241,14 @@ impl Memory {
         picked.map(|(address, _)| *address).collect()
     }
 
-    /// Takes out a copy of the program's memory. False: none begins there.
+    /// Removes a copy of the guest program's memory. Returns false if none begins at the address.
     pub(crate) fn remove_shadow(&mut self, address: u64) -> bool {
         let found = self.ranges.get(&address);
         let found = found.is_some_and(|r| matches!(r.backing, Backing::Shadow));
         found && self.take(address).is_some()
     }
 
-    /// Takes out the variables of a module: their addresses.
+    /// Removes the variables of a module. Returns their addresses.
     pub(crate) fn remove_globals(&mut self, module: u64) -> Vec<u64> {
         let of_it = |r: &Range| matches!(r.backing, Backing::Global(m) if m == module);
         let variables = self.addresses(of_it);
@@ -255,8 +259,9 @@ impl Memory {
     }
 }
 
-/// Is a range wholly inside what `left` knows: bytes from an address on, and whether what follows
-/// them counts, if it is of the same kind?
+/// Whether a range lies within usable memory. `left` returns, for an address, the number of usable
+/// bytes from there, and whether an access may continue in the adjacent range if that is of the
+/// same kind.
 fn inside((mut at, mut len): (u64, u64), left: impl Fn(u64) -> Option<(u64, bool)>) -> bool {
     let mut first = true;
     loop {
@@ -276,14 +281,14 @@ fn inside((mut at, mut len): (u64, u64), left: impl Fn(u64) -> Option<(u64, bool
     }
 }
 
-/// What an allocation costs: the driver's granularity, 512 bytes for small blocks and 2 MiB for
-/// large ones.
+/// Cost of an allocation in bytes, by the driver's granularity: 512 bytes for blocks below 1 MiB, 2
+/// MiB for larger blocks.
 pub(crate) fn charge(bytes: u64) -> Option<u64> {
     let unit = if bytes < 1 << 20 { 512 } else { 2 << 20 };
     bytes.checked_next_multiple_of(unit)
 }
 
-/// What this session has drawn from the VM's ledger and how much of it is in use.
+/// The session's part of the VM's ledger: the bytes that vgpud has granted, and the bytes in use.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     granted: u64,
@@ -291,12 +296,12 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Bytes that were granted and are not in use.
+    /// Granted bytes that are not in use.
     pub(crate) fn unused(&self) -> u64 {
         self.granted - self.used
     }
 
-    /// Uses `bytes` of what was granted. False: more must be drawn first.
+    /// Uses `bytes` of the granted bytes. Returns false if more must be granted first.
     pub(crate) fn take(&mut self, bytes: u64) -> bool {
         match self.used.checked_add(bytes) {
             Some(used) if used <= self.granted => {
@@ -307,7 +312,8 @@ impl Ledger {
         }
     }
 
-    /// How much to draw so that `bytes` can be taken: (a whole slice more, just enough).
+    /// Number of bytes that vgpud must grant before `bytes` can be used: (rounded up to slices,
+    /// exact).
     pub(crate) fn shortage(&self, bytes: u64) -> (u64, u64) {
         let exact = bytes.saturating_sub(self.unused());
         (
@@ -316,12 +322,13 @@ impl Ledger {
         )
     }
 
-    /// vgpud granted more.
+    /// Records that vgpud granted more bytes.
     pub(crate) fn draw(&mut self, bytes: u64) {
         self.granted = self.granted.saturating_add(bytes);
     }
 
-    /// Bytes are free again. Returns what should go back to vgpud: all beyond one slice in hand.
+    /// Records that bytes are free again. Returns the bytes to return to vgpud: all unused bytes
+    /// beyond one slice.
     pub(crate) fn give(&mut self, bytes: u64) -> u64 {
         self.used -= bytes.min(self.used);
         let surplus = self.unused().saturating_sub(SLICE);
@@ -368,7 +375,7 @@ mod tests {
         assert_eq!(memory.remove_globals(9), [0x1000]);
         assert!(!memory.contains(0x1000, 1));
         assert!(memory.contains(0x1200, 1));
-        // What came earlier may use it until the driver has it back.
+        // Earlier requests may use the range until it is released to the driver.
         assert!(memory.still_contains(0x1000, 0x200) && memory.still_contains(0x1200, 0x100));
         assert!(!memory.still_contains(0x1000, 0x201));
         assert_eq!(memory.losses(), losses);

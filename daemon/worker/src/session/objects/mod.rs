@@ -1,7 +1,8 @@
-//! The objects that a guest's calls are about: contexts, modules, memory, arrays, graphs.
+//! The objects of a guest's calls: contexts, modules, memory, arrays, graphs.
 //!
-//! What a request names is checked here against the objects of the session. An object that work may
-//! still use is returned as a [`Release`], which `flow` carries out behind that work.
+//! This module checks every handle and address of a request against the objects of the session. An
+//! object that work in flight may still use is returned as a [`Release`], which `flow` performs
+//! after that work.
 
 mod allocs;
 mod arrays;
@@ -50,7 +51,7 @@ pub(crate) use self::work::{Work, run_work};
 use crate::control::Vgpud;
 use crate::driver::{Context, Device, Slots};
 
-/// A device as it was found at start: the device, its facts, its primary context.
+/// A device as found at the start: the device, its properties, its primary context.
 pub type FoundDevice = (Device, DeviceInfo, std::sync::Arc<Context>);
 
 /// The objects of a session.
@@ -59,16 +60,16 @@ pub(crate) struct Objects {
     pub contexts: Table<ContextState>,
     modules: Table<ModuleState>,
     functions: Table<FunctionState>,
-    /// Results of links that the guest has not fetched.
+    /// Results of links that the guest has not fetched yet.
     links: Table<Vec<u8>>,
     pub graphs: Graphs,
     pub memory: Memory,
     arrays: Arrays,
     vmm: Vmm,
     shadows: Shadows,
-    /// Of the mappings of this process that the guest asks for.
+    /// Limits the mappings that the guest makes this process create.
     slots: Slots,
-    /// By device, and at last the one of pinned host memory.
+    /// One ledger per device, and at the end the ledger of pinned host memory.
     ledgers: Vec<Ledger>,
     quota: u64,
     pub allocs: Allocs,
@@ -79,7 +80,7 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    /// The objects of a session that begins.
+    /// The objects of a new session.
     ///
     /// # Errors
     /// A sentence, if there is no device.

@@ -24,22 +24,23 @@ use crate::driver::{
 };
 use crate::session::link::{Link, may_print};
 
-/// Largest JIT log of each kind that is returned, in bytes (both must fit a reply's arguments).
+/// Maximum length in bytes of each of the two JIT logs in a reply. Both must fit into the reply's
+/// arguments.
 const LOG_LIMIT: u32 = 16 * 1024;
-/// Bytes of function names in one reply.
+/// Maximum number of bytes of function names in one reply.
 const NAMES_LIMIT: usize = 48 * 1024;
 
 const ATTRIBUTE_MAX_THREADS: u32 = 0;
 const ATTRIBUTE_MAX_DYNAMIC_SHARED: u32 = 8;
-/// `CU_FUNC_CACHE_PREFER_EQUAL`, the last.
+/// `CU_FUNC_CACHE_PREFER_EQUAL`, the largest value.
 const LAST_CACHE_CONFIG: u32 = 3;
 
 /// One module.
 #[derive(Debug)]
 pub(crate) struct ModuleState {
-    /// The driver's.
+    /// The driver's module.
     pub driver: Arc<Module>,
-    /// The context's handle.
+    /// Our handle of the context.
     pub context: u64,
     hash: ImageHash,
     functions: HashMap<String, u64>,
@@ -48,19 +49,19 @@ pub(crate) struct ModuleState {
 /// One function.
 #[derive(Debug)]
 pub(crate) struct FunctionState {
-    /// The driver's.
+    /// The driver's function.
     pub driver: Arc<Function>,
-    /// The context's handle.
+    /// Our handle of the context.
     pub context: u64,
-    /// Threads of a block.
+    /// Maximum number of threads per block.
     pub max_threads: u32,
-    /// Dynamic shared memory of a launch, in bytes; the guest may raise it.
+    /// Maximum dynamic shared memory of a launch, in bytes. The guest may raise it.
     pub max_dynamic: AtomicU32,
-    /// What its durations are remembered by.
+    /// Identity of the function for the prediction of its times.
     pub timed_as: FunctionId,
 }
 
-/// What a helper needs to load a module.
+/// The data with which a helper thread loads a module.
 struct Loading {
     hash: ImageHash,
     len: u64,
@@ -70,7 +71,7 @@ struct Loading {
     logs: (usize, usize),
 }
 
-/// Why a load or a link is not even tried.
+/// Why a load or a link cannot be started.
 pub(crate) enum Unloadable {
     Code(CuResult),
     Image(ImageError),
@@ -89,10 +90,10 @@ impl From<ImageError> for Unloadable {
 }
 
 impl Objects {
-    /// Loading compiles, which may take seconds: a helper does it.
+    /// Loads a module on a helper thread, because the compilation may take seconds.
     ///
     /// # Errors
-    /// What can be said at once without a log.
+    /// An error that is known at once and has no log.
     pub(crate) fn module_load(
         &mut self,
         link: &mut Link,
@@ -144,8 +145,8 @@ impl Objects {
         })
     }
 
-    /// A helper loaded a module for a context from the image of a hash, or could not. Returns the
-    /// status and the results of the request.
+    /// Handles the end of a load on a helper thread. `context`: our handle; `hash`: hash of the
+    /// image. Returns the status and the results of the request.
     pub(crate) fn module_loaded(
         &mut self,
         link: &mut Link,
@@ -192,13 +193,13 @@ impl Objects {
         self.modules.get(module.0).ok_or(CuResult::INVALID_HANDLE)
     }
 
-    /// The function that a guest names.
+    /// The function that the guest names.
     pub(crate) fn function(&self, func: Func) -> Result<&FunctionState> {
         self.functions.get(func.0).ok_or(CuResult::INVALID_HANDLE)
     }
 
-    /// The handles are dead at once. The module is given back when the work of its context is over.
-    /// Returns the context too.
+    /// Makes the module's handles invalid at once. Returns the module's context, and the release of
+    /// the module, which the caller performs when the work of the context is complete.
     pub(crate) fn module_unload(
         &mut self,
         reply: (Op, u64),
@@ -272,7 +273,7 @@ impl Objects {
         })
     }
 
-    /// A launch in a context.
+    /// Checks a launch in a context.
     pub(crate) fn check_launch(
         &self,
         context: u64,
@@ -362,7 +363,7 @@ impl Objects {
         }
     }
 
-    /// Some of the module's function names, as many as fit a reply.
+    /// The names of the module's functions from index `start` on, as many as fit into a reply.
     pub(crate) fn module_functions(
         &self,
         r: &req::ModuleFunctions,
@@ -443,16 +444,16 @@ fn describe(id: u64, function: &Function) -> rep::ModuleGetFunction {
     }
 }
 
-/// Room for a JIT log, of what a guest asks for.
+/// Length of a JIT log in bytes: the requested length, up to the limit.
 pub(crate) fn log_room(asked: u32) -> usize {
     asked.min(LOG_LIMIT) as usize
 }
 
-/// Maps an image.
+/// Maps an image into memory, and verifies it if it is cached.
 ///
 /// # Errors
-/// FILE_NOT_FOUND if the file of the cache is not what its name says; OUT_OF_MEMORY if it cannot be
-/// mapped.
+/// FILE_NOT_FOUND if the cached file does not have the hash in its name; OUT_OF_MEMORY if the file
+/// cannot be mapped.
 pub(crate) fn map_image(source: &Source, len: u64, hash: &ImageHash) -> Result<MappedImage> {
     let image = MappedImage::map(source.file(), len as usize).map_err(|e| {
         tracing::warn!("cannot map a module image: {e}");
@@ -466,7 +467,7 @@ pub(crate) fn map_image(source: &Source, len: u64, hash: &ImageHash) -> Result<M
     Ok(image)
 }
 
-/// What a guest is told. FILE_NOT_FOUND: send the image again.
+/// The code that the guest gets. On FILE_NOT_FOUND the guest sends the image again.
 pub(crate) fn image_code(error: &ImageError) -> CuResult {
     match error {
         ImageError::Bounds | ImageError::Order => CuResult::INVALID_VALUE,

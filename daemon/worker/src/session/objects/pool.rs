@@ -1,5 +1,5 @@
-//! Threads that may wait: for events, and in driver calls that can block. The session's own thread
-//! never does either.
+//! Threads that may wait: for events, and in driver calls that can block. The session's thread
+//! never waits in this way.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,29 +13,29 @@ use super::work::GraphWork;
 use crate::control::Waker;
 use crate::driver::{Context, Event, Graph, GraphExec, JitLogs, Module, Result};
 
-/// What a helper has loaded.
+/// Result of loading a module on a helper thread.
 pub(crate) struct Loaded {
     pub module: Result<Module>,
     pub logs: JitLogs,
     pub prints: bool,
-    /// The cached file is not what its name says.
+    /// Whether the cached file does not have the hash in its name.
     pub damaged: bool,
 }
 
-/// What a helper brings back, of the request with operation `op` and number `id` if there is one.
+/// Result of a task on a helper thread. `op` and `id`: operation and number of the request.
 pub(crate) enum Over {
-    /// Something was given back, and nobody waits for that.
+    /// An object was dropped, and no request waits for that.
     Dropped,
-    /// Things were given back to the driver: their device, their charge, and the request that
-    /// waits.
+    /// Objects were released to the driver: their device, their charge in bytes, and the request to
+    /// answer, if any.
     Released {
         device: usize,
         charge: u64,
         reply: Option<(Op, u64)>,
     },
-    /// A primary context has its original limits again; the rest of its reset follows.
+    /// The original limits of a primary context are restored; the reset continues.
     LimitsReset { op: Op, id: u64, ordinal: u32 },
-    /// A limit of a context was set: the context, the limit, and its value before.
+    /// A limit of a context was set: our handle of the context, the limit, and its value before.
     Limit {
         op: Op,
         id: u64,
@@ -48,21 +48,22 @@ pub(crate) enum Over {
         device: usize,
         made: Result<Arc<Context>>,
     },
-    /// A module was loaded for a context from the image of a hash.
+    /// A module was loaded. `of`: our handle of its context, and the hash of its image.
     Module {
         op: Op,
         id: u64,
         of: (u64, ImageHash),
         loaded: Loaded,
     },
-    /// A link is over.
+    /// A link has ended.
     Link {
         op: Op,
         id: u64,
         linked: Result<Vec<u8>>,
         logs: JitLogs,
     },
-    /// A condition's handle was made in the home of a name.
+    /// A condition handle was created. `home`: the guest's handle of the home, and the home's
+    /// graph.
     Condition {
         op: Op,
         id: u64,
@@ -78,18 +79,18 @@ pub(crate) enum Over {
     },
 }
 
-/// What came to an end.
+/// A job of a thread has ended.
 pub(crate) enum Done {
-    /// A marker of a stream (or the device failed while it was waited for).
+    /// A marker of a stream has fired, or the device failed while a thread waited for the marker.
     Marker {
-        /// Which stream.
+        /// Our handle of the stream.
         stream: u64,
-        /// Up to which operation.
+        /// Number in the stream up to which operations are complete.
         seq: u64,
-        /// How.
+        /// The result of the wait.
         result: Result<()>,
     },
-    /// A task.
+    /// A task has ended.
     Task(Box<Over>),
 }
 
@@ -102,12 +103,12 @@ enum Job {
     Task(Box<dyn FnOnce() -> Over + Send>),
 }
 
-/// Threads that take jobs from one list, started as they are needed.
+/// Threads that take jobs from one list. A thread is started when a job finds no idle thread.
 pub(crate) struct Pool {
     name: &'static str,
     most: usize,
     threads: usize,
-    /// Jobs given and not yet done.
+    /// Number of jobs that are not done.
     busy: Arc<AtomicUsize>,
     jobs: Sender<Job>,
     list: Receiver<Job>,
@@ -116,7 +117,8 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// A pool of at most `most` threads; results go to `done`.
+    /// A pool of at most `most` threads. Results are sent to `done`, and `waker` wakes the
+    /// session's thread.
     pub(crate) fn new(name: &'static str, most: usize, done: Sender<Done>, waker: Waker) -> Pool {
         let (jobs, list) = unbounded();
         Pool {
@@ -131,22 +133,22 @@ impl Pool {
         }
     }
 
-    /// Tells when the event fires.
+    /// Waits for the event on a thread, and then sends [`Done::Marker`].
     pub(crate) fn watch(&mut self, stream: u64, seq: u64, event: Arc<Event>) {
         self.give(Job::Marker { stream, seq, event });
     }
 
-    /// Runs a call that may block. The session's thread gets its result.
+    /// Runs a call that may block on a thread, and then sends its result.
     pub(crate) fn run(&mut self, task: impl FnOnce() -> Over + Send + 'static) {
         self.give(Job::Task(Box::new(task)));
     }
 
-    /// Jobs given and not yet done.
+    /// Number of jobs that are not done.
     pub(crate) fn pending(&self) -> usize {
         self.busy.load(Ordering::Relaxed)
     }
 
-    /// More jobs than threads: some wait for a thread.
+    /// Whether jobs wait for a thread.
     pub(crate) fn saturated(&self) -> bool {
         self.busy.load(Ordering::Relaxed) > self.threads
     }
@@ -164,7 +166,7 @@ impl Pool {
                 Err(e) => tracing::error!("cannot start a {} thread: {e}", self.name),
             }
         }
-        // The pool holds a receiver itself, so this cannot fail.
+        // The pool itself holds a receiver, so the send cannot fail.
         let _ = self.jobs.send(job);
     }
 }
@@ -174,7 +176,8 @@ fn work(list: &Receiver<Job>, done: &Sender<Done>, waker: &Waker, busy: &AtomicU
         let over = match job {
             Job::Marker { stream, seq, event } => {
                 let result = event.synchronize();
-                // Before the session hears of it: it reuses events that nobody holds.
+                // Must happen before the result is sent: the session reuses events that have no
+                // other owner.
                 drop(event);
                 Done::Marker {
                     stream,

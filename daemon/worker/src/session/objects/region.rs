@@ -1,4 +1,4 @@
-//! Where data that travels lies on the device: in one piece, in rows, in an array.
+//! Device regions for copies: contiguous, in rows, or in an array.
 
 use std::sync::{Arc, Weak};
 
@@ -10,21 +10,21 @@ use crate::driver::{
     copy_rows_htod,
 };
 
-/// Rows of `width` bytes in device memory, `pitch` apart, where data is not in one piece.
+/// The shape of rows in device memory that are not contiguous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Bytes of a row, never 0 and at most [`COPY_PIECE`].
+    /// Number of bytes in a row, at least 1 and at most [`COPY_PIECE`].
     pub width: u64,
-    /// Bytes between the beginnings of two.
+    /// Number of bytes from the start of a row to the start of the next.
     pub pitch: u64,
 }
 
-/// A place in an array.
+/// A position in an array.
 #[derive(Debug, Clone)]
 pub(crate) struct InArray {
-    /// Which, if it is still there.
+    /// The array, if it still exists.
     pub array: Weak<Array>,
-    /// Byte of a row, row, slice.
+    /// Position: byte in the row, row, slice.
     pub at: [u64; 3],
 }
 
@@ -32,25 +32,26 @@ impl InArray {
     /// The array.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_HANDLE if it is gone.
+    /// CUDA_ERROR_INVALID_HANDLE if the array no longer exists.
     pub(crate) fn array(&self) -> Result<Arc<Array>> {
         self.array.upgrade().ok_or(CuResult::INVALID_HANDLE)
     }
 }
 
-/// Where data that travels lies on the device.
+/// A region of the device for a copy.
 #[derive(Debug, Clone)]
 pub(crate) enum Region {
-    /// In one piece, from here on.
+    /// Contiguous memory from this address on.
     Line(u64),
-    /// In rows, the first of them here.
+    /// Rows; the address of the first row, and the shape.
     Rows(u64, Shape),
-    /// In rows of so many bytes, never 0 and at most [`COPY_PIECE`], of one slice of an array.
+    /// Rows of one slice of an array. The number is the bytes per row, at least 1 and at most
+    /// [`COPY_PIECE`].
     Array(InArray, u64),
 }
 
 impl Region {
-    /// Copies the block there, in a stream.
+    /// Copies the block to the region, in a stream.
     pub(crate) fn fill(&self, stream: &Stream, block: &Block) -> Result<()> {
         match self {
             Region::Line(at) => copy_htod(stream, *at, block),
@@ -67,7 +68,7 @@ impl Region {
         }
     }
 
-    /// Copies as much as the block holds from there, in a stream.
+    /// Copies from the region as many bytes as the block holds, in a stream.
     pub(crate) fn read(&self, stream: &Stream, block: &Block) -> Result<()> {
         match self {
             Region::Line(at) => copy_dtoh(stream, block, *at),
@@ -84,7 +85,7 @@ impl Region {
         }
     }
 
-    /// Bytes of a piece: whole rows where there are some.
+    /// Maximum number of bytes of one piece: whole rows, if there are rows.
     fn piece(&self) -> u64 {
         let most = COPY_PIECE as u64;
         match self {
@@ -93,7 +94,8 @@ impl Region {
         }
     }
 
-    /// The device memory from its first byte to the last of `len`: (address, bytes).
+    /// The device memory from the first byte of the region to the last of its `len` bytes:
+    /// (address, length in bytes). `None` for an array.
     pub(crate) fn range(&self, len: u64) -> Option<(u64, u64)> {
         match self {
             Region::Line(at) => Some((*at, len)),
@@ -105,7 +107,7 @@ impl Region {
         }
     }
 
-    /// What is left of it after `done` bytes.
+    /// The region without its first `done` bytes.
     pub(crate) fn after(&self, done: u64) -> Region {
         match self {
             Region::Line(at) => Region::Line(at + done),
@@ -119,30 +121,31 @@ impl Region {
     }
 }
 
-/// From the first byte of so many rows of so many bytes to the last: (address, bytes).
+/// The device memory from the first byte of `n` rows of `width` bytes to the last: (address, length
+/// in bytes).
 pub(crate) fn area(rows: &Rows, (width, n): (u64, u64)) -> Option<(u64, u64)> {
     let before = rows.pitch.saturating_mul(n.saturating_sub(1));
     Some((rows.at, before.saturating_add(width)))
 }
 
-/// Data that is fetched from the device.
+/// A copy of data from the device to the guest, in pieces.
 #[derive(Debug, Clone)]
 pub(crate) struct FetchWork {
-    /// From where.
+    /// The region.
     pub from: Region,
-    /// How much; whole rows where there are some.
+    /// Number of bytes; whole rows, if there are rows.
     pub len: u64,
-    /// How much of it has been submitted.
+    /// Number of bytes whose copies are submitted.
     pub done: u64,
 }
 
 impl FetchWork {
-    /// Bytes of the next piece.
+    /// Number of bytes of the next piece.
     pub(crate) fn piece(&self) -> u64 {
         (self.len - self.done).min(self.from.piece())
     }
 
-    /// Where the next piece begins.
+    /// Region of the next piece and all later pieces.
     pub(crate) fn next(&self) -> Region {
         self.from.after(self.done)
     }

@@ -1,5 +1,4 @@
-//! Fills, copies of rows, words that streams write and wait for: what a guest says of them is
-//! checked here.
+//! Checks of requests for fills, copies of rows, and words that streams write or wait for.
 
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
@@ -11,13 +10,13 @@ use super::staging::Bulk;
 use super::work::{FillWork, Work};
 use crate::driver::{Result, Rows, Word};
 
-/// `CU_STREAM_WAIT_VALUE_GEQ`, `EQ`, `AND`, `NOR`. (FLUSH is about writes of other devices.)
+/// `CU_STREAM_WAIT_VALUE_GEQ`, `EQ`, `AND`, `NOR`. (`FLUSH` concerns writes of other devices.)
 const WAIT_FLAGS: u32 = 3;
 /// `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`.
 const WRITE_FLAGS: u32 = 1;
 
 impl Objects {
-    /// All of a range that is not empty lies in memory that the guest may use.
+    /// Checks that a range lies in memory that the guest may use. An empty range always passes.
     pub(crate) fn check_range(&self, address: u64, len: u64) -> Result<()> {
         if len == 0 || self.memory.contains(address, len) {
             Ok(())
@@ -26,7 +25,7 @@ impl Objects {
         }
     }
 
-    /// Elements in a row.
+    /// Checks a fill of consecutive elements.
     pub(crate) fn check_fill(&self, r: &req::Memset) -> Result<Work> {
         let len = fill_len(r.width, r.count)?;
         aligned(r.dst.0, r.width)?;
@@ -40,7 +39,7 @@ impl Objects {
         }))
     }
 
-    /// Rows of elements.
+    /// Checks a fill of rows.
     pub(crate) fn check_fill_2d(&self, r: &req::Memset2D) -> Result<Work> {
         let row = fill_len(r.width, r.columns)?;
         aligned(r.dst.0, r.width)?;
@@ -66,7 +65,7 @@ impl Objects {
         }))
     }
 
-    /// Rows from the guest, next to each other in `data`.
+    /// Checks a copy of rows from the guest, which are consecutive in `data`.
     pub(crate) fn check_rows_htod(&self, r: &req::Memcpy2DHtoD, data: Bulk) -> Result<Work> {
         let len = data.bytes().len() as u64;
         let shape = shape(r.width, r.pitch)?;
@@ -80,7 +79,7 @@ impl Objects {
         })
     }
 
-    /// Rows for the guest. `None`: there are none.
+    /// Checks a copy of rows to the guest. `None`: there are no rows.
     pub(crate) fn check_rows_dtoh(&self, r: &req::Memcpy2DDtoH) -> Result<Option<Work>> {
         let shape = shape(r.width, r.pitch)?;
         if r.rows == 0 {
@@ -95,7 +94,7 @@ impl Objects {
         })))
     }
 
-    /// Rows within the device.
+    /// Checks a copy of rows within the device.
     pub(crate) fn check_rows_dtod(&self, r: &req::Memcpy2DDtoD) -> Result<Work> {
         let area = |pitch| Shape {
             width: r.width,
@@ -106,7 +105,7 @@ impl Objects {
         }
         self.check_area(r.dst.0, area(r.dst_pitch), r.rows)?;
         self.check_area(r.src.0, area(r.src_pitch), r.rows)?;
-        // The pitch of a single row does not matter to us; the driver still looks at it.
+        // The pitch of a single row has no meaning here, but the driver checks it.
         let pitch = |pitch: u64| if r.rows == 1 { r.width } else { pitch };
         Ok(Work::Rows {
             dst: Rows {
@@ -121,8 +120,8 @@ impl Objects {
         })
     }
 
-    /// All bytes from the first of the first row to the last of the last lie in one live
-    /// allocation.
+    /// Checks that all bytes from the first byte of the first row to the last byte of the last row
+    /// lie in one allocation.
     fn check_area(&self, at: u64, shape: Shape, rows: u64) -> Result<()> {
         if rows > 1 && shape.pitch < shape.width {
             return Err(CuResult::INVALID_VALUE);

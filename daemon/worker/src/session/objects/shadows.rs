@@ -1,9 +1,8 @@
-//! Memory of the program that kernels reach: page-locked memory that they are given, and managed
-//! memory.
+//! Memory of the guest program that kernels access: page-locked memory and managed memory.
 //!
-//! The program has it in the guest. Here lies a copy at the same address, which the driver maps for
-//! the device; before work the guest tells what it changed, after it the worker what the device did
-//! ([`vgpu_proto::changes`]).
+//! The program's memory is in the guest. The worker has a copy at the same address, which the
+//! driver maps for the device. Before work, the guest sends its changes; after work, the worker
+//! sends the changes that the device made ([`vgpu_proto::changes`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,39 +18,40 @@ use super::memory::Backing;
 use crate::driver::{Result, Shadow};
 use crate::session::link::Link;
 
-/// Lines that are looked at before the guest must ask again: what other requests wait for, a
-/// millisecond.
+/// Number of lines that one request compares; then the guest must ask again. The limit bounds the
+/// delay of other requests to about a millisecond.
 const MOST_LINES: usize = (8 << 20) / vgpu_proto::changes::LINE;
 
 const PAGE: u64 = 4096;
 
-/// One of them.
+/// One copy.
 #[derive(Debug)]
 struct Block {
     memory: Shadow,
     twin: Twin,
-    /// Bytes that the VM's ledger gets back when it is gone.
+    /// Bytes that the VM's ledger gets back when the copy is released.
     charge: u64,
 }
 
-/// All of them.
+/// All copies.
 #[derive(Debug, Default)]
 pub(crate) struct Shadows {
-    /// By first address.
+    /// The copies by first address.
     blocks: BTreeMap<u64, Block>,
-    /// The program overwrote what the device wrote, and was not told yet.
+    /// Whether the program overwrote bytes that the device had written, and does not know this yet.
     lost: bool,
 }
 
-/// What `size` bytes cost: whole pages of the copy, and as many of what was last agreed on.
+/// Cost of a copy of `size` bytes: whole pages for the copy, and as many for the last state on
+/// which guest and worker agreed.
 pub(crate) fn cost(size: u64) -> Option<u64> {
-    // It may begin within a page.
+    // The memory may begin in the middle of a page.
     let pages = size.checked_add(PAGE)?.checked_next_multiple_of(PAGE)?;
     pages.checked_mul(2)
 }
 
 impl Objects {
-    /// May there be a copy?
+    /// Checks that a copy may exist at this address.
     pub(crate) fn check_shadow(&self, at: u64, size: u64) -> Result<()> {
         let end = at.checked_add(size);
         let inside = HOST_SPACE.contains(&at) && end.is_some_and(|end| end <= HOST_SPACE.end);
@@ -61,9 +61,9 @@ impl Objects {
         Ok(())
     }
 
-    /// What has been paid for.
+    /// Creates a copy whose cost the ledger has paid.
     pub(crate) fn make_shadow(&mut self, at: u64, size: u64, charge: u64) -> Result<rep::HostMap> {
-        // Another may have been made while this one waited.
+        // Another copy may have been created while this request waited.
         self.check_shadow(at, size)?;
         let context = self
             .devices
@@ -77,12 +77,13 @@ impl Objects {
             charge,
         };
         self.shadows.blocks.insert(at, block);
-        // Of no context: it outlives all of them.
+        // The copy belongs to no context, because it outlives all contexts.
         self.memory.insert(at, size, 0, Backing::Shadow);
         Ok(rep::HostMap {})
     }
 
-    /// The address is dead at once, the memory goes when earlier work is complete.
+    /// Removes a copy: the address becomes invalid at once; the memory is released when earlier
+    /// work is complete.
     pub(crate) fn host_unmap(&mut self, reply: (Op, u64), ptr: DevPtr) -> Result<Release> {
         let block = self.shadows.blocks.remove(&ptr.0);
         let block = block.ok_or(CuResult::INVALID_VALUE)?;
@@ -96,7 +97,7 @@ impl Objects {
         Ok(self.leaving(garbage, block.charge, Some(reply)))
     }
 
-    /// What the program changed.
+    /// Applies the changes that the program made.
     pub(crate) fn host_push(&mut self, link: &mut Link, records: &[u8]) -> Result<()> {
         link.lease.moved(records.len() as u64, false);
         for change in Records::new(records) {
@@ -110,7 +111,7 @@ impl Objects {
         Ok(())
     }
 
-    /// What the device changed.
+    /// Sends the changes that the device made.
     pub(crate) fn host_pull(
         &mut self,
         link: &mut Link,
@@ -137,8 +138,9 @@ impl Objects {
 }
 
 impl Shadows {
-    /// What changed from an address on in these blocks, or in all; and where to go on; 0: that was
-    /// all.
+    /// Collects changes from the address `from` on, in the blocks that begin at the addresses `of`
+    /// (empty: in all blocks). Returns the address at which to continue; 0: all changes are
+    /// collected.
     fn collect(&mut self, from: u64, of: &[DevPtr], out: &mut Changes) -> u64 {
         let mut left = MOST_LINES;
         let holds = |(at, block): (&u64, &Block)| from - at < block.twin.lines() as u64 * LINE;

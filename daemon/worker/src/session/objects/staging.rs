@@ -1,4 +1,4 @@
-//! Page-locked blocks between the socket and the device.
+//! Page-locked blocks for the data of copies between the guest's socket and the device.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use vgpu_proto::limits::{COPY_PIECE, PINNED_AT_START};
 
 use crate::driver::{Block, BlockPool, Context, Result};
 
-/// Small blocks, for copies of up to this many bytes.
+/// Size in bytes of a small block, for copies of up to this many bytes.
 const SMALL: usize = 16 * 1024;
 const SMALL_PER_SLAB: usize = 32;
 const SMALL_SLABS: usize = 8;
-/// Large blocks hold one piece of a copy.
+/// A large block holds one piece of a copy.
 const LARGE_PER_SLAB: usize = 16;
 const LARGE_SLABS: usize = 6;
-/// Blocks that arriving data may not take, so that the operation at the head of the queue always
-/// finds one.
+/// Number of blocks that arriving data may not use, so that the first operation of the queue always
+/// finds a block.
 const RESERVED: usize = 8;
 
 const _: () = assert!(
@@ -27,12 +27,12 @@ const _: () = assert!(
 /// Bulk bytes of a request.
 #[derive(Debug, Default)]
 pub(crate) enum Bulk {
-    /// None.
+    /// No bytes.
     #[default]
     None,
     /// In ordinary memory.
     Heap(Vec<u8>),
-    /// Already where the device can fetch them.
+    /// In a page-locked block, from which the device can copy.
     Staged(Block),
 }
 
@@ -63,7 +63,7 @@ impl AsMut<[u8]> for Bulk {
     }
 }
 
-/// Where the data of copies waits.
+/// The pools of page-locked blocks.
 #[derive(Debug)]
 pub(crate) struct Staging {
     small: BlockPool,
@@ -71,7 +71,7 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// Allocates nothing yet; page-locks in `context` when blocks are asked for.
+    /// Allocates nothing yet. Page-locks memory in `context` when a block is requested.
     pub(crate) fn new(context: &Arc<Context>) -> Staging {
         Staging {
             small: BlockPool::new(context, SMALL, SMALL_PER_SLAB, SMALL_SLABS),
@@ -79,7 +79,7 @@ impl Staging {
         }
     }
 
-    /// Is a block for `len` bytes one of the few large ones?
+    /// Whether data of `len` bytes needs a large block, of which there are few.
     pub(crate) fn is_large(len: usize) -> bool {
         len > SMALL
     }
@@ -92,16 +92,17 @@ impl Staging {
         }
     }
 
-    /// A block for `len` bytes (at most [`COPY_PIECE`]); `None` while all are in use.
+    /// A block for `len` bytes (at most [`COPY_PIECE`]); `None` while all blocks are in use.
     ///
     /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub(crate) fn take(&mut self, len: usize) -> Result<Option<Block>> {
         self.pool(len).take(len)
     }
 
-    /// Where the bulk part of an arriving request goes: data for the device into a block if there
-    /// is one to spare, anything else (what will be refused, too) into ordinary memory.
+    /// Chooses the memory for the bulk part of an arriving request: a block for data to the device,
+    /// if enough blocks are free; otherwise (also for requests that will be refused) ordinary
+    /// memory.
     pub(crate) fn place(&mut self, request: &Request, len: usize) -> Bulk {
         let data = matches!(
             request,

@@ -1,5 +1,5 @@
-//! Tables of live objects. A handle names kind, slot and generation, so that one that was freed,
-//! made up, or meant for something else finds nothing.
+//! Tables of objects. A handle contains kind, slot and generation. So a handle of a freed object,
+//! an invented handle, or a handle of another kind finds no object.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -12,7 +12,7 @@ const GENERATION_BITS: u32 = 36;
 const _: () = assert!(MAX_OBJECTS.is_power_of_two());
 const _: () = assert!(SLOT_BITS + GENERATION_BITS + 4 <= WORKER_HANDLES.start.trailing_zeros() + 3);
 
-/// What a handle is of.
+/// The kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Kind {
@@ -30,9 +30,9 @@ pub(crate) enum Kind {
     Link = 6,
     /// An array.
     Array = 7,
-    /// Arrays that go together.
+    /// Arrays that are created and destroyed together.
     ArrayBlock = 8,
-    /// Memory without an address.
+    /// Memory without an address (`cuMemCreate`).
     Physical = 9,
 }
 
@@ -60,7 +60,8 @@ impl<T> Table<T> {
         }
     }
 
-    /// Adds one; `None` when the session has [`MAX_OBJECTS`] of the kind.
+    /// Adds an object and returns its handle; `None` if the session has [`MAX_OBJECTS`] objects of
+    /// the kind.
     pub(crate) fn insert(&mut self, value: T) -> Option<u64> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -95,13 +96,13 @@ impl<T> Table<T> {
             .and_then(|slot| self.slots[slot].value.as_ref())
     }
 
-    /// The object of a handle, to be changed.
+    /// The object of a handle, for changes.
     pub(crate) fn get_mut(&mut self, handle: u64) -> Option<&mut T> {
         self.slot(handle)
             .and_then(|slot| self.slots[slot].value.as_mut())
     }
 
-    /// Takes an object out; its handle is dead from now on.
+    /// Removes an object. Its handle is invalid from now on.
     pub(crate) fn remove(&mut self, handle: u64) -> Option<T> {
         let slot = self.slot(handle)?;
         let value = self.slots[slot].value.take()?;
@@ -118,7 +119,7 @@ impl<T> Table<T> {
             .filter_map(|(i, slot)| slot.value.as_ref().map(|value| (self.handle(i), value)))
     }
 
-    /// Handles of the objects that `pick` likes.
+    /// Handles of the objects that `pick` selects.
     pub(crate) fn handles(&self, pick: impl Fn(&T) -> bool) -> Vec<u64> {
         self.iter()
             .filter(|(_, value)| pick(value))
@@ -127,10 +128,10 @@ impl<T> Table<T> {
     }
 }
 
-/// A map from handles. A guest that chooses handles which collide slows down only itself.
+/// A map by handle. A guest that chooses colliding handles only slows itself down.
 pub(crate) type HandleMap<V> = HashMap<u64, V, BuildHasherDefault<HandleHasher>>;
 
-/// Multiplies by a large odd number; handles are nearly consecutive.
+/// Multiplies by a large odd number, because handles are nearly consecutive.
 #[derive(Debug, Default)]
 pub(crate) struct HandleHasher(u64);
 

@@ -1,6 +1,6 @@
-//! Virtual memory management: reservations of addresses, memory without addresses, and mappings of
-//! the one at the other. What is mapped is memory of the session like any other, as far as its
-//! guest has access to it.
+//! Virtual memory management: reserved addresses, memory without addresses, and mappings of this
+//! memory at these addresses. Mapped memory is memory of the session like any other, if the guest
+//! has given the device access.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,27 +22,27 @@ const READ_WRITE: u32 = 3;
 #[derive(Debug)]
 struct PhysicalState {
     driver: Arc<Physical>,
-    /// Ordinal of its device.
+    /// Ordinal of the device.
     device: usize,
-    /// Bytes that the VM's ledger gets back when it is gone.
+    /// Bytes that the VM's ledger gets back when the memory is released.
     charge: u64,
-    /// How often it is mapped.
+    /// Number of mappings of the memory.
     maps: u64,
-    /// The guest has released it; it ends with its last mapping.
+    /// Whether the guest has released the memory. The memory is freed after its last mapping.
     released: bool,
 }
 
-/// All of it.
+/// All reservations and memory of the session.
 #[derive(Debug)]
 pub(crate) struct Vmm {
-    /// By first address. Of parked ones, which collided with something in the guest, nothing can be
-    /// used.
+    /// Reservations by first address, and whether each is parked. A parked reservation collided
+    /// with addresses in the guest program and cannot be used.
     reserved: BTreeMap<u64, (Arc<Reservation>, bool)>,
     physical: Table<PhysicalState>,
 }
 
 impl Vmm {
-    /// None yet.
+    /// No reservations and no memory.
     pub(crate) fn new() -> Vmm {
         Vmm {
             reserved: BTreeMap::new(),
@@ -50,13 +50,13 @@ impl Vmm {
         }
     }
 
-    /// A memory that its guest has not released.
+    /// Memory that the guest has not released.
     fn find(&self, memory: PhysicalName) -> Result<&PhysicalState> {
         let found = self.physical.get(memory.0).filter(|p| !p.released);
         found.ok_or(CuResult::INVALID_VALUE)
     }
 
-    /// The reservation that holds all of a range.
+    /// The reservation that contains the whole range.
     fn holding(&self, at: u64, size: u64) -> Option<&Arc<Reservation>> {
         let (start, (reservation, parked)) = self.reserved.range(..=at).next_back()?;
         let offset = at - start;
@@ -64,7 +64,8 @@ impl Vmm {
         (inside && !parked).then_some(reservation)
     }
 
-    /// A mapping of a memory is gone: what goes with it, and its charge.
+    /// Records that a mapping of a memory was removed. Returns the memory and its charge in bytes,
+    /// if the memory must now be freed.
     fn unmapped(&mut self, memory: u64) -> Option<(Arc<Physical>, u64)> {
         let state = self.physical.get_mut(memory)?;
         state.maps -= 1;
@@ -131,7 +132,7 @@ impl Objects {
         Ok(self.leaving(garbage, 0, Some(reply)))
     }
 
-    /// `cuMemCreate`, whose cost has been paid.
+    /// `cuMemCreate`, for memory whose cost the ledger has paid.
     pub(crate) fn make_physical(
         &mut self,
         device: usize,
@@ -153,8 +154,8 @@ impl Objects {
         .ok_or(CuResult::OUT_OF_MEMORY)
     }
 
-    /// `cuMemRelease`: the handle is dead at once, the memory goes with its last mapping. `None`:
-    /// it is still mapped.
+    /// `cuMemRelease`: the handle becomes invalid at once; the memory is freed with its last
+    /// mapping. `None`: the memory is still mapped.
     pub(crate) fn physical_release(
         &mut self,
         reply: (Op, u64),
@@ -174,7 +175,7 @@ impl Objects {
         }))
     }
 
-    /// `cuMemMap` of all of a memory.
+    /// `cuMemMap` of a whole memory.
     pub(crate) fn memory_map(&mut self, r: &req::MemMap) -> Result<rep::MemMap> {
         let state = self.vmm.find(r.memory)?;
         let size = state.driver.size;
@@ -193,13 +194,13 @@ impl Objects {
             memory: r.memory.0,
             access: false,
         };
-        // Of no context: it outlives all of them.
+        // The mapping belongs to no context, because it outlives all contexts.
         self.memory.insert(r.ptr.0, size, 0, backing);
         Ok(rep::MemMap {})
     }
 
-    /// `cuMemUnmap` of whole mappings: the addresses are dead at once, the mappings go when earlier
-    /// work is complete.
+    /// `cuMemUnmap` of whole mappings: the addresses become invalid at once; the mappings are
+    /// removed when earlier work is complete.
     pub(crate) fn memory_unmap(
         &mut self,
         reply: (Op, u64),
@@ -207,7 +208,7 @@ impl Objects {
     ) -> Result<Vec<Release>> {
         let places = self.memory.mapped(r.ptr.0, r.size);
         let places = places.ok_or(CuResult::INVALID_VALUE)?;
-        // By device, whose ledgers are told apart.
+        // Sorted by device, because each device has its own ledger.
         let mut gone: BTreeMap<usize, (Garbage, u64)> = BTreeMap::new();
         for place in places {
             let Some((mapping, memory)) = self.memory.remove_mapping(place) else {
@@ -227,12 +228,12 @@ impl Objects {
         let mut all: Vec<Release> = unasked
             .map(|(garbage, charge)| self.leaving(garbage, charge, None))
             .collect();
-        // The last of them answers the request.
+        // The last release answers the request.
         all.push(self.leaving(last.0, last.1, Some(reply)));
         Ok(all)
     }
 
-    /// `cuMemSetAccess` of whole mappings for their device.
+    /// `cuMemSetAccess` of whole mappings, for the device of their memory.
     pub(crate) fn memory_access(&mut self, r: &req::MemSetAccess) -> Result<rep::MemSetAccess> {
         let places = self.memory.mapped(r.ptr.0, r.size);
         let places = places.ok_or(CuResult::INVALID_VALUE)?;

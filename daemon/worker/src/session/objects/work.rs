@@ -1,5 +1,5 @@
-//! What an operation does, as checked: kernels, copies, fills, graphs of these, and operations of
-//! streams and events.
+//! The work of an operation after the checks: kernels, copies, fills, graphs of these, and
+//! operations of streams and events.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,37 +13,38 @@ use crate::driver::{
     copy_dtod, copy_rows_dtod, fill, fill_2d,
 };
 
-/// A launch, as checked.
+/// A launch, after the checks.
 #[derive(Debug)]
 pub(crate) struct LaunchWork {
-    /// What to run. Keeps its module loaded.
+    /// The function. It keeps its module loaded.
     pub function: Arc<Function>,
-    /// What its duration is remembered by.
+    /// Key for the prediction of the time.
     pub key: Key,
-    /// Blocks.
+    /// Number of blocks.
     pub grid: [u32; 3],
-    /// Threads a block.
+    /// Number of threads per block.
     pub block: [u32; 3],
     /// Dynamic shared memory in bytes.
     pub shared: u32,
-    /// All blocks resident at once.
+    /// Whether all blocks must be resident at the same time.
     pub cooperative: bool,
     /// The parameter block.
     pub params: Bulk,
 }
 
-/// A fill, as checked.
+/// A fill, after the checks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FillWork {
     /// First address.
     pub dst: u64,
-    /// The element.
+    /// Value of the element.
     pub value: u32,
-    /// Its bytes.
+    /// Size of the element in bytes.
     pub width: u8,
-    /// Elements of a row.
+    /// Number of elements in a row.
     pub columns: u64,
-    /// (rows, bytes between their beginnings), if there are several.
+    /// (number of rows, bytes from the start of a row to the start of the next); `None` for a
+    /// single row.
     pub rows: Option<(u64, u64)>,
 }
 
@@ -54,91 +55,91 @@ impl FillWork {
     }
 }
 
-/// What a queued operation does. Streams and events are our own handles.
+/// The work of a queued operation. Streams and events are our own handles.
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// A piece of data to the device.
+    /// Copies a piece of data to the device.
     HtoD {
-        /// To where.
+        /// The destination.
         to: Region,
-        /// The data; whole rows where there are some.
+        /// The data; whole rows, if there are rows.
         data: Bulk,
     },
-    /// Data from the device.
+    /// Copies data from the device to the guest.
     DtoH(FetchWork),
-    /// Within the device.
+    /// Copies within the device.
     DtoD {
-        /// To where.
+        /// First address of the destination.
         dst: u64,
-        /// From where.
+        /// First address of the source.
         src: u64,
-        /// How much.
+        /// Number of bytes.
         len: u64,
     },
-    /// Rows within the device.
+    /// Copies rows within the device.
     Rows {
-        /// To where.
+        /// The destination.
         dst: Rows,
-        /// From where.
+        /// The source.
         src: Rows,
-        /// Bytes of a row, and how many there are.
+        /// (bytes per row, number of rows).
         size: (u64, u64),
     },
-    /// A box between device memory and arrays.
+    /// Copies a box between device memory and arrays.
     Box {
-        /// To where.
+        /// The destination.
         dst: Side,
-        /// From where.
+        /// The source.
         src: Side,
-        /// Bytes of a row, rows, slices.
+        /// Size: bytes per row, rows, slices.
         size: [u64; 3],
     },
     /// `cuMemFreeAsync` of stream-ordered memory.
     Free {
         /// The memory.
         memory: DeviceMemory,
-        /// Its device, and bytes that the VM's ledger gets back.
+        /// Device of the memory, and bytes that the VM's ledger gets back.
         charged: (usize, u64),
     },
     /// `cuStreamWriteValue`.
     WriteWord(Word),
     /// `cuStreamWaitValue`.
     WaitWord(Word),
-    /// `cuLaunchHostFunc`: the guest's number of it.
+    /// `cuLaunchHostFunc`, with the guest's number of the function.
     HostFunc(u64),
     /// A fill.
     Fill(FillWork),
     /// A kernel.
     Launch(LaunchWork),
-    /// What a graph has recorded.
+    /// A launch of a graph.
     Graph(Arc<GraphWork>),
-    /// A conditional node, in a recording only.
+    /// A conditional node. Exists only in a recording.
     Conditional(Conditional),
     /// `cuStreamDestroy`.
     StreamDestroy,
     /// `cuStreamWaitEvent`.
     StreamWait {
-        /// Which event.
+        /// Our handle of the event.
         event: u64,
         /// Flags.
         flags: u32,
     },
     /// `cuEventRecord`.
     EventRecord {
-        /// Which event.
+        /// Our handle of the event.
         event: u64,
         /// Flags.
         flags: u32,
     },
     /// `cuEventDestroy`.
     EventDestroy {
-        /// Which event.
+        /// Our handle of the event.
         event: u64,
     },
 }
 
 impl Work {
-    /// Bytes that it copies between host and device, for credit.
+    /// Number of bytes that the operation copies between host and device, for the credit.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Work::HtoD { data, .. } => data.bytes().len() as u64,
@@ -147,7 +148,7 @@ impl Work {
         }
     }
 
-    /// Bytes of parameters that it holds.
+    /// Number of bytes of parameters that the operation holds.
     pub(crate) fn held(&self) -> usize {
         match self {
             Work::Launch(launch) => launch.params.bytes().len(),
@@ -155,10 +156,11 @@ impl Work {
         }
     }
 
-    /// Looks at all device memory that it names.
+    /// Checks all device memory that the operation names.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if `there` does not know some of it: (address, bytes).
+    /// CUDA_ERROR_INVALID_VALUE if `there`, called with (address, length in bytes), returns false
+    /// for a range.
     pub(crate) fn look(&self, there: &impl Fn(u64, u64) -> bool) -> Result<()> {
         if let Work::Graph(graph) = self {
             return graph.each(&mut |work| work.look(there));
@@ -170,7 +172,7 @@ impl Work {
         }
     }
 
-    /// Device memory that it names: (address, bytes).
+    /// The device memory that the operation names: (address, length in bytes).
     fn ranges(&self) -> [Option<(u64, u64)>; 2] {
         match self {
             Work::HtoD { to, data } => [to.range(data.bytes().len() as u64), None],
@@ -200,7 +202,7 @@ impl Work {
         }
     }
 
-    /// Would dropping it unload a module?
+    /// Whether dropping the operation would unload a module.
     pub(crate) fn owns_alone(&self) -> bool {
         match self {
             Work::Launch(launch) => Arc::strong_count(&launch.function) == 1,
@@ -208,7 +210,8 @@ impl Work {
         }
     }
 
-    /// What of it goes to the device next, as the gate sees it; `None`: what takes no GPU time.
+    /// The next part of the operation that goes to the device, in the gate's terms; `None`: the
+    /// operation takes no GPU time.
     pub(crate) fn timed(&self) -> Option<gate::Work> {
         let bytes = |direction, bytes| Some(gate::Work::Bytes { direction, bytes });
         match self {
@@ -236,23 +239,23 @@ impl Work {
     }
 }
 
-/// What a graph does, in order.
+/// The operations of a graph, in order.
 #[derive(Debug)]
 pub(crate) struct GraphWork {
     pub works: Vec<Work>,
-    /// What its duration is remembered by.
+    /// Key for the prediction of the time.
     pub key: Key,
-    /// The driver's, of a recording that was built.
+    /// The driver's graph, if the recording was built.
     pub built: OnceLock<GraphExec>,
-    /// Conditional nodes within each other.
+    /// Depth of nested conditional nodes; 0: none.
     pub depth: usize,
 }
 
 impl GraphWork {
-    /// Gives all of it to a stream.
+    /// Submits all operations to a stream.
     ///
     /// # Errors
-    /// The driver's, at the first that fails.
+    /// The error of the driver for the first operation that fails.
     pub(crate) fn run(&self, stream: &Stream) -> Result<()> {
         match self.built.get() {
             Some(exec) => exec.launch(stream),
@@ -263,10 +266,10 @@ impl GraphWork {
         }
     }
 
-    /// Looks at every operation, those of bodies too.
+    /// Calls `look` for every operation, including those of bodies.
     ///
     /// # Errors
-    /// Those of `look`.
+    /// The errors of `look`.
     pub(crate) fn each(&self, look: &mut impl FnMut(&Work) -> Result<()>) -> Result<()> {
         for work in &self.works {
             look(work)?;
@@ -289,24 +292,24 @@ impl GraphWork {
 /// A conditional node.
 #[derive(Debug)]
 pub(crate) struct Conditional {
-    /// The guest's name of the graph that its handle belongs to.
+    /// The guest's handle of the graph that owns the condition handle.
     pub home: u64,
-    /// The driver's handle of its condition.
+    /// The driver's condition handle.
     pub handle: u64,
     /// `CUgraphConditionalNodeType`.
     pub rule: u32,
-    /// What it does.
+    /// The bodies.
     pub bodies: Vec<GraphWork>,
 }
 
 impl Conditional {
-    /// Conditional nodes within each other, this one counted.
+    /// Depth of nested conditional nodes, including this node.
     pub(crate) fn depth(&self) -> usize {
         1 + self.bodies.iter().map(|b| b.depth).max().unwrap_or(0)
     }
 }
 
-/// Gives an operation that concerns the device alone to a stream.
+/// Submits an operation that concerns only the device to a stream.
 pub(crate) fn run_work(stream: &Stream, work: &Work) -> Result<()> {
     match work {
         Work::DtoD { dst, src, len } => copy_dtod(stream, *dst, *src, *len),
@@ -314,7 +317,7 @@ pub(crate) fn run_work(stream: &Stream, work: &Work) -> Result<()> {
         Work::Box { dst, src, size } => copy_box(stream, dst, src, *size),
         Work::Fill(f) => run_fill(stream, *f),
         Work::Launch(launch) => run_launch(stream, launch),
-        // Nothing else is given to it.
+        // No other operation is passed to this function.
         _ => Err(CuResult::INVALID_VALUE),
     }
 }

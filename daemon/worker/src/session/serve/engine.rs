@@ -1,4 +1,4 @@
-//! The session's thread: reads, works, waits.
+//! The session's thread: reads requests, executes work, sleeps.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -18,49 +18,51 @@ use crate::wire::{Filled, Reader};
 
 /// Reads of the socket before the queue gets its turn.
 const READS: usize = 4;
-/// How long a session with work in flight and nothing waiting goes unwatched: programs that submit
-/// in bursts cost one look a burst.
+/// Time for which a session with work in flight and nothing waiting records no markers. So a
+/// program that submits in bursts costs one marker per burst.
 const IDLE_LOOK: Duration = Duration::from_micros(100);
-/// How long completion, or the next request after an answer, is looked for before this thread
-/// sleeps: being woken costs about as much.
+/// Time for which this thread polls for a completion, or for the next request after an answer,
+/// before it sleeps. A wake-up costs about as much.
 const SPIN: Duration = Duration::from_micros(20);
-/// With fewer processors than this nobody looks for the next request: the guest that is to send it
-/// may have been woken on this very one.
+/// On hosts with fewer processors, the thread does not poll for the next request: the guest that
+/// sends the request may need this processor.
 const SPIN_PROCESSORS: usize = 8;
-/// Most looks that are left out after one in vain.
+/// Maximum number of polls that are skipped after failed polls.
 const MOST_SKIPPED: u32 = 127;
-/// Rounds without sleep after which vgpud's messages are looked for all the same.
+/// Number of rounds without sleep after which the thread checks for messages of vgpud in any case.
 const ROUNDS: u32 = 16;
-/// How often the session's thread looks itself when there are more streams than waiting threads.
+/// Interval at which the session's thread checks for completions itself, if there are more streams
+/// than waiting threads.
 const SATURATED_LOOK: Duration = Duration::from_micros(500);
 
-/// The session's thread.
+/// The state of the session's thread.
 pub(super) struct Engine {
     reader: Reader<Bulk>,
     session: Session,
-    /// The socket may have something.
+    /// Whether the socket may have data.
     readable: bool,
-    /// What a look at the socket has brought already.
+    /// Result of a read from the socket whose frames are not all handled yet.
     filled: Option<Filled>,
-    /// The guest closed its end while nothing was read from it.
+    /// Whether the guest closed its end while the worker was not reading.
     gone: bool,
-    /// When streams with unmarked work get markers although nobody waits.
+    /// Time at which streams with unmarked operations get markers although no part of the worker
+    /// waits for them.
     marks_due: Option<Instant>,
-    /// Completion has been looked for in vain since something last happened.
+    /// Whether polling for completions has failed since the last event.
     spun: bool,
     for_completion: Spinning,
     for_requests: Spinning,
-    /// Requests arrived since this thread last slept.
+    /// Whether requests arrived since this thread last slept.
     active: bool,
-    /// vgpud may have said something.
+    /// Whether vgpud may have sent a message.
     told: bool,
-    /// Rounds since this thread last looked for that.
+    /// Number of rounds since this thread last checked for messages of vgpud.
     rounds: u32,
 }
 
-/// When to look for something instead of sleeping: while that keeps succeeding. Each failure
-/// doubles how many chances are passed by, so that on a busy host, where looking only takes the
-/// processor from whoever it is waited for, hardly any is taken.
+/// Decides whether to poll instead of sleeping: as long as polling succeeds. Each failure doubles
+/// the number of opportunities that are skipped. So polling is rare on a busy host, where it takes
+/// the processor from the process that is waited for.
 #[derive(Debug, Default)]
 struct Spinning {
     never: bool,
@@ -88,7 +90,7 @@ impl Spinning {
 }
 
 impl Engine {
-    /// Before the first frame.
+    /// A session's thread before the first frame.
     pub(super) fn new(session: Session, reader: Reader<Bulk>) -> Engine {
         Engine {
             reader,
@@ -110,7 +112,7 @@ impl Engine {
         }
     }
 
-    /// Serves the guest until it goes.
+    /// Serves the guest until the session ends.
     pub(super) fn run(&mut self) -> Ending {
         loop {
             if let Err(text) = self.take_messages() {
@@ -131,7 +133,8 @@ impl Engine {
                 return Ending::closed(format!("the guest is gone: {e}"));
             }
             if stop == Stop::Staging && self.session.link.out.queued() < queued {
-                // What was written gave blocks back: nothing else would wake the copy for them.
+                // The write freed staging blocks, and no event would wake the thread for a copy
+                // that waits for them.
                 continue;
             }
             if (!self.readable || self.session.link.out.congested() || self.session.link.owing)
@@ -142,8 +145,8 @@ impl Engine {
         }
     }
 
-    /// Takes what vgpud and the session's other threads have sent. A grant or a revoke is on the
-    /// page; its message only wakes.
+    /// Handles messages of vgpud and of the session's other threads. A grant or a revoke is on the
+    /// page; its message only wakes this thread.
     fn take_messages(&mut self) -> Result<(), String> {
         self.session.link.lease.refresh();
         self.rounds += 1;
@@ -155,7 +158,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Reads and takes requests.
+    /// Reads requests from the socket and handles them.
     fn read(&mut self) -> Option<Ending> {
         let paid = self.session.pay();
         if self.gone {
@@ -186,8 +189,8 @@ impl Engine {
                     return Some(Ending::broken(text));
                 }
                 if !self.session.pay() || self.session.link.out.congested() {
-                    // Replies to the rest of the buffer could be many times as long as the
-                    // requests. The frames in the reader come first when this goes on.
+                    // The remaining requests in the buffer could cause replies many times as long
+                    // as themselves. When reading continues, the frames in the reader come first.
                     self.filled = Some(filled);
                     return None;
                 }
@@ -200,10 +203,10 @@ impl Engine {
         None
     }
 
-    /// Sees to it that everything somebody waits for will wake this thread, then sleeps.
+    /// Prepares every event that must wake this thread, then sleeps.
     fn wait(&mut self, stop: Stop) -> io::Result<()> {
         let stop = match stop {
-            // The lease is not left: it brings the credit.
+            // The worker must not release the lease: credit comes only with a lease.
             Stop::Empty | Stop::Staging if self.session.link.owing => Stop::Turn,
             stop => stop,
         };
@@ -230,7 +233,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Looks for the completion of what somebody waits for. True: found.
+    /// Polls for completions that other parts of the worker wait for. Returns true if there was
+    /// one.
     fn spin_for_completion(&mut self) -> bool {
         if self.spun || !self.session.flow.streams.awaited() || !self.for_completion.try_now() {
             return false;
@@ -247,7 +251,7 @@ impl Engine {
         found
     }
 
-    /// Looks for the next request of a guest that has just been answered. True: found.
+    /// Polls for the next request of a guest that was just answered. Returns true if there is one.
     fn spin_for_requests(&mut self) -> io::Result<bool> {
         let answered = std::mem::take(&mut self.active)
             && !self.session.link.owing
@@ -312,17 +316,17 @@ impl Engine {
 }
 
 impl Session {
-    /// Looks at every stream that somebody waits for. True: something moved.
+    /// Checks every stream that has actions to perform. Returns true if operations have completed.
     fn harvest_awaited(&mut self) -> bool {
         self.flow.harvest_awaited(&mut self.objects, &mut self.link)
     }
 
-    /// Looks at every stream with work. True: something moved.
+    /// Checks every stream with work. Returns true if operations have completed.
     fn harvest_all(&mut self) -> bool {
         self.flow.harvest_all(&mut self.objects, &mut self.link)
     }
 
-    /// Does all that can be done now.
+    /// Does all work that is possible now.
     fn work(&mut self) -> Stop {
         loop {
             self.flow.do_due(&mut self.objects, &mut self.link);
@@ -333,8 +337,8 @@ impl Session {
         }
     }
 
-    /// Pays for what the guest moved without a turn. False: until there is credit, nothing more is
-    /// read from it.
+    /// Pays for the data frames of the guest that needed no lease. Returns false if credit is
+    /// missing: then no more requests are read.
     fn pay(&mut self) -> bool {
         let mut waiting = self.flow.queue.waiting();
         waiting.calls += 1;
@@ -342,7 +346,7 @@ impl Session {
         !self.link.owing
     }
 
-    /// Sets up what has to wake this thread. Returns the longest sleep.
+    /// Prepares the events that must wake this thread. Returns the longest time to sleep.
     fn before_sleep(&mut self, stop: Stop, marks_due: &mut Option<Instant>) -> Option<Duration> {
         let mut timeout = None;
         let mut waiting = self.flow.queue.waiting();
@@ -366,8 +370,8 @@ impl Session {
             self.flow.streams.watch_all(&mut self.flow.waiters);
             self.foretell_end();
         }
-        // What does no work on the device needs no lease: a wait for a value in memory may last for
-        // ever.
+        // Operations that take no GPU time do not need the lease: a wait for a value in memory may
+        // never end.
         if self.flow.streams.gate.in_flight() == 0 {
             if self.link.lease.closing() {
                 let left = if stop == Stop::Staging {
@@ -396,7 +400,8 @@ impl Session {
         timeout
     }
 
-    /// Where nothing more goes in under the lease: says when what is in flight will be over.
+    /// Announces to vgpud when the work in flight ends, if nothing more is submitted under the
+    /// lease.
     fn foretell_end(&mut self) {
         let closes = self.link.lease.closing() || self.flow.streams.slice_full;
         if closes && let Some(in_ns) = self.flow.streams.gate.ends_in(now_ns()) {
@@ -404,7 +409,7 @@ impl Session {
         }
     }
 
-    /// Does work wait only because of what is in flight?
+    /// Whether work waits only because of work in flight.
     fn held_back(&self, stop: Stop) -> bool {
         stop == Stop::Window || stop == Stop::Turn && self.link.lease.closing()
     }

@@ -1,4 +1,4 @@
-//! What vgpud and the session's other threads have sent.
+//! Messages of vgpud and of the session's other threads.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -16,17 +16,17 @@ use crate::driver::{self, exit_now};
 use crate::session::objects::{Done, ImageError, Over, image_code};
 
 impl Session {
-    /// Has vgpud or another thread sent something?
+    /// Whether vgpud or another thread has sent a message.
     pub(super) fn waiting_messages(&self) -> bool {
         !self.done.is_empty() || self.control.waiting()
     }
 
-    /// Takes what vgpud has sent.
+    /// Handles all messages of vgpud.
     pub(super) fn hear(&mut self) -> Result<(), String> {
         loop {
             let received = match self.control.take() {
                 Ok(Some(received)) => received,
-                // The thread that watches for the end ends the process.
+                // The control thread, which sees the closed socket, ends the process.
                 Ok(None) | Err(ControlError::Closed) => return Ok(()),
                 Err(e) => return Err(e.to_string()),
             };
@@ -37,7 +37,7 @@ impl Session {
     fn heard(&mut self, mut received: Received) {
         match received.message {
             ToWorker::Grant { .. } | ToWorker::Revoke { .. } => self.link.lease.refresh(),
-            // It is on the page.
+            // The credit is on the lease page.
             ToWorker::Credit { .. } => {}
             ToWorker::MemGrant { request, granted } => {
                 let (flow, objects, link) = self.owners();
@@ -65,8 +65,8 @@ impl Session {
         }
     }
 
-    /// Asks vgpud for an image's memory, and waits for the answer: what the guest sends next would
-    /// have to be kept somewhere else meanwhile. Whatever vgpud says before it is heard as ever.
+    /// Asks vgpud for an image's memory and waits for the answer, because later frames of the guest
+    /// would have to be stored elsewhere meanwhile. Other messages of vgpud are handled as usual.
     fn ask_for_room(&mut self, image: u64, len: u64) -> Result<File, String> {
         self.link.vgpud.send(FromWorker::ImageBegin { image, len });
         loop {
@@ -74,7 +74,7 @@ impl Session {
                 return answer;
             }
             let wanted = match self.link.vgpud.send_kept() {
-                // The request itself may be among what found no room.
+                // The request itself may still be kept, because the socket had no room.
                 true => PollFlags::POLLIN | PollFlags::POLLOUT,
                 false => PollFlags::POLLIN,
             };
@@ -86,14 +86,14 @@ impl Session {
             match self.control.take() {
                 Ok(Some(received)) => self.heard(received),
                 Ok(None) => {}
-                // The thread that watches for the end ends the process.
+                // The control thread, which sees the closed socket, ends the process.
                 Err(ControlError::Closed) => return Err("vgpud is gone".to_owned()),
                 Err(e) => return Err(e.to_string()),
             }
         }
     }
 
-    /// Takes what the session's other threads have sent.
+    /// Handles the results of the session's other threads.
     pub(super) fn take_done(&mut self) {
         while let Ok(done) = self.done.try_recv() {
             match done {
@@ -110,7 +110,7 @@ impl Session {
         }
     }
 
-    /// A helper is done.
+    /// Handles the result of a task on a helper thread.
     fn over(&mut self, over: Over) {
         let (flow, objects, link) = self.owners();
         match over {
@@ -155,8 +155,8 @@ impl Session {
                 logs,
             } => {
                 let (status, reply) = objects.linked(linked, logs);
-                // CUDA_ERROR_UNKNOWN is what the linker says of undefined references: nothing
-                // failed on the device.
+                // The linker reports undefined references as CUDA_ERROR_UNKNOWN, which is no fault
+                // of the device.
                 if status.is_sticky() && status != CuResult::UNKNOWN {
                     flow.device_failed(objects, link, status, "returned by a link");
                 }
@@ -193,7 +193,7 @@ impl Session {
         }
     }
 
-    /// vgpud said what is left of a device and of the VM's quota.
+    /// Handles vgpud's answer about the bytes that are left on a device and in the VM's quota.
     fn memory_left(&mut self, left: u64) {
         if let Some((op, id, ctx)) = self.objects.memory_answered(&self.link) {
             let results = self.objects.memory_within(ctx, left);
@@ -201,7 +201,7 @@ impl Session {
         }
     }
 
-    /// A piece of a module's image.
+    /// Handles a piece of a module image.
     pub(super) fn image_data(&mut self, id: u64, r: &req::ImageData, bytes: &[u8]) {
         if let Err(e) = self.take_piece(r, bytes) {
             tracing::warn!("{e}");

@@ -1,4 +1,5 @@
-//! The session of one guest: its thread, what it hears, and what each request does.
+//! The session of one guest: its thread, the messages that it receives, and the execution of each
+//! request.
 
 mod engine;
 mod hear;
@@ -22,37 +23,38 @@ use crate::control::{Messages, Vgpud, Waker};
 use crate::driver::Block;
 use crate::wire::{Reader, Writer};
 
-/// Threads that wait for events. More streams than these are looked at by the session's thread.
+/// Number of threads that wait for events. If more streams have work, the session's thread checks
+/// the others itself.
 const WAITERS: usize = 24;
-/// Threads for calls that may block.
+/// Number of threads for calls that may block.
 const HELPERS: usize = 4;
 
-/// What a session is made of.
+/// The parts from which a session is built.
 pub struct Parts {
-    /// What vgpud ordered.
+    /// The start message of vgpud.
     pub start: Start,
-    /// The depth credit in place of the one in `start`, if that was changed meanwhile.
+    /// The depth credit that replaces the one in `start`, if vgpud changed it in the meantime.
     pub depth: Option<(u32, u64)>,
     /// The shared pages.
     pub pages: WorkerEnd<'static>,
     /// The devices, at least one.
     pub devices: Vec<FoundDevice>,
-    /// Where device `printf` goes.
+    /// Captured output of device `printf`.
     pub printf: Printf,
-    /// To vgpud.
+    /// Sends messages to vgpud.
     pub vgpud: Vgpud,
-    /// From vgpud.
+    /// Receives messages of vgpud.
     pub control: Messages,
     /// Wakes the session's thread.
     pub waker: Waker,
 }
 
-/// How a session ended.
+/// How and why a session ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ending {
-    /// The guest broke the protocol.
+    /// Whether the guest broke the protocol.
     pub protocol_error: bool,
-    /// What happened.
+    /// The reason as a sentence.
     pub text: String,
 }
 
@@ -72,7 +74,7 @@ impl Ending {
     }
 }
 
-/// Serves the guest on `socket` until it goes.
+/// Serves the guest on `socket` until the session ends.
 pub fn serve(parts: Parts, socket: OwnedFd) -> Ending {
     let socket = File::from(socket);
     let writer = match prepare(&socket) {
@@ -85,8 +87,8 @@ pub fn serve(parts: Parts, socket: OwnedFd) -> Ending {
     };
     let mut engine = Engine::new(session, Reader::new(socket));
     let ending = engine.run();
-    // Giving things back one by one could wait for a kernel that never ends; the process ends now
-    // and the kernel takes all of it.
+    // Releasing each object could wait for a kernel that never ends. The process ends now, and the
+    // kernel frees everything.
     std::mem::forget(engine);
     ending
 }
@@ -97,7 +99,7 @@ fn prepare(socket: &File) -> io::Result<Writer<Block>> {
     Ok(Writer::new(socket.try_clone()?))
 }
 
-/// Everything of a session.
+/// The state of a session.
 struct Session {
     link: Link,
     objects: Objects,
@@ -105,12 +107,13 @@ struct Session {
     control: Messages,
     done: Receiver<Done>,
     waker: Waker,
-    /// The answer of vgpud to a request for an image's memory.
+    /// vgpud's answer to a request for an image's memory: number of the image, and the memory or a
+    /// sentence.
     room: Option<(u64, Result<File, String>)>,
 }
 
 impl Session {
-    /// A session over the guest's socket.
+    /// A session on the guest's socket.
     ///
     /// # Errors
     /// A sentence, if there is no device.
@@ -154,13 +157,13 @@ impl Session {
         })
     }
 
-    /// The three owners, which are passed to each other.
+    /// The three parts of the session, which call each other.
     fn owners(&mut self) -> (&mut Flow, &mut Objects, &mut Link) {
         (&mut self.flow, &mut self.objects, &mut self.link)
     }
 }
 
-/// What may be untaken, whatever vgpud says.
+/// The depth credit, limited to its bounds regardless of vgpud's message.
 fn within_bounds(calls: u32, bytes: u64) -> Progress {
     Progress {
         calls: calls.clamp(1, DEPTH_CALLS).into(),

@@ -1,7 +1,7 @@
-//! What each request does when it is received.
+//! Execution of each request when it is received.
 //!
-//! Everything that a request names is checked here, against the session's live objects, before the
-//! driver sees any of it. What keeps an order goes into the queue with its handles resolved.
+//! Everything that a request names is checked here against the session's objects, before the driver
+//! is called. Operations with an order go into the queue, with their handles resolved.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use crate::session::link::Link;
 use crate::session::objects::{Bulk, FetchWork, Freeing, Objects, Region, Work};
 use crate::wire::Frame;
 
-/// What an operation became when it was received.
+/// What became of an operation when it was received.
 enum Taken {
-    /// It is done, or waits elsewhere: off the queue.
+    /// The operation is done, or waits outside the queue.
     Done,
-    /// It is in the queue.
+    /// The operation is in the queue.
     Queued,
 }
 
@@ -34,17 +34,17 @@ struct Asked {
 }
 
 impl Session {
-    /// Takes a request.
+    /// Handles a request.
     ///
     /// # Errors
-    /// A sentence, when the guest sent more than it had credit for.
+    /// A sentence if the guest sent more than its credit allows.
     pub(super) fn receive(&mut self, frame: Frame<Bulk>) -> std::result::Result<(), String> {
         let op = frame.request.op();
         let id = frame.id;
         let unanswered = self.unanswered();
         let (flow, objects, link) = self.owners();
         if id == 0 {
-            // Changes that go before requests to come.
+            // Changes of memory for a request that follows.
             if link.poison.is_none()
                 && let Err(code) = objects.host_push(link, frame.bulk.bytes())
             {
@@ -53,8 +53,8 @@ impl Session {
             return Ok(());
         }
         let bulk = match op {
-            // Applied at once and kept nowhere, it needs no credit: what gives credit back may wait
-            // for it.
+            // This request needs no depth credit, because it is applied at once and stored nowhere.
+            // The operations that give credit back may wait for it.
             Op::HostPush => 0,
             _ => frame.bulk.bytes().len() as u64,
         };
@@ -85,8 +85,8 @@ impl Session {
         Ok(())
     }
 
-    /// Requests whose callers wait, off the queue already. An honest guest has one a thread; one
-    /// that does not wait for answers is bounded by this.
+    /// Number of requests outside the queue whose callers wait. An honest guest has one per thread;
+    /// this number limits a guest that does not wait for answers.
     fn unanswered(&self) -> usize {
         let Session { flow, objects, .. } = self;
         let waiting = flow.drains.len() + objects.helpers.pending() + objects.allocs.len();
@@ -185,7 +185,7 @@ impl Session {
                 }
             }
             Request::MemFree(r) => {
-                // As the driver: freeing nothing succeeds.
+                // As in the driver, freeing address 0 succeeds.
                 if r.ptr.0 != 0 {
                     let release = objects.free(r.ptr)?;
                     flow.drain(objects, link, Target::Everything, After::Release(release));
@@ -441,7 +441,7 @@ fn answer_query(
 ) -> Result<Taken> {
     let mut status = CuResult::NOT_READY;
     if ready {
-        // Data that was fetched before goes out before the answer.
+        // Data that was copied earlier must be sent before the answer.
         flow.harvest_awaited(objects, link);
         flow.do_due(objects, link);
         status = CuResult::SUCCESS;
@@ -472,7 +472,7 @@ fn queue(
     Ok(Taken::Queued)
 }
 
-/// Puts an operation where it goes.
+/// Puts an operation into the queue or into a graph.
 fn put(
     flow: &mut Flow,
     objects: &mut Objects,
