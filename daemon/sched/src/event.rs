@@ -295,8 +295,8 @@ pub enum Event {
         /// Number of bytes. A number above the booking sets the booking to 0.
         bytes: u64,
     },
-    /// Ended sessions of a VM left pinned memory behind (module images that are not freed yet, say).
-    /// This memory counts as pinned by the VM.
+    /// Ended sessions of a VM left pinned memory behind (module images that are not freed yet,
+    /// say). This memory counts as pinned by the VM.
     PinnedLeft {
         /// The VM.
         vm: VmId,

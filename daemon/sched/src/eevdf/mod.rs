@@ -386,8 +386,8 @@ impl<K: Ord + Copy> Eevdf<K> {
         room.saturating_sub(member.back_ns).clamp(least, most)
     }
 
-    /// Ends the member's current request before all of its time is charged: the member began while
-    /// the previous holder finished, or its work ended before its turn.
+    /// Ends the member's current request before all of its time is charged: its lease began before
+    /// the previous lease ended, or its work ended before its turn.
     pub(crate) fn end_turn(&mut self, key: K) {
         if let Some(member) = self.members.get_mut(&key) {
             member.until = member.until.min(member.vruntime);

@@ -13,9 +13,9 @@
 //!    kernel and 200 µs.
 //! 2. An operation whose time is unknown, because it never ran, is submitted alone.
 //! 3. While others wait, an operation that would end after the slice is not submitted behind other
-//!    work. Exception: the device would idle before the end of the slice; then the operation is
-//!    submitted 200 µs before that. So a slice is used to its end and overrun by at most one
-//!    operation.
+//!    work. Exception: if the device would idle before the end of the slice, the operation is
+//!    submitted 200 µs before the device would idle. So a slice is used to its end and overrun by
+//!    at most one operation.
 //! 4. A misprediction closes the window to one operation; each correct prediction doubles the
 //!    window. So a guest whose kernel runs 1 µs during learning and 50 ms later gets no depth.
 //! 5. The window grows by the number of streams whose operations were seen to run at the same time,

@@ -93,7 +93,8 @@ pub enum ReplayError {
         /// The first difference.
         difference: String,
     },
-    /// The scheduler panicked, as no scheduler would in its own recording: the file was changed.
+    /// The scheduler panicked at a record. No scheduler reaches this state by itself, so the file
+    /// was changed.
     #[error(
         "the scheduler failed at record {n} (line {line}): it never reaches the state in this log"
     )]

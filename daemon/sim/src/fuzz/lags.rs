@@ -264,8 +264,8 @@ impl Lags {
     }
 }
 
-/// The members after the charges since the last check. `None` if a VM is unknown or its counters
-/// were reset.
+/// The members after the charges since the last check. `None` if a VM was removed, or its number
+/// now belongs to a new VM.
 fn charged(old: &[Member], model: &Model, gpu: GpuId) -> Option<Vec<Member>> {
     let weight: f64 = old.iter().map(|member| member.weight).sum();
     let mut costs = vec![];
@@ -284,8 +284,8 @@ fn charged(old: &[Member], model: &Model, gpu: GpuId) -> Option<Vec<Member>> {
 }
 
 fn join(all: &mut Vec<Member>, new: Member, lag: f64) {
-    // A lone member and the member that joins take over each other's opposite lags: the lone
-    // member's lag starts again at 0.
+    // A lone member carries its lag until a member joins. The joining member's lag is then reduced
+    // by the carried lag, so that the sum of all lags stays zero.
     let lag = match all.as_mut_slice() {
         [lone] => {
             let carried = std::mem::take(&mut lone.lag);

@@ -45,7 +45,7 @@ pub struct Frame {
     pub bulk: Vec<u8>,
 }
 
-#[allow(clippy::needless_pass_by_value)] // Requests are made where they are handed over.
+#[allow(clippy::needless_pass_by_value)] // Each caller creates its request for this call.
 pub fn with<C: Call>(call: C, bulk: Vec<u8>) -> Frame {
     let args = encode(&call).expect("encodes");
     Frame {

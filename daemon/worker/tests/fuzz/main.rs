@@ -10,7 +10,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-#[allow(unreachable_pub)] // They belong to this program.
+#[allow(unreachable_pub)] // The items belong to this test program.
 mod draw;
 #[allow(unreachable_pub)]
 mod learn;

@@ -141,7 +141,7 @@ impl Scheduler {
     }
 
     /// Longest time for which gangs with work reserve each GPU. The GPUs are handled in descending
-    /// order, because a gang reserves nothing while it has its last GPU.
+    /// order: a gang reserves a GPU for as long as it waits for its later GPUs.
     fn reserved(&self, without: VmId) -> Reserved {
         let mut reserved = Reserved::new();
         for (&gpu_id, gpu) in self.gpus.iter().rev() {
