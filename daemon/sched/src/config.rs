@@ -289,7 +289,8 @@ impl PoolConfig {
     /// between the two about every 1 ms, so each computes about ten times in this turn.
     pub const BESIDE_NS: u64 = 20 * MILLIS;
 
-    /// Minimum of the soft, hard and contended limits in ns. A smaller value is raised to this.
+    /// Minimum of the soft, hard and contended limits in ns. A smaller value is raised to this
+    /// minimum.
     pub const MIN_LIMIT_NS: u64 = MILLIS;
 
     /// The slice in ns, clamped to its bounds.

@@ -147,8 +147,8 @@ mod tests {
     #[test]
     fn the_worst_window_is_found_between_samples() {
         let mut books = Books::new(1, 1, true);
-        // All time from 0 to 30 is charged to one VM; from 30 to 60 to the others; from 60 to 90 to
-        // the one VM again.
+        // All time from 0 to 30 is charged to the VM under test; from 30 to 60 to other VMs; from
+        // 60 to 90 to the VM under test again.
         let (vm, all) = books.tracks_for_tests(&[(0, 0), (30, 30), (60, 30), (90, 60)], 90);
         let half = Share { of: 1, all: 2 };
         assert_eq!(share_error(&vm, &all, half, 30, (0, 90)), (15, 15));

@@ -1,8 +1,9 @@
 //! The process that calls the CUDA driver for one guest program.
 //!
-//! vgpud starts one `vgpu-worker` per session, passes the guest's data socket to it, and decides
-//! when it may use the GPU. All bytes of a guest are hostile. From the first module on, the worker
-//! itself counts as hostile: vgpud trusts no statement of a worker about other sessions.
+//! vgpud starts one `vgpu-worker` per session, passes the guest's data socket to the worker, and
+//! decides when the worker may use the GPU. All bytes of a guest are hostile. From the first module
+//! on, the worker itself counts as hostile: vgpud trusts no statement of a worker about other
+//! sessions.
 //!
 //! | module | content |
 //! |---|---|

@@ -1,5 +1,5 @@
 //! The unfinished operations of one stream, stored as runs of equal operations, and the batch of
-//! operations that one report shows complete.
+//! operations that one report of completion covers.
 
 use std::collections::VecDeque;
 
@@ -75,7 +75,7 @@ impl Flow {
     }
 }
 
-/// The operations of a stream that one report shows complete.
+/// The operations of a stream that one report of completion covers.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) ops: u64,

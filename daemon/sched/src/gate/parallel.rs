@@ -1,7 +1,7 @@
 //! Learns by trials how many streams of a session run on the device at the same time.
 //!
 //! The gate compares the sum of the times of completed operations with the time that passed: two
-//! operations of 800 µs each that complete within 800 µs ran at the same time. In each fourth
+//! operations of 800 µs each that complete within 800 µs ran at the same time. In every fourth
 //! phase, while no other session waits, the gate admits one stream more than the estimate.
 
 /// Largest estimate of streams that run at the same time.

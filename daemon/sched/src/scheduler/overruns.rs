@@ -63,8 +63,8 @@ impl Scheduler {
         }
     }
 
-    /// Records an overrun when its lease ends. Of two overruns, the record of the one that counts
-    /// longer stays.
+    /// Records an overrun when its lease ends. Of two overruns, the overrun that counts longer
+    /// stays recorded.
     pub(super) fn remember_overrun(&mut self, id: VmId, lease: &Lease) {
         let now = self.now_ns;
         let took_ns = now.saturating_sub(lease.revoked_ns.unwrap_or(now));

@@ -7,7 +7,7 @@ use crate::event::{Past, Quarantine};
 use crate::id::VmId;
 use crate::model::{Fading, Vm};
 
-/// Shortest quarantine in ns, because each quarantine needs a timer of its own.
+/// Minimum length of a quarantine in ns. Each quarantine ends by a timer of its own.
 const SHORTEST_NS: u64 = MILLIS;
 
 impl Scheduler {

@@ -58,9 +58,9 @@ impl MappedImage {
 
     /// The image without the zero bytes.
     ///
-    /// The file belongs to vgpud, and no process shortens it meanwhile. It is a file of the cache,
-    /// or memory of an image, which vgpud frees only after this process has unmapped it and said
-    /// so.
+    /// The file belongs to vgpud, and no process shortens the file while it is mapped. It is a file
+    /// of the cache, or memory of an image, which vgpud frees only after this process has unmapped
+    /// it and has reported this to vgpud.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `len` readable bytes, mapped for as long as `self` lives.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len) }

@@ -36,7 +36,7 @@ const SYSTEM_DRIVER: &str = "libcuda.so.1";
 static DRIVER: OnceLock<Library> = OnceLock::new();
 
 /// Loads the driver library at `path` (`None`: the system's), initialises it and returns its CUDA
-/// version. `soft`: the library is to serve the software device.
+/// version. `soft`: the library belongs to the software device.
 ///
 /// # Errors
 /// The loader's reason, a version below CUDA 12.4, or a failure of `cuInit`.

@@ -23,7 +23,7 @@ const JIT_ALLOWED: &[u32] = &[
     0, 1, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 20, 21, 22, 23, 24, 29, 30, 31, 32, 33,
 ];
 
-/// Most options of one load.
+/// Maximum number of options of one load.
 pub const OPTION_LIMIT: usize = 64;
 
 /// Last function attribute that is queried.
@@ -63,8 +63,8 @@ pub(super) struct JitOptions {
 }
 
 impl JitOptions {
-    /// Takes those of `options` that a guest may set, and log buffers of the given sizes in bytes
-    /// (info, error).
+    /// Takes the `options` that a guest may set, and allocates log buffers of the given sizes in
+    /// bytes (info, error).
     pub(super) fn new(options: &[(u32, u32)], (info_len, error_len): (usize, usize)) -> JitOptions {
         let mut all = JitOptions {
             numbers: Vec::with_capacity(options.len() + 4),

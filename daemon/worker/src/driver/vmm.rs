@@ -1,7 +1,7 @@
 //! Virtual memory management: address ranges, physical memory, and mappings of memory to addresses.
 //!
-//! None of these objects belongs to a context. Each is given back to the driver when its last owner
-//! drops it.
+//! None of these objects belongs to a context. Each object is released to the driver when its last
+//! owner drops it.
 
 use std::sync::Arc;
 

@@ -239,7 +239,7 @@ impl Session<'_> {
         self.bench.guest.flush();
     }
 
-    /// Returns all host functions of the guest, and waits until every waiting caller has its reply.
+    /// Ends all host functions of the guest, and waits until every waiting caller has its reply.
     fn settle(&mut self) {
         self.collect();
         while !self.pending.is_empty() {

@@ -43,7 +43,7 @@ pub(crate) struct Drains {
     /// Drains whose work is still in the queue, by (place of the last operation, number of the
     /// drain).
     later: BTreeMap<(u64, u64), Target>,
-    /// Drains some of whose work is parked, with the same key.
+    /// Drains that have parked work, with the same key.
     parked: Vec<((u64, u64), Target)>,
     /// Objects that may be released only when no helper thread builds a graph.
     late: Vec<Release>,

@@ -17,7 +17,7 @@ use crate::session::link::Link;
 use crate::session::objects::{Bulk, FetchWork, Freeing, Objects, Region, Work};
 use crate::wire::Frame;
 
-/// What became of an operation when it was received.
+/// Result of receiving an operation.
 enum Taken {
     /// The operation is done, or waits outside the queue.
     Done,
