@@ -302,7 +302,7 @@ impl Device {
         }
     }
 
-    /// Makes the context resident. Returns the time in ns at which it will be, or `None` if it is
+    /// Makes the context resident. Returns the time in ns at which the load ends, or `None` if it is
     /// already.
     fn load(&mut self, context: u32, now: u64) -> Option<u64> {
         if self.loaded != Some(context) {

@@ -1,7 +1,7 @@
 //! The host's CUDA driver, with the types of cudarc's `sys`. No other module calls the driver.
 //!
-//! Handles are owned values. A stream, an event, a module or a block of device memory is given back
-//! to the driver when its last owner drops it. Each of these keeps its context alive, so that a stale handle
+//! Handles are owned values. A stream, an event, a module or a block of device memory is released
+//! when its last owner drops it. Each of these values keeps its context alive, so a stale handle
 //! cannot reach the driver. Each function states the conditions that Rust cannot check: addresses
 //! must have been checked against the session's live allocations (see `session::objects::memory`),
 //! and the host side of a copy must stay untouched until an event reports completion.

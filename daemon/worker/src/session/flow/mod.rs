@@ -258,7 +258,7 @@ impl Flow {
                 | Action::Failed { id, op, .. } => link.out.status(op, id, code),
                 Action::Freed { device, charge } => objects.freed_in_vain(link, device, charge),
                 Action::Piece { .. } | Action::Staged(_) | Action::HostFunc { .. } => {}
-                // These drains are answered below, together with those that no stream has yet.
+                // `abandon_drains` answers these drains, and those that no stream received yet.
                 Action::Drain(_) | Action::Drained(_) => {}
             }
         }
