@@ -302,8 +302,8 @@ impl Device {
         }
     }
 
-    /// Makes the context resident. Returns the time in ns at which the load ends, or `None` if it is
-    /// already.
+    /// Makes the context resident. Returns the time in ns at which the load ends, or `None` if the
+    /// context is already resident.
     fn load(&mut self, context: u32, now: u64) -> Option<u64> {
         if self.loaded != Some(context) {
             self.loaded = Some(context);
