@@ -352,8 +352,8 @@ impl Actor {
     fn poll_progress(&mut self) {
         self.progress_due = false;
         self.report_progress();
-        // The page is not asked: a worker takes a parked lease again without a message, as long as
-        // the worker did not report the parking.
+        // The lease page is not read here: a worker that has parked its lease without reporting the
+        // parking may take the lease back without a message.
         let in_use = |session: &Session| session.lease.is_some_and(|lease| !lease.parked);
         if self.sessions.values().any(in_use) {
             self.schedule_progress();

@@ -410,7 +410,7 @@ impl Actor {
         Ok(admitted)
     }
 
-    /// Adds to a refusal for lack of a GPU what is wrong with the GPUs of the pool.
+    /// Appends to a refusal for lack of a GPU why the GPUs of the VM's pool cannot be used.
     fn explained(&self, mut refused: Refused, vm: &VmRecord) -> Refused {
         if refused.code != Refusal::NoGpu {
             return refused;

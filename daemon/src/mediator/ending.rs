@@ -75,7 +75,7 @@ impl Actor {
         }
     }
 
-    /// The time of the worker to end by itself is over.
+    /// Kills a worker that did not end by itself within the grace.
     pub(super) fn kill_now(&mut self, id: u64) {
         if let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) {
             worker.kill();

@@ -46,7 +46,7 @@ impl Freeing {
         }
     }
 
-    /// Queues an image's memory: it is taken from all processes that mapped it, and freed.
+    /// Queues an image's memory for freeing, which unmaps the memory from all processes.
     pub(super) fn take(&self, vm: u32, whose: Whose, memory: Arc<ImageMemory>) {
         let key = (vm, whose == Whose::Ended);
         match lock(&self.queues).entry(key) {
@@ -119,7 +119,8 @@ impl Thread {
 }
 
 impl Drop for Thread {
-    /// The thread panicked or never ran: later memory gets another thread.
+    /// After a panic, or if the thread never ran: removes the queue, so that later memory of the VM
+    /// gets a new thread.
     fn drop(&mut self) {
         if !self.ended {
             let left = lock(&self.queues).remove(&self.key);

@@ -1,4 +1,4 @@
-//! How long a session has held the lease, and which part of a device's account of use that
+//! The lease time of a session, and how much of the GPU use that a device reports this lease time
 //! explains.
 //!
 //! A device reports the GPU time that it has counted for a process, and the submission of the
@@ -9,7 +9,8 @@
 
 use std::collections::VecDeque;
 
-/// Marks that are kept. A forgotten mark leaves the explained use as it was.
+/// Most marks that are kept. If no mark is old enough, a check does not reduce the lease time that
+/// may explain later use.
 const MARKS: usize = 64;
 
 /// How long a session has held the lease, by vgpud's account: from before the grant is written to
@@ -58,8 +59,7 @@ impl Held {
         }
     }
 
-    /// Lease time in ns since `at_ns`, or since the last mark before; `None` if no mark is that
-    /// old.
+    /// Lease time in ns since the last mark at or before `at_ns`; `None` if no mark is that old.
     fn since(&self, at_ns: u64, now_ns: u64) -> Option<u64> {
         let mark = self.marks.iter().rev().find(|mark| mark.at_ns <= at_ns)?;
         Some(self.until(now_ns).saturating_sub(mark.total_ns))
@@ -79,8 +79,8 @@ pub(super) struct ExplainedUse {
 
 impl ExplainedUse {
     /// Returns the use in ns that no lease explains. `used_ns` is the total use that the device
-    /// reports, as of some moment since the last mark. Use since `open_ns` may be missing from it
-    /// (`None`: `used_ns` is complete).
+    /// reports, as of some moment since the last mark. `open_ns` is the submission time of the
+    /// oldest unfinished work: `used_ns` may lack use since then. `None`: `used_ns` is complete.
     pub(super) fn take(
         &mut self,
         held: &Held,
@@ -91,8 +91,8 @@ impl ExplainedUse {
         let total = held.until(now_ns);
         let explains = (self.spare_ns).saturating_add(total.saturating_sub(self.held_ns));
         (self.used_ns, self.held_ns) = (used_ns, total);
-        // Lease time before the submission of all unfinished work cannot explain use that is yet to
-        // be counted.
+        // Use that the device has yet to count began at `open_ns` or later. Only lease time since
+        // then can explain this use.
         let since = held.since(open_ns.unwrap_or(u64::MAX), now_ns);
         let left = explains.saturating_sub(used);
         self.spare_ns = since.map_or(left, |since| left.min(since));

@@ -34,8 +34,8 @@ const IMAGES_MOST: u64 = 1_024;
 /// programs, each with as many uploads at a time as a session may have.
 const IMAGES_LEAST: u64 = 64;
 
-/// Seconds after which a worker is killed if the memory of its image cannot be taken from it. The
-/// kill ends whatever holds the memory there.
+/// Seconds after which vgpud kills a worker from which it cannot unmap an image's memory. The death
+/// of the worker ends whatever delays the unmapping.
 const STALLED_S: u32 = 30;
 
 /// Granularity of memory in bytes.
@@ -379,8 +379,9 @@ impl Actor {
         }
     }
 
-    /// Ends the sessions whose workers keep vgpud from taking an image's memory. This is no breach:
-    /// an honest worker on a host without free CPU time may look the same. Called once a second.
+    /// Ends the sessions whose workers prevent vgpud from unmapping an image's memory. This is no
+    /// breach: an honest worker on a host without free CPU time may look the same. Called once a
+    /// second.
     pub(super) fn end_stalled(&mut self) {
         for id in self.freeing.stalled(STALLED_S) {
             let text = format!(
@@ -562,7 +563,7 @@ mod tests {
         const LARGE: u64 = 600 << 20;
         let mut rig = Rig::new();
         let (tell, told) = mpsc::channel();
-        // Four of them no longer fit into half of 4 GiB.
+        // Four images of 600 MiB do not fit into half of 4 GiB.
         for id in 3..7 {
             rig.enter(id);
             let room = Arc::new(ImageMemory::new(LARGE, || ()).unwrap());

@@ -1,5 +1,6 @@
-//! What workers say. A guest may own its worker, so nothing here decides more than how fast an
-//! honest guest is served; what contradicts vgpud's own accounts ends the session.
+//! Handles the messages of workers. A guest may control its worker, so a message decides only how
+//! fast the guest of that worker is served. A message that contradicts vgpud's own accounts ends
+//! the session.
 
 use vgpu_proto::cuda::{CuResult, MINIMUM_DRIVER_VERSION, version_text};
 use vgpu_proto::handshake::DeviceInfo;
@@ -18,24 +19,26 @@ use super::session::{Lease, Phase, Session};
 use crate::events::{EndCause, Report};
 use crate::worker::channel::Received;
 
-/// More than a queue can hold is a false claim: depth credits bound it.
+/// Most calls and bytes that a worker may report as queued. Depth credits bound the queue, so a
+/// larger report is false and is cut to this value.
 const MOST: Depth = Depth {
     calls: DEPTH_CALLS as u64 * 2,
     bytes: DEPTH_BYTES * 2,
 };
 
-/// Why a VM pins nothing more although its own limit would let it.
+/// Why a VM cannot pin more host memory although the limit of the VM allows more.
 pub(super) const HOST_FULL: &str = "the VMs of this host have pinned as much of its memory as all together may, \
     and this VM has had its share; on the host: vgpu-admin doctor";
 
-/// Characters of what a worker says about a fault.
+/// Most characters of a worker's report of a fault that are used.
 const FAULT_TEXT: usize = 512;
 
-/// No worker pins more for its copies.
+/// Most bytes that a worker may report as pinned for its copies at its start.
 const PINNED_MOST: u64 = 1 << 30;
 
 impl Actor {
-    /// Takes what a look at a worker's socket found. False: there is nothing more to look at.
+    /// Handles the result of one read from a worker's socket. False: stop reading this socket for
+    /// now.
     pub(super) fn received(&mut self, id: u64, received: Received) -> bool {
         match received {
             Received::Message(message) => {
@@ -44,8 +47,8 @@ impl Actor {
             }
             Received::Empty => false,
             Received::Closed => {
-                // Its death follows, and tells more; a worker that only closed its socket is
-                // killed.
+                // The report of the worker's death follows and gives the reason. A worker that
+                // closed its socket without ending is killed.
                 if let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) {
                     self.reactor.forget(&worker.channel);
                 }
@@ -54,7 +57,8 @@ impl Actor {
             }
             Received::Malformed(what) => {
                 self.breach(id, &format!("the worker sent what is no message: {what}"));
-                // It may be there still, and would be found again and again.
+                // The bytes may still be in the socket, and epoll would report them again and
+                // again.
                 if let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) {
                     self.reactor.forget(&worker.channel);
                 }
@@ -69,7 +73,8 @@ impl Actor {
         };
         let name = SessionId(id);
         match (&session.phase, message) {
-            // What a worker that is being ended says matters only as far as it explains the end.
+            // The messages of a worker that is being ended are ignored, except a fault that
+            // explains the end.
             (Phase::Ending(..), FromWorker::Fault { code, text }) if session.fault.is_none() => {
                 session.fault = Some((code, fault_text(&text)));
             }
@@ -103,10 +108,11 @@ impl Actor {
                     lease.parked = false;
                 }
                 let event = runnable(session, name, depth(calls, bytes));
-                // What it used without a lease counts before it gets one.
+                // Calls and bytes that the worker used without a lease are counted before the next
+                // lease.
                 self.settle(id);
                 self.feed_of(at_ns, event);
-                // It may have retaken a parked lease.
+                // The worker may have taken back a parked lease.
                 self.schedule_progress();
             }
             (Phase::Live, FromWorker::Idle { epoch, at_ns }) => {
@@ -193,8 +199,8 @@ impl Actor {
                 self.image_whole(id, image, hash);
             }
             (Phase::Live, FromWorker::ImageDone { image }) => self.image_done(id, image),
-            // An honest worker says once that its device failed: nothing works from then on. More
-            // would only write the log full.
+            // An honest worker reports one device failure, because nothing works afterwards.
+            // Further reports would only fill the log.
             (Phase::Live, FromWorker::Fault { .. }) if session.fault.is_some() => {
                 self.breach(id, "the worker said twice that its device failed");
             }
@@ -265,9 +271,10 @@ impl Actor {
         self.share_depth(vm);
     }
 
-    /// Books what the worker's contexts take on each of its GPUs beyond what was booked at
-    /// admission. The worker's word counts for its own session only: what others are admitted by is
-    /// the host's figure. False: there is not so much, and the session is over.
+    /// Books the memory that the worker's contexts take on each GPU of the session beyond the
+    /// amount booked at admission. The worker's figure counts for this session only: other sessions
+    /// are admitted by the host's own figure. False: the memory is not available, and the session
+    /// has ended.
     fn context_fits(&mut self, id: u64, each: u64) -> bool {
         let placed = self.sessions.get(&id).into_iter().flat_map(|s| &s.gpus);
         let wanted: Vec<(GpuId, u64)> = placed
@@ -296,8 +303,8 @@ impl Actor {
         true
     }
 
-    /// Books the host memory that a session's worker pins. False: its VM may not have so much,
-    /// and the session is over.
+    /// Books the host memory that a session's worker pins. False: the limits do not allow so much,
+    /// and the session has ended.
     fn pins(&mut self, id: u64, bytes: u64) -> bool {
         let bytes = bytes.min(PINNED_MOST);
         let text = match self.book_pinned(id, bytes) {
@@ -312,7 +319,8 @@ impl Actor {
         false
     }
 
-    /// Why the limit of a session's VM does not let it pin so many bytes more.
+    /// The sentence that says why the limit of the session's VM does not allow it to pin this many
+    /// more bytes; `None` if the limit allows them.
     fn refused_pinned(&self, id: u64, bytes: u64) -> Option<String> {
         let identity = self.sessions.get(&id)?.vm;
         let limits = self.registry.limits(self.registry.vm(identity)?);
@@ -323,10 +331,10 @@ impl Actor {
         limits.refuse_pinned(pinned, bytes)
     }
 
-    /// Registry host memory as pinned by a session's VM.
+    /// Books host memory as pinned by the VM of a session.
     ///
     /// # Errors
-    /// The VM, or all VMs together, may not have so much.
+    /// If the VM, or all VMs together, may not pin so much. Nothing is booked then.
     pub(super) fn book_pinned(&mut self, id: u64, bytes: u64) -> Result<(), MemoryRefusal> {
         let booked = self.reserve(Reservation {
             session: SessionId(id),
@@ -345,8 +353,8 @@ impl Actor {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        // Another epoch: said before our revoke of an earlier lease was read; the scheduler ignores
-        // it.
+        // Another epoch: the worker released an earlier lease before it read that vgpud had already
+        // ended that lease. The scheduler needs no such report.
         if session.lease.is_none_or(|lease| lease.epoch != epoch) {
             return;
         }
@@ -377,7 +385,7 @@ impl Actor {
         }
     }
 
-    /// The worker did what an honest one never does.
+    /// Ends the session and counts a strike, because the worker did what no honest worker does.
     pub(super) fn breach(&mut self, id: u64, what: &str) {
         let Some(session) = self.sessions.get(&id) else {
             return;
@@ -390,7 +398,7 @@ impl Actor {
         self.strike(vm, what);
     }
 
-    /// The worker did not come up: no fault of the guest.
+    /// Ends a session whose worker did not start. No strike: the guest is not at fault.
     pub(super) fn worker_failed(&mut self, id: u64, why: &str) {
         let Some(session) = self.sessions.get(&id) else {
             return;
@@ -410,12 +418,13 @@ impl Actor {
     }
 }
 
-/// What a worker says about a fault: it is logged, and told to the guest.
+/// The text of a worker's fault report, for the log and for the guest: printable and bounded.
 fn fault_text(text: &str) -> String {
     printable(text, FAULT_TEXT)
 }
 
-/// The device that a worker names; one that it does not have is none of ours.
+/// The account of a device that a worker names by its index. An unknown index gives a GPU that does
+/// not exist, so the scheduler denies the request.
 fn memory_of(session: &Session, device: Option<u32>) -> Memory {
     let Some(device) = device else {
         return Memory::Pinned;
@@ -431,7 +440,8 @@ fn depth(calls: u64, bytes: u64) -> Depth {
     }
 }
 
-/// Work waits: for a turn, or, under a lease whose credit is used up, for credit.
+/// The event for waiting work: the work waits for a turn, or, under a lease whose credit is used
+/// up, for credit.
 fn runnable(session: &Session, name: SessionId, depth: Depth) -> Event {
     let hints = session.hints();
     if let Some(Lease { epoch, credits, .. }) = session.lease
@@ -455,7 +465,7 @@ fn runnable(session: &Session, name: SessionId, depth: Depth) -> Event {
 }
 
 fn idle(session: &Session, name: SessionId, epoch: u64) -> Event {
-    // A worker parks a lease only after it kept it for the hold time without work.
+    // A worker parks a lease only after a hold time without work.
     let parked = session.hints().holding == Holding::Parked(epoch);
     let hold_ns = session
         .lease

@@ -165,20 +165,21 @@ impl Actor {
         }
     }
 
-    /// Reports use without a lease, which no end of a lease reports.
+    /// Reports to the scheduler what sessions used without a lease. Use under a lease is reported
+    /// when the lease ends.
     fn settle_all(&mut self) {
         let all: Vec<u64> = self.sessions.keys().copied().collect();
         all.into_iter().for_each(|id| self.settle(id));
     }
 
-    /// As [`Actor::settle_all`], for one session. Does nothing if it holds a lease.
+    /// As [`Actor::settle_all`], for one session. Does nothing while the session holds a lease.
     pub(super) fn settle(&mut self, id: u64) {
         if self.sessions.get(&id).is_some_and(|s| s.lease.is_none()) {
             self.settle_last(id);
         }
     }
 
-    /// As [`Actor::settle`], even under a lease: the worker is gone and cannot report the use.
+    /// As [`Actor::settle`], but also under a lease: the worker is gone and cannot report the use.
     pub(super) fn settle_last(&mut self, id: u64) {
         let Some(used) = self.sessions.get(&id).map(Session::used) else {
             return;

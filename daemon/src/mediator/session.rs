@@ -124,7 +124,7 @@ impl MessageRate {
 }
 
 impl Session {
-    /// UUID of the first GPU, which names the others.
+    /// UUID of the first GPU, by which events name the session's GPUs; empty if there is no GPU.
     pub(super) fn gpu_uuid(&self) -> &str {
         self.gpus.first().map_or("", |gpu| &gpu.uuid)
     }
