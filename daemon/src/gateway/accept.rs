@@ -1,4 +1,4 @@
-//! The one accept path behind all listeners.
+//! The accept loops of all listeners, which end in one function for every accepted connection.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,13 +19,13 @@ use crate::events::Report;
 use crate::model::VmIdentity;
 use crate::system::guarded::{Guarded, Listener};
 
-/// After a failed accept (out of descriptors), wait this long.
+/// Pause after a failed accept, for example when vgpud has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// CIDs below this are this host's own programs, over vsock loopback.
+/// First CID of a guest. Smaller CIDs belong to programs of this host that use vsock loopback.
 const FIRST_GUEST_CID: u32 = 3;
 
-/// Accepts from VMs by their CIDs.
+/// Accepts AF_VSOCK connections and finds the VM by the peer's CID.
 pub(super) async fn accept_vsock(
     (listener, watched): (VsockListener, AsyncFd<OwnedFd>),
     shared: Arc<Shared>,
@@ -51,7 +51,8 @@ pub(super) async fn accept_vsock(
                 let identity = known.filter(|_| allow_local || cid >= FIRST_GUEST_CID);
                 let closer = shared.closers().of(identity.map(|vm| vm.vm_id));
                 if closer.is_full() {
-                    // What follows would be as slow to close. This one is not.
+                    // The close of this connection is fast, because nothing was read or sent. After
+                    // an exchange, the close might be as slow as those before.
                     continue;
                 }
                 let fd = Guarded::plain(stream.into(), closer);
@@ -93,7 +94,8 @@ pub(super) async fn accept_unix(
     }
 }
 
-/// The sockets of this VM take long to close: its connections wait, and it is told once.
+/// Waits until vgpud may accept another connection of a VM whose sockets take long to close. Logs
+/// and reports the wait once.
 async fn wait_for_room(listener: &Listener, shared: &Shared, path: &Path, owner: &SocketOwner) {
     let vm_id = owner.identity.vm_id;
     let message = "no more connections of this VM are accepted until those that ended are closed: what is \
@@ -109,7 +111,7 @@ async fn wait_for_room(listener: &Listener, shared: &Shared, path: &Path, owner:
     tracing::info!(vm = vm_id, "connections of the VM are accepted again");
 }
 
-/// The right path, the wrong user: refused as unknown, and told so.
+/// Refuses a process that connected at a VM's socket as a user other than the registered user.
 fn turn_away_foreigner(shared: &Arc<Shared>, fd: Guarded, peer: Peer, owner: &SocketOwner) {
     let Peer::Unix(_, uid) = &peer else { return };
     tracing::warn!(
@@ -120,7 +122,7 @@ fn turn_away_foreigner(shared: &Arc<Shared>, fd: Guarded, peer: Peer, owner: &So
     enter(shared, fd, peer, None);
 }
 
-/// The accept path of every listener: counted, then served by a task of its own.
+/// Counts an accepted connection, then serves or refuses the connection in a task of its own.
 fn enter(shared: &Arc<Shared>, fd: Guarded, peer: Peer, identity: Option<VmIdentity>) {
     let due = identity.map_or(0, |vm| shared.nonces.due(vm));
     let verdict = shared.caps.enter(identity.map(|vm| vm.vm_id), due);

@@ -1,9 +1,9 @@
-//! Bounds of the listeners: how many connections, and how fast new ones may come.
+//! Limits of the listeners: how many connections are open, and how fast new connections come.
 //!
-//! VMs that flood hurt themselves, however many they are: half of what all VMs may have together is
-//! reserved, the same share for each registered VM, and only the other half goes to whoever comes
-//! first. The data connection of a session that was admitted is outside all bounds: it was
-//! promised.
+//! A VM that floods the listeners harms itself only, however many VMs do so. Half of the
+//! connections and of the rate for all VMs is reserved, with the same share for each registered VM.
+//! The other half goes to whoever comes first. The data connection of an admitted session is
+//! outside all limits, because the admission promised this connection.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
@@ -14,7 +14,7 @@ use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 
 use crate::config::Limits;
 
-/// Who is counted: a VM, or everybody whom we do not know.
+/// Key of the counters: a VM, or `None` for all peers that are no registered VM.
 pub(crate) type Who = Option<u32>;
 
 /// The counters of all listeners.
@@ -26,12 +26,12 @@ pub(crate) struct Caps {
 #[derive(Debug)]
 struct State {
     limits: Limits,
-    /// Registered VMs: so many shares are reserved.
+    /// Number of registered VMs, and so of reserved shares.
     vms: u32,
     total: u32,
-    /// Connections of VMs beyond their reserved shares, and of strangers.
+    /// Connections of VMs beyond their reserved shares, and of unknown peers.
     pooled: u32,
-    /// New connections beyond the reserved shares.
+    /// Rate of new connections beyond the reserved shares.
     rate: DefaultDirectRateLimiter,
     peers: HashMap<Who, PeerCounters>,
 }
@@ -45,29 +45,30 @@ struct PeerCounters {
     promised: u32,
     rate: DefaultDirectRateLimiter,
     looks: DefaultDirectRateLimiter,
-    /// Its share of everybody's rate; strangers have none.
+    /// The VM's reserved part of the total rate; `None` for unknown peers.
     reserved: Option<DefaultDirectRateLimiter>,
 }
 
-/// New connections that a VM may make at once out of its reserved share, however many VMs there
-/// are.
+/// Least burst of a VM's reserved rate: a VM may always open this many connections at once, however
+/// many VMs there are.
 const RESERVED_BURST: u32 = 4;
 
-/// Looks of one VM that are answered in a second, and twice as many at once after a pause. Tools
-/// look once or twice a second each.
+/// Most looks of one VM per second that are answered; twice as many at once after a pause. A tool
+/// sends one or two looks per second.
 pub(crate) const LOOKS_PER_S: u32 = 20;
 
-/// Refusals of one VM that are being told at once; beyond it connections are closed without a word.
+/// Most refusals of one VM that are being sent at a time. Further connections are closed without a
+/// refusal.
 const TELLING: u32 = 8;
 
-/// What to do with a new connection.
+/// The decision about a new connection.
 #[derive(Debug)]
 pub(crate) enum Verdict {
     /// Serve it.
     Serve(Permit),
-    /// Refuse it with this sentence.
+    /// Refuse it with this sentence. The permit counts the refusal while it is being sent.
     Tell(Permit, String),
-    /// Close it without a word: there are too many even to tell.
+    /// Close it without a refusal: too many refusals are being sent, or all places are taken.
     Close,
 }
 
@@ -86,7 +87,7 @@ impl Caps {
         })
     }
 
-    /// Takes new limits over; what is open stays open.
+    /// Applies new limits. Open connections stay open, even beyond the new limits.
     pub(crate) fn set(&self, limits: &Limits) {
         let mut state = self.lock();
         state.limits = limits.clone();
@@ -97,8 +98,9 @@ impl Caps {
         state.share_out();
     }
 
-    /// Counts a new connection, or says why not. `promised` is how many sessions of this VM wait
-    /// for their data connections: as many connections at once are let in to show what they are.
+    /// Counts a new connection and decides about it. `promised`: number of sessions of this VM that
+    /// wait for their data connections. As many connections are accepted beyond the limits until
+    /// their first bytes show their kind.
     pub(crate) fn enter(self: &Arc<Self>, who: Who, promised: usize) -> Verdict {
         let mut state = self.lock();
         let peer = state.peer(who);
@@ -132,13 +134,13 @@ impl Caps {
         }
     }
 
-    /// Whether a VM may be told about itself once more. Each look counts as a connection, too.
+    /// Whether one more look of a VM may be answered. Each look also counts as a connection.
     pub(crate) fn may_look(&self, vm: u32) -> bool {
         self.lock().peer(Some(vm)).looks.check().is_ok()
     }
 
-    /// Forgets the counters of VMs that are no more, unless something of them is still open, and
-    /// shares out among those that are.
+    /// Removes the counters of VMs that are no longer registered, except those with open
+    /// connections, and divides the reserved half among the registered VMs.
     pub(crate) fn keep(&self, vms: &HashSet<u32>) {
         let mut state = self.lock();
         state
@@ -169,7 +171,8 @@ impl Caps {
         state.pooled = state.pooled.saturating_sub(u32::from(beyond));
     }
 
-    /// A connection has said what it is; gives what it counts as from now on.
+    /// Called when the first bytes of a connection have shown its kind. Returns the kind under
+    /// which the connection counts from now on.
     fn settle(&self, who: Who, kind: Kind, redeemed: bool) -> Result<Kind, Option<String>> {
         let mut state = self.lock();
         let over = match kind {
@@ -188,16 +191,16 @@ impl Caps {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Plain counters: a panic elsewhere leaves them usable.
+        // The state holds plain counters, which stay valid after a panic of another thread.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Which bound a new connection is over.
+/// The limit that refuses a new connection.
 enum Over {
-    /// One that this VM can be told of.
+    /// A limit of the VM, with the sentence for the VM.
     Own(String),
-    /// That of all: there is no place even to tell.
+    /// The limit of all VMs together: there is no place even to send a refusal.
     All,
 }
 
@@ -215,7 +218,7 @@ impl State {
         })
     }
 
-    /// Connections that are reserved for each VM.
+    /// Connections that are reserved for this VM; 0 for unknown peers.
     fn share(&self, who: Who) -> u32 {
         let reserved = self.limits.connections_total / 2;
         who.and_then(|_| reserved.checked_div(self.vms))
@@ -231,8 +234,8 @@ impl State {
         self.pooled += u32::from(beyond);
     }
 
-    /// Why one more is not taken. Otherwise the rates have been charged with it. `counted` is 1
-    /// where it is among those that are open.
+    /// Returns the limit that refuses one more connection. If none does, the connection is charged
+    /// to the rates. `counted`: 1 if the connection is already among the open ones, else 0.
     fn refusal(&mut self, who: Who, counted: u32) -> Option<Over> {
         let share = self.share(who);
         let pool = self.limits.connections_total - self.share(Some(0)) * self.vms;
@@ -249,7 +252,7 @@ impl State {
                 .is_some_and(|own| own.check().is_ok())
         };
         let too_fast = || {
-            // The VM's own bucket first: a flooding VM must not empty the one of all.
+            // The VM's own bucket is checked first: a flooding VM must not empty the common bucket.
             peer.rate.check().is_err() || !(reserved() || rate.check().is_ok())
         };
         let reason = peer.full(limits).or_else(|| {
@@ -262,7 +265,7 @@ impl State {
         reason.map(Over::Own)
     }
 
-    /// Gives each VM its share, after limits or the number of VMs have changed.
+    /// Recomputes the share of each VM after a change of the limits or of the number of VMs.
     fn share_out(&mut self) {
         let shares: Vec<(Who, u32)> = self
             .peers
@@ -315,13 +318,13 @@ fn limiter(per_second: u32, burst: u32) -> DefaultDirectRateLimiter {
     RateLimiter::direct(Quota::per_second(positive(per_second)).allow_burst(positive(burst)))
 }
 
-/// The half of everybody's rate that nobody has a right to.
+/// The half of the total rate that is not reserved.
 fn pool_rate(limits: &Limits) -> DefaultDirectRateLimiter {
     let half = limits.connects_per_s_total.div_ceil(2);
     limiter(half, half)
 }
 
-/// One VM's share of the other half.
+/// The share of one VM in the reserved half of the total rate.
 fn reserved_rate(limits: &Limits, vms: u32) -> Option<DefaultDirectRateLimiter> {
     let half = (limits.connects_per_s_total / 2).max(1);
     let period = Duration::from_secs(1) * vms.max(1) / half;
@@ -333,13 +336,13 @@ fn reserved_rate(limits: &Limits, vms: u32) -> Option<DefaultDirectRateLimiter> 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Handshake,
-    /// Outside the bounds, until it shows what it is.
+    /// Counted outside the limits until the first bytes show the kind of the connection.
     Promised,
     Known,
     Telling,
 }
 
-/// A counted connection; counted no more when dropped.
+/// A counted connection. The count ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
     caps: Arc<Caps>,
@@ -348,11 +351,13 @@ pub(crate) struct Permit {
 }
 
 impl Permit {
-    /// The connection has said what it is. `redeemed`: a session's data connection, with its nonce.
+    /// Called when the first bytes have shown the kind of the connection. `redeemed`: a session's
+    /// data connection with a valid nonce.
     ///
     /// # Errors
-    /// It was let in because a data connection was due, is another, and is over the bounds: with
-    /// the sentence to tell, unless too many are being told.
+    /// If the connection was accepted beyond the limits as a promised data connection, is of
+    /// another kind, and the limits refuse it. Holds the sentence for the guest, or `None` if too
+    /// many refusals are being sent.
     pub(crate) fn introduced(&mut self, redeemed: bool) -> Result<(), Option<String>> {
         self.kind = self.caps.settle(self.who, self.kind, redeemed)?;
         Ok(())
@@ -464,7 +469,7 @@ mod tests {
             ..limits()
         });
         caps.keep(&(1..=5).collect());
-        // Four VMs and strangers take what they can get, and hold it; then all that the rates give.
+        // Four VMs and unknown peers open and hold as many connections as they get.
         let mut held = Vec::new();
         for who in [Some(1), Some(2), Some(3), Some(4), None] {
             for _ in 0..30 {
@@ -475,7 +480,8 @@ mod tests {
         }
         assert!(held.len() >= 20, "{}", held.len());
         assert!(caps.open() <= 36, "{} of 40", caps.open());
-        // 40 / 2 / 5 connections, and as many at once by the rate, are the fifth's.
+        // The share of the fifth VM is left: 40 / 2 / 5 = 4 connections, and a burst of 4 at its
+        // rate.
         held.extend((0..4).map(|_| serve(&caps, Some(5))));
         assert!(!matches!(caps.enter(Some(5), 0), Verdict::Serve(_)));
         assert!(!matches!(caps.enter(None, 0), Verdict::Serve(_)));

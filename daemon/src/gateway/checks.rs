@@ -23,7 +23,7 @@ pub(super) fn check(
     }
 }
 
-/// Which sockets are open, which are not and why, and which are gone.
+/// Reports which sockets are open, which are not and why, and which have disappeared.
 pub(super) fn unix_listeners(
     open: usize,
     shut: &[ListenerProblem],
@@ -53,8 +53,8 @@ pub(super) fn unix_listeners(
     checks
 }
 
-/// What becomes of descriptors that guests and workers attach to what they send. `refused`: the
-/// kernel does not take them. `full`: VMs whose sockets take long to close.
+/// Reports how vgpud handles descriptors that guests and workers attach to messages. `refused`: the
+/// kernel refuses them. `full`: VMs whose sockets take long to close.
 pub(super) fn attached_descriptors(refused: bool, full: &[u32]) -> DoctorCheck {
     const NAME: &str = "attached-descriptors";
     if let Some(first) = full.first() {
@@ -79,7 +79,7 @@ pub(super) fn attached_descriptors(refused: bool, full: &[u32]) -> DoctorCheck {
     check(NAME, CheckStatus::Ok, message.into(), None)
 }
 
-/// Who can connect to the sockets that are open.
+/// Reports who can connect to the open sockets.
 pub(super) fn vm_socket_access(
     open: &[(PathBuf, Option<u32>, Metadata)],
     some_shut: bool,

@@ -1,5 +1,5 @@
-//! A guest's connection, whatever socket it came in by: read exactly, written with a deadline by
-//! the caller, handed on as a descriptor.
+//! A guest's connection over any kind of socket. Reads never take more than requested, the caller
+//! sets the deadline of writes, and the descriptor can be handed on.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -21,16 +21,16 @@ impl Conn {
     /// Takes over a connected stream socket. Must be called within the runtime.
     ///
     /// # Errors
-    /// When it cannot be registered with the runtime.
+    /// If the runtime cannot watch the socket.
     pub fn new(fd: Guarded) -> io::Result<Conn> {
         set_nonblocking(&fd, true)?;
         Ok(Conn { fd: register(fd)? })
     }
 
-    /// Reads what there is, at most the buffer; 0 at the end of the stream.
+    /// Reads the available bytes, at most the length of the buffer; 0 at the end of the stream.
     ///
     /// # Errors
-    /// [`Attached`](crate::system::guarded::Attached), or as of the socket.
+    /// [`Attached`](crate::system::guarded::Attached), or an error of the socket.
     pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let mut ready = self.fd.readable().await?;
@@ -43,10 +43,11 @@ impl Conn {
         }
     }
 
-    /// Reads exactly the buffer and not one byte more.
+    /// Fills the buffer and reads not one byte more.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`] when the stream ends before; or as of the socket.
+    /// [`io::ErrorKind::UnexpectedEof`] if the stream ends before the buffer is full, or an error
+    /// of the socket.
     pub async fn read_exact(&self, buffer: &mut [u8]) -> io::Result<()> {
         let mut filled = 0;
         while filled < buffer.len() {
@@ -61,7 +62,7 @@ impl Conn {
     /// Writes all bytes.
     ///
     /// # Errors
-    /// As of the socket; a closed peer is an error, never a signal.
+    /// An error of the socket. A closed peer is an error and raises no SIGPIPE.
     pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let mut ready = self.fd.writable().await?;
@@ -76,28 +77,30 @@ impl Conn {
         Ok(())
     }
 
-    /// What tells on any thread, without waiting, whether the peer still has its end.
+    /// Returns a function that reports whether the peer still has its end open. Any thread may call
+    /// the function, which does not wait.
     ///
     /// # Errors
-    /// When vgpud has no descriptor left.
+    /// If vgpud has no descriptor left.
     pub fn presence(&self) -> io::Result<impl FnOnce() -> bool + Send + 'static> {
         let fd = self.fd.get_ref().try_clone()?;
         Ok(move || {
-            // The kernel tells POLLHUP without being asked for it, whatever the peer left unread.
+            // poll(2) always reports POLLHUP, without a request and with unread bytes in the
+            // socket.
             let mut asked = [PollFd::new(fd.as_fd(), PollFlags::empty())];
             !matches!(poll(&mut asked, PollTimeout::ZERO), Ok(n) if n > 0)
         })
     }
 
-    /// Ends both directions at once, for everybody who holds the socket.
+    /// Ends both directions at once, for every process that holds the socket.
     pub fn shutdown(&self) {
         shut_down(self.fd.get_ref());
     }
 
-    /// The socket itself, in blocking mode, for whoever takes it over.
+    /// Returns the descriptor of the socket, in blocking mode, for the next owner.
     ///
     /// # Errors
-    /// When the mode cannot be changed.
+    /// If the mode cannot be changed.
     pub fn into_fd(self) -> io::Result<Guarded> {
         let fd = self.fd.into_inner();
         set_nonblocking(&fd, false)?;

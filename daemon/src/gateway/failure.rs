@@ -1,4 +1,4 @@
-//! Why vgpud cannot listen on a VM's socket, and what cures it.
+//! Reasons why vgpud cannot listen on a VM's socket, with advice for the administrator.
 
 use std::io;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::model::ListenerProblem;
 use crate::system::patience::NoAnswer;
 
-/// Why a socket is shut. Neither text ends with a full stop.
+/// Why vgpud does not listen on a socket, and what to do. Neither text ends with a full stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ListenFailure {
     pub(super) problem: String,
@@ -41,10 +41,11 @@ impl From<NoAnswer> for ListenFailure {
 }
 
 impl ListenFailure {
-    /// An error of the file system, with its usual cure.
+    /// The failure for an error of the file system. `usual`: the advice for most errors.
     pub(super) fn of(error: &io::Error, problem: String, usual: String) -> ListenFailure {
         let hint = match error.kind() {
-            // As under the unit's `ProtectSystem=strict`: no mode of the directory helps.
+            // For example under the unit's `ProtectSystem=strict`: a change of the directory's mode
+            // does not help.
             io::ErrorKind::ReadOnlyFilesystem => {
                 "For vgpud its file system is read-only: add the directory to ReadWritePaths= of vgpud's unit and \
                  restart vgpud, or register the VM with a socket elsewhere"
@@ -55,7 +56,7 @@ impl ListenFailure {
         ListenFailure { problem, hint }
     }
 
-    /// With this socket of this VM.
+    /// The problem report for this socket of this VM.
     pub(super) fn at(self, path: &Path, vm_id: u32) -> ListenerProblem {
         ListenerProblem {
             vm_id,
@@ -66,7 +67,8 @@ impl ListenFailure {
         }
     }
 
-    /// The same of a socket on which vgpud listens, and of which it cannot see more.
+    /// As [`ListenFailure::at`], for a socket on which vgpud listens but whose file vgpud cannot
+    /// examine now.
     pub(super) fn unseen(self, path: &Path, vm_id: u32) -> ListenerProblem {
         ListenerProblem {
             listens: true,
@@ -74,7 +76,7 @@ impl ListenFailure {
         }
     }
 
-    /// The directory of the VM that had the number before is in the way.
+    /// The path is taken by the directory of an earlier VM with the same number.
     pub(super) fn of_former() -> ListenFailure {
         ListenFailure {
             problem: "its directory is still the one of the VM that had this number before, and vgpud cannot \
@@ -86,7 +88,7 @@ impl ListenFailure {
         }
     }
 
-    /// Two VMs would have one socket.
+    /// Another VM has the same socket.
     pub(super) fn of_other_vm(vm_id: u32) -> ListenFailure {
         ListenFailure {
             problem: format!("it is the socket of VM {vm_id}"),
@@ -94,7 +96,7 @@ impl ListenFailure {
         }
     }
 
-    /// The path leads to what is vgpud's.
+    /// The path leads to a file of vgpud itself.
     pub(super) fn own(what: String) -> ListenFailure {
         ListenFailure {
             problem: what,

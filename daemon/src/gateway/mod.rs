@@ -1,23 +1,24 @@
-//! The guests' connections: who connects, who may, and what becomes of the connection.
+//! Accepts the connections of guests, identifies the VM of each, and decides what happens to the
+//! connection.
 //!
-//! A guest that may be served is handed to [`crate::supervisor`], which starts its worker, and the
-//! data connection to [`crate::mediator`], which hands it to that worker.
+//! For an admitted guest, [`crate::supervisor`] starts a worker. The data connection goes to
+//! [`crate::mediator`], which passes it to that worker.
 //!
-//! Every listener, whatever its kind, ends in one accept path that yields a stream and the VM
-//! behind it. A VM is known by what it cannot forge: its CID, or the path of its socket (and, where
-//! asked for, the uid of the process at the other end).
+//! All listeners end in one function, which gets a stream and the VM behind the stream. A VM is
+//! known by a property that it cannot forge: its CID, or the path of its socket and, if registered,
+//! the uid of the process at the other end.
 //!
-//! | module | what it does |
+//! | module | contents |
 //! |---|---|
-//! | [`listeners`] | listeners appear and disappear with the VMs |
-//! | `caps` | how many connections, how fast |
-//! | [`opening`] | the first bytes, exactly as long as announced |
-//! | `session` | from Hello to Welcome; then the control connection until the end |
+//! | [`listeners`] | opens and closes listeners as VMs come and go |
+//! | `caps` | limits of connections and of their rate |
+//! | [`opening`] | reads the first bytes of a connection |
+//! | `session` | a connection from the Hello to the Welcome, then the control connection |
 //! | `rules` | which VM should have which socket |
-//! | `failure` | why vgpud cannot listen on a socket, and what cures it |
+//! | `failure` | why vgpud cannot listen on a socket, and advice |
 //! | `sockets` | the Unix sockets in the file system |
 //! | `vm_dirs` | removes the directories of VMs that are no longer registered |
-//! | `accept` | the one accept path behind all listeners |
+//! | `accept` | the accept loops |
 //! | `checks` | checks of the listeners for `vgpu-admin doctor` |
 //! | `nonces` | binds a data connection to its session |
 //! | [`conn`] | a stream socket |
@@ -48,7 +49,7 @@ use crate::system::closer::Closers;
 pub use listeners::Gateway;
 pub use peer::Peer;
 
-/// What every connection needs.
+/// State that all connections share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) mediator: MediatorHandle,
@@ -72,7 +73,7 @@ impl Shared {
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
-    /// What closes the sockets of VMs.
+    /// The threads that close the sockets of VMs.
     pub(crate) fn closers(&self) -> &Closers {
         self.supervisor.launcher().closers()
     }

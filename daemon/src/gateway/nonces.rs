@@ -1,4 +1,4 @@
-//! Nonces: what binds a data connection to the session that was promised it.
+//! Nonces: a nonce binds a data connection to the session that expects the connection.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use crate::model::VmIdentity;
 
 type Nonce = [u8; NONCE_LEN];
 
-/// The nonces that were given out and not used.
+/// The nonces that were issued and not yet used.
 #[derive(Debug, Default)]
 pub(crate) struct Nonces {
     open: Mutex<HashMap<Nonce, (u64, VmIdentity)>>,
 }
 
-/// A nonce that was given out; withdrawn when dropped.
+/// An issued nonce. Dropping this value invalidates the nonce.
 #[derive(Debug)]
 pub(crate) struct Issued {
     nonces: Arc<Nonces>,
@@ -23,10 +23,10 @@ pub(crate) struct Issued {
 }
 
 impl Nonces {
-    /// Gives out a nonce for one data connection of `session`.
+    /// Issues a nonce for one data connection of `session`.
     ///
     /// # Errors
-    /// When the kernel gives no random numbers.
+    /// If the kernel gives no random bytes.
     pub(crate) fn issue(
         self: &Arc<Self>,
         session: u64,
@@ -46,8 +46,8 @@ impl Nonces {
         })
     }
 
-    /// The session that this nonce opens, once, to the VM that it was given to. Another VM neither
-    /// gets the session nor spoils the nonce.
+    /// Uses up a nonce and returns its session, if the nonce was issued to this VM. A nonce that
+    /// another VM presents stays valid.
     pub(crate) fn redeem(&self, nonce: &Nonce, identity: VmIdentity) -> Option<u64> {
         let mut open = self.lock();
         let &(session, owner) = open.get(nonce)?;
@@ -58,7 +58,7 @@ impl Nonces {
         Some(session)
     }
 
-    /// How many sessions of this VM wait for their data connections.
+    /// Number of sessions of this VM that wait for their data connections.
     pub(crate) fn due(&self, identity: VmIdentity) -> usize {
         let open = self.lock();
         open.values()
@@ -72,12 +72,12 @@ impl Nonces {
 }
 
 impl Issued {
-    /// For the Welcome.
+    /// The nonce to send in the Welcome.
     pub(crate) fn nonce(&self) -> Nonce {
         self.nonce
     }
 
-    /// Whether no data connection has come yet.
+    /// Whether the data connection has not come yet.
     pub(crate) fn is_open(&self) -> bool {
         self.nonces.lock().contains_key(&self.nonce)
     }

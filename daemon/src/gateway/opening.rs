@@ -1,7 +1,7 @@
-//! The first bytes of a connection: which kind it is, and whether it is well-formed.
+//! The first bytes of a connection: their kind, and whether they are well-formed.
 //!
-//! Reads exactly what was announced and nothing further, and announces are bounded before anything
-//! is allocated. The caller holds the deadline.
+//! Reads exactly the announced bytes. Announced lengths are bounded before memory is allocated. The
+//! caller sets the deadline.
 
 use std::io;
 
@@ -20,23 +20,23 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::conn::Conn;
 use crate::system::guarded::Attached;
 
-/// A well-formed beginning.
+/// The first bytes of a connection, if well-formed.
 #[derive(Debug)]
 pub enum Opening {
-    /// A guest process introduces itself.
+    /// The Hello of a guest process on its control connection.
     Control(Hello),
-    /// A guest looks at its VM.
+    /// The request of a guest for a description of its VM.
     Look,
     /// A session's data connection.
     Data([u8; NONCE_LEN]),
 }
 
-/// A beginning that is answered with a refusal, or not at all.
+/// First bytes that get a refusal, or no answer.
 #[derive(Debug)]
 pub enum BadOpening {
-    /// Tell the guest.
+    /// Answer with this refusal.
     Refuse(Refusal, String),
-    /// The connection broke or ended; there is nobody to tell.
+    /// The connection failed or ended, so no answer can be sent.
     Gone(io::Error),
 }
 
@@ -51,10 +51,10 @@ impl From<io::Error> for BadOpening {
 
 const MAGIC_LEN: usize = 8;
 
-/// Reads the beginning of a connection.
+/// Reads the first bytes of a connection.
 ///
 /// # Errors
-/// [`BadOpening`].
+/// [`BadOpening`], with the refusal for the guest if there is one.
 pub async fn read(conn: &Conn) -> Result<Opening, BadOpening> {
     let mut magic = [0; MAGIC_LEN];
     conn.read_exact(&mut magic).await?;
@@ -135,22 +135,23 @@ fn version_sentence(shim: Option<&str>, protocol: u32, fingerprint: u64) -> Stri
     )
 }
 
-/// The bytes of a refusal.
+/// Encodes a refusal. A longer sentence is cut.
 #[must_use]
 pub fn refusal(code: Refusal, sentence: &str) -> Vec<u8> {
     let text = cut(sentence, MAX_TEXT);
     reply(code as u32, text.as_bytes())
 }
 
-/// The bytes of a Welcome.
+/// Encodes a Welcome.
 ///
 /// # Errors
-/// When it is larger than a message may be (a device with absurdly many attributes).
+/// If the Welcome is longer than a message may be, for example because a device has too many
+/// attributes.
 pub fn welcome(welcome: &Welcome) -> Result<Vec<u8>, codec::CodecError> {
     Ok(reply(0, &codec::encode(welcome)?))
 }
 
-/// The bytes of the answer to a look.
+/// Encodes the answer to a look.
 ///
 /// # Errors
 /// As [`welcome`].
@@ -235,7 +236,8 @@ mod tests {
             );
             assert!(text.contains(&format!("{FINGERPRINT:016x}")), "{text}");
         }
-        // Another version's greeting need not be decodable to be refused with a sentence.
+        // A greeting of another protocol version is refused with a sentence, even if its body
+        // cannot be decoded.
         let strange = open(&greeting(PROTOCOL + 1, 1, b"\x01\x02")).await;
         assert!(matches!(
             strange,

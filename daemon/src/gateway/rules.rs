@@ -9,7 +9,7 @@ use crate::model::VmIdentity;
 use crate::model::{ListenerProblem, VmRecord};
 use crate::system::patience::Patience;
 
-/// The VM of a Unix socket.
+/// The VM that a Unix socket belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SocketOwner {
     pub(super) identity: VmIdentity,
@@ -24,14 +24,14 @@ pub(super) struct Wanted {
     pub(super) registered: bool,
 }
 
-/// Directories whose file work is done, or hangs, together: those of all VMs that vgpud made, and
-/// each other one.
+/// The part of the file system to which a path belongs for [`Patience`]: all directories of VMs
+/// that vgpud made count as one part, and each other directory is a part of its own.
 pub(super) fn ground(path: &Path, vm_dirs: Option<&Path>) -> PathBuf {
     let own = vm_dirs.filter(|dirs| path.starts_with(dirs));
     own.or(path.parent()).unwrap_or(path).to_owned()
 }
 
-/// Where a socket of a VM may be.
+/// The rules about the paths of VMs' sockets.
 pub(super) struct Rules {
     pub(super) vm_dirs: Option<PathBuf>,
     admin: Option<PathBuf>,
@@ -39,7 +39,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Asks the file system where vgpud's own paths lead.
+    /// Resolves vgpud's own paths in the file system.
     pub(super) fn of(config: &Config, patience: &Patience) -> Rules {
         Rules {
             vm_dirs: config.vm_socket_dir(),
@@ -52,10 +52,11 @@ impl Rules {
         ground(path, self.vm_dirs.as_deref())
     }
 
-    /// `real`: where the path of a VM's socket leads. It may lead elsewhere than when the VM was
-    /// registered.
+    /// Checks a socket's path. `real`: the path without links, which may differ from the resolved
+    /// path at the registration.
     pub(super) fn check(&self, real: &Path, registered: bool) -> Result<(), ListenFailure> {
-        // Whoever took it would keep the admin API, and so vgpud, from starting.
+        // A listener there would prevent the admin API from opening its socket, and so vgpud from
+        // starting.
         if self.admin.as_deref() == Some(real) {
             return Err(ListenFailure::own("it is the admin API's socket".into()));
         }
@@ -73,9 +74,9 @@ impl Rules {
     }
 }
 
-/// Which sockets these VMs, of which the first come first, should have; and those that they cannot
-/// have. What vgpud gives a VM by itself comes before what any VM is registered with: an older
-/// vgpud may have allowed that.
+/// Returns the sockets that the VMs should have, and the problems of VMs that cannot have theirs.
+/// Of two VMs with the same path, the first in `vms` gets the socket. A socket that vgpud chose
+/// comes before a registered path, because an older vgpud may have accepted such a registration.
 pub(super) fn wanted(
     config: &Config,
     vms: &[&VmRecord],

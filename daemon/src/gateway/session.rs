@@ -1,4 +1,4 @@
-//! One connection, from its first byte to its last.
+//! Serves one connection from its first byte to its end.
 
 use std::io;
 use std::sync::Arc;
@@ -28,13 +28,14 @@ use crate::supervisor::Started;
 use crate::system::guarded::{Attached, Guarded};
 use crate::system::set_nonblocking;
 
-/// A guest that does not read what it is told within this is not told.
+/// Time that a guest has to read a refusal or a note.
 const TELL_DEADLINE: Duration = Duration::from_secs(2);
 
-/// After the last word the connection stays open this long, for the guest to read it.
+/// Longest time for which a connection stays open after the last message, so that the guest can
+/// read the message.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Notes that may lie unsent before a guest counts as not reading.
+/// Most notes that may wait to be sent. Further notes are lost.
 const NOTES: usize = 4;
 
 /// Serves one connection until it is over.
@@ -90,7 +91,7 @@ pub(super) async fn serve(
     }
 }
 
-/// Refuses a connection that is over its bounds, before anything of it was read.
+/// Refuses a connection that exceeds the limits, without reading from the connection.
 pub(super) async fn turn_away(
     shared: Arc<Shared>,
     conn: Conn,
@@ -156,8 +157,9 @@ async fn refuse(
     }
 }
 
-/// Lets the peer read what was written before the socket closes: closing with unread input would
-/// reset the connection and could take the last words with it.
+/// Waits until the peer has read the last message or closed the connection. If vgpud closed a
+/// socket with unread input, the kernel would reset the connection, and the peer could lose the
+/// message.
 async fn linger(conn: &Conn) {
     let mut scratch = [0; 4096];
     let drain = async {
@@ -187,9 +189,9 @@ fn code_name(code: Refusal) -> &'static str {
     }
 }
 
-/// Takes a data connection whose opening has arrived whole, without waiting for anything: the usual
-/// case, and the only one in which connections are taken in the order of their coming. `None`: it
-/// goes the long way.
+/// Redeems a data connection whose first bytes have all arrived, without waiting. This is the usual
+/// case, and keeps the order in which connections were accepted. `None`: the caller serves the
+/// connection in a task.
 pub(super) fn take_data(shared: &Shared, fd: &Guarded, identity: VmIdentity) -> Option<u64> {
     let mut opening = [0; DATA_PREAMBLE_LEN];
     if fd.look(&mut opening).ok() != Some(opening.len()) {
@@ -197,7 +199,7 @@ pub(super) fn take_data(shared: &Shared, fd: &Guarded, identity: VmIdentity) -> 
     }
     let nonce: &[u8; NONCE_LEN] = opening.strip_prefix(&DATA_MAGIC)?.try_into().ok()?;
     let session = shared.nonces.redeem(nonce, identity)?;
-    // These bytes are there; after them comes what the worker reads.
+    // The bytes are in the socket. The bytes after them are for the worker.
     match fd.read(&mut opening) {
         Ok(n) if n == opening.len() && set_nonblocking(fd, false).is_ok() => Some(session),
         _ => {
@@ -207,7 +209,8 @@ pub(super) fn take_data(shared: &Shared, fd: &Guarded, identity: VmIdentity) -> 
     }
 }
 
-/// Answers a guest that looks at its VM, from what the mediator knows: no session, no worker.
+/// Answers a look with the description of the VM that the mediator has. Starts no session and no
+/// worker.
 async fn look(shared: &Shared, conn: &Conn, identity: VmIdentity) -> Result<(), Refused> {
     if !shared.caps.may_look(identity.vm_id) {
         return Err(Refused {
@@ -255,7 +258,7 @@ async fn data(
     }
 }
 
-/// Has a worker started, welcomes the guest, and then keeps the control connection until the end.
+/// Has a worker started, sends the Welcome, and serves the control connection until its end.
 async fn control(
     shared: &Arc<Shared>,
     conn: &Conn,
@@ -320,7 +323,7 @@ async fn welcome(
     }
 }
 
-/// Serves the control connection of a session until the session, or the connection, is over.
+/// Serves the control connection until the session or the connection ends.
 async fn serve_control(
     shared: &Shared,
     conn: &Conn,
@@ -329,7 +332,7 @@ async fn serve_control(
     issued: Issued,
 ) {
     let mut incoming = Incoming::default();
-    // The data connection belongs to the handshake.
+    // The handshake deadline also covers the data connection.
     let data_due = tokio::time::sleep(shared.handshake_deadline());
     tokio::pin!(data_due);
     let (mut over, mut data_came) = (false, false);
@@ -349,8 +352,9 @@ async fn serve_control(
                     }
                     return;
                 }
-                // The guest ended it, and knows. It may still be on its way out: were we to close
-                // first, it would take that for the host's end.
+                // The notes end without an `Ended`, because the guest itself ended the session. The
+                // guest may still be exiting: if vgpud closed first, the guest would report that
+                // the host ended the session.
                 None => {
                     drop(issued);
                     return linger(conn).await;
@@ -369,7 +373,7 @@ async fn serve_control(
         if end == GuestEnd::Vanished {
             return;
         }
-        // The mediator's answer is a note, or the end of the notes.
+        // The mediator answers with a note or closes the channel of notes.
         over = true;
     }
 }
@@ -388,7 +392,8 @@ async fn send_note(conn: &Conn, kind: ControlNote, code: u32, text: &str) -> io:
     }
 }
 
-/// What the guest says after its Hello: at most one Goodbye. Keeps what was read across a select.
+/// Reads the guest's messages after the Hello: at most one Goodbye. Keeps a part that was read when
+/// `select!` drops the read.
 #[derive(Debug, Default)]
 struct Incoming {
     header: [u8; CONTROL_HEADER_LEN],

@@ -1,6 +1,5 @@
-//! The VMs' own directories (`<vm_dirs>/<vm number>`): each is one registration's. An old tenant
-//! may still have it mounted, so that it never becomes the directory of the next VM with that
-//! number.
+//! The VMs' own directories (`<vm_dirs>/<vm number>`). Each belongs to one registration: an old
+//! tenant may still have the directory mounted, so the next VM with the number gets a new one.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -16,28 +15,30 @@ use crate::config::VM_SOCKET;
 use crate::system::private::unknown;
 use crate::system::walk::{DIR_MODE, Way, enter, itself};
 
-/// The generation of each VM, by its number: whose the directories are.
+/// The generation of each registered VM by its number. Each directory belongs to one generation.
 pub(super) type Registered = HashMap<u32, u64>;
 
-/// Directories of VMs that are no more; no VM has such a name.
+/// Prefix of the directories of VMs that are no longer registered. No VM number has this form.
 const GONE: &str = ".gone-";
-/// Says whose the directories are, for the next vgpud.
+/// Name of the file that records to which registrations the directories belong, for the next start
+/// of vgpud.
 const BOOK: &str = ".registered";
-/// No registration.
+/// A generation that no registration has.
 const UNKNOWN: u64 = u64::MAX;
-/// So much is removed of what a VM left; the rest is kept, and goes at later starts.
+/// Most files of an old directory that are removed at a time. Later starts remove the rest.
 const MOST_REMOVED: usize = 10_000;
 const MOST_DEPTH: usize = 16;
 
-/// The VM's own directory, if this is the socket in it.
+/// The VM's own directory, if `path` is the socket in that directory.
 pub(super) fn own_dir<'a>(path: &'a Path, vm_dirs: Option<&Path>) -> Option<&'a Path> {
     let home = path.parent()?;
     (path.file_name()? == VM_SOCKET && home.parent() == vm_dirs).then_some(home)
 }
 
-/// Takes away each directory that is not of a registration of now: renames it, and removes what it
-/// can of it. `before`: whose they were; `None` at the start. Gives whose they are now: one that
-/// could not be renamed is whose it was.
+/// Removes each directory whose registration has ended: renames it, then removes as much of its
+/// content as is allowed. `before`: the registrations before; `None` at the start of vgpud. Returns
+/// the registrations to which the directories belong now: a directory that could not be renamed
+/// still belongs to its old registration.
 pub(super) fn clear(vm_dirs: &Path, before: Option<&Registered>, now: &Registered) -> Registered {
     let mut homes = now.clone();
     let way = Way::to(vm_dirs);
@@ -45,7 +46,8 @@ pub(super) fn clear(vm_dirs: &Path, before: Option<&Registered>, now: &Registere
         true => way.and_then(Way::there),
         false => way.and_then(Way::make),
     };
-    // Nothing is there, nor can be: each socket says so.
+    // The directory neither exists nor can be created. The opening of each socket reports the
+    // problem.
     let Ok(dirs) = dirs else { return homes };
     let read;
     let first = before.is_none();
@@ -88,7 +90,8 @@ pub(super) fn clear(vm_dirs: &Path, before: Option<&Registered>, now: &Registere
         }
     }
     if let Err(error) = save(&dirs, &homes) {
-        // The next start then believes the numbers.
+        // Without the record, the next start takes each directory to belong to the present VM of
+        // that number.
         let _ = unlinkat(&dirs, BOOK, UnlinkatFlags::NoRemoveDir);
         tracing::warn!(
             "cannot note whose the directories in {} are: {error}",
@@ -98,23 +101,23 @@ pub(super) fn clear(vm_dirs: &Path, before: Option<&Registered>, now: &Registere
     homes
 }
 
-/// Whether vgpud made a directory of which it has no record: an administrator may keep others
-/// beside.
+/// Whether a directory without a record was made by vgpud, by owner and mode: an administrator may
+/// have put other directories there.
 fn is_ours(dirs: &File, name: &OsStr) -> bool {
     let us = nix::unistd::geteuid().as_raw();
     let meta = enter(dirs, name).and_then(|dir| dir.metadata());
     meta.is_ok_and(|meta| meta.is_dir() && meta.uid() == us && meta.mode() & 0o7777 == DIR_MODE)
 }
 
-/// Gives a directory a name that no VM has.
+/// Renames a directory to a name that no VM has. Returns the new name.
 fn set_aside(dirs: &File, name: &OsStr) -> io::Result<OsString> {
     let gone = unknown(&format!("{GONE}{}-", name.display()))?;
     renameat(dirs, name, dirs, gone.as_os_str())?;
     Ok(gone)
 }
 
-/// Removes a file, or a directory with what is in it: follows no link, and leaves what is mounted
-/// there.
+/// Removes a file, or a directory with its content. Follows no link, and does not enter mounted
+/// file systems.
 fn remove(around: &File, name: &OsStr, left: &mut usize, depth: usize) -> io::Result<()> {
     let much = || io::Error::other("there is too much of it");
     *left = left.checked_sub(1).ok_or_else(much)?;

@@ -1,4 +1,4 @@
-//! Listeners appear and disappear with the VMs.
+//! Opens and closes the listeners as VMs are registered, changed and unregistered.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::Metadata;
@@ -33,7 +33,7 @@ use crate::system::walk::Id;
 pub struct Gateway {
     shared: Arc<Shared>,
     cids: Arc<RwLock<HashMap<u32, VmIdentity>>>,
-    /// Never locked while files are asked.
+    /// Not held during calls of the file system, which may hang.
     listeners: Mutex<Listeners>,
     patience: Patience,
 }
@@ -45,9 +45,11 @@ struct Listeners {
     vsock_problem: Option<(String, &'static str)>,
     unix: BTreeMap<PathBuf, UnixEntry>,
     shut: Vec<ListenerProblem>,
-    /// For which registrations the directory of a socket was there once: vgpud makes it no more.
+    /// By path of a socket: the registration for which vgpud has found the socket's directory.
+    /// vgpud does not create this directory again.
     found: HashMap<PathBuf, VmIdentity>,
-    /// Whose the VMs' own directories are; `None` before vgpud looked.
+    /// The registration to which each VM's own directory belongs; `None` until vgpud has read the
+    /// directories.
     homes: Option<Registered>,
     open: bool,
 }
@@ -59,17 +61,17 @@ struct UnixEntry {
     _task: Task,
 }
 
-/// What the file system shows of the open listeners.
+/// The files of the open listeners, as found in the file system.
 #[derive(Debug, Default)]
 struct SocketStates {
     there: Vec<(PathBuf, Option<u32>, Metadata)>,
-    /// Their sockets are not at their paths any more.
+    /// Sockets that are no longer at their paths.
     lost: Vec<(PathBuf, u32)>,
-    /// Their file systems do not answer.
+    /// Sockets whose file systems do not answer.
     unseen: Vec<ListenerProblem>,
 }
 
-/// A socket that is missing, and its place.
+/// A socket on which vgpud does not listen yet, and its place in the file system.
 type Missing = (PathBuf, Wanted, Spot);
 
 /// A task that ends when dropped.
@@ -83,7 +85,7 @@ impl Drop for Task {
 }
 
 impl Gateway {
-    /// A gateway that listens nowhere until [`Gateway::open`].
+    /// A gateway without listeners. [`Gateway::open`] must be called before the first sync.
     #[must_use]
     pub fn new(
         config: Arc<Config>,
@@ -107,23 +109,24 @@ impl Gateway {
         }
     }
 
-    /// Takes a reloaded configuration over.
+    /// Applies a reloaded configuration.
     pub fn reconfigure(&self, config: Arc<Config>) {
         self.shared.set_config(config);
     }
 
-    /// From now on [`Gateway::sync`] opens the listeners.
+    /// Allows [`Gateway::sync`] to open listeners from now on.
     pub fn open(&self) {
         self.lock().open = true;
     }
 
-    /// Opens and closes listeners until they are those of these VMs. Listeners that could not be
-    /// opened are tried again, and those whose socket is gone are opened anew. One call at a time,
-    /// within the runtime.
+    /// Opens and closes listeners to match the given VMs. Listeners that failed earlier are tried
+    /// again. Listeners whose socket file has disappeared are opened anew. Only one call may run at
+    /// a time, within the runtime.
     pub fn sync<'a>(&self, vms: impl IntoIterator<Item = &'a VmRecord>) {
         let config = self.shared.config();
         let mut vms: Vec<&VmRecord> = vms.into_iter().collect();
-        // Whoever was registered first keeps what two claim, also after a restart.
+        // Of two VMs with the same socket, the earlier registration gets the socket, also after a
+        // restart.
         vms.sort_by_key(|vm| vm.generation);
         self.take_identities(&vms);
         let rules = Arc::new(Rules::of(&config, &self.patience));
@@ -161,7 +164,7 @@ impl Gateway {
         });
     }
 
-    /// By which CIDs VMs are known, and which VMs there are at all.
+    /// Updates the table of CIDs and the parts that keep data per registered VM.
     fn take_identities(&self, vms: &[&VmRecord]) {
         let cids = vms.iter().filter_map(|vm| Some((vm.cid?, vm.identity())));
         *self.cids.write().unwrap_or_else(PoisonError::into_inner) = cids.collect();
@@ -172,7 +175,7 @@ impl Gateway {
         self.shared.supervisor.launcher().jail().keep(&registered);
     }
 
-    /// Looks at the sockets of the listeners that are open, without the lock.
+    /// Examines the files of the open listeners. The lock is not held meanwhile.
     fn look(&self) -> SocketStates {
         let opened: Vec<_> = {
             let listeners = self.lock();
@@ -193,7 +196,7 @@ impl Gateway {
             match answer {
                 Ok(Ok(Some(meta))) => looked.there.push((path, owner.uid, meta)),
                 Ok(Ok(None)) => looked.lost.push((path, vm_id)),
-                // What cannot be seen counts as being there.
+                // A socket that cannot be examined is taken to exist.
                 Ok(Err(_)) => {}
                 Err(why) => looked
                     .unseen
@@ -203,7 +206,7 @@ impl Gateway {
         looked
     }
 
-    /// Closes what no VM wants. False: the listeners are closed.
+    /// Closes the listeners that no VM should have. False: the gateway is closed.
     fn close_unwanted(
         &self,
         config: &Config,
@@ -222,7 +225,7 @@ impl Gateway {
                 self.open_vsock(&mut listeners, config);
             }
             for (path, _) in lost {
-                // What lies there now is another's.
+                // The file at this path belongs to somebody else, so it is not removed.
                 listeners.unix.remove(path);
             }
             let gone = listeners
@@ -235,8 +238,8 @@ impl Gateway {
         true
     }
 
-    /// Takes the directories of registrations that have ended away: an old tenant may still have
-    /// one mounted. Gives whose they are now.
+    /// Removes the directories of ended registrations, because an old tenant may still have such a
+    /// directory mounted. Returns to which registration each directory belongs now.
     fn clear_vm_dirs(
         &self,
         rules: &Rules,
@@ -256,8 +259,8 @@ impl Gateway {
         Ok(homes)
     }
 
-    /// What is wanted and not open; and what must stay shut, as the directory in which it would be
-    /// is a former VM's.
+    /// Returns the listeners to open, and the problems of those that cannot be opened because their
+    /// directory still belongs to an earlier VM.
     fn missing(
         &self,
         wanted: &BTreeMap<PathBuf, Wanted>,
@@ -286,7 +289,7 @@ impl Gateway {
         (missing, shut)
     }
 
-    /// Opens listeners. Gives those that stay shut.
+    /// Opens listeners. Returns the problems of those that could not be opened.
     fn open_missing(
         &self,
         missing: Vec<(PathBuf, Wanted)>,
@@ -296,7 +299,7 @@ impl Gateway {
         if missing.is_empty() {
             return Vec::new();
         }
-        // Asks the host's name services.
+        // This queries the host's name services.
         let access = match sockets::Access::of(&config.listen) {
             Ok(access) => access,
             Err(why) => {
@@ -328,9 +331,9 @@ impl Gateway {
         shut
     }
 
-    /// Finds the places of sockets. Their directories are made where vgpud has not yet found them
-    /// for a registration, and later only where they are vgpud's own: below a mount point without
-    /// its file system, a new directory would hide what is missing.
+    /// Finds the places of sockets. A missing directory is created if vgpud has not yet found it
+    /// for the registration. Later, only vgpud's own directories are created again: below a mount
+    /// point whose file system is not mounted, a new directory would hide the missing mount.
     fn find(
         &self,
         missing: Vec<(PathBuf, Wanted)>,
@@ -364,9 +367,9 @@ impl Gateway {
         spots
     }
 
-    /// Leaves each place to one VM: to which it is open, or to the first that should have it. What
-    /// vgpud gives a VM by itself comes before what one is registered with, and a path without
-    /// links before one that leads to the same place.
+    /// Gives each place to one VM: to the VM that listens there already, else to the first in this
+    /// order. Sockets that vgpud chose come before registered paths, paths without links before
+    /// paths with links, and earlier registrations before later ones.
     fn claim(&self, mut spots: Vec<Missing>, shut: &mut Vec<ListenerProblem>) -> Vec<Missing> {
         spots.sort_by_key(|(_, wanted, spot)| {
             let linked = wanted.registered && spot.linked;
@@ -394,7 +397,7 @@ impl Gateway {
         spots
     }
 
-    /// Accepts on a socket that was opened.
+    /// Starts to accept on an opened socket.
     fn listen(
         &self,
         path: &Path,
@@ -408,8 +411,8 @@ impl Gateway {
         let listener = Listener::new(listener, closer)?;
         let task = accept_unix(listener, self.shared.clone(), path.into(), owner.clone());
         let mut listeners = self.lock();
-        // Where the listeners were closed meanwhile, a dead socket is left: the next start replaces
-        // it.
+        // If the gateway was closed meanwhile, the socket file stays behind. The next start
+        // replaces the file.
         if listeners.open {
             let entry = UnixEntry {
                 owner,
@@ -421,8 +424,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Takes listeners away. The sockets first: while its listener lives, no other file is taken
-    /// for one.
+    /// Closes listeners and removes their sockets. The files are removed first: while a listener is
+    /// open, no other file can have the inode number of its socket.
     fn close_paths(&self, gone: Vec<(PathBuf, Id)>, config: &Config) {
         let vm_dirs = config.vm_socket_dir();
         let work = |(path, id): &(PathBuf, Id)| {
@@ -430,7 +433,7 @@ impl Gateway {
             let close = move || sockets::close(&socket, id);
             (ground(path, vm_dirs.as_deref()), close)
         };
-        // Where the file system does not answer, a dead socket is left.
+        // If the file system does not answer, the socket file stays behind.
         let _ = self.patience.ask_all(gone.iter().map(work).collect());
         let mut listeners = self.lock();
         for (path, _) in gone {
@@ -444,7 +447,7 @@ impl Gateway {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether vgpud listens for every VM, and every socket is at its path. Asks the file system.
+    /// Whether vgpud listens for every VM and every socket is at its path. Queries the file system.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         let (closed, whole) = {
@@ -456,14 +459,14 @@ impl Gateway {
         closed || whole && looked.lost.is_empty() && looked.unseen.is_empty()
     }
 
-    /// The sockets of VMs on which vgpud should listen and does not, or of which it cannot see
-    /// more.
+    /// The problems of VMs' sockets on which vgpud should listen and does not, or whose files vgpud
+    /// cannot examine.
     #[must_use]
     pub fn shut(&self) -> Vec<ListenerProblem> {
         self.lock().shut.clone()
     }
 
-    /// Stops listening; open connections stay.
+    /// Stops accepting. Open connections stay open.
     pub fn close(&self) {
         let open: Vec<_> = {
             let mut listeners = self.lock();
@@ -477,8 +480,8 @@ impl Gateway {
         self.close_paths(open, &self.shared.config());
     }
 
-    /// What is wrong with the listeners. Asks the host's name services and the file system, which
-    /// may take long: nothing is locked then.
+    /// Checks the listeners. Queries the host's name services and the file system, which may take
+    /// long, so the lock is not held meanwhile.
     #[must_use]
     pub fn doctor(&self) -> Vec<DoctorCheck> {
         let (vsock, open, mut shut) = {
@@ -490,7 +493,7 @@ impl Gateway {
             )
         };
         let looked = self.look();
-        // As it is now.
+        // The examination above replaces the earlier results about open listeners.
         shut.retain(|problem| !problem.listens);
         let some_shut = !shut.is_empty();
         shut.extend(looked.unseen);
@@ -512,7 +515,7 @@ impl Gateway {
         let port = config.listen.vsock_port;
         let opened = VsockListener::bind_with_cid_port(VMADDR_CID_ANY, port).and_then(|listener| {
             listener.set_nonblocking(true)?;
-            // The runtime watches a second descriptor of the same socket.
+            // The runtime watches a duplicate of the descriptor.
             let watched = register(listener.try_clone()?.into())?;
             Ok((listener, watched))
         });
@@ -537,14 +540,14 @@ impl Gateway {
 }
 
 impl Listeners {
-    /// Whether to listen on AF_VSOCK. Without the device another try would only have the kernel
-    /// look for its module.
+    /// Whether to try to listen on AF_VSOCK. After a failure vgpud waits until /dev/vsock exists:
+    /// without the device, each attempt would make the kernel search for its module.
     fn vsock_due(&self) -> bool {
         let device = || Path::new("/dev/vsock").exists();
         self.vsock.is_none() && (self.vsock_problem.is_none() || device())
     }
 
-    /// Whether guests can come over AF_VSOCK.
+    /// Reports whether guests can connect over AF_VSOCK.
     fn vsock(&self) -> DoctorCheck {
         const NAME: &str = "vsock-listener";
         match (&self.vsock, &self.vsock_problem) {

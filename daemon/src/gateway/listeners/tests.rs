@@ -39,7 +39,7 @@ fn vm(dir: &Path, vm_id: u32) -> VmRecord {
     }
 }
 
-/// Has the file system of a directory hang until the result is dropped.
+/// Makes the file system of a directory seem to hang until the result is dropped.
 fn hang(gateway: &Gateway, dir: &Path) -> Sender<()> {
     let (release, hangs) = channel::<()>();
     let work = move || {
@@ -70,7 +70,7 @@ async fn a_silent_file_system_under_one_vm_keeps_no_other_listener_shut() {
         "{said}"
     );
     assert!(!said.contains("VM 2"), "{said}");
-    // It answers again: the directory, which was not looked for before, is made.
+    // The file system answers again, and vgpud creates the directory.
     drop(release);
     let until = Instant::now() + Duration::from_secs(60);
     while !gateway.is_whole() {
@@ -132,8 +132,8 @@ async fn a_vms_own_directory_is_made_again_and_is_never_the_next_vms() {
     std::fs::remove_dir_all(&home).unwrap();
     gateway.sync([&one]);
     assert!(home.join("vgpu.sock").exists());
-    // Another VM with the number, in one step, as by a restore: with the listener open, and with
-    // the socket gone.
+    // Another VM gets the number without an unregistration in between, as after a restore: once
+    // while the listener is open, once without the socket file.
     for generation in [2, 3] {
         let mounted = std::fs::File::open(&home).unwrap();
         one.generation = generation;
@@ -150,7 +150,7 @@ async fn a_vms_own_directory_is_made_again_and_is_never_the_next_vms() {
         );
         std::fs::remove_file(home.join("vgpu.sock")).unwrap();
     }
-    // Unregistered with its socket gone.
+    // Unregistered after the socket file has disappeared.
     gateway.sync(&[]);
     assert!(!home.exists());
 }

@@ -1,9 +1,10 @@
-//! The Unix sockets of VMs in the file system: where they come and go, and to whom they belong.
+//! The Unix sockets of VMs in the file system: creates, examines and removes them, and sets their
+//! owners.
 //!
-//! Each VM has a directory of its own (`<vm_socket_dir>/<vm number>`: names may change) with its
-//! socket in it. The directory stays while the VM is registered, also over restarts of vgpud, so
-//! that it can be mounted into a container; the socket is a new one after each start. Whoever owns
-//! such a mount may write to the directory: nothing here follows a link in it.
+//! Each VM has a directory of its own with its socket: `<vm_socket_dir>/<vm number>`, because names
+//! may change. The directory stays as long as the registration, also over restarts of vgpud, so
+//! that it can be mounted into a container. Each start of vgpud creates a new socket. The user of
+//! such a mount may be able to write to the directory, so this module follows no link there.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -24,7 +25,7 @@ use crate::system;
 use crate::system::private::{Private, tidy};
 use crate::system::walk::{Id, Way, enter, itself};
 
-/// Who may connect to the sockets of VMs, besides root and the user registered for the VM.
+/// Group and mode of the VMs' sockets: who may connect besides root and the VM's registered user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Access {
     mode: u32,
@@ -32,17 +33,17 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// As configured. Asks the host's name services.
+    /// Reads the configuration. Queries the host's name services.
     ///
     /// # Errors
-    /// The group does not exist.
+    /// If the group does not exist.
     pub(super) fn of(config: &Listen) -> Result<Access, ListenFailure> {
         let gid = match &config.vm_socket_group {
             Some(name) => Some(system::group(name).ok_or_else(|| ListenFailure {
                 problem: config.without_group(name),
                 hint: format!("`groupadd --system {name}`: vgpud then opens them by itself"),
             })?),
-            // Never the group that vgpud happens to run with: its members would be every VM.
+            // Never the group under which vgpud runs: each member could then connect as any VM.
             None => nix::unistd::geteuid().is_root().then_some(0),
         };
         Ok(Access {
@@ -52,10 +53,10 @@ impl Access {
     }
 }
 
-/// The socket at a path, if it still is this one.
+/// The metadata of the socket at a path; `None` if the file there is not the socket `id`.
 ///
 /// # Errors
-/// It cannot be seen: as of the file system.
+/// If the path cannot be examined: the error of the file system.
 pub(super) fn look(path: &Path, id: Id) -> io::Result<Option<Metadata>> {
     use io::ErrorKind::{NotADirectory, NotFound};
     let name = path.file_name().unwrap_or_default();
@@ -69,28 +70,29 @@ pub(super) fn look(path: &Path, id: Id) -> io::Result<Option<Metadata>> {
     }
 }
 
-/// The place of a socket. Its directory is held: whoever renames the directory or puts a link in
-/// its place meanwhile does not change what happens where.
+/// The place of a socket. The directory is held open: a rename of the directory, or a link in its
+/// place, does not change where the socket is created.
 #[derive(Debug)]
 pub(super) struct Spot {
     dir: File,
-    /// However the way there leads: links and mounts of one directory in two places end at one
-    /// place.
+    /// Identity of the directory, and name of the socket in it. Links and mounts that lead to one
+    /// directory give the same value.
     pub(super) place: (Id, OsString),
-    /// Which file lies there.
+    /// The file at this place, if there is one.
     pub(super) found: Option<Id>,
-    /// The path has links.
+    /// Whether the path leads through links.
     pub(super) linked: bool,
-    /// It is in the VM's own directory: there no other vgpud listens (`app::only_one`).
+    /// Whether the place is in the VM's own directory. No other vgpud listens there
+    /// (`app::only_one`).
     at_home: bool,
 }
 
 impl Spot {
-    /// Finds the place of a socket, and makes its directory where that is missing and `make`;
-    /// before that, `allowed` is asked whether a socket may be where the path leads.
+    /// Finds the place of a socket. Creates a missing directory if `make` is set, after `allowed`
+    /// has accepted the path without links.
     ///
     /// # Errors
-    /// It may not; or as of the file system.
+    /// If `allowed` refuses the path, or an error of the file system.
     pub(super) fn find(
         path: &Path,
         vm_dirs: Option<&Path>,
@@ -118,9 +120,10 @@ impl Spot {
         })
     }
 
-    /// Whether the socket that lies there by now may be replaced: outside of the VM's own directory
-    /// only one that nobody serves. What the VM put into its own directory is no reason not to
-    /// listen for it. What is put there after this look, and is no directory, is replaced as well.
+    /// Checks whether the socket file at this place may be replaced. Outside of the VM's own
+    /// directory, a socket that a process serves is not replaced. In the VM's own directory any
+    /// socket is, so that the VM cannot prevent vgpud from listening. A file that appears there
+    /// after this check is replaced, unless the file is a directory.
     fn may_be_replaced(&self) -> Result<(), ListenFailure> {
         let found = match enter(&self.dir, &self.place.1) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -153,7 +156,8 @@ impl Spot {
     }
 }
 
-/// A socket that was opened. One that nobody keeps is removed: who asked for it did not wait.
+/// An opened socket. Its drop removes the socket file unless [`Opened::keep`] was called: the
+/// caller may have given up at its deadline.
 #[derive(Debug)]
 pub(super) struct Opened {
     listener: Option<UnixListener>,
@@ -175,13 +179,13 @@ impl Drop for Opened {
     }
 }
 
-/// Directories in which was looked for what a killed vgpud left.
+/// Directories in which leftovers of a killed vgpud were already searched for.
 pub(super) type Tidied = Arc<Mutex<HashSet<Id>>>;
 
-/// Binds a VM's socket, gives it to its owner and puts it in its place.
+/// Creates a VM's socket, sets owner and mode, and moves the socket to its place.
 ///
 /// # Errors
-/// As of the file system; or something else is there.
+/// An error of the file system, or [`Spot::may_be_replaced`] refuses.
 pub(super) fn open(
     spot: Spot,
     uid: Option<u32>,
@@ -204,9 +208,9 @@ pub(super) fn open(
     })
 }
 
-/// Takes a socket away, if it still is where it was opened.
+/// Removes a socket file, if the file at the path is still that socket.
 pub(super) fn close(path: &Path, id: Id) {
-    // What is gone already is as good.
+    // A socket file that is already gone needs no removal.
     if let (Some(parent), Some(name)) = (path.parent(), path.file_name())
         && let Ok(dir) = Way::to(parent).and_then(Way::there)
     {
@@ -220,7 +224,7 @@ fn unlink(dir: &File, name: &std::ffi::OsStr, id: Id) {
     }
 }
 
-/// Gives a socket to its owner.
+/// Sets owner, group and mode of a socket.
 fn give(file: &File, uid: Option<u32>, access: Access) -> io::Result<Id> {
     let meta = file.metadata()?;
     if !meta.file_type().is_socket() {
@@ -235,8 +239,8 @@ fn give(file: &File, uid: Option<u32>, access: Access) -> io::Result<Id> {
     Ok(Id::of(&meta))
 }
 
-/// Who can be a VM and should not, as a sentence: everybody on this host, or members of the groups
-/// that look at the admin API; or a VM's own user, who can look at all VMs.
+/// A sentence about users that can connect to a VM's socket and should not: every user of the host,
+/// members of a group that may use the admin API, or a VM's own user who may use the admin API.
 pub(super) fn too_open(
     path: &Path,
     meta: &Metadata,
@@ -263,7 +267,7 @@ pub(super) fn too_open(
             path.display()
         ));
     }
-    // Root may everything anyway.
+    // Root may do everything anyway.
     let user = nix::unistd::User::from_uid(Uid::from_raw(uid.filter(|&uid| uid != 0)?)).ok()??;
     let name = std::ffi::CString::new(user.name.clone()).ok()?;
     let member_of = nix::unistd::getgrouplist(&name, user.gid).ok()?;

@@ -1,4 +1,4 @@
-//! Sockets in directories that change while vgpud looks.
+//! Tests of sockets in directories that change during vgpud's work.
 
 use super::*;
 use crate::config::VM_SOCKET;
@@ -57,7 +57,7 @@ fn the_directory_outlives_the_socket_and_not_the_registration() {
     let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
     assert_eq!(mode(home), 0o711);
     assert_eq!(mode(&path), 0o600);
-    // Killed: the socket is left behind, dead. Stopped: it is taken away.
+    // A killed vgpud leaves the socket file behind; a stopped vgpud removes it.
     drop(first);
     let (_second, id) = open_at(&path, Some(&vms)).unwrap();
     close(&path, id);
@@ -66,7 +66,8 @@ fn the_directory_outlives_the_socket_and_not_the_registration() {
         clear(&vms, before, &of(&[(1, 5)]));
         assert_eq!(inode(home).unwrap(), number);
     }
-    // Whatever the tenant left there; also while vgpud was not there.
+    // The directory is removed whatever the tenant left there, also if the registration changed
+    // while vgpud did not run.
     for before in [Some(&homes), None] {
         std::fs::create_dir_all(home.join("of/the/tenant")).unwrap();
         std::os::unix::fs::symlink("/etc", home.join("of/link")).unwrap();
@@ -92,8 +93,8 @@ fn directories_of_vms_that_are_gone_are_swept_at_the_start_and_nothing_else() {
     for name in ["1", "2"] {
         drop(open_at(&socket(name), Some(&vms)).unwrap());
     }
-    // With a socket that accepts nobody, empty, set aside by an earlier vgpud; and three that are
-    // not vgpud's.
+    // Made by vgpud: one directory with a socket that accepts no connection, one empty, one renamed
+    // by an earlier vgpud. The last three were not made by vgpud.
     let made = ["3", "4", ".gone-5-0123456789abcdef"];
     let others = ["2024", "x", "07"];
     for name in made.into_iter().chain(others) {
@@ -162,7 +163,7 @@ fn a_socket_that_nobody_waited_for_is_removed() {
     assert!(path.exists());
     drop(late);
     assert!(!path.exists());
-    // Not another's that is there by now.
+    // A socket of somebody else at the same path stays.
     let late = open_it();
     std::fs::remove_file(&path).unwrap();
     let _other = open_it().keep().unwrap();
@@ -181,7 +182,7 @@ fn a_socket_of_which_nothing_can_be_known_is_told_with_a_cure() {
     assert!(path.exists());
 }
 
-/// A listener that accepts nobody, with as many waiting as may.
+/// A listener that accepts no connection and has a full backlog.
 struct Full {
     _listener: OwnedFd,
     _waiting: Vec<OwnedFd>,
@@ -243,7 +244,7 @@ fn what_is_in_place_of_a_socket_or_its_directory_is_not_touched() {
     }
     let (_one, one) = open_at(&at("one/x"), None).unwrap();
     let (_two, two) = open_at(&at("two/x"), None).unwrap();
-    // A tenant renames its directory, and puts a link to another one's in the place.
+    // A tenant renames its directory and puts a link to another tenant's directory in the place.
     let spot = spot_at(&at("two/y"), None).unwrap();
     std::fs::rename(at("two"), at("away")).unwrap();
     std::os::unix::fs::symlink("one", at("two")).unwrap();
@@ -276,8 +277,8 @@ fn a_tenants_link_is_not_followed() {
     assert!(!at("real/y").exists(), "nothing was made behind it");
 }
 
-/// Does something while another thread disturbs: a few hundred times, and then until it says that
-/// all was seen.
+/// Repeats `act` while another thread runs `disturb`: at least 500 times, and until `act` returns
+/// true.
 fn disturbed(disturb: impl Fn() + Send + Sync, mut act: impl FnMut() -> bool) {
     struct Ends<'a>(&'a AtomicBool);
     impl Drop for Ends<'_> {
@@ -292,7 +293,7 @@ fn disturbed(disturb: impl Fn() + Send + Sync, mut act: impl FnMut() -> bool) {
                 disturb();
             }
         });
-        // Also where `act` panics.
+        // Ends the other thread also if `act` panics.
         let _ends = Ends(&ended);
         let until = Instant::now() + Duration::from_secs(60);
         let mut done = 0;
@@ -373,7 +374,7 @@ fn a_link_of_root_in_a_directory_where_others_write_is_not_followed() {
     let mode = |mode: u32| {
         std::fs::set_permissions(at("open"), PermissionsExt::from_mode(mode)).unwrap();
     };
-    // Sticky: nobody moves what is another's.
+    // With the sticky bit, nobody can rename or remove other users' files.
     mode(0o1777);
     let (_open, id) = open_at(&at("open/link/x"), None).unwrap();
     assert!(is_at(id, &at("open/link/x")) && is_at(id, &at("real/x")));
