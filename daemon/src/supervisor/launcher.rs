@@ -116,7 +116,7 @@ impl Launcher {
         &self.jail
     }
 
-    /// What closes the sockets of VMs and of their workers.
+    /// The threads that close the sockets of VMs and of their workers.
     #[must_use]
     pub fn closers(&self) -> &Closers {
         &self.closers

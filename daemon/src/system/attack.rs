@@ -1,4 +1,4 @@
-//! What tests attach to messages: a socket whose last reference nobody may drop in passing.
+//! Test helpers: messages with an attached socket, whose last reference takes long to drop.
 
 use std::io::{self, IoSlice, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use nix::libc;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg, setsockopt, sockopt};
 
-/// How long a thread sleeps that drops the last reference; longer than any test waits.
+/// Time for which a thread sleeps that drops the last reference, in s. Longer than any test waits.
 const LINGERS_S: i32 = 120;
 
-/// What does not sleep is done within this, however loaded the machine.
+/// Time within which a thread that does not sleep finishes, also on a loaded machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 /// A TCP socket with unsent data that lingers, and its other end, which never reads.
@@ -34,7 +34,7 @@ pub(crate) fn lingering() -> (OwnedFd, TcpStream) {
 /// Sends bytes with the last reference of a lingering socket.
 ///
 /// # Errors
-/// As of the kernel: it refuses descriptors.
+/// If the kernel refuses descriptors for the socket.
 pub(crate) fn attach(socket: &impl AsFd, bytes: &[u8], flags: MsgFlags) -> io::Result<TcpStream> {
     let (lingering, theirs) = lingering();
     let rights = [lingering.as_raw_fd()];
@@ -46,17 +46,17 @@ pub(crate) fn attach(socket: &impl AsFd, bytes: &[u8], flags: MsgFlags) -> io::R
         None,
     );
     if sent.is_err() {
-        // Not here either.
+        // This thread must not drop the last reference either.
         std::mem::forget(lingering);
     }
     sent?;
     Ok(theirs)
 }
 
-/// Does something in a thread of its own.
+/// Runs `work` on a thread of its own and returns the result.
 ///
 /// # Panics
-/// When that thread sleeps.
+/// If that thread sleeps.
 pub(crate) fn does_not_sleep<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, is_done) = mpsc::channel();
     std::thread::spawn(move || done.send(work()));

@@ -160,7 +160,8 @@ fn nobody_forks() -> RwLockWriteGuard<'static, ()> {
 /// exit. If threads cannot have their own descriptor table, the calling thread drops the references
 /// and may linger.
 fn close_all(batch: Vec<OwnedFd>) {
-    // Locked before the copy is made: the copy keeps descriptors open whose close a start awaits.
+    // The lock comes before the copy: while the copy exists, it keeps the other sockets open whose
+    // close a starting child process may wait for.
     let (alone, copy) = loop {
         let alone = nobody_forks();
         match copy_of_all() {
@@ -187,14 +188,16 @@ fn close_all(batch: Vec<OwnedFd>) {
     }
 }
 
-/// A thread that has all descriptors once more, and ends when the sender is dropped.
+/// Starts a thread with a copy of vgpud's descriptor table. The thread ends when the sender is
+/// dropped. `None`: threads cannot have their own descriptor table here.
 ///
 /// # Errors
-/// There is no thread now.
+/// If no thread can be started.
 fn copy_of_all() -> io::Result<Option<(Pid, Sender<()>)>> {
     let (ready, copied) = channel();
     let (end, ended) = channel::<()>();
-    // Whatever this thread closed would be closed in its copy only: it must drop no descriptor.
+    // A close on this thread would close the descriptor in the copy only, so the thread must not
+    // own any descriptor.
     Builder::new().name("vgpud-closing".into()).spawn(move || {
         let copied = unshare(CloneFlags::CLONE_FILES).map(|()| gettid());
         let _ = ready.send(copied);
@@ -209,19 +212,19 @@ fn copy_of_all() -> io::Result<Option<(Pid, Sender<()>)>> {
 pub struct Closers(Mutex<HashMap<Option<u32>, Arc<Closer>>>);
 
 impl Closers {
-    /// That of a VM; `None`: of connections of no VM.
+    /// The closer of a VM; `None`: the closer for connections of unknown peers.
     #[must_use]
     pub fn of(&self, vm: Option<u32>) -> Arc<Closer> {
         self.lock().entry(vm).or_default().clone()
     }
 
-    /// Forgets those of VMs that are no more and have nothing left to close.
+    /// Forgets the closers of VMs that are no longer registered and have nothing left to close.
     pub fn keep(&self, vms: &HashSet<u32>) {
         self.lock()
             .retain(|vm, closer| vm.is_none_or(|vm| vms.contains(&vm)) || !closer.is_idle());
     }
 
-    /// The VMs whose closers are full, in their order.
+    /// The VMs whose closers are full, in ascending order.
     #[must_use]
     pub fn full(&self) -> Vec<u32> {
         let closers = self.lock();
@@ -254,7 +257,7 @@ mod tests {
             assert!(Instant::now() < deadline, "the closer sleeps");
             std::thread::sleep(Duration::from_millis(5));
         }
-        // The thread ends, and the next socket gets another.
+        // The thread has ended. The next socket gets a new thread.
         closer.close(lingering().0);
         while !closer.is_idle() {
             assert!(Instant::now() < deadline, "the closer sleeps");
@@ -272,10 +275,10 @@ mod tests {
             assert!(Instant::now() < deadline, "nothing is being closed");
             std::thread::yield_now();
         }
-        // It would take a millisecond.
+        // Without the lock, the close would finish within a millisecond.
         std::thread::sleep(Duration::from_millis(200));
         assert!(!closer.is_idle());
-        // Others fork meanwhile.
+        // Other threads can fork meanwhile.
         drop(forking());
         drop(fork);
         while !closer.is_idle() {
@@ -291,7 +294,8 @@ mod tests {
         one.pretend(MOST);
         assert!(one.is_full() && !other.is_full());
         assert_eq!(closers.full(), [1]);
-        // It is remembered, as what it closes is not closed, although its VM is no more.
+        // The closer is kept although VM 1 is no longer registered, because its sockets are not
+        // closed.
         closers.keep(&HashSet::new());
         assert!(Arc::ptr_eq(&closers.of(Some(1)), &one));
         assert!(!Arc::ptr_eq(&closers.of(Some(2)), &other));

@@ -1,13 +1,13 @@
-//! What several parts of vgpud ask of the operating system.
+//! Functions of the operating system that several parts of vgpud use.
 //!
-//! | module | what it does |
+//! | module | contents |
 //! |---|---|
-//! | [`closer`] | closes sockets whose closing may take as long as a peer likes |
-//! | [`guarded`] | sockets of peers who may attach descriptors, and how they are read |
-//! | [`patience`] | file work with a deadline, in threads of its own |
-//! | `private` | makes a file or directory that is in its place only once it is whole |
-//! | `rights` | has the kernel refuse attached descriptors, where it can |
-//! | `walk` | walks to a socket's directory; refuses links that a tenant may have put there |
+//! | [`closer`] | closes sockets whose close a peer can make arbitrarily slow |
+//! | [`guarded`] | reads sockets whose peers may attach descriptors |
+//! | [`patience`] | file operations with a deadline, in threads of their own |
+//! | `private` | creates a file or directory that appears at its path only when complete |
+//! | `rights` | makes the kernel refuse attached descriptors, where it can |
+//! | `walk` | opens a socket's directory without following links that a tenant may have put there |
 
 #[cfg(test)]
 pub(crate) mod attack;
@@ -34,11 +34,12 @@ use nix::sys::socket::{
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::Group;
 
-/// Locks a file until the result is dropped or the process ends; makes the file where there is
-/// none. Nobody else may open it: who can open a file can lock it.
+/// Locks a file until the result is dropped or the process ends. Creates a missing file, which only
+/// vgpud's user may open: whoever can open a file can lock it.
 ///
 /// # Errors
-/// [`io::ErrorKind::WouldBlock`]: another process has the lock. Otherwise as of the file system.
+/// [`io::ErrorKind::WouldBlock`] if another process has the lock. Otherwise the error of the file
+/// system.
 pub fn lock(path: &Path) -> io::Result<Flock<File>> {
     let file = OpenOptions::new()
         .write(true)
@@ -51,14 +52,14 @@ pub fn lock(path: &Path) -> io::Result<Flock<File>> {
 
 /// Ends both directions of a socket, for every process that holds it.
 pub fn shut_down(socket: &impl AsFd) {
-    // ENOTCONN: the peer was faster.
+    // ENOTCONN: the peer has already ended the connection.
     let _: Result<(), Errno> = shutdown(socket.as_fd().as_raw_fd(), Shutdown::Both);
 }
 
-/// Whether calls on a socket wait.
+/// Sets whether calls on a socket return instead of waiting.
 ///
 /// # Errors
-/// When the mode cannot be changed.
+/// If the mode cannot be changed.
 pub(crate) fn set_nonblocking(socket: &impl AsFd, nonblocking: bool) -> io::Result<()> {
     let flags = match nonblocking {
         true => OFlag::O_NONBLOCK,
@@ -68,28 +69,28 @@ pub(crate) fn set_nonblocking(socket: &impl AsFd, nonblocking: bool) -> io::Resu
     Ok(())
 }
 
-/// Bytes that the file system of a path has left.
+/// Free bytes of the file system of a path, for unprivileged users.
 ///
 /// # Errors
-/// As of the file system.
+/// The error of the file system.
 pub fn free_bytes(path: &Path) -> io::Result<u64> {
     let disk = nix::sys::statvfs::statvfs(path)?;
     Ok(disk.blocks_available().saturating_mul(disk.fragment_size()))
 }
 
-/// The number of a group; `None` also where groups cannot be looked up. Asks the host's name
-/// services, which may take long.
+/// The number of a group; `None` if there is no such group or the lookup fails. Queries the host's
+/// name services, which may take long.
 #[must_use]
 pub fn group(name: &str) -> Option<u32> {
     let found = Group::from_name(name).ok().flatten();
     found.map(|group| group.gid.as_raw())
 }
 
-/// Removes the socket at a path, if there is one: of those that a process serves only if
-/// `even_served`.
+/// Removes the socket file at a path, if there is one. A socket that a process serves is removed
+/// only if `even_served`.
 ///
 /// # Errors
-/// A process serves it, or something else is there; or as of the file system.
+/// If a process serves the socket, if the file is not a socket, or an error of the file system.
 pub fn remove_socket(path: &Path, even_served: bool) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -106,11 +107,11 @@ pub fn remove_socket(path: &Path, even_served: bool) -> io::Result<()> {
     }
 }
 
-/// The path without symbolic links. What does not exist lies where it would be made.
+/// Resolves the symbolic links of a path. Missing parts at the end are kept as they are.
 ///
 /// # Errors
-/// A part of the path is a link that leads nowhere (what is made there later decides where it
-/// leads), or cannot be a directory; or as of the file system.
+/// If a part of the path is a link without a target (whoever creates the target decides where the
+/// path leads) or is a file where a directory is needed; or an error of the file system.
 pub fn resolved(path: &Path) -> io::Result<PathBuf> {
     for known in path.ancestors() {
         let mut real = match known.canonicalize() {
@@ -134,11 +135,11 @@ pub fn resolved(path: &Path) -> io::Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-/// Whether a process listens there. Does not wait for one that accepts nobody and has its backlog
+/// Whether a process listens on the socket at a path. Does not wait for a listener whose backlog is
 /// full.
 ///
 /// # Errors
-/// It cannot be known: as of the system.
+/// If the answer cannot be determined: the error of the system.
 pub fn is_served(path: &Path) -> io::Result<bool> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let asks = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -150,12 +151,13 @@ pub fn is_served(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Binds so that at no moment anybody but vgpud can connect: the file takes over its socket's mode
-/// (unix(7), "Pathname socket ownership and permissions": with the umask applied to that mode). The
-/// listener does not block, and takes no descriptors where the kernel can refuse them.
+/// Binds a Unix listener that only vgpud's user and root can connect to from the first moment: the
+/// file gets the mode of the socket, reduced by the umask (unix(7), "Pathname socket ownership and
+/// permissions"). The listener does not block. Where the kernel can, it refuses attached
+/// descriptors.
 ///
 /// # Errors
-/// As of the file system.
+/// The error of the system.
 pub fn bind_closed(path: &Path) -> io::Result<UnixListener> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let listener = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -182,7 +184,7 @@ mod tests {
         for (link, of) in [("link", "real"), ("nowhere", "none"), ("loop", "loop")] {
             std::os::unix::fs::symlink(of, at(link)).unwrap();
         }
-        // What does not exist yet lies where it will be made.
+        // Missing parts keep their names.
         for (path, real) in [
             ("real//./x", "real/x"),
             ("link/new/x", "real/new/x"),

@@ -1,5 +1,5 @@
-//! File work with a deadline, in threads of its own: a file system that is dead under one path must
-//! hold up neither the work on other paths nor the rest of vgpud.
+//! File operations with a deadline, in threads of their own: a file system that does not answer
+//! must delay neither operations elsewhere nor the rest of vgpud.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -11,22 +11,22 @@ use std::time::{Duration, Instant};
 
 use super::resolved;
 
-/// How long a file system may take to answer.
+/// Time that a file system gets for one operation.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// And how long where it did not answer lately.
+/// Time instead of [`DEADLINE`] if the place missed that deadline within [`LATELY`].
 const SHORT_DEADLINE: Duration = Duration::from_millis(200);
-/// How long that counts as lately. What misses the short deadline does not make it longer: a file
-/// system that is slow, and not dead, gets the long one again.
+/// Time after a missed [`DEADLINE`] for which the short deadline applies. A missed short deadline
+/// does not extend this time, so a file system that is only slow gets the long deadline again.
 const LATELY: Duration = Duration::from_secs(60);
-/// Threads that one round of questions has at work at a time.
+/// Most threads of one call of [`Patience::ask_all`] at a time.
 const AT_ONCE: usize = 64;
 
-/// Why file work gave nothing.
+/// Why a file operation gave no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoAnswer {
     /// The file system does not answer.
     Silent,
-    /// vgpud itself failed at it, as this sentence (without a full stop) says.
+    /// vgpud itself failed. The sentence has no full stop.
     Failed(String),
 }
 
@@ -39,8 +39,8 @@ impl fmt::Display for NoAnswer {
     }
 }
 
-/// Has file work done in threads of its own, and does not wait for ever. Work is done at a place: a
-/// path by which the file systems that hang together are told from others.
+/// Runs file operations in threads of their own, with a deadline. Each operation belongs to a
+/// place: a path that stands for the file systems that are likely to fail together.
 #[derive(Debug, Clone, Default)]
 pub struct Patience {
     places: Arc<Mutex<Places>>,
@@ -48,18 +48,18 @@ pub struct Patience {
 
 #[derive(Debug, Default)]
 struct Places {
-    /// How many threads have been at work there for longer than they may.
+    /// By place: number of threads that missed their deadline and still work.
     stuck: HashMap<PathBuf, usize>,
-    /// When a place last missed the long deadline.
+    /// By place: time of the last missed [`DEADLINE`].
     silent: HashMap<PathBuf, Instant>,
-    /// Where paths led when they were last asked.
+    /// By path: the last result of [`Patience::resolved`].
     led: HashMap<PathBuf, PathBuf>,
 }
 
-/// A thread that does the works of one place, one after the other.
+/// A thread that does the operations of one place, one after another.
 struct Line<T> {
     place: PathBuf,
-    /// Which works, and when each was done.
+    /// Index, end and result of each finished operation.
     answers: Receiver<Done<T>>,
     left: usize,
     allowed: Duration,
@@ -69,7 +69,7 @@ struct Line<T> {
 type Done<T> = (usize, Instant, Result<T, NoAnswer>);
 
 impl Patience {
-    /// What the work at a place gives.
+    /// The result of one operation at a place.
     ///
     /// # Errors
     /// As [`Patience::ask_all`].
@@ -82,14 +82,15 @@ impl Patience {
         answers.pop().unwrap_or(Err(NoAnswer::Silent))
     }
 
-    /// What works at places give, in their order. The works of one place are done one after the
-    /// other, those of different places side by side: places that do not answer cost one deadline
-    /// together (64 at a time). What a work gives after its deadline is dropped, in the thread of
-    /// the work; a work that leaves something behind undoes that in its `Drop`.
+    /// The results of operations, in their order. The operations of one place run one after
+    /// another, and different places run in parallel: places that do not answer delay the call by
+    /// one deadline per 64 places. The result of an operation that misses its deadline is dropped
+    /// in the operation's thread. A result that stands for a change of the file system undoes the
+    /// change in its `Drop`.
     ///
     /// # Errors
-    /// The work is not done in time, or earlier work at its place is not done yet; or vgpud itself
-    /// failed at it.
+    /// Per operation: it missed its deadline, an earlier operation at its place still runs, or
+    /// vgpud itself failed.
     pub fn ask_all<T: Send + 'static, W: FnOnce() -> T + Send + 'static>(
         &self,
         works: Vec<(PathBuf, W)>,
@@ -160,12 +161,13 @@ impl Patience {
             let result = catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
                 NoAnswer::Failed("vgpud failed at it (a panic, which its log shows)".into())
             });
-            // Under the lock: whoever gives up looks once more before the place counts as stuck.
+            // Under the lock: a caller whose deadline has passed checks the channel once more
+            // before it counts this thread as stuck.
             let places = self.places();
             let sent = done.send((n, Instant::now(), result));
             drop(places);
             if let Err(late) = sent {
-                // Which may ask the file system again.
+                // The drop of the result may call the file system and panic.
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(late)));
                 let mut places = self.places();
                 if let Some(threads) = places.stuck.get_mut(place) {
@@ -195,7 +197,7 @@ impl Patience {
                         Ok(done) => done,
                         Err(_) => {
                             places.give_up(&line.place, line.allowed);
-                            // Before the lock is free: the thread then sees that nobody listens.
+                            // Under the lock: the thread then sees that the receiver is gone.
                             drop(line.answers);
                             return;
                         }
@@ -208,8 +210,8 @@ impl Patience {
         }
     }
 
-    /// Where paths lead, as [`resolved`]; where a file system does not answer, where it led when it
-    /// last did. `None`: as for the errors of [`resolved`], or nothing is known.
+    /// The paths without symbolic links, as by [`resolved`]. If a file system does not answer: the
+    /// last known result. `None`: [`resolved`] failed, or no result is known.
     #[must_use]
     pub fn resolved(&self, paths: &[PathBuf]) -> Vec<Option<PathBuf>> {
         let work = |path: &PathBuf| {
@@ -250,7 +252,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(60);
 
-    /// Work that hangs until what is given with it is dropped.
+    /// An operation that hangs until the sender is dropped.
     fn hang() -> (Sender<()>, impl FnOnce() + Send + 'static) {
         let (release, hangs) = channel::<()>();
         let work = move || {
@@ -265,7 +267,7 @@ mod tests {
         let (dead, alive) = (Path::new("/dead"), Path::new("/alive"));
         let (release, work) = hang();
         assert_eq!(patience.ask(dead, work), Err(NoAnswer::Silent));
-        // Nobody waits for it a second time, and no second thread comes to hang there.
+        // The second call does not wait, and starts no second thread there.
         assert_eq!(patience.ask(dead, || ()), Err(NoAnswer::Silent));
         let until = Instant::now() + SOON;
         while patience.ask(alive, || 7) != Ok(7) {
@@ -313,7 +315,7 @@ mod tests {
     fn a_place_is_stuck_until_its_last_thread_is_done() {
         let patience = Patience::default();
         let place = Path::new("/dead");
-        // Both begin before either is given up.
+        // Both threads start before either misses its deadline.
         let asks: Vec<_> = (0..2)
             .map(|_| {
                 let (release, work) = hang();

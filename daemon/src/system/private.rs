@@ -1,4 +1,5 @@
-//! A directory of a moment, in which vgpud makes what is to be in its place only once it is whole.
+//! A temporary directory in which vgpud creates a file that must appear at its path only when
+//! complete.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -17,11 +18,11 @@ use super::walk::{Id, enter, itself};
 
 const PREFIX: &str = ".vgpud-";
 
-/// So many names of a directory are looked at for what was left behind: a tenant may fill its
-/// directory.
+/// Most names of a directory that are checked for leftovers: a tenant may fill its directory with
+/// files.
 const MOST_NAMES: usize = 10_000;
 
-/// Those that this process uses now.
+/// Names of the temporary directories that this process uses now.
 static IN_USE: Mutex<Option<HashSet<OsString>>> = Mutex::new(None);
 
 fn in_use() -> MutexGuard<'static, Option<HashSet<OsString>>> {
@@ -34,19 +35,20 @@ fn random() -> io::Result<String> {
     Ok(format!("{:016x}", u64::from_ne_bytes(random)))
 }
 
-/// A name that nobody can know beforehand.
+/// A name with a random part, which nobody can predict.
 pub(crate) fn unknown(prefix: &str) -> io::Result<OsString> {
     Ok(format!("{prefix}{}", random()?).into())
 }
 
-/// A directory that vgpud alone may enter, for one new file: whoever owns the directory around it
-/// can put nothing in that file's place before it is whole.
+/// A temporary directory that only vgpud may enter, for one new file. The owner of the surrounding
+/// directory cannot replace the file before it is complete.
 pub(crate) struct Private<'a> {
     dir: File,
     around: &'a File,
     name: OsString,
     new: OsString,
-    /// What was made under the name `new`, until it is in its place.
+    /// Identity and kind of the file or directory under the name `new`, until it is moved to its
+    /// place.
     made: Option<(Id, UnlinkatFlags)>,
 }
 
@@ -72,12 +74,12 @@ impl Private<'_> {
         })
     }
 
-    /// Where the new file is to be made.
+    /// The path at which to create the new file.
     pub(crate) fn path(&self) -> PathBuf {
         itself(&self.dir).join(&self.new)
     }
 
-    /// The new socket, once it is bound.
+    /// The new socket file. Called after the socket is bound.
     pub(crate) fn socket(&mut self) -> io::Result<File> {
         let file = enter(&self.dir, &self.new)?;
         let meta = file.metadata()?;
@@ -88,7 +90,7 @@ impl Private<'_> {
         Ok(file)
     }
 
-    /// Makes a directory with this mode, whatever the umask is.
+    /// Creates a directory with this mode, independent of the umask.
     pub(crate) fn directory(&mut self, mode: u32) -> io::Result<File> {
         mkdirat(&self.dir, self.new.as_os_str(), Mode::S_IRWXU)?;
         let dir = enter(&self.dir, &self.new)?;
@@ -101,17 +103,18 @@ impl Private<'_> {
         Ok(dir)
     }
 
-    /// Puts the new file in its place, instead of another file that is there.
+    /// Moves the new file to its place. Replaces a file there.
     pub(crate) fn replace(mut self, name: &OsStr) -> io::Result<()> {
         renameat(&self.dir, self.new.as_os_str(), self.around, name)?;
         self.made = None;
         Ok(())
     }
 
-    /// Puts the new file in its place, if nothing is there.
+    /// Moves the new file to its place, if there is no file.
     ///
     /// # Errors
-    /// `EEXIST`; `EINVAL`: the file system cannot do that. Otherwise as of the file system.
+    /// `EEXIST`: there is a file. `EINVAL`: the file system cannot rename without replacing.
+    /// Otherwise the error of the file system.
     pub(crate) fn place(mut self, name: &OsStr) -> nix::Result<()> {
         let flags = RenameFlags::RENAME_NOREPLACE;
         renameat2(&self.dir, self.new.as_os_str(), self.around, name, flags)?;
@@ -148,8 +151,8 @@ fn is_ours(dir: &File) -> io::Result<bool> {
     Ok(meta.is_dir() && meta.uid() == us && meta.mode() & 0o7777 == 0o700)
 }
 
-/// Removes the directories of a moment that a killed vgpud left in a directory: empty, or with one
-/// file that it made.
+/// Removes temporary directories of a killed vgpud from a directory, if they are empty or contain
+/// only their one new file.
 pub(crate) fn tidy(around: &File) {
     let Ok(names) = std::fs::read_dir(itself(around)) else {
         return;
@@ -162,7 +165,7 @@ pub(crate) fn tidy(around: &File) {
         });
         let used = || in_use().as_ref().is_some_and(|names| names.contains(&name));
         if ours && !used() {
-            // What cannot be removed harms nobody.
+            // A directory that cannot be removed is harmless.
             let _ = remove(around, &name);
         }
     }

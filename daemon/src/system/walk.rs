@@ -1,6 +1,6 @@
-//! The walk to the directory of a VM's socket: each directory is held before the next part is
-//! looked up in it, and a link that a tenant may have put there is refused. Whoever renames a
-//! directory, or puts a link in its place meanwhile, does not change where the walk leads.
+//! Opens the directory of a VM's socket part by part. Each directory is held open before the next
+//! part is looked up in it, and links that a tenant may have put there are refused. A directory
+//! that is renamed or replaced by a link meanwhile does not change the result.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -15,13 +15,14 @@ use nix::sys::stat::{Mode, mkdirat};
 
 use super::private::Private;
 
-/// Directories through which every VM goes to its own: nobody may list them.
+/// Mode of the directories above the VMs' own: all VMs may pass through them, and none may list
+/// them.
 pub(crate) const DIR_MODE: u32 = 0o711;
 
-/// As many links are followed as Linux itself follows.
+/// Most links that are followed: the limit of Linux itself.
 const MOST_LINKS: usize = 40;
 
-/// Which file something is. While that file is held, no other one is that.
+/// The identity of a file. While the file is held open, no other file has the same identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Id {
     device: u64,
@@ -36,29 +37,31 @@ impl Id {
         }
     }
 
-    /// What is in a directory under a name.
+    /// The identity of the file with this name in a directory.
     pub(crate) fn at(dir: &File, name: &OsStr) -> io::Result<Id> {
         Ok(Id::of(&enter(dir, name)?.metadata()?))
     }
 }
 
-/// A directory, or the way to one that is not there yet.
+/// An existing directory, or the missing parts of its path.
 #[derive(Debug)]
 pub(crate) struct Way {
-    /// The deepest directory that is there.
+    /// The deepest existing directory of the path.
     dir: File,
-    /// What is missing below it.
+    /// The missing parts below `dir`.
     missing: Vec<OsString>,
 }
 
 impl Way {
-    /// Walks to a directory, and makes nothing. A link is followed only where nobody but root and
-    /// vgpud's own user can have put it: not where such a user, or everybody, may write to a
-    /// directory through which the walk came.
+    /// Walks to a directory without creating any. A link is followed only if nobody except root and
+    /// vgpud's own user can have created it: neither the link nor any directory on the way so far
+    /// may belong to another user, and no such directory may be writable for others, except with
+    /// the sticky bit.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotADirectory`]: a part of the path is none, or a link of somebody else;
-    /// [`io::ErrorKind::NotFound`]: a link leads nowhere. Otherwise as of the file system.
+    /// [`io::ErrorKind::NotADirectory`]: a part of the path is a file, or a link that is not
+    /// trusted; [`io::ErrorKind::NotFound`]: a link without a target, or `..` after a missing part.
+    /// Otherwise the error of the file system.
     pub(crate) fn to(path: &Path) -> io::Result<Way> {
         let root = || io::Result::Ok(File::from(nix::fcntl::open("/", FLAGS, Mode::empty())?));
         let parts = |path: &Path| path.iter().rev().map(OsStr::to_owned).collect::<Vec<_>>();
@@ -66,7 +69,8 @@ impl Way {
         let mut foreign = whose(&dir.metadata()?);
         let mut left = parts(path);
         let mut links = 0;
-        // Links whose own paths are being walked, and how much is left once each of them is walked.
+        // Links whose targets are being walked. The number is the length of `left` once the walk of
+        // the link's target is complete.
         let mut within: Vec<(usize, PathBuf)> = Vec::new();
         while let Some(part) = left.pop() {
             within.retain(|(after, _)| left.len() >= *after);
@@ -113,17 +117,17 @@ impl Way {
         })
     }
 
-    /// Where the directory really is, or would be made.
+    /// The path of the directory without links. Missing parts keep their names.
     pub(crate) fn real(&self) -> io::Result<PathBuf> {
         let mut real = itself(&self.dir).read_link()?;
         real.extend(&self.missing);
         Ok(real)
     }
 
-    /// The directory.
+    /// The directory, if it exists.
     ///
     /// # Errors
-    /// It is not there.
+    /// [`io::ErrorKind::NotFound`] if the directory does not exist.
     pub(crate) fn there(self) -> io::Result<File> {
         match self.missing.first() {
             None => Ok(self.dir),
@@ -131,10 +135,10 @@ impl Way {
         }
     }
 
-    /// The directory, made where it is missing, whatever the umask is.
+    /// The directory. Missing directories are created with [`DIR_MODE`], independent of the umask.
     ///
     /// # Errors
-    /// As of the file system.
+    /// The error of the file system.
     pub(crate) fn make(self) -> io::Result<File> {
         let mut dir = self.dir;
         for part in &self.missing {
@@ -144,14 +148,14 @@ impl Way {
     }
 }
 
-/// Makes a directory in another, or takes the one that somebody made there meanwhile.
+/// Creates a directory in another, or opens the directory that somebody created there meanwhile.
 fn make(around: &File, name: &OsStr) -> io::Result<File> {
     let mut private = Private::new(around)?;
     let dir = private.directory(DIR_MODE)?;
     let made = match private.place(name) {
         Ok(()) => return Ok(dir),
         Err(Errno::EEXIST) => false,
-        // The file system cannot rename so that nothing is replaced.
+        // The file system cannot rename without replacing an existing file.
         Err(Errno::EINVAL | Errno::ENOSYS) => {
             match mkdirat(around, name, Mode::from_bits_truncate(DIR_MODE)) {
                 Ok(()) => true,
@@ -166,7 +170,7 @@ fn make(around: &File, name: &OsStr) -> io::Result<File> {
     if !meta.is_dir() {
         return Err(io::ErrorKind::NotADirectory.into());
     }
-    // Somebody may have put another one in its place.
+    // Checked because somebody may have replaced the directory.
     if made && meta.uid() == nix::unistd::geteuid().as_raw() {
         std::fs::set_permissions(itself(&dir), PermissionsExt::from_mode(DIR_MODE))?;
     }
@@ -177,12 +181,13 @@ const FLAGS: OFlag = OFlag::O_PATH
     .union(OFlag::O_NOFOLLOW)
     .union(OFlag::O_CLOEXEC);
 
-/// Holds what is in a directory under a name, without opening it and without following a link.
+/// Opens the file with this name in a directory as an O_PATH descriptor: does not read the file,
+/// and does not follow a link.
 pub(crate) fn enter(dir: &File, name: &OsStr) -> io::Result<File> {
     Ok(openat(dir, name, FLAGS, Mode::empty())?.into())
 }
 
-/// A path to what is held, wherever that is by now.
+/// A path to an open file, wherever the file is now.
 pub(crate) fn itself(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
@@ -192,8 +197,8 @@ fn is_foreign(meta: &Metadata) -> bool {
     ![0, us].contains(&meta.uid())
 }
 
-/// Whether others than root and vgpud's own user can put something in a directory, or put another
-/// one in place of what root has there: who they are.
+/// Describes the users, other than root and vgpud's own, who can create files in a directory or
+/// replace root's files there; `None` if there are none.
 fn whose(dir: &Metadata) -> Option<String> {
     if is_foreign(dir) {
         Some(format!("a directory of user {}", dir.uid()))
@@ -204,9 +209,10 @@ fn whose(dir: &Metadata) -> Option<String> {
     }
 }
 
-/// Whether nobody but root and vgpud's own user can have put a link where it is: one of a tenant
-/// leads vgpud wherever the tenant likes, and a tenant may move a link of root, or a directory with
-/// such a link, to where it can write. `foreign`: whose directory the walk came through.
+/// Refuses a link that somebody except root and vgpud's own user can have created. A tenant's link
+/// leads wherever the tenant likes. A tenant may also move a link of root, or a directory with such
+/// a link, into a directory of the tenant. `foreign`: describes the first directory on the way that
+/// others can write to.
 fn trusted(link: &Path, meta: &Metadata, foreign: Option<&str>) -> io::Result<()> {
     let whose = match foreign {
         _ if is_foreign(meta) => format!("of user {}", meta.uid()),
@@ -227,7 +233,7 @@ mod tests {
     struct Tree(tempfile::TempDir);
 
     impl Tree {
-        /// These directories, and these links to these paths.
+        /// Creates these directories, and links to these paths.
         fn new(dirs: &[&str], links: &[(&str, &str)]) -> Tree {
             let tree = Tree(tempfile::tempdir().unwrap());
             for dir in dirs {
@@ -273,7 +279,7 @@ mod tests {
             tree.why("to-dangling/x")
                 .contains("/dangling is a symbolic link")
         );
-        // Behind the link's own path, a directory may be made.
+        // Below the target of a link, missing directories are allowed.
         assert_eq!(tree.walk("inner/new/x").unwrap(), tree.at("real/new/x"));
         assert!(!tree.at("real/missing").exists());
     }
@@ -293,7 +299,7 @@ mod tests {
             let kind = Way::to(&tree.at(file)).unwrap_err().kind();
             assert_eq!(kind, io::ErrorKind::NotADirectory, "{file}");
         }
-        // What is made there later would decide where this leads.
+        // Whoever creates `missing` later would decide where the path leads.
         let kind = Way::to(&tree.at("missing/../x")).unwrap_err().kind();
         assert_eq!(kind, io::ErrorKind::NotFound);
     }
@@ -310,14 +316,15 @@ mod tests {
         let way = "open/roots/link/x";
         mode(0o1777);
         assert_eq!(tree.walk(way).unwrap(), tree.at("real/x"));
-        // The link is root's in a directory of root, and its place is not.
+        // The link belongs to root and is in a directory of root, but others can write to a
+        // directory above.
         mode(0o777);
         assert!(tree.why(way).contains("others than root may write"));
         mode(0o755);
         if nix::unistd::geteuid().is_root() {
             std::os::unix::fs::chown(tree.at("open"), Some(12_345), None).unwrap();
             assert!(tree.why(way).contains("below a directory of user 12345"));
-            // Nor with a way back out of it.
+            // Leaving the foreign directory again with `..` does not help.
             symlink("real", tree.at("link")).unwrap();
             assert!(tree.walk("link/x").is_ok());
             assert!(tree.why("open/../link/x").contains("user 12345"));
@@ -335,7 +342,7 @@ mod tests {
             assert_eq!(mode & 0o7777, DIR_MODE);
         }
         assert_eq!(std::fs::read_dir(tree.0.path()).unwrap().count(), 1);
-        // Another was faster.
+        // Somebody else creates the directory first.
         let (base, way) = (
             File::open(tree.0.path()).unwrap(),
             Way::to(&tree.at("c")).unwrap(),

@@ -75,7 +75,7 @@ impl Guarded {
     /// Duplicates the descriptor.
     ///
     /// # Errors
-    /// When vgpud has no descriptor left.
+    /// If vgpud has no descriptor left.
     pub fn try_clone(&self) -> io::Result<Guarded> {
         Ok(Guarded {
             fd: Some(self.as_fd().try_clone_to_owned()?),
@@ -155,7 +155,7 @@ impl Drop for Guarded {
 }
 
 impl From<UnixStream> for Guarded {
-    /// With a closer of its own.
+    /// Creates a closer for this socket alone.
     fn from(stream: UnixStream) -> Guarded {
         Guarded::new(stream.into(), Arc::default())
     }
@@ -179,14 +179,14 @@ impl AsRawFd for Guarded {
 /// Registers a descriptor with the runtime.
 ///
 /// # Errors
-/// When the runtime cannot watch it.
+/// If the runtime cannot watch the descriptor.
 #[allow(deprecated)] // Deprecated for types whose descriptor may change; these keep their own.
 pub(crate) fn register<T: AsRawFd>(fd: T) -> io::Result<AsyncFd<T>> {
     AsyncFd::new(fd)
 }
 
-/// A Unix listener whose connections are [`Guarded`]. The closer also closes the listener, because
-/// that closes the connections that nobody accepted.
+/// A Unix listener whose connections are [`Guarded`]. The closer also closes the listener itself,
+/// because this closes the connections that wait in the backlog.
 #[derive(Debug)]
 pub struct Listener {
     /// `None` only during the drop.
@@ -198,7 +198,7 @@ impl Listener {
     /// Takes over a listener that does not block. Must be called within the runtime.
     ///
     /// # Errors
-    /// When it cannot be registered with the runtime.
+    /// If the runtime cannot watch the listener.
     pub fn new(listener: UnixListener, closer: Arc<Closer>) -> io::Result<Listener> {
         Ok(Listener {
             listener: Some(register(listener)?),
@@ -209,7 +209,7 @@ impl Listener {
     /// Accepts the next connection. Waits while the closer is full.
     ///
     /// # Errors
-    /// As of accept(2).
+    /// An error of accept(2).
     pub async fn accept(&self) -> io::Result<Guarded> {
         let Some(listener) = &self.listener else {
             unreachable!("only while it is dropped")
@@ -226,13 +226,13 @@ impl Listener {
         }
     }
 
-    /// The closer of the connections.
+    /// The closer of the accepted connections.
     #[must_use]
     pub fn closer(&self) -> &Arc<Closer> {
         &self.closer
     }
 
-    /// Lets descriptors through, as a kernel before Linux 6.16 does.
+    /// Allows attached descriptors, as a kernel before Linux 6.16 does.
     #[cfg(test)]
     pub(crate) fn allow_rights(&self) {
         rights::allow(self.listener.as_ref().unwrap().get_ref());
@@ -258,7 +258,7 @@ impl Stream {
     /// Takes over a connected stream socket. Must be called within the runtime.
     ///
     /// # Errors
-    /// When it cannot be registered with the runtime.
+    /// If the runtime cannot watch the socket.
     pub fn new(socket: Guarded) -> io::Result<Stream> {
         crate::system::set_nonblocking(&socket, true)?;
         Ok(Stream(register(socket)?))

@@ -8,7 +8,7 @@ use crate::system::attack::{SOON, attach, does_not_sleep};
 
 const PLAIN: MsgFlags = MsgFlags::empty();
 
-/// A socket of a peer, and vgpud's end on a kernel that cannot refuse descriptors.
+/// A socket pair: the peer's end, and vgpud's end as on a kernel that cannot refuse descriptors.
 fn pair(kind: SockType) -> (OwnedFd, Guarded) {
     let flags = SockFlag::SOCK_CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::Unix, kind, None, flags).unwrap();
@@ -20,7 +20,7 @@ fn is_attached(read: &io::Result<usize>) -> bool {
     matches!(read, Err(e) if Attached::is(e))
 }
 
-/// Drops it, and waits until nothing of it is left.
+/// Drops the socket and waits until the closer has closed it.
 fn closes(socket: Guarded) {
     let closer = socket.closer.clone();
     does_not_sleep(move || drop(socket));
@@ -159,7 +159,7 @@ async fn nobody_is_accepted_while_the_closer_is_full() {
     accepting.await.unwrap();
 }
 
-/// What a future has at once.
+/// The value of a future if it is ready now.
 async fn at_once<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> Option<T> {
     tokio::select! {
         biased;
