@@ -15,7 +15,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Time that vgpud waits after the kill before it serves without the GPUs of the orphans.
 const KILL: Duration = Duration::from_secs(2);
 
-/// Intervals of the checks: at start, and later.
+/// Intervals of the checks: at the start of vgpud, and in [`Orphans::watch`].
 const CHECK: Duration = Duration::from_millis(10);
 const CHECK_LATER: Duration = Duration::from_secs(1);
 
@@ -88,7 +88,7 @@ impl Orphans {
         u32::try_from(self.left.len()).unwrap_or(u32::MAX)
     }
 
-    /// Keeps checking, and tells the mediator which GPUs have no orphan any more.
+    /// Keeps checking in a task, and reports to the mediator which GPUs have no orphan any more.
     pub(super) fn watch(mut self, mediator: MediatorHandle) {
         if self.left.is_empty() {
             return;

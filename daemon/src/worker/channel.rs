@@ -1,4 +1,4 @@
-//! The control socket between vgpud and one worker: whole packets, never a wait.
+//! The control socket between vgpud and one worker. Carries whole packets; vgpud never waits on it.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -22,40 +22,40 @@ pub struct Channel {
     fd: Guarded,
 }
 
-/// What a look at the socket found.
+/// The result of a read.
 #[derive(Debug)]
 pub enum Received {
     /// A message.
     Message(FromWorker),
-    /// Nothing now.
+    /// No message waits.
     Empty,
-    /// The worker closed its end, or is gone.
+    /// The worker closed its end, or has ended.
     Closed,
-    /// A packet that is no message: the worker is broken or hostile.
+    /// A packet that is not a message: the worker is broken or hostile.
     Malformed(String),
 }
 
 /// Why a message did not reach a worker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The worker does not read: its socket is full.
+    /// The worker does not read, so its socket is full.
     #[error(
         "the worker did not read what vgpud told it: it was stopped, or the host is overloaded"
     )]
     Full,
-    /// The worker is gone.
+    /// The worker closed its end, or has ended.
     #[error("the worker closed its control socket")]
     Closed,
-    /// Anything else.
+    /// Any other failure, as text.
     #[error("cannot send to the worker: {0}")]
     Other(String),
 }
 
 impl Channel {
-    /// A new socket pair: vgpud's end, and the worker's end for its descriptor 3.
+    /// Creates a socket pair: vgpud's end, and the end that becomes the worker's descriptor 3.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// If vgpud has no descriptor left.
     pub fn pair() -> io::Result<(Channel, OwnedFd)> {
         Channel::pair_with(Arc::default())
     }
@@ -83,7 +83,7 @@ impl Channel {
     /// Sends one message with the descriptors that belong to it. Never waits.
     ///
     /// # Errors
-    /// [`SendError`]; the message was then not sent at all.
+    /// [`SendError`]. No part of the message was sent.
     pub fn send(&self, message: &ToWorker, fds: &[BorrowedFd<'_>]) -> Result<(), SendError> {
         let bytes = codec::encode(message).map_err(|e| SendError::Other(e.to_string()))?;
         let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
@@ -108,10 +108,10 @@ impl Channel {
         }
     }
 
-    /// Takes one message, if there is one. `buffer` is scratch space that the caller keeps.
+    /// Reads one message, if one waits. The caller keeps `buffer` between calls as scratch space.
     ///
-    /// A message to which a worker attached descriptors is malformed, and stays where it is:
-    /// nothing more can be taken.
+    /// A message with attached descriptors is malformed and stays in the socket, so that no further
+    /// message can be read.
     pub fn receive(&self, buffer: &mut Vec<u8>) -> Received {
         use io::ErrorKind::{ConnectionReset, Interrupted, WouldBlock};
         buffer.resize(MAX_WORKER_MESSAGE, 0);
@@ -125,8 +125,8 @@ impl Channel {
                     Ok(message) => Received::Message(message),
                     Err(e) => Received::Malformed(e.to_string()),
                 },
-                // The worker ended and left messages of ours unread. The kernel says so once,
-                // before it hands over what the worker said last.
+                // The worker ended without reading all messages of vgpud. The kernel reports this
+                // once, before it delivers the last messages of the worker.
                 Err(e) if matches!(e.kind(), Interrupted | ConnectionReset) => continue,
                 Err(e) if e.kind() == WouldBlock => Received::Empty,
                 Err(e) if Attached::is(&e) => Received::Malformed(Attached.to_string()),
@@ -191,7 +191,7 @@ mod tests {
             let refused = attach(&theirs, &idle, MsgFlags::empty()).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
         }
-        // As on a kernel that cannot refuse them.
+        // As on a kernel that cannot refuse descriptors.
         let (ours, theirs) = Channel::pair().unwrap();
         let ours = ours.as_fd().try_clone_to_owned().unwrap();
         rights::allow(&ours);

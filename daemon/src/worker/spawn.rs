@@ -42,7 +42,7 @@ pub struct WorkerOrder {
     pub gpu_uuids: Vec<String>,
     /// The confinement of the worker.
     pub confinement: Confinement,
-    /// What closes its control socket.
+    /// The closer of the worker's control socket.
     pub closer: Arc<Closer>,
 }
 
