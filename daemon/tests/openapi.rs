@@ -1,5 +1,5 @@
-//! `docs/openapi.json` says what the handlers do. After a change of the API:
-//! `UPDATE_GOLDEN=1 cargo nextest run -p vgpud --test openapi`, and look at the difference.
+//! `docs/openapi.json` equals the description of the handlers. After a change of the API, run
+//! `UPDATE_GOLDEN=1 cargo nextest run -p vgpud --test openapi` and check the difference.
 
 use std::path::Path;
 

@@ -1,10 +1,10 @@
-//! An acknowledged command survives `kill -9` at any moment.
+//! A command that was acknowledged survives `kill -9` at any moment.
 //!
-//! A child process carries out a fixed sequence of commands and says each one that was
-//! acknowledged. It is killed at a random moment, again and again, each next child going on where
-//! the database stands. After each kill the database must hold exactly the first k commands (as a
-//! pure replay of them says), where k is what was acknowledged, or one more (committed, killed
-//! before it was said), and exactly k lines of audit.
+//! A child process executes a fixed sequence of commands and prints each acknowledged command. The
+//! test kills the child at a random moment, and repeats this with new children, each of which
+//! continues from the state of the database. After each kill, the database must equal the result of
+//! the first k commands, and must have k audit lines. Here k is the number of acknowledged
+//! commands, or one more: a command may be committed when the kill prevents its output.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use vgpu_api::{MoveRequest, PoolCreate, PoolSettings, Priority, RegisterRequest,
 use vgpud::store::{AuditActor, Catalog, Command, Context, Store, StoreOptions};
 
 const CHILD: &str = "VGPU_TEST_STORE_CHILD";
-/// Kills, unless this variable says how many.
+/// Number of kills, unless this variable gives another number.
 const ROUNDS: u64 = 40;
 const ROUNDS_VARIABLE: &str = "VGPU_TEST_KILLS";
 
@@ -68,7 +68,7 @@ fn done(store: &Store) -> u64 {
     audit.len() as u64
 }
 
-/// Not a test by itself: the child that the other one kills.
+/// Not a test by itself: the process that the other test kills.
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(CHILD).map(PathBuf::from) else {
@@ -90,7 +90,8 @@ fn child() {
     }
 }
 
-/// Runs a child, kills it `after` its first acknowledgement, and returns the last one.
+/// Runs a child and kills it at the time `after` since its first acknowledgement. Returns the
+/// number of the last acknowledged command.
 fn run_and_kill(dir: &Path, after: Duration) -> u64 {
     let mut child = Process::new(std::env::current_exe().expect("this test"))
         .args(["child", "--exact", "--nocapture", "--test-threads=1"])
@@ -108,7 +109,7 @@ fn run_and_kill(dir: &Path, after: Duration) -> u64 {
         };
         acknowledged = k;
         let at = *kill_at.get_or_insert_with(|| Instant::now() + after);
-        // Reading goes on after the kill: what was said before it counts.
+        // Output that the child wrote before the kill still counts, so it is read to its end.
         if Instant::now() >= at {
             child.kill().expect("it is ours to kill");
         }
@@ -119,7 +120,7 @@ fn run_and_kill(dir: &Path, after: Duration) -> u64 {
     acknowledged
 }
 
-/// Carries the first `k` commands out in memory.
+/// Executes the first `k` commands in memory.
 fn replay(k: u64) -> Catalog {
     let context = Context {
         now_unix_ms: 0,
@@ -157,7 +158,7 @@ fn no_acknowledged_command_is_lost() {
         .and_then(|rounds| rounds.parse().ok());
     let rounds = asked.unwrap_or(ROUNDS);
     for round in 0..rounds {
-        // A small generator is enough to vary the moment; the seed is in the message.
+        // A simple generator is enough to vary the moment. Messages contain the time of the kill.
         seed = seed
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(round);

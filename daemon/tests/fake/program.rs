@@ -1,10 +1,10 @@
-//! Where the fake worker is.
+//! The path of the fake worker.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// The fake worker's program. Where the build lies in a directory that other users cannot pass
-/// (root's home), it is a copy in `dir`, which they can: workers have users of their own.
+/// The fake worker's program. Workers have users of their own. If those users cannot reach the
+/// build directory (for example in root's home), this is a copy in `dir`, which they can reach.
 pub(crate) fn fake_worker(dir: &Path) -> PathBuf {
     let built = Path::new(env!("CARGO_BIN_EXE_vgpud-fake-worker"));
     let closed = |way: &Path| {

@@ -1,29 +1,31 @@
-//! A worker for vgpud's own tests: speaks the control socket and the lease pages as the real one,
-//! has no driver, and does what its guest tells it by single bytes on the data connection.
+//! A worker for vgpud's own tests. It uses the control socket and the lease pages like the real
+//! worker, has no driver, and obeys single bytes that its guest sends on the data connection.
 //!
-//! | byte | what it does | answer |
+//! | byte | action | answer |
 //! |---|---|---|
 //! | `E` | nothing | `e` |
-//! | `W` | asks for the lease and, when it has it, begins an operation that does not end | `G` |
-//! | `D` | ends the operation and gives the lease back | `d` |
+//! | `W` | requests the lease, and begins an endless operation once the lease is granted | `G` |
+//! | `D` | ends the operation and releases the lease | `d` |
 //! | `P` | ends the operation and parks the lease | `p` |
 //! | `C` | crashes | – |
-//! | `B` | claims to have made as many calls, and copied as many bytes, as there are numbers | `b` |
-//! | `I` | says that it has an image whole whose bytes are not those of its hash | `i` |
+//! | `B` | claims the largest possible number of calls and of copied bytes | `b` |
+//! | `I` | reports an image complete whose bytes do not match the hash | `i` |
 //! | `F` | reports a device fault and ends | – |
+//! | `L` | reports a device fault with a text of 60,000 characters | `l` |
 //! | `M` | sends garbage on the control socket | – |
 //! | `S` | sends 100,000 messages as fast as it can | – |
-//! | `X` | closes its control socket and goes on | – |
-//! | `R` | asks for 1 MiB of device memory | `y` or `n` |
-//! | `H` | asks for 1 GiB of pinned host memory | `y` or `n` |
-//! | `N` | says how much may be unfinished under its last lease | `2` to `5`: so many times 100 µs |
-//! | `Z` | says that it has let go of an image's 64 MiB, and keeps them | `z`: they are taken away; `r`, `k`: not |
-//! | `Q` | begins an image of 4 KiB, and gives it back | `y`: it got memory; `n`: it was refused |
-//! | `K` | forks a process that outlives everything, and says its number in 4 bytes | `k` |
+//! | `X` | closes its control socket and keeps running | – |
+//! | `R` | requests 1 MiB of device memory | `y` or `n` |
+//! | `H` | requests 1 GiB of pinned host memory | `y` or `n` |
+//! | `N` | reads the window of its last lease | the window in units of 100 µs, as a digit |
+//! | `Z` | reports that it has released an image of 64 MiB, and keeps the memory | `z`: vgpud took the memory away; `r`: the memory could be filled again; `k`: vgpud did not take the memory |
+//! | `Q` | begins an image of 4 KiB, and releases it | `y`: it got memory; `n`: it was refused |
+//! | `Y` | begins an image of 64 MiB, and releases all pinned memory as if the image were not there | `y` |
+//! | `K` | forks a process that nothing but SIGKILL ends | the process number in 4 bytes, then `k` |
 //! | `U` | uses the device for 500 ms, by the device's own account | `u` |
 //!
-//! `FAKE_START` in its environment: `fail`, `exit`, `silent`, `stubborn` (does not end with vgpud),
-//! or `large` (VM 1's says that its context takes 4 GiB).
+//! The variable `FAKE_START`: `fail`, `exit`, `silent`, `stubborn` (does not end with vgpud), or
+//! `large` (the worker of VM 1 reports a context of 4 GiB).
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -47,11 +49,11 @@ use vgpu_proto::worker::{FromWorker, Start, ToWorker};
 
 const CONTROL: RawFd = 3;
 
-/// Images from this number on are those of `Z`.
+/// First number of the images of `Z`.
 const KEPT: u64 = 100;
-/// From here on they are never given back.
+/// First number of the images of `Y`, which are never released.
 const UNDONE: u64 = 1_000;
-/// From here on they are those of `Q`.
+/// First number of the images of `Q`.
 const SHORT: u64 = 10_000;
 
 fn tell(message: &FromWorker) {
@@ -84,7 +86,7 @@ fn hear() -> (ToWorker, Vec<OwnedFd>) {
     }
     let length = received.bytes;
     if length == 0 {
-        // vgpud is gone, or has closed its end; or `X` has.
+        // vgpud has ended or closed its end, or the command `X` has closed this end.
         while std::env::var("FAKE_START").is_ok_and(|mode| mode == "stubborn") {
             std::thread::sleep(Duration::from_secs(1));
         }
@@ -112,7 +114,7 @@ fn device(start: &Start) -> DeviceInfo {
     }
 }
 
-/// What both threads know.
+/// State that both threads share.
 struct Shared {
     pages: WorkerEnd<'static>,
     held: Mutex<u64>,
@@ -147,17 +149,17 @@ impl Shared {
     }
 }
 
-/// Where processes on soft devices keep what they share.
+/// A file in the directory that processes on software devices share.
 fn soft_state(file: &str) -> PathBuf {
     PathBuf::from(std::env::var_os("SOFT_GPU_STATE").expect("a directory")).join(file)
 }
 
-/// A place on device 0, as soft-gpu would take it (`soft-gpu/src/driver/share.rs`).
+/// A slot on device 0, taken as soft-gpu takes it (`soft-gpu/src/driver/share.rs`).
 struct Slot {
     state: File,
     at: u64,
     busy_ns: u64,
-    /// Dropped only with the process: closing it would give the place up.
+    /// Open until the process ends: a close would release the lock of the slot.
     _locks: File,
 }
 
@@ -207,14 +209,15 @@ impl Slot {
     }
 }
 
-/// This process as its host, which mounted /proc, knows it.
+/// The number of this process in the host's process namespace, which mounted /proc.
 fn own_pid() -> u32 {
     let known = std::fs::read_link("/proc/self").expect("a link");
     known.to_string_lossy().parse().expect("a number")
 }
 
-/// A process of a session of its own, and nobody's child, that ends with nothing: what a guest
-/// would leave that owns its worker. Its number as the host knows it.
+/// Starts a process in a session of its own, without a parent, that ignores all signals but
+/// SIGKILL: a process that a guest may leave behind after it took over its worker. Returns the
+/// process number in the host's process namespace.
 fn fork_survivor() -> u32 {
     let script = "trap '' HUP TERM INT PIPE; (read pid rest < /proc/self/stat; echo $pid; \
                   exec >/dev/null 2>&1; while :; do sleep 1; done) &";
@@ -230,7 +233,8 @@ fn fork_survivor() -> u32 {
     said.trim().parse().expect("a number")
 }
 
-/// Fills the memory of an image, says that it is let go, and keeps it: whether it is taken away.
+/// Fills the memory of an image, reports that the image is released, and keeps the memory. Returns
+/// the answer of `Z`.
 fn keep_room(image: u64, room: File) -> u8 {
     let len = room.metadata().expect("a memfd").len();
     for at in (0..len).step_by(1 << 20) {
@@ -241,7 +245,7 @@ fn keep_room(image: u64, room: File) -> u8 {
     while Instant::now() < deadline {
         if room.metadata().expect("a memfd").blocks() == 0 {
             let refilled = room.write_all_at(&[7], 0).is_ok() || room.set_len(len).is_ok();
-            // For ever.
+            // The descriptor stays open until the process ends.
             std::mem::forget(room);
             return if refilled { b'r' } else { b'z' };
         }
@@ -321,7 +325,7 @@ fn main() {
                 shared.answer(if granted { b'y' } else { b'n' });
             }
             (ToWorker::Shutdown, _) => exit(0),
-            // A revoke is honoured only when the guest says so: this is the worker that hangs.
+            // Revokes are ignored until the guest sends `D`, so this worker can hang.
             _ => {}
         }
     }
@@ -398,7 +402,7 @@ fn serve(shared: &Shared, mut data: UnixStream, vm: u32) {
                     len: 4_096,
                 });
             }
-            // Memory of an image is given back as if it were of another kind.
+            // Releases the memory of the image as if it were other pinned memory.
             b'Y' => {
                 images += 1;
                 tell(&FromWorker::ImageBegin {

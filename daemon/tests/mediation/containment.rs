@@ -1,4 +1,4 @@
-//! Workers that do not end, and workers that do not keep to their leases.
+//! Workers that do not end, and workers that break the rules of leases.
 
 use std::io::Read;
 use std::sync::mpsc::{Sender, channel};
@@ -13,8 +13,8 @@ use vgpud::mediation::Change;
 
 use crate::host::{Guest, Host, PROMPTLY, Setup, gpu, until};
 
-/// Has a worker stop when it is killed, as in a driver that does not answer, until this is dropped.
-/// `None`, said loudly: this user may not.
+/// Stops a worker at its exit until the result is dropped, like a driver that does not answer.
+/// `None`, with a message on standard error: this user may not trace the worker.
 fn hold(host: &Host, session: usize) -> Option<Sender<()>> {
     let pid = host.sessions()[session].worker_pid.expect("a worker");
     let (let_go, held) = channel();
@@ -25,7 +25,7 @@ fn hold(host: &Host, session: usize) -> Option<Sender<()>> {
         ready
             .send(ptrace::seize(pid, options))
             .expect("it is heard");
-        // A tracer that ends lets go.
+        // The end of the tracing thread releases the worker.
         let _: Result<(), _> = held.recv();
     });
     match seized.recv().expect("an answer") {
@@ -37,13 +37,14 @@ fn hold(host: &Host, session: usize) -> Option<Sender<()>> {
     }
 }
 
-/// Hard limit 1 s; a kill that is not verified within ten seconds makes the GPU suspect.
+/// A host with a hard limit of 3 s. If a kill is not verified within ten seconds, the GPU becomes
+/// suspect.
 fn impatient() -> Host {
     Host::with(&Setup {
         settings: PoolSettings {
             soft_limit_ms: 100,
-            // This test itself answers for the neighbour: where it is slow, the neighbour would be
-            // killed.
+            // The test itself answers for the neighbour. With a shorter limit, a slow test would
+            // get the neighbour killed.
             hard_limit_ms: 3_000,
             contended_limit_ms: 3_000,
             ..PoolSettings::default()
@@ -63,11 +64,11 @@ fn a_worker_that_cannot_be_killed_blocks_nobody_and_condemns_its_gpu() {
     let (kind, code, text) = stuck.note();
     let killed = Instant::now();
     assert_eq!((kind, code), (ControlNote::Ended, 702), "{text}");
-    // Nobody waits for the process: the neighbour is let in beside it.
+    // vgpud does not wait for the process: the neighbour gets the GPU beside it.
     neighbour.expect(b'G');
     assert!(killed.elapsed() < PROMPTLY, "{:?}", killed.elapsed());
     let pid = host.sessions()[0].worker_pid.expect("it is still there");
-    // SIGKILL had an effect: it brought the worker to the end at which it is held.
+    // SIGKILL has an effect: the worker is at its exit, where the tracer holds it.
     until("the worker is held", || {
         let state = std::fs::read_to_string(format!("/proc/{pid}/status"));
         state
@@ -78,7 +79,7 @@ fn a_worker_that_cannot_be_killed_blocks_nobody_and_condemns_its_gpu() {
     neighbour.ask(b'D', b'd');
 
     let suspect = until("the GPU is suspect", || {
-        // vgpud answers all the while.
+        // vgpud answers throughout.
         let asked = Instant::now();
         let _ = host.sessions();
         assert!(asked.elapsed() < PROMPTLY);
@@ -102,14 +103,14 @@ fn a_worker_that_cannot_be_killed_blocks_nobody_and_condemns_its_gpu() {
     );
     assert_eq!(host.events(EventKind::GpuSuspect).len(), 1, "told once");
 
-    // Whatever held it lets go: it is gone, and the GPU stays out of service until it was checked.
+    // The worker is released and ends. The GPU stays out of service until a check passes.
     drop(let_go);
     until("the worker is gone", || {
         host.sessions().iter().all(|s| s.vm_id != 1).then_some(())
     });
     let (code, _) = Guest::try_connect(&host.socket(2)).expect_err("refused");
     assert_eq!(code, Refusal::NoGpu);
-    // What a passed check comes to.
+    // The change that follows a passed check.
     host.apply(vec![Change::GpuInventory(vec![gpu()])]);
     Guest::connect(&host.socket(2)).ask(b'W', b'G');
 }
@@ -135,7 +136,7 @@ fn a_worker_that_uses_the_device_after_it_gave_the_lease_back_is_ended() {
     liar.ask(b'D', b'd');
     honest.ask(b'W', b'G');
     host.audit();
-    // It said that it had drained, and goes on.
+    // The worker has reported that it drained, and continues to use the device.
     liar.ask(b'U', b'u');
     host.audit();
     let (kind, code, text) = liar.note();
@@ -171,20 +172,20 @@ fn use_under_a_lease_is_nobodys_business() {
     host.audit();
     guest.ask(b'E', b'e');
     host.no_errors();
-    // But what was held before does not pay for what comes after.
+    // Lease time before this audit does not explain use after it.
     guest.ask(b'U', b'u');
     host.audit();
     assert!(guest.note().2.contains("without holding the lease"));
 }
 
-/// A host where what a worker forks ends with it; `None`, said loudly, where nothing can see to
-/// that.
+/// A host where the processes that a worker forks end with the worker. `None`, with a message on
+/// standard error: this host has neither process namespaces nor cgroups for that.
 fn closed(cgroups: Cgroups) -> Option<Host> {
     let host = Host::with(&Setup {
         settings: PoolSettings {
             soft_limit_ms: 0,
-            // This test itself answers for the neighbour: where it is slow, the neighbour would be
-            // killed.
+            // The test itself answers for the neighbour. With a shorter limit, a slow test would
+            // get the neighbour killed.
             hard_limit_ms: 3_000,
             contended_limit_ms: 3_000,
             ..PoolSettings::default()
@@ -203,7 +204,7 @@ fn closed(cgroups: Cgroups) -> Option<Host> {
     None
 }
 
-/// Has a worker fork a process that ends with nothing; its number.
+/// Lets a worker fork a process that only SIGKILL ends. Returns its number.
 fn fork_survivor(guest: &mut Guest) -> u32 {
     guest.say(b'K');
     let mut pid = [0; 4];
@@ -216,7 +217,7 @@ fn fork_survivor(guest: &mut Guest) -> u32 {
 
 fn lives(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-    // Nobody reaps it where the tests' first process does not.
+    // A zombie counts as ended: the init process of the test environment may not reap it.
     stat.is_ok_and(|stat| !stat.contains(") Z "))
 }
 
@@ -245,7 +246,7 @@ fn what_a_worker_forked_ends_with_it_however_that_ended() {
             neighbour.ask(b'W', b'G');
             neighbour.ask(b'D', b'd');
             assert!(host.events(EventKind::GpuSuspect).is_empty(), "{end}");
-            // With the host ended nobody would remove its cgroup.
+            // Without the host, no vgpud would remove the worker's cgroup.
             drop(neighbour);
             host.wait_no_sessions();
         }

@@ -1,4 +1,4 @@
-//! How sessions end: the guest learns why, within two seconds, and nothing is left behind.
+//! How sessions end: the guest gets the reason promptly, and no process or memory is left.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -30,8 +30,8 @@ fn a_worker_that_dies_tells_its_guest_and_disturbs_nobody() {
     let (kind, code, text) = victim.note();
     assert!(begun.elapsed() < PROMPTLY);
     assert_eq!((kind, code), (ControlNote::Ended, DEVICE_UNAVAILABLE));
-    // SIGSEGV where it is the first of its process namespace: the kernel drops such a process's own
-    // SIGABRT.
+    // SIGSEGV if the worker is the first process of its process namespace: the kernel does not
+    // deliver SIGABRT that this process sends to itself.
     let signals = ["SIGABRT", "SIGSEGV"];
     assert!(signals.iter().any(|name| text.contains(name)), "{text}");
     assert_eq!(
@@ -63,7 +63,7 @@ fn a_guest_that_vanishes_takes_its_worker_along() {
     let socket = host.vm(1, VmLimits::default());
     for goodbye in [false, true] {
         let mut guest = Guest::connect(&socket);
-        // In the middle of an operation that does not end.
+        // In the middle of an endless operation.
         guest.ask(b'W', b'G');
         let worker = host.sessions()[0].worker_pid.expect("a worker");
         if goodbye {
@@ -91,7 +91,8 @@ fn a_guest_that_vanishes_takes_its_worker_along() {
 fn a_hung_operation_is_killed_and_the_neighbour_runs() {
     let settings = PoolSettings {
         soft_limit_ms: 100,
-        // The neighbour, which this test speaks for, must not reach it on a loaded machine.
+        // Long enough that the neighbour, which this test controls, does not reach the limit on a
+        // loaded machine.
         hard_limit_ms: 3_000,
         ..PoolSettings::default()
     };
@@ -160,7 +161,7 @@ fn strikes_quarantine_a_vm() {
     let socket = host.vm(1, VmLimits::default());
     for _ in 0..2 {
         let mut guest = Guest::connect(&socket);
-        // A worker that breaks the rules is its guest's doing.
+        // A worker that breaks the protocol counts as an offence of its VM.
         guest.say(b'M');
         assert_eq!(guest.note().1, DEVICE_UNAVAILABLE);
     }
@@ -267,7 +268,7 @@ fn a_worker_that_floods_its_control_socket_slows_only_itself() {
         neighbour.ask(b'W', b'G');
         neighbour.ask(b'D', b'd');
     }
-    // 4,000 messages are heard in 100 ms: the flood is still under way, and held back.
+    // vgpud reads 4,000 messages per 100 ms, so the flood is still in progress and held back.
     assert_eq!(host.sessions().len(), 2);
     drop(flood);
     until("the flood is gone", || {

@@ -1,4 +1,4 @@
-//! A host under test, and guests that speak to it.
+//! A host under test, and its guests.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -34,12 +34,13 @@ use vgpud::worker::records::WorkerRecords;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// No condition takes longer, however loaded the machine.
+/// Deadline of every condition, also on a loaded machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
-/// Below the ten seconds after which most would end anyhow; milliseconds on an idle machine.
+/// A deadline below the ten seconds after which most conditions hold anyway. On an idle machine,
+/// the conditions take milliseconds.
 pub(crate) const PROMPTLY: Duration = Duration::from_secs(9);
 
-/// What differs between hosts.
+/// The settings in which hosts differ.
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) start: &'static str,
@@ -61,11 +62,11 @@ impl Default for Setup {
     }
 }
 
-/// One GPU, pool A.
+/// A host with one GPU, in pool A.
 pub(crate) struct Host {
     pub(crate) dir: tempfile::TempDir,
     runtime: tokio::runtime::Runtime,
-    /// Where the mediator lets others block: on one thread, which a test can hold.
+    /// The runtime of the mediator's blocking work. It has one thread, which a test can block.
     blocking: tokio::runtime::Runtime,
     journal: Arc<Journal>,
     config: Arc<Config>,
@@ -153,14 +154,14 @@ impl Host {
             .expect("applied");
     }
 
-    /// Registers a VM with these limits; gives its socket.
+    /// Registers a VM with these limits. Returns the path of its socket.
     pub(crate) fn vm(&self, vm_id: u32, limits: VmLimits) -> PathBuf {
         let vm = vm(vm_id, 100 + u64::from(vm_id), limits);
         self.apply(vec![Change::VmUpserted { vm, debt_ns: None }]);
         self.socket(vm_id)
     }
 
-    /// Registers VMs 1 to N without limits; a guest of each.
+    /// Registers VMs 1 to N without limits. Returns a guest of each.
     pub(crate) fn guests<const N: usize>(&self) -> [Guest; N] {
         std::array::from_fn(|i| {
             let vm_id = u32::try_from(i).expect("few") + 1;
@@ -168,13 +169,13 @@ impl Host {
         })
     }
 
-    /// What `vgpu-admin doctor` says of mediation.
+    /// The check of mediation with this name for `vgpu-admin doctor`.
     pub(crate) fn doctor(&self, name: &str) -> DoctorCheck {
         let mut checks = self.checks().into_iter();
         checks.find(|check| check.name == name).expect("a check")
     }
 
-    /// All of it.
+    /// All checks of mediation for `vgpu-admin doctor`.
     pub(crate) fn checks(&self) -> Vec<DoctorCheck> {
         let checks = self.runtime.block_on(self.core.doctor());
         checks.expect("an answer")
@@ -185,13 +186,13 @@ impl Host {
         self.core.open_listeners();
     }
 
-    /// As `vgpu-admin reload` of a configuration that did not change.
+    /// What `vgpu-admin reload` does with an unchanged configuration.
     pub(crate) fn reload(&self) {
         let reload = self.core.reconfigure(self.config.clone());
         self.runtime.block_on(reload).expect("taken over");
     }
 
-    /// As vgpud does every few seconds.
+    /// What vgpud does every few seconds.
     pub(crate) fn reopen_listeners(&self) {
         self.runtime.block_on(self.core.reopen_listeners());
     }
@@ -210,7 +211,7 @@ impl Host {
         self.snapshot().sessions
     }
 
-    /// Asks the device who uses it, as vgpud does every second.
+    /// Reads from the device which processes use it, as vgpud does every second.
     pub(crate) fn audit(&self) {
         self.runtime.block_on(self.core.audit());
     }
@@ -226,12 +227,12 @@ impl Host {
             .events_after(0, 10_000, |event| event.kind == kind)
     }
 
-    /// What a VM used, as the store would be told.
+    /// The usage of a VM, as the store would get it.
     pub(crate) fn usage(&self, vm_id: u32) -> VmUsage {
         self.journal.usage_of(vm_id).total
     }
 
-    /// Until the answer is dropped, no memory of images is freed.
+    /// Blocks the freeing of image memory until the result is dropped.
     pub(crate) fn hold_freeing(&self) -> Sender<()> {
         let (hold, held) = mpsc::channel();
         let (begin, begun) = mpsc::channel::<()>();
@@ -256,7 +257,7 @@ impl Host {
         assert!(errors.is_empty(), "{errors:#?}");
     }
 
-    /// Ends the mediator, and nothing else: as if vgpud were killed.
+    /// Ends the mediator and nothing else, like a kill of vgpud.
     pub(crate) fn stop_mediator(&mut self) {
         if let Some(mediator) = self.mediator.take() {
             mediator.stop();
@@ -270,10 +271,10 @@ impl Drop for Host {
     }
 }
 
-/// The one GPU.
+/// UUID of the host's only GPU.
 pub(crate) const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
 
-/// Lets workers, which have users of their own, pass through.
+/// Lets workers, which have users of their own, pass through a directory.
 fn passable(dir: tempfile::TempDir) -> tempfile::TempDir {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o711);
     std::fs::set_permissions(dir.path(), mode).expect("a mode");
@@ -286,7 +287,7 @@ fn config(dir: &Path, setup: &Setup) -> Config {
     config.daemon.runtime_dir = dir.join("run");
     config.listen.vsock = false;
     config.driver.kind = DriverKind::Soft;
-    // Never loaded: the worker is a fake.
+    // The library is never loaded, because the worker is a fake.
     config.driver.soft_library = Some("/dev/null".into());
     config
         .driver
@@ -345,7 +346,7 @@ pub(crate) fn vm(vm_id: u32, generation: u64, limits: VmLimits) -> VmRecord {
     }
 }
 
-/// Waits for a condition.
+/// Waits until the condition gives a value. Panics after [`SOON`].
 pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + SOON;
     loop {
@@ -357,7 +358,7 @@ pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> 
     }
 }
 
-/// A guest's greeting.
+/// The bytes of a guest's Hello.
 pub(crate) fn greeting() -> Vec<u8> {
     let hello = Hello {
         shim_version: "0.1.0".into(),
@@ -381,7 +382,7 @@ pub(crate) fn connect(socket: &Path) -> UnixStream {
     stream
 }
 
-/// What vgpud answers to a greeting.
+/// Reads vgpud's answer to a Hello.
 pub(crate) fn answer(stream: &mut UnixStream) -> Result<Welcome, (Refusal, String)> {
     let mut preamble = [0; REPLY_PREAMBLE_LEN];
     stream.read_exact(&mut preamble).expect("an answer");
@@ -397,7 +398,7 @@ pub(crate) fn answer(stream: &mut UnixStream) -> Result<Welcome, (Refusal, Strin
     }
 }
 
-/// One session of a guest.
+/// A guest with one session.
 #[derive(Debug)]
 pub(crate) struct Guest {
     pub(crate) control: UnixStream,
@@ -426,19 +427,19 @@ impl Guest {
         })
     }
 
-    /// Tells the worker what to do.
+    /// Sends a command to the worker.
     pub(crate) fn say(&mut self, byte: u8) {
         self.data.write_all(&[byte]).expect("the worker listens");
     }
 
-    /// The worker's next answer.
+    /// Reads the worker's next answer.
     pub(crate) fn hear(&mut self) -> u8 {
         let mut got = [0];
         self.data.read_exact(&mut got).expect("the worker answers");
         got[0]
     }
 
-    /// Waits for this answer of the worker.
+    /// Reads the worker's next answer, which must be this one.
     pub(crate) fn expect(&mut self, byte: u8) {
         assert_eq!(char::from(self.hear()), char::from(byte));
     }
@@ -448,7 +449,7 @@ impl Guest {
         self.expect(answer);
     }
 
-    /// What it answers to a byte.
+    /// Sends a command, and returns the worker's answer.
     pub(crate) fn answer_to(&mut self, byte: u8) -> u8 {
         self.say(byte);
         let mut answer = [0];

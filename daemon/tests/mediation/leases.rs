@@ -1,4 +1,4 @@
-//! The GPU goes from hand to hand.
+//! Leases pass from one session to another.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ fn a_new_window_comes_with_the_next_turn() {
 #[test]
 fn device_memory_is_the_vms_ledger() {
     let host = Host::new();
-    // The context takes 1 MiB by the first worker's measure; what is left is for one request.
+    // The limit is the size of one request. The context of the fake worker takes no memory.
     let socket = host.vm(
         1,
         VmLimits {

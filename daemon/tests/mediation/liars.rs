@@ -1,4 +1,5 @@
-//! Workers that say what is not so. A guest may own its worker: its word costs nobody but itself.
+//! Workers that make false statements. A guest may control its worker, so a false statement must
+//! harm only the guest's own VM.
 
 use vgpu_api::{EventKind, VmLimits};
 use vgpu_proto::handshake::{ControlNote, Refusal};
@@ -38,7 +39,7 @@ fn a_worker_that_claims_what_cannot_be_is_ended_and_struck_and_not_believed() {
     until("the liar's session is over", || {
         (host.sessions().len() == 1).then_some(())
     });
-    // Its one operation was believed before it lied.
+    // The one operation before the false claim is still counted.
     let used = host.usage(1);
     assert!(used.calls <= 1, "{used:?}");
     assert_eq!((used.bytes_in, used.bytes_out), (0, 0));
@@ -49,7 +50,8 @@ fn a_worker_that_claims_what_cannot_be_is_ended_and_struck_and_not_believed() {
 fn a_worker_that_lies_and_ends_at_once_has_lied() {
     let host = Host::new();
     let [mut liar] = host.guests();
-    // It answers before it has read what comes next: its guest's end, in good order.
+    // The worker sends `b` before it reads that its guest has ended, so the session ends in good
+    // order.
     liar.ask(b'B', b'b');
     drop(liar);
     host.wait_no_sessions();
@@ -158,7 +160,7 @@ fn sessions_that_end_in_turn_do_not_use_up_the_descriptors_of_vgpud() {
 fn a_worker_that_says_again_and_again_that_its_device_failed_is_ended_and_struck() {
     let host = Host::new();
     let [mut liar, mut honest] = host.guests();
-    // What it says once is kept, in a sentence's length.
+    // The first report is accepted, cut to the length of a sentence.
     honest.ask(b'L', b'l');
     honest.say(b'C');
     let (kind, code, text) = honest.note();

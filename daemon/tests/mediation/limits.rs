@@ -1,4 +1,4 @@
-//! What a VM may have for which nobody set limits.
+//! Limits of VMs for which nobody has set any.
 
 use vgpu_api::VmLimits;
 use vgpu_proto::handshake::Refusal;
@@ -19,7 +19,7 @@ fn the_built_in_limit_of_programs_holds() {
 fn the_built_in_limit_of_pinned_memory_holds() {
     let host = Host::new();
     let [mut guest] = host.guests();
-    // 1 MiB is pinned for its copies.
+    // The worker pins 1 MiB for its copies at its start.
     for answer in [b'y', b'y', b'y', b'n'] {
         guest.ask(b'H', answer);
     }
@@ -63,7 +63,7 @@ fn a_vm_that_pins_all_it_can_get_leaves_the_others_their_shares() {
     for guest in &mut greedy {
         pin_all(guest);
     }
-    // 1 MiB of its share is pinned for its copies.
+    // The worker's 1 MiB for its copies counts in the share.
     let share = (vgpud::memory::pinned_most() / 4 - (1 << 20)) >> 30;
     let got = pin_all(&mut Guest::connect(&second));
     assert!(got >= share, "{got} of {share} GiB");

@@ -1,4 +1,4 @@
-//! Who gets in, and who does not.
+//! Which guests are admitted and which are refused.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -90,7 +90,7 @@ fn listeners_come_and_go_with_the_vms() {
     assert_eq!(code, 46);
     assert!(text.contains("unregistered"), "{text}");
     host.wait_no_sessions();
-    // The number again: another VM. What belonged to the former one is gone.
+    // Another VM gets the number. The sessions of the former VM are gone.
     host.apply(vec![Change::VmUpserted {
         vm: vm(1, 900, VmLimits::default()),
         debt_ns: None,
@@ -162,7 +162,7 @@ fn a_guest_that_is_slow_to_introduce_itself_is_cut_off() {
         }
     }
     let mut end = Vec::new();
-    // A refusal, then the end; or a reset, because bytes were still under way.
+    // The connection gets a refusal and then ends, or is reset because more bytes were on the way.
     let _ = slow.read_to_end(&mut end);
     assert!(host.sessions().is_empty());
     assert!(begun.elapsed() < SOON);
@@ -233,7 +233,7 @@ fn a_guest_that_never_opens_its_data_connection_is_ended_at_the_deadline() {
     assert!(said.contains("data connection"), "{said}");
     assert!(begun.elapsed() < Duration::from_secs(9), "not ten seconds");
     host.wait_no_sessions();
-    // Its nonce is worth nothing now, and its place is free.
+    // The nonce is not valid any more, and the place of the connection is free.
     let mut late = connect(&socket);
     late.write_all(&[&DATA_MAGIC[..], &welcome.nonce].concat())
         .expect("goes out");
@@ -261,7 +261,7 @@ fn sessions_and_connections_of_a_vm_are_bounded() {
     let (code, text) = Guest::try_connect(&one).expect_err("refused");
     assert_eq!(code, Refusal::SessionLimit, "{text}");
 
-    // A data connection counts only until it is handed over.
+    // A data connection counts only until vgpud hands it to the worker.
     let mut held: Vec<Guest> = (0..3).map(|_| Guest::connect(&two)).collect();
     held.iter_mut().for_each(|guest| guest.ask(b'E', b'e'));
     let fourth = connect(&two);
@@ -311,8 +311,8 @@ fn storms_of_other_vms_keep_no_session_out() {
                         continue;
                     };
                     made.fetch_add(1, Ordering::SeqCst);
-                    // What is over the bounds is told or closed at once; the rest is held for a
-                    // while.
+                    // Connections beyond the limits are refused or closed at once. The others are
+                    // kept open for a while.
                     let _ = stream.set_read_timeout(Some(Duration::from_millis(1)));
                     if stream.read(&mut [0; 64]).is_ok() {
                         refused.fetch_add(1, Ordering::SeqCst);
@@ -340,7 +340,7 @@ fn storms_of_other_vms_keep_no_session_out() {
 
 #[test]
 fn guests_that_go_away_at_once_start_no_worker() {
-    // No more than the journal takes at once.
+    // Not more events than the journal accepts in a burst.
     const GUESTS: usize = 15;
     let host = Host::new();
     let socket = host.vm(1, VmLimits::default());
@@ -356,18 +356,18 @@ fn guests_that_go_away_at_once_start_no_worker() {
     let without = ended
         .iter()
         .filter(|event| event.message.contains("went away before its session began"));
-    // vgpud may be faster than some are gone.
+    // Some sessions may have started before vgpud noticed that the guest was gone.
     assert!(without.count() > GUESTS / 4, "{ended:#?}");
 }
 
-/// A VM that is registered with a socket of its own.
+/// A VM that is registered with this path for its socket.
 fn vm_at(vm_id: u32, generation: u64, socket: &Path) -> Change {
     let mut vm = vm(vm_id, generation, VmLimits::default());
     vm.socket = Some(socket.to_str().expect("UTF-8").to_owned());
     Change::VmUpserted { vm, debt_ns: None }
 }
 
-/// Who comes through a socket.
+/// The VM that vgpud identifies behind a socket.
 fn vm_behind(host: &Host, socket: &Path) -> u32 {
     let mut guest = Guest::connect(socket);
     guest.ask(b'E', b'e');
@@ -377,7 +377,7 @@ fn vm_behind(host: &Host, socket: &Path) -> u32 {
     vm_id
 }
 
-/// What doctor says of a socket that is shut.
+/// What doctor reports about a socket on which vgpud does not listen.
 fn shut(host: &Host, socket: &Path) -> String {
     let checks = host.checks().into_iter();
     let socket = socket.display().to_string();
@@ -395,7 +395,7 @@ fn whatever_a_path_looks_like_the_vm_that_came_first_has_the_socket() {
     std::fs::create_dir(at("real")).expect("a directory");
     symlink("real", at("link")).expect("a link");
     let (real, odd, linked) = (at("real/v.sock"), at("real//./v.sock"), at("link/v.sock"));
-    // VM 1 is older than its number says, and VM 2 younger; VM 3 is oldest, and comes by a link.
+    // By generation, VM 3 is the oldest, then VM 1, then VM 2. VM 3's path leads through a link.
     let changes = || {
         vec![
             vm_at(1, 103, &real),
@@ -410,7 +410,7 @@ fn whatever_a_path_looks_like_the_vm_that_came_first_has_the_socket() {
         assert!(said.contains("it is the socket of VM 1"), "{said}");
         assert!(!said.contains("restart"), "{said}");
     }
-    // As after a restart, in another order.
+    // As after a restart, which opens the listeners in another order.
     host.core.close_listeners();
     assert!(!real.exists());
     host.open_listeners();
@@ -449,13 +449,13 @@ fn a_directory_that_a_tenant_renames_leads_to_no_other_listener() {
     let said = shut(&host, &two);
     assert!(said.contains("it is the socket of VM 1"), "{said}");
     assert_eq!(vm_behind(&host, &one), 1);
-    // Nor does the end of that VM end the other one's.
+    // The end of VM 2 does not close VM 1's listener either.
     host.apply(vec![Change::VmRemoved {
         vm_id: 2,
         generation: 102,
     }]);
     assert_eq!(vm_behind(&host, &one), 1);
-    // Nor do links lead among what is vgpud's.
+    // Links must not lead to sockets of vgpud itself either.
     let hybrid = at("hybrid/vm1.sock_9440");
     assert_eq!(vm_behind(&host, &hybrid), 1);
     std::fs::remove_file(&hybrid).expect("removed");
@@ -484,7 +484,7 @@ fn a_socket_that_was_removed_or_replaced_is_seen_and_opened_anew() {
     let said = shut(&host, &socket);
     assert!(said.contains("another process serves it"), "{said}");
     assert_eq!(host.snapshot().listener_problems.len(), 1);
-    // Neither the unregistering of the VM nor vgpud's end takes away what is another's.
+    // Neither the end of the registration nor the end of vgpud removes a socket of another process.
     host.apply(vec![Change::VmRemoved {
         vm_id: 1,
         generation: 101,
@@ -504,7 +504,7 @@ fn a_directory_that_is_gone_is_told_and_not_made_anew() {
     let socket = mount.join("vm/v.sock");
     host.apply(vec![vm_at(1, 101, &socket)]);
     assert_eq!(vm_behind(&host, &socket), 1);
-    // As where a file system is unmounted under the socket.
+    // As if a file system was unmounted below the socket.
     std::fs::remove_dir_all(&mount).expect("removed");
     host.reopen_listeners();
     host.reopen_listeners();
@@ -530,8 +530,8 @@ fn what_vgpud_gives_a_vm_by_itself_comes_before_what_another_is_registered_with(
     };
     let host = Host::with(&setup);
     let own = host.dir.path().join("hybrid/vm2.sock_9440");
-    // Both are from an older vgpud: VM 1 has VM 2's path and came first; VM 2 is registered with
-    // its own path.
+    // An older vgpud may have accepted both registrations: VM 1 has VM 2's path and is older; VM 2
+    // is registered with the path that vgpud gives it anyway.
     host.apply(vec![vm_at(1, 101, &own), vm_at(2, 102, &own)]);
     assert_eq!(vm_behind(&host, &own), 2);
     let shut = host.snapshot().listener_problems;
@@ -569,7 +569,7 @@ fn each_shut_listener_is_told_with_its_own_cure() {
     }
 }
 
-/// Ends the storm, also when the test fails.
+/// Ends the storm of connections, also if the test fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

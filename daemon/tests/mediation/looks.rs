@@ -1,4 +1,5 @@
-//! Looks: what a VM is told about itself without a session, and that it is told nothing of others.
+//! Looks: a VM is described to its own guests without a session, and the answer shows nothing of
+//! other VMs.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -158,7 +159,7 @@ fn looks_are_bounded_and_a_vm_that_looks_all_the_time_harms_itself_only() {
     assert_eq!(code, Refusal::Busy);
     assert!(text.contains("times a second"), "{text}");
     look(&other).expect("the other one is told");
-    // And neither are sessions hindered.
+    // The limit of looks does not affect sessions.
     Guest::connect(&socket).ask(b'E', b'e');
     until("looks are answered again", || look(&socket).ok());
 }

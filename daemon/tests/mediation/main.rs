@@ -1,5 +1,5 @@
-//! The mediation as a whole: real sockets, real processes (a worker that does as its guest says),
-//! the real scheduler; no store and no admin API.
+//! Tests of the whole mediation: real sockets and processes and the real scheduler, with a fake
+//! worker that obeys its guest. There is no store and no admin API.
 
 mod containment;
 mod endings;

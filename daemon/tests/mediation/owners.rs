@@ -1,5 +1,5 @@
-//! Where the host does not let vgpud give processes away, nothing runs as root unless it is
-//! allowed.
+//! Where the host does not let vgpud start processes as other users, no worker runs as root unless
+//! the configuration allows it.
 
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use vgpu_api::VmLimits;
@@ -7,7 +7,7 @@ use vgpu_proto::handshake::Refusal;
 
 use crate::host::{Guest, Host, Setup};
 
-/// Takes CAP_SETUID from this thread and from those that it starts; false where it has none.
+/// Removes CAP_SETUID from this thread and from the threads that it starts. False: it had none.
 fn give_up_setuid() -> bool {
     let mut sets = capabilities(None).expect("capabilities");
     if !nix::unistd::geteuid().is_root() || !sets.effective.contains(CapabilitySet::SETUID) {

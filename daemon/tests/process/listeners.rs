@@ -1,5 +1,6 @@
-//! The sockets in the file system: who can connect to which, and what a mount of one sees after a
-//! restart. Both need root, to be somebody else and to mount.
+//! The sockets in the file system: which users can connect to which socket, and what a container
+//! with a mounted directory sees after a restart. The tests need root, to change users and to
+//! mount.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
@@ -25,8 +26,8 @@ fn gid(name: &str) -> u32 {
     group.expect("a usual group").gid.as_raw()
 }
 
-/// Does it as this user, in this supplementary group: in a thread of its own, whose identity is its
-/// own.
+/// Runs `act` as this user with this supplementary group, on a thread of its own, because the
+/// change of identity applies to that thread only.
 fn as_user<T: Send>(uid: u32, group: Option<u32>, act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -41,14 +42,14 @@ fn as_user<T: Send>(uid: u32, group: Option<u32>, act: impl FnOnce() -> T + Send
     })
 }
 
-/// The status of an answer of the admin API; `None`: the caller cannot even connect.
+/// Status of an answer of the admin API; `None` if the caller has no permission to connect.
 fn call(socket: &Path, head: &str, body: &str) -> Option<u16> {
     let answer = answer(socket, head, body)?;
     let status = answer.split(' ').nth(1).expect("a status");
     Some(status.parse().expect("a number"))
 }
 
-/// An answer of the admin API; `None`: the caller cannot even connect.
+/// Answer of the admin API; `None` if the caller has no permission to connect.
 fn answer(socket: &Path, head: &str, body: &str) -> Option<String> {
     let mut stream = match UnixStream::connect(socket) {
         Ok(stream) => stream,
@@ -129,7 +130,7 @@ fn a_vms_directory_mounted_elsewhere_leads_to_vgpud_after_every_restart() {
     let inode = |path: &Path| std::fs::metadata(path).expect("it is there").ino();
     let before = inode(&home);
 
-    // As a container sees it, and as the operator's guide says: a read-only mount in a namespace of
+    // A container as the operator's guide describes it: a read-only mount in a mount namespace of
     // its own.
     let inside = place.path("container");
     std::fs::create_dir(&inside).expect("a directory");
@@ -193,7 +194,7 @@ fn a_vm_registered_with_the_admin_socket_stops_nothing() {
     let place = Place::new("");
     let admin = place.path("run/admin.sock");
     let socket = admin.to_str().expect("UTF-8").to_owned();
-    // As a vgpud without the rule, or with another runtime directory, could do.
+    // A vgpud without the check, or with another runtime directory, could have stored this.
     place.register_as(RegisterRequest {
         socket: Some(socket.clone()),
         ..RegisterRequest::default()
@@ -213,7 +214,7 @@ fn a_vm_registered_with_the_admin_socket_stops_nothing() {
     );
     Guest::connect(&place.path("run/vm/1/vgpu.sock")).ask(b'E', b'e');
 
-    // The administrator mends it, and cannot do it again.
+    // The administrator removes the registration and cannot repeat it.
     let removed = ask("DELETE /v1/vms", r#"{"vm_ids":[1]}"#);
     assert!(removed.starts_with("HTTP/1.1 200"), "{removed}");
     until("the socket is given up", || {
@@ -240,14 +241,14 @@ fn a_reader_who_holds_connections_keeps_only_itself_out() {
     let admin = place.path("run/admin.sock");
     let look = |uid| as_user(uid, Some(gid(LOOK)), || call(&admin, "GET /v1/status", ""));
     assert_eq!(look(12_345), Some(200));
-    // Streams that never end, as many as there are connections in all.
+    // As many endless streams as the admin API has connections in all.
     let follow = || {
         let mut stream = UnixStream::connect(&admin).expect("a member of the group");
         stream.set_read_timeout(Some(SOON)).expect("a timeout");
         let request = b"GET /v1/events/stream HTTP/1.1\r\nhost: x\r\n\r\n";
         let _ = stream.write_all(request);
         let mut head = [0; 12];
-        // Beyond those that are told, the others are closed without a word.
+        // Some connections beyond the limit get an answer. Others are closed without an answer.
         let told = stream.read_exact(&mut head).is_ok();
         (
             stream,

@@ -1,4 +1,4 @@
-//! The `vgpud` program itself: arguments, signals, and what a restart finds.
+//! Tests of the `vgpud` program itself: arguments, signals, and restarts.
 
 mod listeners;
 #[path = "../fake/program.rs"]
@@ -24,7 +24,7 @@ use vgpud::store::{AuditActor, Command as StoreCommand, Store, StoreOptions};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// No condition takes longer, however loaded the machine.
+/// Deadline of every condition, also on a loaded machine.
 const SOON: Duration = Duration::from_secs(30);
 
 const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
@@ -48,7 +48,7 @@ struct Place {
 impl Place {
     fn new(start: &str) -> Place {
         let dir = tempfile::tempdir().expect("a directory");
-        // Workers and probes have users of their own and pass through.
+        // Workers and probes have users of their own, which must pass through the directory.
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o711))
             .expect("a mode");
         let place = Place { dir };
@@ -82,7 +82,7 @@ impl Place {
         self.dir.path().join(name)
     }
 
-    /// Adds to the configuration.
+    /// Appends lines to the configuration.
     fn add(&self, lines: &str) {
         let mut text = std::fs::read_to_string(self.path("vgpud.toml")).expect("a configuration");
         text.push_str(lines);
@@ -95,12 +95,12 @@ impl Place {
         command
     }
 
-    /// Registers VM 1 behind the daemon's back, while it does not run.
+    /// Registers VM 1 in the database while the daemon does not run.
     fn register(&self) {
         self.register_as(RegisterRequest::default());
     }
 
-    /// As [`Place::register`], with what else is to be registered for the VM.
+    /// As [`Place::register`], with further settings of the VM.
     fn register_as(&self, request: RegisterRequest) {
         std::fs::create_dir_all(self.path("state")).expect("a directory");
         let store =
@@ -268,7 +268,7 @@ fn sigterm_tells_guests_lets_them_finish_and_ends_cleanly() {
     daemon.signal(Signal::SIGTERM);
     let (kind, text) = guest.note();
     assert_eq!(kind, ControlNote::Draining, "{text}");
-    // What runs may finish.
+    // The running program may finish.
     guest.ask(b'D', b'd');
     drop(guest);
     let status = daemon.end();
@@ -289,7 +289,7 @@ fn after_the_deadline_sessions_are_ended_with_a_reason() {
     guest.ask(b'W', b'G');
     daemon.signal(Signal::SIGTERM);
     assert_eq!(guest.note().0, ControlNote::Draining);
-    // Asked again, it does not wait for the deadline.
+    // After the second signal, vgpud does not wait for the deadline.
     daemon.signal(Signal::SIGTERM);
     let (kind, text) = guest.note();
     assert_eq!(kind, ControlNote::Ended);
@@ -300,7 +300,7 @@ fn after_the_deadline_sessions_are_ended_with_a_reason() {
 #[test]
 fn a_worker_left_over_by_a_killed_vgpud_is_gone_before_guests_are_served() {
     let place = Place::new("stubborn");
-    // A confined one ends with its vgpud.
+    // A confined worker would end with its vgpud.
     place.add("confined = false\n");
     place.register();
     let daemon = place.start();
@@ -322,7 +322,7 @@ fn a_worker_left_over_by_a_killed_vgpud_is_gone_before_guests_are_served() {
     assert_eq!(daemon.end().code(), None);
     let runs = |pid: i32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // A zombie whom nobody reaps is as gone as can be.
+        // A zombie counts as ended.
         !status.is_empty() && !status.contains(") Z ")
     };
     assert!(runs(pid), "this worker does not end with its vgpud");
@@ -334,7 +334,7 @@ fn a_worker_left_over_by_a_killed_vgpud_is_gone_before_guests_are_served() {
     let mut next = Guest::connect(&place.path("run/vm/1/vgpu.sock"));
     next.ask(b'W', b'G');
     drop((guest, next, again));
-    // The second vgpud was killed too, and its worker is as stubborn.
+    // The drop killed the second vgpud too, and its worker does not end by itself either.
     for path in workers() {
         let pid = path
             .file_name()
@@ -370,7 +370,7 @@ fn sighup_takes_a_new_configuration_and_keeps_the_old_one_when_it_is_wrong() {
     until("the reload is logged", || {
         place.log().contains("1 keys changed").then_some(())
     });
-    // It counts: one that says nothing is cut off.
+    // The new limit applies: a connection that sends nothing is closed.
     let mut silent =
         UnixStream::connect(place.path("run/vm/1/vgpu.sock")).expect("the socket is open");
     silent.set_read_timeout(Some(SOON)).expect("a timeout");
