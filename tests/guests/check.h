@@ -1,4 +1,4 @@
-/* A wrong result ends the program with a sentence. */
+/* Helpers that end the program with a sentence if a result is wrong. */
 #pragma once
 #include "guest.h"
 

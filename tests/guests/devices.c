@@ -162,7 +162,7 @@ static void primary(void) {
     IS(0, active);
     FAILS(CONTEXT_DESTROYED, cuMemFree_v2(p));
     FAILS(CONTEXT_DESTROYED, cuMemAlloc_v2(&p, 4096));
-    /* A primary context tells its device and its flags also after its reset. */
+    /* The device and the flags of a primary context can be queried even after its reset. */
     of_the_primary(first);
     OK(cuDevicePrimaryCtxReset(0));
     FAILS(INVALID_DEVICE, cuDevicePrimaryCtxReset_v2(1000));

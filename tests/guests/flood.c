@@ -1,5 +1,5 @@
 /*
- * Launches an empty kernel as fast as it may; usage: flood [launches] [seconds at most].
+ * Launches an empty kernel as fast as possible; usage: flood [launches] [seconds at most].
  * Prints launches and seconds on one line: "flood: N launches in S s".
  */
 #include "guest.h"

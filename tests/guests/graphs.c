@@ -173,7 +173,7 @@ static unsigned long long used(int attribute) {
     return value;
 }
 
-/* Allocation and free nodes by hand. */
+/* Allocation and free nodes, added by calls. */
 static int memory(void) {
     CUgraph graph, copy;
     CUgraphNode made, filled, copied, freed, bad;
@@ -247,7 +247,7 @@ static int memory(void) {
     return 0;
 }
 
-/* The same by capture. */
+/* Allocation and free nodes, created by a capture. */
 static int captured_memory(void) {
     CUgraph graph;
     CUgraphExec exec;
@@ -270,7 +270,8 @@ static int captured_memory(void) {
     return 0;
 }
 
-/* More memory than the VM's limit is served one after the other, but not at once. */
+/* Graphs that together need more memory than the VM's limit succeed one after another, but not at
+ * the same time. */
 static int capped(void) {
     size_t free_bytes, total;
     CU(cuMemGetInfo_v2(&free_bytes, &total));
@@ -294,7 +295,7 @@ static int capped(void) {
 
 static void host_call(void *count) { ++*(int *)count; }
 
-/* Conditional nodes by hand. */
+/* Conditional nodes, added by calls. */
 static int conditions(void) {
     for (unsigned value = 0; value < 4; value++) {
         CUgraph graph, bodies[3], inner, none;
@@ -426,7 +427,7 @@ static int forks(void) {
     size_t count;
     CU(cuStreamGetCaptureInfo_v3(stream, &status, &id, &captured, &tips, &edges, &count));
     EXPECT(status == 1 && count == 2 && tips[0] != tips[1]);
-    /* Programs read as much data of edges as there are nodes. */
+    /* Programs read data of one edge per node. */
     EXPECT(edges && edges[0] == 0 && edges[1] == 0);
     FAILS(INVALID_VALUE, cuGraphDestroy(captured));
     /* A conditional node at this place, as in the CUDA samples. */

@@ -1,26 +1,31 @@
 /*
- * A program that loads the GPU in a known way; its kernels last what the device says (clocked.ptx).
+ * A program that loads the GPU in a known way. The device decides how long its kernels take
+ * (clocked.ptx).
  *
- *   load saturate KERNEL BATCH SECONDS          two batches always queued, so that there is always
- *                                               work waiting; prints when each batch was seen to end
- *   load requests KERNEL COUNT THINK_US SECONDS COUNT launches and a synchronisation, then a pause of
- *                                               THINK_US, half of it to one and a half; prints when each
- *                                               request began and how long it took
- *   load graphs KERNEL NODES SECONDS            a graph of NODES kernels in a row, launched again and again
- *                                               with four launches unfinished; prints how many it launched
- *   load copies BYTES SECONDS                   copies to the device that wait for nothing; at the end the
- *                                               last one is read back; prints how many it sent
- *   load everywhere KERNEL BATCH SECONDS        batches on every device that it sees, all at once; prints
- *                                               how many devices and how many batches
- *   load hang                                   a kernel that does not end; prints when it was
- *                                               launched, when the driver gave up, and with what
+ *   load saturate KERNEL BATCH SECONDS
+ *       keeps two batches queued, so that work always waits; prints the time at which the program
+ *       saw the end of each batch
+ *   load requests KERNEL COUNT THINK_US SECONDS
+ *       COUNT launches and a synchronisation, then a pause of 0.5 to 1.5 THINK_US; prints the begin
+ *       and the duration of each request
+ *   load graphs KERNEL NODES SECONDS
+ *       launches a graph of NODES consecutive kernels repeatedly, with four unfinished launches;
+ *       prints the number of launches
+ *   load copies BYTES SECONDS
+ *       copies to the device without a wait, and reads the last copy back at the end; prints the
+ *       number of copies
+ *   load everywhere KERNEL BATCH SECONDS
+ *       batches on every device at the same time; prints the number of devices and of batches
+ *   load hang
+ *       a kernel that never ends; prints the time of the launch, the time at which the driver gave
+ *       up, and the driver's result
  *
  * Times are CLOCK_MONOTONIC nanoseconds, which processes of one machine share.
  */
 #include "guest.h"
 
 static const unsigned NON_BLOCKING = 1, NO_TIMING = 2;
-/* More samples than a run of minutes takes. */
+/* More samples than a run of some minutes records. */
 enum { MOST = 1 << 20 };
 static long long samples[MOST][2];
 static int taken;
@@ -71,7 +76,7 @@ static int saturate(CUfunction f, CUstream stream, int batch, int seconds) {
 
 static int requests(CUfunction f, CUstream stream, int count, int think_us, int seconds) {
     uint32_t seed = (uint32_t)getpid();
-    /* The first launches load, learn and settle. */
+    /* The first launches load the module and teach the gate, so they are not measured. */
     for (int i = 0; i < 5; i++) {
         launch(f, stream, count);
         CU(cuStreamSynchronize(stream));

@@ -91,7 +91,7 @@ static void edges(void) {
     IS(2, count);
     OK(cuGraphGetRootNodes(graph, NULL, &count));
     IS(2, count);
-    /* A destroyed node takes its edges along. */
+    /* The destruction of a node also removes its edges. */
     OK(cuGraphDestroyNode(b));
     OK(cuGraphGetEdges(graph, NULL, NULL, &count));
     IS(0, count);

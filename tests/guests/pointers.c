@@ -3,7 +3,7 @@
  * userfaultfd and process_vm_readv. Exits 0 if all results are right. Runs on any driver. */
 #include "reach.h"
 
-/* Pointers in memory: a list through blocks of both kinds. */
+/* Pointers in memory: a list with nodes in managed and in page-locked blocks. */
 static int lists(void) {
     enum { LINKS = 200 };
     struct link {
@@ -110,7 +110,7 @@ static int polled(unsigned *words, CUdeviceptr at) {
     return 0;
 }
 
-/* Writes between launches reach the next launch without a wait. */
+/* A write of the program between two launches is visible to the second launch without a wait. */
 static int between(unsigned *words, CUdeviceptr at, unsigned n) {
     for (unsigned i = 0; i < n; i++) {
         words[i] = i;
@@ -121,8 +121,8 @@ static int between(unsigned *words, CUdeviceptr at, unsigned n) {
     return 0;
 }
 
-/* A running kernel waits for the address of a block that is mapped only then, as the first of all.
- */
+/* A running kernel waits for the address of a block. The block is the first that the program maps,
+ * and is mapped while the kernel runs. */
 static int awaited(void) {
     CUdeviceptr place, at;
     CUstream second;
@@ -205,7 +205,8 @@ static int added(const char *name, unsigned *words, CUdeviceptr at, unsigned ind
     return added_by(name, words, at, 1, index);
 }
 
-/* Kernels that take an address from memory work on the right memory, in all spellings. */
+/* Kernels that read an address from memory change the right memory, however the PTX computes the
+ * address. */
 static int written(void) {
     static const char *const kernels[] = {"spaced", "unspaced", "halves", "shifts", "steps"};
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {

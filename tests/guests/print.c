@@ -1,7 +1,7 @@
 /*
  * Device printf; usage: print, or print BYTES.
- * Without an argument: between two lines of the program, which does not flush its standard output. With BYTES: more than that
- * with a buffer of BYTES.
+ * Without an argument: a kernel prints between two lines of the program, which does not flush its
+ * standard output. With BYTES: a kernel prints more than fits into a printf buffer of BYTES.
  */
 #include "guest.h"
 

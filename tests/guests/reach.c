@@ -288,7 +288,8 @@ static void look(void *data) {
     for (unsigned i = 0; i < N; i++) shared_words[i] *= 2;
 }
 
-/* Every kind of wait fetches what kernels wrote; host functions in a stream see it too. */
+/* After every kind of wait, the program sees the writes of kernels. Host functions in a stream see
+ * them too. */
 static int waits(void) {
     CUevent event;
     CUdeviceptr at;
@@ -322,7 +323,8 @@ static int waits(void) {
     return 0;
 }
 
-/* Calls in which CUDA may wait for earlier work: the program may read the results of that work. */
+/* Calls in which CUDA may wait for earlier work: afterwards, the program may read the results of
+ * that work. */
 static int implied(void) {
     unsigned *words, *other, plain[64] = {0};
     CUdeviceptr device, another;
@@ -357,7 +359,7 @@ static int implied(void) {
     return 0;
 }
 
-/* Work that waits for a word of the program goes on when the program waits or queries. */
+/* Work that waits for a word of the program continues when the program waits or queries. */
 static int latches(void) {
     unsigned *words;
     CU(cuMemHostAlloc((void **)&words, 64, 0));
@@ -525,7 +527,7 @@ static void rest(void *data) {
     usleep(300000);
 }
 
-/* A function of the program delays more copies than may be in flight, without a deadlock. */
+/* A host function delays more copies than may be in flight, without a deadlock. */
 static int behind(void) {
     enum { BYTES = 24 << 20 };
     unsigned *words;

@@ -1,4 +1,5 @@
-/* Sum of n unsigned ints by warp shuffles, shared memory and one atomic a block; usage: reduce [n] [rounds]. */
+/* Sum of n unsigned ints by warp shuffles, shared memory and one atomic operation per block;
+ * usage: reduce [n] [rounds]. */
 #include "guest.h"
 
 int main(int argc, char **argv) {

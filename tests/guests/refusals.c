@@ -1,5 +1,5 @@
-/* The guest's library logs what it refuses, also to a program with a callback. Exits 0 if all
- * results are right.
+/* The guest's library logs refused calls, and reports them to a callback of the program. Exits 0 if
+ * all results are right.
  * Runs through the guest's library only, because the messages are its own. */
 #define _GNU_SOURCE
 #include "check.h"
@@ -66,7 +66,7 @@ int main(void) {
     int status = -1;
     CU(cuGetProcAddress_v2("cuMemDiscardBatchAsync", &address, 13000, 0, &status));
     EXPECT(address && status == 0);
-    /* PyTorch looks these up with all memory functions, whether or not it shares memory. */
+    /* PyTorch looks these up together with all memory functions, even if it shares no memory. */
     int (*share)(void *, unsigned long long, int, unsigned long long);
     CU(cuGetProcAddress_v2("cuMemExportToShareableHandle", (void **)&share, 13000, 0, &status));
     EXPECT(share && status == 0);

@@ -109,7 +109,8 @@ static int async_copy(void) {
     return 0;
 }
 
-/* The address of the device memory is in use in this process: the allocation returns another. */
+/* The program already uses the address of the device memory: the allocation returns another
+ * address. */
 static int collision(void) {
     start("spin_ns");
     const size_t n = 4u << 20;
@@ -183,7 +184,7 @@ static int fork_after(void) {
     return 0;
 }
 
-/* Two threads' per-thread default streams do not wait for each other. */
+/* The per-thread default streams of two threads do not wait for each other. */
 static CUfunction spin_kernel;
 static CUdeviceptr shared_flag;
 static void *hold_own_stream(void *unused) {
@@ -243,7 +244,7 @@ static int out_of_memory(void) {
     return 0;
 }
 
-/* A program without standard input, output and error: no connection takes their numbers. */
+/* A program without standard input, output and error: no connection gets descriptor 0, 1 or 2. */
 static int closed(void) {
     int said = fcntl(STDERR_FILENO, F_DUPFD, 10);
     for (int fd = 0; fd <= 2; fd++) close(fd);

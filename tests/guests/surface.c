@@ -605,7 +605,7 @@ static int captures(void) {
     return 0;
 }
 
-/* A graph by hand, changed after its instantiation. */
+/* A graph built by calls, changed after its instantiation. */
 static int graphs(void) {
     CUfunction f = start("vecadd");
     CUdeviceptr a = filled(1), b = filled(2), c = filled(0), d = filled(0);

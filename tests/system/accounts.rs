@@ -214,8 +214,9 @@ fn the_depth_of_the_queue_in_calls_is_one_account_over_all_programs() -> Result<
     let programs = [1, 2].map(|_| device::saturate(&host, 1, "null", 2_000, 5));
     let programs = programs.into_iter().collect::<Result<Vec<_>>>()?;
     device::Watch::start(&host, &[(1, 2)])?;
-    // A released lease lets calls in beyond its credit, hundreds of them on a loaded machine. The
-    // excess is repaid by waiting, at this rate for seconds.
+    // When a lease is released, the worker may have submitted calls beyond its credit, hundreds of
+    // them on a loaded machine. The VM waits until the bucket has repaid this debt: at this rate,
+    // for seconds.
     host.admin("vm set 1 --calls-per-s=50 --calls-burst=1")?;
     queue_stays_within(&host, "queue_calls", 9, 16)?;
     // A new limit applies to running programs: from now on, they send no more than it allows.

@@ -214,7 +214,7 @@ fn it_is_explained_who_waits_for_whom_and_for_how_long() -> Result<()> {
 #[test]
 fn what_is_promised_of_a_wait_is_kept() -> Result<()> {
     let host = one_vm(&Options::default())?;
-    // No VM is let in beside it: the wait ends only with the limit.
+    // No second session runs beside the kernel: the wait ends only with the limit.
     host.admin(
         "pool set A --hard-limit=60s --contended-limit=2s --soft-limit=0 --overrun-grace=0",
     )?;

@@ -203,7 +203,7 @@ fn a_database_without_its_log_is_not_served_as_if_nothing_were_missing() -> Resu
     host.start_daemon()?;
     host.admin("vm show 60")?;
     host.kill_daemon()?;
-    // An administrator may go on with the content of the file.
+    // An administrator may accept the content of the database file without the log.
     std::fs::remove_file(&wal)?;
     std::fs::remove_file(state.join("last-change"))?;
     host.start_daemon()?;

@@ -187,7 +187,7 @@ fn an_unregistered_vm_is_refused_with_a_sentence() -> Result<()> {
     Ok(())
 }
 
-/// The worker's counts of that time arrive all at once.
+/// While vgpud is stopped, the worker keeps counting. vgpud then reads a large count at once.
 #[test]
 fn an_honest_worker_is_not_accused_when_vgpud_stood_still() -> Result<()> {
     const STANDSTILL: Duration = Duration::from_secs(3);

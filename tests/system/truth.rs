@@ -14,7 +14,7 @@ const MOST_DIFFERENCES: usize = 15;
 /// Smallest percentage of equal answers, among the asked rows about every card.
 const LEAST_ALIKE: usize = 98;
 
-/// With a VM that has two devices like the card.
+/// A host with a VM that has two devices like the card.
 fn host() -> Result<Host> {
     let host = one_vm(&Options {
         soft_env: CARD.map(|(n, v)| (n.into(), v.into())).to_vec(),

@@ -26,7 +26,7 @@ fn gpu_state(host: &Host) -> Option<String> {
     Some(status["gpus"][0]["state"].as_str()?.to_owned())
 }
 
-/// A program of VM 1 on a new GPU, or its error.
+/// Runs a program in a VM, which must be refused. Returns the program's output.
 fn refused(host: &Host, vm: u32) -> Result<String> {
     let output = Guest::new(guest::VECADD, host.target(vm))?.run(SOON)?;
     let text = guest::describe(&output);
@@ -80,7 +80,7 @@ fn the_limit_beside_others_is_finite_whatever_is_configured() -> Result<()> {
         assert!(text.contains("contended_limit_ms"), "{text}");
     }
     let mut hanging = hang(&host, 1)?;
-    // Alone, the program may run longer than that.
+    // Alone, the program may run longer than the contended limit.
     until("it has run for two seconds", SOON, || {
         (usage(&host, 1, "gpu_ns")? > 2_000_000_000).then_some(())
     })?;

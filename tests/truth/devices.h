@@ -2,7 +2,7 @@
 #pragma once
 #include "ask.h"
 
-/* First, because nothing may be logged before. */
+/* This part needs a process in which no call has failed, because its rows expect an empty log. */
 static void heard(void *data, int level, char *text, size_t length) {
     (void)data, (void)level, (void)text, (void)length;
 }
@@ -142,7 +142,7 @@ static void peers(void) {
     NEED(cuCtxSetCurrent, contexts[0]);
 }
 
-/* The table itself names the attributes: `NAME (number)`. */
+/* The rows of the table name the attributes: `NAME (number)`. */
 static void attributes(const char *table) {
     char line[1000];
     FILE *rows = fopen(table, "r");

@@ -40,7 +40,7 @@ static Handle function_of(Handle module, const char *name) {
     NEED(cuModuleGetFunction, &f, module, name);
     return f;
 }
-/* From a separate module, so that settings of other rows have no effect. */
+/* A function of a new module, so that the settings of other rows have no effect on it. */
 static Handle fresh(const char *name) { return function_of(module_of(truth_ptx), name); }
 
 static void modules(void) {

@@ -1,5 +1,5 @@
-/* The same through NVIDIA's runtime of CUDA 12: the library at the path that follows the part's
- * name. */
+/* Calls of NVIDIA's runtime of CUDA 12 about peers and managed memory. `path` is the runtime's
+ * library, which the argument after the name of the part gives. */
 #pragma once
 #include "ask.h"
 

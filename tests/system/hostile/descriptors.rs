@@ -1,5 +1,5 @@
-//! Descriptors that a peer attaches to what it sends: the last references of sockets that linger.
-//! The thread that drops one of them sleeps.
+//! Messages with attached descriptors: each is the last reference of a socket with SO_LINGER, so
+//! the thread that drops the reference sleeps.
 
 use std::io::{IoSlice, Write};
 use std::net::{TcpListener, TcpStream};
@@ -20,12 +20,13 @@ use vgpu_tests::wait::{SOON, until};
 
 use super::Scene;
 
-/// Twice as long as anything below may take.
+/// Time for which a thread sleeps that drops such a reference, in s: twice the time that anything
+/// below may take.
 const LINGERS_S: i32 = 2 * SOON.as_secs() as i32;
 
 const SO_PASSRIGHTS: libc::c_int = 83;
 sockopt_impl!(
-    /// Whether descriptors may be attached to what is sent to a socket (since Linux 6.16).
+    /// Whether peers may attach descriptors to messages for a socket (since Linux 6.16).
     PassRights,
     Both,
     libc::SOL_SOCKET,
@@ -33,7 +34,8 @@ sockopt_impl!(
     bool
 );
 
-/// Attaches the last reference of a socket that lingers. `None`: the kernel refuses it.
+/// Sends bytes with the last reference of a socket with SO_LINGER. Returns the peer of that socket,
+/// or `None` if the kernel refuses the descriptor.
 fn attach(socket: &UnixStream, bytes: &[u8], flags: MsgFlags) -> Result<Option<TcpStream>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     setsockopt(&listener, sockopt::RcvBuf, &4_096)?;
@@ -104,8 +106,8 @@ fn as_on_an_old_kernel(host: &Host) -> Result<bool> {
     Ok(changed)
 }
 
-/// VM 1 and a caller of the admin API attach sockets that linger, in every way; VM 2 and
-/// administrators are served. Gives how many the kernel let through.
+/// VM 1 and a caller of the admin API attach lingering sockets in every way, while VM 2 and
+/// administrators are served. Returns the number of descriptors that the kernel accepted.
 fn attack(scene: &Scene) -> Result<usize> {
     let host = &scene.host;
     let begun = Instant::now();
@@ -114,16 +116,16 @@ fn attack(scene: &Scene) -> Result<usize> {
     let mut held = Vec::new();
     for round in 0..4 {
         for (before, with, flags, behind) in [
-            // Read with the first bytes, and in the midst of them.
+            // Attached to the first bytes of a message, and to later bytes.
             (&[][..], &look[..], MsgFlags::empty(), &[][..]),
             (first, rest, MsgFlags::empty(), &[]),
-            // Not read, or read in passing.
+            // Attached to bytes that vgpud does not read, or reads together with other bytes.
             (&look, &[0], MsgFlags::empty(), &[]),
             (&[], &[0], MsgFlags::MSG_OOB, &look),
             (&[], &DATA_MAGIC, MsgFlags::empty(), &[0; 16]),
         ] {
             let mut socket = connect(host, 1)?;
-            // vgpud may have closed it by then.
+            // vgpud may have closed the connection by now.
             let _ = socket.write_all(before);
             let attached = attach(&socket, with, flags);
             let _ = socket.write_all(behind);
