@@ -83,7 +83,7 @@ impl Options {
     }
 }
 
-/// Runs vgpud until it is told to stop.
+/// Runs vgpud until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// If vgpud cannot start to serve.
@@ -196,7 +196,7 @@ impl Daemon {
             .start()
             .await
             .map_err(|e| anyhow::anyhow!("cannot take the configuration over: {e}"))?;
-        // A caller that the admin API answers may start guests at once.
+        // Before the admin API opens: a caller that gets an answer there may start guests at once.
         core.open_listeners();
         let server = AdminServer::bind(admin.clone())
             .await
@@ -361,8 +361,9 @@ fn only_one(runtime_dir: &Path) -> anyhow::Result<Flock<File>> {
     }
 }
 
-/// Larger than every epoch of an earlier run: based on the clock. If the clock was set back by more
-/// than the time that has passed since, no worker of that run exists any more.
+/// The first epoch of this run, from the wall clock, so that it is larger than every epoch of
+/// earlier runs. If the clock was set back, epochs may repeat. This is harmless if all workers of
+/// the earlier run have ended by now.
 fn first_epoch() -> u64 {
     crate::model::now_unix_ms()
         .saturating_mul(1_000_000)

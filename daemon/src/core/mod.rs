@@ -213,8 +213,8 @@ impl Core {
     /// Checks that workers can load the driver libraries. Works even without a GPU.
     async fn driver_libraries(&self) -> Vec<DoctorCheck> {
         let config = self.launcher.config();
-        // The libraries to check: whether each is soft-gpu's. A library that is not configured need
-        // not exist.
+        // One entry for each library to check: true for soft-gpu's, false for NVIDIA's. A library
+        // that is not configured need not exist.
         let looks: &[bool] = match config.driver.kind {
             DriverKind::Nvidia => &[false],
             DriverKind::Soft => &[true],
@@ -277,7 +277,8 @@ impl Mediation for Core {
             for change in &changes {
                 self.known().take(change);
             }
-            // The mediator first, so that it knows a guest that connects to a new socket.
+            // The mediator first: otherwise a guest could connect to a new socket before the
+            // mediator knows the VM.
             self.mediator
                 .ask(|done| Command::Apply(changes, done))
                 .await?;

@@ -1,6 +1,6 @@
-//! Frees the memory of images on tokio's blocking threads. The kernel unmaps the memory page by
-//! page from every process that mapped it, and waits for a worker that allocates there at the time.
-//! A VM has at most two of these threads: one for memory that running sessions give back, one for
+//! Frees the memory of images on tokio's blocking threads. A free blocks: the kernel unmaps the
+//! memory page by page from every process, and waits for a worker that allocates there at the time.
+//! A VM has at most two of these threads: one for memory that running sessions release, one for
 //! memory of ended sessions. So no VM delays another VM, and a running worker does not delay the
 //! memory of dead workers.
 

@@ -1,4 +1,5 @@
-//! Measures usage once a second: what each VM used since, and its part of the GPU's time.
+//! Measures usage once a second: what each VM has used since the last measurement, and its part of
+//! the GPU's time.
 
 use std::collections::BTreeMap;
 

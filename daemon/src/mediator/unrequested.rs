@@ -55,7 +55,8 @@ impl Actor {
         }
     }
 
-    /// The device reports `seen` bytes for a session that uses no other device.
+    /// Adjusts the booking of found memory, after the device has reported `seen` bytes for a
+    /// session that uses no other device.
     pub(super) fn reconcile(&mut self, id: u64, seen: u64) {
         let Some(found) = self.sessions.get(&id).map(|session| session.unrequested) else {
             return;

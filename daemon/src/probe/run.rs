@@ -67,7 +67,7 @@ pub(super) fn run(
     let mut child = started
         .map_err(|e| format!("cannot start {name}: {e}"))?
         .child;
-    // However vgpud ends, this end of the pipe is then closed.
+    // The probe ends when this end of the pipe closes, so the probe ends with vgpud in any case.
     let _alive = child.stdin.take();
     let process = match Process::open(child.id()) {
         Ok(process) => process,

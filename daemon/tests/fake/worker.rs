@@ -1,5 +1,6 @@
 //! A worker for vgpud's own tests. It uses the control socket and the lease pages like the real
-//! worker, has no driver, and obeys single bytes that its guest sends on the data connection.
+//! worker, has no driver, and executes single-byte commands that its guest sends on the data
+//! connection.
 //!
 //! | byte | action | answer |
 //! |---|---|---|

@@ -1,5 +1,5 @@
 //! Tests of the whole mediation: real sockets and processes and the real scheduler, with a fake
-//! worker that obeys its guest. There is no store and no admin API.
+//! worker that executes commands of its guest. There is no store and no admin API.
 
 mod containment;
 mod endings;

@@ -329,8 +329,8 @@ fn last_error() -> rustix::io::Errno {
     rustix::io::Errno::from_raw_os_error(nix::errno::Errno::last_raw())
 }
 
-/// A step between fork and exec. Only a number comes back from there, which holds both the step and
-/// its error.
+/// A step between fork and exec. The child can report only a number to vgpud, so the number encodes
+/// both the step and the error.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Namespaces = 1,

@@ -150,9 +150,9 @@ fn argument(number: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompCondition
     SeccompCondition::new(number, SeccompCmpArgLen::Dword, op, value)
 }
 
-/// Calls that seem absent from the kernel. A filter cannot read the argument structure of clone3,
-/// and glibc falls back to clone. x32 calls have other numbers, which the filter above does not
-/// know.
+/// A filter that lets calls fail with ENOSYS, as if the kernel did not have them. clone3: a filter
+/// cannot read its argument structure, and glibc falls back to clone. x32 calls: their numbers are
+/// not those in the filter above.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "the numbers of the kernel's interface fit"
