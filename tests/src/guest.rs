@@ -66,7 +66,8 @@ programs! {
     REFUSALS = "refusals", "soft-gpu/fixtures/demo/vecadd.ptx";
     /// Memory that program and kernels both reach, one part per run.
     REACH = "reach", "tests/guests/reach.ptx";
-    /// Kernels that find addresses of such memory in memory, or get an address next to it.
+    /// Kernels that read the address of such memory from memory, or compute it from an address next
+    /// to it.
     POINTERS = "pointers", "tests/guests/reach.ptx";
     /// The calls of a training step and of a generated token.
     STEPS = "steps", "tests/guests/reach.ptx";
@@ -209,7 +210,7 @@ pub enum Target {
     Remote(String),
     /// To soft-gpu in the same process, for comparison.
     SoftGpu,
-    /// As this process's environment says.
+    /// As set in the environment of this process.
     Environment,
 }
 

@@ -47,7 +47,7 @@ fn calls_are_capped_over_all_programs_of_a_vm() -> Result<()> {
     for text in finish(vec![flood()?, flood()?])? {
         assert!(text.contains("1100 launches"), "{text}");
     }
-    // 2,200 launches: 100 in the burst, and one of each program beyond.
+    // 2,200 launches, of which the burst covers 100, and one more per program is on credit.
     assert!(start.elapsed() >= Duration::from_millis(2_090));
     Ok(())
 }
@@ -70,8 +70,8 @@ fn bytes_are_capped_over_all_programs_and_a_large_copy_pays_afterwards() -> Resu
     let host = one_vm(&Options::default())?;
     host.admin("vm set 1 --bytes-per-s=20MiB --bytes-burst=1MiB")?;
     let start = Instant::now();
-    // Five times two copies of 2 MB to the device and one back, each larger than the burst, in each
-    // of two programs.
+    // Each of two programs makes, five times, two copies of 2 MB to the device and one copy back.
+    // Each copy is larger than the burst.
     let copies = || -> Result<Running> {
         let copies = Guest::new(guest::VECADD, host.target(1))?;
         copies.arg("500000").arg("5").spawn()
@@ -105,7 +105,8 @@ fn what_a_program_owes_at_its_end_is_paid_by_the_next() -> Result<()> {
         guest::expect_right(&Guest::new(guest::RULES, host.target(1))?.arg("debtor"))?;
         host.wait_no_sessions(SOON)?;
     }
-    // 96 MiB, with the last copy on credit: 63.75 MiB.
+    // The three programs copy 96 MiB. Without the burst and the last copy, which is on credit, the
+    // limit delays 63.75 MiB.
     assert!(start.elapsed() >= Duration::from_millis(3_900));
     Ok(())
 }
@@ -218,9 +219,9 @@ fn a_capped_holder_gives_the_gpu_up_at_once() -> Result<()> {
     watch.record_busy(Duration::from_secs(2), Duration::from_millis(20))?;
     let after = device::charged(&host)?;
     let [capped, other] = [1, 2].map(|vm| after[&vm] - before[&vm]);
-    // As an equal VM, it would have half of the GPU; if it kept the GPU, all. Its kernels take 2 ms
-    // of each second. The rest of its share is the delay with which a busy machine wakes its
-    // worker, 20 times per second.
+    // If the capped VM had its equal share, it would be charged half of the time; if it kept the
+    // GPU, all of the time. Its kernels take 2 ms of each second. The rest of its charge is the
+    // delay with which a busy machine wakes its worker, 20 times per second.
     assert!(
         capped * 4 < capped + other,
         "{capped} ns of {} were the capped one's",

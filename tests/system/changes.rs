@@ -113,7 +113,8 @@ fn a_policy_counts_within_one_turn() -> Result<()> {
     host.admin("pool set A --policy=fifo")?;
     low_one_gets(&host, "fifo", |low| (low - 0.5).abs() < 0.1)?;
     host.admin("pool set A --policy=strict --aging=0")?;
-    // The low VM still gets the turn that was running, and the delays of the other's worker.
+    // The low VM still gets the turn that was running, and turns while the other's worker wakes up
+    // late.
     low_one_gets(&host, "strict", |low| low < 0.1)?;
     host.admin("pool set A --policy=sjf --aging=500ms")?;
     low_one_gets(&host, "both are as short", |low| (low - 0.5).abs() < 0.15)?;

@@ -50,8 +50,8 @@ const TAKEN: [&str; 25] = [
     "forks-end",
 ];
 
-/// Checks that may also hold without confinement: this host refuses the action to the users of
-/// workers, or does not know it.
+/// Checks that may hold even without confinement, because this host refuses the action to the users
+/// of workers anyway, or has no such action.
 const REFUSED_ANYWAY: [&str; 9] = [
     "files-in-tmp",
     "files-in-var-tmp",

@@ -79,8 +79,8 @@ fn memory_that_programs_and_kernels_reach_has_the_same_work_done_to_it() -> Resu
     alike(guest::REACH, &["page_locked", "managed", "order"].map(Some))
 }
 
-/// soft-gpu overwrites the stack below its caller's frame while it writes a digest, and nothing
-/// else of the program. A program that makes calls on a stack of its own has other data there.
+/// While soft-gpu writes a digest, it may overwrite the stack below its caller's frame, and nothing
+/// else of the program. Below the stack of a coroutine, a program has other data.
 #[test]
 fn calls_on_stacks_of_a_program_s_own_overwrite_nothing() -> Result<()> {
     expect_right(&Guest::new(guest::COROUTINE, Target::SoftGpu)?)?;

@@ -38,7 +38,7 @@ fn host_with_disk(config: &str) -> Result<Host> {
     Ok(host)
 }
 
-/// A new module of at least so many bytes.
+/// A new module of at least `bytes` bytes.
 fn module(n: u32, bytes: usize) -> Vec<u8> {
     let mut text = format!("// module {n}\n{VECADD}\n").into_bytes();
     text.resize(text.len().max(bytes), b' ');

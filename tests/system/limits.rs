@@ -35,7 +35,7 @@ fn a_hung_kernel_is_killed_and_its_neighbour_runs() -> Result<()> {
     })?;
     let events = host.admin("events")?;
     assert!(events.contains("hard_limit"), "{events}");
-    // The VM may come again: one strike is not a quarantine.
+    // The VM's next program is admitted: one strike is not a quarantine.
     expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("1000"))?;
     Ok(())
 }

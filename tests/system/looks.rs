@@ -59,8 +59,8 @@ fn without_a_vgpud_the_version_is_told_at_once() -> Result<()> {
 
 const MIB: u64 = 1 << 20;
 
-/// Memory as reported by CUDA and NVML for each device, to a program of VM 1 that holds so many MiB
-/// of each.
+/// Memory as CUDA and NVML report it for each device to a program of VM 1. The program holds
+/// `mib[i]` MiB of device i.
 fn shares(host: &Host, mib: &[u64]) -> Result<Vec<String>> {
     let libraries = [paths::shim_dir()?, paths::nvml_dir()?];
     let Target::Remote(address) = host.target(1) else {

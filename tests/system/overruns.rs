@@ -124,8 +124,8 @@ fn a_log_of_an_overrun_and_a_kill_replays() -> Result<()> {
     Ok(())
 }
 
-/// Waits for values in memory, which programs use to wait for other programs, keep no GPU and meet
-/// no limit of kernels.
+/// A stream that waits for a value in memory does not occupy the GPU, and the limits of kernels do
+/// not apply to it. Programs use such waits to wait for each other.
 #[test]
 fn a_wait_for_a_value_keeps_nobody_from_the_gpu() -> Result<()> {
     let host = one_vm(&Options::default())?;

@@ -108,7 +108,7 @@ fn strikes_are_forgotten_with_time() -> Result<()> {
         until("the strike is counted", SOON, || {
             (host.vm(1).ok()?["usage"]["kills"].as_u64()? > 0).then_some(())
         })?;
-        // Two strikes in a row would cause a quarantine.
+        // Two strikes in short succession would cause a quarantine.
         until("the strike is forgotten", SOON, || {
             (strikes(&host)? == 0).then_some(())
         })?;

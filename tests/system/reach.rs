@@ -107,7 +107,7 @@ fn what_kernels_reach_is_within_the_cap_of_pinned_memory() -> Result<()> {
 }
 
 /// A program that writes the same bytes as a kernel before it has waited for the kernel loses a
-/// write, and is told.
+/// write. The guest library prints a message about the lost write.
 #[test]
 fn writes_that_are_lost_are_told() -> Result<()> {
     const TOLD: &str = "wrote the same bytes of managed or page-locked memory at the same time";

@@ -226,9 +226,9 @@ fn every_nanosecond_is_charged_idle_or_switching() -> Result<()> {
             let charged = books.sessions[&vm] - outer.sessions[&vm];
             assert!(used <= charged + KERNEL.1, "VM {vm}: {used} <= {charged}");
         }
-        // In the other direction, a worker that waits for a processor lets the device wait and is
-        // charged. With kernels of 2 ms, that is a small part; even on a heavily overloaded
-        // machine, not four fifths every time.
+        // The charge may exceed the use: a worker that waits for a processor is charged while the
+        // device is idle. With kernels of 2 ms, the difference is a small part. Even on a heavily
+        // overloaded machine, it is not four fifths in every attempt.
         let used = (to.busy_ns.iter().sum::<u64>() - from.busy_ns.iter().sum::<u64>()) as f64;
         let charged = (books.account.charged_ns - outer.account.charged_ns) as f64;
         best = best.max(used / charged);

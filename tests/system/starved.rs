@@ -65,7 +65,7 @@ fn nobody_was_accused(host: &Host) -> Result<()> {
 
 #[test]
 fn honest_programs_are_not_accused_whoever_is_stopped_and_for_how_long() -> Result<()> {
-    // A kernel that is longer than any stop, so that each stop falls into one.
+    // The kernel is longer than any stop of a process, so each stop happens while a kernel runs.
     let kernels = Kernels {
         longest: 4_000_000_000,
         ..Kernels::default()
@@ -184,7 +184,7 @@ fn a_worker_that_is_stopped_until_nothing_more_can_be_told_to_it_is_ended_and_no
 -> Result<()> {
     let host = one_vm(&Kernels::default().on(Options::default()))?;
     host.admin("register-vm --vm-id=2 --pool=A --priority=high")?;
-    // The turn is extended, with a message, a thousand times per second.
+    // vgpud extends the turn a thousand times per second, each time with a message to the worker.
     host.admin("pool set A --policy=strict --aging=0 --slice=1ms --overrun-grace=0")?;
     host.admin("pool set A --soft-limit=0 --hard-limit=300s --contended-limit=300s")?;
     let _neighbour = device::saturate(&host, 1, "short", 50, 600)?;

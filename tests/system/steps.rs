@@ -30,7 +30,8 @@ fn counts(host: &Host, part: &str, steps: u64) -> Result<[u64; 4]> {
     Ok(found)
 }
 
-/// The calls of one step in the steady state: the difference that a hundred more steps make.
+/// The calls of one step in the steady state: a hundredth of the calls that a hundred more steps
+/// need.
 fn of_a_step(part: &str) -> Result<[u64; 4]> {
     let host = one_vm(&Options::default())?;
     let (few, many) = (counts(&host, part, 10)?, counts(&host, part, 110)?);

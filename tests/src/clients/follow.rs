@@ -190,7 +190,8 @@ fn next(unit: &Unit, record: &Record, start: u32, files: &Files) -> Result<Optio
         Dialect::Libtest => {
             let left = unit.tests.iter();
             let mut left = left.filter(|test| !record.ended.contains_key(&test[..]));
-            // A test that hung or crashed among others is found by running the rest one by one.
+            // After a hang or a crash, the remaining tests run one by one, which shows the test
+            // that caused it.
             if start == 0 {
                 command.arg("--exact").args(left);
             } else if let Some(test) = left.next() {

@@ -172,8 +172,9 @@ impl Work {
         let [queue, class, context] = parts[..] else {
             bail!("not a stream: {name:?}")
         };
-        // A context has one legacy stream. After a reset of a primary context, soft-gpu makes the
-        // stream anew, and a worker may keep the old one; what the device does is the same.
+        // A context has one legacy stream. After a reset of a primary context, soft-gpu creates a
+        // new legacy stream, and a worker may continue to use the old one. The device does the same
+        // work in both cases.
         let queue = if class == "L" { "" } else { queue };
         let name = format!("{queue}:{class}:{context}");
         if let Some(index) = self.by_name.get(&name) {

@@ -149,7 +149,7 @@ fn many_objects_are_made_and_gone() -> Result<()> {
     );
     ensure!(session.errors.is_empty(), "{:?}", session.errors.first());
     adder.works(&mut session)?;
-    // All of them at once, by one call, within a time for which a program may wait.
+    // One call destroys all of them, within a time for which a program may wait.
     let id = session.send(&req::PrimaryCtxReset { device: 0 }, &[])?;
     let status = session.wait(id)?.status;
     ensure!(status.is_ok(), "{status}");

@@ -102,7 +102,7 @@ fn a_number_that_is_used_again_ends_the_session() -> Result<()> {
 #[test]
 fn more_than_the_credit_ends_the_session() -> Result<()> {
     let scene = Scene::new()?;
-    // Behind a kernel that never ends, nothing is taken off the queue.
+    // The worker takes nothing off the queue behind a kernel that never ends.
     let mut session = scene.open()?;
     let ctx = session.primary()?;
     let dst = session.alloc(ctx, 1 << 20)?;

@@ -100,7 +100,7 @@ fn who_is_slow_to_introduce_himself_is_cut_off() -> Result<()> {
     let text = knock(host, 1, &right_greeting()?)?.refusal(Refusal::Busy)?;
     ensure!(text.contains("limits.handshakes_per_peer"), "{text}");
     expect_right(&Guest::new(guest::VECADD, host.target(2))?.arg("1000"))?;
-    // Byte by byte, even the fastest of them too late.
+    // Byte by byte, so that no connection completes its Hello in time.
     for byte in &right_greeting()?[..20] {
         if start.elapsed().as_millis() < 3000 {
             for socket in &mut slow {
@@ -232,11 +232,12 @@ fn a_guest_that_leaves_at_any_point_of_the_opening_leaves_nothing() -> Result<()
     let scene = Scene::new()?;
     let host = &scene.host;
     let greeting = right_greeting()?;
-    // Before the answer; the worker is started in vain.
+    // The guest goes away before the answer, so the worker's start is wasted.
     let mut socket = connect(host, 1)?;
     socket.write_all(&greeting)?;
     drop(socket);
-    // After the answer, and within the begin of the data connection.
+    // The guest goes away after the answer, in the middle of the first bytes of its data
+    // connection.
     let (control, welcome) = open_control(host, 1)?;
     let mut data = connect(host, 1)?;
     data.write_all(&data_opening(&welcome.nonce)[..20])?;
