@@ -35,8 +35,8 @@ fn part_of_the_low_one(host: &Host) -> Result<f64> {
     Ok(low / (low + high))
 }
 
-/// Waits until the share is right. On a busy machine, a program that got no processor has had no
-/// work in some seconds.
+/// Measures repeatedly until the share is right. On a busy machine, a program may get no processor
+/// for some seconds, and then has no work for the GPU.
 fn low_one_gets(host: &Host, what: &str, right: impl Fn(f64) -> bool) -> Result<()> {
     const TRIES: usize = 10;
     let mut seen = Vec::new();

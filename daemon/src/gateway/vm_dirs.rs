@@ -101,8 +101,8 @@ pub(super) fn clear(vm_dirs: &Path, before: Option<&Registered>, now: &Registere
     homes
 }
 
-/// Whether a directory without a record was made by vgpud, by owner and mode: an administrator may
-/// have put other directories there.
+/// Whether vgpud made a directory that is not in the record. Owner and mode decide this, because an
+/// administrator may have put other directories there.
 fn is_ours(dirs: &File, name: &OsStr) -> bool {
     let us = nix::unistd::geteuid().as_raw();
     let meta = enter(dirs, name).and_then(|dir| dir.metadata());

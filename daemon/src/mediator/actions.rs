@@ -135,8 +135,8 @@ impl Actor {
         self.schedule_progress();
     }
 
-    /// The holder gets the next turn too. The worker may have stopped for the end of the slice
-    /// already: the message wakes the worker.
+    /// The holder of the lease gets the next turn too. The worker may already have stopped for the
+    /// end of the slice, so a message wakes the worker.
     fn extend(&mut self, session: SessionId, epoch: Epoch, slice_end_ns: u64) {
         let Some((held, _)) = self.holder(session, epoch) else {
             return;
@@ -160,8 +160,8 @@ impl Actor {
         if end.revoke(epoch.0) && end.reclaim(epoch.0) {
             self.reclaimed(session, epoch);
         } else if !lease.ending {
-            // Otherwise the worker is about to release the lease and reads the revoke word on the
-            // page, so no message needs to wake it.
+            // Not needed while the lease is ending: the worker is then about to release it, and
+            // reads the revoke word on the page.
             self.send(session.0, &ToWorker::Revoke { epoch: epoch.0 });
         }
     }
@@ -287,8 +287,8 @@ impl Actor {
         self.report_suspect(gpu, reason);
     }
 
-    /// Reports a suspect GPU, and keeps the reason for the guests that are refused from now on.
-    /// Only once until the next check.
+    /// Reports a suspect GPU, and stores the reason for the guests that are refused from now on. A
+    /// GPU is reported only once until its next check.
     pub(super) fn report_suspect(&mut self, gpu: GpuId, reason: String) {
         if self.suspects.contains_key(&gpu) {
             return;

@@ -248,9 +248,9 @@ impl Actor {
         }
     }
 
-    /// After vgpud was stopped at any point: reads all messages of that time before the scheduler
-    /// learns the present time. The work of the workers is charged from the time at which it
-    /// happened.
+    /// After a time in which vgpud did not run: reads all messages of that time before the
+    /// scheduler gets the present time. So the work of the workers is charged from the time at
+    /// which it happened.
     fn catch_up(&mut self, found: &mut Vec<Source>) {
         if self.away_ns(now_ns()).is_some() {
             self.reactor.ready(true, found);
@@ -322,8 +322,8 @@ impl Actor {
     /// Reports the progress of lease holders and the time to the scheduler. Safe at any time;
     /// brings all accounts up to now.
     pub(super) fn bring_up_to_date(&mut self) {
-        // The scheduler needs all known reports before its timer. Otherwise a limit might fire
-        // while the report that prevents it is unread, or for a time in which no worker was read.
+        // The scheduler needs all waiting reports before its timer. Otherwise a limit might fire
+        // although an unread report prevents it, or for a time in which vgpud read no worker.
         let mut found = Vec::new();
         self.reactor.ready(true, &mut found);
         self.take(&found, MESSAGES_AT_ONCE);
@@ -340,8 +340,8 @@ impl Actor {
         self.feed(Event::Timer);
     }
 
-    /// Polls the progress of lease holders periodically while there are any. Only these polls tell
-    /// the scheduler that work is in flight, and its limits count from then on.
+    /// Polls the progress of lease holders periodically while there are any. The scheduler learns
+    /// only from these polls that work is in flight, and counts its time limits from then on.
     pub(super) fn schedule_progress(&mut self) {
         if !self.progress_due {
             self.progress_due = true;

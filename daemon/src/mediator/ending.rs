@@ -257,8 +257,8 @@ fn stuck(session: &Session) -> String {
     format!("{who} does not end although it was killed; it is stuck in the driver")
 }
 
-/// Reports the cause on the control connection, then shuts the data connection. The order matters:
-/// a guest that sees the end of its data connection finds the cause on the control connection.
+/// Sends the cause on the control connection, then shuts the data connection. The order matters: a
+/// guest that sees the end of its data connection finds the cause on the control connection.
 fn tell_guest(session: &mut Session, cause: EndCause, code: CuResult, text: &str) {
     if let Some(ready) = session.ready.take() {
         let _ = ready.send(Err(text.to_owned()));

@@ -286,8 +286,9 @@ impl Admission {
         &self.admitted
     }
 
-    /// Hands the started worker over. The receiver learns that the driver is ready, or why not.
-    /// From now on [`MediatorHandle::guest_gone`] ends the session.
+    /// Passes the started worker to the mediator. The returned receiver gets the version and the
+    /// devices of the driver once the driver is ready, or the reason why not. From now on
+    /// [`MediatorHandle::guest_gone`] ends the session.
     #[must_use]
     pub fn attach(
         mut self,

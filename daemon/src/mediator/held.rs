@@ -170,8 +170,8 @@ mod tests {
             assert_eq!(look(&mut held, &mut gpu, second * SECOND, said), 0);
         }
         held.end(10 * SECOND + 200);
-        // Then use goes on without a lease: at most the lease time since the last mark before the
-        // open work is forgiven.
+        // Then the device is used without a lease. Only the lease time since the last mark before
+        // the unfinished work explains a part of this use.
         let said = (SECOND + 3 * SECOND, Some(13 * SECOND - OPEN));
         let beyond = look(&mut held, &mut gpu, 13 * SECOND, said);
         assert!(beyond > SECOND, "{beyond}");

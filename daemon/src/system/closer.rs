@@ -156,9 +156,9 @@ fn nobody_forks() -> RwLockWriteGuard<'static, ()> {
     }
 }
 
-/// Closes descriptors, of which an exiting thread drops the last references, and waits for its
-/// exit. If threads cannot have their own descriptor table, the calling thread drops the references
-/// and may linger.
+/// Closes descriptors in such a way that an exiting thread drops their last references, and waits
+/// for the exit of that thread. If threads cannot have their own descriptor table, the calling
+/// thread drops the references and may linger.
 fn close_all(batch: Vec<OwnedFd>) {
     // The lock comes before the copy: while the copy exists, it keeps the other sockets open whose
     // close a starting child process may wait for.

@@ -1,5 +1,5 @@
-//! System calls that workers are refused. No CUDA driver needs them, and they lead out of a process
-//! or into parts of the kernel with many known vulnerabilities.
+//! Filters of system calls for workers. No CUDA driver needs the refused calls, and they lead out
+//! of a process or into parts of the kernel with many known vulnerabilities.
 
 use std::collections::BTreeMap;
 
