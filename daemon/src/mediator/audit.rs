@@ -45,7 +45,8 @@ impl Actor {
             let Some((said, memory)) = said else {
                 continue;
             };
-            // The devices of a gang are not read at the same moment.
+            // Memory is compared only for sessions on one device, because the devices of a gang are
+            // not read at the same moment.
             if session.gpus.len() == 1 && session.phase == Phase::Live {
                 held.push((session.id, memory));
             }

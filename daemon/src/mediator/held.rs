@@ -66,7 +66,8 @@ impl Held {
     }
 }
 
-/// A session's use of one device, as far as leases explain it.
+/// How much of a session's use of one device the leases have explained so far, and how much lease
+/// time is left to explain later use.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct ExplainedUse {
     /// Reported use at the last audit, and the session's lease time when the report was read, in

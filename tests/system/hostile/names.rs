@@ -326,8 +326,8 @@ fn addresses_outside_live_memory_are_refused_by_every_operation() -> Result<()> 
                 right.len = len;
                 let mut names = right.clone();
                 set(&mut names, address);
-                // A long range is also invalid at a valid address; the length of this operation is
-                // that of its data.
+                // A long range ends outside live memory even at a valid address. The operations
+                // listed here take their length from their data instead.
                 let data = matches!(
                     row.op,
                     Op::MemcpyHtoD | Op::Memcpy2DHtoD | Op::StreamWriteValue | Op::StreamWaitValue
