@@ -1,8 +1,8 @@
 //! The parsed form of a PTX module: statements as written, with unresolved names.
 //!
-//! The parser keeps an opcode as its dotted text (`"mad.lo.s32"`), and one table in [`crate::exec`]
-//! lowers it. The parser flattens scopes (`{ }` with local `.reg` and labels): a local register or
-//! label gets a unique name, so that a function body is one flat list.
+//! The parser keeps an opcode as its dotted text (`"mad.lo.s32"`). A table in [`crate::exec`]
+//! lowers opcodes. The parser flattens scopes (`{ }` with local `.reg` and labels): each local
+//! register or label gets a unique name, so that a function body is one flat list.
 
 /// A whole translation unit.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -31,7 +31,8 @@ impl Module {
         self.target.iter().find_map(number).unwrap_or(0)
     }
 
-    /// Whether the text is for the first generation of devices, whose PTX omits modifiers.
+    /// Whether the text targets the first generation of devices (`sm_1x`), whose PTX omits
+    /// modifiers.
     #[must_use]
     pub fn first_generation(&self) -> bool {
         (10..20).contains(&self.virtual_arch())

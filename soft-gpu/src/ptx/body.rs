@@ -10,11 +10,11 @@ use super::scope::{ScopeId, Scopes};
 use super::stream::Stream;
 use super::{MAX_REGISTERS, ParseError, REGISTER_TEXT};
 
-/// What remains of a module's limits.
+/// The part of a module's limits that is still unused.
 pub(super) struct Budget {
-    /// Registers, ranges expanded.
+    /// Registers. A range such as `%r<100>` counts as 100 registers.
     pub(super) registers: usize,
-    /// Zero elements that short inner braces of initialisers stand for.
+    /// Zero elements that the parser may still add to short inner braces of initialisers.
     pub(super) padding: usize,
 }
 
@@ -59,14 +59,15 @@ struct Body<'s, 'a> {
     function: &'s mut Function,
     budget: &'s mut Budget,
     scopes: Scopes,
-    /// The scope of each statement of `function.body`.
+    /// The scope in which each statement of `function.body` was written.
     written_in: Vec<ScopeId>,
-    /// The scope of each table of `function.targets`.
+    /// The scope in which each table of `function.targets` was written.
     target_scopes: Vec<ScopeId>,
 }
 
 impl<'a> Body<'_, 'a> {
-    /// Reads one item. True at the closing brace of the body.
+    /// Reads one item: a statement, a declaration, a label or a brace. Returns true at the closing
+    /// brace of the body.
     fn item(&mut self) -> Result<bool, ParseError> {
         match self.stream.peek() {
             Kind::Punct(b'}') => {
@@ -300,7 +301,8 @@ fn each_name(operand: &mut Operand, visit: &mut impl FnMut(&mut String)) {
     }
 }
 
-/// The first use of a module-scope name that `is_late` accepts, with its line.
+/// Returns the first name used in the body that `is_late` accepts and that the body does not
+/// declare itself, with the line of the use.
 pub(super) fn first_use(
     function: &Function,
     is_late: impl Fn(&str) -> bool,
@@ -326,7 +328,8 @@ pub(super) fn first_use(
     None
 }
 
-/// Names that a body declares, in the spelling of the outermost scope.
+/// Names that the outermost scope of a body declares, and renamed names (`name#n`) of its inner
+/// scopes.
 fn own_names(function: &Function) -> HashSet<&str> {
     let labels = function
         .body
@@ -348,7 +351,7 @@ fn own_names(function: &Function) -> HashSet<&str> {
 }
 
 /// Skips a directive without effect on execution (`.loc`, `.file`, `.pragma`, `.section`), inside
-/// or outside a function. False if the current token is something else.
+/// or outside a function. Returns false if the current token is another directive or no directive.
 pub(super) fn skip_debug(stream: &mut Stream<'_>) -> Result<bool, ParseError> {
     let Kind::Dot(word) = stream.peek() else {
         return Ok(false);

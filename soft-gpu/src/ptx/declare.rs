@@ -20,7 +20,8 @@ pub(super) struct Linkage {
     pub(super) weak: bool,
 }
 
-/// The state space of a dot word. A shared variable may have the suffix `::cta`.
+/// The state space that a word after a dot names (`global` of `.global`). A shared variable may
+/// have the suffix `::cta`.
 pub(super) fn space_of(word: &str) -> Option<Space> {
     Some(match word {
         "global" => Space::Global,
@@ -63,8 +64,8 @@ fn prefix(stream: &mut Stream<'_>) -> Result<Prefix, ParseError> {
             "v2" => vector = 2,
             "v4" => vector = 4,
             "v8" => vector = 8,
-            // `.ptr .global .align 16`: hints about the target of a pointer parameter. The
-            // alignment is that of the target.
+            // `.ptr .global .align 16` describes the memory to which a pointer parameter points.
+            // This `.align` is not the alignment of the parameter.
             "ptr" => {
                 while let Kind::Dot(hint) = stream.peek() {
                     stream.take()?;
@@ -106,7 +107,7 @@ pub(super) fn skip_parentheses(stream: &mut Stream<'_>) -> Result<(), ParseError
     attribute(stream).map(|_| ())
 }
 
-/// As [`skip_parentheses`]. True if `.managed` is among the skipped words.
+/// As [`skip_parentheses`]. Returns true if `.managed` is among the skipped words.
 fn attribute(stream: &mut Stream<'_>) -> Result<bool, ParseError> {
     stream.expect(b'(')?;
     let mut depth = 1usize;
@@ -123,8 +124,9 @@ fn attribute(stream: &mut Stream<'_>) -> Result<bool, ParseError> {
     Ok(managed)
 }
 
-/// Reads the variables of a declaration after its space word, up to and including `;`. `padding`
-/// counts down over the module.
+/// Reads the variables of a declaration after its state space, up to and including `;`. `padding`
+/// is the module's remaining number of added zero elements; the function subtracts those that it
+/// adds.
 pub(super) fn variables(
     stream: &mut Stream<'_>,
     space: Space,
@@ -152,7 +154,8 @@ pub(super) fn variables(
     }
 }
 
-/// Reads the dimensions after a name, and makes the variable. The first dimension may be empty.
+/// Reads the dimensions after a name, and makes the variable. The first dimension may be empty
+/// (`[]`); its size is 0 here.
 fn shaped(
     stream: &mut Stream<'_>,
     name: &str,
@@ -199,9 +202,9 @@ fn shaped(
     Ok((variable, dims))
 }
 
-/// Reads the part after `=`: one element, or nested braces, flattened in row order with short inner
-/// rows filled up. A loop instead of recursion; braces nest at most as deep as there are
-/// dimensions.
+/// Reads the part after `=`: one element, or nested braces. Elements of nested braces are stored in
+/// row order, and short inner rows are filled up with zeros. The function is a loop instead of a
+/// recursion. Braces nest at most as deep as there are dimensions.
 fn initialiser(
     stream: &mut Stream<'_>,
     variable: &mut Variable,
@@ -212,7 +215,7 @@ fn initialiser(
         variable.init.push(element(stream)?);
         return check_count(stream, variable, dims);
     }
-    // Index of the first element of the row of each open brace.
+    // For each open brace, the index of the first element of its row.
     let mut rows: Vec<usize> = Vec::new();
     loop {
         if stream.eat(b'{')? {
@@ -243,7 +246,7 @@ fn initialiser(
     }
 }
 
-/// Fills the row that began at `start` to its full length.
+/// Appends zeros to the row that began at `start`, up to the full length of the row.
 fn pad_row(
     stream: &Stream<'_>,
     variable: &mut Variable,
@@ -338,7 +341,7 @@ fn number(stream: &mut Stream<'_>, negative: bool) -> Result<Init, ParseError> {
     let line = stream.line();
     let literal = stream.literal()?;
     if stream.is(b'(') {
-        // `0xff00(sym)`: one byte of an address.
+        // `0xff00(sym)` means one byte of the address of `sym`.
         return Err(ParseError::unsupported(
             line,
             "masked addresses in initialisers are not supported",

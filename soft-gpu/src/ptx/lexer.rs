@@ -1,9 +1,9 @@
 //! Splits bytes into tokens.
 //!
 //! The lexer works on bytes instead of text, because comments and file names may hold any bytes;
-//! identifiers and numbers are ASCII by the grammar. Tokens borrow from the input and nothing is
-//! allocated, so that a hostile image costs no further memory. The lexer is `Copy`: a lookahead
-//! lexes on a copy.
+//! identifiers and numbers are ASCII by the grammar. Tokens borrow from the input and the lexer
+//! allocates nothing, so that a hostile image costs no further memory. The lexer is `Copy`: the
+//! parser looks ahead by lexing on a copy.
 
 use super::ParseError;
 
@@ -67,8 +67,8 @@ fn is_name(c: u8) -> bool {
 }
 
 impl<'a> Lexer<'a> {
-    /// Starts at the first byte. The text ends at the first NUL, as for the driver, which takes a C
-    /// string.
+    /// Starts at the first byte. The text ends at the first NUL, because the driver's functions
+    /// take a C string.
     pub(super) fn new(text: &'a [u8]) -> Self {
         let end = text.iter().position(|&c| c == 0).unwrap_or(text.len());
         Lexer {

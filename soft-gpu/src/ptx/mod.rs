@@ -19,15 +19,15 @@ mod tests;
 /// The newest major version of PTX that is read. CUDA 13.5 writes 9.5.
 pub const NEWEST_MAJOR: u32 = 9;
 
-/// Most registers in one module, with ranges (`%r<100>`) expanded, besides one for every
-/// [`REGISTER_TEXT`] bytes of text.
+/// Most registers in one module: this number, plus one for every [`REGISTER_TEXT`] bytes of text. A
+/// range (`%r<100>`) counts as 100 registers.
 pub const MAX_REGISTERS: usize = 1 << 20;
 
-/// Bytes of text that allow a module one further register: libraries have modules of 46 MB with
+/// Bytes of text that raise the limit of registers by one: libraries have modules of 46 MB with
 /// more than a million registers.
 pub const REGISTER_TEXT: usize = 16;
 
-/// Most zero elements that short inner braces of initialisers may stand for in one module.
+/// Most zero elements that the parser adds to short inner braces of initialisers in one module.
 pub const MAX_PADDING: usize = 1 << 20;
 
 /// Largest variable in bytes.
@@ -78,7 +78,7 @@ impl std::error::Error for ParseError {}
 
 /// Parses one PTX module. The text ends at its first NUL, if there is one.
 ///
-/// The loader checks opcodes, and names that no scope of a body declares.
+/// The loader, not the parser, checks opcodes, and names that no scope of a body declares.
 pub fn parse(text: &[u8]) -> Result<ast::Module, ParseError> {
     module::parse(text)
 }

@@ -57,14 +57,14 @@ struct Parser<'a> {
     budget: Budget,
     /// Name at module scope → number of the item that declared it first.
     declared: HashMap<String, usize>,
-    /// Items so far.
+    /// Number of items (variables and functions) so far.
     items: usize,
-    /// The item number of each function of the module.
+    /// For each function of the module, its item number.
     began: Vec<usize>,
 }
 
 impl Parser<'_> {
-    /// `.version` comes first and `.target` second, by the grammar.
+    /// Reads `.version` and `.target`. The grammar requires `.version` first and `.target` second.
     fn header(&mut self) -> Result<(), ParseError> {
         if self.stream.peek() != Kind::Dot("version") {
             return self
@@ -191,7 +191,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Numbers an item of the module.
+    /// Gives the next item of the module its number, and returns the number.
     fn declare(&mut self, name: &str) -> usize {
         let item = self.items;
         self.items += 1;
@@ -201,7 +201,7 @@ impl Parser<'_> {
         item
     }
 
-    /// A name is declared before it is used.
+    /// Checks that each name in the initialiser is declared before.
     fn check_initialiser(&self, variable: &Variable) -> Result<(), ParseError> {
         for init in &variable.init {
             if let Init::Symbol { name, .. } = init
@@ -243,7 +243,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `.attribute(.unified(…))` between `.func` and its name.
+    /// Skips `.attribute(.unified(…))` between `.func` and its name.
     fn attributes(&mut self) -> Result<(), ParseError> {
         while self.stream.peek() == Kind::Dot("attribute") {
             self.stream.take()?;
@@ -252,7 +252,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Directives between a function's header and its body.
+    /// Reads the directives between a function's header and its body.
     fn performance(&mut self, function: &mut Function) -> Result<(), ParseError> {
         loop {
             if skip_debug(&mut self.stream)? {
@@ -268,7 +268,7 @@ impl Parser<'_> {
                 "reqntid" => function.req_ntid = Some(self.extents()?),
                 "minnctapersm" => function.min_cta_per_sm = Some(self.stream.small()?),
                 "maxnreg" => function.max_registers = Some(self.stream.small()?),
-                // Hints to a register allocator that there is not.
+                // Hints to a register allocator, which does not exist here.
                 "maxnctapersm" | "abi_preserve" | "abi_preserve_control" => {
                     self.stream.small()?;
                 }
@@ -300,9 +300,9 @@ impl Parser<'_> {
         Ok(extents)
     }
 
-    /// A name may be declared often, but have one body or one place; a body names only what the
-    /// module has declared before it. (Names that the module never declares are left to the
-    /// loader.)
+    /// Checks the names at module scope: a name may be declared several times but defined only
+    /// once, and a body may use only names that the module has declared before the body. The loader
+    /// checks names that the module never declares.
     fn check(&self) -> Result<(), ParseError> {
         let first = self.began.first().copied().unwrap_or(usize::MAX);
         let late: HashMap<&str, usize> = self

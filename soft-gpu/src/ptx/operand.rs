@@ -10,7 +10,7 @@ use super::stream::Stream;
 /// wgmma, has about 140; calls can have a few hundred arguments.
 const MAX_OPERANDS: usize = 4096;
 
-/// Limit of the recursion: lists may hold vectors, and nothing deeper.
+/// Deepest recursion: a list may hold vectors, and a vector holds single operands only.
 const MAX_DEPTH: u32 = 3;
 
 /// Reads operands up to and including `;`.
@@ -121,8 +121,8 @@ impl Reader<'_, '_> {
         Ok(float_or_int(self.stream.literal()?, negative))
     }
 
-    /// Reads `[base+offset]`. The `[map, {x, y}]` of a texture or tensor map becomes a list; the
-    /// opcode table refuses such an instruction by name.
+    /// Reads `[base+offset]`. An operand `[map, {x, y}]` of a texture or tensor map becomes a list,
+    /// so that the opcode table can refuse the instruction by name.
     fn memory(&mut self, depth: u32) -> Result<Operand, ParseError> {
         self.stream.expect(b'[')?;
         let base = match self.stream.peek() {

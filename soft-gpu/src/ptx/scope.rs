@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use super::ParseError;
 
-/// Number of a scope; 0 is the body (and its parameters).
+/// Number of a scope. The body, with the function's parameters, is scope 0.
 pub(super) type ScopeId = u32;
 
 struct Scope {
@@ -35,7 +35,7 @@ impl Scopes {
         }
     }
 
-    /// The scope of the statements that are being read.
+    /// The scope of the statement that the parser reads now.
     pub(super) fn current(&self) -> ScopeId {
         self.current
     }
@@ -79,8 +79,8 @@ impl Scopes {
         Ok(unique(name, self.current))
     }
 
-    /// Replaces a name that is used in `scope` by its unique name. A suffix (`v.x`, `%tid.x`)
-    /// stays. A name that the body does not declare is unchanged.
+    /// Replaces a name that is used in `scope` by its unique name. A suffix (`.x` of `v.x`) is
+    /// kept. A name that the body does not declare (`%tid.x`) is unchanged.
     pub(super) fn resolve(&self, name: &mut String, scope: ScopeId) {
         let stem = name.find('.').map_or(name.as_str(), |dot| &name[..dot]);
         let mut scope = scope;

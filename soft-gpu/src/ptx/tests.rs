@@ -402,8 +402,8 @@ fn a_name_is_declared_before_it_is_used() {
         module(&format!("{F}\n{late}"));
         module(&format!(".func f();\n{late}\n{F}"));
     }
-    // Allowed: a function in its own body, a variable in its own initialiser, and a local name that
-    // a later item has too.
+    // Allowed: a function calls itself, an initialiser names its own variable, and a body declares
+    // a local name that a later item of the module has too.
     module(".func f() { call f; ret; }\n.global .u64 x = x;");
     module(
         ".entry k() { .reg .b32 f; { .reg .b32 g; mov.u32 f, g; } ret; }\n.func f() { ret; }\n.func g() { ret; }",
