@@ -11,7 +11,7 @@ use crate::capi::module::load::{Image, JitOptions, read_image};
 use crate::driver::error::Result;
 use crate::driver::{context, gpu, healthy, library};
 
-/// Whether the program has got the hint to avoid `__managed__` variables.
+/// Whether the hint to avoid `__managed__` variables was printed. It is printed once per process.
 static SAID_MANAGED: AtomicBool = AtomicBool::new(false);
 
 fn load(out: Out<u64>, image: Image<'_>, options: &JitOptions) -> Result {
@@ -25,7 +25,8 @@ fn load(out: Out<u64>, image: Image<'_>, options: &JitOptions) -> Result {
     out.set(options.report(loaded)?.handle)
 }
 
-/// The error for a missing name; CUDA_ERROR_INVALID_VALUE if the name is of a kernel.
+/// The error for a missing name: CUDA_ERROR_INVALID_VALUE if the library has a kernel of this name,
+/// otherwise `otherwise`.
 fn of_kernel(library: &library::Library, name: &str, otherwise: CuResult) -> CuResult {
     if library.kernel_names().iter().any(|n| n == name) {
         CuResult::INVALID_VALUE
@@ -34,7 +35,10 @@ fn of_kernel(library: &library::Library, name: &str, otherwise: CuResult) -> CuR
     }
 }
 
-/// The argument of a query of a kernel.
+/// The kernel that a query names.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for null, the sticky error, or an invalid handle.
 fn asked(kernel: u64) -> Result<std::sync::Arc<library::Kernel>> {
     if kernel == 0 {
         healthy()?;
@@ -97,8 +101,8 @@ exports! {
         let (library, name) = (library::get(handle)?, name.lossy()?);
         addr.check_either(bytes)?;
         if context::current().is_err() {
-            // The CUDA runtime asks so. It continues without an address after this error, and fails
-            // after any other.
+            // The CUDA runtime calls this function without a context. After this error, the runtime
+            // continues without an address; after any other error, it fails.
             if !SAID_MANAGED.swap(true, Ordering::Relaxed) {
                 eprintln!("soft-gpu: `__managed__` variables are not served where no context is current: {MANAGED}");
             }
@@ -113,8 +117,8 @@ exports! {
     fn cuLibraryGetUnifiedFunction(out: Out<*mut c_void>, handle: u64, name: Text) {
         out.check()?;
         let (library, name) = (library::get(handle)?, name.lossy()?);
-        // Functions with one address for host and device come from a table of the runtime, which
-        // only machines with coherent memory have.
+        // A unified function has one address for host and device. Its name stands in a table of the
+        // runtime, which only machines with coherent memory have.
         Err(of_kernel(&library, &name, CuResult::NOT_FOUND))
     }
 

@@ -5,7 +5,7 @@
 //! return CUDA_ERROR_NOT_SUPPORTED. No panic unwinds into the caller, and null out-pointers are
 //! errors.
 
-// The functions carry NVIDIA's names and are documented by NVIDIA.
+// The functions have NVIDIA's names, and NVIDIA documents them.
 #![allow(non_snake_case, missing_docs)]
 
 use std::cell::Cell;
@@ -74,9 +74,9 @@ thread_local! {
     static CALL: Cell<&'static str> = const { Cell::new("no call") };
 }
 
-/// Finds the stream that an argument names.
+/// A stream argument that can be resolved to a stream.
 pub trait StreamOf {
-    /// The stream, in a function where 0 means `default`.
+    /// The stream. In the calling function, the handle 0 means the stream `default`.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE, no current context, or the sticky error.
@@ -90,7 +90,7 @@ impl StreamOf for StreamArg {
     }
 }
 
-/// The entry point that this thread is in, for error reports.
+/// Name of the entry point that this thread runs, for error reports.
 pub fn current_call() -> &'static str {
     CALL.get()
 }
@@ -107,7 +107,7 @@ const ALWAYS: [&str; 8] = [
     "cuProfilerInitialize",
 ];
 
-/// Runs an entry point: returns injected errors, refuses calls before cuInit, and stops panics.
+/// Runs an entry point: returns injected errors, refuses calls before cuInit, and catches panics.
 fn enter(name: &'static str, body: impl FnOnce() -> Result) -> u32 {
     CALL.set(name);
     if let Some(code) = inject::call(name) {

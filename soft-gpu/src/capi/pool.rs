@@ -33,7 +33,7 @@ pub fn properties(device: i32, space: Space) -> PoolProperties {
     }
 }
 
-/// Device and kind of memory of pool properties.
+/// The device and the kind of memory that pool properties describe.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for another location; CUDA_ERROR_NOT_SUPPORTED for sharing by handle.
@@ -44,13 +44,13 @@ pub fn place_of(properties: &PoolProperties) -> Result<(i32, Space)> {
     place(properties.location, properties.kind)
 }
 
-/// Device and kind of memory of a pool at a location. Pools of host memory, and of managed memory
-/// without a device, are charged to device 0.
+/// The device and the kind of memory of a pool at `location`. Pools of host memory, and of managed
+/// memory without a device, are charged to device 0.
 fn place(location: Location, kind: u32) -> Result<(i32, Space)> {
     match (kind, location.kind) {
         (PINNED, ON_DEVICE) => Ok((location.id, Space::Device)),
-        // The host, a NUMA node of the host, or the node of the calling thread: this machine has
-        // one node.
+        // The host, a NUMA node of the host, or the NUMA node of the calling thread. Only node 0 is
+        // offered.
         (PINNED, 2..=4) if location.id <= 0 => Ok((0, Space::Host(location.kind))),
         (MANAGED, ON_DEVICE) => Ok((location.id, Space::Managed)),
         (MANAGED, 0 | 2..=4) => Ok((0, Space::Managed)),
@@ -199,7 +199,7 @@ exports! {
         if location.kind != ON_DEVICE {
             return Err(CuResult::INVALID_VALUE);
         }
-        // CU_MEM_ACCESS_FLAGS_PROT_READWRITE or NONE.
+        // 3 is CU_MEM_ACCESS_FLAGS_PROT_READWRITE, 0 is CU_MEM_ACCESS_FLAGS_PROT_NONE.
         flags.set(if pool.reachable_from(location.id)? { 3 } else { 0 })
     }
 }

@@ -1,5 +1,5 @@
-//! The functions of cuda.h that are not served: each returns CUDA_ERROR_NOT_SUPPORTED, and the log
-//! names each once.
+//! The functions of cuda.h that are not served. Each returns CUDA_ERROR_NOT_SUPPORTED, and its
+//! first call prints its name on stderr.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;

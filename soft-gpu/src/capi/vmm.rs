@@ -31,17 +31,17 @@ pub fn check_device(access: &AccessDescriptor, device: i32) -> Result {
     Ok(())
 }
 
-/// Checks that a handle type is the supported type for sharing.
+/// Checks that a handle type for sharing is supported.
 fn check_type(kind: u32) -> Result {
     match kind {
         FILE_DESCRIPTOR => Ok(()),
-        // Handle types of Windows and of fabrics between machines.
+        // Handle types of Windows (2, 4) and of fabrics between machines (8).
         2 | 4 | 8 => Err(CuResult::NOT_SUPPORTED),
         _ => Err(CuResult::INVALID_VALUE),
     }
 }
 
-/// Device of the properties, and whether the memory is exportable.
+/// Returns the device of the properties, and whether the memory is exportable.
 fn read(properties: &AllocationProperties) -> Result<(i32, bool)> {
     if properties.kind != PINNED || properties.location.kind != ON_DEVICE {
         return Err(CuResult::INVALID_VALUE);
@@ -54,8 +54,8 @@ fn read(properties: &AllocationProperties) -> Result<(i32, bool)> {
 
 exports! {
     fn cuMemGetAllocationGranularity(out: Out<usize>, properties: In<AllocationProperties>, option: u32) {
-        // The granularity is the same for every location, even for one that does not exist; as on
-        // hardware.
+        // As on hardware, the granularity is the same for every location, even for a location that
+        // does not exist.
         let p = properties.get()?;
         if p.kind != PINNED || !(1..=4).contains(&p.location.kind) || option > 1 {
             return Err(CuResult::INVALID_VALUE);

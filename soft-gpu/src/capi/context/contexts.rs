@@ -20,7 +20,7 @@ fn create(out: Out<u64>, flags: u32, device: i32) -> Result {
     out.set(context::create(flags, device)?)
 }
 
-/// The context of an argument; 0 means the current context.
+/// The context that an argument names; 0 means the current context.
 fn or_current(handle: u64) -> Result<std::sync::Arc<context::Context>> {
     if handle == 0 {
         context::current()
@@ -38,7 +38,8 @@ fn given(handle: u64) -> Result {
     Ok(())
 }
 
-/// The green context of a context argument, if the argument is of a green context.
+/// The green context that an argument names; 0 means the current context. `None` if that context is
+/// not green.
 fn green_or_current(handle: u64) -> Option<std::sync::Arc<Green>> {
     match handle {
         0 => green::current(),
@@ -193,7 +194,7 @@ exports! {
         if config > 2 {
             return Err(CuResult::INVALID_VALUE);
         }
-        // The bank width is fixed on this architecture: the call has no effect.
+        // Does nothing but check the context: the bank width is fixed on this architecture.
         context::current().map(|_| ())
     }
 
@@ -225,7 +226,7 @@ exports! {
 
     fn cuCtxDetach(handle: u64) {
         let context = or_current(handle)?;
-        // The last use is that of the creator.
+        // `attached` counts only uses by cuCtxAttach. At 0, only the use of the creator is left.
         if context.attached.fetch_sub(1, Relaxed) == 0 {
             return context::destroy(context.handle);
         }

@@ -27,7 +27,7 @@ fn properties(gpu: &gpu::Gpu) -> DeviceProperties {
     }
 }
 
-/// Parses `[domain:]bus:device[.function]`, as cuDeviceGetByPCIBusId accepts it.
+/// Parses `[domain:]bus:device[.function]` in hexadecimal, as cuDeviceGetByPCIBusId accepts it.
 fn place_of(text: &str) -> Option<(u32, u32, u32, u32)> {
     let number = |t: &str| u32::from_str_radix(t, 16).ok();
     let (text, function) = text.split_once('.').unwrap_or((text, "0"));
@@ -44,12 +44,13 @@ fn retain(context: Out<u64>, device: i32) -> Result {
     context.set(context::retain_primary(device)?)
 }
 
-/// The only handle for notifications.
+/// The handle that every registration for notifications gets.
 const NOTIFICATION: u64 = 1;
-/// Number of the last CUatomicOperation.
+/// Largest number of CUatomicOperation.
 const LAST_ATOMIC: u32 = 12;
 
-/// Kernels can use no atomic operation on memory of the host or of another device.
+/// Answers a query of atomic operations on memory of the host or of another device: kernels can use
+/// none.
 fn no_atomics(out: Out<u32>, operations: In<u32>, count: u32) -> Result {
     out.check()?;
     if count == 0 {
@@ -148,7 +149,7 @@ exports! {
     fn cuDeviceGetTexture1DLinearMaxWidth(width: Out<usize>, format: u32, channels: u32, device: i32) {
         gpu(device)?;
         let bytes = array::element(format, channels).map_err(|_| CuResult::INVALID_VALUE)?;
-        // 4 GiB of texels, on every device since compute capability 5.0.
+        // The limit is 4 GiB on every device since compute capability 5.0.
         width.set((1 << 32) / bytes)
     }
 
@@ -171,7 +172,7 @@ exports! {
         if call.is_null() {
             return Err(CuResult::INVALID_VALUE);
         }
-        // No notification is ever sent.
+        // The driver never sends a notification, so the callback is not stored.
         out.set(NOTIFICATION)
     }
 

@@ -11,14 +11,14 @@ use crate::driver::gpu::Gpu;
 use crate::driver::part::{self, Grain, Group, Part};
 use crate::driver::{gpu, green, healthy};
 
-/// CU_DEV_RESOURCE_TYPE_SM. Work queues exist only since CUDA 13.1.
+/// CU_DEV_RESOURCE_TYPE_SM, the only served type. Work queues (CUDA 13.1) are not served.
 const MULTIPROCESSORS: u32 = 1;
 /// CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING.
 const IGNORE_COSCHEDULING: u32 = 1;
-/// Accepted flags of cuDevSmResourceSplitByCount. The second is a hint for clusters, which are not
-/// served.
+/// Accepted flags of cuDevSmResourceSplitByCount: [`IGNORE_COSCHEDULING`], and 2, a hint for
+/// clusters, which are not served.
 const SPLIT_FLAGS: u32 = 3;
-/// Marks a structure that this driver filled in. Lies in the bytes reserved for the driver.
+/// Marks a structure that this driver filled in. The tag lies in the bytes reserved for the driver.
 const TAG: u32 = u32::from_le_bytes(*b"soft");
 /// Most groups of one split: more than a device has multiprocessors.
 const MOST_GROUPS: u32 = 64;
@@ -32,7 +32,7 @@ pub struct Resource {
     /// The multiprocessors, one bit each.
     bits: u32,
     device: i32,
-    /// Number of the split that made the part; 0: none.
+    /// Number of the split that made this part; 0 for a resource that no split made.
     split: u32,
     internal: [u8; 76],
     count: u32,
@@ -71,7 +71,8 @@ impl Resource {
         }
     }
 
-    /// The remainder of a split; an empty remainder is an invalid resource.
+    /// The multiprocessors that a split left over. An empty remainder is an invalid resource (kind
+    /// 0).
     fn rest(gpu: &Gpu, part: Part, grain: Grain, split: u32) -> Resource {
         let mut rest = Resource::new(gpu, part, grain, split);
         if part.count() == 0 {
@@ -103,7 +104,7 @@ impl Resource {
     }
 }
 
-/// Writes the parts of a split and the remainder.
+/// Writes the parts of a split to `result`, and the remainder to `rest`.
 fn hand_out(
     (result, rest): (Out<Resource>, Out<Resource>),
     (gpu, grain): (&Gpu, Grain),
@@ -118,7 +119,8 @@ fn hand_out(
     Ok(())
 }
 
-/// Joins the parts of one description. They must be of one device and one split, without overlap.
+/// Joins the resources of one description. They must be of one device and one split, without
+/// overlap.
 fn join(resources: In<Resource>, count: u32) -> Result<(i32, Part)> {
     let first = resources.get()?;
     let (gpu, mut all) = first.read()?;

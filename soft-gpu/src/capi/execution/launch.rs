@@ -11,11 +11,11 @@ use crate::driver::error::Result;
 use crate::driver::launch::{Shape, submit};
 use crate::driver::module::{self, Function};
 
-/// Entries of the `extra` array.
+/// Keys of the `extra` array.
 const PARAM_BUFFER: usize = 1;
 const PARAM_SIZE: usize = 2;
 
-/// The parameter block from an array with one pointer per parameter.
+/// Builds the parameter block from an array with one pointer per parameter.
 fn gather(f: &Function, params: In<In<u8>>) -> Result<Vec<u8>> {
     let mut block = vec![0; f.info.param_bytes];
     for (i, (offset, size)) in f.info.params.iter().enumerate() {
@@ -28,7 +28,7 @@ fn gather(f: &Function, params: In<In<u8>>) -> Result<Vec<u8>> {
     Ok(block)
 }
 
-/// The parameter block from an `extra` array.
+/// Builds the parameter block from an `extra` array.
 fn unpack(f: &Function, extra: In<In<c_void>>) -> Result<Vec<u8>> {
     let (mut buffer, mut size) = (In::NULL, In::NULL);
     let mut i = 0;
@@ -43,7 +43,7 @@ fn unpack(f: &Function, extra: In<In<c_void>>) -> Result<Vec<u8>> {
     }
     let size = size.of::<usize>().get()?;
     let wanted = f.info.param_bytes;
-    // Trailing padding may be missing, but the last parameter must be complete.
+    // The buffer may lack the padding behind the last parameter, but not a part of that parameter.
     let needed = f.info.params.iter().map(|(o, s)| o + s).max().unwrap_or(0);
     if size < needed || (buffer.is_null() && needed > 0) {
         return Err(CuResult::INVALID_VALUE);
@@ -58,7 +58,7 @@ fn unpack(f: &Function, extra: In<In<c_void>>) -> Result<Vec<u8>> {
     Ok(block)
 }
 
-/// The parameter block of a launch.
+/// Builds the parameter block of a launch from either form of the arguments.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE: parameters missing or given twice.
@@ -67,7 +67,7 @@ pub fn parameters(f: &Function, params: In<In<u8>>, extra: In<In<c_void>>) -> Re
         (_, true) if f.info.params.is_empty() => Ok(vec![0; f.info.param_bytes]),
         (false, true) => gather(f, params),
         (true, false) => unpack(f, extra),
-        // Neither or both are given.
+        // The program gave neither form, or both.
         _ => Err(CuResult::INVALID_VALUE),
     }
 }
@@ -129,8 +129,8 @@ fn cooperative(
 /// Whether the launch attributes make the launch cooperative.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_CLUSTER_SIZE for clusters; CUDA_ERROR_NOT_SUPPORTED for events that fire
-/// inside launches.
+/// CUDA_ERROR_INVALID_CLUSTER_SIZE for clusters; CUDA_ERROR_NOT_SUPPORTED for events that are
+/// recorded inside launches.
 pub fn cooperative_attribute(config: &LaunchConfig) -> Result<bool> {
     let mut cooperative = false;
     for i in 0..config.count as usize {
@@ -139,7 +139,8 @@ pub fn cooperative_attribute(config: &LaunchConfig) -> Result<bool> {
             2 => cooperative = a.value[0] != 0,
             // Clusters exist since compute capability 9.0. One block per cluster means no clusters.
             4 if a.value[..3] != [1, 1, 1] => return Err(CuResult::INVALID_CLUSTER_SIZE),
-            // Events that fire inside a launch.
+            // Events that are recorded inside a launch (PROGRAMMATIC_EVENT and
+            // LAUNCH_COMPLETION_EVENT).
             7 | 12 => return Err(CuResult::NOT_SUPPORTED),
             // Hints without effect on the results.
             0..=18 => {}

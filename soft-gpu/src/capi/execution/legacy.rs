@@ -1,5 +1,5 @@
-//! Launches as before CUDA 4.0: a function stores the block, the shared memory and the parameters
-//! of its next launch.
+//! Launches as before CUDA 4.0: the program first stores the block size, the shared memory and the
+//! parameters of the next launch of a function, then launches the function.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -30,7 +30,7 @@ const MOST: usize = 4096;
 fn prepare(f: u64, change: impl FnOnce(&mut Prepared)) -> Result {
     module::function(f)?;
     let mut all = lock(&PREPARED);
-    // A new function is the occasion to drop the settings of unloaded functions.
+    // Stored settings of unloaded functions are dropped here, so that the table stays bounded.
     if !all.contains_key(&f) {
         all.retain(|f, _| module::is_live(*f));
     }

@@ -27,7 +27,8 @@ fn best(
     let limit = u32::try_from(limit).map_err(|_| CuResult::INVALID_VALUE)?;
     let part = green::current_part();
     let found = occupancy::best_block(&*module::function(f)?, limit, part, |size| match of {
-        // SAFETY: CUDA's contract: the caller's function takes a block size.
+        // SAFETY: CUDA's contract: the function takes a block size and returns bytes of shared
+        // memory.
         Some(call) => unsafe { call(size as i32) as u64 },
         None => shared as u64,
     });

@@ -33,11 +33,11 @@ fn make(out: Out<u64>, graph: u64, flags: u64) -> std::result::Result<u64, Refus
     Ok(exec.handle)
 }
 
-/// The oldest version, which writes a log as text.
+/// The first version of cuGraphInstantiate, which writes a log as text.
 fn logged(out: Out<u64>, graph: u64, node: Out<u64>, log: Out<c_char>, room: usize) -> Result {
     make(out, graph, 0).map(|_| ()).map_err(|why| {
         node.set_if_wanted(why.node);
-        // The log is optional.
+        // The program may pass no buffer for the log.
         let _ = log.set_text(room, why.code.to_string().as_bytes());
         why.code
     })

@@ -12,7 +12,7 @@ use crate::driver::graph::node::Dependency;
 use crate::driver::graph::{self, Edge, block, conditional, dot, object};
 use crate::driver::{context, gpu, healthy};
 
-/// Dependencies from an array of nodes.
+/// Reads an array of nodes as dependencies without edge data.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE: a count without an array.
@@ -22,7 +22,7 @@ pub fn dependencies(nodes: In<u64>, count: usize) -> Result<Vec<Dependency>> {
         .collect()
 }
 
-/// Dependencies from an array of nodes and an optional array of edge data.
+/// Reads an array of nodes as dependencies, with edge data if `data` is not null.
 ///
 /// # Errors
 /// As [`dependencies`].
@@ -74,7 +74,7 @@ fn fill(values: &[u64], out: Out<u64>, room: usize) -> Result {
     out.set_all(values.iter().copied().take(room).chain(zeros))
 }
 
-/// As [`list`], for edge data. The nodes of the edges are already listed.
+/// As [`list`], for the edge data of edges whose nodes [`list`] has written.
 fn list_data(values: &[EdgeData], out: Out<EdgeData>, room: usize) -> Result {
     if out.is_null() {
         return Ok(());
@@ -84,7 +84,7 @@ fn list_data(values: &[EdgeData], out: Out<EdgeData>, room: usize) -> Result {
     out.set_all(values[..told].iter().copied().chain(rest))
 }
 
-/// Fails if a function would have to omit edge data.
+/// Fails if the edges have edge data and the function does not return edge data.
 fn check_lossy(data: &[EdgeData], forms: Form, out: Out<EdgeData>) -> Result {
     let plain = data.iter().all(|d| *d == EdgeData::default());
     let told = matches!(forms, Form::Full) && !out.is_null();
@@ -95,7 +95,7 @@ fn check_lossy(data: &[EdgeData], forms: Form, out: Out<EdgeData>) -> Result {
     }
 }
 
-/// Whether a function can return edge data.
+/// The two versions of a function: `Full` returns edge data, `Plain` does not.
 #[derive(Clone, Copy)]
 enum Form {
     Plain,
@@ -128,7 +128,7 @@ fn get_edges(
     count.set(all.len().min(room))
 }
 
-/// The side of a node's neighbours.
+/// The direction in which the neighbours of a node are listed.
 #[derive(Clone, Copy)]
 enum Side {
     Before,
@@ -280,7 +280,7 @@ exports! {
         out: Out<u64>, data: *mut c_void, destroy: Option<HostFn>, references: u32, flags: u32,
     ) {
         out.check()?;
-        // CU_USER_OBJECT_NO_DESTRUCTOR_SYNC is mandatory.
+        // 1 is CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, which CUDA requires.
         if flags != 1 {
             return Err(CuResult::INVALID_VALUE);
         }

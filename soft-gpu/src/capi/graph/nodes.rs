@@ -24,7 +24,7 @@ use crate::driver::launch::Shape;
 use crate::driver::memop::Operation as _;
 use crate::driver::{context, event, gpu, green, module};
 
-/// The parameter structure of a type of node.
+/// The parameter structure of one type of node.
 pub trait Params: Sized {
     /// The operation of a node with these parameters.
     ///
@@ -63,7 +63,7 @@ impl Params for KernelNodeParams {
             grid: k.shape.grid,
             block: k.shape.block,
             shared: k.shape.shared,
-            // SAFETY: one pointer per parameter; they live as long as the node.
+            // SAFETY: the array has one pointer per parameter and lives as long as the node.
             params: unsafe { In::new(k.params.pointers().cast()) },
             extra: In::NULL,
         })
@@ -162,18 +162,19 @@ impl Params for AllocNodeParams {
     }
 }
 
-/// The operation of a child graph node: a copy of `graph` if a node is added, and `graph` itself
-/// for a comparison.
+/// The operation of a child graph node. If the node is being added, the operation holds a copy of
+/// `graph`; otherwise (for a comparison) the operation holds `graph` itself.
 ///
 /// # Errors
-/// An unknown graph; a graph that cannot be cloned; CUDA_ERROR_NOT_SUPPORTED for a move of the
-/// program's graph into the node.
+/// An unknown graph; a graph that cannot be cloned; CUDA_ERROR_NOT_SUPPORTED if the program wants
+/// to move its graph into the node.
 pub fn child(graph: u64, adding: bool, ownership: u32) -> Result<Action> {
     let graph = graph::get(graph)?;
     match (adding, ownership) {
         (false, _) => Ok(Action::Child(graph)),
         (true, 0) => graph.duplicate(true).map(Action::Child),
-        // A move of the program's graph, with its handle.
+        // 1 is CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE: the node takes over the program's graph and
+        // handle.
         (true, 1) => Err(CuResult::NOT_SUPPORTED),
         _ => Err(CuResult::INVALID_VALUE),
     }
@@ -185,7 +186,7 @@ fn add(out: Out<u64>, graph: u64, after: &[Dependency], action: Result<Action>) 
     out.set(graph.add(action?, Attributes::new(), after)?)
 }
 
-/// Writes what `read` makes of a node's operation.
+/// Calls `read` with the operation of a node, and writes the result to `out`.
 ///
 /// # Errors
 /// An unknown node; a null `out`; errors of `read`.
@@ -215,7 +216,7 @@ fn event_of(action: &Action, wanted: u32) -> Result<u64> {
     }
 }
 
-/// The context of a copy or memset node. A change of the parameters keeps the context.
+/// The context of a copy or memset node. New parameters of the node leave the context unchanged.
 fn context_of(node: u64) -> Result<u64> {
     graph::with_node(node, |n| match n.action {
         Action::Memcpy(_, context) | Action::Memset(_, context) => Ok(context),
@@ -223,12 +224,12 @@ fn context_of(node: u64) -> Result<u64> {
     })
 }
 
-/// The default value of an attribute.
+/// The default value of a launch attribute of a kernel node.
 fn default_attribute(id: u32) -> AttributeValue {
     let mut value = [0; 16];
     match id {
-        // CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP is {0, 1}; -1 for the carveout means "no
-        // preference".
+        // The default of CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP (9) is {0, 1}. The default of the
+        // shared memory carveout (14) is -1, no preference.
         9 => value[0] = 1 << 8,
         14 => value[0] = u32::MAX,
         _ => {}
@@ -259,7 +260,7 @@ fn set_kernel_attribute(node: u64, id: u32, value: AttributeValue) -> Result {
     if !KERNEL_ATTRIBUTES.contains(&id) {
         return Err(CuResult::INVALID_VALUE);
     }
-    // Clusters and updates from the device are not served.
+    // Attributes of clusters (4, 11) and updates from the device (13) are not served.
     if matches!(id, 4 | 11) && value[..3].iter().any(|d| *d > 1) {
         return Err(CuResult::INVALID_CLUSTER_SIZE);
     }

@@ -17,11 +17,11 @@ use crate::driver::graph::node::{Action, Attributes, Dependency};
 use crate::driver::graph::{self, update};
 use crate::driver::{context, event};
 
-/// The operation of a node with these parameters. `adding`: the node is added to a graph, so a
-/// child graph is copied.
+/// The operation of a node with these parameters. If `adding` is true, the node is being added to a
+/// graph, and the operation of a child graph node holds a copy of the child graph.
 ///
 /// # Errors
-/// As the function that adds such a node.
+/// As the function that adds a node of this type.
 pub fn action(params: &NodeParams, adding: bool) -> Result<Action> {
     match params.kind {
         kind::KERNEL => params.view::<KernelNodeParams2>().action(),
@@ -101,7 +101,7 @@ fn of(action: &Action) -> Result<NodeParams> {
     Ok(params)
 }
 
-/// The bodies, as an array that the program reads.
+/// The handles of the bodies of a conditional node, as an array that the program reads.
 fn bodies(conditional: &Conditional) -> In<u64> {
     // SAFETY: the list lives as long as the node.
     unsafe { In::new(conditional.handles.as_ptr()) }
@@ -122,7 +122,8 @@ fn add_any(
     {
         return Err(CuResult::INVALID_VALUE);
     }
-    // The address or the bodies go back to the caller; all other fields stay unchanged.
+    // The address of an allocation or the bodies of a conditional node are returned in the
+    // structure. All other fields are unchanged.
     let told = match &action {
         Action::Alloc(_) => {
             let mut alloc: AllocNodeParams = given.view();

@@ -11,17 +11,17 @@ use crate::driver::error::Result;
 use crate::driver::sync::lock;
 use crate::driver::{context, driver};
 
-/// Last of CUcoredumpSettings.
+/// The largest number of CUcoredumpSettings.
 const LAST: u32 = 7;
-/// File names. A read needs room for the longest name.
+/// Settings that are file names. The program's buffer must have [`LONGEST`] bytes to read one.
 const NAMES: std::ops::RangeInclusive<u32> = 5..=6;
-/// Settings that are a boolean. FLAGS is a set of flags.
+/// Settings that are booleans. `FLAGS` is a set of flags.
 const BOOLEANS: std::ops::RangeInclusive<u32> = 1..=4;
 const FLAGS: u32 = LAST;
 /// Longest value in bytes, with its NUL.
 const LONGEST: usize = 1024;
 
-/// Values by context (0: all contexts) and setting.
+/// Values of the settings, by context and setting. Context 0 holds the values for all contexts.
 static SET: Mutex<BTreeMap<(u64, u32), Vec<u8>>> = Mutex::new(BTreeMap::new());
 
 fn check(setting: u32) -> Result {
@@ -41,7 +41,7 @@ fn value_of(context: u64, setting: u32) -> Vec<u8> {
     found.unwrap_or_else(|| vec![0; if setting == FLAGS { 4 } else { 1 }])
 }
 
-/// A boolean takes exactly one byte.
+/// Checks the size of a value: a boolean takes exactly one byte.
 fn check_size(setting: u32, size: usize) -> Result {
     if BOOLEANS.contains(&setting) && size != 1 {
         return Err(CuResult::INVALID_VALUE);
@@ -77,7 +77,8 @@ fn put(context: u64, setting: u32, value: In<u8>, size: In<usize>) -> Result {
     Ok(())
 }
 
-/// The only handle for callbacks. Callbacks are not stored, because no dump is ever written.
+/// The handle that every registration of a callback gets. Callbacks are not stored, because this
+/// device writes no core dumps.
 const CALLBACK: u64 = 1;
 
 fn register(call: *const c_void, out: Out<u64>) -> Result {

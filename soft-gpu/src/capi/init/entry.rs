@@ -11,7 +11,7 @@ use crate::driver;
 use crate::driver::cudart::SoftDriver;
 use crate::driver::error::Result;
 
-/// Exported functions of the library.
+/// The exported functions of this library.
 static EXPORTS: Exports = Exports {
     served: include!(concat!(env!("OUT_DIR"), "/served.rs")),
     refusing: REFUSING,
@@ -19,7 +19,7 @@ static EXPORTS: Exports = Exports {
 
 /// CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.
 const PER_THREAD: u64 = 2;
-/// CU_GET_PROC_ADDRESS_LEGACY_STREAM and [`PER_THREAD`].
+/// All known flags: CU_GET_PROC_ADDRESS_LEGACY_STREAM (1) and [`PER_THREAD`] (2).
 const KNOWN_FLAGS: u64 = 3;
 
 /// `CUdriverProcAddressQueryResult`.
@@ -47,7 +47,7 @@ fn look_up(
     Ok(EXPORTS.find(&name.lossy()?, version as u32, per_thread, driver))
 }
 
-/// The only CUlogsCallbackHandle.
+/// The handle that every registration of a log callback gets.
 const LOG_CALLBACK: u64 = 1;
 
 fn export_table(table: Out<*const c_void>, id: In<[u8; 16]>) -> Result {
@@ -71,8 +71,8 @@ fn error_text(
     found.map(|_| ()).ok_or(CuResult::INVALID_VALUE)
 }
 
-/// The log that programs can read is empty, because the driver writes messages to stderr. No flags
-/// are defined.
+/// Answers the functions that read the log. The log is empty, because the driver writes messages to
+/// stderr. CUDA defines no flags.
 fn none_logged(flags: u32) -> Result {
     if flags != 0 {
         return Err(CuResult::INVALID_VALUE);
@@ -80,8 +80,8 @@ fn none_logged(flags: u32) -> Result {
     Ok(())
 }
 
-/// Checks that a process id is that of this process, the only one known. No process is
-/// checkpointed.
+/// Checks that a process id is that of this process. Checkpoints are not served for other
+/// processes.
 fn own(pid: i32) -> Result {
     driver::driver()?;
     if pid <= 0 {
@@ -93,7 +93,7 @@ fn own(pid: i32) -> Result {
     Ok(())
 }
 
-/// The answer of a running process to a call that needs a locked process.
+/// The answer to a call that needs a locked process: this process is always running.
 fn not_locked(pid: i32) -> Result {
     own(pid)?;
     Err(CuResult::ILLEGAL_STATE)
@@ -142,7 +142,7 @@ exports! {
     }
 
     fn cuProfilerInitialize(_config: Text, _output: Text, _mode: u32) {
-        // As since CUDA 11, where profilers attach themselves.
+        // As since CUDA 11. Profilers attach themselves.
         Err(CuResult::NOT_SUPPORTED)
     }
 
@@ -151,7 +151,8 @@ exports! {
         if call.is_null() {
             return Err(CuResult::INVALID_VALUE);
         }
-        // The driver writes messages to stderr and calls no callbacks.
+        // The driver writes messages to stderr and calls no callbacks, so the callback is not
+        // stored.
         out.set_if_wanted(LOG_CALLBACK);
         Ok(())
     }
@@ -167,7 +168,7 @@ exports! {
         driver::driver()?;
         state.check()?;
         own(pid)?;
-        // CU_PROCESS_STATE_RUNNING.
+        // 0 is CU_PROCESS_STATE_RUNNING.
         state.set(0)
     }
 

@@ -22,13 +22,13 @@ fn info() -> Result<(u64, u64)> {
     Ok(context::current()?.gpu.shared.memory())
 }
 
-/// The value of an attribute, with the type in which the caller gets it.
+/// The value of a pointer attribute, in the size with which the caller receives it.
 enum Value {
     Word(u32),
     Long(u64),
 }
 
-/// A CUpointer_attribute of an allocation.
+/// The value of a CUpointer_attribute for an address in an allocation.
 fn attribute(attribute: u32, addr: u64, a: &Allocation) -> Result<Value> {
     use Value::{Long, Word};
     let host = a.usage.host();
@@ -188,7 +188,7 @@ exports! {
     fn cuMemHostGetFlags(out: Out<u32>, addr: u64) {
         let memory = &healthy()?.memory;
         match (memory.find(addr), memory.find_registered(addr)) {
-            // Pinned memory is always mapped, because addressing is unified.
+            // Flag 2 (mapped) is always set, because addressing is unified.
             (Some(Allocation { usage: Use::Host(flags), .. }), _) => out.set(flags | 2),
             (_, Some(r)) => out.set(r.flags),
             _ => Err(CuResult::INVALID_VALUE),
@@ -217,7 +217,8 @@ exports! {
     fn cuPointerGetAttributes(count: u32, attributes: In<u32>, out: In<Out<c_void>>, addr: u64) {
         for i in 0..count as usize {
             let (wanted, slot) = (attributes.at(i)?, out.at(i)?);
-            // Here, an unknown pointer gives zeros instead of an error.
+            // This function reports an unknown pointer by zeros (-2 for the device) instead of an
+            // error.
             if pointer_attribute(slot, wanted, addr).is_err() {
                 match wanted {
                     2 | 6 | 8 | 10 | 13 | 15 | 16 => slot.of::<u32>().set_if_wanted(0),
@@ -231,7 +232,7 @@ exports! {
     }
 
     fn cuPointerSetAttribute(value: In<u32>, attribute: u32, addr: u64) {
-        // Only CU_POINTER_ATTRIBUTE_SYNC_MEMOPS can be set.
+        // 6 is CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, the only attribute that programs can set.
         if attribute != 6 {
             return Err(CuResult::INVALID_VALUE);
         }

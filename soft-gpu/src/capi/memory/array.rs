@@ -1,4 +1,4 @@
-//! CUDA arrays as containers, and byte copies to and from them.
+//! CUDA arrays, which only copies read and write, and byte copies to and from arrays.
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, In, Out, StreamArg};
@@ -16,7 +16,7 @@ use crate::driver::transfer;
 
 const NULL: StreamArg = StreamArg::DEFAULT;
 
-/// `bytes` bytes at an offset into the only row of an array.
+/// The side of a copy that starts at byte `offset` of an array of one row.
 fn inside(array: u64, offset: usize) -> Side3D {
     Side3D {
         kind: memory_type::ARRAY,
@@ -172,14 +172,14 @@ exports! {
         out.check()?;
         gpu(device)?;
         array::get(array)?;
-        // Only for arrays with deferred mapping, which are not served.
+        // The function is valid for arrays with deferred mapping only, which are not served.
         Err(CuResult::INVALID_VALUE)
     }
 
     fn cuArrayGetSparseProperties(out: Out<u8>, array: u64) {
         out.check()?;
         array::get(array)?;
-        // Only for sparse arrays, which are not served.
+        // The function is valid for sparse arrays only, which are not served.
         Err(CuResult::INVALID_VALUE)
     }
 
@@ -199,7 +199,7 @@ exports! {
     fn cuArrayGetPlane(out: Out<u64>, array: u64, _plane: u32) {
         out.check()?;
         array::get(array)?;
-        // Only for planar formats, which are not served.
+        // The function is valid for planar formats only, which are not served.
         Err(CuResult::INVALID_VALUE)
     }
 

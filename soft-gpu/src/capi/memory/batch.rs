@@ -14,11 +14,11 @@ use crate::driver::error::Result;
 use crate::driver::stream::Stream;
 use crate::driver::transfer;
 
-/// CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL and _ANY.
+/// CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL and CU_MEMCPY_SRC_ACCESS_ORDER_ANY.
 const DURING_CALL: u32 = 2;
 const ANY: u32 = 3;
 
-/// CU_MEMCPY_OPERAND_TYPE_POINTER and _ARRAY.
+/// CU_MEMCPY_OPERAND_TYPE_POINTER and CU_MEMCPY_OPERAND_TYPE_ARRAY.
 const POINTER: u32 = 1;
 const ARRAY: u32 = 2;
 
@@ -29,7 +29,8 @@ fn check(order: u32, flags: u32) -> Result {
     Ok(())
 }
 
-/// Queues one copy. If the source must be read during the call, the call waits for the stream.
+/// Queues one copy. For the order [`DURING_CALL`], the source must be read before the call returns,
+/// so the call waits for the stream.
 fn queue(c: &Copy3D, order: u32, stream: &Arc<Stream>) -> Result {
     copy(c, Mode::Async, stream)?;
     if order == DURING_CALL {
@@ -42,7 +43,7 @@ fn flat(dst: u64, src: u64, bytes: usize) -> Copy3D {
     transfer::flat((Side::Unified, dst), (Side::Unified, src), bytes)
 }
 
-/// The stream of a batch; the legacy NULL stream is refused.
+/// The stream of a batch. The legacy NULL stream is refused with CUDA_ERROR_INVALID_VALUE.
 pub(super) fn not_legacy(stream: StreamArg, default: DefaultStream) -> Result<Arc<Stream>> {
     match stream.named(default) {
         Named::Null => Err(CuResult::INVALID_VALUE),
@@ -130,7 +131,7 @@ fn with_attributes(
     )
 }
 
-/// Bytes per element, if the operand defines them.
+/// Bytes per element of an array operand; `None` for a pointer, which has no element size.
 fn element(of: &CopyOperand) -> Result<Option<usize>> {
     match of.kind {
         POINTER => Ok(None),
@@ -160,13 +161,13 @@ fn side(of: &CopyOperand, element: usize) -> Result<Side3D> {
     }
 }
 
-/// The three-dimensional copy of one operation.
+/// Converts one operation to a three-dimensional copy.
 fn three(op: &CopyOperation) -> Result<Copy3D> {
     check(op.order, op.flags)?;
     if op.extent.contains(&0) {
         return Err(CuResult::INVALID_VALUE);
     }
-    // Between two pointers, an element is one byte.
+    // Between two pointers, the extent counts bytes.
     let (from, to) = (element(&op.src)?, element(&op.dst)?);
     let element = from.or(to).unwrap_or(1);
     let width = op.extent[0].checked_mul(element);

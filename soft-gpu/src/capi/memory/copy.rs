@@ -159,8 +159,8 @@ fn copy3(c: &Copy3D, mode: Mode, stream: StreamArg, default: DefaultStream) -> R
     copy(c, mode, &stream.get(default)?)
 }
 
-/// The copy of a CUDA_MEMCPY3D_PEER, whose two contexts lie in reserved words of CUDA_MEMCPY3D.
-/// `None` for an empty copy.
+/// The copy that a CUDA_MEMCPY3D_PEER describes; `None` for an empty copy. The structure has its
+/// two contexts in words that CUDA_MEMCPY3D reserves.
 fn peers(c: In<Copy3D>) -> Result<Option<Copy3D>> {
     let c = c.get()?;
     if c.width == 0 || c.height == 0 || c.depth == 0 {

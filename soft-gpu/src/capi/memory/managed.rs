@@ -52,7 +52,8 @@ fn prefetch_v2(
     prefetch_to(addr, bytes, spot(location), stream, default)
 }
 
-/// Prefetches a batch of ranges. Each location applies from a given index on.
+/// Prefetches a batch of ranges. Location `i` of `spots` applies to the ranges from index `from[i]`
+/// on.
 #[allow(clippy::too_many_arguments)]
 fn prefetch_batch(
     addrs: In<u64>,
@@ -83,7 +84,7 @@ fn prefetch_batch(
         .try_for_each(|(addr, bytes, spot)| advice::prefetch(addr, bytes, spot))
 }
 
-/// Discards a batch of ranges: any contents are valid afterwards, so they stay as they are.
+/// Discards a batch of ranges. CUDA leaves the contents undefined, so they stay unchanged here.
 fn discard_batch(
     addrs: In<u64>,
     sizes: In<usize>,

@@ -19,7 +19,7 @@ const FATBIN: u32 = 2;
 const OBJECT: u32 = 3;
 const LIBRARY: u32 = 4;
 
-/// The log of each link, given at its creation.
+/// The log buffers of each link, which the program gives to cuLinkCreate.
 static LOGS: Table<JitLog> = Table::new(Kind::Link);
 
 fn create(count: u32, keys: In<u32>, values: Out<Out<c_void>>, out: Out<u64>) -> Result {
@@ -35,7 +35,7 @@ fn create(count: u32, keys: In<u32>, values: Out<Out<c_void>>, out: Out<u64>) ->
     out.set(made.handle)
 }
 
-/// Writes an outcome to the log of the link and to the log of this call.
+/// Writes an error to the log of the link, and the outcome to the log of this call.
 fn tell<T>(
     link: &Link,
     options: &JitOptions,
@@ -65,7 +65,7 @@ fn take(link: &Link, kind: u32, name: &str, bytes: &[u8]) -> std::result::Result
                 None => link.pass_over(name),
             }
         }
-        // The "cubin" that an earlier link returned is PTX.
+        // The "cubin" that a previous link returned is not ELF: it holds the PTX of its inputs.
         CUBIN | OBJECT if !machine_code => match crate::driver::linker::unpack(trimmed(bytes)) {
             Some(linked) => {
                 let mut inputs = linked.inputs.into_iter();
@@ -77,7 +77,8 @@ fn take(link: &Link, kind: u32, name: &str, bytes: &[u8]) -> std::result::Result
             CuResult::NO_BINARY_FOR_GPU,
             "cubins cannot be linked: this device runs PTX only",
         ),
-        // Build tools often pass the device runtime library although the program does not use it.
+        // Machine code is skipped: build tools often pass the library of the device runtime
+        // although the program does not use it.
         OBJECT | LIBRARY => link.pass_over(name),
         5 => refuse(
             CuResult::NOT_SUPPORTED,
@@ -158,7 +159,7 @@ exports! {
         cubin.check()?;
         let link = link::get(handle)?;
         let image = tell(&link, &JitOptions::NONE, link.complete())?;
-        // The link keeps the bytes in place until the link is destroyed.
+        // The link keeps the bytes at this address until the link is destroyed.
         cubin.set(image.as_ptr())?;
         size.set_if_wanted(image.len());
         Ok(())

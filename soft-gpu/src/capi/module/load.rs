@@ -14,17 +14,17 @@ use crate::driver::image::Target;
 use crate::driver::module::{self, Refusal};
 use crate::driver::{context, healthy, image};
 
-/// CU_JIT_MAX_REGISTERS: the only served option besides the logs.
+/// CU_JIT_MAX_REGISTERS: the only option that is served besides the logs.
 const MAX_REGISTERS: u32 = 0;
 
-/// The option arrays of a load or a link.
+/// The arrays of JIT options of a load or a link.
 #[derive(Clone, Copy)]
 pub struct JitOptions {
     /// Number of options.
     pub count: u32,
     /// Keys.
     pub keys: In<u32>,
-    /// Values: numbers or pointers, in slots of pointer size.
+    /// Values: numbers or pointers, each in the size of a pointer.
     pub values: Out<Out<c_void>>,
 }
 
@@ -51,12 +51,12 @@ impl JitOptions {
         Some(number(value)).filter(|n| *n > 0)
     }
 
-    /// Writes a log, and the length of the log into the size option.
+    /// Writes the log to the program's buffer, and the length of the log into the size option.
     fn log(&self, (buffer, size): (u32, u32), text: &str) {
         let (Some((_, buffer)), Some((slot, room))) = (self.find(buffer), self.find(size)) else {
             return;
         };
-        // The slot itself holds the size, as a 32-bit number.
+        // The size option holds its 32-bit number in place of a pointer.
         let room = number(room) as usize;
         if buffer.is_null() || room == 0 {
             return;
@@ -69,7 +69,7 @@ impl JitOptions {
         .write(text);
     }
 
-    /// Writes the outcome of a load to the logs of the caller, and a refusal to stderr.
+    /// Writes the outcome of a load to the program's log buffers, and a refusal to stderr.
     pub fn report<T>(&self, outcome: std::result::Result<T, Refusal>) -> Result<T> {
         match outcome {
             Ok(value) => {
@@ -101,12 +101,12 @@ pub struct JitLog {
 struct LogBuffer {
     text: Out<c_char>,
     room: usize,
-    /// The value of the size option, which gets the length of the log.
+    /// The place of the size option's value, where the length of the log is written.
     length: Out<Out<c_void>>,
 }
 
 impl JitLog {
-    /// The logs in the options of cuLinkCreate, still empty.
+    /// The log buffers in the options of cuLinkCreate; writes an empty text to them.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE: a count without arrays.
@@ -161,7 +161,7 @@ pub enum Image<'a> {
 }
 
 impl Image<'_> {
-    /// The code of the image for a device.
+    /// The code that a device runs, taken from the image.
     pub fn code(self, cc: (u32, u32)) -> std::result::Result<Vec<u8>, Refusal> {
         match self {
             // SAFETY: CUDA's contract: the pointer is to a module image.
@@ -170,7 +170,7 @@ impl Image<'_> {
         }
     }
 
-    /// Whether there is an image: false for a null pointer.
+    /// Whether the program gave an image: false for a null pointer.
     pub fn is_there(self) -> bool {
         !matches!(self, Image::At(image) if image.is_null())
     }
@@ -189,15 +189,18 @@ fn load(out: Out<u64>, image: Image<'_>, options: &JitOptions) -> Result {
     out.set(options.report(loaded)?.handle)
 }
 
-/// Reads an image from a file, followed by zeros, which terminate a text.
+/// Reads an image from a file. Zeros follow the bytes of the file, to terminate a text.
 pub fn read_image(path: Text) -> Result<Vec<u8>> {
     let mut bytes = std::fs::read(path.lossy()?).map_err(|_| CuResult::FILE_NOT_FOUND)?;
-    // The zeros also allow a header to be read past the end of a short file.
+    // The zeros also make it safe to read a whole header at the end of a short file.
     bytes.extend_from_slice(&[0; 64]);
     Ok(bytes)
 }
 
-/// The argument of a query of a module.
+/// The module that a query names.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for null, the sticky error, or an invalid handle.
 fn get_asked(handle: u64) -> Result<std::sync::Arc<module::Module>> {
     if handle == 0 {
         healthy()?;
@@ -230,7 +233,7 @@ exports! {
     }
 
     fn cuModuleGetLoadingMode(mode: Out<u32>) {
-        // CU_MODULE_LAZY_LOADING: with EAGER, runtimes would load all modules at start.
+        // 2 is CU_MODULE_LAZY_LOADING. With EAGER, runtimes would load all modules at start.
         mode.set(2)
     }
 
@@ -300,7 +303,7 @@ exports! {
 
     fn cuFuncIsLoaded(state: Out<u32>, handle: u64) {
         module::function(handle)?;
-        // CU_FUNCTION_LOADING_STATE_LOADED.
+        // 1 is CU_FUNCTION_LOADING_STATE_LOADED.
         state.set(1)
     }
 

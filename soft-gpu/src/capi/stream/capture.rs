@@ -39,7 +39,7 @@ fn begin_to_graph(
 fn end(stream: StreamArg, out: Out<u64>, default: DefaultStream) -> Result {
     let stream = stream.get(default)?;
     out.set_if_wanted(0);
-    // A program that captures into its own graph may pass no place for the result.
+    // A program that captures into its own graph may pass a null pointer for the result.
     out.set_if_wanted(capture::end(&stream)?.handle);
     Ok(())
 }
@@ -81,7 +81,7 @@ fn info_v3(
 ) -> Result {
     status.check()?;
     let found = capture::info(&*stream.get(default)?)?;
-    // The caller would get only a part of the dependencies.
+    // Without `data`, the program would not get the edge data of the dependencies.
     if found.annotated && !tips.is_null() && data.is_null() {
         return Err(CuResult::LOSSY_QUERY);
     }

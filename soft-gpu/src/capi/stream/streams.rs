@@ -98,7 +98,7 @@ fn resource(stream: StreamArg, out: Out<Resource>, kind: u32, default: DefaultSt
     Resource::tell(out, kind, &stream.owner()?.gpu, stream.part())
 }
 
-/// cuLaunchHostFunc_v2: the mode of waiting has no effect here, and the function may be null.
+/// cuLaunchHostFunc_v2. The mode of waiting has no effect here. The function may be null.
 fn host_function_v2(
     stream: StreamArg,
     call: Option<HostFn>,
@@ -238,7 +238,7 @@ exports! {
 
     fn cuStreamGetGreenCtx(stream: StreamArg, out: Out<u64>) {
         let stream = stream.get(DefaultStream::Legacy)?;
-        // A client calls without a place for the result, and expects success.
+        // A client passes a null pointer for the result, and expects success.
         out.set_if_wanted(stream.green()?.map_or(0, |g| g.handle));
         Ok(())
     }
