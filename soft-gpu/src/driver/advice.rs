@@ -1,5 +1,5 @@
 //! Advice for ranges of managed memory (cuMemAdvise, prefetch). The advice is stored and can be
-//! queried, but has no effect on the place of the memory.
+//! queried, but does not move the memory.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -10,14 +10,14 @@ use super::error::Result;
 use super::sync::lock;
 use super::{gpu, healthy};
 
-/// CUmemLocationType of no location. Beside it: of a device and of the host.
+/// CUmemLocationType: no location. [`DEVICE`] and [`HOST`] are the other types used here.
 pub const NOWHERE: u32 = 0;
-/// See [`NOWHERE`].
+/// CUmemLocationType: a device.
 pub const DEVICE: u32 = 1;
-/// See [`NOWHERE`].
+/// CUmemLocationType: the host.
 pub const HOST: u32 = 2;
 
-/// CU_DEVICE_CPU and CU_DEVICE_INVALID.
+/// CU_DEVICE_CPU and CU_DEVICE_INVALID: results of queries that name a device by number.
 const CPU: i32 = -1;
 const INVALID: i32 = -2;
 
@@ -26,12 +26,12 @@ const INVALID: i32 = -2;
 pub struct Spot {
     /// CUmemLocationType.
     pub kind: u32,
-    /// Device or NUMA node.
+    /// Number of the device or of the NUMA node.
     pub id: i32,
 }
 
 impl Spot {
-    /// The location that an older function names: a device, or -1 for the host.
+    /// The location that the older functions name by a number: a device, or -1 for the host.
     pub fn of_device(device: i32) -> Spot {
         if device == CPU {
             Spot { kind: HOST, id: 0 }
@@ -69,7 +69,7 @@ const NONE: Spot = Spot {
     id: 0,
 };
 
-/// Advice for a range.
+/// The advice that a program gave for a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Advice {
     read_mostly: bool,
@@ -88,7 +88,7 @@ const SILENCE: Advice = Advice {
 
 const HOST_BIT: u64 = 1 << 63;
 
-/// Ranges with advice: start to (end, advice). The ranges are disjoint.
+/// Ranges with advice, by start address: (end, advice). The ranges are disjoint.
 static SAID: Mutex<BTreeMap<u64, (u64, Advice)>> = Mutex::new(BTreeMap::new());
 
 fn split(said: &mut BTreeMap<u64, (u64, Advice)>, at: u64) {
@@ -124,7 +124,7 @@ fn say(start: u64, end: u64, change: impl Fn(&mut Advice)) {
     }
 }
 
-/// The advice of each piece of a range, in order of addresses.
+/// The advice for each part of a range, in order of addresses.
 fn heard(start: u64, end: u64) -> Vec<Advice> {
     let said = lock(&SAID);
     let before = said
@@ -202,7 +202,7 @@ pub fn advise(addr: u64, bytes: u64, advice: u32, spot: Spot) -> Result {
     Ok(())
 }
 
-/// Checks a prefetch, before [`prefetch`] stores it.
+/// Checks the arguments of a prefetch, before [`prefetch`] stores the location.
 ///
 /// # Errors
 /// As [`advise`].

@@ -1,10 +1,10 @@
 //! The reserved address space of device memory.
 //!
 //! Device addresses are host addresses inside one arena at a fixed base, so that another process (a
-//! guest) can reserve the same addresses. Region 0 holds memory that the host owns and kernels can
+//! guest) can reserve the same addresses. Region 0 is for memory that the host and kernels can both
 //! reach (pinned, managed). Region `i + 1` belongs to device `i`. Pages are PROT_NONE until an
-//! allocation first needs them. One byte per granule and device says whether kernels of the device
-//! may access the granule.
+//! allocation first needs them. Each device has a map with one byte per granule, which says whether
+//! kernels of the device may access the granule.
 
 use std::io;
 use std::sync::Mutex;
@@ -21,7 +21,8 @@ pub const BASE: u64 = 0x2000_0000_0000;
 /// Pages are made accessible in steps of this many bytes.
 const COMMIT_STEP: u64 = 2 << 20;
 
-/// Registered memory that kernels of all devices may access, because addressing is unified.
+/// Registered memory of the host that kernels of all devices may access, because addressing is
+/// unified.
 pub static OUTSIDE: Outside = Outside::new();
 
 struct Region {
@@ -35,7 +36,7 @@ struct RegionState {
     committed_to: u64,
 }
 
-/// The arena of this process.
+/// The reserved address space of this process.
 pub struct Arena {
     len: u64,
     regions: Vec<Region>,
@@ -59,9 +60,8 @@ fn map(at: u64, len: u64, prot: i32, flags: i32) -> io::Result<*mut libc::c_void
 }
 
 impl Arena {
-    /// Reserves regions for `devices` devices of `memory` bytes each. No allocation lies in the
-    /// first `skipped` bytes of a device's region, or in its first half if `skipped` is larger.
-    ///
+    /// Reserves regions for `devices` devices of `memory` bytes each. The first `skipped` bytes of
+    /// a device's region get no allocations, but at most half of the region is left out.
     /// # Errors
     /// The operating system's error if it refuses the reservation at [`BASE`].
     pub fn reserve(devices: usize, memory: u64, skipped: u64) -> io::Result<Arena> {
@@ -74,8 +74,8 @@ impl Arena {
         }
         let maps = (0..devices)
             .map(|_| {
-                // Shared, although no process shares it: Linux counts private memory against
-                // RLIMIT_DATA before its first use.
+                // MAP_SHARED, although no other process maps this memory: Linux counts private
+                // memory against RLIMIT_DATA when it is mapped, even if it is never used.
                 let write = libc::PROT_READ | libc::PROT_WRITE;
                 map(0, len / GRANULE, write, libc::MAP_SHARED)
                     .map(|p| p.cast_const().cast::<AtomicU8>())
@@ -109,7 +109,7 @@ impl Arena {
         }
     }
 
-    /// Whether an address lies inside the reservation, live or not.
+    /// Whether an address lies inside the reservation, allocated or not.
     pub fn contains(&self, addr: u64) -> bool {
         addr.wrapping_sub(BASE) < self.len
     }
@@ -119,7 +119,8 @@ impl Arena {
         lock(&self.regions[region].state).ranges.take(len, align)
     }
 
-    /// Takes exactly this range, in any region. False if a part of it is taken or outside.
+    /// Takes exactly this range, in any region. Returns false if a part of the range is taken, or
+    /// lies outside of the regions.
     pub fn take_at(&self, addr: u64, len: u64) -> bool {
         match self.region_of(addr, len) {
             Some(region) => lock(&region.state).ranges.take_at(addr, len),
@@ -140,7 +141,7 @@ impl Arena {
         }
     }
 
-    /// Makes `[addr, addr+len)` accessible to host code.
+    /// Makes the pages of `[addr, addr+len)` readable and writable.
     ///
     /// # Errors
     /// The operating system's error (out of memory under strict overcommit).
@@ -166,7 +167,7 @@ impl Arena {
             state.committed_to = end;
         }
         if len >= 2 * COMMIT_STEP {
-            // A hint: large pages make the first access to large buffers cheap.
+            // Huge pages make the first access to large buffers cheap. An error is ignored.
             // SAFETY: pages of our own reservation.
             unsafe {
                 libc::madvise(
@@ -195,7 +196,8 @@ impl Arena {
         }
     }
 
-    /// Marks granules live (or dead) for `device`, or for all devices.
+    /// Allows (`live`) or forbids access to the granules, for kernels of `device` or of all
+    /// devices.
     pub fn mark(&self, device: Option<usize>, addr: u64, len: u64, live: bool) {
         let first = (addr - BASE) / GRANULE;
         let last = (addr - BASE + len).div_ceil(GRANULE);

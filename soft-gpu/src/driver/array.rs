@@ -1,5 +1,5 @@
-//! CUDA arrays, as containers: memory of one to three dimensions that copies address by element.
-//! The layout is plain rows, because only copies read it (textures and surfaces are not served).
+//! CUDA arrays: memory of one to three dimensions that copies address by element. The layout is
+//! plain rows, because only copies read arrays (textures and surfaces are not served).
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::memory::Use;
 use super::pool;
 use super::{driver, fault, healthy};
 
-/// Flags for layers, surfaces, cube maps, gather and depth: they do not affect copies.
+/// Flags for layers, surfaces, cube maps, gather and depth. Copies ignore these flags.
 const FLAGS: u32 = 0x1f;
 /// Longest side, in elements.
 const LONGEST: usize = 1 << 17;
@@ -29,7 +29,8 @@ pub struct Array {
     /// Bytes per row.
     pub pitch: u64,
     context: u64,
-    /// Whether the array is a level of a mipmapped array, which destroys its levels.
+    /// Whether the array is a level of a mipmapped array. Only the end of the mipmapped array
+    /// destroys its levels.
     level: bool,
 }
 
@@ -65,7 +66,7 @@ pub fn element(format: u32, channels: u32) -> Result<usize> {
     Ok(channels as usize * format_bytes(format)?)
 }
 
-/// Sizes that follow from an array descriptor.
+/// Sizes that an array descriptor determines.
 pub trait Shape: Sized {
     /// (rows per slice, slices).
     fn sides(&self) -> (usize, usize);
@@ -87,10 +88,11 @@ pub trait Shape: Sized {
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for impossible sides or flags. CUDA_ERROR_NOT_SUPPORTED for flags
-    /// that need more than a container.
+    /// that need textures, surfaces or sparse memory.
     fn check(&self) -> Result;
 
-    /// The shape with every used side halved (at least 1); layers stay.
+    /// The shape of the next mipmap level: every used side is halved (at least 1). The number of
+    /// layers stays.
     #[must_use]
     fn half(&self) -> Self;
 }
@@ -114,7 +116,7 @@ impl Shape for Array3DDescriptor {
         if self.width == 0 || sides.iter().any(|s| *s > LONGEST) {
             return Err(CuResult::INVALID_VALUE);
         }
-        // Only a layered array may have a depth and no height.
+        // A depth without a height is valid for layered arrays only.
         if self.depth > 0 && self.height == 0 && !layered {
             return Err(CuResult::INVALID_VALUE);
         }
@@ -170,15 +172,15 @@ fn make(shape: Array3DDescriptor, level: bool) -> Result<Arc<Array>> {
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for an impossible shape, CUDA_ERROR_NOT_SUPPORTED for formats and flags
-/// that need more than a container, CUDA_ERROR_OUT_OF_MEMORY.
+/// that are not served, CUDA_ERROR_OUT_OF_MEMORY.
 pub fn create(shape: Array3DDescriptor) -> Result<u64> {
     make(shape, false).map(|a| a.handle)
 }
 
-/// An array argument.
+/// The array that a handle names.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_HANDLE (strict mode aborts on a stale or forged one).
+/// CUDA_ERROR_INVALID_HANDLE (strict mode aborts on a stale or forged handle).
 pub fn get(handle: u64) -> Result<Arc<Array>> {
     healthy()?;
     ARRAYS.get(handle)
@@ -291,7 +293,7 @@ pub fn forget_context(context: u64) {
 }
 
 impl Array {
-    /// Whether a box lies within the array: `at` and `size` in bytes, rows and slices.
+    /// Whether a box lies within the array. `at` and `size` are (bytes, rows, slices).
     pub fn contains(&self, at: [usize; 3], size: [usize; 3]) -> bool {
         let (rows, slices) = self.shape.sides();
         let room = [self.pitch as usize, rows, slices];

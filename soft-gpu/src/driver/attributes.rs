@@ -1,5 +1,5 @@
-//! Device attributes: values of every NVIDIA device, values of a compute capability ([`limits`]),
-//! or plausible values. Features that are not served read as absent.
+//! Device attributes. The values are those that every NVIDIA device reports, those of the compute
+//! capability ([`limits`]), or plausible values. Features that are not served read as absent.
 //!
 //! The numbers are CUdevice_attribute of cuda.h. The values are public figures of the architecture
 //! (CUDA programming guide, "Compute Capabilities").
@@ -12,7 +12,7 @@ pub const MAX_THREADS_PER_BLOCK: u32 = 1024;
 pub const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 /// Largest grid dimensions, in blocks.
 pub const MAX_GRID: [u32; 3] = [0x7fff_ffff, 65535, 65535];
-/// Bytes of shared memory per block without opting in.
+/// Bytes of shared memory per block, unless the kernel opts in to more.
 pub const SHARED_PER_BLOCK: u32 = 48 << 10;
 /// Registers per block and per multiprocessor.
 pub const REGISTERS: u32 = 65536;
@@ -39,7 +39,8 @@ pub struct Limits {
     pub shared_reserved: u32,
 }
 
-/// The limits of a compute capability. An unknown newer capability has those of the newest known.
+/// The limits of a compute capability. A capability newer than all known ones has the limits of the
+/// newest known one.
 pub fn limits((major, minor): (u32, u32)) -> Limits {
     let (threads, blocks, kib) = match (major, minor) {
         (..=4, _) => (2048, 16, 48),
@@ -74,8 +75,9 @@ const LAST: i32 = 161;
 
 const MAX_PITCH: i32 = 0x7fff_ffff;
 
-/// The value of attribute `id`; `None` for a number that cuda.h does not define. The caller answers
-/// attributes of identity (PCI bus, compute capability).
+/// The value of attribute `id`; `None` for a number that cuda.h does not define. The caller
+/// ([`Gpu::attribute`](super::gpu::Gpu::attribute)) answers the attributes of identity: PCI bus and
+/// compute capability.
 pub fn value(id: i32, limits: &Limits) -> Option<i32> {
     Some(match id {
         1 => MAX_THREADS_PER_BLOCK as i32,
@@ -100,20 +102,21 @@ pub fn value(id: i32, limits: &Limits) -> Option<i32> {
         97 => limits.shared_optin as i32,
         106 => limits.blocks as i32,
         111 => limits.shared_reserved as i32,
-        // No NUMA node; one memory synchronisation domain.
+        // 131: no NUMA node. 126: one memory synchronisation domain.
         131 => -1,
         126 => 1,
         139 => 0x5f06_1af4,
-        // Yes: overlap, map host memory, concurrent kernels, unified addressing, stream priorities,
-        // L1 caches, managed memory (concurrently with the host), cooperative launch, virtual
-        // memory, also by file descriptor, memory pools (also of the host), preemption, host
-        // registration, waits for values in memory. No: 91, because kernels reach registered memory
-        // only once it is mapped; 92 to 94, the first version of waits for values, which is served
-        // but which no current driver reports; 98, flushing remote writes.
+        // 1 for: overlap, map host memory, concurrent kernels, unified addressing, stream
+        // priorities, L1 caches, managed memory (concurrently with the host), cooperative launch,
+        // virtual memory (also by file descriptor), memory pools (also of the host), preemption,
+        // host registration, and waits for values in memory. 0 for: 91, because kernels reach
+        // registered memory only after it is mapped; 92 to 94, the first version of waits for
+        // values, which is served but which no current driver reports; 98, flushes of remote
+        // writes.
         15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 | 89 | 90 | 95 | 99 | 102 | 103 | 113 | 115 => 1,
         122 | 123 | 142 | 144 => 1,
-        // Textures and surfaces are not served. Their limits are reported all the same, because
-        // programs print or check them at start.
+        // Limits of textures and surfaces, which are not served. Programs print or check the limits
+        // at start.
         21 | 22 | 56 | 70 => 131_072,
         23 | 57 => 65536,
         71 => 65000,

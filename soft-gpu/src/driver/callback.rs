@@ -20,13 +20,13 @@ pub struct HostCall {
     pub data: *mut c_void,
 }
 
-// SAFETY: CUDA's contract: a thread of the driver calls the function with this pointer.
+// SAFETY: CUDA's contract: the driver may call the function with this pointer on any thread.
 unsafe impl Send for HostCall {}
 // SAFETY: as above; the pointer is only passed on.
 unsafe impl Sync for HostCall {}
 
 impl HostCall {
-    /// Takes the function of a call argument.
+    /// Makes a call from the function and the argument that a program passed.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for null.
@@ -37,7 +37,8 @@ impl HostCall {
 
     /// Calls the function.
     pub fn run(&self) {
-        // SAFETY: the API's contract for host functions.
+        // SAFETY: the API's contract for host functions: the function may be called with this
+        // argument.
         unsafe { (self.call)(self.data) };
     }
 }
@@ -64,7 +65,7 @@ struct Callback {
 // SAFETY: as for `HostCall`.
 unsafe impl Send for Callback {}
 
-/// cuStreamAddCallback; `named` is the stream handle that the program passed.
+/// cuStreamAddCallback. The callback gets `named`, the stream handle that the program passed.
 ///
 /// # Errors
 /// Callbacks cannot be captured: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
@@ -78,7 +79,8 @@ pub fn add(stream: &Stream, named: u64, call: StreamCallback, data: *mut c_void)
     let work = move |_: &Running<'_>| {
         let Callback { call, stream, data } = { call };
         let status = fault::sticky().map_or(0, |e| e.0);
-        // SAFETY: the API's contract for cuStreamAddCallback.
+        // SAFETY: the API's contract for cuStreamAddCallback: the function may be called with these
+        // arguments.
         unsafe { call(stream, status, data) };
     };
     stream.submit(Vec::new(), Some(Box::new(work))).map(|_| ())

@@ -45,7 +45,7 @@ pub struct KernelFault {
     pub kind: FaultKind,
 }
 
-/// Known kernel times (`SOFT_GPU_CLOCK`): kernels listed here are not interpreted.
+/// Known kernel times (`SOFT_GPU_CLOCK`). Kernels with a known time are not executed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Clock {
     by_name: BTreeMap<String, u64>,
@@ -53,7 +53,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Duration in ns of a launch of `kernel`; `None` for a kernel that is executed.
+    /// Known time in ns of a launch of `kernel`; `None` if the kernel is executed.
     pub fn ns(&self, kernel: &str) -> Option<u64> {
         self.by_name.get(kernel).copied().or(self.default)
     }
@@ -64,10 +64,10 @@ impl Clock {
     }
 }
 
-/// End of the name of a device whose machine-code kernels do nothing.
+/// Suffix of the device name if kernels of machine code do nothing.
 const SKIPS: &str = ", machine code skipped";
 
-/// All settings; `default` gives the defaults.
+/// All settings. [`Config::default`] has the default values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// Number of physical devices.
@@ -78,7 +78,8 @@ pub struct Config {
     pub name: String,
     /// Compute capability.
     pub compute_capability: (u32, u32),
-    /// Distinguishes the UUIDs of one machine's soft devices from another's.
+    /// Number that makes the UUIDs of this machine's soft devices differ from those of other
+    /// machines.
     pub seed: u64,
     /// Number of the allocation of device memory that fails, from 1.
     pub fail_alloc: Option<u64>,
@@ -96,7 +97,8 @@ pub struct Config {
     pub threads: usize,
     /// Known kernel times.
     pub clock: Clock,
-    /// Directory of the shared device state. `None`: this process has devices of its own.
+    /// Directory of the state that processes share. `None`: no other process uses the devices of
+    /// this process.
     pub state: Option<PathBuf>,
     /// Whether an invalid call aborts the process.
     pub strict: bool,
@@ -104,12 +106,12 @@ pub struct Config {
     pub banner: bool,
     /// Whether kernels of machine code do nothing instead of being refused.
     pub skip_machine_code: bool,
-    /// Prefix of the digest files, which list the operations of the device.
+    /// Prefix of the names of the digest files, which list the operations of the device.
     pub digest: Option<PathBuf>,
     /// CUDA_VISIBLE_DEVICES.
     pub visible: Option<String>,
-    /// Whether CUDA_DEVICE_ORDER is unset or a value that CUDA knows. All devices are alike, so
-    /// every known order gives the same list.
+    /// Whether CUDA_DEVICE_ORDER is unset or has a value that CUDA knows. Every known order gives
+    /// the same list of devices, because all devices are alike.
     pub order_known: bool,
 }
 
@@ -196,7 +198,8 @@ impl Config {
         Ok((config, unknown))
     }
 
-    /// Sets one setting. False for an unknown name; `Err` describes the accepted values.
+    /// Sets one setting. Returns false for an unknown name; the error describes the accepted
+    /// values.
     fn set(&mut self, knob: &str, v: &str) -> Result<bool, &'static str> {
         const NUMBER: &str = "a whole number";
         match knob {
@@ -274,7 +277,7 @@ fn parse_bool(v: &str) -> Result<bool, &'static str> {
     }
 }
 
-/// Parses `4096`, `512M`, `8G` or `8GiB`: powers of 1024.
+/// Parses `4096`, `512M`, `8G` or `8GiB` to bytes. The suffixes are powers of 1024.
 fn parse_bytes(v: &str) -> Option<u64> {
     let digits = v.find(|c: char| !c.is_ascii_digit()).unwrap_or(v.len());
     let number: u64 = v[..digits].parse().ok()?;
@@ -288,8 +291,8 @@ fn parse_bytes(v: &str) -> Option<u64> {
     number.checked_mul(1 << shift)
 }
 
-/// No upper bound: for a capability newer than all of its machine code, a library falls back to
-/// PTX.
+/// Parses a compute capability. Capabilities above those of real devices are accepted: NVIDIA's
+/// libraries use their PTX if the device is newer than all of their machine code.
 fn parse_cc(v: &str) -> Option<(u32, u32)> {
     let (major, minor) = v.split_once('.')?;
     let cc = (major.parse().ok()?, minor.parse().ok()?);

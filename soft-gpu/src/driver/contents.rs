@@ -1,16 +1,17 @@
-//! The hash of copied bytes in a digest: a polynomial with the bytes as coefficients, modulo 2^61 -
-//! 1, at two points. The hash of two joined pieces follows from their hashes and lengths, so a copy
-//! that a daemon cuts hashes like the whole. Two different byte strings have the same value at a
-//! point with a probability of about length / 2^61.
+//! The hash of copied bytes in a digest: a polynomial whose coefficients are the bytes, modulo 2^61
+//! - 1, evaluated at two points. The hash of two joined pieces follows from the hashes and lengths
+//! of the pieces, so a daemon may split a copy without changing its hash. Two different byte
+//! strings have the same value at a point with a probability of about length / 2^61.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A Mersenne prime.
+/// The Mersenne prime 2^61 - 1.
 const PRIME: u64 = (1 << 61) - 1;
-/// The points: digits of e and of pi, unrelated to any copied data.
+/// The points at which the polynomial is evaluated: digits of e and of pi, unrelated to copied
+/// data.
 const PLACES: [u64; 2] = [0x0b7e_1516_28ae_d2a6, 0x1243_f6a8_885a_308d];
-/// Powers of the points from 0 to 8.
+/// Powers 0 to 8 of each point.
 const POWERS: [[u64; 9]; 2] = [powers(PLACES[0]), powers(PLACES[1])];
 
 /// The hash of a byte string.
@@ -18,7 +19,7 @@ const POWERS: [[u64; 9]; 2] = [powers(PLACES[0]), powers(PLACES[1])];
 pub struct Contents([u64; 2]);
 
 impl Contents {
-    /// Appends these bytes to the hashed string.
+    /// Appends bytes to the hashed string.
     pub fn append(&mut self, bytes: &[u8]) {
         for (value, power) in self.0.iter_mut().zip(&POWERS) {
             let (words, rest) = bytes.as_chunks::<8>();
@@ -35,7 +36,7 @@ impl Contents {
         }
     }
 
-    /// The hash of these bytes followed by those of `next`, which are `bytes` bytes.
+    /// The hash of this string followed by a string of `bytes` bytes whose hash is `next`.
     pub fn join(self, next: Contents, bytes: u64) -> Contents {
         let at = |i: usize| {
             let (mut shift, mut base, mut left) = (1, PLACES[i], bytes);
@@ -66,9 +67,9 @@ const fn times(a: u64, b: u64) -> u64 {
     reduce(a as u128 * b as u128)
 }
 
-/// A number below 2^124 modulo the prime.
+/// Reduces a number below 2^124 modulo the prime.
 const fn reduce(number: u128) -> u64 {
-    // 2^61 is congruent to 1.
+    // 2^61 is congruent to 1, so the upper bits are added to the lower 61 bits.
     ((number as u64 & PRIME) + (number >> 61) as u64) % PRIME
 }
 
@@ -124,8 +125,8 @@ mod tests {
                 assert_ne!(of(&other), whole, "byte {at}, bit {bit}");
             }
         }
-        // The prime itself, as bytes, hashes unlike zeros; so does a carry from one byte to the
-        // next.
+        // The prime as bytes is congruent to 0, but must not hash like zeros. A carry from one byte
+        // to the next must change the hash, too.
         assert_ne!(of(&PRIME.to_be_bytes()), of(&[0; 8]));
         assert_ne!(of(&[1, 0]), of(&[0, 255]));
         assert_ne!(of(&[1, 2]), of(&[2, 1]));

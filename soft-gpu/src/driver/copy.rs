@@ -1,6 +1,6 @@
-//! Copies and memsets, of one to three dimensions, with CUDA's host-side ordering. The call reads a
-//! pageable source before it returns, and ends a copy to pageable memory before it returns. Copies
-//! between device memory, and memsets, are only queued.
+//! Copies and memsets of one to three dimensions, with CUDA's rules for the host: pageable source
+//! memory is read before the call returns, and a copy to pageable memory is complete when the call
+//! returns. Copies between device memory, and memsets, are only queued.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub struct Extent {
     pub depth: u64,
 }
 
-/// The place of rows in memory.
+/// The addresses of the rows of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// First address.
@@ -47,7 +47,7 @@ pub enum Side {
     Device,
     /// Host memory (which may lie in the arena).
     Host,
-    /// To be found from the address.
+    /// The kind of memory follows from the address.
     Unified,
 }
 
@@ -60,12 +60,13 @@ pub enum Mode {
     Async,
 }
 
-/// Rows of device memory of at least this many bytes bypass the processor's cache, like those of a
-/// copy engine: fetching each line only to overwrite it costs as much as the copy.
+/// Rows of device memory of at least this many bytes are written past the processor's cache, as a
+/// copy engine does: reading each cache line before it is overwritten would cost as much as the
+/// copy.
 const STREAMED: usize = 64 << 10;
 
-/// Work of up to this many bytes may run on the calling thread if the stream is idle: the handover
-/// to the stream's thread takes longer than the work.
+/// Work of up to this many bytes may run on the calling thread if the stream is idle, because
+/// waking the stream's thread takes longer than the work.
 const QUICK: u64 = 512 << 10;
 
 impl Extent {
@@ -75,7 +76,8 @@ impl Extent {
 }
 
 impl Layout {
-    /// Bytes from the first to the last, both included; `None` beyond the address space.
+    /// Bytes from the first byte of the first row to the last byte of the last row; `None` if the
+    /// range leaves the address space. `e` is not empty.
     fn span(self, e: Extent) -> Option<u64> {
         let rows = (e.height - 1).checked_mul(self.pitch)?;
         let slices = (e.depth - 1).checked_mul(self.slice)?;
@@ -102,7 +104,7 @@ fn place(driver: &Driver, layout: Layout, e: Extent, side: Side, of: Planned) ->
         return Ok(Place::Device(device));
     }
     match side {
-        // Registered memory that kernels reach has the same addresses as on the host.
+        // The device address of registered memory is its host address.
         Side::Device if driver.memory.mapped(layout.addr, span) => Ok(Place::Pinned),
         Side::Device => driver
             .memory
@@ -112,12 +114,12 @@ fn place(driver: &Driver, layout: Layout, e: Extent, side: Side, of: Planned) ->
     }
 }
 
-/// The time at which a described operation runs.
+/// The time at which an operation runs, which decides the checks of its addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Planned {
     /// During this call, or queued by this call.
     Now,
-    /// At the launch of the graph, when memory of the graph's own allocation nodes exists.
+    /// At a launch of the graph, when memory of the graph's allocation nodes exists.
     Later,
 }
 
@@ -159,12 +161,12 @@ impl Transfer {
         }))
     }
 
-    /// Moves the bytes now, and takes the modelled time.
+    /// Copies the bytes now, and takes the modelled time.
     pub fn run(&self, driver: &Driver, running: &Running<'_>, ticket: Option<&Ticket>) {
         self.run_from(self.src, driver, running, ticket);
     }
 
-    /// As [`run`](Self::run), from the place to which the rows of the source were staged.
+    /// As [`run`](Self::run), but reads the rows from `src`, to which they were staged.
     fn run_from(
         &self,
         src: Layout,
@@ -195,13 +197,14 @@ fn is_live(driver: &Driver, place: Place, layout: Layout, e: Extent) -> bool {
     }
 }
 
-/// Whether a copy takes its real time instead of a modelled time.
+/// Whether copies take their real time, because no setting gives them a modelled time.
 fn unmodelled(driver: &Driver) -> bool {
     let c = &driver.config;
     c.copy_latency_ns == 0 && c.copy_ns_per_byte == 0.0 && !c.clock.active()
 }
 
-/// Sleeps for the modelled time of a copy.
+/// Sleeps for the modelled time of a copy. With a device clock, the time counts from the stream's
+/// last modelled operation, and the stream's time moves to the end of the copy.
 fn spend(driver: &Driver, running: &Running<'_>, bytes: u64) {
     let c = &driver.config;
     let ns = c.copy_latency_ns + (bytes as f64 * c.copy_ns_per_byte) as u64;
@@ -225,9 +228,9 @@ fn move_rows(dst: Layout, src: Layout, e: Extent, to: Place) {
     let past_the_cache = matches!(to, Place::Device(_)) && n >= STREAMED;
     for (d, s) in dst.rows(e).zip(src.rows(e)) {
         let (d, s) = (d as *mut u8, s as *const u8);
-        // SAFETY: the call checked both ranges. Arena memory stays readable and writable for the
-        // life of the process. CUDA requires the caller to keep host memory valid until the copy is
-        // done. `copy` allows overlap.
+        // SAFETY: the call checked both ranges. Pages of the arena stay readable and writable until
+        // the process ends. CUDA requires the caller to keep host memory valid until the copy is
+        // done. `ptr::copy` allows the ranges to overlap.
         unsafe {
             if past_the_cache && (d as usize).abs_diff(s as usize) >= n {
                 streaming::copy(d, s, n);
@@ -279,11 +282,12 @@ pub fn copy(c: &Copy3D, mode: Mode, stream: &Arc<Stream>) -> Result {
     }
 }
 
-/// Reads a pageable source before the call returns.
+/// Copies pageable source memory to a buffer, because the program may change it when the call
+/// returns.
 fn stage(src: Layout, e: Extent, bytes: u64) -> Vec<u8> {
     let mut staged = Vec::with_capacity(bytes as usize);
     for row in src.rows(e) {
-        // SAFETY: host memory of the caller, valid during the call and copied at once.
+        // SAFETY: host memory of the caller, which is valid during the call.
         staged.extend_from_slice(unsafe {
             std::slice::from_raw_parts(row as *const u8, e.width as usize)
         });

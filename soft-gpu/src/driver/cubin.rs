@@ -2,9 +2,9 @@
 //! file gives the names, parameters and attributes of the kernels, and the variables with their
 //! initial contents.
 //!
-//! The layout is that of NVIDIA's assembler: each function K has a section `.text.K`, and
-//! attributes in `.nv.info.K` and (by symbol) in `.nv.info`. Variables lie in `.nv.global`,
-//! `.nv.global.init` and `.nv.constant3`.
+//! The layout is that of NVIDIA's assembler. Each function K has a section `.text.K`. Attributes of
+//! K are in `.nv.info.K`, and, by the number of K's symbol, in `.nv.info`. Variables lie in
+//! `.nv.global`, `.nv.global.init` and `.nv.constant3`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,11 +18,11 @@ use super::image::Refusal;
 use super::program::Program;
 use crate::exec::contract::{GlobalVar, KernelInfo};
 
-/// Bits of a symbol's `st_other`.
+/// Flags in a symbol's `st_other`: a managed variable, a kernel.
 const MANAGED: u8 = 0x04;
 const ENTRY: u8 = 0x10;
 
-/// Attributes of `.nv.info`.
+/// Numbers of the attributes in `.nv.info`.
 mod attribute {
     pub(super) const MAX_THREADS: u8 = 0x05;
     pub(super) const REQUIRED_THREADS: u8 = 0x10;
@@ -33,8 +33,8 @@ mod attribute {
     pub(super) const LARGE_PARAMETER: u8 = 0x45;
 }
 
-/// The form of an attribute whose value has a length. The head holds the value of all other forms,
-/// in two bytes.
+/// The form of an attribute whose value follows the head, with a length. In all other forms, the
+/// head holds the value in two bytes.
 const SIZED: u8 = 4;
 /// Most bytes of parameters of a kernel, on any device.
 const MOST_PARAMETERS: usize = 1 << 15;
@@ -56,7 +56,7 @@ fn damaged(why: impl std::fmt::Display) -> Refusal {
 pub fn architecture(image: &[u8]) -> Result<u32, Refusal> {
     let header = Elf::parse(image).map_err(damaged)?;
     let flags = header.e_flags(ENDIAN).0;
-    // The place depends on the ABI version of the file.
+    // The position of the number in the flags depends on the ABI version of the file.
     let shift = if header.e_ident().abi_version >= 8 {
         8
     } else {
@@ -65,7 +65,7 @@ pub fn architecture(image: &[u8]) -> Result<u32, Refusal> {
     Ok(flags >> shift & 0xff)
 }
 
-/// The program of a cubin; its kernels do nothing.
+/// The program of a cubin. The kernels of the program do nothing.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_IMAGE for a damaged file.
@@ -111,7 +111,7 @@ impl<'a> Cubin<'a> {
         })
     }
 
-    /// The section of this name. Its size may exceed the file if its bytes are all zero.
+    /// The section of this name. A section of zeros (SHT_NOBITS) may be larger than the file.
     fn section(&self, name: &str) -> Option<&'a object::elf::SectionHeader64<LittleEndian>> {
         let index = *self.by_name.get(name.as_bytes())?;
         self.sections.section(object::SectionIndex(index)).ok()
@@ -174,7 +174,7 @@ impl<'a> Cubin<'a> {
         Ok(kernels)
     }
 
-    /// Fills in the attributes of the kernel's own section.
+    /// Reads the attributes of the kernel's own section into `kernel`.
     fn describe(&self, kernel: &mut KernelInfo) -> Result<(), Refusal> {
         let mut parameters = BTreeMap::new();
         for (attribute, value) in self.attributes(&format!(".nv.info.{}", kernel.name))? {
@@ -221,10 +221,12 @@ impl<'a> Cubin<'a> {
         Ok(())
     }
 
-    /// The variables with their initial bytes; further bytes are zero.
+    /// The variables with their initial bytes. If there are fewer bytes than the variable has, the
+    /// rest is zero.
     fn variables(&self) -> Result<Vec<(GlobalVar, Vec<u8>)>, Refusal> {
         let mut found = Vec::new();
-        // Variables do not overlap, so together they have at most the bytes of the file.
+        // Variables do not overlap, so all initial contents together are at most as long as the
+        // file.
         let mut left = self.image.len();
         for (index, symbol) in self.symbols.enumerate() {
             if symbol.st_type() != STT_OBJECT {
@@ -268,7 +270,7 @@ impl<'a> Cubin<'a> {
     }
 }
 
-/// Most threads of a block that the registers allow, in whole warps.
+/// Most threads of a block that the register file allows, in whole warps.
 fn most_threads(registers: u32) -> u32 {
     let warp = registers.next_multiple_of(8) * 32;
     (REGISTERS / warp * 32).min(1024)

@@ -8,10 +8,10 @@ use super::error::Result;
 use super::gpu::Gpu;
 use super::{context, driver, module, version};
 
-/// The values that the runtime attaches to contexts.
+/// The values that NVIDIA's runtime attaches to contexts.
 pub static GATE: Gate = Gate::new();
 
-/// The software driver, as `vgpu_cudart` calls it.
+/// This driver, as `vgpu_cudart` calls it.
 pub struct SoftDriver;
 
 impl Driver for SoftDriver {

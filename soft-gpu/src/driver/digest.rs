@@ -1,10 +1,10 @@
 //! `SOFT_GPU_DIGEST`: one line for each operation of the device, so that `vgpu-digest` can compare
 //! two runs of a program.
 //!
-//! A line begins with the number of its submission and with its stream. The number is needed
-//! because the line of a copy is written only when its bytes are known. An address is written as
-//! its allocation and the offset there. `vgpu-digest` normalises the parts that differ between
-//! runs: the numbers, the streams and the allocations.
+//! A line begins with the number of the submission and with the stream. The lines are not in the
+//! order of the submissions, because the line of a copy is written only when its bytes are known.
+//! An address is written as its allocation and the offset there. `vgpu-digest` normalises the parts
+//! that differ between runs: the numbers, the streams and the allocations.
 
 use std::fmt::{self, Write as _};
 use std::fs::File;
@@ -21,13 +21,14 @@ use super::stream::{Class, Stream};
 use super::sync::lock;
 use crate::exec::contract::{KernelInfo, Launch};
 
-/// Most file names that are tried for a free name.
+/// Most file names that are tried until a free name is found.
 const MOST_FILES: u32 = 100_000;
 
-/// Bytes per page: the worker rounds registered memory down to the start of a page.
+/// Bytes per page. The worker registers memory from the start of a page.
 const PAGE: u64 = 4096;
 
-/// Most addresses that are written for one copy; more are probably data that look like addresses.
+/// Most addresses that are written for one copy. If there are more, they are probably data that
+/// look like addresses.
 const MOST_NAMES: usize = 256;
 
 struct Sink {
@@ -36,7 +37,7 @@ struct Sink {
 }
 
 enum State {
-    /// No line was written yet; the file does not exist.
+    /// No line was written yet. The file does not exist.
     Unmade,
     Open(File),
     /// A line could not be written. The digest ends.
@@ -46,8 +47,9 @@ enum State {
 static SINK: OnceLock<Sink> = OnceLock::new();
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// Starts the digest if there is a prefix. The first line creates the file `prefix.N`, with the
-/// first free N: processes of a service may have equal process ids in their namespaces.
+/// Starts the digest if there is a prefix. The first line creates the file `prefix.N`, where N is
+/// the first free number. N is not the process id, because processes in different namespaces may
+/// have the same id.
 pub fn begin(prefix: Option<&Path>) {
     super::scrub::set(prefix.is_some());
     if let Some(prefix) = prefix {
@@ -66,7 +68,7 @@ impl Sink {
             State::Open(file) => Ok(file),
             State::Unmade => self.make(),
         };
-        // One write per line, so that the digest of a killed process holds whole lines.
+        // Each line is one write, so that the digest of a killed process ends with a whole line.
         match made.and_then(|mut file| file.write_all(line.as_bytes()).map(|()| file)) {
             Ok(file) => *state = State::Open(file),
             Err(e) => eprintln!(
@@ -95,13 +97,13 @@ impl Sink {
     }
 }
 
-/// A submitted operation that is still to be described.
+/// A submitted operation whose line is not written yet.
 #[derive(Clone)]
 pub struct Ticket {
     head: String,
 }
 
-/// Numbers an operation of the stream; `None` without a digest.
+/// Gives an operation of the stream its number; `None` without a digest.
 pub fn ticket(stream: &Stream) -> Option<Ticket> {
     SINK.get()?;
     let order = NEXT.fetch_add(1, Ordering::SeqCst);
@@ -145,9 +147,10 @@ impl Ticket {
         self.write(text);
     }
 
-    /// Writes copied bytes, one line per slice, as found at `dst`. Memory that the host can also
-    /// access counts as host memory: a daemon has that memory of the program elsewhere, and may
-    /// copy it between the two places.
+    /// Writes the bytes that a copy has written to `dst`, one line per slice. Memory that the host
+    /// can also access counts as host memory: under a daemon, such memory of the program exists
+    /// twice, in the program's process and in the daemon's, and the daemon may copy it between both
+    /// places.
     pub fn copied(
         &self,
         driver: &Driver,
@@ -209,14 +212,15 @@ impl Ticket {
         }
     }
 
-    /// Writes a wait for a word, or a write of a word.
+    /// Writes a wait for a value in memory, or a write of a value to memory.
     pub fn word(&self, driver: &Driver, what: &str, addr: u64, value: u64, flags: u32) {
         let at = Named(driver, addr);
         self.write(format_args!("{what} {at} {value:x} {flags:x}"));
     }
 }
 
-/// Writes a parameter: the 8-byte words of the parameter block, and the remaining bytes.
+/// Writes a parameter, which starts at `offset` of the parameter block: the aligned 8-byte words as
+/// numbers or addresses, other bytes in hexadecimal.
 fn parameter(driver: &Driver, text: &mut String, offset: usize, bytes: &[u8]) {
     let mut at = offset;
     let mut rest = bytes;
@@ -247,13 +251,13 @@ fn parameter(driver: &Driver, text: &mut String, offset: usize, bytes: &[u8]) {
     }
 }
 
-/// Whether the program can also access this memory. Through a daemon, it is memory of the program,
-/// at an address of its process.
+/// Whether the program can also access this memory. Under a daemon, such memory belongs to the
+/// program's process, and has another address here.
 fn of_host(a: Allocation) -> bool {
     a.usage.host() || a.usage.managed()
 }
 
-/// An address that should lie in an allocation.
+/// An address, written as allocation and offset if it lies in an allocation.
 struct Named<'a>(&'a Driver, u64);
 
 impl fmt::Display for Named<'_> {
@@ -265,13 +269,14 @@ impl fmt::Display for Named<'_> {
     }
 }
 
-/// The allocation of an address, and the offset there. The end of an allocation counts as inside,
-/// because a guard follows every allocation.
+/// The allocation of an address, and the offset there. The address just after an allocation belongs
+/// to that allocation, because unused addresses follow every allocation.
 fn name(driver: &Driver, addr: u64) -> Option<String> {
     let memory = &driver.memory;
     if driver.arena.contains(addr) {
         let found = memory.find(addr).or_else(|| memory.find(addr - 1));
-        // One copy may span adjacent mappings.
+        // A copy may span adjacent mappings, so the offset counts from the start of the
+        // reservation.
         if let Some(a) = found.filter(|a| matches!(a.usage, Use::Mapped(_)))
             && let Some(base) = super::vmm::reservation(a.addr)
         {
@@ -280,7 +285,8 @@ fn name(driver: &Driver, addr: u64) -> Option<String> {
         if let Some(a) = found.filter(|a| !a.usage.graph()) {
             return Some(format!("@a{}+{:x}", a.id, addr - a.addr));
         }
-        // The address range of a graph's memory belongs to its node, whatever is mapped at present.
+        // Addresses of a graph's memory count from the block of the allocation node, whatever is
+        // allocated there now.
         let base = super::graph::block::base_of(addr).or(found.map(|a| a.addr))?;
         return Some(format!("@g{base:x}+{:x}", addr - base));
     }
@@ -289,12 +295,12 @@ fn name(driver: &Driver, addr: u64) -> Option<String> {
     Some(format!("@r{base:x}+{:x}", addr - base))
 }
 
-/// Bytes that the digest shows as a hash and addresses.
+/// Copied bytes as the digest shows them: a hash, and the addresses among the bytes.
 #[derive(Default)]
 struct Told {
     contents: Contents,
-    /// Allocations whose addresses occur among the bytes. The addresses count as zeros in the hash,
-    /// because they differ between processes.
+    /// Allocation and offset of each address that occurs among the bytes. The hash has zeros in
+    /// place of these addresses, because addresses differ between processes.
     names: Vec<String>,
 }
 

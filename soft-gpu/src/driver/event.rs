@@ -26,7 +26,7 @@ enum Record {
         position: Position,
         reached_ns: Arc<AtomicU64>,
     },
-    /// In a capturing stream: the dependencies of the stream's next node.
+    /// In a capturing stream: the nodes on which the stream's next node depended at that time.
     Captured(Fork),
 }
 
@@ -63,7 +63,7 @@ pub fn create(flags: u32) -> Result<u64> {
     Ok(event.handle)
 }
 
-/// cuEventDestroy: returns at once, even if the event is not reached yet.
+/// cuEventDestroy: returns at once, even if the event is not complete yet.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_HANDLE.
@@ -72,17 +72,18 @@ pub fn destroy(handle: u64) -> Result {
     fault::check()
 }
 
-/// An event argument.
+/// The event that a handle names.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_HANDLE (strict mode aborts on a stale or forged one).
+/// CUDA_ERROR_INVALID_HANDLE (strict mode aborts on a stale or forged handle).
 pub fn get(handle: u64) -> Result<Arc<Event>> {
     healthy()?;
     EVENTS.get(handle)
 }
 
 impl Event {
-    /// cuEventRecord. `external`: a capture gets a node that records the event when it runs.
+    /// cuEventRecord. With `external`, a capture gets a node that records the event when the node
+    /// runs.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE if the event and the stream are of different contexts; an invalid
@@ -123,7 +124,8 @@ impl Event {
         self.record_after(stream, Vec::new())
     }
 
-    /// Records the event after all work that is submitted to the stream, and after `after`.
+    /// Records the event after all work that is submitted to the stream, and after the positions
+    /// `after`.
     ///
     /// # Errors
     /// As [`record_now`](Self::record_now).
@@ -159,7 +161,8 @@ impl Event {
     /// The last recorded position; `None` before the first record.
     ///
     /// # Errors
-    /// CUDA_ERROR_CAPTURED_EVENT, which also invalidates the capture.
+    /// CUDA_ERROR_CAPTURED_EVENT if a capture recorded the event. The call then invalidates the
+    /// capture.
     fn position(&self) -> Result<Option<Position>> {
         let last = lock(&self.last);
         match last.as_ref() {
@@ -174,7 +177,7 @@ impl Event {
         }
     }
 
-    /// The state of the capture in which the event was last recorded.
+    /// The fork of the capture that last recorded the event; `None` if no capture did.
     pub fn captured(&self) -> Option<Fork> {
         match lock(&self.last).as_ref() {
             Some(Record::Captured(fork)) => Some(fork.clone()),
@@ -233,7 +236,8 @@ pub fn elapsed_ms(start: u64, end: u64) -> Result<f32> {
     Ok((end as f64 - start as f64) as f32 / 1e6)
 }
 
-/// cuStreamWaitEvent. `external`: a capture gets a node that waits for the event when it runs.
+/// cuStreamWaitEvent. With `external`, a capture gets a node that waits for the event when the node
+/// runs.
 ///
 /// # Errors
 /// CUDA_ERROR_STREAM_CAPTURE_MERGE, _ISOLATION, _IMPLICIT by the rules of capture.

@@ -1,4 +1,4 @@
-//! A device: its properties, its memory account and its compute turn.
+//! A device: its properties, its memory account, and the turns of this process to compute.
 
 use std::sync::Arc;
 
@@ -29,11 +29,11 @@ pub struct Gpu {
     pub uuid: [u8; 16],
     /// State that all processes on the device share.
     pub shared: Arc<Shared>,
-    /// The turn of this process to compute.
+    /// The turn to compute, which processes on the device pass to each other.
     pub turn: Turn,
     /// Unfinished work of this process on the device.
     pub open: Open,
-    /// Time at which each multiprocessor is free.
+    /// Time at which each multiprocessor is free, on the device's timeline.
     pub lanes: Lanes,
 }
 
@@ -70,7 +70,7 @@ impl Gpu {
         }
     }
 
-    /// Resources of a multiprocessor, by the compute capability.
+    /// Resources of a multiprocessor, which depend on the compute capability.
     pub fn limits(&self) -> Limits {
         attributes::limits(self.compute_capability)
     }
@@ -86,10 +86,10 @@ impl Gpu {
     }
 }
 
-/// The UUID of physical device `index`: equal at every start, different for each seed and index.
+/// The UUID of physical device `index`: the same at every start, different for each seed and index.
 pub fn uuid(seed: u64, index: usize) -> [u8; 16] {
     let mix = |mut z: u64| {
-        // splitmix64 mixes the bits of its input well enough.
+        // splitmix64: enough mixing for a UUID.
         z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -121,9 +121,9 @@ pub fn uuid_text(uuid: &[u8; 16]) -> String {
 
 /// The physical devices that CUDA_VISIBLE_DEVICES lists, in the order of the list.
 ///
-/// NVIDIA's driver reads the list so: all entries are indices or UUID prefixes, as the first entry
-/// is; an index ends at the first character that is not a digit; the list ends before the first
-/// entry that names no device.
+/// The rules are those of NVIDIA's driver. The form of the first entry decides whether all entries
+/// are indices or UUID prefixes. An index ends at the first character that is not a digit. The list
+/// ends before the first entry that names no device.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_DEVICE if the list names a device twice.

@@ -1,8 +1,9 @@
-//! Green contexts: a device's primary context, whose kernels run on a part of the multiprocessors.
+//! Green contexts: views of a device's primary context whose kernels run on a part of the
+//! multiprocessors.
 //!
-//! A green context has no memory and no modules of its own. Its CUcontext is another name of the
-//! primary context ([`super::context`] resolves it). This module keeps the differences: the streams
-//! of the green context, and the multiprocessors on which their kernels run.
+//! A green context has no memory and no modules of its own. [`super::context`] resolves the
+//! CUcontext of a green context to the primary context. This module keeps the differences: the
+//! streams of the green context, and the multiprocessors on which their kernels run.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -19,10 +20,11 @@ use super::stream::{Class, Position, Stream};
 use super::sync::lock;
 use super::{fault, gpu, healthy, pool};
 
-/// CU_GREEN_CTX_DEFAULT_STREAM. The default stream exists without the flag, too.
+/// CU_GREEN_CTX_DEFAULT_STREAM. A green context has its NULL stream without this flag, too.
 const DEFAULT_STREAM: u32 = 1;
 
-/// Resources of a green context (CUdevResourceDesc). Lives as long as the process.
+/// The resources that a new green context gets (CUdevResourceDesc). A description is never
+/// destroyed.
 struct Description {
     device: i32,
     part: Part,
@@ -54,9 +56,9 @@ struct Streams {
 
 static DESCRIPTIONS: Table<Description> = Table::new(Kind::ResourceDesc);
 static GREENS: Table<Green> = Table::new(Kind::GreenContext);
-/// The green contexts by CUcontext.
+/// Green contexts by the CUcontext of each.
 static VIEWS: Table<Green> = Table::new(Kind::Context);
-/// Number of green contexts, so that lookups are skipped while it is 0.
+/// Number of green contexts. Lookups return at once while the number is 0.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// cuDevResourceGenerateDesc.
@@ -102,10 +104,10 @@ pub fn create(description: u64, device: i32, flags: u32) -> Result<u64> {
     Ok(green.handle)
 }
 
-/// A CUgreenCtx argument.
+/// The green context that a CUgreenCtx names.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_CONTEXT (strict mode aborts on a stale or forged one).
+/// CUDA_ERROR_INVALID_CONTEXT (strict mode aborts on a stale or forged handle).
 pub fn get(handle: u64) -> Result<Arc<Green>> {
     healthy()?;
     GREENS.get(handle).map_err(|_| CuResult::INVALID_CONTEXT)
@@ -123,7 +125,7 @@ pub fn destroy(handle: u64) -> Result {
     let _ = VIEWS.remove(green.context);
     LIVE.fetch_sub(1, Ordering::SeqCst);
     for stream in green.live() {
-        // The call invalidates the capture; the error is expected.
+        // `forbid` invalidates the capture of the stream, if any. Its error is not needed.
         let _ = capture::forbid(&stream);
     }
     match green.owner() {
@@ -133,7 +135,7 @@ pub fn destroy(handle: u64) -> Result {
     }
 }
 
-/// The green context of a CUcontext, if the CUcontext belongs to a green context.
+/// The green context that a CUcontext names; `None` if the CUcontext is of an ordinary context.
 pub fn of_context(handle: u64) -> Option<Arc<Green>> {
     if LIVE.load(Ordering::SeqCst) == 0 {
         return None;
@@ -141,7 +143,8 @@ pub fn of_context(handle: u64) -> Option<Arc<Green>> {
     VIEWS.find(handle)
 }
 
-/// The calling thread's current green context, if its current context is one.
+/// The green context that is current on the calling thread; `None` if the current context is not
+/// green.
 pub fn current() -> Option<Arc<Green>> {
     if LIVE.load(Ordering::SeqCst) == 0 {
         return None;
@@ -149,7 +152,7 @@ pub fn current() -> Option<Arc<Green>> {
     VIEWS.find(context::current_handle().ok()?)
 }
 
-/// The multiprocessors of the calling thread's current context.
+/// The multiprocessors on which work of the calling thread's current context runs.
 pub fn current_part() -> Part {
     current().map_or(Part::ALL, |g| g.part)
 }
@@ -164,8 +167,8 @@ impl Green {
         owner.ok_or(CuResult::CONTEXT_IS_DESTROYED)
     }
 
-    /// The NULL stream of the green context: queue of the primary context, multiprocessors of the
-    /// green context.
+    /// The NULL stream of the green context. Its work is in the queue of the primary context's NULL
+    /// stream, and runs on the multiprocessors of the green context.
     pub fn null(&self) -> &Arc<Stream> {
         &self.null
     }
@@ -232,7 +235,8 @@ impl Green {
             return Err(CuResult::INVALID_HANDLE);
         }
         self.forbid_captures()?;
-        // On a separate stream, so that only the event waits.
+        // A separate stream waits for the work, so that no later work of the green context's
+        // streams waits.
         let aside = Stream::new(Arc::downgrade(&owner), Class::NonBlocking, 0, 0, 0);
         event.record_after(&aside, self.unfinished())
     }

@@ -1,8 +1,9 @@
 //! Opaque handles: typed, never reused, never pointers.
 //!
 //! A handle is `0x05 | kind | serial`, below 2^63, because clients read handles as signed numbers.
-//! While a digest is written, serial numbers differ between processes. A handle that was issued and
-//! has ended is *stale*; any other unknown number is *forged*.
+//! While a digest is written, offsets that differ between processes are added to the upper 16 bits
+//! and to the serial number. A handle that was issued and whose object has ended is *stale*; any
+//! other unknown number is *forged*.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -15,7 +16,7 @@ use super::error::Result;
 use super::scrub;
 use super::sync::{read, write};
 
-/// The kind of object of a handle.
+/// The kind of object that a handle names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -69,8 +70,8 @@ impl Kind {
     }
 }
 
-/// Hashes handles. Handles are distinct by construction, so one multiplication spreads them enough.
-/// A caller who forges handles slows down only itself.
+/// Hash function for handles. Handles differ by construction, so one multiplication is enough to
+/// distribute them. Forged handles that collide slow down only the program that forges them.
 #[derive(Default)]
 struct HandleHasher(u64);
 
@@ -92,7 +93,7 @@ impl Hasher for HandleHasher {
 
 type Map<T> = HashMap<u64, Arc<T>, BuildHasherDefault<HandleHasher>>;
 
-/// The serial number before the first serial number.
+/// The number just below the first serial number.
 fn before_first() -> u64 {
     scrub::number() << 24
 }
@@ -120,7 +121,7 @@ impl<T> Table<T> {
         self.kind.mark() << 48 | (before_first() + serial) << 4
     }
 
-    /// Makes `handle`, which [`mint`](Self::mint) issued, name `object`.
+    /// Makes `handle` the name of `object`. [`mint`](Self::mint) has issued the handle.
     pub fn put(&self, handle: u64, object: Arc<T>) {
         write(&self.live)
             .get_or_insert_default()
@@ -140,13 +141,13 @@ impl<T> Table<T> {
         read(&self.live).as_ref()?.get(&handle).cloned()
     }
 
-    /// The object of a live handle. Otherwise CUDA_ERROR_INVALID_HANDLE, or an abort in strict
-    /// mode.
+    /// The object of a live handle. Otherwise returns CUDA_ERROR_INVALID_HANDLE, or aborts in
+    /// strict mode.
     pub fn get(&self, handle: u64) -> Result<Arc<T>> {
         self.find(handle).ok_or_else(|| self.bad(handle))
     }
 
-    /// Ends a handle. Errors as for [`get`](Self::get).
+    /// Removes a handle and returns its object. Errors as for [`get`](Self::get).
     pub fn remove(&self, handle: u64) -> Result<Arc<T>> {
         write(&self.live)
             .as_mut()

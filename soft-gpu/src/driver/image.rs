@@ -1,9 +1,10 @@
-//! Module images: finds the code for a device in what a client passes, which is a bare pointer.
+//! Module images: finds the code for a device in the image that a program passes as a bare pointer.
 //!
-//! A wrapper points to a fatbin, whose entries are PTX or ELF, plain or compressed. Of a fatbin a
-//! driver takes machine code for the device where there is some, else the newest PTX that is not
-//! newer than the device. Here machine code does not run, so PTX is taken also where there is
-//! machine code; with `SOFT_GPU_SASS=skip` machine code is taken where there is no PTX.
+//! An image is PTX text, an ELF file (machine code), a fatbin, or a wrapper that points to a
+//! fatbin. The entries of a fatbin are PTX or ELF files, plain or compressed. NVIDIA's driver
+//! prefers machine code for the device, and otherwise takes the newest PTX that is not newer than
+//! the device. Here machine code does not run, so the PTX is taken even if there is machine code.
+//! With `SOFT_GPU_SASS=skip`, machine code is taken if there is no PTX.
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cudart::fatbin::{EXACT, Entry, FAMILY, MACHINE_CODE, PTX, entries, runs};
@@ -14,32 +15,33 @@ use vgpu_cudart::image::{
 use super::cubin;
 use super::linker::{self, Input};
 
-/// No entry is larger once decompressed; a bound on what a damaged header can ask for.
+/// Largest accepted size of a decompressed entry in bytes: the limit for the size in a damaged
+/// header.
 const MAX_CODE: usize = 512 << 20;
 
-/// Why an image has no PTX for us: the CUresult and a sentence for the log.
+/// Reason for a refusal of an image: the CUresult, and a sentence for the log.
 pub type Refusal = (CuResult, String);
 
 fn no_binary(why: impl Into<String>) -> Refusal {
     (CuResult::NO_BINARY_FOR_GPU, why.into())
 }
 
-/// For what code is wanted.
+/// The device for which code is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target {
     cc: (u32, u32),
-    /// Machine code will do.
+    /// Whether machine code is accepted (`SOFT_GPU_SASS=skip`).
     skip: bool,
 }
 
 impl Target {
-    /// A device of capability `cc`, and `SOFT_GPU_SASS`.
+    /// The target for a device of compute capability `cc`, with the setting `SOFT_GPU_SASS`.
     pub fn new(cc: (u32, u32)) -> Target {
         let skip = super::driver().is_ok_and(|d| d.config.skip_machine_code);
         Target { cc, skip }
     }
 
-    /// Refuses machine code, unless it will do.
+    /// Refuses machine code, unless the setting accepts it.
     fn machine_code_will_do(self) -> Result<(), Refusal> {
         if self.skip {
             return Ok(());
@@ -65,11 +67,11 @@ impl Target {
     }
 }
 
-/// Copies the code for a device out of the image at `pointer`: PTX, or a cubin.
+/// Copies the code for a device, PTX or a cubin, out of the image at `pointer`.
 ///
 /// # Errors
-/// CUDA_ERROR_NO_BINARY_FOR_GPU without code for the device, CUDA_ERROR_INVALID_IMAGE for a damaged
-/// image.
+/// CUDA_ERROR_NO_BINARY_FOR_GPU if the image has no code for the device, CUDA_ERROR_INVALID_IMAGE
+/// for a damaged image.
 ///
 /// # Safety
 /// `pointer` is a module image as cuModuleLoadData takes it: NUL-terminated PTX, an ELF, a fatbin
@@ -81,17 +83,17 @@ pub unsafe fn code_at(pointer: *const u8, target: Target) -> Result<Vec<u8>, Ref
             "the image pointer is null".to_owned(),
         ));
     }
-    // SAFETY: every kind of image has a byte; text may be shorter than a magic number, so the
-    // first bytes are read one by one up to a NUL.
+    // SAFETY: every kind of image has at least one byte. A text may be shorter than a magic number,
+    // so `magic` reads byte by byte up to a NUL.
     let form = unsafe { magic(pointer) };
     match form {
-        // SAFETY: a wrapper, by its magic number.
+        // SAFETY: the magic number is that of a wrapper.
         Some(WRAPPER) => unsafe { wrapped(pointer, target) },
-        // SAFETY: a fatbin, by its magic number.
+        // SAFETY: the magic number is that of a fatbin.
         Some(FATBIN) => fatbin_code(unsafe { fatbin_at(pointer) }?, target),
         Some(ELF) => {
             target.machine_code_will_do()?;
-            // SAFETY: an ELF file, by its magic number; it is as long as its tables say.
+            // SAFETY: the magic number is that of an ELF file, whose tables determine its length.
             let image = unsafe {
                 let len = image::elf_len(pointer, MAX_CODE as u64).ok_or_else(damaged)?;
                 std::slice::from_raw_parts(pointer, len as usize)
@@ -100,14 +102,14 @@ pub unsafe fn code_at(pointer: *const u8, target: Target) -> Result<Vec<u8>, Ref
         }
         Some(TILE) => Err(tile_ir()),
         _ => {
-            // SAFETY: what is none of the above is NUL-terminated text.
+            // SAFETY: by the contract, an image of no other kind is NUL-terminated text.
             let text = unsafe { std::ffi::CStr::from_ptr(pointer.cast()) };
             Ok(text.to_bytes().to_vec())
         }
     }
 }
 
-/// As [`code_at`], of a file's bytes.
+/// As [`code_at`], for the bytes of a file.
 ///
 /// # Errors
 /// As [`code_at`].
@@ -145,29 +147,29 @@ unsafe fn wrapped(pointer: *const u8, target: Target) -> Result<Vec<u8>, Refusal
             read::<*const *const u8>(pointer, 16),
         )
     };
-    // SAFETY: the wrapper's data is a fatbin (or an ELF); it is not another wrapper.
+    // SAFETY: the data of a wrapper is a fatbin or an ELF file. It is never another wrapper.
     let found = match unsafe { magic(data) } {
         Some(WRAPPER) | None => Err((
             CuResult::INVALID_IMAGE,
             "the fatbin wrapper is damaged".into(),
         )),
-        // SAFETY: as of `code_at`; wrappers do not nest.
+        // SAFETY: the data is an image as `code_at` requires.
         _ => unsafe { code_at(data, target) },
     };
     match found {
         Err(missing)
             if missing.0 == CuResult::NO_BINARY_FOR_GPU && version == LINKED && !list.is_null() =>
         {
-            // SAFETY: the array of a wrapper of this version.
+            // SAFETY: a wrapper of this version has an array of fatbins.
             unsafe { relinked(list, target) }?.ok_or(missing)
         }
         found => found,
     }
 }
 
-/// The PTX of a fatbin that is to be linked; `None` for machine code, and for NVIDIA's library of
-/// the device runtime (nvcc links every program of parts with it): what is served of that is built
-/// in.
+/// The PTX of a fatbin that is to be linked. `None` for machine code, and for NVIDIA's library of
+/// the device runtime, which nvcc links into every program of separately compiled parts. The served
+/// functions of that library are built in.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_IMAGE for a damaged fatbin.
@@ -179,20 +181,20 @@ pub fn part_ptx(fatbin: &[u8], cc: (u32, u32)) -> Result<Option<Vec<u8>>, Refusa
     }
 }
 
-/// Links the PTX of the fatbins that a program's device code was linked of; `None` where none of
-/// them has any for the device.
+/// Links the PTX of the fatbins from which a program's device code was linked. `None` if no fatbin
+/// has PTX for the device.
 ///
 /// # Safety
 /// `list` is an array of pointers to whole fatbins that ends with null.
 unsafe fn relinked(list: *const *const u8, target: Target) -> Result<Option<Vec<u8>>, Refusal> {
     let mut inputs = Vec::new();
     for n in 0.. {
-        // SAFETY: the array goes on up to its null.
+        // SAFETY: the array ends with a null pointer, which was not reached yet.
         let at = unsafe { list.add(n).read_unaligned() };
         if at.is_null() {
             break;
         }
-        // SAFETY: the array's entries are whole fatbins.
+        // SAFETY: the entries of the array point to whole fatbins.
         let text = unsafe {
             match magic(at) {
                 Some(FATBIN) => part_ptx(fatbin_at(at)?, target.cc)?,
@@ -210,7 +212,7 @@ unsafe fn relinked(list: *const *const u8, target: Target) -> Result<Option<Vec<
         .map(|i| Ok((i.name.clone(), linker::parse(i)?)));
     let linked = linker::link(parsed.collect::<Result<_, Refusal>>()?)?;
     let mut image = linker::pack(&inputs, &linked, None);
-    // The NUL at its end.
+    // `pack` ends the image with a NUL, which the caller does not expect.
     image.pop();
     Ok(Some(image))
 }
@@ -218,9 +220,9 @@ unsafe fn relinked(list: *const *const u8, target: Target) -> Result<Option<Vec<
 /// # Safety
 /// `pointer` points to a whole fatbin.
 unsafe fn fatbin_at<'a>(pointer: *const u8) -> Result<&'a [u8], Refusal> {
-    // SAFETY: by this function's contract.
+    // SAFETY: the contract of this function.
     let len = unsafe { image::fatbin_len(pointer, isize::MAX as u64) };
-    // SAFETY: a whole fatbin is as long as its header says.
+    // SAFETY: a whole fatbin has the length that its header gives.
     Ok(unsafe { std::slice::from_raw_parts(pointer, len.ok_or_else(damaged)? as usize) })
 }
 
@@ -231,8 +233,8 @@ fn damaged() -> Refusal {
     )
 }
 
-/// The code of a fatbin for a device: the newest PTX that it can run, or where that will do machine
-/// code.
+/// The code of a fatbin for a device: the newest PTX that the device can run, or machine code if
+/// there is no such PTX and the target accepts machine code.
 ///
 /// # Errors
 /// As [`code_at`].
@@ -243,8 +245,8 @@ pub fn fatbin_code(fatbin: &[u8], target: Target) -> Result<Vec<u8>, Refusal> {
     }
 }
 
-/// The newest machine code for the device; that which uses all of it is better than what also runs
-/// on others.
+/// The newest machine code for the device. Code that uses all features of one architecture
+/// (`sm_90a`) is preferred to code that also runs on other devices.
 fn machine_code(fatbin: &[u8], target: Target) -> Result<Vec<u8>, Refusal> {
     let all = entries(fatbin).ok_or_else(damaged)?;
     let fits = |e: &&Entry<'_>| e.kind == MACHINE_CODE && runs(e.sm, e.flags | FAMILY, target.cc);
@@ -274,10 +276,10 @@ pub fn fatbin_ptx(fatbin: &[u8], cc: (u32, u32)) -> Result<Vec<u8>, Refusal> {
     Ok(text.ok_or_else(damaged)?.into_owned())
 }
 
-/// No compute capability is larger, as an entry has it: 90 is 9.0.
+/// Largest architecture number of an entry that is plausible: 90 stands for compute capability 9.0.
 const LARGEST_SM: u32 = 999;
 
-/// Why a fatbin with these entries has no code for a device.
+/// The reason why a fatbin with these entries has no code for a device.
 fn missing(all: &[Entry<'_>], target: Target) -> Refusal {
     if all.is_empty() {
         return no_binary("the fatbin has no entry: it holds no code for any device");
@@ -332,7 +334,7 @@ mod tests {
         }
     }
 
-    /// What is taken of a fatbin with such entries.
+    /// The entries that soft-gpu takes for each compute capability.
     #[test]
     fn the_entry_is_the_one_that_a_driver_takes() {
         let ptx = |sm, flags, text: &[u8]| entry(PTX, sm, flags, text, 0);
@@ -376,14 +378,13 @@ mod tests {
         let packed = pack(&[entry(MACHINE_CODE, 80, ZSTD, &packed, CUBIN.len() as u64)]);
         let unpacked = fatbin_code(&packed, skipping(8, 0));
         assert_eq!(unpacked.as_deref(), Ok(CUBIN));
-        // What can be computed is.
+        // If there is PTX, it is preferred, because it can be computed.
         let both = pack(&[elf, ptx]);
         assert_eq!(
             fatbin_code(&both, skipping(8, 0)).as_deref(),
             Ok(&b"70"[..])
         );
-        // By pointer, and of a file.
-        // SAFETY: a whole ELF file.
+        // Images by pointer, and bytes of files. SAFETY: the pointer is to a whole ELF file.
         let bare = unsafe { code_at(CUBIN.as_ptr(), skipping(8, 0)) };
         assert_eq!(bare.as_deref(), Ok(CUBIN), "its length is found");
         for (bytes, wanted) in [(&machine[..], CUBIN), (CUBIN, CUBIN), (b"text\0", b"text")] {
@@ -394,13 +395,13 @@ mod tests {
         assert!(code_in(&machine[..100], skipping(8, 0)).is_err());
     }
 
-    /// Relocatable device code: the wrapper's own fatbin has machine code only, its parts have PTX.
+    /// Relocatable device code: the wrapper's own fatbin has machine code only, the parts have PTX.
     #[test]
     fn parts_of_a_linked_program_are_linked_again() {
         const HEAD: &str = ".version 7.0\n.target sm_70\n.address_size 64\n";
         let part = |text: &str| pack(&[entry(PTX, 70, 0, format!("{HEAD}{text}").as_bytes(), 0)]);
-        // As nvcc links NVIDIA's library of the device runtime: machine code for some
-        // architectures, PTX for others.
+        // The third part is like NVIDIA's library of the device runtime, which nvcc links in with
+        // machine code for some architectures and PTX for others.
         let parts = [
             part(".extern .func f();\n.visible .entry k() { call f; ret; }"),
             pack(&[entry(MACHINE_CODE, 80, 0, CUBIN, 0)]),
@@ -417,12 +418,13 @@ mod tests {
         wrapper.extend_from_slice(&LINKED.to_le_bytes());
         wrapper.extend_from_slice(&(linked.as_ptr() as u64).to_le_bytes());
         wrapper.extend_from_slice(&(list.as_ptr() as u64).to_le_bytes());
-        // SAFETY: a whole wrapper, whose parts live.
+        // SAFETY: a whole wrapper, whose parts are in memory.
         let found = unsafe { code_at(wrapper.as_ptr(), at(8, 0)) };
         let found = found.expect("the parts are linked");
         let image = linker::unpack(&found).expect("a link's image");
         assert_eq!(image.inputs.len(), 2);
-        // The first version has the name of a file there.
+        // In a wrapper of version 1, the last pointer is a file name, which must not be read as an
+        // array.
         wrapper[4] = 1;
         // SAFETY: as above.
         let found = unsafe { code_at(wrapper.as_ptr(), at(8, 0)) };

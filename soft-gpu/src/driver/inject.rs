@@ -17,7 +17,7 @@ struct Plan {
 
 static PLAN: OnceLock<Plan> = OnceLock::new();
 
-/// Takes the injections from the settings. Without an injection, a check costs one load.
+/// Takes the injected errors and faults from the settings. Without any, a check costs one load.
 pub fn install(config: &Config) {
     let plan = Plan {
         calls: config
@@ -43,7 +43,7 @@ fn hit(nth: u64, counter: &AtomicU64) -> bool {
     nth == 0 || nth == now
 }
 
-/// `cuMemAlloc_v2_ptsz` → `cuMemAlloc`.
+/// The name of a function without its version suffixes: `cuMemAlloc` for `cuMemAlloc_v2_ptsz`.
 pub fn base(name: &str) -> &str {
     let name = name
         .strip_suffix("_ptsz")

@@ -1,4 +1,4 @@
-//! Kernel launches: checks, queueing, running, and what a running kernel asks of the driver.
+//! Kernel launches: checks, queueing and execution, and the driver's answers to a running kernel.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,13 +31,13 @@ const PRINTF_FIFO_SIZE: u32 = 1;
 pub struct Shape {
     /// Blocks.
     pub grid: [u32; 3],
-    /// Threads a block.
+    /// Threads per block.
     pub block: [u32; 3],
     /// Dynamic shared memory in bytes.
     pub shared: u32,
-    /// All blocks resident at once.
+    /// Whether all blocks must be resident at once.
     pub cooperative: bool,
-    /// On which multiprocessors.
+    /// The multiprocessors on which the blocks run.
     pub part: Part,
 }
 
@@ -53,10 +53,10 @@ impl Shape {
         }
     }
 
-    /// Checks the shape against the device and the function, as the driver does on launch.
+    /// Checks the shape against the device and the function, as the driver does at a launch.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE or _COOPERATIVE_LAUNCH_TOO_LARGE.
+    /// CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE.
     pub fn check(&self, f: &Function) -> Result {
         let within = |v: [u32; 3], max: [u32; 3]| (0..3).all(|i| v[i] >= 1 && v[i] <= max[i]);
         if !within(self.grid, MAX_GRID) || !within(self.block, MAX_BLOCK) {
@@ -69,8 +69,8 @@ impl Shape {
         if f.info.required_block.is_some_and(|b| b != self.block) {
             return Err(CuResult::INVALID_VALUE);
         }
-        // Beyond `.maxntid` the driver says the same as beyond the device's limit (numba-cuda's
-        // tests).
+        // The error for more threads than `.maxntid` is the same as for more than the device's
+        // limit (numba-cuda's tests expect this).
         if threads > f.info.max_threads.into() {
             return Err(CuResult::INVALID_VALUE);
         }
@@ -135,21 +135,21 @@ impl Kernel {
         })
     }
 
-    /// Says in the digest that it is launched.
+    /// Writes the launch to the digest.
     pub fn tell(&self, ticket: Option<&Ticket>) {
         if let Some(ticket) = ticket {
             ticket.kernel(self.driver, &self.function.info, &self.launch);
         }
     }
 
-    /// Runs it to its end on the calling thread, a stream's.
+    /// Runs the kernel to its end on the calling thread, which is the thread of a stream.
     pub fn run(&self, running: &Running<'_>) {
         self.execute(inject::launch(&self.function.info.name), running);
     }
 }
 
-/// Queues a launch, or adds a node to the graph that `stream` captures; `params` is the parameter
-/// block, `named` the handle that the program launched.
+/// Queues a launch, or adds a node to the graph into which `stream` captures. `params` is the
+/// parameter block, `named` the handle that the program launched.
 ///
 /// # Errors
 /// As [`Kernel::new`].
@@ -230,7 +230,7 @@ impl Kernel {
         }
     }
 
-    /// Puts what really ran on the device's timeline.
+    /// Adds the kernel to the device's timeline: `ns` of device time, from `start` on.
     fn took(&self, start: u64, ns: u64, running: &Running<'_>) {
         let blocks = self.launch.grid.iter().map(|d| u64::from(*d)).product();
         let end = (self.context.gpu.lanes).place(start, ns, blocks, self.part);
@@ -238,7 +238,8 @@ impl Kernel {
     }
 }
 
-/// A kernel that never ends: it holds the device in turns until the process ends.
+/// Runs until the process is poisoned, as a kernel that never ends. Meanwhile other processes get
+/// their turns.
 fn hang(turn: &Turn) {
     while fault::sticky().is_none() {
         std::thread::sleep(Duration::from_micros(100));
@@ -246,7 +247,7 @@ fn hang(turn: &Turn) {
     }
 }
 
-/// The compute turn for the time of one kernel, also when it panics.
+/// Holds the compute turn for the time of one kernel. The turn also ends if the kernel panics.
 struct Held<'a> {
     turn: &'a Turn,
     more: bool,
@@ -278,7 +279,7 @@ fn report(fault: &Fault, kernel: &str) {
     fault::poison(code, &format!("kernel {kernel}: {why}"));
 }
 
-/// The driver as a running kernel sees it.
+/// The driver's answers to a running kernel.
 struct KernelDevice<'a> {
     driver: &'static Driver,
     context: &'a Context,

@@ -24,7 +24,8 @@ pub struct Library {
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
 }
 
-/// A kernel of a library, without a context.
+/// A kernel of a library. It belongs to no context; each context has its own function for the
+/// kernel.
 pub struct Kernel {
     /// CUkernel.
     pub handle: u64,
@@ -58,10 +59,10 @@ pub fn load(ptx: Vec<u8>, registers: Option<u32>) -> std::result::Result<Arc<Lib
     }))
 }
 
-/// A library argument.
+/// The library that a handle names.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_HANDLE (strict mode aborts on a stale or forged one).
+/// CUDA_ERROR_INVALID_HANDLE (strict mode aborts on a stale or forged handle).
 pub fn get(handle: u64) -> Result<Arc<Library>> {
     healthy()?;
     LIBRARIES.get(handle)
@@ -142,7 +143,7 @@ impl Library {
     }
 }
 
-/// A live CUkernel, if `handle` is one.
+/// The kernel that `handle` names; `None` if the handle is not of a live CUkernel.
 pub fn find_kernel(handle: u64) -> Option<Arc<Kernel>> {
     Kind::Kernel
         .matches(handle)
@@ -150,10 +151,10 @@ pub fn find_kernel(handle: u64) -> Option<Arc<Kernel>> {
         .flatten()
 }
 
-/// A kernel argument.
+/// The kernel that a handle names.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_HANDLE (strict mode aborts on a stale or forged one).
+/// CUDA_ERROR_INVALID_HANDLE (strict mode aborts on a stale or forged handle).
 pub fn kernel(handle: u64) -> Result<Arc<Kernel>> {
     healthy()?;
     KERNELS.get(handle)

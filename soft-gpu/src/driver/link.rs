@@ -48,10 +48,10 @@ pub fn create(registers: Option<u32>) -> Result<Arc<Link>> {
     }))
 }
 
-/// A link argument.
+/// The link that a handle names.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_HANDLE (strict mode aborts on a stale or forged one).
+/// CUDA_ERROR_INVALID_HANDLE (strict mode aborts on a stale or forged handle).
 pub fn get(handle: u64) -> Result<Arc<Link>> {
     healthy()?;
     LINKS.get(handle)
@@ -83,8 +83,8 @@ impl Link {
         Ok(())
     }
 
-    /// Records an input without PTX. Symbols that it would define are reported as missing where
-    /// they are used.
+    /// Records the name of an input without PTX. Its symbols count as missing, and the link reports
+    /// those that other inputs use.
     ///
     /// # Errors
     /// The link is already complete.
@@ -102,10 +102,10 @@ impl Link {
         Ok(state)
     }
 
-    /// cuLinkComplete: returns the image, which lives as long as the link.
+    /// cuLinkComplete. Returns the image, which lives as long as the link.
     ///
     /// # Errors
-    /// No inputs; undefined references; an image that would not load.
+    /// No inputs; undefined references; an image that the driver would refuse to load.
     pub fn complete(&self) -> std::result::Result<Arc<[u8]>, Refusal> {
         let mut state = lock(&self.state);
         if let Some(image) = &state.image {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
-/// Prefix of the file names; the device's index on the machine follows.
+/// Prefix of the name of a memory file. The physical index of the device follows.
 const NAME: &str = "soft-gpu-device-";
 /// Seals that forbid a change of the size, because other processes map the file.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -17,7 +17,7 @@ fn checked(result: i32) -> io::Result<i32> {
     }
 }
 
-/// Creates a memory file for the device with this index on the machine.
+/// Creates a memory file of `size` bytes for physical device `physical`.
 ///
 /// # Errors
 /// The error of the operating system.
@@ -26,7 +26,7 @@ pub fn create(size: u64, physical: usize) -> io::Result<File> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a NUL-terminated name; the result is a new descriptor of our own.
     let fd = checked(unsafe { libc::memfd_create(name.as_ptr().cast(), flags) })?;
-    // SAFETY: the descriptor was just made and belongs to nobody else.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(size)?;
     // SAFETY: a descriptor of our own, and a number.
@@ -34,20 +34,21 @@ pub fn create(size: u64, physical: usize) -> io::Result<File> {
     Ok(file)
 }
 
-/// A new descriptor of the same file, which the caller closes.
+/// Returns a new descriptor of the same file. The caller closes the descriptor.
 ///
 /// # Errors
 /// The error of the operating system.
 pub fn duplicate(fd: RawFd) -> io::Result<RawFd> {
-    // SAFETY: returns a new descriptor, or fails for an invalid descriptor.
+    // SAFETY: the call returns a new descriptor, or fails for an invalid descriptor.
     checked(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })
 }
 
-/// Takes over the descriptor of another process's file. Returns the file, the size in bytes and the
-/// device's index on the machine; `None` unless [`create`] made the file.
+/// Opens the memory file behind a descriptor that another process exported. Returns the file, the
+/// size in bytes and the physical index of the device; `None` unless [`create`] made the file. The
+/// caller keeps `fd`.
 pub fn adopt(fd: RawFd) -> Option<(File, u64, usize)> {
     let own = duplicate(fd).ok()?;
-    // SAFETY: the descriptor was just made and belongs to nobody else.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     let file = unsafe { File::from_raw_fd(own) };
     // SAFETY: a descriptor of our own.
     let seals = checked(unsafe { libc::fcntl(own, libc::F_GET_SEALS) }).ok()?;

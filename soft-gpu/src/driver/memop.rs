@@ -23,10 +23,10 @@ use super::{Driver, healthy};
 /// CU_STREAM_WAIT_VALUE_FLUSH.
 const WAIT_FLUSH: u32 = 1 << 30;
 
-/// How long a waiting stream sleeps between two checks.
+/// Time for which a waiting stream sleeps between two checks of the value.
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// A wait or write of `bits` bits.
+/// Builds the operation for a wait for, or a write of, a value of `bits` bits.
 pub fn op(wait: bool, bits: u32, addr: u64, value: u64, flags: u32) -> MemOp {
     let operation = match (wait, bits) {
         (true, 32) => WAIT_32,
@@ -54,7 +54,7 @@ fn bytes(op: &MemOp) -> u64 {
     }
 }
 
-/// Stream memory operations.
+/// Methods of a stream memory operation.
 pub trait Operation {
     /// Checks the operation.
     ///
@@ -88,7 +88,7 @@ impl Operation for MemOp {
                 if of == Planned::Later && block::device_of(self.address, n).is_some() {
                     return Ok(());
                 }
-                // Registered memory that kernels reach has the same addresses as on the host.
+                // The device address of registered memory is its host address.
                 if driver.memory.mapped(self.address, n) {
                     return Ok(());
                 }
@@ -157,9 +157,9 @@ fn satisfied(op: &MemOp) -> bool {
 }
 
 fn cell32(addr: u64) -> &'static AtomicU32 {
-    // SAFETY: a checked, aligned address: in the arena, whose pages stay accessible for the life of
-    // the process, or in memory that the program keeps registered while work uses it. Kernels and
-    // copies access it as device memory; the program is responsible for races.
+    // SAFETY: the address is checked and aligned. It lies in the arena, whose pages stay accessible
+    // until the process ends, or in memory that the program keeps registered while work uses the
+    // memory. Kernels and copies access the memory too; the program is responsible for races.
     unsafe { &*(addr as *const AtomicU32) }
 }
 
@@ -168,7 +168,7 @@ fn cell64(addr: u64) -> &'static AtomicU64 {
     unsafe { &*(addr as *const AtomicU64) }
 }
 
-/// cuStreamBatchMemOp: queues all operations, in order.
+/// cuStreamBatchMemOp: queues the operations in order, or adds a node to the graph of a capture.
 ///
 /// # Errors
 /// As [`Operation::check`], before the first operation is queued.

@@ -1,8 +1,8 @@
 //! The driver: memory, contexts, streams, events, modules, and devices shared by processes.
 //!
-//! cuInit makes one [`Driver`] per process. All other objects are reached through handles
-//! ([`handle`]) and addresses ([`memory`]). Work is queued on streams ([`stream`]). A device fault
-//! is sticky for the process ([`fault`]).
+//! cuInit makes one [`Driver`] per process. Programs name all other objects by handles ([`handle`])
+//! and addresses ([`memory`]). Work is queued on streams ([`stream`]). A device fault is sticky for
+//! the process ([`fault`]).
 
 pub mod advice;
 pub mod arena;
@@ -71,7 +71,7 @@ pub struct Driver {
     pub gpus: Vec<Arc<Gpu>>,
     /// Address space of device memory.
     pub arena: Arena,
-    /// Allocations and the memory account.
+    /// Allocations, charged to the account of each device.
     pub memory: memory::Memory,
 }
 
@@ -108,7 +108,7 @@ pub fn version() -> i32 {
     static VERSION: OnceLock<i32> = OnceLock::new();
     *VERSION.get_or_init(|| {
         let knob = std::env::var("SOFT_GPU_DRIVER_VERSION").ok();
-        // cuInit refuses an invalid setting.
+        // An invalid setting counts as unset here; cuInit refuses it.
         let version = knob.and_then(|v| config::driver_version(&v).ok());
         version.unwrap_or(config::DRIVER_VERSION)
     })
@@ -138,7 +138,7 @@ pub fn healthy() -> Result<&'static Driver> {
     Ok(driver)
 }
 
-/// Device `ordinal` among the visible ones.
+/// The device with index `ordinal` among the visible devices.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_DEVICE, or as [`driver`].

@@ -36,7 +36,7 @@ pub struct Module {
     pub handle: u64,
     /// Handle of the context.
     pub context: u64,
-    /// Executable form.
+    /// The program in executable form.
     pub program: Program,
     variables: Vec<Variable>,
     functions: Mutex<HashMap<KernelId, Arc<Function>>>,
@@ -54,16 +54,16 @@ pub struct Function {
     pub info: KernelInfo,
     /// Name with a NUL, for cuFuncGetName.
     pub c_name: std::ffi::CString,
-    /// Resources of a multiprocessor of the device.
+    /// Resources of a multiprocessor of the device, which limit the launches of the function.
     pub limits: Limits,
     max_dynamic: AtomicU32,
     carveout: AtomicI32,
-    /// Cluster attributes, from [`CLUSTER_WIDTH`] on.
+    /// Values of the cluster attributes, from [`CLUSTER_WIDTH`] on.
     clusters: [AtomicI32; 5],
 }
 
-/// CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH; _HEIGHT, _DEPTH,
-/// _NON_PORTABLE_CLUSTER_SIZE_ALLOWED and _CLUSTER_SCHEDULING_POLICY_PREFERENCE follow.
+/// CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, the first cluster attribute. The next numbers are
+/// HEIGHT, DEPTH, NON_PORTABLE_CLUSTER_SIZE_ALLOWED and CLUSTER_SCHEDULING_POLICY_PREFERENCE.
 const CLUSTER_WIDTH: i32 = 11;
 const NON_PORTABLE: i32 = 14;
 const POLICY: i32 = 15;
@@ -71,7 +71,7 @@ const POLICY: i32 = 15;
 static MODULES: Table<Module> = Table::new(Kind::Module);
 static FUNCTIONS: Table<Function> = Table::new(Kind::Function);
 
-/// Reason of a failed load: CUresult and text of the JIT log.
+/// Reason of a failed load: the CUresult, and a text for the JIT log.
 pub type Refusal = (CuResult, String);
 
 fn refusal(error: LoadError) -> Refusal {
@@ -82,8 +82,8 @@ fn refusal(error: LoadError) -> Refusal {
     }
 }
 
-/// Translates PTX for `gpu`, or reads the description in machine code. `registers` is the register
-/// limit of the load.
+/// Translates PTX for `gpu`, or reads the kernels and variables of a cubin. `registers` is the
+/// limit that the program gave with the load (CU_JIT_MAX_REGISTERS).
 ///
 /// # Errors
 /// The interpreter refuses the image.
@@ -127,14 +127,15 @@ pub fn translate(
     Ok(program)
 }
 
-/// CU_JIT_MAX_REGISTERS: limits the reported number of registers. The interpreter spills nothing.
+/// Limits the reported number of registers (CU_JIT_MAX_REGISTERS). The interpreter itself needs no
+/// limit.
 fn bound_registers(program: &mut Program, most: Option<u32>) {
     for (_, kernel) in &mut program.kernels {
         kernel.registers = kernel.registers.min(most.unwrap_or(u32::MAX).max(1));
     }
 }
 
-/// Loads `ptx` into `context`, as [`translate`] does.
+/// Loads `ptx` into `context`. The arguments are those of [`translate`].
 ///
 /// # Errors
 /// The interpreter refuses the image, or its variables do not fit into memory.
@@ -197,7 +198,8 @@ fn place(driver: &Driver, context: &Context, mut program: Program) -> Result<Arc
     let addresses: Vec<u64> = variables.iter().map(|v| v.addr).collect();
     for (addr, bytes) in program.link(&addresses) {
         driver.memory.device_range(addr, bytes.len() as u64)?;
-        // SAFETY: the allocation is live arena memory, and therefore accessible.
+        // SAFETY: `device_range` checked that the range is allocated arena memory, which is
+        // accessible.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
     }
     Ok(MODULES.insert(|handle| {
@@ -218,16 +220,16 @@ fn free_variables(driver: &Driver, variables: &[Variable]) {
     }
 }
 
-/// A module argument.
+/// The module that a handle names.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_HANDLE (strict mode aborts on a stale or forged one).
+/// CUDA_ERROR_INVALID_HANDLE (strict mode aborts on a stale or forged handle).
 pub fn get(handle: u64) -> Result<Arc<Module>> {
     healthy()?;
     MODULES.get(handle)
 }
 
-/// cuModuleUnload: waits for the work of the context, then ends the module and its functions.
+/// cuModuleUnload: waits for the work of the context, then removes the module and its functions.
 ///
 /// # Errors
 /// As [`get`].
@@ -248,7 +250,7 @@ fn end(module: &Module) {
     }
 }
 
-/// Ends the modules of a destroyed context; the context frees their memory.
+/// Removes the modules of a destroyed context. The context frees the memory of the variables.
 pub fn forget_context(context: u64) {
     for module in MODULES.all() {
         if module.context == context {
@@ -298,8 +300,8 @@ impl Module {
             .collect()
     }
 
-    /// cuModuleGetGlobal: (address, bytes). Also finds variables without `.visible`: runtimes look
-    /// up `static` variables, which compilers emit so.
+    /// cuModuleGetGlobal: returns (address, bytes). Variables without `.visible` are found, too:
+    /// compilers write `static` variables without it, and runtimes look those up.
     ///
     /// # Errors
     /// CUDA_ERROR_NOT_FOUND for an unknown name.
@@ -310,17 +312,17 @@ impl Module {
 }
 
 impl Module {
-    /// cuModuleEnumerateFunctions: all functions.
+    /// cuModuleEnumerateFunctions: returns all functions.
     ///
     /// # Errors
-    /// Only if this module is at fault: each name is known.
+    /// CUDA_ERROR_INVALID_CONTEXT if the context of the module is gone.
     pub fn functions(self: &Arc<Self>) -> Result<Vec<u64>> {
         let names = self.kernel_names();
         let handles = names.iter().map(|n| self.function(n).map(|f| f.handle));
         handles.collect()
     }
 
-    /// cuLibraryGetManaged: (address, bytes).
+    /// cuLibraryGetManaged: returns (address, bytes).
     ///
     /// # Errors
     /// CUDA_ERROR_NOT_FOUND, also for a variable that is not `__managed__`.
@@ -335,7 +337,7 @@ pub fn is_live(handle: u64) -> bool {
     FUNCTIONS.find(handle).is_some()
 }
 
-/// The argument of a query of a CUfunction.
+/// The function that a query names.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for null, CUDA_ERROR_INVALID_HANDLE for a CUkernel; as [`function`].
@@ -347,7 +349,7 @@ pub fn asked(handle: u64) -> Result<Arc<Function>> {
     }
 }
 
-/// The argument of a change of a CUfunction.
+/// The function that a call names to change an attribute.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_HANDLE for null and for a CUkernel, and as [`function`].
@@ -359,10 +361,10 @@ pub fn settable(handle: u64) -> Result<Arc<Function>> {
     FUNCTIONS.get(handle)
 }
 
-/// A CUfunction argument, which may also be a CUkernel.
+/// The function that a handle names. A CUkernel stands for its function in the current context.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_HANDLE (strict mode aborts on a stale or forged one).
+/// CUDA_ERROR_INVALID_HANDLE (strict mode aborts on a stale or forged handle).
 pub fn function(handle: u64) -> Result<Arc<Function>> {
     healthy()?;
     if let Some(kernel) = super::library::find_kernel(handle) {
@@ -401,7 +403,7 @@ impl Function {
         gpu.map_or(80, |(major, minor)| (major * 10 + minor) as i32)
     }
 
-    /// Most bytes of dynamic shared memory of a launch.
+    /// Most bytes of dynamic shared memory that a launch may ask for.
     pub fn max_dynamic(&self) -> u32 {
         self.max_dynamic.load(Ordering::Relaxed)
     }
@@ -437,7 +439,7 @@ impl Function {
         Ok(())
     }
 
-    /// cuFuncGetParamInfo: (offset, size).
+    /// cuFuncGetParamInfo: returns (offset, size) in bytes.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE past the last parameter.

@@ -6,13 +6,13 @@ use super::part::Part;
 
 /// Registers are allocated to a warp in multiples of this number.
 const REGISTER_UNIT: u32 = 256;
-/// Warps get registers in groups of this size.
+/// Each group of this many warps gets its registers together.
 const WARP_UNIT: u32 = 4;
 /// Shared memory is allocated in multiples of this many bytes.
 const SHARED_UNIT: u32 = 128;
 
-/// Blocks of `threads` threads and `dynamic` bytes of dynamic shared memory that one multiprocessor
-/// holds at once. 0 if a block has more shared memory than the function may have.
+/// Number of blocks of `threads` threads and `dynamic` bytes of dynamic shared memory that one
+/// multiprocessor holds at once. 0 if a block has more shared memory than the function may have.
 pub fn blocks_per_sm(f: &Function, threads: u32, dynamic: u64) -> u32 {
     if dynamic > f.max_dynamic().into() {
         return 0;
@@ -57,13 +57,14 @@ fn blocks(
         .min(limits.blocks)
 }
 
-/// Blocks that a part of the device holds at once: the limit of a cooperative launch.
+/// Number of blocks that a part of the device holds at once, the limit of a cooperative launch.
 pub fn resident_blocks(f: &Function, threads: u32, dynamic: u64, part: Part) -> u64 {
     u64::from(blocks_per_sm(f, threads, dynamic)) * u64::from(part.count())
 }
 
-/// (grid, block) that fill a part of the device: the block size with the most resident threads;
-/// among equals the largest. `dynamic` returns the bytes of dynamic shared memory for a block size.
+/// The (grid, block) that fill a part of the device. The block size is the one with the most
+/// resident threads; among equals, the largest. `dynamic` returns the bytes of dynamic shared
+/// memory for a block size.
 pub fn best_block(
     f: &Function,
     limit: u32,
@@ -89,7 +90,7 @@ pub fn best_block(
 }
 
 /// Bytes of dynamic shared memory that each of `blocks` blocks of `threads` threads may have on one
-/// multiprocessor; `None` if so many blocks do not fit without any.
+/// multiprocessor. `None` if that many blocks do not fit even without dynamic shared memory.
 pub fn available_shared(f: &Function, blocks: u32, threads: u32) -> Option<u64> {
     if blocks > blocks_per_sm(f, threads, 0) {
         return None;

@@ -1,9 +1,9 @@
-//! Unfinished work of this process on a device, with the time at which the oldest was submitted.
+//! Unfinished work of this process on a device, and the submission time of the oldest of it.
 //!
-//! A process counts its device time when its threads run. On a busy host that may be long after the
-//! counted time, and without limit for stopped threads. A reader of the account therefore needs to
-//! know how much may be missing: the device time since the submission of the oldest unfinished
-//! work.
+//! A process adds device time to its account when its threads run. On a busy host, this may be long
+//! after the time was used, and stopped threads add nothing. A reader of the account therefore
+//! needs a bound for the missing time: the device time since the submission of the oldest
+//! unfinished work.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -28,7 +28,7 @@ impl Open {
         let mut works = lock(&self.0);
         let number = works.next;
         works.next += 1;
-        // Under the lock, so that the lowest number is the oldest work.
+        // The time is read under the lock, so that the lowest number belongs to the oldest work.
         let now = now_ns();
         works.since.insert(number, now);
         if works.since.len() == 1 {
@@ -48,15 +48,16 @@ impl Open {
     }
 }
 
-/// Work, from just before its submission until its device time is counted.
+/// Work that counts as unfinished from just before its submission until its device time is on the
+/// account.
 pub struct Unfinished {
     gpu: Arc<Gpu>,
     number: u64,
 }
 
 impl Unfinished {
-    /// Starts the submission of work on this device. Take all times of the work after this call, so
-    /// that none is earlier than the start that readers of the account see.
+    /// Starts the submission of work on this device. Times of the work must be taken after this
+    /// call, so that none is earlier than the submission time that readers of the account see.
     pub fn on(gpu: &Arc<Gpu>) -> Unfinished {
         Unfinished {
             gpu: Arc::clone(gpu),

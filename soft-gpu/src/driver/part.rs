@@ -58,11 +58,12 @@ impl Part {
 /// Granularity of the parts of a device, in multiprocessors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grain {
-    /// Smallest part of a split by count.
+    /// Fewest multiprocessors in a part of a split by count.
     pub smallest: u32,
-    /// The size of a part is a multiple of this number, which are scheduled together.
+    /// The number of multiprocessors of a part is a multiple of this number. Each such group is
+    /// scheduled together.
     pub alignment: u32,
-    /// Most multiprocessors that a split can ask to be scheduled together.
+    /// Most multiprocessors that a split may require to be scheduled together.
     most_together: u32,
 }
 
@@ -85,7 +86,7 @@ impl Grain {
         }
     }
 
-    /// The granularity if multiprocessors need not be scheduled together.
+    /// The granularity of a split that does not require multiprocessors to be scheduled together.
     pub fn finest(self) -> Grain {
         Grain {
             smallest: FINEST,
@@ -95,8 +96,8 @@ impl Grain {
     }
 }
 
-/// `cuDevSmResourceSplitByCount`: at most `most` parts of equal size, with at least `least`
-/// multiprocessors each; and the remaining multiprocessors.
+/// `cuDevSmResourceSplitByCount`: returns at most `most` parts of equal size, with at least `least`
+/// multiprocessors each, and the remaining multiprocessors.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if not even one part fits.
@@ -118,16 +119,16 @@ const BACKFILL: u32 = 1;
 /// Requirements of one group of `cuDevSmResourceSplit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Group {
-    /// Multiprocessors; 0: as many as possible, and the split fills in the number.
+    /// Number of multiprocessors. 0: as many as possible, and the split stores the number here.
     pub count: u32,
-    /// Multiprocessors that are scheduled together; 0: the device's alignment.
+    /// Number of multiprocessors that are scheduled together. 0: the alignment of the device.
     pub together: u32,
     /// CUdevSmResourceGroup_flags.
     pub flags: u32,
 }
 
 impl Group {
-    /// The number of multiprocessors that the group gets of `left`, a part of `whole`.
+    /// The number of multiprocessors that the group gets out of `left`, the remainder of `whole`.
     fn resolve(&self, grain: Grain, whole: Part, left: Part) -> Result<u32> {
         let together = match self.together {
             0 => grain.alignment,
@@ -156,13 +157,14 @@ impl Group {
     }
 }
 
-/// `cuDevSmResourceSplit`: one part per group, and the remaining multiprocessors. Fills in the
-/// counts that were 0. `made`: the parts are wanted, so none may be empty.
+/// `cuDevSmResourceSplit`: returns one part per group, and the remaining multiprocessors. Stores
+/// the counts of the groups that had the count 0. `made` says that the program wants the parts and
+/// not only the counts; then no part may be empty.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for a request that the device never supports;
-/// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if too few multiprocessors are left. Then no count is
-/// filled in.
+/// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if too few multiprocessors are left. After an error,
+/// all counts are unchanged.
 pub fn in_groups(
     whole: Part,
     grain: Grain,

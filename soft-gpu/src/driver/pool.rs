@@ -1,8 +1,9 @@
 //! Memory pools and stream-ordered allocation.
 //!
-//! The call takes memory at once; the memory is released when the stream reaches the free. Freed
-//! bytes stay on the account of the pool until the next synchronisation, and then up to the release
-//! threshold of the pool. Addresses are not kept.
+//! An allocation takes its memory during the call. A free releases the memory when the stream
+//! reaches the free. The pool keeps the freed bytes charged to the device until the next
+//! synchronisation, and after that up to its release threshold. The pool does not keep the
+//! addresses.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,13 +24,13 @@ use super::{Driver, driver, gpu, healthy};
 pub enum Space {
     /// Device memory.
     Device,
-    /// Page-locked memory of the host (CUmemLocationType of the pool).
+    /// Page-locked memory of the host. The number is the CUmemLocationType of the pool.
     Host(u32),
     /// Managed memory.
     Managed,
 }
 
-// CU_MEMPOOL_ATTR_*: the three reuse attributes come first.
+// CU_MEMPOOL_ATTR_*. Attributes 1 to 3 are the reuse attributes.
 const REUSE_LAST: u32 = 3;
 const RELEASE_THRESHOLD: u32 = 4;
 const RESERVED: u32 = 5;
@@ -51,7 +52,7 @@ pub struct Pool {
     pub device: usize,
     /// Kind of memory.
     pub space: Space,
-    /// Limit in bytes; 0 for no limit.
+    /// Most bytes of the pool's allocations; 0 for no limit.
     most: u64,
     default: bool,
     reuse: [AtomicU32; 3],
@@ -63,7 +64,7 @@ pub struct Pool {
 struct Bytes {
     used: u64,
     used_high: u64,
-    /// Freed bytes that are still on the account.
+    /// Freed bytes that are still charged to the device.
     kept: u64,
     reserved_high: u64,
     destroyed: bool,
@@ -80,9 +81,10 @@ impl Bytes {
 static POOLS: Table<Pool> = Table::new(Kind::Pool);
 /// (ordinal, kind of memory, handle) of the default pools.
 static DEFAULTS: Mutex<Vec<(usize, Space, u64)>> = Mutex::new(Vec::new());
-/// (ordinal, handle) of the devices for which a program chose another pool for cuMemAllocAsync.
+/// (ordinal, handle) of the pools that programs chose for cuMemAllocAsync in place of the default
+/// pool.
 static CHOSEN: Mutex<Vec<(usize, u64)>> = Mutex::new(Vec::new());
-/// Bytes that all pools keep. Synchronisation skips the pools if the number is 0, as it mostly is.
+/// Sum of the bytes that all pools keep. Most synchronisations find 0 here and skip the pools.
 static KEPT: AtomicU64 = AtomicU64::new(0);
 
 fn make(device: usize, space: Space, most: u64, default: bool) -> Arc<Pool> {
@@ -156,7 +158,7 @@ pub fn create(device: i32, space: Space, most: u64) -> Result<u64> {
     Ok(make(gpu(device)?.ordinal, space, most, false).handle)
 }
 
-/// A pool argument.
+/// The pool that a handle names.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE instead of CUDA_ERROR_INVALID_HANDLE, as on hardware.
@@ -165,8 +167,8 @@ pub fn get(handle: u64) -> Result<Arc<Pool>> {
     POOLS.get(handle).map_err(|_| CuResult::INVALID_VALUE)
 }
 
-/// cuMemPoolDestroy. Allocations of the pool live on until they are freed. A device that had chosen
-/// the pool uses its default pool again.
+/// cuMemPoolDestroy. Allocations of the pool stay valid until they are freed. A device whose chosen
+/// pool this was uses its default pool again.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for a default pool.
@@ -191,7 +193,7 @@ pub fn synchronized() {
     }
 }
 
-/// Releases all bytes that pools keep of a device; false if there were none.
+/// Releases all bytes that pools keep charged to a device. Returns false if there were none.
 pub fn release_kept(device: usize) -> bool {
     if KEPT.load(Ordering::Relaxed) == 0 {
         return false;
@@ -210,7 +212,8 @@ pub enum Value {
 }
 
 impl Pool {
-    /// cuMemPoolTrimTo: keeps at most `keep` bytes, used and unused; returns the released bytes.
+    /// cuMemPoolTrimTo: releases kept bytes until used and kept bytes together are at most `keep`.
+    /// Returns the number of released bytes.
     pub fn trim(&self, keep: u64) -> u64 {
         let mut bytes = lock(&self.bytes);
         let reserved = bytes.used + bytes.kept;
@@ -276,7 +279,8 @@ impl Pool {
         })
     }
 
-    /// cuMemPoolSetAttribute. High-water marks accept only 0, which sets them to the current size.
+    /// cuMemPoolSetAttribute. A high-water mark accepts only 0, which sets the mark to the current
+    /// value.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for an unknown attribute or value.
@@ -302,7 +306,8 @@ impl Pool {
             if self.most != 0 && bytes.used.saturating_add(padded) > self.most {
                 return Err(CuResult::OUT_OF_MEMORY);
             }
-            // Kept bytes are already on the account, and the allocation charges them again.
+            // The allocation below charges all of its bytes. Kept bytes are already charged, so
+            // they are released first.
             let again = bytes.kept.min(padded);
             self.give_back(&mut bytes, again);
         }
@@ -325,7 +330,7 @@ impl Pool {
     }
 }
 
-/// Frees an unlisted allocation of any kind, and updates its pool.
+/// Frees an allocation of any kind that is no longer listed, and updates its pool.
 pub fn bury(driver: &Driver, a: &Allocation) {
     driver.memory.bury(driver, a);
     if let Some(pool) = a.usage.pool().and_then(|handle| POOLS.find(handle)) {
@@ -333,10 +338,11 @@ pub fn bury(driver: &Driver, a: &Allocation) {
     }
 }
 
-/// cuMemAllocAsync, cuMemAllocFromPoolAsync; in a capture, adds an allocation node.
+/// cuMemAllocAsync, cuMemAllocFromPoolAsync; in a capture, adds an allocation node. If there is too
+/// little memory, the call waits for the stream's earlier work and tries again.
 ///
 /// # Errors
-/// CUDA_ERROR_OUT_OF_MEMORY, after a wait for the frees that are queued on the stream.
+/// CUDA_ERROR_OUT_OF_MEMORY.
 pub fn alloc_async(pool: &Pool, size: u64, stream: &Arc<Stream>) -> Result<u64> {
     let driver = healthy()?;
     let recording = capture::recording(stream)?;
@@ -371,7 +377,8 @@ pub fn alloc_async(pool: &Pool, size: u64, stream: &Arc<Stream>) -> Result<u64> 
 /// cuMemFreeAsync; in a capture, adds a free node.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for an address of no live allocation (strict mode aborts).
+/// CUDA_ERROR_INVALID_VALUE for an address that is not the start of a live allocation (strict mode
+/// aborts).
 pub fn free_async(addr: u64, stream: &Arc<Stream>) -> Result {
     let driver = healthy()?;
     if addr == 0 {

@@ -1,27 +1,29 @@
-//! Device `printf`: what a launch keeps, and the way to the program's standard output.
+//! Device `printf`: the text that a launch keeps, and its way to the program's standard output.
 //!
-//! A card has a buffer of CU_LIMIT_PRINTF_FIFO_SIZE bytes in each context, in which new output
-//! overwrites the oldest. Here each launch has such a buffer, so that which output is lost does not
-//! depend on time.
+//! A card has one buffer of CU_LIMIT_PRINTF_FIFO_SIZE bytes per context, and new output overwrites
+//! the oldest. Here each launch has its own buffer of that size, so that the lost output does not
+//! depend on the time at which kernels run.
 
 use std::collections::VecDeque;
 
 use vgpu_cudart::printed::{MOST_WAITING, Printed};
 
-/// The text of kernels that have ended. A call of the driver API writes it at its end.
+/// The text of kernels that have ended. Each call of the driver API writes this text before it
+/// returns.
 pub static PRINTED: Printed = Printed::new();
 
-/// What the kernel of one launch has printed, up to a number of bytes.
+/// The last output of one launch, limited to a number of bytes.
 #[derive(Debug, Default)]
 pub struct Fifo {
     text: VecDeque<u8>,
-    /// Bytes of each output of a warp, oldest first.
+    /// Number of bytes of each output in `text`, oldest first. An output is the text of one warp at
+    /// one `printf`.
     outputs: VecDeque<usize>,
     most: usize,
 }
 
 impl Fifo {
-    /// For `most` bytes, but no more than [`MOST_WAITING`].
+    /// A buffer of `most` bytes, but at most [`MOST_WAITING`].
     pub fn new(most: u64) -> Fifo {
         let most = usize::try_from(most)
             .unwrap_or(usize::MAX)
@@ -32,8 +34,8 @@ impl Fifo {
         }
     }
 
-    /// Adds the output of a warp at one `printf`. Drops the oldest outputs where it does not fit.
-    /// Of an output that never fits, the last whole lines are kept.
+    /// Adds the output of a warp at one `printf`. If there is too little room, the oldest outputs
+    /// are dropped. Of an output longer than the buffer, only the last whole lines are kept.
     pub fn add(&mut self, output: &[u8]) {
         let excess = output.len().saturating_sub(self.most);
         let lines = excess.checked_sub(1).map_or(0, |cut| {
@@ -52,7 +54,7 @@ impl Fifo {
         self.outputs.push_back(output.len());
     }
 
-    /// The kernel has ended.
+    /// Passes the text to [`PRINTED`] when the kernel has ended.
     pub fn ends(self) {
         if !self.text.is_empty() {
             PRINTED.add(&Vec::from(self.text));

@@ -1,8 +1,8 @@
-//! First-fit allocation of address ranges (addresses only; no memory is touched).
+//! First-fit allocation of address ranges. Only addresses are allocated; memory is not accessed.
 
 use std::collections::BTreeMap;
 
-/// Free parts of one contiguous address space.
+/// The free ranges of one contiguous address space, by start address.
 #[derive(Debug)]
 pub struct Ranges {
     free: BTreeMap<u64, u64>,
@@ -48,7 +48,7 @@ impl Ranges {
         }
     }
 
-    /// Gives a taken range back.
+    /// Frees a taken range.
     pub fn give(&mut self, mut start: u64, mut len: u64) {
         if let Some((&before, &blen)) = self.free.range(..start).next_back()
             && before + blen == start

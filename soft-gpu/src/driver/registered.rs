@@ -9,8 +9,8 @@ use super::error::Result;
 
 const PAGE: u64 = 4096;
 
-/// Faults in all pages of `[addr, addr+len)`, writable: a kernel's access to an unmapped page would
-/// end the process.
+/// Faults in all pages of `[addr, addr+len)` as writable. If a kernel later accessed a page that
+/// does not exist, the process would end.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE if the memory does not exist or is not writable.
@@ -20,14 +20,15 @@ pub(super) fn populate(addr: u64, len: u64) -> Result {
         .checked_add(len)
         .and_then(|e| e.checked_next_multiple_of(PAGE));
     let bytes = (end.ok_or(CuResult::INVALID_VALUE)? - start) as usize;
-    // SAFETY: the call touches pages as a write of their present contents would, and changes
-    // nothing. The kernel checks the range.
+    // SAFETY: the call faults the pages in as a write would, but changes no byte. The operating
+    // system checks the range.
     let rc = unsafe { libc::madvise(start as *mut libc::c_void, bytes, libc::MADV_POPULATE_WRITE) };
     if rc == 0 {
         return Ok(());
     }
     match io::Error::last_os_error().raw_os_error() {
-        // Before Linux 5.14, only the existence of the mapping can be checked.
+        // Linux before 5.14 does not know the call. There, only the existence of the mapping is
+        // checked.
         Some(libc::EINVAL | libc::ENOSYS) => mapped(start, bytes),
         Some(libc::ENOMEM | libc::EFAULT) => Err(CuResult::INVALID_VALUE),
         _ => Err(CuResult::OPERATING_SYSTEM),
@@ -36,7 +37,8 @@ pub(super) fn populate(addr: u64, len: u64) -> Result {
 
 fn mapped(start: u64, bytes: usize) -> Result {
     let mut present = vec![0u8; bytes.div_ceil(PAGE as usize)];
-    // SAFETY: one byte for each page of the range, which the kernel checks.
+    // SAFETY: `present` has one byte for each page of the range. The operating system checks the
+    // range.
     let rc = unsafe { libc::mincore(start as *mut libc::c_void, bytes, present.as_mut_ptr()) };
     if rc == 0 {
         Ok(())
@@ -56,7 +58,7 @@ mod tests {
         assert_eq!(populate(data.as_ptr() as u64 + 5, 2 * PAGE), Ok(()));
         assert_eq!((data[5], data[6]), (1, 7));
         assert_eq!(populate(u64::MAX - 100, 200), Err(CuResult::INVALID_VALUE));
-        // SAFETY: a new mapping, unmapped at once, so that nothing is mapped there.
+        // SAFETY: a new mapping, which is removed at once, so that the address is not mapped.
         let hole = unsafe {
             let p = libc::mmap(
                 std::ptr::null_mut(),

@@ -1,13 +1,15 @@
-//! Overwrites the stack below the caller's frame after each call, while a digest is written
-//! (`SOFT_GPU_DIGEST`), with a byte that differs between processes. Programs pass uninitialised
-//! variables in kernel parameters. Those would hold leftovers of this library, equal in every run,
-//! but other leftovers under a guest's library. Overwritten, such bytes differ from run to run, and
-//! `vgpu-digest` skips them. For the same reason, device addresses and handles differ between
-//! processes, because programs leave parts of them in such variables.
+//! While a digest is written (`SOFT_GPU_DIGEST`), overwrites the stack below the caller's frame
+//! after each call, with a byte that differs between processes. Reason: programs pass uninitialised
+//! variables in kernel parameters. Such variables hold leftovers of earlier calls. Leftovers of
+//! this library would be equal in every run on soft-gpu, but differ from the leftovers of a guest's
+//! library. Overwritten, these bytes differ from run to run, and `vgpu-digest` skips them. For the
+//! same reason, device addresses and handles differ between processes: programs leave parts of them
+//! in such variables.
 //!
-//! Only the thread's own stack is overwritten. Programs also call on other stacks (`makecontext`,
-//! fibers, signal handlers), below which other data lies. A stack inside the thread's own stack
-//! cannot be told apart from it, so its data would be overwritten: do not record such programs.
+//! Only the thread's own stack is overwritten. Programs also make calls on other stacks
+//! (`makecontext`, fibers, signal handlers), below which other data lies. A coroutine's stack
+//! inside the thread's own stack cannot be recognised, and its data would be overwritten: do not
+//! record such programs.
 
 #[cfg(target_arch = "x86_64")]
 use std::cell::Cell;
@@ -16,10 +18,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 /// Whether calls overwrite the stack. Set from `SOFT_GPU_DIGEST` when the library is loaded,
-/// because cuInit's own frames count too, and again by cuInit.
+/// because the leftovers of cuInit count too; cuInit sets the value again.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Reads the setting when the library is loaded, before cuInit reads all settings.
+/// Reads `SOFT_GPU_DIGEST` when the library is loaded, before cuInit reads all settings.
 extern "C" fn on_load() {
     set(std::env::var_os("SOFT_GPU_DIGEST").is_some_and(|prefix| !prefix.is_empty()));
 }
@@ -31,7 +33,7 @@ extern "C" fn on_load() {
 #[unsafe(link_section = ".init_array")]
 static ON_LOAD: extern "C" fn() = on_load;
 
-/// Bytes that are overwritten: more than a call of a guest's library uses.
+/// Number of bytes that are overwritten: more than any call of a guest's library uses.
 #[cfg(target_arch = "x86_64")]
 const DEPTH: usize = 256 << 10;
 
@@ -39,7 +41,7 @@ const DEPTH: usize = 256 << 10;
 #[cfg(target_arch = "x86_64")]
 const MARGIN: usize = 16 << 10;
 
-/// Words of arguments on the stack that are copied: no function has more.
+/// Most words of arguments on the stack, which are copied. No function has more.
 #[cfg(target_arch = "x86_64")]
 const WORDS: usize = 8;
 
@@ -62,14 +64,14 @@ pub fn number() -> u64 {
     }
 }
 
-/// Bytes at the start of each device's addresses without allocations: up to 125 GiB. Each byte
-/// above the lowest 21 bits of an address differs between processes, and no lower half is a small
-/// number.
+/// Bytes at the start of each device's addresses that get no allocations, at most 125 GiB. All
+/// address bits from bit 21 on therefore differ between processes, and neither 32-bit half of an
+/// address is a small number.
 pub fn skipped() -> u64 {
     number() * ((4 << 30) + (18 << 20))
 }
 
-/// Most functions of tables that [`called`] accepts.
+/// Most functions for which [`called`] makes an entry point.
 #[cfg(target_arch = "x86_64")]
 const SLOTS: usize = 32;
 #[cfg(target_arch = "x86_64")]
@@ -77,7 +79,8 @@ static FUNCTIONS: [AtomicPtr<()>; SLOTS] = [const { AtomicPtr::new(std::ptr::nul
 #[cfg(target_arch = "x86_64")]
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// An entry point that overwrites the stack, for a function that programs call through a table.
+/// Returns an entry point that jumps to `function` through [`pass`], for functions that programs
+/// call through a table.
 #[cfg(target_arch = "x86_64")]
 pub fn called(function: *const ()) -> *const () {
     #[unsafe(naked)]
@@ -112,8 +115,8 @@ pub fn called(function: *const ()) -> *const () {
 }
 
 /// Jumps to the entry point in `rax`. If calls overwrite the stack and this call is on the thread's
-/// own stack: calls the entry point with a copy of the arguments on the stack, then overwrites the
-/// stack below the caller's frame.
+/// own stack, `pass` instead calls the entry point with a copy of the arguments that lie on the
+/// stack, then overwrites the stack below the caller's frame.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub(crate) extern "C" fn pass() {
@@ -121,8 +124,8 @@ pub(crate) extern "C" fn pass() {
         "cmp byte ptr [rip + {on}], 0",
         "jne 2f",
         "jmp rax",
-        // Saves the arguments in registers (at most one is a floating-point number) and the entry
-        // point.
+        // Saves the entry point, and the arguments in registers (at most one is a floating-point
+        // number).
         "2:",
         "push rbp",
         "mov rbp, rsp",
@@ -182,8 +185,8 @@ pub(crate) extern "C" fn pass() {
     )
 }
 
-/// Words of arguments that may lie above a frame that starts with the caller's `rbp` and the return
-/// address; 0 if the frame is not on the thread's own stack.
+/// Number of words above the frame that may be arguments; 0 if the frame is not on the thread's own
+/// stack. The frame starts with the caller's `rbp` and the return address.
 #[cfg(target_arch = "x86_64")]
 extern "C" fn arguments(frame: usize) -> usize {
     let Stack { low, top } = own();
@@ -193,7 +196,8 @@ extern "C" fn arguments(frame: usize) -> usize {
     (top.saturating_sub(frame + 16) / 8).min(WORDS)
 }
 
-/// The word to overwrite with, and the number of bytes below the frame. Both return in registers.
+/// The word that overwrites the stack, and the number of bytes to overwrite. A caller in assembly
+/// gets both in registers.
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 struct Noise {
@@ -201,10 +205,10 @@ struct Noise {
     bytes: usize,
 }
 
-/// The word and the number of bytes for a frame on the thread's own stack.
+/// The word, and the number of bytes to overwrite below the address `at` of the thread's own stack.
 #[cfg(target_arch = "x86_64")]
 extern "C" fn noise(at: usize) -> Noise {
-    // Any 251 processes with consecutive process ids have different bytes.
+    // The bytes of any 251 processes with consecutive process ids differ.
     let byte = (std::process::id() % 251 + 1) as u8;
     let room = at.saturating_sub(own().low.saturating_add(MARGIN));
     Noise {
@@ -221,7 +225,7 @@ struct Stack {
     top: usize,
 }
 
-/// The thread's own stack; an empty range if the C library does not know.
+/// The thread's own stack; an empty range if the C library cannot tell.
 #[cfg(target_arch = "x86_64")]
 fn own() -> Stack {
     OWN.get().unwrap_or_else(|| {
@@ -235,7 +239,7 @@ fn own() -> Stack {
 fn asked() -> Option<Stack> {
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut low, mut size) = (std::ptr::null_mut(), 0);
-    // SAFETY: the first call fills the attributes, which are destroyed once.
+    // SAFETY: the first call initialises the attributes, and the last call destroys them once.
     unsafe {
         if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
             return None;

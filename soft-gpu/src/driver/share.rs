@@ -1,10 +1,10 @@
-//! One device shared by processes: a mapped state file with one slot per process.
+//! The state of one device that processes share: a mapped file with one slot per process.
 //!
 //! A process claims a slot with a POSIX record lock on one byte of a lock file. The kernel drops
-//! the lock when the process dies, and a forked child does not inherit it, so the lock shows
+//! the lock when the process dies, and a forked child does not inherit the lock, so the lock shows
 //! whether the process is alive. All counters are single words, so a crash leaves no half-written
-//! state. The lock file is separate from the state file, because closing *any* descriptor of a file
-//! drops the record locks of the process on that file. Readers only open the state file.
+//! state. The lock file is separate from the state file, because a process loses its record locks
+//! on a file when it closes *any* descriptor of that file. Readers open only the state file.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -25,9 +25,9 @@ const MAGIC: u64 = u64::from_le_bytes(*b"softgpu1");
 #[repr(C)]
 pub struct Header {
     magic: AtomicU64,
-    /// Bytes of device memory; the first process sets the number.
+    /// Bytes of device memory. The first process sets the value.
     pub memory: AtomicU64,
-    /// The process that computes: slot + 1, or 0.
+    /// The process that has the compute turn: its slot + 1, or 0.
     pub owner: AtomicU32,
     /// Futex word, incremented at each change of `owner`.
     pub seq: AtomicU32,
@@ -35,10 +35,10 @@ pub struct Header {
     pub free_at: AtomicU64,
     /// Number of times that the compute turn went to another process.
     pub handovers: AtomicU64,
-    /// Device time in ns of processes whose slots were reused.
+    /// Device time in ns of ended processes whose slots other processes use now.
     pub retired_ns: AtomicU64,
-    /// Number of processes that wait for the turn. Nonzero whenever a process waits, but may be too
-    /// high: a process that was killed while it waited stays counted.
+    /// Number of processes that wait for the turn. The number may be too high, because a process
+    /// that was killed while it waited stays counted. It is never 0 while a process waits.
     pub waiting: AtomicU32,
     pad: [u32; 17],
 }
@@ -52,7 +52,8 @@ pub struct Slot {
     pub wants: AtomicU32,
     /// Bytes of device memory that the process holds.
     pub used: AtomicU64,
-    /// Device time that the process used, in ns: the ground truth.
+    /// Device time that the process really used, in ns. Tests compare other accounts with this
+    /// value.
     pub busy_ns: AtomicU64,
     /// Number of finished kernels.
     pub kernels: AtomicU64,
@@ -65,13 +66,13 @@ pub struct Slot {
 /// Layout of the state file.
 #[repr(C)]
 pub struct State {
-    /// Head.
+    /// Head of the file.
     pub header: Header,
-    /// Slots.
+    /// One slot per process.
     pub slots: [Slot; SLOTS],
 }
 
-/// A reader's view of one process.
+/// The state of one process, as a reader sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotView {
     /// Process id.
@@ -97,8 +98,8 @@ unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-/// Opens or creates a file of the state. A new file is as accessible as the directory, because
-/// workers of one device may run as several users.
+/// Opens or creates a file in the state directory. A new file has the read and write permissions of
+/// the directory, because workers of one device may run as several users.
 fn open(dir: &Path, path: &Path) -> io::Result<File> {
     match OpenOptions::new().read(true).write(true).open(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -111,13 +112,14 @@ fn open(dir: &Path, path: &Path) -> io::Result<File> {
         .truncate(false)
         .open(path)?;
     let mode = std::fs::metadata(dir)?.permissions().mode() & 0o666;
-    // Fails if another process created the file first, which then sets the permissions.
+    // Fails if another process created the file, because only the owner may set permissions. That
+    // process sets them.
     let _ = file.set_permissions(Permissions::from_mode(mode));
     Ok(file)
 }
 
-/// Process id in the namespace of /proc, which the host mounted. In a process namespace, the
-/// process itself sees another id.
+/// This process's id in the namespace of /proc, which is the host's. In a namespace of its own, the
+/// process has another id.
 fn own_pid() -> u32 {
     let known = std::fs::read_link("/proc/self").ok();
     let number = known.and_then(|path| path.to_str()?.parse().ok());
@@ -149,7 +151,7 @@ fn map_state(file: Option<&File>, write: bool) -> io::Result<*const State> {
 }
 
 impl Shared {
-    /// A device for this process only.
+    /// The state of a device that only this process uses.
     ///
     /// # Errors
     /// The error of the operating system if there is no memory for the state.
@@ -166,7 +168,8 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Joins (or creates) physical device `device` in the directory `dir`.
+    /// Joins the processes that share physical device `device` in the directory `dir`. The first
+    /// one creates the files.
     ///
     /// # Errors
     /// The directory cannot be used, the file is of another version, or all slots are taken.
@@ -212,8 +215,8 @@ impl Shared {
         }
         let me = claim(state, locks)?;
         if !others_alive(state, locks, me) {
-            // State of ended processes is discarded: the memory size may change, and the clock of
-            // the timeline restarts with the machine.
+            // No other process is alive, so the old state is discarded: the memory size may differ,
+            // and after a reboot the clock of the timeline starts again.
             state.header.memory.store(memory, Ordering::SeqCst);
             state.header.free_at.store(0, Ordering::SeqCst);
             state.header.owner.store(0, Ordering::SeqCst);
@@ -248,7 +251,7 @@ impl Shared {
         self.me as u32 + 1
     }
 
-    /// Whether the process of that slot still runs.
+    /// Whether the process of that slot is alive.
     pub fn alive(&self, slot: usize) -> bool {
         match &self.file {
             _ if slot == self.me => true,
@@ -257,7 +260,7 @@ impl Shared {
         }
     }
 
-    /// Charges `bytes` to the account of the device; false if they are not free.
+    /// Charges `bytes` to the account of the device. Returns false if less memory is free.
     pub fn charge(&self, bytes: u64) -> bool {
         let _guard = lock(&self.mutex);
         let _lock = self.file.as_ref().map(MutexByte::hold);
@@ -289,7 +292,8 @@ impl Shared {
         (total.saturating_sub(used), total)
     }
 
-    /// Sum of the account; drops the bytes of dead processes. The caller holds the lock.
+    /// Sum of the memory of all processes. Sets the memory of dead processes to 0. The caller holds
+    /// the lock.
     fn total_used(&self) -> u64 {
         let mut sum = 0;
         for (i, slot) in self.slots().iter().enumerate() {
@@ -303,7 +307,8 @@ impl Shared {
         sum
     }
 
-    /// Waits until `seq` differs from `seen`, at most `ms` milliseconds; may return early.
+    /// Waits until the futex word `seq` differs from `seen`, for at most `ms` milliseconds. May
+    /// return early.
     pub fn wait(&self, seen: u32, ms: u64) {
         let t = libc::timespec {
             tv_sec: (ms / 1000) as libc::time_t,
@@ -345,7 +350,8 @@ fn wrong_version(path: &Path) -> io::Error {
     )
 }
 
-/// Claims a slot; prefers unused slots, so that the figures of ended processes stay readable.
+/// Claims a slot. Slots that no process used yet are preferred, so that the figures of ended
+/// processes stay readable.
 fn claim(state: &State, locks: &File) -> io::Result<usize> {
     let unused = |used: bool| {
         (0..SLOTS).filter(move |i| (state.slots[*i].pid.load(Ordering::SeqCst) != 0) == used)
@@ -362,7 +368,7 @@ fn claim(state: &State, locks: &File) -> io::Result<usize> {
         let old = slot.busy_ns.swap(0, Ordering::SeqCst);
         state.header.retired_ns.fetch_add(old, Ordering::SeqCst);
         slot.pid.store(own_pid(), Ordering::SeqCst);
-        // If the former process of the slot died with the turn, the turn is released.
+        // The former process of the slot may have died with the turn. Then nobody has the turn.
         let turn = i as u32 + 1;
         let _ = state
             .header
@@ -381,12 +387,13 @@ fn others_alive(state: &State, locks: &File, me: usize) -> bool {
     })
 }
 
-/// Byte 0 of the lock file as a mutex between processes.
+/// Byte 0 of the lock file, used as a mutex between processes.
 struct MutexByte<'a>(&'a File);
 
 impl<'a> MutexByte<'a> {
     fn hold(file: &'a File) -> Self {
-        // On a failure (deadlock detection, signal), only the precision of this account suffers.
+        // Errors (deadlock detection) are ignored: without the lock, only this account may be
+        // inexact.
         let _ = record_lock(file, libc::F_SETLKW, libc::F_WRLCK, 0);
         MutexByte(file)
     }
@@ -431,7 +438,7 @@ fn locked_by_other(file: &File, byte: i64) -> io::Result<bool> {
     Ok(i32::from(l.l_type) != libc::F_UNLCK)
 }
 
-/// Reads all used slots of a device, including those of dead processes.
+/// Reads the used slots of a device, including those of dead processes.
 ///
 /// # Errors
 /// No such device in `dir`, or a file of another version.
@@ -442,7 +449,8 @@ pub fn read_slots(dir: &Path, device: usize) -> io::Result<Vec<SlotView>> {
         return Err(wrong_version(&path));
     }
     let pointer = map_state(Some(&file), false)?;
-    // SAFETY: one State long, mapped until the munmap below; only read.
+    // SAFETY: the file is one State long, and mapped until the munmap below. The mapping is only
+    // read.
     let state = unsafe { &*pointer };
     let views = state
         .slots
@@ -455,7 +463,7 @@ pub fn read_slots(dir: &Path, device: usize) -> io::Result<Vec<SlotView>> {
             kernels: s.kernels.load(Ordering::SeqCst),
         })
         .collect();
-    // SAFETY: mapped above with this size, no reference outlives this.
+    // SAFETY: the range was mapped above with this size, and no reference to it is used afterwards.
     unsafe { libc::munmap(pointer.cast_mut().cast(), size_of::<State>()) };
     Ok(views)
 }

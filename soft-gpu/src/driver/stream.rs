@@ -1,10 +1,10 @@
-//! Streams: each has a queue and a thread. The rules of the legacy NULL stream.
+//! Streams, each with a queue and a thread; the synchronisation of the legacy NULL stream.
 //!
 //! Every operation has a position in its stream, and every wait is a wait for a position. An
-//! operation may depend on positions of other streams, and an event is a position. The rule of the
-//! NULL stream adds dependencies at submission: the NULL stream waits for all work that blocking
-//! streams have so far, and a blocking stream for all work that the NULL stream has so far.
-//! Dependencies always point to earlier submissions, so there are no cycles.
+//! operation may depend on positions of other streams, and an event is a position. A submission
+//! adds the dependencies of the NULL stream: the NULL stream waits for all work that blocking
+//! streams have at that time, and a blocking stream waits for all work that the NULL stream has at
+//! that time. Dependencies always point to earlier submissions, so there are no cycles.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,7 +26,7 @@ use super::sync::{lock, now_ns, read, write};
 use super::timeline::Lag;
 use super::{fault, pool};
 
-/// How a stream relates to the legacy NULL stream.
+/// Relation of a stream to the legacy NULL stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// The legacy NULL stream.
@@ -37,17 +37,17 @@ pub enum Class {
     NonBlocking,
 }
 
-/// State for a running operation.
+/// State that a running operation uses.
 pub struct Running<'a> {
-    /// Core of the stream.
+    /// Queue and clock of the stream.
     pub core: &'a Core,
-    /// Submission time (CLOCK_MONOTONIC ns), if there is a device clock; else 0.
+    /// Submission time (CLOCK_MONOTONIC ns) with a device clock (`SOFT_GPU_CLOCK`); otherwise 0.
     pub submitted_ns: u64,
-    /// Whether another kernel follows at once on the same thread.
+    /// Whether the same thread starts another kernel directly afterwards.
     pub more: bool,
 }
 
-/// How long the thread of a stream spins for more work before it sleeps.
+/// Time for which the thread of a stream spins for more work before it sleeps.
 const LINGER: Duration = Duration::from_micros(20);
 
 type Work = Box<dyn FnOnce(&Running<'_>) + Send>;
@@ -57,7 +57,7 @@ struct Item {
     submitted_ns: u64,
     work: Option<Work>,
     kernel: bool,
-    /// Submission time (CLOCK_MONOTONIC ns) if the stream was idle then; else 0.
+    /// Submission time (CLOCK_MONOTONIC ns) if the stream was idle at the submission; otherwise 0.
     roused_ns: u64,
     _unfinished: Unfinished,
 }
@@ -81,17 +81,19 @@ impl Item {
     }
 }
 
-/// A position in a stream: all work submitted so far.
+/// A position in a stream: all work that was submitted to the stream before.
 #[derive(Clone)]
 pub struct Position {
     core: Arc<Core>,
     at: u64,
-    /// For the record of an event: time at which the device timeline reached the position, in ns.
+    /// Time in ns at which the device timeline reached the position. `Some` for recorded events
+    /// only.
     time_ns: Option<Arc<AtomicU64>>,
 }
 
 impl Position {
-    /// The same position, whose time on the device timeline is in `cell`.
+    /// The same position. `cell` will hold the time at which the device timeline reaches the
+    /// position.
     pub fn timed(self, cell: &Arc<AtomicU64>) -> Position {
         Position {
             time_ns: Some(Arc::clone(cell)),
@@ -99,8 +101,8 @@ impl Position {
         }
     }
 
-    /// Time at which the device timeline reached the position, in ns. Without a record: the
-    /// stream's time now.
+    /// Time in ns at which the device timeline reached the position; for a position without a
+    /// recorded time, the present time of the stream.
     fn time(&self) -> u64 {
         match &self.time_ns {
             Some(cell) => cell.load(Ordering::Acquire),
@@ -122,14 +124,14 @@ impl Position {
 #[derive(Default)]
 struct Queue {
     items: VecDeque<Item>,
-    /// Whether the stream's thread, or a caller inline, runs an operation.
+    /// Whether the stream's thread, or a calling thread, runs an operation.
     busy: bool,
     thread: bool,
     sleeping: bool,
     closed: bool,
 }
 
-/// The part of a stream that the stream's thread shares.
+/// The part of a stream that its thread uses too.
 pub struct Core {
     /// Number of the queue, never reused.
     number: u64,
@@ -138,13 +140,14 @@ pub struct Core {
     submitted: AtomicU64,
     progress: Condvar,
     end: End,
-    /// End of the stream's last modelled operation on the device timeline, in ns.
+    /// Time in ns at which the stream's last modelled operation ends on the device timeline.
     pub time_ns: AtomicU64,
-    /// Lag of the stream on the timeline of executed kernels.
+    /// The time by which the stream is behind the wall clock, on the timeline of executed kernels.
     pub lag: Lag,
 }
 
-/// The thread's end of the queue, on a separate cache line: callers write the other end.
+/// The fields that the stream's thread writes. They are on a separate cache line, because callers
+/// write the other fields.
 #[repr(align(128))]
 struct End {
     done: AtomicU64,
@@ -194,7 +197,8 @@ impl Core {
 
     fn execute(&self, item: Item, more: bool) {
         if item.roused_ns != 0 {
-            // The late wake-up of the thread is not device time.
+            // A late wake-up of the thread is not device time, so the stream continues at the
+            // submission time.
             self.lag.set(item.roused_ns);
         }
         if !item.after.is_empty() {
@@ -217,7 +221,8 @@ impl Core {
         }
     }
 
-    /// Waits for positions of other streams. The stream continues at the latest of their times.
+    /// Waits for positions of other streams. Then moves the stream's time to the latest of their
+    /// times.
     fn wait_for(&self, after: &[Position]) {
         let mut at = self.lag.now();
         for position in after {
@@ -230,14 +235,14 @@ impl Core {
     fn finish(&self) {
         let done = self.end.done.fetch_add(1, Ordering::SeqCst) + 1;
         if done >= self.end.wanted.load(Ordering::SeqCst) {
-            // The lock orders this after a waiter's check and before its sleep. Waiters for later
-            // positions set `wanted` again.
+            // A waiter checks `done` and goes to sleep under this lock, so it either sees the new
+            // value or gets the notification. Waiters for later positions set `wanted` again.
             let queue = lock(&self.queue);
             self.end.wanted.store(u64::MAX, Ordering::SeqCst);
             drop(queue);
             self.progress.notify_all();
-            // If processors are few, the waiter should run first: it is likely to submit more work
-            // than this thread finds now.
+            // With few processors, the waiter should run first: the waiter is likely to submit more
+            // work than this thread would find now.
             std::thread::yield_now();
         }
     }
@@ -276,7 +281,8 @@ impl Core {
         }
     }
 
-    /// Spins briefly for more work: launches come in sequences, and sleeping costs more.
+    /// Spins for a short time while the queue is empty. Launches come in sequences, and a sleep
+    /// between two launches costs more.
     fn linger(&self) {
         let end = Instant::now() + LINGER;
         while self.idle() && Instant::now() < end {
@@ -329,7 +335,8 @@ impl Core {
         }
     }
 
-    /// Runs an item on the calling thread if the stream is idle; otherwise returns the item.
+    /// Runs an item on the calling thread if the stream is idle and all dependencies are reached.
+    /// Otherwise returns the item.
     fn inline(self: &Arc<Self>, item: Item) -> std::result::Result<Position, Item> {
         let at = {
             let mut queue = lock(&self.queue);
@@ -351,7 +358,7 @@ impl Core {
         Ok(self.at(at))
     }
 
-    /// The position of everything submitted so far.
+    /// The position after everything that was submitted so far.
     pub fn position(self: &Arc<Self>) -> Position {
         self.at(self.submitted.load(Ordering::SeqCst))
     }
@@ -362,9 +369,9 @@ impl Core {
     }
 }
 
-/// A stream.
+/// A stream with its context and attributes.
 pub struct Stream {
-    /// CUstream (of a NULL stream: never returned to the program).
+    /// CUstream. Programs never get the handle of a NULL stream.
     pub handle: u64,
     /// cuStreamGetId.
     pub id: u64,
@@ -376,13 +383,13 @@ pub struct Stream {
     pub flags: u32,
     /// Priority, clamped to the valid range.
     pub priority: i32,
-    /// Attributes that the program set.
+    /// Attributes (CUstreamAttrID) that the program set.
     pub(super) attributes: Attributes,
-    /// Green context in which the stream was made.
+    /// The green context in which the stream was created.
     green: Option<Weak<Green>>,
     part: Part,
     core: Arc<Core>,
-    /// Whether the queue belongs to another stream.
+    /// Whether the queue belongs to another stream, which ends the thread.
     borrowed: bool,
 }
 
@@ -399,14 +406,14 @@ static IDS: AtomicU64 = AtomicU64::new(1);
 /// Lowest and highest priority, as cuCtxGetStreamPriorityRange returns them.
 pub const PRIORITIES: (i32, i32) = (0, -5);
 
-/// Time of the submission in ns; 0 unless there is a device clock.
+/// The present time in ns if there is a device clock (`SOFT_GPU_CLOCK`); otherwise 0.
 fn submission_time() -> u64 {
     let clock = super::driver().is_ok_and(|d| d.config.clock.active());
     if clock { now_ns() } else { 0 }
 }
 
 impl Stream {
-    /// A stream of `context` without a handle.
+    /// Makes a stream of `context`. The caller registers `handle`.
     pub fn new(
         context: Weak<Context>,
         class: Class,
@@ -429,7 +436,8 @@ impl Stream {
         }
     }
 
-    /// The same stream in a green context: the same queue, another part of the device.
+    /// The same stream as seen from a green context: with the same queue, on another part of the
+    /// device.
     pub fn within(&self, green: &Weak<Green>, part: Part) -> Stream {
         let Stream {
             class,
@@ -446,13 +454,13 @@ impl Stream {
         view
     }
 
-    /// Makes a new stream belong to a green context.
+    /// Makes this new stream a stream of a green context.
     pub fn join(&mut self, green: &Arc<Green>) {
         self.green = Some(Arc::downgrade(green));
         self.part = green.part;
     }
 
-    /// The green context of the stream, if the stream was made in a green context.
+    /// The green context of the stream; `None` if the stream was created elsewhere.
     ///
     /// # Errors
     /// CUDA_ERROR_STREAM_DETACHED after the end of the green context.
@@ -484,7 +492,8 @@ impl Stream {
         self.context.upgrade().ok_or(CuResult::CONTEXT_IS_DESTROYED)
     }
 
-    /// Submits `work`, to run after `after` and after the work that the NULL stream's rule demands.
+    /// Submits `work`. The work runs after the positions `after`, and after the work of other
+    /// streams for which the rule of the NULL stream makes this stream wait.
     ///
     /// # Errors
     /// CUDA_ERROR_CONTEXT_IS_DESTROYED after the end of the context.
@@ -494,7 +503,7 @@ impl Stream {
         Ok(self.submit_item(&context, item))
     }
 
-    /// Submits a kernel of a stream whose context the caller has looked up.
+    /// Submits a kernel. `context` is the context of the stream.
     pub fn submit_kernel(&self, context: &Context, work: Work) {
         let item = Item {
             kernel: true,
@@ -519,15 +528,15 @@ impl Stream {
         }
     }
 
-    /// Submits `work` and waits for it. Runs it on the calling thread if the stream is idle.
+    /// Submits `work` and waits for it. If the stream is idle, `work` runs on the calling thread.
     ///
     /// # Errors
     /// The context is gone, or the process is poisoned.
     pub fn run(&self, work: Work) -> Result {
         let context = self.owner()?;
         let mut item = Item::new(&context, Vec::new(), Some(work));
-        // Only if no stream has earlier work. The order lock is not held meanwhile: work that is
-        // submitted during this call is concurrent with it.
+        // Runs inline only if no other stream has work that must come first. The order lock is not
+        // held during the work: submissions during this call are concurrent with it.
         if self.ahead(&context).is_empty() {
             match self.core.inline(item) {
                 Ok(_) => return fault::check(),
@@ -538,7 +547,8 @@ impl Stream {
         fault::check()
     }
 
-    /// Submits `work`. `quick`: the work is short, so it may run at once on the calling thread.
+    /// Submits `work`. If `quick`, the work is short, and runs on the calling thread if the stream
+    /// is idle.
     ///
     /// # Errors
     /// The context is gone.
@@ -554,7 +564,7 @@ impl Stream {
         Ok(self.submit_item(&context, item))
     }
 
-    /// Positions in other streams that the NULL stream's rule puts before new work.
+    /// Positions of other streams for which new work must wait by the rule of the NULL stream.
     fn ahead(&self, context: &Context) -> Vec<Position> {
         match self.class {
             Class::NonBlocking => Vec::new(),
@@ -575,7 +585,8 @@ impl Stream {
         Ok(all)
     }
 
-    /// The position of all work of this stream alone, if any of it is unfinished.
+    /// The position after all work of this stream; `None` if all of it is done. Other streams are
+    /// not considered.
     pub fn unfinished(&self) -> Option<Position> {
         (!self.core.idle()).then(|| self.core.position())
     }

@@ -1,4 +1,4 @@
-//! Attributes of streams: hints, which are stored without effect.
+//! Attributes of streams. They are hints, which are stored and have no effect.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -9,10 +9,11 @@ use super::error::Result;
 use super::stream::{PRIORITIES, Stream};
 use super::sync::lock;
 
-/// CUstreamAttrID: access policy window, synchronisation policy, priority, memory domains.
+/// Numbers in CUstreamAttrID: access policy window, synchronisation policy, priority, and two
+/// attributes of memory synchronisation domains.
 const ATTRIBUTES: [u32; 5] = [1, 3, 8, 9, 10];
 
-/// CUstreamAttrValue by number, for the attributes that were set.
+/// Values (CUstreamAttrValue) of the attributes that the program set, by number.
 #[derive(Debug, Default)]
 pub(super) struct Attributes(Mutex<BTreeMap<u32, [u32; 16]>>);
 
@@ -28,7 +29,7 @@ impl Stream {
         let set = lock(&self.attributes.0).get(&id).copied();
         let mut value = [0; 16];
         match id {
-            // Hardware reports this value for a stream without a set policy.
+            // Hardware reports all ones if no synchronisation policy was set.
             3 => value[0] = u32::MAX,
             8 => value[0] = self.priority as u32,
             9 => value[0] = 1 << 8,
@@ -44,8 +45,8 @@ impl Stream {
     pub fn set_attribute(&self, id: u32, value: [u32; 16]) -> Result {
         self.attribute(id)?;
         let fits = match id {
-            // CUaccessPolicyWindow: a ratio, and the properties of hits and misses; misses cannot
-            // persist.
+            // CUaccessPolicyWindow: the ratio, and the properties of hits (0 to 2) and misses.
+            // Misses cannot be persisting.
             1 => (0.0..=1.0).contains(&f32::from_bits(value[4])) && value[5] <= 2 && value[6] <= 1,
             3 => (1..=4).contains(&value[0]),
             8 => (PRIORITIES.1..=PRIORITIES.0).contains(&(value[0] as i32)),

@@ -19,16 +19,16 @@ use super::stream::{Class, Stream};
 static STREAMS: Table<Stream> = Table::new(Kind::Stream);
 
 thread_local! {
-    /// Default stream of this thread in each context.
+    /// The default stream of this thread, by context.
     static PER_THREAD: RefCell<HashMap<u64, Arc<Stream>>> = RefCell::default();
 }
 
-/// The legacy NULL stream by explicit handle.
+/// The handle CU_STREAM_LEGACY, which names the legacy NULL stream.
 pub const LEGACY: u64 = StreamArg::LEGACY.0;
-/// The calling thread's default stream by explicit handle.
+/// The handle CU_STREAM_PER_THREAD, which names the calling thread's default stream.
 const PER_THREAD_HANDLE: u64 = StreamArg::PER_THREAD.0;
 
-/// The named stream, in the current context.
+/// The stream that `named` names. NULL and the per-thread stream are those of the current context.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_HANDLE (strict mode aborts), or no current context.
@@ -43,7 +43,8 @@ pub fn resolve(named: Named) -> Result<Arc<Stream>> {
         }
         Named::PerThread => per_thread(),
         Named::Stream(handle) => {
-            // A stream of another context than the current context runs in its own context.
+            // The stream may belong to another context than the current one, and runs in its own
+            // context.
             let stream = STREAMS.get(handle)?;
             stream.green()?;
             Ok(stream)
@@ -54,7 +55,7 @@ pub fn resolve(named: Named) -> Result<Arc<Stream>> {
 fn per_thread() -> Result<Arc<Stream>> {
     let context = super::context::current()?;
     if green::current().is_some() {
-        // As the documentation of cuStreamGetCtx_v2 says.
+        // The documentation of cuStreamGetCtx_v2 requires this error.
         return Err(CuResult::INVALID_HANDLE);
     }
     PER_THREAD.with_borrow_mut(|map| {
@@ -127,7 +128,7 @@ fn make(
     Ok(stream.handle)
 }
 
-/// cuStreamDestroy: returns at once; submitted work still runs.
+/// cuStreamDestroy: returns at once. Submitted work still runs.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_HANDLE, also for the default streams.
@@ -146,7 +147,7 @@ pub fn destroy(handle: u64) -> Result {
     fault::check()
 }
 
-/// Ends the handles of the streams of a destroyed context.
+/// Removes the handles of the streams of a destroyed context.
 pub fn forget_context(context: &Arc<Context>) {
     let weak = Arc::downgrade(context);
     for stream in STREAMS.all() {

@@ -1,4 +1,4 @@
-//! Copying with stores that bypass the cache.
+//! Copies with stores that bypass the cache.
 
 /// Copies `n` bytes; the ranges do not overlap.
 ///
@@ -12,8 +12,8 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
     let head = dst.align_offset(LINE).min(n);
     let lines = (n - head) / LINE;
     let body = head + lines * LINE;
-    // SAFETY: every access lies within the ranges that the caller guarantees. Each streaming store
-    // is aligned, because `dst + head` and the cache lines are. Every x86-64 processor has SSE2.
+    // SAFETY: every access lies within the ranges that the caller guarantees. `dst + head` is
+    // aligned to a cache line, so each streaming store is aligned. Every x86-64 processor has SSE2.
     unsafe {
         dst.copy_from_nonoverlapping(src, head);
         for line in 0..lines {
@@ -26,8 +26,8 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
         }
         dst.add(body)
             .copy_from_nonoverlapping(src.add(body), n - body);
-        // Streaming stores are unordered: the fence makes them visible before the end of the copy
-        // is.
+        // Streaming stores are not ordered with later stores. The fence makes them visible before
+        // anything that announces the end of the copy.
         _mm_sfence();
     }
 }

@@ -1,5 +1,5 @@
-//! Locks that stay usable after a panic: the C boundary catches unwinds, and the guarded data is
-//! consistent between statements.
+//! Locks that stay usable after a panic. The entry points catch panics, and the locked data is
+//! consistent after each statement.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -29,7 +29,7 @@ pub fn now_ns() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Sleeps until CLOCK_MONOTONIC reaches `at_ns`, in ns.
+/// Sleeps until CLOCK_MONOTONIC reaches `at_ns`.
 pub fn sleep_until(at_ns: u64) {
     let t = libc::timespec {
         tv_sec: (at_ns / 1_000_000_000) as libc::time_t,

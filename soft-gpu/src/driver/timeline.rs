@@ -1,14 +1,15 @@
 //! The timeline of the device, which events measure.
 //!
 //! A GPU is not slower because its host is busy, and a kernel of one block leaves the other
-//! multiprocessors to other kernels. The processor that emulates the device is shared, so the wall
-//! clock would not show that. A long kernel therefore takes, on the timeline of the device, the
-//! time that its threads really computed ([`crate::exec::contract::RunStats::device_ns`]). It
-//! occupies as many multiprocessors as it has blocks, concurrently with other kernels while
-//! multiprocessors are free. A stream stores how far its place on the timeline is behind the wall
-//! clock ([`Lag`]); an idle stream is not behind. On an otherwise idle machine both clocks agree.
+//! multiprocessors to other kernels. The wall clock does not show this here, because all kernels
+//! share the processor that emulates the device. On the timeline, a long kernel therefore takes the
+//! time that its threads really computed ([`crate::exec::contract::RunStats::device_ns`]). The
+//! kernel occupies as many multiprocessors as it has blocks, and runs beside other kernels while
+//! multiprocessors are free. Each stream stores the time by which it is behind the wall clock
+//! ([`Lag`]); an idle stream is not behind. On an otherwise idle machine, the timeline and the wall
+//! clock agree.
 //!
-//! `SOFT_GPU_CLOCK` is a separate feature: kernels that are not executed.
+//! `SOFT_GPU_CLOCK` is a separate feature. It gives kernels fixed times instead of executing them.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,14 +18,14 @@ use super::part::Part;
 use super::sync::{lock, now_ns};
 use crate::exec::contract::MULTIPROCESSORS;
 
-/// Time in ns at which each multiprocessor is free on the timeline, for long kernels of this
-/// process.
+/// For each multiprocessor, the time in ns at which it is free on the timeline. Only long kernels
+/// of this process count.
 #[derive(Debug, Default)]
 pub struct Lanes(Mutex<[u64; MULTIPROCESSORS as usize]>);
 
 impl Lanes {
-    /// Places a kernel of `blocks` blocks and `ns` nanoseconds on a part of the device, at `ready`
-    /// or later. Returns the end, in ns.
+    /// Places a kernel of `blocks` blocks that takes `ns` nanoseconds on a part of the device. The
+    /// kernel starts at `ready` or later. Returns its end, in ns.
     pub fn place(&self, ready: u64, ns: u64, blocks: u64, part: Part) -> u64 {
         let mut lanes = lock(&self.0);
         let lanes = lanes.iter_mut().enumerate();
@@ -38,23 +39,23 @@ impl Lanes {
     }
 }
 
-/// How far a stream is behind the wall clock, in ns. Only the executor of the stream's work changes
-/// it.
+/// The time in ns by which a stream is behind the wall clock. Only the thread that runs the
+/// stream's work changes the value.
 #[derive(Debug, Default)]
 pub struct Lag(AtomicU64);
 
 impl Lag {
-    /// Present time of the stream, in ns.
+    /// The stream's present time on the timeline, in ns.
     pub fn now(&self) -> u64 {
         now_ns() - self.0.load(Ordering::Relaxed)
     }
 
-    /// Sets the stream to the wall clock, after it was idle.
+    /// Sets the stream's time to the wall clock, after the stream was idle.
     pub fn catch_up(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Sets the stream to `at`, in ns, or to the wall clock if that is earlier.
+    /// Sets the stream's time to `at`, in ns, or to the wall clock if `at` is in the future.
     pub fn set(&self, at: u64) {
         self.0.store(now_ns().saturating_sub(at), Ordering::Relaxed);
     }

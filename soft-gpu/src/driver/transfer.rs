@@ -1,4 +1,4 @@
-//! The description of a copy (CUDA_MEMCPY3D and similar), and the place of its rows.
+//! The description of a copy (CUDA_MEMCPY3D and similar), and the addresses of its rows.
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::numbers::memory_type::{ARRAY, DEVICE, HOST, UNIFIED};
@@ -8,7 +8,7 @@ use super::array;
 use super::copy::{Extent, Layout, Side};
 use super::error::Result;
 
-/// Maps CUmemorytype to the kind and the address of a side.
+/// The declared kind of memory and the address of one side of a copy, from its CUmemorytype.
 fn address(s: &Side3D) -> Result<(Side, u64)> {
     match s.kind {
         HOST => Ok((Side::Host, s.host)),
@@ -26,7 +26,7 @@ fn offset(pitch: u64, slice: u64, (x, y, z): (usize, usize, usize)) -> Option<u6
         .checked_add(x as u64)
 }
 
-/// Contiguous bytes at an address.
+/// The side of a copy that consists of contiguous bytes.
 pub fn side((side, addr): (Side, u64)) -> Side3D {
     let (kind, host, device) = match side {
         Side::Host => (HOST, addr, 0),
@@ -41,7 +41,7 @@ pub fn side((side, addr): (Side, u64)) -> Side3D {
     }
 }
 
-/// The place of the rows of a copy of `width` bytes, `rows` rows and `slices` slices.
+/// The addresses of the rows of a copy of `slices` slices with `rows` rows of `width` bytes.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE: rows overlap, or leave the address space or the array.

@@ -1,9 +1,9 @@
 //! The compute turn: one process at a time computes on a device, for about 1 ms.
 //!
-//! A GPU divides time between processes the same way. A process takes the turn at its first running
-//! kernel and gives the turn up when its last kernel ends. After [`QUANTUM_NS`] the turn goes to
-//! the next waiting process. A dead holder is found by its record lock. A stopped holder loses the
-//! turn after [`STEAL_NS`].
+//! A GPU divides its time between processes in the same way. A process takes the turn when its
+//! first kernel starts, and gives the turn up when its last kernel ends. After [`QUANTUM_NS`] the
+//! turn goes to the next waiting process. If a process dies with the turn, its record lock shows
+//! this, and another process takes the turn. A stopped process loses the turn after [`STEAL_NS`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,26 +14,28 @@ use super::sync::{lock, now_ns, sleep_until};
 /// Time in ns for which a process computes while others wait.
 pub const QUANTUM_NS: u64 = 1_000_000;
 
-/// Time in ns after which waiting processes consider a silent holder stopped.
+/// Time in ns after which waiting processes take the turn from a process that seems stopped.
 pub const STEAL_NS: u64 = 500_000_000;
 
-/// Time in ms for which a waiter sleeps before it checks whether the holder lives.
+/// Time in ms that a waiting process sleeps before it checks whether the owner of the turn is
+/// alive.
 const LOOK_MS: u64 = 20;
 
 #[derive(Default)]
 struct State {
-    /// Kernels of this process in flight; `measured` counts those whose wall time is device time.
+    /// Number of this process's running kernels. `measured` counts those whose wall time is device
+    /// time, that is, executed kernels.
     active: u32,
     measured: u32,
     held: bool,
     acquiring: bool,
-    /// Threads that wait while another thread acquires the turn.
+    /// Number of threads that wait while another thread of this process acquires the turn.
     followers: u32,
-    /// Time up to which wall time is counted (CLOCK_MONOTONIC ns).
+    /// Time until which wall time was added to the account (CLOCK_MONOTONIC ns).
     counted_to: u64,
 }
 
-/// The state of a device's turn in this process.
+/// This process's state of a device's turn.
 pub struct Turn {
     shared: Arc<Shared>,
     state: Mutex<State>,
@@ -43,7 +45,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// The turn of a device.
+    /// The turn of the device whose shared state is given.
     pub fn new(shared: Arc<Shared>) -> Self {
         Turn {
             shared,
@@ -53,7 +55,7 @@ impl Turn {
         }
     }
 
-    /// Starts an executed kernel; blocks until this process has the turn.
+    /// Starts an executed kernel. Blocks until this process has the turn.
     pub fn begin(&self) {
         let mut state = lock(&self.state);
         self.account(&mut state);
@@ -62,9 +64,9 @@ impl Turn {
         drop(self.hold(state));
     }
 
-    /// Ends an executed kernel. With `more`, the caller starts another at once: the process keeps
-    /// the turn until the end of the quantum, so that short kernels do not switch processes each
-    /// time.
+    /// Ends an executed kernel. `more` says that the caller starts another kernel at once. Then the
+    /// process keeps the turn until the end of the quantum, so that short kernels do not switch
+    /// processes each time.
     pub fn end(&self, more: bool) {
         let mut state = lock(&self.state);
         self.account(&mut state);
@@ -81,8 +83,8 @@ impl Turn {
         }
     }
 
-    /// Called often while kernels run. Blocks while another process has the turn, and returns the
-    /// blocked time in ns.
+    /// Running kernels call this function often. Blocks while another process has the turn, and
+    /// returns the time for which it blocked, in ns.
     #[inline]
     pub fn check(&self) -> u64 {
         let now = now_ns();
@@ -111,8 +113,9 @@ impl Turn {
         drop(self.hold(state));
     }
 
-    /// Runs a kernel of known duration: `ns` on the one timeline of the device, from `ready` at the
-    /// earliest. Waits until the end on the timeline, and returns that time.
+    /// Runs a kernel of known duration, which takes `ns` on the device's shared timeline and starts
+    /// at `ready` or later. Waits until the kernel ends on the timeline, and returns that time in
+    /// ns.
     pub fn consume(&self, ns: u64, ready: u64, more: bool) -> u64 {
         let mut state = lock(&self.state);
         self.account(&mut state);
@@ -140,8 +143,9 @@ impl Turn {
         at
     }
 
-    /// Adds the wall time since the last call if executed kernels were running. A process that lost
-    /// the turn while it was stopped did not use the device.
+    /// Adds the wall time since the last call to the account, if executed kernels were running. If
+    /// this process was stopped and lost the turn, nothing is added, because the process did not
+    /// use the device.
     fn account(&self, state: &mut State) {
         if !state.held {
             return;
@@ -154,12 +158,12 @@ impl Turn {
         state.counted_to = now;
     }
 
-    /// Whether this process still has the turn: another process may have stolen it.
+    /// Whether this process still has the turn. Another process may have taken it.
     fn owned(&self) -> bool {
         self.shared.header().owner.load(Ordering::SeqCst) == self.shared.my_turn()
     }
 
-    /// Waits until this process holds the turn. One thread acquires it for all threads.
+    /// Waits until this process has the turn. One thread acquires the turn for all threads.
     fn hold<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         while !state.held {
             if state.acquiring {
@@ -229,7 +233,7 @@ impl Turn {
         header.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// The next waiting process, in slot order after this process.
+    /// The next process that waits, in order of slots after this process, as slot + 1.
     fn next_waiter(&self) -> Option<u32> {
         if self.shared.header().waiting.load(Ordering::SeqCst) == 0 {
             return None;
@@ -247,11 +251,12 @@ impl Turn {
         self.deadline.store(0, Ordering::Relaxed);
         let (header, me) = (self.shared.header(), self.shared.my_turn());
         if state.measured > 0 {
-            // Executed kernels are interrupted: their time so far also counts on the timeline.
+            // A switch interrupts executed kernels. Modelled kernels of other processes must start
+            // after the time that these kernels took so far.
             header.free_at.fetch_max(now_ns(), Ordering::SeqCst);
         }
         let next = self.next_waiter().unwrap_or(0);
-        // Fails only if another process has stolen the turn. Then there is nothing to hand over.
+        // This fails only if another process has taken the turn. Then there is nothing to pass on.
         let _ = header
             .owner
             .compare_exchange(me, next, Ordering::SeqCst, Ordering::SeqCst);

@@ -1,7 +1,7 @@
 //! Virtual memory management: reservations, physical memory, and mappings of physical memory.
 //!
-//! Physical memory is a memory file, so that all mappings of it, also later mappings, show the same
-//! contents.
+//! Physical memory is a memory file, so that all mappings of it, including later ones, show the
+//! same contents.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,7 +23,7 @@ use super::{gpu, healthy, inject, memfile, memory};
 /// bytes.
 pub const GRANULARITY: u64 = 2 << 20;
 
-/// Physical memory.
+/// Memory that cuMemCreate made, or that was imported.
 pub struct Physical {
     handle: u64,
     size: u64,
@@ -32,7 +32,8 @@ pub struct Physical {
     references: AtomicU32,
     /// Whether other processes may import the memory.
     exportable: bool,
-    /// Whether this process is charged for the memory, and not the process that created it.
+    /// Whether this process is charged for the memory. Otherwise the process that created it is
+    /// charged.
     charged: bool,
 }
 
@@ -45,9 +46,9 @@ impl Drop for Physical {
 }
 
 static PHYSICAL: Table<Physical> = Table::new(Kind::Physical);
-/// Reservations: start to length.
+/// Length of each reservation, by start address.
 static RESERVED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
-/// Mappings: start to physical memory.
+/// Physical memory of each mapping, by start address.
 static MAPPED: Mutex<BTreeMap<u64, Arc<Physical>>> = Mutex::new(BTreeMap::new());
 
 fn aligned(values: &[u64]) -> Result {
@@ -59,7 +60,7 @@ fn aligned(values: &[u64]) -> Result {
     }
 }
 
-/// cuMemAddressReserve: at `wanted` if those addresses are free, elsewhere otherwise.
+/// cuMemAddressReserve. Reserves `wanted` if those addresses are free, otherwise other addresses.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for an invalid size or alignment; CUDA_ERROR_OUT_OF_MEMORY.
@@ -80,7 +81,7 @@ pub fn reserve(size: u64, alignment: u64, wanted: u64) -> Result<u64> {
     Ok(at)
 }
 
-/// cuMemAddressFree for a whole reservation without mappings.
+/// cuMemAddressFree. The range must be a whole reservation without mappings.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for any other range.
@@ -141,7 +142,7 @@ pub fn export(handle: u64) -> Result<RawFd> {
     memfile::duplicate(physical.file.as_raw_fd()).map_err(|_| CuResult::OPERATING_SYSTEM)
 }
 
-/// cuMemImportFromShareableHandle: the same memory. The process that created it is charged for it.
+/// cuMemImportFromShareableHandle. The process that created the memory stays charged for it.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for an invalid descriptor; CUDA_ERROR_INVALID_DEVICE if the device of
@@ -165,7 +166,7 @@ pub fn import(fd: RawFd) -> Result<u64> {
     Ok(physical.handle)
 }
 
-/// cuMemRelease: the memory lives on while it is mapped.
+/// cuMemRelease. The memory stays until its last mapping is removed.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE (strict mode aborts on a stale or forged handle).
@@ -210,10 +211,10 @@ pub fn retain(addr: u64) -> Result<u64> {
     Ok(physical.handle)
 }
 
-/// cuMemMap: maps all of the physical memory to reserved, unmapped addresses.
+/// cuMemMap. Maps the whole physical memory to reserved addresses that are not mapped.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_NOT_SUPPORTED for a part of the memory, or for unaligned
+/// CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_NOT_SUPPORTED to map a part of the memory, or at unaligned
 /// addresses.
 pub fn map(addr: u64, size: u64, handle: u64) -> Result {
     let driver = healthy()?;
@@ -249,7 +250,7 @@ pub fn map(addr: u64, size: u64, handle: u64) -> Result {
     Ok(())
 }
 
-/// Maps a file's memory, or empty memory, at addresses of the arena.
+/// Maps the file, or without a file zeros, at addresses of the arena.
 fn replace(addr: u64, size: u64, file: Option<&File>) -> io::Result<()> {
     let (prot, flags, fd) = match file {
         Some(f) => (
@@ -257,7 +258,7 @@ fn replace(addr: u64, size: u64, file: Option<&File>) -> io::Result<()> {
             libc::MAP_SHARED,
             f.as_raw_fd(),
         ),
-        // Accessible, like all pages of the arena that were once used.
+        // All pages of the arena that were once used stay accessible.
         None => (
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
@@ -265,7 +266,7 @@ fn replace(addr: u64, size: u64, file: Option<&File>) -> io::Result<()> {
         ),
     };
     let at = addr as *mut libc::c_void;
-    // SAFETY: replaces pages of our own reservation that no live allocation uses.
+    // SAFETY: the mapping replaces pages of our own reservation that no live allocation uses.
     let p = unsafe { libc::mmap(at, size as usize, prot, flags | libc::MAP_FIXED, fd, 0) };
     if p == libc::MAP_FAILED {
         Err(io::Error::last_os_error())
@@ -299,7 +300,7 @@ fn is_free(
         && aligned(&[addr, size]).is_ok()
 }
 
-/// The mappings that exactly cover `[addr, addr+size)`.
+/// The start addresses of the mappings that together cover exactly `[addr, addr+size)`.
 fn covering(mapped: &BTreeMap<u64, Arc<Physical>>, addr: u64, size: u64) -> Result<Vec<u64>> {
     let end = addr
         .checked_add(size)
@@ -319,8 +320,8 @@ fn covering(mapped: &BTreeMap<u64, Arc<Physical>>, addr: u64, size: u64) -> Resu
     }
 }
 
-/// cuMemUnmap for whole mappings, or for reserved addresses without mappings. Does not wait for
-/// work, as on hardware.
+/// cuMemUnmap. The range is whole mappings, or reserved addresses without mappings. As on hardware,
+/// the call does not wait for work.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for any other range.
@@ -356,7 +357,7 @@ pub fn set_access(addr: u64, size: u64, device: i32, allowed: bool) -> Result {
     Ok(())
 }
 
-/// cuMemGetAccess for a device.
+/// cuMemGetAccess. Returns whether kernels of the device may access the memory at `addr`.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE without memory at `addr`.

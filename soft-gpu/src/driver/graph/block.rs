@@ -1,7 +1,7 @@
-//! Memory of graphs. An allocation node owns a block of address space for as long as the node
-//! exists. The block has memory from the launch that allocates it to the operation that frees it.
-//! Freed memory stays with the graphs of the device, for the next launch, until it is trimmed or
-//! needed.
+//! Memory of graphs. An allocation node owns a block of address space while the node exists. The
+//! block has memory from the launch that allocates it until the operation that frees it. Freed
+//! memory stays charged to the device, for later launches of graphs, until a program trims it or
+//! another allocation needs it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,20 +50,20 @@ impl Drop for Block {
     }
 }
 
-/// Every block by address.
+/// The block at each start address.
 static BLOCKS: Mutex<BTreeMap<u64, Weak<Block>>> = Mutex::new(BTreeMap::new());
-/// Blocks with memory, each with the number of its allocation. The entry keeps the block alive when
-/// the graph is destroyed.
+/// Blocks that have memory, each with the number of its allocation. The reference keeps the block
+/// alive after the graph is destroyed.
 static LIVE: Mutex<Option<Live>> = Mutex::new(None);
 type Live = HashMap<u64, (Arc<Block>, u64)>;
 
 /// Graph memory of one device, in bytes.
 struct Meter {
-    /// Allocated.
+    /// Bytes that are allocated.
     now: AtomicU64,
-    /// Charged to the device for future allocations.
+    /// Freed bytes that stay charged to the device, for later allocations.
     kept: AtomicU64,
-    /// Maximum of the sum of both.
+    /// Highest sum of `now` and `kept`.
     most: AtomicU64,
 }
 
@@ -84,10 +84,10 @@ static METERS: [Meter; MOST_DEVICES] = [const {
         most: AtomicU64::new(0),
     }
 }; MOST_DEVICES];
-/// The most that `SOFT_GPU_DEVICES` accepts.
+/// Largest number of devices, as `SOFT_GPU_DEVICES` accepts it.
 const MOST_DEVICES: usize = 16;
 
-/// Takes address space for an allocation node of `size` bytes on `device`.
+/// Reserves address space for an allocation node of `size` bytes on `device`.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for size 0; CUDA_ERROR_OUT_OF_MEMORY without address space.
@@ -116,7 +116,8 @@ pub fn reserve(size: u64, device: usize, space: Space) -> Result<Arc<Block>> {
         device,
         space,
     });
-    // From here on host code may access the pages, even after the end of the graph.
+    // The pages are made accessible to the host, and stay accessible even after the end of the
+    // graph.
     driver
         .arena
         .commit(addr, padded)
@@ -125,27 +126,30 @@ pub fn reserve(size: u64, device: usize, space: Space) -> Result<Arc<Block>> {
     Ok(block)
 }
 
-/// The device of `[addr, addr+len)` if the range lies within one block, with or without memory.
+/// The device of the block in which all of `[addr, addr+len)` lies; `None` if there is no such
+/// block. The block need not have memory.
 pub fn device_of(addr: u64, len: u64) -> Option<usize> {
     let nearest = {
         let blocks = lock(&BLOCKS);
         let (_, block) = blocks.range(..=addr).next_back()?;
         block.upgrade()
     };
-    // Outside the lock: this reference may be the last, and `drop` takes the lock.
+    // The lock is released first: this reference may be the last one, and dropping a block takes
+    // the lock.
     let block = nearest?;
     (addr - block.addr <= block.size && len <= block.size - (addr - block.addr))
         .then_some(block.device)
 }
 
-/// The first address of the block that contains an address; the end of the block counts as inside.
+/// The first address of the block that contains an address. The address just after a block counts
+/// as part of the block.
 pub fn base_of(addr: u64) -> Option<u64> {
     let nearest = {
         let blocks = lock(&BLOCKS);
         let (_, block) = blocks.range(..=addr).next_back()?;
         block.upgrade()
     };
-    // As in `device_of`.
+    // The lock is released first, as in `device_of`.
     let block = nearest?;
     (addr - block.addr <= block.size).then_some(block.addr)
 }
@@ -155,7 +159,7 @@ pub fn find(addr: u64) -> Option<Arc<Block>> {
     lock(&BLOCKS).get(&addr).and_then(Weak::upgrade)
 }
 
-/// Gives a block memory, on behalf of `context`.
+/// Gives a block its memory. `context` is the context of the allocation.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE if the block already has memory; CUDA_ERROR_OUT_OF_MEMORY.
@@ -186,7 +190,7 @@ pub fn keep(device: usize, bytes: u64) {
     Meter::of(device).kept.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// Takes kept bytes for an allocation; false if fewer are kept.
+/// Takes kept bytes for an allocation. Returns false, and takes nothing, if fewer bytes are kept.
 pub fn take_kept(device: usize, bytes: u64) -> bool {
     let kept = &Meter::of(device).kept;
     let taken = kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
@@ -195,15 +199,16 @@ pub fn take_kept(device: usize, bytes: u64) -> bool {
     taken.is_ok()
 }
 
-/// cuDeviceGraphMemTrim: releases the kept bytes; false if there were none.
+/// cuDeviceGraphMemTrim. Releases the kept bytes; returns false if there were none.
 pub fn trim(gpu: &Gpu) -> bool {
     let kept = Meter::of(gpu.ordinal).kept.swap(0, Ordering::Relaxed);
     gpu.shared.release(kept);
     kept > 0
 }
 
-/// Ends the allocation of a block. Returns the block, which the caller keeps until the memory is
-/// freed, or `None` if the block has been given memory again: then only the account changes.
+/// Ends the allocation of a block. Returns the block, which the caller keeps alive until the memory
+/// is freed. Returns `None` if the block already has memory of a later allocation; then only the
+/// number of allocated bytes changes.
 pub fn ends(a: &Allocation) -> Option<Arc<Block>> {
     let meter = Meter::of(a.device);
     meter.now.fetch_sub(a.padded, Ordering::Relaxed);
@@ -215,9 +220,9 @@ pub fn ends(a: &Allocation) -> Option<Arc<Block>> {
     live.remove(&a.addr).map(|(block, _)| block)
 }
 
-/// cuDeviceGetGraphMemAttribute: used and reserved memory, current and highest, in bytes. NVIDIA's
-/// driver counts freed memory as used until it is trimmed (cuda.core's tests rely on that), so used
-/// and reserved are equal.
+/// cuDeviceGetGraphMemAttribute: used and reserved memory, current and highest, in bytes. As in
+/// NVIDIA's driver, freed memory counts as used until it is trimmed (cuda.core's tests rely on
+/// this), so used and reserved memory are equal.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_DEVICE; CUDA_ERROR_INVALID_VALUE for an unknown attribute.

@@ -1,10 +1,10 @@
 //! Capture: operations on streams become nodes of a graph instead of running.
 //!
-//! A capture begins in one stream and spreads to other streams through events. Each stream in the
+//! A capture begins in one stream and extends to other streams through events. Each stream in the
 //! capture has a set of nodes on which its next node will depend. The rules, and the errors for
 //! breaking them, are those of the driver API's documentation (cuStreamBeginCapture,
-//! cuThreadExchangeStreamCaptureMode, the CUDA_ERROR_STREAM_CAPTURE_* codes). A broken rule also
-//! invalidates the capture, and the end of the capture reports that.
+//! cuThreadExchangeStreamCaptureMode, the CUDA_ERROR_STREAM_CAPTURE_* codes). A call that breaks a
+//! rule also invalidates the capture, and cuStreamEndCapture then returns an error.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,9 +24,9 @@ use crate::driver::sync::lock;
 /// CUstreamCaptureMode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// No thread may make unsafe calls.
+    /// While the capture is open, no thread may make unsafe calls.
     Global,
-    /// This thread may not make unsafe calls.
+    /// While the capture is open, the thread that began it may not make unsafe calls.
     ThreadLocal,
     /// Unsafe calls are allowed.
     Relaxed,
@@ -59,7 +59,7 @@ pub enum Status {
     Invalidated = 2,
 }
 
-/// State of a capture when an event was recorded in it.
+/// The state of a capture at the time when an event was recorded in it.
 #[derive(Debug, Clone)]
 pub struct Fork {
     /// Number of the capture.
@@ -127,7 +127,8 @@ struct Session {
     /// cuStreamGetId of the stream in which the capture began.
     origin: u64,
     valid: bool,
-    /// Whether the graph was made for this capture; such a graph ends if the capture fails.
+    /// Whether the graph was made for this capture. If the capture fails, its own graph is
+    /// destroyed.
     own: bool,
     members: Vec<Member>,
 }
@@ -142,7 +143,7 @@ static SESSIONS: Mutex<Sessions> = Mutex::new(Sessions {
     open: Vec::new(),
     last_id: 0,
 });
-/// Number of open captures. Most calls only need to know that it is 0.
+/// Number of open captures. Most calls find 0 here and skip all checks.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -165,14 +166,14 @@ impl Sessions {
         OPEN.store(self.open.len(), Ordering::SeqCst);
     }
 
-    /// Captures with a stream that waits for the NULL stream of `context`.
+    /// Captures in which a stream of `context` takes part that synchronises with the NULL stream.
     fn beside_legacy(&mut self, context: u64) -> impl Iterator<Item = &mut Session> {
         self.open
             .iter_mut()
             .filter(move |s| s.members.iter().any(|m| m.blocking && m.context == context))
     }
 
-    /// Refuses use of the NULL stream while a stream that waits for it captures.
+    /// Refuses use of the NULL stream while a stream that synchronises with it captures.
     fn check_legacy(&mut self, context: u64) -> Result {
         let mut outcome = Ok(());
         for s in self.beside_legacy(context) {
@@ -234,7 +235,9 @@ pub fn begin(stream: &Stream, mode: Mode) -> Result {
 /// cuStreamBeginCaptureToGraph: the first node depends on `tips`.
 ///
 /// # Errors
-/// The stream is the NULL stream, or already captures.
+/// CUDA_ERROR_ILLEGAL_STATE if the stream already captures, or another capture adds to the graph;
+/// CUDA_ERROR_INVALID_VALUE for nodes of other graphs; CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for
+/// the NULL stream.
 pub fn begin_to_graph(
     stream: &Stream,
     mode: Mode,
@@ -277,9 +280,8 @@ fn start(stream: &Stream, mode: Mode, graph: Arc<Graph>, tips: &[Dependency], ow
 /// cuStreamEndCapture: returns the graph.
 ///
 /// # Errors
-/// CUDA_ERROR_ILLEGAL_STATE without a capture; _STREAM_CAPTURE_UNMATCHED in another stream than the
-/// one in which the capture began; _WRONG_THREAD; _INVALIDATED; _UNJOINED. The last two end the
-/// capture.
+/// CUDA_ERROR_ILLEGAL_STATE without a capture; CUDA_ERROR_STREAM_CAPTURE_UNMATCHED if the capture
+/// began in another stream; _WRONG_THREAD; _INVALIDATED; _UNJOINED. The last two end the capture.
 pub fn end(stream: &Stream) -> Result<Arc<Graph>> {
     let mut all = lock(&SESSIONS);
     let s = all.of(stream).ok_or(CuResult::ILLEGAL_STATE)?;
@@ -328,7 +330,7 @@ pub fn recording(stream: &Stream) -> Result<bool> {
     }
 }
 
-/// Adds a node to the graph that `stream` captures into. The next node depends on this node.
+/// Adds a node to the graph into which `stream` captures. The next node will depend on this node.
 ///
 /// # Errors
 /// Errors of `action`, which leave the capture valid. CUDA_ERROR_STREAM_CAPTURE_INVALIDATED for an
@@ -357,7 +359,7 @@ pub fn add_node(
     Ok(node)
 }
 
-/// The capture state of `stream`, for an event.
+/// The capture of `stream` and the nodes on which its next node depends, for a recorded event.
 ///
 /// # Errors
 /// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED for an invalid or ended capture.
@@ -371,11 +373,14 @@ pub fn fork(stream: &Stream) -> Result<Fork> {
     })
 }
 
-/// A wait for an event that a capture recorded: brings `stream` into the capture.
+/// Handles a wait of `stream` for an event that a capture recorded: adds the stream to that
+/// capture.
 ///
 /// # Errors
-/// CUDA_ERROR_STREAM_CAPTURE_MERGE for a stream of another capture, _IMPLICIT for the NULL stream,
-/// CUDA_ERROR_CAPTURED_EVENT after the end of the event's capture.
+/// CUDA_ERROR_STREAM_CAPTURE_MERGE for a stream of another capture; _IMPLICIT for the NULL stream.
+/// After the end of the event's capture: _ISOLATION for a capturing stream,
+/// CUDA_ERROR_CAPTURED_EVENT for any other. If the event's capture is invalid: _INVALIDATED for a
+/// stream of the capture, CUDA_ERROR_INVALID_VALUE for any other.
 pub fn join(stream: &Stream, fork: &Fork) -> Result {
     let mut all = lock(&SESSIONS);
     let own = all.of(stream).map(|s| s.id);
@@ -395,7 +400,7 @@ pub fn join(stream: &Stream, fork: &Fork) -> Result {
     }
     let s = all.by_id(fork.capture).ok_or(CuResult::CAPTURED_EVENT)?;
     if !s.valid {
-        // A stream of the capture learns that the capture is invalid; any other stream only that
+        // A stream of the capture gets the error of an invalid capture. For any other stream, only
         // the event is unusable.
         return Err(if own.is_some() {
             CuResult::STREAM_CAPTURE_INVALIDATED
@@ -413,7 +418,7 @@ pub fn join(stream: &Stream, fork: &Fork) -> Result {
     Ok(())
 }
 
-/// Refuses a dependency of a capturing stream on work outside its capture.
+/// Refuses that a capturing stream depends on work outside its capture.
 ///
 /// # Errors
 /// Always: CUDA_ERROR_STREAM_CAPTURE_ISOLATION.
@@ -431,7 +436,8 @@ pub fn invalidate(id: u64) {
     }
 }
 
-/// Refuses an operation that no capturing stream accepts: a wait for the stream, or a query.
+/// Refuses a wait for a capturing stream, a query of it, or another operation that no capture
+/// accepts.
 ///
 /// # Errors
 /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, or as [`recording`].
@@ -445,7 +451,7 @@ pub fn forbid(stream: &Stream) -> Result {
     }
 }
 
-/// As [`forbid`], for synchronous operations, which are also unsafe calls.
+/// As [`forbid`], for synchronous operations. They are also unsafe calls.
 ///
 /// # Errors
 /// As [`forbid`] and [`unsafe_call`].
@@ -478,7 +484,8 @@ pub fn forbid_context(context: &Context) -> Result {
     unsafe_call()
 }
 
-/// Checks a call that a capture cannot record although it may belong there, such as an allocation.
+/// Checks an unsafe call: a call, such as an allocation, that a capture cannot record although the
+/// program may mean it to be part of the graph.
 ///
 /// # Errors
 /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if this thread's mode and the open captures forbid it.
@@ -526,9 +533,9 @@ pub struct Info {
     pub graph: u64,
     /// Nodes on which the next node depends; valid until the next operation on the stream.
     pub tips: *const u64,
-    /// Edge data of each dependency.
+    /// Edge data of each dependency; valid as long as `tips`.
     pub data: *const EdgeData,
-    /// Whether an edge has other data than the default.
+    /// Whether an edge has edge data other than the default.
     pub annotated: bool,
     /// Number of dependencies.
     pub count: usize,
@@ -577,7 +584,7 @@ pub fn info(stream: &Stream) -> Result<Info> {
     })
 }
 
-/// cuStreamUpdateCaptureDependencies: adds to, or replaces, the dependencies of the next node.
+/// cuStreamUpdateCaptureDependencies: replaces the dependencies of the next node, or adds to them.
 ///
 /// # Errors
 /// CUDA_ERROR_ILLEGAL_STATE without a capture; CUDA_ERROR_INVALID_VALUE for nodes of other graphs.
@@ -609,8 +616,9 @@ pub fn uses(graph: &Graph) -> bool {
             .any(|s| s.graph.handle == graph.handle)
 }
 
-/// Handles the destruction of a capturing stream. The capture ends if it began in this stream.
-/// Nodes that another stream added stay, and must still be joined.
+/// Handles the destruction of a capturing stream. If the capture began in this stream, the capture
+/// ends. Otherwise the stream's nodes stay in the graph, and the capture fails as unjoined unless
+/// another stream joins them.
 pub fn forget_stream(stream: &Stream) {
     if none_open() {
         return;

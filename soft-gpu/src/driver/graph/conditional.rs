@@ -1,5 +1,5 @@
-//! Conditional nodes: their bodies run if, while or as often as a value in memory demands. Kernels
-//! set the value.
+//! Conditional nodes. A value in device memory decides whether, how often or which of the node's
+//! bodies run. Kernels set the value.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,28 +14,28 @@ use crate::driver::memory::Use;
 use crate::driver::sync::lock;
 use crate::driver::{driver, healthy};
 
-/// CU_GRAPH_COND_ASSIGN_DEFAULT.
+/// CU_GRAPH_COND_ASSIGN_DEFAULT: each launch starts with the default value.
 const ASSIGN_DEFAULT: u32 = 1;
 
 /// CUgraphConditionalNodeType.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
-    /// The first body if the value is not 0; otherwise the second, if there is a second.
+    /// Runs the first body if the value is not 0; otherwise runs the second body, if there is one.
     If = 0,
-    /// The body, repeatedly, as long as the value is not 0.
+    /// Runs the body repeatedly, as long as the value is not 0.
     While = 1,
-    /// The body whose index is the value.
+    /// Runs the body whose index is the value.
     Switch = 2,
 }
 
-/// A value that conditional nodes read. Its handle is its address in device memory, so that a
-/// kernel sets the value with a store.
+/// A value that conditional nodes read. The handle of the value is an address in device memory, so
+/// that a kernel sets the value with a store.
 #[derive(Debug)]
 pub struct Cell {
     /// CUgraphConditionalHandle.
     pub addr: u64,
-    /// Handle of the graph for which the value was made.
+    /// Handle of the graph for which the program created the value.
     graph: u64,
     default: Option<u32>,
 }
@@ -55,8 +55,8 @@ impl Drop for Cell {
 
 impl Cell {
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: an aligned address of the arena that belongs to this cell. Arena pages stay
-        // accessible for the life of the process, and kernels only store whole words.
+        // SAFETY: the address is aligned, lies in the arena and belongs to this cell. Pages of the
+        // arena stay accessible until the process ends, and kernels store whole words only.
         unsafe { &*(self.addr as *const AtomicU32) }
     }
 
@@ -65,7 +65,7 @@ impl Cell {
         self.word().load(Ordering::SeqCst)
     }
 
-    /// Sets the default value, if there is one, at the start of a launch.
+    /// At the start of a launch: sets the default value, if there is one.
     pub fn preset(&self) {
         if let Some(value) = self.default {
             self.word().store(value, Ordering::SeqCst);
@@ -73,7 +73,7 @@ impl Cell {
     }
 }
 
-/// cuGraphConditionalHandleCreate. The value lives as long as the graph and its instances.
+/// cuGraphConditionalHandleCreate. The value exists as long as the graph or one of its instances.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for unknown flags; CUDA_ERROR_OUT_OF_MEMORY.
@@ -121,8 +121,8 @@ impl Conditional {
         }
     }
 
-    /// Whether a node of `graph` may read this value: the graph is the one of the value, or
-    /// embedded in it.
+    /// Whether a node of `graph` may read this value: only nodes of the graph for which the value
+    /// was created, and of graphs embedded in that graph.
     pub fn belongs_to(&self, graph: &Arc<Graph>) -> bool {
         graph.is_within(self.cell.graph)
     }
@@ -145,7 +145,7 @@ impl Conditional {
         Ok(Conditional::of(cell, kind, graphs, context))
     }
 
-    /// A copy with copies of the bodies.
+    /// A copy of the node, with copies of the bodies.
     ///
     /// # Errors
     /// As [`Graph::duplicate`].

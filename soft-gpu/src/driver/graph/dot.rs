@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::Graph;
 use super::node::{Action, Node};
 
-/// CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE and _HANDLES.
+/// CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE and CU_GRAPH_DEBUG_DOT_FLAGS_HANDLES.
 const VERBOSE: u32 = 1;
 const HANDLES: u32 = 1 << 10;
 
@@ -99,7 +99,7 @@ fn cluster(graph: &Graph, flags: u32, out: &mut String) {
     out.push_str("}\n");
 }
 
-/// The text of a graph and of its child graphs.
+/// The Graphviz text of a graph and its child graphs.
 pub fn text(graph: &Graph, flags: u32) -> String {
     let mut out = String::from("digraph dot {\n");
     cluster(graph, flags, &mut out);

@@ -1,9 +1,9 @@
-//! Instances of graphs: the state of a graph at instantiation, in the order in which a launch runs
-//! the nodes on the stream.
+//! Instances of graphs. An instance holds the graph's state at instantiation, with the nodes in the
+//! order in which a launch runs them on the stream.
 //!
-//! Launches of one instance do not overlap. A launch queues operations in groups. A record of an
-//! event, or a wait for one, is an operation of its own, so that other streams wait only for the
-//! operations before it.
+//! Launches of one instance do not overlap. A launch queues several nodes as one operation of the
+//! stream. The record of an event, and the wait for an event, are separate operations, so that
+//! other streams wait only for the nodes before the record.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
@@ -35,7 +35,7 @@ pub const AUTO_FREE: u64 = 1;
 const DEVICE_LAUNCH: u64 = 4;
 const FLAGS: u64 = 0xf;
 
-/// An instance.
+/// A graph instance.
 pub struct Exec {
     /// CUgraphExec.
     pub handle: u64,
@@ -43,7 +43,7 @@ pub struct Exec {
     pub id: u32,
     /// Flags of the instantiation.
     pub flags: u64,
-    /// Locked during a change or a launch.
+    /// State of the instance. A change or a launch holds the lock.
     pub state: Mutex<State>,
 }
 
@@ -58,11 +58,11 @@ pub struct State {
     _graph: Weak<Graph>,
 }
 
-/// The frozen form of a graph.
+/// The nodes of a graph at instantiation.
 pub struct Plan {
-    /// Nodes, in the order of the graph's handles.
+    /// Nodes, in ascending order of their handles.
     pub nodes: Vec<Step>,
-    /// Dependencies as (before, after), in indices of `nodes`.
+    /// Dependencies as pairs (before, after) of indices into `nodes`.
     pub edges: Vec<(usize, usize)>,
     order: Vec<usize>,
     /// Values that the conditional nodes read.
@@ -71,19 +71,20 @@ pub struct Plan {
 
 /// A node of a plan.
 pub struct Step {
-    /// The graph's node.
+    /// Handle of the node in the graph.
     pub node: u64,
-    /// Operation of the node; of a child graph node, `children` holds it.
+    /// Operation of the node. For a child graph or conditional node, `children` holds the graphs
+    /// that run.
     pub action: Action,
     /// Launch attributes.
     pub attributes: Attributes,
-    /// Plans of the node's own graphs.
+    /// Plans of the graphs that belong to the node.
     pub children: Vec<Plan>,
     /// Whether the node is enabled.
     pub enabled: bool,
 }
 
-/// An operation, checked and ready to run.
+/// An operation that is checked and ready to run.
 enum Ready {
     Kernel(Kernel),
     Copy(Transfer),
@@ -100,14 +101,14 @@ enum Ready {
 
 static EXECS: Table<Exec> = Table::new(Kind::GraphExec);
 
-/// Reason of a failed instantiation: CUgraphInstantiateResult, and the node.
+/// Reason of a failed instantiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
     /// CUresult.
     pub code: CuResult,
     /// CUgraphInstantiateResult.
     pub result: u32,
-    /// CUgraphNode, or 0.
+    /// Node that caused the failure, or 0.
     pub node: u64,
 }
 
@@ -124,14 +125,15 @@ impl Refusal {
 /// cuGraphInstantiate in all its forms.
 ///
 /// # Errors
-/// Unknown or contradictory flags; a cycle; a second instance of a graph with memory nodes.
+/// Unknown or contradictory flags; launches from kernels; a cycle; a conditional handle that no
+/// node reads; a second instance of a graph with memory nodes.
 pub fn instantiate(graph: &Arc<Graph>, flags: u64) -> std::result::Result<Arc<Exec>, Refusal> {
     healthy().map_err(Refusal::plain)?;
     if flags & !FLAGS != 0 || flags & (AUTO_FREE | DEVICE_LAUNCH) == AUTO_FREE | DEVICE_LAUNCH {
         return Err(Refusal::plain(CuResult::INVALID_VALUE));
     }
     if flags & DEVICE_LAUNCH != 0 {
-        // Launching a graph from a kernel is not served.
+        // Launches of graphs from kernels are not served.
         return Err(Refusal {
             result: 3,
             ..Refusal::plain(CuResult::NOT_SUPPORTED)
@@ -152,7 +154,7 @@ pub fn instantiate(graph: &Arc<Graph>, flags: u64) -> std::result::Result<Arc<Ex
     let exec = EXECS.insert(|handle| {
         Arc::new(Exec {
             handle,
-            // The graph inside the instance takes an id of its own.
+            // The number before this id belongs to the graph copy inside the instance.
             id: IDS.fetch_add(2, Ordering::Relaxed) + 1,
             flags,
             state: Mutex::new(State {
@@ -170,24 +172,24 @@ pub fn instantiate(graph: &Arc<Graph>, flags: u64) -> std::result::Result<Arc<Ex
     Ok(exec)
 }
 
-/// An instance argument.
+/// The instance that a handle names.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE (strict mode aborts on a stale or forged one).
+/// CUDA_ERROR_INVALID_VALUE (strict mode aborts on a stale or forged handle).
 pub fn get(handle: u64) -> Result<Arc<Exec>> {
     healthy()?;
     EXECS.get(handle).map_err(|_| CuResult::INVALID_VALUE)
 }
 
-/// Discards the checked operations of all instances, so that the next launch notices the destroyed
-/// context.
+/// Discards the checked operations of all instances after the end of a context. The next launch
+/// checks them again and finds operations of the destroyed context.
 pub fn forget_context() {
     for exec in EXECS.all() {
         lock(&exec.state).changed();
     }
 }
 
-/// cuGraphExecDestroy: running launches continue.
+/// cuGraphExecDestroy. Launches that already run continue.
 ///
 /// # Errors
 /// As [`get`].
@@ -199,7 +201,7 @@ pub fn destroy(handle: u64) -> Result {
 }
 
 impl Plan {
-    /// Freezes a graph.
+    /// Makes the plan of a graph.
     ///
     /// # Errors
     /// CUgraphInstantiateResult for a cycle.
@@ -235,7 +237,7 @@ impl Plan {
         })
     }
 
-    /// The step of a graph's node, in the plan or in a child's plan.
+    /// The step of a graph's node, in this plan or in the plan of a child.
     pub fn find(&mut self, node: u64) -> Option<&mut Step> {
         if let Some(i) = self.nodes.iter().position(|n| n.node == node) {
             return self.nodes.get_mut(i);
@@ -251,7 +253,7 @@ impl Plan {
         self.nodes.iter().any(|n| n.action.owns_memory())
     }
 
-    /// A graph equal to the one of the plan, for a captured launch.
+    /// A new graph equal to the plan, which becomes a child graph when a launch is captured.
     ///
     /// # Errors
     /// CUDA_ERROR_NOT_SUPPORTED: graphs with memory nodes cannot be child graphs.
@@ -263,7 +265,7 @@ impl Plan {
         let mut handles = Vec::with_capacity(self.nodes.len());
         for n in &self.nodes {
             let action = match (&n.action, n.children.first()) {
-                // A conditional node reads a value of the original graph only.
+                // A conditional node can read only values of the original graph.
                 (Action::Conditional(_), _) => return Err(CuResult::NOT_SUPPORTED),
                 (Action::Child(_), Some(plan)) => Action::Child(plan.thaw()?),
                 _ if !n.enabled => Action::Empty,
@@ -300,7 +302,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether a conditional node reads this value.
+    /// Whether a conditional node of the plan reads the value at `addr`.
     fn reads(&self, addr: u64) -> bool {
         self.nodes.iter().any(|n| {
             let own = matches!(&n.action, Action::Conditional(c) if c.cell.addr == addr);
@@ -345,7 +347,7 @@ fn ready(action: &Action, attributes: &Attributes) -> Result<Option<Ready>> {
 }
 
 impl State {
-    /// The operations of a launch; rebuilt after a change.
+    /// The operations of a launch. After a change of the instance, they are built again.
     fn flat(&mut self) -> Result<Arc<[Ready]>> {
         if let Some(flat) = &self.flat {
             return Ok(Arc::clone(flat));
@@ -357,7 +359,7 @@ impl State {
         Ok(flat)
     }
 
-    /// Discards the operations after a change of the plan.
+    /// Discards the operations of the next launch, after a change of the plan.
     pub fn changed(&mut self) {
         self.flat = None;
     }
@@ -420,8 +422,8 @@ fn bury(driver: &'static Driver, stream: &Stream, a: Allocation) -> Result {
 }
 
 /// Allocates the memory of a launch's allocation nodes, and unlists the memory that the launch
-/// frees. Returns, for each operation, the allocation to be freed there. `keep`: memory that the
-/// last launch did not free is reused.
+/// frees. Returns, for each operation, the allocation that the operation frees. If `keep`, memory
+/// that the last launch did not free is used again.
 fn account(
     driver: &Driver,
     flat: &[Ready],
@@ -447,7 +449,7 @@ fn account(
     Ok(frees)
 }
 
-/// Undoes the allocations of a failed launch. Memory that the launch has unlisted is freed.
+/// Frees the allocations of a failed launch, and the memory that the launch has unlisted.
 fn undo(driver: &Driver, flat: &[Ready], done: &[Option<Allocation>]) {
     for (op, freed) in flat.iter().zip(done) {
         if let Some(a) = freed {
@@ -462,7 +464,7 @@ fn undo(driver: &Driver, flat: &[Ready], done: &[Option<Allocation>]) {
 }
 
 impl Exec {
-    /// cuGraphLaunch; in a capture, a child graph node.
+    /// cuGraphLaunch; in a capture, adds a child graph node.
     ///
     /// # Errors
     /// A node is no longer valid (its context or memory is gone); memory of the last launch is not
@@ -480,12 +482,13 @@ impl Exec {
             stream.submit(vec![last], None)?;
         }
         enqueue(driver, stream, &flat, &frees)?;
-        // An empty graph is an operation too: later work waits for the work before it.
+        // The last operation is submitted even for an empty graph, so that later work waits for
+        // earlier work.
         state.last = Some(stream.submit(Vec::new(), None)?);
         Ok(())
     }
 
-    /// cuGraphUpload: nothing to do, because all data is in place.
+    /// cuGraphUpload: only checks the operations, because all data is in place.
     ///
     /// # Errors
     /// As [`launch`](Self::launch).

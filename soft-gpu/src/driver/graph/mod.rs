@@ -1,8 +1,8 @@
 //! Graphs: nodes with dependencies, built by calls or by capture, then instantiated and launched.
 //!
-//! A graph lives as long as its handle. A node keeps alive the objects that it uses (functions,
-//! events, blocks of memory). An embedded graph, that of a child node, lives and ends with the
-//! node.
+//! A graph exists as long as its handle. A node keeps alive the objects that it uses (functions,
+//! events, blocks of memory). The graph of a child graph node is *embedded*: it exists as long as
+//! the node.
 
 pub mod block;
 pub mod capture;
@@ -26,7 +26,7 @@ use node::{Action, Attributes, Dependency, Node};
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::structs::EdgeData;
 
-/// Whether an edge can have this data.
+/// Whether edge data is valid.
 fn valid(data: EdgeData) -> bool {
     data.from_port <= 2 && data.to_port == 0 && data.kind <= 1 && data.reserved == [0; 5]
 }
@@ -42,13 +42,13 @@ pub struct Edge {
     pub data: EdgeData,
 }
 
-/// A graph.
+/// A graph: nodes and dependencies.
 pub struct Graph {
     /// CUgraph.
     pub handle: u64,
     /// cuGraphGetId.
     pub id: u32,
-    /// Whether the graph belongs to a child node and ends with it.
+    /// Whether the graph belongs to a node of another graph, and ends with that node.
     pub embedded: bool,
     /// Handle of the graph in which this graph is embedded.
     parent: AtomicU64,
@@ -66,15 +66,15 @@ pub struct Body {
     pub objects: Vec<object::Held>,
     /// Values that conditional nodes read.
     pub cells: Vec<Arc<conditional::Cell>>,
-    /// In a clone: the clone of each node of the original.
+    /// In a clone: the clone's node for each node of the original.
     origins: HashMap<u64, u64>,
-    /// The only instance that a graph with memory nodes may have.
+    /// A graph with memory nodes may have one instance only: this one.
     instance: Weak<Exec>,
     next_local: u32,
 }
 
 static GRAPHS: Table<Graph> = Table::new(Kind::Graph);
-/// The graph of each node.
+/// The graph of each node, by the node's handle.
 static NODES: Table<Weak<Graph>> = Table::new(Kind::GraphNode);
 static IDS: AtomicU32 = AtomicU32::new(1);
 
@@ -99,16 +99,16 @@ pub fn create() -> Result<Arc<Graph>> {
     Ok(make(false))
 }
 
-/// A graph argument.
+/// The graph that a handle names.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE (strict mode aborts on a stale or forged one).
+/// CUDA_ERROR_INVALID_VALUE (strict mode aborts on a stale or forged handle).
 pub fn get(handle: u64) -> Result<Arc<Graph>> {
     healthy()?;
     GRAPHS.get(handle).map_err(|_| CuResult::INVALID_VALUE)
 }
 
-/// The graph of a node argument.
+/// The graph that contains a node.
 ///
 /// # Errors
 /// As [`get`].
@@ -166,12 +166,12 @@ pub fn with_node<T>(node: u64, f: impl FnOnce(&mut Node) -> Result<T>) -> Result
 }
 
 impl Graph {
-    /// The contents, locked while the guard lives.
+    /// Locks the contents of the graph.
     pub fn lock(&self) -> MutexGuard<'_, Body> {
         lock(&self.body)
     }
 
-    /// Ends the handles of the graph and its nodes.
+    /// Removes the handles of the graph and its nodes.
     fn forget(&self) {
         let _ = GRAPHS.remove(self.handle);
         let body = std::mem::take(&mut *self.lock());
@@ -181,7 +181,8 @@ impl Graph {
         }
     }
 
-    /// Whether the graph has this handle, or is embedded in that graph at any depth.
+    /// Whether `outer` is the handle of this graph, or of a graph in which this graph is embedded
+    /// at any depth.
     pub fn is_within(self: &Arc<Self>, outer: u64) -> bool {
         let mut graph = Some(Arc::clone(self));
         while let Some(g) = graph {
@@ -243,7 +244,7 @@ impl Graph {
         Ok(handle)
     }
 
-    /// cuGraphAddDependencies: adds all or none.
+    /// cuGraphAddDependencies: adds all edges or, after an error, none.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE: a node of another graph, a node that depends on itself, or an
@@ -263,11 +264,11 @@ impl Graph {
         Ok(())
     }
 
-    /// cuGraphRemoveDependencies: removes all or none.
+    /// cuGraphRemoveDependencies: removes all edges or, after an error, none.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for a missing dependency; graphs with memory nodes keep their
-    /// dependencies.
+    /// CUDA_ERROR_INVALID_VALUE for a missing dependency; CUDA_ERROR_NOT_SUPPORTED for a graph with
+    /// memory nodes.
     pub fn disconnect(&self, edges: &[Edge]) -> Result {
         if !edges.is_empty() && self.owns_memory() {
             return Err(CuResult::NOT_SUPPORTED);
@@ -314,7 +315,7 @@ impl Graph {
         Ok(copy)
     }
 
-    /// cuGraphNodeFindInClone, also among the nodes of child graphs.
+    /// cuGraphNodeFindInClone. Nodes of child graphs are searched, too.
     pub fn find_clone_of(&self, original: u64) -> Option<u64> {
         let body = self.lock();
         if let Some(n) = body.origins.get(&original) {
@@ -333,7 +334,8 @@ impl Body {
         all.filter(|n| !has_before.contains(n)).collect()
     }
 
-    /// The nodes, each after all nodes on which it depends; otherwise in order of creation.
+    /// The nodes, each after all nodes on which it depends. Among nodes that are ready, the oldest
+    /// is first.
     ///
     /// # Errors
     /// The first node of a cycle.
@@ -368,7 +370,7 @@ impl Body {
             .unwrap_or(0))
     }
 
-    /// `ends` and every node that comes before one of them.
+    /// The nodes `ends` and all nodes on which they depend, directly or indirectly.
     pub fn up_to(&self, ends: impl IntoIterator<Item = u64>) -> BTreeSet<u64> {
         let mut before: HashMap<u64, Vec<u64>> = HashMap::new();
         for e in &self.edges {

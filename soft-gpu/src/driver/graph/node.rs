@@ -18,15 +18,15 @@ use crate::driver::event::Event;
 use crate::driver::launch::Shape;
 use crate::driver::module::Function;
 
-/// A parameter block, with pointers to each parameter, which clients read.
+/// A parameter block, with the array of pointers to each parameter that clients read.
 #[derive(Debug)]
 pub struct Params {
     bytes: Vec<u8>,
     pointers: Vec<*const u8>,
 }
 
-// SAFETY: the pointers point into `bytes`. The vector is never changed, so its contents stay in
-// place.
+// SAFETY: the pointers point into `bytes`. This vector never changes, so its contents stay at the
+// same address.
 unsafe impl Send for Params {}
 // SAFETY: as above.
 unsafe impl Sync for Params {}
@@ -46,7 +46,8 @@ impl Params {
         &self.bytes
     }
 
-    /// `kernelParams`: one pointer per parameter; null without parameters.
+    /// The array `kernelParams`, with one pointer per parameter; null for a kernel without
+    /// parameters.
     pub fn pointers(&self) -> *const *const u8 {
         if self.pointers.is_empty() {
             std::ptr::null()
@@ -56,7 +57,7 @@ impl Params {
     }
 }
 
-/// A kernel launch.
+/// The launch of a kernel node.
 #[derive(Clone)]
 pub struct KernelNode {
     /// Launched function.
@@ -69,12 +70,12 @@ pub struct KernelNode {
     pub params: Arc<Params>,
 }
 
-/// An allocation.
+/// The allocation of an allocation node.
 #[derive(Clone)]
 pub struct AllocNode {
     /// Address range.
     pub block: Arc<Block>,
-    /// Pool of a captured allocation; 0 for none.
+    /// Pool from which a captured call allocates; 0 for a node that the program added.
     pub pool: u64,
 }
 
@@ -83,13 +84,13 @@ pub struct AllocNode {
 pub enum Action {
     /// Launches a kernel.
     Kernel(KernelNode),
-    /// Copies memory, in this context.
+    /// Copies memory. The second field is the context.
     Memcpy(Copy3D, u64),
-    /// Sets memory, in this context.
+    /// Sets memory. The second field is the context.
     Memset(MemsetNodeParams, u64),
     /// Calls a host function.
     Host(HostCall),
-    /// Runs a graph of its own.
+    /// Runs an embedded graph.
     Child(Arc<Graph>),
     /// No operation; only joins dependencies.
     Empty,
@@ -99,11 +100,11 @@ pub enum Action {
     EventRecord(Arc<Event>),
     /// Allocates memory.
     Alloc(AllocNode),
-    /// Frees the memory of an allocation node. The reference keeps the addresses from being reused.
+    /// Frees the memory of an allocation node. The reference keeps the block's addresses reserved.
     Free(Arc<Block>),
-    /// Waits for and writes values, in this context.
+    /// Waits for values in memory, and writes values. The second field is the context.
     MemOps(Arc<[MemOp]>, u64),
-    /// Runs its own graphs, as a value demands.
+    /// Runs embedded graphs, depending on a value in memory.
     Conditional(Conditional),
 }
 
@@ -115,7 +116,7 @@ fn live_context(handle: u64) -> Result<Arc<Context>> {
 }
 
 impl Action {
-    /// A launch, checked as cuLaunchKernel checks it; `params` is the parameter block.
+    /// A kernel launch, checked as cuLaunchKernel checks it. `params` is the parameter block.
     ///
     /// # Errors
     /// As [`Shape::check`].
@@ -130,7 +131,7 @@ impl Action {
         }))
     }
 
-    /// A copy in `context` (0: the current one).
+    /// A copy in `context`; 0 means the current context.
     ///
     /// # Errors
     /// As [`Transfer::new`].
@@ -140,7 +141,7 @@ impl Action {
         Ok(Action::Memcpy(*c, context))
     }
 
-    /// A memset in `context` (0: the current one).
+    /// A memset in `context`; 0 means the current context.
     ///
     /// # Errors
     /// As [`Fill::new`]; an element size other than 1, 2, 4.
@@ -153,7 +154,8 @@ impl Action {
         Ok(Action::Memset(*m, context))
     }
 
-    /// An allocation of `size` bytes on `device`, from `pool`.
+    /// An allocation of `size` bytes of the given kind of memory, on `device`. `pool` as in
+    /// [`AllocNode::pool`].
     ///
     /// # Errors
     /// As [`block::reserve`].
@@ -162,7 +164,7 @@ impl Action {
         Ok(Action::Alloc(AllocNode { block, pool }))
     }
 
-    /// The free of an allocation node's memory.
+    /// Frees the memory of the allocation node whose block starts at `addr`.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for an address of no allocation node.
@@ -190,8 +192,8 @@ impl Action {
         }
     }
 
-    /// Whether the node allocates or frees. A graph with such nodes has one instance and a fixed
-    /// shape.
+    /// Whether the node allocates or frees memory. A graph with such nodes can have only one
+    /// instance, and its nodes and dependencies cannot be removed.
     pub fn owns_memory(&self) -> bool {
         match self {
             Action::Alloc(_) | Action::Free(_) => true,
@@ -200,7 +202,7 @@ impl Action {
         }
     }
 
-    /// Graphs that live and end with the node.
+    /// The graphs that are embedded in the node.
     pub fn graphs(&self) -> &[Arc<Graph>] {
         match self {
             Action::Child(g) => std::slice::from_ref(g),
@@ -209,7 +211,7 @@ impl Action {
         }
     }
 
-    /// A copy for another graph, with copies of the node's own graphs.
+    /// A copy of the operation for another graph, with copies of the embedded graphs.
     ///
     /// # Errors
     /// As [`Graph::duplicate`].

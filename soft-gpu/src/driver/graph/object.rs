@@ -1,4 +1,5 @@
-//! User objects: a program attaches them to graphs. The last release of a reference destroys them.
+//! User objects. A program attaches them to graphs. The release of the last reference destroys the
+//! object.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,10 +21,10 @@ pub struct Object {
 
 static OBJECTS: Table<Object> = Table::new(Kind::UserObject);
 
-/// cuUserObjectCreate. The caller gets `references` references.
+/// cuUserObjectCreate. The program owns `references` references.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for no references.
+/// CUDA_ERROR_INVALID_VALUE for 0 references.
 pub fn create(destroy: HostCall, references: u32) -> Result<u64> {
     healthy()?;
     if references == 0 {
@@ -96,14 +97,14 @@ pub fn release(handle: u64, count: u32) -> Result {
     object.release(count.into())
 }
 
-/// References of a graph or an instance, released on drop.
+/// References that a graph or an instance holds. Dropping this value releases them.
 pub struct Held {
     object: Arc<Object>,
     count: u64,
 }
 
 impl Held {
-    /// One more reference, for another holder.
+    /// Takes one more reference, for another owner.
     pub fn share(&self) -> Held {
         self.object.retain(1);
         Held {
@@ -119,7 +120,7 @@ impl Drop for Held {
     }
 }
 
-/// cuGraphRetainUserObject. `moved`: references of the caller become references of the graph.
+/// cuGraphRetainUserObject. If `moved`, references of the caller become references of the graph.
 ///
 /// # Errors
 /// As [`retain`].
@@ -163,6 +164,6 @@ pub fn release_by(graph: &Graph, handle: u64, count: u32) -> Result {
     }
     body.objects.retain(|h| h.count > 0);
     drop(body);
-    drop(gone); // Outside the lock.
+    drop(gone); // Without the lock: the release may call a function of the program.
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Updates of an instance: single nodes, or every difference to a graph of the same shape.
+//! Updates of an instance: of a single node, or of all nodes that differ from a graph of the same
+//! shape.
 
 use vgpu_cuda_abi::CuResult;
 
@@ -15,19 +16,19 @@ use crate::driver::sync::lock;
 pub enum Outcome {
     /// Updated.
     Success = 0,
-    /// Refused for another reason.
+    /// Refused for a reason without a code of its own.
     Error = 1,
-    /// Other nodes or dependencies.
+    /// The graph has other nodes or dependencies than the instance.
     TopologyChanged = 2,
-    /// A node of another kind.
+    /// A node is of another type.
     TypeChanged = 3,
-    /// A value that cannot change.
+    /// A parameter differs that an update cannot change.
     ParametersChanged = 5,
-    /// A kind of node that cannot be updated.
+    /// A type of node that cannot be updated.
     NotSupported = 6,
-    /// A kernel of another context.
+    /// A kernel node has a function of another context.
     FunctionChange = 7,
-    /// An attribute that cannot change.
+    /// An attribute differs that an update cannot change.
     AttributesChanged = 8,
 }
 
@@ -69,14 +70,14 @@ fn compatible(old: &Action, new: &Action) -> std::result::Result<(), Outcome> {
                 Ok(Some(t)) => Some((t.from, t.to)),
                 _ => None,
             };
-            // Source and destination must stay in the same place: the host or one device.
+            // Source and destination must stay on the host, or on the same device.
             if *a != *b && places(a) != places(b) {
                 return Err(Outcome::ParametersChanged);
             }
             Ok(())
         }
         (Action::Memset(a, _), Action::Memset(b, _)) => {
-            // Only rows can change; rectangles cannot.
+            // Only memsets of one row can change, not rectangles.
             if a != b && (a.height > 1 || b.height > 1) {
                 return Err(Outcome::ParametersChanged);
             }
@@ -98,7 +99,8 @@ fn cooperative(step: &Step) -> bool {
     }
 }
 
-/// Compares everything before the first change, so that a refused update changes nothing.
+/// Compares all nodes and dependencies before the first change, so that a refused update changes
+/// nothing.
 fn compare(old: &Plan, new: &Plan) -> std::result::Result<(), Report> {
     if old.nodes.len() != new.nodes.len() {
         let odd = new.nodes.get(old.nodes.len()).map_or(0, |n| n.node);
@@ -147,7 +149,7 @@ fn take(old: &mut Plan, new: Plan) {
 }
 
 impl Exec {
-    /// cuGraphExecUpdate: pairs nodes in the order of their creation.
+    /// cuGraphExecUpdate. Nodes are paired in the order of their creation.
     ///
     /// # Errors
     /// The report of a refused update; the instance is unchanged.
@@ -160,7 +162,7 @@ impl Exec {
         Ok(())
     }
 
-    /// Calls `f` with the step of a graph's node, and returns the result.
+    /// Calls `f` with the instance's step for a node of the graph, and returns the result.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE: the graph of the instance does not have the node.
@@ -239,7 +241,7 @@ pub fn set_node(node: u64, action: Action) -> Result {
     Ok(())
 }
 
-/// Refuses cuGraphExecUpdate with a graph to which a capture adds nodes.
+/// Refuses a graph into which a capture is adding nodes.
 ///
 /// # Errors
 /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
