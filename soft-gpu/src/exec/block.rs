@@ -1,4 +1,4 @@
-//! A block: its warps, which run in turn, its shared memory and its barriers.
+//! A block: its warps, which run one after another in slices, its shared memory and its barriers.
 
 use super::col::{Col32, Col64};
 use super::contract::Fault;
@@ -8,7 +8,7 @@ use super::ops::control::bar;
 use super::special as sp;
 use super::warp::{Params, Ran, Wait, Warp};
 
-/// Warp instructions that a warp runs before the next warp.
+/// Number of instructions that a warp runs before the next warp of the block runs.
 const SLICE: u64 = 20_000;
 
 /// One of the 16 barriers of a block.
@@ -18,7 +18,7 @@ struct Barrier {
     arrived: Vec<u32>,
     /// Number of lanes that arrived.
     lanes: u32,
-    /// Threads expected, or 0 for all.
+    /// Number of threads that the barrier expects; 0 for all threads of the block.
     count: u32,
     /// Number of true predicates of `bar.red`.
     votes: u32,
@@ -27,7 +27,7 @@ struct Barrier {
 }
 
 impl Barrier {
-    /// Forgets all arrivals, for a block of `warps` warps.
+    /// Discards all arrivals. The barrier is then ready for a block of `warps` warps.
     fn reset(&mut self, warps: usize) {
         (self.lanes, self.count, self.votes) = (0, 0, 0);
         if self.used || self.arrived.len() != warps {
@@ -38,21 +38,21 @@ impl Barrier {
     }
 }
 
-/// State of a block after a turn.
+/// State of a block after [`Block::run`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// At least one instruction ran.
     Some,
     /// Every warp waits at a barrier that cannot complete.
     Stuck,
-    /// Every warp sleeps or waits; the first wakes at this time (ns,
-    /// [`crate::exec::contract::Device::now_ns`]).
+    /// Every warp sleeps or waits. The first wake-up is at this time, in ns
+    /// ([`crate::exec::contract::Device::now_ns`]).
     Asleep(u64),
     /// All threads have exited.
     Done,
 }
 
-/// A resident block. The launch reuses the memory for one block after the other.
+/// A resident block. The launch uses the memory again for later blocks.
 pub(crate) struct Block {
     warps: Vec<Warp>,
     used: usize,
@@ -105,8 +105,8 @@ impl Block {
         self.shared.as_mut_ptr().cast()
     }
 
-    /// Puts the threads of block `env.block` at the start of the kernel. `fresh`: the memory held
-    /// no block of this launch before.
+    /// Puts the threads of block `env.block` at the start of the kernel. `fresh`: this memory has
+    /// not held another block of this launch.
     pub(crate) fn start(&mut self, env: &Env<'_>, shape: &Shape, fresh: bool) -> Result<(), Fault> {
         let dims = env.launch.block;
         let threads = dims[0] * dims[1] * dims[2];
@@ -188,7 +188,7 @@ impl Block {
         })
     }
 
-    /// Sets the instruction counters to zero.
+    /// Sets the counters of executed instructions to zero.
     pub(crate) fn forget_count(&mut self) {
         for w in &mut self.warps {
             w.count = 0;
@@ -247,7 +247,8 @@ impl Block {
         if b.count == 0 {
             return b.lanes >= warps.map(|w| w.live.count_ones()).sum::<u32>();
         }
-        // A count is in whole warps, so lanes that do not exist or have exited count as arrived.
+        // A thread count is a number of whole warps. When all live lanes of a warp have arrived,
+        // its lanes that do not exist or have exited therefore count as arrived, too.
         let sum: u32 = warps
             .zip(&b.arrived)
             .map(|(w, &a)| match a {
@@ -260,7 +261,8 @@ impl Block {
     }
 }
 
-/// Lets the groups of a warp that wait at a barrier continue, with the results of a `bar.red`.
+/// Makes the groups of a warp that wait at a barrier ready to run, and sets the results of a
+/// `bar.red`.
 fn free(w: &mut Warp, env: &Env<'_>, id: u8, lanes: u32, votes: u32) {
     for i in 0..w.groups.len() {
         let g = w.groups[i];
@@ -282,7 +284,7 @@ fn free(w: &mut Warp, env: &Env<'_>, id: u8, lanes: u32, votes: u32) {
     }
 }
 
-/// Sets the special registers that are equal for all blocks.
+/// Sets the special registers whose values are equal for all blocks.
 fn fixed_specials(w: &mut Warp, env: &Env<'_>, shape: &Shape, index: u32, warps: u32) {
     let (b, g) = (env.launch.block, env.launch.grid);
     for l in 0..LANES as u32 {
@@ -330,8 +332,8 @@ fn fixed_specials(w: &mut Warp, env: &Env<'_>, shape: &Shape, index: u32, warps:
     w.spec64[sp::ZERO64 as usize].0 = [0; LANES];
 }
 
-/// Fills the columns of parameters that the kernel reads as columns. The lowering has checked that
-/// they lie in the parameter block.
+/// Fills the columns of the parameters that the kernel reads as columns. The lowering has checked
+/// that these parameters lie in the parameter block.
 fn fill_params(params: &mut Params, env: &Env<'_>, func: u32) {
     let f = &env.program.funcs[func as usize];
     params.wide32.clear();

@@ -25,13 +25,14 @@ impl Default for Col64 {
     }
 }
 
-/// An element of a column. The accessors below skip bounds checks: column indices come only from
-/// the lowering, which assigns them within the size of the frame. The warp grows its register files
-/// to that size before it enters the frame.
+/// An element of a column. The functions below do not check bounds. Column indices come only from
+/// the lowering, which keeps them within the size of the frame, and the warp grows its register
+/// files to that size before it enters the frame.
 pub(crate) trait Raw: Copy + Default + PartialEq {
     /// Bytes per lane.
     const BYTES: usize;
-    /// The column of an operand. Only the column of a destination may be written.
+    /// The column of an operand. Only the column of a destination may be written through the
+    /// pointer.
     fn column(w: &Warp, op: u32) -> *mut [Self; LANES];
     /// The lanes of a source operand.
     fn src(w: &Warp, op: u32) -> &[Self; LANES];
@@ -118,7 +119,7 @@ pub(crate) fn put<R: Raw>(w: &mut Warp, op: u32, v: &[R; LANES], mask: u32) {
     }
 }
 
-/// Brings an operand's column into the processor's first cache while other things are done.
+/// Prefetches an operand's column into the first-level cache of the CPU.
 #[inline(always)]
 pub(crate) fn soon<R: Raw>(w: &Warp, op: u32) {
     #[cfg(target_arch = "x86_64")]
@@ -126,7 +127,7 @@ pub(crate) fn soon<R: Raw>(w: &Warp, op: u32) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         let column = R::column(w, op).cast_const().cast::<i8>();
         for line in 0..LANES * R::BYTES / 64 {
-            // SAFETY: the line is the column's; a prefetch is a hint, which reads nothing.
+            // SAFETY: the line belongs to the column. A prefetch is a hint and reads nothing.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(column.add(64 * line)) };
         }
     }
@@ -134,14 +135,14 @@ pub(crate) fn soon<R: Raw>(w: &Warp, op: u32) {
     let _ = (w, op);
 }
 
-/// A typed view of a lane's bits. Types narrower than the column use its low bits and ignore the
-/// rest.
+/// A typed view of a lane's bits. A type narrower than the column uses the low bits and ignores the
+/// others.
 pub(crate) trait Val: Copy {
     /// Element of the column.
     type R: Raw;
     /// Reads the value from a lane.
     fn of(r: Self::R) -> Self;
-    /// The lane with the value.
+    /// The lane that holds the value.
     fn raw(self) -> Self::R;
 }
 

@@ -33,15 +33,16 @@ pub struct ArenaView {
     pub outside: Option<&'static Outside>,
 }
 
-/// Multiprocessors of a device. Limits cooperative launches and enters the occupancy.
+/// Number of multiprocessors of a device. It limits cooperative launches and determines the
+/// occupancy.
 pub const MULTIPROCESSORS: u32 = 16;
 
 /// Bytes per granule. Allocations are multiples of a granule, so an access past the end is detected
 /// when it reaches a dead granule.
 pub const GRANULE: u64 = 512;
 
-// SAFETY: the arena and its map live as long as the process, and are only read through atomics or
-// through addresses that the map marks live.
+// SAFETY: the arena and its map exist until the process ends. They are read only through atomics,
+// or at addresses that the map marks as live.
 unsafe impl Send for ArenaView {}
 // SAFETY: as above.
 unsafe impl Sync for ArenaView {}
@@ -76,8 +77,8 @@ impl ArenaView {
     }
 }
 
-/// Ranges of host memory, outside the arena, that kernels can access at the same addresses:
-/// registered memory.
+/// Registered memory: ranges of host memory outside the arena that kernels can access, at the same
+/// addresses.
 #[derive(Debug, Default)]
 pub struct Outside(RwLock<BTreeMap<u64, u64>>);
 
@@ -87,8 +88,8 @@ impl Outside {
         Outside(RwLock::new(BTreeMap::new()))
     }
 
-    /// Lets kernels access `[addr, addr+len)`. The range stays readable and writable until
-    /// [`remove`](Self::remove), and overlaps no other range.
+    /// Allows kernels to access `[addr, addr+len)`. The caller guarantees that the range stays
+    /// readable and writable until [`remove`](Self::remove), and overlaps no other range.
     pub fn add(&self, addr: u64, len: u64) {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
         all.insert(addr, len);
@@ -143,13 +144,13 @@ pub const TURN_INSTRUCTIONS: u64 = 20_000;
 pub struct LoadOptions {
     /// Compute capability of the device, such as (8, 0). A newer `.target` is refused.
     pub compute_capability: (u32, u32),
-    /// Whether to use the baseline instruction set although this CPU has a better one, to compare
-    /// the two.
+    /// Whether to use the baseline instruction set although this CPU has AVX2. Tests compare both.
     pub baseline: bool,
 }
 
 impl LoadOptions {
-    /// Options with the best operations of this CPU, for a device of this compute capability.
+    /// Options for a device of this compute capability. Operations use the best instruction set of
+    /// this CPU.
     pub fn of(compute_capability: (u32, u32)) -> LoadOptions {
         LoadOptions {
             compute_capability,
@@ -186,8 +187,8 @@ pub struct KernelInfo {
     pub local_bytes: usize,
     /// Constant memory of the module in bytes.
     pub const_bytes: usize,
-    /// Estimated number of registers: the most that live at once, limited so that one block of
-    /// `max_threads` fits.
+    /// Estimated number of registers: the highest number that is in use at once, limited so that
+    /// one block of `max_threads` threads fits.
     pub registers: u32,
     /// Most threads per block: the product of `.maxntid` or `.reqntid`, else 1024.
     pub max_threads: u32,
@@ -206,7 +207,7 @@ pub struct KernelId(pub u32);
 pub struct GlobalVar {
     /// Name.
     pub name: String,
-    /// Size in bytes; at least 1 is allocated.
+    /// Size in bytes. The driver allocates at least 1 byte.
     pub size: u64,
     /// Alignment in bytes.
     pub align: u32,
@@ -242,25 +243,26 @@ pub struct Launch {
 pub struct RunStats {
     /// Warp instructions executed.
     pub warp_instructions: u64,
-    /// Device time in ns: the CPU time of the threads plus the time in which they slept or waited
-    /// for the device, divided by their number. `None`: use the wall clock, because the launch was
-    /// short, cooperative or read a clock.
+    /// Device time in ns: CPU time of the threads, plus the time for which they slept or waited for
+    /// the device, divided by the number of threads. `None`: the wall clock counts, because the
+    /// launch was short or cooperative, or read a clock.
     pub device_ns: Option<u64>,
 }
 
 /// A device fault, as hardware reports it. The driver makes it a sticky error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// Out of bounds or unmapped: CUDA_ERROR_ILLEGAL_ADDRESS (700). Text for the log.
+    /// An access out of bounds or to unmapped memory: CUDA_ERROR_ILLEGAL_ADDRESS (700). With a text
+    /// for the log.
     IllegalAddress(String),
-    /// Address not a multiple of the access size: CUDA_ERROR_MISALIGNED_ADDRESS (716).
+    /// An address that is not a multiple of the access size: CUDA_ERROR_MISALIGNED_ADDRESS (716).
     Misaligned(String),
     /// `trap`: CUDA_ERROR_LAUNCH_FAILED (719).
     Trap,
     /// `__assertfail`: CUDA_ERROR_ASSERT (710); the text was printed.
     Assert(String),
-    /// Illegal instruction found at run time, such as a bad indirect branch:
-    /// CUDA_ERROR_ILLEGAL_INSTRUCTION (715).
+    /// An instruction that is found to be invalid at run time, such as a branch through an index
+    /// out of range: CUDA_ERROR_ILLEGAL_INSTRUCTION (715).
     IllegalInstruction(String),
     /// Call depth or stack exhausted: CUDA_ERROR_LAUNCH_FAILED (719).
     StackOverflow,

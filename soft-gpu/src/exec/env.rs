@@ -1,4 +1,4 @@
-//! The environment of a running block: program, launch, device, shared memory, parameters.
+//! The environment of a running block: program, launch, device, shared memory and parameters.
 
 use std::sync::atomic::AtomicBool;
 
@@ -9,7 +9,8 @@ use super::program::Program;
 /// Start of shared memory in generic addresses. All windows lie above the 47 bits of user
 /// addresses, so no host mapping, and no device memory, is inside a window.
 pub(crate) const SHARED_WINDOW: u64 = 1 << 48;
-/// Start of local memory in generic addresses. The same address is another place for each lane.
+/// Start of local memory in generic addresses. The same address names different memory in each
+/// lane.
 pub(crate) const LOCAL_WINDOW: u64 = (1 << 48) + (1 << 40);
 /// Start of the kernel parameters in generic addresses.
 pub(crate) const PARAM_WINDOW: u64 = (1 << 48) + (2 << 40);
@@ -41,7 +42,7 @@ pub(crate) struct Env<'a> {
     pub(crate) params: &'a [u8],
     /// Index of the block.
     pub(crate) block: [u32; 3],
-    /// Set when the kernel reads a clock: such a kernel may depend on the wall clock, so the wall
-    /// clock gives its device time.
+    /// Set when the kernel reads a clock. Such a kernel may wait for the wall clock, so its device
+    /// time is the wall time.
     pub(crate) clocked: &'a AtomicBool,
 }

@@ -1,4 +1,4 @@
-//! The executable form: one [`Inst`] per PTX instruction, and the choice of its function.
+//! The executable form: one [`Inst`] for most PTX instructions, and the choice of its function.
 
 use std::cell::Cell;
 
@@ -8,12 +8,12 @@ use super::warp::Warp;
 /// Lanes of a warp.
 pub(crate) const LANES: usize = 32;
 
-/// "No register" in an operand field.
+/// Value of an operand field that names no register.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Bits of an operand that name the bank of its column.
+/// Upper two bits of an operand: the bank of the operand's column.
 pub(crate) mod bank {
-    // 0: registers of the function.
+    // Bank 0: registers of the function.
     /// Constant pool of the program (broadcast columns).
     pub(crate) const CONST: u32 = 1 << 30;
     /// Special registers of the warp.
@@ -37,13 +37,13 @@ pub(crate) enum Flow {
     Jump,
     /// The groups of the warp changed: choose a group.
     Choose,
-    /// Let other warps run, then continue with the following instruction.
+    /// Runs other warps, then continues with the following instruction.
     Yield,
     /// `warp.fault` holds a fault.
     Fault,
 }
 
-/// The function of an instruction.
+/// The function that runs an instruction.
 ///
 /// # Safety
 /// The operands of the instruction must be valid for the current frame of the warp. The CPU must
@@ -85,8 +85,8 @@ unsafe fn plain<O: Op>(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow
     O::run(w, env, i, mask)
 }
 
-/// Runs `O` compiled for AVX2 and FMA: `O::run` is inlined here, so that its loops over the lanes
-/// use the wide registers.
+/// Runs `O` compiled for AVX2 and FMA. `O::run` is inlined here, so that the compiler uses vector
+/// instructions for its loops over the lanes.
 ///
 /// # Safety
 /// See [`OpFn`]; the CPU must have AVX2 and FMA.
@@ -101,8 +101,8 @@ thread_local! {
     static BASELINE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While this value lives, [`op`] returns operations of the baseline instruction set on this
-/// thread.
+/// While a value of this type exists, [`op`] returns operations of the baseline instruction set on
+/// this thread.
 pub(crate) struct Baseline(());
 
 impl Baseline {
@@ -119,7 +119,7 @@ impl Drop for Baseline {
     }
 }
 
-/// Whether this CPU runs the AVX2 operations, and the load allows them.
+/// Whether this CPU can run the AVX2 operations, and the load does not ask for the baseline.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_wide() -> bool {
     !BASELINE.get()
@@ -132,19 +132,19 @@ pub(crate) fn has_wide() -> bool {
         && std::is_x86_feature_detected!("f16c")
 }
 
-/// The best function of `O` on this CPU, for operations whose lanes vectorise.
+/// The best function of `O` on this CPU, for operations whose loops over lanes vectorise.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn op<O: Op>() -> OpFn {
     if has_wide() { wide::<O> } else { plain::<O> }
 }
 
-/// The best function of `O` on this CPU, for operations whose lanes vectorise.
+/// The best function of `O` on this CPU, for operations whose loops over lanes vectorise.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn op<O: Op>() -> OpFn {
     plain::<O>
 }
 
-/// The function of `O` for operations that do not vectorise (control flow, one lane at a time).
+/// The function of `O`, for operations that do not vectorise: control flow, or lane after lane.
 pub(crate) fn op_plain<O: Op>() -> OpFn {
     plain::<O>
 }

@@ -1,15 +1,15 @@
-//! Device time of a launch: how long its threads computed.
+//! Device time of a launch: the time for which its threads computed.
 //!
-//! A GPU is not slower because its host is busy. The device time of a long launch therefore counts
-//! the time in which its threads ran, slept or waited for the turn of the device. It excludes the
-//! time in which the host ran other threads.
+//! A GPU is not slower because its host is busy. The device time of a long launch is therefore the
+//! time for which its threads ran, slept, or waited for another process's turn on the device. Time
+//! in which the host ran other threads in their place does not count.
 
 use std::time::{Duration, Instant};
 
-/// Time after which a launch is long: other threads help, and CPU time is measured.
+/// Duration from which a launch counts as long: other threads help, and CPU time is measured.
 pub(super) const LASTING: Duration = Duration::from_micros(100);
 
-/// CLOCK_THREAD_CPUTIME_ID in ns.
+/// CPU time of this thread (CLOCK_THREAD_CPUTIME_ID), in ns.
 fn processor_ns() -> u64 {
     let mut t = libc::timespec {
         tv_sec: 0,
@@ -20,12 +20,12 @@ fn processor_ns() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Time measurement of one thread. CPU time is measured once the thread has run some instructions
-/// or the launch is long: the system call takes as long as a short launch.
+/// Time measurement of one thread of a launch. CPU time is measured only from some instructions on,
+/// or when the launch is long, because the system call takes as long as a short launch.
 pub(super) struct Meter {
     started: Instant,
     lasts: bool,
-    /// Wall time before the CPU time was measured, and the CPU clock at that moment, in ns.
+    /// When CPU time was first read: the wall time since the start, and the CPU time, in ns.
     counted: Option<(u64, u64)>,
     idle: u64,
 }
@@ -41,7 +41,7 @@ impl Meter {
         }
     }
 
-    /// The meter of a helping thread.
+    /// The meter of a thread that helps with a long launch.
     pub(super) fn helper() -> Meter {
         Meter {
             lasts: true,
@@ -67,12 +67,12 @@ impl Meter {
         }
     }
 
-    /// Adds time, in ns, in which another process had the device.
+    /// Adds time in ns for which another process computed on the device.
     pub(super) fn waited(&mut self, ns: u64) {
         self.idle += ns;
     }
 
-    /// Runs `sleep`, and adds the slept time.
+    /// Runs `sleep`, and adds the time for which the thread slept.
     pub(super) fn asleep(&mut self, sleep: impl FnOnce()) {
         let (start, before) = (Instant::now(), processor_ns());
         sleep();
@@ -81,8 +81,8 @@ impl Meter {
         self.idle += slept;
     }
 
-    /// (time before the CPU time was measured, time since), in ns; `None` if CPU time is not
-    /// measured.
+    /// Returns, in ns, the wall time before the CPU clock was first read, and the device time since
+    /// then. `None` if the CPU clock was not read.
     pub(super) fn read(&self) -> Option<(u64, u64)> {
         let (before, from) = self.counted?;
         Some((before, processor_ns().saturating_sub(from) + self.idle))

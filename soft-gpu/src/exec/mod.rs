@@ -1,16 +1,17 @@
 //! The interpreter: lowers a parsed module and runs its kernels on the CPU.
 //!
-//! - [`program::Program::load`] parses and lowers PTX: a register becomes a 32-lane column, an
-//!   operand a column number, and an instruction a function from one table (`lower`). An
-//!   unsupported instruction refuses the module at load, with name and line; only a texture fetch
-//!   is accepted and faults when it runs.
-//! - [`run`] executes a launch: blocks on CPU threads (`grid`), the warps of a block in turn
-//!   (`block`), groups of lanes of a warp (`warp`), operations on columns (`ops`).
+//! - [`program::Program::load`] parses and lowers PTX. A register becomes a column of 32 lanes, an
+//!   operand the number of a column, and an instruction a function from a table (`lower`). A module
+//!   with an unsupported instruction is refused at load, with name and line; only a texture fetch
+//!   is accepted, and faults when it runs.
+//! - [`run`] executes a launch: blocks on CPU threads (`grid`), the warps of a block one after
+//!   another in slices (`block`), groups of lanes of a warp (`warp`), operations on columns
+//!   (`ops`).
 //!
 //! A new opcode needs two additions: the function of one lane (a line of a macro in `ops`), and a
-//! line in the table of its family (`lower`). The table maps opcode and type to function and
-//! operands. Functions of one lane are compiled twice, for any x86-64 and for AVX2 with FMA; the
-//! load of a module chooses.
+//! line in the table of its family (`lower`), which maps opcode and type to function and operands.
+//! Functions of one lane are compiled twice, for any x86-64 CPU and for AVX2 with FMA. The load of
+//! a module chooses between both.
 //!
 //! Soundness: instructions index registers, code and tables without checks, because the lowering
 //! assigns every index. A kernel controls only the addresses of its accesses, and `ops::memory`

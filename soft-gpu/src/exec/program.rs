@@ -17,11 +17,11 @@ pub(crate) struct FuncInfo {
     pub(crate) name: String,
     /// Index of the first instruction.
     pub(crate) entry: u32,
-    /// 32-bit columns of a frame.
+    /// Number of 32-bit columns of a frame.
     pub(crate) n32: u32,
-    /// 64-bit columns of a frame.
+    /// Number of 64-bit columns of a frame.
     pub(crate) n64: u32,
-    /// Predicates of a frame.
+    /// Number of predicates of a frame.
     pub(crate) np: u32,
     /// Local bytes of a frame, a multiple of 16.
     pub(crate) local: u64,
@@ -31,12 +31,12 @@ pub(crate) struct FuncInfo {
     pub(crate) returns: Vec<Place>,
     /// Offsets of the kernel's 32-bit parameters that are columns of [`super::inst::bank::PARAM`].
     pub(crate) params32: Vec<u32>,
-    /// The same for 64-bit parameters.
+    /// Offsets of the kernel's 64-bit parameters that are columns of that bank.
     pub(crate) params64: Vec<u32>,
     /// Whether the function is a `.func` with a body, which can be called through its address.
     pub(crate) callable: bool,
-    /// It may wait for what other blocks write: it calls, has atomics or fences, or loads past the
-    /// first cache.
+    /// Whether the function may wait for writes of other blocks: it calls functions, has atomics or
+    /// fences, or has loads that bypass the first-level cache.
     pub(crate) waits: bool,
 }
 
@@ -49,23 +49,23 @@ pub(crate) struct CallSite {
     pub(crate) rets: Vec<Place>,
 }
 
-/// The target of an initialiser element that is an address.
+/// The target of an address in an initialiser.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Target {
     /// Global variable by index.
     Global(u32),
     /// Function by index.
     Func(u32),
-    /// Address of a shared variable, in its space or generic.
+    /// Shared variable, by its address in the shared space or its generic address.
     Shared(u64),
 }
 
 /// Initial contents of a global.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Contents {
-    /// Leading bytes; the rest is zero.
+    /// The first bytes. Further bytes are zero.
     pub(crate) bytes: Vec<u8>,
-    /// (offset, bytes, target, addend).
+    /// Addresses among the bytes: (offset, size in bytes, target, addend).
     pub(crate) addresses: Vec<(usize, usize, Target, i64)>,
 }
 
@@ -81,11 +81,11 @@ pub struct Program {
     pub(crate) relocations: Vec<(u32, u32, i64)>,
     pub(crate) funcs: Vec<FuncInfo>,
     pub(crate) calls: Vec<CallSite>,
-    /// Targets of `brx.idx`.
+    /// Branch tables of `brx.idx`: indices of instructions.
     pub(crate) tables: Vec<Vec<u32>>,
-    /// Columns of instructions with many operands (matrices).
+    /// Operand lists of matrix instructions, which have more operands than [`Inst`].
     pub(crate) operands: Vec<u32>,
-    /// Address ranges of constants, after linking.
+    /// Address ranges of constant variables; empty before linking.
     pub(crate) const_ranges: Vec<(u64, u64)>,
     pub(crate) globals: Vec<GlobalVar>,
     pub(crate) contents: Vec<Contents>,
@@ -95,7 +95,7 @@ pub struct Program {
     pub(crate) hollow: bool,
 }
 
-/// Globals of more bytes are written only as far as their initialiser reaches.
+/// If a global has more bytes, only the bytes of its initialiser are written.
 const WHOLE_LIMIT: u64 = 64 << 20;
 
 impl Program {
@@ -125,7 +125,7 @@ impl Program {
         Program::from_module(&module, opts)
     }
 
-    /// Loads a parsed module, which may have been linked from several. Does not touch the device.
+    /// Loads a parsed module, for instance the result of a link. Does not touch the device.
     ///
     /// # Errors
     /// See [`LoadError`].
@@ -156,14 +156,14 @@ impl Program {
         self.hollow
     }
 
-    /// The variables, in the order in which the driver allocates them in its arena, zeroed.
+    /// The variables, in order. The driver allocates them in its arena, filled with zeros.
     pub fn globals(&self) -> &[GlobalVar] {
         &self.globals
     }
 
-    /// Sets the addresses of the globals, one each, in the order of [`Self::globals`]. Returns the
-    /// initial contents to write. Bytes beyond an entry, and globals without an entry, must be
-    /// zero.
+    /// Sets the addresses of the globals, in the order of [`Self::globals`]. Returns the initial
+    /// contents that the driver must write. Bytes after the end of an entry, and globals without an
+    /// entry, must be zero.
     pub fn link(&mut self, addresses: &[u64]) -> Vec<(u64, Vec<u8>)> {
         let address = |g: u32| addresses.get(g as usize).copied().unwrap_or(0);
         for &(at, global, addend) in &self.relocations {

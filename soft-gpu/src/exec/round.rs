@@ -1,8 +1,9 @@
 //! Exact rounding in the four IEEE directions.
 //!
-//! Every function ends in [`pack`], which rounds once: an exact integer times a power of two, plus
-//! a rest below one unit, becomes a number of a format. Arithmetic of `f32` is faster through
-//! doubles that are rounded to odd: a second rounding to 24 bits then gives the correct result.
+//! Every function ends in [`pack`], which rounds once: it converts an exact integer times a power
+//! of two, plus a positive rest below one unit, to a number of a format. Arithmetic of `f32` is
+//! faster through a double that is *rounded to odd* (the last bit is set if the result is inexact);
+//! rounding that double to 24 bits then gives the correct result.
 
 /// Rounding direction. Also the low two bits of an immediate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,8 +54,8 @@ pub(crate) const E5M2: Format = Format {
     least: -16,
     exponent_bits: 5,
 };
-/// `e4m3`, 8 bits: the format of magnitudes, as if the exponent had one more bit; the largest
-/// values do not exist.
+/// Magnitudes of `e4m3`, 8 bits, as if the exponent had one more bit. `e4m3` itself does not have
+/// the largest values of this format.
 pub(crate) const E4M3: Format = Format {
     precision: 4,
     least: -9,
@@ -79,7 +80,7 @@ pub(crate) const F64: Format = Format {
     exponent_bits: 11,
 };
 
-/// The bits of `(-1)^neg · (mant + δ) · 2^exp`, where δ is in (0, 1) if `more`, else 0.
+/// The bits of `(-1)^neg · (mant + δ) · 2^exp`, rounded. δ is in (0, 1) if `more`, otherwise 0.
 pub(crate) fn pack(neg: bool, mant: u128, exp: i32, more: bool, mode: Mode, f: Format) -> u64 {
     let sign = u64::from(neg) << (f.precision - 1 + f.exponent_bits as i32);
     if mant == 0 && !more {
@@ -146,7 +147,8 @@ fn unpack(x: f64) -> (bool, u64, i32) {
     (bits >> 63 != 0, m, e)
 }
 
-/// As [`unpack`], with the top bit at 52 also for subnormals. The value must not be zero.
+/// As [`unpack`], but the top bit of the significand is bit 52 even for subnormals. The value must
+/// not be zero.
 fn unpack_normal(x: f64) -> (bool, u64, i32) {
     let (s, m, e) = unpack(x);
     let k = m.leading_zeros() as i32 - 11;
@@ -201,7 +203,7 @@ pub(crate) fn sqrt64(a: f64, mode: Mode) -> f64 {
     f64::from_bits(pack(false, r, (e - 64) / 2, r * r != n, mode, F64))
 }
 
-/// The zero of an exact cancellation.
+/// The zero that results from an exact cancellation.
 #[inline(always)]
 fn cancelled(mode: Mode) -> f64 {
     if mode == Mode::Down { -0.0 } else { 0.0 }
@@ -229,8 +231,9 @@ pub(crate) fn fma64(a: f64, b: f64, c: f64, mode: Mode) -> f64 {
         return f64::from_bits(pack(product.0, product.1, product.2, false, mode, F64));
     }
     let (sc, mc, ec) = unpack(c);
-    // Both get their top bit at position 125. That is 20 bits below the lowest bit of the product,
-    // so alignment drops bits only if no cancellation can follow.
+    // Both significands are shifted so that their top bit is bit 125. The lowest bit of the product
+    // is then at least at bit 20, so the alignment drops bits only where no cancellation can
+    // follow.
     let align = |(s, m, e): (bool, u128, i32)| {
         let k = m.leading_zeros() as i32 - 2;
         (s, m << k, e - k)
@@ -262,7 +265,8 @@ pub(crate) fn add64(a: f64, b: f64, mode: Mode) -> f64 {
     fma64(a, 1.0, b, mode)
 }
 
-/// Rounds a double to odd, given the error of its rounding to nearest.
+/// Converts a sum or quotient `s`, rounded to nearest with the error `err`, to a double rounded to
+/// odd.
 #[inline(always)]
 fn to_odd(s: f64, err: f64) -> f64 {
     if err == 0.0 || !s.is_finite() || s == 0.0 || s.to_bits() & 1 != 0 {

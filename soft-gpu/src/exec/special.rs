@@ -1,7 +1,7 @@
-//! Special registers: constant registers are columns of the warp; an instruction reads the changing
-//! registers.
+//! Special registers. Registers that do not change during a launch are columns of the warp. The
+//! others are read by an instruction.
 
-/// Columns of 32-bit special registers.
+/// Columns of the 32-bit special registers.
 pub(crate) const TID: u32 = 0;
 pub(crate) const NTID: u32 = 3;
 pub(crate) const CTAID: u32 = 6;
@@ -31,20 +31,20 @@ pub(crate) const COUNT32: usize = 29;
 
 /// Start of the current frame's local memory (not visible to PTX).
 pub(crate) const FRAME_LOCAL: u32 = 0;
-/// 64-bit [`DYNAMIC_BASE`].
+/// [`DYNAMIC_BASE`] as a 64-bit value.
 pub(crate) const DYNAMIC_BASE64: u32 = 1;
 pub(crate) const ZERO64: u32 = 2;
 /// Number of 64-bit columns.
 pub(crate) const COUNT64: usize = 3;
 
-/// The place of a special register.
+/// The way to read a special register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Special {
     /// 32-bit column.
     Col32(u32),
     /// 64-bit column.
     Col64(u32),
-    /// Read at run time by an instruction.
+    /// An instruction reads the register at run time.
     Clock(Clock),
 }
 
@@ -65,7 +65,7 @@ pub(crate) enum Clock {
     NanosHi,
 }
 
-/// Finds a special register by its name with `%`.
+/// Finds a special register by its name, which starts with `%`.
 pub(crate) fn find(name: &str) -> Option<Special> {
     use Special::{Clock as Run, Col32, Col64};
     let dim = |base: u32, s: &str| match s {
@@ -81,7 +81,7 @@ pub(crate) fn find(name: &str) -> Option<Special> {
             "ntid" => dim(NTID, tail),
             "ctaid" => dim(CTAID, tail),
             "nctaid" => dim(NCTAID, tail),
-            // Without clusters, each block is a cluster.
+            // Without clusters, each block is a cluster of its own.
             "clusterid" => dim(CTAID, tail),
             "nclusterid" => dim(NCTAID, tail),
             "cluster_ctaid" if matches!(tail, "x" | "y" | "z") => Some(Col32(ZERO)),

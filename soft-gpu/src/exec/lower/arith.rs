@@ -1,4 +1,4 @@
-//! Integer instructions: one table line per form.
+//! Integer instructions, one line of a table per form.
 
 use super::func::Func;
 use super::mods::Mods;
@@ -18,7 +18,7 @@ macro_rules! form {
     };
 }
 
-/// Lowers integer, logic, comparison and carry instructions; false if the opcode is not one.
+/// Lowers integer, logic, comparison and carry instructions. Returns false for any other opcode.
 pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
     let base = m.base;
     match base {
@@ -543,7 +543,7 @@ const COMPARISONS: [&str; 18] = [
     "geu", "num", "nan",
 ];
 
-/// Takes comparison, combination and `.ftz` of `setp` and `set`.
+/// Takes the comparison, the combination and the `.ftz` modifier of `setp` and `set`.
 pub(super) fn comparison(m: &mut Mods<'_>) -> R<(&'static str, u64, bool)> {
     let table: Vec<(&str, &'static str)> = COMPARISONS.iter().map(|c| (*c, *c)).collect();
     let c = m.one(&table).ok_or_else(|| Why::invalid("no comparison"))?;
@@ -631,7 +631,7 @@ fn selp<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<boo
     Ok(true)
 }
 
-/// A move between columns of one width.
+/// The operation that moves one column to another of the same width.
 pub(crate) fn copy(wide: bool) -> OpFn {
     if wide {
         op::<Mov<u64>>()

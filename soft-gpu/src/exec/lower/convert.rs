@@ -1,4 +1,4 @@
-//! `cvt`, `mov`, `cvta`, `isspacep`.
+//! The instructions `cvt`, `mov`, `cvta` and `isspacep`.
 
 use super::arith::copy;
 use super::float::rounding;
@@ -18,7 +18,7 @@ use crate::exec::round::Mode;
 use crate::exec::special::{self, Special};
 use crate::ptx::ast::{Operand, Type};
 
-/// Lowers moves and conversions; false if the opcode is not one.
+/// Lowers moves and conversions. Returns false for any other opcode.
 pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
     match m.base {
         "cvt" => cvt(f, m, ops)?,
@@ -49,7 +49,7 @@ fn num(t: Type) -> R<Num> {
     })
 }
 
-/// `cvt.pack.sat`: two integers are narrowed and joined; the third operand goes above them.
+/// `cvt.pack.sat`: narrows two integers and joins them below the bits of the third operand.
 fn pack_integers<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
     let shapes = [
         ("u16", (16, 0)),
@@ -135,7 +135,7 @@ fn cvt<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
         Operand::Name(n) => matches!(f.register(n)?, Reg::W64(_)),
         _ => dn.bits() == 64,
     };
-    // Registers may be wider than the type; literals have the type.
+    // A source register may be wider than the type. A literal has the width of the type.
     let wide_s = match &ops[1] {
         Operand::Name(_) => f.width(&ops[1]) == 64,
         _ => sn.bits() == 64,
@@ -171,7 +171,7 @@ fn cvt<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
     Ok(())
 }
 
-/// Whether a conversion from `s` to `d` has these modifiers.
+/// Whether PTX allows these modifiers for a conversion from `s` to `d`.
 fn belongs(d: Num, s: Num, flags: u64, rounded: bool) -> bool {
     let has = |flag: u64| flags & flag != 0;
     let narrower = !s.float() || (d.bits() <= s.bits() && d != s);
@@ -183,7 +183,8 @@ fn belongs(d: Num, s: Num, flags: u64, rounded: bool) -> bool {
         && (!has(RELU) || matches!(d, Num::F16 | Num::BF16))
 }
 
-/// The function of a frequent conversion between registers of the widths of the types.
+/// The specialised function of a frequent conversion. Both registers must be as wide as their
+/// types.
 fn fast(d: Num, s: Num, flags: u64, wide_d: bool, wide_s: bool) -> Option<OpFn> {
     use Num::*;
     if wide_d != (d.bits() == 64) || wide_s != (s.bits() == 64) {
@@ -286,14 +287,14 @@ fn mov<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
             return move_register(f, t, &ops[0], &ops[1]);
         }
     }
-    // A literal keeps its bits: `mov.b32 %r, 0f3F800000`.
+    // The bits of a literal are unchanged: `mov.b32 %r, 0f3F800000`.
     let want = match (t, wide) {
         (Type::F32, _) => Want::F32,
         (Type::F64, _) => Want::F64,
         (_, true) => Want::I64,
         (_, false) => Want::I32,
     };
-    // `%gridid` has 64 bits, but older code reads 32 of them.
+    // `%gridid` has 64 bits. Older code reads only the low 32 bits.
     if !wide && matches!(&ops[1], Operand::Name(n) if n == "%gridid") {
         let d = f.dst(&ops[0], wide)?;
         let run = op::<Map1<cv::U32From64>>();
@@ -356,7 +357,7 @@ fn address(f: &mut Func<'_, '_>, to: &Operand, name: &str, from: &Operand, wide:
     };
     let (a, imm) = if let Some(slot) = f.slots.get(name) {
         if slot.outgoing && f.ast.kernel {
-            // The address would look like that of a kernel parameter.
+            // The generic address would be taken for that of a kernel parameter.
             return Err(Why::unsupported(format!(
                 "the address of {name}, an argument of a call in a kernel,"
             )));
@@ -387,7 +388,8 @@ fn address(f: &mut Func<'_, '_>, to: &Operand, name: &str, from: &Operand, wide:
 fn unpack(f: &mut Func<'_, '_>, t: Type, to: &[Operand], from: &Operand) -> R<()> {
     match (t.size(), to.len()) {
         (8, 2) => {
-            // A destination never overlaps the source, because their widths differ.
+            // Source and destinations differ in width, so writing a destination never changes the
+            // source.
             let a = f.src(from, Want::I64)?;
             for (op_, run) in to
                 .iter()
@@ -422,7 +424,7 @@ fn unpack(f: &mut Func<'_, '_>, t: Type, to: &[Operand], from: &Operand) -> R<()
             }
         }
         (size @ (2 | 4 | 8), n @ (2 | 4 | 8)) if size / n > 0 => {
-            // Shifts out the elements, least significant first.
+            // Shifts each element to the low bits, beginning with the least significant element.
             let bits = (size / n * 8) as u64;
             let wide = size == 8;
             let a = f.src(from, if wide { Want::I64 } else { Want::I32 })?;
@@ -561,7 +563,8 @@ fn pack(f: &mut Func<'_, '_>, t: Type, to: &Operand, from: &[Operand]) -> R<()> 
     Ok(())
 }
 
-/// The window of a state space; 0 if the space has no window.
+/// Takes a state space and returns the start of its window in generic addresses; 0 if the space has
+/// no window.
 fn window(m: &mut Mods<'_>) -> Option<u64> {
     m.one(&[
         ("global", 0),
@@ -583,7 +586,7 @@ fn cvta<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
     }
     Func::count(ops, 2)?;
     let delta = if to { base.wrapping_neg() } else { base };
-    // `cvta.local.u64 %rd, var;` takes the address and converts it.
+    // `cvta.local.u64 %rd, var;` takes the address of the variable and converts it.
     if let Operand::Name(n) | Operand::Offset(n, _) = &ops[1]
         && address(f, &ops[0], n, &ops[1], true)?
     {

@@ -1,13 +1,15 @@
-//! Instructions that need not be executed, or not in full.
+//! Instructions that need not run, and columns that several registers share.
 //!
-//! - A register that one instruction writes, and that only ever holds what another column holds
-//!   already (a parameter, a special register, a constant, a register written once before), *is*
-//!   that column.
-//! - A register that is named between two labels only, and written there first, holds nothing else
-//!   where: its column is another's before and after ([`Lent`]). Unrolled loops name thousands of
-//!   registers; a column for each would not stay in the processor's caches.
-//! - An access whose address register did not change since an earlier one in straight-line code
-//!   uses what that one found about the lanes ([`crate::exec::ops::regular`]).
+//! - If one instruction writes a register, and the value always equals the value of an existing
+//!   column (a parameter, a special register, a constant, a register that is written once before),
+//!   the register uses that column and the instruction is omitted.
+//! - If all uses of a register lie between two labels, and the first use writes the register, the
+//!   column holds no value outside these uses and serves other registers before and after
+//!   ([`Lent`]). Unrolled loops name thousands of registers; with one column each, they would not
+//!   fit into the CPU's caches.
+//! - If an address register has not changed since an earlier access in straight-line code, the
+//!   access uses the rule that the earlier access found for the lanes
+//!   ([`crate::exec::ops::regular`]).
 
 use std::collections::HashMap;
 
@@ -18,43 +20,43 @@ use crate::exec::ops::memory::layout;
 use crate::exec::warp::MEMOS;
 use crate::ptx::ast::{Function, Instruction, Operand, Statement};
 
-/// Most parameters that are columns, of each width.
+/// Most parameters that are columns, for each width.
 const MAX_PARAMS: usize = 64;
 
-/// What is known of a function's registers.
+/// Facts about a function's registers.
 #[derive(Default)]
 pub(super) struct Economy<'m> {
-    /// Instructions that may write a register.
+    /// For each register, the number of instructions that may write the register.
     writes: HashMap<&'m str, u32>,
-    /// Where each register is named.
+    /// The statements that use each register.
     mentions: HashMap<&'m str, Mentions>,
-    /// A label was met: code may run more than once.
+    /// Whether a label was passed. Code after a label may run more than once.
     labelled: bool,
-    /// Address registers that are remembered, with the memo's number.
+    /// Address registers whose rule is stored, each with the number of its memo.
     memos: Vec<(&'m str, usize)>,
     next: usize,
-    /// Offsets of parameters that are columns.
+    /// Offsets of the parameters that are columns, for both widths.
     pub(super) params32: Vec<u32>,
     pub(super) params64: Vec<u32>,
-    /// Columns that are free again after a register's last statement.
+    /// Columns that become free after the last statement that uses their register.
     pub(super) lent: Lent,
 }
 
-/// Where a body names a register.
+/// The uses of a register in a body.
 struct Mentions {
     count: u32,
-    /// The first statement and the last.
+    /// The first and the last statement that use the register.
     first: usize,
     last: usize,
-    /// The first statement names it once and has no guard, and no label stands between the first
-    /// and the last.
+    /// Whether the first statement uses the register once and has no guard, and no label stands
+    /// between the first and the last statement.
     local: bool,
 }
 
 impl<'m> Economy<'m> {
-    /// Counts the writes of a body. An instruction's results are in its first operand, in vectors,
-    /// pairs and lists; where that is a source it counts all the same, which only costs the
-    /// economy.
+    /// Counts the writes of a body. The results of an instruction are the names in its first
+    /// operand, also in vectors, pairs and lists. If the first operand is a source, its names are
+    /// counted as well; then fewer instructions are omitted than could be.
     pub(super) fn of(f: &'m Function) -> Economy<'m> {
         let mut writes = HashMap::new();
         let arguments = f.params.iter().chain(&f.returns);
@@ -79,25 +81,26 @@ impl<'m> Economy<'m> {
         self.writes.get(name) == Some(&1)
     }
 
-    /// One instruction writes the register and another reads it, and none does else.
+    /// Whether one instruction writes the register, one instruction reads it, and no other uses it.
     pub(super) fn passed_on(&self, name: &str) -> bool {
         self.written_once(name) && self.mentions.get(name).is_some_and(|m| m.count == 2)
     }
 
-    /// The last statement that names a register, if it holds nothing before `statement`, which
-    /// writes it, and nothing after the last.
+    /// The last statement that uses a register, if `statement` is the first, and the register holds
+    /// no value before `statement` and after the last statement.
     pub(super) fn lasts(&self, name: &str, statement: usize) -> Option<usize> {
         let m = self.mentions.get(name)?;
         (m.local && m.first == statement).then_some(m.last)
     }
 
-    /// A label: other code may come here.
+    /// Handles a label, to which other code may jump.
     pub(super) fn label(&mut self) {
         self.labelled = true;
         self.memos.clear();
     }
 
-    /// Forgets the address registers that an instruction mentions otherwise, and may change.
+    /// Removes the memos of registers that the instruction may change: those that it uses other
+    /// than as an address.
     pub(super) fn instruction(&mut self, i: &Instruction) {
         if i.opcode.starts_with("call") {
             self.memos.clear();
@@ -119,7 +122,7 @@ impl<'m> Economy<'m> {
     }
 }
 
-/// Where each name stands in a body's operands and guards.
+/// The uses of each name in a body's operands and guards.
 fn mentions(f: &Function) -> HashMap<&str, Mentions> {
     let mut out: HashMap<&str, Mentions> = HashMap::new();
     for p in f.params.iter().chain(&f.returns) {
@@ -158,7 +161,7 @@ fn mentions(f: &Function) -> HashMap<&str, Mentions> {
     out
 }
 
-/// The names in an operand that are not within an address.
+/// Calls `each` with the names in an operand, except those within an address.
 fn names<'a>(op: &'a Operand, each: &mut impl FnMut(&'a str)) {
     let mut open = vec![op];
     while let Some(op) = open.pop() {
@@ -173,8 +176,8 @@ fn names<'a>(op: &'a Operand, each: &mut impl FnMut(&'a str)) {
 }
 
 impl<'m> Func<'_, 'm> {
-    /// Makes the register `to` the column `from`, if it can never differ from it; false if the
-    /// instruction that moves it is needed.
+    /// Makes `from` the column of the register `to`, if their values can never differ. Returns
+    /// false if the instruction that moves the value is needed.
     pub(super) fn is_column(&mut self, to: &'m Operand, from: u32, wide: bool) -> bool {
         let Operand::Name(name) = to else {
             return false;
@@ -183,8 +186,8 @@ impl<'m> Func<'_, 'm> {
             return false;
         }
         let reg = if wide { Reg::W64(from) } else { Reg::W32(from) };
-        // A register of the function's own must be final, too: both are written at most once, in
-        // this order.
+        // If `from` is a register of this function, its value must not change either: both
+        // registers are written at most once, `from` first.
         let own = from >> 30 == 0;
         let once = !self.economy.labelled;
         let fits = match self.economy.lasts(name, self.statement) {
@@ -201,7 +204,7 @@ impl<'m> Func<'_, 'm> {
         fits
     }
 
-    /// As [`Self::is_column`], where the column is that of the operand `from`, a register or
+    /// As [`Self::is_column`]. `column` is the column of the operand `from`, a register or
     /// constant.
     pub(super) fn is_same(
         &mut self,
@@ -217,7 +220,8 @@ impl<'m> Func<'_, 'm> {
         final_ && self.is_column(to, column, wide)
     }
 
-    /// Makes a register the kernel's parameter at `offset`; false if it must be loaded.
+    /// Makes the parameter of the kernel at `offset` the column of a register. Returns false if the
+    /// parameter must be loaded by an instruction.
     pub(super) fn is_param(&mut self, to: &'m Operand, offset: i64, wide: bool) -> bool {
         let size = if wide { 8 } else { 4 };
         let Ok(at) = u32::try_from(offset) else {
@@ -247,7 +251,8 @@ impl<'m> Func<'_, 'm> {
         true
     }
 
-    /// What the immediate of an access through the register in `op` says of its memo.
+    /// The bits for the immediate of an access through the address register in `op`: the memo of
+    /// the register, and whether the memo is stored or used.
     pub(super) fn memo(&mut self, op: &'m Operand) -> u64 {
         match op {
             Operand::Memory { base: Some(n), .. }

@@ -1,4 +1,4 @@
-//! Floating-point instructions: one table line per form.
+//! Floating-point instructions, one line of a table per form.
 
 use super::func::Func;
 use super::mods::Mods;
@@ -33,8 +33,8 @@ struct Flags {
     xorsign: bool,
 }
 
-/// The modifiers of a form, one letter each: `r` rounding, `a` `.approx`, `u` `.full`, `f` `.ftz`,
-/// `s` `.sat`, `n` `.NaN`, `x` `.xorsign.abs`.
+/// The modifiers that an instruction may have, one letter each: `r` rounding, `a` `.approx`, `u`
+/// `.full`, `f` `.ftz`, `s` `.sat`, `n` `.NaN`, `x` `.xorsign.abs`.
 fn allowed(base: &str, double: bool) -> &'static str {
     match (base, double) {
         ("add" | "sub" | "mul" | "fma" | "mad", false) => "rfs",
@@ -52,9 +52,9 @@ fn allowed(base: &str, double: bool) -> &'static str {
 }
 
 impl Flags {
-    /// Takes the modifiers that `base` may have; any other modifier refuses the instruction. Text
-    /// of the first generation has no modifiers: single precision flushes subnormals, `mad` becomes
-    /// `fma.rn`, and the others are `.approx` (PTX ISA, notes on sm_1x).
+    /// Takes the modifiers that `base` may have. Any other modifier refuses the instruction. PTX of
+    /// the first generation (sm_1x) has no modifiers: single precision flushes subnormals, `mad`
+    /// means `fma.rn`, and all others mean `.approx` (PTX ISA, notes on sm_1x).
     fn take(m: &mut Mods<'_>, double: bool, first_generation: bool) -> R<Flags> {
         let may = allowed(m.base, double);
         let mut has = |letter: char, name: &str| may.contains(letter) && m.has(name);
@@ -110,7 +110,7 @@ fn with1<F: F1<A = f32, D = f32>>(ftz: bool) -> OpFn {
     }
 }
 
-/// A library function, computed lane by lane.
+/// The operation of a function of the C library, computed lane by lane.
 fn dear1<F: F1<A = f32, D = f32>>(ftz: bool) -> OpFn {
     if ftz {
         op::<Each1<Ftz<F>>>()
@@ -145,7 +145,7 @@ fn with3<F: F3<A = f32, B = f32, C = f32, D = f32>>(x: &Flags) -> OpFn {
     }
 }
 
-/// Lowers floating-point arithmetic; false if the opcode is not one.
+/// Lowers floating-point arithmetic. Returns false for any other opcode.
 pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
     let known = matches!(
         m.base,
@@ -209,7 +209,7 @@ fn single(base: &str, x: &Flags) -> Option<(OpFn, &'static str)> {
     })
 }
 
-/// `min` and `max`: `F`, or `N` with `.NaN`.
+/// The operation of `min` or `max`: `F` without `.NaN`, `N` with `.NaN`.
 fn minimum<F, N>(x: &Flags) -> OpFn
 where
     F: F2<A = f32, B = f32, D = f32>,

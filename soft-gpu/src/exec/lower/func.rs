@@ -1,4 +1,5 @@
-//! One function: columns for its registers, a frame for its memory, labels, instructions.
+//! The lowering of one function: columns for its registers, a frame for its memory, labels,
+//! instructions.
 
 use std::collections::HashMap;
 
@@ -32,15 +33,16 @@ pub(crate) enum Reg {
 /// A variable in a frame's local memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slot {
-    /// Offset in the frame.
+    /// Offset in the frame, in bytes.
     pub(crate) offset: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub(crate) size: u64,
-    /// A `.param` variable of the body: an argument or result of a call it makes.
+    /// Whether this is a `.param` variable of the body, which holds an argument or result of a
+    /// call.
     pub(crate) outgoing: bool,
 }
 
-/// A function being lowered.
+/// The state of a function's lowering.
 pub(crate) struct Func<'a, 'm> {
     pub(crate) m: &'a mut Module<'m>,
     pub(crate) ast: &'m Function,
@@ -50,7 +52,7 @@ pub(crate) struct Func<'a, 'm> {
     columns: HashMap<&'m str, Reg>,
     /// `.local` and `.param` variables and the parameters of device functions.
     pub(crate) slots: HashMap<&'m str, Slot>,
-    /// Kernel parameters: offset in the block.
+    /// Offsets of the kernel's parameters in the parameter block.
     pub(crate) kernel_params: HashMap<&'m str, u64>,
     labels: HashMap<&'m str, u32>,
     fixes: Vec<(usize, &'m str)>,
@@ -64,14 +66,14 @@ pub(crate) struct Func<'a, 'm> {
     local: u64,
     guard: u32,
     line: u32,
-    /// The statement of the body that is being lowered.
+    /// Index of the statement that is being lowered.
     pub(super) statement: usize,
-    /// The code of the last `wmma.load`.
+    /// Index of the instruction of the last `wmma.load`.
     pub(super) matrix_load: Option<usize>,
     pub(super) economy: Economy<'m>,
 }
 
-/// Offsets and sizes of a kernel's parameters in its block.
+/// Offsets and sizes of a kernel's parameters in the parameter block, in bytes.
 pub(crate) fn param_offsets(params: &[Param]) -> Vec<(usize, usize)> {
     let mut at = 0usize;
     params
@@ -93,7 +95,8 @@ pub(crate) fn param_offsets(params: &[Param]) -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// Bytes of a frame taken by memory parameters, and where they and the others are.
+/// The places of parameters in registers and in the frame, and the bytes of the frame that
+/// parameters take.
 fn places(params: &[&Param]) -> R<(Vec<Place>, u64)> {
     let mut out = Vec::new();
     let mut at = 0u64;
@@ -122,7 +125,8 @@ fn places(params: &[&Param]) -> R<(Vec<Place>, u64)> {
     Ok((out, at))
 }
 
-/// Fixes where a function's parameters and results live, so that calls can be lowered before it.
+/// Sets the places of a function's parameters and results. Calls of the function can then be
+/// lowered before its body.
 pub(crate) fn signature(m: &mut Module<'_>, id: u32, f: &Function) -> Result<(), LoadError> {
     let all: Vec<&Param> = f.returns.iter().chain(&f.params).collect();
     let (mut places, _) =
@@ -185,7 +189,7 @@ pub(crate) fn lower(m: &mut Module<'_>, id: u32, index: usize) -> Result<(), Loa
     Ok(())
 }
 
-/// Whether a loop around the statement may wait for another block.
+/// Whether a loop with this statement may wait for another block.
 fn may_wait(s: &Statement) -> bool {
     let Statement::Inst(i) = s else { return false };
     let mut words = i.opcode.split('.');
@@ -293,7 +297,7 @@ impl<'m> Func<'_, 'm> {
         }
         at.push(self.m.code.len());
         self.fuse(&at);
-        // Whatever the body does, control never runs past it.
+        // The body may end without a return: control must not continue into the next function.
         self.guard = NONE;
         let end = if ast.kernel {
             op_plain::<Exit>()
@@ -359,14 +363,14 @@ impl<'m> Func<'_, 'm> {
         self.guard
     }
 
-    /// Bytes of a kernel's parameters.
+    /// Size of the kernel's parameters in bytes.
     pub(super) fn param_bytes(&self) -> u64 {
         let offsets = param_offsets(&self.ast.params);
         offsets.last().map_or(0, |(o, s)| (o + s) as u64)
     }
 
-    /// A register's width, 32 or 64 bits; 0 of a predicate and of what is not served. It gets no
-    /// column by that.
+    /// Width of a register, 32 or 64 bits; 0 for a predicate and for an unsupported type. Does not
+    /// allocate a column.
     pub(super) fn register_width(&self, name: &str) -> u32 {
         match (self.columns.get(name), self.types.get(name)) {
             (Some(Reg::W32(_)), _) => 32,
@@ -377,17 +381,17 @@ impl<'m> Func<'_, 'm> {
         }
     }
 
-    /// True if a declared register of this width has no column yet.
+    /// Whether `name` is a declared register of this width that has no column yet.
     pub(super) fn unused(&self, name: &str, wide: bool) -> bool {
         !self.columns.contains_key(name) && self.register_width(name) == if wide { 64 } else { 32 }
     }
 
-    /// Gives a register its column.
+    /// Sets the column of a register.
     pub(super) fn set_column(&mut self, name: &'m str, reg: Reg) {
         self.columns.insert(name, reg);
     }
 
-    /// An instruction with no operands yet, under the current guard.
+    /// An instruction without operands, under the current guard.
     pub(crate) fn blank(&self) -> Inst {
         Inst {
             run: op_plain::<Nop>(),
@@ -407,7 +411,7 @@ impl<'m> Func<'_, 'm> {
         self.m.lines.push(self.line);
     }
 
-    /// Appends a branch-like instruction whose immediate becomes a label's address.
+    /// Appends an instruction whose immediate will be the address of a label.
     pub(crate) fn emit_to(&mut self, run: OpFn, label: &'m str) {
         self.fixes.push((self.m.code.len(), label));
         self.emit(Inst {
@@ -416,7 +420,7 @@ impl<'m> Func<'_, 'm> {
         });
     }
 
-    /// Allots a table of labels.
+    /// Allocates a branch table. `labels` are resolved at the end of the body.
     pub(crate) fn table(&mut self, labels: &'m [String]) -> u64 {
         let at = self.m.tables.len();
         self.m.tables.push(Vec::new());
@@ -424,7 +428,7 @@ impl<'m> Func<'_, 'm> {
         at as u64
     }
 
-    /// The column of a declared register, allotted at its first use.
+    /// The column of a declared register. The first use allocates the column.
     pub(crate) fn register(&mut self, name: &str) -> R<Reg> {
         if let Some(r) = self.columns.get(name) {
             return Ok(*r);
@@ -442,8 +446,8 @@ impl<'m> Func<'_, 'm> {
         Ok(r)
     }
 
-    /// The column of a declared register that an instruction writes. Where the register holds
-    /// nothing before, and nothing after its last mention, the column is lent.
+    /// The column of a declared register that an instruction writes. If the register holds no value
+    /// before this statement and after its last use, its column is free again after the last use.
     pub(super) fn result(&mut self, name: &str) -> R<Reg> {
         let last = self.economy.lasts(name, self.statement);
         let (Some(last), None, Some((&name, &ty))) =
@@ -459,7 +463,7 @@ impl<'m> Func<'_, 'm> {
         Ok(column)
     }
 
-    /// A column that is free after the statement `last`.
+    /// Allocates a column that is free again after the statement `last`.
     fn lend(&mut self, wide: bool, last: usize) -> R<Reg> {
         let column = match self.economy.lent.take(wide) {
             Some(column) => column,
@@ -470,14 +474,14 @@ impl<'m> Func<'_, 'm> {
         Ok(column)
     }
 
-    /// A 64-bit column for the instruction that is being lowered.
+    /// A 64-bit column that is free again after the statement that is being lowered.
     pub(super) fn temporary64(&mut self) -> R<u32> {
         match self.lend(true, self.statement)? {
             Reg::W32(c) | Reg::W64(c) | Reg::Pred(c) => Ok(c),
         }
     }
 
-    /// True if the name is a register of this function.
+    /// Whether the name is a register of this function.
     pub(crate) fn is_register(&self, name: &str) -> bool {
         self.columns.contains_key(name) || self.types.contains_key(name)
     }
@@ -505,7 +509,7 @@ impl<'m> Func<'_, 'm> {
         Self::fresh(&mut self.np)
     }
 
-    /// The column that takes 32-bit results nobody wants.
+    /// The column for 32-bit results that no instruction reads.
     pub(crate) fn junk32(&mut self) -> R<u32> {
         if self.junk32 == NONE {
             self.junk32 = self.fresh32()?;
@@ -513,7 +517,7 @@ impl<'m> Func<'_, 'm> {
         Ok(self.junk32)
     }
 
-    /// The column that takes 64-bit results nobody wants.
+    /// The column for 64-bit results that no instruction reads.
     pub(crate) fn junk64(&mut self) -> R<u32> {
         if self.junk64 == NONE {
             self.junk64 = self.fresh64()?;
@@ -521,7 +525,7 @@ impl<'m> Func<'_, 'm> {
         Ok(self.junk64)
     }
 
-    /// The predicate that takes results nobody wants.
+    /// The predicate for results that no instruction reads.
     pub(crate) fn junk_pred(&mut self) -> R<u32> {
         if self.junkp == NONE {
             self.junkp = self.fresh_pred()?;

@@ -1,7 +1,7 @@
 //! Fused instructions: chains of multiply-adds ([`crate::exec::ops::chain`]).
 //!
-//! The instructions stay in place. The operation of the first instruction is replaced by an
-//! operation that runs the whole chain if it can, and otherwise only the first instruction.
+//! The instructions of a chain stay in place. The function of the first instruction is replaced by
+//! a function that runs the whole chain if possible, and otherwise only the first instruction.
 
 use super::func::Func;
 use crate::exec::inst::op;
@@ -9,12 +9,12 @@ use crate::exec::ops::chain::{Chain, MOST, TERM};
 use crate::exec::ops::memory::layout;
 use crate::ptx::ast::{Instruction, Operand, Statement};
 
-/// Two loads, and the multiply-add of the loaded values.
+/// A term of a chain: two loads, and the multiply-add of the loaded values.
 #[derive(Clone, Copy)]
 struct Term<'m> {
-    /// Addend of the product.
+    /// Operand to which the product is added.
     addend: &'m Operand,
-    /// Register of the sum.
+    /// Register that gets the sum.
     sum: &'m str,
     /// Whether the multiply-add has `.ftz`.
     ftz: bool,
@@ -22,8 +22,8 @@ struct Term<'m> {
     global: [bool; 2],
 }
 
-/// The register of a load of a single from shared or global memory, and whether the memory is
-/// global.
+/// If `i` loads a single from shared or global memory: the register of the load, and whether the
+/// memory is global.
 fn load(i: &Instruction) -> Option<(&str, bool)> {
     let global = match i.opcode.as_str() {
         "ld.shared.f32" | "ld.shared.b32" | "ld.shared.u32" => false,
@@ -38,7 +38,8 @@ fn load(i: &Instruction) -> Option<(&str, bool)> {
 }
 
 impl<'m> Func<'_, 'm> {
-    /// Marks the chains of the body. `at` has the start of each statement's code, and the end.
+    /// Finds the chains of the body and replaces the function of their first instructions. `at` has
+    /// the index of each statement's first instruction, and the end.
     pub(super) fn fuse(&mut self, at: &[usize]) {
         let mut next = 0;
         while next < self.ast.body.len() {

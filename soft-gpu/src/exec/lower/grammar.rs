@@ -1,11 +1,11 @@
-//! The allowed modifiers of each opcode, for instructions whose lowering ignores some of them:
-//! orderings, scopes and hints without effect here, fixed words, and combinations that do not
-//! exist.
+//! The allowed modifiers of each opcode, for instructions whose lowering ignores some modifiers:
+//! orderings, scopes and hints, which have no effect here, words that are always present, and
+//! combinations that do not exist.
 //!
-//! A pattern follows the opcode's first word. `{a,b}` stands for one of the alternatives, which may
-//! be empty or have several words. Types come in the order of the pattern, other words in any
-//! order. The patterns follow the PTX ISA manual (8.x and 9.x, for sm_80; for sm_90 if the
-//! instruction has no effect here).
+//! A pattern describes the opcode after its first word. `{a,b}` stands for one of the alternatives,
+//! which may be empty or have several words. Types must be in the order of the pattern, other words
+//! may be in any order. The patterns follow the PTX ISA manual (8.x and 9.x, for sm_80; for sm_90
+//! if the instruction has no effect here).
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -509,7 +509,7 @@ const PATTERNS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The patterns for arithmetic on 16-bit floating point and on pairs.
+/// The patterns for arithmetic on 16-bit floating point and on pairs of 16-bit values.
 const HALVES: &[(&str, &[&str])] = &[
     (
         "add",
@@ -554,7 +554,7 @@ const MINMAX: &[&str] = &[
 ];
 
 type Words = Vec<&'static str>;
-/// Alternatives.
+/// The alternatives at one place of a pattern.
 type Group = Vec<Words>;
 type Table = HashMap<&'static str, Vec<Vec<Group>>>;
 
@@ -585,7 +585,7 @@ fn groups(pattern: &'static str) -> Vec<Group> {
     out
 }
 
-/// Whether the order of a word matters.
+/// Whether the position of a word among the types matters.
 fn is_type(word: &str) -> bool {
     Type::named(word).is_some()
         || matches!(
@@ -607,7 +607,8 @@ fn is_type(word: &str) -> bool {
         )
 }
 
-/// Takes a word; a type only if it is the first remaining type.
+/// Removes a word from the remaining words. A type is removed only if it is the first remaining
+/// type.
 fn take(rest: &mut Vec<&str>, word: &str) -> bool {
     let at = if is_type(word) {
         rest.iter()
@@ -632,7 +633,7 @@ fn fits(groups: &[Group], rest: &[&str]) -> bool {
 /// Instructions on textures and surfaces.
 const TEXTURES: [&str; 7] = ["tex", "tld4", "txq", "suld", "sust", "sured", "suq"];
 
-/// Refuses an opcode with a modifier that the patterns do not allow, or without a modifier that
+/// Refuses an opcode that has a modifier which the patterns do not allow, or lacks a modifier which
 /// they require.
 ///
 /// # Errors

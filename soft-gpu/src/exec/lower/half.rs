@@ -1,5 +1,5 @@
-//! Instructions on 16-bit floating point (one or two values per register), on pairs of 16-bit
-//! integers, and conversions to narrow formats.
+//! Instructions on 16-bit floating point (one or two values per register) and on pairs of 16-bit
+//! integers; conversions to narrow formats.
 
 use super::arith::{comparison, float_cmps};
 use super::func::Func;
@@ -19,7 +19,7 @@ use crate::ptx::ast::{Operand, Type};
 
 type Form = (OpFn, &'static str);
 
-/// Lowers these instructions; false if the opcode is not one.
+/// Lowers these instructions. Returns false for any other opcode.
 pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
     let names = ["f16", "f16x2", "bf16", "bf16x2", "tf32", "u16x2", "s16x2"];
     let tiny = |t: &&str| {
@@ -47,7 +47,7 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
     }
 }
 
-/// The values in a register.
+/// The type of the values in a register: `f16`, `bf16`, or unsigned or signed 16-bit integers.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Half,
@@ -144,7 +144,7 @@ fn integer(base: &str, signed: bool) -> Option<Form> {
     }
 }
 
-/// Conversions that the general `cvt` does not serve, and frequent conversions.
+/// Lowers conversions that the general `cvt` does not have, and specialises frequent conversions.
 fn narrowing<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
     if ops.len() == 2 && (f.width(&ops[0]) == 64 || f.width(&ops[1]) == 64) {
         return Ok(false);
@@ -202,7 +202,7 @@ fn narrowing<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> 
     Ok(true)
 }
 
-/// Conversions between pairs of 8-bit formats, and singles or pairs of halves.
+/// Lowers conversions between pairs of 8-bit floats and singles or pairs of halves.
 fn eights<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
     let flags = if m.has("relu") { RELU } else { 0 };
     let (run, sig) = match m.left() {
@@ -242,7 +242,8 @@ fn set_form(c: &str, brain: bool, ftz: bool) -> Option<OpFn> {
     }
 }
 
-/// `setp.CmpOp{.BoolOp}.f16x2 p|q, a, b{, c}`: `p` for the low halves, `q` for the high halves.
+/// `setp.CmpOp{.BoolOp}.f16x2 p|q, a, b{, c}`. `p` is the result for the low halves, `q` for the
+/// high halves.
 fn setp<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
     let (c, how, ftz) = comparison(m)?;
     let brain = m.ty()? == Type::BF16x2;
@@ -260,7 +261,8 @@ fn setp<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<boo
     emit_comparison(f, inst, ops)
 }
 
-/// `set.CmpOp{.BoolOp}.{f16x2,bf16x2,u32,s32}.f16x2`: 1.0 or all ones in each half.
+/// `set.CmpOp{.BoolOp}.{f16x2,bf16x2,u32,s32}.f16x2`. Each half of the result is 1.0, or all ones,
+/// if the comparison holds.
 fn set<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
     let (c, how, ftz) = comparison(m)?;
     let (d, t) = (m.ty()?, m.ty()?);

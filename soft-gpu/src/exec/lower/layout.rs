@@ -1,8 +1,8 @@
 //! The layout of static shared variables.
 //!
-//! A variable has one offset for all kernels, because device functions use it too. Two variables
-//! overlap unless a kernel can reach both, so the shared memory of a module with many kernels does
-//! not add up.
+//! A variable has the same offset in all kernels, because device functions use it too. Two
+//! variables may overlap unless one kernel can reach both. A kernel therefore does not need the
+//! shared memory of all other kernels of its module.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,14 +12,15 @@ use crate::ptx::ast::{Function, Init, Module, Space, Statement, Type, Variable};
 /// Most static shared variables of a module, because the layout takes quadratic time.
 const MAX_VARIABLES: usize = 4096;
 
-/// Prefix of the registers with the place of reserved shared memory. Cooperative groups of several
-/// warps keep 288 bytes there, from the second part on.
+/// Prefix of the special registers that give the position of reserved shared memory. Cooperative
+/// groups of several warps use 288 bytes there, from the second part on.
 pub(crate) const RESERVED: &str = "%reserved_smem_offset_";
-/// Bytes of reserved shared memory; `SECOND_PART`: offset of its second part.
+/// Size of the reserved shared memory in bytes. `SECOND_PART` is the offset of its second part.
 const RESERVED_BYTES: u64 = 512;
 const SECOND_PART: u64 = 128;
 
-/// The value of such a register, if the reserved memory is at `at`.
+/// The value of one of these registers, if the reserved memory is at `at`; `None` for any other
+/// register.
 pub(crate) fn reserved(register: &str, at: u64) -> Option<u64> {
     match register.strip_prefix(RESERVED)? {
         "begin" | "0" => Some(at),
@@ -30,7 +31,7 @@ pub(crate) fn reserved(register: &str, at: u64) -> Option<u64> {
     }
 }
 
-/// The reserved memory as a variable of the kernels that read such a register.
+/// The reserved memory, as a variable of the kernels that read one of these registers.
 fn reserved_memory() -> Variable {
     Variable {
         name: RESERVED.into(),
@@ -62,17 +63,17 @@ fn asks_for_reserved(f: &Function) -> bool {
     })
 }
 
-/// A shared variable: the function whose body declares it, and its name.
+/// Key of a shared variable: index of the function whose body declares it, if any, and its name.
 type Key<'m> = (Option<usize>, &'m str);
 
-/// The layout.
+/// Offsets of all shared variables, and the size that each kernel needs.
 pub(crate) struct Shared {
     offsets: HashMap<(Option<usize>, String), u64>,
     bytes: HashMap<usize, u64>,
 }
 
 impl Shared {
-    /// Offset of a variable.
+    /// Offset of a variable in bytes.
     pub(crate) fn offset(&self, scope: Option<usize>, name: &str) -> Option<u64> {
         self.offsets.get(&(scope, name.to_string())).copied()
     }
@@ -104,7 +105,7 @@ fn is_static(v: &Variable) -> bool {
     v.space == Space::Shared && !v.external && v.count > 0
 }
 
-/// Lays out all static shared variables of a module.
+/// Assigns an offset to each static shared variable of a module.
 pub(crate) fn shared(m: &Module) -> R<Shared> {
     let mut out = Shared {
         offsets: HashMap::new(),
@@ -169,7 +170,7 @@ pub(crate) fn shared(m: &Module) -> R<Shared> {
     Ok(out)
 }
 
-/// For each shared variable, the kernels that can reach it.
+/// For each shared variable, the kernels whose code can reach the variable.
 fn users(m: &Module) -> HashMap<Key<'_>, HashSet<usize>> {
     let ids: HashMap<&str, usize> = m
         .functions
@@ -179,7 +180,7 @@ fn users(m: &Module) -> HashMap<Key<'_>, HashSet<usize>> {
         .map(|(i, f)| (f.name.as_str(), i))
         .collect();
     let said: Vec<HashSet<&str>> = m.functions.iter().map(mentioned).collect();
-    // An indirect call may call any function whose address is in a variable.
+    // An indirect call may call any function whose address is stored in a variable.
     let stored: Vec<usize> = m
         .variables
         .iter()

@@ -1,24 +1,25 @@
-//! Columns that several registers have, one after the other.
+//! Columns that several registers use one after another.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use super::func::Reg;
 
-/// The columns that are lent, and those that are free again.
+/// Columns in use until a known statement, and free columns.
 #[derive(Default)]
 pub(super) struct Lent {
     free32: Vec<u32>,
     free64: Vec<u32>,
-    /// The statement after which a column is free.
+    /// For each column in use, the statement after which the column is free.
     ends: HashMap<Reg, usize>,
-    /// Columns by their ends; entries of ends that were moved since do not count.
+    /// Columns in use, ordered by their end. An entry that differs from `ends` is out of date and
+    /// ignored.
     due: BinaryHeap<Reverse<(usize, Reg)>>,
 }
 
 impl Lent {
-    /// A free column of 64 bits, else of 32, if there is one. The last that was freed is first: the
-    /// processor's caches hold it.
+    /// Returns a free column: of 64 bits if `wide`, otherwise of 32 bits; `None` if no column is
+    /// free. The column that was freed last comes first, because the CPU's caches probably hold it.
     pub(super) fn take(&mut self, wide: bool) -> Option<Reg> {
         if wide {
             self.free64.pop().map(Reg::W64)
@@ -27,13 +28,14 @@ impl Lent {
         }
     }
 
-    /// The column is free after the statement `last`.
+    /// Marks a column as in use until the end of the statement `last`.
     pub(super) fn until(&mut self, column: Reg, last: usize) {
         self.ends.insert(column, last);
         self.due.push(Reverse((last, column)));
     }
 
-    /// The column is not free before the statement `last` is over; false if it is not lent.
+    /// Extends the use of a column to the end of the statement `last`, if it ends earlier. Returns
+    /// false if the column is not in use.
     pub(super) fn prolong(&mut self, column: Reg, last: usize) -> bool {
         let Some(end) = self.ends.get(&column).copied() else {
             return false;
@@ -44,12 +46,12 @@ impl Lent {
         true
     }
 
-    /// The column is never free again.
+    /// Makes a column stay in use until the end of the function.
     pub(super) fn keep(&mut self, column: Reg) {
         self.ends.remove(&column);
     }
 
-    /// Frees the columns that are due after a statement.
+    /// Frees the columns whose use ends with this statement.
     pub(super) fn release(&mut self, statement: usize) {
         while let Some(Reverse((end, column))) = self.due.peek().copied()
             && end <= statement

@@ -24,7 +24,7 @@ use crate::exec::ops::wmma::{WmmaLoad, WmmaStore};
 use crate::exec::round::Mode;
 use crate::ptx::ast::Operand;
 
-/// Lowers matrix instructions; false if the opcode is not one.
+/// Lowers matrix instructions. Returns false for any other opcode.
 pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
     if !matches!(
         m.base,
@@ -36,7 +36,7 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
         return Err(Why::unsupported("sparse matrices are not served"));
     }
     if !m.has("sync") || !m.has("aligned") {
-        // PTX before 6.3 had neither.
+        // In PTX before 6.3, `wmma` had neither `.sync` nor `.aligned`.
         if m.base != "wmma" {
             return Err(Why::invalid(".sync.aligned is missing"));
         }
@@ -57,7 +57,7 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
     Ok(true)
 }
 
-/// Takes the sizes.
+/// Takes the sizes (`m16n8k16`).
 fn shape(m: &mut Mods<'_>) -> R<Shape> {
     let found = m
         .left()
@@ -68,13 +68,13 @@ fn shape(m: &mut Mods<'_>) -> R<Shape> {
     Ok(shape)
 }
 
-/// Takes a layout; true if by columns.
+/// Takes a layout. Returns true for the layout by columns.
 fn layout(m: &mut Mods<'_>) -> R<bool> {
     m.one(&[("row", false), ("col", true)])
         .ok_or_else(|| Why::invalid("a layout is missing"))
 }
 
-/// Takes what is left, which must be types.
+/// Takes all remaining modifiers, which must be types.
 fn types(m: &mut Mods<'_>) -> R<Vec<Elem>> {
     let mut out = Vec::new();
     for name in m.left() {
@@ -85,7 +85,7 @@ fn types(m: &mut Mods<'_>) -> R<Vec<Elem>> {
     Ok(out)
 }
 
-/// A product of which types and operands are still to come.
+/// Takes the modifiers of a product. The caller sets the types.
 fn product(m: &mut Mods<'_>) -> R<Product> {
     let shape = shape(m)?;
     let by_column = [layout(m)?, layout(m)?];
@@ -109,7 +109,7 @@ fn product(m: &mut Mods<'_>) -> R<Product> {
     })
 }
 
-/// Sizes that `mma` has for a type.
+/// Sizes (m, k) of `mma` for a type of A and B.
 fn mma_sizes(e: Elem) -> &'static [(u32, u32)] {
     match e {
         Elem::F16 | Elem::BF16 => &[(16, 8), (16, 16)],
@@ -146,7 +146,8 @@ fn mma<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
     multiply(f, p, ops, None)
 }
 
-/// `wmma.mma.sync.aligned.alayout.blayout.shape…`: halves name D's and C's types alone.
+/// `wmma.mma.sync.aligned.alayout.blayout.shape…`. For halves, the opcode names only the types of D
+/// and C.
 fn wmma<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
     let mut p = product(m)?;
     p.elems = match types(m)?[..] {
@@ -162,7 +163,7 @@ fn wmma<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
     multiply(f, p, ops, halves.then_some(8))
 }
 
-/// Sizes that `wmma` has for the type of A and B.
+/// Checks that `wmma` has this size for the type of A and B.
 fn wmma_sizes(s: Shape, e: Elem) -> R<()> {
     let size = (s.m, s.n, s.k);
     let served = match e {
@@ -181,8 +182,8 @@ fn wmma_sizes(s: Shape, e: Elem) -> R<()> {
     Err(Why::unsupported("these sizes are not served"))
 }
 
-/// The operation for narrow floats with sums of this type: by the CPU's wide registers where it has
-/// them.
+/// The operation for narrow floats with sums of these types. Uses vector instructions if the CPU
+/// has them.
 #[cfg(target_arch = "x86_64")]
 fn floats<T: Narrow<PACKED>, const PACKED: usize>(sums: [Elem; 2]) -> OpFn {
     match (has_wide(), sums) {
@@ -192,13 +193,13 @@ fn floats<T: Narrow<PACKED>, const PACKED: usize>(sums: [Elem; 2]) -> OpFn {
     }
 }
 
-/// The operation for narrow floats with sums of this type.
+/// The operation for narrow floats.
 #[cfg(not(target_arch = "x86_64"))]
 fn floats<T: Factor, const PACKED: usize>(_: [Elem; 2]) -> OpFn {
     op::<Mma<Floats<T, PACKED, false>>>()
 }
 
-/// The operation for doubles.
+/// The operation for doubles. Uses vector instructions if the CPU has them.
 fn doubles() -> OpFn {
     #[cfg(target_arch = "x86_64")]
     if has_wide() {
@@ -207,7 +208,7 @@ fn doubles() -> OpFn {
     op::<Mma<Doubles>>()
 }
 
-/// The operation of a product's types.
+/// The operation for a product of these types.
 fn operation(p: &Product) -> R<OpFn> {
     use Elem::*;
     let integer = |e: Elem| matches!(e, S8 | U8 | S4 | U4);
@@ -229,7 +230,8 @@ fn operation(p: &Product) -> R<OpFn> {
     run.ok_or_else(|| Why::unsupported("a product of these types is not served"))
 }
 
-/// Emits a product whose A and B are given in so many registers; those beyond the elements repeat.
+/// Emits a product. If `given` is set, A and B are given in that many registers; those after the
+/// first [`Product::counts`] registers repeat earlier ones and are ignored.
 fn multiply<'m>(
     f: &mut Func<'_, 'm>,
     p: Product,
@@ -263,7 +265,7 @@ fn quad<'m>(f: &mut Func<'_, 'm>, p: Product, ops: &'m [Operand]) -> R<()> {
     emit_product(f, op_plain::<MmaQuad>(), p, ops, [d, a, b, c], [counts; 2])
 }
 
-/// The columns of a fragment's registers.
+/// The columns of the registers of a fragment.
 fn registers(f: &mut Func<'_, '_>, op_: &Operand, e: Elem, to: bool) -> R<Vec<u32>> {
     let want = match e {
         Elem::F64 => Want::F64,
@@ -280,7 +282,8 @@ fn registers(f: &mut Func<'_, '_>, op_: &Operand, e: Elem, to: bool) -> R<Vec<u3
     elements(op_).iter().map(each).collect()
 }
 
-/// Emits a product; `elems` are of D, A, B and C, `counts` their registers in PTX and those of use.
+/// Emits a product. `elems` are the types of D, A, B and C. `counts` has, for each of them, the
+/// number of registers that PTX lists and the number that the product uses.
 fn emit_product<'m>(
     f: &mut Func<'_, 'm>,
     run: OpFn,
@@ -322,8 +325,9 @@ fn emit_product<'m>(
     Ok(())
 }
 
-/// Whether no result is in a register that is read after it was written: D is written by pairs of
-/// registers, each after the same pair of C was read.
+/// Whether D can be written while the operands are still being read. The operation writes D in
+/// pairs of registers, each after it has read the same pair of C. So no register of D may be a
+/// register of A or B, or of a later pair of C.
 fn in_place(p: &Product, list: &[u32], [d, a, b, _]: [usize; 4]) -> bool {
     let [_, _, of_c, of_d] = p.elems;
     let (d, rest) = list.split_at(d);
@@ -333,8 +337,8 @@ fn in_place(p: &Product, list: &[u32], [d, a, b, _]: [usize; 4]) -> bool {
     of_c == of_d && results.all(|(n, reg)| !factors.contains(reg) && !of_later(n, *reg))
 }
 
-/// `wmma.load.{a,b,c}` and `wmma.store.d`:
-/// `.sync.aligned.layout.shape{.ss}.type` of registers, `[p]` and a stride.
+/// `wmma.load.{a,b,c}` and `wmma.store.d`, with `.sync.aligned.layout.shape{.ss}.type`. The
+/// operands are registers, `[p]` and a stride.
 fn transfer<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
     let store = m.has("store");
     if !store && !m.has("load") {
@@ -420,8 +424,8 @@ fn transfer<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R
     Ok(())
 }
 
-/// Tells the load before this one which address comes next. It may be any: nothing but a cache
-/// depends on it.
+/// Sets the address register of this load in the load before it, which prefetches the register. The
+/// result does not depend on the prefetch, so the register may be any.
 fn announce(f: &mut Func<'_, '_>, inst: &Inst) {
     let at = f.m.code.len();
     let before = f.matrix_load.replace(at);
@@ -433,7 +437,7 @@ fn announce(f: &mut Func<'_, '_>, inst: &Inst) {
     }
 }
 
-/// Type, part and sizes fit each other.
+/// Checks that type, part and sizes of a matrix fit together.
 fn check(x: &Matrix, store: bool) -> R<()> {
     use Elem::*;
     let s = x.shape;
@@ -453,7 +457,8 @@ fn check(x: &Matrix, store: bool) -> R<()> {
     }
 }
 
-/// `ldmatrix.sync.aligned.m8n8.num{.trans}{.ss}.b16 r, [p]` and `stmatrix` the other way.
+/// `ldmatrix.sync.aligned.m8n8.num{.trans}{.ss}.b16 r, [p]`, and `stmatrix` with the operands
+/// exchanged.
 fn rows<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
     let store = m.base == "stmatrix";
     if !m.has("m8n8") || !m.has("b16") {

@@ -11,7 +11,7 @@ use crate::exec::ops::mbarrier::{MBarrier, PendingCount, kind};
 use crate::exec::ops::memory::space;
 use crate::ptx::ast::Operand;
 
-/// Lowers barriers in memory; false if the opcode is not one.
+/// Lowers barriers in memory. Returns false for any other opcode.
 pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
     match m.base {
         "mbarrier" => barrier(f, m, ops)?,
@@ -43,7 +43,7 @@ fn operation(kind_: u8, space: u8) -> OpFn {
     }
 }
 
-/// Emits an instruction on the barrier at `at` with operand `a` and result `d`.
+/// Emits an instruction on the barrier at `at`, with operand `a` and result `d`.
 fn emit(f: &mut Func<'_, '_>, kind_: u8, (at, space): (&Operand, Named), a: u32, d: u32) -> R<()> {
     let at = address(f, at, space)?;
     if !matches!(at.space, space::SHARED | space::GENERIC) || at.kernel_param {
@@ -105,7 +105,7 @@ fn barrier<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<
             };
             emit(f, kind_, (at, space), n, d)
         }
-        // The last operand of `try_wait` is a hint: how long to wait.
+        // The optional last operand of `try_wait` is the time to wait, a hint that is ignored.
         (kind::WAIT | kind::PARITY, [p, at, v, hint @ ..]) if hint.len() < 2 => {
             let wide = kind_ == kind::WAIT;
             let v = f.src(v, if wide { Want::I64 } else { Want::I32 })?;
@@ -116,8 +116,8 @@ fn barrier<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<
     }
 }
 
-/// `cp.async.mbarrier.arrive`: the copies are done, so they arrive at once. Without `.noinc`, one
-/// more arrival becomes pending first, so that nothing changes.
+/// `cp.async.mbarrier.arrive`: copies are complete at once, so the arrival happens at once. Without
+/// `.noinc`, the instruction first adds a pending arrival, so its total effect is none.
 fn copies_arrive<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
     m.ignore(&["async", "mbarrier", "arrive", "b64"]);
     let counted = m.has("noinc");

@@ -16,7 +16,7 @@ use crate::exec::ops::memory::{
 use crate::exec::special;
 use crate::ptx::ast::{Operand, Type};
 
-/// Lowers memory instructions; false if the opcode is not one.
+/// Lowers memory instructions. Returns false for any other opcode.
 pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
     match m.base {
         "ld" | "ldu" => load(f, m, ops)?,
@@ -60,9 +60,9 @@ pub(super) fn named(m: &mut Mods<'_>) -> Named {
     .unwrap_or(Named::Generic)
 }
 
-/// Takes orderings, scopes and cache hints, which have no effect here: every access is an atomic of
-/// the host, and the order of x86 is at least as strong. [`super::grammar`] checks which of them an
-/// instruction may have.
+/// Takes orderings, scopes and cache hints. They have no effect here: every access is an atomic
+/// access of the host, and x86 orders accesses at least as strongly. [`super::grammar`] checks the
+/// modifiers that an instruction may have.
 fn ignore_hints(m: &mut Mods<'_>) {
     m.ignore(&[
         "weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "sc", "mmio", "cta",
@@ -72,7 +72,8 @@ fn ignore_hints(m: &mut Mods<'_>) {
     m.ignore_prefix("L2::");
 }
 
-/// An address: space, register operand and offset. `narrow`: the register has 32 bits.
+/// An address: state space, address register and offset in bytes. `narrow`: the register has 32
+/// bits.
 pub(super) struct Address {
     pub(super) space: u8,
     /// Whether the address is a fixed offset in the kernel's parameter block.
@@ -130,8 +131,8 @@ pub(super) fn address(f: &mut Func<'_, '_>, op_: &Operand, named: Named) -> R<Ad
     Ok(a)
 }
 
-/// In `.param` space, a register holds an offset in the parameter block (in kernels) or in the
-/// frame. Both become generic addresses.
+/// The address of an access in `.param` space through a register. The register holds an offset in
+/// the parameter block (in kernels) or in the frame; the result is a generic address.
 fn param_register(f: &mut Func<'_, '_>, c: u32, offset: i64) -> R<Address> {
     let window = if f.ast.kernel {
         crate::exec::env::PARAM_WINDOW
@@ -159,7 +160,8 @@ fn param_register(f: &mut Func<'_, '_>, c: u32, offset: i64) -> R<Address> {
 }
 
 fn symbol(f: &mut Func<'_, '_>, n: &str, a: &mut Address) -> R<()> {
-    // An access without a space is to the symbol's own space. Any other named space is invalid.
+    // An access without a named space is in the symbol's own space. Any other named space is an
+    // error.
     let within =
         |own: u8, named: u8| match [space::GLOBAL, space::SHARED, space::LOCAL].contains(&named) {
             true if named != own => Err(Why::invalid(format!("{n} is in another state space"))),
@@ -275,8 +277,8 @@ fn vector_count(m: &mut Mods<'_>) -> usize {
 /// Most bytes that one executable instruction moves.
 const PART: usize = 16;
 
-/// Elements of a vector that one executable instruction moves. An access of 32 bytes, only to
-/// global memory, becomes two instructions.
+/// Number of vector elements that one executable instruction moves. An access of 32 bytes, which
+/// only global memory allows, becomes two instructions.
 fn part(count: usize, t: Type, registers: usize, global: bool) -> R<usize> {
     let bytes = count * t.size();
     let served = match bytes {
@@ -289,7 +291,8 @@ fn part(count: usize, t: Type, registers: usize, global: bool) -> R<usize> {
     Ok(count.min(PART / t.size()))
 }
 
-/// A copy of an address, which the first of two instructions cannot overwrite.
+/// Copies the address register, so that the first of two loads cannot overwrite the address of the
+/// second.
 fn kept(f: &mut Func<'_, '_>, mut a: Address) -> R<Address> {
     if a.narrow {
         return Err(Why::unsupported("32 bytes at an address of 32 bits"));
@@ -324,7 +327,8 @@ fn load<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
     };
     let a = address(f, &ops[1], named)?;
     if a.kernel_param && count == 1 && t.size() == if wide { 8 } else { 4 } {
-        // The load then needs no instruction. An invalid destination is reported at its uses.
+        // The parameter is a column, so the load needs no instruction. An invalid destination is
+        // reported where the register is used.
         if f.is_param(&regs[0], a.offset, wide) {
             return Ok(());
         }
@@ -337,7 +341,8 @@ fn load<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
     for regs in regs.chunks(part) {
         let mut dst = [NONE; 4];
         for (slot, r) in dst.iter_mut().zip(regs) {
-            // In a vector, `_` is skipped. Alone, it still loads, and may fault.
+            // In a vector, the element `_` is not loaded. A load to a single `_` still runs, and
+            // may fault.
             if count == 1 || *r != Operand::Sink {
                 *slot = f.dst(r, wide)?;
             }
@@ -507,8 +512,8 @@ fn atom<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
     Ok(())
 }
 
-/// `createpolicy`: accesses take a cache policy as their last operand, an opaque word. Policies
-/// have no effect here, so all are equal.
+/// `createpolicy` makes a cache policy, an opaque word that accesses take as their last operand.
+/// Policies have no effect here, so all of them are equal.
 fn policy<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
     const POLICY: u64 = 0x10f0_0000_0000_0000;
     let kind = m.one(&[("fractional", (1, 2)), ("range", (4, 4)), ("cvt", (2, 2))]);

@@ -49,7 +49,7 @@ impl Why {
         Why::Unsupported(text.into())
     }
 
-    /// The error with its place in the text.
+    /// Adds the place in the text to the error.
     pub(crate) fn at(self, place: &str) -> LoadError {
         match self {
             Why::Invalid(t) => LoadError::Syntax(format!("{place}: {t}")),
@@ -58,15 +58,15 @@ impl Why {
     }
 }
 
-/// Result of lowering a part of a module.
+/// Result of a function of the lowering.
 pub(crate) type R<T> = Result<T, Why>;
 
-/// Most constants of each width.
+/// Most constants of a program, for each width.
 const MAX_POOL: usize = 1 << 20;
 /// Most bytes of static shared memory of one kernel.
 pub(crate) const MAX_SHARED: u64 = 1 << 20;
 
-/// The meaning of a module-scope name.
+/// The object that a module-scope name stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sym {
     /// Global or constant variable.
@@ -79,7 +79,7 @@ pub(crate) enum Sym {
     Func(u32),
 }
 
-/// A module during the lowering.
+/// The state of a module's lowering.
 pub(crate) struct Module<'m> {
     pub(crate) ast: &'m ast::Module,
     pub(crate) code: Vec<Inst>,
@@ -95,13 +95,13 @@ pub(crate) struct Module<'m> {
     pub(crate) symbols: HashMap<&'m str, Sym>,
     /// Symbols of a function's own `.shared`, `.global` and `.const` variables.
     pub(crate) scoped: HashMap<(usize, &'m str), Sym>,
-    /// Device functions with a body, by name: index in the parsed module.
+    /// Device functions with a body: index in the parsed module by name.
     pub(crate) bodies: HashMap<&'m str, usize>,
     pub(crate) funcs: Vec<FuncInfo>,
     pub(crate) calls: Vec<CallSite>,
     pub(crate) tables: Vec<Vec<u32>>,
     operands: Vec<u32>,
-    /// Opcodes whose modifiers are already checked.
+    /// Opcodes whose modifiers were already checked.
     known: HashSet<&'m str>,
 }
 
@@ -246,7 +246,7 @@ fn kernel_info(
 }
 
 impl<'m> Module<'m> {
-    /// Numbers the functions. A definition has priority over a declaration of the same name.
+    /// Numbers the functions. If a name has a declaration and a definition, the definition counts.
     fn declare_functions(&mut self) {
         for (i, f) in self.ast.functions.iter().enumerate() {
             if !f.declaration && !f.kernel {
@@ -323,7 +323,7 @@ impl<'m> Module<'m> {
         }
     }
 
-    /// Converts initialisers to bytes, in the order of `declare_variables`.
+    /// Converts initialisers to bytes. The order is that of `declare_variables`.
     fn fill_contents(&mut self) -> Result<(), LoadError> {
         let ast = self.ast;
         let outer = ast.variables.iter().map(|v| (None, v));
@@ -400,7 +400,7 @@ impl<'m> Module<'m> {
         Ok(c)
     }
 
-    /// Finds a name. Variables of the function have priority.
+    /// Finds the object of a name. The function's own variables hide those of the module.
     pub(crate) fn lookup(&self, scope: Option<usize>, name: &str) -> Option<Sym> {
         let own = scope.and_then(|i| self.scoped.get(&(i, name)).copied());
         own.or_else(|| self.symbols.get(name).copied())
@@ -430,7 +430,7 @@ impl<'m> Module<'m> {
         Ok(bank::CONST | i)
     }
 
-    /// The operand of a global's address plus an addend.
+    /// The operand for the address of a global plus an addend.
     pub(crate) fn address64(&mut self, global: u32, addend: i64) -> R<u32> {
         if let Some(&i) = self.seen_address.get(&(global, addend)) {
             return Ok(bank::CONST | i);
@@ -441,7 +441,8 @@ impl<'m> Module<'m> {
         Ok(bank::CONST | i)
     }
 
-    /// Stores the columns of an instruction that has more operands than [`Inst`].
+    /// Stores the list of columns of an instruction that has more operands than [`Inst`]. Returns
+    /// the index of the list.
     pub(crate) fn operand_list(&mut self, columns: &[u32]) -> R<u32> {
         let at = self.operands.len();
         if at + columns.len() > MAX_POOL {

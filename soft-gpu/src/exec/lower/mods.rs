@@ -1,5 +1,5 @@
-//! The parts of a dotted opcode. Each lowering takes the parts that it understands; a part that
-//! remains makes the instruction unsupported.
+//! The words of a dotted opcode. Each lowering takes the words that it understands. A word that
+//! nobody takes makes the instruction unsupported.
 
 use crate::ptx::ast::Type;
 
@@ -23,7 +23,7 @@ impl<'a> Mods<'a> {
         }
     }
 
-    /// Takes a modifier; true if the opcode has it.
+    /// Takes a modifier. Returns true if the opcode has it.
     pub(crate) fn has(&mut self, name: &str) -> bool {
         match self.rest.iter().position(|m| *m == name) {
             Some(i) => {
@@ -34,7 +34,7 @@ impl<'a> Mods<'a> {
         }
     }
 
-    /// Takes the first modifier that is in a table, and returns its meaning.
+    /// Takes the first modifier that stands in a table, and returns its value in the table.
     pub(crate) fn one<T: Copy>(&mut self, table: &[(&str, T)]) -> Option<T> {
         let (i, v) = self
             .rest
@@ -77,7 +77,7 @@ impl<'a> Mods<'a> {
         Ok(t)
     }
 
-    /// The first type, which is not taken.
+    /// The first type among the remaining modifiers. Does not take it.
     pub(crate) fn peek_type(&self) -> Option<Type> {
         self.rest.iter().find_map(|m| Type::named(m))
     }

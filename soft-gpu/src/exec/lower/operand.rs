@@ -7,7 +7,7 @@ use crate::exec::inst::{Inst, NEGATED, NONE, OpFn, bank};
 use crate::exec::special::{self, Special};
 use crate::ptx::ast::{Operand, Type};
 
-/// How an operand is read: its width, and the meaning of a literal.
+/// The way to read an operand: its width, and the conversion of a literal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Want {
     /// Integer or bits in a 32-bit column; also for 8 and 16 bits.
@@ -21,7 +21,7 @@ pub(crate) enum Want {
 }
 
 impl Want {
-    /// How an operand of this type is read.
+    /// The way to read an operand of this type.
     pub(crate) fn of(t: Type) -> R<Want> {
         Ok(match t {
             Type::F32 => Want::F32,
@@ -121,7 +121,7 @@ impl<'m> Func<'_, 'm> {
         }
     }
 
-    /// The column of a destination. `_` gets a column that no instruction reads.
+    /// The column of a destination. For `_`, a column that no instruction reads.
     pub(crate) fn dst(&mut self, op: &Operand, wide: bool) -> R<u32> {
         match op {
             Operand::Sink if wide => self.junk64(),
@@ -134,7 +134,7 @@ impl<'m> Func<'_, 'm> {
         }
     }
 
-    /// A predicate source, with `!` if negated.
+    /// The column of a predicate source. A `!` sets [`NEGATED`].
     pub(crate) fn pred(&mut self, op: &Operand) -> R<u32> {
         match op {
             Operand::Name(n) => match self.register(n)? {
@@ -147,7 +147,7 @@ impl<'m> Func<'_, 'm> {
         }
     }
 
-    /// A predicate destination.
+    /// The column of a predicate destination.
     pub(crate) fn dst_pred(&mut self, op: &Operand) -> R<u32> {
         match op {
             Operand::Sink => self.junk_pred(),
@@ -156,9 +156,9 @@ impl<'m> Func<'_, 'm> {
         }
     }
 
-    /// Appends an instruction whose operands follow a signature: destination, `=`, sources. One
-    /// letter per operand: `i` integer of 32 bits or less, `l` 64-bit integer, `f` single, `d`
-    /// double, `p` predicate.
+    /// Appends an instruction whose operands match a signature: letters for the destinations, `=`,
+    /// letters for the sources. `i` is an integer of 32 bits or less, `l` a 64-bit integer, `f` a
+    /// single, `d` a double, `p` a predicate.
     pub(crate) fn plan(&mut self, run: OpFn, sig: &str, ops: &[Operand], imm: u64) -> R<()> {
         let (to, from) = sig.split_once('=').unwrap_or(("", sig));
         if ops.len() != to.len() + from.len() {
@@ -211,7 +211,7 @@ impl<'m> Func<'_, 'm> {
         }
     }
 
-    /// A literal integer.
+    /// The value of an integer literal.
     pub(crate) fn constant(op: Option<&Operand>) -> R<u64> {
         op.and_then(|o| Self::literal(o, Want::I64))
             .ok_or_else(|| Why::invalid("expected an integer literal"))
@@ -228,7 +228,8 @@ impl<'m> Func<'_, 'm> {
         )))
     }
 
-    /// Splits off the predicate destination of `d|p`; [`NONE`] without a predicate.
+    /// Splits `d|p` into `d` and the column of the predicate `p`, which is [`NONE`] without a
+    /// predicate.
     pub(crate) fn split_pair<'o>(&mut self, op: &'o Operand) -> R<(&'o Operand, u32)> {
         match op {
             Operand::Pair(d, p) => {

@@ -1,9 +1,9 @@
-//! An estimate of the registers that a kernel would take on hardware. PTX is not translated to
-//! machine code here, so no compiler allocates registers.
+//! An estimate of the number of registers that a kernel would have on hardware. PTX is not
+//! translated to machine code here, so no compiler allocates registers.
 //!
-//! A virtual register is taken from its first to its last mention in the text. If it is older than
-//! a loop that mentions it, it is taken until the end of the loop. The estimate is the largest
-//! number of words that are taken at once.
+//! A virtual register is live from its first to its last use in the text. If a loop uses a register
+//! that is live before the loop, the register is live until the end of the loop. The estimate is
+//! the largest number of 32-bit words of registers that are live at once.
 
 use std::collections::HashMap;
 
@@ -17,12 +17,12 @@ const FEWEST: u32 = 16;
 const MOST: u32 = 255;
 /// Registers of a multiprocessor.
 const FILE: u32 = 65536;
-/// Registers for addresses, parameters and similar values that the text does not show.
+/// Registers added for addresses, parameters and similar values, which do not appear in the text.
 const OVERHEAD: u32 = 4;
-/// Most times that a further loop extends the life of a register.
+/// Most loops that extend the life of one register, one after another.
 const NESTING: usize = 64;
 
-/// The estimate for a kernel with at most `threads` threads per block, such that one block fits.
+/// The estimate for a kernel. The result is limited so that one block of `threads` threads fits.
 pub(super) fn registers(module: &Module, kernel: &Function, threads: u32) -> u32 {
     let own = most(kernel);
     let calls = kernel.body.iter().any(|s| match s {
@@ -45,7 +45,7 @@ pub(super) fn registers(module: &Module, kernel: &Function, threads: u32) -> u32
         .min(bound.max(FEWEST))
 }
 
-/// The statements that mention a register, and the words that it takes.
+/// The first and the last statement that use a register, and its size in words.
 struct Life {
     first: usize,
     last: usize,
@@ -108,11 +108,11 @@ fn visit<'a>(operands: &'a [Operand], name: &mut dyn FnMut(&'a str)) {
     }
 }
 
-/// The loops of a body: from a label to the last branch back to it.
+/// The loops of a body. A loop goes from a label to the last branch back to this label.
 struct Loops {
-    /// First statements, ascending.
+    /// Index of the first statement of each loop, ascending.
     starts: Vec<usize>,
-    /// For each power of two: from each loop on, the last end among so many loops.
+    /// `ends[level][i]` is the largest end among the `2^level` loops from loop `i` on.
     ends: Vec<Vec<usize>>,
 }
 
@@ -156,7 +156,7 @@ impl Loops {
         }
     }
 
-    /// The last end of the loops that start in `(after, upto]`.
+    /// The largest end of the loops that start in `(after, upto]`; 0 if there are none.
     fn last_end(&self, after: usize, upto: usize) -> usize {
         let from = self.starts.partition_point(|s| *s <= after);
         let to = self.starts.partition_point(|s| *s <= upto);
@@ -168,7 +168,7 @@ impl Loops {
         row[from].max(row[to - (1 << level)])
     }
 
-    /// The statement after which a register is free.
+    /// The statement until which a register is live.
     fn end(&self, life: &Life) -> usize {
         let mut last = life.last;
         for _ in 0..NESTING {
@@ -225,7 +225,8 @@ mod tests {
 
     #[test]
     fn registers_older_than_a_loop_live_to_its_end() {
-        // Twenty values are last used at the start of the loop; twenty more live later in the loop.
+        // Twenty values have their last use at the start of the loop; twenty more are live later in
+        // the loop.
         let older: String = (0..20).map(|n| format!("mov.u32 %r{n}, {n};\n")).collect();
         let used: String = (0..20)
             .map(|n| format!("st.global.u32 [%d0], %r{n};\n"))

@@ -1,4 +1,4 @@
-//! `cp.async` and the waits for it.
+//! `cp.async`, and the instructions that wait for its copies.
 
 use super::func::Func;
 use super::memory::{Address, Named, address};
@@ -13,7 +13,7 @@ use crate::exec::ops::memory::Lea;
 use crate::exec::ops::transfer::CopyAsync;
 use crate::ptx::ast::Operand;
 
-/// Lowers asynchronous copies; false if the opcode is not one.
+/// Lowers asynchronous copies. Returns false for any other opcode.
 pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
     if m.base != "cp" {
         return Ok(false);
@@ -75,7 +75,7 @@ fn copy<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
     Ok(())
 }
 
-/// An address as one 64-bit column.
+/// Computes an address into one 64-bit column.
 fn column(f: &mut Func<'_, '_>, a: &Address) -> R<u32> {
     if a.reg == NONE {
         return f.m.const64(a.offset as u64);

@@ -8,7 +8,7 @@ use crate::exec::inst::{Inst, NONE, op, op_plain};
 use crate::exec::ops::shuffle::{ActiveMask, Elect, Match, Redux, Shfl, Vote, redux, shfl, vote};
 use crate::ptx::ast::{Operand, Type};
 
-/// Lowers warp-wide instructions; false if the opcode is not one.
+/// Lowers warp-wide instructions. Returns false for any other opcode.
 pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
     match m.base {
         "shfl" => shuffle(f, m, ops)?,

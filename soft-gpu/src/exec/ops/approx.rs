@@ -1,6 +1,6 @@
-//! The `.approx` functions: double-precision polynomials without branches, so that the lanes
-//! vectorise. Rounded to single precision, the results are within one unit in the last place, more
-//! precise than the tables of hardware.
+//! The `.approx` functions: polynomials in double precision without branches, so that the loops
+//! over the lanes vectorise. The results, rounded to single precision, are within one unit in the
+//! last place, closer than those of hardware.
 
 use std::marker::PhantomData;
 
@@ -11,9 +11,9 @@ use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES, Op};
 use crate::exec::warp::Warp;
 
-/// A function with a fast version for a common range and a slow version for other values.
+/// A function with a fast version for common inputs and a slow version for all other inputs.
 pub(crate) trait Approx {
-    /// The function in the fast range; any value elsewhere.
+    /// The function for an input in the fast range. Any result for other inputs.
     fn fast(a: f32) -> f32;
     /// Whether a value is outside the fast range.
     fn outside(a: f32) -> bool;
@@ -51,7 +51,7 @@ impl<F: Approx, const FTZ: bool> Op for MapApprox<F, FTZ> {
     }
 }
 
-/// Adding this number to a double leaves the nearest integer in the low bits.
+/// A double plus this number has the nearest integer in its low bits.
 const TO_INT: f64 = 6_755_399_441_055_744.0;
 
 /// `2^x`.
@@ -62,7 +62,7 @@ impl Approx for Ex2 {
         let x = f64::from(a).clamp(-200.0, 200.0);
         let t = x + TO_INT;
         let r = (x - (t - TO_INT)) * std::f64::consts::LN_2;
-        // e^r for |r| <= 0.35, by the series.
+        // The Taylor series of e^r for |r| <= 0.35.
         let p = 1.0 / 3_628_800.0;
         let p = p * r + 1.0 / 362_880.0;
         let p = p * r + 1.0 / 40_320.0;
@@ -91,14 +91,14 @@ pub(crate) struct Lg2;
 impl Approx for Lg2 {
     #[inline(always)]
     fn fast(a: f32) -> f32 {
-        // The significand is in [√½, √2), so that logarithms near 1 keep their precision.
+        // The significand is taken from [√½, √2), so that logarithms near 1 keep their precision.
         const ROOT: u64 = 0x3fe6_a09e_667f_3bcd;
         let k = f64::from(a).to_bits().wrapping_sub(ROOT);
         let e = f64::from((k >> 32) as i32 >> 20);
         let m = f64::from_bits((k & 0x000f_ffff_ffff_ffff).wrapping_add(ROOT));
         let t = (m - 1.0) / (m + 1.0);
         let s = t * t;
-        // 2 atanh(t), by the series.
+        // The series of 2 atanh(t).
         let p = 1.0 / 15.0;
         let p = p * s + 1.0 / 13.0;
         let p = p * s + 1.0 / 11.0;
@@ -119,14 +119,15 @@ impl Approx for Lg2 {
     }
 }
 
-/// Angles beyond this go to the library, which reduces them exactly.
+/// Angles beyond this use the C library, which reduces them exactly.
 const FAR: f32 = 1.0e5;
 
-/// Splits an angle into quarter turns and a rest, and evaluates both polynomials: (sine, cosine,
-/// quadrant).
+/// Reduces an angle to a rest and a number of quarter turns, and evaluates both polynomials.
+/// Returns (sine, cosine, quarter turns).
 #[inline(always)]
 fn angle(a: f32) -> (f64, f64, u64) {
-    // π/2 in two parts: the first has 33 bits, so its product with the quarter turns is exact.
+    // π/2 in two parts. The first part has 33 bits, so its product with the number of quarter turns
+    // is exact.
     const HIGH: f64 = 1.570_796_326_734_125_6;
     const LOW: f64 = 6.077_100_506_506_192e-11;
     let x = f64::from(a);
@@ -140,7 +141,7 @@ fn angle(a: f32) -> (f64, f64, u64) {
     let p = p * s - 1.0 / 5_040.0;
     let p = p * s + 1.0 / 120.0;
     let p = p * s - 1.0 / 6.0;
-    // In this order, -0 stays -0.
+    // This order of operations keeps -0.
     let sine = r * (1.0 + s * p);
     let q = -1.0 / 87_178_291_200.0;
     let q = q * s + 1.0 / 479_001_600.0;

@@ -12,7 +12,7 @@ use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, NONE, Op};
 use crate::exec::warp::Warp;
 
-/// A word that atomics access.
+/// A type of word that atomic instructions access.
 pub(crate) trait Word: Copy {
     /// Element of the register.
     type R: Raw;
@@ -22,7 +22,7 @@ pub(crate) trait Word: Copy {
     fn of(r: Self::R) -> Self;
     /// Converts to a register.
     fn raw(self) -> Self::R;
-    /// Applies `f` atomically; returns the old value.
+    /// Replaces the word by `f` of the old value, atomically. Returns the old value.
     ///
     /// # Safety
     /// `p` must be valid and aligned.
@@ -55,20 +55,21 @@ macro_rules! words {
 }
 words! { u16, u32, AtomicU16; u32, u32, AtomicU32; u64, u64, AtomicU64; }
 
-/// The new value of a word, from the old value and the operands.
+/// Computes the new value of a word from the old value and the operands.
 pub(crate) trait Rmw {
     /// The word.
     type T: Word;
     /// The function.
     fn f(old: Self::T, b: Self::T, c: Self::T) -> Self::T;
-    /// The function for global memory, if it differs.
+    /// The function for global memory, if it differs from `f`.
     #[inline(always)]
     fn global(old: Self::T, b: Self::T, c: Self::T) -> Self::T {
         Self::f(old, b, c)
     }
 }
 
-/// `atom.add.f32`: by the PTX manual, global memory flushes subnormals and shared memory does not.
+/// `atom.add.f32`. By the PTX manual, subnormals are flushed in global memory and kept in shared
+/// memory.
 pub(crate) struct AddF32;
 impl Rmw for AddF32 {
     type T = u32;

@@ -1,23 +1,23 @@
 //! Extended-precision arithmetic. The carry flag has one bit per lane.
 //!
-//! Additions and subtractions share the flag like the adder of a GPU, where `a - b` is `a + !b +
-//! 1`: a subtraction sets the flag if it did not borrow, and `subc` subtracts one more if the flag
-//! is 0. NVIDIA's manual defines `subc` as `a - (b + CC.CF)`, which is the opposite. The difference
-//! matters only to programs that mix both families. nvcc does so in its division of 128 bits, where
-//! `addc` reads the flag of a `subc.cc`.
+//! Additions and subtractions use the flag as a GPU's adder does, which computes `a - b` as `a + !b
+//! + 1`. A subtraction without borrow sets the flag, and `subc` subtracts one more if the flag is
+//! 0. NVIDIA's manual defines `subc` as `a - (b + CC.CF)`, with the opposite meaning of the flag.
+//! The difference matters only to programs that mix both families, as nvcc's division of 128 bits,
+//! where `addc` reads the flag that `subc.cc` set.
 
 use crate::exec::col::{Raw, put};
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES, Op};
 use crate::exec::warp::Warp;
 
-/// Bits of `imm`.
+/// Flags in the immediate.
 pub(crate) mod flag {
-    /// Adds the carry flag, or subtracts one more if the flag is 0.
+    /// Adds the carry flag, or, in a subtraction, subtracts one more if the flag is 0.
     pub(crate) const USE: u64 = 1;
-    /// Sets the carry flag.
+    /// Writes the carry flag.
     pub(crate) const SET: u64 = 2;
-    /// Subtracts.
+    /// Subtracts instead of adding.
     pub(crate) const SUB: u64 = 4;
     /// Uses the high half of the product instead of the low half.
     pub(crate) const HI: u64 = 8;

@@ -1,7 +1,8 @@
-//! Chains of multiply-adds of loaded values: `ld x; ld y; fma s, x, y, s; ld x; …`, the inner loop
-//! of every matrix product and convolution. One operation runs the part of a chain with regular
-//! accesses of whole warps ([`super::regular`]): the factors come directly from memory, and the sum
-//! stays in CPU registers. The rest of the chain runs instruction by instruction.
+//! Chains of multiply-adds of loaded values, `ld x; ld y; fma s, x, y, s; ld x; …`: the inner loop
+//! of every matrix product and convolution. One operation runs the first terms of a chain, as long
+//! as whole warps make regular accesses ([`super::regular`]). It reads the factors directly from
+//! memory and keeps the sum in CPU registers. The rest of the chain runs instruction by
+//! instruction.
 
 use super::float::{canon, ftz};
 use super::memory::{B32In32, Ld, layout, space};
@@ -18,7 +19,8 @@ pub(crate) const TERM: usize = 3;
 
 const HALF: usize = LANES / 2;
 
-/// A factor: the address of each half's first lane, and whether each lane has its own element.
+/// A factor: for each half of the warp, the address for its first lane, and whether each lane has
+/// its own element.
 #[derive(Clone, Copy)]
 struct Factor {
     at: [*const f32; 2],
@@ -41,11 +43,12 @@ impl Factor {
     /// The elements of one half of the lanes.
     ///
     /// # Safety
-    /// The access that made this factor must still be valid.
+    /// The memory of the access from which this factor was made must still be accessible.
     #[inline(always)]
     unsafe fn lanes<const FTZ: bool>(&self, half: usize) -> [f32; HALF] {
         let at = self.at[half];
-        // SAFETY: `halves` checked 16 elements from here, or one, and their alignment.
+        // SAFETY: `halves` checked the memory and the alignment of 16 elements (or of one) from
+        // this address.
         let v = unsafe {
             if self.each {
                 at.cast::<[f32; HALF]>().read()
@@ -57,7 +60,7 @@ impl Factor {
     }
 }
 
-/// The factor of a load, if the access is regular.
+/// The factor that a load reads, if its access is regular.
 #[inline(always)]
 fn factor(w: &mut Warp, env: &Env<'_>, i: &Inst) -> Option<Factor> {
     let found = if i.imm & layout::GLOBAL != 0 {
@@ -68,9 +71,9 @@ fn factor(w: &mut Warp, env: &Env<'_>, i: &Inst) -> Option<Factor> {
     found.map(|h| Factor::of(&h))
 }
 
-/// Replaces the first load of a chain. The immediate has the number of terms
+/// The function of the first load of a chain. The immediate has the number of terms
 /// ([`layout::CHAIN_SHIFT`]). Each term is two loads of `f32` and an `fma.rn.f32` (with `.ftz`, if
-/// `FTZ`) that adds their product to the sum of the term before. No other instruction reads the
+/// `FTZ`) that adds their product to the sum of the previous term. No other instruction reads the
 /// loaded values or the intermediate sums.
 pub(crate) struct Chain<const FTZ: bool>;
 impl<const FTZ: bool> Op for Chain<FTZ> {
@@ -93,7 +96,7 @@ impl<const FTZ: bool> Op for Chain<FTZ> {
             }
             if n > 0 {
                 let (start, end) = (code[TERM - 1].c, code[n * TERM - 1].d);
-                // SAFETY: the first `n` pairs were just checked.
+                // SAFETY: the accesses of the first `n` terms were just checked.
                 unsafe { sum::<FTZ>(w, &factors[..n], start, end) };
                 w.pc = (first + n * TERM) as u32;
                 w.count += (n * TERM - 1) as u64;
@@ -111,7 +114,7 @@ impl<const FTZ: bool> Op for Chain<FTZ> {
 /// Adds the products to column `start`, and writes the sum to column `end`.
 ///
 /// # Safety
-/// The accesses of the factors must be valid.
+/// The memory of the factors must be accessible.
 #[inline(always)]
 unsafe fn sum<const FTZ: bool>(w: &mut Warp, factors: &[[Factor; 2]], start: u32, end: u32) {
     for half in 0..2 {
@@ -128,7 +131,7 @@ unsafe fn sum<const FTZ: bool>(w: &mut Warp, factors: &[[Factor; 2]], start: u32
                 };
             }
         }
-        // A NaN stays a NaN, so that only the last sum must become the canonical NaN.
+        // A NaN in an intermediate sum stays a NaN, so only the last sum needs the canonical NaN.
         u32::dst(w, end).as_chunks_mut::<HALF>().0[half] = sum.map(|s| canon(s).to_bits());
     }
 }

@@ -54,7 +54,7 @@ macro_rules! float_compares {
 int_compares!(u16s u16, s16s i16, u32s u32, s32s i32, u64s u64, s64s i64);
 float_compares!(f32s f32, f64s f64, f32zs Flushed, f16s Half, f16zs FlushedHalf, bf16s Brain);
 
-/// A single whose subnormals compare as zero.
+/// A single for comparisons in which subnormals count as zero.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 pub(crate) struct Flushed(f32);
 
@@ -77,7 +77,7 @@ impl Val for Flushed {
     }
 }
 
-/// A 16-bit value, compared as the equal single.
+/// A 16-bit value, which compares as the single of the same value.
 macro_rules! small_values {
     ($($(#[$m:meta])* $n:ident = |$h:ident| $e:expr;)*) => {$(
         $(#[$m])*
@@ -109,7 +109,7 @@ macro_rules! small_values {
 small_values! {
     /// A half.
     Half = |h| f32_of_half(h);
-    /// A half whose subnormals compare as zero.
+    /// A half for comparisons in which subnormals count as zero.
     FlushedHalf = |h| f32_of_half(if h & 0x7c00 == 0 { 0 } else { h });
     /// A bfloat16.
     Brain = |h| f32::from_bits(u32::from(h) << 16);

@@ -9,7 +9,7 @@ use crate::exec::env::{Env, FUNC_STRIDE, FUNC_WINDOW};
 use crate::exec::inst::{Flow, Inst, LANES, NONE, Op};
 use crate::exec::warp::{Arrival, Wait, Warp};
 
-/// `bra` to `imm`.
+/// `bra`: branches to instruction `imm`.
 pub(crate) struct Bra;
 impl Op for Bra {
     #[inline(always)]
@@ -18,7 +18,7 @@ impl Op for Bra {
     }
 }
 
-/// `brx.idx` to entry `a` of table `imm`.
+/// `brx.idx`: branches to entry `a` of branch table `imm`.
 pub(crate) struct BrxIdx;
 impl Op for BrxIdx {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
@@ -64,7 +64,7 @@ fn enter(w: &mut Warp, env: &Env<'_>, mask: u32, func: u32, site: u32) -> Flow {
     }
 }
 
-/// `call` of function `a` at call site `imm`.
+/// `call`: calls function `a`, with call site `imm`.
 pub(crate) struct Call;
 impl Op for Call {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
@@ -72,8 +72,8 @@ impl Op for Call {
     }
 }
 
-/// `call` through register `a`. Lanes with the first lane's target call; the other lanes execute
-/// this instruction again.
+/// `call` through register `a`. The lanes that have the same target as the first lane call; the
+/// other lanes execute this instruction again.
 pub(crate) struct CallIndirect;
 impl Op for CallIndirect {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
@@ -138,7 +138,7 @@ impl Op for Trap {
     }
 }
 
-/// `tex`: a fault, because no texture can be created.
+/// `tex` always faults, because no texture can be created.
 pub(crate) struct Fetch;
 impl Op for Fetch {
     fn run(w: &mut Warp, _: &Env<'_>, _: &Inst, _: u32) -> Flow {
@@ -151,7 +151,7 @@ impl Op for Fetch {
 
 /// Kinds of `bar`, in the immediate.
 pub(crate) mod bar {
-    /// Waits.
+    /// Waits until all threads have arrived.
     pub(crate) const SYNC: u64 = 0;
     /// Arrives without waiting.
     pub(crate) const ARRIVE: u64 = 1;
@@ -193,7 +193,7 @@ impl Op for Bar {
     }
 }
 
-/// `bar.warp.sync` with members `a`.
+/// `bar.warp.sync`. `a` is the mask of members.
 pub(crate) struct BarWarp;
 impl Op for BarWarp {
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
@@ -201,7 +201,7 @@ impl Op for BarWarp {
     }
 }
 
-/// Fences. A block runs on one thread, so fences matter only to other blocks.
+/// A fence. A block runs on one thread, so a fence orders accesses for other blocks only.
 pub(crate) struct Fence;
 impl Op for Fence {
     fn run(_: &mut Warp, _: &Env<'_>, _: &Inst, _: u32) -> Flow {
@@ -210,12 +210,12 @@ impl Op for Fence {
     }
 }
 
-/// Longest sleep in ns, by the PTX manual.
+/// Longest sleep in ns, as the PTX manual defines it.
 const LONGEST_SLEEP: u32 = 1_000_000;
-/// A shorter sleep, in ns, ends when other warps have run once.
+/// A sleep of less than this time, in ns, ends as soon as the other warps have run once.
 const SHORTEST_SLEEP: u32 = 1_000;
 
-/// `nanosleep` of `a` ns: lets other warps run, and continues when the time is over.
+/// `nanosleep` of `a` ns: runs other warps, and continues when the time is over.
 pub(crate) struct Sleep;
 impl Op for Sleep {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {

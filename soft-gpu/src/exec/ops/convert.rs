@@ -1,5 +1,5 @@
-//! `cvt`: one function for each frequent pair of types; the immediate describes all other
-//! conversions.
+//! `cvt`: a function for each frequent pair of types, and a general function whose immediate
+//! describes the conversion.
 
 use super::family::{each_lane, f1, f2};
 use super::float::{flag, ftz, sat64};
@@ -9,7 +9,7 @@ use crate::exec::inst::{Flow, Inst, Op};
 use crate::exec::round::{self, Mode};
 use crate::exec::warp::Warp;
 
-/// The type of a number in a conversion. The immediate holds the discriminants.
+/// Type of a number in a conversion. Immediates hold the discriminants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Num {
@@ -76,17 +76,17 @@ impl Num {
     }
 }
 
-/// Rounds to an integral value (`.rni` and similar modifiers).
+/// Flag: rounds to an integral value (`.rni` and similar modifiers).
 pub(crate) const INTEGRAL: u64 = 16;
-/// `.relu`: negative results become zero.
+/// Flag `.relu`: negative results become zero.
 pub(crate) const RELU: u64 = 32;
 
-/// The immediate of a general conversion.
+/// Builds the immediate of a general conversion.
 pub(crate) fn describe(dst: Num, src: Num, flags: u64) -> u64 {
     flags | (dst as u64) << 16 | (src as u64) << 24
 }
 
-/// Half precision to double, exactly.
+/// Converts a half to a double, exactly.
 pub(crate) fn from_f16(h: u16) -> f64 {
     let e = i32::from(h >> 10 & 31);
     let m = f64::from(h & 0x3ff);
@@ -99,7 +99,7 @@ pub(crate) fn from_f16(h: u16) -> f64 {
     if h & 0x8000 != 0 { -v } else { v }
 }
 
-/// The bits of a floating-point value in a format. A NaN becomes canonical.
+/// Rounds a floating-point value to a format, and returns the bits. A NaN becomes canonical.
 pub(crate) fn to_float(x: f64, dst: Num, mode: Mode) -> u64 {
     match dst {
         Num::F64 => x.to_bits(),
@@ -123,7 +123,7 @@ fn integral(x: f64, mode: Mode) -> f64 {
     }
 }
 
-/// Makes a NaN quiet, as an operation does: library functions may pass a signalling NaN through.
+/// Makes a NaN quiet, as arithmetic does. Functions of the C library may return a signalling NaN.
 #[inline(always)]
 fn quiet(x: f64) -> f64 {
     if x.is_nan() {
@@ -133,7 +133,7 @@ fn quiet(x: f64) -> f64 {
     }
 }
 
-/// Extends a value to 64 bits; with its sign for a signed type.
+/// Extends a value of type `t` to 64 bits, with its sign if the type is signed.
 fn extend(v: u64, t: Num) -> u64 {
     let k = 64 - t.bits();
     if t.signed() {
@@ -166,7 +166,8 @@ fn float_of(bits: u64, t: Num, m: u64) -> f64 {
 
 fn float_to_int(x: f64, src: Num, dst: Num, mode: Mode) -> u64 {
     if x.is_nan() {
-        // Zero for narrow conversions, the top bit if a side has 64 bits.
+        // NaN becomes zero if both types have at most 32 bits, and otherwise only the top bit is
+        // set.
         let wide = src == Num::F64 || dst.bits() == 64;
         return if wide {
             extend(1 << (dst.bits() - 1), dst)
@@ -188,7 +189,7 @@ fn int_to_float(v: i128, dst: Num, mode: Mode) -> u64 {
     round::pack(v < 0, v.unsigned_abs(), 0, false, mode, f)
 }
 
-/// Converts one value as `m` describes.
+/// Converts one value. `m` describes the conversion ([`describe`]).
 pub(crate) fn convert(bits: u64, m: u64) -> u64 {
     let (dst, src) = (Num::at(m >> 16), Num::at(m >> 24));
     let mode = Mode::of(m);
@@ -241,8 +242,8 @@ fn saturate(bits: u64, t: Num) -> u64 {
 /// Flag of [`PackInts`]: whether the results are signed.
 pub(crate) const PACK_SIGNED: u64 = 64;
 
-/// `cvt.pack.sat`: `a` and `b` are saturated to the width in the low six bits of the immediate. `a`
-/// goes above `b`, and `c` above both.
+/// `cvt.pack.sat`: saturates `a` and `b` to the width in the low six bits of the immediate. The
+/// result has `b` in its low bits, `a` above `b`, and `c` above `a`.
 pub(crate) struct PackInts;
 impl super::family::F3 for PackInts {
     type A = i32;

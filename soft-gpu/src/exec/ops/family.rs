@@ -1,5 +1,5 @@
-//! Forms of lane-wise operations, which turn a function of one lane's values into an operation on a
-//! warp. `Map*` compute all 32 lanes and blend them by mask. `Each*` compute only active lanes, for
+//! Generic operations that apply a function of one lane's values to a warp. `Map*` compute all 32
+//! lanes and keep the old values of inactive lanes. `Each*` compute active lanes only, for
 //! expensive functions.
 
 use std::marker::PhantomData;
@@ -101,15 +101,15 @@ pub(crate) use {f1, f2, f3};
 
 type RawOf<T> = <T as Val>::R;
 
-/// Lanes that are computed before they are written: one or two vectors. With a whole column, every
-/// value would be moved twice.
+/// Number of lanes that are computed before they are written: one or two vectors. A buffer for a
+/// whole column would move every value twice.
 const STEP: usize = 8;
 
 /// Writes `f(lane)` to the lanes in `mask` of a result.
 ///
 /// # Safety
-/// `f` may read columns of the warp ([`lane`]), including the column of the result: `f` reads only
-/// its own lane, and before that lane is written.
+/// `f` may read columns of the warp ([`lane`]), even the column of the result, but only the lane
+/// that it is called for. That lane is written after the call.
 #[inline(always)]
 unsafe fn fill<R: Raw>(w: &Warp, d: u32, mask: u32, f: impl Fn(usize) -> R) {
     let column = R::column(w, d).cast::<[R; STEP]>();
@@ -118,7 +118,7 @@ unsafe fn fill<R: Raw>(w: &Warp, d: u32, mask: u32, f: impl Fn(usize) -> R) {
         for (l, t) in t.iter_mut().enumerate() {
             *t = f(k * STEP + l);
         }
-        // SAFETY: a destination is a column of the warp, and no reference to the column is alive.
+        // SAFETY: a destination is a column of the warp, and no reference to it exists.
         unsafe {
             let part = column.add(k);
             if mask != u32::MAX {
@@ -149,7 +149,7 @@ impl<F: F1> Op for Map1<F> {
     #[inline(always)]
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
         let a = RawOf::<F::A>::column(w, i.a);
-        // SAFETY: a column of the warp.
+        // SAFETY: `a` is a column of the warp.
         unsafe { fill(w, i.d, mask, |l| F::f(lane(a, l), i.imm).raw()) };
         Flow::Next
     }
@@ -162,7 +162,7 @@ impl<F: F2> Op for Map2<F> {
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
         let a = RawOf::<F::A>::column(w, i.a);
         let b = RawOf::<F::B>::column(w, i.b);
-        // SAFETY: columns of the warp.
+        // SAFETY: `a` and `b` are columns of the warp.
         unsafe { fill(w, i.d, mask, |l| F::f(lane(a, l), lane(b, l), i.imm).raw()) };
         Flow::Next
     }
@@ -176,7 +176,7 @@ impl<F: F3> Op for Map3<F> {
         let a = RawOf::<F::A>::column(w, i.a);
         let b = RawOf::<F::B>::column(w, i.b);
         let c = RawOf::<F::C>::column(w, i.c);
-        // SAFETY: columns of the warp.
+        // SAFETY: `a`, `b` and `c` are columns of the warp.
         unsafe {
             fill(w, i.d, mask, |l| {
                 F::f(lane(a, l), lane(b, l), lane(c, l), i.imm).raw()
@@ -238,7 +238,8 @@ impl<F: F3> Op for Each3<F> {
     }
 }
 
-/// How `setp` and `set` combine the comparison with predicate `c`; the low bits of `imm`.
+/// The way in which `setp` and `set` combine the comparison with predicate `c`, in the low bits of
+/// `imm`.
 pub(crate) mod combine {
     /// No predicate.
     pub(crate) const NONE: u64 = 0;
@@ -250,7 +251,7 @@ pub(crate) mod combine {
     pub(crate) const XOR: u64 = 3;
 }
 
-/// One bit per lane, from words of all ones or all zeros.
+/// Returns one bit per lane. Each word is all ones or all zeros.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn pick_bits(words: &[u32; LANES]) -> u32 {
@@ -264,7 +265,7 @@ fn pick_bits(words: &[u32; LANES]) -> u32 {
     bits
 }
 
-/// One bit per lane, from words of all ones or all zeros.
+/// Returns one bit per lane. Each word is all ones or all zeros.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn pick_bits(words: &[u32; LANES]) -> u32 {
@@ -274,8 +275,8 @@ fn pick_bits(words: &[u32; LANES]) -> u32 {
         .fold(0, |bits, (l, w)| bits | (w & 1) << l)
 }
 
-/// One bit per lane. The results go to words first: a loop that shifts each lane's bit into place
-/// reads the lanes at other alignments than they were written, and stalls.
+/// Returns one bit per lane. The results are stored as words first: a loop that shifts each lane's
+/// bit into place would read the lanes with another alignment than they were written, and stall.
 #[inline(always)]
 pub(crate) fn lane_bits(f: impl Fn(usize) -> bool) -> u32 {
     let mut words = [0u32; LANES];
@@ -302,7 +303,7 @@ fn combined(w: &Warp, i: &Inst, bits: u32) -> u32 {
     }
 }
 
-/// `setp`: predicate `d` (and its complement `e`) of a comparison.
+/// `setp`: sets predicate `d` to the result of a comparison, and predicate `e` to the opposite.
 pub(crate) struct Setp<F>(PhantomData<F>);
 impl<F: Cmp> Op for Setp<F> {
     #[inline(always)]
@@ -320,7 +321,8 @@ impl<F: Cmp> Op for Setp<F> {
     }
 }
 
-/// `set`: all ones or 1.0f (bits in the high half of `imm`) if the comparison holds, else 0.
+/// `set`: all ones or 1.0f if the comparison holds, otherwise 0. The high half of `imm` has these
+/// bits.
 pub(crate) struct Set<F>(PhantomData<F>);
 impl<F: Cmp> Op for Set<F> {
     #[inline(always)]
@@ -361,8 +363,8 @@ impl<R: Raw> Op for Mov<R> {
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
         let a: *const [R; LANES] = R::src(w, i.a);
         let d = R::dst(w, i.d);
-        // SAFETY: both are whole columns, equal or disjoint, which `copy` allows. A pointer,
-        // because an array by value would be moved word by word.
+        // SAFETY: both are whole columns, equal or disjoint, which `copy` allows. The code uses
+        // pointers, because the compiler moves an array by value word by word.
         unsafe {
             if mask == u32::MAX {
                 std::ptr::copy(a, d, 1);

@@ -1,12 +1,12 @@
-//! Floating-point arithmetic. A NaN result in single precision is the canonical NaN 0x7fffffff, as
-//! on hardware. In double precision, it keeps the payload from the CPU.
+//! Floating-point arithmetic. In single precision, a NaN result is the canonical NaN 0x7fffffff, as
+//! on hardware. In double precision, a NaN result has the payload that the CPU gives.
 
 use std::marker::PhantomData;
 
 use super::family::{F1, F2, F3, f1, f2, f3};
 use crate::exec::round::{self, Mode};
 
-/// Flag bits of an immediate, besides the rounding mode (bits 0 and 1).
+/// Flags in the immediate. Bits 0 and 1 of the immediate are the rounding mode.
 pub(crate) mod flag {
     /// `.ftz`.
     pub(crate) const FTZ: u64 = 4;
@@ -28,7 +28,7 @@ pub(crate) fn ftz(x: f32) -> f32 {
 /// Replaces any NaN by the canonical NaN.
 #[inline(always)]
 pub(crate) fn canon(x: f32) -> f32 {
-    // Works on the bits: the compiler may exchange the NaNs of an operation.
+    // The check works on bits, because the compiler may exchange the NaN operands of an operation.
     let b = x.to_bits();
     f32::from_bits(if b & 0x7fff_ffff > 0x7f80_0000 {
         0x7fff_ffff
@@ -57,9 +57,9 @@ pub(crate) fn sat64(x: f64) -> f64 {
     }
 }
 
-/// A function that flushes subnormal inputs and results.
+/// A function `F` with subnormal inputs and results flushed to zero.
 pub(crate) struct Ftz<F>(PhantomData<F>);
-/// A function with a result clamped to [0, 1].
+/// A function `F` with its result clamped to [0, 1].
 pub(crate) struct Sat<F>(PhantomData<F>);
 
 impl<F: F1<A = f32, D = f32>> F1 for Ftz<F> {
@@ -109,7 +109,8 @@ impl<F: F3<A = f32, B = f32, C = f32, D = f32>> F3 for Sat<F> {
     }
 }
 
-/// A function of the magnitudes, with the sign of the product (`.xorsign.abs`).
+/// A function `F` of the magnitudes; the result gets the sign of the product of both inputs
+/// (`.xorsign.abs`).
 pub(crate) struct XorSign<F>(PhantomData<F>);
 impl<F: F2<A = f32, B = f32, D = f32>> F2 for XorSign<F> {
     type A = f32;
@@ -125,7 +126,8 @@ impl<F: F2<A = f32, B = f32, D = f32>> F2 for XorSign<F> {
 
 macro_rules! min_max {
     ($($n:ident $t:ty, $bits:ty, $better:tt, $merge:tt, $nan:expr, $canon:expr;)*) => {$(
-        /// If one operand is NaN: the other operand, or NaN in the `.NaN` form. -0 is less than +0.
+        /// The minimum or maximum. If one operand is NaN, the result is the other operand, or NaN
+        /// in the `.NaN` form. -0 is less than +0.
         pub(crate) struct $n;
         impl F2 for $n {
             type A = $t;
@@ -163,14 +165,14 @@ f2! {
     SubF32: (a: f32, b: f32) -> f32 = canon(a - b);
     MulF32: (a: f32, b: f32) -> f32 = canon(a * b);
     DivF32: (a: f32, b: f32) -> f32 = canon(a / b);
-    // By the PTX manual, the reciprocal of a divisor above 2^126 is zero.
+    // By the PTX manual, the result is zero if the divisor is above 2^126.
     DivApproxF32: (a: f32, b: f32) -> f32 =
         canon(if b.abs() > TWO_126 && b.is_finite() { a * 0f32.copysign(b) } else { a / b });
     AddF64: (a: f64, b: f64) -> f64 = a + b;
     SubF64: (a: f64, b: f64) -> f64 = a - b;
     MulF64: (a: f64, b: f64) -> f64 = a * b;
     DivF64: (a: f64, b: f64) -> f64 = a / b;
-    // The second operand with the sign of the first.
+    // The magnitude of the second operand with the sign of the first.
     CopysignF32: (a: f32, b: f32) -> f32 = b.copysign(a);
     CopysignF64: (a: f64, b: f64) -> f64 = b.copysign(a);
 }
@@ -191,7 +193,7 @@ f1! {
     RcpF64: (a: f64) -> f64 = 1.0 / a;
     RsqrtF32: (a: f32) -> f32 = canon((1.0 / f64::from(a).sqrt()) as f32);
     RsqrtF64: (a: f64) -> f64 = 1.0 / a.sqrt();
-    // Approximate reciprocals in double precision have a low word of zero.
+    // Approximate reciprocals in double precision have zeros in their low 32 bits.
     RcpApproxF64: (a: f64) -> f64 = high_word(1.0 / flush64(a));
     RsqrtApproxF64: (a: f64) -> f64 = high_word(1.0 / flush64(a).sqrt());
     TanhF32: (a: f32) -> f32 = canon(f64::from(a).tanh() as f32);
@@ -213,7 +215,7 @@ fn flush64(x: f64) -> f64 {
     }
 }
 
-/// Applies the flags of `m` to a single-precision function.
+/// Applies the flags in `m` to the result of a single-precision function.
 #[inline(always)]
 fn flagged(m: u64, r: f32) -> f32 {
     let r = canon(r);
@@ -226,7 +228,8 @@ fn input(m: u64, x: f32) -> f32 {
     if m & flag::FTZ != 0 { ftz(x) } else { x }
 }
 
-/// Declares versions with directed rounding. The immediate holds the mode and flags.
+/// Declares operations with directed rounding. Their immediate holds the rounding mode and the
+/// flags.
 macro_rules! rounded {
     ($($n:ident $tr:ident [$($v:ident),+] f32 = $e:expr;)*) => {$(
         pub(crate) struct $n;

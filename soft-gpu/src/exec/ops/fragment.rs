@@ -1,29 +1,30 @@
-//! How a warp holds a matrix: which element is in which register of which lane.
+//! Matrix fragments: which element of a matrix is in which register of which lane.
 //!
-//! `mma` and `ldmatrix` prescribe it (PTX ISA, "Matrix fragments for mma"). With `g = lane / 4`,
-//! `t = lane % 4` and `e` elements to a register, all shapes follow one rule: A is made of blocks
-//! of 8 rows and `4e` columns, B of `4e` rows and 8 columns; lane `(g, t)` holds the `e` elements
-//! of A's row `g` (B's column `g`) from `t·e` on, one register a block. A's registers run over two
-//! blocks of rows first, then along k. Accumulators hold two neighbours `2t, 2t+1` of row `g`, then
-//! those of row `g + 8`.
+//! The PTX manual defines the fragments of `mma` and `ldmatrix` ("Matrix fragments for mma"). With
+//! `g = lane / 4`, `t = lane % 4` and `e` elements per register, all shapes follow one rule. A
+//! consists of blocks of 8 rows and `4e` columns, B of blocks of `4e` rows and 8 columns. Lane `(g,
+//! t)` holds, for each block, one register with the `e` elements from position `t·e` on of A's row
+//! `g` (or B's column `g`). A's registers first go over two blocks of rows, then along k.
+//! Accumulators hold the two elements `2t, 2t+1` of row `g`, then those of row `g + 8`.
 //!
-//! `wmma` leaves it open. Here its fragments are those of the `mma` tiles (16×8, or 8×8 where there
-//! are 8 rows) that it is made of, one after the other, as on hardware. Where PTX gives a fragment
-//! more registers than it has elements (8 for `f16` A and B), the others repeat the first.
+//! The manual does not define the fragments of `wmma`. Here, as on hardware, they consist of the
+//! fragments of the `mma` tiles (16×8, or 8×8 if the matrix has 8 rows) that make up the matrix,
+//! one after another. If PTX gives a fragment more registers than needed (8 for `f16` A and B), the
+//! other registers repeat the first ones.
 
-/// What a matrix is to `D = A·B + C`.
+/// The part of a matrix in `D = A·B + C`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Role {
-    /// m rows of k.
+    /// m rows of k elements.
     A,
-    /// k rows of n.
+    /// k rows of n elements.
     B,
-    /// m rows of n; also D.
+    /// m rows of n elements. D has this role, too.
     C,
 }
 
-/// The type of an element. The discriminants travel in immediates.
+/// The type of an element. Immediates of instructions hold the discriminants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Elem {
@@ -59,7 +60,7 @@ const ELEMS: [(&str, Elem); 13] = [
 ];
 
 impl Elem {
-    /// The type of a PTX name, without its dot.
+    /// The type with this PTX name, given without the dot.
     pub(crate) fn named(name: &str) -> Option<Elem> {
         ELEMS.iter().find(|(n, _)| *n == name).map(|(_, e)| *e)
     }
@@ -82,20 +83,20 @@ impl Elem {
         }
     }
 
-    /// Elements of one register (of 32 bits, or of 64 for doubles).
+    /// Elements per register. A register has 32 bits, or 64 bits for doubles.
     #[inline(always)]
     pub(crate) fn packed(self) -> u32 {
         (32 / self.bits()).max(1)
     }
 
-    /// Held in 64-bit registers.
+    /// Whether the registers have 64 bits.
     pub(crate) fn wide(self) -> bool {
         self == Elem::F64
     }
 }
 
-/// `x / y` of a power of two, as all sizes are that are served: divisions would take as long as the
-/// elements.
+/// `x / y` for a power of two `y`, as all served sizes are. A division instruction would take as
+/// long as moving the elements.
 #[inline(always)]
 fn over(x: u32, y: u32) -> u32 {
     x >> y.trailing_zeros()
@@ -113,7 +114,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// From `m16n8k16`.
+    /// Parses sizes such as `m16n8k16`.
     pub(crate) fn named(name: &str) -> Option<Shape> {
         let (m, rest) = name.strip_prefix('m')?.split_once('n')?;
         let (n, k) = rest.split_once('k')?;
@@ -130,13 +131,13 @@ impl Shape {
         .then_some(shape)
     }
 
-    /// In 16 bits.
+    /// Encodes the sizes in 16 bits.
     #[inline(always)]
     pub(crate) fn code(self) -> u32 {
         self.m >> 3 | (self.n >> 3) << 4 | (self.k >> 2) << 8
     }
 
-    /// From [`Self::code`].
+    /// Decodes the result of [`Self::code`].
     #[inline(always)]
     pub(crate) fn at(code: u32) -> Shape {
         Shape {
@@ -146,19 +147,19 @@ impl Shape {
         }
     }
 
-    /// Tiles above each other.
+    /// Number of tiles that a column of tiles has.
     #[inline(always)]
     pub(crate) fn high(self) -> u32 {
         self.m.div_ceil(16)
     }
 
-    /// Tiles beside each other.
+    /// Number of tiles that a row of tiles has.
     #[inline(always)]
     pub(crate) fn across(self) -> u32 {
         self.n >> 3
     }
 
-    /// Registers that hold a matrix, without repetitions.
+    /// Number of registers that hold a matrix, without repetitions.
     #[inline(always)]
     pub(crate) fn registers(self, role: Role, packed: u32) -> u32 {
         match role {
@@ -168,7 +169,7 @@ impl Shape {
         }
     }
 
-    /// Row and column of element `j` of register `r` in a lane.
+    /// Row and column of element `j` of register `r` in lane `lane`.
     #[inline(always)]
     pub(crate) fn place(self, role: Role, packed: u32, r: u32, j: u32, lane: u32) -> (u32, u32) {
         let (g, t) = (lane >> 2, lane & 3);
@@ -195,23 +196,23 @@ impl Shape {
     }
 }
 
-/// A matrix in memory and in registers, as it travels in an instruction.
+/// The description of a matrix in memory and in registers, which an instruction holds as one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Matrix {
-    /// The product it belongs to.
+    /// Sizes of the product to which the matrix belongs.
     pub(crate) shape: Shape,
-    /// Its elements.
+    /// Type of the elements.
     pub(crate) elem: Elem,
-    /// Its part.
+    /// Part of the matrix in the product.
     pub(crate) role: Role,
-    /// Columns are contiguous in memory.
+    /// Whether the elements of a column are contiguous in memory.
     pub(crate) by_column: bool,
-    /// State space of its address (a constant of [`super::memory::space`]).
+    /// State space of the matrix (a constant of [`super::memory::space`]).
     pub(crate) space: u8,
 }
 
 impl Matrix {
-    /// In one word.
+    /// Encodes the description in one word.
     pub(crate) fn code(self) -> u32 {
         self.shape.code()
             | (self.elem as u32) << 16
@@ -220,7 +221,7 @@ impl Matrix {
             | u32::from(self.space) << 24
     }
 
-    /// From [`Self::code`].
+    /// Decodes the result of [`Self::code`].
     #[inline(always)]
     pub(crate) fn at(code: u32) -> Matrix {
         Matrix {
@@ -236,7 +237,7 @@ impl Matrix {
         }
     }
 
-    /// Rows and columns.
+    /// Number of rows and columns.
     pub(crate) fn size(self) -> (u32, u32) {
         let Shape { m, n, k } = self.shape;
         match self.role {
@@ -247,27 +248,28 @@ impl Matrix {
     }
 }
 
-/// A product, as it travels in an immediate.
+/// The description of a product, which an instruction holds as its immediate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Product {
-    /// Its sizes.
+    /// Sizes.
     pub(crate) shape: Shape,
-    /// Elements of A, B, C and D.
+    /// Types of the elements of A, B, C and D.
     pub(crate) elems: [Elem; 4],
     /// `.satfinite`.
     pub(crate) clamp: bool,
-    /// `.and.popc`, not `.xor.popc`.
+    /// `.and.popc` instead of `.xor.popc`.
     pub(crate) and: bool,
-    /// `m8n8k4` of halves: A and B are held by columns.
+    /// Whether the layouts of A and B are by columns. Used by `m8n8k4` of halves only.
     pub(crate) by_column: [bool; 2],
     /// Rounding mode of doubles, as in [`crate::exec::round::Mode::of`].
     pub(crate) mode: u64,
-    /// D's registers are none of A's and B's, and of C's at most those of the same pair.
+    /// Whether D may be written while C is read: no register of D is a register of A or B, and each
+    /// is at most a register of the same pair of C.
     pub(crate) in_place: bool,
 }
 
 impl Product {
-    /// In an immediate.
+    /// Encodes the description as an immediate.
     pub(crate) fn code(self) -> u64 {
         let [a, b, c, d] = self.elems.map(|e| e as u64);
         let [p, q] = self.by_column.map(u64::from);
@@ -284,7 +286,7 @@ impl Product {
             | u64::from(self.in_place) << 38
     }
 
-    /// From [`Self::code`].
+    /// Decodes the result of [`Self::code`].
     #[inline(always)]
     pub(crate) fn at(code: u64) -> Product {
         let flag = |k: u32| code >> k & 1 != 0;
@@ -299,7 +301,7 @@ impl Product {
         }
     }
 
-    /// Registers of D, A, B and C, the order in which an instruction lists them.
+    /// Number of registers of D, A, B and C. Instructions list the registers in this order.
     #[inline(always)]
     pub(crate) fn counts(self) -> [usize; 4] {
         let [a, b, c, d] = self.elems;

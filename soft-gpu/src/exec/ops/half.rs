@@ -1,8 +1,8 @@
 //! Half precision (`f16`) and bfloat16 arithmetic, with one or two values per register.
 //!
-//! A result is computed in a double, exactly or rounded to odd, and then rounded once to nearest
-//! even. It is therefore correctly rounded, even if subnormal. A NaN result is the canonical NaN
-//! 0x7fff. `.relu` replaces every negative result, also -0, by +0.
+//! A result is computed in a double, exactly or rounded to odd ([`round`]), and then rounded once
+//! to nearest even. The result is therefore correctly rounded, even if it is subnormal. A NaN
+//! result is the canonical NaN 0x7fff. `.relu` replaces every negative result, also -0, by +0.
 
 use std::marker::PhantomData;
 
@@ -11,7 +11,7 @@ use super::family::{F1, F2, F3};
 use super::float::flag::{FTZ, SAT};
 use crate::exec::round;
 
-/// Flags of `min` and `max`, in the immediate.
+/// Flags of `min` and `max` in the immediate.
 pub(crate) mod extreme {
     /// `.NaN`: a NaN operand makes the result NaN.
     pub(crate) const NAN: u64 = 64;
@@ -24,15 +24,15 @@ pub(crate) const NAN16: u16 = 0x7fff;
 
 /// A 16-bit floating-point format.
 pub(crate) trait Small {
-    /// The exponent field with all ones; also the bits of infinity.
+    /// The bits of infinity, which are also the mask of the exponent field.
     const INFINITY: u16;
     /// The bits of 1.0.
     const ONE: u16;
-    /// The exact value.
+    /// The value as a double, exactly.
     fn wide(h: u16) -> f64;
-    /// The nearest value, ties to even.
+    /// Rounds to the nearest value, ties to even.
     fn round(x: f64) -> u16;
-    /// `a + b` of values of this format, exact or rounded to odd.
+    /// The sum of two values of this format, exact or rounded to odd.
     fn sum(a: f64, b: f64) -> f64;
 }
 
@@ -54,7 +54,7 @@ impl Small for Half {
     }
     #[inline(always)]
     fn sum(a: f64, b: f64) -> f64 {
-        // The sum is exact, because values span 40 bits.
+        // The sum is exact: values are multiples of 2^-24 below 2^16, so a sum has at most 41 bits.
         a + b
     }
 }
@@ -80,7 +80,8 @@ impl Small for Brain {
 #[inline(always)]
 pub(crate) fn f32_of_half(h: u16) -> f32 {
     let magnitude = u32::from(h & 0x7fff) << 13;
-    // The exponent bias is 112 too small. The product is exact, also for a subnormal.
+    // The exponent bias is 112 too small, so the number is multiplied by 2^112. The product is
+    // exact, also for a subnormal.
     let scaled = f32::from_bits(magnitude) * f32::from_bits(0x7780_0000);
     let bits = if magnitude >= 0x0f80_0000 {
         magnitude | 0x7f80_0000
@@ -90,7 +91,7 @@ pub(crate) fn f32_of_half(h: u16) -> f32 {
     f32::from_bits(bits | u32::from(h & 0x8000) << 16)
 }
 
-/// Rounds a double to single precision, to odd, so that a later rounding to 16 bits is correct.
+/// Rounds a double to a single, to odd. A later rounding to 16 bits is then correct.
 #[inline(always)]
 fn odd(x: f64) -> f32 {
     let y = x as f32;
@@ -106,7 +107,7 @@ pub(crate) fn half_of_f32(x: f32) -> u16 {
     let a = bits & 0x7fff_ffff;
     let t = a.wrapping_sub(0x3800_0000);
     let normal = (t.wrapping_add(0xfff + (t >> 13 & 1)) >> 13).min(0x7c00);
-    // The last bit of 0.5 has the weight of the smallest half, so the addition rounds there.
+    // The last bit of 0.5 has the value of the smallest half, so this addition rounds to halves.
     let small = (f32::from_bits(a) + 0.5)
         .to_bits()
         .wrapping_sub(0x3f00_0000);
@@ -168,7 +169,7 @@ fn modified<T: Small>(r: u16, m: u64) -> u16 {
     r
 }
 
-/// A function of one lane's 16-bit values; `m` is the instruction's immediate.
+/// A function of the 16-bit values of one lane. `m` is the immediate of the instruction.
 pub(crate) trait Lane {
     /// The function.
     fn f(a: u16, b: u16, c: u16, m: u64) -> u16;
@@ -176,7 +177,7 @@ pub(crate) trait Lane {
 
 macro_rules! lanes {
     ($($n:ident $t:ident |$a:ident, $b:ident, $c:ident| $e:expr;)*) => {$(
-        /// Arithmetic. With `FLAGS`, the immediate holds the modifiers.
+        /// An arithmetic function. With `FLAGS`, the immediate holds the modifiers.
         pub(crate) struct $n<T, const FLAGS: bool>(PhantomData<T>);
         impl<$t: Small, const FLAGS: bool> Lane for $n<$t, FLAGS> {
             #[inline(always)]
@@ -192,14 +193,14 @@ macro_rules! lanes {
 lanes! {
     Add T |a, b, c| T::sum(a, b);
     Sub T |a, b, c| T::sum(a, -b);
-    // The product of two values has at most 22 bits and is exact.
+    // The product is exact, because it has at most 22 bits.
     Mul T |a, b, c| a * b;
     Fma T |a, b, c| round::add_odd(a * b, c);
     Ex2 T |a, b, c| a.exp2();
     Tanh T |a, b, c| a.tanh();
 }
 
-/// `neg`: changes only the sign, also of NaN.
+/// `neg`: changes only the sign, even for a NaN.
 pub(crate) struct Neg<T>(PhantomData<T>);
 impl<T: Small> Lane for Neg<T> {
     #[inline(always)]
@@ -209,7 +210,7 @@ impl<T: Small> Lane for Neg<T> {
     }
 }
 
-/// `abs`: changes only the sign, also of NaN.
+/// `abs`: changes only the sign, even for a NaN.
 pub(crate) struct Abs<T>(PhantomData<T>);
 impl<T: Small> Lane for Abs<T> {
     #[inline(always)]
@@ -219,7 +220,7 @@ impl<T: Small> Lane for Abs<T> {
     }
 }
 
-/// `min` and `max`. If one operand is NaN: the other operand. -0 is less than +0.
+/// `min` and `max`. If one operand is NaN, the result is the other operand. -0 is less than +0.
 pub(crate) struct Extreme<T, const MAX: bool>(PhantomData<T>);
 impl<T: Small, const MAX: bool> Lane for Extreme<T, MAX> {
     #[inline(always)]
@@ -233,7 +234,7 @@ impl<T: Small, const MAX: bool> Lane for Extreme<T, MAX> {
             sign = (a ^ b) & 0x8000;
             v = v.map(|h| h & 0x7fff);
         }
-        // An integer that orders all values.
+        // Integers in the same order as the values.
         let key = |h: u16| (h ^ (((h as i16) >> 15) as u16 & 0x7fff)) as i16;
         let [a, b] = v;
         let first = if MAX {
@@ -250,9 +251,9 @@ impl<T: Small, const MAX: bool> Lane for Extreme<T, MAX> {
     }
 }
 
-/// One value per register.
+/// Applies a function to registers with one value.
 pub(crate) struct One<L>(PhantomData<L>);
-/// Two independent values per register.
+/// Applies a function to registers with two independent values.
 pub(crate) struct Two<L>(PhantomData<L>);
 
 impl<L: Lane> F1 for One<L> {
@@ -285,7 +286,7 @@ impl<L: Lane> F3 for One<L> {
     }
 }
 
-/// Applies a function to both halves of three words.
+/// Applies a function to the low halves and to the high halves of three words.
 #[inline(always)]
 fn halves<L: Lane>(a: u32, b: u32, c: u32, m: u64) -> u32 {
     let low = L::f(a as u16, b as u16, c as u16, m);
@@ -323,10 +324,10 @@ impl<L: Lane> F3 for Two<L> {
     }
 }
 
-/// Integer operations on two 16-bit values: `add`, `min`, `max` of `u16x2` and `s16x2`.
+/// Integer operations on pairs of 16-bit values: `add`, `min`, `max` of `u16x2` and `s16x2`.
 macro_rules! integers {
     ($($n:ident |$a:ident, $b:ident| $e:expr;)*) => {$(
-        /// Operates on 16-bit integers.
+        /// An operation on 16-bit integers.
         pub(crate) struct $n;
         impl Lane for $n {
             #[inline(always)]

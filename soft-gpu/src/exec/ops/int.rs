@@ -3,7 +3,7 @@
 use super::family::{f1, f2, f3};
 use crate::exec::ops::family::F3;
 
-/// Applies the three-input truth table of `lop3`.
+/// Applies the truth table of `lop3`, which has three inputs.
 #[inline(always)]
 pub(crate) fn lut3(a: u32, b: u32, c: u32, table: u64) -> u32 {
     let mut r = 0;
@@ -45,7 +45,7 @@ f2! {
     Mul24LoS: (a: u32, b: u32) -> u32 = mul24s(a, b) as u32;
     Mul24HiU: (a: u32, b: u32) -> u32 = (((u64::from(a & 0xff_ffff)) * u64::from(b & 0xff_ffff)) >> 16) as u32;
     Mul24HiS: (a: u32, b: u32) -> u32 = (mul24s(a, b) >> 16) as u32;
-    // Division by zero returns all ones, and the dividend as remainder, as on hardware.
+    // As on hardware, a division by zero gives all ones, and the remainder is the dividend.
     DivU16: (a: u16, b: u16) -> u16 = a.checked_div(b).unwrap_or(u16::MAX);
     DivS16: (a: i16, b: i16) -> i16 = if b == 0 { -1 } else { a.wrapping_div(b) };
     DivU32: (a: u32, b: u32) -> u32 = a.checked_div(b).unwrap_or(u32::MAX);
@@ -76,7 +76,7 @@ f2! {
     Or64: (a: u64, b: u64) -> u64 = a | b;
     Xor32: (a: u32, b: u32) -> u32 = a ^ b;
     Xor64: (a: u64, b: u64) -> u64 = a ^ b;
-    // Shift amounts beyond the width are clamped to it.
+    // Shift amounts beyond the width count as the width.
     Shl16: (a: u16, b: u32) -> u16 = if b > 15 { 0 } else { a << b };
     Shl32: (a: u32, b: u32) -> u32 = if b > 31 { 0 } else { a << (b & 31) };
     Shl64: (a: u64, b: u32) -> u64 = if b > 63 { 0 } else { a << (b & 63) };
@@ -116,7 +116,7 @@ f1! {
     BfindS32: (a: i32) -> u32 = 31u32.wrapping_sub((a ^ (a >> 31)).leading_zeros());
     BfindU64: (a: u64) -> u32 = 63u32.wrapping_sub(a.leading_zeros());
     BfindS64: (a: i64) -> u32 = 63u32.wrapping_sub((a ^ (a >> 63)).leading_zeros());
-    // `.shiftamt`: the left shift that moves the found bit to the top.
+    // `.shiftamt`: the left shift that moves the found bit to the top bit.
     BfindShiftU32: (a: u32) -> u32 = if a == 0 { u32::MAX } else { a.leading_zeros() };
     BfindShiftS32: (a: i32) -> u32 = if a ^ (a >> 31) == 0 { u32::MAX } else { (a ^ (a >> 31)).leading_zeros() };
     BfindShiftU64: (a: u64) -> u32 = if a == 0 { u32::MAX } else { a.leading_zeros() };
@@ -163,7 +163,7 @@ f3! {
     Dp4aSS: (a: u32, b: u32, c: u32) -> u32 = dp4a(a, b, c, true, true);
     Slct32: (a: u32, b: u32, c: i32) -> u32 = if c >= 0 { a } else { b };
     Slct64: (a: u64, b: u64, c: i32) -> u64 = if c >= 0 { a } else { b };
-    // -0 counts as positive, NaN as negative.
+    // -0 counts as positive, and NaN as negative.
     SlctF32: (a: u32, b: u32, c: f32) -> u32 = if c >= 0.0 { a } else { b };
     SlctF64: (a: u64, b: u64, c: f32) -> u64 = if c >= 0.0 { a } else { b };
     SlctFtzF32: (a: u32, b: u32, c: f32) -> u32 = if super::float::ftz(c) >= 0.0 { a } else { b };
@@ -184,7 +184,7 @@ impl F3 for Lop3 {
     }
 }
 
-/// `prmt.b32`. The immediate is a mode of [`prmt_mode`].
+/// `prmt.b32`. The immediate is a constant of [`prmt_mode`].
 pub(crate) struct Prmt;
 impl F3 for Prmt {
     type A = u32;
@@ -197,7 +197,7 @@ impl F3 for Prmt {
     }
 }
 
-/// Flags of [`Vshr`], in the immediate.
+/// Flags of [`Vshr`] in the immediate.
 pub(crate) mod vshr {
     /// The type of the result is signed.
     pub(crate) const TO_SIGNED: u64 = 1;
@@ -215,8 +215,8 @@ pub(crate) mod vshr {
     pub(crate) const MAX: u64 = 64;
 }
 
-/// `vshr` of whole words: shifts in 33 bits, converts to the type of the result, then combines with
-/// `c`.
+/// `vshr` of whole words: shifts a number of 33 bits, converts the result to its type, then
+/// combines it with `c`.
 pub(crate) struct Vshr;
 impl F3 for Vshr {
     type A = u32;
@@ -361,8 +361,8 @@ fn bfe_u(a: u64, pos: u32, len: u32, width: u32) -> u64 {
     }
 }
 
-/// Bits beyond the top of the field get the sign of the field: the highest bit of the field, or of
-/// the word.
+/// `bfe` of signed fields. Result bits above the field are copies of the sign: the highest bit of
+/// the field, or the highest bit of the word if the field ends beyond the word.
 #[inline(always)]
 fn bfe_s(a: i64, pos: u32, len: u32, width: u32) -> i64 {
     let (pos, len) = (pos & 0xff, len & 0xff);
@@ -383,12 +383,12 @@ fn bfe_s(a: i64, pos: u32, len: u32, width: u32) -> i64 {
     (v & low) | (sign & !low)
 }
 
-/// `bfi` for both widths: inserts bits of `a` into `b`.
+/// `bfi` for both widths: inserts `len` bits of `a` into `b` at `pos`.
 #[inline(always)]
 pub(crate) fn bfi(a: u64, b: u64, pos: u32, len: u32, width: u32) -> u64 {
     let (pos, len) = (pos & 0xff, len & 0xff);
-    // No branches, so that lanes vectorise: shifts are by less than the width, and an out-of-range
-    // shift inserts nothing.
+    // Without branches, so that the loop over the lanes vectorises: every shift is by less than the
+    // width, and a position beyond the width inserts nothing.
     let ones = if len >= 64 {
         u64::MAX
     } else {
@@ -433,8 +433,8 @@ fn szext(a: u32, bits: u32, clamp: bool, signed: bool) -> u32 {
     }
 }
 
-/// `fns`: position of the n-th set bit from `base`: forwards for n > 0, backwards for n < 0, `base`
-/// itself for 0. All ones if there is no such bit.
+/// `fns`: position of the n-th set bit, counted from `base` upwards for n > 0 and downwards for n <
+/// 0. For n = 0, `base` itself if its bit is set. All ones if there is no such bit.
 fn fns(mask: u32, base: u32, n: i32) -> u32 {
     if base > 31 {
         return u32::MAX;

@@ -1,10 +1,10 @@
 //! `mbarrier`: barriers in words of shared memory.
 //!
-//! The phase of a barrier is complete when no arrival is pending and no bytes are outstanding. Then
-//! the next phase starts, with all expected arrivals pending. The word is opaque to programs. From
-//! the low end it has 20 bits of pending arrivals, 20 bits of expected arrivals and 22 bits of
-//! outstanding bytes (signed). The top bit is the parity of the phase. A block runs on one thread,
-//! so an update needs no lock.
+//! A phase of a barrier is complete when no arrival is pending and no bytes are outstanding. Then
+//! the next phase starts, with all expected arrivals pending. Programs do not interpret the word.
+//! From its low end, the word has 20 bits of pending arrivals, 20 bits of expected arrivals and 22
+//! bits of outstanding bytes (signed). The top bit is the parity of the phase. A block runs on one
+//! thread, so an update needs no lock.
 
 use super::family::each_lane;
 use super::memory::{B64In64, Mem, addresses, resolve};
@@ -16,25 +16,25 @@ use crate::exec::warp::Warp;
 const COUNT: u64 = (1 << 20) - 1;
 const PHASE: u64 = 1 << 63;
 
-/// Kinds of instructions, as const parameters.
+/// Kinds of instructions. They are const parameters.
 pub(crate) mod kind {
     /// `init`: `a` arrivals are expected.
     pub(crate) const INIT: u8 = 0;
     /// `inval`.
     pub(crate) const INVAL: u8 = 1;
-    /// `arrive` of `a` threads; writes the former state to `d`.
+    /// `arrive` of `a` threads. Writes the state before the arrival to `d`.
     pub(crate) const ARRIVE: u8 = 2;
-    /// `arrive_drop`: as `arrive`; later phases do not expect the arrivals.
+    /// `arrive_drop`: as `arrive`, and later phases expect `a` arrivals less.
     pub(crate) const DROP: u8 = 3;
-    /// `test_wait`: predicate `d` tells whether the phase of state `a` is complete.
+    /// `test_wait`: sets predicate `d` if the phase of state `a` is complete.
     pub(crate) const WAIT: u8 = 4;
-    /// `test_wait.parity`: the same for the phase with parity `a`.
+    /// `test_wait.parity`: sets predicate `d` if the phase with parity `a` is complete.
     pub(crate) const PARITY: u8 = 5;
     /// `expect_tx`: `a` more bytes are outstanding.
     pub(crate) const EXPECT: u8 = 6;
     /// `complete_tx`: `a` fewer bytes are outstanding.
     pub(crate) const COMPLETE: u8 = 7;
-    /// `arrive.expect_tx`: both, for one thread.
+    /// `arrive.expect_tx`: `expect_tx` of `a` bytes, then the arrival of one thread.
     pub(crate) const ARRIVE_EXPECT: u8 = 8;
 }
 
@@ -66,7 +66,7 @@ impl State {
         self.pending = self.pending.saturating_sub(threads);
     }
 
-    /// The word, of the next phase if this phase is complete.
+    /// Returns the word. If the phase is complete, the word is that of the next phase.
     fn settled(mut self) -> u64 {
         if self.pending == 0 && self.bytes == 0 {
             self.phase ^= PHASE;
@@ -76,7 +76,7 @@ impl State {
     }
 }
 
-/// The word after an instruction with operand `v`.
+/// Returns the word after an instruction of this kind with operand `v`.
 fn step(kind: u8, word: u64, v: u64) -> u64 {
     let mut s = State::of(word);
     let n = v & COUNT;
@@ -110,7 +110,8 @@ fn step(kind: u8, word: u64, v: u64) -> u64 {
     s.settled()
 }
 
-/// An instruction with operand `a` (a 32-bit column; for `WAIT` a 64-bit column) and address `e`.
+/// An instruction on the barrier at address `e`. The operand `a` is a 32-bit column, or a 64-bit
+/// column for `WAIT`.
 pub(crate) struct MBarrier<const KIND: u8, const SPACE: u8>;
 impl<const KIND: u8, const SPACE: u8> Op for MBarrier<KIND, SPACE> {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
@@ -121,7 +122,7 @@ impl<const KIND: u8, const SPACE: u8> Op for MBarrier<KIND, SPACE> {
         let mut passed = 0u32;
         each_lane(mask, |l| {
             let at = ad[l] as *mut u8;
-            // SAFETY: the eight bytes are checked above, and aligned.
+            // SAFETY: `resolve` checked that the eight bytes are accessible and aligned.
             let before = unsafe { B64In64::load(at) };
             match KIND {
                 kind::WAIT => {
@@ -146,7 +147,7 @@ impl<const KIND: u8, const SPACE: u8> Op for MBarrier<KIND, SPACE> {
             return Flow::Next;
         }
         w.put_pred(i.d, passed, mask);
-        // A waiting thread tries again: let the other warps run first.
+        // A thread that still waits runs the instruction again, so the other warps run first.
         if passed & mask == mask {
             Flow::Next
         } else {
@@ -155,7 +156,7 @@ impl<const KIND: u8, const SPACE: u8> Op for MBarrier<KIND, SPACE> {
     }
 }
 
-/// `mbarrier.pending_count` of the state `a`.
+/// `mbarrier.pending_count`: the pending arrivals in the state `a`.
 pub(crate) struct PendingCount;
 impl Op for PendingCount {
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
@@ -183,7 +184,7 @@ mod tests {
         assert_eq!(b & PHASE, 0);
         b = step(kind::COMPLETE, b, 40);
         assert_eq!((b & PHASE, State::of(b).pending), (PHASE, 3));
-        // Bytes may complete before they are expected.
+        // Bytes may be completed before they are expected.
         b = step(kind::COMPLETE, b, 8);
         assert_eq!(State::of(b).bytes, -8);
         b = step(kind::EXPECT, b, 8);

@@ -1,9 +1,9 @@
 //! Loads, stores and address conversion.
 //!
-//! [`regular`] performs accesses of a whole warp that follow a simple rule. Any other access first
-//! turns the address of every active lane into a checked host address ([`resolve`]; an inactive
-//! lane gets the address of an active lane). Then it moves the data lane by lane with relaxed
-//! atomics, so that racing kernels and spin-waits see the memory of the host.
+//! [`regular`] performs accesses of whole warps whose addresses follow a simple rule. For any other
+//! access, [`resolve`] first turns the address of every active lane into a checked host address; an
+//! inactive lane gets the address of an active lane. Then the data is moved lane by lane with
+//! relaxed atomics, so that kernels that race or spin see each other's writes.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -16,15 +16,15 @@ use crate::exec::env::{Env, FUNC_WINDOW, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WIND
 use crate::exec::inst::{Flow, Inst, LANES, NONE, Op};
 use crate::exec::warp::Warp;
 
-/// Immediate of a memory instruction: the offset in the low half, then these bits.
+/// Immediate of a memory instruction: the offset in the low 32 bits, then these bits.
 pub(crate) mod layout {
-    /// Position of the number of vector elements.
+    /// Position of the number of vector elements in the immediate.
     pub(crate) const COUNT_SHIFT: u32 = 32;
     /// The address register is 32 bits wide.
     pub(crate) const NARROW: u64 = 1 << 40;
-    /// Position of the memo number of the address register.
+    /// Position of the number of the address register's memo.
     pub(crate) const MEMO_SHIFT: u32 = 48;
-    /// The rule found for the address register is stored in the memo.
+    /// The rule that is found for the address register is stored in the memo.
     pub(crate) const KEEP: u64 = 1 << 52;
     /// The address register has not changed since the memo was stored.
     pub(crate) const REUSE: u64 = 1 << 53;
@@ -52,7 +52,7 @@ pub(crate) trait Mem {
     type R: Raw;
     /// Bytes in memory.
     const SIZE: usize;
-    /// Whether memory holds exactly the bits of the register.
+    /// Whether the element in memory has all bits of the register.
     const WHOLE: bool;
     /// Reads one element.
     ///
@@ -68,7 +68,7 @@ pub(crate) trait Mem {
 
 macro_rules! mems {
     ($($n:ident: $r:ty, $t:ty, $u:ty, $a:ident, $whole:expr;)*) => {$(
-        /// An element in memory and in a register.
+        /// A type of element in memory, and its form in a register.
         pub(crate) struct $n;
         impl Mem for $n {
             type R = $r;
@@ -103,7 +103,7 @@ mems! {
     B64In64: u64, u64, u64, AtomicU64, true;
 }
 
-/// The addresses of the lanes in the instruction's space. Inactive lanes repeat the address of an
+/// The address of each lane, in the space of the instruction. Inactive lanes get the address of an
 /// active lane.
 #[inline(always)]
 pub(crate) fn addresses(w: &Warp, i: &Inst, mask: u32) -> [u64; LANES] {
@@ -125,7 +125,8 @@ pub(crate) fn addresses(w: &Warp, i: &Inst, mask: u32) -> [u64; LANES] {
     t
 }
 
-/// Turns addresses into host addresses. Each is checked for `size` bytes (a power of two up to 16).
+/// Turns addresses into host addresses, and checks each for an access of `size` bytes (a power of
+/// two up to 16). Returns false after a fault.
 #[inline(always)]
 pub(crate) fn resolve<const SPACE: u8>(
     w: &mut Warp,
@@ -160,8 +161,8 @@ fn global(w: &mut Warp, env: &Env<'_>, ad: &[u64; LANES], size: u64) -> bool {
     if hi - lo <= 8192 && env.arena.live(lo, hi - lo + size) {
         return true;
     }
-    // Scattered addresses, or a gap between them: checks each lane, but skips the granule of the
-    // last.
+    // The addresses are far apart, or there is a gap between them. Each lane is checked, but not if
+    // its granule is that of the lane before.
     let mut last = u64::MAX;
     for &a in ad {
         let g = a / super::super::contract::GRANULE;
@@ -177,7 +178,8 @@ fn global(w: &mut Warp, env: &Env<'_>, ad: &[u64; LANES], size: u64) -> bool {
 
 #[inline(always)]
 fn shared(w: &mut Warp, env: &Env<'_>, ad: &mut [u64; LANES], size: u64, bits: u64) -> bool {
-    // `bits` is an upper bound of the addresses. Only near the end must each address be checked.
+    // `bits` is an upper bound of all addresses. Only near the end of shared memory must each
+    // address be checked.
     if bits.saturating_add(size) > env.shared_len {
         for &a in ad.iter() {
             if a.saturating_add(size) > env.shared_len {
@@ -220,7 +222,7 @@ fn windows(w: &mut Warp, env: &Env<'_>, ad: &mut [u64; LANES], size: u64, write:
     true
 }
 
-/// The host address of one lane's generic address, if `len` bytes are valid there.
+/// The host address for one lane's generic address; `None` unless `len` bytes are accessible there.
 pub(crate) fn host_address(
     w: &Warp,
     env: &Env<'_>,
@@ -271,7 +273,7 @@ pub(crate) fn misaligned(w: &mut Warp, env: &Env<'_>, ad: &[u64; LANES], size: u
     false
 }
 
-/// The place of the warp, for a message.
+/// The position of the warp in the program, for a message.
 #[cold]
 pub(crate) fn place(w: &Warp, env: &Env<'_>) -> String {
     let line = env.program.lines.get(w.pc as usize).copied().unwrap_or(0);
@@ -292,7 +294,7 @@ fn vector(i: &Inst) -> [u32; 4] {
     [i.d, i.a, i.b, i.c]
 }
 
-/// `ld`: registers `d, a, b, c`, address `e`.
+/// `ld`: loads to registers `d, a, b, c` from address `e`.
 pub(crate) struct Ld<M, const SPACE: u8>(PhantomData<M>);
 impl<M: Mem, const SPACE: u8> Op for Ld<M, SPACE> {
     #[inline(always)]
@@ -315,8 +317,8 @@ impl<M: Mem, const SPACE: u8> Op for Ld<M, SPACE> {
             }
             let mut t = [M::R::default(); LANES];
             for l in 0..LANES {
-                // SAFETY: checked above, also for inactive lanes, which repeat the address of an
-                // active lane.
+                // SAFETY: `resolve` checked the addresses of all lanes. Inactive lanes have the
+                // address of an active lane.
                 t[l] = unsafe { M::load((ad[l] as usize + k * M::SIZE) as *mut u8) };
             }
             put(w, reg, &t, mask);
@@ -325,7 +327,7 @@ impl<M: Mem, const SPACE: u8> Op for Ld<M, SPACE> {
     }
 }
 
-/// `st`: values `d, a, b, c` (sources here), address `e`.
+/// `st`: stores registers `d, a, b, c` to address `e`.
 pub(crate) struct St<M, const SPACE: u8>(PhantomData<M>);
 impl<M: Mem, const SPACE: u8> Op for St<M, SPACE> {
     #[inline(always)]
@@ -345,7 +347,7 @@ impl<M: Mem, const SPACE: u8> Op for St<M, SPACE> {
         for (k, &reg) in regs.iter().enumerate().take(count) {
             let v = M::R::src(w, reg);
             each_lane(mask, |l| {
-                // SAFETY: checked above.
+                // SAFETY: `resolve` checked the address of each active lane.
                 unsafe { M::store((ad[l] as usize + k * M::SIZE) as *mut u8, v[l]) };
             });
         }
@@ -353,7 +355,7 @@ impl<M: Mem, const SPACE: u8> Op for St<M, SPACE> {
     }
 }
 
-/// `ld.param` of a kernel parameter at a fixed offset: one value for all lanes.
+/// `ld.param` of a kernel parameter at a fixed offset. All lanes get the same value.
 pub(crate) struct LdKernelParam<M>(PhantomData<M>);
 impl<M: Mem> Op for LdKernelParam<M> {
     #[inline(always)]
@@ -370,7 +372,8 @@ impl<M: Mem> Op for LdKernelParam<M> {
                 continue;
             }
             let mut word = [0u64; 1];
-            // SAFETY: at most 8 bytes are copied into 8; the copy is aligned for any element.
+            // SAFETY: at most 8 bytes are copied into a word of 8 bytes, which is aligned for any
+            // element.
             let v = unsafe {
                 let p = word.as_mut_ptr().cast::<u8>();
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), p, M::SIZE);
@@ -382,7 +385,7 @@ impl<M: Mem> Op for LdKernelParam<M> {
     }
 }
 
-/// `d = a + imm` on addresses, for the address of a frame's variable and for `cvta`.
+/// `d = a + imm` for addresses: the address of a variable in the frame, and `cvta`.
 pub(crate) struct Lea;
 impl Op for Lea {
     #[inline(always)]
@@ -397,7 +400,7 @@ impl Op for Lea {
     }
 }
 
-/// As [`Lea`], into a 32-bit register.
+/// As [`Lea`], with a 32-bit result.
 pub(crate) struct Lea32;
 impl Op for Lea32 {
     #[inline(always)]
@@ -412,8 +415,8 @@ impl Op for Lea32 {
     }
 }
 
-/// `isspacep`: predicate `d` of the generic address `a`. `imm` is the start of the window; 0 for
-/// global and 1 for const.
+/// `isspacep`: sets predicate `d` if the generic address `a` is in the space. `imm` is the start of
+/// the space's window; 0 for global and 1 for const.
 pub(crate) struct IsSpace;
 impl Op for IsSpace {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {

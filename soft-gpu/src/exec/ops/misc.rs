@@ -1,4 +1,4 @@
-//! Operations outside the families: bit insertion with five operands, `testp`, clocks.
+//! Operations outside the families: `bfi` with its five operands, `testp`, clocks.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use crate::exec::inst::{Flow, Inst, LANES, Op};
 use crate::exec::special::Clock;
 use crate::exec::warp::Warp;
 
-/// `bfi`: inserts `e` bits of `a` into `b` at `c`.
+/// `bfi`: inserts the low `e` bits of `a` into `b` at position `c`.
 pub(crate) struct Bfi<R>(std::marker::PhantomData<R>);
 impl<R: Raw> Op for Bfi<R> {
     #[inline(always)]
@@ -24,7 +24,7 @@ impl<R: Raw> Op for Bfi<R> {
     }
 }
 
-/// Classes of `testp`, in the immediate.
+/// Classes of `testp` in the immediate.
 pub(crate) mod class {
     pub(crate) const FINITE: u64 = 0;
     pub(crate) const INFINITE: u64 = 1;
@@ -34,7 +34,7 @@ pub(crate) mod class {
     pub(crate) const SUBNORMAL: u64 = 5;
 }
 
-/// `testp`: predicate `d` of value `a`.
+/// `testp`: sets predicate `d` if value `a` is in the class.
 pub(crate) struct Testp<R>(std::marker::PhantomData<R>);
 impl<R: Raw> Op for Testp<R> {
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
@@ -62,10 +62,10 @@ impl<R: Raw> Op for Testp<R> {
     }
 }
 
-/// Clock ticks per ns, as a fraction: the device reports 1.5 GHz.
+/// Clock ticks per ns, as a fraction. The device reports a clock of 1.5 GHz.
 const TICKS: (u64, u64) = (3, 2);
 
-/// Reads a changing special register, which `imm` selects.
+/// Reads the special register that `imm` selects, which changes while the kernel runs.
 pub(crate) struct ReadClock;
 impl Op for ReadClock {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {

@@ -1,10 +1,10 @@
-//! `mma` and `wmma.mma`: `D = A·B + C` for matrices that the whole warp holds.
+//! `mma` and `wmma.mma`: `D = A·B + C` for matrices in the registers of a whole warp.
 //!
 //! PTX does not define the order and precision of the additions. Here each element of D starts with
 //! the element of C, and adds the products in ascending k:
 //! - `f16`, `bf16`, `tf32`, `e4m3`, `e5m2`: the products are exact. The sum is kept in a double and
 //!   rounded once to D's type, to nearest even, which is at least as precise as on hardware.
-//!   Subnormals count. The low 13 bits of a `tf32` operand are ignored.
+//!   Subnormals are not flushed. The low 13 bits of a `tf32` operand are ignored.
 //! - `f64`: a chain of fused multiply-adds with the rounding of the instruction, as PTX defines it.
 //! - integers: the exact sum, wrapped to 32 bits or clamped (`.satfinite`).
 
@@ -22,9 +22,9 @@ use crate::exec::inst::{Flow, Inst, Op};
 use crate::exec::round::{self, Mode};
 use crate::exec::warp::Warp;
 
-/// A type of narrow floating-point factors.
+/// A type of factors in narrow floating point.
 pub(crate) trait Factor {
-    /// Element `j` of a register, exactly.
+    /// Element `j` of a register, as a double, exactly.
     fn get(word: u32, j: usize) -> f64;
 }
 
@@ -55,8 +55,9 @@ impl Factor for Tf32 {
     }
 }
 
-/// Adds the products of a tile to `sum`, in ascending k. `FUSED` does not round the products. The
-/// result is the same for exact products, and faster if the CPU has an instruction for it.
+/// Adds the products of a tile to `sum`, in ascending k. With `FUSED`, the function uses fused
+/// multiply-adds, which are faster if the CPU has them. The products are exact, so the result is
+/// the same.
 #[inline(always)]
 fn accumulate<const FUSED: bool, const K: usize>(
     a: &Rows<f64, K>,
@@ -83,19 +84,19 @@ pub(crate) fn single(word: u32, _: usize) -> f64 {
     f64::from(f32::from_bits(word))
 }
 
-/// A sum as element `j` of a register of halves.
+/// Rounds a sum to a half, and returns it as element `j` of a register.
 #[inline(always)]
 pub(crate) fn half_at(x: f64, j: usize) -> u32 {
     u32::from(Half::round(x)) << (16 * j)
 }
 
-/// A sum as a register with a single.
+/// Rounds a sum to a single, and returns it as a register.
 #[inline(always)]
 pub(crate) fn single_of(x: f64, _: usize) -> u32 {
     canon(x as f32).to_bits()
 }
 
-/// Multiplication of elements of one family, in tiles of at most 16 by 8 sums.
+/// The product of matrices whose elements are of one family, in tiles of at most 16 by 8 sums.
 pub(crate) trait Multiply {
     /// A tile of A.
     type Left;
@@ -109,7 +110,7 @@ pub(crate) trait Multiply {
     fn put(w: &mut Warp, p: &Product, d: &[u32], mask: u32, sums: &Lines<Self::Sum, 16>);
 }
 
-/// A product by the whole warp, with operand list `e` and description `imm`.
+/// A product of matrices. `e` is the operand list, `imm` the description ([`Product`]).
 pub(crate) struct Mma<M>(PhantomData<M>);
 impl<M: Multiply> Op for Mma<M> {
     #[inline(always)]
@@ -130,7 +131,7 @@ impl<M: Multiply> Mma<M> {
         let [d, a, b, c] = registers(env, i, listed(i));
         let (high, across) = (p.shape.high() as usize, p.shape.across() as usize);
         let all = high * across;
-        // D is written after all tiles are read, because its registers may be those of A, B or C.
+        // D is written after all tiles are read, because D may use registers of A, B or C.
         let mut results = [const { None }; MOST_TILES];
         for (t, slot) in results.iter_mut().enumerate().take(all) {
             let left = M::left(w, &p, part(a, high, t / across));
@@ -143,8 +144,8 @@ impl<M: Multiply> Mma<M> {
     }
 }
 
-/// `f16`, `bf16` and `tf32` with sums of `f32` or `f16`. The products are exact, with fused or
-/// separate additions.
+/// `f16`, `bf16` and `tf32` with sums of `f32` or `f16`. The products are exact. With `FUSED`, they
+/// are added by fused multiply-adds.
 pub(crate) struct Floats<T, const PACKED: usize, const FUSED: bool>(PhantomData<T>);
 impl<T: Factor, const PACKED: usize, const FUSED: bool> Multiply for Floats<T, PACKED, FUSED> {
     type Left = Rows<f64, 16>;
@@ -172,7 +173,7 @@ impl<T: Factor, const PACKED: usize, const FUSED: bool> Multiply for Floats<T, P
     }
 }
 
-/// Reads C, with which the sums start.
+/// Reads C, the initial sums.
 #[inline(always)]
 fn float_sums(w: &Warp, p: &Product, c: &[u32]) -> Lines<f64, 16> {
     match p.elems[2] {
@@ -251,21 +252,21 @@ impl Multiply for Doubles {
     }
 }
 
-/// Element `j` of a register of `PACKED` integers.
+/// Element `j` of a register with `PACKED` signed integers.
 #[inline(always)]
 fn signed<const PACKED: usize>(word: u32, j: usize) -> i32 {
     let bits = 32 / PACKED;
     (word << (32 - bits * (j + 1))) as i32 >> (32 - bits)
 }
 
-/// As [`signed`], without a sign.
+/// Element `j` of a register with `PACKED` unsigned integers.
 #[inline(always)]
 fn unsigned<const PACKED: usize>(word: u32, j: usize) -> i32 {
     let bits = 32 / PACKED;
     (word << (32 - bits * (j + 1)) >> (32 - bits)) as i32
 }
 
-/// Reduces an exact sum to 32 bits.
+/// Converts an exact sum to 32 bits: clamped, or its low bits.
 #[inline(always)]
 fn fit(x: i64, clamp: bool) -> u32 {
     if clamp {
@@ -280,8 +281,8 @@ fn whole(word: u32, _: usize) -> i64 {
     i64::from(word as i32)
 }
 
-/// Adds the products of a tile to `sum`. A product has at most 17 bits, and there are at most 64,
-/// so 32 bits suffice.
+/// Adds the products of a tile to `sum`. 32 bits are enough for the products: each has at most 17
+/// bits, and there are at most 64.
 #[inline(always)]
 fn add_products<const K: usize>(
     a: &Rows<i32, K>,
@@ -301,7 +302,8 @@ fn add_products<const K: usize>(
     }
 }
 
-/// Integers, `PACKED` per register and at most `K` along k: 8 bits with 32, or 4 bits with 64.
+/// Integers, with `PACKED` elements per register and at most `K` elements along k: 8 bits with 32
+/// elements, or 4 bits with 64.
 pub(crate) struct Integers<const PACKED: usize, const K: usize>;
 impl<const PACKED: usize, const K: usize> Multiply for Integers<PACKED, K> {
     type Left = Rows<i32, K>;
@@ -335,7 +337,7 @@ impl<const PACKED: usize, const K: usize> Multiply for Integers<PACKED, K> {
     }
 }
 
-/// Single bits: a register of 32 bits is one element.
+/// Single bits. A register of 32 bits counts as one element.
 pub(crate) struct SingleBits;
 impl Multiply for SingleBits {
     type Left = Rows<u32, 8>;

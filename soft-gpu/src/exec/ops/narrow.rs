@@ -1,5 +1,5 @@
-//! Conversions of singles to the 16-bit formats and to `tf32`, the frequent conversions back, and
-//! the conversions of the 8-bit formats.
+//! Conversions of singles to the 16-bit formats and to `tf32`, frequent conversions from the 16-bit
+//! formats to singles, and conversions of the 8-bit formats.
 
 use std::marker::PhantomData;
 
@@ -9,9 +9,9 @@ use super::float::canon;
 use super::half::{Brain, Half, NAN16, Small, brain_of_f32, f32_of_half, half_of_f32};
 use crate::exec::round::{self, Format, Mode};
 
-/// `.satfinite`, in an immediate: the largest finite value instead of infinity.
+/// Flag `.satfinite` in an immediate: infinity is replaced by the largest finite value.
 pub(crate) const SATFINITE: u64 = 64;
-/// `.rna`, in an immediate: rounds ties away from zero.
+/// Flag `.rna` in an immediate: ties are rounded away from zero.
 pub(crate) const AWAY: u64 = 128;
 
 f1! {
@@ -21,7 +21,7 @@ f1! {
     BrainFromF32: (a: f32) -> u16 = brain_of_f32(a);
 }
 
-/// A 16-bit target format.
+/// A 16-bit format to which values are converted.
 pub(crate) trait Target: Small {
     /// The number of the format in [`convert`].
     const NUM: Num;
@@ -33,7 +33,8 @@ impl Target for Brain {
     const NUM: Num = Num::BF16;
 }
 
-/// Converts a single to 16 bits. `m` has the rounding mode in the low bits, and flags above.
+/// Converts a single to 16 bits. The low bits of `m` are the rounding mode, the bits above are
+/// flags.
 fn to16<T: Target>(x: f32, m: u64) -> u16 {
     let x = relu(x, m);
     let r = convert::to_float(f64::from(x), T::NUM, Mode::of(m)) as u16;
@@ -43,7 +44,7 @@ fn to16<T: Target>(x: f32, m: u64) -> u16 {
     r
 }
 
-/// Replaces negative values, also -0, by +0; NaN stays.
+/// Replaces negative values, also -0, by +0 if the flag is set. A NaN is unchanged.
 fn relu(x: f32, m: u64) -> f32 {
     if m & RELU != 0 && x.is_sign_negative() && !x.is_nan() {
         0.0
@@ -63,7 +64,7 @@ impl<T: Target> F1 for To16<T> {
     }
 }
 
-/// `cvt.rn.f16x2.f32`: the first source in the high half.
+/// `cvt.rn.f16x2.f32`. The first source goes to the high half.
 pub(crate) struct HalvesFromF32;
 impl F2 for HalvesFromF32 {
     type A = f32;
@@ -75,7 +76,7 @@ impl F2 for HalvesFromF32 {
     }
 }
 
-/// `cvt.rn.bf16x2.f32`: the first source in the high half.
+/// `cvt.rn.bf16x2.f32`. The first source goes to the high half.
 pub(crate) struct BrainsFromF32;
 impl F2 for BrainsFromF32 {
     type A = f32;
@@ -113,7 +114,8 @@ impl F1 for ToTf32 {
             Mode::Nearest => 0xfff + (b >> 13 & 1),
             _ => 0,
         };
-        // A carry out of the fraction gives the next exponent, and finally infinity.
+        // A carry out of the fraction increases the exponent; the largest exponent then gives
+        // infinity.
         let r = b.wrapping_add(up) & !REST;
         let (sign, size) = (r & 0x8000_0000, r & 0x7fff_ffff);
         let largest = if m & SATFINITE != 0 {
@@ -122,19 +124,19 @@ impl F1 for ToTf32 {
             size
         };
         let r = sign | if size == 0x7f80_0000 { largest } else { size };
-        // Selected last, so that all lanes run the same code.
+        // The NaN is selected last, so that all lanes run the same code.
         let nan = a.to_bits() & 0x7fff_ffff > 0x7f80_0000;
         f32::from_bits(if nan { 0x7fff_ffff } else { r })
     }
 }
 
-/// An 8-bit format. Conversions to it are always `.satfinite`.
+/// An 8-bit format. Conversions to these formats are always `.satfinite`.
 pub(crate) trait Tiny {
-    /// The values. The exponents of `e4m3` continue where other formats have infinity.
+    /// The format for rounding. In `e4m3`, the exponent of infinity in other formats has numbers.
     const FORMAT: Format;
     /// The largest finite value.
     const LARGEST: u64;
-    /// The exact value as a half.
+    /// The value as a half, exactly.
     fn half(bits: u8) -> u16;
 }
 
@@ -149,13 +151,14 @@ impl Tiny for E4m3 {
         if magnitude == 0x7f {
             return NAN16;
         }
-        // The exponent bias is 8 less than that of a half.
+        // The exponent bias of `e4m3` is 8 less than that of a half, so the value is multiplied by
+        // 2^8.
         let half = half_of_f32(f32_of_half(magnitude << 7) * 256.0);
         half | u16::from(bits & 0x80) << 8
     }
 }
 
-/// `e5m2`: the upper half of a half.
+/// `e5m2`: the upper eight bits of a half.
 pub(crate) struct E5m2;
 impl Tiny for E5m2 {
     const FORMAT: Format = round::E5M2;
@@ -177,7 +180,7 @@ fn to8<T: Tiny>(x: f32, m: u64) -> u8 {
     sign | magnitude.min(T::LARGEST) as u8
 }
 
-/// `cvt.rn.satfinite{.relu}.{e4m3x2,e5m2x2}.f32`: the first source in the high half.
+/// `cvt.rn.satfinite{.relu}.{e4m3x2,e5m2x2}.f32`. The first source goes to the high half.
 pub(crate) struct To8x2<T>(PhantomData<T>);
 impl<T: Tiny> F2 for To8x2<T> {
     type A = f32;

@@ -9,6 +9,7 @@ use crate::exec::inst::{Flow, Inst, LANES, Op};
 use crate::exec::warp::Warp;
 
 /// Compares the low halves and the high halves, and combines the results with predicate `c`.
+/// Returns one bit per lane for the low halves, then for the high halves.
 #[inline(always)]
 fn compare<F: Cmp>(w: &Warp, i: &Inst) -> [u32; 2]
 where
@@ -27,7 +28,7 @@ where
     })
 }
 
-/// `setp`: predicates `d` (low halves) and `e` (high halves).
+/// `setp`: sets predicates `d` (low halves) and `e` (high halves).
 pub(crate) struct SetpPair<F>(PhantomData<F>);
 impl<F: Cmp> Op for SetpPair<F>
 where
@@ -42,7 +43,8 @@ where
     }
 }
 
-/// `set`: the bits in the high half of `imm` for each half in which the comparison holds, else 0.
+/// `set`: each half of the result has the bits in the high half of `imm` if the comparison of that
+/// half holds, otherwise 0.
 pub(crate) struct SetPair<F>(PhantomData<F>);
 impl<F: Cmp> Op for SetPair<F>
 where

@@ -1,10 +1,12 @@
-//! `mma.m8n8k4` of halves: four products at once, each of eight lanes (PTX ISA, "Matrix fragments
+//! `mma.m8n8k4` of halves: four products at once, each by eight lanes (PTX ISA, "Matrix fragments
 //! for mma.m8n8k4 with .f16 floating point type").
 //!
-//! Lanes `4q..4q+4` and `16+4q..16+4q+4` hold product `q`. With `t = lane % 4`, and `h` 4 in the
-//! upper half of the warp, else 0: a lane holds row `t + h` of A by rows, or rows `h..h+4` of
-//! column `t` by columns; columns `h..h+4` of row `t` of B by rows, or column `t + h` by columns;
-//! row `t + h` of C and D in halves. Singles of C and D are of two rows, see [`single_place`].
+//! Lanes `4q..4q+4` and `16+4q..16+4q+4` hold product `q`. With `t = lane % 4`, and `h = 4` in the
+//! upper half of the warp, `h = 0` in the lower half, a lane holds:
+//!
+//! - of A by rows, row `t + h`; of A by columns, rows `h..h+4` of column `t`;
+//! - of B by rows, columns `h..h+4` of row `t`; of B by columns, column `t + h`;
+//! - of C and D in halves, row `t + h`; in singles, elements of two rows ([`single_place`]).
 
 use super::fragment::{Elem, Product};
 use super::half::{Half, Small};
@@ -15,12 +17,12 @@ use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES, Op};
 use crate::exec::warp::Warp;
 
-/// Row and column of element `i` of the eight singles of C in a lane.
+/// Row and column of element `i` of the eight singles of C that a lane holds.
 fn single_place(i: usize, t: usize, h: usize) -> (usize, usize) {
     ((t & 1) + (i & 2) + h, (i & 4) + (t & 2) + (i & 1))
 }
 
-/// Splits a lane into its product and its position there.
+/// Returns, for a lane, the number `q` of its product, and `t` and `h` as defined above.
 fn split(lane: usize) -> (usize, usize, usize) {
     ((lane & 15) >> 2, lane & 3, lane >> 4 << 2)
 }
@@ -67,7 +69,7 @@ fn read(w: &Warp, p: &Product, regs: [&[u32]; 3]) -> [Quad; 4] {
     quads
 }
 
-/// `mma.m8n8k4` of halves, with operand list `e` and description `imm`.
+/// `mma.m8n8k4` of halves. `e` is the operand list, `imm` the description ([`Product`]).
 pub(crate) struct MmaQuad;
 impl Op for MmaQuad {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {

@@ -1,7 +1,8 @@
-//! Accesses of a whole warp that follow one rule: in each half of the warp, the lanes access
-//! consecutive elements, or all the same element. Most accesses of real kernels do; halves, because
-//! blocks are often 16 threads wide. The ends are checked and the data is moved in bulk. Any other
-//! access takes the general path of [`super::memory`], which also reports a fault.
+//! Accesses of a whole warp whose addresses follow one rule: in each half of the warp, the lanes
+//! access consecutive elements, or all lanes access the same element. Most accesses of real kernels
+//! do so. The rule is for halves, because many blocks are 16 threads wide. Such an access checks
+//! only the ends of its ranges and moves its data in bulk. Any other access uses the general code
+//! in [`super::memory`], which also reports faults.
 
 use super::memory::{Mem, layout, space};
 use crate::exec::col::Raw;
@@ -12,11 +13,12 @@ use crate::exec::warp::{MEMOS, Memo, Warp};
 /// Lanes of a half of the warp.
 const HALF: usize = LANES / 2;
 
-/// A regular access: host addresses that are checked for all lanes.
+/// A regular access, with host addresses that were checked for all lanes.
 pub(crate) struct Halves {
     /// Address of the first lane of each half.
     pub(crate) at: [*mut u8; 2],
-    /// Bytes from a lane to the next: the size of the access, or 0.
+    /// Bytes from one lane to the next: the size of the access, or 0 if all lanes access one
+    /// element.
     pub(crate) step: usize,
 }
 
@@ -46,8 +48,8 @@ ramps!(
 );
 ramps!(RAMPS64, u64, "As [`RAMPS32`], for 64-bit addresses.");
 
-/// The first address of each half and the step, if the addresses of all 32 lanes are regular for
-/// accesses of `size` bytes.
+/// If the addresses of all 32 lanes are regular for accesses of `size` bytes: the first address of
+/// each half, and the step in bytes.
 macro_rules! rule {
     ($name:ident, $t:ty, $ramps:ident) => {
         #[inline(always)]
@@ -60,8 +62,8 @@ macro_rules! rule {
             };
             let (low, high) = (a[0], a[HALF]);
             let ramp = &$ramps[row];
-            // Collected in as many words as a vector has: a further reduction in the loop would
-            // cost more than the rest.
+            // Differences are collected in as many words as a vector has. Reducing them to one word
+            // inside the loop would cost more than the rest of the function.
             let mut odd = [0; 32 / size_of::<$t>()];
             for (first, lanes) in [low, high].iter().zip(a.as_chunks::<HALF>().0) {
                 for (l, lane) in lanes.iter().enumerate() {
@@ -76,8 +78,8 @@ macro_rules! rule {
 rule!(rule32, u32, RAMPS32);
 rule!(rule64, u64, RAMPS64);
 
-/// The access of instruction `i` by all lanes, with `size` bytes each (a power of two up to 16), if
-/// it is regular and all its bytes are valid.
+/// The access of instruction `i` by all lanes, with `size` bytes each (a power of two up to 16).
+/// `None` if the access is irregular, or some of its bytes are not accessible.
 #[inline(always)]
 pub(crate) fn halves<const SPACE: u8>(
     w: &mut Warp,
@@ -92,7 +94,7 @@ pub(crate) fn halves<const SPACE: u8>(
         let Memo { first, step } = base(w, i, size)?;
         let first = first.map(|a| a as u32);
         let first = first.map(|a| a.wrapping_add(off as u32));
-        // Addresses of lanes could wrap around at 2³².
+        // Near 2³², addresses of lanes could wrap around.
         if first[0].max(first[1]) > u32::MAX - 256 {
             return None;
         }
@@ -121,7 +123,8 @@ pub(crate) fn halves<const SPACE: u8>(
     })
 }
 
-/// The rule for the lanes of the address register, from the memo or from the register.
+/// The rule for the lanes of the address register, from the memo if that is valid, otherwise from
+/// the register.
 #[inline(always)]
 fn base(w: &mut Warp, i: &Inst, size: u64) -> Option<Memo> {
     let slot = (i.imm >> layout::MEMO_SHIFT) as usize % MEMOS;
@@ -147,7 +150,7 @@ fn base(w: &mut Warp, i: &Inst, size: u64) -> Option<Memo> {
     found
 }
 
-/// Window of shared memory in generic addresses.
+/// Number of the window of shared memory in generic addresses.
 const SHARED: u64 = SHARED_WINDOW >> WINDOW_SHIFT;
 
 #[inline(always)]
@@ -172,7 +175,7 @@ fn shared(env: &Env<'_>, first: [u64; 2], span: u64) -> Option<[*mut u8; 2]> {
 pub(crate) fn load<M: Mem>(w: &mut Warp, h: &Halves, regs: &[u32; 4], count: usize) {
     if M::WHOLE && count == 1 && h.step != 0 {
         let d = M::R::dst(w, regs[0]).as_mut_ptr();
-        // SAFETY: 16 adjacent elements are checked from each address. Kernels cannot access
+        // SAFETY: 16 adjacent elements from each address were checked. Kernels cannot access
         // registers, so source and destination do not overlap.
         unsafe {
             std::ptr::copy_nonoverlapping(h.at[0].cast(), d, HALF);
@@ -188,7 +191,7 @@ pub(crate) fn load<M: Mem>(w: &mut Warp, h: &Halves, regs: &[u32; 4], count: usi
         for (half, d) in d.as_chunks_mut::<HALF>().0.iter_mut().enumerate() {
             let from = h.at[half].wrapping_add(k * M::SIZE);
             if h.step == 0 {
-                // SAFETY: checked for the whole access, and aligned.
+                // SAFETY: the whole access was checked, and is aligned.
                 d.fill(unsafe { M::load(from) });
             } else {
                 for (l, d) in d.iter_mut().enumerate() {
@@ -200,12 +203,12 @@ pub(crate) fn load<M: Mem>(w: &mut Warp, h: &Halves, regs: &[u32; 4], count: usi
     }
 }
 
-/// Stores `count` elements per lane from `regs`, in the order of the lanes.
+/// Stores `count` elements per lane from `regs`. Where lanes overlap, the highest lane wins.
 #[inline(always)]
 pub(crate) fn store<M: Mem>(w: &Warp, h: &Halves, regs: &[u32; 4], count: usize) {
     if M::WHOLE && count == 1 && h.step != 0 {
         let v = M::R::src(w, regs[0]).as_ptr();
-        // SAFETY: as for a load. If the halves overlap, the later lanes are written last.
+        // SAFETY: as for a load. The halves may overlap; the upper half is written last.
         unsafe {
             std::ptr::copy_nonoverlapping(v, h.at[0].cast(), HALF);
             std::ptr::copy_nonoverlapping(v.add(HALF), h.at[1].cast(), HALF);

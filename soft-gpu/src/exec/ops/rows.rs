@@ -1,6 +1,6 @@
-//! `ldmatrix`, `stmatrix` and `movmatrix`: 8×8 matrices of 16-bit elements. Each row of 16 bytes
-//! may lie anywhere. Lanes `8i..8i+8` give the addresses of the rows of matrix `i`. Lane `4r + t`
-//! holds elements `2t, 2t+1` of row `r`, or of column `r` with `.trans`.
+//! `ldmatrix`, `stmatrix` and `movmatrix`: matrices of 8×8 16-bit elements. Each row of 16 bytes
+//! has its own address: lanes `8i..8i+8` give the addresses of the rows of matrix `i`. Lane `4r +
+//! t` holds elements `2t, 2t+1` of row `r`, or of column `r` with `.trans`.
 
 use super::family::each_lane;
 use super::memory::{B32In32, Mem, U16In32, addresses, layout, resolve};
@@ -10,10 +10,10 @@ use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES, Op};
 use crate::exec::warp::Warp;
 
-/// `.trans`, in the immediate besides the bits of [`layout`].
+/// Flag `.trans` in the immediate, whose other bits are those of [`layout`].
 pub(crate) const TRANSPOSED: u64 = 1 << 48;
 
-/// Host addresses of the rows of `count` matrices.
+/// Checked host addresses of the rows, and the number of matrices.
 #[inline(always)]
 fn row_addresses<const SPACE: u8>(
     w: &mut Warp,
@@ -24,14 +24,15 @@ fn row_addresses<const SPACE: u8>(
 ) -> Option<([u64; LANES], usize)> {
     let count = (i.imm >> layout::COUNT_SHIFT & 7) as usize;
     let mut ad = addresses(w, i, mask);
-    // The addresses of the other lanes are unused.
+    // The addresses of the other lanes are not used.
     for l in (8 * count).min(LANES)..LANES {
         ad[l] = ad[0];
     }
     resolve::<SPACE>(w, env, &mut ad, 16, write).then_some((ad, count))
 }
 
-/// The place of half `j` of lane `l` in matrix `m`: row (as a lane), and byte in the row.
+/// The place of half `j` of lane `l` in matrix `m`: the lane that gives the address of the row, and
+/// the byte in the row.
 #[inline(always)]
 fn place(m: usize, l: usize, j: usize, transposed: bool) -> (usize, usize) {
     let (r, c) = (l >> 2, 2 * (l & 3) + j);
@@ -39,7 +40,7 @@ fn place(m: usize, l: usize, j: usize, transposed: bool) -> (usize, usize) {
     (8 * m + row, 2 * col)
 }
 
-/// `ldmatrix`: registers `d, a, b, c`, row addresses `e`.
+/// `ldmatrix`: loads to registers `d, a, b, c`. `e` has the addresses of the rows.
 pub(crate) struct LdMatrix<const SPACE: u8>;
 impl<const SPACE: u8> Op for LdMatrix<SPACE> {
     #[inline(always)]
@@ -54,7 +55,8 @@ impl<const SPACE: u8> Op for LdMatrix<SPACE> {
             let t: [u32; LANES] = std::array::from_fn(|l| {
                 if i.imm & TRANSPOSED == 0 {
                     let (row, at) = place(m, l, 0, false);
-                    // SAFETY: the 16 bytes of the row are checked, and `at` is below 16.
+                    // SAFETY: `row_addresses` checked the 16 bytes of the row, and `at` is below
+                    // 16.
                     return unsafe { B32In32::load((ad[row] as *mut u8).add(at)) };
                 }
                 let half = |j| {
@@ -70,7 +72,7 @@ impl<const SPACE: u8> Op for LdMatrix<SPACE> {
     }
 }
 
-/// `stmatrix`: values `d, a, b, c` (sources here), row addresses `e`.
+/// `stmatrix`: stores registers `d, a, b, c`. `e` has the addresses of the rows.
 pub(crate) struct StMatrix<const SPACE: u8>;
 impl<const SPACE: u8> Op for StMatrix<SPACE> {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
@@ -85,7 +87,8 @@ impl<const SPACE: u8> Op for StMatrix<SPACE> {
             each_lane(mask, |l| {
                 for j in 0..2 {
                     let (row, at) = place(m, l, j, i.imm & TRANSPOSED != 0);
-                    // SAFETY: the 16 bytes of the row are checked, and `at` is below 16.
+                    // SAFETY: `row_addresses` checked the 16 bytes of the row, and `at` is below
+                    // 16.
                     unsafe {
                         U16In32::store((ad[row] as *mut u8).add(at), v[l] >> (16 * j));
                     }

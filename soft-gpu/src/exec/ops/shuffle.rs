@@ -6,9 +6,9 @@ use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES, NONE, Op};
 use crate::exec::warp::Warp;
 
-/// Runs `f(warp, team, members that are here)` for each team of a warp-wide instruction: the lanes
-/// that name the same members (operand `op`, or [`NONE`] without `.sync`). A team waits for its
-/// lanes that have not arrived.
+/// Handles the teams of a warp-wide instruction. A team is all lanes that name the same members
+/// (operand `op`, or [`NONE`] without `.sync`). Calls `f(warp, lanes of the team, members that have
+/// arrived)` for each team whose members have all arrived. Other teams wait.
 #[inline(always)]
 pub(crate) fn teams(
     w: &mut Warp,
@@ -24,9 +24,9 @@ pub(crate) fn teams(
     several(w, &members, mask, &mut f)
 }
 
-/// The members that are here, if the lanes are one team and all have arrived. The caller then runs
-/// the operation outside [`teams`], because a closure is not compiled for the wide registers of the
-/// CPU.
+/// The members that have arrived, if the lanes are one team and all members have arrived. The
+/// caller then runs the operation without [`teams`], because the compiler does not use vector
+/// instructions for a closure.
 #[inline(always)]
 fn one_team(w: &mut Warp, op: u32, mask: u32) -> Option<u32> {
     if op == NONE {
@@ -41,7 +41,7 @@ fn one_team(w: &mut Warp, op: u32, mask: u32) -> Option<u32> {
     (odd == 0 && w.together(first, mask)).then_some(first & mask)
 }
 
-/// [`teams`], for lanes that name different members or must wait.
+/// As [`teams`], for lanes that name different members, or whose members have not all arrived.
 fn several(
     w: &mut Warp,
     members: &[u32; LANES],
@@ -69,7 +69,7 @@ fn several(
     }
 }
 
-/// Modes of `shfl`, in the immediate.
+/// Modes of `shfl` in the immediate.
 pub(crate) mod shfl {
     pub(crate) const UP: u64 = 0;
     pub(crate) const DOWN: u64 = 1;
@@ -81,7 +81,7 @@ pub(crate) mod shfl {
     pub(crate) const PRED_SHIFT: u32 = 32;
 }
 
-/// `shfl`: value `a`, lane operand `b`, clamp and segment `c`, members `e`.
+/// `shfl`: source value `a`, lane operand `b`, clamp and segment mask `c`, members `e`.
 pub(crate) struct Shfl;
 impl Op for Shfl {
     #[inline(always)]
@@ -109,8 +109,8 @@ fn shuffle(w: &mut Warp, i: &Inst, mask: u32) {
     }
 }
 
-/// Each lane takes the value of the lane that `source(lane, b, segment, max)` returns, or its own
-/// value if that lane is invalid.
+/// Gives each lane the value of the lane that `source(lane, b, segment, max)` returns. If that lane
+/// is out of range, the lane keeps its own value.
 #[inline(always)]
 fn from_lanes(
     w: &mut Warp,
@@ -139,7 +139,7 @@ fn from_lanes(
     }
 }
 
-/// Modes of `vote`, in the immediate.
+/// Modes of `vote` in the immediate.
 pub(crate) mod vote {
     pub(crate) const ALL: u64 = 0;
     pub(crate) const ANY: u64 = 1;
@@ -189,7 +189,7 @@ impl<R: Raw, const ALL: bool> Op for Match<R, ALL> {
     }
 }
 
-/// Operations of `redux`, in the immediate.
+/// Operations of `redux` in the immediate.
 pub(crate) mod redux {
     pub(crate) const ADD: u64 = 0;
     pub(crate) const MIN_U: u64 = 1;
@@ -201,7 +201,7 @@ pub(crate) mod redux {
     pub(crate) const XOR: u64 = 7;
 }
 
-/// `redux.sync`: value `a`, members `e`.
+/// `redux.sync`: source value `a`, members `e`, result `d`.
 pub(crate) struct Redux;
 impl Op for Redux {
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
@@ -237,8 +237,8 @@ impl Op for ActiveMask {
     }
 }
 
-/// `elect.sync`: the lowest member is the leader. Its lane goes to `d`, and predicate `c` is true
-/// for it.
+/// `elect.sync` elects the lowest member. `d` gets the number of its lane, and predicate `c` is
+/// true in that lane only.
 pub(crate) struct Elect;
 impl Op for Elect {
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {

@@ -1,14 +1,15 @@
-//! Tiles of matrices in a warp's registers: what `mma` and `wmma.mma` read and write. The layout is
-//! that of [`super::fragment`].
+//! Tiles of matrices in the registers of a warp, for `mma` and `wmma.mma`. [`super::fragment`]
+//! defines their layout.
 
 use crate::exec::col::{Raw, put};
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES};
 use crate::exec::warp::Warp;
 
-/// At an `.aligned` instruction: `None` when all lanes of the warp that have not exited are there,
-/// else these wait and the instruction is left. (Not a wrapper of a closure: the operations are to
-/// be compiled for the CPU's wide registers, and a closure might not be.)
+/// Handles the arrival of lanes at an `.aligned` instruction. Returns `None` if all lanes that have
+/// not exited are there. Otherwise the lanes wait, and the caller returns the `Flow`. This is not a
+/// function that takes a closure, because the compiler might not use vector instructions for a
+/// closure.
 #[inline(always)]
 pub(crate) fn apart(w: &mut Warp, mask: u32) -> Option<Flow> {
     if w.together(u32::MAX, mask) || w.take_force() {
@@ -21,14 +22,14 @@ pub(crate) fn apart(w: &mut Warp, mask: u32) -> Option<Flow> {
 /// Most tiles of one product (32 by 8, or 8 by 32).
 pub(crate) const MOST_TILES: usize = 4;
 
-/// How many registers a product lists of D, A, B and C: they stand where other instructions name
-/// theirs.
+/// Numbers of registers of D, A, B and C in the operand list of a product. The instruction holds
+/// them in the fields of its other operands.
 #[inline(always)]
 pub(crate) fn listed(i: &Inst) -> [usize; 4] {
     [i.d, i.a, i.b, i.c].map(|n| n as usize)
 }
 
-/// The registers of a product: D, A, B, C.
+/// The registers of D, A, B and C.
 #[inline(always)]
 pub(crate) fn registers<'p>(env: &Env<'p>, i: &Inst, counts: [usize; 4]) -> [&'p [u32]; 4] {
     let mut rest = env.program.operands.get(i.e as usize..).unwrap_or(&[]);
@@ -39,19 +40,20 @@ pub(crate) fn registers<'p>(env: &Env<'p>, i: &Inst, counts: [usize; 4]) -> [&'p
     })
 }
 
-/// Values of a tile: up to 16 rows, `K` elements along.
+/// Elements of a tile of A: up to 16 rows of `K` elements.
 pub(crate) type Rows<E, const K: usize> = [[E; K]; 16];
-/// Values of a tile of B: up to `K` rows of 8.
+/// Elements of a tile of B, C or D: up to `K` rows of 8 elements.
 pub(crate) type Lines<E, const K: usize> = [[E; 8]; K];
 
-/// A register's lanes by fours: with them it has a row of A, a column of B or a row of C.
+/// The lanes of a register in groups of four. Each group holds a row of A, a column of B or a row
+/// of C.
 #[inline(always)]
 fn fours<W: Raw>(w: &Warp, reg: u32) -> &[[W; 4]] {
     W::src(w, reg).as_chunks().0
 }
 
-/// A tile of A from its registers, of which each has `P` elements; `get(word, j)` is element `j` of
-/// a word.
+/// Reads a tile of A from its registers, which have `P` elements each. `get(word, j)` returns
+/// element `j` of a word.
 #[inline(always)]
 pub(crate) fn rows<W: Raw, E: Copy + Default, const K: usize, const P: usize>(
     w: &Warp,
@@ -76,7 +78,7 @@ pub(crate) fn rows<W: Raw, E: Copy + Default, const K: usize, const P: usize>(
     out
 }
 
-/// A tile of B from its registers.
+/// Reads a tile of B from its registers.
 #[inline(always)]
 pub(crate) fn lines<W: Raw, E: Copy + Default, const K: usize, const P: usize>(
     w: &Warp,
@@ -100,7 +102,8 @@ pub(crate) fn lines<W: Raw, E: Copy + Default, const K: usize, const P: usize>(
     out
 }
 
-/// Where the two columns of a row of C are: those of one word, or the same word of two registers.
+/// For each row of C: the registers and the elements in the register that hold the two columns of a
+/// lane. These are two elements of one word, or one element of two registers.
 #[inline(always)]
 fn pairs(regs: &[u32], packed: usize) -> impl Iterator<Item = (usize, [u32; 2], [usize; 2])> {
     let step = 3 - packed;
@@ -114,7 +117,7 @@ fn pairs(regs: &[u32], packed: usize) -> impl Iterator<Item = (usize, [u32; 2], 
     })
 }
 
-/// A tile of C from its registers, which have one element or two.
+/// Reads a tile of C from its registers, which have one or two elements.
 #[inline(always)]
 pub(crate) fn sums<W: Raw, E: Copy + Default>(
     w: &Warp,
@@ -134,7 +137,7 @@ pub(crate) fn sums<W: Raw, E: Copy + Default>(
     out
 }
 
-/// Writes a tile of D; `set(value, j)` is the value at element `j` of a word.
+/// Writes a tile of D. `set(value, j)` converts a value to element `j` of a word.
 #[inline(always)]
 pub(crate) fn write<W: Raw + std::ops::BitOr<Output = W>, E: Copy>(
     w: &mut Warp,
@@ -163,10 +166,10 @@ pub(crate) fn write<W: Raw + std::ops::BitOr<Output = W>, E: Copy>(
     }
 }
 
-/// Part `n` of `parts` equal ones, a power of two.
+/// Part `n` of `parts` equal parts. `parts` is a power of two.
 #[inline(always)]
 pub(crate) fn part(all: &[u32], parts: usize, n: usize) -> &[u32] {
-    // A division would take as long as some rows of a tile.
+    // A division would take as long as computing several rows of a tile.
     let size = all.len() >> parts.trailing_zeros();
     &all[n * size..(n + 1) * size]
 }

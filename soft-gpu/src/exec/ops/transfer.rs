@@ -1,5 +1,6 @@
-//! `cp.async`: copies from global to shared memory. The copy runs at once, so the waits have
-//! nothing to wait for. An invalid copy faults at this instruction; on hardware, later.
+//! `cp.async`: copies from global to shared memory. A copy is complete when the instruction ends,
+//! so waits for copies return at once. An invalid copy faults at the instruction, on hardware
+//! later.
 
 use super::memory::{B32In32, Mem, U8In32, illegal, misaligned};
 use crate::exec::col::Raw;
@@ -8,8 +9,8 @@ use crate::exec::inst::{Flow, Inst, LANES, NONE, Op};
 use crate::exec::warp::Warp;
 
 /// Copies `imm` bytes to the shared address `c` from the global address `a` (both 64-bit columns).
-/// Reads `b` bytes of the source (all if `b` is [`NONE`]; none if predicate `e` holds), and fills
-/// the rest with zeros.
+/// Only the first `b` bytes are read (all if `b` is [`NONE`]; none if predicate `e` holds); the
+/// others are filled with zeros.
 pub(crate) struct CopyAsync;
 impl Op for CopyAsync {
     #[inline(always)]
@@ -37,11 +38,12 @@ impl Op for CopyAsync {
     }
 }
 
-/// Copies for all lanes from nearby sources, with two checks for all lanes. False without a copy if
-/// the sources are far apart or a lane might fault.
+/// Copies for all lanes if their sources are near each other, with two checks for all lanes.
+/// Returns false and copies nothing if the sources are far apart, or if a lane might fault.
 #[inline(always)]
 fn whole(w: &Warp, env: &Env<'_>, i: &Inst, size: u64) -> bool {
-    /// Range in bytes that holds 16 bytes per lane from some rows of a matrix.
+    /// Largest distance of sources in bytes: enough for lanes that copy 16 bytes each from several
+    /// rows of a matrix.
     const NEAR: u64 = 64 << 10;
     let (dst, src) = (u64::src(w, i.c), u64::src(w, i.a));
     if i.b != NONE && u32::src(w, i.b).iter().any(|take| u64::from(*take) < size) {
@@ -60,8 +62,8 @@ fn whole(w: &Warp, env: &Env<'_>, i: &Inst, size: u64) -> bool {
     }
     for (d, s) in dst.iter().zip(src) {
         let (from, to) = (*s as *const u8, env.shared.wrapping_add(*d as usize));
-        // SAFETY: both ends of all lanes are checked. Global memory and shared memory of a block do
-        // not overlap.
+        // SAFETY: source and destination of all lanes were checked. Global memory and the shared
+        // memory of a block do not overlap.
         unsafe {
             match size {
                 16 => std::ptr::copy_nonoverlapping(from, to, 16),
@@ -73,7 +75,7 @@ fn whole(w: &Warp, env: &Env<'_>, i: &Inst, size: u64) -> bool {
     true
 }
 
-/// Copies for one lane; false if the copy faults. If nothing is read, the source may be any
+/// Copies for one lane. Returns false if the copy faults. If no byte is read, the source may be any
 /// address.
 fn copy(w: &mut Warp, env: &Env<'_>, dst: u64, src: u64, size: u64, take: u64) -> bool {
     let used = if take == 0 { dst } else { dst | src };
@@ -90,8 +92,8 @@ fn copy(w: &mut Warp, env: &Env<'_>, dst: u64, src: u64, size: u64, take: u64) -
     let from = src as *mut u8;
     let to = env.shared.wrapping_add(dst as usize);
     let (words, bytes) = (take as usize & !3, take as usize);
-    // SAFETY: `size` bytes at `to` and `take` bytes at `from` are checked, and aligned to words at
-    // least.
+    // SAFETY: `size` bytes at `to` and `take` bytes at `from` were checked. Both are aligned to 4
+    // bytes at least.
     unsafe {
         for at in (0..words).step_by(4) {
             B32In32::store(to.add(at), B32In32::load(from.add(at)));

@@ -1,8 +1,8 @@
-//! Matrix products with the vector instructions of AVX2, FMA and F16C: the same sums as in
-//! [`super::mma`], tile by tile, for the types of which programs multiply most. What is else goes
-//! the general way.
+//! Matrix products with the vector instructions of AVX2, FMA and F16C, for the most frequent types.
+//! The sums are the same as in [`super::mma`], tile by tile. Products of other types use
+//! [`super::mma`].
 
-// No closures here: they would not be compiled for these instructions.
+// Closures are avoided here: the compiler would not use these vector instructions for them.
 
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
@@ -17,28 +17,28 @@ use crate::exec::inst::{Flow, Inst, Op};
 use crate::exec::round::Mode;
 use crate::exec::warp::Warp;
 
-/// How the elements of a product come from registers and go back. Lines of B and of sums have their
-/// even columns first, since a register of C holds either the even or the odd ones.
+/// Conversions between registers and tiles of a product. Lines of B and of sums have their even
+/// columns first, because a register of C holds either even or odd columns.
 ///
 /// # Safety
-/// The CPU has AVX2, FMA and F16C. Tiles have room for 16 rows of A and 16 lines of B; all of them
-/// that the registers have are written.
+/// The CPU has AVX2, FMA and F16C. A tile has room for 16 rows of A or 16 lines of B. `left` and
+/// `lines` write all rows and lines that the registers hold.
 pub(crate) trait Elements {
-    /// The general way.
+    /// The implementation without vector instructions.
     type Plain: Multiply;
-    /// A lane of a register of C or D.
+    /// The type of a lane in a register of C or D.
     type Word: Raw;
-    /// A tile of A.
+    /// Reads a tile of A.
     unsafe fn left(w: &Warp, regs: &[u32], tall: bool, to: *mut [f64; 16]);
-    /// A tile of B, a line for each k.
+    /// Reads a tile of B, one line for each k.
     unsafe fn lines(w: &Warp, regs: &[u32], to: *mut [f64; 8]);
-    /// Four lanes of C.
+    /// Reads four lanes of C.
     unsafe fn sums(from: *const Self::Word) -> __m256d;
-    /// Eight lanes of D.
+    /// Writes eight lanes of D.
     unsafe fn put(to: *mut Self::Word, sums: [__m256d; 2]);
 }
 
-/// A product whose C and D are singles or doubles.
+/// A product whose C and D are singles or doubles, with vector instructions.
 pub(crate) struct MmaWide<E>(PhantomData<E>);
 impl<E: Elements> Op for MmaWide<E> {
     #[inline(always)]
@@ -48,7 +48,7 @@ impl<E: Elements> Op for MmaWide<E> {
         }
         let p = Product::at(i.imm);
         if mask == u32::MAX && p.in_place && Mode::of(p.mode) == Mode::Nearest {
-            // SAFETY: chosen where the CPU has the instructions.
+            // SAFETY: the lowering chooses this operation only if the CPU has the instructions.
             unsafe { product::<E>(w, env, i, &p) };
         } else {
             Mma::<E::Plain>::product(w, env, i, mask);
@@ -64,7 +64,7 @@ unsafe fn product<E: Elements>(w: &mut Warp, env: &Env<'_>, i: &Inst, p: &Produc
     let [d, a, b, c] = registers(env, i, listed(i));
     let (high, across) = (p.shape.high() as usize, p.shape.across() as usize);
     let all = high * across;
-    // Until the factors are there, C is.
+    // C is prefetched while the factors are read.
     for &reg in c {
         soon::<E::Word>(w, reg);
     }
@@ -76,8 +76,8 @@ unsafe fn product<E: Elements>(w: &mut Warp, env: &Env<'_>, i: &Inst, p: &Produc
         lines.as_mut_ptr().cast::<[f64; 8]>(),
     );
     for row in 0..high {
-        // SAFETY: the tiles have the room, and what `add` reads of them was written: 8 rows
-        // for each pair of C's registers, k lines.
+        // SAFETY: the tiles have enough room. `add` reads 8 rows for each pair of C's registers and
+        // `k` lines, which `left` and `lines` have written.
         unsafe {
             E::left(w, part(a, high, row), tall, left);
             for col in 0..across {
@@ -94,12 +94,13 @@ unsafe fn product<E: Elements>(w: &mut Warp, env: &Env<'_>, i: &Inst, p: &Produc
     }
 }
 
-/// Adds the products to eight rows of C, four at a time: as many sums as a CPU adds at once. Not
-/// inlined, so that they have the registers for themselves.
+/// Adds the products to eight rows of C, four rows at a time: their sums fill the vector registers
+/// of a CPU. Not inlined, so that the sums have all registers.
 ///
 /// # Safety
-/// As for [`Elements`]; eight rows of A, `k` lines of B, and the 32 lanes of two registers of C and
-/// of D. D's are C's, or others.
+/// As for [`Elements`]. `left` has eight rows of A, `lines` has `k` lines of B. `from` and `to`
+/// each point to the 32 lanes of two registers. The registers of D are those of C, or do not
+/// overlap them.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn add<E: Elements>(
@@ -109,7 +110,7 @@ unsafe fn add<E: Elements>(
     to: [*mut E::Word; 2],
 ) {
     for row in [0, 4] {
-        // SAFETY: by this function's contract.
+        // SAFETY: the contract of this function.
         unsafe {
             let left = left.add(row).cast::<f64>();
             let mut s = [_mm256_setzero_pd(); 8];
@@ -134,24 +135,24 @@ unsafe fn add<E: Elements>(
     }
 }
 
-/// A type of narrow factors, `P` to a register.
+/// A type of narrow factors, with `P` elements per register.
 ///
 /// # Safety
 /// As for [`Elements`].
 pub(crate) trait Narrow<const P: usize>: Factor {
-    /// All elements of four registers' words, in their order, four to a vector.
+    /// Converts all elements of four words, in their order, four per vector.
     unsafe fn all(words: __m128i) -> [__m256d; P];
-    /// Element `j` of eight words.
+    /// Converts element `j` of eight words.
     unsafe fn each(words: __m256i, j: usize) -> [__m256d; 2];
 }
 
-/// Eight singles as doubles.
+/// Converts eight singles to doubles.
 ///
 /// # Safety
 /// As for [`Elements`].
 #[inline(always)]
 unsafe fn doubles(x: __m256) -> [__m256d; 2] {
-    // SAFETY: by this function's contract.
+    // SAFETY: the contract of this function.
     unsafe {
         [
             _mm256_cvtps_pd(_mm256_castps256_ps128(x)),
@@ -160,13 +161,13 @@ unsafe fn doubles(x: __m256) -> [__m256d; 2] {
     }
 }
 
-/// Half `j` of eight words, beside each other.
+/// Returns half `j` of each of eight words, packed.
 ///
 /// # Safety
 /// As for [`Elements`].
 #[inline(always)]
 unsafe fn halves(words: __m256i, j: usize) -> __m128i {
-    // SAFETY: by this function's contract.
+    // SAFETY: the contract of this function.
     unsafe {
         let words = match j {
             0 => _mm256_and_si256(words, _mm256_set1_epi32(0xffff)),
@@ -182,12 +183,12 @@ unsafe fn halves(words: __m256i, j: usize) -> __m128i {
 impl Narrow<2> for super::half::Half {
     #[inline(always)]
     unsafe fn all(words: __m128i) -> [__m256d; 2] {
-        // SAFETY: by the trait's contract.
+        // SAFETY: the trait's contract.
         unsafe { doubles(_mm256_cvtph_ps(words)) }
     }
     #[inline(always)]
     unsafe fn each(words: __m256i, j: usize) -> [__m256d; 2] {
-        // SAFETY: by the trait's contract.
+        // SAFETY: the trait's contract.
         unsafe { Self::all(halves(words, j)) }
     }
 }
@@ -195,7 +196,7 @@ impl Narrow<2> for super::half::Half {
 impl Narrow<2> for super::half::Brain {
     #[inline(always)]
     unsafe fn all(words: __m128i) -> [__m256d; 2] {
-        // SAFETY: by the trait's contract.
+        // SAFETY: the trait's contract.
         unsafe {
             let wide = _mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(words));
             doubles(_mm256_castsi256_ps(wide))
@@ -203,7 +204,7 @@ impl Narrow<2> for super::half::Brain {
     }
     #[inline(always)]
     unsafe fn each(words: __m256i, j: usize) -> [__m256d; 2] {
-        // SAFETY: by the trait's contract.
+        // SAFETY: the trait's contract.
         unsafe { Self::all(halves(words, j)) }
     }
 }
@@ -211,17 +212,18 @@ impl Narrow<2> for super::half::Brain {
 impl Narrow<1> for super::mma::Tf32 {
     #[inline(always)]
     unsafe fn all(words: __m128i) -> [__m256d; 1] {
-        // SAFETY: by the trait's contract.
+        // SAFETY: the trait's contract.
         unsafe {
             let x = _mm_castsi128_ps(words);
             let short = _mm_and_ps(x, _mm_castsi128_ps(_mm_set1_epi32(!0x1fff)));
-            // Without its low bits a NaN might be an infinity; with all bits it is a NaN.
+            // Without its low bits, a NaN might become an infinity. All bits of a NaN are therefore
+            // set.
             [_mm256_cvtps_pd(_mm_or_ps(short, _mm_cmpunord_ps(x, x)))]
         }
     }
     #[inline(always)]
     unsafe fn each(words: __m256i, _: usize) -> [__m256d; 2] {
-        // SAFETY: by the trait's contract.
+        // SAFETY: the trait's contract.
         unsafe {
             let [low] = Self::all(_mm256_castsi256_si128(words));
             let [high] = Self::all(_mm256_extracti128_si256::<1>(words));
@@ -230,20 +232,20 @@ impl Narrow<1> for super::mma::Tf32 {
     }
 }
 
-/// A register's lanes.
+/// Pointer to the lanes of a register.
 #[inline(always)]
 fn lanes<R: Raw>(w: &Warp, reg: u32) -> *const R {
     R::src(w, reg).as_ptr()
 }
 
-/// The words of a block of B, whose lanes have columns by fours: word t of each column, the even
-/// ones first.
+/// The words of a block of B. In a register, each four lanes hold a column. Returns, for each `t`,
+/// word `t` of all eight columns, the even columns first.
 ///
 /// # Safety
-/// As for [`Elements`]; `lanes` are 32.
+/// As for [`Elements`]. `lanes` points to 32 words.
 #[inline(always)]
 unsafe fn across(lanes: *const u32) -> [__m256i; 4] {
-    // SAFETY: by this function's contract.
+    // SAFETY: the contract of this function.
     unsafe {
         let mut rows = [_mm256_setzero_ps(); 4];
         for (g, row) in rows.iter_mut().enumerate() {
@@ -264,7 +266,7 @@ unsafe fn across(lanes: *const u32) -> [__m256i; 4] {
     }
 }
 
-/// Factors of one type, sums of singles.
+/// Factors of type `T`, with sums of singles.
 pub(crate) struct Singles<T, const P: usize>(PhantomData<T>);
 impl<T: Narrow<P>, const P: usize> Elements for Singles<T, P> {
     type Plain = super::mma::Floats<T, P, true>;
@@ -276,7 +278,7 @@ impl<T: Narrow<P>, const P: usize> Elements for Singles<T, P> {
             let (up, block) = if tall { (q & 1, q >> 1) } else { (0, q) };
             let from = lanes::<u32>(w, reg);
             for g in 0..8 {
-                // SAFETY: by the trait's contract.
+                // SAFETY: the trait's contract.
                 unsafe {
                     let to = to.add(g + 8 * up).cast::<f64>().add(4 * P * block);
                     let all = T::all(_mm_loadu_si128(from.add(4 * g).cast()));
@@ -291,7 +293,7 @@ impl<T: Narrow<P>, const P: usize> Elements for Singles<T, P> {
     #[inline(always)]
     unsafe fn lines(w: &Warp, regs: &[u32], to: *mut [f64; 8]) {
         for (q, &reg) in regs.iter().enumerate() {
-            // SAFETY: by the trait's contract.
+            // SAFETY: the trait's contract.
             unsafe {
                 let words = across(lanes(w, reg));
                 for (t, words) in words.into_iter().enumerate() {
@@ -308,16 +310,16 @@ impl<T: Narrow<P>, const P: usize> Elements for Singles<T, P> {
 
     #[inline(always)]
     unsafe fn sums(from: *const u32) -> __m256d {
-        // SAFETY: by the trait's contract.
+        // SAFETY: the trait's contract.
         unsafe { _mm256_cvtps_pd(_mm_loadu_ps(from.cast())) }
     }
 
     #[inline(always)]
     unsafe fn put(to: *mut u32, sums: [__m256d; 2]) {
-        // SAFETY: by the trait's contract.
+        // SAFETY: the trait's contract.
         unsafe {
             let x = _mm256_set_m128(_mm256_cvtpd_ps(sums[1]), _mm256_cvtpd_ps(sums[0]));
-            // What is not a number is the canonical NaN.
+            // Every NaN becomes the canonical NaN.
             let nan = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fff_ffff));
             let x = _mm256_blendv_ps(x, nan, _mm256_cmp_ps::<_CMP_UNORD_Q>(x, x));
             _mm256_storeu_ps(to.cast(), x);
@@ -325,7 +327,7 @@ impl<T: Narrow<P>, const P: usize> Elements for Singles<T, P> {
     }
 }
 
-/// Doubles.
+/// Factors and sums of doubles.
 pub(crate) struct DoublesWide;
 impl Elements for DoublesWide {
     type Plain = super::mma::Doubles;
@@ -337,7 +339,7 @@ impl Elements for DoublesWide {
             let (up, block) = if tall { (q & 1, q >> 1) } else { (0, q) };
             let from = lanes::<u64>(w, reg);
             for g in 0..8 {
-                // SAFETY: by the trait's contract.
+                // SAFETY: the trait's contract.
                 unsafe {
                     let to = to.add(g + 8 * up).cast::<f64>().add(4 * block);
                     _mm256_storeu_pd(to, _mm256_loadu_pd(from.add(4 * g).cast()));
@@ -351,7 +353,7 @@ impl Elements for DoublesWide {
         for (q, &reg) in regs.iter().enumerate() {
             let from = lanes::<u64>(w, reg).cast::<f64>();
             for odd in 0..2 {
-                // SAFETY: by the trait's contract.
+                // SAFETY: the trait's contract.
                 unsafe {
                     let from = from.add(4 * odd);
                     let (a, b) = (_mm256_loadu_pd(from), _mm256_loadu_pd(from.add(8)));
@@ -374,13 +376,13 @@ impl Elements for DoublesWide {
 
     #[inline(always)]
     unsafe fn sums(from: *const u64) -> __m256d {
-        // SAFETY: by the trait's contract.
+        // SAFETY: the trait's contract.
         unsafe { _mm256_loadu_pd(from.cast()) }
     }
 
     #[inline(always)]
     unsafe fn put(to: *mut u64, sums: [__m256d; 2]) {
-        // SAFETY: by the trait's contract.
+        // SAFETY: the trait's contract.
         unsafe {
             _mm256_storeu_pd(to.cast(), sums[0]);
             _mm256_storeu_pd(to.add(4).cast(), sums[1]);

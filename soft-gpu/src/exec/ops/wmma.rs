@@ -1,8 +1,9 @@
-//! `wmma.load` and `wmma.store`: matrices between memory and a warp's registers.
+//! `wmma.load` and `wmma.store`: move matrices between memory and the registers of a warp.
 //!
-//! Every lane moves the elements of its fragment ([`super::fragment`]), in any state space. Where
-//! all lanes name the same matrix, as the manual wants, its lines are checked once and moved as
-//! they lie; what is else, or not there, goes lane by lane, which also finds the fault.
+//! Every lane moves the elements of its fragment ([`super::fragment`]), in any state space. If all
+//! lanes give the same address and stride, as the manual requires, each line of the matrix is
+//! checked once and moved as a whole. Otherwise, or if a part of the matrix is not accessible, the
+//! elements are moved lane by lane, which also finds the fault.
 
 use std::ops::{BitOrAssign, BitXor};
 
@@ -15,15 +16,15 @@ use crate::exec::env::{Env, SHARED_WINDOW};
 use crate::exec::inst::{Flow, Inst, LANES, NONE, Op};
 use crate::exec::warp::Warp;
 
-/// Elements that are moved as one: 4-bit integers and bits go by words along k.
+/// Sizes of the elements that are moved. 4-bit integers and bits are moved as words along k.
 #[derive(Clone, Copy)]
 struct Layout {
     matrix: Matrix,
-    /// Elements a register.
+    /// Number of elements per register.
     packed: u32,
-    /// Bytes of one.
+    /// Bytes per element.
     bytes: u32,
-    /// Bits of which the stride counts.
+    /// Bits per unit of the stride.
     bits: u32,
 }
 
@@ -48,7 +49,7 @@ impl Layout {
         }
     }
 
-    /// Offset in bytes of element `j` of register `r` in a lane.
+    /// Offset in bytes of element `j` of register `r` of a lane, from the start of the matrix.
     #[inline(always)]
     fn offset(&self, r: u32, j: u32, lane: usize, stride: u32) -> u64 {
         let m = &self.matrix;
@@ -59,17 +60,18 @@ impl Layout {
     }
 }
 
-/// A matrix that is the same for all lanes.
+/// A matrix for which all lanes give the same address and stride.
 struct Whole {
-    /// The host address of its first element.
+    /// Host address of the first element.
     at: *mut u8,
-    /// Elements from a line to the next.
+    /// Elements from one line to the next.
     stride: u32,
-    /// Bytes from an element of lane `(g, t)` to that of `(g + 1, t)`, and to that of `(g, t + 1)`.
+    /// Bytes from an element of lane `(g, t)` to that of lane `(g + 1, t)`, and to that of lane
+    /// `(g, t + 1)`.
     steps: [usize; 2],
 }
 
-/// The value in all lanes.
+/// The value of all lanes, if it is the same.
 #[inline(always)]
 fn same<T: Copy + Default + PartialEq + BitXor<Output = T> + BitOrAssign>(
     lanes: &[T; LANES],
@@ -81,7 +83,7 @@ fn same<T: Copy + Default + PartialEq + BitXor<Output = T> + BitOrAssign>(
     (odd == T::default()).then_some(lanes[0])
 }
 
-/// The address, if it is the same for all lanes.
+/// The address that all lanes give, if it is the same.
 #[inline(always)]
 fn address(w: &Warp, i: &Inst) -> Option<u64> {
     let offset = i64::from(i.imm as u32 as i32) as u64;
@@ -95,7 +97,7 @@ fn address(w: &Warp, i: &Inst) -> Option<u64> {
     }
 }
 
-/// The matrix, if all lanes name the same and all of it is there.
+/// The matrix, if all lanes give the same address and stride, and all of it is accessible.
 #[inline(always)]
 fn whole(w: &Warp, env: &Env<'_>, i: &Inst, mask: u32, layout: &Layout) -> Option<Whole> {
     if mask != u32::MAX {
@@ -135,7 +137,8 @@ fn whole(w: &Warp, env: &Env<'_>, i: &Inst, mask: u32, layout: &Layout) -> Optio
         _ if at < SHARED_WINDOW => global(at)?,
         _ => shared(at.checked_sub(SHARED_WINDOW)?)?,
     };
-    // Lanes run over rows or columns first, and over the other by what a register has of it.
+    // One of the numbers `g` and `t` of a lane selects a row or column, the other a position along
+    // it, in steps of the elements that a register holds there.
     let by_rows = (m.role == Role::B) != m.by_column;
     let next = if m.role == Role::C {
         2
@@ -160,7 +163,7 @@ fn whole(w: &Warp, env: &Env<'_>, i: &Inst, mask: u32, layout: &Layout) -> Optio
     })
 }
 
-/// Moves element `j` of register `r` of all lanes.
+/// Calls `move_one` with each lane and the host address of its element `j` of register `r`.
 #[inline(always)]
 fn each_of(x: &Whole, layout: &Layout, r: u32, j: u32, mut move_one: impl FnMut(usize, *mut u8)) {
     let first = x.at.wrapping_add(layout.offset(r, j, 0, x.stride) as usize);
@@ -174,7 +177,7 @@ fn each_of(x: &Whole, layout: &Layout, r: u32, j: u32, mut move_one: impl FnMut(
     }
 }
 
-/// Loads the registers of a matrix that all lanes name.
+/// Loads the registers of a matrix for which all lanes give the same address.
 #[inline(always)]
 fn load_whole<M: Mem>(w: &mut Warp, x: &Whole, layout: &Layout, regs: &[u32]) {
     let distinct = layout
@@ -197,7 +200,7 @@ fn load_whole<M: Mem>(w: &mut Warp, x: &Whole, layout: &Layout, regs: &[u32]) {
                 .enumerate()
             {
                 let from = first.wrapping_add(g * x.steps[0]);
-                // SAFETY: `whole` checked every line. Registers are never in a kernel's reach.
+                // SAFETY: `whole` checked every line. Kernels cannot access registers.
                 unsafe {
                     std::ptr::copy_nonoverlapping(from, four.as_mut_ptr().cast(), 4 * M::R::BYTES);
                 };
@@ -206,7 +209,7 @@ fn load_whole<M: Mem>(w: &mut Warp, x: &Whole, layout: &Layout, regs: &[u32]) {
             let mut v = [M::R::default(); LANES];
             for j in 0..layout.packed {
                 each_of(x, layout, r as u32, j, |l, p| {
-                    // SAFETY: `whole` checked every element's address and alignment.
+                    // SAFETY: `whole` checked the address and alignment of every element.
                     let x = unsafe { M::load(p) }.to_u64();
                     v[l] = M::R::from_u64(v[l].to_u64() | x << (layout.bits * j));
                 });
@@ -216,7 +219,7 @@ fn load_whole<M: Mem>(w: &mut Warp, x: &Whole, layout: &Layout, regs: &[u32]) {
     }
 }
 
-/// Checked host addresses of element `j` of register `r` in every lane.
+/// Checked host addresses of element `j` of register `r` in every lane. `None` after a fault.
 fn hosts(
     w: &mut Warp,
     env: &Env<'_>,
@@ -247,7 +250,7 @@ fn hosts(
     ok.then_some(ad)
 }
 
-/// The operand list of an instruction: its length first.
+/// The operand list of an instruction. Its first word is its length.
 fn list<'p>(env: &Env<'p>, i: &Inst) -> &'p [u32] {
     let at = i.b as usize;
     let rest = env.program.operands.get(at..).unwrap_or(&[]);
@@ -255,8 +258,8 @@ fn list<'p>(env: &Env<'p>, i: &Inst) -> &'p [u32] {
     rest.get(1..=n).unwrap_or(&[])
 }
 
-/// `wmma.load`: registers in the list `b`, stride `a`, description `c`, address `e`. The following
-/// load's address is `d`, or [`NONE`].
+/// `wmma.load`: `b` is the list of registers, `a` the stride, `c` the description ([`Matrix`]), `e`
+/// the address. `d` is the address register of the next load, or [`NONE`].
 pub(crate) struct WmmaLoad;
 impl Op for WmmaLoad {
     #[inline(always)]
@@ -267,7 +270,8 @@ impl Op for WmmaLoad {
         let layout = Layout::of(Matrix::at(i.c));
         let regs = list(env, i);
         if i.d != NONE {
-            // Unrolled loops have an address for each load, more than stay in the fastest cache.
+            // An unrolled loop has an address register for each load, more than the first-level
+            // cache holds.
             if i.imm & layout::NARROW != 0 {
                 soon::<u32>(w, i.d);
             } else {
@@ -296,7 +300,7 @@ impl Op for WmmaLoad {
                 };
                 for (v, a) in v.iter_mut().zip(ad) {
                     let p = a as *mut u8;
-                    // SAFETY: `hosts` checked every lane's address, size and alignment.
+                    // SAFETY: `hosts` checked the address, size and alignment for every lane.
                     let x = unsafe {
                         match layout.bytes {
                             1 => u64::from(U8In32::load(p)),
@@ -321,7 +325,7 @@ impl Op for WmmaLoad {
     }
 }
 
-/// `wmma.store`: as [`WmmaLoad`].
+/// `wmma.store`. The operands are those of [`WmmaLoad`].
 pub(crate) struct WmmaStore;
 impl Op for WmmaStore {
     #[inline(always)]
@@ -334,7 +338,7 @@ impl Op for WmmaStore {
             for (r, &reg) in list(env, i).iter().enumerate() {
                 for j in 0..layout.packed {
                     each_of(&x, &layout, r as u32, j, |l, p| {
-                        // SAFETY: `whole` checked every element's address and alignment.
+                        // SAFETY: `whole` checked the address and alignment of every element.
                         unsafe {
                             match layout.bytes {
                                 2 => U16In32::store(p, u32::src(w, reg)[l] >> (layout.bits * j)),
@@ -359,7 +363,7 @@ impl Op for WmmaStore {
                 };
                 each_lane(mask, |l| {
                     let (p, x) = (ad[l] as *mut u8, v[l] >> (layout.bits * j));
-                    // SAFETY: `hosts` checked every lane's address, size and alignment.
+                    // SAFETY: `hosts` checked the address, size and alignment for every lane.
                     unsafe {
                         match layout.bytes {
                             2 => U16In32::store(p, x as u32),

@@ -1,4 +1,4 @@
-//! Call frames: the place of a function's registers and local memory; calls and returns.
+//! Call frames: a function's registers and local memory, calls and returns.
 
 use super::{Wait, Warp};
 use crate::exec::col::{Col32, Col64};
@@ -17,28 +17,28 @@ const MAX_DEPTH: u32 = 4096;
 /// of a kernel.
 const MAX_COLUMNS: usize = 1 << 15;
 
-/// Zeroed memory, which the system commits page by page when lanes access it, because a thread may
-/// request 512 KiB. `None` if out of memory.
+/// Zeroed memory. A thread may request 512 KiB, so the memory is allocated such that the system
+/// provides pages only when lanes access them. `None` if out of memory.
 fn zeroed(words: usize) -> Option<Vec<u128>> {
     let layout = std::alloc::Layout::array::<u128>(words).ok()?;
     if layout.size() == 0 {
         return Some(Vec::new());
     }
-    // SAFETY: the layout is not of size zero.
+    // SAFETY: the size of the layout is not zero.
     let p = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<u128>();
     if p.is_null() {
         return None;
     }
-    // SAFETY: `p` is from the global allocator with the layout of `words` words, all zero.
+    // SAFETY: the global allocator returned `p` for `words` words, all of which are zero.
     Some(unsafe { Vec::from_raw_parts(p, words, words) })
 }
 
-/// One activation of a function.
+/// One call of a function.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Frame {
     pub(super) func: u32,
     pub(super) parent: u32,
-    /// Groups in this frame, plus frames that it called.
+    /// Number of groups in this frame, plus the number of frames that it called.
     pub(super) refs: u32,
     pub(super) depth: u32,
     pub(super) ret_pc: u32,
@@ -76,7 +76,7 @@ impl Warp {
         }
     }
 
-    /// Grows the register files and local memory for `frame` of `info`.
+    /// Grows the register files and local memory so that `frame`, of the function `info`, fits.
     pub(super) fn reserve(&mut self, info: &FuncInfo, frame: u32) -> Result<(), Fault> {
         let f = self.frames[frame as usize];
         let n32 = f.base32 as usize + info.n32 as usize;
@@ -86,8 +86,8 @@ impl Warp {
         if deep || f.depth > MAX_DEPTH {
             return Err(Fault::StackOverflow);
         }
-        // Calls grow the files by doubling. A kernel gets its own columns only, because it may
-        // never call.
+        // For calls, the files grow by doubling. A kernel gets only its own columns, because it may
+        // never call a function.
         let room = |n: usize| {
             if f.depth > 0 {
                 n.next_power_of_two()
@@ -126,18 +126,18 @@ impl Warp {
         Ok(())
     }
 
-    /// Start of local memory of lane 0.
+    /// Address of lane 0's local memory.
     #[inline(always)]
     pub(crate) fn local_base(&self) -> *mut u8 {
         self.local.as_ptr().cast::<u8>().cast_mut()
     }
 
-    /// Makes `frame` current.
+    /// Makes `frame` the current frame.
     pub(super) fn set_frame(&mut self, frame: u32) {
         let f = self.frames[frame as usize];
         self.frame = frame;
-        // SAFETY: `reserve` grew the files beyond these bases when the frame was entered. The files
-        // never shrink while the warp runs.
+        // SAFETY: when the frame was entered, `reserve` grew the files beyond these bases. The
+        // files never shrink while the warp runs.
         unsafe {
             self.bank32[0] = self.file32.as_mut_ptr().add(f.base32 as usize).cast_const();
             self.bank64[0] = self.file64.as_mut_ptr().add(f.base64 as usize).cast_const();
@@ -164,8 +164,8 @@ impl Warp {
         }
     }
 
-    /// Enters `func` with the lanes in `mask`. `copy` moves the arguments from the current frame to
-    /// the new frame.
+    /// Enters `func` with the lanes in `mask`. `call` is the call site, whose arguments are copied
+    /// to the new frame.
     pub(crate) fn call(
         &mut self,
         env: &Env<'_>,
@@ -181,7 +181,7 @@ impl Warp {
             self.park(self.pc + 1, rest, Wait::Ready);
         }
         let parent = self.frame;
-        // The new frame takes over the running group's reference to the parent.
+        // The new frame takes the reference that the running group held on the parent.
         let frame = self.push_frame(Frame {
             func,
             parent,
@@ -206,7 +206,7 @@ impl Warp {
         Ok(Flow::Jump)
     }
 
-    /// Returns lanes from the current frame; lanes of a kernel exit.
+    /// Returns the lanes in `mask` from the current frame. Lanes of a kernel exit.
     pub(crate) fn ret(&mut self, env: &Env<'_>, mask: u32) -> Flow {
         let frame = self.frame;
         let f = self.frames[frame as usize];
@@ -282,12 +282,13 @@ impl Warp {
         });
     }
 
-    /// One lane of a 32-bit operand, from a register of the frame at `base` or from a constant
-    /// bank.
+    /// One lane of a 32-bit operand: a register of the frame at `base`, or an entry of a bank of
+    /// constants.
     fn read32(&self, base: u32, op: u32, l: usize) -> [u8; 4] {
         let v = match op >> 30 {
             0 => self.file32[(base + op) as usize].0[l],
-            // SAFETY: constant and special indices come from the lowering.
+            // SAFETY: the lowering keeps indices of constants and special registers within their
+            // banks.
             b => unsafe { (*self.bank32[b as usize].add((op & bank::INDEX) as usize)).0[l] },
         };
         v.to_le_bytes()
@@ -351,7 +352,7 @@ impl Warp {
     }
 
     /// Makes another frame current, so that registers of a parked group can be written. Returns the
-    /// former frame, which the caller must restore.
+    /// previous frame, which the caller must make current again.
     pub(crate) fn borrow_frame(&mut self, frame: u32) -> u32 {
         let before = self.frame;
         self.set_frame(frame);

@@ -1,9 +1,10 @@
-//! A warp: registers, groups of lanes, call frames, and the executing loop.
+//! A warp: registers, groups of lanes, call frames, and the interpreter loop.
 //!
-//! Lanes with the same program counter and call frame form a group. The deepest group runs first;
-//! among equally deep groups, the group with the lowest pc. Groups that meet are merged. Structured
-//! code reconverges so without analysis. Registers are columns with one entry per lane, so groups
-//! with overlapping frames never access each other's lanes.
+//! Lanes with the same program counter and call frame form a group. The group in the deepest frame
+//! runs first; among equally deep groups, the group with the lowest pc. Groups that meet are
+//! merged. In structured code, lanes therefore reconverge without an analysis of the program.
+//! Registers are columns with one entry per lane, so groups in overlapping frames never access the
+//! same entries.
 
 mod frame;
 
@@ -15,19 +16,19 @@ use super::env::Env;
 use super::inst::{Flow, NEGATED, NONE, bank};
 use super::special;
 
-/// Instructions that a group may run after an atomic while other groups wait.
+/// Number of instructions that a group may run after an atomic while other groups are ready.
 const PATIENCE: u64 = 1024;
-/// Most instructions in a row for the group that ran least recently.
+/// Most instructions that the group which ran least recently runs in a row.
 const BURST: u64 = 512;
 
-/// Reason why a group does not run.
+/// The state in which a group waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// None: the group can run.
+    /// The group can run.
     Ready,
-    /// At this block barrier. The pc is already past the barrier.
+    /// Waits at this barrier of the block. The pc is already past the barrier.
     Barrier(u8),
-    /// At a warp-level `.sync` instruction, until these lanes arrive.
+    /// Waits at a warp-level `.sync` instruction until these lanes arrive.
     Sync(u32),
 }
 
@@ -42,7 +43,7 @@ pub(crate) struct Group {
     last: u64,
 }
 
-/// An arrival at a block barrier, which the block counts.
+/// An arrival at a barrier of the block. The block collects these.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrival {
     /// Number of the barrier, 0..16.
@@ -55,12 +56,12 @@ pub(crate) struct Arrival {
     pub(crate) votes: u32,
 }
 
-/// Reason for the end of a slice.
+/// Reason why a warp stopped running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ran {
-    /// The budget is used up; instructions are left.
+    /// The budget is used up.
     Budget,
-    /// Every group waits at a barrier.
+    /// Every group waits at a barrier of the block.
     Parked,
     /// All lanes have exited.
     Done,
@@ -75,11 +76,11 @@ pub(crate) struct Params {
     pub(crate) wide64: Vec<Col64>,
 }
 
-/// Number of base registers whose regular lanes a warp can store.
+/// Number of address registers whose rule a warp can store.
 pub(crate) const MEMOS: usize = 8;
 
-/// The regular lanes of a base register: the first value of each half of the warp, and the step
-/// from a lane to the next.
+/// The rule of an address register ([`crate::exec::ops::regular`]): the first value of each half of
+/// the warp, and the step from a lane to the next.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Memo {
     pub(crate) first: [u64; 2],
@@ -100,31 +101,31 @@ pub(crate) struct Warp {
     /// 64-bit banks.
     pub(crate) bank64: [*const Col64; 4],
     preds: *mut u32,
-    /// Lengths of the program's constant pools; `params`: of the launch's parameter columns.
+    /// Number of columns in the constant pools of the program, and in the parameters of the launch,
+    /// for both widths.
     pools: (usize, usize),
     params: (usize, usize),
-    /// Lanes of the running group; 0: no group is chosen.
+    /// Lanes of the running group; 0 while no group is chosen.
     pub(crate) active: u32,
-    /// The running instruction.
+    /// Index of the running instruction.
     pub(crate) pc: u32,
     /// Lanes that have not exited.
     pub(crate) live: u32,
     /// Carry flag of each lane.
     pub(crate) carry: u32,
-    /// Whether an atomic ran, so that the lanes may be spinning on each other.
+    /// Whether an atomic ran. Lanes may then spin until other lanes of the warp change memory.
     pub(crate) busy: bool,
     /// Time at which a sleeping warp wakes (ns, `Device::now_ns`); 0 while the warp is awake.
     pub(crate) wake: u64,
-    /// Whether the next `.sync` does not wait for missing lanes, because none will come.
+    /// Whether the next `.sync` continues without missing lanes, because no other lane can arrive.
     force: bool,
     stop: u32,
     frame: u32,
     slice: u64,
     rotate: bool,
-    /// Stored regular registers that have not changed since ([`crate::exec::lower`] decides their
-    /// use).
+    /// Stored rules of address registers. The lowering decides when a rule is stored and used.
     pub(crate) memos: [Memo; MEMOS],
-    /// Bit n: memo n belongs to the running group.
+    /// Bit n: the running group stored memo n.
     pub(crate) remembered: u8,
     /// Set when [`Flow::Fault`] is returned.
     pub(crate) fault: Option<Fault>,
@@ -141,7 +142,7 @@ pub(crate) struct Warp {
     /// 64-bit special registers.
     pub(crate) spec64: Vec<Col64>,
     local: Vec<u128>,
-    /// Bytes of local memory per lane.
+    /// Size of a lane's local memory in bytes.
     pub(crate) stride: u64,
     /// Barrier arrivals that the block has not yet counted.
     pub(crate) arrivals: Vec<Arrival>,
@@ -188,13 +189,14 @@ impl Warp {
         }
     }
 
-    /// Whether registers and local memory are small: at most about 100 KiB.
+    /// Whether registers and local memory together take at most about 100 KiB.
     pub(crate) fn is_small(&self) -> bool {
         self.file32.len() <= 256 && self.file64.len() <= 256 && self.stride <= 1024
     }
 
-    /// Puts the lanes in `mask` at the start of the kernel `func`. `params` must stay in place
-    /// while the warp runs. `fresh`: the warp has not run this kernel before, and needs room.
+    /// Puts the lanes in `mask` at the start of the kernel `func`. `params` must stay at the same
+    /// address while the warp runs. `fresh`: the warp has not run this kernel before, so memory is
+    /// allocated.
     pub(crate) fn start(
         &mut self,
         env: &Env<'_>,
@@ -245,7 +247,8 @@ impl Warp {
         Ok(())
     }
 
-    /// Whether a 32-bit operand is within its bank, as the lowering guarantees; for debug builds.
+    /// Whether a 32-bit operand is within its bank, as the lowering guarantees. Debug builds check
+    /// this.
     pub(crate) fn holds32(&self, op: u32) -> bool {
         let i = (op & bank::INDEX) as usize;
         let base = (self.bank32[0] as usize).wrapping_sub(self.file32.as_ptr() as usize);
@@ -271,13 +274,13 @@ impl Warp {
         }
     }
 
-    /// Whether a predicate is within the register file.
+    /// Whether a predicate operand is within the register file.
     fn holds_pred(&self, op: u32) -> bool {
         let base = (self.preds as usize).wrapping_sub(self.filep.as_ptr() as usize);
         base / size_of::<u32>() + ((op & !NEGATED) as usize) < self.filep.len()
     }
 
-    /// The lanes of a predicate operand.
+    /// The value of a predicate operand, one bit per lane.
     #[inline(always)]
     pub(crate) fn pred(&self, op: u32) -> u32 {
         debug_assert!(self.holds_pred(op), "predicate {op:#x}");
@@ -295,8 +298,8 @@ impl Warp {
         *p = (*p & !mask) | (bits & mask);
     }
 
-    /// Makes lanes of the current frame a waiting group at `pc`. The running group keeps its
-    /// reference to the frame.
+    /// Moves lanes of the current frame to a group that waits, or is ready, at `pc`. The running
+    /// group keeps its own reference to the frame.
     pub(crate) fn park(&mut self, pc: u32, mask: u32, wait: Wait) {
         let frame = self.frame;
         if wait == Wait::Ready {
@@ -320,14 +323,14 @@ impl Warp {
         });
     }
 
-    /// Ends the running group: its lanes exited, returned or were parked.
+    /// Ends the running group, because its lanes exited, returned or were parked.
     pub(crate) fn drop_current(&mut self) {
         self.active = 0;
         self.release(self.frame);
     }
 
-    /// Sends the lanes in `taken` to `target`, and the other lanes of the running group to the
-    /// following instruction. The group with the lower pc continues.
+    /// Moves the lanes in `taken` to `target`, and the other lanes of the running group to the
+    /// following instruction. The group with the lower pc continues to run.
     #[inline(always)]
     pub(crate) fn branch(&mut self, taken: u32, target: u32) -> Flow {
         if taken == self.active {
@@ -368,20 +371,20 @@ impl Warp {
         Flow::Next
     }
 
-    /// Whether all live lanes of `members` are in `mask`, at a warp-level `.sync`.
+    /// Whether all lanes of `members` that have not exited are in `mask`.
     #[inline(always)]
     pub(crate) fn together(&self, members: u32, mask: u32) -> bool {
         members & self.live & !mask == 0
     }
 
-    /// Whether the running group must not wait at its `.sync`, because no other lane can come.
-    /// Clears the flag.
+    /// Returns whether the running group must not wait at its `.sync`, because no other lane can
+    /// arrive, and clears this flag.
     pub(crate) fn take_force(&mut self) -> bool {
         std::mem::take(&mut self.force)
     }
 
-    /// Parks lanes at a `.sync` instruction (see [`Self::together`]), together with lanes that
-    /// already wait there for the same members. A call of [`Self::leave_behind`] must follow.
+    /// Parks lanes at a `.sync` instruction, in one group with lanes that already wait there for
+    /// the same members. The caller must then call [`Self::leave_behind`].
     pub(crate) fn wait_for(&mut self, members: u32, mask: u32) {
         let (pc, frame) = (self.pc, self.frame);
         let wait = Wait::Sync(members);
@@ -392,7 +395,8 @@ impl Warp {
         }
     }
 
-    /// Lets the running group continue with the following instruction, without the lanes in `mask`.
+    /// Ends the running group, whose lanes in `mask` were parked. Its other lanes become a group at
+    /// the following instruction.
     pub(crate) fn leave_behind(&mut self, mask: u32) -> Flow {
         let rest = self.active & !mask;
         if rest != 0 {
@@ -402,7 +406,7 @@ impl Warp {
         Flow::Choose
     }
 
-    /// Parks lanes at a block barrier.
+    /// Parks lanes at a barrier of the block.
     pub(crate) fn wait_barrier(&mut self, mask: u32, id: u8) -> Flow {
         let rest = self.active & !mask;
         self.park(self.pc + 1, mask, Wait::Barrier(id));
@@ -419,7 +423,8 @@ impl Warp {
             let mut j = i + 1;
             while j < self.groups.len() {
                 let (a, b) = (self.groups[i], self.groups[j]);
-                // Lanes that arrive at a `.sync` where others wait join them when they execute it.
+                // Lanes that reach a `.sync` where others wait join the others when they execute
+                // the `.sync`.
                 if a.pc == b.pc
                     && a.frame == b.frame
                     && a.wait == Wait::Ready
@@ -467,8 +472,8 @@ impl Warp {
                 None
             }
             None => {
-                // Lanes wait for each other at different places, and none will come. The first
-                // group continues alone; hardware does not define this case.
+                // Lanes wait for each other at different places, so no lane can arrive. The group
+                // with the lowest pc continues alone. Hardware does not define this case.
                 self.force = !self.groups.is_empty();
                 let low = self.groups.iter().map(|g| g.pc).min();
                 self.groups.iter().position(|g| Some(g.pc) == low)
@@ -501,8 +506,8 @@ impl Warp {
     fn slices(&mut self, env: &Env<'_>, left: &mut u64) -> Ran {
         while *left > 0 {
             if std::mem::take(&mut self.rotate) && !self.groups.is_empty() {
-                // Lanes of the warp may spin on each other, so the group that ran least recently
-                // runs next.
+                // Lanes may spin until other lanes of the warp change memory, so the group that ran
+                // least recently runs next.
                 self.slice += 1;
                 self.put_aside();
                 if self.choose(true) {
@@ -535,7 +540,7 @@ impl Warp {
         Ran::Budget
     }
 
-    /// Runs at most `most` of the instructions that are left.
+    /// Runs at most `most` instructions, and at most `left`.
     fn part(&mut self, env: &Env<'_>, left: &mut u64, most: u64) -> Step {
         let given = most.min(*left);
         let mut n = given;
@@ -544,7 +549,7 @@ impl Warp {
         step
     }
 
-    /// Parks the running group at its pc.
+    /// Parks the running group at its present pc.
     fn put_aside(&mut self) {
         if self.active != 0 {
             self.park(self.pc, self.active, Wait::Ready);
@@ -552,7 +557,7 @@ impl Warp {
         }
     }
 
-    /// Runs the current group until it meets another group, ends, or uses up `left`.
+    /// Runs the current group until it meets another group or ends, or `left` is used up.
     fn execute(&mut self, env: &Env<'_>, left: &mut u64) -> Step {
         let code = env.code.as_ptr();
         let mut pc = self.pc;
@@ -564,7 +569,7 @@ impl Warp {
                 break Step::Budget;
             }
             n -= 1;
-            // SAFETY: targets come from the lowering, and every function ends in a return.
+            // SAFETY: the lowering sets all branch targets, and every function ends in a return.
             let inst = unsafe { &*code.add(pc as usize) };
             let mut mask = self.active;
             if inst.guard != NONE {
