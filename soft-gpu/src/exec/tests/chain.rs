@@ -6,10 +6,10 @@ use super::{Bench, HEADER};
 use crate::exec::contract::Fault;
 use crate::exec::program::Program;
 
-/// Words of the table that the kernels read, in shared and in global memory.
+/// Number of words in the table that the kernels read, in shared and in global memory.
 const WORDS: usize = 1024;
 
-/// Values of every kind. Many are small, so that sums stay finite.
+/// Words for the table: singles of every kind. Many are small, so that sums stay finite.
 fn table() -> Vec<u32> {
     let mut random = Random(31);
     let edges = [
@@ -31,12 +31,12 @@ fn table() -> Vec<u32> {
         .collect()
 }
 
-/// How the index into the table depends on the lane of a thread.
+/// The way in which the index into the table depends on the thread.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Lanes {
     Same,
     Each,
-    /// Sixteen threads per row, as in tiles.
+    /// Sixteen threads per row, as in kernels that use tiles.
     Rows,
     Scattered,
 }
@@ -53,7 +53,7 @@ impl Lanes {
         }
     }
 
-    /// Code that writes the index of thread `%t` to `to`.
+    /// PTX code that writes the index of thread `%t` to register `to`.
     fn code(self, to: &str) -> String {
         match self {
             Lanes::Same => format!("mov.u32 {to}, 3; add.u32 {to}, {to}, %zero;"),
@@ -66,8 +66,8 @@ impl Lanes {
     }
 }
 
-/// A kernel that runs `chain` with the addresses `%x` and `%y` in the given spaces, and stores
-/// `%s`, which starts as the thread number.
+/// A kernel that runs `chain`, with the addresses `%x` and `%y` in the given spaces. `%s` starts as
+/// the thread number, and is stored at the end.
 fn kernel(chain: &str, x: (Lanes, &str), y: (Lanes, &str)) -> String {
     let address = |to: &str, (lanes, space): (Lanes, &str)| {
         let base = if space == "shared" { "%tile" } else { "%in" };
@@ -90,7 +90,8 @@ fn kernel(chain: &str, x: (Lanes, &str), y: (Lanes, &str)) -> String {
     )
 }
 
-/// `n` terms, whose loads are `steps` words apart.
+/// PTX code of `n` terms. `steps` are the distances between the addresses of successive loads, in
+/// words.
 fn terms(n: u32, x: &str, y: &str, steps: [u32; 2], ftz: &str) -> String {
     (0..n)
         .map(|k| {
@@ -113,7 +114,7 @@ fn run(text: &str, threads: u32, baseline: bool) -> Result<Vec<u32>, Fault> {
     Ok(bench.read_words(out, threads as usize))
 }
 
-/// Numbers of terms of the chains of a program.
+/// The number of terms of each chain that the lowering finds in a program.
 fn chains(text: &str) -> Vec<u64> {
     use crate::exec::ops::memory::layout::CHAIN_SHIFT;
     let program: Program = Bench::new().load(text).0;
@@ -190,7 +191,8 @@ fn values_that_other_instructions_read_are_kept() {
         "ld.shared.f32 %v1, [%x+4]; ld.shared.f32 %u1, [%y+4]; fma.rn.f32 %r1, %v1, %u1, %r0;";
     for (chain, want) in [
         (format!("{term}{next} mov.f32 %s, %r1;"), vec![2]),
-        // An intermediate sum is used; a factor is used; the order matters.
+        // These chains are cut: an intermediate sum or a factor is read, a label or a guard
+        // interrupts the chain, or the instructions are in another order.
         (format!("{term}{next} add.f32 %s, %r0, %r1;"), vec![1, 1]),
         (format!("{term}{next} add.f32 %s, %v1, %r1;"), vec![1]),
         (format!("{term} L: {next} mov.f32 %s, %r1;"), vec![1, 1]),
@@ -228,7 +230,7 @@ fn a_term_beyond_the_memory_faults_by_itself() {
     let chain = terms(6, "shared", "shared", [1, 200], "");
     let text = kernel(&chain, (Lanes::Same, "shared"), (Lanes::Each, "shared"));
     assert_eq!(chains(&text), [6]);
-    // Words 4 · 200 + 0..64 are in the memory; words 5 · 200 + 24..64 are not.
+    // For the last term, words 4 · 200 + 0..64 are in the memory, words 5 · 200 + 24..64 are not.
     let line = text
         .lines()
         .position(|l| l.contains("+4000]"))

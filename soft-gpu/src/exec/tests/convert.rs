@@ -29,8 +29,8 @@ fn halves() {
             row[0]
         );
     }
-    // Converting back is the identity. A value between two halves goes to the nearer half, ties to
-    // even.
+    // Conversion back gives the same half. A value between two halves is rounded to the nearer
+    // half, ties to even.
     let back: Vec<Vec<u64>> = wide.iter().map(|w| vec![*w]).collect();
     let again = eval("cvt.rn.f16.f32 %d, %a;", "b16", &["f32"], &back);
     for (row, got) in rows.iter().zip(again) {

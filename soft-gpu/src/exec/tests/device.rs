@@ -11,7 +11,7 @@ use crate::exec::run;
 
 const SIZE: usize = 64 << 20;
 
-/// A test device.
+/// A device for one test.
 pub(crate) struct Bench {
     memory: Vec<u128>,
     granules: Vec<AtomicU8>,
@@ -19,7 +19,7 @@ pub(crate) struct Bench {
     heap: Mutex<HashMap<u64, u64>>,
     /// Output of device code.
     pub(crate) output: Mutex<Vec<u8>>,
-    /// Turns until the kernel must stop.
+    /// Number of further turns until the kernel must stop.
     pub(crate) turns: AtomicU64,
     started: Instant,
 }
@@ -42,11 +42,12 @@ impl Bench {
     }
 
     fn base(&self) -> u64 {
-        // Granules are counted from the base; accesses are aligned by address.
+        // Granules are counted from this base. Accesses must be aligned as addresses.
         (self.memory.as_ptr() as u64).next_multiple_of(GRANULE)
     }
 
-    /// Allocates zeroed device memory; a dead granule follows each allocation.
+    /// Allocates zeroed device memory. A granule that kernels cannot access follows each
+    /// allocation.
     pub(crate) fn alloc(&self, bytes: u64) -> u64 {
         let mut next = self.next.lock().unwrap();
         let at = *next;
@@ -64,17 +65,17 @@ impl Bench {
 
     pub(crate) fn write(&self, addr: u64, bytes: &[u8]) {
         assert!(bytes.is_empty() || self.arena().live(addr, bytes.len() as u64));
-        // SAFETY: within the arena, and no kernel runs.
+        // SAFETY: the range lies within the arena, and no kernel runs.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
     }
 
     pub(crate) fn read(&self, addr: u64, len: usize) -> Vec<u8> {
         assert!(self.arena().live(addr, len as u64));
-        // SAFETY: within the arena, and no kernel runs.
+        // SAFETY: the range lies within the arena, and no kernel runs.
         unsafe { std::slice::from_raw_parts(addr as *const u8, len) }.to_vec()
     }
 
-    /// A buffer with these words.
+    /// Allocates a buffer that holds these words.
     pub(crate) fn words(&self, words: &[u32]) -> u64 {
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         let at = self.alloc(bytes.len() as u64);
@@ -82,7 +83,7 @@ impl Bench {
         at
     }
 
-    /// A buffer with these 64-bit words.
+    /// Allocates a buffer that holds these 64-bit words.
     pub(crate) fn longs(&self, words: &[u64]) -> u64 {
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         let at = self.alloc(bytes.len() as u64);
@@ -109,8 +110,8 @@ impl Bench {
         self.load_as(ptx, false)
     }
 
-    /// As [`Self::load`], with operations of the baseline instruction set or with the best
-    /// operations.
+    /// As [`Self::load`]. If `baseline`, operations use the baseline instruction set, otherwise the
+    /// best one.
     pub(crate) fn load_as(&self, ptx: &str, baseline: bool) -> (Program, HashMap<String, u64>) {
         super::inventory::note(ptx);
         let opts = LoadOptions {

@@ -1,10 +1,10 @@
-//! Instructions that the lowering omits, and values that it reuses, must not change results.
+//! Omitted instructions, shared columns and reused rules must not change results.
 
 use super::{Bench, HEADER};
 
-/// Runs `body` on 64 threads, two warps. `%t` is the thread number, `%out` the address of the
-/// thread's result word, `%in` a table of 256 words that hold three times their index, `%n` the
-/// parameter 7.
+/// Runs `body` on 64 threads, which are two warps, and returns the result of each thread in `%r0`.
+/// `%t` is the thread number, `%out` the address of the thread's result word, `%in` a table of 256
+/// words with three times their index, `%n` the parameter 7.
 fn results(body: &str) -> Vec<u32> {
     let bench = Bench::new();
     let (p, _) = bench.load(&text(body));
@@ -26,7 +26,7 @@ fn text(body: &str) -> String {
     )
 }
 
-/// Number of instructions of `body`, beyond those of an empty body.
+/// Number of instructions that `body` adds to an empty body.
 fn instructions(body: &str) -> usize {
     let bench = Bench::new();
     let count = |body: &str| bench.load(&text(body)).0.code.len();
@@ -59,7 +59,7 @@ fn moves_of_constant_values_are_omitted() {
 
 #[test]
 fn a_register_with_the_former_value_of_another_stays_separate() {
-    // In each round, %r2 has the value that %r1 had in the round before.
+    // In each round, %r2 has the value that %r1 had in the previous round.
     let body = "mov.u32 %r3, 0; mov.u32 %r0, 0;\n\
                 L: setp.eq.u32 %p1, %r3, 0; @%p1 bra FIRST; mad.lo.u32 %r0, %r0, 10, %r2;\n\
                 FIRST: add.u32 %r1, %r3, %t; mov.u32 %r2, %r1;\n\
@@ -70,7 +70,7 @@ fn a_register_with_the_former_value_of_another_stays_separate() {
     }
 }
 
-/// A body, and the result of each thread.
+/// A body, and a function that computes the result of each thread.
 type Expected = (&'static str, fn(u32) -> u32);
 
 #[test]
@@ -86,7 +86,8 @@ fn a_changed_address_invalidates_its_memo() {
             |t| 6 * t + 300,
         ),
         (
-            // The same register with another access size: the rule found for words does not apply.
+            // The same register with another access size: the rule that was found for words is not
+            // valid.
             "ld.global.u32 %r1, [%d1]; ld.global.u8 %r2, [%d1]; add.u32 %r0, %r1, %r2;",
             |t| 3 * t + (3 * t) % 256,
         ),
@@ -96,7 +97,7 @@ fn a_changed_address_invalidates_its_memo() {
             |t| if t < 64 { 9 * t } else { 0 },
         ),
         (
-            // Nine address registers in turn: more than there are memos.
+            // Nine address registers in turn, but there are only eight memos.
             "add.u64 %d2, %d1, 4; add.u64 %d3, %d1, 8; add.u64 %d4, %d1, 12; add.u64 %d5, %d1, 16;\n\
              add.u64 %d6, %d1, 20; add.u64 %d7, %d1, 24; add.u64 %d8, %d1, 28; add.u64 %d0, %d1, 32;\n\
              ld.global.u32 %r0, [%d1]; ld.global.u32 %r1, [%d2]; ld.global.u32 %r2, [%d3];\n\
@@ -116,7 +117,7 @@ fn a_changed_address_invalidates_its_memo() {
 
 #[test]
 fn diverged_lanes_do_not_share_memos() {
-    // Odd threads take another branch, whose address register has the same memo.
+    // Odd threads take another branch. Its address register has the same memo.
     let body = "and.b32 %r1, %t, 1; setp.eq.u32 %p1, %r1, 1; mad.wide.u32 %d1, %t, 4, %in;\n\
                 ld.global.u32 %r2, [%d1]; @%p1 bra ODD;\n\
                 ld.global.u32 %r0, [%d1+4]; bra END;\n\
@@ -156,14 +157,14 @@ fn registers_of_unrolled_code_share_columns() {
 fn a_column_is_not_lent_while_it_holds_a_value() {
     let cases: [Expected; 5] = [
         (
-            // %r2 is %r1, which is named no more when %r3 is written.
+            // %r2 shares the column of %r1. %r1 is not used after %r3 is written, but %r2 is.
             "mov.u32 %r0, 0; mov.u32 %r8, 0;\n\
              L: add.u32 %r1, %t, %r8; mov.u32 %r2, %r1; add.u32 %r3, %t, 100; mad.lo.u32 %r0, %r3, %r2, %r0;\n\
              add.u32 %r8, %r8, 1; setp.lt.u32 %p1, %r8, 3; @%p1 bra L;",
             |t| (t + 100) * (3 * t + 3),
         ),
         (
-            // %r1 is written in the first round only.
+            // %r1 is written in the first round only, but read in every round.
             "mov.u32 %r0, 0; mov.u32 %r8, 0;\n\
              L: setp.eq.u32 %p2, %r8, 0; @%p2 add.u32 %r1, %t, 7; add.u32 %r0, %r0, %r1;\n\
              add.u32 %r2, %t, %r8; add.u32 %r3, %r2, 5; mad.lo.u32 %r0, %r3, 2, %r0;\n\
@@ -171,7 +172,7 @@ fn a_column_is_not_lent_while_it_holds_a_value() {
             |t| 9 * t + 57,
         ),
         (
-            // %r2 is read before it is written, from the second round on.
+            // From the second round on, %r2 is read before it is written in that round.
             "mov.u32 %r0, 0; mov.u32 %r2, %t; mov.u32 %r8, 0;\n\
              L: mad.lo.u32 %r0, %r0, 3, %r2; add.u32 %r3, %r0, %r8; add.u32 %r4, %r3, 1; add.u32 %r2, %r4, %t;\n\
              add.u32 %r5, %r2, 9; add.u32 %r6, %r5, 1;\n\
@@ -179,14 +180,14 @@ fn a_column_is_not_lent_while_it_holds_a_value() {
             |t| 3 * t + (t + 1 + t),
         ),
         (
-            // Some lanes leave on the way, and what they have must last.
+            // Some lanes leave early. Their values must not change afterwards.
             "add.u32 %r1, %t, 1; setp.lt.u32 %p1, %t, 5;\n\
              L: @%p1 bra OUT; add.u32 %r2, %t, 2; add.u32 %r3, %r2, %r2; add.u32 %r1, %r1, %r3;\n\
              OUT: mov.u32 %r0, %r1;",
             |t| if t < 5 { t + 1 } else { 3 * t + 5 },
         ),
         (
-            // A value that is named again behind a label, moved before there was one.
+            // %r2 and %r4 were computed before the label and are used after it.
             "add.u32 %r1, %t, 1; mov.u32 %r2, %r1; add.u32 %r3, %t, 5; add.u32 %r4, %r3, 5;\n\
              L: add.u32 %r0, %r2, %r4;",
             |t| 2 * t + 11,

@@ -24,7 +24,8 @@ fn store(ty: &str) -> &'static str {
     }
 }
 
-/// A kernel that runs `code` on registers `%d` (of type `d`) and `%a`, `%b`, `%c`… (of `srcs`).
+/// A kernel that runs `code` with registers `%d` (of type `d`) and `%a`, `%b`, `%c`… (of the types
+/// `srcs`).
 pub(crate) fn kernel(code: &str, d: &str, srcs: &[&str]) -> String {
     let names = ["%a", "%b", "%c", "%e"];
     let mut text = format!(
@@ -57,7 +58,7 @@ pub(crate) fn kernel(code: &str, d: &str, srcs: &[&str]) -> String {
     text
 }
 
-/// The results of `code` for each row of inputs: every instruction set must give the same bits.
+/// The results of `code` for each row of inputs. Both instruction sets must give the same bits.
 pub(crate) fn eval(code: &str, d: &str, srcs: &[&str], rows: &[Vec<u64>]) -> Vec<u64> {
     let best = eval_as(code, d, srcs, rows, false);
     let baseline = eval_as(code, d, srcs, rows, true);
@@ -70,8 +71,9 @@ pub(crate) fn eval(code: &str, d: &str, srcs: &[&str], rows: &[Vec<u64>]) -> Vec
     best
 }
 
-/// If both operands are NaN, PTX does not define which NaN a double-precision result is: compilers
-/// exchange the operands of sums and products.
+/// Whether a result may differ between the instruction sets. If two operands of an operation in
+/// double precision are NaN, PTX does not define which NaN the result is, and compilers exchange
+/// the operands of sums and products.
 fn either_nan(row: &[u64], a: u64, b: u64) -> bool {
     let nan = |v: &u64| f64::from_bits(*v).is_nan();
     nan(&a) && nan(&b) && row.iter().filter(|v| nan(v)).count() > 1
@@ -113,7 +115,7 @@ pub(crate) fn triples(a: &[u64], b: &[u64], c: &[u64]) -> Vec<Vec<u64>> {
     out
 }
 
-/// A small generator of reproducible pseudo-random words.
+/// A generator of reproducible pseudo-random words (SplitMix64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -126,7 +128,7 @@ impl Random {
     }
 }
 
-/// The strings of a pattern with `{a,b}` alternatives.
+/// All strings of a pattern, in which `{a,b}` means each of the alternatives.
 pub(crate) fn expand(pattern: &str) -> Vec<String> {
     let Some((head, rest)) = pattern.split_once('{') else {
         return vec![pattern.to_owned()];
@@ -139,7 +141,8 @@ pub(crate) fn expand(pattern: &str) -> Vec<String> {
         .collect()
 }
 
-/// The forms of a list of patterns, one pattern per line; `#` starts a comment.
+/// The forms in a list of patterns, with one pattern per line. A line that starts with `#` is a
+/// comment.
 pub(crate) fn listed(text: &str) -> BTreeSet<String> {
     text.lines()
         .filter(|l| !l.starts_with('#') && !l.trim().is_empty())

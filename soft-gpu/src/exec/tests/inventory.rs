@@ -1,4 +1,4 @@
-//! The inventory of instruction forms: the lowering accepts exactly the forms that the proofs list.
+//! The inventory of instruction forms: the lowering accepts exactly the forms that have proofs.
 //!
 //! Proofs run under a [`Recorder`], which sees every module that they load. Each listed form must
 //! occur in such a module. A listed form with one modifier added, removed or exchanged must also be
@@ -24,7 +24,7 @@ impl Recorder {
         Recorder(())
     }
 
-    /// Each form with the shortest module that has it.
+    /// Returns each recorded form, with the shortest module that has the form.
     fn finish(self) -> BTreeMap<String, String> {
         SEEN.take().unwrap_or_default()
     }
@@ -54,7 +54,7 @@ pub(super) fn note(ptx: &str) {
     });
 }
 
-/// Whether the order of a word matters: types and layouts.
+/// Whether the position of a word matters: types and layouts.
 fn ordered(word: &str) -> bool {
     let more = [
         "f16x2", "bf16x2", "u16x2", "s16x2", "tf32", "e4m3", "e5m2", "e4m3x2", "e5m2x2", "s4",
@@ -73,16 +73,16 @@ fn key(form: &str) -> Vec<String> {
     out
 }
 
-/// Ordering words of loads, stores and atomics.
+/// Words for the memory order of loads, stores and atomics.
 const ORDERS: [&str; 11] = [
     "weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "mmio", "cta", "cluster",
     "gpu", "sys",
 ];
-/// Cache hints. Words with two colons are hints, too, except state spaces.
+/// Words for cache hints. Words with two colons are hints, too, except for state spaces.
 const CACHES: [&str; 8] = ["ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"];
 
-/// The parts of a form that need a proof. For loads, stores and atomics: the type, the ordering and
-/// the hints, separately, in the state space.
+/// The parts of a form that each need a proof. For loads, stores and atomics, these are the type,
+/// the ordering and the hints, each combined with the state space.
 fn keys(form: &str) -> Vec<Vec<String>> {
     let words = key(form);
     if !matches!(words[0].as_str(), "ld" | "st" | "atom" | "red") {
@@ -166,7 +166,7 @@ fn every_tier2_form_is_proven() {
     );
 }
 
-/// Words of other instructions and of newer devices.
+/// Words of other instructions and of newer devices, which are tried as modifiers.
 const STRANGERS: &str = "sat ftz rn rz rm rp rni rzi rmi rpi rna rs approx full NaN nan xorsign abs hi lo wide cc \
     shiftamt clamp wrap relu satfinite noftz uni sync aligned warp cta cluster gpu sys gl relaxed acquire release \
     acq_rel sc weak volatile mmio nc unified pred x1 x2 x4 trans v2 v4 v8 global shared local const param \
@@ -176,8 +176,8 @@ const STRANGERS: &str = "sat ftz rn rz rm rp rni rzi rmi rpi rna rs approx full 
     bf16x2 tf32 f32 f64 f32x2 e4m3 e5m2 e4m3x2 e5m2x2 ue8m0x2 u8x4 u16x2 s16x2 u2 s2 u4 s4 row col sp m16n8k16 m16n8k8 \
     m8n8k4 m16n16k16 level geometry mask idx noComplete expect_tx parity noinc proxy alias fence 1d 2d a b c d";
 
-/// A form without the differences that do not affect the lowering, so that one form of each kind is
-/// tried.
+/// Reduces a form to its kind: differences that do not affect the lowering are removed. One form of
+/// each kind is tried.
 fn kind(form: &str) -> String {
     let classes: [(&str, &[&str]); 9] = [
         (
@@ -233,7 +233,7 @@ fn kind(form: &str) -> String {
         .join(".")
 }
 
-/// All opcodes that differ in one word.
+/// All opcodes that differ from `form` in one word: removed, replaced or added.
 fn neighbours(form: &str, words: &BTreeSet<String>) -> Vec<String> {
     let parts: Vec<&str> = form.split('.').collect();
     let join = |p: Vec<&str>| p.join(".");
@@ -256,8 +256,9 @@ fn neighbours(form: &str, words: &BTreeSet<String>) -> Vec<String> {
     out
 }
 
-/// The module with a body of only the labels and the first instruction of the form, if that module
-/// loads; and the index of the function and of the statement.
+/// Reduces a module to the first instruction of the form and the labels of its body, if the reduced
+/// module still loads. Returns the module, the index of the function and the index of the
+/// statement.
 fn alone(form: &str, text: &str) -> (Module, usize, usize) {
     let mut module = crate::ptx::parse(text.as_bytes()).expect("a proof's module");
     let is = |s: &Statement| matches!(s, Statement::Inst(i) if i.opcode == form);
@@ -281,8 +282,8 @@ fn alone(form: &str, text: &str) -> (Module, usize, usize) {
     (module, f, at)
 }
 
-/// Neighbours of `form`, in the module `text` that contains the form, which are accepted but not
-/// listed.
+/// Changes the instruction of `form` in the module `text` to each neighbour. Returns the number of
+/// tries, and the neighbours that are accepted although they are not listed.
 fn accepted(
     form: &str,
     text: &str,
@@ -354,7 +355,7 @@ fn nothing_else_is_accepted() {
     );
 }
 
-/// First words of other instructions of the PTX manual.
+/// Opcodes of the PTX manual that are not served.
 const OTHERS: &str = "alloca barrier.cluster clusterlaunchcontrol cp.reduce  getctarank istypep \
     mapa multimem nop setmaxnreg stackrestore stacksave st.async st.bulk suld suq \
     sured sust tcgen05 tensormap tex tld4 txq vabsdiff vabsdiff2 vabsdiff4 vadd vadd2 vadd4 vavrg2 \

@@ -64,7 +64,7 @@ fn generic_addresses_of_every_window() {
         bench.read_words(out, 10),
         [11, 0, 22, 0, 0, 0, 77, 88, 7, 11]
     );
-    // The parameter window is read-only, and shared memory ends at its size.
+    // The parameter window is read-only. An access beyond the end of shared memory faults.
     let stray = |body: &str| one_thread(body, decl, &[out], &bench);
     for body in [
         "cvta.param.u64 %d5, p0; st.u64 [%d5], 1;",
@@ -223,7 +223,8 @@ fn calls_through_pointers() {
         .map(|i| if i % 2 == 0 { 2 * i } else { i * i })
         .collect();
     assert_eq!(bench.read_words(out, 40), want);
-    // A function with another signature, and an address of no function.
+    // An indirect call of a function with another signature, and of an address that is not a
+    // function.
     for pick in [1u64, 2] {
         let got = bench.launch(&p, "k", [1, 1, 1], [40, 1, 1], &[out, pick]);
         assert!(got.is_err(), "pick {pick}: {got:?}");

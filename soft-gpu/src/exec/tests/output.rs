@@ -8,7 +8,7 @@ fn bytes(text: &str) -> String {
     format!("[{}] = {{{}}}", list.len(), list.join(", "))
 }
 
-/// Prints `format` with arguments laid out like C's varargs in device code.
+/// Prints `format` with arguments that are laid out like C's variable arguments in device code.
 fn print(format: &str, args: &[(&str, &str)]) -> Result<String, Fault> {
     let mut stores = String::new();
     let mut at = 0usize;

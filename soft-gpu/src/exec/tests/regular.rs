@@ -1,17 +1,18 @@
-//! Loads and stores whose lanes follow a rule, almost follow a rule, or cross the end of memory, in
-//! every space. The reference reads and writes bytes lane by lane.
+//! Loads and stores in every space whose lanes follow a rule, almost follow a rule, or exceed the
+//! memory. The reference reads and writes bytes lane by lane.
 
 use super::{Bench, HEADER};
 use crate::exec::contract::Fault;
 use crate::exec::inst::LANES;
 
-/// Bytes that the lanes may access, in global and in shared memory.
+/// Number of bytes that the lanes may access, in global and in shared memory.
 const BYTES: usize = 1024;
 
-/// Offset in the instructions, which the table of addresses subtracts.
+/// Constant offset in the instructions. The table of addresses subtracts the offset.
 const OFFSET: i64 = 16;
 
-/// A type: name in PTX, bytes in memory, elements, register class and sign.
+/// An access: name of the type in PTX, bytes per element, number of elements, register class and
+/// sign.
 #[derive(Clone, Copy)]
 struct Form {
     name: &'static str,
@@ -45,8 +46,8 @@ const FORMS: [Form; 10] = [
     form("v4.u8", 1, 4, false),
 ];
 
-/// How a kernel computes an address from the offset in `%r1` (or `%d4`): the space of the access,
-/// the code and the address register.
+/// Ways to compute an address from the offset in `%r1` (or `%d4`): the space of the access, the
+/// code and the address register.
 const SPACES: [(&str, &str, &str); 5] = [
     (".global", "add.s64 %d5, %d0, %d4;", "%d5"),
     ("", "add.s64 %d5, %d0, %d4;", "%d5"),
@@ -59,7 +60,8 @@ const SPACES: [(&str, &str, &str); 5] = [
     ),
 ];
 
-/// A kernel of one warp with one load or store, by the lanes in the low word of `lanes`.
+/// A kernel of one warp with one load or store, by the lanes whose bits are set in the low word of
+/// `lanes`.
 fn kernel(f: Form, space: (&str, &str, &str), store: bool) -> String {
     let (qualifier, address, register) = space;
     let class = match f.name {
@@ -131,7 +133,7 @@ impl Random {
     }
 }
 
-/// Offsets of the lanes, and the mask of the active lanes.
+/// Random offsets of the lanes, and the mask of the active lanes.
 fn case(r: &mut Random, size: i64) -> ([i64; LANES], u32) {
     let end = BYTES as i64;
     let anywhere = |r: &mut Random| r.below(BYTES / size as usize) as i64 * size;
@@ -167,7 +169,7 @@ fn case(r: &mut Random, size: i64) -> ([i64; LANES], u32) {
     (at, mask)
 }
 
-/// Reads the element at `at`, as a register holds it.
+/// Reads the element at `at`. Returns the value that a register gets.
 fn element(data: &[u8], at: usize, f: Form) -> u64 {
     let mut word = [0u8; 8];
     word[..f.bytes].copy_from_slice(&data[at..at + f.bytes]);

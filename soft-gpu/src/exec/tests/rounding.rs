@@ -1,4 +1,4 @@
-//! Directed rounding against the floating-point unit of the host, under each rounding control.
+//! Directed rounding, compared with the floating-point unit of the host in each rounding mode.
 #![cfg(target_arch = "x86_64")]
 
 use std::arch::asm;
@@ -13,13 +13,13 @@ const MODES: [(Mode, u32, &str); 4] = [
     (Mode::Zero, 3, "rz"),
 ];
 
-/// Runs one scalar instruction on `a` (and `b`) under a rounding mode of MXCSR.
+/// Runs one scalar instruction on `a` and `b` in a rounding mode of MXCSR.
 macro_rules! host {
     ($name:ident, $t:ty, $ins:literal) => {
         pub(super) fn $name(a: $t, b: $t, rc: u32) -> $t {
             let (with, normal) = (0x1f80u32 | rc << 13, 0x1f80u32);
             let mut x = a;
-            // SAFETY: the rounding control is restored before anything else runs.
+            // SAFETY: the rounding mode is restored before other code runs.
             unsafe {
                 asm!(
                     "ldmxcsr [{w}]",
@@ -65,7 +65,7 @@ macro_rules! host_fma {
 host_fma!(fma32, f32, "vfmadd213ss");
 host_fma!(fma64, f64, "vfmadd213sd");
 
-/// A double rounded to single under a rounding mode of MXCSR.
+/// Rounds a double to single precision in a rounding mode of MXCSR.
 pub(super) fn narrow_host(a: f64, rc: u32) -> f32 {
     let (with, normal) = (0x1f80u32 | rc << 13, 0x1f80u32);
     let x: f32;
@@ -105,7 +105,7 @@ fn singles(random: &mut Random, n: usize) -> Vec<f32> {
     let mut out: Vec<f32> = edges.iter().map(|b| f32::from_bits(*b)).collect();
     while out.len() < n {
         let r = random.next();
-        // Half of the rows have similar exponents, so that cancellation happens.
+        // Half of the rows have similar exponents, so that sums cancel.
         let bits = if r & 1 << 40 == 0 {
             r as u32
         } else {
@@ -227,7 +227,7 @@ fn fused_multiply_add() {
         for (i, &a) in v.iter().enumerate() {
             for (j, &b) in v.iter().enumerate() {
                 for (k, &c) in v.iter().enumerate() {
-                    // Includes products that almost cancel the addend.
+                    // Some addends almost cancel the product.
                     let c = if (i + j + k) % 3 == 0 { -(a * b) } else { c };
                     if c.is_nan() {
                         continue;
@@ -303,7 +303,7 @@ fn instructions_use_their_modes() {
         let want: Vec<u64> = [0x7fff_ffbf_ffff_ffffu64 as i64, -16_777_217]
             .iter()
             .map(|v| {
-                // The exact reference: compares the two neighbours, then applies the direction.
+                // The exact reference compares the two nearest singles, then applies the direction.
                 let near = *v as f32;
                 let back = near as i128;
                 let x = i128::from(*v);

@@ -3,7 +3,7 @@
 use super::{Bench, HEADER};
 use crate::exec::contract::Fault;
 
-/// Runs a body for one block. `%t` is the thread index, and `%r0` goes to `out[tid]`.
+/// Runs a body for one block, and returns `%r0` of each thread. `%t` is the thread index.
 fn block(body: &str, threads: u32) -> Vec<u32> {
     let bench = Bench::new();
     let (p, _) = bench.load(&wrapped(body));
@@ -26,14 +26,14 @@ fn wrapped(body: &str) -> String {
 
 #[test]
 fn shuffles_within_segments() {
-    // (mode, lane operand, clamp and segment, the formula in the PTX manual)
+    // (mode, lane operand, clamp and segment mask, formula of the source lane in the PTX manual)
     type Source = fn(i32) -> i32;
     let cases: [(&str, &str, &str, Source); 7] = [
         ("up", "1", "0", |l| l - 1),
         ("down", "3", "31", |l| l + 3),
         ("bfly", "5", "31", |l| l ^ 5),
         ("idx", "7", "31", |_| 7),
-        // Segments of 8 lanes: clamp 31 & segment mask 0x18.
+        // Segments of 8 lanes: clamp 31, segment mask 0x18.
         ("down", "2", "0x181f", |l| {
             if l % 8 + 2 < 8 { l + 2 } else { -1 }
         }),
@@ -115,8 +115,8 @@ fn warp_reductions() {
 
 #[test]
 fn lanes_wait_for_each_other_at_a_shuffle() {
-    // The upper lanes take a longer path. The shuffle names all lanes, so the lower lanes must
-    // wait.
+    // The upper lanes take a longer path. The shuffle names all lanes, so the lower lanes must wait
+    // for them.
     let body = "mov.u32 %r1, %t; setp.lt.u32 %p1, %t, 16; @%p1 bra JOIN;\n\
         mov.u32 %r2, 0;\n\
         LOOP: add.u32 %r2, %r2, 1; add.u32 %r1, %r1, 1000; setp.lt.u32 %p2, %r2, 50; @%p2 bra LOOP;\n\
@@ -135,7 +135,7 @@ fn lanes_wait_for_each_other_at_a_shuffle() {
 
 #[test]
 fn exited_lanes_do_not_hold_a_shuffle() {
-    // The lower lanes wait at the shuffle, which names all lanes, when the upper lanes exit.
+    // The lower lanes wait at a shuffle that names all lanes. Then the upper lanes exit.
     let body = "mov.u32 %r0, %t; setp.ge.u32 %p1, %t, 16; @%p1 bra OUT;\n\
         shfl.sync.bfly.b32 %r0, %t, 1, 31, -1; st.global.u32 [%o], %r0; ret;\n\
         OUT: exit;";
@@ -148,7 +148,8 @@ fn exited_lanes_do_not_hold_a_shuffle() {
 
 #[test]
 fn lanes_may_name_different_members_at_one_instruction() {
-    // Four teams of lanes with equal remainders, converged: each team reduces and votes separately.
+    // Four teams: the lanes with equal remainders modulo 4. They run the same instruction at once,
+    // and each team reduces and votes separately.
     let body = "and.b32 %r1, %t, 3; match.any.sync.b32 %r2, %r1, -1;\n\
         redux.sync.add.u32 %r0, %t, %r2; setp.gt.u32 %p1, %t, 20; vote.sync.ballot.b32 %r3, %p1, %r2;\n\
         shl.b32 %r0, %r0, 8; popc.b32 %r3, %r3; add.u32 %r0, %r0, %r3; bar.warp.sync %r2;";
@@ -185,8 +186,8 @@ fn divergent_masks() {
 
 #[test]
 fn a_spin_lock_between_lanes_of_a_warp() {
-    // Every lane takes the lock in turn. The holder must make progress although the spinning lanes
-    // have a lower pc.
+    // Each lane takes the lock once. The lane that holds the lock must make progress, although the
+    // spinning lanes have a lower pc.
     let body = "mov.u32 %r5, buf; setp.eq.u32 %p1, %t, 0; @%p1 st.shared.u32 [%r5], 0; @%p1 st.shared.u32 [%r5+4], 0;\n\
         bar.sync 0;\n\
         SPIN: atom.shared.cas.b32 %r1, [%r5], 0, 1; setp.ne.u32 %p2, %r1, 0; @%p2 bra SPIN;\n\
@@ -222,8 +223,8 @@ fn barriers_with_counts_and_reductions() {
 
 #[test]
 fn a_reduction_ends_while_other_lanes_are_in_a_function() {
-    // The lower halves of both warps meet at a counted bar.red. The upper halves are inside a long
-    // function when the barrier completes, and must keep their registers.
+    // The lower halves of both warps wait at a counted bar.red. When the barrier completes, the
+    // upper halves are inside a long function, and their registers must not change.
     let text = format!(
         "{HEADER}.func (.reg .b32 %out) slow(.reg .b32 %in) {{ .reg .b32 %n, %s; .reg .pred %p; mov.u32 %n, 0; mov.u32 %s, 0;\n\
          L: add.u32 %s, %s, %in; add.u32 %n, %n, 1; setp.lt.u32 %p, %n, 30000; @%p bra L; mov.u32 %out, %s; ret; }}\n\
@@ -293,9 +294,9 @@ fn indexed_branches() {
 
 #[test]
 fn blocks_meet() {
-    // Every block increments a counter and spins until all blocks have, which needs all blocks
-    // resident. Also in a launch that is not cooperative, as in programs that use the occupancy;
-    // with and without sleep.
+    // Every block increments a counter and spins until all blocks have incremented it, so all
+    // blocks must be resident. The test includes launches that are not cooperative, as of programs
+    // that compute the grid from the occupancy, and runs with and without sleep.
     let text = format!(
         "{HEADER}.visible .entry k(.param .u64 cell) {{ .reg .b64 %c; .reg .b32 %r<4>; .reg .pred %p;\n\
          ld.param.u64 %c, [cell]; atom.global.add.u32 %r0, [%c], 1; mov.u32 %r1, %nctaid.x; mov.u32 %r2, %ntid.x; mul.lo.u32 %r1, %r1, %r2;\n\
@@ -315,8 +316,8 @@ fn blocks_meet() {
 
 #[test]
 fn blocks_that_wait_with_plain_loads_meet_as_well() {
-    // The last block lets the others go. Where they load past the first cache their turns are
-    // short, else long.
+    // The last block ends the wait of the others. The turns of the waiting blocks are short if
+    // their loads bypass the first-level cache, otherwise long.
     for (load, waits) in [
         ("ld.global.u32", false),
         ("ld.volatile.global.u32", true),
@@ -341,8 +342,8 @@ fn blocks_that_wait_with_plain_loads_meet_as_well() {
 
 #[test]
 fn reserved_shared_memory_lies_beside_the_variables() {
-    // As in cooperative groups of several warps. A variable of another kernel may have the same
-    // offset.
+    // Cooperative groups of several warps use this memory. A variable of another kernel may have
+    // the same offset.
     let text = format!(
         "{HEADER}.visible .entry k(.param .u64 out) {{ .shared .align 8 .b8 own[256]; .reg .b64 %o; .reg .b32 %r<9>;\n\
          mov.u32 %r0, %tid.x; shl.b32 %r3, %r0, 2; mov.u32 %r1, %reserved_smem_offset_1; add.u32 %r4, %r1, %r3;\n\

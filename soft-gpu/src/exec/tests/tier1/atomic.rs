@@ -1,4 +1,4 @@
-//! Atomics: the old and the new value of each operation, for each type and space.
+//! Atomics: the old and the new value of each operation, for each type and state space.
 
 use super::super::eval::triples;
 use super::float::{edges32, edges64, flush};
@@ -11,7 +11,7 @@ fn apply(op: &str, ty: &str, global: bool, old: u64, b: u64, c: u64) -> Want {
     let (x, y) = (read(old, bits, signed), read(b, bits, signed));
     Want::Bits(match (op, ty) {
         ("add", "f32") => {
-            // By the PTX manual, global memory flushes subnormals and shared memory does not.
+            // By the PTX manual, subnormals are flushed in global memory and kept in shared memory.
             let f = |v: u64| {
                 let x = f32::from_bits(v as u32);
                 if global { flush(x) } else { x }
@@ -46,7 +46,7 @@ fn inputs(ty: &str) -> Rows {
     rows(triples(&v, &v, &[v[2], v[3]]))
 }
 
-/// Code that gives each thread a cell, and the operand with its address.
+/// Code that gives each thread a cell, and the address operand of the cell.
 fn cell(space: &str) -> (&'static str, &'static str) {
     match space {
         "global" => (
@@ -58,7 +58,7 @@ fn cell(space: &str) -> (&'static str, &'static str) {
              mov.u32 %x2, cells; add.u32 %x1, %x1, %x2;",
             "%x1",
         ),
-        // A generic address of shared memory.
+        // Cells in shared memory with generic addresses.
         _ => (
             ".shared .align 16 .b8 cells[1024]; mov.u32 %x1, %tid.x; mov.u64 %y0, cells;\n\
              mad.wide.u32 %y0, %x1, 16, %y0; cvta.shared.u64 %y0, %y0;",
@@ -67,7 +67,8 @@ fn cell(space: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// Cases of one form on cells in `space`; the opcode names the space unless it is generic.
+/// Cases of one form on cells in `space`. The opcode contains the space unless the space is
+/// generic.
 fn proofs(form: &str, p: &[String], space: &str, out: &mut Vec<Case>) {
     let ops = [
         "add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec",

@@ -1,10 +1,10 @@
-//! Extended-precision arithmetic: result and carry against 128-bit integers.
+//! Extended-precision arithmetic: result and carry, compared with 128-bit integers.
 
 use super::super::eval::triples;
 use super::integer::{cut, read, reg, shape, values};
 use super::{Case, Rows, Want, code, forms, rows};
 
-/// Operands and an incoming carry.
+/// Rows of three operands and an incoming carry.
 fn inputs(bits: u32) -> Rows {
     let v = values(bits);
     rows(
@@ -15,14 +15,16 @@ fn inputs(bits: u32) -> Rows {
     )
 }
 
-/// The two ways to set the flag to `%e`: 2^32 - 1 + 1 carries, and 1 - 1 does not borrow.
+/// Two ways to set the flag to `%e`: `e + (2^32 - 1)` carries if `e` is 1, and `e - 1` does not
+/// borrow if `e` is 1.
 const SET: [&str; 2] = ["add.cc.u32 %x0, %e, 0xffffffff;", "sub.cc.u32 %x0, %e, 1;"];
 
-/// The two ways to read the flag: 0 plus the carry, and 1 minus the borrow.
+/// Two ways to read the flag: `0 + 0 + carry`, and `1 - 0 - borrow`.
 const LOOK: [&str; 2] = ["addc.u32 %d, 0, 0;", "subc.u32 %d, 1, 0;"];
 
-/// Runs a form with the carry flag set to the fourth input; checks the result and the new flag.
-/// Additions and subtractions share the flag: each way sets it, and each way reads it.
+/// Runs a form with the carry flag set to the fourth input, and checks the result and the new flag.
+/// Additions and subtractions share the flag, so the test uses both ways to set and both ways to
+/// read it.
 fn all(
     form: &str,
     bits: u32,
@@ -62,8 +64,7 @@ pub(super) fn cases() -> Vec<Case> {
         let minus = p[0].starts_with("sub");
         out.extend(all(&form, bits, "%a, %b", move |r| {
             let (a, b, flag) = (i128::from(r[0]), i128::from(r[1]), i128::from(r[3]));
-            // A subtraction subtracts one more if the flag is 0, and clears the flag if it
-            // borrowed.
+            // A subtraction subtracts one more if the flag is 0, and clears the flag if it borrows.
             let (v, carried) = if minus {
                 let v = a - b - if uses { 1 - flag } else { 0 };
                 (v, v >= 0)

@@ -8,7 +8,7 @@ use super::{Case, Rows, Want, code, forms, lane, rows};
 /// The order of two values; `None` if one is NaN.
 type Relation = Option<std::cmp::Ordering>;
 
-/// The tables of comparison operators in the PTX manual.
+/// Whether a comparison holds, by the tables of operators in the PTX manual.
 fn holds(op: &str, r: Relation) -> bool {
     use std::cmp::Ordering::{Equal, Greater, Less};
     let ordered = match op.trim_end_matches('u') {
@@ -78,7 +78,7 @@ const INTEGERS: &str = "u16,s16,u32,s32,u64,s64";
 const FLOATS: &str = "eq,ne,lt,le,gt,ge,equ,neu,ltu,leu,gtu,geu,num,nan";
 const HOW: &str = "{,.and,.or,.xor}";
 
-/// Patterns of `setp` (empty `d`) or `set`, for each kind of source.
+/// Patterns of `setp` (with an empty `d`) or `set`, for each kind of source type.
 fn patterns(op: &str, d: &str) -> Vec<String> {
     vec![
         format!("{op}.{{eq,ne,lt,le,gt,ge}}{HOW}{d}.{{{INTEGERS}}}"),
@@ -89,7 +89,7 @@ fn patterns(op: &str, d: &str) -> Vec<String> {
     ]
 }
 
-/// The operator, combination, flush and source type of a form.
+/// Splits a form into operator, combination, `.ftz` and source type.
 fn parse(p: &[String]) -> (String, Option<&'static str>, bool, String) {
     let how = ["and", "or", "xor"].into_iter().find(|h| p[2] == *h);
     let ftz = p.iter().any(|m| m == "ftz");
@@ -102,7 +102,7 @@ fn setp() -> Vec<Case> {
         let (op, how, ftz, ty) = parse(&p);
         let r = register(&ty);
         let third = if how.is_some() { ", !%c" } else { "" };
-        // The second destination is the opposite comparison, with the same combination.
+        // The second destination gets the opposite comparison, with the same combination.
         for (destinations, opposite) in [("%d", false), ("_|%d", true)] {
             let text = format!("{form} {destinations}, %a, %b{third};");
             let (op, ty) = (op.clone(), ty.clone());

@@ -3,7 +3,7 @@
 use super::{Case, HEADER, block, forms, whole, wrapped};
 use crate::exec::contract::Fault;
 
-/// A kernel that ends in a fault.
+/// A case in which the form must end the kernel with `fault`.
 fn traps(form: &str, operands: &str, fault: Fault) -> Case {
     let text = wrapped(
         "",
@@ -51,8 +51,8 @@ fn branches() -> Vec<Case> {
 fn calls() -> Vec<Case> {
     let mut out = Vec::new();
     for (call, ret) in [("call", "ret"), ("call.uni", "ret.uni")] {
-        // Recursion whose depth depends on the lane, an early return, a guarded call, and a call
-        // through a pointer with a prototype.
+        // Recursion to a depth that depends on the lane, an early return, a guarded call, and a
+        // call through a pointer with a prototype.
         let functions = format!(
             ".func (.param .b32 r) sum(.param .b32 n) {{ .reg .b32 %n, %m; .reg .pred %p; ld.param.u32 %n, [n];\n\
              st.param.u32 [r], 0; setp.eq.u32 %p, %n, 0; @%p {ret}; sub.u32 %m, %n, 1;\n\
@@ -81,8 +81,8 @@ fn calls() -> Vec<Case> {
     out
 }
 
-/// Threads write, wait and read, at a barrier for all threads, and at a barrier for the first 64 of
-/// 128.
+/// Threads write, wait and read: at a barrier for all threads, and at a barrier for the first 64 of
+/// 128 threads.
 fn meeting(form: &str) -> [Case; 2] {
     let body = |who: &str, barrier: &str| {
         format!(
@@ -101,7 +101,7 @@ fn meeting(form: &str) -> [Case; 2] {
     ]
 }
 
-/// One warp arrives and continues; the other warp waits for it.
+/// One warp arrives without waiting; the other warp waits for it.
 fn handing_over(form: &str) -> Case {
     let body = format!(
         "mov.u32 %r5, buf; mov.u32 %r0, 0; setp.lt.u32 %p1, %t, 32; @%p1 bra CONSUME;\n\
@@ -111,7 +111,7 @@ fn handing_over(form: &str) -> Case {
     block(&[form], &body, 64, |t| if t < 32 { 1234 } else { 0 })
 }
 
-/// Reductions at a barrier, with a predicate that holds for some, all or no threads, and for 64
+/// Reductions at a barrier, with a predicate that some, all or no threads satisfy; also for 64
 /// threads only.
 fn reducing(form: &str) -> Vec<Case> {
     let popc = form.contains("popc");
@@ -172,7 +172,7 @@ fn barriers() -> Vec<Case> {
     out
 }
 
-/// Instructions that order memory or time, without a visible effect.
+/// Instructions that order memory accesses or wait, without a visible effect.
 fn quiet() -> Vec<Case> {
     let mut out = Vec::new();
     for (form, _) in forms("{membar.cta,membar.gl,membar.sys,membar.proxy.alias,fence.proxy.alias}")
@@ -217,7 +217,7 @@ pub(super) fn cases() -> Vec<Case> {
     out
 }
 
-/// A directive in a body, which is not an instruction.
+/// Directives in a body, which are not instructions.
 #[test]
 fn pragmas_are_skipped() {
     let text = format!(

@@ -16,7 +16,7 @@ fn range(bits: u32, signed: bool) -> (i128, i128) {
     }
 }
 
-/// The value of this type, as a register of at least 16 bits holds it.
+/// The value of a type, as a register of at least 16 bits holds it.
 fn held(v: i128, bits: u32, signed: bool) -> u64 {
     cut(read(v as u64, bits, signed), bits.max(16))
 }
@@ -60,7 +60,7 @@ fn between_integers() -> Vec<Case> {
     out
 }
 
-/// An integer, rounded exactly to `digits` binary digits.
+/// Rounds an integer exactly to `digits` binary digits.
 fn rounded(v: i128, digits: u32, rc: u32) -> f64 {
     let magnitude = v.unsigned_abs();
     let length = 128 - magnitude.leading_zeros();
@@ -76,7 +76,7 @@ fn rounded(v: i128, digits: u32, rc: u32) -> f64 {
         2 => v > 0 && rest != 0,
         _ => false,
     };
-    // At most 53 digits, so both factors are exact.
+    // Both factors are exact, because `kept` has at most 53 digits.
     let x = (kept + u128::from(up)) as f64 * 2f64.powi(drop as i32);
     if v < 0 { -x } else { x }
 }
@@ -103,7 +103,7 @@ fn integers_to_floats() -> Vec<Case> {
     out
 }
 
-/// A value rounded to an integral value under a rounding control.
+/// Rounds a value to an integral value in a rounding mode of MXCSR.
 fn integral(x: f64, rc: u32) -> f64 {
     match rc {
         0 => x.round_ties_even(),
@@ -172,7 +172,8 @@ fn floats_to_integers() -> Vec<Case> {
         out.push(lane(&form, reg(bits), &[s], &rows, move |r| {
             let x = value(r[0], single, ftz);
             let (lo, hi) = range(bits, signed);
-            // By the PTX manual, NaN converts to zero, or to the top bit if a side has 64 bits.
+            // By the PTX manual, NaN becomes zero if both types have at most 32 bits, otherwise
+            // only the top bit is set.
             let v = match x.is_nan() {
                 false => (integral(x, rc) as i128).clamp(lo, hi),
                 true if single && bits < 64 => 0,
@@ -229,7 +230,7 @@ fn between_floats() -> Vec<Case> {
                 let x = value(r[0], true, ftz);
                 let x = if whole { integral(x, rc) } else { x } as f32;
                 if x.is_nan() && !whole && !sat && !ftz {
-                    // No computation: the bits are copied.
+                    // Nothing is computed: the bits are copied.
                     return Want::Bits(r[0]);
                 }
                 Want::Single(if sat { saturate(x) } else { x })
@@ -357,7 +358,8 @@ fn moves() -> Vec<Case> {
 /// `cvta` in both directions, an access through the generic address, and `isspacep` of the address.
 fn spaces() -> Vec<Case> {
     let mut out = Vec::new();
-    // (space, variable or address, whether it is writable, the spaces that contain it)
+    // (space, code for the address, whether the memory is writable, spaces that contain the
+    // address)
     let table: [(&str, &str, bool, &[&str]); 7] = [
         (
             "global",
@@ -425,7 +427,7 @@ fn spaces() -> Vec<Case> {
              setp.ne.u32 %p1, %r2, %r3; @%p1 mov.u32 %r0, 1; setp.ne.u64 %p1, %d0, %d2; @%p1 mov.u32 %r0, 2;"
         );
         let shown = if base == "param" {
-            // The high word of the output address, whatever its value.
+            // The high word depends on the address of the output, so any value is accepted.
             format!(
                 "{body} mov.b64 {{_, %r4}}, %o; shl.b32 %r5, %t, 2; setp.eq.u32 %p1, %r0, %r4; selp.u32 %r0, 77, %r0, %p1;"
             )
@@ -445,7 +447,7 @@ fn spaces() -> Vec<Case> {
     out
 }
 
-/// Registers wider than the types: the low bits count, and a result is extended.
+/// Registers wider than the types: only the low bits of a source count, and a result is extended.
 fn wide_registers() -> Vec<Case> {
     let inputs = singles(&[5, 0xdead_0000_ffff_fffb, 0x1234_5678_7fff_ff80]);
     let low = |r: &[u64]| r[0] as u32 as i32;

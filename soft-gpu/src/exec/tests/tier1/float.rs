@@ -1,5 +1,5 @@
-//! Floating-point arithmetic against the floating-point unit of the host under each rounding
-//! control; approximations against double precision.
+//! Floating-point arithmetic, compared with the floating-point unit of the host in each rounding
+//! mode; approximations, compared with double precision.
 
 use super::super::eval::{pairs, triples};
 use super::super::rounding as host;
@@ -15,17 +15,17 @@ const EDGES32: [u32; 24] = [
     0xff80_0000, // -inf
     0x7fc0_0000, // NaN
     0xffa0_1234, // a signalling NaN with sign and payload
-    0x0000_0001, // least subnormal
+    0x0000_0001, // smallest subnormal
     0x807f_ffff, // largest negative subnormal
-    0x0080_0000, // least normal
+    0x0080_0000, // smallest normal
     0x7f7f_ffff, // largest
     0xff7f_ffff,
-    0x3f80_0001, // 1 and a bit
-    0x3380_0000, // half a unit of 1
+    0x3f80_0001, // smallest number above 1
+    0x3380_0000, // half a unit in the last place of 1
     0x3380_0001,
     0xb380_0000,
     0x3f00_0000, // 0.5
-    0x3eaa_aaab, // a third
+    0x3eaa_aaab, // 1/3
     0x4049_0fdb, // pi
     0xc2c8_0000, // -100
     0x7e80_0001, // above 2^126
@@ -48,7 +48,7 @@ const EDGES64: [u64; 20] = [
     0x7fef_ffff_ffff_ffff,
     0xffef_ffff_ffff_ffff,
     0x3ff0_0000_0000_0001,
-    0x3ca0_0000_0000_0000, // half a unit of 1
+    0x3ca0_0000_0000_0000, // half a unit in the last place of 1
     0x3ca0_0000_0000_0001,
     0x3fe0_0000_0000_0000,
     0x3fd5_5555_5555_5555,
@@ -83,7 +83,7 @@ fn d(bits: u64) -> f64 {
     f64::from_bits(bits)
 }
 
-/// The rounding control of MXCSR for the rounding modifier of a form.
+/// The rounding mode of MXCSR for the rounding modifier of a form.
 pub(super) fn control(p: &[String]) -> u32 {
     for (name, rc) in [
         ("rm", 1),
@@ -113,8 +113,8 @@ pub(super) fn saturate(x: f32) -> f32 {
 type Fn32 = fn(&[f32], u32) -> f32;
 type Fn64 = fn(&[f64], u32) -> f64;
 
-/// A case of a single-precision form, with a host function of the operands and the rounding
-/// control.
+/// A case of a single-precision form. `host` computes the result from the operands and the rounding
+/// mode.
 fn single(form: &str, p: &[String], inputs: &Rows, host: Fn32) -> Case {
     let (rc, ftz, sat) = (control(p), has(p, "ftz"), has(p, "sat"));
     let n = inputs[0].len();
@@ -189,7 +189,7 @@ fn arithmetic() -> Vec<Case> {
     out
 }
 
-/// The accepted results of an approximation of `x`: within two units in the last place.
+/// The results that are accepted for an approximation of `x`: within two units in the last place.
 fn close(x: f64, ftz: bool) -> Want {
     if x.abs() >= 3.402_823_567_797_336_6e38 {
         return Want::Single(f32::INFINITY.copysign(x as f32));
@@ -243,7 +243,7 @@ fn approximations() -> Vec<Case> {
             close(quotient(v(0), v(1), approx), ftz)
         }));
     }
-    // The double forms return the high word of the result; the low word is zero.
+    // The forms for doubles compute only the high word of the result; the low word is zero.
     let mut e = edges64();
     e.extend([3f64, -0.1, 1e300, 1.7e308, 0.7, 2e-300].map(f64::to_bits));
     let one = singles(&e);
@@ -276,7 +276,7 @@ fn approximations() -> Vec<Case> {
     out
 }
 
-/// The minimum or maximum by the PTX manual: -0 is less than +0, and a number wins over NaN.
+/// The minimum or maximum by the PTX manual: -0 is less than +0, and a number is preferred to NaN.
 fn extreme(a: f64, b: f64, max: bool, nan: bool) -> f64 {
     match (a.is_nan(), b.is_nan()) {
         (true, true) => f64::NAN,
@@ -344,7 +344,7 @@ fn signs() -> Vec<Case> {
             Want::Bits(if abs { r[0] << 1 >> 1 } else { r[0] ^ 1 << 63 })
         }));
     }
-    // The magnitude of the second with the sign of the first.
+    // The magnitude of the second operand with the sign of the first.
     out.push(lane(
         "copysign.f32",
         "f32",

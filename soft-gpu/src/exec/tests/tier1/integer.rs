@@ -1,5 +1,5 @@
-//! Integer arithmetic, logic, shifts, bit fields and dot products, against 128-bit integers and the
-//! bit-by-bit definitions of the PTX manual.
+//! Integer arithmetic, logic, shifts, bit fields and dot products, compared with 128-bit integers
+//! and with the bit-by-bit definitions of the PTX manual.
 
 use super::super::eval::{pairs, triples};
 use super::{Case, Rows, Want, code, forms, lane, rows};
@@ -41,12 +41,12 @@ pub(super) fn values(bits: u32) -> &'static [u64] {
     }
 }
 
-/// Width and sign of a PTX type: `s16` is (16, true).
+/// Width and signedness of a PTX type: `s16` is (16, true).
 pub(super) fn shape(ty: &str) -> (u32, bool) {
     (ty[1..].parse().unwrap(), ty.starts_with('s'))
 }
 
-/// The register type that holds `bits` (at least 16).
+/// The type of a register for `bits` bits. It has at least 16 bits.
 pub(super) fn reg(bits: u32) -> &'static str {
     match bits {
         8 | 16 => "b16",
@@ -55,7 +55,7 @@ pub(super) fn reg(bits: u32) -> &'static str {
     }
 }
 
-/// A value as read by a type.
+/// The value of the low `bits` bits, with or without a sign.
 pub(super) fn read(v: u64, bits: u32, signed: bool) -> i128 {
     let k = 64 - bits;
     if signed {
@@ -65,7 +65,7 @@ pub(super) fn read(v: u64, bits: u32, signed: bool) -> i128 {
     }
 }
 
-/// The low bits.
+/// The low `bits` bits of a value.
 pub(super) fn cut(v: i128, bits: u32) -> u64 {
     (v as u64) << (64 - bits) >> (64 - bits)
 }
@@ -88,7 +88,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 type Binary = fn(i128, i128) -> i128;
 
-/// A case with two operands of one type.
+/// A case with two operands of the same type.
 fn binary(form: &str, ty: &str, f: impl Fn(i128, i128) -> i128 + 'static) -> Case {
     let (bits, signed) = shape(ty);
     let inputs = rows(pairs(values(bits), values(bits)));
@@ -99,7 +99,8 @@ fn binary(form: &str, ty: &str, f: impl Fn(i128, i128) -> i128 + 'static) -> Cas
 }
 
 fn two_operands() -> Vec<Case> {
-    // Division by zero is undefined; hardware returns all ones, and the dividend as remainder.
+    // PTX does not define division by zero. Hardware returns all ones, and the dividend as
+    // remainder.
     let ops: [(&str, Binary); 6] = [
         ("add", |a, b| a + b),
         ("sub", |a, b| a - b),
@@ -128,8 +129,8 @@ fn two_operands() -> Vec<Case> {
     out
 }
 
-/// `mul` and `mad`. `low` selects the bits of the product; `None` is the whole product, in twice
-/// the width.
+/// `mul` and `mad`. `low` is the lowest bit of the product that the result takes; `None` for the
+/// whole product, in twice the width.
 fn product(form: &str, ty: &str, low: Option<u32>, narrow: u32, saturated: bool) -> Case {
     let (bits, signed) = shape(ty);
     let wide = if low.is_some() { bits } else { bits * 2 };
@@ -180,7 +181,7 @@ fn products() -> Vec<Case> {
     out
 }
 
-/// The highest set bit.
+/// Position of the highest set bit.
 fn top(v: u64, bits: u32) -> Option<u64> {
     (0..bits).rev().find(|n| v >> n & 1 != 0).map(u64::from)
 }
@@ -243,7 +244,7 @@ fn one_operand() -> Vec<Case> {
     out
 }
 
-/// `bfe`, as the program in the PTX manual.
+/// `bfe`, computed like the program in the PTX manual.
 fn bfe(v: u64, pos: u64, len: u64, bits: u32, signed: bool) -> u64 {
     let (pos, len, msb) = (pos & 0xff, len & 0xff, u64::from(bits) - 1);
     let bit = |n: u64| v >> n & 1;
@@ -262,7 +263,7 @@ fn bfe(v: u64, pos: u64, len: u64, bits: u32, signed: bool) -> u64 {
     })
 }
 
-/// `fns`, as the program in the PTX manual.
+/// `fns`, computed like the program in the PTX manual.
 fn fns(mask: u64, base: u64, offset: i32) -> u64 {
     let bit = |n: i64| (0..32).contains(&n) && mask >> n & 1 != 0;
     if base > 31 {
@@ -511,7 +512,8 @@ fn shifts() -> Vec<Case> {
     out
 }
 
-/// The table in the PTX manual: bytes from most to least significant, for selectors 0 to 3.
+/// The table of `prmt` in the PTX manual, for selectors 0 to 3. Bytes are listed from the most
+/// significant.
 const PRMT: [(&str, [[usize; 4]; 4]); 6] = [
     (
         "f4e",

@@ -3,7 +3,7 @@
 use super::integer::{cut, read};
 use super::{Case, DATA, block, forms, whole, wrapped};
 
-/// The address of a form: declarations and code that must precede, and the address operand.
+/// For a state space: declarations and code that must come first, and the address operand.
 fn place(space: &str) -> (&'static str, &'static str) {
     match space {
         "shared" => ("", "buf"),
@@ -28,7 +28,7 @@ fn space(p: &[String]) -> &str {
         .unwrap_or("")
 }
 
-/// Number of elements, bytes per element, sign, and the register type.
+/// Number of elements, bytes per element, whether the type is signed, and the register type.
 fn element(p: &[String]) -> (usize, usize, bool, &'static str) {
     let ty = p.last().unwrap();
     let bytes = ty[1..].parse::<usize>().unwrap() / 8;
@@ -48,14 +48,14 @@ fn element(p: &[String]) -> (usize, usize, bool, &'static str) {
     (count, bytes, ty.starts_with('s'), reg)
 }
 
-/// Field `k`, of `bytes` bytes, of the repeated bytes of [`DATA`].
+/// Element `k` of `bytes` bytes in the repeated bytes of [`DATA`].
 fn field(k: usize, bytes: usize) -> u64 {
     let at = k * bytes;
     let word = DATA[at / 8 % 2];
     cut(i128::from(word >> (at % 8 * 8)), bytes as u32 * 8)
 }
 
-/// The operand of `count` registers `%e`.
+/// The operand for `count` registers `%e`.
 fn registers(count: usize) -> String {
     match count {
         1 => "%e0".into(),
@@ -66,7 +66,8 @@ fn registers(count: usize) -> String {
     }
 }
 
-/// Reduces `%d7` to 32 bits: even threads take the low word, odd threads the high word.
+/// Code that sets `%r0` to the low word of `%d7` in even threads, and to the high word in odd
+/// threads.
 const SHOW: &str = "and.b32 %r1, %t, 1; setp.eq.u32 %p2, %r1, 0;\n\
     mov.b64 {%r2, %r3}, %d7; selp.b32 %r0, %r2, %r3, %p2;";
 
@@ -129,10 +130,10 @@ fn load(form: &str, p: &[String]) -> Case {
     })
 }
 
-/// An argument and a result of a call.
+/// Declarations of the argument and the result of a call.
 const SENT: &str = ".param .align 16 .b8 sent[16]; .param .align 16 .b8 back[16];";
 
-/// A function that returns its argument, so that parameters are stored.
+/// A function that returns its argument, used to prove stores to parameters.
 const SAME: &str = ".func (.param .align 16 .b8 r[16]) same(.param .align 16 .b8 v[16]) {\n\
     .reg .b64 %q<2>; ld.param.v2.b64 {%q0, %q1}, [v]; st.param.v2.b64 [r], {%q0, %q1}; ret; }";
 
@@ -145,7 +146,7 @@ fn store(form: &str, p: &[String]) -> Case {
     let mut body = format!("{setup} .reg .{reg} %e<8>;\n");
     body += &format!("st{dot}{space}.b64 [{at}], 0; st{dot}{space}.b64 [{at}+8], 0;\n");
     for k in 0..count {
-        // The upper bits of the register are set, but only the bits of the type are stored.
+        // All upper bits of the register are set, but only the bits of the type may be stored.
         let v = field(k, bytes) | !0 << (bytes * 8 - 1) << 1;
         body += &match reg {
             "b16" => format!("mov.b16 %e{k}, {};", v & 0xffff),
@@ -183,7 +184,7 @@ fn store(form: &str, p: &[String]) -> Case {
     })
 }
 
-/// Instructions without a visible effect: existing data stays.
+/// Instructions without a visible effect. They must not change existing data.
 fn hints() -> Vec<Case> {
     let mut out = Vec::new();
     let setup = ".global .align 128 .b8 cell[128]; .local .align 8 .b8 frame[16];\n\
@@ -210,7 +211,7 @@ fn hints() -> Vec<Case> {
     for (form, _) in forms("applypriority{,.global}.L2::evict_normal") {
         hint(&form, "[%d1], 128", plain);
     }
-    // Discarded memory is undefined until the next write.
+    // After a discard, memory is undefined until it is written again.
     let again = "st.u32 [%d1], 7; ld.global.u32 %r0, [cell];";
     for (form, _) in forms("discard{,.global}.L2") {
         hint(&form, "[%d1], 128", again);
@@ -228,8 +229,8 @@ fn hints() -> Vec<Case> {
     out
 }
 
-/// A structure of 4,000 bytes by value, read through a register that steps through it, and in
-/// vectors.
+/// A structure of 4,000 bytes, passed by value. The kernel reads it through a register that is
+/// incremented, and in vectors.
 fn large_parameter() -> Case {
     let body = "mov.b64 %d1, data; mov.u32 %r0, 0; mov.u32 %r1, 0;\n\
         L: ld.param.u32 %r2, [%d1]; xor.b32 %r0, %r0, %r2; mad.lo.u32 %r0, %r0, 31, %r2;\n\

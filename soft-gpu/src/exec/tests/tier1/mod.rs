@@ -1,9 +1,10 @@
 //! Tier 1: proofs of all forms.
 //!
 //! `forms.txt` lists the forms. A [`Case`] proves a form: the form runs on edge values, and the
-//! results are compared with an independent computation. That is wide integers, the floating-point
-//! unit of the host under each rounding control, or the bit-by-bit definition of the PTX manual.
-//! Each case runs with the best and with the baseline operations, which must agree in every bit.
+//! results are compared with an independent computation. This is arithmetic with wider integers,
+//! the floating-point unit of the host in each rounding mode, or the bit-by-bit definition of the
+//! PTX manual. Each case runs with the best and with the baseline operations, which must agree in
+//! every bit.
 
 mod atomic;
 mod carry;
@@ -24,11 +25,11 @@ use super::eval::{self, eval, expand, kernel};
 use super::{Bench, HEADER};
 use crate::exec::contract::Launch;
 
-/// The proof of one form, or of a few forms that are only useful together.
+/// The proof of one form, or of several forms that are useful only together.
 pub(super) struct Case {
     /// The forms, as in `forms.txt`.
     forms: Vec<String>,
-    /// The module with the forms; empty for several modules.
+    /// The module that contains the forms; empty if the case has several modules.
     text: String,
     /// Runs the forms and compares the results.
     prove: Box<dyn Fn()>,
@@ -37,7 +38,7 @@ pub(super) struct Case {
 /// Inputs of a form, one row per thread.
 type Rows = Rc<Vec<Vec<u64>>>;
 
-/// An accepted result.
+/// A result that a case accepts.
 #[derive(Debug, Clone, Copy)]
 enum Want {
     /// Exactly these bits.
@@ -131,8 +132,8 @@ fn code(
     }
 }
 
-/// A case in which one block runs `body`. `%t` is the thread, `%l` the lane, and `buf` 4 KiB of
-/// shared memory. The result is in `%r0`.
+/// A case in which one block runs `body`. `%t` is the thread, `%l` the lane, and `buf` has 4 KiB of
+/// shared memory. The result is `%r0`.
 fn block(forms: &[&str], body: &str, threads: u32, want: impl Fn(u32) -> u32 + 'static) -> Case {
     for form in forms {
         mentions(body, form);
@@ -140,7 +141,7 @@ fn block(forms: &[&str], body: &str, threads: u32, want: impl Fn(u32) -> u32 + '
     whole(forms, wrapped("", "", body), threads, want)
 }
 
-/// As [`block`], for a whole module.
+/// As [`block`], with the text of a whole module.
 fn whole(forms: &[&str], text: String, threads: u32, want: impl Fn(u32) -> u32 + 'static) -> Case {
     let module = text.clone();
     let prove = move || {
@@ -155,7 +156,8 @@ fn whole(forms: &[&str], text: String, threads: u32, want: impl Fn(u32) -> u32 +
     }
 }
 
-/// A kernel around `body`, after `declarations`. `params` follow the first parameter of the kernel.
+/// A module with `declarations` and a kernel that runs `body`. `params` are the parameters after
+/// `out`.
 fn wrapped(declarations: &str, params: &str, body: &str) -> String {
     format!(
         "{HEADER}{declarations}\n.visible .entry k(.param .u64 out{params}) {{\n\
@@ -166,7 +168,7 @@ fn wrapped(declarations: &str, params: &str, body: &str) -> String {
     )
 }
 
-/// The repeated contents of a kernel's second parameter.
+/// The contents of a kernel's second parameter, repeated.
 const DATA: [u64; 2] = [0xf1e2_d3c4_b5a6_9788, 0x0123_4567_89ab_cdef];
 
 /// The result words of the threads of one block.
@@ -174,7 +176,7 @@ fn run(text: &str, threads: u32) -> Vec<u32> {
     run_grid(text, [1, 1, 1], [threads, 1, 1], false)
 }
 
-/// The result words of the threads of a grid, equal on every instruction set.
+/// The result words of the threads of a grid. Both instruction sets must give the same results.
 fn run_grid(text: &str, grid: [u32; 3], block: [u32; 3], cooperative: bool) -> Vec<u32> {
     let best = run_grid_as(text, grid, block, cooperative, false);
     let baseline = run_grid_as(text, grid, block, cooperative, true);
@@ -219,7 +221,7 @@ fn run_grid_as(
     bench.read_words(out, n)
 }
 
-/// Checks that the text of a case contains the form.
+/// Checks that the text of a case contains the form as a whole word.
 fn mentions(text: &str, form: &str) {
     let whole = |at: usize| {
         let after = text
@@ -239,7 +241,7 @@ fn rows(rows: Vec<Vec<u64>>) -> Rows {
     Rc::new(rows)
 }
 
-/// The forms of a pattern, each with its parts after the dots.
+/// The forms of a pattern, each with its words.
 fn forms(pattern: &str) -> Vec<(String, Vec<String>)> {
     expand(pattern)
         .into_iter()
@@ -269,7 +271,7 @@ fn prove(family: &str) {
     let (_, cases) = FAMILIES.iter().find(|(n, _)| *n == family).unwrap();
     let mut failed = Vec::new();
     for case in cases() {
-        // All cases run, so that one wrong form does not hide others.
+        // All cases run, even if some fail, so that one wrong form does not hide others.
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(&case.prove)).is_err() {
             failed.extend(case.forms);
         }
@@ -297,7 +299,7 @@ pub(super) fn listed() -> BTreeSet<String> {
     eval::listed(include_str!("forms.txt"))
 }
 
-/// Loads the modules of all cases, for [`super::inventory`].
+/// Records the modules of all cases for [`super::inventory`].
 pub(super) fn load_all() {
     for case in FAMILIES.iter().flat_map(|(_, cases)| cases()) {
         super::inventory::note(&case.text);

@@ -1,4 +1,4 @@
-//! Unsupported instructions are refused when the module is loaded, with opcode and line, and never
+//! An unsupported instruction must refuse its module at load, with opcode and line, and must never
 //! compute wrong numbers.
 
 use std::collections::BTreeSet;
@@ -38,7 +38,7 @@ fn a_modifier_that_does_not_belong_refuses_the_module() {
         if case.text.is_empty() || form.starts_with('%') {
             continue;
         }
-        // One form of each opcode and type.
+        // One form of each combination of opcode and type is enough.
         let parts: Vec<&str> = form.split('.').collect();
         let kind = (parts[0].to_owned(), parts[parts.len() - 1].to_owned());
         if !seen.insert(kind) {

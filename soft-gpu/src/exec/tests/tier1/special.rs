@@ -1,11 +1,12 @@
-//! Special registers, in a grid of three dimensions; and a barrier for the whole grid.
+//! Special registers in a grid of three dimensions, and a barrier for the whole grid.
 
 use super::{Case, HEADER, forms, run_grid};
 
 const GRID: [u32; 3] = [2, 3, 2];
 const BLOCK: [u32; 3] = [5, 4, 3];
 
-/// A kernel in which each thread of the grid stores `%r0` of `body` at its number.
+/// A module whose kernel runs `body` and stores `%r0` of each thread at the thread's number in the
+/// grid.
 fn text(body: &str) -> String {
     format!(
         "{HEADER}.visible .entry k(.param .u64 out) {{\n\
@@ -19,7 +20,8 @@ fn text(body: &str) -> String {
     )
 }
 
-/// A register's value, by the index of the thread in its block and of the block in the grid.
+/// The case of one register. `want` computes its value from the thread's index in the block and the
+/// block's index in the grid.
 fn register(name: &str, want: impl Fn(u32, u32) -> u32 + 'static) -> Case {
     let wide = matches!(name, "%gridid" | "%pm0_64");
     let body = if wide {
@@ -47,20 +49,20 @@ fn axis(n: u32, size: [u32; 3], axis: usize) -> u32 {
     [n % size[0], n / size[0] % size[1], n / size[0] / size[1]][axis]
 }
 
-/// A clock never goes back, and advances during a loop.
+/// A clock never goes back, and it advances during a loop.
 fn clock(name: &str) -> Case {
     let body = match name {
         "%clock64" | "%globaltimer" => format!(
             "mov.u64 %d0, {name}; mov.u32 %r5, 0; L: add.u32 %r5, %r5, 1; setp.lt.u32 %p1, %r5, 3000; @%p1 bra L;\n\
              mov.u64 %d1, {name}; setp.gt.u64 %p2, %d1, %d0; selp.u32 %r0, 1, 0, %p2;"
         ),
-        // The low word may wrap once between the readings; the difference is small anyway.
+        // The low word may wrap once between the readings; the difference is small even then.
         "%clock" | "%globaltimer_lo" => format!(
             "mov.u32 %r6, {name}; mov.u32 %r5, 0; L: add.u32 %r5, %r5, 1; setp.lt.u32 %p1, %r5, 3000; @%p1 bra L;\n\
              mov.u32 %r7, {name}; sub.u32 %r7, %r7, %r6; setp.gt.s32 %p2, %r7, 0; selp.u32 %r0, 1, 0, %p2;"
         ),
-        // The high word must lie between the high words of readings of the whole clock before and
-        // after.
+        // The whole clock is read before and after the high word. The high word must lie between
+        // their high words.
         _ => {
             let whole = if name == "%clock_hi" {
                 "%clock64"
@@ -85,8 +87,9 @@ fn clock(name: &str) -> Case {
     }
 }
 
-/// The barrier of `grid.sync()` in cooperative groups: a word of the workspace, whose address is in
-/// `%envreg1` and `%envreg2`. Its top bit flips when all blocks have arrived.
+/// The barrier of `grid.sync()` in cooperative groups. It uses a word of the workspace, whose
+/// address is in `%envreg1` and `%envreg2`; the top bit of the word flips when all blocks have
+/// arrived.
 fn grid_barrier() -> Case {
     let text = format!(
         "{HEADER}.global .u32 cells[64];\n.visible .entry k(.param .u64 out) {{\n\
@@ -138,7 +141,7 @@ pub(super) fn cases() -> Vec<Case> {
     out.push(register("%pm0", |_, _| 0));
     out.push(register("%pm0_64", |_, _| 0));
     out.push(register("%envreg0", |_, _| 0));
-    // Only cooperative launches have a workspace.
+    // In launches that are not cooperative, there is no workspace.
     out.push(register("%envreg1", |_, _| 0));
     out.push(register("%envreg2", |_, _| 0));
     out.push(register("%lanemask_eq", |t, _| 1 << (t % 32)));
@@ -150,7 +153,7 @@ pub(super) fn cases() -> Vec<Case> {
     out.push(register("%lanemask_ge", |t, _| u32::MAX << (t % 32)));
     out.push(register("%dynamic_smem_size", |_, _| 64));
     out.push(register("%total_smem_size", |_, _| 112 + 64));
-    // A block runs on one of the two threads of the launch.
+    // The launch has two threads, and a block reports the number of its thread.
     let smid = text("mov.u32 %r5, %smid; setp.lt.u32 %p1, %r5, 2; selp.u32 %r0, 1, 0, %p1;");
     out.push(Case {
         forms: vec!["%smid".into()],

@@ -1,8 +1,8 @@
-//! Warp-wide instructions, with all lanes and with some lanes as members.
+//! Warp-wide instructions, with all lanes or some lanes as members.
 
 use super::{Case, block, forms};
 
-/// `shfl`, as the program in the PTX manual: the source lane, or `None` if out of range.
+/// The source lane of `shfl`, computed like the program in the PTX manual; `None` if out of range.
 fn source(mode: &str, lane: i32, b: u32, c: u32) -> Option<i32> {
     let (value, clamp, segment) = ((b & 31) as i32, (c & 31) as i32, (c >> 8 & 31) as i32);
     let most = lane & segment | clamp & !segment;
@@ -67,7 +67,7 @@ fn votes() -> Vec<Case> {
         let sync = p[1] == "sync";
         let mode = p[p.len() - 2].clone();
         for (code, holds) in PREDICATES {
-            // All lanes, then only the even lanes.
+            // First with all lanes, then with the even lanes only.
             for even in [false, true] {
                 let guard = if even { "@%p3" } else { "" };
                 let members = match (sync, even) {
@@ -142,7 +142,7 @@ fn reductions() -> Vec<Case> {
         forms("redux.sync.{add.u32,add.s32,min.u32,min.s32,max.u32,max.s32,and.b32,or.b32,xor.b32}")
     {
         let (op, signed) = (p[2].clone(), p[3] == "s32");
-        // Values of both signs; first all lanes, then two teams at once.
+        // Values of both signs. First all lanes are one team, then there are two teams at once.
         for teams in [false, true] {
             let members = if teams {
                 "and.b32 %r2, %t, 1; setp.eq.u32 %p1, %r2, 0; selp.b32 %r2, 0x55555555, 0xaaaaaaaa, %p1;"
@@ -189,7 +189,7 @@ pub(super) fn cases() -> Vec<Case> {
     out.push(block(&["elect.sync"], body, 32, |t| {
         if t == 4 { 4 } else { 100 }
     }));
-    // The lower half writes late; the upper half reads after the barrier.
+    // The lower half of the warp writes late. The upper half reads after the barrier.
     let body = "mov.u32 %r1, buf; shl.b32 %r2, %t, 2; add.u32 %r2, %r2, %r1; setp.ge.u32 %p1, %t, 16; @%p1 bra J;\n\
         mov.u32 %r3, 0; L: add.u32 %r3, %r3, 1; setp.lt.u32 %p2, %r3, 40; @%p2 bra L; add.u32 %r3, %r3, %t; st.shared.u32 [%r2], %r3;\n\
         J: bar.warp.sync 0xffffffff; and.b32 %r4, %t, 15; shl.b32 %r4, %r4, 2; add.u32 %r4, %r4, %r1; ld.shared.u32 %r0, [%r4];";

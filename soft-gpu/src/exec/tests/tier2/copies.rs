@@ -3,7 +3,7 @@
 use super::{Bench, HEADER};
 use crate::exec::contract::Fault;
 
-/// A kernel in which 32 threads copy with `copy` from `%src` to `%dst`, and store the copied bytes.
+/// A kernel in which 32 threads run `copy` from `%src` to `%dst`, and then store the copied bytes.
 fn kernel(copy: &str) -> String {
     format!(
         "{HEADER}.visible .entry k(.param .u64 in, .param .u64 out, .param .u32 n, .param .u32 at) {{
@@ -42,7 +42,8 @@ fn run(bench: &Bench, copy: &str, n: u32, at: u32) -> Result<Vec<u8>, Fault> {
     Ok(bench.read(out, 1024))
 }
 
-/// Each thread's 32 bytes: `take` bytes copied at `at`, zeros up to `size`, the others unchanged.
+/// The expected 32 bytes of each thread: from `at` on, `take` copied bytes and zeros up to `size`
+/// bytes. All other bytes are unchanged.
 fn expected(size: usize, take: usize, at: usize) -> Vec<u8> {
     (0..1024)
         .map(|k: usize| match (k % 32).checked_sub(at) {

@@ -1,7 +1,7 @@
-//! The reference: numbers as integers of 640 bits, rounded by a search among the values of a
-//! format. It uses no arithmetic of the interpreter.
+//! The reference for rounding. Numbers are fixed-point numbers of 704 bits; rounding searches the
+//! nearest among the values of a format. No arithmetic of the interpreter is used.
 
-/// Exponent of the lowest bit, below the product of the two smallest bfloat16 subnormals.
+/// Exponent of the lowest bit. It is below the product of the two smallest bfloat16 subnormals.
 const UNIT: i32 = -320;
 const LIMBS: usize = 11;
 
@@ -82,13 +82,13 @@ impl Exact {
         }
     }
 
-    /// Whether `self` is less than `other`; neither may be negative.
+    /// Whether `self` is less than `other`. Neither number may be negative.
     fn below(self, other: Exact) -> bool {
         self.0.iter().rev().lt(other.0.iter().rev())
     }
 }
 
-/// A 16-bit format: bits of the fraction and of the exponent.
+/// A 16-bit format: name, bits of the fraction, and exponent bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Small {
     pub(super) name: &'static str,
@@ -134,7 +134,7 @@ impl Small {
         h & 0x7fff < self.infinity()
     }
 
-    /// Significand and exponent of a magnitude; infinity counts as the next power of two.
+    /// Significand and exponent of the magnitude of `h`. Infinity counts as the next power of two.
     fn parts(self, h: u16) -> (i128, i32) {
         let h = h & 0x7fff;
         let (e, f) = (
@@ -148,13 +148,13 @@ impl Small {
         }
     }
 
-    /// The exact value of finite bits.
+    /// The exact value of a finite number.
     pub(super) fn exact(self, h: u16) -> Exact {
         let (m, e) = self.parts(h);
         Exact::new(if h & 0x8000 != 0 { -m } else { m }, e)
     }
 
-    /// The exact product of two finite values.
+    /// The exact product of two finite numbers.
     pub(super) fn product(self, a: u16, b: u16) -> Exact {
         let ((ma, ea), (mb, eb)) = (self.parts(a), self.parts(b));
         let m = ma * mb;
@@ -172,13 +172,14 @@ impl Small {
         if h & 0x8000 != 0 { -x } else { x }
     }
 
-    /// Rounds a number to this format. `zero` has the sign of an exact zero.
+    /// Rounds a number to this format. `zero` is the result for an exact zero, whose sign the
+    /// caller knows.
     pub(super) fn round(self, x: Exact, rule: Rule, zero: u16) -> u16 {
         if x.zero() {
             return zero;
         }
         let (sign, size) = (u16::from(x.negative()) << 15, x.magnitude());
-        // Searches the largest pattern whose value does not exceed the number.
+        // Searches the largest number of the format that does not exceed `x`.
         let (mut low, mut high) = (0u16, self.infinity());
         while high - low > 1 {
             let middle = low + (high - low) / 2;
@@ -189,7 +190,7 @@ impl Small {
             }
         }
         if !size.below(self.exact(high)) {
-            // The number is at least the power of two beyond the range.
+            // `x` is at least the power of two that follows the largest number.
             low = high;
         }
         let rest = !self.exact(low).0.eq(&size.0);
@@ -228,7 +229,7 @@ impl Small {
             return sign | self.infinity();
         }
         if x.abs() < 2f64.powi(-260) {
-            // Far below every value: only the direction matters.
+            // `x` is far below every number of the format, so only the rounding direction matters.
             let least = match rule {
                 Rule::Up => x > 0.0,
                 Rule::Down => x < 0.0,
@@ -242,7 +243,7 @@ impl Small {
         self.round(Exact::of(x), rule, sign)
     }
 
-    /// Values around every boundary of the format.
+    /// Numbers around every boundary of the format.
     pub(super) fn edges(self) -> Vec<u16> {
         let inf = self.infinity();
         let normal = 1 << self.fraction;

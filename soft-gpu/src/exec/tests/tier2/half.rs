@@ -1,17 +1,18 @@
-//! Arithmetic, comparisons and atomics of `f16`, `bf16` and pairs of them.
+//! Arithmetic, comparisons and atomics on `f16`, `bf16` and pairs of them.
 
 use super::exact::{BRAIN, HALF, Rule, Small};
 use super::listed::{format, forms_of};
 use super::{Bench, HEADER, Random, eval, pairs, triples};
 
-/// The sum of two numbers in a format. The signs decide the sign of an exact zero.
+/// The sum of two numbers, rounded to a format. `parts` also has the signs, which decide the sign
+/// of an exact zero.
 fn sum(f: Small, parts: [(super::exact::Exact, u16); 2]) -> u16 {
     let [(p, sp), (q, sq)] = parts;
     let zero = if p.zero() && q.zero() { sp & sq } else { 0 };
     f.round(p.plus(q), Rule::Nearest, zero)
 }
 
-/// The reference for one lane.
+/// Computes one lane, independently of the interpreter.
 fn arithmetic(f: Small, op: &str, a: u16, b: u16, c: u16) -> u16 {
     let sign = |h: u16| h & 0x8000;
     let used = match op {
@@ -24,7 +25,7 @@ fn arithmetic(f: Small, op: &str, a: u16, b: u16, c: u16) -> u16 {
             "add" => x + y,
             "sub" => x - y,
             "mul" => x * y,
-            // The product must not round to infinity before the addition.
+            // The product must not become infinite before the addition.
             _ if x.is_finite() && y.is_finite() => z,
             _ => x * y + z,
         };
@@ -70,7 +71,8 @@ fn words_of(v: &[u16]) -> Vec<u64> {
     v.iter().map(|h| u64::from(*h)).collect()
 }
 
-/// Edge values in every combination, then random numbers, and sums that almost cancel.
+/// Edge values in every combination, then random numbers, some of them with sums that almost
+/// cancel.
 fn rows(f: Small, n: usize) -> Vec<Vec<u64>> {
     let e = words_of(&f.edges());
     let mut out = if n == 2 {
@@ -82,7 +84,7 @@ fn rows(f: Small, n: usize) -> Vec<Vec<u64>> {
     for _ in 0..4000 {
         let mut row: Vec<u64> = (0..n).map(|_| random.next() & 0xffff).collect();
         if random.next() & 1 != 0 && n == 3 {
-            // An addend near the product, with the opposite sign.
+            // An addend that is near the product, with the opposite sign.
             let p = f.value(row[0] as u16) * f.value(row[1] as u16);
             row[2] = u64::from(f.of(-p, Rule::Nearest)) ^ (random.next() & 3);
         }
@@ -91,7 +93,7 @@ fn rows(f: Small, n: usize) -> Vec<Vec<u64>> {
     out
 }
 
-/// The type, the number of sources and the modifiers of a form.
+/// Splits a form into its type, the number of sources and the modifiers.
 fn parts(words: &[String]) -> (Small, usize, String) {
     let ty = words.last().map_or("", String::as_str);
     let n = if words[0] == "fma" { 3 } else { 2 };
@@ -99,7 +101,7 @@ fn parts(words: &[String]) -> (Small, usize, String) {
     (format(ty).expect("a narrow type"), n, modifiers.collect())
 }
 
-/// The listed forms of single values, or of pairs.
+/// The listed forms for single values, or for pairs.
 fn arithmetic_forms(two: bool) -> Vec<(String, Vec<String>)> {
     let mut forms = forms_of(&["add", "sub", "mul", "fma"]);
     forms.retain(|(f, _)| f.ends_with("f16x2") && two || f.ends_with("f16") && !two);
@@ -127,7 +129,7 @@ pub(super) fn pairs_are_two_values() {
     for (form, words) in arithmetic_forms(true) {
         let (f, n, m) = parts(&words);
         let low = rows(f, n);
-        // The high halves are the low halves of another row.
+        // The high halves of a row are the low halves of another row.
         let k = low.len() / 3;
         let both: Vec<Vec<u64>> = (0..low.len())
             .map(|i| {
@@ -197,7 +199,7 @@ fn extreme(f: Small, max: bool, a: u16, b: u16, modifiers: &str) -> u16 {
     if nan == [true, true] || modifiers.contains(".NaN") && nan != [false, false] {
         return 0x7fff;
     }
-    // Ordered by value; -0 comes first.
+    // The key orders numbers by value; -0 comes before +0.
     let order = |h: u16| (f.value(h), h & 0x8000 == 0);
     let [a, b] = v;
     let r = match nan {
@@ -246,7 +248,7 @@ pub(super) fn minima_and_maxima() {
 #[test]
 pub(super) fn exponential_and_tangent_keep_their_bounds() {
     let all: Vec<Vec<u64>> = (0..=0xffff).step_by(3).map(|h| vec![h]).collect();
-    // The bounds of PTX, plus half a unit in the last place of a subnormal result.
+    // The bounds that PTX states, plus half a unit in the last place of a subnormal result.
     for (f, op, relative, absolute) in [
         (HALF, "ex2.approx", 2f64.powf(-9.9), 2f64.powi(-25)),
         (BRAIN, "ex2.approx.ftz", 2f64.powi(-7), 2f64.powi(-126)),
@@ -335,8 +337,8 @@ pub(super) fn pairs_of_integers() {
     }
 }
 
-/// A word in a state space that the threads of a block share: the space of the access, and code
-/// that puts the address into `%s`.
+/// Where the atomics access a word that all threads of a block share: the space of the access, and
+/// code that sets `%s` to the address.
 const PLACES: [(&str, &str); 4] = [
     ("", ""),
     (".global", ""),
@@ -346,7 +348,7 @@ const PLACES: [(&str, &str); 4] = [
 
 #[test]
 pub(super) fn atomic_sums() {
-    // Every thread adds its number. All intermediate sums are integers that the formats hold
+    // Every thread adds its number. All intermediate sums are integers that the format represents
     // exactly.
     for (ty, reg, one, two) in [
         ("f16", "b16", 0x3c00u32, 0x4000u32),
@@ -362,7 +364,7 @@ pub(super) fn atomic_sums() {
 
 fn adds(ty: &str, reg: &str, [one, two]: [u32; 2], space: &str, place: &str) {
     let bench = Bench::new();
-    // The sums start and end in global memory, and are computed in the given space.
+    // The initial and final sums are in global memory. The additions run in the given space.
     let text = format!(
         "{HEADER}.visible .entry k(.param .u64 sum, .param .u64 old) {{
          .reg .pred %odd; .reg .b64 %s, %o, %g; .reg .b32 %t, %w; .reg .{reg} %x, %y;

@@ -1,16 +1,16 @@
 //! The fragment layouts of `mma`, as in the PTX manual.
 
-/// The place of an element: lane group `g`, lane `t` of the group and element `i` give (row,
-/// column).
+/// The place (row, column) of an element, for lane group `g`, lane `t` of the group and element
+/// `i`.
 pub(super) type Place = fn(g: usize, t: usize, i: usize) -> (usize, usize);
 
 /// One form of `mma`.
 pub(super) struct Form {
     /// Sizes m, n and k.
     pub(super) size: (usize, usize, usize),
-    /// Bits of an element of A and B.
+    /// Bits per element of A and B.
     pub(super) bits: usize,
-    /// Places of the elements of A; `b`: of B.
+    /// Places of the elements of A, and of B.
     pub(super) a: Place,
     pub(super) b: Place,
 }

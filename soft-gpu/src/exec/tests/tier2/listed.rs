@@ -1,11 +1,11 @@
-//! Comparisons, conversions and arithmetic, for each form in `forms.txt`: on edge values, against
-//! one definition of each modifier.
+//! Comparisons, conversions and arithmetic: each form in `forms.txt` runs on edge values, and is
+//! compared with a reference that defines each modifier once.
 
 use super::exact::{BRAIN, Exact, HALF, Rule, Small};
 use super::half::{self, holds};
 use super::{Random, eval, listed, pairs};
 
-/// The listed forms of these opcodes, with their words.
+/// The listed forms of these opcodes, split into words.
 pub(super) fn forms_of(bases: &[&str]) -> Vec<(String, Vec<String>)> {
     listed()
         .into_iter()
@@ -21,7 +21,7 @@ fn has(words: &[String], word: &str) -> bool {
     words.iter().any(|w| w == word)
 }
 
-/// The format with the name of a type, or of a pair of the type.
+/// The format of a 16-bit floating-point type, or of a pair of that type.
 pub(super) fn format(ty: &str) -> Option<Small> {
     match ty {
         "f16" | "f16x2" => Some(HALF),
@@ -51,7 +51,7 @@ fn bits(ty: &str) -> u32 {
     }
 }
 
-/// A number of a comparison: floating point or integer.
+/// An operand of a comparison, as a number.
 #[derive(Clone, Copy)]
 enum Number {
     Float(f64),
@@ -78,7 +78,7 @@ fn number(v: u64, ty: &str, ftz: bool) -> Number {
     }
 }
 
-/// The value of a single; `.ftz` makes subnormals zero.
+/// The value of a single. With `ftz`, a subnormal counts as zero.
 fn single(bits: u64, ftz: bool) -> f32 {
     let x = f32::from_bits(bits as u32);
     if ftz && x.is_subnormal() {
@@ -168,7 +168,7 @@ pub(super) fn comparisons_form_by_form() {
         );
         let combined = ["and", "or", "xor"].iter().any(|w| has(&words, w));
         let e = edges(source);
-        // The high halves of pairs are those of the other operand.
+        // The high halves of a pair have the low half of the other operand.
         let row = |a: u64, b: u64| {
             if two {
                 (a << 16 | b, b << 16 | a)
@@ -236,7 +236,7 @@ fn inputs(ty: &str) -> Vec<u64> {
     let mask = u64::MAX >> (64 - bits(ty));
     let mut out = edges(ty);
     if ty == "f32" {
-        // Values around the limits of the narrow formats, and half steps of the formats.
+        // Values around the limits of the narrow formats, and midpoints between their numbers.
         let exponents = [
             0x3300u32, 0x3380, 0x3880, 0x477f, 0x4780, 0x7f7f, 0x0080, 0x0000, 0x3f80,
         ];
@@ -301,7 +301,7 @@ fn saturated(x: f64, words: &[String]) -> f64 {
     }
 }
 
-/// Converts to 16 bits.
+/// Converts a number to 16 bits.
 fn narrowed(f: Small, v: Number, words: &[String]) -> u16 {
     let x = match v {
         Number::Integer(n) => {
@@ -322,12 +322,12 @@ fn narrowed(f: Small, v: Number, words: &[String]) -> u16 {
     r
 }
 
-/// The bits of a conversion's result.
+/// The bits of the result of a conversion.
 fn converted(v: u64, d: &str, s: &str, words: &[String]) -> u64 {
     let source = number(v, s, has(words, "ftz") && s == "f32");
     if let Some(f) = format(d) {
         if d == s && !words.iter().any(|w| w.ends_with('i')) && !has(words, "sat") {
-            // No computation: the bits are copied.
+            // Nothing is computed: the bits are copied.
             return v;
         }
         let value = match source {
@@ -392,7 +392,7 @@ pub(super) fn conversions_form_by_form() {
             &rows,
         );
         for (v, got) in inputs.iter().zip(got) {
-            // The eight bits are the low bits of sixteen.
+            // For 8-bit sources, only the low 8 of 16 bits count.
             let low = if s.ends_with('8') { v & 0xff } else { *v };
             let source = if s == "s8" {
                 low as i8 as u64 & 0xffff

@@ -1,4 +1,4 @@
-//! `mma`: every shape, with the fragment layouts of the PTX manual.
+//! `mma`: every shape, with the fragment layouts of the PTX manual as the reference.
 
 use super::exact::{BRAIN, HALF, Rule};
 use super::layouts::*;
@@ -13,7 +13,7 @@ pub(super) fn matrix(rows: usize, cols: usize, mut f: impl FnMut(usize, usize) -
         .collect()
 }
 
-/// The registers of each lane, from a matrix; as 64-bit words.
+/// The registers of each lane that hold a matrix, as 64-bit words.
 fn scatter(x: &Bits, bits: usize, place: Place) -> Vec<Vec<u64>> {
     let per = (32 / bits).max(1);
     let regs = x.len() * x[0].len() / 32 / per;
@@ -31,7 +31,7 @@ fn scatter(x: &Bits, bits: usize, place: Place) -> Vec<Vec<u64>> {
         .collect()
 }
 
-/// The matrix in the registers of the lanes.
+/// Reads a matrix from the registers of the lanes.
 fn gather(regs: &[Vec<u64>], rows: usize, bits: usize, place: Place) -> Bits {
     let per = (32 / bits).max(1);
     let mut out = vec![vec![0; 8]; rows];
@@ -46,7 +46,7 @@ fn gather(regs: &[Vec<u64>], rows: usize, bits: usize, place: Place) -> Bits {
     out
 }
 
-/// Runs `opcode` on registers of every lane. `wide`: A, B, C and D have 64-bit elements.
+/// Runs `opcode` on registers of every lane. If `wide`, A, B, C and D have 64-bit elements.
 fn launch(opcode: &str, inputs: [&[Vec<u64>]; 3], d: usize, wide: bool) -> Vec<Vec<u64>> {
     let (ty, bytes) = if wide { ("f64", 8) } else { ("b32", 4) };
     let counts = inputs.map(|x| x[0].len());
@@ -109,7 +109,8 @@ fn launch(opcode: &str, inputs: [&[Vec<u64>]; 3], d: usize, wide: bool) -> Vec<V
     flat.chunks(d).map(<[u64]>::to_vec).collect()
 }
 
-/// The bits of D, for matrices of bits. `out` is the width of an element of C and D.
+/// The bits of D for the matrices A, B and C, given as bits. `out` is the width of an element of C
+/// and D.
 fn multiply(f: &Form, opcode: &str, m: [&Bits; 3], out: usize) -> Bits {
     let (rows, ..) = f.size;
     let per = (32 / out).max(1);
@@ -121,7 +122,8 @@ fn multiply(f: &Form, opcode: &str, m: [&Bits; 3], out: usize) -> Bits {
     gather(&d, rows, out, accumulator)
 }
 
-/// An element type: name, encoding of a small integer, and value.
+/// An element type: its name, and functions that encode a small integer and return the value of
+/// bits.
 pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) of: fn(i64) -> u64,
@@ -154,7 +156,7 @@ pub(super) const F64: Kind = Kind {
     value: f64::from_bits,
 };
 
-/// Floating-point forms: shape, type of A and B, type of C and D.
+/// Forms with floating-point elements: shape, type of A and B, type of C and D.
 fn float_forms() -> Vec<(&'static Form, Kind, Kind)> {
     vec![
         (&M16N8K16_16, F16, F32),
@@ -207,7 +209,7 @@ pub(super) fn small_integers_are_exact_in_every_type() {
     }
 }
 
-/// For random numbers, the result is within one rounding of the exact sum.
+/// With random numbers, the result must be the exact sum rounded once, within one rounding.
 #[test]
 pub(super) fn sums_are_rounded_once() {
     let mut random = Random(6);
@@ -248,7 +250,7 @@ pub(super) fn sums_are_rounded_once() {
     }
 }
 
-/// Doubles, against the floating-point unit of the host under each rounding control.
+/// Doubles, compared with the floating-point unit of the host in each rounding mode.
 #[cfg(target_arch = "x86_64")]
 #[test]
 pub(super) fn doubles_are_a_chain_of_fused_steps() {
@@ -294,8 +296,8 @@ pub(super) fn special_values() {
         let bits = out_bits(&cd);
         let (mut a, mut b, mut c) = (zero(16, 16), zero(16, 8), zero(16, 8));
         let infinity = if ab.name == "f16" { 0x7c00 } else { 0x7f80 };
-        // Row 0 has inf·0, row 1 inf·1, row 2 a NaN, row 3 the largest value twice, row 4 the
-        // smallest.
+        // Row 0 computes inf·0, row 1 inf·1, row 2 has a NaN, row 3 the largest value twice, row 4
+        // the smallest value.
         (a[0][3], a[1][5], a[2][7]) = (infinity, infinity, infinity + 1);
         (a[3][0], a[3][1]) = (infinity - 1, infinity - 1);
         a[4][2] = 1;
@@ -326,7 +328,7 @@ pub(super) fn special_values() {
     assert!(d.iter().flatten().all(|x| f32::from_bits(*x as u32) == 8.0));
 }
 
-/// 8-bit floats in every combination. Their sums are exact in a double here.
+/// 8-bit floats in every combination. The inputs are such that their sums are exact in a double.
 #[test]
 pub(super) fn eights() {
     let mut random = Random(12);
@@ -396,7 +398,7 @@ pub(super) fn integers() {
             let name = |s: bool| format!("{}{}", if s { "s" } else { "u" }, f.bits);
             let mut any = |_: usize, _: usize| random.next() & ((1 << f.bits) - 1);
             let (a, b) = (matrix(m, k, &mut any), matrix(k, n, &mut any));
-            // Some sums exceed 32 bits.
+            // Some addends make the sum exceed 32 bits.
             let c = matrix(m, n, |r, c| match (r + c) % 4 {
                 0 => 0x7fff_ff00,
                 1 => 0x8000_0010,
@@ -470,8 +472,7 @@ pub(super) fn four_products_of_quads() {
                 let b: Vec<Bits> = (0..4).map(|_| matrix(4, 8, &mut small)).collect();
                 let c: Vec<Bits> = (0..4).map(|_| matrix(8, 8, &mut small)).collect();
                 let mut regs = [vec![vec![]; 32], vec![vec![]; 32], vec![vec![]; 32]];
-                // Row and column of element i of C, for lane `lane` of the eight lanes of a
-                // product.
+                // (row, column) of element i of C, for one of the eight lanes of a product.
                 let place = |name: &str, lane: usize, i: usize| {
                     let high = if lane < 16 { 0 } else { 4 };
                     if name == "f16" {

@@ -2,8 +2,9 @@
 
 use super::{Bench, HEADER};
 
-/// Runs `body` on one block of 96 threads, with result `%r0`. `%t` is the thread, `%bar` the
-/// address of a barrier, `%o` the address of the thread's result word, and `box` are shared words.
+/// Runs `body` on one block of 96 threads, and returns `%r0` of each thread. `%t` is the thread,
+/// `%bar` the address of a barrier, `%o` the address of the thread's result word. `box` is an array
+/// of shared words.
 fn results(body: &str) -> Vec<u32> {
     let text = format!(
         "{HEADER}.visible .entry k(.param .u64 out) {{\n\
@@ -25,7 +26,7 @@ fn results(body: &str) -> Vec<u32> {
 
 #[test]
 pub(super) fn what_was_written_before_an_arrival_is_read_after_the_wait() {
-    // In each round, every thread writes a word and reads the word of thread 95 - t.
+    // In each round, thread t writes a word and reads the word of thread 95 - t.
     let body = "mov.u32 %r0, 0; mov.u32 %r1, 0; mov.u32 %r4, box; sub.u32 %r5, 95, %t; mad.lo.u32 %r4, %r5, 4, %r4;\n\
         ROUND: mad.lo.u32 %r2, %r1, 1000, %t; st.shared.u32 [%b], %r2;\n\
         mbarrier.arrive.shared.b64 %s0, [%bar];\n\
@@ -42,7 +43,7 @@ pub(super) fn what_was_written_before_an_arrival_is_read_after_the_wait() {
 
 #[test]
 pub(super) fn states_counts_and_generic_addresses() {
-    // Only thread 0 runs, on a separate barrier at bars + 8.
+    // Only thread 0 runs, on another barrier, at bars + 8.
     let body = "mov.u32 %r0, 0; @!%p0 bra END; cvt.u64.u32 %s1, %bar; cvta.shared.u64 %s1, %s1;\n\
         mbarrier.init.b64 [%s1+8], 5;\n\
         mbarrier.arrive.noComplete.b64 %s0, [%s1+8], 2; mbarrier.pending_count.b64 %r1, %s0;\n\
@@ -57,11 +58,12 @@ pub(super) fn states_counts_and_generic_addresses() {
         mbarrier.arrive.shared.b64 %s3, [%bar+8]; mbarrier.pending_count.b64 %r1, %s3;\n\
         mad.lo.u32 %r0, %r0, 10, %r1; mbarrier.inval.shared.b64 [%bar+8];\n\
         END:";
-    // 5 pending, then 3; not complete; complete after two more arrivals; the next phase expects 4.
+    // 5 pending arrivals, then 3; not complete; complete after two more arrivals; the next phase
+    // expects 4.
     assert_eq!(results(body)[0], 53014);
 }
 
-/// Each listed form at its place in a phase of two arrivals. If the form handles bytes, the phase
+/// Runs each listed form in a phase that expects two arrivals. If the form handles bytes, the phase
 /// also expects 16 bytes.
 #[test]
 pub(super) fn every_form_in_a_phase() {
@@ -111,7 +113,7 @@ pub(super) fn every_form_in_a_phase() {
             (true, false) => format!("{form} {to}, {at}, %s0;"),
             _ => format!("mbarrier.test_wait.shared.b64 {to}, [%bar+8], %s0;"),
         };
-        // %r0 collects one digit for each test of the phase.
+        // %r0 gets one more decimal digit for each test of the phase.
         let ask = |n: u32| {
             format!(
                 "{} selp.u32 %r{n}, 1, 0, %p1; mad.lo.u32 %r0, %r0, 10, %r{n};\n",
@@ -128,7 +130,7 @@ pub(super) fn every_form_in_a_phase() {
             ask(4)
         );
         // After the second arrival the phase is complete, unless bytes are outstanding. The next
-        // phase expects the remaining arrivals.
+        // phase expects all arrivals that were not dropped.
         let over = u32::from(!bytes);
         let pending = if drop { 1 } else { 2 };
         let want = 70_000 + 100 * over + 10 + pending;
@@ -136,7 +138,7 @@ pub(super) fn every_form_in_a_phase() {
     }
 }
 
-/// Completed copies arrive at once, if the barrier counts them.
+/// Completed copies arrive at once, if they count as arrivals (`.noinc`).
 #[test]
 pub(super) fn copies_arrive() {
     for (space, at) in [

@@ -3,7 +3,7 @@
 use super::exact::{BRAIN, HALF, Rule, Small};
 use super::{Random, eval};
 
-/// Singles around every boundary of both formats, and random singles.
+/// Singles around every boundary of both 16-bit formats, and random singles.
 fn singles() -> Vec<u32> {
     let mut out = vec![0, 1, 0x7f_ffff, 0x80_0000, 0x7f7f_ffff, 0x7f80_0000];
     out.extend([0x7f80_0001, 0x7fc0_0000, 0x7fff_ffff]);
@@ -17,7 +17,7 @@ fn singles() -> Vec<u32> {
             }
         }
     }
-    // Ties of tf32.
+    // Values halfway between two numbers of tf32.
     for b in [
         0x3f80_1000u32,
         0x3f80_0fff,
@@ -33,7 +33,7 @@ fn singles() -> Vec<u32> {
     out.extend(negative);
     let mut random = Random(3);
     out.extend((0..3000).map(|_| random.next() as u32));
-    // Exponents in the range of a half.
+    // Random values in the range of a half.
     out.extend((0..3000).map(|_| random.next() as u32 % 0x1200_0000 + 0x3280_0000));
     out
 }
@@ -92,7 +92,7 @@ pub(super) fn from_singles() {
     }
 }
 
-/// `tf32`: the nearer of the two neighbours, by their distances in doubles.
+/// Converts to `tf32`: the nearer of the two neighbours, by their distances as doubles.
 fn tf32(bits: u32, mode: &str, modifiers: &str) -> u32 {
     let x = f32::from_bits(bits);
     if x.is_nan() {
@@ -108,7 +108,7 @@ fn tf32(bits: u32, mode: &str, modifiers: &str) -> u32 {
     }
     let low = bits & 0xffff_e000;
     let value = |b: u32| {
-        // The neighbour beyond the range is the next power of two.
+        // Beyond the largest number, the next power of two counts as the neighbour.
         if b & 0x7fff_ffff == 0x7f80_0000 {
             return 2f64.powi(128).copysign(f64::from(x));
         }
@@ -174,7 +174,7 @@ pub(super) fn every_value_widens_exactly() {
 pub(super) fn from_doubles_and_integers() {
     let mut random = Random(11);
     let mut inputs: Vec<f64> = vec![0.0, -0.0, 1.0, 65504.0, 65519.999, 65520.0, 1e300, 1e-300];
-    // Double rounding through a single would give a wrong result here.
+    // Rounding to a single first would give a wrong result here.
     inputs.extend([
         1.0 + 2f64.powi(-11) + 2f64.powi(-40),
         1.0 + 2f64.powi(-8) + 2f64.powi(-40),
@@ -280,7 +280,7 @@ pub(super) fn tiny(bits: u8, e4m3: bool) -> f64 {
     if bits & 0x80 != 0 { -value } else { value }
 }
 
-/// The nearest finite value, by distance; of two, the even value.
+/// The nearest finite value, by distance. Of two equally near values, the even one.
 pub(super) fn to_tiny(x: f64, e4m3: bool, modifiers: &str) -> u8 {
     let largest = if e4m3 { 0x7e } else { 0x7b };
     let size = x.abs().min(tiny(largest, e4m3));
@@ -298,7 +298,7 @@ pub(super) fn to_tiny(x: f64, e4m3: bool, modifiers: &str) -> u8 {
 
 #[test]
 pub(super) fn eights() {
-    // Every value, the midpoints, and the neighbours of both.
+    // Every value, every midpoint, and their neighbours.
     let mut singles = singles();
     singles.truncate(400);
     let halves: Vec<u64> = (0..=0xffff).step_by(5).collect();

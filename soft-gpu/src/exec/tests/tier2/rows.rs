@@ -3,8 +3,8 @@
 use super::{Bench, HEADER};
 use crate::exec::contract::Fault;
 
-/// 32 threads. Thread `t` gives the address of the row `(5 t + 3) % 32`, of 16 bytes. Every half in
-/// the buffer holds its index.
+/// A kernel for 32 threads. Thread `t` gives the address of row `(5 t + 3) % 32`, and rows have 16
+/// bytes. Every 16-bit word of the buffer holds its index.
 fn kernel(body: &str, generic: bool) -> String {
     let cvta = if generic {
         "cvta.shared.u64 %row, %row;"
@@ -45,8 +45,7 @@ fn run(body: &str, generic: bool, off: u64) -> Result<Vec<u32>, Fault> {
 
 const LISTS: [(usize, &str); 3] = [(1, "{%r0}"), (2, "{%r0, %r1}"), (4, "{%r0, %r1, %r2, %r3}")];
 
-/// The element (row, column) of matrix `m` in the buffer. Lane `8m + row` gave the address of the
-/// row.
+/// The 16-bit word at (row, column) of matrix `m`. Lane `8m + row` gave the address of the row.
 fn element(m: usize, row: usize, column: usize) -> usize {
     ((8 * m + row) * 5 + 3) % 32 * 8 + column
 }
@@ -101,7 +100,7 @@ pub(super) fn stores() {
                 .iter()
                 .flat_map(|w| [w & 0xffff, w >> 16])
                 .collect();
-            // Register m of lane l holds 1000 + 100m + 2l in the low half, and 1 + 100m + 2l in the
+            // Register m of lane l holds 1000 + 100m + 2l in its low half and 1 + 100m + 2l in its
             // high half.
             let mut want: Vec<u32> = (0..256).collect();
             for m in 0..count {
@@ -123,7 +122,7 @@ pub(super) fn stores() {
 pub(super) fn transposes() {
     let body = "mad.lo.u32 %r1, %t, 131074, 65536; movmatrix.sync.aligned.m8n8.trans.b16 %r0, %r1;";
     let got = run(body, false, 0).unwrap();
-    // Lane l of the source holds elements 2l and 2l + 1 of 64.
+    // Lane l of the source holds elements 2l and 2l + 1 of the 64 elements.
     for lane in 0..32u32 {
         let half = |j: u32| (lane % 4 * 2 + j) * 8 + lane / 4;
         assert_eq!(
@@ -139,7 +138,7 @@ pub(super) fn row_addresses_are_checked() {
     let body = "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r0}, [%row];";
     let fault = run(body, false, 8);
     assert!(matches!(fault, Err(Fault::Misaligned(_))), "{fault:?}");
-    // Lane 12 gives row 31, which the offset of 16 bytes moves out of the buffer.
+    // Lane 12 gives row 31. The offset of 16 bytes moves this row out of the buffer.
     let fault = run(
         &body.replace("x1", "x4").replace("{%r0}", LISTS[2].1),
         false,

@@ -1,4 +1,4 @@
-//! `wmma`: load, multiply and store, against the product of the matrices in memory.
+//! `wmma`: loads, multiplies and stores, compared with the product of the matrices in memory.
 
 use super::matrices::{BF16, F16, F32, F64, Kind, TF32};
 use super::{Bench, HEADER, Random};
@@ -9,9 +9,9 @@ struct Case {
     size: (usize, usize, usize),
     /// Types of A and B, of C, and of D.
     types: (Kind, Kind, Kind),
-    /// Registers of A, B, C and D.
+    /// Number of registers of A, B, C and D.
     regs: [usize; 4],
-    /// Modifiers of the product, if the types allow any.
+    /// Modifiers of the product, for types that allow modifiers.
     extra: &'static str,
 }
 
@@ -92,7 +92,7 @@ fn list(name: &str, n: usize) -> String {
     format!("{{{}}}", names.join(", "))
 }
 
-/// A matrix in memory: the bits of the elements, packed by `lines` of `stride` elements.
+/// The bytes of a matrix in memory: `lines` lines of `stride` elements, which are packed.
 fn layout(
     get: impl Fn(usize, usize) -> u64,
     lines: usize,
@@ -151,7 +151,7 @@ fn kernel(case: &Case, l: &Layouts, strides: [usize; 4]) -> String {
     };
     let space = l.space;
     let [ra, rb, rc, rd] = case.regs;
-    // All four matrices one after the other in shared memory, copied by the first thread.
+    // All four matrices lie one after another in shared memory. The threads copy them.
     let (place, back) = match space {
         ".global" => (String::new(), String::new()),
         _ => (shared_copy(space), copy_back()),
@@ -220,7 +220,7 @@ fn copy_back() -> String {
         .into()
 }
 
-/// `x · y + s` in doubles under a rounding modifier.
+/// Computes `x · y + s` in doubles, rounded in the direction of a modifier.
 fn fused(x: f64, y: f64, s: f64, mode: &str) -> f64 {
     #[cfg(target_arch = "x86_64")]
     {
@@ -255,7 +255,7 @@ fn check(case: &Case, l: &Layouts, random: &mut Random) {
     };
     let (a, b) = (numbers(m * k), numbers(k * n));
     let c: Vec<u64> = (0..m * n).map(|i| (tc.of)(i as i64 % 100 - 50)).collect();
-    // Rows longer than those of the matrix, and multiples of 16 bytes.
+    // The distance between rows is longer than a row of the matrix, and a multiple of 16 bytes.
     let (wide, pad, pad_d) = (128 / bits(ab), 128 / bits(tc), 128 / bits(td));
     let lines = |rows: usize, cols: usize, how: &str, pad: usize| {
         let (lines, along) = if how == "row" {
@@ -334,8 +334,8 @@ fn check(case: &Case, l: &Layouts, random: &mut Random) {
             };
             let addend = (tc.value)(c[row * n + col]);
             let sum = if ab.name == "f64" {
-                // A chain of fused steps. If they cancel, the rounding mode decides the sign of
-                // zero.
+                // A chain of fused multiply-adds. If the terms cancel, the rounding mode decides
+                // the sign of the zero.
                 let step = |s: f64, i: usize| {
                     let (x, y) = ((ab.value)(a[row * k + i]), (ab.value)(b[i * n + col]));
                     fused(x, y, s, case.extra)
@@ -435,7 +435,7 @@ pub(super) fn addresses_are_checked() {
     }
 }
 
-/// Lanes that diverge before a matrix instruction converge at the instruction.
+/// Lanes that diverged before a matrix instruction wait for each other at the instruction.
 #[test]
 pub(super) fn lanes_meet_at_the_instruction() {
     let case = &cases()[0];
