@@ -24,7 +24,7 @@ fn ok(code: u32) {
     assert_eq!(code, 0, "a call failed");
 }
 
-/// Initialises and makes the primary context of device 0 current.
+/// Calls cuInit and makes the primary context of device 0 current.
 fn start() -> u64 {
     ok(cuInit(0));
     let mut context = 0;
@@ -63,7 +63,7 @@ struct Gate(Sender<()>);
 impl Gate {
     fn close(stream: StreamArg) -> Gate {
         extern "C" fn wait(data: *mut c_void) {
-            // SAFETY: the leaked receiver below, passed once.
+            // SAFETY: `data` is the receiver that was leaked below, and the function runs once.
             let receiver = unsafe { Box::from_raw(data.cast::<Receiver<()>>()) };
             let _ = receiver.recv_timeout(Duration::from_secs(30));
         }
@@ -183,7 +183,7 @@ fn copies_in_every_direction() {
     ok(cuMemcpyHtoD_v2(a, bytes.as_ptr() as u64, bytes.len()));
     ok(cuMemcpyDtoD_v2(b, a, bytes.len()));
     assert_eq!(read(b, bytes.len()), bytes);
-    // Unified: the addresses alone decide the direction.
+    // cuMemcpy finds the direction from the addresses.
     let mut back = vec![0u8; bytes.len()];
     ok(cuMemcpy(back.as_mut_ptr() as u64, b, bytes.len()));
     assert_eq!(back, bytes);
@@ -191,7 +191,7 @@ fn copies_in_every_direction() {
     ok(cuMemHostAlloc(out(&mut host), bytes.len(), 2));
     ok(cuMemcpyDtoHAsync_v2(host, a, bytes.len(), NULL));
     ok(cuStreamSynchronize(NULL));
-    // SAFETY: pinned memory of that size, written before the synchronisation ended.
+    // SAFETY: pinned memory of that size. The copy ended before the synchronisation returned.
     let pinned = unsafe { std::slice::from_raw_parts(host as *const u8, bytes.len()) };
     assert_eq!(pinned, bytes);
     let mut device = 0;
@@ -199,7 +199,7 @@ fn copies_in_every_direction() {
     assert_eq!(device, host);
     ok(cuMemFreeHost(host));
     assert_eq!(cuMemFreeHost(host), 1);
-    // One byte too many.
+    // The copy exceeds the allocation by one byte.
     assert_eq!(
         cuMemcpyHtoD_v2(a + 1, bytes.as_ptr() as u64, bytes.len()),
         1
@@ -213,7 +213,7 @@ fn copies_rectangles() {
     ok(cuMemAllocPitch_v2(out(&mut p), out(&mut pitch), 12, 4, 4));
     ok(cuMemsetD8_v2(p, 0xee, pitch * 4));
     let source: Vec<u8> = (0..48).collect();
-    // CUDA_MEMCPY2D in words of 8 bytes: host to device, to column 1 of row 1.
+    // CUDA_MEMCPY2D in 8-byte words: from host to device, to column 1 of row 1.
     let two: [u64; 16] = [
         0,
         0,
@@ -433,7 +433,7 @@ fn stream_ordered_memory_is_reused_in_order() {
     ok(cuMemsetD8Async(a, 1, 4096, s));
     ok(cuMemFreeAsync(a, s));
     assert_eq!(cuMemFreeAsync(a, s), 1, "double free");
-    // Too large beside the first allocation.
+    // The second allocation does not fit until the first allocation is freed.
     ok(cuMemAllocAsync(out(&mut b), most, s));
     ok(cuMemFreeAsync(b, s));
     ok(cuStreamSynchronize(s));
@@ -496,7 +496,7 @@ fn a_thousand_operations_on_many_streams_end_in_order() {
 fn one_physical_memory_is_the_same_wherever_it_is_mapped() {
     start();
     const SIZE: usize = 2 << 20;
-    // CUmemAllocationProp: pinned, no handle types, on device 0.
+    // CUmemAllocationProp: pinned memory of device 0, without handle types for sharing.
     let properties: [u32; 8] = [1, 0, 1, 0, 0, 0, 0, 0];
     let properties = In(properties.as_ptr().cast());
     let access: [u32; 3] = [1, 0, 3];
@@ -517,7 +517,7 @@ fn one_physical_memory_is_the_same_wherever_it_is_mapped() {
         In(access.as_ptr().cast()),
         1,
     ));
-    // A copy across both mappings, which are contiguous.
+    // A copy that spans both mappings, which are contiguous.
     let bytes = [7u8; 64];
     ok(cuMemcpyHtoD_v2(
         range + SIZE as u64 - 32,
@@ -536,8 +536,8 @@ fn one_physical_memory_is_the_same_wherever_it_is_mapped() {
     assert_eq!(cuMemAddressFree(range, 3 * SIZE), 1);
 }
 
-/// Threads create, order, wait for and destroy streams and events at random. Nothing hangs, and
-/// each stream keeps its order.
+/// Threads create, order, wait for and destroy streams and events at random. The test checks that
+/// no thread hangs, and that each stream keeps its order.
 #[test]
 fn threads_that_order_streams_at_random_do_not_hang() {
     let context = start();
@@ -563,7 +563,8 @@ fn threads_that_order_streams_at_random_do_not_hang() {
                         2 => ok(cuLaunchHostFunc(s, Some(nothing), std::ptr::null_mut())),
                         3 if random(8) == 0 => ok(cuStreamSynchronize(s)),
                         4 if random(8) == 0 => {
-                            // Otherwise this work would race with that of the next stream.
+                            // Without this wait, the work would race with the work of the next
+                            // stream.
                             ok(cuStreamSynchronize(own));
                             ok(cuStreamDestroy_v2(own.0));
                             own = stream(random(2) as u32);

@@ -160,7 +160,7 @@ fn an_unjoined_fork_fails_the_capture() {
     begin(a, GLOBAL);
     ok(cuEventRecord(e, a));
     ok(cuStreamWaitEvent(b, e, 0));
-    // Without work, the fork is harmless.
+    // As long as the forked stream gets no work, the capture can end.
     begin_is_refused(a);
     ok(cuMemsetD32Async(p, 1, 8, b));
     let mut graph = 1;
@@ -237,7 +237,7 @@ fn waiting_for_a_capture_is_refused_and_ends_it() {
         begin(s, RELAXED);
         assert_eq!(call(), CAPTURE_UNSUPPORTED);
         assert_eq!(status(s), 2);
-        // Later calls report the invalid capture until it is ended.
+        // Until the capture is ended, later calls report that it is invalid.
         assert_eq!(cuMemsetD8Async(upload(&[0u8; 4]), 0, 4, s), INVALIDATED);
         assert_eq!(end(s), Err(INVALIDATED));
         assert_eq!(status(s), 0);
@@ -268,7 +268,7 @@ fn captured_events_cannot_be_used_outside_the_capture() {
     begin(s, RELAXED);
     assert_eq!(cuStreamWaitEvent(s, plain, 0), ISOLATION);
     assert_eq!(end(s), Err(INVALIDATED));
-    // After a new record, the event is an ordinary event.
+    // A new record outside a capture makes the event an ordinary event again.
     ok(cuEventRecord(e, t));
     ok(cuEventSynchronize(e));
     ok(cuEventQuery(e));
@@ -284,7 +284,7 @@ fn captures_do_not_merge() {
     ok(cuEventRecord(e, a));
     assert_eq!(cuStreamWaitEvent(b, e, 0), MERGE);
     assert_eq!((status(a), status(b)), (2, 2));
-    // A stream outside cannot use an event of an invalid capture.
+    // A stream outside the capture cannot use an event that an invalid capture recorded.
     assert_eq!(cuStreamWaitEvent(stream(1), e, 0), INVALID);
     assert_eq!((end(a), end(b)), (Err(INVALIDATED), Err(INVALIDATED)));
 }
@@ -330,7 +330,7 @@ fn unsafe_calls_by_mode_and_thread() {
         .join()
         .expect("no panic")
     };
-    // Mode of the capture; whether this thread may allocate; whether another thread may.
+    // (mode of the capture, result of an allocation by this thread, result by another thread)
     for (mode, here, there) in [
         (GLOBAL, CAPTURE_UNSUPPORTED, CAPTURE_UNSUPPORTED),
         (THREAD_LOCAL, CAPTURE_UNSUPPORTED, 0),
@@ -343,11 +343,11 @@ fn unsafe_calls_by_mode_and_thread() {
         assert_eq!(elsewhere(None), there, "mode {mode} there");
         assert_eq!(end(s).is_ok(), there == 0, "mode {mode}");
     }
-    // Another thread in relaxed mode.
+    // The other thread switches to the mode THREAD_LOCAL, so it may allocate.
     begin(s, GLOBAL);
     assert_eq!(elsewhere(Some(THREAD_LOCAL)), 0);
     assert!(end(s).is_ok());
-    // This thread in relaxed mode.
+    // This thread switches to the mode RELAXED, so it may allocate.
     let mut mode = RELAXED;
     ok(cuThreadExchangeStreamCaptureMode(out(&mut mode)));
     assert_eq!(mode, GLOBAL);
@@ -383,10 +383,10 @@ fn a_capture_reports_its_state_and_accepts_other_dependencies() {
     ));
     assert_eq!((state, count), (1, 1));
     assert_ne!(id, 0);
-    // SAFETY: the driver returned the number of elements.
+    // SAFETY: the driver returned the array and its number of elements.
     let first = unsafe { *tips };
     assert_eq!(cuGraphDestroy(graph), INVALID, "still growing");
-    // An own node becomes part of the capture.
+    // A node that the program adds itself becomes part of the capture.
     let mut own = 0;
     ok(cuGraphAddEmptyNode(out(&mut own), graph, at(&first), 1));
     ok(cuStreamUpdateCaptureDependencies(s, at(&own), 1, 0));
@@ -455,7 +455,7 @@ fn allocations_launches_and_events_become_nodes() {
     let f = function(module(KERNELS), "inc");
     let s = stream(1);
     let result = upload(&[0u32; 8]);
-    // A graph that is launched inside the capture.
+    // A launch of another graph inside the capture becomes a child graph node.
     begin(s, RELAXED);
     ok(launch(f, 1, 8, s, &[&result, &100u32]));
     let inner = instance(end(s).expect("a graph"));

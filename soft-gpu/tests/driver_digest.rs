@@ -1,5 +1,5 @@
-//! `SOFT_GPU_DIGEST`: a device address is written as its allocation, also among the bytes of a
-//! copy.
+//! `SOFT_GPU_DIGEST`: device addresses are written as allocation and offset, even among the bytes
+//! of a copy.
 
 mod driver_support;
 
@@ -33,7 +33,7 @@ fn addresses_among_copied_bytes_are_written_as_allocations() {
     assert!(!copied(8).1.contains('@'), "page-locked memory: {text}");
 }
 
-/// Bytes that a program never sets must differ between runs.
+/// Bytes that a program never sets must differ between processes.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn what_a_call_leaves_on_the_stack_is_overwritten_with_bytes_of_the_process() {
@@ -56,14 +56,14 @@ fn looks_below_its_frame() {
         let mut allocated = 0;
         let code = cuMemAlloc_v2(Out(&mut allocated), 64);
         let found: u64;
-        // SAFETY: only reads memory of this thread's stack.
+        // SAFETY: the instruction only reads memory of this thread's stack.
         unsafe {
             std::arch::asm!("mov {found}, [rsp + {at}]", at = in(reg) -i64::from(at), found = out(reg) found);
         }
         ok(code);
         assert_eq!(found, wanted, "{at} bytes below");
-        // Addresses and handles differ from those of other processes; the lower half of an address
-        // is not a small number.
+        // Addresses and handles must differ from those of other processes, and the lower half of an
+        // address must not be a small number.
         assert!(allocated >> 32 > 0x2000, "{allocated:x}");
         assert!(allocated & 0xffff_ffff >= 16 << 20, "{allocated:x}");
     }
@@ -76,7 +76,8 @@ fn looks_below_its_frame() {
     );
 }
 
-/// The first call of a thread looks up its stack, while the arguments of the call wait.
+/// At the first call of a thread, the library queries the thread's stack before it passes on the
+/// arguments of the call.
 #[test]
 fn a_floating_point_argument_of_a_thread_s_first_call_arrives() {
     let dir = tempfile::tempdir().expect("a directory");

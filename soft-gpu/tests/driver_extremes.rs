@@ -1,5 +1,5 @@
-//! Extreme numbers in every call with a size, a count or an offset: the result is an error or
-//! success, never a panic of the driver (CUDA_ERROR_UNKNOWN).
+//! Extreme numbers as the size, count or offset of every call that has one. The result must be an
+//! error or success, never a panic of the driver (CUDA_ERROR_UNKNOWN).
 
 mod driver_support;
 
@@ -99,7 +99,7 @@ fn memory_and_copies() {
     let here = host.as_ptr() as u64;
     let mut pool = 0;
     ok(cuDeviceGetDefaultMemPool(Out(&mut pool), 0));
-    // Copies and fills that exceed the memory, or that are empty.
+    // Copies and fills that are empty, or that exceed the memory.
     for n in ENDS.into_iter().filter(|n| *n == 0 || *n > 4096) {
         for (at, offset) in [(p, 0), (p, 1), (managed, 0), (p, n as u64)] {
             let at = at.wrapping_add(offset);
@@ -165,7 +165,7 @@ fn mappings() {
     ok(cuMemAddressReserve(Out(&mut range), 2 * SIZE, 0, 0, 0));
     ok(cuMemMap(range, SIZE, 0, handle, 0));
     for n in ENDS {
-        // Also multiples of the granularity.
+        // Each number is also rounded down to a multiple of the granularity.
         for n in [n, n & !(SIZE - 1)] {
             let (mut a, mut b) = (0, 0);
             if told(

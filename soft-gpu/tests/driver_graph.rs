@@ -23,7 +23,7 @@ fn a_diamond_runs_in_order() {
     let (p, q) = (upload(&[0u32; 8]), upload(&[0u32; 8]));
     let calls = AtomicU32::new(0);
     let g = graph();
-    // The nodes are added in another order than they run.
+    // The order in which the nodes are added differs from the order in which they run.
     let top = memset_node(g, &[], &set(p, 2, 8));
     let bottom = copy_node(g, &[], &copy(q + 16, p, 16));
     let left = kernel_node(g, &[top], inc, p, 3);
@@ -119,7 +119,7 @@ fn functions_without_edge_data_refuse_to_omit_it() {
     let p = upload(&[0u32; 8]);
     let g = graph();
     let (a, b) = (kernel_node(g, &[], f, p, 1), kernel_node(g, &[], f, p, 1));
-    // CUgraphEdgeData: from the launch-order port, programmatic.
+    // CUgraphEdgeData: from the launch-order port, of the programmatic type.
     let data = [2u8, 0, 1, 0, 0, 0, 0, 0];
     ok(cuGraphAddDependencies_v2(
         g,
@@ -212,7 +212,7 @@ fn parameters_can_be_read_and_set() {
     ok(cuGraphMemsetNodeGetParams(s, inout(&mut told)));
     assert_eq!(told, set(p, 1, 2));
     ok(cuGraphMemsetNodeSetParams(s, at(&set(p, 7, 1))));
-    // Invalid nodes and invalid parameters.
+    // Calls for a node of another type, and calls with invalid parameters.
     assert_eq!(cuGraphKernelNodeGetParams_v2(s, inout(&mut got)), INVALID);
     assert_eq!(cuGraphMemsetNodeSetParams(k, at(&set(p, 7, 1))), INVALID);
     let mut odd = set(p, 7, 1);
@@ -221,7 +221,7 @@ fn parameters_can_be_read_and_set() {
     assert_eq!(cuGraphMemsetNodeSetParams(s, at(&set(64, 7, 1))), INVALID);
     run(instance(g));
     assert_eq!(download::<u32>(p, 8), [7, 6, 6, 6, 6, 6, 6, 6]);
-    // Attributes: cooperative has an effect; priority is only stored.
+    // Attribute 2 (cooperative) has an effect. The priority is only stored.
     let mut value = [9u32; 16];
     ok(cuGraphKernelNodeGetAttribute(k, 2, out(&mut value)));
     assert_eq!(value[0], 0);
@@ -277,7 +277,7 @@ fn one_function_adds_nodes_of_all_kinds() {
     ok(cuGraphNodeGetParams(node, out(&mut told)));
     let function = told.view::<KernelNodeParams2>().base.function;
     assert_eq!((told.kind, function), (0, f));
-    // An allocation's address comes back in its parameters.
+    // The call returns the address of the allocation in its parameters.
     any = NodeParams::empty(10);
     let mut alloc: AllocNodeParams = any.view();
     alloc.pool.kind = 1; // pinned
@@ -373,7 +373,7 @@ fn an_instance_is_updated_from_a_graph_of_the_same_shape() {
     assert_eq!(update(exec, new), (0, nothing));
     run(exec);
     assert_eq!(download::<u32>(p, 8), [36; 8]);
-    // Refused updates change nothing.
+    // A refused update changes nothing.
     let (loose, _, k) = build(inc, 3, false);
     let failure = 910;
     let (code, info) = update(exec, loose);
@@ -434,7 +434,7 @@ fn child_graphs_are_copies_and_clones_keep_track() {
     ok(cuGraphDestroy(inner));
     run(exec);
     assert_eq!(download::<u32>(p, 8), [11; 8]);
-    // The node of the instance inside a child graph.
+    // The update addresses the node inside the child graph of the instance.
     with_kernel(f, p, 20, |new| {
         ok(cuGraphExecKernelNodeSetParams_v2(exec, node, at(new)));
     });

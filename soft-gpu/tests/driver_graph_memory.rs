@@ -40,15 +40,16 @@ fn events_inside_order_other_streams() {
     let exec = instance(g);
     let (main, side) = (stream(1), stream(1));
     let gate = Gate::close(main);
-    // The graph records the first event in the middle; the side stream answers with the second
-    // event.
+    // The graph records the first event in its middle, then waits for the second event. The side
+    // stream waits for the first event and records the second.
     ok(cuGraphLaunch(exec, main));
     ok(cuStreamWaitEvent(side, first, 0));
     ok(cuMemsetD32Async(q, 77, 8, side));
     ok(cuEventRecord(second, side));
     gate.open();
     ok(cuStreamSynchronize(main));
-    // The wait was for the event's record at the launch of the graph: there was none.
+    // When the graph was launched, the second event had no record, so the graph did not wait for
+    // it.
     ok(cuStreamSynchronize(side));
     assert_eq!(download::<u32>(q, 8), [77; 8]);
     ok(cuGraphLaunch(exec, main));
@@ -87,7 +88,7 @@ fn used() -> u64 {
     bytes
 }
 
-/// Used graph memory after a trim, in bytes.
+/// Trims the graph memory. Returns the bytes of graph memory that are used afterwards.
 fn trimmed() -> u64 {
     ok(cuDeviceGraphMemTrim(0));
     used()
@@ -121,7 +122,7 @@ fn graphs_allocate_and_free() {
         INVALID,
         "not a graph's"
     );
-    // Before a launch there is only an address.
+    // Before a launch, only the address is reserved; there is no memory.
     assert_eq!(cuMemsetD32_v2(p, 1, 8), INVALID);
     let exec = instance(g);
     let mut second = 0;
@@ -172,7 +173,8 @@ fn memory_that_a_graph_leaves_allocated_belongs_to_the_program() {
     ok(cuGraphLaunch(exec, s));
     ok(cuStreamSynchronize(s));
     assert_eq!(download::<u32>(p, 16), [8; 16]);
-    // The memory outlives graph and instance. Its address is not reused meanwhile.
+    // The memory stays allocated after the end of the graph and of the instance, and its address is
+    // not used again.
     ok(cuGraphExecDestroy(exec));
     ok(cuGraphDestroy(g));
     assert_ne!(alloc_node(graph(), 64).1, p);
@@ -250,7 +252,7 @@ fn role_graph_fault() {
 fn values_in_memory_are_waited_for_and_written() {
     start();
     let flags = upload(&[0u32; 8]);
-    // CUstreamBatchMemOpParams: wait for 1 at [0], write 2 at [1].
+    // CUstreamBatchMemOpParams: wait for 1 in the first word, write 2 to the second word.
     let ops = [[1u64, flags, 1, 1, 0, 0], [2, flags + 4, 2, 0, 0, 0]];
     // CUDA_BATCH_MEM_OP_NODE_PARAMS.
     let params = [0u64, 2, ops.as_ptr() as u64, 0];
@@ -284,7 +286,7 @@ fn user_objects_live_as_long_as_their_holders() {
     let gone = Box::leak(Box::new(AtomicU32::new(0)));
     let data = std::ptr::from_mut(gone).cast::<c_void>();
     let gone = || {
-        // SAFETY: the leaked counter.
+        // SAFETY: `data` points to the leaked counter.
         unsafe { &*data.cast::<AtomicU32>() }.load(Ordering::SeqCst)
     };
     let mut object = 0;
@@ -320,7 +322,7 @@ fn user_objects_live_as_long_as_their_holders() {
     ok(cuGraphExecDestroy(exec));
     within("the object is destroyed", || gone() == 1);
     assert_eq!(cuUserObjectRetain(object, 1), INVALID);
-    // The reference of the caller moved to the graph.
+    // The caller's reference becomes the graph's reference.
     ok(cuUserObjectCreate(
         out(&mut object),
         data,
@@ -334,8 +336,8 @@ fn user_objects_live_as_long_as_their_holders() {
     within("the second is destroyed", || gone() == 2);
 }
 
-/// A kernel that sets a condition: `set(handle, counter, limit)` increments the counter in memory,
-/// and sets the condition while the counter is below the limit.
+/// A kernel that sets a condition. `set(handle, counter, limit)` increments the counter in memory,
+/// and sets the condition to true while the counter is below the limit.
 const SETTER: &str = "
 .version 7.0
 .target sm_80
@@ -353,7 +355,7 @@ const SETTER: &str = "
 }
 ";
 
-/// Adds a conditional node; returns the node and its bodies.
+/// Adds a conditional node. Returns the node and its bodies.
 fn conditional_node(g: u64, after: &[u64], handle: u64, kind: u64, size: u64) -> (u64, Vec<u64>) {
     let mut any = [0u64; 32];
     (any[0], any[2], any[3]) = (13, handle, kind | size << 32);
@@ -366,7 +368,7 @@ fn conditional_node(g: u64, after: &[u64], handle: u64, kind: u64, size: u64) ->
         after.len(),
         inout(&mut any),
     ));
-    // SAFETY: the array of bodies from the driver.
+    // SAFETY: the driver returned the array, which has `size` bodies.
     let bodies = unsafe { std::slice::from_raw_parts(any[4] as *const u64, size as usize) };
     (node, bodies.to_vec())
 }
@@ -392,7 +394,7 @@ fn conditions_decide_which_bodies_run() {
     let g = graph();
     let handle = condition(g, 1);
     let mut exec = 0;
-    // CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED.
+    // 5 is CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED.
     let mut params = [0u64; 4];
     assert_eq!(
         cuGraphInstantiateWithParams(out(&mut exec), g, inout(&mut params)),
@@ -401,7 +403,7 @@ fn conditions_decide_which_bodies_run() {
     assert_eq!(params[3] as u32, 5);
     let clear = memset_node(g, &[], &set(counter, 0, 8));
     let (_, bodies) = conditional_node(g, &[clear], handle, 1, 1);
-    // While: the kernel in the body stops it after five rounds.
+    // A while node. The kernel in its body ends the loop after five rounds.
     let limit = 5u32;
     let arguments = [
         In(handle.pointer()),
@@ -425,7 +427,8 @@ fn conditions_decide_which_bodies_run() {
     run(exec);
     assert_eq!(download::<u32>(p, 8), [100; 8], "the default is set again");
 
-    // If with an else, and a switch, with the default value only.
+    // An if node with and without an else, and a switch node. The condition keeps its default
+    // value.
     for (default, kind, size, wanted) in [
         (1, 0, 2, 1),
         (0, 0, 2, 2),
@@ -455,7 +458,8 @@ fn conditions_decide_which_bodies_run() {
         ok(cuGraphDestroy(g));
         assert_eq!(cuGraphNodeGetType(node, out(&mut 0)), INVALID);
     }
-    // Conditions inside bodies may read values of the outer graph; other graphs may not.
+    // A conditional node inside a body may read a value of the outer graph. Nodes of other graphs
+    // may not.
     let g = graph();
     let handle = condition(g, 1);
     let (_, bodies) = conditional_node(g, &[], handle, 0, 1);

@@ -10,7 +10,8 @@ use soft_gpu::capi::{
     stream::streams::*,
 };
 
-/// CUdevResource as words: type, bytes of the driver, then the properties of the multiprocessors.
+/// CUdevResource as words: the type, bytes reserved for the driver, then the properties of the
+/// multiprocessors.
 type Words = [u32; 36];
 
 const COUNT: usize = 24;
@@ -27,7 +28,8 @@ fn device_resource() -> Words {
     words
 }
 
-/// As many parts as possible, with at least `least` multiprocessors each; and the remainder.
+/// Splits `whole` into as many parts as possible, with at least `least` multiprocessors each.
+/// Returns the parts and the remainder.
 fn split(whole: &Words, least: u32) -> (Vec<Words>, Words) {
     let mut n = 0;
     ok(cuDevSmResourceSplitByCount(
@@ -60,7 +62,7 @@ fn describe(parts: &[Words]) -> Result<u64, u32> {
     }
 }
 
-/// A green context and its CUcontext.
+/// Creates a green context. Returns its CUgreenCtx and its CUcontext.
 fn green(parts: &[Words]) -> (u64, u64) {
     let description = describe(parts).expect("a description");
     let (mut green, mut context) = (0, 0);
@@ -114,7 +116,8 @@ fn multiprocessors_are_split() {
     let mut forged = whole;
     forged[COUNT] = 17;
     assert_eq!(by_count(&forged, 0, 2), INVALID);
-    // CU_DEV_SM_RESOURCE_GROUP_PARAMS: ten multiprocessors, and as many as are left.
+    // CU_DEV_SM_RESOURCE_GROUP_PARAMS: one group of ten multiprocessors, and one of all that are
+    // left.
     let (mut groups, mut made, mut rest) = ([[0u32; 16]; 2], [[0; 36]; 2], [0; 36]);
     groups[0][0] = 10;
     let mut in_groups = |groups: &mut [[u32; 16]; 2]| {
@@ -130,7 +133,7 @@ fn multiprocessors_are_split() {
     assert_eq!(in_groups(&mut groups), INVALID);
     assert_eq!(made.map(|r| r[COUNT]), [10, 6]);
     assert_eq!(rest[0], 0);
-    // Only parts of one split can be joined.
+    // Only parts of the same split can be joined.
     assert!(describe(&made).is_ok());
     assert_eq!(describe(&[made[0], made[0]]), Err(BAD_CONFIGURATION));
     assert_eq!(describe(&[made[0], parts[0]]), Err(BAD_CONFIGURATION));
@@ -149,7 +152,7 @@ fn kernels_run_in_a_part_with_the_primary_contexts_memory() {
     let (s, t) = (stream_in(a), stream_in(b));
     assert_eq!(of_stream(s), (8, a_context, primary, a));
     assert_eq!(of_stream(stream(1)), (16, primary, primary, 0));
-    // A client calls without a place for the result, and expects success.
+    // A client passes a null pointer for the result, and expects success.
     ok(cuStreamGetGreenCtx(s, nowhere()));
     let e = event(0);
     ok(launch(f, 1, 4, s, &[&p, &1u32]));
@@ -158,8 +161,8 @@ fn kernels_run_in_a_part_with_the_primary_contexts_memory() {
     ok(launch(f, 1, 4, t, &[&p, &2u32]));
     ok(cuStreamSynchronize(t));
     assert_eq!(download::<u32>(p, 4), [3; 4]);
-    // While current, new objects belong to the green context; memory and modules are the primary
-    // context's.
+    // While the green context is current, new objects belong to it. Memory and modules belong to
+    // the primary context.
     ok(cuCtxSetCurrent(a_context));
     let (mut current, mut words) = (0, [0; 36]);
     ok(cuCtxGetCurrent(out(&mut current)));
@@ -214,7 +217,7 @@ fn cooperative_launches_are_limited_to_the_part() {
     let cooperative =
         |blocks, stream| cuLaunchCooperativeKernel(f, blocks, 1, 1, 64, 1, 1, 0, stream, none());
     assert_eq!(cooperative(each * 4 + 1, s), 720);
-    // The NULL stream belongs to the current context.
+    // Work on the NULL stream uses the multiprocessors of the current context.
     ok(cuCtxPushCurrent_v2(context));
     assert_eq!(cooperative(each * 4 + 1, NULL), 720);
     ok(cuCtxPopCurrent_v2(nowhere()));
@@ -239,7 +242,8 @@ fn an_event_covers_all_streams_of_a_green_context() {
     ok(cuGreenCtxWaitEvent(b, e));
     ok(launch(f, 1, 4, t, &[&p, &1u32]));
     assert_eq!(cuStreamQuery(t), 600);
-    // The same with the CUcontext of the green context; with the primary context, for all streams.
+    // The calls also take the CUcontext of the green context. With the primary context, they apply
+    // to all streams.
     ok(cuCtxRecordEvent(a_context, e));
     assert_eq!(cuEventQuery(e), 600);
     ok(cuCtxRecordEvent(primary, e));
@@ -247,11 +251,11 @@ fn an_event_covers_all_streams_of_a_green_context() {
     gate.open();
     ok(cuEventSynchronize(e));
     assert_eq!(download::<u32>(p, 4), [2; 4]);
-    // An event of another context than the primary context.
+    // An event of a context other than the primary context is refused.
     let mut other = 0;
     ok(cuCtxCreate_v2(out(&mut other), 0, 0));
     assert_eq!(cuGreenCtxRecordEvent(a, event(0)), BAD_HANDLE);
-    // While a stream captures, the calls are refused.
+    // The calls are refused while a stream captures.
     ok(cuCtxSetCurrent(primary));
     ok(soft_gpu::capi::stream::capture::cuStreamBeginCapture_v2(
         s, 2,

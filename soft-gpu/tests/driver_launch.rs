@@ -32,7 +32,7 @@ fn text(s: &str) -> CString {
     CString::new(s).expect("no NUL inside")
 }
 
-/// Adds two vectors and checks every element; returns the code of a failed call.
+/// Adds two vectors and checks every element. Returns the code of a failed call.
 fn vector_add(f: u64, n: u32) -> Result<(), u32> {
     let a: Vec<f32> = (0..n).map(|i| i as f32).collect();
     let b: Vec<f32> = (0..n).map(|i| (2 * i) as f32).collect();
@@ -57,7 +57,7 @@ fn adds_vectors_and_takes_parameters_both_ways() {
     let n = 100u32;
     let (a, b) = (upload(&vec![1f32; 100]), upload(&vec![2f32; 100]));
     let c = alloc(400).expect("memory");
-    // `extra`: one packed buffer.
+    // Parameters through `extra`: all in one packed buffer.
     let mut packed = [a, b, c, u64::from(n)];
     let size = Cell::new(28usize);
     let extra: [*const c_void; 5] = [
@@ -274,13 +274,13 @@ fn kernels_reach_pinned_and_managed_memory() {
     ok(cuMemHostAlloc(Out(&mut a), 4096, 2));
     ok(cuMemAllocManaged(Out(&mut b), 4096, 1));
     for p in [a, b] {
-        // SAFETY: 4096 bytes that the host may write.
+        // SAFETY: the allocation has 4096 bytes, which the host may write.
         unsafe { std::slice::from_raw_parts_mut(p as *mut f32, 1024) }.fill(1.5);
     }
     let n = 1024u32;
     ok(launch(f, 8, 128, NULL, &[&a, &b, &b, &n]));
     ok(cuCtxSynchronize());
-    // SAFETY: the kernel that wrote it has ended.
+    // SAFETY: the kernel that wrote the memory has ended.
     let sums = unsafe { std::slice::from_raw_parts(b as *const f32, 1024) };
     assert_eq!(sums, [3.0; 1024]);
 }
@@ -385,7 +385,7 @@ fn poisoned(code: u32) {
         cuModuleLoadData(Out(&mut p), In(text(VECADD).as_ptr().cast())),
         code
     );
-    // Queries of devices still work.
+    // Queries of devices still succeed.
     ok(soft_gpu::capi::device::query::cuDeviceGetCount(Out(&mut 0)));
 }
 
@@ -583,7 +583,7 @@ fn role_clock() {
     ok(cuEventCreate(Out(&mut begin), 0));
     ok(cuEventCreate(Out(&mut end), 0));
     let s = stream(1);
-    // The first launch moves the stream to the device timeline.
+    // The first launch sets the stream's time to that of the device clock.
     ok(launch(f, 1, 16, s, &[&a, &a, &a, &n]));
     ok(cuEventRecord(begin, s));
     for _ in 0..9 {
@@ -592,8 +592,8 @@ fn role_clock() {
     ok(cuEventRecord(end, s));
     ok(cuEventSynchronize(end));
     ok(cuEventElapsedTime(Out(&mut ms), begin, end));
-    // Exactly the device time, unless this thread slept for the length of a kernel between two
-    // calls.
+    // The nine kernels take exactly their device time. Only if this thread slept between two calls
+    // for longer than a kernel takes can the time be longer.
     assert!(
         (22.5..1000.0).contains(&ms),
         "nine kernels back to back: {ms} ms"

@@ -1,4 +1,4 @@
-//! The built library as clients load it: exported names, SONAME, and cudarc.
+//! The built library as clients load it: its exported names, its SONAME, and its use by cudarc.
 
 use std::ffi::{CString, c_void};
 use std::os::unix::fs::symlink;
@@ -12,27 +12,29 @@ use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSymbol};
 use vgpu_cuda_abi::names::symbols;
 
-/// Set in a process that [`alone`] started.
+/// Environment variable that is set in processes started by [`alone`].
 const ALONE: &str = "SOFT_GPU_TEST_ALONE";
 
-/// Any function with integer and pointer arguments. A function ignores surplus arguments.
+/// The type of any function with integer and pointer arguments. A function ignores surplus
+/// arguments.
 type Any = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> u32;
 
-/// The cdylib next to this test binary.
+/// Path of the cdylib, which lies next to this test binary.
 fn library_path() -> PathBuf {
     let exe = std::env::current_exe().expect("the test binary has a path");
     exe.with_file_name("libsoft_gpu.so")
 }
 
-/// Loads the library by path and never unloads it, like the worker.
+/// Loads the library by its path and never unloads it, as the worker does.
 fn load() -> &'static Library {
-    // SAFETY: the library's initialisers only touch its own state.
+    // SAFETY: the library's initialisers change only the library's own state.
     let library = unsafe { Library::open(Some(library_path()), RTLD_NOW) };
     Box::leak(Box::new(library.expect("the library loads")))
 }
 
-/// True in a separate process of this test, whose library path has the library as `libcuda.so` and
-/// `libcuda.so.1`. Elsewhere, runs the test in such a process and returns false.
+/// Returns true in a separate process for this test, whose library path has the library as
+/// `libcuda.so` and `libcuda.so.1`. In any other process, runs the test in such a process and
+/// returns false.
 fn alone(test: &str) -> bool {
     if std::env::var_os(ALONE).is_some() {
         return true;
@@ -61,12 +63,12 @@ fn exactly_the_symbols_of_nvidia_s_library_are_exported() {
 #[test]
 fn programs_find_it_by_the_driver_s_name() {
     load();
-    // SAFETY: only checks whether a library with this SONAME is loaded.
+    // SAFETY: the call only checks whether a library with this SONAME is loaded.
     let by_name = unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW | libc::RTLD_NOLOAD) };
     assert!(by_name.is_ok(), "{:?}", by_name.err());
 }
 
-/// Before cuInit, the library does not dereference handles and changes nothing.
+/// Before cuInit, calls must fail, change nothing and not dereference their handles.
 #[test]
 fn nothing_works_before_cuinit() {
     const ALWAYS: [&str; 8] = [
@@ -85,10 +87,10 @@ fn nothing_works_before_cuinit() {
     let library = load();
     let zeroes = vec![0_u64; 1 << 16];
     for name in symbols().into_iter().filter(|name| !ALWAYS.contains(name)) {
-        // SAFETY: the declared type accepts the arguments of all functions.
+        // SAFETY: the arguments of all functions fit the declared type.
         let function = unsafe { library.get::<Any>(name.as_bytes()) }.expect("exported");
         for a in [0, zeroes.as_ptr() as u64] {
-            // SAFETY: nulls, or pointers to more zeros than any structure has.
+            // SAFETY: the arguments are null, or point to more zeros than any structure has.
             let code = unsafe { function(a, a, a, a, a, a, a, a, a, a, a, a) };
             assert_eq!(code, 3, "{name}({a:#x}, …)");
         }
@@ -103,7 +105,7 @@ fn unserved_functions_check_their_arguments_and_say_so() {
     let library = load();
     context();
     let call = |argument: u64| {
-        // SAFETY: a stub that only compares its arguments with null.
+        // SAFETY: the function is not served and only compares its arguments with null.
         unsafe {
             library
                 .get::<unsafe extern "C" fn(u64, u64, u64, u64) -> u32>(b"cuTexObjectCreate")
@@ -114,7 +116,7 @@ fn unserved_functions_check_their_arguments_and_say_so() {
     assert_eq!(call(0), 1);
 }
 
-/// Every entry point with zero arguments: null pointers, null handles, device 0.
+/// Calls every entry point with zero arguments: null pointers, null handles, device 0.
 #[test]
 fn no_entry_point_crashes_on_zeroes() {
     if !alone("no_entry_point_crashes_on_zeroes") {
@@ -123,14 +125,14 @@ fn no_entry_point_crashes_on_zeroes() {
     let library = load();
     for _ in 0..2 {
         for name in symbols().into_iter() {
-            // SAFETY: integer arguments only; a function ignores surplus arguments.
+            // SAFETY: all arguments are integers, and a function ignores surplus arguments.
             let code = unsafe {
                 let f = library.get::<Any>(name.as_bytes()).expect("exported");
                 f(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
             };
             assert_ne!(code, 999, "{name} panicked");
         }
-        // The second round runs after cuInit, with a current context.
+        // The second round runs after cuInit and with a current context.
         let context = CudaContext::new(0).expect("a device");
         std::mem::forget(context);
     }
@@ -166,7 +168,7 @@ fn cudarc_adds_vectors() {
     context.bind_to_thread().expect("current");
     let stream = context.default_stream();
     let text = CString::new(VECTOR_ADD).expect("no NUL inside");
-    // SAFETY: NUL-terminated PTX.
+    // SAFETY: the text is NUL-terminated PTX.
     let module = unsafe { result::module::load_data(text.as_ptr().cast()) }.expect("loads");
     let name = CString::new("vecadd").expect("no NUL inside");
     // SAFETY: the module was just loaded.
@@ -191,7 +193,8 @@ fn cudarc_adds_vectors() {
             (&raw mut count).cast(),
         ];
         let grid = ((n as u32).div_ceil(256), 1, 1);
-        // SAFETY: the arguments match the kernel, and outlive the launch.
+        // SAFETY: the arguments match the parameters of the kernel, and exist until the launch
+        // returns.
         unsafe { result::launch_kernel(f, grid, (256, 1, 1), 0, stream.cu_stream(), &mut params) }
             .expect("launched");
     }

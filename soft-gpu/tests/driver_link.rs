@@ -82,11 +82,11 @@ fn several_inputs_become_one_module() {
     assert_eq!(complete(l), Ok((image, size)), "the same again");
     assert_eq!(add(l, PROVIDER, c"late"), INVALID);
     let m = load(image);
-    // The module no longer needs the link.
+    // The module does not use the link any longer.
     ok(cuLinkDestroy(l));
     let p = upload(&[20u32]);
     ok(driver_support::launch(function(m, "k"), 1, 1, NULL, &[&p]));
-    // 2 * 20 + 1000 of the provider, + 7, + 100 of the user.
+    // The value is 2 * 20 + 1000 + 7 + 100: the provider adds 1000, the user 100.
     assert_eq!(download::<u32>(p, 1), [1147]);
     let (mut addr, mut bytes) = (0, 0);
     ok(cuModuleGetGlobal_v2(
@@ -103,7 +103,8 @@ fn a_linked_image_is_an_input_and_a_library_too() {
     start();
     let first = link();
     ok(add(first, USER, c"user"));
-    // A symbol is undefined: the completion reports it. A link with all inputs works.
+    // The user's input alone lacks a symbol, so its completion fails. A link with all inputs
+    // succeeds.
     assert_eq!(complete(first), Err(999));
     let l = link();
     ok(add(l, USER, c"user"));
@@ -141,7 +142,7 @@ fn a_linked_image_is_an_input_and_a_library_too() {
         Text(c"k".as_ptr()),
     ));
     let p = upload(&[1u32]);
-    // A CUkernel can be launched like a CUfunction.
+    // A launch accepts a CUkernel in place of a CUfunction.
     ok(driver_support::launch(kernel, 1, 1, NULL, &[&p]));
     assert_eq!(download::<u32>(p, 1), [1109]);
     assert_eq!(
@@ -180,7 +181,7 @@ fn the_log_says_what_is_missing() {
     );
     assert!(said.contains("'offset'"), "{said}");
     assert_eq!(values[1] as usize, said.len());
-    // Invalid PTX is refused when it is added.
+    // Invalid PTX is refused as soon as it is added.
     assert_eq!(add(l, ".visible .entry {", c"broken"), 218);
     assert_eq!(add(l, "", c"empty but PTX"), 0);
 }
@@ -206,7 +207,8 @@ fn inputs_without_ptx_are_refused_or_skipped() {
     assert_eq!(give(0), 209);
     assert_eq!(give(5), UNSUPPORTED);
     assert_eq!(give(9), INVALID);
-    // The device runtime library is not needed, or our own functions replace it.
+    // The program does not need the device runtime library, or uses functions of it that are built
+    // in.
     ok(give(4));
     let sync = ".extern .func (.param .b64 r) cudaCGGetIntrinsicHandle(.param .b32 s);
 .extern .func (.param .b32 r) cudaCGSynchronize(.param .b64 h, .param .b32 f);
@@ -287,7 +289,7 @@ fn a_register_limit_is_reported() {
 }
 
 fn many_registers() -> String {
-    // All registers are alive at once.
+    // All registers are live at once.
     let made: String = (0..20).map(|i| format!("mov.u64 %r{i}, {i};\n")).collect();
     let used: String = (0..20)
         .map(|i| format!("add.u64 %r99, %r99, %r{i};\n"))
@@ -333,7 +335,7 @@ fn role_managed_variables_without_a_context() {
         ".visible .global .attribute(.managed) .align 4 .u32 first;
 .visible .global .attribute(.managed) .align 4 .u32 second;",
     );
-    // The CUDA runtime asks so at start, for each variable.
+    // The CUDA runtime makes this call for each variable when it starts.
     ok(cuCtxSetCurrent(0));
     for name in [c"first", c"second"] {
         let (mut addr, mut bytes) = (0, 0);
@@ -360,7 +362,7 @@ fn kernels_of_libraries_report_their_properties() {
     ok(cuLibraryEnumerateKernels(Out(all.as_mut_ptr()), 2, library));
     let (mut name, mut of, mut count, mut offset, mut size) = (std::ptr::null(), 0, 0, 9, 9);
     ok(cuKernelGetName(out(&mut name), all[0]));
-    // SAFETY: a name that the driver returned.
+    // SAFETY: the driver returned the name.
     assert_eq!(unsafe { CStr::from_ptr(name) }, c"a");
     ok(cuKernelGetLibrary(out(&mut of), all[0]));
     assert_eq!(of, library);
@@ -402,7 +404,7 @@ fn kernels_of_libraries_report_their_properties() {
     ));
     assert_eq!(is_managed, 1);
     assert_eq!(managed(&mut addr, &mut bytes, c"plain"), 500);
-    // Another context gets another module.
+    // Each context has its own module of the library.
     let (mut here, mut there, mut second) = (0, 0, 0);
     ok(cuLibraryGetModule(out(&mut here), library));
     ok(cuCtxCreate_v2(out(&mut second), 0, 0));
@@ -437,7 +439,7 @@ fn a_declared_result_that_the_definition_lacks_is_left_as_it_is() {
     ok(launch(function(m, "k"), 1, 1, NULL, &[&p]));
     ok(cuCtxSynchronize());
     assert_eq!(download::<u32>(p, 1), [41]);
-    // Within one text, the difference is an error.
+    // Within one text, the same difference is an error.
     let wrong =
         text(&(user.replace("consume(.param .b64 p);", "other(.param .b64 p);") + provider));
     let mut m = 0;

@@ -1,5 +1,5 @@
-//! Machine code: refused, or, with `SOFT_GPU_SASS=skip`, loaded as modules with the properties in
-//! the file, whose kernels do nothing.
+//! Machine code: refused, or, with `SOFT_GPU_SASS=skip`, loaded as modules whose kernels do
+//! nothing. These modules have the properties that the file states.
 
 mod driver_support;
 
@@ -7,7 +7,8 @@ use driver_support::*;
 use soft_gpu::capi::module::load::*;
 use soft_gpu::capi::stream::streams::cuStreamSynchronize;
 
-/// `fixtures/machine/kinds.ptx`, assembled by CUDA 12.9 and 13.5, whose files have different ABIs.
+/// `fixtures/machine/kinds.ptx`, assembled by CUDA 12.9 and by CUDA 13.5, whose files have
+/// different ABIs.
 const CUBINS: [&[u8]; 2] = [
     include_bytes!("../fixtures/machine/kinds.12.cubin"),
     include_bytes!("../fixtures/machine/kinds.13.cubin"),
@@ -84,7 +85,8 @@ fn skipped() {
             ));
             assert_eq!((offset, size), wanted, "parameter {i}");
         }
-        // Threads, shared and constant memory. The assembler chooses the registers.
+        // Attributes 0 to 2: threads, shared memory, constant memory. The assembler chose the
+        // registers.
         assert_eq!([0, 1, 2].map(|a| attribute(scale, a)), [256, 512, 4]);
         assert!((8..=64).contains(&attribute(scale, 4)));
         variables(module);
@@ -94,7 +96,7 @@ fn skipped() {
         ok(launch(scale, 1, 64, NULL, &[&out, &n, &pair, &flag]));
         ok(cuStreamSynchronize(NULL));
         assert_eq!(download::<f32>(out, 64), [1.0; 64], "nothing was computed");
-        // Block sizes that a kernel requires are still enforced.
+        // Launches are still checked against the block size of the kernel.
         assert_eq!(
             launch(scale, 1, 257, NULL, &[&out, &n, &pair, &flag]),
             INVALID_VALUE

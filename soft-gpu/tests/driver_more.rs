@@ -1,5 +1,5 @@
 //! Managed ranges, batches of copies, waits for values, attributes of streams, several contexts,
-//! and the oldest launch calls.
+//! and the launch calls of CUDA before 4.0.
 
 mod driver_support;
 
@@ -53,7 +53,7 @@ fn advice_on_managed_memory_is_remembered() {
         n,
     ));
     assert_eq!((a, b), (1, 0));
-    // New memory at the same address has no advice.
+    // Advice ends with its memory: new memory at the same address has none.
     ok(cuMemFree_v2(p));
     assert_eq!(managed(8192), p);
     assert_eq!(range(p, n, 1), 0);
@@ -66,7 +66,7 @@ fn advice_on_managed_memory_is_remembered() {
     assert_eq!(cuMemRangeGetAttribute(out(&mut a), 3, 1, p, n), INVALID);
     assert_eq!(cuMemRangeGetAttribute(out(&mut a), 4, 9, p, n), INVALID);
     assert_eq!(cuMemRangeGetAttribute(nowhere(), 4, 1, p, n), INVALID);
-    // In batches: the second location applies from the second range on.
+    // A batch of two ranges. The second location applies from the second range on.
     let s = stream(1);
     let (addrs, sizes, spots, from) = (
         [p, p + 4096],
@@ -106,7 +106,7 @@ fn copies_go_in_batches() {
     let s = stream(1);
     let source = [1u32, 2, 3, 4];
     let (p, mut back) = (upload(&[0u32; 4]), [0u32; 4]);
-    // CUmemcpyAttributes: order, two hints, flags.
+    // CUmemcpyAttributes: order, two location hints, flags.
     let attributes = [2u32, 0, 0, 0, 0, 0];
     let (dst, src, sizes, from) = (
         [p, back.as_mut_ptr() as u64],
@@ -150,7 +150,7 @@ fn copies_go_in_batches() {
     ok(cuMemcpy3DBatchAsync_v2(1, at(&op), 0, s));
     ok(cuStreamSynchronize(s));
     assert_eq!(download::<u32>(q, 8), [1, 2, 0, 0, 1, 2, 0, 0]);
-    // An invalid handle as an array.
+    // An operand that names an array by an invalid handle.
     op[0] = 2;
     assert_eq!(cuMemcpy3DBatchAsync_v2(1, at(&op), 0, s), BAD_HANDLE);
     assert_eq!(cuMemcpy3DBatchAsync_v2(0, at(&op), 0, s), INVALID);
@@ -181,7 +181,7 @@ fn streams_wait_for_values_and_write_them() {
     assert_eq!(cuStreamWriteValue32_v2(s, flags, 1, 2), INVALID);
     assert_eq!(cuStreamBatchMemOp_v2(s, 0, none(), 0), INVALID);
     assert_eq!(cuStreamBatchMemOp_v2(s, 1, none(), 0), INVALID);
-    // One invalid operation: none runs.
+    // If one operation is invalid, none of the batch runs.
     let ops = [[2u64, flags, 77, 0, 0, 0], [99, flags, 0, 0, 0, 0]];
     assert_eq!(
         cuStreamBatchMemOp_v2(s, 2, In(ops.as_ptr().cast()), 0),
@@ -196,7 +196,7 @@ fn streams_have_attributes() {
     start();
     let (s, t) = (stream(1), stream(1));
     let mut value = [9u32; 16];
-    // Nothing was set: the value of no policy.
+    // Without a set policy, the query returns -1.
     ok(cuStreamGetAttribute(s, 3, out(&mut value)));
     assert_eq!(value[0] as i32, -1);
     value = [0; 16];
@@ -244,7 +244,8 @@ fn objects_belong_to_their_context() {
     let mut of = 0;
     ok(cuStreamGetCtx(s, out(&mut of)));
     assert_eq!(of, first);
-    // An event for all streams of a context, and all streams waiting for an event.
+    // One event for all streams of a context, and all streams of another context that wait for the
+    // event.
     let gate = Gate::close(s);
     ok(launch(f, 1, 4, s, &[&p, &1u32]));
     ok(cuCtxRecordEvent(first, e));
@@ -256,7 +257,7 @@ fn objects_belong_to_their_context() {
     ok(cuEventSynchronize(e));
     ok(cuStreamSynchronize(other));
     assert_eq!(download::<u32>(p, 4), [2; 4]);
-    // Uses of a context are counted.
+    // cuCtxAttach adds a use of a context, cuCtxDetach removes one.
     let mut again = 0;
     ok(cuCtxAttach(out(&mut again), 0));
     assert_eq!(again, second);
@@ -285,7 +286,7 @@ fn the_oldest_launch_calls_work() {
     ok(cuParamSeti(f, 8, 5));
     ok(cuLaunch(f));
     ok(cuLaunchGrid(f, 1, 1));
-    // This stream does not wait for the default stream.
+    // The non-blocking stream does not wait for the default stream, so this call does.
     ok(cuCtxSynchronize());
     let s = stream(1);
     ok(cuLaunchGridAsync(f, 1, 1, s));
@@ -346,12 +347,13 @@ fn settings_and_names() {
     );
 }
 
-/// CUDA_ARRAY3D_DESCRIPTOR of an array of 32-bit words.
+/// CUDA_ARRAY3D_DESCRIPTOR for 32-bit elements.
 fn shape(width: u64, height: u64, depth: u64, flags: u64) -> [u64; 5] {
     [width, height, depth, 0x03 | 1 << 32, flags]
 }
 
-/// CUDA_MEMCPY3D between an array (source or destination) and host memory, in whole rows.
+/// CUDA_MEMCPY3D of whole rows between an array and host memory. If `into`, the array is the
+/// destination.
 fn array_copy(array: u64, host: u64, [w, h, d]: [u64; 3], into: bool) -> [u64; 25] {
     let mut c = [0; 25];
     let (a, b) = if into { (11, 0) } else { (0, 11) };
@@ -382,7 +384,7 @@ fn arrays_hold_what_was_copied_into_them() {
         false,
     ))));
     assert_eq!(back, words);
-    // One word in the second row of the second slice.
+    // Copies one word of the second row of the second slice.
     let mut c = array_copy(a, back.as_mut_ptr() as u64, [4, 1, 1], false);
     (c[0], c[1], c[2]) = (8, 1, 1);
     ok(cuMemcpy3D_v2(at(&c)));
@@ -396,7 +398,7 @@ fn arrays_hold_what_was_copied_into_them() {
     assert_eq!(cuArrayDestroy(a), BAD_HANDLE);
     assert_eq!(cuMemcpy3D_v2(at(&c)), BAD_HANDLE);
 
-    // CUDA_ARRAY_DESCRIPTOR: a row of bytes.
+    // CUDA_ARRAY_DESCRIPTOR for a row of bytes.
     let row = [64u64, 0, 0x01 | 1 << 32];
     ok(cuArrayCreate_v2(out(&mut a), at(&row)));
     ok(cuMemcpyHtoA_v2(a, 8, words.as_ptr() as u64, 16));

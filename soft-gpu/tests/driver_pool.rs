@@ -66,11 +66,11 @@ fn pools_count_what_they_use_and_keep() {
     ok(cuMemsetD8Async(p, 1, 4000, s));
     ok(cuMemFreeAsync(p, s));
     ok(cuStreamSynchronize(s));
-    // The threshold is 0: a synchronisation releases everything.
+    // The release threshold is 0, so a synchronisation releases all freed memory.
     assert_eq!((attribute(pool, USED), attribute(pool, RESERVED)), (0, 0));
     assert_eq!(free_bytes(), before);
     assert_eq!(attribute(pool, USED_HIGH), 4096);
-    // With a threshold, the memory stays until it is trimmed.
+    // With a threshold, freed memory stays charged until it is trimmed.
     ok(set_attribute(pool, THRESHOLD, 1 << 20));
     assert_eq!(attribute(pool, THRESHOLD), 1 << 20);
     let p = take(pool, 8192, s).expect("memory");
@@ -141,7 +141,7 @@ fn role_bounds() {
     ok(cuMemFreeAsync(p, s));
     ok(cuStreamSynchronize(s));
     assert_eq!(attribute(keeper, RESERVED), 40 << 20);
-    // Kept memory of the pool is released for another allocation.
+    // The pool's freed memory is released for another allocation.
     alloc(40 << 20).expect("memory");
     assert_eq!(attribute(keeper, RESERVED), 0);
 }
@@ -177,7 +177,7 @@ fn devices_have_a_default_pool_and_a_chosen_one() {
         cuMemGetDefaultMemPool(out(&mut p), at(&location), 9),
         INVALID
     );
-    // An allocation of size 0 has no memory.
+    // An allocation of size 0 returns a null address.
     ok(cuMemAllocAsync(out(&mut p), 0, s));
     ok(cuMemFreeAsync(0, s));
 }
@@ -241,7 +241,7 @@ fn role_access() {
     assert_eq!(give(0, 0), INVALID);
     assert_eq!(give(0, 2), INVALID);
     assert_eq!(give(7, 3), 101);
-    // Every device can access the host's pool.
+    // Every device can access memory of a host pool.
     let host = pool(&properties(1, 2, 0, 0));
     ok(cuMemPoolGetAccess(out(&mut flags), host, at(&there)));
     assert_eq!(flags, 3);

@@ -1,6 +1,6 @@
-//! Properties of whole processes: settings, strict mode, fork, and a device shared by processes.
+//! Behaviour of whole processes: settings, strict mode, fork, and a device that processes share.
 //!
-//! Each child is this test binary, which runs one of the ignored `role_…` tests.
+//! Each child process runs this test binary, with one of the ignored `role_…` tests.
 
 mod driver_support;
 
@@ -23,7 +23,8 @@ use soft_gpu::driver::turn::{QUANTUM_NS, Turn};
 
 const MIB: usize = 1 << 20;
 
-/// A role that reads commands from standard input and writes one answer per line.
+/// A child process with a role that reads commands from standard input and writes one line per
+/// answer.
 struct Puppet {
     child: Child,
     to: ChildStdin,
@@ -210,11 +211,11 @@ fn role_fork() {
     if pid == 0 {
         let mut p = 0;
         let code = (cuMemAlloc_v2(Out(&mut p), 64), cuInit(0));
-        // SAFETY: ends the child at once.
+        // SAFETY: the call ends the child at once.
         unsafe { libc::_exit(i32::from(code != (3, 3))) };
     }
     let mut status = -1;
-    // SAFETY: waits for the child that was just created.
+    // SAFETY: the call waits for the child that was just created.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
     assert_eq!(
         status, 0,
@@ -284,7 +285,7 @@ fn role_no_device() {
     assert_eq!(cuInit(0), 100);
 }
 
-/// Computes for `millis` ms of wall time in one "kernel" on the shared device.
+/// Runs one kernel on the shared device for `millis` ms of wall time.
 #[test]
 #[ignore = "a role"]
 fn role_compute() {
@@ -422,7 +423,7 @@ fn a_stopped_process_does_not_keep_the_device() {
         std::thread::yield_now();
     }
     let pid = hog[0].0.id() as i32;
-    // SAFETY: signals our own child.
+    // SAFETY: the signal goes to a child of this test.
     unsafe { libc::kill(pid, libc::SIGSTOP) };
     let mut other = computers(dir.path(), &[("ROLE_NS", "3000000")], 1);
     go(&mut other);

@@ -1,4 +1,4 @@
-//! Registered memory: kernels access it at its own address, as long as it is registered.
+//! Registered memory: kernels access it at its host address while it is registered.
 
 mod driver_support;
 
@@ -34,7 +34,7 @@ fn kernels_and_copies_reach_registered_memory() {
         let mut inner = 0;
         ok(cuMemHostGetDevicePointer_v2(Out(&mut inner), at + 40, 0));
         assert_eq!(inner, at + 40);
-        // One access by a whole warp, and lanes far from each other.
+        // An access by whole warps to adjacent words, and by lanes that are far from each other.
         ok(launch(f, 1, 100, NULL, &[&p, &4u64]));
         ok(launch(f, 1, 32, NULL, &[&(p + 4000), &200u64]));
         ok(cuCtxSynchronize());
@@ -59,7 +59,7 @@ fn read_only_memory_is_not_mapped_for_kernels() {
     ok(cuMemHostRegister_v2(at, 8192, DEVICEMAP | READ_ONLY));
     assert_eq!(cuMemHostGetDevicePointer_v2(Out(&mut p), at, 0), 801);
     ok(cuMemHostUnregister(at));
-    // There is no memory at the address.
+    // Nothing is mapped at this address.
     assert_eq!(cuMemHostRegister_v2(64 << 40, 4096, DEVICEMAP), 1);
     assert_eq!(cuMemHostUnregister(64 << 40), 713);
 }

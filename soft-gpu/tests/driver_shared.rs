@@ -14,7 +14,7 @@ const FILE_DESCRIPTOR: u32 = 1;
 /// CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED.
 const SUPPORTED: i32 = 103;
 
-/// CUmemAllocationProp: pinned memory of device 0, with these handle types.
+/// CUmemAllocationProp: pinned memory of device 0, which can be shared by these handle types.
 fn properties(types: u32) -> [u32; 8] {
     [1, types, 1, 0, 0, 0, 0, 0]
 }
@@ -27,12 +27,12 @@ fn create(types: u32) -> Result<u64, u32> {
     }
 }
 
-/// Maps the memory for reading and writing by the device.
+/// Maps the memory, and allows the device to read and write it.
 fn mapped(handle: u64) -> u64 {
     let mut p = 0;
     ok(cuMemAddressReserve(out(&mut p), SIZE, 0, 0, 0));
     ok(cuMemMap(p, SIZE, 0, handle, 0));
-    // CUmemAccessDesc.
+    // CUmemAccessDesc: read and write access for device 0.
     let access = [1u32, 0, 3];
     ok(cuMemSetAccess(p, SIZE, at(&access), 1));
     p
@@ -80,8 +80,8 @@ fn another_process_maps_and_changes_it() {
     let path = format!("/proc/{}/fd/{descriptor}", std::process::id());
     passes("role_importer", &[("SHARED", &path)]);
     assert_eq!(download::<u32>(p, 4), [12; 4]);
-    // The same process may import the memory, too. The memory exists as long as it is mapped
-    // anywhere.
+    // The process may also import its own memory. The memory exists until its last mapping is
+    // removed.
     let again = mapped(import(descriptor).expect("it is memory"));
     ok(cuMemUnmap(p, SIZE));
     ok(cuMemRelease(handle));

@@ -1,4 +1,4 @@
-//! Events measure device time, which other work of the host does not lengthen.
+//! Events measure the time of the device, which does not grow when the host runs other work.
 
 mod driver_support;
 
@@ -6,7 +6,7 @@ use driver_support::*;
 use soft_gpu::capi::event::*;
 use soft_gpu::capi::stream::streams::*;
 
-/// `work` counts to `n` in one thread; the other kernel sleeps `n` times for 1 ms.
+/// Kernels: `work` counts to `n` in one thread; the other kernel sleeps `n` times for 1 ms.
 const KERNELS: &str = ".version 7.8
 .target sm_80
 .address_size 64
@@ -29,7 +29,7 @@ fn event() -> u64 {
     e
 }
 
-/// Time of `work` between two events on `s`, in ms.
+/// Time in ms between an event before `work` and an event after it, on stream `s`.
 fn timed(s: StreamArg, work: impl FnOnce()) -> f32 {
     let (begin, end, mut ms) = (event(), event(), 0.0);
     ok(cuEventRecord(begin, s));
@@ -48,8 +48,9 @@ fn kernels_beside_each_other_take_the_time_of_one() {
     let n = 3_000_000u32;
     ok(launch(f, 1, 1, a, &[&n]));
     ok(cuStreamSynchronize(a));
-    // Half of the time, except for the slowdown of two threads on one core. Other work of the
-    // machine may lengthen both, so one of several measurements must be right.
+    // Two kernels on two streams take half of the time, except that two threads of one core slow
+    // each other. Other work of the machine may lengthen both, so only one of several measurements
+    // must be right.
     let mut seen = Vec::new();
     let right = (0..20).any(|_| {
         let one_after_the_other = timed(a, || {
@@ -86,7 +87,7 @@ fn work_that_waits_for_another_stream_ends_later() {
     ok(cuEventSynchronize(second));
     ok(cuEventElapsedTime(Out(&mut ms), first, second));
     assert!(ms >= 0.0, "{ms} ms");
-    // Time of the program between the operations counts, too.
+    // Time that the program spends between the operations counts, too.
     let slow = timed(a, || {
         std::thread::sleep(std::time::Duration::from_millis(20));
     });

@@ -11,8 +11,8 @@ use soft_gpu::ptx::{MAX_REGISTERS, parse};
 
 use damage::{PIECES, apply, damage, fixtures};
 
-/// The PTX versions that a driver of CUDA 12.4, the oldest supported, reads. For newer text it
-/// returns CUDA_ERROR_UNSUPPORTED_PTX_VERSION.
+/// Checks the PTX version of every committed text: a driver of CUDA 12.4, the oldest supported,
+/// must read it. For newer text, that driver returns CUDA_ERROR_UNSUPPORTED_PTX_VERSION.
 #[test]
 fn every_committed_ptx_loads_on_the_oldest_driver() {
     let mut open = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("..")];
@@ -62,7 +62,7 @@ fn every_fixture_parses_whole() {
     }
 }
 
-/// Checks that a branch names a label of its own body, also from flattened scopes.
+/// Checks that each branch names a label of its own body, even if the label was in a nested scope.
 fn every_label_resolves(function: &Function, path: &Path) {
     let labels: Vec<&str> = function
         .body
@@ -105,7 +105,7 @@ fn every_prefix_of_a_fixture_is_refused_or_parsed() {
         .find(|(p, _)| p.ends_with("control.ptx"))
         .unwrap();
     for end in 0..text.len() {
-        // The result depends on the cut; the parser must only return one.
+        // The result depends on the position of the cut. The parser must only return.
         if let Err(error) = parse(&text[..end]) {
             assert!(error.line >= 1 && !error.message.is_empty());
         }
@@ -119,7 +119,7 @@ proptest! {
         cases: 3000, failure_persistence: None, ..ProptestConfig::default()
     })]
 
-    /// Damaged text is parsed or refused, in bounded memory.
+    /// Damaged text must be parsed or refused, in bounded memory.
     #[test]
     fn damaged_fixtures_never_panic(
         which in any::<Index>(),
@@ -138,7 +138,7 @@ proptest! {
         }
     }
 
-    /// Words of the grammar, in any order.
+    /// A text of random words of the grammar must be parsed or refused.
     #[test]
     fn loose_words_never_panic(words in prop::collection::vec(0..PIECES.len(), 0..60)) {
         let mut text = String::from(".version 8.0 .target sm_80 .visible .entry k(.param .u64 p) {");

@@ -1,4 +1,4 @@
-//! Fixtures and ways to damage them, for the tests with hostile text.
+//! Fixtures, and changes that damage them, for tests with hostile text.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ pub(crate) fn fixtures() -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
-/// Pieces of text for every part of the grammar.
+/// Words for every part of the grammar.
 pub(crate) const PIECES: &[&str] = &[
     "{",
     "}",
@@ -83,7 +83,7 @@ pub(crate) const PIECES: &[&str] = &[
     "call (r), f, (p);",
 ];
 
-/// A change of a text.
+/// A change of a text: flips bits, cuts, copies or inserts a part.
 #[derive(Debug, Clone)]
 pub(crate) enum Damage {
     Flip(Index, u8),
@@ -92,7 +92,7 @@ pub(crate) enum Damage {
     Insert(Index, usize, u8),
 }
 
-/// Any change at any position.
+/// Generates any change at any position.
 pub(crate) fn damage() -> impl Strategy<Value = Damage> {
     let at = any::<Index>;
     prop_oneof![

@@ -1,4 +1,5 @@
-//! Arguments as a C program passes them. The functions have the names of the argument types.
+//! Arguments of calls, as a C program passes them. Each function has the name of the argument's
+//! type.
 
 #![allow(non_snake_case, dead_code)]
 

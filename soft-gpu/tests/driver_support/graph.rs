@@ -1,4 +1,4 @@
-//! Shared by the tests of graphs: node parameters, and calls that add nodes.
+//! Helpers for the tests of graphs: parameters of nodes, and calls that add nodes.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,7 +29,7 @@ pub(crate) fn copy(dst: u64, src: u64, bytes: usize) -> [u64; 25] {
 }
 
 pub(crate) extern "C" fn count(data: *mut c_void) {
-    // SAFETY: the tests pass a counter that outlives the graph.
+    // SAFETY: the tests pass a counter that exists longer than the graph.
     unsafe { &*data.cast::<AtomicU32>() }.fetch_add(1, Ordering::SeqCst);
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn empty_node(g: u64, after: &[u64]) -> u64 {
     n
 }
 
-/// The parameters of a launch of one block.
+/// The parameters of a kernel node that launches one block.
 pub(crate) fn launch_of(function: u64, threads: u32, params: &[In<u8>]) -> KernelNodeParams2 {
     KernelNodeParams2 {
         base: KernelNodeParams {
@@ -96,7 +96,7 @@ pub(crate) fn launch_of(function: u64, threads: u32, params: &[In<u8>]) -> Kerne
     }
 }
 
-/// Calls `f` with the parameters of a launch of `func(p, n)` with 8 threads.
+/// Calls `f` with the parameters of a kernel node that launches `func(p, n)` with 8 threads.
 pub(crate) fn with_kernel<T>(
     func: u64,
     p: u64,
@@ -131,7 +131,7 @@ pub(crate) fn run(exec: u64) {
     ok(cuStreamSynchronize(NULL));
 }
 
-/// CUDA_MEM_ALLOC_NODE_PARAMS on device 0.
+/// CUDA_MEM_ALLOC_NODE_PARAMS for memory of device 0.
 pub(crate) fn alloc_params(bytes: u64) -> [u64; 15] {
     let mut a = [0; 15];
     (a[0], a[1], a[13]) = (1, 1, bytes);

@@ -1,6 +1,6 @@
-//! Shared by the tests of the driver: calls that must succeed, and child processes with a role.
+//! Helpers for the tests of the driver: calls that must succeed, and child processes with a role.
 //!
-//! A role is an ignored test of the same binary, which runs in a separate process.
+//! A role is an ignored test of the same binary, which a test runs in a separate process.
 
 #![allow(dead_code)]
 
@@ -17,13 +17,13 @@ use soft_gpu::capi::{
     memory::copy::*, module::load::*, stream::streams::*,
 };
 
-/// The default stream.
+/// The legacy NULL stream.
 pub(crate) const NULL: StreamArg = StreamArg(0);
 
-/// A timeout that is long enough on any machine.
+/// A deadline that is long enough for every machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
-/// A command that runs this test binary as the role `name`, with only these settings.
+/// A command that runs the role `name` of this test binary, with only these settings of soft-gpu.
 pub(crate) fn role(name: &str, env: &[(&str, &str)]) -> Command {
     let mut c = Command::new(std::env::current_exe().expect("the test binary has a path"));
     c.args([
@@ -41,12 +41,12 @@ pub(crate) fn role(name: &str, env: &[(&str, &str)]) -> Command {
     c
 }
 
-/// Runs a role to its end.
+/// Runs a role until it ends.
 pub(crate) fn run(name: &str, env: &[(&str, &str)]) -> Output {
     role(name, env).output().expect("the role starts")
 }
 
-/// Runs a role that must pass; returns its stdout and stderr.
+/// Runs a role that must pass. Returns its stdout and stderr.
 #[track_caller]
 pub(crate) fn passes(name: &str, env: &[(&str, &str)]) -> (String, String) {
     let o = run(name, env);
@@ -57,13 +57,13 @@ pub(crate) fn passes(name: &str, env: &[(&str, &str)]) -> (String, String) {
     (out, err)
 }
 
-/// Checks a CUresult.
+/// Checks that a call returned CUDA_SUCCESS.
 #[track_caller]
 pub(crate) fn ok(code: u32) {
     assert_eq!(code, 0, "a call failed");
 }
 
-/// Waits for a condition.
+/// Waits until a condition holds, at most [`SOON`].
 #[track_caller]
 pub(crate) fn within(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + SOON;
@@ -91,7 +91,7 @@ pub(crate) fn alloc(bytes: usize) -> Result<u64, u32> {
     }
 }
 
-/// Device memory with these contents.
+/// Allocates device memory with these contents.
 pub(crate) fn upload<T: Copy>(values: &[T]) -> u64 {
     let bytes = size_of_val(values);
     let p = alloc(bytes).expect("memory");
@@ -99,7 +99,7 @@ pub(crate) fn upload<T: Copy>(values: &[T]) -> u64 {
     p
 }
 
-/// Reads `n` values back.
+/// Reads `n` values from device memory.
 pub(crate) fn download<T: Copy + Default>(p: u64, n: usize) -> Vec<T> {
     let mut v = vec![T::default(); n];
     ok(cuMemcpyDtoH_v2(
@@ -110,7 +110,7 @@ pub(crate) fn download<T: Copy + Default>(p: u64, n: usize) -> Vec<T> {
     v
 }
 
-/// A new stream.
+/// Creates a stream.
 pub(crate) fn stream(flags: u32) -> StreamArg {
     let mut s = 0;
     ok(cuStreamCreate(Out(&mut s), flags));
@@ -137,7 +137,7 @@ pub(crate) fn function(module: u64, name: &str) -> u64 {
     f
 }
 
-/// Launches with each parameter as raw bytes of its size.
+/// Launches a kernel. Each parameter is passed as the bytes of its value.
 pub(crate) fn launch(
     f: u64,
     grid: u32,
@@ -163,7 +163,7 @@ pub(crate) fn launch(
 
 /// A kernel argument.
 pub(crate) trait AsBytes {
-    /// Where its bytes are.
+    /// Pointer to the bytes of the argument.
     fn pointer(&self) -> *const u8;
 }
 
@@ -177,12 +177,12 @@ macro_rules! arguments {
 
 arguments! { u8 u32 i32 u64 f32 [u64;3] }
 
-/// An output argument.
+/// A pointer argument to which the call writes.
 pub(crate) fn out<T>(value: &mut T) -> Out<T> {
     Out(value)
 }
 
-/// An argument that points to a value, whose layout equals that of the entry point's type.
+/// An argument that points to a value. The value has the layout of the entry point's structure.
 pub(crate) fn at<T, U>(value: &T) -> In<U> {
     assert_eq!(size_of::<T>(), size_of::<U>(), "a structure of cuda.h");
     In(std::ptr::from_ref(value).cast())
@@ -204,8 +204,8 @@ pub(crate) fn nowhere<T>() -> Out<T> {
     Out(std::ptr::null_mut())
 }
 
-/// Kernels of one block: `inc(p, n)` adds n to p[tid]; `mul(p, n)` multiplies; `spin(flag)` ends
-/// when the flag is not zero; `bad()` writes to unmapped memory.
+/// Kernels for one block: `inc(p, n)` adds n to p[tid]; `mul(p, n)` multiplies p[tid] by n;
+/// `spin(flag)` ends when the flag is not zero; `bad()` writes to unmapped memory.
 pub(crate) const KERNELS: &str = "
 .version 7.0
 .target sm_80
@@ -246,7 +246,7 @@ impl Gate {
     /// Blocks a stream.
     pub(crate) fn close(stream: StreamArg) -> Gate {
         extern "C" fn wait(data: *mut c_void) {
-            // SAFETY: the leaked receiver below, passed once.
+            // SAFETY: `data` is the receiver that was leaked below, and the function runs once.
             let receiver = unsafe { Box::from_raw(data.cast::<std::sync::mpsc::Receiver<()>>()) };
             let _ = receiver.recv_timeout(SOON);
         }
@@ -262,7 +262,7 @@ impl Gate {
     }
 }
 
-/// A new event.
+/// Creates an event.
 pub(crate) fn event(flags: u32) -> u64 {
     let mut e = 0;
     ok(soft_gpu::capi::event::cuEventCreate(Out(&mut e), flags));

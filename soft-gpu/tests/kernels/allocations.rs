@@ -9,15 +9,15 @@ use soft_gpu::exec::contract::Launch;
 use crate::harness::{Arg, Module, load};
 
 thread_local! {
-    /// Allocator requests of this thread.
+    /// Number of allocator requests of this thread.
     static REQUESTS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system allocator with a counter.
+/// The system allocator, with a counter of its requests.
 struct Counting;
 
 fn count() {
-    // A thread that is ending has no counter any more.
+    // A thread that is ending may have no counter.
     let _ = REQUESTS.try_with(|n| n.set(n.get() + 1));
 }
 
@@ -25,7 +25,7 @@ fn count() {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller's contract is the same.
+        // SAFETY: the caller guarantees what the system allocator requires.
         unsafe { System.alloc(layout) }
     }
 
@@ -50,7 +50,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Requests and instructions of a launch on this thread only.
+/// Number of allocator requests and of instructions of a launch that runs on this thread only.
 fn cost(module: &Module, mut launch: Launch) -> (u64, u64) {
     launch.threads = 1;
     let before = REQUESTS.get();
@@ -58,9 +58,10 @@ fn cost(module: &Module, mut launch: Launch) -> (u64, u64) {
     (REQUESTS.get() - before, stats.warp_instructions)
 }
 
-/// Compares a short launch with a launch of at least `times` as many instructions.
+/// Checks that a launch with at least `times` as many instructions makes as many requests as a
+/// short one.
 fn same(module: &Module, times: u64, short: Launch, long: Launch) {
-    // The first launch creates the memory that later launches reuse (registers, shared memory).
+    // The first launch allocates memory that later launches use again (registers, shared memory).
     cost(module, long.clone());
     let (few, less) = cost(module, short);
     let (many, more) = cost(module, long);
@@ -112,7 +113,7 @@ fn shuffles_and_atomics_allocate_nothing() {
         module.gpu.zeroed::<f32>(1),
     );
     let n = 1u32 << 16;
-    // First one element per thread, or more than two hundred; then more blocks.
+    // First one element per thread, compared with more than two hundred; then more blocks.
     let of = |grid: u32, n: u32| {
         module.launch("reduce_f32", [grid, 1, 1], [256, 1, 1], &[&data, &sum, &n])
     };
@@ -138,7 +139,7 @@ fn vectors_and_approximations_allocate_nothing() {
 fn calls_allocate_nothing_once_the_frames_are_there() {
     let module = load("calls");
     let out = module.gpu.zeroed::<u32>(64);
-    // Every thread of each block's one warp recurses to the same depth.
+    // Every thread recurses to the same depth. Each block has one warp.
     let of = |grid: u32| module.launch("recursion", [grid, 1, 1], [32, 1, 1], &[&out]);
     same(&module, 50, of(1), of(100));
 }

@@ -20,7 +20,7 @@ fn loops_whose_length_differs_by_lane() {
     assert_eq!(module.gpu.read(out), want);
 }
 
-/// The body of `nested` in control.cu.
+/// The same computation as the kernel `nested` in control.cu.
 fn nested(input: u32) -> u32 {
     let mut sum = 0u32;
     for a in 0..input % 13 {
@@ -52,7 +52,7 @@ fn nested_loops_with_break_continue_and_goto() {
     assert_eq!(module.gpu.read(out), want);
 }
 
-/// The body of `choose` in control.cu.
+/// The same computation as the kernel `choose` in control.cu.
 fn choose(v: u32) -> u32 {
     let mix = |v: u32, k: u32| v.wrapping_mul(2_654_435_761).wrapping_add(k);
     match v % 12 {

@@ -1,4 +1,4 @@
-//! Conversions and arithmetic in every rounding mode, against the rounding modes of the processor.
+//! Conversions and arithmetic in every rounding mode, compared with the rounding modes of the CPU.
 
 use crate::harness::{Random, load};
 use crate::reference::*;
@@ -12,7 +12,7 @@ fn floats() -> (Vec<f32>, Vec<f32>, Vec<f32>) {
         .collect();
     let mut random = Random(13);
     for _ in 0..600 {
-        // Similar exponents, so that sums cancel and round.
+        // Numbers with similar exponents, so that sums cancel and are rounded.
         let mut one = || {
             let bits = random.next() as u32;
             f32::from_bits((bits & 0x807f_ffff) | ((110 + random.below(30)) << 23))
@@ -96,12 +96,12 @@ arithmetic_test!(
     double
 );
 
-/// Clamps to [0, 1]; NaN is 0 (PTX ISA, `.sat`).
+/// Clamps to [0, 1]; NaN becomes 0 (PTX ISA, `.sat`).
 fn saturate(a: f32) -> f32 {
     if a.is_nan() { 0.0 } else { a.clamp(0.0, 1.0) }
 }
 
-/// The smaller operand: -0 is less than +0, and a number wins over NaN.
+/// The smaller operand. -0 is less than +0, and a number is preferred to NaN.
 fn minimum(a: f32, b: f32) -> f32 {
     match (a.is_nan(), b.is_nan()) {
         (true, _) => b,
@@ -147,7 +147,7 @@ fn modes_of(x: f32, y: f32) -> [u32; 22] {
         if nan { f32::NAN } else { -minimum(-x, -y) },
         x.abs(),
         -fx,
-        // The magnitude of the second with the sign of the first.
+        // The magnitude of the second operand with the sign of the first.
         y.copysign(x),
     ];
     let mut row = [0; 22];
@@ -155,7 +155,7 @@ fn modes_of(x: f32, y: f32) -> [u32; 22] {
         *cell = value.to_bits();
     }
     row[13] = bits_of(&[x < y, x <= y, x > y, x >= y, x == y, x != y]);
-    // With a NaN, these differ from the opposite comparisons.
+    // If an operand is NaN, these comparisons are not the opposites of the comparisons above.
     row[14] = !bits_of(&[x < y, x <= y, x > y, x >= y, x == y]) & 0x1f;
     row[15] = if equal { 1 } else { 2 + 4 };
     row[16] = u32::from(!nan) + 2 * u32::from(x.is_nan() || !nan);
@@ -184,8 +184,8 @@ fn flushing_saturation_and_comparisons() {
             &(n as u32),
         ],
     );
-    // Columns with floats: any NaN is accepted. The PTX ISA does not define whether saturation
-    // keeps the sign of a zero.
+    // In columns with floats, any NaN is accepted. The PTX ISA does not define whether a saturated
+    // zero keeps its sign.
     let saturated = |column: usize| [3, 4, 5, 21].contains(&column);
     let nan = |column: usize| !(13..20).contains(&column);
     let canonical = |row: &mut [u32]| {
@@ -210,7 +210,7 @@ fn flushing_saturation_and_comparisons() {
     });
 }
 
-/// Floats around every integer limit.
+/// Floats near every limit of an integer type.
 fn near_integers() -> Vec<f64> {
     let mut values: Vec<f64> = F64.to_vec();
     values.extend(F32.iter().map(|v| f64::from(*v)));
@@ -225,7 +225,7 @@ fn near_integers() -> Vec<f64> {
     values
 }
 
-/// Columns of `_rn`, `_rz`, `_rd`, `_ru` for signed and then unsigned integers.
+/// The columns `_rn`, `_rz`, `_rd`, `_ru`, for signed integers and then for unsigned integers.
 fn integers(a: f64, bits: u32, double: bool) -> [i128; 8] {
     let mut row = [0; 8];
     for (k, round) in ROUNDS.into_iter().enumerate() {

@@ -81,7 +81,7 @@ fn saxpy_in_a_grid_stride_loop() {
     module.run("saxpy", 3, 96, &[&2.5f32, &dx, &dy, &(n as u32)]);
     let got = module.gpu.read(dy);
     for i in 0..n {
-        // NVRTC contracts this to one fused operation.
+        // NVRTC compiles this to one fused multiply-add.
         assert_eq!(got[i], 2.5f32.mul_add(x[i], y[i]), "{i}");
     }
 }
@@ -108,7 +108,7 @@ fn tiled_matrix_product() {
         let c = module.gpu.read(dc);
         for row in 0..n {
             for col in 0..n {
-                // Halves of small integers: exact in any order.
+                // Elements are halves of small integers, so sums are exact in any order.
                 let want: f32 = (0..n).map(|k| a[row * n + k] * b[k * n + col]).sum();
                 assert_eq!(c[row * n + col], want, "n {n} row {row} col {col}");
             }
@@ -130,7 +130,7 @@ fn reduction_by_shuffles_and_atomics() {
         module.run("reduce_f32", grid, block, &[&df, &sf, &n]);
         let want = whole.iter().fold(5u32, |sum, &v| sum.wrapping_add(v));
         assert_eq!(module.gpu.read(su), [want], "{grid} x {block}");
-        // Sums below 2^24 are exact in any order.
+        // Sums below 2^24 are exact, so the order of the additions does not matter.
         assert_eq!(
             module.gpu.read(sf),
             [small.iter().sum::<f32>()],
@@ -167,7 +167,7 @@ fn mandelbrot_counts_the_steps_of_a_cpu() {
 #[test]
 fn bodies_attract_each_other() {
     let module = load("demo/nbody");
-    // Blocks of 33 leave a remainder for the unrolled loop.
+    // With blocks of 33 threads, the unrolled loop has a remainder.
     let (n, block, soft) = (99usize, 33u32, 0.25f32);
     let mut random = Random(6);
     let bodies: Vec<f32> = (0..4 * n)
@@ -237,7 +237,7 @@ fn a_kernel_that_never_ends_is_stopped_by_the_device() {
     });
 }
 
-/// Returns when a kernel has called `turn` a few times.
+/// Returns when a running kernel has called `turn` several times.
 fn wait_for_turns(gpu: &crate::harness::Gpu) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while gpu.turns() < 20 {

@@ -1,4 +1,4 @@
-//! Forbidden operations of kernels are errors, and never crash the process.
+//! Forbidden operations of kernels must be errors, and must never crash the process.
 
 use soft_gpu::exec::contract::{Fault, LoadError, LoadOptions};
 
@@ -27,7 +27,7 @@ fn wild_addresses() {
         u64::MAX - 3,
         1 << 63,
         0x7fff_0000_0000,
-        // Memory of the process that is not device memory.
+        // An address of the process that is not device memory.
         (&raw const host) as u64,
     ];
     for address in wild {

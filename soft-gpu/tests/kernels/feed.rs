@@ -1,8 +1,9 @@
-//! Feeds hostile modules to the interpreter: a module that loads also runs for a short time.
+//! Loads hostile modules into the interpreter, and runs those that load for a short time.
 
 use crate::harness::{Arg, Module, load_text};
 
-/// Loads a text and, if it is accepted, runs each kernel briefly. Returns whether it was accepted.
+/// Loads a text. If the text is accepted, runs each kernel for a short time. Returns whether the
+/// text was accepted.
 pub(crate) fn load_and_run(text: &[u8]) -> bool {
     let Ok(module) = load_text(text) else {
         return false;
@@ -32,11 +33,12 @@ fn run_briefly(module: &Module, kernel: &str, buffer: u64) {
     let args: Vec<&dyn Arg> = args.iter().map(|a| a as &dyn Arg).collect();
     let block = 40.min(info.max_threads.max(1));
     module.gpu.limit_turns(6);
-    // The kernel must end; the result does not matter.
+    // The kernel must end. Its result is ignored.
     let _ = module.try_run(kernel, 2, block, &args);
 }
 
-/// A pointer to memory if the size fits, else a small number.
+/// The bytes of an argument: a pointer to memory if the argument is large enough, otherwise a small
+/// number.
 fn argument(size: usize, buffer: u64) -> Vec<u8> {
     let mut bytes = vec![0; size];
     match size {

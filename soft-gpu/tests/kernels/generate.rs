@@ -1,12 +1,13 @@
-//! Generates small random kernels from bytes: well-typed instructions of every family, in blocks
-//! that branch, loop, call and meet at barriers. Most of their addresses are valid. The kernels
-//! must load; they may end in any way.
+//! Generates small random kernels from bytes. They consist of well-typed instructions of every
+//! family, in blocks that branch, loop, call and meet at barriers. Most of their addresses are
+//! valid. The kernels must load; they may end in any way.
 
 use std::fmt::Write;
 
-/// Instruction patterns, in which `{a,b}` means each alternative, with their operands. A letter is
-/// a register: `h` 16 bits, `r` 32, `l` 64, `f` single, `g` double, `p` predicate. Or `i`, an
-/// immediate below 64. Or an address in brackets: `G` global, `S` shared, `K` local, `N` generic.
+/// Patterns of instructions, with their operands. In a pattern, `{a,b}` means each of the
+/// alternatives. In the operands, a letter is a register (`h` 16 bits, `r` 32, `l` 64, `f` single,
+/// `g` double, `p` predicate), an immediate below 64 (`i`), or, in brackets, an address (`G`
+/// global, `S` shared, `K` local, `N` generic).
 const FORMS: &[(&str, &str)] = &[
     (
         "{add,sub,min,max,div,rem,mul.lo,mul.hi}.{u32,s32}",
@@ -226,7 +227,7 @@ const FORMS: &[(&str, &str)] = &[
     ),
 ];
 
-/// The strings of a pattern.
+/// All strings of a pattern.
 fn expand(pattern: &str) -> Vec<String> {
     let Some((head, rest)) = pattern.split_once('{') else {
         return vec![pattern.to_owned()];
@@ -239,12 +240,12 @@ fn expand(pattern: &str) -> Vec<String> {
         .collect()
 }
 
-/// The instructions of generated kernels, with the templates of their operands.
+/// All instructions of generated kernels, each with the template of its operands.
 pub(crate) fn instructions() -> Vec<(String, &'static str)> {
     FORMS
         .iter()
         .flat_map(|(p, o)| expand(p).into_iter().map(move |f| (f, *o)))
-        // The patterns of `bmsk` and `szext` name more types than exist.
+        // These filters remove the combinations of a pattern that do not exist.
         .filter(|(f, _)| !f.starts_with("bmsk") || f.ends_with("b32"))
         .filter(|(f, _)| !(f.starts_with("szext") && f.ends_with("b32")))
         .filter(|(f, _)| !f.starts_with("shl") || f.contains(".b"))
@@ -253,7 +254,7 @@ pub(crate) fn instructions() -> Vec<(String, &'static str)> {
         .collect()
 }
 
-/// Excludes `inc` and `dec`. `typed` gives `add`, `min` and `max` an integer type.
+/// Whether the form is not `inc` or `dec`. `typed` gives `add`, `min` and `max` an integer type.
 fn atomic(form: &str) -> bool {
     !["inc", "dec"].iter().any(|o| form.contains(o))
 }
@@ -266,7 +267,7 @@ fn typed(form: String) -> String {
     }
 }
 
-/// A sequence of choices from bytes; zeros after the last byte.
+/// Choices that are read from bytes. After the last byte, all choices are zero.
 struct Source<'a> {
     bytes: &'a [u8],
 }
@@ -298,7 +299,7 @@ const IMMEDIATES: [&str; 10] = [
     "0x80000000",
 ];
 
-/// An operand of a template, by its letter.
+/// Writes one operand, for a letter of a template.
 fn operand(s: &mut Source<'_>, letter: char, source: bool, out: &mut String) {
     let wild = s.byte();
     let offset = (wild & 15) * 16;
@@ -318,7 +319,7 @@ fn operand(s: &mut Source<'_>, letter: char, source: bool, out: &mut String) {
     };
 }
 
-/// A template with all letters replaced.
+/// Replaces all letters of a template by operands.
 fn fill(s: &mut Source<'_>, template: &str) -> String {
     if template.contains("[big+i]") {
         let at = s.below(70);
@@ -333,7 +334,7 @@ fn fill(s: &mut Source<'_>, template: &str) -> String {
     while let Some(c) = chars.next() {
         match c {
             '%' => {
-                // The name of a special register.
+                // The name of a special register is copied.
                 out.push(c);
                 while let Some(c) = chars.next_if(|c| *c != ',') {
                     out.push(c);
@@ -350,7 +351,7 @@ fn fill(s: &mut Source<'_>, template: &str) -> String {
             }
         }
     }
-    // Braces and pairs may contain only registers.
+    // Braces and pairs may contain registers only.
     out
 }
 
@@ -364,7 +365,7 @@ fn instruction(s: &mut Source<'_>, all: &[(String, &'static str)], out: &mut Str
     let _ = writeln!(out, "{guard}{form} {};", fill(s, template));
 }
 
-/// A chain of multiply-adds of loaded values, which may run as one operation.
+/// A chain of multiply-adds of loaded values, which the interpreter may run as one operation.
 fn chain(s: &mut Source<'_>, out: &mut String) {
     let terms = 1 + s.byte() % 20;
     let ftz = ["", ".ftz"][s.byte() % 2];
@@ -385,7 +386,7 @@ fn chain(s: &mut Source<'_>, out: &mut String) {
     let _ = writeln!(out, "mov.f32 %f{}, %z{}; }}", s.byte() % 6, terms - 1);
 }
 
-/// Writes the end of a block.
+/// Writes the branch or exit that ends a block.
 fn end(s: &mut Source<'_>, blocks: usize, call: &str, out: &mut String) {
     let (p, to) = (s.byte() % 6, s.byte() % blocks);
     let _ = match s.byte() % 16 {
@@ -401,7 +402,7 @@ fn end(s: &mut Source<'_>, blocks: usize, call: &str, out: &mut String) {
     };
 }
 
-/// Declarations and initial values of a body's registers.
+/// Declarations of a body's registers, and their initial values.
 const REGISTERS: &str = ".reg .b16 %h<6>; .reg .b32 %r<6>, %sp; .reg .b64 %l<6>, %gp, %sg, %kg; .reg .f32 %f<6>;\n\
     .reg .f64 %g<6>; .reg .pred %p<6>; .local .align 16 .b8 frame[512];\n\
     mov.u32 %r0, %tid.x; mov.u32 %r1, %laneid; mov.u32 %r2, -1; mov.u32 %r3, 3; mov.u32 %r4, %ctaid.x; mov.u32 %r5, 64;\n\
@@ -443,7 +444,8 @@ pub(crate) fn kernel(bytes: &[u8]) -> String {
             ".func (.reg .b32 %result) {name}(.reg .b32 %argument) {{\n{}",
             REGISTERS.replacen("mov.u32 %r0", "mov.u64 %gp, other; mov.u32 %r0", 1)
         );
-        // A separate parameter space, so that the same forms load.
+        // The body of a function uses its local memory in place of the kernel's parameters, so that
+        // the same forms load.
         let mut text = String::new();
         body(&mut s, &all, call, &mut text);
         out.push_str(
@@ -460,7 +462,7 @@ pub(crate) fn kernel(bytes: &[u8]) -> String {
     out
 }
 
-/// A kernel of one instruction, to check that it loads.
+/// A kernel with one instruction, to check that the instruction loads.
 pub(crate) fn alone(form: &str, template: &str, bytes: &[u8]) -> String {
     let mut s = Source { bytes };
     let registers = REGISTERS.replacen("mov.u32 %r0", "ld.param.u64 %gp, [data]; mov.u32 %r0", 1);

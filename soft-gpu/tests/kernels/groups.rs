@@ -1,4 +1,4 @@
-//! Cooperative groups: `cooperative_groups.h` as compiled by NVRTC.
+//! Cooperative groups: kernels that use `cooperative_groups.h`, compiled by NVRTC.
 
 use soft_gpu::exec::contract::Launch;
 

@@ -1,11 +1,12 @@
-//! `cuda_fp16.h` and `cuda_bf16.h`, as compiled by NVRTC.
+//! Kernels that use `cuda_fp16.h` and `cuda_bf16.h`, compiled by NVRTC.
 
 use crate::harness::{Random, load};
 use crate::small::{BRAIN, HALF, Small};
 
 const N: usize = 700;
 
-/// Values between 2⁻⁵ and 2⁵ of both signs. A product plus an addend is exact in a double.
+/// Values between 2⁻⁵ and 2⁵ of both signs. For these, a product plus an addend is exact in a
+/// double.
 fn numbers(f: Small, random: &mut Random, n: usize) -> Vec<u16> {
     (0..n)
         .map(|_| {
@@ -194,7 +195,7 @@ fn scalar_brains() {
 #[test]
 fn a_dot_product_of_pairs() {
     let m = load("half");
-    // Integers whose sums are exact in a half, in any order.
+    // Small integers, whose sums a half represents exactly in any order.
     let x: Vec<u16> = (0..1024)
         .map(|i| HALF.nearest(f64::from(i % 3 - 1)))
         .collect();

@@ -62,7 +62,7 @@ fn selections_and_predicates() {
     for (thread, got) in module.gpu.read(out).chunks(6).enumerate() {
         let t = thread as u32;
         let (odd, less) = (t % 2 == 1, t < n);
-        // The second destination of setp is the opposite comparison, with the same combination.
+        // The second destination of setp gets the opposite comparison, with the same combination.
         let flags = [less && odd, !less && odd, !less || !odd, less ^ odd];
         let flags = flags
             .iter()

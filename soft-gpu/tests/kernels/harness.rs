@@ -1,4 +1,4 @@
-//! A minimal device for the interpreter: an arena, a granule map, a printf buffer.
+//! A minimal device for the interpreter: an arena, a granule map and a buffer for printed text.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,13 +11,13 @@ use soft_gpu::exec::contract::{
 };
 use soft_gpu::exec::{program::Program, run};
 
-/// Bytes of address space per test.
+/// Size of the arena of a test in bytes.
 const ARENA: u64 = 256 << 20;
 
 /// Most bytes of device heap per test.
 const HEAP: u64 = 16 << 20;
 
-/// The bump allocator of the arena, and the allocations of the device heap.
+/// The next free address of the arena, and the allocations of the device heap.
 #[derive(Default)]
 struct Space {
     next: u64,
@@ -39,8 +39,8 @@ pub(crate) struct Gpu {
 
 impl Gpu {
     pub(crate) fn new() -> Self {
-        // SAFETY: an anonymous mapping at an address that the kernel chooses touches no other
-        // memory.
+        // SAFETY: an anonymous mapping at an address that the operating system chooses changes no
+        // other memory.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -69,7 +69,7 @@ impl Gpu {
         }
     }
 
-    /// Allocates zeroed bytes; a dead granule follows each allocation.
+    /// Allocates zeroed memory. A granule that kernels cannot access follows each allocation.
     pub(crate) fn alloc(&self, bytes: u64) -> u64 {
         self.place(&mut self.space.lock().unwrap(), bytes)
     }
@@ -89,14 +89,14 @@ impl Gpu {
         }
     }
 
-    /// A buffer with a copy of `data`.
+    /// Allocates a buffer with a copy of `data`.
     pub(crate) fn upload<T: Plain>(&self, data: &[T]) -> Buffer<T> {
         let buffer = self.zeroed(data.len());
         self.write(buffer.address, data);
         buffer
     }
 
-    /// A buffer of zeros.
+    /// Allocates a buffer of `len` zeros.
     pub(crate) fn zeroed<T: Plain>(&self, len: usize) -> Buffer<T> {
         let address = self.alloc((len * size_of::<T>()) as u64);
         Buffer {
@@ -115,8 +115,8 @@ impl Gpu {
 
     pub(crate) fn write<T: Plain>(&self, address: u64, data: &[T]) {
         self.check(address, size_of_val(data));
-        // SAFETY: the range lies in the mapping (checked), which lives as long as `self`. No kernel
-        // runs while the test writes, and `Plain` types have no padding.
+        // SAFETY: the range was checked to lie in the mapping, which exists as long as `self`. No
+        // kernel runs while the test writes, and `Plain` types have no padding.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 data.as_ptr().cast::<u8>(),
@@ -140,20 +140,20 @@ impl Gpu {
         out
     }
 
-    /// A cell that the test may change while a kernel runs.
+    /// A word of device memory that the test may change while a kernel runs.
     pub(crate) fn cell(&self, buffer: Buffer<u32>) -> &AtomicU32 {
         self.check(buffer.address, 4);
-        // SAFETY: the cell lies in the mapping, which lives as long as `self`, and is aligned to a
-        // granule. All accesses meanwhile are atomic or by the interpreter.
+        // SAFETY: the word lies in the mapping, which exists as long as `self`, and is aligned to a
+        // granule. Other accesses are atomic, or are made by the interpreter.
         unsafe { AtomicU32::from_ptr(buffer.address as *mut u32) }
     }
 
-    /// Takes the output that kernels have printed.
+    /// Returns the output that kernels have printed, and clears it.
     pub(crate) fn printed(&self) -> String {
         String::from_utf8(std::mem::take(&mut *self.printed.lock().unwrap())).unwrap()
     }
 
-    /// Makes every running kernel end with [`Fault::Stopped`].
+    /// Makes every running kernel stop with [`Fault::Stopped`].
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
     }
@@ -164,12 +164,12 @@ impl Gpu {
             .store(self.turns() + turns, Ordering::SeqCst);
     }
 
-    /// Number of calls of `turn` by kernels.
+    /// Number of times that kernels have called `turn`.
     pub(crate) fn turns(&self) -> u64 {
         self.turns.load(Ordering::SeqCst)
     }
 
-    /// Number of device-heap allocations that are not freed.
+    /// Number of allocations of the device heap that are not freed.
     pub(crate) fn heap_blocks(&self) -> usize {
         self.space.lock().unwrap().heap.len()
     }
@@ -177,7 +177,7 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        // SAFETY: the mapping is our own, and buffers hold only addresses.
+        // SAFETY: the mapping belongs to `self`, and buffers hold addresses only.
         unsafe { libc::munmap(self.base as *mut libc::c_void, ARENA as usize) };
     }
 }
@@ -289,7 +289,7 @@ impl Arg for Vec<u8> {
     }
 }
 
-/// A loaded fixture on its own device.
+/// A loaded module on its own device.
 pub(crate) struct Module {
     pub(crate) gpu: Gpu,
     pub(crate) program: Program,
@@ -305,7 +305,7 @@ pub(crate) fn load(name: &str) -> Module {
     load_text(&text).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// As [`load`], for a text.
+/// As [`load`], with the text of a module.
 pub(crate) fn load_text(text: &[u8]) -> Result<Module, String> {
     let options = LoadOptions::of((8, 0));
     let mut program = Program::load(text, &options).map_err(|e| format!("{e:?}"))?;
@@ -358,7 +358,7 @@ impl Module {
             .unwrap_or_else(|| panic!("no kernel {name}"))
     }
 
-    /// A launch, with the parameters in the layout of the program.
+    /// A launch. The arguments are laid out as the program's parameters.
     pub(crate) fn launch(
         &self,
         name: &str,
@@ -394,7 +394,7 @@ impl Module {
         run(&self.program, launch, &self.gpu)
     }
 
-    /// Runs a kernel to its end, or returns the fault.
+    /// Runs a kernel until it ends. Returns its fault, if any.
     pub(crate) fn try_run(
         &self,
         name: &str,
@@ -405,7 +405,7 @@ impl Module {
         self.try_launch(&self.launch(name, [grid, 1, 1], [block, 1, 1], args))
     }
 
-    /// Runs a kernel to its end; a fault fails the test.
+    /// Runs a kernel until it ends. A fault fails the test.
     pub(crate) fn run(&self, name: &str, grid: u32, block: u32, args: &[&dyn Arg]) {
         if let Err(fault) = self.try_run(name, grid, block, args) {
             panic!("{name}: {fault:?}");
@@ -413,7 +413,7 @@ impl Module {
     }
 }
 
-/// Random numbers, the same in every run (SplitMix64).
+/// A generator of reproducible pseudo-random numbers (SplitMix64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

@@ -1,5 +1,5 @@
-//! Hostile modules: any input of a guest is refused, runs or faults. The process survives, and
-//! nothing outside the arena changes.
+//! Hostile modules. Any input of a guest is refused, runs, or faults. The process survives, and
+//! memory outside the arena does not change.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -9,7 +9,8 @@ use crate::feed::load_and_run;
 use crate::generate;
 use crate::harness::{Random, load_text};
 
-/// Largest fixture in bytes: larger fixtures, the elementary functions, only repeat the same forms.
+/// Largest fixture in bytes that the tests use. Larger fixtures (elementary functions) have the
+/// same forms.
 const LARGEST: usize = 50_000;
 
 thread_local!(static SMALL: Vec<Vec<u8>> = fixtures()
@@ -18,7 +19,7 @@ thread_local!(static SMALL: Vec<Vec<u8>> = fixtures()
     .filter(|text| text.len() < LARGEST)
     .collect());
 
-/// (from, to): replacements of words that the lowering reads.
+/// Replacements (from, to) of words that the lowering interprets.
 const SWAPS: &[(&str, &str)] = &[
     ("u32", "u64"),
     ("u64", "u32"),
@@ -79,7 +80,7 @@ proptest! {
         load_and_run(&text);
     }
 
-    /// Grammatical damage, so that more modules load.
+    /// Damage that leaves the text grammatical, so that more modules load.
     #[test]
     fn modules_with_swapped_words_are_refused_run_or_fault(
         which in any::<Index>(),
@@ -91,7 +92,7 @@ proptest! {
     }
 }
 
-/// Replaces words at the places that `at` selects.
+/// Applies replacements at the places that the indices select.
 fn swapped(mut text: String, swaps: impl Iterator<Item = (usize, Index)>) -> String {
     for (swap, at) in swaps {
         let (from, to) = SWAPS[swap];
@@ -109,14 +110,14 @@ proptest! {
         cases: 400, failure_persistence: None, ..ProptestConfig::default()
     })]
 
-    /// Random kernels of well-typed instructions load, and end or fault.
+    /// Random kernels of well-typed instructions must load, and must end or fault.
     #[test]
     fn random_kernels_run_or_fault(bytes in prop::collection::vec(any::<u8>(), 0..700)) {
         let text = generate::kernel(&bytes);
         prop_assert!(load_and_run(text.as_bytes()), "refused:\n{text}");
     }
 
-    /// The same with replaced words: wrong types, places and modifiers.
+    /// Random kernels with replaced words, which have wrong types, places and modifiers.
     #[test]
     fn random_kernels_with_swapped_words_are_refused_run_or_fault(
         bytes in prop::collection::vec(any::<u8>(), 0..700),
@@ -126,7 +127,7 @@ proptest! {
     }
 }
 
-/// Every instruction of the generator loads, so that it wastes no kernels.
+/// Every instruction of the generator must load, so that no generated kernel is refused.
 #[test]
 fn every_generated_instruction_loads() {
     let mut random = Random(7);
@@ -143,8 +144,9 @@ fn every_generated_instruction_loads() {
     }
 }
 
-/// Random kernels, whole and damaged, for `SOFT_GPU_FUZZ_SECONDS` seconds (10 by default).
-/// `SOFT_GPU_FUZZ_SEED` selects them. Standard error shows the seed of the running kernel.
+/// Runs random kernels, intact and damaged, for `SOFT_GPU_FUZZ_SECONDS` seconds (10 by default).
+/// `SOFT_GPU_FUZZ_SEED` is the seed of the first kernel. Standard error shows the seed of each
+/// kernel before it runs.
 #[test]
 #[ignore = "as long as one likes: run it by name"]
 fn random_kernels_for_a_while() {

@@ -1,9 +1,9 @@
-//! Integer arithmetic against bit-by-bit computations.
+//! Integer arithmetic, compared with bit-by-bit computations.
 
 use crate::harness::{Plain, Random, load};
 use crate::reference::{I32, I64, Same, check_rows, pairs};
 
-/// Runs a kernel `k(inputs…, out, n)` over columns of equal length.
+/// Runs the kernel `k(inputs…, out, n)` on columns of equal length.
 macro_rules! run_columns {
     ($module:expr, $kernel:expr, $width:expr, $ty:ty, $($column:expr),+) => {{
         let module = &$module;
@@ -145,7 +145,7 @@ fn shifts_beyond_the_width_clamp() {
         let left = w.checked_shl(k).unwrap_or(0);
         let right = w.checked_shr(k).unwrap_or(0);
         let signed = ((w as i64) >> k.min(63)) as u64;
-        // __funnelshift(lo = x, hi = !x): shifts the pair as one number.
+        // __funnelshift with lo = x and hi = !x shifts both words as one number.
         let pair = (u64::from(!x) << 32) | u64::from(x);
         let (wrap, clamp) = (k % 32, k.min(32));
         [
@@ -168,7 +168,7 @@ fn shifts_beyond_the_width_clamp() {
     check_rows("shifts", &got, x.len(), want, |i| show(&[&x, &k], i));
 }
 
-/// `bfe`, bit by bit as in the PTX ISA.
+/// `bfe`, computed bit by bit as the PTX ISA defines it.
 fn extract(a: u64, pos: u32, len: u32, width: u32, signed: bool) -> u64 {
     let (pos, len) = (pos & 0xff, len & 0xff);
     let bit = |at: u32| (a >> at) & 1;
@@ -186,7 +186,7 @@ fn extract(a: u64, pos: u32, len: u32, width: u32, signed: bool) -> u64 {
     })
 }
 
-/// `bfi`, bit by bit.
+/// `bfi`, computed bit by bit as the PTX ISA defines it.
 fn insert(a: u64, b: u64, pos: u32, len: u32, width: u32) -> u64 {
     let (pos, len) = (pos & 0xff, len & 0xff);
     (0..width)
@@ -196,7 +196,8 @@ fn insert(a: u64, b: u64, pos: u32, len: u32, width: u32) -> u64 {
         })
 }
 
-/// `prmt`: bytes of `(b, a)`, by selectors from the least significant. Bit 3 replicates the sign.
+/// `prmt`: selects bytes of `(b, a)`. The first selector is for the least significant byte. Bit 3
+/// of a selector replicates the sign.
 fn permute(a: u32, b: u32, selectors: [u32; 4]) -> u32 {
     let pool = ((u64::from(b) << 32) | u64::from(a)).to_le_bytes();
     u32::from_le_bytes(selectors.map(|s| {
@@ -231,7 +232,7 @@ fn bit_operations() {
     let edges = [0u32, 1, 0x8000_0000, u32::MAX, 0x0000_ff00, 0x7fff_ffff];
     for round in 0..900 {
         for column in &mut columns {
-            // Edge values, small numbers (positions and lengths), or any number.
+            // Edge values, small numbers for positions and lengths, or any number.
             column.push(match random.below(3) {
                 0 => edges[random.below(6) as usize],
                 1 => random.below(70),

@@ -50,7 +50,7 @@ fn a_two_kib_struct_by_value() {
 #[test]
 fn parameters_of_mixed_sizes() {
     let module = load("launch");
-    // struct Mixed { char c; double d; short s[3]; float4 v; }: float4 is aligned to 16.
+    // struct Mixed { char c; double d; short s[3]; float4 v; }. float4 is aligned to 16 bytes.
     let mut mixed = vec![0u8; 48];
     mixed[0] = (-9i8) as u8;
     mixed[8..16].copy_from_slice(&2.25f64.to_le_bytes());

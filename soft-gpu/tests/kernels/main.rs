@@ -1,9 +1,9 @@
 //! Runs every fixture kernel in the interpreter and compares the results with an independent
 //! computation.
 //!
-//! `fixtures/build.sh` compiles the PTX from `fixtures/*.cu`. A result with one correct value
-//! (integers, IEEE arithmetic in any rounding) must be that value, also in edge cases. Elementary
-//! functions must keep the error bounds in CUDA's documentation.
+//! `fixtures/build.sh` compiles the PTX from `fixtures/*.cu`. Where only one value is correct
+//! (integers, IEEE arithmetic in any rounding mode), the result must be that value, even in edge
+//! cases. Elementary functions must keep the error bounds of CUDA's documentation.
 
 mod allocations;
 mod atomics;

@@ -1,4 +1,4 @@
-//! Elementary functions within the error bounds of CUDA's documentation (CUDA C++ Programming
+//! Elementary functions must keep the error bounds of CUDA's documentation (CUDA C++ Programming
 //! Guide, "Mathematical Functions"; PTX ISA, the `.approx` instructions).
 
 use crate::harness::{Random, load};
@@ -8,7 +8,7 @@ unsafe extern "C" {
     fn erf(x: f64) -> f64;
 }
 
-/// The largest error of each column, with its arguments.
+/// For each column, the largest error and the arguments that caused it.
 struct Worst<const W: usize> {
     error: [f64; W],
     at: [String; W],
@@ -43,7 +43,7 @@ impl<const W: usize> Worst<W> {
     }
 }
 
-/// Arguments of every magnitude, and all pairs of edge values.
+/// Arguments of every order of magnitude, and all pairs of edge values.
 fn arguments() -> (Vec<f64>, Vec<f64>) {
     let mut random = Random(16);
     let mut unit = || random.next() as f64 / 2f64.powi(64);
@@ -125,7 +125,8 @@ fn single_precision() {
             });
         }
     }
-    // Half an ulp is correct rounding; the documented bounds apply to the rounded reference.
+    // The documented bounds are distances from the correctly rounded result, which is up to half an
+    // ulp from the exact result.
     let documented = [2, 2, 2, 1, 0, 2, 2, 4, 0, 0, 2, 1, 4, 3, 0, 2, 1, 3];
     worst.check(&NAMES_F32, &documented.map(|d| f64::from(d) + 0.5001));
 }
@@ -178,7 +179,7 @@ fn double_precision() {
             });
         }
     }
-    // The reference itself is rounded (1 / sqrt twice): one more ulp if it is inexact.
+    // The reference is rounded, too (1 / sqrt twice). An inexact reference adds one ulp.
     worst.check(
         &names,
         &[
@@ -208,12 +209,12 @@ fn fast_math() {
     let got = module.gpu.read(out);
     let mut worst = Worst::<10>::new();
     for (i, got) in got.chunks(18).enumerate() {
-        // Subnormal arguments count as zero.
+        // Subnormal arguments are flushed to zero.
         let (x, y) = (flush(a[i]), flush(b[i]));
         let want = reference_f32(x.into(), y.into());
         let mut error = [0.0; 10];
         let small = x.abs() <= std::f32::consts::PI;
-        // Absolute errors where the documentation states absolute bounds.
+        // The documentation states absolute bounds here, so the errors are absolute.
         error[0] = if small {
             (f64::from(got[0]) - want[0]).abs() * 2f64.powf(20.9)
         } else {
@@ -269,7 +270,7 @@ fn fast_math() {
         "sin", "cos", "exp", "log", "sqrt", "rsqrt", "tanh", "div", "rcp", "exp2",
     ];
     worst.check(&names, &[1.0; 10]);
-    // The last rows are subnormal: sqrt, rcp and log of zero.
+    // The last rows are subnormal, so sqrt, rcp and log are those of zero.
     for (row, x) in got.chunks(18).rev().zip(subnormals.iter().rev()) {
         assert_eq!(row[4].abs(), 0.0, "sqrt {x:e}");
         assert_eq!(row[9], f32::INFINITY.copysign(*x as f32), "rcp {x:e}");

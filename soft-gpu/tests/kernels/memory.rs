@@ -221,7 +221,7 @@ fn the_device_heap() {
 fn an_exhausted_heap_gives_null() {
     let module = load("memory");
     let out = module.gpu.zeroed::<u32>(1);
-    // 16 bytes per node: more than the heap of the harness holds, and less than the arena.
+    // The nodes of 16 bytes need more than the heap of the harness, but less than the arena.
     module.run("heap", 1, 1, &[&out, &2_000_000u32]);
     assert_eq!(module.gpu.read(out), [u32::MAX]);
 }

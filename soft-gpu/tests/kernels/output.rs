@@ -68,7 +68,7 @@ fn printf_of_a_wild_string_reads_nothing_it_may_not() {
         }
         assert!(module.gpu.printed().len() < 100);
     }
-    // A string without a NUL, up to the end of its allocation.
+    // A string without a NUL, which reaches to the end of its allocation.
     let endless = module.gpu.upload(&[b'x'; 512]);
     if let Err(fault) = module.try_run("print_wild", 1, 1, &[&endless]) {
         assert!(matches!(fault, Fault::IllegalAddress(_)), "{fault:?}");

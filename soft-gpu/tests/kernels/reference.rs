@@ -1,4 +1,4 @@
-//! Edge values, comparisons and the reference arithmetic.
+//! Edge values, comparisons, and the arithmetic of the references.
 
 use std::fmt::Debug;
 use std::hint::black_box;
@@ -139,7 +139,7 @@ pub(crate) fn pairs<T: Copy>(values: &[T]) -> (Vec<T>, Vec<T>) {
         .unzip()
 }
 
-/// Comparison of bits, in which any NaN equals any other.
+/// Equality of bits, except that all NaNs are equal.
 pub(crate) trait Same: Copy + Debug {
     fn same(self, other: Self) -> bool;
 }
@@ -161,7 +161,7 @@ impl Same for f64 {
     }
 }
 
-/// Compares a table of `width` columns row by row, and reports the first errors of each column.
+/// Compares a table of `width` columns row by row. Reports the first errors of each column.
 pub(crate) fn check_rows<T: Same, const W: usize>(
     what: &str,
     got: &[T],
@@ -201,7 +201,7 @@ pub(crate) enum Round {
     Up,
 }
 
-/// In the order of the columns of the fixtures.
+/// The rounding modes, in the order of the columns of the fixtures.
 pub(crate) const ROUNDS: [Round; 4] = [Round::Nearest, Round::Zero, Round::Down, Round::Up];
 
 #[cfg(target_arch = "x86_64")]
@@ -212,7 +212,8 @@ mod mode {
         fn fesetround(round: libc::c_int) -> libc::c_int;
     }
 
-    /// The constant in glibc's `<fenv.h>` for x86-64 (bits of the x87 control word).
+    /// The value of a rounding mode in glibc's `<fenv.h>` for x86-64 (bits of the x87 control
+    /// word).
     fn code(round: Round) -> libc::c_int {
         match round {
             Round::Nearest => 0,
@@ -222,13 +223,14 @@ mod mode {
         }
     }
 
-    /// Sets the rounding mode of this thread, and restores it when dropped.
+    /// Sets the rounding mode of this thread until the value is dropped.
     pub(super) struct Scope;
 
     impl Scope {
         pub(super) fn new(round: Round) -> Self {
-            // SAFETY: only the floating-point environment of this thread changes, and only until
-            // the end of the scope. `black_box` hides the computations from the optimiser.
+            // SAFETY: only the floating-point environment of this thread changes, until the value
+            // is dropped. `black_box` keeps the compiler from moving computations out of this
+            // scope.
             let code = unsafe { fesetround(code(round)) };
             assert_eq!(code, 0, "fesetround");
             Scope
@@ -237,14 +239,14 @@ mod mode {
 
     impl Drop for Scope {
         fn drop(&mut self) {
-            // SAFETY: as above; 0 is the mode that Rust code expects.
+            // SAFETY: as above. 0 is the rounding mode that Rust code requires.
             unsafe { fesetround(0) };
         }
     }
 }
 
-/// Computes in a rounding mode of the processor, without code of the interpreter. `f` must pass its
-/// operands through the functions below.
+/// Computes `f` in a rounding mode of the CPU, without code of the interpreter. `f` must use the
+/// functions below for its arithmetic.
 pub(crate) fn rounded<T>(round: Round, f: impl FnOnce() -> T) -> T {
     let _scope = mode::Scope::new(round);
     black_box(f())
@@ -252,7 +254,7 @@ pub(crate) fn rounded<T>(round: Round, f: impl FnOnce() -> T) -> T {
 
 macro_rules! arithmetic {
     ($name:ident, $ty:ty, $fma:literal) => {
-        /// Arithmetic that the compiler can neither fold nor move.
+        /// Arithmetic that the compiler can neither precompute nor move.
         pub(crate) mod $name {
             use std::hint::black_box;
 
@@ -294,7 +296,7 @@ pub(crate) fn narrow(a: f64) -> f32 {
     black_box(black_box(a) as f32)
 }
 
-/// The nearest integral value in a direction, by exact comparison with the floor.
+/// Rounds to an integral value in a direction, by exact comparison with the floor.
 pub(crate) fn integral(a: f64, round: Round) -> f64 {
     let floor = a.floor();
     let result = match round {
@@ -306,8 +308,7 @@ pub(crate) fn integral(a: f64, round: Round) -> f64 {
     result.copysign(a)
 }
 
-/// An integer, rounded to `bits` bits of precision. The result is exact in a double for `bits <=
-/// 53`.
+/// Rounds an integer to `bits` bits of precision. For `bits <= 53`, the double is exact.
 pub(crate) fn from_integer(value: i128, bits: u32, round: Round) -> f64 {
     let magnitude = value.unsigned_abs();
     let length = 128 - magnitude.leading_zeros();
@@ -324,8 +325,8 @@ pub(crate) fn from_integer(value: i128, bits: u32, round: Round) -> f64 {
     if value < 0 { -kept } else { kept }
 }
 
-/// Converts a float to an integer by PTX's rules: rounded and clamped. NaN becomes 0 from a single
-/// to at most 32 bits, else the top bit (PTX ISA, `cvt`).
+/// Converts a float to an integer by PTX's rules: rounded and clamped. NaN becomes 0 for a
+/// conversion from a single to at most 32 bits, otherwise only the top bit is set (PTX ISA, `cvt`).
 pub(crate) fn to_integer(a: f64, round: Round, bits: u32, signed: bool, double: bool) -> i128 {
     let (low, high) = if signed {
         (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1)
@@ -339,11 +340,11 @@ pub(crate) fn to_integer(a: f64, round: Round, bits: u32, signed: bool, double: 
             (true, false) => 1i128 << (bits - 1),
         };
     }
-    // The cast saturates, far outside both ranges.
+    // The cast saturates at limits far outside of both ranges.
     (integral(a, round) as i128).clamp(low, high)
 }
 
-/// Distance of singles in units in the last place of the wanted value.
+/// Distance of a single from the wanted value, in units in the last place of the wanted value.
 pub(crate) fn ulps32(got: f32, want: f64) -> f64 {
     if got.is_nan() || want.is_nan() {
         return if got.is_nan() && want.is_nan() {
@@ -357,7 +358,8 @@ pub(crate) fn ulps32(got: f32, want: f64) -> f64 {
         return 0.0;
     }
     if got.is_infinite() || nearest.is_infinite() {
-        // An early or late overflow counts as the distance from the largest value.
+        // Infinity counts as 2^128, so that an overflow that is too early or too late has a finite
+        // distance.
         let (got, want) = (
             f64::from(got).clamp(-2f64.powi(128), 2f64.powi(128)),
             want.clamp(-2f64.powi(128), 2f64.powi(128)),
@@ -368,8 +370,8 @@ pub(crate) fn ulps32(got: f32, want: f64) -> f64 {
     (f64::from(got) - want).abs() / 2f64.powi(exponent - 23)
 }
 
-/// The same for doubles, against a reference of the same precision. Infinity is one step beyond the
-/// largest double.
+/// As [`ulps32`], for doubles and a reference of the same precision. Infinity is one step beyond
+/// the largest double.
 pub(crate) fn ulps64(got: f64, want: f64) -> f64 {
     if got.same(want) || got == want {
         return 0.0;

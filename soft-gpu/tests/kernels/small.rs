@@ -1,4 +1,5 @@
-//! The 16-bit formats for references: values by definition, rounding by search.
+//! The 16-bit formats of the references: values by the definition of the format, rounding by
+//! search.
 
 /// `f16` (10 bits of fraction) or `bf16` (7 bits).
 #[derive(Clone, Copy)]
@@ -37,7 +38,8 @@ impl Small {
         if h & 0x8000 != 0 { -x } else { x }
     }
 
-    /// The nearest value, ties to even. `x` must not exceed the overflow limit of the format.
+    /// The nearest value, ties to even. `x` must be below the limit from which numbers round to
+    /// infinity.
     pub(crate) fn nearest(self, x: f64) -> u16 {
         if x.is_nan() {
             return 0x7fff;

@@ -8,7 +8,8 @@ use crate::harness::load;
 fn barriers_that_count() {
     let module = load("sync");
     let (grid, block) = (4usize, 100usize);
-    // In block 0 no thread has the predicate, in block 1 all, in the others some.
+    // In block 0 no thread satisfies the predicate, in block 1 all threads, in the other blocks
+    // some.
     let input: Vec<i32> = (0..grid * block)
         .map(|i| match i / block {
             0 => -1,
@@ -87,7 +88,7 @@ fn warps_of_a_block_take_turns() {
 #[test]
 fn the_last_block_sees_the_writes_of_all_blocks() {
     let module = load("sync");
-    // Twice, because the counter must wrap to zero.
+    // The kernel runs twice, because its counter must return to zero.
     for _ in 0..2 {
         let (part, out) = (module.gpu.zeroed::<u32>(50), module.gpu.zeroed::<u32>(1));
         module.run("last_block", 50, 32, &[&part, &out]);

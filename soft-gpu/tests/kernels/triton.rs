@@ -3,7 +3,7 @@
 use crate::harness::{Arg, Module, Random, load};
 use crate::small::{BRAIN, HALF};
 
-/// The number after `"name": ` in the first line of the file, which describes the launch.
+/// The number after `"name": ` in the first line of the file. That line describes the launch.
 fn fact(stem: &str, name: &str) -> u32 {
     let path = format!("{}/fixtures/triton/{stem}.ptx", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(path).unwrap();
@@ -107,13 +107,13 @@ fn elementwise_in_bfloat16() {
     for (i, got) in m.gpu.read(out).iter().enumerate() {
         let (a, b) = (BRAIN.value(x[i]), BRAIN.value(y[i]));
         let want = if a < b { a * b + a } else { (a - b).max(b) };
-        // The product and the sum may be rounded once or twice.
+        // The product and the sum may be rounded once together, or once each.
         let bound = 2f64.powi(-8) * (2.0 * want.abs() + 1.0);
         assert!((BRAIN.value(*got) - want).abs() <= bound, "{a} {b}");
     }
 }
 
-/// Sizes that are not multiples of the tile (64, 64, 32), with rows of whole 16 bytes.
+/// Sizes that are not multiples of the tile (64, 64, 32). A row is a multiple of 16 bytes.
 const SIZES: (usize, usize, usize) = (144, 80, 112);
 
 fn matmul(m: &Module, stem: &str, pointers: [&dyn Arg; 3]) {
@@ -129,8 +129,8 @@ fn matmul(m: &Module, stem: &str, pointers: [&dyn Arg; 3]) {
     );
 }
 
-/// Checks that every element is within `tolerance` of the exact sum, relative to the sum of
-/// magnitudes.
+/// Checks that every element is within `tolerance` of the exact sum, relative to the sum of the
+/// magnitudes of its terms.
 fn check(got: &[f32], a: &[f64], b: &[f64], tolerance: f64) {
     let (m, n, k) = SIZES;
     for r in 0..m {
@@ -181,7 +181,7 @@ fn products_of_singles_in_tf32() {
     );
     let values = |v: &[f32]| v.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
     let got = md.gpu.read(c);
-    // A factor keeps 10 bits of its fraction.
+    // Each factor keeps 10 bits of its fraction.
     check(&got, &values(&a), &values(&b), 2f64.powi(-9));
     let cut = |v: &[f32]| {
         let kept = v.iter().map(|x| f32::from_bits(x.to_bits() & !0x1fff));

@@ -2,7 +2,7 @@
 
 use crate::harness::load;
 
-/// Inputs of one warp: small numbers with repeats and negatives.
+/// Inputs of one warp: small numbers, some of them equal, some negative.
 fn values() -> Vec<i32> {
     (0..32)
         .map(|i| (i * 37) % 23 - 8 + i32::from(i == 9) * 120)
@@ -48,7 +48,7 @@ fn shuffles_of_every_kind() {
     let (input, out) = (module.gpu.upload(&v), module.gpu.zeroed::<i32>(10 * 32));
     module.run("shuffles", 1, 32, &[&input, &out]);
     for (lane, got) in module.gpu.read(out).chunks(10).enumerate() {
-        // If the source is outside the segment of the lane, the lane keeps its own value.
+        // If the source lane is outside the lane's segment, the lane keeps its own value.
         let up = |by: usize, width: usize| {
             if lane % width >= by {
                 v[lane - by]
@@ -63,7 +63,7 @@ fn shuffles_of_every_kind() {
                 v[lane]
             }
         };
-        // A butterfly may read from a lower segment, but not from a higher segment.
+        // A butterfly may read from a lower segment, but not from a higher one.
         let xor = |by: usize, width: usize| {
             let source = lane ^ by;
             if source <= (lane | (width - 1)) {

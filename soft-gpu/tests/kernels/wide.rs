@@ -1,4 +1,4 @@
-//! Integers of 128 bits, against those of the host.
+//! 128-bit integers, compared with those of the host.
 
 use crate::harness::{Random, load};
 use crate::reference::check_rows;
@@ -33,8 +33,8 @@ fn operands() -> Vec<(u128, u128)> {
     out
 }
 
-/// Runs a kernel over the halves of the operands, and compares the rows with `want`, low word
-/// first.
+/// Runs a kernel on the halves of the operands, and compares the rows with `want`. Halves are
+/// listed with the low word first.
 fn check<const W: usize>(kernel: &str, rows: &[(u128, u128)], want: fn(u128, u128) -> [u64; W]) {
     let module = load("wide");
     let column = |f: fn(&(u128, u128)) -> u128| {

@@ -14,7 +14,7 @@ fn halves(v: &[i32]) -> Vec<u16> {
     v.iter().map(|x| HALF.nearest(f64::from(*x))).collect()
 }
 
-/// `A·B`, with elements as functions of (row, column).
+/// `A·B`. The functions `a` and `b` return the element at (row, column).
 fn product(
     (m, n, k): (usize, usize, usize),
     a: impl Fn(usize, usize) -> i32,
@@ -71,7 +71,7 @@ fn one_tile_of_each_other_type() {
         32,
         &[&md.gpu.upload(&brains(&a)), &md.gpu.upload(&brains(&b)), &d],
     );
-    // A by columns, B by rows.
+    // A is stored by columns, B by rows.
     let want = product((32, 8, 16), |r, q| a[q * 32 + r], |q, c| b[q * 8 + c]);
     assert_eq!(
         md.gpu.read(d),
