@@ -46,7 +46,7 @@ impl HostCall {
 /// cuLaunchHostFunc.
 ///
 /// # Errors
-/// The context of the stream is gone, or the capture of the stream is invalid.
+/// CUDA_ERROR_CONTEXT_IS_DESTROYED; errors of an invalid capture.
 pub fn launch(stream: &Stream, call: HostCall) -> Result {
     if capture::recording(stream)? {
         return capture::add(stream, || Ok(Action::Host(call)));

@@ -119,7 +119,7 @@ impl Event {
     /// Records the event after all work that is submitted to the stream.
     ///
     /// # Errors
-    /// The stream's context is gone.
+    /// CUDA_ERROR_CONTEXT_IS_DESTROYED after the end of the stream's context.
     pub fn record_now(&self, stream: &Stream) -> Result {
         self.record_after(stream, Vec::new())
     }

@@ -215,7 +215,8 @@ impl Green {
     /// cuCtxSynchronize: waits for the streams of the green context.
     ///
     /// # Errors
-    /// The primary context is gone; a stream captures; the process is poisoned.
+    /// CUDA_ERROR_CONTEXT_IS_DESTROYED after a reset of the primary context; errors of a capturing
+    /// stream; the sticky error.
     pub fn synchronize(&self) -> Result {
         self.owner()?;
         self.forbid_captures()?;

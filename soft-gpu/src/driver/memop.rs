@@ -69,7 +69,8 @@ pub trait Operation {
     /// Writes the operation to the digest.
     fn tell(&self, driver: &Driver, ticket: Option<&Ticket>);
 
-    /// Runs the operation. A wait returns when the value is there, or when the process is poisoned.
+    /// Runs the operation. A wait returns when the memory holds the value, or when the process is
+    /// poisoned.
     fn run(&self);
 }
 

@@ -79,8 +79,8 @@ static FUNCTIONS: [AtomicPtr<()>; SLOTS] = [const { AtomicPtr::new(std::ptr::nul
 #[cfg(target_arch = "x86_64")]
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns an entry point that jumps to `function` through [`pass`], for functions that programs
-/// call through a table.
+/// Returns an entry point that jumps to `function` and overwrites the stack after the call, for
+/// functions that programs call through a table.
 #[cfg(target_arch = "x86_64")]
 pub fn called(function: *const ()) -> *const () {
     #[unsafe(naked)]

@@ -531,7 +531,7 @@ impl Stream {
     /// Submits `work` and waits for it. If the stream is idle, `work` runs on the calling thread.
     ///
     /// # Errors
-    /// The context is gone, or the process is poisoned.
+    /// CUDA_ERROR_CONTEXT_IS_DESTROYED, or the sticky error.
     pub fn run(&self, work: Work) -> Result {
         let context = self.owner()?;
         let mut item = Item::new(&context, Vec::new(), Some(work));
@@ -551,7 +551,7 @@ impl Stream {
     /// is idle.
     ///
     /// # Errors
-    /// The context is gone.
+    /// CUDA_ERROR_CONTEXT_IS_DESTROYED after the end of the context.
     pub fn start(&self, quick: bool, work: Work) -> Result<Position> {
         let context = self.owner()?;
         let mut item = Item::new(&context, Vec::new(), Some(work));
@@ -576,7 +576,7 @@ impl Stream {
     /// Positions that must be reached before work that is submitted now may start.
     ///
     /// # Errors
-    /// The context is gone.
+    /// CUDA_ERROR_CONTEXT_IS_DESTROYED after the end of the context.
     pub fn pending(&self) -> Result<Vec<Position>> {
         let mut all = vec![self.core.position()];
         if self.class == Class::Legacy {
@@ -594,7 +594,8 @@ impl Stream {
     /// cuStreamSynchronize.
     ///
     /// # Errors
-    /// The stream captures; the process is poisoned, or the context is gone.
+    /// Errors of a capturing stream (CUDA_ERROR_STREAM_CAPTURE_…); CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    /// the sticky error.
     pub fn synchronize(&self) -> Result {
         capture::forbid_sync(self)?;
         self.pending()?.iter().for_each(Position::wait);

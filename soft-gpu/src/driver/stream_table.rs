@@ -93,8 +93,8 @@ pub fn create(flags: u32, priority: i32) -> Result<u64> {
 /// cuGreenCtxStreamCreate.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE unless the flags ask for a stream that does not wait for the NULL
-/// stream; the primary context is gone.
+/// CUDA_ERROR_INVALID_VALUE unless `flags` is CU_STREAM_NON_BLOCKING;
+/// CUDA_ERROR_CONTEXT_IS_DESTROYED after a reset of the primary context.
 pub fn create_in(green: Arc<Green>, flags: u32, priority: i32) -> Result<u64> {
     if flags != NON_BLOCKING {
         return Err(CuResult::INVALID_VALUE);

@@ -467,8 +467,8 @@ impl Exec {
     /// cuGraphLaunch; in a capture, adds a child graph node.
     ///
     /// # Errors
-    /// A node is no longer valid (its context or memory is gone); memory of the last launch is not
-    /// freed; out of memory.
+    /// A node is not valid any longer, because its context was destroyed or its memory freed; the
+    /// last launch has not freed its memory; CUDA_ERROR_OUT_OF_MEMORY.
     pub fn launch(&self, stream: &Stream) -> Result {
         let driver = healthy()?;
         let mut state = lock(&self.state);
