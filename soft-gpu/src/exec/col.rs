@@ -26,8 +26,8 @@ impl Default for Col64 {
 }
 
 /// An element of a column. The functions below do not check bounds. Column indices come only from
-/// the lowering, which keeps them within the size of the frame, and the warp grows its register
-/// files to that size before it enters the frame.
+/// the lowering, which keeps them within the size of the frame. The warp grows its register files
+/// to that size before it enters the frame.
 pub(crate) trait Raw: Copy + Default + PartialEq {
     /// Bytes per lane.
     const BYTES: usize;

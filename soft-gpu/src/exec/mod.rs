@@ -8,10 +8,10 @@
 //!   another in slices (`block`), groups of lanes of a warp (`warp`), operations on columns
 //!   (`ops`).
 //!
-//! A new opcode needs two additions: the function of one lane (a line of a macro in `ops`), and a
-//! line in the table of its family (`lower`), which maps opcode and type to function and operands.
-//! Functions of one lane are compiled twice, for any x86-64 CPU and for AVX2 with FMA. The load of
-//! a module chooses between both.
+//! A new opcode needs two additions. The first is the function of one lane, a line of a macro in
+//! `ops`. The second is a line in the table of its family (`lower`), which maps opcode and type to
+//! function and operands. Functions of one lane are compiled twice, for any x86-64 CPU and for AVX2
+//! with FMA. The load of a module chooses between both.
 //!
 //! Soundness: instructions index registers, code and tables without checks, because the lowering
 //! assigns every index. A kernel controls only the addresses of its accesses, and `ops::memory`

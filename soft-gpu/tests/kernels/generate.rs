@@ -5,9 +5,9 @@
 use std::fmt::Write;
 
 /// Patterns of instructions, with their operands. In a pattern, `{a,b}` means each of the
-/// alternatives. In the operands, a letter is a register (`h` 16 bits, `r` 32, `l` 64, `f` single,
-/// `g` double, `p` predicate), an immediate below 64 (`i`), or, in brackets, an address (`G`
-/// global, `S` shared, `K` local, `N` generic).
+/// alternatives. In the operands, letters are registers: `h` 16 bits, `r` 32, `l` 64, `f` single,
+/// `g` double, `p` predicate. The letter `i` is an immediate below 64. In brackets, letters are
+/// addresses: `G` global, `S` shared, `K` local, `N` generic.
 const FORMS: &[(&str, &str)] = &[
     (
         "{add,sub,min,max,div,rem,mul.lo,mul.hi}.{u32,s32}",

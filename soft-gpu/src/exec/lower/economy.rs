@@ -1,15 +1,14 @@
 //! Instructions that need not run, and columns that several registers share.
 //!
-//! - If one instruction writes a register, and the value always equals the value of an existing
-//!   column (a parameter, a special register, a constant, a register that is written once before),
-//!   the register uses that column and the instruction is omitted.
-//! - If all uses of a register lie between two labels, and the first use writes the register, the
-//!   column holds no value outside these uses and serves other registers before and after
-//!   ([`Lent`]). Unrolled loops name thousands of registers; with one column each, they would not
-//!   fit into the CPU's caches.
-//! - If an address register has not changed since an earlier access in straight-line code, the
-//!   access uses the rule that the earlier access found for the lanes
-//!   ([`crate::exec::ops::regular`]).
+//! - A register uses an existing column if one instruction writes the register, and its value
+//!   always equals the value of that column. The column is a parameter, a special register, a
+//!   constant, or a register that is written once before. The instruction is omitted.
+//! - A register shares a column ([`Lent`]) if all of its uses lie between two labels, and the first
+//!   use writes the register. Outside these uses, the column serves other registers. Unrolled loops
+//!   name thousands of registers; with one column each, they would not fit into the CPU's caches.
+//! - An access uses the rule that an earlier access found for the lanes
+//!   ([`crate::exec::ops::regular`]), if the address register has not changed in between, in
+//!   straight-line code.
 
 use std::collections::HashMap;
 

@@ -137,8 +137,8 @@ fn whole(w: &Warp, env: &Env<'_>, i: &Inst, mask: u32, layout: &Layout) -> Optio
         _ if at < SHARED_WINDOW => global(at)?,
         _ => shared(at.checked_sub(SHARED_WINDOW)?)?,
     };
-    // One of the numbers `g` and `t` of a lane selects a row or column, the other a position along
-    // it, in steps of the elements that a register holds there.
+    // One of the numbers `g` and `t` of a lane selects a row or column. The other selects a
+    // position along it, in steps of the elements that a register holds there.
     let by_rows = (m.role == Role::B) != m.by_column;
     let next = if m.role == Role::C {
         2
