@@ -233,7 +233,14 @@ fn a_normal_end_has_one_reason_and_a_device_fault_is_the_reason_of_an_end() -> R
     signal(killed.pid(), Signal::SIGKILL)?;
     host.wait_no_sessions(SOON)?;
     drop(killed);
-    expect_right(&Guest::new(guest::RULES, host.target(1))?.arg("out_of_bounds"))?;
+    let faulty = Guest::new(guest::RULES, host.target(1))?.arg("out_of_bounds");
+    let faulty = faulty.run(SOON)?;
+    let told = String::from_utf8_lossy(&faulty.stderr);
+    assert!(faulty.status.success(), "{}", guest::describe(&faulty));
+    // The guest's user learns the kernel and the address, too.
+    for part in ["spin_flag", "0x1000"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
     let ends = until("all three ends are told", SOON, || {
         messages(&host, 1, "session_ended").filter(|ends| ends.len() == 3)
     })?;

@@ -65,6 +65,10 @@ fn a_restart_forgets_neither_the_quarantine_nor_the_doubling() -> Result<()> {
     host.admin("pool set A --quarantine=1h --quarantine-max=24h")?;
     hang(&host)?;
     let before = host.vm(1)?["quarantine"].clone();
+    let refused = Guest::new(guest::VECADD, host.target(1))?.run(SOON)?;
+    let told = String::from_utf8_lossy(&refused.stderr);
+    let until = told.contains("it ends by itself in 3");
+    assert!(until, "the seconds that are left of an hour: {told}");
     host.kill_daemon()?;
     host.start_daemon()?;
     assert_eq!(host.vm(1)?["quarantine"], before, "reason, begin and end");

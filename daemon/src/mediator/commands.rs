@@ -362,11 +362,8 @@ impl Actor {
                 text,
             });
         };
-        if let Some(quarantine) = &vm.quarantine {
-            let text = format!(
-                "VM {} is quarantined: {}; on the host: vgpu-admin release --vm-id={}",
-                vm.vm_id, quarantine.reason, vm.vm_id
-            );
+        if let Some(quarantine) = vm.quarantine_text(now_unix_ms()) {
+            let text = format!("VM {} is quarantined: {quarantine}", vm.vm_id);
             return Err(Refused {
                 code: Refusal::Quarantined,
                 text,

@@ -198,6 +198,26 @@ impl VmRecord {
         }
     }
 
+    /// Why the VM is quarantined and until when, for the user of a refused program.
+    #[must_use]
+    pub fn quarantine_text(&self, now_unix_ms: u64) -> Option<String> {
+        let Quarantine {
+            reason,
+            until_unix_ms,
+            ..
+        } = self.quarantine.as_ref()?;
+        let vm_id = self.vm_id;
+        let release =
+            format!("the host's administrator can end it: vgpu-admin release --vm-id={vm_id}");
+        Some(match until_unix_ms {
+            Some(until) => {
+                let left_s = until.saturating_sub(now_unix_ms).div_ceil(1000);
+                format!("{reason}; it ends by itself in {left_s} s, and {release}")
+            }
+            None => format!("{reason}; {release}"),
+        })
+    }
+
     /// Strikes that still count at `now_unix_ms`. One is forgotten per `decay_s` (0 = never).
     #[must_use]
     pub fn strikes_at(&self, now_unix_ms: u64, decay_s: u64) -> u32 {

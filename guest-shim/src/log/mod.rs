@@ -1,14 +1,16 @@
 //! The library's messages on standard error. By default, the library only logs the reasons for
-//! which a program cannot be served; `VGPU_LOG` sets the level. [`heard`] passes messages to the
-//! program, and [`refusal`] logs why a call fails.
+//! which a program cannot be served; `VGPU_LOG` sets the level. CUDA's log functions
+//! pass errors to the program, and [`refusal`] logs why a call fails.
 
-pub(crate) mod heard;
 pub(crate) mod refusal;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use vgpu_cudart::logs;
 pub(crate) use vgpu_door::Level;
+
+use crate::callback;
 
 fn level() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
@@ -58,5 +60,7 @@ pub(crate) fn line(at: Level, text: &str) {
     if says(at) {
         write(text);
     }
-    heard::say(at, text);
+    if at == Level::Error {
+        logs::say(text, |call| callback::without_calls(call));
+    }
 }

@@ -12,6 +12,7 @@ use vgpu_proto::call::{Notice, Op};
 use vgpu_proto::codec;
 use vgpu_proto::frame::{FLAG_MORE, HEADER_LEN, Header};
 use vgpu_proto::limits::MAX_ARGS;
+use vgpu_proto::text::printable;
 
 use super::inbox::Answer;
 use super::{PRINTED, Session};
@@ -20,6 +21,9 @@ use crate::sys::{self, UserMemory};
 
 /// Size of the buffer in bytes: the largest header and arguments fit, or many small frames.
 const BUFFER: usize = 2 * (HEADER_LEN + MAX_ARGS);
+
+/// Most characters of the host's description of a device fault.
+const FAULT_TEXT: usize = 1_000;
 
 /// Number of bytes that are received into the buffer after a bulk part: the next header, and small
 /// frames. More bytes would usually belong to the next bulk part, and would have to be copied out
@@ -226,7 +230,11 @@ fn dispatch(session: &Session, header: Header, args: Vec<u8>) -> Result<(), Stri
             session.progress(progress);
         }
         Some(Notice::Depth) => session.depth(codec::decode(&args).map_err(|e| e.to_string())?),
-        Some(Notice::AsyncError) => session.failed_later(header.status()),
+        Some(Notice::AsyncError) if args.is_empty() => session.failed_later(header.status(), ""),
+        Some(Notice::AsyncError) => {
+            let text: String = codec::decode(&args).map_err(|e| e.to_string())?;
+            session.failed_later(header.status(), &printable(&text, FAULT_TEXT));
+        }
         Some(Notice::Stdout) => printf_dropped(header.id()),
         Some(Notice::HostFunc) => session.host_function(header.id()),
         None if Op::from_wire(header.op()).is_none() => {

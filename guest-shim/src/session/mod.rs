@@ -400,7 +400,7 @@ impl Session {
         // fault.
         let linker = op == Op::Link && status == CuResult::UNKNOWN;
         if status.is_sticky() && !linker {
-            self.failed_later(status);
+            self.failed_later(status, "");
         }
         Err(status)
     }
@@ -418,8 +418,8 @@ impl Session {
         }
     }
 
-    /// Records that an asynchronous call failed.
-    fn failed_later(&self, status: CuResult) {
+    /// Records that an asynchronous call failed. `text` describes a device fault, if the host does.
+    fn failed_later(&self, status: CuResult, text: &str) {
         let place = if status.is_sticky() {
             &self.fault
         } else {
@@ -428,11 +428,16 @@ impl Session {
         // The first error is kept, as in CUDA: later errors are often consequences.
         let first = place.compare_exchange(0, status.0, Ordering::AcqRel, Ordering::Acquire);
         if first.is_ok() && status.is_sticky() {
+            let described = if text.is_empty() {
+                String::new()
+            } else {
+                format!(": {text}")
+            };
             log::line(
                 log::Level::Error,
                 &format!(
-                    "the device failed, and every later call returns this error: start the program again. The \
-                     host's log names the kernel and the address, if its driver tells them{} [{status}]",
+                    "the device failed{described}. Every later call returns this error: start the program again{} \
+                     [{status}]",
                     (self.way_out)(status)
                 ),
             );

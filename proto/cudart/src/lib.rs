@@ -15,12 +15,14 @@
 //! | `selfcheck` | the runtime's check that it talks to a driver |
 //! | [`image`] | the forms of device code that the runtime hands over |
 //! | [`fatbin`] | the entries of a fatbin |
+//! | [`logs`] | the log that programs read with `cuLogs…` |
 //! | [`last_thread`] | the end of a process whose threads have all ended |
 //! | [`printed`] | writes device `printf` to standard output |
 
 pub mod fatbin;
 pub mod image;
 pub mod last_thread;
+pub mod logs;
 pub mod printed;
 #[cfg(feature = "cudart")]
 mod selfcheck;

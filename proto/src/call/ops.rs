@@ -459,7 +459,8 @@ pub enum Notice {
     /// Depth credit: an encoded [`Progress`].
     Progress = 0x8001,
     /// An asynchronous call failed: the header has the id of the request and the error. Device
-    /// faults are permanent; the next synchronising call reports other errors once.
+    /// faults are permanent, and come with an encoded text that describes them; the next
+    /// synchronising call reports other errors once.
     AsyncError = 0x8002,
     /// Output of device `printf` in bulk, for the guest program's standard output. Without bulk
     /// bytes: the id in the header is the number of bytes that were dropped after the output sent

@@ -4,18 +4,21 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cudart::logs;
 
 use super::error::Result;
 
 static STICKY: AtomicU32 = AtomicU32::new(0);
 
-/// Poisons the process with `code` and writes `why` to stderr. Only the first fault counts.
+/// Poisons the process with `code`; writes `why` to stderr and to the log of `cuLogs…`. Only the
+/// first fault counts.
 pub fn poison(code: CuResult, why: &str) {
     if STICKY
         .compare_exchange(0, code.0, Ordering::SeqCst, Ordering::SeqCst)
         .is_ok()
     {
         eprintln!("soft-gpu: device fault: {code}: {why}");
+        logs::say(why, |call| call());
     }
 }
 

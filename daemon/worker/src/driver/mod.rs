@@ -18,6 +18,7 @@ mod graph;
 mod image;
 mod link;
 mod load;
+mod log;
 mod module;
 mod pinned;
 mod raw;
@@ -38,6 +39,7 @@ pub use graph::{Builder, Graph, GraphExec, Recorder, Section};
 pub use image::MappedImage;
 pub use link::{Input, LAST_INPUT_KIND, link};
 pub use load::{LoadError, examine, load};
+pub use log::last_message;
 pub use module::{
     Function, JitLogs, LAST_FUNCTION_ATTRIBUTE, Launch, Module, OPTION_LIMIT, option_allowed,
 };

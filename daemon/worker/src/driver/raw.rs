@@ -236,6 +236,12 @@ raw! {
         cuEventElapsedTime(milliseconds: *mut f32, start: sys::CUevent, end: sys::CUevent);
     }
     optional {
+        cuLogsDumpToMemory(
+            iterator: *mut c_uint,
+            buffer: *mut c_char,
+            size: *mut usize,
+            flags: c_uint
+        );
         cuMemHostRegister_v2(at: *mut c_void, size: usize, flags: c_uint);
         cuMemHostUnregister(at: *mut c_void);
         cuMemHostGetDevicePointer_v2(device: *mut sys::CUdeviceptr, at: *mut c_void, flags: c_uint);

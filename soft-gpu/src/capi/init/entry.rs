@@ -1,10 +1,12 @@
 //! Initialisation, errors, and the lookup of entry points.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char, c_uint, c_void};
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out, Text};
 use vgpu_cuda_abi::names::{Exports, NotFound};
+use vgpu_cuda_abi::structs::LogsCallback;
+use vgpu_cudart::logs;
 
 use crate::capi::refusing::REFUSING;
 use crate::driver;
@@ -47,9 +49,6 @@ fn look_up(
     Ok(EXPORTS.find(&name.lossy()?, version as u32, per_thread, driver))
 }
 
-/// The handle that every registration of a log callback gets.
-const LOG_CALLBACK: u64 = 1;
-
 fn export_table(table: Out<*const c_void>, id: In<[u8; 16]>) -> Result {
     table.check()?;
     let found = vgpu_cudart::table::<SoftDriver>(id.get()?);
@@ -69,15 +68,6 @@ fn error_text(
     let found = text(CuResult(code));
     out.set(found.map_or(std::ptr::null(), CStr::as_ptr))?;
     found.map(|_| ()).ok_or(CuResult::INVALID_VALUE)
-}
-
-/// Answers the functions that read the log. The log is empty, because the driver writes messages to
-/// stderr. CUDA defines no flags.
-fn none_logged(flags: u32) -> Result {
-    if flags != 0 {
-        return Err(CuResult::INVALID_VALUE);
-    }
-    Ok(())
 }
 
 /// Checks that a process id is that of this process. Checkpoints are not served for other
@@ -146,22 +136,14 @@ exports! {
         Err(CuResult::NOT_SUPPORTED)
     }
 
-    fn cuLogsRegisterCallback(call: *const c_void, _data: *mut c_void, out: Out<u64>) {
+    fn cuLogsRegisterCallback(callback: Option<LogsCallback>, data: *mut c_void, out: Out<u64>) {
         driver::driver()?;
-        if call.is_null() {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        // The driver writes messages to stderr and calls no callbacks, so the callback is not
-        // stored.
-        out.set_if_wanted(LOG_CALLBACK);
-        Ok(())
+        logs::register(callback, data, out)
     }
 
     fn cuLogsUnregisterCallback(handle: u64) {
-        if handle != LOG_CALLBACK {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        driver::driver().map(|_| ())
+        driver::driver()?;
+        logs::unregister(handle)
     }
 
     fn cuCheckpointProcessGetState(pid: i32, state: Out<i32>) {
@@ -191,25 +173,24 @@ exports! {
         not_locked(pid)
     }
 
-    fn cuLogsCurrent(place: Out<u32>, flags: u32) {
+    fn cuLogsCurrent(iterator: Out<c_uint>, flags: c_uint) {
         driver::driver()?;
-        none_logged(flags)?;
-        place.set(0)
+        logs::current(iterator, flags)
     }
 
-    fn cuLogsDumpToMemory(_place: Out<u32>, text: Out<u8>, size: Out<usize>, flags: u32) {
+    fn cuLogsDumpToMemory(
+        iterator: Out<c_uint>,
+        buffer: Out<c_char>,
+        size: Out<usize>,
+        flags: c_uint
+    ) {
         driver::driver()?;
-        none_logged(flags)?;
-        if size.get()? > 0 {
-            text.set(0)?;
-        }
-        size.set(0)
+        logs::dump_to_memory(iterator, buffer, size, flags)
     }
 
-    fn cuLogsDumpToFile(_place: Out<u32>, path: Text, flags: u32) {
+    fn cuLogsDumpToFile(iterator: Out<c_uint>, path: Text, flags: c_uint) {
         driver::driver()?;
-        none_logged(flags)?;
-        std::fs::write(path.lossy()?, "").map_err(|_| CuResult::INVALID_VALUE)
+        logs::dump_to_file(iterator, path, flags)
     }
 
     fn cuProfilerStart() {

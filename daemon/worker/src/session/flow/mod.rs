@@ -29,7 +29,7 @@ pub(super) use self::streams::Target;
 use self::streams::{Action, Streams};
 use super::link::Link;
 use super::objects::{Fault, Objects, Pool};
-use crate::driver::Result;
+use crate::driver::{Result, last_message};
 
 /// The work of one session.
 pub(super) struct Flow {
@@ -244,12 +244,15 @@ impl Flow {
         if link.poison.is_some() {
             return;
         }
-        tracing::warn!("device fault: {code}, {seen}");
+        let text = match last_message() {
+            Some(message) => format!("{code}, {seen}; the driver says: {message}"),
+            None => format!("{code}, {seen}"),
+        };
+        tracing::warn!("device fault: {text}");
         link.poison = Some(code);
-        let text = format!("{code}, {seen}");
-        link.vgpud.send(FromWorker::Fault { code, text });
         self.streams.print_all(link);
-        link.out.async_error(0, code);
+        link.out.device_fault(code, &text);
+        link.vgpud.send(FromWorker::Fault { code, text });
         for action in self.streams.abandon() {
             match action {
                 Action::Piece {

@@ -154,6 +154,13 @@ impl Out {
         );
     }
 
+    /// Reports a device fault, with its description. This frame comes before the answers that fail
+    /// because of the fault.
+    pub(crate) fn device_fault(&mut self, code: CuResult, text: &str) {
+        let notice = (Notice::AsyncError as u16, "a device fault");
+        self.frame(notice, 0, code, &text.to_owned(), &[]);
+    }
+
     /// Sends output of device `printf`, and the number of bytes that were dropped after it.
     pub(crate) fn stdout(&mut self, printed: &Printed) {
         let op = Notice::Stdout as u16;
