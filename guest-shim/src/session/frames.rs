@@ -157,7 +157,7 @@ impl FrameReader {
             (self.start, self.end) = (0, 0);
             match sys::receive(session.data, direct, &mut self.buffer[..room], wait) {
                 Err(e) if e.raw_os_error() == Some(libc::EFAULT) => {
-                    session.failed_later(CuResult::INVALID_VALUE);
+                    session.failed_later(CuResult::INVALID_VALUE, "");
                     bulk.into = Into::Nowhere;
                 }
                 got => match received(got)? {

@@ -238,7 +238,7 @@ impl Inbox {
             }
             For::AsyncCopy => {
                 if !answer.status.is_ok() {
-                    session.failed_later(answer.status);
+                    session.failed_later(answer.status, "");
                 }
                 self.unattended.fetch_sub(1, Ordering::AcqRel);
                 self.arrived.fetch_add(1, Ordering::AcqRel);
