@@ -1,4 +1,5 @@
-//! Tests when the library collects and fetches changes of page-locked memory that kernels reach.
+//! Page-locked memory that kernels reach: tests at which calls the library sends the program's
+//! changes to the host, and at which calls the library fetches the kernels' changes from the host.
 
 mod common;
 
@@ -10,7 +11,7 @@ use vgpu_cudart::fatbin::{PTX, entry, pack};
 use vgpu_proto::call::{Request, rep, req};
 use vgpu_proto::cuda::{CuResult, DevPtr};
 
-/// A kernel that reaches only memory that its parameters name.
+/// A kernel that uses only addresses from its parameters.
 const DIRECT: &std::ffi::CStr =
     c".version 8.0\n.target sm_80\n.entry kernel(.param .u64 a, .param .u32 n, .param .u64 b) { ret; }\n";
 
@@ -19,7 +20,7 @@ const FOLLOWS: &std::ffi::CStr =
     c".version 8.0\n.target sm_80\n.entry kernel(.param .u64 a, .param .u32 n, .param .u64 b) {
     ld.param.u64 p, [a]; ld.global.u64 q, [p]; st.global.u32 [q], 1; ret; }\n";
 
-/// A fatbin that contains this PTX, for sm_70 only.
+/// A fatbin that contains the PTX `text`, for sm_70 only.
 fn fatbin(text: &std::ffi::CStr) -> Vec<u8> {
     pack(&[entry(PTX, 70, 0, text.to_bytes_with_nul(), 0)])
 }
@@ -169,7 +170,7 @@ fn work_that_may_reach_a_block_is_told_and_asked() {
     let host = host();
     guest::start(name, &host).success();
     let frames = host.wait("frames", |_| true);
-    // The values that were pushed before each launch.
+    // The bytes at the offsets 100 and 200 of the block, as sent to the host before each launch.
     let (mut told, mut launches) = ([0; 2], Vec::new());
     for frame in &frames {
         match &frame.request {
@@ -199,7 +200,8 @@ fn work_that_may_reach_a_block_is_told_and_asked() {
     assert_eq!(pulls(&frames), 4 * SIZES.len());
 }
 
-/// A host whose device writes 9 into the first byte of the block mapped last, before each answer.
+/// A host whose device writes 9 into the first byte of the last mapped block. The host reports this
+/// write in each answer to a HostPull request.
 fn writing_host() -> Host {
     let mut block = 0_u64;
     Host::scripted(move |frame, link| {

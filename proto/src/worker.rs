@@ -190,7 +190,8 @@ pub enum FromWorker {
     Ending {
         /// Epoch of the lease.
         epoch: u64,
-        /// End of the slice on the page. If the slice was extended meanwhile, this message is void.
+        /// End of the slice on the lease page. If the slice was extended meanwhile, this message is
+        /// void.
         slice_end_ns: u64,
         /// Predicted time in ns until the end of the work.
         in_ns: u64,

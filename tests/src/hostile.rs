@@ -25,17 +25,16 @@ use crate::wait::SOON;
 pub enum Answer {
     /// The session is open.
     Welcome(Box<Welcome>),
-    /// The session is refused, with the reason and the sentence.
+    /// vgpud refuses the session, with the code of the refusal and vgpud's sentence for the guest.
     Refused(Refusal, String),
     /// The connection was closed without an answer.
     Closed,
 }
 
 impl Answer {
-    /// The sentence of a refusal with this code.
+    /// Returns vgpud's sentence for the guest if this answer is a refusal with `code`.
     ///
-    /// # Errors
-    /// If the answer is a different one.
+    /// # Errors If the session is open, the connection was closed, or the refusal has another code.
     pub fn refusal(self, code: Refusal) -> anyhow::Result<String> {
         match self {
             Answer::Refused(found, text) if found == code => Ok(text),

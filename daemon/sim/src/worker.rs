@@ -283,7 +283,7 @@ impl World {
         }
     }
 
-    /// Reads from the page that vgpud granted or revoked a lease.
+    /// Reads from the lease page that vgpud granted or revoked a lease.
     pub(crate) fn refresh(&mut self, id: u32) {
         let end = self.pages[id as usize].end();
         self.workers[id as usize].lease.refresh(end);

@@ -11,9 +11,9 @@ use crate::model::{UsageDelta, UsageRecord, now_unix_ms};
 
 /// Events kept in memory: for followers, for the status screen, and until they are saved.
 const RING: usize = 4_096;
-/// Most events in a burst, of one kind and about one VM (or about none).
+/// Most events in a burst that have the same kind and are about the same VM, or about no VM.
 const BURST: u32 = 20;
-/// Time after which one more event of that kind is allowed.
+/// After a burst, one more event of the same kind and about the same VM is allowed per this time.
 const REFILL: Duration = Duration::from_secs(3);
 /// Sequence numbers skipped after a crash: more than the events that may have been published and
 /// not saved.
@@ -360,7 +360,8 @@ impl Journal {
         lock(&self.notes).gpus.insert(uuid, note);
     }
 
-    /// Numbers, logs and keeps an event, unless its kind exceeds the rate.
+    /// Numbers, logs and keeps an event, unless there are too many events of the same kind about
+    /// the same VM (`BURST`, `REFILL`).
     pub(crate) fn record(&self, draft: Draft) {
         let event = {
             let mut ring = lock(&self.ring);

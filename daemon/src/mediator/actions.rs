@@ -161,7 +161,7 @@ impl Actor {
             self.reclaimed(session, epoch);
         } else if !lease.ending {
             // Not needed while the lease is ending: the worker is then about to release it, and
-            // reads the revoke word on the page.
+            // reads the revoke word on the lease page.
             self.send(session.0, &ToWorker::Revoke { epoch: epoch.0 });
         }
     }

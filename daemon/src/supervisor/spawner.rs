@@ -65,7 +65,8 @@ impl Queue {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // No job runs under the lock.
+        // The queue is valid even if the lock is poisoned, because no job runs while a thread holds
+        // the lock.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -77,7 +78,8 @@ impl Shared {
                 .unwrap_or_else(PoisonError::into_inner);
             let Some(job) = queue.next() else { return };
             drop(queue);
-            // A job that panics must not end the thread, because all workers would end with it.
+            // A job that panics must not end this thread, because all workers would end with this
+            // thread.
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
                 tracing::error!("the start of a worker panicked");
             }

@@ -64,7 +64,7 @@ fn a_worker_that_cannot_be_killed_blocks_nobody_and_condemns_its_gpu() {
     let (kind, code, text) = stuck.note();
     let killed = Instant::now();
     assert_eq!((kind, code), (ControlNote::Ended, 702), "{text}");
-    // vgpud does not wait for the process: the neighbour gets the GPU beside it.
+    // vgpud does not wait for the end of the killed worker: the neighbour gets the GPU beside it.
     neighbour.expect(b'G');
     assert!(killed.elapsed() < PROMPTLY, "{:?}", killed.elapsed());
     let pid = host.sessions()[0].worker_pid.expect("it is still there");
@@ -172,7 +172,8 @@ fn use_under_a_lease_is_nobodys_business() {
     host.audit();
     guest.ask(b'E', b'e');
     host.no_errors();
-    // Lease time before this audit does not explain use after it.
+    // The next audit compares the GPU use after the audit above with lease time after that audit.
+    // The guest has no lease since then, so the use is a breach.
     guest.ask(b'U', b'u');
     host.audit();
     assert!(guest.note().2.contains("without holding the lease"));
@@ -204,7 +205,7 @@ fn closed(cgroups: Cgroups) -> Option<Host> {
     None
 }
 
-/// Lets a worker fork a process that only SIGKILL ends. Returns its number.
+/// Lets a worker fork a process that only SIGKILL ends. Returns the process ID of that process.
 fn fork_survivor(guest: &mut Guest) -> u32 {
     guest.say(b'K');
     let mut pid = [0; 4];

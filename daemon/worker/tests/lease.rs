@@ -322,7 +322,8 @@ fn a_worker_that_submits_nothing_more_reports_the_predicted_end_of_its_work() {
     assert_eq!(told, epoch);
     assert!((1..=KERNEL_NS * 5 / 4).contains(&in_ns), "{in_ns}");
     assert_eq!(pages.hints().completed, 1, "reported before the work ends");
-    // The revoke is only on the page, as vgpud does in this case: no message wakes the worker.
+    // The revoke is only on the lease page, as vgpud does in this case: no message wakes the
+    // worker.
     let _ = pages.revoke(epoch);
     assert_eq!(bench.vgpud.wait("Released", released), (epoch, 2));
     assert_eq!(

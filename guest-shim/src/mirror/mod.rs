@@ -7,9 +7,9 @@
 //! byte, so that neither side overwrites the other side's changes. `session/shared.rs` sends and
 //! fetches the changes.
 //!
-//! Changes are collected when buffered requests are written, and are sent before all of these
-//! requests. The program may have made the changes between any two of its calls, so each of the
-//! requests may need them.
+//! The program's changes are collected when buffered requests are written, and are sent before all
+//! of these requests. The program may have made the changes between any two of its calls, so each
+//! of the requests may need the changes.
 
 mod dirty;
 mod foreign;
@@ -139,10 +139,11 @@ struct Mirror {
     /// Whether devices of the guest may write the block (`O_DIRECT`). Such writes are not reported
     /// by `watched`.
     by_devices: bool,
-    /// Whether the next collection must compare the whole block: the block is new, or new work
-    /// names the block.
+    /// Whether the next collection of changes must compare the whole block: the block is new, or
+    /// new work may use the block.
     whole: bool,
-    /// The unfinished work that names the block.
+    /// The unfinished work that was recorded for this block ([`Reach::Named`]). Work that may use
+    /// any block is in [`Books::everywhere`].
     uses: Uses,
 }
 
@@ -255,7 +256,7 @@ impl Mirror {
     }
 }
 
-/// A change, and the following changes that fit into one window with it.
+/// A change, and the following changes that fit into one window with this change.
 fn together(first: Change, rest: &mut Peekable<Records<'_>>) -> Vec<Change> {
     let mut all = vec![first];
     let mut from = first.address;
@@ -276,8 +277,8 @@ pub(crate) enum Writers {
     Processors,
     /// The program's processors, and devices of the guest.
     Devices,
-    /// As `Devices`. The program has registered the memory, and may watch the pages itself or unmap
-    /// them.
+    /// As `Devices`. The program has registered the memory, and may watch the block's pages itself
+    /// or unmap these pages.
     Others {
         /// Whether kernels may not write the block.
         read_only: bool,
@@ -300,11 +301,11 @@ pub(crate) enum Used {
     Nothing,
     /// All blocks.
     All,
-    /// The blocks that the work names.
+    /// The blocks that contain the addresses of [`Reach::Named`].
     Blocks(Vec<Block>),
 }
 
-/// A block that work names: its device address, and its [`Mirror::id`].
+/// A block that work may use: the block's device address, and its [`Mirror::id`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Block {
     at: u64,
@@ -317,7 +318,7 @@ struct Books {
     blocks: BTreeMap<u64, Mirror>,
     /// The last [`Mirror::id`] that was given.
     next_id: u64,
-    /// The unfinished work that may use all blocks.
+    /// The unfinished work that may use any block, because the work may load addresses from memory.
     everywhere: Uses,
     /// Number of units of work sent so far.
     sent: u64,
@@ -362,7 +363,8 @@ pub(crate) struct Mirrors {
     books: Mutex<Books>,
     /// Whether there may be blocks. A program without blocks only pays for reading this flag.
     any: AtomicBool,
-    /// Whether changes must be collected before the next write.
+    /// Whether the program's changes must be collected before the next write to the data
+    /// connection.
     due: AtomicBool,
     /// The receive buffer for changes. Only the thread that holds the lock may have a request for
     /// changes in progress.
@@ -370,7 +372,7 @@ pub(crate) struct Mirrors {
 }
 
 impl Mirrors {
-    /// The state without blocks.
+    /// The mirrors of a new session, which has no blocks.
     pub(crate) fn new() -> Mirrors {
         Mirrors {
             books: Mutex::default(),
@@ -476,7 +478,7 @@ impl Mirrors {
     /// unfinished work that might reach the block.
     pub(crate) fn add(&self, at: u64, memory: UserMemory, writers: Writers) -> bool {
         // The pages are watched before the whole block is compared, so that no write between the
-        // two is missed.
+        // two steps is missed.
         let watch = || Watched::new(memory.at as usize, memory.len);
         let access = match writers {
             Writers::Others { read_only } => Access::Foreign { read_only },

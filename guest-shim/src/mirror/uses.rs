@@ -12,7 +12,7 @@ use vgpu_proto::cuda::{Ctx, Stream};
 /// only by a wait for the context.
 const MOST_STREAMS: usize = 32;
 
-/// Stands for streams that are not recorded separately.
+/// Stands for all streams of a context that are not recorded separately.
 const SOME_STREAM: Stream = Stream(u64::MAX);
 
 /// Work of one stream.
@@ -26,7 +26,8 @@ struct Use {
     last: u64,
 }
 
-/// The work that may use a block, or that may use all blocks.
+/// A list of unfinished work, by stream. Each mirrored block has a list of the work that may use
+/// this block. One more list has the work that may use any mirrored block.
 #[derive(Debug, Default)]
 pub(super) struct Uses(Vec<Use>);
 
@@ -52,7 +53,7 @@ impl Uses {
         });
     }
 
-    /// Records that begun work was sent, as unit number `count`.
+    /// Records that the work recorded by [`Uses::begin`] was sent, as unit number `count`.
     pub(super) fn end(&mut self, ctx: Ctx, stream: Stream, count: u64) {
         if let Some(found) = self.find(ctx, stream) {
             found.sending -= 1;
@@ -110,7 +111,7 @@ pub(crate) enum Over {
     Unknown,
 }
 
-/// A call that waits or queries.
+/// A call that waits for work, or that queries whether work is complete.
 pub(crate) trait Waits: Call {
     /// The scope of the wait if the call succeeds.
     fn over(&self) -> Over;

@@ -14,18 +14,19 @@ use crate::Cu;
 /// An array, or one level of a mipmapped array.
 #[derive(Debug)]
 pub(crate) struct ArrayInfo {
-    /// Handle, which the program uses too.
+    /// Handle of the array on the host. The program uses the same handle.
     pub(crate) handle: Array,
     /// Context of the array.
     pub(crate) ctx: Ctx,
-    /// Shape as created.
+    /// Shape with which the array was created.
     pub(crate) shape: ArrayShape,
-    /// Handle for the destruction of the array. `None` for a level, which is destroyed with its
-    /// mipmapped array.
+    /// Handle with which the guest asks the host to destroy the array. `None` for a level of a
+    /// mipmapped array, because the host destroys all levels with the mipmapped array.
     block: Option<ArrayBlock>,
 }
 
-/// A mipmapped array. The program uses the handle of the block.
+/// A mipmapped array. The field `block` is the handle of the mipmapped array on the host, and the
+/// program uses the same handle.
 #[derive(Debug)]
 pub(crate) struct Mipmap {
     /// Context of the array.

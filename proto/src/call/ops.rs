@@ -401,7 +401,8 @@ ops! {
     /// half the sides of the previous level.
     ArrayCreate = 0x0080, Sync, None, false, { ctx: Ctx, shape: ArrayShape, levels: u32 }
         => { block: ArrayBlock, arrays: Vec<Array> };
-    /// `cuArrayDestroy`, `cuMipmappedArrayDestroy`: all arrays of the block are invalid at once.
+    /// `cuArrayDestroy`, `cuMipmappedArrayDestroy`. `block`: the handle from the reply to
+    /// ArrayCreate. All arrays of that reply are invalid at once.
     ArrayDestroy = 0x0081, Sync, Drain, false, { block: ArrayBlock } => {};
     /// Host to array: whole rows of `width` bytes in bulk, into one slice. `at`: byte in the row,
     /// row, slice.

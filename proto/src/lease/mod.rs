@@ -158,7 +158,7 @@ pub struct GrantTerms {
     pub beside: bool,
 }
 
-/// A copy of the worker's page. Every field is a claim of the worker.
+/// A copy of the hint page. Every field is a claim of the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hints {
     /// Number of operations that wait for the lease or for credit.
@@ -251,13 +251,14 @@ pub struct WorkerEnd<'p> {
 }
 
 impl<'p> WorkerEnd<'p> {
-    /// The end on two mapped pages.
+    /// The worker's end of two mapped pages.
     #[must_use]
     pub fn new(lease: &'p LeasePage, hint: &'p HintPage) -> Self {
         Self { lease, hint }
     }
 
-    /// The session of the page. A different session means that the worker has the wrong page.
+    /// The session on the lease page. A different session means that the worker has the lease page
+    /// of another worker.
     #[must_use]
     pub fn session(&self) -> u64 {
         self.lease.fixed.0.session.load(Ordering::Acquire)
@@ -440,13 +441,14 @@ pub struct DaemonEnd<'p> {
 }
 
 impl<'p> DaemonEnd<'p> {
-    /// The end on two mapped pages.
+    /// vgpud's end of two mapped pages.
     #[must_use]
     pub fn new(lease: &'p LeasePage, hint: &'p HintPage) -> Self {
         Self { lease, hint }
     }
 
-    /// Writes the number of the session; once, before the worker gets the page.
+    /// Writes the number of the session to the lease page. vgpud calls this once, before it gives
+    /// the lease page to the worker.
     pub fn name(&self, session: u64) {
         self.lease.fixed.0.session.store(session, Ordering::Release);
     }
@@ -549,7 +551,7 @@ impl<'p> DaemonEnd<'p> {
         )
     }
 
-    /// Copies the worker's page.
+    /// Copies the hint page.
     #[must_use]
     pub fn hints(&self) -> Hints {
         self.hint.read()

@@ -161,7 +161,7 @@ impl Transfer {
         }))
     }
 
-    /// Copies the bytes now, and takes the modelled time.
+    /// Sleeps for the modelled time of the copy, then copies the bytes, both on the calling thread.
     pub fn run(&self, driver: &Driver, running: &Running<'_>, ticket: Option<&Ticket>) {
         self.run_from(self.src, driver, running, ticket);
     }

@@ -15,8 +15,8 @@ use vgpu_cudart::image::{
 use super::cubin;
 use super::linker::{self, Input};
 
-/// Largest accepted size of a decompressed entry in bytes: the limit for the size in a damaged
-/// header.
+/// Largest accepted size in bytes of an ELF file and of a decompressed fatbin entry. A damaged
+/// header may claim any size.
 const MAX_CODE: usize = 512 << 20;
 
 /// Reason for a refusal of an image: the CUresult, and a sentence for the log.

@@ -33,7 +33,7 @@ pub(super) fn space_of(word: &str) -> Option<Space> {
     })
 }
 
-/// The part of a declaration before the name: alignment, vector width, type.
+/// The part of a declaration before the variable's name: alignment, vector width, type.
 struct Prefix {
     ty: Type,
     vector: u64,
@@ -277,7 +277,8 @@ fn pad_row(
     Ok(())
 }
 
-/// Checks the number of elements, or takes the size of `x[] = {…}` from them.
+/// Refuses a variable with more initial values than elements. For `x[] = {…}`, first takes the
+/// number of elements from the number of initial values.
 fn check_count(
     stream: &Stream<'_>,
     variable: &mut Variable,

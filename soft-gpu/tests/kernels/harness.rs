@@ -11,13 +11,14 @@ use soft_gpu::exec::contract::{
 };
 use soft_gpu::exec::{program::Program, run};
 
-/// Size of the arena of a test in bytes.
+/// Size in bytes of the arena: the memory of a test device.
 const ARENA: u64 = 256 << 20;
 
-/// Most bytes of device heap per test.
+/// Most bytes that the kernels of a test may allocate with `malloc`.
 const HEAP: u64 = 16 << 20;
 
-/// The next free address of the arena, and the allocations of the device heap.
+/// The used parts of a test device's memory: `next` is the first free address of the memory, and
+/// `heap` has the allocations that kernels made with `malloc`.
 #[derive(Default)]
 struct Space {
     next: u64,
@@ -25,7 +26,7 @@ struct Space {
     heap_bytes: u64,
 }
 
-/// A software device for one test. Dropping it frees the memory.
+/// A software device for one test. Dropping the device frees its memory.
 pub(crate) struct Gpu {
     base: u64,
     granules: Vec<AtomicU8>,
@@ -148,7 +149,7 @@ impl Gpu {
         unsafe { AtomicU32::from_ptr(buffer.address as *mut u32) }
     }
 
-    /// Returns the output that kernels have printed, and clears it.
+    /// Returns the text that kernels have printed, and clears the text.
     pub(crate) fn printed(&self) -> String {
         String::from_utf8(std::mem::take(&mut *self.printed.lock().unwrap())).unwrap()
     }
@@ -305,7 +306,7 @@ pub(crate) fn load(name: &str) -> Module {
     load_text(&text).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// As [`load`], with the text of a module.
+/// As [`load`], with the PTX text of a module.
 pub(crate) fn load_text(text: &[u8]) -> Result<Module, String> {
     let options = LoadOptions::of((8, 0));
     let mut program = Program::load(text, &options).map_err(|e| format!("{e:?}"))?;

@@ -1,7 +1,8 @@
-//! The admin API: any bytes as the body of each request, up to the rules for its values.
+//! The admin API: parses any bytes as the body of each request, and checks the parsed values with
+//! `vgpud::rules`. No request is carried out.
 //!
-//! An accepted body is unchanged when it is written and read again, as the audit trail and the
-//! store do.
+//! The audit trail and the store write an accepted body as JSON and read the JSON again. The body
+//! must stay the same.
 #![no_main]
 
 use std::fmt::Debug;

@@ -1,7 +1,8 @@
-//! Checks that the same work reaches the device in both rows. The operations of a unit on soft-gpu
-//! in the direct row are stored and compared with those of the remoted row. A difference fails the
-//! unit's tests. A unit without recorded operations fails too, because two empty records would be
-//! equal.
+//! Checks that a suite does the same work on the device in both rows: the direct row, whose clients
+//! call soft-gpu, and the remoted row, whose clients call the guest library. The operations of a
+//! unit on soft-gpu in the direct row are stored and compared with the operations in the remoted
+//! row. A difference fails the unit's tests. A unit without recorded operations fails too, because
+//! two empty records would be equal.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -26,7 +27,8 @@ pub(super) struct SameWork<'a> {
     plan: &'a Plan,
     /// The host of the remoted row.
     host: Option<&'a Host>,
-    /// The directory of the row's logs, next to those of the suite's other rows.
+    /// The directory with the logs of this row (direct or remoted) of the suite. The suite's other
+    /// rows have their log directories next to this directory.
     logs: PathBuf,
     sums: Cell<Sums>,
 }
@@ -34,8 +36,8 @@ pub(super) struct SameWork<'a> {
 /// Sums over the units of a row.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Sums {
-    /// Number of counted units: in the direct row all, otherwise those whose work equals the direct
-    /// row's.
+    /// Number of counted units: in the direct row all units, otherwise the units that did the same
+    /// work as in the direct row.
     units: usize,
     /// Number of operations of these units.
     operations: usize,
@@ -194,8 +196,8 @@ impl SameWork<'_> {
     }
 }
 
-/// Fails the unit's tests if nothing was recorded and the unit is not listed as idle, or the other
-/// way round.
+/// Fails the unit's tests if no operation was recorded and the unit is not listed as idle, or if
+/// operations were recorded and the unit is listed as idle.
 fn hold_recorded(idle: bool, done: &[Process], record: &mut Record) {
     match (digest::operations(done), idle) {
         (0, false) => fail(
@@ -210,7 +212,8 @@ fn hold_recorded(idle: bool, done: &[Process], record: &mut Record) {
     }
 }
 
-/// Fails tests whose work on the device differs from the direct row's. False if so.
+/// Fails the unit's tests and returns false if the unit's operations on the device differ from the
+/// operations in the direct row.
 fn hold(direct: Result<Vec<Process>>, done: &[Process], record: &mut Record) -> bool {
     let said = match direct.map(|direct| digest::compare(&direct, done)) {
         Ok(None) => return true,

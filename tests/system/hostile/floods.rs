@@ -149,7 +149,8 @@ fn many_objects_are_made_and_gone() -> Result<()> {
     );
     ensure!(session.errors.is_empty(), "{:?}", session.errors.first());
     adder.works(&mut session)?;
-    // One call destroys all of them, within a time for which a program may wait.
+    // One reset of the primary context destroys all of these streams and events. The host replies
+    // before the read of the reply times out.
     let id = session.send(&req::PrimaryCtxReset { device: 0 }, &[])?;
     let status = session.wait(id)?.status;
     ensure!(status.is_ok(), "{status}");

@@ -2,9 +2,10 @@
 //!
 //! A program that synchronises often is idle between a result and its next launch. Moving the GPU
 //! to another session for that time costs more than waiting. A program that has ended or sleeps
-//! stays idle for longer than any hold. Therefore [`Hold`] learns the hold from the last idle gaps
-//! of the session. Gaps longer than the granted hold are left out; the hold then covers nine tenths
-//! of the others. If most gaps are longer than the granted hold, the hold is the minimum.
+//! stays idle for longer than any hold. Therefore [`Hold`] learns the hold from the last gaps of
+//! the session: the times without work. vgpud grants a longest hold with each lease. Gaps longer
+//! than the granted hold are left out; the learned hold covers nine tenths of the remaining gaps.
+//! If most gaps are longer than the granted hold, the learned hold is the minimum.
 
 /// Shortest hold: 50 µs, or the granted hold if that is shorter.
 const LEAST_NS: u64 = 50_000;
@@ -20,7 +21,8 @@ pub struct Hold {
     /// Number of gaps recorded so far.
     seen: usize,
     idle_since: Option<u64>,
-    /// Cached result: (granted hold, learned hold) in ns, valid until the next gap.
+    /// Cached result of [`Hold::hold_ns`]: the granted hold for which the result was computed, and
+    /// the learned hold, in ns. The end of a gap clears this field.
     known: Option<(u64, u64)>,
 }
 

@@ -77,8 +77,8 @@ pub enum Message {
     Ending {
         /// The lease.
         epoch: u64,
-        /// End of the slice in ns, as read from the page. If vgpud extends the slice, this message
-        /// is void.
+        /// End of the slice in ns, as read from the lease page. If vgpud extends the slice, this
+        /// message is void.
         slice_end_ns: u64,
         /// Predicted ns until the work in flight is complete.
         in_ns: u64,
@@ -218,7 +218,8 @@ impl Lease {
         self.accept(pages)
     }
 
-    /// Accepts a lease that vgpud has granted on the page. Returns whether there was a new lease.
+    /// Accepts a lease that vgpud has granted on the lease page. Returns whether there was a new
+    /// lease.
     fn accept(&mut self, pages: WorkerEnd<'_>) -> bool {
         if matches!(self.state, State::Held | State::Parked { .. }) {
             return false;
@@ -236,7 +237,7 @@ impl Lease {
         true
     }
 
-    /// Reads from the page whether vgpud granted a lease or revoked the lease.
+    /// Reads from the lease page whether vgpud granted a lease or revoked the lease.
     pub fn refresh(&mut self, pages: WorkerEnd<'_>) {
         self.accept(pages);
         if pages.may_submit(self.epoch) {
@@ -373,8 +374,9 @@ impl Lease {
         !pages.limits(calls, bytes) || pages.in_credit(calls, bytes) && ours()
     }
 
-    /// Time in ns at which vgpud must be asked for credit again; `None` if [`Lease::pay`] lacks no
-    /// credit.
+    /// Time in ns at which the caller must call [`Lease::pay`], which then repeats the request for
+    /// credit to vgpud. `None` if [`Lease::pay`] has asked for no credit, or if the worker does not
+    /// hold the lease.
     #[must_use]
     pub fn asks_again_at(&self) -> Option<u64> {
         let asked = self.asked_ns.filter(|_| self.held())?;
@@ -449,7 +451,7 @@ impl Lease {
     }
 }
 
-/// Writes the waiting work and the cost of its first operation on the page.
+/// Writes the waiting work and the cost of its first operation on the hint page.
 pub fn publish(pages: WorkerEnd<'_>, depth: Depth, head: HeadCost) {
     pages.publish_queue(depth.calls, depth.bytes, head.gpu_ns, head.bytes);
 }

@@ -37,8 +37,9 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// For any program: the counts are right, the bounds hold, and the session always makes
-    /// progress.
+    /// For any program: the gate counts the operations in flight correctly, submits at most
+    /// [`MAX_IN_FLIGHT`] operations at once, predicts at most 4096 kernels and graphs, and always
+    /// lets the session make progress.
     #[test]
     fn the_gate_holds_its_bounds(steps in proptest::collection::vec(any_step(), 1..400), serial: bool) {
         let mut bench = Bench::new(4);

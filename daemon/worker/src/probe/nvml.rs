@@ -1,4 +1,4 @@
-//! Scans with NVIDIA's management library (NVML).
+//! Lists the GPUs of the host and the processes on a GPU, with NVIDIA's management library (NVML).
 
 use std::path::Path;
 
@@ -61,7 +61,7 @@ pub(super) struct Process {
 
 /// The processes that compute on the GPU with this UUID, and the memory of each. If the driver does
 /// not report the memory (no permission, or the process is about to end), the process counts with
-/// one byte, so that it is not overlooked.
+/// one byte, so that vgpud does not overlook the process.
 pub(super) fn processes(library: Option<&Path>, uuid: &str) -> Result<Vec<Process>, String> {
     let nvml = open(library)?;
     let failed = |e: NvmlError| format!("NVML cannot list the processes on GPU {uuid}: {e}");

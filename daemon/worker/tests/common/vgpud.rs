@@ -143,8 +143,8 @@ impl Vgpud {
         grant(&self.socket, &self.pages, &policy, &mut books)
     }
 
-    /// Revokes the lease as vgpud does: on the page, and then with a message unless the lease was
-    /// parked. Returns whether the lease was parked.
+    /// Revokes the lease as vgpud does: on the lease page, and then with a message unless the lease
+    /// was parked. Returns whether the lease was parked.
     pub fn revoke(&self, epoch: u64) -> bool {
         if self.pages.revoke(epoch) && self.pages.reclaim(epoch) {
             self.books.0.lock().expect("books").lease = false;

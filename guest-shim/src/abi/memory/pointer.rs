@@ -22,8 +22,8 @@ exports! {
         what.write(out, attribute, address)
     }
 
-    /// Sets an attribute. Copies of memory with the attribute SYNC_MEMOPS are synchronous;
-    /// functions without a stream argument are synchronous in any case.
+    /// Sets SYNC_MEMOPS, the only attribute that a program can set. The library only stores the
+    /// value for `cuPointerGetAttribute`: no copy or fill waits because of this value.
     fn cuPointerSetAttribute(value: In<c_void>, attribute: u32, address: u64) {
         let shim = shim()?;
         let what = What::of(shim, address).ok_or(CuResult::INVALID_VALUE)?;

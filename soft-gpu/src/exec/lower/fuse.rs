@@ -1,4 +1,5 @@
-//! Fused instructions: chains of multiply-adds ([`crate::exec::ops::chain`]).
+//! Finds chains of loads and multiply-adds in a function body, so that one call runs a whole chain
+//! ([`crate::exec::ops::chain`]).
 //!
 //! The instructions of a chain stay in place. The function of the first instruction is replaced by
 //! a function that runs the whole chain if possible, and otherwise only the first instruction.

@@ -17,7 +17,8 @@ const FEWEST: u32 = 16;
 const MOST: u32 = 255;
 /// Registers of a multiprocessor.
 const FILE: u32 = 65536;
-/// Registers added for addresses, parameters and similar values, which do not appear in the text.
+/// Registers added to the estimate for addresses, parameters and similar values. Machine code has
+/// registers for these values, PTX has none.
 const OVERHEAD: u32 = 4;
 /// Most loops that extend the life of one register, one after another.
 const NESTING: usize = 64;

@@ -22,7 +22,7 @@ pub(crate) struct Queued {
     pub id: u64,
     /// Operation of the request.
     pub op: Op,
-    /// Our handle of the stream; 0: no stream.
+    /// The worker's handle of the stream; 0: no stream.
     pub stream: u64,
     /// Bytes that count in the depth of the queue.
     pub bulk: u64,
@@ -30,9 +30,10 @@ pub(crate) struct Queued {
     pub cost: u64,
     /// Whether credit was taken for the operation.
     pub paid: bool,
-    /// `Memory::losses` at the last check of the operation's memory.
+    /// `Memory::losses` at the last check of the addresses that the operation uses. While
+    /// `Memory::losses` stays the same, the check remains valid.
     pub seen: u64,
-    /// The work.
+    /// The work that the operation does.
     pub work: Work,
 }
 
@@ -101,8 +102,8 @@ impl Queue {
         self.executed = self.list.front().map_or(self.pushed, |first| first.seq - 1);
     }
 
-    /// Puts parked operations, ordered by their places, back before all other operations: they were
-    /// received earlier.
+    /// Puts parked operations, ordered by their places, back before all other operations, because
+    /// the parked operations were received earlier.
     pub(crate) fn resume(&mut self, items: Vec<Queued>) {
         for item in items.into_iter().rev() {
             if item.needs_turn() {
@@ -118,7 +119,7 @@ impl Queue {
 /// The target of an operation that may be recorded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Place {
-    /// The queue, for a stream (our handle).
+    /// The session's queue, for a stream (the worker's handle).
     Stream(u64),
     /// A graph, by the guest's handle.
     Graph(u64),
@@ -134,7 +135,7 @@ impl Flow {
         self.streams.find(objects, ctx, stream).map(Place::Stream)
     }
 
-    /// Our handle of the target's context.
+    /// The worker's handle of the target's context.
     pub(crate) fn context_at(&self, objects: &Objects, place: Place) -> Result<u64> {
         let context = match place {
             Place::Stream(stream) => self.streams.table.get(stream).map(|s| s.context),

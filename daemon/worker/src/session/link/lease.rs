@@ -82,7 +82,7 @@ impl Lease {
         admitted
     }
 
-    /// Reads from the page that vgpud granted or revoked a lease.
+    /// Reads from the lease page that vgpud granted or revoked a lease.
     pub(crate) fn refresh(&mut self) {
         self.machine.refresh(self.pages);
     }

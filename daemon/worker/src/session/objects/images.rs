@@ -76,9 +76,9 @@ pub(crate) struct Whole {
 /// The source from which an image is loaded.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// A file of the cache, not verified yet.
+    /// A file of the VM's cache directory, whose hash is not verified yet.
     Cached(File),
-    /// Memory, already verified.
+    /// The worker's memory, whose hash is verified.
     Whole(Arc<Whole>),
 }
 
@@ -151,7 +151,7 @@ impl Images {
             .join(blake3::Hash::from_bytes(*hash).to_hex().as_str())
     }
 
-    /// Whether this image can be loaded without being sent.
+    /// Whether the worker can load this image, so that the guest need not send the image.
     pub(crate) fn present(&self, hash: &ImageHash, len: u64) -> bool {
         let cached = || {
             !self.damaged.contains(hash)
@@ -199,7 +199,7 @@ impl Images {
         self.damaged.remove(&hash);
     }
 
-    /// Handles vgpud's answer: the memory, or the reason for which there is none.
+    /// Handles vgpud's answer to the request for memory: the memory, or the reason for a refusal.
     pub(crate) fn begun(
         &mut self,
         (hash, len): (ImageHash, u64),
@@ -256,9 +256,8 @@ impl Images {
 
     /// Receives a piece of an image.
     ///
-    /// # Errors
-    /// A piece out of order, a piece beyond the length, or an error of the system. The pieces
-    /// before are then dropped.
+    /// # Errors A piece out of order, a piece beyond the length, or an error of the system. The
+    /// earlier pieces of the image are then dropped.
     pub(crate) fn receive(
         &mut self,
         hash: &ImageHash,
@@ -299,7 +298,8 @@ impl Images {
         if len != upload.len || offset != upload.received || end > len {
             return Err(ImageError::Order);
         }
-        // Written at its offset: vgpud shares the open file and its position.
+        // Written at the piece's offset, because vgpud shares the open file and the file's
+        // position.
         upload.room.file.write_all_at(bytes, offset)?;
         upload.hasher.update(bytes);
         upload.received = end;
@@ -307,7 +307,8 @@ impl Images {
         Ok(end == len)
     }
 
-    /// The complete image, from memory or from the cache.
+    /// The source of a complete image for a load: the worker's memory, or else the VM's cache
+    /// directory.
     ///
     /// # Errors
     /// The image is incomplete or refused, has another hash, or the file system reports an error.
