@@ -17,7 +17,7 @@ use crate::state::Shim;
 use crate::state::current::{BEFORE, EXITING, FORKED, PHASE, READY, SHIM, no_shim, shim};
 use crate::{Cu, log, observe, sys};
 
-/// Descriptors of the session, for the child of a fork, which closes them without taking a lock.
+/// Descriptors of the session. The child of a fork closes these descriptors without taking a lock.
 static DESCRIPTORS: [AtomicI32; 6] = [const { AtomicI32::new(-1) }; 6];
 
 /// Set during cuInit and during a fork, so that no child starts with a half-finished cuInit. A flag

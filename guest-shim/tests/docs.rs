@@ -108,7 +108,8 @@ fn sources() -> Vec<(String, String)> {
     all
 }
 
-/// Whether the text contains a call of the function, not only a declaration in C.
+/// Whether the source text `text` contains a call of the function `symbol`, not only a declaration
+/// in C.
 fn calls(text: &str, symbol: &str) -> bool {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.match_indices(symbol).any(|(at, _)| {

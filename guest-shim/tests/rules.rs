@@ -245,8 +245,8 @@ fn an_address_in_use_is_given_back_for_another() {
         if let Request::MemAlloc(call) = &frame.request
             && call.collided.is_some()
         {
-            // The block at another address: a real worker would keep the first block until the
-            // session ends.
+            // The fake host returns an allocation at another address. A real worker would keep the
+            // first allocation until the session ends.
             let ptr = DevPtr(ARENA + (1 << 30));
             link.usual_at(frame, ptr);
             return true;

@@ -112,7 +112,7 @@ impl Twin {
     }
 
     /// Applies a change of the other side to memory and twin. True: this side had changed the same
-    /// bytes and not sent them yet; that change is lost.
+    /// bytes and had not sent its change yet; the change of this side is lost.
     ///
     /// # Errors
     /// [`Malformed`] if the change is not within the block.

@@ -68,7 +68,7 @@ pub const PREAMBLE_LEN: usize = size_of::<Preamble>();
 /// Size of [`ReplyPreamble`] in bytes.
 pub const REPLY_PREAMBLE_LEN: usize = size_of::<ReplyPreamble>();
 
-/// What the guest program says about itself. vgpud shows these values, and never uses them for
+/// The guest program's description of itself. vgpud shows these values, and never uses them for
 /// access control.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct Hello {

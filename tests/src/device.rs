@@ -90,7 +90,7 @@ pub fn saturating(target: Target, kernel: &str, batch: u32, seconds: u64) -> Res
         .arg(seconds.to_string()))
 }
 
-/// Starts such a guest in `vm`.
+/// Starts a guest of [`saturating`] in `vm`.
 ///
 /// # Errors
 /// If the program does not start.

@@ -47,7 +47,7 @@ pub struct Options {
     /// Lines appended to the configuration file.
     pub config: String,
     /// Whether a write beyond [`Host::limit_files`] is an error for vgpud and its workers, as on a
-    /// full disk, instead of a signal that ends them.
+    /// full disk, instead of a signal that ends the process.
     pub ignore_file_limit: bool,
     /// Whether the state is on a separate disk of this size in bytes, which needs root.
     pub state_disk: Option<u64>,

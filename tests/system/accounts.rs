@@ -83,8 +83,8 @@ fn memory_that_another_program_of_the_vm_has_is_not_free() -> Result<()> {
     Ok(())
 }
 
-/// Programs do not request the variables of a module: vgpud finds them on the device and counts
-/// them.
+/// Programs do not request the memory of a module's variables: vgpud finds this memory on the
+/// device and counts this memory.
 #[test]
 fn the_variables_of_modules_are_in_the_account() -> Result<()> {
     const VARIABLES: u64 = 96 * MIB;
@@ -214,8 +214,8 @@ fn the_depth_of_the_queue_in_calls_is_one_account_over_all_programs() -> Result<
     let programs = [1, 2].map(|_| device::saturate(&host, 1, "null", 2_000, 5));
     let programs = programs.into_iter().collect::<Result<Vec<_>>>()?;
     device::Watch::start(&host, &[(1, 2)])?;
-    // When a lease is released, the worker may have submitted calls beyond its credit, hundreds of
-    // them on a loaded machine. The VM waits until the bucket has repaid this debt: at this rate,
+    // When a lease is released, the worker may have submitted calls beyond its credit: hundreds of
+    // calls on a loaded machine. The VM waits until the bucket has repaid this debt: at this rate,
     // for seconds.
     host.admin("vm set 1 --calls-per-s=50 --calls-burst=1")?;
     queue_stays_within(&host, "queue_calls", 9, 16)?;

@@ -1,12 +1,12 @@
 //! Every function of the driver API with real and with wrong arguments: directly on soft-gpu, and
-//! through the whole system, which answers many of them itself. Both rows must follow CUDA's
-//! documentation and print the same.
+//! through the whole system, whose guest library answers many functions itself. Both runs must
+//! follow CUDA's documentation and print the same.
 
 use anyhow::{Result, ensure};
 use vgpu_tests::guest::{self, Guest, Program, Target, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm};
 
-/// Runs a program in both rows and returns its output.
+/// Runs a program directly on soft-gpu and through the whole system, and returns its output.
 fn alike(program: Program) -> Result<String> {
     let direct = expect_right(&Guest::new(program, Target::SoftGpu)?)
         .map_err(|e| e.context("directly on soft-gpu"))?;

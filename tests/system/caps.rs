@@ -238,7 +238,8 @@ fn a_capped_programs_own_queries_allocations_and_frees_go_on_and_nothing_is_lost
     let program = Guest::new(guest::RULES, host.target(1))?
         .arg("held_back")
         .spawn()?;
-    // 500 launches wait for minutes. The program has gone on meanwhile, and then waits for them.
+    // 500 launches wait for minutes. The program has gone on meanwhile, and then waits for the
+    // launches.
     until("it has done all that needs no turn", SOON, || {
         (host.vm(1).ok()?["memory_bytes"].as_u64()? >= 128 << 20).then_some(())
     })?;

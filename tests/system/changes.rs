@@ -147,7 +147,7 @@ fn a_quantum_counts_within_the_old_one() -> Result<()> {
 #[test]
 fn a_limit_counts_for_programs_that_run() -> Result<()> {
     let (host, _guests) = two_rivals()?;
-    // Limited far below its share, the high VM leaves the GPU to the other.
+    // Limited far below its share, the VM of class high leaves the GPU to the VM of class low.
     host.admin("vm set 2 --gpu-ms-per-s=50 --gpu-ms-burst=10")?;
     low_one_gets(&host, "the high one is capped", |low| low > 0.7)?;
     host.admin("vm set 2 --gpu-ms-per-s=none --gpu-ms-burst=none")?;

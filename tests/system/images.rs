@@ -179,7 +179,7 @@ fn the_memory_of_images_is_one_account_over_all_programs_of_a_vm() -> Result<()>
     ensure!(reply.status == CuResult::OUT_OF_MEMORY, "{}", reply.status);
     let said = String::from_utf8_lossy(&reply.args).into_owned();
     ensure!(said.contains("vgpu-admin vm set --pinned"), "{said}");
-    // The memory of an ended session is available to the others.
+    // The memory of an ended session is available to the other sessions.
     drop(sessions.remove(0));
     let (last, ctx, _) = sessions.last_mut().context("two")?;
     until("the image has memory", SOON, || {

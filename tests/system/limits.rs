@@ -212,7 +212,8 @@ fn what_moves_to_and_from_page_locked_memory_is_counted_and_limited() -> Result<
 const RATE: u64 = 4 << 20;
 const BURST: u64 = 1 << 20;
 
-/// Compares the bytes that a VM sent since a time with RATE and BURST; one frame may exceed them.
+/// Compares the bytes that a VM sent since a time with RATE and BURST. One frame may exceed RATE
+/// and BURST.
 fn ensure_within_rate(host: &Host, since: Instant) -> Result<u64> {
     let moved = used(host, "bytes_in").context("the VM's account")?;
     let elapsed = since.elapsed();

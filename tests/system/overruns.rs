@@ -1,4 +1,5 @@
-//! Kernels that outlast every slice: the next VM is let in beside them, and each pays for its part.
+//! Kernels that outlast every slice: the scheduler lets the next VM in beside such a kernel, and
+//! each of the two VMs pays for its part.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -71,8 +72,9 @@ fn two_that_overlap_pay_half_each() -> Result<()> {
     let _hanging = overrunner(&host)?;
     let parts = one_second_beside(&host)?;
     let (hung, beside) = (parts[&1], parts[&2]);
-    // Never more than half, because the other is always there; less only while a busy machine
-    // leaves the neighbour's worker asleep between two turns.
+    // The neighbour never pays for more than half, because the hanging program is always on the
+    // GPU. The neighbour pays for less only while a busy machine leaves its worker asleep between
+    // two turns.
     assert!(beside <= hung + 1_000, "{beside} of the neighbour, {hung}");
     assert!(beside * 3 >= hung, "{beside} of the neighbour, {hung}");
     Ok(())

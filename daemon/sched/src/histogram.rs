@@ -17,8 +17,8 @@ const BUCKETS: usize = 1 + (LAST_BITS - FIRST_BITS) as usize * SUBS + 1;
 /// A histogram of durations. It takes about 1.2 KiB, regardless of the number of durations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
-    /// Clones share the counts until one of them records a duration, so that a snapshot of
-    /// thousands of histograms is cheap.
+    /// Clones of a histogram share the counts until one clone records a duration, so that a
+    /// snapshot of thousands of histograms is cheap.
     #[serde(with = "sparse")]
     counts: Arc<[u32; BUCKETS]>,
     count: u64,

@@ -18,8 +18,8 @@ use crate::stats::{Account, Cap};
 /// How a lease is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Use {
-    /// A gang has a part of its GPUs and waits for the others. The worker does not have the lease
-    /// yet.
+    /// The session of a gang has a part of its GPUs and waits for the remaining GPUs. The worker
+    /// does not have the lease yet.
     Gathering,
     /// The session has waiting work or work in flight.
     Active,

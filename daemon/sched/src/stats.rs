@@ -53,7 +53,7 @@ pub enum WaitReason {
     Quota,
     /// The VM is quarantined.
     Quarantine,
-    /// A gang has a part of its GPUs and waits for the others.
+    /// A gang has a part of its GPUs and waits for its remaining GPUs.
     Gang {
         /// GPUs that the gang has.
         held: u32,
@@ -76,7 +76,7 @@ pub enum SessionState {
     Idle,
     /// The session has work and waits for a lease.
     Waiting,
-    /// A gang session has a part of its GPUs and waits for the others.
+    /// A gang session has a part of its GPUs and waits for its remaining GPUs.
     Gathering,
     /// The session holds the lease.
     Running,

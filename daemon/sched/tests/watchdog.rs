@@ -181,7 +181,7 @@ fn a_session_beside_an_overrunner_pays_half_like_it() {
     assert!(overrun < beside);
     assert_eq!(rig.holders(GPU), [10, 20]);
     let (before_1, before_2) = (rig.gpu_ns(1), rig.gpu_ns(2));
-    // The others take turns beside the overrunner; a third session never gets a lease.
+    // The other sessions take turns beside the overrunner; a third session never gets a lease.
     let turn = PoolConfig::BESIDE_NS;
     assert_eq!(
         revoked(&rig.pass(turn - 1)),

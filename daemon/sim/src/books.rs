@@ -1,5 +1,6 @@
 //! The simulator's own accounts: who held which GPU and when, what each VM must pay, and how long
-//! each VM waited. They are independent of the scheduler's accounts and are compared with them.
+//! each VM waited. The simulator computes its accounts independently, and compares its accounts
+//! with the scheduler's.
 
 /// One lease, as a caller of the scheduler sees it.
 #[derive(Debug, Clone, Copy)]

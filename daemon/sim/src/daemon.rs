@@ -602,7 +602,7 @@ impl World {
         }
     }
 
-    /// Updates which GPUs are reserved by gangs, which pay for them.
+    /// Updates which GPUs are reserved by gangs. A gang pays for the GPUs that it reserves.
     fn see_reserved(&mut self) {
         for gpu in 0..self.books.gpus.len() as u32 {
             let by = self.sched.reserved_by(GpuId(gpu)).map(number);

@@ -22,7 +22,7 @@ pub enum What {
 /// NCCL's kernels do).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Until {
-    /// The other stream.
+    /// The stream for which the kernel spins.
     pub stream: u16,
     /// Number of operations of that stream that must have completed.
     pub completed: u64,

@@ -4,7 +4,7 @@
 //! API, READY. No lease of a GPU is granted before the remaining workers on it are verified gone.
 //!
 //! End (SIGTERM, SIGINT): guests are informed, new guests are refused, sessions may finish until
-//! the deadline, the others are ended, and the store is closed last.
+//! the deadline, the remaining sessions are ended, and the store is closed last.
 
 mod log;
 mod orphans;

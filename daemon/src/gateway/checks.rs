@@ -54,7 +54,7 @@ pub(super) fn unix_listeners(
 }
 
 /// Reports how vgpud handles descriptors that guests and workers attach to messages. `refused`: the
-/// kernel refuses them. `full`: VMs whose sockets take long to close.
+/// kernel refuses attached descriptors. `full`: VMs whose sockets take long to close.
 pub(super) fn attached_descriptors(refused: bool, full: &[u32]) -> DoctorCheck {
     const NAME: &str = "attached-descriptors";
     if let Some(first) = full.first() {

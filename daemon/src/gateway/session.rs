@@ -199,7 +199,7 @@ pub(super) fn take_data(shared: &Shared, fd: &Guarded, identity: VmIdentity) -> 
     }
     let nonce: &[u8; NONCE_LEN] = opening.strip_prefix(&DATA_MAGIC)?.try_into().ok()?;
     let session = shared.nonces.redeem(nonce, identity)?;
-    // The bytes are in the socket. The bytes after them are for the worker.
+    // The bytes of the preamble are in the socket. The bytes after the preamble are for the worker.
     match fd.read(&mut opening) {
         Ok(n) if n == opening.len() && set_nonblocking(fd, false).is_ok() => Some(session),
         _ => {

@@ -32,7 +32,8 @@ pub type Canary = Arc<
     dyn Fn(GpuRecord, Vec<u32>) -> Pin<Box<dyn Future<Output = GpuCheck> + Send>> + Send + Sync,
 >;
 
-/// Messages read from one worker before the other sources have their turn.
+/// Most messages that the mediator reads from one worker before other workers and calls have their
+/// turn.
 const MESSAGES_AT_ONCE: usize = 64;
 
 /// More messages than fit into a worker's socket.

@@ -7,7 +7,8 @@ use super::actor::Actor;
 use crate::mediation::Explained;
 
 impl Actor {
-    /// The decisions that are kept. The caller serializes them in a thread of its own.
+    /// The recorded decisions of the scheduler. The caller serializes the decisions in a thread of
+    /// its own.
     pub(super) fn sched_log(&mut self) -> View {
         self.log.view(&self.scheduler)
     }

@@ -146,7 +146,7 @@ pub(crate) enum Command {
         /// The killed processes whose memory the check looked for.
         killed: Vec<u32>,
     },
-    /// The devices are about to be asked which processes use them.
+    /// vgpud is about to ask the devices which processes use them.
     Audit(oneshot::Sender<()>),
     /// Answer of a device since the audit began.
     DeviceUse {
@@ -170,7 +170,8 @@ pub(crate) enum Command {
         image: u64,
         vm: VmIdentity,
     },
-    /// These GPUs have no worker of an earlier vgpud any more; in all, `left` such workers remain.
+    /// These GPUs have no worker of an earlier vgpud any more. On all GPUs together, `left` workers
+    /// of an earlier vgpud remain.
     Verified {
         gpu_uuids: Vec<String>,
         left: u32,

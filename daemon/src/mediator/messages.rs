@@ -57,8 +57,8 @@ impl Actor {
             }
             Received::Malformed(what) => {
                 self.breach(id, &format!("the worker sent what is no message: {what}"));
-                // The bytes may still be in the socket, and epoll would report them again and
-                // again.
+                // The malformed message may still be in the socket, and epoll would report the
+                // socket again and again.
                 if let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) {
                     self.reactor.forget(&worker.channel);
                 }
@@ -418,7 +418,8 @@ impl Actor {
     }
 }
 
-/// The text of a worker's fault report, for the log and for the guest: printable and bounded.
+/// The text of a worker's fault report, for the log and for the guest: only printable characters,
+/// and at most [`FAULT_TEXT`] of them.
 fn fault_text(text: &str) -> String {
     printable(text, FAULT_TEXT)
 }

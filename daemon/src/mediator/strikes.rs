@@ -1,5 +1,5 @@
-//! Strikes and the quarantines that follow. The scheduler counts them; this module reports them to
-//! the store and to the events.
+//! Strikes and the quarantines that follow. The scheduler counts the strikes; this module reports
+//! strikes and quarantines to the store and to the events.
 
 use std::time::Duration;
 

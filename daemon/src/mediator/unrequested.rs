@@ -1,11 +1,11 @@
 //! Device memory of a session that its worker did not request: the variables of modules, and memory
 //! that the driver takes.
 //!
-//! A worker reserves allocations before it makes them. The memory of a module shows only on the
-//! device. Where the device reports the memory of each process (soft-gpu), vgpud compares it with
-//! the scheduler's account once a second. The difference is booked for the VM: it counts in the
-//! memory, the peak and the limit of the VM, and no other VM gets it. No limit can refuse memory
-//! that is already taken; the next allocation of the VM is refused instead.
+//! A worker asks vgpud for memory before the worker makes an allocation. The memory of a module
+//! shows only on the device. Where the device reports the memory of each process (soft-gpu), vgpud
+//! compares it with the scheduler's account once a second. The difference is booked for the VM: it
+//! counts in the memory, the peak and the limit of the VM, and no other VM gets it. No limit can
+//! refuse memory that is already taken; the next allocation of the VM is refused instead.
 
 use vgpu_sched::{Event, Memory, SessionId};
 

@@ -40,8 +40,9 @@ impl WorkerLogs {
 
     /// Copies the standard error of a worker into the log until the pipe closes.
     ///
-    /// A guest may control the worker, so the text is not trusted: control characters are escaped,
-    /// the session and the VM stand before the text, and no line is an error.
+    /// A guest may control the worker, so the lines of the worker are not trusted: control
+    /// characters are escaped, the session and the VM stand before each line, and no line is an
+    /// error.
     pub(super) async fn relay(self: Arc<Self>, pipe: OwnedFd, session: u64, vm: u32) {
         let mut pipe = match pipe::Receiver::from_owned_fd(pipe) {
             Ok(pipe) => pipe,

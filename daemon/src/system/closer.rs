@@ -160,8 +160,8 @@ fn nobody_forks() -> RwLockWriteGuard<'static, ()> {
 /// for the exit of that thread. If threads cannot have their own descriptor table, the calling
 /// thread drops the references and may linger.
 fn close_all(batch: Vec<OwnedFd>) {
-    // The lock comes before the copy: while the copy exists, it keeps the other sockets open whose
-    // close a starting child process may wait for.
+    // The lock against forks comes before the copy of the descriptor table: the copy keeps other
+    // sockets open, and a starting child process may wait for the close of such a socket.
     let (alone, copy) = loop {
         let alone = nobody_forks();
         match copy_of_all() {
@@ -275,7 +275,7 @@ mod tests {
             assert!(Instant::now() < deadline, "nothing is being closed");
             std::thread::yield_now();
         }
-        // Without the lock, the close would finish within a millisecond.
+        // If `close_all` did not wait for the lock, the close would finish within a millisecond.
         std::thread::sleep(Duration::from_millis(200));
         assert!(!closer.is_idle());
         // Other threads can fork meanwhile.

@@ -161,8 +161,8 @@ impl Patience {
             let result = catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
                 NoAnswer::Failed("vgpud failed at it (a panic, which its log shows)".into())
             });
-            // Under the lock: a caller whose deadline has passed checks the channel once more
-            // before it counts this thread as stuck.
+            // Sends while the lock is held: a caller whose deadline has passed checks the channel
+            // once more before the caller counts this thread as stuck.
             let places = self.places();
             let sent = done.send((n, Instant::now(), result));
             drop(places);
@@ -197,7 +197,8 @@ impl Patience {
                         Ok(done) => done,
                         Err(_) => {
                             places.give_up(&line.place, line.allowed);
-                            // Under the lock: the thread then sees that the receiver is gone.
+                            // Drops the receiver while the lock is held, so that the thread of the
+                            // late call sees that the receiver is gone.
                             drop(line.answers);
                             return;
                         }

@@ -1,9 +1,9 @@
 //! Descriptors that a peer attaches to what it sends over a Unix socket (`SCM_RIGHTS`, unix(7)).
 //!
-//! vgpud accepts no descriptors. The kernel nevertheless queues them with the bytes. A thread that
-//! reads the bytes without room for descriptors, or closes the socket with unread bytes, may drop
-//! the last reference of a descriptor. If that is a TCP socket with `SO_LINGER` (socket(7)), the
-//! thread sleeps for a time that the peer chose.
+//! vgpud accepts no descriptors from a guest. The kernel nevertheless queues sent descriptors with
+//! the bytes. A thread that reads the bytes without room for descriptors, or closes the socket with
+//! unread bytes, may drop the last reference of a descriptor. If that is a TCP socket with
+//! `SO_LINGER` (socket(7)), the thread sleeps for a time that the peer chose.
 
 use std::os::fd::AsFd;
 
@@ -52,7 +52,7 @@ pub(crate) fn can_be_refused() -> bool {
 }
 
 /// Puts urgent bytes in line with the other bytes. Otherwise a peek skips urgent bytes, and the
-/// next read releases them and the descriptors attached to them.
+/// next read releases the urgent bytes and the descriptors attached to the urgent bytes.
 pub(super) fn show_urgent_bytes(socket: &impl AsFd) {
     // Every socket has this option.
     let _ = setsockopt(socket, OobInline, &true);

@@ -15,8 +15,8 @@ use vgpu_proto::lease::{DaemonEnd, HintPage, LeasePage, PAGE_BYTES};
 
 /// Both pages of one worker: mapped into vgpud, and as descriptors for the worker.
 ///
-/// The files are sealed, so that the worker can neither shrink them (an access of vgpud would then
-/// be fatal) nor write to vgpud's page.
+/// The files of the lease page and the hint page are sealed: the worker can neither shrink a file
+/// (an access of vgpud would then be fatal) nor write to the lease page.
 #[derive(Debug)]
 pub struct Pages {
     lease: Page,

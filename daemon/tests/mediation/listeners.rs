@@ -311,8 +311,8 @@ fn storms_of_other_vms_keep_no_session_out() {
                         continue;
                     };
                     made.fetch_add(1, Ordering::SeqCst);
-                    // Connections beyond the limits are refused or closed at once. The others are
-                    // kept open for a while.
+                    // Connections beyond the limits are refused or closed at once. Connections
+                    // within the limits are kept open for a while.
                     let _ = stream.set_read_timeout(Some(Duration::from_millis(1)));
                     if stream.read(&mut [0; 64]).is_ok() {
                         refused.fetch_add(1, Ordering::SeqCst);

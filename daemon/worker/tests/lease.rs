@@ -216,7 +216,7 @@ fn a_revoked_lease_is_released_only_when_its_work_is_complete() {
         .post(&req::StreamSynchronize { ctx, stream: work });
     bench.guest.flush();
     bench.vgpud.wait("Runnable", runnable);
-    // One kernel runs, because its duration is unknown. The others run under later leases.
+    // One kernel runs, because its duration is unknown. The later kernels run under later leases.
     let first = bench.vgpud.grant();
     let pages = bench.vgpud.pages;
     until("the kernel was submitted", || pages.hints().submitted == 1);

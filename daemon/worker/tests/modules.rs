@@ -424,7 +424,7 @@ fn a_fault_answers_all_waiting_callers() {
     ];
     let statuses = waiting.map(|id| guest.wait(id).status);
     assert_eq!(statuses[..5], [CuResult::ILLEGAL_ADDRESS; 5]);
-    // The other stream was empty: it may have been checked before the fault.
+    // The stream `two` was empty, so the worker may have checked this stream before the fault.
     assert!([CuResult::ILLEGAL_ADDRESS, CuResult::SUCCESS].contains(&statuses[5]));
 }
 

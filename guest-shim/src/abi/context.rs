@@ -24,8 +24,8 @@ const FLAGS_MASK: u32 = 0xff;
 const SCHED_MASK: u32 = 0x07;
 
 /// Limits of contexts that share a GPU with a graphics client. Guests have no graphics client, so
-/// these limits are 0, even if the host's driver does not know them. NVIDIA's libraries ignore the
-/// result code of the query.
+/// these limits are 0, even if the host's driver does not know these limits. NVIDIA's libraries
+/// ignore the result code of the query.
 const COMPUTE_IN_GRAPHICS: RangeInclusive<u32> = 8..=9;
 
 exports! {
@@ -400,8 +400,8 @@ pub(crate) fn release(device: c_int) -> Cu {
 }
 
 /// Lets NVIDIA's runtime destroy the values that it stores with a primary context, if the context
-/// is about to end: `ends` gets the number of references and decides. Runs without the lock,
-/// because the runtime may call the driver.
+/// is about to end: `ends` gets the number of references and decides. Calls the runtime without the
+/// lock of the primary context, because the runtime may call the driver.
 fn primary_ends(shim: &Shim, device: c_int, ends: impl FnOnce(u32) -> bool) -> Cu {
     let ending = {
         let primary = shim.contexts.primary(device)?;

@@ -122,7 +122,7 @@ exports! {
         live()?.pool(pool).map(|_| ())
     }
 
-    /// An attribute: an int for the reuse policies, 64 bits for the others.
+    /// An attribute: an int for the reuse policies, 64 bits for all other attributes.
     fn cuMemPoolGetAttribute(pool: u64, id: u32, out: Out<c_void>) {
         let pool = shim()?.pool(pool)?;
         out.check()?;

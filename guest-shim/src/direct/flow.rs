@@ -1,9 +1,10 @@
-//! Decides whether a kernel dereferences only addresses that its parameters name.
+//! Decides whether a kernel dereferences only addresses from its parameters.
 //!
-//! An address counts as named by a parameter if it is the sum of a base and numbers. The base is a
-//! word of the parameters or the address of a variable. At most one of the numbers was loaded from
-//! memory, and this number is too small to be a program address by itself. The analysis ignores the
-//! order of instructions: a register may hold every value that any instruction assigns.
+//! An address counts as an address from the parameters if the address is the sum of a base and
+//! numbers. The base is a word of the parameters or the address of a variable. At most one of the
+//! numbers was loaded from memory, and this number is too small to be a program address by itself.
+//! The analysis ignores the order of instructions: a register may hold every value that any
+//! instruction assigns.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -75,7 +76,7 @@ impl Held {
         }
     }
 
-    /// What is known about a value that is one of the two.
+    /// The knowledge about a value that equals either `self` or `other`.
     fn or(self, other: Held) -> Held {
         Held {
             made: self.made.max(other.made),
@@ -83,8 +84,8 @@ impl Held {
         }
     }
 
-    /// The sum of the two. The sum of two loaded numbers is unknown: repeated additions could
-    /// multiply a number by any factor. The sum of two possible bases is not a pointer.
+    /// The sum of `self` and `other`. The sum of two loaded numbers is unknown: repeated additions
+    /// could multiply a number by any factor. The sum of two possible bases is not a pointer.
     fn plus(self, other: Held) -> Held {
         let alone = self.made == Origin::Given || other.made == Origin::Given;
         Held {
@@ -125,8 +126,7 @@ impl Held {
     }
 }
 
-/// Whether a kernel dereferences only addresses that its parameters name, and addresses of
-/// variables.
+/// Whether a kernel dereferences only addresses from its parameters, and addresses of variables.
 pub(super) fn is_direct(entry: &Entry<'_>) -> bool {
     Flow::of(entry).is_some_and(|flow| flow.fixpoint().is_some())
 }
@@ -286,8 +286,8 @@ impl<'a, 'b> Flow<'a, 'b> {
         Some(flow)
     }
 
-    /// Runs the analysis. `None`: the kernel may dereference an address that its parameters do not
-    /// name.
+    /// Runs the analysis. `None`: the kernel may dereference an address that is not from its
+    /// parameters.
     fn fixpoint(mut self) -> Option<()> {
         let program = std::mem::take(&mut self.program);
         self.spread(&program)?;
@@ -345,7 +345,7 @@ impl<'a, 'b> Flow<'a, 'b> {
         Some(changed)
     }
 
-    /// Whether the parameters name all addresses that the instruction dereferences.
+    /// Whether all addresses that the instruction dereferences are from the parameters.
     fn is_direct(&self, step: &Step<'a>) -> Option<bool> {
         let instruction = &step.instruction;
         let address = match step.form {

@@ -9,11 +9,11 @@ pub(super) struct Entry<'a> {
     pub(super) name: &'a str,
     /// Size in bytes of each parameter that consists of whole 8-byte words.
     pub(super) params: HashMap<&'a str, u64>,
-    /// The text between the outer braces.
+    /// The PTX text between the outer braces of the kernel.
     pub(super) body: &'a str,
 }
 
-/// A statement, as parsed from the text before a semicolon.
+/// A statement, as parsed from the PTX text before a semicolon.
 #[derive(Debug)]
 pub(super) enum Statement<'a> {
     /// A statement without effect.
@@ -48,8 +48,8 @@ pub(super) enum Operand<'a> {
     Memory(Option<&'a str>, Option<i64>),
 }
 
-/// Replaces each comment by a space, and each string by an empty string. `None`: the text contains
-/// something that the parser does not know.
+/// Replaces each comment by a space, and each string by an empty string. `None`: the PTX text
+/// contains something that the parser does not know.
 pub(super) fn plain(text: &str) -> Option<String> {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
@@ -85,7 +85,7 @@ pub(super) fn entries(text: &str) -> Option<Vec<Entry<'_>>> {
     while let Some(at) = rest.find(WORD) {
         rest = &rest[at + WORD.len()..];
         // A declaration ends with a semicolon and has no body. A pragma before the body makes the
-        // text unknown.
+        // PTX text unknown.
         let open = rest.find(['{', ';'])?;
         let (head, tail) = rest.split_at(open);
         rest = tail;
@@ -172,7 +172,7 @@ fn number(text: &str) -> Option<&str> {
 }
 
 impl<'a> Statement<'a> {
-    /// Parses the text before a semicolon.
+    /// Parses the PTX text before a semicolon.
     pub(super) fn of(text: &'a str) -> Option<Statement<'a>> {
         let mut text = text.trim();
         loop {

@@ -78,7 +78,7 @@ pub(crate) fn unknown() -> Option<String> {
     stats::unknown()
 }
 
-/// Prints the counts. Called when the process ends.
+/// Prints the numbers of calls. Called when the process ends.
 pub(crate) fn end() {
     if on() {
         stats::say();

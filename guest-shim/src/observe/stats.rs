@@ -89,7 +89,7 @@ pub(super) fn count_not_found(symbol: &'static str) {
     *lock(&NOT_FOUND).entry(symbol).or_insert(0) += 1;
 }
 
-/// Prints the counts to standard error, if they are requested.
+/// Prints the report of the counted calls to standard error, if `VGPU_STATS` requests the report.
 pub(super) fn say() {
     if WANTED.load(Ordering::Relaxed) {
         let text = report();

@@ -106,7 +106,7 @@ fn node_of(
     .point()
 }
 
-/// Checks a launch and makes a graph node of it.
+/// Checks the parameters of a launch and makes the work of a kernel node from the parameters.
 pub(crate) fn node(
     shim: &Shim,
     context: &Context,

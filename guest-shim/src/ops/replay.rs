@@ -1,5 +1,5 @@
-//! Graph instances: the guest instantiates them, the worker records their steps, and later calls
-//! launch the recordings.
+//! Graph instances: the guest instantiates a graph, the worker records the steps of the instance,
+//! and later calls launch the recording.
 
 use std::sync::Arc;
 
@@ -106,7 +106,7 @@ pub(crate) fn run(shim: &Shim, exec: &Exec, target: &Target) -> Cu {
 }
 
 /// The steps of a launch in the target's context. The first launch in a context makes the worker
-/// record them.
+/// record these steps.
 ///
 /// # Errors
 /// The host's errors about conditional nodes; the code with which the session ended.

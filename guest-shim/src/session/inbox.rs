@@ -166,7 +166,7 @@ impl Inbox {
         self.unattended.load(Ordering::Acquire)
     }
 
-    /// Number of such replies that have arrived so far.
+    /// Number of replies that no thread waits for and that have arrived so far.
     pub(crate) fn arrived(&self) -> usize {
         self.arrived.load(Ordering::Acquire)
     }
@@ -304,8 +304,9 @@ impl Inbox {
         loop {
             let mut state = lock(&self.state);
             state.list.retain(|(p, _)| !Arc::ptr_eq(p, parker));
-            // Both checks happen under the lock. A thread that has delivered an answer takes the
-            // lock to wake the threads in the list, and then finds this thread in the list.
+            // This thread makes both checks while it holds the lock of the list of parked threads.
+            // A thread that has delivered an answer takes the lock to wake the threads in the list,
+            // and then finds this thread in the list.
             if let Some(value) = ready() {
                 // This thread has its value but was woken to lead: wake another thread instead.
                 let next = if state.leading {

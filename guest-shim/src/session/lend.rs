@@ -2,8 +2,8 @@
 //!
 //! `vmsplice` puts references to the program's pages into a pipe, and `splice` moves the references
 //! into the socket. The worker's receive then makes the only copy. The pages must not change before
-//! that: either the program does not change them, or the caller waits until the worker has received
-//! them.
+//! the worker has received their bytes: either the program does not change the pages, or the caller
+//! waits until the worker has received the bytes.
 //!
 //! Only Unix sockets accept pages (several at once since Linux 6.5, one by one before). For other
 //! sockets, and if the system refuses, nothing is lent and the caller writes as usual.
@@ -102,7 +102,8 @@ impl Lender {
             match sys::splice(self.pipe[0], socket, held - moved) {
                 Ok(n) if n > 0 => moved += n,
                 stopped => {
-                    // The other bytes stay in the pipe, which is not used again.
+                    // The bytes that the socket did not take stay in the pipe, which is not used
+                    // again.
                     self.refused.store(true, Ordering::Relaxed);
                     if moved > 0 {
                         break;

@@ -38,9 +38,9 @@ pub(crate) struct Outbox {
     timing: Timing,
 }
 
-/// Takes the lock for a request with `len` bulk bytes. Returns the lock and the number of the
-/// request. Blocks while too many calls are untaken by the worker. Other threads can still make
-/// calls meanwhile, because the worker may be waiting for their calls.
+/// Locks the outbox for a request with `len` bulk bytes. Returns the locked outbox and the number
+/// of the request. Blocks while too many calls are untaken by the worker. Other threads can still
+/// make calls meanwhile, because the worker may be waiting for their calls.
 ///
 /// # Errors
 /// The code with which the session ended.

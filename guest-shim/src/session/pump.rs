@@ -77,8 +77,8 @@ fn run(session: &Session) {
 
 fn on_timer(session: &Session) {
     sys::clear_timer(session.timer);
-    // Never waits for the lock: the thread that holds the lock may wait for the worker, and the
-    // pump must read the control connection meanwhile.
+    // Never waits for the lock of the outbox: the thread that holds this lock may wait for the
+    // worker, and the pump must read the control connection meanwhile.
     let written = session
         .outbox
         .try_lock()

@@ -74,7 +74,7 @@ impl Session {
     }
 
     /// Records work that is about to be sent; the caller keeps the result until the work was sent.
-    /// The program's changes of the blocks that the work may use are sent first.
+    /// The program's changes of the mirrored blocks that the work may use are sent first.
     #[inline]
     pub(crate) fn work(&'static self, ctx: Ctx, stream: Stream, reach: Reach<'_>) -> Work {
         let blocks = match self.mirrors.none() {

@@ -2,7 +2,7 @@
 //!
 //! Captures exist only in the guest. A capture stores, for each of its streams, the nodes on which
 //! the stream's next node depends. An event that is recorded in a captured stream stores these
-//! nodes; a stream that waits for the event depends on them.
+//! nodes; a stream that waits for the event depends on the nodes that the event stores.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};

@@ -35,7 +35,7 @@ pub(crate) struct Library {
     kernels: Mutex<HashMap<String, u64>>,
 }
 
-/// The bytes of a library's image. The host may request them again.
+/// The bytes of a library's image, which the host may request again.
 #[derive(Debug)]
 pub(crate) enum Bytes {
     /// The program keeps the bytes unchanged while the library is loaded.

@@ -114,8 +114,8 @@ pub(crate) unsafe fn load(
     modules::load(shim, context, memory(&linked), options)
 }
 
-/// An input that was sent to the host, and its bytes. The bytes are stored because the program may
-/// change them, and the host may request them again.
+/// An input that was sent to the host, and its bytes. The library stores a copy of the bytes,
+/// because the program may change its bytes and the host may request the input again.
 #[derive(Debug)]
 pub(crate) struct Input {
     told: LinkInput,

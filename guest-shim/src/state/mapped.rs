@@ -18,7 +18,7 @@ use crate::mirror::{Reach, Writers};
 use crate::sys::UserMemory;
 use crate::{Cu, lock, log};
 
-/// The blocks that the parameters of a kernel name.
+/// The blocks of the program's memory whose addresses are among the parameters of a kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Named {
     /// The first addresses of the blocks.
@@ -29,8 +29,8 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// The blocks that the kernel may use. `direct`: whether the kernel reaches only memory that
-    /// its parameters name.
+    /// The blocks that the kernel may use. `direct`: whether the kernel uses only addresses from
+    /// its parameters.
     pub(crate) fn reach(&self, direct: bool) -> Reach<'_> {
         match direct && !self.unknown {
             true => Reach::Named(&self.places),
@@ -63,11 +63,11 @@ impl Shim {
         block.mapped.then_some(block)
     }
 
-    /// Checks that kernels reach all of a range, and maps memory of the program for them if needed.
+    /// Checks that kernels reach all of a range. If the range is memory of the program that is not
+    /// mapped for kernels, maps the memory.
     ///
-    /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if the range is not such memory; the host's errors about memory of
-    /// the program.
+    /// # Errors CUDA_ERROR_INVALID_VALUE if kernels cannot reach the range; the host's errors about
+    /// memory of the program.
     pub(crate) fn reach(&self, address: u64, len: u64) -> Cu {
         let found = self.memory.check(address, len);
         if found.is_ok() || !HOST_SPACE.contains(&address) {
@@ -129,7 +129,7 @@ impl Shim {
             at: block.base as *mut u8,
             len: block.size,
         };
-        // Copies to the block that are in progress write the program's memory. They must be
+        // Copies to the block that are in progress write the program's memory. These copies must be
         // complete before the block is mirrored.
         self.session.wait_for_copies_to(memory)?;
         let _one_at_a_time = lock(&self.mapping);

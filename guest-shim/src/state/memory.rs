@@ -357,9 +357,9 @@ pub(crate) fn allocate(shim: &Shim, ctx: Ctx, device: i32, size: u64) -> Cu<u64>
     })
 }
 
-/// Requests memory from the host until the address is free on both sides. `ask` makes the request,
-/// and names the block whose address was not free. `place`: context, device and pool. If memory
-/// runs out, frees the memory that is kept for later graphs and tries again.
+/// Requests memory from the host until the address is free on both sides. `ask` makes the request.
+/// The argument of `ask` is the allocation whose address was not free. `place`: context, device and
+/// pool. If memory runs out, frees the memory that is kept for later graphs and tries again.
 ///
 /// # Errors
 /// As [`allocate`].
@@ -397,7 +397,8 @@ fn allocate_once(
         collided = Some(ptr);
     }
     if let Some(ptr) = collided {
-        // No request names the last block, so the block is freed here.
+        // The worker keeps an allocation that a request reports until the session ends. No request
+        // reports the last allocation, so the last allocation is freed here.
         let _ = shim.session.call(&req::MemFree { ptr });
     }
     Err(CuResult::OUT_OF_MEMORY)

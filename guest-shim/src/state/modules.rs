@@ -38,7 +38,7 @@ pub(crate) struct ModuleInfo {
     pub(crate) ctx: Ctx,
     /// Ordinal of the device.
     pub(crate) device: i32,
-    /// Names of the kernels that reach only memory that their parameters name.
+    /// Names of the kernels that use only addresses from their parameters ([`crate::direct`]).
     direct: HashSet<String>,
     /// Function handles by name; each name has one handle.
     functions: Mutex<HashMap<String, u64>>,
@@ -64,7 +64,7 @@ pub(crate) struct FunctionInfo {
     pub(crate) params: Vec<(u32, u32)>,
     /// Size of the whole parameter block in bytes.
     pub(crate) params_len: usize,
-    /// Whether the function reaches only memory that its parameters name.
+    /// Whether the function uses only addresses from its parameters ([`crate::direct`]).
     pub(crate) direct: bool,
     /// Values by `CUfunction_attribute`; [`UNSAID`] and [`UNKNOWN`] stand for missing values.
     attributes: [AtomicI32; ATTRIBUTES],

@@ -20,7 +20,8 @@ const PAGE: u64 = 4096;
 const GAP: u64 = 64 << 10;
 /// Distance between two blocks, in bytes, while there are fewer than [`MANY`] blocks. Programs may
 /// pass kernels an address outside of the block that they mean (`a - 1 - lda` if indices begin at
-/// 1). With this distance, such an address is in no other block, and counts as naming all blocks.
+/// 1). With this distance, such an address is in no other block. The library then assumes that the
+/// kernel may use any block.
 const SPREAD: u64 = 64 << 20;
 /// Number of blocks from which the smaller distance is used, so that more blocks fit.
 const MANY: usize = 4096;

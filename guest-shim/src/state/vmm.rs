@@ -132,7 +132,7 @@ impl Shim {
             call.wanted = 0;
         }
         if let Some(ptr) = call.collided {
-            // No request names the last range, so the range is freed here.
+            // No request reports the last range in `collided`, so the last range is freed here.
             let _ = self.session.call(&req::AddressFree { ptr });
         }
         Err(CuResult::OUT_OF_MEMORY)

@@ -209,7 +209,7 @@ impl Host {
         self.folder.path().join("vgpu.sock")
     }
 
-    /// Waits until the received frames satisfy a condition, and returns them.
+    /// Waits until the received frames satisfy a condition, and returns the received frames.
     pub(crate) fn wait(&self, what: &str, condition: impl Fn(&[Frame]) -> bool) -> Vec<Frame> {
         self.wait_seen(what, |seen| {
             condition(&seen.frames).then(|| seen.frames.clone())

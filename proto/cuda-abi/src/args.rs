@@ -332,7 +332,7 @@ impl Text {
         Ok(OsStr::from_bytes(self.c_str()?.to_bytes()))
     }
 
-    /// The text, with invalid UTF-8 replaced.
+    /// The bytes of the argument as a string, with invalid UTF-8 replaced.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for null.

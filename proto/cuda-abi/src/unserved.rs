@@ -269,7 +269,7 @@ const CHECKS: &[(&[&str], &[Check])] = &[
 ];
 
 /// The first six argument registers of a call. A call with fewer arguments leaves arbitrary values
-/// in the others; the table does not read these.
+/// in the remaining registers; the table does not read these registers.
 #[derive(Debug, Clone, Copy)]
 pub struct Arguments([u64; 6]);
 

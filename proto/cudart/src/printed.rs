@@ -49,14 +49,14 @@ impl Printed {
         self.waits.store(!text.is_empty(), Ordering::SeqCst);
     }
 
-    /// For the child of a fork: drops the text, which belongs to the parent. Takes no lock, because
-    /// a thread of the parent may have held the lock at the fork.
+    /// For the child of a fork: drops the waiting text, which belongs to the parent. Takes no lock,
+    /// because a thread of the parent may have held the lock at the fork.
     pub fn forget(&self) {
         self.waits.store(false, Ordering::SeqCst);
     }
 
-    /// Writes the text to `stdout`. The caller must hold no lock of the library. Returns at once if
-    /// another thread is writing: that thread writes all text.
+    /// Writes the waiting text to `stdout`. The caller must hold no lock of the library. Returns at
+    /// once if another thread is writing: that thread writes all text.
     #[inline]
     pub fn show(&self) {
         if self.waits.load(Ordering::SeqCst) {

@@ -261,8 +261,9 @@ ops! {
     /// `cuCtxSetCacheConfig`.
     CtxSetCacheConfig = 0x001a, Async, None, false, { ctx: Ctx, config: u32 } => {};
 
-    /// `cuMemAlloc_v2`. `collided` names a block whose addresses this guest could not reserve. The
-    /// worker keeps that block until the session ends, and returns another block.
+    /// `cuMemAlloc_v2`. `collided`: an earlier allocation whose addresses this guest could not
+    /// reserve. The worker keeps the earlier allocation until the session ends, and makes a new
+    /// allocation.
     MemAlloc = 0x0020, Sync, None, false, { ctx: Ctx, size: u64, collided: Option<DevPtr> }
         => { ptr: DevPtr };
     /// `cuMemFree_v2`.

@@ -20,8 +20,8 @@ pub struct Module {
 }
 
 impl Module {
-    /// The virtual architecture of the text, as major * 10 + minor: 80 for `sm_80` and `sm_80a`; 0
-    /// without an architecture.
+    /// The virtual architecture of the PTX module, as major * 10 + minor: 80 for `sm_80` and
+    /// `sm_80a`; 0 without an architecture.
     #[must_use]
     pub fn virtual_arch(&self) -> u32 {
         let number = |word: &String| {
@@ -31,7 +31,7 @@ impl Module {
         self.target.iter().find_map(number).unwrap_or(0)
     }
 
-    /// Whether the text targets the first generation of devices (`sm_1x`), whose PTX omits
+    /// Whether the PTX module targets the first generation of devices (`sm_1x`), whose PTX omits
     /// modifiers.
     #[must_use]
     pub fn first_generation(&self) -> bool {

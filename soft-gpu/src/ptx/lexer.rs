@@ -67,8 +67,8 @@ fn is_name(c: u8) -> bool {
 }
 
 impl<'a> Lexer<'a> {
-    /// Starts at the first byte. The text ends at the first NUL, because the driver's functions
-    /// take a C string.
+    /// Starts at the first byte. The PTX ends at the first NUL, because the driver's functions take
+    /// a C string.
     pub(super) fn new(text: &'a [u8]) -> Self {
         let end = text.iter().position(|&c| c == 0).unwrap_or(text.len());
         Lexer {

@@ -2,7 +2,7 @@
 //!
 //! [`parse`] reads the bytes that a program passes to `cuModuleLoadData`, which are hostile. It
 //! never panics and does not recurse with the nesting of the input. Its allocations are bounded by
-//! the length of the text, [`MAX_REGISTERS`] names and [`MAX_PADDING`] initialiser elements.
+//! the length of the input, [`MAX_REGISTERS`] names and [`MAX_PADDING`] initialiser elements.
 
 pub mod ast;
 mod body;
@@ -43,7 +43,7 @@ pub struct ParseError {
     pub line: u32,
     /// Message, without the line.
     pub message: String,
-    /// Whether the text is valid PTX with an unsupported feature (textures, aliases, 32-bit
+    /// Whether the input is valid PTX with an unsupported feature (textures, aliases, 32-bit
     /// addresses), instead of invalid PTX.
     pub unsupported: bool,
 }
@@ -76,7 +76,7 @@ impl std::fmt::Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
-/// Parses one PTX module. The text ends at its first NUL, if there is one.
+/// Parses one PTX module. The PTX ends at the first NUL in `text`, if there is one.
 ///
 /// The loader, not the parser, checks opcodes, and names that no scope of a body declares.
 pub fn parse(text: &[u8]) -> Result<ast::Module, ParseError> {

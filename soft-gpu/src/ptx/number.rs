@@ -13,7 +13,7 @@ pub(super) enum Literal {
     Decimal(f64),
 }
 
-/// The value of a number token of the lexer; `None` if the text is not a literal.
+/// The value of a number token of the lexer; `None` if the token is not a literal.
 pub(super) fn literal(text: &str) -> Option<Literal> {
     let bytes = text.as_bytes();
     let second = bytes.get(1).map(u8::to_ascii_lowercase);

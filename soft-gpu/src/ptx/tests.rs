@@ -367,7 +367,7 @@ fn the_resources_of_a_text_are_bounded() {
         error.line == 6 && error.message.contains("registers"),
         "{error}"
     );
-    // The limit of registers grows with the text.
+    // The limit of registers grows with the length of the PTX.
     let long = format!("// {}\n", "x".repeat(REGISTER_TEXT * 1000));
     let some = format!("{long}.entry k {{ .reg .b32 %r<{MAX_REGISTERS}>, %s<900>; }}");
     module(&some);

@@ -16,10 +16,9 @@ const CONTEXT: usize = 2;
 /// Largest number of lines of a difference that are shown.
 const MOST_LINES: usize = 80;
 
-/// Compares a committed file with the text of a test; a missing file counts as empty.
+/// Compares a committed file with `made`, the output of a test; a missing file counts as empty.
 ///
-/// # Panics
-/// If they differ, with the differing lines; or if the file cannot be written.
+/// # Panics If file and output differ, with the differing lines; or if the file cannot be written.
 #[track_caller]
 pub fn assert_golden(path: impl AsRef<Path>, made: &str) {
     let path = path.as_ref();

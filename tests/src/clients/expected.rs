@@ -1,4 +1,4 @@
-//! Known failures with their causes, and the comparison of a run with them.
+//! Known failures with their causes, and the comparison of a run with the known failures.
 //!
 //! One file per suite, `tests/clients/expected/<suite>.toml`:
 //!

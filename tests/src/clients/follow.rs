@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     /// A fake libtest binary: `c` hangs, `d` kills its process, `f` fails, `r` fails beside other
-    /// tests, the others pass.
+    /// tests, and all other tests pass.
     const SCRIPT: &str = r#"shift
 echo "running $# tests"
 for t in "$@"; do case $t in

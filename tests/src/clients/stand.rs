@@ -11,7 +11,7 @@ use super::suites::Plan;
 use crate::host::{Driver, Host, Options};
 use crate::paths;
 
-/// A row of the table.
+/// A row of the table of results: clients with one driver, directly or through vGPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mode {
     /// The driver.
@@ -21,7 +21,7 @@ pub struct Mode {
 }
 
 impl Mode {
-    /// Both rows of a driver.
+    /// The direct and the remoted row of a driver.
     pub fn both(driver: Driver) -> [Mode; 2] {
         [false, true].map(|remoted| Mode { driver, remoted })
     }
@@ -38,7 +38,8 @@ impl fmt::Display for Mode {
     }
 }
 
-/// The environment of a row; the vgpud of a remoted row ends with it.
+/// The environment of a row (direct or remoted). Dropping the environment of a remoted row ends its
+/// vgpud.
 #[derive(Debug)]
 pub struct Stand {
     mode: Mode,

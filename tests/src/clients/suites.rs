@@ -43,7 +43,8 @@ pub struct Plan {
     pub direct_libraries: Vec<PathBuf>,
     /// Common prefix of the names of tests, which reports omit.
     pub prefix: &'static str,
-    /// `SOFT_GPU_*` variables of the software device for the suite, in both rows.
+    /// `SOFT_GPU_*` variables of the software device for the suite, in the direct and the remoted
+    /// row.
     pub device: Vec<(String, String)>,
     /// Environment variables of the clients on a software device, in both rows.
     pub soft_env: Vec<(OsString, OsString)>,
@@ -158,8 +159,8 @@ fn numba(kit: &Kit) -> Result<Plan> {
     let tests = venv.packages.join("numba_cuda/numba/cuda/tests");
     let units = test_files(&tests)?.into_iter().map(|file| {
         let mut unit = installed(kit, &venv, "numba.cuda.tests", &file);
-        // Otherwise pytest imports the package's own tests under a second name, and numba with
-        // them.
+        // Without this variable, pytest imports the package's own tests under a second name, and
+        // with these tests a second copy of numba.
         unit.env.push(("VGPU_IMPORT".into(), "numba.cuda".into()));
         unit
     });

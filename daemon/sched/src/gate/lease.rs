@@ -68,14 +68,14 @@ pub enum Refused {
 pub enum Message {
     /// Work waits for a lease or for credit.
     Runnable(Depth),
-    /// No work waits any more. `epoch`: the parked lease; 0 if there is no lease.
+    /// No work waits any more.
     Idle {
-        /// The parked lease.
+        /// Epoch of the parked lease; 0 if there is no lease.
         epoch: u64,
     },
     /// The worker submits nothing more in this slice, and the work in flight ends soon.
     Ending {
-        /// The lease.
+        /// Epoch of the lease.
         epoch: u64,
         /// End of the slice in ns, as read from the lease page. If vgpud extends the slice, this
         /// message is void.
@@ -85,7 +85,7 @@ pub enum Message {
     },
     /// The worker returns the lease: nothing is in flight.
     Released {
-        /// The lease.
+        /// Epoch of the lease.
         epoch: u64,
         /// Work that still waits.
         left: Depth,
@@ -325,7 +325,7 @@ impl Lease {
     }
 
     /// Records bytes of a frame that needs no lease: data for the worker's copy of page-locked
-    /// memory, or (`out`) data from that copy to the guest. [`Lease::pay`] pays for them
+    /// memory, or (`out`) data from that copy to the guest. [`Lease::pay`] pays for these bytes
     /// afterwards. A frame without bytes costs one call.
     pub fn moved(&mut self, pages: WorkerEnd<'_>, bytes: u64, out: bool) {
         let calls = u64::from(bytes == 0);

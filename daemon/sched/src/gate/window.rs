@@ -548,8 +548,8 @@ impl Gate {
     }
 
     /// Removes the batch from the stream and updates the predictor. Each operation gets a part of
-    /// the batch's time in proportion to its prediction. If some operations had no prediction, they
-    /// get the time that the predictions of the others leave.
+    /// the batch's time in proportion to its prediction. Operations without a prediction get the
+    /// time that remains after the predictions of the other operations.
     fn learn(
         &mut self,
         flow: &mut Flow,

@@ -77,8 +77,8 @@ fn what_the_turns_of_an_overrunner_cannot_explain_is_a_misprediction_beside_it_t
     assert!(after.mean_ns > 40 * MS, "{after:?}");
     assert_eq!(bench.fill(0, kernel(1), 50 * MS, &BESIDE), 1);
     bench.drain();
-    // After a misprediction without overrunner, times beside an overrunner restore the trust if
-    // time slices can explain them.
+    // After a misprediction without overrunner, times beside an overrunner restore the trust if the
+    // driver's time slices can explain these times.
     bench.teach(kernel(2), 20 * US, 20);
     assert!(bench.try_submit(0, kernel(2), 3 * MS, &OPEN));
     bench.drain();

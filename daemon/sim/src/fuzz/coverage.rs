@@ -156,7 +156,7 @@ impl Coverage {
         }
     }
 
-    /// Adds the counts of another run.
+    /// Adds the numbers of events that another run has counted, by kind of event and by state.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.cells.iter_mut().zip(&other.cells) {
             for (mine, theirs) in mine.iter_mut().zip(theirs) {

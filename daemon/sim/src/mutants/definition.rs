@@ -20,7 +20,7 @@ pub struct Mutant {
     pub find: String,
     /// The replacement.
     pub replace: String,
-    /// Proofs that are expected to notice the mutant. The other proofs are tried after them.
+    /// Proofs that are expected to notice the mutant. These proofs run before the other proofs.
     pub caught_by: Vec<String>,
 }
 

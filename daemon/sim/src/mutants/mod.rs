@@ -100,7 +100,7 @@ impl MutantReport {
         !self.outcomes.is_empty() && self.caught() == self.outcomes.len()
     }
 
-    /// One line per mutant, and the count.
+    /// One line per mutant, and the number of caught mutants.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();

@@ -104,7 +104,7 @@ fn run(plan: Plan) -> Found {
     let own = rng.pick(&[1, 1, 2, 4, 16]);
     let honest = setup.weighted(own, Load::backlog(short_kernels(&mut rng)));
     let mut all = u64::from(own);
-    // The seed number selects the first adversary; the others are random.
+    // The seed number selects the first adversary; the further adversaries are random.
     let first = KINDS[(plan.seed % KINDS.len() as u64) as usize];
     for index in 0..rng.between(1, 4) {
         let kind = if index == 0 { first } else { rng.pick(&KINDS) };

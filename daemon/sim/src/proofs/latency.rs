@@ -79,8 +79,8 @@ fn run(plan: Plan) -> Found {
         if beside {
             let residue = world.books.vms.iter().map(|vm| vm.residue_ns).max();
             let bound = slice_ns + residue.unwrap_or(0) + world.handoff_ns();
-            // Waits between the turns of a VM that still has work depend on the share: the proof
-            // `shares` checks them.
+            // The proof `shares` checks the waits between the turns of a VM that still has work,
+            // because these waits depend on the share.
             let wait = world.books.vms[0].longest_wake_ns;
             // A strict pool may first serve a low VM that has risen by aging: one more turn.
             let turns = if policy == Policy::Strict { 2.0 } else { 1.0 };

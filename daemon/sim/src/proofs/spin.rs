@@ -1,5 +1,5 @@
-//! Kernels that spin until a kernel of another stream has run: the gate delays them but never stops
-//! them.
+//! Kernels that spin until a kernel of another stream has run: the gate delays such kernels but
+//! never stops such kernels.
 
 use vgpu_sched::{MICROS, MILLIS, PoolConfig, SECONDS};
 

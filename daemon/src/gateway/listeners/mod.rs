@@ -175,7 +175,7 @@ impl Gateway {
         self.shared.supervisor.launcher().jail().keep(&registered);
     }
 
-    /// Examines the files of the open listeners. The lock is not held meanwhile.
+    /// Examines the files of the open listeners. The lock of the listeners is not held meanwhile.
     fn look(&self) -> SocketStates {
         let opened: Vec<_> = {
             let listeners = self.lock();
@@ -481,7 +481,7 @@ impl Gateway {
     }
 
     /// Checks the listeners. Queries the host's name services and the file system, which may take
-    /// long, so the lock is not held meanwhile.
+    /// long, so the lock of the listeners is not held meanwhile.
     #[must_use]
     pub fn doctor(&self) -> Vec<DoctorCheck> {
         let (vsock, open, mut shut) = {

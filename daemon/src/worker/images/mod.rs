@@ -1,4 +1,4 @@
-//! Caches of module images on disk, one per VM. Only vgpud writes to them.
+//! Caches of module images on disk, one per VM. Only vgpud writes to these caches.
 //!
 //! A cache is `<state_dir>/images/vm<n>-<registration>`, readable to the VM's workers. An image is
 //! a file named by its hash. One thread copies complete images from the memory that workers filled.
@@ -33,8 +33,8 @@ const FILES_MOST: usize = 4_096;
 const WAITING_OF_VM: usize = 64;
 /// Most images of all VMs that wait for the disk.
 const WAITING_OF_ALL: usize = 512;
-/// Most bytes of all VMs that wait for the disk. A VM gets at most half of the bytes that the
-/// others leave, so that a few VMs never fill the queue.
+/// Most bytes of all VMs that wait for the disk. A VM gets at most half of the bytes that the other
+/// VMs leave, so that a few VMs never fill the queue.
 const WAITING_BYTES: u64 = 2 * MAX_IMAGE;
 /// Bytes per copy step.
 const PIECE: usize = 1 << 20;
@@ -195,7 +195,8 @@ impl ImageKeeper {
                         (image.done)(Checked::Honest);
                         continue;
                     }
-                    // In a statement of its own, so that no callback runs under the lock.
+                    // In a statement of its own, so that the lock of the queue is released before a
+                    // callback runs.
                     let forgotten = self.queue().forget(image.vm, image.session);
                     (image.done)(Checked::Forged);
                     give_up(forgotten);
@@ -313,8 +314,8 @@ fn make_root(root: &Path) -> io::Result<()> {
 }
 
 /// Cleans the caches at start, before there are workers. Removes the caches of VMs that are not
-/// registered. From the others removes unfinished images, and the oldest images beyond `bound`
-/// bytes. Other files stay, and the log names them.
+/// registered. From the caches of registered VMs, removes unfinished images, and the oldest images
+/// beyond `bound` bytes. Files that are no images stay, and the log has their names.
 ///
 /// # Errors
 /// If the directory of all caches is a link, or cannot be read or created.

@@ -239,8 +239,8 @@ pub fn copy_box(stream: &Stream, dst: &Side, src: &Side, size: [u64; 3]) -> Resu
     copy(stream, dst, src, size)
 }
 
-/// Copies the block, which holds consecutive rows of `width` bytes, into a slice of an array. The
-/// block must stay alive and unchanged until the stream has passed this copy.
+/// Copies the staging block, which holds consecutive rows of `width` bytes, into a slice of an
+/// array. The staging block must stay alive and unchanged until the stream has passed this copy.
 ///
 /// # Errors
 /// The error of the driver.
@@ -256,8 +256,8 @@ pub fn copy_htoa(
     copy(stream, dst, src, [width as u64, rows, 1])
 }
 
-/// Copies rows of a slice of an array into the block, consecutively. The block may be read once the
-/// stream has passed this copy.
+/// Copies rows of a slice of an array into the staging block, consecutively. The staging block may
+/// be read once the stream has passed this copy.
 ///
 /// # Errors
 /// The error of the driver.

@@ -181,9 +181,9 @@ impl Drop for Context {
     }
 }
 
-/// A block of device memory. Freed when dropped. The free waits for the context's work, so the last
-/// owner drops the block where waiting is allowed, or frees it in a stream
-/// ([`DeviceMemory::free_in`]).
+/// An allocation of device memory. Freed when dropped. The free waits for the context's work, so
+/// the last owner drops the allocation where waiting is allowed, or frees the allocation in a
+/// stream ([`DeviceMemory::free_in`]).
 #[derive(Debug)]
 pub struct DeviceMemory {
     address: u64,
@@ -229,22 +229,21 @@ impl DeviceMemory {
         self.address
     }
 
-    /// Whether the block was allocated in a stream.
+    /// Whether the memory was allocated in a stream.
     pub fn is_pooled(&self) -> bool {
         self.pooled
     }
 
-    /// `cuMemFreeAsync`: frees the block when the stream has passed its earlier work.
+    /// `cuMemFreeAsync`: frees the memory when the stream has passed its earlier work.
     ///
-    /// # Errors
-    /// The error of the driver. The block is then lost to this process.
+    /// # Errors The error of the driver. The memory is then lost to this process.
     pub fn free_in(self, stream: &Stream) -> Result<()> {
         let raw = stream.bound()?;
         let block = std::mem::ManuallyDrop::new(self);
-        // SAFETY: the block is ours and was not freed before; the session has removed it from its
-        // map. The block is not dropped afterwards.
+        // SAFETY: this process allocated the memory and has not freed it; the session has removed
+        // the memory from its map. `ManuallyDrop` prevents a second free.
         let freed = unsafe { raw::cuMemFreeAsync(block.address, raw) };
-        // SAFETY: the block is never used again; this drops its reference to the context.
+        // SAFETY: `block` is never used again; this drops the reference of `block` to the context.
         drop(unsafe { ptr::read(&raw const block.context) });
         freed
     }
@@ -253,8 +252,8 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
-            // SAFETY: the block is ours and was not freed before; the session has removed it from
-            // its map, and all copies are complete.
+            // SAFETY: this process allocated the memory and has not freed it; the session has
+            // removed the memory from its map, and all copies are complete.
             let _ = unsafe { raw::cuMemFree_v2(self.address) };
         }
     }

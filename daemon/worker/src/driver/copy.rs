@@ -10,25 +10,26 @@ use vgpu_proto::cuda::CuResult;
 
 use super::{Block, Result, Stream, raw};
 
-/// Copies the block's bytes to `dst`. The block must stay alive and unchanged until the stream has
-/// passed this copy.
+/// Copies the bytes of the staging block to `dst` on the device. The staging block must stay alive
+/// and unchanged until the stream has passed this copy.
 ///
 /// # Errors
 /// The error of the driver.
 pub fn copy_htod(stream: &Stream, dst: u64, block: &Block) -> Result<()> {
     let raw = stream.bound()?;
-    // SAFETY: the block has `len` bytes; `dst` was checked by the caller.
+    // SAFETY: the staging block has `len` bytes; the caller has checked `dst`.
     unsafe { raw::cuMemcpyHtoDAsync_v2(dst, block.pointer().cast(), block.len(), raw) }
 }
 
-/// Copies `block.len()` bytes from `src` into the block. The block may be read once the stream has
-/// passed this copy.
+/// Copies `block.len()` bytes from `src` on the device into the staging block. The staging block
+/// may be read once the stream has passed this copy.
 ///
 /// # Errors
 /// The error of the driver.
 pub fn copy_dtoh(stream: &Stream, block: &Block, src: u64) -> Result<()> {
     let raw = stream.bound()?;
-    // SAFETY: the block has `len` bytes and is not read before completion; `src` was checked.
+    // SAFETY: the staging block has `len` bytes and is not read before completion; the caller has
+    // checked `src`.
     unsafe { raw::cuMemcpyDtoHAsync_v2(block.pointer().cast(), src, block.len(), raw) }
 }
 
@@ -115,7 +116,7 @@ fn no_copy() -> sys::CUDA_MEMCPY2D {
     }
 }
 
-/// Copies the block, which holds consecutive rows of `width` bytes, to rows on the device.
+/// Copies the staging block, which holds consecutive rows of `width` bytes, to rows on the device.
 /// Otherwise as [`copy_htod`].
 ///
 /// # Errors
@@ -132,12 +133,12 @@ pub fn copy_rows_htod(stream: &Stream, dst: Rows, block: &Block, width: usize) -
         ..no_copy()
     };
     let raw = stream.bound()?;
-    // SAFETY: the block has as many rows as its length allows; the caller has checked the device's
-    // rows.
+    // SAFETY: the staging block has as many rows as its length allows; the caller has checked the
+    // rows on the device.
     unsafe { raw::cuMemcpy2DAsync_v2(&copy, raw) }
 }
 
-/// Copies rows of the device into the block, consecutively. Otherwise as [`copy_dtoh`].
+/// Copies rows on the device into the staging block, consecutively. Otherwise as [`copy_dtoh`].
 ///
 /// # Errors
 /// The error of the driver.
@@ -153,8 +154,8 @@ pub fn copy_rows_dtoh(stream: &Stream, block: &Block, src: Rows, width: usize) -
         ..no_copy()
     };
     let raw = stream.bound()?;
-    // SAFETY: the block has room for as many rows as its length allows and is not read before
-    // completion; the caller has checked the device's rows.
+    // SAFETY: the staging block has room for as many rows as its length allows and is not read
+    // before completion; the caller has checked the rows on the device.
     unsafe { raw::cuMemcpy2DAsync_v2(&copy, raw) }
 }
 

@@ -398,8 +398,8 @@ impl Function {
         let raw = stream.bound()?;
         let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
         let kernel_params = pointers.as_mut_ptr();
-        // SAFETY: function and stream live; each pointer leads to as many bytes of the block as the
-        // driver reported for the parameter (checked above against the largest end).
+        // SAFETY: function and stream live; each pointer leads to as many bytes of the parameter
+        // block as the driver reported for the parameter (checked above against the largest end).
         unsafe {
             if launch.cooperative {
                 raw::cuLaunchCooperativeKernel(

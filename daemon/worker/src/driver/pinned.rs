@@ -107,7 +107,7 @@ impl BlockPool {
     }
 }
 
-/// A block of a pool. Returns to the pool when dropped.
+/// A staging block: page-locked host memory of a pool. Returns to the pool when dropped.
 ///
 /// While a copy to or from the block is in flight, the bytes must not be accessed. The session
 /// keeps the block in the stream's list of completion actions until then.

@@ -7,7 +7,7 @@ pub fn flush_stdio() {
 }
 
 /// Ends the process at once. The driver's exit handlers could wait for the GPU, and the kernel
-/// frees everything without them.
+/// frees everything without these handlers.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: does not return; no part of this process needs an orderly end.
     unsafe { libc::_exit(code) }

@@ -1,7 +1,8 @@
 //! `vgpu-probe`: examines the host's GPUs in a separate process.
 //!
 //! NVIDIA's libraries can hang a process so that even SIGKILL does not end it. Therefore vgpud
-//! never loads them: it starts this program with a deadline and reads one line of JSON.
+//! never loads these libraries: vgpud starts this program with a deadline and reads one line of
+//! JSON.
 
 mod canary;
 mod confinement;

@@ -1,8 +1,8 @@
 //! One guest program's session.
 //!
 //! One thread owns the whole session: it reads frames, executes requests that need no lease,
-//! submits the others in order under the lease, and replies. The thread makes no call that waits
-//! for the GPU; threads of `objects::pool` make these calls.
+//! submits the requests that need a lease in order under the lease, and replies. The thread makes
+//! no call that waits for the GPU; threads of `objects::pool` make these calls.
 //!
 //! | module | owns |
 //! |---|---|

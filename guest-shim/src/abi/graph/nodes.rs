@@ -203,7 +203,7 @@ fn context(shim: &Shim, ctx: u64) -> Cu<Arc<Context>> {
     shim.contexts.named(ctx)
 }
 
-/// Checks the parameters of a launch and makes the work of a node of them.
+/// Checks the parameters of a launch and makes the work of a kernel node from the parameters.
 fn kernel(params: &KernelNodeParams) -> Cu<Kind> {
     make_kernel(params, params.function, 0)
 }
@@ -254,7 +254,7 @@ pub(crate) fn shown_kernel(kind: &Kind) -> Cu<KernelNodeParams2> {
     })
 }
 
-/// Checks the parameters of a fill and makes the work of a node of them.
+/// Checks the parameters of a fill and makes the work of a fill node from the parameters.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for memory that is not device memory, or for an invalid element size.
@@ -284,7 +284,7 @@ pub(crate) fn fill(params: &MemsetNodeParams, ctx: u64) -> Cu<Kind> {
     }))
 }
 
-/// Checks a copy and makes the work of a node of it.
+/// Checks the parameters of a copy and makes the work of a copy node from the parameters.
 ///
 /// # Errors
 /// The errors of a copy.

@@ -146,8 +146,8 @@ exports! {
         capture::unsafe_call(shim)?;
         shim.session.wait_for_copies()?;
         let block = shim.pinned.registered(address as usize)?;
-        // Errors of that work are returned only after the block is unregistered, because the
-        // program may free the memory soon.
+        // Errors of that work are returned only after the page-locked block is unregistered,
+        // because the program may free the memory soon.
         let mut result = Ok(());
         if block.mapped {
             for context in shim.contexts.all() {
@@ -170,7 +170,7 @@ exports! {
         let host = address as usize;
         let block = shim.pinned.find(host).ok_or(CuResult::INVALID_VALUE)?;
         // The program may store the address in memory, where a kernel finds it without the
-        // library's knowledge. Therefore the block is mapped now.
+        // library's knowledge. Therefore the page-locked block is mapped now.
         shim.map(&block)?;
         let block = shim.pinned.find(host).ok_or(CuResult::INVALID_VALUE)?;
         out.set(block.device_address(host))

@@ -64,7 +64,7 @@ exports! {
 /// A kind of memory that CUDA knows.
 enum What {
     Device(Range),
-    /// Host memory: the block, and the program's address.
+    /// Page-locked or managed host memory: the block, and the program's address in the block.
     Host(Block, usize),
 }
 
@@ -123,8 +123,8 @@ impl What {
                 };
                 out.of::<c_uint>().set(synchronous.into())
             }
-            // True only for memory of cuMemAlloc: NCCL expects other memory to have a handle of
-            // physical memory.
+            // True only for memory of cuMemAlloc. If the attribute is false, NCCL expects that the
+            // memory has a handle of physical memory.
             attribute::IS_LEGACY_CUDA_IPC_CAPABLE => {
                 let allocated = |r: &Range| (r.module, r.pool, r.physical) == (0, 0, 0);
                 let capable = matches!(self, What::Device(range) if allocated(range));

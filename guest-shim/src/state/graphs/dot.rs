@@ -93,7 +93,7 @@ fn cluster(graph: &Graph, flags: u32, out: &mut String) {
     out.push_str("}\n");
 }
 
-/// The text of a graph and of its inner graphs.
+/// The DOT text of a graph and of its inner graphs.
 pub(crate) fn text(graph: &Graph, flags: u32) -> String {
     let mut out = String::from("digraph dot {\n");
     cluster(graph, flags, &mut out);

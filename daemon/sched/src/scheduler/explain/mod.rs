@@ -57,7 +57,7 @@ pub enum WaitBound {
     Now,
     /// The wait is bounded.
     Within {
-        /// Bound in ns if the others return the GPU as quickly as they have until now.
+        /// Bound in ns if the other VMs return the GPU as quickly as they have until now.
         usual_ns: u64,
         /// Bound in ns if all others hang until the contended limit.
         worst_ns: u64,

@@ -139,8 +139,8 @@ impl Lease {
         self.send();
     }
 
-    /// Adds bytes that go to the guest to the counter on the hint page. Credit was taken for them
-    /// before.
+    /// Adds bytes that go to the guest to the counter on the hint page. Credit was taken for these
+    /// bytes before.
     pub(crate) fn count_out(&self, bytes: u64) {
         self.pages.count_out(bytes);
     }

@@ -25,7 +25,7 @@ const PIECE: usize = 64 * 1024;
 pub struct Printed {
     /// The output; whole lines if bytes after it were dropped.
     pub text: Vec<u8>,
-    /// Number of bytes that were dropped after the text.
+    /// Number of bytes that were dropped after `text`.
     pub dropped: u64,
 }
 
@@ -33,7 +33,7 @@ pub struct Printed {
 #[derive(Debug, Default)]
 struct Kept {
     printed: Printed,
-    /// Whether there is no room until the text is sent.
+    /// Whether there is no room until the stored output is sent.
     full: bool,
     /// Whether the last bytes were dropped in the middle of a line, whose rest must be dropped,
     /// too.
@@ -76,7 +76,7 @@ impl Kept {
         true
     }
 
-    /// Takes the text, at most `room` bytes. The rest is dropped.
+    /// Takes at most `room` bytes of the stored output. The rest of the output is dropped.
     fn take(&mut self, room: usize) -> Printed {
         self.cut(room);
         self.full = false;
@@ -122,7 +122,8 @@ impl Pipe {
             let mut fds = [PollFd::new(self.output.as_fd(), PollFlags::POLLIN)];
             match poll(&mut fds, PollTimeout::NONE) {
                 Ok(_) => {
-                    // One piece at a time, because the session's thread may need the lock.
+                    // One piece at a time, because the session's thread may need the lock that
+                    // `empty` takes.
                     if let (Err(e), _) = self.empty(1) {
                         return e;
                     }

@@ -74,15 +74,16 @@ pub(crate) struct Allocs {
     /// The request that vgpud has not answered yet.
     asked: Option<Asked>,
     requests: u64,
-    /// Waiting `cuMemGetInfo` requests. The first has been sent to vgpud.
+    /// Waiting `cuMemGetInfo` requests. The worker has sent only the first request to vgpud; the
+    /// answer of vgpud makes the worker send the next.
     questions: VecDeque<(Op, u64, Ctx)>,
     /// Number of releases to the driver in progress.
     pub freeing: u64,
-    /// Of these, releases of copies of the guest program's memory. Other releases free no pinned
-    /// memory.
+    /// Part of `freeing`: releases of copies of the guest program's memory. Other releases free no
+    /// pinned memory.
     pub freeing_pinned: u64,
-    /// Of these, releases whose requests are answered already. A program may have any number of
-    /// them, so they count as objects and not as requests.
+    /// Part of `freeing`: releases whose requests are answered already. A program may have any
+    /// number of answered releases, so these releases count as objects and not as requests.
     pub answered: usize,
 }
 

@@ -60,7 +60,7 @@ impl Arrays {
         Some((drivers.collect(), state))
     }
 
-    /// Removes all arrays of a context. Returns them and their charge in bytes.
+    /// Removes all arrays of a context. Returns these arrays and their charge in bytes.
     pub(crate) fn remove_context(&mut self, context: u64) -> (Vec<Arc<Array>>, u64) {
         let mut taken = (Vec::new(), 0);
         for block in self.blocks.handles(|b| b.context == context) {

@@ -154,8 +154,8 @@ impl Objects {
         });
     }
 
-    /// Stores the flags, so that the guest can read them. They have no effect: the worker decides
-    /// how threads wait.
+    /// Stores the flags, so that the guest can read the flags. The flags have no effect: the worker
+    /// decides how threads wait.
     pub(crate) fn primary_set_flags(
         &mut self,
         ordinal: u32,

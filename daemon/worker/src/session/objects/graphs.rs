@@ -1,5 +1,5 @@
 //! Graphs in the worker: kernels, fills and copies within the device that a guest has recorded in
-//! order to submit them together.
+//! order to submit this work together.
 //!
 //! The guest records a graph with the ordinary operations, which name the graph in place of a
 //! stream and are checked as usual. Addresses are checked again at every launch, because memory may

@@ -51,7 +51,7 @@ pub(crate) enum Region {
 }
 
 impl Region {
-    /// Copies the block to the region, in a stream.
+    /// Copies the staging block to the region, in a stream.
     pub(crate) fn fill(&self, stream: &Stream, block: &Block) -> Result<()> {
         match self {
             Region::Line(at) => copy_htod(stream, *at, block),
@@ -68,7 +68,7 @@ impl Region {
         }
     }
 
-    /// Copies from the region as many bytes as the block holds, in a stream.
+    /// Copies from the region as many bytes as the staging block holds, in a stream.
     pub(crate) fn read(&self, stream: &Stream, block: &Block) -> Result<()> {
         match self {
             Region::Line(at) => copy_dtoh(stream, block, *at),

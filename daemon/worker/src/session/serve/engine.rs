@@ -46,7 +46,7 @@ pub(super) struct Engine {
     /// Whether the guest closed its end while the worker was not reading.
     gone: bool,
     /// Time at which streams with unmarked operations get markers although no part of the worker
-    /// waits for them.
+    /// waits for these operations.
     marks_due: Option<Instant>,
     /// Whether polling for completions has failed since the last event.
     spun: bool,

@@ -23,8 +23,8 @@ use crate::control::{Messages, Vgpud, Waker};
 use crate::driver::Block;
 use crate::wire::{Reader, Writer};
 
-/// Number of threads that wait for events. If more streams have work, the session's thread checks
-/// the others itself.
+/// Number of threads that wait for events. If more streams than this number have work, the
+/// session's thread checks the remaining streams itself.
 const WAITERS: usize = 24;
 /// Number of threads for calls that may block.
 const HELPERS: usize = 4;
