@@ -68,7 +68,7 @@ fn done(store: &Store) -> u64 {
     audit.len() as u64
 }
 
-/// Not a test by itself: the process that the other test kills.
+/// Not a test by itself: the process that the test of this file kills.
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(CHILD).map(PathBuf::from) else {

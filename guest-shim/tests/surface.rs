@@ -66,7 +66,7 @@ fn after_cuinit_null_arguments_crash_nothing() {
         for symbol in names::symbols() {
             let code = call_with_zeros(&cuda, symbol);
             assert_ne!(code, CuResult::UNKNOWN.0, "{symbol}");
-            // Some of the calls end the context: begin again.
+            // Some of the calls end the context, so the test begins again with a new context.
             cuda.begin();
         }
         return;

@@ -210,7 +210,7 @@ pub enum Target {
     Remote(String),
     /// To soft-gpu in the same process, for comparison.
     SoftGpu,
-    /// As set in the environment of this process.
+    /// To the vgpud that the environment of this process sets.
     Environment,
 }
 

@@ -78,11 +78,11 @@ pub type Question = (String, String);
 /// A row of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// The call.
+    /// The call and its arguments.
     pub question: Question,
     /// The card's answer.
     pub answer: String,
-    /// The card.
+    /// The name of the card, and remarks about the measurement.
     pub note: String,
 }
 

@@ -155,7 +155,7 @@ fn memory_that_does_not_come_back_makes_the_gpu_suspect_until_a_check_passes() -
         text.contains("is suspect") && text.contains(&reason),
         "{text}"
     );
-    // Only by command, and only after a passed check.
+    // Only the command `gpu resume` ends the suspect state, and only after a passed check.
     let resumed = host.admin_output("gpu resume --gpu-id=0")?;
     let text = guest::describe(&resumed);
     assert!(

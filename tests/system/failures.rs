@@ -267,7 +267,7 @@ fn doctor_runs_the_worker_program() -> Result<()> {
         found.next().cloned().context("the check")
     };
     assert_eq!(checks(&good)?["status"], "ok", "{}", checks(&good)?);
-    // It is there and may be executed, and does not run.
+    // The worker program exists and may be executed, but does not run.
     let dir = tempfile::tempdir()?;
     let broken = dir.path().join("vgpu-worker");
     std::fs::write(&broken, "#!/nonexistent/interpreter\n")?;

@@ -238,7 +238,7 @@ fn a_guest_that_only_tells_of_changes_is_held_to_its_rate() -> Result<()> {
     let since = Instant::now();
     let data = session.data.try_clone()?;
     let flood = std::thread::spawn(move || {
-        // Until the connection is closed.
+        // Sends until the host closes the connection.
         for value in (0..=u8::MAX).cycle() {
             if push(&mut session, ptr.0, LINES, value).is_err() {
                 break;

@@ -90,7 +90,8 @@ fn those_beside_an_overrunner_share_the_other_half_by_weight() -> Result<()> {
     let _hanging = overrunner(&host)?;
     let parts = one_second_beside(&host)?;
     let (hung, honest) = (parts[&1], parts[&2] + parts[&3]);
-    // One overlap, never two: together they have half.
+    // Only one of the two neighbours is beside the overrunner at a time, so both together pay for
+    // half of the overlap.
     assert!(honest <= hung + 1_000, "{parts:?}");
     assert!(honest * 3 >= hung, "{parts:?}");
     // Roughly 4 to 1, because a second has only a few of their turns.

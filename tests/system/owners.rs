@@ -88,7 +88,8 @@ fn every_vms_workers_have_a_user_of_their_own() -> Result<()> {
         let powers = status.lines().find(|line| line.starts_with("CapPrm:"));
         assert_eq!(powers, Some("CapPrm:\t0000000000000000"));
     }
-    // Both share the state of the devices; no other user has access, and no user can add to it.
+    // The users of both VMs share the state directory of the devices. No other user has access, and
+    // no user can add files.
     let state = host.dir().join("run/soft-gpu");
     let meta = state.join("device-0.state").metadata()?;
     assert_eq!(

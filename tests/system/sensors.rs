@@ -1,5 +1,5 @@
-//! NVML's reports about a VM's GPU besides memory: the VM's own share of its time, and the sensors
-//! of the host if the administrator shares them.
+//! NVML's reports about a VM's GPU besides memory: the VM's own share of the GPU's time, and the
+//! sensors of the host's GPU if the administrator shares the sensors.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -71,7 +71,8 @@ fn assert_shares(watch: &Watch<'_>, host: &Host, weights: &[(u32, f64)]) -> Resu
             .map(|vm| (after[vm] - before[vm]) as f64)
             .collect();
         let (charged, used) = (normal(&charged), track.shares());
-        // Time of turns in which the device was idle may belong to any VM. In points, half of it.
+        // Time of turns in which the device was idle may belong to any VM. The tolerance in
+        // percentage points is half of that time's share.
         let lost = (track.wall().as_secs_f64() / track.busy().as_secs_f64() - 1.0) * 50.0;
         let most = lost.clamp(DEVICE_POINTS, MOST_DEVICE_POINTS);
         let wanted = normal(&weights);

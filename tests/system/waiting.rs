@@ -31,7 +31,7 @@ fn a_kernel_that_waits_for_later_work_ends_beside_a_neighbour() -> Result<()> {
     let output = waiting.finish(SOON)?;
     let text = guest::describe(&output);
     assert!(output.status.success(), "{text}\n{}", host.log());
-    // The program waited for its turn beside the other, which goes on.
+    // The program of VM 1 has waited for its turn. The program of VM 2 goes on.
     let used = || host.vm(2).ok()?["usage"]["gpu_ns"].as_u64();
     let before = used();
     until("the neighbour goes on", SOON, || {

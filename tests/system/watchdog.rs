@@ -43,7 +43,7 @@ fn the_soft_limit_is_told_counted_and_demotes_for_a_while() -> Result<()> {
         let explained = host.admin_json("explain 1").ok()?[0].clone();
         explained["demoted_ns"].is_u64().then_some(explained)
     })?;
-    // Medium otherwise; for 10 s at most.
+    // Before the demotion, the class was medium. The demotion lasts 10 s at most.
     assert_eq!(explained["class"], "low", "{explained:#}");
     assert!(
         explained["demoted_ns"].as_u64() <= Some(10_000_000_000),

@@ -5,7 +5,7 @@ use crate::rng::Rng;
 /// A distribution of durations in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
-    /// Always the same.
+    /// Always this length.
     Const(u64),
     /// Uniform between the two values.
     Uniform(u64, u64),

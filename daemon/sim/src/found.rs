@@ -32,9 +32,9 @@ pub struct Measure {
 /// A value of a measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen {
-    /// The quantity.
+    /// The measured quantity.
     pub measure: &'static Measure,
-    /// The value.
+    /// The measured value, in the unit of `measure`.
     pub value: f64,
     /// The bound; unused for [`Rule::Told`].
     pub bound: f64,
@@ -66,7 +66,7 @@ impl Seen {
 /// All results of a run.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// The values.
+    /// The measured values.
     pub seen: Vec<Seen>,
     /// Descriptions of violated invariants.
     pub problems: Vec<String>,

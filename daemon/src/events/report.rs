@@ -169,7 +169,7 @@ pub enum Report {
     GpuVanished {
         /// The GPU.
         gpu_uuid: String,
-        /// The observation.
+        /// The sign by which vgpud noticed this, as a sentence.
         reason: String,
     },
     /// A worker could not be started.

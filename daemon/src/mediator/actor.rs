@@ -36,7 +36,7 @@ pub type Canary = Arc<
 /// turn.
 const MESSAGES_AT_ONCE: usize = 64;
 
-/// More messages than fit into a worker's socket.
+/// Number of messages for reading a worker's socket empty: more than fit into the socket.
 const ALL_MESSAGES: usize = 1_024;
 
 /// Commands handled before the workers have their turn.

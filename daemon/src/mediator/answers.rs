@@ -67,7 +67,7 @@ impl Actor {
             } => Some(Err(Denied { reason, available })),
             _ => None,
         });
-        // Without an answer the session or the GPU is unknown by now.
+        // If the scheduler gave no answer, the session or the GPU no longer exists.
         let reason = match of {
             Memory::Pinned => MemoryRefusal::Pinned,
             Memory::Device | Memory::DeviceOn(_) => MemoryRefusal::NotItsGpu,

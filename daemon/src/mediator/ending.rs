@@ -168,7 +168,7 @@ impl Actor {
         if !worker.left_something() {
             return self.gone(id);
         }
-        // Otherwise epoll would report the end again and again.
+        // Without this call, epoll would report the end of the worker's process again and again.
         self.reactor.forget(&worker.process);
         worker.kill();
         self.reactor.at(now_ns() + CLEAR_NS, Due::Clear(id));

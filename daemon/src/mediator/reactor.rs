@@ -66,7 +66,8 @@ pub(super) enum Due {
     Stuck(u64),
     /// Check whether the remaining processes of a dead worker have ended.
     Clear(u64),
-    /// Read the messages of this worker again. Reading was paused because it sent too many.
+    /// Read the messages of this worker again. vgpud paused the reading because the worker sent too
+    /// many messages.
     ResumeReading(u64),
     /// Report the progress of the lease holders to the scheduler.
     Progress,

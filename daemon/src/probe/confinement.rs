@@ -35,9 +35,9 @@ const FORKS: &str = "forks-end";
 pub struct Attempt {
     /// Short name of the action.
     pub name: String,
-    /// The verdict.
+    /// Whether the confinement is as intended for this action.
     pub verdict: Verdict,
-    /// The observation.
+    /// The result of the attempt, as a sentence.
     pub reason: String,
     /// The remedy for an administrator, if the confinement does not hold.
     pub cure: String,
@@ -54,7 +54,7 @@ pub enum Verdict {
     CannotHere,
 }
 
-/// A line of what `vgpu-probe confinement` prints.
+/// A line of the output of `vgpu-probe confinement`.
 #[derive(Debug, Deserialize)]
 struct Line {
     name: String,

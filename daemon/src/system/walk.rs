@@ -342,7 +342,7 @@ mod tests {
             assert_eq!(mode & 0o7777, DIR_MODE);
         }
         assert_eq!(std::fs::read_dir(tree.0.path()).unwrap().count(), 1);
-        // Somebody else creates the directory first.
+        // Somebody else creates the directory after vgpud found that the directory is missing.
         let (base, way) = (
             File::open(tree.0.path()).unwrap(),
             Way::to(&tree.at("c")).unwrap(),

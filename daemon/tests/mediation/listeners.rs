@@ -340,7 +340,7 @@ fn storms_of_other_vms_keep_no_session_out() {
 
 #[test]
 fn guests_that_go_away_at_once_start_no_worker() {
-    // Not more events than the journal accepts in a burst.
+    // Number of guests: not more than the events of one kind that the journal accepts in a burst.
     const GUESTS: usize = 15;
     let host = Host::new();
     let socket = host.vm(1, VmLimits::default());
@@ -410,7 +410,8 @@ fn whatever_a_path_looks_like_the_vm_that_came_first_has_the_socket() {
         assert!(said.contains("it is the socket of VM 1"), "{said}");
         assert!(!said.contains("restart"), "{said}");
     }
-    // As after a restart, which opens the listeners in another order.
+    // Closes and opens all listeners, as a restart does, which opens the listeners in another
+    // order.
     host.core.close_listeners();
     assert!(!real.exists());
     host.open_listeners();

@@ -332,7 +332,7 @@ fn printf_beyond_its_bound_is_dropped_in_whole_lines_and_the_next_wait_says_how_
         text.ends_with('\n') && text.lines().all(|line| line.starts_with("thread "))
     };
     assert!(whole(&guest.stdout));
-    // Output is accepted again.
+    // The worker accepts output of kernels again.
     guest.launch((ctx, NULL), print, (1, 4), &[]);
     ok(guest.sync(ctx, NULL));
     assert!(whole(&guest.stdout[forwarded..]));

@@ -67,8 +67,8 @@ pub(crate) fn begin(session: &Session, len: usize) -> Cu<(MutexGuard<'_, Outbox>
         if fits() {
             (out.calls, out.bytes) = (calls, bytes);
             if out.cut {
-                // The buffer begins in the middle of a frame, so changes cannot be inserted before
-                // it. They are appended now, before this request.
+                // The buffer begins in the middle of a frame, so changes cannot be inserted at the
+                // beginning of the buffer. The changes are appended now, before this request.
                 out.tell(session);
             }
             return Ok((out, calls));

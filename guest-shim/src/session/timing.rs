@@ -109,7 +109,7 @@ impl Timing {
         self.streak = 0;
     }
 
-    /// Notes a write.
+    /// Records that buffered requests were written to the socket at `now`.
     pub(super) fn wrote(&mut self, now: Instant) {
         self.written = now;
     }

@@ -9,7 +9,7 @@ use vgpu_cuda_abi::CuResult;
 use super::Shim;
 use crate::{Cu, log};
 
-/// Before cuInit.
+/// cuInit was not called yet.
 pub(crate) const BEFORE: u8 = 0;
 /// cuInit has succeeded.
 pub(crate) const READY: u8 = 1;

@@ -75,7 +75,8 @@ impl DeviceMemory {
         lock(&self.synchronous).contains(&range.id)
     }
 
-    /// Sets or clears the attribute. It is only stored, because its guarantee always holds here.
+    /// Sets or clears `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`. The value is only stored: no copy or fill
+    /// waits because of this value.
     pub(crate) fn set_synchronous(&self, range: &Range, on: bool) {
         let mut all = lock(&self.synchronous);
         if on {

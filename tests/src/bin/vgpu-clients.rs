@@ -174,7 +174,7 @@ fn has_driver() -> Result<()> {
 
 /// The plan of a suite, or the reason for which it could not be fetched.
 fn plan_of(suite: &Suite, kit: &Kit) -> Result<Result<Plan, String>> {
-    // Only a failed fetch is not a failure of the run.
+    // A suite that could not be fetched is skipped. Any other error fails the run.
     match (suite.plan)(kit) {
         Ok(plan) => Ok(Ok(plan)),
         Err(e) => match e.downcast::<Missing>() {

@@ -81,7 +81,7 @@ struct Known {
 /// An outcome, compared with the expectation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict<'a> {
-    /// As expected.
+    /// The outcome is the expected outcome.
     AsWanted,
     /// An expected failure, with its cause.
     Known(&'a str),

@@ -1,7 +1,7 @@
-//! NVIDIA's libraries: `tests/clients/libraries/*.c`, each linked with one of them.
+//! NVIDIA's libraries: the programs `tests/clients/libraries/*.c`, each linked with one library.
 //!
-//! They run on a software device that is newer than the machine code in the libraries. So the
-//! libraries use the PTX that they contain, as on a future card.
+//! The programs run on a software device that is newer than the machine code in the libraries. So
+//! the libraries use the PTX that they contain, as on a future card.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

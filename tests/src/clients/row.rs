@@ -18,7 +18,7 @@ use crate::host::Driver;
 /// The selection of units.
 #[derive(Debug, Clone, Default)]
 pub struct Choice {
-    /// Only the units that the suite's file lists for CI.
+    /// Whether only the units that the suite's file lists for CI run.
     pub ci: bool,
     /// Only units whose names contain one of these texts; empty: all units.
     pub only: Vec<String>,

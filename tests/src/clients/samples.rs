@@ -29,7 +29,7 @@ const GROUPS: [&str; 2] = ["0_Introduction", "3_CUDA_Features"];
 /// [`super::install::Missing`] without the samples or the compiler.
 pub(super) fn plan(kit: &Kit) -> Result<Plan> {
     let (twelve, thirteen) = match std::env::var_os("VGPU_CUDA_SAMPLES").map(PathBuf::from) {
-        // One checkout for both.
+        // One checkout serves both versions of CUDA.
         Some(dir) if dir.join("Samples").is_dir() => (dir.clone(), dir),
         _ => {
             let checkout = |at| kit.checkout("VGPU_CUDA_SAMPLES", "cuda-samples", at);

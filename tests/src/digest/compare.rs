@@ -10,7 +10,7 @@ use super::Process;
 pub struct Difference {
     /// Number of the process, from 1.
     pub process: usize,
-    /// The operation before it, if there is one.
+    /// The last operation before the difference, if there is one.
     pub after: Option<String>,
     /// The operation of the first run.
     pub left: Option<String>,
@@ -349,7 +349,7 @@ mod tests {
         };
         assert_eq!(compare(&whole, &of(&pieces(cd))), None);
         assert!(compare(&whole, &of(&pieces(told(b"ce")))).is_some());
-        // With addresses in the contents.
+        // The copied contents may have addresses (`@allocation+offset`) in place of bytes.
         let whole = of(&format!("1 1:L:9 copy h2d 4x1 @a1+10 {abcd},@a7+0,@a1+8\n"));
         let named = |at: &str| {
             format!(

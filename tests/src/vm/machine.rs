@@ -42,7 +42,7 @@ impl Shape {
 /// The guest's access to AF_VSOCK.
 #[derive(Debug, Clone)]
 pub enum Vsock {
-    /// Only its own loopback, or that of its own guests.
+    /// The guest reaches only its own loopback, or the loopback of its own guests.
     Own,
     /// The kernel's vhost-vsock: connections arrive at the host's AF_VSOCK.
     Kernel {

@@ -74,7 +74,7 @@ fn replies_that_nobody_reads_take_no_memory() -> Result<()> {
         let mut session = scene.open()?;
         let ctx = session.primary()?;
         let args = match op {
-            // Each is carried out by a thread that may wait.
+            // A helper thread of the worker, which may wait, carries out each of these operations.
             Op::CtxSetLimit => encode(&req::CtxSetLimit {
                 ctx,
                 limit: 0,

@@ -230,19 +230,20 @@ fn a_guest_that_vanishes_at_any_point_leaves_nothing() -> Result<()> {
             dst: adder.arrays[0],
         })?;
         match point {
-            // Between frames; in a header, in arguments, in bulk data.
+            // The guest vanishes between two frames (0), in a header (1), in arguments (2), or in
+            // bulk data (3).
             0 => {}
             1..=3 => {
                 let (_, wire) = session.frame(Op::MemcpyHtoD, &copy, &[1; 1024]);
                 session.data.write_all(&wire[..[17, 40, 500][point - 1]])?;
             }
-            // Within an image.
+            // The guest vanishes while it sends an image.
             4 => {
                 let (hash, len) = ([9; 32], 1 << 30);
                 let offset = 0;
                 session.send(&req::ImageData { hash, len, offset }, &[1; 4096])?;
             }
-            // With a running kernel for which nothing will wait.
+            // The guest vanishes while its kernel runs, and nothing will wait for this kernel.
             5 => {
                 let charged = || scene.host.vm(1).ok()?["usage"]["gpu_ns"].as_u64();
                 let before = charged();
@@ -251,7 +252,8 @@ fn a_guest_that_vanishes_at_any_point_leaves_nothing() -> Result<()> {
                     (charged() > before).then_some(())
                 })?;
             }
-            // With a reply in flight that is larger than any socket buffer.
+            // The guest vanishes while the host sends a reply that is larger than any socket
+            // buffer.
             _ => {
                 let src = session.alloc(ctx, 64 << 20)?;
                 let (stream, len) = (Stream::NULL, 64 << 20);

@@ -193,7 +193,7 @@ fn a_storm_of_connections_stays_within_its_caps() -> Result<()> {
         held.extend(connect(host, 1));
         most = most.max(open());
     }
-    // 16 connections are served, 8 get the reason; the others are closed at once.
+    // 16 connections are served, 8 get the reason; all further connections are closed at once.
     ensure!(most <= before + 40, "{before} descriptors, then {most}");
     ensure!(held.len() > 100, "only {} connections", held.len());
     // The flood is one VM's: another VM is served meanwhile.

@@ -126,13 +126,13 @@ fn forged(o: &Objects, foreign: &Names, get: fn(&Names) -> u64) -> Vec<u64> {
     ];
     all.extend([live ^ (1 << 24), live + (1 << 40), live.wrapping_neg()]);
     all.push(get(&o.stale));
-    // Live handles of every other kind, and of another program of the same VM.
+    // Live handles of every other kind, and live handles of another program of the same VM.
     for names in [&o.live, foreign] {
         all.extend(KINDS.iter().map(|(_, _, get)| get(names)));
         all.push(names.dst.0);
     }
     let is_live: Vec<u64> = match get(&o.live) {
-        // Both are events.
+        // `event` and `end` are both events, so either is a live event.
         n if n == o.live.event.0 || n == o.live.end.0 => vec![o.live.event.0, o.live.end.0],
         // All recordings are alike, and a home is destroyed like a recording.
         n if n == o.live.graph.0 || n == o.live.body.0 => {
@@ -152,8 +152,9 @@ fn refused(session: &mut Session, op: Op, n: &Names, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// A second program of the VM, whose objects the first must not reach. It has more objects of each
-/// kind, so that its numbers do not happen to be live in the first.
+/// A second program of the VM, whose objects the first program must not reach. The second program
+/// has more objects of each kind, so that its handles do not happen to be live in the first
+/// program.
 fn foreigner(scene: &Scene) -> Result<(Session, Names)> {
     let mut other = scene.open()?;
     let ctx = other.primary()?;

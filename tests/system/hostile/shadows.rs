@@ -51,7 +51,8 @@ fn copies_are_made_only_where_nothing_of_the_worker_can_be() -> Result<()> {
         ensure!(!status.is_ok(), "mapped {at:#x} + {size:#x}");
         ensure!(!status.is_sticky(), "{at:#x} + {size:#x}: {status}");
     }
-    // More memory than exists, repeatedly: the ledger is checked first.
+    // The guest maps more memory than exists, 50 times: the ledger refuses each request before
+    // memory is mapped.
     for _ in 0..50 {
         let far = map(&mut session, HOST_SPACE.start + (1 << 36), 1 << 38)?;
         ensure!(far == CuResult::OUT_OF_MEMORY, "{far}");

@@ -33,7 +33,7 @@ use crate::system::walk::Id;
 pub struct Gateway {
     shared: Arc<Shared>,
     cids: Arc<RwLock<HashMap<u32, VmIdentity>>>,
-    /// Not held during calls of the file system, which may hang.
+    /// vgpud does not hold this lock during calls of the file system, which may hang.
     listeners: Mutex<Listeners>,
     patience: Patience,
 }

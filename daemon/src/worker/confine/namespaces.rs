@@ -109,11 +109,13 @@ impl Namespaces {
         };
         unshare(CloneFlags::CLONE_NEWPID)?;
         let started = command.spawn();
-        // Otherwise this thread could start neither threads nor another process.
+        // Returns this thread to its own namespace. In the new namespace, this thread could start
+        // neither threads nor another process.
         let back = setns(own, CloneFlags::CLONE_NEWPID);
         let mut child = started?;
         if let Err(e) = back {
-            // Otherwise no part of vgpud would know this process.
+            // Ends the started process: the caller gets an error, and no part of vgpud would know
+            // the process.
             let _ = child.kill();
             let _ = child.wait();
             return Err(e.into());

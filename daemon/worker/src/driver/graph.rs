@@ -262,7 +262,7 @@ impl GraphExec {
     /// The error of the driver.
     pub fn launch(&self, stream: &Stream) -> Result<()> {
         let raw = stream.bound()?;
-        // SAFETY: both live; the session has checked all objects that the graph names.
+        // SAFETY: graph and stream live; the session has checked all objects that the graph uses.
         unsafe { raw::cuGraphLaunch(self.raw, raw) }
     }
 }

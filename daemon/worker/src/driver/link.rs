@@ -21,7 +21,7 @@ const PTX: u32 = 1;
 pub struct Input {
     /// `CUjitInputType`.
     pub kind: u32,
-    /// The bytes.
+    /// The bytes of the input.
     pub image: MappedImage,
     /// Name of the input in logs.
     pub name: CString,

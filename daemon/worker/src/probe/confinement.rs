@@ -21,7 +21,7 @@ pub(super) struct Line {
     name: String,
     /// Whether the action is refused.
     holds: bool,
-    /// The observation.
+    /// The result of the attempt, as a sentence.
     detail: String,
     /// Process number, in the host's namespace, of a child that must end together with this
     /// process.
@@ -202,7 +202,7 @@ const CALLS: &[(&str, libc::c_long, [libc::c_long; 2], Errno)] = &[
         [-1, 0],
         Errno::EPERM,
     ),
-    // More segments than the kernel allows.
+    // `NOBODY` is a larger number of segments than the kernel allows.
     ("kexec", libc::SYS_kexec_load, [0, NOBODY], Errno::EPERM),
     #[cfg(target_arch = "x86_64")]
     ("x32-calls", X32_GETPID, [0, 0], Errno::ENOSYS),

@@ -74,7 +74,7 @@ exports! {
 
     /// The flags of the instantiation.
     fn cuGraphExecGetFlags(exec: u64, out: Out<u64>) {
-        // Only the flags that affect launches.
+        // Returns only the flags that affect launches.
         let flags = find(shim()?, exec)?.flags & !UPLOAD;
         out.set(flags)
     }

@@ -69,7 +69,8 @@ struct Meter {
 pub(crate) struct GraphMemory {
     /// Blocks by address.
     blocks: Mutex<BTreeMap<u64, Weak<Block>>>,
-    /// Allocated blocks.
+    /// Blocks that are allocated: a launch has allocated the block, and nothing has freed the block
+    /// since.
     live: Mutex<HashMap<u64, Arc<Block>>>,
     spare: Mutex<VecDeque<Spare>>,
     /// Meters by device.

@@ -47,7 +47,7 @@ pub struct KernelNodeParams {
     pub shared: u32,
     /// A pointer to each parameter.
     pub params: In<In<u8>>,
-    /// The parameters in the other form (`extra` list).
+    /// The parameters as an `extra` list, if `params` is null.
     pub extra: In<In<c_void>>,
 }
 

@@ -281,7 +281,7 @@ impl Flow {
             Work::WaitWord(word) => {
                 wait_word(driver, word).map(|()| self.streams.submitted_wait(counted.0, stream))
             }
-            // A helper thread is building a graph that may name this memory: the memory is released
+            // A helper thread is building a graph that may use this memory: the memory is released
             // after the drain of its stream, like memory that was not allocated in a stream.
             Work::Free { memory, charged } if objects.graphs.building > 0 => {
                 let after = After::Release(objects.free_waiting(memory, charged));
@@ -321,7 +321,7 @@ impl Flow {
         Step::Done
     }
 
-    /// Fails an operation that names an object which no longer exists.
+    /// Fails an operation whose object no longer exists.
     fn lost(
         &mut self,
         objects: &mut Objects,
@@ -522,8 +522,9 @@ impl Flow {
     }
 }
 
-/// Checks again that the memory which an operation names still exists. Memory that was freed after
-/// the operation was received still counts as existing until it is released to the driver.
+/// Checks again that the memory which an operation reads or writes still exists. Memory that was
+/// freed after the operation was received still counts as existing until it is released to the
+/// driver.
 fn look_again(memory: &Memory, item: &mut Queued, work: &Work) -> Result<()> {
     let losses = memory.losses();
     if item.seen != losses {

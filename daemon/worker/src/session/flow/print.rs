@@ -9,11 +9,11 @@ use crate::session::link::Link;
 /// The place where the driver may still hold output of device `printf`.
 #[derive(Debug, Clone)]
 pub(crate) enum Flush {
-    /// In this stream.
+    /// The work of this stream.
     Stream(u64),
-    /// In this context.
+    /// The work of this context.
     Context(u64),
-    /// Before this event.
+    /// The work before the record of this event.
     Event(Arc<Event>),
 }
 

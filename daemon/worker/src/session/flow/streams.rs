@@ -46,7 +46,7 @@ pub(crate) enum Action {
         id: u64,
         /// The stream that copied the data.
         stream: u64,
-        /// The data.
+        /// The staging block with the data.
         block: Block,
         /// Whether this is the last piece.
         last: bool,
@@ -57,7 +57,7 @@ pub(crate) enum Action {
         id: u64,
         /// Operation of the request.
         op: Op,
-        /// The error.
+        /// The error of the copy.
         code: CuResult,
     },
     /// Stream-ordered memory has been freed: return its bytes to the ledger.

@@ -115,7 +115,8 @@ impl Lease {
         paid
     }
 
-    /// Time until vgpud must be asked for credit again; `None` if [`Lease::pay`] lacks no credit.
+    /// Time until [`Lease::pay`] must be called, which then repeats the request for credit to
+    /// vgpud; `None` as for [`lease::Lease::asks_again_at`].
     pub(crate) fn asks_again_in(&self) -> Option<Duration> {
         self.machine.asks_again_at().map(until)
     }

@@ -108,9 +108,9 @@ pub(crate) struct Fault {
 
 /// The way in which memory of a stream is freed.
 pub(crate) enum Freeing {
-    /// As an operation of the stream.
+    /// The free is an operation of the stream.
     InStream(Work),
-    /// After the present work of the stream is complete.
+    /// The worker frees the memory after the present work of the stream is complete.
     Behind(Release),
 }
 

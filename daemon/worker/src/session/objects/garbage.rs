@@ -49,11 +49,11 @@ pub(crate) struct Garbage {
     pub contexts: Vec<Arc<Context>>,
 }
 
-/// A release: objects to release to the driver when the work that may use them is complete, and
-/// what follows.
+/// Objects to release to the driver when the work that may use the objects is complete, and the
+/// steps that follow the release.
 #[derive(Debug)]
 pub(crate) struct Release {
-    /// The objects.
+    /// The objects to release.
     pub garbage: Box<Garbage>,
     /// Bytes that the VM's ledger gets back.
     pub charge: u64,

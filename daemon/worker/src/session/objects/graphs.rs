@@ -67,7 +67,7 @@ pub(crate) struct Graph {
 pub(crate) struct Graphs {
     pub named: HandleMap<Graph>,
     pub homes: Homes,
-    /// Number of builds that helper threads are running. Meanwhile no object that a recording names
+    /// Number of builds that helper threads are running. Meanwhile no object that a recording uses
     /// is released.
     pub building: usize,
     made: u64,

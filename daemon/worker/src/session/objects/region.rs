@@ -131,7 +131,7 @@ pub(crate) fn area(rows: &Rows, (width, n): (u64, u64)) -> Option<(u64, u64)> {
 /// A copy of data from the device to the guest, in pieces.
 #[derive(Debug, Clone)]
 pub(crate) struct FetchWork {
-    /// The region.
+    /// The device memory or array from which the bytes are copied.
     pub from: Region,
     /// Number of bytes; whole rows, if there are rows.
     pub len: u64,

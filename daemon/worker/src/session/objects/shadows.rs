@@ -24,7 +24,7 @@ const MOST_LINES: usize = (8 << 20) / vgpu_proto::changes::LINE;
 
 const PAGE: u64 = 4096;
 
-/// One copy.
+/// The worker's copy of one block of the guest program's memory.
 #[derive(Debug)]
 struct Block {
     memory: Shadow,
@@ -33,7 +33,7 @@ struct Block {
     charge: u64,
 }
 
-/// All copies.
+/// The worker's copies of all blocks of the guest program's memory.
 #[derive(Debug, Default)]
 pub(crate) struct Shadows {
     /// The copies by first address.

@@ -16,7 +16,7 @@ use crate::driver::{
 /// A launch, after the checks.
 #[derive(Debug)]
 pub(crate) struct LaunchWork {
-    /// The function. It keeps its module loaded.
+    /// The function to launch. This reference keeps the function's module loaded.
     pub function: Arc<Function>,
     /// Key for the prediction of the time.
     pub key: Key,
@@ -96,7 +96,7 @@ pub(crate) enum Work {
     },
     /// `cuMemFreeAsync` of stream-ordered memory.
     Free {
-        /// The memory.
+        /// The memory to free.
         memory: DeviceMemory,
         /// Device of the memory, and bytes that the VM's ledger gets back.
         charged: (usize, u64),
@@ -156,7 +156,7 @@ impl Work {
         }
     }
 
-    /// Checks all device memory that the operation names.
+    /// Checks all device memory that the operation reads or writes.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE if `there`, called with (address, length in bytes), returns false
@@ -172,7 +172,7 @@ impl Work {
         }
     }
 
-    /// The device memory that the operation names: (address, length in bytes).
+    /// The device memory that the operation reads or writes: (address, length in bytes).
     fn ranges(&self) -> [Option<(u64, u64)>; 2] {
         match self {
             Work::HtoD { to, data } => [to.range(data.bytes().len() as u64), None],
@@ -298,7 +298,7 @@ pub(crate) struct Conditional {
     pub handle: u64,
     /// `CUgraphConditionalNodeType`.
     pub rule: u32,
-    /// The bodies.
+    /// The bodies of the conditional node.
     pub bodies: Vec<GraphWork>,
 }
 
