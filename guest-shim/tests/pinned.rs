@@ -1,5 +1,5 @@
 //! Page-locked memory that kernels reach: tests at which calls the library sends the program's
-//! changes to the host, and at which calls the library fetches the kernels' changes from the host.
+//! changes to the host, and at which calls it fetches the kernels' changes.
 
 mod common;
 

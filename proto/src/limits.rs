@@ -94,7 +94,7 @@ pub const MAX_OBJECTS: usize = 1 << 20;
 /// software device begins at 32 TiB. So a block of these addresses is free on both sides.
 pub const HOST_SPACE: std::ops::Range<u64> = 0x3000_0000_0000..0x3100_0000_0000;
 
-/// Largest number of blocks that one `HostPull` may name.
+/// Largest number of blocks in the list `of` of one `HostPull`.
 pub const MAX_PULLED: usize = 64;
 
 /// Default AF_VSOCK port, and suffix of hybrid-vsock socket names.

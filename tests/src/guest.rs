@@ -66,8 +66,9 @@ programs! {
     REFUSALS = "refusals", "soft-gpu/fixtures/demo/vecadd.ptx";
     /// Memory that program and kernels both reach, one part per run.
     REACH = "reach", "tests/guests/reach.ptx";
-    /// Kernels that reach memory of the program through an address that they read from memory, or
-    /// that they compute from an address next to this memory.
+    /// Kernels that reach memory of the program through an address that is no parameter. The
+    /// kernels read the address from memory, or compute the address from an address next to this
+    /// memory.
     POINTERS = "pointers", "tests/guests/reach.ptx";
     /// The calls of a training step and of a generated token.
     STEPS = "steps", "tests/guests/reach.ptx";

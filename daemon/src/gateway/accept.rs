@@ -52,7 +52,7 @@ pub(super) async fn accept_vsock(
                 let closer = shared.closers().of(identity.map(|vm| vm.vm_id));
                 if closer.is_full() {
                     // The close of this connection is fast, because nothing was read or sent. After
-                    // an exchange, the close might be as slow as those before.
+                    // an exchange of bytes, the close might be as slow as the earlier closes.
                     continue;
                 }
                 let fd = Guarded::plain(stream.into(), closer);

@@ -202,7 +202,7 @@ impl Actor {
         all
     }
 
-    /// Reports to the store what a VM used since the last report.
+    /// Reports to the store the usage of a VM since the last report.
     pub(super) fn flush_usage(&mut self, vm: VmIdentity) {
         let known = self.registry.vm(vm).is_some();
         if let Some(stats) = self

@@ -1,4 +1,5 @@
-//! Descriptors that a peer attaches to what it sends over a Unix socket (`SCM_RIGHTS`, unix(7)).
+//! Descriptors that a peer attaches to the bytes that the peer sends over a Unix socket
+//! (`SCM_RIGHTS`, unix(7)).
 //!
 //! vgpud accepts no descriptors from a guest. The kernel nevertheless queues sent descriptors with
 //! the bytes. A thread that reads the bytes without room for descriptors, or closes the socket with
@@ -16,7 +17,7 @@ use nix::{getsockopt_impl, libc, setsockopt_impl, sockopt_impl};
 const SO_PASSRIGHTS: libc::c_int = 83;
 
 sockopt_impl!(
-    /// Whether peers may attach descriptors to what they send to this socket.
+    /// Whether peers may attach descriptors to the bytes that they send to this socket.
     PassRights,
     Both,
     libc::SOL_SOCKET,

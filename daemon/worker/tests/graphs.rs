@@ -250,7 +250,7 @@ fn nodes_lie_within_each_other_and_are_built_again_in_the_same_home() {
         ok(s.node(graph, (home, outer), IF, &[body]));
         ok(s.build(graph));
         assert_eq!(s.words_after(graph)[..2], expected);
-        // The next graph is built while this one exists.
+        // The next graph is built while the present graph exists.
     }
 }
 

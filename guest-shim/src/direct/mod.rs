@@ -1,11 +1,11 @@
 //! Finds the kernels of a PTX text that use only addresses from their parameters.
 //!
 //! A kernel may find an address in memory: a pointer that a copy or an earlier kernel has stored. A
-//! kernel that never dereferences a loaded value uses no address from memory, and accesses only
-//! blocks of the program's memory whose addresses are among its parameters. The analysis is
-//! conservative. A kernel counts as reaching all memory if a statement, opcode or operand has a
-//! form that is not listed here. The same holds if the kernel computes an address in another way
-//! than compilers compute the addresses of elements.
+//! kernel that never dereferences a loaded value uses no address from memory. Such a kernel
+//! accesses only blocks of the program's memory whose addresses are among its parameters. The
+//! analysis is conservative. A kernel counts as reaching all memory if a statement, opcode or
+//! operand has a form that is not listed here. The same holds if the kernel computes an address in
+//! another way than compilers compute the addresses of elements.
 //!
 //! As in C, a pointer plus an offset is assumed to stay in the block of the pointer.
 

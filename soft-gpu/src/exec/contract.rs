@@ -243,10 +243,10 @@ pub struct Launch {
 pub struct RunStats {
     /// Warp instructions executed.
     pub warp_instructions: u64,
-    /// Device time in ns: the wall time until the CPU clock is first read, plus the mean time for
-    /// which the CPU threads of the launch computed, slept or waited for another process on the
-    /// device since then. `None`: the wall clock counts, because the launch was short or
-    /// cooperative, or read a clock.
+    /// Device time in ns: the wall time until the CPU clock is first read, plus the device time of
+    /// the CPU threads since then. The latter is the mean over the threads of the launch: time for
+    /// which a thread computed, slept or waited for another process on the device. `None`: the wall
+    /// clock counts, because the launch was short or cooperative, or read a clock.
     pub device_ns: Option<u64>,
 }
 

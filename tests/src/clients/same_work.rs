@@ -196,8 +196,8 @@ impl SameWork<'_> {
     }
 }
 
-/// Fails the unit's tests if no operation was recorded and the unit is not listed as idle, or if
-/// operations were recorded and the unit is listed as idle.
+/// Fails the unit's tests if no operation was recorded, unless the unit is listed as idle. Also
+/// fails the tests of a unit that is listed as idle if operations were recorded.
 fn hold_recorded(idle: bool, done: &[Process], record: &mut Record) {
     match (digest::operations(done), idle) {
         (0, false) => fail(

@@ -1,8 +1,8 @@
 //! A short test of the system on a driver: right results through guest library and vgpud, and the
 //! watchdog.
 //!
-//! A part of the GPU kit: repeats on hardware what the whole-system tests check on software
-//! devices.
+//! A part of the GPU kit: repeats on hardware the checks that the whole-system tests make on
+//! software devices.
 
 use std::time::Duration;
 

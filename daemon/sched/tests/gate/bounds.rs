@@ -37,9 +37,9 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// For any program: the gate counts the operations in flight correctly, submits at most
-    /// [`MAX_IN_FLIGHT`] operations at once, predicts at most 4096 kernels and graphs, and always
-    /// lets the session make progress.
+    /// For any program, the gate counts the operations in flight correctly and has at most
+    /// [`MAX_IN_FLIGHT`] in flight. The gate predicts at most 4096 kernels and graphs. The session
+    /// always makes progress.
     #[test]
     fn the_gate_holds_its_bounds(steps in proptest::collection::vec(any_step(), 1..400), serial: bool) {
         let mut bench = Bench::new(4);

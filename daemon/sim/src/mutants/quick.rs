@@ -20,7 +20,7 @@ pub struct Caught {
     pub what: String,
 }
 
-/// Runs the proofs, those in `named` first, until one fails.
+/// Runs the proofs until one fails, first the proofs in `named`.
 #[must_use]
 pub fn first_failure(named: &[String]) -> Option<Caught> {
     let mut order: Vec<&str> = named.iter().map(String::as_str).collect();

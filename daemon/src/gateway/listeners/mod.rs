@@ -289,7 +289,7 @@ impl Gateway {
         (missing, shut)
     }
 
-    /// Opens listeners. Returns the problems of those that could not be opened.
+    /// Opens listeners. Returns the problems of the listeners that could not be opened.
     fn open_missing(
         &self,
         missing: Vec<(PathBuf, Wanted)>,

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::system::closer::Closer;
 use crate::system::rights;
 
-/// The peer attached descriptors to what it sent.
+/// The peer attached descriptors to the sent bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("descriptors are attached to what was sent, and vgpud takes none")]
 pub struct Attached;

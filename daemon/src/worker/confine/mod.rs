@@ -87,7 +87,7 @@ pub struct Confined {
 }
 
 impl Jail {
-    /// Prepares what the configuration asks for and the host allows.
+    /// Prepares the confinement that the configuration asks for, as far as the host allows.
     #[must_use]
     pub fn find(worker: &config::Worker) -> Jail {
         let open = (!worker.confined).then(|| "worker.confined = false".to_owned());

@@ -150,9 +150,9 @@ fn argument(number: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompCondition
     SeccompCondition::new(number, SeccompCmpArgLen::Dword, op, value)
 }
 
-/// A filter that lets calls fail with ENOSYS, as if the kernel did not have them. clone3: a filter
-/// cannot read its argument structure, and glibc falls back to clone. x32 calls: their numbers are
-/// not those in the filter above.
+/// A filter that lets calls fail with ENOSYS, as if the kernel did not have these calls. clone3: a
+/// filter cannot read its argument structure, and glibc falls back to clone. x32 calls: their
+/// numbers are not those in the filter above.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "the numbers of the kernel's interface fit"

@@ -111,7 +111,8 @@ impl Out {
     pub(crate) fn piece(&mut self, op: Op, id: u64, block: Block, last: bool) {
         let flags = if last { 0 } else { FLAG_MORE };
         let header = Header::reply(op as u16, flags, CuResult::SUCCESS, id, 0, block.len());
-        // A short piece is copied next to the neighbouring frames, so that one write sends all.
+        // A short piece is copied next to the neighbouring frames, so that one write sends the
+        // piece and these frames.
         if block.len() <= 4096 {
             self.writer.push(header, &[], block.bytes());
         } else {

@@ -33,7 +33,8 @@ const HELPERS: usize = 4;
 pub struct Parts {
     /// The start message of vgpud.
     pub start: Start,
-    /// The depth credit that replaces the one in `start`, if vgpud changed it in the meantime.
+    /// The depth credit that replaces the depth credit in `start`, if vgpud changed the credit in
+    /// the meantime.
     pub depth: Option<(u32, u64)>,
     /// The shared pages.
     pub pages: WorkerEnd<'static>,
