@@ -20,6 +20,11 @@ struct Arguments {
     #[arg(long)]
     check: bool,
 
+    /// Only check this host, without a running vgpud, and print the checks as JSON; `vgpu-admin doctor`
+    /// shows them as a table if vgpud does not run
+    #[arg(long, conflicts_with = "check")]
+    doctor: bool,
+
     /// Database and image cache, in place of daemon.state_dir
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
@@ -31,11 +36,29 @@ struct Arguments {
 
 const AFTER_HELP: &str = "\
 Signals: SIGHUP reads the configuration again; SIGTERM lets sessions finish (daemon.drain_s), then stops.
-Exit status: 0 stopped as asked; 1 failed; 2 wrong arguments or configuration.
+Exit status: 0 stopped as asked; 1 failed; 2 wrong arguments or configuration; 7 --doctor found errors.
 
 Examples:
   vgpud --check --config /etc/vgpu/vgpud.toml
   vgpud --state-dir /tmp/vgpu/state --runtime-dir /tmp/vgpu/run";
+
+/// The exit status if a check found an error, as of `vgpu-admin doctor`.
+const FOUND_ERRORS: u8 = 7;
+
+fn doctor(options: &Options) -> ExitCode {
+    let printed = app::examine(options).and_then(|report| {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+        Ok(report.ok)
+    });
+    match printed {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(FOUND_ERRORS),
+        Err(error) => {
+            eprintln!("vgpud: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -44,6 +67,9 @@ fn main() -> ExitCode {
         state_dir: arguments.state_dir,
         runtime_dir: arguments.runtime_dir,
     };
+    if arguments.doctor {
+        return doctor(&options);
+    }
     let config = match options.load() {
         Ok(config) => config,
         Err(error) => {

@@ -642,3 +642,33 @@ fn an_idle_flush_is_prompt() {
     }
     guest.success();
 }
+
+#[test]
+fn fills_and_copies_of_memory_with_sync_memops_wait() {
+    let name = "fills_and_copies_of_memory_with_sync_memops_wait";
+    if let Some(cuda) = guest::enter(name) {
+        cuda.begin();
+        let (with, without) = (cuda.alloc(64), cuda.alloc(64));
+        // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS.
+        let (on, attribute) = (1_u32, 6_u32);
+        let set = cu!(cuda, cuPointerSetAttribute(
+            &on => *const u32,
+            attribute => u32,
+            with => u64,
+        ));
+        assert_eq!(set, 0);
+        let fill = |at| cu!(cuda, cuMemsetD8_v2(at => u64, 7 => u8, 64 => usize));
+        let copy = |to, from| cu!(cuda, cuMemcpyDtoD_v2(to => u64, from => u64, 64 => usize));
+        assert_eq!([fill(without), copy(without, without)], [0; 2], "no wait");
+        assert_eq!(
+            [fill(with), copy(with, without), copy(without, with)],
+            [0; 3]
+        );
+        return;
+    }
+    let host = Host::scripted(|_, _| false);
+    guest::start(name, &host).success();
+    let frames = host.wait("frames", |_| true);
+    let waits = |f: &&Frame| matches!(f.request, Request::StreamSynchronize(_));
+    assert_eq!(frames.iter().filter(waits).count(), 3);
+}

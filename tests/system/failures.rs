@@ -284,3 +284,44 @@ fn doctor_runs_the_worker_program() -> Result<()> {
     assert!(hint.contains("worker.binary"), "{check}");
     Ok(())
 }
+
+#[test]
+fn doctor_checks_the_host_while_vgpud_does_not_run() -> Result<()> {
+    let mut host = one_vm(&Options::default())?;
+    let config = host.config_path();
+    host.kill_daemon()?;
+    let words = format!("doctor -o json --config={}", config.display());
+    let output = host.admin_output(&words)?;
+    assert_eq!(
+        output.status.code(),
+        Some(7),
+        "{}",
+        guest::describe(&output)
+    );
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let status = |name: &str| {
+        let mut checks = report["checks"].as_array()?.iter();
+        checks.find(|check| check["name"] == name)?["status"].as_str()
+    };
+    let expected = [
+        ("vgpud", "error"),
+        ("configuration", "ok"),
+        ("gpu-scan", "ok"),
+        ("gpus", "ok"),
+        ("worker-program", "ok"),
+        ("driver-library", "ok"),
+    ];
+    for (name, expected) in expected {
+        assert_eq!(status(name), Some(expected), "{name}: {report:#}");
+    }
+    // A configuration that vgpud refuses is the cause why it does not start.
+    std::fs::write(&config, "[daemon]\nno_such_key = 1\n")?;
+    let told = host.admin_output(&format!("doctor --config={}", config.display()))?;
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(
+        told.contains("ERROR") && told.contains("no_such_key"),
+        "{told}"
+    );
+    host.start_daemon().expect_err("the configuration is wrong");
+    Ok(())
+}

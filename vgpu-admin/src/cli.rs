@@ -203,8 +203,14 @@ Examples:
         limit: u32,
     },
 
-    /// Check the installation and suggest remedies for its faults.
-    Doctor,
+    /// Check the installation and suggest remedies for its faults. If no vgpud runs, check the host
+    /// without one.
+    #[command(after_help = "Examples:\n  vgpu-admin doctor\n  vgpu-admin doctor -o json")]
+    Doctor {
+        /// Configuration file for the checks without a running vgpud [default: vgpud's own]
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
 
     /// Make the daemon read its configuration file again.
     Reload,

@@ -59,6 +59,11 @@ impl Error {
         }
     }
 
+    /// Whether no vgpud answers, although the caller may ask one.
+    pub(crate) fn is_not_running(&self) -> bool {
+        matches!(self, Error::Unreachable { cause, .. } if !permission(cause))
+    }
+
     /// The remedy, if there is one.
     fn hint(&self) -> Option<&str> {
         match self {

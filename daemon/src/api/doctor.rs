@@ -18,12 +18,12 @@ use crate::views::World;
 /// Less free space than this for the database is a warning.
 const LOW_SPACE: u64 = 64 << 20;
 
-pub(super) fn is_fine(check: &DoctorCheck) -> bool {
+pub(crate) fn is_fine(check: &DoctorCheck) -> bool {
     check.status != CheckStatus::Error
 }
 
 /// Message and hint stand one after the other: each ends as a sentence does.
-pub(super) fn in_sentences(check: &mut DoctorCheck) {
+pub(crate) fn in_sentences(check: &mut DoctorCheck) {
     for text in [Some(&mut check.message), check.hint.as_mut()] {
         if let Some(text) = text.filter(|text| !text.ends_with(['.', '!', '?'])) {
             text.push('.');
@@ -46,15 +46,19 @@ fn check(
     }
 }
 
-fn ok(name: &str, message: impl Into<String>) -> DoctorCheck {
+pub(crate) fn ok(name: &str, message: impl Into<String>) -> DoctorCheck {
     check(CheckStatus::Ok, name, message, "")
 }
 
-fn warning(name: &str, message: impl Into<String>, hint: impl Into<String>) -> DoctorCheck {
+pub(crate) fn warning(
+    name: &str,
+    message: impl Into<String>,
+    hint: impl Into<String>,
+) -> DoctorCheck {
     check(CheckStatus::Warning, name, message, hint)
 }
 
-pub(super) fn error(
+pub(crate) fn error(
     name: &str,
     message: impl Into<String>,
     hint: impl Into<String>,
@@ -62,7 +66,7 @@ pub(super) fn error(
     check(CheckStatus::Error, name, message, hint)
 }
 
-/// What can be seen on the host: files, groups, database, driver.
+/// What a running vgpud sees on the host: files, groups, database, driver.
 pub(super) async fn examine(
     config: &Arc<Config>,
     source: &Source,
@@ -73,10 +77,18 @@ pub(super) async fn examine(
         configuration(config, source),
         integrity(store).await,
         writable(store),
+        admin_socket(config),
+    ];
+    checks.extend(of_host(config, patience).await);
+    checks
+}
+
+/// What can be seen on the host without a running vgpud: disk, groups, directories, devices.
+pub(crate) async fn of_host(config: &Arc<Config>, patience: &Patience) -> Vec<DoctorCheck> {
+    let mut checks = vec![
         space(config),
         group("admin-read-group", &config.admin.read_group),
         group("admin-write-group", &config.admin.write_group),
-        admin_socket(config),
     ];
     let (asked, patience) = (config.clone(), patience.clone());
     let sockets = tokio::task::spawn_blocking(move || guest_listeners(&asked, &patience)).await;
@@ -358,7 +370,7 @@ fn pageable_access() -> DoctorCheck {
 }
 
 /// What the last scan for GPUs found to be wrong.
-pub(super) fn of_scan(wrong: &[String]) -> Vec<DoctorCheck> {
+pub(crate) fn of_scan(wrong: &[String]) -> Vec<DoctorCheck> {
     const NAME: &str = "gpu-scan";
     if wrong.is_empty() {
         return vec![ok(NAME, "The last scan for GPUs found nothing wrong.")];

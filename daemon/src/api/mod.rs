@@ -15,7 +15,7 @@
 //! request. A command runs to its end even when its caller goes away.
 
 mod auth;
-mod doctor;
+pub(crate) mod doctor;
 mod explain;
 mod extract;
 mod failure;

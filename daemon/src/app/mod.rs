@@ -6,6 +6,7 @@
 //! End (SIGTERM, SIGINT): guests are informed, new guests are refused, sessions may finish until
 //! the deadline, the remaining sessions are ended, and the store is closed last.
 
+mod doctor;
 mod log;
 mod orphans;
 mod session_numbers;
@@ -22,7 +23,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use vgpu_api::{EventKind, Severity};
+use vgpu_api::{DoctorReport, EventKind, Severity};
 
 use crate::api::{Admin, AdminServer};
 use crate::config::{Config, DriverKind, Source};
@@ -107,6 +108,20 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         tracing::error!("{error:#}");
     }
     served
+}
+
+/// Checks this host without a running vgpud.
+///
+/// # Errors
+/// If the checks cannot be started.
+pub fn examine(options: &Options) -> anyhow::Result<DoctorReport> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let report = runtime.block_on(doctor::report(options));
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    report
 }
 
 struct Signals {

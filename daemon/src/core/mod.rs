@@ -2,6 +2,7 @@
 
 mod clock;
 mod confinement;
+mod host;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,9 +16,9 @@ use crate::mediation::{Change, Explained, GpuCheck, Mediation, MediationError, M
 use crate::mediator::{Command, MediatorHandle};
 use crate::model::{DeviceProcess, RuntimeSnapshot, ScanResult, ScannedGpu, VmRecord};
 use crate::probe::Prober;
-use crate::supervisor::launcher::{Launcher, driver_library};
+use crate::supervisor::launcher::Launcher;
 
-use confinement::Confinement;
+pub use host::Host;
 
 /// The whole mediation.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub struct Core {
     known: Mutex<Known>,
     /// One scan at a time.
     scanning: tokio::sync::Mutex<()>,
-    confinement: Confinement,
+    host: Host,
     /// Changes are applied one batch after another.
     applying: Arc<tokio::sync::Mutex<()>>,
 }
@@ -71,6 +72,7 @@ impl Core {
         prober: Prober,
         launcher: Arc<Launcher>,
     ) -> Core {
+        let host = Host::new(prober.clone(), launcher.clone());
         Core {
             mediator,
             gateway: Arc::new(gateway),
@@ -78,7 +80,7 @@ impl Core {
             launcher,
             known: Mutex::default(),
             scanning: tokio::sync::Mutex::default(),
-            confinement: Confinement::default(),
+            host,
             applying: Arc::default(),
         }
     }
@@ -164,108 +166,15 @@ impl Core {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn worker_user(&self) -> DoctorCheck {
-        let (good, message) = self.launcher.owners().describe();
-        DoctorCheck {
-            name: "worker-user".into(),
-            status: if good {
-                CheckStatus::Ok
-            } else {
-                CheckStatus::Error
-            },
-            message,
-            hint: (!good).then(|| {
-                "A guest may come to own its worker; see `[worker]` in docs/configuration.md."
-                    .to_owned()
-            }),
-        }
-    }
-
-    fn worker_forks(&self) -> DoctorCheck {
-        let (good, message) = self.launcher.forks_end();
-        let hint = "Give vgpud CAP_SYS_ADMIN and leave worker.confined on, or give it a cgroup (systemd: \
-                    `Delegate=yes` and `ProtectControlGroups=no` in its unit); see worker.cgroups in \
-                    docs/configuration.md.";
-        DoctorCheck {
-            name: "worker-forks".into(),
-            status: if good {
-                CheckStatus::Ok
-            } else {
-                CheckStatus::Warning
-            },
-            message,
-            hint: (!good).then(|| hint.to_owned()),
-        }
-    }
-
-    async fn worker_confinement(&self) -> DoctorCheck {
-        let soft = match self.launcher.config().driver.kind {
+    /// Whether only software devices serve.
+    fn is_soft(&self) -> bool {
+        match self.host.driver_kind() {
             DriverKind::Soft => true,
             DriverKind::Nvidia => false,
             DriverKind::Auto => {
                 let known = self.known();
                 known.gpus.values().all(|gpu| gpu.source == GpuSource::Soft)
             }
-        };
-        self.confinement.check(&self.prober, soft).await
-    }
-
-    /// Checks that workers can load the driver libraries. Works even without a GPU.
-    async fn driver_libraries(&self) -> Vec<DoctorCheck> {
-        let config = self.launcher.config();
-        // One entry for each library to check: true for soft-gpu's, false for NVIDIA's. A library
-        // that is not configured need not exist.
-        let looks: &[bool] = match config.driver.kind {
-            DriverKind::Nvidia => &[false],
-            DriverKind::Soft => &[true],
-            DriverKind::Auto => {
-                let soft = driver_library(&config, true).is_ok();
-                match (config.driver.library.is_some(), soft) {
-                    (true, true) => &[false, true],
-                    (true, false) => &[false],
-                    (false, true) => &[true],
-                    (false, false) => &[],
-                }
-            }
-        };
-        let mut checks = Vec::new();
-        for &soft in looks {
-            let prober = self.prober.clone();
-            let look = tokio::task::spawn_blocking(move || prober.library(soft));
-            let seen = look.await.unwrap_or_else(|e| Err(e.to_string()));
-            let key = if soft { "soft_library" } else { "library" };
-            checks.push(DoctorCheck {
-                name: "driver-library".into(),
-                status: if seen.is_ok() {
-                    CheckStatus::Ok
-                } else {
-                    CheckStatus::Error
-                },
-                hint: seen.is_err().then(|| {
-                    format!("Mend what the message names, or correct driver.{key} in vgpud.toml")
-                }),
-                message: seen.unwrap_or_else(|why| why),
-            });
-        }
-        checks
-    }
-
-    async fn worker_program(&self) -> DoctorCheck {
-        let prober = self.prober.clone();
-        let run = tokio::task::spawn_blocking(move || prober.worker());
-        let ran = run.await.unwrap_or_else(|e| Err(e.to_string()));
-        DoctorCheck {
-            name: "worker-program".into(),
-            status: if ran.is_ok() {
-                CheckStatus::Ok
-            } else {
-                CheckStatus::Error
-            },
-            hint: ran.is_err().then(|| {
-                "Install the vgpu packages completely, or correct worker.binary in vgpud.toml"
-                    .to_owned()
-            }),
-            message: ran.unwrap_or_else(|why| why),
         }
     }
 }
@@ -367,13 +276,7 @@ impl Mediation for Core {
             let gateway = self.gateway.clone();
             let checks = tokio::task::spawn_blocking(move || gateway.doctor()).await;
             let mut checks = checks.map_err(|error| MediationError::Failed(error.to_string()))?;
-            checks.push(self.worker_program().await);
-            checks.push(self.worker_user());
-            checks.push(self.worker_forks());
-            let (confinement, libraries) =
-                tokio::join!(self.worker_confinement(), self.driver_libraries());
-            checks.push(confinement);
-            checks.extend(libraries);
+            checks.extend(self.host.checks(self.is_soft()).await);
             let used = self.look(self.clocked()).await.unwrap_or_default();
             let used: Vec<_> = used.into_iter().flat_map(|(found, _)| found).collect();
             let snapshot = self.mediator.ask(Command::Snapshot).await?;

@@ -234,13 +234,14 @@ impl Shim {
         Ok(())
     }
 
-    /// Ends a call that CUDA completes before it returns. If the call accesses memory that the
-    /// program also reaches, waits until the effects are complete and visible to the program.
+    /// Ends a call without a stream argument. If the call accesses memory that the program also
+    /// reaches, or memory with SYNC_MEMOPS, waits until the effects are complete and visible.
     ///
     /// # Errors
     /// As [`crate::session::Session::synchronize`].
     pub(crate) fn settle(&self, target: &Target, addresses: &[u64]) -> Cu {
-        if !addresses.iter().any(|at| self.mapped(*at).is_some()) {
+        let waits = |at: &u64| self.mapped(*at).is_some() || self.memory.is_synchronous_at(*at);
+        if !addresses.iter().any(waits) {
             return Ok(());
         }
         self.session.synchronize(&req::StreamSynchronize {

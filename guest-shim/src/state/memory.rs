@@ -2,6 +2,7 @@
 //! them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockWriteGuard};
 
 use vgpu_cuda_abi::CuResult;
@@ -63,6 +64,8 @@ pub(crate) struct DeviceMemory {
     map: RwLock<Map>,
     /// IDs of the ranges with `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`. IDs are never reused.
     synchronous: Mutex<BTreeSet<u64>>,
+    /// Whether the attribute was ever set: few programs do so.
+    any_synchronous: AtomicBool,
 }
 
 impl DeviceMemory {
@@ -75,9 +78,18 @@ impl DeviceMemory {
         lock(&self.synchronous).contains(&range.id)
     }
 
-    /// Sets or clears `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`. The value is only stored: no copy or fill
-    /// waits because of this value.
+    /// Whether `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` is set for the memory at an address.
+    pub(crate) fn is_synchronous_at(&self, address: u64) -> bool {
+        self.any_synchronous.load(Ordering::Acquire)
+            && self
+                .find(address)
+                .is_some_and(|range| self.is_synchronous(&range))
+    }
+
+    /// Sets or clears `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`: whether copies and fills without a stream
+    /// argument return only when they are complete.
     pub(crate) fn set_synchronous(&self, range: &Range, on: bool) {
+        self.any_synchronous.fetch_or(on, Ordering::AcqRel);
         let mut all = lock(&self.synchronous);
         if on {
             all.insert(range.id);

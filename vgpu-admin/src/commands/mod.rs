@@ -1,6 +1,7 @@
 //! The commands: their requests, and the presentation of the answers.
 
 mod backup;
+mod doctor;
 mod gpu;
 mod journal;
 mod pool;
@@ -11,14 +12,12 @@ mod usage;
 mod vm;
 mod weights;
 
-use vgpu_api::{
-    ApplyReport, AssignRequest, CheckStatus, DoctorReport, ReloadReport, UnassignRequest,
-};
+use vgpu_api::{ApplyReport, AssignRequest, ReloadReport, UnassignRequest};
 
 use crate::cli::{Cli, Command};
 use crate::client::Client;
-use crate::error::{Error, PARTIAL};
-use crate::output::{Format, Grid, json, print, show};
+use crate::error::Error;
+use crate::output::{Format, json, print};
 
 /// Runs a command and returns the exit code.
 pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
@@ -79,7 +78,7 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
             journal::events(&client, output, follow, wanted).await?;
         }
         Command::Audit { since, limit } => journal::audit(&client, output, since, limit).await?,
-        Command::Doctor => return doctor(&client, output).await,
+        Command::Doctor { config } => return doctor::run(&client, output, config).await,
         Command::Reload => reload(&client, output).await?,
         Command::Backup { file, force } => {
             let bytes = backup::save(&client, &file, force).await?;
@@ -105,28 +104,6 @@ fn applied(output: Format, report: &ApplyReport) -> Result<(), Error> {
         text.push_str(&format!("warning: {warning}\n"));
     }
     print(&text)
-}
-
-async fn doctor(client: &Client, output: Format) -> Result<u8, Error> {
-    let report: DoctorReport = client.get("doctor").await?;
-    show(output, &report, |report| {
-        let mut grid = Grid::new(&["", "CHECK", "FOUND"]);
-        for check in &report.checks {
-            let mark = match check.status {
-                CheckStatus::Ok => "ok",
-                CheckStatus::Skipped => "skipped",
-                CheckStatus::Warning => "WARNING",
-                CheckStatus::Error => "ERROR",
-            };
-            let found = match &check.hint {
-                Some(hint) => format!("{} {hint}", check.message),
-                None => check.message.clone(),
-            };
-            grid.row(vec![mark.into(), check.name.clone(), found]);
-        }
-        grid
-    })?;
-    Ok(if report.ok { 0 } else { PARTIAL })
 }
 
 async fn reload(client: &Client, output: Format) -> Result<(), Error> {

@@ -22,8 +22,8 @@ exports! {
         what.write(out, attribute, address)
     }
 
-    /// Sets SYNC_MEMOPS, the only attribute that a program can set. The library only stores the
-    /// value for `cuPointerGetAttribute`: no copy or fill waits because of this value.
+    /// Sets SYNC_MEMOPS, the only attribute that a program can set: copies and fills of the memory
+    /// without a stream argument then return only when they are complete.
     fn cuPointerSetAttribute(value: In<c_void>, attribute: u32, address: u64) {
         let shim = shim()?;
         let what = What::of(shim, address).ok_or(CuResult::INVALID_VALUE)?;

@@ -1,0 +1,131 @@
+//! `vgpud --doctor`: checks of the host without a running vgpud, for the time before the first start
+//! and for a vgpud that does not start.
+
+use std::fs::Permissions;
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use vgpu_api::{DoctorCheck, DoctorReport, GpuSource};
+
+use super::Options;
+use crate::api::doctor::{error, in_sentences, is_fine, of_host, of_scan, ok, warning};
+use crate::config::Config;
+use crate::core::Host;
+use crate::model::ScanResult;
+use crate::probe::Prober;
+use crate::supervisor::launcher::{Launcher, prepare_soft_state};
+use crate::system::patience::Patience;
+use crate::worker::records::WorkerRecords;
+
+/// Runs all checks.
+///
+/// # Errors
+/// If the checks cannot be started.
+pub(super) async fn report(options: &Options) -> anyhow::Result<DoctorReport> {
+    let mut checks = match options.load() {
+        Ok(config) => of_config(config).await?,
+        Err(problem) => vec![error(
+            "configuration",
+            format!("{problem:#}"),
+            "Correct the configuration; `vgpud --check` tries the configuration again.",
+        )],
+    };
+    checks.iter_mut().for_each(in_sentences);
+    Ok(DoctorReport {
+        ok: checks.iter().all(is_fine),
+        checks,
+    })
+}
+
+async fn of_config(config: Config) -> anyhow::Result<Vec<DoctorCheck>> {
+    let mut checks = vec![ok("configuration", "The configuration can be used.")];
+    checks.extend(
+        config
+            .warnings()
+            .into_iter()
+            .map(|text| warning("configuration", text, "")),
+    );
+    let config = Arc::new(config);
+    checks.extend(of_host(&config, &Patience::default()).await);
+
+    // Probes and workers write into the runtime directory, which belongs to a running vgpud.
+    let scratch = Scratch::make()?;
+    let mut apart = Config::clone(&config);
+    apart.daemon.runtime_dir = scratch.0.clone();
+    let apart = Arc::new(apart);
+    let records = WorkerRecords::open(&scratch.0).context("cannot prepare the checks")?;
+    let launcher = Launcher::new(apart.clone(), records).context("cannot start a thread")?;
+    let launcher = Arc::new(launcher);
+    if let Err(problem) = prepare_soft_state(&apart, launcher.owners()) {
+        let dir = apart.soft_state_dir();
+        checks.push(warning(
+            "soft-state",
+            format!("{} cannot be prepared: {problem}.", dir.display()),
+            "Run the checks as root.",
+        ));
+    }
+    let prober = Prober::new(launcher.clone());
+    let scan = tokio::task::spawn_blocking({
+        let prober = prober.clone();
+        move || prober.scan()
+    });
+    let scan = scan.await.unwrap_or_else(|e| Err(e.to_string()));
+    let soft = scan
+        .as_ref()
+        .is_ok_and(|found| found.gpus.iter().all(|gpu| gpu.source == GpuSource::Soft));
+    checks.extend(of_gpus(scan));
+    checks.extend(Host::new(prober, launcher).checks(soft).await);
+    Ok(checks)
+}
+
+/// What a scan for GPUs finds.
+fn of_gpus(scan: Result<ScanResult, String>) -> Vec<DoctorCheck> {
+    const HINT: &str = "Correct what gpu-scan and driver-library name.";
+    let (found, wrong) = match scan {
+        Ok(found) => (found.gpus, found.warnings),
+        Err(problem) => (Vec::new(), vec![problem]),
+    };
+    let mut checks = of_scan(&wrong);
+    checks.extend(
+        found
+            .iter()
+            .map(|gpu| ok("gpus", format!("{} ({}) is there.", gpu.model, gpu.uuid))),
+    );
+    if found.is_empty() {
+        checks.push(error("gpus", "No GPU is found.", HINT));
+    }
+    checks
+}
+
+/// A directory for the time of the checks.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn make() -> anyhow::Result<Scratch> {
+        let name = format!("vgpud-doctor-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let problem = || format!("cannot make {}", path.display());
+        clear(&path).with_context(problem)?;
+        std::fs::create_dir(&path).with_context(problem)?;
+        // Workers' users pass through the directory.
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).with_context(problem)?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = clear(&self.0);
+    }
+}
+
+/// Removes what an earlier process with the same number left behind.
+fn clear(path: &Path) -> std::io::Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}

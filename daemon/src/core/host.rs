@@ -1,0 +1,142 @@
+//! Checks of the host that need neither guests nor a mediator.
+
+use std::sync::Arc;
+
+use vgpu_api::{CheckStatus, DoctorCheck};
+
+use super::confinement::Confinement;
+use crate::config::DriverKind;
+use crate::probe::Prober;
+use crate::supervisor::launcher::{Launcher, driver_library};
+
+/// Checks whether this host can run workers.
+#[derive(Debug)]
+pub struct Host {
+    prober: Prober,
+    launcher: Arc<Launcher>,
+    confinement: Confinement,
+}
+
+impl Host {
+    /// Checks with the programs and users of `launcher`.
+    #[must_use]
+    pub fn new(prober: Prober, launcher: Arc<Launcher>) -> Host {
+        Host {
+            prober,
+            launcher,
+            confinement: Confinement::default(),
+        }
+    }
+
+    /// The configured driver.
+    pub(super) fn driver_kind(&self) -> DriverKind {
+        self.launcher.config().driver.kind
+    }
+
+    /// All checks. `soft`: workers are confined as for software devices.
+    pub async fn checks(&self, soft: bool) -> Vec<DoctorCheck> {
+        let mut checks = vec![
+            self.worker_program().await,
+            self.worker_user(),
+            self.worker_forks(),
+        ];
+        let confinement = self.confinement.check(&self.prober, soft);
+        let (confinement, libraries) = tokio::join!(confinement, self.driver_libraries());
+        checks.push(confinement);
+        checks.extend(libraries);
+        checks
+    }
+
+    fn worker_user(&self) -> DoctorCheck {
+        let (good, message) = self.launcher.owners().describe();
+        DoctorCheck {
+            name: "worker-user".into(),
+            status: if good {
+                CheckStatus::Ok
+            } else {
+                CheckStatus::Error
+            },
+            message,
+            hint: (!good).then(|| {
+                "A guest may come to own its worker; see `[worker]` in docs/configuration.md."
+                    .to_owned()
+            }),
+        }
+    }
+
+    fn worker_forks(&self) -> DoctorCheck {
+        let (good, message) = self.launcher.forks_end();
+        let hint = "Give vgpud CAP_SYS_ADMIN and leave worker.confined on, or give it a cgroup (systemd: \
+                    `Delegate=yes` and `ProtectControlGroups=no` in its unit); see worker.cgroups in \
+                    docs/configuration.md.";
+        DoctorCheck {
+            name: "worker-forks".into(),
+            status: if good {
+                CheckStatus::Ok
+            } else {
+                CheckStatus::Warning
+            },
+            message,
+            hint: (!good).then(|| hint.to_owned()),
+        }
+    }
+
+    /// Checks that workers can load the driver libraries. Works even without a GPU.
+    async fn driver_libraries(&self) -> Vec<DoctorCheck> {
+        let config = self.launcher.config();
+        // One entry for each library to check: true for soft-gpu's, false for NVIDIA's. A library
+        // that is not configured need not exist.
+        let looks: &[bool] = match config.driver.kind {
+            DriverKind::Nvidia => &[false],
+            DriverKind::Soft => &[true],
+            DriverKind::Auto => {
+                let soft = driver_library(&config, true).is_ok();
+                match (config.driver.library.is_some(), soft) {
+                    (true, true) => &[false, true],
+                    (true, false) => &[false],
+                    (false, true) => &[true],
+                    (false, false) => &[],
+                }
+            }
+        };
+        let mut checks = Vec::new();
+        for &soft in looks {
+            let prober = self.prober.clone();
+            let look = tokio::task::spawn_blocking(move || prober.library(soft));
+            let seen = look.await.unwrap_or_else(|e| Err(e.to_string()));
+            let key = if soft { "soft_library" } else { "library" };
+            checks.push(DoctorCheck {
+                name: "driver-library".into(),
+                status: if seen.is_ok() {
+                    CheckStatus::Ok
+                } else {
+                    CheckStatus::Error
+                },
+                hint: seen.is_err().then(|| {
+                    format!("Mend what the message names, or correct driver.{key} in vgpud.toml")
+                }),
+                message: seen.unwrap_or_else(|why| why),
+            });
+        }
+        checks
+    }
+
+    async fn worker_program(&self) -> DoctorCheck {
+        let prober = self.prober.clone();
+        let run = tokio::task::spawn_blocking(move || prober.worker());
+        let ran = run.await.unwrap_or_else(|e| Err(e.to_string()));
+        DoctorCheck {
+            name: "worker-program".into(),
+            status: if ran.is_ok() {
+                CheckStatus::Ok
+            } else {
+                CheckStatus::Error
+            },
+            hint: ran.is_err().then(|| {
+                "Install the vgpu packages completely, or correct worker.binary in vgpud.toml"
+                    .to_owned()
+            }),
+            message: ran.unwrap_or_else(|why| why),
+        }
+    }
+}
