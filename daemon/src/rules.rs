@@ -10,6 +10,8 @@ const NAME_LEN: usize = 64;
 const SOCKET_LEN: usize = 107;
 /// Longest reason of an administrator, in characters.
 const REASON_LEN: usize = 200;
+/// Longest origin of a VM, in characters.
+const ORIGIN_LEN: usize = 128;
 /// Placeholder for the VM's number in a socket path.
 pub const VM_ID: &str = "{vm_id}";
 /// Largest VM number. Leaves room below 2^31 for `worker.uid + vm_id`.
@@ -91,6 +93,17 @@ pub fn reason(reason: &str) -> Result<(), String> {
     }
     Err(format!(
         "The reason must be one line of at most {REASON_LEN} characters."
+    ))
+}
+
+/// Checks the origin of a VM.
+pub fn origin(origin: &str) -> Result<(), String> {
+    let length = origin.chars().count();
+    if (1..=ORIGIN_LEN).contains(&length) && !origin.chars().any(char::is_control) {
+        return Ok(());
+    }
+    Err(format!(
+        "The origin must be one line of 1 to {ORIGIN_LEN} characters."
     ))
 }
 

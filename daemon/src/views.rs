@@ -186,6 +186,7 @@ impl World {
             quarantines: record.quarantines_at(now_unix_ms(), strike_decay_s),
             demoted: runtime.demoted,
             registered_unix_ms: record.registered_unix_ms,
+            origin: record.origin.clone(),
             gpu_id: runtime
                 .gpu_uuid
                 .as_deref()

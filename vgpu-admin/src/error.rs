@@ -35,6 +35,9 @@ pub(crate) enum Error {
     /// The daemon's answer was incomplete.
     #[error("vgpud's answer is incomplete, because the connection ended; try again")]
     CutOff,
+    /// A hypervisor or its files cannot be read.
+    #[error("{0}")]
+    Source(String),
     /// A file of the caller cannot be read or written.
     #[error("cannot {action} {path}: {source}")]
     File {
@@ -55,7 +58,11 @@ impl Error {
             Error::Api(detail) => detail.code.exit_code(),
             Error::Unreachable { cause, .. } if permission(cause) => 4,
             Error::Unreachable { .. } | Error::HungUp => UNREACHABLE,
-            Error::Protocol(_) | Error::CutOff | Error::File { .. } | Error::Output(_) => FAILED,
+            Error::Protocol(_)
+            | Error::CutOff
+            | Error::Source(_)
+            | Error::File { .. }
+            | Error::Output(_) => FAILED,
         }
     }
 
@@ -95,6 +102,7 @@ impl Error {
                 Error::HungUp => ("unreachable".into(), self.to_string(), self.hint()),
                 Error::Protocol(_) => ("protocol".into(), self.to_string(), None),
                 Error::CutOff => ("cut_off".into(), self.to_string(), None),
+                Error::Source(_) => ("source".into(), self.to_string(), None),
                 Error::File { .. } => ("file".into(), self.to_string(), None),
                 Error::Output(_) => ("output".into(), self.to_string(), None),
             };

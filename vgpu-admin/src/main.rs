@@ -2,7 +2,7 @@
 //!
 //! A thin client of vgpud's HTTP API: each command makes one or two requests and shows their
 //! answers. [`cli`] defines the command line, [`commands`] the commands, [`output`] the output
-//! formats, [`client`] the HTTP connection.
+//! formats, [`client`] the HTTP connection, [`import`] the VMs of hypervisors.
 #![cfg_attr(
     not(test),
     deny(
@@ -16,6 +16,7 @@ mod cli;
 mod client;
 mod commands;
 mod error;
+mod import;
 mod output;
 mod units;
 mod vm_ids;

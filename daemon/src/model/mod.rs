@@ -169,6 +169,8 @@ pub struct VmRecord {
     pub quarantines_unix_ms: u64,
     /// Time of registration.
     pub registered_unix_ms: u64,
+    /// The hypervisor's VM that an import registered, unique.
+    pub origin: Option<String>,
 }
 
 impl VmRecord {

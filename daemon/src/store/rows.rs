@@ -202,19 +202,20 @@ fn read_vm(row: &Row<'_>) -> Sql<VmRecord> {
         strikes: row.get("strikes")?,
         last_strike_unix_ms: uint(row, "last_strike_ms")?,
         registered_unix_ms: uint(row, "registered_ms")?,
+        origin: row.get("origin")?,
     })
 }
 
 fn save_vm(connection: &Connection, vm: &VmRecord) -> Sql<()> {
     let sql = "INSERT INTO vms (vm_id, name, pool, priority, factor_percent, generation, cid, \
                socket, peer_uid, limits, quarantine, strikes, last_strike_ms, registered_ms, \
-               slice_us, gang, gpus, quarantines, quarantines_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, \
-               ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19) \
+               slice_us, gang, gpus, quarantines, quarantines_ms, origin) VALUES (?1, ?2, ?3, ?4, ?5, ?6, \
+               ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20) \
                ON CONFLICT (vm_id) DO UPDATE SET name = ?2, pool = ?3, priority = ?4, \
                factor_percent = ?5, generation = ?6, cid = ?7, socket = ?8, peer_uid = ?9, \
                limits = ?10, quarantine = ?11, strikes = ?12, last_strike_ms = ?13, \
                registered_ms = ?14, slice_us = ?15, gang = ?16, gpus = ?17, quarantines = ?18, \
-               quarantines_ms = ?19";
+               quarantines_ms = ?19, origin = ?20";
     let gpus = vm.gpus.as_ref().map(text).transpose()?;
     let quarantine = vm.quarantine.as_ref().map(text).transpose()?;
     connection.prepare_cached(sql)?.execute(params![
@@ -237,6 +238,7 @@ fn save_vm(connection: &Connection, vm: &VmRecord) -> Sql<()> {
         gpus,
         vm.quarantines,
         int(vm.quarantines_unix_ms),
+        vm.origin,
     ])?;
     Ok(())
 }

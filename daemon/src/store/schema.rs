@@ -20,6 +20,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0001.sql"),
     include_str!("migrations/0002.sql"),
     include_str!("migrations/0003.sql"),
+    include_str!("migrations/0005.sql"),
 ];
 
 /// How to replace an unusable database by a backup.
@@ -443,6 +444,7 @@ mod tests {
         let catalog = super::super::rows::load_catalog(&open(&file).unwrap()).unwrap();
         let vm = &catalog.vms[&7];
         assert_eq!((vm.slice_us, vm.gang, &vm.gpus), (None, false, &None));
+        assert_eq!(vm.origin, None);
         assert_eq!((vm.strikes, vm.quarantines), (4, 0));
         assert_eq!(vm.quarantine.as_ref().unwrap().until_unix_ms, None);
         assert_eq!(catalog.pools["A"].settings.quarantine_s, 60);

@@ -52,6 +52,8 @@ pub enum ErrorCode {
     CidInUse,
     /// Another VM has this socket path.
     SocketInUse,
+    /// Another VM has this origin.
+    OriginInUse,
     /// The GPU serves another pool.
     GpuAssignedElsewhere,
     /// The GPU cannot take work: it vanished, or is suspect.
@@ -106,6 +108,7 @@ impl ErrorCode {
             | Self::NameInUse
             | Self::CidInUse
             | Self::SocketInUse
+            | Self::OriginInUse
             | Self::GpuAssignedElsewhere
             | Self::GpuUnusable
             | Self::IdempotencyKeyReused => 409,

@@ -320,6 +320,10 @@ pub struct Vm {
     pub demoted: bool,
     /// Time of the registration.
     pub registered_unix_ms: u64,
+    /// VM of a hypervisor that an import registered: `libvirt:<uuid>`, `incus:<project>/<name>` or
+    /// `proxmox:<vmid>`; `null`: registered by hand.
+    #[serde(default)]
+    pub origin: Option<String>,
     /// GPU of the VM, once placed; for a gang, the first.
     pub gpu_id: Option<u32>,
     /// The other GPUs of a gang.
@@ -382,6 +386,9 @@ pub struct RegisterRequest {
     /// Limits of each VM.
     #[serde(default)]
     pub limits: VmLimits,
+    /// See [`Vm::origin`]; at most 128 characters, for one VM only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
 }
 
 /// `PATCH /v1/vms`: change VMs, all or none. Absent fields are unchanged.
@@ -432,6 +439,14 @@ pub struct VmPatch {
     /// New limits.
     #[serde(default)]
     pub limits: VmLimitsPatch,
+    /// New origin (one VM only); `null` removes the origin. See [`Vm::origin`].
+    #[serde(
+        default,
+        deserialize_with = "super::present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<String>)]
+    pub origin: Option<Option<String>>,
 }
 
 /// A list of VMs, for commands without other arguments (`DELETE /v1/vms`, release).

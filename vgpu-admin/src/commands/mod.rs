@@ -1,8 +1,10 @@
 //! The commands: their requests, and the presentation of the answers.
 
 mod backup;
+mod cloudstack;
 mod doctor;
 mod gpu;
+mod import;
 mod journal;
 mod pool;
 mod sched;
@@ -14,7 +16,7 @@ mod weights;
 
 use vgpu_api::{ApplyReport, AssignRequest, ReloadReport, UnassignRequest};
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, VmCommand};
 use crate::client::Client;
 use crate::error::Error;
 use crate::output::{Format, json, print};
@@ -51,6 +53,10 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
         Command::RegisterVm(args) => vm::register(&client, output, args).await?,
         Command::UnregisterVm { vm_id } => vm::unregister(&client, output, vm_id).await?,
         Command::MoveVm { vm_id, pool } => vm::move_to(&client, output, vm_id, pool).await?,
+        Command::Vm(VmCommand::Import(command)) => {
+            return import::run(&client, output, command).await;
+        }
+        Command::Vm(VmCommand::Detach(args)) => import::detach(&client, output, args).await?,
         Command::Vm(command) => vm::run(&client, output, command).await?,
         Command::Session(command) => session::run(&client, output, command).await?,
         Command::Quarantine { vm_id, reason } => {
@@ -79,6 +85,7 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
         }
         Command::Audit { since, limit } => journal::audit(&client, output, since, limit).await?,
         Command::Doctor { config } => return doctor::run(&client, output, config).await,
+        Command::Cloudstack(command) => cloudstack::run(&client, command).await?,
         Command::Reload => reload(&client, output).await?,
         Command::Backup { file, force } => {
             let bytes = backup::save(&client, &file, force).await?;

@@ -31,6 +31,7 @@ pub(super) async fn register(
         gang: args.gang,
         gpus: args.gpus.and_then(allowlist),
         limits: args.limits.initial(),
+        origin: None,
     };
     let report: ApplyReport = client.post("vms", &request).await?;
     applied(output, &report)
@@ -85,6 +86,8 @@ pub(super) async fn release(client: &Client, output: Format, vms: VmIds) -> Resu
 
 pub(super) async fn run(client: &Client, output: Format, command: VmCommand) -> Result<(), Error> {
     match command {
+        // Both are commands of `import`.
+        VmCommand::Import(_) | VmCommand::Detach(_) => Ok(()),
         VmCommand::List { pool } => {
             let mut vms: Vec<Vm> = client.get("vms").await?;
             if let Some(pool) = pool {
@@ -114,6 +117,7 @@ pub(super) async fn run(client: &Client, output: Format, command: VmCommand) -> 
                 gang,
                 gpus: gpus.map(allowlist),
                 limits: limits.patch(),
+                origin: None,
             };
             let report: ApplyReport = client
                 .call(hyper::Method::PATCH, "vms", Some(&patch))
@@ -232,6 +236,7 @@ fn sheet(vm: &Vm) -> String {
             format!("{}, {} killed", u.sessions, u.kills),
         ),
         ("Refusals", u.refusals.to_string()),
+        ("Origin", or_dash(vm.origin.as_ref())),
         (
             "Registered",
             format!("{} UTC", show_time(vm.registered_unix_ms)),
@@ -377,6 +382,7 @@ fn grid(vms: &[Vm]) -> Grid {
         "+WAIT P99 US",
         "+LIMITS",
         "+SOCKETS",
+        "+ORIGIN",
     ]);
     for vm in vms {
         let l = &vm.effective_limits;
@@ -403,6 +409,7 @@ fn grid(vms: &[Vm]) -> Grid {
             vm.wait.p99_us.to_string(),
             limits(&vm.limits, l),
             vm.socket_paths.join(" "),
+            or_dash(vm.origin.as_ref()),
         ]);
     }
     grid

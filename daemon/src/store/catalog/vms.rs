@@ -99,6 +99,7 @@ impl Catalog {
             gpus: self.allowlist(request.gpus.as_deref())?,
             limits: request.limits.clone(),
             registered_unix_ms: context.now_unix_ms,
+            origin: request.origin.clone(),
             ..VmRecord::default()
         })
     }
@@ -151,7 +152,7 @@ impl Catalog {
         }))
     }
 
-    /// Checks that no other VM has the same name, CID or socket.
+    /// Checks that no other VM has the same name, CID, socket or origin.
     fn check_identity(&self, vm: &VmRecord) -> Result<(), ErrorDetail> {
         for other in self.vms.values().filter(|other| other.vm_id != vm.vm_id) {
             let who = format!("VM {} ({})", other.vm_id, other.name);
@@ -167,6 +168,13 @@ impl Catalog {
                     ErrorCode::CidInUse,
                     format!("CID {cid} belongs to {who}."),
                     "Each VM needs a CID of its own; it is set in the VM's vsock device.",
+                ));
+            }
+            if let (Some(origin), true) = (&vm.origin, other.origin == vm.origin) {
+                return Err(refuse(
+                    ErrorCode::OriginInUse,
+                    format!("The origin {origin} belongs to {who}."),
+                    "A VM of a hypervisor is registered once.",
                 ));
             }
             // Compared as paths: `/a//b` is `/a/b`.
@@ -228,6 +236,10 @@ impl Catalog {
                 "A name or CID can only be given to one VM at a time.".into(),
             ));
         }
+        check_origin(
+            &patch.vm_ids,
+            patch.origin.as_ref().and_then(Option::as_ref),
+        )?;
         let gpus = match &patch.gpus {
             None => None,
             Some(named) => Some(self.allowlist(named.as_deref())?),
@@ -249,6 +261,9 @@ impl Catalog {
             if let Some(cid) = patch.cid {
                 cid.map_or(Ok(()), rules::cid).map_err(invalid)?;
                 vm.cid = cid;
+            }
+            if let Some(origin) = &patch.origin {
+                vm.origin.clone_from(origin);
             }
             patch.limits.apply_to(&mut vm.limits);
             rules::vm_limits(&vm.limits).map_err(invalid)
@@ -393,6 +408,7 @@ fn check_registration(request: &RegisterRequest) -> Result<(), ErrorDetail> {
     check_batch(&request.vm_ids)?;
     rules::factor(request.factor_percent.unwrap_or(100)).map_err(invalid)?;
     rules::vm_limits(&request.limits).map_err(invalid)?;
+    check_origin(&request.vm_ids, request.origin.as_ref())?;
     request
         .slice_us
         .map_or(Ok(()), rules::slice)
@@ -412,6 +428,17 @@ fn check_registration(request: &RegisterRequest) -> Result<(), ErrorDetail> {
     Ok(())
 }
 
+/// Checks the origin of a request, which one VM at most can have.
+fn check_origin(vm_ids: &[u32], origin: Option<&String>) -> Result<(), ErrorDetail> {
+    let Some(origin) = origin else { return Ok(()) };
+    if vm_ids.len() > 1 {
+        return Err(invalid(
+            "An origin can only be given to one VM at a time.".into(),
+        ));
+    }
+    rules::origin(origin).map_err(invalid)
+}
+
 /// Registering a VM again succeeds if every value is the same.
 fn same_registration(known: &VmRecord, asked: &VmRecord) -> Result<(), ErrorDetail> {
     let same = known.name == asked.name
@@ -424,7 +451,8 @@ fn same_registration(known: &VmRecord, asked: &VmRecord) -> Result<(), ErrorDeta
         && known.slice_us == asked.slice_us
         && known.gang == asked.gang
         && known.gpus == asked.gpus
-        && known.limits == asked.limits;
+        && known.limits == asked.limits
+        && known.origin == asked.origin;
     if same {
         return Ok(());
     }

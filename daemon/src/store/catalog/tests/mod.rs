@@ -228,6 +228,45 @@ fn registering_is_all_or_nothing_and_may_be_repeated() {
 }
 
 #[test]
+fn an_origin_belongs_to_one_vm() {
+    let mut host = host();
+    let from = |ids: &[u32], origin: &str| {
+        Command::RegisterVm(RegisterRequest {
+            origin: Some(origin.into()),
+            ..register(ids, "B")
+        })
+    };
+    done(&mut host, &from(&[8], "proxmox:105"));
+    assert!(!done(&mut host, &from(&[8], "proxmox:105")).changed);
+    assert_eq!(host.vms[&8].origin.as_deref(), Some("proxmox:105"));
+    let code = |request| refused(&host, &request).code;
+    assert_eq!(code(from(&[9], "proxmox:105")), ErrorCode::OriginInUse);
+    // A registration of another origin is not the same registration.
+    assert_eq!(code(from(&[8], "proxmox:106")), ErrorCode::VmExists);
+    for bad in [
+        from(&[9, 10], "proxmox:106"),
+        from(&[9], ""),
+        from(&[9], "a\nb"),
+        from(&[9], &"x".repeat(129)),
+    ] {
+        assert_eq!(code(bad), ErrorCode::InvalidRequest);
+    }
+    let set = |vm_ids: &[u32], origin: Option<&str>| {
+        Command::SetVm(VmPatch {
+            vm_ids: vm_ids.to_vec(),
+            origin: Some(origin.map(Into::into)),
+            ..VmPatch::default()
+        })
+    };
+    assert_eq!(code(set(&[1], Some("proxmox:105"))), ErrorCode::OriginInUse);
+    assert_eq!(code(set(&[1, 2], Some("x:1"))), ErrorCode::InvalidRequest);
+    done(&mut host, &set(&[8], None));
+    done(&mut host, &set(&[1], Some("proxmox:105")));
+    assert_eq!(host.vms[&8].origin, None);
+    assert_eq!(host.vms[&1].origin.as_deref(), Some("proxmox:105"));
+}
+
+#[test]
 fn a_number_registered_again_is_another_vm() {
     let mut host = host();
     let before = host.vms[&2].generation;

@@ -1,9 +1,12 @@
 //! The command line. The help texts here are the reference of the commands.
 
+mod import;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub(crate) use self::import::{CloudstackCommand, Detach, ImportCommand, ImportWishes};
 use crate::output::Format;
 use crate::units::{self, Limit};
 use crate::vm_ids::{self, VmIds};
@@ -211,6 +214,11 @@ Examples:
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+
+    /// Commands of CloudStack's hooks (docs/cloudstack.md).
+    #[command(subcommand)]
+    Cloudstack(CloudstackCommand),
+
 
     /// Make the daemon read its configuration file again.
     Reload,
@@ -501,6 +509,14 @@ impl Limits {
 /// `vm …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum VmCommand {
+    /// Register the VMs of a hypervisor, with their names and CIDs. A repeated import changes
+    /// only CIDs.
+    #[command(subcommand)]
+    Import(ImportCommand),
+    /// Take the CID from an imported VM that stopped: its sessions end, its settings and usage
+    /// stay.
+    #[command(after_help = "Example:\n  vgpu-admin vm detach proxmox:105")]
+    Detach(Detach),
     /// List VMs.
     List {
         /// Only VMs of this pool.
@@ -665,6 +681,10 @@ mod tests {
             "vgpu-admin sched log --file=/tmp/log",
             "vgpu-admin usage --vm=3 -o csv",
             "vgpu-admin usage reset --all",
+            "vgpu-admin vm import libvirt web --pool=A --memory=8GiB --dry-run",
+            "vgpu-admin vm import incus --all-projects -o csv",
+            "vgpu-admin vm import proxmox 105 106 --adopt",
+            "vgpu-admin vm detach proxmox:105",
         ] {
             Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
         }

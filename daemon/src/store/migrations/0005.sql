@@ -1,0 +1,3 @@
+-- The VM of a hypervisor that an import registered.
+
+ALTER TABLE vms ADD COLUMN origin TEXT;

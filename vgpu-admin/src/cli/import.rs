@@ -1,0 +1,133 @@
+//! `vm import`, `vm detach` and `cloudstack`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::{Limits, Priority};
+
+/// `vm import …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImportCommand {
+    /// VMs of libvirt (virsh): the CID of `<vsock>`.
+    #[command(after_help = "\
+Examples:
+  vgpu-admin vm import libvirt --pool=A --dry-run
+  vgpu-admin vm import libvirt web db --pool=A --priority=high
+  virsh dumpxml web | vgpu-admin vm import libvirt --xml=- --pool=A")]
+    Libvirt {
+        /// The VMs: names, numbers or UUIDs; without a name, all.
+        #[arg(value_name = "DOMAIN", conflicts_with = "xml")]
+        domains: Vec<String>,
+        /// Connection of virsh.
+        #[arg(long, value_name = "URI")]
+        connect: Option<String>,
+        /// Read the XML of one VM from this file (`-`: standard input) instead of asking virsh.
+        #[arg(long, value_name = "FILE", conflicts_with = "connect")]
+        xml: Option<PathBuf>,
+        #[command(flatten)]
+        wishes: ImportWishes,
+    },
+    /// VMs of Incus: the CID in `volatile.vsock_id`.
+    #[command(after_help = "\
+Examples:
+  vgpu-admin vm import incus --pool=A --dry-run
+  vgpu-admin vm import incus v1 --project=lab --pool=A
+  incus list --format=json | vgpu-admin vm import incus --json=- --pool=A")]
+    Incus {
+        /// The VMs; without a name, all.
+        #[arg(value_name = "INSTANCE")]
+        instances: Vec<String>,
+        /// VMs of this project.
+        #[arg(long, value_name = "NAME", conflicts_with = "all_projects")]
+        project: Option<String>,
+        /// VMs of all projects.
+        #[arg(long)]
+        all_projects: bool,
+        /// Read the list from this file (`-`: standard input) instead of asking incus.
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["project", "all_projects"])]
+        json: Option<PathBuf>,
+        /// This host's name in the cluster [default: the host name].
+        #[arg(long, value_name = "NAME")]
+        member: Option<String>,
+        #[command(flatten)]
+        wishes: ImportWishes,
+    },
+    /// VMs of Proxmox VE: the CID of `args: -device vhost-vsock-pci,guest-cid=N`.
+    #[command(after_help = "\
+Examples:
+  vgpu-admin vm import proxmox --pool=A --dry-run
+  vgpu-admin vm import proxmox 105 --pool=A --memory=8GiB")]
+    Proxmox {
+        /// The VMs; without a number, all of this node.
+        #[arg(value_name = "VMID")]
+        vmids: Vec<u32>,
+        /// Directory of the configuration files.
+        #[arg(long, value_name = "DIR", default_value = "/etc/pve/qemu-server")]
+        dir: PathBuf,
+        #[command(flatten)]
+        wishes: ImportWishes,
+    },
+}
+
+/// Settings of an import.
+#[derive(Debug, Args)]
+pub(crate) struct ImportWishes {
+    /// Pool of VMs that are not registered; without it, only registered VMs are imported.
+    #[arg(long)]
+    pub(crate) pool: Option<String>,
+    /// Class of new VMs.
+    #[arg(long, value_enum, default_value_t = Priority::Medium)]
+    pub(crate) priority: Priority,
+    /// Show the plan and change nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Take over the registration that has the CID or the name, whatever its origin.
+    #[arg(long)]
+    pub(crate) adopt: bool,
+    /// The registration of the VM (one VM only), which is taken over if it exists.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) vm_id: Option<u32>,
+    /// Name in vgpud, if the VM is new (one VM only).
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// The VMs run now: another imported VM that is registered with the same CID loses the CID.
+    #[arg(long)]
+    pub(crate) running: bool,
+    /// Shares of CloudStack: a VM with the CID of a share gets the pool, class and memory of the
+    /// share. A missing file counts as empty.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) shares: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) limits: Box<Limits>,
+}
+
+/// `vm detach`
+#[derive(Debug, Args)]
+pub(crate) struct Detach {
+    /// The origin: libvirt:<uuid>, incus:<project>/<name> or proxmox:<vmid>.
+    #[arg(required_unless_present = "xml")]
+    pub(crate) origin: Option<String>,
+    /// Read the origin from the XML of a libvirt VM (`-`: standard input).
+    #[arg(long, value_name = "FILE", conflicts_with = "origin")]
+    pub(crate) xml: Option<PathBuf>,
+}
+
+/// `cloudstack …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum CloudstackCommand {
+    /// Add the shares to the output of CloudStack's gpudiscovery.sh on standard input.
+    #[command(after_help = "\
+Example:
+  gpudiscovery.sh | vgpu-admin cloudstack discover")]
+    Discover {
+        /// The shares.
+        #[arg(long, value_name = "FILE", default_value = "/etc/vgpu/cloudstack.toml")]
+        shares: PathBuf,
+    },
+    /// Replace the share in the XML of a VM on standard input by a vsock device. Needs no vgpud.
+    #[command(after_help = "\
+Example:
+  vgpu-admin cloudstack transform < vm.xml")]
+    Transform,
+}

@@ -1,0 +1,232 @@
+//! `vm import` and `vm detach`.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use hyper::Method;
+use vgpu_api::{ApplyReport, ErrorCode, ErrorDetail, MoveRequest, RegisterRequest, Vm, VmPatch};
+
+use super::applied;
+use crate::cli::{Detach, ImportCommand, ImportWishes};
+use crate::client::Client;
+use crate::error::Error;
+use crate::import::cloudstack::Shares;
+use crate::import::plan::{Action, Row, Wishes, first_free, plan};
+use crate::import::{Listing, incus, libvirt, proxmox, read_description, read_list};
+use crate::output::{Format, Grid, json, or_dash, print};
+
+/// Exit code of an import that refused a VM.
+const REFUSED: u8 = 6;
+/// Attempts to register a VM whose number another command takes at the same time.
+const ATTEMPTS: u32 = 5;
+
+pub(super) async fn run(
+    client: &Client,
+    output: Format,
+    command: ImportCommand,
+) -> Result<u8, Error> {
+    let (listing, args) = listing(command).map_err(Error::Source)?;
+    let dry_run = args.dry_run;
+    let wishes = wishes(args)?;
+    let count = listing.found.len() + listing.unread.len();
+    if count != 1 && (wishes.vm_id.is_some() || wishes.name.is_some()) {
+        return Err(Error::Source(format!(
+            "--vm-id and --name are of one VM, but the import has {count}: name the VM."
+        )));
+    }
+    let known: Vec<Vm> = client.get("vms").await?;
+    let mut rows = plan(&listing, &known, &wishes);
+    if !dry_run {
+        apply(client, &mut rows, &known).await?;
+    }
+    show(output, &rows, dry_run)?;
+    let refused = rows.iter().any(|row| row.action == Action::Refused);
+    Ok(if refused { REFUSED } else { 0 })
+}
+
+fn listing(command: ImportCommand) -> Result<(Listing, ImportWishes), String> {
+    Ok(match command {
+        ImportCommand::Libvirt {
+            domains,
+            connect,
+            xml,
+            wishes,
+        } => match xml {
+            None => (libvirt::list(connect.as_deref(), &domains)?, wishes),
+            Some(file) => {
+                let listing = Listing {
+                    found: vec![libvirt::read(&read_description(&file)?)?],
+                    unread: Vec::new(),
+                };
+                (listing, wishes)
+            }
+        },
+        ImportCommand::Incus {
+            instances,
+            project,
+            all_projects,
+            json,
+            member,
+            wishes,
+        } => {
+            let text = match json {
+                None => incus::list(project.as_deref(), all_projects)?,
+                Some(file) => read_list(&file)?,
+            };
+            let member = member.unwrap_or_else(host_name);
+            (incus::read(&text, &instances, &member)?, wishes)
+        }
+        ImportCommand::Proxmox { vmids, dir, wishes } => (proxmox::list(&dir, &vmids)?, wishes),
+    })
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}
+
+fn wishes(args: ImportWishes) -> Result<Wishes, Error> {
+    let shares = match &args.shares {
+        Some(file) if file.exists() => read_shares(file)?,
+        _ => Shares::default(),
+    };
+    Ok(Wishes {
+        pool: args.pool,
+        priority: args.priority.into(),
+        limits: args.limits.initial(),
+        adopt: args.adopt,
+        vm_id: args.vm_id,
+        name: args.name,
+        running: args.running,
+        shares,
+    })
+}
+
+/// Reads `/etc/vgpu/cloudstack.toml`.
+pub(super) fn read_shares(file: &Path) -> Result<Shares, Error> {
+    let read = read_description(file)
+        .and_then(|text| Shares::read(&text).map_err(|why| format!("{}: {why}", file.display())));
+    read.map_err(Error::Source)
+}
+
+/// Carries the plan out. A step that vgpud refuses becomes a refused row; other VMs go on.
+async fn apply(client: &Client, rows: &mut [Row], known: &[Vm]) -> Result<(), Error> {
+    let freed: BTreeSet<u32> = rows.iter().filter_map(|row| row.steps.frees).collect();
+    for vm_id in freed {
+        let _: ApplyReport = patch(client, &without_cid(vm_id)).await?;
+    }
+    let mut numbers: BTreeSet<u32> = known.iter().map(|vm| vm.vm_id).collect();
+    numbers.extend(rows.iter().filter_map(|row| row.vm_id));
+    for row in rows {
+        match steps(client, row, &mut numbers).await {
+            Ok(()) => {}
+            Err(Error::Api(why)) => row.leave(Action::Refused, sentence(&why)),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+async fn steps(client: &Client, row: &mut Row, numbers: &mut BTreeSet<u32>) -> Result<(), Error> {
+    if let Some(request) = row.steps.register.take() {
+        let (vm_id, report) = register(client, request, numbers).await?;
+        row.vm_id = Some(vm_id);
+        row.warnings.extend(report.warnings);
+    }
+    if let Some(change) = row.steps.patch.take() {
+        let report = patch(client, &change).await?;
+        row.warnings.extend(report.warnings);
+    }
+    if let (Some(pool), Some(vm_id)) = (row.steps.move_to.take(), row.vm_id) {
+        let vm_ids = vec![vm_id];
+        let request = MoveRequest { vm_ids, pool };
+        let report: ApplyReport = client.post("vms/move", &request).await?;
+        row.warnings.extend(report.warnings);
+    }
+    Ok(())
+}
+
+/// Registers a VM. If another command took the number meanwhile, another number is chosen.
+async fn register(
+    client: &Client,
+    mut request: RegisterRequest,
+    numbers: &mut BTreeSet<u32>,
+) -> Result<(u32, ApplyReport), Error> {
+    for _ in 1..ATTEMPTS {
+        match client.post("vms", &request).await {
+            Err(Error::Api(why)) if why.code == ErrorCode::VmExists => {}
+            done => return done.map(|report| (request.vm_ids[0], report)),
+        }
+        let known: Vec<Vm> = client.get("vms").await?;
+        numbers.extend(known.iter().map(|vm| vm.vm_id));
+        request.vm_ids = vec![first_free(numbers)];
+        numbers.extend(&request.vm_ids);
+    }
+    let report = client.post("vms", &request).await?;
+    Ok((request.vm_ids[0], report))
+}
+
+async fn patch(client: &Client, change: &VmPatch) -> Result<ApplyReport, Error> {
+    client.call(Method::PATCH, "vms", Some(change)).await
+}
+
+fn without_cid(vm_id: u32) -> VmPatch {
+    VmPatch {
+        vm_ids: vec![vm_id],
+        cid: Some(None),
+        ..VmPatch::default()
+    }
+}
+
+fn sentence(why: &ErrorDetail) -> String {
+    match &why.hint {
+        Some(hint) => format!("{} {hint}", why.message),
+        None => why.message.clone(),
+    }
+}
+
+fn show(output: Format, rows: &[Row], dry_run: bool) -> Result<(), Error> {
+    if output == Format::Json {
+        return json(&serde_json::json!({ "dry_run": dry_run, "vms": rows }));
+    }
+    let mut grid = Grid::new(&["ACTION", "VM", "NAME", "CID", "+ORIGIN", "WARNINGS"]);
+    for row in rows {
+        grid.row(vec![
+            row.action.name().into(),
+            or_dash(row.vm_id),
+            row.name.clone(),
+            or_dash(row.cid),
+            or_dash(row.origin.as_ref()),
+            row.warnings.join(" "),
+        ]);
+    }
+    let mut text = grid.render(output);
+    if dry_run && output != Format::Csv {
+        text.push_str("Nothing was changed (--dry-run).\n");
+    }
+    print(&text)
+}
+
+pub(super) async fn detach(client: &Client, output: Format, args: Detach) -> Result<(), Error> {
+    let origin = match (args.origin, args.xml) {
+        (Some(origin), _) => origin,
+        (None, file) => {
+            let file = file.unwrap_or_else(|| "-".into());
+            let read = read_description(&file).and_then(|text| libvirt::read(&text));
+            read.map_err(Error::Source)?.origin
+        }
+    };
+    let vms: Vec<Vm> = client.get("vms").await?;
+    let vm = vms.iter().find(|vm| vm.origin.as_ref() == Some(&origin));
+    let report = match vm {
+        Some(vm) if vm.cid.is_some() => patch(client, &without_cid(vm.vm_id)).await?,
+        other => ApplyReport {
+            message: match other {
+                Some(vm) => format!("VM {} ({}) has no CID already.", vm.vm_id, vm.name),
+                None => format!("No VM has the origin {origin}."),
+            },
+            ..ApplyReport::default()
+        },
+    };
+    applied(output, &report)
+}

@@ -1,0 +1,409 @@
+//! The comparison of a hypervisor's VMs with the registrations.
+//!
+//! An import changes only the registration with the VM's own origin. A name or a CID of another
+//! registration is refused, unless the administrator adopts that registration.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use vgpu_api::{Priority, RegisterRequest, Vm, VmLimits, VmLimitsPatch, VmPatch};
+
+use super::cloudstack::{Profile, Shares};
+use super::{Found, Listing};
+
+/// What the administrator asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Wishes {
+    /// Pool of new VMs; without a pool, no VM is registered.
+    pub(crate) pool: Option<String>,
+    /// Class of new VMs.
+    pub(crate) priority: Priority,
+    /// Limits of new VMs.
+    pub(crate) limits: VmLimits,
+    /// Take over a registration with the same CID or name.
+    pub(crate) adopt: bool,
+    /// The registration of the only VM.
+    pub(crate) vm_id: Option<u32>,
+    /// Name of the only VM in vgpud.
+    pub(crate) name: Option<String>,
+    /// The VMs run now. A CID belongs to one running VM of a host, so other imported VMs lose it.
+    pub(crate) running: bool,
+    /// Shares that CloudStack offers.
+    pub(crate) shares: Shares,
+}
+
+/// What an import does with a VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Action {
+    Register,
+    Change,
+    Unchanged,
+    Skipped,
+    Refused,
+}
+
+impl Action {
+    /// Name of the action, as in JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Action::Register => "register",
+            Action::Change => "change",
+            Action::Unchanged => "unchanged",
+            Action::Skipped => "skipped",
+            Action::Refused => "refused",
+        }
+    }
+}
+
+/// The plan for a VM.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) vm_id: Option<u32>,
+    pub(crate) name: String,
+    pub(crate) origin: Option<String>,
+    pub(crate) cid: Option<u32>,
+    pub(crate) action: Action,
+    /// Reasons and warnings, as sentences.
+    pub(crate) warnings: Vec<String>,
+    #[serde(skip)]
+    pub(crate) steps: Steps,
+}
+
+/// The requests for a VM.
+#[derive(Debug, Default)]
+pub(crate) struct Steps {
+    /// VM that loses its CID before any other step of the import.
+    pub(crate) frees: Option<u32>,
+    pub(crate) register: Option<RegisterRequest>,
+    pub(crate) patch: Option<VmPatch>,
+    pub(crate) move_to: Option<String>,
+}
+
+/// Why a VM is left as it is.
+enum Left {
+    Skipped(String),
+    Refused(String),
+}
+
+/// Plans an import. One row per VM, in the order of the listing; the unread VMs are last.
+pub(crate) fn plan(listing: &Listing, known: &[Vm], wishes: &Wishes) -> Vec<Row> {
+    let mut planner = Planner::new(&listing.found, known, wishes);
+    let mut rows: Vec<Row> = Vec::new();
+    for found in &listing.found {
+        rows.push(planner.row(found));
+    }
+    rows.extend(listing.unread.iter().map(|unread| Row {
+        vm_id: None,
+        name: unread.name.clone(),
+        origin: None,
+        cid: None,
+        action: Action::Refused,
+        warnings: vec![unread.why.clone()],
+        steps: Steps::default(),
+    }));
+    rows
+}
+
+struct Planner<'a> {
+    known: &'a [Vm],
+    wishes: &'a Wishes,
+    /// The VMs of this import by CID, whatever happens to them.
+    by_cid: BTreeMap<u32, Vec<&'a Found>>,
+    by_origin: BTreeMap<&'a str, usize>,
+    /// Names of the VMs that may be registered.
+    by_name: BTreeMap<String, Vec<&'a Found>>,
+    /// Registrations whose CID this import changes.
+    moving: BTreeSet<u32>,
+    numbers: BTreeSet<u32>,
+}
+
+impl<'a> Planner<'a> {
+    fn new(found: &'a [Found], known: &'a [Vm], wishes: &'a Wishes) -> Planner<'a> {
+        let mut planner = Planner {
+            known,
+            wishes,
+            by_cid: BTreeMap::new(),
+            by_origin: BTreeMap::new(),
+            by_name: BTreeMap::new(),
+            moving: BTreeSet::new(),
+            numbers: known.iter().map(|vm| vm.vm_id).collect(),
+        };
+        for vm in found {
+            if let Ok(cid) = vm.cid {
+                planner.by_cid.entry(cid).or_default().push(vm);
+            }
+            *planner.by_origin.entry(&vm.origin).or_default() += 1;
+            match planner.own(vm) {
+                Some(own) if own.cid != vm.cid.as_ref().ok().copied() => {
+                    planner.moving.insert(own.vm_id);
+                }
+                Some(_) => {}
+                None if vm.cid.is_ok() => {
+                    let name = planner.new_name(vm).0;
+                    planner.by_name.entry(name).or_default().push(vm);
+                }
+                None => {}
+            }
+        }
+        planner
+    }
+
+    /// The registration of this origin.
+    fn own(&self, found: &Found) -> Option<&'a Vm> {
+        let is_own = |vm: &&Vm| vm.origin.as_deref() == Some(&found.origin);
+        self.known.iter().find(is_own)
+    }
+
+    /// The name of a new registration, and a warning if that is not the hypervisor's.
+    fn new_name(&self, found: &Found) -> (String, Option<String>) {
+        match &self.wishes.name {
+            Some(name) => (name.clone(), None),
+            None if allowed(&found.name) => (found.name.clone(), None),
+            None => {
+                let name = found.origin.replace(':', "-");
+                let warning = format!("vgpud does not allow the name {:?}.", found.name);
+                (name, Some(warning))
+            }
+        }
+    }
+
+    fn row(&mut self, found: &Found) -> Row {
+        let mut row = Row {
+            vm_id: self.own(found).map(|vm| vm.vm_id),
+            name: found.name.clone(),
+            origin: Some(found.origin.clone()),
+            cid: found.cid.as_ref().ok().copied(),
+            action: Action::Unchanged,
+            warnings: Vec::new(),
+            steps: Steps::default(),
+        };
+        match self.decide(found, &mut row) {
+            Ok(()) => {}
+            Err(Left::Skipped(why)) => row.leave(Action::Skipped, why),
+            Err(Left::Refused(why)) => row.leave(Action::Refused, why),
+        }
+        row
+    }
+
+    fn decide(&mut self, found: &Found, row: &mut Row) -> Result<(), Left> {
+        self.check_import(found)?;
+        let Some(vm) = self.registration(found)? else {
+            return self.register(found, row);
+        };
+        row.vm_id = Some(vm.vm_id);
+        if let Err(why) = &found.cid {
+            row.warnings.push(why.clone());
+        }
+        let cid = found.cid.as_ref().ok().copied();
+        row.steps.frees = self.other_holder(cid, Some(vm.vm_id), row)?;
+        let mut patch = VmPatch {
+            vm_ids: vec![vm.vm_id],
+            cid: (vm.cid != cid).then_some(cid),
+            ..VmPatch::default()
+        };
+        if vm.origin.as_ref() != Some(&found.origin) {
+            patch.origin = Some(Some(found.origin.clone()));
+        }
+        if let Some(profile) = cid.and_then(|cid| self.wishes.shares.profile(cid)) {
+            to_profile(profile, vm, &mut patch);
+            row.steps.move_to = (profile.pool != vm.pool).then(|| profile.pool.clone());
+        }
+        let nothing = VmPatch {
+            vm_ids: patch.vm_ids.clone(),
+            ..VmPatch::default()
+        };
+        row.steps.patch = (patch != nothing).then_some(patch);
+        if row.steps.patch.is_some() || row.steps.move_to.is_some() {
+            row.action = Action::Change;
+        }
+        Ok(())
+    }
+
+    /// Refuses VMs that contradict other VMs of the same import.
+    fn check_import(&self, found: &Found) -> Result<(), Left> {
+        if self.by_origin[found.origin.as_str()] > 1 {
+            let why = format!("{} is listed several times.", found.origin);
+            return Err(Left::Refused(why));
+        }
+        let Ok(cid) = found.cid else { return Ok(()) };
+        let others: Vec<String> = self.by_cid[&cid]
+            .iter()
+            .filter(|other| other.origin != found.origin)
+            .map(|other| format!("{} ({})", other.name, other.origin))
+            .collect();
+        if others.is_empty() {
+            return Ok(());
+        }
+        let others = others.join(", ");
+        Err(Left::Refused(format!(
+            "CID {cid} is also that of {others}: give each VM a CID of its own."
+        )))
+    }
+
+    /// The registration that the import may change.
+    fn registration(&self, found: &Found) -> Result<Option<&'a Vm>, Left> {
+        let own = self.own(found);
+        if let Some(vm_id) = self.wishes.vm_id {
+            return match own {
+                Some(own) if own.vm_id != vm_id => Err(Left::Refused(format!(
+                    "It is registered as {}; unregister that VM first.",
+                    who(own)
+                ))),
+                _ => Ok(self.known.iter().find(|vm| vm.vm_id == vm_id)),
+            };
+        }
+        if own.is_some() {
+            return Ok(own);
+        }
+        let Ok(cid) = found.cid else { return Ok(None) };
+        let name = self.new_name(found).0;
+        let by_name = self.known.iter().find(|vm| vm.name == name);
+        let by_cid = self
+            .known
+            .iter()
+            .find(|vm| vm.cid == Some(cid) && !self.gives_way(vm));
+        match (by_cid, by_name) {
+            (None, None) => Ok(None),
+            (Some(a), Some(b)) if a.vm_id != b.vm_id => Err(Left::Refused(format!(
+                "CID {cid} belongs to {}, and the name {name} to {}: name the registration with \
+                 --vm-id, or change the VM.",
+                who(a),
+                who(b)
+            ))),
+            (Some(vm), _) | (_, Some(vm)) if self.wishes.adopt => Ok(Some(vm)),
+            (Some(vm), _) => Err(Left::Refused(format!(
+                "CID {cid} belongs to {}: give the VM another CID, or take that registration over \
+                 with --adopt.",
+                who(vm)
+            ))),
+            (None, Some(vm)) => Err(Left::Refused(format!(
+                "The name {name} belongs to {}: give another with --name, or take that \
+                 registration over with --adopt.",
+                who(vm)
+            ))),
+        }
+    }
+
+    /// Whether a holder of a CID loses the CID to a VM that has it now.
+    fn gives_way(&self, holder: &Vm) -> bool {
+        self.moving.contains(&holder.vm_id) || (self.wishes.running && holder.origin.is_some())
+    }
+
+    /// The VM that must lose the CID first.
+    fn other_holder(
+        &self,
+        cid: Option<u32>,
+        vm_id: Option<u32>,
+        row: &mut Row,
+    ) -> Result<Option<u32>, Left> {
+        let Some(cid) = cid else { return Ok(None) };
+        let holds = |vm: &&Vm| vm.cid == Some(cid) && Some(vm.vm_id) != vm_id;
+        let Some(holder) = self.known.iter().find(holds) else {
+            return Ok(None);
+        };
+        if !self.gives_way(holder) {
+            return Err(Left::Refused(format!(
+                "CID {cid} belongs to {}: give the VM another CID.",
+                who(holder)
+            )));
+        }
+        if !self.moving.contains(&holder.vm_id) {
+            row.warnings.push(format!(
+                "{} loses CID {cid}, which is this VM's now.",
+                who(holder)
+            ));
+        }
+        Ok(Some(holder.vm_id))
+    }
+
+    fn register(&mut self, found: &Found, row: &mut Row) -> Result<(), Left> {
+        let cid = match &found.cid {
+            Ok(cid) => *cid,
+            Err(why) => return Err(Left::Skipped(why.clone())),
+        };
+        let profile = self.wishes.shares.profile(cid);
+        let pool = profile.map(|p| &p.pool).or(self.wishes.pool.as_ref());
+        let Some(pool) = pool else {
+            let why = "It is not registered: name the pool of new VMs with --pool.";
+            return Err(Left::Skipped(why.into()));
+        };
+        let (name, warning) = self.new_name(found);
+        let same = self.by_name.get(&name).map_or(&[][..], Vec::as_slice);
+        if same.len() > 1 {
+            let origins: Vec<&str> = same.iter().map(|vm| vm.origin.as_str()).collect();
+            let origins = origins.join(", ");
+            return Err(Left::Refused(format!(
+                "{origins} have the same name: import them one by one with --name."
+            )));
+        }
+        row.warnings
+            .extend(warning.map(|why| format!("{why} It is registered as {name}.")));
+        row.steps.frees = self.other_holder(Some(cid), None, row)?;
+        let vm_id = self.wishes.vm_id.unwrap_or_else(|| self.free_number());
+        let mut limits = self.wishes.limits.clone();
+        if let Some(memory) = profile.and_then(|p| p.memory_bytes) {
+            limits.memory_bytes = Some(memory);
+        }
+        row.steps.register = Some(RegisterRequest {
+            vm_ids: vec![vm_id],
+            pool: pool.clone(),
+            priority: profile.map_or(self.wishes.priority, |p| p.priority),
+            name: Some(name),
+            first_cid: Some(cid),
+            limits,
+            origin: Some(found.origin.clone()),
+            ..RegisterRequest::default()
+        });
+        row.vm_id = Some(vm_id);
+        row.action = Action::Register;
+        Ok(())
+    }
+
+    fn free_number(&mut self) -> u32 {
+        let free = first_free(&self.numbers);
+        self.numbers.insert(free);
+        free
+    }
+}
+
+impl Row {
+    /// Leaves the VM as it is.
+    pub(crate) fn leave(&mut self, action: Action, why: String) {
+        self.action = action;
+        self.steps = Steps::default();
+        self.warnings.push(why);
+    }
+}
+
+/// The lowest number of no VM.
+pub(crate) fn first_free(numbers: &BTreeSet<u32>) -> u32 {
+    (1..).find(|n| !numbers.contains(n)).unwrap_or(u32::MAX)
+}
+
+fn to_profile(profile: &Profile, vm: &Vm, patch: &mut VmPatch) {
+    patch.priority = (profile.priority != vm.priority).then_some(profile.priority);
+    if profile.memory_bytes != vm.limits.memory_bytes {
+        patch.limits = VmLimitsPatch {
+            memory_bytes: Some(profile.memory_bytes),
+            ..VmLimitsPatch::default()
+        };
+    }
+}
+
+fn who(vm: &Vm) -> String {
+    let origin = vm.origin.as_deref().unwrap_or("registered by hand");
+    format!("VM {} ({}, {origin})", vm.vm_id, vm.name)
+}
+
+/// Whether vgpud allows the name (`rules::name` of vgpud).
+fn allowed(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    (1..=64).contains(&name.len())
+        && name.chars().all(plain)
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;
