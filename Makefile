@@ -1,6 +1,6 @@
 # Every target is a short command that also works by hand.
 # A fresh machine needs Rust, a C compiler and make. Targets install their other tools themselves.
-.PHONY: help build demo test bench sim vm-test clients fuzz lint loom install
+.PHONY: help build demo test bench sim vm-test clients hypervisors fuzz lint loom install
 
 CARGO ?= cargo
 
@@ -9,6 +9,7 @@ help:
 	@echo "make test      unit, property, model and whole-system tests"
 	@echo "make vm-test   real guest VMs under QEMU"
 	@echo "make clients   the tests of real CUDA clients, target/clients/report.json (CLIENTS=--ci: briefly)"
+	@echo "make hypervisors  the import of VMs and the hooks of libvirt, Incus, Proxmox and CloudStack (Debian: installs virsh, Groovy)"
 	@echo "make bench     figures beside their baselines, target/bench/report.json"
 	@echo "make sim       the scheduler's bounds, checked in simulation, target/sim/report.json (SIM=--ci: briefly)"
 	@echo "make fuzz      libFuzzer targets for bytes of guests, workers, administrators (FUZZ=--ci: briefly; needs a C++ compiler)"
@@ -32,6 +33,9 @@ vm-test: build
 
 clients: build
 	$(CARGO) run -q -p vgpu-tests --bin vgpu-clients -- $(CLIENTS)
+
+hypervisors:
+	tests/hypervisors/run.sh
 
 bench:
 	$(CARGO) build --release --workspace

@@ -34,6 +34,12 @@ for file in systemd/*tmpfiles*.conf; do
     [ -e "$file" ] && put 0644 "$file" "$prefix/lib/tmpfiles.d/vgpu.conf"
 done
 for page in docs/*.md; do put 0644 "$page" "$prefix/share/doc/vgpu/$(basename "$page")"; done
+# Hooks of hypervisors; docs/libvirt.md, proxmox.md and cloudstack.md say where each is linked to.
+for file in vgpu-hook gpudiscovery.sh; do put 0755 "systemd/hypervisors/$file" "$prefix/share/vgpu/hypervisors/$file"; done
+for file in libvirt-vm-xml-transformer.groovy cloudstack.toml; do
+    put 0644 "systemd/hypervisors/$file" "$prefix/share/vgpu/hypervisors/$file"
+done
+[ -e "$root/etc/vgpu/hypervisors.conf" ] || put 0644 systemd/hypervisors/hypervisors.conf /etc/vgpu/hypervisors.conf
 put 0644 systemd/vgpud.toml "$prefix/share/doc/vgpu/vgpud.toml"
 if [ -e "$root/etc/vgpu/vgpud.toml" ]; then
     echo "/etc/vgpu/vgpud.toml is unchanged; the new sample is $prefix/share/doc/vgpu/vgpud.toml"
