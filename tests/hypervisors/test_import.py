@@ -121,8 +121,9 @@ class Incus(Stand):
         self.assertEqual([(row["origin"], row["action"]) for row in rows], [
             ("incus:default/v1", "register"),
             ("incus:default/fresh", "skipped"),
-            (None, "refused"),
+            ("incus:lab/elsewhere", "skipped"),
         ])
+        self.assertIn("cluster member host2", rows[2]["warnings"][0])
         self.assertEqual(self.vms()["v1"]["cid"], 1868342013)
         rows = self.imported("incus", "v1", "--member=host1", "--pool=A")
         self.assertEqual([row["action"] for row in rows], ["unchanged"])
@@ -178,6 +179,16 @@ class Many(Stand):
         self.assertEqual([child.wait(SOON) for child in commands], [0] * 8)
         numbers = {vm["vm_id"] for vm in self.vms().values()}
         self.assertEqual(numbers, set(range(1, 9)))
+
+
+    def test_a_number_that_was_asked_for_is_never_another(self):
+        self.daemon()
+        rows = self.imported("libvirt", "--xml=-", "--pool=A", "--vm-id=9", stdin=DOMAIN)
+        self.assertEqual((rows[0]["action"], rows[0]["vm_id"]), ("register", 9))
+        done = self.run_program(["vgpu-admin", "vm", "import", "proxmox", "--vm-id=9",
+                                 f"--dir={DATA}/qemu-server"])
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("--vm-id and --name are of one VM", done.stderr)
 
 
 class Help(Stand):

@@ -17,8 +17,8 @@ use crate::output::{Format, Grid, json, or_dash, print};
 
 /// Exit code of an import that refused a VM.
 const REFUSED: u8 = 6;
-/// Attempts to register a VM whose number another command takes at the same time.
-const ATTEMPTS: u32 = 5;
+/// Attempts to register a VM. Each failed attempt is a number that another command took meanwhile.
+const ATTEMPTS: u32 = 64;
 
 pub(super) async fn run(
     client: &Client,
@@ -37,7 +37,7 @@ pub(super) async fn run(
     let known: Vec<Vm> = client.get("vms").await?;
     let mut rows = plan(&listing, &known, &wishes);
     if !dry_run {
-        apply(client, &mut rows, &known).await?;
+        apply(client, &mut rows, &known, wishes.vm_id.is_none()).await?;
     }
     show(output, &rows, dry_run)?;
     let refused = rows.iter().any(|row| row.action == Action::Refused);
@@ -110,7 +110,13 @@ pub(super) fn read_shares(file: &Path) -> Result<Shares, Error> {
 }
 
 /// Carries the plan out. A step that vgpud refuses becomes a refused row; other VMs go on.
-async fn apply(client: &Client, rows: &mut [Row], known: &[Vm]) -> Result<(), Error> {
+/// With `any_number`, the numbers of new VMs may differ from the plan.
+async fn apply(
+    client: &Client,
+    rows: &mut [Row],
+    known: &[Vm],
+    any_number: bool,
+) -> Result<(), Error> {
     let freed: BTreeSet<u32> = rows.iter().filter_map(|row| row.steps.frees).collect();
     for vm_id in freed {
         let _: ApplyReport = patch(client, &without_cid(vm_id)).await?;
@@ -118,7 +124,8 @@ async fn apply(client: &Client, rows: &mut [Row], known: &[Vm]) -> Result<(), Er
     let mut numbers: BTreeSet<u32> = known.iter().map(|vm| vm.vm_id).collect();
     numbers.extend(rows.iter().filter_map(|row| row.vm_id));
     for row in rows {
-        match steps(client, row, &mut numbers).await {
+        let attempts = if any_number { ATTEMPTS } else { 1 };
+        match steps(client, row, &mut numbers, attempts).await {
             Ok(()) => {}
             Err(Error::Api(why)) => row.leave(Action::Refused, sentence(&why)),
             Err(error) => return Err(error),
@@ -127,9 +134,14 @@ async fn apply(client: &Client, rows: &mut [Row], known: &[Vm]) -> Result<(), Er
     Ok(())
 }
 
-async fn steps(client: &Client, row: &mut Row, numbers: &mut BTreeSet<u32>) -> Result<(), Error> {
+async fn steps(
+    client: &Client,
+    row: &mut Row,
+    numbers: &mut BTreeSet<u32>,
+    attempts: u32,
+) -> Result<(), Error> {
     if let Some(request) = row.steps.register.take() {
-        let (vm_id, report) = register(client, request, numbers).await?;
+        let (vm_id, report) = register(client, request, numbers, attempts).await?;
         row.vm_id = Some(vm_id);
         row.warnings.extend(report.warnings);
     }
@@ -151,8 +163,9 @@ async fn register(
     client: &Client,
     mut request: RegisterRequest,
     numbers: &mut BTreeSet<u32>,
+    attempts: u32,
 ) -> Result<(u32, ApplyReport), Error> {
-    for _ in 1..ATTEMPTS {
+    for _ in 1..attempts {
         match client.post("vms", &request).await {
             Err(Error::Api(why)) if why.code == ErrorCode::VmExists => {}
             done => return done.map(|report| (request.vm_ids[0], report)),

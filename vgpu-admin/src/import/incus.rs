@@ -73,13 +73,12 @@ pub(crate) fn read(text: &str, names: &[String], member: &str) -> Result<Listing
 }
 
 fn found(instance: &Instance, member: &str) -> Result<Found, String> {
-    if !["", "none", member].contains(&instance.location.as_str()) {
-        return Err(format!(
-            "The VM runs on cluster member {}: import it there.",
-            instance.location
-        ));
-    }
+    let here = ["", "none", member].contains(&instance.location.as_str());
     let cid = match instance.config.get("volatile.vsock_id") {
+        _ if !here => Err(format!(
+            "The VM is on cluster member {}: import it there.",
+            instance.location
+        )),
         None => Err("The VM has never been started, so it has no CID yet.".into()),
         Some(text) => {
             let cid = text
@@ -113,14 +112,18 @@ mod tests {
     fn vms_of_this_host_are_found() {
         let listing = read(LIST, &[], "host1").unwrap();
         let found: Vec<_> = listing.found.iter().map(|f| f.origin.as_str()).collect();
-        assert_eq!(found, ["incus:default/v1", "incus:default/new"]);
+        assert_eq!(
+            found,
+            ["incus:default/v1", "incus:lab/v1", "incus:default/new"]
+        );
+        let why = listing.found[1].cid.as_ref().unwrap_err();
+        assert!(why.contains("cluster member host2"), "{why}");
         assert_eq!(listing.found[0].cid, Ok(1_868_342_013));
         let why: Vec<_> = listing.unread.iter().map(|u| u.why.as_str()).collect();
-        assert!(why[0].contains("cluster member host2"), "{why:?}");
-        assert!(why[1].contains("not a CID"), "{why:?}");
-        assert!(why[2].contains("name"), "{why:?}");
+        assert!(why[0].contains("not a CID"), "{why:?}");
+        assert!(why[1].contains("name"), "{why:?}");
         let there = read(LIST, &[], "host2").unwrap();
-        assert_eq!(there.found[1].origin, "incus:lab/v1");
+        assert_eq!(there.found[1].cid, Ok(7));
     }
 
     #[test]

@@ -128,6 +128,46 @@ mod tests {
         assert!(missing.starts_with("Cannot read "), "{missing}");
     }
 
+    /// Every prefix of a sample, and the sample with one character replaced.
+    fn damaged(sample: &str) -> Vec<String> {
+        let mut texts = Vec::new();
+        for (at, character) in sample.char_indices() {
+            texts.push(sample[..at].to_owned());
+            let rest = &sample[at + character.len_utf8()..];
+            texts.extend(
+                ["<", ">", "&", "'", "/", "=", "\u{e9}", "9", "{"].map(|wrong| {
+                    let start = &sample[..at];
+                    format!("{start}{wrong}{rest}")
+                }),
+            );
+        }
+        texts
+    }
+
+    #[test]
+    fn damaged_input_is_an_error_or_a_vm() {
+        let share = "76677075-0123-4456-8789-0000000186a0";
+        let xml = format!(
+            "<domain a='b'><name>n&amp;</name><uuid>4dea22b3-1d52-d8f3-2516-782e98ab3fa0</uuid>\
+             <devices><hostdev type='mdev'><source><address uuid='{share}'/></source></hostdev>\
+             <vsock><cid address='5'/></vsock></devices></domain>"
+        );
+        for text in damaged(&xml) {
+            let _ = libvirt::read(&text);
+            let _ = cloudstack::transform(&text);
+        }
+        let json = r#"[{"name":"v","type":"virtual-machine","config":{"volatile.vsock_id":"7"}}]"#;
+        for text in damaged(json) {
+            let _ = incus::read(&text, &[], "");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let conf = "name: x\nargs: -device 'vhost-vsock-pci,guest-cid=0x5'\n[s]\n";
+        for text in damaged(conf) {
+            std::fs::write(dir.path().join("7.conf"), text).unwrap();
+            let _ = proxmox::list(dir.path(), &[7]);
+        }
+    }
+
     #[test]
     fn a_cid_of_the_host_or_the_kernel_is_refused() {
         assert_eq!(guest_cid(3), Ok(3));
