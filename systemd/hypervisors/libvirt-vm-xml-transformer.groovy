@@ -1,6 +1,7 @@
 // CloudStack's transformer of libvirt's XML: replaces a share of a GPU by a vsock device
-// (docs/cloudstack.md). The agent loads the class and calls transform(logger, xml) before a VM starts.
-// On a failure the XML stays as it is; libvirt then refuses the VM, because the share is not a device.
+// (docs/cloudstack.md). The agent loads the class and calls transform(logger, xml) before a VM
+// starts. On a failure the XML stays as it is; libvirt then refuses the VM, because the share is not
+// a device.
 class VgpuTransformer {
     static final String MARK = '76677075-'
     static final long DEADLINE_MS = 10_000

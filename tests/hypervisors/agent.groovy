@@ -1,4 +1,5 @@
-// Calls the transformer as CloudStack's agent does: agent.groovy DIRECTORY FILE…, results in FILE.out.
+// Calls the transformer as CloudStack's agent does: agent.groovy DIRECTORY FILE…, with the results
+// in FILE.out.
 def engine = new groovy.util.GroovyScriptEngine(args[0])
 def logger = new Expando(error: { System.err.println(it) })
 args.drop(1).each { file ->

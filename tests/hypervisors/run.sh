@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# make hypervisors: the import of VMs and the hooks, against recorded answers of hypervisors, libvirt's
-# own virsh, and CloudStack's Groovy engine. Needs a build of vgpud and vgpu-admin, which it makes.
+# make hypervisors: the import of VMs and the hooks, against recorded answers of hypervisors,
+# libvirt's own virsh, and CloudStack's Groovy engine. Builds vgpud and vgpu-admin first.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 cargo build -q -p vgpud -p vgpu-admin

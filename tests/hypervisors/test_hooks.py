@@ -3,9 +3,8 @@
 import json
 import os
 import shutil
-import subprocess
 
-from stand import DATA, HOOKS, ROOT, SOON, Stand, needs
+from stand import DATA, HOOKS, ROOT, Stand, needs
 
 DOMAIN = (DATA / "domain.xml").read_text()
 SHARE = (DATA / "cloudstack.xml").read_text()
@@ -66,7 +65,7 @@ class Libvirt(Stand):
         self.assertEqual(self.libvirt("start").returncode, 0)
 
     def test_strict_stops_the_start_and_nothing_else(self):
-        self.configure("options = --pool=A\nstrict = yes\n")
+        self.configure("options = --pool=A\nstrict = yes \n")
         self.assertEqual(self.libvirt("start").returncode, 1)
         for operation in ["prepare", "reconnect", "stopped", "migrate"]:
             self.assertEqual(self.libvirt(operation).returncode, 0, operation)

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 import shutil
 import subprocess
 
@@ -110,6 +109,27 @@ esac
         self.assertEqual([row["action"] for row in rows], ["unchanged"])
         rows = self.imported("libvirt", "nobody", connect, code=6)
         self.assertIn("nobody", rows[0]["warnings"][0])
+
+
+    def test_cids_may_change_places(self):
+        self.daemon()
+        dumps = [DOMAIN, DOMAIN.replace("web", "db").replace("4dea22b3", "5dea22b3").replace("='42'", "='43'")]
+        for dump in dumps:
+            self.imported("libvirt", "--xml=-", "--pool=A", stdin=dump)
+        (self.dir / "u1").write_text(dumps[0].replace("='42'", "='43'"))
+        (self.dir / "u2").write_text(dumps[1].replace("='43'", "='42'"))
+        self.program("virsh", f"""#!/bin/sh
+case "$*" in *list*) echo u1; echo u2 ;; *u1) cat {self.dir}/u1 ;; *) cat {self.dir}/u2 ;; esac
+""")
+        self.assertEqual([row["action"] for row in self.imported("libvirt")], ["change", "change"])
+        vms = self.vms()
+        self.assertEqual((vms["web"]["cid"], vms["db"]["cid"]), (43, 42))
+        self.assertEqual([row["action"] for row in self.imported("libvirt")], ["unchanged"] * 2)
+
+    def test_a_hypervisor_without_vms_is_a_sentence(self):
+        self.daemon()
+        self.program("virsh", "#!/bin/sh\ntrue\n")
+        self.assertEqual(self.admin("vm", "import", "libvirt"), "The hypervisor has no VM.\n")
 
 
 class Incus(Stand):

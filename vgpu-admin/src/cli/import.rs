@@ -20,10 +20,15 @@ Examples:
         #[arg(value_name = "DOMAIN", conflicts_with = "xml")]
         domains: Vec<String>,
         /// Connection of virsh.
-        #[arg(long, value_name = "URI")]
-        connect: Option<String>,
+        #[arg(
+            long,
+            value_name = "URI",
+            env = "LIBVIRT_DEFAULT_URI",
+            default_value = "qemu:///system"
+        )]
+        connect: String,
         /// Read the XML of one VM from this file (`-`: standard input) instead of asking virsh.
-        #[arg(long, value_name = "FILE", conflicts_with = "connect")]
+        #[arg(long, value_name = "FILE")]
         xml: Option<PathBuf>,
         #[command(flatten)]
         wishes: ImportWishes,

@@ -52,7 +52,7 @@ fn listing(command: ImportCommand) -> Result<(Listing, ImportWishes), String> {
             xml,
             wishes,
         } => match xml {
-            None => (libvirt::list(connect.as_deref(), &domains)?, wishes),
+            None => (libvirt::list(&connect, &domains)?, wishes),
             Some(file) => {
                 let listing = Listing {
                     found: vec![libvirt::read(&read_description(&file)?)?],
@@ -119,7 +119,11 @@ async fn apply(
 ) -> Result<(), Error> {
     let freed: BTreeSet<u32> = rows.iter().filter_map(|row| row.steps.frees).collect();
     for vm_id in freed {
-        let _: ApplyReport = patch(client, &without_cid(vm_id)).await?;
+        match patch(client, &without_cid(vm_id)).await {
+            // The VM is gone meanwhile, or the step that needs the CID fails and says why.
+            Ok(_) | Err(Error::Api(_)) => {}
+            Err(error) => return Err(error),
+        }
     }
     let mut numbers: BTreeSet<u32> = known.iter().map(|vm| vm.vm_id).collect();
     numbers.extend(rows.iter().filter_map(|row| row.vm_id));
@@ -212,6 +216,9 @@ fn show(output: Format, rows: &[Row], dry_run: bool) -> Result<(), Error> {
             or_dash(row.origin.as_ref()),
             row.warnings.join(" "),
         ]);
+    }
+    if grid.is_empty() && output != Format::Csv {
+        return print("The hypervisor has no VM.\n");
     }
     let mut text = grid.render(output);
     if dry_run && output != Format::Csv {

@@ -3,10 +3,10 @@
 use super::{Found, Listing, MAX_DESCRIPTION, MAX_LIST, guest_cid, program, xml};
 
 /// Asks virsh for all VMs, or for the named ones.
-pub(crate) fn list(connect: Option<&str>, names: &[String]) -> Result<Listing, String> {
+pub(crate) fn list(connect: &str, names: &[String]) -> Result<Listing, String> {
+    let connect = format!("--connect={connect}");
     let virsh = |args: &[&str], limit: u64| {
-        let mut all = vec!["--quiet".to_owned(), "--readonly".to_owned()];
-        all.extend(connect.map(|uri| format!("--connect={uri}")));
+        let mut all = vec!["--quiet".to_owned(), "--readonly".into(), connect.clone()];
         all.extend(args.iter().map(|arg| (*arg).to_owned()));
         program::output("virsh", &all, limit)
     };

@@ -291,5 +291,4 @@ pub(crate) fn transform(text: &str) -> Result<String, String> {
 }
 
 #[cfg(test)]
-#[path = "cloudstack_tests.rs"]
 mod tests;

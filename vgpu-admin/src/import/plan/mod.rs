@@ -405,5 +405,4 @@ fn allowed(name: &str) -> bool {
 }
 
 #[cfg(test)]
-#[path = "plan_tests.rs"]
 mod tests;
