@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest time for which a program may run.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -23,6 +23,7 @@ pub(super) fn output(program: &str, args: &[String], limit: u64) -> Result<Strin
         std::io::ErrorKind::NotFound => format!("The program {program} is not installed."),
         _ => format!("Cannot run {program}: {error}."),
     })?;
+    let started = Instant::now();
     let (told, answers) = mpsc::channel();
     let pipes: [(Option<Box<dyn Read + Send>>, u64); 2] = [
         (
@@ -64,9 +65,16 @@ pub(super) fn output(program: &str, args: &[String], limit: u64) -> Result<Strin
     if !whole {
         let _ = child.kill();
     }
-    let status = child
-        .wait()
-        .map_err(|error| format!("Cannot wait for {program}: {error}."))?;
+    let failed = |error| format!("Cannot wait for {program}: {error}.");
+    // A program may close its output and go on.
+    while child.try_wait().map_err(failed)?.is_none() {
+        if started.elapsed() > DEADLINE * 2 {
+            in_time = false;
+            let _ = child.kill();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let status = child.wait().map_err(failed)?;
     if !in_time {
         let limit = DEADLINE.as_secs();
         return Err(format!("{program} did not answer within {limit} s."));
@@ -74,6 +82,7 @@ pub(super) fn output(program: &str, args: &[String], limit: u64) -> Result<Strin
     if whole && !status.success() {
         let message = String::from_utf8_lossy(&message);
         let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
+        let message = vgpu_proto::text::printable(&message, usize::MAX);
         return Err(format!("{program} failed ({status}): {message}"));
     }
     super::text(out, limit, &format!("The answer of {program}"))

@@ -115,6 +115,8 @@ struct Planner<'a> {
     by_name: BTreeMap<String, Vec<&'a Found>>,
     /// Registrations whose CID this import changes.
     moving: BTreeSet<u32>,
+    /// Number of VMs of this import that would change each registration.
+    wanted: BTreeMap<u32, usize>,
     numbers: BTreeSet<u32>,
 }
 
@@ -127,6 +129,7 @@ impl<'a> Planner<'a> {
             by_origin: BTreeMap::new(),
             by_name: BTreeMap::new(),
             moving: BTreeSet::new(),
+            wanted: BTreeMap::new(),
             numbers: known.iter().map(|vm| vm.vm_id).collect(),
         };
         for vm in found {
@@ -134,16 +137,23 @@ impl<'a> Planner<'a> {
                 planner.by_cid.entry(cid).or_default().push(vm);
             }
             *planner.by_origin.entry(&vm.origin).or_default() += 1;
-            match planner.own(vm) {
-                Some(own) if own.cid != vm.cid.as_ref().ok().copied() => {
-                    planner.moving.insert(own.vm_id);
-                }
-                Some(_) => {}
-                None if vm.cid.is_ok() => {
-                    let name = planner.new_name(vm).0;
-                    planner.by_name.entry(name).or_default().push(vm);
-                }
-                None => {}
+            if planner.own(vm).is_none() && vm.cid.is_ok() {
+                let name = planner.new_name(vm).0;
+                planner.by_name.entry(name).or_default().push(vm);
+            }
+        }
+        let consistent = |vm: &&Found| planner.check_import(vm).is_ok();
+        let consistent: Vec<&Found> = found.iter().filter(consistent).collect();
+        for vm in &consistent {
+            if let Some(own) = planner.own(vm)
+                && own.cid != vm.cid.as_ref().ok().copied()
+            {
+                planner.moving.insert(own.vm_id);
+            }
+        }
+        for vm in consistent {
+            if let Ok(Some(wanted)) = planner.registration(vm) {
+                *planner.wanted.entry(wanted.vm_id).or_default() += 1;
             }
         }
         planner
@@ -191,6 +201,12 @@ impl<'a> Planner<'a> {
         let Some(vm) = self.registration(found)? else {
             return self.register(found, row);
         };
+        if self.wanted.get(&vm.vm_id).is_some_and(|vms| *vms > 1) {
+            return Err(Left::Refused(format!(
+                "Several VMs of this import have the CID or the name of {}: import one of them.",
+                who(vm)
+            )));
+        }
         row.vm_id = Some(vm.vm_id);
         if let Err(why) = &found.cid {
             row.warnings.push(why.clone());
@@ -271,7 +287,17 @@ impl<'a> Planner<'a> {
                 who(a),
                 who(b)
             ))),
-            (Some(vm), _) | (_, Some(vm)) if self.wishes.adopt => Ok(Some(vm)),
+            (Some(vm), _) | (_, Some(vm)) if self.wishes.adopt => {
+                // The VM of the registration exists.
+                let listed = vm.origin.as_deref();
+                if listed.is_some_and(|origin| self.by_origin.contains_key(origin)) {
+                    return Err(Left::Refused(format!(
+                        "{} is of another VM of this import: give another name with --name.",
+                        who(vm)
+                    )));
+                }
+                Ok(Some(vm))
+            }
             (Some(vm), _) => Err(Left::Refused(format!(
                 "CID {cid} belongs to {}: give the VM another CID, or take that registration over \
                  with --adopt.",

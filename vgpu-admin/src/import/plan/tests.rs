@@ -133,6 +133,45 @@ fn the_administrator_may_adopt_a_registration() {
 }
 
 #[test]
+fn no_two_vms_of_an_import_adopt_one_registration() {
+    let adopt = Wishes {
+        adopt: true,
+        ..pool_a()
+    };
+    // One has the CID of VM 1, the other has the name.
+    let known = [vm(1, "web", Some(5), None)];
+    let two = [found("libvirt:a", "a", 5), found("libvirt:b", "web", 6)];
+    let rows = planned(&two, &known, &adopt);
+    for row in &rows {
+        assert_eq!(row.action, Action::Refused, "{rows:?}");
+        assert!(row.warnings[0].contains("Several VMs"), "{rows:?}");
+    }
+    // The registration is that of another VM in the same import.
+    let known = [vm(1, "web", Some(5), Some("libvirt:a"))];
+    let two = [found("libvirt:a", "a", 5), found("libvirt:b", "web", 6)];
+    let rows = planned(&two, &known, &adopt);
+    assert_eq!(rows[0].action, Action::Unchanged);
+    assert_eq!(rows[1].action, Action::Refused);
+    assert!(rows[1].warnings[0].contains("another VM of this import"));
+}
+
+#[test]
+fn a_refused_vm_keeps_the_cid_of_its_registration() {
+    let known = [vm(1, "a", Some(5), Some("libvirt:a"))];
+    let three = [
+        found("libvirt:a", "a", 6),
+        found("libvirt:x", "x", 6),
+        found("libvirt:b", "b", 5),
+    ];
+    let rows = planned(&three, &known, &pool_a());
+    assert!(
+        rows.iter().all(|row| row.action == Action::Refused),
+        "{rows:?}"
+    );
+    assert!(rows[2].warnings[0].contains("CID 5 belongs to VM 1"));
+}
+
+#[test]
 fn two_vms_with_one_cid_are_both_refused() {
     // One of them is registered already and would not change.
     let known = [vm(1, "a", Some(5), Some("libvirt:a"))];
