@@ -110,7 +110,7 @@ pub(crate) struct ImportWishes {
 /// `vm detach`
 #[derive(Debug, Args)]
 pub(crate) struct Detach {
-    /// The origin: libvirt:<uuid>, incus:<project>/<name> or proxmox:<vmid>.
+    /// The origin: `libvirt:UUID`, `incus:PROJECT/NAME` or `proxmox:VMID`.
     #[arg(required_unless_present = "xml")]
     pub(crate) origin: Option<String>,
     /// Read the origin from the XML of a libvirt VM (`-`: standard input).
