@@ -219,7 +219,6 @@ Examples:
     #[command(subcommand)]
     Cloudstack(CloudstackCommand),
 
-
     /// Make the daemon read its configuration file again.
     Reload,
 
