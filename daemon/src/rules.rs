@@ -2,10 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use vgpu_api::{PoolSettings, VmLimits, Weights};
+use vgpu_api::{Limit, MAX_VM_ID, NAME_LEN, PoolSettings, UNLIMITED, Unit, VmLimits};
 
-/// Longest name of a pool or VM, in bytes.
-const NAME_LEN: usize = 64;
 /// Longest path of a Unix socket in bytes (`sun_path` less its NUL; unix(7)).
 const SOCKET_LEN: usize = 107;
 /// Longest reason of an administrator, in characters.
@@ -14,10 +12,6 @@ const REASON_LEN: usize = 200;
 const ORIGIN_LEN: usize = 128;
 /// Placeholder for the VM's number in a socket path.
 pub const VM_ID: &str = "{vm_id}";
-/// Largest VM number. Leaves room below 2^31 for `worker.uid + vm_id`.
-pub const MAX_VM_ID: u32 = 1_000_000;
-/// Most VMs in one command.
-pub const MAX_BATCH: usize = 4_096;
 
 /// Checks the name of a pool or VM, which becomes part of paths and of metrics labels.
 pub fn name(what: &str, name: &str) -> Result<(), String> {
@@ -36,17 +30,17 @@ pub fn name(what: &str, name: &str) -> Result<(), String> {
 
 /// Checks the number of a VM.
 pub fn vm_id(vm_id: u32) -> Result<(), String> {
-    within("vm_id", vm_id.into(), 1, MAX_VM_ID.into())
+    within("--vm-id", vm_id, 1, MAX_VM_ID)
 }
 
 /// Checks the CID of a VM. 0 and the highest are the kernel's (vsock(7)).
 pub fn cid(cid: u32) -> Result<(), String> {
-    within("cid", cid.into(), 1, u64::from(u32::MAX) - 1)
+    within("--cid", cid, 1, u32::MAX - 1)
 }
 
 /// Checks a weight within a class, in percent.
 pub fn factor(percent: u32) -> Result<(), String> {
-    within("factor_percent", percent.into(), 1, 10_000)
+    within("--factor", percent, 1, 10_000)
 }
 
 /// Checks the path of a VM's own socket.
@@ -107,140 +101,72 @@ pub fn origin(origin: &str) -> Result<(), String> {
     ))
 }
 
-/// Checks the weights of the classes.
-pub fn weights(weights: &Weights) -> Result<(), String> {
-    let each = [
-        ("low", weights.low),
-        ("medium", weights.medium),
-        ("high", weights.high),
-        ("critical", weights.critical),
-    ];
-    for (class, weight) in each {
-        within(
-            &format!("weight of class {class}"),
-            weight.into(),
-            1,
-            10_000,
-        )?;
-    }
-    Ok(())
-}
-
 /// Checks the settings of a pool.
 pub fn pool_settings(settings: &PoolSettings) -> Result<(), String> {
-    const HOUR_MS: u64 = 3_600_000;
-    within("weight", settings.weight.into(), 1, 10_000)?;
-    within("slice_us", settings.slice_us, 100, 1_000_000)?;
-    within("min_run_us", settings.min_run_us, 0, 1_000_000)?;
-    within("aging_ms", settings.aging_ms, 0, HOUR_MS)?;
-    within("soft_limit_ms", settings.soft_limit_ms, 0, 24 * HOUR_MS)?;
-    within("hard_limit_ms", settings.hard_limit_ms, 0, 24 * HOUR_MS)?;
-    within(
-        "contended_limit_ms",
-        settings.contended_limit_ms,
-        1,
-        HOUR_MS,
+    settings.check()?;
+    settings.weights.map_or(Ok(()), |own| own.check())?;
+    let longest = Limit::Value(settings.quarantine_max_s);
+    in_order(
+        Unit::S,
+        [
+            ("quarantine", settings.quarantine_s),
+            ("quarantine-max", longest),
+        ],
     )?;
-    within("overrun_grace_ms", settings.overrun_grace_ms, 0, 60_000)?;
-    within("idle_hold_us", settings.idle_hold_us, 0, 1_000_000)?;
-    within("window_us", settings.window_us, 200, 500)?;
-    within(
-        "quarantine_strikes",
-        settings.quarantine_strikes.into(),
-        0,
-        1_000,
-    )?;
-    within("strike_decay_s", settings.strike_decay_s, 0, 30 * 86_400)?;
-    within("quarantine_s", settings.quarantine_s, 0, 365 * 86_400)?;
-    within(
-        "quarantine_max_s",
-        settings.quarantine_max_s,
-        1,
-        365 * 86_400,
-    )?;
-    if settings.quarantine_s > settings.quarantine_max_s {
-        return Err(format!(
-            "quarantine_s ({}) must not be longer than quarantine_max_s ({}).",
-            settings.quarantine_s, settings.quarantine_max_s
-        ));
-    }
-    if let Some(own) = &settings.weights {
-        weights(own)?;
-    }
-    limits_in_order(Some(settings.soft_limit_ms), Some(settings.hard_limit_ms))
+    watchdog_in_order(settings.soft_limit_ms, settings.hard_limit_ms)
 }
 
 /// Checks the longest turn of a VM in µs. The range is that of a pool.
 pub fn slice(slice_us: u64) -> Result<(), String> {
-    within("slice_us", slice_us, 100, 1_000_000)
+    let settings = PoolSettings {
+        slice_us,
+        ..PoolSettings::default()
+    };
+    settings.check()
 }
 
-/// Checks the limits of a VM; 0 stands for no limit.
+/// Checks the limits of a VM.
 pub fn vm_limits(limits: &VmLimits) -> Result<(), String> {
-    const MILLION: u64 = 1_000_000;
-    let ranges = [
-        ("calls_per_s", limits.calls_per_s, 100 * MILLION),
-        ("calls_burst", limits.calls_burst, 100 * MILLION),
-        ("bytes_per_s", limits.bytes_per_s, 1 << 44),
-        ("bytes_burst", limits.bytes_burst, 1 << 44),
-        ("gpu_ms_per_s", limits.gpu_ms_per_s, 64_000),
-        ("gpu_ms_burst", limits.gpu_ms_burst, 3_600_000),
-        ("queue_calls", limits.queue_calls, MILLION),
-        ("queue_bytes", limits.queue_bytes, 1 << 40),
-        ("sessions", limits.sessions, 100_000),
-        ("memory_bytes", limits.memory_bytes, 1 << 50),
-        ("pinned_bytes", limits.pinned_bytes, 1 << 44),
-        ("soft_limit_ms", limits.soft_limit_ms, 24 * 3_600_000),
-        ("hard_limit_ms", limits.hard_limit_ms, 24 * 3_600_000),
+    limits.check()?;
+    let buckets = [
+        ("calls", limits.calls_burst, limits.calls_per_s),
+        ("bytes", limits.bytes_burst, limits.bytes_per_s),
+        ("gpu-ms", limits.gpu_ms_burst, limits.gpu_ms_per_s),
     ];
-    for (name, value, most) in ranges {
-        within(name, value.unwrap_or(0), 0, most)?;
-    }
-    let bursts = [
-        (
-            "calls_burst",
-            limits.calls_burst,
-            "calls_per_s",
-            limits.calls_per_s,
-        ),
-        (
-            "bytes_burst",
-            limits.bytes_burst,
-            "bytes_per_s",
-            limits.bytes_per_s,
-        ),
-        (
-            "gpu_ms_burst",
-            limits.gpu_ms_burst,
-            "gpu_ms_per_s",
-            limits.gpu_ms_per_s,
-        ),
-    ];
-    for (burst, value, rate, per_second) in bursts {
-        if value.is_some_and(|n| n > 0) && per_second == Some(0) {
+    for (what, burst, per_s) in buckets {
+        if burst != Limit::Default && per_s == Limit::Unlimited {
             return Err(format!(
-                "{burst} means nothing while {rate} is 0 (no limit): give {rate} too, or leave {burst} out."
+                "--{what}-burst means nothing while --{what}-per-s is {UNLIMITED}: give \
+                 --{what}-per-s too, or leave --{what}-burst out."
             ));
         }
     }
-    limits_in_order(limits.soft_limit_ms, limits.hard_limit_ms)
+    watchdog_in_order(limits.soft_limit_ms, limits.hard_limit_ms)
 }
 
-fn limits_in_order(soft: Option<u64>, hard: Option<u64>) -> Result<(), String> {
-    match (soft.unwrap_or(0), hard.unwrap_or(0)) {
-        (soft, hard) if soft > 0 && hard > 0 && soft > hard => Err(format!(
-            "soft_limit_ms ({soft}) must not be longer than hard_limit_ms ({hard})."
+fn watchdog_in_order(soft: Limit, hard: Limit) -> Result<(), String> {
+    in_order(Unit::Ms, [("soft-limit", soft), ("hard-limit", hard)])
+}
+
+/// Checks that the first limit is not above the second, by their options.
+fn in_order(unit: Unit, limits: [(&str, Limit); 2]) -> Result<(), String> {
+    let [(first, low), (second, high)] = limits;
+    match (low.value(), high.value()) {
+        (Some(low), Some(high)) if low > high => Err(format!(
+            "--{first} ({}) must not be longer than --{second} ({}).",
+            unit.text(low),
+            unit.text(high)
         )),
         _ => Ok(()),
     }
 }
 
-fn within(what: &str, value: u64, least: u64, most: u64) -> Result<(), String> {
+fn within(option: &str, value: u32, least: u32, most: u32) -> Result<(), String> {
     if (least..=most).contains(&value) {
         return Ok(());
     }
     Err(format!(
-        "{what} = {value} is out of its range {least} to {most}."
+        "{option} must be between {least} and {most}, not {value}."
     ))
 }
 
@@ -272,27 +198,36 @@ mod tests {
     fn the_defaults_are_within_their_ranges() {
         assert_eq!(pool_settings(&PoolSettings::default()), Ok(()));
         assert_eq!(vm_limits(&VmLimits::default()), Ok(()));
-        assert_eq!(weights(&Weights::default()), Ok(()));
+        assert_eq!(vm_limits(&VmLimits::built_in()), Ok(()));
     }
 
     #[test]
     fn out_of_range_says_the_range() {
+        let refused = slice(5).unwrap_err();
+        assert!(
+            refused.starts_with("--slice must be between 100us and 1s, not 5us"),
+            "{refused}"
+        );
+        let refused = factor(0).unwrap_err();
+        assert!(
+            refused.starts_with("--factor must be between 1 and 10000, not 0"),
+            "{refused}"
+        );
         let settings = PoolSettings {
-            slice_us: 5,
+            soft_limit_ms: Limit::Value(99_000),
             ..PoolSettings::default()
         };
         assert_eq!(
             pool_settings(&settings),
-            Err("slice_us = 5 is out of its range 100 to 1000000.".into())
+            Err("--soft-limit (99s) must not be longer than --hard-limit (10s).".into())
         );
         let settings = PoolSettings {
-            soft_limit_ms: 99_000,
+            quarantine_s: Limit::Value(90_000),
             ..PoolSettings::default()
         };
-        assert!(
-            pool_settings(&settings)
-                .unwrap_err()
-                .contains("must not be longer")
+        assert_eq!(
+            pool_settings(&settings),
+            Err("--quarantine (25h) must not be longer than --quarantine-max (24h).".into())
         );
         assert!(cid(0).is_err() && cid(u32::MAX).is_err() && cid(3).is_ok());
         assert!(socket("relative").is_err() && socket("/a/../b").is_err());

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use vgpu_api::{DaemonStatus, Gpu, HostState, Pool, PoolStatus, Session, Status, Vm};
+use vgpu_api::{
+    DaemonStatus, Gpu, HostState, Limit, Pool, PoolStatus, Session, Status, Vm, VmLimits,
+};
 
 use crate::config::Config;
 use crate::events::Journal;
 use crate::model::{
-    EffectiveLimits, GpuRecord, GpuRuntime, ListenerProblem, PoolRecord, RuntimeSnapshot,
-    UsageRecord, VmRecord, VmRuntime, now_unix_ms, summary,
+    GpuRecord, GpuRuntime, ListenerProblem, PoolRecord, RuntimeSnapshot, UsageRecord, VmRecord,
+    VmRuntime, now_unix_ms, summary,
 };
 use crate::store::Catalog;
 
@@ -142,7 +144,7 @@ impl World {
     }
 
     /// The effective limits of a VM.
-    pub(crate) fn limits(&self, record: &VmRecord) -> EffectiveLimits {
+    pub(crate) fn limits(&self, record: &VmRecord) -> VmLimits {
         let pool = self.catalog.pools.get(&record.pool);
         let settings = pool.map(|pool| &pool.settings);
         self.config.defaults.limits_of(record, settings)
@@ -151,10 +153,9 @@ impl World {
     pub(crate) fn vm(&self, record: &VmRecord) -> Vm {
         let idle = VmRuntime::default();
         let runtime = self.running_vm(record.vm_id).unwrap_or(&idle);
-        let limits = self.limits(record);
         let pool = self.catalog.pools.get(&record.pool);
         let settings = pool.map(|pool| &pool.settings);
-        let strike_decay_s = settings.map_or(0, |settings| settings.strike_decay_s);
+        let strike_decay_s = settings.map_or(Limit::Unlimited, |s| s.strike_decay_s);
         let usage = self
             .usage
             .get(&record.vm_id)
@@ -179,7 +180,7 @@ impl World {
                 .map(|path| path.display().to_string())
                 .collect(),
             limits: record.limits.clone(),
-            effective_limits: limits.to_api(),
+            effective_limits: self.limits(record),
             state: record.state(),
             quarantine: record.quarantine.clone(),
             strikes: record.strikes_at(now_unix_ms(), strike_decay_s),

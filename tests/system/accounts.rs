@@ -26,7 +26,7 @@ fn vm_number(host: &Host, name: &str) -> Option<u64> {
 fn device_memory_is_one_account_over_all_programs_of_a_vm() -> Result<()> {
     const QUOTA: u64 = 300 * MIB;
     let host = one_vm(&Options::default())?;
-    host.admin(&format!("vm set 1 --memory={QUOTA}"))?;
+    host.admin(&format!("vm set 1 --memory={QUOTA}B"))?;
     let held = |programs: u64| {
         until("they hold their memory", SOON, || {
             (vm_number(&host, "memory_bytes")? >= programs * 100 * MIB).then_some(())
@@ -64,7 +64,7 @@ fn printed(output: &std::process::Output) -> Option<u64> {
 fn memory_that_another_program_of_the_vm_has_is_not_free() -> Result<()> {
     const QUOTA: u64 = 300 * MIB;
     let host = one_vm(&Options::default())?;
-    host.admin(&format!("vm set 1 --memory={QUOTA}"))?;
+    host.admin(&format!("vm set 1 --memory={QUOTA}B"))?;
     let mut first = take(&host, "device", 200 * MIB)?.spawn()?;
     until("it holds its memory", SOON, || {
         (vm_number(&host, "memory_bytes")? >= 200 * MIB).then_some(())
@@ -196,9 +196,7 @@ fn queue_stays_within(host: &Host, name: &str, least: u64, most: u64) -> Result<
 
 /// All programs succeed once the limits are removed: nothing was dropped.
 fn finish(host: &Host, programs: Vec<Running>) -> Result<()> {
-    host.admin(
-        "vm set 1 --calls-per-s=none --bytes-per-s=none --calls-burst=none --bytes-burst=none",
-    )?;
+    host.admin("vm set 1 --calls-per-s=none --bytes-per-s=none")?;
     for program in programs {
         let output = program.finish(4 * SOON)?;
         assert!(output.status.success(), "{}", guest::describe(&output));

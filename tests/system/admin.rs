@@ -1,6 +1,7 @@
 //! The administrator's commands: their effects, and their messages on failure.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use vgpu_api::{POOL_SETTINGS, Setting, VM_LIMITS};
 use vgpu_tests::guest::describe;
 use vgpu_tests::host::{Host, Options, one_vm};
 
@@ -82,14 +83,63 @@ fn the_status_screen_shows_everything() -> Result<()> {
         "VM",
         "medium",
         "high",
-        "1000 calls/s",
-        "1G memory",
+        "calls-per-s 1000, memory 1GiB",
     ] {
         assert!(screen.contains(part), "`{part}` is missing:\n{screen}");
     }
     let csv = host.admin("status -o csv")?;
     assert_eq!(csv.lines().count(), 4, "a header and three VMs:\n{csv}");
     host.admin("doctor").map(|_| ())
+}
+
+#[test]
+fn every_setting_is_set_and_shown_by_its_option() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    let ends = |setting: &Setting| setting.unit.text(*setting.range.end());
+    let limits = VM_LIMITS.iter();
+    let options: String = limits
+        .map(|limit| format!(" --{}={}", limit.option, ends(limit)))
+        .collect();
+    host.admin(&format!("vm set 1{options}"))?;
+    let sheet = host.admin("vm show 1")?;
+    let vm = host.vm(1)?;
+    for limit in VM_LIMITS {
+        let line = sheet
+            .lines()
+            .find(|line| line.starts_with(&format!("{} ", limit.option)));
+        let line = line.with_context(|| format!("no {} in {sheet}", limit.option))?;
+        assert!(line.ends_with(&ends(limit)), "{line}");
+        assert_eq!(vm["effective_limits"][limit.name], *limit.range.end());
+    }
+    let settings = || POOL_SETTINGS.iter().filter(|row| *row.range.end() > 0);
+    let options: String = settings()
+        .map(|setting| format!(" --{}={}", setting.option, ends(setting)))
+        .collect();
+    host.admin(&format!("pool set A{options} --policy=sjf"))?;
+    let wide = host.admin("pool list -o wide")?;
+    let sheet = host.admin("pool show A")?;
+    for setting in settings() {
+        assert!(wide.contains(&ends(setting)), "{}: {wide}", setting.option);
+        let line = format!("{:18} {}\n", setting.option, ends(setting));
+        assert!(sheet.contains(&line), "{line} is missing: {sheet}");
+    }
+    assert!(
+        sheet.contains("sjf") && wide.contains("1/4/16/64"),
+        "{sheet}{wide}"
+    );
+    refused(
+        &host,
+        "pool set A --slice=1us",
+        2,
+        &["--slice must be between 100us and 1s"],
+    )?;
+    refused(&host, "pool set A --slice=5", 2, &["no unit", "2ms"])?;
+    refused(
+        &host,
+        "vm set 1 --calls-burst=unlimited",
+        2,
+        &["calls-burst"],
+    )
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn a_policy_counts_within_one_turn() -> Result<()> {
     // Classes do not count; one slice each.
     host.admin("pool set A --policy=fifo")?;
     low_one_gets(&host, "fifo", |low| (low - 0.5).abs() < 0.1)?;
-    host.admin("pool set A --policy=strict --aging=0")?;
+    host.admin("pool set A --policy=strict --aging=unlimited")?;
     // The low VM still gets the turn that was running, and turns while the other's worker wakes up
     // late.
     low_one_gets(&host, "strict", |low| low < 0.1)?;
@@ -150,7 +150,7 @@ fn a_limit_counts_for_programs_that_run() -> Result<()> {
     // Limited far below its share, the VM of class high leaves the GPU to the VM of class low.
     host.admin("vm set 2 --gpu-ms-per-s=50 --gpu-ms-burst=10")?;
     low_one_gets(&host, "the high one is capped", |low| low > 0.7)?;
-    host.admin("vm set 2 --gpu-ms-per-s=none --gpu-ms-burst=none")?;
+    host.admin("vm set 2 --gpu-ms-per-s=none")?;
     low_one_gets(&host, "without the cap", |low| {
         (low - 1.0 / 17.0).abs() < 0.05
     })
@@ -199,8 +199,8 @@ fn policy_weights_quantum_and_limits_survive_a_crash() -> Result<()> {
         "weights set --pool=B --high=13",
         "vm set 1 --priority=critical --factor=250 --slice=900us --gang",
         "vm set 2 --calls-per-s=1001 --calls-burst=102 --bytes-per-s=1003 --bytes-burst=104",
-        "vm set 2 --gpu-ms-per-s=105 --gpu-ms-burst=16 --queue-calls=107 --queue-bytes=1080",
-        "vm set 2 --sessions=9 --memory=110MiB --pinned=111MiB --soft-limit-ms=2000 --hard-limit-ms=3000",
+        "vm set 2 --gpu-ms-per-s=105 --gpu-ms-burst=16 --queue-calls=107 --queue-bytes=1080B",
+        "vm set 2 --sessions=9 --memory=110MiB --pinned=111MiB --soft-limit=2s --hard-limit-ms=3000",
     ] {
         host.admin(words)?;
     }

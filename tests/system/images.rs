@@ -165,7 +165,7 @@ fn an_unfinished_image_leaves_nothing_behind_however_its_session_ends() -> Resul
 #[test]
 fn the_memory_of_images_is_one_account_over_all_programs_of_a_vm() -> Result<()> {
     let host = one_vm(&Options::default())?;
-    host.admin(&format!("vm set 1 --pinned={}", 420 * MIB))?;
+    host.admin(&format!("vm set 1 --pinned={}B", 420 * MIB))?;
     let mut sessions = Vec::new();
     for n in 0..3 {
         let mut session = Session::open(&host, 1)?;

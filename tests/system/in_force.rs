@@ -5,8 +5,8 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use serde_json::Value;
-use vgpu_api::VmLimits;
+use serde_json::Value as Json;
+use vgpu_api::{Limit, Setting, UNLIMITED, Value, VmLimits};
 use vgpu_sched::{LimitOverride, Limits, MILLIS, PoolConfig, Rate, VmConfig};
 use vgpu_tests::host::{Host, Options, signal};
 use vgpu_tests::wait::{SOON, until};
@@ -21,15 +21,15 @@ fn shown(host: &Host, vm: u32) -> Result<VmLimits> {
 }
 
 /// The scheduler's state at the end of the decision log.
-fn scheduler(host: &Host) -> Result<Value> {
+fn scheduler(host: &Host) -> Result<Json> {
     let log = host.admin("sched log")?;
     let mut states = log.lines().filter(|line| line.starts_with("{\"state\":"));
     let last = states.next_back().context("the log ends with a state")?;
-    Ok(serde_json::from_str::<Value>(last)?["state"].take())
+    Ok(serde_json::from_str::<Json>(last)?["state"].take())
 }
 
 /// The scheduler's limits for a VM, in the form of the admin API.
-fn enforced(state: &Value, vm: u32) -> Result<VmLimits> {
+fn enforced(state: &Json, vm: u32) -> Result<VmLimits> {
     let vm = &state["vms"][vm.to_string()];
     let config: VmConfig = serde_json::from_value(vm["config"].clone())?;
     let pool = &state["pools"][config.pool.0.to_string()]["config"];
@@ -54,21 +54,21 @@ fn enforced(state: &Value, vm: u32) -> Result<VmLimits> {
     let burst = |rate: Option<Rate>| rate.map(|rate| rate.burst);
     let ms = |ns: Option<u64>| ns.map(|ns| ns / MILLIS);
     let watchdog = |own: LimitOverride, pool: Option<u64>| ms(own.resolve(pool));
-    let or_zero = |limit: Option<u64>| Some(limit.unwrap_or(0));
+    let limit = |limit: Option<u64>| limit.map_or(Limit::Unlimited, Limit::Value);
     Ok(VmLimits {
-        calls_per_s: or_zero(per_s(calls)),
-        calls_burst: or_zero(burst(calls)),
-        bytes_per_s: or_zero(per_s(bytes)),
-        bytes_burst: or_zero(burst(bytes)),
-        gpu_ms_per_s: or_zero(ms(per_s(gpu_time))),
-        gpu_ms_burst: or_zero(ms(burst(gpu_time))),
-        queue_calls: or_zero(depth_calls),
-        queue_bytes: or_zero(depth_bytes),
-        sessions: or_zero(sessions.map(u64::from)),
-        memory_bytes: or_zero(memory_bytes),
-        pinned_bytes: or_zero(pinned_bytes),
-        soft_limit_ms: or_zero(watchdog(config.soft_limit, pool.soft_limit_ns)),
-        hard_limit_ms: or_zero(watchdog(config.hard_limit, pool.hard_limit_ns)),
+        calls_per_s: limit(per_s(calls)),
+        calls_burst: limit(burst(calls)),
+        bytes_per_s: limit(per_s(bytes)),
+        bytes_burst: limit(burst(bytes)),
+        gpu_ms_per_s: limit(ms(per_s(gpu_time))),
+        gpu_ms_burst: limit(ms(burst(gpu_time))),
+        queue_calls: limit(depth_calls),
+        queue_bytes: limit(depth_bytes),
+        sessions: limit(sessions.map(u64::from)),
+        memory_bytes: limit(memory_bytes),
+        pinned_bytes: limit(pinned_bytes),
+        soft_limit_ms: limit(watchdog(config.soft_limit, pool.soft_limit_ns)),
+        hard_limit_ms: limit(watchdog(config.hard_limit, pool.hard_limit_ns)),
     })
 }
 
@@ -84,67 +84,42 @@ fn compare(host: &Host, when: &str) -> Result<()> {
     Ok(())
 }
 
-/// Every limit, with the names of its key and of its option.
-fn named(limits: &VmLimits) -> [(&'static str, &'static str, Option<u64>); 13] {
-    let VmLimits {
-        calls_per_s,
-        calls_burst,
-        bytes_per_s,
-        bytes_burst,
-        gpu_ms_per_s,
-        gpu_ms_burst,
-        queue_calls,
-        queue_bytes,
-        sessions,
-        memory_bytes,
-        pinned_bytes,
-        soft_limit_ms,
-        hard_limit_ms,
-    } = *limits;
-    [
-        ("calls_per_s", "calls-per-s", calls_per_s),
-        ("calls_burst", "calls-burst", calls_burst),
-        ("bytes_per_s", "bytes-per-s", bytes_per_s),
-        ("bytes_burst", "bytes-burst", bytes_burst),
-        ("gpu_ms_per_s", "gpu-ms-per-s", gpu_ms_per_s),
-        ("gpu_ms_burst", "gpu-ms-burst", gpu_ms_burst),
-        ("queue_calls", "queue-calls", queue_calls),
-        ("queue_bytes", "queue-bytes", queue_bytes),
-        ("sessions", "sessions", sessions),
-        ("memory_bytes", "memory", memory_bytes),
-        ("pinned_bytes", "pinned", pinned_bytes),
-        ("soft_limit_ms", "soft-limit-ms", soft_limit_ms),
-        ("hard_limit_ms", "hard-limit-ms", hard_limit_ms),
-    ]
-}
-
 /// The limits as the table `[defaults.vm]`.
 fn table(limits: &VmLimits) -> String {
-    let set = named(limits).into_iter();
-    let lines = set.filter_map(|(key, _, value)| Some(format!("{key} = {}\n", value?)));
+    let lines = limits.values().into_iter().filter_map(|(setting, value)| {
+        let value = match value {
+            Value::Limit(Limit::Default) => return None,
+            Value::Limit(Limit::Unlimited) => format!("{UNLIMITED:?}"),
+            value => setting.plain(&value),
+        };
+        Some(format!("{} = {value}\n", setting.name))
+    });
     format!("[defaults.vm]\n{}", lines.collect::<String>())
 }
 
 /// The limits as options of `vm set`.
 fn options(limits: &VmLimits) -> String {
-    let option = |(_, option, value): (_, &str, _)| match value {
-        None => format!(" --{option}=default"),
-        Some(0) => format!(" --{option}=none"),
-        Some(n) => format!(" --{option}={n}"),
+    let option = |(setting, value): (&Setting, Value)| match value {
+        Value::Limit(Limit::Default) => format!(" --{}=default", setting.option),
+        value => format!(" --{}={}", setting.option, setting.text(&value)),
     };
-    named(limits).map(option).concat()
+    limits.values().into_iter().map(option).collect()
 }
 
 /// No value, no limit, or a limit within `range`.
-fn limit(range: std::ops::Range<u64>) -> BoxedStrategy<Option<u64>> {
-    prop_oneof![Just(None), Just(Some(0)), range.prop_map(Some)].boxed()
+fn limit(range: std::ops::Range<u64>) -> BoxedStrategy<Limit> {
+    let value = range.prop_map(Limit::Value);
+    prop_oneof![Just(Limit::Default), Just(Limit::Unlimited), value].boxed()
 }
 
 /// A rate with its burst. A burst without a rate is refused, and therefore not generated.
-fn rate(range: std::ops::Range<u64>) -> BoxedStrategy<(Option<u64>, Option<u64>)> {
+fn rate(range: std::ops::Range<u64>) -> BoxedStrategy<(Limit, Limit)> {
     let drawn = (limit(range.clone()), limit(range));
     drawn
-        .prop_map(|(rate, burst)| (rate, burst.filter(|_| rate != Some(0))))
+        .prop_map(|(rate, burst)| match (rate, burst) {
+            (Limit::Unlimited, _) | (_, Limit::Unlimited) => (rate, Limit::Default),
+            drawn => drawn,
+        })
         .boxed()
 }
 
@@ -199,10 +174,10 @@ fn built_in_limits_hold_as_they_are_shown() -> Result<()> {
     let host = host_with("")?;
     compare(&host, "with nothing configured")?;
     let limits = shown(&host, 1)?;
-    assert_eq!(limits.sessions, Some(64));
-    assert_eq!(limits.pinned_bytes, Some(4 << 30));
-    assert_eq!(limits.queue_calls, Some(8_192));
-    assert_eq!(limits.queue_bytes, Some(16 << 20));
+    assert_eq!(limits.sessions, Limit::Value(64));
+    assert_eq!(limits.pinned_bytes, Limit::Value(4 << 30));
+    assert_eq!(limits.queue_calls, Limit::Value(8_192));
+    assert_eq!(limits.queue_bytes, Limit::Value(16 << 20));
     Ok(())
 }
 
@@ -252,7 +227,7 @@ fn hold_as_shown(drawn: &Drawn) -> Result<()> {
     let text = std::fs::read_to_string(host.config_path())?;
     let mut reloaded = drawn.reloaded.clone();
     // This value shows that the file was reloaded.
-    reloaded.sessions = Some(2_000);
+    reloaded.sessions = Limit::Value(2_000);
     std::fs::write(
         host.config_path(),
         text.replace(&before, &config(&reloaded)),
@@ -260,7 +235,7 @@ fn hold_as_shown(drawn: &Drawn) -> Result<()> {
     signal(host.pid(), Signal::SIGHUP)?;
     until("the file is taken over", SOON, || {
         let state = scheduler(&host).ok()?;
-        (enforced(&state, 1).ok()?.sessions == Some(2_000)).then_some(())
+        (enforced(&state, 1).ok()?.sessions == Limit::Value(2_000)).then_some(())
     })?;
     compare(&host, "after a reload")
 }

@@ -204,7 +204,7 @@ fn what_moves_to_and_from_page_locked_memory_is_counted_and_limited() -> Result<
     // Another program of the VM is not delayed.
     let (hash, len) = ([0; 32], 1);
     Session::open(&host, 1)?.ask(&req::ImageQuery { hash, len })?;
-    host.admin("vm set 1 --bytes-per-s=none --bytes-burst=none")?;
+    host.admin("vm set 1 --bytes-per-s=none")?;
     assert_eq!(session.wait(waits)?.status, CuResult::SUCCESS);
     Ok(())
 }

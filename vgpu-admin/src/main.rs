@@ -2,7 +2,9 @@
 //!
 //! A thin client of vgpud's HTTP API: each command makes one or two requests and shows their
 //! answers. [`cli`] defines the command line, [`commands`] the commands, [`output`] the output
-//! formats, [`client`] the HTTP connection, [`import`] the VMs of hypervisors.
+//! formats, [`client`] the HTTP connection, [`settings`] the options of pools and VMs,
+//! [`import`] the VMs of hypervisors.
+#![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),
     deny(
@@ -18,6 +20,7 @@ mod commands;
 mod error;
 mod import;
 mod output;
+mod settings;
 mod units;
 mod vm_ids;
 

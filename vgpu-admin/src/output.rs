@@ -25,16 +25,17 @@ pub(crate) enum Format {
 /// A table: columns, each with whether only `wide` shows it; and rows.
 #[derive(Debug, Default)]
 pub(crate) struct Grid {
-    columns: Vec<(&'static str, bool)>,
+    columns: Vec<(String, bool)>,
     rows: Vec<Vec<String>>,
 }
 
 impl Grid {
     /// A table with these columns. Columns with a leading `+` are shown only by `wide` and `csv`.
-    pub(crate) fn new(columns: &[&'static str]) -> Grid {
+    pub(crate) fn new<T: AsRef<str>>(columns: &[T]) -> Grid {
         let columns = columns
             .iter()
-            .map(|c| (c.trim_start_matches('+'), c.starts_with('+')))
+            .map(AsRef::as_ref)
+            .map(|c| (c.trim_start_matches('+').to_owned(), c.starts_with('+')))
             .collect();
         Grid {
             columns,
@@ -70,7 +71,7 @@ impl Grid {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         table.set_content_arrangement(ContentArrangement::Disabled);
-        table.set_header(shown.iter().map(|&i| self.columns[i].0));
+        table.set_header(shown.iter().map(|&i| self.columns[i].0.as_str()));
         for row in &self.rows {
             table.add_row(shown.iter().map(|&i| row[i].as_str()));
         }

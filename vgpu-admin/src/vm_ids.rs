@@ -1,10 +1,9 @@
 //! Lists of VM numbers on the command line: `1`, `1-7`, `1-3,9`.
 
-/// Largest number of VMs that a command may name; a typing error such as `1-70000` is refused
-/// before it is sent.
-const MAX_VMS: usize = 4096;
+use vgpu_api::{MAX_BATCH, MAX_VM_ID};
 
-/// Parses `text` into numbers in ascending order without repeats. A clap value parser.
+/// Parses `text` into numbers in ascending order without repeats. A clap value parser. A typing
+/// error such as `1-70000` is refused before it is sent.
 pub(crate) fn parse(text: &str) -> Result<VmIds, String> {
     let mut ids = Vec::new();
     for part in text.split(',') {
@@ -16,8 +15,9 @@ pub(crate) fn parse(text: &str) -> Result<VmIds, String> {
         if last < first {
             return Err(format!("`{part}` runs backwards; write {last}-{first}"));
         }
-        if (last - first) as usize >= MAX_VMS || ids.len() + (last - first) as usize >= MAX_VMS {
-            return Err(format!("more than {MAX_VMS} VMs in one command"));
+        if (last - first) as usize >= MAX_BATCH || ids.len() + (last - first) as usize >= MAX_BATCH
+        {
+            return Err(format!("more than {MAX_BATCH} VMs in one command"));
         }
         ids.extend(first..=last);
     }
@@ -32,10 +32,10 @@ pub(crate) struct VmIds(pub(crate) Vec<u32>);
 
 fn number(text: &str) -> Result<u32, String> {
     match text.trim().parse::<u32>() {
-        Ok(0) | Err(_) => Err(format!(
-            "`{text}` is not a VM number; write a number from 1, a range 1-7, or a list"
+        Ok(id @ 1..=MAX_VM_ID) => Ok(id),
+        _ => Err(format!(
+            "`{text}` is not a VM number; write a number from 1 to {MAX_VM_ID}, a range 1-7, or a list"
         )),
-        Ok(id) => Ok(id),
     }
 }
 

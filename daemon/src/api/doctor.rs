@@ -423,7 +423,7 @@ pub(super) fn of_world(world: &World, kind: DriverKind) -> Vec<DoctorCheck> {
 fn pinned_memory(vms: &[Vm], most: u64) -> DoctorCheck {
     const NAME: &str = "pinned-memory";
     let limits = vms.iter().map(|vm| vm.effective_limits.pinned_bytes);
-    let limits = limits.map(|limit| limit.filter(|&n| n > 0).unwrap_or(u64::MAX));
+    let limits = limits.map(|limit| limit.value().unwrap_or(u64::MAX));
     let sum = limits.fold(0, u64::saturating_add);
     let now: u64 = vms.iter().map(|vm| vm.pinned_bytes).sum();
     let (now_mib, most_mib) = (now >> 20, most >> 20);

@@ -79,7 +79,7 @@ fn place(socket: &str, vm_ids: &[u32], catalog: &Catalog) -> Result<String, Stri
         vm.is_some_and(|vm| vm.socket.as_ref() == Some(&rules::socket_of(socket, *id)))
     };
     // Paths that the catalog refuses anyway, and paths that are already registered.
-    if vm_ids.len() > rules::MAX_BATCH || !vm_ids.iter().all(sound) || vm_ids.iter().all(known) {
+    if vm_ids.len() > vgpu_api::MAX_BATCH || !vm_ids.iter().all(sound) || vm_ids.iter().all(known) {
         return Ok(socket.to_owned());
     }
     let path = Path::new(socket);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use vgpu_api::{PoolPatch, PoolSettings, VmLimits};
+use vgpu_api::{MAX_VM_ID, PoolPatch, PoolSettings, VmLimits};
 
 use crate::rules;
 
@@ -452,7 +452,7 @@ impl Worker {
             }
         }
         // 2^31 - 1 is the largest id that all file systems and tools support.
-        let most = u64::from(i32::MAX.unsigned_abs() - rules::MAX_VM_ID);
+        let most = u64::from(i32::MAX.unsigned_abs() - MAX_VM_ID);
         range(problems, "worker.uid", self.uid.into(), 1, most);
         range(problems, "worker.gid", self.gid.into(), 1, most);
         range(problems, "worker.max_files", self.max_files, 64, 1 << 20);
@@ -569,8 +569,7 @@ pub struct Defaults {
     /// Settings of a new pool that its creator does not name, where they differ from the built-in
     /// settings.
     pub pool: PoolPatch,
-    /// Limits of a VM that has none of its own, where they differ from the built-in limits; 0 = no
-    /// limit.
+    /// Limits of a VM that has none of its own, where they differ from the built-in limits.
     pub vm: VmLimits,
 }
 

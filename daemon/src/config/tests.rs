@@ -1,7 +1,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use vgpu_api::PoolSettings;
+use vgpu_api::{
+    Limit, Patch, PoolPatch, PoolPolicy, PoolSettings, Setting, Unit, Value, VmLimits,
+    VmLimitsPatch, Weights,
+};
 
 use super::*;
 use crate::model::VmRecord;
@@ -134,8 +137,9 @@ fn a_reload_takes_live_keys_and_names_the_others() {
     assert_eq!(merged.limits.handshake_deadline_ms, 500);
     assert_eq!(merged.listen, old.listen);
     let limits = merged.defaults.limits_of(&VmRecord::default(), None);
-    assert_eq!(limits.sessions, Some(3));
-    assert_eq!(limits.queue_calls, Some(8_192), "the other defaults stay");
+    assert_eq!(limits.sessions, Limit::Value(3));
+    let built_in = VmLimits::built_in();
+    assert_eq!(limits.queue_calls, built_in.queue_calls, "the others stay");
     // The other way round: a key that was removed from the file has its default again.
     let (back, report) = merged.reload(&old).unwrap();
     assert_eq!(back, old);
@@ -189,6 +193,123 @@ fn the_reference_names_every_key() {
     }
 }
 
+const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
+const SAMPLE_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../systemd/vgpud.toml");
+
+/// `text` with `lines` in place of the lines of a section: from the first line for which `first` is
+/// true until the next empty line.
+fn with_section(text: &str, section: &str, first: fn(&str) -> bool, lines: &str) -> String {
+    let start = text.find(&format!("\n{section}\n")).expect("the section");
+    let (head, rest) = text.split_at(start + section.len() + 2);
+    let before: usize = rest
+        .split_inclusive('\n')
+        .take_while(|line| !first(line))
+        .map(str::len)
+        .sum();
+    let end = rest[before..].find("\n\n").expect("an empty line");
+    format!(
+        "{head}{}{lines}{}",
+        &rest[..before],
+        &rest[before + end + 1..]
+    )
+}
+
+/// The rows of a table of the reference.
+fn reference(rows: &[(&'static Setting, Value)]) -> String {
+    let mut text = "| key | range and default | meaning |\n|---|---|---|\n".to_owned();
+    for (setting, default) in rows {
+        let mut meaning = setting.about().to_owned();
+        if setting.unit == Unit::Policy {
+            for policy in PoolPolicy::ALL {
+                meaning += &format!(" `{}`: {}", policy.name(), policy.about());
+            }
+        }
+        let (name, bounds) = (setting.name, setting.plain_bounds(default));
+        text += &format!("| `{name}` | {bounds} | {meaning} |\n");
+    }
+    text
+}
+
+/// Comment lines of at most 100 columns.
+fn comment(text: &str) -> String {
+    let mut lines = vec!["#".to_owned()];
+    for word in text.split(' ') {
+        if lines[lines.len() - 1].len() + 1 + word.len() > 100 {
+            lines.push("#".to_owned());
+        }
+        let last = lines.len() - 1;
+        lines[last] += &format!(" {word}");
+    }
+    lines.join("\n") + "\n"
+}
+
+/// The lines of a table of the sample: each key with its default, or with an example.
+fn sample(rows: &[(&'static Setting, Value)]) -> String {
+    let mut text = String::new();
+    for (setting, default) in rows {
+        text += &comment(&format!(
+            "{} ({})",
+            setting.about(),
+            setting.plain_bounds(default)
+        ));
+        let value = match setting.unit {
+            Unit::Policy => {
+                for policy in PoolPolicy::ALL {
+                    text += &comment(&format!("\"{}\": {}", policy.name(), policy.about()));
+                }
+                format!("\"{}\"", setting.plain(default))
+            }
+            Unit::Weights => {
+                let weights = Weights::default().each();
+                let each = weights.map(|(class, weight)| format!("{} = {weight}", class.name()));
+                format!("{{ {} }}", each.join(", "))
+            }
+            _ => match setting.example {
+                Some(example) => example.to_string(),
+                None => setting.plain(default),
+            },
+        };
+        text += &format!("#{} = {value}\n", setting.name);
+    }
+    text
+}
+
+/// After a change of the table of settings: `UPDATE_GOLDEN=1 cargo nextest run -p vgpud config`.
+#[test]
+fn the_tables_of_defaults_are_made_from_the_settings() {
+    let tables = [
+        ("[defaults.pool]", PoolPatch::rows()),
+        ("[defaults.vm]", VmLimitsPatch::rows()),
+    ];
+    let mut page = std::fs::read_to_string(REFERENCE).unwrap();
+    let mut file = std::fs::read_to_string(SAMPLE_FILE).unwrap();
+    for (table, rows) in tables {
+        let row = |line: &str| line.starts_with('|');
+        page = with_section(&page, &format!("## {table}"), row, &reference(&rows));
+        file = with_section(&file, table, |_| true, &sample(&rows));
+    }
+    vgpu_golden::assert_golden(REFERENCE, &page);
+    vgpu_golden::assert_golden(SAMPLE_FILE, &file);
+}
+
+#[test]
+fn no_line_of_the_sample_lifts_a_limit() {
+    let full = parse(&sample_with_every_key()).unwrap();
+    let values = full.defaults.vm.values();
+    let values = values
+        .into_iter()
+        .chain(full.defaults.pool_settings().values());
+    for (setting, value) in values {
+        let lifted = [Limit::Unlimited, Limit::Default].map(Value::from);
+        assert!(!lifted.contains(&value), "{} = {value:?}", setting.name);
+    }
+    let pool = PoolSettings {
+        weights: None,
+        ..full.defaults.pool_settings()
+    };
+    assert_eq!(pool, PoolSettings::default(), "every key has its default");
+}
+
 #[test]
 fn the_command_line_wins_also_at_a_reload() {
     let dir = tempfile::tempdir().unwrap();
@@ -211,33 +332,79 @@ fn the_command_line_wins_also_at_a_reload() {
 }
 
 #[test]
-fn limits_come_from_the_vm_then_the_file_then_the_built_in_ones_and_zero_is_none() {
+fn limits_come_from_the_vm_then_the_file_then_the_built_in_ones() {
     let defaults = parse(
         "[defaults.pool]\nhard_limit_ms = 7000\n[defaults.vm]\nsessions = 8\nqueue_calls = 100\n\
-         bytes_burst = 5\nsoft_limit_ms = 20\n",
+         bytes_burst = 5\nsoft_limit_ms = 20\nmemory_bytes = \"unlimited\"\n",
     )
     .unwrap()
     .defaults;
     let mut vm = VmRecord::default();
-    vm.limits.calls_per_s = Some(50);
-    vm.limits.sessions = Some(0);
+    vm.limits.calls_per_s = Limit::Value(50);
+    vm.limits.sessions = Limit::Unlimited;
     let pool = PoolSettings {
-        hard_limit_ms: 0,
+        hard_limit_ms: Limit::Unlimited,
         ..PoolSettings::default()
     };
     let limits = defaults.limits_of(&vm, Some(&pool));
-    assert_eq!(limits.calls_per_s, Some(50));
-    assert_eq!(limits.calls_burst, Some(50), "one second's worth");
-    assert_eq!(limits.bytes_burst, None, "a burst of no bucket");
-    assert_eq!(limits.sessions, None, "0 lifts the default");
-    assert_eq!(limits.queue_calls, Some(100));
-    assert_eq!(limits.queue_bytes, Some(16 << 20));
-    assert_eq!(limits.pinned_bytes, Some(4 << 30));
-    assert_eq!(limits.soft_limit_ms, Some(20), "the file's, not the pool's");
-    assert_eq!(limits.hard_limit_ms, None);
-    assert_eq!(limits.to_api().sessions, Some(0));
+    assert_eq!(limits.calls_per_s, Limit::Value(50));
+    assert_eq!(limits.calls_burst, Limit::Value(50), "one second's worth");
+    assert_eq!(limits.bytes_burst, Limit::Unlimited, "a burst of no bucket");
+    assert_eq!(limits.sessions, Limit::Unlimited, "lifts the default");
+    assert_eq!(limits.queue_calls, Limit::Value(100));
+    assert_eq!(limits.queue_bytes, Limit::Value(16 << 20));
+    assert_eq!(limits.memory_bytes, Limit::Unlimited);
+    assert_eq!(limits.pinned_bytes, Limit::Value(4 << 30));
+    assert_eq!(
+        limits.soft_limit_ms,
+        Limit::Value(20),
+        "the file's, not the pool's"
+    );
+    assert_eq!(limits.hard_limit_ms, Limit::Unlimited);
+    let effective = limits.values();
+    assert!(
+        effective
+            .iter()
+            .all(|(_, value)| *value != Limit::Default.into())
+    );
     let fresh = defaults.limits_of(&vm, None);
-    assert_eq!(fresh.hard_limit_ms, Some(7_000), "as in a new pool");
+    assert_eq!(fresh.hard_limit_ms, Limit::Value(7_000), "as in a new pool");
+}
+
+#[test]
+fn a_limit_of_the_file_is_a_number_or_unlimited() {
+    let read = |line: &str| parse(&format!("[defaults.vm]\n{line}\n"));
+    let limits = |line| read(line).unwrap().defaults.vm;
+    assert_eq!(
+        limits("sessions = \"unlimited\"").sessions,
+        Limit::Unlimited
+    );
+    assert_eq!(
+        limits("sessions = 0").sessions,
+        Limit::Unlimited,
+        "as earlier"
+    );
+    for (line, parts) in [
+        ("sessions = \"none\"", ["none", "unlimited"]),
+        ("sessions = -1", ["vgpud.toml:2", "whole number"]),
+        (
+            "calls_burst = \"unlimited\"",
+            ["--calls-burst", "calls_burst in JSON"],
+        ),
+        (
+            "hard_limit_ms = 90000000",
+            ["--hard-limit must be between 1ms and 24h", "25h"],
+        ),
+    ] {
+        let error = read(line)
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default();
+        assert!(
+            parts.iter().all(|part| error.contains(part)),
+            "{line}: {error}"
+        );
+    }
 }
 
 #[test]

@@ -448,8 +448,8 @@ impl Actor {
         Admitted {
             session,
             gpus: gpus.iter().map(|gpu| gpu.seen.clone()).collect(),
-            memory_quota: limits.memory_bytes.unwrap_or(0),
-            pinned_bytes: limits.pinned_bytes.unwrap_or(0),
+            memory_quota: limits.memory_bytes.value().unwrap_or(0),
+            pinned_bytes: limits.pinned_bytes.value().unwrap_or(0),
             depth_calls,
             depth_bytes,
         }

@@ -1,5 +1,6 @@
 //! The depth of queues: one limit per VM, divided among its sessions as they come and go.
 
+use vgpu_api::Limit;
 use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS};
 use vgpu_proto::worker::ToWorker;
 use vgpu_sched::SessionId;
@@ -42,7 +43,8 @@ impl Actor {
         let Some(limits) = self.registry.vm(vm).map(|vm| self.registry.limits(vm)) else {
             return;
         };
-        let (calls, bytes) = (limits.calls_per_s.is_some(), limits.bytes_per_s.is_some());
+        let limited = |rate: Limit| rate.value().is_some();
+        let (calls, bytes) = (limited(limits.calls_per_s), limited(limits.bytes_per_s));
         let of_vm = self.sessions.values().filter(|s| s.vm == vm);
         for worker in of_vm.filter_map(|session| session.worker.as_ref()) {
             worker.pages.end().limit(calls, bytes);

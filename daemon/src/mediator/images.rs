@@ -362,7 +362,7 @@ impl Actor {
             self.leave_pinned(vm, |left| left + bytes);
         }
         let record = self.registry.vm(session.vm);
-        let limit = record.and_then(|vm| self.registry.limits(vm).pinned_bytes);
+        let limit = record.and_then(|vm| self.registry.limits(vm).pinned_bytes.value());
         let places = self.image_accounts.places(self.registry.vms.len());
         let (images, bytes) = self.image_accounts.waiting(vm);
         if images > places / 2 || limit.is_some_and(|limit| bytes > limit / 2) {

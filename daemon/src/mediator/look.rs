@@ -2,6 +2,7 @@
 //! waits. The answer shows nothing of other VMs: neither their numbers, nor their use of a GPU, nor
 //! how many they are. The free memory of a GPU is shown, as `cuMemGetInfo` does.
 
+use vgpu_api::VmLimits;
 use vgpu_proto::codec::{self, Encode};
 use vgpu_proto::cuda::OFFERED_CUDA_VERSION;
 use vgpu_proto::limits::{MAX_DEVICES, MAX_HANDSHAKE};
@@ -14,7 +15,7 @@ use vgpu_sched::{Cap, Explanation, GpuId, Reason, SessionId, VmStats, WaitReason
 
 use super::actor::Actor;
 use super::registry;
-use crate::model::{EffectiveLimits, GpuRecord, VmIdentity, VmRecord, now_unix_ms};
+use crate::model::{GpuRecord, VmIdentity, VmRecord, now_unix_ms, refuse_next};
 
 impl Actor {
     /// The answer to a look, as of the last event; `None` if the VM is not registered. Changes
@@ -39,7 +40,7 @@ impl Actor {
             standing: self.standing(
                 vm,
                 &explanation,
-                limits.refuse_next(stats.sessions, stats.pinned_bytes),
+                refuse_next(&limits, stats.sessions, stats.pinned_bytes),
             ),
             usage: usage(&stats),
             gpus: gpus
@@ -79,10 +80,10 @@ impl Actor {
         vm: VmIdentity,
         id: GpuId,
         gpu: &GpuRecord,
-        limits: &EffectiveLimits,
+        limits: &VmLimits,
     ) -> LookedGpu {
         let seen = &gpu.seen;
-        let quota = limits.memory_bytes.unwrap_or(u64::MAX);
+        let quota = limits.memory_bytes.value().unwrap_or(u64::MAX);
         let health = &seen.health;
         let memory_bytes = seen.memory_bytes.min(quota);
         let name = registry::vm_id(vm);
@@ -159,18 +160,18 @@ fn usage(stats: &VmStats) -> LookedUsage {
     }
 }
 
-fn looked_limits(limits: &EffectiveLimits) -> LookedLimits {
+fn looked_limits(limits: &VmLimits) -> LookedLimits {
     LookedLimits {
-        calls_per_s: limits.calls_per_s,
-        bytes_per_s: limits.bytes_per_s,
-        gpu_ms_per_s: limits.gpu_ms_per_s,
-        queue_calls: limits.queue_calls,
-        queue_bytes: limits.queue_bytes,
-        sessions: limits.sessions,
-        memory_bytes: limits.memory_bytes,
-        pinned_bytes: limits.pinned_bytes,
-        soft_limit_ms: limits.soft_limit_ms,
-        hard_limit_ms: limits.hard_limit_ms,
+        calls_per_s: limits.calls_per_s.value(),
+        bytes_per_s: limits.bytes_per_s.value(),
+        gpu_ms_per_s: limits.gpu_ms_per_s.value(),
+        queue_calls: limits.queue_calls.value(),
+        queue_bytes: limits.queue_bytes.value(),
+        sessions: limits.sessions.value(),
+        memory_bytes: limits.memory_bytes.value(),
+        pinned_bytes: limits.pinned_bytes.value(),
+        soft_limit_ms: limits.soft_limit_ms.value(),
+        hard_limit_ms: limits.hard_limit_ms.value(),
     }
 }
 

@@ -17,6 +17,7 @@ use super::reactor::now_ns;
 use super::registry;
 use super::session::{Lease, Phase, Session};
 use crate::events::{EndCause, Report};
+use crate::model::refuse_pinned;
 use crate::worker::channel::Received;
 
 /// Most calls and bytes that a worker may report as queued. Depth credits bound the queue, so a
@@ -328,7 +329,7 @@ impl Actor {
             .scheduler
             .vm_stats(registry::vm_id(identity))?
             .pinned_bytes;
-        limits.refuse_pinned(pinned, bytes)
+        refuse_pinned(&limits, pinned, bytes)
     }
 
     /// Books host memory as pinned by the VM of a session.

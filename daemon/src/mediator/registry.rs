@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use vgpu_api::{GpuSource, GpuState, PoolPolicy, Priority, Weights};
+use vgpu_api::{GpuSource, GpuState, Limit, PoolPolicy, PoolSettings, Priority, VmLimits, Weights};
 use vgpu_sched::{
     Aging, Class, ClassWeights, GpuConfig, GpuHealth, GpuId, LimitOverride, Limits, MICROS, MILLIS,
     Policy, PoolConfig, PoolId, Rate, SECONDS, VmConfig, VmId,
 };
 
 use crate::config::Config;
-use crate::model::{EffectiveLimits, GpuRecord, PoolRecord, VmIdentity, VmRecord};
+use crate::model::{GpuRecord, PoolRecord, VmIdentity, VmRecord};
 
 /// Bytes booked for a context on a hardware GPU when a session is admitted. CUDA 12 on data-centre
 /// GPUs takes 300 to 600 MB. The worker is not asked, because a false answer would affect every VM.
@@ -105,7 +105,7 @@ impl Registry {
     }
 
     /// The effective limits of a VM.
-    pub(super) fn limits(&self, vm: &VmRecord) -> EffectiveLimits {
+    pub(super) fn limits(&self, vm: &VmRecord) -> VmLimits {
         let pool = self.pools.get(&vm.pool).map(|pool| &pool.record.settings);
         self.config.defaults.limits_of(vm, pool)
     }
@@ -122,7 +122,7 @@ impl Registry {
         });
         config.factor_milli = vm.factor_percent.saturating_mul(10);
         // Field by field, so that a new limit that is not passed on does not compile.
-        let EffectiveLimits {
+        let VmLimits {
             calls_per_s,
             calls_burst,
             bytes_per_s,
@@ -137,18 +137,17 @@ impl Registry {
             soft_limit_ms,
             hard_limit_ms,
         } = self.limits(vm);
-        let ns = |ms: Option<u64>| ms.map(|ms| ms.saturating_mul(MILLIS));
-        config.soft_limit = watchdog_limit(ns(soft_limit_ms));
-        config.hard_limit = watchdog_limit(ns(hard_limit_ms));
+        config.soft_limit = watchdog_limit(soft_limit_ms);
+        config.hard_limit = watchdog_limit(hard_limit_ms);
         config.limits = Limits {
-            calls: rate(calls_per_s, calls_burst),
-            bytes: rate(bytes_per_s, bytes_burst),
-            gpu_time: rate(ns(gpu_ms_per_s), ns(gpu_ms_burst)),
-            depth_calls: queue_calls,
-            depth_bytes: queue_bytes,
-            sessions: sessions.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
-            memory_bytes,
-            pinned_bytes,
+            calls: rate(calls_per_s, calls_burst, 1),
+            bytes: rate(bytes_per_s, bytes_burst, 1),
+            gpu_time: rate(gpu_ms_per_s, gpu_ms_burst, MILLIS),
+            depth_calls: queue_calls.value(),
+            depth_bytes: queue_bytes.value(),
+            sessions: count(sessions),
+            memory_bytes: memory_bytes.value(),
+            pinned_bytes: pinned_bytes.value(),
         };
         Some(config)
     }
@@ -162,36 +161,62 @@ pub(super) fn vm_id(identity: VmIdentity) -> VmId {
 
 /// Settings of a pool, with the effective weights.
 pub(super) fn pool_config(pool: &PoolRecord, weights: &Weights) -> PoolConfig {
-    let s = &pool.settings;
-    let limit = |ms: u64| (ms > 0).then(|| ms.saturating_mul(MILLIS));
-    let seconds = |s: u64| (s > 0).then(|| s.saturating_mul(SECONDS));
-    let weights = [weights.low, weights.medium, weights.high, weights.critical];
+    // Field by field, so that a new setting that is not passed on does not compile.
+    let PoolSettings {
+        policy,
+        weight,
+        slice_us,
+        min_run_us,
+        aging_ms,
+        weights: _,
+        soft_limit_ms,
+        hard_limit_ms,
+        contended_limit_ms,
+        overrun_grace_ms,
+        idle_hold_us,
+        window_us,
+        quarantine_strikes,
+        strike_decay_s,
+        quarantine_s,
+        quarantine_max_s,
+    } = pool.settings;
     PoolConfig {
-        policy: match s.policy {
+        policy: match policy {
             PoolPolicy::Weighted => Policy::Weighted,
             PoolPolicy::Strict => Policy::Strict,
             PoolPolicy::Fifo => Policy::Fifo,
             PoolPolicy::Sjf => Policy::Sjf,
         },
-        weight: s.weight,
-        slice_ns: s.slice_us.saturating_mul(MICROS),
-        min_run_ns: s.min_run_us.saturating_mul(MICROS),
-        hold_ns: s.idle_hold_us.saturating_mul(MICROS),
-        window_ns: s.window_us.saturating_mul(MICROS),
-        aging: limit(s.aging_ms).map(|step| Aging {
+        weight,
+        slice_ns: slice_us.saturating_mul(MICROS),
+        min_run_ns: min_run_us.saturating_mul(MICROS),
+        hold_ns: idle_hold_us.saturating_mul(MICROS),
+        window_ns: window_us.saturating_mul(MICROS),
+        aging: scaled(aging_ms, MILLIS).map(|step| Aging {
             after_ns: step,
             step_ns: step,
         }),
-        class_weights: Some(ClassWeights { weights }),
-        soft_limit_ns: limit(s.soft_limit_ms),
-        hard_limit_ns: limit(s.hard_limit_ms),
-        contended_limit_ns: s.contended_limit_ms.saturating_mul(MILLIS),
-        overrun_grace_ns: limit(s.overrun_grace_ms),
-        strike_limit: (s.quarantine_strikes > 0).then_some(s.quarantine_strikes),
-        strike_decay_ns: seconds(s.strike_decay_s),
-        quarantine_ns: seconds(s.quarantine_s),
-        quarantine_max_ns: s.quarantine_max_s.saturating_mul(SECONDS),
+        class_weights: Some(ClassWeights {
+            weights: weights.each().map(|(_, weight)| weight),
+        }),
+        soft_limit_ns: scaled(soft_limit_ms, MILLIS),
+        hard_limit_ns: scaled(hard_limit_ms, MILLIS),
+        contended_limit_ns: contended_limit_ms.saturating_mul(MILLIS),
+        overrun_grace_ns: scaled(overrun_grace_ms, MILLIS),
+        strike_limit: count(quarantine_strikes),
+        strike_decay_ns: scaled(strike_decay_s, SECONDS),
+        quarantine_ns: scaled(quarantine_s, SECONDS),
+        quarantine_max_ns: quarantine_max_s.saturating_mul(SECONDS),
     }
+}
+
+/// A limit in units of the scheduler; `None`: no limit.
+fn scaled(limit: Limit, units: u64) -> Option<u64> {
+    limit.value().map(|n| n.saturating_mul(units))
+}
+
+fn count(limit: Limit) -> Option<u32> {
+    limit.value().map(|n| u32::try_from(n).unwrap_or(u32::MAX))
 }
 
 fn class(priority: Priority) -> Class {
@@ -204,15 +229,16 @@ fn class(priority: Priority) -> Class {
 }
 
 /// The effective limit of the VM, whatever the limit of its pool is.
-fn watchdog_limit(ns: Option<u64>) -> LimitOverride {
-    ns.map_or(LimitOverride::Unlimited, LimitOverride::At)
+fn watchdog_limit(ms: Limit) -> LimitOverride {
+    scaled(ms, MILLIS).map_or(LimitOverride::Unlimited, LimitOverride::At)
 }
 
-fn rate(per_second: Option<u64>, burst: Option<u64>) -> Option<Rate> {
-    let per_second = per_second?;
+/// A bucket, with its units of the scheduler per unit of the limit.
+fn rate(per_second: Limit, burst: Limit, units: u64) -> Option<Rate> {
+    let per_second = scaled(per_second, units)?;
     Some(Rate {
         per_second,
-        burst: burst.unwrap_or(per_second),
+        burst: scaled(burst, units).unwrap_or(per_second),
     })
 }
 
@@ -221,10 +247,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zero_switches_limits_and_aging_off() {
+    fn unlimited_switches_limits_and_aging_off() {
         let settings = vgpu_api::PoolSettings {
-            hard_limit_ms: 0,
-            aging_ms: 0,
+            hard_limit_ms: Limit::Unlimited,
+            aging_ms: Limit::Unlimited,
             ..Default::default()
         };
         let record = PoolRecord {

@@ -296,7 +296,7 @@ impl Facts {
         gauge(
             "vgpu_vm_memory_limit_bytes",
             "Device memory quota; 0 = none.",
-            |vm| vm.effective_limits.memory_bytes.unwrap_or(0) as f64,
+            |vm| vm.effective_limits.memory_bytes.value().unwrap_or(0) as f64,
         )?;
         gauge(
             "vgpu_vm_gpu_share_ratio",

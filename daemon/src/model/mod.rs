@@ -15,8 +15,8 @@ use std::collections::BTreeSet;
 pub use listener_problem::ListenerProblem;
 use serde::{Deserialize, Serialize};
 use vgpu_api::{
-    GpuAccount, GpuState, HostState, LatencySummary, PoolSettings, Priority, Quarantine, Session,
-    VmLimits, VmState, VmUsage, WaitReason,
+    GpuAccount, GpuState, HostState, LatencySummary, Limit, PoolSettings, Priority, Quarantine,
+    Session, VmLimits, VmState, VmUsage, WaitReason,
 };
 pub use vgpu_api::{ScanResult, ScannedGpu};
 use vgpu_proto::limits::PINNED_AT_START;
@@ -220,32 +220,21 @@ impl VmRecord {
         })
     }
 
-    /// Strikes that still count at `now_unix_ms`. One is forgotten per `decay_s` (0 = never).
+    /// Strikes that still count at `now_unix_ms`. One is forgotten per `decay_s`.
     #[must_use]
-    pub fn strikes_at(&self, now_unix_ms: u64, decay_s: u64) -> u32 {
-        let Some(decay_ms) = decay_s.checked_mul(1000).filter(|&ms| ms > 0) else {
-            return self.strikes;
-        };
-        left(
-            self.strikes,
-            self.last_strike_unix_ms,
-            now_unix_ms,
-            decay_ms,
-        )
+    pub fn strikes_at(&self, now_unix_ms: u64, decay_s: Limit) -> u32 {
+        left(self.strikes, self.last_strike_unix_ms, now_unix_ms, decay_s)
     }
 
     /// Quarantines that still count at `now_unix_ms`, likewise. None is forgotten during a
     /// quarantine.
     #[must_use]
-    pub fn quarantines_at(&self, now_unix_ms: u64, decay_s: u64) -> u32 {
-        let Some(decay_ms) = decay_s.checked_mul(1000).filter(|&ms| ms > 0) else {
-            return self.quarantines;
-        };
+    pub fn quarantines_at(&self, now_unix_ms: u64, decay_s: Limit) -> u32 {
         left(
             self.quarantines,
             self.quarantines_unix_ms,
             now_unix_ms,
-            decay_ms,
+            decay_s,
         )
     }
 
@@ -273,99 +262,50 @@ impl VmRecord {
     }
 }
 
-/// The rest of `count`, where one is forgotten per `decay_ms` since `since_ms`.
-fn left(count: u32, since_ms: u64, now_ms: u64, decay_ms: u64) -> u32 {
-    let forgotten = now_ms.saturating_sub(since_ms) / decay_ms;
+/// The rest of `count`, where one is forgotten per `decay_s` since `since_ms`.
+fn left(count: u32, since_ms: u64, now_ms: u64, decay_s: Limit) -> u32 {
+    let decay_ms = decay_s.value().and_then(|s| s.checked_mul(1_000));
+    let passed_ms = now_ms.saturating_sub(since_ms);
+    let forgotten = decay_ms
+        .and_then(|ms| passed_ms.checked_div(ms))
+        .unwrap_or(0);
     count.saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX))
 }
 
-/// Effective limits; `None` is no limit.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EffectiveLimits {
-    /// Calls per second.
-    pub calls_per_s: Option<u64>,
-    /// Size of the call bucket.
-    pub calls_burst: Option<u64>,
-    /// Payload bytes per second, both directions together.
-    pub bytes_per_s: Option<u64>,
-    /// Size of the byte bucket.
-    pub bytes_burst: Option<u64>,
-    /// GPU milliseconds per second.
-    pub gpu_ms_per_s: Option<u64>,
-    /// Size of the GPU time bucket, in ms.
-    pub gpu_ms_burst: Option<u64>,
-    /// Calls that may wait in a queue.
-    pub queue_calls: Option<u64>,
-    /// Bytes that may wait in a queue.
-    pub queue_bytes: Option<u64>,
-    /// Sessions at the same time.
-    pub sessions: Option<u64>,
-    /// Bytes of device memory.
-    pub memory_bytes: Option<u64>,
-    /// Bytes of pinned host memory.
-    pub pinned_bytes: Option<u64>,
-    /// Soft limit of the watchdog, in ms.
-    pub soft_limit_ms: Option<u64>,
-    /// Hard limit of the watchdog, in ms.
-    pub hard_limit_ms: Option<u64>,
+/// Returns a sentence for each limit that refuses the next program of a VM with `sessions` programs
+/// and `pinned` bytes of pinned host memory.
+#[must_use]
+pub fn refuse_next(limits: &VmLimits, sessions: u32, pinned: u64) -> Vec<String> {
+    let mut refused = Vec::new();
+    let most = limits.sessions.value();
+    if let Some(most) = most.filter(|&most| u64::from(sessions) >= most) {
+        refused.push(format!(
+            "Its next program is refused: it has {sessions} of {most} (limit sessions)."
+        ));
+    }
+    if let Some(sentence) = refuse_pinned(limits, pinned, PINNED_AT_START) {
+        refused.push(format!("Its next program is refused: {sentence}."));
+    }
+    refused
 }
 
-impl EffectiveLimits {
-    /// The limits for administrators, where 0 means no limit.
-    #[must_use]
-    pub fn to_api(&self) -> VmLimits {
-        let or_zero = |value: Option<u64>| Some(value.unwrap_or(0));
-        VmLimits {
-            calls_per_s: or_zero(self.calls_per_s),
-            calls_burst: or_zero(self.calls_burst),
-            bytes_per_s: or_zero(self.bytes_per_s),
-            bytes_burst: or_zero(self.bytes_burst),
-            gpu_ms_per_s: or_zero(self.gpu_ms_per_s),
-            gpu_ms_burst: or_zero(self.gpu_ms_burst),
-            queue_calls: or_zero(self.queue_calls),
-            queue_bytes: or_zero(self.queue_bytes),
-            sessions: or_zero(self.sessions),
-            memory_bytes: or_zero(self.memory_bytes),
-            pinned_bytes: or_zero(self.pinned_bytes),
-            soft_limit_ms: or_zero(self.soft_limit_ms),
-            hard_limit_ms: or_zero(self.hard_limit_ms),
-        }
+/// Returns why the limit refuses a further program that pins `more` bytes, after `pinned` bytes of
+/// the VM's programs; `None`: the limit allows the program.
+#[must_use]
+pub fn refuse_pinned(limits: &VmLimits, pinned: u64, more: u64) -> Option<String> {
+    let most = limits.pinned_bytes.value()?;
+    if pinned.saturating_add(more) <= most {
+        return None;
     }
-
-    /// Returns a sentence for each limit that refuses the next program of a VM with `sessions`
-    /// programs and `pinned` bytes of pinned host memory.
-    #[must_use]
-    pub fn refuse_next(&self, sessions: u32, pinned: u64) -> Vec<String> {
-        let mut refused = Vec::new();
-        if let Some(most) = self.sessions.filter(|&most| u64::from(sessions) >= most) {
-            refused.push(format!(
-                "Its next program is refused: it has {sessions} of {most} (limit sessions)."
-            ));
-        }
-        if let Some(sentence) = self.refuse_pinned(pinned, PINNED_AT_START) {
-            refused.push(format!("Its next program is refused: {sentence}."));
-        }
-        refused
-    }
-
-    /// Returns why the limit refuses a further program that pins `more` bytes, after `pinned` bytes
-    /// of the VM's programs; `None`: the limit allows the program.
-    #[must_use]
-    pub fn refuse_pinned(&self, pinned: u64, more: u64) -> Option<String> {
-        let most = self.pinned_bytes?;
-        if pinned.saturating_add(more) <= most {
-            return None;
-        }
-        let [pinned, more, mib] = [pinned, more, most].map(|bytes| bytes >> 20);
-        Some(match pinned {
-            0 => format!(
-                "one program takes {more} MiB of pinned host memory, the limit is {mib} MiB (limit pinned)"
-            ),
-            _ => format!(
-                "one more takes {more} MiB of pinned host memory, and {pinned} of {mib} MiB are pinned (limit pinned)"
-            ),
-        })
-    }
+    let [pinned, more, mib] = [pinned, more, most].map(|bytes| bytes >> 20);
+    Some(match pinned {
+        0 => format!(
+            "one program takes {more} MiB of pinned host memory, the limit is {mib} MiB (limit pinned)"
+        ),
+        _ => format!(
+            "one more takes {more} MiB of pinned host memory, and {pinned} of {mib} MiB are pinned (limit pinned)"
+        ),
+    })
 }
 
 /// Usage of a VM since the last report. All fields are increments, except the peaks.
@@ -555,19 +495,19 @@ mod tests {
         assert_eq!(quarantined(Some(20_000)), Some(Q::For { left_ns }));
         // The quarantine ended while vgpud did not run.
         assert_eq!(quarantined(Some(9_000)), Some(Q::For { left_ns: 0 }));
-        assert_eq!(vm.quarantines_at(12_000, 5), 2);
-        assert_eq!(vm.quarantines_at(17_000, 5), 1);
+        assert_eq!(vm.quarantines_at(12_000, Limit::Value(5)), 2);
+        assert_eq!(vm.quarantines_at(17_000, Limit::Value(5)), 1);
     }
 
     #[test]
     fn strikes_are_forgotten_one_by_one() {
         let vm = vm();
-        assert_eq!(vm.strikes_at(10_000, 5), 3);
-        assert_eq!(vm.strikes_at(15_000, 5), 2);
-        assert_eq!(vm.strikes_at(1_000_000, 5), 0);
-        assert_eq!(vm.strikes_at(1_000_000, 0), 3, "never");
+        assert_eq!(vm.strikes_at(10_000, Limit::Value(5)), 3);
+        assert_eq!(vm.strikes_at(15_000, Limit::Value(5)), 2);
+        assert_eq!(vm.strikes_at(1_000_000, Limit::Value(5)), 0);
+        assert_eq!(vm.strikes_at(1_000_000, Limit::Unlimited), 3, "never");
         assert_eq!(
-            vm.strikes_at(0, 5),
+            vm.strikes_at(0, Limit::Value(5)),
             3,
             "a clock that went back forgets nothing"
         );

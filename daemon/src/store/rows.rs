@@ -6,7 +6,7 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use vgpu_api::{AuditEntry, Event, PoolPatch, PoolSettings, VmUsage};
+use vgpu_api::{AuditEntry, Event, VmUsage};
 
 use super::catalog::Catalog;
 use super::command::{AuditActor, Command, Outcome};
@@ -142,13 +142,10 @@ fn save_gpu(connection: &Connection, gpu: &GpuRecord) -> Sql<()> {
 }
 
 fn read_pool(row: &Row<'_>) -> Sql<PoolRecord> {
-    // Read as a patch of the defaults, so that settings of later versions have a value.
-    let saved: PoolPatch = json(row, "settings")?;
-    let mut settings = PoolSettings::default();
-    saved.apply_to(&mut settings);
     Ok(PoolRecord {
         name: row.get("name")?,
-        settings,
+        // Settings that the row does not have get the built-in default.
+        settings: json(row, "settings")?,
         created_unix_ms: uint(row, "created_ms")?,
     })
 }

@@ -20,6 +20,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0001.sql"),
     include_str!("migrations/0002.sql"),
     include_str!("migrations/0003.sql"),
+    include_str!("migrations/0004.sql"),
     include_str!("migrations/0005.sql"),
 ];
 
@@ -382,6 +383,7 @@ fn back_up(connection: &Connection, file: &Path, version: i64) -> Result<(), Sto
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vgpu_api::{Limit, VmLimits};
 
     fn open(file: &Path) -> Result<Connection, StoreError> {
         super::open(file, 0, Path::new("/nonexistent"))
@@ -447,9 +449,68 @@ mod tests {
         assert_eq!(vm.origin, None);
         assert_eq!((vm.strikes, vm.quarantines), (4, 0));
         assert_eq!(vm.quarantine.as_ref().unwrap().until_unix_ms, None);
-        assert_eq!(catalog.pools["A"].settings.quarantine_s, 60);
+        assert_eq!(catalog.pools["A"].settings.quarantine_s, Limit::Value(60));
         assert!(
             dir.path().join("state.db.v1.bak").exists(),
+            "a copy is kept"
+        );
+    }
+
+    #[test]
+    fn limits_of_0_become_unlimited_in_the_fourth_version() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("state.db");
+        let mut connection = Connection::open(&file).unwrap();
+        migrate(&mut connection, &file, &MIGRATIONS[..3]).unwrap();
+        let all = r#"{"policy":"strict","weight":7,"slice_us":500,"min_run_us":0,"aging_ms":0,
+            "weights":{"low":2,"medium":4,"high":16,"critical":64},"soft_limit_ms":0,
+            "hard_limit_ms":0,"contended_limit_ms":5000,"overrun_grace_ms":0,"idle_hold_us":0,
+            "window_us":300,"quarantine_strikes":0,"strike_decay_s":0,"quarantine_s":0,
+            "quarantine_max_s":99}"#;
+        let own = r#"{"calls_per_s":10,"calls_burst":0,"bytes_per_s":0,"bytes_burst":0,
+            "gpu_ms_per_s":20,"gpu_ms_burst":5,"queue_calls":0,"queue_bytes":null,"sessions":0,
+            "memory_bytes":1024,"pinned_bytes":0,"soft_limit_ms":null,"hard_limit_ms":0}"#;
+        connection
+            .execute_batch(&format!(
+                "INSERT INTO pools VALUES ('A', '{all}', 1);
+                 INSERT INTO vms (vm_id, name, pool, priority, factor_percent, generation, limits,
+                 strikes, last_strike_ms, registered_ms) VALUES (7, 'vm7', 'A', '\"high\"', 100, 3,
+                 '{own}', 0, 0, 1);
+                 INSERT INTO settings VALUES ('last_generation', '3');"
+            ))
+            .unwrap();
+        drop(connection);
+        let connection = open(&file).unwrap();
+        let catalog = super::super::rows::load_catalog(&connection).unwrap();
+        assert_eq!(catalog.check(), Ok(()));
+        let settings = &catalog.pools["A"].settings;
+        for (setting, value) in settings.values() {
+            let unlimited = value == Limit::Unlimited.into();
+            assert_eq!(unlimited, setting.unlimited, "{}", setting.name);
+        }
+        assert_eq!((settings.min_run_us, settings.idle_hold_us), (0, 0));
+        assert_eq!(settings.weights.map(|weights| weights.low), Some(2));
+        let expected = VmLimits {
+            calls_per_s: Limit::Value(10),
+            bytes_per_s: Limit::Unlimited,
+            gpu_ms_per_s: Limit::Value(20),
+            gpu_ms_burst: Limit::Value(5),
+            queue_calls: Limit::Unlimited,
+            sessions: Limit::Unlimited,
+            memory_bytes: Limit::Value(1_024),
+            pinned_bytes: Limit::Unlimited,
+            hard_limit_ms: Limit::Unlimited,
+            ..VmLimits::default()
+        };
+        assert_eq!(catalog.vms[&7].limits, expected);
+        // The rows themselves have no zeros left, except of settings that may be 0.
+        let stored = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, String>(0));
+        let limits = stored("SELECT limits FROM vms").unwrap();
+        assert!(!limits.contains(":0"), "{limits}");
+        let settings = stored("SELECT settings FROM pools").unwrap();
+        assert_eq!(settings.matches(":0").count(), 2, "{settings}");
+        assert!(
+            dir.path().join("state.db.v3.bak").exists(),
             "a copy is kept"
         );
     }

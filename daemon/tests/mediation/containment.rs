@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::ptrace;
 use nix::unistd::Pid;
-use vgpu_api::{CheckStatus, EventKind, PoolSettings};
+use vgpu_api::{CheckStatus, EventKind, Limit, PoolSettings};
 use vgpu_proto::handshake::{ControlNote, Refusal};
 use vgpud::config::Cgroups;
 use vgpud::mediation::Change;
@@ -42,10 +42,10 @@ fn hold(host: &Host, session: usize) -> Option<Sender<()>> {
 fn impatient() -> Host {
     Host::with(&Setup {
         settings: PoolSettings {
-            soft_limit_ms: 100,
+            soft_limit_ms: Limit::Value(100),
             // The test itself answers for the neighbour. With a shorter limit, a slow test would
             // get the neighbour killed.
-            hard_limit_ms: 3_000,
+            hard_limit_ms: Limit::Value(3_000),
             contended_limit_ms: 3_000,
             ..PoolSettings::default()
         },
@@ -184,10 +184,10 @@ fn use_under_a_lease_is_nobodys_business() {
 fn closed(cgroups: Cgroups) -> Option<Host> {
     let host = Host::with(&Setup {
         settings: PoolSettings {
-            soft_limit_ms: 0,
+            soft_limit_ms: Limit::Unlimited,
             // The test itself answers for the neighbour. With a shorter limit, a slow test would
             // get the neighbour killed.
-            hard_limit_ms: 3_000,
+            hard_limit_ms: Limit::Value(3_000),
             contended_limit_ms: 3_000,
             ..PoolSettings::default()
         },

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Instant;
 
-use vgpu_api::{EventKind, PoolSettings, VmLimits};
+use vgpu_api::{EventKind, Limit, PoolSettings, VmLimits};
 use vgpu_proto::handshake::{ControlHeader, ControlNote, Refusal};
 use vgpud::mediation::Change;
 use vgpud::worker::records::WorkerRecords;
@@ -90,10 +90,10 @@ fn a_guest_that_vanishes_takes_its_worker_along() {
 #[test]
 fn a_hung_operation_is_killed_and_the_neighbour_runs() {
     let settings = PoolSettings {
-        soft_limit_ms: 100,
+        soft_limit_ms: Limit::Value(100),
         // Long enough that the neighbour, which this test controls, does not reach the limit on a
         // loaded machine.
-        hard_limit_ms: 3_000,
+        hard_limit_ms: Limit::Value(3_000),
         ..PoolSettings::default()
     };
     let host = Host::with(&Setup {
@@ -124,8 +124,8 @@ fn a_hung_operation_is_killed_and_the_neighbour_runs() {
 #[test]
 fn a_gpu_that_fails_its_check_after_a_kill_is_suspect() {
     let settings = PoolSettings {
-        soft_limit_ms: 0,
-        hard_limit_ms: 200,
+        soft_limit_ms: Limit::Unlimited,
+        hard_limit_ms: Limit::Value(200),
         ..PoolSettings::default()
     };
     let host = Host::with(&Setup {
@@ -151,7 +151,7 @@ fn a_gpu_that_fails_its_check_after_a_kill_is_suspect() {
 #[test]
 fn strikes_quarantine_a_vm() {
     let settings = PoolSettings {
-        quarantine_strikes: 2,
+        quarantine_strikes: Limit::Value(2),
         ..PoolSettings::default()
     };
     let host = Host::with(&Setup {

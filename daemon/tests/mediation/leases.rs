@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vgpu_api::{PoolSettings, SessionState, VmLimits, WaitReason, Weights};
+use vgpu_api::{Limit, PoolSettings, SessionState, VmLimits, WaitReason, Weights};
 use vgpud::mediation::Change;
 
 use crate::host::{Guest, Host, Setup, pool, until};
@@ -79,7 +79,7 @@ fn device_memory_is_the_vms_ledger() {
     let socket = host.vm(
         1,
         VmLimits {
-            memory_bytes: Some(1 << 20),
+            memory_bytes: Limit::Value(1 << 20),
             ..VmLimits::default()
         },
     );
@@ -130,8 +130,8 @@ fn a_call_rate_holds_a_vm_back_and_nobody_else() {
         ..Setup::default()
     });
     let limits = VmLimits {
-        calls_per_s: Some(1),
-        calls_burst: Some(2),
+        calls_per_s: Limit::Value(1),
+        calls_burst: Limit::Value(2),
         ..VmLimits::default()
     };
     let (one, two) = (host.vm(1, limits), host.vm(2, VmLimits::default()));

@@ -1,7 +1,7 @@
 //! Workers that make false statements. A guest may control its worker, so a false statement must
 //! harm only the guest's own VM.
 
-use vgpu_api::{EventKind, VmLimits};
+use vgpu_api::{EventKind, Limit, VmLimits};
 use vgpu_proto::handshake::{ControlNote, Refusal};
 
 use crate::host::{Guest, Host, Setup, until};
@@ -105,7 +105,7 @@ fn memory_of_images_that_a_worker_keeps_is_taken_from_it_before_it_leaves_the_bo
 fn memory_of_images_stays_in_the_books_when_the_session_is_over_until_it_is_gone() {
     let host = Host::new();
     let limits = VmLimits {
-        pinned_bytes: Some(193 << 20),
+        pinned_bytes: Limit::Value(193 << 20),
         ..VmLimits::default()
     };
     let socket = host.vm(1, limits);

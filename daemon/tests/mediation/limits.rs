@@ -1,6 +1,6 @@
 //! Limits of VMs for which nobody has set any.
 
-use vgpu_api::VmLimits;
+use vgpu_api::{Limit, VmLimits};
 use vgpu_proto::handshake::Refusal;
 
 use crate::host::{Guest, Host};
@@ -30,7 +30,7 @@ fn the_built_in_limit_of_pinned_memory_holds() {
 fn all_vms_together_pin_less_than_the_host_has() {
     let host = Host::new();
     let unlimited = VmLimits {
-        pinned_bytes: Some(0),
+        pinned_bytes: Limit::Unlimited,
         ..VmLimits::default()
     };
     let mut guest = Guest::connect(&host.vm(1, unlimited));
@@ -48,7 +48,7 @@ fn all_vms_together_pin_less_than_the_host_has() {
 fn a_vm_that_pins_all_it_can_get_leaves_the_others_their_shares() {
     let host = Host::new();
     let unlimited = VmLimits {
-        pinned_bytes: Some(0),
+        pinned_bytes: Limit::Unlimited,
         ..VmLimits::default()
     };
     let (first, second) = (host.vm(1, unlimited.clone()), host.vm(2, unlimited));

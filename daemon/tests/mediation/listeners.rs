@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use vgpu_api::{CheckStatus, EventKind, Quarantine, VmLimits};
+use vgpu_api::{CheckStatus, EventKind, Limit, Quarantine, VmLimits};
 use vgpu_proto::handshake::{DATA_MAGIC, NONCE_LEN, Refusal};
 use vgpud::mediation::Change;
 
@@ -20,7 +20,7 @@ fn a_guest_is_welcomed_and_its_bytes_reach_its_worker() {
     let socket = host.vm(
         1,
         VmLimits {
-            memory_bytes: Some(1 << 20),
+            memory_bytes: Limit::Value(1 << 20),
             ..VmLimits::default()
         },
     );
@@ -219,7 +219,7 @@ fn a_guest_that_never_opens_its_data_connection_is_ended_at_the_deadline() {
     };
     let host = Host::with(&setup);
     let limits = VmLimits {
-        sessions: Some(1),
+        sessions: Limit::Value(1),
         ..VmLimits::default()
     };
     let socket = host.vm(1, limits);
@@ -251,7 +251,7 @@ fn sessions_and_connections_of_a_vm_are_bounded() {
     let one = host.vm(
         1,
         VmLimits {
-            sessions: Some(1),
+            sessions: Limit::Value(1),
             ..VmLimits::default()
         },
     );

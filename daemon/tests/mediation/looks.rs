@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::path::Path;
 
-use vgpu_api::{EventKind, Quarantine, VmLimits};
+use vgpu_api::{EventKind, Limit, Quarantine, VmLimits};
 use vgpu_proto::codec;
 use vgpu_proto::handshake::{REPLY_PREAMBLE_LEN, Refusal, ReplyPreamble};
 use vgpu_proto::look::{Looked, question};
@@ -34,8 +34,8 @@ fn look(socket: &Path) -> Result<Looked, (Refusal, String)> {
 
 fn limits(memory_bytes: u64) -> VmLimits {
     VmLimits {
-        memory_bytes: Some(memory_bytes),
-        sessions: Some(3),
+        memory_bytes: Limit::Value(memory_bytes),
+        sessions: Limit::Value(3),
         ..VmLimits::default()
     }
 }
@@ -112,7 +112,7 @@ fn a_quarantined_vm_is_told_why_and_for_how_long() {
 fn a_vm_is_told_which_of_its_limits_refuse_its_next_program() {
     let host = Host::new();
     let sessions = VmLimits {
-        sessions: Some(1),
+        sessions: Limit::Value(1),
         ..VmLimits::default()
     };
     let socket = host.vm(1, sessions);
@@ -133,7 +133,7 @@ fn a_vm_is_told_which_of_its_limits_refuse_its_next_program() {
     host.wait_no_sessions();
 
     let pinned = VmLimits {
-        pinned_bytes: Some(20 << 20),
+        pinned_bytes: Limit::Value(20 << 20),
         ..VmLimits::default()
     };
     let said = summary(&host.vm(2, pinned));

@@ -6,10 +6,12 @@
 //! - A time is `*_unix_ms`: milliseconds since 1970-01-01 UTC by the host's clock.
 //! - In answers, an unknown value is `null`; readers ignore unknown fields.
 //! - In requests, unknown fields are refused, so that a misspelt name is never ignored. In a patch,
-//!   an absent field means "unchanged" and `null` means "the default".
+//!   an absent field means "unchanged" and `null` means "the default", where there is one.
 //! - Every failure is an [`ErrorBody`] with a stable [`ErrorCode`].
 //!
-//! The routes are listed in `docs/openapi.json`.
+//! [`Setting`] describes the settings of pools and VMs; their types are made from one table. The
+//! routes are listed in `docs/openapi.json`.
+#![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),
     deny(
@@ -27,9 +29,11 @@ mod explain;
 mod gpu;
 mod pool;
 mod session;
+mod settings;
 mod status;
 mod usage;
 mod vm;
+mod words;
 
 pub use command::{ApplyReport, KillRequest, QuarantineRequest, ReloadReport};
 pub use doctor::{CheckStatus, DoctorCheck, DoctorReport};
@@ -40,15 +44,16 @@ pub use gpu::{
     AssignRequest, Assignment, Gpu, GpuAccount, GpuCheckReport, GpuHealth, GpuSource, GpuState,
     MigInstance, ScanReport, ScanResult, ScannedGpu, UnassignRequest,
 };
-pub use pool::{
-    Pool, PoolCreate, PoolPatch, PoolPolicy, PoolSettings, Weights, WeightsPatch, WeightsReport,
-};
+pub use pool::{Pool, PoolCreate, PoolPolicy, Weights, WeightsPatch, WeightsReport};
 pub use session::{Session, SessionState, WaitReason};
+pub use settings::{
+    Limit, POOL_SETTINGS, Patch, PoolPatch, PoolSettings, Setting, UNLIMITED, Unit, VM_LIMITS,
+    Value, VmLimits, VmLimitsPatch,
+};
 pub use status::{DaemonStatus, HostState, LatencySummary, PoolStatus, Status};
 pub use usage::{LatencyBucket, LatencyHistogram, UsageReport, UsageReset};
 pub use vm::{
-    MoveRequest, Priority, Quarantine, RegisterRequest, Vm, VmIds, VmLimits, VmLimitsPatch,
-    VmPatch, VmState, VmUsage,
+    MoveRequest, Priority, Quarantine, RegisterRequest, Vm, VmIds, VmPatch, VmState, VmUsage,
 };
 
 use serde::{Deserialize, Deserializer};
@@ -67,13 +72,23 @@ pub const IDEMPOTENCY_HEADER: &str = "idempotency-key";
 /// "vgpu".
 pub const APPLICATION_ID: i32 = 0x7667_7075;
 
-/// Reads a patch field: present (also as `null`) is `Some`, absent is left to `#[serde(default)]`.
-fn present<'de, T, D>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+/// Longest name of a pool or VM, in bytes.
+pub const NAME_LEN: usize = 64;
+
+/// Largest number of a VM. Leaves room below 2^31 for the users of workers (`worker.uid` + number).
+pub const MAX_VM_ID: u32 = 1_000_000;
+
+/// Largest number of VMs in one command.
+pub const MAX_BATCH: usize = 4_096;
+
+/// Reads a patch field: present (also as `null`, if `T` has it) is `Some`, absent is left to
+/// `#[serde(default)]`.
+fn present<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     T: Deserialize<'de>,
     D: Deserializer<'de>,
 {
-    Option::<T>::deserialize(deserializer).map(Some)
+    T::deserialize(deserializer).map(Some)
 }
 
 #[cfg(test)]
@@ -84,28 +99,42 @@ mod tests {
     fn in_a_patch_absent_null_and_a_value_are_three_things() {
         let read = |text: &str| serde_json::from_str::<VmLimitsPatch>(text).unwrap();
         let mut limits = VmLimits {
-            sessions: Some(7),
+            sessions: Limit::Value(7),
             ..VmLimits::default()
         };
         read("{}").apply_to(&mut limits);
-        assert_eq!(limits.sessions, Some(7));
-        read(r#"{"sessions": 0}"#).apply_to(&mut limits);
-        assert_eq!(limits.sessions, Some(0), "0 is no limit, not the default");
+        assert_eq!(limits.sessions, Limit::Value(7));
+        read(r#"{"sessions": "unlimited"}"#).apply_to(&mut limits);
+        assert_eq!(limits.sessions, Limit::Unlimited);
         read(r#"{"sessions": null}"#).apply_to(&mut limits);
-        assert_eq!(limits.sessions, None);
+        assert_eq!(limits.sessions, Limit::Default);
+        read(r#"{"sessions": 0}"#).apply_to(&mut limits);
+        assert_eq!(limits.sessions, Limit::Unlimited, "as in earlier versions");
         // A parsed patch is written in the same way.
-        for text in ["{}", r#"{"sessions":null}"#, r#"{"sessions":3}"#] {
-            assert_eq!(serde_json::to_string(&read(text)).unwrap(), text);
+        for text in [
+            "",
+            r#""sessions":null"#,
+            r#""sessions":3"#,
+            r#""sessions":"unlimited""#,
+        ] {
+            let text = format!("{{{text}}}");
+            assert_eq!(serde_json::to_string(&read(&text)).unwrap(), text);
         }
     }
 
     #[test]
-    fn a_priority_is_named_as_json_writes_it() {
-        use Priority::{Critical, High, Low, Medium};
-        for priority in [Low, Medium, High, Critical] {
-            let json = serde_json::to_string(&priority).unwrap();
+    fn a_word_is_named_as_json_writes_it() {
+        for priority in Priority::ALL {
+            let json = serde_json::to_string(priority).unwrap();
             assert_eq!(json, format!("{:?}", priority.name()));
         }
+        let words: Vec<&str> = PoolPolicy::ALL.iter().map(|policy| policy.name()).collect();
+        assert_eq!(words, ["weighted", "strict", "fifo", "sjf"]);
+        assert!(
+            PoolPolicy::Sjf
+                .about()
+                .starts_with("The shortest predicted")
+        );
     }
 
     #[test]
@@ -113,33 +142,5 @@ mod tests {
         let text = r#"{"vm_ids": [1], "pool": "A", "priorty": "high"}"#;
         let error = serde_json::from_str::<RegisterRequest>(text).unwrap_err();
         assert!(error.to_string().contains("priorty"), "{error}");
-    }
-
-    #[test]
-    fn a_pool_patch_reaches_every_setting() {
-        let every = PoolSettings {
-            policy: PoolPolicy::Fifo,
-            weight: 2,
-            slice_us: 3,
-            min_run_us: 12,
-            aging_ms: 4,
-            weights: Some(Weights::default()),
-            soft_limit_ms: 5,
-            hard_limit_ms: 6,
-            contended_limit_ms: 7,
-            overrun_grace_ms: 8,
-            idle_hold_us: 9,
-            window_us: 15,
-            quarantine_strikes: 10,
-            strike_decay_s: 11,
-            quarantine_s: 13,
-            quarantine_max_s: 14,
-        };
-        // All settings as JSON are a patch that sets every field (the store relies on this).
-        let json = serde_json::to_string(&every).unwrap();
-        let patch: PoolPatch = serde_json::from_str(&json).unwrap();
-        let mut settings = PoolSettings::default();
-        patch.apply_to(&mut settings);
-        assert_eq!(settings, every);
     }
 }

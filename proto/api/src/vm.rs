@@ -3,44 +3,21 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The class of a VM, in ascending order of importance.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Default,
-    Serialize,
-    Deserialize,
-    ToSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Priority {
-    /// The lowest class.
-    Low,
-    /// The default class.
-    #[default]
-    Medium,
-    /// Above medium.
-    High,
-    /// The highest class.
-    Critical,
-}
+use crate::settings::{VmLimits, VmLimitsPatch};
+use crate::words::words;
 
-impl Priority {
-    /// Name of the class, as in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Priority::Low => "low",
-            Priority::Medium => "medium",
-            Priority::High => "high",
-            Priority::Critical => "critical",
-        }
+words! {
+    /// The class of a VM, in ascending order of importance.
+    #[derive(PartialOrd, Ord, Default)]
+    Priority {
+        /// The lowest class.
+        Low = "low",
+        /// The default class.
+        [default] Medium = "medium",
+        /// Above medium.
+        High = "high",
+        /// The highest class.
+        Critical = "critical",
     }
 }
 
@@ -66,175 +43,6 @@ pub struct Quarantine {
     /// End of the quarantine; `null`: until an administrator releases the VM.
     #[serde(default)]
     pub until_unix_ms: Option<u64>,
-}
-
-/// The limits of a VM, over all its programs. `null` uses the daemon's default (`[defaults.vm]` of
-/// its configuration); 0 means no limit.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct VmLimits {
-    /// Calls per second.
-    pub calls_per_s: Option<u64>,
-    /// Largest burst of calls after a pause.
-    pub calls_burst: Option<u64>,
-    /// Payload bytes per second, both directions together.
-    pub bytes_per_s: Option<u64>,
-    /// Largest burst of payload bytes after a pause.
-    pub bytes_burst: Option<u64>,
-    /// GPU time per second of wall time, in ms; values above 1000 need several GPUs.
-    pub gpu_ms_per_s: Option<u64>,
-    /// Largest burst of GPU time after a pause, in ms.
-    pub gpu_ms_burst: Option<u64>,
-    /// Calls that may wait in the queue.
-    pub queue_calls: Option<u64>,
-    /// Bytes that may wait in the queue.
-    pub queue_bytes: Option<u64>,
-    /// Programs at the same time.
-    pub sessions: Option<u64>,
-    /// Device memory.
-    pub memory_bytes: Option<u64>,
-    /// Host memory pinned for copies of the VM's programs; each program takes a part when it
-    /// starts.
-    pub pinned_bytes: Option<u64>,
-    /// Replaces the pool's [`super::PoolSettings::soft_limit_ms`].
-    pub soft_limit_ms: Option<u64>,
-    /// Replaces the pool's [`super::PoolSettings::hard_limit_ms`].
-    pub hard_limit_ms: Option<u64>,
-}
-
-/// Changes to [`VmLimits`]: an absent field is unchanged, `null` returns to the default, 0 means no
-/// limit.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct VmLimitsPatch {
-    /// See [`VmLimits::calls_per_s`].
-    #[serde(
-        deserialize_with = "super::present",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(value_type = Option<u64>)]
-    pub calls_per_s: Option<Option<u64>>,
-    /// See [`VmLimits::calls_burst`].
-    #[serde(
-        deserialize_with = "super::present",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(value_type = Option<u64>)]
-    pub calls_burst: Option<Option<u64>>,
-    /// See [`VmLimits::bytes_per_s`].
-    #[serde(
-        deserialize_with = "super::present",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(value_type = Option<u64>)]
-    pub bytes_per_s: Option<Option<u64>>,
-    /// See [`VmLimits::bytes_burst`].
-    #[serde(
-        deserialize_with = "super::present",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(value_type = Option<u64>)]
-    pub bytes_burst: Option<Option<u64>>,
-    /// See [`VmLimits::gpu_ms_per_s`].
-    #[serde(
-        deserialize_with = "super::present",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(value_type = Option<u64>)]
-    pub gpu_ms_per_s: Option<Option<u64>>,
-    /// See [`VmLimits::gpu_ms_burst`].
-    #[serde(
-        deserialize_with = "super::present",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(value_type = Option<u64>)]
-    pub gpu_ms_burst: Option<Option<u64>>,
-    /// See [`VmLimits::queue_calls`].
-    #[serde(
-        deserialize_with = "super::present",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(value_type = Option<u64>)]
-    pub queue_calls: Option<Option<u64>>,
-    /// See [`VmLimits::queue_bytes`].
-    #[serde(
-        deserialize_with = "super::present",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(value_type = Option<u64>)]
-    pub queue_bytes: Option<Option<u64>>,
-    /// See [`VmLimits::sessions`].
-    #[serde(
-        deserialize_with = "super::present",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(value_type = Option<u64>)]
-    pub sessions: Option<Option<u64>>,
-    /// See [`VmLimits::memory_bytes`].
-    #[serde(
-        deserialize_with = "super::present",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(value_type = Option<u64>)]
-    pub memory_bytes: Option<Option<u64>>,
-    /// See [`VmLimits::pinned_bytes`].
-    #[serde(
-        deserialize_with = "super::present",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(value_type = Option<u64>)]
-    pub pinned_bytes: Option<Option<u64>>,
-    /// See [`VmLimits::soft_limit_ms`].
-    #[serde(
-        deserialize_with = "super::present",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(value_type = Option<u64>)]
-    pub soft_limit_ms: Option<Option<u64>>,
-    /// See [`VmLimits::hard_limit_ms`].
-    #[serde(
-        deserialize_with = "super::present",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(value_type = Option<u64>)]
-    pub hard_limit_ms: Option<Option<u64>>,
-}
-
-impl VmLimitsPatch {
-    /// Writes the changes into `limits`. A removed rate also removes its burst, unless the changes
-    /// set the burst.
-    pub fn apply_to(&self, limits: &mut VmLimits) {
-        let bursts = [
-            (self.calls_per_s, &mut limits.calls_burst),
-            (self.bytes_per_s, &mut limits.bytes_burst),
-            (self.gpu_ms_per_s, &mut limits.gpu_ms_burst),
-        ];
-        for (rate, burst) in bursts {
-            if rate == Some(Some(0)) {
-                *burst = None;
-            }
-        }
-        let pairs = [
-            (self.calls_per_s, &mut limits.calls_per_s),
-            (self.calls_burst, &mut limits.calls_burst),
-            (self.bytes_per_s, &mut limits.bytes_per_s),
-            (self.bytes_burst, &mut limits.bytes_burst),
-            (self.gpu_ms_per_s, &mut limits.gpu_ms_per_s),
-            (self.gpu_ms_burst, &mut limits.gpu_ms_burst),
-            (self.queue_calls, &mut limits.queue_calls),
-            (self.queue_bytes, &mut limits.queue_bytes),
-            (self.sessions, &mut limits.sessions),
-            (self.memory_bytes, &mut limits.memory_bytes),
-            (self.pinned_bytes, &mut limits.pinned_bytes),
-            (self.soft_limit_ms, &mut limits.soft_limit_ms),
-            (self.hard_limit_ms, &mut limits.hard_limit_ms),
-        ];
-        for (change, value) in pairs {
-            if let Some(new) = change {
-                *value = new;
-            }
-        }
-    }
 }
 
 /// Usage of a VM since its registration or the last reset; survives restarts of the daemon.
@@ -286,7 +94,7 @@ pub struct Vm {
     pub priority: Priority,
     /// Weight within the class, in percent: 100 is the weight of the class.
     pub factor_percent: u32,
-    /// Longest turn of this VM, 100 to 1000000; `null`: as in the pool.
+    /// Longest turn of this VM; `null`: as in the pool.
     pub slice_us: Option<u64>,
     /// Whether programs of the VM get all GPUs that they may use at once, or none.
     pub gang: bool,
@@ -306,7 +114,7 @@ pub struct Vm {
     pub socket_paths: Vec<String>,
     /// Limits of this VM.
     pub limits: VmLimits,
-    /// The limits in force: of the VM, else the daemon's defaults; 0 = no limit.
+    /// The limits in force: of the VM, else the daemon's defaults. No field is `null`.
     pub effective_limits: VmLimits,
     /// Whether the VM is served.
     pub state: VmState,
@@ -371,7 +179,7 @@ pub struct RegisterRequest {
     /// The only uid that may connect to the Unix sockets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_uid: Option<u32>,
-    /// Weight within the class in percent, 1 to 10000; default 100.
+    /// Weight within the class in percent; default 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub factor_percent: Option<u32>,
     /// Longest turn, instead of the pool's.

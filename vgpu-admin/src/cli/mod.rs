@@ -4,11 +4,12 @@ mod import;
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
+use vgpu_api::{Limit, PoolPatch, Priority, VmLimitsPatch};
 
 pub(crate) use self::import::{CloudstackCommand, Detach, ImportCommand, ImportWishes};
 use crate::output::Format;
-use crate::units::{self, Limit};
+use crate::settings::{self, Changes};
 use crate::vm_ids::{self, VmIds};
 
 const AFTER_HELP: &str = "\
@@ -21,6 +22,9 @@ Examples:
 Exit codes:
   0 done   1 failed   2 wrong usage or request   3 no such GPU, pool, VM or session
   4 not permitted   5 daemon not reachable   6 in conflict or busy   7 doctor found errors";
+
+/// Heading of the options for limits of a VM.
+const LIMITS: &str = "Limits (each also takes `default`, the value of vgpud's configuration)";
 
 /// Administers vgpud, which shares this host's GPUs among virtual machines.
 #[derive(Debug, Parser)]
@@ -280,113 +284,29 @@ pub(crate) enum PoolCommand {
     Create {
         /// Name of the pool.
         name: String,
-        #[command(flatten)]
-        settings: PoolSettings,
+        #[command(flatten, next_help_heading = "Settings")]
+        settings: Changes<PoolPatch>,
     },
-    /// List pools.
+    /// List pools; `-o wide` shows every setting.
     List,
+    /// Show all settings of a pool.
+    Show {
+        /// Name of the pool.
+        name: String,
+    },
     /// Change the settings of a pool; effective at once.
     #[command(after_help = "Example:\n  vgpu-admin pool set A --slice=5ms --hard-limit=30s")]
     Set {
         /// Name of the pool.
         name: String,
-        #[command(flatten)]
-        settings: PoolSettings,
+        #[command(flatten, next_help_heading = "Settings")]
+        settings: Changes<PoolPatch>,
     },
     /// Delete a pool without VMs.
     Delete {
         /// Name of the pool.
         name: String,
     },
-}
-
-/// Scheduling policy.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum Policy {
-    /// GPU time in proportion to weights.
-    Weighted,
-    /// Higher classes first, with aging.
-    Strict,
-    /// In order of arrival.
-    Fifo,
-    /// The shortest predicted work first, with aging.
-    Sjf,
-}
-
-/// Settings of a pool; absent settings are unchanged.
-#[derive(Debug, Args)]
-pub(crate) struct PoolSettings {
-    /// How the next VM is chosen.
-    #[arg(long, value_enum)]
-    pub(crate) policy: Option<Policy>,
-    /// GPU time of one turn, for instance 2ms.
-    #[arg(long, value_parser = units::microseconds, value_name = "TIME")]
-    pub(crate) slice: Option<u64>,
-    /// `weighted`: shortest turn before a VM that is due earlier interrupts it.
-    #[arg(long, value_parser = units::microseconds, value_name = "TIME")]
-    pub(crate) min_run: Option<u64>,
-    /// `strict`: wait after which a VM counts as one class higher; `sjf`: as shorter work. 0:
-    /// never.
-    #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
-    pub(crate) aging: Option<u64>,
-    /// Longest time for which an idle holder keeps its turn.
-    #[arg(long, value_parser = units::microseconds, value_name = "TIME")]
-    pub(crate) idle_hold: Option<u64>,
-    /// Unfinished work of the holder on the GPU, 200us to 500us.
-    #[arg(long, value_parser = units::microseconds, value_name = "TIME")]
-    pub(crate) window: Option<u64>,
-    /// A kernel that runs longer is reported, and its VM is demoted.
-    #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
-    pub(crate) soft_limit: Option<u64>,
-    /// A kernel that runs longer is killed with its session; 0: never while no other VM waits.
-    #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
-    pub(crate) hard_limit: Option<u64>,
-    /// The hard limit while other VMs wait, if the hard limit is longer or none.
-    #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
-    pub(crate) contended_limit: Option<u64>,
-    /// Time for which a turn may overrun before the next VM is let in beside it.
-    #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
-    pub(crate) overrun_grace: Option<u64>,
-    /// The pool's share of a GPU that serves several pools.
-    #[arg(long, value_name = "N")]
-    pub(crate) weight: Option<u32>,
-    /// Strikes (kills and exceeded soft limits) after which a VM is quarantined; 0: never.
-    #[arg(long, value_name = "N")]
-    pub(crate) strikes: Option<u32>,
-    /// Time after which a strike is forgotten.
-    #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
-    pub(crate) strike_decay: Option<u64>,
-    /// Length of the first quarantine by strikes; each further one is twice as long; 0: until
-    /// released.
-    #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
-    pub(crate) quarantine: Option<u64>,
-    /// Length of the longest quarantine by strikes.
-    #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
-    pub(crate) quarantine_max: Option<u64>,
-}
-
-/// Priority class.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum Priority {
-    /// Weight 1 by default.
-    Low,
-    /// Weight 4 by default.
-    Medium,
-    /// Weight 16 by default.
-    High,
-    /// Weight 64 by default.
-    Critical,
-}
-
-impl From<Priority> for vgpu_api::Priority {
-    fn from(p: Priority) -> vgpu_api::Priority {
-        match p {
-            Priority::Low => vgpu_api::Priority::Low,
-            Priority::Medium => vgpu_api::Priority::Medium,
-            Priority::High => vgpu_api::Priority::High,
-            Priority::Critical => vgpu_api::Priority::Critical,
-        }
-    }
 }
 
 /// `register-vm`
@@ -399,7 +319,7 @@ pub(crate) struct RegisterVm {
     #[arg(long)]
     pub(crate) pool: String,
     /// Class of the VMs.
-    #[arg(long, value_enum, default_value_t = Priority::Medium)]
+    #[arg(long, value_parser = settings::priority(), default_value = Priority::default().name())]
     pub(crate) priority: Priority,
     /// AF_VSOCK CID; for several VMs, the CID of the first, and the others follow.
     #[arg(long)]
@@ -418,7 +338,7 @@ pub(crate) struct RegisterVm {
     #[arg(long, value_name = "PERCENT")]
     pub(crate) factor: Option<u32>,
     /// Longest turn, instead of the pool's.
-    #[arg(long, value_parser = units::microseconds, value_name = "TIME")]
+    #[arg(long, value_parser = settings::slice, value_name = "TIME")]
     pub(crate) slice: Option<u64>,
     /// A program gets all GPUs that the VM may use at once, or none.
     #[arg(long)]
@@ -426,83 +346,8 @@ pub(crate) struct RegisterVm {
     /// Only these GPUs of the pool: numbers or UUIDs, as 0,2.
     #[arg(long, value_name = "GPUS", value_delimiter = ',')]
     pub(crate) gpus: Option<Vec<String>>,
-    #[command(flatten)]
-    pub(crate) limits: Limits,
-}
-
-/// Limits of a VM. Each takes a value, `none` (or 0, with the same meaning) or `default`.
-#[derive(Debug, Args)]
-pub(crate) struct Limits {
-    /// GPU calls per second.
-    #[arg(long, value_parser = units::limit, value_name = "N")]
-    pub(crate) calls_per_s: Option<Limit>,
-    /// Largest burst of GPU calls after a pause.
-    #[arg(long, value_parser = units::limit, value_name = "N")]
-    pub(crate) calls_burst: Option<Limit>,
-    /// Copied bytes per second.
-    #[arg(long, value_parser = units::byte_limit, value_name = "SIZE")]
-    pub(crate) bytes_per_s: Option<Limit>,
-    /// Largest burst of copied bytes after a pause.
-    #[arg(long, value_parser = units::byte_limit, value_name = "SIZE")]
-    pub(crate) bytes_burst: Option<Limit>,
-    /// GPU time per second, in ms.
-    #[arg(long, value_parser = units::limit, value_name = "N")]
-    pub(crate) gpu_ms_per_s: Option<Limit>,
-    /// Largest burst of GPU time after a pause, in ms.
-    #[arg(long, value_parser = units::limit, value_name = "N")]
-    pub(crate) gpu_ms_burst: Option<Limit>,
-    /// Calls that may wait in the queue.
-    #[arg(long, value_parser = units::limit, value_name = "N")]
-    pub(crate) queue_calls: Option<Limit>,
-    /// Bytes that may wait in the queue.
-    #[arg(long, value_parser = units::byte_limit, value_name = "SIZE")]
-    pub(crate) queue_bytes: Option<Limit>,
-    /// Guest processes at the same time. As for each limit, `none` and 0 remove the limit,
-    /// `default` uses the configuration's.
-    #[arg(long, value_parser = units::limit, value_name = "N")]
-    pub(crate) sessions: Option<Limit>,
-    /// Device memory.
-    #[arg(long, value_parser = units::byte_limit, value_name = "SIZE")]
-    pub(crate) memory: Option<Limit>,
-    /// Host memory pinned for copies, and for memory that programs and kernels share, over all
-    /// programs of the VM.
-    #[arg(long, value_parser = units::byte_limit, value_name = "SIZE")]
-    pub(crate) pinned: Option<Limit>,
-    /// Soft limit of a kernel for this VM, in ms.
-    #[arg(long, value_parser = units::limit, value_name = "MS")]
-    pub(crate) soft_limit_ms: Option<Limit>,
-    /// Hard limit of a kernel for this VM, in ms.
-    #[arg(long, value_parser = units::limit, value_name = "MS")]
-    pub(crate) hard_limit_ms: Option<Limit>,
-}
-
-impl Limits {
-    /// The limits as a patch.
-    pub(crate) fn patch(&self) -> vgpu_api::VmLimitsPatch {
-        let field = |l: Option<Limit>| l.map(Limit::patch);
-        vgpu_api::VmLimitsPatch {
-            calls_per_s: field(self.calls_per_s),
-            calls_burst: field(self.calls_burst),
-            bytes_per_s: field(self.bytes_per_s),
-            bytes_burst: field(self.bytes_burst),
-            gpu_ms_per_s: field(self.gpu_ms_per_s),
-            gpu_ms_burst: field(self.gpu_ms_burst),
-            queue_calls: field(self.queue_calls),
-            queue_bytes: field(self.queue_bytes),
-            sessions: field(self.sessions),
-            memory_bytes: field(self.memory),
-            pinned_bytes: field(self.pinned),
-            soft_limit_ms: field(self.soft_limit_ms),
-            hard_limit_ms: field(self.hard_limit_ms),
-        }
-    }
-
-    /// The limits of a new VM.
-    pub(crate) fn initial(&self) -> vgpu_api::VmLimits {
-        let mut limits = vgpu_api::VmLimits::default();
-        self.patch().apply_to(&mut limits);
-        limits
-    }
+    #[command(flatten, next_help_heading = LIMITS)]
+    pub(crate) limits: Changes<VmLimitsPatch>,
 }
 
 /// `vm …`
@@ -532,14 +377,14 @@ pub(crate) enum VmCommand {
     #[command(after_help = "\
 Examples:
   vgpu-admin vm set 4 --priority=high
-  vgpu-admin vm set 8-20 --calls-per-s=50000 --memory=none
+  vgpu-admin vm set 8-20 --calls-per-s=50000 --memory=unlimited
   vgpu-admin vm set 5 --slice=500us --gpus=0,2 --gang")]
     Set {
         /// The VMs: 1, 1-7 or 1-3,9.
         #[arg(value_parser = vm_ids::parse)]
         vm_id: VmIds,
         /// New class.
-        #[arg(long, value_enum)]
+        #[arg(long, value_parser = settings::priority())]
         priority: Option<Priority>,
         /// New weight within the class, in percent.
         #[arg(long, value_name = "PERCENT")]
@@ -551,7 +396,7 @@ Examples:
         #[arg(long, value_parser = cid)]
         cid: Option<Cid>,
         /// Longest turn, instead of the pool's, or `default`.
-        #[arg(long, value_parser = units::own_slice, value_name = "TIME")]
+        #[arg(long, value_parser = settings::slice_or_default, value_name = "TIME")]
         slice: Option<Limit>,
         /// Whether a program gets all GPUs that the VM may use at once, or none.
         #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
@@ -560,8 +405,8 @@ Examples:
         /// end.
         #[arg(long, value_name = "GPUS", value_delimiter = ',')]
         gpus: Option<Vec<String>>,
-        #[command(flatten)]
-        limits: Box<Limits>,
+        #[command(flatten, next_help_heading = LIMITS)]
+        limits: Box<Changes<VmLimitsPatch>>,
     },
 }
 
@@ -687,19 +532,5 @@ mod tests {
         ] {
             Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
         }
-    }
-
-    #[test]
-    fn limits_become_a_patch() {
-        let line = "vgpu-admin vm set 4 --memory=1GiB --calls-per-s=none --sessions=default";
-        let cli = Cli::try_parse_from(line.split(' ')).unwrap();
-        let Command::Vm(VmCommand::Set { limits, .. }) = cli.command else {
-            panic!()
-        };
-        let patch = limits.patch();
-        assert_eq!(patch.memory_bytes, Some(Some(1 << 30)));
-        assert_eq!(patch.calls_per_s, Some(Some(0)));
-        assert_eq!(patch.sessions, Some(None));
-        assert_eq!(patch.queue_calls, None);
     }
 }

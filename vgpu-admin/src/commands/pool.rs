@@ -1,13 +1,21 @@
 //! Pools.
 
-use vgpu_api::{ApplyReport, Pool, PoolCreate, PoolPatch, PoolPolicy};
+use vgpu_api::{ApplyReport, POOL_SETTINGS, Pool, PoolCreate, Setting, Unit, Value};
 
 use super::applied;
-use crate::cli::{Policy, PoolCommand, PoolSettings};
+use crate::cli::PoolCommand;
 use crate::client::{Client, segment};
 use crate::error::Error;
-use crate::output::{Format, Grid, show};
-use crate::units::show_ns;
+use crate::output::{Format, Grid, json, print, printable, show};
+
+/// The settings that a table shows which is not wide.
+const NARROW: [&str; 5] = [
+    "policy",
+    "slice_us",
+    "weights",
+    "soft_limit_ms",
+    "hard_limit_ms",
+];
 
 pub(super) async fn run(
     client: &Client,
@@ -19,21 +27,22 @@ pub(super) async fn run(
             let pools: Vec<Pool> = client.get("pools").await?;
             return show(output, &pools, |pools| grid(pools));
         }
+        PoolCommand::Show { name } => {
+            let pool: Pool = client.get(&format!("pools/{}", segment(&name))).await?;
+            return match output {
+                Format::Json => json(&pool),
+                Format::Csv => print(&grid(&[pool]).render(output)),
+                Format::Table | Format::Wide => print(&sheet(&pool)),
+            };
+        }
         PoolCommand::Create { name, settings } => {
-            client
-                .post(
-                    "pools",
-                    &PoolCreate {
-                        name,
-                        settings: patch(&settings),
-                    },
-                )
-                .await?
+            let settings = settings.0;
+            client.post("pools", &PoolCreate { name, settings }).await?
         }
         PoolCommand::Set { name, settings } => {
             let path = format!("pools/{}", segment(&name));
             client
-                .call(hyper::Method::PATCH, &path, Some(&patch(&settings)))
+                .call(hyper::Method::PATCH, &path, Some(&settings.0))
                 .await?
         }
         PoolCommand::Delete { name } => {
@@ -46,43 +55,6 @@ pub(super) async fn run(
     applied(output, &report)
 }
 
-fn patch(settings: &PoolSettings) -> PoolPatch {
-    PoolPatch {
-        policy: settings.policy.map(|p| match p {
-            Policy::Weighted => PoolPolicy::Weighted,
-            Policy::Strict => PoolPolicy::Strict,
-            Policy::Fifo => PoolPolicy::Fifo,
-            Policy::Sjf => PoolPolicy::Sjf,
-        }),
-        slice_us: settings.slice,
-        min_run_us: settings.min_run,
-        aging_ms: settings.aging,
-        weight: settings.weight,
-        weights: None,
-        soft_limit_ms: settings.soft_limit,
-        hard_limit_ms: settings.hard_limit,
-        contended_limit_ms: settings.contended_limit,
-        overrun_grace_ms: settings.overrun_grace,
-        idle_hold_us: settings.idle_hold,
-        window_us: settings.window,
-        quarantine_strikes: settings.strikes,
-        // The API has seconds here. Rounding down could give 0, which switches the feature off.
-        strike_decay_s: settings.strike_decay.map(|ms| ms.div_ceil(1_000)),
-        quarantine_s: settings.quarantine.map(|ms| ms.div_ceil(1_000)),
-        quarantine_max_s: settings.quarantine_max.map(|ms| ms.div_ceil(1_000)),
-    }
-}
-
-/// The name of a policy.
-pub(super) fn policy(policy: PoolPolicy) -> &'static str {
-    match policy {
-        PoolPolicy::Weighted => "weighted",
-        PoolPolicy::Strict => "strict",
-        PoolPolicy::Fifo => "fifo",
-        PoolPolicy::Sjf => "sjf",
-    }
-}
-
 /// `0,2` or `-`.
 pub(super) fn numbers(ids: &[u32]) -> String {
     if ids.is_empty() {
@@ -91,55 +63,93 @@ pub(super) fn numbers(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// A limit in ms; 0 means none.
-fn limit_ms(ms: u64) -> String {
-    if ms == 0 {
-        "none".into()
-    } else {
-        show_ns(ms.saturating_mul(1_000_000))
-    }
+/// Every setting with the text of its value. The weights are those in force.
+fn values(pool: &Pool) -> impl Iterator<Item = (&'static Setting, String)> {
+    let text = |(setting, value): (&'static Setting, Value)| match setting.unit {
+        Unit::Weights => (setting, pool.effective_weights.to_string()),
+        _ => (setting, setting.text(&value)),
+    };
+    pool.settings.values().into_iter().map(text)
 }
 
 fn grid(pools: &[Pool]) -> Grid {
-    let mut grid = Grid::new(&[
-        "POOL",
-        "POLICY",
-        "SLICE",
-        "GPUS",
-        "VMS",
-        "WEIGHTS l/m/h/c",
-        "SOFT",
-        "HARD",
-        "+MIN RUN",
-        "+AGING",
-        "+HOLD",
-        "+WINDOW",
-        "+STRIKES",
-        "+DECAY",
-        "+QUARANTINE",
-    ]);
+    let mut columns = ["POOL", "GPUS", "VMS"].map(str::to_owned).to_vec();
+    columns.extend(POOL_SETTINGS.iter().map(|setting| {
+        let wide = if NARROW.contains(&setting.name) {
+            ""
+        } else {
+            "+"
+        };
+        format!("{wide}{}", setting.option.to_uppercase().replace('-', " "))
+    }));
+    let mut grid = Grid::new(&columns);
     for pool in pools {
-        let (s, w) = (&pool.settings, &pool.effective_weights);
-        grid.row(vec![
+        let first = [
             pool.name.clone(),
-            policy(s.policy).into(),
-            show_ns(s.slice_us.saturating_mul(1_000)),
             numbers(&pool.gpu_ids),
             pool.vm_ids.len().to_string(),
-            format!("{}/{}/{}/{}", w.low, w.medium, w.high, w.critical),
-            limit_ms(s.soft_limit_ms),
-            limit_ms(s.hard_limit_ms),
-            show_ns(s.min_run_us.saturating_mul(1_000)),
-            limit_ms(s.aging_ms),
-            show_ns(s.idle_hold_us.saturating_mul(1_000)),
-            show_ns(s.window_us.saturating_mul(1_000)),
-            s.quarantine_strikes.to_string(),
-            format!("{}s", s.strike_decay_s),
-            match s.quarantine_s {
-                0 => "until released".into(),
-                first => format!("{first}s to {}s", s.quarantine_max_s),
-            },
-        ]);
+        ];
+        grid.row(first.into_iter().chain(values(pool).map(|(_, text)| text)));
     }
     grid
+}
+
+/// All settings of a pool, one per line, named as their options.
+fn sheet(pool: &Pool) -> String {
+    let own = match pool.settings.weights {
+        Some(_) => "",
+        None => " (the host's)",
+    };
+    let mut text = format!("{:18} {}\n", "pool", printable(&pool.name));
+    text += &format!("{:18} {}\n", "gpus", numbers(&pool.gpu_ids));
+    text += &format!("{:18} {}\n", "vms", numbers(&pool.vm_ids));
+    for (setting, value) in values(pool) {
+        let own = if setting.unit == Unit::Weights {
+            own
+        } else {
+            ""
+        };
+        text += &format!("{:18} {value}{own}\n", setting.option);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vgpu_api::{PoolSettings, Weights};
+
+    #[test]
+    fn wide_tables_and_the_sheet_show_every_setting() {
+        let pool = Pool {
+            name: "A".into(),
+            settings: PoolSettings::default(),
+            effective_weights: Weights::default(),
+            gpu_ids: vec![0, 2],
+            vm_ids: vec![],
+            created_unix_ms: 1,
+        };
+        let wide = grid(std::slice::from_ref(&pool)).render(Format::Wide);
+        let sheet = sheet(&pool);
+        for (setting, text) in values(&pool) {
+            let title = setting.option.to_uppercase().replace('-', " ");
+            assert!(
+                wide.contains(&title) && wide.contains(&text),
+                "{title} {text}: {wide}"
+            );
+            let line = format!("{:18} {text}", setting.option);
+            assert!(sheet.contains(&line), "{line}: {sheet}");
+        }
+        assert!(sheet.contains("1/4/16/64 (the host's)"), "{sheet}");
+        let narrow = grid(&[pool]).render(Format::Table);
+        assert!(
+            narrow.contains("HARD LIMIT") && !narrow.contains("OVERRUN GRACE"),
+            "{narrow}"
+        );
+        let settings = POOL_SETTINGS.iter().map(|setting| setting.name);
+        assert_eq!(
+            settings.filter(|name| NARROW.contains(name)).count(),
+            NARROW.len()
+        );
+    }
 }

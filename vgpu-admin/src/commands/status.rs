@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use vgpu_api::{GpuState, HostState, Status, Vm};
 
 use super::gpu::{names, state as gpu_state};
-use super::pool::{numbers, policy};
+use super::pool::numbers;
 use super::vm::{limits, may_use, placed, share, state as vm_state, wait_reason};
 use crate::client::Client;
 use crate::error::Error;
@@ -124,28 +124,19 @@ fn gpu_grid(status: &Status) -> Grid {
 
 fn pool_grid(status: &Status) -> Grid {
     let mut grid = Grid::new(&[
-        "POOL",
-        "GPUS",
-        "POLICY",
-        "SLICE",
-        "VMS",
-        "WAITING",
-        "QUEUE",
-        "SESSIONS",
-        "+WEIGHTS l/m/h/c",
+        "POOL", "GPUS", "POLICY", "SLICE", "VMS", "WAITING", "QUEUE", "SESSIONS", "+WEIGHTS",
     ]);
     for p in &status.pools {
-        let w = &p.pool.effective_weights;
         grid.row(vec![
             p.pool.name.clone(),
             numbers(&p.pool.gpu_ids),
-            policy(p.pool.settings.policy).into(),
+            p.pool.settings.policy.name().into(),
             show_ns(p.pool.settings.slice_us.saturating_mul(1_000)),
             p.pool.vm_ids.len().to_string(),
             p.waiting_vms.to_string(),
             show_count(p.queue_calls),
             p.sessions.to_string(),
-            format!("{}/{}/{}/{}", w.low, w.medium, w.high, w.critical),
+            p.pool.effective_weights.to_string(),
         ]);
     }
     grid

@@ -1,8 +1,8 @@
 //! VMs.
 
 use vgpu_api::{
-    ApplyReport, MoveRequest, QuarantineRequest, RegisterRequest, Vm, VmIds as ApiIds, VmLimits,
-    VmPatch, VmState, WaitReason,
+    ApplyReport, Limit, MoveRequest, QuarantineRequest, RegisterRequest, Setting, Unit, Value, Vm,
+    VmIds as ApiIds, VmLimits, VmPatch, VmState, WaitReason,
 };
 
 use super::applied;
@@ -10,7 +10,7 @@ use crate::cli::{RegisterVm, VmCommand};
 use crate::client::Client;
 use crate::error::Error;
 use crate::output::{Format, Grid, json, or_dash, print, printable, show};
-use crate::units::{Limit, show_bytes, show_count, show_ns, show_time};
+use crate::units::{show_bytes, show_count, show_ns, show_time};
 use crate::vm_ids::VmIds;
 
 pub(super) async fn register(
@@ -18,10 +18,12 @@ pub(super) async fn register(
     output: Format,
     args: RegisterVm,
 ) -> Result<(), Error> {
+    let mut limits = VmLimits::default();
+    args.limits.0.apply_to(&mut limits);
     let request = RegisterRequest {
         vm_ids: args.vm_id.0,
         pool: args.pool,
-        priority: args.priority.into(),
+        priority: args.priority,
         name: args.name,
         first_cid: args.cid,
         socket: args.unix_socket,
@@ -30,7 +32,7 @@ pub(super) async fn register(
         slice_us: args.slice,
         gang: args.gang,
         gpus: args.gpus.and_then(allowlist),
-        limits: args.limits.initial(),
+        limits,
         origin: None,
     };
     let report: ApplyReport = client.post("vms", &request).await?;
@@ -109,14 +111,14 @@ pub(super) async fn run(client: &Client, output: Format, command: VmCommand) -> 
         } => {
             let patch = VmPatch {
                 vm_ids: vm_id.0,
-                priority: priority.map(Into::into),
+                priority,
                 factor_percent: factor,
                 name,
                 cid: cid.map(|c| c.0),
-                slice_us: slice.map(Limit::patch),
+                slice_us: slice.map(Limit::value),
                 gang,
                 gpus: gpus.map(allowlist),
-                limits: limits.patch(),
+                limits: limits.0,
                 origin: None,
             };
             let report: ApplyReport = client
@@ -149,9 +151,8 @@ async fn show_vms(client: &Client, output: Format, ids: &VmIds) -> Result<(), Er
 
 /// All facts about a VM, one per line.
 fn sheet(vm: &Vm) -> String {
-    let l = &vm.effective_limits;
     let u = &vm.usage;
-    let facts: Vec<(&str, String)> = vec![
+    let mut facts: Vec<(&str, String)> = vec![
         ("VM", format!("{} ({})", vm.vm_id, vm.name)),
         ("Pool", vm.pool.clone()),
         (
@@ -177,36 +178,6 @@ fn sheet(vm: &Vm) -> String {
         ),
         ("GPU", placed(vm)),
         ("May use GPUs", may_use(vm)),
-        (
-            "Sessions",
-            format!("{} of {}", vm.sessions, limit(l.sessions, show_count)),
-        ),
-        (
-            "Memory",
-            format!(
-                "{} of {}",
-                show_bytes(vm.memory_bytes),
-                limit(l.memory_bytes, show_bytes)
-            ),
-        ),
-        (
-            "Pinned",
-            format!(
-                "{} of {}",
-                show_bytes(vm.pinned_bytes),
-                limit(l.pinned_bytes, show_bytes)
-            ),
-        ),
-        (
-            "Queue",
-            format!(
-                "{} calls of {}, {} of {}",
-                vm.queue_calls,
-                limit(l.queue_calls, show_count),
-                show_bytes(vm.queue_bytes),
-                limit(l.queue_bytes, show_bytes)
-            ),
-        ),
         ("Waits for", or_dash(vm.waiting.map(wait_reason))),
         ("Share now", share(vm.share_permille)),
         (
@@ -216,11 +187,6 @@ fn sheet(vm: &Vm) -> String {
                 vm.wait.p50_us, vm.wait.p95_us, vm.wait.p99_us
             ),
         ),
-        ("Calls/s", limit(l.calls_per_s, show_count)),
-        ("Bytes/s", limit(l.bytes_per_s, show_bytes)),
-        ("GPU ms/s", limit(l.gpu_ms_per_s, show_count)),
-        ("Soft limit ms", limit(l.soft_limit_ms, show_count)),
-        ("Hard limit ms", limit(l.hard_limit_ms, show_count)),
         ("GPU time", show_ns(u.gpu_ns)),
         ("Waited", show_ns(u.wait_ns)),
         ("Held by limits", show_ns(u.throttled_ns)),
@@ -242,57 +208,52 @@ fn sheet(vm: &Vm) -> String {
             format!("{} UTC", show_time(vm.registered_unix_ms)),
         ),
     ];
+    let limits = vm.effective_limits.values();
+    facts.extend(
+        limits
+            .iter()
+            .map(|(setting, limit)| used(vm, setting, limit)),
+    );
     facts
         .iter()
         .map(|(name, value)| format!("{name:18} {}\n", printable(value)))
         .collect()
 }
 
-/// A limit in force; 0 and unknown mean none.
-pub(super) fn limit(value: Option<u64>, show: impl Fn(u64) -> String) -> String {
-    match value {
-        None | Some(0) => "none".into(),
-        Some(n) => show(n),
-    }
+/// A limit in force, with the present use, named as its option.
+fn used(vm: &Vm, setting: &'static Setting, limit: &Value) -> (&'static str, String) {
+    let limit = setting.text(limit);
+    let used = match setting.name {
+        "sessions" => u64::from(vm.sessions),
+        "memory_bytes" => vm.memory_bytes,
+        "pinned_bytes" => vm.pinned_bytes,
+        "queue_calls" => vm.queue_calls,
+        "queue_bytes" => vm.queue_bytes,
+        _ => return (setting.option, limit),
+    };
+    let used = match setting.unit {
+        Unit::Bytes => show_bytes(used),
+        _ => used.to_string(),
+    };
+    (setting.option, format!("{used} of {limit}"))
 }
 
-/// The limits of a VM, in short form. Limits that are unlimited by default are shown if they are in
-/// force. Other limits are shown if they were set for the VM, a removed limit as `none`: `1000
-/// calls/s, 8G memory, none sessions`.
+/// The limits of a VM, in short form: `calls-per-s 1000, memory 8GiB`. Limits that are unlimited by
+/// default are shown if they are in force. Other limits are shown if they were set for the VM.
 pub(super) fn limits(own: &VmLimits, all: &VmLimits) -> String {
-    let count = show_count as fn(u64) -> String;
-    let usual = [
-        (all.calls_per_s, "calls/s", count),
-        (all.bytes_per_s, "B/s", show_bytes),
-        (all.gpu_ms_per_s, "GPU ms/s", count),
-        (all.memory_bytes, "memory", show_bytes),
-        (own.calls_burst.and(all.calls_burst), "calls at once", count),
-        (
-            own.bytes_burst.and(all.bytes_burst),
-            "bytes at once",
-            show_bytes,
-        ),
-        (
-            own.gpu_ms_burst.and(all.gpu_ms_burst),
-            "GPU ms at once",
-            count,
-        ),
-    ];
-    let set = [
-        (own.sessions, all.sessions, "sessions", count),
-        (own.pinned_bytes, all.pinned_bytes, "pinned", show_bytes),
-        (own.queue_calls, all.queue_calls, "queue calls", count),
-        (own.queue_bytes, all.queue_bytes, "queue bytes", show_bytes),
-        (own.soft_limit_ms, all.soft_limit_ms, "ms soft", count),
-        (own.hard_limit_ms, all.hard_limit_ms, "ms hard", count),
-    ];
-    let usual = usual
-        .into_iter()
-        .filter(|(all, ..)| all.is_some_and(|n| n > 0));
-    let set = set.into_iter().filter(|(own, ..)| own.is_some());
-    let parts: Vec<String> = usual
-        .chain(set.map(|(_, all, unit, show)| (all, unit, show)))
-        .map(|(all, unit, show)| format!("{} {unit}", limit(all, show)))
+    let built_in = VmLimits::built_in().values();
+    let unlimited = Value::Limit(Limit::Unlimited);
+    let default = Value::Limit(Limit::Default);
+    let rows = own.values().into_iter().zip(all.values()).zip(built_in);
+    let shown = rows.filter(|(((_, own), (_, all)), (_, built_in))| {
+        if *built_in == unlimited {
+            *all != unlimited
+        } else {
+            *own != default && (*all != unlimited || *own == unlimited)
+        }
+    });
+    let parts: Vec<String> = shown
+        .map(|((_, (setting, all)), _)| format!("{} {}", setting.option, setting.text(&all)))
         .collect();
     match parts.is_empty() {
         true => "-".into(),
@@ -372,9 +333,6 @@ fn grid(vms: &[Vm]) -> Grid {
         "GPU TIME",
         "MEMORY",
         "+CID",
-        "+CALLS/S",
-        "+BYTES/S",
-        "+MEMORY LIMIT",
         "+STRIKES",
         "+SLICE",
         "+GPUS",
@@ -385,7 +343,6 @@ fn grid(vms: &[Vm]) -> Grid {
         "+ORIGIN",
     ]);
     for vm in vms {
-        let l = &vm.effective_limits;
         grid.row(vec![
             vm.vm_id.to_string(),
             vm.name.clone(),
@@ -399,15 +356,12 @@ fn grid(vms: &[Vm]) -> Grid {
             show_ns(vm.usage.gpu_ns),
             show_bytes(vm.memory_bytes),
             or_dash(vm.cid),
-            limit(l.calls_per_s, show_count),
-            limit(l.bytes_per_s, show_bytes),
-            limit(l.memory_bytes, show_bytes),
             vm.strikes.to_string(),
             or_dash(vm.slice_us.map(|us| show_ns(us.saturating_mul(1_000)))),
             may_use(vm),
             show_count(vm.usage.calls),
             vm.wait.p99_us.to_string(),
-            limits(&vm.limits, l),
+            limits(&vm.limits, &vm.effective_limits),
             vm.socket_paths.join(" "),
             or_dash(vm.origin.as_ref()),
         ]);
@@ -420,42 +374,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_limit_that_was_set_is_shown_and_a_lifted_one_is_none() {
-        // As in vgpud's answers, 0 means no limit.
-        let all = |own: &VmLimits| VmLimits {
-            calls_per_s: Some(0),
-            bytes_burst: Some(0),
-            sessions: own.sessions.or(Some(64)),
-            pinned_bytes: own.pinned_bytes.or(Some(4 << 30)),
-            queue_calls: own.queue_calls.or(Some(8192)),
-            memory_bytes: own.memory_bytes.or(Some(0)),
-            ..VmLimits::default()
+    fn every_limit_that_was_set_is_shown_and_a_lifted_one_is_unlimited() {
+        let shown = |own: VmLimits| {
+            let mut all = VmLimits::built_in();
+            own.changes().apply_to(&mut all);
+            limits(&own, &all)
         };
-        let shown = |own: VmLimits| limits(&own, &all(&own));
         assert_eq!(shown(VmLimits::default()), "-");
         let set = VmLimits {
-            sessions: Some(2),
-            pinned_bytes: Some(64 << 20),
-            queue_calls: Some(5),
-            memory_bytes: Some(1 << 30),
+            sessions: Limit::Value(2),
+            pinned_bytes: Limit::Value(64 << 20),
+            queue_calls: Limit::Value(5),
+            memory_bytes: Limit::Value(1 << 30),
             ..VmLimits::default()
         };
         assert_eq!(
             shown(set),
-            "1G memory, 2 sessions, 64M pinned, 5 queue calls"
+            "queue-calls 5, sessions 2, memory 1GiB, pinned 64MiB"
         );
         let lifted = VmLimits {
-            sessions: Some(0),
+            sessions: Limit::Unlimited,
             ..VmLimits::default()
         };
-        assert_eq!(shown(lifted), "none sessions");
+        assert_eq!(shown(lifted), "sessions unlimited");
         // A removed limit is not shown if it is unlimited by default.
         let nothing = VmLimits {
-            calls_per_s: Some(0),
-            bytes_per_s: Some(0),
-            bytes_burst: Some(0),
-            gpu_ms_per_s: Some(0),
-            memory_bytes: Some(0),
+            calls_per_s: Limit::Unlimited,
+            gpu_ms_per_s: Limit::Unlimited,
+            memory_bytes: Limit::Unlimited,
             ..VmLimits::default()
         };
         assert_eq!(shown(nothing), "-");

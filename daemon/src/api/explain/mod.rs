@@ -5,7 +5,7 @@ use vgpu_proto::limits::PINNED_AT_START;
 use vgpu_sched::{Class, Explanation, NoBound, Policy, Reason, WaitBound, WaitReason};
 
 use crate::mediation::Explained;
-use crate::model::{EffectiveLimits, GpuRecord, VmRecord};
+use crate::model::{GpuRecord, VmRecord, refuse_next, refuse_pinned};
 use crate::store::Catalog;
 
 /// VMs that are named. Further VMs are only counted.
@@ -210,11 +210,13 @@ fn unserved(catalog: &Catalog, vm: &VmRecord, e: &Explanation) -> Vec<String> {
 
 /// Sentences about the reasons that refuse the next program of a VM: its limits, or the host.
 /// `room`: bytes that the host still lets the VM pin.
-pub(super) fn next_program(limits: &EffectiveLimits, vm: &vgpu_api::Vm, room: u64) -> Vec<String> {
-    let mut refused = limits.refuse_next(vm.sessions, vm.pinned_bytes);
-    let allowed = limits
-        .refuse_pinned(vm.pinned_bytes, PINNED_AT_START)
-        .is_none();
+pub(super) fn next_program(
+    limits: &vgpu_api::VmLimits,
+    vm: &vgpu_api::Vm,
+    room: u64,
+) -> Vec<String> {
+    let mut refused = refuse_next(limits, vm.sessions, vm.pinned_bytes);
+    let allowed = refuse_pinned(limits, vm.pinned_bytes, PINNED_AT_START).is_none();
     if allowed && PINNED_AT_START > room {
         refused.push(format!(
             "Its next program is refused: each takes up to {} MiB of pinned host memory, and the VMs of this \

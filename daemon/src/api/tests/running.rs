@@ -177,7 +177,7 @@ async fn refusals_say_what_exists_and_what_to_do() {
             "/v1/pools/A",
             json!({"slice_us": 3}),
             "invalid_request",
-            "100 to 1000000",
+            "between 100us and 1s",
         ),
         (
             "PUT",

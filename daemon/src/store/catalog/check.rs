@@ -18,7 +18,7 @@ impl Catalog {
         if gpu_ids.len() != self.gpus.len() {
             return Err("two GPUs have one number".into());
         }
-        rules::weights(&self.host_weights).map_err(|what| said(&what))?;
+        self.host_weights.check().map_err(|what| said(&what))?;
         for pool in self.pools.values() {
             let named = |what: String| format!("pool {:?}: {}", pool.name, said(&what));
             rules::name("pool", &pool.name).map_err(named)?;

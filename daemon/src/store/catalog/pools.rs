@@ -132,7 +132,7 @@ impl Catalog {
             self.weights_of(pool)
         };
         let merged = merge(base, patch);
-        rules::weights(&merged).map_err(invalid)?;
+        merged.check().map_err(invalid)?;
         let mut settings = pool.settings.clone();
         let follows = patch.reset && merged == self.host_weights;
         settings.weights = if follows { None } else { Some(merged) };
@@ -141,7 +141,7 @@ impl Catalog {
 
     fn set_host_weights(&mut self, patch: &WeightsPatch) -> Result<Outcome, ErrorDetail> {
         let merged = merge(self.host_weights, patch);
-        rules::weights(&merged).map_err(invalid)?;
+        merged.check().map_err(invalid)?;
         let changed = merged != self.host_weights;
         self.host_weights = merged;
         let followers = self

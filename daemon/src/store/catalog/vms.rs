@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use vgpu_api::{
-    ErrorCode, ErrorDetail, GpuState, Quarantine, QuarantineRequest, RegisterRequest, VmPatch,
+    ErrorCode, ErrorDetail, GpuState, Limit, MAX_BATCH, Quarantine, QuarantineRequest,
+    RegisterRequest, VmLimits, VmLimitsPatch, VmPatch,
 };
 
 use super::super::command::{Outcome, invalid, refuse};
@@ -265,6 +266,7 @@ impl Catalog {
             if let Some(origin) = &patch.origin {
                 vm.origin.clone_from(origin);
             }
+            drop_bursts(&patch.limits, &mut vm.limits);
             patch.limits.apply_to(&mut vm.limits);
             rules::vm_limits(&vm.limits).map_err(invalid)
         })
@@ -353,6 +355,20 @@ impl Catalog {
     }
 }
 
+/// Removes the bursts of rates that `changes` removes.
+fn drop_bursts(changes: &VmLimitsPatch, limits: &mut VmLimits) {
+    let buckets = [
+        (changes.calls_per_s, &mut limits.calls_burst),
+        (changes.bytes_per_s, &mut limits.bytes_burst),
+        (changes.gpu_ms_per_s, &mut limits.gpu_ms_burst),
+    ];
+    for (rate, burst) in buckets {
+        if rate == Some(Limit::Unlimited) {
+            *burst = Limit::Default;
+        }
+    }
+}
+
 /// Adds a quarantine change for each changed VM. The mediation takes a quarantine from these
 /// changes only: strikes start and end quarantines too, and the mediation knows those already.
 fn tell_quarantine(outcome: &mut Outcome) {
@@ -387,11 +403,11 @@ fn check_batch(vm_ids: &[u32]) -> Result<(), ErrorDetail> {
     if vm_ids.is_empty() {
         return Err(invalid("Name at least one VM (vm_ids).".into()));
     }
-    if vm_ids.len() > rules::MAX_BATCH {
+    if vm_ids.len() > MAX_BATCH {
         return Err(invalid(format!(
             "{} VMs at once are too many; {} are allowed.",
             vm_ids.len(),
-            rules::MAX_BATCH
+            MAX_BATCH
         )));
     }
     let mut seen = BTreeSet::new();

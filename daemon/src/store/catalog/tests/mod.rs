@@ -1,9 +1,9 @@
 mod gpus;
 
 use vgpu_api::{
-    AssignRequest, GpuHealth, GpuSource, GpuState, MoveRequest, PoolCreate, PoolPatch, Priority,
-    Quarantine, QuarantineRequest, RegisterRequest, UnassignRequest, VmIds, VmLimitsPatch, VmPatch,
-    WeightsPatch,
+    AssignRequest, GpuHealth, GpuSource, GpuState, Limit, MoveRequest, PoolCreate, PoolPatch,
+    Priority, Quarantine, QuarantineRequest, RegisterRequest, UnassignRequest, VmIds,
+    VmLimitsPatch, VmPatch, WeightsPatch,
 };
 
 use super::*;
@@ -321,21 +321,21 @@ fn limits_are_patched_field_by_field() {
         })
     };
     let patch = VmLimitsPatch {
-        calls_per_s: Some(Some(100)),
-        sessions: Some(Some(2)),
+        calls_per_s: Some(Limit::Value(100)),
+        sessions: Some(Limit::Value(2)),
         ..VmLimitsPatch::default()
     };
     assert_eq!(done(&mut host, &set(patch)).changes.len(), 2);
     let patch = VmLimitsPatch {
-        sessions: Some(None),
+        sessions: Some(Limit::Default),
         ..VmLimitsPatch::default()
     };
     done(&mut host, &set(patch));
-    assert_eq!(host.vms[&1].limits.calls_per_s, Some(100));
-    assert_eq!(host.vms[&1].limits.sessions, None);
+    assert_eq!(host.vms[&1].limits.calls_per_s, Limit::Value(100));
+    assert_eq!(host.vms[&1].limits.sessions, Limit::Default);
     let patch = VmLimitsPatch {
-        soft_limit_ms: Some(Some(5)),
-        hard_limit_ms: Some(Some(4)),
+        soft_limit_ms: Some(Limit::Value(5)),
+        hard_limit_ms: Some(Limit::Value(4)),
         ..VmLimitsPatch::default()
     };
     assert!(
@@ -364,23 +364,29 @@ fn a_rate_that_is_lifted_takes_its_burst_with_it() {
         gpu_ms_burst: burst,
         ..VmLimitsPatch::default()
     };
-    done(&mut host, &set(patch(Some(Some(10)), Some(Some(5)))));
-    assert_eq!(host.vms[&1].limits.bytes_burst, Some(5));
-    done(&mut host, &set(patch(Some(Some(0)), None)));
+    done(
+        &mut host,
+        &set(patch(Some(Limit::Value(10)), Some(Limit::Value(5)))),
+    );
+    assert_eq!(host.vms[&1].limits.bytes_burst, Limit::Value(5));
+    done(&mut host, &set(patch(Some(Limit::Unlimited), None)));
     let limits = &host.vms[&1].limits;
     assert_eq!(
         [limits.calls_burst, limits.bytes_burst, limits.gpu_ms_burst],
-        [None; 3]
+        [Limit::Default; 3]
     );
-    assert_eq!(limits.bytes_per_s, Some(0));
+    assert_eq!(limits.bytes_per_s, Limit::Unlimited);
     for lifted in [
-        patch(None, Some(Some(5))),
-        patch(Some(Some(0)), Some(Some(5))),
+        patch(None, Some(Limit::Value(5))),
+        patch(Some(Limit::Unlimited), Some(Limit::Value(5))),
     ] {
         let why = refused(&host, &set(lifted)).message;
-        assert!(why.contains("give calls_per_s too"), "{why}");
+        assert!(why.contains("give --calls-per-s too"), "{why}");
     }
-    done(&mut host, &set(patch(Some(Some(10)), Some(Some(5)))));
+    done(
+        &mut host,
+        &set(patch(Some(Limit::Value(10)), Some(Limit::Value(5)))),
+    );
 }
 
 #[test]
@@ -459,7 +465,7 @@ fn a_vm_has_its_own_slice_and_gpus() {
     for (gpus, slice_us, says) in [
         (Some(&["7"][..]), None, "There is no GPU"),
         (Some(&[][..]), None, "at least one GPU"),
-        (None, Some(5), "slice_us = 5"),
+        (None, Some(5), "not 5us (slice_us"),
     ] {
         let error = refused(&host, &patch(gpus, slice_us));
         assert!(error.message.contains(says), "{error:?}");
@@ -493,7 +499,11 @@ fn settings_of_a_pool_are_checked() {
         slice_us: Some(1),
         ..PoolPatch::default()
     };
-    assert!(refused(&host, &set(low)).message.contains("100 to 1000000"));
+    assert!(
+        refused(&host, &set(low))
+            .message
+            .starts_with("--slice must be between 100us and 1s")
+    );
     let good = PoolPatch {
         slice_us: Some(4_000),
         ..PoolPatch::default()

@@ -1,0 +1,186 @@
+//! Units of settings, with their texts on the command line and in tables.
+
+/// What the number of a setting counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Things without a unit.
+    Count,
+    /// Bytes.
+    Bytes,
+    /// Microseconds.
+    Us,
+    /// Milliseconds.
+    Ms,
+    /// Seconds.
+    S,
+    /// No number: a [`crate::PoolPolicy`].
+    Policy,
+    /// No number: [`crate::Weights`].
+    Weights,
+}
+
+/// Units of time, in µs.
+const TIMES: [(&str, u64); 5] = [
+    ("us", 1),
+    ("ms", 1_000),
+    ("s", 1_000_000),
+    ("min", 60_000_000),
+    ("h", 3_600_000_000),
+];
+
+/// Units of size, in bytes.
+const SIZES: [(&str, u64); 5] = [
+    ("B", 1),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+];
+
+impl Unit {
+    /// Placeholder of a value in a help text.
+    #[must_use]
+    pub fn placeholder(self) -> &'static str {
+        match self {
+            Unit::Count => "N",
+            Unit::Bytes => "SIZE",
+            Unit::Us | Unit::Ms | Unit::S => "TIME",
+            Unit::Policy => "POLICY",
+            Unit::Weights => "WEIGHTS",
+        }
+    }
+
+    /// The named units of this kind, ascending, and the size of this unit among them.
+    fn scale(self) -> (&'static [(&'static str, u64)], u64) {
+        match self {
+            Unit::Us => (&TIMES, 1),
+            Unit::Ms => (&TIMES, 1_000),
+            Unit::S => (&TIMES, 1_000_000),
+            Unit::Bytes => (&SIZES, 1),
+            Unit::Count | Unit::Policy | Unit::Weights => (&[("", 1)], 1),
+        }
+    }
+
+    /// The exact text of `n` of this unit: `2ms`, `8GiB`, `90s`. [`Unit::parse`] reads the text.
+    #[must_use]
+    pub fn text(self, n: u64) -> String {
+        let (scale, base) = self.scale();
+        let steps = scale.iter().rev().filter(|(_, size)| *size >= base);
+        let mut steps = steps.map(|(word, size)| (word, size / base));
+        match steps.find(|(_, size)| n >= *size && n.is_multiple_of(*size)) {
+            Some((word, size)) => format!("{}{word}", n / size),
+            None => n.to_string(),
+        }
+    }
+
+    /// Parses a number with its unit: `2ms`, `500us`, `8GiB`, `512M`, `100`. Only 0 and counts need
+    /// no unit.
+    ///
+    /// # Errors
+    /// A sentence, if the text is not such a number, or not a whole number of this unit.
+    pub fn parse(self, text: &str) -> Result<u64, String> {
+        let split = text.find(|c: char| !c.is_ascii_digit());
+        let (digits, word) = text.split_at(split.unwrap_or(text.len()));
+        let (scale, base) = self.scale();
+        let wrong = || format!("`{text}` is not {}", self.examples());
+        let n: u64 = digits.parse().map_err(|_| wrong())?;
+        let word = word.trim().to_lowercase().replace('µ', "u");
+        // `M` is `MiB`; `MB` is decimal.
+        let size = (0..).zip(scale).find_map(|(power, (known, size))| {
+            let known = known.to_lowercase();
+            let short = known.trim_end_matches("ib");
+            let decimal = power > 0 && self == Unit::Bytes && word == format!("{short}b");
+            match word == known || word == short {
+                true => Some(*size),
+                false => decimal.then(|| 1_000_u64.pow(power)),
+            }
+        });
+        let size = match size {
+            Some(size) => size,
+            None if n == 0 && word.is_empty() => 1,
+            None if word.is_empty() => return Err(format!("`{text}` has no unit: {}", wrong())),
+            None => return Err(wrong()),
+        };
+        let whole = n.checked_mul(size).ok_or_else(wrong)?;
+        match whole.is_multiple_of(base) {
+            true => Ok(whole / base),
+            false => Err(format!(
+                "`{text}` is not a whole number of {}",
+                self.text(1).trim_start_matches('1')
+            )),
+        }
+    }
+
+    /// What a value is, with examples.
+    fn examples(self) -> &'static str {
+        match self {
+            Unit::Bytes => "a size; write for instance 8GiB, 512MiB or 4096B",
+            Unit::Us | Unit::Ms | Unit::S => {
+                "a duration; write for instance 500us, 2ms, 1s, 10min or 1h"
+            }
+            Unit::Count | Unit::Policy | Unit::Weights => "a whole number",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_parsed_as_the_number_that_it_was_made_of() {
+        for unit in [Unit::Count, Unit::Bytes, Unit::Us, Unit::Ms, Unit::S] {
+            for n in [
+                0,
+                1,
+                7,
+                60,
+                100,
+                999,
+                1_000,
+                2_048,
+                3_600,
+                86_400,
+                (1 << 40) + 1,
+            ] {
+                assert_eq!(
+                    unit.parse(&unit.text(n)),
+                    Ok(n),
+                    "{unit:?} {}",
+                    unit.text(n)
+                );
+            }
+        }
+        let said = |unit: Unit, n| unit.text(n);
+        assert_eq!(said(Unit::Us, 2_000), "2ms");
+        assert_eq!(said(Unit::Us, 2_001), "2001us");
+        assert_eq!(said(Unit::Ms, 10_000), "10s");
+        assert_eq!(said(Unit::S, 600), "10min");
+        assert_eq!(said(Unit::Bytes, 3 << 29), "1536MiB");
+        assert_eq!(said(Unit::Bytes, 1 << 50), "1024TiB");
+        assert_eq!(said(Unit::Count, 8_192), "8192");
+    }
+
+    #[test]
+    fn sizes_and_durations_are_read_and_need_their_unit() {
+        assert_eq!(Unit::Bytes.parse("512m"), Ok(512 << 20));
+        assert_eq!(Unit::Bytes.parse("2GB"), Ok(2_000_000_000));
+        assert_eq!(Unit::Bytes.parse("77B"), Ok(77));
+        assert_eq!(Unit::Us.parse("500µs"), Ok(500));
+        assert_eq!(Unit::Ms.parse("24h"), Ok(86_400_000));
+        assert_eq!(Unit::Ms.parse("0"), Ok(0));
+        for bad in ["", "GiB", "1.5G", "-1", "99999999999T", "5x", "5ms"] {
+            let said = Unit::Bytes.parse(bad).unwrap_err();
+            assert!(said.contains("is not a size"), "{said}");
+        }
+        let said = Unit::Us.parse("5").unwrap_err();
+        assert!(
+            said.contains("has no unit") && said.contains("2ms"),
+            "{said}"
+        );
+        assert!(Unit::Us.parse("2 fortnights").is_err());
+        let said = Unit::Ms.parse("500us").unwrap_err();
+        assert_eq!(said, "`500us` is not a whole number of ms");
+        assert!(Unit::Count.parse("1K").is_err());
+    }
+}
