@@ -48,30 +48,18 @@ impl Daemon {
     pub(super) fn check(&self, problems: &mut Vec<String>) {
         absolute(problems, "daemon.state_dir", &self.state_dir);
         absolute(problems, "daemon.runtime_dir", &self.runtime_dir);
-        range(problems, "daemon.drain_s", self.drain_s, 0, 3_600);
-        range(
-            problems,
-            "daemon.events_kept",
-            self.events_kept,
-            1_000,
-            10_000_000,
-        );
-        range(
-            problems,
-            "daemon.usage_flush_s",
-            self.usage_flush_s,
-            1,
-            3_600,
-        );
+        let keys = [
+            ("drain_s", self.drain_s, 0, 3_600),
+            ("events_kept", self.events_kept, 1_000, 10_000_000),
+            ("usage_flush_s", self.usage_flush_s, 1, 3_600),
+        ];
+        ranges(problems, "daemon", &keys);
         let (records, bytes) = (self.sched_log_records, self.sched_log_bytes);
-        range(
-            problems,
-            "daemon.sched_log_records",
-            records,
-            1_000,
-            10_000_000,
-        );
-        range(problems, "daemon.sched_log_bytes", bytes, 1 << 20, 4 << 30);
+        let keys = [
+            ("sched_log_records", records, 1_000, 10_000_000),
+            ("sched_log_bytes", bytes, 1 << 20, 4 << 30),
+        ];
+        ranges(problems, "daemon", &keys);
     }
 
     /// The limits of the scheduler's decision log.
@@ -151,35 +139,14 @@ impl Admin {
         if let Some(file) = &self.tcp_token_file {
             absolute(problems, "admin.tcp_token_file", file);
         }
-        range(
-            problems,
-            "admin.requests_per_s",
-            self.requests_per_s.into(),
-            1,
-            100_000,
-        );
-        range(
-            problems,
-            "admin.requests_burst",
-            self.requests_burst.into(),
-            1,
-            100_000,
-        );
-        range(
-            problems,
-            "admin.max_connections",
-            self.max_connections.into(),
-            1,
-            4_096,
-        );
-        range(
-            problems,
-            "admin.max_body_bytes",
-            self.max_body_bytes,
-            1_024,
-            16 << 20,
-        );
-        range(problems, "admin.timeout_ms", self.timeout_ms, 100, 600_000);
+        let keys = [
+            ("requests_per_s", self.requests_per_s.into(), 1, 100_000),
+            ("requests_burst", self.requests_burst.into(), 1, 100_000),
+            ("max_connections", self.max_connections.into(), 1, 4_096),
+            ("max_body_bytes", self.max_body_bytes, 1_024, 16 << 20),
+            ("timeout_ms", self.timeout_ms, 100, 600_000),
+        ];
+        ranges(problems, "admin", &keys);
     }
 }
 
@@ -235,13 +202,13 @@ impl Listen {
     }
 
     pub(super) fn check(&self, admin: &Admin, problems: &mut Vec<String>) {
-        range(
-            problems,
-            "listen.vsock_port",
+        let keys = [(
+            "vsock_port",
             self.vsock_port.into(),
             1,
             u64::from(u32::MAX) - 1,
-        );
+        )];
+        ranges(problems, "listen", &keys);
         for dir in &self.hybrid_dirs {
             absolute(problems, "listen.hybrid_dirs", dir);
         }
@@ -334,20 +301,16 @@ impl Driver {
                 absolute(problems, key, path);
             }
         }
-        range(
-            problems,
-            "driver.soft_devices",
-            self.soft_devices.into(),
-            1,
-            64,
-        );
-        range(
-            problems,
-            "driver.soft_memory_bytes",
-            self.soft_memory_bytes,
-            1 << 20,
-            1 << 40,
-        );
+        let keys = [
+            ("soft_devices", self.soft_devices.into(), 1, 64),
+            (
+                "soft_memory_bytes",
+                self.soft_memory_bytes,
+                1 << 20,
+                1 << 40,
+            ),
+        ];
+        ranges(problems, "driver", &keys);
         for name in self.soft_env.keys() {
             if name.starts_with("LD_") || name.contains('=') || name.contains('\0') {
                 problems.push(format!(
@@ -453,45 +416,18 @@ impl Worker {
         }
         // 2^31 - 1 is the largest id that all file systems and tools support.
         let most = u64::from(i32::MAX.unsigned_abs() - MAX_VM_ID);
-        range(problems, "worker.uid", self.uid.into(), 1, most);
-        range(problems, "worker.gid", self.gid.into(), 1, most);
-        range(problems, "worker.max_files", self.max_files, 64, 1 << 20);
-        range(problems, "worker.max_tasks", self.max_tasks, 16, 1 << 20);
-        range(
-            problems,
-            "worker.memory_bytes",
-            self.memory_bytes,
-            1 << 28,
-            1 << 44,
-        );
-        range(
-            problems,
-            "worker.image_cache_bytes",
-            self.image_cache_bytes,
-            0,
-            1 << 44,
-        );
-        range(
-            problems,
-            "worker.start_deadline_ms",
-            self.start_deadline_ms,
-            100,
-            600_000,
-        );
-        range(
-            problems,
-            "worker.probe_deadline_ms",
-            self.probe_deadline_ms,
-            100,
-            600_000,
-        );
-        range(
-            problems,
-            "worker.kill_verify_ms",
-            self.kill_verify_ms,
-            100,
-            600_000,
-        );
+        let keys = [
+            ("uid", self.uid.into(), 1, most),
+            ("gid", self.gid.into(), 1, most),
+            ("max_files", self.max_files, 64, 1 << 20),
+            ("max_tasks", self.max_tasks, 16, 1 << 20),
+            ("memory_bytes", self.memory_bytes, 1 << 28, 1 << 44),
+            ("image_cache_bytes", self.image_cache_bytes, 0, 1 << 44),
+            ("start_deadline_ms", self.start_deadline_ms, 100, 600_000),
+            ("probe_deadline_ms", self.probe_deadline_ms, 100, 600_000),
+            ("kill_verify_ms", self.kill_verify_ms, 100, 600_000),
+        ];
+        ranges(problems, "worker", &keys);
     }
 }
 
@@ -532,13 +468,13 @@ impl Default for Limits {
 
 impl Limits {
     pub(super) fn check(&self, problems: &mut Vec<String>) {
-        range(
-            problems,
-            "limits.handshake_deadline_ms",
+        let keys = [(
+            "handshake_deadline_ms",
             self.handshake_deadline_ms,
             50,
             60_000,
-        );
+        )];
+        ranges(problems, "limits", &keys);
         let counts = [
             ("limits.connections_total", self.connections_total),
             ("limits.connections_per_vm", self.connections_per_vm),
@@ -638,6 +574,13 @@ fn absolute(problems: &mut Vec<String>, key: &str, path: &Path) {
             "{key} = \"{}\" must be an absolute path",
             path.display()
         ));
+    }
+}
+
+/// Checks keys of a table, each with its smallest and largest value.
+fn ranges(problems: &mut Vec<String>, table: &str, keys: &[(&str, u64, u64, u64)]) {
+    for (key, value, least, most) in keys {
+        range(problems, &format!("{table}.{key}"), *value, *least, *most);
     }
 }
 
