@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use vgpu_api::{Priority, VmLimitsPatch};
 
-use super::{Limits, Priority};
+use super::LIMITS;
+use crate::settings::{self, Changes};
 
 /// `vm import …`
 #[derive(Debug, Subcommand)]
@@ -82,7 +84,7 @@ pub(crate) struct ImportWishes {
     #[arg(long)]
     pub(crate) pool: Option<String>,
     /// Class of new VMs.
-    #[arg(long, value_enum, default_value_t = Priority::Medium)]
+    #[arg(long, value_parser = settings::priority(), default_value = Priority::default().name())]
     pub(crate) priority: Priority,
     /// Show the plan and change nothing.
     #[arg(long)]
@@ -103,8 +105,8 @@ pub(crate) struct ImportWishes {
     /// share. A missing file counts as empty.
     #[arg(long, value_name = "FILE")]
     pub(crate) shares: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) limits: Box<Limits>,
+    #[command(flatten, next_help_heading = LIMITS)]
+    pub(crate) limits: Box<Changes<VmLimitsPatch>>,
 }
 
 /// `vm detach`

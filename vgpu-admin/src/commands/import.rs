@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use hyper::Method;
-use vgpu_api::{ApplyReport, ErrorCode, ErrorDetail, MoveRequest, RegisterRequest, Vm, VmPatch};
+use vgpu_api::{
+    ApplyReport, ErrorCode, ErrorDetail, MoveRequest, RegisterRequest, Vm, VmLimits, VmPatch,
+};
 
 use super::applied;
 use crate::cli::{Detach, ImportCommand, ImportWishes};
@@ -90,10 +92,12 @@ fn wishes(args: ImportWishes) -> Result<Wishes, Error> {
         Some(file) if file.exists() => read_shares(file)?,
         _ => Shares::default(),
     };
+    let mut limits = VmLimits::default();
+    args.limits.0.apply_to(&mut limits);
     Ok(Wishes {
         pool: args.pool,
-        priority: args.priority.into(),
-        limits: args.limits.initial(),
+        priority: args.priority,
+        limits,
         adopt: args.adopt,
         vm_id: args.vm_id,
         name: args.name,

@@ -8,10 +8,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use vgpu_api::{Gpu, Priority, Vm};
+use vgpu_api::{Gpu, Limit, Priority, Unit, Vm};
 
 use super::xml;
-use crate::units;
 
 /// First part of the UUID of each share: "vgpu".
 const MARK: &str = "76677075";
@@ -42,14 +41,13 @@ pub(crate) struct Profile {
     pub(crate) priority: Priority,
     /// Device memory of a VM.
     #[serde(default, rename = "memory", deserialize_with = "size")]
-    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) memory_bytes: Limit,
 }
 
-fn size<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+fn size<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Limit, D::Error> {
     let text = String::deserialize(deserializer)?;
-    units::bytes(&text)
-        .map(Some)
-        .map_err(serde::de::Error::custom)
+    let bytes = Unit::Bytes.parse(&text).map_err(serde::de::Error::custom)?;
+    Ok(Limit::Value(bytes))
 }
 
 impl Shares {
@@ -210,7 +208,7 @@ fn instance(profile: &Profile, cid: u32, address: &str, host: &Host<'_>) -> Valu
         "mdev_uuid": uuid(host.machine_id, cid),
         "profile_name": profile.name,
         "max_instances": profile.count,
-        "video_ram": profile.memory_bytes.map(|bytes| bytes >> 20),
+        "video_ram": profile.memory_bytes.value().map(|bytes| bytes >> 20),
         "max_heads": null,
         "max_resolution_x": null,
         "max_resolution_y": null,

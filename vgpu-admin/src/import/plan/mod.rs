@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use vgpu_api::{Priority, RegisterRequest, Vm, VmLimits, VmLimitsPatch, VmPatch};
+use vgpu_api::{Limit, Priority, RegisterRequest, Vm, VmLimits, VmLimitsPatch, VmPatch};
 
 use super::cloudstack::{Profile, Shares};
 use super::{Found, Listing};
@@ -368,8 +368,10 @@ impl<'a> Planner<'a> {
         row.steps.frees = self.other_holder(Some(cid), None, row)?;
         let vm_id = self.wishes.vm_id.unwrap_or_else(|| self.free_number());
         let mut limits = self.wishes.limits.clone();
-        if let Some(memory) = profile.and_then(|p| p.memory_bytes) {
-            limits.memory_bytes = Some(memory);
+        if let Some(Profile { memory_bytes, .. }) = profile
+            && *memory_bytes != Limit::Default
+        {
+            limits.memory_bytes = *memory_bytes;
         }
         row.steps.register = Some(RegisterRequest {
             vm_ids: vec![vm_id],

@@ -8,7 +8,7 @@ fn vm(vm_id: u32, name: &str, cid: Option<u32>, origin: Option<&str>) -> Vm {
     serde_json::from_value(serde_json::json!({
         "vm_id": vm_id, "name": name, "pool": "A", "priority": "medium", "factor_percent": 100,
         "gang": false, "generation": 1, "cid": cid, "socket_paths": [], "limits": {},
-        "effective_limits": {}, "state": "active", "strikes": 0, "quarantines": 0,
+        "effective_limits": vgpu_api::VmLimits::default(), "state": "active", "strikes": 0, "quarantines": 0,
         "demoted": false, "registered_unix_ms": 0, "more_gpu_ids": [], "sessions": 0,
         "queue_calls": 0, "queue_bytes": 0, "memory_bytes": 0, "pinned_bytes": 0,
         "share_permille": 0, "wait": summary, "usage": {
@@ -308,14 +308,14 @@ fn a_share_decides_pool_class_and_memory() {
         (request.pool.as_str(), request.priority),
         ("B", Priority::High)
     );
-    assert_eq!(request.limits.memory_bytes, Some(8 << 30));
+    assert_eq!(request.limits.memory_bytes, Limit::Value(8 << 30));
     // A registered VM gets another share.
     let known = [vm(1, "a", Some(5), Some("libvirt:a"))];
     let rows = planned(&[found("libvirt:a", "a", 101)], &known, &wishes);
     let patch = rows[0].steps.patch.as_ref().unwrap();
     assert_eq!(patch.cid, Some(Some(101)));
     assert_eq!(patch.priority, Some(Priority::High));
-    assert_eq!(patch.limits.memory_bytes, Some(Some(8 << 30)));
+    assert_eq!(patch.limits.memory_bytes, Some(Limit::Value(8 << 30)));
     assert_eq!(rows[0].steps.move_to.as_deref(), Some("B"));
     // A CID behind the shares is not one.
     let rows = planned(&[found("libvirt:a", "a", 102)], &[], &wishes);
