@@ -11,6 +11,7 @@ use super::event::Event;
 use super::gpu::Gpu;
 use super::graph::{block, exec};
 use super::handle::{Kind, Table};
+use super::parameters::Pool;
 use super::stream::{Class, Position, Stream};
 use super::sync::lock;
 use super::{
@@ -43,8 +44,10 @@ pub struct Context {
     pub limits: [AtomicU64; LIMITS.len()],
     /// CUfunc_cache.
     pub cache_config: AtomicU32,
-    /// Bytes of device-side malloc in use.
-    pub heap_used: AtomicU64,
+    /// Work of kernels' own launches that has not begun.
+    pub pending: AtomicU64,
+    /// Memory for the parameters of kernels' own launches.
+    pub parameters: Mutex<Pool>,
     /// Uses beyond the creator's (cuCtxAttach).
     pub attached: AtomicU32,
     streams: Mutex<Streams>,
@@ -91,7 +94,8 @@ impl Context {
             )),
             limits: LIMITS.map(|(_, default, _)| AtomicU64::new(default)),
             cache_config: AtomicU32::new(0),
-            heap_used: AtomicU64::new(0),
+            pending: AtomicU64::new(0),
+            parameters: Mutex::default(),
             attached: AtomicU32::new(0),
             streams: Mutex::default(),
         });

@@ -1,7 +1,7 @@
-//! Kernel launches: checks, queueing and execution, and the driver's answers to a running kernel.
+//! Kernel launches: checks, queueing and execution.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use vgpu_cuda_abi::CuResult;
@@ -9,22 +9,18 @@ use vgpu_cuda_abi::CuResult;
 use super::attributes::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK};
 use super::config::FaultKind;
 use super::context::Context;
+use super::device::KernelDevice;
 use super::digest::{self, Ticket};
 use super::error::Result;
 use super::graph::capture;
 use super::graph::node::Action;
-use super::memory::Use;
 use super::module::Function;
 use super::part::Part;
-use super::printed::Fifo;
 use super::stream::{Running, Stream};
-use super::sync::{lock, now_ns, sleep_until};
+use super::sync::{now_ns, sleep_until};
 use super::turn::Turn;
 use super::{Driver, fault, healthy, inject, occupancy};
-use crate::exec::contract::{ArenaView, Device, Fault, Launch};
-
-/// CU_LIMIT_PRINTF_FIFO_SIZE.
-const PRINTF_FIFO_SIZE: u32 = 1;
+use crate::exec::contract::{Fault, Launch};
 
 /// The shape of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,23 +199,13 @@ impl Kernel {
             Some(FaultKind::Hang) => return hang(&context.gpu.turn),
             None => {}
         }
-        let fifo = context.limit(PRINTF_FIFO_SIZE);
-        let fifo = Fifo::new(fifo.map_or(0, |most| most.load(Ordering::Relaxed)));
-        let device = KernelDevice {
-            driver,
-            context,
-            printed: Mutex::new(fifo),
-        };
+        let device = KernelDevice::new(driver, context, &self.function.module);
         if self.function.module.program.is_hollow() {
             return;
         }
         let start = running.core.lag.now();
         let outcome = super::program::run(&self.function.module.program, &self.launch, &device);
-        device
-            .printed
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner)
-            .ends();
+        device.ends();
         match outcome {
             Ok(stats) => {
                 if let Some(ns) = stats.device_ns {
@@ -277,71 +263,4 @@ fn report(fault: &Fault, kernel: &str) {
         Fault::Stopped => return,
     };
     fault::poison(code, &format!("kernel {kernel}: {why}"));
-}
-
-/// The driver's answers to a running kernel.
-struct KernelDevice<'a> {
-    driver: &'static Driver,
-    context: &'a Context,
-    printed: Mutex<Fifo>,
-}
-
-impl Device for KernelDevice<'_> {
-    fn arena(&self) -> ArenaView {
-        self.driver.arena.view(self.context.gpu.ordinal)
-    }
-
-    fn turn(&self) -> std::result::Result<u64, Fault> {
-        if fault::sticky().is_some() {
-            return Err(Fault::Stopped);
-        }
-        Ok(self.context.gpu.turn.check())
-    }
-
-    fn print(&self, text: &[u8]) {
-        lock(&self.printed).add(text);
-    }
-
-    fn malloc(&self, bytes: u64) -> u64 {
-        let limit = self
-            .context
-            .limit(2)
-            .map_or(0, |l| l.load(Ordering::Relaxed));
-        let used = &self.context.heap_used;
-        let taken = used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| {
-            used.checked_add(bytes).filter(|n| bytes > 0 && *n <= limit)
-        });
-        if taken.is_err() {
-            return 0;
-        }
-        let (memory, gpu) = (&self.driver.memory, &self.context.gpu);
-        memory
-            .alloc(self.driver, gpu, Use::Heap, bytes, self.context.handle)
-            .unwrap_or_else(|_| {
-                used.fetch_sub(bytes, Ordering::SeqCst);
-                0
-            })
-    }
-
-    fn free(&self, addr: u64) -> bool {
-        let found = self
-            .driver
-            .memory
-            .find(addr)
-            .filter(|a| a.addr == addr && a.usage == Use::Heap);
-        let Some(a) = found else { return false };
-        let freed = self
-            .driver
-            .memory
-            .free(self.driver, addr, |u| u == Use::Heap)
-            .is_ok();
-        if freed {
-            self.context.heap_used.fetch_sub(a.size, Ordering::SeqCst);
-        }
-        freed
-    }
-
-    fn now_ns(&self) -> u64 {
-        now_ns()
-    }
 }

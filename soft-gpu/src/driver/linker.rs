@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use vgpu_cuda_abi::CuResult;
 
 use super::module::Refusal;
-use crate::exec::Builtin;
+use super::program::serves;
 use crate::ptx::ast::{Function, Init, Module, Operand, Space, Statement, Variable};
 
 /// First line of an image with several inputs.
@@ -106,17 +106,27 @@ pub struct Linked {
     runtime: bool,
 }
 
-/// Our own PTX of those functions of the device runtime library that programs use.
-const RUNTIME: &str = include_str!("runtime.ptx");
-const RUNTIME_NAMES: [&str; 3] = [
-    "cudaCGGetIntrinsicHandle",
-    "cudaCGSynchronize",
-    "cudaGraphSetConditional",
+/// Our own PTX of functions of the device runtime library, and the names of these functions. The
+/// interpreter has most other functions of that library ([`crate::exec::runtime`]).
+const RUNTIME: [(&str, &[&str]); 2] = [
+    (
+        include_str!("runtime.ptx"),
+        &[
+            "cudaCGGetIntrinsicHandle",
+            "cudaCGSynchronize",
+            "cudaGraphSetConditional",
+        ],
+    ),
+    (
+        include_str!("runtime_errors.ptx"),
+        &["__cudaCDP2GetErrorName", "__cudaCDP2GetErrorString"],
+    ),
 ];
 
 /// Whether this text may need functions of the device runtime library.
 pub fn needs_runtime(text: &[u8]) -> bool {
-    std::str::from_utf8(text).is_ok_and(|t| RUNTIME_NAMES.iter().any(|n| t.contains(n)))
+    let mut names = RUNTIME.iter().flat_map(|(_, names)| *names);
+    std::str::from_utf8(text).is_ok_and(|t| names.any(|n| t.contains(n)))
 }
 
 /// Whether this text is NVIDIA's device runtime library, as PTX.
@@ -125,8 +135,11 @@ pub fn is_runtime(text: &[u8]) -> bool {
     text.windows(ITS_OWN.len()).any(|part| part == ITS_OWN)
 }
 
-/// Prefix of the functions with which kernels launch kernels.
-const LAUNCHES: &str = "__cudaCDP2";
+/// Functions with which kernels of CUDA before 12 waited for the kernels that they had launched.
+const WAITS: [&str; 2] = [
+    "cudaDeviceSynchronize",
+    "__cudaDeviceSynchronizeDeprecationAvoidance",
+];
 
 /// Links parsed modules, each with its name for the log.
 ///
@@ -135,27 +148,29 @@ const LAUNCHES: &str = "__cudaCDP2";
 /// The text names the symbols.
 pub fn link(mut modules: Vec<(String, Module)>) -> Result<Linked, Refusal> {
     let mut owners = definitions(&modules)?;
-    let wanted = |m: &(String, Module)| {
-        let missing = undefined(&m.1, &owners);
-        RUNTIME_NAMES.iter().any(|n| missing.contains(*n))
-    };
-    let runtime = modules.iter().any(wanted);
-    if runtime {
-        let name = "the device runtime".to_owned();
-        let text = RUNTIME.as_bytes().to_vec();
-        let parsed = parse(&Input {
-            name: name.clone(),
-            text,
-        })?;
-        modules.push((name, parsed));
-        owners = definitions(&modules)?;
+    let mut runtime = false;
+    for (text, names) in RUNTIME {
+        let wanted = |m: &(String, Module)| {
+            let missing = undefined(&m.1, &owners);
+            names.iter().any(|n| missing.contains(*n))
+        };
+        if modules.iter().any(wanted) {
+            let input = Input {
+                name: "the device runtime".to_owned(),
+                text: text.as_bytes().to_vec(),
+            };
+            let parsed = parse(&input)?;
+            modules.push((input.name, parsed));
+            owners = definitions(&modules)?;
+            runtime = true;
+        }
     }
     rename_locals(&mut modules, &owners);
     let mut errors = Vec::new();
     for (name, module) in &modules {
         for missing in undefined(module, &owners) {
-            let way_out = match missing.starts_with(LAUNCHES) {
-                true => " (kernels launch no kernels here: launch them from the program)",
+            let way_out = match WAITS.contains(&missing.as_str()) {
+                true => " (kernels do not wait for kernels here: build with CUDA 12 or newer)",
                 false => "",
             };
             errors.push(format!(
@@ -348,7 +363,7 @@ fn undefined(module: &Module, owners: &Owners) -> BTreeSet<String> {
         .map(|f| f.name.as_str())
         .chain(variables.map(|v| v.name.as_str()))
         .filter(|n| !own.contains(*n) && !owners.contains_key(*n))
-        .filter(|n| Builtin::find(n).is_none())
+        .filter(|n| !serves(n))
         .collect();
     if declared.is_empty() {
         return BTreeSet::new();
@@ -477,9 +492,11 @@ mod tests {
         let (code, why) = linked(&[user]).expect_err("g is missing");
         assert_eq!(code, CuResult::UNKNOWN);
         assert!(why.contains("Undefined reference to 'g' in 'in0'"), "{why}");
-        let nested = user.replace(" g", " __cudaCDP2LaunchDevice");
-        let (_, why) = linked(&[&nested]).expect_err("kernels launch none");
-        assert!(why.contains("launch them from the program"), "{why}");
+        let waits = user.replace(" g", " cudaDeviceSynchronize");
+        let (_, why) = linked(&[&waits]).expect_err("kernels do not wait");
+        assert!(why.contains("build with CUDA 12"), "{why}");
+        let other = user.replace(" g", " __cudaCDP2Other");
+        assert!(linked(&[&other]).is_err());
         let unused = ".extern .func g();\n.visible .entry k() { ret; }";
         assert!(linked(&[unused]).is_ok());
         let body = ".visible .func g() { ret; }";

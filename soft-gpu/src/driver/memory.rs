@@ -1,8 +1,8 @@
 //! Allocations: the live memory with its owners, and the account of the device.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, RwLock};
 
 use vgpu_cuda_abi::CuResult;
 
@@ -11,7 +11,7 @@ use super::error::Result;
 use super::gpu::Gpu;
 use super::graph::{block, capture};
 use super::strict::violation;
-use super::sync::{read, write};
+use super::sync::{lock, read, write};
 use super::{Driver, advice, healthy, inject, pool, registered};
 use crate::exec::contract::GRANULE;
 
@@ -36,6 +36,8 @@ pub enum Use {
     ManagedModule,
     /// Device-side malloc.
     Heap,
+    /// Parameters of launches by kernels.
+    Parameters,
     /// A CUDA array.
     Array,
     /// A cuMemMap mapping of this physical handle.
@@ -70,6 +72,11 @@ impl Use {
             Use::Pool(pool) | Use::HostPool(pool) | Use::ManagedPool(pool) => Some(pool),
             _ => None,
         }
+    }
+
+    /// Whether a running kernel allocates the memory.
+    fn by_kernel(self) -> bool {
+        matches!(self, Use::Heap | Use::Parameters)
     }
 
     /// Whether every device and the host may access the memory.
@@ -132,6 +139,8 @@ pub struct Memory {
     registered: RwLock<BTreeMap<u64, Registered>>,
     /// Numbers of the allocations with CU_POINTER_ATTRIBUTE_SYNC_MEMOPS.
     synchronous: RwLock<BTreeSet<u64>>,
+    /// Bytes of device-side malloc by context, with what padding takes.
+    heaps: Mutex<BTreeMap<u64, u64>>,
     ids: AtomicU64,
 }
 
@@ -178,7 +187,7 @@ impl Memory {
         if size == 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        if size > 1 << 40 || (usage.charged() && usage != Use::Heap && inject::alloc_fails()) {
+        if size > 1 << 40 || (usage.charged() && !usage.by_kernel() && inject::alloc_fails()) {
             return Err(CuResult::OUT_OF_MEMORY);
         }
         let padded = size.next_multiple_of(GRANULE);
@@ -225,6 +234,47 @@ impl Memory {
         };
         write(&self.live).insert(addr, allocation);
         Ok(addr)
+    }
+
+    /// Device-side malloc in `context`, whose heap has `limit` bytes. Only [`bury`](Self::bury)
+    /// reduces the use of a heap, so that the account is right whoever frees the memory.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY beyond the limit, and as [`alloc`](Self::alloc).
+    pub fn alloc_heap(
+        &self,
+        driver: &Driver,
+        gpu: &Gpu,
+        size: u64,
+        (context, limit): (u64, u64),
+    ) -> Result<u64> {
+        if size == 0 || size > limit {
+            return Err(CuResult::OUT_OF_MEMORY);
+        }
+        let padded = size.next_multiple_of(GRANULE);
+        {
+            let mut heaps = lock(&self.heaps);
+            let used = heaps.entry(context).or_default();
+            if *used + padded > limit {
+                return Err(CuResult::OUT_OF_MEMORY);
+            }
+            *used += padded;
+        }
+        let made = self.alloc(driver, gpu, Use::Heap, size, context);
+        if made.is_err() {
+            self.heap_shrinks(context, padded);
+        }
+        made
+    }
+
+    fn heap_shrinks(&self, context: u64, padded: u64) {
+        let mut heaps = lock(&self.heaps);
+        if let Some(used) = heaps.get_mut(&context) {
+            *used -= padded;
+            if *used == 0 {
+                heaps.remove(&context);
+            }
+        }
     }
 
     /// Records a mapping at a reserved address. Kernels may access the mapping once its access is
@@ -313,6 +363,9 @@ impl Memory {
             driver.gpus[a.device].shared.release(a.padded);
         }
         driver.arena.give(a.addr, a.padded + GUARD);
+        if a.usage == Use::Heap {
+            self.heap_shrinks(a.context, a.padded);
+        }
     }
 
     /// Frees the allocation that starts at `addr`.

@@ -2,3 +2,4 @@
 
 pub use crate::exec::program::Program;
 pub use crate::exec::run;
+pub(super) use crate::exec::serves;

@@ -11,7 +11,8 @@
 //!                                                    to write; other bytes must be zero
 //! program.kernel(name) -> Option<KernelId>; program.kernels() -> iterator of (&str, KernelId)
 //! program.kernel_info(KernelId) -> &KernelInfo
-//! run(&Program, &Launch, &dyn Device) -> Result<RunStats, Fault>    blocks until the grid ends
+//! run(&Program, &Launch, &dyn Device) -> Result<RunStats, Fault>    blocks until the grid ends, and
+//!                                                    all grids that its kernels launched
 //! ```
 
 use std::collections::BTreeMap;
@@ -134,6 +135,74 @@ pub trait Device: Sync {
 
     /// Time in ns for `%globaltimer`; `%clock64` derives from it.
     fn now_ns(&self) -> u64;
+
+    /// The driver's part of the device runtime. `None`: kernels launch no kernels.
+    fn runtime(&self) -> Option<&dyn Runtime> {
+        None
+    }
+}
+
+/// The functions of the driver behind the device runtime, with which kernels launch kernels. Errors
+/// are numbers of `cudaError_t` ([`super::runtime::error`]).
+pub trait Runtime: Sync {
+    /// Device memory of `bytes` bytes for the parameters of a launch; 0 if there is no room.
+    fn parameters(&self, bytes: u64) -> u64;
+
+    /// Takes memory for parameters back.
+    fn release(&self, addr: u64);
+
+    /// Checks a launch against the device and the kernel.
+    ///
+    /// # Errors
+    /// cudaErrorInvalidConfiguration; cudaErrorInvalidValue for too much shared memory.
+    fn check(&self, child: &Child) -> Result<(), u32>;
+
+    /// Counts one more piece of work that has not begun; false at the limit of the context.
+    fn pend(&self) -> bool;
+
+    /// Counts one piece of work less that has not begun.
+    fn begun(&self);
+
+    /// The ordinal of this device, and the number of devices.
+    fn devices(&self) -> (u32, u32);
+
+    /// An attribute of a device.
+    ///
+    /// # Errors
+    /// cudaErrorInvalidDevice, cudaErrorInvalidValue.
+    fn attribute(&self, attribute: i32, device: i32) -> Result<i32, u32>;
+
+    /// A limit of the context.
+    ///
+    /// # Errors
+    /// cudaErrorUnsupportedLimit.
+    fn limit(&self, limit: u32) -> Result<u64, u32>;
+
+    /// `cudaFuncAttributes` of a kernel.
+    ///
+    /// # Errors
+    /// cudaErrorInvalidDeviceFunction.
+    fn function_attributes(&self, kernel: KernelId) -> Result<Vec<u8>, u32>;
+
+    /// Blocks of `threads` threads and `dynamic` bytes of dynamic shared memory that one
+    /// multiprocessor holds at once.
+    ///
+    /// # Errors
+    /// cudaErrorInvalidDeviceFunction.
+    fn occupancy(&self, kernel: KernelId, threads: u32, dynamic: u64) -> Result<u32, u32>;
+}
+
+/// A launch by a kernel, not yet checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Child {
+    /// Kernel of the launch, of the same program.
+    pub kernel: KernelId,
+    /// Blocks per dimension.
+    pub grid: [u32; 3],
+    /// Threads per block, per dimension.
+    pub block: [u32; 3],
+    /// Dynamic shared memory in bytes.
+    pub shared: u32,
 }
 
 /// Warp instructions between two calls of [`Device::turn`] on one executing thread.

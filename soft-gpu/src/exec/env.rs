@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use super::contract::{ArenaView, Device, Launch};
 use super::inst::Inst;
 use super::program::Program;
+use super::runtime::nest::Nest;
 
 /// Start of shared memory in generic addresses. All windows lie above the 47 bits of user
 /// addresses, so no host mapping, and no device memory, is inside a window.
@@ -45,4 +46,6 @@ pub(crate) struct Env<'a> {
     /// Set when the kernel reads a clock. Such a kernel may wait for the wall clock, so its device
     /// time is the wall time.
     pub(crate) clocked: &'a AtomicBool,
+    /// What the kernel launches.
+    pub(crate) nest: &'a Nest,
 }

@@ -9,6 +9,7 @@ use super::contract::{Device, Fault, Launch, MULTIPROCESSORS, RunStats, TURN_INS
 use super::env::Env;
 use super::meter::Meter;
 use super::program::{FuncInfo, Program};
+use super::runtime::nest::Nest;
 
 /// Instructions below which the wall clock gives the device time of a launch.
 const SHORT_LAUNCH: u64 = 1_000;
@@ -57,6 +58,7 @@ struct Grid<'a> {
     launch: &'a Launch,
     params: &'a [u8],
     device: &'a dyn Device,
+    nest: &'a Nest,
     shape: Shape,
     blocks: u64,
     /// Most concurrent long blocks on one CPU thread.
@@ -81,94 +83,108 @@ struct Worker {
     meter: Meter,
 }
 
-/// Runs a kernel to its end, on this thread and up to `launch.threads - 1` others.
+/// Runs a kernel to its end, on this thread and up to `launch.threads - 1` others. What the kernel
+/// launches is in `nest`.
 ///
 /// # Errors
 /// The first device fault, after which the other blocks stop.
-pub fn run(program: &Program, launch: &Launch, device: &dyn Device) -> Result<RunStats, Fault> {
-    let (func, info) = program
-        .kernels
-        .get(launch.kernel.0 as usize)
-        .ok_or_else(|| Fault::IllegalInstruction("no such kernel".into()))?;
-    let threads = launch
-        .block
-        .iter()
-        .fold(1u64, |a, d| a.saturating_mul(u64::from(*d)));
-    let blocks = launch
-        .grid
-        .iter()
-        .fold(1u64, |a, d| a.saturating_mul(u64::from(*d)));
-    if threads == 0 || threads > 1024 || blocks == 0 {
-        return Err(Fault::IllegalInstruction(
-            "launch dimensions out of range".into(),
-        ));
-    }
+pub(super) fn run(
+    program: &Program,
+    launch: &Launch,
+    device: &dyn Device,
+    nest: &Nest,
+) -> Result<RunStats, Fault> {
     let params = Aligned::of(&launch.params);
-    let dynamic = dynamic_base(info.shared_bytes);
-    let shared = u64::from(dynamic) + u64::from(launch.dynamic_shared);
-    let shared = u32::try_from(shared)
-        .map_err(|_| Fault::IllegalInstruction("shared memory out of range".into()))?;
-    let workspace = if launch.cooperative {
-        workspace(device)?
-    } else {
-        0
+    let workspace = match launch.cooperative {
+        true => workspace(device)?,
+        false => 0,
     };
-    let bytes = block_bytes(&program.funcs[*func as usize], threads, shared);
-    if launch.cooperative && blocks.saturating_mul(bytes) > MOST_RESIDENT {
-        return Err(Fault::StackOverflow);
-    }
-    let room = (MOST_RUNNING / bytes).max(1);
-    let workers = (launch.threads.max(1) as u64).min(blocks).min(room) as usize;
-    let grid = Grid {
-        program,
-        launch,
-        params: params.bytes(),
-        device,
-        shape: Shape {
-            func: *func,
-            shared,
-            dynamic,
-            workspace,
-            sm: 0,
-        },
-        blocks,
-        beside: (MOST_THREADS / threads).min(MOST_BLOCKS).min(room) as usize / workers,
-        turn: if launch.cooperative || program.funcs[*func as usize].waits {
-            SHORT_TURN
-        } else {
-            LONG_TURN
-        },
-        next: AtomicU64::new(0),
-        stop: AtomicBool::new(false),
-        fault: Mutex::new(None),
-        instructions: AtomicU64::new(0),
-        device_ns: AtomicU64::new(0),
-        clocked: AtomicBool::new(false),
-    };
-    if launch.cooperative {
-        std::thread::scope(|s| {
-            for n in 1..workers {
-                let grid = &grid;
-                s.spawn(move || grid.resident(n, workers));
-            }
-            grid.resident(0, workers);
-        });
-    } else {
-        grid.spread(workers);
-    }
+    let ran = Grid::new((program, launch, device, nest), params.bytes(), workspace)
+        .and_then(|(grid, workers)| grid.run(workers));
     if workspace != 0 {
         device.free(workspace);
     }
-    match grid
-        .fault
-        .into_inner()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-    {
-        Some(fault) => Err(fault),
-        None => Ok(RunStats {
-            warp_instructions: grid.instructions.into_inner(),
-            device_ns: Some(grid.device_ns.into_inner()).filter(|ns| *ns > 0),
-        }),
+    ran
+}
+
+impl<'a> Grid<'a> {
+    /// The grid of a launch, and the number of threads that run the grid.
+    fn new(
+        (program, launch, device, nest): (&'a Program, &'a Launch, &'a dyn Device, &'a Nest),
+        params: &'a [u8],
+        workspace: u64,
+    ) -> Result<(Grid<'a>, usize), Fault> {
+        let (func, info) = program
+            .kernels
+            .get(launch.kernel.0 as usize)
+            .ok_or_else(|| Fault::IllegalInstruction("no such kernel".into()))?;
+        let product = |all: [u32; 3]| all.iter().fold(1u64, |a, d| a.saturating_mul((*d).into()));
+        let (threads, blocks) = (product(launch.block), product(launch.grid));
+        if threads == 0 || threads > 1024 || blocks == 0 {
+            return Err(Fault::IllegalInstruction(
+                "launch dimensions out of range".into(),
+            ));
+        }
+        let dynamic = dynamic_base(info.shared_bytes);
+        let shared = u64::from(dynamic) + u64::from(launch.dynamic_shared);
+        let shared = u32::try_from(shared)
+            .map_err(|_| Fault::IllegalInstruction("shared memory out of range".into()))?;
+        let bytes = block_bytes(&program.funcs[*func as usize], threads, shared);
+        if launch.cooperative && blocks.saturating_mul(bytes) > MOST_RESIDENT {
+            return Err(Fault::StackOverflow);
+        }
+        let room = (MOST_RUNNING / bytes).max(1);
+        let workers = (launch.threads.max(1) as u64).min(blocks).min(room) as usize;
+        let grid = Grid {
+            program,
+            launch,
+            params,
+            device,
+            nest,
+            shape: Shape {
+                func: *func,
+                shared,
+                dynamic,
+                workspace,
+                sm: 0,
+            },
+            blocks,
+            beside: (MOST_THREADS / threads).min(MOST_BLOCKS).min(room) as usize / workers,
+            turn: if launch.cooperative || program.funcs[*func as usize].waits {
+                SHORT_TURN
+            } else {
+                LONG_TURN
+            },
+            next: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            fault: Mutex::new(None),
+            instructions: AtomicU64::new(0),
+            device_ns: AtomicU64::new(0),
+            clocked: AtomicBool::new(false),
+        };
+        Ok((grid, workers))
+    }
+
+    fn run(self, workers: usize) -> Result<RunStats, Fault> {
+        if self.launch.cooperative {
+            std::thread::scope(|s| {
+                for n in 1..workers {
+                    let grid = &self;
+                    s.spawn(move || grid.resident(n, workers));
+                }
+                self.resident(0, workers);
+            });
+        } else {
+            self.spread(workers);
+        }
+        let fault = self.fault.into_inner();
+        match fault.unwrap_or_else(std::sync::PoisonError::into_inner) {
+            Some(fault) => Err(fault),
+            None => Ok(RunStats {
+                warp_instructions: self.instructions.into_inner(),
+                device_ns: Some(self.device_ns.into_inner()).filter(|ns| *ns > 0),
+            }),
+        }
     }
 }
 
@@ -252,6 +268,7 @@ impl Grid<'_> {
             params: self.params,
             block,
             clocked: &self.clocked,
+            nest: self.nest,
         }
     }
 

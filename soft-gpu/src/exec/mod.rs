@@ -4,9 +4,9 @@
 //!   operand the number of a column, and an instruction a function from a table (`lower`). A module
 //!   with an unsupported instruction is refused at load, with name and line; only a texture fetch
 //!   is accepted, and faults when it runs.
-//! - [`run`] executes a launch: blocks on CPU threads (`grid`), the warps of a block one after
-//!   another in slices (`block`), groups of lanes of a warp (`warp`), operations on columns
-//!   (`ops`).
+//! - [`run`] executes a launch: grids that kernels launch run after their parent ([`runtime`]),
+//!   blocks on CPU threads (`grid`), the warps of a block one after another in slices (`block`),
+//!   groups of lanes of a warp (`warp`), operations on columns (`ops`).
 //!
 //! A new opcode needs two additions. The first is the function of one lane, a line of a macro in
 //! `ops`. The second is a line in the table of its family (`lower`), which maps opcode and type to
@@ -31,10 +31,15 @@ mod ops;
 mod printf;
 pub mod program;
 mod round;
+pub mod runtime;
 mod special;
 #[cfg(test)]
 mod tests;
 mod warp;
 
-pub use grid::run;
-pub(crate) use ops::builtin::Builtin;
+pub use runtime::nest::run;
+
+/// Whether calls of an external function of this name are served.
+pub(crate) fn serves(name: &str) -> bool {
+    ops::builtin::Builtin::find(name).is_some() || runtime::find(name).is_some()
+}

@@ -10,6 +10,7 @@ use crate::exec::ops::control::{
     Bar, BarWarp, Bra, BrxIdx, Call, CallIndirect, Exit, Fence, Fetch, Nop, Ret, Sleep, Trap, bar,
 };
 use crate::exec::program::CallSite;
+use crate::exec::runtime::{self, call::CallRuntime};
 use crate::exec::warp::Place;
 use crate::ptx::ast::{Function, Module, Operand, Param, Type};
 
@@ -225,6 +226,9 @@ fn call<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
         });
         return Ok(());
     }
+    if let Some(declared) = runtime::find(name) {
+        return device_runtime(f, name, declared, rets, args);
+    }
     let Some(b) = Builtin::find(name) else {
         return Err(Why::unsupported(format!(
             "the external function {name} is not served"
@@ -238,6 +242,44 @@ fn call<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
     f.emit(Inst {
         run: op_plain::<CallBuiltin>(),
         a: b as u32,
+        imm,
+        ..f.blank()
+    });
+    Ok(())
+}
+
+/// A call of the device runtime, whose arguments have the sizes of its declaration in CUDA.
+fn device_runtime(
+    f: &mut Func<'_, '_>,
+    name: &str,
+    declared: runtime::Declared,
+    rets: &[Operand],
+    args: &[Operand],
+) -> R<()> {
+    let expected = declared.arguments;
+    if args.len() != expected.len() || rets.len() > 1 {
+        let n = expected.len();
+        return Err(Why::invalid(format!("{name} takes {n} arguments")));
+    }
+    let imm = site(f, rets, args, None)?;
+    let places = &f.m.calls[imm as usize].args;
+    for (i, (place, bytes)) in places.iter().zip(expected).enumerate() {
+        let fits = match place {
+            Place::Local(_, n) => n == bytes,
+            Place::Reg64(_) => *bytes == 8,
+            // A literal is a 32-bit constant, whatever its argument.
+            Place::Reg32(_) => *bytes <= 8,
+            Place::Pred(_) => false,
+        };
+        if !fits {
+            return Err(Why::invalid(format!(
+                "argument {i} of {name} has {bytes} bytes"
+            )));
+        }
+    }
+    f.emit(Inst {
+        run: op_plain::<CallRuntime>(),
+        a: declared.index,
         imm,
         ..f.blank()
     });

@@ -6,6 +6,7 @@ use crate::exec::contract::Fault;
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, Op};
 use crate::exec::printf;
+use crate::exec::runtime::call::COST;
 use crate::exec::special;
 use crate::exec::warp::Warp;
 
@@ -92,6 +93,7 @@ fn lane_memory<'a>(w: &'a Warp, env: &'a Env<'a>, lane: usize) -> LaneMemory<'a>
 pub(crate) struct CallBuiltin;
 impl Op for CallBuiltin {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        let allocates = i.a == Builtin::Malloc as u32 || i.a == Builtin::Free as u32;
         let done = match i.a {
             x if x == Builtin::Printf as u32 => print(w, env, i, mask),
             x if x == Builtin::AssertFail as u32 => assert_fail(w, env, i, mask),
@@ -106,6 +108,10 @@ impl Op for CallBuiltin {
             _ => free(w, env, i, mask),
         };
         match done {
+            Ok(()) if w.fault.is_none() && allocates => {
+                w.charge += COST * u64::from(mask.count_ones());
+                Flow::Yield
+            }
             Ok(()) if w.fault.is_none() => Flow::Next,
             Ok(()) => Flow::Fault,
             Err(addr) => {

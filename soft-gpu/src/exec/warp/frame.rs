@@ -324,6 +324,17 @@ impl Warp {
         }
     }
 
+    /// The 8 bytes at an offset of a structure argument of the current frame; zeros past the end.
+    pub(crate) fn get_at(&self, place: &Place, l: usize, at: u64) -> u64 {
+        match *place {
+            Place::Local(off, len) => {
+                self.get(&Place::Local(off + at.min(len), len.saturating_sub(at)), l)
+            }
+            _ if at == 0 => self.get(place, l),
+            _ => 0,
+        }
+    }
+
     /// Sets one lane of an argument or result of the current frame.
     pub(crate) fn set(&mut self, place: &Place, l: usize, v: u64) {
         let f = self.frames[self.frame as usize];

@@ -148,6 +148,10 @@ pub(crate) struct Warp {
     pub(crate) arrivals: Vec<Arrival>,
     /// Number of executed instructions.
     pub(crate) count: u64,
+    /// Instructions that calls of the driver count for, not yet in `count`.
+    pub(crate) charge: u64,
+    /// The last `cudaError_t` of each lane; empty if there was none.
+    pub(crate) errors: Vec<u32>,
 }
 
 impl Warp {
@@ -186,6 +190,8 @@ impl Warp {
             stride: 0,
             arrivals: Vec::new(),
             count: 0,
+            charge: 0,
+            errors: Vec::new(),
         }
     }
 
@@ -210,6 +216,7 @@ impl Warp {
         self.frames.clear();
         self.free.clear();
         self.arrivals.clear();
+        self.errors.clear();
         self.fault = None;
         self.index = index;
         self.live = mask;
@@ -499,7 +506,7 @@ impl Warp {
         self.slice += 1;
         let mut left = budget;
         let end = self.slices(env, &mut left);
-        self.count += budget - left;
+        self.count += budget - left + std::mem::take(&mut self.charge);
         end
     }
 
