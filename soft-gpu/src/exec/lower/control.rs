@@ -261,14 +261,14 @@ fn device_runtime(
         let n = expected.len();
         return Err(Why::invalid(format!("{name} takes {n} arguments")));
     }
-    let imm = site(f, rets, args, None)?;
-    let places = &f.m.calls[imm as usize].args;
-    for (i, (place, bytes)) in places.iter().zip(expected).enumerate() {
+    let mut s = CallSite::default();
+    for (i, (arg, bytes)) in args.iter().zip(expected).enumerate() {
+        let literal = if *bytes == 8 { Type::U64 } else { Type::U32 };
+        let place = actual(f, arg, Some(literal), false)?;
         let fits = match place {
-            Place::Local(_, n) => n == bytes,
+            Place::Local(_, n) => n == *bytes,
             Place::Reg64(_) => *bytes == 8,
-            // A literal is a 32-bit constant, whatever its argument.
-            Place::Reg32(_) => *bytes <= 8,
+            Place::Reg32(_) => *bytes == 4,
             Place::Pred(_) => false,
         };
         if !fits {
@@ -276,7 +276,13 @@ fn device_runtime(
                 "argument {i} of {name} has {bytes} bytes"
             )));
         }
+        s.args.push(place);
     }
+    for ret in rets {
+        s.rets.push(actual(f, ret, None, true)?);
+    }
+    let imm = f.m.calls.len() as u64;
+    f.m.calls.push(s);
     f.emit(Inst {
         run: op_plain::<CallRuntime>(),
         a: declared.index,

@@ -3,7 +3,8 @@
 use super::func::{Func, Reg};
 use super::{R, Sym, Why, layout};
 use crate::exec::env::{FUNC_STRIDE, FUNC_WINDOW};
-use crate::exec::inst::{Inst, NEGATED, NONE, OpFn, bank};
+use crate::exec::inst::{Inst, NEGATED, NONE, OpFn, bank, op_plain};
+use crate::exec::ops::family::PredLogic;
 use crate::exec::special::{self, Special};
 use crate::ptx::ast::{Operand, Type};
 
@@ -142,9 +143,24 @@ impl<'m> Func<'_, 'm> {
                 _ => Err(Why::invalid(format!("{n} is not a predicate"))),
             },
             Operand::Negated(inner) => Ok(self.pred(inner)? ^ NEGATED),
-            Operand::Int(_) => Err(Why::unsupported("a constant predicate")),
+            Operand::Int(value) => self.const_pred(*value != 0),
             _ => Err(Why::invalid("expected a predicate")),
         }
+    }
+
+    /// A predicate with this value, which an instruction before the current one sets.
+    fn const_pred(&mut self, value: bool) -> R<u32> {
+        let d = self.fresh_pred()?;
+        self.emit(Inst {
+            run: op_plain::<PredLogic>(),
+            d,
+            a: d,
+            b: d,
+            // The truth table.
+            imm: if value { 0xff } else { 0 },
+            ..self.blank()
+        });
+        Ok(d)
     }
 
     /// The column of a predicate destination.

@@ -12,6 +12,7 @@ mod memory;
 mod output;
 mod regular;
 mod rounding;
+mod runtime;
 #[cfg(target_arch = "x86_64")]
 mod tier1;
 mod tier2;

@@ -222,6 +222,16 @@ fn barriers_with_counts_and_reductions() {
 }
 
 #[test]
+fn predicates_may_be_constants() {
+    let body = "setp.lt.u32 %p1, %t, 3; xor.pred %p2, %p1, -1; and.pred %p1, 1, %p1; or.pred %p3, %p2, 0;\n\
+        mov.u32 %r0, 0; @%p1 add.u32 %r0, %r0, 1; @%p2 add.u32 %r0, %r0, 10; @%p3 add.u32 %r0, %r0, 100;";
+    let got = block(body, 32);
+    for (t, v) in got.into_iter().enumerate() {
+        assert_eq!(v, if t < 3 { 1 } else { 110 });
+    }
+}
+
+#[test]
 fn a_reduction_ends_while_other_lanes_are_in_a_function() {
     // The lower halves of both warps wait at a counted bar.red. When the barrier completes, the
     // upper halves are inside a long function, and their registers must not change.

@@ -36,6 +36,8 @@ enum Want {
     Physical { device: usize },
     /// A copy of the guest program's memory, at the same address.
     Shadow { at: u64 },
+    /// More room in the device heap of a context, whose limit becomes this value.
+    Heap { ctx: Ctx, value: u64 },
 }
 
 /// The allocated object, as the results of the request.
@@ -44,6 +46,8 @@ enum Made {
     Arrays(rep::ArrayCreate),
     Physical(rep::PhysicalCreate),
     Shadow(rep::HostMap),
+    /// The request is answered when the limit is set.
+    Heap,
 }
 
 /// An allocation whose request is not answered yet.
@@ -176,6 +180,17 @@ impl Objects {
     ) -> Result<()> {
         self.check_shadow(r.ptr.0, r.size)?;
         self.want(link, reply, Want::Shadow { at: r.ptr.0 }, r.size)
+    }
+
+    /// Books `more` bytes for the device heap of a context, then sets its limit.
+    pub(super) fn book_heap(
+        &mut self,
+        link: &mut Link,
+        reply: (Op, u64),
+        (ctx, value): (Ctx, u64),
+        more: u64,
+    ) -> Result<()> {
+        self.want(link, reply, Want::Heap { ctx, value }, more)
     }
 
     fn want(&mut self, link: &mut Link, (op, id): (Op, u64), want: Want, size: u64) -> Result<()> {
@@ -377,6 +392,7 @@ impl Objects {
                         Made::Arrays(reply) => link.out.reply(op, id, Ok(reply)),
                         Made::Physical(reply) => link.out.reply(op, id, Ok(reply)),
                         Made::Shadow(reply) => link.out.reply(op, id, Ok(reply)),
+                        Made::Heap => {}
                     }
                 }
                 Outcome::Answer(Err(code)) => {
@@ -393,10 +409,12 @@ impl Objects {
 
     fn try_alloc(&mut self, link: &mut Link, pending: &Pending) -> Outcome {
         let device = match pending.want {
-            Want::Memory { ctx, .. } | Want::Arrays { ctx, .. } => match self.context(ctx) {
-                Ok(context) => context.device,
-                Err(code) => return Outcome::Answer(Err(code)),
-            },
+            Want::Memory { ctx, .. } | Want::Arrays { ctx, .. } | Want::Heap { ctx, .. } => {
+                match self.context(ctx) {
+                    Ok(context) => context.device,
+                    Err(code) => return Outcome::Answer(Err(code)),
+                }
+            }
             Want::Physical { device } => device,
             Want::Shadow { .. } => self.pinned_ledger(),
         };
@@ -448,6 +466,11 @@ impl Objects {
             Want::Shadow { at } => {
                 let made = self.make_shadow(*at, pending.size, cost);
                 return made.map(Made::Shadow);
+            }
+            Want::Heap { ctx, value } => {
+                let reply = (pending.op, pending.id);
+                let booked = self.heap_booked(reply, (*ctx, *value), cost);
+                return booked.map(|()| Made::Heap);
             }
         };
         let memory = match stream {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vgpu_proto::call::{Op, rep};
+use vgpu_proto::call::{Op, rep, req};
 use vgpu_proto::cuda::{Ctx, CuResult};
 use vgpu_proto::handshake::DeviceInfo;
 
@@ -10,6 +10,7 @@ use super::garbage::Garbage;
 use super::pool::Over;
 use super::{FoundDevice, Objects};
 use crate::driver::{Context, Device, Event, Result};
+use crate::session::link::Link;
 
 /// Flags of `cuCtxCreate` and `cuDevicePrimaryCtxSetFlags` that CUDA 12.4 defines.
 const CONTEXT_FLAGS: u32 = 0xff;
@@ -25,6 +26,9 @@ const LIMITS: &[(u32, u64)] = &[
     (5, 128),
     (6, 1 << 30),
 ];
+
+/// CU_LIMIT_MALLOC_HEAP_SIZE, and the bytes of the heap that every context has.
+const HEAP: (u32, u64) = (2, 8 << 20);
 
 /// The limits of a launch on a device.
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +52,8 @@ pub(crate) struct DeviceState {
     pub primary: Option<u64>,
     /// How often the guest has retained the primary context.
     pub retained: u64,
+    /// Bytes booked for the device heap of that context, until the session ends.
+    heap: u64,
     flags: u32,
 }
 
@@ -64,6 +70,7 @@ impl DeviceState {
             limits,
             primary: None,
             retained: 0,
+            heap: 0,
             flags: 0,
         }
     }
@@ -96,6 +103,8 @@ pub(crate) struct ContextState {
     pub primary: bool,
     /// Original values of the limits that the guest changed; a reset restores them.
     pub limits: Vec<(u32, u64)>,
+    /// Bytes booked for the device heap; 0 for a primary context, see [`DeviceState`].
+    heap: u64,
 }
 
 impl Objects {
@@ -131,6 +140,7 @@ impl Objects {
             spare: Vec::new(),
             primary,
             limits: Vec::new(),
+            heap: 0,
         };
         self.contexts.insert(state).ok_or(CuResult::OUT_OF_MEMORY)
     }
@@ -188,20 +198,54 @@ impl Objects {
         Ok(())
     }
 
-    /// `cuCtxSetLimit`, on a helper thread, because it may wait for the context's work.
+    /// `cuCtxSetLimit`, on a helper thread, because it may wait for the context's work. A device heap
+    /// beyond the usual one is booked first, because kernels allocate there without asking. The
+    /// booking stays until the context or the session ends, because kernels in flight may use what a
+    /// smaller limit no longer allows.
     pub(crate) fn set_limit(
         &mut self,
-        (op, id): (Op, u64),
-        ctx: Ctx,
-        limit: u32,
-        value: u64,
+        link: &mut Link,
+        reply: (Op, u64),
+        r: &req::CtxSetLimit,
     ) -> Result<()> {
-        let context = Arc::clone(&self.context(ctx)?.driver);
-        match LIMITS.iter().find(|(l, _)| *l == limit) {
+        let context = self.context(r.ctx)?;
+        match LIMITS.iter().find(|(l, _)| *l == r.limit) {
             None => return Err(CuResult::UNSUPPORTED_LIMIT),
-            Some((_, ceiling)) if value > *ceiling => return Err(CuResult::INVALID_VALUE),
+            Some((_, ceiling)) if r.value > *ceiling => return Err(CuResult::INVALID_VALUE),
             Some(_) => {}
         }
+        let booked = match context.primary {
+            true => self.devices.get(context.device).map_or(0, |d| d.heap),
+            false => context.heap,
+        };
+        let (heap, usual) = HEAP;
+        let more = r.value.saturating_sub(usual).saturating_sub(booked);
+        if r.limit == heap && more > 0 {
+            return self.book_heap(link, reply, (r.ctx, r.value), more);
+        }
+        self.apply_limit(reply, r.ctx, r.limit, r.value)
+    }
+
+    /// Notes a booking of `cost` bytes, and sets the limit of the device heap.
+    pub(super) fn heap_booked(
+        &mut self,
+        reply: (Op, u64),
+        (ctx, value): (Ctx, u64),
+        cost: u64,
+    ) -> Result<()> {
+        let context = self.contexts.get_mut(ctx.0);
+        let context = context.ok_or(CuResult::INVALID_CONTEXT)?;
+        let booked = match context.primary {
+            true => self.devices.get_mut(context.device).map(|d| &mut d.heap),
+            false => Some(&mut context.heap),
+        };
+        *booked.ok_or(CuResult::INVALID_CONTEXT)? += cost;
+        self.apply_limit(reply, ctx, HEAP.0, value)
+    }
+
+    /// Setting a limit may wait for the context's work: a helper does it.
+    fn apply_limit(&mut self, (op, id): (Op, u64), ctx: Ctx, limit: u32, value: u64) -> Result<()> {
+        let context = Arc::clone(&self.context(ctx)?.driver);
         self.helpers.run(move || {
             let before = context.limit(limit);
             let set = context.set_limit(limit, value);
@@ -270,7 +314,9 @@ impl Objects {
                 .modules
                 .extend(self.modules.remove(id).map(|m| m.driver));
         }
-        (garbage, charge + of_arrays)
+        let heap = self.contexts.get_mut(context);
+        let heap = heap.map_or(0, |c| std::mem::take(&mut c.heap));
+        (garbage, charge + of_arrays + heap)
     }
 
     /// The ordinal of a context's device.

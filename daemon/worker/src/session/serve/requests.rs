@@ -156,7 +156,7 @@ impl Session {
                     (Target::Context(r.ctx.0), flush),
                 )
             }
-            Request::CtxSetLimit(r) => done(objects.set_limit(reply, r.ctx, r.limit, r.value)),
+            Request::CtxSetLimit(r) => done(objects.set_limit(link, reply, &r)),
             Request::CtxGetLimit(r) => answer(link, asked, objects.limit(r.ctx, r.limit)),
             Request::CtxSetCacheConfig(r) => done(objects.context_cache(r.ctx, r.config)),
 
