@@ -94,6 +94,8 @@ programs! {
     PERTHREAD = "perthread", "tests/guests/modules.ptx";
     /// A module with 96 MiB of variables.
     VARIABLES = "variables", "tests/guests/variables.ptx";
+    /// Kernels that launch kernels, and the device heap.
+    NESTED = "nested", "tests/guests/nested.ptx";
     /// Allocates memory and keeps it.
     TAKE = "take", "soft-gpu/fixtures/demo/null.ptx";
     /// Memory as reported by CUDA and NVML.

@@ -118,6 +118,34 @@ fn the_variables_of_modules_are_in_the_account() -> Result<()> {
 }
 
 #[test]
+fn the_device_heap_is_in_the_account_before_kernels_use_it() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    host.admin("vm set 1 --memory=200MiB")?;
+    let heap = |bytes: u64| -> Result<Guest> {
+        let program = Guest::new(guest::NESTED, host.target(1))?;
+        Ok(program.arg("heap").arg(bytes.to_string()))
+    };
+    let refused = heap(300 * MIB)?.run(SOON)?;
+    let text = guest::describe(&refused);
+    assert_eq!(refused.status.code(), Some(4), "{text}");
+    host.wait_no_sessions(SOON)?;
+    let mut first = heap(120 * MIB)?.spawn()?;
+    until("its heap is booked", SOON, || {
+        (vm_number(&host, "memory_bytes")? >= 112 * MIB).then_some(())
+    })?;
+    // Neither a heap nor memory beside the heap fits any more.
+    for second in [heap(120 * MIB)?, take(&host, "device", 120 * MIB)?] {
+        let output = second.run(SOON)?;
+        let text = guest::describe(&output);
+        assert_eq!(output.status.code(), Some(4), "{text}");
+    }
+    first.kill();
+    host.wait_no_sessions(SOON)?;
+    assert_eq!(vm_number(&host, "memory_bytes"), Some(0));
+    Ok(())
+}
+
+#[test]
 fn sessions_are_limited_and_the_next_is_served_when_one_ends() -> Result<()> {
     let host = one_vm(&Options::default())?;
     host.admin("vm set 1 --sessions=2")?;

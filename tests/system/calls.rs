@@ -56,6 +56,11 @@ fn modules_and_launches() -> Result<()> {
 }
 
 #[test]
+fn kernels_that_launch_kernels() -> Result<()> {
+    alike(guest::NESTED).map(|_| ())
+}
+
+#[test]
 fn nodes_of_graphs() -> Result<()> {
     alike(guest::NODES).map(|_| ())
 }
