@@ -1,6 +1,6 @@
 //! The driver as a running kernel sees it.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::context::Context;
@@ -26,6 +26,8 @@ pub struct KernelDevice<'a> {
     context: &'a Context,
     module: &'a Arc<Module>,
     printed: Mutex<Fifo>,
+    /// Whether kernels asked for memory for parameters.
+    launches: AtomicBool,
 }
 
 impl<'a> KernelDevice<'a> {
@@ -36,6 +38,7 @@ impl<'a> KernelDevice<'a> {
             context,
             module,
             printed: Mutex::new(Fifo::new(limit(context, PRINTF_FIFO_SIZE))),
+            launches: AtomicBool::new(false),
         }
     }
 
@@ -43,6 +46,9 @@ impl<'a> KernelDevice<'a> {
     pub fn ends(self) {
         let printed = self.printed.into_inner();
         printed.unwrap_or_else(PoisonError::into_inner).ends();
+        if !self.launches.into_inner() {
+            return;
+        }
         let idle = lock(&self.context.parameters).idle();
         for chunk in idle {
             let memory = &self.driver.memory;
@@ -111,6 +117,7 @@ impl Runtime for KernelDevice<'_> {
             let made = memory.alloc(driver, &context.gpu, Use::Parameters, bytes, context.handle);
             made.ok()
         };
+        self.launches.store(true, Ordering::Relaxed);
         lock(&context.parameters).take(bytes, chunk).unwrap_or(0)
     }
 

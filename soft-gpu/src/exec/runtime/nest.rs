@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use super::DEEPEST;
 use super::error;
@@ -80,27 +80,32 @@ struct State {
 /// What the grids of one launch share.
 #[derive(Default)]
 pub(crate) struct Nest {
-    state: Mutex<State>,
+    /// `None` until a kernel calls the device runtime, which most kernels never do.
+    state: Mutex<Option<Box<State>>>,
     /// Level of the running grid.
     level: AtomicUsize,
 }
 
 impl Nest {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        f(state.get_or_insert_default())
     }
 
     /// A new stream or event.
     pub(super) fn create(&self, kind: Handle) -> u64 {
-        let mut state = self.state();
-        state.handles += 1;
-        FIRST_HANDLE + state.handles * 16 + kind as u64
+        let number = self.with(|state| {
+            state.handles += 1;
+            state.handles
+        });
+        FIRST_HANDLE + number * 16 + kind as u64
     }
 
     /// Whether the number is a stream or event that this launch created.
     pub(super) fn created(&self, handle: u64, kind: Handle) -> bool {
         let number = handle.wrapping_sub(FIRST_HANDLE + kind as u64);
-        number.is_multiple_of(16) && (1..=self.state().handles).contains(&(number / 16))
+        let last = self.with(|state| state.handles);
+        number.is_multiple_of(16) && (1..=last).contains(&(number / 16))
     }
 
     /// Memory for the parameters of a launch; `child` if the launch is known.
@@ -114,7 +119,7 @@ impl Nest {
         if addr == 0 {
             return Err(error::LAUNCH_OUT_OF_RESOURCES);
         }
-        self.state().parameters.insert(addr, child);
+        self.with(|state| state.parameters.insert(addr, child));
         Ok(addr)
     }
 
@@ -126,67 +131,63 @@ impl Nest {
         child: Option<Child>,
         order: Order,
     ) -> Result<(), u32> {
-        let mut state = self.state();
-        let prepared = state.parameters.get(&parameters);
-        let prepared = *prepared.ok_or(error::INVALID_VALUE)?;
-        let child = child.or(prepared).ok_or(error::INVALID_VALUE)?;
-        state.parameters.remove(&parameters);
-        let checked = runtime.check(&child);
-        let launched = checked.and_then(|()| self.enter(runtime, &mut state, order));
-        launched
-            .map(|to| to.push_back(Work::Kernel(child, parameters)))
+        let prepared = self.with(|state| state.parameters.remove(&parameters));
+        let prepared = prepared.ok_or(error::INVALID_VALUE)?;
+        let child = child.or(prepared).ok_or(error::INVALID_VALUE);
+        child
+            .and_then(|child| {
+                runtime.check(&child)?;
+                self.add(runtime, Work::Kernel(child, parameters), order)
+            })
             .inspect_err(|_| runtime.release(parameters))
     }
 
-    /// Adds a copy or a memset to the work of the running grid.
+    /// Adds work to the running grid's, and counts it as pending.
     pub(super) fn add(&self, runtime: &dyn Runtime, work: Work, order: Order) -> Result<(), u32> {
-        let mut state = self.state();
-        self.enter(runtime, &mut state, order)?.push_back(work);
-        Ok(())
-    }
-
-    /// The list for one more piece of work, which is counted as pending.
-    fn enter<'s>(
-        &self,
-        runtime: &dyn Runtime,
-        state: &'s mut State,
-        order: Order,
-    ) -> Result<&'s mut VecDeque<Work>, u32> {
         if self.level.load(Ordering::Relaxed) >= DEEPEST {
             return Err(error::LAUNCH_MAX_DEPTH_EXCEEDED);
         }
         if !runtime.pend() {
             return Err(error::LAUNCH_PENDING_COUNT_EXCEEDED);
         }
-        Ok(match order {
-            Order::Stream => &mut state.now,
-            Order::Tail => &mut state.tail,
-        })
+        self.with(|state| match order {
+            Order::Stream => state.now.push_back(work),
+            Order::Tail => state.tail.push_back(work),
+        });
+        Ok(())
     }
 
     /// The next work: the first of the grid that has just ended, else of the grids above.
     fn next(&self) -> Option<Work> {
-        let mut guard = self.state();
-        let state = &mut *guard;
-        let mut launched = std::mem::take(&mut state.now);
-        launched.append(&mut state.tail);
-        if !launched.is_empty() {
-            state.above.push(launched);
-        }
-        while let Some(left) = state.above.last_mut() {
-            if let Some(work) = left.pop_front() {
-                self.level.store(state.above.len(), Ordering::Relaxed);
-                return Some(work);
+        self.with(|state| {
+            let mut launched = std::mem::take(&mut state.now);
+            launched.append(&mut state.tail);
+            if !launched.is_empty() {
+                state.above.push(launched);
             }
-            state.above.pop();
-        }
-        None
+            while let Some(left) = state.above.last_mut() {
+                if let Some(work) = left.pop_front() {
+                    self.level.store(state.above.len(), Ordering::Relaxed);
+                    return Some(work);
+                }
+                state.above.pop();
+            }
+            None
+        })
+    }
+
+    /// Whether no kernel has called the device runtime.
+    fn is_unused(&mut self) -> bool {
+        let state = self.state.get_mut();
+        state.unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
     /// Gives back what is left after the launch, or after a fault.
     fn end(self, runtime: &dyn Runtime) {
         let state = self.state.into_inner();
-        let state = state.unwrap_or_else(PoisonError::into_inner);
+        let Some(state) = state.unwrap_or_else(PoisonError::into_inner) else {
+            return;
+        };
         state.parameters.keys().for_each(|p| runtime.release(*p));
         let lists = state.above.into_iter().chain([state.now, state.tail]);
         for work in lists.flatten() {
@@ -204,12 +205,13 @@ impl Nest {
 /// # Errors
 /// The first device fault, after which all other blocks and grids stop.
 pub fn run(program: &Program, launch: &Launch, device: &dyn Device) -> Result<RunStats, Fault> {
-    let nest = Nest::default();
-    let Some(runtime) = device.runtime() else {
-        return grid::run(program, launch, device, &nest);
+    let mut nest = Nest::default();
+    let ran = grid::run(program, launch, device, &nest);
+    let runtime = device.runtime().filter(|_| !nest.is_unused());
+    let Some(runtime) = runtime else {
+        return ran;
     };
-    let done = grid::run(program, launch, device, &nest)
-        .and_then(|stats| descend(program, launch, device, (runtime, &nest), stats));
+    let done = ran.and_then(|stats| descend(program, launch, device, (runtime, &nest), stats));
     nest.end(runtime);
     done
 }
