@@ -11,8 +11,8 @@
 //!                                                    to write; other bytes must be zero
 //! program.kernel(name) -> Option<KernelId>; program.kernels() -> iterator of (&str, KernelId)
 //! program.kernel_info(KernelId) -> &KernelInfo
-//! run(&Program, &Launch, &dyn Device) -> Result<RunStats, Fault>    blocks until the grid ends, and
-//!                                                    all grids that its kernels launched
+//! run(&Program, &Launch, &dyn Device) -> Result<RunStats, Fault>    blocks until the grid ends,
+//!                                                    and all that its kernels launched
 //! ```
 
 use std::collections::BTreeMap;
