@@ -28,7 +28,7 @@ SAYS = {
     "cdpAdvancedQuicksort": "cdpAdvancedQuicksort PASSED",
     "cdpBezierTessellation": "Done!",
     "cdpQuadtree": "Results: OK",
-    "cdpSimplePrint": "| | | BLOCK",
+    "cdpSimplePrint": "|  BLOCK 9 launched by thread",
     "cdpSimpleQuicksort": "Validating results: OK",
     "clock": "Average clocks/block",
     "clock_nvrtc": "Average clocks/block",
