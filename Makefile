@@ -1,6 +1,6 @@
 # Every target is a short command that also works by hand.
 # A fresh machine needs Rust, a C compiler and make. Targets install their other tools themselves.
-.PHONY: help build demo test bench sim vm-test clients hypervisors fuzz lint loom install
+.PHONY: help build demo test bench sim vm-test clients hypervisors fuzz lint loom install deb dist pkg-test release
 
 CARGO ?= cargo
 
@@ -14,7 +14,10 @@ help:
 	@echo "make sim       the scheduler's bounds, checked in simulation, target/sim/report.json (SIM=--ci: briefly)"
 	@echo "make fuzz      libFuzzer targets for bytes of guests, workers, administrators (FUZZ=--ci: briefly; needs a C++ compiler)"
 	@echo "make lint      rustfmt, clippy, rustdoc, unused dependencies, our facts of cuda.h against NVIDIA's, cargo deny"
-	@echo "make install   DESTDIR=/ PREFIX=/usr: binaries, shim, units (builds in release mode)"
+	@echo "make install   DESTDIR=/ PREFIX=/usr: binaries, guest library, units, manual pages (builds in release mode)"
+	@echo "make deb       Debian packages vgpu-host, vgpu-guest, vgpu-soft-gpu in target/deb (builds in release mode)"
+	@echo "make dist      a tarball for other distributions in target/dist (builds in release mode)"
+	@echo "make pkg-test  the packages in a Debian root file system: lintian, install, upgrade, purge (needs root)"
 
 build:
 	$(CARGO) build --workspace
@@ -57,6 +60,17 @@ lint:
 	proto/cuda-abi/header-check/run.sh
 	tests/deny.sh
 
-install:
-	$(CARGO) build --release --workspace
+install: release
 	systemd/install.sh
+
+deb: release
+	systemd/deb/build.sh
+
+dist: release
+	systemd/dist.sh
+
+pkg-test: build
+	tests/packages/run.sh
+
+release:
+	$(CARGO) build --release --workspace

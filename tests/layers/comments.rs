@@ -9,12 +9,13 @@ use super::root;
 const COLUMNS: usize = 100;
 
 /// Folders with sources of ours.
-const FOLDERS: [&str; 7] = [
+const FOLDERS: [&str; 8] = [
     "benches",
     "daemon",
     "guest-shim",
     "proto",
     "soft-gpu",
+    "systemd",
     "tests",
     "vgpu-admin",
 ];

@@ -16,9 +16,11 @@
 //! | [`fuzz`] | random events, and a model that checks the scheduler after each |
 //! | [`mutants`] | wrong schedulers that the proofs must notice |
 //! | [`runner`], [`report`] | distribution of the runs over all CPUs; the table of results |
+//! | [`arguments`] | the command line |
 //! | [`mod@replay`] | the replay of a decision log of vgpud |
 #![forbid(unsafe_code)]
 
+pub mod arguments;
 pub mod books;
 mod daemon;
 pub mod device;

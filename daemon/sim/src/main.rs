@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use clap::{Parser, Subcommand};
+use clap::Parser;
+use vgpu_sim::arguments::{Arguments, Command};
 use vgpu_sim::fuzz::{self, FuzzReport};
 use vgpu_sim::mutants::{self, MutantReport};
 use vgpu_sim::proofs::{ALL, Plan};
@@ -15,61 +16,6 @@ use vgpu_sim::runner::{self, Job};
 
 /// Name of the fuzzer in the list of proofs.
 const FUZZ: &str = "fuzz";
-
-/// Proves the scheduler's bounds in simulation. Without arguments: all proofs, as `make sim` does.
-#[derive(Debug, Parser)]
-#[command(version)]
-#[command(args_conflicts_with_subcommands = true)]
-struct Arguments {
-    #[command(subcommand)]
-    command: Option<Command>,
-    /// Fewer and shorter runs: 10 runs of 30 simulated seconds, and brief runs of the other proofs
-    #[arg(long)]
-    ci: bool,
-    /// Run only this proof; with --seed, one run of it
-    #[arg(long, value_name = "NAME")]
-    scenario: Option<String>,
-    /// Number of the run of the proof
-    #[arg(long, requires = "scenario")]
-    seed: Option<u64>,
-    /// Simulated seconds of each run
-    #[arg(long)]
-    seconds: Option<u64>,
-    /// Number of runs over all proofs
-    #[arg(long)]
-    runs: Option<u64>,
-    /// Print every event and decision of the run
-    #[arg(long, requires = "seed")]
-    verbose: bool,
-    /// List the proofs
-    #[arg(long)]
-    list: bool,
-    /// Number of threads (the results do not depend on it)
-    #[arg(long)]
-    threads: Option<usize>,
-    /// Run only the proofs: no random events, no mutants, no report
-    #[arg(long)]
-    proofs: bool,
-    /// Run only the mutants (or those with NAME in their name): each is built, and a proof must
-    /// notice it
-    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
-    mutants: Option<String>,
-    /// Quick mode for a mutant: run the proofs, the named ones first, up to the first failure
-    #[arg(long, hide = true, num_args = 0..)]
-    first_failure: Option<Vec<String>>,
-    /// File for the report
-    #[arg(long, default_value = "target/sim/report.json")]
-    report: PathBuf,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Replay a decision log of vgpud (`vgpu-admin sched log`) and compare every decision
-    Replay {
-        /// File with the log
-        file: PathBuf,
-    },
-}
 
 fn main() -> ExitCode {
     match prove(&Arguments::parse()) {

@@ -6,6 +6,7 @@
 //! End (SIGTERM, SIGINT): guests are informed, new guests are refused, sessions may finish until
 //! the deadline, the remaining sessions are ended, and the store is closed last.
 
+mod arguments;
 mod doctor;
 mod log;
 mod orphans;
@@ -41,6 +42,7 @@ use crate::system::patience::Patience;
 use crate::worker::images::{self, ImageKeeper};
 use crate::worker::records::WorkerRecords;
 
+pub use arguments::Arguments;
 use log::Level;
 use orphans::Orphans;
 use session_numbers::SessionNumbers;
@@ -169,6 +171,7 @@ impl Daemon {
 
         let launcher = Launcher::new(config.clone(), records.clone());
         let launcher = Arc::new(launcher.context("cannot start a thread for workers")?);
+        launcher.keep_programs();
         match launcher.forks_end() {
             (true, text) => tracing::info!("{text}"),
             (false, text) => tracing::warn!("{text}"),

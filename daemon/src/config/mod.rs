@@ -93,11 +93,18 @@ impl Source {
     }
 }
 
+/// Path of the sample configuration, below the prefix with which vgpud was installed.
+fn example() -> PathBuf {
+    let program = std::env::current_exe().unwrap_or_default();
+    let prefix = program.ancestors().nth(2).unwrap_or(Path::new("/usr"));
+    prefix.join("share/doc/vgpu/vgpud.toml")
+}
+
 /// Why a configuration is not used. The sentence names file, place and key, and a valid value.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("Cannot read the configuration {}: {cause}. Create it (an example: /usr/share/doc/vgpu/vgpud.toml) or name another with --config.", file.display())]
+    #[error("Cannot read the configuration {}: {cause}. Create it (an example: {}) or name another with --config.", file.display(), example().display())]
     Read {
         /// The file.
         file: PathBuf,

@@ -261,7 +261,7 @@ pub struct Driver {
     /// NVIDIA's `libnvidia-ml.so.1`; default: the library that the dynamic linker finds.
     pub nvml_library: Option<PathBuf>,
     /// soft-gpu's `libcuda.so.1`; default: `soft-gpu/libcuda.so.1` beside the vgpud binary, or
-    /// `/usr/lib/vgpu/soft-gpu/libcuda.so.1`.
+    /// `lib/vgpu/soft-gpu/libcuda.so.1` below the prefix of the installation.
     pub soft_library: Option<PathBuf>,
     /// Directory of the shared state of soft devices; default `<runtime_dir>/soft-gpu`.
     pub soft_state_dir: Option<PathBuf>,

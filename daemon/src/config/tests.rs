@@ -412,7 +412,7 @@ fn a_read_error_names_its_cause_once() {
     let missing = Config::load(Path::new("/none/vgpud.toml")).unwrap_err();
     let said = format!("{:#}", anyhow::Error::from(missing));
     assert_eq!(said.matches("No such file").count(), 1, "{said}");
-    let example = "/usr/share/doc/vgpu/vgpud.toml";
+    let example = "/share/doc/vgpu/vgpud.toml";
     let install = include_str!("../../../systemd/install.sh");
     assert!(said.contains(example), "{said}");
     assert!(install.contains("\"$prefix/share/doc/vgpu/vgpud.toml\""));

@@ -22,9 +22,6 @@ use crate::worker::owner::{Owner, Owners, reachable};
 use crate::worker::records::WorkerRecords;
 use crate::worker::spawn::{self, Worker, WorkerOrder, WorkerTemplate};
 
-/// Path of an installed soft-gpu.
-const SOFT_LIBRARY: &str = "/usr/lib/vgpu/soft-gpu/libcuda.so.1";
-
 /// Starts workers and probes by the configuration.
 #[derive(Debug)]
 pub struct Launcher {
@@ -67,6 +64,22 @@ impl Launcher {
             spawner: Spawner::new()?,
             closers: Closers::default(),
         })
+    }
+
+    /// Copies the worker and the probe, so that an upgrade of the installed programs reaches only
+    /// the next vgpud. A program that is missing or unreadable is copied at its first use instead,
+    /// which reports the reason.
+    pub fn keep_programs(&self) {
+        let config = self.config();
+        for path in [worker_binary(&config), probe_binary(&config)] {
+            let kept = path.and_then(|path| {
+                let kept = self.jail.program(&path);
+                kept.map_err(|e| format!("cannot copy {}: {e}", path.display()))
+            });
+            if let Err(why) = kept {
+                tracing::warn!("{why}");
+            }
+        }
     }
 
     /// Applies a reloaded configuration to workers that start from now on.
@@ -340,15 +353,24 @@ pub fn driver_library(config: &Config, soft: bool) -> Result<Option<String>, Str
     if let Some(library) = &config.driver.soft_library {
         return Ok(Some(text(library)));
     }
-    let beside = beside_vgpud("soft-gpu/libcuda.so.1");
-    let candidates = [beside, Some(PathBuf::from(SOFT_LIBRARY))];
-    let found = candidates.into_iter().flatten().find(|path| path.exists());
-    found.map(|path| Some(text(&path))).ok_or_else(|| {
-        format!(
-            "soft-gpu's libcuda.so.1 is neither beside vgpud nor at {SOFT_LIBRARY}; set \
-             driver.soft_library"
-        )
-    })
+    let candidates = folder_of_vgpud().map_or(Vec::new(), |folder| soft_libraries(&folder));
+    if let Some(found) = candidates.iter().find(|path| path.exists()) {
+        return Ok(Some(text(found)));
+    }
+    let places: Vec<String> = candidates.iter().map(|path| text(path)).collect();
+    Err(format!(
+        "soft-gpu's libcuda.so.1 is not at {}; install the software device (package \
+         vgpu-soft-gpu) or set driver.soft_library",
+        places.join(" or ")
+    ))
+}
+
+/// Places of soft-gpu's library: beside vgpud as in a build, and as installed with any prefix.
+fn soft_libraries(folder: &Path) -> Vec<PathBuf> {
+    let installed = folder.parent().map(|prefix| prefix.join("lib/vgpu"));
+    let folders = [Some(folder.to_path_buf()), installed];
+    let in_folder = |folder: PathBuf| folder.join("soft-gpu/libcuda.so.1");
+    folders.into_iter().flatten().map(in_folder).collect()
 }
 
 /// Path of the vgpu-worker program.
@@ -390,7 +412,11 @@ fn program(configured: Option<&Path>, name: &str, key: &str) -> Result<PathBuf, 
 }
 
 fn beside_vgpud(name: &str) -> Option<PathBuf> {
-    Some(std::env::current_exe().ok()?.parent()?.join(name))
+    Some(folder_of_vgpud()?.join(name))
+}
+
+fn folder_of_vgpud() -> Option<PathBuf> {
+    Some(std::env::current_exe().ok()?.parent()?.to_path_buf())
 }
 
 #[cfg(test)]
@@ -425,6 +451,13 @@ mod tests {
         assert_eq!(free, own + pinned_most() + devices);
         assert!(free < u64::MAX / 2, "{free}");
         assert_eq!(memory_most(&config, true, u64::MAX), free);
+    }
+
+    #[test]
+    fn the_soft_library_is_found_below_every_prefix() {
+        let places = soft_libraries(Path::new("/usr/local/sbin"));
+        let installed = Path::new("/usr/local/lib/vgpu/soft-gpu/libcuda.so.1");
+        assert!(places.contains(&installed.to_path_buf()), "{places:?}");
     }
 
     #[test]

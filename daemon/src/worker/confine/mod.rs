@@ -135,7 +135,8 @@ impl Jail {
         }
     }
 
-    /// vgpud's own copy of a program, which the user that runs it cannot read.
+    /// vgpud's own copy of a program, which the user that runs it cannot read. The first call for
+    /// a path makes the copy; later calls return the same copy.
     ///
     /// # Errors
     /// If the program cannot be read or the copy cannot be made.

@@ -10,7 +10,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,12 +21,10 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 /// Magic number of executables.
 const ELF: &[u8] = b"\x7fELF";
 
-/// Copies by the paths of their originals.
+/// Copies by the paths of their originals. A copy is made once: vgpud and its workers are of one
+/// version, also after an upgrade has replaced the originals.
 #[derive(Debug, Default)]
-pub(super) struct Programs(Mutex<HashMap<PathBuf, (Stamp, Program)>>);
-
-/// Values that change when a program is installed again: device, inode, size, time of change.
-type Stamp = (u64, u64, u64, i64, i64);
+pub(super) struct Programs(Mutex<HashMap<PathBuf, Program>>);
 
 /// A program to run.
 #[derive(Debug, Clone)]
@@ -56,31 +54,25 @@ impl fmt::Display for Program {
 
 impl Programs {
     pub(super) fn copy(&self, path: &Path) -> io::Result<Program> {
-        let mut original = match File::open(path) {
-            // If vgpud is not root, its workers have the same user and cannot read the program
-            // either.
-            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-                return Ok(Program {
-                    copy: None,
-                    path: path.to_path_buf(),
-                });
-            }
-            opened => opened?,
-        };
-        let meta = original.metadata()?;
-        let (ctime, ctime_ns) = (meta.ctime(), meta.ctime_nsec());
-        let stamp = (meta.dev(), meta.ino(), meta.size(), ctime, ctime_ns);
         let mut copies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((of, program)) = copies.get(path)
-            && *of == stamp
-        {
+        if let Some(program) = copies.get(path) {
             return Ok(program.clone());
         }
-        let program = Program {
-            copy: copy(&mut original)?.map(Arc::new),
-            path: path.to_path_buf(),
+        let copy = match File::open(path) {
+            Ok(mut original) => copy(&mut original)?.map(Arc::new),
+            // If vgpud is not root, its workers have the same user and cannot read the program
+            // either.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => None,
+            Err(e) => return Err(e),
         };
-        copies.insert(path.to_path_buf(), (stamp, program.clone()));
+        let path = path.to_path_buf();
+        let program = Program {
+            copy,
+            path: path.clone(),
+        };
+        if program.copy.is_some() {
+            copies.insert(path, program.clone());
+        }
         Ok(program)
     }
 }
@@ -112,6 +104,28 @@ fn copy(original: &mut File) -> io::Result<Option<File>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_upgrade_does_not_replace_a_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let installed = dir.path().join("worker");
+        std::fs::copy("/bin/true", &installed).unwrap();
+        let programs = Programs::default();
+        programs.copy(&installed).unwrap();
+        // As a package manager does: a new file takes the name of the old file.
+        std::fs::copy("/bin/false", dir.path().join("new")).unwrap();
+        std::fs::rename(dir.path().join("new"), &installed).unwrap();
+        let run = |programs: &Programs| {
+            let program = programs.copy(&installed).unwrap();
+            let status = std::process::Command::new(program.path()).status().unwrap();
+            status.success()
+        };
+        assert!(run(&programs), "the program of before the upgrade");
+        assert!(
+            !run(&Programs::default()),
+            "the next vgpud has the new program"
+        );
+    }
 
     #[test]
     fn a_program_that_vgpud_cannot_read_is_run_where_it_is() {

@@ -1,0 +1,61 @@
+//! The command line of `vgpu-sim`.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// Proves the scheduler's bounds in simulation. Without arguments: all proofs, as `make sim` does.
+#[derive(Debug, Parser)]
+#[command(name = "vgpu-sim", version)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Fewer and shorter runs: 10 runs of 30 simulated seconds, and brief runs of the other proofs
+    #[arg(long)]
+    pub ci: bool,
+    /// Run only this proof; with --seed, one run of it
+    #[arg(long, value_name = "NAME")]
+    pub scenario: Option<String>,
+    /// Number of the run of the proof
+    #[arg(long, requires = "scenario")]
+    pub seed: Option<u64>,
+    /// Simulated seconds of each run
+    #[arg(long)]
+    pub seconds: Option<u64>,
+    /// Number of runs over all proofs
+    #[arg(long)]
+    pub runs: Option<u64>,
+    /// Print every event and decision of the run
+    #[arg(long, requires = "seed")]
+    pub verbose: bool,
+    /// List the proofs
+    #[arg(long)]
+    pub list: bool,
+    /// Number of threads (the results do not depend on it)
+    #[arg(long)]
+    pub threads: Option<usize>,
+    /// Run only the proofs: no random events, no mutants, no report
+    #[arg(long)]
+    pub proofs: bool,
+    /// Run only the mutants (or those with NAME in their name): each is built, and a proof must
+    /// notice it
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
+    pub mutants: Option<String>,
+    /// Quick mode for a mutant: run the proofs, the named ones first, up to the first failure
+    #[arg(long, hide = true, num_args = 0..)]
+    pub first_failure: Option<Vec<String>>,
+    /// File for the report
+    #[arg(long, default_value = "target/sim/report.json")]
+    pub report: PathBuf,
+}
+
+/// Commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Replay a decision log of vgpud (`vgpu-admin sched log`) and compare every decision
+    Replay {
+        /// File with the log
+        file: PathBuf,
+    },
+}

@@ -1,0 +1,75 @@
+//! `vgpu-guest`: tells users of a VM about its GPU from inside the VM, without an administrator.
+//! Only `doctor` opens a session, for its `cuInit`.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
+
+mod attempt;
+mod doctor;
+mod library;
+mod tell;
+
+use std::io::{ErrorKind, Write as _};
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use vgpu_door::{Address, LIMIT, look};
+use vgpu_proto::look::Looked;
+
+/// The GPU of this VM, as its users see it.
+#[derive(Debug, Parser)]
+#[command(name = "vgpu-guest", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// GPUs, programs, use and limits
+    Status,
+    /// Why the VM's programs wait, or do not
+    Explain,
+    /// Finds out why CUDA programs do not run
+    Doctor,
+    /// One step of doctor that loads a library, in a separate process
+    #[command(hide = true)]
+    Attempt { step: attempt::Step },
+}
+
+/// The command line, from which the manual page and completions are made.
+#[must_use]
+pub fn command_line() -> clap::Command {
+    Cli::command()
+}
+
+/// Runs the command that the process's arguments name.
+#[must_use]
+pub fn run() -> ExitCode {
+    let (text, good) = match Cli::parse().command {
+        Command::Status => told(tell::status),
+        Command::Explain => told(tell::explain),
+        Command::Doctor => doctor::examine(),
+        Command::Attempt { step } => return step.make(),
+    };
+    let written = match good {
+        true => std::io::stdout().write_all(text.as_bytes()),
+        false => std::io::stderr().write_all(text.as_bytes()),
+    };
+    match written {
+        Ok(()) if good => return ExitCode::SUCCESS,
+        // A closed pipe is a normal end.
+        Err(e) if good && e.kind() == ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
+        Err(e) if good => eprintln!("vgpu-guest: the answer cannot be written: {e}"),
+        _ => {}
+    }
+    ExitCode::FAILURE
+}
+
+/// Asks vgpud about this VM. Returns the text to print, and whether vgpud answered.
+fn told(tell: fn(&Looked) -> String) -> (String, bool) {
+    let looked = Address::from_environment()
+        .and_then(|address| look(&address, LIMIT).map_err(|e| e.to_string()));
+    match looked {
+        Ok(looked) => (tell(&looked), true),
+        Err(why) => (format!("vgpu-guest: {why}\n"), false),
+    }
+}

@@ -1,0 +1,153 @@
+//! `vgpu-pages DIR`: writes the manual pages (`DIR/man`) and the completions of bash, zsh and fish
+//! (`DIR/bash`, `DIR/zsh`, `DIR/fish`) of the installed programs, from their command lines.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::{Command, CommandFactory};
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+/// The documented programs, each with the section of its manual page.
+fn programs() -> [(Command, &'static str); 4] {
+    [
+        (vgpu_admin::command_line(), "1"),
+        (vgpud::app::Arguments::command(), "8"),
+        (vgpu_guest::command_line(), "1"),
+        (vgpu_sim::arguments::Arguments::command(), "1"),
+    ]
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut arguments = std::env::args_os().skip(1);
+    match (arguments.next(), arguments.next()) {
+        (Some(dir), None) => write(Path::new(&dir)),
+        _ => bail!("Usage: vgpu-pages DIR"),
+    }
+}
+
+fn write(dir: &Path) -> anyhow::Result<()> {
+    let shells = [
+        (Shell::Bash, "bash"),
+        (Shell::Zsh, "zsh"),
+        (Shell::Fish, "fish"),
+    ];
+    let man = folder(dir, "man")?;
+    for (mut command, section) in programs() {
+        let name = command.get_name().to_owned();
+        for (shell, of) in shells {
+            clap_complete::generate_to(shell, &mut command.clone(), &name, folder(dir, of)?)?;
+        }
+        command = command.disable_help_subcommand(true);
+        command.build();
+        write_pages(&command, section, &man)
+            .with_context(|| format!("cannot write the manual of {name}"))?;
+    }
+    Ok(())
+}
+
+fn folder(dir: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let folder = dir.join(name);
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot create {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// The page of a command, and those of its commands.
+fn write_pages(command: &Command, section: &str, dir: &Path) -> std::io::Result<()> {
+    let page = Man::new(command.clone())
+        .section(section)
+        .source(concat!("vGPU ", env!("CARGO_PKG_VERSION")));
+    page.generate_to(dir)?;
+    shown(command).try_for_each(|command| write_pages(command, section, dir))
+}
+
+fn shown(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|each| !each.is_hide_set())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the pages in `dir` lack of the help texts: pages and options.
+    fn lacking(dir: &Path) -> Vec<String> {
+        let mut lacking = Vec::new();
+        for (mut command, section) in programs() {
+            command.build();
+            compare(&command, section, &dir.join("man"), &mut lacking);
+        }
+        lacking
+    }
+
+    fn compare(command: &Command, section: &str, dir: &Path, lacking: &mut Vec<String>) {
+        let name = command.get_display_name().unwrap_or(command.get_name());
+        match std::fs::read_to_string(dir.join(format!("{name}.{section}"))) {
+            Err(_) => lacking.push(format!("page {name}")),
+            Ok(page) => {
+                let page = page.replace("\\-", "-");
+                let help = command.clone().render_long_help().to_string();
+                let options = help.lines().map(str::trim).filter(|l| l.starts_with('-'));
+                let long = options.flat_map(str::split_whitespace);
+                for option in long.filter(|word| word.starts_with("--")) {
+                    let option = option.split(['=', '[', ',']).next().unwrap_or(option);
+                    if !page.contains(option) {
+                        lacking.push(format!("{option} in the page {name}"));
+                    }
+                }
+            }
+        }
+        for each in shown(command).filter(|each| each.get_name() != "help") {
+            compare(each, section, dir, lacking);
+        }
+    }
+
+    #[test]
+    fn every_command_has_a_page_with_all_its_options() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path()).unwrap();
+        assert_eq!(lacking(dir.path()), Vec::<String>::new());
+        let page = dir.path().join("man/vgpu-admin-pool-set.1");
+        let text = std::fs::read_to_string(&page).unwrap();
+        assert!(
+            text.contains("\\-\\-policy"),
+            "an option of a nested command"
+        );
+        // The comparison notices a missing option and a missing page.
+        std::fs::write(&page, text.replace("\\-\\-policy", "")).unwrap();
+        assert_eq!(
+            lacking(dir.path()),
+            ["--policy in the page vgpu-admin-pool-set"]
+        );
+        std::fs::remove_file(&page).unwrap();
+        assert_eq!(lacking(dir.path()), ["page vgpu-admin-pool-set"]);
+        assert!(
+            !dir.path().join("man/vgpu-guest-attempt.1").exists(),
+            "hidden"
+        );
+    }
+
+    #[test]
+    fn every_shell_completes_every_program() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path()).unwrap();
+        for (command, _) in programs() {
+            let name = command.get_name();
+            for file in [
+                format!("bash/{name}.bash"),
+                format!("zsh/_{name}"),
+                format!("fish/{name}.fish"),
+            ] {
+                let text = std::fs::read_to_string(dir.path().join(&file)).expect(&file);
+                for each in shown(&command) {
+                    assert!(
+                        text.contains(each.get_name()),
+                        "{file}: {}",
+                        each.get_name()
+                    );
+                }
+            }
+        }
+    }
+}
