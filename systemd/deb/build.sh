@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 target="${CARGO_TARGET_DIR:-target}"
 upstream=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 version="$upstream-${DEB_REVISION:-1}"
-maintainer="${DEB_MAINTAINER:-The vGPU authors <vgpu@vgpu-project.org>}"
+maintainer="${DEB_MAINTAINER:-The vGPU authors <vgpu@vgpu.invalid>}"
 architecture=$(dpkg --print-architecture)
 export SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(stat -c %Y CHANGELOG.md)}"
 out="${OUT:-$target/deb}"
@@ -38,8 +38,9 @@ package() { # name, part of install.sh
     mkdir -p "$tree/DEBIAN"
     DESTDIR=$tree PREFIX=/usr PARTS=$2 ZSH_FOLDER=vendor-completions systemd/install.sh > /dev/null
     documents "$name" "$tree"
-    (cd "$tree" && find etc -type f -printf '/%p\n' 2>/dev/null | sort) > "$tree/DEBIAN/conffiles"
-    [ -s "$tree/DEBIAN/conffiles" ] || rm "$tree/DEBIAN/conffiles"
+    if [ -d "$tree/etc" ]; then
+        (cd "$tree" && find etc -type f -printf '/%p\n' | sort) > "$tree/DEBIAN/conffiles"
+    fi
     for script in preinst postinst prerm postrm; do
         [ ! -e "$from/$script" ] || install -m 0755 "$from/$script" "$tree/DEBIAN/$script"
     done

@@ -281,6 +281,24 @@ fn sigterm_tells_guests_lets_them_finish_and_ends_cleanly() {
 }
 
 #[test]
+fn vgpud_keeps_the_worker_that_was_installed_when_it_started() {
+    let place = Place::new("");
+    place.register();
+    let built = program::fake_worker(place.dir.path());
+    let installed = place.path("worker");
+    std::fs::copy(&built, &installed).expect("a worker");
+    let config = std::fs::read_to_string(place.path("vgpud.toml")).expect("a configuration");
+    let config = config.replace(&format!("{built:?}"), &format!("{installed:?}"));
+    std::fs::write(place.path("vgpud.toml"), config).expect("a configuration");
+    let _daemon = place.start();
+    // An upgrade before the first worker: a program of another version takes the name.
+    std::fs::copy("/bin/false", place.path("upgrade")).expect("another program");
+    std::fs::rename(place.path("upgrade"), &installed).expect("the name is taken");
+    let mut guest = Guest::connect(&place.path("run/vm/1/vgpu.sock"));
+    guest.ask(b'W', b'G');
+}
+
+#[test]
 fn after_the_deadline_sessions_are_ended_with_a_reason() {
     let place = Place::new("");
     place.register();
