@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # make deb: the Debian packages vgpu-host, vgpu-guest and vgpu-soft-gpu of a release build, in
 # target/deb (or OUT). Needs dpkg-deb and binutils, and no network. DEB_REVISION (default 1) is the last
-# part of the version.
+# part of the version; DEB_COMPRESSION (default xz) is dpkg-deb's.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 target="${CARGO_TARGET_DIR:-target}"
@@ -48,7 +48,7 @@ package() { # name, part of install.sh
     (cd "$tree" && find . -path ./DEBIAN -prune -o -type f -printf '%P\n' | sort | xargs -d '\n' md5sum) > "$tree/DEBIAN/md5sums"
     sed "s/@VERSION@/$version/; s/@ARCHITECTURE@/$architecture/; s/@MAINTAINER@/$maintainer/
         s/@LIBC@/$(libc "$tree")/; s/@SIZE@/$(du -sk --exclude=DEBIAN "$tree" | cut -f1)/" "$from/control" > "$tree/DEBIAN/control"
-    dpkg-deb --root-owner-group -Zxz --build "$tree" "$out/${name}_${version}_$architecture.deb" > /dev/null
+    dpkg-deb --root-owner-group -Z"${DEB_COMPRESSION:-xz}" --build "$tree" "$out/${name}_${version}_$architecture.deb" > /dev/null
     echo "$out/${name}_${version}_$architecture.deb"
 }
 

@@ -6,6 +6,8 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=tests/packages
 export BUILT="${BUILT:-$PWD/${CARGO_TARGET_DIR:-target}/debug}"
+# The compression of a release takes minutes.
+export DEB_COMPRESSION=gzip XZ_OPT=-0
 cache="${VGPU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vgpu}/packages"
 if [ "$(id -u)" != 0 ]; then echo "SKIPPED: make pkg-test needs root"; exit 0; fi
 

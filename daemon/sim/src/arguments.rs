@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 #[command(name = "vgpu-sim", version)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Arguments {
+    /// The command; without one, the proofs run.
     #[command(subcommand)]
     pub command: Option<Command>,
     /// Fewer and shorter runs: 10 runs of 30 simulated seconds, and brief runs of the other proofs

@@ -1,6 +1,5 @@
 //! `vgpu-sim`: runs the proofs, prints a table and writes a report.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
