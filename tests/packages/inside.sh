@@ -119,8 +119,10 @@ documents() {
         zsh -c "autoload -U compinit; compinit -D -u; [ -n \"\$_comps[$name]\" ]" || fail "zsh: $name"
         [ -n "$(fish -c "complete -C '$name --'")" ] || fail "fish: $name"
     done
+    # As bash does when the administrator types `vgpu-admin pool s` and the tabulator key.
     has "$(bash -c 'source /usr/share/bash-completion/completions/vgpu-admin
-        COMP_WORDS=(vgpu-admin pool s) COMP_CWORD=2; _vgpu-admin vgpu-admin s pool; echo "${COMPREPLY[@]}"')" set
+        COMP_WORDS=(vgpu-admin pool s) COMP_CWORD=2
+        _vgpu__admin vgpu-admin s pool; echo "${COMPREPLY[@]}"')" set
     name=$(sed -n 's#^Documentation=file://##p' $unit)
     [ -e "$name" ] || fail "the unit's Documentation= names $name, which does not exist"
     has "$(vgpud --check --config /nowhere 2>&1 || true)" /usr/share/doc/vgpu/vgpud.toml

@@ -14,9 +14,12 @@ if [ "$(id -u)" != 0 ]; then echo "SKIPPED: make pkg-test needs root"; exit 0; f
 work=$(mktemp -d /var/tmp/vgpu-packages.XXXXXX)
 booted=
 finish() {
-    [ -z "$booted" ] || { kill "$booted" 2>/dev/null; wait "$booted" 2>/dev/null; } || true
-    # The root file system of a failed boot may still have mounts.
-    mountpoint -q "$work/root/srv/mounted" && umount "$work/root/srv/mounted"
+    if [ -n "$booted" ]; then
+        # With unshare, the kernel ends systemd, and with systemd everything in its namespaces.
+        kill -KILL "$booted" 2>/dev/null || true
+        wait "$booted" 2>/dev/null || true
+        find /sys/fs/cgroup -depth -type d -path "*/vgpu-packages-$booted*" -exec rmdir {} + 2>/dev/null || true
+    fi
     rm -rf --one-file-system "$work"
 }
 trap finish EXIT

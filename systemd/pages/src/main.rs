@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Command, CommandFactory};
-use clap_complete::Shell;
+use clap_complete::{Generator, Shell};
 use clap_mangen::Man;
 
 /// The documented programs, each with the section of its manual page.
@@ -37,7 +37,9 @@ fn write(dir: &Path) -> anyhow::Result<()> {
     for (mut command, section) in programs() {
         let name = command.get_name().to_owned();
         for (shell, of) in shells {
-            clap_complete::generate_to(shell, &mut command.clone(), &name, folder(dir, of)?)?;
+            let path = folder(dir, of)?.join(shell.file_name(&name));
+            std::fs::write(&path, completion(shell, &command, &name)?)
+                .with_context(|| format!("cannot write {}", path.display()))?;
         }
         command = command.disable_help_subcommand(true);
         command.build();
@@ -45,6 +47,18 @@ fn write(dir: &Path) -> anyhow::Result<()> {
             .with_context(|| format!("cannot write the manual of {name}"))?;
     }
     Ok(())
+}
+
+fn completion(shell: Shell, command: &Command, name: &str) -> anyhow::Result<String> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command.clone(), name, &mut text);
+    let text = String::from_utf8(text)?;
+    // clap_complete 4.6.11 writes a program's name with a hyphen in two ways, so that bash completes
+    // nothing behind a command.
+    Ok(match shell {
+        Shell::Bash => text.replace(&name.replace('-', "__subcmd__"), &name.replace('-', "__")),
+        _ => text,
+    })
 }
 
 fn folder(dir: &Path, name: &str) -> anyhow::Result<PathBuf> {
@@ -126,6 +140,26 @@ mod tests {
             !dir.path().join("man/vgpu-guest-attempt.1").exists(),
             "hidden"
         );
+    }
+
+    #[test]
+    fn bash_knows_the_options_behind_every_command() {
+        for (command, _) in programs() {
+            let text = completion(Shell::Bash, &command, command.get_name()).unwrap();
+            let lines: Vec<&str> = text.lines().map(str::trim).collect();
+            for line in &lines {
+                if let Some(state) = line
+                    .strip_prefix("cmd=\"")
+                    .and_then(|l| l.strip_suffix('"'))
+                {
+                    let case = format!("{state})");
+                    assert!(
+                        state.is_empty() || lines.contains(&&*case),
+                        "no case {case}"
+                    );
+                }
+            }
+        }
     }
 
     #[test]
