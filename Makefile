@@ -17,7 +17,7 @@ help:
 	@echo "make install   DESTDIR=/ PREFIX=/usr: binaries, guest library, units, manual pages (builds in release mode)"
 	@echo "make deb       Debian packages vgpu-host, vgpu-guest, vgpu-soft-gpu in target/deb (builds in release mode)"
 	@echo "make dist      a tarball for other distributions in target/dist (builds in release mode)"
-	@echo "make pkg-test  the packages in a Debian root file system: lintian, install, upgrade, purge (needs root)"
+	@echo "make pkg-test  the packages in a Debian root file system: lintian, install, upgrade, purge (needs root; PKG=--ci: briefly)"
 
 build:
 	$(CARGO) build --workspace
@@ -70,7 +70,7 @@ dist: release
 	systemd/dist.sh
 
 pkg-test: build
-	tests/packages/run.sh
+	tests/packages/run.sh $(PKG)
 
 release:
 	$(CARGO) build --release --workspace

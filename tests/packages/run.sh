@@ -2,6 +2,7 @@
 # make pkg-test: builds the packages and the tarball from the build in BUILT (default: target/debug),
 # and checks them on a Debian root file system that systemd boots in new namespaces. Installs the
 # Debian packages that the test needs, and keeps the root file system in a cache.
+# --ci: only what needs no root file system, that is the contents, prefixes, the tarball and lintian.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=tests/packages
@@ -31,7 +32,7 @@ has() { # text, expected part
 
 install_tools() {
     local missing=() tool
-    for tool in mmdebstrap lintian; do command -v $tool >/dev/null || missing+=("$tool"); done
+    for tool in mmdebstrap lintian gcc; do command -v $tool >/dev/null || missing+=("$tool"); done
     [ ${#missing[@]} = 0 ] && return
     apt-cache show lintian >/dev/null 2>&1 || apt-get -qq update
     DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
@@ -117,11 +118,12 @@ boot() {
     return 1
 }
 
-step "tools";      install_tools; base
+step "tools";      install_tools
 step "packages";   packages
 step "files";      check_files
 step "lintian";    lintian --fail-on error "$work"/debs/vgpu-*-1_*.deb || fail "lintian found errors"
-step "systemd"
+if [ "${1:-}" = --ci ]; then exit 0; fi
+step "systemd";    base
 if ! boot; then
     [ -z "${CI:-}" ] || fail "systemd does not start in namespaces here"
     echo "SKIPPED: install, upgrade and purge (systemd does not start in namespaces here)"
