@@ -137,7 +137,7 @@ guest() {
     said=$(VGPU_ADDRESS=unix:/run/vgpu/vm/1/vgpu.sock vgpu-guest status) || fail "vgpu-guest: $said"
     said=$(dpkg -i /debs/libcuda1.deb 2>&1 || true)
     has "$said" "conflicts with"
-    dpkg -s libcuda1 >/dev/null 2>&1 && fail "NVIDIA's package was installed beside vgpu-guest"
+    dpkg-query -W -f '${db:Status-Abbrev}' libcuda1 2>/dev/null | grep -q '^ii' && fail "NVIDIA's package was installed beside vgpu-guest"
     dpkg --purge vgpu-guest >/dev/null
     has "$(ldconfig -p)" "ld.so.cache"
     ldconfig -p | grep -q libcuda && fail "the linker still finds libcuda"
