@@ -149,7 +149,7 @@ guest() {
 foreign() {
     local images=/var/lib/vgpu/images
     mkdir -p /srv/linked /srv/mounted $images/vm{2-1,3-1,4-1,other}
-    touch /srv/linked/kept /srv/mounted/kept /var/lib/vgpu/notes $images/vm2-1/notes $images/vm3-1/kept $images/vmother/kept
+    touch /srv/linked/kept /srv/mounted/kept /var/lib/vgpu/state.db.bak $images/vm2-1/notes $images/vm3-1/kept $images/vmother/kept
     hash=$(printf 'a%.0s' {1..64})
     touch $images/vm2-1/"$hash" $images/vm3-1/"$hash" /srv/linked/"$hash" /srv/mounted/"$hash"
     ln -s /srv/linked $images/vm5-1
@@ -166,13 +166,13 @@ purge() {
     has "$said" "running and end by that: 1."
     has "$said" "/var/lib/vgpu stays"
     wait "$holding" && fail "the program outlived vgpud"
-    for path in /srv/linked/{kept,$hash} /srv/mounted/{kept,$hash} /var/lib/vgpu/notes $images/vm2-1/notes \
+    for path in /srv/linked/{kept,$hash} /srv/mounted/{kept,$hash} /var/lib/vgpu/state.db.bak $images/vm2-1/notes \
         $images/vm3-1/{kept,$hash} $images/vmother/kept $images/vm4-1/kept; do
         [ -e "$path" ] || fail "the purge deleted $path"
     done
     [ -L $images/vm5-1 ] || fail "the purge deleted a link"
     mountpoint -q $images/vm4-1 || fail "the purge unmounted a directory"
-    for path in /var/lib/vgpu/{state.db,next-session} $images/vm1-* $images/vm2-1/"$hash" /etc/vgpu/vgpud.toml; do
+    for path in /var/lib/vgpu/{state.db,state.db.lock,next-session,last-change} $images/vm1-* $images/vm2-1/"$hash" /etc/vgpu/vgpud.toml; do
         [ ! -e "$path" ] || fail "the purge left $path"
     done
     umount $images/vm4-1
