@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # make dist: a tarball for distributions without packages of ours. It holds the built programs, and
-# what systemd/install.sh installs of them. Writes target/dist/vgpu-<version>-<machine>-linux.tar.xz.
+# what systemd/install.sh installs of them. Writes vgpu-<version>-<machine>-linux.tar.xz into
+# target/dist (or OUT).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target="${CARGO_TARGET_DIR:-target}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs a release build (or the one in BUILT), or the programs of an unpacked tarball (make dist):
+# Installs a release build, the build in BUILT, or the programs of an unpacked tarball (make dist):
 #   PARTS="host soft-gpu" DESTDIR=/ PREFIX=/usr systemd/install.sh
 # Parts: host, soft-gpu, and guest (for a VM). make install, make deb and make dist use this script.
 # Never overwrites an existing configuration file.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # make deb: the Debian packages vgpu-host, vgpu-guest and vgpu-soft-gpu of a release build, in
-# target/deb (or OUT). Needs dpkg-deb and binutils, and no network. DEB_REVISION (default 1) is the last
-# part of the version; DEB_COMPRESSION (default xz) is dpkg-deb's.
+# target/deb (or OUT). Needs dpkg-deb and binutils, and no network. DEB_REVISION (default 1) is the
+# last part of the version; DEB_COMPRESSION (default xz) is dpkg-deb's.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 target="${CARGO_TARGET_DIR:-target}"
