@@ -1,6 +1,6 @@
 #!/bin/bash
-# tests/packages/inside.sh: the checks inside the root file system, whose systemd runs. /debs has the
-# packages and the program `hold`.
+# tests/packages/inside.sh: the checks inside the root file system, whose systemd runs. /debs has
+# the packages and the program `hold`.
 set -euo pipefail
 export DEBIAN_FRONTEND=
 step() { printf '== inside: %s (%ss)\n' "$1" "$SECONDS"; }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# make pkg-test: builds the packages and the tarball from the build in BUILT (default: target/debug),
+# make pkg-test: builds the packages and the tarball from the build in BUILT (default: target/debug)
 # and checks them on a Debian root file system that systemd boots in new namespaces. Installs the
 # Debian packages that the test needs, and keeps the root file system in a cache.
-# --ci: only what needs no root file system, that is the contents, prefixes, the tarball and lintian.
+# --ci: only the checks without the root file system (contents, prefixes, the tarball, lintian).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=tests/packages
@@ -74,7 +74,7 @@ check_files() {
     grep -q '^-rwx--x--x .* ./usr/sbin/vgpu-worker$' <<< "$files" || fail "vgpu-worker is readable"
     files=$(dpkg-deb -c "$work"/debs/vgpu-host_*-1_*.deb | grep -o '\./.*lib\(cuda\|nvidia-ml\)\.so.*' | grep -v '^./usr/share/vgpu/guest/') &&
         fail "vgpu-host has a library outside of /usr/share/vgpu/guest: $files"
-    # Another prefix, from the build; and from the tarball, below a prefix that systemd does not read.
+    # Another prefix, from the build. Below, from the tarball, a prefix that systemd does not read.
     DESTDIR="$tree" PREFIX=/usr/local systemd/install.sh >/dev/null
     grep -q '^ExecStart=/usr/local/sbin/vgpud ' "$tree/usr/local/lib/systemd/system/vgpud.service" || fail "ExecStart ignores PREFIX"
     grep -q '^Documentation=file:///usr/local/share/doc/vgpu/operator.md$' "$tree/usr/local/lib/systemd/system/vgpud.service" ||
