@@ -19,7 +19,13 @@ finish() {
         # With unshare, the kernel ends systemd, and with systemd everything in its namespaces.
         kill -KILL "$booted" 2>/dev/null || true
         wait "$booted" 2>/dev/null || true
-        find /sys/fs/cgroup -depth -type d -path "*/vgpu-packages-$booted*" -exec rmdir {} + 2>/dev/null || true
+        # The cgroups are busy until the last process has gone.
+        local cgroup tries=0
+        for cgroup in /sys/fs/cgroup/{,unified/}vgpu-packages-"$booted"; do
+            while [ -d "$cgroup" ] && [ $((tries += 1)) -lt 100 ]; do
+                find "$cgroup" -depth -type d -exec rmdir {} + 2>/dev/null || sleep 0.1
+            done
+        done
     fi
     rm -rf --one-file-system "$work"
 }
