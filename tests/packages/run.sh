@@ -54,11 +54,9 @@ base() { # the root file system, as a tarball in the cache
     fi
 }
 
-# Three revisions of vgpu-host. The worker of the second is no worker: whoever starts that program
-# instead of the copy that vgpud keeps fails.
-packages() {
-    local revision
-    OUT="$work/debs" DEB_REVISION=1 systemd/deb/build.sh
+# Two further revisions of vgpu-host. The worker of the second is no worker: whoever starts that
+# program instead of the copy that vgpud keeps fails.
+upgrades() {
     mkdir "$work/broken"
     find "$BUILT" -maxdepth 1 -type f -executable -exec ln -s -t "$work/broken" {} +
     rm "$work/broken/vgpu-worker"
@@ -125,10 +123,11 @@ boot() {
 }
 
 step "tools";      install_tools
-step "packages";   packages
+step "packages";   OUT="$work/debs" DEB_REVISION=1 systemd/deb/build.sh
 step "files";      check_files
 step "lintian";    lintian --fail-on error "$work"/debs/vgpu-*-1_*.deb || fail "lintian found errors"
 if [ "${1:-}" = --ci ]; then exit 0; fi
+step "upgrades";   upgrades
 step "systemd";    base
 if ! boot; then
     [ -z "${CI:-}" ] || fail "systemd does not start in namespaces here"
