@@ -20,8 +20,8 @@ pub struct Arguments {
     #[arg(long)]
     pub check: bool,
 
-    /// Only check this host, without a running vgpud, and print the checks as JSON; `vgpu-admin doctor`
-    /// shows them as a table if vgpud does not run
+    /// Only check this host, without a running vgpud, and print the checks as JSON; `vgpu-admin
+    /// doctor` shows them as a table if vgpud does not run
     #[arg(long, conflicts_with = "check")]
     pub doctor: bool,
 

@@ -1,14 +1,14 @@
-//! `vgpud --doctor`: checks of the host without a running vgpud, for the time before the first start
-//! and for a vgpud that does not start.
+//! `vgpud --doctor`: checks of the host without a running vgpud, for the time before the first
+//! start and for a vgpud that does not start.
 
 use std::fs::Permissions;
-use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use vgpu_api::{DoctorCheck, DoctorReport, GpuSource};
+use nix::unistd::mkdtemp;
+use vgpu_api::{DoctorCheck, DoctorReport};
 
 use super::Options;
 use crate::api::doctor::{error, in_sentences, is_fine, of_host, of_scan, ok, warning};
@@ -51,10 +51,11 @@ async fn of_config(config: Config) -> anyhow::Result<Vec<DoctorCheck>> {
     let config = Arc::new(config);
     checks.extend(of_host(&config, &Patience::default()).await);
 
-    // Probes and workers write into the runtime directory, which belongs to a running vgpud.
+    // Probes and workers write into these directories, which belong to a vgpud that may run.
     let scratch = Scratch::make()?;
     let mut apart = Config::clone(&config);
     apart.daemon.runtime_dir = scratch.0.clone();
+    apart.driver.soft_state_dir = None;
     let apart = Arc::new(apart);
     let records = WorkerRecords::open(&scratch.0).context("cannot prepare the checks")?;
     let launcher = Launcher::new(apart.clone(), records).context("cannot start a thread")?;
@@ -73,11 +74,9 @@ async fn of_config(config: Config) -> anyhow::Result<Vec<DoctorCheck>> {
         move || prober.scan()
     });
     let scan = scan.await.unwrap_or_else(|e| Err(e.to_string()));
-    let soft = scan
-        .as_ref()
-        .is_ok_and(|found| found.gpus.iter().all(|gpu| gpu.source == GpuSource::Soft));
+    let gpus = scan.as_ref().map_or(Vec::new(), |found| found.gpus.clone());
     checks.extend(of_gpus(scan));
-    checks.extend(Host::new(prober, launcher).checks(soft).await);
+    checks.extend(Host::new(prober, launcher).checks(&gpus).await);
     Ok(checks)
 }
 
@@ -100,32 +99,24 @@ fn of_gpus(scan: Result<ScanResult, String>) -> Vec<DoctorCheck> {
     checks
 }
 
-/// A directory for the time of the checks.
+/// A directory for the time of the checks, with a name that nobody can know in advance.
 struct Scratch(PathBuf);
 
 impl Scratch {
     fn make() -> anyhow::Result<Scratch> {
-        let name = format!("vgpud-doctor-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let problem = || format!("cannot make {}", path.display());
-        clear(&path).with_context(problem)?;
-        std::fs::create_dir(&path).with_context(problem)?;
+        let template = std::env::temp_dir().join("vgpud-doctor-XXXXXX");
+        let path = mkdtemp(&template)
+            .with_context(|| format!("cannot make a directory like {}", template.display()))?;
+        let made = Scratch(path);
         // Workers' users pass through the directory.
-        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).with_context(problem)?;
-        Ok(Scratch(path))
+        std::fs::set_permissions(&made.0, Permissions::from_mode(0o755))
+            .with_context(|| format!("cannot open {}", made.0.display()))?;
+        Ok(made)
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = clear(&self.0);
-    }
-}
-
-/// Removes what an earlier process with the same number left behind.
-fn clear(path: &Path) -> std::io::Result<()> {
-    match std::fs::remove_dir_all(path) {
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
-        done => done,
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

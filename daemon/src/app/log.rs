@@ -45,8 +45,8 @@ pub(super) fn start(log: &Log) -> anyhow::Result<Level> {
     })
 }
 
-/// Whether standard error is a stream of systemd's journal: `JOURNAL_STREAM` has the stream's device
-/// and inode (systemd.exec(5)).
+/// Whether standard error is a stream of systemd's journal: `JOURNAL_STREAM` has the stream's
+/// device and inode (systemd.exec(5)).
 fn journal_reads_stderr() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else {
         return false;

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use vgpu_api::{CheckStatus, DoctorCheck};
+use vgpu_api::{CheckStatus, DoctorCheck, GpuSource};
 
 use super::confinement::Confinement;
 use crate::config::DriverKind;
+use crate::model::ScannedGpu;
 use crate::probe::Prober;
 use crate::supervisor::launcher::{Launcher, driver_library};
 
@@ -28,13 +29,14 @@ impl Host {
         }
     }
 
-    /// The configured driver.
-    pub(super) fn driver_kind(&self) -> DriverKind {
-        self.launcher.config().driver.kind
-    }
-
-    /// All checks. `soft`: workers are confined as for software devices.
-    pub async fn checks(&self, soft: bool) -> Vec<DoctorCheck> {
+    /// All checks. `gpus`: those of the last scan.
+    pub async fn checks(&self, gpus: &[ScannedGpu]) -> Vec<DoctorCheck> {
+        // Workers of software devices are confined more.
+        let soft = match self.launcher.config().driver.kind {
+            DriverKind::Soft => true,
+            DriverKind::Nvidia => false,
+            DriverKind::Auto => gpus.iter().all(|gpu| gpu.source == GpuSource::Soft),
+        };
         let mut checks = vec![
             self.worker_program().await,
             self.worker_user(),

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::OwnedMutexGuard;
 use vgpu_api::{CheckStatus, DoctorCheck, GpuSource};
 
-use crate::config::{Config, DriverKind};
+use crate::config::Config;
 use crate::gateway::Gateway;
 use crate::mediation::{Change, Explained, GpuCheck, Mediation, MediationError, MediationFuture};
 use crate::mediator::{Command, MediatorHandle};
@@ -165,18 +165,6 @@ impl Core {
     fn known(&self) -> std::sync::MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Whether only software devices serve.
-    fn is_soft(&self) -> bool {
-        match self.host.driver_kind() {
-            DriverKind::Soft => true,
-            DriverKind::Nvidia => false,
-            DriverKind::Auto => {
-                let known = self.known();
-                known.gpus.values().all(|gpu| gpu.source == GpuSource::Soft)
-            }
-        }
-    }
 }
 
 impl Mediation for Core {
@@ -276,7 +264,8 @@ impl Mediation for Core {
             let gateway = self.gateway.clone();
             let checks = tokio::task::spawn_blocking(move || gateway.doctor()).await;
             let mut checks = checks.map_err(|error| MediationError::Failed(error.to_string()))?;
-            checks.extend(self.host.checks(self.is_soft()).await);
+            let gpus: Vec<ScannedGpu> = self.known().gpus.values().cloned().collect();
+            checks.extend(self.host.checks(&gpus).await);
             let used = self.look(self.clocked()).await.unwrap_or_default();
             let used: Vec<_> = used.into_iter().flat_map(|(found, _)| found).collect();
             let snapshot = self.mediator.ask(Command::Snapshot).await?;

@@ -14,7 +14,8 @@ use crate::names;
 ///
 /// - `served.rs`: an expression, the sorted list of served functions as
 ///   [`Export`](names::Export)s;
-/// - `refusing.rs`: a call of [`refusing!`](crate::refusing) with every other symbol of NVIDIA's library, sorted.
+/// - `refusing.rs`: a call of [`refusing!`](crate::refusing) with every other symbol of NVIDIA's
+///   library, sorted.
 ///
 /// # Panics
 /// If a file cannot be read or written, or if a source exports a name that is not a symbol of

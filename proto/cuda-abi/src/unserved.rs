@@ -1,6 +1,6 @@
 //! Functions that a library exports but does not serve: [`refusing!`](crate::refusing) declares
-//! them, and [`wrong`] makes the checks that NVIDIA's driver makes before it refuses. Sources of the
-//! checks: measurements on cards (`tests/truth`), the checks of the present form of the same
+//! them, and [`wrong`] makes the checks that NVIDIA's driver makes before it refuses. Sources of
+//! the checks: measurements on cards (`tests/truth`), the checks of the present form of the same
 //! function, and explicit statements in CUDA's header. Symbols without a row check nothing:
 //!
 //! | symbols | reason |

@@ -1,5 +1,5 @@
-//! CUDA's log functions (`cuLogs…`): a program gets the library's messages when they are written, or
-//! later.
+//! CUDA's log functions (`cuLogs…`): a program gets the library's messages when they are written,
+//! or later.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_uint, c_void};
@@ -131,8 +131,8 @@ pub fn dump_to_file(iterator: Out<c_uint>, path: Text, flags: c_uint) -> Result 
     Ok(())
 }
 
-/// `cuLogsDumpToMemory`: writes the messages after a position to memory. If the memory is too small,
-/// drops the oldest messages.
+/// `cuLogsDumpToMemory`: writes the messages after a position to memory. If the memory is too
+/// small, drops the oldest messages.
 ///
 /// # Errors
 /// INVALID_VALUE without memory, or with flags.

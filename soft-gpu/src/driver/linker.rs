@@ -170,7 +170,10 @@ pub fn link(mut modules: Vec<(String, Module)>) -> Result<Linked, Refusal> {
     for (name, module) in &modules {
         for missing in undefined(module, &owners) {
             let way_out = match WAITS.contains(&missing.as_str()) {
-                true => " (kernels do not wait for kernels here: build with CUDA 12 or newer)",
+                true => {
+                    " (kernels do not wait for kernels: remove the call, or launch the work behind the wait in \
+                     cudaStreamTailLaunch)"
+                }
                 false => "",
             };
             errors.push(format!(

@@ -53,8 +53,8 @@ fn completion(shell: Shell, command: &Command, name: &str) -> anyhow::Result<Str
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut command.clone(), name, &mut text);
     let text = String::from_utf8(text)?;
-    // clap_complete 4.6.11 writes a program's name with a hyphen in two ways, so that bash completes
-    // nothing behind a command.
+    // clap_complete 4.6.11 writes a program's name with a hyphen in two ways, so that bash
+    // completes nothing behind a command.
     Ok(match shell {
         Shell::Bash => text.replace(&name.replace('-', "__subcmd__"), &name.replace('-', "__")),
         _ => text,

@@ -68,14 +68,15 @@ fn attach(socket: &UnixStream, bytes: &[u8], flags: MsgFlags) -> Result<Option<T
 }
 
 /// Closes a socket that lingers, in a thread of its own: if vgpud has closed the connection by now,
-/// this is the last reference, and the thread sleeps. Returns when this process has the descriptor
-/// no more. A child that the test forks earlier would inherit the descriptor and sleep itself when
-/// its `exec` closes the last reference.
+/// this is the last reference, and the thread sleeps. Returns when the descriptor is closed. A
+/// child that the test forks earlier would inherit the descriptor and sleep itself when its `exec`
+/// closes the last reference.
 fn close_before_forks(lingering: TcpStream) -> Result<()> {
-    let descriptor = lingering.as_raw_fd();
+    let descriptor = format!("/proc/self/fd/{}", lingering.as_raw_fd());
+    let socket = std::fs::read_link(&descriptor)?;
     std::thread::spawn(move || drop(lingering));
     until("the descriptor is closed", SOON, || {
-        let open = std::fs::symlink_metadata(format!("/proc/self/fd/{descriptor}")).is_ok();
+        let open = std::fs::read_link(&descriptor).is_ok_and(|to| to == socket);
         (!open).then_some(())
     })
 }

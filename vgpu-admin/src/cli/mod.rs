@@ -504,33 +504,4 @@ Examples:
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::CommandFactory;
-
-    #[test]
-    fn definitions_are_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn the_owners_lines_parse() {
-        for line in [
-            "vgpu-admin scan-gpus",
-            "vgpu-admin assign-gpu --gpu-id=0 --pool=A",
-            "vgpu-admin register-vm --vm-id=1 --pool=A --priority=high",
-            "vgpu-admin register-vm --vm-id=1-7 --pool=A --cid=100",
-            "vgpu-admin status --watch -o wide",
-            "vgpu-admin explain 3 -o json",
-            "vgpu-admin sched log --file=/tmp/log",
-            "vgpu-admin usage --vm=3 -o csv",
-            "vgpu-admin usage reset --all",
-            "vgpu-admin vm import libvirt web --pool=A --memory=8GiB --dry-run",
-            "vgpu-admin vm import incus --all-projects -o csv",
-            "vgpu-admin vm import proxmox 105 106 --adopt",
-            "vgpu-admin vm detach proxmox:105",
-        ] {
-            Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
-        }
-    }
-}
+mod tests;

@@ -568,11 +568,12 @@ fn vsock_remedy(problem: &io::Error) -> &'static str {
              listen.vsock_port (guests then name the port in VGPU_ADDRESS) and restart vgpud"
         }
         io::ErrorKind::PermissionDenied => {
-            "Let vgpud's unit use AF_VSOCK (RestrictAddressFamilies=), and restart vgpud"
+            "Set listen.vsock_port to a port from 1024 on (smaller ports are privileged), and restart \
+             vgpud"
         }
         _ => {
-            "Load vhost_vsock (vgpud then listens by itself), or set listen.vsock = false and \
-             restart vgpud"
+            "Load vhost_vsock (vgpud then listens by itself), and let vgpud's unit use AF_VSOCK \
+             (RestrictAddressFamilies=); or set listen.vsock = false and restart vgpud"
         }
     }
 }

@@ -159,6 +159,7 @@ async fn a_vms_own_directory_is_made_again_and_is_never_the_next_vms() {
 fn the_remedy_of_a_vsock_port_that_is_taken_is_not_a_module() {
     let remedy = |errno: Errno| vsock_remedy(&errno.into());
     assert!(remedy(Errno::EADDRINUSE).contains("Another program"));
+    assert!(remedy(Errno::EACCES).contains("1024"));
     assert!(remedy(Errno::ENODEV).contains("vhost_vsock"));
     assert!(remedy(Errno::EAFNOSUPPORT).contains("vhost_vsock"));
 }

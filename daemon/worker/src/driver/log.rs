@@ -12,8 +12,8 @@ const MOST: usize = 4 * 1024;
 /// Most characters of a message.
 const LINE: usize = 300;
 
-/// The last message of the driver's log. `None` if the driver is older than CUDA 12.9, or has logged
-/// nothing.
+/// The last message of the driver's log. If the driver logs nothing about a fault, the message may
+/// be of an earlier error. `None` if the driver is older than CUDA 12.9, or has logged nothing.
 pub fn last_message() -> Option<String> {
     let mut text = vec![0_u8; MOST];
     let mut size = text.len();

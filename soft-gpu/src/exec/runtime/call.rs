@@ -163,12 +163,9 @@ impl Lane<'_> {
             Call::PeekAtLastError => return Ok(self.last_error().into()),
             Call::GetLastError => {
                 let code = self.last_error();
-                self.w
-                    .errors
-                    .iter_mut()
-                    .skip(self.lane)
-                    .take(1)
-                    .for_each(|e| *e = 0);
+                if let Some(error) = self.w.errors.get_mut(self.lane) {
+                    *error = 0;
+                }
                 return Ok(code.into());
             }
             Call::LaunchDevice | Call::LaunchDeviceV2 => self.launch(runtime, call)?,

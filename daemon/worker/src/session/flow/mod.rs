@@ -245,7 +245,7 @@ impl Flow {
             return;
         }
         let text = match last_message() {
-            Some(message) => format!("{code}, {seen}; the driver says: {message}"),
+            Some(message) => format!("{code}, {seen}; the driver's last message: {message}"),
             None => format!("{code}, {seen}"),
         };
         tracing::warn!("device fault: {text}");

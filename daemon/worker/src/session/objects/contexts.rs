@@ -198,10 +198,10 @@ impl Objects {
         Ok(())
     }
 
-    /// `cuCtxSetLimit`, on a helper thread, because it may wait for the context's work. A device heap
-    /// beyond the usual one is booked first, because kernels allocate there without asking. The
-    /// booking stays until the context or the session ends, because kernels in flight may use what a
-    /// smaller limit no longer allows.
+    /// `cuCtxSetLimit`, on a helper thread, because it may wait for the context's work. A device
+    /// heap beyond the usual one is booked first, because kernels allocate there without asking.
+    /// The booking stays until the context or the session ends, because kernels in flight may use
+    /// what a smaller limit no longer allows.
     pub(crate) fn set_limit(
         &mut self,
         link: &mut Link,

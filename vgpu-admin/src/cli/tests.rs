@@ -1,0 +1,148 @@
+//! Whole command lines.
+
+use clap::{CommandFactory, Parser};
+use serde_json::Value as Json;
+use vgpu_api::{PoolPatch, PoolPolicy, Setting, Unit, VmLimitsPatch};
+
+use super::{Cli, Command as Words, PoolCommand, VmCommand};
+use crate::settings::{plain_option, rows};
+
+#[test]
+fn definitions_are_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn the_owners_lines_parse() {
+    for line in [
+        "vgpu-admin scan-gpus",
+        "vgpu-admin assign-gpu --gpu-id=0 --pool=A",
+        "vgpu-admin register-vm --vm-id=1 --pool=A --priority=high",
+        "vgpu-admin register-vm --vm-id=1-7 --pool=A --cid=100",
+        "vgpu-admin status --watch -o wide",
+        "vgpu-admin explain 3 -o json",
+        "vgpu-admin sched log --file=/tmp/log",
+        "vgpu-admin usage --vm=3 -o csv",
+        "vgpu-admin usage reset --all",
+        "vgpu-admin vm import libvirt web --pool=A --memory=8GiB --dry-run",
+        "vgpu-admin vm import incus --all-projects -o csv",
+        "vgpu-admin vm import proxmox 105 106 --adopt",
+        "vgpu-admin vm detach proxmox:105",
+    ] {
+        Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
+    }
+}
+
+fn parsed(line: &str) -> Result<Words, String> {
+    let cli = clap::Parser::try_parse_from(line.split(' '));
+    cli.map(|cli: Cli| cli.command).map_err(|e| e.to_string())
+}
+
+fn pool(options: &str) -> Result<PoolPatch, String> {
+    match parsed(&format!("vgpu-admin pool set A{options}"))? {
+        Words::Pool(PoolCommand::Set { settings, .. }) => Ok(settings.0),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn vm(options: &str) -> Result<VmLimitsPatch, String> {
+    match parsed(&format!("vgpu-admin vm set 4{options}"))? {
+        Words::Vm(VmCommand::Set { limits, .. }) => Ok(limits.0),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A value that is not the default, as text, with its JSON.
+fn sample(setting: &Setting) -> (String, Json) {
+    match setting.unit {
+        Unit::Policy => ("sjf".into(), "sjf".into()),
+        unit => (
+            unit.text(*setting.range.end()),
+            (*setting.range.end()).into(),
+        ),
+    }
+}
+
+#[test]
+fn every_setting_has_an_option_that_sets_this_setting_only() {
+    let patch = |json: Json| serde_json::from_value::<PoolPatch>(json).unwrap();
+    for (setting, _) in rows::<PoolPatch>() {
+        let (text, json) = sample(setting);
+        let set = pool(&format!(" --{}={text}", setting.option)).unwrap();
+        assert_eq!(
+            set,
+            patch(serde_json::json!({ setting.name: json })),
+            "{text}"
+        );
+    }
+    let patch = |json: Json| serde_json::from_value::<VmLimitsPatch>(json).unwrap();
+    for (setting, _) in rows::<VmLimitsPatch>() {
+        let (text, json) = sample(setting);
+        let words = [(text.as_str(), json.clone()), ("default", Json::Null)];
+        for (text, json) in words {
+            let set = vm(&format!(" --{}={text}", setting.option)).unwrap();
+            assert_eq!(
+                set,
+                patch(serde_json::json!({ setting.name: json })),
+                "{text}"
+            );
+        }
+        // The name of the API is accepted too, with a plain number.
+        let plain = vm(&format!(" --{}={json}", plain_option(setting))).unwrap();
+        assert_eq!(plain, patch(serde_json::json!({ setting.name: json })));
+    }
+}
+
+#[test]
+fn only_what_can_be_unlimited_takes_the_word() {
+    for (setting, _) in rows::<PoolPatch>() {
+        let set = pool(&format!(" --{}=unlimited", setting.option));
+        assert_eq!(set.is_ok(), setting.unlimited, "{set:?}");
+        assert!(pool(&format!(" --{}=default", setting.option)).is_err());
+    }
+    for (setting, _) in rows::<VmLimitsPatch>() {
+        let set = vm(&format!(" --{}=unlimited", setting.option));
+        assert_eq!(set.is_ok(), setting.unlimited, "{set:?}");
+    }
+    assert!(vm(" --calls-burst=unlimited").is_err());
+    assert_eq!(vm(" --sessions=none"), vm(" --sessions=unlimited"));
+    assert_eq!(vm(" --sessions=0"), vm(" --sessions=unlimited"));
+}
+
+#[test]
+fn a_number_without_its_unit_is_refused_with_the_way_out() {
+    let said = pool(" --slice=5").unwrap_err();
+    assert!(
+        said.contains("has no unit") && said.contains("2ms"),
+        "{said}"
+    );
+    let said = vm(" --memory=8").unwrap_err();
+    assert!(
+        said.contains("8GiB") && said.contains("`unlimited`"),
+        "{said}"
+    );
+    assert_eq!(vm(" --hard-limit-ms=2000"), vm(" --hard-limit=2s"));
+    assert_eq!(vm(" --gpu-ms-per-s=50"), vm(" --gpu-ms-per-s=50ms"));
+    assert!(vm(" --hard-limit-ms=2000 --hard-limit=2s").is_err());
+    let said = pool(" --weight=5000000000").unwrap_err();
+    assert!(said.contains("5000000000"), "{said}");
+}
+
+#[test]
+fn help_has_ranges_defaults_and_the_policies() {
+    let mut cli = Cli::command();
+    let set = cli
+        .find_subcommand_mut("pool")
+        .and_then(|pool| pool.find_subcommand_mut("set"))
+        .unwrap();
+    let help = set.render_long_help().to_string();
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for policy in PoolPolicy::ALL {
+        assert!(
+            help.contains(&format!("{}: {}", policy.name(), policy.about())),
+            "{help}"
+        );
+    }
+    assert!(help.contains("[100us to 1s; default: 2ms]"), "{help}");
+    assert!(!help.contains("--slice-us"), "the plain option is hidden");
+}
