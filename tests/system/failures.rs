@@ -250,7 +250,16 @@ fn a_normal_end_has_one_reason_and_a_device_fault_is_the_reason_of_an_end() -> R
     for part in ["spin_flag", "0x1000"] {
         assert!(ends[2].contains(part), "{part}: {ends:#?}");
     }
-    // The log has the kinds of the API, and a worker's line names session and VM.
+    // A worker's line in the log names session and VM, and the log has the kinds of the API.
+    until("the log has the worker's line", SOON, || {
+        let log = host.log();
+        let of_vm = |line: &&str| line.contains("worker of session ") && line.contains(", VM 1: ");
+        let mut lines = log.lines().filter(of_vm);
+        lines
+            .any(|line| line.contains("device fault: "))
+            .then_some(())
+    })
+    .with_context(|| host.log())?;
     let log = host.log();
     assert!(log.contains("kind=\"session_ended\""), "{log}");
     Ok(())
