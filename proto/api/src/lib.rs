@@ -93,6 +93,9 @@ where
 
 #[cfg(test)]
 mod tests {
+    use utoipa::PartialSchema;
+
+    use super::settings::WEIGHTS;
     use super::*;
 
     #[test]
@@ -142,5 +145,23 @@ mod tests {
         let text = r#"{"vm_ids": [1], "pool": "A", "priorty": "high"}"#;
         let error = serde_json::from_str::<RegisterRequest>(text).unwrap_err();
         assert!(error.to_string().contains("priorty"), "{error}");
+    }
+
+    #[test]
+    fn descriptions_have_the_ranges_of_the_checks() {
+        let weight = format!(", {} to {}.", WEIGHTS.start(), WEIGHTS.end());
+        let slice = POOL_SETTINGS.iter().find(|row| row.name == "slice_us");
+        let slice = &slice.unwrap().range;
+        let slice = format!("ongest turn, {} to {}", slice.start(), slice.end());
+        let name = format!("1 to {NAME_LEN} letters");
+        let described = |schema, range: &str| {
+            let text = serde_json::to_string(&schema).unwrap();
+            text.matches(range).count()
+        };
+        assert_eq!(described(Weights::schema(), &weight), 4);
+        assert_eq!(described(WeightsPatch::schema(), &weight), 4);
+        assert_eq!(described(PoolCreate::schema(), &name), 1);
+        assert_eq!(described(RegisterRequest::schema(), &slice), 1);
+        assert_eq!(described(VmPatch::schema(), &slice), 1);
     }
 }

@@ -27,13 +27,13 @@ words! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Weights {
-    /// Weight of class low.
+    /// Weight of class low, 1 to 10000.
     pub low: u32,
-    /// Weight of class medium.
+    /// Weight of class medium, 1 to 10000.
     pub medium: u32,
-    /// Weight of class high.
+    /// Weight of class high, 1 to 10000.
     pub high: u32,
-    /// Weight of class critical.
+    /// Weight of class critical, 1 to 10000.
     pub critical: u32,
 }
 
@@ -112,7 +112,7 @@ pub struct Pool {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PoolCreate {
-    /// Name: letters, digits, `-`, `_` and `.`, beginning with a letter or digit.
+    /// Name: 1 to 64 letters, digits, `-`, `_` and `.`, beginning with a letter or digit.
     pub name: String,
     /// Settings that differ from the daemon's defaults.
     #[serde(default)]
@@ -129,16 +129,16 @@ pub struct WeightsPatch {
     pub pool: Option<String>,
     /// With `pool`: first drop the pool's own weights, so that the pool uses the host's weights.
     pub reset: bool,
-    /// New weight of class low.
+    /// New weight of class low, 1 to 10000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub low: Option<u32>,
-    /// New weight of class medium.
+    /// New weight of class medium, 1 to 10000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub medium: Option<u32>,
-    /// New weight of class high.
+    /// New weight of class high, 1 to 10000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high: Option<u32>,
-    /// New weight of class critical.
+    /// New weight of class critical, 1 to 10000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub critical: Option<u32>,
 }

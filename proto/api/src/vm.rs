@@ -179,10 +179,10 @@ pub struct RegisterRequest {
     /// The only uid that may connect to the Unix sockets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_uid: Option<u32>,
-    /// Weight within the class in percent; default 100.
+    /// Weight within the class in percent, 1 to 10000; default 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub factor_percent: Option<u32>,
-    /// Longest turn, instead of the pool's.
+    /// Longest turn, 100 to 1000000, instead of the pool's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slice_us: Option<u64>,
     /// Whether programs of the VMs get all GPUs that they may use at once, or none.
@@ -208,7 +208,7 @@ pub struct VmPatch {
     /// New class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
-    /// New weight within the class, in percent.
+    /// New weight within the class in percent, 1 to 10000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub factor_percent: Option<u32>,
     /// New name (one VM only).
@@ -223,7 +223,7 @@ pub struct VmPatch {
     )]
     #[schema(value_type = Option<u32>)]
     pub cid: Option<Option<u32>>,
-    /// New longest turn; `null`: as in the pool.
+    /// New longest turn, 100 to 1000000; `null`: as in the pool.
     #[serde(
         default,
         deserialize_with = "super::present",
