@@ -1,5 +1,6 @@
 //! The log on standard error. The level follows the configuration. The journal of systemd gets each
-//! line with a priority, so that `journalctl -p warning` finds warnings, and adds the time itself.
+//! line with a priority, so that `journalctl -p warning` finds warnings. Text lines have no time
+//! there, because the journal adds one; JSON lines keep the field `timestamp`.
 
 use std::io::IsTerminal;
 
