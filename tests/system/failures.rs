@@ -213,7 +213,7 @@ fn an_honest_worker_is_not_accused_when_vgpud_stood_still() -> Result<()> {
 /// The messages of the events of this kind about one VM, oldest first.
 fn messages(host: &Host, vm: u32, kind: &str) -> Option<Vec<String>> {
     let events = host.admin_json("events").ok()?;
-    let of_kind = events
+    let of_kind = events["events"]
         .as_array()?
         .iter()
         .filter(|event| event["kind"] == kind);

@@ -31,11 +31,7 @@ const LEND_FROM: usize = 1024 * 1024;
 /// Copies between any memories; the addresses determine the direction.
 pub(crate) fn any(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, sync: bool) -> Cu {
     match (shim.is_device(dst), shim.is_device(src)) {
-        (true, true) if sync => {
-            shim.settles(target, &[dst, src])?;
-            within(shim, target, dst, src, len)?;
-            shim.settle(target, &[dst, src])
-        }
+        (true, true) if sync => within_settled(shim, target, dst, src, len),
         (true, true) => within(shim, target, dst, src, len),
         (true, false) => to_device(shim, target, dst, src, len, sync),
         (false, true) => to_host(shim, target, dst, src, len, sync),
@@ -260,6 +256,13 @@ fn captured(
         check(shim, &copy)?;
         Ok(Kind::Copy(copy))
     })
+}
+
+/// Copies within the device for a call without a stream argument.
+pub(crate) fn within_settled(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize) -> Cu {
+    shim.settles(target, &[dst, src])?;
+    within(shim, target, dst, src, len)?;
+    shim.settle(target, &[dst, src])
 }
 
 pub(crate) fn within(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize) -> Cu {

@@ -1,5 +1,5 @@
-//! The hash of copied bytes in a digest: a polynomial whose coefficients are the bytes, evaluated at
-//! two points modulo 2^61 - 1. The hash of two joined pieces follows from the hashes and lengths
+//! The hash of copied bytes in a digest: a polynomial whose coefficients are the bytes, evaluated
+//! at two points modulo 2^61 - 1. The hash of two joined pieces follows from the hashes and lengths
 //! of the pieces, so a daemon may split a copy without changing its hash. Two different byte
 //! strings have the same value at a point with a probability of about length / 2^61.
 

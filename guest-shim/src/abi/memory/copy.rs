@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use crate::ffi::exports;
-use crate::ops::copy::{any, peer, to_device, to_host, within};
+use crate::ops::copy::{any, peer, to_device, to_host, within, within_settled};
 use crate::state::current::live;
 use crate::state::streams::resolve;
 
@@ -54,10 +54,11 @@ exports! {
         to_host(shim, &resolve(shim, stream, mode)?, dst as u64, src, len, false)
     }
 
-    /// Copies within the device. Asynchronous despite the name, as in CUDA.
+    /// Copies within the device. Asynchronous despite the name, as in CUDA, except of memory with
+    /// SYNC_MEMOPS and of memory that the program also reaches.
     fn cuMemcpyDtoD_v2 / cuMemcpyDtoD_v2_ptds [mode] (dst: u64, src: u64, len: usize) {
         let shim = live()?;
-        within(shim, &resolve(shim, 0, mode)?, dst, src, len)
+        within_settled(shim, &resolve(shim, 0, mode)?, dst, src, len)
     }
 
     /// Copies between contexts. Between two devices, the bytes go through the program's memory.
