@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use vgpu_api::{Limit, MAX_VM_ID, NAME_LEN, PoolSettings, UNLIMITED, Unit, VmLimits};
+pub use vgpu_api::check_name as name;
+use vgpu_api::{Limit, MAX_VM_ID, PoolSettings, UNLIMITED, Unit, VmLimits};
 
 /// Longest path of a Unix socket in bytes (`sun_path` less its NUL; unix(7)).
 const SOCKET_LEN: usize = 107;
@@ -12,21 +13,6 @@ const REASON_LEN: usize = 200;
 const ORIGIN_LEN: usize = 128;
 /// Placeholder for the VM's number in a socket path.
 pub const VM_ID: &str = "{vm_id}";
-
-/// Checks the name of a pool or VM, which becomes part of paths and of metrics labels.
-pub fn name(what: &str, name: &str) -> Result<(), String> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let good = (1..=NAME_LEN).contains(&name.len())
-        && name.chars().all(plain)
-        && name.starts_with(|c: char| c.is_ascii_alphanumeric());
-    if good {
-        return Ok(());
-    }
-    Err(format!(
-        "The {what} name {name:?} is not allowed: use 1 to {NAME_LEN} letters, digits, '-', '_' \
-         and '.', beginning with a letter or digit."
-    ))
-}
 
 /// Checks the number of a VM.
 pub fn vm_id(vm_id: u32) -> Result<(), String> {
@@ -173,26 +159,6 @@ fn within(option: &str, value: u32, least: u32, most: u32) -> Result<(), String>
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_become_paths_and_labels_safely() {
-        for good in ["A", "vm1", "gpu-pool_2.x", "7"] {
-            assert_eq!(name("pool", good), Ok(()), "{good}");
-        }
-        for bad in [
-            "",
-            ".",
-            "..",
-            "-x",
-            "a/b",
-            "a b",
-            "ä",
-            "a\n",
-            &"x".repeat(65),
-        ] {
-            assert!(name("pool", bad).is_err(), "{bad:?}");
-        }
-    }
 
     #[test]
     fn the_defaults_are_within_their_ranges() {

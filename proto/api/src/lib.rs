@@ -75,6 +75,25 @@ pub const APPLICATION_ID: i32 = 0x7667_7075;
 /// Longest name of a pool or VM, in bytes.
 pub const NAME_LEN: usize = 64;
 
+/// Checks a name, for instance of a pool or VM (`what`): names become parts of paths and of labels
+/// of metrics.
+///
+/// # Errors
+/// A sentence with the name and the allowed characters.
+pub fn check_name(what: &str, name: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let good = (1..=NAME_LEN).contains(&name.len())
+        && name.chars().all(plain)
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if good {
+        return Ok(());
+    }
+    Err(format!(
+        "The {what} name {name:?} is not allowed: use 1 to {NAME_LEN} letters, digits, '-', '_' \
+         and '.', beginning with a letter or digit."
+    ))
+}
+
 /// Largest number of a VM. Leaves room below 2^31 for the users of workers (`worker.uid` + number).
 pub const MAX_VM_ID: u32 = 1_000_000;
 
@@ -122,6 +141,17 @@ mod tests {
         ] {
             let text = format!("{{{text}}}");
             assert_eq!(serde_json::to_string(&read(&text)).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn names_become_paths_and_labels_safely() {
+        for good in ["A", "vm1", "gpu-pool_2.x", "7"] {
+            assert_eq!(check_name("pool", good), Ok(()), "{good}");
+        }
+        let long = "x".repeat(NAME_LEN + 1);
+        for bad in ["", ".", "..", "-x", "a/b", "a b", "ä", "a\n", &long] {
+            assert!(check_name("pool", bad).is_err(), "{bad:?}");
         }
     }
 

@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use vgpu_api::{Limit, Priority, RegisterRequest, Vm, VmLimits, VmLimitsPatch, VmPatch};
+use vgpu_api::{
+    Limit, Priority, RegisterRequest, Vm, VmLimits, VmLimitsPatch, VmPatch, check_name,
+};
 
 use super::cloudstack::{Profile, Shares};
 use super::{Found, Listing};
@@ -169,7 +171,7 @@ impl<'a> Planner<'a> {
     fn new_name(&self, found: &Found) -> (String, Option<String>) {
         match &self.wishes.name {
             Some(name) => (name.clone(), None),
-            None if allowed(&found.name) => (found.name.clone(), None),
+            None if check_name("VM", &found.name).is_ok() => (found.name.clone(), None),
             None => {
                 let name = found.origin.replace(':', "-");
                 let warning = format!("vgpud does not allow the name {:?}.", found.name);
@@ -422,14 +424,6 @@ fn to_profile(profile: &Profile, vm: &Vm, patch: &mut VmPatch) {
 fn who(vm: &Vm) -> String {
     let origin = vm.origin.as_deref().unwrap_or("registered by hand");
     format!("VM {} ({}, {origin})", vm.vm_id, vm.name)
-}
-
-/// Whether vgpud allows the name (`rules::name` of vgpud).
-fn allowed(name: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    (1..=64).contains(&name.len())
-        && name.chars().all(plain)
-        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
 }
 
 #[cfg(test)]
