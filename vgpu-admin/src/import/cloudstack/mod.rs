@@ -8,12 +8,15 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use vgpu_api::{Gpu, Limit, Priority, Unit, Vm};
+use vgpu_api::{Gpu, Limit, Priority, UNLIMITED, VM_LIMITS, Value as Setting, Vm};
 
 use super::xml;
 
 /// First part of the UUID of each share: "vgpu".
 const MARK: &str = "76677075";
+
+/// Largest number of shares of a host.
+const MAX_SHARES: u64 = 4_096;
 
 /// `/etc/vgpu/cloudstack.toml`.
 #[derive(Debug, Default, Deserialize)]
@@ -46,8 +49,19 @@ pub(crate) struct Profile {
 
 fn size<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Limit, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let bytes = Unit::Bytes.parse(&text).map_err(serde::de::Error::custom)?;
-    Ok(Limit::Value(bytes))
+    memory(&text).map_err(serde::de::Error::custom)
+}
+
+/// Reads a limit of device memory: a size with its unit, or `unlimited`.
+fn memory(text: &str) -> Result<Limit, String> {
+    let row = VM_LIMITS.iter().find(|row| row.name == "memory_bytes");
+    let row = row.ok_or("There is no limit of device memory.")?;
+    let limit = match text {
+        UNLIMITED => Limit::Unlimited,
+        _ => row.unit.parse(text).map(Limit::from)?,
+    };
+    row.check(&Setting::Limit(limit))?;
+    Ok(limit)
 }
 
 impl Shares {
@@ -59,18 +73,26 @@ impl Shares {
             format!("{}.", line.join(" "))
         })?;
         let total: u64 = shares.profiles.iter().map(|p| u64::from(p.count)).sum();
-        let last = u64::from(shares.first_cid) + total;
-        if shares.first_cid < 3 || last >= u64::from(u32::MAX) || total > 4_096 {
-            return Err("first_cid must be 3 or more, with at most 4096 shares.".into());
+        if total > MAX_SHARES {
+            return Err(format!(
+                "The profiles have {total} shares: a host has at most {MAX_SHARES}."
+            ));
+        }
+        let most = u64::from(u32::MAX) - total.max(1);
+        let first = shares.first_cid;
+        if !shares.profiles.is_empty() && !(3..=most).contains(&first.into()) {
+            return Err(format!(
+                "first_cid must be between 3 and {most}, not {first}: the shares have consecutive \
+                 CIDs."
+            ));
         }
         for (index, profile) in shares.profiles.iter().enumerate() {
-            let again = shares.profiles[..index]
-                .iter()
-                .any(|p| p.name == profile.name);
-            if again || profile.name.is_empty() || profile.name.chars().any(char::is_control) {
+            let name = &profile.name;
+            let again = shares.profiles[..index].iter().any(|p| p.name == *name);
+            if again || name.is_empty() || name.chars().any(char::is_control) {
                 return Err(format!(
-                    "The profile name {:?} is empty or there twice.",
-                    profile.name
+                    "The profile name {name:?} is not allowed: give each profile its own name of \
+                     one line."
                 ));
             }
         }
@@ -100,6 +122,15 @@ impl Shares {
         let Some(gpus) = answer.get_mut("gpus").and_then(Value::as_array_mut) else {
             return Err("gpudiscovery.sh printed no list `gpus`.".into());
         };
+        // vgpud uses the GPUs of pools, also where no share appears under a GPU.
+        for gpu in host.gpus.iter().filter(|gpu| !gpu.pools.is_empty()) {
+            let Ok(address) = short_address(gpu) else {
+                continue;
+            };
+            for entry in gpus.iter_mut().filter(|entry| is_at(entry, &address)) {
+                refuse_passthrough(entry);
+            }
+        }
         for (profile, cids) in self.ranges() {
             let gpu = host.gpu(profile)?;
             let address = short_address(gpu)?;
@@ -111,7 +142,6 @@ impl Shares {
                 }
             };
             let entry = &mut gpus[place];
-            entry["full_passthrough"]["enabled"] = json!(0);
             if !entry["vgpu_instances"].is_array() {
                 entry["vgpu_instances"] = json!([]);
             }
@@ -185,6 +215,15 @@ fn is_at(known: &Value, address: &str) -> bool {
         .strip_prefix("0000:")
         .unwrap_or(known)
         .eq_ignore_ascii_case(address)
+}
+
+/// Keeps CloudStack from handing out a whole GPU.
+fn refuse_passthrough(entry: &mut Value) {
+    let passthrough = &mut entry["full_passthrough"];
+    if !passthrough.is_object() {
+        *passthrough = json!({});
+    }
+    passthrough["enabled"] = json!(0);
 }
 
 /// `65:00.0` in the parts that CloudStack wants.

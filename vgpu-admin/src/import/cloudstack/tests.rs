@@ -17,13 +17,17 @@ fn gpu(pci_address: Option<&str>) -> Gpu {
 }
 
 fn offered(discovered: &str, gpu: Gpu) -> Result<Value, String> {
+    offered_of(SHARES, discovered, &[gpu])
+}
+
+fn offered_of(shares: &str, discovered: &str, gpus: &[Gpu]) -> Result<Value, String> {
     let host = Host {
         machine_id: MACHINE,
         pci: Path::new("/nonexistent"),
-        gpus: &[gpu],
+        gpus,
         vms: &[],
     };
-    let text = Shares::read(SHARES).unwrap().offer(discovered, &host)?;
+    let text = Shares::read(shares).unwrap().offer(discovered, &host)?;
     Ok(serde_json::from_str(&text).unwrap())
 }
 
@@ -60,6 +64,35 @@ fn shares_are_offered_as_mediated_devices_of_their_gpu() {
 }
 
 #[test]
+fn no_gpu_of_a_pool_is_offered_for_passthrough() {
+    let entry = |address: &str| json!({"pci_address": address, "full_passthrough": {"enabled": 1}, "vgpu_instances": []});
+    let mut odd = entry("67:00.0");
+    odd["full_passthrough"] = json!("yes");
+    let entries = [
+        entry("65:00.0"),
+        entry("0000:66:00.0"),
+        odd,
+        entry("68:00.0"),
+    ];
+    let discovered = json!({ "gpus": entries }).to_string();
+    let pooled = ["0000:65:00.0", "0000:66:00.0", "0000:67:00.0"].map(|at| gpu(Some(at)));
+    let mut free = gpu(Some("0000:68:00.0"));
+    free.pools = Vec::new();
+    let gpus: Vec<Gpu> = pooled.into_iter().chain([free]).collect();
+    for (shares, instances) in [(SHARES, 3), ("", 0)] {
+        let answer = offered_of(shares, &discovered, &gpus).unwrap();
+        let entries = answer["gpus"].as_array().unwrap();
+        let enabled: Vec<_> = entries
+            .iter()
+            .map(|entry| entry["full_passthrough"]["enabled"].as_u64())
+            .collect();
+        assert_eq!(enabled, [Some(0), Some(0), Some(0), Some(1)], "{answer}");
+        let shares = entries[0]["vgpu_instances"].as_array().unwrap();
+        assert_eq!(shares.len(), instances);
+    }
+}
+
+#[test]
 fn a_gpu_that_the_script_left_out_is_added() {
     let answer = offered(r#"{"gpus": []}"#, gpu(Some("0000:65:00.0"))).unwrap();
     assert_eq!(answer["gpus"][0]["pci_address"], "65:00.0");
@@ -88,12 +121,41 @@ fn what_cannot_be_offered_is_a_sentence() {
 #[test]
 fn a_configuration_that_makes_no_sense_is_a_sentence() {
     let wrong = |text: &str| Shares::read(text).unwrap_err();
-    assert!(wrong("first_cid = 2").contains("first_cid"));
+    let low = wrong(&SHARES.replace("100000", "2"));
+    assert!(low.contains("between 3 and 4294967292, not 2"), "{low}");
+    let high = wrong(&SHARES.replace("100000", "4294967293"));
+    assert!(high.contains("not 4294967293"), "{high}");
+    assert!(Shares::read(&SHARES.replace("100000", "4294967292")).is_ok());
     assert!(wrong("fist_cid = 2").contains("fist_cid"));
     let twice = SHARES.replace("vgpu-low", "vgpu-8g");
-    assert!(wrong(&twice).contains("twice"));
+    let same = wrong(&twice);
+    assert!(
+        same.contains("\"vgpu-8g\"") && same.contains("its own name"),
+        "{same}"
+    );
     assert!(wrong(&SHARES.replace("8GiB", "8 elephants")).contains("memory"));
-    assert!(wrong(&SHARES.replace("count = 2", "count = 5000")).contains("4096"));
+    assert!(wrong(&SHARES.replace("count = 2", "count = 5000")).contains("5001 shares"));
+}
+
+#[test]
+fn a_file_without_profiles_is_empty() {
+    for empty in ["", "# nothing\n", "first_cid = 0", "profile = []"] {
+        let shares = Shares::read(empty).unwrap();
+        assert!(shares.profile(3).is_none() && shares.profile(0).is_none());
+    }
+}
+
+#[test]
+fn the_memory_of_a_share_is_a_limit_of_vgpud() {
+    let memory = |text: &str| {
+        let shares = Shares::read(&SHARES.replace("8GiB", text))?;
+        Ok::<_, String>(shares.profile(100_000).unwrap().memory_bytes)
+    };
+    assert_eq!(memory("8GiB"), Ok(Limit::Value(8 << 30)));
+    assert_eq!(memory("unlimited"), Ok(Limit::Unlimited));
+    assert_eq!(memory("0"), Ok(Limit::Unlimited), "as --memory=0");
+    let much = memory("2048TiB").unwrap_err();
+    assert!(much.contains("between 1B and 1024TiB"), "{much}");
 }
 
 const DOMAIN: &str = "<domain type='kvm'>\n<name>i-2-7-VM</name>\n<devices>\n\
