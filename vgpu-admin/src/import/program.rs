@@ -1,17 +1,26 @@
 //! Programs of hypervisors, with a deadline and bounded output.
 
 use std::io::Read;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Longest time for which a program may run.
+/// Longest time for which a program may run, its output included.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Largest error message of a program, in bytes.
 const MAX_MESSAGE: u64 = 4 << 10;
 
 /// Runs a program and returns its output of at most `limit` bytes.
 pub(super) fn output(program: &str, args: &[String], limit: u64) -> Result<String, String> {
+    output_within(DEADLINE, program, args, limit)
+}
+
+fn output_within(
+    deadline: Duration,
+    program: &str,
+    args: &[String],
+    limit: u64,
+) -> Result<String, String> {
     let spawned = Command::new(program)
         .args(args)
         .env("LC_ALL", "C")
@@ -23,62 +32,17 @@ pub(super) fn output(program: &str, args: &[String], limit: u64) -> Result<Strin
         std::io::ErrorKind::NotFound => format!("The program {program} is not installed."),
         _ => format!("Cannot run {program}: {error}."),
     })?;
-    let started = Instant::now();
-    let (told, answers) = mpsc::channel();
-    let pipes: [(Option<Box<dyn Read + Send>>, u64); 2] = [
-        (
-            child.stdout.take().map(|pipe| Box::new(pipe) as _),
-            limit + 1,
-        ),
-        (
-            child.stderr.take().map(|pipe| Box::new(pipe) as _),
-            MAX_MESSAGE,
-        ),
-    ];
-    for (index, (pipe, most)) in pipes.into_iter().enumerate() {
-        let told = told.clone();
-        std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            if let Some(pipe) = pipe {
-                let _ = pipe.take(most).read_to_end(&mut bytes);
-            }
-            let _ = told.send((index, bytes));
-        });
-    }
-    let mut texts = [Vec::new(), Vec::new()];
-    let mut in_time = true;
-    for _ in 0..texts.len() {
-        match answers.recv_timeout(DEADLINE) {
-            Ok((0, bytes)) if bytes.len() as u64 > limit => {
-                texts[0] = bytes;
-                break;
-            }
-            Ok((index, bytes)) => texts[index] = bytes,
-            Err(_) => {
-                in_time = false;
-                break;
-            }
-        }
-    }
-    let [out, message] = texts;
-    let whole = in_time && out.len() as u64 <= limit;
+    let end = Instant::now() + deadline;
+    let texts = read(&mut child, limit, end);
+    let whole = matches!(&texts, Some([out, _]) if out.len() as u64 <= limit);
     if !whole {
         let _ = child.kill();
     }
-    let failed = |error| format!("Cannot wait for {program}: {error}.");
-    // A program may close its output and go on.
-    while child.try_wait().map_err(failed)?.is_none() {
-        if started.elapsed() > DEADLINE * 2 {
-            in_time = false;
-            let _ = child.kill();
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let status = child.wait().map_err(failed)?;
-    if !in_time {
-        let limit = DEADLINE.as_secs();
-        return Err(format!("{program} did not answer within {limit} s."));
-    }
+    let status = wait(&mut child, end);
+    let status = status.map_err(|error| format!("Cannot wait for {program}: {error}."))?;
+    let (Some([out, message]), Some(status)) = (texts, status) else {
+        return Err(format!("{program} did not answer within {deadline:?}."));
+    };
     if whole && !status.success() {
         let message = String::from_utf8_lossy(&message);
         let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -86,6 +50,56 @@ pub(super) fn output(program: &str, args: &[String], limit: u64) -> Result<Strin
         return Err(format!("{program} failed ({status}): {message}"));
     }
     super::text(out, limit, &format!("The answer of {program}"))
+}
+
+/// Reads output and error message until both end, or the output has more than `limit` bytes. `None`
+/// after the time `end`.
+fn read(child: &mut Child, limit: u64, end: Instant) -> Option<[Vec<u8>; 2]> {
+    let (told, answers) = mpsc::channel();
+    read_pipe(0, child.stdout.take(), limit + 1, told.clone());
+    read_pipe(1, child.stderr.take(), MAX_MESSAGE, told);
+    let mut texts = [Vec::new(), Vec::new()];
+    for _ in 0..texts.len() {
+        let left = end.saturating_duration_since(Instant::now());
+        let (index, bytes) = answers.recv_timeout(left).ok()?;
+        texts[index] = bytes;
+        if texts[0].len() as u64 > limit {
+            break;
+        }
+    }
+    Some(texts)
+}
+
+/// Reads at most `most` bytes of a pipe in a thread of its own.
+fn read_pipe(
+    index: usize,
+    pipe: Option<impl Read + Send + 'static>,
+    most: u64,
+    told: mpsc::Sender<(usize, Vec<u8>)>,
+) {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(pipe) = pipe {
+            let _ = pipe.take(most).read_to_end(&mut bytes);
+        }
+        let _ = told.send((index, bytes));
+    });
+}
+
+/// Waits for the end of a program, which may close its output before. `None` after the time `end`:
+/// the program was killed.
+fn wait(child: &mut Child, end: Instant) -> std::io::Result<Option<ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= end {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[cfg(test)]
@@ -108,5 +122,25 @@ mod tests {
         );
         let absent = output("vgpu-no-such-program", &[], 1).unwrap_err();
         assert!(absent.contains("not installed"), "{absent}");
+    }
+
+    #[test]
+    fn output_and_program_have_one_deadline() {
+        let deadline = Duration::from_millis(300);
+        for script in [
+            "exec sleep 100",
+            // The program goes on after it closed its output.
+            "exec sleep 100 >&- 2>&-",
+            "echo early; exec sleep 100 >&-",
+            // The program ends, and another keeps the pipe.
+            "sleep 20 2>&- & echo early",
+        ] {
+            let started = Instant::now();
+            let args = ["-c".to_owned(), script.into()];
+            let late = output_within(deadline, "sh", &args, 10).unwrap_err();
+            assert_eq!(late, "sh did not answer within 300ms.", "{script}");
+            // The deadline of other programs does not count.
+            assert!(started.elapsed() < DEADLINE, "{script}");
+        }
     }
 }
