@@ -51,10 +51,14 @@ class Libvirt(Stand):
         self.assertEqual((vms["web"]["cid"], vms["db"]["cid"]), (None, 42))
 
     def test_failures_do_not_stop_a_vm(self):
-        for operation in ["start", "reconnect", "stopped"]:
+        for operation, failure in [
+            ("start", "VM web has no GPU access"),
+            ("reconnect", "VM web has no GPU access"),
+            ("stopped", "The registration of stopped VM web keeps its CID"),
+        ]:
             done = self.libvirt(operation)
             self.assertEqual(done.returncode, 0)
-            self.assertIn("VM web has no GPU access: vgpu-admin: Cannot reach vgpud", done.stderr)
+            self.assertIn(f"{failure}: vgpu-admin: Cannot reach vgpud", done.stderr)
             self.assertEqual(len(done.stderr.splitlines()), 1)
         self.daemon()
         self.assertEqual(self.libvirt("start", "<domain>").returncode, 0)
@@ -100,8 +104,15 @@ class Proxmox(Stand):
         self.assertEqual(self.vms()["train-1"]["cid"], 105)
 
     def test_only_strict_stops_the_start(self):
-        for phase in ["pre-start", "post-start", "pre-stop", "post-stop"]:
-            self.assertEqual(self.phase(phase).returncode, 0, phase)
+        for phase, failure in [
+            ("pre-start", "^$"),
+            ("post-start", "^vgpu: VM 105 has no GPU access: "),
+            ("pre-stop", "^$"),
+            ("post-stop", "^vgpu: The registration of stopped VM 105 keeps its CID: "),
+        ]:
+            done = self.phase(phase)
+            self.assertEqual(done.returncode, 0, phase)
+            self.assertRegex(done.stderr, failure)
         (self.dir / "hypervisors.conf").write_text("strict = yes\n")
         for phase, code in [("pre-start", 1), ("post-start", 0), ("post-stop", 0)]:
             self.assertEqual(self.phase(phase).returncode, code, phase)
