@@ -57,7 +57,7 @@ def until(what, condition):
         if value:
             return value
         time.sleep(0.01)
-    raise AssertionError(f"waited in vain: {what}")
+    raise AssertionError(f"not within {SOON} s: {what}")
 
 
 class Stand(unittest.TestCase):

@@ -207,8 +207,20 @@ class Many(Stand):
         self.assertEqual((rows[0]["action"], rows[0]["vm_id"]), ("register", 9))
         done = self.run_program(["vgpu-admin", "vm", "import", "proxmox", "--vm-id=9",
                                  f"--dir={DATA}/qemu-server"])
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("--vm-id and --name are of one VM", done.stderr)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--vm-id and --name apply to one VM, but the import has 3 VMs", done.stderr)
+
+    def test_a_number_takes_no_other_registration_over(self):
+        self.daemon()
+        self.admin("register-vm", "--vm-id=7", "--pool=A", "--name=precious")
+        args = ("libvirt", "--xml=-", "--pool=A", "--vm-id=7")
+        rows = self.imported(*args, stdin=DOMAIN, code=6)
+        self.assertEqual(rows[0]["action"], "refused")
+        self.assertIn("VM 7 (precious, registered by hand)", rows[0]["warnings"][0])
+        self.assertEqual((self.vms()["precious"]["cid"], self.vms()["precious"]["origin"]), (None, None))
+        rows = self.imported(*args, "--adopt", stdin=DOMAIN)
+        self.assertEqual((rows[0]["action"], rows[0]["vm_id"]), ("change", 7))
+        self.assertEqual((self.vms()["precious"]["cid"], self.vms()["precious"]["origin"]), (42, WEB))
 
 
 class Help(Stand):

@@ -4,6 +4,8 @@ use vgpu_api::ErrorDetail;
 
 /// The command failed for a reason without a separate code.
 pub(crate) const FAILED: u8 = 1;
+/// The command line is wrong.
+pub(crate) const USAGE: u8 = 2;
 /// The daemon cannot be reached.
 pub(crate) const UNREACHABLE: u8 = 5;
 /// `doctor` found errors.
@@ -35,6 +37,9 @@ pub(crate) enum Error {
     /// The daemon's answer was incomplete.
     #[error("vgpud's answer is incomplete, because the connection ended; try again")]
     CutOff,
+    /// Options do not fit the command, for instance `--name` for an import of several VMs.
+    #[error("{0}")]
+    Usage(String),
     /// A hypervisor or its files cannot be read.
     #[error("{0}")]
     Source(String),
@@ -58,6 +63,7 @@ impl Error {
             Error::Api(detail) => detail.code.exit_code(),
             Error::Unreachable { cause, .. } if permission(cause) => 4,
             Error::Unreachable { .. } | Error::HungUp => UNREACHABLE,
+            Error::Usage(_) => USAGE,
             Error::Protocol(_)
             | Error::CutOff
             | Error::Source(_)
@@ -102,6 +108,7 @@ impl Error {
                 Error::HungUp => ("unreachable".into(), self.to_string(), self.hint()),
                 Error::Protocol(_) => ("protocol".into(), self.to_string(), None),
                 Error::CutOff => ("cut_off".into(), self.to_string(), None),
+                Error::Usage(_) => ("usage".into(), self.to_string(), None),
                 Error::Source(_) => ("source".into(), self.to_string(), None),
                 Error::File { .. } => ("file".into(), self.to_string(), None),
                 Error::Output(_) => ("output".into(), self.to_string(), None),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use vgpu_api::{Priority, VmLimitsPatch};
+use vgpu_api::{MAX_VM_ID, Priority, VmLimitsPatch};
 
 use super::LIMITS;
 use crate::settings::{self, Changes};
@@ -33,7 +33,7 @@ Examples:
         #[arg(long, value_name = "FILE")]
         xml: Option<PathBuf>,
         #[command(flatten)]
-        wishes: ImportWishes,
+        options: ImportOptions,
     },
     /// VMs of Incus: the CID in `volatile.vsock_id`.
     #[command(after_help = "\
@@ -58,7 +58,7 @@ Examples:
         #[arg(long, value_name = "NAME")]
         member: Option<String>,
         #[command(flatten)]
-        wishes: ImportWishes,
+        options: ImportOptions,
     },
     /// VMs of Proxmox VE: the CID of `args: -device vhost-vsock-pci,guest-cid=N`.
     #[command(after_help = "\
@@ -73,13 +73,13 @@ Examples:
         #[arg(long, value_name = "DIR", default_value = "/etc/pve/qemu-server")]
         dir: PathBuf,
         #[command(flatten)]
-        wishes: ImportWishes,
+        options: ImportOptions,
     },
 }
 
 /// Settings of an import.
 #[derive(Debug, Args)]
-pub(crate) struct ImportWishes {
+pub(crate) struct ImportOptions {
     /// Pool of VMs that are not registered; without it, only registered VMs are imported.
     #[arg(long)]
     pub(crate) pool: Option<String>,
@@ -89,11 +89,16 @@ pub(crate) struct ImportWishes {
     /// Show the plan and change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Take over the registration that has the CID or the name, whatever its origin.
+    /// Take over the registration that has the number, the CID or the name, whatever its origin.
     #[arg(long)]
     pub(crate) adopt: bool,
-    /// The registration of the VM (one VM only), which is taken over if it exists.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Number of the VM in vgpud (one VM only). With --adopt, it may be the number of a registration
+    /// of another origin or by hand.
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_VM_ID))
+    )]
     pub(crate) vm_id: Option<u32>,
     /// Name in vgpud, if the VM is new (one VM only).
     #[arg(long)]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use vgpu_api::{Limit, PoolPatch, Priority, VmLimitsPatch};
 
-pub(crate) use self::import::{CloudstackCommand, Detach, ImportCommand, ImportWishes};
+pub(crate) use self::import::{CloudstackCommand, Detach, ImportCommand, ImportOptions};
 use crate::output::Format;
 use crate::settings::{self, Changes};
 use crate::vm_ids::{self, VmIds};
@@ -353,8 +353,8 @@ pub(crate) struct RegisterVm {
 /// `vm …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum VmCommand {
-    /// Register the VMs of a hypervisor, with their names and CIDs. A repeated import changes
-    /// only CIDs.
+    /// Register the VMs of a hypervisor, with their names and CIDs. A repeated import changes CIDs;
+    /// with --shares also pools, classes and memory.
     #[command(subcommand)]
     Import(ImportCommand),
     /// Take the CID from an imported VM that stopped: its sessions end, its settings and usage

@@ -146,3 +146,16 @@ fn help_has_ranges_defaults_and_the_policies() {
     assert!(help.contains("[100us to 1s; default: 2ms]"), "{help}");
     assert!(!help.contains("--slice-us"), "the plain option is hidden");
 }
+
+#[test]
+fn an_import_takes_the_numbers_that_vgpud_allows() {
+    let import = |vm_id: u32| {
+        let line = format!("vgpu-admin vm import proxmox 1 --vm-id={vm_id}");
+        Cli::try_parse_from(line.split(' ')).map_err(|e| e.to_string())
+    };
+    assert!(import(1).is_ok() && import(vgpu_api::MAX_VM_ID).is_ok());
+    for bad in [0, vgpu_api::MAX_VM_ID + 1] {
+        let why = import(bad).unwrap_err();
+        assert!(why.contains("1..=1000000"), "{why}");
+    }
+}

@@ -4,16 +4,14 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use hyper::Method;
-use vgpu_api::{
-    ApplyReport, ErrorCode, ErrorDetail, MoveRequest, RegisterRequest, Vm, VmLimits, VmPatch,
-};
+use vgpu_api::{ApplyReport, ErrorCode, MoveRequest, RegisterRequest, Vm, VmLimits, VmPatch};
 
 use super::applied;
-use crate::cli::{Detach, ImportCommand, ImportWishes};
+use crate::cli::{Detach, ImportCommand, ImportOptions};
 use crate::client::Client;
 use crate::error::Error;
 use crate::import::cloudstack::Shares;
-use crate::import::plan::{Action, Row, Wishes, first_free, plan};
+use crate::import::plan::{Action, Options, Row, first_free, plan};
 use crate::import::{Listing, incus, libvirt, proxmox, read_description, read_list};
 use crate::output::{Format, Grid, json, or_dash, print};
 
@@ -29,38 +27,38 @@ pub(super) async fn run(
 ) -> Result<u8, Error> {
     let (listing, args) = listing(command).map_err(Error::Source)?;
     let dry_run = args.dry_run;
-    let wishes = wishes(args)?;
+    let options = options(args)?;
     let count = listing.found.len() + listing.unread.len();
-    if count != 1 && (wishes.vm_id.is_some() || wishes.name.is_some()) {
-        return Err(Error::Source(format!(
-            "--vm-id and --name are of one VM, but the import has {count}: name the VM."
+    if count != 1 && (options.vm_id.is_some() || options.name.is_some()) {
+        return Err(Error::Usage(format!(
+            "--vm-id and --name apply to one VM, but the import has {count} VMs: name the VM."
         )));
     }
     let known: Vec<Vm> = client.get("vms").await?;
-    let mut rows = plan(&listing, &known, &wishes);
+    let mut rows = plan(&listing, &known, &options);
     if !dry_run {
-        apply(client, &mut rows, &known, wishes.vm_id.is_none()).await?;
+        apply(client, &mut rows, &known, options.vm_id.is_none()).await?;
     }
     show(output, &rows, dry_run)?;
     let refused = rows.iter().any(|row| row.action == Action::Refused);
     Ok(if refused { REFUSED } else { 0 })
 }
 
-fn listing(command: ImportCommand) -> Result<(Listing, ImportWishes), String> {
+fn listing(command: ImportCommand) -> Result<(Listing, ImportOptions), String> {
     Ok(match command {
         ImportCommand::Libvirt {
             domains,
             connect,
             xml,
-            wishes,
+            options,
         } => match xml {
-            None => (libvirt::list(&connect, &domains)?, wishes),
+            None => (libvirt::list(&connect, &domains)?, options),
             Some(file) => {
                 let listing = Listing {
                     found: vec![libvirt::read(&read_description(&file)?)?],
                     unread: Vec::new(),
                 };
-                (listing, wishes)
+                (listing, options)
             }
         },
         ImportCommand::Incus {
@@ -69,16 +67,20 @@ fn listing(command: ImportCommand) -> Result<(Listing, ImportWishes), String> {
             all_projects,
             json,
             member,
-            wishes,
+            options,
         } => {
             let text = match json {
                 None => incus::list(project.as_deref(), all_projects)?,
                 Some(file) => read_list(&file)?,
             };
             let member = member.unwrap_or_else(host_name);
-            (incus::read(&text, &instances, &member)?, wishes)
+            (incus::read(&text, &instances, &member)?, options)
         }
-        ImportCommand::Proxmox { vmids, dir, wishes } => (proxmox::list(&dir, &vmids)?, wishes),
+        ImportCommand::Proxmox {
+            vmids,
+            dir,
+            options,
+        } => (proxmox::list(&dir, &vmids)?, options),
     })
 }
 
@@ -87,14 +89,14 @@ fn host_name() -> String {
     name.trim().to_owned()
 }
 
-fn wishes(args: ImportWishes) -> Result<Wishes, Error> {
+fn options(args: ImportOptions) -> Result<Options, Error> {
     let shares = match &args.shares {
         Some(file) if file.exists() => read_shares(file)?,
         _ => Shares::default(),
     };
     let mut limits = VmLimits::default();
     args.limits.0.apply_to(&mut limits);
-    Ok(Wishes {
+    Ok(Options {
         pool: args.pool,
         priority: args.priority,
         limits,
@@ -135,7 +137,7 @@ async fn apply(
         let attempts = if any_number { ATTEMPTS } else { 1 };
         match steps(client, row, &mut numbers, attempts).await {
             Ok(()) => {}
-            Err(Error::Api(why)) => row.leave(Action::Refused, sentence(&why)),
+            Err(Error::Api(why)) => row.leave(Action::Refused, why.to_string()),
             Err(error) => return Err(error),
         }
     }
@@ -196,13 +198,6 @@ fn without_cid(vm_id: u32) -> VmPatch {
         vm_ids: vec![vm_id],
         cid: Some(None),
         ..VmPatch::default()
-    }
-}
-
-fn sentence(why: &ErrorDetail) -> String {
-    match &why.hint {
-        Some(hint) => format!("{} {hint}", why.message),
-        None => why.message.clone(),
     }
 }
 

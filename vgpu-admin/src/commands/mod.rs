@@ -16,7 +16,7 @@ mod weights;
 
 use vgpu_api::{ApplyReport, AssignRequest, ReloadReport, UnassignRequest};
 
-use crate::cli::{Cli, Command, VmCommand};
+use crate::cli::{Cli, Command};
 use crate::client::Client;
 use crate::error::Error;
 use crate::output::{Format, json, print};
@@ -53,11 +53,7 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
         Command::RegisterVm(args) => vm::register(&client, output, args).await?,
         Command::UnregisterVm { vm_id } => vm::unregister(&client, output, vm_id).await?,
         Command::MoveVm { vm_id, pool } => vm::move_to(&client, output, vm_id, pool).await?,
-        Command::Vm(VmCommand::Import(command)) => {
-            return import::run(&client, output, command).await;
-        }
-        Command::Vm(VmCommand::Detach(args)) => import::detach(&client, output, args).await?,
-        Command::Vm(command) => vm::run(&client, output, command).await?,
+        Command::Vm(command) => return vm::run(&client, output, command).await,
         Command::Session(command) => session::run(&client, output, command).await?,
         Command::Quarantine { vm_id, reason } => {
             vm::quarantine(&client, output, vm_id, reason).await?;

@@ -5,7 +5,7 @@ use vgpu_api::{
     VmIds as ApiIds, VmLimits, VmPatch, VmState, WaitReason,
 };
 
-use super::applied;
+use super::{applied, import};
 use crate::cli::{RegisterVm, VmCommand};
 use crate::client::Client;
 use crate::error::Error;
@@ -86,18 +86,19 @@ pub(super) async fn release(client: &Client, output: Format, vms: VmIds) -> Resu
     applied(output, &report)
 }
 
-pub(super) async fn run(client: &Client, output: Format, command: VmCommand) -> Result<(), Error> {
+/// Runs a command of `vm` and returns the exit code.
+pub(super) async fn run(client: &Client, output: Format, command: VmCommand) -> Result<u8, Error> {
     match command {
-        // Both are commands of `import`.
-        VmCommand::Import(_) | VmCommand::Detach(_) => Ok(()),
+        VmCommand::Import(command) => return import::run(client, output, command).await,
+        VmCommand::Detach(args) => import::detach(client, output, args).await?,
         VmCommand::List { pool } => {
             let mut vms: Vec<Vm> = client.get("vms").await?;
             if let Some(pool) = pool {
                 vms.retain(|vm| vm.pool == pool);
             }
-            show(output, &vms, |vms| grid(vms))
+            show(output, &vms, |vms| grid(vms))?;
         }
-        VmCommand::Show { vm_id } => show_vms(client, output, &vm_id).await,
+        VmCommand::Show { vm_id } => show_vms(client, output, &vm_id).await?,
         VmCommand::Set {
             vm_id,
             priority,
@@ -124,9 +125,10 @@ pub(super) async fn run(client: &Client, output: Format, command: VmCommand) -> 
             let report: ApplyReport = client
                 .call(hyper::Method::PATCH, "vms", Some(&patch))
                 .await?;
-            applied(output, &report)
+            applied(output, &report)?;
         }
     }
+    Ok(0)
 }
 
 /// `all` means no list.

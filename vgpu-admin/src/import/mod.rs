@@ -58,12 +58,12 @@ impl Listing {
     }
 }
 
-/// Checks a CID that a hypervisor gave. 0 to 2 and the highest are not of a VM (vsock(7)).
+/// Checks a CID that a hypervisor gave. 0 to 2 and the highest are reserved (vsock(7)).
 fn guest_cid(cid: u64) -> Result<u32, String> {
     match u32::try_from(cid) {
         Ok(cid) if (3..u32::MAX).contains(&cid) => Ok(cid),
         _ => Err(format!(
-            "CID {cid} is not of a VM: use 3 to {}.",
+            "CID {cid} is reserved or too large: give the VM a CID from 3 to {}.",
             u32::MAX - 1
         )),
     }

@@ -39,7 +39,7 @@ fn read(vmid: u32, text: &str) -> Result<Found, String> {
     }
     let cid = match cid {
         _ if template => Err("This is a template.".into()),
-        None => Err("Its args have no `-device vhost-vsock-pci,guest-cid=N`.".into()),
+        None => Err("The VM's args have no `-device vhost-vsock-pci,guest-cid=N`.".into()),
         Some(cid) => Ok(cid),
     };
     let origin = format!("proxmox:{vmid}");
@@ -58,7 +58,8 @@ fn vsock_of(args: &str) -> Result<Option<u32>, String> {
                 let cid = word
                     .split(',')
                     .find_map(|part| part.strip_prefix("guest-cid="));
-                cid.ok_or("Its vsock device has no guest-cid.")?.to_owned()
+                cid.ok_or("The VM's vsock device has no guest-cid.")?
+                    .to_owned()
             }
             _ => continue,
         };
@@ -68,7 +69,7 @@ fn vsock_of(args: &str) -> Result<Option<u32>, String> {
         };
         let number = number.map_err(|_| format!("guest-cid={text} is not a CID."))?;
         if found.replace(guest_cid(number)?).is_some() {
-            return Err("Its args have several vsock devices.".into());
+            return Err("The VM's args have several vsock devices.".into());
         }
     }
     Ok(found)

@@ -176,7 +176,7 @@ fn attributes(tag: &BytesStart<'_>) -> Result<BTreeMap<String, String>, String> 
         }
         let name = attribute.key.into_inner();
         if found.insert(name.to_owned(), value.into_owned()).is_some() {
-            return Err(wrong(format!("{name} is there twice")));
+            return Err(wrong(format!("the attribute {name} is given twice")));
         }
     }
     Ok(found)
@@ -223,7 +223,7 @@ mod tests {
         assert!(refused(bomb).contains("DTD"));
         assert!(refused("<domain><name>&a;</name></domain>").contains("&a;"));
         assert!(refused("<domain a='&a;'/>").contains("attribute"));
-        assert!(refused("<domain a='1' a='2'/>").contains("a is there twice"));
+        assert!(refused("<domain a='1' a='2'/>").contains("attribute a is given twice"));
         assert!(refused("<domain/><domain/>").contains("several domains"));
         assert!(refused("<domain><name>").contains("ends within"));
         assert!(refused("<domain></name>").contains("not well-formed"));

@@ -175,7 +175,7 @@ impl Catalog {
                 return Err(refuse(
                     ErrorCode::OriginInUse,
                     format!("The origin {origin} belongs to {who}."),
-                    "A VM of a hypervisor is registered once.",
+                    "Import the VM again, which changes that registration, or unregister that VM first.",
                 ));
             }
             // Compared as paths: `/a//b` is `/a/b`.

@@ -1,7 +1,8 @@
 //! The comparison of a hypervisor's VMs with the registrations.
 //!
 //! An import changes only the registration with the VM's own origin. A name or a CID of another
-//! registration is refused, unless the administrator adopts that registration.
+//! registration is refused, unless the administrator adopts that registration (`--adopt`, also with
+//! `--vm-id`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,16 +16,17 @@ use super::{Found, Listing};
 
 /// What the administrator asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Wishes {
+pub(crate) struct Options {
     /// Pool of new VMs; without a pool, no VM is registered.
     pub(crate) pool: Option<String>,
     /// Class of new VMs.
     pub(crate) priority: Priority,
     /// Limits of new VMs.
     pub(crate) limits: VmLimits,
-    /// Take over a registration with the same CID or name.
+    /// Take over a registration of another origin: the one that `vm_id` names, or that has the same
+    /// CID or name.
     pub(crate) adopt: bool,
-    /// The registration of the only VM.
+    /// Number of the only VM in vgpud.
     pub(crate) vm_id: Option<u32>,
     /// Name of the only VM in vgpud.
     pub(crate) name: Option<String>,
@@ -89,8 +91,8 @@ enum Left {
 }
 
 /// Plans an import. One row per VM, in the order of the listing; the unread VMs are last.
-pub(crate) fn plan(listing: &Listing, known: &[Vm], wishes: &Wishes) -> Vec<Row> {
-    let mut planner = Planner::new(&listing.found, known, wishes);
+pub(crate) fn plan(listing: &Listing, known: &[Vm], options: &Options) -> Vec<Row> {
+    let mut planner = Planner::new(&listing.found, known, options);
     let mut rows: Vec<Row> = Vec::new();
     for found in &listing.found {
         rows.push(planner.row(found));
@@ -109,7 +111,7 @@ pub(crate) fn plan(listing: &Listing, known: &[Vm], wishes: &Wishes) -> Vec<Row>
 
 struct Planner<'a> {
     known: &'a [Vm],
-    wishes: &'a Wishes,
+    options: &'a Options,
     /// The VMs of this import by CID, whatever happens to them.
     by_cid: BTreeMap<u32, Vec<&'a Found>>,
     by_origin: BTreeMap<&'a str, usize>,
@@ -123,10 +125,10 @@ struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(found: &'a [Found], known: &'a [Vm], wishes: &'a Wishes) -> Planner<'a> {
+    fn new(found: &'a [Found], known: &'a [Vm], options: &'a Options) -> Planner<'a> {
         let mut planner = Planner {
             known,
-            wishes,
+            options,
             by_cid: BTreeMap::new(),
             by_origin: BTreeMap::new(),
             by_name: BTreeMap::new(),
@@ -169,7 +171,7 @@ impl<'a> Planner<'a> {
 
     /// The name of a new registration, and a warning if that is not the hypervisor's.
     fn new_name(&self, found: &Found) -> (String, Option<String>) {
-        match &self.wishes.name {
+        match &self.options.name {
             Some(name) => (name.clone(), None),
             None if check_name("VM", &found.name).is_ok() => (found.name.clone(), None),
             None => {
@@ -223,7 +225,7 @@ impl<'a> Planner<'a> {
         if vm.origin.as_ref() != Some(&found.origin) {
             patch.origin = Some(Some(found.origin.clone()));
         }
-        if let Some(profile) = cid.and_then(|cid| self.wishes.shares.profile(cid)) {
+        if let Some(profile) = cid.and_then(|cid| self.options.shares.profile(cid)) {
             to_profile(profile, vm, &mut patch);
             row.steps.move_to = (profile.pool != vm.pool).then(|| profile.pool.clone());
         }
@@ -262,13 +264,22 @@ impl<'a> Planner<'a> {
     /// The registration that the import may change.
     fn registration(&self, found: &Found) -> Result<Option<&'a Vm>, Left> {
         let own = self.own(found);
-        if let Some(vm_id) = self.wishes.vm_id {
-            return match own {
-                Some(own) if own.vm_id != vm_id => Err(Left::Refused(format!(
-                    "It is registered as {}; unregister that VM first.",
-                    who(own)
+        if let Some(vm_id) = self.options.vm_id {
+            let named = self.known.iter().find(|vm| vm.vm_id == vm_id);
+            return match (own, named) {
+                (Some(own), _) if own.vm_id == vm_id => Ok(Some(own)),
+                (Some(own), _) => Err(Left::Refused(format!(
+                    "The VM is registered as {}, not as VM {vm_id}: leave --vm-id out, or unregister \
+                     VM {} first.",
+                    who(own),
+                    own.vm_id
                 ))),
-                _ => Ok(self.known.iter().find(|vm| vm.vm_id == vm_id)),
+                (None, Some(vm)) if !self.options.adopt => Err(Left::Refused(format!(
+                    "--vm-id={vm_id} is the number of {}: give a free number, or take that \
+                     registration over with --adopt.",
+                    who(vm)
+                ))),
+                (None, named) => Ok(named),
             };
         }
         if own.is_some() {
@@ -284,17 +295,17 @@ impl<'a> Planner<'a> {
         match (by_cid, by_name) {
             (None, None) => Ok(None),
             (Some(a), Some(b)) if a.vm_id != b.vm_id => Err(Left::Refused(format!(
-                "CID {cid} belongs to {}, and the name {name} to {}: name the registration with \
-                 --vm-id, or change the VM.",
+                "CID {cid} belongs to {}, and the name {name} to {}: choose the registration with \
+                 --vm-id and --adopt, or change the VM.",
                 who(a),
                 who(b)
             ))),
-            (Some(vm), _) | (_, Some(vm)) if self.wishes.adopt => {
+            (Some(vm), _) | (_, Some(vm)) if self.options.adopt => {
                 // The VM of the registration exists.
                 let listed = vm.origin.as_deref();
                 if listed.is_some_and(|origin| self.by_origin.contains_key(origin)) {
                     return Err(Left::Refused(format!(
-                        "{} is of another VM of this import: give another name with --name.",
+                        "{} belongs to another VM of this import: give another name with --name.",
                         who(vm)
                     )));
                 }
@@ -315,7 +326,7 @@ impl<'a> Planner<'a> {
 
     /// Whether a holder of a CID loses the CID to a VM that has it now.
     fn gives_way(&self, holder: &Vm) -> bool {
-        self.moving.contains(&holder.vm_id) || (self.wishes.running && holder.origin.is_some())
+        self.moving.contains(&holder.vm_id) || (self.options.running && holder.origin.is_some())
     }
 
     /// The VM that must lose the CID first.
@@ -350,10 +361,10 @@ impl<'a> Planner<'a> {
             Ok(cid) => *cid,
             Err(why) => return Err(Left::Skipped(why.clone())),
         };
-        let profile = self.wishes.shares.profile(cid);
-        let pool = profile.map(|p| &p.pool).or(self.wishes.pool.as_ref());
+        let profile = self.options.shares.profile(cid);
+        let pool = profile.map(|p| &p.pool).or(self.options.pool.as_ref());
         let Some(pool) = pool else {
-            let why = "It is not registered: name the pool of new VMs with --pool.";
+            let why = "The VM is not registered: name the pool of new VMs with --pool.";
             return Err(Left::Skipped(why.into()));
         };
         let (name, warning) = self.new_name(found);
@@ -366,10 +377,10 @@ impl<'a> Planner<'a> {
             )));
         }
         row.warnings
-            .extend(warning.map(|why| format!("{why} It is registered as {name}.")));
+            .extend(warning.map(|why| format!("{why} The VM is registered as {name}.")));
         row.steps.frees = self.other_holder(Some(cid), None, row)?;
-        let vm_id = self.wishes.vm_id.unwrap_or_else(|| self.free_number());
-        let mut limits = self.wishes.limits.clone();
+        let vm_id = self.options.vm_id.unwrap_or_else(|| self.free_number());
+        let mut limits = self.options.limits.clone();
         if let Some(Profile { memory_bytes, .. }) = profile
             && *memory_bytes != Limit::Default
         {
@@ -378,7 +389,7 @@ impl<'a> Planner<'a> {
         row.steps.register = Some(RegisterRequest {
             vm_ids: vec![vm_id],
             pool: pool.clone(),
-            priority: profile.map_or(self.wishes.priority, |p| p.priority),
+            priority: profile.map_or(self.options.priority, |p| p.priority),
             name: Some(name),
             first_cid: Some(cid),
             limits,

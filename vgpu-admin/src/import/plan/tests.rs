@@ -35,24 +35,24 @@ fn without_cid(origin: &str, name: &str) -> Found {
     }
 }
 
-fn pool_a() -> Wishes {
-    Wishes {
+fn pool_a() -> Options {
+    Options {
         pool: Some("A".into()),
-        ..Wishes::default()
+        ..Options::default()
     }
 }
 
-fn planned(found: &[Found], known: &[Vm], wishes: &Wishes) -> Vec<Row> {
+fn planned(found: &[Found], known: &[Vm], options: &Options) -> Vec<Row> {
     let listing = Listing {
         found: found.to_vec(),
         unread: Vec::new(),
     };
-    plan(&listing, known, wishes)
+    plan(&listing, known, options)
 }
 
 /// The only row, which must be refused, as one text.
-fn refused(found: Found, known: &[Vm], wishes: &Wishes) -> String {
-    let rows = planned(&[found], known, wishes);
+fn refused(found: Found, known: &[Vm], options: &Options) -> String {
+    let rows = planned(&[found], known, options);
     assert_eq!(rows[0].action, Action::Refused, "{rows:?}");
     assert!(rows[0].steps.register.is_none() && rows[0].steps.patch.is_none());
     rows[0].warnings.join(" ")
@@ -69,7 +69,7 @@ fn new_vms_are_registered_with_free_numbers() {
     assert_eq!(request.origin.as_deref(), Some("libvirt:a"));
     assert_eq!((request.first_cid, request.pool.as_str()), (Some(5), "A"));
     // Without a pool, only registered VMs are imported.
-    let rows = planned(&two, &known, &Wishes::default());
+    let rows = planned(&two, &known, &Options::default());
     assert_eq!(rows[0].action, Action::Skipped);
     assert!(rows[0].warnings[0].contains("--pool"));
 }
@@ -107,7 +107,7 @@ fn an_import_takes_no_other_registration_over() {
 #[test]
 fn the_administrator_may_adopt_a_registration() {
     let known = [vm(1, "web", Some(5), None), vm(2, "db", Some(6), None)];
-    let adopt = Wishes {
+    let adopt = Options {
         adopt: true,
         ..pool_a()
     };
@@ -119,9 +119,9 @@ fn the_administrator_may_adopt_a_registration() {
     // The CID and the name point at different registrations.
     let why = refused(found("libvirt:a", "web", 6), &known, &adopt);
     assert!(why.contains("VM 2") && why.contains("VM 1"), "{why}");
-    let by_number = Wishes {
+    let by_number = Options {
         vm_id: Some(1),
-        ..pool_a()
+        ..adopt
     };
     let rows = planned(&[found("libvirt:a", "x", 9)], &known, &by_number);
     assert_eq!((rows[0].action, rows[0].vm_id), (Action::Change, Some(1)));
@@ -133,8 +133,33 @@ fn the_administrator_may_adopt_a_registration() {
 }
 
 #[test]
+fn a_number_takes_no_other_registration_over() {
+    let by_number = Options {
+        vm_id: Some(1),
+        ..pool_a()
+    };
+    for origin in [None, Some("proxmox:7"), Some("libvirt:b")] {
+        let known = [vm(1, "web", Some(5), origin)];
+        for cid in [5, 9] {
+            let why = refused(found("libvirt:a", "x", cid), &known, &by_number);
+            assert!(
+                why.contains("VM 1 (web, ") && why.contains("--adopt"),
+                "{why}"
+            );
+        }
+        refused(without_cid("libvirt:a", "x"), &known, &by_number);
+    }
+    // The VM's own registration, and a free number.
+    let own = [vm(1, "web", Some(5), Some("libvirt:a"))];
+    let rows = planned(&[found("libvirt:a", "x", 9)], &own, &by_number);
+    assert_eq!((rows[0].action, rows[0].vm_id), (Action::Change, Some(1)));
+    let rows = planned(&[found("libvirt:a", "x", 9)], &[], &by_number);
+    assert_eq!((rows[0].action, rows[0].vm_id), (Action::Register, Some(1)));
+}
+
+#[test]
 fn no_two_vms_of_an_import_adopt_one_registration() {
-    let adopt = Wishes {
+    let adopt = Options {
         adopt: true,
         ..pool_a()
     };
@@ -177,11 +202,11 @@ fn two_vms_with_one_cid_are_both_refused() {
     let known = [vm(1, "a", Some(5), Some("libvirt:a"))];
     let two = [found("libvirt:a", "a", 5), found("libvirt:b", "b", 5)];
     for running in [false, true] {
-        let wishes = Wishes {
+        let options = Options {
             running,
             ..pool_a()
         };
-        let rows = planned(&two, &known, &wishes);
+        let rows = planned(&two, &known, &options);
         assert_eq!(rows[0].action, Action::Refused);
         assert!(rows[0].warnings[0].contains("b (libvirt:b)"), "{rows:?}");
         assert_eq!(rows[1].action, Action::Refused);
@@ -200,7 +225,7 @@ fn a_cid_that_a_skipped_vm_has_counts_as_taken() {
     // The first VM is not registered (no pool for it), the second is and moves to the same CID.
     let known = [vm(1, "b", Some(6), Some("libvirt:b"))];
     let two = [found("libvirt:a", "a", 5), found("libvirt:b", "b", 5)];
-    let rows = planned(&two, &known, &Wishes::default());
+    let rows = planned(&two, &known, &Options::default());
     assert!(
         rows.iter().all(|row| row.action == Action::Refused),
         "{rows:?}"
@@ -247,7 +272,7 @@ fn a_running_vm_has_its_cid_before_stopped_imported_vms() {
         vm(1, "old", Some(5), Some("libvirt:old")),
         vm(2, "hand", Some(6), None),
     ];
-    let running = Wishes {
+    let running = Options {
         running: true,
         ..pool_a()
     };
@@ -283,9 +308,9 @@ fn names_that_vgpud_does_not_allow_become_origins() {
         let rows = planned(&[found("libvirt:4d-e", name, 5)], &[], &pool_a());
         let request = rows[0].steps.register.as_ref().unwrap();
         assert_eq!(request.name.as_deref(), Some("libvirt-4d-e"));
-        assert!(rows[0].warnings[0].contains("registered as libvirt-4d-e"));
+        assert!(rows[0].warnings[0].contains("The VM is registered as libvirt-4d-e"));
     }
-    let named = Wishes {
+    let named = Options {
         name: Some("web".into()),
         ..pool_a()
     };
@@ -298,11 +323,11 @@ fn names_that_vgpud_does_not_allow_become_origins() {
 fn a_share_decides_pool_class_and_memory() {
     let shares = "first_cid = 100\n[[profile]]\nname = 'big'\npool = 'B'\ncount = 2\n\
                   priority = 'high'\nmemory = '8GiB'\n";
-    let wishes = Wishes {
+    let options = Options {
         shares: Shares::read(shares).unwrap(),
-        ..Wishes::default()
+        ..Options::default()
     };
-    let rows = planned(&[found("libvirt:a", "a", 101)], &[], &wishes);
+    let rows = planned(&[found("libvirt:a", "a", 101)], &[], &options);
     let request = rows[0].steps.register.as_ref().unwrap();
     assert_eq!(
         (request.pool.as_str(), request.priority),
@@ -311,14 +336,14 @@ fn a_share_decides_pool_class_and_memory() {
     assert_eq!(request.limits.memory_bytes, Limit::Value(8 << 30));
     // A registered VM gets another share.
     let known = [vm(1, "a", Some(5), Some("libvirt:a"))];
-    let rows = planned(&[found("libvirt:a", "a", 101)], &known, &wishes);
+    let rows = planned(&[found("libvirt:a", "a", 101)], &known, &options);
     let patch = rows[0].steps.patch.as_ref().unwrap();
     assert_eq!(patch.cid, Some(Some(101)));
     assert_eq!(patch.priority, Some(Priority::High));
     assert_eq!(patch.limits.memory_bytes, Some(Limit::Value(8 << 30)));
     assert_eq!(rows[0].steps.move_to.as_deref(), Some("B"));
     // A CID behind the shares is not one.
-    let rows = planned(&[found("libvirt:a", "a", 102)], &[], &wishes);
+    let rows = planned(&[found("libvirt:a", "a", 102)], &[], &options);
     assert_eq!(rows[0].action, Action::Skipped);
 }
 
