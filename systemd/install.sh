@@ -69,7 +69,8 @@ part_host() {
     put 0644 systemd/vgpu.tmpfiles.conf "$tmpfiles/vgpu.conf"
     documents "$prefix/share/doc/vgpu" docs/*.md docs/openapi.json
     adapted systemd/vgpud.toml "$prefix/share/doc/vgpu/vgpud.toml"
-    # Hooks of hypervisors; docs/libvirt.md, proxmox.md and cloudstack.md say where each is copied to.
+    # Hooks of hypervisors. docs/libvirt.md, proxmox.md and cloudstack.md say where each is copied
+    # to.
     for name in vgpu-hook gpudiscovery.sh; do
         put 0755 "systemd/hypervisors/$name" "$prefix/share/vgpu/hypervisors/$name"
     done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make hypervisors: the import of VMs and the hooks, against recorded answers of hypervisors,
+# make hypervisors: the import of VMs and the hooks, against samples of hypervisors' answers,
 # libvirt's own virsh, and CloudStack's Groovy engine. Builds vgpud and vgpu-admin first.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -1,4 +1,4 @@
-"""`vgpu-admin vm import` against recorded answers and real virsh."""
+"""`vgpu-admin vm import` against samples of answers and real virsh."""
 
 import csv
 import io

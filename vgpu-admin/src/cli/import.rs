@@ -92,8 +92,8 @@ pub(crate) struct ImportOptions {
     /// Take over the registration that has the number, the CID or the name, whatever its origin.
     #[arg(long)]
     pub(crate) adopt: bool,
-    /// Number of the VM in vgpud (one VM only). With --adopt, it may be the number of a registration
-    /// of another origin or by hand.
+    /// Number of the VM in vgpud (one VM only). With --adopt, also the number of a registration of
+    /// another origin or by hand.
     #[arg(
         long,
         value_name = "N",
