@@ -6,13 +6,15 @@ pub fn cut(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }
 
-/// The first `most` characters of a text, with `…` if it was cut. Control characters and changes of
-/// the writing direction become U+FFFD; a tab becomes a space.
+/// The first `most` characters of a text, with `…` if it was cut. Control characters, changes
+/// of the writing direction and separators of lines become U+FFFD; a tab becomes a space.
 #[must_use]
 pub fn printable(text: &str, most: usize) -> String {
     let shown = |c: char| match c {
         '\t' => ' ',
-        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+            '\u{fffd}'
+        }
         c if c.is_control() => '\u{fffd}',
         c => c,
     };

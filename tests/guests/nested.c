@@ -5,6 +5,8 @@
  *   nested heap BYTES    sets the limit of the device heap, fills the heap with blocks of 1 MiB,
  *                        prints how many there are, and stays until it is killed; exits with 4 if
  *                        the limit cannot be set for lack of memory
+ *   nested contexts N    makes N contexts, or as many as the memory allows; destroys and makes them
+ *                        again, and prints both numbers
  */
 #include "tell.h"
 
@@ -32,6 +34,25 @@ static int heap(size_t bytes) {
     printf("%u blocks\n", words[0]);
     fflush(stdout);
     pause();
+    return 0;
+}
+
+static int create(CUcontext *all, int most) {
+    CUdevice device;
+    CU(cuDeviceGet(&device, 0));
+    for (int made = 0; made < most; made++) {
+        CUresult one = cuCtxCreate_v2(&all[made], 0, device);
+        if (one == OUT_OF_MEMORY) return made;
+        CU(one);
+    }
+    return most;
+}
+
+static int contexts(int most) {
+    CUcontext *all = calloc((size_t)most, sizeof *all);
+    int first = create(all, most);
+    for (int i = 0; i < first; i++) CU(cuCtxDestroy_v2(all[i]));
+    printf("%d contexts, then %d\n", first, create(all, most));
     return 0;
 }
 
@@ -64,6 +85,7 @@ int main(int argc, char **argv) {
     CU(cuModuleLoadData(&module, guest_ptx));
     CU(cuMemAlloc_v2(&memory, sizeof words));
     if (argc == 3 && !strcmp(argv[1], "heap")) return heap(strtoull(argv[2], NULL, 10));
+    if (argc == 3 && !strcmp(argv[1], "contexts")) return contexts(atoi(argv[2]));
     order();
     limits();
     FAILS(ILLEGAL_ADDRESS, run("wild", 0));

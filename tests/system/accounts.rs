@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use vgpu_tests::device::{self, Kernels};
-use vgpu_tests::guest::{self, Guest, Running};
+use vgpu_tests::guest::{self, Guest, Running, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::wait::{SOON, until};
 
@@ -140,6 +140,19 @@ fn the_device_heap_is_in_the_account_before_kernels_use_it() -> Result<()> {
         assert_eq!(output.status.code(), Some(4), "{text}");
     }
     first.kill();
+    host.wait_no_sessions(SOON)?;
+    assert_eq!(vm_number(&host, "memory_bytes"), Some(0));
+    Ok(())
+}
+
+#[test]
+fn contexts_are_in_the_account_for_what_their_kernels_take_without_asking() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    host.admin("vm set 1 --memory=128MiB")?;
+    let program = Guest::new(guest::NESTED, host.target(1))?;
+    let made = expect_right(&program.arg("contexts").arg("100"))?;
+    // 16 MiB each, of 128 MiB less what the program's own block takes.
+    assert!(made.contains("7 contexts, then 7"), "{made}");
     host.wait_no_sessions(SOON)?;
     assert_eq!(vm_number(&host, "memory_bytes"), Some(0));
     Ok(())

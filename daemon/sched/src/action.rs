@@ -74,12 +74,10 @@ impl fmt::Display for KillCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             KillCause::LaunchTimeout => {
-                "work on the GPU made no progress within the hard limit (vgpu-admin pool set --hard-limit)"
+                "work on the GPU made no progress within the hard limit of the VM or of its pool"
             }
             KillCause::LeaseNotReturned => "the GPU was asked back and not returned",
-            KillCause::Quarantined => {
-                "the VM is quarantined; see vgpu-admin vm show, then vgpu-admin release"
-            }
+            KillCause::Quarantined => "the VM is quarantined, and its programs are ended",
             KillCause::VmRemoved => "the VM was unregistered",
             KillCause::GpuLost => "the GPU is gone",
         })

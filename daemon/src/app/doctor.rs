@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use nix::unistd::mkdtemp;
+use nix::unistd::{geteuid, mkdtemp};
 use vgpu_api::{DoctorCheck, DoctorReport};
 
 use super::Options;
@@ -104,7 +104,12 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn make() -> anyhow::Result<Scratch> {
-        let template = std::env::temp_dir().join("vgpud-doctor-XXXXXX");
+        // Root works where no other user may rename files.
+        let base = match geteuid().is_root() {
+            true => PathBuf::from("/run"),
+            false => std::env::temp_dir(),
+        };
+        let template = base.join("vgpud-doctor-XXXXXX");
         let path = mkdtemp(&template)
             .with_context(|| format!("cannot make a directory like {}", template.display()))?;
         let made = Scratch(path);

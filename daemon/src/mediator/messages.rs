@@ -211,7 +211,8 @@ impl Actor {
                     session = id,
                     vm = session.vm.vm_id,
                     code = code.0,
-                    "device fault: {text}"
+                    ?text,
+                    "device fault"
                 );
                 session.fault = Some((code, text));
             }

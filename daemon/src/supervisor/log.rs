@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::io::AsyncReadExt;
@@ -22,20 +22,18 @@ const BYTES_PER_SECOND: usize = 256 * 1024;
 /// The log lines of workers, limited for each VM.
 #[derive(Debug, Default)]
 pub(super) struct WorkerLogs {
-    limits: Mutex<HashMap<u32, Weak<LineLimit>>>,
+    limits: Mutex<HashMap<u32, Arc<LineLimit>>>,
 }
 
 impl WorkerLogs {
     /// The limit of a VM, which all its workers share.
     fn limit(&self, vm: u32) -> Arc<LineLimit> {
         let mut limits = lock(&self.limits);
-        limits.retain(|_, limit| limit.strong_count() > 0);
-        if let Some(limit) = limits.get(&vm).and_then(Weak::upgrade) {
-            return limit;
-        }
-        let limit = Arc::new(LineLimit::default());
-        limits.insert(vm, Arc::downgrade(&limit));
-        limit
+        let now = Instant::now();
+        // A limit outlives its workers by its second, so that workers which end at once write no
+        // more than others.
+        limits.retain(|_, limit| Arc::strong_count(limit) > 1 || !lock(&limit.0).is_over(now));
+        limits.entry(vm).or_default().clone()
     }
 
     /// Copies the standard error of a worker into the log until the pipe closes.
@@ -56,7 +54,15 @@ impl WorkerLogs {
         let mut pace = Pace::new(Instant::now());
         let mut buffer = [0_u8; 4096];
         let write = |line: &str| {
-            if lock(&limit.0).admits(Instant::now()) {
+            let now = Instant::now();
+            let (dropped, admitted) = {
+                let mut passed = lock(&limit.0);
+                (passed.dropped_before(now), passed.admits(now))
+            };
+            if dropped > 0 {
+                tracing::warn!(vm, "{dropped} log lines of the VM's workers were dropped");
+            }
+            if admitted {
                 log(line, session, vm);
             }
         };
@@ -73,10 +79,6 @@ impl WorkerLogs {
             }
         }
         lines.finish(write);
-        let dropped = std::mem::take(&mut lock(&limit.0).dropped);
-        if dropped > 0 {
-            tracing::warn!(vm, "{dropped} log lines of the VM's workers were dropped");
-        }
     }
 }
 
@@ -154,12 +156,24 @@ struct Passed {
 }
 
 impl Passed {
-    fn admits(&mut self, now: Instant) -> bool {
+    /// Whether the second is over.
+    fn is_over(&self, now: Instant) -> bool {
         let second = Duration::from_secs(1);
-        if self
-            .since
+        self.since
             .is_none_or(|since| now.duration_since(since) >= second)
-        {
+    }
+
+    /// The lines that were dropped in a second that is over, once.
+    fn dropped_before(&mut self, now: Instant) -> u64 {
+        if self.is_over(now) {
+            std::mem::take(&mut self.dropped)
+        } else {
+            0
+        }
+    }
+
+    fn admits(&mut self, now: Instant) -> bool {
+        if self.is_over(now) {
             (self.since, self.lines) = (Some(now), 0);
         }
         if self.lines < LINES_PER_SECOND {
@@ -228,7 +242,17 @@ mod tests {
         assert_eq!(passed, [LINES_PER_SECOND as usize, 0]);
         assert_eq!(lock(&one.0).dropped, 2000 - u64::from(LINES_PER_SECOND));
         assert!(lock(&logs.limit(2).0).admits(start), "another VM");
-        assert!(lock(&one.0).admits(start + Duration::from_secs(1)));
+        // The limit is that of the VM, also for workers that start when the others have ended.
+        drop((one, other));
+        let next = logs.limit(1);
+        assert!(!lock(&next.0).admits(start));
+        let later = start + Duration::from_secs(1);
+        assert_eq!(lock(&next.0).dropped_before(start), 0);
+        assert_eq!(
+            lock(&next.0).dropped_before(later),
+            2001 - u64::from(LINES_PER_SECOND)
+        );
+        assert!(lock(&next.0).admits(later));
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! Functions that the device provides: `vprintf`, `__assertfail`, `malloc` and `free`.
 
 use super::family::each_lane;
-use super::memory::{host_address, illegal};
+use super::memory::{host_address, illegal, place};
 use crate::exec::contract::Fault;
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, Op};
 use crate::exec::printf;
-use crate::exec::runtime::call::COST;
+use crate::exec::runtime::call::{BYTES_AN_INSTRUCTION, COST};
 use crate::exec::special;
 use crate::exec::warp::Warp;
 
@@ -100,7 +100,11 @@ impl Op for CallBuiltin {
             x if x == Builtin::Malloc as u32 => {
                 let site = &env.program.calls[i.imm as usize];
                 each_lane(mask, |l| {
-                    let p = env.device.malloc(w.get(&site.args[0], l));
+                    let bytes = w.get(&site.args[0], l);
+                    let p = env.device.malloc(bytes);
+                    if p != 0 {
+                        w.charge += bytes / BYTES_AN_INSTRUCTION;
+                    }
                     w.set(&site.rets[0], l, p);
                 });
                 Ok(())
@@ -114,6 +118,14 @@ impl Op for CallBuiltin {
             }
             Ok(()) if w.fault.is_none() => Flow::Next,
             Ok(()) => Flow::Fault,
+            Err(addr) if i.a == Builtin::Free as u32 => {
+                let text = format!(
+                    "free of {addr:#x}, which device-side malloc did not return or which is freed already; {}",
+                    place(w, env)
+                );
+                w.fault = Some(Fault::IllegalAddress(text));
+                Flow::Fault
+            }
             Err(addr) => {
                 illegal(w, env, addr, 1);
                 Flow::Fault

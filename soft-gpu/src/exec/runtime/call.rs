@@ -14,6 +14,10 @@ use crate::exec::warp::Warp;
 /// driver's work takes.
 pub(crate) const COST: u64 = 400;
 
+/// Bytes of device-side malloc that count as one instruction: the driver marks each granule of the
+/// block, at malloc and at free.
+pub(crate) const BYTES_AN_INSTRUCTION: u64 = 2_048;
+
 /// `cudaStreamNonBlocking`, the only flag of streams of kernels.
 const NON_BLOCKING: u64 = 1;
 /// `cudaEventDisableTiming`, the only flag of events of kernels.
@@ -301,7 +305,10 @@ impl Lane<'_> {
             0 => 0,
             bytes => match device.malloc(bytes) {
                 0 => return Err(error::MEMORY_ALLOCATION.into()),
-                addr => addr,
+                addr => {
+                    self.w.charge += bytes / BYTES_AN_INSTRUCTION;
+                    addr
+                }
             },
         };
         self.put64(0, addr)

@@ -314,6 +314,8 @@ fn pieces(
     if width == 0 || rows == 0 {
         return Ok(());
     }
+    // Also once for each piece of work: a kernel may queue very many small ones.
+    device.turn()?;
     let (mut bytes, mut count) = (0, 0);
     for slice in 0..slices {
         for row in 0..rows {

@@ -38,6 +38,8 @@ enum Want {
     Shadow { at: u64 },
     /// More room in the device heap of a context, whose limit becomes this value.
     Heap { ctx: Ctx, value: u64 },
+    /// A context of a device, with these flags.
+    Context { ordinal: u32, flags: u32 },
 }
 
 /// The allocated object, as the results of the request.
@@ -46,8 +48,8 @@ enum Made {
     Arrays(rep::ArrayCreate),
     Physical(rep::PhysicalCreate),
     Shadow(rep::HostMap),
-    /// The request is answered when the limit is set.
-    Heap,
+    /// The bytes are booked; a helper thread does the rest, and the request is answered then.
+    Later,
 }
 
 /// An allocation whose request is not answered yet.
@@ -193,6 +195,17 @@ impl Objects {
         self.want(link, reply, Want::Heap { ctx, value }, more)
     }
 
+    /// Books `bytes` for a context, then creates the context.
+    pub(super) fn book_context(
+        &mut self,
+        link: &mut Link,
+        reply: (Op, u64),
+        (ordinal, flags): (u32, u32),
+        bytes: u64,
+    ) -> Result<()> {
+        self.want(link, reply, Want::Context { ordinal, flags }, bytes)
+    }
+
     fn want(&mut self, link: &mut Link, (op, id): (Op, u64), want: Want, size: u64) -> Result<()> {
         self.allocs.waiting.push_back(Pending {
             op,
@@ -294,7 +307,7 @@ impl Objects {
 
     /// Returns the charge to the device's ledger, and unused reserved bytes beyond a bound to
     /// vgpud.
-    fn give_back(&mut self, link: &Link, device: usize, charge: u64) {
+    pub(super) fn give_back(&mut self, link: &Link, device: usize, charge: u64) {
         let surplus = self
             .ledgers
             .get_mut(device)
@@ -392,7 +405,7 @@ impl Objects {
                         Made::Arrays(reply) => link.out.reply(op, id, Ok(reply)),
                         Made::Physical(reply) => link.out.reply(op, id, Ok(reply)),
                         Made::Shadow(reply) => link.out.reply(op, id, Ok(reply)),
-                        Made::Heap => {}
+                        Made::Later => {}
                     }
                 }
                 Outcome::Answer(Err(code)) => {
@@ -416,6 +429,7 @@ impl Objects {
                 }
             }
             Want::Physical { device } => device,
+            Want::Context { ordinal, .. } => ordinal as usize,
             Want::Shadow { .. } => self.pinned_ledger(),
         };
         if pending.size == 0 {
@@ -470,7 +484,12 @@ impl Objects {
             Want::Heap { ctx, value } => {
                 let reply = (pending.op, pending.id);
                 let booked = self.heap_booked(reply, (*ctx, *value), cost);
-                return booked.map(|()| Made::Heap);
+                return booked.map(|()| Made::Later);
+            }
+            Want::Context { ordinal, flags } => {
+                let reply = (pending.op, pending.id);
+                let created = self.create_context(reply, (*ordinal, *flags), cost);
+                return created.map(|()| Made::Later);
             }
         };
         let memory = match stream {

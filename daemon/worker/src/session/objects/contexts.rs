@@ -30,6 +30,10 @@ const LIMITS: &[(u32, u64)] = &[
 /// CU_LIMIT_MALLOC_HEAP_SIZE, and the bytes of the heap that every context has.
 const HEAP: (u32, u64) = (2, 8 << 20);
 
+/// Bytes that kernels of a context may take without asking: the usual device heap, and the parameter
+/// buffers of kernels that kernels launch (8 MiB each).
+const OF_A_CONTEXT: u64 = 2 * HEAP.1;
+
 /// The limits of a launch on a device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LaunchLimits {
@@ -105,6 +109,9 @@ pub(crate) struct ContextState {
     pub limits: Vec<(u32, u64)>,
     /// Bytes booked for the device heap; 0 for a primary context, see [`DeviceState`].
     heap: u64,
+    /// Bytes booked for the context itself; 0 for a primary context, which the session's admission
+    /// pays for.
+    own: u64,
 }
 
 impl Objects {
@@ -141,6 +148,7 @@ impl Objects {
             primary,
             limits: Vec::new(),
             heap: 0,
+            own: 0,
         };
         self.contexts.insert(state).ok_or(CuResult::OUT_OF_MEMORY)
     }
@@ -178,24 +186,52 @@ impl Objects {
         Ok(rep::PrimaryCtxSetFlags {})
     }
 
-    /// `cuCtxCreate`, on a helper thread, because the creation of a context takes long on hardware.
+    /// `cuCtxCreate`. What kernels of the context may take without asking is booked first.
     pub(crate) fn context_create(
         &mut self,
-        (op, id): (Op, u64),
+        link: &mut Link,
+        reply: (Op, u64),
         ordinal: u32,
         flags: u32,
     ) -> Result<()> {
-        let device = self.device(ordinal)?.device;
+        self.device(ordinal)?;
         if flags & !CONTEXT_FLAGS != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
+        self.book_context(link, reply, (ordinal, flags), OF_A_CONTEXT)
+    }
+
+    /// Creates a context for which `cost` bytes are booked, on a helper thread, because the creation
+    /// of a context takes long on hardware.
+    pub(super) fn create_context(
+        &mut self,
+        (op, id): (Op, u64),
+        (ordinal, flags): (u32, u32),
+        cost: u64,
+    ) -> Result<()> {
+        let device = self.device(ordinal)?.device;
         self.helpers.run(move || Over::Context {
             op,
             id,
             device: ordinal as usize,
             made: Context::create(device, flags),
+            cost,
         });
         Ok(())
+    }
+
+    /// Notes the booking of a created context, or gives the bytes back if there is no context.
+    pub(crate) fn context_created(
+        &mut self,
+        link: &Link,
+        device: usize,
+        cost: u64,
+        created: Result<u64>,
+    ) {
+        match created.ok().and_then(|id| self.contexts.get_mut(id)) {
+            Some(context) => context.own = cost,
+            None => self.give_back(link, device, cost),
+        }
     }
 
     /// `cuCtxSetLimit`, on a helper thread, because it may wait for the context's work. A device
@@ -315,7 +351,9 @@ impl Objects {
                 .extend(self.modules.remove(id).map(|m| m.driver));
         }
         let heap = self.contexts.get_mut(context);
-        let heap = heap.map_or(0, |c| std::mem::take(&mut c.heap));
+        let heap = heap.map_or(0, |c| {
+            std::mem::take(&mut c.heap) + std::mem::take(&mut c.own)
+        });
         (garbage, charge + of_arrays + heap)
     }
 

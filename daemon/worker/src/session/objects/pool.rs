@@ -41,12 +41,13 @@ pub(crate) enum Over {
         id: u64,
         set: Result<(u64, u32, Result<u64>)>,
     },
-    /// A context was created.
+    /// A context was created, for which `cost` bytes are booked.
     Context {
         op: Op,
         id: u64,
         device: usize,
         made: Result<Arc<Context>>,
+        cost: u64,
     },
     /// A module was loaded. `of`: our handle of its context, and the hash of its image.
     Module {

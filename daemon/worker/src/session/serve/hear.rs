@@ -137,8 +137,10 @@ impl Session {
                 id,
                 device,
                 made,
+                cost,
             } => {
                 let made = made.and_then(|driver| flow.add_context(objects, driver, device, false));
+                objects.context_created(link, device, cost, made);
                 self.answer(op, id, made.map(|ctx| rep::CtxCreate { ctx: Ctx(ctx) }));
             }
             Over::Module { op, id, of, loaded } => {

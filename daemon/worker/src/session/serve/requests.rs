@@ -143,7 +143,7 @@ impl Session {
             Request::PrimaryCtxSetFlags(r) => {
                 answer(link, asked, objects.primary_set_flags(r.device, r.flags))
             }
-            Request::CtxCreate(r) => done(objects.context_create(reply, r.device, r.flags)),
+            Request::CtxCreate(r) => done(objects.context_create(link, reply, r.device, r.flags)),
             Request::CtxDestroy(r) => done(flow.context_destroy(objects, link, reply, r.ctx)),
             Request::CtxSynchronize(r) => {
                 objects.context(r.ctx)?;
