@@ -219,8 +219,8 @@ fn memory_of_a_destroyed_context_returns_to_the_ledger() {
                 flags: 0,
             })
             .ctx;
-        guest.alloc(ctx, 60 * MIB);
-        guest.alloc(ctx, 60 * MIB);
+        guest.alloc(ctx, 50 * MIB);
+        guest.alloc(ctx, 50 * MIB);
         ok(guest.status(&req::CtxDestroy { ctx }));
     }
 }

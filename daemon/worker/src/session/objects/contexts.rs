@@ -30,8 +30,8 @@ const LIMITS: &[(u32, u64)] = &[
 /// CU_LIMIT_MALLOC_HEAP_SIZE, and the bytes of the heap that every context has.
 const HEAP: (u32, u64) = (2, 8 << 20);
 
-/// Bytes that kernels of a context may take without asking: the usual device heap, and the parameter
-/// buffers of kernels that kernels launch (8 MiB each).
+/// Bytes that kernels of a context may take without asking: the usual device heap, and the
+/// parameter buffers of kernels that kernels launch (8 MiB each).
 const OF_A_CONTEXT: u64 = 2 * HEAP.1;
 
 /// The limits of a launch on a device.
@@ -201,8 +201,8 @@ impl Objects {
         self.book_context(link, reply, (ordinal, flags), OF_A_CONTEXT)
     }
 
-    /// Creates a context for which `cost` bytes are booked, on a helper thread, because the creation
-    /// of a context takes long on hardware.
+    /// Creates a context for which `cost` bytes are booked, on a helper thread, because the
+    /// creation of a context takes long on hardware.
     pub(super) fn create_context(
         &mut self,
         (op, id): (Op, u64),
