@@ -156,6 +156,19 @@ class CloudStack(Stand):
                 if share["profile_name"] == "vgpu-8g"]
         self.assertEqual(used, ["i-2-7-VM", None, None, None])
 
+    def test_a_vm_without_a_share_gets_no_share(self):
+        self.daemon()
+        self.offer()
+        for memory in ["0", "8 elephants"]:
+            (self.dir / "cloudstack.toml").write_text(SHARES.replace("8GiB", memory))
+            done = self.hook("vgpu-hook", "web", "start", "begin", "-", stdin=DOMAIN)
+            self.assertIn("memory", done.stderr)
+        self.offer()
+        done = self.hook("vgpu-hook", "web", "start", "begin", "-",
+                         stdin=DOMAIN.replace("address='42'", "address='100000'"))
+        self.assertIn("CID 100000 is that of a share of CloudStack's profile vgpu-8g", done.stderr)
+        self.assertEqual(self.vms(), {})
+
     def test_without_a_configuration_the_answer_is_cloudstacks(self):
         found = self.run_program([self.script])
         self.assertEqual(found.stdout, (DATA / "gpudiscovery.json").read_text())

@@ -89,7 +89,8 @@ pub(crate) struct ImportOptions {
     /// Show the plan and change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Take over the registration that has the number, the CID or the name, whatever its origin.
+    /// Take over the registration that has the CID or the name, if it was registered by hand. For a
+    /// registration of another origin, give --vm-id too.
     #[arg(long)]
     pub(crate) adopt: bool,
     /// Number of the VM in vgpud (one VM only). With --adopt, also the number of a registration of
@@ -106,8 +107,9 @@ pub(crate) struct ImportOptions {
     /// The VMs run now: another imported VM that is registered with the same CID loses the CID.
     #[arg(long)]
     pub(crate) running: bool,
-    /// Shares of CloudStack: a VM with the CID of a share gets the pool, class and memory of the
-    /// share. A missing file counts as empty.
+    /// Shares of CloudStack: a VM of libvirt that CloudStack gave a share gets the pool, class and
+    /// memory of the share; another VM with the CID of a share is refused. A missing file counts as
+    /// empty.
     #[arg(long, value_name = "FILE")]
     pub(crate) shares: Option<PathBuf>,
     #[command(flatten, next_help_heading = LIMITS)]

@@ -41,6 +41,7 @@ pub(crate) fn read(text: &str) -> Result<Found, String> {
         origin: format!("libvirt:{}", uuid(&domain.uuid)?),
         name: domain.name,
         cid,
+        share: domain.share,
     })
 }
 

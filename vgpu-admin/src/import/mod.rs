@@ -28,6 +28,8 @@ pub(crate) struct Found {
     pub(crate) name: String,
     /// The CID, or the reason why the VM has none now.
     pub(crate) cid: Result<u32, String>,
+    /// Whether CloudStack's transformer gave the VM a share.
+    pub(crate) share: bool,
 }
 
 /// A VM that could not be read.

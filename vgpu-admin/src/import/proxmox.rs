@@ -43,7 +43,12 @@ fn read(vmid: u32, text: &str) -> Result<Found, String> {
         Some(cid) => Ok(cid),
     };
     let origin = format!("proxmox:{vmid}");
-    Ok(Found { origin, name, cid })
+    Ok(Found {
+        origin,
+        name,
+        cid,
+        share: false,
+    })
 }
 
 /// The CID of the vsock device among QEMU's arguments.

@@ -1,8 +1,8 @@
 //! The comparison of a hypervisor's VMs with the registrations.
 //!
 //! An import changes only the registration with the VM's own origin. A name or a CID of another
-//! registration is refused, unless the administrator adopts that registration (`--adopt`, also with
-//! `--vm-id`).
+//! registration is refused, unless the administrator adopts that registration: `--adopt` if it has
+//! no origin, `--adopt --vm-id` if it has another.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,8 +23,8 @@ pub(crate) struct Options {
     pub(crate) priority: Priority,
     /// Limits of new VMs.
     pub(crate) limits: VmLimits,
-    /// Take over a registration of another origin: the one that `vm_id` names, or that has the same
-    /// CID or name.
+    /// Take over the registration that `vm_id` names, or a registration without an origin that has
+    /// the same CID or name.
     pub(crate) adopt: bool,
     /// Number of the only VM in vgpud.
     pub(crate) vm_id: Option<u32>,
@@ -163,6 +163,12 @@ impl<'a> Planner<'a> {
         planner
     }
 
+    /// The profile of the share that CloudStack gave the VM.
+    fn profile(&self, found: &Found) -> Option<&'a Profile> {
+        let cid = found.cid.as_ref().ok().filter(|_| found.share)?;
+        self.options.shares.profile(*cid)
+    }
+
     /// The registration of this origin.
     fn own(&self, found: &Found) -> Option<&'a Vm> {
         let is_own = |vm: &&Vm| vm.origin.as_deref() == Some(&found.origin);
@@ -224,8 +230,12 @@ impl<'a> Planner<'a> {
         };
         if vm.origin.as_ref() != Some(&found.origin) {
             patch.origin = Some(Some(found.origin.clone()));
+            row.warnings.push(match &vm.origin {
+                Some(origin) => format!("The import takes over VM {} from {origin}.", vm.vm_id),
+                None => format!("The import takes over {}.", who(vm)),
+            });
         }
-        if let Some(profile) = cid.and_then(|cid| self.options.shares.profile(cid)) {
+        if let Some(profile) = self.profile(found) {
             to_profile(profile, vm, &mut patch);
             row.steps.move_to = (profile.pool != vm.pool).then(|| profile.pool.clone());
         }
@@ -247,12 +257,20 @@ impl<'a> Planner<'a> {
             return Err(Left::Refused(why));
         }
         let Ok(cid) = found.cid else { return Ok(()) };
+        if let (false, Some(profile)) = (found.share, self.options.shares.profile(cid)) {
+            return Err(Left::Refused(format!(
+                "CID {cid} is that of a share of CloudStack's profile {}, but CloudStack gave this \
+                 VM no share: give the VM another CID.",
+                profile.name
+            )));
+        }
         let others: Vec<String> = self.by_cid[&cid]
             .iter()
             .filter(|other| other.origin != found.origin)
             .map(|other| format!("{} ({})", other.name, other.origin))
             .collect();
-        if others.is_empty() {
+        // The registration that has the CID keeps it.
+        if others.is_empty() || self.own(found).is_some_and(|own| own.cid == Some(cid)) {
             return Ok(());
         }
         let others = others.join(", ");
@@ -300,26 +318,20 @@ impl<'a> Planner<'a> {
                 who(a),
                 who(b)
             ))),
-            (Some(vm), _) | (_, Some(vm)) if self.options.adopt => {
-                // The VM of the registration exists.
-                let listed = vm.origin.as_deref();
-                if listed.is_some_and(|origin| self.by_origin.contains_key(origin)) {
-                    return Err(Left::Refused(format!(
-                        "{} belongs to another VM of this import: give another name with --name.",
-                        who(vm)
-                    )));
-                }
+            (Some(vm), _) | (_, Some(vm)) if self.options.adopt && vm.origin.is_none() => {
                 Ok(Some(vm))
             }
             (Some(vm), _) => Err(Left::Refused(format!(
                 "CID {cid} belongs to {}: give the VM another CID, or take that registration over \
-                 with --adopt.",
-                who(vm)
+                 with {}.",
+                who(vm),
+                taking_over(vm)
             ))),
             (None, Some(vm)) => Err(Left::Refused(format!(
                 "The name {name} belongs to {}: give another with --name, or take that \
-                 registration over with --adopt.",
-                who(vm)
+                 registration over with {}.",
+                who(vm),
+                taking_over(vm)
             ))),
         }
     }
@@ -361,7 +373,7 @@ impl<'a> Planner<'a> {
             Ok(cid) => *cid,
             Err(why) => return Err(Left::Skipped(why.clone())),
         };
-        let profile = self.options.shares.profile(cid);
+        let profile = self.profile(found);
         let pool = profile.map(|p| &p.pool).or(self.options.pool.as_ref());
         let Some(pool) = pool else {
             let why = "The VM is not registered: name the pool of new VMs with --pool.";
@@ -429,6 +441,14 @@ fn to_profile(profile: &Profile, vm: &Vm, patch: &mut VmPatch) {
             memory_bytes: Some(profile.memory_bytes),
             ..VmLimitsPatch::default()
         };
+    }
+}
+
+/// The options that take a registration over.
+fn taking_over(vm: &Vm) -> String {
+    match &vm.origin {
+        Some(_) => format!("--adopt --vm-id={}", vm.vm_id),
+        None => "--adopt".into(),
     }
 }
 
