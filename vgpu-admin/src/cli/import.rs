@@ -89,6 +89,9 @@ pub(crate) struct ImportOptions {
     /// Show the plan and change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Print only why VMs were refused, on standard error.
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
     /// Take over the registration that has the CID or the name, if it was registered by hand. For a
     /// registration of another origin, give --vm-id too.
     #[arg(long)]
@@ -119,7 +122,7 @@ pub(crate) struct ImportOptions {
 /// `vm detach`
 #[derive(Debug, Args)]
 pub(crate) struct Detach {
-    /// The origin: `libvirt:UUID`, `incus:PROJECT/NAME` or `proxmox:VMID`.
+    /// The origin: `libvirt:UUID`, `incus:PROJECT/NAME` or `proxmox:VMID`. `vm show` shows it.
     #[arg(required_unless_present = "xml")]
     pub(crate) origin: Option<String>,
     /// Read the origin from the XML of a libvirt VM (`-`: standard input).

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use hyper::Method;
-use vgpu_api::{ApplyReport, ErrorCode, MoveRequest, RegisterRequest, Vm, VmLimits, VmPatch};
+use vgpu_api::{
+    ApplyReport, ErrorCode, ErrorDetail, MoveRequest, RegisterRequest, Vm, VmLimits, VmPatch,
+};
 
 use super::applied;
 use crate::cli::{Detach, ImportCommand, ImportOptions};
@@ -26,7 +28,7 @@ pub(super) async fn run(
     command: ImportCommand,
 ) -> Result<u8, Error> {
     let (listing, args) = listing(command).map_err(Error::Source)?;
-    let dry_run = args.dry_run;
+    let (dry_run, quiet) = (args.dry_run, args.quiet);
     let options = options(args)?;
     let count = listing.found.len() + listing.unread.len();
     if count != 1 && (options.vm_id.is_some() || options.name.is_some()) {
@@ -39,7 +41,11 @@ pub(super) async fn run(
     if !dry_run {
         apply(client, &mut rows, &known, options.vm_id.is_none()).await?;
     }
-    show(output, &rows, dry_run)?;
+    if quiet {
+        show_refusals(&rows);
+    } else {
+        show(output, &rows, dry_run)?;
+    }
     let refused = rows.iter().any(|row| row.action == Action::Refused);
     Ok(if refused { REFUSED } else { 0 })
 }
@@ -226,17 +232,38 @@ fn show(output: Format, rows: &[Row], dry_run: bool) -> Result<(), Error> {
     print(&text)
 }
 
+fn show_refusals(rows: &[Row]) {
+    for row in rows.iter().filter(|row| row.action == Action::Refused) {
+        let why = row.warnings.join(" ");
+        match rows.len() {
+            1 => eprintln!("{why}"),
+            _ => eprintln!("{}: {why}", row.name),
+        }
+    }
+}
+
 pub(super) async fn detach(client: &Client, output: Format, args: Detach) -> Result<(), Error> {
+    let given = args.origin.is_some();
     let origin = match (args.origin, args.xml) {
         (Some(origin), _) => origin,
         (None, file) => {
             let file = file.unwrap_or_else(|| "-".into());
-            let read = read_description(&file).and_then(|text| libvirt::read(&text));
-            read.map_err(Error::Source)?.origin
+            // Only the UUID counts, so the XML may be larger than that of an import.
+            let read = read_list(&file).and_then(|text| libvirt::origin(&text));
+            read.map_err(Error::Source)?
         }
     };
     let vms: Vec<Vm> = client.get("vms").await?;
     let vm = vms.iter().find(|vm| vm.origin.as_ref() == Some(&origin));
+    if given && vm.is_none() {
+        let hint = "An origin is libvirt:UUID, incus:PROJECT/NAME or proxmox:VMID; \
+                    `vgpu-admin vm show` shows the origin of a VM.";
+        return Err(Error::Api(ErrorDetail {
+            code: ErrorCode::VmNotFound,
+            message: format!("No VM has the origin {origin}."),
+            hint: Some(hint.into()),
+        }));
+    }
     let report = match vm {
         Some(vm) if vm.cid.is_some() => patch(client, &without_cid(vm.vm_id)).await?,
         other => ApplyReport {
