@@ -33,6 +33,24 @@ class Libvirt(Stand):
         table = self.admin("vm", "import", *args, stdin=DOMAIN)
         self.assertIn("Nothing was changed", table)
 
+    def test_a_dry_run_refuses_what_the_import_refuses(self):
+        self.daemon()
+        for options, said in [
+            (["--pool=none"], 'There is no pool "none".'),
+            (["--pool=A", "--name=my vm"], 'The VM name "my vm" is not allowed'),
+            (["--pool=A", "--memory=2000TiB"], "--memory must be between"),
+            (["--pool=A", "--soft-limit=9s", "--hard-limit=2s"], "--soft-limit (9s) must not be longer"),
+            (["--pool=A", "--calls-per-s=unlimited", "--calls-burst=5"], "--calls-burst means nothing"),
+        ]:
+            for dry_run in [["--dry-run"], []]:
+                rows = self.imported("libvirt", "--xml=-", *options, *dry_run, stdin=DOMAIN, code=6)
+                self.assertEqual(rows[0]["action"], "refused", options)
+                self.assertIn(said, rows[0]["warnings"][-1])
+        self.assertEqual(self.vms(), {})
+        odd = DOMAIN.replace("<name>web", "<name>my web")
+        rows = self.imported("libvirt", "--xml=-", "--pool=A", "--dry-run", stdin=odd)
+        self.assertEqual(rows[0]["name"], "libvirt-4dea22b3-1d52-d8f3-2516-782e98ab3fa0")
+
     def test_a_registration_by_hand_is_safe(self):
         self.daemon()
         self.admin("register-vm", "--vm-id=7", "--pool=A", "--cid=42", "--name=precious")

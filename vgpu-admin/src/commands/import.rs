@@ -5,7 +5,7 @@ use std::path::Path;
 
 use hyper::Method;
 use vgpu_api::{
-    ApplyReport, ErrorCode, ErrorDetail, MoveRequest, RegisterRequest, Vm, VmLimits, VmPatch,
+    ApplyReport, ErrorCode, ErrorDetail, MoveRequest, Pool, RegisterRequest, Vm, VmLimits, VmPatch,
 };
 
 use super::applied;
@@ -38,7 +38,10 @@ pub(super) async fn run(
     }
     let known: Vec<Vm> = client.get("vms").await?;
     let mut rows = plan(&listing, &known, &options);
-    if !dry_run {
+    if dry_run {
+        let pools: Vec<Pool> = client.get("pools").await?;
+        rows.iter_mut().for_each(|row| row.check(&pools));
+    } else {
         apply(client, &mut rows, &known, options.vm_id.is_none()).await?;
     }
     if quiet {

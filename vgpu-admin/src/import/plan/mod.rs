@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use vgpu_api::{
-    Limit, Priority, RegisterRequest, Vm, VmLimits, VmLimitsPatch, VmPatch, check_name,
+    Limit, Pool, Priority, RegisterRequest, Vm, VmLimits, VmLimitsPatch, VmPatch, check_name,
+    check_vm_limits,
 };
 
 use super::cloudstack::{Profile, Shares};
@@ -64,6 +65,7 @@ impl Action {
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) vm_id: Option<u32>,
+    /// The name of a new registration, otherwise the name in the hypervisor.
     pub(crate) name: String,
     pub(crate) origin: Option<String>,
     pub(crate) cid: Option<u32>,
@@ -82,6 +84,24 @@ pub(crate) struct Steps {
     pub(crate) register: Option<RegisterRequest>,
     pub(crate) patch: Option<VmPatch>,
     pub(crate) move_to: Option<String>,
+}
+
+impl Steps {
+    fn check(&self, pools: &[Pool]) -> Result<(), String> {
+        let register = self.register.as_ref();
+        if let Some(request) = register {
+            let name = request.name.as_ref();
+            name.map_or(Ok(()), |name| check_name("VM", name))?;
+            check_vm_limits(&request.limits)?;
+        }
+        let pool = register.map(|request| &request.pool);
+        match pool.or(self.move_to.as_ref()) {
+            Some(name) if pools.iter().all(|pool| pool.name != *name) => {
+                Err(format!("There is no pool {name:?}."))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Why a VM is left as it is.
@@ -402,13 +422,14 @@ impl<'a> Planner<'a> {
             vm_ids: vec![vm_id],
             pool: pool.clone(),
             priority: profile.map_or(self.options.priority, |p| p.priority),
-            name: Some(name),
+            name: Some(name.clone()),
             first_cid: Some(cid),
             limits,
             origin: Some(found.origin.clone()),
             ..RegisterRequest::default()
         });
         row.vm_id = Some(vm_id);
+        row.name = name;
         row.action = Action::Register;
         Ok(())
     }
@@ -421,6 +442,13 @@ impl<'a> Planner<'a> {
 }
 
 impl Row {
+    /// Refuses what vgpud would refuse of the row's requests: the checks of `--dry-run`.
+    pub(crate) fn check(&mut self, pools: &[Pool]) {
+        if let Err(why) = self.steps.check(pools) {
+            self.leave(Action::Refused, why);
+        }
+    }
+
     /// Leaves the VM as it is.
     pub(crate) fn leave(&mut self, action: Action, why: String) {
         self.action = action;

@@ -341,6 +341,7 @@ fn names_that_vgpud_does_not_allow_become_origins() {
         let request = rows[0].steps.register.as_ref().unwrap();
         assert_eq!(request.name.as_deref(), Some("libvirt-4d-e"));
         assert!(rows[0].warnings[0].contains("The VM is registered as libvirt-4d-e"));
+        assert_eq!(rows[0].name, "libvirt-4d-e");
     }
     let named = Options {
         name: Some("web".into()),
