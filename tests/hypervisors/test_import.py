@@ -86,9 +86,18 @@ class Libvirt(Stand):
             (DOMAIN.replace("address='42'", "address='2'"), "CID 2"),
         ]:
             done = self.run_program(["vgpu-admin", "vm", "import", "libvirt", "--xml=-"], text)
-            self.assertEqual(done.returncode, 1)
+            self.assertEqual(done.returncode, 2)
             self.assertIn(said, done.stderr)
             self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+        for command, code in [
+            ("vm import incus --json=-", 2),
+            ("vm detach --xml=-", 2),
+            ("cloudstack transform", 2),
+            ("vm import libvirt --xml=/nonexistent", 1),
+            ("vm import libvirt --name=a --name=b", 2),
+            ("vm import incus --json=- --name=a", 2),
+        ]:
+            self.assertEqual(self.run_program(["vgpu-admin", *command.split()], "x").returncode, code, command)
 
     def test_without_virsh_or_vgpud_there_is_a_sentence(self):
         done = self.run_program(["vgpu-admin", "vm", "import", "libvirt", "--xml=-"], DOMAIN)

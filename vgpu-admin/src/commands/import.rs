@@ -14,7 +14,7 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::import::cloudstack::Shares;
 use crate::import::plan::{Action, Options, Row, first_free, plan};
-use crate::import::{Listing, incus, libvirt, proxmox, read_description, read_list};
+use crate::import::{Listing, Unusable, incus, libvirt, proxmox, read_description, read_list};
 use crate::output::{Format, Grid, json, or_dash, print};
 
 /// Exit code of an import that refused a VM.
@@ -22,12 +22,21 @@ const REFUSED: u8 = 6;
 /// Attempts to register a VM. Each failed attempt is a number that another command took meanwhile.
 const ATTEMPTS: u32 = 64;
 
+impl From<Unusable> for Error {
+    fn from(input: Unusable) -> Error {
+        match input {
+            Unusable::Closed(why) => Error::Source(why),
+            Unusable::Wrong(why) => Error::Usage(why),
+        }
+    }
+}
+
 pub(super) async fn run(
     client: &Client,
     output: Format,
     command: ImportCommand,
 ) -> Result<u8, Error> {
-    let (listing, args) = listing(command).map_err(Error::Source)?;
+    let (listing, args) = listing(command)?;
     let (dry_run, quiet) = (args.dry_run, args.quiet);
     let options = options(args)?;
     let count = listing.found.len() + listing.unread.len();
@@ -53,7 +62,7 @@ pub(super) async fn run(
     Ok(if refused { REFUSED } else { 0 })
 }
 
-fn listing(command: ImportCommand) -> Result<(Listing, ImportOptions), String> {
+fn listing(command: ImportCommand) -> Result<(Listing, ImportOptions), Error> {
     Ok(match command {
         ImportCommand::Libvirt {
             domains,
@@ -61,10 +70,14 @@ fn listing(command: ImportCommand) -> Result<(Listing, ImportOptions), String> {
             xml,
             options,
         } => match xml {
-            None => (libvirt::list(&connect, &domains)?, options),
+            None => {
+                let listing = libvirt::list(&connect, &domains).map_err(Error::Source)?;
+                (listing, options)
+            }
             Some(file) => {
+                let text = read_description(&file)?;
                 let listing = Listing {
-                    found: vec![libvirt::read(&read_description(&file)?)?],
+                    found: vec![libvirt::read(&text).map_err(Error::Usage)?],
                     unread: Vec::new(),
                 };
                 (listing, options)
@@ -78,18 +91,22 @@ fn listing(command: ImportCommand) -> Result<(Listing, ImportOptions), String> {
             member,
             options,
         } => {
-            let text = match json {
-                None => incus::list(project.as_deref(), all_projects)?,
-                Some(file) => read_list(&file)?,
+            let (text, wrong): (_, fn(_) -> _) = match json {
+                None => {
+                    let list = incus::list(project.as_deref(), all_projects);
+                    (list.map_err(Error::Source)?, Error::Source)
+                }
+                Some(file) => (read_list(&file)?, Error::Usage),
             };
             let member = member.unwrap_or_else(host_name);
-            (incus::read(&text, &instances, &member)?, options)
+            let listing = incus::read(&text, &instances, &member).map_err(wrong)?;
+            (listing, options)
         }
         ImportCommand::Proxmox {
             vmids,
             dir,
             options,
-        } => (proxmox::list(&dir, &vmids)?, options),
+        } => (proxmox::list(&dir, &vmids).map_err(Error::Source)?, options),
     })
 }
 
@@ -119,9 +136,8 @@ fn options(args: ImportOptions) -> Result<Options, Error> {
 
 /// Reads `/etc/vgpu/cloudstack.toml`.
 pub(super) fn read_shares(file: &Path) -> Result<Shares, Error> {
-    let read = read_description(file)
-        .and_then(|text| Shares::read(&text).map_err(|why| format!("{}: {why}", file.display())));
-    read.map_err(Error::Source)
+    let text = read_description(file)?;
+    Shares::read(&text).map_err(|why| Error::Usage(format!("{}: {why}", file.display())))
 }
 
 /// Carries the plan out. A step that vgpud refuses becomes a refused row; other VMs go on.
@@ -252,8 +268,7 @@ pub(super) async fn detach(client: &Client, output: Format, args: Detach) -> Res
         (None, file) => {
             let file = file.unwrap_or_else(|| "-".into());
             // Only the UUID counts, so the XML may be larger than that of an import.
-            let read = read_list(&file).and_then(|text| libvirt::origin(&text));
-            read.map_err(Error::Source)?
+            libvirt::origin(&read_list(&file)?).map_err(Error::Usage)?
         }
     };
     let vms: Vec<Vm> = client.get("vms").await?;
