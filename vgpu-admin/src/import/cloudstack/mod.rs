@@ -2,8 +2,8 @@
 //!
 //! CloudStack hands out mediated devices by UUID. A share is such a device in name only: its UUID
 //! holds the CID of the VM that gets the share. The transformer of libvirt's XML replaces the
-//! device by a vsock device with that CID, and marks the VM in its metadata. The import gives shares
-//! only to marked VMs: a CID in the range of the shares alone proves nothing.
+//! device by a vsock device with that CID, and marks the VM in its metadata. The import gives
+//! shares only to marked VMs: a CID in the range of the shares alone proves nothing.
 
 use std::ops::Range;
 use std::path::Path;
@@ -298,8 +298,8 @@ fn new_gpu(gpu: &Gpu, address: &str, pci: &Path) -> Value {
     })
 }
 
-/// Replaces the share in libvirt's XML of a VM by a vsock device with the CID of the share, and marks
-/// the VM in its metadata. XML without a share is unchanged.
+/// Replaces the share in libvirt's XML of a VM by a vsock device with the CID of the share, and
+/// marks the VM in its metadata. XML without a share is unchanged.
 pub(crate) fn transform(text: &str) -> Result<String, String> {
     let domain = xml::domain(text)?;
     let shares: Vec<_> = domain
