@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-pub use vgpu_api::check_name as name;
-use vgpu_api::{Limit, MAX_VM_ID, PoolSettings, UNLIMITED, Unit, VmLimits};
+use vgpu_api::{MAX_VM_ID, PoolSettings};
+pub use vgpu_api::{
+    check_name as name, check_pool_settings as pool_settings, check_vm_limits as vm_limits,
+};
 
 /// Longest path of a Unix socket in bytes (`sun_path` less its NUL; unix(7)).
 const SOCKET_LEN: usize = 107;
@@ -87,21 +89,6 @@ pub fn origin(origin: &str) -> Result<(), String> {
     ))
 }
 
-/// Checks the settings of a pool.
-pub fn pool_settings(settings: &PoolSettings) -> Result<(), String> {
-    settings.check()?;
-    settings.weights.map_or(Ok(()), |own| own.check())?;
-    let longest = Limit::Value(settings.quarantine_max_s);
-    in_order(
-        Unit::S,
-        [
-            ("quarantine", settings.quarantine_s),
-            ("quarantine-max", longest),
-        ],
-    )?;
-    watchdog_in_order(settings.soft_limit_ms, settings.hard_limit_ms)
-}
-
 /// Checks the longest turn of a VM in µs. The range is that of a pool.
 pub fn slice(slice_us: u64) -> Result<(), String> {
     let settings = PoolSettings {
@@ -109,42 +96,6 @@ pub fn slice(slice_us: u64) -> Result<(), String> {
         ..PoolSettings::default()
     };
     settings.check()
-}
-
-/// Checks the limits of a VM.
-pub fn vm_limits(limits: &VmLimits) -> Result<(), String> {
-    limits.check()?;
-    let buckets = [
-        ("calls", limits.calls_burst, limits.calls_per_s),
-        ("bytes", limits.bytes_burst, limits.bytes_per_s),
-        ("gpu-ms", limits.gpu_ms_burst, limits.gpu_ms_per_s),
-    ];
-    for (what, burst, per_s) in buckets {
-        if burst != Limit::Default && per_s == Limit::Unlimited {
-            return Err(format!(
-                "--{what}-burst means nothing while --{what}-per-s is {UNLIMITED}: give \
-                 --{what}-per-s too, or leave --{what}-burst out."
-            ));
-        }
-    }
-    watchdog_in_order(limits.soft_limit_ms, limits.hard_limit_ms)
-}
-
-fn watchdog_in_order(soft: Limit, hard: Limit) -> Result<(), String> {
-    in_order(Unit::Ms, [("soft-limit", soft), ("hard-limit", hard)])
-}
-
-/// Checks that the first limit is not above the second, by their options.
-fn in_order(unit: Unit, limits: [(&str, Limit); 2]) -> Result<(), String> {
-    let [(first, low), (second, high)] = limits;
-    match (low.value(), high.value()) {
-        (Some(low), Some(high)) if low > high => Err(format!(
-            "--{first} ({}) must not be longer than --{second} ({}).",
-            unit.text(low),
-            unit.text(high)
-        )),
-        _ => Ok(()),
-    }
 }
 
 fn within(option: &str, value: u32, least: u32, most: u32) -> Result<(), String> {
@@ -158,6 +109,8 @@ fn within(option: &str, value: u32, least: u32, most: u32) -> Result<(), String>
 
 #[cfg(test)]
 mod tests {
+    use vgpu_api::{Limit, VmLimits};
+
     use super::*;
 
     #[test]

@@ -76,6 +76,64 @@ class Libvirt(Stand):
         self.daemon()
         self.assertEqual(self.libvirt("start").returncode, 0)
 
+    def test_only_a_vm_with_a_vsock_device_has_to_have_a_gpu(self):
+        self.configure("strict = yes\n")
+        start = DOMAIN.index("<vsock")
+        end = DOMAIN.index("</vsock>") + len("</vsock>")
+        self.assertEqual(self.libvirt("start", DOMAIN[:start] + DOMAIN[end:]).returncode, 0)
+        self.assertEqual(self.libvirt("start").returncode, 1)
+
+    def test_what_the_file_says_wrongly_is_logged(self):
+        for strict, code in [("no", 0), ("", 0), ("yes", 1)]:
+            self.configure(f"# x\n\noptions =\nstrict = {strict}\nsocket =\n")
+            done = self.libvirt("start")
+            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (code, 1))
+        for strict in ["true", "Yes", "yes # always", "'no'"]:
+            self.configure(f"strict = {strict}\n")
+            done = self.libvirt("start")
+            self.assertEqual(done.returncode, 1, strict)
+            said = f"must be yes or no, not {strict}: the hook takes it as yes."
+            self.assertIn(said, done.stderr.splitlines()[0])
+        self.configure("stirct = yes\npool = A\noptions = --pool='A' # x\n")
+        done = self.libvirt("start")
+        self.assertEqual(done.returncode, 0)
+        lines = done.stderr.splitlines()
+        self.assertIn("has lines without effect: stirct = yes pool = A", lines[0])
+        self.assertIn("has quotes or a comment", lines[1])
+
+    def test_the_socket_of_the_file_counts_at_start_and_stop(self):
+        self.daemon()
+        socket = self.env["VGPU_ADMIN_SOCKET"]
+        self.configure(f"options = --pool=A\nsocket = {socket}\n")
+        self.env["VGPU_ADMIN_SOCKET"] = str(self.dir / "none")
+        for operation in ["start", "reconnect", "stopped"]:
+            self.assertEqual(self.libvirt(operation).stderr, "")
+        self.env["VGPU_ADMIN_SOCKET"] = socket
+        self.assertIsNone(self.vms()["web"]["cid"])
+
+    def test_a_refusal_is_a_sentence(self):
+        self.daemon()
+        self.configure("options = --pool=A\n")
+        self.admin("register-vm", "--vm-id=7", "--pool=A", "--cid=42", "--name=precious")
+        self.assertEqual(self.libvirt("start").stderr, (
+            "vgpu: VM web has no GPU access: CID 42 belongs to VM 7 (precious, registered by hand): "
+            "give the VM another CID, or take that registration over with --adopt.\n"))
+
+    def test_names_are_written_as_they_are(self):
+        for name, written in [("a\\nb", "a\\nb"), ("a\\cb", "a\\cb"), ("a\nb", "a b"), ("-n", "-n"), ("%s", "%s")]:
+            done = self.hook("vgpu-hook", name, "start", "begin", "-", stdin=DOMAIN)
+            self.assertTrue(done.stderr.startswith(f"vgpu: VM {written} has no GPU access: vgpu-admin: "), done.stderr)
+            self.assertEqual(len(done.stderr.splitlines()), 1)
+
+    def test_a_large_description_is_no_obstacle_at_the_stop(self):
+        self.daemon()
+        self.configure("options = --pool=A\n")
+        self.libvirt("start")
+        large = DOMAIN.replace("<metadata>", "<metadata>" + " " * 1_000_000)
+        self.assertIn("more than 256 KiB", self.libvirt("start", large).stderr)
+        self.assertEqual(self.libvirt("stopped", large).stderr, "")
+        self.assertIsNone(self.vms()["web"]["cid"])
+
     def test_libvirt_is_never_asked(self):
         self.daemon()
         self.program("virsh", f"#!/bin/sh\ntouch {self.dir}/asked\n")
@@ -117,6 +175,10 @@ class Proxmox(Stand):
         for phase, code in [("pre-start", 1), ("post-start", 0), ("post-stop", 0)]:
             self.assertEqual(self.phase(phase).returncode, code, phase)
 
+    def test_a_vm_that_is_not_registered_stops_silently(self):
+        self.daemon()
+        self.assertEqual(self.phase("post-stop").stderr, "")
+
 
 class CloudStack(Stand):
     def setUp(self):
@@ -155,6 +217,19 @@ class CloudStack(Stand):
         used = [share["used_by_vm"] for gpu in shares for share in gpu["vgpu_instances"]
                 if share["profile_name"] == "vgpu-8g"]
         self.assertEqual(used, ["i-2-7-VM", None, None, None])
+
+    def test_a_vm_without_a_share_gets_no_share(self):
+        self.daemon()
+        self.offer()
+        for memory in ["0", "8 elephants"]:
+            (self.dir / "cloudstack.toml").write_text(SHARES.replace("8GiB", memory))
+            done = self.hook("vgpu-hook", "web", "start", "begin", "-", stdin=DOMAIN)
+            self.assertIn("memory", done.stderr)
+        self.offer()
+        done = self.hook("vgpu-hook", "web", "start", "begin", "-",
+                         stdin=DOMAIN.replace("address='42'", "address='100000'"))
+        self.assertIn("CID 100000 is that of a share of CloudStack's profile vgpu-8g", done.stderr)
+        self.assertEqual(self.vms(), {})
 
     def test_without_a_configuration_the_answer_is_cloudstacks(self):
         found = self.run_program([self.script])

@@ -33,6 +33,24 @@ class Libvirt(Stand):
         table = self.admin("vm", "import", *args, stdin=DOMAIN)
         self.assertIn("Nothing was changed", table)
 
+    def test_a_dry_run_refuses_what_the_import_refuses(self):
+        self.daemon()
+        for options, said in [
+            (["--pool=none"], 'There is no pool "none".'),
+            (["--pool=A", "--name=my vm"], 'The VM name "my vm" is not allowed'),
+            (["--pool=A", "--memory=2000TiB"], "--memory must be between"),
+            (["--pool=A", "--soft-limit=9s", "--hard-limit=2s"], "--soft-limit (9s) must not be longer"),
+            (["--pool=A", "--calls-per-s=unlimited", "--calls-burst=5"], "--calls-burst means nothing"),
+        ]:
+            for dry_run in [["--dry-run"], []]:
+                rows = self.imported("libvirt", "--xml=-", *options, *dry_run, stdin=DOMAIN, code=6)
+                self.assertEqual(rows[0]["action"], "refused", options)
+                self.assertIn(said, rows[0]["warnings"][-1])
+        self.assertEqual(self.vms(), {})
+        odd = DOMAIN.replace("<name>web", "<name>my web")
+        rows = self.imported("libvirt", "--xml=-", "--pool=A", "--dry-run", stdin=odd)
+        self.assertEqual(rows[0]["name"], "libvirt-4dea22b3-1d52-d8f3-2516-782e98ab3fa0")
+
     def test_a_registration_by_hand_is_safe(self):
         self.daemon()
         self.admin("register-vm", "--vm-id=7", "--pool=A", "--cid=42", "--name=precious")
@@ -68,9 +86,18 @@ class Libvirt(Stand):
             (DOMAIN.replace("address='42'", "address='2'"), "CID 2"),
         ]:
             done = self.run_program(["vgpu-admin", "vm", "import", "libvirt", "--xml=-"], text)
-            self.assertEqual(done.returncode, 1)
+            self.assertEqual(done.returncode, 2)
             self.assertIn(said, done.stderr)
             self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+        for command, code in [
+            ("vm import incus --json=-", 2),
+            ("vm detach --xml=-", 2),
+            ("cloudstack transform", 2),
+            ("vm import libvirt --xml=/nonexistent", 1),
+            ("vm import libvirt --name=a --name=b", 2),
+            ("vm import incus --json=- --name=a", 2),
+        ]:
+            self.assertEqual(self.run_program(["vgpu-admin", *command.split()], "x").returncode, code, command)
 
     def test_without_virsh_or_vgpud_there_is_a_sentence(self):
         done = self.run_program(["vgpu-admin", "vm", "import", "libvirt", "--xml=-"], DOMAIN)
@@ -170,7 +197,7 @@ class Proxmox(Stand):
         (conf / "108.conf").write_text("args: -device vhost-vsock-pci,guest-cid=105\n")
         rows = self.imported("proxmox", f"--dir={conf}", "--pool=A", code=6)
         refused = [row["origin"] for row in rows if row["action"] == "refused"]
-        self.assertEqual(refused, ["proxmox:105", "proxmox:108"])
+        self.assertEqual(refused, ["proxmox:108"], "the registration with the CID keeps it")
 
     def test_detaching_keeps_the_registration(self):
         self.daemon()
@@ -180,7 +207,12 @@ class Proxmox(Stand):
         vm = self.vms()["train-1"]
         self.assertEqual((vm["cid"], vm["origin"]), (None, "proxmox:105"))
         self.assertIn("has no CID already", self.admin("vm", "detach", "proxmox:105"))
-        self.assertIn("No VM has the origin", self.admin("vm", "detach", "proxmox:1"))
+        for origin in ["web", "proxmox:1"]:
+            done = self.run_program(["vgpu-admin", "vm", "detach", origin])
+            self.assertEqual(done.returncode, 3)
+            self.assertIn(f"No VM has the origin {origin}.", done.stderr)
+            self.assertIn("libvirt:UUID, incus:PROJECT/NAME or proxmox:VMID", done.stderr)
+        self.assertIn("No VM has the origin", self.admin("vm", "detach", "--xml=-", stdin=DOMAIN))
         rows = self.imported("proxmox", "105", f"--dir={conf}")
         self.assertEqual((rows[0]["action"], rows[0]["vm_id"]), ("change", vm["vm_id"]))
 

@@ -37,7 +37,8 @@ pub(crate) enum Error {
     /// The daemon's answer was incomplete.
     #[error("vgpud's answer is incomplete, because the connection ended; try again")]
     CutOff,
-    /// Options do not fit the command, for instance `--name` for an import of several VMs.
+    /// Options do not fit the command, for instance `--name` for an import of several VMs, or the
+    /// input is wrong.
     #[error("{0}")]
     Usage(String),
     /// A hypervisor or its files cannot be read.

@@ -48,7 +48,7 @@ pub use pool::{Pool, PoolCreate, PoolPolicy, Weights, WeightsPatch, WeightsRepor
 pub use session::{Session, SessionState, WaitReason};
 pub use settings::{
     Limit, POOL_SETTINGS, Patch, PoolPatch, PoolSettings, Setting, UNLIMITED, Unit, VM_LIMITS,
-    Value, VmLimits, VmLimitsPatch,
+    Value, VmLimits, VmLimitsPatch, check_pool_settings, check_vm_limits,
 };
 pub use status::{DaemonStatus, HostState, LatencySummary, PoolStatus, Status};
 pub use usage::{LatencyBucket, LatencyHistogram, UsageReport, UsageReset};

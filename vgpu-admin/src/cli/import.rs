@@ -89,7 +89,11 @@ pub(crate) struct ImportOptions {
     /// Show the plan and change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Take over the registration that has the number, the CID or the name, whatever its origin.
+    /// Print only why VMs were refused, on standard error.
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    /// Take over the registration that has the CID or the name, if it was registered by hand. For a
+    /// registration of another origin, give --vm-id too.
     #[arg(long)]
     pub(crate) adopt: bool,
     /// Number of the VM in vgpud (one VM only). With --adopt, also the number of a registration of
@@ -106,8 +110,9 @@ pub(crate) struct ImportOptions {
     /// The VMs run now: another imported VM that is registered with the same CID loses the CID.
     #[arg(long)]
     pub(crate) running: bool,
-    /// Shares of CloudStack: a VM with the CID of a share gets the pool, class and memory of the
-    /// share. A missing file counts as empty.
+    /// Shares of CloudStack: a VM of libvirt that CloudStack gave a share gets the pool, class and
+    /// memory of the share; another VM with the CID of a share is refused. A missing file counts as
+    /// empty.
     #[arg(long, value_name = "FILE")]
     pub(crate) shares: Option<PathBuf>,
     #[command(flatten, next_help_heading = LIMITS)]
@@ -117,7 +122,7 @@ pub(crate) struct ImportOptions {
 /// `vm detach`
 #[derive(Debug, Args)]
 pub(crate) struct Detach {
-    /// The origin: `libvirt:UUID`, `incus:PROJECT/NAME` or `proxmox:VMID`.
+    /// The origin: `libvirt:UUID`, `incus:PROJECT/NAME` or `proxmox:VMID`. `vm show` shows it.
     #[arg(required_unless_present = "xml")]
     pub(crate) origin: Option<String>,
     /// Read the origin from the XML of a libvirt VM (`-`: standard input).

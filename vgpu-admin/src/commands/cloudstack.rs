@@ -14,7 +14,7 @@ pub(super) async fn run(client: &Client, command: CloudstackCommand) -> Result<(
     let stdin = Path::new("-");
     match command {
         CloudstackCommand::Discover { shares } => {
-            let discovered = read_list(stdin).map_err(Error::Source)?;
+            let discovered = read_list(stdin)?;
             let shares = read_shares(&shares)?;
             let gpus: Vec<vgpu_api::Gpu> = client.get("gpus").await?;
             let vms: Vec<vgpu_api::Vm> = client.get("vms").await?;
@@ -28,8 +28,8 @@ pub(super) async fn run(client: &Client, command: CloudstackCommand) -> Result<(
             print(&shares.offer(&discovered, &host).map_err(Error::Source)?)
         }
         CloudstackCommand::Transform => {
-            let changed = read_description(stdin).and_then(|text| transform(&text));
-            print(&changed.map_err(Error::Source)?)
+            let text = read_description(stdin)?;
+            print(&transform(&text).map_err(Error::Usage)?)
         }
     }
 }

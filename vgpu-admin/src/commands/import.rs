@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use hyper::Method;
-use vgpu_api::{ApplyReport, ErrorCode, MoveRequest, RegisterRequest, Vm, VmLimits, VmPatch};
+use vgpu_api::{
+    ApplyReport, ErrorCode, ErrorDetail, MoveRequest, Pool, RegisterRequest, Vm, VmLimits, VmPatch,
+};
 
 use super::applied;
 use crate::cli::{Detach, ImportCommand, ImportOptions};
@@ -12,7 +14,7 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::import::cloudstack::Shares;
 use crate::import::plan::{Action, Options, Row, first_free, plan};
-use crate::import::{Listing, incus, libvirt, proxmox, read_description, read_list};
+use crate::import::{Listing, Unusable, incus, libvirt, proxmox, read_description, read_list};
 use crate::output::{Format, Grid, json, or_dash, print};
 
 /// Exit code of an import that refused a VM.
@@ -20,13 +22,22 @@ const REFUSED: u8 = 6;
 /// Attempts to register a VM. Each failed attempt is a number that another command took meanwhile.
 const ATTEMPTS: u32 = 64;
 
+impl From<Unusable> for Error {
+    fn from(input: Unusable) -> Error {
+        match input {
+            Unusable::Closed(why) => Error::Source(why),
+            Unusable::Wrong(why) => Error::Usage(why),
+        }
+    }
+}
+
 pub(super) async fn run(
     client: &Client,
     output: Format,
     command: ImportCommand,
 ) -> Result<u8, Error> {
-    let (listing, args) = listing(command).map_err(Error::Source)?;
-    let dry_run = args.dry_run;
+    let (listing, args) = listing(command)?;
+    let (dry_run, quiet) = (args.dry_run, args.quiet);
     let options = options(args)?;
     let count = listing.found.len() + listing.unread.len();
     if count != 1 && (options.vm_id.is_some() || options.name.is_some()) {
@@ -36,15 +47,22 @@ pub(super) async fn run(
     }
     let known: Vec<Vm> = client.get("vms").await?;
     let mut rows = plan(&listing, &known, &options);
-    if !dry_run {
+    if dry_run {
+        let pools: Vec<Pool> = client.get("pools").await?;
+        rows.iter_mut().for_each(|row| row.check(&pools));
+    } else {
         apply(client, &mut rows, &known, options.vm_id.is_none()).await?;
     }
-    show(output, &rows, dry_run)?;
+    if quiet {
+        show_refusals(&rows);
+    } else {
+        show(output, &rows, dry_run)?;
+    }
     let refused = rows.iter().any(|row| row.action == Action::Refused);
     Ok(if refused { REFUSED } else { 0 })
 }
 
-fn listing(command: ImportCommand) -> Result<(Listing, ImportOptions), String> {
+fn listing(command: ImportCommand) -> Result<(Listing, ImportOptions), Error> {
     Ok(match command {
         ImportCommand::Libvirt {
             domains,
@@ -52,10 +70,14 @@ fn listing(command: ImportCommand) -> Result<(Listing, ImportOptions), String> {
             xml,
             options,
         } => match xml {
-            None => (libvirt::list(&connect, &domains)?, options),
+            None => {
+                let listing = libvirt::list(&connect, &domains).map_err(Error::Source)?;
+                (listing, options)
+            }
             Some(file) => {
+                let text = read_description(&file)?;
                 let listing = Listing {
-                    found: vec![libvirt::read(&read_description(&file)?)?],
+                    found: vec![libvirt::read(&text).map_err(Error::Usage)?],
                     unread: Vec::new(),
                 };
                 (listing, options)
@@ -69,18 +91,22 @@ fn listing(command: ImportCommand) -> Result<(Listing, ImportOptions), String> {
             member,
             options,
         } => {
-            let text = match json {
-                None => incus::list(project.as_deref(), all_projects)?,
-                Some(file) => read_list(&file)?,
+            let (text, wrong): (_, fn(_) -> _) = match json {
+                None => {
+                    let list = incus::list(project.as_deref(), all_projects);
+                    (list.map_err(Error::Source)?, Error::Source)
+                }
+                Some(file) => (read_list(&file)?, Error::Usage),
             };
             let member = member.unwrap_or_else(host_name);
-            (incus::read(&text, &instances, &member)?, options)
+            let listing = incus::read(&text, &instances, &member).map_err(wrong)?;
+            (listing, options)
         }
         ImportCommand::Proxmox {
             vmids,
             dir,
             options,
-        } => (proxmox::list(&dir, &vmids)?, options),
+        } => (proxmox::list(&dir, &vmids).map_err(Error::Source)?, options),
     })
 }
 
@@ -110,9 +136,8 @@ fn options(args: ImportOptions) -> Result<Options, Error> {
 
 /// Reads `/etc/vgpu/cloudstack.toml`.
 pub(super) fn read_shares(file: &Path) -> Result<Shares, Error> {
-    let read = read_description(file)
-        .and_then(|text| Shares::read(&text).map_err(|why| format!("{}: {why}", file.display())));
-    read.map_err(Error::Source)
+    let text = read_description(file)?;
+    Shares::read(&text).map_err(|why| Error::Usage(format!("{}: {why}", file.display())))
 }
 
 /// Carries the plan out. A step that vgpud refuses becomes a refused row; other VMs go on.
@@ -226,17 +251,37 @@ fn show(output: Format, rows: &[Row], dry_run: bool) -> Result<(), Error> {
     print(&text)
 }
 
+fn show_refusals(rows: &[Row]) {
+    for row in rows.iter().filter(|row| row.action == Action::Refused) {
+        let why = row.warnings.join(" ");
+        match rows.len() {
+            1 => eprintln!("{why}"),
+            _ => eprintln!("{}: {why}", row.name),
+        }
+    }
+}
+
 pub(super) async fn detach(client: &Client, output: Format, args: Detach) -> Result<(), Error> {
+    let given = args.origin.is_some();
     let origin = match (args.origin, args.xml) {
         (Some(origin), _) => origin,
         (None, file) => {
             let file = file.unwrap_or_else(|| "-".into());
-            let read = read_description(&file).and_then(|text| libvirt::read(&text));
-            read.map_err(Error::Source)?.origin
+            // Only the UUID counts, so the XML may be larger than that of an import.
+            libvirt::origin(&read_list(&file)?).map_err(Error::Usage)?
         }
     };
     let vms: Vec<Vm> = client.get("vms").await?;
     let vm = vms.iter().find(|vm| vm.origin.as_ref() == Some(&origin));
+    if given && vm.is_none() {
+        let hint = "An origin is libvirt:UUID, incus:PROJECT/NAME or proxmox:VMID; \
+                    `vgpu-admin vm show` shows the origin of a VM.";
+        return Err(Error::Api(ErrorDetail {
+            code: ErrorCode::VmNotFound,
+            message: format!("No VM has the origin {origin}."),
+            hint: Some(hint.into()),
+        }));
+    }
     let report = match vm {
         Some(vm) if vm.cid.is_some() => patch(client, &without_cid(vm.vm_id)).await?,
         other => ApplyReport {

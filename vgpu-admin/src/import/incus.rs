@@ -91,6 +91,7 @@ fn found(instance: &Instance, member: &str) -> Result<Found, String> {
         origin: format!("incus:{}/{}", instance.project, instance.name),
         name: instance.name.clone(),
         cid,
+        share: false,
     })
 }
 

@@ -41,7 +41,13 @@ pub(crate) fn read(text: &str) -> Result<Found, String> {
         origin: format!("libvirt:{}", uuid(&domain.uuid)?),
         name: domain.name,
         cid,
+        share: domain.share,
     })
+}
+
+/// Reads the origin alone from the XML of a VM, whatever else the XML says.
+pub(crate) fn origin(text: &str) -> Result<String, String> {
+    Ok(format!("libvirt:{}", uuid(&xml::domain(text)?.uuid)?))
 }
 
 /// The UUID in the form that libvirt writes.
@@ -59,6 +65,8 @@ fn uuid(text: &str) -> Result<String, String> {
 mod tests {
     use super::*;
 
+    const UUID: &str = "4dea22b3-1d52-d8f3-2516-782e98ab3fa0";
+
     fn vm(devices: &str) -> Result<Found, String> {
         read(&format!(
             "<domain><name>web</name><uuid>4DEA22B31D52D8F32516782E98AB3FA0</uuid>\
@@ -69,7 +77,7 @@ mod tests {
     #[test]
     fn the_cid_is_that_of_the_vsock_device() {
         let found = vm("<vsock><cid auto='no' address='42'/></vsock>").unwrap();
-        assert_eq!(found.origin, "libvirt:4dea22b3-1d52-d8f3-2516-782e98ab3fa0");
+        assert_eq!(found.origin, format!("libvirt:{UUID}"));
         assert_eq!((found.name.as_str(), found.cid), ("web", Ok(42)));
         let later = vm("<vsock><cid auto='yes'/></vsock>").unwrap().cid;
         assert!(later.unwrap_err().contains("when the VM starts"));
@@ -78,6 +86,11 @@ mod tests {
         for bad in ["2", "-1", "x", "4294967295", "99999999999999999999"] {
             let error = vm(&format!("<vsock><cid address='{bad}'/></vsock>")).unwrap_err();
             assert!(error.contains(bad), "{error}");
+            let text = format!(
+                "<domain><uuid>{UUID}</uuid><devices><vsock><cid address='{bad}'/>\
+                 </vsock></devices></domain>"
+            );
+            assert_eq!(origin(&text), Ok(format!("libvirt:{UUID}")));
         }
     }
 

@@ -28,6 +28,8 @@ pub(crate) struct Found {
     pub(crate) name: String,
     /// The CID, or the reason why the VM has none now.
     pub(crate) cid: Result<u32, String>,
+    /// Whether CloudStack's transformer gave the VM a share.
+    pub(crate) share: bool,
 }
 
 /// A VM that could not be read.
@@ -69,14 +71,30 @@ fn guest_cid(cid: u64) -> Result<u32, String> {
     }
 }
 
+/// Why a file or standard input is of no use, as a sentence.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unusable {
+    /// It cannot be read.
+    Closed(String),
+    /// It is too large or no text.
+    Wrong(String),
+}
+
+impl Unusable {
+    fn why(self) -> String {
+        let (Unusable::Closed(why) | Unusable::Wrong(why)) = self;
+        why
+    }
+}
+
 /// Reads a file, or standard input for `-`, of at most `limit` bytes.
-pub(crate) fn read_file(path: &Path, limit: u64) -> Result<String, String> {
+fn read_file(path: &Path, limit: u64) -> Result<String, Unusable> {
     let what = if path == Path::new("-") {
         "standard input".into()
     } else {
         path.display().to_string()
     };
-    let failed = |error: std::io::Error| format!("Cannot read {what}: {error}.");
+    let failed = |error: std::io::Error| Unusable::Closed(format!("Cannot read {what}: {error}."));
     let source: Box<dyn Read> = if path == Path::new("-") {
         Box::new(std::io::stdin())
     } else {
@@ -87,16 +105,16 @@ pub(crate) fn read_file(path: &Path, limit: u64) -> Result<String, String> {
         .take(limit + 1)
         .read_to_end(&mut bytes)
         .map_err(failed)?;
-    text(bytes, limit, &what)
+    text(bytes, limit, &what).map_err(Unusable::Wrong)
 }
 
 /// Reads the description of one VM.
-pub(crate) fn read_description(path: &Path) -> Result<String, String> {
+pub(crate) fn read_description(path: &Path) -> Result<String, Unusable> {
     read_file(path, MAX_DESCRIPTION)
 }
 
 /// Reads a list of VMs.
-pub(crate) fn read_list(path: &Path) -> Result<String, String> {
+pub(crate) fn read_list(path: &Path) -> Result<String, Unusable> {
     read_file(path, MAX_LIST)
 }
 
@@ -119,12 +137,18 @@ mod tests {
         assert!(
             read_file(&file, 1024)
                 .unwrap_err()
+                .why()
                 .contains("more than 1 KiB")
         );
         assert_eq!(read_file(&file, 1025).unwrap().len(), 1025);
         std::fs::write(&file, [0xff]).unwrap();
-        assert!(read_file(&file, 1024).unwrap_err().contains("not UTF-8"));
-        let missing = read_file(&dir.path().join("y"), 1).unwrap_err();
+        assert!(
+            read_file(&file, 1024)
+                .unwrap_err()
+                .why()
+                .contains("not UTF-8")
+        );
+        let missing = read_file(&dir.path().join("y"), 1).unwrap_err().why();
         assert!(missing.starts_with("Cannot read "), "{missing}");
     }
 

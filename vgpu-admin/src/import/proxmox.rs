@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Found, Listing, guest_cid, read_description};
+use super::{Found, Listing, Unusable, guest_cid, read_description};
 
 /// Reads the configuration files `<vmid>.conf` of all VMs of this node, or of the named ones.
 pub(crate) fn list(dir: &Path, vmids: &[u32]) -> Result<Listing, String> {
@@ -18,7 +18,7 @@ pub(crate) fn list(dir: &Path, vmids: &[u32]) -> Result<Listing, String> {
     }
     let mut listing = Listing::default();
     for vmid in vmids {
-        let text = read_description(&dir.join(format!("{vmid}.conf")));
+        let text = read_description(&dir.join(format!("{vmid}.conf"))).map_err(Unusable::why);
         listing.add(&vmid.to_string(), text.and_then(|text| read(vmid, &text)));
     }
     Ok(listing)
@@ -43,7 +43,12 @@ fn read(vmid: u32, text: &str) -> Result<Found, String> {
         Some(cid) => Ok(cid),
     };
     let origin = format!("proxmox:{vmid}");
-    Ok(Found { origin, name, cid })
+    Ok(Found {
+        origin,
+        name,
+        cid,
+        share: false,
+    })
 }
 
 /// The CID of the vsock device among QEMU's arguments.

@@ -10,6 +10,7 @@
 //!   `systemd/vgpud.toml`.
 
 mod limit;
+mod rules;
 mod schema;
 mod table;
 #[cfg(test)]
@@ -19,6 +20,7 @@ mod unit;
 use std::ops::RangeInclusive;
 
 pub use limit::{Limit, UNLIMITED};
+pub use rules::{check_pool_settings, check_vm_limits};
 pub(crate) use table::WEIGHTS;
 pub use table::{POOL_SETTINGS, PoolPatch, PoolSettings, VM_LIMITS, VmLimits, VmLimitsPatch};
 pub use unit::Unit;

@@ -2,8 +2,10 @@
 //!
 //! CloudStack hands out mediated devices by UUID. A share is such a device in name only: its UUID
 //! holds the CID of the VM that gets the share. The transformer of libvirt's XML replaces the
-//! device by a vsock device with that CID.
+//! device by a vsock device with that CID, and marks the VM in its metadata. The import gives
+//! shares only to marked VMs: a CID in the range of the shares alone proves nothing.
 
+use std::ops::Range;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -34,7 +36,7 @@ pub(crate) struct Shares {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Profile {
     /// Name in CloudStack.
-    name: String,
+    pub(super) name: String,
     /// Pool of the VMs.
     pub(crate) pool: String,
     /// Number of shares on this host.
@@ -60,6 +62,11 @@ fn memory(text: &str) -> Result<Limit, String> {
         UNLIMITED => Limit::Unlimited,
         _ => row.unit.parse(text).map(Limit::from)?,
     };
+    if limit == Limit::Unlimited && text != UNLIMITED {
+        return Err(format!(
+            "{text:?} is no size: for no limit, write \"{UNLIMITED}\"."
+        ));
+    }
     row.check(&Setting::Limit(limit))?;
     Ok(limit)
 }
@@ -100,7 +107,7 @@ impl Shares {
     }
 
     /// The profiles with the CIDs of their shares.
-    fn ranges(&self) -> impl Iterator<Item = (&Profile, std::ops::Range<u32>)> {
+    fn ranges(&self) -> impl Iterator<Item = (&Profile, Range<u32>)> {
         let mut next = self.first_cid;
         self.profiles.iter().map(move |profile| {
             let first = next;
@@ -109,8 +116,8 @@ impl Shares {
         })
     }
 
-    /// The profile of a share.
-    pub(crate) fn profile(&self, cid: u32) -> Option<&Profile> {
+    /// The profile whose shares include a CID.
+    pub(super) fn profile(&self, cid: u32) -> Option<&Profile> {
         let mut ranges = self.ranges();
         ranges.find(|(_, cids)| cids.contains(&cid)).map(|(p, _)| p)
     }
@@ -228,7 +235,7 @@ fn refuse_passthrough(entry: &mut Value) {
 
 /// `65:00.0` in the parts that CloudStack wants.
 fn libvirt_address(address: &str) -> Value {
-    let part = |range: std::ops::Range<usize>| address.get(range).unwrap_or("00");
+    let part = |range: Range<usize>| address.get(range).unwrap_or("00");
     let (domain, rest) = match address.len() {
         12.. => (part(0..4), 5),
         _ => ("0000", 0),
@@ -291,8 +298,8 @@ fn new_gpu(gpu: &Gpu, address: &str, pci: &Path) -> Value {
     })
 }
 
-/// Replaces the share in libvirt's XML of a VM by a vsock device with the CID of the share. XML
-/// without a share is unchanged.
+/// Replaces the share in libvirt's XML of a VM by a vsock device with the CID of the share, and
+/// marks the VM in its metadata. XML without a share is unchanged.
 pub(crate) fn transform(text: &str) -> Result<String, String> {
     let domain = xml::domain(text)?;
     let shares: Vec<_> = domain
@@ -306,11 +313,14 @@ pub(crate) fn transform(text: &str) -> Result<String, String> {
     if shares.len() > 1 {
         return Err("The VM has several shares; a VM can use one.".into());
     }
-    let Some(end) = domain.devices_end else {
+    let (Some(end), Some(domain_end)) = (domain.devices_end, domain.domain_end) else {
         return Err("The XML has no end of <devices>.".into());
     };
     let vsock = format!("<vsock model='virtio'>\n<cid auto='no' address='{cid}'/>\n</vsock>\n");
     let mut edits = vec![(end..end, vsock)];
+    if !domain.share {
+        edits.push(mark(text, domain.metadata, domain_end));
+    }
     let gone = shares
         .into_iter()
         .map(|(place, _)| place)
@@ -325,6 +335,17 @@ pub(crate) fn transform(text: &str) -> Result<String, String> {
     }
     out.push_str(text.get(done..).unwrap_or(""));
     Ok(out)
+}
+
+/// The edit that adds the mark to the metadata, of which a domain has one element at most.
+fn mark(text: &str, metadata: Option<Range<usize>>, domain_end: usize) -> (Range<usize>, String) {
+    let mark = format!("<vgpu:share xmlns:vgpu='{}'/>\n", xml::SHARE_NAMESPACE);
+    let whole = format!("<metadata>\n{mark}</metadata>\n");
+    match metadata {
+        None => (domain_end..domain_end, whole),
+        Some(empty) if text[empty.clone()].ends_with("/>") => (empty, whole),
+        Some(end_tag) => (end_tag.start..end_tag.start, mark),
+    }
 }
 
 #[cfg(test)]

@@ -153,7 +153,8 @@ fn the_memory_of_a_share_is_a_limit_of_vgpud() {
     };
     assert_eq!(memory("8GiB"), Ok(Limit::Value(8 << 30)));
     assert_eq!(memory("unlimited"), Ok(Limit::Unlimited));
-    assert_eq!(memory("0"), Ok(Limit::Unlimited), "as --memory=0");
+    let zero = memory("0").unwrap_err();
+    assert!(zero.contains("write \"unlimited\""), "{zero}");
     let much = memory("2048TiB").unwrap_err();
     assert!(much.contains("between 1B and 1024TiB"), "{much}");
 }
@@ -178,6 +179,40 @@ fn the_share_becomes_a_vsock_device() {
     );
     let with_vsock = DOMAIN.replace("<console", "<vsock><cid auto='yes'/></vsock><console");
     assert_eq!(transform(&with_vsock).unwrap().matches("<vsock").count(), 1);
+}
+
+#[test]
+fn a_vm_with_a_share_is_marked_once_in_its_metadata() {
+    let mark = "<vgpu:share xmlns:vgpu='urn:vgpu:cloudstack'/>";
+    let other = "<o:os xmlns:o='urn:o'/>";
+    for metadata in [
+        String::new(),
+        "<metadata/>".into(),
+        format!("<metadata>{other}</metadata>"),
+        format!("<metadata>{mark}</metadata>"),
+    ] {
+        let text = DOMAIN.replace("<devices>", &format!("{metadata}<devices>"));
+        assert_eq!(xml::domain(&text).unwrap().share, metadata.contains(mark));
+        let text = transform(&text).unwrap();
+        assert!(xml::domain(&text).unwrap().share, "{text}");
+        let count = |what: &str| text.matches(what).count();
+        assert_eq!(
+            (count(mark), count("<metadata>"), count("</metadata>")),
+            (1, 1, 1),
+            "{text}"
+        );
+        assert_eq!(text.contains(other), metadata.contains(other));
+    }
+    // The name alone, another namespace, and another place are no mark.
+    for wrong in [
+        "<metadata><vgpu:share/></metadata>",
+        "<metadata><vgpu:share xmlns:vgpu='urn:x'/></metadata>",
+        "<metadata><a:b xmlns:a='urn:a'><share xmlns='urn:vgpu:cloudstack'/></a:b></metadata>",
+        "<share xmlns='urn:vgpu:cloudstack'/>",
+    ] {
+        let text = DOMAIN.replace("<devices>", &format!("{wrong}<devices>"));
+        assert!(!xml::domain(&text).unwrap().share, "{wrong}");
+    }
 }
 
 #[test]

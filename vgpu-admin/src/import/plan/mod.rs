@@ -1,14 +1,15 @@
 //! The comparison of a hypervisor's VMs with the registrations.
 //!
 //! An import changes only the registration with the VM's own origin. A name or a CID of another
-//! registration is refused, unless the administrator adopts that registration (`--adopt`, also with
-//! `--vm-id`).
+//! registration is refused, unless the administrator adopts that registration: `--adopt` if it has
+//! no origin, `--adopt --vm-id` if it has another.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use vgpu_api::{
-    Limit, Priority, RegisterRequest, Vm, VmLimits, VmLimitsPatch, VmPatch, check_name,
+    Limit, Pool, Priority, RegisterRequest, Vm, VmLimits, VmLimitsPatch, VmPatch, check_name,
+    check_vm_limits,
 };
 
 use super::cloudstack::{Profile, Shares};
@@ -23,8 +24,8 @@ pub(crate) struct Options {
     pub(crate) priority: Priority,
     /// Limits of new VMs.
     pub(crate) limits: VmLimits,
-    /// Take over a registration of another origin: the one that `vm_id` names, or that has the same
-    /// CID or name.
+    /// Take over the registration that `vm_id` names, or a registration without an origin that has
+    /// the same CID or name.
     pub(crate) adopt: bool,
     /// Number of the only VM in vgpud.
     pub(crate) vm_id: Option<u32>,
@@ -64,6 +65,7 @@ impl Action {
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) vm_id: Option<u32>,
+    /// The name of a new registration, otherwise the name in the hypervisor.
     pub(crate) name: String,
     pub(crate) origin: Option<String>,
     pub(crate) cid: Option<u32>,
@@ -82,6 +84,24 @@ pub(crate) struct Steps {
     pub(crate) register: Option<RegisterRequest>,
     pub(crate) patch: Option<VmPatch>,
     pub(crate) move_to: Option<String>,
+}
+
+impl Steps {
+    fn check(&self, pools: &[Pool]) -> Result<(), String> {
+        let register = self.register.as_ref();
+        if let Some(request) = register {
+            let name = request.name.as_ref();
+            name.map_or(Ok(()), |name| check_name("VM", name))?;
+            check_vm_limits(&request.limits)?;
+        }
+        let pool = register.map(|request| &request.pool);
+        match pool.or(self.move_to.as_ref()) {
+            Some(name) if pools.iter().all(|pool| pool.name != *name) => {
+                Err(format!("There is no pool {name:?}."))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Why a VM is left as it is.
@@ -163,6 +183,12 @@ impl<'a> Planner<'a> {
         planner
     }
 
+    /// The profile of the share that CloudStack gave the VM.
+    fn profile(&self, found: &Found) -> Option<&'a Profile> {
+        let cid = found.cid.as_ref().ok().filter(|_| found.share)?;
+        self.options.shares.profile(*cid)
+    }
+
     /// The registration of this origin.
     fn own(&self, found: &Found) -> Option<&'a Vm> {
         let is_own = |vm: &&Vm| vm.origin.as_deref() == Some(&found.origin);
@@ -224,8 +250,12 @@ impl<'a> Planner<'a> {
         };
         if vm.origin.as_ref() != Some(&found.origin) {
             patch.origin = Some(Some(found.origin.clone()));
+            row.warnings.push(match &vm.origin {
+                Some(origin) => format!("The import takes over VM {} from {origin}.", vm.vm_id),
+                None => format!("The import takes over {}.", who(vm)),
+            });
         }
-        if let Some(profile) = cid.and_then(|cid| self.options.shares.profile(cid)) {
+        if let Some(profile) = self.profile(found) {
             to_profile(profile, vm, &mut patch);
             row.steps.move_to = (profile.pool != vm.pool).then(|| profile.pool.clone());
         }
@@ -247,12 +277,20 @@ impl<'a> Planner<'a> {
             return Err(Left::Refused(why));
         }
         let Ok(cid) = found.cid else { return Ok(()) };
+        if let (false, Some(profile)) = (found.share, self.options.shares.profile(cid)) {
+            return Err(Left::Refused(format!(
+                "CID {cid} is that of a share of CloudStack's profile {}, but CloudStack gave this \
+                 VM no share: give the VM another CID.",
+                profile.name
+            )));
+        }
         let others: Vec<String> = self.by_cid[&cid]
             .iter()
             .filter(|other| other.origin != found.origin)
             .map(|other| format!("{} ({})", other.name, other.origin))
             .collect();
-        if others.is_empty() {
+        // The registration that has the CID keeps it.
+        if others.is_empty() || self.own(found).is_some_and(|own| own.cid == Some(cid)) {
             return Ok(());
         }
         let others = others.join(", ");
@@ -300,26 +338,20 @@ impl<'a> Planner<'a> {
                 who(a),
                 who(b)
             ))),
-            (Some(vm), _) | (_, Some(vm)) if self.options.adopt => {
-                // The VM of the registration exists.
-                let listed = vm.origin.as_deref();
-                if listed.is_some_and(|origin| self.by_origin.contains_key(origin)) {
-                    return Err(Left::Refused(format!(
-                        "{} belongs to another VM of this import: give another name with --name.",
-                        who(vm)
-                    )));
-                }
+            (Some(vm), _) | (_, Some(vm)) if self.options.adopt && vm.origin.is_none() => {
                 Ok(Some(vm))
             }
             (Some(vm), _) => Err(Left::Refused(format!(
                 "CID {cid} belongs to {}: give the VM another CID, or take that registration over \
-                 with --adopt.",
-                who(vm)
+                 with {}.",
+                who(vm),
+                taking_over(vm)
             ))),
             (None, Some(vm)) => Err(Left::Refused(format!(
                 "The name {name} belongs to {}: give another with --name, or take that \
-                 registration over with --adopt.",
-                who(vm)
+                 registration over with {}.",
+                who(vm),
+                taking_over(vm)
             ))),
         }
     }
@@ -361,7 +393,7 @@ impl<'a> Planner<'a> {
             Ok(cid) => *cid,
             Err(why) => return Err(Left::Skipped(why.clone())),
         };
-        let profile = self.options.shares.profile(cid);
+        let profile = self.profile(found);
         let pool = profile.map(|p| &p.pool).or(self.options.pool.as_ref());
         let Some(pool) = pool else {
             let why = "The VM is not registered: name the pool of new VMs with --pool.";
@@ -390,13 +422,14 @@ impl<'a> Planner<'a> {
             vm_ids: vec![vm_id],
             pool: pool.clone(),
             priority: profile.map_or(self.options.priority, |p| p.priority),
-            name: Some(name),
+            name: Some(name.clone()),
             first_cid: Some(cid),
             limits,
             origin: Some(found.origin.clone()),
             ..RegisterRequest::default()
         });
         row.vm_id = Some(vm_id);
+        row.name = name;
         row.action = Action::Register;
         Ok(())
     }
@@ -409,6 +442,13 @@ impl<'a> Planner<'a> {
 }
 
 impl Row {
+    /// Refuses what vgpud would refuse of the row's requests: the checks of `--dry-run`.
+    pub(crate) fn check(&mut self, pools: &[Pool]) {
+        if let Err(why) = self.steps.check(pools) {
+            self.leave(Action::Refused, why);
+        }
+    }
+
     /// Leaves the VM as it is.
     pub(crate) fn leave(&mut self, action: Action, why: String) {
         self.action = action;
@@ -429,6 +469,14 @@ fn to_profile(profile: &Profile, vm: &Vm, patch: &mut VmPatch) {
             memory_bytes: Some(profile.memory_bytes),
             ..VmLimitsPatch::default()
         };
+    }
+}
+
+/// The options that take a registration over.
+fn taking_over(vm: &Vm) -> String {
+    match &vm.origin {
+        Some(_) => format!("--adopt --vm-id={}", vm.vm_id),
+        None => "--adopt".into(),
     }
 }
 

@@ -25,6 +25,15 @@ fn found(origin: &str, name: &str, cid: u32) -> Found {
         origin: origin.into(),
         name: name.into(),
         cid: Ok(cid),
+        share: false,
+    }
+}
+
+/// A VM that CloudStack gave a share.
+fn shared(origin: &str, name: &str, cid: u32) -> Found {
+    Found {
+        share: true,
+        ..found(origin, name, cid)
     }
 }
 
@@ -95,7 +104,7 @@ fn an_import_takes_no_other_registration_over() {
     let other = [vm(1, "web", Some(5), Some("proxmox:7"))];
     let why = refused(found("libvirt:a", "web", 5), &other, &pool_a());
     assert!(
-        why.contains("proxmox:7") && why.contains("--adopt"),
+        why.contains("proxmox:7") && why.contains("--adopt --vm-id=1"),
         "{why}"
     );
     // A known VM that got the CID of another registration.
@@ -116,6 +125,8 @@ fn the_administrator_may_adopt_a_registration() {
     let patch = rows[0].steps.patch.as_ref().unwrap();
     assert_eq!(patch.origin, Some(Some("libvirt:a".into())));
     assert_eq!(patch.cid, None);
+    let warning = "The import takes over VM 1 (web, registered by hand).";
+    assert_eq!(rows[0].warnings, [warning]);
     // The CID and the name point at different registrations.
     let why = refused(found("libvirt:a", "web", 6), &known, &adopt);
     assert!(why.contains("VM 2") && why.contains("VM 1"), "{why}");
@@ -130,6 +141,24 @@ fn the_administrator_may_adopt_a_registration() {
     let owned = [vm(4, "a", Some(9), Some("libvirt:a"))];
     let why = refused(found("libvirt:a", "a", 9), &owned, &by_number);
     assert!(why.contains("registered as VM 4"), "{why}");
+}
+
+#[test]
+fn a_registration_of_another_origin_is_adopted_by_number_only() {
+    let known = [vm(10, "v1", Some(5), Some("incus:lab/v1"))];
+    let adopt = |vm_id| Options {
+        adopt: true,
+        vm_id,
+        ..pool_a()
+    };
+    for (name, cid) in [("v1", 6), ("x", 5), ("v1", 5)] {
+        let why = refused(found("libvirt:a", name, cid), &known, &adopt(None));
+        assert!(why.contains("with --adopt --vm-id=10"), "{why}");
+        let rows = planned(&[found("libvirt:a", name, cid)], &known, &adopt(Some(10)));
+        assert_eq!((rows[0].action, rows[0].vm_id), (Action::Change, Some(10)));
+        let warning = "The import takes over VM 10 from incus:lab/v1.";
+        assert_eq!(rows[0].warnings, [warning]);
+    }
 }
 
 #[test]
@@ -177,7 +206,7 @@ fn no_two_vms_of_an_import_adopt_one_registration() {
     let rows = planned(&two, &known, &adopt);
     assert_eq!(rows[0].action, Action::Unchanged);
     assert_eq!(rows[1].action, Action::Refused);
-    assert!(rows[1].warnings[0].contains("another VM of this import"));
+    assert!(rows[1].warnings[0].contains("The name web belongs to VM 1 (web, libvirt:a)"));
 }
 
 #[test]
@@ -197,8 +226,7 @@ fn a_refused_vm_keeps_the_cid_of_its_registration() {
 }
 
 #[test]
-fn two_vms_with_one_cid_are_both_refused() {
-    // One of them is registered already and would not change.
+fn of_two_vms_with_one_cid_only_the_registered_one_is_accepted() {
     let known = [vm(1, "a", Some(5), Some("libvirt:a"))];
     let two = [found("libvirt:a", "a", 5), found("libvirt:b", "b", 5)];
     for running in [false, true] {
@@ -207,10 +235,14 @@ fn two_vms_with_one_cid_are_both_refused() {
             ..pool_a()
         };
         let rows = planned(&two, &known, &options);
-        assert_eq!(rows[0].action, Action::Refused);
-        assert!(rows[0].warnings[0].contains("b (libvirt:b)"), "{rows:?}");
+        assert_eq!(rows[0].action, Action::Unchanged, "{rows:?}");
         assert_eq!(rows[1].action, Action::Refused);
         assert!(rows[1].warnings[0].contains("a (libvirt:a)"), "{rows:?}");
+        let rows = planned(&two, &[], &options);
+        assert!(
+            rows.iter().all(|row| row.action == Action::Refused),
+            "{rows:?}"
+        );
     }
     let twice = [found("libvirt:a", "a", 5), found("libvirt:a", "a", 5)];
     assert!(
@@ -309,6 +341,7 @@ fn names_that_vgpud_does_not_allow_become_origins() {
         let request = rows[0].steps.register.as_ref().unwrap();
         assert_eq!(request.name.as_deref(), Some("libvirt-4d-e"));
         assert!(rows[0].warnings[0].contains("The VM is registered as libvirt-4d-e"));
+        assert_eq!(rows[0].name, "libvirt-4d-e");
     }
     let named = Options {
         name: Some("web".into()),
@@ -327,7 +360,7 @@ fn a_share_decides_pool_class_and_memory() {
         shares: Shares::read(shares).unwrap(),
         ..Options::default()
     };
-    let rows = planned(&[found("libvirt:a", "a", 101)], &[], &options);
+    let rows = planned(&[shared("libvirt:a", "a", 101)], &[], &options);
     let request = rows[0].steps.register.as_ref().unwrap();
     assert_eq!(
         (request.pool.as_str(), request.priority),
@@ -336,15 +369,25 @@ fn a_share_decides_pool_class_and_memory() {
     assert_eq!(request.limits.memory_bytes, Limit::Value(8 << 30));
     // A registered VM gets another share.
     let known = [vm(1, "a", Some(5), Some("libvirt:a"))];
-    let rows = planned(&[found("libvirt:a", "a", 101)], &known, &options);
+    let rows = planned(&[shared("libvirt:a", "a", 101)], &known, &options);
     let patch = rows[0].steps.patch.as_ref().unwrap();
     assert_eq!(patch.cid, Some(Some(101)));
     assert_eq!(patch.priority, Some(Priority::High));
     assert_eq!(patch.limits.memory_bytes, Some(Limit::Value(8 << 30)));
     assert_eq!(rows[0].steps.move_to.as_deref(), Some("B"));
     // A CID behind the shares is not one.
-    let rows = planned(&[found("libvirt:a", "a", 102)], &[], &options);
+    let rows = planned(&[shared("libvirt:a", "a", 102)], &[], &options);
     assert_eq!(rows[0].action, Action::Skipped);
+    // A VM that CloudStack gave no share gets none, and changes no registration.
+    for origin in ["libvirt:a", "incus:lab/v1", "proxmox:7"] {
+        for known in [&[][..], &[vm(1, "a", Some(5), Some(origin))]] {
+            let why = refused(found(origin, "a", 101), known, &options);
+            assert!(
+                why.contains("CID 101 is that of a share of CloudStack's profile big"),
+                "{why}"
+            );
+        }
+    }
 }
 
 #[test]
