@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use vgpu_api::{MAX_VM_ID, PoolSettings};
+use vgpu_api::{Limit, MAX_VM_ID, PoolSettings, Problem, VmLimits, VmLimitsPatch, in_request};
 pub use vgpu_api::{
     check_name as name, check_pool_settings as pool_settings, check_vm_limits as vm_limits,
+    pool_problems, vm_problems,
 };
 
 /// Longest path of a Unix socket in bytes (`sun_path` less its NUL; unix(7)).
@@ -18,17 +19,17 @@ pub const VM_ID: &str = "{vm_id}";
 
 /// Checks the number of a VM.
 pub fn vm_id(vm_id: u32) -> Result<(), String> {
-    within("--vm-id", vm_id, 1, MAX_VM_ID)
+    within("--vm-id", "vm_ids", vm_id, 1, MAX_VM_ID)
 }
 
 /// Checks the CID of a VM. 0 and the highest are the kernel's (vsock(7)).
 pub fn cid(cid: u32) -> Result<(), String> {
-    within("--cid", cid, 1, u32::MAX - 1)
+    within("--cid", "cid", cid, 1, u32::MAX - 1)
 }
 
 /// Checks a weight within a class, in percent.
 pub fn factor(percent: u32) -> Result<(), String> {
-    within("--factor", percent, 1, 10_000)
+    within("--factor", "factor_percent", percent, 1, 10_000)
 }
 
 /// Checks the path of a VM's own socket.
@@ -95,15 +96,45 @@ pub fn slice(slice_us: u64) -> Result<(), String> {
         slice_us,
         ..PoolSettings::default()
     };
-    settings.check()
+    in_request(&settings.problems(), |_| true)
 }
 
-fn within(option: &str, value: u32, least: u32, most: u32) -> Result<(), String> {
+/// Checks the limits in force of a VM, as far as `changes` concern them: another request may have
+/// changed the pool. `own`: the limits of the VM with the changes. `effective`: `own`, with the
+/// values of configuration and pool in place of the absent ones.
+pub fn effective_limits(
+    changes: &VmLimitsPatch,
+    own: &VmLimits,
+    effective: &VmLimits,
+) -> Result<(), String> {
+    // The burst of a configuration is for VMs with a rate.
+    let burst = |change: Option<Limit>| change.unwrap_or_default();
+    let whole = VmLimits {
+        calls_burst: burst(changes.calls_burst),
+        bytes_burst: burst(changes.bytes_burst),
+        gpu_ms_burst: burst(changes.gpu_ms_burst),
+        ..effective.clone()
+    };
+    let watchdog = changes.soft_limit_ms.is_some() || changes.hard_limit_ms.is_some();
+    let mut problems = vm_problems(&whole);
+    problems.retain(|problem| match problem {
+        Problem::Order(..) => watchdog,
+        Problem::NoRate(..) => true,
+        Problem::Range(_) | Problem::Weights(_) => false,
+    });
+    let own = own.values();
+    let is_own = |name: &str| own.iter().any(|(setting, value)| {
+        setting.name == name && *value != Limit::Default.into()
+    });
+    in_request(&problems, |(setting, _)| is_own(setting.name))
+}
+
+fn within(option: &str, field: &str, value: u32, least: u32, most: u32) -> Result<(), String> {
     if (least..=most).contains(&value) {
         return Ok(());
     }
     Err(format!(
-        "{option} must be between {least} and {most}, not {value}."
+        "{option} must be between {least} and {most}, not {value} ({field} in JSON)."
     ))
 }
 
@@ -138,7 +169,11 @@ mod tests {
         };
         assert_eq!(
             pool_settings(&settings),
-            Err("--soft-limit (99s) must not be longer than --hard-limit (10s).".into())
+            Err(
+                "--soft-limit (99s) must not be longer than --hard-limit (10s) (soft_limit_ms and \
+                 hard_limit_ms in JSON)."
+                    .into()
+            )
         );
         let settings = PoolSettings {
             quarantine_s: Limit::Value(90_000),
@@ -146,7 +181,11 @@ mod tests {
         };
         assert_eq!(
             pool_settings(&settings),
-            Err("--quarantine (25h) must not be longer than --quarantine-max (24h).".into())
+            Err(
+                "--quarantine (25h) must not be longer than --quarantine-max (24h) (quarantine_s and \
+                 quarantine_max_s in JSON)."
+                    .into()
+            )
         );
         assert!(cid(0).is_err() && cid(u32::MAX).is_err() && cid(3).is_ok());
         assert!(socket("relative").is_err() && socket("/a/../b").is_err());

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 use std::time::{Duration, Instant};
 
-use vgpu_api::{MoveRequest, PoolCreate, PoolSettings, Priority, RegisterRequest, VmIds, VmPatch};
+use vgpu_api::{MoveRequest, PoolCreate, Priority, RegisterRequest, VmIds, VmPatch};
+use vgpud::config::Defaults;
 use vgpud::store::{AuditActor, Catalog, Command, Context, Store, StoreOptions};
 
 const CHILD: &str = "VGPU_TEST_STORE_CHILD";
@@ -124,7 +125,7 @@ fn run_and_kill(dir: &Path, after: Duration) -> u64 {
 fn replay(k: u64) -> Catalog {
     let context = Context {
         now_unix_ms: 0,
-        pool_defaults: PoolSettings::default(),
+        defaults: Defaults::default(),
         own_paths: Vec::new(),
     };
     let mut catalog = Catalog::default();

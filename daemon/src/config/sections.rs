@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use vgpu_api::{MAX_VM_ID, PoolPatch, PoolSettings, VmLimits};
+use vgpu_api::{MAX_VM_ID, PoolPatch, PoolSettings, Row, VmLimits};
 
 use crate::rules;
 
@@ -519,12 +519,12 @@ impl Defaults {
     }
 
     pub(super) fn check(&self, problems: &mut Vec<String>) {
-        if let Err(problem) = rules::pool_settings(&self.pool_settings()) {
-            problems.push(format!("defaults.pool: {problem}"));
-        }
-        if let Err(problem) = rules::vm_limits(&self.vm) {
-            problems.push(format!("defaults.vm: {problem}"));
-        }
+        let written = toml::Table::try_from(&self.pool).unwrap_or_default();
+        let given = |row: &Row| written.contains_key(row.0.name);
+        let found = rules::pool_problems(&self.pool_settings());
+        problems.extend(found.iter().map(|p| p.in_file("defaults.pool", given)));
+        let found = rules::vm_problems(&self.vm);
+        problems.extend(found.iter().map(|p| p.in_file("defaults.vm", |_| true)));
     }
 }
 

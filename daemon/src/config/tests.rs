@@ -104,6 +104,36 @@ fn all_problems_are_reported_together() {
 }
 
 #[test]
+fn the_defaults_are_refused_by_their_keys_and_all_together() {
+    let refusal = |text: &str| parse(text).unwrap_err().to_string();
+    let said = refusal("[defaults.pool]\nsoft_limit_ms = 20000\n");
+    let order = "defaults.pool.soft_limit_ms = 20000 must not be longer than hard_limit_ms = 10000";
+    assert!(
+        said.ends_with(&format!(": {order} (the default)")),
+        "{said}"
+    );
+    let said = refusal("[defaults.pool]\nsoft_limit_ms = 20000\nhard_limit_ms = 10000\n");
+    assert!(said.ends_with(order), "{said}");
+    let said = refusal(
+        "[defaults.pool]\nslice_us = 5\nweight = 0\nweights = { low = 0, medium = 1, high = 1, critical = 1 }\nquarantine_s = 90000\n\
+         [defaults.vm]\nsessions = 1000000\ncalls_per_s = \"unlimited\"\ncalls_burst = 5\n\
+         soft_limit_ms = 2\nhard_limit_ms = 1\n",
+    );
+    for part in [
+        "defaults.pool.slice_us = 5 is out of its range 100 to 1000000; ",
+        "defaults.pool.weight = 0 is out",
+        "defaults.pool.weights: The weight of class low",
+        "quarantine_s = 90000 must not be longer than quarantine_max_s = 86400 (the default); ",
+        "defaults.vm.sessions = 1000000 is out of its range 1 to 100000, or unlimited; ",
+        "defaults.vm.calls_burst = 5 means nothing while calls_per_s = \"unlimited\"",
+        "defaults.vm.soft_limit_ms = 2 must not be longer than hard_limit_ms = 1",
+    ] {
+        assert!(said.contains(part), "{part} not in: {said}");
+    }
+    assert!(!said.contains("--") && !said.contains(".;"), "{said}");
+}
+
+#[test]
 fn sockets_of_vms_are_for_neither_administrators_nor_everybody() {
     let refusal = |lines: &str| parse(lines).err().map(|error| error.to_string());
     for key in ["read_group", "write_group"] {
@@ -389,11 +419,14 @@ fn a_limit_of_the_file_is_a_number_or_unlimited() {
         ("sessions = -1", ["vgpud.toml:2", "whole number"]),
         (
             "calls_burst = \"unlimited\"",
-            ["--calls-burst", "calls_burst in JSON"],
+            ["defaults.vm.calls_burst must be", "leave it out"],
         ),
         (
             "hard_limit_ms = 90000000",
-            ["--hard-limit must be between 1ms and 24h", "25h"],
+            [
+                "defaults.vm.hard_limit_ms = 90000000 is out",
+                "1 to 86400000",
+            ],
         ),
     ] {
         let error = read(line)

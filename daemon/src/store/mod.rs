@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use crossbeam::channel::{Sender, TrySendError};
 use tokio::sync::oneshot;
-use vgpu_api::{AuditEntry, ErrorCode, ErrorDetail, Event, PoolSettings};
+use vgpu_api::{AuditEntry, ErrorCode, ErrorDetail, Event};
 
 pub(crate) use backup::Temporary;
 pub use catalog::{Catalog, Context};
@@ -39,7 +39,7 @@ pub(crate) use number_file::NumberFile;
 pub(crate) use schema::PUT_BACK;
 pub use schema::StoreError;
 
-use crate::config::Config;
+use crate::config::{Config, Defaults};
 use crate::events::Journal;
 use crate::system::patience::Patience;
 use command::refuse;
@@ -52,8 +52,8 @@ const QUEUE: usize = 256;
 /// Options of the store.
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
-    /// Settings of a pool whose creator names none.
-    pub pool_defaults: PoolSettings,
+    /// Settings and limits that pools and VMs have without own ones.
+    pub defaults: Defaults,
     /// Directories and sockets of vgpud itself, where no VM may have its socket.
     pub own_paths: Vec<PathBuf>,
     /// Number of events kept.
@@ -67,7 +67,7 @@ impl StoreOptions {
     #[must_use]
     pub fn of(config: &Config, patience: &Patience) -> StoreOptions {
         StoreOptions {
-            pool_defaults: config.defaults.pool_settings(),
+            defaults: config.defaults.clone(),
             own_paths: config.own_paths(patience),
             events_kept: config.daemon.events_kept,
             usage_flush: Duration::from_secs(config.daemon.usage_flush_s),
@@ -78,7 +78,7 @@ impl StoreOptions {
 impl Default for StoreOptions {
     fn default() -> Self {
         Self {
-            pool_defaults: PoolSettings::default(),
+            defaults: Defaults::default(),
             own_paths: Vec::new(),
             events_kept: 100_000,
             usage_flush: Duration::from_secs(1),

@@ -47,8 +47,9 @@ pub use gpu::{
 pub use pool::{Pool, PoolCreate, PoolPolicy, Weights, WeightsPatch, WeightsReport};
 pub use session::{Session, SessionState, WaitReason};
 pub use settings::{
-    Limit, POOL_SETTINGS, Patch, PoolPatch, PoolSettings, Setting, UNLIMITED, Unit, VM_LIMITS,
-    Value, VmLimits, VmLimitsPatch, check_pool_settings, check_vm_limits,
+    Limit, POOL_SETTINGS, Patch, PoolPatch, PoolSettings, Problem, Row, Setting, UNLIMITED, Unit,
+    VM_LIMITS, Value, VmLimits, VmLimitsPatch, check_pool_settings, check_vm_limits, in_request,
+    pool_problems, vm_problems,
 };
 pub use status::{DaemonStatus, HostState, LatencySummary, PoolStatus, Status};
 pub use usage::{LatencyBucket, LatencyHistogram, UsageReport, UsageReset};

@@ -14,9 +14,10 @@ mod vms;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use vgpu_api::{ErrorCode, ErrorDetail, PoolSettings, Weights};
+use vgpu_api::{ErrorCode, ErrorDetail, Weights};
 
 use super::command::{Command, Outcome, refuse};
+use crate::config::Defaults;
 use crate::mediation::Change;
 use crate::model::{AssignmentRecord, GpuRecord, PoolRecord, UsageRecord, VmRecord};
 
@@ -42,8 +43,8 @@ pub struct Catalog {
 pub struct Context {
     /// Present time.
     pub now_unix_ms: u64,
-    /// Settings of a pool whose creator names none.
-    pub pool_defaults: PoolSettings,
+    /// Settings and limits that pools and VMs have without own ones.
+    pub defaults: Defaults,
     /// As [`crate::store::StoreOptions::own_paths`].
     pub own_paths: Vec<PathBuf>,
 }
@@ -68,7 +69,7 @@ impl Catalog {
             Command::ForgetGpu { gpu } => self.forget_gpu(gpu),
             Command::RegisterVm(request) => self.register_vms(request, context),
             Command::UnregisterVm(request) => self.unregister_vms(&request.vm_ids),
-            Command::SetVm(patch) => self.set_vms(patch),
+            Command::SetVm(patch) => self.set_vms(patch, context),
             Command::MoveVm(request) => self.move_vms(&request.vm_ids, &request.pool),
             Command::Quarantine(request) => self.quarantine_vms(request, context),
             Command::Release(request) => self.release_vms(&request.vm_ids, context),

@@ -18,7 +18,7 @@ impl Catalog {
     ) -> Result<Outcome, ErrorDetail> {
         let name = &request.name;
         rules::name("pool", name).map_err(invalid)?;
-        let mut settings = context.pool_defaults.clone();
+        let mut settings = context.defaults.pool_settings();
         request.settings.apply_to(&mut settings);
         rules::pool_settings(&settings).map_err(invalid)?;
         if let Some(pool) = self.pools.get(name) {

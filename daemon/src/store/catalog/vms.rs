@@ -33,6 +33,7 @@ impl Catalog {
                 continue;
             }
             self.check_identity(&vm)?;
+            self.effective_limits(&request.limits.changes(), &vm, context)?;
             self.last_generation += 1;
             let vm = VmRecord {
                 generation: self.last_generation,
@@ -103,6 +104,18 @@ impl Catalog {
             origin: request.origin.clone(),
             ..VmRecord::default()
         })
+    }
+
+    /// Checks the limits of a VM together with those of configuration and pool.
+    fn effective_limits(
+        &self,
+        changes: &VmLimitsPatch,
+        vm: &VmRecord,
+        context: &Context,
+    ) -> Result<(), ErrorDetail> {
+        let pool = self.pools.get(&vm.pool).map(|pool| &pool.settings);
+        let effective = context.defaults.limits_of(vm, pool);
+        rules::effective_limits(changes, &vm.limits, &effective).map_err(invalid)
     }
 
     /// Refuses a socket among vgpud's own paths. A VM that is already registered with it keeps it,
@@ -230,7 +243,11 @@ impl Catalog {
         Ok(outcome(vm_ids, changes, "unregistered"))
     }
 
-    pub(super) fn set_vms(&mut self, patch: &VmPatch) -> Result<Outcome, ErrorDetail> {
+    pub(super) fn set_vms(
+        &mut self,
+        patch: &VmPatch,
+        context: &Context,
+    ) -> Result<Outcome, ErrorDetail> {
         check_batch(&patch.vm_ids)?;
         if patch.vm_ids.len() > 1 && (patch.name.is_some() || patch.cid.is_some()) {
             return Err(invalid(
@@ -245,7 +262,7 @@ impl Catalog {
             None => None,
             Some(named) => Some(self.allowlist(named.as_deref())?),
         };
-        self.change_vms(&patch.vm_ids, "changed", |vm| {
+        self.change_vms(&patch.vm_ids, "changed", |catalog, vm| {
             if let Some(gpus) = &gpus {
                 vm.gpus.clone_from(gpus);
             }
@@ -268,7 +285,8 @@ impl Catalog {
             }
             drop_bursts(&patch.limits, &mut vm.limits);
             patch.limits.apply_to(&mut vm.limits);
-            rules::vm_limits(&vm.limits).map_err(invalid)
+            rules::vm_limits(&vm.limits).map_err(invalid)?;
+            catalog.effective_limits(&patch.limits, vm, context)
         })
     }
 
@@ -276,7 +294,7 @@ impl Catalog {
         check_batch(vm_ids)?;
         self.pool(pool)?;
         let what = format!("moved to pool {pool}");
-        self.change_vms(vm_ids, &what, |vm| {
+        self.change_vms(vm_ids, &what, |_, vm| {
             pool.clone_into(&mut vm.pool);
             Ok(())
         })
@@ -294,7 +312,7 @@ impl Catalog {
             .unwrap_or_else(|| "the administrator gave no reason".into());
         rules::reason(&reason).map_err(invalid)?;
         let what = format!("quarantined ({reason})");
-        let mut outcome = self.change_vms(&request.vm_ids, &what, |vm| {
+        let mut outcome = self.change_vms(&request.vm_ids, &what, |_, vm| {
             // A quarantine with an end becomes one without an end.
             if vm
                 .quarantine
@@ -320,7 +338,7 @@ impl Catalog {
         context: &Context,
     ) -> Result<Outcome, ErrorDetail> {
         check_batch(vm_ids)?;
-        let mut outcome = self.change_vms(vm_ids, "released", |vm| {
+        let mut outcome = self.change_vms(vm_ids, "released", |_, vm| {
             if vm.quarantine.take().is_some() {
                 // Past quarantines start to age now.
                 vm.quarantines_unix_ms = context.now_unix_ms;
@@ -337,13 +355,13 @@ impl Catalog {
         &mut self,
         vm_ids: &[u32],
         what: &str,
-        change: impl Fn(&mut VmRecord) -> Result<(), ErrorDetail>,
+        change: impl Fn(&Catalog, &mut VmRecord) -> Result<(), ErrorDetail>,
     ) -> Result<Outcome, ErrorDetail> {
         let mut changes = Vec::new();
         for vm_id in vm_ids {
             let known = self.vm(*vm_id)?;
             let mut vm = known.clone();
-            change(&mut vm)?;
+            change(self, &mut vm)?;
             if vm == *known {
                 continue;
             }

@@ -211,7 +211,7 @@ impl Writer {
         let now_unix_ms = now_unix_ms();
         let context = Context {
             now_unix_ms,
-            pool_defaults: self.options.pool_defaults.clone(),
+            defaults: self.options.defaults.clone(),
             own_paths: self.options.own_paths.clone(),
         };
         let outcome = after.apply(command, &context)?;

@@ -4,12 +4,13 @@
 //! and description. These are made from the rows:
 //!
 //! - the types of requests and answers, with their descriptions in `docs/openapi.json`;
-//! - the checks of values ([`Setting::check`]);
+//! - the checks of values ([`Setting::allows`], [`Problem`]);
 //! - options and tables of `vgpu-admin`;
 //! - the tables `[defaults.pool]` and `[defaults.vm]` in `docs/configuration.md` and
 //!   `systemd/vgpud.toml`.
 
 mod limit;
+mod problem;
 mod rules;
 mod schema;
 mod table;
@@ -20,7 +21,8 @@ mod unit;
 use std::ops::RangeInclusive;
 
 pub use limit::{Limit, UNLIMITED};
-pub use rules::{check_pool_settings, check_vm_limits};
+pub use problem::{Problem, Row};
+pub use rules::{check_pool_settings, check_vm_limits, in_request, pool_problems, vm_problems};
 pub(crate) use table::WEIGHTS;
 pub use table::{POOL_SETTINGS, PoolPatch, PoolSettings, VM_LIMITS, VmLimits, VmLimitsPatch};
 pub use unit::Unit;
@@ -113,28 +115,15 @@ impl Setting {
         }
     }
 
-    /// Checks a value.
-    ///
-    /// # Errors
-    /// A sentence with the option, the allowed values in their unit, and the refused value.
-    pub fn check(&self, value: &Value) -> Result<(), String> {
-        let allowed = match value {
+    /// Whether a value is allowed.
+    #[must_use]
+    pub fn allows(&self, value: &Value) -> bool {
+        match value {
             Value::Number(n) | Value::Limit(Limit::Value(n)) => self.range.contains(n),
             Value::Limit(Limit::Unlimited) => self.unlimited,
             Value::Limit(Limit::Default) => self.defaulted,
             Value::Word(_) => true,
-        };
-        if allowed {
-            return Ok(());
         }
-        Err(format!(
-            "--{} must be between {}, not {} ({} in JSON and in vgpud.toml).",
-            self.option,
-            self.range("and", |n| self.unit.text(n))
-                .trim_end_matches("; "),
-            self.text(value),
-            self.name
-        ))
     }
 }
 

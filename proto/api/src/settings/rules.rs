@@ -1,60 +1,79 @@
 //! Rules that several settings share: ranges are in the table, orders are here.
 
-use super::{Limit, PoolSettings, UNLIMITED, Unit, VmLimits};
+use super::{Limit, Patch, PoolSettings, Problem, Row, Value, VmLimits};
 
 /// Checks the settings of a pool, also against each other.
 ///
 /// # Errors
-/// A sentence with the options, their values and what is allowed.
+/// A sentence for each problem.
 pub fn check_pool_settings(settings: &PoolSettings) -> Result<(), String> {
-    settings.check()?;
-    settings.weights.map_or(Ok(()), |own| own.check())?;
-    let longest = Limit::Value(settings.quarantine_max_s);
-    in_order(
-        Unit::S,
-        [
-            ("quarantine", settings.quarantine_s),
-            ("quarantine-max", longest),
-        ],
-    )?;
-    watchdog_in_order(settings.soft_limit_ms, settings.hard_limit_ms)
+    in_request(&pool_problems(settings), |_| true)
+}
+
+/// Everything that is wrong with the settings of a pool.
+#[must_use]
+pub fn pool_problems(settings: &PoolSettings) -> Vec<Problem> {
+    let mut problems = settings.problems();
+    let weights = settings.weights.and_then(|own| own.check().err());
+    problems.extend(weights.map(Problem::Weights));
+    let rows = settings.values();
+    problems.extend(order(&rows, "quarantine_s", "quarantine_max_s"));
+    problems.extend(order(&rows, "soft_limit_ms", "hard_limit_ms"));
+    problems
+}
+
+/// The settings of bursts and of their rates.
+const BUCKETS: [[&str; 2]; 3] = [
+    ["calls_burst", "calls_per_s"],
+    ["bytes_burst", "bytes_per_s"],
+    ["gpu_ms_burst", "gpu_ms_per_s"],
+];
+
+/// Everything that is wrong with limits of a VM, where every absent limit may have any value.
+#[must_use]
+pub fn vm_problems(limits: &VmLimits) -> Vec<Problem> {
+    let mut problems = limits.problems();
+    let rows = limits.values();
+    problems.extend(BUCKETS.iter().filter_map(|[burst, rate]| {
+        let (burst, rate) = (row(&rows, burst)?, row(&rows, rate)?);
+        let wrong = burst.1 != Limit::Default.into() && rate.1 == Value::Limit(Limit::Unlimited);
+        wrong.then(|| Problem::NoRate(burst.clone(), rate.clone()))
+    }));
+    problems.extend(order(&rows, "soft_limit_ms", "hard_limit_ms"));
+    problems
 }
 
 /// Checks the limits of a VM, also against each other.
 ///
 /// # Errors
-/// A sentence with the options, their values and what is allowed.
+/// A sentence for each problem.
 pub fn check_vm_limits(limits: &VmLimits) -> Result<(), String> {
-    limits.check()?;
-    let buckets = [
-        ("calls", limits.calls_burst, limits.calls_per_s),
-        ("bytes", limits.bytes_burst, limits.bytes_per_s),
-        ("gpu-ms", limits.gpu_ms_burst, limits.gpu_ms_per_s),
-    ];
-    for (what, burst, per_s) in buckets {
-        if burst != Limit::Default && per_s == Limit::Unlimited {
-            return Err(format!(
-                "--{what}-burst means nothing while --{what}-per-s is {UNLIMITED}: give \
-                 --{what}-per-s too, or leave --{what}-burst out."
-            ));
-        }
-    }
-    watchdog_in_order(limits.soft_limit_ms, limits.hard_limit_ms)
+    in_request(&vm_problems(limits), |_| true)
 }
 
-fn watchdog_in_order(soft: Limit, hard: Limit) -> Result<(), String> {
-    in_order(Unit::Ms, [("soft-limit", soft), ("hard-limit", hard)])
+/// All problems in sentences for the sender of a request, as [`Problem::in_request`].
+///
+/// # Errors
+/// If there are problems.
+pub fn in_request(problems: &[Problem], given: impl Fn(&Row) -> bool) -> Result<(), String> {
+    let sentences: Vec<String> = problems.iter().map(|p| p.in_request(&given)).collect();
+    match sentences.is_empty() {
+        true => Ok(()),
+        false => Err(sentences.join(" ")),
+    }
 }
 
-/// Checks that the first limit is not above the second, by their options.
-fn in_order(unit: Unit, limits: [(&str, Limit); 2]) -> Result<(), String> {
-    let [(first, low), (second, high)] = limits;
-    match (low.value(), high.value()) {
-        (Some(low), Some(high)) if low > high => Err(format!(
-            "--{first} ({}) must not be longer than --{second} ({}).",
-            unit.text(low),
-            unit.text(high)
-        )),
-        _ => Ok(()),
-    }
+fn row<'a>(rows: &'a [Row], name: &str) -> Option<&'a Row> {
+    rows.iter().find(|(setting, _)| setting.name == name)
+}
+
+/// The problem of a first limit above the second.
+fn order(rows: &[Row], first: &str, second: &str) -> Option<Problem> {
+    let (first, second) = (row(rows, first)?, row(rows, second)?);
+    let number = |(_, value): &Row| match value {
+        Value::Number(n) | Value::Limit(Limit::Value(n)) => Some(*n),
+        _ => None,
+    };
+    let wrong = number(first)? > number(second)?;
+    wrong.then(|| Problem::Order(first.clone(), second.clone()))
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::openapi::{RefOr, Schema};
 use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS};
 
-use super::{Limit, Patch, Setting, Unit, Value, schema};
+use super::{Limit, Patch, Problem, Row, Setting, Unit, Value, schema};
 use crate::{PoolPolicy, Weights};
 
 /// Makes the types of a table.
@@ -72,12 +72,11 @@ macro_rules! settings {
                 $rows.iter().zip([$(Value::from(self.$name),)*]).collect()
             }
 
-            /// Checks the range of every setting.
-            ///
-            /// # Errors
-            /// As [`Setting::check`].
-            pub fn check(&self) -> Result<(), String> {
-                self.values().iter().try_for_each(|(setting, value)| setting.check(value))
+            /// The settings whose value is out of range.
+            #[must_use]
+            pub fn problems(&self) -> Vec<Problem> {
+                let refused = |(setting, value): &Row| !setting.allows(value);
+                self.values().into_iter().filter(refused).map(Problem::Range).collect()
             }
         }
 

@@ -46,7 +46,7 @@ fn every_row_has_a_name_an_option_a_text_and_defaults_within_the_range() {
         let options: BTreeSet<&str> = rows.iter().map(|(row, _)| row.option).collect();
         assert_eq!((names.len(), options.len()), (rows.len(), rows.len()));
         for (row, default) in &rows {
-            row.check(default).unwrap();
+            assert!(row.allows(default), "{row:?}");
             assert!(
                 row.about().ends_with('.') && row.about().len() > 20,
                 "{row:?}"
@@ -55,7 +55,7 @@ fn every_row_has_a_name_an_option_a_text_and_defaults_within_the_range() {
             let word = matches!(default, Value::Word(_));
             assert_eq!(row.example.is_none(), bounded || word, "{row:?}");
             if let Some(example) = row.example {
-                row.check(&Value::Limit(Limit::Value(example))).unwrap();
+                assert!(row.allows(&Value::Limit(Limit::Value(example))));
             }
             let in_words = *default == Value::Limit(Limit::Default);
             assert_eq!(row.otherwise.is_empty(), !in_words, "{row:?}");
@@ -71,45 +71,68 @@ fn every_row_has_a_name_an_option_a_text_and_defaults_within_the_range() {
 }
 
 #[test]
-fn a_refusal_names_the_option_the_unit_and_the_range() {
+fn a_refusal_names_the_setting_the_unit_and_the_range_as_the_reader_writes_them() {
+    let one = |problems: Vec<Problem>| match problems.as_slice() {
+        [problem] => [
+            problem.in_request(|_| true),
+            problem.in_file("defaults.x", |_| true),
+        ],
+        other => panic!("{other:?}"),
+    };
     let settings = PoolSettings {
         slice_us: 5,
         ..PoolSettings::default()
     };
     assert_eq!(
-        settings.check(),
-        Err(
-            "--slice must be between 100us and 1s, not 5us (slice_us in JSON and in vgpud.toml)."
-                .into()
-        )
+        one(settings.problems()),
+        [
+            "--slice must be between 100us and 1s, not 5us (slice_us in JSON).",
+            "defaults.x.slice_us = 5 is out of its range 100 to 1000000",
+        ]
     );
-    let refused = |limits: VmLimits| limits.check().unwrap_err();
-    let said = refused(VmLimits {
+    let large = VmLimits {
         memory_bytes: Limit::Value(1 << 60),
         ..VmLimits::default()
-    });
+    };
+    let [request, file] = one(large.problems());
     assert!(
-        said.starts_with("--memory must be between 1B and 1024TiB, or unlimited, not 1048576TiB"),
-        "{said}"
+        request
+            .starts_with("--memory must be between 1B and 1024TiB, or unlimited, not 1048576TiB"),
+        "{request}"
     );
-    let said = refused(VmLimits {
+    assert!(
+        file.ends_with("range 1 to 1125899906842624, or unlimited"),
+        "{file}"
+    );
+    // JSON's 0 and `unlimited` are the same value.
+    let lifted = VmLimits {
         calls_burst: Limit::Unlimited,
         ..VmLimits::default()
-    });
-    assert!(
-        said.starts_with("--calls-burst must be between 1 and 100000000, not unlimited"),
-        "{said}"
+    };
+    assert_eq!(
+        one(lifted.problems()),
+        [
+            "--calls-burst must be between 1 and 100000000, neither 0 nor unlimited; leave it out \
+             (calls_burst in JSON).",
+            "defaults.x.calls_burst must be 1 to 100000000, neither 0 nor \"unlimited\": leave it out",
+        ]
     );
     // The settings of a pool are values: the default is no value.
     let nothing = PoolSettings {
         hard_limit_ms: Limit::Default,
         ..PoolSettings::default()
     };
-    let said = nothing.check().unwrap_err();
+    let [request, _] = one(nothing.problems());
     assert!(
-        said.starts_with("--hard-limit") && said.contains("not the default"),
-        "{said}"
+        request.starts_with("--hard-limit") && request.contains("not the default"),
+        "{request}"
     );
+    let both = PoolSettings {
+        slice_us: 5,
+        weight: 0,
+        ..PoolSettings::default()
+    };
+    assert_eq!(both.problems().len(), 2, "all problems are named");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use vgpu_api::{Gpu, Limit, Priority, UNLIMITED, VM_LIMITS, Value as Setting, Vm};
+use vgpu_api::{Gpu, Limit, Priority, Problem, UNLIMITED, VM_LIMITS, Value as Setting, Vm};
 
 use super::xml;
 
@@ -67,8 +67,11 @@ fn memory(text: &str) -> Result<Limit, String> {
             "{text:?} is no size: for no limit, write \"{UNLIMITED}\"."
         ));
     }
-    row.check(&Setting::Limit(limit))?;
-    Ok(limit)
+    let row = (row, Setting::Limit(limit));
+    match row.0.allows(&row.1) {
+        true => Ok(limit),
+        false => Err(Problem::Range(row).in_request(|_| true)),
+    }
 }
 
 impl Shares {

@@ -12,7 +12,7 @@ use crate::model::{ScanResult, ScannedGpu};
 fn context() -> Context {
     Context {
         now_unix_ms: 1_000,
-        pool_defaults: PoolSettings::default(),
+        defaults: Defaults::default(),
         own_paths: vec!["/run/vgpu/vm".into()],
     }
 }
@@ -343,6 +343,73 @@ fn limits_are_patched_field_by_field() {
             .message
             .contains("must not be longer")
     );
+}
+
+#[test]
+fn limits_that_contradict_those_in_force_are_refused() {
+    let mut host = host();
+    let set = |limits: VmLimitsPatch| {
+        Command::SetVm(VmPatch {
+            vm_ids: vec![1],
+            limits,
+            ..VmPatch::default()
+        })
+    };
+    let register = |limits: VmLimitsPatch| {
+        let mut request = register(&[9], "A");
+        limits.apply_to(&mut request.limits);
+        Command::RegisterVm(request)
+    };
+    let soft = VmLimitsPatch {
+        soft_limit_ms: Some(Limit::Value(30_000)),
+        ..VmLimitsPatch::default()
+    };
+    let hard = VmLimitsPatch {
+        hard_limit_ms: Some(Limit::Value(100)),
+        ..VmLimitsPatch::default()
+    };
+    let burst = VmLimitsPatch {
+        calls_burst: Some(Limit::Value(5)),
+        ..VmLimitsPatch::default()
+    };
+    for (limits, sentence) in [
+        (
+            &soft,
+            "--soft-limit (30s) must not be longer than --hard-limit (10s, in force now)",
+        ),
+        (
+            &hard,
+            "--soft-limit (2s, in force now) must not be longer than --hard-limit (100ms)",
+        ),
+        (
+            &burst,
+            "--calls-burst means nothing while --calls-per-s is unlimited",
+        ),
+    ] {
+        for command in [set(limits.clone()), register(limits.clone())] {
+            let said = refused(&host, &command).message;
+            assert!(said.starts_with(sentence), "{said}");
+        }
+    }
+    let both = VmLimitsPatch {
+        hard_limit_ms: Some(Limit::Value(60_000)),
+        calls_per_s: Some(Limit::Value(100)),
+        calls_burst: Some(Limit::Value(5)),
+        ..soft
+    };
+    done(&mut host, &register(both.clone()));
+    done(&mut host, &set(both));
+    // The pool's hard limit is shorter than the VM's soft limit.
+    let back = VmLimitsPatch {
+        hard_limit_ms: Some(Limit::Default),
+        ..VmLimitsPatch::default()
+    };
+    assert!(
+        refused(&host, &set(back))
+            .message
+            .contains("10s, in force now")
+    );
+    done(&mut host, &set(burst));
 }
 
 #[test]
