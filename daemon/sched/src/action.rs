@@ -144,7 +144,8 @@ impl fmt::Display for Refusal {
             Refusal::TooManySessions { limit } => {
                 write!(
                     f,
-                    "this VM already runs {limit} programs, which is its limit of sessions; end one, or on the host: vgpu-admin vm set --sessions"
+                    "this VM already runs {limit} program{}, which is its limit of sessions; end one, or on the host: vgpu-admin vm set --sessions",
+                    if *limit == 1 { "" } else { "s" }
                 )
             }
             Refusal::NoGpu => {

@@ -158,10 +158,17 @@ fn writable(store: &Store) -> DoctorCheck {
     }
 }
 
+/// The directory, or the nearest parent that exists.
+pub(crate) fn existing(dir: &Path) -> &Path {
+    let mut all = dir.ancestors();
+    all.find(|path| path.symlink_metadata().is_ok())
+        .unwrap_or(dir)
+}
+
 fn space(config: &Config) -> DoctorCheck {
     const NAME: &str = "disk-space";
     let dir = &config.daemon.state_dir;
-    match nix::sys::statvfs::statvfs(dir) {
+    match nix::sys::statvfs::statvfs(existing(dir)) {
         Ok(stat) => {
             let free = stat.blocks_available() * stat.fragment_size();
             let message = format!("{} MiB free in {}.", free >> 20, dir.display());
@@ -522,6 +529,16 @@ fn gpu(gpu: &Gpu) -> DoctorCheck {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_space_for_a_directory_that_is_not_there_yet_is_that_of_its_parent() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config::default();
+        config.daemon.state_dir = dir.path().join("not/there");
+        assert_eq!(existing(&config.daemon.state_dir), dir.path());
+        let check = space(&config);
+        assert!(check.message.contains("MiB free in"), "{check:?}");
+    }
 
     #[test]
     fn a_directory_whose_file_system_does_not_answer_is_told() {

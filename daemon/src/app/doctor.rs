@@ -11,6 +11,7 @@ use nix::unistd::{geteuid, mkdtemp};
 use vgpu_api::{DoctorCheck, DoctorReport};
 
 use super::Options;
+use super::start_checks::of_start;
 use crate::api::doctor::{error, in_sentences, is_fine, of_host, of_scan, ok, warning};
 use crate::config::Config;
 use crate::core::Host;
@@ -26,7 +27,7 @@ use crate::worker::records::WorkerRecords;
 /// If the checks cannot be started.
 pub(super) async fn report(options: &Options) -> anyhow::Result<DoctorReport> {
     let mut checks = match options.load() {
-        Ok(config) => of_config(config).await?,
+        Ok(config) => of_config(config, geteuid().is_root()).await?,
         Err(problem) => vec![error(
             "configuration",
             format!("{problem:#}"),
@@ -40,8 +41,13 @@ pub(super) async fn report(options: &Options) -> anyhow::Result<DoctorReport> {
     })
 }
 
-async fn of_config(config: Config) -> anyhow::Result<Vec<DoctorCheck>> {
-    let mut checks = vec![ok("configuration", "The configuration can be used.")];
+/// `root`: whether the checks may do what they need root for.
+async fn of_config(config: Config, root: bool) -> anyhow::Result<Vec<DoctorCheck>> {
+    let mut checks = Vec::new();
+    if !root {
+        checks.push(without_root());
+    }
+    checks.push(ok("configuration", "The configuration can be used."));
     checks.extend(
         config
             .warnings()
@@ -49,6 +55,9 @@ async fn of_config(config: Config) -> anyhow::Result<Vec<DoctorCheck>> {
             .map(|text| warning("configuration", text, "")),
     );
     let config = Arc::new(config);
+    let starting = config.clone();
+    let found = tokio::task::spawn_blocking(move || of_start(&starting, root)).await;
+    checks.extend(found.context("the checks of the directories broke off")?);
     checks.extend(of_host(&config, &Patience::default()).await);
 
     // Probes and workers write into these directories, which belong to a vgpud that may run.
@@ -60,12 +69,13 @@ async fn of_config(config: Config) -> anyhow::Result<Vec<DoctorCheck>> {
     let records = WorkerRecords::open(&scratch.0).context("cannot prepare the checks")?;
     let launcher = Launcher::new(apart.clone(), records).context("cannot start a thread")?;
     let launcher = Arc::new(launcher);
-    if let Err(problem) = prepare_soft_state(&apart, launcher.owners()) {
+    let prepared = prepare_soft_state(&apart, launcher.owners());
+    if let (true, Err(problem)) = (root, prepared) {
         let dir = apart.soft_state_dir();
         checks.push(warning(
             "soft-state",
             format!("{} cannot be prepared: {problem}.", dir.display()),
-            "Run the checks as root.",
+            "Mend the directory of temporary files.",
         ));
     }
     let prober = Prober::new(launcher.clone());
@@ -76,8 +86,21 @@ async fn of_config(config: Config) -> anyhow::Result<Vec<DoctorCheck>> {
     let scan = scan.await.unwrap_or_else(|e| Err(e.to_string()));
     let gpus = scan.as_ref().map_or(Vec::new(), |found| found.gpus.clone());
     checks.extend(of_gpus(scan));
-    checks.extend(Host::new(prober, launcher).checks(&gpus).await);
+    let host = Host::new(prober, launcher);
+    checks.extend(match root {
+        true => host.checks(&gpus).await,
+        false => host.driver_libraries().await,
+    });
     Ok(checks)
+}
+
+/// A worker of an ordinary user is not confined as a worker of root is.
+fn without_root() -> DoctorCheck {
+    warning(
+        "root",
+        "The checks of workers need root and are left out.",
+        "Run the checks as root.",
+    )
 }
 
 /// What a scan for GPUs finds.
@@ -123,5 +146,26 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn without_root_the_checks_of_workers_are_left_out_with_one_warning() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config::default();
+        config.daemon.state_dir = dir.path().join("state");
+        config.daemon.runtime_dir = dir.path().join("run");
+        config.worker.probe_binary = Some(dir.path().join("none"));
+        let checks = of_config(config, false).await.unwrap();
+        assert_eq!(checks[0].name, "root");
+        assert!(checks[0].hint.as_deref().unwrap().contains("as root"));
+        let workers = checks.iter().filter(|c| c.name.starts_with("worker-"));
+        assert_eq!(workers.count(), 0, "{checks:?}");
+        let soft_state = checks.iter().find(|check| check.name == "soft-state");
+        assert_eq!(soft_state, None);
     }
 }

@@ -11,6 +11,7 @@ mod doctor;
 mod log;
 mod orphans;
 mod session_numbers;
+mod start_checks;
 mod systemd;
 
 use std::fs::File;
@@ -365,10 +366,15 @@ fn make_directories(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The file that a vgpud locks in its runtime directory.
+fn lock_of(runtime_dir: &Path) -> PathBuf {
+    runtime_dir.join("vgpud.lock")
+}
+
 /// Locks the runtime directory until the end. A second vgpud in it, with a database of its own,
 /// would end the workers of the first and replace the VMs' sockets.
 fn only_one(runtime_dir: &Path) -> anyhow::Result<Flock<File>> {
-    let path = runtime_dir.join("vgpud.lock");
+    let path = lock_of(runtime_dir);
     match system::lock(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => anyhow::bail!(
             "{} (daemon.runtime_dir) is in use by another vgpud; stop that one first, or give this one a \

@@ -84,7 +84,7 @@ impl Host {
     }
 
     /// Checks that workers can load the driver libraries. Works even without a GPU.
-    async fn driver_libraries(&self) -> Vec<DoctorCheck> {
+    pub async fn driver_libraries(&self) -> Vec<DoctorCheck> {
         let config = self.launcher.config();
         // One entry for each library to check: true for soft-gpu's, false for NVIDIA's. A library
         // that is not configured need not exist.

@@ -47,7 +47,10 @@ pub(super) fn unix_listeners(
         checks.push(check(NAME, CheckStatus::Warning, what, Some(hint)));
     }
     if checks.is_empty() {
-        let open = format!("{open} sockets are open");
+        let open = match open {
+            1 => "1 socket is open".to_owned(),
+            open => format!("{open} sockets are open"),
+        };
         checks.push(check(NAME, CheckStatus::Ok, open, None));
     }
     checks

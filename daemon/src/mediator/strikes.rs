@@ -8,7 +8,7 @@ use vgpu_sched::{Event, VmId};
 use super::actor::Actor;
 use super::registry;
 use crate::events::Report;
-use crate::model::{VmIdentity, now_unix_ms};
+use crate::model::{VmIdentity, counted, now_unix_ms};
 
 impl Actor {
     /// Counts a strike against a VM, for this reason.
@@ -44,7 +44,7 @@ impl Actor {
     ) {
         let quarantines = self.scheduler.past(vm).map_or(1, |past| past.quarantines);
         let last = last.map_or(String::new(), |reason| format!(", the last one: {reason}"));
-        let reason = format!("{strikes} strikes{last}");
+        let reason = format!("{}{last}", counted(strikes as usize, "strike"));
         let now = now_unix_ms();
         let lasts = for_ns.map(Duration::from_nanos);
         let until_unix_ms =

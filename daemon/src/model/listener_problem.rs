@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::counted;
+
 /// Problems that are reported in words. Further problems are only counted.
 const MOST_TOLD: usize = 8;
 /// Sockets of one problem that are named. Further sockets are only counted.
@@ -64,10 +66,7 @@ impl ListenerProblem {
         let mut told: Vec<_> = told.collect();
         let more: usize = rest.iter().map(Vec::len).sum();
         if more > 0 {
-            let what = match more {
-                1 => "something else is wrong with 1 socket".into(),
-                n => format!("something else is wrong with {n} sockets"),
-            };
+            let what = format!("something else is wrong with {}", counted(more, "socket"));
             told.push((what, "vgpud's log names them all".into()));
         }
         told

@@ -137,6 +137,18 @@ impl Shared {
     }
 }
 
+/// The file with the number of the last acknowledged change, and the number.
+fn promise(database: &Path) -> Result<(NumberFile, u64), StoreError> {
+    let witness = NumberFile::new(database.with_file_name("last-change"));
+    match witness.read() {
+        Ok(promised) => Ok((witness, promised.unwrap_or(0))),
+        Err(error) => Err(StoreError::Witness {
+            file: witness.path().to_path_buf(),
+            message: error.to_string(),
+        }),
+    }
+}
+
 impl Store {
     /// Opens (or creates) the database and starts the writer.
     ///
@@ -145,12 +157,8 @@ impl Store {
     pub fn open(file: &Path, options: StoreOptions) -> Result<Self, StoreError> {
         let lock = writer::lock_file(file)?;
         Self::tidy(file);
-        let witness = NumberFile::new(file.with_file_name("last-change"));
-        let promised = witness.read().map_err(|error| StoreError::Witness {
-            file: witness.path().to_path_buf(),
-            message: error.to_string(),
-        })?;
-        let connection = schema::open(file, promised.unwrap_or(0), witness.path())?;
+        let (witness, promised) = promise(file)?;
+        let connection = schema::open(file, promised, witness.path())?;
         let fail = |error: rusqlite::Error| StoreError::from_sqlite(file, &error);
         let catalog = rows::load_catalog(&connection).map_err(fail)?;
         catalog.check().map_err(|message| StoreError::Corrupt {
@@ -195,6 +203,16 @@ impl Store {
             journal,
             thread: Mutex::new(Some(thread)),
         })
+    }
+
+    /// Checks the whole database of a vgpud that does not run, without changing it. Returns whether
+    /// there is a database.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub(crate) fn examine(file: &Path) -> Result<bool, StoreError> {
+        let (witness, promised) = promise(file)?;
+        schema::examine(file, promised, witness.path())
     }
 
     /// The database file.

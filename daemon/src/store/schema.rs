@@ -126,21 +126,8 @@ pub(super) fn open(file: &Path, promised: u64, witness: &Path) -> Result<Connect
     if rusqlite::version_number() < OLDEST_SQLITE {
         return Err(StoreError::OldSqlite(rusqlite::version().to_owned()));
     }
-    let behind = |found| {
-        let (file, witness) = (file.to_path_buf(), witness.to_path_buf());
-        Err(StoreError::Behind {
-            file,
-            witness,
-            found,
-            promised,
-        })
-    };
     if promised > 0 && !file.exists() {
-        return Err(StoreError::Missing {
-            file: file.to_path_buf(),
-            witness: witness.to_path_buf(),
-            promised,
-        });
+        return Err(missing(file, promised, witness));
     }
     create_private(file)?;
     let (mut connection, found) = match open_sound(file, false) {
@@ -158,7 +145,7 @@ pub(super) fn open(file: &Path, promised: u64, witness: &Path) -> Result<Connect
         opened => opened,
     }?;
     if found < promised {
-        return behind(found);
+        return Err(behind(file, found, promised, witness));
     }
     let fail = |error: rusqlite::Error| StoreError::from_sqlite(file, &error);
     connection
@@ -213,6 +200,47 @@ pub(super) fn open_to_read(file: &Path) -> Result<Connection, StoreError> {
         Ok(connection)
     });
     opened.map_err(|error| StoreError::from_sqlite(file, &error))
+}
+
+/// Checks a database completely without changing it, as [`open`] does in part.
+///
+/// # Errors
+/// As [`open`].
+pub(super) fn examine(file: &Path, promised: u64, witness: &Path) -> Result<bool, StoreError> {
+    if !file.exists() {
+        return match promised {
+            0 => Ok(false),
+            _ => Err(missing(file, promised, witness)),
+        };
+    }
+    let connection = open_to_read(file)?;
+    let found = check(&connection, file)?;
+    let damage = integrity(&connection, "integrity_check");
+    match damage.map_err(|error| StoreError::from_sqlite(file, &error))? {
+        Some(message) => Err(StoreError::Corrupt {
+            file: file.to_path_buf(),
+            message,
+        }),
+        None if found < promised => Err(behind(file, found, promised, witness)),
+        None => Ok(true),
+    }
+}
+
+fn missing(file: &Path, promised: u64, witness: &Path) -> StoreError {
+    StoreError::Missing {
+        file: file.to_path_buf(),
+        witness: witness.to_path_buf(),
+        promised,
+    }
+}
+
+fn behind(file: &Path, found: u64, promised: u64, witness: &Path) -> StoreError {
+    StoreError::Behind {
+        file: file.to_path_buf(),
+        witness: witness.to_path_buf(),
+        found,
+        promised,
+    }
 }
 
 /// Whether this connection locks the database, so that no other connection can read.

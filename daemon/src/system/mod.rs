@@ -50,6 +50,22 @@ pub fn lock(path: &Path) -> io::Result<Flock<File>> {
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error.into())
 }
 
+/// Whether another process has the lock of [`lock`]. A missing file has no lock.
+///
+/// # Errors
+/// Those of the file system.
+pub fn is_locked(path: &Path) -> io::Result<bool> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        opened => opened?,
+    };
+    match Flock::lock(file, FlockArg::LockSharedNonblock) {
+        Ok(_) => Ok(false),
+        Err((_, Errno::EWOULDBLOCK)) => Ok(true),
+        Err((_, error)) => Err(error.into()),
+    }
+}
+
 /// Ends both directions of a socket, for every process that holds it.
 pub fn shut_down(socket: &impl AsFd) {
     // ENOTCONN: the peer has already ended the connection.

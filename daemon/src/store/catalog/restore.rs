@@ -6,7 +6,7 @@ use vgpu_api::{GpuState, Session};
 
 use super::{Catalog, list, ranges};
 use crate::mediation::Change;
-use crate::model::{GpuRecord, UsageRecord, VmRecord};
+use crate::model::{GpuRecord, UsageRecord, VmRecord, counted};
 
 impl Catalog {
     /// This catalog with the pools, VMs, assignments and weights of a backup. GPUs stay as this
@@ -238,8 +238,4 @@ impl std::fmt::Display for Counts {
             (removed, names) => write!(f, ", {removed} removed: {names}"),
         }
     }
-}
-
-fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
