@@ -180,22 +180,38 @@ impl Client {
             if let Ok(answer) = tokio::time::timeout(SILENCE, &mut step).await {
                 return answer;
             }
-            let alive = Request::get("/healthz").header("host", "vgpud");
-            let alive = self.send(alive.body(Full::<Bytes>::default()));
-            // Any answer proves that vgpud is alive.
-            if let Err(gone @ Error::Unreachable { .. }) = self.in_time(alive).await {
-                return Err(gone);
-            }
+            self.alive(TIMEOUT).await?;
         }
     }
 
     async fn in_time<T>(&self, step: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        match tokio::time::timeout(TIMEOUT, step).await {
+        self.within(TIMEOUT, step).await
+    }
+
+    async fn within<T>(
+        &self,
+        time: Duration,
+        step: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        match tokio::time::timeout(time, step).await {
             Ok(answer) => answer,
             Err(_) => Err(self.unreachable(std::io::Error::new(
                 std::io::ErrorKind::TimedOut,
-                format!("no answer within {} s", TIMEOUT.as_secs()),
+                format!("no answer within {} s", time.as_secs()),
             ))),
+        }
+    }
+
+    /// Asks whether vgpud is alive. Any answer within `time` proves that vgpud is.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`].
+    pub(crate) async fn alive(&self, time: Duration) -> Result<(), Error> {
+        let request = Request::get("/healthz").header("host", "vgpud");
+        let answer = self.send(request.body(Full::<Bytes>::default()));
+        match self.within(time, answer).await {
+            Err(gone @ Error::Unreachable { .. }) => Err(gone),
+            _ => Ok(()),
         }
     }
 
@@ -395,6 +411,10 @@ mod tests {
         assert_eq!(error.exit_code(), 5, "{error}");
         let error = hangs.upload::<()>("restore", file()).await.unwrap_err();
         assert_eq!(error.exit_code(), 5, "{error}");
+        // `doctor` gives up sooner.
+        assert!(lives.alive(Duration::from_secs(5)).await.is_ok());
+        let error = hangs.alive(Duration::from_secs(5)).await.unwrap_err();
+        assert!(error.is_not_running() && error.to_string().contains("within 5 s"));
         // Requests without database work have a deadline.
         assert!(lives.get::<()>("status").await.is_err());
     }

@@ -1,5 +1,9 @@
 //! Options of the settings of pools and VMs, made from their table ([`vgpu_api::Setting`]).
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser, ValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
@@ -90,17 +94,44 @@ fn parse(setting: &Setting, plain: bool, text: &str) -> Result<Json, String> {
         "default" if setting.defaulted => return Ok(Json::Null),
         _ => {}
     }
-    if let (true, Ok(n)) = (plain, text.parse::<u64>()) {
-        return Ok(n.into());
-    }
     let words = [
         (setting.unlimited, UNLIMITED),
         (setting.defaulted, "default"),
     ];
     let words = words.iter().filter(|(allowed, _)| *allowed);
     let words: String = words.map(|(_, word)| format!(", or `{word}`")).collect();
-    let number = setting.unit.parse(text);
-    number.map(Json::from).map_err(|why| why + &words)
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = match text.parse::<u64>() {
+        Ok(n) if plain && digits => n,
+        _ => setting.unit.parse(text).map_err(|why| why + &words)?,
+    };
+    match number {
+        0 if setting.unlimited && !digits => Err(format!(
+            "`{text}` is not a limit; write `{UNLIMITED}` or a larger value"
+        )),
+        0 if setting.defaulted && !setting.unlimited => Err(format!(
+            "`{text}` is not a limit; leave --{} out, or write `default`",
+            setting.option
+        )),
+        n => Ok(n.into()),
+    }
+}
+
+/// A clap value parser for whole numbers in a range.
+pub(crate) fn whole<T>(
+    range: RangeInclusive<T>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    move |text| match text.parse() {
+        Ok(number) if range.contains(&number) => Ok(number),
+        _ => Err(format!(
+            "`{text}` is not a whole number from {} to {}",
+            range.start(),
+            range.end()
+        )),
+    }
 }
 
 /// A clap value parser for a class.

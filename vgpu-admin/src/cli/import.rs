@@ -101,7 +101,7 @@ pub(crate) struct ImportOptions {
     #[arg(
         long,
         value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_VM_ID))
+        value_parser = settings::whole(1..=MAX_VM_ID)
     )]
     pub(crate) vm_id: Option<u32>,
     /// Name in vgpud, if the VM is new (one VM only).

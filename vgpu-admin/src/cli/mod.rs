@@ -59,7 +59,7 @@ pub(crate) enum Command {
         #[arg(long, short)]
         watch: bool,
         /// Time between two screens of --watch, in seconds.
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+        #[arg(long, default_value_t = 1, value_parser = settings::whole(1..=3_600_u64))]
         interval: u64,
     },
 
@@ -114,16 +114,14 @@ Examples:
 
     /// Remove VMs; their sessions end.
     UnregisterVm {
-        /// The VMs: 1, 1-7 or 1-3,9.
-        #[arg(long, value_parser = vm_ids::parse)]
-        vm_id: VmIds,
+        #[command(flatten)]
+        vms: Vms,
     },
 
     /// Move VMs to another pool.
     MoveVm {
-        /// The VMs: 1, 1-7 or 1-3,9.
-        #[arg(long, value_parser = vm_ids::parse)]
-        vm_id: VmIds,
+        #[command(flatten)]
+        vms: Vms,
         /// The new pool.
         #[arg(long)]
         pool: String,
@@ -139,19 +137,18 @@ Examples:
 
     /// Refuse VMs and end their sessions, until they are released.
     Quarantine {
-        /// The VMs: 1, 1-7 or 1-3,9.
-        #[arg(long, value_parser = vm_ids::parse)]
-        vm_id: VmIds,
+        #[command(flatten)]
+        vms: Vms,
         /// Reason, for the guest and the audit trail.
         #[arg(long)]
         reason: Option<String>,
     },
 
     /// Serve quarantined VMs again and forget their strikes.
+    #[command(after_help = "Example:\n  vgpu-admin release 1-3")]
     Release {
-        /// The VMs: 1, 1-7 or 1-3,9.
-        #[arg(long, value_parser = vm_ids::parse)]
-        vm_id: VmIds,
+        #[command(flatten)]
+        vms: Vms,
     },
 
     /// Show why a VM waits (or not), which VMs are before it, and its longest possible wait.
@@ -190,23 +187,23 @@ Examples:
         #[arg(long, short)]
         follow: bool,
         /// Only events after this number, oldest first; without this option, the newest events.
-        #[arg(long)]
+        #[arg(long, value_parser = settings::whole(0..=u64::MAX))]
         since: Option<u64>,
         /// Only events about this VM.
-        #[arg(long)]
+        #[arg(long, value_parser = settings::whole(1..=vgpu_api::MAX_VM_ID))]
         vm_id: Option<u32>,
         /// Largest number of events.
-        #[arg(long, short = 'n', default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        #[arg(long, short = 'n', default_value_t = 50, value_parser = settings::whole(1..=1_000_u32))]
         limit: u32,
     },
 
     /// Show the changes by administrators.
     Audit {
         /// Only entries after this number, oldest first; without this option, the newest entries.
-        #[arg(long)]
+        #[arg(long, value_parser = settings::whole(0..=u64::MAX))]
         since: Option<u64>,
         /// Largest number of entries.
-        #[arg(long, short = 'n', default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        #[arg(long, short = 'n', default_value_t = 50, value_parser = settings::whole(1..=1_000_u32))]
         limit: u32,
     },
 
@@ -245,6 +242,25 @@ Examples:
         /// A file made by `vgpu-admin backup`.
         file: PathBuf,
     },
+}
+
+/// VMs as an argument or as an option.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Vms {
+    /// The VMs: 1, 1-7 or 1-3,9.
+    #[arg(value_name = "VMS", value_parser = vm_ids::parse)]
+    given: Option<VmIds>,
+    /// The VMs, as an option.
+    #[arg(long, value_parser = vm_ids::parse)]
+    vm_id: Option<VmIds>,
+}
+
+impl From<Vms> for VmIds {
+    fn from(vms: Vms) -> VmIds {
+        // clap wants one of both.
+        vms.given.or(vms.vm_id).unwrap_or(VmIds(Vec::new()))
+    }
 }
 
 /// `gpu …`
@@ -322,20 +338,20 @@ pub(crate) struct RegisterVm {
     #[arg(long, value_parser = settings::priority(), default_value = Priority::default().name())]
     pub(crate) priority: Priority,
     /// AF_VSOCK CID; for several VMs, the CID of the first, and the others follow.
-    #[arg(long)]
+    #[arg(long, value_parser = settings::whole(0..=u32::MAX))]
     pub(crate) cid: Option<u32>,
     /// Unix socket on which vgpud listens for the VM, outside of vgpud's own directories; for
     /// several VMs, the path contains `{vm_id}`. Missing directories are created and kept.
     #[arg(long, value_name = "PATH")]
     pub(crate) unix_socket: Option<String>,
     /// The only uid (of the VMM) that may connect to the Unix sockets.
-    #[arg(long, value_name = "UID")]
+    #[arg(long, value_parser = settings::whole(0..=u32::MAX), value_name = "UID")]
     pub(crate) peer_uid: Option<u32>,
     /// Name; for several VMs, the number is appended.
     #[arg(long)]
     pub(crate) name: Option<String>,
     /// Weight within the class in percent.
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_parser = settings::whole(0..=u32::MAX), value_name = "PERCENT")]
     pub(crate) factor: Option<u32>,
     /// Longest turn, instead of the pool's.
     #[arg(long, value_parser = settings::slice, value_name = "TIME")]
@@ -387,7 +403,7 @@ Examples:
         #[arg(long, value_parser = settings::priority())]
         priority: Option<Priority>,
         /// New weight within the class, in percent.
-        #[arg(long, value_name = "PERCENT")]
+        #[arg(long, value_parser = settings::whole(0..=u32::MAX), value_name = "PERCENT")]
         factor: Option<u32>,
         /// New name (one VM).
         #[arg(long)]
@@ -436,6 +452,7 @@ pub(crate) enum SessionCommand {
     /// End a session; its guest program gets an error.
     Kill {
         /// Number of the session in `session list`.
+        #[arg(value_parser = settings::whole(0..=u64::MAX))]
         session_id: u64,
         /// Reason, for the guest and the audit trail.
         #[arg(long)]
@@ -489,16 +506,16 @@ Examples:
         #[arg(long, conflicts_with_all = ["low", "medium", "high", "critical"])]
         reset: bool,
         /// Weight of class low.
-        #[arg(long)]
+        #[arg(long, value_parser = settings::whole(0..=u32::MAX))]
         low: Option<u32>,
         /// Weight of class medium.
-        #[arg(long)]
+        #[arg(long, value_parser = settings::whole(0..=u32::MAX))]
         medium: Option<u32>,
         /// Weight of class high.
-        #[arg(long)]
+        #[arg(long, value_parser = settings::whole(0..=u32::MAX))]
         high: Option<u32>,
         /// Weight of class critical.
-        #[arg(long)]
+        #[arg(long, value_parser = settings::whole(0..=u32::MAX))]
         critical: Option<u32>,
     },
 }

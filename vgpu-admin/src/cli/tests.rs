@@ -28,6 +28,11 @@ fn the_owners_lines_parse() {
         "vgpu-admin vm import incus --all-projects -o csv",
         "vgpu-admin vm import proxmox 105 106 --adopt",
         "vgpu-admin vm detach proxmox:105",
+        "vgpu-admin release 1-3",
+        "vgpu-admin release --vm-id=1-3",
+        "vgpu-admin quarantine 1 --reason=x",
+        "vgpu-admin unregister-vm 1",
+        "vgpu-admin move-vm 1 --pool=B",
     ] {
         Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
     }
@@ -129,6 +134,59 @@ fn a_number_without_its_unit_is_refused_with_the_way_out() {
 }
 
 #[test]
+fn no_limit_is_a_word_and_not_a_zero_with_a_unit() {
+    for zero in ["--memory=0GiB", "--hard-limit=0ms"] {
+        let said = vm(&format!(" {zero}")).unwrap_err();
+        assert!(said.contains("is not a limit; write `unlimited`"), "{said}");
+    }
+    assert_eq!(vm(" --hard-limit-ms=0"), vm(" --hard-limit=unlimited"));
+    assert!(pool(" --min-run=0ms").is_ok(), "a number and no limit");
+    let said = vm(" --calls-burst=0").unwrap_err();
+    assert!(
+        said.contains("`0` is not a limit; leave --calls-burst out"),
+        "{said}"
+    );
+    let said = pool(" --quarantine=1500ms").unwrap_err();
+    let expected = "whole number of seconds; write for instance 2s, or `unlimited`";
+    assert!(said.contains(expected), "{said}");
+}
+
+#[test]
+fn a_word_in_place_of_a_number_is_refused_in_words() {
+    for line in [
+        "register-vm --vm-id=1 --pool=A --cid=x",
+        "register-vm --vm-id=1 --pool=A --peer-uid=x",
+        "register-vm --vm-id=1 --pool=A --factor=x",
+        "vm set 1 --factor=1.5",
+        "events --vm-id=x",
+        "events --limit=0",
+        "audit --since=-1",
+        "session kill x",
+        "weights set --low=-1",
+        "status --interval=x",
+        "vm import proxmox 1 --vm-id=x",
+    ] {
+        let said = parsed(&format!("vgpu-admin {line}")).unwrap_err();
+        assert!(
+            said.contains("is not a whole number from"),
+            "{line}: {said}"
+        );
+    }
+}
+
+#[test]
+fn vms_are_an_argument_or_an_option() {
+    let ids = |words: &str| match parsed(&format!("vgpu-admin release{words}")) {
+        Ok(Words::Release { vms }) => Ok(crate::vm_ids::VmIds::from(vms).0),
+        Ok(other) => panic!("{other:?}"),
+        Err(said) => Err(said),
+    };
+    assert_eq!(ids(" 1-3"), Ok(vec![1, 2, 3]));
+    assert_eq!(ids(" --vm-id=1-3"), Ok(vec![1, 2, 3]));
+    assert!(ids("").is_err() && ids(" 1 --vm-id=2").is_err());
+}
+
+#[test]
 fn help_has_ranges_defaults_and_the_policies() {
     let mut cli = Cli::command();
     let set = cli
@@ -156,6 +214,6 @@ fn an_import_takes_the_numbers_that_vgpud_allows() {
     assert!(import(1).is_ok() && import(vgpu_api::MAX_VM_ID).is_ok());
     for bad in [0, vgpu_api::MAX_VM_ID + 1] {
         let why = import(bad).unwrap_err();
-        assert!(why.contains("1..=1000000"), "{why}");
+        assert!(why.contains("from 1 to 1000000"), "{why}");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use vgpu_api::{CheckStatus, DoctorCheck, DoctorReport};
 
@@ -9,13 +10,20 @@ use crate::client::Client;
 use crate::error::{Error, PARTIAL};
 use crate::output::{Format, Grid, show};
 
+/// Longest wait for a sign of life of vgpud, before the host is checked without vgpud.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Shows the checks. `config`: the configuration file for the checks without a running vgpud.
 pub(super) async fn run(
     client: &Client,
     output: Format,
     config: Option<PathBuf>,
 ) -> Result<u8, Error> {
-    let report = match client.get("doctor").await {
+    let answer = match client.alive(PATIENCE).await {
+        Ok(()) => client.get("doctor").await,
+        Err(silent) => Err(silent),
+    };
+    let report = match answer {
         Err(problem) if problem.is_not_running() => without_vgpud(&problem, config.as_deref())?,
         answered => answered?,
     };

@@ -51,14 +51,14 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
         Command::Gpu(command) => gpu::run(&client, output, command).await?,
         Command::Pool(command) => pool::run(&client, output, command).await?,
         Command::RegisterVm(args) => vm::register(&client, output, args).await?,
-        Command::UnregisterVm { vm_id } => vm::unregister(&client, output, vm_id).await?,
-        Command::MoveVm { vm_id, pool } => vm::move_to(&client, output, vm_id, pool).await?,
+        Command::UnregisterVm { vms } => vm::unregister(&client, output, vms.into()).await?,
+        Command::MoveVm { vms, pool } => vm::move_to(&client, output, vms.into(), pool).await?,
         Command::Vm(command) => return vm::run(&client, output, command).await,
         Command::Session(command) => session::run(&client, output, command).await?,
-        Command::Quarantine { vm_id, reason } => {
-            vm::quarantine(&client, output, vm_id, reason).await?;
+        Command::Quarantine { vms, reason } => {
+            vm::quarantine(&client, output, vms.into(), reason).await?;
         }
-        Command::Release { vm_id } => vm::release(&client, output, vm_id).await?,
+        Command::Release { vms } => vm::release(&client, output, vms.into()).await?,
         Command::Explain { vm_id } => sched::explain(&client, output, &vm_id).await?,
         Command::Sched(command) => sched::run(&client, command).await?,
         Command::Usage { vm_id, command } => match command {
@@ -97,6 +97,16 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
     Ok(0)
 }
 
+/// Refuses a command that changes nothing. `command`: the words before the options.
+fn change_something<T: Default + PartialEq>(changes: &T, command: &str) -> Result<(), Error> {
+    if *changes != T::default() {
+        return Ok(());
+    }
+    Err(Error::Usage(format!(
+        "Name a setting: `vgpu-admin {command} --help` lists the options."
+    )))
+}
+
 /// Shows the effect of a changing command.
 fn applied(output: Format, report: &ApplyReport) -> Result<(), Error> {
     if output == Format::Json {
@@ -126,4 +136,22 @@ async fn reload(client: &Client, output: Format) -> Result<(), Error> {
         list(&report.applied),
         list(&report.restart_needed)
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_change_of_nothing_is_wrong_usage() {
+        for words in ["vm set 1", "pool set A"] {
+            let line = format!("vgpu-admin --socket=/nonexistent {words}");
+            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+            let error = run(cli).await.unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{error}");
+            assert!(error.to_string().starts_with("Name a setting"), "{error}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use vgpu_api::{ApplyReport, POOL_SETTINGS, Pool, PoolCreate, Setting, Unit, Value};
 
-use super::applied;
+use super::{applied, change_something};
 use crate::cli::PoolCommand;
 use crate::client::{Client, segment};
 use crate::error::Error;
@@ -40,6 +40,7 @@ pub(super) async fn run(
             client.post("pools", &PoolCreate { name, settings }).await?
         }
         PoolCommand::Set { name, settings } => {
+            change_something(&settings.0, "pool set")?;
             let path = format!("pools/{}", segment(&name));
             client
                 .call(hyper::Method::PATCH, &path, Some(&settings.0))

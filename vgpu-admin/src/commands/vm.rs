@@ -5,7 +5,7 @@ use vgpu_api::{
     VmIds as ApiIds, VmLimits, VmPatch, VmState, WaitReason,
 };
 
-use super::{applied, import};
+use super::{applied, change_something, import};
 use crate::cli::{RegisterVm, VmCommand};
 use crate::client::Client;
 use crate::error::Error;
@@ -111,7 +111,7 @@ pub(super) async fn run(client: &Client, output: Format, command: VmCommand) -> 
             limits,
         } => {
             let patch = VmPatch {
-                vm_ids: vm_id.0,
+                vm_ids: Vec::new(),
                 priority,
                 factor_percent: factor,
                 name,
@@ -121,6 +121,11 @@ pub(super) async fn run(client: &Client, output: Format, command: VmCommand) -> 
                 gpus: gpus.map(allowlist),
                 limits: limits.0,
                 origin: None,
+            };
+            change_something(&patch, "vm set")?;
+            let patch = VmPatch {
+                vm_ids: vm_id.0,
+                ..patch
             };
             let report: ApplyReport = client
                 .call(hyper::Method::PATCH, "vms", Some(&patch))

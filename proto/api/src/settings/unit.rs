@@ -82,7 +82,8 @@ impl Unit {
         let split = text.find(|c: char| !c.is_ascii_digit());
         let (digits, word) = text.split_at(split.unwrap_or(text.len()));
         let (scale, base) = self.scale();
-        let wrong = || format!("`{text}` is not {}", self.examples());
+        let (what, write) = self.examples();
+        let wrong = || format!("`{text}` is not {what}; write for instance {write}");
         let n: u64 = digits.parse().map_err(|_| wrong())?;
         let word = word.trim().to_lowercase().replace('µ', "u");
         // `M` is `MiB`; `MB` is decimal.
@@ -98,27 +99,39 @@ impl Unit {
         let size = match size {
             Some(size) => size,
             None if n == 0 && word.is_empty() => 1,
-            None if word.is_empty() => return Err(format!("`{text}` has no unit: {}", wrong())),
+            None if word.is_empty() => {
+                return Err(format!("`{text}` has no unit; write for instance {write}"));
+            }
             None => return Err(wrong()),
         };
         let whole = n.checked_mul(size).ok_or_else(wrong)?;
         match whole.is_multiple_of(base) {
             true => Ok(whole / base),
             false => Err(format!(
-                "`{text}` is not a whole number of {}",
-                self.text(1).trim_start_matches('1')
+                "`{text}` is not a whole number of {what}s; write for instance {}",
+                self.text(whole / base + 1),
+                what = self.word()
             )),
         }
     }
 
-    /// What a value is, with examples.
-    fn examples(self) -> &'static str {
+    /// The unit in words, of one.
+    fn word(self) -> &'static str {
         match self {
-            Unit::Bytes => "a size; write for instance 8GiB, 512MiB or 4096B",
-            Unit::Us | Unit::Ms | Unit::S => {
-                "a duration; write for instance 500us, 2ms, 1s, 10min or 1h"
-            }
-            Unit::Count | Unit::Policy | Unit::Weights => "a whole number",
+            Unit::Us => "microsecond",
+            Unit::Ms => "millisecond",
+            Unit::S => "second",
+            Unit::Bytes => "byte",
+            Unit::Count | Unit::Policy | Unit::Weights => "thing",
+        }
+    }
+
+    /// The kind of the values, and examples.
+    fn examples(self) -> (&'static str, &'static str) {
+        match self {
+            Unit::Bytes => ("a size", "8GiB, 512MiB or 4096B"),
+            Unit::Us | Unit::Ms | Unit::S => ("a duration", "500us, 2ms, 1s, 10min or 1h"),
+            Unit::Count | Unit::Policy | Unit::Weights => ("a whole number", "100"),
         }
     }
 }
@@ -174,13 +187,16 @@ mod tests {
             assert!(said.contains("is not a size"), "{said}");
         }
         let said = Unit::Us.parse("5").unwrap_err();
-        assert!(
-            said.contains("has no unit") && said.contains("2ms"),
-            "{said}"
+        assert_eq!(
+            said,
+            "`5` has no unit; write for instance 500us, 2ms, 1s, 10min or 1h"
         );
         assert!(Unit::Us.parse("2 fortnights").is_err());
         let said = Unit::Ms.parse("500us").unwrap_err();
-        assert_eq!(said, "`500us` is not a whole number of ms");
+        assert_eq!(
+            said,
+            "`500us` is not a whole number of milliseconds; write for instance 1ms"
+        );
         assert!(Unit::Count.parse("1K").is_err());
     }
 }

@@ -60,7 +60,12 @@ fn memory(text: &str) -> Result<Limit, String> {
     let row = row.ok_or("There is no limit of device memory.")?;
     let limit = match text {
         UNLIMITED => Limit::Unlimited,
-        _ => row.unit.parse(text).map(Limit::from)?,
+        _ => match row.unit.parse(text)? {
+            0 if text != "0" => {
+                return Err(format!("`{text}` is not a limit; write `{UNLIMITED}`"));
+            }
+            size => size.into(),
+        },
     };
     if limit == Limit::Unlimited && text != UNLIMITED {
         return Err(format!(
