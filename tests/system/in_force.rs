@@ -117,8 +117,8 @@ fn rate(range: std::ops::Range<u64>) -> BoxedStrategy<(Limit, Limit)> {
     let drawn = (limit(range.clone()), limit(range));
     drawn
         .prop_map(|(rate, burst)| match (rate, burst) {
-            (Limit::Unlimited, _) | (_, Limit::Unlimited) => (rate, Limit::Default),
-            drawn => drawn,
+            (Limit::Value(_), Limit::Value(_)) => (rate, burst),
+            _ => (rate, Limit::Default),
         })
         .boxed()
 }
@@ -152,7 +152,7 @@ fn pool() -> impl Strategy<Value = (u64, u64)> {
 }
 
 fn set_pool(host: &Host, name: &str, (soft, hard): (u64, u64)) -> Result<()> {
-    let words = format!("pool set {name} --soft-limit={soft}ms --hard-limit={hard}ms");
+    let words = format!("pool set {name} --soft-limit-ms={soft} --hard-limit-ms={hard}");
     host.admin(&words).map(drop)
 }
 

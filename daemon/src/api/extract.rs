@@ -34,8 +34,51 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Input<T> {
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         serde_json::from_slice(text)
             .map(Input)
-            .map_err(|error| Failure::invalid(format!("The request is not right: {error}.")))
+            .map_err(|error| Failure::invalid(unreadable(text, &error)))
     }
+}
+
+/// A sentence for a body that does not have the fields of the request. serde names no field if the
+/// type of a value is wrong.
+fn unreadable(text: &[u8], error: &serde_json::Error) -> String {
+    let said = in_words(&error.to_string());
+    let typed = error.is_data() && said.starts_with("invalid ");
+    match field_before(text, error).filter(|_| typed) {
+        Some(field) => format!("The request is not right: {field}: {said}."),
+        None => format!("The request is not right: {said}."),
+    }
+}
+
+/// The last name of a field before the place of the error.
+fn field_before(text: &[u8], error: &serde_json::Error) -> Option<String> {
+    let before = error.line().saturating_sub(1);
+    let line: usize = text
+        .split_inclusive(|byte| *byte == b'\n')
+        .take(before)
+        .map(<[u8]>::len)
+        .sum();
+    let read = text.get(..line + error.column()).unwrap_or(text);
+    let read = String::from_utf8_lossy(read);
+    let colons = read.rmatch_indices(':');
+    let names = colons.filter_map(|(at, _)| {
+        let name = read[..at].trim_end().strip_suffix('"')?;
+        let name = name.rsplit('"').next()?;
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        (!name.is_empty() && name.chars().all(plain)).then(|| name.to_owned())
+    });
+    names.into_iter().next()
+}
+
+/// Rust's words for numbers, in plain ones.
+fn in_words(said: &str) -> String {
+    let mut said = said.replace("invalid digit found in string", "not a whole number");
+    for number in ["u64", "u32", "u16"] {
+        said = said.replace(
+            &format!("expected {number}"),
+            "expected a whole number in the range of the field",
+        );
+    }
+    said
 }
 
 /// The query parameters of a request.
@@ -48,7 +91,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
         Query::from_request_parts(parts, state)
             .await
             .map(|Query(params)| Params(params))
-            .map_err(|rejection| Failure::invalid(rejection.body_text()))
+            .map_err(|rejection| Failure::invalid(in_words(&rejection.body_text())))
     }
 }
 
@@ -113,4 +156,38 @@ fn permitted(parts: &Parts, needed: Access) -> Result<Caller, Failure> {
         ),
     };
     Err(Failure::new(ErrorCode::PermissionDenied, message, hint))
+}
+
+#[cfg(test)]
+mod tests {
+    use vgpu_api::{PoolCreate, PoolPatch};
+
+    use super::*;
+
+    fn said<T: DeserializeOwned>(text: &str) -> String {
+        let error = serde_json::from_str::<T>(text).err().expect("it is wrong");
+        unreadable(text.as_bytes(), &error)
+    }
+
+    #[test]
+    fn a_value_of_a_wrong_type_is_refused_with_its_field() {
+        assert_eq!(
+            said::<PoolPatch>(r#"{"weight": 5, "slice_us": null}"#),
+            "The request is not right: slice_us: invalid type: null, expected a whole number in the \
+             range of the field at line 1 column 30."
+        );
+        let nested = "{\"name\": \"A\",\n \"settings\": {\"weight\": \"x: y\", \"slice_us\": 5}}";
+        let refused = said::<PoolCreate>(nested);
+        assert!(refused.contains("right: weight: invalid type"), "{refused}");
+        let refused = said::<PoolPatch>(r#"{"weights": {"low": -1}}"#);
+        assert!(refused.contains("right: low: invalid value"), "{refused}");
+        for text in ["{", "[", "\"é\":", "5", r#"{"a":"#] {
+            assert!(said::<PoolPatch>(text).starts_with("The request is not right: "));
+        }
+        let refused = said::<PoolPatch>(r#"{"slize": 1}"#);
+        assert!(
+            refused.contains("right: unknown field `slize`"),
+            "{refused}"
+        );
+    }
 }
