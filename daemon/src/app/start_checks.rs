@@ -63,14 +63,15 @@ fn directory(name: &str, key: &str, dir: &Path, root: bool) -> DoctorCheck {
 fn integrity(file: &Path, root: bool) -> DoctorCheck {
     const NAME: &str = "store-integrity";
     let shown = file.display();
-    if !root && let Err(problem) = std::fs::metadata(file).and_then(|_| std::fs::File::open(file)) {
-        if problem.kind() == std::io::ErrorKind::PermissionDenied {
-            return warning(
-                NAME,
-                format!("{shown} cannot be read: {problem}."),
-                "Run the checks as vgpud's user.",
-            );
-        }
+    if !root
+        && let Err(problem) = std::fs::File::open(file)
+        && problem.kind() == std::io::ErrorKind::PermissionDenied
+    {
+        return warning(
+            NAME,
+            format!("{shown} cannot be read: {problem}."),
+            "Run the checks as vgpud's user.",
+        );
     }
     match Store::examine(file) {
         Ok(true) => ok(NAME, format!("{shown}: integrity_check is ok.")),
