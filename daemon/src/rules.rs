@@ -123,9 +123,10 @@ pub fn effective_limits(
         Problem::Range(_) | Problem::Weights(_) => false,
     });
     let own = own.values();
-    let is_own = |name: &str| own.iter().any(|(setting, value)| {
-        setting.name == name && *value != Limit::Default.into()
-    });
+    let is_own = |name: &str| {
+        own.iter()
+            .any(|(setting, value)| setting.name == name && *value != Limit::Default.into())
+    };
     in_request(&problems, |(setting, _)| is_own(setting.name))
 }
 

@@ -1,6 +1,6 @@
 //! Rules that several settings share: ranges are in the table, orders are here.
 
-use super::{Limit, Patch, PoolSettings, Problem, Row, Value, VmLimits};
+use super::{Limit, PoolSettings, Problem, Row, Value, VmLimits};
 
 /// Checks the settings of a pool, also against each other.
 ///
