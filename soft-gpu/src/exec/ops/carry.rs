@@ -1,10 +1,10 @@
 //! Extended-precision arithmetic. The carry flag has one bit per lane.
 //!
 //! Additions and subtractions use the flag as a GPU's adder does, which takes `a + !b + 1` for a
-//! difference. A subtraction without borrow sets the flag, and `subc` subtracts one more if the flag is 0.
-//! NVIDIA's manual defines `subc` as `a - (b + CC.CF)`, with the opposite meaning of the flag. The
-//! difference matters only to programs that mix both families, as nvcc's division of 128 bits,
-//! where `addc` reads the flag that `subc.cc` set.
+//! difference. A subtraction without borrow sets the flag, and `subc` subtracts one more if the
+//! flag is 0. NVIDIA's manual defines `subc` as `a - (b + CC.CF)`, with the opposite meaning of the
+//! flag. The difference matters only to programs that mix both families, as nvcc's division of 128
+//! bits, where `addc` reads the flag that `subc.cc` set.
 
 use crate::exec::col::{Raw, put};
 use crate::exec::env::Env;
