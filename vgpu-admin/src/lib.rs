@@ -1,9 +1,9 @@
 //! `vgpu-admin`: the administrator's command line.
 //!
 //! A thin client of vgpud's HTTP API: each command makes one or two requests and shows their
-//! answers. [`cli`] defines the command line, [`commands`] the commands, [`output`] the output
-//! formats, [`client`] the HTTP connection, [`settings`] the options of pools and VMs,
-//! [`import`] the VMs of hypervisors.
+//! answers. `cli` defines the command line, `commands` the commands, `output` the output
+//! formats, `client` the HTTP connection, `settings` the options of pools and VMs,
+//! `import` the VMs of hypervisors.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),

@@ -1,6 +1,6 @@
 //! Memory for the parameters of kernels that kernels launch.
 //!
-//! A context takes the memory in chunks from the device, up to [`MOST`] bytes, and gives the chunks
+//! A context takes the memory in chunks from the device, up to `MOST` bytes, and gives the chunks
 //! back when no launch uses any. A chunk is used from its start to its end, and again when all
 //! parameters in it have been given back.
 
