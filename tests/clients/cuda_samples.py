@@ -1,6 +1,8 @@
 """Builds NVIDIA's cuda-samples with nvcc from PyPI, as in their CMakeLists, and has the text of each on success.
 
-    cuda_samples.py INTO VENV_12 VENV_13 VENV_MORE DRIVER    makes the toolkits INTO/12.9 and INTO/13.5
+    cuda_samples.py INTO DRIVER VENV_12 VENV_13 VENV_MORE [LIBRARIES_12 LIBRARIES_13]
+
+makes the toolkits INTO/12.9 and INTO/13.5, with cuBLAS if there are environments with NVIDIA's libraries.
 
 PyPI has no nvcc of CUDA 12: the toolkit 12.9 is nvcc 13.5 with headers, runtime and NVRTC of 12.9.
 """
@@ -21,6 +23,7 @@ TARGET = ["-gencode", "arch=compute_80,code=compute_80"]
 # The text of each sample on success: its own verdict, or else its last words (the exit status is
 # then the verdict).
 SAYS = {
+    "UnifiedMemoryStreams": "All Done!",
     "StreamPriorities": "elapsed time of kernels launched to HI  priority stream",
     "asyncAPI": "iterations while waiting for GPU to finish",
     "bf16TensorCoreGemm": "TFLOPS:",
@@ -113,6 +116,7 @@ class Sample:
         libraries = " ".join(re.findall(r"target_link_libraries\(([^)]*)\)", cmake))
         self.driver = "CUDA::cuda_driver" in libraries
         self.nvrtc = "CUDA::nvrtc" in libraries
+        self.cublas = "CUDA::cublas" in libraries
         self.openmp = "OpenMP::" in libraries
         self.mpi = "MPI_" in libraries
         self.separable = "CUDA_SEPARABLE_COMPILATION ON" in cmake
@@ -133,7 +137,8 @@ class Sample:
             target = TARGET if kind == "fatbin" else ["-arch=compute_80"]
             head = [word for word in nvcc if word not in TARGET]
             yield [*head, *target, f"-{kind}", "-o", str(into / file), str(self.dir / kernel)]
-        libraries = ["-lcuda"] * self.driver + ["-lnvrtc"] * self.nvrtc + ["-lrt", "-ldl"]
+        libraries = ["-lcuda"] * self.driver + ["-lnvrtc"] * self.nvrtc + ["-lcublas"] * self.cublas
+        libraries += ["-lrt", "-ldl"]
         libraries += ["-lmpi", "-Xlinker", "--allow-shlib-undefined"] * self.mpi
         options = ["-Xcompiler", "-fopenmp"] * self.openmp + ["-rdc=true"] * self.separable
         real = (toolkit / "lib").resolve()
@@ -190,23 +195,37 @@ def make_toolkit(into, compiler, include, more, libraries, driver):
         (into / "lib" / file.name).symlink_to(file)
         # The packages have libcudart.so.13, but no libcudart.so. NVRTC's own library, behind the
         # wrapper, has the functions, and its name in the file is libnvrtc.so.13.
-        plain = re.match(r"(libcudart|libnvrtc)(?:-real)?\.so\.\d+$", file.name)
-        if plain and (plain[1] == "libcudart" or "-real" in file.name):
+        plain = re.match(r"(libcudart|libnvrtc|libcublas)(?:-real)?\.so\.\d+$", file.name)
+        if plain and (plain[1] != "libnvrtc" or "-real" in file.name):
             (into / "lib" / f"{plain[1]}.so").symlink_to(file)
     (into / "lib/libcuda.so").symlink_to(driver)
 
 
-def make_toolkits(into, venv_12, venv_13, venv_more, driver):
-    """Both toolkits, from the packages of three Python environments."""
+def cublas_of(package, into):
+    """cuBLAS alone, because its package's directories may also have the runtime of another release."""
+    into.mkdir(parents=True)
+    for file in [*package.glob("include/cublas*"), *package.glob("lib/libcublas*.so.*")]:
+        os.link(file, into / file.name)
+    return into
+
+
+def make_toolkits(into, driver, venv_12, venv_13, venv_more, libraries_12=None, libraries_13=None):
+    """Both toolkits, from the packages of three to five Python environments."""
     shutil.rmtree(into, ignore_errors=True)
     packages = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/nvidia"
     twelve, thirteen = venv_12 / packages, venv_13 / packages / "cu13"
     more = [twelve / package / "include" for package in ("cuda_nvcc", "cuda_cccl", "cuda_nvrtc")]
     more += [venv_more / packages / "cuda_profiler_api/include", venv_more / "include"]
     libraries = [*(twelve / package / "lib" for package in ("cuda_runtime", "cuda_nvrtc")), venv_more / "lib"]
+    if libraries_12:
+        more.append(cublas_of(libraries_12 / packages / "cublas", into / "cublas-12"))
+        libraries.append(more[-1])
     make_toolkit(into / "12.9", thirteen, twelve / "cuda_runtime/include", more, libraries, driver)
     more = [venv_more / packages / "cu13/include", venv_more / "include"]
     libraries = [thirteen / "lib", venv_more / "lib"]
+    if libraries_13:
+        more.append(cublas_of(libraries_13 / packages / "cu13", into / "cublas-13"))
+        libraries.append(more[-1])
     make_toolkit(into / "13.5", thirteen, thirteen / "include", more, libraries, driver)
 
 

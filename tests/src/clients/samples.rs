@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::follow::Unit;
 use super::install::{Kit, run, source};
-use super::suites::{Plan, pytest};
+use super::suites::{PTX_ONLY, Plan, pytest};
 use crate::paths;
 
 /// Newer samples call `cuCtxCreate` in the form of CUDA 13, so CUDA 12 needs older samples.
@@ -23,11 +23,37 @@ const PATIENCE: Duration = Duration::from_secs(1800);
 
 const GROUPS: [&str; 2] = ["0_Introduction", "3_CUDA_Features"];
 
+/// The samples that link cuBLAS. A software device runs cuBLAS only if the device is newer than the
+/// machine code in cuBLAS, so these samples are a suite with such a device.
+const WITH_CUBLAS: [&str; 1] = ["UnifiedMemoryStreams"];
+
 /// One unit per sample; its tests are its builds.
 ///
 /// # Errors
 /// [`super::install::Missing`] without the samples or the compiler.
 pub(super) fn plan(kit: &Kit) -> Result<Plan> {
+    plan_of(kit, "cuda-samples", &["cu12", "nvcc", "samples"])
+}
+
+/// The same for the samples that link cuBLAS.
+///
+/// # Errors
+/// [`super::install::Missing`] without the samples, the compiler or cuBLAS.
+pub(super) fn with_cublas(kit: &Kit) -> Result<Plan> {
+    let venvs = ["cu12", "nvcc", "samples", "libraries-cu12", "libraries"];
+    let mut plan = plan_of(kit, "cuda-samples-cublas", &venvs)?;
+    plan.units
+        .retain(|unit| WITH_CUBLAS.contains(&unit.name.as_str()));
+    for unit in &mut plan.units {
+        unit.env.push(("VGPU_SAMPLES_CC".into(), PTX_ONLY.into()));
+    }
+    plan.device = vec![("SOFT_GPU_CC".into(), PTX_ONLY.into())];
+    Ok(plan)
+}
+
+/// `builds` names the directory of the programs. The toolkits are made from `venvs`: headers of
+/// CUDA 12, the compiler, further packages, and perhaps NVIDIA's libraries of CUDA 12 and 13.
+fn plan_of(kit: &Kit, builds: &str, venvs: &[&str]) -> Result<Plan> {
     let (twelve, thirteen) = match std::env::var_os("VGPU_CUDA_SAMPLES").map(PathBuf::from) {
         // One checkout serves both versions of CUDA.
         Some(dir) if dir.join("Samples").is_dir() => (dir.clone(), dir),
@@ -36,31 +62,32 @@ pub(super) fn plan(kit: &Kit) -> Result<Plan> {
             (checkout(OF_CUDA_12)?, checkout(OF_CUDA_13)?)
         }
     };
-    let venvs = [kit.venv("cu12")?, kit.venv("nvcc")?, kit.venv("samples")?];
-    let builds = kit.dir().join("cuda-samples");
+    let builds = kit.dir().join(builds);
     let toolkits = builds.join("toolkits");
-    let lists = ["cu12", "nvcc", "samples"].map(|name| source(&format!("requirements/{name}.txt")));
     let script = source("cuda_samples.py");
-    let of: Vec<&Path> = lists
-        .iter()
-        .chain([&script])
-        .map(PathBuf::as_path)
-        .collect();
+    let mut of = vec![script.clone()];
+    of.extend(
+        venvs
+            .iter()
+            .map(|name| source(&format!("requirements/{name}.txt"))),
+    );
+    let of: Vec<&Path> = of.iter().map(PathBuf::as_path).collect();
     let made = kit.made_of(&toolkits, &of)?;
+    let with = kit.venv("samples")?;
     let soft = paths::soft_gpu_dir()?;
     if !made.is_current() {
-        let [.., with] = &venvs;
-        let homes = venvs
-            .iter()
-            .filter_map(|venv| venv.python.parent()?.parent());
-        run(Command::new(&with.python)
+        let mut maker = Command::new(&with.python);
+        maker
             .arg(&script)
             .arg(&toolkits)
-            .args(homes)
-            .arg(soft.join("libcuda.so.1")))?;
+            .arg(soft.join("libcuda.so.1"));
+        for name in venvs {
+            let python = kit.venv(name)?.python;
+            maker.args(python.parent().and_then(Path::parent));
+        }
+        run(&mut maker)?;
         made.say()?;
     }
-    let [.., with] = &venvs;
     let env: Vec<(OsString, OsString)> = vec![
         ("PYTHONPATH".into(), source("").into()),
         ("VGPU_SAMPLES".into(), builds.into()),
@@ -73,7 +100,7 @@ pub(super) fn plan(kit: &Kit) -> Result<Plan> {
         let mut unit = Unit {
             dir: source(""),
             patience: PATIENCE,
-            ..pytest(with, &name, &[source(file).into()])
+            ..pytest(&with, &name, &[source(file).into()])
         };
         unit.env.clone_from(&env);
         unit.env.push(("VGPU_SAMPLE".into(), name.into()));

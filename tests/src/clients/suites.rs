@@ -87,6 +87,11 @@ pub const ALL: &[Suite] = &[
         plan: samples::plan,
     },
     Suite {
+        name: "cuda-samples-cublas",
+        version: "c94ff366, v12.9",
+        plan: samples::with_cublas,
+    },
+    Suite {
         name: "triton",
         version: "3.9.0",
         plan: triton,
