@@ -91,8 +91,8 @@ impl GpuAccount {
 /// A GPU of this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Gpu {
-    /// Number by which administrators name the GPU (`--gpu-id`). The number is given when the GPU
-    /// is first found, and stays with the UUID for ever.
+    /// Number by which administrators name the GPU (`--gpu-id`). The first scan that finds the GPU
+    /// sets the number, which stays with the UUID for ever.
     pub gpu_id: u32,
     /// Identity, which stays the same when the board moves to another slot.
     pub uuid: String,

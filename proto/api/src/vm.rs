@@ -122,9 +122,10 @@ pub struct Vm {
     pub quarantine: Option<Quarantine>,
     /// Strikes that are not forgotten.
     pub strikes: u32,
-    /// Quarantines by strikes that are not forgotten: each doubles the next one.
+    /// Quarantines by strikes that are not forgotten. Each doubles the length of the next
+    /// quarantine.
     pub quarantines: u32,
-    /// Whether the VM counts one class lower for now, because it exceeded the soft limit.
+    /// Whether the VM counts one class lower at present, because it exceeded the soft limit.
     pub demoted: bool,
     /// Time of the registration.
     pub registered_unix_ms: u64,

@@ -12,8 +12,9 @@ use crate::{PoolPolicy, Weights};
 
 /// Makes the types of a table.
 ///
-/// The head names the type of all settings, the type of changes, the rows, whether `null` (the
-/// default) is a value, and the function that makes the initial value of a built-in default. A row:
+/// The head names the type of all settings, the type of changes and the rows. It says whether
+/// `null` (the default) is a value, and names the function that turns a built-in default into the
+/// initial value. A row:
 ///
 /// ```text
 /// /// Description.
@@ -136,7 +137,7 @@ const DAY_MS: u64 = 24 * HOUR_MS;
 const DAY_S: u64 = 86_400;
 const MILLION: u64 = 1_000_000;
 
-/// Weights of classes and of pools.
+/// Allowed weights of classes and of pools.
 pub(crate) const WEIGHTS: std::ops::RangeInclusive<u64> = 1..=10_000;
 
 settings! {
@@ -239,7 +240,7 @@ settings! {
         like 10_000, otherwise "the pool's";
 }
 
-/// A VM starts without own limits, whatever the built-in default is.
+/// A new VM has no limits of its own, and thereby the defaults, also when these change later.
 const fn initial(_built_in: Limit) -> Limit {
     Limit::Default
 }

@@ -1,9 +1,9 @@
 //! Units of settings, with their texts on the command line and in tables.
 
-/// What the number of a setting counts.
+/// The unit of a setting's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// Things without a unit.
+    /// A number of things.
     Count,
     /// Bytes.
     Bytes,
@@ -50,7 +50,7 @@ impl Unit {
         }
     }
 
-    /// The named units of this kind, ascending, and the size of this unit among them.
+    /// Returns the named units of this kind, in ascending order, and the size of this unit.
     fn scale(self) -> (&'static [(&'static str, u64)], u64) {
         match self {
             Unit::Us => (&TIMES, 1),
@@ -115,7 +115,7 @@ impl Unit {
         }
     }
 
-    /// The unit in words, of one.
+    /// Returns the singular name of the unit.
     fn word(self) -> &'static str {
         match self {
             Unit::Us => "microsecond",
@@ -126,7 +126,7 @@ impl Unit {
         }
     }
 
-    /// The kind of the values, and examples.
+    /// Returns the kind of the values and examples, for messages.
     fn examples(self) -> (&'static str, &'static str) {
         match self {
             Unit::Bytes => ("a size", "8GiB, 512MiB or 4096B"),
