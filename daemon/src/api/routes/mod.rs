@@ -115,7 +115,7 @@ pub(super) fn router(admin: Arc<Admin>) -> Router {
         admin,
         followers: Arc::new(Semaphore::new(FOLLOWERS)),
         dumps: Arc::new(Semaphore::new(DUMPS)),
-        // All restores use the same file.
+        // All restores write to the same file.
         restores: Arc::new(Semaphore::new(1)),
     };
     let (router, _) = documented().split_for_parts();
