@@ -43,7 +43,7 @@ pub struct Catalog {
 pub struct Context {
     /// Present time.
     pub now_unix_ms: u64,
-    /// Settings and limits that pools and VMs have without own ones.
+    /// Settings and limits of pools and VMs that have none of their own.
     pub defaults: Defaults,
     /// As [`crate::store::StoreOptions::own_paths`].
     pub own_paths: Vec<PathBuf>,
