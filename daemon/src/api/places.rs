@@ -16,7 +16,7 @@ pub(super) enum Holder {
     Root,
     /// Another user, on the Unix socket.
     User(u32),
-    /// A TCP peer without a token so far.
+    /// A TCP peer that has not presented a valid token.
     Address(IpAddr),
     /// A TCP peer with this token.
     Token(String),

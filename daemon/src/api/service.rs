@@ -307,7 +307,7 @@ impl Admin {
         self.scanned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a canary on a GPU. If it fails, the GPU becomes suspect.
+    /// Runs a canary on a GPU. A GPU that fails becomes suspect.
     ///
     /// # Errors
     /// If the GPU is unknown, vanished or without a driver, or the probe cannot be run.
@@ -429,7 +429,7 @@ impl Admin {
         }
     }
 
-    /// Reads the configuration file again and applies all of it, or nothing.
+    /// Reads the configuration file again and applies the whole file, or nothing.
     ///
     /// # Errors
     /// The problem of the file; nothing was changed.

@@ -46,7 +46,7 @@ use command::refuse;
 use reader::Reader;
 use writer::{Job, Writer};
 
-/// Most commands that wait for the writer.
+/// Largest number of commands that wait for the writer.
 const QUEUE: usize = 256;
 
 /// Options of the store.
@@ -281,7 +281,7 @@ impl Store {
         answer.await.map_err(|_| stopped())?
     }
 
-    /// The outcome of the same command under the same key, if it was already carried out.
+    /// Returns the outcome of an earlier command with the same key, if there is one.
     ///
     /// # Errors
     /// If the key was used with another command, or the database cannot be read.
@@ -359,7 +359,7 @@ impl Store {
         limit: usize,
         wanted: impl Fn(&Event) -> bool,
     ) -> Result<Vec<Event>, ErrorDetail> {
-        /// Most saved events that are searched.
+        /// Largest number of saved events that are searched.
         const LOOKED_THROUGH: usize = 1_000;
         let oldest = self.journal.oldest_seq();
         let recent = self.journal.newest(limit, &wanted);

@@ -60,13 +60,15 @@ pub struct ExplainHolder {
     pub session_id: u64,
     /// Time since the session got the GPU, in ns.
     pub held_ns: u64,
-    /// Whether the holder is a gang that only reserves the GPU until it has its other GPUs.
+    /// Whether the holder is a gang that only reserves the GPU while the gang waits for its other
+    /// GPUs.
     pub reserved: bool,
     /// Rest of the slice, in ns.
     pub slice_left_ns: u64,
     /// Time since the daemon revoked the lease of the holder, in ns; `null`: not revoked.
     pub asked_ns: Option<u64>,
-    /// Whether the holder exceeded its slice and the grace, so that the next VM may run beside it.
+    /// Whether the holder exceeded its slice and the grace, so that the next VM may run beside the
+    /// holder.
     pub overrun: bool,
 }
 
@@ -78,7 +80,7 @@ pub struct Explain {
     pub vm_id: u32,
     /// The answer as a paragraph.
     pub summary: String,
-    /// The activity of the VM, or the reason for which it waits.
+    /// The activity of the VM, or the reason for which the VM waits.
     pub reason: ExplainReason,
     /// The rate limit that holds the VM back, if there is one.
     pub cap: Option<Cap>,
@@ -104,7 +106,7 @@ pub struct Explain {
     pub pool: String,
     /// Policy of the pool.
     pub policy: PoolPolicy,
-    /// GPU of the VM; for a gang, the GPU for which it waits, or the first.
+    /// GPU of the VM; for a gang, the GPU for which the gang waits, or the first GPU.
     pub gpu_id: Option<u32>,
     /// All GPUs of a gang, in the order in which the gang takes them; empty for other VMs.
     pub gang_gpu_ids: Vec<u32>,

@@ -129,7 +129,7 @@ mod tests {
         let deadline = Duration::from_millis(300);
         for script in [
             "exec sleep 100",
-            // The program goes on after it closed its output.
+            // The program continues after closing its output.
             "exec sleep 100 >&- 2>&-",
             "echo early; exec sleep 100 >&-",
             // The program ends, and another process keeps the pipe open.

@@ -37,7 +37,7 @@ pub(super) struct Domain {
 /// The vsock device of a domain.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Vsock {
-    /// The CID; absent while libvirt has not chosen one.
+    /// The CID; absent while libvirt has not chosen a CID.
     pub(super) cid: Option<String>,
 }
 

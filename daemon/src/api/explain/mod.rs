@@ -118,8 +118,8 @@ fn priority(class: Class) -> Priority {
     }
 }
 
-/// The paragraph: what the VM does, which VMs are before it, which share it may expect, and how
-/// long it waits.
+/// Returns the paragraph: the activity of the VM, the VMs before this VM, the share that this VM
+/// may expect, and the longest wait.
 fn summary(catalog: &Catalog, vm: &VmRecord, explained: &Explained, cut_off: bool) -> String {
     let e = &explained.explanation;
     let unserved = unserved(catalog, vm, e);
@@ -208,7 +208,8 @@ fn unserved(catalog: &Catalog, vm: &VmRecord, e: &Explanation) -> Vec<String> {
         .collect()
 }
 
-/// Sentences about the reasons that refuse the next program of a VM: its limits, or the host.
+/// Returns sentences about the reasons that refuse the next program of a VM: its limits, or the
+/// host.
 /// `room`: bytes that the host still lets the VM pin.
 pub(super) fn next_program(
     limits: &vgpu_api::VmLimits,

@@ -104,7 +104,7 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 /// The description as in `docs/openapi.json`.
 ///
 /// # Errors
-/// If it cannot be written as JSON.
+/// If the description cannot be written as JSON.
 pub fn openapi_json() -> Result<String, serde_json::Error> {
     serde_json::to_string_pretty(&openapi()).map(|text| text + "\n")
 }

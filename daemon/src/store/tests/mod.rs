@@ -333,7 +333,7 @@ fn a_full_disk_refuses_commands_while_the_rest_goes_on() {
     assert_eq!(store.catalog(), before, "nothing changed");
     assert!(store.health().problem.is_some());
 
-    // The mediation goes on: its decisions take effect at once, usage is summed up, events are
+    // The mediation continues: its decisions take effect at once, usage is summed up, events are
     // listed.
     let sink = EventSink::new(store.journal().clone());
     for vm in 0..500 {

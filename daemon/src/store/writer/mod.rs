@@ -25,7 +25,7 @@ use crate::model::{UsageRecord, VmRecord, now_unix_ms};
 const TICK: Duration = Duration::from_millis(100);
 /// Time until the next try after a failed write of events or usage.
 const RETRY: Duration = Duration::from_secs(2);
-/// Most events per transaction.
+/// Largest number of events per transaction.
 const BATCH: usize = 1_024;
 /// Time from a transaction to the checkpoint of the log.
 const CHECKPOINT: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ pub(super) enum Job {
         command: Box<Command>,
         reply: oneshot::Sender<Result<Outcome, ErrorDetail>>,
     },
-    /// Asks for the outcome of the same command under the same key, if it was already carried out.
+    /// Asks for the outcome of an earlier command with the same key, if there is one.
     Repeated {
         actor: AuditActor,
         key: String,
@@ -361,7 +361,7 @@ impl Writer {
         outcome.changes.iter().filter_map(reset).collect()
     }
 
-    /// The outcome of the same command under the same key, if it was already carried out.
+    /// Returns the outcome of an earlier command with the same key, if there is one.
     fn repeated(
         &self,
         actor: &AuditActor,

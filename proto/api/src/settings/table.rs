@@ -60,7 +60,7 @@ macro_rules! settings {
                 Self { $($name: $default,)* }
             }
 
-            /// The settings that differ from the initial ones.
+            /// The settings that differ from the initial settings.
             #[must_use]
             pub fn changes(&self) -> $patch {
                 let initial = Self::default();

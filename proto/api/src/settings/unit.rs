@@ -77,7 +77,8 @@ impl Unit {
     /// no unit.
     ///
     /// # Errors
-    /// A sentence, if the text is not such a number, or not a whole number of this unit.
+    /// A sentence, if the text is not a number with a unit of this kind, or not a whole number of
+    /// this unit.
     pub fn parse(self, text: &str) -> Result<u64, String> {
         let split = text.find(|c: char| !c.is_ascii_digit());
         let (digits, word) = text.split_at(split.unwrap_or(text.len()));

@@ -1,8 +1,8 @@
 //! The comparison of a hypervisor's VMs with the registrations.
 //!
 //! An import changes only the registration with the VM's own origin. A name or a CID of another
-//! registration is refused, unless the administrator adopts that registration: `--adopt` if it has
-//! no origin, `--adopt --vm-id` if it has another.
+//! registration is refused, unless the administrator adopts that registration: with `--adopt` if
+//! the registration has no origin, with `--adopt --vm-id` if the registration has another origin.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ pub(crate) struct Options {
     /// Name in vgpud, for an import of a single VM.
     pub(crate) name: Option<String>,
     /// Whether the VMs run now. Only one running VM of a host has a CID, so other imported VMs lose
-    /// it.
+    /// that CID.
     pub(crate) running: bool,
     /// Shares that CloudStack offers.
     pub(crate) shares: Shares,
@@ -291,7 +291,7 @@ impl<'a> Planner<'a> {
             .filter(|other| other.origin != found.origin)
             .map(|other| format!("{} ({})", other.name, other.origin))
             .collect();
-        // The registration that has the CID keeps it.
+        // The registration that has the CID keeps the CID.
         if others.is_empty() || self.own(found).is_some_and(|own| own.cid == Some(cid)) {
             return Ok(());
         }
