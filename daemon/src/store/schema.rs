@@ -259,8 +259,8 @@ fn open_sound(file: &Path, alone: bool) -> Result<(Connection, u64), StoreError>
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let connection = Connection::open_with_flags(file, flags).map_err(fail)?;
-    // Until the file is known to be a sound database of vgpud, nothing may be written to it, not
-    // even the checkpoint when a connection is closed.
+    // A file must stay unchanged until it is known to be a sound database of vgpud. SQLite would
+    // write even when it closes a connection (checkpoint).
     connection
         .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
         .map_err(fail)?;

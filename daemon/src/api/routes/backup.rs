@@ -63,9 +63,9 @@ fn read(mut file: File) -> std::io::Result<(Bytes, File)> {
     Ok((piece.into(), file))
 }
 
-/// Replaces the present configuration by that of a backup, while guests run. Ends the sessions of
-/// VMs that the backup lacks, has in another pool or has under another registration, and sessions
-/// on a GPU that leaves the pool.
+/// Replaces the present configuration by that of a backup, while guests run. Sessions end if the
+/// backup lacks their VM, or has the VM in another pool or under another registration. Sessions on
+/// a GPU that leaves the pool end too.
 #[utoipa::path(post, path = "/v1/restore", tag = "host",
     request_body(content = String, content_type = "application/vnd.sqlite3"),
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]

@@ -67,8 +67,8 @@ impl Catalog {
     }
 
     /// Returns the VM of this catalog with the same registration. The generation does not identify
-    /// a registration, because another host or a new database also counts from 1, and a restore
-    /// gives new generations to the VMs that it adds.
+    /// a registration: another host or a new database also counts from 1, and a restore gives new
+    /// generations to the VMs that it adds.
     pub(crate) fn same(&self, vm: &VmRecord) -> Option<&VmRecord> {
         let known = self.vms.get(&vm.vm_id);
         known.filter(|known| known.registered_unix_ms == vm.registered_unix_ms)

@@ -307,8 +307,8 @@ fn new_gpu(gpu: &Gpu, address: &str, pci: &Path) -> Value {
     })
 }
 
-/// Replaces the share in libvirt's XML of a VM by a vsock device with the CID of the share, and
-/// marks the VM in its metadata. XML without a share is unchanged.
+/// Replaces the share in libvirt's XML of a VM by a vsock device with the share's CID, and marks
+/// the VM in its metadata. XML without a share is unchanged.
 pub(crate) fn transform(text: &str) -> Result<String, String> {
     let domain = xml::domain(text)?;
     let shares: Vec<_> = domain
