@@ -106,7 +106,7 @@ impl Client {
             }
         });
         let answer = self.while_alive(async {
-            // By the length, vgpud checks before the upload whether the disk has room.
+            // The length lets vgpud check before the upload whether the disk has room.
             let head = head(Method::POST, path).header("content-length", length);
             let response = self.send(head.body(body)).await?;
             let status = response.status();

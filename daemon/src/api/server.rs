@@ -67,7 +67,7 @@ pub enum ServeError {
     Tcp {
         /// The address.
         address: std::net::SocketAddr,
-        /// The system's error.
+        /// The error of the system.
         source: io::Error,
     },
     /// The token file is wrong: a sentence with file and problem.
@@ -96,8 +96,8 @@ struct Gate {
 /// A connection.
 #[derive(Debug)]
 struct Visit {
-    /// The place of the connection, or the sentence for a caller without a place and a permit of
-    /// [`TELLING`].
+    /// `Ok`: the place of the connection. `Err`: the connection has no place; the sentence that
+    /// tells this to the caller, and a permit ([`TELLING`]) for sending the sentence.
     place: Mutex<Result<Place, (String, OwnedSemaphorePermit)>>,
     /// Whether an identified caller has sent a request head: over TCP, a caller with a valid token.
     known: AtomicBool,

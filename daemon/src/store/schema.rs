@@ -273,8 +273,8 @@ fn open_sound(file: &Path, alone: bool) -> Result<(Connection, u64), StoreError>
     Ok((connection, last_change))
 }
 
-/// Whether the disk has less free space than the index of a log needs. SQLite gives the same error
-/// for every failure to create the index.
+/// Whether the disk has less free space than the index of a log needs. This function writes a file
+/// to find out, because SQLite gives the same error for every failure to create the index.
 fn disk_is_full(file: &Path) -> bool {
     const INDEX: usize = 32 << 10;
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};

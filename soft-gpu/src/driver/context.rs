@@ -45,7 +45,7 @@ pub struct Context {
     pub limits: [AtomicU64; LIMITS.len()],
     /// CUfunc_cache.
     pub cache_config: AtomicU32,
-    /// Number of launches by kernels that have not begun.
+    /// Number of launches that kernels have requested and that have not begun.
     pub pending: AtomicU64,
     /// Memory for the parameters of launches by kernels.
     pub parameters: Mutex<Pool>,

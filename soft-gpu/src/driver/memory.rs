@@ -285,11 +285,12 @@ impl Memory {
         write(&self.live).insert(a.addr, Allocation { id, ..a });
     }
 
-    /// Makes memory of a graph live at the address that the graph keeps in the arena. Returns the
-    /// number of the allocation.
+    /// Adds memory of a graph to the live allocations, at the address that the graph keeps in the
+    /// arena. Returns the number of the allocation.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if the memory is live, CUDA_ERROR_OUT_OF_MEMORY by the account.
+    /// CUDA_ERROR_INVALID_VALUE if the memory is live already, CUDA_ERROR_OUT_OF_MEMORY if the
+    /// account of the device has too little room.
     pub fn revive(&self, driver: &Driver, a: Allocation) -> Result<u64> {
         let mut live = write(&self.live);
         if live.contains_key(&a.addr) {
@@ -483,7 +484,7 @@ impl Memory {
     /// Returns the kind of memory at a host address or unified address of a copy.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for null, or for dead arena memory (strict mode aborts).
+    /// CUDA_ERROR_INVALID_VALUE for null, or for arena memory that is not live (strict mode aborts).
     pub fn place(&self, driver: &Driver, addr: u64, len: u64) -> Result<Place> {
         if len == 0 {
             return Ok(Place::Pageable);

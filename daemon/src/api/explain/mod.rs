@@ -209,8 +209,7 @@ fn unserved(catalog: &Catalog, vm: &VmRecord, e: &Explanation) -> Vec<String> {
 }
 
 /// Returns sentences about the reasons that refuse the next program of a VM: its limits, or the
-/// host.
-/// `room`: bytes that the host still lets the VM pin.
+/// host. `room`: bytes that the host still lets the VM pin.
 pub(super) fn next_program(
     limits: &vgpu_api::VmLimits,
     vm: &vgpu_api::Vm,

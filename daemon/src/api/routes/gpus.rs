@@ -69,7 +69,7 @@ pub(super) async fn resume(
     Ok(Json(state.admin.resume_gpu(actor, writer.key, &gpu).await?))
 }
 
-/// Lets a GPU finish its running work and take no new work.
+/// Lets a GPU finish its running work. The GPU gets no new work.
 #[utoipa::path(post, path = "/v1/gpus/{gpu}/drain", tag = "gpus",
     params(("gpu" = String, Path, description = "Number or UUID")),
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]

@@ -296,7 +296,7 @@ impl Catalog {
         Ok(self.set_state(&uuid, GpuState::Suspect, Some(reason.to_owned())))
     }
 
-    /// Returns a GPU that programs can open, whichever pools it serves.
+    /// Returns a present GPU with a driver, whether or not the GPU takes work.
     ///
     /// # Errors
     /// If the GPU is unknown, vanished, or without a driver.

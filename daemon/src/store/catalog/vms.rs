@@ -389,7 +389,7 @@ fn drop_bursts(changes: &VmLimitsPatch, limits: &mut VmLimits) {
 }
 
 /// Adds a quarantine change for each changed VM. For a known VM, the mediation takes a quarantine
-/// from these changes only, because it starts and ends quarantines by strikes itself.
+/// from these changes only, because the mediation itself starts and ends quarantines by strikes.
 fn tell_quarantine(outcome: &mut Outcome) {
     let changed = |change: &Change| match change {
         Change::VmUpserted { vm, .. } => Some(Change::VmQuarantine {

@@ -178,7 +178,7 @@ fn a_number_takes_no_other_registration_over() {
         }
         refused(without_cid("libvirt:a", "x"), &known, &by_number);
     }
-    // With its own registration the VM is changed, with a free number it is registered.
+    // A VM with a registration is changed. With a free number, the VM is registered.
     let own = [vm(1, "web", Some(5), Some("libvirt:a"))];
     let rows = planned(&[found("libvirt:a", "x", 9)], &own, &by_number);
     assert_eq!((rows[0].action, rows[0].vm_id), (Action::Change, Some(1)));
