@@ -51,7 +51,6 @@ impl Grid {
         self.rows.push(cells);
     }
 
-    /// Whether the table has no rows.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -117,7 +116,6 @@ pub(crate) fn json<T: Serialize>(value: &T) -> Result<(), Error> {
     print(&(text + "\n"))
 }
 
-/// Writes text to standard output.
 pub(crate) fn print(text: &str) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;

@@ -484,7 +484,8 @@ impl Memory {
     /// Returns the kind of memory at a host address or unified address of a copy.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for null, or for arena memory that is not live (strict mode aborts).
+    /// CUDA_ERROR_INVALID_VALUE for null, or for arena memory that is not live (strict mode
+    /// aborts).
     pub fn place(&self, driver: &Driver, addr: u64, len: u64) -> Result<Place> {
         if len == 0 {
             return Ok(Place::Pageable);

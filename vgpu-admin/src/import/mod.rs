@@ -108,12 +108,10 @@ fn read_file(path: &Path, limit: u64) -> Result<String, Unusable> {
     text(bytes, limit, &what).map_err(Unusable::Wrong)
 }
 
-/// Reads the description of one VM.
 pub(crate) fn read_description(path: &Path) -> Result<String, Unusable> {
     read_file(path, MAX_DESCRIPTION)
 }
 
-/// Reads a list of VMs.
 pub(crate) fn read_list(path: &Path) -> Result<String, Unusable> {
     read_file(path, MAX_LIST)
 }

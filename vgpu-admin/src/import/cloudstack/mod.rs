@@ -80,7 +80,6 @@ fn memory(text: &str) -> Result<Limit, String> {
 }
 
 impl Shares {
-    /// Reads the configuration.
     pub(crate) fn read(text: &str) -> Result<Shares, String> {
         let shares: Shares = toml::from_str(text).map_err(|error| {
             let error = error.to_string();
@@ -192,7 +191,6 @@ impl Host<'_> {
     }
 }
 
-/// Returns the UUID of a share.
 fn uuid(machine_id: &str, cid: u32) -> String {
     let digits = machine_id.chars().filter(char::is_ascii_hexdigit);
     let mut id: String = digits.take(10).collect::<String>().to_ascii_lowercase();
