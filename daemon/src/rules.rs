@@ -48,7 +48,7 @@ pub fn socket(path: &str) -> Result<(), String> {
     ))
 }
 
-/// The socket of one of the VMs that are registered with this path.
+/// Returns the socket of VM `vm_id` from the path of a registration.
 #[must_use]
 pub fn socket_of(path: &str, vm_id: u32) -> String {
     path.replace(VM_ID, &vm_id.to_string())
@@ -99,15 +99,16 @@ pub fn slice(slice_us: u64) -> Result<(), String> {
     in_request(&settings.problems(), |_| true)
 }
 
-/// Checks the limits in force of a VM, as far as `changes` concern them: another request may have
-/// changed the pool. `own`: the limits of the VM with the changes. `effective`: `own`, with the
-/// values of configuration and pool in place of the absent ones.
+/// Checks the effective limits of a VM, but only those that `changes` concerns, because another
+/// request may have changed the pool. `own`: the limits of the VM with the changes. `effective`:
+/// `own`, with the values of configuration and pool in place of absent limits.
 pub fn effective_limits(
     changes: &VmLimitsPatch,
     own: &VmLimits,
     effective: &VmLimits,
 ) -> Result<(), String> {
-    // The burst of a configuration is for VMs with a rate.
+    // A burst of `[defaults.vm]` is allowed for VMs without a rate. Only a burst of the request is
+    // checked.
     let burst = |change: Option<Limit>| change.unwrap_or_default();
     let whole = VmLimits {
         calls_burst: burst(changes.calls_burst),

@@ -230,7 +230,7 @@ impl World {
         }
     }
 
-    /// Sentences about problems that need an administrator.
+    /// Returns sentences about problems that need an administrator.
     pub(crate) fn warnings(&self) -> Vec<String> {
         use vgpu_api::GpuState;
         let mut warnings = self.snapshot.warnings.clone();
@@ -298,7 +298,7 @@ impl World {
     }
 }
 
-/// Sentences about sockets on which vgpud does not listen.
+/// Returns sentences about problems with the sockets of VMs.
 pub(super) fn shut_sentences(shut: &[ListenerProblem]) -> impl Iterator<Item = String> {
     let told = ListenerProblem::told(shut).into_iter();
     told.map(|(what, hint)| format!("{what}. {hint}."))

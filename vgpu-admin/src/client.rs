@@ -41,7 +41,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// A client of the daemon at `socket`, without a connection.
+    /// Returns a client of the daemon at `socket`. Does not connect.
     pub(crate) fn new(socket: PathBuf) -> Client {
         Client { socket }
     }
@@ -106,7 +106,7 @@ impl Client {
             }
         });
         let answer = self.while_alive(async {
-            // With the length, vgpud knows before it begins whether it has room.
+            // The length lets vgpud check before the upload whether the disk has room.
             let head = head(Method::POST, path).header("content-length", length);
             let response = self.send(head.body(body)).await?;
             let status = response.status();
@@ -119,7 +119,7 @@ impl Client {
         answer
     }
 
-    /// Makes any request of the API. Each request has its own connection, because commands are few.
+    /// Sends any request of the API. Each request has its own connection, because commands are few.
     pub(crate) async fn call<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -170,7 +170,8 @@ impl Client {
             .map_err(unanswered)
     }
 
-    /// Waits while vgpud is alive, because work on a large database may take long on a slow disk.
+    /// Waits for `step` while vgpud is alive, because work on a large database takes long on a slow
+    /// disk.
     async fn while_alive<T>(
         &self,
         step: impl Future<Output = Result<T, Error>>,
@@ -202,10 +203,10 @@ impl Client {
         }
     }
 
-    /// Asks whether vgpud is alive. Any answer within `time` proves that vgpud is.
+    /// Asks whether vgpud is alive. Any answer within `time` counts.
     ///
     /// # Errors
-    /// [`Error::Unreachable`].
+    /// [`Error::Unreachable`], if no answer arrives.
     pub(crate) async fn alive(&self, time: Duration) -> Result<(), Error> {
         let request = Request::get("/healthz").header("host", "vgpud");
         let answer = self.send(request.body(Full::<Bytes>::default()));
@@ -223,8 +224,8 @@ impl Client {
     }
 }
 
-/// A stream whose other side may close before it has read everything. The answer still counts, so
-/// failed writes are dropped, and only reads report the end of the connection.
+/// A stream to a daemon that may answer and close before it has read the whole request. The answer
+/// is still read: failed writes count as done, and only reads report the end of the connection.
 struct Patient(UnixStream);
 
 impl AsyncRead for Patient {

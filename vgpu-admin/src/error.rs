@@ -73,7 +73,7 @@ impl Error {
         }
     }
 
-    /// Whether no vgpud answers, although the caller may ask one.
+    /// Whether no vgpud answers, for another reason than a missing permission.
     pub(crate) fn is_not_running(&self) -> bool {
         matches!(self, Error::Unreachable { cause, .. } if !permission(cause))
     }

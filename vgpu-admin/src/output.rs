@@ -22,7 +22,7 @@ pub(crate) enum Format {
     Csv,
 }
 
-/// A table: columns, each with whether only `wide` shows it; and rows.
+/// A table. The flag of a column says that only `wide` and `csv` show the column.
 #[derive(Debug, Default)]
 pub(crate) struct Grid {
     columns: Vec<(String, bool)>,
@@ -51,7 +51,6 @@ impl Grid {
         self.rows.push(cells);
     }
 
-    /// Whether the table has no rows.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -99,7 +98,7 @@ impl Grid {
     }
 }
 
-/// Prints `value` as JSON, or the grid made of it.
+/// Prints `value` as JSON, or as the table that `grid` makes.
 pub(crate) fn show<T: Serialize>(
     format: Format,
     value: &T,
@@ -117,7 +116,6 @@ pub(crate) fn json<T: Serialize>(value: &T) -> Result<(), Error> {
     print(&(text + "\n"))
 }
 
-/// Writes text to standard output.
 pub(crate) fn print(text: &str) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -125,7 +123,7 @@ pub(crate) fn print(text: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// `text` without control characters.
+/// Returns `text` with control characters replaced by U+FFFD.
 pub(crate) fn printable(text: &str) -> String {
     text::printable(text, usize::MAX)
 }
@@ -138,7 +136,7 @@ fn quote(cell: &str) -> String {
     }
 }
 
-/// The cell of a value that may be unknown.
+/// Returns the cell of a value, `-` if the value is unknown.
 pub(crate) fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".into(), |v| v.to_string())
 }

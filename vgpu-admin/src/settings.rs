@@ -20,7 +20,7 @@ pub(crate) fn rows<P: Patch>() -> impl Iterator<Item = (&'static Setting, Value)
     rows.filter(|(setting, _)| setting.unit != Unit::Weights)
 }
 
-/// The name in the API as an option, which takes a plain number in the unit of the name.
+/// Returns the option that is named as in the API, and takes a number in the unit of that name.
 pub(crate) fn plain_option(setting: &Setting) -> String {
     setting.name.replace('_', "-")
 }
@@ -86,7 +86,7 @@ fn parser(setting: &'static Setting, plain: bool) -> ValueParser {
     }
 }
 
-/// The value of a setting, as the API takes it. `plain`: a number needs no unit.
+/// Returns the value of a setting for the API. `plain`: a number needs no unit.
 fn parse(setting: &Setting, plain: bool, text: &str) -> Result<Json, String> {
     match text {
         // `none` is the word of earlier versions.

@@ -1,6 +1,6 @@
 //! Formats sizes, durations and counts in few characters.
 
-/// Formats a size: `24.0G`, `512M`, `0`, with at most one decimal, binary.
+/// Formats a size in binary units with at most one decimal: `1.5G`, `512M`, `0`.
 pub(crate) fn show_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["", "K", "M", "G", "T"];
     let mut value = bytes as f64;
@@ -26,7 +26,7 @@ pub(crate) fn show_ns(ns: u64) -> String {
     }
 }
 
-/// Formats a count in at most five characters: `950`, `12.3k`, `4.1M`.
+/// Formats a count: `950`, `12.3k`, `4.1M`.
 pub(crate) fn show_count(n: u64) -> String {
     match n {
         0..10_000 => n.to_string(),

@@ -2,8 +2,8 @@
 
 use vgpu_api::{MAX_BATCH, MAX_VM_ID};
 
-/// Parses `text` into numbers in ascending order without repeats. A clap value parser. A typing
-/// error such as `1-70000` is refused before it is sent.
+/// A clap value parser. Parses `text` into numbers in ascending order without repeats. Refuses a
+/// typing error such as `1-70000` before a request is sent.
 pub(crate) fn parse(text: &str) -> Result<VmIds, String> {
     let mut ids = Vec::new();
     for part in text.split(',') {

@@ -74,7 +74,7 @@ struct Token {
     secret: Secret,
 }
 
-/// A token. `Debug` does not print it.
+/// A token, which `Debug` does not print.
 #[derive(Clone)]
 struct Secret(Vec<u8>);
 
@@ -88,7 +88,8 @@ impl Gatekeeper {
     /// Looks up groups and reads tokens.
     ///
     /// # Errors
-    /// A sentence about the token file. A group that does not exist is no error: it has no members.
+    /// A sentence about the token file. A group that does not exist is no error: nobody is a
+    /// member.
     pub(super) fn new(admin: &config::Admin) -> Result<Self, String> {
         let tokens = match &admin.tcp_token_file {
             Some(file) => read_tokens(file)?,
@@ -109,7 +110,7 @@ impl Gatekeeper {
         groups
     }
 
-    /// The holder of the connections of a caller on the Unix socket.
+    /// Returns the holder under which the connections of a caller on the Unix socket are counted.
     pub(super) fn holder(&self, peer: &PeerIdentity) -> Holder {
         if peer.uid == 0 || peer.uid == self.own_uid {
             Holder::Root
@@ -172,7 +173,7 @@ impl Gatekeeper {
     }
 }
 
-/// Compares without stopping at the first difference.
+/// Compares all bytes, so that the duration does not reveal the position of a difference.
 fn same(a: &[u8], b: &[u8]) -> bool {
     let different = a.iter().zip(b).fold(0, |bits, (x, y)| bits | (x ^ y));
     a.len() == b.len() && std::hint::black_box(different) == 0

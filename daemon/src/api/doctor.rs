@@ -1,4 +1,4 @@
-//! `vgpu-admin doctor`: each check says what it saw and what cures it.
+//! The checks of `vgpu-admin doctor`. Each reports a finding and, if needed, a remedy.
 
 use std::fs::Metadata;
 use std::io;
@@ -15,14 +15,14 @@ use crate::system;
 use crate::system::patience::Patience;
 use crate::views::World;
 
-/// Less free space than this for the database is a warning.
+/// Free space for the database, in bytes, below which the check warns.
 const LOW_SPACE: u64 = 64 << 20;
 
 pub(crate) fn is_fine(check: &DoctorCheck) -> bool {
     check.status != CheckStatus::Error
 }
 
-/// Message and hint stand one after the other: each ends as a sentence does.
+/// Ends message and hint with a full stop, because clients print both in one paragraph.
 pub(crate) fn in_sentences(check: &mut DoctorCheck) {
     for text in [Some(&mut check.message), check.hint.as_mut()] {
         if let Some(text) = text.filter(|text| !text.ends_with(['.', '!', '?'])) {
@@ -66,7 +66,8 @@ pub(crate) fn error(
     check(CheckStatus::Error, name, message, hint)
 }
 
-/// What a running vgpud sees on the host: files, groups, database, driver.
+/// Runs the checks of the host that a running vgpud can do, except those of its state
+/// ([`of_world`]).
 pub(super) async fn examine(
     config: &Arc<Config>,
     source: &Source,
@@ -83,7 +84,7 @@ pub(super) async fn examine(
     checks
 }
 
-/// What can be seen on the host without a running vgpud: disk, groups, directories, devices.
+/// Runs the checks that need no running vgpud: disk space, groups, directories, devices, driver.
 pub(crate) async fn of_host(config: &Arc<Config>, patience: &Patience) -> Vec<DoctorCheck> {
     let mut checks = vec![
         space(config),
@@ -158,7 +159,7 @@ fn writable(store: &Store) -> DoctorCheck {
     }
 }
 
-/// The directory, or the nearest parent that exists.
+/// Returns the directory, or its nearest parent that exists.
 pub(crate) fn existing(dir: &Path) -> &Path {
     let mut all = dir.ancestors();
     all.find(|path| path.symlink_metadata().is_ok())
@@ -319,7 +320,7 @@ fn directory(name: &str, dir: &Path, found: io::Result<Metadata>) -> DoctorCheck
 fn driver(config: &Config) -> Vec<DoctorCheck> {
     const NAME: &str = "management-library";
     let mut checks = Vec::new();
-    // The mediation's `driver-library` loads the others.
+    // The check `driver-library` of the mediation loads the CUDA libraries.
     if let Some(path) = &config.driver.nvml_library {
         checks.push(match path.exists() {
             true => ok(NAME, format!("{} is there.", path.display())),
@@ -341,7 +342,7 @@ fn driver(config: &Config) -> Vec<DoctorCheck> {
             "NVIDIA's kernel driver is not loaded, and driver.kind = \"nvidia\".",
             "Install and load it, or use software devices (driver.kind = \"soft\").",
         )),
-        // What serves then is said by the GPUs' own lines.
+        // No error: the checks of the GPUs show the devices that serve instead.
         (false, DriverKind::Auto | DriverKind::Soft) => checks.push(check(
             CheckStatus::Skipped,
             "nvidia-driver",
@@ -352,7 +353,7 @@ fn driver(config: &Config) -> Vec<DoctorCheck> {
     checks
 }
 
-/// With pageable access a kernel can reach every page of its worker's memory.
+/// With pageable access, the kernels of a guest can reach every page of their worker's memory.
 fn pageable_access() -> DoctorCheck {
     const NAME: &str = "pageable-access";
     let read = |name: &str| {
@@ -376,7 +377,7 @@ fn pageable_access() -> DoctorCheck {
     }
 }
 
-/// What the last scan for GPUs found to be wrong.
+/// Reports the problems of the last scan for GPUs.
 pub(crate) fn of_scan(wrong: &[String]) -> Vec<DoctorCheck> {
     const NAME: &str = "gpu-scan";
     if wrong.is_empty() {
@@ -387,7 +388,7 @@ pub(crate) fn of_scan(wrong: &[String]) -> Vec<DoctorCheck> {
     told.map(|sentence| warning(NAME, sentence, hint)).collect()
 }
 
-/// What the running daemon shows: GPUs, pools, left-over workers.
+/// Runs the checks of the present state: GPUs, their accounts, pinned memory, and all warnings.
 pub(super) fn of_world(world: &World, kind: DriverKind) -> Vec<DoctorCheck> {
     let mut checks: Vec<DoctorCheck> = world.gpus().iter().map(gpu).collect();
     let hint = match kind {
@@ -426,7 +427,8 @@ pub(super) fn of_world(world: &World, kind: DriverKind) -> Vec<DoctorCheck> {
     checks
 }
 
-/// Can every VM have what its limit of pinned memory lets it? `most`: what they may have together.
+/// Warns if the VMs' limits of pinned memory add up to more than `most`, the bytes that all VMs may
+/// pin together.
 fn pinned_memory(vms: &[Vm], most: u64) -> DoctorCheck {
     const NAME: &str = "pinned-memory";
     let limits = vms.iter().map(|vm| vm.effective_limits.pinned_bytes);
@@ -463,7 +465,7 @@ fn pinned_memory(vms: &[Vm], most: u64) -> DoctorCheck {
     )
 }
 
-/// Is every nanosecond of a GPU accounted for, once?
+/// Checks that the charged, idle and switching time of a GPU add up to the total time.
 fn account(gpu: &Gpu) -> Option<DoctorCheck> {
     let account = gpu.account?;
     let name = format!("gpu-{}-account", gpu.gpu_id);

@@ -38,8 +38,8 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Input<T> {
     }
 }
 
-/// A sentence for a body that does not have the fields of the request. serde names no field if the
-/// type of a value is wrong.
+/// Returns a sentence for a body that does not fit the request. The sentence names the field if a
+/// value has the wrong type, because serde does not name the field then.
 fn unreadable(text: &[u8], error: &serde_json::Error) -> String {
     let said = in_words(&error.to_string());
     let typed = error.is_data() && said.starts_with("invalid ");
@@ -49,7 +49,7 @@ fn unreadable(text: &[u8], error: &serde_json::Error) -> String {
     }
 }
 
-/// The last name of a field before the place of the error.
+/// Returns the last field name before the position of the error.
 fn field_before(text: &[u8], error: &serde_json::Error) -> Option<String> {
     let before = error.line().saturating_sub(1);
     let line: usize = text
@@ -69,7 +69,7 @@ fn field_before(text: &[u8], error: &serde_json::Error) -> Option<String> {
     names.into_iter().next()
 }
 
-/// Rust's words for numbers, in plain ones.
+/// Replaces Rust's words for numbers by plain words.
 fn in_words(said: &str) -> String {
     let mut said = said.replace("invalid digit found in string", "not a whole number");
     for number in ["u64", "u32", "u16"] {

@@ -52,7 +52,7 @@ impl IntoResponse for Failure {
     }
 }
 
-/// A failure of the mediation, as administrators see it.
+/// Converts a failure of the mediation to an error for administrators.
 pub(super) fn of_mediation(error: &MediationError) -> ErrorDetail {
     match error {
         MediationError::NoSession(id) => refuse(

@@ -12,7 +12,7 @@
 //! | `doctor` | checks of the host and of vgpud |
 //!
 //! Limits: requests per caller per second (governor), connections, bytes of head and body, time per
-//! request. A command runs to its end even when its caller goes away.
+//! request. A command runs to its end even if its caller disconnects.
 
 mod auth;
 pub(crate) mod doctor;

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use nix::libc;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
-/// Most groups of a process (NGROUPS_MAX; credentials(7)).
+/// Largest number of groups of a process (NGROUPS_MAX; credentials(7)).
 const MOST_GROUPS: usize = 65_536;
 
 /// The caller's identity at the time of connecting.
@@ -22,7 +22,7 @@ pub(super) struct PeerIdentity {
 /// Asks the kernel for the peer's identity.
 ///
 /// # Errors
-/// If the kernel does not report it. The caller then has no rights.
+/// If the kernel does not report the identity. vgpud then closes the connection.
 pub(super) fn identity(socket: &impl AsFd) -> io::Result<PeerIdentity> {
     let credentials = getsockopt(socket, PeerCredentials)?;
     let mut gids = peer_groups(socket)?;
@@ -39,8 +39,8 @@ fn peer_groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
     loop {
         let bytes = size_of_val(groups.as_slice());
         let mut length = libc::socklen_t::try_from(bytes).map_err(io::Error::other)?;
-        // SAFETY: `groups` is valid for writes of `length` bytes, which is its size; the kernel
-        // writes at most that many, and stores how many in `length`. gid_t is u32 on Linux.
+        // SAFETY: `groups` is valid for writes of `length` bytes. The kernel writes at most
+        // `length` bytes, and sets `length` to the size of the list. gid_t is u32 on Linux.
         let result = unsafe {
             libc::getsockopt(
                 socket.as_fd().as_raw_fd(),

@@ -16,15 +16,15 @@ pub(super) enum Holder {
     Root,
     /// Another user, on the Unix socket.
     User(u32),
-    /// A TCP peer without a token so far.
+    /// A TCP peer that has not presented a valid token.
     Address(IpAddr),
     /// A TCP peer with this token.
     Token(String),
 }
 
 impl Holder {
-    /// A TCP peer. All addresses of this host count as one, and so do all addresses of an IPv6
-    /// network.
+    /// Returns the holder of a TCP connection without a token. All loopback addresses count as one
+    /// address, and so do all addresses of an IPv6 network (/64).
     pub(super) fn address(ip: IpAddr) -> Self {
         match ip.to_canonical() {
             ip if ip.is_loopback() => Self::Address(std::net::Ipv4Addr::LOCALHOST.into()),
@@ -58,7 +58,7 @@ pub(super) struct Places {
     taken: Mutex<HashMap<Holder, u32>>,
 }
 
-/// A place for one connection. Freed when dropped.
+/// A place for one connection, which is free again when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Place {
     places: Arc<Places>,
@@ -144,10 +144,10 @@ fn leave(taken: &mut HashMap<Holder, u32>, holder: &Holder) {
 }
 
 impl Place {
-    /// Moves the place to another holder, whose connection it turned out to be.
+    /// Moves the place to another holder, because the connection has presented a token.
     ///
     /// # Errors
-    /// As of [`Places::take`]. The place then stays with the old holder.
+    /// As [`Places::take`]. The place then stays with the old holder.
     pub(super) fn pass_to(&mut self, holder: Holder) -> Result<(), String> {
         if self.holder == holder {
             return Ok(());

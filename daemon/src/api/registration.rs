@@ -1,7 +1,7 @@
 //! Resolves the path of the socket of a VM that is being registered.
 //!
-//! The file system is asked here, before the command. The store's writer, for which all commands
-//! wait, only compares strings.
+//! This module asks the file system before the command starts. All commands wait for the store's
+//! writer, which therefore only compares strings.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -57,28 +57,28 @@ pub(super) async fn placed(
     }
 }
 
-/// The deepest directory of the socket's path that all VMs have in common.
+/// Returns the deepest directory of the socket's path that all VMs have in common.
 fn shared(socket: &Path) -> &Path {
     let numbered = |dir: &&Path| dir.to_string_lossy().contains(rules::VM_ID);
     let shared = socket.ancestors().skip(1).find(|dir| !numbered(dir));
     shared.unwrap_or(Path::new("/"))
 }
 
-/// The path of a socket without symbolic links in its directory. The last component is not
+/// Returns the path of a socket without symbolic links in its directory. The last component is not
 /// resolved.
 fn real(path: &Path) -> io::Result<PathBuf> {
     let dir = Way::to(path.parent().unwrap_or(path))?.real()?;
     Ok(dir.join(path.file_name().unwrap_or_default()))
 }
 
-/// The path to register for these VMs. The placeholder for the VM number stays.
+/// Returns the path to register for these VMs, with the placeholder for the VM number.
 fn place(socket: &str, vm_ids: &[u32], catalog: &Catalog) -> Result<String, String> {
     let sound = |id: &u32| rules::socket(&rules::socket_of(socket, *id)).is_ok();
     let known = |id: &u32| {
         let vm = catalog.vms.get(id);
         vm.is_some_and(|vm| vm.socket.as_ref() == Some(&rules::socket_of(socket, *id)))
     };
-    // Paths that the catalog refuses anyway, and paths that are already registered.
+    // The catalog refuses malformed paths and long lists itself. Registered paths stay as they are.
     if vm_ids.len() > vgpu_api::MAX_BATCH || !vm_ids.iter().all(sound) || vm_ids.iter().all(known) {
         return Ok(socket.to_owned());
     }
@@ -105,7 +105,8 @@ fn place(socket: &str, vm_ids: &[u32], catalog: &Catalog) -> Result<String, Stri
     Ok(placed)
 }
 
-/// Refuses other kinds of files, and links: the owner of a link may change its target later.
+/// Refuses a path with links, whose owner may change the target later, and a file that is not a
+/// socket.
 fn look(path: &Path) -> Result<(), String> {
     let real = real(path).map_err(|error| error.to_string())?;
     if real != path {
@@ -208,8 +209,7 @@ mod tests {
         std::os::unix::fs::lchown(&link, Some(12_345), None).unwrap();
         let refused = placed("link/x").unwrap_err();
         assert!(refused.contains("link of user 12345"), "{refused}");
-        // A link of root in a tenant's directory, and a link below a directory that differs between
-        // VMs.
+        // The owner of a directory can replace a link in the directory, also a link of root.
         std::os::unix::fs::symlink("../real", base.join("tenant/link")).unwrap();
         std::os::unix::fs::chown(base.join("tenant"), Some(12_345), None).unwrap();
         for path in ["tenant/link/x", "tenant/link/{vm_id}/x"] {

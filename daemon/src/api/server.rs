@@ -1,4 +1,4 @@
-//! Listeners and connections of the admin API, and their bounds.
+//! Listeners and connections of the admin API, with their limits.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -30,47 +30,47 @@ use super::{auth, peer, socket};
 use crate::config::{self, Config};
 use crate::system::guarded::{Guarded, Listener, Stream};
 
-/// A connection must have sent its first request's head within this time; over TCP, one with a
-/// token.
+/// Time within which a connection must send the head of its first request. Over TCP, the head must
+/// carry a valid token.
 const FIRST_HEAD: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 5 });
-/// One that is only told that there are too many, within this.
+/// Lifetime of a connection without a place, which only gets the answer that there are too many.
 const TELL_DEADLINE: Duration = Duration::from_secs(1);
-/// Connections that are told so at once; beyond it they are closed without a word.
+/// Largest number of such connections at a time. Further connections are closed without an answer.
 const TELLING: usize = 16;
-/// A later request's head must have come within this time, also while the connection is idle.
+/// Time within which the head of each later request must arrive, including idle time.
 const HEAD_DEADLINE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 30 });
-/// Largest request head.
+/// Largest request head, in bytes.
 const HEAD_LEN: usize = 16 * 1024;
-/// After the shutdown signal, answers under way have this long.
+/// Time after the shutdown signal for answers in progress.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
-/// After a failed accept (too many open files), the next try.
+/// Pause after a failed accept, for instance because too many files are open.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Callers whose rate is remembered; beyond it, those at rest are forgotten.
+/// Number of callers above which the rate limiter forgets callers whose burst is full again.
 const CALLERS: usize = 1_024;
-/// These may take as long as they like: the stream of events, and, however large the database and
-/// slow its disk, a copy of it, which ends when its caller takes or sends nothing.
+/// Routes without a deadline: the stream of events, and backup and restore, whose duration depends
+/// on the size of the database and the disk. Backup and restore disconnect a caller that stalls.
 const UNTIMED: [&str; 3] = ["/v1/events/stream", "/v1/backup", "/v1/restore"];
 
-/// Why the admin API cannot be served.
+/// The reason for which the admin API cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The Unix socket.
+    /// The Unix socket cannot be bound.
     #[error("Cannot serve the admin API on {}: {message}", socket.display())]
     Unix {
-        /// Its path.
+        /// Path of the socket.
         socket: PathBuf,
-        /// Why.
+        /// The problem, as a sentence.
         message: String,
     },
-    /// The TCP address.
+    /// The TCP address cannot be bound.
     #[error("Cannot serve the admin API on {address}: {source}. Is the address free?")]
     Tcp {
         /// The address.
         address: std::net::SocketAddr,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The token file.
+    /// The token file is wrong: a sentence with file and problem.
     #[error("{0}")]
     Tokens(String),
 }
@@ -84,7 +84,7 @@ pub struct AdminServer {
     tcp: Option<TcpListener>,
 }
 
-/// Who may come in, and how often.
+/// Access control and rate limits of all connections.
 #[derive(Debug)]
 struct Gate {
     admin: Arc<Admin>,
@@ -93,17 +93,19 @@ struct Gate {
     telling: Arc<Semaphore>,
 }
 
-/// One connection.
+/// A connection.
 #[derive(Debug)]
 struct Visit {
-    /// Its place, or the sentence that it is told instead.
+    /// `Ok`: the place of the connection. `Err`: the connection has no place; the sentence that
+    /// tells this to the caller, and a permit ([`TELLING`]) for sending the sentence.
     place: Mutex<Result<Place, (String, OwnedSemaphorePermit)>>,
-    /// Whether a request's head has come from somebody who is known: over TCP, with a token.
+    /// Whether an identified caller has sent a request head: over TCP, a caller with a valid token.
     known: AtomicBool,
 }
 
 impl Visit {
-    /// Ends when nobody has made itself known by the deadline.
+    /// Returns at the deadline if no identified caller has sent a request head by then, otherwise
+    /// never.
     async fn unknown(&self) {
         let told = self.place().is_err();
         tokio::time::sleep(if told { TELL_DEADLINE } else { FIRST_HEAD }).await;
@@ -112,7 +114,7 @@ impl Visit {
         }
     }
 
-    /// Gives the sentence of a connection that has no place.
+    /// Fails with the sentence for the caller if the connection has no place.
     fn has_place(&self) -> Result<(), String> {
         self.place()
             .as_ref()
@@ -120,7 +122,7 @@ impl Visit {
             .map_err(|(text, _)| text.clone())
     }
 
-    /// It is this token's from now on.
+    /// Moves the place of the connection to a token.
     fn belongs_to(&self, token: &Caller) -> Result<(), String> {
         match &mut *self.place() {
             Ok(place) => place.pass_to(Holder::Token(token.name.clone())),
@@ -154,10 +156,10 @@ impl Rules {
 }
 
 impl AdminServer {
-    /// Binds the sockets. From then on callers wait to be accepted.
+    /// Binds the sockets. From then on callers can connect, and wait until vgpud accepts them.
     ///
     /// # Errors
-    /// When a socket cannot be bound, or the token file is not right.
+    /// If a socket cannot be bound, or the token file is wrong.
     pub async fn bind(admin: Arc<Admin>) -> Result<Self, ServeError> {
         let config: Arc<Config> = admin.config().borrow().clone();
         let rules = Rules::new(&config.admin).map_err(ServeError::Tokens)?;
@@ -189,13 +191,13 @@ impl AdminServer {
         })
     }
 
-    /// As on a kernel that cannot refuse descriptors.
+    /// Accepts attached descriptors, as an older kernel does.
     #[cfg(test)]
     pub(super) fn allow_rights(&self) {
         self.unix.allow_rights();
     }
 
-    /// The TCP address in use, where there is one (its port is known even if 0 was configured).
+    /// Returns the TCP address in use, if any, with the actual port even if port 0 was configured.
     #[must_use]
     pub fn tcp_address(&self) -> Option<std::net::SocketAddr> {
         self.tcp
@@ -203,8 +205,8 @@ impl AdminServer {
             .and_then(|listener| listener.local_addr().ok())
     }
 
-    /// Serves until `shutdown` becomes true (or its sender is gone); then answers under way are
-    /// finished, and the socket is removed.
+    /// Serves until `shutdown` becomes true or its sender is dropped. Then removes the socket and
+    /// waits up to 5 s for answers in progress.
     pub async fn serve(self, mut shutdown: watch::Receiver<bool>) {
         let router = self
             .gate
@@ -243,12 +245,13 @@ impl AdminServer {
     }
 }
 
-/// Ends when `stop` becomes true, or its sender is gone.
+/// Returns when `stop` becomes true or its sender is dropped.
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// The next caller. None while those that ended take long to close, which is `told` once.
+/// Accepts the next connection. Waits while too many ended connections are being closed, and logs
+/// this once (`told`).
 async fn accept_unix(listener: &Listener, told: &mut bool) -> io::Result<Guarded> {
     if listener.closer().is_full() && !std::mem::replace(told, true) {
         tracing::warn!(
@@ -292,7 +295,7 @@ impl Gate {
         }
     }
 
-    /// The routes, behind the checks that every request passes.
+    /// Returns the routes, behind the checks that apply to every request.
     fn router(self: Arc<Self>, config: &Config) -> Router {
         let body = usize::try_from(config.admin.max_body_bytes).unwrap_or(usize::MAX);
         routes::router(self.admin.clone())
@@ -366,7 +369,7 @@ impl Gate {
     }
 }
 
-/// What every request passes: who is it, how often, for how long.
+/// Checks every request: place of the connection, identity of the caller, rate, deadline.
 async fn admit(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
     let rules = gate.rules();
     let Some(visit) = request.extensions().get::<Arc<Visit>>().cloned() else {
@@ -378,7 +381,7 @@ async fn admit(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> R
     let caller = match identify(&rules.keeper, &request) {
         Ok(caller) => caller,
         Err(failure) => {
-            // Guesses of tokens share one bucket.
+            // All requests without a valid token share one rate limit.
             if rules.rate.check_key(&"unknown".to_owned()).is_err() {
                 return last(too_often("unknown"));
             }
@@ -400,7 +403,7 @@ async fn admit(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> R
     answer(&rules, caller, request, next).await
 }
 
-/// The answer to a caller, within its rate and the deadline.
+/// Answers an identified caller, within the caller's rate and the deadline.
 async fn answer(rules: &Rules, caller: Caller, mut request: Request, next: Next) -> Response {
     if rules.rate.len() > CALLERS {
         rules.rate.retain_recent();
@@ -424,7 +427,8 @@ async fn answer(rules: &Rules, caller: Caller, mut request: Request, next: Next)
     }
 }
 
-/// An answer after which the connection is closed: who has no place, or shows no token, keeps none.
+/// Returns an answer that closes the connection, because a connection without a place or a valid
+/// token must not stay open.
 fn last(answer: impl IntoResponse) -> Response {
     let mut response = answer.into_response();
     let close = HeaderValue::from_static("close");
@@ -432,7 +436,7 @@ fn last(answer: impl IntoResponse) -> Response {
     response
 }
 
-/// Whether anybody may ask for this.
+/// Whether the route needs no rights.
 fn is_open(request: &Request) -> bool {
     request.uri().path() == "/healthz"
 }

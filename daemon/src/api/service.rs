@@ -1,8 +1,8 @@
 //! Carries out the commands of administrators.
 //!
 //! A command has three steps: commit (store), hand over (mediation), acknowledge. The hand-overs
-//! happen in the order of the commits, and both happen even if the caller goes away. Actions that
-//! do not change the configuration (killing a session) do not wait for the disk.
+//! happen in the order of the commits. Commit and hand-over happen even if the caller disconnects.
+//! Actions that do not change the configuration (killing a session) do not wait for the disk.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -30,7 +30,7 @@ const SNAPSHOT_DEADLINE: Duration = Duration::from_secs(2);
 /// Longest wait for the checks of the mediation, which start a program.
 const DOCTOR_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Longest wait of a finished action for its audit line.
+/// Longest wait for the audit line of a finished action.
 const NOTE_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The administration of one vgpud.
@@ -154,7 +154,8 @@ impl Admin {
         }
         let (asked, command) = match command {
             Command::RegisterVm(request) => {
-                // The idempotency key first: the target of a path may have changed since.
+                // The idempotency key comes first: since the first request, the path may lead
+                // elsewhere.
                 let asked = Command::RegisterVm(request.clone());
                 if let Some(key) = &key
                     && let Some(done) = self.repeated(&actor, key, &asked).await?
@@ -171,8 +172,8 @@ impl Admin {
         to_its_end(async move { admin.carry_out(actor, key, asked, command).await }).await
     }
 
-    /// The earlier outcome of the same command under the same key, after the mediation has its
-    /// changes.
+    /// Returns the outcome of an earlier command with the same key, once the mediation has the
+    /// changes of that command.
     async fn repeated(
         &self,
         actor: &AuditActor,
@@ -196,10 +197,11 @@ impl Admin {
         self.hand_over(outcome).await
     }
 
-    /// Replaces the present configuration by that of a backup.
+    /// Replaces the present configuration by that of a backup, then scans for GPUs.
     ///
     /// # Errors
-    /// A refusal; nothing was changed.
+    /// A refusal that changed nothing, or the message that the mediation failed to take the
+    /// changes.
     pub(super) async fn restore(
         self: &Arc<Self>,
         actor: AuditActor,
@@ -305,7 +307,7 @@ impl Admin {
         self.scanned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a canary on a GPU. If it fails, the GPU becomes suspect.
+    /// Runs a canary on a GPU. A GPU that fails becomes suspect.
     ///
     /// # Errors
     /// If the GPU is unknown, vanished or without a driver, or the probe cannot be run.
@@ -398,7 +400,7 @@ impl Admin {
         crate::rules::reason(&reason)
             .map_err(|problem| refuse(ErrorCode::InvalidRequest, problem, ""))?;
         let admin = self.clone();
-        // Together with the audit line.
+        // One task for both: a caller that disconnects does not prevent the audit line.
         let warning = to_its_end(async move {
             let killed = admin.mediation.kill_session(session_id, reason).await;
             killed.map_err(|error| of_mediation(&error))?;
@@ -427,7 +429,7 @@ impl Admin {
         }
     }
 
-    /// Reads the configuration file again and applies all of it, or nothing.
+    /// Reads the configuration file again and applies the whole file, or nothing.
     ///
     /// # Errors
     /// The problem of the file; nothing was changed.
@@ -492,7 +494,7 @@ impl Admin {
             .map_err(|problem| no_answer(&problem))
     }
 
-    /// Why a VM waits.
+    /// Explains why a VM waits.
     ///
     /// # Errors
     /// If the mediation does not answer, or does not know the VM (yet).
@@ -509,14 +511,14 @@ impl Admin {
             })
     }
 
-    /// Configuration, runtime state and usage of one moment.
+    /// Returns configuration, runtime state and usage of one moment.
     pub(crate) async fn world(&self) -> World {
         let snapshot = self.snapshot().await;
         let config = self.config.borrow().clone();
         World::new(self.store.catalog(), config, snapshot, self.store.journal())
     }
 
-    /// The data of the status screen.
+    /// Returns the data of the status screen.
     pub async fn status(&self) -> Status {
         self.status_of(&self.world().await)
     }
@@ -574,7 +576,8 @@ impl Admin {
     }
 }
 
-/// Runs work in a task of its own, so that a caller that goes away does not leave it half done.
+/// Runs work in a task of its own, so that a caller that disconnects does not leave the work half
+/// done.
 async fn to_its_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, ErrorDetail>> + Send + 'static,
 ) -> Result<T, ErrorDetail> {

@@ -11,16 +11,16 @@ use rustix::fs::{XattrFlags, setxattr};
 use crate::system;
 use crate::system::guarded::Listener;
 
-/// Binds the socket so that its mode is never wider than it shall be. Members of these groups may
-/// connect, and nobody else but root and vgpud's own user.
+/// Binds the socket. At no time can anybody connect but root, vgpud's own user and members of these
+/// groups.
 pub(super) fn bind(socket: &Path, groups: &[u32]) -> Result<Listener, String> {
     let text = |error: io::Error| format!("{error}.");
     if let Some(dir) = socket.parent() {
         std::fs::create_dir_all(dir).map_err(text)?;
     }
     system::remove_socket(socket, false).map_err(text)?;
-    // The socket is bound under another name with mode 0600, gets its groups and its mode, and is
-    // renamed only then.
+    // The socket is bound under another name with mode 0600, and renamed after it has its groups
+    // and its mode.
     let mut name = socket.as_os_str().to_owned();
     name.push(".new");
     let new = PathBuf::from(name);

@@ -5,7 +5,6 @@ use vgpu_api::{LatencyBucket, LatencyHistogram, UsageReport};
 use crate::model::{Histogram, UsageRecord, VmRecord};
 use crate::views::World;
 
-/// The usage report of one VM.
 pub(super) fn report(world: &World, record: &VmRecord, usage: &UsageRecord) -> UsageReport {
     let same = usage.generation == record.generation;
     let usage = if same { *usage } else { UsageRecord::default() };

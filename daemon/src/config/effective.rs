@@ -6,9 +6,9 @@ use super::Defaults;
 use crate::model::VmRecord;
 
 impl Defaults {
-    /// The effective limits of a VM: its own, else `[defaults.vm]`, else the built-in limits. For
-    /// the watchdog: its own, else those of the pool. `pool`: the settings of the pool; `None`: the
-    /// settings of a new pool. No limit is [`Limit::Default`].
+    /// Returns the effective limits of a VM: its own, else `[defaults.vm]`, else the built-in
+    /// limits. The built-in soft and hard limits are those of the pool. `pool`: the settings of the
+    /// pool; `None`: the settings of a new pool. The result has no [`Limit::Default`].
     #[must_use]
     pub fn limits_of(&self, vm: &VmRecord, pool: Option<&PoolSettings>) -> VmLimits {
         let fallback;

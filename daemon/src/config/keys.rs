@@ -55,7 +55,7 @@ pub(super) fn merge(old: &Config, fresh: &Config) -> Result<(Config, ReloadRepor
     Ok((unflatten(flat)?, report))
 }
 
-/// Every set key with its value. Keys without a value (`None`) are left out.
+/// Returns every key that has a value, with the value.
 pub(super) fn flatten(config: &Config) -> Result<BTreeMap<String, toml::Value>, String> {
     let table = toml::Table::try_from(config).map_err(|error| error.to_string())?;
     let mut flat = BTreeMap::new();

@@ -41,7 +41,7 @@ pub struct Config {
     pub admin: Admin,
     /// The listeners for guests.
     pub listen: Listen,
-    /// Which CUDA driver the workers load.
+    /// The CUDA driver that the workers load.
     pub driver: Driver,
     /// Worker processes.
     pub worker: Worker,
@@ -100,7 +100,8 @@ fn example() -> PathBuf {
     prefix.join("share/doc/vgpu/vgpud.toml")
 }
 
-/// Why a configuration is not used. The sentence names file, place and key, and a valid value.
+/// The reason for which a configuration is not used. The sentence names file, place and key, and a
+/// valid value.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -161,7 +162,7 @@ impl Config {
     /// Parses and checks a text. `file` is named in errors.
     ///
     /// # Errors
-    /// As [`Config::load`], except for reading.
+    /// As [`Config::load`], without the errors of reading.
     pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
         let config: Self = toml::from_str(text).map_err(|error| {
             let start = error.span().map_or(0, |span| span.start.min(text.len()));
@@ -187,7 +188,8 @@ impl Config {
         }
     }
 
-    /// Takes the live keys of `fresh`, keeps the others, and reports both.
+    /// Returns this configuration with the live keys of `fresh`, and a report of all keys that
+    /// differ.
     ///
     /// # Errors
     /// A sentence, if the combination of old and new keys is not valid: a restart is then needed.
@@ -268,8 +270,8 @@ impl Config {
         paths
     }
 
-    /// The Unix socket paths of every VM by default: `<vm_socket_dir>/<vm number>/vgpu.sock` and
-    /// `<hybrid dir>/<name>.sock_<vsock port>`.
+    /// The Unix socket paths that every VM has by default: `<vm_socket_dir>/<vm number>/vgpu.sock`
+    /// and `<hybrid dir>/<name>.sock_<vsock port>`.
     #[must_use]
     pub fn automatic_paths(&self, vm: &crate::model::VmRecord) -> Vec<PathBuf> {
         let mut paths = Vec::new();
@@ -294,8 +296,8 @@ impl Config {
         self.driver.soft_state_dir.clone().unwrap_or_else(default)
     }
 
-    /// Sentences about parts of a valid configuration that do not work on this host. Queries the
-    /// host's name services.
+    /// Returns sentences about parts of a valid configuration that do not work on this host.
+    /// Queries the host's name services.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let group = self.listen.vm_socket_group.as_ref();

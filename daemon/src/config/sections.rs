@@ -23,10 +23,9 @@ pub struct Daemon {
     pub events_kept: u64,
     /// Interval in s at which usage totals are written to the database.
     pub usage_flush_s: u64,
-    /// Decisions per segment of the scheduler's decision log. Between one and two segments are
-    /// kept.
+    /// Decisions per segment of the scheduler's decision log.
     pub sched_log_records: u64,
-    /// Bytes per segment.
+    /// Bytes per segment of the decision log. Between one and two segments are kept.
     pub sched_log_bytes: u64,
 }
 
@@ -164,7 +163,7 @@ pub struct Listen {
     pub hybrid_dirs: Vec<PathBuf>,
     /// Give every VM a Unix socket `<vm_socket_dir>/<vm number>/vgpu.sock`.
     pub vm_sockets: bool,
-    /// Directory of those directories; default `<runtime_dir>/vm`.
+    /// Directory with one directory per VM; default `<runtime_dir>/vm`.
     pub vm_socket_dir: Option<PathBuf>,
     /// Mode of VM sockets, as octal text. Whoever can connect to a socket acts as its VM.
     pub vm_socket_mode: String,
@@ -195,7 +194,7 @@ impl Listen {
         u32::from_str_radix(&self.vm_socket_mode, 8).unwrap_or(0o600)
     }
 
-    /// The problem that this host has no group of this name.
+    /// Returns the problem that this host has no group `name`, without a full stop.
     #[must_use]
     pub fn without_group(&self, name: &str) -> String {
         format!("there is no group {name} on this host (listen.vm_socket_group)")
@@ -238,19 +237,19 @@ impl Listen {
     }
 }
 
-/// Which CUDA driver the workers load.
+/// The CUDA driver that the workers load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DriverKind {
-    /// NVIDIA's if the host has a GPU, otherwise soft devices.
+    /// NVIDIA's driver if the host has a GPU, otherwise soft devices.
     Auto,
-    /// NVIDIA's only. Without a GPU nothing is served.
+    /// NVIDIA's driver only. Without a GPU nothing is served.
     Nvidia,
     /// Soft devices only.
     Soft,
 }
 
-/// `[driver]`: which CUDA driver the workers load.
+/// `[driver]`: the CUDA driver that the workers load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Driver {
@@ -325,9 +324,9 @@ impl Driver {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cgroups {
-    /// If vgpud's own cgroup is delegated to it (systemd: `Delegate=yes`).
+    /// If vgpud's own cgroup is delegated to vgpud (systemd: `Delegate=yes`).
     Auto,
-    /// If the kernel allows it.
+    /// Also without a delegated cgroup, if the kernel allows this.
     Always,
     /// Never.
     Never,
@@ -347,15 +346,16 @@ pub struct Worker {
     pub probe_binary: Option<PathBuf>,
     /// First uid of workers, if vgpud is root. Workers of VM n have `uid + n`; probes have `uid`.
     pub uid: u32,
-    /// First gid, likewise. Every worker is also in this group.
+    /// First gid of workers. Workers of VM n have `gid + n`, and every worker is also in group
+    /// `gid`.
     pub gid: u32,
     /// Whether the workers of each VM have a uid and gid of their own. Otherwise all have `uid` and
     /// `gid`.
     pub uid_per_vm: bool,
     /// Further groups of workers and probes, by name or number, for access to device nodes.
     pub groups: Vec<String>,
-    /// If vgpud is root and cannot run workers as another user: run them as root, instead of
-    /// refusing to start them.
+    /// Whether workers run as root if vgpud is root and cannot run them as another user. Otherwise
+    /// vgpud refuses to start them.
     pub allow_root: bool,
     /// Whether each worker has a cgroup, which is used to end the processes that the worker starts.
     pub cgroups: Cgroups,

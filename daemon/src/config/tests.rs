@@ -170,7 +170,7 @@ fn a_reload_takes_live_keys_and_names_the_others() {
     assert_eq!(limits.sessions, Limit::Value(3));
     let built_in = VmLimits::built_in();
     assert_eq!(limits.queue_calls, built_in.queue_calls, "the others stay");
-    // The other way round: a key that was removed from the file has its default again.
+    // A key that was removed from the file has its default again.
     let (back, report) = merged.reload(&old).unwrap();
     assert_eq!(back, old);
     assert_eq!(report.applied.len(), 2);

@@ -1,5 +1,5 @@
 //! Problems with the sockets of VMs: vgpud does not listen on a socket, or cannot see whether the
-//! socket still has its name.
+//! socket is still in its place.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,15 +11,16 @@ const MOST_TOLD: usize = 8;
 /// Sockets of one problem that are named. Further sockets are only counted.
 const MOST_NAMED: usize = 3;
 
-/// A socket of a VM on which vgpud does not listen, or of which vgpud cannot see whether the socket
-/// is still in its place. Neither text ends with a full stop.
+/// A problem with a socket of a VM: vgpud does not listen on the socket, or cannot see whether the
+/// socket is still in its place. Neither text ends with a full stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenerProblem {
     /// The VM.
     pub vm_id: u32,
     /// The socket.
     pub path: PathBuf,
-    /// Whether vgpud listens on the socket. If so, the problem is that vgpud cannot see its place.
+    /// Whether vgpud listens on the socket. If so, vgpud cannot see whether the socket is in its
+    /// place.
     pub listens: bool,
     /// The reason.
     pub problem: String,

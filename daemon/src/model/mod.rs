@@ -6,7 +6,7 @@
 //! - *runtime* ([`RuntimeSnapshot`]): the present state of the mediation. Never stored.
 //! - *usage* ([`UsageDelta`]): totals that grow, stored periodically.
 //!
-//! [`crate::api`] builds the administrators' view (`vgpu_api`) from the three.
+//! `views` builds the administrators' view (`vgpu_api`) from the three.
 
 mod listener_problem;
 
@@ -50,14 +50,14 @@ impl VmIdentity {
 /// A process that uses a GPU, as the device counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct DeviceProcess {
-    /// The process number.
+    /// Process ID.
     pub pid: u32,
     /// Bytes of device memory that the process holds.
     pub memory_bytes: u64,
     /// GPU time that the process has used, in ns; `None` where the device keeps no such account.
     #[serde(default)]
     pub busy_ns: Option<u64>,
-    /// When the oldest unfinished work of the process was submitted (CLOCK_MONOTONIC, ns).
+    /// Submission time of the oldest unfinished work of the process (CLOCK_MONOTONIC, ns).
     /// `busy_ns` may lack the GPU time used since then. `None`: `busy_ns` is complete.
     #[serde(default)]
     pub open_ns: Option<u64>,
@@ -167,11 +167,11 @@ pub struct VmRecord {
     pub quarantine: Option<Quarantine>,
     /// Strikes not yet forgotten, as of `last_strike_unix_ms`.
     pub strikes: u32,
-    /// When the last strike was given; 0 when there was none.
+    /// Time of the last strike; 0 if there was none.
     pub last_strike_unix_ms: u64,
     /// Quarantines by strikes not yet forgotten, as of `quarantines_unix_ms`.
     pub quarantines: u32,
-    /// Time from which the next quarantine to be forgotten ages.
+    /// Start of the time after which the next quarantine is forgotten.
     pub quarantines_unix_ms: u64,
     /// Time of registration.
     pub registered_unix_ms: u64,
@@ -206,7 +206,7 @@ impl VmRecord {
         }
     }
 
-    /// Why the VM is quarantined and until when, for the user of a refused program.
+    /// Returns the reason and the end of the quarantine, for the user of a refused program.
     #[must_use]
     pub fn quarantine_text(&self, now_unix_ms: u64) -> Option<String> {
         let Quarantine {
@@ -226,14 +226,14 @@ impl VmRecord {
         })
     }
 
-    /// Strikes that still count at `now_unix_ms`. One is forgotten per `decay_s`.
+    /// Strikes that still count at `now_unix_ms`. One strike is forgotten per `decay_s`.
     #[must_use]
     pub fn strikes_at(&self, now_unix_ms: u64, decay_s: Limit) -> u32 {
         left(self.strikes, self.last_strike_unix_ms, now_unix_ms, decay_s)
     }
 
-    /// Quarantines that still count at `now_unix_ms`, likewise. None is forgotten during a
-    /// quarantine.
+    /// Quarantines that still count at `now_unix_ms`. One quarantine is forgotten per `decay_s`,
+    /// except during a quarantine.
     #[must_use]
     pub fn quarantines_at(&self, now_unix_ms: u64, decay_s: Limit) -> u32 {
         left(
@@ -244,7 +244,7 @@ impl VmRecord {
         )
     }
 
-    /// The history of a VM that the scheduler does not know yet.
+    /// Returns the history of the VM, for a scheduler that does not know the VM yet.
     #[must_use]
     pub fn past(&self, debt_ns: u64, now_unix_ms: u64) -> Past {
         let age_ns = |since_ms: u64| {
@@ -268,7 +268,7 @@ impl VmRecord {
     }
 }
 
-/// The rest of `count`, where one is forgotten per `decay_s` since `since_ms`.
+/// Returns `count` less one per `decay_s` since `since_ms`.
 fn left(count: u32, since_ms: u64, now_ms: u64, decay_s: Limit) -> u32 {
     let decay_ms = decay_s.value().and_then(|s| s.checked_mul(1_000));
     let passed_ms = now_ms.saturating_sub(since_ms);
@@ -319,8 +319,8 @@ pub fn refuse_pinned(limits: &VmLimits, pinned: u64, more: u64) -> Option<String
 pub struct UsageDelta {
     /// The increments, in the fields of [`VmUsage`].
     pub add: VmUsage,
-    /// Present debt of the VM to other VMs, in ns (no increment), where the scheduler keeps one.
-    /// The debt survives idle times and restarts.
+    /// Present debt of the VM to other VMs, in ns (not an increment); `None` if the scheduler keeps
+    /// no debt. The debt survives idle times and restarts.
     pub debt_ns: Option<u64>,
 }
 
@@ -338,8 +338,8 @@ pub struct UsageRecord {
 }
 
 impl UsageRecord {
-    /// The record after a reset: the totals start at zero, and the debt of the same registration
-    /// stays.
+    /// Returns the record after a reset: the totals are zero, and the debt stays if the
+    /// registration is the same.
     #[must_use]
     pub fn anew(&self, generation: u64, at_unix_ms: u64) -> UsageRecord {
         UsageRecord {
@@ -374,7 +374,7 @@ pub struct RuntimeSnapshot {
     pub handoff_time: Histogram,
     /// Workers of an earlier vgpud that are not yet verified gone.
     pub orphaned_workers: u32,
-    /// Sockets of VMs on which vgpud should listen and does not.
+    /// Problems with the sockets of VMs.
     pub listener_problems: Vec<ListenerProblem>,
     /// Sentences about problems that need an administrator.
     pub warnings: Vec<String>,
@@ -414,7 +414,7 @@ pub struct VmRuntime {
     pub gpu_uuid: Option<String>,
     /// The other GPUs of a gang.
     pub more_gpu_uuids: Vec<String>,
-    /// Whether the VM counts one class lower for now.
+    /// Whether the VM counts one class lower at present.
     pub demoted: bool,
     /// Open sessions.
     pub sessions: u32,

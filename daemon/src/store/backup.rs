@@ -92,7 +92,8 @@ impl Store {
         }
     }
 
-    /// A copy of the whole database at one moment. The file has no name any more.
+    /// Returns an open copy of the whole database at one moment. The file has no directory entry
+    /// any more.
     ///
     /// # Errors
     /// If there is too little space for the copy, or the database cannot be read.
@@ -125,7 +126,7 @@ impl Store {
     /// Creates the file for a backup of this many bytes that a caller uploads.
     ///
     /// # Errors
-    /// Why the file cannot be created.
+    /// The reason for which the file cannot be created, without a full stop.
     pub(crate) fn incoming(&self, bytes: u64) -> Result<(Temporary, File), String> {
         let path = beside(self.file(), "restore");
         has_room(&path, bytes)?;
@@ -166,7 +167,7 @@ impl Store {
 /// database's log.
 ///
 /// # Errors
-/// A sentence, if it does not fit.
+/// If the file does not fit: the needed and the free space in KiB, without a full stop.
 fn has_room(path: &Path, bytes: u64) -> Result<(), String> {
     let free = free_bytes(path.parent().unwrap_or(path)).map_err(|error| error.to_string())?;
     let needed = bytes.saturating_add(LEFT_FOR_LOG);

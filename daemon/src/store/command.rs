@@ -71,8 +71,8 @@ pub enum Command {
     ResetUsage(UsageReset),
     /// Change the weights of the host or of a pool.
     SetWeights(WeightsPatch),
-    /// Changes nothing in the configuration: a line in the audit trail about an action elsewhere (a
-    /// session killed, the configuration file reloaded).
+    /// Add a line to the audit trail about an action outside the store (a session killed, the
+    /// configuration file reloaded). Changes no configuration.
     Note {
         /// The action.
         action: String,
@@ -114,7 +114,7 @@ impl Command {
 pub struct AuditActor {
     /// `uid:<n>`, `token:<name>`, or `vgpud`.
     pub name: String,
-    /// Process number of the caller, if known.
+    /// Process ID of the caller, if known.
     pub pid: Option<u32>,
 }
 

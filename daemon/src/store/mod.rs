@@ -8,10 +8,10 @@
 //! reads data that only the disk has.
 //!
 //! The log is checkpointed into the database file about 1 s after a transaction. A file beside the
-//! database holds the number of the last acknowledged change: a database that lacks changes is not
-//! served.
+//! database holds the number of the last acknowledged change. vgpud does not start with a database
+//! that lacks this change.
 //!
-//! When the disk is full, commands are refused with a sentence. Everything else goes on: the
+//! When the disk is full, commands are refused with a sentence. Everything else continues: the
 //! catalog and the sums of usage are in memory, and events wait in a bounded ring.
 
 mod backup;
@@ -46,13 +46,13 @@ use command::refuse;
 use reader::Reader;
 use writer::{Job, Writer};
 
-/// Most commands that wait for the writer.
+/// Largest number of commands that wait for the writer.
 const QUEUE: usize = 256;
 
 /// Options of the store.
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
-    /// Settings and limits that pools and VMs have without own ones.
+    /// Settings and limits of pools and VMs that have none of their own.
     pub defaults: Defaults,
     /// Directories and sockets of vgpud itself, where no VM may have its socket.
     pub own_paths: Vec<PathBuf>,
@@ -104,7 +104,7 @@ pub struct Store {
     /// `None` once closed.
     jobs: Mutex<Option<Sender<Job>>>,
     reader: Reader,
-    /// Whether the writer's connection is the only one, which then serves reads too.
+    /// Whether the writer's connection is the only connection, so that it also serves reads.
     alone: bool,
     shared: Arc<Shared>,
     journal: Arc<Journal>,
@@ -137,7 +137,8 @@ impl Shared {
     }
 }
 
-/// The file with the number of the last acknowledged change, and the number.
+/// Returns the file with the number of the last acknowledged change, and the number (0 without a
+/// file).
 fn promise(database: &Path) -> Result<(NumberFile, u64), StoreError> {
     let witness = NumberFile::new(database.with_file_name("last-change"));
     match witness.read() {
@@ -227,7 +228,7 @@ impl Store {
         self.shared.catalog()
     }
 
-    /// Events and usage that are not saved yet.
+    /// The newest events, and events and usage that are not saved yet.
     #[must_use]
     pub fn journal(&self) -> &Arc<Journal> {
         &self.journal
@@ -280,7 +281,7 @@ impl Store {
         answer.await.map_err(|_| stopped())?
     }
 
-    /// The outcome of the same command under the same key, if it was already carried out.
+    /// Returns the outcome of an earlier command with the same key, if there is one.
     ///
     /// # Errors
     /// If the key was used with another command, or the database cannot be read.
@@ -358,7 +359,7 @@ impl Store {
         limit: usize,
         wanted: impl Fn(&Event) -> bool,
     ) -> Result<Vec<Event>, ErrorDetail> {
-        /// Most saved events that are searched.
+        /// Largest number of saved events that are searched.
         const LOOKED_THROUGH: usize = 1_000;
         let oldest = self.journal.oldest_seq();
         let recent = self.journal.newest(limit, &wanted);
@@ -407,7 +408,8 @@ impl Store {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        // First the reader: the last connection to close checkpoints the log into the database.
+        // The reader closes first: the last connection to close checkpoints the log into the
+        // database, for which it must be able to write.
         self.reader.close();
         if let Some(thread) = thread {
             close(&self.jobs);
@@ -472,7 +474,7 @@ fn try_send<T>(
     }
 }
 
-/// The thread ends after it has handled the messages sent before.
+/// Closes a channel. The receiving thread ends after the messages that were sent before.
 fn close<T>(sender: &Mutex<Option<Sender<T>>>) {
     sender.lock().unwrap_or_else(PoisonError::into_inner).take();
 }

@@ -16,7 +16,7 @@ use vgpu_api::{ErrorCode, ErrorDetail};
 use super::command::refuse;
 use super::{StoreError, close, schema, stopped, try_send};
 
-/// Most reads that wait.
+/// Largest number of waiting reads.
 const QUEUE: usize = 32;
 /// Interval at which a running read is interrupted while the store closes.
 const INTERRUPT_EVERY: Duration = Duration::from_millis(1);

@@ -407,7 +407,7 @@ pub(super) fn save_audit(
     Ok(u64::try_from(connection.last_insert_rowid()).unwrap_or(0))
 }
 
-/// The lines after `since`, or the newest lines; oldest first.
+/// Returns the lines after `since`, or the newest lines without `since`, oldest first.
 pub(super) fn load_audit(
     connection: &Connection,
     since: Option<u64>,
@@ -514,7 +514,7 @@ fn uint(row: &Row<'_>, column: &str) -> Sql<u64> {
     u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(0, value))
 }
 
-/// A number that grows only by counting.
+/// Reads a counter, which never exceeds [`number_file::MOST`] by counting.
 fn count(row: &Row<'_>, column: &str) -> Sql<u64> {
     let value = uint(row, column)?;
     if value <= number_file::MOST {

@@ -24,13 +24,13 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0005.sql"),
 ];
 
-/// How to replace an unusable database by a backup.
+/// Steps to replace an unusable database by a backup.
 ///
-/// A file that is copied in place would be read together with the log of the old database.
+/// SQLite would read a file that is copied in place together with the log of the old database.
 pub(crate) const PUT_BACK: &str = "To go on from a backup, stop vgpud, move state.db, state.db-wal, \
     state.db-shm and last-change away together, start vgpud, and run `vgpu-admin restore FILE`";
 
-/// Why the database is not used. The file is unchanged.
+/// The reason for which vgpud does not use the database. The file is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The database cannot be opened or written.
@@ -55,7 +55,7 @@ pub enum StoreError {
         /// The damage.
         message: String,
     },
-    /// A newer vgpud wrote it.
+    /// A newer vgpud wrote the database.
     #[error("The state database {} has schema version {found}, this vgpud knows up to {known}. It was left as it is. Install the newer vgpud again, or go back to a backup, for instance the one that the upgrade made beside it. {PUT_BACK}.", file.display())]
     Newer {
         /// The database.
@@ -159,7 +159,7 @@ pub(super) fn open(file: &Path, promised: u64, witness: &Path) -> Result<Connect
 /// Opens a copy of a database that a caller uploaded, checks it completely, and updates its schema.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The damage, or that the backup is of a newer vgpud.
 pub(super) fn open_backup(file: &Path) -> Result<Connection, StoreError> {
     let fail = |error: rusqlite::Error| StoreError::from_sqlite(file, &error);
     let corrupt = |message: String| StoreError::Corrupt {
@@ -202,7 +202,7 @@ pub(super) fn open_to_read(file: &Path) -> Result<Connection, StoreError> {
     opened.map_err(|error| StoreError::from_sqlite(file, &error))
 }
 
-/// Checks a database completely without changing it, as [`open`] does in part.
+/// Checks a whole database without changing it. Returns `false` if there is no database.
 ///
 /// # Errors
 /// As [`open`].
@@ -250,7 +250,8 @@ pub(super) fn is_alone(connection: &Connection) -> Result<bool, rusqlite::Error>
     Ok(mode == "exclusive")
 }
 
-/// Opens a database and checks it without writing to it. Returns the number of the last change too.
+/// Opens a database and checks it without writing to it. Also returns the number of the last
+/// change.
 fn open_sound(file: &Path, alone: bool) -> Result<(Connection, u64), StoreError> {
     let fail = |error: rusqlite::Error| StoreError::from_sqlite(file, &error);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
@@ -258,8 +259,8 @@ fn open_sound(file: &Path, alone: bool) -> Result<(Connection, u64), StoreError>
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let connection = Connection::open_with_flags(file, flags).map_err(fail)?;
-    // Until the file is known to be a sound database of vgpud, nothing may be written to it, not
-    // even the checkpoint when a connection is closed.
+    // A file must stay unchanged until it is known to be a sound database of vgpud. SQLite would
+    // write even when it closes a connection (checkpoint).
     connection
         .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
         .map_err(fail)?;
@@ -272,8 +273,8 @@ fn open_sound(file: &Path, alone: bool) -> Result<(Connection, u64), StoreError>
     Ok((connection, last_change))
 }
 
-/// Whether the disk has less free space than the index of a log needs. SQLite's errors do not tell:
-/// for the index they are the same for every reason.
+/// Whether the disk has less free space than the index of a log needs. This function writes a file
+/// to find out, because SQLite gives the same error for every failure to create the index.
 fn disk_is_full(file: &Path) -> bool {
     const INDEX: usize = 32 << 10;
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
@@ -283,8 +284,8 @@ fn disk_is_full(file: &Path) -> bool {
     written.is_err_and(full)
 }
 
-/// Creates the file for vgpud's user only. SQLite would make it readable for all; its log gets the
-/// mode of the file.
+/// Creates the file with access for vgpud's user only. SQLite would make the file readable for all.
+/// The log gets the mode of the file.
 fn create_private(file: &Path) -> Result<(), StoreError> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);
@@ -394,7 +395,7 @@ fn upgrade(
     Ok(())
 }
 
-/// Keeps a copy of the database of the older version, once per version.
+/// Copies the database before an upgrade, once per version.
 fn back_up(connection: &Connection, file: &Path, version: i64) -> Result<(), StoreError> {
     let mut name = file.as_os_str().to_owned();
     name.push(format!(".v{version}.bak"));
@@ -586,7 +587,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("state.db");
         drop(open(&file).unwrap());
-        // The log has no index then, as on a full disk.
+        // The broken link keeps SQLite from creating the index of the log, as a full disk does.
         std::os::unix::fs::symlink("nowhere", dir.path().join("state.db-shm")).unwrap();
         let error = open(&file).unwrap_err();
         assert!(matches!(error, StoreError::Open { .. }), "{error}");

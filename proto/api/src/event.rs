@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Normal course.
+    /// Normal operation.
     Info,
     /// Abnormal, without harm to other VMs.
     Warning,
@@ -53,7 +53,7 @@ pub enum EventKind {
     GpuAppeared,
     /// A GPU is no longer seen.
     GpuVanished,
-    /// A scan for GPUs failed, so that nothing is known about them.
+    /// A scan for GPUs failed: their present state is unknown.
     ScanFailed,
     /// A GPU takes no new work until a check passes.
     GpuSuspect,
@@ -111,7 +111,7 @@ pub struct AuditEntry {
     pub at_unix_ms: u64,
     /// Actor: `uid:<n>`, `token:<name>`, or `vgpud` for the daemon itself.
     pub actor: String,
-    /// Process ID of the caller, over the Unix socket.
+    /// Process ID of a caller on the Unix socket.
     pub pid: Option<u32>,
     /// The action (`register-vm`, `assign-gpu`, …).
     pub action: String,

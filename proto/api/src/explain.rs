@@ -60,13 +60,15 @@ pub struct ExplainHolder {
     pub session_id: u64,
     /// Time since the session got the GPU, in ns.
     pub held_ns: u64,
-    /// Whether the holder is a gang that only reserves the GPU until it has its other GPUs.
+    /// Whether the holder is a gang that only reserves the GPU while the gang waits for its other
+    /// GPUs.
     pub reserved: bool,
     /// Rest of the slice, in ns.
     pub slice_left_ns: u64,
-    /// Time since the GPU was asked back, in ns; `null`: it was not.
+    /// Time since the daemon revoked the lease of the holder, in ns; `null`: not revoked.
     pub asked_ns: Option<u64>,
-    /// Whether the holder exceeded its slice and the grace: the next VM may run beside it.
+    /// Whether the holder exceeded its slice and the grace, so that the next VM may run beside the
+    /// holder.
     pub overrun: bool,
 }
 
@@ -78,7 +80,7 @@ pub struct Explain {
     pub vm_id: u32,
     /// The answer as a paragraph.
     pub summary: String,
-    /// The activity of the VM, or the reason for which it waits.
+    /// The activity of the VM, or the reason for which the VM waits.
     pub reason: ExplainReason,
     /// The rate limit that holds the VM back, if there is one.
     pub cap: Option<Cap>,
@@ -92,9 +94,10 @@ pub struct Explain {
     /// Time for which the VM has had work that does not run, in ns.
     pub waiting_ns: Option<u64>,
     /// Longest wait from now, in ns, if the other VMs give the GPU back as they did so far. For a
-    /// VM without work: if it had work now. `null`: the wait has no bound, see `no_bound`.
+    /// VM without work: the longest wait if work arrived now. `null`: the wait has no bound, see
+    /// `no_bound`.
     pub wait_usual_ns: Option<u64>,
-    /// Longest wait from now, in ns, if every other VM lets its work hang until the contended limit
+    /// Longest wait from now, in ns, if the work of every other VM hangs until the contended limit
     /// ends it.
     pub wait_worst_ns: Option<u64>,
     /// The reason for which the wait has no bound, as a sentence.
@@ -103,17 +106,17 @@ pub struct Explain {
     pub pool: String,
     /// Policy of the pool.
     pub policy: PoolPolicy,
-    /// GPU of the VM; for a gang, the GPU for which it waits, or the first.
+    /// GPU of the VM; for a gang, the GPU for which the gang waits, or the first GPU.
     pub gpu_id: Option<u32>,
-    /// All GPUs of a gang, in the order in which it takes them; empty for other VMs.
+    /// All GPUs of a gang, in the order in which the gang takes them; empty for other VMs.
     pub gang_gpu_ids: Vec<u32>,
     /// Number of GPUs that the gang keeps reserved.
     pub gang_held: u32,
-    /// Holders of that GPU.
+    /// Holders of the GPU `gpu_id`.
     pub holders: Vec<ExplainHolder>,
-    /// VMs of the pool that run before this VM as things stand, in order.
+    /// VMs of the pool that would now get the GPU before this VM, in order.
     pub before_vm_ids: Vec<u32>,
-    /// Number of VMs of the pool that compete on that GPU, including this VM.
+    /// Number of VMs of the pool that compete for the GPU `gpu_id`, including this VM.
     pub competing: u32,
     /// Present class of the VM.
     pub class: Priority,
@@ -126,6 +129,6 @@ pub struct Explain {
     pub competing_weight_milli: u64,
     /// Share of the GPU's time that the VM may expect among the competing VMs, 0 to 1000.
     pub share_permille: u32,
-    /// GPU time that the VM is owed, in ns; negative: that it owes.
+    /// GPU time that others owe to the VM, in ns; negative: GPU time that the VM owes to others.
     pub lag_ns: i64,
 }

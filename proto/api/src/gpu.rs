@@ -91,8 +91,8 @@ impl GpuAccount {
 /// A GPU of this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Gpu {
-    /// Number by which administrators name the GPU (`--gpu-id`). The number is given when the GPU
-    /// is first found, and stays with the UUID for ever.
+    /// Number by which administrators name the GPU (`--gpu-id`). The first scan that finds the GPU
+    /// sets the number, which stays with the UUID for ever.
     pub gpu_id: u32,
     /// Identity, which stays the same when the board moves to another slot.
     pub uuid: String,
@@ -118,7 +118,7 @@ pub struct Gpu {
     pub state: GpuState,
     /// Reason of the state, if the state needs one.
     pub state_reason: Option<String>,
-    /// Names of the pools that the GPU serves; more than one only if sharing was requested.
+    /// Names of the pools that the GPU serves; more than one pool only if sharing was requested.
     pub pools: Vec<String>,
     /// Time of the first scan that found the GPU.
     pub first_seen_unix_ms: u64,
@@ -183,7 +183,7 @@ pub struct UnassignRequest {
 /// The result of a scan, compared with the known GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScanReport {
-    /// All known GPUs, including vanished ones.
+    /// All known GPUs, including vanished GPUs.
     pub gpus: Vec<Gpu>,
     /// Numbers of GPUs seen for the first time.
     pub added: Vec<u32>,

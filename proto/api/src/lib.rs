@@ -101,8 +101,8 @@ pub const MAX_VM_ID: u32 = 1_000_000;
 /// Largest number of VMs in one command.
 pub const MAX_BATCH: usize = 4_096;
 
-/// Reads a patch field: present (also as `null`, if `T` has it) is `Some`, absent is left to
-/// `#[serde(default)]`.
+/// Reads a field of a patch that is present. `null` is a value if `T` has `null`. serde does not
+/// call this function for an absent field, which `#[serde(default)]` sets to `None`.
 fn present<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     T: Deserialize<'de>,

@@ -35,7 +35,7 @@ pub enum WaitReason {
     RateLimit,
     /// The queue of the VM is full.
     Depth,
-    /// The device memory quota of the VM.
+    /// The last request for device memory exceeded the quota of the VM.
     Quota,
     /// The VM is quarantined.
     Quarantine,

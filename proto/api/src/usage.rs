@@ -1,4 +1,4 @@
-//! Usage of VMs, and its reset.
+//! Usage of VMs, and the reset of usage counters.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

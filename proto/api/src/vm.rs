@@ -52,7 +52,7 @@ pub struct VmUsage {
     pub gpu_ns: u64,
     /// Time in which the VM had work and waited for its turn.
     pub wait_ns: u64,
-    /// Time in which a limit of the VM held it back.
+    /// Time in which a limit held the VM back.
     pub throttled_ns: u64,
     /// Calls that were carried out.
     pub calls: u64,
@@ -122,9 +122,10 @@ pub struct Vm {
     pub quarantine: Option<Quarantine>,
     /// Strikes that are not forgotten.
     pub strikes: u32,
-    /// Quarantines by strikes that are not forgotten: each doubles the next one.
+    /// Quarantines by strikes that are not forgotten. Each doubles the length of the next
+    /// quarantine.
     pub quarantines: u32,
-    /// Whether the VM counts one class lower for now, because it exceeded the soft limit.
+    /// Whether the VM counts one class lower at present, because it exceeded the soft limit.
     pub demoted: bool,
     /// Time of the registration.
     pub registered_unix_ms: u64,
@@ -162,9 +163,9 @@ pub struct Vm {
 pub struct RegisterRequest {
     /// The numbers to register, from 1.
     pub vm_ids: Vec<u32>,
-    /// The pool of all of them; it must exist.
+    /// The pool of the VMs, which must exist.
     pub pool: String,
-    /// The class of all of them.
+    /// The class of the VMs.
     #[serde(default)]
     pub priority: Priority,
     /// Name; for several VMs a prefix, followed by `-<vm_id>`. Default: `vm<id>`.
@@ -173,7 +174,7 @@ pub struct RegisterRequest {
     /// CID of the first VM; each further VM gets the next CID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_cid: Option<u32>,
-    /// Absolute path of a socket; for several VMs it must contain `{vm_id}`.
+    /// Absolute path of a socket. For several VMs, the path must contain `{vm_id}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<String>,
     /// The only uid that may connect to the Unix sockets.
@@ -214,8 +215,8 @@ pub struct VmPatch {
     /// New name (one VM only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// New CID (one VM only); `null` removes the CID. Ends the VM's sessions, because its identity
-    /// changes.
+    /// New CID (one VM only); `null` removes the CID. Ends the VM's sessions, because the identity
+    /// of the VM changes.
     #[serde(
         default,
         deserialize_with = "super::present",

@@ -1,4 +1,5 @@
-//! Contexts: primary and created ones, the thread's stack, and what lives in a context.
+//! Contexts: primary and created contexts, the context stack of each thread, the streams and limits
+//! of a context.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -18,37 +19,37 @@ use super::{
     array, cudart, driver, event, fault, gpu, green, healthy, library, module, pool, stream_table,
 };
 
-/// cuCtxGetApiVersion.
+/// Result of cuCtxGetApiVersion.
 pub const API_VERSION: u32 = 3020;
 
-/// Flags that cuCtxCreate knows.
+/// Flags that cuCtxCreate accepts.
 const FLAGS: u32 = 0xff;
 
 /// A context.
 pub struct Context {
-    /// CUcontext. A device's primary context has the same one each time.
+    /// CUcontext. The primary context of a device keeps the handle after a reset.
     pub handle: u64,
-    /// cuCtxGetId.
+    /// Result of cuCtxGetId.
     pub id: u64,
-    /// Its device.
+    /// Device of the context.
     pub gpu: Arc<Gpu>,
-    /// A device's primary context.
+    /// Whether the context is the primary context of the device.
     pub primary: bool,
     /// CUctx_flags.
     pub flags: AtomicU32,
-    /// Order of submissions between the NULL stream (write) and blocking streams (read).
+    /// Orders submissions: the NULL stream locks for writing, blocking streams lock for reading.
     pub order: RwLock<()>,
     /// The legacy NULL stream.
     pub legacy: Arc<Stream>,
-    /// CUlimit values by number.
+    /// Values of the limits, in the order of [`LIMITS`].
     pub limits: [AtomicU64; LIMITS.len()],
     /// CUfunc_cache.
     pub cache_config: AtomicU32,
-    /// Work of kernels' own launches that has not begun.
+    /// Number of launches that kernels have requested and that have not begun.
     pub pending: AtomicU64,
-    /// Memory for the parameters of kernels' own launches.
+    /// Memory for the parameters of launches by kernels.
     pub parameters: Mutex<Pool>,
-    /// Uses beyond the creator's (cuCtxAttach).
+    /// Number of uses in addition to the creator's (cuCtxAttach).
     pub attached: AtomicU32,
     streams: Mutex<Streams>,
 }
@@ -56,13 +57,13 @@ pub struct Context {
 #[derive(Default)]
 struct Streams {
     live: Vec<Weak<Stream>>,
-    /// Work that destroyed streams still have.
+    /// Unfinished work of destroyed streams.
     leftovers: Vec<(Class, Position)>,
 }
 
-/// (CUlimit, default, largest settable) for each limit that is served.
+/// The supported limits, each with CUlimit, default and largest allowed value.
 pub const LIMITS: [(u32, u64, u64); 9] = [
-    (0, 1 << 10, 512 << 10), // stack bytes a thread
+    (0, 1 << 10, 512 << 10), // stack bytes per thread
     (1, 1 << 20, 1 << 30),   // printf FIFO
     (2, 8 << 20, 64 << 30),  // device malloc heap
     (3, 2, 24),              // sync depth
@@ -70,7 +71,7 @@ pub const LIMITS: [(u32, u64, u64); 9] = [
     (5, 64, 128),            // L2 fetch granularity
     (6, 0, 30 << 20),        // persisting L2
     (8, 0, 0),               // compute in graphics
-    (9, 0, 0),               // the same with shared memory
+    (9, 0, 0),               // compute in graphics, shared memory fallback
 ];
 
 static CONTEXTS: Table<Context> = Table::new(Kind::Context);
@@ -103,14 +104,14 @@ impl Context {
         context
     }
 
-    /// Makes a stream take part in this context's synchronisation.
+    /// Adds a stream: the context's synchronisation waits for the work of the stream.
     pub fn adopt(&self, stream: &Arc<Stream>) {
         let mut streams = lock(&self.streams);
         streams.live.retain(|s| s.strong_count() > 0);
         streams.live.push(Arc::downgrade(stream));
     }
 
-    /// Keeps only what a destroyed stream still has to do.
+    /// Removes a destroyed stream, and keeps the positions of the unfinished work.
     pub fn disown(&self, stream: &Arc<Stream>) {
         let mut streams = lock(&self.streams);
         streams
@@ -151,7 +152,7 @@ impl Context {
     /// cuCtxSynchronize.
     ///
     /// # Errors
-    /// The process is poisoned.
+    /// The sticky error.
     pub fn synchronize(&self) -> Result {
         self.legacy_pending().iter().for_each(Position::wait);
         self.unfinished(|_| true).iter().for_each(Position::wait);
@@ -159,22 +160,23 @@ impl Context {
         fault::check()
     }
 
-    /// cuCtxRecordEvent: the event is reached when all that the context has so far is done.
+    /// cuCtxRecordEvent: the event is reached when all present work of the context is complete.
     ///
     /// # Errors
-    /// The context is gone.
+    /// CUDA_ERROR_CONTEXT_IS_DESTROYED after the end of the context.
     pub fn record(self: &Arc<Self>, event: &Event) -> Result {
         let mut after = self.unfinished(|_| true);
         after.extend(self.legacy_pending());
-        // On a stream of its own, so that nothing waits for it but the event.
+        // A separate stream, so that no other work waits for the record.
         let aside = Stream::new(Arc::downgrade(self), Class::NonBlocking, 0, 0, 0);
         event.record_after(&aside, after)
     }
 
-    /// cuCtxWaitEvent: what the context's streams get from now on waits for the event.
+    /// cuCtxWaitEvent: later work of the context's streams waits for the event.
     ///
     /// # Errors
-    /// The event was recorded in a capture.
+    /// CUDA_ERROR_CAPTURED_EVENT if a capture recorded the event, CUDA_ERROR_CONTEXT_IS_DESTROYED
+    /// after the end of the context.
     pub fn wait(&self, event: &Event) -> Result {
         let streams: Vec<Arc<Stream>> = lock(&self.streams)
             .live
@@ -187,16 +189,19 @@ impl Context {
         event::wait_now(&self.legacy, event)
     }
 
-    /// A CUlimit's cell.
+    /// Returns the value of a CUlimit.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_UNSUPPORTED_LIMIT.
     pub fn limit(&self, limit: u32) -> Result<&AtomicU64> {
         let index = LIMITS.iter().position(|l| l.0 == limit);
         Ok(&self.limits[index.ok_or(CuResult::UNSUPPORTED_LIMIT)?])
     }
 
-    /// Ends everything in the context. Waits for its work first.
+    /// Waits for the work of the context, then ends the context and all its objects.
     fn destroy(self: &Arc<Self>) {
         cudart::GATE.context_ends(self.handle);
-        // A poisoned process skips its queued work, so this ends there too.
+        // A poisoned process skips queued work, so the wait also ends there.
         let _ = self.synchronize();
         let _ = CONTEXTS.remove(self.handle);
         module::forget_context(self.handle);
@@ -213,10 +218,10 @@ impl Context {
 }
 
 thread_local! {
-    /// The top of the thread's stack; 0 if that is empty. Needs no destructor: exit handlers run
-    /// after those.
+    /// The top of the thread's stack; 0 if the stack is empty. A type without a destructor, because
+    /// exit handlers run after the destructors of thread-local values.
     static TOP: Cell<u64> = const { Cell::new(0) };
-    /// What lies below the top.
+    /// The handles below the top.
     static BELOW: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -229,16 +234,17 @@ fn push_handle(handle: u64) -> Result {
     Ok(())
 }
 
-/// The top, which is no more; 0 if the stack is empty.
+/// Removes the top and returns its handle; 0 if the stack is empty.
 fn pop_handle() -> u64 {
     let below = BELOW.try_with(|below| below.borrow_mut().pop());
     TOP.replace(below.ok().flatten().unwrap_or(0))
 }
 
-/// The calling thread's current context; of a green one the primary context that it is a view of.
+/// Returns the calling thread's current context; if that is a green context, the primary context.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_CONTEXT without one, CUDA_ERROR_CONTEXT_IS_DESTROYED after its end.
+/// CUDA_ERROR_INVALID_CONTEXT without a current context, CUDA_ERROR_CONTEXT_IS_DESTROYED if the
+/// current context was destroyed.
 pub fn current() -> Result<Arc<Context>> {
     let handle = current_handle()?;
     if handle == 0 {
@@ -247,11 +253,11 @@ pub fn current() -> Result<Arc<Context>> {
     find(handle).ok_or(CuResult::CONTEXT_IS_DESTROYED)
 }
 
-/// The ordinal of the device, and the flags, of a context; 0 means the current one. A primary
-/// context has both also while nobody has retained it, as after its reset.
+/// Returns the device's ordinal and the flags of a context; handle 0 means the current context. A
+/// primary context that is not retained has both too, for instance after a reset.
 ///
 /// # Errors
-/// As [`current`], and as [`get`].
+/// As [`current`] and [`get`].
 pub fn device_and_flags(handle: u64) -> Result<(i32, u32)> {
     let current_one = current_handle()?;
     let meant = if handle == 0 { current_one } else { handle };
@@ -269,41 +275,41 @@ pub fn device_and_flags(handle: u64) -> Result<(i32, u32)> {
     Ok((context.gpu.ordinal as i32, flags))
 }
 
-/// A handle for a context that is none of this table's own.
+/// Issues a handle for a green context, which is not in the table of this module.
 pub fn mint() -> u64 {
     CONTEXTS.mint()
 }
 
-/// A number that no context had before.
+/// Issues an id that no context had before.
 pub fn next_id() -> u64 {
     IDS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// False once it is destroyed, also while somebody still holds it.
+/// Whether the context is not destroyed. A destroyed context may still be referenced.
 pub fn is_live(context: &Arc<Context>) -> bool {
     let found = CONTEXTS.find(context.handle);
     found.is_some_and(|c| Arc::ptr_eq(&c, context))
 }
 
-/// The handle on top of the thread's stack; 0 without one.
+/// Returns the handle on top of the thread's stack; 0 if the stack is empty.
 ///
 /// # Errors
-/// Before cuInit.
+/// CUDA_ERROR_NOT_INITIALIZED before cuInit.
 pub fn current_handle() -> Result<u64> {
     driver()?;
     Ok(TOP.get())
 }
 
-/// A live context by handle, without complaint.
+/// Finds a live context; for a green context, the primary context. Strict mode does not abort.
 pub fn find(handle: u64) -> Option<Arc<Context>> {
     let view = || green::of_context(handle)?.owner().ok();
     CONTEXTS.find(handle).or_else(view)
 }
 
-/// A context argument.
+/// Returns the context of a handle that a call has as an argument.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_CONTEXT (strict mode aborts on a stale or forged one).
+/// CUDA_ERROR_INVALID_CONTEXT for a stale or forged handle (strict mode aborts).
 pub fn get(handle: u64) -> Result<Arc<Context>> {
     driver()?;
     find(handle).ok_or_else(|| {
@@ -312,8 +318,8 @@ pub fn get(handle: u64) -> Result<Arc<Context>> {
     })
 }
 
-/// A primary context may be made current while nobody has retained it: NVIDIA's runtime does so
-/// before it retains it.
+/// Checks a handle that is to become current. A primary context need not be retained, because
+/// NVIDIA's runtime makes the primary context current before it retains the context.
 fn may_be_current(handle: u64) -> Result {
     if lock(&PRIMARIES).iter().any(|p| p.handle == handle) {
         return driver().map(|_| ());
@@ -333,7 +339,7 @@ pub fn push(handle: u64) -> Result {
 /// cuCtxPopCurrent.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_CONTEXT on an empty stack.
+/// CUDA_ERROR_INVALID_CONTEXT if the stack is empty.
 pub fn pop() -> Result<u64> {
     driver()?;
     match pop_handle() {
@@ -342,7 +348,7 @@ pub fn pop() -> Result<u64> {
     }
 }
 
-/// cuCtxSetCurrent: replaces the top; 0 pops it.
+/// cuCtxSetCurrent: replaces the top; handle 0 removes the top.
 ///
 /// # Errors
 /// As [`get`].
@@ -358,10 +364,10 @@ pub fn set_current(handle: u64) -> Result {
     Ok(())
 }
 
-/// CUctx_flags, of which at most one says how to wait.
+/// Checks CUctx_flags, of which at most one may select how to wait.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE.
+/// CUDA_ERROR_INVALID_VALUE for unknown flags or several ways to wait.
 pub fn valid_flags(flags: u32) -> Result {
     const HOW_TO_WAIT: u32 = 7;
     if flags & !FLAGS != 0 || (flags & HOW_TO_WAIT).count_ones() > 1 {
@@ -373,7 +379,7 @@ pub fn valid_flags(flags: u32) -> Result {
 /// cuCtxCreate: the new context becomes current.
 ///
 /// # Errors
-/// Unknown flags, no such device, a poisoned process.
+/// CUDA_ERROR_INVALID_VALUE for unknown flags, CUDA_ERROR_INVALID_DEVICE, or the sticky error.
 pub fn create(flags: u32, device: i32) -> Result<u64> {
     healthy()?;
     valid_flags(flags)?;
@@ -382,10 +388,10 @@ pub fn create(flags: u32, device: i32) -> Result<u64> {
     Ok(context.handle)
 }
 
-/// cuCtxDestroy: pops it where it is the caller's current one.
+/// cuCtxDestroy. Also removes the context from the top of the calling thread's stack.
 ///
 /// # Errors
-/// As [`get`]; a primary context is not destroyed this way.
+/// As [`get`]; CUDA_ERROR_INVALID_CONTEXT for a primary context; the sticky error.
 pub fn destroy(handle: u64) -> Result {
     let context = get(handle)?;
     if context.primary {
@@ -420,10 +426,10 @@ fn with_primary<T>(device: i32, f: impl FnOnce(&mut Primary, &Arc<Gpu>) -> Resul
     f(primary, gpu)
 }
 
-/// The handle that a device's primary context has, or will have.
+/// Returns the handle of a device's primary context, which need not be retained.
 ///
 /// # Errors
-/// No such device.
+/// CUDA_ERROR_INVALID_DEVICE.
 pub fn primary_handle(device: i32) -> Result<u64> {
     with_primary(device, |p, _| Ok(p.handle))
 }
@@ -431,7 +437,7 @@ pub fn primary_handle(device: i32) -> Result<u64> {
 /// cuDevicePrimaryCtxRetain.
 ///
 /// # Errors
-/// No such device; a poisoned process.
+/// CUDA_ERROR_INVALID_DEVICE, or the sticky error.
 pub fn retain_primary(device: i32) -> Result<u64> {
     healthy()?;
     with_primary(device, |p, gpu| {
@@ -443,10 +449,11 @@ pub fn retain_primary(device: i32) -> Result<u64> {
     })
 }
 
-/// cuDevicePrimaryCtxRelease: the last one ends the context.
+/// cuDevicePrimaryCtxRelease: the last release ends the context.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_CONTEXT when it was not retained.
+/// CUDA_ERROR_INVALID_CONTEXT if the context is not retained, CUDA_ERROR_INVALID_DEVICE, or the
+/// sticky error.
 pub fn release_primary(device: i32) -> Result {
     let last = with_primary(device, |p, _| {
         p.references = p
@@ -461,10 +468,10 @@ pub fn release_primary(device: i32) -> Result {
     fault::check()
 }
 
-/// cuDevicePrimaryCtxReset: ends the context whatever its references.
+/// cuDevicePrimaryCtxReset: ends the context, however often it is retained.
 ///
 /// # Errors
-/// No such device.
+/// CUDA_ERROR_INVALID_DEVICE, or the sticky error.
 pub fn reset_primary(device: i32) -> Result {
     let handle = with_primary(device, |p, _| {
         p.references = 0;
@@ -479,7 +486,7 @@ pub fn reset_primary(device: i32) -> Result {
 /// cuDevicePrimaryCtxSetFlags.
 ///
 /// # Errors
-/// Unknown flags, no such device.
+/// CUDA_ERROR_INVALID_VALUE for unknown flags, or CUDA_ERROR_INVALID_DEVICE.
 pub fn set_primary_flags(device: i32, flags: u32) -> Result {
     valid_flags(flags)?;
     with_primary(device, |p, _| {
@@ -491,10 +498,10 @@ pub fn set_primary_flags(device: i32, flags: u32) -> Result {
     })
 }
 
-/// cuDevicePrimaryCtxGetState: (flags, active).
+/// cuDevicePrimaryCtxGetState: returns the flags, and whether the context is retained.
 ///
 /// # Errors
-/// No such device.
+/// CUDA_ERROR_INVALID_DEVICE.
 pub fn primary_state(device: i32) -> Result<(u32, bool)> {
     with_primary(device, |p, _| Ok((p.flags, p.references > 0)))
 }

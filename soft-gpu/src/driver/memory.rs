@@ -22,9 +22,9 @@ pub enum Use {
     Device,
     /// cuMemAllocAsync from this pool: freed in stream order.
     Pool(u64),
-    /// The same from a pool of page-locked memory.
+    /// cuMemAllocAsync from this pool of page-locked memory.
     HostPool(u64),
-    /// The same from a pool of managed memory.
+    /// cuMemAllocAsync from this pool of managed memory.
     ManagedPool(u64),
     /// cuMemAllocManaged.
     Managed,
@@ -42,11 +42,11 @@ pub enum Use {
     Array,
     /// A cuMemMap mapping of this physical handle.
     Mapped(u64),
-    /// Memory of a graph's allocation node, to which the address belongs.
+    /// Memory of a graph's allocation node, which keeps the address.
     Graph,
-    /// The same, page-locked.
+    /// Page-locked memory of a graph's allocation node.
     GraphHost,
-    /// The same, managed.
+    /// Managed memory of a graph's allocation node.
     GraphManaged,
 }
 
@@ -100,13 +100,13 @@ pub struct Allocation {
     pub addr: u64,
     /// Bytes requested.
     pub size: u64,
-    /// Bytes taken.
+    /// Bytes taken: `size`, rounded up to a multiple of the granule.
     pub padded: u64,
     /// Use of the memory.
     pub usage: Use,
-    /// Ordinal of its device.
+    /// Ordinal of the device.
     pub device: usize,
-    /// Context with which the allocation ends.
+    /// Context that ends the allocation when the context ends.
     pub context: u64,
     /// Number, never reused.
     pub id: u64,
@@ -121,7 +121,7 @@ pub struct Registered {
     pub size: u64,
     /// Flags of the registration.
     pub flags: u32,
-    /// Context with which the registration ends.
+    /// Context that ends the registration when the context ends.
     pub context: u64,
     /// Whether kernels may access the memory.
     pub mapped: bool,
@@ -139,27 +139,27 @@ pub struct Memory {
     registered: RwLock<BTreeMap<u64, Registered>>,
     /// Numbers of the allocations with CU_POINTER_ATTRIBUTE_SYNC_MEMOPS.
     synchronous: RwLock<BTreeSet<u64>>,
-    /// Bytes of device-side malloc by context, with what padding takes.
+    /// Bytes of device-side malloc by context, including padding.
     heaps: Mutex<BTreeMap<u64, u64>>,
     ids: AtomicU64,
 }
 
-/// Bytes of the dead granule after each allocation, which catches accesses beyond the end.
+/// Bytes of the unused granule after each allocation, which detects accesses beyond the end.
 pub const GUARD: u64 = GRANULE;
 
-/// The graph's block, if this was its last allocation.
+/// Ends an allocation of a graph. Returns the block, if the block has no later allocation.
 fn block_of(a: &Allocation) -> Option<std::sync::Arc<block::Block>> {
     a.usage.graph().then(|| block::ends(a)).flatten()
 }
 
-/// Charges bytes to a device; false without room. Memory that pools and graphs keep is released
-/// first if needed.
+/// Charges bytes to a device. Releases memory that pools and graphs keep, if needed. Returns false
+/// if too little memory is free even so.
 pub fn charge(gpu: &Gpu, bytes: u64) -> bool {
     let charge = || gpu.shared.charge(bytes);
     charge() || (pool::release_kept(gpu.ordinal) && charge()) || (block::trim(gpu) && charge())
 }
 
-/// The place of an address of a copy.
+/// The kind of memory at an address of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// Live arena memory of this device.
@@ -236,8 +236,9 @@ impl Memory {
         Ok(addr)
     }
 
-    /// Device-side malloc in `context`, whose heap has `limit` bytes. Only [`bury`](Self::bury)
-    /// reduces the use of a heap, so that the account is right whoever frees the memory.
+    /// Allocates for device-side malloc in `context`, whose heap has `limit` bytes.
+    /// [`bury`](Self::bury) reduces the use of the heap, so that the account is right whichever
+    /// call frees the memory.
     ///
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY beyond the limit, and as [`alloc`](Self::alloc).
@@ -284,10 +285,12 @@ impl Memory {
         write(&self.live).insert(a.addr, Allocation { id, ..a });
     }
 
-    /// Makes memory live at an address that is already taken in the arena (a graph's).
+    /// Adds memory of a graph to the live allocations, at the address that the graph keeps in the
+    /// arena. Returns the number of the allocation.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if the memory is live, CUDA_ERROR_OUT_OF_MEMORY by the account.
+    /// CUDA_ERROR_INVALID_VALUE if the memory is live already, CUDA_ERROR_OUT_OF_MEMORY if the
+    /// account of the device has too little room.
     pub fn revive(&self, driver: &Driver, a: Allocation) -> Result<u64> {
         let mut live = write(&self.live);
         if live.contains_key(&a.addr) {
@@ -329,7 +332,7 @@ impl Memory {
         }
     }
 
-    /// Frees the memory of an unlisted allocation.
+    /// Frees the memory of an unlisted allocation. Memory of a graph stays charged to the device.
     pub fn bury(&self, driver: &Driver, a: &Allocation) {
         let block = block_of(a);
         if a.usage.graph() && block.is_none() {
@@ -478,10 +481,11 @@ impl Memory {
         }
     }
 
-    /// The place of a host address or a unified address of a copy.
+    /// Returns the kind of memory at a host address or unified address of a copy.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for null, or for dead arena memory (strict mode aborts).
+    /// CUDA_ERROR_INVALID_VALUE for null, or for arena memory that is not live (strict mode
+    /// aborts).
     pub fn place(&self, driver: &Driver, addr: u64, len: u64) -> Result<Place> {
         if len == 0 {
             return Ok(Place::Pageable);
@@ -524,9 +528,9 @@ impl Memory {
     /// at its own address.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE: not registered, or not all of it readable and writable.
-    /// CUDA_ERROR_NOT_SUPPORTED: registered as read-only, so that a kernel's write would end the
-    /// process.
+    /// CUDA_ERROR_INVALID_VALUE if the memory is not registered, or not all of it is readable and
+    /// writable. CUDA_ERROR_NOT_SUPPORTED if the memory is registered as read-only, because a
+    /// kernel's write would end the process.
     pub fn map_registered(&self, addr: u64) -> Result<u64> {
         let r = self.find_registered(addr).ok_or(CuResult::INVALID_VALUE)?;
         if !r.mapped {
@@ -597,7 +601,7 @@ impl Memory {
 /// Allocates in the current context.
 ///
 /// # Errors
-/// As [`Memory::alloc`]; no current context; the sticky error.
+/// As [`Memory::alloc`] and [`super::context::current`], or the sticky error.
 pub fn alloc(usage: Use, size: u64) -> Result<u64> {
     let driver = healthy()?;
     capture::unsafe_call()?;

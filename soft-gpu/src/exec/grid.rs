@@ -11,10 +11,10 @@ use super::meter::Meter;
 use super::program::{FuncInfo, Program};
 use super::runtime::nest::Nest;
 
-/// Instructions below which the wall clock gives the device time of a launch.
+/// Number of instructions below which the wall clock gives the device time of a launch.
 const SHORT_LAUNCH: u64 = 1_000;
 
-/// Sleeps below this time, in ns, only yield the CPU.
+/// A sleep shorter than this time, in ns, only yields the CPU.
 const SHORT_NAP: u64 = 50_000;
 
 /// Bytes of the workspace of cooperative groups for a grid-wide barrier.
@@ -34,16 +34,16 @@ const NEXT_BLOCK: u64 = 200_000;
 /// Instructions that a block runs before the next block of the thread runs.
 const SHORT_TURN: u64 = TURN_INSTRUCTIONS / 4;
 
-/// The same of kernels that do not seem to wait for other blocks: registers and shared memory of a
-/// block fill the processor's caches, and should stay there for a while.
+/// Instructions of a turn in kernels that do not seem to wait for other blocks. A long turn keeps
+/// the registers and shared memory of a block in the processor's caches.
 const LONG_TURN: u64 = TURN_INSTRUCTIONS * 8;
 
-/// The threads and blocks that the multiprocessors hold at once at most, of whatever compute
-/// capability.
+/// Largest numbers of threads and of blocks that the multiprocessors of any compute capability
+/// hold.
 const MOST_THREADS: u64 = MULTIPROCESSORS as u64 * 2048;
 const MOST_BLOCKS: u64 = MULTIPROCESSORS as u64 * 32;
 
-/// Most bytes of all blocks of a cooperative launch; larger launches are out of resources.
+/// Largest cooperative launch, in bytes of all blocks. A larger launch fails for lack of resources.
 const MOST_RESIDENT: u64 = 8 << 30;
 
 thread_local! {
@@ -61,9 +61,9 @@ struct Grid<'a> {
     nest: &'a Nest,
     shape: Shape,
     blocks: u64,
-    /// Most concurrent long blocks on one CPU thread.
+    /// Largest number of long blocks that run in turn on one CPU thread.
     beside: usize,
-    /// Such a block's turn, in instructions.
+    /// Turn of a long block, in instructions.
     turn: u64,
     next: AtomicU64,
     stop: AtomicBool,
@@ -83,8 +83,8 @@ struct Worker {
     meter: Meter,
 }
 
-/// Runs a kernel to its end, on this thread and up to `launch.threads - 1` others. What the kernel
-/// launches is in `nest`.
+/// Runs a kernel to its end, on this thread and up to `launch.threads - 1` others. `nest` takes the
+/// launches of the kernel.
 ///
 /// # Errors
 /// The first device fault, after which the other blocks stop.
@@ -108,7 +108,7 @@ pub(super) fn run(
 }
 
 impl<'a> Grid<'a> {
-    /// The grid of a launch, and the number of threads that run the grid.
+    /// Returns the grid of a launch, and the number of threads that run the grid.
     fn new(
         (program, launch, device, nest): (&'a Program, &'a Launch, &'a dyn Device, &'a Nest),
         params: &'a [u8],
@@ -188,7 +188,7 @@ impl<'a> Grid<'a> {
     }
 }
 
-/// A parameter block with aligned elements, as accesses through generic addresses need it.
+/// A parameter block at an aligned address, which accesses through generic addresses need.
 enum Aligned<'a> {
     Own(&'a [u8]),
     Copy(Vec<u128>, usize),
@@ -196,7 +196,7 @@ enum Aligned<'a> {
 
 impl<'a> Aligned<'a> {
     fn of(params: &'a [u8]) -> Aligned<'a> {
-        // Usual allocators align vectors so, but no contract guarantees it.
+        // Usual allocators align vectors to 16 bytes, but do not guarantee it.
         if params.as_ptr().align_offset(16) == 0 {
             return Aligned::Own(params);
         }
@@ -226,7 +226,8 @@ fn block_bytes(f: &FuncInfo, threads: u64, shared: u32) -> u64 {
     threads.div_ceil(32) * (columns + 4096) + u64::from(shared)
 }
 
-/// Device memory for grid synchronisation: the size, then the words of the barrier, which are zero.
+/// Allocates memory for grid synchronisation: the size, then the words of the barrier, which are
+/// zero.
 fn workspace(device: &dyn Device) -> Result<u64, Fault> {
     let addr = device.malloc(WORKSPACE);
     if addr == 0 || !device.arena().live(addr, WORKSPACE) {
@@ -280,7 +281,7 @@ impl Grid<'_> {
         Ok(())
     }
 
-    /// Takes blocks on this thread; starts other threads if that lasts.
+    /// Runs blocks on this thread. Starts helper threads if the launch takes long.
     fn spread(&self, workers: usize) {
         let mut first = Worker {
             block: KEPT.take().unwrap_or_else(Block::new),
@@ -317,7 +318,7 @@ impl Grid<'_> {
         }
     }
 
-    /// Takes blocks on a further thread. Returns the device time of the thread, in ns.
+    /// Runs blocks on a helper thread. Returns the device time of the thread, in ns.
     fn help(&self, sm: u32) -> u64 {
         let mut worker = Worker {
             block: Block::new(),
@@ -336,7 +337,7 @@ impl Grid<'_> {
             .fetch_add(block.instructions(), Ordering::Relaxed);
     }
 
-    /// Runs blocks until none is left. With `alone`, only until the launch lasts.
+    /// Runs blocks until none is left; with `alone`, only until the launch counts as long.
     fn take_blocks(&self, worker: &mut Worker, alone: bool) {
         if let Err(fault) = self.try_blocks(worker, alone) {
             self.fail(fault);
@@ -368,13 +369,13 @@ impl Grid<'_> {
         }
     }
 
-    /// The next block that no thread has taken.
+    /// Takes the number of the next block; `None` if all blocks are taken.
     fn claim(&self) -> Option<u64> {
         let n = self.next.fetch_add(1, Ordering::Relaxed);
         (n < self.blocks).then_some(n)
     }
 
-    /// Runs a block. False if the block takes long and other blocks have not begun.
+    /// Runs a block. Returns false if the block takes long and other blocks have not begun.
     fn one(&self, worker: &mut Worker, n: u64, fresh: bool) -> Result<bool, Fault> {
         let Worker {
             block,
@@ -418,7 +419,7 @@ impl Grid<'_> {
         self.turn(meter)
     }
 
-    /// Waits while all warps sleep (`nanosleep`), until the first wakes.
+    /// Waits while all warps sleep (`nanosleep`), until the first warp wakes at `until`.
     fn nap(&self, until: u64, meter: &mut Meter) -> Result<(), Fault> {
         let left = until.saturating_sub(self.device.now_ns());
         meter.asleep(|| {
@@ -443,7 +444,8 @@ impl Grid<'_> {
             sm: first as u32,
             ..self.shape
         };
-        // The wall clock gives the device time of blocks that wait for each other.
+        // The wall clock gives the device time of blocks that wait for each other, so the time of
+        // this meter is not used.
         let mut meter = Meter::start();
         self.turn(&mut meter)?;
         let own = (first as u64..self.blocks).step_by(step);
@@ -451,7 +453,7 @@ impl Grid<'_> {
         self.rotate(all.collect::<Result<_, _>>()?, shape, &mut meter)
     }
 
-    /// A block with index `n`, at its start.
+    /// Returns block `n` at the start of the kernel.
     fn begun(&self, n: u64, shape: &Shape) -> Result<Block, Fault> {
         let mut block = Block::new();
         let shared = block.shared(shape.shared);
@@ -459,8 +461,9 @@ impl Grid<'_> {
         Ok(block)
     }
 
-    /// Runs a block for its turn, or until it cannot go on; gives the instructions, too. `since`
-    /// counts those since the driver was asked.
+    /// Runs a block for one turn, or until the block cannot go on. Also returns the number of
+    /// executed instructions. `since` counts the instructions since the last call of
+    /// `Device::turn`.
     fn turn_of(
         &self,
         block: &mut Block,
@@ -479,15 +482,15 @@ impl Grid<'_> {
                 *since = 0;
                 self.turn(meter)?;
             }
-            // Where blocks wait for each other, each has its turn when all its warps had theirs.
+            // If blocks wait for each other, a turn ends after one slice of each warp.
             if used >= self.turn || self.turn == SHORT_TURN || !matches!(ran, Progress::Some) {
                 return Ok((ran, used));
             }
         }
     }
 
-    /// Runs blocks in turn until all have ended. While none ends, further ones of a launch that is
-    /// not cooperative begin.
+    /// Runs blocks in turn until all have ended. While no block ends, further blocks of a launch
+    /// that is not cooperative begin.
     fn rotate(&self, mut all: Vec<Block>, shape: Shape, meter: &mut Meter) -> Result<(), Fault> {
         let (mut since, mut waited) = (0u64, 0u64);
         meter.count();

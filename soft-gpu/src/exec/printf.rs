@@ -43,7 +43,8 @@ impl Args<'_, '_> {
     }
 }
 
-/// Appends the formatted text to `out`. Returns the number of arguments used.
+/// Appends the formatted text to `out`. Returns the number of arguments used; the error is an
+/// invalid address.
 pub(crate) fn format(
     format: &[u8],
     args: u64,

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::{Found, Listing, MAX_LIST, guest_cid, program};
 
-/// What is read of an instance (`incus list --format=json`).
+/// The fields of an instance that are read (`incus list --format=json`).
 #[derive(Debug, Deserialize)]
 struct Instance {
     name: String,
@@ -35,8 +35,8 @@ pub(crate) fn list(project: Option<&str>, all_projects: bool) -> Result<String, 
     program::output("incus", &args, MAX_LIST)
 }
 
-/// Reads the answer of `incus list`. `names` selects instances, `member` is this host's name in a
-/// cluster: CIDs belong to a host.
+/// Reads the answer of `incus list`. `names` selects instances. `member` is this host's name in a
+/// cluster, because a CID is valid on one host only.
 pub(crate) fn read(text: &str, names: &[String], member: &str) -> Result<Listing, String> {
     let instances: Vec<serde_json::Value> = serde_json::from_str(text)
         .map_err(|error| format!("This is not a list of `incus list --format=json`: {error}."))?;

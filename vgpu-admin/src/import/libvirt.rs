@@ -45,12 +45,12 @@ pub(crate) fn read(text: &str) -> Result<Found, String> {
     })
 }
 
-/// Reads the origin alone from the XML of a VM, whatever else the XML says.
+/// Reads only the origin from the XML of a VM, so that wrong values elsewhere do not matter.
 pub(crate) fn origin(text: &str) -> Result<String, String> {
     Ok(format!("libvirt:{}", uuid(&xml::domain(text)?.uuid)?))
 }
 
-/// The UUID in the form that libvirt writes.
+/// Returns the UUID in the form that libvirt writes.
 fn uuid(text: &str) -> Result<String, String> {
     let digits: String = text.chars().filter(|c| *c != '-').collect();
     if digits.len() != 32 || !digits.chars().all(|c| c.is_ascii_hexdigit()) {

@@ -1,7 +1,7 @@
-//! The VMs of a hypervisor: what the hypervisor says about them, and what vgpud has to change.
+//! The import of a hypervisor's VMs: reads the VMs, and plans the changes of the registrations.
 //!
 //! [`libvirt`], [`incus`] and [`proxmox`] read names and CIDs, [`plan`] compares them with the
-//! registrations, [`cloudstack`] offers shares of GPUs to CloudStack. Nothing here talks to vgpud.
+//! registrations, [`cloudstack`] offers shares of GPUs to CloudStack. No code here calls vgpud.
 
 pub(crate) mod cloudstack;
 pub(crate) mod incus;
@@ -71,12 +71,12 @@ fn guest_cid(cid: u64) -> Result<u32, String> {
     }
 }
 
-/// Why a file or standard input is of no use, as a sentence.
+/// The reason for which a file or standard input cannot be used, as a sentence.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unusable {
-    /// It cannot be read.
+    /// The input cannot be read.
     Closed(String),
-    /// It is too large or no text.
+    /// The input is too large or not UTF-8 text.
     Wrong(String),
 }
 
@@ -108,12 +108,10 @@ fn read_file(path: &Path, limit: u64) -> Result<String, Unusable> {
     text(bytes, limit, &what).map_err(Unusable::Wrong)
 }
 
-/// Reads the description of one VM.
 pub(crate) fn read_description(path: &Path) -> Result<String, Unusable> {
     read_file(path, MAX_DESCRIPTION)
 }
 
-/// Reads a list of VMs.
 pub(crate) fn read_list(path: &Path) -> Result<String, Unusable> {
     read_file(path, MAX_LIST)
 }

@@ -5,7 +5,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Longest time for which a program may run, its output included.
+/// Longest time for which a program may run, including its output.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Largest error message of a program, in bytes.
 const MAX_MESSAGE: u64 = 4 << 10;
@@ -52,8 +52,8 @@ fn output_within(
     super::text(out, limit, &format!("The answer of {program}"))
 }
 
-/// Reads output and error message until both end, or the output has more than `limit` bytes. `None`
-/// after the time `end`.
+/// Reads output and error message until both end, or the output has more than `limit` bytes.
+/// `None`: the time `end` was reached.
 fn read(child: &mut Child, limit: u64, end: Instant) -> Option<[Vec<u8>; 2]> {
     let (told, answers) = mpsc::channel();
     read_pipe(0, child.stdout.take(), limit + 1, told.clone());
@@ -86,8 +86,8 @@ fn read_pipe(
     });
 }
 
-/// Waits for the end of a program, which may close its output before. `None` after the time `end`:
-/// the program was killed.
+/// Waits for the end of a program, which may close its output before. `None`: the time `end` was
+/// reached, and the program was killed.
 fn wait(child: &mut Child, end: Instant) -> std::io::Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait()? {
@@ -129,17 +129,17 @@ mod tests {
         let deadline = Duration::from_millis(300);
         for script in [
             "exec sleep 100",
-            // The program goes on after it closed its output.
+            // The program continues after closing its output.
             "exec sleep 100 >&- 2>&-",
             "echo early; exec sleep 100 >&-",
-            // The program ends, and another keeps the pipe.
+            // The program ends, and another process keeps the pipe open.
             "sleep 20 2>&- & echo early",
         ] {
             let started = Instant::now();
             let args = ["-c".to_owned(), script.into()];
             let late = output_within(deadline, "sh", &args, 10).unwrap_err();
             assert_eq!(late, "sh did not answer within 300ms.", "{script}");
-            // The deadline of other programs does not count.
+            // `output_within` uses the given deadline instead of `DEADLINE`.
             assert!(started.elapsed() < DEADLINE, "{script}");
         }
     }

@@ -51,7 +51,7 @@ fn read(vmid: u32, text: &str) -> Result<Found, String> {
     })
 }
 
-/// The CID of the vsock device among QEMU's arguments.
+/// Returns the CID of the vsock device among QEMU's arguments.
 fn vsock_of(args: &str) -> Result<Option<u32>, String> {
     let mut found = None;
     for word in words(args) {
@@ -84,7 +84,7 @@ fn is_vsock(driver: &str) -> bool {
     driver.starts_with("vhost-vsock") || driver.starts_with("driver=vhost-vsock")
 }
 
-/// The words of a line, with quotes as in a shell.
+/// Splits a line into words, with quotes as in a shell.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
     for character in line.chars() {

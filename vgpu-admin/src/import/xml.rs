@@ -9,12 +9,12 @@ use quick_xml::{Reader, XmlVersion};
 /// XML namespace of the mark that the transformer leaves in the metadata of a VM with a share.
 pub(super) const SHARE_NAMESPACE: &str = "urn:vgpu:cloudstack";
 
-/// Deepest element.
+/// Largest depth of an element.
 const MAX_DEPTH: usize = 64;
-/// Most attributes of an element.
+/// Largest number of attributes of an element.
 const MAX_ATTRIBUTES: usize = 64;
 
-/// What is read of a domain.
+/// The parts of a domain that are read. Places are in bytes of the XML.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Domain {
     pub(super) name: String,
@@ -28,7 +28,7 @@ pub(super) struct Domain {
     pub(super) devices_end: Option<usize>,
     /// Whether the metadata has the mark of a share ([`SHARE_NAMESPACE`]).
     pub(super) share: bool,
-    /// Place of the first `<metadata>`: of its end tag, or of the whole empty element.
+    /// Place of the end tag of the first `<metadata>`, or of the whole element if it is empty.
     pub(super) metadata: Option<Range<usize>>,
     /// Place of the end tag of `<domain>`.
     pub(super) domain_end: Option<usize>,
@@ -37,7 +37,7 @@ pub(super) struct Domain {
 /// The vsock device of a domain.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Vsock {
-    /// The CID; absent while libvirt has not chosen one.
+    /// The CID; absent while libvirt has not chosen a CID.
     pub(super) cid: Option<String>,
 }
 
@@ -175,8 +175,8 @@ impl Walk {
     }
 }
 
-/// The attributes of an element, in linear time: the parser's own check for repeated names is
-/// quadratic.
+/// Returns the attributes of an element in linear time. The parser's own check for repeated names
+/// is quadratic.
 fn attributes(tag: &BytesStart<'_>) -> Result<BTreeMap<String, String>, String> {
     let mut found = BTreeMap::new();
     for attribute in tag.attributes().with_checks(false) {

@@ -8,10 +8,10 @@ use crate::mediation::Explained;
 use crate::model::{GpuRecord, VmRecord, refuse_next, refuse_pinned};
 use crate::store::Catalog;
 
-/// VMs that are named. Further VMs are only counted.
+/// Largest number of VMs that a list names. Further VMs are only counted.
 const NAMED: usize = 8;
 
-/// The answer about one VM. `cut_off`: none of the VM's programs can connect to vgpud.
+/// Returns the answer about one VM. `cut_off`: none of the VM's programs can connect to vgpud.
 pub(super) fn view(
     catalog: &Catalog,
     vm: &VmRecord,
@@ -118,8 +118,8 @@ fn priority(class: Class) -> Priority {
     }
 }
 
-/// The paragraph: what the VM does, which VMs are before it, which share it may expect, and how
-/// long it waits.
+/// Returns the paragraph: the activity of the VM, the VMs before this VM, the share that this VM
+/// may expect, and the longest wait.
 fn summary(catalog: &Catalog, vm: &VmRecord, explained: &Explained, cut_off: bool) -> String {
     let e = &explained.explanation;
     let unserved = unserved(catalog, vm, e);
@@ -208,8 +208,8 @@ fn unserved(catalog: &Catalog, vm: &VmRecord, e: &Explanation) -> Vec<String> {
         .collect()
 }
 
-/// Sentences about the reasons that refuse the next program of a VM: its limits, or the host.
-/// `room`: bytes that the host still lets the VM pin.
+/// Returns sentences about the reasons that refuse the next program of a VM: its limits, or the
+/// host. `room`: bytes that the host still lets the VM pin.
 pub(super) fn next_program(
     limits: &vgpu_api::VmLimits,
     vm: &vgpu_api::Vm,
@@ -229,7 +229,7 @@ pub(super) fn next_program(
     refused
 }
 
-/// What the VM does, or why it waits.
+/// Returns the activity of the VM, or why the VM waits, as the end of a sentence.
 fn what(vm: &VmRecord, explained: &Explained) -> String {
     let e = &explained.explanation;
     let pool = &explained.pool;
@@ -350,7 +350,7 @@ fn expectation(e: &Explanation) -> String {
     )
 }
 
-/// The debt or claim of the VM, if it is large enough to be mentioned.
+/// Returns a sentence about the debt or claim of the VM, if the amount is at least 10 µs.
 fn account(e: &Explanation) -> Option<String> {
     const WORTH_TELLING: u128 = 10_000;
     let amount = e.lag_ns.unsigned_abs();
@@ -425,7 +425,7 @@ fn quarantine_left(e: &Explanation) -> String {
     }
 }
 
-/// For example `GPU 0, 1 and 2`.
+/// For example `GPUs 0, 1 and 2`.
 fn gpus(gpus: &[vgpu_sched::GpuId]) -> String {
     let names: Vec<String> = gpus.iter().map(|gpu| gpu.0.to_string()).collect();
     match names.split_last() {

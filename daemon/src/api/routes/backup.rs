@@ -27,8 +27,7 @@ const STALLED: Duration = Duration::from_secs(30);
 /// Largest accepted backup, in bytes. Ten million events take less.
 const MOST: u64 = 4 << 30;
 
-/// A copy of the whole state database at one moment: an SQLite file. Needs the right to change
-/// things.
+/// Returns a copy of the whole state database as an SQLite file. Needs the right to change things.
 #[utoipa::path(get, path = "/v1/backup", tag = "host",
     responses((status = 200, content_type = "application/vnd.sqlite3", body = String),
         (status = "default", body = ErrorBody)))]
@@ -40,7 +39,8 @@ pub(super) async fn save(_: Writer, State(state): State<ApiState>) -> Result<Res
         loop {
             let (piece, rest) = match tokio::task::spawn_blocking(|| read(file)).await {
                 Ok(Ok((piece, rest))) if !piece.is_empty() => (piece, rest),
-                // The caller sent too little. The comparison with the announced length reports it.
+                // The end of the file, or a failed read. After a failed read the caller gets fewer
+                // bytes than announced.
                 _ => return,
             };
             file = rest;
@@ -63,9 +63,9 @@ fn read(mut file: File) -> std::io::Result<(Bytes, File)> {
     Ok((piece.into(), file))
 }
 
-/// Puts the configuration of a backup in place of the present one, while guests run. Sessions end
-/// whose VM it does not have, has in another pool or has as another registration, and those whose
-/// GPU leaves the pool.
+/// Replaces the present configuration by that of a backup, while guests run. Sessions end if the
+/// backup lacks their VM, or has the VM in another pool or under another registration. Sessions on
+/// a GPU that leaves the pool end too.
 #[utoipa::path(post, path = "/v1/restore", tag = "host",
     request_body(content = String, content_type = "application/vnd.sqlite3"),
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]

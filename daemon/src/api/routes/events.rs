@@ -29,20 +29,20 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// A follower that does not read for this time is disconnected.
 const STALLED: Duration = Duration::from_secs(30);
 
-/// Which events to list.
+/// Filter of the list of events.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Page {
-    /// Only events after this number; without it, the newest ones.
+    /// Only events after this number; absent: the newest events.
     since: Option<u64>,
-    /// At most this many, up to 1000.
+    /// Largest number of entries, up to 1000; default 100.
     limit: Option<usize>,
     /// Only events of at least this severity.
     severity: Option<Severity>,
     /// Only events about this VM.
     vm_id: Option<u32>,
-    /// When there are none yet, wait this long for one, up to 25000 ms.
+    /// Longest wait for an event if there is none yet, up to 25000 ms.
     wait_ms: Option<u64>,
 }
 
@@ -58,7 +58,7 @@ impl Page {
     }
 }
 
-/// Lists events, oldest first; waits for the next one when asked to.
+/// Lists events, oldest first. On request, waits for the next event.
 #[utoipa::path(get, path = "/v1/events", tag = "events", params(Page),
     responses((status = 200, body = EventPage), (status = "4XX", body = ErrorBody)))]
 pub(super) async fn list(
@@ -119,13 +119,13 @@ async fn newest(admin: &Admin, page: &Page) -> Result<Json<EventPage>, Failure> 
     Ok(Json(EventPage { events, next_since }))
 }
 
-/// Where to begin to follow.
+/// Start of the stream of events.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Follow {
-    /// First what came after this number; without it (and without `Last-Event-ID`), only what is
-    /// new.
+    /// Start after the event of this number. The header `Last-Event-ID` has precedence. Without
+    /// both, the stream starts with new events.
     since: Option<u64>,
 }
 
@@ -216,14 +216,14 @@ async fn send(sender: &mut Sender<Bytes, Infallible>, chunk: Bytes) -> bool {
     )
 }
 
-/// Which audit lines to list.
+/// Filter of the audit trail.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct AuditQuery {
-    /// Only lines after this number; without it, the newest ones.
+    /// Only lines after this number; absent: the newest lines.
     since: Option<u64>,
-    /// At most this many, up to 1000.
+    /// Largest number of entries, up to 1000; default 100.
     limit: Option<usize>,
 }
 

@@ -35,14 +35,14 @@ pub(super) async fn show(
     Ok(Json(state.admin.world().await.gpu(record)))
 }
 
-/// Looks for GPUs and reconciles what is known with what is there.
+/// Scans for GPUs and updates the known GPUs.
 #[utoipa::path(post, path = "/v1/gpus/scan", tag = "gpus",
     responses((status = 200, body = ScanReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn scan(writer: Writer, State(state): State<ApiState>) -> Answer<ScanReport> {
     Ok(Json(state.admin.scan(writer.caller.actor()).await?))
 }
 
-/// Runs a canary kernel on a GPU. One that fails becomes suspect.
+/// Runs a canary kernel on a GPU. A GPU that fails becomes suspect.
 #[utoipa::path(post, path = "/v1/gpus/{gpu}/check", tag = "gpus",
     params(("gpu" = String, Path, description = "Number or UUID")),
     responses((status = 200, body = GpuCheckReport), (status = "default", body = ErrorBody)))]
@@ -56,7 +56,7 @@ pub(super) async fn check(
     ))
 }
 
-/// Checks a suspect or draining GPU and, when it passes, lets it take work again.
+/// Checks a suspect or draining GPU. If the check passes, the GPU takes work again.
 #[utoipa::path(post, path = "/v1/gpus/{gpu}/resume", tag = "gpus",
     params(("gpu" = String, Path, description = "Number or UUID")),
     responses((status = 200, body = GpuCheckReport), (status = "default", body = ErrorBody)))]
@@ -69,7 +69,7 @@ pub(super) async fn resume(
     Ok(Json(state.admin.resume_gpu(actor, writer.key, &gpu).await?))
 }
 
-/// Lets a GPU finish what runs, and gives it nothing new.
+/// Lets a GPU finish its running work. The GPU gets no new work.
 #[utoipa::path(post, path = "/v1/gpus/{gpu}/drain", tag = "gpus",
     params(("gpu" = String, Path, description = "Number or UUID")),
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]

@@ -11,21 +11,22 @@ use super::super::failure::Failure;
 use super::ApiState;
 use crate::metrics::{self, Facts};
 
-/// Everything the status screen shows.
+/// Returns all data of the status screen.
 #[utoipa::path(get, path = "/v1/status", tag = "host",
     responses((status = 200, body = Status), (status = "4XX", body = ErrorBody)))]
 pub(super) async fn status(_: Reader, State(state): State<ApiState>) -> Json<Status> {
     Json(state.admin.status().await)
 }
 
-/// Examines this host: what is wrong, and what cures it.
+/// Checks this host: faults and their remedies.
 #[utoipa::path(get, path = "/v1/doctor", tag = "host",
     responses((status = 200, body = DoctorReport), (status = "4XX", body = ErrorBody)))]
 pub(super) async fn doctor(_: Reader, State(state): State<ApiState>) -> Json<DoctorReport> {
     Json(state.admin.doctor().await)
 }
 
-/// Reads the configuration file again: all of it, or nothing when it is not valid.
+/// Reads the configuration file again and applies the whole file, or nothing if the file is not
+/// valid.
 #[utoipa::path(post, path = "/v1/reload", tag = "host",
     responses((status = 200, body = ReloadReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn reload(
@@ -35,7 +36,7 @@ pub(super) async fn reload(
     Ok(Json(state.admin.reload(writer.caller.actor()).await?))
 }
 
-/// This description.
+/// Returns this description.
 #[utoipa::path(get, path = "/v1/openapi.json", tag = "host",
     responses((status = 200, content_type = "application/json", body = String)))]
 pub(super) async fn document(_: Reader) -> Result<Response, Failure> {
@@ -57,7 +58,7 @@ pub(super) async fn metrics(_: Reader, State(state): State<ApiState>) -> Result<
     Ok(typed(metrics::CONTENT_TYPE, text))
 }
 
-/// Whether the daemon does its work. Needs no permission and says nothing else.
+/// Says whether the daemon works. Needs no permission and reveals nothing else.
 #[utoipa::path(get, path = "/healthz", tag = "host",
     responses((status = 200, content_type = "text/plain", body = String),
         (status = 503, content_type = "text/plain", body = String)))]

@@ -104,7 +104,7 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 /// The description as in `docs/openapi.json`.
 ///
 /// # Errors
-/// If it cannot be written as JSON.
+/// If the description cannot be written as JSON.
 pub fn openapi_json() -> Result<String, serde_json::Error> {
     serde_json::to_string_pretty(&openapi()).map(|text| text + "\n")
 }
@@ -115,7 +115,7 @@ pub(super) fn router(admin: Arc<Admin>) -> Router {
         admin,
         followers: Arc::new(Semaphore::new(FOLLOWERS)),
         dumps: Arc::new(Semaphore::new(DUMPS)),
-        // All restores use the same file.
+        // All restores write to the same file.
         restores: Arc::new(Semaphore::new(1)),
     };
     let (router, _) = documented().split_for_parts();

@@ -13,7 +13,7 @@ use crate::store::Command;
 
 type Answer<T> = Result<Json<T>, Failure>;
 
-/// Lists pools with what waits in them.
+/// Lists pools with their waiting work.
 #[utoipa::path(get, path = "/v1/pools", tag = "pools",
     responses((status = 200, body = Vec<PoolStatus>), (status = "4XX", body = ErrorBody)))]
 pub(super) async fn list(_: Reader, State(state): State<ApiState>) -> Json<Vec<PoolStatus>> {

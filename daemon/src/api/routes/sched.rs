@@ -49,7 +49,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Administrator {
     }
 }
 
-/// Says why a VM waits (or does not), and for how long at most.
+/// Explains why a VM waits (or does not), and how long the VM waits at most.
 #[utoipa::path(get, path = "/v1/vms/{vm_id}/explain", tag = "vms",
     params(("vm_id" = u32, Path, description = "Its number")),
     responses((status = 200, body = Explain), (status = "default", body = ErrorBody)))]
@@ -80,7 +80,8 @@ pub(super) async fn explain_vm(
     Ok(Json(answer))
 }
 
-/// Dumps the scheduler's decision log: one JSON value per line. `vgpu-sim replay` decides it again.
+/// Dumps the scheduler's decision log: one JSON value per line. `vgpu-sim replay` repeats the
+/// decisions.
 #[utoipa::path(get, path = "/v1/sched/log", tag = "host",
     responses((status = 200, content_type = "application/x-ndjson", body = String),
         (status = "default", body = ErrorBody)))]

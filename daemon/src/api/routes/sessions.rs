@@ -10,12 +10,12 @@ use super::super::extract::{Input, Params, Reader, Writer};
 use super::super::failure::Failure;
 use super::ApiState;
 
-/// Which sessions to list.
+/// Filter of the list of sessions.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Filter {
-    /// Only those of this VM.
+    /// Only sessions of this VM.
     vm_id: Option<u32>,
 }
 

@@ -12,16 +12,16 @@ use super::super::usage;
 use super::ApiState;
 use crate::store::Command;
 
-/// Whose usage to list.
+/// Filter of the usage reports.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Whose {
-    /// Only this VM's.
+    /// Only the usage of this VM.
     vm_id: Option<u32>,
 }
 
-/// Exports what VMs used, with the distributions of their waits and turns.
+/// Exports the usage of VMs, with the distributions of their waits and turns.
 #[utoipa::path(get, path = "/v1/usage", tag = "vms", params(Whose),
     responses((status = 200, body = Vec<UsageReport>), (status = "4XX", body = ErrorBody)))]
 pub(super) async fn export(
@@ -46,7 +46,7 @@ pub(super) async fn export(
     ))
 }
 
-/// Counts anew what VMs use. Debts, strikes and limits stay.
+/// Sets the usage counters of VMs to zero. Debts, strikes and limits stay.
 #[utoipa::path(post, path = "/v1/usage/reset", tag = "vms", request_body = UsageReset,
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn reset(

@@ -23,7 +23,6 @@ impl Answer {
     }
 }
 
-/// Sends a request over the Unix socket.
 pub(super) async fn unix(
     socket: &Path,
     method: &str,
@@ -45,7 +44,6 @@ pub(super) async fn tcp(
     send(stream, method, path, headers, body).await
 }
 
-/// Sends a request over any stream.
 pub(super) async fn send<S>(
     stream: S,
     method: &str,

@@ -24,8 +24,8 @@ use crate::store::{Store, StoreOptions};
 use client::Answer;
 use fake::FakeMediation;
 
-/// A line of configuration with which the admin socket is as on a kernel that cannot refuse
-/// descriptors.
+/// A configuration line that makes the admin socket accept attached descriptors, as an older kernel
+/// does.
 const OLD_KERNEL: &str = "# old kernel\n";
 
 /// A vgpud without guests.

@@ -315,7 +315,7 @@ async fn a_session_is_killed_even_when_the_disk_is_full() {
     let host = Host::start().await;
     host.owners_example().await;
     crate::store::tests::fill_disk(host.admin.store(), true);
-    // Fills the rest of the last pages.
+    // The registrations fill the last free pages.
     let ids: Vec<u32> = (1_000..3_000).collect();
     let said = host
         .refused(

@@ -145,7 +145,7 @@ async fn descriptors_that_a_caller_attaches_hold_up_no_administrator() {
         for (bytes, flags) in [
             (&b"G"[..], MsgFlags::empty()),
             (b"!", MsgFlags::MSG_OOB),
-            // After the first request it is not read any more.
+            // vgpud reads no further byte of the connection after this request.
             (
                 b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
                 MsgFlags::empty(),

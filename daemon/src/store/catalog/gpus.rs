@@ -296,10 +296,10 @@ impl Catalog {
         Ok(self.set_state(&uuid, GpuState::Suspect, Some(reason.to_owned())))
     }
 
-    /// A GPU on which a program can be started, whichever VMs it serves.
+    /// Returns a present GPU with a driver, whether or not the GPU takes work.
     ///
     /// # Errors
-    /// If the GPU is unknown, vanished, or without its driver.
+    /// If the GPU is unknown, vanished, or without a driver.
     pub(crate) fn reachable_gpu(&self, gpu: &str) -> Result<&GpuRecord, ErrorDetail> {
         let known = self.gpu(gpu)?;
         match known.state {
@@ -361,7 +361,7 @@ impl Catalog {
             return Outcome::default();
         };
         let gpu_id = gpu.gpu_id;
-        // Without its driver every check fails, which is no evidence against the board.
+        // Without a driver every check fails, which is no evidence against the board.
         let (state, reason) = match (gpu.state, state) {
             (GpuState::NoDriver, GpuState::Suspect) => (gpu.state, gpu.state_reason.clone()),
             _ => (state, reason),

@@ -43,7 +43,7 @@ pub struct Catalog {
 pub struct Context {
     /// Present time.
     pub now_unix_ms: u64,
-    /// Settings and limits that pools and VMs have without own ones.
+    /// Settings and limits of pools and VMs that have none of their own.
     pub defaults: Defaults,
     /// As [`crate::store::StoreOptions::own_paths`].
     pub own_paths: Vec<PathBuf>,
@@ -53,7 +53,7 @@ impl Catalog {
     /// Carries out a command on this catalog.
     ///
     /// # Errors
-    /// A refusal that lists what exists and what to do instead. The catalog may then be half
+    /// A refusal that lists the existing objects and a way out. The catalog may then be half
     /// changed and must be dropped.
     pub fn apply(&mut self, command: &Command, context: &Context) -> Result<Outcome, ErrorDetail> {
         let mut outcome = match command {

@@ -9,10 +9,10 @@ use crate::mediation::Change;
 use crate::model::{GpuRecord, UsageRecord, VmRecord, counted};
 
 impl Catalog {
-    /// This catalog with the pools, VMs, assignments and weights of a backup. GPUs stay as this
-    /// host sees them; GPUs that only the backup knows are vanished. A VM with the same
-    /// registration keeps its strikes and its quarantine; the other VMs of the backup are
-    /// registered anew.
+    /// Returns this catalog with the pools, VMs, assignments and weights of a backup. GPUs stay as
+    /// this host knows them; a GPU that only the backup knows becomes vanished. A VM with the same
+    /// registration keeps its strikes and its quarantine. Every other VM of the backup gets a new
+    /// generation.
     pub(crate) fn restored(&self, backup: &Catalog) -> Catalog {
         let mut after = Catalog {
             gpus: self.gpus.clone(),
@@ -32,7 +32,8 @@ impl Catalog {
                     };
                     after.gpus.insert(uuid.clone(), gpu);
                 }
-                // A GPU that was draining or suspect in the backup becomes so again.
+                // A GPU that is draining or suspect in the backup becomes draining or suspect
+                // again.
                 Some(gpu)
                     if gpu.state == GpuState::Ready
                         && matches!(saved.state, GpuState::Draining | GpuState::Suspect) =>
@@ -65,15 +66,15 @@ impl Catalog {
         after
     }
 
-    /// The VM, if it has the same registration here. Generations do not prove that, because another
-    /// host or a new database also counts them from 1. A restore gives new generations to the VMs
-    /// that it adds.
+    /// Returns the VM of this catalog with the same registration. The generation does not identify
+    /// a registration: another host or a new database also counts from 1, and a restore gives new
+    /// generations to the VMs that it adds.
     pub(crate) fn same(&self, vm: &VmRecord) -> Option<&VmRecord> {
         let known = self.vms.get(&vm.vm_id);
         known.filter(|known| known.registered_unix_ms == vm.registered_unix_ms)
     }
 
-    /// The changes by which the mediation gets from this catalog to another one.
+    /// Returns the changes that bring the mediation from this catalog to `after`.
     pub(crate) fn changes_to(
         &self,
         after: &Catalog,
@@ -126,7 +127,7 @@ impl Catalog {
         changes
     }
 
-    /// Sentences about the effect on pools, VMs and running sessions.
+    /// Returns sentences about the effect on pools, VMs and running sessions.
     pub(crate) fn told(&self, after: &Catalog, sessions: &[Session]) -> String {
         let serves = |of: &Catalog, pool: &str| -> Vec<String> {
             let here = of.assignments.keys().filter(|(_, served)| served == pool);
@@ -187,7 +188,7 @@ impl Catalog {
             || lost.any(|(gpu, pool)| *pool == vm.pool && on(gpu))
     }
 
-    /// Sentences about pools that lack GPUs after a restore, for the administrator.
+    /// Returns sentences for the administrator about pools that lack GPUs after a restore.
     pub(crate) fn doubts(&self) -> Vec<String> {
         let mut doubts = Vec::new();
         for pool in self.pools.keys() {
@@ -217,13 +218,13 @@ impl Catalog {
     }
 }
 
-/// The effect on pools or VMs.
+/// The effect on pools or VMs, as counts.
 struct Counts {
     added: usize,
     changed: usize,
-    /// Number and ids of those whose number belongs to another registration in the backup.
+    /// Count and numbers of the VMs whose number belongs to another registration in the backup.
     replaced: (usize, String),
-    /// Number and names of those that were removed.
+    /// Count and names of the pools or VMs that were removed.
     removed: (usize, String),
 }
 

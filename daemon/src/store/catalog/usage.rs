@@ -1,4 +1,4 @@
-//! Resets usage. The totals are not part of the catalog: the change names the VMs.
+//! Resets usage. The catalog does not hold the totals: the outcome names the VMs to reset.
 
 use vgpu_api::{ErrorDetail, UsageReset};
 

@@ -118,8 +118,8 @@ impl Catalog {
         rules::effective_limits(changes, &vm.limits, &effective).map_err(invalid)
     }
 
-    /// Refuses a socket among vgpud's own paths. A VM that is already registered with it keeps it,
-    /// because the rule may be newer.
+    /// Refuses a socket among vgpud's own paths. A VM keeps a socket with which it is already
+    /// registered, because an older vgpud may have allowed the path.
     pub(in crate::store) fn new_socket(
         &self,
         vm_id: u32,
@@ -133,7 +133,7 @@ impl Catalog {
         rules::socket_outside(socket, own_paths)
     }
 
-    /// UUIDs of the named GPUs, which must be known.
+    /// Returns the UUIDs of the named GPUs, which must be known.
     fn allowlist(&self, named: Option<&[String]>) -> Result<Option<BTreeSet<String>>, ErrorDetail> {
         let Some(named) = named else { return Ok(None) };
         if named.is_empty() {
@@ -147,7 +147,7 @@ impl Catalog {
         uuids.collect::<Result<_, _>>().map(Some)
     }
 
-    /// A warning for a VM that may use no GPU of its pool and is refused until that changes.
+    /// Returns a warning if the VM may use no GPU of its pool and is therefore refused.
     fn allowlist_warning(
         &self,
         named: Option<&[String]>,
@@ -191,7 +191,7 @@ impl Catalog {
                     "Import the VM again, which changes that registration, or unregister that VM first.",
                 ));
             }
-            // Compared as paths: `/a//b` is `/a/b`.
+            // Paths are compared instead of strings: `/a//b` is `/a/b`.
             if vm.socket.is_some()
                 && other.socket.as_ref().map(Path::new) == vm.socket.as_ref().map(Path::new)
             {
@@ -313,7 +313,7 @@ impl Catalog {
         rules::reason(&reason).map_err(invalid)?;
         let what = format!("quarantined ({reason})");
         let mut outcome = self.change_vms(&request.vm_ids, &what, |_, vm| {
-            // A quarantine with an end becomes one without an end.
+            // A quarantine with an end becomes a quarantine without an end.
             if vm
                 .quarantine
                 .as_ref()
@@ -340,7 +340,7 @@ impl Catalog {
         check_batch(vm_ids)?;
         let mut outcome = self.change_vms(vm_ids, "released", |_, vm| {
             if vm.quarantine.take().is_some() {
-                // Past quarantines start to age now.
+                // Past quarantines are forgotten with time, counted from the release.
                 vm.quarantines_unix_ms = context.now_unix_ms;
             }
             vm.strikes = 0;
@@ -350,7 +350,8 @@ impl Catalog {
         Ok(outcome)
     }
 
-    /// Changes all named VMs, or, on an error, none.
+    /// Changes all named VMs. The caller drops the catalog after an error, so that no VM is
+    /// changed.
     fn change_vms(
         &mut self,
         vm_ids: &[u32],
@@ -387,8 +388,8 @@ fn drop_bursts(changes: &VmLimitsPatch, limits: &mut VmLimits) {
     }
 }
 
-/// Adds a quarantine change for each changed VM. The mediation takes a quarantine from these
-/// changes only: strikes start and end quarantines too, and the mediation knows those already.
+/// Adds a quarantine change for each changed VM. For a known VM, the mediation takes a quarantine
+/// from these changes only, because the mediation itself starts and ends quarantines by strikes.
 fn tell_quarantine(outcome: &mut Outcome) {
     let changed = |change: &Change| match change {
         Change::VmUpserted { vm, .. } => Some(Change::VmQuarantine {
@@ -462,7 +463,7 @@ fn check_registration(request: &RegisterRequest) -> Result<(), ErrorDetail> {
     Ok(())
 }
 
-/// Checks the origin of a request, which one VM at most can have.
+/// Checks the origin of a request, which only one VM can have.
 fn check_origin(vm_ids: &[u32], origin: Option<&String>) -> Result<(), ErrorDetail> {
     let Some(origin) = origin else { return Ok(()) };
     if vm_ids.len() > 1 {

@@ -28,7 +28,7 @@ fn a_vm_of_another_hosts_backup_is_another_vm() {
     let outcome = block_on(mine.restore(admin(), incoming, Vec::new())).unwrap();
     let (generation, registered) = registration(mine);
     assert!(generation > first.0 && registered == second.1);
-    // The sessions of the VM end, and it starts anew.
+    // The sessions of the old registration end, and the VM is registered anew.
     let gone = |change: &Change| matches!(change, Change::VmRemoved { vm_id: 1, generation } if *generation == first.0);
     let new = |change: &Change| matches!(change, Change::VmUpserted { vm, debt_ns: Some(0) } if vm.generation == generation);
     assert!(outcome.changes.iter().any(gone), "{:?}", outcome.changes);

@@ -195,7 +195,7 @@ fn a_long_read_is_not_before_a_command_and_reads_that_wait_are_bounded() {
     };
     let reading = ask(store.clone(), Some(held));
     begun.recv().unwrap();
-    // Any number of reads wait behind it, as with callers of the doctor in a loop.
+    // 100 reads wait behind the first read, as when callers run the doctor in a loop.
     let crowd: Vec<_> = (0..100).map(|_| ask(store.clone(), None)).collect();
     let commands = std::thread::spawn({
         let store = store.clone();
@@ -223,7 +223,7 @@ fn a_long_read_is_not_before_a_command_and_reads_that_wait_are_bounded() {
         refused[0].message
     );
 
-    // An endless read does not delay the end either.
+    // An endless read does not delay the end of the store either.
     let endless = std::thread::spawn({
         let store = store.clone();
         move || {
@@ -289,7 +289,7 @@ fn a_repeated_key_is_answered_as_the_first_time() {
             .unwrap()
     };
     assert_eq!(first.changes.len(), 1);
-    // Also after a restart, and although VM 1 no longer exists.
+    // The key is also known after a restart, and although VM 1 no longer exists.
     let store = open(&dir);
     run(&store, Command::UnregisterVm(VmIds { vm_ids: vec![1] }));
     let again = store
@@ -333,7 +333,7 @@ fn a_full_disk_refuses_commands_while_the_rest_goes_on() {
     assert_eq!(store.catalog(), before, "nothing changed");
     assert!(store.health().problem.is_some());
 
-    // The mediation goes on: its decisions take effect at once, usage is summed up, events are
+    // The mediation continues: its decisions take effect at once, usage is summed up, events are
     // listed.
     let sink = EventSink::new(store.journal().clone());
     for vm in 0..500 {

@@ -25,7 +25,7 @@ use crate::model::{UsageRecord, VmRecord, now_unix_ms};
 const TICK: Duration = Duration::from_millis(100);
 /// Time until the next try after a failed write of events or usage.
 const RETRY: Duration = Duration::from_secs(2);
-/// Most events per transaction.
+/// Largest number of events per transaction.
 const BATCH: usize = 1_024;
 /// Time from a transaction to the checkpoint of the log.
 const CHECKPOINT: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ pub(super) enum Job {
         command: Box<Command>,
         reply: oneshot::Sender<Result<Outcome, ErrorDetail>>,
     },
-    /// Asks for the outcome of the same command under the same key, if it was already carried out.
+    /// Asks for the outcome of an earlier command with the same key, if there is one.
     Repeated {
         actor: AuditActor,
         key: String,
@@ -55,7 +55,8 @@ pub(super) enum Job {
         sessions: Vec<Session>,
         reply: oneshot::Sender<Result<Outcome, ErrorDetail>>,
     },
-    /// A read where the writer's connection is the only one. Tests use it for other work too.
+    /// A read on the writer's connection, if that is the only connection. Tests also run other work
+    /// there.
     Read(Box<dyn FnOnce(&Connection) + Send>),
     Configure(Box<StoreOptions>),
 }
@@ -83,7 +84,7 @@ pub(super) fn lock_file(database: &Path) -> Result<Flock<File>, StoreError> {
     })
 }
 
-/// Files beside the database.
+/// The lock of the database, and the file with the last acknowledged change.
 pub(super) struct Held {
     pub(super) _lock: Flock<File>,
     /// The number of the last acknowledged change.
@@ -96,8 +97,8 @@ pub(super) struct Writer {
     shared: Arc<Shared>,
     journal: Arc<Journal>,
     options: StoreOptions,
-    /// State of the database. The published catalog may be ahead of it while the disk is full,
-    /// because a quarantine by the scheduler takes effect at once.
+    /// The saved catalog. While the disk is full, the published catalog may have changes that are
+    /// not saved, because a quarantine by the scheduler takes effect at once.
     on_disk: Arc<Catalog>,
     /// Set by a failed commit. The state on the disk is then unknown, so nothing is acknowledged
     /// until a restart has read it again.
@@ -148,7 +149,7 @@ impl Writer {
     }
 
     pub(super) fn run(mut self, queue: &Receiver<Job>) {
-        // The file gets its space now, while there may be some.
+        // Creates the file with the last change now, because the disk may be full later.
         match rows::last_change(&self.connection) {
             Ok(change) => self.acknowledged(change),
             Err(error) => tracing::warn!("cannot read the last change: {error}"),
@@ -275,10 +276,11 @@ impl Writer {
         };
         let command = Command::Note {
             action: "restore".into(),
-            // The detail of the audit trail.
+            // The audit trail saves the command, and thereby this message, as its detail.
             target: outcome.message.clone(),
         };
-        // Names, CIDs and sockets may have moved between VMs: all are freed first.
+        // Names, CIDs and sockets may have moved between VMs. Deleting all VMs first avoids
+        // conflicts.
         let freed = Catalog {
             vms: BTreeMap::new(),
             assignments: BTreeMap::new(),
@@ -326,7 +328,7 @@ impl Writer {
         }
     }
 
-    /// Checkpoints the log into the database file, so that little is lost with the log.
+    /// Checkpoints the log into the database file, so that little is lost if the log is lost.
     fn checkpoint_if_due(&mut self) {
         if self.next_checkpoint.is_none_or(|due| Instant::now() < due) {
             return;
@@ -342,7 +344,7 @@ impl Writer {
         }
     }
 
-    /// The totals after the reset, for the VMs whose usage a command resets.
+    /// Returns the totals after the reset, for the VMs whose usage a command resets.
     fn counted_anew(&self, outcome: &Outcome) -> Vec<(u32, UsageRecord)> {
         let reset = |change: &Change| match *change {
             Change::UsageReset {
@@ -359,7 +361,7 @@ impl Writer {
         outcome.changes.iter().filter_map(reset).collect()
     }
 
-    /// The outcome of the same command under the same key, if it was already carried out.
+    /// Returns the outcome of an earlier command with the same key, if there is one.
     fn repeated(
         &self,
         actor: &AuditActor,
@@ -378,7 +380,7 @@ impl Writer {
         }
     }
 
-    /// Runs one transaction, once.
+    /// Runs one transaction without a retry.
     fn transact(
         &mut self,
         work: impl FnOnce(&Connection) -> Result<(), rusqlite::Error>,
@@ -481,7 +483,7 @@ impl Writer {
         }
     }
 
-    /// Adds events for a command that was carried out.
+    /// Records a successful command: events, and the usage of removed and reset VMs.
     fn tell(&self, command: &Command, outcome: &Outcome) {
         for change in &outcome.changes {
             match *change {

@@ -40,9 +40,9 @@ pub struct Setting {
     pub unit: Unit,
     /// Allowed numbers, in the unit.
     pub range: RangeInclusive<u64>,
-    /// Whether "no limit" is a value.
+    /// Whether the setting can be unlimited.
     pub unlimited: bool,
-    /// Whether "the default" is a value.
+    /// Whether the setting can refer to the default (`null` in JSON).
     pub defaulted: bool,
     /// Example of a value, in the unit, for a setting whose default is not a number.
     pub example: Option<u64>,

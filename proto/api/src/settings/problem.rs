@@ -1,11 +1,11 @@
-//! Why values of settings are refused.
+//! Reasons for which values of settings are refused.
 
 use super::{Limit, Setting, UNLIMITED, Value};
 
 /// A setting and its value.
 pub type Row = (&'static Setting, Value);
 
-/// Why values of settings are refused.
+/// The reason for which values of settings are refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Problem {
     /// The value is out of the range of the setting.
@@ -19,8 +19,8 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// A sentence for the sender of a request, with options of `vgpu-admin` and fields of the API.
-    /// `given`: whether the request sets the value; other values are in force already.
+    /// Returns a sentence for the sender of a request, with options of `vgpu-admin` and fields of
+    /// the API. `given`: whether the request sets the value; other values are in force already.
     #[must_use]
     pub fn in_request(&self, given: impl Fn(&Row) -> bool) -> String {
         let text = |row: &Row| {
@@ -61,8 +61,8 @@ impl Problem {
         }
     }
 
-    /// The problem with the keys of a table of `vgpud.toml`, without a full stop. `given`: whether
-    /// the table sets the value; other values are defaults.
+    /// Returns the problem without a full stop, with the keys of a table of `vgpud.toml`. `given`:
+    /// whether the table sets the value; other values are defaults.
     #[must_use]
     pub fn in_file(&self, table: &str, given: impl Fn(&Row) -> bool) -> String {
         let text = |row: &Row| {
@@ -100,7 +100,7 @@ impl Problem {
     }
 }
 
-/// The value as TOML writes it.
+/// Returns the value in the syntax of TOML.
 fn toml_value((setting, value): &Row) -> String {
     match value {
         Value::Limit(Limit::Unlimited) | Value::Word(_) => format!("{:?}", setting.plain(value)),

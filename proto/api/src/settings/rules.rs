@@ -1,4 +1,4 @@
-//! Rules that several settings share: ranges are in the table, orders are here.
+//! Checks of settings against each other. The range of each setting is in the table.
 
 use super::{Limit, PoolSettings, Problem, Row, Value, VmLimits};
 
@@ -10,7 +10,7 @@ pub fn check_pool_settings(settings: &PoolSettings) -> Result<(), String> {
     in_request(&pool_problems(settings), |_| true)
 }
 
-/// Everything that is wrong with the settings of a pool.
+/// Returns every problem of the settings of a pool.
 #[must_use]
 pub fn pool_problems(settings: &PoolSettings) -> Vec<Problem> {
     let mut problems = settings.problems();
@@ -22,14 +22,14 @@ pub fn pool_problems(settings: &PoolSettings) -> Vec<Problem> {
     problems
 }
 
-/// The settings of bursts and of their rates.
+/// The settings of bursts, each with the setting of its rate.
 const BUCKETS: [[&str; 2]; 3] = [
     ["calls_burst", "calls_per_s"],
     ["bytes_burst", "bytes_per_s"],
     ["gpu_ms_burst", "gpu_ms_per_s"],
 ];
 
-/// Everything that is wrong with limits of a VM, where every absent limit may have any value.
+/// Returns every problem of the limits of a VM. A limit that is the default causes no problem.
 #[must_use]
 pub fn vm_problems(limits: &VmLimits) -> Vec<Problem> {
     let mut problems = limits.problems();
@@ -51,10 +51,10 @@ pub fn check_vm_limits(limits: &VmLimits) -> Result<(), String> {
     in_request(&vm_problems(limits), |_| true)
 }
 
-/// All problems in sentences for the sender of a request, as [`Problem::in_request`].
+/// Joins all problems to sentences for the sender of a request, as [`Problem::in_request`].
 ///
 /// # Errors
-/// If there are problems.
+/// The sentences, if there are problems.
 pub fn in_request(problems: &[Problem], given: impl Fn(&Row) -> bool) -> Result<(), String> {
     let sentences: Vec<String> = problems.iter().map(|p| p.in_request(&given)).collect();
     match sentences.is_empty() {
@@ -67,7 +67,7 @@ fn row<'a>(rows: &'a [Row], name: &str) -> Option<&'a Row> {
     rows.iter().find(|(setting, _)| setting.name == name)
 }
 
-/// The problem of a first limit above the second.
+/// Returns a problem if the value of the setting `first` is larger than that of `second`.
 fn order(rows: &[Row], first: &str, second: &str) -> Option<Problem> {
     let (first, second) = (row(rows, first)?, row(rows, second)?);
     let number = |(_, value): &Row| match value {

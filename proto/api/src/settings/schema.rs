@@ -9,7 +9,7 @@ use super::{Setting, UNLIMITED, Unit, Value};
 
 /// The schema of an object with a field per row.
 ///
-/// `all`: an object without a field is wrong, unless the field has a default.
+/// `all`: the object must have every field that cannot be `null`.
 pub(super) fn object(
     about: &str,
     all: bool,

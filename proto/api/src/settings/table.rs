@@ -12,8 +12,9 @@ use crate::{PoolPolicy, Weights};
 
 /// Makes the types of a table.
 ///
-/// The head names the type of all settings, the type of changes, the rows, whether `null` (the
-/// default) is a value, and the function that makes the initial value of a built-in default. A row:
+/// The head names the type of all settings, the type of changes and the rows. It says whether
+/// `null` (the default) is a value, and names the function that turns a built-in default into the
+/// initial value. A row:
 ///
 /// ```text
 /// /// Description.
@@ -59,7 +60,7 @@ macro_rules! settings {
                 Self { $($name: $default,)* }
             }
 
-            /// The settings that differ from the initial ones.
+            /// The settings that differ from the initial settings.
             #[must_use]
             pub fn changes(&self) -> $patch {
                 let initial = Self::default();
@@ -136,7 +137,7 @@ const DAY_MS: u64 = 24 * HOUR_MS;
 const DAY_S: u64 = 86_400;
 const MILLION: u64 = 1_000_000;
 
-/// Weights of classes and of pools.
+/// Allowed weights of classes and of pools.
 pub(crate) const WEIGHTS: std::ops::RangeInclusive<u64> = 1..=10_000;
 
 settings! {
@@ -154,10 +155,10 @@ settings! {
     weight: u32 = 100, Count in WEIGHTS, "weight";
     /// Longest turn while others wait.
     slice_us: u64 = 2_000, Us in 100..=MILLION, "slice";
-    /// `weighted`: shortest turn before a VM that is due earlier interrupts it.
+    /// `weighted`: shortest turn before a VM that is due earlier interrupts the turn.
     min_run_us: u64 = 500, Us in 0..=MILLION, "min-run";
-    /// `strict`: after this wait, a VM counts as one class higher, and again after each further
-    /// such wait. `sjf`: a waiting VM is overtaken only by VMs that came less than this later.
+    /// `strict`: a waiting VM rises one class after each wait of this length. `sjf`: a waiting VM
+    /// is overtaken only by VMs that came less than this time later.
     aging_ms: Limit = Limit::Value(500), Ms in 1..=HOUR_MS, or unlimited, "aging";
     /// Weights of the classes in this pool, in place of the host's.
     weights: Option<Weights> = None, Weights in 0..=0, "weights";
@@ -168,14 +169,14 @@ settings! {
     hard_limit_ms: Limit = Limit::Value(10_000), Ms in 1..=DAY_MS, or unlimited, "hard-limit";
     /// The hard limit while other VMs wait, if the hard limit is longer or unlimited.
     contended_limit_ms: u64 = 10_000, Ms in 1..=HOUR_MS, "contended-limit";
-    /// Grace for a turn that does not end when its lease is revoked; after that the next VM runs
-    /// beside it.
+    /// Grace for a turn that does not end when its lease is revoked. After the grace, the next VM
+    /// runs beside the turn.
     overrun_grace_ms: Limit = Limit::Value(20), Ms in 1..=60_000, or unlimited, "overrun-grace";
     /// Longest time for which the holder keeps the GPU without work, in case more work arrives. The
     /// actual time, at least 50 µs, is learned from the holder's own pauses.
     idle_hold_us: u64 = 200, Us in 0..=MILLION, "idle-hold";
-    /// Unfinished work of the holder on the GPU, by predicted duration. With less, the GPU is
-    /// released sooner. With more, the GPU is idle less often.
+    /// Longest unfinished work of the holder on the GPU, by predicted duration. A shorter window
+    /// releases the GPU sooner. With a longer window, the GPU is idle less often.
     window_us: u64 = 500, Us in 200..=500, "window";
     /// Number of strikes (kills and exceeded soft limits) that quarantines a VM.
     quarantine_strikes: Limit = Limit::Value(5), Count in 1..=1_000, or unlimited, "strikes";
@@ -201,20 +202,20 @@ settings! {
     /// Calls per second: launches, copies and memsets.
     calls_per_s: Limit = Limit::Unlimited, Count in 1..=100 * MILLION, or unlimited, "calls-per-s",
         like 100_000;
-    /// Largest burst of calls after a pause; none without a rate.
+    /// Largest burst of calls after a pause; only with a rate.
     calls_burst: Limit = Limit::Default, Count in 1..=100 * MILLION, "calls-burst", like 10_000,
         otherwise "the amount of one second";
-    /// Payload bytes per second in both directions, also of page-locked and managed memory that
-    /// kernels reach. A program that owes for such memory waits with all its calls.
+    /// Payload bytes per second in both directions, including page-locked and managed memory that
+    /// kernels access. All calls of a program wait while the program owes bytes for this memory.
     bytes_per_s: Limit = Limit::Unlimited, Bytes in 1..=1 << 44, or unlimited, "bytes-per-s",
         like 1 << 30;
-    /// Largest burst of payload bytes after a pause; none without a rate.
+    /// Largest burst of payload bytes after a pause; only with a rate.
     bytes_burst: Limit = Limit::Default, Bytes in 1..=1 << 44, "bytes-burst", like 64 << 20,
         otherwise "the amount of one second";
     /// GPU time per second of wall time, in ms; values above 1000 need several GPUs.
     gpu_ms_per_s: Limit = Limit::Unlimited, Ms in 1..=64_000, or unlimited, "gpu-ms-per-s",
         like 250;
-    /// Largest burst of GPU time after a pause, in ms; none without a rate.
+    /// Largest burst of GPU time after a pause, in ms; only with a rate.
     gpu_ms_burst: Limit = Limit::Default, Ms in 1..=HOUR_MS, "gpu-ms-burst", like 50,
         otherwise "the amount of one second";
     /// Calls that may wait in the queue.
@@ -228,8 +229,8 @@ settings! {
     /// Device memory, contexts included.
     memory_bytes: Limit = Limit::Unlimited, Bytes in 1..=1 << 50, or unlimited, "memory",
         like 8 << 30;
-    /// Host memory: for the copies of each program, from its start, and twice the size of
-    /// page-locked or managed memory that kernels reach.
+    /// Host memory: the buffers for copies of each program, from its start, and twice the size of
+    /// page-locked or managed memory that kernels can access.
     pinned_bytes: Limit = Limit::Value(4 << 30), Bytes in 1..=1 << 44, or unlimited, "pinned";
     /// Soft limit of a kernel, in place of the pool's.
     soft_limit_ms: Limit = Limit::Default, Ms in 1..=DAY_MS, or unlimited, "soft-limit",
@@ -239,7 +240,7 @@ settings! {
         like 10_000, otherwise "the pool's";
 }
 
-/// A VM starts without own limits, whatever the built-in default is.
+/// A new VM has no limits of its own, and thereby the defaults, also when these change later.
 const fn initial(_built_in: Limit) -> Limit {
     Limit::Default
 }

@@ -1,9 +1,9 @@
 //! Units of settings, with their texts on the command line and in tables.
 
-/// What the number of a setting counts.
+/// The unit of a setting's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// Things without a unit.
+    /// A number of things.
     Count,
     /// Bytes.
     Bytes,
@@ -50,7 +50,7 @@ impl Unit {
         }
     }
 
-    /// The named units of this kind, ascending, and the size of this unit among them.
+    /// Returns the named units of this kind, in ascending order, and the size of this unit.
     fn scale(self) -> (&'static [(&'static str, u64)], u64) {
         match self {
             Unit::Us => (&TIMES, 1),
@@ -77,7 +77,8 @@ impl Unit {
     /// no unit.
     ///
     /// # Errors
-    /// A sentence, if the text is not such a number, or not a whole number of this unit.
+    /// A sentence, if the text is not a number with a unit of this kind, or not a whole number of
+    /// this unit.
     pub fn parse(self, text: &str) -> Result<u64, String> {
         let split = text.find(|c: char| !c.is_ascii_digit());
         let (digits, word) = text.split_at(split.unwrap_or(text.len()));
@@ -115,7 +116,7 @@ impl Unit {
         }
     }
 
-    /// The unit in words, of one.
+    /// Returns the singular name of the unit.
     fn word(self) -> &'static str {
         match self {
             Unit::Us => "microsecond",
@@ -126,7 +127,7 @@ impl Unit {
         }
     }
 
-    /// The kind of the values, and examples.
+    /// Returns the kind of the values and examples, for messages.
     fn examples(self) -> (&'static str, &'static str) {
         match self {
             Unit::Bytes => ("a size", "8GiB, 512MiB or 4096B"),

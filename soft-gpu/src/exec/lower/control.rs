@@ -14,7 +14,7 @@ use crate::exec::runtime::{self, call::CallRuntime};
 use crate::exec::warp::Place;
 use crate::ptx::ast::{Function, Module, Operand, Param, Type};
 
-/// Lowers control instructions; false if the opcode is not one.
+/// Lowers control instructions. Returns false for any other opcode.
 pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
     match m.base {
         "bra" => {
@@ -41,8 +41,8 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
             run: op_plain::<Trap>(),
             ..f.blank()
         }),
-        // Some libraries have kernels with texture fetches that they need not run: the kernels
-        // load, and a fetch faults.
+        // Some libraries have kernels with texture fetches that programs do not run. Such a kernel
+        // loads, and an executed fetch faults.
         "tex" => {
             m.clear();
             f.emit(Inst {
@@ -62,7 +62,8 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
             m.ignore(&["u32"]);
             f.plan(op_plain::<Sleep>(), "i", ops, 0)?;
         }
-        // A grid begins only when the former grid is complete, so there is nothing to wait for.
+        // A grid begins only when the previous grid is complete, so these instructions wait for
+        // nothing.
         "pmevent" | "griddepcontrol" => {
             m.clear();
             f.emit(Inst {
@@ -118,8 +119,8 @@ fn parts(ops: &[Operand]) -> R<Parts<'_>> {
     Ok((rets, target, args, rest.first()))
 }
 
-/// The place of an argument or result of a call. A literal becomes a constant of the formal's
-/// width.
+/// Returns the place of an argument or result of a call. A literal becomes a constant of the width
+/// of the formal parameter.
 fn actual(f: &mut Func<'_, '_>, op_: &Operand, formal: Option<Type>, write: bool) -> R<Place> {
     match op_ {
         Operand::Name(n) => {
@@ -189,9 +190,9 @@ fn site(
     Ok(at)
 }
 
-/// The results of a call that the definition `g` returns. If a declaration in another input of the
-/// linker has a result and the definition has none, the result keeps its value: NVIDIA's linker
-/// does not compare them either.
+/// Returns the results that the definition `g` sets. If the declaration of another linked input has
+/// a result and `g` has none, the register of the result keeps its value: NVIDIA's linker does not
+/// compare declaration and definition either.
 fn wanted_results<'o>(ast: &Module, g: &Function, rets: &'o [Operand]) -> &'o [Operand] {
     let declared =
         |d: &Function| d.declaration && d.name == g.name && d.returns.len() == rets.len();

@@ -1,9 +1,9 @@
 //! Shares of GPUs for CloudStack.
 //!
-//! CloudStack hands out mediated devices by UUID. A share is such a device in name only: its UUID
+//! CloudStack assigns mediated devices by UUID. A share appears as such a device, and its UUID
 //! holds the CID of the VM that gets the share. The transformer of libvirt's XML replaces the
 //! device by a vsock device with that CID, and marks the VM in its metadata. The import gives
-//! shares only to marked VMs: a CID in the range of the shares alone proves nothing.
+//! shares only to marked VMs, because other VMs may also have a CID in the range of the shares.
 
 use std::ops::Range;
 use std::path::Path;
@@ -20,11 +20,11 @@ const MARK: &str = "76677075";
 /// Largest number of shares of a host.
 const MAX_SHARES: u64 = 4_096;
 
-/// `/etc/vgpu/cloudstack.toml`.
+/// The file `/etc/vgpu/cloudstack.toml`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Shares {
-    /// CID of the first share; the further shares follow.
+    /// CID of the first share. The other shares have the next CIDs.
     #[serde(default)]
     first_cid: u32,
     #[serde(default, rename = "profile")]
@@ -44,7 +44,7 @@ pub(crate) struct Profile {
     /// Class of the VMs.
     #[serde(default)]
     pub(crate) priority: Priority,
-    /// Device memory of a VM.
+    /// Limit of a VM's device memory, in bytes.
     #[serde(default, rename = "memory", deserialize_with = "size")]
     pub(crate) memory_bytes: Limit,
 }
@@ -80,7 +80,6 @@ fn memory(text: &str) -> Result<Limit, String> {
 }
 
 impl Shares {
-    /// Reads the configuration.
     pub(crate) fn read(text: &str) -> Result<Shares, String> {
         let shares: Shares = toml::from_str(text).map_err(|error| {
             let error = error.to_string();
@@ -114,7 +113,7 @@ impl Shares {
         Ok(shares)
     }
 
-    /// The profiles with the CIDs of their shares.
+    /// Returns the profiles with the CIDs of their shares.
     fn ranges(&self) -> impl Iterator<Item = (&Profile, Range<u32>)> {
         let mut next = self.first_cid;
         self.profiles.iter().map(move |profile| {
@@ -124,7 +123,7 @@ impl Shares {
         })
     }
 
-    /// The profile whose shares include a CID.
+    /// Returns the profile whose shares include a CID.
     pub(super) fn profile(&self, cid: u32) -> Option<&Profile> {
         let mut ranges = self.ranges();
         ranges.find(|(_, cids)| cids.contains(&cid)).map(|(p, _)| p)
@@ -137,7 +136,7 @@ impl Shares {
         let Some(gpus) = answer.get_mut("gpus").and_then(Value::as_array_mut) else {
             return Err("gpudiscovery.sh printed no list `gpus`.".into());
         };
-        // vgpud uses the GPUs of pools, also where no share appears under a GPU.
+        // vgpud uses all GPUs of pools, also a GPU under which no share is listed.
         for gpu in host.gpus.iter().filter(|gpu| !gpu.pools.is_empty()) {
             let Ok(address) = short_address(gpu) else {
                 continue;
@@ -171,18 +170,18 @@ impl Shares {
     }
 }
 
-/// This host, as the shares see it.
+/// The facts about this host that shares need.
 pub(crate) struct Host<'a> {
-    /// `/etc/machine-id`.
+    /// Content of `/etc/machine-id`.
     pub(crate) machine_id: &'a str,
-    /// `/sys/bus/pci/devices`.
+    /// Path of `/sys/bus/pci/devices`.
     pub(crate) pci: &'a Path,
     pub(crate) gpus: &'a [Gpu],
     pub(crate) vms: &'a [Vm],
 }
 
 impl Host<'_> {
-    /// The first GPU of the profile's pool.
+    /// Returns the first GPU of the profile's pool.
     fn gpu(&self, profile: &Profile) -> Result<&Gpu, String> {
         let serves = |gpu: &&Gpu| gpu.pools.contains(&profile.pool);
         self.gpus.iter().find(serves).ok_or_else(|| {
@@ -192,7 +191,6 @@ impl Host<'_> {
     }
 }
 
-/// The UUID of a share.
 fn uuid(machine_id: &str, cid: u32) -> String {
     let digits = machine_id.chars().filter(char::is_ascii_hexdigit);
     let mut id: String = digits.take(10).collect::<String>().to_ascii_lowercase();
@@ -207,7 +205,7 @@ fn uuid(machine_id: &str, cid: u32) -> String {
     )
 }
 
-/// The CID in the UUID of a share of any host.
+/// Returns the CID in the UUID of a share of any host.
 fn cid_of(uuid: &str) -> Option<u32> {
     let shape = uuid.len() == 36 && uuid.is_ascii() && uuid.starts_with(MARK);
     let cid = shape.then(|| &uuid[24..])?;
@@ -232,7 +230,7 @@ fn is_at(known: &Value, address: &str) -> bool {
         .eq_ignore_ascii_case(address)
 }
 
-/// Keeps CloudStack from handing out a whole GPU.
+/// Keeps CloudStack from assigning the whole GPU to a VM.
 fn refuse_passthrough(entry: &mut Value) {
     let passthrough = &mut entry["full_passthrough"];
     if !passthrough.is_object() {
@@ -241,7 +239,7 @@ fn refuse_passthrough(entry: &mut Value) {
     passthrough["enabled"] = json!(0);
 }
 
-/// `65:00.0` in the parts that CloudStack wants.
+/// Splits an address such as `65:00.0` into the parts that CloudStack expects.
 fn libvirt_address(address: &str) -> Value {
     let part = |range: Range<usize>| address.get(range).unwrap_or("00");
     let (domain, rest) = match address.len() {
@@ -271,7 +269,8 @@ fn instance(profile: &Profile, cid: u32, address: &str, host: &Host<'_>) -> Valu
     })
 }
 
-/// A GPU that `gpudiscovery.sh` left out: the script lists only some PCI classes.
+/// Returns the entry of a GPU that `gpudiscovery.sh` leaves out: the script lists only some PCI
+/// classes.
 fn new_gpu(gpu: &Gpu, address: &str, pci: &Path) -> Value {
     let full = gpu.pci_address.as_deref().unwrap_or(address);
     let id = |file: &str| {
@@ -306,8 +305,8 @@ fn new_gpu(gpu: &Gpu, address: &str, pci: &Path) -> Value {
     })
 }
 
-/// Replaces the share in libvirt's XML of a VM by a vsock device with the CID of the share, and
-/// marks the VM in its metadata. XML without a share is unchanged.
+/// Replaces the share in libvirt's XML of a VM by a vsock device with the share's CID, and marks
+/// the VM in its metadata. XML without a share is unchanged.
 pub(crate) fn transform(text: &str) -> Result<String, String> {
     let domain = xml::domain(text)?;
     let shares: Vec<_> = domain
@@ -345,7 +344,7 @@ pub(crate) fn transform(text: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// The edit that adds the mark to the metadata, of which a domain has one element at most.
+/// Returns the edit that adds the mark to the metadata. A domain has at most one `<metadata>`.
 fn mark(text: &str, metadata: Option<Range<usize>>, domain_end: usize) -> (Range<usize>, String) {
     let mark = format!("<vgpu:share xmlns:vgpu='{}'/>\n", xml::SHARE_NAMESPACE);
     let whole = format!("<metadata>\n{mark}</metadata>\n");

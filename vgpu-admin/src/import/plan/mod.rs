@@ -1,8 +1,8 @@
 //! The comparison of a hypervisor's VMs with the registrations.
 //!
 //! An import changes only the registration with the VM's own origin. A name or a CID of another
-//! registration is refused, unless the administrator adopts that registration: `--adopt` if it has
-//! no origin, `--adopt --vm-id` if it has another.
+//! registration is refused, unless the administrator adopts that registration: with `--adopt` if
+//! the registration has no origin, with `--adopt --vm-id` if the registration has another origin.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use vgpu_api::{
 use super::cloudstack::{Profile, Shares};
 use super::{Found, Listing};
 
-/// What the administrator asked for.
+/// The options of an import.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
     /// Pool of new VMs; without a pool, no VM is registered.
@@ -27,17 +27,18 @@ pub(crate) struct Options {
     /// Take over the registration that `vm_id` names, or a registration without an origin that has
     /// the same CID or name.
     pub(crate) adopt: bool,
-    /// Number of the only VM in vgpud.
+    /// Number in vgpud, for an import of a single VM.
     pub(crate) vm_id: Option<u32>,
-    /// Name of the only VM in vgpud.
+    /// Name in vgpud, for an import of a single VM.
     pub(crate) name: Option<String>,
-    /// The VMs run now. A CID belongs to one running VM of a host, so other imported VMs lose it.
+    /// Whether the VMs run now. Only one running VM of a host has a CID, so other imported VMs lose
+    /// that CID.
     pub(crate) running: bool,
     /// Shares that CloudStack offers.
     pub(crate) shares: Shares,
 }
 
-/// What an import does with a VM.
+/// The action of an import on a VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Action {
@@ -104,7 +105,7 @@ impl Steps {
     }
 }
 
-/// Why a VM is left as it is.
+/// The reason for which a VM stays unchanged.
 enum Left {
     Skipped(String),
     Refused(String),
@@ -132,7 +133,7 @@ pub(crate) fn plan(listing: &Listing, known: &[Vm], options: &Options) -> Vec<Ro
 struct Planner<'a> {
     known: &'a [Vm],
     options: &'a Options,
-    /// The VMs of this import by CID, whatever happens to them.
+    /// All VMs of this import by CID, also those that are skipped or refused.
     by_cid: BTreeMap<u32, Vec<&'a Found>>,
     by_origin: BTreeMap<&'a str, usize>,
     /// Names of the VMs that may be registered.
@@ -183,19 +184,20 @@ impl<'a> Planner<'a> {
         planner
     }
 
-    /// The profile of the share that CloudStack gave the VM.
+    /// Returns the profile of the share that CloudStack gave the VM.
     fn profile(&self, found: &Found) -> Option<&'a Profile> {
         let cid = found.cid.as_ref().ok().filter(|_| found.share)?;
         self.options.shares.profile(*cid)
     }
 
-    /// The registration of this origin.
+    /// Returns the registration with the origin of the VM.
     fn own(&self, found: &Found) -> Option<&'a Vm> {
         let is_own = |vm: &&Vm| vm.origin.as_deref() == Some(&found.origin);
         self.known.iter().find(is_own)
     }
 
-    /// The name of a new registration, and a warning if that is not the hypervisor's.
+    /// Returns the name of a new registration, and a warning if vgpud does not allow the
+    /// hypervisor's name.
     fn new_name(&self, found: &Found) -> (String, Option<String>) {
         match &self.options.name {
             Some(name) => (name.clone(), None),
@@ -289,7 +291,7 @@ impl<'a> Planner<'a> {
             .filter(|other| other.origin != found.origin)
             .map(|other| format!("{} ({})", other.name, other.origin))
             .collect();
-        // The registration that has the CID keeps it.
+        // The registration that has the CID keeps the CID.
         if others.is_empty() || self.own(found).is_some_and(|own| own.cid == Some(cid)) {
             return Ok(());
         }
@@ -299,7 +301,7 @@ impl<'a> Planner<'a> {
         )))
     }
 
-    /// The registration that the import may change.
+    /// Returns the registration that the import may change; `None`: the VM has none.
     fn registration(&self, found: &Found) -> Result<Option<&'a Vm>, Left> {
         let own = self.own(found);
         if let Some(vm_id) = self.options.vm_id {
@@ -356,12 +358,13 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Whether a holder of a CID loses the CID to a VM that has it now.
+    /// Whether the holder of a CID loses the CID to the VM of the import that has the CID.
     fn gives_way(&self, holder: &Vm) -> bool {
         self.moving.contains(&holder.vm_id) || (self.options.running && holder.origin.is_some())
     }
 
-    /// The VM that must lose the CID first.
+    /// Returns the VM that must lose the CID first, and warns in the row if that VM gets no other
+    /// CID.
     fn other_holder(
         &self,
         cid: Option<u32>,
@@ -442,14 +445,14 @@ impl<'a> Planner<'a> {
 }
 
 impl Row {
-    /// Refuses what vgpud would refuse of the row's requests: the checks of `--dry-run`.
+    /// Refuses the row if vgpud would refuse one of its requests, for `--dry-run`.
     pub(crate) fn check(&mut self, pools: &[Pool]) {
         if let Err(why) = self.steps.check(pools) {
             self.leave(Action::Refused, why);
         }
     }
 
-    /// Leaves the VM as it is.
+    /// Leaves the VM unchanged, for the reason `why`.
     pub(crate) fn leave(&mut self, action: Action, why: String) {
         self.action = action;
         self.steps = Steps::default();
@@ -457,7 +460,7 @@ impl Row {
     }
 }
 
-/// The lowest number of no VM.
+/// Returns the lowest number that no VM has.
 pub(crate) fn first_free(numbers: &BTreeSet<u32>) -> u32 {
     (1..).find(|n| !numbers.contains(n)).unwrap_or(u32::MAX)
 }
@@ -472,7 +475,7 @@ fn to_profile(profile: &Profile, vm: &Vm, patch: &mut VmPatch) {
     }
 }
 
-/// The options that take a registration over.
+/// Returns the options that take a registration over.
 fn taking_over(vm: &Vm) -> String {
     match &vm.origin {
         Some(_) => format!("--adopt --vm-id={}", vm.vm_id),

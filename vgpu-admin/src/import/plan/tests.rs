@@ -59,7 +59,7 @@ fn planned(found: &[Found], known: &[Vm], options: &Options) -> Vec<Row> {
     plan(&listing, known, options)
 }
 
-/// The only row, which must be refused, as one text.
+/// Returns the warnings of the only row, which must be refused.
 fn refused(found: Found, known: &[Vm], options: &Options) -> String {
     let rows = planned(&[found], known, options);
     assert_eq!(rows[0].action, Action::Refused, "{rows:?}");
@@ -107,7 +107,7 @@ fn an_import_takes_no_other_registration_over() {
         why.contains("proxmox:7") && why.contains("--adopt --vm-id=1"),
         "{why}"
     );
-    // A known VM that got the CID of another registration.
+    // A known VM has the CID of another registration.
     let known = [by_hand[0].clone(), vm(2, "db", Some(6), Some("libvirt:a"))];
     let why = refused(found("libvirt:a", "db", 5), &known, &pool_a());
     assert!(why.contains("CID 5 belongs to VM 1"), "{why}");
@@ -178,7 +178,7 @@ fn a_number_takes_no_other_registration_over() {
         }
         refused(without_cid("libvirt:a", "x"), &known, &by_number);
     }
-    // The VM's own registration, and a free number.
+    // A VM with a registration is changed. With a free number, the VM is registered.
     let own = [vm(1, "web", Some(5), Some("libvirt:a"))];
     let rows = planned(&[found("libvirt:a", "x", 9)], &own, &by_number);
     assert_eq!((rows[0].action, rows[0].vm_id), (Action::Change, Some(1)));
@@ -254,7 +254,8 @@ fn of_two_vms_with_one_cid_only_the_registered_one_is_accepted() {
 
 #[test]
 fn a_cid_that_a_skipped_vm_has_counts_as_taken() {
-    // The first VM is not registered (no pool for it), the second is and moves to the same CID.
+    // The first VM is not registered, because no pool is named. The second VM changes to the same
+    // CID.
     let known = [vm(1, "b", Some(6), Some("libvirt:b"))];
     let two = [found("libvirt:a", "a", 5), found("libvirt:b", "b", 5)];
     let rows = planned(&two, &known, &Options::default());
@@ -273,7 +274,7 @@ fn two_new_vms_with_one_name_are_both_refused() {
         "{rows:?}"
     );
     assert!(rows[0].warnings[0].contains("incus:a/v, incus:b/v"));
-    // A VM that is registered keeps its name and does not stand in the way of the other.
+    // The registered VM keeps its other name, so the second VM can have the name.
     let known = [vm(1, "other", Some(5), Some("incus:a/v"))];
     let rows = planned(&two, &known, &pool_a());
     assert_eq!(rows[0].action, Action::Unchanged);
@@ -375,7 +376,7 @@ fn a_share_decides_pool_class_and_memory() {
     assert_eq!(patch.priority, Some(Priority::High));
     assert_eq!(patch.limits.memory_bytes, Some(Limit::Value(8 << 30)));
     assert_eq!(rows[0].steps.move_to.as_deref(), Some("B"));
-    // A CID behind the shares is not one.
+    // A CID after those of the shares belongs to no share.
     let rows = planned(&[shared("libvirt:a", "a", 102)], &[], &options);
     assert_eq!(rows[0].action, Action::Skipped);
     // A VM that CloudStack gave no share gets none, and changes no registration.

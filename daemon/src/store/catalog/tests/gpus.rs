@@ -106,7 +106,7 @@ fn a_board_keeps_its_number_when_its_driver_comes_or_goes() {
     );
     done(&mut fresh, &scan(&[gpu(0)]));
     done(&mut fresh, &assign("0", "A"));
-    // Without its driver again, then drained and resumed: the state is again "no driver".
+    // A drained GPU that loses its driver and is resumed has the state "no driver".
     done(&mut fresh, &Command::DrainGpu { gpu: "0".into() });
     done(&mut fresh, &scan(&[bus]));
     assert_eq!(fresh.gpu("0").unwrap().state, GpuState::Draining);
