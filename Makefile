@@ -1,5 +1,6 @@
 # Every target is a short command that also works by hand.
 # A fresh machine needs Rust, a C compiler and make. Targets install their other tools themselves.
+# `cargo run` stands here without `-p`, which would compile dependencies again with other features.
 .PHONY: help build demo test bench sim vm-test clients hypervisors fuzz lint loom install deb dist pkg-test release
 
 CARGO ?= cargo
@@ -23,7 +24,7 @@ build:
 	$(CARGO) build --workspace
 
 demo: build
-	$(CARGO) run -q -p vgpu-tests --bin vgpu-demo
+	$(CARGO) run -q --bin vgpu-demo
 
 test: loom
 	tests/run.sh
@@ -35,17 +36,17 @@ vm-test: build
 	tests/vm/run.sh
 
 clients: build
-	$(CARGO) run -q -p vgpu-tests --bin vgpu-clients -- $(CLIENTS)
+	$(CARGO) run -q --bin vgpu-clients -- $(CLIENTS)
 
-hypervisors:
+hypervisors: build
 	tests/hypervisors/run.sh
 
 bench:
 	$(CARGO) build --release --workspace
-	$(CARGO) run -q --release -p vgpu-benches --bin vgpu-bench
+	$(CARGO) run -q --release --bin vgpu-bench
 
 sim:
-	$(CARGO) run -q -p vgpu-sim -- $(SIM)
+	$(CARGO) run -q --bin vgpu-sim -- $(SIM)
 
 fuzz:
 	tests/fuzz/run.sh $(FUZZ)

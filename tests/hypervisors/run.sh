@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # make hypervisors: the import of VMs and the hooks, against samples of hypervisors' answers,
-# libvirt's own virsh, and CloudStack's Groovy engine. Builds vgpud and vgpu-admin first.
+# libvirt's own virsh, and CloudStack's Groovy engine. Needs `make build`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-cargo build -q -p vgpud -p vgpu-admin
 packages=()
 need() { command -v "$1" >/dev/null || [ -e "$1" ] || packages+=("${@:2}"); }
 need virsh libvirt-clients

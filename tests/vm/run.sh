@@ -2,4 +2,4 @@
 # make vm-test: guests in real VMs; installs missing files into a cache.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-exec cargo run -q -p vgpu-tests --bin vgpu-vm-test
+exec cargo run -q --bin vgpu-vm-test
