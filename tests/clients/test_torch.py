@@ -7,6 +7,9 @@ compares what kernels computed with what the CPU computes.
 """
 
 import os
+import re
+import subprocess
+import sys
 import tempfile
 
 import pytest
@@ -46,8 +49,10 @@ def model(torch, width=64):
 
 
 def step(torch, net, optimizer, rows=16, width=64):
-    inputs = torch.ones(rows, width).cuda()
-    wanted = torch.arange(rows).remainder(10).cuda()
+    return step_on(torch, net, optimizer, torch.ones(rows, width).cuda(), torch.arange(rows).remainder(10).cuda())
+
+
+def step_on(torch, net, optimizer, inputs, wanted):
     optimizer.zero_grad()
     loss = torch.nn.functional.cross_entropy(net(inputs), wanted)
     loss.backward()
@@ -223,6 +228,31 @@ def test_training_step(torch, optimizer):
     # A step follows the gradient: on a GPU, the loss decreases.
     agrees((losses[-1] < losses[0]).cpu(), torch.tensor(True))
     torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+
+
+def train(steps):
+    torch = torch_with()
+    net = model(torch)
+    optimizer = torch.optim.AdamW(net.parameters())
+    # The copies of the data to the device wait, so there is only one.
+    data = torch.ones(16, 64).cuda(), torch.arange(16).remainder(10).cuda()
+    for _ in range(steps):
+        step_on(torch, net, optimizer, *data)
+    torch.cuda.synchronize()
+
+
+def test_a_training_step_waits_for_nothing():
+    """In a VM, a program that trains for more steps makes no more calls that wait for the host."""
+
+    def waits(steps):
+        train = [sys.executable, "-c", f"import test_torch; test_torch.train({steps})"]
+        done = subprocess.run(train, cwd=os.path.dirname(__file__), env={**os.environ, "VGPU_STATS": "1"},
+                              stderr=subprocess.PIPE, text=True, check=True)
+        return re.findall(r"^vgpu: +sync +(\d+)$", done.stderr, re.MULTILINE)
+
+    few, many = waits(5), waits(25)
+    assert few == many
+    assert len(few) == (1 if os.environ.get("VGPU_ADDRESS") else 0)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
