@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+CUresult cuCtxSetLimit(int limit, size_t value);
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, unsigned value, unsigned flags);
 CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, unsigned value, unsigned flags);
 CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t words, CUstream stream);
@@ -241,6 +242,16 @@ static int out_of_memory(void) {
     CU(cuMemAlloc_v2(&p, total / 2));
     CU(cuMemFree_v2(p));
     printf("out_of_memory: total %zu\n", total);
+    return 0;
+}
+
+/* A device heap larger than the VM's memory quota. */
+static int heap_out_of_memory(void) {
+    const CUresult OUT_OF_MEMORY = 2;
+    const int MALLOC_HEAP_SIZE = 2;
+    start("spin_ns");
+    if (cuCtxSetLimit(MALLOC_HEAP_SIZE, 512 << 20) != OUT_OF_MEMORY) return wrong("the quota does not hold for the heap");
+    puts("heap_out_of_memory: refused");
     return 0;
 }
 
@@ -482,6 +493,7 @@ int main(int argc, char **argv) {
         {"fork_before", fork_before},   {"fork_after", fork_after},
         {"per_thread", per_thread},     {"out_of_bounds", out_of_bounds},
         {"out_of_memory", out_of_memory}, {"hold", hold},
+        {"heap_out_of_memory", heap_out_of_memory},
         {"held_back", held_back},       {"closed", closed},
         {"cancelled", cancelled},       {"free_memory", free_memory},
         {"debtor", debtor},             {"awaiting", awaiting},

@@ -110,6 +110,25 @@ fn a_memory_quota_is_what_the_guest_sees() -> Result<()> {
 }
 
 #[test]
+fn a_program_is_told_what_ran_out_of_memory() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    host.admin("vm set 1 --memory=64MiB")?;
+    for (part, symbol) in [
+        ("out_of_memory", "cuMemAlloc_v2"),
+        ("heap_out_of_memory", "cuCtxSetLimit"),
+    ] {
+        let output = Guest::new(guest::RULES, host.target(1))?
+            .arg(part)
+            .run(SOON)?;
+        let said = guest::describe(&output);
+        assert!(output.status.success(), "{said}");
+        let line = format!("{symbol}: the GPU or the VM's memory quota has too little memory left");
+        assert!(said.contains(&line), "{said}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_short_queue_slows_a_program_and_loses_nothing() -> Result<()> {
     let host = one_vm(&Options::default())?;
     host.admin("vm set 1 --queue-calls=10 --queue-bytes=64KiB")?;

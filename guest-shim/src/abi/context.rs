@@ -13,7 +13,7 @@ use crate::cudart::GATE;
 use crate::ffi::exports;
 use crate::state::Shim;
 use crate::state::current::{live, shim};
-use crate::state::{capture, contexts, modules};
+use crate::state::{capture, contexts, memory, modules};
 use crate::{Cu, unserved};
 
 /// The result of `cuCtxGetApiVersion` for every context: contexts are created as since CUDA 3.2.
@@ -206,7 +206,8 @@ exports! {
     fn cuCtxSetLimit(limit: u32, value: usize) {
         let shim = live()?;
         let ctx = shim.contexts.current()?.handle;
-        shim.session.call(&req::CtxSetLimit { ctx, limit, value: value as u64 })?;
+        let call = req::CtxSetLimit { ctx, limit, value: value as u64 };
+        shim.session.call(&call).inspect_err(memory::note_full)?;
         Ok(())
     }
 
@@ -302,7 +303,8 @@ pub(crate) fn retain(shim: &Shim, device: c_int) -> Cu<std::sync::Arc<contexts::
         None => {
             let ctx = shim
                 .session
-                .call(&req::PrimaryCtxRetain { device: wire })?
+                .call(&req::PrimaryCtxRetain { device: wire })
+                .inspect_err(memory::note_full)?
                 .ctx;
             let context = shim.contexts.add(ctx, device, primary.flags, true)?;
             primary.context.insert(context).clone()
@@ -352,7 +354,8 @@ fn create(out: Out<u64>, flags: u32, device: c_int) -> Cu {
         .call(&req::CtxCreate {
             device: wire,
             flags,
-        })?
+        })
+        .inspect_err(memory::note_full)?
         .ctx;
     shim.contexts.add(ctx, device, flags, false)?;
     contexts::push(ctx.0)?;

@@ -100,7 +100,10 @@ impl Shim {
             shape,
             levels,
         };
-        let made = self.session.call(&call)?;
+        let made = self
+            .session
+            .call(&call)
+            .inspect_err(super::memory::note_full)?;
         Ok((made.block, made.arrays))
     }
 

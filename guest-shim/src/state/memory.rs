@@ -347,9 +347,13 @@ impl Map {
     }
 }
 
-/// The reason that is logged when memory runs out.
-const FULL: &[u8] =
-    b"the GPU or the VM's memory quota has too little memory left: vgpu-guest status shows both";
+/// Stores the reason that is logged if the host refused memory with `code`.
+pub(crate) fn note_full(code: &CuResult) {
+    if *code == CuResult::OUT_OF_MEMORY {
+        let why = "the GPU or the VM's memory quota has too little memory left: vgpu-guest status shows both";
+        refusal::keep(*code, why.as_bytes());
+    }
+}
 
 /// `cuMemAlloc`. Requests memory from the host, and repeats the request for another address while
 /// the program has a mapping at the given address.
@@ -388,11 +392,7 @@ pub(crate) fn allocate_with(
         }
         made => made,
     };
-    made.inspect_err(|code| {
-        if *code == CuResult::OUT_OF_MEMORY {
-            refusal::keep(*code, FULL);
-        }
-    })
+    made.inspect_err(note_full)
 }
 
 fn allocate_once(

@@ -48,7 +48,11 @@ impl Shim {
             return Err(CuResult::INVALID_VALUE);
         }
         let call = req::PhysicalCreate { device: wire, size };
-        let handle = self.session.call(&call)?.memory;
+        let handle = self
+            .session
+            .call(&call)
+            .inspect_err(super::memory::note_full)?
+            .memory;
         let physical = Physical {
             handle,
             device,
