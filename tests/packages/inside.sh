@@ -43,6 +43,7 @@ first_installation() {
     vgpu-admin assign-gpu --gpu-id=0 --pool=A >/dev/null
     vgpu-admin register-vm --vm-id=1 --pool=A >/dev/null
     until_true "the VM's socket" test -S /run/vgpu/vm/1/vgpu.sock
+    has "$(vgpu-admin doctor)" "can run /usr/sbin/vgpu-worker"
     [ "$(stat -c '%a %U' /etc/vgpu/vgpud.toml)" = "640 root" ] || fail "mode of vgpud.toml"
     sed -i 's/^drain_s = .*/drain_s = 1/' /etc/vgpu/vgpud.toml
     echo '# changed here' >> /etc/vgpu/vgpud.toml

@@ -24,7 +24,7 @@ use crate::supervisor::launcher::{
     Launcher, driver_library, environment, probe_binary, worker_binary,
 };
 use crate::worker::confine::{Jail, Program};
-use crate::worker::owner::{Owner, reachable};
+use crate::worker::owner::{Owner, Use, reachable};
 
 pub use confinement::{Attempt, Verdict};
 use run::Written;
@@ -226,7 +226,7 @@ impl Prober {
 
     fn program(&self, binary: &Path, owner: Option<&Owner>) -> Result<Program, String> {
         if let Some(owner) = owner {
-            reachable(binary, owner)?;
+            reachable(binary, owner, Use::Execute)?;
         }
         let program = self.launcher.jail().program(binary);
         program.map_err(|e| format!("cannot start {}: {e}", binary.display()))

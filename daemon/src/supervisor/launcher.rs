@@ -18,7 +18,7 @@ use crate::system::closer::Closers;
 use crate::worker::cgroup::CgroupRoot;
 use crate::worker::confine::{Confinement, Inmate, Jail};
 use crate::worker::images::{cache_of, make_cache};
-use crate::worker::owner::{Owner, Owners, reachable};
+use crate::worker::owner::{Owner, Owners, Use, reachable};
 use crate::worker::records::WorkerRecords;
 use crate::worker::spawn::{self, Worker, WorkerOrder, WorkerTemplate};
 
@@ -280,7 +280,7 @@ fn move_in(worker: &Worker) -> oneshot::Receiver<Result<(), String>> {
 fn reach_all<'a>(paths: impl Iterator<Item = &'a Path>, owner: &Owner) -> Result<(), String> {
     paths
         .into_iter()
-        .try_for_each(|path| reachable(path, owner))
+        .try_for_each(|path| reachable(path, owner, Use::Read))
 }
 
 /// Creates the files that processes on one soft device share. Workers with users of their own may

@@ -195,12 +195,22 @@ impl IdMap {
     }
 }
 
-/// Whether this owner may access `path`. The error names the first directory on the way, or the
-/// file, that denies access. Checks modes only; access lists may still allow or deny.
+/// The use of a file, and the permission bit that it needs.
+#[derive(Debug, Clone, Copy)]
+pub enum Use {
+    /// A library or data.
+    Read = 0o4,
+    /// A program. The worker's program may be executed but not read.
+    Execute = 0o1,
+}
+
+/// Whether this owner may access `path` for `file_use`; a directory may always be searched only.
+/// The error names the first directory on the way, or the file, that denies access. Checks modes
+/// only; access lists may still allow or deny.
 ///
 /// # Errors
 /// A sentence with the remedy.
-pub fn reachable(path: &Path, owner: &Owner) -> Result<(), String> {
+pub fn reachable(path: &Path, owner: &Owner, file_use: Use) -> Result<(), String> {
     // Links are resolved. A missing file is reported by the code that opens it.
     let Ok(real) = path.canonicalize() else {
         return Ok(());
@@ -211,7 +221,10 @@ pub fn reachable(path: &Path, owner: &Owner) -> Result<(), String> {
         let Ok(meta) = std::fs::metadata(way) else {
             return Ok(());
         };
-        let needs = if meta.is_dir() { 0o1 } else { 0o4 };
+        let needs = match meta.is_dir() {
+            true => Use::Execute,
+            false => file_use,
+        };
         let mode = meta.mode();
         let allowed = if meta.uid() == owner.uid {
             mode >> 6
@@ -220,7 +233,7 @@ pub fn reachable(path: &Path, owner: &Owner) -> Result<(), String> {
         } else {
             mode
         };
-        if allowed & needs == 0 {
+        if allowed & needs as u32 == 0 {
             return Err(format!(
                 "workers run as uid {} and cannot reach {}: {} is closed to other users (mode \
                  {:04o}); move it to where they can, or open it (chmod o+{})",
@@ -228,7 +241,10 @@ pub fn reachable(path: &Path, owner: &Owner) -> Result<(), String> {
                 path.display(),
                 way.display(),
                 mode & 0o7777,
-                if meta.is_dir() { "x" } else { "r" }
+                match needs {
+                    Use::Read => "r",
+                    Use::Execute => "x",
+                }
             ));
         }
     }
@@ -307,19 +323,24 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_directory_on_the_way_is_named() {
+    fn a_closed_directory_or_file_on_the_way_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let open = |mode| std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(mode));
         let file = dir.path().join("library");
         std::fs::write(&file, "x").unwrap();
         let owner = base().of(7).unwrap().unwrap();
         open(0o700).unwrap();
-        let refused = reachable(&file, &owner).unwrap_err();
+        let refused = reachable(&file, &owner, Use::Read).unwrap_err();
         let named = format!("{} is closed", dir.path().display());
         assert!(refused.contains(&named), "{refused}");
         open(0o711).unwrap();
-        assert_eq!(reachable(&file, &owner), Ok(()));
-        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
-        assert!(reachable(&file, &owner).unwrap_err().contains("o+r"));
+        assert_eq!(reachable(&file, &owner, Use::Read), Ok(()));
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o711)).unwrap();
+        let refused = reachable(&file, &owner, Use::Read).unwrap_err();
+        assert!(refused.contains("o+r"), "{refused}");
+        assert_eq!(reachable(&file, &owner, Use::Execute), Ok(()));
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o744)).unwrap();
+        let refused = reachable(&file, &owner, Use::Execute).unwrap_err();
+        assert!(refused.contains("o+x"), "{refused}");
     }
 }
