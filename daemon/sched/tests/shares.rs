@@ -483,8 +483,11 @@ fn use_of_a_dead_worker_beyond_its_credit_is_paid_for() {
         },
     });
     rig.exited(10);
+    let stats = rig.sched.vm_stats(VmId(1)).unwrap();
+    assert_eq!(stats.rate_limited, 0, "no work waits for the limit");
     rig.runnable(11);
     let stats = rig.sched.vm_stats(VmId(1)).unwrap();
+    assert_eq!(stats.rate_limited, 1);
     assert_held_for_4_s(&stats);
 }
 

@@ -63,12 +63,7 @@ impl Scheduler {
         let Some(vm) = self.vms.get_mut(&id) else {
             return;
         };
-        let was = vm.throttle.is_some();
         vm.throttle = held_back(vm, turn, now);
-        if let Some(throttle) = vm.throttle.filter(|_| !was) {
-            vm.count.rate_limited += 1;
-            vm.count.rate_limited_by = Some(throttle.cap);
-        }
         self.arm_vm(id);
     }
 

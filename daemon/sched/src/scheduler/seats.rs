@@ -324,9 +324,11 @@ pub(super) fn pool_weight(weight: u32) -> u64 {
 }
 
 /// Adds the time since the last call to the counter of the VM's phase, and sets the present phase.
+/// Counts how often a rate limit keeps waiting work from running.
 pub(super) fn note_phase(vm: &mut Vm, now: u64) {
     let passed = now.saturating_sub(vm.phase_ns);
-    match vm.phase {
+    let before = vm.phase;
+    match before {
         Phase::Content => {}
         Phase::Waiting => vm.count.wait_ns += passed,
         Phase::Throttled => vm.count.throttled_ns += passed,
@@ -334,7 +336,11 @@ pub(super) fn note_phase(vm: &mut Vm, now: u64) {
     vm.phase_ns = now;
     vm.phase = if vm.runnable.is_empty() || vm.running.is_some() {
         Phase::Content
-    } else if vm.throttle.is_some() {
+    } else if let Some(throttle) = vm.throttle {
+        if before != Phase::Throttled {
+            vm.count.rate_limited += 1;
+            vm.count.rate_limited_by = Some(throttle.cap);
+        }
         Phase::Throttled
     } else {
         Phase::Waiting
