@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::SECONDS;
 use crate::id::{Epoch, GpuId, SessionId, VmId};
 
 /// Upper limits of the calls and bytes that a lease holder has submitted since the session began.
@@ -60,10 +61,16 @@ pub struct Terms {
 pub enum KillCause {
     /// Work made no progress within the hard limit. The guest gets `CUDA_ERROR_LAUNCH_TIMEOUT`.
     LaunchTimeout,
+    /// Work made no progress within the soft limit, which was the strike that quarantines the VM.
+    /// The guest gets `CUDA_ERROR_LAUNCH_TIMEOUT`.
+    SoftLimit,
     /// The session did not return a revoked lease, although it had nothing in flight.
     LeaseNotReturned,
     /// The VM is quarantined.
-    Quarantined,
+    Quarantined {
+        /// Length of the quarantine in ns. `None`: until an administrator releases the VM.
+        for_ns: Option<u64>,
+    },
     /// The VM was unregistered.
     VmRemoved,
     /// The GPU is gone.
@@ -76,8 +83,18 @@ impl fmt::Display for KillCause {
             KillCause::LaunchTimeout => {
                 "work on the GPU made no progress within the hard limit of the VM or of its pool"
             }
+            KillCause::SoftLimit => {
+                "work on the GPU made no progress within the soft limit of the VM or of its pool, \
+                 and the VM is quarantined for this and earlier strikes"
+            }
             KillCause::LeaseNotReturned => "the GPU was asked back and not returned",
-            KillCause::Quarantined => "the VM is quarantined, and its programs are ended",
+            KillCause::Quarantined { for_ns: Some(ns) } => {
+                let seconds = ns.div_ceil(SECONDS);
+                return write!(f, "the VM is quarantined for {seconds} s, and its programs are ended");
+            }
+            KillCause::Quarantined { for_ns: None } => {
+                "the VM is quarantined until the host's administrator releases it, and its programs are ended"
+            }
             KillCause::VmRemoved => "the VM was unregistered",
             KillCause::GpuLost => "the GPU is gone",
         })
@@ -136,23 +153,30 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::UnknownVm => {
-                f.write_str("this VM is not registered; register it with vgpu-admin register-vm")
+                f.write_str(
+                "this VM is not registered; the host's administrator registers it: vgpu-admin register-vm",
+            )
             }
             Refusal::Quarantined => f.write_str(
-                "this VM is quarantined; see vgpu-admin vm show, then vgpu-admin release",
+                "this VM is quarantined; the host's administrator sees why (vgpu-admin vm show) and can \
+                 end it (vgpu-admin release)",
             ),
             Refusal::TooManySessions { limit } => {
                 write!(
                     f,
-                    "this VM already runs {limit} program{}, which is its limit of sessions; end one, or on the host: vgpu-admin vm set --sessions",
+                    "this VM already runs {limit} program{}, its limit of sessions; end one, or ask the host's \
+                     administrator for more (vgpu-admin vm set --sessions)",
                     if *limit == 1 { "" } else { "s" }
                 )
             }
             Refusal::NoGpu => {
-                f.write_str("no GPU serves this VM's pool; assign one with vgpu-admin assign-gpu")
+                f.write_str(
+                "no GPU serves this VM's pool; the host's administrator assigns one: vgpu-admin assign-gpu",
+            )
             }
             Refusal::GpuUnavailable => f.write_str(
-                "the GPUs of this VM's pool are draining, suspect or lost; see vgpu-admin status",
+                "the GPUs of this VM's pool are draining, suspect or lost; the host's administrator sees \
+                 which: vgpu-admin status",
             ),
             Refusal::NoMemory => f.write_str(
                 "no device memory is left for another context within the VM's quota and the GPU",

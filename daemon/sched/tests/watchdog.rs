@@ -312,7 +312,9 @@ fn strikes_quarantine_and_are_forgotten_with_time() {
     }));
     let bystander = Action::Kill {
         session: SessionId(103),
-        cause: KillCause::Quarantined,
+        cause: KillCause::Quarantined {
+            for_ns: Some(60 * SECONDS),
+        },
     };
     assert!(actions.contains(&bystander), "all sessions of the VM end");
     assert_eq!(rig.sched.can_admit(VmId(1)), Err(Refusal::Quarantined));
@@ -322,6 +324,39 @@ fn strikes_quarantine_and_are_forgotten_with_time() {
     });
     assert_eq!(rig.sched.vm_stats(VmId(1)).unwrap().strikes, 0);
     assert_eq!(rig.sched.can_admit(VmId(1)), Ok(GPU));
+}
+
+/// The program whose kernel earned the last strike learns of its own kernel, the others of the
+/// quarantine.
+#[test]
+fn a_soft_limit_that_quarantines_ends_its_session_for_the_soft_limit() {
+    let mut rig = rig(PoolConfig {
+        soft_limit_ns: Some(SECONDS),
+        hard_limit_ns: None,
+        strike_limit: Some(1),
+        quarantine_ns: Some(60 * SECONDS),
+        ..PoolConfig::default()
+    });
+    rig.add_session(11, 1);
+    granted(&rig.runnable(10));
+    rig.progress(10, 1, 0);
+    let actions = rig.pass(SECONDS);
+    let kills: Vec<_> = actions
+        .iter()
+        .filter(|action| matches!(action, Action::Kill { .. }))
+        .collect();
+    let kill = |session, cause| Action::Kill {
+        session: SessionId(session),
+        cause,
+    };
+    let for_ns = Some(60 * SECONDS);
+    assert_eq!(
+        kills,
+        [
+            &kill(10, KillCause::SoftLimit),
+            &kill(11, KillCause::Quarantined { for_ns }),
+        ]
+    );
 }
 
 fn quarantined(actions: &[Action]) -> Option<u64> {

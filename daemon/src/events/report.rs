@@ -21,6 +21,8 @@ pub enum EndCause {
     WorkerDied,
     /// The work exceeded the watchdog's hard limit.
     HardLimit,
+    /// The work exceeded the watchdog's soft limit, and the VM is quarantined for that.
+    SoftLimit,
     /// An administrator's command (kill, unregister, quarantine, move, unassign).
     Administrator,
     /// The worker cheated (leases, memory).
@@ -41,6 +43,7 @@ impl EndCause {
             Self::Fault => "fault",
             Self::WorkerDied => "worker_died",
             Self::HardLimit => "hard_limit",
+            Self::SoftLimit => "soft_limit",
             Self::Administrator => "administrator",
             Self::Cheating => "cheating",
             Self::GpuLost => "gpu_lost",
@@ -51,7 +54,7 @@ impl EndCause {
     fn severity(self) -> Severity {
         match self {
             Self::Guest | Self::Draining | Self::Administrator => Severity::Info,
-            Self::Protocol | Self::Fault | Self::HardLimit => Severity::Warning,
+            Self::Protocol | Self::Fault | Self::HardLimit | Self::SoftLimit => Severity::Warning,
             Self::WorkerDied | Self::Cheating | Self::GpuLost => Severity::Error,
         }
     }
@@ -61,9 +64,11 @@ impl EndCause {
             Self::Guest | Self::Protocol | Self::Fault => EventKind::SessionEnded,
             Self::WorkerDied => EventKind::WorkerFailed,
             Self::HardLimit => EventKind::HardLimit,
-            Self::Administrator | Self::Cheating | Self::GpuLost | Self::Draining => {
-                EventKind::SessionKilled
-            }
+            Self::SoftLimit
+            | Self::Administrator
+            | Self::Cheating
+            | Self::GpuLost
+            | Self::Draining => EventKind::SessionKilled,
         }
     }
 }

@@ -210,6 +210,7 @@ impl Actor {
     fn kill(&mut self, session: SessionId, cause: KillCause) {
         let (why, code) = match cause {
             KillCause::LaunchTimeout => (EndCause::HardLimit, CuResult::LAUNCH_TIMEOUT),
+            KillCause::SoftLimit => (EndCause::SoftLimit, CuResult::LAUNCH_TIMEOUT),
             KillCause::LeaseNotReturned => (EndCause::Cheating, CuResult::LAUNCH_TIMEOUT),
             KillCause::GpuLost => (EndCause::GpuLost, CuResult::DEVICE_UNAVAILABLE),
             _ => (EndCause::Administrator, CuResult::DEVICE_UNAVAILABLE),

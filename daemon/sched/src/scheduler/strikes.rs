@@ -4,7 +4,7 @@ use super::Scheduler;
 use crate::action::{Action, Ignored, KillCause, StrikeCause};
 use crate::config::{MILLIS, PoolConfig};
 use crate::event::{Past, Quarantine};
-use crate::id::VmId;
+use crate::id::{SessionId, VmId};
 use crate::model::{Fading, Vm};
 
 /// Minimum length of a quarantine in ns. Each quarantine ends by a timer of its own.
@@ -17,12 +17,13 @@ impl Scheduler {
         if !known {
             return Err(Ignored::UnknownVm);
         }
-        self.strike(id, StrikeCause::Breach);
+        self.strike(id, StrikeCause::Breach, None);
         Ok(())
     }
 
-    /// Adds a strike. Enough strikes quarantine the VM.
-    pub(super) fn strike(&mut self, id: VmId, cause: StrikeCause) {
+    /// Adds a strike. Enough strikes quarantine the VM and end its sessions; the session `offender`
+    /// then ends for exceeding the soft limit.
+    pub(super) fn strike(&mut self, id: VmId, cause: StrikeCause, offender: Option<SessionId>) {
         let now = self.now_ns;
         let pool = self.pool_of(id).and_then(|pool| self.pools.get(&pool));
         let Some(config) = pool.map(|pool| &pool.config) else {
@@ -58,6 +59,9 @@ impl Scheduler {
             strikes,
             for_ns,
         });
+        if let Some(offender) = offender {
+            self.kill(offender, KillCause::SoftLimit);
+        }
         self.quarantine(id, until_ns);
     }
 
@@ -71,7 +75,8 @@ impl Scheduler {
         let sessions = vm.sessions.iter().copied().collect();
         self.arm_vm(id);
         self.sync_vm(id);
-        self.kill_all(sessions, KillCause::Quarantined);
+        let for_ns = (until_ns != u64::MAX).then(|| until_ns.saturating_sub(self.now_ns));
+        self.kill_all(sessions, KillCause::Quarantined { for_ns });
     }
 
     pub(super) fn set_quarantine(&mut self, id: VmId, on: bool) -> Result<(), Ignored> {

@@ -98,7 +98,7 @@ impl Scheduler {
                 KillCause::LeaseNotReturned => StrikeCause::LeaseNotReturned,
                 _ => StrikeCause::HardLimit,
             };
-            self.strike(vm, cause);
+            self.strike(vm, cause, None);
         }
     }
 
@@ -135,7 +135,7 @@ impl Scheduler {
         });
         self.refresh_standing(vm_id);
         self.arm_vm(vm_id);
-        self.strike(vm_id, StrikeCause::SoftLimit);
+        self.strike(vm_id, StrikeCause::SoftLimit, Some(session));
     }
 
     /// Checks for killed workers that have not exited, and for overdue canaries.

@@ -331,7 +331,7 @@ impl Model {
         }
         let vm = self.vms.get(&vm).ok_or("killed: of an unknown VM")?;
         let right = match cause {
-            KillCause::Quarantined => vm.quarantined,
+            KillCause::Quarantined { .. } | KillCause::SoftLimit => vm.quarantined,
             KillCause::VmRemoved => vm.removed,
             KillCause::GpuLost => lost,
             _ => true,
