@@ -52,6 +52,8 @@ programs! {
     LOAD = "load", "tests/guests/clocked.ptx";
     /// A kernel that waits for work that its program sends later.
     LATER = "later", "soft-gpu/fixtures/demo/spin.ptx";
+    /// Copies whose source earlier work of the stream writes.
+    INORDER = "inorder", "soft-gpu/fixtures/demo/spin.ptx";
     /// Vector additions on every device at once.
     MULTI = "multi", "soft-gpu/fixtures/demo/vecadd.ptx";
     /// One part of the driver API per run.

@@ -3,9 +3,33 @@
 
 use anyhow::Result;
 use vgpu_tests::device::{self, Kernels};
-use vgpu_tests::guest::{self, Guest, expect_right};
+use vgpu_tests::guest::{self, Guest, Target, expect_right};
 use vgpu_tests::host::{Options, one_vm};
 use vgpu_tests::wait::{SOON, until};
+
+/// Both parts on soft-gpu directly: the program itself is right.
+#[test]
+fn copies_and_waits_are_in_order_on_soft_gpu_directly() -> Result<()> {
+    for part in ["copies", "wait"] {
+        expect_right(&Guest::new(guest::INORDER, Target::SoftGpu)?.arg(part))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn copies_to_the_device_read_after_the_earlier_work_of_their_stream() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    expect_right(&Guest::new(guest::INORDER, host.target(1))?)?;
+    Ok(())
+}
+
+/// A call waits for a stream that waits for another thread of the program.
+#[test]
+fn what_another_thread_writes_during_a_wait_reaches_the_device() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    expect_right(&Guest::new(guest::INORDER, host.target(1))?.arg("wait"))?;
+    Ok(())
+}
 
 #[test]
 fn a_kernel_that_waits_for_later_work_ends_alone() -> Result<()> {

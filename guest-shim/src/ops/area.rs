@@ -14,7 +14,7 @@ use crate::Cu;
 use crate::mirror::Reach;
 use crate::ops::boxes;
 use crate::ops::copy::{
-    sent, to_device_now as to_device, to_host_now as to_host, within_now as within,
+    Form, read as to_device, read_in_order, sent, to_host_now as to_host, within_now as within,
 };
 use crate::state::contexts::Context;
 use crate::state::graphs::Kind;
@@ -112,7 +112,7 @@ pub(crate) fn check(shim: &Shim, copy: &Copy3D) -> Cu {
 
 /// Runs the copy of a graph node in a stream or a recording.
 pub(crate) fn again(shim: &Shim, target: &Target, copy: &Copy3D) -> Cu {
-    run(shim, target, copy, false)
+    run(shim, target, copy, Form::Node)
 }
 
 /// Starts a copy in a stream. In a captured stream, the copy becomes a node of the graph.
@@ -127,7 +127,7 @@ pub(crate) fn start(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> 
             return Ok(());
         }
     }
-    run(shim, target, copy, sync)
+    run(shim, target, copy, Form::of(sync))
 }
 
 /// Copies a box between devices. Devices have no direct path, so the copy goes through the guest:
@@ -161,7 +161,7 @@ pub(crate) fn whole(
             dst: dense,
             ..*copy
         },
-        true,
+        Form::Synchronous,
     )?;
     run(
         shim,
@@ -170,7 +170,7 @@ pub(crate) fn whole(
             src: dense,
             ..*copy
         },
-        true,
+        Form::Synchronous,
     )
 }
 
@@ -187,6 +187,28 @@ pub(crate) struct Area {
 }
 
 impl Area {
+    /// The source of a copy to the device. If it is memory of the program, the copy reads it after
+    /// the earlier work of the stream.
+    ///
+    /// # Errors
+    /// As [`Area::of`] and [`read_in_order`].
+    pub(crate) fn source(
+        shim: &Shim,
+        target: &Target,
+        side: &Side3D,
+        size: (u64, u64, u64),
+        form: Form,
+    ) -> Cu<Area> {
+        let area = Area::of(shim, side, size)?;
+        if area.on_device {
+            return Ok(area);
+        }
+        let (width, height, depth) = size;
+        let len = (depth - 1) * area.slice + (height - 1) * area.pitch + width;
+        read_in_order(shim, target, (area.at, len as usize), form)?;
+        Area::of(shim, side, size)
+    }
+
     pub(crate) fn of(
         shim: &Shim,
         side: &Side3D,
@@ -258,18 +280,20 @@ impl Area {
     }
 }
 
-fn run(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> Cu {
+fn run(shim: &Shim, target: &Target, copy: &Copy3D, form: Form) -> Cu {
+    let sync = form == Form::Synchronous;
     let size = (copy.width as u64, copy.height as u64, copy.depth as u64);
     if size.0 == 0 || size.1 == 0 || size.2 == 0 {
         return Ok(());
     }
     if boxes::has_array(copy) {
-        return boxes::run(shim, target, copy, sync);
+        return boxes::run(shim, target, copy, form);
     }
-    let (dst, src) = (
-        Area::of(shim, &copy.dst, size)?,
-        Area::of(shim, &copy.src, size)?,
-    );
+    let dst = Area::of(shim, &copy.dst, size)?;
+    let src = match dst.on_device {
+        true => Area::source(shim, target, &copy.src, size, form)?,
+        false => Area::of(shim, &copy.src, size)?,
+    };
     for z in 0..size.2 {
         let (dst, src) = (dst.slice(z), src.slice(z));
         let rows = Rows {

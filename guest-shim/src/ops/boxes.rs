@@ -14,7 +14,7 @@ use vgpu_proto::limits::COPY_PIECE;
 use crate::Cu;
 use crate::mirror::Reach;
 use crate::ops::area::{Area, SCATTER, size};
-use crate::ops::copy::sent;
+use crate::ops::copy::{Form, sent};
 use crate::state::Shim;
 use crate::state::arrays::ArrayInfo;
 use crate::state::streams::Target;
@@ -70,15 +70,18 @@ pub(crate) fn check(shim: &Shim, copy: &Copy3D) -> Cu {
 }
 
 /// Runs a copy in a stream that is not captured.
-pub(crate) fn run(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> Cu {
+pub(crate) fn run(shim: &Shim, target: &Target, copy: &Copy3D, form: Form) -> Cu {
     let size = size(copy);
     let dst = End::of(shim, &copy.dst, size)?;
-    let src = End::of(shim, &copy.src, size)?;
+    let src = match copy.src.kind {
+        ARRAY => End::of(shim, &copy.src, size)?,
+        _ => End::Linear(Area::source(shim, target, &copy.src, size.into(), form)?),
+    };
     let _work = target.order(shim, Reach::Any)?;
     match (&dst, &src) {
         (End::Array(array, at), End::Linear(area)) if !area.on_device => {
             gather(shim, target, (array, *at), *area, size)?;
-            sent(shim, target, sync)
+            sent(shim, target, form == Form::Synchronous)
         }
         (End::Linear(area), End::Array(array, at)) if !area.on_device => {
             scatter(shim, target, *area, (array, *at), size)

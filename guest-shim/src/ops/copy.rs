@@ -1,8 +1,9 @@
 //! Copies.
 //!
-//! When the call of a copy to the device returns, the program's memory was read. Only an
-//! asynchronous copy of page-locked memory may read later, but before the program can see that the
-//! stream completed, as CUDA specifies. When the call of a copy from the device returns, the
+//! A copy to the device reads the program's memory during the call if no earlier work can still
+//! write that memory. Otherwise, the copy reads the memory in stream order ([`read_in_order`]). An
+//! asynchronous copy of page-locked memory may also read later than the call, but before the
+//! program can see that the stream completed, as CUDA specifies. When the call of a copy from the device returns, the
 //! program's memory was written; page-locked memory is written before the program can see that the
 //! stream completed.
 
@@ -110,22 +111,74 @@ pub(crate) fn to_device(
     to_device_now(shim, target, dst, src, len, sync)
 }
 
-/// Copies to the device: in a stream that is not captured, or in a recording of a graph.
-pub(crate) fn to_device_now(
+/// The form of a copy, which decides how the copy waits for earlier work that may still write the
+/// copy's source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// The call waits for the stream before it reads.
+    Synchronous,
+    /// Page-locked memory is read in stream order. Other memory is read during the call, as CUDA
+    /// allows.
+    Asynchronous,
+    /// A node of a graph: reads in the order of the graph, page-locked memory or not.
+    Node,
+}
+
+impl Form {
+    pub(crate) fn of(sync: bool) -> Form {
+        match sync {
+            true => Form::Synchronous,
+            false => Form::Asynchronous,
+        }
+    }
+}
+
+/// Must precede the read of a copy's source in the program's memory. Earlier work may still write
+/// the source: a copy from the device, a host function, or the program itself before it lets a
+/// waiting stream go on. Then a block of page-locked memory becomes one that kernels reach, whose
+/// copies the device does in stream order, or the call waits for the stream.
+///
+/// # Errors
+/// As [`crate::session::Session::synchronize`].
+pub(crate) fn read_in_order(
     shim: &Shim,
     target: &Target,
-    dst: u64,
-    src: u64,
-    len: usize,
-    sync: bool,
+    (src, len): (u64, usize),
+    form: Form,
 ) -> Cu {
+    let at = src as *mut u8;
+    if shim.view(src, len).is_some() || !shim.session.may_write(UserMemory { at, len }) {
+        return Ok(());
+    }
+    let locked = shim.pinned.find(src as usize);
+    let locked = locked.filter(|block| len <= block.size - (src as usize - block.base));
+    match (form, locked) {
+        (Form::Asynchronous | Form::Node, Some(block)) if shim.map(&block).is_ok() => Ok(()),
+        (Form::Asynchronous, None) => Ok(()),
+        _ => shim.session.synchronize(&req::StreamSynchronize {
+            ctx: target.ctx(),
+            stream: target.stream,
+        }),
+    }
+}
+
+/// Copies to the device in a stream that is not captured.
+fn to_device_now(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, sync: bool) -> Cu {
     if len == 0 {
         return Ok(());
     }
     shim.reach(dst, len as u64)?;
+    if !shim.is_device(src) {
+        read_in_order(shim, target, (src, len), Form::of(sync))?;
+    }
     if let Some(src) = shim.view(src, len) {
         return reached(shim, target, (dst, src), len, sync);
     }
+    read(shim, target, dst, src, len, sync)
+}
+
+/// Copies to the device, and reads the program's memory now.
+pub(crate) fn read(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, sync: bool) -> Cu {
     let mut rest = host_memory(shim, src, len)?;
     let work = target.order(shim, Reach::Named(&[dst]))?;
     let (ctx, stream) = (target.ctx(), target.stream);

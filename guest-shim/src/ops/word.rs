@@ -47,14 +47,17 @@ impl Word {
                 wide,
                 flags,
             }),
-            false => shim.session.post(&req::StreamWaitValue {
-                ctx,
-                stream,
-                ptr,
-                value,
-                wide,
-                flags,
-            }),
+            false => {
+                shim.session.note_wait_for_word();
+                shim.session.post(&req::StreamWaitValue {
+                    ctx,
+                    stream,
+                    ptr,
+                    value,
+                    wide,
+                    flags,
+                })
+            }
         }
     }
 

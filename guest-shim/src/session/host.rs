@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use vgpu_cuda_abi::CuResult;
@@ -62,6 +63,8 @@ struct State {
 pub(crate) struct HostFunctions {
     state: Mutex<State>,
     bell: Condvar,
+    /// Number of functions that were launched and have not returned.
+    unfinished: AtomicUsize,
 }
 
 impl Session {
@@ -81,6 +84,7 @@ impl Session {
             state.pending.insert(number, function);
             number
         };
+        self.host.unfinished.fetch_add(1, Ordering::AcqRel);
         // Announced before the request is sent, so that some thread reads the notice that the
         // request causes.
         self.inbox.expect_notice();
@@ -91,7 +95,7 @@ impl Session {
         };
         if let Err(code) = self.post(&call) {
             lock(&self.host.state).pending.remove(&number);
-            self.inbox.noticed();
+            self.host_function_over();
             return Err(code);
         }
         self.watch_data();
@@ -115,7 +119,7 @@ impl Session {
         pending.sort_unstable_by_key(|(number, _)| *number);
         for (number, function) in pending {
             match function {
-                HostFunction::Plain(..) => self.inbox.noticed(),
+                HostFunction::Plain(..) => self.host_function_over(),
                 HostFunction::Callback(..) => state.ready.push_back((number, function, code)),
             }
         }
@@ -158,8 +162,19 @@ impl Session {
             // The result is ignored: in an ended session, no stream waits.
             let _ = self.post(&req::HostFuncDone { number });
             let _ = self.flush();
-            self.inbox.noticed();
+            self.host_function_over();
         }
+    }
+
+    fn host_function_over(&self) {
+        self.host.unfinished.fetch_sub(1, Ordering::AcqRel);
+        self.inbox.noticed();
+    }
+
+    /// Whether host functions were launched that have not returned. They may write any memory of
+    /// the program.
+    pub(super) fn has_host_functions(&self) -> bool {
+        self.host.unfinished.load(Ordering::Acquire) > 0
     }
 
     fn next_host_function(&self) -> (u64, HostFunction, CuResult) {

@@ -9,7 +9,8 @@ use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
 
 use vgpu_cuda_abi::CuResult;
 
@@ -17,7 +18,7 @@ use super::Session;
 use super::frames::{FrameReader, Step};
 use crate::hash::HandleHasher;
 use crate::sys::UserMemory;
-use crate::{Cu, lock};
+use crate::{Cu, lock, sys};
 
 /// A place where one thread sleeps. A wakeup before the sleep is not lost.
 #[derive(Debug, Default)]
@@ -27,13 +28,22 @@ pub(crate) struct Parker {
 }
 
 impl Parker {
-    fn park(&self) {
+    /// Sleeps until the wakeup or the deadline.
+    fn park(&self, deadline: Option<Instant>) {
         let mut woken = lock(&self.woken);
         while !*woken {
-            woken = self
-                .bell
-                .wait(woken)
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            let bell = &self.bell;
+            woken = match deadline {
+                None => bell.wait(woken).unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        break;
+                    }
+                    let woken = bell.wait_timeout(woken, left);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
         }
         *woken = false;
     }
@@ -127,6 +137,20 @@ struct Lead<'a> {
 }
 
 impl Lead<'_> {
+    /// As [`FrameReader::step`], but waits until the deadline at most.
+    fn step_until(&mut self, deadline: Option<Instant>) -> Step {
+        let Some(deadline) = deadline else {
+            return self.step(true);
+        };
+        let step = self.step(false);
+        if matches!(step, Step::Nothing) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            // An error of the socket is reported by the next read.
+            let _ = sys::poll(self.session.data, libc::POLLIN, left);
+        }
+        step
+    }
+
     fn step(&mut self, wait: bool) -> Step {
         // SAFETY: only one `Lead` exists at a time (`leading`), and `&mut self` makes this access
         // exclusive.
@@ -275,7 +299,22 @@ impl Inbox {
     /// # Errors
     /// The code with which the session ended.
     pub(crate) fn wait_for(&self, session: &Session, waiter: &Waiter) -> Cu<Answer> {
-        self.wait(session, &waiter.parker, false, || {
+        let answer = self.wait_for_until(session, waiter, None)?;
+        // Without a deadline, the wait ends only with an answer.
+        answer.ok_or(CuResult::UNKNOWN)
+    }
+
+    /// As [`Inbox::wait_for`]; `None` if there is no reply until the deadline.
+    ///
+    /// # Errors
+    /// The code with which the session ended.
+    pub(crate) fn wait_for_until(
+        &self,
+        session: &Session,
+        waiter: &Waiter,
+        deadline: Option<Instant>,
+    ) -> Cu<Option<Answer>> {
+        self.wait(session, (&waiter.parker, false), deadline, || {
             lock(&waiter.answer).take()
         })
     }
@@ -289,26 +328,29 @@ impl Inbox {
         if ready() {
             return Ok(());
         }
-        self.wait(session, &Arc::new(Parker::default()), true, || {
-            ready().then_some(())
-        })
+        let parker = Arc::new(Parker::default());
+        self.wait(session, (&parker, true), None, || ready().then_some(()))
+            .map(|_| ())
     }
 
+    /// Waits until `ready` returns a value, or until the deadline. `general`: as in [`Parked`].
     fn wait<T>(
         &self,
         session: &Session,
-        parker: &Arc<Parker>,
-        general: bool,
+        (parker, general): (&Arc<Parker>, bool),
+        deadline: Option<Instant>,
         mut ready: impl FnMut() -> Option<T>,
-    ) -> Cu<T> {
+    ) -> Cu<Option<T>> {
+        let is_over = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
         loop {
             let mut state = lock(&self.state);
             state.list.retain(|(p, _)| !Arc::ptr_eq(p, parker));
             // This thread makes both checks while it holds the lock of the list of parked threads.
             // A thread that has delivered an answer takes the lock to wake the threads in the list,
             // and then finds this thread in the list.
-            if let Some(value) = ready() {
-                // This thread has its value but was woken to lead: wake another thread instead.
+            let value = ready();
+            if value.is_some() || is_over() {
+                // This thread may have been woken to lead: wake another thread instead.
                 let next = if state.leading {
                     None
                 } else {
@@ -326,7 +368,7 @@ impl Inbox {
             if state.leading {
                 state.list.push((parker.clone(), general));
                 drop(state);
-                parker.park();
+                parker.park(deadline);
                 continue;
             }
             state.leading = true;
@@ -336,10 +378,11 @@ impl Inbox {
                 session,
             };
             loop {
-                if let Step::Closed(why) = lead.step(true) {
+                if let Step::Closed(why) = lead.step_until(deadline) {
                     session.data_lost(&why);
                 }
-                if let Some(value) = ready() {
+                let value = ready();
+                if value.is_some() || is_over() {
                     return Ok(value);
                 }
                 session.not_ended()?;

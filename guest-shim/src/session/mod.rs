@@ -20,7 +20,7 @@ mod timing;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) use connect::{NoSession, Opened, open};
 use control::Control;
@@ -48,6 +48,9 @@ pub(crate) static PRINTED: Printed = Printed::new();
 /// Time limit of the wait for the cause on the control connection after the data connection broke.
 const CAUSE_LIMIT: Duration = Duration::from_millis(1000);
 
+/// Time for which a call waits before it exchanges the changes of shared memory.
+const SHARE_AFTER: Duration = Duration::from_millis(10);
+
 /// One session. Lives until the process ends.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -61,6 +64,9 @@ pub(crate) struct Session {
     inbox: Inbox,
     control: Control,
     host: HostFunctions,
+    /// Whether a stream was ever told to wait for a word. The program may write any of its memory
+    /// before the program lets that stream go on.
+    waits_for_words: AtomicBool,
     mirrors: Mirrors,
     /// Code of the device fault after which every call fails, or 0.
     fault: AtomicU32,
@@ -104,6 +110,7 @@ impl Session {
             inbox: Inbox::new(),
             control: Control::new(opened.control),
             host: HostFunctions::default(),
+            waits_for_words: AtomicBool::new(false),
             mirrors: Mirrors::new(),
             fault: AtomicU32::new(0),
             deferred: AtomicU32::new(0),
@@ -256,7 +263,7 @@ impl Session {
     /// # Errors
     /// As [`Session::synchronize`].
     pub(crate) fn fetch<C: Call>(&self, call: &C, into: UserMemory) -> Cu {
-        let answer = self.exchange(call, into, Length::Exact)?;
+        let answer = self.exchange_sharing(call, into, Length::Exact)?;
         self.judge(C::OP, answer.status)?;
         self.report()
     }
@@ -328,6 +335,19 @@ impl Session {
         }
     }
 
+    /// Records that a stream waits for a word, see [`Session::may_write`].
+    pub(crate) fn note_wait_for_word(&self) {
+        self.waits_for_words.store(true, Ordering::Release);
+    }
+
+    /// Whether work that was already sent, or the program while that work waits for it, may still
+    /// write this memory of the program.
+    pub(crate) fn may_write(&self, memory: UserMemory) -> bool {
+        self.has_host_functions()
+            || self.waits_for_words.load(Ordering::Acquire)
+            || self.inbox.unattended() > 0 && self.inbox.is_filling(memory)
+    }
+
     /// Makes a call that waits or queries. At such calls, CUDA reports errors of earlier
     /// asynchronous calls. Sends the program's changes of shared memory first, because the work may
     /// wait for a value that the program has written.
@@ -347,7 +367,8 @@ impl Session {
     pub(crate) fn ask<C: Waits>(&self, call: &C) -> Cu {
         let sent = self.sent_so_far();
         self.push();
-        let done = self.call(call).map(|_| ());
+        let answer = self.exchange_sharing(call, NO_BULK, Length::Exact)?;
+        let done = self.judge(C::OP, answer.status);
         self.pull()?;
         if done.is_ok() {
             self.over(call.over(), sent);
@@ -362,24 +383,63 @@ impl Session {
     }
 
     fn exchange<C: Call>(&self, call: &C, into: UserMemory, length: Length) -> Cu<Answer> {
+        let (waiter, lent) = self.request(call, into, length)?;
+        let answer = self.inbox.wait_for(self, &waiter)?;
+        self.received_all(lent);
+        Ok(answer)
+    }
+
+    /// As [`Session::exchange`], for calls that wait for work. While the call waits, other threads
+    /// may write memory that the work reads, or wait for the work's writes without a call. So the
+    /// changes of shared memory go both ways now and then.
+    fn exchange_sharing<C: Call>(&self, call: &C, into: UserMemory, length: Length) -> Cu<Answer> {
+        if !self.in_use() {
+            return self.exchange(call, into, length);
+        }
+        let (waiter, lent) = self.request(call, into, length)?;
+        let mut pause = SHARE_AFTER;
+        let answer = loop {
+            let deadline = Instant::now() + pause;
+            if let Some(answer) = self.inbox.wait_for_until(self, &waiter, Some(deadline))? {
+                break answer;
+            }
+            let begin = Instant::now();
+            self.push();
+            self.flush()?;
+            self.pull()?;
+            // Large blocks are compared rarely.
+            pause = SHARE_AFTER.max(10 * begin.elapsed());
+        };
+        self.received_all(lent);
+        Ok(answer)
+    }
+
+    /// Sends a request. Returns the waiter for the reply, and the number of the last request with
+    /// lent memory.
+    fn request<C: Call>(
+        &self,
+        call: &C,
+        into: UserMemory,
+        length: Length,
+    ) -> Cu<(Arc<Waiter>, u64)> {
         observe::awaited(into.len, true);
         let waiter = Arc::new(Waiter::default());
-        let lent = {
-            let (mut out, id) = outbox::begin(self, 0)?;
-            let to = For::Waiter(waiter.clone());
-            self.inbox.expect(id, to, into, length);
-            out.append(call, id, 0)?;
-            out.flush(self)?;
-            self.lent.load(Ordering::Acquire)
-        };
-        let answer = self.inbox.wait_for(self, &waiter)?;
+        let (mut out, id) = outbox::begin(self, 0)?;
+        let to = For::Waiter(waiter.clone());
+        self.inbox.expect(id, to, into, length);
+        out.append(call, id, 0)?;
+        out.flush(self)?;
+        Ok((waiter, self.lent.load(Ordering::Acquire)))
+    }
+
+    /// Notes that the worker has answered a request that was sent after request `lent`: a worker
+    /// that answers has received all earlier requests.
+    fn received_all(&self, lent: u64) {
         if lent != 0 {
-            // A worker that answers has received all earlier requests.
             let _ = self
                 .lent
                 .compare_exchange(lent, 0, Ordering::AcqRel, Ordering::Acquire);
         }
-        Ok(answer)
     }
 
     fn decode<C: Call>(&self, answer: &Answer) -> Cu<C::Reply> {
@@ -427,12 +487,20 @@ impl Session {
         };
         // The first error is kept, as in CUDA: later errors are often consequences.
         let first = place.compare_exchange(0, status.0, Ordering::AcqRel, Ordering::Acquire);
-        if first.is_ok() && status.is_sticky() {
-            let described = if text.is_empty() {
-                String::new()
-            } else {
-                format!(": {text}")
-            };
+        if first.is_err() {
+            return;
+        }
+        let described = if text.is_empty() {
+            String::new()
+        } else {
+            format!(": {text}")
+        };
+        if !status.is_sticky() {
+            let line = format!(
+                "an asynchronous call failed{described}. The next call that waits returns this error [{status}]"
+            );
+            log::line(log::Level::Error, &line);
+        } else {
             log::line(
                 log::Level::Error,
                 &format!(
