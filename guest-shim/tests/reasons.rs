@@ -322,6 +322,34 @@ fn a_fault_beside_page_locked_memory_is_told_with_the_way_out() {
 }
 
 #[test]
+fn an_asynchronous_error_that_is_no_device_fault_is_told_too() {
+    let name = "an_asynchronous_error_that_is_no_device_fault_is_told_too";
+    if let Some(cuda) = guest::enter(name) {
+        cuda.begin();
+        let function = cuda.kernel();
+        assert_eq!(cuda.launch("cuLaunchKernel", function, 0), 0);
+        assert_eq!(cuda.synchronize(), CuResult::OPERATING_SYSTEM.0);
+        assert_eq!(cuda.synchronize(), 0);
+        return;
+    }
+    let host = Host::scripted(|frame, link| {
+        if matches!(frame.request, Request::LaunchKernel(_)) {
+            let code = CuResult::OPERATING_SYSTEM;
+            let text = vgpu_proto::codec::encode(&"no thread for a stream".to_owned());
+            let text = text.expect("a text encodes");
+            link.notice(Notice::AsyncError, frame.id, code, &text, &[]);
+        }
+        false
+    });
+    let said = guest::start(name, &host).success().stderr;
+    let lines = lines(&said);
+    assert!(
+        lines.len() == 1 && lines[0].contains("no thread for a stream"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_device_fault_is_told_once() {
     let name = "a_device_fault_is_told_once";
     if let Some(cuda) = guest::enter(name) {
