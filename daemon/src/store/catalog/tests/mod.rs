@@ -14,6 +14,7 @@ fn context() -> Context {
         now_unix_ms: 1_000,
         defaults: Defaults::default(),
         own_paths: vec!["/run/vgpu/vm".into()],
+        local_cid: false,
     }
 }
 
