@@ -192,12 +192,17 @@ mod tests {
         assert_eq!(
             pool_settings(&settings),
             Err(
-                "--quarantine (25h) must not be longer than --quarantine-max (24h) (quarantine_s and \
+                "--quarantine (25h) must not be longer than --quarantine-max (1d) (quarantine_s and \
                  quarantine_max_s in JSON)."
                     .into()
             )
         );
-        assert!(cid(0).is_err() && cid(u32::MAX).is_err() && cid(3).is_ok());
+        assert!(cid(u32::MAX).is_err() && cid(3).is_ok());
+        assert!(
+            cid(0)
+                .unwrap_err()
+                .contains("--cid must be between 3 and 4294967294")
+        );
         assert!(socket("relative").is_err() && socket("/a/../b").is_err());
         assert_eq!(socket("/run/x.sock"), Ok(()));
         let own = ["/run/vgpu", "/srv/admin.sock", "/srv/vm"].map(PathBuf::from);

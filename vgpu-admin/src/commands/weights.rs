@@ -26,6 +26,11 @@ pub(super) async fn run(
             high,
             critical,
         } => {
+            if !reset && [low, medium, high, critical].iter().all(Option::is_none) {
+                return Err(Error::Usage(
+                    "Name a weight (--low, --medium, --high, --critical), or --reset.".into(),
+                ));
+            }
             let patch = WeightsPatch {
                 pool,
                 reset,

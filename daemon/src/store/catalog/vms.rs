@@ -51,10 +51,11 @@ impl Catalog {
             1 => format!("1 VM registered in pool {}.", request.pool),
             n => format!("{n} VMs registered in pool {}.", request.pool),
         };
+        let count = u32::try_from(request.vm_ids.len()).unwrap_or(u32::MAX);
+        let cids = request.first_cid.into_iter();
+        let cids = cids.flat_map(|first| (0..count).map(move |at| first.saturating_add(at)));
         outcome.warnings = self.registration_warnings(request);
-        outcome
-            .warnings
-            .extend(local_cid(request.first_cid.iter().copied(), context));
+        outcome.warnings.extend(local_cid(cids, context));
         outcome
             .warnings
             .extend(self.allowlist_warning(allowed, &request.pool)?);
