@@ -98,6 +98,7 @@ fn collect(fields: &Map<String, Value>, changes: bool, parts: &mut Vec<String>) 
             }
             _ if matches!(name.as_str(), "vm_ids" | "name" | "gpu") && !changes => continue,
             _ if name == "vm_ids" => continue,
+            Value::Null if name == "cid" || name == "origin" => "none".to_owned(),
             Value::Null if changes => "default".to_owned(),
             Value::Null | Value::Bool(false) => continue,
             Value::Array(list) => {
@@ -158,7 +159,7 @@ mod tests {
         assert_eq!(events[1].vm_id, Some(2));
         assert_eq!(
             events[0].message,
-            "VM 1 was changed by uid:7: cid default, sessions 3, priority high."
+            "VM 1 was changed by uid:7: cid none, sessions 3, priority high."
         );
         let command = Command::Quarantine(QuarantineRequest {
             vm_ids: vec![1],

@@ -37,13 +37,13 @@ pub(super) async fn run(
 async fn wait(client: &Client, name: Option<&str>, deadline: Option<Instant>) -> Result<u8, Error> {
     let mut told: Option<Vec<u64>> = None;
     loop {
-        let all: Vec<Gpu> = in_time(client, "gpus", deadline).await?.unwrap_or_default();
-        let drained = drained(&all, name)?;
-        let Some(mut sessions) = in_time::<Vec<Session>>(client, "sessions", deadline).await?
-        else {
+        let all: Option<Vec<Gpu>> = in_time(client, "gpus", deadline).await?;
+        let sessions: Option<Vec<Session>> = in_time(client, "sessions", deadline).await?;
+        let (Some(all), Some(mut sessions)) = (all, sessions) else {
             eprintln!("vgpu-admin: vgpud did not answer until the timeout. The drain goes on.");
             return Ok(TIMED_OUT);
         };
+        let drained = drained(&all, name)?;
         sessions.retain(|s| {
             let on = |id: &u32| s.gpu_id == Some(*id) || s.more_gpu_ids.contains(id);
             name.is_none() || drained.iter().any(on)

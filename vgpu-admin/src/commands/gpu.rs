@@ -125,7 +125,10 @@ pub(super) async fn run(client: &Client, output: Format, command: GpuCommand) ->
             gpu_id,
             waiting,
             dry_run,
-        } => return drain::run(client, output, Some(&gpu_id), waiting, dry_run.dry_run).await,
+        } => {
+            let one = Some(gpu_id.as_str()).filter(|name| *name != "all");
+            return drain::run(client, output, one, waiting, dry_run.dry_run).await;
+        }
         GpuCommand::Forget { gpu_id, dry_run } => {
             let path = tried(format!("gpus/{}", segment(&gpu_id)), dry_run.dry_run);
             let report: ApplyReport = client

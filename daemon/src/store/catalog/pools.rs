@@ -106,8 +106,8 @@ impl Catalog {
         self.pools.remove(name);
         let message = match gone.len() {
             0 => format!("Pool {name} deleted."),
-            1 => format!("Pool {name} deleted; 1 GPU is free now."),
-            n => format!("Pool {name} deleted; {n} GPUs are free now."),
+            1 => format!("Pool {name} deleted; 1 GPU no longer serves it."),
+            n => format!("Pool {name} deleted; {n} GPUs no longer serve it."),
         };
         let mut changes: Vec<_> = gone.into_iter().map(Change::GpuUnassigned).collect();
         changes.push(Change::PoolDeleted {
