@@ -75,7 +75,7 @@ const GPUS: &[Case] = &[
         3,
         "There is no GPU \"-1\"",
     ),
-    ("assign-gpu --gpu-id= --pool=A", 3, "There is no GPU \"\""),
+    ("assign-gpu --gpu-id= --pool=A", 2, "a value is required"),
     (
         "assign-gpu --gpu-id=GPU-x --pool=A",
         3,
@@ -389,7 +389,7 @@ const REGISTRATION: &[Case] = &[
     (
         "vm import incus --json={dir}/vgpud.toml --pool=A",
         2,
-        "JSON",
+        "not a list of `incus list",
     ),
     ("vm import proxmox x", 2, "invalid value 'x'"),
     ("vm import proxmox 1 --vm-id=0", 2, "from 1 to 1000000"),
@@ -432,7 +432,9 @@ const VMS: &[Case] = &[
     ),
     ("vm", 2, "Usage:"),
     ("vm list --pool=Z", 3, "There is no pool \"Z\""),
-    ("vm list --pool=", 3, "There is no pool"),
+    ("vm list --pool=", 2, "a value is required"),
+    ("pool show ", 2, "a value is required"),
+    ("gpu check --gpu-id=", 2, "a value is required"),
     ("vm show", 2, "<VM_ID>"),
     ("vm show x", 2, "`x` is not a VM number"),
     ("vm show 99", 3, "VM 99 is not registered"),

@@ -54,7 +54,7 @@ pub(super) fn of_events() -> String {
 /// killed session names the VM in its target.
 pub(super) fn of_audit() -> String {
     let listed = "EXISTS (SELECT 1 FROM json_tree(audit.detail) AS part \
-                  WHERE part.path LIKE '%.vm_ids' AND part.value = ?4)";
+                  WHERE part.path LIKE '%vm_ids%' AND part.value = ?4)";
     let killed = "target LIKE '% of vm ' || ?4";
     format!("{TIME} AND (?4 IS NULL OR {killed} OR {listed})")
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use clap::builder::NonEmptyStringValueParser;
 use vgpu_api::PoolPatch;
 
 use super::{DryRun, Waiting};
@@ -17,7 +18,7 @@ pub(crate) enum GpuCommand {
     #[command(after_help = "Example:\n  vgpu-admin gpu check --gpu-id=0")]
     Check {
         /// The GPU: its number or its UUID.
-        #[arg(long, value_name = "GPU")]
+        #[arg(long, value_name = "GPU", value_parser = NonEmptyStringValueParser::new())]
         gpu_id: String,
     },
     /// Admit no new sessions on the GPU; running ones go on.
@@ -26,7 +27,7 @@ pub(crate) enum GpuCommand {
     )]
     Drain {
         /// The GPU: its number or its UUID.
-        #[arg(long, value_name = "GPU")]
+        #[arg(long, value_name = "GPU", value_parser = NonEmptyStringValueParser::new())]
         gpu_id: String,
         #[command(flatten)]
         waiting: Waiting,
@@ -37,7 +38,7 @@ pub(crate) enum GpuCommand {
     #[command(after_help = "Example:\n  vgpu-admin gpu forget --gpu-id=3 --dry-run")]
     Forget {
         /// The GPU: its number or its UUID.
-        #[arg(long, value_name = "GPU")]
+        #[arg(long, value_name = "GPU", value_parser = NonEmptyStringValueParser::new())]
         gpu_id: String,
         #[command(flatten)]
         dry_run: DryRun,
@@ -46,7 +47,7 @@ pub(crate) enum GpuCommand {
     #[command(after_help = "Example:\n  vgpu-admin gpu resume --gpu-id=0")]
     Resume {
         /// The GPU: its number or its UUID.
-        #[arg(long, value_name = "GPU")]
+        #[arg(long, value_name = "GPU", value_parser = NonEmptyStringValueParser::new())]
         gpu_id: String,
     },
 }
@@ -69,6 +70,7 @@ pub(crate) enum PoolCommand {
     #[command(after_help = "Example:\n  vgpu-admin pool show A")]
     Show {
         /// Name of the pool.
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
     },
     /// Change the settings of a pool; effective at once. The value `default` is that of vgpud's
@@ -78,6 +80,7 @@ pub(crate) enum PoolCommand {
     )]
     Set {
         /// Name of the pool.
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         #[command(flatten, next_help_heading = "Settings")]
         settings: Changes<PoolPatch>,
@@ -86,6 +89,7 @@ pub(crate) enum PoolCommand {
     #[command(after_help = "Example:\n  vgpu-admin pool delete A")]
     Delete {
         /// Name of the pool.
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         #[command(flatten)]
         dry_run: DryRun,

@@ -5,6 +5,7 @@ mod import;
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use vgpu_api::{Limit, Priority, Severity, Unit, VmLimitsPatch};
 
@@ -78,7 +79,7 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  vgpu-admin assign-gpu --gpu-id=0 --pool=A")]
     AssignGpu {
         /// The GPU: its number in scan-gpus, or its UUID.
-        #[arg(long, value_name = "GPU")]
+        #[arg(long, value_name = "GPU", value_parser = NonEmptyStringValueParser::new())]
         gpu_id: String,
         /// The pool.
         #[arg(long)]
@@ -97,7 +98,7 @@ pub(crate) enum Command {
     )]
     UnassignGpu {
         /// The GPU: its number or its UUID.
-        #[arg(long, value_name = "GPU")]
+        #[arg(long, value_name = "GPU", value_parser = NonEmptyStringValueParser::new())]
         gpu_id: String,
         /// Only from this pool, if the GPU serves several pools.
         #[arg(long)]
@@ -417,7 +418,7 @@ pub(crate) enum VmCommand {
     #[command(after_help = "Example:\n  vgpu-admin vm list --pool=A")]
     List {
         /// Only VMs of this pool.
-        #[arg(long)]
+        #[arg(long, value_parser = NonEmptyStringValueParser::new())]
         pool: Option<String>,
     },
     /// Show all facts about VMs.

@@ -115,7 +115,8 @@ pub(super) async fn assignments(_: Reader, State(state): State<ApiState>) -> Jso
 }
 
 /// Lets a GPU serve a pool.
-#[utoipa::path(post, path = "/v1/assignments", tag = "gpus", params(DryRun), request_body = AssignRequest,
+#[utoipa::path(post, path = "/v1/assignments", tag = "gpus",
+    params(DryRun), request_body = AssignRequest,
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn assign(
     change: Change,
@@ -126,7 +127,8 @@ pub(super) async fn assign(
 }
 
 /// Takes a GPU out of its pools.
-#[utoipa::path(post, path = "/v1/assignments/remove", tag = "gpus", params(DryRun), request_body = UnassignRequest,
+#[utoipa::path(post, path = "/v1/assignments/remove", tag = "gpus",
+    params(DryRun), request_body = UnassignRequest,
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn unassign(
     change: Change,

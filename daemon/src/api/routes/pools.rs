@@ -101,7 +101,8 @@ pub(super) async fn weights(_: Reader, State(state): State<ApiState>) -> Json<We
 }
 
 /// Changes weights of the host or of one pool, while VMs run.
-#[utoipa::path(put, path = "/v1/weights", tag = "pools", params(DryRun), request_body = WeightsPatch,
+#[utoipa::path(put, path = "/v1/weights", tag = "pools",
+    params(DryRun), request_body = WeightsPatch,
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn set_weights(
     change: Change,

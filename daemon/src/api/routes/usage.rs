@@ -47,7 +47,8 @@ pub(super) async fn export(
 }
 
 /// Counts anew what VMs use. Debts, strikes and limits stay.
-#[utoipa::path(post, path = "/v1/usage/reset", tag = "vms", params(DryRun), request_body = UsageReset,
+#[utoipa::path(post, path = "/v1/usage/reset", tag = "vms",
+    params(DryRun), request_body = UsageReset,
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn reset(
     change: Change,

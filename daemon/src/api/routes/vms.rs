@@ -82,7 +82,8 @@ pub(super) async fn move_to(
 }
 
 /// Refuses VMs and ends their sessions, until they are released.
-#[utoipa::path(post, path = "/v1/vms/quarantine", tag = "vms", params(DryRun), request_body = QuarantineRequest,
+#[utoipa::path(post, path = "/v1/vms/quarantine", tag = "vms",
+    params(DryRun), request_body = QuarantineRequest,
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn quarantine(
     change: Change,
