@@ -127,6 +127,7 @@ fn replay(k: u64) -> Catalog {
         now_unix_ms: 0,
         defaults: Defaults::default(),
         own_paths: Vec::new(),
+        local_cid: false,
     };
     let mut catalog = Catalog::default();
     for command in (0..k).map(command) {

@@ -21,6 +21,7 @@ mod error;
 mod import;
 mod output;
 mod settings;
+mod times;
 mod units;
 mod vm_ids;
 

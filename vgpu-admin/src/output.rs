@@ -31,10 +31,10 @@ pub(crate) struct Cell {
 
 impl Cell {
     /// A cell whose value for programs differs from the text.
-    pub(crate) fn new(text: impl Into<String>, exact: impl ToString) -> Cell {
+    pub(crate) fn new(text: impl Into<String>, exact: impl Into<Cell>) -> Cell {
         Cell {
             text: text.into(),
-            exact: exact.to_string(),
+            exact: exact.into().exact,
         }
     }
 
@@ -48,7 +48,11 @@ macro_rules! cell {
     ($($type:ty),*) => {$(
         impl From<$type> for Cell {
             fn from(value: $type) -> Cell {
-                Cell::new(value.to_string(), value)
+                let text = value.to_string();
+                Cell {
+                    exact: text.clone(),
+                    text,
+                }
             }
         }
     )*};
@@ -223,7 +227,7 @@ mod tests {
     fn grid() -> Grid {
         let mut g = Grid::new(&["VM|vm_id", "NAME", "+BYTES", "LIMITS|", "|limit"]);
         let rest = || ["sessions 5".into(), "5".into()];
-        let cells = ["1".into(), "a,\"b\"".into(), Cell::new("7K", 7_168)];
+        let cells = ["1".into(), "a,\"b\"".into(), Cell::new("7K", 7_168_u64)];
         g.row(cells.into_iter().chain(rest()));
         let cells = [22_u32.into(), "x\x1b[2J".into(), Cell::maybe(None::<u64>)];
         g.row(cells.into_iter().chain(rest()));

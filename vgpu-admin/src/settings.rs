@@ -24,9 +24,8 @@ pub(crate) struct Changes<P> {
 
 impl<P: Serialize> Changes<P> {
     /// The changes as the API takes them.
-    pub(crate) fn json(&self) -> Result<Json, crate::error::Error> {
-        let protocol = |e: serde_json::Error| crate::error::Error::Protocol(e.to_string());
-        let mut json = serde_json::to_value(&self.patch).map_err(protocol)?;
+    pub(crate) fn json(&self) -> Result<Json, String> {
+        let mut json = serde_json::to_value(&self.patch).map_err(|e| e.to_string())?;
         for name in &self.defaults {
             json[name] = Json::Null;
         }

@@ -8,7 +8,7 @@ use vgpu_api::PoolPatch;
 
 use super::{DryRun, Waiting};
 use crate::settings::{self, Changes};
-use crate::units::moment;
+use crate::times::moment;
 use crate::vm_ids::{self, VmIds, VmsOrName};
 
 /// `gpu …`

@@ -15,7 +15,7 @@ pub(crate) use self::groups::{
 pub(crate) use self::import::{CloudstackCommand, Detach, ImportCommand, ImportOptions};
 use crate::output::Format;
 use crate::settings::{self, Changes};
-use crate::units::{self, Since, moment};
+use crate::times::{self, Since, moment};
 use crate::vm_ids::{self, VmIds, VmsOrName};
 
 const AFTER_HELP: &str = "\
@@ -325,9 +325,9 @@ fn timeout(text: &str) -> Result<u64, String> {
 /// Which events or entries to show.
 #[derive(Debug, Args)]
 pub(crate) struct Period {
-    /// Only from this time on: 10min, 2h, 1d (ago), or of RFC 3339, as 2026-11-20T09:31:25Z. A plain
-    /// number is that of an event or entry: only later ones, oldest first.
-    #[arg(long, value_name = "TIME", value_parser = units::since)]
+    /// Only from this time on: 10min, 2h, 1d (ago), or of RFC 3339, as 2026-11-20T09:31:25Z. A
+    /// plain number is that of an event or entry: only later ones, oldest first.
+    #[arg(long, value_name = "TIME", value_parser = times::since)]
     pub(crate) since: Option<Since>,
     /// Only before this time.
     #[arg(long, value_name = "TIME", value_parser = moment)]

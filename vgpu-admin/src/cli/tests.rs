@@ -6,7 +6,7 @@ use vgpu_api::{PoolPatch, PoolPolicy, Setting, Unit, VmLimitsPatch};
 
 use super::{Cli, Command as Words, PoolCommand, VmCommand};
 use crate::settings::{plain_option, rows};
-use crate::units::Since;
+use crate::times::Since;
 
 #[test]
 fn definitions_are_consistent() {

@@ -7,7 +7,8 @@ use crate::cli::Period;
 use crate::client::Client;
 use crate::error::Error;
 use crate::output::{Cell, Format, Grid, print, printable, show, word};
-use crate::units::{Since, show_time, time};
+use crate::times::{Since, show_time};
+use crate::units::time;
 
 /// Longest time for which the daemon may delay an empty answer in follow mode, in ms.
 const FOLLOW_WAIT_MS: u64 = 20_000;

@@ -36,7 +36,7 @@ pub(super) async fn run(
             };
         }
         PoolCommand::Create { name, settings } => {
-            let request = serde_json::json!({ "name": name, "settings": settings.json()? });
+            let request = serde_json::json!({ "name": name, "settings": settings.json().map_err(Error::Protocol)? });
             client.post("pools", &request).await?
         }
         PoolCommand::Set { name, settings } => {
@@ -45,7 +45,11 @@ pub(super) async fn run(
             }
             let path = format!("pools/{}", segment(&name));
             client
-                .call(hyper::Method::PATCH, &path, Some(&settings.json()?))
+                .call(
+                    hyper::Method::PATCH,
+                    &path,
+                    Some(&settings.json().map_err(Error::Protocol)?),
+                )
                 .await?
         }
         PoolCommand::Delete { name, dry_run } => {

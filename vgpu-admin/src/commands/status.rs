@@ -15,7 +15,8 @@ use super::vm::{
 use crate::client::Client;
 use crate::error::Error;
 use crate::output::{Cell, Format, Grid, json, print, printable};
-use crate::units::{bytes, count, counted, ns, show_age, show_bytes, us};
+use crate::times::show_age;
+use crate::units::{bytes, count, counted, ns, show_bytes, us};
 
 /// Shows the screen once, or every `every` seconds.
 pub(super) async fn run(client: &Client, output: Format, every: Option<u64>) -> Result<(), Error> {

@@ -12,7 +12,8 @@ use crate::cli::{RegisterVm, VmCommand};
 use crate::client::{Client, segment, tried};
 use crate::error::Error;
 use crate::output::{Cell, Format, Grid, json, or_dash, print, printable, show, word};
-use crate::units::{bytes, count, ns, show_bytes, show_count, show_ns, show_time, time, us};
+use crate::times::show_time;
+use crate::units::{bytes, count, ns, show_bytes, show_count, show_ns, time, us};
 use crate::vm_ids::VmIds;
 
 pub(super) async fn register(
