@@ -30,8 +30,8 @@ use crate::vm_ids::VmsOrName;
 
 /// Runs a command and returns the exit code.
 pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
-    let named = std::env::var_os("VGPU_ADMIN_SOCKET").map(PathBuf::from);
-    let socket = cli.socket.or(named);
+    let named = std::env::var_os("VGPU_ADMIN_SOCKET").filter(|name| !name.is_empty());
+    let socket = cli.socket.or(named.map(PathBuf::from));
     let client = Client::new(socket.unwrap_or_else(|| DEFAULT_ADMIN_SOCKET.into()));
     let output = cli.output;
     match cli.command {

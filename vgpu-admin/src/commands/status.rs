@@ -21,10 +21,13 @@ use crate::units::{bytes, count, counted, ns, show_bytes, us};
 /// Shows the screen once, or every `every` seconds.
 pub(super) async fn run(client: &Client, output: Format, every: Option<u64>) -> Result<(), Error> {
     let mut status: Status = client.get("status").await?;
+    if output == Format::Csv {
+        print(&vm_grid(&status).csv_header())?;
+    }
     loop {
         match output {
             Format::Json => json(&status)?,
-            Format::Csv => print(&vm_grid(&status).render(Format::Csv))?,
+            Format::Csv => print(&vm_grid(&status).csv_rows())?,
             Format::Table | Format::Wide => {
                 // Clears the screen only on a terminal: a log file gets only the text.
                 let clear = every.is_some() && std::io::stdout().is_terminal();
