@@ -246,32 +246,45 @@ fn followed_events_are_csv_with_one_header_and_survive_a_restart() -> Result<()>
     Ok(())
 }
 
+/// Number of entries in the answer of `events` or `audit`.
+fn count(host: &Host, words: &str) -> Result<usize> {
+    let page = host.admin_json(words)?;
+    let list = page.get("entries").or(page.get("events"));
+    Ok(list
+        .and_then(|list| list.as_array())
+        .context("a list")?
+        .len())
+}
+
 #[test]
 fn lists_are_filtered_by_vm_time_and_severity() -> Result<()> {
-    let host = one_vm(&Options::default())?;
+    let mut host = one_vm(&Options::default())?;
     host.admin("register-vm --vm-id=2 --pool=A --name=web")?;
     // Many entries that do not match: the limit counts those that do.
     for factor in 1..=12 {
         host.admin(&format!("vm set 2 --factor={factor}"))?;
     }
     host.admin("quarantine 1 --reason=testing")?;
-    let count = |words: &str| -> Result<usize> {
-        let page = host.admin_json(words)?;
-        let list = page.get("entries").or(page.get("events"));
-        Ok(list
-            .and_then(|list| list.as_array())
-            .context("a list")?
-            .len())
-    };
-    assert_eq!(count("audit --vm=1 -n 5")?, 2, "registered and quarantined");
-    assert_eq!(count("audit --vm=web -n 1000")?, 13);
-    assert_eq!(count("events --vm=web -n 7")?, 7);
-    assert_eq!(count("events --vm=1 --severity=warning -n 5")?, 1);
-    assert_eq!(count("events --severity=error --vm=1")?, 0);
+    let counts = [
+        ("audit --vm=1 -n 5", 2),
+        ("audit --vm=web -n 1000", 13),
+        ("events --vm=web -n 7", 7),
+        ("events --vm=1 --severity=warning -n 5", 1),
+        ("events --severity=error --vm=1", 0),
+    ];
+    // In memory, then from the disk.
+    for (words, expected) in counts {
+        assert_eq!(count(&host, words)?, expected, "{words}");
+    }
+    host.stop_daemon()?;
+    host.start_daemon()?;
+    for (words, expected) in counts {
+        assert_eq!(count(&host, words)?, expected, "{words} after a restart");
+    }
     for list in ["events", "audit"] {
-        assert!(count(&format!("{list} --since=1h --until=0s"))? > 2);
-        assert_eq!(count(&format!("{list} --until=1h"))?, 0);
-        assert_eq!(count(&format!("{list} --since=2100-01-01"))?, 0);
+        assert!(count(&host, &format!("{list} --since=1h --until=0s"))? > 2);
+        assert_eq!(count(&host, &format!("{list} --until=1h"))?, 0);
+        assert_eq!(count(&host, &format!("{list} --since=2100-01-01"))?, 0);
         // The newest are first, unless a number is given.
         let numbers = |words: &str| -> Result<Vec<u64>> {
             let lines = cells(&host.admin(&format!("{words} -o csv"))?);

@@ -34,7 +34,8 @@ pub(super) fn drafts(command: &Command, outcome: &Outcome, actor: &AuditActor) -
         && vms.len() <= MOST
     {
         let draft = |vm_id: u32| {
-            let message = format!("VM {vm_id} was {what} by {who}{given}.");
+            let (subject, verb) = what;
+            let message = format!("{subject} {vm_id} {verb} by {who}{given}.");
             Draft::vm(kind, severity, vm_id, message)
         };
         return vms.into_iter().map(draft).collect();
@@ -53,18 +54,19 @@ pub(super) fn drafts(command: &Command, outcome: &Outcome, actor: &AuditActor) -
     }]
 }
 
-/// What a command does to each of its VMs.
-fn of_vms(command: &Command) -> Option<&'static str> {
-    Some(match command {
-        Command::RegisterVm(_) => "registered",
-        Command::UnregisterVm(_) => "unregistered",
-        Command::SetVm(_) => "changed",
-        Command::MoveVm(_) => "moved",
-        Command::Quarantine(_) => "quarantined",
-        Command::Release(_) => "released",
-        Command::ResetUsage(_) => "counted anew",
+/// What a command does to each of its VMs: the words before and after the number.
+fn of_vms(command: &Command) -> Option<(&'static str, &'static str)> {
+    let verb = match command {
+        Command::RegisterVm(_) => "was registered",
+        Command::UnregisterVm(_) => "was unregistered",
+        Command::SetVm(_) => "was changed",
+        Command::MoveVm(_) => "was moved",
+        Command::Quarantine(_) => "was quarantined",
+        Command::Release(_) => "was released",
+        Command::ResetUsage(_) => return Some(("The usage counters of VM", "were set to zero")),
         _ => return None,
-    })
+    };
+    Some(("VM", verb))
 }
 
 fn changed_vms(outcome: &Outcome) -> BTreeSet<u32> {
