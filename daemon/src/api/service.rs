@@ -483,11 +483,17 @@ impl Admin {
         let options = options.await.map_err(|error| broke_off(&error))?;
         self.store.configure(options);
         self.config.send_replace(merged);
+        let names = |keys: &[String]| match keys.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", keys.join(", ")),
+        };
         let message = format!(
-            "The configuration was read again by {}: {} changed, {} for the next start.",
+            "The configuration was read again by {}: {} changed{}, {} changed for the next start{}.",
             actor.name,
             counted(report.applied.len(), "key"),
-            counted(report.restart_needed.len(), "key")
+            names(&report.applied),
+            counted(report.restart_needed.len(), "key"),
+            names(&report.restart_needed)
         );
         self.events
             .daemon(EventKind::ConfigReloaded, Severity::Info, message);
