@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use vgpu_api::{MoveRequest, PoolCreate, Priority, RegisterRequest, VmIds, VmPatch};
 use vgpud::config::Defaults;
-use vgpud::store::{AuditActor, Catalog, Command, Context, Store, StoreOptions};
+use vgpud::store::{AuditActor, Catalog, Command, Context, Selection, Store, StoreOptions};
 
 const CHILD: &str = "VGPU_TEST_STORE_CHILD";
 /// Number of kills, unless this variable gives another number.
@@ -64,7 +64,7 @@ fn done(store: &Store) -> u64 {
         .build()
         .expect("a runtime");
     let audit = runtime
-        .block_on(store.audit(Some(0), usize::MAX >> 1))
+        .block_on(store.audit(Some(0), usize::MAX >> 1, Selection::default()))
         .expect("the audit trail");
     audit.len() as u64
 }
@@ -127,6 +127,7 @@ fn replay(k: u64) -> Catalog {
         now_unix_ms: 0,
         defaults: Defaults::default(),
         own_paths: Vec::new(),
+        local_cid: false,
     };
     let mut catalog = Catalog::default();
     for command in (0..k).map(command) {

@@ -1,5 +1,6 @@
 //! A vgpud for tests: temporary directory, software devices, real binaries.
 
+use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -376,13 +377,34 @@ impl Host {
     /// # Errors
     /// If `vgpu-admin` does not start.
     pub fn admin_output(&self, words: &str) -> anyhow::Result<Output> {
-        Command::new(paths::built("vgpu-admin")?)
-            .arg("--socket")
-            .arg(self.admin_socket())
-            .args(words.split_whitespace())
-            .stdin(Stdio::null())
+        self.admin_words(words.split_whitespace())
+    }
+
+    /// As [`Host::admin_output`], for words that may have spaces.
+    ///
+    /// # Errors
+    /// If `vgpu-admin` does not start.
+    pub fn admin_words<W: AsRef<OsStr>>(
+        &self,
+        words: impl IntoIterator<Item = W>,
+    ) -> anyhow::Result<Output> {
+        self.admin_command(words)?
             .output()
             .context("running vgpu-admin")
+    }
+
+    /// The command `vgpu-admin` with these words, which asks this host.
+    ///
+    /// # Errors
+    /// If `vgpu-admin` is not built.
+    pub fn admin_command<W: AsRef<OsStr>>(
+        &self,
+        words: impl IntoIterator<Item = W>,
+    ) -> anyhow::Result<Command> {
+        let mut command = Command::new(paths::built("vgpu-admin")?);
+        command.env("VGPU_ADMIN_SOCKET", self.admin_socket());
+        command.args(words).stdin(Stdio::null());
+        Ok(command)
     }
 
     /// Runs `vgpu-admin`, expects success and returns the output.

@@ -158,3 +158,32 @@ fn events_and_audit_name_what_was_done() -> Result<()> {
     );
     Ok(())
 }
+
+#[test]
+fn settings_of_pools_and_weights_return_to_their_defaults() -> Result<()> {
+    let host = one_vm(&Options {
+        config: "[defaults.pool]\nslice_us = 3000\n".into(),
+        ..Options::default()
+    })?;
+    host.admin("pool set A --slice=5ms --policy=fifo --aging=unlimited --hard-limit=1d")?;
+    host.admin("pool set A --slice=default --policy=default --aging=default")?;
+    let pool = host.admin_json("pool show A")?;
+    assert_eq!(pool["settings"]["slice_us"], 3_000, "{pool}");
+    assert_eq!(pool["settings"]["policy"], "weighted", "{pool}");
+    assert_eq!(pool["settings"]["aging_ms"], 500, "{pool}");
+    assert_eq!(pool["settings"]["hard_limit_ms"], 86_400_000, "{pool}");
+    host.admin("pool create B --slice=default --weight=200")?;
+    assert_eq!(
+        host.admin_json("pool show B")?["settings"]["slice_us"],
+        3_000
+    );
+    host.admin("weights set --high=99")?;
+    host.admin("weights set --reset")?;
+    assert_eq!(host.admin_json("weights get")?["host"]["high"], 16);
+    let warned = host.admin("register-vm --vm-id=2 --pool=A --cid=2")?;
+    let again = host.admin("vm set 1 --cid=1")?;
+    for text in [warned, again] {
+        assert!(text.contains("stands for programs of this host"), "{text}");
+    }
+    Ok(())
+}

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Full, Limited};
@@ -31,6 +31,12 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Time without an answer after which the client asks whether vgpud is alive.
 const SILENCE: Duration = Duration::from_secs(30);
 
+/// Longest wait for a vgpud that restarts.
+const RESTART: Duration = Duration::from_secs(300);
+
+/// Time between two tries while vgpud restarts.
+const AGAIN: Duration = Duration::from_millis(500);
+
 /// Size of the pieces in which files are sent, in bytes.
 const PIECE: u64 = 64 << 10;
 
@@ -49,6 +55,36 @@ impl Client {
     /// `GET /v1/<path>`.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
         self.call(Method::GET, path, None::<&()>).await
+    }
+
+    /// As [`Client::get`], but waits while vgpud restarts, and says so on standard error.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; if vgpud does not answer again within [`RESTART`], the last error.
+    pub(crate) async fn get_through_restarts<T: DeserializeOwned>(
+        &self,
+        path: &str,
+    ) -> Result<T, Error> {
+        let mut away: Option<Instant> = None;
+        loop {
+            match self.get(path).await {
+                Err(error) if error.is_restart() => match away {
+                    None => {
+                        eprintln!("vgpu-admin: {error} Waiting until vgpud answers again …");
+                        away = Some(Instant::now());
+                    }
+                    Some(since) if since.elapsed() > RESTART => return Err(error),
+                    Some(_) => {}
+                },
+                answer => {
+                    if away.is_some() && answer.is_ok() {
+                        eprintln!("vgpu-admin: vgpud answers again.");
+                    }
+                    return answer;
+                }
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
     }
 
     /// `POST /v1/<path>` with a JSON body.
@@ -282,6 +318,15 @@ fn unanswered(error: hyper::Error) -> Error {
 
 fn protocol(error: impl Display) -> Error {
     Error::Protocol(error.to_string())
+}
+
+/// `path`, asking for a dry run if wanted.
+pub(crate) fn tried(path: impl Into<String>, dry_run: bool) -> String {
+    let path = path.into();
+    match dry_run {
+        true => path + "?dry_run=true",
+        false => path,
+    }
 }
 
 fn head(method: Method, path: &str) -> hyper::http::request::Builder {

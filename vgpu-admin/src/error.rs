@@ -1,6 +1,6 @@
 //! Failures of a command and the exit codes that scripts rely on.
 
-use vgpu_api::ErrorDetail;
+use vgpu_api::{ErrorCode, ErrorDetail};
 
 /// The command failed for a reason without a separate code.
 pub(crate) const FAILED: u8 = 1;
@@ -10,6 +10,8 @@ pub(crate) const USAGE: u8 = 2;
 pub(crate) const UNREACHABLE: u8 = 5;
 /// `doctor` found errors.
 pub(crate) const PARTIAL: u8 = 7;
+/// `drain --wait` reached its timeout while programs still run.
+pub(crate) const TIMED_OUT: u8 = 8;
 
 /// The cause of a failed command.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +78,15 @@ impl Error {
     /// Whether no vgpud answers, for another reason than a missing permission.
     pub(crate) fn is_not_running(&self) -> bool {
         matches!(self, Error::Unreachable { cause, .. } if !permission(cause))
+    }
+
+    /// Whether the request may succeed after a restart of vgpud.
+    pub(crate) fn is_restart(&self) -> bool {
+        match self {
+            Error::HungUp | Error::CutOff => true,
+            Error::Api(detail) => detail.code == ErrorCode::Draining,
+            other => other.is_not_running(),
+        }
     }
 
     /// The remedy, if there is one.

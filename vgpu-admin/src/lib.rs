@@ -21,11 +21,13 @@ mod error;
 mod import;
 mod output;
 mod settings;
+mod times;
 mod units;
 mod vm_ids;
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, Parser};
 
 /// The command line, from which manual pages and completions are made.
@@ -37,7 +39,13 @@ pub fn command_line() -> clap::Command {
 /// Runs the command that the process's arguments name.
 #[must_use]
 pub fn run() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = cli::Cli::try_parse().unwrap_or_else(|mut error| {
+        // clap suggests to pass the unknown option as a value, which no command means.
+        if error.kind() == ErrorKind::UnknownArgument {
+            error.remove(ContextKind::Suggested);
+        }
+        error.exit()
+    });
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -7,12 +7,34 @@ use std::str::FromStr;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser, ValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
+use serde::Serialize;
 use serde_json::{Map, Value as Json};
-use vgpu_api::{Limit, Patch, PoolPolicy, Priority, Setting, UNLIMITED, Unit, Value, Weights};
+use vgpu_api::{
+    Limit, Patch, PoolPolicy, Priority, Setting, Severity, UNLIMITED, Unit, Value, Weights,
+};
 
 /// The changes that options ask for; absent options change nothing.
 #[derive(Debug, Clone)]
-pub(crate) struct Changes<P>(pub(crate) P);
+pub(crate) struct Changes<P> {
+    /// The new values.
+    pub(crate) patch: P,
+    /// Settings of a pool that return to their defaults, which only vgpud knows.
+    pub(crate) defaults: Vec<&'static str>,
+}
+
+impl<P: Serialize> Changes<P> {
+    /// The changes as the API takes them.
+    pub(crate) fn json(&self) -> Result<Json, String> {
+        let mut json = serde_json::to_value(&self.patch).map_err(|e| e.to_string())?;
+        for name in &self.defaults {
+            json[name] = Json::Null;
+        }
+        Ok(json)
+    }
+}
+
+/// The word for the default of vgpud's configuration.
+const DEFAULT: &str = "default";
 
 /// The rows that have an option. Weights have a command of their own.
 pub(crate) fn rows<P: Patch>() -> impl Iterator<Item = (&'static Setting, Value)> {
@@ -58,15 +80,19 @@ impl<P: Patch> Args for Changes<P> {
 
 impl<P: Patch> FromArgMatches for Changes<P> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let mut fields = Map::new();
+        let (mut fields, mut defaults) = (Map::new(), Vec::new());
         for (setting, _) in rows::<P>() {
             let plain = || matches.try_get_one(&plain_option(setting)).ok().flatten();
             let given = matches.get_one::<Json>(setting.name).or_else(plain);
-            fields.extend(given.map(|value| (setting.name.to_owned(), value.clone())));
+            match given {
+                Some(Json::Null) if !setting.defaulted => defaults.push(setting.name),
+                Some(value) => drop(fields.insert(setting.name.to_owned(), value.clone())),
+                None => {}
+            }
         }
         let patch = serde_json::from_value(Json::Object(fields));
         patch
-            .map(Changes)
+            .map(|patch| Changes { patch, defaults })
             .map_err(|e| Error::raw(ErrorKind::ValueValidation, format!("{e}\n")))
     }
 
@@ -80,7 +106,13 @@ fn parser(setting: &'static Setting, plain: bool) -> ValueParser {
         Unit::Policy => {
             let words = PoolPolicy::ALL.iter();
             let words = words.map(|word| PossibleValue::new(word.name()).help(word.about()));
-            PossibleValuesParser::new(words).map(Json::String).into()
+            let default = PossibleValue::new(DEFAULT).help("The default of vgpud's configuration.");
+            let words = PossibleValuesParser::new(words.chain([default]));
+            let value = |word: String| match word.as_str() {
+                DEFAULT => Json::Null,
+                _ => Json::String(word),
+            };
+            words.map(value).into()
         }
         _ => ValueParser::new(move |text: &str| parse(setting, plain, text)),
     }
@@ -91,15 +123,13 @@ fn parse(setting: &Setting, plain: bool, text: &str) -> Result<Json, String> {
     match text {
         // `none` is the word of earlier versions.
         UNLIMITED | "none" if setting.unlimited => return Ok(UNLIMITED.into()),
-        "default" if setting.defaulted => return Ok(Json::Null),
+        DEFAULT => return Ok(Json::Null),
         _ => {}
     }
-    let words = [
-        (setting.unlimited, UNLIMITED),
-        (setting.defaulted, "default"),
-    ];
-    let words = words.iter().filter(|(allowed, _)| *allowed);
-    let words: String = words.map(|(_, word)| format!(", or `{word}`")).collect();
+    let words = match setting.unlimited {
+        true => format!(", or `{UNLIMITED}`, or `{DEFAULT}`"),
+        false => format!(", or `{DEFAULT}`"),
+    };
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = match text.parse::<u64>() {
         Ok(n) if plain && digits => n,
@@ -146,6 +176,15 @@ pub(crate) fn priority() -> impl TypedValueParser<Value = Priority> {
     })
 }
 
+/// A clap value parser for a severity.
+pub(crate) fn severity() -> impl TypedValueParser<Value = Severity> {
+    PossibleValuesParser::new(["info", "warning", "error"]).map(|word| match word.as_str() {
+        "error" => Severity::Error,
+        "warning" => Severity::Warning,
+        _ => Severity::Info,
+    })
+}
+
 /// A clap value parser for a VM's longest turn, in µs.
 pub(crate) fn slice(text: &str) -> Result<u64, String> {
     Unit::Us.parse(text)
@@ -154,7 +193,7 @@ pub(crate) fn slice(text: &str) -> Result<u64, String> {
 /// A clap value parser for a VM's longest turn in µs, or `default`.
 pub(crate) fn slice_or_default(text: &str) -> Result<Limit, String> {
     match text {
-        "default" => Ok(Limit::Default),
+        DEFAULT => Ok(Limit::Default),
         _ => slice(text).map(Limit::Value),
     }
 }

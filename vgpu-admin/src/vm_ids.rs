@@ -9,8 +9,8 @@ pub(crate) fn parse(text: &str) -> Result<VmIds, String> {
     for part in text.split(',') {
         let part = part.trim();
         let (first, last) = match part.split_once('-') {
-            Some((first, last)) => (number(first)?, number(last)?),
-            None => (number(part)?, number(part)?),
+            Some((first, last)) => (number(first, part)?, number(last, part)?),
+            None => (number(part, part)?, number(part, part)?),
         };
         if last < first {
             return Err(format!("`{part}` runs backwards; write {last}-{first}"));
@@ -30,11 +30,44 @@ pub(crate) fn parse(text: &str) -> Result<VmIds, String> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VmIds(pub(crate) Vec<u32>);
 
-fn number(text: &str) -> Result<u32, String> {
+/// A VM by number or name, or several by number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum VmsOrName {
+    Ids(VmIds),
+    Name(String),
+}
+
+/// Parses numbers or a name. A clap value parser.
+pub(crate) fn or_name(text: &str) -> Result<VmsOrName, String> {
+    match parse(text) {
+        Ok(ids) => Ok(VmsOrName::Ids(ids)),
+        Err(_) if vgpu_api::check_name("VM", text).is_ok() && !is_numbers(text) => {
+            Ok(VmsOrName::Name(text.to_owned()))
+        }
+        Err(why) => Err(why + ", or a name"),
+    }
+}
+
+/// Parses one number or a name. A clap value parser.
+pub(crate) fn one_or_name(text: &str) -> Result<VmsOrName, String> {
+    match or_name(text)? {
+        VmsOrName::Ids(ids) if ids.0.len() != 1 => {
+            Err(format!("`{text}` are several VMs; name one VM"))
+        }
+        one => Ok(one),
+    }
+}
+
+fn is_numbers(text: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_digit() || c == '-')
+}
+
+/// `part`: the text that has the number.
+fn number(text: &str, part: &str) -> Result<u32, String> {
     match text.trim().parse::<u32>() {
         Ok(id @ 1..=MAX_VM_ID) => Ok(id),
         _ => Err(format!(
-            "`{text}` is not a VM number; write a number from 1 to {MAX_VM_ID}, a range 1-7, or a list"
+            "`{part}` is not a VM number; write a number from 1 to {MAX_VM_ID}, a range 1-7, or a list"
         )),
     }
 }
@@ -70,5 +103,21 @@ mod tests {
             assert!(parse(text).is_err(), "{text}");
         }
         assert_eq!(parse("7-1").unwrap_err(), "`7-1` runs backwards; write 1-7");
+        assert!(
+            parse("-3")
+                .unwrap_err()
+                .starts_with("`-3` is not a VM number")
+        );
+    }
+
+    #[test]
+    fn a_vm_is_named_by_number_or_name() {
+        assert_eq!(one_or_name("7"), Ok(VmsOrName::Ids(VmIds(vec![7]))));
+        assert_eq!(or_name("web-1"), Ok(VmsOrName::Name("web-1".into())));
+        assert_eq!(or_name("7up"), Ok(VmsOrName::Name("7up".into())));
+        for bad in ["0", "7-", "", "a b", "-x", "a\n", "99999999"] {
+            assert!(one_or_name(bad).unwrap_err().contains("or a name"), "{bad}");
+        }
+        assert!(one_or_name("1-3").unwrap_err().contains("several VMs"));
     }
 }

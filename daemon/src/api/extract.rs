@@ -3,7 +3,9 @@
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use utoipa::IntoParams;
 use vgpu_api::{ErrorCode, IDEMPOTENCY_HEADER};
 
 use super::auth::{Access, Caller};
@@ -32,14 +34,18 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Input<T> {
                 }
             })?;
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-        serde_json::from_slice(text)
-            .map(Input)
-            .map_err(|error| Failure::invalid(unreadable(text, &error)))
+        read(text).map(Input)
     }
 }
 
-/// Returns a sentence for a body that does not fit the request. The sentence names the field if a
-/// value has the wrong type, because serde does not name the field then.
+/// Reads a JSON body.
+pub(super) fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, Failure> {
+    let read = serde_json::from_slice(text);
+    read.map_err(|error| Failure::invalid(unreadable(text, &error)))
+}
+
+/// A sentence for a body that does not have the fields of the request. serde names no field if the
+/// type of a value is wrong.
 fn unreadable(text: &[u8], error: &serde_json::Error) -> String {
     let said = in_words(&error.to_string());
     let typed = error.is_data() && said.starts_with("invalid ");
@@ -104,6 +110,22 @@ pub(super) struct Writer {
     pub(super) key: Option<String>,
 }
 
+/// A caller that may change things, or wants to know what would change.
+pub(super) struct Change {
+    pub(super) caller: Caller,
+    pub(super) key: Option<String>,
+    pub(super) dry_run: bool,
+}
+
+/// The parameter of a command.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct DryRun {
+    /// `true`: change nothing, and say what the command would do and which sessions would end.
+    dry_run: Option<bool>,
+}
+
 impl<S: Send + Sync> FromRequestParts<S> for Reader {
     type Rejection = Failure;
 
@@ -112,27 +134,49 @@ impl<S: Send + Sync> FromRequestParts<S> for Reader {
     }
 }
 
+/// The caller and the idempotency key of a change.
+fn change(parts: &Parts) -> Result<(Caller, Option<String>), Failure> {
+    let caller = permitted(parts, Access::Write)?;
+    let Some(value) = parts.headers.get(IDEMPOTENCY_HEADER) else {
+        return Ok((caller, None));
+    };
+    let key = value.to_str().ok();
+    let key = key.filter(|key| (1..=KEY_LEN).contains(&key.len()));
+    let refused = || {
+        Failure::invalid(format!(
+            "{IDEMPOTENCY_HEADER} must be 1 to {KEY_LEN} visible characters."
+        ))
+    };
+    Ok((caller, Some(key.ok_or_else(refused)?.to_owned())))
+}
+
 impl<S: Send + Sync> FromRequestParts<S> for Writer {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
-        let caller = permitted(parts, Access::Write)?;
-        let key = match parts.headers.get(IDEMPOTENCY_HEADER) {
-            None => None,
-            Some(value) => Some(
-                value
-                    .to_str()
-                    .ok()
-                    .filter(|key| (1..=KEY_LEN).contains(&key.len()))
-                    .ok_or_else(|| {
-                        Failure::invalid(format!(
-                            "{IDEMPOTENCY_HEADER} must be 1 to {KEY_LEN} visible characters."
-                        ))
-                    })?
-                    .to_owned(),
-            ),
-        };
-        Ok(Self { caller, key })
+        let (caller, key) = change(parts)?;
+        // A parameter that is not read must not be taken for a dry run.
+        match parts.uri.query() {
+            None | Some("") => Ok(Self { caller, key }),
+            Some(_) => Err(Failure::invalid(
+                "This request takes no parameters in its address, not even `dry_run`.",
+            )),
+        }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Change {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let Params(DryRun { dry_run }) = Params::from_request_parts(parts, state).await?;
+        let (caller, key) = change(parts)?;
+        let dry_run = dry_run.unwrap_or(false);
+        Ok(Self {
+            caller,
+            key,
+            dry_run,
+        })
     }
 }
 

@@ -9,6 +9,7 @@
 //! | `auth` | callers and their rights |
 //! | `routes` | one function per route; `docs/openapi.json` is generated from them |
 //! | `explain` | why a VM waits, as a paragraph |
+//! | `dry_run` | what a command would do |
 //! | `doctor` | checks of the host and of vgpud |
 //!
 //! Limits: requests per caller per second (governor), connections, bytes of head and body, time per
@@ -16,6 +17,7 @@
 
 mod auth;
 pub(crate) mod doctor;
+mod dry_run;
 mod explain;
 mod extract;
 mod failure;

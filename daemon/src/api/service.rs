@@ -15,11 +15,11 @@ use vgpu_api::{
 };
 
 use super::failure::of_mediation;
-use super::{doctor, failure, registration};
+use super::{doctor, dry_run, failure, registration};
 use crate::config::{Config, Source};
 use crate::events::EventSink;
 use crate::mediation::{Explained, Mediation, MediationError, MediationFuture};
-use crate::model::{RuntimeSnapshot, now_unix_ms};
+use crate::model::{RuntimeSnapshot, counted, now_unix_ms};
 use crate::store::command::refuse;
 use crate::store::{AuditActor, Command, Outcome, Store, StoreOptions, Temporary};
 use crate::system::patience::Patience;
@@ -149,9 +149,7 @@ impl Admin {
         key: Option<String>,
         command: Command,
     ) -> Result<Outcome, ErrorDetail> {
-        if self.draining.load(Ordering::Relaxed) {
-            return Err(of_mediation(&MediationError::Draining));
-        }
+        self.refuse_while_draining()?;
         let (asked, command) = match command {
             Command::RegisterVm(request) => {
                 // The idempotency key comes first: since the first request, the path may lead
@@ -206,15 +204,19 @@ impl Admin {
         self: &Arc<Self>,
         actor: AuditActor,
         backup: Temporary,
+        dry_run: bool,
     ) -> Result<ApplyReport, ErrorDetail> {
-        if self.draining.load(Ordering::Relaxed) {
-            return Err(of_mediation(&MediationError::Draining));
+        self.refuse_while_draining()?;
+        if dry_run {
+            let sessions = self.snapshot().await.sessions;
+            let outcome = self.store.restore(actor, backup, sessions, true).await?;
+            return Ok(dry_run::report(outcome));
         }
         let admin = self.clone();
         let outcome = to_its_end(async move {
             let _in_order = admin.order.lock().await;
             let sessions = admin.snapshot().await.sessions;
-            let outcome = admin.store.restore(actor, backup, sessions).await?;
+            let outcome = admin.store.restore(actor, backup, sessions, false).await?;
             admin.hand_over(outcome).await
         })
         .await?;
@@ -227,7 +229,15 @@ impl Admin {
             changed: outcome.changed,
             message: outcome.message,
             warnings,
+            ..ApplyReport::default()
         })
+    }
+
+    fn refuse_while_draining(&self) -> Result<(), ErrorDetail> {
+        match self.draining.load(Ordering::Relaxed) {
+            true => Err(of_mediation(&MediationError::Draining)),
+            false => Ok(()),
+        }
     }
 
     /// Passes committed changes to the mediation.
@@ -249,13 +259,18 @@ impl Admin {
         }
     }
 
-    /// As [`Admin::command`], with the response for the caller.
+    /// As [`Admin::command`], with the response for the caller. `dry_run`: only the response.
     pub(super) async fn report(
         self: &Arc<Self>,
         actor: AuditActor,
         key: Option<String>,
         command: Command,
+        dry_run: bool,
     ) -> Result<ApplyReport, ErrorDetail> {
+        if dry_run {
+            self.refuse_while_draining()?;
+            return self.try_command(command).await;
+        }
         let registered = match &command {
             Command::RegisterVm(request) => request.vm_ids.clone(),
             _ => Vec::new(),
@@ -270,6 +285,7 @@ impl Admin {
             changed: outcome.changed,
             message: outcome.message,
             warnings: outcome.warnings,
+            ..ApplyReport::default()
         })
     }
 
@@ -396,15 +412,25 @@ impl Admin {
         actor: AuditActor,
         session_id: u64,
         reason: String,
+        dry_run: bool,
     ) -> Result<ApplyReport, ErrorDetail> {
         crate::rules::reason(&reason)
             .map_err(|problem| refuse(ErrorCode::InvalidRequest, problem, ""))?;
+        if dry_run {
+            return self.try_kill(session_id).await;
+        }
+        let vm = self.snapshot().await.sessions.into_iter();
+        let vm = vm
+            .filter(|s| s.session_id == session_id)
+            .map(|s| s.vm_id)
+            .next();
         let admin = self.clone();
         // One task for both: a caller that disconnects does not prevent the audit line.
         let warning = to_its_end(async move {
             let killed = admin.mediation.kill_session(session_id, reason).await;
             killed.map_err(|error| of_mediation(&error))?;
-            let target = format!("session {session_id}");
+            let vm = vm.map_or(String::new(), |vm_id| format!(" of vm {vm_id}"));
+            let target = format!("session {session_id}{vm}");
             Ok(admin.note(actor, "session-kill", target).await.err())
         })
         .await?;
@@ -412,6 +438,7 @@ impl Admin {
             changed: true,
             message: format!("Session {session_id} is being ended."),
             warnings: warning.into_iter().collect(),
+            ..ApplyReport::default()
         })
     }
 
@@ -458,10 +485,17 @@ impl Admin {
         let options = options.await.map_err(|error| broke_off(&error))?;
         self.store.configure(options);
         self.config.send_replace(merged);
+        let names = |keys: &[String]| match keys.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", keys.join(", ")),
+        };
         let message = format!(
-            "The configuration was read again: {} keys changed, {} need a restart.",
-            report.applied.len(),
-            report.restart_needed.len()
+            "The configuration was read again by {}: {} changed{}, {} changed for the next start{}.",
+            actor.name,
+            counted(report.applied.len(), "key"),
+            names(&report.applied),
+            counted(report.restart_needed.len(), "key"),
+            names(&report.restart_needed)
         );
         self.events
             .daemon(EventKind::ConfigReloaded, Severity::Info, message);

@@ -134,7 +134,7 @@ impl Store {
     }
 
     /// Replaces the present configuration by that of a backup, completely or not at all. The
-    /// outcome tells how many running sessions end.
+    /// outcome tells which running sessions end. `dry_run`: only the outcome is wanted.
     ///
     /// # Errors
     /// If the backup is not valid, or the store cannot be written. Nothing was changed then.
@@ -143,6 +143,7 @@ impl Store {
         actor: AuditActor,
         incoming: Temporary,
         sessions: Vec<Session>,
+        dry_run: bool,
     ) -> Result<Outcome, ErrorDetail> {
         let read = tokio::task::spawn_blocking(move || Backup::read(&incoming.0));
         let backup = read.await.map_err(|_| stopped())?.map_err(|what| {
@@ -157,6 +158,7 @@ impl Store {
             actor,
             backup: Box::new(backup),
             sessions,
+            dry_run,
             reply,
         })?;
         answer.await.map_err(|_| stopped())?

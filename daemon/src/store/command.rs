@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use vgpu_api::{
     AssignRequest, ErrorCode, ErrorDetail, MoveRequest, PoolCreate, PoolPatch, QuarantineRequest,
-    RegisterRequest, UnassignRequest, UsageReset, VmIds, VmPatch, WeightsPatch,
+    RegisterRequest, Session, UnassignRequest, UsageReset, VmIds, VmPatch, WeightsPatch,
 };
 
 use crate::mediation::Change;
@@ -35,7 +35,7 @@ pub enum Command {
     ScanGpus(ScanResult),
     /// Let a GPU finish its work, and give it no new work.
     DrainGpu {
-        /// Number or UUID.
+        /// Number or UUID, or [`Command::ALL_GPUS`].
         gpu: String,
     },
     /// Let a suspect or draining GPU take work again.
@@ -82,6 +82,9 @@ pub enum Command {
 }
 
 impl Command {
+    /// The word for all GPUs in [`Command::DrainGpu`].
+    pub const ALL_GPUS: &str = "all";
+
     /// The command's name in the audit trail, as `vgpu-admin` calls it.
     #[must_use]
     pub fn action(&self) -> &str {
@@ -144,6 +147,9 @@ pub struct Outcome {
     pub message: String,
     /// Warnings for the administrator.
     pub warnings: Vec<String>,
+    /// Sessions that a dry run or a restore finds to end.
+    #[serde(skip)]
+    pub ends: Vec<Session>,
     /// Changes that a scan found.
     pub scan: Option<ScanDiff>,
 }

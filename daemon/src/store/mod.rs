@@ -21,6 +21,8 @@ mod number_file;
 mod reader;
 mod rows;
 mod schema;
+mod selection;
+mod telling;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -30,7 +32,7 @@ use std::time::Duration;
 
 use crossbeam::channel::{Sender, TrySendError};
 use tokio::sync::oneshot;
-use vgpu_api::{AuditEntry, ErrorCode, ErrorDetail, Event};
+use vgpu_api::{AuditEntry, ErrorCode, ErrorDetail, Event, Session};
 
 pub(crate) use backup::Temporary;
 pub use catalog::{Catalog, Context};
@@ -38,6 +40,7 @@ pub use command::{AuditActor, Command, Outcome, ScanDiff};
 pub(crate) use number_file::NumberFile;
 pub(crate) use schema::PUT_BACK;
 pub use schema::StoreError;
+pub use selection::Selection;
 
 use crate::config::{Config, Defaults};
 use crate::events::Journal;
@@ -56,6 +59,8 @@ pub struct StoreOptions {
     pub defaults: Defaults,
     /// Directories and sockets of vgpud itself, where no VM may have its socket.
     pub own_paths: Vec<PathBuf>,
+    /// Whether the host's own programs are served (`listen.allow_local_cid`).
+    pub local_cid: bool,
     /// Number of events kept.
     pub events_kept: u64,
     /// Interval at which usage is saved.
@@ -69,6 +74,7 @@ impl StoreOptions {
         StoreOptions {
             defaults: config.defaults.clone(),
             own_paths: config.own_paths(patience),
+            local_cid: config.listen.allow_local_cid,
             events_kept: config.daemon.events_kept,
             usage_flush: Duration::from_secs(config.daemon.usage_flush_s),
         }
@@ -80,6 +86,7 @@ impl Default for StoreOptions {
         Self {
             defaults: Defaults::default(),
             own_paths: Vec::new(),
+            local_cid: false,
             events_kept: 100_000,
             usage_flush: Duration::from_secs(1),
         }
@@ -281,7 +288,25 @@ impl Store {
         answer.await.map_err(|_| stopped())?
     }
 
-    /// Returns the outcome of an earlier command with the same key, if there is one.
+    /// The outcome that a command would have. Nothing is changed. `sessions`: the open ones.
+    ///
+    /// # Errors
+    /// The refusal of the command.
+    pub(crate) async fn tried(
+        &self,
+        command: Command,
+        sessions: Vec<Session>,
+    ) -> Result<Outcome, ErrorDetail> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Job::Try {
+            command: Box::new(command),
+            sessions,
+            reply,
+        })?;
+        answer.await.map_err(|_| stopped())?
+    }
+
+    /// The outcome of the same command under the same key, if it was already carried out.
     ///
     /// # Errors
     /// If the key was used with another command, or the database cannot be read.
@@ -350,36 +375,30 @@ impl Store {
         Ok(events)
     }
 
-    /// The newest events that `wanted` selects, oldest first, at most `limit`.
+    /// The newest selected events, oldest first, at most `limit`.
     ///
     /// # Errors
     /// If the database cannot be read.
     pub async fn newest_events(
         &self,
         limit: usize,
-        wanted: impl Fn(&Event) -> bool,
+        selection: Selection,
     ) -> Result<Vec<Event>, ErrorDetail> {
-        /// Largest number of saved events that are searched.
-        const LOOKED_THROUGH: usize = 1_000;
         let oldest = self.journal.oldest_seq();
-        let recent = self.journal.newest(limit, &wanted);
+        let recent = self.journal.newest(limit, |event| selection.wants(event));
         if recent.len() == limit {
             return Ok(recent);
         }
-        let saved = self
-            .read(move |connection| rows::load_newest(connection, oldest, LOOKED_THROUGH))
+        let more = limit - recent.len();
+        let mut events = self
+            .read(move |connection| rows::load_newest(connection, oldest, more, &selection))
             .await?;
-        let mut events: Vec<Event> = saved
-            .into_iter()
-            .filter(wanted)
-            .take(limit - recent.len())
-            .collect();
         events.reverse();
         events.extend(recent);
         Ok(events)
     }
 
-    /// The audit trail after `since`, oldest first.
+    /// The selected lines of the audit trail after `since`, or the newest ones; oldest first.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -387,8 +406,9 @@ impl Store {
         &self,
         since: Option<u64>,
         limit: usize,
+        selection: Selection,
     ) -> Result<Vec<AuditEntry>, ErrorDetail> {
-        self.read(move |connection| rows::load_audit(connection, since, limit))
+        self.read(move |connection| rows::load_audit(connection, since, limit, &selection))
             .await
     }
 

@@ -11,6 +11,7 @@ use vgpu_api::{AuditEntry, Event, VmUsage};
 use super::catalog::Catalog;
 use super::command::{AuditActor, Command, Outcome};
 use super::number_file;
+use super::selection::{self, Selection};
 use crate::model::{AssignmentRecord, GpuRecord, PoolRecord, UsageRecord, VmRecord};
 
 type Sql<T> = Result<T, rusqlite::Error>;
@@ -361,13 +362,20 @@ pub(super) fn load_events(
     statement.query_map(bounds, read_event)?.collect()
 }
 
-/// The newest events before `before`, newest first.
-pub(super) fn load_newest(connection: &Connection, before: u64, limit: usize) -> Sql<Vec<Event>> {
-    let sql = "SELECT * FROM events WHERE seq < ?1 ORDER BY seq DESC LIMIT ?2";
-    let mut statement = connection.prepare_cached(sql)?;
-    statement
-        .query_map(params![int(before), int(limit as u64)], read_event)?
-        .collect()
+/// The newest selected events before `before`, newest first.
+pub(super) fn load_newest(
+    connection: &Connection,
+    before: u64,
+    limit: usize,
+    selection: &Selection,
+) -> Sql<Vec<Event>> {
+    let wanted = selection::of_events();
+    let sql =
+        format!("SELECT * FROM events WHERE {wanted} AND seq < ?5 ORDER BY seq DESC LIMIT ?6");
+    let mut statement = connection.prepare_cached(&sql)?;
+    let [from, until, severity, vm_id] = selection.parameters();
+    let bounds = params![from, until, severity, vm_id, int(before), int(limit as u64)];
+    statement.query_map(bounds, read_event)?.collect()
 }
 
 fn read_event(row: &Row<'_>) -> Sql<Event> {
@@ -407,21 +415,24 @@ pub(super) fn save_audit(
     Ok(u64::try_from(connection.last_insert_rowid()).unwrap_or(0))
 }
 
-/// Returns the lines after `since`, or the newest lines without `since`, oldest first.
+/// The selected lines after `since`, or the newest ones; oldest first.
 pub(super) fn load_audit(
     connection: &Connection,
     since: Option<u64>,
     limit: usize,
+    selection: &Selection,
 ) -> Sql<Vec<AuditEntry>> {
-    let sql = match since {
-        Some(_) => "SELECT * FROM audit WHERE seq > ?1 ORDER BY seq LIMIT ?2",
-        None => {
-            "SELECT * FROM (SELECT * FROM audit WHERE seq > ?1 ORDER BY seq DESC LIMIT ?2) ORDER BY seq"
-        }
-    };
-    let mut statement = connection.prepare_cached(sql)?;
-    let from = int(since.unwrap_or(0));
-    let rows = statement.query_map(params![from, int(limit as u64)], |row| {
+    let order = if since.is_some() { "ASC" } else { "DESC" };
+    let wanted = selection::of_audit();
+    let sql = format!(
+        "SELECT * FROM (SELECT * FROM audit WHERE {wanted} AND seq > ?5 ORDER BY seq {order} LIMIT ?6) \
+         ORDER BY seq"
+    );
+    let mut statement = connection.prepare_cached(&sql)?;
+    let [from, until, severity, vm_id] = selection.parameters();
+    let after = int(since.unwrap_or(0));
+    let bounds = params![from, until, severity, vm_id, after, int(limit as u64)];
+    let rows = statement.query_map(bounds, |row| {
         Ok(AuditEntry {
             seq: uint(row, "seq")?,
             at_unix_ms: uint(row, "at_ms")?,
@@ -505,7 +516,7 @@ fn text(value: &impl Serialize) -> Sql<String> {
 }
 
 /// SQLite's integers are signed. No counter of vgpud comes near the largest one.
-fn int(value: u64) -> i64 {
+pub(super) fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 

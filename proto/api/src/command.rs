@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::Session;
+
 /// The answer to a command that changes something.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ApplyReport {
@@ -13,6 +15,13 @@ pub struct ApplyReport {
     /// Further notes for the administrator, as sentences.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// Whether the command was only tried (`dry_run=true`). Nothing was changed then, and the other
+    /// fields say what the command would do.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
+    /// In a dry run: the sessions that would end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ends: Vec<Session>,
 }
 
 /// `POST /v1/vms/quarantine`: refuse VMs and end their sessions.

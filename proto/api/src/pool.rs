@@ -127,7 +127,8 @@ pub struct WeightsPatch {
     /// every pool without its own weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// With `pool`: first drop the pool's own weights, so that the pool uses the host's weights.
+    /// First drop the pool's own weights, so that the pool uses the host's weights; without `pool`,
+    /// first return to the built-in weights.
     pub reset: bool,
     /// New weight of class low, 1 to 10000.
     #[serde(skip_serializing_if = "Option::is_none")]

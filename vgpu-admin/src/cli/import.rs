@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use vgpu_api::{MAX_VM_ID, Priority, VmLimitsPatch};
 
-use super::LIMITS;
+use super::{DryRun, LIMITS};
 use crate::settings::{self, Changes};
 
 /// `vm import …`
@@ -128,6 +128,8 @@ pub(crate) struct Detach {
     /// Read the origin from the XML of a libvirt VM (`-`: standard input).
     #[arg(long, value_name = "FILE", conflicts_with = "origin")]
     pub(crate) xml: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) dry_run: DryRun,
 }
 
 /// `cloudstack …`

@@ -1,16 +1,22 @@
 //! The command line. The help texts here are the reference of the commands.
 
+mod groups;
 mod import;
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
-use vgpu_api::{Limit, PoolPatch, Priority, VmLimitsPatch};
+use vgpu_api::{Limit, Priority, Severity, Unit, VmLimitsPatch};
 
+pub(crate) use self::groups::{
+    GpuCommand, PoolCommand, SchedCommand, SessionCommand, UsageCommand, WeightsCommand,
+};
 pub(crate) use self::import::{CloudstackCommand, Detach, ImportCommand, ImportOptions};
 use crate::output::Format;
 use crate::settings::{self, Changes};
-use crate::vm_ids::{self, VmIds};
+use crate::times::{self, Since, moment};
+use crate::vm_ids::{self, VmIds, VmsOrName};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -21,7 +27,8 @@ Examples:
 
 Exit codes:
   0 done   1 failed   2 wrong usage or request   3 no such GPU, pool, VM or session
-  4 not permitted   5 daemon not reachable   6 in conflict or busy   7 doctor found errors";
+  4 not permitted   5 daemon not reachable   6 in conflict or busy   7 doctor found errors
+  8 drain --wait reached its timeout";
 
 /// Heading of the options for limits of a VM.
 const LIMITS: &str = "Limits (each also takes `default`, the value of vgpud's configuration)";
@@ -30,15 +37,10 @@ const LIMITS: &str = "Limits (each also takes `default`, the value of vgpud's co
 #[derive(Debug, Parser)]
 #[command(name = "vgpu-admin", version, after_help = AFTER_HELP, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// The daemon's admin socket.
-    #[arg(
-        long,
-        global = true,
-        env = "VGPU_ADMIN_SOCKET",
-        default_value = vgpu_api::DEFAULT_ADMIN_SOCKET,
-        value_name = "PATH"
-    )]
-    pub(crate) socket: PathBuf,
+    /// The daemon's admin socket [env: VGPU_ADMIN_SOCKET] [default: /run/vgpu/admin.sock]
+    // Not with clap's `env`: clap then shows the option as required in the usage line of errors.
+    #[arg(long, global = true, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
 
     /// Format of the output.
     #[arg(long, short, global = true, value_enum, default_value_t = Format::Table)]
@@ -64,6 +66,9 @@ pub(crate) enum Command {
     },
 
     /// Scan for GPUs: model, UUID, memory, PCI address, driver, MIG, health, pool.
+    #[command(
+        after_help = "Examples:\n  vgpu-admin scan-gpus\n  vgpu-admin scan-gpus --cached -o wide"
+    )]
     ScanGpus {
         /// List the result of the last scan without a new one.
         #[arg(long)]
@@ -74,7 +79,7 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  vgpu-admin assign-gpu --gpu-id=0 --pool=A")]
     AssignGpu {
         /// The GPU: its number in scan-gpus, or its UUID.
-        #[arg(long, value_name = "GPU")]
+        #[arg(long, value_name = "GPU", value_parser = NonEmptyStringValueParser::new())]
         gpu_id: String,
         /// The pool.
         #[arg(long)]
@@ -88,21 +93,47 @@ pub(crate) enum Command {
     },
 
     /// Take a GPU out of its pool; sessions on the GPU end.
+    #[command(
+        after_help = "Examples:\n  vgpu-admin unassign-gpu --gpu-id=0 --dry-run\n  vgpu-admin unassign-gpu --gpu-id=0 --pool=A"
+    )]
     UnassignGpu {
         /// The GPU: its number or its UUID.
-        #[arg(long, value_name = "GPU")]
+        #[arg(long, value_name = "GPU", value_parser = NonEmptyStringValueParser::new())]
         gpu_id: String,
         /// Only from this pool, if the GPU serves several pools.
         #[arg(long)]
         pool: Option<String>,
+        #[command(flatten)]
+        dry_run: DryRun,
     },
 
+    /// Drain the host: no GPU admits new sessions, running ones go on; `resume` ends this.
+    #[command(
+        after_help = "Examples:\n  vgpu-admin drain --wait\n  vgpu-admin drain --wait --timeout=30min\n  vgpu-admin drain --dry-run"
+    )]
+    Drain {
+        #[command(flatten)]
+        waiting: Waiting,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+
+    /// Resume every draining GPU: run a canary kernel and, if it passes, serve the GPU again.
+    #[command(after_help = "Example:\n  vgpu-admin resume")]
+    Resume,
+
     /// Check, drain and resume a GPU, or forget a vanished GPU.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example:\n  vgpu-admin gpu drain --gpu-id=0 --wait"
+    )]
     Gpu(GpuCommand),
 
     /// Create, list, change and delete pools.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example:\n  vgpu-admin pool set A --slice=5ms"
+    )]
     Pool(PoolCommand),
 
     /// Register VMs, so that their guests are served.
@@ -113,35 +144,46 @@ Examples:
     RegisterVm(RegisterVm),
 
     /// Remove VMs; their sessions end.
+    #[command(
+        after_help = "Examples:\n  vgpu-admin unregister-vm 7 --dry-run\n  vgpu-admin unregister-vm 8-20"
+    )]
     UnregisterVm {
         #[command(flatten)]
         vms: Vms,
+        #[command(flatten)]
+        dry_run: DryRun,
     },
 
-    /// Move VMs to another pool.
+    /// Move VMs to another pool; their sessions on GPUs that do not serve it end.
+    #[command(after_help = "Example:\n  vgpu-admin move-vm 1-3 --pool=B")]
     MoveVm {
         #[command(flatten)]
         vms: Vms,
         /// The new pool.
         #[arg(long)]
         pool: String,
+        #[command(flatten)]
+        dry_run: DryRun,
     },
 
     /// List, show and change VMs.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  vgpu-admin vm list -o wide")]
     Vm(VmCommand),
 
     /// List and end sessions (a session is one guest process).
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  vgpu-admin session list")]
     Session(SessionCommand),
 
     /// Refuse VMs and end their sessions, until they are released.
+    #[command(after_help = "Example:\n  vgpu-admin quarantine 4 --reason=miner")]
     Quarantine {
         #[command(flatten)]
         vms: Vms,
         /// Reason, for the guest and the audit trail.
         #[arg(long)]
         reason: Option<String>,
+        #[command(flatten)]
+        dry_run: DryRun,
     },
 
     /// Serve quarantined VMs again and forget their strikes.
@@ -174,37 +216,38 @@ Examples:
     },
 
     /// Show decisions of the scheduler.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example:\n  vgpu-admin sched log --file=sched.log"
+    )]
     Sched(SchedCommand),
 
     /// Show or set the weights of the priority classes.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  vgpu-admin weights get")]
     Weights(WeightsCommand),
 
-    /// Show events: sessions, limits, strikes, refusals, GPUs.
+    /// Show events: sessions, limits, strikes, refusals, GPUs; the newest first.
+    #[command(
+        after_help = "Examples:\n  vgpu-admin events --since=1h --severity=warning\n  vgpu-admin events --vm=web --since=2026-11-20T00:00:00Z --until=1d\n  vgpu-admin events --follow -o csv"
+    )]
     Events {
-        /// Wait for more events.
+        /// Show events, oldest first, as they happen, also over restarts of vgpud.
         #[arg(long, short)]
         follow: bool,
-        /// Only events after this number, oldest first; without this option, the newest events.
-        #[arg(long, value_parser = settings::whole(0..=u64::MAX))]
-        since: Option<u64>,
-        /// Only events about this VM.
-        #[arg(long, value_parser = settings::whole(1..=vgpu_api::MAX_VM_ID))]
-        vm_id: Option<u32>,
-        /// Largest number of events.
-        #[arg(long, short = 'n', default_value_t = 50, value_parser = settings::whole(1..=1_000_u32))]
-        limit: u32,
+        #[command(flatten)]
+        period: Period,
+        /// Only events of at least this severity.
+        #[arg(long, value_parser = settings::severity())]
+        severity: Option<Severity>,
     },
 
-    /// Show the changes by administrators.
+    /// Show the changes by administrators, the newest first.
+    #[command(
+        after_help = "Examples:\n  vgpu-admin audit --since=1d\n  vgpu-admin audit --vm=3 -n 10"
+    )]
     Audit {
-        /// Only entries after this number, oldest first; without this option, the newest entries.
-        #[arg(long, value_parser = settings::whole(0..=u64::MAX))]
-        since: Option<u64>,
-        /// Largest number of entries.
-        #[arg(long, short = 'n', default_value_t = 50, value_parser = settings::whole(1..=1_000_u32))]
-        limit: u32,
+        #[command(flatten)]
+        period: Period,
     },
 
     /// Check the installation and suggest remedies for its faults. If no vgpud runs, check the host
@@ -217,10 +260,14 @@ Examples:
     },
 
     /// Commands of CloudStack's hooks (docs/cloudstack.md).
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example:\n  vgpu-admin cloudstack transform < vm.xml"
+    )]
     Cloudstack(CloudstackCommand),
 
     /// Make the daemon read its configuration file again.
+    #[command(after_help = "Example:\n  vgpu-admin reload")]
     Reload,
 
     /// Copy the state database (GPUs, pools, VMs, limits, usage, events, audit trail) to a file.
@@ -237,11 +284,60 @@ Examples:
     /// backup does not have are removed, and their sessions end. Sessions also end if the VM's pool
     /// differs, if the GPU leaves the pool, or if the VM was registered again since the backup: the
     /// number then stands for another VM.
-    #[command(after_help = "Example:\n  vgpu-admin restore /root/vgpu.backup")]
+    #[command(
+        after_help = "Examples:\n  vgpu-admin restore /root/vgpu.backup --dry-run\n  vgpu-admin restore /root/vgpu.backup"
+    )]
     Restore {
         /// A file made by `vgpu-admin backup`.
         file: PathBuf,
+        #[command(flatten)]
+        dry_run: DryRun,
     },
+}
+
+/// The option of commands that end or lose something.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct DryRun {
+    /// Change nothing; say what the command would do and which sessions would end.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// The options of drains.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Waiting {
+    /// Wait until no session runs, also over restarts of vgpud.
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(crate) wait: bool,
+    /// Longest wait, as 30s, 10min or 2h; exit code 8 if sessions still run then.
+    #[arg(long, requires = "wait", value_name = "TIME", value_parser = timeout)]
+    pub(crate) timeout: Option<u64>,
+}
+
+/// A clap value parser for a wait, in ms.
+fn timeout(text: &str) -> Result<u64, String> {
+    match Unit::Ms.parse(text)? {
+        0 => Err("a wait of 0 is none; leave --wait out".into()),
+        ms => Ok(ms),
+    }
+}
+
+/// Which events or entries to show.
+#[derive(Debug, Args)]
+pub(crate) struct Period {
+    /// Only from this time on: 10min, 2h, 1d (ago), or of RFC 3339, as 2026-11-20T09:31:25Z. A
+    /// plain number is that of an event or entry: only later ones, oldest first.
+    #[arg(long, value_name = "TIME", value_parser = times::since)]
+    pub(crate) since: Option<Since>,
+    /// Only before this time.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(crate) until: Option<u64>,
+    /// Only about this VM, by number or name.
+    #[arg(long, visible_alias = "vm-id", value_name = "VM", value_parser = vm_ids::one_or_name)]
+    pub(crate) vm: Option<VmsOrName>,
+    /// Largest number of lines.
+    #[arg(long, short = 'n', default_value_t = 50, value_parser = settings::whole(1..=1_000_u32))]
+    pub(crate) limit: u32,
 }
 
 /// VMs as an argument or as an option.
@@ -263,68 +359,6 @@ impl From<Vms> for VmIds {
     }
 }
 
-/// `gpu …`
-#[derive(Debug, Subcommand)]
-pub(crate) enum GpuCommand {
-    /// Run a canary kernel.
-    Check {
-        /// The GPU: its number or its UUID.
-        #[arg(long, value_name = "GPU")]
-        gpu_id: String,
-    },
-    /// Admit no new sessions on the GPU; running ones go on.
-    Drain {
-        /// The GPU: its number or its UUID.
-        #[arg(long, value_name = "GPU")]
-        gpu_id: String,
-    },
-    /// Forget a vanished GPU.
-    Forget {
-        /// The GPU: its number or its UUID.
-        #[arg(long, value_name = "GPU")]
-        gpu_id: String,
-    },
-    /// Run a canary kernel and, if it passes, serve the GPU again.
-    Resume {
-        /// The GPU: its number or its UUID.
-        #[arg(long, value_name = "GPU")]
-        gpu_id: String,
-    },
-}
-
-/// `pool …`
-#[derive(Debug, Subcommand)]
-pub(crate) enum PoolCommand {
-    /// Create a pool.
-    #[command(after_help = "Example:\n  vgpu-admin pool create A --policy=strict --aging=200ms")]
-    Create {
-        /// Name of the pool.
-        name: String,
-        #[command(flatten, next_help_heading = "Settings")]
-        settings: Changes<PoolPatch>,
-    },
-    /// List pools; `-o wide` shows every setting.
-    List,
-    /// Show all settings of a pool.
-    Show {
-        /// Name of the pool.
-        name: String,
-    },
-    /// Change the settings of a pool; effective at once.
-    #[command(after_help = "Example:\n  vgpu-admin pool set A --slice=5ms --hard-limit=30s")]
-    Set {
-        /// Name of the pool.
-        name: String,
-        #[command(flatten, next_help_heading = "Settings")]
-        settings: Changes<PoolPatch>,
-    },
-    /// Delete a pool without VMs.
-    Delete {
-        /// Name of the pool.
-        name: String,
-    },
-}
-
 /// `register-vm`
 #[derive(Debug, Args)]
 pub(crate) struct RegisterVm {
@@ -337,8 +371,8 @@ pub(crate) struct RegisterVm {
     /// Class of the VMs.
     #[arg(long, value_parser = settings::priority(), default_value = Priority::default().name())]
     pub(crate) priority: Priority,
-    /// AF_VSOCK CID; for several VMs, the CID of the first, and the others follow.
-    #[arg(long, value_parser = settings::whole(0..=u32::MAX))]
+    /// AF_VSOCK CID, from 3; for several VMs, the CID of the first, and the others follow.
+    #[arg(long, value_parser = settings::whole(1..=u32::MAX - 1))]
     pub(crate) cid: Option<u32>,
     /// Unix socket on which vgpud listens for the VM, outside of vgpud's own directories; for
     /// several VMs, the path contains `{vm_id}`. Missing directories are created and kept.
@@ -371,19 +405,24 @@ pub(crate) struct RegisterVm {
 pub(crate) enum VmCommand {
     /// Register the VMs of a hypervisor, with their names and CIDs. A repeated import changes CIDs;
     /// with --shares also pools, classes and memory.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example:\n  vgpu-admin vm import libvirt --pool=A --dry-run"
+    )]
     Import(ImportCommand),
     /// Take the CID from an imported VM that stopped: its sessions end, its settings and usage
     /// stay.
     #[command(after_help = "Example:\n  vgpu-admin vm detach proxmox:105")]
     Detach(Detach),
     /// List VMs.
+    #[command(after_help = "Example:\n  vgpu-admin vm list --pool=A")]
     List {
         /// Only VMs of this pool.
-        #[arg(long)]
+        #[arg(long, value_parser = NonEmptyStringValueParser::new())]
         pool: Option<String>,
     },
     /// Show all facts about VMs.
+    #[command(after_help = "Example:\n  vgpu-admin vm show 1-3")]
     Show {
         /// The VMs: 1, 1-7 or 1-3,9.
         #[arg(value_parser = vm_ids::parse)]
@@ -423,6 +462,8 @@ Examples:
         gpus: Option<Vec<String>>,
         #[command(flatten, next_help_heading = LIMITS)]
         limits: Box<Changes<VmLimitsPatch>>,
+        #[command(flatten)]
+        dry_run: DryRun,
     },
 }
 
@@ -433,91 +474,10 @@ pub(crate) struct Cid(pub(crate) Option<u32>);
 fn cid(text: &str) -> Result<Cid, String> {
     match text {
         "none" => Ok(Cid(None)),
-        _ => text
-            .parse()
+        _ => settings::whole(1..=u32::MAX - 1)(text)
             .map(|cid| Cid(Some(cid)))
-            .map_err(|_| format!("`{text}` is not a CID; write a number from 3, or `none`")),
+            .map_err(|why| why + ", or `none`"),
     }
-}
-
-/// `session …`
-#[derive(Debug, Subcommand)]
-pub(crate) enum SessionCommand {
-    /// List open sessions.
-    List {
-        /// Only sessions of these VMs.
-        #[arg(long, value_parser = vm_ids::parse)]
-        vm_id: Option<VmIds>,
-    },
-    /// End a session; its guest program gets an error.
-    Kill {
-        /// Number of the session in `session list`.
-        #[arg(value_parser = settings::whole(0..=u64::MAX))]
-        session_id: u64,
-        /// Reason, for the guest and the audit trail.
-        #[arg(long)]
-        reason: Option<String>,
-    },
-}
-
-/// `usage …`
-#[derive(Debug, Subcommand)]
-pub(crate) enum UsageCommand {
-    /// Set the usage counters to zero; debts, strikes and limits are unchanged. The audit trail
-    /// records the reset.
-    Reset {
-        /// The VMs: 1, 1-7 or 1-3,9.
-        #[arg(long, alias = "vm", value_parser = vm_ids::parse, required_unless_present = "all")]
-        vm_id: Option<VmIds>,
-        /// All VMs.
-        #[arg(long, conflicts_with = "vm_id")]
-        all: bool,
-    },
-}
-
-/// `sched …`
-#[derive(Debug, Subcommand)]
-pub(crate) enum SchedCommand {
-    /// Dump the scheduler's last decisions, one JSON value per line, for `vgpu-sim replay`.
-    #[command(after_help = "Example:\n  vgpu-admin sched log --file=sched.log")]
-    Log {
-        /// Write to this file instead of standard output.
-        #[arg(long, value_name = "FILE")]
-        file: Option<PathBuf>,
-    },
-}
-
-/// `weights …`
-#[derive(Debug, Subcommand)]
-pub(crate) enum WeightsCommand {
-    /// Show the weights of the host and of each pool.
-    Get,
-    /// Set some weights; absent weights are unchanged.
-    #[command(after_help = "\
-Examples:
-  vgpu-admin weights set --high=32
-  vgpu-admin weights set --pool=B --low=2
-  vgpu-admin weights set --pool=B --reset")]
-    Set {
-        /// Weights of this pool instead of the host.
-        #[arg(long)]
-        pool: Option<String>,
-        /// Return to the defaults (host) or to the host's weights (pool).
-        #[arg(long, conflicts_with_all = ["low", "medium", "high", "critical"])]
-        reset: bool,
-        /// Weight of class low.
-        #[arg(long, value_parser = settings::whole(0..=u32::MAX))]
-        low: Option<u32>,
-        /// Weight of class medium.
-        #[arg(long, value_parser = settings::whole(0..=u32::MAX))]
-        medium: Option<u32>,
-        /// Weight of class high.
-        #[arg(long, value_parser = settings::whole(0..=u32::MAX))]
-        high: Option<u32>,
-        /// Weight of class critical.
-        #[arg(long, value_parser = settings::whole(0..=u32::MAX))]
-        critical: Option<u32>,
-    },
 }
 
 #[cfg(test)]

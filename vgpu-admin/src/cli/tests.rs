@@ -6,6 +6,7 @@ use vgpu_api::{PoolPatch, PoolPolicy, Setting, Unit, VmLimitsPatch};
 
 use super::{Cli, Command as Words, PoolCommand, VmCommand};
 use crate::settings::{plain_option, rows};
+use crate::times::Since;
 
 #[test]
 fn definitions_are_consistent() {
@@ -38,6 +39,75 @@ fn the_owners_lines_parse() {
     }
 }
 
+/// Every command with its words, without those that only group others.
+fn every_command(command: &clap::Command, words: &str, found: &mut Vec<(String, clap::Command)>) {
+    found.push((words.to_owned(), command.clone()));
+    let inner = command.get_subcommands();
+    for inner in inner.filter(|inner| inner.get_name() != "help") {
+        every_command(inner, &format!("{words} {}", inner.get_name()), found);
+    }
+}
+
+#[test]
+fn every_help_has_examples_that_parse() {
+    let mut commands = Vec::new();
+    every_command(&Cli::command(), "vgpu-admin", &mut commands);
+    assert!(commands.len() > 40, "{}", commands.len());
+    for (words, command) in commands {
+        let help = command.clone().render_long_help().to_string();
+        let examples = help.split_once("Example").map_or("", |(_, after)| after);
+        let lines = examples.lines().filter_map(|line| {
+            let at = line.find("vgpu-admin ")?;
+            let line = line[at..].split(" < ").next().unwrap_or_default();
+            // Words after two spaces explain the example.
+            line.split("  ").next().map(str::to_owned)
+        });
+        let lines: Vec<String> = lines.collect();
+        assert!(!lines.is_empty(), "{words} has no example: {help}");
+        for line in lines {
+            let parsed = Cli::try_parse_from(line.split(' '));
+            assert!(parsed.is_ok(), "{words}: {line}: {}", parsed.unwrap_err());
+            assert!(line.starts_with(&words), "{words}: {line}");
+        }
+    }
+}
+
+#[test]
+fn lists_begin_at_a_time_or_after_a_number() {
+    let since = |value: &str| match parsed(&format!("vgpu-admin audit --since={value}")) {
+        Ok(Words::Audit { period }) => Ok(period.since),
+        Ok(other) => panic!("{other:?}"),
+        Err(said) => Err(said),
+    };
+    assert_eq!(since("17"), Ok(Some(Since::Number(17))));
+    let at = Since::Time(1_763_631_085_000);
+    assert_eq!(since("2025-11-20T09:31:25Z"), Ok(Some(at)));
+    assert!(matches!(since("10min"), Ok(Some(Since::Time(_)))));
+    assert!(since("-1").unwrap_err().contains("is not a time"));
+    assert!(
+        parsed("vgpu-admin events --until=17")
+            .unwrap_err()
+            .contains("is not a time")
+    );
+    assert!(parsed("vgpu-admin events --severity=loud").is_err());
+    assert!(parsed("vgpu-admin session list --vm=web --since=1d").is_ok());
+}
+
+#[test]
+fn a_timeout_is_that_of_a_wait() {
+    for wrong in [
+        "--timeout=5s",
+        "--wait --dry-run",
+        "--wait --timeout=0s",
+        "--wait --timeout=5",
+    ] {
+        let words = wrong.split(' ');
+        let line = ["vgpu-admin", "drain"].into_iter().chain(words);
+        assert!(Cli::try_parse_from(line).is_err(), "{wrong}");
+    }
+    assert!(parsed("vgpu-admin gpu drain --gpu-id=0 --wait --timeout=5s").is_ok());
+}
+
 fn parsed(line: &str) -> Result<Words, String> {
     let cli = clap::Parser::try_parse_from(line.split(' '));
     cli.map(|cli: Cli| cli.command).map_err(|e| e.to_string())
@@ -45,14 +115,14 @@ fn parsed(line: &str) -> Result<Words, String> {
 
 fn pool(options: &str) -> Result<PoolPatch, String> {
     match parsed(&format!("vgpu-admin pool set A{options}"))? {
-        Words::Pool(PoolCommand::Set { settings, .. }) => Ok(settings.0),
+        Words::Pool(PoolCommand::Set { settings, .. }) => Ok(settings.patch),
         other => panic!("{other:?}"),
     }
 }
 
 fn vm(options: &str) -> Result<VmLimitsPatch, String> {
     match parsed(&format!("vgpu-admin vm set 4{options}"))? {
-        Words::Vm(VmCommand::Set { limits, .. }) => Ok(limits.0),
+        Words::Vm(VmCommand::Set { limits, .. }) => Ok(limits.patch),
         other => panic!("{other:?}"),
     }
 }
@@ -103,7 +173,14 @@ fn only_what_can_be_unlimited_takes_the_word() {
     for (setting, _) in rows::<PoolPatch>() {
         let set = pool(&format!(" --{}=unlimited", setting.option));
         assert_eq!(set.is_ok(), setting.unlimited, "{set:?}");
-        assert!(pool(&format!(" --{}=default", setting.option)).is_err());
+        let line = format!("vgpu-admin pool set A --{}=default", setting.option);
+        match parsed(&line) {
+            Ok(Words::Pool(PoolCommand::Set { settings, .. })) => {
+                let expected = serde_json::json!({ setting.name: null });
+                assert_eq!(settings.json().unwrap(), expected, "{line}");
+            }
+            other => panic!("{line}: {other:?}"),
+        }
     }
     for (setting, _) in rows::<VmLimitsPatch>() {
         let set = vm(&format!(" --{}=unlimited", setting.option));
@@ -158,9 +235,9 @@ fn a_word_in_place_of_a_number_is_refused_in_words() {
         "register-vm --vm-id=1 --pool=A --peer-uid=x",
         "register-vm --vm-id=1 --pool=A --factor=x",
         "vm set 1 --factor=1.5",
-        "events --vm-id=x",
         "events --limit=0",
-        "audit --since=-1",
+        "vm set 1 --cid=0",
+        "register-vm --vm-id=1 --pool=A --cid=0",
         "session kill x",
         "weights set --low=-1",
         "status --interval=x",

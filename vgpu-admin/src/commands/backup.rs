@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, RenameFlags, renameat2};
 use vgpu_api::{APPLICATION_ID, ApplyReport};
 
-use crate::client::Client;
+use crate::client::{Client, tried};
 use crate::error::Error;
 
 /// Writes a temporary file and renames it when it is complete. Returns its size in bytes.
@@ -106,7 +106,11 @@ fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-pub(super) async fn restore(client: &Client, path: &Path) -> Result<ApplyReport, Error> {
+pub(super) async fn restore(
+    client: &Client,
+    path: &Path,
+    dry_run: bool,
+) -> Result<ApplyReport, Error> {
     let failed = |source| file_error("read", path, source);
     // Opening a FIFO would wait for a writer.
     let mut options = OpenOptions::new();
@@ -119,7 +123,7 @@ pub(super) async fn restore(client: &Client, path: &Path) -> Result<ApplyReport,
         );
         return Err(failed(what));
     }
-    client.upload("restore", file).await
+    client.upload(&tried("restore", dry_run), file).await
 }
 
 fn file_error(action: &'static str, path: &Path, source: io::Error) -> Error {

@@ -8,7 +8,7 @@ use vgpu_api::{CheckStatus, DoctorCheck, DoctorReport};
 
 use crate::client::Client;
 use crate::error::{Error, PARTIAL};
-use crate::output::{Format, Grid, show};
+use crate::output::{Cell, Format, Grid, show, word};
 
 /// Longest wait for a sign of life of vgpud, before the host is checked without vgpud.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,7 +32,7 @@ pub(super) async fn run(
 }
 
 fn table(report: &DoctorReport) -> Grid {
-    let mut grid = Grid::new(&["", "CHECK", "FOUND"]);
+    let mut grid = Grid::new(&[" |status", "CHECK", "FOUND|message", "|hint"]);
     for check in &report.checks {
         let mark = match check.status {
             CheckStatus::Ok => "ok",
@@ -44,7 +44,12 @@ fn table(report: &DoctorReport) -> Grid {
             Some(hint) => format!("{} {hint}", check.message),
             None => check.message.clone(),
         };
-        grid.row(vec![mark.into(), check.name.clone(), found]);
+        grid.row([
+            Cell::new(mark, word(check.status)),
+            Cell::from(&check.name),
+            Cell::new(found, &check.message),
+            Cell::maybe(check.hint.as_ref()),
+        ]);
     }
     grid
 }

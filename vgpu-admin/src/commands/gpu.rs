@@ -4,12 +4,12 @@ use vgpu_api::{
     ApplyReport, AssignRequest, Gpu, GpuCheckReport, GpuState, ScanReport, UnassignRequest,
 };
 
-use super::applied;
+use super::{applied, drain};
 use crate::cli::GpuCommand;
-use crate::client::{Client, segment};
+use crate::client::{Client, segment, tried};
 use crate::error::Error;
-use crate::output::{Format, Grid, or_dash, print, show};
-use crate::units::show_bytes;
+use crate::output::{Cell, Format, Grid, print, show, word};
+use crate::units::bytes;
 
 pub(super) async fn scan(client: &Client, output: Format, cached: bool) -> Result<(), Error> {
     if cached {
@@ -32,32 +32,43 @@ pub(super) async fn scan(client: &Client, output: Format, cached: bool) -> Resul
 /// The table of GPUs that `scan-gpus` shows.
 fn grid(gpus: &[Gpu]) -> Grid {
     let mut grid = Grid::new(&[
-        "GPU", "MODEL", "MEMORY", "PCI", "POOL", "STATE", "HEALTH", "UUID", "+DRIVER", "+CC",
-        "+MIG", "+TEMP", "+SOURCE",
+        "GPU|gpu_id",
+        "MODEL",
+        "MEMORY|memory_bytes",
+        "PCI|pci_address",
+        "POOL|pools",
+        "STATE",
+        "|state_reason",
+        "HEALTH",
+        "UUID",
+        "+DRIVER",
+        "+CC|compute_capability",
+        "+MIG",
+        "+TEMP|temperature_celsius",
+        "+SOURCE",
     ]);
     for gpu in gpus {
-        grid.row(vec![
-            gpu.gpu_id.to_string(),
-            gpu.model.clone(),
-            show_bytes(gpu.memory_bytes),
-            or_dash(gpu.pci_address.as_ref()),
-            names(&gpu.pools),
-            state(gpu),
-            if gpu.health.ok {
-                "ok".into()
-            } else {
-                gpu.health.problems.join("; ")
-            },
-            gpu.uuid.clone(),
-            or_dash(gpu.driver.as_ref()),
-            or_dash(gpu.compute_capability.as_ref()),
-            gpu.mig
-                .iter()
-                .map(|m| m.profile.as_str())
-                .collect::<Vec<_>>()
-                .join(" "),
-            or_dash(gpu.health.temperature_celsius.map(|t| format!("{t}C"))),
-            format!("{:?}", gpu.source).to_ascii_lowercase(),
+        let mig: Vec<&str> = gpu.mig.iter().map(|m| m.profile.as_str()).collect();
+        let health = match gpu.health.ok {
+            true => "ok".to_owned(),
+            false => gpu.health.problems.join("; "),
+        };
+        let degrees = gpu.health.temperature_celsius;
+        grid.row([
+            gpu.gpu_id.into(),
+            Cell::from(&gpu.model),
+            bytes(gpu.memory_bytes),
+            Cell::maybe(gpu.pci_address.as_ref()),
+            Cell::new(names(&gpu.pools), gpu.pools.join(" ")),
+            Cell::new(state(gpu), word(gpu.state)),
+            Cell::maybe(gpu.state_reason.as_ref()),
+            health.into(),
+            Cell::from(&gpu.uuid),
+            Cell::maybe(gpu.driver.as_ref()),
+            Cell::maybe(gpu.compute_capability.as_ref()),
+            mig.join(" ").into(),
+            Cell::maybe(degrees.map(|t| Cell::new(format!("{t}C"), t))),
+            word(gpu.source).into(),
         ]);
     }
     grid
@@ -100,43 +111,54 @@ pub(super) async fn unassign(
     client: &Client,
     output: Format,
     request: UnassignRequest,
+    dry_run: bool,
 ) -> Result<(), Error> {
-    let report: ApplyReport = client.post("assignments/remove", &request).await?;
+    let path = tried("assignments/remove", dry_run);
+    let report: ApplyReport = client.post(&path, &request).await?;
     applied(output, &report)
 }
 
-pub(super) async fn run(client: &Client, output: Format, command: GpuCommand) -> Result<(), Error> {
-    let none = serde_json::json!({});
+/// Runs a command of `gpu` and returns the exit code.
+pub(super) async fn run(client: &Client, output: Format, command: GpuCommand) -> Result<u8, Error> {
     let (gpu, verb) = match command {
-        GpuCommand::Drain { gpu_id } => {
-            let path = format!("gpus/{}/drain", segment(&gpu_id));
-            let report: ApplyReport = client.post(&path, &none).await?;
-            return applied(output, &report);
+        GpuCommand::Drain {
+            gpu_id,
+            waiting,
+            dry_run,
+        } => {
+            let one = Some(gpu_id.as_str()).filter(|name| *name != "all");
+            return drain::run(client, output, one, waiting, dry_run.dry_run).await;
         }
-        GpuCommand::Forget { gpu_id } => {
-            let path = format!("gpus/{}", segment(&gpu_id));
+        GpuCommand::Forget { gpu_id, dry_run } => {
+            let path = tried(format!("gpus/{}", segment(&gpu_id)), dry_run.dry_run);
             let report: ApplyReport = client
                 .call(hyper::Method::DELETE, &path, None::<&()>)
                 .await?;
-            return applied(output, &report);
+            applied(output, &report)?;
+            return Ok(0);
         }
         GpuCommand::Check { gpu_id } => (gpu_id, "check"),
         GpuCommand::Resume { gpu_id } => (gpu_id, "resume"),
     };
     let path = format!("gpus/{}/{verb}", segment(&gpu));
-    let report: GpuCheckReport = client.post(&path, &none).await?;
+    let report: GpuCheckReport = client.post(&path, &serde_json::json!({})).await?;
     show(output, &report, |report| {
-        let mut grid = Grid::new(&["GPU", "STATE", "CANARY", "FOUND"]);
-        grid.row(vec![
-            report.gpu.gpu_id.to_string(),
-            state(&report.gpu),
-            if report.passed {
-                "passed".into()
-            } else {
-                "FAILED".into()
-            },
-            report.message.clone(),
+        checks(std::slice::from_ref(report))
+    })?;
+    Ok(0)
+}
+
+/// The table of checked GPUs.
+pub(super) fn checks(reports: &[GpuCheckReport]) -> Grid {
+    let mut grid = Grid::new(&["GPU|gpu_id", "STATE", "CANARY|passed", "FOUND"]);
+    for report in reports {
+        let canary = if report.passed { "passed" } else { "FAILED" };
+        grid.row([
+            report.gpu.gpu_id.into(),
+            Cell::new(state(&report.gpu), word(report.gpu.state)),
+            Cell::new(canary, report.passed),
+            Cell::from(&report.message),
         ]);
-        grid
-    })
+    }
+    grid
 }

@@ -10,12 +10,12 @@ use vgpu_api::{
 
 use super::applied;
 use crate::cli::{Detach, ImportCommand, ImportOptions};
-use crate::client::Client;
+use crate::client::{Client, tried};
 use crate::error::Error;
 use crate::import::cloudstack::Shares;
 use crate::import::plan::{Action, Options, Row, first_free, plan};
 use crate::import::{Listing, Unusable, incus, libvirt, proxmox, read_description, read_list};
-use crate::output::{Format, Grid, json, or_dash, print};
+use crate::output::{Cell, Format, Grid, json, print};
 
 /// Exit code of an import that refused a VM.
 const REFUSED: u8 = 6;
@@ -121,7 +121,7 @@ fn options(args: ImportOptions) -> Result<Options, Error> {
         _ => Shares::default(),
     };
     let mut limits = VmLimits::default();
-    args.limits.0.apply_to(&mut limits);
+    args.limits.patch.apply_to(&mut limits);
     Ok(Options {
         pool: args.pool,
         priority: args.priority,
@@ -230,15 +230,15 @@ fn show(output: Format, rows: &[Row], dry_run: bool) -> Result<(), Error> {
     if output == Format::Json {
         return json(&serde_json::json!({ "dry_run": dry_run, "vms": rows }));
     }
-    let mut grid = Grid::new(&["ACTION", "VM", "NAME", "CID", "+ORIGIN", "WARNINGS"]);
+    let mut grid = Grid::new(&["ACTION", "VM|vm_id", "NAME", "CID", "+ORIGIN", "WARNINGS"]);
     for row in rows {
-        grid.row(vec![
+        grid.row([
             row.action.name().into(),
-            or_dash(row.vm_id),
-            row.name.clone(),
-            or_dash(row.cid),
-            or_dash(row.origin.as_ref()),
-            row.warnings.join(" "),
+            Cell::maybe(row.vm_id),
+            Cell::from(&row.name),
+            Cell::maybe(row.cid),
+            Cell::maybe(row.origin.as_ref()),
+            row.warnings.join(" ").into(),
         ]);
     }
     if grid.is_empty() && output != Format::Csv {
@@ -283,7 +283,11 @@ pub(super) async fn detach(client: &Client, output: Format, args: Detach) -> Res
         }));
     }
     let report = match vm {
-        Some(vm) if vm.cid.is_some() => patch(client, &without_cid(vm.vm_id)).await?,
+        Some(vm) if vm.cid.is_some() => {
+            let path = tried("vms", args.dry_run.dry_run);
+            let change = without_cid(vm.vm_id);
+            client.call(Method::PATCH, &path, Some(&change)).await?
+        }
         other => ApplyReport {
             message: match other {
                 Some(vm) => format!("VM {} ({}) has no CID already.", vm.vm_id, vm.name),

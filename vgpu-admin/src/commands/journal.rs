@@ -2,10 +2,13 @@
 
 use vgpu_api::{AuditPage, Event, EventPage, Severity};
 
+use super::vm_number;
+use crate::cli::Period;
 use crate::client::Client;
 use crate::error::Error;
-use crate::output::{Format, Grid, or_dash, print, printable, show};
-use crate::units::show_time;
+use crate::output::{Cell, Format, Grid, print, printable, show, word};
+use crate::times::{Since, show_time};
+use crate::units::time;
 
 /// Longest time for which the daemon may delay an empty answer in follow mode, in ms.
 const FOLLOW_WAIT_MS: u64 = 20_000;
@@ -13,70 +16,110 @@ const FOLLOW_WAIT_MS: u64 = 20_000;
 /// Largest number of lines in an answer of the API.
 const PAGE: u32 = 1_000;
 
-/// A selection of events.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted {
-    /// Only events after this number; `None`: the newest events.
-    pub(super) since: Option<u64>,
-    /// Only events about this VM.
-    pub(super) vm_id: Option<u32>,
-    /// Largest number of events.
-    pub(super) limit: u32,
+/// The selection as parameters of the API, without number and limit.
+async fn filters(
+    client: &Client,
+    period: &Period,
+    severity: Option<Severity>,
+) -> Result<String, Error> {
+    let from = match period.since {
+        Some(Since::Time(from)) => Some(from),
+        Some(Since::Number(_)) | None => None,
+    };
+    let vm = match &period.vm {
+        Some(vm) => Some(vm_number(client, vm).await?),
+        None => None,
+    };
+    let severity = severity.map(|severity| ("severity", word(severity)));
+    let numbers = [
+        ("from_unix_ms", from),
+        ("until_unix_ms", period.until),
+        ("vm_id", vm.map(u64::from)),
+    ];
+    let numbers = numbers.into_iter();
+    let numbers = numbers.filter_map(|(name, value)| Some((name, value?.to_string())));
+    let given = severity.into_iter().chain(numbers);
+    Ok(given
+        .map(|(name, value)| format!("&{name}={value}"))
+        .collect())
 }
 
-impl Wanted {
-    fn query(self) -> String {
-        let mut query = format!("limit={}", self.limit);
-        if let Some(since) = self.since {
-            query.push_str(&format!("&since={since}"));
-        }
-        if let Some(vm) = self.vm_id {
-            query.push_str(&format!("&vm_id={vm}"));
-        }
-        query
+/// The number after which entries are wanted, oldest first.
+fn after(period: &Period) -> Option<u64> {
+    match period.since {
+        Some(Since::Number(number)) => Some(number),
+        Some(Since::Time(_)) | None => None,
     }
+}
+
+/// The first request of a list.
+fn first(route: &str, period: &Period, filters: &str) -> String {
+    let after = after(period).map_or(String::new(), |number| format!("&since={number}"));
+    format!("{route}?limit={}{after}{filters}", period.limit)
 }
 
 pub(super) async fn events(
     client: &Client,
     output: Format,
     follow: bool,
-    wanted: Wanted,
+    period: &Period,
+    severity: Option<Severity>,
 ) -> Result<(), Error> {
-    let page: EventPage = client.get(&format!("events?{}", wanted.query())).await?;
-    if !follow {
-        return show(output, &page, |page| grid(&page.events));
+    if follow && period.until.is_some() {
+        return Err(Error::Usage(
+            "--follow shows what is to come, and --until what was: leave one out.".into(),
+        ));
     }
-    let mut next = page.next_since;
-    let mut events = page.events;
+    let filters = filters(client, period, severity).await?;
+    let mut page: EventPage = client.get(&first("events", period, &filters)).await?;
+    if !follow {
+        return show(output, &page, |page| {
+            grid(newest_first(period, &page.events))
+        });
+    }
+    if output == Format::Csv {
+        print(&grid(std::iter::empty()).csv_header())?;
+    }
     loop {
-        for event in &events {
+        for event in &page.events {
             print(&line(output, event)?)?;
         }
-        let after = Wanted {
-            since: Some(next),
-            limit: PAGE,
-            ..wanted
-        };
-        let path = format!("events?{}&wait_ms={FOLLOW_WAIT_MS}", after.query());
-        let page: EventPage = client.get(&path).await?;
-        next = page.next_since;
-        events = page.events;
+        let next = page.next_since;
+        let path = format!("events?limit={PAGE}&since={next}&wait_ms={FOLLOW_WAIT_MS}{filters}");
+        page = client.get_through_restarts(&path).await?;
+    }
+}
+
+/// The order of tables: oldest first after a number, otherwise newest first.
+fn newest_first<'a, T>(period: &Period, entries: &'a [T]) -> Box<dyn Iterator<Item = &'a T> + 'a> {
+    match after(period) {
+        Some(_) => Box::new(entries.iter()),
+        None => Box::new(entries.iter().rev()),
     }
 }
 
 /// An event as a line: JSON lines if JSON was requested.
 fn line(output: Format, event: &Event) -> Result<String, Error> {
-    if output == Format::Json {
-        let text = serde_json::to_string(event).map_err(|e| Error::Protocol(e.to_string()))?;
-        return Ok(text + "\n");
+    match output {
+        Format::Json => {
+            let text = serde_json::to_string(event).map_err(|e| Error::Protocol(e.to_string()))?;
+            Ok(text + "\n")
+        }
+        Format::Csv => Ok(grid(std::iter::once(event)).csv_rows()),
+        Format::Table | Format::Wide => {
+            let vm = event
+                .vm_id
+                .map_or("-".into(), |vm_id| format!("VM {vm_id}"));
+            Ok(format!(
+                "{:6}  {}  {:7}  {:16}  {vm:8}  {}\n",
+                event.seq,
+                show_time(event.at_unix_ms),
+                severity(event.severity),
+                word(event.kind),
+                printable(&event.message)
+            ))
+        }
     }
-    let message = printable(&event.message);
-    Ok(format!(
-        "{}  {:7}  {message}\n",
-        show_time(event.at_unix_ms),
-        severity(event.severity)
-    ))
 }
 
 fn severity(severity: Severity) -> &'static str {
@@ -87,69 +130,56 @@ fn severity(severity: Severity) -> &'static str {
     }
 }
 
-/// The snake-case name of an event kind, as in JSON.
-fn kind(event: &Event) -> String {
-    serde_json::to_value(event.kind)
-        .ok()
-        .and_then(|v| v.as_str().map(str::to_owned))
-        .unwrap_or_else(|| "?".into())
-}
-
-fn grid(events: &[Event]) -> Grid {
+fn grid<'a>(events: impl Iterator<Item = &'a Event>) -> Grid {
     let mut grid = Grid::new(&[
         "SEQ",
-        "TIME (UTC)",
+        "TIME (UTC)|time",
         "SEVERITY",
         "KIND",
-        "VM",
-        "+SESSION",
-        "EVENT",
+        "VM|vm_id",
+        "+SESSION|session_id",
+        "|gpu_uuid",
+        "|pool",
+        "EVENT|message",
     ]);
     for event in events {
-        grid.row(vec![
-            event.seq.to_string(),
-            show_time(event.at_unix_ms),
-            severity(event.severity).into(),
-            kind(event),
-            or_dash(event.vm_id),
-            or_dash(event.session_id),
-            event.message.clone(),
+        grid.row([
+            event.seq.into(),
+            time(event.at_unix_ms),
+            Cell::new(severity(event.severity), word(event.severity)),
+            word(event.kind).into(),
+            Cell::maybe(event.vm_id),
+            Cell::maybe(event.session_id),
+            Cell::maybe(event.gpu_uuid.as_ref()),
+            Cell::maybe(event.pool.as_ref()),
+            Cell::from(&event.message),
         ]);
     }
     grid
 }
 
-pub(super) async fn audit(
-    client: &Client,
-    output: Format,
-    since: Option<u64>,
-    limit: u32,
-) -> Result<(), Error> {
-    let wanted = Wanted {
-        since,
-        vm_id: None,
-        limit,
-    };
-    let page: AuditPage = client.get(&format!("audit?{}", wanted.query())).await?;
+pub(super) async fn audit(client: &Client, output: Format, period: &Period) -> Result<(), Error> {
+    let filters = filters(client, period, None).await?;
+    let page: AuditPage = client.get(&first("audit", period, &filters)).await?;
     show(output, &page, |page| {
         let mut grid = Grid::new(&[
             "SEQ",
-            "TIME (UTC)",
-            "WHO",
+            "TIME (UTC)|time",
+            "WHO|actor",
             "+PID",
             "ACTION",
             "TARGET",
             "DETAIL",
         ]);
-        for entry in &page.entries {
-            grid.row(vec![
-                entry.seq.to_string(),
-                show_time(entry.at_unix_ms),
-                entry.actor.clone(),
-                or_dash(entry.pid),
-                entry.action.clone(),
-                entry.target.clone(),
-                entry.detail.clone(),
+        for entry in newest_first(period, &page.entries) {
+            grid.row([
+                entry.seq.into(),
+                time(entry.at_unix_ms),
+                Cell::from(&entry.actor),
+                Cell::maybe(entry.pid),
+                Cell::from(&entry.action),
+                Cell::from(&entry.target),
+                Cell::from(&entry.detail),
             ]);
         }
         grid

@@ -3,6 +3,7 @@
 mod backup;
 mod cloudstack;
 mod doctor;
+mod drain;
 mod gpu;
 mod import;
 mod journal;
@@ -14,16 +15,24 @@ mod usage;
 mod vm;
 mod weights;
 
-use vgpu_api::{ApplyReport, AssignRequest, ReloadReport, UnassignRequest};
+use std::path::PathBuf;
+
+use vgpu_api::{
+    ApplyReport, AssignRequest, DEFAULT_ADMIN_SOCKET, ErrorCode, ErrorDetail, ReloadReport,
+    UnassignRequest, Vm,
+};
 
 use crate::cli::{Cli, Command};
 use crate::client::Client;
 use crate::error::Error;
-use crate::output::{Format, json, print};
+use crate::output::{Cell, Format, Grid, json, print};
+use crate::vm_ids::VmsOrName;
 
 /// Runs a command and returns the exit code.
 pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
-    let client = Client::new(cli.socket);
+    let named = std::env::var_os("VGPU_ADMIN_SOCKET").filter(|name| !name.is_empty());
+    let socket = cli.socket.or(named.map(PathBuf::from));
+    let client = Client::new(socket.unwrap_or_else(|| DEFAULT_ADMIN_SOCKET.into()));
     let output = cli.output;
     match cli.command {
         Command::Status { watch, interval } => {
@@ -45,18 +54,35 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
             };
             gpu::assign(&client, output, request).await?;
         }
-        Command::UnassignGpu { gpu_id, pool } => {
-            gpu::unassign(&client, output, UnassignRequest { gpu: gpu_id, pool }).await?;
+        Command::UnassignGpu {
+            gpu_id,
+            pool,
+            dry_run,
+        } => {
+            let request = UnassignRequest { gpu: gpu_id, pool };
+            gpu::unassign(&client, output, request, dry_run.dry_run).await?;
         }
-        Command::Gpu(command) => gpu::run(&client, output, command).await?,
+        Command::Drain { waiting, dry_run } => {
+            return drain::run(&client, output, None, waiting, dry_run.dry_run).await;
+        }
+        Command::Resume => drain::resume(&client, output).await?,
+        Command::Gpu(command) => return gpu::run(&client, output, command).await,
         Command::Pool(command) => pool::run(&client, output, command).await?,
         Command::RegisterVm(args) => vm::register(&client, output, args).await?,
-        Command::UnregisterVm { vms } => vm::unregister(&client, output, vms.into()).await?,
-        Command::MoveVm { vms, pool } => vm::move_to(&client, output, vms.into(), pool).await?,
+        Command::UnregisterVm { vms, dry_run } => {
+            vm::unregister(&client, output, vms.into(), dry_run.dry_run).await?;
+        }
+        Command::MoveVm { vms, pool, dry_run } => {
+            vm::move_to(&client, output, vms.into(), pool, dry_run.dry_run).await?;
+        }
         Command::Vm(command) => return vm::run(&client, output, command).await,
         Command::Session(command) => session::run(&client, output, command).await?,
-        Command::Quarantine { vms, reason } => {
-            vm::quarantine(&client, output, vms.into(), reason).await?;
+        Command::Quarantine {
+            vms,
+            reason,
+            dry_run,
+        } => {
+            vm::quarantine(&client, output, vms.into(), reason, dry_run.dry_run).await?;
         }
         Command::Release { vms } => vm::release(&client, output, vms.into()).await?,
         Command::Explain { vm_id } => sched::explain(&client, output, &vm_id).await?,
@@ -68,18 +94,10 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
         Command::Weights(command) => weights::run(&client, output, command).await?,
         Command::Events {
             follow,
-            since,
-            vm_id,
-            limit,
-        } => {
-            let wanted = journal::Wanted {
-                since,
-                vm_id,
-                limit,
-            };
-            journal::events(&client, output, follow, wanted).await?;
-        }
-        Command::Audit { since, limit } => journal::audit(&client, output, since, limit).await?,
+            period,
+            severity,
+        } => journal::events(&client, output, follow, &period, severity).await?,
+        Command::Audit { period } => journal::audit(&client, output, &period).await?,
         Command::Doctor { config } => return doctor::run(&client, output, config).await,
         Command::Cloudstack(command) => cloudstack::run(&client, command).await?,
         Command::Reload => reload(&client, output).await?,
@@ -92,7 +110,10 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
             };
             applied(output, &report)?;
         }
-        Command::Restore { file } => applied(output, &backup::restore(&client, &file).await?)?,
+        Command::Restore { file, dry_run } => {
+            let report = backup::restore(&client, &file, dry_run.dry_run).await?;
+            applied(output, &report)?;
+        }
     }
     Ok(0)
 }
@@ -109,8 +130,10 @@ fn change_something<T: Default + PartialEq>(changes: &T, command: &str) -> Resul
 
 /// Shows the effect of a changing command.
 fn applied(output: Format, report: &ApplyReport) -> Result<(), Error> {
-    if output == Format::Json {
-        return json(report);
+    match output {
+        Format::Json => return json(report),
+        Format::Csv => return print(&changes(report).render(output)),
+        Format::Table | Format::Wide => {}
     }
     let mut text = format!("{}\n", report.message);
     for warning in &report.warnings {
@@ -119,10 +142,52 @@ fn applied(output: Format, report: &ApplyReport) -> Result<(), Error> {
     print(&text)
 }
 
+/// The effect of a changing command for programs.
+fn changes(report: &ApplyReport) -> Grid {
+    let mut grid = Grid::new(&[
+        "changed",
+        "dry_run",
+        "message",
+        "warnings",
+        "ends_session_ids",
+    ]);
+    let ends = report.ends.iter().map(|s| s.session_id.to_string());
+    grid.row([
+        report.changed.into(),
+        report.dry_run.into(),
+        Cell::from(&report.message),
+        report.warnings.join(" ").into(),
+        ends.collect::<Vec<_>>().join(" ").into(),
+    ]);
+    grid
+}
+
+/// The number of a VM that is named by number or name.
+async fn vm_number(client: &Client, vm: &VmsOrName) -> Result<u32, Error> {
+    let name = match vm {
+        VmsOrName::Name(name) => name,
+        VmsOrName::Ids(ids) => return Ok(ids.0.first().copied().unwrap_or_default()),
+    };
+    let vms: Vec<Vm> = client.get("vms").await?;
+    let found = vms.iter().find(|vm| vm.name == *name);
+    found.map(|vm| vm.vm_id).ok_or_else(|| {
+        Error::Api(ErrorDetail {
+            code: ErrorCode::VmNotFound,
+            message: format!("No VM has the name `{name}`."),
+            hint: Some("`vgpu-admin vm list` shows the names.".into()),
+        })
+    })
+}
+
 async fn reload(client: &Client, output: Format) -> Result<(), Error> {
     let report: ReloadReport = client.post("reload", &serde_json::json!({})).await?;
     if output == Format::Json {
         return json(&report);
+    }
+    if output == Format::Csv {
+        let mut grid = Grid::new(&["applied", "restart_needed"]);
+        grid.row([report.applied, report.restart_needed].map(|keys| keys.join(" ").into()));
+        return print(&grid.render(output));
     }
     let list = |keys: &[String]| {
         if keys.is_empty() {

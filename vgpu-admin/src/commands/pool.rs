@@ -1,12 +1,12 @@
 //! Pools.
 
-use vgpu_api::{ApplyReport, POOL_SETTINGS, Pool, PoolCreate, Setting, Unit, Value};
+use vgpu_api::{ApplyReport, Limit, POOL_SETTINGS, Pool, Setting, Unit, Value};
 
 use super::{applied, change_something};
 use crate::cli::PoolCommand;
-use crate::client::{Client, segment};
+use crate::client::{Client, segment, tried};
 use crate::error::Error;
-use crate::output::{Format, Grid, json, print, printable, show};
+use crate::output::{Cell, Format, Grid, json, print, printable, show};
 
 /// The settings that a table shows which is not wide.
 const NARROW: [&str; 5] = [
@@ -36,18 +36,24 @@ pub(super) async fn run(
             };
         }
         PoolCommand::Create { name, settings } => {
-            let settings = settings.0;
-            client.post("pools", &PoolCreate { name, settings }).await?
+            let request = serde_json::json!({ "name": name, "settings": settings.json().map_err(Error::Protocol)? });
+            client.post("pools", &request).await?
         }
         PoolCommand::Set { name, settings } => {
-            change_something(&settings.0, "pool set")?;
+            if settings.defaults.is_empty() {
+                change_something(&settings.patch, "pool set")?;
+            }
             let path = format!("pools/{}", segment(&name));
             client
-                .call(hyper::Method::PATCH, &path, Some(&settings.0))
+                .call(
+                    hyper::Method::PATCH,
+                    &path,
+                    Some(&settings.json().map_err(Error::Protocol)?),
+                )
                 .await?
         }
-        PoolCommand::Delete { name } => {
-            let path = format!("pools/{}", segment(&name));
+        PoolCommand::Delete { name, dry_run } => {
+            let path = tried(format!("pools/{}", segment(&name)), dry_run.dry_run);
             client
                 .call(hyper::Method::DELETE, &path, None::<&()>)
                 .await?
@@ -64,6 +70,21 @@ pub(super) fn numbers(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
+/// As [`numbers`]; for programs separated by spaces.
+pub(super) fn number_cell(ids: &[u32]) -> Cell {
+    let exact: Vec<String> = ids.iter().map(u32::to_string).collect();
+    Cell::new(numbers(ids), exact.join(" "))
+}
+
+/// The value of a setting for programs: a plain number, a word, or nothing if there is no limit.
+pub(super) fn exact_value(value: &Value) -> String {
+    match value {
+        Value::Number(n) | Value::Limit(Limit::Value(n)) => n.to_string(),
+        Value::Limit(Limit::Unlimited | Limit::Default) => String::new(),
+        Value::Word(word) => word.clone(),
+    }
+}
+
 /// Every setting with the text of its value. The weights are those in force.
 fn values(pool: &Pool) -> impl Iterator<Item = (&'static Setting, String)> {
     let text = |(setting, value): (&'static Setting, Value)| match setting.unit {
@@ -74,23 +95,35 @@ fn values(pool: &Pool) -> impl Iterator<Item = (&'static Setting, String)> {
 }
 
 fn grid(pools: &[Pool]) -> Grid {
-    let mut columns = ["POOL", "GPUS", "VMS"].map(str::to_owned).to_vec();
+    let mut columns = ["POOL", "GPUS|gpu_ids", "VMS"].map(str::to_owned).to_vec();
     columns.extend(POOL_SETTINGS.iter().map(|setting| {
         let wide = if NARROW.contains(&setting.name) {
             ""
         } else {
             "+"
         };
-        format!("{wide}{}", setting.option.to_uppercase().replace('-', " "))
+        let title = setting.option.to_uppercase().replace('-', " ");
+        let name = match setting.unit {
+            Unit::Weights => "",
+            _ => setting.name,
+        };
+        format!("{wide}{title}|{name}")
     }));
+    columns.extend(["low", "medium", "high", "critical"].map(|class| format!("|weight_{class}")));
     let mut grid = Grid::new(&columns);
     for pool in pools {
         let first = [
-            pool.name.clone(),
-            numbers(&pool.gpu_ids),
-            pool.vm_ids.len().to_string(),
+            Cell::from(&pool.name),
+            number_cell(&pool.gpu_ids),
+            pool.vm_ids.len().into(),
         ];
-        grid.row(first.into_iter().chain(values(pool).map(|(_, text)| text)));
+        let exact = pool.settings.values().into_iter();
+        let settings = values(pool).zip(exact.map(|(_, value)| exact_value(&value)));
+        let settings = settings.map(|((_, text), exact)| Cell::new(text, exact));
+        let weights = pool.effective_weights;
+        let weights = [weights.low, weights.medium, weights.high, weights.critical];
+        let cells = first.into_iter().chain(settings);
+        grid.row(cells.chain(weights.map(Cell::from)));
     }
     grid
 }

@@ -4,13 +4,13 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use vgpu_api::{Explain, ExplainReason};
+use vgpu_api::Explain;
 
 use crate::cli::SchedCommand;
 use crate::client::Client;
 use crate::error::Error;
-use crate::output::{Format, Grid, or_dash, print, printable, show};
-use crate::units::show_ns;
+use crate::output::{Cell, Format, Grid, print, printable, show, word};
+use crate::units::ns;
 use crate::vm_ids::VmIds;
 
 /// The begin of the last line of a decision log. A dump without this line is incomplete.
@@ -55,48 +55,49 @@ fn wrapped(text: &str) -> String {
 
 fn grid(answers: &[Explain]) -> Grid {
     let mut grid = Grid::new(&[
-        "VM", "POOL", "GPU", "REASON", "WAITING", "AT MOST", "WORST", "HOLDERS", "BEFORE",
-        "SHARE %", "WEIGHT", "OWED US",
+        "VM|vm_id",
+        "POOL",
+        "GPU|gpu_id",
+        "REASON",
+        "WAITING|waiting_ns",
+        "AT MOST|wait_usual_ns",
+        "WORST|wait_worst_ns",
+        "HOLDERS|holder_vm_ids",
+        "BEFORE|before_vm_ids",
+        "SHARE %|share_permille",
+        "WEIGHT|weight_milli",
+        "|competing_weight_milli",
+        "OWED US|lag_ns",
     ]);
-    let list = |ids: Vec<String>| {
-        if ids.is_empty() {
-            "-".into()
-        } else {
-            ids.join(" ")
-        }
-    };
+    let list = |ids: Vec<String>| Cell::maybe((!ids.is_empty()).then(|| ids.join(" ")));
     for answer in answers {
         let holders = answer.holders.iter().map(|h| h.vm_id.to_string());
         let before = answer.before_vm_ids.iter().map(u32::to_string);
         let permille = answer.share_permille;
-        grid.row(vec![
-            answer.vm_id.to_string(),
-            answer.pool.clone(),
-            or_dash(answer.gpu_id),
-            reason(answer.reason),
-            or_dash(answer.waiting_ns.map(show_ns)),
-            or_dash(answer.wait_usual_ns.map(show_ns)),
-            or_dash(answer.wait_worst_ns.map(show_ns)),
+        grid.row([
+            answer.vm_id.into(),
+            Cell::from(&answer.pool),
+            Cell::maybe(answer.gpu_id),
+            word(answer.reason).into(),
+            Cell::maybe(answer.waiting_ns.map(ns)),
+            Cell::maybe(answer.wait_usual_ns.map(ns)),
+            Cell::maybe(answer.wait_worst_ns.map(ns)),
             list(holders.collect()),
             list(before.collect()),
-            format!("{}.{}", permille / 10, permille % 10),
-            format!(
-                "{}/{}",
-                answer.weight_milli as f64 / 1e3,
-                answer.competing_weight_milli as f64 / 1e3
+            Cell::new(format!("{}.{}", permille / 10, permille % 10), permille),
+            Cell::new(
+                format!(
+                    "{}/{}",
+                    answer.weight_milli as f64 / 1e3,
+                    answer.competing_weight_milli as f64 / 1e3
+                ),
+                answer.weight_milli,
             ),
-            (answer.lag_ns / 1_000).to_string(),
+            answer.competing_weight_milli.into(),
+            Cell::new((answer.lag_ns / 1_000).to_string(), answer.lag_ns),
         ]);
     }
     grid
-}
-
-/// The snake-case name of a reason, as in JSON.
-fn reason(reason: ExplainReason) -> String {
-    serde_json::to_value(reason)
-        .ok()
-        .and_then(|value| value.as_str().map(str::to_owned))
-        .unwrap_or_else(|| "?".into())
 }
 
 pub(super) async fn run(client: &Client, command: SchedCommand) -> Result<(), Error> {

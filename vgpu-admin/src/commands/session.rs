@@ -1,13 +1,15 @@
 //! Sessions.
 
-use vgpu_api::{ApplyReport, KillRequest, Session, SessionState};
+use vgpu_api::{ApplyReport, KillRequest, Session};
 
-use super::applied;
+use super::vm::wait_reason;
+use super::{applied, vm_number};
 use crate::cli::SessionCommand;
-use crate::client::Client;
+use crate::client::{Client, tried};
 use crate::error::Error;
-use crate::output::{Format, Grid, or_dash, show};
-use crate::units::{show_bytes, show_count, show_ns, show_time};
+use crate::output::{Cell, Format, Grid, printable, show, word};
+use crate::units::{bytes, count, ns, time};
+use crate::vm_ids::VmsOrName;
 
 pub(super) async fn run(
     client: &Client,
@@ -15,68 +17,90 @@ pub(super) async fn run(
     command: SessionCommand,
 ) -> Result<(), Error> {
     match command {
-        SessionCommand::List { vm_id } => {
-            let mut sessions: Vec<Session> = client.get("sessions").await?;
-            if let Some(vms) = vm_id {
-                sessions.retain(|s| vms.0.contains(&s.vm_id));
+        SessionCommand::List { vm, since, until } => {
+            let times = [("from_unix_ms", since), ("until_unix_ms", until)];
+            let times = times.into_iter();
+            let times: String = times
+                .filter_map(|(name, at)| Some(format!("&{name}={}", at?)))
+                .collect();
+            let vms = match vm {
+                None => vec![None],
+                Some(VmsOrName::Ids(ids)) => ids.0.into_iter().map(Some).collect(),
+                Some(name) => vec![Some(vm_number(client, &name).await?)],
+            };
+            let mut sessions: Vec<Session> = Vec::new();
+            for vm in vms {
+                let vm = vm.map_or(String::new(), |vm_id| format!("&vm_id={vm_id}"));
+                let part: Vec<Session> = client.get(&format!("sessions?{times}{vm}")).await?;
+                sessions.extend(part);
             }
             show(output, &sessions, |sessions| grid(sessions))
         }
-        SessionCommand::Kill { session_id, reason } => {
-            let path = format!("sessions/{session_id}/kill");
+        SessionCommand::Kill {
+            session_id,
+            reason,
+            dry_run,
+        } => {
+            let path = tried(format!("sessions/{session_id}/kill"), dry_run.dry_run);
             let report: ApplyReport = client.post(&path, &KillRequest { reason }).await?;
             applied(output, &report)
         }
     }
 }
 
-fn state(state: SessionState) -> &'static str {
-    match state {
-        SessionState::Starting => "starting",
-        SessionState::Idle => "idle",
-        SessionState::Waiting => "waiting",
-        SessionState::Gathering => "gathering",
-        SessionState::Running => "running",
-        SessionState::Revoking => "revoking",
-        SessionState::Ending => "ending",
+/// Sessions in words: `5 of VM 1 (vecadd), 7 of VM 2 (matmul)`, the first ten.
+pub(super) fn named(sessions: &[Session]) -> String {
+    const MOST: usize = 10;
+    let name = |s: &Session| {
+        format!(
+            "{} of VM {} ({})",
+            s.session_id,
+            s.vm_id,
+            printable(&s.program)
+        )
+    };
+    let names: Vec<String> = sessions.iter().take(MOST).map(name).collect();
+    match sessions.len().saturating_sub(MOST) {
+        0 => names.join(", "),
+        more => format!("{} and {more} more", names.join(", ")),
     }
 }
 
 fn grid(sessions: &[Session]) -> Grid {
     let mut grid = Grid::new(&[
-        "SESSION",
-        "VM",
+        "SESSION|session_id",
+        "VM|vm_id",
         "PROGRAM",
-        "PID",
-        "GPU",
+        "PID|guest_pid",
+        "GPU|gpu_id",
         "STATE",
-        "GPU TIME",
-        "MEMORY",
-        "QUEUE",
+        "GPU TIME|gpu_ns",
+        "MEMORY|memory_bytes",
+        "QUEUE|queue_calls",
         "CALLS",
         "+BYTES",
         "+WAITS FOR",
         "+PEER",
-        "+WORKER",
+        "+WORKER|worker_pid",
         "+SINCE",
     ]);
     for s in sessions {
-        grid.row(vec![
-            s.session_id.to_string(),
-            s.vm_id.to_string(),
-            s.program.clone(),
-            s.guest_pid.to_string(),
-            or_dash(s.gpu_id),
-            state(s.state).into(),
-            show_ns(s.gpu_ns),
-            show_bytes(s.memory_bytes),
-            show_count(s.queue_calls),
-            show_count(s.calls),
-            show_bytes(s.bytes),
-            or_dash(s.waiting.map(super::vm::wait_reason)),
-            s.peer.clone(),
-            or_dash(s.worker_pid),
-            show_time(s.since_unix_ms),
+        grid.row([
+            s.session_id.into(),
+            s.vm_id.into(),
+            Cell::from(&s.program),
+            s.guest_pid.into(),
+            Cell::maybe(s.gpu_id),
+            word(s.state).into(),
+            ns(s.gpu_ns),
+            bytes(s.memory_bytes),
+            count(s.queue_calls),
+            count(s.calls),
+            bytes(s.bytes),
+            Cell::maybe(s.waiting.map(wait_reason)),
+            Cell::from(&s.peer),
+            Cell::maybe(s.worker_pid),
+            time(s.since_unix_ms),
         ]);
     }
     grid

@@ -8,19 +8,26 @@ use vgpu_api::{GpuState, HostState, Status, Vm};
 
 use super::gpu::{names, state as gpu_state};
 use super::pool::numbers;
-use super::vm::{limits, may_use, placed, share, state as vm_state, wait_reason};
+use super::vm::{
+    limit_cells, limit_columns, limits, may_use, placed, share, state as vm_state, state_word,
+    wait_reason, wait_word,
+};
 use crate::client::Client;
 use crate::error::Error;
-use crate::output::{Format, Grid, json, or_dash, print, printable};
-use crate::units::{show_age, show_bytes, show_count, show_ns};
+use crate::output::{Cell, Format, Grid, json, print, printable};
+use crate::times::show_age;
+use crate::units::{bytes, count, counted, ns, show_bytes, us};
 
 /// Shows the screen once, or every `every` seconds.
 pub(super) async fn run(client: &Client, output: Format, every: Option<u64>) -> Result<(), Error> {
+    let mut status: Status = client.get("status").await?;
+    if output == Format::Csv {
+        print(&vm_grid(&status).csv_header())?;
+    }
     loop {
-        let status: Status = client.get("status").await?;
         match output {
             Format::Json => json(&status)?,
-            Format::Csv => print(&vm_grid(&status).render(Format::Csv))?,
+            Format::Csv => print(&vm_grid(&status).csv_rows())?,
             Format::Table | Format::Wide => {
                 // Clears the screen only on a terminal: a log file gets only the text.
                 let clear = every.is_some() && std::io::stdout().is_terminal();
@@ -32,6 +39,7 @@ pub(super) async fn run(client: &Client, output: Format, every: Option<u64>) -> 
             Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds)).await,
             None => return Ok(()),
         }
+        status = client.get_through_restarts("status").await?;
     }
 }
 
@@ -43,13 +51,13 @@ fn screen(status: &Status, format: Format) -> String {
         HostState::Draining => "DRAINING",
     };
     let mut text = format!(
-        "vgpud {} {state}, up {}, {} GPUs, {} pools, {} VMs, {} sessions\n",
+        "vgpud {} {state}, up {}, {}, {}, {}, {}\n",
         d.version,
         show_age(d.now_unix_ms, d.started_unix_ms),
-        status.gpus.len(),
-        status.pools.len(),
-        status.vms.len(),
-        status.sessions.len()
+        counted(status.gpus.len(), "GPU"),
+        counted(status.pools.len(), "pool"),
+        counted(status.vms.len(), "VM"),
+        counted(status.sessions.len(), "session")
     );
     for warning in &d.warnings {
         text.push_str(&format!("warning: {}\n", printable(warning)));
@@ -105,18 +113,18 @@ fn gpu_grid(status: &Status) -> Grid {
             Some(used) => format!("{}/{}", show_bytes(used), show_bytes(gpu.memory_bytes)),
             None => show_bytes(gpu.memory_bytes),
         };
-        grid.row(vec![
-            gpu.gpu_id.to_string(),
-            gpu.model.clone(),
-            names(&gpu.pools),
-            gpu_state(gpu),
+        grid.row([
+            gpu.gpu_id.into(),
+            Cell::from(&gpu.model),
+            names(&gpu.pools).into(),
+            gpu_state(gpu).into(),
             share(gpu.busy_permille),
-            memory,
+            memory.into(),
             gpu.holder_vm_id
-                .map_or_else(|| "-".into(), |vm| format!("VM {vm}")),
-            gpu.sessions.to_string(),
-            show_count(gpu.handoffs),
-            gpu.uuid.clone(),
+                .map_or_else(|| "-".into(), |vm| format!("VM {vm}").into()),
+            gpu.sessions.into(),
+            count(gpu.handoffs),
+            Cell::from(&gpu.uuid),
         ]);
     }
     grid
@@ -127,67 +135,79 @@ fn pool_grid(status: &Status) -> Grid {
         "POOL", "GPUS", "POLICY", "SLICE", "VMS", "WAITING", "QUEUE", "SESSIONS", "+WEIGHTS",
     ]);
     for p in &status.pools {
-        grid.row(vec![
-            p.pool.name.clone(),
-            numbers(&p.pool.gpu_ids),
+        grid.row([
+            Cell::from(&p.pool.name),
+            numbers(&p.pool.gpu_ids).into(),
             p.pool.settings.policy.name().into(),
-            show_ns(p.pool.settings.slice_us.saturating_mul(1_000)),
-            p.pool.vm_ids.len().to_string(),
-            p.waiting_vms.to_string(),
-            show_count(p.queue_calls),
-            p.sessions.to_string(),
-            p.pool.effective_weights.to_string(),
+            us(p.pool.settings.slice_us),
+            p.pool.vm_ids.len().into(),
+            p.waiting_vms.into(),
+            count(p.queue_calls),
+            p.sessions.into(),
+            p.pool.effective_weights.to_string().into(),
         ]);
     }
     grid
 }
 
+/// The VMs. `-o csv` shows only these.
 fn vm_grid(status: &Status) -> Grid {
-    let mut grid = Grid::new(&[
-        "VM",
+    let columns = [
+        "VM|vm_id",
         "POOL",
         "PRIORITY",
-        "QUEUE",
-        "SHARE",
-        "GPU TIME",
-        "MEMORY",
-        "LIMITS",
+        "QUEUE|queue_calls",
+        "SHARE|share_permille",
+        "GPU TIME|gpu_ns",
+        "MEMORY|memory_bytes",
+        "LIMITS|",
         "SESSIONS",
         "STATE",
+        "|waits_for",
         "+NAME",
         "+CID",
-        "+GPU",
-        "+WAIT P50/P99",
+        "+GPU|gpu_ids",
+        "+WAIT P50/P99|wait_p50_us",
+        "|wait_p99_us",
         "+STRIKES",
-        "+SLICE",
-        "+MAY USE",
-    ]);
+        "+SLICE|slice_us",
+        "+MAY USE|allowed_gpu_ids",
+        "|gang",
+    ];
+    let columns = columns.into_iter().map(str::to_owned);
+    let columns: Vec<String> = columns.chain(limit_columns()).collect();
+    let mut grid = Grid::new(&columns);
     let mut vms: Vec<&Vm> = status.vms.iter().collect();
     vms.sort_by(|a, b| (&a.pool, a.vm_id).cmp(&(&b.pool, b.vm_id)));
     for vm in vms {
         let state = match vm.waiting {
-            Some(reason) => format!("{}, waits for {}", vm_state(vm), wait_reason(reason)),
+            Some(reason) => format!("{}, waits for {}", vm_state(vm), wait_word(reason)),
             None => vm_state(vm),
         };
-        grid.row(vec![
-            vm.vm_id.to_string(),
-            vm.pool.clone(),
+        let wait = format!("{}/{} us", vm.wait.p50_us, vm.wait.p99_us);
+        let cells = [
+            vm.vm_id.into(),
+            Cell::from(&vm.pool),
             vm.priority.name().into(),
-            show_count(vm.queue_calls),
+            count(vm.queue_calls),
             share(vm.share_permille),
-            show_ns(vm.usage.gpu_ns),
-            show_bytes(vm.memory_bytes),
-            limits(&vm.limits, &vm.effective_limits),
-            vm.sessions.to_string(),
-            state,
-            vm.name.clone(),
-            or_dash(vm.cid),
+            ns(vm.usage.gpu_ns),
+            bytes(vm.memory_bytes),
+            limits(&vm.limits, &vm.effective_limits).into(),
+            vm.sessions.into(),
+            Cell::new(state, state_word(vm)),
+            Cell::maybe(vm.waiting.map(wait_reason)),
+            Cell::from(&vm.name),
+            Cell::maybe(vm.cid),
             placed(vm),
-            format!("{}/{} us", vm.wait.p50_us, vm.wait.p99_us),
-            vm.strikes.to_string(),
-            or_dash(vm.slice_us.map(|us| show_ns(us.saturating_mul(1_000)))),
+            Cell::new(wait, vm.wait.p50_us),
+            vm.wait.p99_us.into(),
+            vm.strikes.into(),
+            Cell::maybe(vm.slice_us.map(us)),
             may_use(vm),
-        ]);
+            vm.gang.into(),
+        ];
+        grid.row(cells.into_iter().chain(limit_cells(vm)));
     }
     grid
 }

@@ -4,10 +4,10 @@ use vgpu_api::{ApplyReport, UsageReport, UsageReset};
 
 use super::applied;
 use crate::cli::UsageCommand;
-use crate::client::Client;
+use crate::client::{Client, tried};
 use crate::error::Error;
-use crate::output::{Format, Grid, show};
-use crate::units::{show_bytes, show_count, show_ns, show_time};
+use crate::output::{Cell, Format, Grid, show};
+use crate::units::{bytes, count, ns, time};
 use crate::vm_ids::VmIds;
 
 pub(super) async fn export(
@@ -38,11 +38,17 @@ pub(super) async fn run(
     command: UsageCommand,
 ) -> Result<(), Error> {
     match command {
-        UsageCommand::Reset { vm_id, all: _ } => {
+        UsageCommand::Reset {
+            vm_id,
+            all: _,
+            dry_run,
+        } => {
             let request = UsageReset {
                 vm_ids: vm_id.map(|vms| vms.0),
             };
-            let report: ApplyReport = client.post("usage/reset", &request).await?;
+            let report: ApplyReport = client
+                .post(&tried("usage/reset", dry_run.dry_run), &request)
+                .await?;
             applied(output, &report)
         }
     }
@@ -74,27 +80,27 @@ fn rounded(reports: &[UsageReport]) -> Grid {
     ]);
     for report in reports {
         let usage = &report.usage;
-        grid.row(vec![
-            report.vm_id.to_string(),
-            report.name.clone(),
-            report.pool.clone(),
-            show_time(report.since_unix_ms),
-            show_ns(usage.gpu_ns),
-            show_ns(usage.wait_ns),
-            show_count(usage.turns),
-            show_count(usage.calls),
-            show_bytes(usage.bytes_in),
-            show_bytes(usage.bytes_out),
-            show_bytes(usage.memory_peak_bytes),
-            show_ns(usage.throttled_ns),
-            show_ns(report.wait.p50_ns),
-            show_ns(report.wait.p99_ns),
-            show_ns(report.wait.max_ns),
-            show_ns(report.turn.p50_ns),
-            show_ns(report.turn.p99_ns),
-            usage.sessions.to_string(),
-            usage.kills.to_string(),
-            usage.refusals.to_string(),
+        grid.row([
+            report.vm_id.into(),
+            Cell::from(&report.name),
+            Cell::from(&report.pool),
+            time(report.since_unix_ms),
+            ns(usage.gpu_ns),
+            ns(usage.wait_ns),
+            count(usage.turns),
+            count(usage.calls),
+            bytes(usage.bytes_in),
+            bytes(usage.bytes_out),
+            bytes(usage.memory_peak_bytes),
+            ns(usage.throttled_ns),
+            ns(report.wait.p50_ns),
+            ns(report.wait.p99_ns),
+            ns(report.wait.max_ns),
+            ns(report.turn.p50_ns),
+            ns(report.turn.p99_ns),
+            usage.sessions.into(),
+            usage.kills.into(),
+            usage.refusals.into(),
         ]);
     }
     grid
@@ -106,7 +112,7 @@ fn exact(reports: &[UsageReport]) -> Grid {
         "vm_id",
         "name",
         "pool",
-        "since_unix_ms",
+        "since",
         "gpu_ns",
         "wait_ns",
         "throttled_ns",
@@ -137,7 +143,6 @@ fn exact(reports: &[UsageReport]) -> Grid {
     for report in reports {
         let (usage, wait, turn) = (&report.usage, &report.wait, &report.turn);
         let numbers = [
-            report.since_unix_ms,
             usage.gpu_ns,
             usage.wait_ns,
             usage.throttled_ns,
@@ -165,12 +170,13 @@ fn exact(reports: &[UsageReport]) -> Grid {
             turn.p99_ns,
             turn.max_ns,
         ];
-        let names = [
-            report.vm_id.to_string(),
-            report.name.clone(),
-            report.pool.clone(),
+        let names: [Cell; 4] = [
+            report.vm_id.into(),
+            Cell::from(&report.name),
+            Cell::from(&report.pool),
+            time(report.since_unix_ms),
         ];
-        let numbers = numbers.iter().map(u64::to_string);
+        let numbers = numbers.map(Cell::from);
         grid.row(names.into_iter().chain(numbers));
     }
     grid

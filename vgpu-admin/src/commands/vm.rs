@@ -1,16 +1,19 @@
 //! VMs.
 
+use serde::de::IgnoredAny;
 use vgpu_api::{
-    ApplyReport, Limit, MoveRequest, QuarantineRequest, RegisterRequest, Setting, Unit, Value, Vm,
-    VmIds as ApiIds, VmLimits, VmPatch, VmState, WaitReason,
+    ApplyReport, Limit, MoveRequest, QuarantineRequest, RegisterRequest, Setting, Unit, VM_LIMITS,
+    Value, Vm, VmIds as ApiIds, VmLimits, VmPatch, VmState, WaitReason,
 };
 
+use super::pool::exact_value;
 use super::{applied, change_something, import};
 use crate::cli::{RegisterVm, VmCommand};
-use crate::client::Client;
+use crate::client::{Client, segment, tried};
 use crate::error::Error;
-use crate::output::{Format, Grid, json, or_dash, print, printable, show};
-use crate::units::{show_bytes, show_count, show_ns, show_time};
+use crate::output::{Cell, Format, Grid, json, or_dash, print, printable, show, word};
+use crate::times::show_time;
+use crate::units::{bytes, count, ns, show_bytes, show_count, show_ns, time, us};
 use crate::vm_ids::VmIds;
 
 pub(super) async fn register(
@@ -19,7 +22,7 @@ pub(super) async fn register(
     args: RegisterVm,
 ) -> Result<(), Error> {
     let mut limits = VmLimits::default();
-    args.limits.0.apply_to(&mut limits);
+    args.limits.patch.apply_to(&mut limits);
     let request = RegisterRequest {
         vm_ids: args.vm_id.0,
         pool: args.pool,
@@ -39,10 +42,15 @@ pub(super) async fn register(
     applied(output, &report)
 }
 
-pub(super) async fn unregister(client: &Client, output: Format, vms: VmIds) -> Result<(), Error> {
+pub(super) async fn unregister(
+    client: &Client,
+    output: Format,
+    vms: VmIds,
+    dry_run: bool,
+) -> Result<(), Error> {
     let ids = ApiIds { vm_ids: vms.0 };
     let report: ApplyReport = client
-        .call(hyper::Method::DELETE, "vms", Some(&ids))
+        .call(hyper::Method::DELETE, &tried("vms", dry_run), Some(&ids))
         .await?;
     applied(output, &report)
 }
@@ -52,10 +60,11 @@ pub(super) async fn move_to(
     output: Format,
     vms: VmIds,
     pool: String,
+    dry_run: bool,
 ) -> Result<(), Error> {
     let report: ApplyReport = client
         .post(
-            "vms/move",
+            &tried("vms/move", dry_run),
             &MoveRequest {
                 vm_ids: vms.0,
                 pool,
@@ -70,12 +79,15 @@ pub(super) async fn quarantine(
     output: Format,
     vms: VmIds,
     reason: Option<String>,
+    dry_run: bool,
 ) -> Result<(), Error> {
     let request = QuarantineRequest {
         vm_ids: vms.0,
         reason,
     };
-    let report: ApplyReport = client.post("vms/quarantine", &request).await?;
+    let report: ApplyReport = client
+        .post(&tried("vms/quarantine", dry_run), &request)
+        .await?;
     applied(output, &report)
 }
 
@@ -94,6 +106,8 @@ pub(super) async fn run(client: &Client, output: Format, command: VmCommand) -> 
         VmCommand::List { pool } => {
             let mut vms: Vec<Vm> = client.get("vms").await?;
             if let Some(pool) = pool {
+                // Refuses a pool that does not exist.
+                let _: IgnoredAny = client.get(&format!("pools/{}", segment(&pool))).await?;
                 vms.retain(|vm| vm.pool == pool);
             }
             show(output, &vms, |vms| grid(vms))?;
@@ -109,6 +123,7 @@ pub(super) async fn run(client: &Client, output: Format, command: VmCommand) -> 
             gang,
             gpus,
             limits,
+            dry_run,
         } => {
             let patch = VmPatch {
                 vm_ids: Vec::new(),
@@ -119,7 +134,7 @@ pub(super) async fn run(client: &Client, output: Format, command: VmCommand) -> 
                 slice_us: slice.map(Limit::value),
                 gang,
                 gpus: gpus.map(allowlist),
-                limits: limits.0,
+                limits: limits.patch,
                 origin: None,
             };
             change_something(&patch, "vm set")?;
@@ -128,7 +143,11 @@ pub(super) async fn run(client: &Client, output: Format, command: VmCommand) -> 
                 ..patch
             };
             let report: ApplyReport = client
-                .call(hyper::Method::PATCH, "vms", Some(&patch))
+                .call(
+                    hyper::Method::PATCH,
+                    &tried("vms", dry_run.dry_run),
+                    Some(&patch),
+                )
                 .await?;
             applied(output, &report)?;
         }
@@ -183,10 +202,10 @@ fn sheet(vm: &Vm) -> String {
                 vm.socket_paths.join(" ")
             },
         ),
-        ("GPU", placed(vm)),
-        ("May use GPUs", may_use(vm)),
-        ("Waits for", or_dash(vm.waiting.map(wait_reason))),
-        ("Share now", share(vm.share_permille)),
+        ("GPU", gpus(vm)),
+        ("May use GPUs", allowed(vm)),
+        ("Waits for", or_dash(vm.waiting.map(wait_word))),
+        ("Share now", percent(vm.share_permille)),
         (
             "Wait p50/p95/p99",
             format!(
@@ -269,7 +288,7 @@ pub(super) fn limits(own: &VmLimits, all: &VmLimits) -> String {
 }
 
 /// The GPUs of a VM: `0`, `0+1` for a gang, or `-`.
-pub(super) fn placed(vm: &Vm) -> String {
+fn gpus(vm: &Vm) -> String {
     let Some(first) = vm.gpu_id else {
         return "-".into();
     };
@@ -278,8 +297,23 @@ pub(super) fn placed(vm: &Vm) -> String {
     all.join("+")
 }
 
+/// The cell of the GPUs of a VM; for programs separated by spaces.
+pub(super) fn placed(vm: &Vm) -> Cell {
+    let exact = vm
+        .gpu_id
+        .map_or(String::new(), |_| gpus(vm).replace('+', " "));
+    Cell::new(gpus(vm), exact)
+}
+
+/// The cell of the GPUs that a VM may use; for programs separated by spaces, nothing for all.
+pub(super) fn may_use(vm: &Vm) -> Cell {
+    let ids = vm.allowed_gpu_ids.iter().flatten();
+    let ids: Vec<String> = ids.map(u32::to_string).collect();
+    Cell::new(allowed(vm), ids.join(" "))
+}
+
 /// The GPUs that a VM may use, and whether all at once.
-pub(super) fn may_use(vm: &Vm) -> String {
+fn allowed(vm: &Vm) -> String {
     let which = vm
         .allowed_gpu_ids
         .as_ref()
@@ -307,8 +341,35 @@ pub(super) fn state(vm: &Vm) -> String {
     }
 }
 
-/// The reason of a wait as a word.
-pub(super) fn wait_reason(reason: WaitReason) -> &'static str {
+/// The state of a VM for programs.
+pub(super) fn state_word(vm: &Vm) -> &'static str {
+    match vm.state {
+        VmState::Active if vm.demoted => "demoted",
+        VmState::Active => "active",
+        VmState::Quarantined => "quarantined",
+    }
+}
+
+/// The columns of CSV with the limits in force: an empty cell is no limit.
+pub(super) fn limit_columns() -> impl Iterator<Item = String> {
+    VM_LIMITS
+        .iter()
+        .map(|limit| format!("|limit_{}", limit.name))
+}
+
+/// The cells of [`limit_columns`].
+pub(super) fn limit_cells(vm: &Vm) -> impl Iterator<Item = Cell> {
+    let limits = vm.effective_limits.values().into_iter();
+    limits.map(|(_, value)| Cell::new("", exact_value(&value)))
+}
+
+/// The cell of the reason of a wait.
+pub(super) fn wait_reason(reason: WaitReason) -> Cell {
+    Cell::new(wait_word(reason), word(reason))
+}
+
+/// The reason of a wait in words.
+pub(super) fn wait_word(reason: WaitReason) -> &'static str {
     match reason {
         WaitReason::Turn => "turn",
         WaitReason::Slice => "slice",
@@ -321,57 +382,75 @@ pub(super) fn wait_reason(reason: WaitReason) -> &'static str {
     }
 }
 
+/// The cell of a share.
+pub(super) fn share(permille: u32) -> Cell {
+    Cell::new(percent(permille), permille)
+}
+
 /// `12.5%`.
-pub(super) fn share(permille: u32) -> String {
+fn percent(permille: u32) -> String {
     format!("{}.{}%", permille / 10, permille % 10)
 }
 
 fn grid(vms: &[Vm]) -> Grid {
-    let mut grid = Grid::new(&[
-        "VM",
+    let columns = [
+        "VM|vm_id",
         "NAME",
         "POOL",
         "PRIORITY",
         "STATE",
-        "GPU",
+        "|quarantine_reason",
+        "|waits_for",
+        "GPU|gpu_ids",
         "SESSIONS",
-        "QUEUE",
-        "SHARE",
-        "GPU TIME",
-        "MEMORY",
+        "QUEUE|queue_calls",
+        "SHARE|share_permille",
+        "GPU TIME|gpu_ns",
+        "MEMORY|memory_bytes",
         "+CID",
         "+STRIKES",
-        "+SLICE",
-        "+GPUS",
+        "+SLICE|slice_us",
+        "+GPUS|allowed_gpu_ids",
+        "|gang",
         "+CALLS",
         "+WAIT P99 US",
-        "+LIMITS",
+        "+LIMITS|",
         "+SOCKETS",
         "+ORIGIN",
-    ]);
+        "|registered",
+    ];
+    let columns = columns.into_iter().map(str::to_owned);
+    let columns: Vec<String> = columns.chain(limit_columns()).collect();
+    let mut grid = Grid::new(&columns);
     for vm in vms {
-        grid.row(vec![
-            vm.vm_id.to_string(),
-            vm.name.clone(),
-            vm.pool.clone(),
+        let quarantine = vm.quarantine.as_ref();
+        let cells = [
+            vm.vm_id.into(),
+            Cell::from(&vm.name),
+            Cell::from(&vm.pool),
             vm.priority.name().into(),
-            state(vm),
+            Cell::new(state(vm), state_word(vm)),
+            Cell::maybe(quarantine.map(|q| &q.reason)),
+            Cell::maybe(vm.waiting.map(wait_reason)),
             placed(vm),
-            vm.sessions.to_string(),
-            show_count(vm.queue_calls),
+            vm.sessions.into(),
+            count(vm.queue_calls),
             share(vm.share_permille),
-            show_ns(vm.usage.gpu_ns),
-            show_bytes(vm.memory_bytes),
-            or_dash(vm.cid),
-            vm.strikes.to_string(),
-            or_dash(vm.slice_us.map(|us| show_ns(us.saturating_mul(1_000)))),
+            ns(vm.usage.gpu_ns),
+            bytes(vm.memory_bytes),
+            Cell::maybe(vm.cid),
+            vm.strikes.into(),
+            Cell::maybe(vm.slice_us.map(us)),
             may_use(vm),
-            show_count(vm.usage.calls),
-            vm.wait.p99_us.to_string(),
-            limits(&vm.limits, &vm.effective_limits),
-            vm.socket_paths.join(" "),
-            or_dash(vm.origin.as_ref()),
-        ]);
+            vm.gang.into(),
+            count(vm.usage.calls),
+            vm.wait.p99_us.into(),
+            limits(&vm.limits, &vm.effective_limits).into(),
+            vm.socket_paths.join(" ").into(),
+            Cell::maybe(vm.origin.as_ref()),
+            time(vm.registered_unix_ms),
+        ];
+        grid.row(cells.into_iter().chain(limit_cells(vm)));
     }
     grid
 }

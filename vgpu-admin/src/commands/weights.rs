@@ -6,7 +6,7 @@ use super::applied;
 use crate::cli::WeightsCommand;
 use crate::client::Client;
 use crate::error::Error;
-use crate::output::{Format, Grid, show};
+use crate::output::{Cell, Format, Grid, show};
 
 pub(super) async fn run(
     client: &Client,
@@ -26,6 +26,11 @@ pub(super) async fn run(
             high,
             critical,
         } => {
+            if !reset && [low, medium, high, critical].iter().all(Option::is_none) {
+                return Err(Error::Usage(
+                    "Name a weight (--low, --medium, --high, --critical), or --reset.".into(),
+                ));
+            }
             let patch = WeightsPatch {
                 pool,
                 reset,
@@ -43,19 +48,14 @@ pub(super) async fn run(
 }
 
 fn grid(report: &WeightsReport) -> Grid {
-    let mut grid = Grid::new(&["SCOPE", "LOW", "MEDIUM", "HIGH", "CRITICAL"]);
-    let row = |scope: String, w: &Weights| {
-        vec![
-            scope,
-            w.low.to_string(),
-            w.medium.to_string(),
-            w.high.to_string(),
-            w.critical.to_string(),
-        ]
+    let mut grid = Grid::new(&["SCOPE|pool", "LOW", "MEDIUM", "HIGH", "CRITICAL"]);
+    let row = |scope: Cell, w: &Weights| {
+        let weights = [w.low, w.medium, w.high, w.critical];
+        std::iter::once(scope).chain(weights.map(Cell::from))
     };
-    grid.row(row("host".into(), &report.host));
+    grid.row(row(Cell::new("host", ""), &report.host));
     for (pool, weights) in &report.pools {
-        grid.row(row(format!("pool {pool}"), weights));
+        grid.row(row(Cell::new(format!("pool {pool}"), pool), weights));
     }
     grid
 }

@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use http_body_util::channel::Channel;
 use vgpu_api::{ApplyReport, ErrorBody, ErrorCode};
 
-use super::super::extract::Writer;
+use super::super::extract::{Change, DryRun, Writer};
 use super::super::failure::Failure;
 use super::ApiState;
 
@@ -63,14 +63,14 @@ fn read(mut file: File) -> std::io::Result<(Bytes, File)> {
     Ok((piece.into(), file))
 }
 
-/// Replaces the present configuration by that of a backup, while guests run. Sessions end if the
-/// backup lacks their VM, or has the VM in another pool or under another registration. Sessions on
-/// a GPU that leaves the pool end too.
-#[utoipa::path(post, path = "/v1/restore", tag = "host",
+/// Puts the configuration of a backup in place of the present one, while guests run. Sessions end
+/// whose VM it does not have, has in another pool or has as another registration, and those whose
+/// GPU leaves the pool.
+#[utoipa::path(post, path = "/v1/restore", tag = "host", params(DryRun),
     request_body(content = String, content_type = "application/vnd.sqlite3"),
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn restore(
-    writer: Writer,
+    change: Change,
     State(state): State<ApiState>,
     mut body: Body,
 ) -> Result<Json<ApplyReport>, Failure> {
@@ -104,7 +104,10 @@ pub(super) async fn restore(
         file = written.map_err(|error| unwritable(&error.to_string()))?;
     }
     drop(file);
-    let report = state.admin.restore(writer.caller.actor(), incoming).await?;
+    let report = state
+        .admin
+        .restore(change.caller.actor(), incoming, change.dry_run)
+        .await?;
     Ok(Json(report))
 }
 

@@ -19,6 +19,7 @@ use super::super::extract::{Params, Reader};
 use super::super::failure::Failure;
 use super::super::service::Admin;
 use super::ApiState;
+use crate::store::Selection;
 
 /// Most events or audit lines per response.
 const MOST: usize = 1_000;
@@ -42,15 +43,22 @@ pub(super) struct Page {
     severity: Option<Severity>,
     /// Only events about this VM.
     vm_id: Option<u32>,
-    /// Longest wait for an event if there is none yet, up to 25000 ms.
+    /// Only events at or after this time.
+    from_unix_ms: Option<u64>,
+    /// Only events before this time.
+    until_unix_ms: Option<u64>,
+    /// When there are none yet, wait this long for one, up to 25000 ms.
     wait_ms: Option<u64>,
 }
 
 impl Page {
-    fn wants(&self, event: &Event) -> bool {
-        self.severity
-            .is_none_or(|severity| event.severity >= severity)
-            && self.vm_id.is_none_or(|vm_id| event.vm_id == Some(vm_id))
+    fn selection(&self) -> Selection {
+        Selection {
+            from_unix_ms: self.from_unix_ms,
+            until_unix_ms: self.until_unix_ms,
+            severity: self.severity,
+            vm_id: self.vm_id,
+        }
     }
 
     fn limit(&self) -> usize {
@@ -73,12 +81,13 @@ pub(super) async fn list(
     let Some(mut since) = page.since else {
         return newest(&state.admin, &page).await;
     };
+    let selection = page.selection();
     loop {
         let seen = *latest.borrow_and_update();
         let found = state.admin.store().events(since, MOST).await?;
         let scanned = found.len();
         since = found.last().map_or(since, |event| event.seq);
-        let mut events: Vec<Event> = found.into_iter().filter(|e| page.wants(e)).collect();
+        let mut events: Vec<Event> = found.into_iter().filter(|e| selection.wants(e)).collect();
         if events.len() > page.limit() {
             events.truncate(page.limit());
             since = events.last().map_or(since, |event| event.seq);
@@ -110,7 +119,7 @@ async fn newest(admin: &Admin, page: &Page) -> Result<Json<EventPage>, Failure> 
     let newest = *admin.store().journal().subscribe().borrow();
     let mut events = admin
         .store()
-        .newest_events(page.limit(), |e| page.wants(e))
+        .newest_events(page.limit(), page.selection())
         .await?;
     if events.len() > page.limit() {
         events.drain(..events.len() - page.limit());
@@ -223,7 +232,13 @@ async fn send(sender: &mut Sender<Bytes, Infallible>, chunk: Bytes) -> bool {
 pub(super) struct AuditQuery {
     /// Only lines after this number; absent: the newest lines.
     since: Option<u64>,
-    /// Largest number of entries, up to 1000; default 100.
+    /// Only lines at or after this time.
+    from_unix_ms: Option<u64>,
+    /// Only lines before this time.
+    until_unix_ms: Option<u64>,
+    /// Only lines about commands that name this VM.
+    vm_id: Option<u32>,
+    /// At most this many, up to 1000.
     limit: Option<usize>,
 }
 
@@ -236,7 +251,14 @@ pub(super) async fn audit(
     Params(query): Params<AuditQuery>,
 ) -> Result<Json<AuditPage>, Failure> {
     let limit = query.limit.unwrap_or(100).clamp(1, MOST);
-    let entries = state.admin.store().audit(query.since, limit).await?;
+    let selection = Selection {
+        from_unix_ms: query.from_unix_ms,
+        until_unix_ms: query.until_unix_ms,
+        severity: None,
+        vm_id: query.vm_id,
+    };
+    let store = state.admin.store();
+    let entries = store.audit(query.since, limit, selection).await?;
     let next_since = entries
         .last()
         .map_or(query.since.unwrap_or(0), |entry| entry.seq);

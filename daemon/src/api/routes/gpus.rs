@@ -7,7 +7,7 @@ use vgpu_api::{
     UnassignRequest,
 };
 
-use super::super::extract::{Input, Reader, Writer};
+use super::super::extract::{Change, DryRun, Input, Reader, Writer};
 use super::super::failure::Failure;
 use super::ApiState;
 use crate::store::Command;
@@ -69,28 +69,28 @@ pub(super) async fn resume(
     Ok(Json(state.admin.resume_gpu(actor, writer.key, &gpu).await?))
 }
 
-/// Lets a GPU finish its running work. The GPU gets no new work.
+/// Lets a GPU (or `all`) finish what runs, and gives it nothing new.
 #[utoipa::path(post, path = "/v1/gpus/{gpu}/drain", tag = "gpus",
-    params(("gpu" = String, Path, description = "Number or UUID")),
+    params(("gpu" = String, Path, description = "Number or UUID"), DryRun),
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn drain(
-    writer: Writer,
+    change: Change,
     State(state): State<ApiState>,
     Path(gpu): Path<String>,
 ) -> Answer<ApplyReport> {
-    state.command(writer, Command::DrainGpu { gpu }).await
+    state.command(change, Command::DrainGpu { gpu }).await
 }
 
 /// Forgets a GPU that vanished.
 #[utoipa::path(delete, path = "/v1/gpus/{gpu}", tag = "gpus",
-    params(("gpu" = String, Path, description = "Number or UUID")),
+    params(("gpu" = String, Path, description = "Number or UUID"), DryRun),
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn forget(
-    writer: Writer,
+    change: Change,
     State(state): State<ApiState>,
     Path(gpu): Path<String>,
 ) -> Answer<ApplyReport> {
-    state.command(writer, Command::ForgetGpu { gpu }).await
+    state.command(change, Command::ForgetGpu { gpu }).await
 }
 
 /// Lists which GPU serves which pool.
@@ -115,30 +115,33 @@ pub(super) async fn assignments(_: Reader, State(state): State<ApiState>) -> Jso
 }
 
 /// Lets a GPU serve a pool.
-#[utoipa::path(post, path = "/v1/assignments", tag = "gpus", request_body = AssignRequest,
+#[utoipa::path(post, path = "/v1/assignments", tag = "gpus",
+    params(DryRun), request_body = AssignRequest,
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn assign(
-    writer: Writer,
+    change: Change,
     State(state): State<ApiState>,
     Input(request): Input<AssignRequest>,
 ) -> Answer<ApplyReport> {
-    state.command(writer, Command::AssignGpu(request)).await
+    state.command(change, Command::AssignGpu(request)).await
 }
 
 /// Takes a GPU out of its pools.
-#[utoipa::path(post, path = "/v1/assignments/remove", tag = "gpus", request_body = UnassignRequest,
+#[utoipa::path(post, path = "/v1/assignments/remove", tag = "gpus",
+    params(DryRun), request_body = UnassignRequest,
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn unassign(
-    writer: Writer,
+    change: Change,
     State(state): State<ApiState>,
     Input(request): Input<UnassignRequest>,
 ) -> Answer<ApplyReport> {
-    state.command(writer, Command::UnassignGpu(request)).await
+    state.command(change, Command::UnassignGpu(request)).await
 }
 
 impl ApiState {
-    pub(super) async fn command(&self, writer: Writer, command: Command) -> Answer<ApplyReport> {
-        let actor = writer.caller.actor();
-        Ok(Json(self.admin.report(actor, writer.key, command).await?))
+    pub(super) async fn command(&self, change: Change, command: Command) -> Answer<ApplyReport> {
+        let (actor, dry_run) = (change.caller.actor(), change.dry_run);
+        let report = self.admin.report(actor, change.key, command, dry_run);
+        Ok(Json(report.await?))
     }
 }

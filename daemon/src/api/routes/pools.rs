@@ -2,11 +2,13 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
+use serde_json::Value;
 use vgpu_api::{
-    ApplyReport, ErrorBody, PoolCreate, PoolPatch, PoolStatus, WeightsPatch, WeightsReport,
+    ApplyReport, ErrorBody, POOL_SETTINGS, PoolCreate, PoolPatch, PoolStatus, Unit, WeightsPatch,
+    WeightsReport,
 };
 
-use super::super::extract::{Input, Reader, Writer};
+use super::super::extract::{Change, DryRun, Input, Reader, read};
 use super::super::failure::Failure;
 use super::ApiState;
 use crate::store::Command;
@@ -43,41 +45,47 @@ pub(super) async fn show(
 }
 
 /// Creates a pool.
-#[utoipa::path(post, path = "/v1/pools", tag = "pools", request_body = PoolCreate,
+#[utoipa::path(post, path = "/v1/pools", tag = "pools", params(DryRun), request_body = PoolCreate,
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn create(
-    writer: Writer,
+    change: Change,
     State(state): State<ApiState>,
-    Input(request): Input<PoolCreate>,
+    Input(mut request): Input<Value>,
 ) -> Answer<ApplyReport> {
-    state.command(writer, Command::CreatePool(request)).await
+    if let Some(settings) = request.get_mut("settings") {
+        state.fill_defaults(settings);
+    }
+    let request: PoolCreate = read(request.to_string().as_bytes())?;
+    state.command(change, Command::CreatePool(request)).await
 }
 
 /// Changes a pool's settings, while its VMs run.
 #[utoipa::path(patch, path = "/v1/pools/{name}", tag = "pools", request_body = PoolPatch,
-    params(("name" = String, Path, description = "The pool")),
+    params(("name" = String, Path, description = "The pool"), DryRun),
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn change(
-    writer: Writer,
+    change: Change,
     State(state): State<ApiState>,
     Path(name): Path<String>,
-    Input(patch): Input<PoolPatch>,
+    Input(mut patch): Input<Value>,
 ) -> Answer<ApplyReport> {
+    state.fill_defaults(&mut patch);
+    let patch: PoolPatch = read(patch.to_string().as_bytes())?;
     state
-        .command(writer, Command::SetPool { name, patch })
+        .command(change, Command::SetPool { name, patch })
         .await
 }
 
 /// Deletes a pool that has no VMs; its GPUs become free.
 #[utoipa::path(delete, path = "/v1/pools/{name}", tag = "pools",
-    params(("name" = String, Path, description = "The pool")),
+    params(("name" = String, Path, description = "The pool"), DryRun),
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn delete(
-    writer: Writer,
+    change: Change,
     State(state): State<ApiState>,
     Path(name): Path<String>,
 ) -> Answer<ApplyReport> {
-    state.command(writer, Command::DeletePool { name }).await
+    state.command(change, Command::DeletePool { name }).await
 }
 
 /// Shows the weights of the classes: the host's, and those of pools that have their own.
@@ -93,12 +101,33 @@ pub(super) async fn weights(_: Reader, State(state): State<ApiState>) -> Json<We
 }
 
 /// Changes weights of the host or of one pool, while VMs run.
-#[utoipa::path(put, path = "/v1/weights", tag = "pools", request_body = WeightsPatch,
+#[utoipa::path(put, path = "/v1/weights", tag = "pools",
+    params(DryRun), request_body = WeightsPatch,
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn set_weights(
-    writer: Writer,
+    change: Change,
     State(state): State<ApiState>,
     Input(patch): Input<WeightsPatch>,
 ) -> Answer<ApplyReport> {
-    state.command(writer, Command::SetWeights(patch)).await
+    state.command(change, Command::SetWeights(patch)).await
+}
+
+impl ApiState {
+    /// Replaces each `null` among the settings of a pool by the default of the configuration. A
+    /// pool without weights of its own uses those of the host, so `null` stays there.
+    fn fill_defaults(&self, settings: &mut Value) {
+        let Some(fields) = settings.as_object_mut() else {
+            return;
+        };
+        let defaults = self.admin.config().borrow().defaults.pool_settings();
+        let Ok(defaults) = serde_json::to_value(defaults) else {
+            return;
+        };
+        let numbers = POOL_SETTINGS.iter().filter(|row| row.unit != Unit::Weights);
+        for setting in numbers {
+            if let Some(value) = fields.get_mut(setting.name).filter(|value| value.is_null()) {
+                *value = defaults[setting.name].clone();
+            }
+        }
+    }
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 use vgpu_api::{ApplyReport, ErrorBody, ErrorCode, KillRequest, Session};
 
-use super::super::extract::{Input, Params, Reader, Writer};
+use super::super::extract::{Change, DryRun, Input, Params, Reader};
 use super::super::failure::Failure;
 use super::ApiState;
 
@@ -17,6 +17,10 @@ use super::ApiState;
 pub(super) struct Filter {
     /// Only sessions of this VM.
     vm_id: Option<u32>,
+    /// Only those that began at or after this time.
+    from_unix_ms: Option<u64>,
+    /// Only those that began before this time.
+    until_unix_ms: Option<u64>,
 }
 
 /// Lists open sessions.
@@ -31,7 +35,12 @@ pub(super) async fn list(
         state.admin.store().catalog().vm(vm_id)?;
     }
     let mut sessions = state.admin.world().await.sessions();
-    sessions.retain(|session| filter.vm_id.is_none_or(|vm_id| session.vm_id == vm_id));
+    sessions.retain(|session| {
+        let began = session.since_unix_ms;
+        filter.vm_id.is_none_or(|vm_id| session.vm_id == vm_id)
+            && filter.from_unix_ms.is_none_or(|from| began >= from)
+            && filter.until_unix_ms.is_none_or(|until| began < until)
+    });
     Ok(Json(sessions))
 }
 
@@ -61,10 +70,10 @@ pub(super) async fn show(
 /// Ends a session: its guest program gets an error, its worker is killed.
 #[utoipa::path(post, path = "/v1/sessions/{session_id}/kill", tag = "sessions",
     request_body = KillRequest,
-    params(("session_id" = u64, Path, description = "Its number")),
+    params(("session_id" = u64, Path, description = "Its number"), DryRun),
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn kill(
-    writer: Writer,
+    change: Change,
     State(state): State<ApiState>,
     Path(session_id): Path<String>,
     Input(request): Input<KillRequest>,
@@ -76,7 +85,7 @@ pub(super) async fn kill(
     Ok(Json(
         state
             .admin
-            .kill_session(writer.caller.actor(), session_id, reason)
+            .kill_session(change.caller.actor(), session_id, reason, change.dry_run)
             .await?,
     ))
 }

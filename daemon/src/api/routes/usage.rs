@@ -6,7 +6,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 use vgpu_api::{ApplyReport, ErrorBody, UsageReport, UsageReset};
 
-use super::super::extract::{Input, Params, Reader, Writer};
+use super::super::extract::{Change, DryRun, Input, Params, Reader};
 use super::super::failure::Failure;
 use super::super::usage;
 use super::ApiState;
@@ -46,13 +46,14 @@ pub(super) async fn export(
     ))
 }
 
-/// Sets the usage counters of VMs to zero. Debts, strikes and limits stay.
-#[utoipa::path(post, path = "/v1/usage/reset", tag = "vms", request_body = UsageReset,
+/// Counts anew what VMs use. Debts, strikes and limits stay.
+#[utoipa::path(post, path = "/v1/usage/reset", tag = "vms",
+    params(DryRun), request_body = UsageReset,
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn reset(
-    writer: Writer,
+    change: Change,
     State(state): State<ApiState>,
     Input(request): Input<UsageReset>,
 ) -> Result<Json<ApplyReport>, Failure> {
-    state.command(writer, Command::ResetUsage(request)).await
+    state.command(change, Command::ResetUsage(request)).await
 }

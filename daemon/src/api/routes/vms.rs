@@ -6,7 +6,7 @@ use vgpu_api::{
     ApplyReport, ErrorBody, MoveRequest, QuarantineRequest, RegisterRequest, Vm, VmIds, VmPatch,
 };
 
-use super::super::extract::{Input, Reader, Writer};
+use super::super::extract::{Change, DryRun, Input, Reader};
 use super::super::failure::Failure;
 use super::ApiState;
 use crate::store::Command;
@@ -38,67 +38,68 @@ pub(super) async fn show(
 }
 
 /// Registers VMs.
-#[utoipa::path(post, path = "/v1/vms", tag = "vms", request_body = RegisterRequest,
+#[utoipa::path(post, path = "/v1/vms", tag = "vms", params(DryRun), request_body = RegisterRequest,
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn register(
-    writer: Writer,
+    change: Change,
     State(state): State<ApiState>,
     Input(request): Input<RegisterRequest>,
 ) -> Answer<ApplyReport> {
-    state.command(writer, Command::RegisterVm(request)).await
+    state.command(change, Command::RegisterVm(request)).await
 }
 
 /// Changes VMs, while they run.
-#[utoipa::path(patch, path = "/v1/vms", tag = "vms", request_body = VmPatch,
+#[utoipa::path(patch, path = "/v1/vms", tag = "vms", params(DryRun), request_body = VmPatch,
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn change(
-    writer: Writer,
+    change: Change,
     State(state): State<ApiState>,
     Input(patch): Input<VmPatch>,
 ) -> Answer<ApplyReport> {
-    state.command(writer, Command::SetVm(patch)).await
+    state.command(change, Command::SetVm(patch)).await
 }
 
 /// Removes VMs; their sessions end.
-#[utoipa::path(delete, path = "/v1/vms", tag = "vms", request_body = VmIds,
+#[utoipa::path(delete, path = "/v1/vms", tag = "vms", params(DryRun), request_body = VmIds,
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn unregister(
-    writer: Writer,
+    change: Change,
     State(state): State<ApiState>,
     Input(request): Input<VmIds>,
 ) -> Answer<ApplyReport> {
-    state.command(writer, Command::UnregisterVm(request)).await
+    state.command(change, Command::UnregisterVm(request)).await
 }
 
 /// Moves VMs to another pool.
-#[utoipa::path(post, path = "/v1/vms/move", tag = "vms", request_body = MoveRequest,
+#[utoipa::path(post, path = "/v1/vms/move", tag = "vms", params(DryRun), request_body = MoveRequest,
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn move_to(
-    writer: Writer,
+    change: Change,
     State(state): State<ApiState>,
     Input(request): Input<MoveRequest>,
 ) -> Answer<ApplyReport> {
-    state.command(writer, Command::MoveVm(request)).await
+    state.command(change, Command::MoveVm(request)).await
 }
 
 /// Refuses VMs and ends their sessions, until they are released.
-#[utoipa::path(post, path = "/v1/vms/quarantine", tag = "vms", request_body = QuarantineRequest,
+#[utoipa::path(post, path = "/v1/vms/quarantine", tag = "vms",
+    params(DryRun), request_body = QuarantineRequest,
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn quarantine(
-    writer: Writer,
+    change: Change,
     State(state): State<ApiState>,
     Input(request): Input<QuarantineRequest>,
 ) -> Answer<ApplyReport> {
-    state.command(writer, Command::Quarantine(request)).await
+    state.command(change, Command::Quarantine(request)).await
 }
 
 /// Serves VMs again and forgets their strikes.
-#[utoipa::path(post, path = "/v1/vms/release", tag = "vms", request_body = VmIds,
+#[utoipa::path(post, path = "/v1/vms/release", tag = "vms", params(DryRun), request_body = VmIds,
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn release(
-    writer: Writer,
+    change: Change,
     State(state): State<ApiState>,
     Input(request): Input<VmIds>,
 ) -> Answer<ApplyReport> {
-    state.command(writer, Command::Release(request)).await
+    state.command(change, Command::Release(request)).await
 }

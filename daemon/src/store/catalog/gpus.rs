@@ -6,10 +6,10 @@ use vgpu_api::{
     AssignRequest, ErrorCode, ErrorDetail, GpuSource, GpuState, PoolCreate, UnassignRequest,
 };
 
-use super::super::command::{Outcome, ScanDiff, refuse};
+use super::super::command::{Command, Outcome, ScanDiff, refuse};
 use super::{Catalog, Context, list};
 use crate::mediation::Change;
-use crate::model::{AssignmentRecord, GpuRecord, ScanResult, ScannedGpu};
+use crate::model::{AssignmentRecord, GpuRecord, ScanResult, ScannedGpu, counted};
 
 /// Prefix of the UUIDs that scans assign to boards that only the PCI bus shows.
 const OF_THE_BUS: &str = "PCI-";
@@ -87,7 +87,12 @@ impl Catalog {
         Ok(Outcome {
             target: format!("gpu {gpu_id}"),
             message: match gone.len() {
-                0 => format!("GPU {gpu_id} does not serve it."),
+                0 => match &request.pool {
+                    Some(pool) => {
+                        format!("Nothing to do: GPU {gpu_id} does not serve pool {pool}.")
+                    }
+                    None => format!("Nothing to do: GPU {gpu_id} serves no pool."),
+                },
                 _ => format!("GPU {gpu_id} serves pool {pools} no longer."),
             },
             changes: gone.into_iter().map(Change::GpuUnassigned).collect(),
@@ -127,8 +132,8 @@ impl Catalog {
             },
             target: "host".into(),
             message: format!(
-                "{} GPUs found: {} new, {} back, {} moved, {} vanished.",
-                present.len(),
+                "{} found: {} new, {} back, {} moved, {} vanished.",
+                counted(present.len(), "GPU"),
                 diff.added.len(),
                 diff.returned.len(),
                 diff.moved.len(),
@@ -259,11 +264,18 @@ impl Catalog {
     }
 
     pub(super) fn drain_gpu(&mut self, gpu: &str) -> Result<Outcome, ErrorDetail> {
+        if gpu == Command::ALL_GPUS {
+            return Ok(self.drain_gpus());
+        }
         let known = self.gpu(gpu)?;
         match known.state {
             GpuState::Ready => {
                 let uuid = known.seen.uuid.clone();
-                Ok(self.set_state(&uuid, GpuState::Draining, Some("by command".into())))
+                Ok(self.set_state(
+                    &uuid,
+                    GpuState::Draining,
+                    Some("by an administrator".into()),
+                ))
             }
             GpuState::Draining | GpuState::Suspect | GpuState::NoDriver => Ok(Outcome {
                 target: format!("gpu {}", known.gpu_id),
@@ -271,6 +283,32 @@ impl Catalog {
                 ..Outcome::default()
             }),
             GpuState::Vanished => Err(vanished(known)),
+        }
+    }
+
+    fn drain_gpus(&mut self) -> Outcome {
+        let ready = self.gpus.values();
+        let ready = ready.filter(|gpu| gpu.state == GpuState::Ready);
+        let mut ready: Vec<_> = ready
+            .map(|gpu| (gpu.gpu_id, gpu.seen.uuid.clone()))
+            .collect();
+        ready.sort();
+        for (_, uuid) in &ready {
+            self.set_state(uuid, GpuState::Draining, Some("by an administrator".into()));
+        }
+        let ids = super::ranges(ready.iter().map(|(id, _)| *id));
+        Outcome {
+            changes: if ready.is_empty() {
+                Vec::new()
+            } else {
+                vec![self.inventory()]
+            },
+            target: "host".into(),
+            message: match ready.is_empty() {
+                true => "Nothing to do: no GPU takes new work.".into(),
+                false => format!("GPU {ids}: finishes what runs and takes nothing new."),
+            },
+            ..Outcome::default()
         }
     }
 
@@ -429,9 +467,9 @@ fn assignment_warnings(gpu: &GpuRecord) -> Vec<String> {
     }
     if !gpu.seen.mig.is_empty() {
         warnings.push(format!(
-            "GPU {} is in MIG mode with {} instances; it is used as the driver shows it.",
+            "GPU {} is in MIG mode with {}; it is used as the driver shows it.",
             gpu.gpu_id,
-            gpu.seen.mig.len()
+            counted(gpu.seen.mig.len(), "instance")
         ));
     }
     warnings

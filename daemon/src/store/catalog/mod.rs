@@ -47,6 +47,8 @@ pub struct Context {
     pub defaults: Defaults,
     /// As [`crate::store::StoreOptions::own_paths`].
     pub own_paths: Vec<PathBuf>,
+    /// As [`crate::store::StoreOptions::local_cid`].
+    pub local_cid: bool,
 }
 
 impl Catalog {
@@ -217,7 +219,7 @@ impl Catalog {
 }
 
 /// Formats names as `a, b, c`, cut after ten.
-fn list(names: impl Iterator<Item = String>) -> String {
+pub(crate) fn list(names: impl Iterator<Item = String>) -> String {
     const MOST: usize = 10;
     let names: Vec<String> = names.collect();
     let mut text = names

@@ -7,7 +7,7 @@ use vgpu_api::{
 use super::super::command::{Outcome, invalid, refuse};
 use super::{Catalog, Context, list};
 use crate::mediation::Change;
-use crate::model::PoolRecord;
+use crate::model::{PoolRecord, counted};
 use crate::rules;
 
 impl Catalog {
@@ -67,7 +67,9 @@ impl Catalog {
             target: format!("pool {name}"),
             message: match changed {
                 true => format!("Pool {name} changed."),
-                false => format!("Pool {name} already was so."),
+                false => {
+                    format!("Pool {name} is unchanged: every setting already has the given value.")
+                }
             },
             ..Outcome::default()
         }
@@ -83,8 +85,8 @@ impl Catalog {
             return Err(refuse(
                 ErrorCode::PoolNotEmpty,
                 format!(
-                    "Pool {name} still has {} VMs: {}.",
-                    vms.len(),
+                    "Pool {name} still has {}: {}.",
+                    counted(vms.len(), "VM"),
                     list(vms.into_iter())
                 ),
                 "Move them (`vgpu-admin move-vm`) or remove them (`vgpu-admin unregister-vm`) \
@@ -104,7 +106,8 @@ impl Catalog {
         self.pools.remove(name);
         let message = match gone.len() {
             0 => format!("Pool {name} deleted."),
-            n => format!("Pool {name} deleted; {n} GPUs serve it no longer."),
+            1 => format!("Pool {name} deleted; 1 GPU no longer serves it."),
+            n => format!("Pool {name} deleted; {n} GPUs no longer serve it."),
         };
         let mut changes: Vec<_> = gone.into_iter().map(Change::GpuUnassigned).collect();
         changes.push(Change::PoolDeleted {
@@ -120,9 +123,6 @@ impl Catalog {
 
     pub(super) fn set_weights(&mut self, patch: &WeightsPatch) -> Result<Outcome, ErrorDetail> {
         let Some(name) = &patch.pool else {
-            if patch.reset {
-                return Err(invalid("`reset` needs a pool.".into()));
-            }
             return self.set_host_weights(patch);
         };
         let pool = self.pool(name)?;
@@ -140,7 +140,12 @@ impl Catalog {
     }
 
     fn set_host_weights(&mut self, patch: &WeightsPatch) -> Result<Outcome, ErrorDetail> {
-        let merged = merge(self.host_weights, patch);
+        let base = if patch.reset {
+            Weights::default()
+        } else {
+            self.host_weights
+        };
+        let merged = merge(base, patch);
         merged.check().map_err(invalid)?;
         let changed = merged != self.host_weights;
         self.host_weights = merged;
@@ -161,8 +166,13 @@ impl Catalog {
             changed,
             target: "host".into(),
             message: match changed {
-                true => format!("Weights changed; {} pools follow them.", names.len()),
-                false => "The weights already were so.".into(),
+                true => format!(
+                    "Weights changed; they hold in {} without own weights.",
+                    counted(names.len(), "pool")
+                ),
+                false => {
+                    "The weights are unchanged: every weight already has the given value.".into()
+                }
             },
             ..Outcome::default()
         })

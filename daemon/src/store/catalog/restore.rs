@@ -159,7 +159,7 @@ impl Catalog {
             replaced: (replaced.len(), ranges(replaced.iter().map(|vm| vm.vm_id))),
             removed: (gone.clone().count(), ranges(gone)),
         };
-        let ending = sessions.iter().filter(|s| self.ends(after, s)).count();
+        let ending = self.ending(after, sessions).len();
         format!(
             "Restored: {} ({pools}), {} ({vms}). {} of guests {} with it.",
             counted(after.pools.len(), "pool"),
@@ -169,23 +169,33 @@ impl Catalog {
         )
     }
 
-    /// Whether a session ends with the change to another catalog: its VM is removed or moved, or
-    /// its GPU leaves the pool.
+    /// The sessions that end with the change to another catalog.
+    pub(crate) fn ending(&self, after: &Catalog, sessions: &[Session]) -> Vec<Session> {
+        let ending = sessions.iter().filter(|s| self.ends(after, s));
+        ending.cloned().collect()
+    }
+
+    /// Whether a session ends with the change to another catalog: its VM is removed, quarantined or
+    /// gets another address, or may no longer use the session's GPUs.
     fn ends(&self, after: &Catalog, session: &Session) -> bool {
         let Some(vm) = self.vms.get(&session.vm_id) else {
             return false;
         };
-        let on = |uuid: &String| {
-            let gpu = self.gpus.get(uuid).map(|gpu| gpu.gpu_id);
-            session.gpu_uuid.as_ref() == Some(uuid)
-                || gpu.is_some_and(|gpu| session.more_gpu_ids.contains(&gpu))
+        let Some(next) = after.same(vm) else {
+            return true;
         };
-        let mut lost = self
-            .assignments
-            .keys()
-            .filter(|key| !after.assignments.contains_key(*key));
-        after.same(vm).is_none_or(|next| next.pool != vm.pool)
-            || lost.any(|(gpu, pool)| *pool == vm.pool && on(gpu))
+        let moved = (vm.cid, &vm.socket, vm.peer_uid) != (next.cid, &next.socket, next.peer_uid);
+        let quarantined = vm.quarantine.is_none() && next.quarantine.is_some();
+        let on = |gpu: &&GpuRecord| {
+            session.gpu_uuid.as_ref() == Some(&gpu.seen.uuid)
+                || session.more_gpu_ids.contains(&gpu.gpu_id)
+        };
+        let serves = |uuid: &String| {
+            let key = (uuid.clone(), next.pool.clone());
+            after.assignments.contains_key(&key) && next.may_use(uuid)
+        };
+        let mut gpus = self.gpus.values().filter(on);
+        moved || quarantined || gpus.any(|gpu| !serves(&gpu.seen.uuid))
     }
 
     /// Returns sentences for the administrator about pools that lack GPUs after a restore.

@@ -11,7 +11,7 @@ use vgpu_api::{
 use super::super::command::{Outcome, invalid, refuse};
 use super::{Catalog, Context, ranges};
 use crate::mediation::Change;
-use crate::model::{GpuRecord, VmRecord};
+use crate::model::{GpuRecord, VmRecord, counted};
 use crate::rules;
 
 impl Catalog {
@@ -47,11 +47,15 @@ impl Catalog {
         }
         let allowed = request.gpus.as_deref();
         outcome.message = match outcome.changes.len() {
-            0 => "Registered already, exactly so.".into(),
+            0 => "Nothing to do: registered already, with the same settings.".into(),
             1 => format!("1 VM registered in pool {}.", request.pool),
             n => format!("{n} VMs registered in pool {}.", request.pool),
         };
+        let count = u32::try_from(request.vm_ids.len()).unwrap_or(u32::MAX);
+        let cids = request.first_cid.into_iter();
+        let cids = cids.flat_map(|first| (0..count).map(move |at| first.saturating_add(at)));
         outcome.warnings = self.registration_warnings(request);
+        outcome.warnings.extend(local_cid(cids, context));
         outcome
             .warnings
             .extend(self.allowlist_warning(allowed, &request.pool)?);
@@ -220,13 +224,6 @@ impl Catalog {
         let gpus = self.gpus_of(&request.pool).into_iter();
         let unserved = gpus.filter(|gpu| gpu.state == GpuState::NoDriver);
         warnings.extend(unserved.map(GpuRecord::without_driver));
-        if request.first_cid.is_some_and(|cid| cid < 3) {
-            warnings.push(
-                "CIDs 1 and 2 are this host's own programs; they are served only with \
-                 listen.allow_local_cid = true."
-                    .into(),
-            );
-        }
         warnings
     }
 
@@ -262,7 +259,7 @@ impl Catalog {
             None => None,
             Some(named) => Some(self.allowlist(named.as_deref())?),
         };
-        self.change_vms(&patch.vm_ids, "changed", |catalog, vm| {
+        let mut outcome = self.change_vms(&patch.vm_ids, "changed", |catalog, vm| {
             if let Some(gpus) = &gpus {
                 vm.gpus.clone_from(gpus);
             }
@@ -287,7 +284,9 @@ impl Catalog {
             patch.limits.apply_to(&mut vm.limits);
             rules::vm_limits(&vm.limits).map_err(invalid)?;
             catalog.effective_limits(&patch.limits, vm, context)
-        })
+        })?;
+        outcome.warnings = local_cid(patch.cid.flatten().into_iter(), context).collect();
+        Ok(outcome)
     }
 
     pub(super) fn move_vms(&mut self, vm_ids: &[u32], pool: &str) -> Result<Outcome, ErrorDetail> {
@@ -374,6 +373,17 @@ impl Catalog {
     }
 }
 
+/// A warning about the CIDs of the host's own programs, if vgpud does not serve them.
+fn local_cid(cids: impl Iterator<Item = u32>, context: &Context) -> impl Iterator<Item = String> {
+    let unserved = !context.local_cid;
+    cids.filter(move |cid| unserved && *cid < rules::FIRST_CID).map(|cid| {
+        format!(
+            "CID {cid} stands for programs of this host and not for a VM; vgpud serves it only with \
+             listen.allow_local_cid = true."
+        )
+    })
+}
+
 /// Removes the bursts of rates that `changes` removes.
 fn drop_bursts(changes: &VmLimitsPatch, limits: &mut VmLimits) {
     let buckets = [
@@ -406,9 +416,9 @@ fn tell_quarantine(outcome: &mut Outcome) {
 fn outcome(vm_ids: &[u32], changes: Vec<Change>, what: &str) -> Outcome {
     let target = format!("vm {}", ranges(vm_ids.iter().copied()));
     let message = match changes.len() {
+        0 if what == "changed" => "Nothing to do: every value is so already.".into(),
         0 => format!("Nothing to do: already {what}."),
-        1 => format!("1 VM {what}."),
-        n => format!("{n} VMs {what}."),
+        n => format!("{} {what}.", counted(n, "VM")),
     };
     Outcome {
         changes,

@@ -25,7 +25,7 @@ fn a_vm_of_another_hosts_backup_is_another_vm() {
     let saved = block_on(theirs.backup()).unwrap();
     let (incoming, mut file) = mine.incoming(0).unwrap();
     std::io::copy(&mut &saved, &mut file).unwrap();
-    let outcome = block_on(mine.restore(admin(), incoming, Vec::new())).unwrap();
+    let outcome = block_on(mine.restore(admin(), incoming, Vec::new(), false)).unwrap();
     let (generation, registered) = registration(mine);
     assert!(generation > first.0 && registered == second.1);
     // The sessions of the old registration end, and the VM is registered anew.
@@ -42,7 +42,7 @@ fn a_vm_of_another_hosts_backup_is_another_vm() {
     let (incoming, mut file) = mine.incoming(0).unwrap();
     std::io::Seek::rewind(&mut &saved).unwrap();
     std::io::copy(&mut &saved, &mut file).unwrap();
-    let outcome = block_on(mine.restore(admin(), incoming, Vec::new())).unwrap();
+    let outcome = block_on(mine.restore(admin(), incoming, Vec::new(), false)).unwrap();
     assert_eq!(registration(mine), (generation, registered));
     assert!(mine.catalog().vms[&1].quarantine.is_some());
     let ends = |change: &Change| matches!(change, Change::VmRemoved { .. });
@@ -78,7 +78,7 @@ fn no_vm_gets_a_socket_in_another_ones_directory() {
     assert!(refused.message.contains(socket), "{refused:?}");
     let (incoming, mut file) = store.incoming(0).unwrap();
     std::io::copy(&mut &saved, &mut file).unwrap();
-    let refused = block_on(store.restore(admin(), incoming, Vec::new())).unwrap_err();
+    let refused = block_on(store.restore(admin(), incoming, Vec::new(), false)).unwrap_err();
     assert!(refused.message.contains(socket), "{refused:?}");
     assert_eq!(refused.hint.as_deref(), Some("Nothing was changed."));
     assert!(store.catalog().vms.is_empty());
@@ -90,6 +90,6 @@ fn no_vm_gets_a_socket_in_another_ones_directory() {
     let (incoming, mut file) = store.incoming(0).unwrap();
     std::io::Seek::rewind(&mut &saved).unwrap();
     std::io::copy(&mut &saved, &mut file).unwrap();
-    block_on(store.restore(admin(), incoming, Vec::new())).unwrap();
+    block_on(store.restore(admin(), incoming, Vec::new(), false)).unwrap();
     assert_eq!(store.catalog().vms[&1].socket.as_deref(), Some(socket));
 }

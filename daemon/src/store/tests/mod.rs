@@ -153,7 +153,7 @@ fn everything_comes_back_after_a_restart() {
     assert_eq!(store.catalog().host_weights.high, 9);
     let usage = store.journal().usage_of(1);
     assert_eq!((usage.total.gpu_ns, usage.debt_ns), (7, 3));
-    let audit = block_on(store.audit(Some(0), 100)).unwrap();
+    let audit = block_on(store.audit(Some(0), 100, Selection::default())).unwrap();
     let actions: Vec<&str> = audit.iter().map(|entry| entry.action.as_str()).collect();
     let expected = [
         "scan-gpus",
@@ -164,8 +164,14 @@ fn everything_comes_back_after_a_restart() {
         "weights-set",
     ];
     assert_eq!(actions, expected);
-    assert_eq!(block_on(store.audit(None, 2)).unwrap(), audit[4..]);
-    assert_eq!(block_on(store.audit(Some(0), 2)).unwrap(), audit[..2]);
+    assert_eq!(
+        block_on(store.audit(None, 2, Selection::default())).unwrap(),
+        audit[4..]
+    );
+    assert_eq!(
+        block_on(store.audit(Some(0), 2, Selection::default())).unwrap(),
+        audit[..2]
+    );
     assert_eq!(audit[3].target, "vm 1-3");
     assert_eq!(
         (audit[3].actor.as_str(), audit[3].pid),
@@ -274,7 +280,12 @@ fn a_refused_command_leaves_no_trace() {
         .unwrap_err();
     assert_eq!(error.code, ErrorCode::PoolNotFound);
     assert_eq!(store.catalog(), before);
-    assert_eq!(block_on(store.audit(Some(0), 100)).unwrap().len(), 1);
+    assert_eq!(
+        block_on(store.audit(Some(0), 100, Selection::default()))
+            .unwrap()
+            .len(),
+        1
+    );
 }
 
 #[test]
@@ -417,7 +428,14 @@ fn strikes_and_suspect_gpus_survive() {
     assert_eq!(catalog.gpus["GPU-0000"].state, vgpu_api::GpuState::Suspect);
     // The later note named an unknown registration and has no effect.
     assert_eq!(catalog.vms[&1].quarantine, None);
-    let events = block_on(store.newest_events(10, |e| e.severity >= Severity::Warning)).unwrap();
+    let events = block_on(store.newest_events(
+        10,
+        Selection {
+            severity: Some(Severity::Warning),
+            ..Selection::default()
+        },
+    ))
+    .unwrap();
     assert!(
         events
             .iter()

@@ -16,7 +16,7 @@ use vgpu_api::{ErrorCode, ErrorDetail, EventKind, GpuState, Quarantine, Session,
 use super::backup::Backup;
 use super::catalog::{Catalog, Context};
 use super::command::{AuditActor, Command, Outcome, invalid, refuse};
-use super::{NumberFile, Shared, StoreError, StoreOptions, rows};
+use super::{NumberFile, Shared, StoreError, StoreOptions, rows, telling};
 use crate::events::{Draft, GpuNote, Journal, QuarantineNote, Unsaved, VmNote};
 use crate::mediation::Change;
 use crate::model::{UsageRecord, VmRecord, now_unix_ms};
@@ -41,7 +41,13 @@ pub(super) enum Job {
         command: Box<Command>,
         reply: oneshot::Sender<Result<Outcome, ErrorDetail>>,
     },
-    /// Asks for the outcome of an earlier command with the same key, if there is one.
+    /// Asks for the outcome of a command without carrying it out.
+    Try {
+        command: Box<Command>,
+        sessions: Vec<Session>,
+        reply: oneshot::Sender<Result<Outcome, ErrorDetail>>,
+    },
+    /// Asks for the outcome of the same command under the same key, if it was already carried out.
     Repeated {
         actor: AuditActor,
         key: String,
@@ -53,6 +59,7 @@ pub(super) enum Job {
         actor: AuditActor,
         backup: Box<Backup>,
         sessions: Vec<Session>,
+        dry_run: bool,
         reply: oneshot::Sender<Result<Outcome, ErrorDetail>>,
     },
     /// A read on the writer's connection, if that is the only connection. Tests also run other work
@@ -168,6 +175,13 @@ impl Writer {
                     // If the caller no longer listens, only the answer is lost.
                     let _ = reply.send(self.execute(&actor, key, asked, &command));
                 }
+                Ok(Job::Try {
+                    command,
+                    sessions,
+                    reply,
+                }) => {
+                    let _ = reply.send(self.tried(&command, &sessions));
+                }
                 Ok(Job::Repeated {
                     actor,
                     key,
@@ -180,9 +194,10 @@ impl Writer {
                     actor,
                     backup,
                     sessions,
+                    dry_run,
                     reply,
                 }) => {
-                    let _ = reply.send(self.restore(&actor, &backup, &sessions));
+                    let _ = reply.send(self.restore(&actor, &backup, &sessions, dry_run));
                 }
                 Ok(Job::Read(query)) => query(&self.connection),
                 Ok(Job::Configure(options)) => self.options = *options,
@@ -208,14 +223,9 @@ impl Writer {
             return Ok(done);
         }
         let on_disk = self.on_disk.clone();
-        let mut after = Catalog::clone(&self.with_notes());
         let now_unix_ms = now_unix_ms();
-        let context = Context {
-            now_unix_ms,
-            defaults: self.options.defaults.clone(),
-            own_paths: self.options.own_paths.clone(),
-        };
-        let outcome = after.apply(command, &context)?;
+        let mut after = Catalog::clone(&self.with_notes());
+        let outcome = after.apply(command, &self.context(now_unix_ms))?;
         if !outcome.changed && *actor == AuditActor::daemon() {
             return Ok(outcome);
         }
@@ -236,8 +246,25 @@ impl Writer {
         })?;
         self.on_disk = self.shared.publish(after);
         self.acknowledged(change);
-        self.tell(command, &outcome);
+        self.tell(command, &outcome, actor);
         Ok(outcome)
+    }
+
+    fn context(&self, now_unix_ms: u64) -> Context {
+        Context {
+            now_unix_ms,
+            defaults: self.options.defaults.clone(),
+            own_paths: self.options.own_paths.clone(),
+            local_cid: self.options.local_cid,
+        }
+    }
+
+    fn tried(&mut self, command: &Command, sessions: &[Session]) -> Result<Outcome, ErrorDetail> {
+        let before = self.with_notes();
+        let mut after = Catalog::clone(&before);
+        let outcome = after.apply(command, &self.context(now_unix_ms()))?;
+        let ends = before.ending(&after, sessions);
+        Ok(Outcome { ends, ..outcome })
     }
 
     fn restore(
@@ -245,6 +272,7 @@ impl Writer {
         actor: &AuditActor,
         backup: &Backup,
         sessions: &[Session],
+        dry_run: bool,
     ) -> Result<Outcome, ErrorDetail> {
         let (on_disk, before) = (self.on_disk.clone(), self.with_notes());
         let after = before.restored(&backup.catalog);
@@ -272,8 +300,12 @@ impl Writer {
             changed: true,
             target: "backup".into(),
             message: before.told(&after, sessions),
+            ends: before.ending(&after, sessions),
             ..Outcome::default()
         };
+        if dry_run {
+            return Ok(outcome);
+        }
         let command = Command::Note {
             action: "restore".into(),
             // The audit trail saves the command, and thereby this message, as its detail.
@@ -304,7 +336,7 @@ impl Writer {
             .collect();
         self.on_disk = self.shared.publish(after);
         self.acknowledged(change);
-        self.tell(&command, &outcome);
+        self.tell(&command, &outcome, actor);
         for vm_id in anew {
             self.journal.put_usage(vm_id, usage[&vm_id]);
         }
@@ -483,8 +515,8 @@ impl Writer {
         }
     }
 
-    /// Records a successful command: events, and the usage of removed and reset VMs.
-    fn tell(&self, command: &Command, outcome: &Outcome) {
+    /// Adds events for a command that was carried out.
+    fn tell(&self, command: &Command, outcome: &Outcome, actor: &AuditActor) {
         for change in &outcome.changes {
             match *change {
                 Change::VmRemoved { vm_id, .. } => self.journal.forget_usage(vm_id),
@@ -499,22 +531,12 @@ impl Writer {
         if !outcome.changed {
             return;
         }
-        let (kind, severity) = match command {
-            Command::ScanGpus(_) => return self.tell_scan(outcome),
-            Command::Note { .. } => return,
-            Command::Quarantine(_) => (EventKind::Quarantined, Severity::Warning),
-            Command::Release(_) => (EventKind::Released, Severity::Info),
-            Command::ResumeGpu { .. } => (EventKind::GpuResumed, Severity::Info),
-            Command::SuspectGpu { .. } => (EventKind::GpuSuspect, Severity::Error),
-            _ => (EventKind::ConfigChanged, Severity::Info),
-        };
-        let message = format!(
-            "{} ({}, {})",
-            outcome.message,
-            command.action(),
-            outcome.target
-        );
-        self.journal.record(Draft::daemon(kind, severity, message));
+        if matches!(command, Command::ScanGpus(_)) {
+            return self.tell_scan(outcome);
+        }
+        for draft in telling::drafts(command, outcome, actor) {
+            self.journal.record(draft);
+        }
     }
 
     fn tell_scan(&self, outcome: &Outcome) {

@@ -20,7 +20,7 @@ pub(super) fn object(
         .description(Some(about.trim_start()))
         .additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(false)));
     for (setting, default) in rows {
-        object = object.property(setting.name, field(setting, &default));
+        object = object.property(setting.name, field(setting, &default, !all));
         if all && !setting.defaulted && setting.unit != Unit::Weights {
             object = object.required(setting.name);
         }
@@ -28,7 +28,9 @@ pub(super) fn object(
     Schema::Object(object.build()).into()
 }
 
-fn field(setting: &Setting, default: &Value) -> RefOr<Schema> {
+/// `change`: `null` stands for the default.
+fn field(setting: &Setting, default: &Value, change: bool) -> RefOr<Schema> {
+    let nullable = setting.defaulted || change;
     let about = format!("{} ({})", setting.about(), setting.plain_bounds(default));
     let null = || ObjectBuilder::new().schema_type(Type::Null);
     let number = ObjectBuilder::new()
@@ -38,7 +40,12 @@ fn field(setting: &Setting, default: &Value) -> RefOr<Schema> {
         .maximum(Some(*setting.range.end()));
     let mut any = OneOfBuilder::new().description(Some(about.clone()));
     match (setting.unit, default) {
-        (Unit::Policy, _) => any = any.item(Ref::from_schema_name("PoolPolicy")),
+        (Unit::Policy, _) => {
+            any = any.item(Ref::from_schema_name("PoolPolicy"));
+            if change {
+                any = any.item(null());
+            }
+        }
         (Unit::Weights, _) => any = any.item(null()).item(Ref::from_schema_name("Weights")),
         (_, Value::Limit(_)) => {
             any = any.item(number);
@@ -46,10 +53,11 @@ fn field(setting: &Setting, default: &Value) -> RefOr<Schema> {
                 let word = ObjectBuilder::new().schema_type(Type::String);
                 any = any.item(word.enum_values(Some([UNLIMITED])));
             }
-            if setting.defaulted {
+            if nullable {
                 any = any.item(null());
             }
         }
+        _ if nullable => any = any.item(number).item(null()),
         _ => return Schema::Object(number.description(Some(about)).build()).into(),
     }
     Schema::OneOf(any.build()).into()

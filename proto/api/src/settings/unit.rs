@@ -20,13 +20,17 @@ pub enum Unit {
 }
 
 /// Units of time, in µs.
-const TIMES: [(&str, u64); 5] = [
+const TIMES: [(&str, u64); 6] = [
     ("us", 1),
     ("ms", 1_000),
     ("s", 1_000_000),
     ("min", 60_000_000),
     ("h", 3_600_000_000),
+    ("d", 86_400_000_000),
 ];
+
+/// Powers of ten after a count. [`Unit::text`] does not write them.
+const MULTIPLES: [(&str, u64); 3] = [("k", 1_000), ("m", 1_000_000), ("g", 1_000_000_000)];
 
 /// Units of size, in bytes.
 const SIZES: [(&str, u64); 5] = [
@@ -73,8 +77,8 @@ impl Unit {
         }
     }
 
-    /// Parses a number with its unit: `2ms`, `500us`, `8GiB`, `512M`, `100`. Only 0 and counts need
-    /// no unit.
+    /// Parses a number with its unit: `2ms`, `1d`, `8GiB`, `512M`, `100`, `100k`. Only 0 and counts
+    /// need no unit.
     ///
     /// # Errors
     /// A sentence, if the text is not a number with a unit of this kind, or not a whole number of
@@ -97,7 +101,11 @@ impl Unit {
                 false => decimal.then(|| 1_000_u64.pow(power)),
             }
         });
-        let size = match size {
+        let multiple = || {
+            let known = MULTIPLES.iter().find(|(known, _)| *known == word);
+            known.filter(|_| self == Unit::Count).map(|(_, size)| *size)
+        };
+        let size = match size.or_else(multiple) {
             Some(size) => size,
             None if n == 0 && word.is_empty() => 1,
             None if word.is_empty() => {
@@ -131,8 +139,8 @@ impl Unit {
     fn examples(self) -> (&'static str, &'static str) {
         match self {
             Unit::Bytes => ("a size", "8GiB, 512MiB or 4096B"),
-            Unit::Us | Unit::Ms | Unit::S => ("a duration", "500us, 2ms, 1s, 10min or 1h"),
-            Unit::Count | Unit::Policy | Unit::Weights => ("a whole number", "100"),
+            Unit::Us | Unit::Ms | Unit::S => ("a duration", "500us, 2ms, 1s, 10min, 1h or 1d"),
+            Unit::Count | Unit::Policy | Unit::Weights => ("a whole number", "100 or 100k"),
         }
     }
 }
@@ -190,7 +198,7 @@ mod tests {
         let said = Unit::Us.parse("5").unwrap_err();
         assert_eq!(
             said,
-            "`5` has no unit; write for instance 500us, 2ms, 1s, 10min or 1h"
+            "`5` has no unit; write for instance 500us, 2ms, 1s, 10min, 1h or 1d"
         );
         assert!(Unit::Us.parse("2 fortnights").is_err());
         let said = Unit::Ms.parse("500us").unwrap_err();
@@ -198,6 +206,11 @@ mod tests {
             said,
             "`500us` is not a whole number of milliseconds; write for instance 1ms"
         );
-        assert!(Unit::Count.parse("1K").is_err());
+        assert_eq!(Unit::Count.parse("100k"), Ok(100_000));
+        assert_eq!(Unit::Count.parse("2 M"), Ok(2_000_000));
+        assert_eq!(Unit::S.parse("1d"), Ok(86_400));
+        for bad in ["1KiB", "1kk", "k", "1.5k", "99999999999G"] {
+            assert!(Unit::Count.parse(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -1,4 +1,5 @@
 mod gpus;
+mod hosts;
 
 use vgpu_api::{
     AssignRequest, GpuHealth, GpuSource, GpuState, Limit, MoveRequest, PoolCreate, PoolPatch,
@@ -14,6 +15,7 @@ fn context() -> Context {
         now_unix_ms: 1_000,
         defaults: Defaults::default(),
         own_paths: vec!["/run/vgpu/vm".into()],
+        local_cid: false,
     }
 }
 

@@ -1,0 +1,195 @@
+//! Events about commands that were carried out.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+use vgpu_api::{EventKind, Severity};
+
+use super::command::{AuditActor, Command, Outcome};
+use crate::events::Draft;
+use crate::mediation::Change;
+
+/// Most VMs of a command that get an event each. Beyond that one event has them all, because the
+/// events of one command must not displace the others from memory.
+const MOST: usize = 64;
+
+/// The events of a command, except those of a scan.
+pub(super) fn drafts(command: &Command, outcome: &Outcome, actor: &AuditActor) -> Vec<Draft> {
+    let (kind, severity) = match command {
+        Command::ScanGpus(_) | Command::Note { .. } => return Vec::new(),
+        Command::Quarantine(_) => (EventKind::Quarantined, Severity::Warning),
+        Command::Release(_) => (EventKind::Released, Severity::Info),
+        Command::ResumeGpu { .. } => (EventKind::GpuResumed, Severity::Info),
+        Command::SuspectGpu { .. } => (EventKind::GpuSuspect, Severity::Error),
+        _ => (EventKind::ConfigChanged, Severity::Info),
+    };
+    let given = details(command);
+    let given = match given.is_empty() {
+        true => String::new(),
+        false => format!(": {given}"),
+    };
+    let who = &actor.name;
+    let vms = changed_vms(outcome);
+    if let Some(what) = of_vms(command)
+        && vms.len() <= MOST
+    {
+        let draft = |vm_id: u32| {
+            let (subject, verb) = what;
+            let message = format!("{subject} {vm_id} {verb} by {who}{given}.");
+            Draft::vm(kind, severity, vm_id, message)
+        };
+        return vms.into_iter().map(draft).collect();
+    }
+    let (message, target) = (&outcome.message, &outcome.target);
+    let message = format!("{message} ({} {target} by {who}{given})", command.action());
+    let pool = match command {
+        Command::SetPool { name, .. } | Command::DeletePool { name } => Some(name.clone()),
+        Command::CreatePool(request) => Some(request.name.clone()),
+        Command::AssignGpu(request) => Some(request.pool.clone()),
+        _ => None,
+    };
+    vec![Draft {
+        pool,
+        ..Draft::daemon(kind, severity, message)
+    }]
+}
+
+/// What a command does to each of its VMs: the words before and after the number.
+fn of_vms(command: &Command) -> Option<(&'static str, &'static str)> {
+    let verb = match command {
+        Command::RegisterVm(_) => "was registered",
+        Command::UnregisterVm(_) => "was unregistered",
+        Command::SetVm(_) => "was changed",
+        Command::MoveVm(_) => "was moved",
+        Command::Quarantine(_) => "was quarantined",
+        Command::Release(_) => "was released",
+        Command::ResetUsage(_) => return Some(("The usage counters of VM", "were set to zero")),
+        _ => return None,
+    };
+    Some(("VM", verb))
+}
+
+fn changed_vms(outcome: &Outcome) -> BTreeSet<u32> {
+    let of = |change: &Change| match change {
+        Change::VmUpserted { vm, .. } => Some(vm.vm_id),
+        Change::VmRemoved { vm_id, .. } | Change::UsageReset { vm_id, .. } => Some(*vm_id),
+        _ => None,
+    };
+    outcome.changes.iter().filter_map(of).collect()
+}
+
+/// The values of a command, except its targets: `priority high, calls_per_s 1000`.
+fn details(command: &Command) -> String {
+    let json = serde_json::to_value(command).unwrap_or_default();
+    let mut parts = Vec::new();
+    // The outer object has one field, which names the command.
+    if let Some(Value::Object(fields)) = json.as_object().and_then(|c| c.values().next()) {
+        let changes = matches!(command, Command::SetVm(_) | Command::SetPool { .. });
+        collect(fields, changes, &mut parts);
+    }
+    parts.join(", ")
+}
+
+/// `changes`: an absent value is a value too.
+fn collect(fields: &Map<String, Value>, changes: bool, parts: &mut Vec<String>) {
+    for (name, value) in fields {
+        let text = match value {
+            Value::Object(inner) => {
+                collect(inner, changes, parts);
+                continue;
+            }
+            _ if matches!(name.as_str(), "vm_ids" | "name" | "gpu") && !changes => continue,
+            _ if name == "vm_ids" => continue,
+            Value::Null if name == "cid" || name == "origin" => "none".to_owned(),
+            Value::Null if changes => "default".to_owned(),
+            Value::Null | Value::Bool(false) => continue,
+            Value::Array(list) => {
+                let words = list.iter().map(plain);
+                words.collect::<Vec<_>>().join(" ")
+            }
+            other => plain(other),
+        };
+        parts.push(format!("{} {text}", name.replace('_', " ")));
+    }
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or(value.to_string(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use vgpu_api::{Limit, PoolPatch, Priority, QuarantineRequest, VmLimitsPatch, VmPatch};
+
+    use super::*;
+    use crate::model::VmRecord;
+
+    fn told(command: &Command, vm_ids: &[u32]) -> Vec<Draft> {
+        let changed = vm_ids.iter().map(|&vm_id| Change::VmUpserted {
+            vm: VmRecord {
+                vm_id,
+                ..VmRecord::default()
+            },
+            debt_ns: None,
+        });
+        let outcome = Outcome {
+            changes: changed.collect(),
+            message: "Done.".into(),
+            target: "vm 1".into(),
+            ..Outcome::default()
+        };
+        let actor = AuditActor {
+            name: "uid:7".into(),
+            pid: None,
+        };
+        drafts(command, &outcome, &actor)
+    }
+
+    #[test]
+    fn an_event_about_a_vm_has_its_number_and_says_who_changed_what() {
+        let command = Command::SetVm(VmPatch {
+            vm_ids: vec![1, 2],
+            priority: Some(Priority::High),
+            cid: Some(None),
+            limits: VmLimitsPatch {
+                sessions: Some(Limit::Value(3)),
+                ..VmLimitsPatch::default()
+            },
+            ..VmPatch::default()
+        });
+        let events = told(&command, &[1, 2]);
+        assert_eq!(events[1].vm_id, Some(2));
+        assert_eq!(
+            events[0].message,
+            "VM 1 was changed by uid:7: cid none, sessions 3, priority high."
+        );
+        let command = Command::Quarantine(QuarantineRequest {
+            vm_ids: vec![1],
+            reason: Some("it hangs".into()),
+        });
+        let said = &told(&command, &[1])[0].message;
+        assert_eq!(said, "VM 1 was quarantined by uid:7: reason it hangs.");
+        let all: Vec<u32> = (1..=65).collect();
+        assert!(all.len() > MOST);
+        let many = told(&command, &all);
+        assert_eq!((many.len(), many[0].vm_id), (1, None));
+    }
+
+    #[test]
+    fn an_event_about_a_pool_says_who_changed_what() {
+        let command = Command::SetPool {
+            name: "A".into(),
+            patch: PoolPatch {
+                slice_us: Some(500),
+                ..PoolPatch::default()
+            },
+        };
+        let event = &told(&command, &[])[0];
+        assert_eq!(event.pool.as_deref(), Some("A"));
+        let said = &event.message;
+        assert!(
+            said.contains("by uid:7: ") && said.contains("slice us 500"),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,128 @@
+//! Drains: no new sessions on a GPU or on the host, and the wait until nothing runs.
+
+use std::time::{Duration, Instant};
+
+use vgpu_api::{ApplyReport, ErrorCode, ErrorDetail, Gpu, GpuCheckReport, GpuState, Session};
+
+use super::{applied, gpu, session};
+use crate::cli::Waiting;
+use crate::client::{Client, segment, tried};
+use crate::error::{Error, TIMED_OUT};
+use crate::output::{Format, show};
+
+/// Time between two looks at the sessions.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Drains a GPU (by number or UUID), or, without a name, all, and returns the exit code.
+pub(super) async fn run(
+    client: &Client,
+    output: Format,
+    name: Option<&str>,
+    waiting: Waiting,
+    dry_run: bool,
+) -> Result<u8, Error> {
+    let begin = Instant::now();
+    let path = format!("gpus/{}/drain", segment(name.unwrap_or("all")));
+    let none = serde_json::json!({});
+    let report: ApplyReport = client.post(&tried(path, dry_run), &none).await?;
+    applied(output, &report)?;
+    if !waiting.wait {
+        return Ok(0);
+    }
+    let deadline = waiting.timeout.map(|ms| begin + Duration::from_millis(ms));
+    wait(client, name, deadline).await
+}
+
+/// Waits until nothing runs, with progress on standard error.
+async fn wait(client: &Client, name: Option<&str>, deadline: Option<Instant>) -> Result<u8, Error> {
+    let mut told: Option<Vec<u64>> = None;
+    loop {
+        let all: Option<Vec<Gpu>> = in_time(client, "gpus", deadline).await?;
+        let sessions: Option<Vec<Session>> = in_time(client, "sessions", deadline).await?;
+        let (Some(all), Some(mut sessions)) = (all, sessions) else {
+            eprintln!("vgpu-admin: vgpud did not answer until the timeout. The drain goes on.");
+            return Ok(TIMED_OUT);
+        };
+        let drained = drained(&all, name)?;
+        sessions.retain(|s| {
+            let on = |id: &u32| s.gpu_id == Some(*id) || s.more_gpu_ids.contains(id);
+            name.is_none() || drained.iter().any(on)
+        });
+        let left = session::named(&sessions);
+        if sessions.is_empty() {
+            eprintln!("vgpu-admin: Nothing runs any more.");
+            return Ok(0);
+        }
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            eprintln!(
+                "vgpu-admin: At the timeout these sessions still run: {left}. The drain goes on."
+            );
+            return Ok(TIMED_OUT);
+        }
+        let ids: Vec<u64> = sessions.iter().map(|s| s.session_id).collect();
+        if told.as_ref() != Some(&ids) {
+            eprintln!("vgpu-admin: Waiting for the sessions {left}.");
+            told = Some(ids);
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// The answer to a request that survives restarts of vgpud; `None` at the deadline.
+async fn in_time<T: serde::de::DeserializeOwned>(
+    client: &Client,
+    path: &str,
+    deadline: Option<Instant>,
+) -> Result<Option<T>, Error> {
+    let answer = client.get_through_restarts(path);
+    let Some(deadline) = deadline else {
+        return answer.await.map(Some);
+    };
+    // A last look is made even if the deadline is over.
+    let deadline = deadline.max(Instant::now() + LOOK);
+    match tokio::time::timeout_at(deadline.into(), answer).await {
+        Ok(answer) => answer.map(Some),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The numbers of the GPUs of the drain. An error if one of them takes new work again.
+fn drained(all: &[Gpu], name: Option<&str>) -> Result<Vec<u32>, Error> {
+    let named = |gpu: &&Gpu| {
+        name.is_none_or(|name| match name.parse::<u32>() {
+            Ok(id) => gpu.gpu_id == id,
+            Err(_) => gpu.uuid.eq_ignore_ascii_case(name),
+        })
+    };
+    let gpus: Vec<&Gpu> = all.iter().filter(named).collect();
+    match gpus.iter().find(|gpu| gpu.state == GpuState::Ready) {
+        None => Ok(gpus.iter().map(|gpu| gpu.gpu_id).collect()),
+        Some(gpu) => Err(Error::Api(ErrorDetail {
+            code: ErrorCode::GpuUnusable,
+            message: format!(
+                "GPU {} takes new work again: somebody resumed it, or it was added.",
+                gpu.gpu_id
+            ),
+            hint: Some("`vgpu-admin audit` says who; drain it again if that is wanted.".into()),
+        })),
+    }
+}
+
+/// Resumes every draining GPU.
+pub(super) async fn resume(client: &Client, output: Format) -> Result<(), Error> {
+    let all: Vec<Gpu> = client.get("gpus").await?;
+    let draining = all.iter().filter(|gpu| gpu.state == GpuState::Draining);
+    let mut reports: Vec<GpuCheckReport> = Vec::new();
+    for gpu in draining {
+        let path = format!("gpus/{}/resume", gpu.gpu_id);
+        reports.push(client.post(&path, &serde_json::json!({})).await?);
+    }
+    if reports.is_empty() {
+        let report = ApplyReport {
+            message: "Nothing to do: no GPU is draining.".into(),
+            ..ApplyReport::default()
+        };
+        return applied(output, &report);
+    }
+    show(output, &reports, |reports| gpu::checks(reports))
+}
