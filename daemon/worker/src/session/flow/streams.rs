@@ -232,6 +232,11 @@ impl Streams {
             .ok_or(CuResult::INVALID_HANDLE)
     }
 
+    /// Whether the guest has a stream of this name.
+    pub(crate) fn named(&self, stream: StreamName) -> bool {
+        self.names.contains_key(&stream.0)
+    }
+
     /// The driver's stream of our handle `stream`, which must belong to this context.
     pub(crate) fn in_context(
         &self,

@@ -25,6 +25,37 @@ impl Objects {
         }
     }
 
+    /// Checks a copy of consecutive bytes to the device.
+    pub(crate) fn check_htod(&self, r: &req::MemcpyHtoD, data: Bulk) -> Result<Work> {
+        let len = data.bytes().len();
+        self.check_range(r.dst.0, len as u64)?;
+        if len > COPY_PIECE {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let to = Region::Line(r.dst.0);
+        Ok(Work::HtoD { to, data })
+    }
+
+    /// Checks a copy of consecutive bytes to the guest. `None`: there is nothing to copy.
+    pub(crate) fn check_dtoh(&self, r: &req::MemcpyDtoH) -> Result<Option<Work>> {
+        self.check_range(r.src.0, r.len)?;
+        Ok((r.len > 0).then(|| {
+            Work::DtoH(FetchWork {
+                from: Region::Line(r.src.0),
+                len: r.len,
+                done: 0,
+            })
+        }))
+    }
+
+    /// Checks a copy of consecutive bytes on the device.
+    pub(crate) fn check_dtod(&self, r: &req::MemcpyDtoD) -> Result<Work> {
+        let (dst, src, len) = (r.dst.0, r.src.0, r.len);
+        self.check_range(dst, len)?;
+        self.check_range(src, len)?;
+        Ok(Work::DtoD { dst, src, len })
+    }
+
     /// Checks a fill of consecutive elements.
     pub(crate) fn check_fill(&self, r: &req::Memset) -> Result<Work> {
         let len = fill_len(r.width, r.count)?;
