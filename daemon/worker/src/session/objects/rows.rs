@@ -1,5 +1,6 @@
 //! Checks of requests for fills, copies of rows, and words that streams write or wait for.
 
+use vgpu_cuda_abi::numbers::{wait_value::NOR, write_value::NO_MEMORY_BARRIER};
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::COPY_PIECE;
@@ -9,11 +10,6 @@ use super::region::{FetchWork, Region, Shape};
 use super::staging::Bulk;
 use super::work::{FillWork, Work};
 use crate::driver::{Result, Rows, Word};
-
-/// `CU_STREAM_WAIT_VALUE_GEQ`, `EQ`, `AND`, `NOR`. (`FLUSH` concerns writes of other devices.)
-const WAIT_FLAGS: u32 = 3;
-/// `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`.
-const WRITE_FLAGS: u32 = 1;
 
 impl Objects {
     /// Checks that a range lies in memory that the guest may use. An empty range always passes.
@@ -169,7 +165,8 @@ impl Objects {
             wide: r.wide,
             flags: r.flags,
         };
-        self.check_word(word, WRITE_FLAGS).map(Work::WriteWord)
+        self.check_word(word, NO_MEMORY_BARRIER)
+            .map(Work::WriteWord)
     }
 
     pub(crate) fn check_wait(&self, r: &req::StreamWaitValue) -> Result<Work> {
@@ -179,7 +176,8 @@ impl Objects {
             wide: r.wide,
             flags: r.flags,
         };
-        self.check_word(word, WAIT_FLAGS).map(Work::WaitWord)
+        // The last comparison. (`FLUSH` concerns writes of other devices.)
+        self.check_word(word, NOR).map(Work::WaitWord)
     }
 
     fn check_word(&self, word: Word, flags: u32) -> Result<Word> {
