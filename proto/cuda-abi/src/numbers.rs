@@ -7,8 +7,6 @@ pub const USUAL_HEAP_BYTES: u64 = 8 << 20;
 pub const CONTEXT_API_VERSION: u32 = 3020;
 /// Largest number of memory operations in one call of `cuStreamBatchMemOp`.
 pub const MOST_MEM_OPS: u32 = 256;
-/// Largest size in bytes of a setting of core dumps, including its NUL.
-pub const LONGEST_COREDUMP_SETTING: usize = 1024;
 
 macro_rules! numbers {
     ($($(#[$doc:meta])* mod $group:ident $prefix:literal { $($name:ident = $value:literal,)* })*) => {
@@ -230,6 +228,17 @@ numbers! {
         PREFERRED_CLUSTER_DIMENSION = 11,
         DEVICE_UPDATABLE_KERNEL_NODE = 13,
         PREFERRED_SHARED_MEMORY_CARVEOUT = 14,
+    }
+    /// `CUgraphExecUpdateResult`.
+    mod graph_update "CU_GRAPH_EXEC_UPDATE_" {
+        SUCCESS = 0,
+        ERROR = 1,
+        ERROR_TOPOLOGY_CHANGED = 2,
+        ERROR_NODE_TYPE_CHANGED = 3,
+        ERROR_PARAMETERS_CHANGED = 5,
+        ERROR_NOT_SUPPORTED = 6,
+        ERROR_UNSUPPORTED_FUNCTION_CHANGE = 7,
+        ERROR_ATTRIBUTES_CHANGED = 8,
     }
     /// `CUgraphInstantiate_flags`.
     mod instantiate "CUDA_GRAPH_INSTANTIATE_FLAG_" {
