@@ -107,9 +107,11 @@ pub struct Linked {
     runtime: bool,
 }
 
+type Text = fn() -> &'static str;
+
 /// Our own PTX of functions of the device runtime library, and the names of these functions. The
 /// interpreter has most other functions of that library ([`crate::exec::runtime`]).
-const RUNTIME: [(fn() -> &'static str, &[&str]); 2] = [
+const RUNTIME: [(Text, &[&str]); 2] = [
     (
         || include_str!("runtime.ptx"),
         &[

@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use vgpu_api::{
-    CheckStatus, DoctorCheck, GpuAccount, GpuHealth, GpuSource, HostState, Session, SessionState,
-    WaitReason,
+    DoctorCheck, GpuAccount, GpuHealth, GpuSource, HostState, Session, SessionState, WaitReason,
 };
 
 use vgpu_sched::log::{Bounds, DecisionLog};
