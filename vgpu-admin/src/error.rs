@@ -1,6 +1,6 @@
 //! Failures of a command and their exit codes.
 
-use vgpu_api::{ErrorDetail, exit};
+use vgpu_api::{ErrorCode, ErrorDetail, exit};
 
 /// The cause of a failed command.
 #[derive(Debug, thiserror::Error)]

@@ -16,6 +16,8 @@ pub const UNREACHABLE: u8 = 5;
 pub const CONFLICT: u8 = 6;
 /// `doctor` found errors.
 pub const FAULTY: u8 = 7;
+/// `drain --wait` reached its timeout while programs still run.
+pub const TIMED_OUT: u8 = 8;
 
 /// Every exit code with its meaning, as `vgpu-admin --help` and the documents give it.
 pub const ALL: &[(u8, &str)] = &[
@@ -27,6 +29,7 @@ pub const ALL: &[(u8, &str)] = &[
     (UNREACHABLE, "daemon not reachable"),
     (CONFLICT, "in conflict or busy"),
     (FAULTY, "doctor found errors"),
+    (TIMED_OUT, "drain --wait reached its timeout"),
 ];
 
 #[cfg(test)]

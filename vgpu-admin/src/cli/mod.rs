@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
-use vgpu_api::{Limit, PoolPatch, Priority, VmLimitsPatch, exit};
+use vgpu_api::{Limit, Priority, Severity, Unit, VmLimitsPatch, exit};
 
 pub(crate) use self::groups::{
     GpuCommand, PoolCommand, SchedCommand, SessionCommand, UsageCommand, WeightsCommand,

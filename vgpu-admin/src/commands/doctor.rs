@@ -8,7 +8,7 @@ use vgpu_api::{CheckStatus, DoctorCheck, DoctorReport, exit};
 
 use crate::client::Client;
 use crate::error::Error;
-use crate::output::{Format, Grid, show};
+use crate::output::{Cell, Format, Grid, show, word};
 
 /// Longest wait for a sign of life of vgpud, before the host is checked without vgpud.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use vgpu_api::{ApplyReport, ErrorCode, ErrorDetail, Gpu, GpuCheckReport, GpuState, Session};
+use vgpu_api::{ApplyReport, ErrorCode, ErrorDetail, Gpu, GpuCheckReport, GpuState, Session, exit};
 
 use super::{applied, gpu, session};
 use crate::cli::Waiting;
 use crate::client::{Client, segment, tried};
-use crate::error::{Error, TIMED_OUT};
+use crate::error::Error;
 use crate::output::{Format, show};
 
 /// Time between two looks at the sessions.
@@ -41,7 +41,7 @@ async fn wait(client: &Client, name: Option<&str>, deadline: Option<Instant>) ->
         let sessions: Option<Vec<Session>> = in_time(client, "sessions", deadline).await?;
         let (Some(all), Some(mut sessions)) = (all, sessions) else {
             eprintln!("vgpu-admin: vgpud did not answer until the timeout. The drain goes on.");
-            return Ok(TIMED_OUT);
+            return Ok(exit::TIMED_OUT);
         };
         let drained = drained(&all, name)?;
         sessions.retain(|s| {
@@ -57,7 +57,7 @@ async fn wait(client: &Client, name: Option<&str>, deadline: Option<Instant>) ->
             eprintln!(
                 "vgpu-admin: At the timeout these sessions still run: {left}. The drain goes on."
             );
-            return Ok(TIMED_OUT);
+            return Ok(exit::TIMED_OUT);
         }
         let ids: Vec<u64> = sessions.iter().map(|s| s.session_id).collect();
         if told.as_ref() != Some(&ids) {
