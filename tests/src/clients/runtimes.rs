@@ -79,6 +79,7 @@ fn unit(kit: &Kit, version: &str, library: &Path, how: &str) -> Result<Unit> {
         words: vec![program.into()],
         dir: kit.dir().join("scratch"),
         env: Vec::new(),
+        parallel: false,
         patience: Duration::from_secs(240),
         alone: false,
     })

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::events::Dialect;
-use super::follow::Unit;
+use super::follow::{Unit, without_the_caller_s};
 use super::install::{Kit, Venv, source};
 use super::{cards, cupy, libraries, runtimes, samples, torch};
 use crate::paths;
@@ -151,6 +151,7 @@ fn cudarc(kit: &Kit) -> Result<Plan> {
         patience: PATIENCE,
         alone: true,
     };
+        parallel: true,
     Ok(Plan {
         units: vec![unit],
         libraries: nvrtc.nvrtc_dirs(),
@@ -339,11 +340,12 @@ pub(super) fn pytest(venv: &Venv, name: &str, words: &[OsString]) -> Unit {
         patience: PATIENCE,
         alone: false,
     }
+        parallel: false,
 }
 
 /// The tests of a libtest binary.
 pub(super) fn list_tests(binary: &Path) -> Result<Vec<String>> {
-    let output = Command::new(binary)
+    let output = without_the_caller_s(&mut Command::new(binary))
         .args(["--list", "--format=terse"])
         .output()
         .with_context(|| format!("listing the tests of {}", binary.display()))?;
