@@ -132,8 +132,8 @@ pub fn run(unit: &Unit, row: &[(OsString, OsString)], logs: &Path) -> Result<Rec
             lost += usize::from(outcome != Outcome::Passed);
             record.end(&test, outcome);
         }
-        // Tests that run beside each other may disturb each other. Tests that failed in this way run
-        // again alone, which shows the cause.
+        // Tests that run beside each other may disturb each other. The tests that failed run again
+        // alone, which shows the cause.
         if unit.parallel && start == 0 && unit.tests.len() > 1 {
             failed_beside = record.take_failed();
         }
