@@ -100,7 +100,7 @@ OPTIONS = {
 
 # Most seconds of processor time of samples of tensor cores, in which soft-gpu's instructions for
 # matrices take nearly all time: one and a half times what they took on two threads (9, 46, 14.5, 57
-# and 103 s). A busy machine does not change this time.
+# and 103 s). A busy machine changes this time little.
 MOST_SECONDS = {
     "cudaTensorCoreGemm": 14,
     "tf32TensorCoreGemm": 70,
