@@ -98,6 +98,51 @@ OPTIONS = {
 }
 
 
+# Most seconds of processor time of samples of tensor cores, in which soft-gpu's instructions for
+# matrices take nearly all time: one and a half times what they took on two threads (9, 46, 14.5, 57
+# and 103 s). A busy machine changes this time little.
+MOST_SECONDS = {
+    "cudaTensorCoreGemm": 14,
+    "tf32TensorCoreGemm": 70,
+    "immaTensorCoreGemm": 22,
+    "bf16TensorCoreGemm": 86,
+    "dmmaTensorCoreGemm": 155,
+}
+
+
+# Lines with these words differ between runs: durations, rates, and products of random numbers.
+TIMED = re.compile(r"time|elapsed|clocks|iterations while|speedup|throughput|\d ?(ms|s|GB/s|GFlop/s)\b|T?(FL)?OPS:|"
+                   r"^\d+ streams:|^(memcopy|kernel|non-streamed):|approx\.|"
+                   r"^Result (native operators|intrinsics)", re.IGNORECASE)
+
+
+def normalised(text):
+    """The part of the output that must not differ between runs. Kernels and threads print lines
+    in any order."""
+    lines = []
+    for line in text.splitlines():
+        # UnifiedMemoryStreams draws sizes at random, and computes the small ones on the host.
+        line = re.sub(r"^Task \[.*", "Task", line)
+        line = re.sub(r"0x[0-9a-f]+", "ADDRESS", line)
+        line = re.sub(r"(_ipc_|IPC)shm\d+", r"\1shm", line)
+        lines.append(re.sub(r"-?\d+(\.\d+)?", "N", line) if TIMED.search(line) else line)
+    return sorted(lines)
+
+
+def ending(status):
+    """How a program ended. The harness knows the words of a death by signal
+    (tests/src/clients/events.rs)."""
+    return f"ended its process by signal {-status}" if status < 0 else f"status {status}"
+
+
+def too_slow(name, seconds):
+    """A sentence if a sample took more processor time than it may, else None."""
+    most = MOST_SECONDS.get(name)
+    if most is None or seconds <= most:
+        return None
+    return f"it took {seconds:.1f} s of processor time, and may take {most} s (MOST_SECONDS in cuda_samples.py)"
+
+
 class Failed(Exception):
     """A sample that cannot be built, with the compiler's message."""
 

@@ -294,11 +294,6 @@ impl Session {
         Ok(true)
     }
 
-    /// Whether the reply to a request has arrived.
-    pub fn replied(&self, id: u64) -> bool {
-        self.replies.contains_key(&id)
-    }
-
     /// Waits for the reply to a request.
     ///
     /// # Errors

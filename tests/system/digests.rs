@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use vgpu_tests::digest::{self, Process};
 use vgpu_tests::guest::{self, Guest, Program, Target, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm};
-use vgpu_tests::wait::SOON;
+use vgpu_tests::wait::{SOON, until};
 
 fn directly(program: Program, part: Option<&str>, dir: &Path) -> Result<Vec<Process>> {
     let prefix = dir.join("direct");
@@ -85,4 +85,34 @@ fn memory_that_programs_and_kernels_reach_has_the_same_work_done_to_it() -> Resu
 fn calls_on_stacks_of_a_program_s_own_overwrite_nothing() -> Result<()> {
     expect_right(&Guest::new(guest::COROUTINE, Target::SoftGpu)?)?;
     alike(guest::COROUTINE, &[None])
+}
+
+/// After vgpud killed a worker, it tests the GPU, which also writes a digest.
+#[test]
+fn vgpud_s_own_test_of_a_gpu_is_left_out() -> Result<()> {
+    let host = one_vm(&Options {
+        digest: true,
+        ..Options::default()
+    })?;
+    host.admin("pool set A --hard-limit=500ms --soft-limit=200ms")?;
+    let hanging = Guest::new(guest::HANG, host.target(1))?.spawn()?;
+    hanging.finish(SOON)?;
+    let first_line = |number: u32| {
+        let path = host.digest().with_extension(number.to_string());
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.split_once('\n').map(|(first, _)| first.to_owned())
+    };
+    let of = until("the digests of the worker and of the test", SOON, || {
+        first_line(1).zip(first_line(2))
+    })?;
+    let of = [of.0, of.1].map(|line| line.rsplit(' ').next().map(str::to_owned));
+    ensure!(of.contains(&Some("vgpu-probe".into())), "{of:?}");
+    let found = digest::read(&host.digest())?;
+    let lines: Vec<&String> = found.iter().flat_map(|process| &process.lines).collect();
+    ensure!(!lines.is_empty(), "no work of the worker");
+    ensure!(
+        !lines.iter().any(|line| line.contains("canary")),
+        "{lines:?}"
+    );
+    Ok(())
 }

@@ -143,6 +143,23 @@ fn another_libcuda_on_the_library_path_is_not_taken_for_the_driver() {
 }
 
 #[test]
+fn the_probe_has_its_name_however_it_was_started() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (link, prefix) = (dir.path().join("3"), dir.path().join("d"));
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_vgpu-probe"), &link).expect("a link");
+    let output = Command::new(&link)
+        .args(["canary", "--soft", "--driver", soft()])
+        .env_clear()
+        .env("SOFT_GPU_DIGEST", &prefix)
+        .output()
+        .expect("the probe runs");
+    assert!(output.status.success(), "{output:?}");
+    let digest = std::fs::read_to_string(prefix.with_extension("1")).expect("a digest");
+    let first = digest.lines().next();
+    assert_eq!(first, Some("# soft-gpu digest 1 of vgpu-probe"));
+}
+
+#[test]
 fn a_library_is_judged_without_a_gpu() {
     let dir = tempfile::tempdir().expect("a directory");
     let (old, absent) = (

@@ -99,7 +99,7 @@ static int forward_all(int type) {
     memset(c.y.host, 0, c.y.len * sizeof(cplx));
     EACH_PRODUCT(0, c.y.host[out] += c.x.host[in] * c.w.host[filter]);
     cudnnConvolutionFwdAlgoPerf_t all[8];
-    int found;
+    int found, computed = 0;
     CHECK(cudnnGetConvolutionForwardAlgorithm_v7(h, c.dx, c.dw, c.how, c.dy, 8, &found, all));
     for (int i = 0; i < found; i++) {
         if (all[i].status || all[i].memory > ROOM) continue;
@@ -111,7 +111,9 @@ static int forward_all(int type) {
             strcpy(why, what);
             return 1;
         }
+        computed++;
     }
+    HOLDS(computed > 0);
     return 0;
 }
 

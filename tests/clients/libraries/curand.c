@@ -66,23 +66,48 @@ static int generator(int type) { return compare(type, BITS) || compare(type, UNI
 static int distribution(int what) { return compare(CURAND_RNG_PSEUDO_PHILOX4_32_10, what) || compare(CURAND_RNG_PSEUDO_XORWOW, what); }
 static int normal_of(int type) { return compare(type, NORMAL); }
 
-/* MTGP32 has no counterpart on the CPU: only the mean of the values is checked. */
+static int by_size(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* Checks uniform values: mean, variance, correlation of neighbours, and how many values differ. Of
+ * N values of 23 bits, about 16 are equal to an earlier one. */
+static int is_uniform(float *values) {
+    double sum = 0, squares = 0, neighbours = 0, root = sqrt(N);
+    for (int i = 0; i < N; i++) {
+        double x = values[i] - 0.5;
+        HOLDS(values[i] > 0 && values[i] <= 1);
+        sum += x;
+        squares += x * x;
+        if (i) neighbours += x * (values[i - 1] - 0.5);
+    }
+    HOLDS(fabs(sum / N) < 6 * 0.2886751346 / root);
+    HOLDS(fabs(squares / N - 1.0 / 12) < 6 * 0.0745355992 / root);
+    HOLDS(fabs(neighbours / N) < 6 / 12.0 / root);
+    qsort(values, N, sizeof *values, by_size);
+    int equal = 0;
+    for (int i = 1; i < N; i++) equal += values[i] == values[i - 1];
+    HOLDS(equal < 100);
+    return 0;
+}
+
+/* MTGP32 has no counterpart on the CPU. Two turns together must also be uniform: the generator
+ * continues its sequence and does not repeat it. */
 static int mtgp32(int unused) {
     (void)unused;
     curandGenerator_t generator;
-    float *device, *values = malloc(4 * N);
-    double sum = 0;
+    float *device, *values = malloc(4 * N), *both = malloc(4 * N);
     CHECK(cudaMalloc((void **)&device, 4 * N));
     CHECK(curandCreateGenerator(&generator, CURAND_RNG_PSEUDO_MTGP32));
     CHECK(curandSetPseudoRandomGeneratorSeed(generator, 1234));
-    CHECK(curandGenerateUniform(generator, device, N));
-    CHECK(cudaMemcpy(values, device, 4 * N, cudaMemcpyDeviceToHost));
-    for (int i = 0; i < N; i++) {
-        HOLDS(values[i] > 0 && values[i] <= 1);
-        sum += values[i];
+    for (int turn = 0; turn < 2; turn++) {
+        CHECK(curandGenerateUniform(generator, device, N));
+        CHECK(cudaMemcpy(values, device, 4 * N, cudaMemcpyDeviceToHost));
+        memcpy(both + turn * N / 2, values, 2 * N);
+        DO(is_uniform(values));
     }
-    HOLDS(fabs(sum / N - 0.5) < 6 * 0.289 / sqrt(N));
-    return 0;
+    return is_uniform(both);
 }
 
 static const struct test TESTS[] = {

@@ -86,7 +86,7 @@ fn run(action: Action) -> Result<bool> {
             Ok(true)
         }
         Action::Compare { left, right } => {
-            let difference = digest::compare(&digest::load(&left)?, &digest::load(&right)?);
+            let difference = digest::compare(&working(&left)?, &working(&right)?);
             match &difference {
                 Some(d) => say(&d.to_string())?,
                 None => say("the same work")?,
@@ -119,6 +119,17 @@ fn recorded(command: &[OsString], env: Option<(&str, String)>) -> Result<Vec<Pro
         program.display()
     );
     normalised(&prefix)
+}
+
+/// Reads a digest with operations. Two digests without operations would be alike.
+fn working(path: &Path) -> Result<Vec<Process>> {
+    let processes = digest::load(path)?;
+    ensure!(
+        digest::operations(&processes) > 0,
+        "{} has no operation of the device to compare",
+        path.display()
+    );
+    Ok(processes)
 }
 
 fn normalised(prefix: &Path) -> Result<Vec<Process>> {

@@ -31,6 +31,7 @@ pub(super) fn plan(kit: &Kit) -> Result<Plan> {
         dir: kit.dir().join("scratch"),
         env: Vec::new(),
         tests,
+        parallel: false,
         patience: Duration::from_secs(240),
         alone: true,
     };

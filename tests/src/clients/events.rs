@@ -18,6 +18,24 @@ pub enum Outcome {
     Skipped(String),
 }
 
+/// Beginnings of the messages of losses: of a hang, of a death by signal, and of tests that did not
+/// run because too many tests before them were lost. `tests/clients/cuda_samples.py` also says
+/// [`BY_SIGNAL`].
+pub const HUNG: &str = "hung: ";
+/// See [`HUNG`].
+pub const BY_SIGNAL: &str = "ended its process by signal ";
+/// See [`HUNG`].
+pub const GIVEN_UP: &str = "given up after ";
+
+/// Whether the message of a failure is that of a loss.
+pub fn is_loss(said: &str) -> bool {
+    // As pytest writes what a test of `pytest.fail` says.
+    let said = said.strip_prefix("Failed: ").unwrap_or(said);
+    [HUNG, BY_SIGNAL, GIVEN_UP]
+        .iter()
+        .any(|begin| said.starts_with(begin))
+}
+
 /// The state of a unit's tests.
 #[derive(Debug, Default)]
 pub struct Record {
@@ -34,6 +52,12 @@ impl Record {
     pub fn end(&mut self, test: &str, outcome: Outcome) {
         self.running.remove(test);
         self.ended.insert(test.to_owned(), outcome);
+    }
+
+    /// Number of failed tests.
+    pub fn failed(&self) -> usize {
+        let failed = |outcome: &&Outcome| matches!(outcome, Outcome::Failed(_));
+        self.ended.values().filter(failed).count()
     }
 
     /// Removes the failed tests, as if they had not run, and returns them with their messages.

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::events::{Dialect, Outcome, Reader, Record};
+use super::events::{BY_SIGNAL, Dialect, GIVEN_UP, HUNG, Outcome, Reader, Record};
 
 /// Number of tests that hang or end their process after which the rest of a unit is given up.
 const LOSSES: usize = 40;
@@ -33,6 +33,9 @@ pub struct Unit {
     pub env: Vec<(OsString, OsString)>,
     /// libtest: the tests that the binary lists. pytest finds its own tests.
     pub tests: Vec<String>,
+    /// libtest: whether the binary runs its tests in parallel. Its tests may then disturb each
+    /// other, so a failed test runs again alone.
+    pub parallel: bool,
     /// Time after which a test counts as hung.
     pub patience: Duration,
     /// Whether the unit runs alone, because it needs the whole machine to be in time.
@@ -48,11 +51,34 @@ enum End {
 impl End {
     fn cause(&self, patience: Duration) -> String {
         match self {
-            End::Hung => format!("hung: no end within {} s", patience.as_secs()),
+            End::Hung => format!("{HUNG}no end within {} s", patience.as_secs()),
             End::Exited(status) => match status.signal() {
-                Some(signal) => format!("ended its process by signal {signal}"),
+                Some(signal) => format!("{BY_SIGNAL}{signal}"),
                 None => format!("ended its process, {status}"),
             },
+        }
+    }
+
+    fn by_status(&self) -> bool {
+        matches!(self, End::Exited(status) if status.code().is_some())
+    }
+
+    /// Whether test processes end like this: with success, with the status of failed tests if a
+    /// test failed, or with pytest's status for a file without tests to run.
+    fn is_regular(&self, dialect: Dialect, failed: bool) -> bool {
+        const RUST_FAILED: i32 = 101;
+        const PYTEST_INTERRUPTED: i32 = 2;
+        const PYTEST_NO_TESTS: i32 = 5;
+        let End::Exited(status) = self else {
+            return false;
+        };
+        match (status.code(), dialect) {
+            (Some(0), _) | (Some(PYTEST_NO_TESTS), Dialect::Pytest) => true,
+            (Some(1), _)
+            | (Some(RUST_FAILED), Dialect::Libtest)
+            // A file that cannot be collected counts as a failed test.
+            | (Some(PYTEST_INTERRUPTED), Dialect::Pytest) => failed,
+            _ => false,
         }
     }
 }
@@ -64,8 +90,10 @@ impl End {
 pub fn run(unit: &Unit, row: &[(OsString, OsString)], logs: &Path) -> Result<Record> {
     let mut record = Record::default();
     let files = Files::of(unit, logs)?;
-    let mut lost = 0;
+    let (mut lost, mut failed_first) = (0, 0);
     let mut failed_beside = Vec::new();
+    // The end of a libtest process before all its tests, of which the cause is not known yet.
+    let mut irregular = None;
     for start in 0.. {
         let Some(mut next) = next(unit, &record, start, &files)? else {
             break;
@@ -73,6 +101,7 @@ pub fn run(unit: &Unit, row: &[(OsString, OsString)], logs: &Path) -> Result<Rec
         next.command.envs(row.iter().cloned());
         record.collected = false;
         record.running.extend(next.alone.clone());
+        let before = record.failed();
         let end = follow(&mut next.command, unit, &files, &mut record)?;
         if !record.collected {
             let said = format!("{}: {}", end.cause(unit.patience), tail(&files.log, 3));
@@ -81,6 +110,16 @@ pub fn run(unit: &Unit, row: &[(OsString, OsString)], logs: &Path) -> Result<Rec
             break;
         }
         let unfinished = std::mem::take(&mut record.running);
+        if unfinished.is_empty() && !end.is_regular(unit.dialect, record.failed() > before) {
+            let mut said = format!("{}: {}", end.cause(unit.patience), tail(&files.log, 1));
+            said.extend(next.alone.iter().map(|test| format!(", after {test}")));
+            let ended = |test: &String| record.ended.contains_key(test);
+            if next.alone.is_some() || unit.tests.iter().all(ended) {
+                hold_end(unit, &mut record, said);
+            } else {
+                irregular = Some((end.by_status(), said));
+            }
+        }
         if unit.dialect == Dialect::Pytest && unfinished.is_empty() {
             break;
         }
@@ -93,25 +132,46 @@ pub fn run(unit: &Unit, row: &[(OsString, OsString)], logs: &Path) -> Result<Rec
             lost += usize::from(outcome != Outcome::Passed);
             record.end(&test, outcome);
         }
-        // libtest runs tests beside each other, and some disturb other tests of the same client.
-        // Tests that failed in this way run again alone, which shows the cause.
-        if unit.dialect == Dialect::Libtest && start == 0 && unit.tests.len() > 1 {
+        // Tests that run beside each other may disturb each other. The tests that failed run again
+        // alone, which shows the cause.
+        if unit.parallel && start == 0 && unit.tests.len() > 1 {
             failed_beside = record.take_failed();
         }
+        if start == 0 {
+            failed_first = record.failed();
+        }
         if lost > LOSSES {
-            let said = format!("given up after {lost} tests that hung or ended their process");
+            let said = format!("{GIVEN_UP}{lost} tests that hung or ended their process");
             record.end(&format!("{}::(rest)", unit.name), Outcome::Failed(said));
             break;
         }
     }
-    for (test, said) in failed_beside {
+    // The tests that did not end in that process ran alone. A test that was lost then is the cause.
+    // A test that failed then is the cause of a status, but not of a hang or a signal.
+    let caused = |by_status| lost > 0 || (by_status && record.failed() > failed_first);
+    if let Some((by_status, said)) = irregular
+        && !caused(by_status)
+    {
+        hold_end(unit, &mut record, said);
+    }
+    hold_failed_beside(&mut record, failed_beside);
+    Ok(record)
+}
+
+/// Records tests that failed beside other tests and ran again alone.
+fn hold_failed_beside(record: &mut Record, failed: Vec<(String, String)>) {
+    for (test, said) in failed {
         match record.ended.get(&test) {
             Some(Outcome::Passed) => record.end(&test, Outcome::Raced(said)),
             None => record.end(&test, Outcome::Failed(said)),
             Some(_) => {}
         }
     }
-    Ok(record)
+}
+
+/// Fails a unit because of the end of a process whose tests all ended.
+fn hold_end(unit: &Unit, record: &mut Record, said: String) {
+    record.end(&format!("{}::(end)", unit.name), Outcome::Failed(said));
 }
 
 /// A process to start.
@@ -154,12 +214,41 @@ pub fn stem(unit: &Unit) -> String {
     unit.name.replace(['/', ':', ' '], "_")
 }
 
-/// Whether only the row and the unit may set a variable.
+/// Beginnings of the names of variables that only the row and the unit may set: settings of the
+/// device, of the test harnesses, of the interpreters, and of the clients.
+const OF_THE_ROW: &[&str] = &[
+    "CUDA_",
+    "SOFT_GPU_",
+    "VGPU_",
+    "PYTEST_",
+    "PYTHON",
+    "RUST_",
+    "CARGO_",
+    "NUMBA_",
+    "CUPY_",
+    "TORCH",
+    "PYTORCH_",
+    "TRITON_",
+    "NCCL_",
+    "CUBLAS",
+    "CUDNN_",
+    "NVIDIA_TF32",
+];
+
 fn is_of_the_row(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
-    [&b"CUDA_"[..], b"SOFT_GPU_", b"VGPU_"]
-        .iter()
-        .any(|of| name.starts_with(of))
+    OF_THE_ROW.iter().any(|of| name.starts_with(of.as_bytes()))
+}
+
+/// Removes the variables of the caller's shell that would change what the command runs. The row and
+/// the unit set the variables that they need afterwards.
+pub(super) fn without_the_caller_s(command: &mut Command) -> &mut Command {
+    for (name, _) in std::env::vars_os() {
+        if is_of_the_row(&name) {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 /// The next process of a unit; `None` if nothing is left.
@@ -169,13 +258,7 @@ fn next(unit: &Unit, record: &Record, start: u32, files: &Files) -> Result<Optio
     };
     let mut command = Command::new(program);
     command.args(args).current_dir(&unit.dir);
-    // Variables of the caller's shell would change the run; the row and the unit set the variables
-    // that it needs.
-    for (name, _) in std::env::vars_os() {
-        if is_of_the_row(&name) {
-            command.env_remove(name);
-        }
-    }
+    without_the_caller_s(&mut command);
     let mut alone = None;
     match unit.dialect {
         Dialect::Pytest => {
@@ -268,16 +351,23 @@ mod tests {
     use super::*;
 
     /// A fake libtest binary: `c` hangs, `d` kills its process, `f` fails, `r` fails beside other
-    /// tests, and all other tests pass.
+    /// tests, and all other tests pass. The process of `x` ends with status 3, that of `k` by a
+    /// signal.
     const SCRIPT: &str = r#"shift
 echo "running $# tests"
 for t in "$@"; do case $t in
     c) sleep 60;;
     d) kill -9 $$;;
     f) echo "test f ... FAILED";;
+    x) trap 'exit 3' EXIT; echo "test x ... ok";;
+    k) trap 'kill -6 $$' EXIT; echo "test k ... ok";;
     r) if [ $# = 1 ]; then echo "test r ... ok"; else echo "test r ... FAILED"; fi;;
     *) echo "test $t ... ok";;
 esac; done"#;
+
+    /// For units that hang, and for units that end.
+    const SHORT: Duration = Duration::from_millis(1500);
+    const LONG: Duration = Duration::from_secs(60);
 
     fn unit(tests: &[&str]) -> Unit {
         Unit {
@@ -287,14 +377,23 @@ esac; done"#;
             dir: std::env::temp_dir(),
             env: Vec::new(),
             tests: tests.iter().map(|&t| t.to_owned()).collect(),
-            patience: Duration::from_millis(1500),
+            parallel: true,
+            patience: SHORT,
             alone: false,
         }
     }
 
     #[test]
     fn the_caller_s_settings_of_devices_are_not_the_clients() {
-        for name in ["CUDA_VISIBLE_DEVICES", "SOFT_GPU_CC", "VGPU_ADDRESS"] {
+        for name in [
+            "CUDA_VISIBLE_DEVICES",
+            "SOFT_GPU_CC",
+            "VGPU_ADDRESS",
+            "PYTEST_ADDOPTS",
+            "PYTHONOPTIMIZE",
+            "RUST_TEST_THREADS",
+            "CARGO_TARGET_DIR",
+        ] {
             assert!(is_of_the_row(OsStr::new(name)), "{name}");
         }
         for name in ["PATH", "HOME", "LD_LIBRARY_PATH", "CUDAX"] {
@@ -328,6 +427,89 @@ esac; done"#;
         assert_eq!(record.ended["a"], Outcome::Passed);
         assert_eq!(record.ended["f"], Outcome::Failed(said()));
         assert_eq!(record.ended["r"], Outcome::Raced(said()));
+        Ok(())
+    }
+
+    #[test]
+    fn what_fails_in_a_process_of_sequential_tests_does_not_run_again() -> Result<()> {
+        let logs = tempfile::tempdir()?;
+        let unit = Unit {
+            parallel: false,
+            patience: LONG,
+            ..unit(&["a", "r"])
+        };
+        let record = run(&unit, &[], logs.path())?;
+        assert_eq!(record.ended["r"], Outcome::Failed("it said nothing".into()));
+        Ok(())
+    }
+
+    #[test]
+    fn a_process_that_ends_badly_after_its_tests_is_a_failure() -> Result<()> {
+        for (tests, said) in [
+            (&["a", "x"][..], "ended its process, exit status: 3"),
+            (&["a", "k"], "ended its process by signal 6"),
+            (&["f", "x"], "ended its process, exit status: 3"),
+        ] {
+            let unit = Unit {
+                parallel: false,
+                patience: LONG,
+                ..unit(tests)
+            };
+            let logs = tempfile::tempdir()?;
+            let record = run(&unit, &[], logs.path())?;
+            let end = record.ended.get("sample::(end)");
+            assert!(
+                matches!(end, Some(Outcome::Failed(why)) if why.starts_with(said)),
+                "{tests:?}: {record:?}"
+            );
+        }
+        let logs = tempfile::tempdir()?;
+        let record = run(&unit(&["a", "f"]), &[], logs.path())?;
+        assert_eq!(record.ended.len(), 2, "{record:?}");
+        Ok(())
+    }
+
+    /// A fake pytest: the test `a.py::t` ends with an outcome, and the process with a status.
+    fn pytest(outcome: &str, end: &str) -> Result<Record> {
+        let line = |event: &str| format!("echo '{{\"event\": {event}}}' >>$VGPU_EVENTS; ");
+        let mut script = line(r#""collected""#);
+        if !outcome.is_empty() {
+            script += &line(r#""start", "test": "a.py::t""#);
+            script += &line(&format!(
+                r#""end", "test": "a.py::t", "outcome": "{outcome}", "why": "700""#
+            ));
+        }
+        let unit = Unit {
+            dialect: Dialect::Pytest,
+            patience: if end.starts_with("sleep") {
+                SHORT
+            } else {
+                LONG
+            },
+            words: ["sh", "-c", &(script + end)].map(Into::into).into(),
+            ..unit(&[])
+        };
+        let logs = tempfile::tempdir()?;
+        run(&unit, &[], logs.path())
+    }
+
+    #[test]
+    fn pytest_ends_with_the_status_of_its_tests() -> Result<()> {
+        for (outcome, end, regular) in [
+            ("passed", "exit 0", true),
+            ("failed", "exit 1", true),
+            ("failed", "exit 2", true),
+            ("", "exit 5", true),
+            ("passed", "exit 1", false),
+            ("passed", "exit 3", false),
+            ("failed", "exit 4", false),
+            ("passed", "kill -11 $$", false),
+            ("passed", "sleep 60", false),
+        ] {
+            let record = pytest(outcome, end)?;
+            let ended = record.ended.contains_key("sample::(end)");
+            assert_eq!(ended, !regular, "{outcome} {end}: {record:?}");
+        }
         Ok(())
     }
 

@@ -117,6 +117,7 @@ fn unit(kit: &Kit, name: &str, program: &str, library: &str, packages: &[&Path])
         words: vec![binary.into()],
         dir: kit.dir().join("scratch"),
         env: Vec::new(),
+        parallel: false,
         // MT19937 prepares 8192 generators, which takes half a minute of CPU time, more on a loaded
         // machine.
         patience: Duration::from_secs(600),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::events::Outcome;
 use super::expected::{Expected, Verdict};
-use super::row::{Row, Tests};
+use super::row::{Part, Row, Tests};
 
 /// A row, compared with the expectation.
 #[derive(Debug, Default)]
@@ -26,12 +26,15 @@ pub struct Judged {
     pub pass_now: Vec<(String, String)>,
     /// The required number of passed tests, if fewer passed.
     pub too_few: Option<usize>,
+    /// Sentences about the listed causes with more failures than they allow.
+    pub exceeded: Vec<String>,
 }
 
 impl Judged {
     /// Compares a row with the file of its suite.
     pub fn of(tests: &Tests, expected: &Expected, mode: &str) -> Judged {
         let mut judged = Judged::default();
+        let mut known = Vec::new();
         for (test, outcome) in &tests.ended {
             let verdict = expected.verdict(mode, test, outcome);
             match outcome {
@@ -43,7 +46,10 @@ impl Judged {
                 Outcome::Skipped(why) => *judged.skipped.entry(why.clone()).or_default() += 1,
                 Outcome::Failed(why) => {
                     let cause = match verdict {
-                        Verdict::Known(cause) => Some(cause.to_owned()),
+                        Verdict::Known(of) => {
+                            known.push(of);
+                            Some(of.cause.clone())
+                        }
                         _ => None,
                     };
                     judged.failed.push((test.clone(), why.clone(), cause));
@@ -53,8 +59,13 @@ impl Judged {
                 judged.pass_now.push((test.clone(), cause.to_owned()));
             }
         }
-        let least = expected.least(mode);
-        judged.too_few = (tests.whole && judged.passed < least).then_some(least);
+        judged.exceeded = expected.exceeded(&known);
+        let least = match tests.part {
+            Part::Whole => expected.least(mode),
+            Part::Ci => expected.least_in_ci(mode),
+            Part::Named => 0,
+        };
+        judged.too_few = (judged.passed < least).then_some(least);
         judged
     }
 
@@ -65,7 +76,7 @@ impl Judged {
 
     /// Whether this row fails the run.
     pub fn is_bad(&self) -> bool {
-        self.too_few.is_some() || self.news().next().is_some()
+        self.too_few.is_some() || !self.exceeded.is_empty() || self.news().next().is_some()
     }
 
     fn skipped_tests(&self) -> usize {
@@ -117,6 +128,9 @@ pub fn print(row: &Row, expected: &Expected, ci: bool) -> bool {
     }
     for (test, why, _) in judged.news() {
         println!("    UNEXPECTED FAILURE: {test}: {}", short(why));
+    }
+    for exceeded in &judged.exceeded {
+        println!("    MORE FAILURES THAN EXPECTED: {}", short(exceeded));
     }
     if let Some(least) = judged.too_few {
         println!("    TOO FEW PASSED: {} of at least {least}", judged.passed);
@@ -183,7 +197,7 @@ pub fn to_json(row: &Row, expected: &Expected) -> Value {
             object["failed"] = json!(judged.failed.len());
             object["skipped"] = json!(judged.skipped_tests());
             object["seconds"] = json!(tests.took.as_secs_f64());
-            object["whole"] = json!(tests.whole);
+            object["whole"] = json!(tests.part == Part::Whole);
             object["skip_reasons"] = json!(judged.skipped);
             let failures = judged.failed.iter();
             let failures = failures
@@ -193,6 +207,7 @@ pub fn to_json(row: &Row, expected: &Expected) -> Value {
             object["raced"] = raced
                 .map(|(test, said)| json!({ "test": test, "said": said }))
                 .collect();
+            object["exceeded"] = json!(judged.exceeded);
             let pass_now = judged.pass_now.iter().map(|(test, _)| test);
             object["pass_now"] = pass_now.cloned().collect();
         }
@@ -232,14 +247,16 @@ mod tests {
             },
             outcome: Ok(Tests {
                 ended: ended.collect(),
-                whole: true,
+                part: Part::Whole,
                 ..Tests::default()
             }),
         }
     }
 
     fn expected() -> Expected {
-        let text = "[least]\ndirect = 1\n[[known]]\ncause = 'graphs'\ntests = ['g', 'h']\n";
+        let text = "[least]\ndirect = 1\n[ci]\nleast = { direct = 2 }\n\
+            [[known]]\ncause = 'graphs'\ntests = ['g', 'h']\n\
+            [[known]]\ncause = 'textures'\nat_most = 1\ntests = ['tex*']\n";
         toml::from_str(text).unwrap_or_default()
     }
 
@@ -260,6 +277,28 @@ mod tests {
         assert_eq!(object["passed"], 1);
         let too_few = row(&[("a", Outcome::Skipped("two GPUs".into()))]);
         assert!(!print(&too_few, &expected(), true));
+        let textures = ["a", "tex1", "tex2"].map(|test| match test {
+            "a" => (test, Outcome::Passed),
+            _ => (test, failed("801")),
+        });
+        assert!(print(&row(&textures[..2]), &expected(), true));
+        let exceeded = row(&textures);
+        assert!(!print(&exceeded, &expected(), true));
+        assert_eq!(
+            to_json(&exceeded, &expected())["exceeded"],
+            json!(["2 of at most 1: textures"])
+        );
+    }
+
+    #[test]
+    fn a_part_has_a_number_of_its_own() {
+        let of = |part| {
+            let mut row = row(&[("a", Outcome::Passed)]);
+            row.outcome = row.outcome.map(|tests| Tests { part, ..tests });
+            print(&row, &expected(), true)
+        };
+        assert!(of(Part::Whole) && of(Part::Named));
+        assert!(!of(Part::Ci), "two must pass");
     }
 
     #[test]

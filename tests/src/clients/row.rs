@@ -48,8 +48,20 @@ pub struct Tests {
     pub ended: BTreeMap<String, Outcome>,
     /// Duration of the row.
     pub took: Duration,
-    /// Whether all selected units of the suite ran.
-    pub whole: bool,
+    /// The part of the suite that ran.
+    pub part: Part,
+}
+
+/// A part of a suite.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The units that a person named.
+    #[default]
+    Named,
+    /// The units that the suite's file lists for CI.
+    Ci,
+    /// All units.
+    Whole,
 }
 
 /// Largest number of unit names in a message.
@@ -84,6 +96,14 @@ impl Choice {
             vain.join(", "),
             first.join(", ")
         ))
+    }
+
+    fn part(&self, expected: &Expected) -> Part {
+        match (self.only.is_empty(), self.ci && expected.has_part_in_ci()) {
+            (false, _) => Part::Named,
+            (true, true) => Part::Ci,
+            (true, false) => Part::Whole,
+        }
     }
 
     fn chooses(&self, unit: &Unit, expected: &Expected) -> bool {
@@ -141,7 +161,7 @@ pub fn run(
     Ok(Tests {
         ended: named.collect(),
         took: start.elapsed(),
-        whole: choice.only.is_empty() && !choice.ci,
+        part: choice.part(expected),
     })
 }
 
@@ -182,6 +202,25 @@ fn at_once(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_suite_that_runs_whole_in_ci_counts_as_whole() -> Result<()> {
+        let part = |file: &str, ci: bool, only: &[&str]| -> Result<Part> {
+            let only = only.iter().map(|&text| text.to_owned()).collect();
+            let choice = Choice {
+                ci,
+                only,
+                ..Choice::default()
+            };
+            Ok(choice.part(&toml::from_str(file)?))
+        };
+        let units = "[ci]\nunits = ['u']\n";
+        assert_eq!(part(units, true, &[])?, Part::Ci);
+        assert_eq!(part(units, false, &[])?, Part::Whole);
+        assert_eq!(part("", true, &[])?, Part::Whole);
+        assert_eq!(part(units, true, &["u"])?, Part::Named);
+        Ok(())
+    }
 
     #[test]
     fn a_text_that_names_no_unit_is_told_with_the_units_that_there_are() {

@@ -79,7 +79,25 @@ fn unit(kit: &Kit, version: &str, library: &Path, how: &str) -> Result<Unit> {
         words: vec![program.into()],
         dir: kit.dir().join("scratch"),
         env: Vec::new(),
+        parallel: false,
         patience: Duration::from_secs(240),
         alone: false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clients::suites;
+
+    #[test]
+    fn the_suite_names_the_first_and_the_last_version() {
+        let release = |at: usize| {
+            let (_, version) = VERSIONS[at];
+            version.rsplit_once('.').map_or("", |(release, _)| release)
+        };
+        let versions = format!("{} to {}", release(0), release(VERSIONS.len() - 1));
+        let suite = suites::ALL.iter().find(|s| s.name == "cudart");
+        assert_eq!(suite.map(|s| s.version), Some(&versions[..]));
+    }
 }

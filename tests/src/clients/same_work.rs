@@ -253,6 +253,7 @@ mod tests {
             dir: std::env::temp_dir(),
             env: Vec::new(),
             tests: vec!["a".into()],
+            parallel: false,
             patience: Duration::from_secs(60),
             alone: true,
         }

@@ -131,3 +131,48 @@ fn names(checkout: &Path) -> Result<Vec<String>> {
     names.sort();
     Ok(names)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clients::events::BY_SIGNAL;
+    use crate::clients::suites;
+
+    /// What `cuda_samples.py` decides about outputs, ends and times; the argument is [`BY_SIGNAL`].
+    const DECISIONS: &str = r#"
+import sys
+from cuda_samples import MOST_SECONDS, SAYS, ending, normalised, too_slow
+# Times and addresses are not compared, but results are.
+assert normalised("took 3.1 ms\nat 0x7f00") == normalised("at 0x7f11\ntook 12 ms")
+assert normalised("sum = 3.0") != normalised("sum = 3.1")
+assert normalised("Result = PASS") != normalised("Result = FAIL")
+assert ending(-11) == sys.argv[1] + "11" and ending(1) == "status 1"
+assert set(MOST_SECONDS) == {name for name in SAYS if name.endswith("TensorCoreGemm")}
+assert too_slow("tf32TensorCoreGemm", 60) is None and "71.0 s" in too_slow("tf32TensorCoreGemm", 71)
+assert too_slow("vectorAdd", 1000) is None
+"#;
+
+    #[test]
+    fn the_suites_name_the_commits_that_are_fetched() {
+        let version = format!("{}, {OF_CUDA_12}", &OF_CUDA_13[..8]);
+        for suite in suites::ALL
+            .iter()
+            .filter(|s| s.name.starts_with("cuda-samples"))
+        {
+            assert_eq!(suite.version, version);
+        }
+    }
+
+    #[test]
+    fn the_python_part_decides_rightly() -> Result<()> {
+        let mut python = Command::new("python3");
+        python.args(["-B", "-c", DECISIONS, BY_SIGNAL]);
+        let output = python.env("PYTHONPATH", source("")).output()?;
+        ensure!(
+            output.status.success(),
+            "{}",
+            crate::guest::describe(&output)
+        );
+        Ok(())
+    }
+}

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::events::Outcome;
-use super::row::Tests;
+use super::row::{Part, Tests};
 use super::stand::Mode;
 use crate::guest::{self, Guest, Target, expect_right};
 use crate::host::{Driver, Host, Options};
@@ -54,7 +54,7 @@ pub fn run(driver: Driver) -> Result<Tests> {
     });
     check("doctor", doctor(&host));
     tests.took = start.elapsed();
-    tests.whole = true;
+    tests.part = Part::Whole;
     Ok(tests)
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::events::Dialect;
-use super::follow::Unit;
+use super::follow::{Unit, without_the_caller_s};
 use super::install::{Kit, Venv, source};
 use super::{cards, cupy, libraries, runtimes, samples, torch};
 use crate::paths;
@@ -16,6 +16,9 @@ use crate::paths;
 /// A compute capability newer than any machine code in NVIDIA's libraries, so that they use their
 /// PTX.
 pub(super) const PTX_ONLY: &str = "13.0";
+
+/// The version that the workspace depends on.
+const CUDARC: &str = "0.19.10";
 
 /// Time after which a test counts as hung. Generous, because some tests compile and interpret for
 /// half a minute, on busy machines.
@@ -58,7 +61,7 @@ pub struct Plan {
 pub const ALL: &[Suite] = &[
     Suite {
         name: "cudarc",
-        version: "0.19.10",
+        version: CUDARC,
         plan: cudarc,
     },
     Suite {
@@ -136,7 +139,7 @@ pub const ALL: &[Suite] = &[
 /// cudarc's unit tests of its driver and nvrtc modules, built by `cargo test`.
 fn cudarc(kit: &Kit) -> Result<Plan> {
     let nvrtc = kit.venv("cu12")?;
-    let source = kit.cudarc("0.19.10")?;
+    let source = kit.cudarc(CUDARC)?;
     let binary = kit.test_binary(
         &source,
         "std,driver,nvrtc,fallback-dynamic-loading,cuda-12080",
@@ -148,6 +151,7 @@ fn cudarc(kit: &Kit) -> Result<Plan> {
         words: vec![binary.into()],
         dir: source,
         env: Vec::new(),
+        parallel: true,
         patience: PATIENCE,
         alone: true,
     };
@@ -336,6 +340,7 @@ pub(super) fn pytest(venv: &Venv, name: &str, words: &[OsString]) -> Unit {
             ("PYTHONSAFEPATH".into(), "1".into()),
         ],
         tests: Vec::new(),
+        parallel: false,
         patience: PATIENCE,
         alone: false,
     }
@@ -343,7 +348,7 @@ pub(super) fn pytest(venv: &Venv, name: &str, words: &[OsString]) -> Unit {
 
 /// The tests of a libtest binary.
 pub(super) fn list_tests(binary: &Path) -> Result<Vec<String>> {
-    let output = Command::new(binary)
+    let output = without_the_caller_s(&mut Command::new(binary))
         .args(["--list", "--format=terse"])
         .output()
         .with_context(|| format!("listing the tests of {}", binary.display()))?;
@@ -355,4 +360,90 @@ pub(super) fn list_tests(binary: &Path) -> Result<Vec<String>> {
     let text = String::from_utf8_lossy(&output.stdout);
     let tests = text.lines().filter_map(|line| line.strip_suffix(": test"));
     Ok(tests.map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(path: &str) -> Result<String> {
+        let path = paths::root().join(path);
+        std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+    }
+
+    /// The version of a package in `tests/clients/requirements`.
+    fn required(file: &str, package: &str) -> Result<String> {
+        let text = text(&format!("tests/clients/requirements/{file}.txt"))?;
+        let version = text
+            .lines()
+            .find_map(|line| line.strip_prefix(package)?.strip_prefix("=="));
+        let version = version.with_context(|| format!("{file}.txt has no {package}"))?;
+        Ok(version.to_owned())
+    }
+
+    #[test]
+    fn versions_are_those_of_the_packages_that_are_fetched() -> Result<()> {
+        for (suite, file, package) in [
+            ("nvml", "nvml", "nvidia-ml-py"),
+            ("triton", "triton", "triton"),
+            ("cuda-bindings", "bindings", "cuda-python"),
+            ("cuda-bindings-13", "cu13", "cuda-bindings"),
+            ("cuda-core", "cu13", "cuda-core"),
+            ("torch-cu13", "torch-cu13", "torch"),
+            ("torch-cu12", "torch-cu12", "torch"),
+            ("numba-cuda", "cu12", "numba-cuda"),
+            ("cupy", "cupy", "cupy-cuda13x"),
+        ] {
+            let suite = ALL.iter().find(|s| s.name == suite).context(suite)?;
+            assert_eq!(suite.version, required(file, package)?, "{}", suite.name);
+        }
+        let twelve = required("libraries-cu12", "nvidia-cuda-runtime-cu12")?;
+        let thirteen = required("libraries", "nvidia-cuda-runtime")?;
+        let release = |version: &str| version.split('.').take(2).collect::<Vec<_>>().join(".");
+        let releases = format!("CUDA {}, {}", release(&twelve), release(&thirteen));
+        let libraries = ALL.iter().find(|s| s.name == "libraries");
+        assert_eq!(libraries.map(|s| s.version), Some(&releases[..]));
+        let locked = format!("name = \"cudarc\"\nversion = \"{CUDARC}\"\n");
+        assert!(text("Cargo.lock")?.contains(&locked), "not {CUDARC}");
+        Ok(())
+    }
+
+    /// The first cells of the tables in a section of `docs/clients.md`.
+    fn first_cells<'a>(docs: &'a str, section: &str) -> Vec<&'a str> {
+        let start = format!("\n## {section}\n");
+        let section = docs.split_once(&start).map_or("", |(_, rest)| rest);
+        let section = section.split("\n## ").next().unwrap_or_default();
+        let rows = section.lines().filter_map(|line| line.strip_prefix('|'));
+        let cells = rows.flat_map(|row| row.split('|').next().unwrap_or_default().split(','));
+        cells.map(|cell| cell.trim().trim_matches('`')).collect()
+    }
+
+    #[test]
+    fn the_docs_have_a_row_of_each_suite_and_commits_in_one_form() -> Result<()> {
+        let docs = text("docs/clients.md")?;
+        for section in ["Suites", "Results"] {
+            let cells = first_cells(&docs, section);
+            for Suite { name, version, .. } in ALL {
+                let is_row = |cell: &&str| cell == name || *cell == format!("{name} {version}");
+                assert!(cells.iter().any(is_row), "{section}: {name}: {cells:?}");
+            }
+        }
+        // The samples' commit is NVIDIA's, in the form of the checkout's name.
+        let theirs = ALL
+            .iter()
+            .find(|s| s.name == "cuda-samples")
+            .map_or("", |s| s.version);
+        let words = docs.split(|c: char| !c.is_ascii_alphanumeric());
+        let is_commit = |word: &&str| {
+            let is_hex = word.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f'));
+            word.len() > 5 && is_hex && word.contains(|c: char| c.is_ascii_digit())
+        };
+        for commit in words
+            .filter(is_commit)
+            .filter(|word| !theirs.starts_with(*word))
+        {
+            assert_eq!(commit.len(), 7, "{commit}");
+        }
+        Ok(())
+    }
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use super::follow::Unit;
+use super::follow::{Unit, without_the_caller_s};
 use super::install::{Kit, Venv, run, source};
 use super::suites::{Plan, pytest};
 
@@ -78,7 +78,7 @@ fn unit(venv: &Venv, kit: &Kit, test: &str) -> Unit {
 /// The tests of the file, under their pytest names.
 fn tests(python: &Path) -> Result<Vec<String>> {
     let mut list = Command::new(python);
-    list.args([
+    without_the_caller_s(&mut list).args([
         "-m",
         "pytest",
         "-p",

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use soft_gpu::driver::contents::Contents;
@@ -80,48 +80,74 @@ fn join(clock: &mut Clock, other: &Clock) {
     }
 }
 
-/// Reads the digests that processes wrote to `prefix.1`, `prefix.2` and so on.
+/// Reads the digests that processes wrote to `prefix.1`, `prefix.2` and so on, except those of
+/// vgpud's own tests of a GPU.
 ///
 /// # Errors
-/// A file that cannot be read or is not a digest.
+/// A file that cannot be read, is not a digest, or has no operation or half a line; a missing
+/// number.
 pub fn read(prefix: &Path) -> Result<Vec<Process>> {
     let mut found = Vec::new();
-    for number in 1.. {
-        let mut path = prefix.as_os_str().to_owned();
-        path.push(format!(".{number}"));
-        let path = Path::new(&path);
-        if !path.exists() {
-            break;
-        }
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    for (number, (found_number, path)) in (1..).zip(files(prefix)?) {
         ensure!(
-            text.is_empty() || text.ends_with('\n'),
+            found_number == number,
+            "{}.{number} is missing beside {}: the record of a process was lost; record again",
+            prefix.display(),
+            path.display()
+        );
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("reading {}", path.display()))?;
+        // vgpud may be testing a GPU now, so this file need not be complete.
+        if is_probe(&text) {
+            continue;
+        }
+        ensure!(
+            text.lines().any(|line| !line.starts_with('#')),
+            "{} is damaged: it has no operation",
+            path.display()
+        );
+        ensure!(
+            text.ends_with('\n'),
             "{} is damaged: its last line is cut",
             path.display()
         );
         found.push(normalise(&text).with_context(|| format!("{}", path.display()))?);
     }
-    found.retain(|process| !process.is_probe());
     Ok(found)
+}
+
+/// The files `prefix.N` with their numbers, in order.
+fn files(prefix: &Path) -> Result<Vec<(u32, PathBuf)>> {
+    let dir = prefix.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let dir = dir.unwrap_or(Path::new("."));
+    let stem = prefix.file_name().context("a prefix ends with a name")?;
+    let stem = format!("{}.", stem.to_string_lossy());
+    let mut files = Vec::new();
+    let entries = match std::fs::read_dir(dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(files),
+        entries => entries.with_context(|| format!("reading {}", dir.display()))?,
+    };
+    for entry in entries {
+        let name = entry?.file_name();
+        let number = name.to_string_lossy().strip_prefix(&stem).map(str::parse);
+        if let Some(Ok(number)) = number {
+            files.push((number, dir.join(name)));
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Whether the digest is of vgpud's own test of a GPU, which counts as no work: the first line has
+/// the name of the process.
+fn is_probe(text: &str) -> bool {
+    let first = text.lines().next().unwrap_or_default();
+    first.starts_with('#') && first.ends_with(" of vgpu-probe")
 }
 
 /// Number of operations of processes.
 pub fn operations(processes: &[Process]) -> usize {
     processes.iter().map(|process| process.lines.len()).sum()
-}
-
-impl Process {
-    /// Whether the process is vgpud's own test of a GPU, which launches only the canary and counts
-    /// as no work.
-    fn is_probe(&self) -> bool {
-        let kernels = self.lines.iter().filter_map(|line| {
-            let mut words = line.split(' ').skip(1);
-            (words.next() == Some("kernel")).then(|| words.next())
-        });
-        let mut kernels = kernels.peekable();
-        kernels.peek().is_some() && kernels.all(|name| name == Some("canary"))
-    }
 }
 
 /// Makes a digest comparable.
@@ -473,30 +499,39 @@ mod tests {
         Ok(())
     }
 
-    /// The line of a kernel.
-    fn kernel(order: u32, name: &str) -> String {
-        format!("{order} 1:L:9 kernel {name} grid=1,1,1 block=1,1,1 shared=0 @a1+0\n")
+    #[test]
+    fn a_recording_with_a_missing_or_an_empty_file_is_refused() -> Result<()> {
+        let dir = tempfile::tempdir()?;
+        let prefix = dir.path().join("d");
+        let write =
+            |number: u32, text: &str| std::fs::write(dir.path().join(format!("d.{number}")), text);
+        let line = "1 1:L:9 kernel add grid=1,1,1 block=32,1,1 shared=0 @a7+0 20\n";
+        assert_eq!(read(&prefix)?, []);
+        for number in (1..=11).filter(|number| *number != 2) {
+            write(number, line)?;
+        }
+        let refused = read(&prefix).expect_err("2 is missing").to_string();
+        assert!(refused.contains("d.2 is missing"), "{refused}");
+        for text in ["", "# soft-gpu digest 1 of add\n"] {
+            write(2, text)?;
+            let refused = read(&prefix).expect_err("2 is empty").to_string();
+            assert!(refused.contains("d.2 is damaged"), "{refused}");
+        }
+        write(2, line)?;
+        assert_eq!(read(&prefix)?.len(), 11);
+        Ok(())
     }
 
     #[test]
-    fn a_process_is_vgpud_s_test_only_if_it_launches_nothing_but_the_canary() -> Result<()> {
+    fn vgpud_s_test_of_a_gpu_is_no_work_and_a_program_with_its_kernel_is() -> Result<()> {
         let dir = tempfile::tempdir()?;
-        let prefix = dir.path().join("d");
-        let copy = "9 1:L:9 copy h2d 8x1 @a1+0 0000000000000005\n";
-        let programs = [
-            kernel(1, "canary") + copy,
-            kernel(1, "canary") + &kernel(2, "add"),
-            copy.to_owned(),
-            kernel(1, "canary") + &kernel(2, "canary"),
-        ];
-        for (number, text) in (1..).zip(programs) {
+        let kernel = "1 1:L:9 kernel canary grid=1,1,1 block=1,1,1 shared=0 @a1+0\n";
+        for (number, of) in (1..).zip(["vgpu-probe", "vgpu-worker", "my vgpu-probe2"]) {
+            let text = format!("# soft-gpu digest 1 of {of}\n{kernel}");
             std::fs::write(dir.path().join(format!("d.{number}")), text)?;
         }
-        let found = read(&prefix)?;
-        let lines: Vec<usize> = found.iter().map(|process| process.lines.len()).collect();
-        assert_eq!(lines, [2, 1], "{found:?}");
-        assert!(found[0].lines[1].contains("kernel add"), "{found:?}");
-        assert_eq!(operations(&found), 3);
+        let found = read(&dir.path().join("d"))?;
+        assert_eq!((found.len(), operations(&found)), (2, 2), "{found:?}");
         Ok(())
     }
 }

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use nix::sys::prctl;
 use serde::Serialize;
 use vgpu_proto::cuda::version_text;
 
@@ -111,6 +112,11 @@ fn end_with_stdin() -> std::io::Result<()> {
 
 /// Runs the program.
 pub fn run() -> ExitCode {
+    // The name for `ps` and for soft-gpu's digests: vgpud starts the program through a descriptor.
+    if let Err(e) = prctl::set_name(c"vgpu-probe") {
+        eprintln!("vgpu-probe: cannot set the name of the process: {e}");
+        return ExitCode::FAILURE;
+    }
     if std::env::var_os(ENDS_WITH_STDIN).is_some()
         && let Err(e) = end_with_stdin()
     {
