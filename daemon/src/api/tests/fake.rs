@@ -243,13 +243,6 @@ impl Mediation for FakeMediation {
     }
 
     fn doctor(&self) -> MediationFuture<'_, Vec<DoctorCheck>> {
-        Box::pin(async {
-            Ok(vec![DoctorCheck {
-                name: "listeners".into(),
-                status: CheckStatus::Ok,
-                message: "20 sockets".into(),
-                hint: None,
-            }])
-        })
+        Box::pin(async { Ok(vec![DoctorCheck::ok("listeners", "20 sockets")]) })
     }
 }

@@ -5,20 +5,21 @@ use std::ffi::c_void;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::numbers::LONGEST_COREDUMP_SETTING as LONGEST;
+use vgpu_cuda_abi::numbers::coredump::{
+    ENABLE_ON_EXCEPTION, ENABLE_USER_TRIGGER, FILE, GENERATION_FLAGS as FLAGS, PIPE,
+};
 
 use crate::ffi::exports;
 use crate::state::current::shim;
 use crate::{Cu, lock};
 
 /// The last of `CUcoredumpSettings`. This setting is a set of flags.
-const LAST: u32 = 7;
-const FLAGS: u32 = LAST;
+const LAST: u32 = FLAGS;
 /// Settings that are names of files. A name is returned only to a buffer of the maximum size.
-const NAMES: std::ops::RangeInclusive<u32> = 5..=6;
+const NAMES: std::ops::RangeInclusive<u32> = FILE..=PIPE;
 /// Boolean settings, whose value has one byte.
-const BOOLEANS: std::ops::RangeInclusive<u32> = 1..=4;
-/// Largest value in bytes, including NUL.
-const LONGEST: usize = 1024;
+const BOOLEANS: std::ops::RangeInclusive<u32> = ENABLE_ON_EXCEPTION..=ENABLE_USER_TRIGGER;
 
 exports! {
     /// A setting of the current context.

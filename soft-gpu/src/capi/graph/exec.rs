@@ -14,7 +14,7 @@ use crate::capi::StreamOf as _;
 use crate::capi::graph::nodes::Params as _;
 use crate::capi::graph::params::action;
 use crate::driver::error::Result;
-use crate::driver::graph::exec::{self, AUTO_FREE, Refusal};
+use crate::driver::graph::exec::{self, AUTO_FREE, DEVICE_LAUNCH, NODE_PRIORITY, Refusal};
 use crate::driver::graph::node::Action;
 use crate::driver::graph::update::{self, Outcome, Report};
 use crate::driver::{event, graph};
@@ -117,8 +117,8 @@ exports! {
     }
 
     fn cuGraphExecGetFlags(exec: u64, flags: Out<u64>) {
-        // The flags that affect launches: AUTO_FREE_ON_LAUNCH, DEVICE_LAUNCH, USE_NODE_PRIORITY.
-        flags.set(exec::get(exec)?.flags & (AUTO_FREE | 4 | 8))
+        // The flags that affect launches.
+        flags.set(exec::get(exec)?.flags & (AUTO_FREE | DEVICE_LAUNCH | NODE_PRIORITY))
     }
 
     fn cuGraphExecGetId(exec: u64, id: Out<u32>) {

@@ -6,20 +6,21 @@ use std::sync::Mutex;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::numbers::LONGEST_COREDUMP_SETTING as LONGEST;
+use vgpu_cuda_abi::numbers::coredump::{
+    ENABLE_ON_EXCEPTION, ENABLE_USER_TRIGGER, FILE, GENERATION_FLAGS as FLAGS, PIPE,
+};
 
 use crate::driver::error::Result;
 use crate::driver::sync::lock;
 use crate::driver::{context, driver};
 
 /// The largest number of CUcoredumpSettings.
-const LAST: u32 = 7;
+const LAST: u32 = FLAGS;
 /// Settings that are file names. The program's buffer must have [`LONGEST`] bytes to read one.
-const NAMES: std::ops::RangeInclusive<u32> = 5..=6;
+const NAMES: std::ops::RangeInclusive<u32> = FILE..=PIPE;
 /// Settings that are booleans. `FLAGS` is a set of flags.
-const BOOLEANS: std::ops::RangeInclusive<u32> = 1..=4;
-const FLAGS: u32 = LAST;
-/// Longest value in bytes, with its NUL.
-const LONGEST: usize = 1024;
+const BOOLEANS: std::ops::RangeInclusive<u32> = ENABLE_ON_EXCEPTION..=ENABLE_USER_TRIGGER;
 
 /// Values of the settings, by context and setting. Context 0 holds the values for all contexts.
 static SET: Mutex<BTreeMap<(u64, u32), Vec<u8>>> = Mutex::new(BTreeMap::new());

@@ -2,9 +2,10 @@
 //! shape.
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::launch_attribute::COOPERATIVE;
 
 use super::exec::{Exec, Plan, State, Step};
-use super::node::{Action, COOPERATIVE};
+use super::node::Action;
 use super::{Graph, capture};
 use crate::driver::copy::{Planned, Transfer};
 use crate::driver::error::Result;
