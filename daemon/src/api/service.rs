@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, watch};
 use vgpu_api::{
-    ApplyReport, DaemonStatus, DoctorReport, ErrorCode, ErrorDetail, EventKind, GpuCheckReport,
-    GpuSource, HostState, ReloadReport, ScanReport, Severity, Status,
+    ApplyReport, DaemonStatus, DoctorCheck, DoctorReport, ErrorCode, ErrorDetail, EventKind,
+    GpuCheckReport, GpuSource, HostState, ReloadReport, ScanReport, Severity, Status,
 };
 
 use super::failure::of_mediation;

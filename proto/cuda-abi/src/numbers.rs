@@ -9,6 +9,14 @@ pub const CONTEXT_API_VERSION: u32 = 3020;
 pub const MOST_MEM_OPS: u32 = 256;
 /// Largest size in bytes of a setting of core dumps, including its NUL.
 pub const LONGEST_COREDUMP_SETTING: usize = 1024;
+/// Largest of `CUcoredumpSettings`.
+pub const LAST_COREDUMP_SETTING: u32 = coredump::GENERATION_FLAGS;
+/// All flags of `cuEventCreate`.
+pub const EVENT_FLAGS: u32 =
+    event_flag::BLOCKING_SYNC | event_flag::DISABLE_TIMING | event_flag::INTERPROCESS;
+/// All flags of `cuDevSmResourceSplitByCount`.
+pub const SM_SPLIT_FLAGS: u32 = resource::SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING
+    | resource::SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE;
 
 macro_rules! numbers {
     ($($(#[$doc:meta])* mod $group:ident $prefix:literal { $($name:ident = $value:literal,)* })*) => {

@@ -13,7 +13,7 @@ use vsock::{VMADDR_CID_ANY, VsockListener};
 use super::Shared;
 use super::accept::{accept_unix, accept_vsock};
 use super::caps::Caps;
-use super::checks::{attached_descriptors, check, unix_listeners, vm_socket_access};
+use super::checks::{attached_descriptors, unix_listeners, vm_socket_access};
 use super::failure::ListenFailure;
 use super::rules::{Rules, SocketOwner, Wanted, ground, wanted};
 use super::sockets::{self, Spot};
