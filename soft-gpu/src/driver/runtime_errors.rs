@@ -10,7 +10,7 @@ use crate::exec::runtime::error::TEXTS;
 const UNKNOWN: &str = "unrecognized error code";
 
 /// The functions, made from the table of errors.
-pub static PTX: LazyLock<String> = LazyLock::new(|| {
+pub(super) static PTX: LazyLock<String> = LazyLock::new(|| {
     let mut bytes = [UNKNOWN.as_bytes(), b"\0"].concat();
     let (mut names, mut texts) = (String::new(), String::new());
     for &(code, name, text) in TEXTS {

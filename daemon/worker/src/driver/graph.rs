@@ -168,7 +168,8 @@ impl<'g> Builder<'g> {
         let graph = section.use_up();
         let stream = self.stream.bound()?;
         let (nodes, data) = (ptr::null(), ptr::null());
-        let mode = capture_mode::RELAXED; // Calls of other threads do not disturb the capture.
+        // Calls of other threads do not disturb the capture.
+        let mode = capture_mode::RELAXED;
         // SAFETY: the stream is ours and idle; the section's graph lives as long as the graph that
         // is being built, and no other code uses or empties it meanwhile ('g).
         unsafe { raw::cuStreamBeginCaptureToGraph(stream, graph, nodes, data, 0, mode) }?;

@@ -5,15 +5,17 @@ use std::ffi::c_void;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::numbers::LONGEST_COREDUMP_SETTING as LONGEST;
 use vgpu_cuda_abi::numbers::coredump::{
     ENABLE_ON_EXCEPTION, ENABLE_USER_TRIGGER, FILE, GENERATION_FLAGS as FLAGS, PIPE,
 };
-use vgpu_cuda_abi::numbers::{LAST_COREDUMP_SETTING as LAST, LONGEST_COREDUMP_SETTING as LONGEST};
 
 use crate::ffi::exports;
 use crate::state::current::shim;
 use crate::{Cu, lock};
 
+/// The last of `CUcoredumpSettings`. This setting is a set of flags.
+const LAST: u32 = FLAGS;
 /// Settings that are names of files. A name is returned only to a buffer of the maximum size.
 const NAMES: std::ops::RangeInclusive<u32> = FILE..=PIPE;
 /// Boolean settings, whose value has one byte.

@@ -6,15 +6,17 @@ use std::sync::Mutex;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::numbers::LONGEST_COREDUMP_SETTING as LONGEST;
 use vgpu_cuda_abi::numbers::coredump::{
     ENABLE_ON_EXCEPTION, ENABLE_USER_TRIGGER, FILE, GENERATION_FLAGS as FLAGS, PIPE,
 };
-use vgpu_cuda_abi::numbers::{LAST_COREDUMP_SETTING as LAST, LONGEST_COREDUMP_SETTING as LONGEST};
 
 use crate::driver::error::Result;
 use crate::driver::sync::lock;
 use crate::driver::{context, driver};
 
+/// The largest number of CUcoredumpSettings.
+const LAST: u32 = FLAGS;
 /// Settings that are file names. The program's buffer must have [`LONGEST`] bytes to read one.
 const NAMES: std::ops::RangeInclusive<u32> = FILE..=PIPE;
 /// Settings that are booleans. `FLAGS` is a set of flags.
