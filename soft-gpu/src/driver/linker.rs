@@ -1,8 +1,8 @@
 //! Linking: joins several PTX modules into one and resolves the references between them.
 //!
-//! A name that a module keeps to itself (neither `.visible` nor `.weak`) is renamed if two modules
-//! use it. The "cubin" of the linker consists of the texts of the inputs, marked, so that loading
-//! the image links them again.
+//! A name that a module does not export (neither `.visible` nor `.weak`) is renamed if another
+//! module uses the same name. The "cubin" of the linker consists of a mark and the texts of the
+//! inputs: loading the image links the texts again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,7 +15,7 @@ use crate::ptx::ast::{Function, Init, Module, Operand, Space, Statement, Variabl
 
 /// First line of an image with several inputs.
 const MAGIC: &[u8] = b"// soft-gpu: linked inputs follow\n";
-/// Start of the line before each input; then follow the length in bytes and the name.
+/// Start of the line before each input. The length in bytes and the name follow in the line.
 const INPUT: &str = "// soft-gpu input ";
 /// Start of the line with the register limit of the kernels.
 const REGISTERS: &str = "// soft-gpu registers ";
@@ -53,7 +53,8 @@ pub fn parse(input: &Input) -> Result<Module, Refusal> {
     })
 }
 
-/// The image of linked inputs, NUL-terminated. A single self-contained text is its own image.
+/// Returns the NUL-terminated image of linked inputs. The image of a single text that needs neither
+/// the device runtime nor a register limit is the text itself.
 pub fn pack(inputs: &[Input], linked: &Linked, registers: Option<u32>) -> Vec<u8> {
     let mut image = Vec::new();
     if let ([only], false, None) = (inputs, linked.runtime, registers) {
@@ -74,7 +75,7 @@ pub fn pack(inputs: &[Input], linked: &Linked, registers: Option<u32>) -> Vec<u8
     image
 }
 
-/// The inputs of a linked image; `None` for any other text.
+/// Returns the inputs of a linked image; `None` for any other text.
 pub fn unpack(image: &[u8]) -> Option<Image> {
     let mut rest = image.strip_prefix(MAGIC)?;
     let mut inputs = Vec::new();
@@ -250,7 +251,7 @@ fn exported(module: &Module) -> impl Iterator<Item = (&str, bool)> {
     functions.chain(variables)
 }
 
-/// Names that a module defines for itself.
+/// Names that a module defines and does not export.
 fn locals(module: &Module) -> BTreeSet<String> {
     let functions = module
         .functions
@@ -271,7 +272,7 @@ fn rename_locals(modules: &mut [(String, Module)], owners: &Owners) {
         let mut renames = HashMap::new();
         for name in locals(module) {
             if taken.contains(&name) {
-                // Compilers begin no name of a program with `$`.
+                // Compilers make no names of this form.
                 let new = format!("{name}$input{i}");
                 taken.insert(new.clone());
                 renames.insert(name, new);
@@ -375,7 +376,7 @@ fn undefined(module: &Module, owners: &Owners) -> BTreeSet<String> {
         return BTreeSet::new();
     }
     let mut used = BTreeSet::new();
-    // The names are read with the visitor that renames, on a copy.
+    // `visit_names` needs mutable access, so the names are read from a copy.
     let mut copy = module.clone();
     let mut note = |name: &mut String| {
         if declared.contains(name.as_str()) {
