@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::names::{Form, LADDER};
 use vgpu_cuda_abi::unserved::{Arguments, TEXTURES, wrong};
 
 use crate::state::current;
@@ -25,7 +26,7 @@ fn called(symbol: &'static str, arguments: &Arguments) -> u32 {
         return code.0;
     }
     // A panic while formatting the message must not unwind into C, and must not end the program.
-    let refused = std::panic::catch_unwind(|| refuse(symbol, way_out(symbol)));
+    let refused = std::panic::catch_unwind(|| refuse(symbol, &way_out(symbol).unwrap_or_default()));
     refused.unwrap_or(CuResult::NOT_SUPPORTED).0
 }
 
@@ -52,7 +53,7 @@ pub(crate) fn not_found(symbol: &'static str) {
     static TOLD: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     crate::observe::not_found(symbol);
     if log::says(log::Level::Info) && lock(&TOLD).insert(symbol) {
-        let way_out = way_out(symbol);
+        let way_out = way_out(symbol).unwrap_or_default();
         let text =
             format!("cuGetProcAddress: {symbol} is not found, since it is not served: {way_out}");
         log::line(log::Level::Info, &text);
@@ -63,67 +64,186 @@ pub(crate) const APART: &str = "processes share no GPU memory and events; use on
 pub(crate) const GREEN: &str =
     "the scheduler shares out the multiprocessors; use the whole device (an ordinary context)";
 pub(crate) const CLUSTERS: &str = "choose kernels that need no clusters";
-const OTHER_APIS: &str = "this GPU shares no memory and no semaphores with graphics APIs (Vulkan, OpenGL) and other processes; copy \
-    through the program's memory";
+pub(crate) const CHECKPOINTS: &str =
+    "processes with GPU work are not checkpointed; have the program save what it needs itself";
+const OTHER_APIS: &str = "this GPU shares no memory and no semaphores with other APIs (Vulkan, OpenGL, NvSci) and other \
+    processes; copy through the program's memory";
 const DISPLAY: &str = "this GPU has no display and no graphics; copy through the program's memory";
 const OLD: &str =
     "cuLaunchKernel replaced this function in CUDA 4; build the program with a newer toolkit";
+const LINKS: &str = "GPUs of a VM have no links; send through the program's memory";
 
-/// Alternatives for programs, by the first letters of a symbol. The first entry that matches
-/// applies.
-const WAYS_OUT: &[(&str, &str)] = &[
+/// Alternatives for programs, by parts of a symbol. The first row with a part that the symbol
+/// contains applies. Older forms of served functions have no row ([`way_out`]).
+const WAYS_OUT: &[(&[&str], &str)] = &[
     (
-        "cuTensorMap",
+        &["cuTensorMap"],
         "there are no tensor maps; choose kernels that copy without them",
     ),
-    ("cuTex", TEXTURES),
-    ("cuSurf", TEXTURES),
-    ("cuModuleGetTexRef", TEXTURES),
-    ("cuModuleGetSurfRef", TEXTURES),
-    ("cuParamSetTexRef", TEXTURES),
-    ("cuIpc", APART),
-    ("cuMemExport", APART),
-    ("cuMemImport", APART),
-    ("cuMemGetHandleForAddressRange", APART),
-    ("cuMemPoolExport", APART),
-    ("cuMemPoolImport", APART),
-    ("cuGL", DISPLAY),
-    ("cuEGL", DISPLAY),
-    ("cuVDPAU", DISPLAY),
-    ("cuGraphics", DISPLAY),
-    ("cuImportExternal", OTHER_APIS),
-    ("cuExternalMemory", OTHER_APIS),
     (
-        "cuMulticast",
-        "GPUs of a VM have no links; send through the program's memory",
+        &["cuTex", "cuSurf", "GetTexRef", "GetSurfRef", "SetTexRef"],
+        TEXTURES,
     ),
-    ("cuGreenCtx", GREEN),
-    ("cuCtxFromGreenCtx", GREEN),
-    ("cuFunc", OLD),
+    (&["External", "NvSci"], OTHER_APIS),
+    (&["Multicast", "Fabric", "Clique", "LogicalEndpoint"], LINKS),
+    (&["cuIpc", "cuMemExport", "cuMemImport"], APART),
     (
-        "cuLaunchCooperative",
+        &[
+            "cuMemPoolExport",
+            "cuMemPoolImport",
+            "HandleForAddressRange",
+        ],
+        APART,
+    ),
+    (&["cuGL", "EGL", "VDPAU", "cuGraphics"], DISPLAY),
+    (&["GreenCtx", "cuCtxGetExecAffinity"], GREEN),
+    (
+        &["cuDevSmResourceSplit"],
+        "cuDevSmResourceSplitByCount returns the possible splits",
+    ),
+    (
+        &["ToCig"],
+        "no graphics API uses this GPU; capture a graph for CUDA alone (cuStreamBeginCapture)",
+    ),
+    (
+        &["cuStreamBeginRecapture"],
+        "capture a new graph (cuStreamBeginCapture) and update the instance with it (cuGraphExecUpdate)",
+    ),
+    (&["cuCheckpoint"], CHECKPOINTS),
+    (
+        &["cuCtxAttach", "cuCtxDetach"],
+        "only primary contexts count their users (cuDevicePrimaryCtxRetain); end other contexts with cuCtxDestroy",
+    ),
+    (
+        &["cuCtxRecordEvent"],
+        "record an event in each stream of the context (cuEventRecord)",
+    ),
+    (
+        &["cuCtxWaitEvent"],
+        "let each stream of the context wait for the event (cuStreamWaitEvent)",
+    ),
+    (
+        &["cuDeviceGetLuid"],
+        "only devices on Windows have LUIDs; use cuDeviceGetUuid",
+    ),
+    (
+        &["cuFlushGPUDirectRDMAWrites"],
+        "no other device writes to the memory of this GPU; leave the call out",
+    ),
+    (
+        &["cuMemBatchDecompress"],
+        "programs of VMs cannot use the decompression engine; decompress with a kernel",
+    ),
+    (
+        &["cuMemGetAttribute"],
+        "NVIDIA does not document this function; use cuPointerGetAttribute",
+    ),
+    (
+        &["cuMemGetLocationInfo"],
+        "cuMemRangeGetAttribute returns where a range was last prefetched to",
+    ),
+    (
+        &["cuMemMapArray"],
+        "there are no sparse arrays; create an array with all its memory (cuArray3DCreate)",
+    ),
+    (
+        &["cuLaunchCooperative"],
         "launch on one device at a time (cuLaunchCooperativeKernel)",
     ),
-    ("cuLaunch", OLD),
-    ("cuParam", OLD),
+    (&["cuFunc", "cuLaunch", "cuParam"], OLD),
 ];
 
-fn way_out(symbol: &str) -> &'static str {
-    let way = WAYS_OUT.iter().find(|(begin, _)| symbol.starts_with(begin));
-    way.map_or("docs/coverage.md lists the served functions", |(_, way)| {
-        way
-    })
+/// The alternative to an unserved function. The alternative to an older form of a served function
+/// is the next form that is served. A test ensures that every unserved function has an alternative.
+fn way_out(symbol: &str) -> Option<Cow<'static, str>> {
+    if let Some(newer) = newer_form(symbol) {
+        let newer = format!("{newer} replaced this form; build the program with a newer toolkit");
+        return Some(newer.into());
+    }
+    let has = |part: &&str| symbol.contains(*part);
+    let row = WAYS_OUT.iter().find(|(parts, _)| parts.iter().any(has));
+    row.map(|(_, way)| Cow::Borrowed(*way))
+}
+
+/// The next newer form of the same function that is served.
+fn newer_form(symbol: &str) -> Option<&'static str> {
+    let form = LADDER.iter().find(|form| form.symbol == symbol)?;
+    let newer =
+        |other: &&Form| other.name == form.name && other.since > form.since && !other.per_thread;
+    let mut newer = LADDER.iter().filter(newer);
+    newer
+        .find(|other| !refuses(other.symbol))
+        .map(|other| other.symbol)
+}
+
+/// Whether the symbol is exported without being served.
+fn refuses(symbol: &str) -> bool {
+    let found = REFUSING.binary_search_by(|export| export.symbol.cmp(symbol));
+    found.is_ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{REFUSING, WAYS_OUT};
+    use std::collections::BTreeMap;
+
+    use vgpu_cuda_abi::names::LADDER;
+
+    use super::{REFUSING, WAYS_OUT, refuses, way_out};
+
+    #[test]
+    fn every_function_that_is_not_served_has_a_way_out() {
+        let symbols = REFUSING.iter().map(|export| export.symbol);
+        let without: Vec<_> = symbols.filter(|symbol| way_out(symbol).is_none()).collect();
+        assert_eq!(without, Vec::<&str>::new());
+    }
 
     #[test]
     fn every_way_out_is_that_of_a_function_that_is_not_served() {
-        for (begin, _) in WAYS_OUT {
-            let mut symbols = REFUSING.iter().map(|export| export.symbol);
-            assert!(symbols.any(|symbol| symbol.starts_with(begin)), "{begin}");
+        let mut unused: BTreeMap<&str, _> = WAYS_OUT
+            .iter()
+            .flat_map(|(parts, way)| parts.iter().map(move |part| (*part, way)))
+            .collect();
+        for export in REFUSING {
+            unused.retain(|part, _| !export.symbol.contains(*part));
+        }
+        assert_eq!(unused, BTreeMap::new());
+    }
+
+    #[test]
+    fn a_way_out_names_functions_that_are_served() {
+        let served = |word: &str| {
+            let mut forms = LADDER
+                .iter()
+                .filter(|form| form.name == word || form.symbol == word);
+            forms.any(|form| !refuses(form.symbol))
+        };
+        for export in REFUSING {
+            let way = way_out(export.symbol).unwrap_or_default();
+            let words = way.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            for word in words.filter(|word| word.starts_with("cu")) {
+                assert!(served(word), "{}: {way}", export.symbol);
+            }
+        }
+    }
+
+    #[test]
+    fn alternatives_fit_the_function() {
+        for (symbol, part) in [
+            ("cuMemAlloc", "cuMemAlloc_v2 replaced this form"),
+            ("cuCtxCreate", "cuCtxCreate_v2 replaced this form"),
+            ("cuGLCtxCreate", "no display"),
+            ("cuCtxWaitEvent", "cuStreamWaitEvent"),
+            ("cuGreenCtxWaitEvent", "whole device"),
+            ("cuWaitExternalSemaphoresAsync_ptsz", "Vulkan"),
+            ("cuGraphAddExternalSemaphoresWaitNode", "Vulkan"),
+            ("cuStreamEndCaptureToCig", "cuStreamBeginCapture"),
+            ("cuMemMapArrayAsync", "sparse arrays"),
+            ("cuFabricCpyBatchAsync", "no links"),
+            ("cuParamSetTexRef", "textures"),
+            ("cuParamSetf", "cuLaunchKernel"),
+        ] {
+            let way = way_out(symbol).unwrap_or_default();
+            assert!(way.contains(part), "{symbol}: {way}");
         }
     }
 }

@@ -7,6 +7,7 @@ soft-gpu has no NVML.
 import ctypes
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -55,6 +56,13 @@ def test_versions():
     assert pynvml.nvmlSystemGetCudaDriverVersion() == pynvml.nvmlSystemGetCudaDriverVersion_v2()
 
 
+def test_the_branch_is_that_of_the_driver():
+    # NVIDIA's versions begin with a number (580.65.06), those of software devices with "soft".
+    first = re.match("[0-9]+|soft", pynvml.nvmlSystemGetDriverVersion())[0]
+    branch = pynvml.nvmlSystemGetDriverBranch().branch
+    assert branch == ("soft" if first == "soft" else f"r{first}_00")
+
+
 def test_the_cuda_version_is_cuda_s(cuda):
     version = ctypes.c_int()
     assert cuda.cuDriverGetVersion(ctypes.byref(version)) == 0
@@ -68,6 +76,7 @@ def test_count_and_memory_are_cuda_s(cuda):
     assert memory.used + memory.free == memory.total
     newer = pynvml.nvmlDeviceGetMemoryInfo(only(), version=pynvml.nvmlMemory_v2)
     assert newer.total == memory.total
+    assert newer.used + newer.reserved + newer.free == newer.total
 
 
 def test_the_device_is_cuda_s(cuda):

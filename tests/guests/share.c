@@ -6,7 +6,9 @@
  *   share keep BYTES…    the same, then stays until it is killed, without output
  *
  * Prints a line per device, in bytes:
- * "GPU n: cuda FREE of TOTAL, nvml FREE of TOTAL, used USED, process MEMORY".
+ * "GPU n: cuda FREE of TOTAL, nvml FREE of TOTAL, used USED, own OWN, reserved RESERVED, process MEMORY".
+ * USED is the field of the first version of NVML's structure, OWN and RESERVED are "used" and
+ * "reserved" of the second.
  */
 #include "guest.h"
 
@@ -16,6 +18,11 @@ typedef struct nvmlDevice_st *nvmlDevice_t;
 
 struct memory {
     unsigned long long total, free, used;
+};
+
+struct memory_v2 {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
 };
 
 struct process {
@@ -66,22 +73,26 @@ int main(int argc, char **argv) {
         (int (*)(unsigned, nvmlDevice_t *))entry(nvml, "nvmlDeviceGetHandleByIndex_v2");
     int (*info)(nvmlDevice_t, struct memory *) =
         (int (*)(nvmlDevice_t, struct memory *))entry(nvml, "nvmlDeviceGetMemoryInfo");
+    int (*info_v2)(nvmlDevice_t, struct memory_v2 *) =
+        (int (*)(nvmlDevice_t, struct memory_v2 *))entry(nvml, "nvmlDeviceGetMemoryInfo_v2");
     int (*running)(nvmlDevice_t, unsigned *, struct process *) =
         (int (*)(nvmlDevice_t, unsigned *, struct process *))entry(nvml, "nvmlDeviceGetComputeRunningProcesses");
     NVML(init());
     for (int n = 0; n < count; n++) {
         nvmlDevice_t device;
         struct memory memory;
+        struct memory_v2 newer = {.version = sizeof newer | 2 << 24};
         struct process processes[MOST];
         unsigned many = MOST;
         NVML(handle(n, &device));
         NVML(info(device, &memory));
+        NVML(info_v2(device, &newer));
         NVML(running(device, &many, processes));
         unsigned long long own = 0;
         for (unsigned i = 0; i < many; i++)
             if (processes[i].pid == (unsigned)getpid()) own = processes[i].memory;
-        printf("GPU %d: cuda %zu of %zu, nvml %llu of %llu, used %llu, process %llu\n", n, free_bytes[n], total[n],
-               memory.free, memory.total, memory.used, own);
+        printf("GPU %d: cuda %zu of %zu, nvml %llu of %llu, used %llu, own %llu, reserved %llu, process %llu\n", n,
+               free_bytes[n], total[n], memory.free, memory.total, memory.used, newer.used, newer.reserved, own);
     }
     return 0;
 }

@@ -78,11 +78,15 @@ fn shares(host: &Host, mib: &[u64]) -> Result<Vec<String>> {
     Ok(said.lines().map(str::to_owned).collect())
 }
 
-/// The expected line of [`shares`] about a device: `cuda` and `nvml` agree.
-fn share(gpu: u32, free: u64, total: u64, used: u64) -> String {
-    let (free, total, used) = (free * MIB, total * MIB, used * MIB);
+/// The expected line of [`shares`] about a device: `cuda` and `nvml` agree, and NVML's sizes add up
+/// to the total in both versions of its structure. `own`: memory of the program.
+fn share(gpu: u32, free: u64, total: u64, own: u64) -> String {
+    let (free, total, own) = (free * MIB, total * MIB, own * MIB);
+    let used = total - free;
+    let reserved = used - own;
     format!(
-        "GPU {gpu}: cuda {free} of {total}, nvml {free} of {total}, used {used}, process {used}"
+        "GPU {gpu}: cuda {free} of {total}, nvml {free} of {total}, used {used}, own {own}, \
+         reserved {reserved}, process {own}"
     )
 }
 

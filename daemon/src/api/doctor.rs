@@ -31,7 +31,8 @@ pub(crate) fn in_sentences(check: &mut DoctorCheck) {
     }
 }
 
-/// What a running vgpud sees on the host: files, groups, database, driver.
+/// Runs the checks of the host that a running vgpud can do, except those of its state
+/// ([`of_world`]).
 pub(super) async fn examine(
     config: &Arc<Config>,
     source: &Source,
@@ -315,7 +316,7 @@ fn driver(config: &Config) -> Vec<DoctorCheck> {
             "NVIDIA's kernel driver is not loaded, and driver.kind = \"nvidia\".",
             "Install and load it, or use software devices (driver.kind = \"soft\").",
         )),
-        // What serves then is said by the GPUs' own lines.
+        // No error: the checks of the GPUs show the devices that serve instead.
         (false, DriverKind::Auto | DriverKind::Soft) => checks.push(DoctorCheck::skipped(
             "nvidia-driver",
             "NVIDIA's kernel driver is not loaded.",

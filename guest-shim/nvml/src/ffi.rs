@@ -150,6 +150,17 @@ pub(crate) fn field<const N: usize>(text: &str) -> [u8; N] {
     field
 }
 
+/// Checks the version field of the caller's structure: its size, with `number` in the highest byte.
+///
+/// # Errors
+/// NVML_ERROR_ARGUMENT_VERSION_MISMATCH.
+pub(crate) fn versioned<T>(version: c_uint, number: c_uint) -> Ml {
+    match version == size_of::<T>() as c_uint | number << 24 {
+        true => Ok(()),
+        false => Err(Code::ARGUMENT_VERSION),
+    }
+}
+
 /// Declares exports. `fn nvmlA(…) { … }` is one symbol; `fn nvmlA / nvmlA_v2 (…) { … }` is two
 /// equal symbols.
 macro_rules! exports {

@@ -20,6 +20,7 @@ const INVALID_ARGUMENT: u32 = 2;
 const NOT_SUPPORTED: u32 = 3;
 const NOT_FOUND: u32 = 6;
 const INSUFFICIENT_SIZE: u32 = 7;
+const ARGUMENT_VERSION: u32 = 25;
 
 /// Calls a function by name.
 macro_rules! ml {
@@ -313,6 +314,56 @@ fn both_forms_of_a_name_and_every_way_to_a_handle_lead_to_the_same() {
     assert_eq!(
         number(&nvml, "nvmlDeviceGetIndex", junk),
         Err(INVALID_ARGUMENT)
+    );
+}
+
+#[test]
+fn used_memory_of_version_1_is_all_that_is_not_free() {
+    let name = "used_memory_of_version_1_is_all_that_is_not_free";
+    let Some(nvml) = guest(name) else {
+        played(name, &looked());
+        return;
+    };
+    let device = first_device(&nvml);
+    // Total, free, used. The fixture's VM uses 1 GiB, and 2 GiB are reserved.
+    let mut memory = [0_u64; 3];
+    let at = memory.as_mut_ptr();
+    assert_eq!(
+        ml!(nvml, nvmlDeviceGetMemoryInfo(device => Handle, at => *mut u64)),
+        SUCCESS
+    );
+    assert_eq!(memory, [8 << 30, 5 << 30, 3 << 30]);
+}
+
+#[test]
+fn the_driver_s_branch_is_told_in_the_structure_of_version_1() {
+    let name = "the_driver_s_branch_is_told_in_the_structure_of_version_1";
+    let Some(nvml) = guest(name) else {
+        played(name, &looked());
+        return;
+    };
+    // `nvmlSystemDriverBranchInfo_v1_t`: the version, then 80 bytes of text.
+    let mut info = [0_u8; 84];
+    let mut branch = |version: u32, length: c_uint| {
+        info[..4].copy_from_slice(&version.to_ne_bytes());
+        let at = info.as_mut_ptr();
+        let code = ml!(nvml, nvmlSystemGetDriverBranch(at => *mut u8, length => c_uint));
+        let text = info[4..].split(|byte| *byte == 0).next();
+        (
+            code,
+            String::from_utf8_lossy(text.unwrap_or_default()).into_owned(),
+        )
+    };
+    const V1: u32 = 84 | 1 << 24;
+    assert_eq!(branch(V1, 80).0, UNINITIALIZED);
+    assert_eq!(ml!(nvml, nvmlInit_v2()), SUCCESS);
+    assert_eq!(branch(84 | 2 << 24, 80).0, ARGUMENT_VERSION);
+    assert_eq!(branch(V1, 7), (INSUFFICIENT_SIZE, String::new()));
+    assert_eq!(branch(V1, 8), (SUCCESS, "r550_00".into()));
+    let none = std::ptr::null_mut();
+    assert_eq!(
+        ml!(nvml, nvmlSystemGetDriverBranch(none => *mut u8, 80 => c_uint)),
+        INVALID_ARGUMENT
     );
 }
 

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, Out};
-use vgpu_cuda_abi::numbers::event_flag::{
-    BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS, RECORD_EXTERNAL,
-};
+use vgpu_cuda_abi::numbers::EVENT_FLAGS;
+use vgpu_cuda_abi::numbers::event_flag::{DISABLE_TIMING, INTERPROCESS, RECORD_EXTERNAL};
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::Event;
 
@@ -19,16 +18,13 @@ use crate::state::events::EventInfo;
 use crate::state::streams::resolve;
 use crate::{Cu, unserved};
 
-/// All flags of events.
-const FLAGS: u32 = BLOCKING_SYNC | DISABLE_TIMING | INTERPROCESS;
-
 exports! {
     /// Creates an event, without a round trip.
     fn cuEventCreate(out: Out<u64>, flags: u32) {
         let shim = live()?;
         out.check()?;
         let ctx = shim.contexts.current()?.handle;
-        if flags & !FLAGS != 0 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0) {
+        if flags & !EVENT_FLAGS != 0 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0) {
             return Err(CuResult::INVALID_VALUE);
         }
         if flags & INTERPROCESS != 0 {

@@ -55,7 +55,7 @@ words! {
         GpuAppeared = "gpu_appeared",
         /// A GPU is no longer seen.
         GpuVanished = "gpu_vanished",
-        /// A scan for GPUs failed, so that nothing is known about them.
+        /// A scan for GPUs failed: their present state is unknown.
         ScanFailed = "scan_failed",
         /// A GPU takes no new work until a check passes.
         GpuSuspect = "gpu_suspect",

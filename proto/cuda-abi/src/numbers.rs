@@ -1,6 +1,12 @@
 //! Numbers of `cuda.h` that more than one crate uses, under the names of the header, and the numbers
 //! of CUDA's documentation that the header does not name.
 
+/// All flags of `cuEventCreate`.
+pub const EVENT_FLAGS: u32 =
+    event_flag::BLOCKING_SYNC | event_flag::DISABLE_TIMING | event_flag::INTERPROCESS;
+/// All flags of `cuDevSmResourceSplitByCount`.
+pub const SM_SPLIT_FLAGS: u32 = resource::SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING
+    | resource::SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE;
 /// Bytes of the device heap of a new context ([`limit::MALLOC_HEAP_SIZE`]).
 pub const USUAL_HEAP_BYTES: u64 = 8 << 20;
 /// Result of `cuCtxGetApiVersion` for contexts that are created as since CUDA 3.2.

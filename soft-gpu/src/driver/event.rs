@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vgpu_cuda_abi::CuResult;
-use vgpu_cuda_abi::numbers::event_flag::{BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS};
+use vgpu_cuda_abi::numbers::EVENT_FLAGS;
+use vgpu_cuda_abi::numbers::event_flag::{DISABLE_TIMING, INTERPROCESS};
 
 use super::digest;
 use super::error::Result;
@@ -45,9 +46,7 @@ static EVENTS: Table<Event> = Table::new(Kind::Event);
 pub fn create(flags: u32) -> Result<u64> {
     healthy()?;
     let context = context::current()?.handle;
-    if flags & !(BLOCKING_SYNC | DISABLE_TIMING | INTERPROCESS) != 0
-        || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0)
-    {
+    if flags & !EVENT_FLAGS != 0 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0) {
         return Err(CuResult::INVALID_VALUE);
     }
     let event = EVENTS.insert(|handle| {

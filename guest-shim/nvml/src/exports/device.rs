@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use vgpu_proto::look::{LookedGpu, Telemetry};
 
-use crate::ffi::{Code, Ml, exports, field, get, put, put_text, text};
+use crate::ffi::{Code, Ml, exports, field, get, put, put_text, text, versioned};
 use crate::state::{self, Handle};
 
 /// NVIDIA's PCI vendor ID. The device ID belongs to the host and is hidden.
@@ -244,14 +244,17 @@ exports! {
         unsafe { put(pci, info) }
     }
 
-    /// The VM's quota and the part of the quota that the VM's programs use, in bytes.
+    /// The memory of the device or the VM's quota, and the memory that the VM can allocate, in bytes.
+    /// As in NVML, `used` is the difference, so it includes `reserved` of version 2.
     fn nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut Memory) {
-        let Share { total, free, used, .. } = Share::of(&state::gpu(device)?);
+        let Share { total, free, .. } = Share::of(&state::gpu(device)?);
+        let used = total - free;
         // SAFETY: by the contract of the function.
         unsafe { put(memory, Memory { total, free, used }) }
     }
 
-    /// As nvmlDeviceGetMemoryInfo; `reserved` is memory that the VM neither uses nor can allocate.
+    /// As nvmlDeviceGetMemoryInfo. `used` is the memory of the VM's programs, `reserved` is memory
+    /// that the VM neither uses nor can allocate.
     fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: *mut MemoryV2) {
         // SAFETY: by the contract of the function.
         let version = unsafe { get(memory.cast::<c_uint>()) }?;
@@ -413,14 +416,6 @@ impl Share {
             free,
             reserved: total - used - free,
         }
-    }
-}
-
-/// Checks the version field of the caller's structure: its size, with `number` in the highest byte.
-fn versioned<T>(version: c_uint, number: c_uint) -> Ml {
-    match version == size_of::<T>() as c_uint | number << 24 {
-        true => Ok(()),
-        false => Err(Code::ARGUMENT_VERSION),
     }
 }
 

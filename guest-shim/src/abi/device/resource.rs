@@ -6,12 +6,11 @@ use std::ffi::{c_int, c_uint};
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
-use vgpu_cuda_abi::numbers::device_attribute as attribute;
 use vgpu_cuda_abi::numbers::resource::{
     RESOURCE_TYPE_SM as MULTIPROCESSORS,
     SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING as IGNORE_COSCHEDULING,
-    SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE as MAX_POTENTIAL_CLUSTER_SIZE,
 };
+use vgpu_cuda_abi::numbers::{SM_SPLIT_FLAGS, device_attribute as attribute};
 use vgpu_cuda_abi::structs::DevResource;
 
 use crate::Cu;
@@ -20,7 +19,6 @@ use crate::state::Shim;
 use crate::state::current::shim;
 use crate::state::streams::resolve;
 
-const SPLIT_FLAGS: c_uint = IGNORE_COSCHEDULING | MAX_POTENTIAL_CLUSTER_SIZE;
 /// Number of multiprocessors in a pair, the smallest unit that the hardware can split off.
 const FINEST: u32 = 2;
 
@@ -116,7 +114,7 @@ exports! {
         if all.kind != MULTIPROCESSORS {
             return Err(CuResult::INVALID_RESOURCE_TYPE);
         }
-        if flags & !SPLIT_FLAGS != 0 {
+        if flags & !SM_SPLIT_FLAGS != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
                 if flags & IGNORE_COSCHEDULING != 0 {

@@ -71,7 +71,7 @@ exports! {
     fn cuGetExportTable(table: Out<*const c_void>, id: In<[u8; 16]>) {
         table.check()?;
         id.check()?;
-                let found = vgpu_cudart::table::<Library>(id.get()?);
+        let found = vgpu_cudart::table::<Library>(id.get()?);
         table.set(found)?;
         match found.is_null() {
             true => Err(CuResult::INVALID_VALUE),

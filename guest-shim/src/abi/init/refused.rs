@@ -66,9 +66,7 @@ exports! {
 
 /// Refuses a checkpoint. Works before cuInit, because the call may concern another process.
 fn checkpoint(symbol: &'static str) -> CuResult {
-    let way_out =
-        "processes with GPU work are not checkpointed; have the program save what it needs itself";
-    unserved::refuse(symbol, way_out)
+    unserved::refuse(symbol, unserved::CHECKPOINTS)
 }
 
 /// Refuses other processes, because the library knows only the CUDA state of its own process.

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::numbers::SM_SPLIT_FLAGS;
 use vgpu_cuda_abi::numbers::resource::{
     RESOURCE_TYPE_SM as MULTIPROCESSORS,
     SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING as IGNORE_COSCHEDULING,
-    SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE as MAX_POTENTIAL_CLUSTER_SIZE,
 };
 use vgpu_cuda_abi::structs::{DevResource, GroupParams};
 
@@ -16,9 +16,6 @@ use crate::driver::gpu::Gpu;
 use crate::driver::part::{self, Grain, Group, Part};
 use crate::driver::{gpu, green, healthy};
 
-/// Accepted flags of cuDevSmResourceSplitByCount. The second is a hint for clusters, which are not
-/// served.
-const SPLIT_FLAGS: u32 = IGNORE_COSCHEDULING | MAX_POTENTIAL_CLUSTER_SIZE;
 /// Marks a structure that this driver filled in. The tag lies in the bytes reserved for the driver.
 const TAG: u32 = u32::from_le_bytes(*b"soft");
 /// Most groups of one split: more than a device has multiprocessors.
@@ -144,7 +141,7 @@ exports! {
         healthy()?;
         groups.check()?;
         let (gpu, whole) = input.get()?.read()?;
-        if flags & !SPLIT_FLAGS != 0 {
+        if flags & !SM_SPLIT_FLAGS != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
         let mut grain = grain_of(gpu);

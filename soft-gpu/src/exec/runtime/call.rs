@@ -1,5 +1,7 @@
 //! Calls of the device runtime, lane by lane.
 
+use vgpu_cuda_abi::numbers::{event_flag, stream_flag};
+
 use super::nest::{Area, Handle, Order, Work};
 use super::{Call, called, error};
 use crate::exec::contract::{Child, KernelId, Runtime};
@@ -18,10 +20,10 @@ pub(crate) const COST: u64 = 400;
 /// block, at malloc and at free.
 pub(crate) const BYTES_AN_INSTRUCTION: u64 = 2_048;
 
-/// `cudaStreamNonBlocking`, the only flag of streams of kernels.
-const NON_BLOCKING: u64 = 1;
-/// `cudaEventDisableTiming`, the only flag of events of kernels.
-const DISABLE_TIMING: u64 = 2;
+/// `cudaStreamNonBlocking`, the only flag of streams of kernels. The driver's flag is the same.
+const NON_BLOCKING: u64 = stream_flag::NON_BLOCKING as u64;
+/// `cudaEventDisableTiming`, the only flag of events of kernels. The driver's flag is the same.
+const DISABLE_TIMING: u64 = event_flag::DISABLE_TIMING as u64;
 /// `cudaStreamTailLaunch` and `cudaStreamFireAndForget`; the numbers below are default streams.
 const TAIL_LAUNCH: u64 = 3;
 const FIRE_AND_FORGET: u64 = 4;
