@@ -33,7 +33,7 @@ pub(crate) fn time(unix_ms: u64) -> Cell {
     Cell::new(show_time(unix_ms), rfc3339(unix_ms))
 }
 
-/// Formats a size: `24.0G`, `512M`, `0`, with at most one decimal, binary.
+/// Formats a size with binary units and at most one decimal: `24G`, `1.5G`, `512M`, `0`.
 pub(crate) fn show_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["", "K", "M", "G", "T"];
     let mut value = bytes as f64;

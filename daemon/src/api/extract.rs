@@ -44,8 +44,8 @@ pub(super) fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, Failure> {
     read.map_err(|error| Failure::invalid(unreadable(text, &error)))
 }
 
-/// A sentence for a body that does not have the fields of the request. serde names no field if the
-/// type of a value is wrong.
+/// Describes a body that does not fit the request. serde names no field if a value has the wrong
+/// type.
 fn unreadable(text: &[u8], error: &serde_json::Error) -> String {
     let said = in_words(&error.to_string());
     let typed = error.is_data() && said.starts_with("invalid ");

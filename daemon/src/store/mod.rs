@@ -306,7 +306,7 @@ impl Store {
         answer.await.map_err(|_| stopped())?
     }
 
-    /// The outcome of the same command under the same key, if it was already carried out.
+    /// Returns the outcome of an earlier command with the same key, if there is one.
     ///
     /// # Errors
     /// If the key was used with another command, or the database cannot be read.

@@ -63,9 +63,9 @@ fn read(mut file: File) -> std::io::Result<(Bytes, File)> {
     Ok((piece.into(), file))
 }
 
-/// Puts the configuration of a backup in place of the present one, while guests run. Sessions end
-/// whose VM it does not have, has in another pool or has as another registration, and those whose
-/// GPU leaves the pool.
+/// Replaces the present configuration with that of a backup, while guests run. A session ends if
+/// the backup does not have its VM, has the VM in another pool or as another registration, or if
+/// the session's GPU leaves the pool.
 #[utoipa::path(post, path = "/v1/restore", tag = "host", params(DryRun),
     request_body(content = String, content_type = "application/vnd.sqlite3"),
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]

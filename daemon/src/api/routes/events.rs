@@ -47,7 +47,7 @@ pub(super) struct Page {
     from_unix_ms: Option<u64>,
     /// Only events before this time.
     until_unix_ms: Option<u64>,
-    /// When there are none yet, wait this long for one, up to 25000 ms.
+    /// Longest wait for the first entry if there is none yet, at most 25000 ms.
     wait_ms: Option<u64>,
 }
 
@@ -238,7 +238,7 @@ pub(super) struct AuditQuery {
     until_unix_ms: Option<u64>,
     /// Only lines about commands that name this VM.
     vm_id: Option<u32>,
-    /// At most this many, up to 1000.
+    /// Largest number of entries in the answer, at most 1000.
     limit: Option<usize>,
 }
 

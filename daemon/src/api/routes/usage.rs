@@ -46,7 +46,7 @@ pub(super) async fn export(
     ))
 }
 
-/// Counts anew what VMs use. Debts, strikes and limits stay.
+/// Sets the usage totals of VMs to zero. Debts, strikes and limits stay.
 #[utoipa::path(post, path = "/v1/usage/reset", tag = "vms",
     params(DryRun), request_body = UsageReset,
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
