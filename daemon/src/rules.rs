@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use vgpu_api::{Limit, MAX_VM_ID, PoolSettings, Problem, VmLimits, VmLimitsPatch, in_request};
 pub use vgpu_api::{
     check_name as name, check_pool_settings as pool_settings, check_vm_limits as vm_limits,
-    pool_problems, vm_problems,
+    check_vm_name as vm_name, pool_problems, vm_problems,
 };
 
 /// Longest path of a Unix socket in bytes (`sun_path` less its NUL; unix(7)).

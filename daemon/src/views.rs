@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use vgpu_api::{
-    DaemonStatus, Gpu, HostState, Limit, Pool, PoolStatus, Session, Status, Vm, VmLimits,
+    DaemonStatus, Gpu, HostState, Limit, Pool, PoolStatus, Session, Status, Vm, VmLimits, VmState,
 };
 
 use crate::config::Config;
@@ -160,6 +160,7 @@ impl World {
             .usage
             .get(&record.vm_id)
             .filter(|u| u.generation == record.generation);
+        let quarantine = record.quarantine.as_ref().or(runtime.quarantine.as_ref());
         Vm {
             vm_id: record.vm_id,
             name: record.name.clone(),
@@ -181,8 +182,11 @@ impl World {
                 .collect(),
             limits: record.limits.clone(),
             effective_limits: self.limits(record),
-            state: record.state(),
-            quarantine: record.quarantine.clone(),
+            state: match quarantine {
+                Some(_) => VmState::Quarantined,
+                None => VmState::Active,
+            },
+            quarantine: quarantine.cloned(),
             strikes: record.strikes_at(now_unix_ms(), strike_decay_s),
             quarantines: record.quarantines_at(now_unix_ms(), strike_decay_s),
             demoted: runtime.demoted,

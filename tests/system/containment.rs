@@ -241,7 +241,7 @@ fn what_a_worker_left_behind_is_killed_with_it_and_by_the_next_vgpud() -> Result
         eprintln!("SKIPPED, NOTHING WAS TESTED: {doctor}");
         return Ok(());
     }
-    host.admin("pool set A --hard-limit=500ms --contended-limit=500ms --soft-limit=0")?;
+    host.admin("pool set A --hard-limit=500ms --contended-limit=500ms --soft-limit=unlimited")?;
     let hanging = Guest::new(guest::HANG, host.target(1))?.spawn()?;
     let cgroup = cgroup_of(worker_of(&host, 1)?)?;
     let mut left = Left::behind(&cgroup)?;

@@ -216,7 +216,7 @@ fn what_is_promised_of_a_wait_is_kept() -> Result<()> {
     let host = one_vm(&Options::default())?;
     // No second session runs beside the kernel: the wait ends only with the limit.
     host.admin(
-        "pool set A --hard-limit=60s --contended-limit=2s --soft-limit=0 --overrun-grace=0",
+        "pool set A --hard-limit=60s --contended-limit=2s --soft-limit=unlimited --overrun-grace=unlimited",
     )?;
     host.admin("register-vm --vm-id=2 --pool=A")?;
     let _hanging = Guest::new(guest::HANG, host.target(1))?.spawn()?;

@@ -262,6 +262,8 @@ fn a_normal_end_has_one_reason_and_a_device_fault_is_the_reason_of_an_end() -> R
     .with_context(|| host.log())?;
     let log = host.log();
     assert!(log.contains("kind=\"session_ended\""), "{log}");
+    let faults = log.lines().filter(|line| line.contains("device fault"));
+    assert_eq!(faults.count(), 1, "{log}");
     Ok(())
 }
 

@@ -96,7 +96,7 @@ fn an_unfinished_image_leaves_nothing_behind_however_its_session_ends() -> Resul
         return Ok(());
     }
     let host = host_with_disk("")?;
-    host.admin("pool set A --strikes=0")?;
+    host.admin("pool set A --strikes=unlimited")?;
     let state = host.dir().join("state");
     let before = free(&state)?;
     let ways = [

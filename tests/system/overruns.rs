@@ -15,7 +15,7 @@ use super::shares::{Books, books};
 fn host() -> Result<Host> {
     let host = one_vm(&Kernels::default().on(Options::default()))?;
     host.admin(
-        "pool set A --hard-limit=60s --contended-limit=60s --soft-limit=0 --slice=20ms \
+        "pool set A --hard-limit=60s --contended-limit=60s --soft-limit=unlimited --slice=20ms \
          --overrun-grace=20ms",
     )?;
     Ok(host)
@@ -152,7 +152,7 @@ fn two_overrunners_do_not_lock_out_a_third() -> Result<()> {
     let host = one_vm(&Options::default())?;
     host.admin("register-vm --vm-id=2-3 --pool=A")?;
     // No strikes end the sessions.
-    host.admin("pool set A --soft-limit=0")?;
+    host.admin("pool set A --soft-limit=unlimited")?;
     let overrunner = |vm| {
         Guest::new(guest::RULES, host.target(vm))?
             .arg("overrunner")

@@ -12,7 +12,7 @@ use vgpu_tests::wait::{SOON, until};
 fn host() -> Result<Host> {
     let host = one_vm(&Options::default())?;
     host.admin(
-        "pool set A --hard-limit=300ms --contended-limit=300ms --soft-limit=0 --strikes=1 \
+        "pool set A --hard-limit=300ms --contended-limit=300ms --soft-limit=unlimited --strikes=1 \
          --quarantine=1s --quarantine-max=1h",
     )?;
     Ok(host)

@@ -71,7 +71,7 @@ fn honest_programs_are_not_accused_whoever_is_stopped_and_for_how_long() -> Resu
         ..Kernels::default()
     };
     let host = one_vm(&kernels.on(Options::default()))?;
-    host.admin("pool set A --soft-limit=0 --hard-limit=300s --contended-limit=300s")?;
+    host.admin("pool set A --soft-limit=unlimited --hard-limit=300s --contended-limit=300s")?;
     host.admin("register-vm --vm-id=2 --pool=A")?;
     let _alone = device::saturate(&host, 1, "longest", 1, 600)?;
     let worker = worker_of(&host, 1)?;
@@ -157,7 +157,7 @@ fn wait_until_asked_back(host: &Host, vm: u32) -> Result<()> {
 fn the_time_in_which_vgpud_was_stopped_counts_towards_no_limit() -> Result<()> {
     let host = one_vm(&Kernels::default().on(Options::default()))?;
     host.admin(
-        "pool set A --soft-limit=0 --hard-limit=10s --contended-limit=10s --overrun-grace=0",
+        "pool set A --soft-limit=unlimited --hard-limit=10s --contended-limit=10s --overrun-grace=unlimited",
     )?;
     host.admin("register-vm --vm-id=2 --pool=A")?;
     let _guests = [1, 2]
@@ -185,8 +185,10 @@ fn a_worker_that_is_stopped_until_nothing_more_can_be_told_to_it_is_ended_and_no
     let host = one_vm(&Kernels::default().on(Options::default()))?;
     host.admin("register-vm --vm-id=2 --pool=A --priority=high")?;
     // vgpud extends the turn a thousand times per second, each time with a message to the worker.
-    host.admin("pool set A --policy=strict --aging=0 --slice=1ms --overrun-grace=0")?;
-    host.admin("pool set A --soft-limit=0 --hard-limit=300s --contended-limit=300s")?;
+    host.admin(
+        "pool set A --policy=strict --aging=unlimited --slice=1ms --overrun-grace=unlimited",
+    )?;
+    host.admin("pool set A --soft-limit=unlimited --hard-limit=300s --contended-limit=300s")?;
     let _neighbour = device::saturate(&host, 1, "short", 50, 600)?;
     let mut high = device::saturate(&host, 2, "short", 50, 600)?;
     let worker = worker_of(&host, 2)?;

@@ -71,7 +71,7 @@ fn the_limit_beside_others_is_finite_whatever_is_configured() -> Result<()> {
     let host = one_vm(&Kernels::default().on(Options::default()))?;
     host.admin("register-vm --vm-id=2 --pool=A")?;
     // All ways to configure "never".
-    host.admin("pool set A --soft-limit=0 --hard-limit=0 --contended-limit=1s --overrun-grace=0")?;
+    host.admin("pool set A --soft-limit=unlimited --hard-limit=unlimited --contended-limit=1s --overrun-grace=unlimited")?;
     host.admin("vm set 1 --hard-limit-ms=none --soft-limit-ms=none")?;
     for words in ["0", "2h"] {
         let output = host.admin_output(&format!("pool set A --contended-limit={words}"))?;
@@ -121,7 +121,7 @@ fn a_canary_that_does_not_complete_makes_the_gpu_suspect_and_drains_it() -> Resu
     }
     options.config = "[worker]\nprobe_deadline_ms = 5000\nkill_verify_ms = 15000\n".into();
     let host = one_vm(&options)?;
-    host.admin("pool set A --hard-limit=500ms --contended-limit=500ms --soft-limit=0")?;
+    host.admin("pool set A --hard-limit=500ms --contended-limit=500ms --soft-limit=unlimited")?;
     host.admin("register-vm --vm-id=2 --pool=A")?;
     let mut neighbour = device::saturate(&host, 2, "short", 50, 600)?;
     device::Watch::start(&host, &[(2, 1)])?;
@@ -183,7 +183,7 @@ fn a_worker_that_cannot_be_killed_blocks_nobody() -> Result<()> {
     let mut options = Kernels::default().on(Options::default());
     options.config = "[worker]\nkill_verify_ms = 3000\n".into();
     let mut host = one_vm(&options)?;
-    host.admin("pool set A --hard-limit=500ms --contended-limit=500ms --soft-limit=0")?;
+    host.admin("pool set A --hard-limit=500ms --contended-limit=500ms --soft-limit=unlimited")?;
     host.admin("register-vm --vm-id=2 --pool=A")?;
     let neighbour = device::saturate(&host, 2, "short", 50, 600)?;
     device::Watch::start(&host, &[(2, 1)])?;

@@ -136,7 +136,7 @@ fn parse(setting: &Setting, plain: bool, text: &str) -> Result<Json, String> {
         _ => setting.unit.parse(text).map_err(|why| why + &words)?,
     };
     match number {
-        0 if setting.unlimited && !digits => Err(format!(
+        0 if setting.unlimited => Err(format!(
             "`{text}` is not a limit; write `{UNLIMITED}` or a larger value"
         )),
         0 if setting.defaulted && !setting.unlimited => Err(format!(

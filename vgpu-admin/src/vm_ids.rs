@@ -41,9 +41,7 @@ pub(crate) enum VmsOrName {
 pub(crate) fn or_name(text: &str) -> Result<VmsOrName, String> {
     match parse(text) {
         Ok(ids) => Ok(VmsOrName::Ids(ids)),
-        Err(_) if vgpu_api::check_name("VM", text).is_ok() && !is_numbers(text) => {
-            Ok(VmsOrName::Name(text.to_owned()))
-        }
+        Err(_) if vgpu_api::check_vm_name(text).is_ok() => Ok(VmsOrName::Name(text.to_owned())),
         Err(why) => Err(why + ", or a name"),
     }
 }
@@ -56,10 +54,6 @@ pub(crate) fn one_or_name(text: &str) -> Result<VmsOrName, String> {
         }
         one => Ok(one),
     }
-}
-
-fn is_numbers(text: &str) -> bool {
-    text.chars().all(|c| c.is_ascii_digit() || c == '-')
 }
 
 /// `part`: the text that has the number.

@@ -100,7 +100,7 @@ fn run(grace: &str) -> Result<Run> {
     let limit = format!("{LIMIT_MS}ms");
     host.admin(&format!(
         "pool set A --hard-limit={limit} --contended-limit={limit} --soft-limit=500ms \
-         --overrun-grace={grace} --strikes=0"
+         --overrun-grace={grace} --strikes=unlimited"
     ))?;
     host.admin("register-vm --vm-id=2 --pool=A")?;
     let neighbour = device::saturate(&host, 2, "short", BATCH, SECONDS)?;

@@ -6,6 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::{AccessFlags, faccessat};
 use vgpu_api::{CheckStatus, DoctorCheck, Gpu, GpuState, Vm};
 
 use super::socket;
@@ -239,7 +242,7 @@ fn guest_listeners(config: &Config, patience: &Patience) -> Vec<DoctorCheck> {
     let dirs: Vec<_> = dirs.chain(hybrid).collect();
     let work = |(_, dir): &(_, PathBuf)| {
         let asked = dir.clone();
-        (dir.clone(), move || std::fs::metadata(asked))
+        (dir.clone(), move || look(&asked))
     };
     let answers = patience.ask_all(dirs.iter().map(work).collect());
     let seen = dirs.iter().zip(answers);
@@ -257,12 +260,22 @@ fn guest_listeners(config: &Config, patience: &Patience) -> Vec<DoctorCheck> {
 /// The name of the check of the directory with VMs' sockets.
 const VM_SOCKET_DIR: &str = "vm-socket-dir";
 
-fn directory(name: &str, dir: &Path, found: io::Result<Metadata>) -> DoctorCheck {
+/// A directory, and whether vgpud may make files in it.
+type Looked = (Metadata, nix::Result<()>);
+
+fn look(dir: &Path) -> io::Result<Looked> {
+    let metadata = std::fs::metadata(dir)?;
+    let rights = AccessFlags::W_OK | AccessFlags::X_OK;
+    let may_write = faccessat(AT_FDCWD, dir, rights, AtFlags::AT_EACCESS);
+    Ok((metadata, may_write))
+}
+
+fn directory(name: &str, dir: &Path, found: io::Result<Looked>) -> DoctorCheck {
     match found {
-        Ok(metadata) if !metadata.is_dir() => {
+        Ok((metadata, _)) if !metadata.is_dir() => {
             DoctorCheck::error(name, format!("{} is not a directory.", dir.display()), "")
         }
-        Ok(metadata) if metadata.permissions().mode() & 0o002 != 0 => DoctorCheck::error(
+        Ok((metadata, _)) if metadata.permissions().mode() & 0o002 != 0 => DoctorCheck::error(
             name,
             format!(
                 "{} can be written by everybody: VMs can be impersonated.",
@@ -270,7 +283,20 @@ fn directory(name: &str, dir: &Path, found: io::Result<Metadata>) -> DoctorCheck
             ),
             format!("`chmod o-w {}`.", dir.display()),
         ),
-        Ok(_) => DoctorCheck::ok(name, format!("{} is there.", dir.display())),
+        Ok((_, Err(why))) => DoctorCheck::error(
+            name,
+            format!("vgpud cannot make sockets in {}: {why}.", dir.display()),
+            match why {
+                Errno::EROFS => {
+                    "Add the directory to ReadWritePaths= of vgpud's unit, and restart vgpud."
+                }
+                _ => "Make the directory writable by vgpud.",
+            },
+        ),
+        Ok((_, Ok(()))) => DoctorCheck::ok(
+            name,
+            format!("{} is there and can be written.", dir.display()),
+        ),
         Err(problem) if name == VM_SOCKET_DIR && problem.kind() == std::io::ErrorKind::NotFound => {
             DoctorCheck::ok(
                 name,
@@ -521,6 +547,17 @@ mod tests {
         assert_eq!(existing(&config.daemon.state_dir), dir.path());
         let check = space(&config);
         assert!(check.message.contains("MiB free in"), "{check:?}");
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_written_is_not_fine() {
+        let dir = tempfile::tempdir().unwrap();
+        let check = directory("hybrid-dir", dir.path(), look(dir.path()));
+        assert_eq!(check.status, CheckStatus::Ok, "{check:?}");
+        let metadata = std::fs::metadata(dir.path()).unwrap();
+        let check = directory("hybrid-dir", dir.path(), Ok((metadata, Err(Errno::EROFS))));
+        assert_eq!(check.status, CheckStatus::Error);
+        assert!(check.hint.unwrap().contains("ReadWritePaths="));
     }
 
     #[test]

@@ -96,6 +96,16 @@ impl ListenFailure {
         }
     }
 
+    /// The configuration switches AF_VSOCK off.
+    pub(super) fn vsock_is_off() -> ListenFailure {
+        ListenFailure {
+            problem: "listen.vsock = false".into(),
+            hint: "Set listen.vsock = true and restart vgpud, or remove the CID: `vgpu-admin vm set <vm> \
+                   --cid=none`"
+                .into(),
+        }
+    }
+
     /// The path leads to a file of vgpud itself.
     pub(super) fn own(what: String) -> ListenFailure {
         ListenFailure {

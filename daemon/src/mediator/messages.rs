@@ -239,7 +239,8 @@ impl Actor {
             return self.breach(id, "the worker said twice that its device failed");
         }
         let (vm, text) = (session.vm.vm_id, fault_text(text));
-        tracing::info!(session = id, vm, code = code.0, ?text, "device fault");
+        // The worker's own line and the event of the session's end tell the fault in the log.
+        tracing::debug!(session = id, vm, code = code.0, %text, "device fault");
         session.fault = Some((code, text));
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use vgpu_api::{GpuSource, GpuState, Limit, PoolPolicy, PoolSettings, Priority, VmLimits, Weights};
+use vgpu_api::{GpuState, Limit, PoolPolicy, PoolSettings, Priority, VmLimits, Weights};
 use vgpu_sched::{
     Aging, Class, ClassWeights, GpuConfig, GpuHealth, GpuId, LimitOverride, Limits, MICROS, MILLIS,
     Policy, PoolConfig, PoolId, Rate, SECONDS, VmConfig, VmId,
@@ -11,10 +11,6 @@ use vgpu_sched::{
 
 use crate::config::Config;
 use crate::model::{GpuRecord, PoolRecord, VmIdentity, VmRecord};
-
-/// Bytes booked for a context on a hardware GPU when a session is admitted. CUDA 12 on data-centre
-/// GPUs takes 300 to 600 MB. The worker is not asked, because a false answer would affect every VM.
-const CONTEXT_BYTES: u64 = 512 << 20;
 
 /// The configured GPUs, pools and VMs.
 #[derive(Debug)]
@@ -96,10 +92,7 @@ impl Registry {
     pub(super) fn gpu_config(&self, gpu: &GpuRecord) -> GpuConfig {
         GpuConfig {
             memory_bytes: gpu.seen.memory_bytes,
-            context_bytes: match gpu.seen.source {
-                GpuSource::Soft => 0,
-                GpuSource::Nvml | GpuSource::Sysfs => CONTEXT_BYTES,
-            },
+            context_bytes: gpu.context_bytes(),
             overcommit: false,
         }
     }

@@ -78,6 +78,7 @@ impl Actor {
                 vm_id: vm.vm_id,
                 gpu_uuid: gpu.map(|gpu| gpu.seen.uuid.clone()),
                 more_gpu_uuids: self.uuids(&stats.also),
+                quarantine: vm.quarantine.clone(),
                 demoted: stats.demoted,
                 sessions: stats.sessions,
                 queue_calls: stats.depth.calls,

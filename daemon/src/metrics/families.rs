@@ -211,9 +211,11 @@ impl Facts {
                 }),
             )
         };
-        time("vgpu_gpu_busy_seconds", "Time charged to VMs.", |a| {
-            a.charged_ns
-        })?;
+        time(
+            "vgpu_gpu_busy_seconds",
+            "Time charged to VMs, with the switches between them.",
+            |a| a.charged_ns,
+        )?;
         time(
             "vgpu_gpu_idle_seconds",
             "Time in which nobody had work.",
@@ -221,7 +223,7 @@ impl Facts {
         )?;
         time(
             "vgpu_gpu_switch_seconds",
-            "Time with work waiting and nobody on the GPU.",
+            "Time with work waiting and no lease granted; switches between VMs are in busy.",
             |a| a.switch_ns,
         )
     }

@@ -15,8 +15,8 @@ use std::collections::BTreeSet;
 pub use listener_problem::ListenerProblem;
 use serde::{Deserialize, Serialize};
 use vgpu_api::{
-    GpuAccount, GpuState, HostState, LatencySummary, Limit, PoolSettings, Priority, Quarantine,
-    Session, VmLimits, VmState, VmUsage, WaitReason,
+    GpuAccount, GpuSource, GpuState, HostState, LatencySummary, Limit, PoolSettings, Priority,
+    Quarantine, Session, VmLimits, VmUsage, WaitReason,
 };
 pub use vgpu_api::{ScanResult, ScannedGpu};
 use vgpu_proto::limits::PINNED_AT_START;
@@ -80,7 +80,20 @@ pub struct GpuRecord {
     pub last_seen_unix_ms: u64,
 }
 
+/// Bytes booked for a context on a hardware GPU when a session is admitted. CUDA 12 on data-centre
+/// GPUs takes 300 to 600 MB. The worker is not asked, because a false answer would affect every VM.
+const CONTEXT_BYTES: u64 = 512 << 20;
+
 impl GpuRecord {
+    /// Bytes that a program takes before its first allocation.
+    #[must_use]
+    pub fn context_bytes(&self) -> u64 {
+        match self.seen.source {
+            GpuSource::Soft => 0,
+            GpuSource::Nvml | GpuSource::Sysfs => CONTEXT_BYTES,
+        }
+    }
+
     /// The sentence about a GPU without a driver.
     #[must_use]
     pub fn without_driver(&self) -> String {
@@ -195,15 +208,6 @@ impl VmRecord {
         self.gpus
             .as_ref()
             .is_none_or(|gpus| gpus.contains(gpu_uuid))
-    }
-
-    /// Whether vgpud serves the VM.
-    #[must_use]
-    pub fn state(&self) -> VmState {
-        match self.quarantine {
-            Some(_) => VmState::Quarantined,
-            None => VmState::Active,
-        }
     }
 
     /// Returns the reason and the end of the quarantine, for the user of a refused program.
@@ -414,6 +418,8 @@ pub struct VmRuntime {
     pub gpu_uuid: Option<String>,
     /// The other GPUs of a gang.
     pub more_gpu_uuids: Vec<String>,
+    /// The quarantine, which the store learns a moment later if strikes caused it.
+    pub quarantine: Option<Quarantine>,
     /// Whether the VM counts one class lower at present.
     pub demoted: bool,
     /// Open sessions.

@@ -365,12 +365,13 @@ pub fn driver_library(config: &Config, soft: bool) -> Result<Option<String>, Str
     ))
 }
 
-/// Places of soft-gpu's library: beside vgpud as in a build, and as installed with any prefix.
+/// Places of soft-gpu's library: as installed, beside vgpud or with any prefix, and as built.
 fn soft_libraries(folder: &Path) -> Vec<PathBuf> {
     let installed = folder.parent().map(|prefix| prefix.join("lib/vgpu"));
     let folders = [Some(folder.to_path_buf()), installed];
     let in_folder = |folder: PathBuf| folder.join("soft-gpu/libcuda.so.1");
-    folders.into_iter().flatten().map(in_folder).collect()
+    let installed = folders.into_iter().flatten().map(in_folder);
+    installed.chain([folder.join("libsoft_gpu.so")]).collect()
 }
 
 /// Path of the vgpu-worker program.
@@ -458,6 +459,13 @@ mod tests {
         let places = soft_libraries(Path::new("/usr/local/sbin"));
         let installed = Path::new("/usr/local/lib/vgpu/soft-gpu/libcuda.so.1");
         assert!(places.contains(&installed.to_path_buf()), "{places:?}");
+    }
+
+    #[test]
+    fn the_soft_library_of_a_build_is_found_beside_vgpud() {
+        let places = soft_libraries(Path::new("/src/target/debug"));
+        let built = Path::new("/src/target/debug/libsoft_gpu.so");
+        assert!(places.contains(&built.to_path_buf()), "{places:?}");
     }
 
     #[test]

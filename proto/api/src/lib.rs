@@ -96,6 +96,22 @@ pub fn check_name(what: &str, name: &str) -> Result<(), String> {
     ))
 }
 
+/// Checks the name of a VM in a command. A name that reads as VM numbers (`7`, `1-3`) is refused,
+/// because names and numbers name VMs in the same places.
+///
+/// # Errors
+/// A sentence with the name and the reason.
+pub fn check_vm_name(name: &str) -> Result<(), String> {
+    check_name("VM", name)?;
+    if name.chars().all(|c| c.is_ascii_digit() || c == '-') {
+        return Err(format!(
+            "The VM name {name:?} is not allowed: it would read as a number of VMs. Put a letter into \
+             it, for instance vm{name}."
+        ));
+    }
+    Ok(())
+}
+
 /// Largest number of a VM. Leaves room below 2^31 for the users of workers (`worker.uid` + number).
 pub const MAX_VM_ID: u32 = 1_000_000;
 

@@ -46,7 +46,7 @@ impl Scene {
     fn with(options: &Options) -> Result<Scene> {
         let host = one_vm(options)?;
         // The tests send invalid input repeatedly; another test checks strikes.
-        host.admin("pool set A --strikes=0")?;
+        host.admin("pool set A --strikes=unlimited")?;
         host.admin("register-vm --vm-id=2 --pool=A")?;
         let neighbour = compute(&host)?;
         let scene = Scene { host, neighbour };

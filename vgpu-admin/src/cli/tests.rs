@@ -188,7 +188,6 @@ fn only_what_can_be_unlimited_takes_the_word() {
     }
     assert!(vm(" --calls-burst=unlimited").is_err());
     assert_eq!(vm(" --sessions=none"), vm(" --sessions=unlimited"));
-    assert_eq!(vm(" --sessions=0"), vm(" --sessions=unlimited"));
 }
 
 #[test]
@@ -211,12 +210,22 @@ fn a_number_without_its_unit_is_refused_with_the_way_out() {
 }
 
 #[test]
-fn no_limit_is_a_word_and_not_a_zero_with_a_unit() {
-    for zero in ["--memory=0GiB", "--hard-limit=0ms"] {
+fn no_limit_is_a_word_and_not_a_zero() {
+    for zero in [
+        "--memory=0GiB",
+        "--memory=0",
+        "--hard-limit=0ms",
+        "--hard-limit-ms=0",
+        "--sessions=0",
+    ] {
         let said = vm(&format!(" {zero}")).unwrap_err();
         assert!(said.contains("is not a limit; write `unlimited`"), "{said}");
     }
-    assert_eq!(vm(" --hard-limit-ms=0"), vm(" --hard-limit=unlimited"));
+    let said = pool(" --strikes=0").unwrap_err();
+    assert!(
+        said.contains("`0` is not a limit; write `unlimited`"),
+        "{said}"
+    );
     assert!(pool(" --min-run=0ms").is_ok(), "a number and no limit");
     let said = vm(" --calls-burst=0").unwrap_err();
     assert!(

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use vgpu_api::{
-    DoctorCheck, GpuAccount, GpuHealth, GpuSource, HostState, Session, SessionState, WaitReason,
+    DoctorCheck, GpuAccount, GpuHealth, GpuSource, HostState, Quarantine, Session, SessionState,
+    WaitReason,
 };
 
 use vgpu_sched::log::{Bounds, DecisionLog};
@@ -24,6 +25,8 @@ pub(super) struct FakeMediation {
     pub(super) reconfigured: Mutex<Vec<Arc<Config>>>,
     /// Sockets of VMs on which vgpud does not listen.
     pub(super) shut: Mutex<Vec<ListenerProblem>>,
+    /// The quarantine of VM 3 by strikes, which the store does not know yet.
+    pub(super) struck: Mutex<Option<Quarantine>>,
     /// While set, `apply` waits.
     pub(super) held: AtomicBool,
     /// Number of calls of `apply`.
@@ -170,10 +173,12 @@ impl Mediation for FakeMediation {
             if self.silent.load(Ordering::SeqCst) {
                 std::future::pending::<()>().await;
             }
-            Ok(RuntimeSnapshot {
+            let mut now = RuntimeSnapshot {
                 listener_problems: self.shut.lock().unwrap().clone(),
                 ..snapshot()
-            })
+            };
+            now.vms[0].quarantine = self.struck.lock().unwrap().clone();
+            Ok(now)
         })
     }
 

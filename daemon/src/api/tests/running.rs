@@ -583,3 +583,76 @@ async fn a_reload_is_valid_as_a_whole_or_changes_nothing() {
     assert_eq!(reconfigured[0].limits.connections_total, 77);
     assert!(reconfigured[0].listen.vsock, "needs a restart");
 }
+
+#[tokio::test]
+async fn a_quarantine_by_strikes_shows_before_the_store_has_it() {
+    let host = Host::start().await;
+    host.owners_example().await;
+    let state = async || host.get("/v1/vms/3").await.json()["state"].clone();
+    assert_eq!(state().await, "active");
+    *host.mediation.struck.lock().unwrap() = Some(vgpu_api::Quarantine {
+        reason: "3 strikes".into(),
+        since_unix_ms: 1,
+        automatic: true,
+        until_unix_ms: None,
+    });
+    assert_eq!(state().await, "quarantined");
+    let vm = host.get("/v1/vms/3").await.json();
+    assert_eq!(vm["quarantine"]["reason"], "3 strikes");
+    let metrics = host.get("/metrics").await.text;
+    let mut gauges = metrics
+        .lines()
+        .filter(|line| line.starts_with("vgpu_vm_quarantined{"));
+    let line = gauges.find(|line| line.contains("vm=\"vm3\""));
+    assert!(line.unwrap().ends_with(" 1.0"), "{line:?}");
+}
+
+#[tokio::test]
+async fn a_command_that_changed_nothing_says_so_in_the_audit_trail() {
+    let host = Host::start().await;
+    host.owners_example().await;
+    let path = "/v1/assignments/remove";
+    let other = json!({"gpu": "0", "pool": "B"});
+    let answer = host.done("POST", path, other).await;
+    assert_eq!(
+        answer["message"],
+        "Nothing to do: GPU 0 does not serve pool B."
+    );
+    host.refused(
+        "POST",
+        path,
+        json!({"gpu": "0", "pool": "Z"}),
+        "pool_not_found",
+    )
+    .await;
+    let answer = host
+        .done("POST", path, json!({"gpu": "0", "pool": "A"}))
+        .await;
+    assert!(
+        answer["warnings"][0]
+            .as_str()
+            .unwrap()
+            .contains("Pool A has no GPU"),
+        "{answer}"
+    );
+    let audit = host.get("/v1/audit?limit=2").await.json();
+    let targets: Vec<_> = audit["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|e| e["target"].clone())
+        .collect();
+    assert_eq!(targets, ["gpu 0 (nothing changed)", "gpu 0"]);
+}
+
+#[tokio::test]
+async fn sessions_of_an_unknown_vm_are_refused() {
+    let host = Host::start().await;
+    host.owners_example().await;
+    assert_eq!(host.get("/v1/sessions?vm_id=3").await.status, 200);
+    let answer = host.get("/v1/sessions?vm_id=99").await;
+    assert_eq!(
+        (answer.status, &answer.json()["error"]["code"]),
+        (404, &"vm_not_found".into())
+    );
+}

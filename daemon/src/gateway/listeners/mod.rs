@@ -460,10 +460,24 @@ impl Gateway {
     }
 
     /// The problems of VMs' sockets on which vgpud should listen and does not, or whose files vgpud
-    /// cannot examine.
+    /// cannot examine, and of VMs with a CID while vgpud does not listen on AF_VSOCK.
     #[must_use]
     pub fn shut(&self) -> Vec<ListenerProblem> {
-        self.lock().shut.clone()
+        let wanted = self.shared.config().listen.vsock;
+        let (mut shut, vsock) = {
+            let listeners = self.lock();
+            (listeners.shut.clone(), listeners.vsock_failure(wanted))
+        };
+        if let Some(why) = vsock {
+            let cids = self.cids.read().unwrap_or_else(PoisonError::into_inner);
+            let cids: BTreeMap<u32, VmIdentity> =
+                cids.iter().map(|(cid, vm)| (*cid, *vm)).collect();
+            shut.extend(cids.into_iter().map(|(cid, vm)| {
+                let place = format!("AF_VSOCK for CID {cid}");
+                why.clone().at(Path::new(&place), vm.vm_id)
+            }));
+        }
+        shut
     }
 
     /// Stops accepting. Open connections stay open.
@@ -545,6 +559,18 @@ impl Listeners {
     fn vsock_due(&self) -> bool {
         let device = || Path::new("/dev/vsock").exists();
         self.vsock.is_none() && (self.vsock_problem.is_none() || device())
+    }
+
+    /// Why guests cannot connect over AF_VSOCK. `wanted`: as configured (`listen.vsock`).
+    fn vsock_failure(&self, wanted: bool) -> Option<ListenFailure> {
+        match &self.vsock_problem {
+            _ if !self.open || self.vsock.is_some() => None,
+            Some((problem, remedy)) => Some(ListenFailure {
+                problem: problem.clone(),
+                hint: (*remedy).into(),
+            }),
+            None => (!wanted).then(ListenFailure::vsock_is_off),
+        }
     }
 
     /// Reports whether guests can connect over AF_VSOCK.

@@ -56,6 +56,28 @@ fn unix_listeners(gateway: &Gateway) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_vm_with_a_cid_that_cannot_connect_over_vsock_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let gateway = gateway(dir.path());
+    let with_cid = VmRecord {
+        cid: Some(42),
+        ..vm(dir.path(), 1)
+    };
+    gateway.sync(&[with_cid, vm(dir.path(), 2)]);
+    let told = |gateway: &Gateway| -> Vec<String> {
+        let shut = gateway.shut().into_iter();
+        shut.map(|problem| problem.sentence()).collect()
+    };
+    let off = "vgpud does not listen on AF_VSOCK for CID 42 (VM 1): listen.vsock = false";
+    assert_eq!(told(&gateway), [off]);
+    assert!(gateway.is_whole(), "nothing is to be opened");
+    gateway.lock().vsock_problem = Some(("the port is taken".into(), "Free it"));
+    assert!(told(&gateway)[0].ends_with("(VM 1): the port is taken"));
+    gateway.close();
+    assert!(told(&gateway).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_silent_file_system_under_one_vm_keeps_no_other_listener_shut() {
     let dir = tempfile::tempdir().unwrap();
     let gateway = gateway(dir.path());

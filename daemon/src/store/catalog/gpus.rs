@@ -95,6 +95,7 @@ impl Catalog {
                 },
                 _ => format!("GPU {gpu_id} serves pool {pools} no longer."),
             },
+            warnings: self.emptied_warnings(gone.iter().map(|a| a.pool.as_str())),
             changes: gone.into_iter().map(Change::GpuUnassigned).collect(),
             ..Outcome::default()
         })
@@ -103,6 +104,7 @@ impl Catalog {
     /// Updates the known GPUs to the result of a scan.
     pub(super) fn take_scan(&mut self, scan: &ScanResult, context: &Context) -> Outcome {
         let before = self.gpus.clone();
+        self.drop_software(scan);
         let mut diff = ScanDiff::default();
         let mut present = BTreeSet::new();
         for seen in &scan.gpus {
@@ -145,18 +147,32 @@ impl Catalog {
         }
     }
 
+    /// Where a scan finds a card, forgets the software devices that the scan does not show and that
+    /// nothing uses: they served before the card had a driver, and would keep the low numbers.
+    fn drop_software(&mut self, scan: &ScanResult) {
+        if scan.gpus.iter().all(|gpu| gpu.source == GpuSource::Soft) {
+            return;
+        }
+        let assigned = self.assignments.keys().map(|(uuid, _)| uuid);
+        let allowed = self.vms.values().filter_map(|vm| vm.gpus.as_ref());
+        let shown = scan.gpus.iter().map(|gpu| &gpu.uuid);
+        let kept: BTreeSet<String> = assigned
+            .chain(allowed.flatten())
+            .chain(shown)
+            .cloned()
+            .collect();
+        self.gpus
+            .retain(|uuid, gpu| gpu.seen.source != GpuSource::Soft || kept.contains(uuid));
+    }
+
     /// Records one GPU of a scan and returns the UUID under which the GPU is known.
     fn take_seen(&mut self, seen: &ScannedGpu, context: &Context, diff: &mut ScanDiff) -> String {
         let mut seen = seen.clone();
         self.reconcile_identity(&mut seen);
         let uuid = seen.uuid.clone();
         let now = context.now_unix_ms;
-        let next_id = self
-            .gpus
-            .values()
-            .map(|gpu| gpu.gpu_id + 1)
-            .max()
-            .unwrap_or(0);
+        let taken: BTreeSet<u32> = self.gpus.values().map(|gpu| gpu.gpu_id).collect();
+        let next_id = (0..).find(|id| !taken.contains(id)).unwrap_or(u32::MAX);
         let Some(gpu) = self.gpus.get_mut(&uuid) else {
             diff.added.push(next_id);
             let (state, state_reason) = state_of(&seen);
@@ -379,12 +395,14 @@ impl Catalog {
         self.assignments
             .retain(|(gpu_uuid, _), _| *gpu_uuid != uuid);
         self.gpus.remove(&uuid);
+        let warnings = self.emptied_warnings(gone.iter().map(|a| a.pool.as_str()));
         let mut changes: Vec<_> = gone.into_iter().map(Change::GpuUnassigned).collect();
         changes.push(self.inventory());
         Ok(Outcome {
             changes,
             target: format!("gpu {gpu_id}"),
             message: format!("GPU {gpu_id} forgotten."),
+            warnings,
             ..Outcome::default()
         })
     }

@@ -10,6 +10,7 @@ mod pools;
 mod restore;
 mod usage;
 mod vms;
+mod warnings;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Pools and weights.
 
 use vgpu_api::{
-    ErrorCode, ErrorDetail, PoolCreate, PoolPatch, PoolSettings, Weights, WeightsPatch,
+    ErrorCode, ErrorDetail, PoolCreate, PoolPatch, PoolPolicy, PoolSettings, Weights, WeightsPatch,
 };
 
 use super::super::command::{Outcome, invalid, refuse};
@@ -24,6 +24,7 @@ impl Catalog {
         if let Some(pool) = self.pools.get(name) {
             return unchanged_pool(pool, &request.settings);
         }
+        let warnings = unused_aging(&request.settings, &settings);
         let pool = PoolRecord {
             name: name.clone(),
             settings,
@@ -34,6 +35,7 @@ impl Catalog {
             changes: self.pool_change(name).into_iter().collect(),
             target: format!("pool {name}"),
             message: format!("Pool {name} created."),
+            warnings,
             ..Outcome::default()
         })
     }
@@ -46,7 +48,11 @@ impl Catalog {
         let mut settings = self.pool(name)?.settings.clone();
         patch.apply_to(&mut settings);
         rules::pool_settings(&settings).map_err(invalid)?;
-        Ok(self.replace_settings(name, settings))
+        let warnings = unused_aging(patch, &settings);
+        Ok(Outcome {
+            warnings,
+            ..self.replace_settings(name, settings)
+        })
     }
 
     fn replace_settings(&mut self, name: &str, settings: PoolSettings) -> Outcome {
@@ -177,6 +183,20 @@ impl Catalog {
             ..Outcome::default()
         })
     }
+}
+
+/// A warning if a request sets the time of aging and the policy does not use it.
+fn unused_aging(patch: &PoolPatch, settings: &PoolSettings) -> Vec<String> {
+    let policy = match settings.policy {
+        PoolPolicy::Strict | PoolPolicy::Sjf => return Vec::new(),
+        unused @ (PoolPolicy::Weighted | PoolPolicy::Fifo) => unused.name(),
+    };
+    let warning = || {
+        format!(
+            "Aging has no effect under the policy {policy}: it raises waiting VMs under strict and sjf."
+        )
+    };
+    patch.aging_ms.map(|_| warning()).into_iter().collect()
 }
 
 fn merge(base: Weights, patch: &WeightsPatch) -> Weights {

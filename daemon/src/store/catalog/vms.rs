@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use vgpu_api::{
-    ErrorCode, ErrorDetail, GpuState, Limit, MAX_BATCH, Quarantine, QuarantineRequest,
-    RegisterRequest, VmLimits, VmLimitsPatch, VmPatch,
+    ErrorCode, ErrorDetail, Limit, MAX_BATCH, Quarantine, QuarantineRequest, RegisterRequest,
+    VmLimits, VmLimitsPatch, VmPatch,
 };
 
 use super::super::command::{Outcome, invalid, refuse};
+use super::warnings::local_cid;
 use super::{Catalog, Context, ranges};
 use crate::mediation::Change;
-use crate::model::{GpuRecord, VmRecord, counted};
+use crate::model::{VmRecord, counted};
 use crate::rules;
 
 impl Catalog {
@@ -45,7 +46,6 @@ impl Catalog {
                 debt_ns: Some(0),
             });
         }
-        let allowed = request.gpus.as_deref();
         outcome.message = match outcome.changes.len() {
             0 => "Nothing to do: registered already, with the same settings.".into(),
             1 => format!("1 VM registered in pool {}.", request.pool),
@@ -54,11 +54,9 @@ impl Catalog {
         let count = u32::try_from(request.vm_ids.len()).unwrap_or(u32::MAX);
         let cids = request.first_cid.into_iter();
         let cids = cids.flat_map(|first| (0..count).map(move |at| first.saturating_add(at)));
-        outcome.warnings = self.registration_warnings(request);
+        outcome.warnings = self.pool_warnings(&request.pool);
         outcome.warnings.extend(local_cid(cids, context));
-        outcome
-            .warnings
-            .extend(self.allowlist_warning(allowed, &request.pool)?);
+        outcome.warnings.extend(self.vm_warnings(&request.vm_ids));
         Ok(outcome)
     }
 
@@ -75,7 +73,7 @@ impl Catalog {
             Some(name) if several => format!("{name}-{vm_id}"),
             Some(name) => name.clone(),
         };
-        rules::name("VM", &name).map_err(invalid)?;
+        rules::vm_name(&name).map_err(invalid)?;
         let offset = u32::try_from(position).unwrap_or(u32::MAX);
         let cid = request.first_cid.map(|first| first.saturating_add(offset));
         if let Some(cid) = cid {
@@ -151,25 +149,6 @@ impl Catalog {
         uuids.collect::<Result<_, _>>().map(Some)
     }
 
-    /// Returns a warning if the VM may use no GPU of its pool and is therefore refused.
-    fn allowlist_warning(
-        &self,
-        named: Option<&[String]>,
-        pool: &str,
-    ) -> Result<Option<String>, ErrorDetail> {
-        let Some(allowed) = self.allowlist(named)? else {
-            return Ok(None);
-        };
-        let serves = |gpu: &&crate::model::GpuRecord| allowed.contains(&gpu.seen.uuid);
-        let none = !self.gpus_of(pool).iter().any(serves);
-        Ok(none.then(|| {
-            format!(
-                "None of the GPUs that it may use serves pool {pool}: its programs are refused until \
-                 `vgpu-admin assign-gpu --pool={pool}`."
-            )
-        }))
-    }
-
     /// Checks that no other VM has the same name, CID, socket or origin.
     fn check_identity(&self, vm: &VmRecord) -> Result<(), ErrorDetail> {
         for other in self.vms.values().filter(|other| other.vm_id != vm.vm_id) {
@@ -210,21 +189,6 @@ impl Catalog {
             }
         }
         Ok(())
-    }
-
-    fn registration_warnings(&self, request: &RegisterRequest) -> Vec<String> {
-        let mut warnings = Vec::new();
-        if self.gpus_of(&request.pool).is_empty() {
-            warnings.push(format!(
-                "Pool {} has no GPU yet: its VMs are refused until `vgpu-admin assign-gpu \
-                 --pool={}`.",
-                request.pool, request.pool
-            ));
-        }
-        let gpus = self.gpus_of(&request.pool).into_iter();
-        let unserved = gpus.filter(|gpu| gpu.state == GpuState::NoDriver);
-        warnings.extend(unserved.map(GpuRecord::without_driver));
-        warnings
     }
 
     pub(super) fn unregister_vms(&mut self, vm_ids: &[u32]) -> Result<Outcome, ErrorDetail> {
@@ -270,7 +234,7 @@ impl Catalog {
             vm.factor_percent = patch.factor_percent.unwrap_or(vm.factor_percent);
             rules::factor(vm.factor_percent).map_err(invalid)?;
             if let Some(name) = &patch.name {
-                rules::name("VM", name).map_err(invalid)?;
+                rules::vm_name(name).map_err(invalid)?;
                 vm.name.clone_from(name);
             }
             if let Some(cid) = patch.cid {
@@ -286,6 +250,10 @@ impl Catalog {
             catalog.effective_limits(&patch.limits, vm, context)
         })?;
         outcome.warnings = local_cid(patch.cid.flatten().into_iter(), context).collect();
+        let placed = patch.gpus.is_some() || patch.gang.is_some();
+        if placed || patch.limits.memory_bytes.is_some() {
+            outcome.warnings.extend(self.vm_warnings(&patch.vm_ids));
+        }
         Ok(outcome)
     }
 
@@ -293,10 +261,13 @@ impl Catalog {
         check_batch(vm_ids)?;
         self.pool(pool)?;
         let what = format!("moved to pool {pool}");
-        self.change_vms(vm_ids, &what, |_, vm| {
+        let mut outcome = self.change_vms(vm_ids, &what, |_, vm| {
             pool.clone_into(&mut vm.pool);
             Ok(())
-        })
+        })?;
+        outcome.warnings = self.pool_warnings(pool);
+        outcome.warnings.extend(self.vm_warnings(vm_ids));
+        Ok(outcome)
     }
 
     pub(super) fn quarantine_vms(
@@ -371,17 +342,6 @@ impl Catalog {
         }
         Ok(outcome(vm_ids, changes, what))
     }
-}
-
-/// A warning about the CIDs of the host's own programs, if vgpud does not serve them.
-fn local_cid(cids: impl Iterator<Item = u32>, context: &Context) -> impl Iterator<Item = String> {
-    let unserved = !context.local_cid;
-    cids.filter(move |cid| unserved && *cid < rules::FIRST_CID).map(|cid| {
-        format!(
-            "CID {cid} stands for programs of this host and not for a VM; vgpud serves it only with \
-             listen.allow_local_cid = true."
-        )
-    })
 }
 
 /// Removes the bursts of rates that `changes` removes.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use proptest::prelude::*;
 use vgpu_api::{
     AssignRequest, EventKind, MoveRequest, PoolCreate, Priority, QuarantineRequest,
-    RegisterRequest, Severity, VmIds, VmPatch, VmState, VmUsage,
+    RegisterRequest, Severity, VmIds, VmPatch, VmUsage,
 };
 use vgpu_sched::Cap;
 
@@ -367,7 +367,7 @@ fn a_full_disk_refuses_commands_while_the_rest_goes_on() {
     });
     sink.usage(1, generation, &UsageDelta::default());
     eventually("the quarantine", || {
-        store.catalog().vms[&1].state() == VmState::Quarantined
+        store.catalog().vms[&1].quarantine.is_some()
     });
     let told = |kind| store.journal().newest(1, |event| event.kind == kind).len() == 1;
     eventually("the event", || told(EventKind::StoreUnwritable));

@@ -230,10 +230,14 @@ impl Writer {
             return Ok(outcome);
         }
         let anew = self.counted_anew(&outcome);
+        let target = match outcome.changed {
+            true => outcome.target.clone(),
+            false => format!("{} (nothing changed)", outcome.target),
+        };
         let mut change = 0;
         self.transact(|connection| {
             rows::save_difference(connection, &on_disk, &after)?;
-            change = rows::save_audit(connection, now_unix_ms, actor, command, &outcome.target)?;
+            change = rows::save_audit(connection, now_unix_ms, actor, command, &target)?;
             for (vm_id, usage) in &anew {
                 rows::save_usage(connection, *vm_id, usage)?;
             }

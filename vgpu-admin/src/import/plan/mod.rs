@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use vgpu_api::{
-    Limit, Pool, Priority, RegisterRequest, Vm, VmLimits, VmLimitsPatch, VmPatch, check_name,
-    check_vm_limits,
+    Limit, Pool, Priority, RegisterRequest, Vm, VmLimits, VmLimitsPatch, VmPatch, check_vm_limits,
+    check_vm_name,
 };
 
 use super::cloudstack::{Profile, Shares};
@@ -92,7 +92,7 @@ impl Steps {
         let register = self.register.as_ref();
         if let Some(request) = register {
             let name = request.name.as_ref();
-            name.map_or(Ok(()), |name| check_name("VM", name))?;
+            name.map_or(Ok(()), |name| check_vm_name(name))?;
             check_vm_limits(&request.limits)?;
         }
         let pool = register.map(|request| &request.pool);
@@ -201,7 +201,7 @@ impl<'a> Planner<'a> {
     fn new_name(&self, found: &Found) -> (String, Option<String>) {
         match &self.options.name {
             Some(name) => (name.clone(), None),
-            None if check_name("VM", &found.name).is_ok() => (found.name.clone(), None),
+            None if check_vm_name(&found.name).is_ok() => (found.name.clone(), None),
             None => {
                 let name = found.origin.replace(':', "-");
                 let warning = format!("vgpud does not allow the name {:?}.", found.name);

@@ -175,3 +175,57 @@ fn suspect_gpus_stay_so_until_they_are_resumed() {
     assert!(done(&mut host, &Command::DrainGpu { gpu: "0".into() }).changed);
     assert!(!done(&mut host, &Command::DrainGpu { gpu: "0".into() }).changed);
 }
+
+#[test]
+fn taking_the_last_gpu_of_a_pool_with_vms_warns() {
+    let mut host = host();
+    let unassign = Command::UnassignGpu(UnassignRequest {
+        gpu: "0".into(),
+        pool: None,
+    });
+    let warned = done(&mut host.clone(), &unassign).warnings;
+    let [warning] = &warned[..] else {
+        panic!("{warned:?}");
+    };
+    assert!(
+        warning.starts_with("Pool A has no GPU any more and has 3 VMs"),
+        "{warning}"
+    );
+    let mut vanished = host.clone();
+    done(&mut vanished, &scan(&[gpu(1)]));
+    let forgotten = done(&mut vanished, &Command::ForgetGpu { gpu: "0".into() });
+    assert_eq!(forgotten.warnings, warned);
+    // Another GPU serves on, or no VM is there.
+    done(&mut host, &assign("1", "A"));
+    assert!(done(&mut host, &unassign).warnings.is_empty());
+    done(&mut host, &assign("0", "B"));
+    assert!(done(&mut host, &unassign).warnings.is_empty());
+}
+
+#[test]
+fn gpus_take_the_lowest_free_number_and_software_leaves_when_a_card_comes() {
+    let soft = |n: u32| ScannedGpu {
+        uuid: format!("GPU-soft-{n}"),
+        source: GpuSource::Soft,
+        ..gpu(n)
+    };
+    let mut fresh = Catalog::default();
+    done(&mut fresh, &scan(&[soft(0), soft(1)]));
+    let mut used = fresh.clone();
+    // Nobody uses the software devices: the card is GPU 0.
+    let outcome = done(&mut fresh, &scan(&[gpu(7)]));
+    assert_eq!(outcome.scan.unwrap().added, [0]);
+    assert_eq!(fresh.gpus.len(), 1);
+    // A pool uses software device 1, which stays, as a vanished one.
+    done(&mut used, &pool("A"));
+    done(&mut used, &assign("1", "A"));
+    done(&mut used, &scan(&[gpu(7), gpu(8)]));
+    assert_eq!(used.gpu("1").unwrap().state, GpuState::Vanished);
+    let id = |uuid: &str| used.gpu(uuid).unwrap().gpu_id;
+    assert_eq!((id("GPU-0007"), id("GPU-0008")), (0, 2));
+    // Without a card, software devices that are not seen are only marked.
+    let mut none = Catalog::default();
+    done(&mut none, &scan(&[soft(0)]));
+    done(&mut none, &scan(&[]));
+    assert_eq!(none.gpu("0").unwrap().state, GpuState::Vanished);
+}

@@ -102,3 +102,29 @@ fn settings_of_a_pool_are_checked() {
 fn priorities_are_ordered() {
     assert!(Priority::Critical > Priority::High && Priority::Medium > Priority::Low);
 }
+
+#[test]
+fn aging_without_effect_warns() {
+    use vgpu_api::PoolPolicy;
+    let set = |policy, aging: Option<u64>| {
+        let patch = PoolPatch {
+            policy: Some(policy),
+            aging_ms: aging.map(Limit::Value),
+            ..PoolPatch::default()
+        };
+        let create = Command::CreatePool(PoolCreate {
+            name: "C".into(),
+            settings: patch.clone(),
+        });
+        let change = Command::SetPool {
+            name: "A".into(),
+            patch,
+        };
+        [create, change].map(|command| done(&mut host(), &command).warnings.len())
+    };
+    assert_eq!(set(PoolPolicy::Weighted, Some(200)), [1, 1]);
+    assert_eq!(set(PoolPolicy::Fifo, Some(200)), [1, 1]);
+    assert_eq!(set(PoolPolicy::Weighted, None), [0, 0]);
+    assert_eq!(set(PoolPolicy::Strict, Some(200)), [0, 0]);
+    assert_eq!(set(PoolPolicy::Sjf, Some(200)), [0, 0]);
+}

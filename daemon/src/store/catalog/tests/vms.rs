@@ -221,3 +221,105 @@ fn a_vm_has_its_own_slice_and_gpus() {
     let outcome = done(&mut host, &Command::RegisterVm(request));
     assert!(outcome.warnings[0].contains("serves pool A"), "{outcome:?}");
 }
+
+#[test]
+fn a_move_to_a_pool_that_cannot_serve_warns() {
+    let host = host();
+    let to = |pool: &str| {
+        Command::MoveVm(MoveRequest {
+            vm_ids: vec![1, 2],
+            pool: pool.into(),
+        })
+    };
+    let moved = done(&mut host.clone(), &to("B"));
+    assert!(
+        moved.warnings[0].contains("Pool B has no GPU yet"),
+        "{moved:?}"
+    );
+    let mut other = host.clone();
+    done(&mut other, &assign("1", "B"));
+    assert!(done(&mut other.clone(), &to("B")).warnings.is_empty());
+    let only = Command::SetVm(VmPatch {
+        vm_ids: vec![1],
+        gpus: Some(Some(vec!["0".into()])),
+        ..VmPatch::default()
+    });
+    assert!(done(&mut other, &only).warnings.is_empty());
+    let moved = done(&mut other, &to("B"));
+    assert!(
+        moved.warnings[0].contains("None of the GPUs that it may use"),
+        "{moved:?}"
+    );
+}
+
+#[test]
+fn a_memory_quota_that_limits_nothing_or_everything_warns() {
+    let host = host();
+    let quota = |bytes: u64, gang: bool| {
+        let mut host = host.clone();
+        done(&mut host, &assign("1", "A"));
+        let patch = VmPatch {
+            vm_ids: vec![1, 2],
+            gang: Some(gang),
+            limits: VmLimitsPatch {
+                memory_bytes: Some(Limit::Value(bytes)),
+                ..VmLimitsPatch::default()
+            },
+            ..VmPatch::default()
+        };
+        done(&mut host, &Command::SetVm(patch)).warnings
+    };
+    for (bytes, gang, word) in [
+        (
+            8 << 30,
+            false,
+            Some("more than the largest GPU of pool A (1024 MiB)"),
+        ),
+        (8, false, Some("less than the 512MiB that a program takes")),
+        ((512 << 20) - 1, false, Some("less than the 512MiB")),
+        (512 << 20, false, None),
+        (1 << 30, false, None),
+        (2 << 30, true, None),
+        (
+            3 << 30,
+            true,
+            Some("more than all GPUs of pool A (2048 MiB)"),
+        ),
+        (1 << 29, true, Some("less than the 1GiB")),
+    ] {
+        let warnings = quota(bytes, gang);
+        match (word, &warnings[..]) {
+            (None, []) => {}
+            (Some(word), [said]) => assert!(said.contains(word), "{bytes}: {said}"),
+            other => panic!("{bytes}: {other:?}"),
+        }
+    }
+    let mut request = register(&[9], "A");
+    request.limits.memory_bytes = Limit::Value(8);
+    let registered = done(&mut host.clone(), &Command::RegisterVm(request));
+    assert_eq!(registered.warnings.len(), 1, "{registered:?}");
+}
+
+#[test]
+fn a_name_that_reads_as_a_number_is_refused() {
+    let host = host();
+    for name in ["7", "1-3"] {
+        let with_name = Command::RegisterVm(RegisterRequest {
+            name: Some(name.into()),
+            ..register(&[60], "A")
+        });
+        let rename = Command::SetVm(VmPatch {
+            vm_ids: vec![1],
+            name: Some(name.into()),
+            ..VmPatch::default()
+        });
+        for command in [with_name, rename] {
+            let error = refused(&host, &command);
+            assert!(error.message.contains("read as a number"), "{error}");
+        }
+    }
+    // A host that has such a VM from before is read as it is.
+    let mut before = host.clone();
+    before.vms.get_mut(&1).unwrap().name = "7".into();
+    assert_eq!(before.check(), Ok(()));
+}

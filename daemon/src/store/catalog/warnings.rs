@@ -1,0 +1,108 @@
+//! Warnings: what a command allows, and what then keeps programs of VMs from running.
+
+use std::collections::BTreeSet;
+
+use vgpu_api::{GpuState, Limit, Unit};
+
+use super::{Catalog, Context};
+use crate::model::{GpuRecord, VmRecord, counted};
+use crate::rules;
+
+impl Catalog {
+    /// Warnings about a pool that takes VMs and whose GPUs cannot serve them.
+    pub(super) fn pool_warnings(&self, pool: &str) -> Vec<String> {
+        let gpus = self.gpus_of(pool);
+        if gpus.is_empty() {
+            return vec![format!(
+                "Pool {pool} has no GPU yet: its VMs are refused until `vgpu-admin assign-gpu \
+                 --pool={pool}`."
+            )];
+        }
+        let unserved = gpus.into_iter();
+        let unserved = unserved.filter(|gpu| gpu.state == GpuState::NoDriver);
+        unserved.map(GpuRecord::without_driver).collect()
+    }
+
+    /// Warnings about pools that just lost a GPU, have no other GPU, and have VMs.
+    pub(super) fn emptied_warnings<'a>(&self, pools: impl Iterator<Item = &'a str>) -> Vec<String> {
+        let emptied = pools.filter(|pool| self.gpus_of(pool).is_empty());
+        let with_vms = emptied.map(|pool| (pool, self.vms_of(pool).count()));
+        let with_vms = with_vms.filter(|(_, vms)| *vms > 0);
+        let warning = |(pool, vms)| {
+            format!(
+                "Pool {pool} has no GPU any more and has {}: their programs are refused until \
+                 `vgpu-admin assign-gpu --pool={pool}`.",
+                counted(vms, "VM")
+            )
+        };
+        with_vms.map(warning).collect()
+    }
+
+    /// Warnings about the allowlists and memory quotas of these VMs, each sentence once.
+    pub(super) fn vm_warnings(&self, vm_ids: &[u32]) -> BTreeSet<String> {
+        let vms = vm_ids.iter().filter_map(|vm_id| self.vms.get(vm_id));
+        vms.filter_map(|vm| self.vm_warning(vm)).collect()
+    }
+
+    fn vm_warning(&self, vm: &VmRecord) -> Option<String> {
+        let pool = &vm.pool;
+        let mut gpus = self.gpus_of(pool);
+        gpus.retain(|gpu| vm.may_use(&gpu.seen.uuid));
+        if gpus.is_empty() {
+            return vm.gpus.is_some().then(|| {
+                format!(
+                    "None of the GPUs that it may use serves pool {pool}: its programs are refused \
+                     until `vgpu-admin assign-gpu --pool={pool}`."
+                )
+            });
+        }
+        let Limit::Value(quota) = vm.limits.memory_bytes else {
+            return None;
+        };
+        // A gang uses all GPUs at once, and its quota counts the memory of all.
+        let sizes = gpus.iter().map(|gpu| gpu.seen.memory_bytes);
+        let contexts = gpus.iter().map(|gpu| gpu.context_bytes());
+        let (most, least) = match vm.gang {
+            true => (sizes.sum::<u64>(), contexts.sum::<u64>()),
+            false => (sizes.max()?, contexts.min()?),
+        };
+        let text = |bytes| Unit::Bytes.text(bytes);
+        let least = least.max(SMALLEST_QUOTA);
+        if quota < least {
+            return Some(format!(
+                "A memory quota of {} is less than the {} that a program takes in pool {pool} before it \
+                 computes: its programs are refused, or fail at their first allocation.",
+                text(quota),
+                text(least)
+            ));
+        }
+        (quota > most).then(|| {
+            let whose = match vm.gang {
+                true => "all GPUs",
+                false => "the largest GPU",
+            };
+            format!(
+                "A memory quota of {} is more than {whose} of pool {pool} ({} MiB): it limits nothing.",
+                text(quota),
+                most >> 20
+            )
+        })
+    }
+}
+
+/// The smallest quota that allows an allocation: drivers take memory in pieces of 512 bytes.
+const SMALLEST_QUOTA: u64 = 512;
+
+/// A warning about the CIDs of the host's own programs, if vgpud does not serve them.
+pub(super) fn local_cid(
+    cids: impl Iterator<Item = u32>,
+    context: &Context,
+) -> impl Iterator<Item = String> {
+    let unserved = !context.local_cid;
+    cids.filter(move |cid| unserved && *cid < rules::FIRST_CID).map(|cid| {
+        format!(
+            "CID {cid} stands for programs of this host and not for a VM; vgpud serves it only with \
+             listen.allow_local_cid = true."
+        )
+    })
+}
