@@ -64,7 +64,10 @@ mod tests {
             crashes.add(vm, at(n));
         }
         let text = crashes.refusal(vm, at(19)).expect("a refusal");
-        assert!(text.starts_with("20 workers of VM 1 crashed within 60 s"), "{text}");
+        assert!(
+            text.starts_with("20 workers of VM 1 crashed within 60 s"),
+            "{text}"
+        );
         assert!(text.contains("may start in 41 s"), "{text}");
         assert_eq!(crashes.refusal(other, at(19)), None);
         assert!(crashes.refusal(vm, at(60) - 1).is_some());

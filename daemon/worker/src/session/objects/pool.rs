@@ -232,3 +232,43 @@ fn work(list: &Receiver<Job>, done: &Sender<Done>, waker: &Waker, busy: &AtomicU
         waker.wake();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn refusing() -> io::Error {
+        io::Error::from(io::ErrorKind::WouldBlock)
+    }
+
+    #[test]
+    fn jobs_are_done_although_no_further_thread_starts() {
+        static STARTS: AtomicU32 = AtomicU32::new(0);
+        let one: Spawn = |builder, run| match STARTS.fetch_add(1, Ordering::Relaxed) {
+            0 => builder.spawn(run).map(drop),
+            _ => Err(refusing()),
+        };
+        let (tell, done) = unbounded();
+        let waker = Waker::new().expect("an event descriptor");
+        let mut pool = Pool::with(one, ("helper", 4), tell, waker).expect("the first thread");
+        for _ in 0..3 {
+            pool.run(|| Over::Dropped);
+        }
+        for _ in 0..3 {
+            let over = done.recv_timeout(Duration::from_secs(30));
+            assert!(matches!(over, Ok(Done::Task(_))));
+        }
+        assert_eq!(pool.threads, 1);
+    }
+
+    #[test]
+    fn a_pool_without_a_thread_is_an_error() {
+        let (tell, _done) = unbounded();
+        let waker = Waker::new().expect("an event descriptor");
+        let pool = Pool::with(|_, _| Err(refusing()), ("helper", 4), tell, waker);
+        assert!(pool.is_err(), "its jobs would wait for ever");
+    }
+}
