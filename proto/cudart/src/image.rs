@@ -1,8 +1,8 @@
 //! Images of device code in a program's memory: finds the kind and the size of an image from its
 //! headers and tables.
 //!
-//! A function that finds a size takes `most`, an upper bound of the size in bytes, and reads nothing
-//! at or after `base + most`. [`crate::whole`] relies on that.
+//! A function that finds a size takes `most`, an upper bound of the size in bytes, and reads
+//! nothing at or after `base + most`. [`crate::whole`] relies on that.
 
 /// `__fatBinC_Wrapper_t`, which nvcc embeds: magic, u32 version, pointer to a fatbin, another
 /// pointer.

@@ -1,6 +1,6 @@
-//! Code that the guest library and the software GPU share, and the worker in part: answers to calls that NVIDIA's CUDA
-//! runtime makes to a driver beyond `cuda.h`, the contents of code images, and the end of a process
-//! beside threads of a library.
+//! Code that the guest library and the software GPU share, and in part the worker: answers to
+//! calls that NVIDIA's CUDA runtime makes to a driver beyond `cuda.h`, the contents of code images,
+//! and the end of a process beside threads of a library.
 //!
 //! Each program built with nvcc, and each of NVIDIA's libraries, contains a copy of the runtime.
 //! Before its first call, the runtime requests tables of functions from the driver

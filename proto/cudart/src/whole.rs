@@ -1,5 +1,5 @@
-//! Checks that an image ends within the bytes that a guest sent. A driver gets a module's image as a
-//! pointer without a length. It follows the pointers and sizes in the image, wherever they lead.
+//! Checks that an image ends within the bytes that a guest sent. A driver gets a module's image as
+//! a pointer without a length. It follows the pointers and sizes in the image, wherever they lead.
 
 use crate::fatbin;
 use crate::image::{ELF, FATBIN, TILE, WRAPPER, elf_len, fatbin_len, tile_len, u32_at};
