@@ -157,7 +157,7 @@ impl<'a> Cubin<'a> {
             }
         }
         let (mut kernels, mut seen) = (Vec::new(), HashSet::new());
-        for index in 0..self.symbols.len() {
+        for index in 1..self.symbols.len() {
             let index = object::SymbolIndex(index);
             let symbol = self.symbols.symbol(index).map_err(damaged)?;
             if symbol.st_type() != STT_FUNC || symbol.st_other().0 & ENTRY == 0 {
@@ -241,7 +241,7 @@ impl<'a> Cubin<'a> {
     /// rest is zero.
     fn variables(&mut self) -> Result<Vec<(GlobalVar, Vec<u8>)>, Refusal> {
         let mut found = Vec::new();
-        for index in 0..self.symbols.len() {
+        for index in 1..self.symbols.len() {
             let index = object::SymbolIndex(index);
             let symbol = self.symbols.symbol(index).map_err(damaged)?;
             if symbol.st_type() != STT_OBJECT {
