@@ -143,54 +143,12 @@ unsafe fn elf_len(base: *const u8) -> Cu<usize> {
     len.map_or(Err(CuResult::INVALID_IMAGE), bounded)
 }
 
-/// Size of Tile IR in bytes: a header of 12 bytes, and sections up to the section with number 0. A
-/// section consists of its number, its size, an alignment if the top bit of the number is set, and
-/// its data. The data is aligned relative to the start of the image.
-///
 /// # Safety
 /// `base` points to complete Tile IR.
 unsafe fn tile_len(base: *const u8) -> Cu<usize> {
-    const HEADER: u64 = 12;
-    const ALIGNED: u8 = 0x80;
-    let mut at = HEADER;
-    loop {
-        // SAFETY: a section begins here.
-        let number = unsafe { read::<u8>(base, at as usize) };
-        at += 1;
-        if number == 0 {
-            return bounded(at);
-        }
-        // SAFETY: a section's size follows its number.
-        let size = unsafe { variable(base, &mut at) }?;
-        if number & ALIGNED != 0 {
-            // SAFETY: the alignment follows the size.
-            let alignment = unsafe { variable(base, &mut at) }?;
-            at = at
-                .checked_next_multiple_of(alignment)
-                .ok_or(CuResult::INVALID_IMAGE)?;
-        }
-        at = at.checked_add(size).ok_or(CuResult::INVALID_IMAGE)?;
-        bounded(at)?;
-    }
-}
-
-/// Reads an integer of seven bits per byte, lowest bits first. The top bit of a byte says that
-/// another byte follows. Moves `at` past the integer.
-///
-/// # Safety
-/// `base + at` points to a complete integer of this form.
-unsafe fn variable(base: *const u8, at: &mut u64) -> Cu<u64> {
-    let mut value = 0;
-    for shift in (0..63).step_by(7) {
-        // SAFETY: a byte of the integer, by this function's contract.
-        let byte = unsafe { read::<u8>(base, *at as usize) };
-        *at += 1;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Ok(value);
-        }
-    }
-    Err(CuResult::INVALID_IMAGE)
+    // SAFETY: by this function's contract.
+    let len = unsafe { image::tile_len(base, MAX_IMAGE) };
+    len.map_or(Err(CuResult::INVALID_IMAGE), bounded)
 }
 
 /// # Safety

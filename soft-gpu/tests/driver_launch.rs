@@ -50,6 +50,30 @@ fn vector_add(f: u64, n: u32) -> Result<(), u32> {
 }
 
 #[test]
+fn launches_run_on_the_calling_thread_if_no_thread_starts() {
+    // A stack of this size exceeds the address space, so the system starts no thread.
+    passes("role_no_threads", &[("RUST_MIN_STACK", "281474976710656")]);
+}
+
+#[test]
+#[ignore = "a role"]
+fn role_no_threads() {
+    assert!(std::thread::Builder::new().spawn(|| ()).is_err());
+    start();
+    let f = function(module(VECADD), "vecadd");
+    assert_eq!(vector_add(f, 300_001), Ok(()));
+    // Asynchronous operations of two streams, in order.
+    let other = stream(0);
+    let p = alloc(400).expect("memory");
+    for (value, s) in [(1, NULL), (2, other), (3, NULL)] {
+        ok(cuMemsetD32Async(p, value, 100, s));
+    }
+    ok(cuCtxSynchronize());
+    assert_eq!(download::<u32>(p, 100), [3; 100]);
+    cooperate();
+}
+
+#[test]
 fn adds_vectors_and_takes_parameters_both_ways() {
     start();
     let f = function(module(VECADD), "vecadd");
@@ -306,6 +330,11 @@ fn device_malloc_is_bounded_by_the_heap_limit() {
 #[test]
 fn blocks_of_a_cooperative_launch_run_together() {
     start();
+    cooperate();
+}
+
+/// A launch whose blocks wait for each other.
+fn cooperate() {
     let f = function(module(SYNC), "grid_barrier");
     let (blocks, rounds) = (32u32, 5u32);
     let data = upload(&vec![0u32; blocks as usize + 1]);

@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
+use vgpu_proto::handshake::Refusal;
 use vgpu_tests::guest::{self, Guest, Running, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm, signal};
+use vgpu_tests::hostile::{Session, knock, right_greeting};
 use vgpu_tests::wait::{PROMPTLY, SOON, until};
 
 fn hold(host: &Host, vm: u32) -> Result<Running> {
@@ -77,6 +79,33 @@ fn a_killed_worker_ends_its_session_only() -> Result<()> {
         (calls() > before).then_some(())
     })?;
     drop(neighbour);
+    Ok(())
+}
+
+#[test]
+fn a_vm_whose_workers_crash_again_and_again_waits() -> Result<()> {
+    const MOST: usize = 20;
+    let host = one_vm(&Options {
+        // The first process of a process namespace ignores signals from outside.
+        config: "[worker]\nconfined = false\n".into(),
+        ..Options::default()
+    })?;
+    host.admin("register-vm --vm-id=2 --pool=A")?;
+    for n in 0..MOST {
+        let session = Session::open(&host, 1).with_context(|| format!("session {n}"))?;
+        let sessions = host.admin_json("session list")?;
+        let worker = sessions[0]["worker_pid"].as_u64().context("a worker")?;
+        signal(u32::try_from(worker)?, Signal::SIGSEGV)?;
+        host.wait_no_sessions(SOON)?;
+        drop(session);
+    }
+    let text = knock(&host, 1, &right_greeting()?)?.refusal(Refusal::Busy)?;
+    assert!(
+        text.contains("20 workers of VM 1 crashed within 60 s"),
+        "{text}"
+    );
+    assert!(host.vm(1)?["strikes"] == 0, "a crash is no strike");
+    expect_right(&Guest::new(guest::VECADD, host.target(2))?.arg("1000"))?;
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use vgpu_proto::limits::MAX_WORKER_MESSAGE;
 use vgpu_sched::log::DecisionLog;
 use vgpu_sched::{Action, Event, GpuId, Scheduler, SessionId, StrikeCause, VmId};
 
+use super::crashes::Crashes;
 use super::freeing::Freeing;
 use super::handle::{Command, MediatorHandle, Pong};
 use super::images::ImageAccounts;
@@ -148,6 +149,7 @@ pub(super) struct Actor {
     pub(super) image_accounts: ImageAccounts,
     pub(super) handle: MediatorHandle,
     pub(super) meter: Meter,
+    pub(super) crashes: Crashes,
     pub(super) next_session: u64,
     /// Reason why no session is admitted any more.
     pub(super) draining: Option<String>,
@@ -214,6 +216,7 @@ impl Actor {
             orphans: settings.orphans,
             serving: false,
             canary_said: BTreeMap::new(),
+            crashes: Crashes::default(),
             killed: BTreeMap::new(),
             suspects: BTreeMap::new(),
             decisions: 0,

@@ -324,6 +324,7 @@ impl Actor {
             vm: registry::vm_id(identity),
         });
         self.meter.forget(identity);
+        self.crashes.forget(identity);
         self.images.remove(identity);
     }
 
@@ -366,6 +367,12 @@ impl Actor {
             let text = format!("VM {} is quarantined: {quarantine}", vm.vm_id);
             return Err(Refused {
                 code: Refusal::Quarantined,
+                text,
+            });
+        }
+        if let Some(text) = self.crashes.refusal(request.identity, now_ns()) {
+            return Err(Refused {
+                code: Refusal::Busy,
                 text,
             });
         }
@@ -450,6 +457,7 @@ impl Actor {
             gpus: gpus.iter().map(|gpu| gpu.seen.clone()).collect(),
             memory_quota: limits.memory_bytes.value().unwrap_or(0),
             pinned_bytes: limits.pinned_bytes.value().unwrap_or(0),
+            sessions: limits.sessions.value(),
             depth_calls,
             depth_bytes,
         }

@@ -139,6 +139,9 @@ impl Actor {
         let Some(session) = self.sessions.get(&id) else {
             return;
         };
+        if exit.is_crash() && self.registry.vm(session.vm).is_some() {
+            self.crashes.add(session.vm, now_ns());
+        }
         match (&session.phase, &session.fault) {
             (Phase::Ending(..), _) => {}
             (Phase::Starting, _) => self.worker_failed(id, &format!("its worker {exit}")),

@@ -50,6 +50,8 @@ pub struct Admitted {
     pub memory_quota: u64,
     /// Bytes of host memory that the VM may pin; 0: no limit.
     pub pinned_bytes: u64,
+    /// Programs that the VM may run at once; `None`: any number.
+    pub sessions: Option<u64>,
     /// Depth credits of the guest in calls.
     pub depth_calls: u32,
     /// Depth credits of the guest in bytes.

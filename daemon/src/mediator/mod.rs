@@ -18,6 +18,7 @@
 //! | `registry` | the configured GPUs, pools and VMs, in the scheduler's terms |
 //! | `session` | the session table |
 //! | `strikes` | strikes and quarantines |
+//! | `crashes` | VMs whose workers crash again and again |
 //! | `meter` | usage and shares, measured once a second |
 //! | `explain` | the decision log and explanations |
 //! | `look` | answers the looks of VMs |
@@ -30,6 +31,7 @@ mod answers;
 mod audit;
 mod claims;
 mod commands;
+mod crashes;
 mod depth;
 mod ending;
 mod explain;

@@ -85,9 +85,9 @@ impl Prober {
             args.push("--soft".into());
         }
         let program = self.program(&probe_binary(&config)?, owner.as_ref())?;
-        let confinement = self
-            .launcher
-            .confinement((VmIdentity::PROBE, owner), soft, 0)?;
+        let confinement =
+            self.launcher
+                .confinement((VmIdentity::PROBE, owner), soft, 0, Some(1))?;
         let env = environment(&config, soft);
         let written = run::run(&program, &args, &env, (jail, confinement), DEADLINE)?;
         let mut lines: Vec<Line> = serde_json::from_slice(&written.output)

@@ -163,7 +163,8 @@ impl Launcher {
             .unwrap_or_else(|_| Err("the start of the worker broke off".to_owned()))
     }
 
-    /// The confinement of a program that runs like a worker of this VM and user.
+    /// The confinement of a program that runs like a worker of this VM and user. `sessions`: how
+    /// many such programs run at once at most; `None`: any number.
     ///
     /// # Errors
     /// A sentence about the part that could not be prepared.
@@ -172,6 +173,7 @@ impl Launcher {
         (vm, owner): (VmIdentity, Option<Owner>),
         soft: bool,
         pinned_bytes: u64,
+        sessions: Option<u64>,
     ) -> Result<Confinement, String> {
         let config = self.config();
         self.jail.around(Inmate {
@@ -179,7 +181,11 @@ impl Launcher {
             owner,
             memory_most: memory_most(&config, soft, pinned_bytes),
             max_files: config.worker.max_files,
-            max_tasks: config.worker.max_tasks,
+            // The kernel counts the tasks of the VM's user, hence of all its workers together.
+            max_tasks: config
+                .worker
+                .max_tasks
+                .saturating_mul(sessions.unwrap_or(u64::MAX)),
             soft_state: soft.then(|| config.soft_state_dir()).as_deref(),
         })
     }
@@ -206,7 +212,12 @@ impl Launcher {
             let ways = [library, soft_state.as_deref(), Some(&*image_dir)];
             reach_all(ways.into_iter().flatten(), owner)?;
         }
-        let confinement = self.confinement((identity, owner), soft, admitted.pinned_bytes)?;
+        let confinement = self.confinement(
+            (identity, owner),
+            soft,
+            admitted.pinned_bytes,
+            admitted.sessions,
+        )?;
         let template = WorkerTemplate {
             binary,
             environment: environment(&config, soft),

@@ -20,6 +20,18 @@ pub enum Exit {
     Unknown,
 }
 
+impl Exit {
+    /// Whether the process crashed: the kernel sends these signals for what a process does.
+    #[must_use]
+    pub fn is_crash(&self) -> bool {
+        use Signal::{SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
+        matches!(
+            self,
+            Exit::Signal(SIGABRT | SIGBUS | SIGFPE | SIGILL | SIGSEGV | SIGSYS | SIGTRAP)
+        )
+    }
+}
+
 impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Bench, Guest, Policy, Setup, fixture, ok};
-use vgpu_proto::call::req;
+use vgpu_proto::call::{LinkInput, req};
 use vgpu_proto::codec::decode;
 use vgpu_proto::cuda::{CuResult, DevPtr, Stream};
 use vgpu_proto::worker::FromWorker;
@@ -190,7 +190,9 @@ fn a_module_that_does_not_compile_says_why() {
         guest.status(&Guest::load_call(ctx, image)),
         CuResult::SUCCESS
     );
-    let image = guest.send_image(b"\x7fELF no PTX in here");
+    // A complete ELF file, which is only a header.
+    let elf = [b"\x7fELF\x02\x01\x01\x33".as_slice(), &[0; 56]].concat();
+    let image = guest.send_image(&elf);
     assert_eq!(
         guest.status(&Guest::load_call(ctx, image)),
         CuResult::NO_BINARY_FOR_GPU
@@ -208,6 +210,68 @@ fn a_module_that_does_not_compile_says_why() {
         CuResult::INVALID_VALUE,
         "too many options"
     );
+}
+
+/// The driver would read other memory of the worker, or crash.
+#[test]
+fn an_image_that_leads_outside_of_itself_does_not_reach_the_driver() {
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let words = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
+    const WRAPPER: u64 = 0x4662_43b1 | 1 << 32;
+    const FATBIN: u64 = 0xba55_ed50 | 1 << 32 | 16 << 48;
+    // Kind PTX, version 1, and the size of the entry's header.
+    let entry = |header: u64| 1 | 1 << 16 | header << 32;
+    let mut elf = words(&[
+        0x3301_0102_464c_457f,
+        0,
+        0,
+        0,
+        0,
+        1 << 28,
+        0,
+        3 << 32 | 64 << 16,
+    ]);
+    elf.resize(4096, 0);
+    let own = elf.as_ptr() as u64;
+    let images = [
+        ("address in a wrapper", words(&[WRAPPER, own, 0])),
+        ("small address in a wrapper", words(&[WRAPPER, 0x10000, 0])),
+        (
+            "fatbin beyond the image",
+            words(&[FATBIN, 1 << 20, entry(64), (1 << 20) - 64, 0, 0, 0, 0, 0, 0]),
+        ),
+        (
+            "header of an entry beyond the image",
+            words(&[FATBIN, 64, entry(64 << 10), 0, 0, 0, 0, 0, 0, 0]),
+        ),
+        ("table of sections beyond the file", elf),
+    ];
+    for (what, image) in images {
+        let (hash, len) = guest.send_image(&image);
+        let reply = guest.call(&Guest::load_call(ctx, (hash, len)));
+        assert_eq!(reply.status, CuResult::INVALID_IMAGE, "{what}");
+        let results: vgpu_proto::call::rep::ModuleLoad = decode(&reply.args).expect("results");
+        let log = String::from_utf8_lossy(&results.error_log);
+        assert!(log.contains("the image"), "{what}: {log:?}");
+        let input = LinkInput {
+            kind: 2,
+            hash,
+            len,
+            name: "input".to_owned(),
+        };
+        let link = req::Link {
+            ctx,
+            inputs: vec![input],
+            options: vec![],
+            info_log_len: 0,
+            error_log_len: 1024,
+        };
+        guest.send_image(&image);
+        assert_eq!(guest.status(&link), CuResult::INVALID_IMAGE, "{what}");
+    }
+    guest.module(ctx, fixture!("demo/vecadd"));
 }
 
 #[test]

@@ -52,34 +52,54 @@ pub fn runs(sm: u32, flags: u64, cc: (u32, u32)) -> bool {
 /// The entries of a complete fatbin; `None` if the fatbin is damaged.
 #[must_use]
 pub fn entries(fatbin: &[u8]) -> Option<Vec<Entry<'_>>> {
-    let mut at = usize::from(u16_at(fatbin, 6)?);
-    let mut all = Vec::new();
-    while at < fatbin.len() {
-        let head = fatbin.get(at..)?;
-        let header = u32_at(head, 4)? as usize;
-        let size = usize::try_from(u64_at(head, 8)?).ok()?;
-        let body = head.get(header..header.checked_add(size)?)?;
-        let (flags, compressed) = (u64_at(head, 40)?, u32_at(head, 16)? as usize);
-        let packed = flags & (LZ4 | ZSTD) != 0;
-        let payload = if packed {
-            body.get(..compressed)?
-        } else {
-            body
-        };
-        let uncompressed = if packed { u64_at(head, 56)? } else { 0 };
-        all.push(Entry {
-            kind: u16_at(head, 0)?,
-            sm: u32_at(head, 28)?,
-            flags,
-            uncompressed,
-            payload,
-        });
-        at = at.checked_add(header.checked_add(size).filter(|n| *n > 0)?)?;
-    }
-    Some(all)
+    each(fatbin).collect()
+}
+
+/// The entries of a complete fatbin in turn. The last is `None` if the fatbin is damaged there.
+pub(crate) fn each(fatbin: &[u8]) -> impl Iterator<Item = Option<Entry<'_>>> {
+    let mut at = u16_at(fatbin, 6).map(usize::from);
+    let mut ended = false;
+    std::iter::from_fn(move || {
+        if ended || at == Some(fatbin.len()) {
+            return None;
+        }
+        let entry = at.and_then(|at| next(fatbin, at));
+        ended = entry.is_none();
+        at = entry.map(|(_, end)| end);
+        Some(entry.map(|(entry, _)| entry))
+    })
+}
+
+/// The entry at an offset, and the offset of its end.
+fn next(fatbin: &[u8], at: usize) -> Option<(Entry<'_>, usize)> {
+    let head = fatbin.get(at..)?;
+    let header = u32_at(head, 4)? as usize;
+    let size = usize::try_from(u64_at(head, 8)?).ok()?;
+    let body = head.get(header..header.checked_add(size)?)?;
+    let (flags, compressed) = (u64_at(head, 40)?, u32_at(head, 16)? as usize);
+    let packed = flags & (LZ4 | ZSTD) != 0;
+    let payload = if packed {
+        body.get(..compressed)?
+    } else {
+        body
+    };
+    let entry = Entry {
+        kind: u16_at(head, 0)?,
+        sm: u32_at(head, 28)?,
+        flags,
+        uncompressed: if packed { u64_at(head, 56)? } else { 0 },
+        payload,
+    };
+    let end = at.checked_add(header.checked_add(size).filter(|n| *n > 0)?)?;
+    Some((entry, end))
 }
 
 impl<'a> Entry<'a> {
+    /// The code of an entry that is not compressed.
+    pub(crate) fn plain(&self) -> Option<&'a [u8]> {
+        (self.flags & (LZ4 | ZSTD) == 0).then_some(self.payload)
+    }
+
     /// The uncompressed code; `None` if the entry is damaged or the code has more than `most`
     /// bytes.
     #[must_use]

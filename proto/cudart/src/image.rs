@@ -1,5 +1,8 @@
 //! Images of device code in a program's memory: finds the kind and the size of an image from its
-//! first bytes.
+//! headers and tables.
+//!
+//! A function that finds a size takes `most`, an upper bound of the size in bytes, and reads
+//! nothing at or after `base + most`. [`crate::whole`] relies on that.
 
 /// `__fatBinC_Wrapper_t`, which nvcc embeds: magic, u32 version, pointer to a fatbin, another
 /// pointer.
@@ -55,12 +58,20 @@ pub unsafe fn magic(base: *const u8) -> Option<u32> {
 /// nothing after a damaged entry.
 ///
 /// # Safety
-/// `base` points to a fatbin, whose announced size and entries may be wrong. If the announced size
-/// is too large, the first [`ENTRY`] bytes after the entries are readable.
+/// `base` points to `most` readable bytes, or to a fatbin, whose announced size and entries may be
+/// wrong. If the announced size is too large, the first [`ENTRY`] bytes after the entries are
+/// readable.
 pub unsafe fn fatbin_len(base: *const u8, most: u64) -> Option<u64> {
+    const HEADER: u64 = 16;
+    if most < HEADER {
+        return None;
+    }
     // SAFETY: the header has 16 bytes.
     let (header, rest) = unsafe { (u64::from(read::<u16>(base, 6)), read::<u64>(base, 8)) };
     let len = rest.checked_add(header).filter(|len| *len <= most)?;
+    if header < HEADER {
+        return None;
+    }
     let mut at = header;
     while at < len {
         if len - at < ENTRY {
@@ -80,22 +91,24 @@ pub unsafe fn fatbin_len(base: *const u8, most: u64) -> Option<u64> {
     (at == len).then_some(len)
 }
 
-/// Size of an ELF file in bytes, up to the end of its last part. `None` if the file is not a 64-bit
-/// file, or has more than `most` bytes.
+/// Size of an ELF file in bytes, up to the end of its last part: header, tables, segments and
+/// sections. `None` if the file is not a 64-bit file, or has more than `most` bytes.
 ///
 /// # Safety
-/// `base` points to a complete ELF file.
+/// `base` points to a complete ELF file, or to `most` readable bytes.
 pub unsafe fn elf_len(base: *const u8, most: u64) -> Option<u64> {
     const CLASS_64: u8 = 2;
+    const IDENTIFICATION: u64 = 16;
     const HEADER: u64 = 64;
+    const SEGMENT: u64 = 56;
     const SECTION: u64 = 64;
     const NOBITS: u32 = 8;
     // SAFETY: every ELF file begins with 16 bytes of identification; byte 4 is the class.
-    if unsafe { read::<u8>(base, 4) } != CLASS_64 {
+    if most < IDENTIFICATION || unsafe { read::<u8>(base, 4) } != CLASS_64 || most < HEADER {
         return None;
     }
     // SAFETY: a 64-bit ELF file has a header of 64 bytes.
-    let (phoff, shoff, phentsize, phnum, shentsize, shnum) = unsafe {
+    let (phoff, shoff, phentsize, phnum, shentsize, mut shnum) = unsafe {
         (
             read::<u64>(base, 32),
             read::<u64>(base, 40),
@@ -105,15 +118,34 @@ pub unsafe fn elf_len(base: *const u8, most: u64) -> Option<u64> {
             u64::from(read::<u16>(base, 60)),
         )
     };
-    if shnum > 0 && shentsize < SECTION {
+    let end = |offset: u64, size: u64| offset.checked_add(size).filter(|end| *end <= most);
+    if shnum == 0 && shoff != 0 {
+        // A number of sections that 16 bits cannot hold is the size of the first section.
+        end(shoff, SECTION)?;
+        // SAFETY: the first section ends within `most` bytes, and is part of the complete file.
+        shnum = unsafe { read::<u64>(base, shoff as usize + 32) };
+    }
+    // A number of segments that 16 bits cannot hold would be elsewhere; no cubin has so many.
+    let small = (phnum > 0 && phentsize < SEGMENT) || (shnum > 0 && shentsize < SECTION);
+    if small || phnum == u64::from(u16::MAX) {
         return None;
     }
-    let end = |offset: u64, size: u64| offset.checked_add(size).filter(|end| *end <= most);
-    let tables = end(shoff, shentsize * shnum)?.max(end(phoff, phentsize * phnum)?);
-    let mut len = tables.max(HEADER);
+    let sections = end(shoff, shentsize.checked_mul(shnum)?)?;
+    let mut len = sections.max(end(phoff, phentsize * phnum)?).max(HEADER);
+    for i in 0..phnum {
+        let segment = (phoff + i * phentsize) as usize;
+        // SAFETY: the table of segments ends within `most` bytes, and is part of the complete file.
+        let (offset, size) = unsafe {
+            (
+                read::<u64>(base, segment + 8),
+                read::<u64>(base, segment + 32),
+            )
+        };
+        len = len.max(end(offset, size)?);
+    }
     for i in 0..shnum {
         let section = (shoff + i * shentsize) as usize;
-        // SAFETY: the table of sections is part of the complete file.
+        // SAFETY: as above, the table of sections.
         let (kind, offset, size) = unsafe {
             (
                 read::<u32>(base, section + 4),
@@ -121,11 +153,72 @@ pub unsafe fn elf_len(base: *const u8, most: u64) -> Option<u64> {
                 read::<u64>(base, section + 32),
             )
         };
-        if kind != NOBITS {
+        // Section 0 has no bytes. Its size may be the number of sections.
+        if kind != NOBITS && i > 0 {
             len = len.max(end(offset, size)?);
         }
     }
     Some(len)
+}
+
+/// Size of Tile IR in bytes: a header of 12 bytes, and sections up to the section with number 0. A
+/// section consists of its number, its size, an alignment if the top bit of the number is set, and
+/// its data. The data is aligned relative to the start of the image. `None` if the sections are
+/// damaged or end after `most` bytes.
+///
+/// # Safety
+/// `base` points to complete Tile IR, or to `most` readable bytes.
+pub unsafe fn tile_len(base: *const u8, most: u64) -> Option<u64> {
+    const HEADER: u64 = 12;
+    const ALIGNED: u8 = 0x80;
+    let mut at = HEADER;
+    loop {
+        // SAFETY: a section begins here.
+        let number = unsafe { byte(base, &mut at, most) }?;
+        if number == 0 {
+            return Some(at);
+        }
+        // SAFETY: a section's size follows its number.
+        let size = unsafe { variable(base, &mut at, most) }?;
+        if number & ALIGNED != 0 {
+            // SAFETY: the alignment follows the size.
+            let alignment = unsafe { variable(base, &mut at, most) }?;
+            at = at.checked_next_multiple_of(alignment)?;
+        }
+        at = at.checked_add(size)?;
+    }
+}
+
+/// Reads an integer of seven bits per byte, lowest bits first. The top bit of a byte says that
+/// another byte follows. Moves `at` past the integer.
+///
+/// # Safety
+/// `base + at` points to a complete integer of this form, or `base` to `most` readable bytes.
+unsafe fn variable(base: *const u8, at: &mut u64, most: u64) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..63).step_by(7) {
+        // SAFETY: a byte of the integer, by this function's contract.
+        let byte = unsafe { byte(base, at, most) }?;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// Reads a byte and moves `at` past it. `None` at `most` and after.
+///
+/// # Safety
+/// If `at` is less than `most`, `base + at` is readable.
+unsafe fn byte(base: *const u8, at: &mut u64, most: u64) -> Option<u8> {
+    if *at >= most {
+        return None;
+    }
+    // SAFETY: by this function's contract.
+    let byte = unsafe { read::<u8>(base, usize::try_from(*at).ok()?) };
+    *at += 1;
+    Some(byte)
 }
 
 /// The little-endian u16 at an offset; `None` past the end.
@@ -172,6 +265,32 @@ mod tests {
         assert_eq!(elf(&file), None, "beyond every limit");
         file[4] = 1;
         assert_eq!(elf(&file), None, "32-bit");
+    }
+
+    #[test]
+    fn elf_ends_with_its_segments_and_may_have_many_sections() {
+        let mut file = vec![0_u8; 64 + 56];
+        file[..5].copy_from_slice(b"\x7fELF\x02");
+        file[32..40].copy_from_slice(&64_u64.to_le_bytes()); // table of segments
+        file[54..56].copy_from_slice(&56_u16.to_le_bytes());
+        file[56..58].copy_from_slice(&1_u16.to_le_bytes());
+        assert_eq!(elf(&file), Some(120));
+        file[64 + 8..64 + 16].copy_from_slice(&120_u64.to_le_bytes());
+        file[64 + 32..64 + 40].copy_from_slice(&1000_u64.to_le_bytes());
+        assert_eq!(elf(&file), Some(1120), "a segment is last");
+        file[54..56].copy_from_slice(&55_u16.to_le_bytes());
+        assert_eq!(elf(&file), None, "segments overlap");
+
+        let many = 70_000_usize;
+        let mut file = vec![0_u8; 64 + many * 64];
+        file[..5].copy_from_slice(b"\x7fELF\x02");
+        file[40..48].copy_from_slice(&64_u64.to_le_bytes());
+        file[58..60].copy_from_slice(&64_u16.to_le_bytes());
+        file[64 + 32..64 + 40].copy_from_slice(&(many as u64).to_le_bytes());
+        let len = file.len() as u64;
+        // SAFETY: a complete file.
+        let of = |most| unsafe { elf_len(file.as_ptr(), most) };
+        assert_eq!((of(len), of(len - 1)), (Some(len), None));
     }
 
     #[test]

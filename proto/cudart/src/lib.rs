@@ -1,6 +1,6 @@
-//! Code that the guest library and the software GPU share: answers to calls that NVIDIA's CUDA
-//! runtime makes to a driver beyond `cuda.h`, the contents of code images, and the end of a process
-//! beside threads of a library.
+//! Code that the guest library and the software GPU share, and in part the worker: answers to
+//! calls that NVIDIA's CUDA runtime makes to a driver beyond `cuda.h`, the contents of code images,
+//! and the end of a process beside threads of a library.
 //!
 //! Each program built with nvcc, and each of NVIDIA's libraries, contains a copy of the runtime.
 //! Before its first call, the runtime requests tables of functions from the driver
@@ -15,6 +15,7 @@
 //! | `selfcheck` | the runtime's check that it talks to a driver |
 //! | [`image`] | the forms of device code that the runtime hands over |
 //! | [`fatbin`] | the entries of a fatbin |
+//! | [`whole`] | the check that an image ends within its bytes |
 //! | [`logs`] | the log that programs read with `cuLogs…` |
 //! | [`last_thread`] | the end of a process whose threads have all ended |
 //! | [`printed`] | writes device `printf` to standard output |
@@ -28,6 +29,7 @@ pub mod printed;
 mod selfcheck;
 mod storage;
 mod tables;
+pub mod whole;
 
 use std::collections::BTreeSet;
 use std::ffi::c_void;

@@ -6,7 +6,7 @@
 //! K are in `.nv.info.K`, and, by the number of K's symbol, in `.nv.info`. Variables lie in
 //! `.nv.global`, `.nv.global.init` and `.nv.constant3`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use object::LittleEndian;
 use object::elf::{FileHeader64, SHT_SYMTAB, STT_FUNC, STT_OBJECT};
@@ -70,7 +70,7 @@ pub fn architecture(image: &[u8]) -> Result<u32, Refusal> {
 /// # Errors
 /// CUDA_ERROR_INVALID_IMAGE for a damaged file.
 pub fn program(image: &[u8]) -> Result<Program, Refusal> {
-    let cubin = Cubin::parse(image)?;
+    let mut cubin = Cubin::parse(image)?;
     let globals = cubin.variables()?;
     let constant = globals.iter().filter(|(v, _)| v.constant);
     let constant = constant.fold(0, |n: u64, (v, _)| n.saturating_add(v.size));
@@ -82,8 +82,13 @@ struct Cubin<'a> {
     image: &'a [u8],
     architecture: u32,
     sections: SectionTable<'a, Elf>,
+    /// Names of the sections, by number.
+    names: Vec<&'a [u8]>,
     by_name: HashMap<&'a [u8], usize>,
     symbols: SymbolTable<'a, Elf>,
+    /// Bytes that names of symbols and initial contents of variables may still have. These parts
+    /// of a file do not overlap, so all of them together are at most as long as the file.
+    left: usize,
 }
 
 /// An attribute and its value.
@@ -97,17 +102,23 @@ impl<'a> Cubin<'a> {
         let symbols = sections
             .symbols(ENDIAN, image, SHT_SYMTAB)
             .map_err(damaged)?;
-        let mut by_name = HashMap::new();
-        for (index, section) in sections.enumerate() {
+        let (mut names, mut by_name) = (Vec::new(), HashMap::new());
+        // A name may be the end of another name: `.text.K` of `.rela.text.K`.
+        let mut left = image.len().saturating_mul(2);
+        for (index, section) in sections.iter().enumerate() {
             let name = sections.section_name(ENDIAN, section).map_err(damaged)?;
-            by_name.insert(name, index.0);
+            left = left.checked_sub(name.len()).ok_or_else(overlapping)?;
+            names.push(name);
+            by_name.insert(name, index);
         }
         Ok(Cubin {
             image,
             architecture,
             sections,
+            names,
             by_name,
             symbols,
+            left: image.len(),
         })
     }
 
@@ -137,7 +148,7 @@ impl<'a> Cubin<'a> {
         Ok(all)
     }
 
-    fn kernels(&self, constant: u64) -> Result<Vec<KernelInfo>, Refusal> {
+    fn kernels(&mut self, constant: u64) -> Result<Vec<KernelInfo>, Refusal> {
         // Attributes by symbol: registers and frame sizes.
         let mut by_symbol: HashMap<(u8, u32), u32> = HashMap::new();
         for (attribute, value) in self.attributes(".nv.info")? {
@@ -145,12 +156,17 @@ impl<'a> Cubin<'a> {
                 by_symbol.insert((attribute, symbol), number);
             }
         }
-        let mut kernels = Vec::new();
-        for (index, symbol) in self.symbols.enumerate() {
+        let (mut kernels, mut seen) = (Vec::new(), HashSet::new());
+        for index in 1..self.symbols.len() {
+            let index = object::SymbolIndex(index);
+            let symbol = self.symbols.symbol(index).map_err(damaged)?;
             if symbol.st_type() != STT_FUNC || symbol.st_other().0 & ENTRY == 0 {
                 continue;
             }
             let name = self.name(symbol)?;
+            if !seen.insert(name.clone()) {
+                return Err(damaged("two kernels have one name"));
+            }
             let of = |attribute| by_symbol.get(&(attribute, index.0 as u32)).copied();
             let registers = of(attribute::REGISTERS).unwrap_or(0).clamp(1, 255);
             let frame = of(attribute::FRAME_SIZE).unwrap_or(0);
@@ -223,12 +239,11 @@ impl<'a> Cubin<'a> {
 
     /// The variables with their initial bytes. If there are fewer bytes than the variable has, the
     /// rest is zero.
-    fn variables(&self) -> Result<Vec<(GlobalVar, Vec<u8>)>, Refusal> {
+    fn variables(&mut self) -> Result<Vec<(GlobalVar, Vec<u8>)>, Refusal> {
         let mut found = Vec::new();
-        // Variables do not overlap, so all initial contents together are at most as long as the
-        // file.
-        let mut left = self.image.len();
-        for (index, symbol) in self.symbols.enumerate() {
+        for index in 1..self.symbols.len() {
+            let index = object::SymbolIndex(index);
+            let symbol = self.symbols.symbol(index).map_err(damaged)?;
             if symbol.st_type() != STT_OBJECT {
                 continue;
             }
@@ -237,10 +252,7 @@ impl<'a> Cubin<'a> {
                 continue;
             };
             let header = self.sections.section(section).map_err(damaged)?;
-            let place = self
-                .sections
-                .section_name(ENDIAN, header)
-                .map_err(damaged)?;
+            let place = self.names[section.0];
             let constant = place == b".nv.constant3";
             if !constant && place != b".nv.global" && place != b".nv.global.init" {
                 continue;
@@ -249,8 +261,7 @@ impl<'a> Cubin<'a> {
             let data = header.data(ENDIAN, self.image).map_err(damaged)?;
             let end = at.saturating_add(size).min(data.len() as u64);
             let first = data.get(at as usize..end as usize).unwrap_or_default();
-            let rest = left.checked_sub(first.len());
-            left = rest.ok_or_else(|| damaged("its variables overlap"))?;
+            self.takes(first.len())?;
             let variable = GlobalVar {
                 name: self.name(symbol)?,
                 size,
@@ -264,10 +275,21 @@ impl<'a> Cubin<'a> {
         Ok(found)
     }
 
-    fn name(&self, symbol: &object::elf::Sym64<LittleEndian>) -> Result<String, Refusal> {
+    /// Counts bytes of a name or of initial contents.
+    fn takes(&mut self, bytes: usize) -> Result<(), Refusal> {
+        self.left = self.left.checked_sub(bytes).ok_or_else(overlapping)?;
+        Ok(())
+    }
+
+    fn name(&mut self, symbol: &object::elf::Sym64<LittleEndian>) -> Result<String, Refusal> {
         let name = self.symbols.symbol_name(ENDIAN, symbol).map_err(damaged)?;
+        self.takes(name.len())?;
         Ok(String::from_utf8_lossy(name).into_owned())
     }
+}
+
+fn overlapping() -> Refusal {
+    damaged("its names and variables overlap")
 }
 
 /// Most threads of a block that the register file allows, in whole warps.
@@ -313,6 +335,80 @@ mod tests {
             let managed: Vec<_> = program.globals().iter().filter(|g| g.managed).collect();
             assert_eq!((managed.len(), &managed[0].name[..]), (1, "together"));
         }
+    }
+
+    /// A cubin with the given symbols, of kernels or variables, and their names.
+    fn with_symbols(symbols: &[u8], names: &[u8], attributes: &[u8]) -> Vec<u8> {
+        const SYMTAB: u32 = 2;
+        const STRTAB: u32 = 3;
+        const INFO: u32 = 0x7000_0000;
+        let shstrtab = b"\0.symtab\0.strtab\0.shstrtab\0.nv.info.k\0.nv.global\0";
+        let parts: [(u32, u32, &[u8]); 5] = [
+            (1, SYMTAB, symbols),
+            (9, STRTAB, names),
+            (17, STRTAB, shstrtab),
+            (27, INFO, attributes),
+            (38, 1, b""),
+        ];
+        let (mut file, mut table) = (vec![0; 64], vec![0; 64]);
+        for (name, kind, bytes) in parts {
+            let (offset, size) = (file.len() as u64, bytes.len() as u64);
+            file.extend(bytes);
+            let numbers = [
+                u64::from(name) | u64::from(kind) << 32,
+                0,
+                0,
+                offset,
+                size,
+                2 | 1 << 32,
+            ];
+            table.extend(numbers.iter().flat_map(|n| n.to_le_bytes()));
+            table.extend([8_u64, 24].iter().flat_map(|n| n.to_le_bytes()));
+        }
+        let at = file.len() as u64;
+        file.extend(table);
+        file[..9].copy_from_slice(b"\x7fELF\x02\x01\x01\x33\x08");
+        file[16..20].copy_from_slice(&[2, 0, 190, 0]);
+        file[20] = 1;
+        file[40..48].copy_from_slice(&at.to_le_bytes());
+        file[49] = 80;
+        for (at, value) in [(52, 64), (54, 56), (58, 64), (60, 6), (62, 3)] {
+            file[at] = value;
+        }
+        file
+    }
+
+    /// A symbol whose name is at offset 1.
+    fn symbol(kind: u8, section: u8) -> [u8; 24] {
+        let mut symbol = [0; 24];
+        (symbol[0], symbol[4], symbol[5], symbol[6]) = (1, kind, ENTRY, section);
+        symbol
+    }
+
+    #[test]
+    fn names_that_many_symbols_share_are_refused() {
+        const FUNC: u8 = 2;
+        const OBJECT: u8 = 1;
+        let none = [0; 24];
+        let one = [none, symbol(FUNC, 4)].concat();
+        assert_eq!(
+            program(&with_symbols(&one, b"\0k\0", b"")).map(|p| p.kernels().count()),
+            Ok(1)
+        );
+        let why = |image: &[u8]| program(image).map(drop).expect_err("it is damaged").1;
+        // Each kernel of this name would read all attributes again.
+        let many = [&none[..], &symbol(FUNC, 4).repeat(20_000)].concat();
+        let twice = why(&with_symbols(
+            &many,
+            b"\0k\0",
+            &[1, 0, 0, 0].repeat(100_000),
+        ));
+        assert!(twice.contains("two kernels have one name"), "{twice}");
+        // Copies of this name would take 5 GB.
+        let long = [&b"\0"[..], &vec![b'v'; 500_000], b"\0"].concat();
+        let many = [&none[..], &symbol(OBJECT, 5).repeat(10_000)].concat();
+        let large = why(&with_symbols(&many, &long, b""));
+        assert!(large.contains("overlap"), "{large}");
     }
 
     #[test]

@@ -316,7 +316,8 @@ fn missing(all: &[Entry<'_>], target: Target) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vgpu_cudart::fatbin::{ZSTD, entry, pack};
+    use vgpu_cudart::fatbin::{LZ4, ZSTD, entry, pack};
+    use vgpu_cudart::whole;
 
     const CUBIN: &[u8] = include_bytes!("../../fixtures/machine/kinds.13.cubin");
 
@@ -332,6 +333,87 @@ mod tests {
             skip: true,
             ..at(major, minor)
         }
+    }
+
+    /// Runs `read` on bytes that end directly before a page that is not readable.
+    fn before_a_guard<T>(bytes: &[u8], read: impl FnOnce(*const u8) -> T) -> T {
+        const PAGE: usize = 4096;
+        let room = bytes.len().next_multiple_of(PAGE).max(PAGE);
+        // SAFETY: a new mapping of `room` bytes and a page, of which the test writes only to the
+        // first `room` bytes, and which ends after the last use.
+        unsafe {
+            let both = libc::PROT_READ | libc::PROT_WRITE;
+            let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let pages = libc::mmap(std::ptr::null_mut(), room + PAGE, both, private, -1, 0);
+            assert_ne!(pages, libc::MAP_FAILED);
+            let end = pages.cast::<u8>().add(room);
+            assert_eq!(libc::mprotect(end.cast(), PAGE, libc::PROT_NONE), 0);
+            let start = end.sub(bytes.len());
+            start.copy_from(bytes.as_ptr(), bytes.len());
+            let result = read(start);
+            libc::munmap(pages, room + PAGE);
+            result
+        }
+    }
+
+    /// Images of all forms.
+    fn samples() -> Vec<Vec<u8>> {
+        let (ptx, code) = (entry(PTX, 80, 0, b"text\0", 0), CUBIN);
+        vec![
+            pack(&[ptx.clone(), entry(MACHINE_CODE, 80, 0, code, 0)]),
+            pack(&[
+                entry(PTX, 80, LZ4, &[0x1f, b'a', 1, 0, 0x10, b'x'], 21),
+                ptx,
+            ]),
+            code.to_vec(),
+            b"\x7fTileIR\0\x0d\x01\0\0\x01\x03abc\0".to_vec(),
+            [&WRAPPER.to_le_bytes()[..], &[1, 0, 0, 0], &[0; 16]].concat(),
+            b".version 7.0\n".to_vec(),
+        ]
+    }
+
+    proptest::proptest! {
+        /// A worker checks images before the driver gets them (`whole::check`).
+        #[test]
+        fn of_an_image_that_passes_the_check_nothing_outside_is_read(
+            sample in 0_usize..6,
+            cut in proptest::option::of(0.0..1.0_f64),
+            changes in proptest::collection::vec(
+                (0.0..1.0_f64, 1_usize..9, proptest::prelude::any::<u64>(), 0_u32..64),
+                0..4,
+            ),
+            more in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..9),
+        ) {
+            let mut image = samples().swap_remove(sample);
+            for (at, bytes, value, shift) in changes {
+                // Half of the changes are in the headers.
+                let within = if shift % 2 == 0 { image.len().min(192) } else { image.len() };
+                let at = (at * within as f64) as usize;
+                let end = (at + bytes).min(image.len());
+                image[at..end].copy_from_slice(&(value >> shift).to_le_bytes()[..end - at]);
+            }
+            let kept = cut.map_or(image.len(), |cut| (cut * image.len() as f64) as usize);
+            image.truncate(kept);
+            image.extend(more);
+            if whole::check(&image).is_ok() {
+                if !matches!(u32_at(&image, 0), Some(FATBIN | ELF | TILE)) {
+                    image.push(0);
+                }
+                for target in [at(8, 0), skipping(8, 0)] {
+                    // SAFETY: the image was checked.
+                    let code = before_a_guard(&image, |at| unsafe { code_at(at, target) });
+                    if let Ok(code) = code && code.starts_with(b"\x7fELF") {
+                        let _ = cubin::program(&code);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn all_forms_but_the_wrapper_pass_the_check() {
+        let passes: Vec<bool> = samples().iter().map(|s| whole::check(s).is_ok()).collect();
+        assert_eq!(passes, [true, true, true, true, false, true]);
     }
 
     /// The entries that soft-gpu takes for each compute capability.

@@ -247,7 +247,9 @@ impl Core {
         }
     }
 
-    fn serve(&self) {
+    /// Runs the operations of the queue in order. With `stay`, waits for further operations until
+    /// the stream is closed; otherwise returns when there are none.
+    fn serve(&self, stay: bool) {
         let mut batch = VecDeque::new();
         let mut executed = false;
         loop {
@@ -258,7 +260,7 @@ impl Core {
                     queue.busy = false;
                 }
                 while queue.items.is_empty() || queue.busy {
-                    if queue.closed && queue.items.is_empty() {
+                    if queue.items.is_empty() && (queue.closed || !stay) {
                         queue.thread = false;
                         return;
                     }
@@ -292,7 +294,10 @@ impl Core {
         }
     }
 
-    fn enqueue(self: &Arc<Self>, mut item: Item) -> Position {
+    /// Appends an item, and starts the thread of the stream if it does not run. Also returns
+    /// whether the system started no thread; then the caller calls `serve(false)`, without locks.
+    fn enqueue(self: &Arc<Self>, mut item: Item) -> (Position, bool) {
+        let mut alone = false;
         let mut queue = lock(&self.queue);
         if self.idle() {
             item.roused_ns = now_ns();
@@ -307,24 +312,13 @@ impl Core {
                 .name("soft-gpu stream".to_owned())
                 .spawn(move || {
                     let _own = LibraryThread::begin();
-                    core.serve();
+                    core.serve(true);
                 });
-            if let Err(e) = spawned {
-                queue.thread = false;
-                fault::poison(
-                    CuResult::OPERATING_SYSTEM,
-                    &format!("no thread for a stream: {e}"),
-                );
-                self.end
-                    .done
-                    .fetch_add(queue.items.len() as u64, Ordering::SeqCst);
-                queue.items.clear();
-                self.progress.notify_all();
-            }
+            alone = spawned.is_err();
         } else if queue.sleeping {
             self.work.notify_one();
         }
-        self.at(at)
+        (self.at(at), alone)
     }
 
     fn at(self: &Arc<Self>, at: u64) -> Position {
@@ -513,7 +507,7 @@ impl Stream {
     }
 
     fn submit_item(&self, context: &Context, mut item: Item) -> Position {
-        match self.class {
+        let (position, alone) = match self.class {
             Class::NonBlocking => self.core.enqueue(item),
             Class::Blocking => {
                 let _order = read(&context.order);
@@ -525,7 +519,12 @@ impl Stream {
                 item.after.extend(context.blocking_pending());
                 self.core.enqueue(item)
             }
+        };
+        if alone {
+            // The next submission tries again to start the thread.
+            self.core.serve(false);
         }
+        position
     }
 
     /// Submits `work` and waits for it. If the stream is idle, `work` runs on the calling thread.

@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::Builder;
 use std::time::Duration;
 
 use super::block::{Block, Progress, Shape, dynamic_base};
@@ -168,11 +169,17 @@ impl<'a> Grid<'a> {
     fn run(self, workers: usize) -> Result<RunStats, Fault> {
         if self.launch.cooperative {
             std::thread::scope(|s| {
+                // If the system starts no more threads, this thread runs their blocks too.
+                let mut own = vec![0];
                 for n in 1..workers {
                     let grid = &self;
-                    s.spawn(move || grid.resident(n, workers));
+                    let helper = Builder::new();
+                    let helper = helper.spawn_scoped(s, move || grid.resident(&[n], workers));
+                    if helper.is_err() {
+                        own.push(n);
+                    }
                 }
-                self.resident(0, workers);
+                self.resident(&own, workers);
             });
         } else {
             self.spread(workers);
@@ -292,17 +299,22 @@ impl Grid<'_> {
         };
         first.block.forget_count();
         self.take_blocks(&mut first, workers > 1);
-        let helpers = if self.next.load(Ordering::Relaxed) < self.blocks {
+        let most = if self.next.load(Ordering::Relaxed) < self.blocks {
             workers - 1
         } else {
             0
         };
-        let helped = AtomicU64::new(0);
-        if helpers > 0 && !self.stop.load(Ordering::Relaxed) {
+        let (helped, mut helpers) = (AtomicU64::new(0), 0);
+        if most > 0 && !self.stop.load(Ordering::Relaxed) {
             std::thread::scope(|s| {
-                for n in 1..=helpers {
+                for n in 1..=most as u32 {
                     let helped = &helped;
-                    s.spawn(move || helped.fetch_add(self.help(n as u32), Ordering::Relaxed));
+                    let help = move || helped.fetch_add(self.help(n), Ordering::Relaxed);
+                    // If the system starts no more threads, the others run all blocks.
+                    if Builder::new().spawn_scoped(s, help).is_err() {
+                        break;
+                    }
+                    helpers += 1;
                 }
                 self.take_blocks(&mut first, false);
             });
@@ -310,7 +322,7 @@ impl Grid<'_> {
         self.add(&first.block);
         let clocked = self.clocked.load(Ordering::Relaxed);
         if let Some((before, since)) = first.meter.read().filter(|_| !clocked) {
-            let together = (since + helped.into_inner()) / (helpers as u64 + 1);
+            let together = (since + helped.into_inner()) / (helpers + 1);
             self.device_ns.store(before + together, Ordering::Relaxed);
         }
         if first.block.is_small() {
@@ -432,23 +444,26 @@ impl Grid<'_> {
         self.turn(meter)
     }
 
-    /// Runs this thread's blocks of a cooperative launch, in turn.
-    fn resident(&self, first: usize, step: usize) {
-        if let Err(fault) = self.resident_blocks(first, step) {
+    /// Runs this thread's blocks of a cooperative launch, in turn: the blocks whose number modulo
+    /// `step` is one of `own`.
+    fn resident(&self, own: &[usize], step: usize) {
+        if let Err(fault) = self.resident_blocks(own, step) {
             self.fail(fault);
         }
     }
 
-    fn resident_blocks(&self, first: usize, step: usize) -> Result<(), Fault> {
+    fn resident_blocks(&self, own: &[usize], step: usize) -> Result<(), Fault> {
         let shape = Shape {
-            sm: first as u32,
+            sm: own[0] as u32,
             ..self.shape
         };
         // The wall clock gives the device time of blocks that wait for each other, so the time of
         // this meter is not used.
         let mut meter = Meter::start();
         self.turn(&mut meter)?;
-        let own = (first as u64..self.blocks).step_by(step);
+        let own = own
+            .iter()
+            .flat_map(|n| (*n as u64..self.blocks).step_by(step));
         let all = own.map(|n| self.begun(n, &shape));
         self.rotate(all.collect::<Result<_, _>>()?, shape, &mut meter)
     }

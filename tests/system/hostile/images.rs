@@ -44,7 +44,7 @@ fn images_under_a_wrong_name_are_refused_and_not_kept() -> Result<()> {
         let status = session.status(&load_call(adder.ctx, (hash, len)), &[])?;
         ensure!(!status.is_ok() && !status.is_sticky(), "{len}: {status}");
     }
-    // The driver refuses bytes that are not a module, with its own code.
+    // The worker or the driver refuses bytes that are not a module.
     for junk in [&b"\x7fELF junk"[..], &[0xff; 5000], b".version 99.9", &[0]] {
         let image = session.send_image(junk)?;
         let status = session.status(&load_call(adder.ctx, image), &[])?;

@@ -135,7 +135,8 @@ impl Module {
         let mut jit = JitOptions::new(options, lens);
         let mut raw: sys::CUmodule = ptr::null_mut();
         let loaded = context.bind().and_then(|()| {
-            // SAFETY: the image is followed by a zero byte; the arrays of numbers and values have
+            // SAFETY: the image was checked (`map_image`): the driver finds each part of the image
+            // within the image, which is followed by a zero byte; the arrays of numbers and values have
             // the same length; the log buffers have the given sizes; the options are of kinds that
             // hold scalars.
             unsafe {

@@ -134,7 +134,7 @@ impl Linking {
                     image,
                     name: name.clone(),
                 }),
-                Err(code) => return (Err(code), JitLogs::default()),
+                Err((code, logs)) => return (Err(code), logs),
             }
         }
         let (linked, logs) = link(&self.context, &inputs, &self.options, self.logs, MAX_LINKED);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use vgpu_cuda_abi::numbers::{function_attribute as attribute, function_cache::PREFER_EQUAL};
+use vgpu_cudart::whole;
 use vgpu_proto::call::ops::ImageHash;
 use vgpu_proto::call::{Op, rep, req};
 use vgpu_proto::cuda::{CuResult, DevPtr, Func, Module as ModuleName};
@@ -412,7 +413,7 @@ impl Loading {
     fn run(self) -> Loaded {
         let image = match map_image(&self.source, self.len, &self.hash) {
             Ok(image) => image,
-            Err(code) => return lost(code),
+            Err((code, logs)) => return Loaded { logs, ..lost(code) },
         };
         let (module, logs) = Module::load(&self.context, &image, &self.options, self.logs);
         Loaded {
@@ -446,21 +447,29 @@ pub(crate) fn log_room(asked: u32) -> usize {
     asked.min(LOG_LIMIT) as usize
 }
 
-/// Maps an image into memory, and verifies it if it is cached.
+/// Maps an image into memory, verifies the hash if the image is cached, and checks that the image
+/// ends where it says: the driver does not know the length.
 ///
 /// # Errors
 /// FILE_NOT_FOUND if the cached file does not have the hash in its name; OUT_OF_MEMORY if the file
-/// cannot be mapped.
-pub(crate) fn map_image(source: &Source, len: u64, hash: &ImageHash) -> Result<MappedImage> {
+/// cannot be mapped; INVALID_IMAGE, with the reason in the log, if the image leads to bytes outside
+/// of the image.
+pub(crate) fn map_image(
+    source: &Source,
+    len: u64,
+    hash: &ImageHash,
+) -> std::result::Result<MappedImage, (CuResult, JitLogs)> {
+    let silent = |code| (code, JitLogs::default());
     let image = MappedImage::map(source.file(), len as usize).map_err(|e| {
         tracing::warn!("cannot map a module image: {e}");
-        CuResult::OUT_OF_MEMORY
+        silent(CuResult::OUT_OF_MEMORY)
     })?;
     let unverified = matches!(source, Source::Cached(_));
     if unverified && blake3::hash(image.bytes()) != blake3::Hash::from_bytes(*hash) {
         tracing::warn!("a cached module image is damaged; it is sent again");
-        return Err(CuResult::FILE_NOT_FOUND);
+        return Err(silent(CuResult::FILE_NOT_FOUND));
     }
+    whole::check(image.bytes()).map_err(|why| (CuResult::INVALID_IMAGE, JitLogs::of(&why)))?;
     Ok(image)
 }
 

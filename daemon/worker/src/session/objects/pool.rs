@@ -1,8 +1,10 @@
 //! Threads that may wait: for events, and in driver calls that can block. The session's thread
 //! never waits in this way.
 
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::Builder;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 
@@ -104,9 +106,14 @@ enum Job {
     Task(Box<dyn FnOnce() -> Over + Send>),
 }
 
-/// Threads that take jobs from one list. A thread is started when a job finds no idle thread.
+/// Starts a thread.
+type Spawn = fn(Builder, Box<dyn FnOnce() + Send>) -> io::Result<()>;
+
+/// Threads that take jobs from one list. The first thread is started with the pool, so that no job
+/// waits for ever. Another is started when a job finds no idle thread.
 pub(crate) struct Pool {
     name: &'static str,
+    spawn: Spawn,
     most: usize,
     threads: usize,
     /// Number of jobs that are not done.
@@ -120,10 +127,30 @@ pub(crate) struct Pool {
 impl Pool {
     /// A pool of at most `most` threads. Results are sent to `done`, and `waker` wakes the
     /// session's thread.
-    pub(crate) fn new(name: &'static str, most: usize, done: Sender<Done>, waker: Waker) -> Pool {
+    ///
+    /// # Errors
+    /// A sentence, if the system starts no thread.
+    pub(crate) fn new(
+        name: &'static str,
+        most: usize,
+        done: Sender<Done>,
+        waker: Waker,
+    ) -> std::result::Result<Pool, String> {
+        let spawn: Spawn = |builder, run| builder.spawn(run).map(drop);
+        Pool::with(spawn, (name, most), done, waker)
+            .map_err(|e| format!("the worker cannot start a {name} thread: {e}"))
+    }
+
+    fn with(
+        spawn: Spawn,
+        (name, most): (&'static str, usize),
+        done: Sender<Done>,
+        waker: Waker,
+    ) -> io::Result<Pool> {
         let (jobs, list) = unbounded();
-        Pool {
+        let mut pool = Pool {
             name,
+            spawn,
             most,
             threads: 0,
             busy: Arc::default(),
@@ -131,7 +158,18 @@ impl Pool {
             list,
             done,
             waker,
-        }
+        };
+        pool.start()?;
+        Ok(pool)
+    }
+
+    fn start(&mut self) -> io::Result<()> {
+        let (list, done) = (self.list.clone(), self.done.clone());
+        let (waker, busy) = (self.waker.clone(), Arc::clone(&self.busy));
+        let run = Box::new(move || work(&list, &done, &waker, &busy));
+        (self.spawn)(Builder::new().name(self.name.to_owned()), run)?;
+        self.threads += 1;
+        Ok(())
     }
 
     /// Waits for the event on a thread, and then sends [`Done::Marker`].
@@ -156,16 +194,15 @@ impl Pool {
 
     fn give(&mut self, job: Job) {
         let busy = self.busy.fetch_add(1, Ordering::Relaxed) + 1;
-        if busy > self.threads && self.threads < self.most {
-            let (list, done) = (self.list.clone(), self.done.clone());
-            let (waker, busy) = (self.waker.clone(), Arc::clone(&self.busy));
-            let started = std::thread::Builder::new()
-                .name(self.name.to_owned())
-                .spawn(move || work(&list, &done, &waker, &busy));
-            match started {
-                Ok(_) => self.threads += 1,
-                Err(e) => tracing::error!("cannot start a {} thread: {e}", self.name),
-            }
+        if busy > self.threads
+            && self.threads < self.most
+            && let Err(e) = self.start()
+        {
+            tracing::warn!(
+                "cannot start a {} thread, {} go on: {e}",
+                self.name,
+                self.threads
+            );
         }
         // The pool itself holds a receiver, so the send cannot fail.
         let _ = self.jobs.send(job);
@@ -193,5 +230,45 @@ fn work(list: &Receiver<Job>, done: &Sender<Done>, waker: &Waker, busy: &AtomicU
             return;
         }
         waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn refusing() -> io::Error {
+        io::Error::from(io::ErrorKind::WouldBlock)
+    }
+
+    #[test]
+    fn jobs_are_done_although_no_further_thread_starts() {
+        static STARTS: AtomicU32 = AtomicU32::new(0);
+        let one: Spawn = |builder, run| match STARTS.fetch_add(1, Ordering::Relaxed) {
+            0 => builder.spawn(run).map(drop),
+            _ => Err(refusing()),
+        };
+        let (tell, done) = unbounded();
+        let waker = Waker::new().expect("an event descriptor");
+        let mut pool = Pool::with(one, ("helper", 4), tell, waker).expect("the first thread");
+        for _ in 0..3 {
+            pool.run(|| Over::Dropped);
+        }
+        for _ in 0..3 {
+            let over = done.recv_timeout(Duration::from_secs(30));
+            assert!(matches!(over, Ok(Done::Task(_))));
+        }
+        assert_eq!(pool.threads, 1);
+    }
+
+    #[test]
+    fn a_pool_without_a_thread_is_an_error() {
+        let (tell, _done) = unbounded();
+        let waker = Waker::new().expect("an event descriptor");
+        let pool = Pool::with(|_, _| Err(refusing()), ("helper", 4), tell, waker);
+        assert!(pool.is_err(), "its jobs would wait for ever");
     }
 }

@@ -117,7 +117,7 @@ impl Session {
     /// A session on the guest's socket.
     ///
     /// # Errors
-    /// A sentence, if there is no device.
+    /// A sentence, if there is no device or the system starts no thread.
     fn new(parts: Parts, writer: Writer<Block>) -> Result<Session, String> {
         let Parts {
             start,
@@ -138,10 +138,10 @@ impl Session {
         if let Some((calls, bytes)) = changed {
             out.set_depth(within_bounds(calls, bytes));
         }
-        let helpers = Pool::new("helper", HELPERS, tell.clone(), waker.clone());
+        let helpers = Pool::new("helper", HELPERS, tell.clone(), waker.clone())?;
         Ok(Session {
             objects: Objects::new(&start, devices, vgpud.clone(), helpers)?,
-            flow: Flow::new(Pool::new("waiter", WAITERS, tell, waker.clone())),
+            flow: Flow::new(Pool::new("waiter", WAITERS, tell, waker.clone())?),
             link: Link {
                 out,
                 lease: Lease::new(pages, vgpud.clone()),
