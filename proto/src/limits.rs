@@ -18,6 +18,10 @@ pub const PINNED_AT_START: u64 = 28 << 20;
 /// Largest parameter block of a kernel, in bytes (CUDA ≥ 12.1 on Volta and later: 32,764).
 pub const MAX_KERNEL_PARAMS: usize = 32_764;
 
+/// Number of function attributes (`CUfunction_attribute`) that the worker tells, from 0 on. Newer
+/// attributes than CUDA 13 has are included.
+pub const FUNCTION_ATTRIBUTES: u32 = 18;
+
 /// Largest module image, in bytes. Images are sent in pieces of [`MAX_BULK`] into memory that vgpud
 /// accounts for.
 pub const MAX_IMAGE: u64 = 2 * 1024 * 1024 * 1024;

@@ -1,15 +1,6 @@
-//! Failures of a command and the exit codes that scripts rely on.
+//! Failures of a command and their exit codes.
 
-use vgpu_api::ErrorDetail;
-
-/// The command failed for a reason without a separate code.
-pub(crate) const FAILED: u8 = 1;
-/// The command line is wrong.
-pub(crate) const USAGE: u8 = 2;
-/// The daemon cannot be reached.
-pub(crate) const UNREACHABLE: u8 = 5;
-/// `doctor` found errors.
-pub(crate) const PARTIAL: u8 = 7;
+use vgpu_api::{ErrorDetail, exit};
 
 /// The cause of a failed command.
 #[derive(Debug, thiserror::Error)]
@@ -62,14 +53,14 @@ impl Error {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Error::Api(detail) => detail.code.exit_code(),
-            Error::Unreachable { cause, .. } if permission(cause) => 4,
-            Error::Unreachable { .. } | Error::HungUp => UNREACHABLE,
-            Error::Usage(_) => USAGE,
+            Error::Unreachable { cause, .. } if permission(cause) => exit::NOT_PERMITTED,
+            Error::Unreachable { .. } | Error::HungUp => exit::UNREACHABLE,
+            Error::Usage(_) => exit::USAGE,
             Error::Protocol(_)
             | Error::CutOff
             | Error::Source(_)
             | Error::File { .. }
-            | Error::Output(_) => FAILED,
+            | Error::Output(_) => exit::FAILED,
         }
     }
 

@@ -45,7 +45,7 @@ pub fn run() -> ExitCode {
         Ok(runtime) => runtime,
         Err(e) => {
             eprintln!("vgpu-admin: cannot start: {e}");
-            return ExitCode::from(error::FAILED);
+            return ExitCode::from(vgpu_api::exit::FAILED);
         }
     };
     let json = cli.output == output::Format::Json;

@@ -375,7 +375,7 @@ impl World {
     fn extend(&mut self, id: u32, slice_end_ns: u64) {
         self.pages[id as usize].daemon().extend(slice_end_ns);
         // The worker may have stopped submitting because of the end of the slice.
-        self.tell(id, Told::Grant);
+        self.tell(id, Told::Lease);
         let gpu = self.workers[id as usize].gpu;
         if let Some(held) = self.books.lease(gpu, id) {
             held.slice_end_ns = slice_end_ns;
@@ -481,7 +481,7 @@ impl World {
             beside,
         };
         self.pages[id as usize].daemon().grant(&page, terms.wanted);
-        self.tell(id, Told::Grant);
+        self.tell(id, Told::Lease);
         self.note_lag(vm);
         self.look_soon();
     }
@@ -544,7 +544,7 @@ impl World {
         if end.revoke(epoch.0) && end.reclaim(epoch.0) {
             self.lease_back(id, Depth::default());
         } else if !ends {
-            self.tell(id, Told::Revoke(epoch.0));
+            self.tell(id, Told::Lease);
         }
     }
 

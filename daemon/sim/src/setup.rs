@@ -52,7 +52,8 @@ pub enum Conduct {
     /// Like the production worker.
     #[default]
     Honest,
-    /// Ignores revokes and continues to submit.
+    /// A worker that its guest has taken over: continues to submit after a revoke and after the
+    /// slice's end, as far as vgpud's credit on the lease page goes.
     Deaf,
     /// Reports false progress.
     Boaster,

@@ -12,14 +12,15 @@ use crate::books::Books;
 use crate::device::{Device, Fired};
 use crate::guest::Guest;
 use crate::rng::Rng;
-use crate::setup::{Conduct, Host, Setup};
+use crate::setup::{Host, Setup};
 use crate::worker::{Life, Pages, Worker};
 
 /// A notification from vgpud to a worker. The data is on the shared pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Told {
-    Grant,
-    Revoke(u64),
+    /// A lease is granted or revoked. As in production, the worker reads which from the lease page.
+    Lease,
+    /// There is more credit.
     Credit,
 }
 
@@ -354,10 +355,8 @@ impl World {
         if self.workers[id as usize].life != Life::Live {
             return;
         }
-        match told {
-            Told::Revoke(_) if self.workers[id as usize].conduct == Conduct::Deaf => {}
-            Told::Grant | Told::Revoke(_) => self.refresh(id),
-            Told::Credit => {}
+        if told == Told::Lease {
+            self.refresh(id);
         }
         self.pump(id);
     }

@@ -31,41 +31,6 @@ pub(crate) fn in_sentences(check: &mut DoctorCheck) {
     }
 }
 
-fn check(
-    status: CheckStatus,
-    name: &str,
-    message: impl Into<String>,
-    hint: impl Into<String>,
-) -> DoctorCheck {
-    let hint = Some(hint.into()).filter(|hint| !hint.is_empty());
-    DoctorCheck {
-        name: name.into(),
-        status,
-        message: message.into(),
-        hint,
-    }
-}
-
-pub(crate) fn ok(name: &str, message: impl Into<String>) -> DoctorCheck {
-    check(CheckStatus::Ok, name, message, "")
-}
-
-pub(crate) fn warning(
-    name: &str,
-    message: impl Into<String>,
-    hint: impl Into<String>,
-) -> DoctorCheck {
-    check(CheckStatus::Warning, name, message, hint)
-}
-
-pub(crate) fn error(
-    name: &str,
-    message: impl Into<String>,
-    hint: impl Into<String>,
-) -> DoctorCheck {
-    check(CheckStatus::Error, name, message, hint)
-}
-
 /// Runs the checks of the host that a running vgpud can do, except those of its state
 /// ([`of_world`]).
 pub(super) async fn examine(
@@ -95,7 +60,11 @@ pub(crate) async fn of_host(config: &Arc<Config>, patience: &Patience) -> Vec<Do
     let sockets = tokio::task::spawn_blocking(move || guest_listeners(&asked, &patience)).await;
     checks.extend(sockets.unwrap_or_else(|problem| {
         let problem = format!("The directories of sockets cannot be looked at: {problem}.");
-        vec![error(VM_SOCKET_DIR, problem, "vgpud's log says more.")]
+        vec![DoctorCheck::error(
+            VM_SOCKET_DIR,
+            problem,
+            "vgpud's log says more.",
+        )]
     }));
     checks.extend(driver(config));
     checks
@@ -106,7 +75,7 @@ fn configuration(config: &Config, source: &Source) -> DoctorCheck {
     let fresh = match source.load() {
         Ok(fresh) => fresh,
         Err(problem) => {
-            return error(
+            return DoctorCheck::error(
                 NAME,
                 problem.to_string(),
                 "Mend it before the next reload or restart.",
@@ -115,9 +84,9 @@ fn configuration(config: &Config, source: &Source) -> DoctorCheck {
     };
     match config.reload(&fresh) {
         Ok((_, report)) if report.applied.is_empty() && report.restart_needed.is_empty() => {
-            ok(NAME, "The configuration file is in force as it is.")
+            DoctorCheck::ok(NAME, "The configuration file is in force as it is.")
         }
-        Ok((_, report)) => warning(
+        Ok((_, report)) => DoctorCheck::warning(
             NAME,
             format!(
                 "The file differs from what is in force: {}.",
@@ -125,7 +94,7 @@ fn configuration(config: &Config, source: &Source) -> DoctorCheck {
             ),
             "Live keys are taken over by `systemctl reload vgpud`; the others need a restart.",
         ),
-        Err(problem) => warning(NAME, problem, "Restart vgpud."),
+        Err(problem) => DoctorCheck::warning(NAME, problem, "Restart vgpud."),
     }
 }
 
@@ -133,13 +102,13 @@ async fn integrity(store: &Store) -> DoctorCheck {
     const NAME: &str = "store-integrity";
     let file = store.file().display();
     match store.integrity().await {
-        Ok(None) => ok(NAME, format!("{file}: integrity_check is ok.")),
-        Ok(Some(problem)) => error(
+        Ok(None) => DoctorCheck::ok(NAME, format!("{file}: integrity_check is ok.")),
+        Ok(Some(problem)) => DoctorCheck::error(
             NAME,
             format!("{file} is damaged: {problem}."),
             crate::store::PUT_BACK,
         ),
-        Err(problem) => error(
+        Err(problem) => DoctorCheck::error(
             NAME,
             problem.message,
             "Look at the disk and the file's owner.",
@@ -151,11 +120,13 @@ fn writable(store: &Store) -> DoctorCheck {
     const NAME: &str = "store-writable";
     let health = store.health();
     match health.problem {
-        None => ok(
+        None => DoctorCheck::ok(
             NAME,
             format!("{} transactions since the start.", health.commits),
         ),
-        Some(problem) => error(NAME, problem, "Free space or mend the disk; guests go on."),
+        Some(problem) => {
+            DoctorCheck::error(NAME, problem, "Free space or mend the disk; guests go on.")
+        }
     }
 }
 
@@ -174,16 +145,16 @@ fn space(config: &Config) -> DoctorCheck {
             let free = stat.blocks_available() * stat.fragment_size();
             let message = format!("{} MiB free in {}.", free >> 20, dir.display());
             if free < LOW_SPACE {
-                warning(
+                DoctorCheck::warning(
                     NAME,
                     message,
                     "Free some space: commands are refused when it is full.",
                 )
             } else {
-                ok(NAME, message)
+                DoctorCheck::ok(NAME, message)
             }
         }
-        Err(errno) => warning(
+        Err(errno) => DoctorCheck::warning(
             NAME,
             format!("{} cannot be seen: {errno}.", dir.display()),
             "",
@@ -193,8 +164,8 @@ fn space(config: &Config) -> DoctorCheck {
 
 fn group(name: &str, group: &str) -> DoctorCheck {
     match system::group(group) {
-        Some(gid) => ok(name, format!("Group {group} exists ({gid}).")),
-        None => warning(
+        Some(gid) => DoctorCheck::ok(name, format!("Group {group} exists ({gid}).")),
+        None => DoctorCheck::warning(
             name,
             format!("There is no group {group}: only root and vgpud's own user get in."),
             format!("`groupadd --system {group}`, then restart vgpud."),
@@ -213,13 +184,13 @@ fn admin_socket(config: &Config) -> DoctorCheck {
             let gids = groups.map(|name| system::group(name));
             let needs_list = gids.iter().all(Option::is_some) && gids[0] != gids[1];
             if mode & 0o007 != 0 {
-                error(
+                DoctorCheck::error(
                     NAME,
                     message,
                     "Others can reach it: restart vgpud, and find who changed it.",
                 )
             } else if needs_list && !socket::has_access_list(&path) {
-                warning(
+                DoctorCheck::warning(
                     NAME,
                     format!("{message} Its file system has no access lists."),
                     format!(
@@ -228,10 +199,10 @@ fn admin_socket(config: &Config) -> DoctorCheck {
                     ),
                 )
             } else {
-                ok(NAME, message)
+                DoctorCheck::ok(NAME, message)
             }
         }
-        Err(problem) => error(
+        Err(problem) => DoctorCheck::error(
             NAME,
             format!("{} is not there: {problem}.", path.display()),
             "Restart vgpud.",
@@ -244,11 +215,11 @@ fn guest_listeners(config: &Config, patience: &Patience) -> Vec<DoctorCheck> {
     if config.listen.vsock {
         const NAME: &str = "vhost-vsock";
         checks.push(match Path::new("/dev/vhost-vsock").exists() {
-            true => ok(
+            true => DoctorCheck::ok(
                 NAME,
                 "/dev/vhost-vsock is there: QEMU can give VMs a vsock device.",
             ),
-            false => warning(
+            false => DoctorCheck::warning(
                 NAME,
                 "There is no /dev/vhost-vsock: no VM of this host can have a vsock device of the \
                  kernel. Unix sockets and hybrid vsock are served.",
@@ -274,7 +245,7 @@ fn guest_listeners(config: &Config, patience: &Patience) -> Vec<DoctorCheck> {
     let seen = dirs.iter().zip(answers);
     checks.extend(seen.map(|((name, dir), answer)| match answer {
         Ok(found) => directory(name, dir, found),
-        Err(why) => error(
+        Err(why) => DoctorCheck::error(
             name,
             format!("{} cannot be looked at: {why}.", dir.display()),
             "Mend or unmount that file system.",
@@ -289,9 +260,9 @@ const VM_SOCKET_DIR: &str = "vm-socket-dir";
 fn directory(name: &str, dir: &Path, found: io::Result<Metadata>) -> DoctorCheck {
     match found {
         Ok(metadata) if !metadata.is_dir() => {
-            error(name, format!("{} is not a directory.", dir.display()), "")
+            DoctorCheck::error(name, format!("{} is not a directory.", dir.display()), "")
         }
-        Ok(metadata) if metadata.permissions().mode() & 0o002 != 0 => error(
+        Ok(metadata) if metadata.permissions().mode() & 0o002 != 0 => DoctorCheck::error(
             name,
             format!(
                 "{} can be written by everybody: VMs can be impersonated.",
@@ -299,9 +270,9 @@ fn directory(name: &str, dir: &Path, found: io::Result<Metadata>) -> DoctorCheck
             ),
             format!("`chmod o-w {}`.", dir.display()),
         ),
-        Ok(_) => ok(name, format!("{} is there.", dir.display())),
+        Ok(_) => DoctorCheck::ok(name, format!("{} is there.", dir.display())),
         Err(problem) if name == VM_SOCKET_DIR && problem.kind() == std::io::ErrorKind::NotFound => {
-            ok(
+            DoctorCheck::ok(
                 name,
                 format!(
                     "{} is not there yet: vgpud makes it when it is needed.",
@@ -309,7 +280,7 @@ fn directory(name: &str, dir: &Path, found: io::Result<Metadata>) -> DoctorCheck
                 ),
             )
         }
-        Err(problem) => warning(
+        Err(problem) => DoctorCheck::warning(
             name,
             format!("{}: {problem}.", dir.display()),
             "vgpud makes it when needed.",
@@ -323,8 +294,8 @@ fn driver(config: &Config) -> Vec<DoctorCheck> {
     // The check `driver-library` of the mediation loads the CUDA libraries.
     if let Some(path) = &config.driver.nvml_library {
         checks.push(match path.exists() {
-            true => ok(NAME, format!("{} is there.", path.display())),
-            false => error(
+            true => DoctorCheck::ok(NAME, format!("{} is there.", path.display())),
+            false => DoctorCheck::error(
                 NAME,
                 format!("driver.nvml_library: {} is not there.", path.display()),
                 "Correct the path in vgpud.toml.",
@@ -334,20 +305,21 @@ fn driver(config: &Config) -> Vec<DoctorCheck> {
     let nvidia = Path::new("/proc/driver/nvidia/version");
     match (nvidia.exists(), config.driver.kind) {
         (true, _) => {
-            checks.push(ok("nvidia-driver", "NVIDIA's kernel driver is loaded."));
+            checks.push(DoctorCheck::ok(
+                "nvidia-driver",
+                "NVIDIA's kernel driver is loaded.",
+            ));
             checks.push(pageable_access());
         }
-        (false, DriverKind::Nvidia) => checks.push(error(
+        (false, DriverKind::Nvidia) => checks.push(DoctorCheck::error(
             "nvidia-driver",
             "NVIDIA's kernel driver is not loaded, and driver.kind = \"nvidia\".",
             "Install and load it, or use software devices (driver.kind = \"soft\").",
         )),
         // No error: the checks of the GPUs show the devices that serve instead.
-        (false, DriverKind::Auto | DriverKind::Soft) => checks.push(check(
-            CheckStatus::Skipped,
+        (false, DriverKind::Auto | DriverKind::Soft) => checks.push(DoctorCheck::skipped(
             "nvidia-driver",
             "NVIDIA's kernel driver is not loaded.",
-            "",
         )),
     }
     checks
@@ -366,9 +338,9 @@ fn pageable_access() -> DoctorCheck {
     let hmm = read("uvm_disable_hmm");
     let off = va_space.as_deref() == Some("0") || matches!(hmm.as_deref(), Some("Y" | "1"));
     match (off, va_space.or(hmm)) {
-        (true, _) => ok(NAME, "Kernels cannot reach their worker's pageable memory."),
-        (false, None) => check(CheckStatus::Skipped, NAME, "nvidia-uvm does not say.", ""),
-        (false, Some(_)) => warning(
+        (true, _) => DoctorCheck::ok(NAME, "Kernels cannot reach their worker's pageable memory."),
+        (false, None) => DoctorCheck::skipped(NAME, "nvidia-uvm does not say."),
+        (false, Some(_)) => DoctorCheck::warning(
             NAME,
             "Kernels may be able to reach every page of their worker's memory (HMM, ATS).",
             "Put `options nvidia-uvm uvm_enable_va_space_mm=0` into /etc/modprobe.d/ and reload \
@@ -381,11 +353,15 @@ fn pageable_access() -> DoctorCheck {
 pub(crate) fn of_scan(wrong: &[String]) -> Vec<DoctorCheck> {
     const NAME: &str = "gpu-scan";
     if wrong.is_empty() {
-        return vec![ok(NAME, "The last scan for GPUs found nothing wrong.")];
+        return vec![DoctorCheck::ok(
+            NAME,
+            "The last scan for GPUs found nothing wrong.",
+        )];
     }
     let hint = "Run `vgpu-admin scan-gpus` once it is fixed.";
     let told = wrong.iter();
-    told.map(|sentence| warning(NAME, sentence, hint)).collect()
+    told.map(|sentence| DoctorCheck::warning(NAME, sentence, hint))
+        .collect()
 }
 
 /// Runs the checks of the present state: GPUs, their accounts, pinned memory, and all warnings.
@@ -405,9 +381,9 @@ pub(super) fn of_world(world: &World, kind: DriverKind) -> Vec<DoctorCheck> {
     };
     let works = |gpu: &Gpu| matches!(gpu.state, GpuState::Ready | GpuState::Draining);
     if checks.is_empty() {
-        checks.push(error("gpus", "No GPU is known.", hint));
+        checks.push(DoctorCheck::error("gpus", "No GPU is known.", hint));
     } else if !world.gpus().iter().any(works) {
-        checks.push(error(
+        checks.push(DoctorCheck::error(
             "gpus",
             "None of this host's GPUs can take work: programs that use one are refused.",
             format!("The lines gpu-... say why. {hint}"),
@@ -417,12 +393,15 @@ pub(super) fn of_world(world: &World, kind: DriverKind) -> Vec<DoctorCheck> {
     checks.push(pinned_memory(&world.vms(), crate::memory::pinned_most()));
     let warnings = world.warnings();
     if warnings.is_empty() {
-        checks.push(ok("warnings", "Nothing else needs an administrator."));
+        checks.push(DoctorCheck::ok(
+            "warnings",
+            "Nothing else needs an administrator.",
+        ));
     }
     checks.extend(
         warnings
             .into_iter()
-            .map(|sentence| warning("warnings", sentence, "")),
+            .map(|sentence| DoctorCheck::warning("warnings", sentence, "")),
     );
     checks
 }
@@ -437,7 +416,7 @@ fn pinned_memory(vms: &[Vm], most: u64) -> DoctorCheck {
     let now: u64 = vms.iter().map(|vm| vm.pinned_bytes).sum();
     let (now_mib, most_mib) = (now >> 20, most >> 20);
     if vms.is_empty() {
-        return ok(
+        return DoctorCheck::ok(
             NAME,
             format!("No VM is registered; all together may pin {most_mib} MiB of host memory."),
         );
@@ -452,10 +431,10 @@ fn pinned_memory(vms: &[Vm], most: u64) -> DoctorCheck {
     let said =
         format!("{said}; all VMs together get {most_mib} MiB, and {now_mib} MiB are pinned now.");
     if sum <= most {
-        return ok(NAME, said);
+        return DoctorCheck::ok(NAME, said);
     }
     let share = vgpu_sched::pinned_share(most, vms.len() as u64, None) >> 20;
-    warning(
+    DoctorCheck::warning(
         NAME,
         format!(
             "{said} Each VM is sure of its limit or of {share} MiB, whichever is less; more may be refused to a VM \
@@ -483,9 +462,9 @@ fn account(gpu: &Gpu) -> Option<DoctorCheck> {
         seconds(account.wall_ns),
     );
     Some(if account.is_balanced() {
-        ok(&name, message)
+        DoctorCheck::ok(&name, message)
     } else {
-        error(
+        DoctorCheck::error(
             &name,
             message,
             "A fault of vgpud: please report it with `vgpu-admin sched log`.",
@@ -497,12 +476,12 @@ fn gpu(gpu: &Gpu) -> DoctorCheck {
     let name = format!("gpu-{}", gpu.gpu_id);
     let reason = gpu.state_reason.as_deref().unwrap_or("no reason given");
     match gpu.state {
-        GpuState::Suspect => error(
+        GpuState::Suspect => DoctorCheck::error(
             &name,
             format!("{} is suspect: {reason}.", gpu.model),
             format!("`vgpu-admin gpu resume --gpu-id={}` checks it.", gpu.gpu_id),
         ),
-        GpuState::Vanished => warning(
+        GpuState::Vanished => DoctorCheck::warning(
             &name,
             format!("{} is gone: {reason}.", gpu.model),
             format!(
@@ -511,12 +490,12 @@ fn gpu(gpu: &Gpu) -> DoctorCheck {
                 gpu.gpu_id
             ),
         ),
-        GpuState::Ready | GpuState::Draining if !gpu.health.ok => warning(
+        GpuState::Ready | GpuState::Draining if !gpu.health.ok => DoctorCheck::warning(
             &name,
             format!("{}: {}.", gpu.model, gpu.health.problems.join("; ")),
             "See the driver's log (`dmesg`, `nvidia-smi -q`).",
         ),
-        GpuState::NoDriver => warning(
+        GpuState::NoDriver => DoctorCheck::warning(
             &name,
             format!(
                 "{} is on the PCI bus and takes no work: {reason}.",
@@ -524,7 +503,9 @@ fn gpu(gpu: &Gpu) -> DoctorCheck {
             ),
             "When its driver is loaded: `vgpu-admin scan-gpus`.",
         ),
-        GpuState::Ready | GpuState::Draining => ok(&name, format!("{} is healthy.", gpu.model)),
+        GpuState::Ready | GpuState::Draining => {
+            DoctorCheck::ok(&name, format!("{} is healthy.", gpu.model))
+        }
     }
 }
 

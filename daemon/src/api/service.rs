@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, watch};
 use vgpu_api::{
-    ApplyReport, DaemonStatus, DoctorReport, ErrorCode, ErrorDetail, EventKind, GpuCheckReport,
-    GpuSource, HostState, ReloadReport, ScanReport, Severity, Status,
+    ApplyReport, DaemonStatus, DoctorCheck, DoctorReport, ErrorCode, ErrorDetail, EventKind,
+    GpuCheckReport, GpuSource, HostState, ReloadReport, ScanReport, Severity, Status,
 };
 
 use super::failure::of_mediation;
@@ -551,7 +551,7 @@ impl Admin {
         checks.extend(doctor::of_world(&self.world().await, config.driver.kind));
         match within(DOCTOR_DEADLINE, self.mediation.doctor()).await {
             Ok(more) => checks.extend(more),
-            Err(problem) => checks.push(doctor::error(
+            Err(problem) => checks.push(DoctorCheck::error(
                 "mediation",
                 format!("The mediation does not answer: {problem}."),
                 "Look at the daemon's log, and restart it.",

@@ -12,7 +12,7 @@ use vgpu_api::{DoctorCheck, DoctorReport};
 
 use super::Options;
 use super::start_checks::of_start;
-use crate::api::doctor::{error, in_sentences, is_fine, of_host, of_scan, ok, warning};
+use crate::api::doctor::{in_sentences, is_fine, of_host, of_scan};
 use crate::config::Config;
 use crate::core::Host;
 use crate::model::ScanResult;
@@ -28,7 +28,7 @@ use crate::worker::records::WorkerRecords;
 pub(super) async fn report(options: &Options) -> anyhow::Result<DoctorReport> {
     let mut checks = match options.load() {
         Ok(config) => of_config(config, geteuid().is_root()).await?,
-        Err(problem) => vec![error(
+        Err(problem) => vec![DoctorCheck::error(
             "configuration",
             format!("{problem:#}"),
             "Correct the configuration; `vgpud --check` tries the configuration again.",
@@ -47,12 +47,15 @@ async fn of_config(config: Config, root: bool) -> anyhow::Result<Vec<DoctorCheck
     if !root {
         checks.push(without_root());
     }
-    checks.push(ok("configuration", "The configuration can be used."));
+    checks.push(DoctorCheck::ok(
+        "configuration",
+        "The configuration can be used.",
+    ));
     checks.extend(
         config
             .warnings()
             .into_iter()
-            .map(|text| warning("configuration", text, "")),
+            .map(|text| DoctorCheck::warning("configuration", text, "")),
     );
     let config = Arc::new(config);
     let starting = config.clone();
@@ -72,7 +75,7 @@ async fn of_config(config: Config, root: bool) -> anyhow::Result<Vec<DoctorCheck
     let prepared = prepare_soft_state(&apart, launcher.owners());
     if let (true, Err(problem)) = (root, prepared) {
         let dir = apart.soft_state_dir();
-        checks.push(warning(
+        checks.push(DoctorCheck::warning(
             "soft-state",
             format!("{} cannot be prepared: {problem}.", dir.display()),
             "Mend the directory of temporary files.",
@@ -96,7 +99,7 @@ async fn of_config(config: Config, root: bool) -> anyhow::Result<Vec<DoctorCheck
 
 /// A worker of an ordinary user is not confined as a worker of root is.
 fn without_root() -> DoctorCheck {
-    warning(
+    DoctorCheck::warning(
         "root",
         "The checks of workers need root and are left out.",
         "Run the checks as root.",
@@ -114,10 +117,10 @@ fn of_gpus(scan: Result<ScanResult, String>) -> Vec<DoctorCheck> {
     checks.extend(
         found
             .iter()
-            .map(|gpu| ok("gpus", format!("{} ({}) is there.", gpu.model, gpu.uuid))),
+            .map(|gpu| DoctorCheck::ok("gpus", format!("{} ({}) is there.", gpu.model, gpu.uuid))),
     );
     if found.is_empty() {
-        checks.push(error("gpus", "No GPU is found.", HINT));
+        checks.push(DoctorCheck::error("gpus", "No GPU is found.", HINT));
     }
     checks
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use nix::unistd::{AccessFlags, access};
 use vgpu_api::DoctorCheck;
 
-use crate::api::doctor::{error, existing, ok, warning};
+use crate::api::doctor::existing;
 use crate::config::Config;
 use crate::store::{PUT_BACK, Store, StoreError};
 use crate::system;
@@ -37,11 +37,11 @@ fn directory(name: &str, key: &str, dir: &Path, root: bool) -> DoctorCheck {
             dir.display(),
             at.display()
         );
-        return error(name, message, hint);
+        return DoctorCheck::error(name, message, hint);
     }
     match access(at, AccessFlags::W_OK | AccessFlags::X_OK) {
-        Ok(()) if at == dir => ok(name, format!("{} can be written.", dir.display())),
-        Ok(()) => ok(
+        Ok(()) if at == dir => DoctorCheck::ok(name, format!("{} can be written.", dir.display())),
+        Ok(()) => DoctorCheck::ok(
             name,
             format!("{} is not there yet: vgpud creates it.", dir.display()),
         ),
@@ -52,8 +52,8 @@ fn directory(name: &str, key: &str, dir: &Path, root: bool) -> DoctorCheck {
                 errno.desc()
             );
             match root {
-                true => error(name, message, hint),
-                false => warning(name, message, "Run the checks as vgpud's user."),
+                true => DoctorCheck::error(name, message, hint),
+                false => DoctorCheck::warning(name, message, "Run the checks as vgpud's user."),
             }
         }
     }
@@ -67,19 +67,19 @@ fn integrity(file: &Path, root: bool) -> DoctorCheck {
         && let Err(problem) = std::fs::File::open(file)
         && problem.kind() == std::io::ErrorKind::PermissionDenied
     {
-        return warning(
+        return DoctorCheck::warning(
             NAME,
             format!("{shown} cannot be read: {problem}."),
             "Run the checks as vgpud's user.",
         );
     }
     match Store::examine(file) {
-        Ok(true) => ok(NAME, format!("{shown}: integrity_check is ok.")),
-        Ok(false) => ok(NAME, format!("{shown} is not there yet: vgpud creates it.")),
+        Ok(true) => DoctorCheck::ok(NAME, format!("{shown}: integrity_check is ok.")),
+        Ok(false) => DoctorCheck::ok(NAME, format!("{shown} is not there yet: vgpud creates it.")),
         Err(StoreError::Corrupt { message, .. }) => {
-            error(NAME, format!("{shown} is damaged: {message}."), PUT_BACK)
+            DoctorCheck::error(NAME, format!("{shown} is damaged: {message}."), PUT_BACK)
         }
-        Err(problem) => error(NAME, problem.to_string(), ""),
+        Err(problem) => DoctorCheck::error(NAME, problem.to_string(), ""),
     }
 }
 
@@ -87,7 +87,7 @@ fn integrity(file: &Path, root: bool) -> DoctorCheck {
 fn in_use(dir: &Path) -> Option<DoctorCheck> {
     let locked = system::is_locked(&super::lock_of(dir)).unwrap_or(false);
     locked.then(|| {
-        warning(
+        DoctorCheck::warning(
             "runtime-dir",
             format!(
                 "Another vgpud runs in {} (daemon.runtime_dir): a second one does not start there.",

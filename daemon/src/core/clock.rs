@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vgpu_api::{CheckStatus, DoctorCheck, Session};
+use vgpu_api::{DoctorCheck, Session};
 
 use crate::model::DeviceProcess;
 
@@ -24,6 +24,7 @@ struct Times {
 /// A charge above the use is normal: it contains the hold, the time of a switch, and the drain. Use
 /// above the charge is GPU time that nobody was charged for.
 pub(super) fn check(processes: &[DeviceProcess], sessions: &[Session]) -> Option<DoctorCheck> {
+    const NAME: &str = "device-clock";
     let mut used: BTreeMap<u32, u64> = BTreeMap::new();
     for process in processes {
         let sum = used.entry(process.pid).or_default();
@@ -60,18 +61,11 @@ pub(super) fn check(processes: &[DeviceProcess], sessions: &[Session]) -> Option
         TOLERANCE_PERMILLE / 10,
         TOLERANCE_NS / 1_000_000
     );
-    Some(DoctorCheck {
-        name: "device-clock".into(),
-        status: if wrong {
-            CheckStatus::Error
-        } else {
-            CheckStatus::Ok
-        },
-        message,
-        hint: wrong.then(|| {
-            "Time that a VM got and did not pay for: please report it with `vgpu-admin sched log`."
-                .to_owned()
-        }),
+    let hint =
+        "Time that a VM got and did not pay for: please report it with `vgpu-admin sched log`.";
+    Some(match wrong {
+        true => DoctorCheck::error(NAME, message, hint),
+        false => DoctorCheck::ok(NAME, message),
     })
 }
 
@@ -83,7 +77,7 @@ fn is_within(times: Times) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vgpu_api::SessionState;
+    use vgpu_api::{CheckStatus, SessionState};
 
     fn process(pid: u32, busy_ms: u64) -> DeviceProcess {
         DeviceProcess {

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
-use vgpu_api::{CheckStatus, DoctorCheck};
+use vgpu_api::DoctorCheck;
 
 use crate::probe::{Attempt, Prober, Verdict};
+
+const NAME: &str = "worker-confinement";
 
 /// Longest wait of a caller, including the wait for other callers. Less than the timeout of the
 /// API.
@@ -46,20 +48,11 @@ impl Confinement {
     }
 }
 
-fn check(status: CheckStatus, message: String, hint: String) -> DoctorCheck {
-    DoctorCheck {
-        name: "worker-confinement".into(),
-        status,
-        message,
-        hint: (!hint.is_empty()).then_some(hint),
-    }
-}
-
 fn unseen(why: &str) -> DoctorCheck {
-    check(
-        CheckStatus::Warning,
+    DoctorCheck::warning(
+        NAME,
         format!("It cannot be seen whether workers are confined: {why}."),
-        "Mend what the message names (worker.probe_binary in vgpud.toml), and ask again.".into(),
+        "Mend what the message names (worker.probe_binary in vgpud.toml), and ask again.",
     )
 }
 
@@ -93,16 +86,18 @@ fn describe(seen: &[Attempt]) -> DoctorCheck {
     let mut cures: Vec<&str> = seen.iter().map(|attempt| attempt.cure.as_str()).collect();
     cures.sort_unstable();
     cures.dedup();
-    let status = match (open.is_empty(), cannot.is_empty()) {
-        (false, _) => CheckStatus::Error,
-        (true, false) => CheckStatus::Warning,
-        (true, true) => CheckStatus::Ok,
-    };
-    check(status, message, cures.join(" ").trim().to_owned())
+    let cures = cures.join(" ").trim().to_owned();
+    match (open.is_empty(), cannot.is_empty()) {
+        (false, _) => DoctorCheck::error(NAME, message, cures),
+        (true, false) => DoctorCheck::warning(NAME, message, cures),
+        (true, true) => DoctorCheck::ok(NAME, message),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use vgpu_api::CheckStatus;
+
     use super::*;
 
     fn attempt(name: &str, verdict: Verdict, cure: &str) -> Attempt {

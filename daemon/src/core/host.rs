@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vgpu_api::{CheckStatus, DoctorCheck, GpuSource};
+use vgpu_api::{DoctorCheck, GpuSource};
 
 use super::confinement::Confinement;
 use crate::config::DriverKind;
@@ -50,36 +50,24 @@ impl Host {
     }
 
     fn worker_user(&self) -> DoctorCheck {
+        const NAME: &str = "worker-user";
         let (good, message) = self.launcher.owners().describe();
-        DoctorCheck {
-            name: "worker-user".into(),
-            status: if good {
-                CheckStatus::Ok
-            } else {
-                CheckStatus::Error
-            },
-            message,
-            hint: (!good).then(|| {
-                "A guest may come to own its worker; see `[worker]` in docs/configuration.md."
-                    .to_owned()
-            }),
+        let hint = "A guest may come to own its worker; see `[worker]` in docs/configuration.md.";
+        match good {
+            true => DoctorCheck::ok(NAME, message),
+            false => DoctorCheck::error(NAME, message, hint),
         }
     }
 
     fn worker_forks(&self) -> DoctorCheck {
+        const NAME: &str = "worker-forks";
         let (good, message) = self.launcher.forks_end();
         let hint = "Give vgpud CAP_SYS_ADMIN and leave worker.confined on, or give it a cgroup (systemd: \
                     `Delegate=yes` and `ProtectControlGroups=no` in its unit); see worker.cgroups in \
                     docs/configuration.md.";
-        DoctorCheck {
-            name: "worker-forks".into(),
-            status: if good {
-                CheckStatus::Ok
-            } else {
-                CheckStatus::Warning
-            },
-            message,
-            hint: (!good).then(|| hint.to_owned()),
+        match good {
+            true => DoctorCheck::ok(NAME, message),
+            false => DoctorCheck::warning(NAME, message, hint),
         }
     }
 
@@ -107,17 +95,11 @@ impl Host {
             let look = tokio::task::spawn_blocking(move || prober.library(soft));
             let seen = look.await.unwrap_or_else(|e| Err(e.to_string()));
             let key = if soft { "soft_library" } else { "library" };
-            checks.push(DoctorCheck {
-                name: "driver-library".into(),
-                status: if seen.is_ok() {
-                    CheckStatus::Ok
-                } else {
-                    CheckStatus::Error
-                },
-                hint: seen.is_err().then(|| {
-                    format!("Mend what the message names, or correct driver.{key} in vgpud.toml")
-                }),
-                message: seen.unwrap_or_else(|why| why),
+            let hint =
+                format!("Mend what the message names, or correct driver.{key} in vgpud.toml");
+            checks.push(match seen {
+                Ok(message) => DoctorCheck::ok("driver-library", message),
+                Err(why) => DoctorCheck::error("driver-library", why, hint),
             });
         }
         checks
@@ -127,18 +109,10 @@ impl Host {
         let prober = self.prober.clone();
         let run = tokio::task::spawn_blocking(move || prober.worker());
         let ran = run.await.unwrap_or_else(|e| Err(e.to_string()));
-        DoctorCheck {
-            name: "worker-program".into(),
-            status: if ran.is_ok() {
-                CheckStatus::Ok
-            } else {
-                CheckStatus::Error
-            },
-            hint: ran.is_err().then(|| {
-                "Install the vgpu packages completely, or correct worker.binary in vgpud.toml"
-                    .to_owned()
-            }),
-            message: ran.unwrap_or_else(|why| why),
+        let hint = "Install the vgpu packages completely, or correct worker.binary in vgpud.toml";
+        match ran {
+            Ok(message) => DoctorCheck::ok("worker-program", message),
+            Err(why) => DoctorCheck::error("worker-program", why, hint),
         }
     }
 }

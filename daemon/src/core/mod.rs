@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::OwnedMutexGuard;
-use vgpu_api::{CheckStatus, DoctorCheck, GpuSource};
+use vgpu_api::{DoctorCheck, GpuSource};
 
 use crate::config::Config;
 use crate::gateway::Gateway;
@@ -271,19 +271,12 @@ impl Mediation for Core {
             let snapshot = self.mediator.ask(Command::Snapshot).await?;
             checks.extend(clock::check(&used, &snapshot.sessions));
             let left = snapshot.orphaned_workers;
-            checks.push(DoctorCheck {
-                name: "leftover-workers".into(),
-                status: if left == 0 {
-                    CheckStatus::Ok
-                } else {
-                    CheckStatus::Error
-                },
-                message: format!("{left} workers of an earlier vgpud still run"),
-                hint: (left > 0).then(|| {
-                    "They do not end although they were killed: the driver holds them; only a \
-                     reboot, or a reset of their GPU, frees it"
-                        .to_owned()
-                }),
+            let message = format!("{left} workers of an earlier vgpud still run");
+            let hint = "They do not end although they were killed: the driver holds them; only a \
+                        reboot, or a reset of their GPU, frees it";
+            checks.push(match left {
+                0 => DoctorCheck::ok("leftover-workers", message),
+                _ => DoctorCheck::error("leftover-workers", message, hint),
             });
             Ok(checks)
         })

@@ -65,15 +65,9 @@ impl EventSink {
     }
 }
 
-/// The name of a kind, as in the API (`session_started`).
-pub(crate) fn kind_name(kind: EventKind) -> String {
-    let json = serde_json::to_string(&kind).unwrap_or_default();
-    json.trim_matches('"').to_owned()
-}
-
 /// Writes the log line of an event, with the fields that the API has.
 fn log(event: &Event) {
-    let (seq, kind) = (event.seq, kind_name(event.kind));
+    let (seq, kind) = (event.seq, event.kind.name());
     let (vm, session) = (event.vm_id, event.session_id);
     let (gpu, pool) = (event.gpu_uuid.as_deref(), event.pool.as_deref());
     let message = report::clean(&event.message);

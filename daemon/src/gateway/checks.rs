@@ -3,25 +3,11 @@
 use std::fs::Metadata;
 use std::path::PathBuf;
 
-use vgpu_api::{CheckStatus, DoctorCheck};
+use vgpu_api::DoctorCheck;
 
 use super::sockets;
 use crate::config::Config;
 use crate::model::ListenerProblem;
-
-pub(super) fn check(
-    name: &str,
-    status: CheckStatus,
-    message: String,
-    hint: Option<&str>,
-) -> DoctorCheck {
-    DoctorCheck {
-        name: name.to_owned(),
-        status,
-        message,
-        hint: hint.map(str::to_owned),
-    }
-}
 
 /// Reports which sockets are open, which are not and why, and which have disappeared.
 pub(super) fn unix_listeners(
@@ -30,8 +16,7 @@ pub(super) fn unix_listeners(
     lost: &[(PathBuf, u32)],
 ) -> Vec<DoctorCheck> {
     const NAME: &str = "unix-listeners";
-    let problem =
-        |(what, hint): (String, String)| check(NAME, CheckStatus::Error, what, Some(&hint));
+    let problem = |(what, hint): (String, String)| DoctorCheck::error(NAME, what, hint);
     let mut checks: Vec<_> = ListenerProblem::told(shut)
         .into_iter()
         .map(problem)
@@ -44,14 +29,14 @@ pub(super) fn unix_listeners(
         let path = path.display();
         let what = format!("the socket of VM {vm_id} is not at {path} any more{more}");
         let hint = "vgpud makes it anew within seconds; find out who removes it";
-        checks.push(check(NAME, CheckStatus::Warning, what, Some(hint)));
+        checks.push(DoctorCheck::warning(NAME, what, hint));
     }
     if checks.is_empty() {
         let open = match open {
             1 => "1 socket is open".to_owned(),
             open => format!("{open} sockets are open"),
         };
-        checks.push(check(NAME, CheckStatus::Ok, open, None));
+        checks.push(DoctorCheck::ok(NAME, open));
     }
     checks
 }
@@ -70,7 +55,7 @@ pub(super) fn attached_descriptors(refused: bool, full: &[u32]) -> DoctorCheck {
              attached to them, or waits in them, takes long to close"
         );
         let hint = "Look at what runs in that VM; `vgpu-admin unregister-vm` ends it";
-        return check(NAME, CheckStatus::Warning, message, Some(hint));
+        return DoctorCheck::warning(NAME, message, hint);
     }
     let message = match refused {
         true => "the kernel refuses descriptors that guests and workers attach to what they send",
@@ -79,7 +64,7 @@ pub(super) fn attached_descriptors(refused: bool, full: &[u32]) -> DoctorCheck {
              can): vgpud ends their connections, and has them closed by threads that serve nobody"
         }
     };
-    check(NAME, CheckStatus::Ok, message.into(), None)
+    DoctorCheck::ok(NAME, message)
 }
 
 /// Reports who can connect to the open sockets.
@@ -96,18 +81,17 @@ pub(super) fn vm_socket_access(
         let hint = "Whoever can connect to a VM's socket is that VM: set listen.vm_socket_mode and \
                     listen.vm_socket_group, take hypervisors' users out of the administrators' \
                     groups, and restart vgpud";
-        return check(NAME, CheckStatus::Warning, too_open.join("; "), Some(hint));
+        return DoctorCheck::warning(NAME, too_open.join("; "), hint);
     }
-    let (status, sentence) = match (open.len(), some_shut) {
-        (0, true) => (CheckStatus::Skipped, "no socket of a VM is open"),
-        (_, true) => (
-            CheckStatus::Ok,
+    match (open.len(), some_shut) {
+        (0, true) => DoctorCheck::skipped(NAME, "no socket of a VM is open"),
+        (_, true) => DoctorCheck::ok(
+            NAME,
             "nobody but root and a VM's own user or group can connect to the sockets that are open",
         ),
-        (_, false) => (
-            CheckStatus::Ok,
+        (_, false) => DoctorCheck::ok(
+            NAME,
             "nobody but root and a VM's own user or group can connect as the VM",
         ),
-    };
-    check(NAME, status, sentence.into(), None)
+    }
 }

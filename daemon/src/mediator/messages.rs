@@ -72,167 +72,175 @@ impl Actor {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        let name = SessionId(id);
         match (&session.phase, message) {
+            (Phase::Starting, message) => self.message_of_starting(id, message),
+            (Phase::Live, message) => self.message_of_live(id, message),
             // The messages of a worker that is being ended are ignored, except a fault that
             // explains the end.
             (Phase::Ending(..), FromWorker::Fault { code, text }) if session.fault.is_none() => {
                 session.fault = Some((code, fault_text(&text)));
             }
             (Phase::Ending(..), _) => {}
-            (
-                Phase::Starting,
-                FromWorker::Ready {
-                    driver_version,
-                    devices,
-                    context_bytes,
-                    pinned_bytes,
-                },
-            ) => {
+        }
+    }
+
+    fn message_of_starting(&mut self, id: u64, message: FromWorker) {
+        match message {
+            FromWorker::Ready {
+                driver_version,
+                devices,
+                context_bytes,
+                pinned_bytes,
+            } => {
                 if self.pins(id, pinned_bytes) {
                     self.ready(id, driver_version, devices, context_bytes);
                 }
             }
-            (Phase::Starting, FromWorker::Failed { code, text }) => {
+            FromWorker::Failed { code, text } => {
                 let why = format!("{} (CUDA error {})", printable(&text, MAX_TEXT), code.0);
                 self.worker_failed(id, &why);
             }
-            (
-                Phase::Live,
-                FromWorker::Runnable {
-                    calls,
-                    bytes,
-                    at_ns,
-                },
-            ) => {
-                if let Some(lease) = &mut session.lease {
-                    lease.parked = false;
-                }
-                let event = runnable(session, name, depth(calls, bytes));
-                // Calls and bytes that the worker used without a lease are counted before the next
-                // lease.
-                self.settle(id);
-                self.feed_of(at_ns, event);
-                // The worker may have taken back a parked lease.
-                self.schedule_progress();
-            }
-            (Phase::Live, FromWorker::Idle { epoch, at_ns }) => {
-                let event = idle(session, name, epoch);
-                if let Some(lease) = session.lease.as_mut().filter(|l| l.epoch == epoch) {
-                    lease.parked = true;
-                }
-                self.feed_of(at_ns, event);
-            }
-            (
-                Phase::Live,
-                FromWorker::Ending {
-                    epoch,
-                    slice_end_ns,
-                    in_ns,
-                },
-            ) => {
-                if let Some(lease) = session.lease.as_mut().filter(|l| l.epoch == epoch) {
-                    lease.ending = true;
-                    self.feed(Event::Ending {
-                        session: name,
-                        epoch: Epoch(epoch),
-                        slice_end_ns,
-                        in_ns,
-                    });
-                }
-            }
-            (
-                Phase::Live,
-                FromWorker::Released {
-                    epoch,
-                    calls,
-                    bytes,
-                },
-            ) => {
-                self.released(id, epoch, depth(calls, bytes));
-            }
-            (
-                Phase::Live,
-                FromWorker::MemReserve {
-                    request,
-                    device,
-                    bytes,
-                },
-            ) => {
-                let of = memory_of(session, device);
-                let wanted = Reservation {
-                    session: name,
-                    of,
-                    bytes,
-                    tag: request,
-                };
-                let granted = self.reserve(wanted).is_ok();
-                if granted {
-                    self.memory_grew(name);
-                }
-                self.send(id, &ToWorker::MemGrant { request, granted });
-            }
-            (Phase::Live, FromWorker::MemAsk { device }) => {
-                let gpu = session.gpus.get(device as usize);
-                let vm = registry::vm_id(session.vm);
-                let bytes = gpu.map_or(0, |gpu| self.scheduler.memory_left(vm, gpu.id));
-                self.send(id, &ToWorker::MemLeft { bytes });
-            }
-            (Phase::Live, FromWorker::MemRelease { device, bytes }) => {
-                let of = memory_of(session, device);
-                let most = match of {
-                    Memory::Pinned => {
-                        let pinned = self.scheduler.pinned_of(name);
-                        pinned.saturating_sub(session.pinned_by_us)
-                    }
-                    _ => u64::MAX,
-                };
-                self.feed(Event::MemoryRelease {
-                    session: name,
-                    of,
-                    bytes: bytes.min(most),
-                });
-            }
-            (Phase::Live, FromWorker::ImageBegin { image, len }) => {
-                self.image_begin(id, image, len);
-            }
-            (Phase::Live, FromWorker::ImageWhole { image, hash }) => {
-                self.image_whole(id, image, hash);
-            }
-            (Phase::Live, FromWorker::ImageDone { image }) => self.image_done(id, image),
-            // An honest worker reports one device failure, because nothing works afterwards.
-            // Further reports would only fill the log.
-            (Phase::Live, FromWorker::Fault { .. }) if session.fault.is_some() => {
-                self.breach(id, "the worker said twice that its device failed");
-            }
-            (Phase::Live, FromWorker::Fault { code, text }) => {
-                let text = fault_text(&text);
-                tracing::info!(
-                    session = id,
-                    vm = session.vm.vm_id,
-                    code = code.0,
-                    ?text,
-                    "device fault"
-                );
-                session.fault = Some((code, text));
-            }
-            (
-                Phase::Live,
-                FromWorker::Ended {
-                    protocol_error,
-                    text,
-                },
-            ) => {
-                self.ended_by_worker(id, protocol_error, &text);
-            }
-            (Phase::Starting, FromWorker::Ended { text, .. }) => {
-                self.worker_failed(id, &printable(&text, MAX_TEXT));
-            }
-            (Phase::Starting, _) => self.breach(id, "the worker spoke before it was ready"),
-            (Phase::Live, FromWorker::Ready { .. } | FromWorker::Failed { .. }) => {
+            FromWorker::Ended { text, .. } => self.worker_failed(id, &printable(&text, MAX_TEXT)),
+            _ => self.breach(id, "the worker spoke before it was ready"),
+        }
+    }
+
+    fn message_of_live(&mut self, id: u64, message: FromWorker) {
+        match message {
+            FromWorker::Runnable {
+                calls,
+                bytes,
+                at_ns,
+            } => self.runnable(id, depth(calls, bytes), at_ns),
+            FromWorker::Idle { epoch, at_ns } => self.idle(id, epoch, at_ns),
+            FromWorker::Ending {
+                epoch,
+                slice_end_ns,
+                in_ns,
+            } => self.lease_ending(id, epoch, slice_end_ns, in_ns),
+            FromWorker::Released {
+                epoch,
+                calls,
+                bytes,
+            } => self.released(id, epoch, depth(calls, bytes)),
+            FromWorker::MemReserve {
+                request,
+                device,
+                bytes,
+            } => self.reserve_memory(id, request, device, bytes),
+            FromWorker::MemAsk { device } => self.tell_memory_left(id, device),
+            FromWorker::MemRelease { device, bytes } => self.release_memory(id, device, bytes),
+            FromWorker::ImageBegin { image, len } => self.image_begin(id, image, len),
+            FromWorker::ImageWhole { image, hash } => self.image_whole(id, image, hash),
+            FromWorker::ImageDone { image } => self.image_done(id, image),
+            FromWorker::Fault { code, text } => self.fault(id, code, &text),
+            FromWorker::Ended {
+                protocol_error,
+                text,
+            } => self.ended_by_worker(id, protocol_error, &text),
+            FromWorker::Ready { .. } | FromWorker::Failed { .. } => {
                 self.breach(id, "the worker said twice how it started");
             }
         }
+    }
+
+    fn runnable(&mut self, id: u64, depth: Depth, at_ns: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        if let Some(lease) = &mut session.lease {
+            lease.parked = false;
+        }
+        let event = runnable(session, SessionId(id), depth);
+        // Calls and bytes that the worker used without a lease are counted before the next lease.
+        self.settle(id);
+        self.feed_of(at_ns, event);
+        // The worker may have taken back a parked lease.
+        self.schedule_progress();
+    }
+
+    fn idle(&mut self, id: u64, epoch: u64, at_ns: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let event = idle(session, SessionId(id), epoch);
+        if let Some(lease) = session.lease.as_mut().filter(|l| l.epoch == epoch) {
+            lease.parked = true;
+        }
+        self.feed_of(at_ns, event);
+    }
+
+    fn lease_ending(&mut self, id: u64, epoch: u64, slice_end_ns: u64, in_ns: u64) {
+        let lease = self.sessions.get_mut(&id).and_then(|s| s.lease.as_mut());
+        if let Some(lease) = lease.filter(|l| l.epoch == epoch) {
+            lease.ending = true;
+            self.feed(Event::Ending {
+                session: SessionId(id),
+                epoch: Epoch(epoch),
+                slice_end_ns,
+                in_ns,
+            });
+        }
+    }
+
+    fn reserve_memory(&mut self, id: u64, request: u64, device: Option<u32>, bytes: u64) {
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
+        let wanted = Reservation {
+            session: SessionId(id),
+            of: memory_of(session, device),
+            bytes,
+            tag: request,
+        };
+        let granted = self.reserve(wanted).is_ok();
+        if granted {
+            self.memory_grew(SessionId(id));
+        }
+        self.send(id, &ToWorker::MemGrant { request, granted });
+    }
+
+    fn tell_memory_left(&mut self, id: u64, device: u32) {
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
+        let gpu = session.gpus.get(device as usize);
+        let vm = registry::vm_id(session.vm);
+        let bytes = gpu.map_or(0, |gpu| self.scheduler.memory_left(vm, gpu.id));
+        self.send(id, &ToWorker::MemLeft { bytes });
+    }
+
+    fn release_memory(&mut self, id: u64, device: Option<u32>, bytes: u64) {
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
+        let of = memory_of(session, device);
+        let most = match of {
+            Memory::Pinned => {
+                let pinned = self.scheduler.pinned_of(SessionId(id));
+                pinned.saturating_sub(session.pinned_by_us)
+            }
+            _ => u64::MAX,
+        };
+        self.feed(Event::MemoryRelease {
+            session: SessionId(id),
+            of,
+            bytes: bytes.min(most),
+        });
+    }
+
+    fn fault(&mut self, id: u64, code: CuResult, text: &str) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        // An honest worker reports one device failure, because nothing works afterwards. Further
+        // reports would only fill the log.
+        if session.fault.is_some() {
+            return self.breach(id, "the worker said twice that its device failed");
+        }
+        let (vm, text) = (session.vm.vm_id, fault_text(text));
+        tracing::info!(session = id, vm, code = code.0, ?text, "device fault");
+        session.fault = Some((code, text));
     }
 
     fn ready(&mut self, id: u64, driver_version: u32, devices: Vec<DeviceInfo>, context: u64) {

@@ -9,7 +9,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use vgpu_api::{Gpu, GpuAccount, GpuState, PoolStatus, Status, Vm, VmState};
 
-use crate::events::{EventCount, Journal, kind_name};
+use crate::events::{EventCount, Journal};
 use crate::model::{Histogram, VmRuntime};
 use crate::store::StoreHealth;
 use crate::views::World;
@@ -119,7 +119,7 @@ impl Facts {
         )?;
         let events = self.events.iter().map(|event| {
             let labels = vec![
-                ("kind", kind_name(event.kind)),
+                ("kind", event.kind.name().to_owned()),
                 ("cause", event.label.to_owned()),
             ];
             (labels, event.count as f64)

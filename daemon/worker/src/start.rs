@@ -10,9 +10,10 @@ use vgpu_proto::limits::PINNED_AT_START;
 use vgpu_proto::worker::{FromWorker, Start, ToWorker};
 
 use crate::control::{self, ControlError, Messages, Received, Vgpud, Waker};
-use crate::driver::{Context, Device, LoadError, PAGEABLE_MEMORY_ACCESS, describe, exit_now, load};
+use crate::driver::{Context, Device, LoadError, describe, exit_now, load};
 use crate::pages;
 use crate::session::{FoundDevice, Parts, Printf, serve};
+use vgpu_cuda_abi::numbers::device_attribute::PAGEABLE_MEMORY_ACCESS;
 
 /// Runs a worker. Returns only if the worker could not start; otherwise the process ends with its
 /// session.

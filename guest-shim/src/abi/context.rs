@@ -6,6 +6,10 @@ use std::sync::atomic::Ordering;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::numbers::context_flag::{FLAGS_MASK, SCHED_MASK};
+use vgpu_cuda_abi::numbers::function_cache::PREFER_EQUAL;
+use vgpu_cuda_abi::numbers::shared_config::FOUR_BYTE_BANK_SIZE;
+use vgpu_cuda_abi::numbers::{CONTEXT_API_VERSION, limit};
 use vgpu_cuda_abi::structs::CtxCreateParams;
 use vgpu_proto::call::req;
 
@@ -16,17 +20,11 @@ use crate::state::current::{live, shim};
 use crate::state::{capture, contexts, memory, modules};
 use crate::{Cu, unserved};
 
-/// The result of `cuCtxGetApiVersion` for every context: contexts are created as since CUDA 3.2.
-const API_VERSION: u32 = 3020;
-/// `CU_CTX_FLAGS_MASK`.
-const FLAGS_MASK: u32 = 0xff;
-/// `CU_CTX_SCHED_MASK`. At most one of these bits may be set.
-const SCHED_MASK: u32 = 0x07;
-
 /// Limits of contexts that share a GPU with a graphics client. Guests have no graphics client, so
 /// these limits are 0, even if the host's driver does not know these limits. NVIDIA's libraries
 /// ignore the result code of the query.
-const COMPUTE_IN_GRAPHICS: RangeInclusive<u32> = 8..=9;
+const COMPUTE_IN_GRAPHICS: RangeInclusive<u32> =
+    limit::CIG_ENABLED..=limit::CIG_SHMEM_FALLBACK_ENABLED;
 
 exports! {
     /// Creates a context and pushes it onto the calling thread's stack.
@@ -130,9 +128,8 @@ exports! {
 
     /// Always four bytes: the width of a bank has been fixed since Maxwell.
     fn cuCtxGetSharedMemConfig(out: Out<u32>) {
-        const FOUR_BYTES: u32 = 1;
         live()?.contexts.current()?;
-        out.set(FOUR_BYTES)
+        out.set(FOUR_BYTE_BANK_SIZE)
     }
 
     /// Has no effect: the width of a bank has been fixed since Maxwell.
@@ -179,7 +176,7 @@ exports! {
     /// Always 3020: the version has been constant since CUDA 3.2.
     fn cuCtxGetApiVersion(ctx: u64, out: Out<u32>) {
         shim()?.contexts.named(ctx)?;
-        out.set(API_VERSION)
+        out.set(CONTEXT_API_VERSION)
     }
 
     /// The range of priorities of the device; either result pointer may be null.
@@ -225,10 +222,9 @@ exports! {
 
     /// Sets a preference on the host. The preference is also stored here, for cuCtxGetCacheConfig.
     fn cuCtxSetCacheConfig(config: u32) {
-        const CONFIGS: u32 = 4;
         let shim = live()?;
         let context = shim.contexts.current()?;
-        if config >= CONFIGS {
+        if config > PREFER_EQUAL {
             return Err(CuResult::INVALID_VALUE);
         }
         context.cache_config.store(config, Ordering::Relaxed);

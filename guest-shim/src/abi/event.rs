@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, Out};
-use vgpu_cuda_abi::numbers::event_flag::{BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS};
+use vgpu_cuda_abi::numbers::event_flag::{
+    BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS, RECORD_EXTERNAL,
+};
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::Event;
 
@@ -100,11 +102,10 @@ exports! {
 }
 
 fn record(event: u64, stream: u64, flags: u32, mode: DefaultStream) -> Cu {
-    const EXTERNAL: u32 = 1;
     let shim = live()?;
     let event = shim.events.get(event)?;
     let target = resolve(shim, stream, mode)?;
-    if flags & !EXTERNAL != 0 {
+    if flags & !RECORD_EXTERNAL != 0 {
         return Err(CuResult::INVALID_VALUE);
     }
     if event.ctx != target.ctx() {

@@ -4,9 +4,10 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out, Text};
+use vgpu_cuda_abi::numbers::function_cache::PREFER_EQUAL;
 
 use crate::abi::context::{release, retain};
-use crate::abi::module::load::{CACHE_CONFIGS, read_image};
+use crate::abi::module::load::read_image;
 use crate::ffi::exports;
 use crate::jit::Options;
 use crate::log::refusal;
@@ -236,7 +237,7 @@ exports! {
     fn cuKernelSetCacheConfig(kernel: u64, config: u32, device: c_int) {
         let shim = live()?;
         let function = shim.kernels.get(kernel)?.on_device(shim, device)?;
-        if config >= CACHE_CONFIGS {
+        if config > PREFER_EQUAL {
             return Err(CuResult::INVALID_VALUE);
         }
         function.set_cache_config(shim, config)

@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
 use vgpu_cuda_abi::numbers::allocation::PINNED;
+use vgpu_cuda_abi::numbers::handle_type::POSIX_FILE_DESCRIPTOR as FILE_DESCRIPTOR;
 use vgpu_cuda_abi::numbers::location::{DEVICE as ON_DEVICE, HOST_NUMA_CURRENT as ON_NUMA_CURRENT};
 use vgpu_cuda_abi::structs::{AccessDescriptor, AllocationProperties, Location};
 
@@ -12,9 +13,6 @@ use crate::ffi::exports;
 use crate::state::current::{live, shim};
 use crate::{Cu, unserved};
 use crate::{state::Shim, state::memory::Range};
-
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
-const FILE_DESCRIPTOR: u32 = 1;
 
 /// The device that the properties of an allocation name.
 fn device_of(properties: &AllocationProperties) -> Cu<c_int> {

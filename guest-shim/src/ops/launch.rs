@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, In};
-use vgpu_cuda_abi::numbers::{device_attribute, function_attribute as attribute};
+use vgpu_cuda_abi::numbers::{device_attribute, function_attribute as attribute, launch_extra};
 use vgpu_proto::call::req;
 
 use crate::Cu;
@@ -21,9 +21,9 @@ use crate::state::streams::{Target, resolve};
 use crate::state::{Shim, capture};
 
 /// Markers in the `extra` list of a launch.
-const EXTRA_END: usize = 0;
-const EXTRA_BUFFER: usize = 1;
-const EXTRA_SIZE: usize = 2;
+const EXTRA_END: usize = launch_extra::END_AS_INT as usize;
+const EXTRA_BUFFER: usize = launch_extra::BUFFER_POINTER_AS_INT as usize;
+const EXTRA_SIZE: usize = launch_extra::BUFFER_SIZE_AS_INT as usize;
 
 /// Size and shape of a launch.
 #[derive(Debug, Clone, Copy)]

@@ -3,6 +3,8 @@
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::DefaultStream;
 use vgpu_cuda_abi::numbers::device_attribute;
+use vgpu_cuda_abi::numbers::wait_value::{FLUSH, NOR};
+use vgpu_cuda_abi::numbers::write_value::NO_MEMORY_BARRIER;
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::DevPtr;
 
@@ -12,10 +14,6 @@ use crate::state::current::live;
 use crate::state::streams::{Target, resolve};
 use crate::state::words::Word;
 use crate::state::{Shim, capture};
-
-/// `CU_STREAM_WAIT_VALUE_FLUSH`: has no effect, because there are no remote writes from other
-/// devices.
-const FLUSH: u32 = 1 << 30;
 
 impl Word {
     /// Puts the operation into a stream that is not captured.
@@ -37,7 +35,9 @@ impl Word {
     /// The code with which the session ended.
     pub(crate) fn send(self, shim: &Shim, target: &Target) -> Cu {
         let (ctx, stream, ptr) = (target.ctx(), target.stream, DevPtr(self.at));
-        let (value, wide, flags) = (self.value, self.wide, self.flags & !FLUSH);
+        let (value, wide, flags) = (self.value, self.wide, self.flags);
+        // No other device writes, so there is nothing to flush.
+        let flags = flags & !FLUSH;
         match self.write {
             true => shim.session.post(&req::StreamWriteValue {
                 ctx,
@@ -74,7 +74,7 @@ impl Word {
         }
         let (len, flags) = (
             if self.wide { 8 } else { 4 },
-            if self.write { 1 } else { 3 },
+            if self.write { NO_MEMORY_BARRIER } else { NOR },
         );
         if !self.at.is_multiple_of(len) || self.flags & !FLUSH > flags {
             return Err(CuResult::INVALID_VALUE);

@@ -19,10 +19,7 @@ use super::graphs::{Graph, Kind};
 use super::streams::Target;
 use crate::{Cu, lock};
 
-/// `CU_STREAM_CAPTURE_MODE_GLOBAL`, `THREAD_LOCAL`, `RELAXED`.
-pub(crate) const GLOBAL: u32 = 0;
-pub(crate) const RELAXED: u32 = 2;
-
+pub(crate) use vgpu_cuda_abi::numbers::capture_mode::{GLOBAL, RELAXED};
 /// `CU_STREAM_CAPTURE_STATUS_NONE`, `ACTIVE`, `INVALIDATED`.
 pub(crate) const NONE: u32 = 0;
 const ACTIVE: u32 = 1;

@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use std::sync::Mutex;
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::jit_input::{FATBINARY, LIBRARY, PTX};
 use vgpu_proto::call::{LinkInput, req};
 use vgpu_proto::cuda::Ctx;
 use vgpu_proto::limits::{MAX_LINK_INPUTS, MAX_LINKED};
@@ -15,11 +16,6 @@ use super::modules::{self, Image};
 use crate::jit::Options;
 use crate::sys::UserMemory;
 use crate::{Cu, image, lock};
-
-/// `CUjitInputType`: PTX, fatbins and libraries; `LIBRARY` is the last served type.
-const PTX: u32 = 1;
-const FATBINARY: u32 = 2;
-const LIBRARY: u32 = 4;
 
 /// A link in progress.
 #[derive(Debug)]

@@ -23,10 +23,10 @@ pub(crate) mod streams;
 pub(crate) mod vmm;
 pub(crate) mod words;
 
-use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use vgpu_cuda_abi::coredump;
 use vgpu_proto::cuda::GUEST_HANDLES;
 
 use crate::lock;
@@ -78,7 +78,7 @@ pub(crate) struct Shim {
     /// Physical memory, which has no address.
     pub(crate) physicals: handles::Handles<vmm::Physical>,
     /// Settings of core dumps, by context (0: all contexts) and setting.
-    pub(crate) coredump: Mutex<BTreeMap<(u64, u32), Vec<u8>>>,
+    pub(crate) coredump: coredump::Settings,
     /// Memory pools.
     pub(crate) memory_pools: handles::Handles<pools::Pool>,
     /// Pools of each device.

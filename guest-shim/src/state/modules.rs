@@ -11,7 +11,7 @@ use vgpu_cuda_abi::numbers::function_attribute as attribute;
 use vgpu_proto::call::ops::ImageHash;
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{Ctx, Func, Module};
-use vgpu_proto::limits::{MAX_ARGS, MAX_BULK, MAX_KERNEL_PARAMS};
+use vgpu_proto::limits::{FUNCTION_ATTRIBUTES, MAX_ARGS, MAX_BULK, MAX_KERNEL_PARAMS};
 
 use super::Shim;
 use super::contexts::Context;
@@ -21,7 +21,7 @@ use crate::sys::UserMemory;
 use crate::{Cu, direct, lock, log, ptx};
 
 /// Number of `CUfunction_attribute`s that the library stores, from 0 on.
-const ATTRIBUTES: usize = 18;
+const ATTRIBUTES: usize = FUNCTION_ATTRIBUTES as usize;
 
 /// Stands for the value of an attribute that was not queried yet.
 const UNSAID: i32 = i32::MIN;

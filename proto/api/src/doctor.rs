@@ -32,6 +32,46 @@ pub struct DoctorCheck {
     pub hint: Option<String>,
 }
 
+impl DoctorCheck {
+    /// A check without a fault.
+    #[must_use]
+    pub fn ok(name: &str, message: impl Into<String>) -> DoctorCheck {
+        DoctorCheck::new(CheckStatus::Ok, name, message, "")
+    }
+
+    /// A check that does not apply to this host.
+    #[must_use]
+    pub fn skipped(name: &str, message: impl Into<String>) -> DoctorCheck {
+        DoctorCheck::new(CheckStatus::Skipped, name, message, "")
+    }
+
+    /// A check of something that works and should be changed. An empty hint is no hint.
+    #[must_use]
+    pub fn warning(name: &str, message: impl Into<String>, hint: impl Into<String>) -> DoctorCheck {
+        DoctorCheck::new(CheckStatus::Warning, name, message, hint)
+    }
+
+    /// A check of something that does not work. An empty hint is no hint.
+    #[must_use]
+    pub fn error(name: &str, message: impl Into<String>, hint: impl Into<String>) -> DoctorCheck {
+        DoctorCheck::new(CheckStatus::Error, name, message, hint)
+    }
+
+    fn new(
+        status: CheckStatus,
+        name: &str,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> DoctorCheck {
+        DoctorCheck {
+            name: name.to_owned(),
+            status,
+            message: message.into(),
+            hint: Some(hint.into()).filter(|hint| !hint.is_empty()),
+        }
+    }
+}
+
 /// `GET /v1/doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DoctorReport {

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::exit;
+
 /// The body of every answer with an error status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
@@ -120,16 +122,15 @@ impl ErrorCode {
         }
     }
 
-    /// The exit code that `vgpu-admin` documents for this failure: 1 failed, 2 usage, 3 not found,
-    /// 4 permission, 6 conflict or busy.
+    /// The exit code of `vgpu-admin` for this failure ([`exit`]).
     #[must_use]
     pub fn exit_code(self) -> u8 {
         match self.http_status() {
-            400 | 405 | 413 => 2,
-            401 | 403 => 4,
-            404 => 3,
-            409 | 429 | 503 => 6,
-            _ => 1,
+            400 | 405 | 413 => exit::USAGE,
+            401 | 403 => exit::NOT_PERMITTED,
+            404 => exit::NOT_FOUND,
+            409 | 429 | 503 => exit::CONFLICT,
+            _ => exit::FAILED,
         }
     }
 }
@@ -153,14 +154,5 @@ mod tests {
             serde_json::from_str(r#"{"error":{"code":"sun_too_hot","message":"No."}}"#).unwrap();
         assert_eq!(body.error.code, ErrorCode::Unknown);
         assert_eq!(body.error.hint, None);
-    }
-
-    #[test]
-    fn exit_codes_follow_the_kind_of_failure() {
-        assert_eq!(ErrorCode::PoolNotFound.exit_code(), 3);
-        assert_eq!(ErrorCode::PermissionDenied.exit_code(), 4);
-        assert_eq!(ErrorCode::PoolNotEmpty.exit_code(), 6);
-        assert_eq!(ErrorCode::InvalidRequest.exit_code(), 2);
-        assert_eq!(ErrorCode::StoreUnwritable.exit_code(), 1);
     }
 }

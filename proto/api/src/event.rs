@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::words::words;
+
 /// The severity of an event.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
@@ -17,57 +19,57 @@ pub enum Severity {
     Error,
 }
 
-/// The kind of an event. Kinds are added, never renamed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum EventKind {
-    /// The daemon began to serve.
-    DaemonStarted,
-    /// The daemon drains and stops.
-    DaemonStopping,
-    /// The configuration file was read again.
-    ConfigReloaded,
-    /// An administrator changed a setting (the audit trail names the administrator).
-    ConfigChanged,
-    /// A guest program was admitted.
-    SessionStarted,
-    /// A session ended by itself.
-    SessionEnded,
-    /// A session was ended by the daemon or by an administrator.
-    SessionKilled,
-    /// A connection of a guest was refused.
-    Refused,
-    /// A turn exceeded the soft limit.
-    SoftLimit,
-    /// A turn exceeded the hard limit; the session was killed.
-    HardLimit,
-    /// A VM got a strike.
-    Strike,
-    /// A VM was quarantined.
-    Quarantined,
-    /// A VM was released from quarantine.
-    Released,
-    /// A VM is held back by a rate limit.
-    RateLimited,
-    /// A GPU was seen for the first time, or again.
-    GpuAppeared,
-    /// A GPU is no longer seen.
-    GpuVanished,
-    /// A scan for GPUs failed: their present state is unknown.
-    ScanFailed,
-    /// A GPU takes no new work until a check passes.
-    GpuSuspect,
-    /// A GPU takes work again.
-    GpuResumed,
-    /// A worker could not be started, or died.
-    WorkerFailed,
-    /// The state database cannot be written.
-    StoreUnwritable,
-    /// The state database can be written again.
-    StoreRecovered,
-    /// A kind newer than this program.
-    #[serde(other)]
-    Unknown,
+words! {
+    /// The kind of an event. Kinds are added, never renamed.
+    #[derive()]
+    EventKind {
+        /// The daemon began to serve.
+        DaemonStarted = "daemon_started",
+        /// The daemon drains and stops.
+        DaemonStopping = "daemon_stopping",
+        /// The configuration file was read again.
+        ConfigReloaded = "config_reloaded",
+        /// An administrator changed a setting (the audit trail names the administrator).
+        ConfigChanged = "config_changed",
+        /// A guest program was admitted.
+        SessionStarted = "session_started",
+        /// A session ended by itself.
+        SessionEnded = "session_ended",
+        /// A session was ended by the daemon or by an administrator.
+        SessionKilled = "session_killed",
+        /// A connection of a guest was refused.
+        Refused = "refused",
+        /// A turn exceeded the soft limit.
+        SoftLimit = "soft_limit",
+        /// A turn exceeded the hard limit; the session was killed.
+        HardLimit = "hard_limit",
+        /// A VM got a strike.
+        Strike = "strike",
+        /// A VM was quarantined.
+        Quarantined = "quarantined",
+        /// A VM was released from quarantine.
+        Released = "released",
+        /// A VM is held back by a rate limit.
+        RateLimited = "rate_limited",
+        /// A GPU was seen for the first time, or again.
+        GpuAppeared = "gpu_appeared",
+        /// A GPU is no longer seen.
+        GpuVanished = "gpu_vanished",
+        /// A scan for GPUs failed: their present state is unknown.
+        ScanFailed = "scan_failed",
+        /// A GPU takes no new work until a check passes.
+        GpuSuspect = "gpu_suspect",
+        /// A GPU takes work again.
+        GpuResumed = "gpu_resumed",
+        /// A worker could not be started, or died.
+        WorkerFailed = "worker_failed",
+        /// The state database cannot be written.
+        StoreUnwritable = "store_unwritable",
+        /// The state database can be written again.
+        StoreRecovered = "store_recovered",
+        /// A kind newer than this program.
+        [serde(other)] Unknown = "unknown",
+    }
 }
 
 /// An event.

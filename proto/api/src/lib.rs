@@ -25,6 +25,7 @@ mod command;
 mod doctor;
 mod error;
 mod event;
+pub mod exit;
 mod explain;
 mod gpu;
 mod pool;

@@ -1,12 +1,13 @@
 //! Enumerations whose values are words.
 
 /// Makes an enumeration of words. Each value has one word, in JSON and on the command line, and a
-/// description. `[default]` marks the default.
+/// description. `[default]` marks the default, `[serde(other)]` the value of
+/// words that this program does not know.
 macro_rules! words {
     (
         $(#[doc = $about:tt])*
         #[derive($($derive:ident),*)]
-        $type:ident { $($(#[doc = $doc:tt])* $([$default:ident])? $variant:ident = $word:literal,)* }
+        $type:ident { $($(#[doc = $doc:tt])* $([$($mark:tt)*])? $variant:ident = $word:literal,)* }
     ) => {
         $(#[doc = $about])*
         #[derive(
@@ -14,7 +15,7 @@ macro_rules! words {
             utoipa::ToSchema, $($derive),*
         )]
         pub enum $type {
-            $($(#[doc = $doc])* $(#[$default])? #[serde(rename = $word)] $variant,)*
+            $($(#[doc = $doc])* $(#[$($mark)*])? #[serde(rename = $word)] $variant,)*
         }
 
         impl $type {

@@ -1,4 +1,12 @@
-//! Numbers of `cuda.h` that more than one crate uses, under the names of the header.
+//! Numbers of `cuda.h` that more than one crate uses, under the names of the header, and the numbers
+//! of CUDA's documentation that the header does not name.
+
+/// Bytes of the device heap of a new context ([`limit::MALLOC_HEAP_SIZE`]).
+pub const USUAL_HEAP_BYTES: u64 = 8 << 20;
+/// Result of `cuCtxGetApiVersion` for contexts that are created as since CUDA 3.2.
+pub const CONTEXT_API_VERSION: u32 = 3020;
+/// Largest number of memory operations in one call of `cuStreamBatchMemOp`.
+pub const MOST_MEM_OPS: u32 = 256;
 
 macro_rules! numbers {
     ($($(#[$doc:meta])* mod $group:ident $prefix:literal { $($name:ident = $value:literal,)* })*) => {
@@ -37,14 +45,59 @@ numbers! {
         PCI_DOMAIN_ID = 50,
         COMPUTE_CAPABILITY_MAJOR = 75,
         COMPUTE_CAPABILITY_MINOR = 76,
+        PAGEABLE_MEMORY_ACCESS = 88,
         CAN_USE_64_BIT_STREAM_MEM_OPS = 122,
     }
     /// `CUfunction_attribute`.
     mod function_attribute "CU_FUNC_ATTRIBUTE_" {
         MAX_THREADS_PER_BLOCK = 0,
+        SHARED_SIZE_BYTES = 1,
+        CONST_SIZE_BYTES = 2,
+        LOCAL_SIZE_BYTES = 3,
+        NUM_REGS = 4,
+        PTX_VERSION = 5,
+        BINARY_VERSION = 6,
+        CACHE_MODE_CA = 7,
         MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
         PREFERRED_SHARED_MEMORY_CARVEOUT = 9,
+        CLUSTER_SIZE_MUST_BE_SET = 10,
+        REQUIRED_CLUSTER_WIDTH = 11,
+        REQUIRED_CLUSTER_HEIGHT = 12,
+        REQUIRED_CLUSTER_DEPTH = 13,
         NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14,
+        CLUSTER_SCHEDULING_POLICY_PREFERENCE = 15,
+    }
+    /// `CUfunc_cache`.
+    mod function_cache "CU_FUNC_CACHE_" {
+        PREFER_NONE = 0,
+        PREFER_SHARED = 1,
+        PREFER_L1 = 2,
+        PREFER_EQUAL = 3,
+    }
+    /// `CUsharedconfig`.
+    mod shared_config "CU_SHARED_MEM_CONFIG_" {
+        FOUR_BYTE_BANK_SIZE = 1,
+        EIGHT_BYTE_BANK_SIZE = 2,
+    }
+    /// `CUctx_flags`.
+    mod context_flag "CU_CTX_" {
+        SCHED_BLOCKING_SYNC = 0x04,
+        SCHED_MASK = 0x07,
+        MAP_HOST = 0x08,
+        LMEM_RESIZE_TO_MAX = 0x10,
+        FLAGS_MASK = 0xff,
+    }
+    /// `CUlimit`.
+    mod limit "CU_LIMIT_" {
+        STACK_SIZE = 0,
+        PRINTF_FIFO_SIZE = 1,
+        MALLOC_HEAP_SIZE = 2,
+        DEV_RUNTIME_SYNC_DEPTH = 3,
+        DEV_RUNTIME_PENDING_LAUNCH_COUNT = 4,
+        MAX_L2_FETCH_GRANULARITY = 5,
+        PERSISTING_L2_CACHE_SIZE = 6,
+        CIG_ENABLED = 8,
+        CIG_SHMEM_FALLBACK_ENABLED = 9,
     }
     /// `CUpointer_attribute`.
     mod pointer_attribute "CU_POINTER_ATTRIBUTE_" {
@@ -79,9 +132,16 @@ numbers! {
         RESERVED_MEM_HIGH = 6,
         USED_MEM_CURRENT = 7,
         USED_MEM_HIGH = 8,
+        ALLOCATION_TYPE = 9,
+        EXPORT_HANDLE_TYPES = 10,
+        LOCATION_ID = 11,
+        LOCATION_TYPE = 12,
+        MAX_POOL_SIZE = 13,
+        HW_DECOMPRESS_ENABLED = 14,
     }
     /// `CUjit_option`.
     mod jit_option "CU_JIT_" {
+        MAX_REGISTERS = 0,
         WALL_TIME = 2,
         INFO_LOG_BUFFER = 3,
         INFO_LOG_BUFFER_SIZE_BYTES = 4,
@@ -91,6 +151,14 @@ numbers! {
         GLOBAL_SYMBOL_COUNT = 19,
         REFERENCED_KERNEL_NAMES = 25,
         REFERENCED_VARIABLE_COUNT = 28,
+    }
+    /// `CUjitInputType`.
+    mod jit_input "CU_JIT_INPUT_" {
+        CUBIN = 0,
+        PTX = 1,
+        FATBINARY = 2,
+        OBJECT = 3,
+        LIBRARY = 4,
     }
     /// `CUmemorytype`.
     mod memory_type "CU_MEMORYTYPE_" {
@@ -111,6 +179,10 @@ numbers! {
     mod allocation "CU_MEM_ALLOCATION_TYPE_" {
         PINNED = 1,
         MANAGED = 2,
+    }
+    /// `CUmemAllocationHandleType`.
+    mod handle_type "CU_MEM_HANDLE_TYPE_" {
+        POSIX_FILE_DESCRIPTOR = 1,
     }
     /// `CUmemAccess_flags`.
     mod access "CU_MEM_ACCESS_FLAGS_PROT_" {
@@ -135,6 +207,18 @@ numbers! {
         BATCH_MEM_OP = 12,
         CONDITIONAL = 13,
     }
+    /// Flags and kinds of conditional nodes.
+    mod condition "CU_GRAPH_COND_" {
+        ASSIGN_DEFAULT = 1,
+        TYPE_IF = 0,
+        TYPE_WHILE = 1,
+        TYPE_SWITCH = 2,
+    }
+    /// `CUgraphDebugDot_flags`.
+    mod dot_flag "CU_GRAPH_DEBUG_DOT_FLAGS_" {
+        VERBOSE = 1,
+        HANDLES = 0x400,
+    }
     /// `CUlaunchAttributeID`.
     mod launch_attribute "CU_LAUNCH_ATTRIBUTE_" {
         COOPERATIVE = 2,
@@ -145,6 +229,17 @@ numbers! {
         DEVICE_UPDATABLE_KERNEL_NODE = 13,
         PREFERRED_SHARED_MEMORY_CARVEOUT = 14,
     }
+    /// `CUgraphExecUpdateResult`.
+    mod graph_update "CU_GRAPH_EXEC_UPDATE_" {
+        SUCCESS = 0,
+        ERROR = 1,
+        ERROR_TOPOLOGY_CHANGED = 2,
+        ERROR_NODE_TYPE_CHANGED = 3,
+        ERROR_PARAMETERS_CHANGED = 5,
+        ERROR_NOT_SUPPORTED = 6,
+        ERROR_UNSUPPORTED_FUNCTION_CHANGE = 7,
+        ERROR_ATTRIBUTES_CHANGED = 8,
+    }
     /// `CUgraphInstantiate_flags`.
     mod instantiate "CUDA_GRAPH_INSTANTIATE_FLAG_" {
         AUTO_FREE_ON_LAUNCH = 1,
@@ -152,15 +247,23 @@ numbers! {
         DEVICE_LAUNCH = 4,
         USE_NODE_PRIORITY = 8,
     }
-    /// `CUevent_flags`.
+    /// `CUevent_flags`, `CUevent_record_flags` and `CUevent_wait_flags`.
     mod event_flag "CU_EVENT_" {
         BLOCKING_SYNC = 1,
         DISABLE_TIMING = 2,
         INTERPROCESS = 4,
+        RECORD_EXTERNAL = 1,
+        WAIT_EXTERNAL = 1,
     }
     /// `CUstream_flags`.
     mod stream_flag "CU_STREAM_" {
         NON_BLOCKING = 1,
+    }
+    /// `CUstreamCaptureMode`.
+    mod capture_mode "CU_STREAM_CAPTURE_MODE_" {
+        GLOBAL = 0,
+        THREAD_LOCAL = 1,
+        RELAXED = 2,
     }
     /// Flags of `cuMemHostAlloc`.
     mod host_alloc "CU_MEMHOSTALLOC_" {
@@ -181,6 +284,17 @@ numbers! {
         HOST = 2,
         SINGLE = 4,
     }
+    /// `CUmemcpySrcAccessOrder`.
+    mod copy_order "CU_MEMCPY_SRC_ACCESS_ORDER_" {
+        STREAM = 1,
+        DURING_API_CALL = 2,
+        ANY = 3,
+    }
+    /// `CUmemcpy3DOperandType`.
+    mod copy_operand "CU_MEMCPY_OPERAND_TYPE_" {
+        POINTER = 1,
+        ARRAY = 2,
+    }
     /// `CUstreamBatchMemOpType`.
     mod mem_op "CU_STREAM_MEM_OP_" {
         WAIT_VALUE_32 = 1,
@@ -189,6 +303,46 @@ numbers! {
         WAIT_VALUE_64 = 4,
         WRITE_VALUE_64 = 5,
         BARRIER = 6,
+    }
+    /// `CUstreamWaitValue_flags`.
+    mod wait_value "CU_STREAM_WAIT_VALUE_" {
+        GEQ = 0,
+        EQ = 1,
+        AND = 2,
+        NOR = 3,
+        FLUSH = 0x4000_0000,
+    }
+    /// `CUstreamWriteValue_flags`.
+    mod write_value "CU_STREAM_WRITE_VALUE_" {
+        NO_MEMORY_BARRIER = 1,
+    }
+    /// Keys of the list `extra` of a launch.
+    mod launch_extra "CU_LAUNCH_PARAM_" {
+        END_AS_INT = 0,
+        BUFFER_POINTER_AS_INT = 1,
+        BUFFER_SIZE_AS_INT = 2,
+    }
+    /// `CUcoredumpSettings`.
+    mod coredump "CU_COREDUMP_" {
+        ENABLE_ON_EXCEPTION = 1,
+        ENABLE_USER_TRIGGER = 4,
+        FILE = 5,
+        PIPE = 6,
+        GENERATION_FLAGS = 7,
+    }
+    /// Types of resources of a device, and flags of their split.
+    mod resource "CU_DEV_" {
+        RESOURCE_TYPE_SM = 1,
+        SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING = 1,
+        SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE = 2,
+    }
+    /// `CUgreenCtxCreate_flags`.
+    mod green_context "CU_GREEN_CTX_" {
+        DEFAULT_STREAM = 1,
+    }
+    /// The largest `CUatomicOperation`.
+    mod atomic "CU_ATOMIC_OPERATION_" {
+        FLOAT_MAX = 12,
     }
     /// Flags and statuses of `cuGetProcAddress`.
     mod proc_address "CU_GET_PROC_ADDRESS_" {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out, Text};
+use vgpu_cuda_abi::numbers::function_cache::PREFER_EQUAL;
 use vgpu_cuda_abi::unserved::MANAGED;
 
 use crate::capi::module::load::{Image, JitOptions, read_image};
@@ -147,7 +148,7 @@ exports! {
 
     fn cuKernelSetCacheConfig(kernel: u64, config: u32, device: i32) {
         gpu(device)?;
-        if config > 3 {
+        if config > PREFER_EQUAL {
             return Err(CuResult::INVALID_VALUE);
         }
         library::kernel(kernel).map(|_| ())

@@ -6,14 +6,12 @@ use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
 use vgpu_cuda_abi::numbers::access::READWRITE as READ_WRITE;
 use vgpu_cuda_abi::numbers::allocation::PINNED;
+use vgpu_cuda_abi::numbers::handle_type::POSIX_FILE_DESCRIPTOR as FILE_DESCRIPTOR;
 use vgpu_cuda_abi::numbers::location::DEVICE as ON_DEVICE;
 use vgpu_cuda_abi::structs::{AccessDescriptor, AllocationProperties, Location};
 
 use crate::driver::error::Result;
 use crate::driver::{self, vmm};
-
-/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
-const FILE_DESCRIPTOR: u32 = 1;
 
 /// Checks that the access is for `device` itself: no other device can access its memory.
 ///

@@ -5,17 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::location::{
+    DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, INVALID as NOWHERE,
+};
 
 use super::error::Result;
 use super::sync::lock;
 use super::{gpu, healthy};
-
-/// CUmemLocationType: no location. [`DEVICE`] and [`HOST`] are the other types used here.
-pub const NOWHERE: u32 = 0;
-/// CUmemLocationType: a device.
-pub const DEVICE: u32 = 1;
-/// CUmemLocationType: the host.
-pub const HOST: u32 = 2;
 
 /// CU_DEVICE_CPU and CU_DEVICE_INVALID: results of queries that name a device by number.
 const CPU: i32 = -1;
@@ -50,7 +46,7 @@ impl Spot {
     pub fn check(self) -> Result {
         match self.kind {
             DEVICE => gpu(self.id).map(|_| ()),
-            HOST | 3 | 4 => Ok(()),
+            HOST | HOST_NUMA | HOST_NUMA_CURRENT => Ok(()),
             _ => Err(CuResult::INVALID_VALUE),
         }
     }

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::context_flag::{FLAGS_MASK, SCHED_MASK};
+use vgpu_cuda_abi::numbers::{USUAL_HEAP_BYTES, limit};
 
 use super::error::Result;
 use super::event::Event;
@@ -18,12 +20,6 @@ use super::sync::lock;
 use super::{
     array, cudart, driver, event, fault, gpu, green, healthy, library, module, pool, stream_table,
 };
-
-/// Result of cuCtxGetApiVersion.
-pub const API_VERSION: u32 = 3020;
-
-/// Flags that cuCtxCreate accepts.
-const FLAGS: u32 = 0xff;
 
 /// A context.
 pub struct Context {
@@ -63,15 +59,15 @@ struct Streams {
 
 /// The supported limits, each with CUlimit, default and largest allowed value.
 pub const LIMITS: [(u32, u64, u64); 9] = [
-    (0, 1 << 10, 512 << 10), // stack bytes per thread
-    (1, 1 << 20, 1 << 30),   // printf FIFO
-    (2, 8 << 20, 64 << 30),  // device malloc heap
-    (3, 2, 24),              // sync depth
-    (4, 2048, 1 << 20),      // pending launches
-    (5, 64, 128),            // L2 fetch granularity
-    (6, 0, 30 << 20),        // persisting L2
-    (8, 0, 0),               // compute in graphics
-    (9, 0, 0),               // compute in graphics, shared memory fallback
+    (limit::STACK_SIZE, 1 << 10, 512 << 10),
+    (limit::PRINTF_FIFO_SIZE, 1 << 20, 1 << 30),
+    (limit::MALLOC_HEAP_SIZE, USUAL_HEAP_BYTES, 64 << 30),
+    (limit::DEV_RUNTIME_SYNC_DEPTH, 2, 24),
+    (limit::DEV_RUNTIME_PENDING_LAUNCH_COUNT, 2048, 1 << 20),
+    (limit::MAX_L2_FETCH_GRANULARITY, 64, 128),
+    (limit::PERSISTING_L2_CACHE_SIZE, 0, 30 << 20),
+    (limit::CIG_ENABLED, 0, 0),
+    (limit::CIG_SHMEM_FALLBACK_ENABLED, 0, 0),
 ];
 
 static CONTEXTS: Table<Context> = Table::new(Kind::Context);
@@ -369,8 +365,7 @@ pub fn set_current(handle: u64) -> Result {
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for unknown flags or several ways to wait.
 pub fn valid_flags(flags: u32) -> Result {
-    const HOW_TO_WAIT: u32 = 7;
-    if flags & !FLAGS != 0 || (flags & HOW_TO_WAIT).count_ones() > 1 {
+    if flags & !FLAGS_MASK != 0 || (flags & SCHED_MASK).count_ones() > 1 {
         return Err(CuResult::INVALID_VALUE);
     }
     Ok(())

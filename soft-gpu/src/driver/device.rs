@@ -3,6 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use vgpu_cuda_abi::numbers::limit::{
+    DEV_RUNTIME_PENDING_LAUNCH_COUNT, MALLOC_HEAP_SIZE, PRINTF_FIFO_SIZE,
+};
+
 use super::context::Context;
 use super::launch::Shape;
 use super::memory::Use;
@@ -12,13 +16,6 @@ use super::sync::{lock, now_ns};
 use super::{Driver, fault, occupancy};
 use crate::exec::contract::{ArenaView, Child, Device, Fault, KernelId, Runtime};
 use crate::exec::runtime::error;
-
-/// CU_LIMIT_PRINTF_FIFO_SIZE.
-const PRINTF_FIFO_SIZE: u32 = 1;
-/// CU_LIMIT_MALLOC_HEAP_SIZE.
-const HEAP_SIZE: u32 = 2;
-/// CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT.
-const PENDING_LAUNCHES: u32 = 4;
 
 /// What a launch, and all that its kernels launch, use of the driver.
 pub struct KernelDevice<'a> {
@@ -85,7 +82,7 @@ impl Device for KernelDevice<'_> {
     }
 
     fn malloc(&self, bytes: u64) -> u64 {
-        let heap = (self.context.handle, limit(self.context, HEAP_SIZE));
+        let heap = (self.context.handle, limit(self.context, MALLOC_HEAP_SIZE));
         let (memory, gpu) = (&self.driver.memory, &self.context.gpu);
         memory
             .alloc_heap(self.driver, gpu, bytes, heap)
@@ -133,7 +130,7 @@ impl Runtime for KernelDevice<'_> {
     }
 
     fn pend(&self) -> bool {
-        let most = limit(self.context, PENDING_LAUNCHES);
+        let most = limit(self.context, DEV_RUNTIME_PENDING_LAUNCH_COUNT);
         let one_more = |n| (n < most).then_some(n + 1);
         let pending = &self.context.pending;
         let counted = pending.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::event_flag::{BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS};
 
 use super::digest;
 use super::error::Result;
@@ -13,11 +14,6 @@ use super::handle::{Kind, Table};
 use super::stream::{Position, Running, Stream};
 use super::sync::{lock, now_ns};
 use super::{context, fault, healthy, pool};
-
-/// CU_EVENT_DISABLE_TIMING.
-const DISABLE_TIMING: u32 = 2;
-/// CU_EVENT_INTERPROCESS.
-const INTERPROCESS: u32 = 4;
 
 /// The last cuEventRecord.
 enum Record {
@@ -49,7 +45,9 @@ static EVENTS: Table<Event> = Table::new(Kind::Event);
 pub fn create(flags: u32) -> Result<u64> {
     healthy()?;
     let context = context::current()?.handle;
-    if flags & !7 != 0 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0) {
+    if flags & !(BLOCKING_SYNC | DISABLE_TIMING | INTERPROCESS) != 0
+        || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0)
+    {
         return Err(CuResult::INVALID_VALUE);
     }
     let event = EVENTS.insert(|handle| {

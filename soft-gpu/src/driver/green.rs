@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::green_context;
 
 use super::context::{self, Context};
 use super::error::Result;
@@ -19,9 +20,6 @@ use super::part::Part;
 use super::stream::{Class, Position, Stream};
 use super::sync::lock;
 use super::{fault, gpu, healthy, pool};
-
-/// CU_GREEN_CTX_DEFAULT_STREAM. A green context has its NULL stream without this flag, too.
-const DEFAULT_STREAM: u32 = 1;
 
 /// The resources that a new green context gets (CUdevResourceDesc). A description is never
 /// destroyed.
@@ -83,7 +81,8 @@ pub fn create(description: u64, device: i32, flags: u32) -> Result<u64> {
     let description = DESCRIPTIONS
         .get(description)
         .map_err(|_| CuResult::INVALID_VALUE)?;
-    if flags & !DEFAULT_STREAM != 0 || description.device != device {
+    // A green context has its NULL stream without this flag, too.
+    if flags & !green_context::DEFAULT_STREAM != 0 || description.device != device {
         return Err(CuResult::INVALID_VALUE);
     }
     let primary = context::get(context::retain_primary(device)?)?;

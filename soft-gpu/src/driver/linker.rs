@@ -10,6 +10,7 @@ use vgpu_cuda_abi::CuResult;
 
 use super::module::Refusal;
 use super::program::serves;
+use super::runtime_errors;
 use crate::ptx::ast::{Function, Init, Module, Operand, Space, Statement, Variable};
 
 /// First line of an image with several inputs.
@@ -107,11 +108,13 @@ pub struct Linked {
     runtime: bool,
 }
 
+type Text = fn() -> &'static str;
+
 /// Our own PTX of functions of the device runtime library, and the names of these functions. The
 /// interpreter has most other functions of that library ([`crate::exec::runtime`]).
-const RUNTIME: [(&str, &[&str]); 2] = [
+const RUNTIME: [(Text, &[&str]); 2] = [
     (
-        include_str!("runtime.ptx"),
+        || include_str!("runtime.ptx"),
         &[
             "cudaCGGetIntrinsicHandle",
             "cudaCGSynchronize",
@@ -119,7 +122,7 @@ const RUNTIME: [(&str, &[&str]); 2] = [
         ],
     ),
     (
-        include_str!("runtime_errors.ptx"),
+        || &runtime_errors::PTX,
         &["__cudaCDP2GetErrorName", "__cudaCDP2GetErrorString"],
     ),
 ];
@@ -158,7 +161,7 @@ pub fn link(mut modules: Vec<(String, Module)>) -> Result<Linked, Refusal> {
         if modules.iter().any(wanted) {
             let input = Input {
                 name: "the device runtime".to_owned(),
-                text: text.as_bytes().to_vec(),
+                text: text().as_bytes().to_vec(),
             };
             let parsed = parse(&input)?;
             modules.push((input.name, parsed));

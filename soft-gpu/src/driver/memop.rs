@@ -9,6 +9,8 @@ use vgpu_cuda_abi::numbers::mem_op::{
     BARRIER, FLUSH_REMOTE_WRITES as FLUSH, WAIT_VALUE_32 as WAIT_32, WAIT_VALUE_64 as WAIT_64,
     WRITE_VALUE_32 as WRITE_32, WRITE_VALUE_64 as WRITE_64,
 };
+use vgpu_cuda_abi::numbers::wait_value::{AND, EQ, FLUSH as WAIT_FLUSH, GEQ, NOR};
+use vgpu_cuda_abi::numbers::write_value::NO_MEMORY_BARRIER;
 use vgpu_cuda_abi::structs::MemOp;
 
 use super::copy::Planned;
@@ -19,9 +21,6 @@ use super::graph::node::Action;
 use super::graph::{block, capture};
 use super::stream::{Running, Stream};
 use super::{Driver, healthy};
-
-/// CU_STREAM_WAIT_VALUE_FLUSH.
-const WAIT_FLUSH: u32 = 1 << 30;
 
 /// Time for which a waiting stream sleeps between two checks of the value.
 const PAUSE: Duration = Duration::from_micros(20);
@@ -79,8 +78,8 @@ impl Operation for MemOp {
         let driver = healthy()?;
         match self.operation {
             WAIT_32 | WAIT_64 if self.flags & WAIT_FLUSH != 0 => Err(CuResult::NOT_SUPPORTED),
-            WAIT_32 | WAIT_64 if self.flags > 3 => Err(CuResult::INVALID_VALUE),
-            WRITE_32 | WRITE_64 if self.flags > 1 => Err(CuResult::INVALID_VALUE),
+            WAIT_32 | WAIT_64 if self.flags > NOR => Err(CuResult::INVALID_VALUE),
+            WRITE_32 | WRITE_64 if self.flags > NO_MEMORY_BARRIER => Err(CuResult::INVALID_VALUE),
             WAIT_32 | WAIT_64 | WRITE_32 | WRITE_64 => {
                 let n = bytes(self);
                 if !self.address.is_multiple_of(n) || self.address == 0 {
@@ -150,9 +149,9 @@ fn satisfied(op: &MemOp) -> bool {
         )
     };
     match op.flags {
-        0 => ahead,
-        1 => now == wanted,
-        2 => now & wanted != 0,
+        GEQ => ahead,
+        EQ => now == wanted,
+        AND => now & wanted != 0,
         _ => nor != 0,
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, RwLock};
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::host_register::{DEVICEMAP, READ_ONLY};
 
 use super::arena::OUTSIDE;
 use super::error::Result;
@@ -126,11 +127,6 @@ pub struct Registered {
     /// Whether kernels may access the memory.
     pub mapped: bool,
 }
-
-/// CU_MEMHOSTREGISTER_DEVICEMAP.
-const DEVICEMAP: u32 = 2;
-/// CU_MEMHOSTREGISTER_READ_ONLY.
-const READ_ONLY: u32 = 8;
 
 /// All allocations of the process.
 #[derive(Default)]

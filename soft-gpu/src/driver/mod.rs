@@ -43,6 +43,7 @@ pub mod printed;
 pub mod program;
 pub mod range;
 mod registered;
+mod runtime_errors;
 pub mod scrub;
 pub mod share;
 pub mod stream;

@@ -5,6 +5,12 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::function_attribute::{
+    BINARY_VERSION, CACHE_MODE_CA, CLUSTER_SCHEDULING_POLICY_PREFERENCE as POLICY,
+    CLUSTER_SIZE_MUST_BE_SET, CONST_SIZE_BYTES, LOCAL_SIZE_BYTES, MAX_DYNAMIC_SHARED_SIZE_BYTES,
+    MAX_THREADS_PER_BLOCK, NON_PORTABLE_CLUSTER_SIZE_ALLOWED, NUM_REGS,
+    PREFERRED_SHARED_MEMORY_CARVEOUT, PTX_VERSION, REQUIRED_CLUSTER_WIDTH, SHARED_SIZE_BYTES,
+};
 use vgpu_cudart::image::{ELF, u32_at};
 
 use super::attributes::{Limits, SHARED_PER_BLOCK};
@@ -58,15 +64,9 @@ pub struct Function {
     pub limits: Limits,
     max_dynamic: AtomicU32,
     carveout: AtomicI32,
-    /// Values of the cluster attributes, from [`CLUSTER_WIDTH`] on.
+    /// Values of the cluster attributes, from [`REQUIRED_CLUSTER_WIDTH`] to [`POLICY`].
     clusters: [AtomicI32; 5],
 }
-
-/// CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, the first cluster attribute. The next numbers are
-/// HEIGHT, DEPTH, NON_PORTABLE_CLUSTER_SIZE_ALLOWED and CLUSTER_SCHEDULING_POLICY_PREFERENCE.
-const CLUSTER_WIDTH: i32 = 11;
-const NON_PORTABLE: i32 = 14;
-const POLICY: i32 = 15;
 
 static MODULES: Table<Module> = Table::new(Kind::Module);
 static FUNCTIONS: Table<Function> = Table::new(Kind::Function);
@@ -380,20 +380,21 @@ impl Function {
     /// CUDA_ERROR_INVALID_VALUE for an unknown attribute.
     pub fn attribute(&self, attribute: i32) -> Result<i32> {
         let i = &self.info;
-        Ok(match attribute {
-            0 => i.max_threads as i32,
-            1 => i.shared_bytes as i32,
-            2 => i.const_bytes as i32,
-            3 => i.local_bytes as i32,
-            4 => i.registers as i32,
-            5 => i.virtual_arch as i32,
-            6 => self.binary_version(),
-            8 => self.max_dynamic() as i32,
-            9 => self.carveout.load(Ordering::Relaxed),
-            CLUSTER_WIDTH..=POLICY => {
-                self.clusters[(attribute - CLUSTER_WIDTH) as usize].load(Ordering::Relaxed)
+        Ok(match attribute as u32 {
+            MAX_THREADS_PER_BLOCK => i.max_threads as i32,
+            SHARED_SIZE_BYTES => i.shared_bytes as i32,
+            CONST_SIZE_BYTES => i.const_bytes as i32,
+            LOCAL_SIZE_BYTES => i.local_bytes as i32,
+            NUM_REGS => i.registers as i32,
+            PTX_VERSION => i.virtual_arch as i32,
+            BINARY_VERSION => self.binary_version(),
+            MAX_DYNAMIC_SHARED_SIZE_BYTES => self.max_dynamic() as i32,
+            PREFERRED_SHARED_MEMORY_CARVEOUT => self.carveout.load(Ordering::Relaxed),
+            id @ REQUIRED_CLUSTER_WIDTH..=POLICY => {
+                self.clusters[(id - REQUIRED_CLUSTER_WIDTH) as usize].load(Ordering::Relaxed)
             }
-            7 | 10 | 16 | 17 => 0,
+            // Newer attributes than CUDA 13 has are 0.
+            CACHE_MODE_CA | CLUSTER_SIZE_MUST_BE_SET | 16 | 17 => 0,
             _ => return Err(CuResult::INVALID_VALUE),
         })
     }
@@ -413,26 +414,28 @@ impl Function {
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for a value or an attribute that cannot be set.
     pub fn set_attribute(&self, attribute: i32, value: i32) -> Result {
-        match attribute {
-            8 => {
+        match attribute as u32 {
+            MAX_DYNAMIC_SHARED_SIZE_BYTES => {
                 let room = self.limits.shared_optin;
                 let room = room.saturating_sub(self.info.shared_bytes as u32);
                 let bytes = u32::try_from(value).ok().filter(|v| *v <= room);
                 self.max_dynamic
                     .store(bytes.ok_or(CuResult::INVALID_VALUE)?, Ordering::Relaxed);
             }
-            9 if (-1..=100).contains(&value) => self.carveout.store(value, Ordering::Relaxed),
+            PREFERRED_SHARED_MEMORY_CARVEOUT if (-1..=100).contains(&value) => {
+                self.carveout.store(value, Ordering::Relaxed);
+            }
             // Cluster attributes are stored; clusters are not served.
-            CLUSTER_WIDTH..=POLICY if value >= 0 => {
-                if attribute == POLICY && value > 2 {
+            id @ REQUIRED_CLUSTER_WIDTH..=POLICY if value >= 0 => {
+                if id == POLICY && value > 2 {
                     return Err(CuResult::INVALID_VALUE);
                 }
-                let value = if attribute == NON_PORTABLE {
-                    (value != 0).into()
-                } else {
-                    value
+                let value = match id {
+                    NON_PORTABLE_CLUSTER_SIZE_ALLOWED => (value != 0).into(),
+                    _ => value,
                 };
-                self.clusters[(attribute - CLUSTER_WIDTH) as usize].store(value, Ordering::Relaxed);
+                let cluster = &self.clusters[(id - REQUIRED_CLUSTER_WIDTH) as usize];
+                cluster.store(value, Ordering::Relaxed);
             }
             _ => return Err(CuResult::INVALID_VALUE),
         }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::{allocation, pool_attribute as attribute};
 
 use super::error::Result;
 use super::graph::capture;
@@ -30,19 +31,8 @@ pub enum Space {
     Managed,
 }
 
-// CU_MEMPOOL_ATTR_*. Attributes 1 to 3 are the reuse attributes.
-const REUSE_LAST: u32 = 3;
-const RELEASE_THRESHOLD: u32 = 4;
-const RESERVED: u32 = 5;
-const RESERVED_HIGH: u32 = 6;
-const USED: u32 = 7;
-const USED_HIGH: u32 = 8;
-const ALLOCATION_TYPE: u32 = 9;
-const HANDLE_TYPES: u32 = 10;
-const LOCATION_ID: u32 = 11;
-const LOCATION_TYPE: u32 = 12;
-const MOST: u32 = 13;
-const DECOMPRESS: u32 = 14;
+/// The last of the reuse attributes, which begin at 1.
+const REUSE_LAST: u32 = attribute::REUSE_ALLOW_INTERNAL_DEPENDENCIES;
 
 /// A pool.
 pub struct Pool {
@@ -265,16 +255,19 @@ impl Pool {
         let bytes = lock(&self.bytes);
         Ok(match id {
             1..=REUSE_LAST => Int(self.reuse[id as usize - 1].load(Ordering::Relaxed)),
-            RELEASE_THRESHOLD => Long(self.threshold.load(Ordering::Relaxed)),
-            RESERVED => Long(bytes.used + bytes.kept),
-            RESERVED_HIGH => Long(bytes.reserved_high),
-            USED => Long(bytes.used),
-            USED_HIGH => Long(bytes.used_high),
-            ALLOCATION_TYPE => Int(if self.space == Space::Managed { 2 } else { 1 }),
-            HANDLE_TYPES | DECOMPRESS => Int(0),
-            LOCATION_ID => Int(self.location().1 as u32),
-            LOCATION_TYPE => Int(self.location().0),
-            MOST => Long(self.most),
+            attribute::RELEASE_THRESHOLD => Long(self.threshold.load(Ordering::Relaxed)),
+            attribute::RESERVED_MEM_CURRENT => Long(bytes.used + bytes.kept),
+            attribute::RESERVED_MEM_HIGH => Long(bytes.reserved_high),
+            attribute::USED_MEM_CURRENT => Long(bytes.used),
+            attribute::USED_MEM_HIGH => Long(bytes.used_high),
+            attribute::ALLOCATION_TYPE => Int(match self.space {
+                Space::Managed => allocation::MANAGED,
+                _ => allocation::PINNED,
+            }),
+            attribute::EXPORT_HANDLE_TYPES | attribute::HW_DECOMPRESS_ENABLED => Int(0),
+            attribute::LOCATION_ID => Int(self.location().1 as u32),
+            attribute::LOCATION_TYPE => Int(self.location().0),
+            attribute::MAX_POOL_SIZE => Long(self.most),
             _ => return Err(CuResult::INVALID_VALUE),
         })
     }
@@ -290,9 +283,11 @@ impl Pool {
             1..=REUSE_LAST => {
                 self.reuse[id as usize - 1].store(u32::from(value != 0), Ordering::Relaxed);
             }
-            RELEASE_THRESHOLD => self.threshold.store(value, Ordering::Relaxed),
-            RESERVED_HIGH if value == 0 => bytes.reserved_high = bytes.used + bytes.kept,
-            USED_HIGH if value == 0 => bytes.used_high = bytes.used,
+            attribute::RELEASE_THRESHOLD => self.threshold.store(value, Ordering::Relaxed),
+            attribute::RESERVED_MEM_HIGH if value == 0 => {
+                bytes.reserved_high = bytes.used + bytes.kept;
+            }
+            attribute::USED_MEM_HIGH if value == 0 => bytes.used_high = bytes.used,
             _ => return Err(CuResult::INVALID_VALUE),
         }
         Ok(())

@@ -5,30 +5,37 @@ mod import;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use vgpu_api::{Limit, PoolPatch, Priority, VmLimitsPatch};
+use vgpu_api::{Limit, PoolPatch, Priority, VmLimitsPatch, exit};
 
 pub(crate) use self::import::{CloudstackCommand, Detach, ImportCommand, ImportOptions};
 use crate::output::Format;
 use crate::settings::{self, Changes};
 use crate::vm_ids::{self, VmIds};
 
-const AFTER_HELP: &str = "\
+const EXAMPLES: &str = "\
 Examples:
   vgpu-admin scan-gpus                                     find the host's GPUs
   vgpu-admin assign-gpu --gpu-id=0 --pool=A                map GPU 0 to pool A (and create A)
   vgpu-admin register-vm --vm-id=1-7 --pool=A --priority=high
   vgpu-admin status --watch                                everything on one screen
 
-Exit codes:
-  0 done   1 failed   2 wrong usage or request   3 no such GPU, pool, VM or session
-  4 not permitted   5 daemon not reachable   6 in conflict or busy   7 doctor found errors";
+Exit codes:";
+
+/// What follows the options in the help: examples and exit codes.
+fn after_help() -> String {
+    let codes = exit::ALL.chunks(4).map(|line| {
+        let line: Vec<String> = line.iter().map(|(n, what)| format!("{n} {what}")).collect();
+        format!("\n  {}", line.join("   "))
+    });
+    EXAMPLES.to_owned() + &codes.collect::<String>()
+}
 
 /// Heading of the options for limits of a VM.
 const LIMITS: &str = "Limits (each also takes `default`, the value of vgpud's configuration)";
 
 /// Administers vgpud, which shares this host's GPUs among virtual machines.
 #[derive(Debug, Parser)]
-#[command(name = "vgpu-admin", version, after_help = AFTER_HELP, max_term_width = 100)]
+#[command(name = "vgpu-admin", version, after_help = after_help(), max_term_width = 100)]
 pub(crate) struct Cli {
     /// The daemon's admin socket.
     #[arg(

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use vgpu_api::{CheckStatus, DoctorCheck, DoctorReport};
+use vgpu_api::{CheckStatus, DoctorCheck, DoctorReport, exit};
 
 use crate::client::Client;
-use crate::error::{Error, PARTIAL};
+use crate::error::Error;
 use crate::output::{Format, Grid, show};
 
 /// Longest wait for a sign of life of vgpud, before the host is checked without vgpud.
@@ -28,7 +28,7 @@ pub(super) async fn run(
         answered => answered?,
     };
     show(output, &report, table)?;
-    Ok(if report.ok { 0 } else { PARTIAL })
+    Ok(if report.ok { exit::DONE } else { exit::FAULTY })
 }
 
 fn table(report: &DoctorReport) -> Grid {
@@ -55,7 +55,7 @@ fn without_vgpud(problem: &Error, config: Option<&Path>) -> Result<DoctorReport,
         Ok(report) => report,
         Err(why) => DoctorReport {
             ok: false,
-            checks: vec![check(
+            checks: vec![DoctorCheck::error(
                 "vgpud-program",
                 format!("The host cannot be checked without vgpud: {why}."),
                 "Install vgpud, or run `vgpud --doctor` yourself.",
@@ -63,22 +63,13 @@ fn without_vgpud(problem: &Error, config: Option<&Path>) -> Result<DoctorReport,
         },
     };
     report.ok = false;
-    let first = check(
+    let first = DoctorCheck::error(
         "vgpud",
         format!("{problem} The other checks are made without a running vgpud."),
         "`systemctl status vgpud` and `journalctl -u vgpud` say why vgpud does not run.",
     );
     report.checks.insert(0, first);
     Ok(report)
-}
-
-fn check(name: &str, message: String, hint: &str) -> DoctorCheck {
-    DoctorCheck {
-        name: name.into(),
-        status: CheckStatus::Error,
-        message,
-        hint: Some(hint.into()),
-    }
 }
 
 fn ask_vgpud(config: Option<&Path>) -> Result<DoctorReport, String> {

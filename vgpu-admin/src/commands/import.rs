@@ -6,6 +6,7 @@ use std::path::Path;
 use hyper::Method;
 use vgpu_api::{
     ApplyReport, ErrorCode, ErrorDetail, MoveRequest, Pool, RegisterRequest, Vm, VmLimits, VmPatch,
+    exit,
 };
 
 use super::applied;
@@ -17,8 +18,6 @@ use crate::import::plan::{Action, Options, Row, first_free, plan};
 use crate::import::{Listing, Unusable, incus, libvirt, proxmox, read_description, read_list};
 use crate::output::{Format, Grid, json, or_dash, print};
 
-/// Exit code of an import that refused a VM.
-const REFUSED: u8 = 6;
 /// Attempts to register a VM. Each failed attempt is a number that another command took meanwhile.
 const ATTEMPTS: u32 = 64;
 
@@ -59,7 +58,7 @@ pub(super) async fn run(
         show(output, &rows, dry_run)?;
     }
     let refused = rows.iter().any(|row| row.action == Action::Refused);
-    Ok(if refused { REFUSED } else { 0 })
+    Ok(if refused { exit::CONFLICT } else { exit::DONE })
 }
 
 fn listing(command: ImportCommand) -> Result<(Listing, ImportOptions), Error> {

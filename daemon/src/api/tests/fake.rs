@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use vgpu_api::{
-    CheckStatus, DoctorCheck, GpuAccount, GpuHealth, GpuSource, HostState, Session, SessionState,
-    WaitReason,
+    DoctorCheck, GpuAccount, GpuHealth, GpuSource, HostState, Session, SessionState, WaitReason,
 };
 
 use vgpu_sched::log::{Bounds, DecisionLog};
@@ -243,13 +242,6 @@ impl Mediation for FakeMediation {
     }
 
     fn doctor(&self) -> MediationFuture<'_, Vec<DoctorCheck>> {
-        Box::pin(async {
-            Ok(vec![DoctorCheck {
-                name: "listeners".into(),
-                status: CheckStatus::Ok,
-                message: "20 sockets".into(),
-                hint: None,
-            }])
-        })
+        Box::pin(async { Ok(vec![DoctorCheck::ok("listeners", "20 sockets")]) })
     }
 }

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use tokio::task::JoinHandle;
-use vgpu_api::{CheckStatus, DoctorCheck};
+use vgpu_api::DoctorCheck;
 use vsock::{VMADDR_CID_ANY, VsockListener};
 
 use super::Shared;
 use super::accept::{accept_unix, accept_vsock};
 use super::caps::Caps;
-use super::checks::{attached_descriptors, check, unix_listeners, vm_socket_access};
+use super::checks::{attached_descriptors, unix_listeners, vm_socket_access};
 use super::failure::ListenFailure;
 use super::rules::{Rules, SocketOwner, Wanted, ground, wanted};
 use super::sockets::{self, Spot};
@@ -503,7 +503,7 @@ impl Gateway {
         checks.push(vm_socket_access(&looked.there, some_shut, &config));
         let open = self.shared.caps.open();
         let open = format!("{open} connections are open");
-        checks.push(check("guest-connections", CheckStatus::Ok, open, None));
+        checks.push(DoctorCheck::ok("guest-connections", open));
         checks.push(attached_descriptors(
             rights::can_be_refused(),
             &self.shared.closers().full(),
@@ -551,11 +551,9 @@ impl Listeners {
     fn vsock(&self) -> DoctorCheck {
         const NAME: &str = "vsock-listener";
         match (&self.vsock, &self.vsock_problem) {
-            (Some(_), _) => check(NAME, CheckStatus::Ok, "listens".into(), None),
-            (None, Some((problem, remedy))) => {
-                check(NAME, CheckStatus::Warning, problem.clone(), Some(remedy))
-            }
-            (None, None) => check(NAME, CheckStatus::Skipped, "is switched off".into(), None),
+            (Some(_), _) => DoctorCheck::ok(NAME, "listens"),
+            (None, Some((problem, remedy))) => DoctorCheck::warning(NAME, problem, *remedy),
+            (None, None) => DoctorCheck::skipped(NAME, "is switched off"),
         }
     }
 }

@@ -7,14 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::sys;
+use vgpu_cuda_abi::numbers::context_flag::{LMEM_RESIZE_TO_MAX, MAP_HOST, SCHED_BLOCKING_SYNC};
 
 use super::{Device, Result, Stream, raw};
 
-/// `CU_CTX_SCHED_BLOCKING_SYNC`: waiting threads sleep instead of spinning.
-const SCHED_BLOCKING_SYNC: u32 = 4;
-/// `CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX`: the context flags that have a meaning for remote
-/// programs.
-const GUEST_FLAGS: u32 = 0x08 | 0x10;
+/// The context flags that have a meaning for remote programs.
+const GUEST_FLAGS: u32 = MAP_HOST | LMEM_RESIZE_TO_MAX;
 
 thread_local! {
     /// Number of the context that is current on this thread, as this module set it; 0: none. A

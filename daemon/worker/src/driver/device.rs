@@ -8,10 +8,6 @@ use vgpu_proto::handshake::DeviceInfo;
 
 use super::{Context, Result, raw};
 
-/// `CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS`: kernels can access the whole address space of the
-/// process. While it is 1, a worker must not serve guests.
-pub const PAGEABLE_MEMORY_ACCESS: u32 = 88;
-
 /// Last attribute number that is queried (CUDA 13 has about 150).
 const LAST_ATTRIBUTE: u32 = 199;
 

@@ -8,11 +8,6 @@ use vgpu_proto::cuda::CuResult;
 
 use super::{Context, Result, raw};
 
-/// `CU_EVENT_BLOCKING_SYNC`: waiting threads sleep.
-pub const BLOCKING_SYNC: u32 = 1;
-/// `CU_EVENT_DISABLE_TIMING`: makes the event cheaper.
-pub const DISABLE_TIMING: u32 = 2;
-
 /// A stream, possibly the NULL stream of its context.
 #[derive(Debug)]
 pub struct Stream {

@@ -11,16 +11,12 @@ use std::sync::Arc;
 
 use cudarc::driver::sys;
 use vgpu_cuda_abi::args::In;
-use vgpu_cuda_abi::numbers::node;
+use vgpu_cuda_abi::numbers::{capture_mode, node, stream_flag};
 use vgpu_cuda_abi::structs::{ConditionalNodeParams, NodeParams};
 use vgpu_proto::cuda::CuResult;
 
 use super::{Context, Result, Stream, raw};
 
-/// `CU_STREAM_NON_BLOCKING`: the captured stream does not synchronize with the NULL stream.
-const NON_BLOCKING: u32 = 1;
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`: calls of other threads do not disturb the capture.
-const RELAXED: u32 = 2;
 /// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`.
 const SET_DEPENDENCIES: u32 = 1;
 
@@ -81,7 +77,7 @@ impl Graph {
             self.clear()?;
         }
         let mut builder = Builder {
-            stream: Stream::create(&self.context, NON_BLOCKING, 0)?,
+            stream: Stream::create(&self.context, stream_flag::NON_BLOCKING, 0)?,
             root: self.raw,
             graph: PhantomData,
         };
@@ -172,9 +168,11 @@ impl<'g> Builder<'g> {
         let graph = section.use_up();
         let stream = self.stream.bound()?;
         let (nodes, data) = (ptr::null(), ptr::null());
+        // Calls of other threads do not disturb the capture.
+        let mode = capture_mode::RELAXED;
         // SAFETY: the stream is ours and idle; the section's graph lives as long as the graph that
         // is being built, and no other code uses or empties it meanwhile ('g).
-        unsafe { raw::cuStreamBeginCaptureToGraph(stream, graph, nodes, data, 0, RELAXED) }?;
+        unsafe { raw::cuStreamBeginCaptureToGraph(stream, graph, nodes, data, 0, mode) }?;
         let filled = fill(&mut Recorder {
             stream: &self.stream,
             graph: PhantomData,

@@ -5,16 +5,11 @@ use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys;
+use vgpu_cuda_abi::numbers::jit_input;
 use vgpu_proto::cuda::CuResult;
 
 use super::module::JitOptions;
 use super::{Context, JitLogs, MappedImage, Result, raw};
-
-/// `CU_JIT_INPUT_LIBRARY`, the last kind that is linked: CUBIN, PTX, FATBINARY, OBJECT, LIBRARY.
-/// (Drivers no longer accept NVVM.)
-pub const LAST_INPUT_KIND: u32 = 4;
-/// `CU_JIT_INPUT_PTX`: text, whose size includes its NUL.
-const PTX: u32 = 1;
 
 /// An input of a link.
 #[derive(Debug)]
@@ -74,7 +69,8 @@ fn link_with(inputs: &[Input], jit: &mut JitOptions, most: usize) -> Result<Vec<
         let bytes = input.image.bytes();
         let size = match bytes.last() {
             // A zero byte follows every image in memory.
-            Some(last) if input.kind == PTX && *last != 0 => bytes.len() + 1,
+            // The size of text includes its NUL.
+            Some(last) if input.kind == jit_input::PTX && *last != 0 => bytes.len() + 1,
             _ => bytes.len(),
         };
         // SAFETY: the image has `size` readable bytes and the driver only reads them; the name ends

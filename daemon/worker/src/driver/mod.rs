@@ -33,16 +33,14 @@ pub use copy::{
     Rows, Word, copy_dtod, copy_dtoh, copy_htod, copy_rows_dtod, copy_rows_dtoh, copy_rows_htod,
     fill, fill_2d, wait_word, write_word,
 };
-pub use device::{Device, PAGEABLE_MEMORY_ACCESS, describe};
-pub use event::{BLOCKING_SYNC, DISABLE_TIMING, Event, Stream};
+pub use device::{Device, describe};
+pub use event::{Event, Stream};
 pub use graph::{Builder, Graph, GraphExec, Recorder, Section};
 pub use image::MappedImage;
-pub use link::{Input, LAST_INPUT_KIND, link};
+pub use link::{Input, link};
 pub use load::{LoadError, examine, load};
 pub use log::last_message;
-pub use module::{
-    Function, JitLogs, LAST_FUNCTION_ATTRIBUTE, Launch, Module, OPTION_LIMIT, option_allowed,
-};
+pub use module::{Function, JitLogs, Launch, Module, OPTION_LIMIT, option_allowed};
 pub use pinned::{Block, BlockPool};
 pub use shadow::Shadow;
 pub use slots::{Slot, Slots};

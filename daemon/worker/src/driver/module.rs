@@ -5,15 +5,11 @@ use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys;
+use vgpu_cuda_abi::numbers::jit_option as option;
 use vgpu_proto::cuda::CuResult;
-use vgpu_proto::limits::MAX_KERNEL_PARAMS;
+use vgpu_proto::limits::{FUNCTION_ATTRIBUTES, MAX_KERNEL_PARAMS};
 
 use super::{Context, MappedImage, Result, Stream, raw};
-
-const JIT_INFO_LOG: u32 = 3;
-const JIT_INFO_LOG_LEN: u32 = 4;
-const JIT_ERROR_LOG: u32 = 5;
-const JIT_ERROR_LOG_LEN: u32 = 6;
 
 /// Scalar JIT options that a guest may set: registers, threads per block, optimisation level,
 /// target (from the context or by number), fallback, debug and line information, verbosity, cache
@@ -25,9 +21,6 @@ const JIT_ALLOWED: &[u32] = &[
 
 /// Maximum number of options of one load.
 pub const OPTION_LIMIT: usize = 64;
-
-/// Last function attribute that is queried.
-pub const LAST_FUNCTION_ATTRIBUTE: u32 = 17;
 
 /// Whether a guest may set this JIT option.
 pub fn option_allowed(option: u32) -> bool {
@@ -80,14 +73,17 @@ impl JitOptions {
         }
         if info_len > 0 {
             let buffer = all.logs.info.as_mut_ptr().cast();
-            all.add(JIT_INFO_LOG, buffer);
-            all.add(JIT_INFO_LOG_LEN, info_len as *mut c_void);
+            all.add(option::INFO_LOG_BUFFER, buffer);
+            all.add(option::INFO_LOG_BUFFER_SIZE_BYTES, info_len as *mut c_void);
             all.filled[0] = Some(all.values.len() - 1);
         }
         if error_len > 0 {
             let buffer = all.logs.error.as_mut_ptr().cast();
-            all.add(JIT_ERROR_LOG, buffer);
-            all.add(JIT_ERROR_LOG_LEN, error_len as *mut c_void);
+            all.add(option::ERROR_LOG_BUFFER, buffer);
+            all.add(
+                option::ERROR_LOG_BUFFER_SIZE_BYTES,
+                error_len as *mut c_void,
+            );
             all.filled[1] = Some(all.values.len() - 1);
         }
         all
@@ -305,7 +301,7 @@ impl Function {
 
     /// (attribute, value) of all attributes that the driver knows.
     pub fn attributes(&self) -> Vec<(u32, i32)> {
-        (0..=LAST_FUNCTION_ATTRIBUTE)
+        (0..FUNCTION_ATTRIBUTES)
             .filter_map(|a| self.attribute(a).ok().map(|value| (a, value)))
             .collect()
     }

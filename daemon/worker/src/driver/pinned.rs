@@ -4,10 +4,9 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Context, Result, raw};
+use vgpu_cuda_abi::numbers::host_alloc::PORTABLE;
 
-/// `CU_MEMHOSTALLOC_PORTABLE`: page-locked for every context.
-const PORTABLE: u32 = 1;
+use super::{Context, Result, raw};
 
 /// An allocation that is divided into blocks.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out, Text};
-use vgpu_cuda_abi::numbers::device_attribute as attr;
+use vgpu_cuda_abi::numbers::{atomic, device_attribute as attr};
 use vgpu_cuda_abi::structs::DeviceProperties;
 use vgpu_proto::cuda::ArrayShape;
 
@@ -185,8 +185,6 @@ const NOTIFICATION: u64 = 1;
 /// Size in bytes of the largest texture in linear memory, on every device since compute capability
 /// 5.0.
 const LONGEST_LINEAR_TEXTURE: u64 = 1 << 32;
-/// Number of the last `CUatomicOperation`.
-const LAST_ATOMIC: u32 = 12;
 
 fn no_atomics(out: Out<u32>, operations: In<u32>, count: u32) -> crate::Cu {
     out.check()?;
@@ -195,7 +193,7 @@ fn no_atomics(out: Out<u32>, operations: In<u32>, count: u32) -> crate::Cu {
         return Err(CuResult::INVALID_VALUE);
     }
     for i in 0..count as usize {
-        if operations.at(i)? > LAST_ATOMIC {
+        if operations.at(i)? > atomic::FLOAT_MAX {
             return Err(CuResult::INVALID_VALUE);
         }
         out.element(i).set(0)?;

@@ -7,6 +7,11 @@ use std::ffi::{c_int, c_uint};
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
 use vgpu_cuda_abi::numbers::device_attribute as attribute;
+use vgpu_cuda_abi::numbers::resource::{
+    RESOURCE_TYPE_SM as MULTIPROCESSORS,
+    SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING as IGNORE_COSCHEDULING,
+    SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE as MAX_POTENTIAL_CLUSTER_SIZE,
+};
 use vgpu_cuda_abi::structs::DevResource;
 
 use crate::Cu;
@@ -15,11 +20,7 @@ use crate::state::Shim;
 use crate::state::current::shim;
 use crate::state::streams::resolve;
 
-/// `CU_DEV_RESOURCE_TYPE_SM`.
-const MULTIPROCESSORS: u32 = 1;
-/// `CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING`, `…_MAX_POTENTIAL_CLUSTER_SIZE`.
-const SPLIT_FLAGS: c_uint = 3;
-const IGNORE_COSCHEDULING: c_uint = 1;
+const SPLIT_FLAGS: c_uint = IGNORE_COSCHEDULING | MAX_POTENTIAL_CLUSTER_SIZE;
 /// Number of multiprocessors in a pair, the smallest unit that the hardware can split off.
 const FINEST: u32 = 2;
 

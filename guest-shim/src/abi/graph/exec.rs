@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, Out};
-use vgpu_cuda_abi::structs::{ExecUpdateInfo, InstantiateParams};
+use vgpu_cuda_abi::structs::{ExecUpdateInfo, InstantiateParams, UpdateOutcome as Outcome};
 
 use crate::ffi::exports;
 use crate::ops::replay::{UPLOAD, instantiate, run, steps};
 use crate::state::current::{live, shim};
 use crate::state::graphs::Exec;
 use crate::state::graphs::plan::Refusal;
-use crate::state::graphs::update::{Outcome, Report};
+use crate::state::graphs::update::Report;
 use crate::state::streams::resolve;
 use crate::state::{Shim, capture};
 use crate::{Cu, lock};

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::Out;
+use vgpu_cuda_abi::numbers::green_context;
 
 use crate::ffi::exports;
 use crate::state::current::live;
@@ -56,12 +57,10 @@ exports! {
 
     /// Always an error: there are no contexts on a part of a device.
     fn cuGreenCtxCreate(out: Out<u64>, desc: u64, device: c_int, flags: c_uint) {
-        /// `CU_GREEN_CTX_DEFAULT_STREAM`, which is mandatory.
-        const DEFAULT_STREAM: c_uint = 1;
         let shim = live()?;
         out.check()?;
         shim.devices.get(device)?;
-        green("cuGreenCtxCreate", desc != 0 && flags == DEFAULT_STREAM)
+        green("cuGreenCtxCreate", desc != 0 && flags == green_context::DEFAULT_STREAM)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, In, Out};
+use vgpu_cuda_abi::numbers::copy_operand::{ARRAY, POINTER as MEMORY};
+use vgpu_cuda_abi::numbers::copy_order::{ANY, DURING_API_CALL, STREAM};
 use vgpu_cuda_abi::structs::{Copy3D, CopyAttributes, CopyOperand, CopyOperation, Side3D};
 
 use crate::Cu;
@@ -12,9 +14,7 @@ use crate::state::Shim;
 use crate::state::current::live;
 use crate::state::streams::{Target, resolve};
 
-/// `CU_MEMCPY_SRC_ACCESS_ORDER_STREAM`, `DURING_API_CALL`, `ANY`.
-const DURING_CALL: u32 = 2;
-const ORDERS: std::ops::RangeInclusive<u32> = 1..=3;
+const ORDERS: std::ops::RangeInclusive<u32> = STREAM..=ANY;
 
 /// The lists of a batch of copies, each with its length.
 #[derive(Clone, Copy)]
@@ -125,7 +125,7 @@ exports! {
 /// For sources that must be read during the call: waits until they were read.
 fn ordered(shim: &Shim, order: u32) -> Cu {
     match order {
-        DURING_CALL => shim.session.take_back(),
+        DURING_API_CALL => shim.session.take_back(),
         _ => Ok(()),
     }
 }
@@ -213,10 +213,6 @@ fn boxes(
     }
     Ok(())
 }
-
-/// `CU_MEMCPY_OPERAND_TYPE_POINTER`, `ARRAY`.
-const MEMORY: u32 = 1;
-const ARRAY: u32 = 2;
 
 /// Size of an element in bytes, if the side is an array.
 fn element(shim: &Shim, side: &CopyOperand) -> Cu<Option<usize>> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out, Text};
+use vgpu_cuda_abi::numbers::function_cache::PREFER_EQUAL;
 use vgpu_proto::limits::MAX_IMAGE;
 
 use crate::Cu;
@@ -18,9 +19,6 @@ use crate::sys::UserMemory;
 /// `CU_MODULE_LAZY_LOADING`. With any other mode, frameworks load hundreds of megabytes at their
 /// start.
 const LAZY_LOADING: u32 = 2;
-
-/// Number of `CUfunc_cache` values.
-pub(crate) const CACHE_CONFIGS: u32 = 4;
 
 exports! {
     /// Loads a file of the guest.
@@ -177,7 +175,7 @@ exports! {
     fn cuFuncSetCacheConfig(function: u64, config: u32) {
         let shim = live()?;
         let function = libraries::function(shim, function)?;
-        if config >= CACHE_CONFIGS {
+        if config > PREFER_EQUAL {
             return Err(CuResult::INVALID_VALUE);
         }
         function.set_cache_config(shim, config)

@@ -4,6 +4,8 @@ use std::ffi::c_int;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, In, Out};
+use vgpu_cuda_abi::numbers::event_flag::WAIT_EXTERNAL;
+use vgpu_cuda_abi::numbers::launch_attribute::PRIORITY;
 use vgpu_cuda_abi::numbers::stream_flag::NON_BLOCKING;
 use vgpu_cuda_abi::structs::AttributeValue;
 use vgpu_proto::call::req;
@@ -134,11 +136,10 @@ exports! {
 
     /// Makes the stream wait for the last record of an event.
     fn cuStreamWaitEvent / cuStreamWaitEvent_ptsz [mode] (stream: u64, event: u64, flags: u32) {
-        const EXTERNAL: u32 = 1;
         let shim = live()?;
         let target = resolve(shim, stream, mode)?;
         let event = shim.events.get(event)?;
-        if flags & !EXTERNAL != 0 {
+        if flags & !WAIT_EXTERNAL != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
         if capture::wait(shim, &target, &event)? {
@@ -148,8 +149,6 @@ exports! {
     }
 }
 
-/// `CU_STREAM_ATTRIBUTE_PRIORITY`.
-const PRIORITY: u32 = 8;
 /// Access policy, synchronisation policy, priority, memory domains.
 const ATTRIBUTES: &[u32] = &[1, 3, PRIORITY, 9, 10];
 

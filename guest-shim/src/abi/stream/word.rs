@@ -2,7 +2,7 @@
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, In};
-use vgpu_cuda_abi::numbers::mem_op;
+use vgpu_cuda_abi::numbers::{MOST_MEM_OPS, mem_op};
 use vgpu_cuda_abi::structs::MemOp;
 
 use crate::Cu;
@@ -79,9 +79,7 @@ fn batch(stream: u64, mode: DefaultStream, (list, count): (In<MemOp>, u32), flag
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for flags, for too many operations and for unknown operations.
 pub(crate) fn words(list: In<MemOp>, count: u32, flags: u32) -> Cu<Vec<Word>> {
-    /// Largest number of operations in one call, as in the driver.
-    const MOST: u32 = 256;
-    if flags != 0 || count > MOST {
+    if flags != 0 || count > MOST_MEM_OPS {
         return Err(CuResult::INVALID_VALUE);
     }
     let mut words = Vec::with_capacity(count as usize);

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::condition::ASSIGN_DEFAULT;
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::Stream;
 use vgpu_proto::limits::MAX_GRAPH_BODIES;
@@ -19,9 +20,6 @@ use crate::state::Shim;
 use crate::state::contexts::Context;
 use crate::state::current;
 use crate::{Cu, lock};
-
-/// `CU_GRAPH_COND_ASSIGN_DEFAULT`.
-const ASSIGN_DEFAULT: u32 = 1;
 
 /// The graph of the host's driver to which the condition values of a graph belong.
 #[derive(Debug)]

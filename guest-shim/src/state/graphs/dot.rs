@@ -2,12 +2,10 @@
 
 use std::fmt::Write as _;
 
+use vgpu_cuda_abi::numbers::dot_flag::{HANDLES, VERBOSE};
+
 use super::{Graph, Kind, Node};
 use crate::lock;
-
-/// `CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE`, `HANDLES`.
-const VERBOSE: u32 = 1;
-const HANDLES: u32 = 1 << 10;
 
 fn title(kind: &Kind) -> &'static str {
     match kind {

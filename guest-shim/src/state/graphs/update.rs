@@ -3,33 +3,13 @@
 use std::sync::Arc;
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::structs::UpdateOutcome as Outcome;
 
 use super::exec::Exec;
 use super::plan::{Plan, Planned};
 use super::{Graph, Kind};
 use crate::state::{Shim, capture};
 use crate::{Cu, lock};
-
-/// `CUgraphExecUpdateResult`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub(crate) enum Outcome {
-    Success = 0,
-    /// Any other reason.
-    Error = 1,
-    /// Different nodes or dependencies.
-    TopologyChanged = 2,
-    /// The kind of a node has changed.
-    TypeChanged = 3,
-    /// A parameter has changed that an instance cannot change.
-    ParametersChanged = 5,
-    /// A node of this kind cannot be updated.
-    NotSupported = 6,
-    /// The kernel belongs to another context.
-    FunctionChange = 7,
-    /// An attribute has changed that an instance cannot change.
-    AttributesChanged = 8,
-}
 
 /// The result of `cuGraphExecUpdate`: the outcome, the node that caused it and, if the reason is an
 /// edge, the node at which the edge begins.

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use super::{AccessDescriptor, Copy3D, HostFn, MemOp, PoolProperties};
 use crate::args::{In, StreamArg};
+use crate::numbers::graph_update;
 
 /// `CUgraphEdgeData`: properties of an edge besides its nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -260,4 +261,26 @@ impl NodeParams {
         // SAFETY: the structure fits (`OfNode`).
         unsafe { self.room.as_mut_ptr().cast::<T>().write(value) };
     }
+}
+
+/// `CUgraphExecUpdateResult`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum UpdateOutcome {
+    /// Updated.
+    Success = graph_update::SUCCESS,
+    /// Refused for a reason without a code of its own.
+    Error = graph_update::ERROR,
+    /// The graph has other nodes or dependencies than the instance.
+    TopologyChanged = graph_update::ERROR_TOPOLOGY_CHANGED,
+    /// A node is of another kind.
+    TypeChanged = graph_update::ERROR_NODE_TYPE_CHANGED,
+    /// A parameter differs that an update cannot change.
+    ParametersChanged = graph_update::ERROR_PARAMETERS_CHANGED,
+    /// A node of this kind cannot be updated.
+    NotSupported = graph_update::ERROR_NOT_SUPPORTED,
+    /// A kernel node has a function of another context.
+    FunctionChange = graph_update::ERROR_UNSUPPORTED_FUNCTION_CHANGE,
+    /// An attribute differs that an update cannot change.
+    AttributesChanged = graph_update::ERROR_ATTRIBUTES_CHANGED,
 }

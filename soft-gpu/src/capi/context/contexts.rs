@@ -4,10 +4,13 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::numbers::CONTEXT_API_VERSION;
+use vgpu_cuda_abi::numbers::function_cache::PREFER_EQUAL;
+use vgpu_cuda_abi::numbers::shared_config::{EIGHT_BYTE_BANK_SIZE, FOUR_BYTE_BANK_SIZE};
 use vgpu_cuda_abi::structs::CtxCreateParams;
 
 use crate::capi::device::resource::Resource;
-use crate::driver::context::{self, API_VERSION, LIMITS};
+use crate::driver::context::{self, LIMITS};
 use crate::driver::error::Result;
 use crate::driver::graph::capture;
 use crate::driver::green::{self, Green};
@@ -177,7 +180,7 @@ exports! {
     }
 
     fn cuCtxSetCacheConfig(config: u32) {
-        if config > 3 {
+        if config > PREFER_EQUAL {
             return Err(CuResult::INVALID_VALUE);
         }
         context::current()?.cache_config.store(config, Relaxed);
@@ -185,13 +188,12 @@ exports! {
     }
 
     fn cuCtxGetSharedMemConfig(out: Out<u32>) {
-        const FOUR_BYTES: u32 = 1;
         context::current()?;
-        out.set(FOUR_BYTES)
+        out.set(FOUR_BYTE_BANK_SIZE)
     }
 
     fn cuCtxSetSharedMemConfig(config: u32) {
-        if config > 2 {
+        if config > EIGHT_BYTE_BANK_SIZE {
             return Err(CuResult::INVALID_VALUE);
         }
         // Does nothing but check the context: the bank width is fixed on this architecture.
@@ -200,7 +202,7 @@ exports! {
 
     fn cuCtxGetApiVersion(handle: u64, version: Out<u32>) {
         or_current(handle)?;
-        version.set(API_VERSION)
+        version.set(CONTEXT_API_VERSION)
     }
 
     fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) {

@@ -4,6 +4,7 @@ use std::ffi::c_char;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out, Text};
+use vgpu_cuda_abi::numbers::atomic;
 use vgpu_cuda_abi::structs::DeviceProperties;
 
 use crate::capi::device::resource::Resource;
@@ -46,8 +47,6 @@ fn retain(context: Out<u64>, device: i32) -> Result {
 
 /// The handle that every registration for notifications gets.
 const NOTIFICATION: u64 = 1;
-/// Largest number of CUatomicOperation.
-const LAST_ATOMIC: u32 = 12;
 
 /// Answers a query of atomic operations on memory of the host or of another device: kernels can use
 /// none.
@@ -57,7 +56,7 @@ fn no_atomics(out: Out<u32>, operations: In<u32>, count: u32) -> Result {
         return Err(CuResult::INVALID_VALUE);
     }
     for i in 0..count as usize {
-        if operations.at(i)? > LAST_ATOMIC {
+        if operations.at(i)? > atomic::FLOAT_MAX {
             return Err(CuResult::INVALID_VALUE);
         }
     }

@@ -4,6 +4,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::numbers::resource::{
+    RESOURCE_TYPE_SM as MULTIPROCESSORS,
+    SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING as IGNORE_COSCHEDULING,
+    SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE as MAX_POTENTIAL_CLUSTER_SIZE,
+};
 use vgpu_cuda_abi::structs::{DevResource, GroupParams};
 
 use crate::driver::error::Result;
@@ -11,13 +16,9 @@ use crate::driver::gpu::Gpu;
 use crate::driver::part::{self, Grain, Group, Part};
 use crate::driver::{gpu, green, healthy};
 
-/// CU_DEV_RESOURCE_TYPE_SM, the only served type. Work queues (CUDA 13.1) are not served.
-const MULTIPROCESSORS: u32 = 1;
-/// CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING.
-const IGNORE_COSCHEDULING: u32 = 1;
-/// Accepted flags of cuDevSmResourceSplitByCount: [`IGNORE_COSCHEDULING`], and 2, a hint for
-/// clusters, which are not served.
-const SPLIT_FLAGS: u32 = 3;
+/// Accepted flags of cuDevSmResourceSplitByCount. The second is a hint for clusters, which are not
+/// served.
+const SPLIT_FLAGS: u32 = IGNORE_COSCHEDULING | MAX_POTENTIAL_CLUSTER_SIZE;
 /// Marks a structure that this driver filled in. The tag lies in the bytes reserved for the driver.
 const TAG: u32 = u32::from_le_bytes(*b"soft");
 /// Most groups of one split: more than a device has multiprocessors.

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, In, StreamArg};
+use vgpu_cuda_abi::numbers::launch_extra;
 use vgpu_cuda_abi::structs::LaunchConfig;
 
 use crate::capi::StreamOf as _;
@@ -12,8 +13,8 @@ use crate::driver::launch::{Shape, submit};
 use crate::driver::module::{self, Function};
 
 /// Keys of the `extra` array.
-const PARAM_BUFFER: usize = 1;
-const PARAM_SIZE: usize = 2;
+const PARAM_BUFFER: usize = launch_extra::BUFFER_POINTER_AS_INT as usize;
+const PARAM_SIZE: usize = launch_extra::BUFFER_SIZE_AS_INT as usize;
 
 /// Builds the parameter block from an array with one pointer per parameter.
 fn gather(f: &Function, params: In<In<u8>>) -> Result<Vec<u8>> {

@@ -7,16 +7,16 @@ use vgpu_cuda_abi::args::{DefaultStream, In, Out, StreamArg};
 use vgpu_cuda_abi::numbers::instantiate::UPLOAD;
 use vgpu_cuda_abi::structs::{
     BatchNodeParams, Copy3D, ExecUpdateInfo, HostNodeParams, InstantiateParams, KernelNodeParams,
-    KernelNodeParams2, MemsetNodeParams, NodeParams,
+    KernelNodeParams2, MemsetNodeParams, NodeParams, UpdateOutcome as Outcome,
 };
 
 use crate::capi::StreamOf as _;
 use crate::capi::graph::nodes::Params as _;
 use crate::capi::graph::params::action;
 use crate::driver::error::Result;
-use crate::driver::graph::exec::{self, AUTO_FREE, Refusal};
+use crate::driver::graph::exec::{self, AUTO_FREE, DEVICE_LAUNCH, NODE_PRIORITY, Refusal};
 use crate::driver::graph::node::Action;
-use crate::driver::graph::update::{self, Outcome, Report};
+use crate::driver::graph::update::{self, Report};
 use crate::driver::{event, graph};
 
 fn make(out: Out<u64>, graph: u64, flags: u64) -> std::result::Result<u64, Refusal> {
@@ -117,8 +117,8 @@ exports! {
     }
 
     fn cuGraphExecGetFlags(exec: u64, flags: Out<u64>) {
-        // The flags that affect launches: AUTO_FREE_ON_LAUNCH, DEVICE_LAUNCH, USE_NODE_PRIORITY.
-        flags.set(exec::get(exec)?.flags & (AUTO_FREE | 4 | 8))
+        // The flags that affect launches.
+        flags.set(exec::get(exec)?.flags & (AUTO_FREE | DEVICE_LAUNCH | NODE_PRIORITY))
     }
 
     fn cuGraphExecGetId(exec: u64, id: Out<u32>) {

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::numbers::launch_attribute::COOPERATIVE;
 use vgpu_cuda_abi::numbers::node as kind;
 use vgpu_cuda_abi::structs::{
     AllocNodeParams, AttributeValue, BatchNodeParams, Copy3D, HostNodeParams, KernelNodeParams,
@@ -18,7 +19,7 @@ use crate::capi::vmm::check_device;
 use crate::driver::callback::HostCall;
 use crate::driver::error::Result;
 use crate::driver::graph::block::Space;
-use crate::driver::graph::node::{Action, Attributes, COOPERATIVE, Dependency, KERNEL_ATTRIBUTES};
+use crate::driver::graph::node::{Action, Attributes, Dependency, KERNEL_ATTRIBUTES};
 use crate::driver::graph::{self, update};
 use crate::driver::launch::Shape;
 use crate::driver::memop::Operation as _;

@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_char, c_uint, c_void};
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out, Text};
 use vgpu_cuda_abi::names::{Exports, NotFound};
+use vgpu_cuda_abi::numbers::proc_address as status;
 use vgpu_cuda_abi::structs::LogsCallback;
 use vgpu_cudart::logs;
 
@@ -19,17 +20,10 @@ static EXPORTS: Exports = Exports {
     refusing: REFUSING,
 };
 
-/// CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.
-const PER_THREAD: u64 = 2;
-/// All known flags: CU_GET_PROC_ADDRESS_LEGACY_STREAM (1) and [`PER_THREAD`] (2).
-const KNOWN_FLAGS: u64 = 3;
-
-/// `CUdriverProcAddressQueryResult`.
-mod status {
-    pub(super) const SUCCESS: u32 = 0;
-    pub(super) const SYMBOL_NOT_FOUND: u32 = 1;
-    pub(super) const VERSION_NOT_SUFFICIENT: u32 = 2;
-}
+/// `PER_THREAD_DEFAULT_STREAM` as a flag of the function.
+const PER_THREAD: u64 = status::PER_THREAD_DEFAULT_STREAM as u64;
+/// All known flags.
+const KNOWN_FLAGS: u64 = PER_THREAD | status::LEGACY_STREAM as u64;
 
 /// Looks up a function by name and version.
 ///

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, In, Named, Out, StreamArg};
+use vgpu_cuda_abi::numbers::copy_operand::{ARRAY, POINTER};
+use vgpu_cuda_abi::numbers::copy_order::{ANY, DURING_API_CALL, STREAM};
 use vgpu_cuda_abi::numbers::memory_type;
 use vgpu_cuda_abi::structs::{Copy3D, CopyAttributes, CopyOperand, CopyOperation, Side3D};
 
@@ -14,26 +16,18 @@ use crate::driver::error::Result;
 use crate::driver::stream::Stream;
 use crate::driver::transfer;
 
-/// CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL and CU_MEMCPY_SRC_ACCESS_ORDER_ANY.
-const DURING_CALL: u32 = 2;
-const ANY: u32 = 3;
-
-/// CU_MEMCPY_OPERAND_TYPE_POINTER and CU_MEMCPY_OPERAND_TYPE_ARRAY.
-const POINTER: u32 = 1;
-const ARRAY: u32 = 2;
-
 fn check(order: u32, flags: u32) -> Result {
-    if !(1..=ANY).contains(&order) || flags > 1 {
+    if !(STREAM..=ANY).contains(&order) || flags > 1 {
         return Err(CuResult::INVALID_VALUE);
     }
     Ok(())
 }
 
-/// Queues one copy. For the order [`DURING_CALL`], the source must be read before the call returns,
+/// Queues one copy. For the order [`DURING_API_CALL`], the source must be read before the call returns,
 /// so the call waits for the stream.
 fn queue(c: &Copy3D, order: u32, stream: &Arc<Stream>) -> Result {
     copy(c, Mode::Async, stream)?;
-    if order == DURING_CALL {
+    if order == DURING_API_CALL {
         stream.synchronize()?;
     }
     Ok(())

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out, Text};
+use vgpu_cuda_abi::numbers::jit_input::{CUBIN, FATBINARY as FATBIN, LIBRARY, OBJECT, PTX};
 
 use crate::capi::module::load::{JitLog, JitOptions, read_image};
 use crate::driver::error::Result;
@@ -11,13 +12,6 @@ use crate::driver::handle::{Kind, Table};
 use crate::driver::link::{self, Link};
 use crate::driver::module::Refusal;
 use crate::driver::{gpu, image};
-
-/// CUjitInputType.
-const CUBIN: u32 = 0;
-const PTX: u32 = 1;
-const FATBIN: u32 = 2;
-const OBJECT: u32 = 3;
-const LIBRARY: u32 = 4;
 
 /// The log buffers of each link, which the program gives to cuLinkCreate.
 static LOGS: Table<JitLog> = Table::new(Kind::Link);

@@ -4,18 +4,17 @@ use std::ffi::{c_char, c_void};
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out, Text};
+use vgpu_cuda_abi::numbers::function_cache::PREFER_EQUAL;
 use vgpu_cuda_abi::numbers::jit_option::{
     ERROR_LOG_BUFFER as ERROR_LOG, ERROR_LOG_BUFFER_SIZE_BYTES as ERROR_LOG_SIZE,
-    INFO_LOG_BUFFER as INFO_LOG, INFO_LOG_BUFFER_SIZE_BYTES as INFO_LOG_SIZE,
+    INFO_LOG_BUFFER as INFO_LOG, INFO_LOG_BUFFER_SIZE_BYTES as INFO_LOG_SIZE, MAX_REGISTERS,
 };
+use vgpu_cuda_abi::numbers::shared_config::EIGHT_BYTE_BANK_SIZE;
 
 use crate::driver::error::Result;
 use crate::driver::image::Target;
 use crate::driver::module::{self, Refusal};
 use crate::driver::{context, healthy, image};
-
-/// CU_JIT_MAX_REGISTERS: the only option that is served besides the logs.
-const MAX_REGISTERS: u32 = 0;
 
 /// The arrays of JIT options of a load or a link.
 #[derive(Clone, Copy)]
@@ -47,6 +46,7 @@ impl JitOptions {
 
     /// CU_JIT_MAX_REGISTERS, if given and not 0.
     pub fn max_registers(&self) -> Option<u32> {
+        // The only option that is served besides the logs.
         let (_, value) = self.find(MAX_REGISTERS)?;
         Some(number(value)).filter(|n| *n > 0)
     }
@@ -269,14 +269,14 @@ exports! {
     }
 
     fn cuFuncSetCacheConfig(handle: u64, config: u32) {
-        if config > 3 {
+        if config > PREFER_EQUAL {
             return Err(CuResult::INVALID_VALUE);
         }
         module::function(handle).map(|_| ())
     }
 
     fn cuFuncSetSharedMemConfig(handle: u64, config: u32) {
-        if config > 2 {
+        if config > EIGHT_BYTE_BANK_SIZE {
             return Err(CuResult::INVALID_VALUE);
         }
         module::function(handle).map(|_| ())

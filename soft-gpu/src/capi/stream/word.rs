@@ -2,14 +2,12 @@
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, In, StreamArg};
+use vgpu_cuda_abi::numbers::MOST_MEM_OPS;
 use vgpu_cuda_abi::structs::MemOp;
 
 use crate::capi::StreamOf as _;
 use crate::driver::error::Result;
 use crate::driver::memop::{op, submit};
-
-/// Most operations of one batch.
-const MOST: u32 = 256;
 
 fn one(stream: StreamArg, op: MemOp, default: DefaultStream) -> Result {
     submit(&*stream.get(default)?, vec![op])
@@ -36,7 +34,7 @@ fn write64(stream: StreamArg, addr: u64, value: u64, flags: u32, default: Defaul
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE: no operations, too many, or unknown flags.
 pub fn operations(count: u32, ops: In<MemOp>, flags: u32) -> Result<Vec<MemOp>> {
-    if count == 0 || count > MOST || flags != 0 {
+    if count == 0 || count > MOST_MEM_OPS || flags != 0 {
         return Err(CuResult::INVALID_VALUE);
     }
     (0..count as usize).map(|i| ops.at(i)).collect()

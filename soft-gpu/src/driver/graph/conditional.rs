@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::condition;
 
 use super::{Graph, make};
 use crate::driver::context::Context;
@@ -14,19 +15,16 @@ use crate::driver::memory::Use;
 use crate::driver::sync::lock;
 use crate::driver::{driver, healthy};
 
-/// CU_GRAPH_COND_ASSIGN_DEFAULT: each launch starts with the default value.
-const ASSIGN_DEFAULT: u32 = 1;
-
 /// CUgraphConditionalNodeType.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
     /// Runs the first body if the value is not 0; otherwise runs the second body, if there is one.
-    If = 0,
+    If = condition::TYPE_IF,
     /// Runs the body repeatedly, as long as the value is not 0.
-    While = 1,
+    While = condition::TYPE_WHILE,
     /// Runs the body whose index is the value.
-    Switch = 2,
+    Switch = condition::TYPE_SWITCH,
 }
 
 /// A value that conditional nodes read. The handle of the value is an address in device memory, so
@@ -79,7 +77,7 @@ impl Cell {
 /// CUDA_ERROR_INVALID_VALUE for unknown flags; CUDA_ERROR_OUT_OF_MEMORY.
 pub fn create(graph: &Graph, context: &Context, default: u32, flags: u32) -> Result<u64> {
     let driver = healthy()?;
-    if flags & !ASSIGN_DEFAULT != 0 {
+    if flags & !condition::ASSIGN_DEFAULT != 0 {
         return Err(CuResult::INVALID_VALUE);
     }
     let addr = driver
@@ -88,7 +86,7 @@ pub fn create(graph: &Graph, context: &Context, default: u32, flags: u32) -> Res
     let cell = Arc::new(Cell {
         addr,
         graph: graph.handle,
-        default: (flags == ASSIGN_DEFAULT).then_some(default),
+        default: (flags == condition::ASSIGN_DEFAULT).then_some(default),
     });
     lock(&CELLS).insert(addr, Arc::downgrade(&cell));
     graph.lock().cells.push(cell);

@@ -2,12 +2,10 @@
 
 use std::fmt::Write as _;
 
+use vgpu_cuda_abi::numbers::dot_flag::{HANDLES, VERBOSE};
+
 use super::Graph;
 use super::node::{Action, Node};
-
-/// CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE and CU_GRAPH_DEBUG_DOT_FLAGS_HANDLES.
-const VERBOSE: u32 = 1;
-const HANDLES: u32 = 1 << 10;
 
 fn title(action: &Action) -> &'static str {
     match action {

@@ -9,11 +9,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::instantiate;
+use vgpu_cuda_abi::numbers::launch_attribute::COOPERATIVE;
 use vgpu_cuda_abi::structs::{EdgeData, MemOp};
 
 use super::block::{self, Block};
 use super::conditional::{self, Cell};
-use super::node::{Action, Attributes, COOPERATIVE, KernelNode};
+use super::node::{Action, Attributes, KernelNode};
 use super::object::Held;
 use super::{Edge, Graph, IDS, capture, make};
 use crate::driver::callback::HostCall;
@@ -31,9 +33,12 @@ use crate::driver::sync::lock;
 use crate::driver::{Driver, fault, healthy};
 
 /// CUDA_GRAPH_INSTANTIATE_FLAG_*.
-pub const AUTO_FREE: u64 = 1;
-const DEVICE_LAUNCH: u64 = 4;
-const FLAGS: u64 = 0xf;
+pub const AUTO_FREE: u64 = instantiate::AUTO_FREE_ON_LAUNCH as u64;
+/// As above.
+pub const DEVICE_LAUNCH: u64 = instantiate::DEVICE_LAUNCH as u64;
+/// As above.
+pub const NODE_PRIORITY: u64 = instantiate::USE_NODE_PRIORITY as u64;
+const FLAGS: u64 = AUTO_FREE | instantiate::UPLOAD as u64 | DEVICE_LAUNCH | NODE_PRIORITY;
 
 /// A graph instance.
 pub struct Exec {

@@ -237,8 +237,6 @@ pub type Attributes = BTreeMap<u32, [u32; 16]>;
 
 /// Launch attributes of kernel nodes (CUkernelNodeAttrID).
 pub const KERNEL_ATTRIBUTES: [u32; 10] = [1, 2, 4, 5, 8, 9, 10, 11, 13, 14];
-/// CU_LAUNCH_ATTRIBUTE_COOPERATIVE.
-pub const COOPERATIVE: u32 = 2;
 
 /// A node of a graph.
 pub struct Node {

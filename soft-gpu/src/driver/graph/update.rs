@@ -2,35 +2,15 @@
 //! shape.
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::launch_attribute::COOPERATIVE;
+use vgpu_cuda_abi::structs::UpdateOutcome as Outcome;
 
 use super::exec::{Exec, Plan, State, Step};
-use super::node::{Action, COOPERATIVE};
+use super::node::Action;
 use super::{Graph, capture};
 use crate::driver::copy::{Planned, Transfer};
 use crate::driver::error::Result;
 use crate::driver::sync::lock;
-
-/// CUgraphExecUpdateResult.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Outcome {
-    /// Updated.
-    Success = 0,
-    /// Refused for a reason without a code of its own.
-    Error = 1,
-    /// The graph has other nodes or dependencies than the instance.
-    TopologyChanged = 2,
-    /// A node is of another type.
-    TypeChanged = 3,
-    /// A parameter differs that an update cannot change.
-    ParametersChanged = 5,
-    /// A type of node that cannot be updated.
-    NotSupported = 6,
-    /// A kernel node has a function of another context.
-    FunctionChange = 7,
-    /// An attribute differs that an update cannot change.
-    AttributesChanged = 8,
-}
 
 /// Result of cuGraphExecUpdate: the outcome, and the node that caused a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,34 +9,45 @@
 pub(super) mod call;
 pub(super) mod nest;
 
-/// Numbers of `cudaError_t` that the device runtime returns.
+/// Errors (`cudaError_t`) that the device runtime returns.
 pub mod error {
-    /// cudaErrorInvalidValue.
-    pub const INVALID_VALUE: u32 = 1;
-    /// cudaErrorMemoryAllocation.
-    pub const MEMORY_ALLOCATION: u32 = 2;
-    /// cudaErrorInvalidConfiguration: a grid or block that the kernel cannot have.
-    pub const INVALID_CONFIGURATION: u32 = 9;
-    /// cudaErrorInvalidPitchValue: a pitch below the width.
-    pub const INVALID_PITCH_VALUE: u32 = 12;
-    /// cudaErrorInvalidMemcpyDirection.
-    pub const INVALID_MEMCPY_DIRECTION: u32 = 21;
-    /// cudaErrorLaunchMaxDepthExceeded: the launching grid is at the deepest level.
-    pub const LAUNCH_MAX_DEPTH_EXCEEDED: u32 = 65;
-    /// cudaErrorLaunchPendingCountExceeded: cudaLimitDevRuntimePendingLaunchCount launches wait.
-    pub const LAUNCH_PENDING_COUNT_EXCEEDED: u32 = 69;
-    /// cudaErrorInvalidDeviceFunction: no kernel of the module.
-    pub const INVALID_DEVICE_FUNCTION: u32 = 98;
-    /// cudaErrorInvalidDevice.
-    pub const INVALID_DEVICE: u32 = 101;
-    /// cudaErrorUnsupportedLimit.
-    pub const UNSUPPORTED_LIMIT: u32 = 215;
-    /// cudaErrorInvalidResourceHandle: no stream or event of this launch.
-    pub const INVALID_RESOURCE_HANDLE: u32 = 400;
-    /// cudaErrorLaunchOutOfResources: no room for parameters.
-    pub const LAUNCH_OUT_OF_RESOURCES: u32 = 701;
-    /// cudaErrorNotSupported.
-    pub const NOT_SUPPORTED: u32 = 801;
+    macro_rules! errors {
+        ($($(#[$doc:meta])* $name:ident = $code:literal $cuda:literal $text:literal,)*) => {
+            $($(#[$doc])* #[doc = $cuda] pub const $name: u32 = $code;)*
+
+            /// Number, name and description of each error.
+            pub const TEXTS: &[(u32, &str, &str)] = &[$(($name, $cuda, $text),)*];
+        };
+    }
+
+    errors! {
+        SUCCESS = 0 "cudaSuccess" "no error",
+        INVALID_VALUE = 1 "cudaErrorInvalidValue" "invalid argument",
+        MEMORY_ALLOCATION = 2 "cudaErrorMemoryAllocation" "out of memory",
+        /// A grid or block that the kernel cannot have.
+        INVALID_CONFIGURATION = 9 "cudaErrorInvalidConfiguration" "invalid configuration argument",
+        /// A pitch below the width.
+        INVALID_PITCH_VALUE = 12 "cudaErrorInvalidPitchValue" "invalid pitch argument",
+        INVALID_MEMCPY_DIRECTION = 21 "cudaErrorInvalidMemcpyDirection"
+            "invalid copy direction for memcpy",
+        /// The launching grid is at the deepest level.
+        LAUNCH_MAX_DEPTH_EXCEEDED = 65 "cudaErrorLaunchMaxDepthExceeded"
+            "launch would exceed maximum depth of nested launches",
+        /// `cudaLimitDevRuntimePendingLaunchCount` launches wait.
+        LAUNCH_PENDING_COUNT_EXCEEDED = 69 "cudaErrorLaunchPendingCountExceeded"
+            "launch failed because launch would exceed cudaLimitDevRuntimePendingLaunchCount",
+        /// No kernel of the module.
+        INVALID_DEVICE_FUNCTION = 98 "cudaErrorInvalidDeviceFunction" "invalid device function",
+        INVALID_DEVICE = 101 "cudaErrorInvalidDevice" "invalid device ordinal",
+        UNSUPPORTED_LIMIT = 215 "cudaErrorUnsupportedLimit"
+            "limit is not supported on this architecture",
+        /// No stream or event of this launch.
+        INVALID_RESOURCE_HANDLE = 400 "cudaErrorInvalidResourceHandle" "invalid resource handle",
+        /// No room for parameters.
+        LAUNCH_OUT_OF_RESOURCES = 701 "cudaErrorLaunchOutOfResources"
+            "too many resources requested for launch",
+        NOT_SUPPORTED = 801 "cudaErrorNotSupported" "operation not supported",
+    }
 }
 
 /// Deepest level of a grid. A grid that the host launched is at level 0.

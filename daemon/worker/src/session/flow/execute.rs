@@ -12,9 +12,10 @@ use super::Flow;
 use super::drains::After;
 use super::queue::Queued;
 use super::streams::{Action, Streams, Target, Timed};
-use crate::driver::{BLOCKING_SYNC, Event, Result, Stream, wait_word, write_word};
+use crate::driver::{Event, Result, Stream, wait_word, write_word};
 use crate::session::link::{Lease, Link, now_ns};
 use crate::session::objects::{Bulk, FetchWork, Memory, Objects, Region, Staging, Work, run_work};
+use vgpu_cuda_abi::numbers::event_flag::BLOCKING_SYNC;
 
 /// Maximum number of data pieces for the guest that are in flight or wait for the socket.
 const PIECES: usize = 4;

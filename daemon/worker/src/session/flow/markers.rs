@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use super::streams::{Marker, StreamState, Streams};
-use crate::driver::{BLOCKING_SYNC, DISABLE_TIMING, Event, Result};
+use crate::driver::{Event, Result};
 use crate::session::link::{Lease, now_ns};
 use crate::session::objects::{Objects, Pool};
+use vgpu_cuda_abi::numbers::event_flag::{BLOCKING_SYNC, DISABLE_TIMING};
 use vgpu_proto::cuda::CuResult;
 
 impl Streams {

@@ -9,16 +9,13 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
+use vgpu_cuda_abi::numbers::stream_flag::NON_BLOCKING;
 use vgpu_proto::call::{Op, req};
 use vgpu_proto::cuda::{Ctx, CuResult, GUEST_HANDLES, Stream as StreamName};
 use vgpu_sched::gate::{self, Estimate, Flow as Counted, Gate};
 
 use crate::driver::{Block, Event, Result, Stream};
 use crate::session::objects::{HandleMap, Kind, Objects, Table};
-
-/// `CU_STREAM_NON_BLOCKING`: the stream does not wait for the NULL stream, nor the NULL stream for
-/// it.
-const NON_BLOCKING: u32 = 1;
 
 /// The work that a drain waits for.
 #[derive(Debug, Clone, Copy)]
@@ -230,6 +227,11 @@ impl Streams {
             .get(&stream.0)
             .copied()
             .ok_or(CuResult::INVALID_HANDLE)
+    }
+
+    /// Whether the guest has a stream of this name.
+    pub(crate) fn named(&self, stream: StreamName) -> bool {
+        self.names.contains_key(&stream.0)
     }
 
     /// The driver's stream of our handle `stream`, which must belong to this context.

@@ -11,6 +11,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use vgpu_cuda_abi::numbers::condition::{
+    ASSIGN_DEFAULT, TYPE_IF as IF, TYPE_SWITCH as SWITCH, TYPE_WHILE as WHILE,
+};
 use vgpu_proto::call::{Op, rep, req};
 use vgpu_proto::cuda::{CuResult, Stream as StreamName};
 use vgpu_proto::limits::{MAX_GRAPH_BODIES, MAX_GRAPH_CONDITIONS, MAX_GRAPH_DEPTH, MAX_GRAPHS};
@@ -20,13 +23,6 @@ use super::graphs::Home;
 use super::pool::Over;
 use super::work::{Conditional, GraphWork, Work, run_work};
 use crate::driver::{Builder, Graph, GraphExec, Result, Section};
-
-/// `CU_GRAPH_COND_ASSIGN_DEFAULT`.
-const ASSIGN_DEFAULT: u32 = 1;
-/// `CU_GRAPH_COND_TYPE_IF`, `WHILE`, `SWITCH`.
-const IF: u32 = 0;
-const WHILE: u32 = 1;
-const SWITCH: u32 = 2;
 
 /// Whether a node with this rule may have this number of bodies.
 fn has_bodies(rule: u32, bodies: usize) -> bool {

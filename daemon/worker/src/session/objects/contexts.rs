@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use vgpu_cuda_abi::numbers::{USUAL_HEAP_BYTES, context_flag, limit};
 use vgpu_proto::call::{Op, rep, req};
 use vgpu_proto::cuda::{Ctx, CuResult};
 use vgpu_proto::handshake::DeviceInfo;
@@ -12,27 +13,20 @@ use super::{FoundDevice, Objects};
 use crate::driver::{Context, Device, Event, Result};
 use crate::session::link::Link;
 
-/// Flags of `cuCtxCreate` and `cuDevicePrimaryCtxSetFlags` that CUDA 12.4 defines.
-const CONTEXT_FLAGS: u32 = 0xff;
-
-/// (limit, largest value): stack per thread, printf buffer, device heap, depth of device-side
-/// synchronisation, pending device-side launches, L2 fetch granularity, persisting L2.
+/// (limit, largest value).
 const LIMITS: &[(u32, u64)] = &[
-    (0, 512 << 10),
-    (1, 64 << 20),
-    (2, 1 << 30),
-    (3, 24),
-    (4, 1 << 16),
-    (5, 128),
-    (6, 1 << 30),
+    (limit::STACK_SIZE, 512 << 10),
+    (limit::PRINTF_FIFO_SIZE, 64 << 20),
+    (limit::MALLOC_HEAP_SIZE, 1 << 30),
+    (limit::DEV_RUNTIME_SYNC_DEPTH, 24),
+    (limit::DEV_RUNTIME_PENDING_LAUNCH_COUNT, 1 << 16),
+    (limit::MAX_L2_FETCH_GRANULARITY, 128),
+    (limit::PERSISTING_L2_CACHE_SIZE, 1 << 30),
 ];
-
-/// CU_LIMIT_MALLOC_HEAP_SIZE, and the bytes of the heap that every context has.
-const HEAP: (u32, u64) = (2, 8 << 20);
 
 /// Bytes that kernels of a context may take without asking: the usual device heap, and the
 /// parameter buffers of kernels that kernels launch (8 MiB each).
-const OF_A_CONTEXT: u64 = 2 * HEAP.1;
+const OF_A_CONTEXT: u64 = 2 * USUAL_HEAP_BYTES;
 
 /// The limits of a launch on a device.
 #[derive(Debug, Clone, Copy)]
@@ -179,7 +173,7 @@ impl Objects {
         ordinal: u32,
         flags: u32,
     ) -> Result<rep::PrimaryCtxSetFlags> {
-        if flags & !CONTEXT_FLAGS != 0 {
+        if flags & !context_flag::FLAGS_MASK != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
         self.device(ordinal)?.flags = flags;
@@ -195,7 +189,7 @@ impl Objects {
         flags: u32,
     ) -> Result<()> {
         self.device(ordinal)?;
-        if flags & !CONTEXT_FLAGS != 0 {
+        if flags & !context_flag::FLAGS_MASK != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
         self.book_context(link, reply, (ordinal, flags), OF_A_CONTEXT)
@@ -254,9 +248,9 @@ impl Objects {
             true => self.devices.get(context.device).map_or(0, |d| d.heap),
             false => context.heap,
         };
-        let (heap, usual) = HEAP;
-        let more = r.value.saturating_sub(usual).saturating_sub(booked);
-        if r.limit == heap && more > 0 {
+        let more = r.value.saturating_sub(USUAL_HEAP_BYTES);
+        let more = more.saturating_sub(booked);
+        if r.limit == limit::MALLOC_HEAP_SIZE && more > 0 {
             return self.book_heap(link, reply, (r.ctx, r.value), more);
         }
         self.apply_limit(reply, r.ctx, r.limit, r.value)
@@ -276,7 +270,7 @@ impl Objects {
             false => Some(&mut context.heap),
         };
         *booked.ok_or(CuResult::INVALID_CONTEXT)? += cost;
-        self.apply_limit(reply, ctx, HEAP.0, value)
+        self.apply_limit(reply, ctx, limit::MALLOC_HEAP_SIZE, value)
     }
 
     /// Setting a limit may wait for the context's work: a helper does it.

@@ -4,6 +4,7 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
+use vgpu_cuda_abi::numbers::jit_input;
 use vgpu_proto::call::ops::ImageHash;
 use vgpu_proto::call::{Op, rep, req};
 use vgpu_proto::cuda::{CuResult, Linked};
@@ -13,9 +14,7 @@ use super::Objects;
 use super::images::Source;
 use super::modules::{Unloadable, image_code, log_room, map_image};
 use super::pool::Over;
-use crate::driver::{
-    Context, Input, JitLogs, LAST_INPUT_KIND, OPTION_LIMIT, Result, link, option_allowed,
-};
+use crate::driver::{Context, Input, JitLogs, OPTION_LIMIT, Result, link, option_allowed};
 use crate::session::link::Link;
 
 /// The data with which a helper thread links.
@@ -68,7 +67,8 @@ impl Objects {
         }
         let mut inputs = Vec::with_capacity(r.inputs.len());
         for input in r.inputs {
-            if input.kind > LAST_INPUT_KIND {
+            // The last kind that is linked: drivers no longer accept NVVM.
+            if input.kind > jit_input::LIBRARY {
                 return Err(CuResult::INVALID_VALUE.into());
             }
             if input.len == 0 || input.len > MAX_IMAGE {

@@ -5,10 +5,11 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use vgpu_cuda_abi::numbers::{function_attribute as attribute, function_cache::PREFER_EQUAL};
 use vgpu_proto::call::ops::ImageHash;
 use vgpu_proto::call::{Op, rep, req};
 use vgpu_proto::cuda::{CuResult, DevPtr, Func, Module as ModuleName};
-use vgpu_proto::limits::{MAX_IMAGE, MAX_KERNEL_PARAMS};
+use vgpu_proto::limits::{FUNCTION_ATTRIBUTES, MAX_IMAGE, MAX_KERNEL_PARAMS};
 use vgpu_sched::gate::{FunctionId, Key};
 
 use super::Objects;
@@ -19,8 +20,7 @@ use super::pool::{Loaded, Over};
 use super::staging::Bulk;
 use super::work::LaunchWork;
 use crate::driver::{
-    Context, Function, JitLogs, LAST_FUNCTION_ATTRIBUTE, MappedImage, Module, OPTION_LIMIT, Result,
-    option_allowed,
+    Context, Function, JitLogs, MappedImage, Module, OPTION_LIMIT, Result, option_allowed,
 };
 use crate::session::link::{Link, may_print};
 
@@ -29,11 +29,6 @@ use crate::session::link::{Link, may_print};
 const LOG_LIMIT: u32 = 16 * 1024;
 /// Maximum number of bytes of function names in one reply.
 const NAMES_LIMIT: usize = 48 * 1024;
-
-const ATTRIBUTE_MAX_THREADS: u32 = 0;
-const ATTRIBUTE_MAX_DYNAMIC_SHARED: u32 = 8;
-/// `CU_FUNC_CACHE_PREFER_EQUAL`, the largest value.
-const LAST_CACHE_CONFIG: u32 = 3;
 
 /// One module.
 #[derive(Debug)]
@@ -239,8 +234,10 @@ impl Objects {
         let value = |a| driver.attribute(a).ok().and_then(|v| u32::try_from(v).ok());
         let function = FunctionState {
             context,
-            max_threads: value(ATTRIBUTE_MAX_THREADS).unwrap_or(0),
-            max_dynamic: AtomicU32::new(value(ATTRIBUTE_MAX_DYNAMIC_SHARED).unwrap_or(0)),
+            max_threads: value(attribute::MAX_THREADS_PER_BLOCK).unwrap_or(0),
+            max_dynamic: AtomicU32::new(
+                value(attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES).unwrap_or(0),
+            ),
             timed_as,
             driver,
         };
@@ -324,11 +321,11 @@ impl Objects {
 
     pub(crate) fn function_set(&self, r: &req::FuncSetAttribute) -> Result<rep::FuncSetAttribute> {
         let state = self.function(r.func)?;
-        if r.attribute > LAST_FUNCTION_ATTRIBUTE {
+        if r.attribute >= FUNCTION_ATTRIBUTES {
             return Err(CuResult::INVALID_VALUE);
         }
         state.driver.set_attribute(r.attribute, r.value)?;
-        if r.attribute == ATTRIBUTE_MAX_DYNAMIC_SHARED {
+        if r.attribute == attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES {
             state
                 .max_dynamic
                 .store(u32::try_from(r.value).unwrap_or(0), Ordering::Relaxed);
@@ -338,7 +335,7 @@ impl Objects {
 
     pub(crate) fn function_get(&self, r: &req::FuncGetAttribute) -> Result<rep::FuncGetAttribute> {
         let state = self.function(r.func)?;
-        if r.attribute > LAST_FUNCTION_ATTRIBUTE {
+        if r.attribute >= FUNCTION_ATTRIBUTES {
             return Err(CuResult::INVALID_VALUE);
         }
         state
@@ -350,7 +347,7 @@ impl Objects {
     pub(crate) fn function_cache(&self, func: Func, config: u32) -> Result<()> {
         let state = self.function(func)?;
         match config {
-            0..=LAST_CACHE_CONFIG => state.driver.set_cache_config(config),
+            0..=PREFER_EQUAL => state.driver.set_cache_config(config),
             _ => Err(CuResult::INVALID_VALUE),
         }
     }
@@ -358,7 +355,7 @@ impl Objects {
     pub(crate) fn context_cache(&self, ctx: vgpu_proto::cuda::Ctx, config: u32) -> Result<()> {
         let state = self.context(ctx)?;
         match config {
-            0..=LAST_CACHE_CONFIG => state.driver.set_cache_config(config),
+            0..=PREFER_EQUAL => state.driver.set_cache_config(config),
             _ => Err(CuResult::INVALID_VALUE),
         }
     }

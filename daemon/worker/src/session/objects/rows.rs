@@ -1,5 +1,6 @@
 //! Checks of requests for fills, copies of rows, and words that streams write or wait for.
 
+use vgpu_cuda_abi::numbers::{wait_value::NOR, write_value::NO_MEMORY_BARRIER};
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::COPY_PIECE;
@@ -10,11 +11,6 @@ use super::staging::Bulk;
 use super::work::{FillWork, Work};
 use crate::driver::{Result, Rows, Word};
 
-/// `CU_STREAM_WAIT_VALUE_GEQ`, `EQ`, `AND`, `NOR`. (`FLUSH` concerns writes of other devices.)
-const WAIT_FLAGS: u32 = 3;
-/// `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`.
-const WRITE_FLAGS: u32 = 1;
-
 impl Objects {
     /// Checks that a range lies in memory that the guest may use. An empty range always passes.
     pub(crate) fn check_range(&self, address: u64, len: u64) -> Result<()> {
@@ -23,6 +19,37 @@ impl Objects {
         } else {
             Err(CuResult::INVALID_VALUE)
         }
+    }
+
+    /// Checks a copy of consecutive bytes to the device.
+    pub(crate) fn check_htod(&self, r: &req::MemcpyHtoD, data: Bulk) -> Result<Work> {
+        let len = data.bytes().len();
+        self.check_range(r.dst.0, len as u64)?;
+        if len > COPY_PIECE {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let to = Region::Line(r.dst.0);
+        Ok(Work::HtoD { to, data })
+    }
+
+    /// Checks a copy of consecutive bytes to the guest. `None`: there is nothing to copy.
+    pub(crate) fn check_dtoh(&self, r: &req::MemcpyDtoH) -> Result<Option<Work>> {
+        self.check_range(r.src.0, r.len)?;
+        Ok((r.len > 0).then(|| {
+            Work::DtoH(FetchWork {
+                from: Region::Line(r.src.0),
+                len: r.len,
+                done: 0,
+            })
+        }))
+    }
+
+    /// Checks a copy of consecutive bytes on the device.
+    pub(crate) fn check_dtod(&self, r: &req::MemcpyDtoD) -> Result<Work> {
+        let (dst, src, len) = (r.dst.0, r.src.0, r.len);
+        self.check_range(dst, len)?;
+        self.check_range(src, len)?;
+        Ok(Work::DtoD { dst, src, len })
     }
 
     /// Checks a fill of consecutive elements.
@@ -138,7 +165,8 @@ impl Objects {
             wide: r.wide,
             flags: r.flags,
         };
-        self.check_word(word, WRITE_FLAGS).map(Work::WriteWord)
+        self.check_word(word, NO_MEMORY_BARRIER)
+            .map(Work::WriteWord)
     }
 
     pub(crate) fn check_wait(&self, r: &req::StreamWaitValue) -> Result<Work> {
@@ -148,7 +176,8 @@ impl Objects {
             wide: r.wide,
             flags: r.flags,
         };
-        self.check_word(word, WAIT_FLAGS).map(Work::WaitWord)
+        // The last comparison. (`FLUSH` concerns writes of other devices.)
+        self.check_word(word, NOR).map(Work::WaitWord)
     }
 
     fn check_word(&self, word: Word, flags: u32) -> Result<Word> {

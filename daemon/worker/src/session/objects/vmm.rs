@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use vgpu_cuda_abi::numbers::access;
 use vgpu_proto::call::{Op, rep, req};
 use vgpu_proto::cuda::{CuResult, DevPtr, Physical as PhysicalName};
 
@@ -13,10 +14,6 @@ use super::garbage::{Garbage, Release};
 use super::memory::Backing;
 use super::table::{Kind, Table};
 use crate::driver::{Mapping, Physical, Reservation, Result, granularity};
-
-/// `CU_MEM_ACCESS_FLAGS_PROT_READ`, `READWRITE`.
-const READ: u32 = 1;
-const READ_WRITE: u32 = 3;
 
 /// Memory without an address.
 #[derive(Debug)]
@@ -237,7 +234,7 @@ impl Objects {
     pub(crate) fn memory_access(&mut self, r: &req::MemSetAccess) -> Result<rep::MemSetAccess> {
         let places = self.memory.mapped(r.ptr.0, r.size);
         let places = places.ok_or(CuResult::INVALID_VALUE)?;
-        if !matches!(r.flags, 0 | READ | READ_WRITE) {
+        if !matches!(r.flags, access::NONE | access::READ | access::READWRITE) {
             return Err(CuResult::INVALID_VALUE);
         }
         for place in places {
