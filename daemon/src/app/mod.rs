@@ -52,6 +52,8 @@ use session_numbers::SessionNumbers;
 const END_DEADLINE: Duration = Duration::from_secs(3);
 
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
+/// The number of audits of which one asks the cards: each time a probe process loads NVML.
+const CARDS_EVERY: u32 = 15;
 
 /// Interval at which listeners that could not be opened are tried again.
 const REOPENING: Duration = Duration::from_secs(5);
@@ -420,9 +422,9 @@ async fn any(signals: &mut [Signal; 2]) {
 async fn audit(core: Arc<Core>) {
     let mut tick = tokio::time::interval(HOUSEKEEPING);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
+    for round in 0_u32.. {
         tick.tick().await;
-        core.audit().await;
+        core.audit(round % CARDS_EVERY == 0).await;
     }
 }
 

@@ -122,14 +122,25 @@ impl Core {
         self.gateway.close();
     }
 
-    /// Asks the devices that count use per process (soft-gpu's) which processes use them, and has
-    /// the mediator end sessions that use a device without a lease.
-    pub async fn audit(&self) {
-        let gpus = self.clocked();
+    /// Asks the devices which processes use them, and has the mediator compare the answers with its
+    /// accounts. `cards`: asks the cards too, for which a probe process runs.
+    pub async fn audit(&self, cards: bool) {
+        let prober = self.prober.clone();
+        let asked = self.audited(cards);
+        self.audit_with(asked, move |gpu| prober.processes(gpu).ok())
+            .await;
+    }
+
+    /// Like [`Core::audit`], with answers of `ask`. Devices that do not answer are left out.
+    pub async fn audit_with(
+        &self,
+        gpus: Vec<ScannedGpu>,
+        ask: impl Fn(&ScannedGpu) -> Option<Vec<DeviceProcess>> + Send + 'static,
+    ) {
         if gpus.is_empty() || self.mediator.ask(Command::Audit).await.is_err() {
             return;
         }
-        let Some(seen) = self.look(gpus).await else {
+        let Some(seen) = look(gpus, ask).await else {
             return;
         };
         for (processes, gpu_uuid) in seen {
@@ -141,25 +152,14 @@ impl Core {
         }
     }
 
-    /// The devices that count use per process.
-    fn clocked(&self) -> Vec<ScannedGpu> {
-        let known = self.known();
-        let soft = known
-            .gpus
-            .values()
-            .filter(|gpu| gpu.source == GpuSource::Soft);
-        soft.cloned().collect()
-    }
-
-    /// The processes on these devices, by UUID. Devices that do not answer are left out.
-    async fn look(&self, gpus: Vec<ScannedGpu>) -> Option<Vec<(Vec<DeviceProcess>, String)>> {
-        let prober = self.prober.clone();
-        let look = move || {
-            gpus.into_iter()
-                .filter_map(|gpu| Some((prober.processes(&gpu).ok()?, gpu.uuid)))
-                .collect()
+    /// The devices that report the memory of each process.
+    fn audited(&self, cards: bool) -> Vec<ScannedGpu> {
+        let wanted = |gpu: &&ScannedGpu| match gpu.source {
+            GpuSource::Soft => true,
+            GpuSource::Nvml => cards,
+            GpuSource::Sysfs => false,
         };
-        tokio::task::spawn_blocking(look).await.ok()
+        self.known().gpus.values().filter(wanted).cloned().collect()
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, Known> {
@@ -266,7 +266,9 @@ impl Mediation for Core {
             let mut checks = checks.map_err(|error| MediationError::Failed(error.to_string()))?;
             let gpus: Vec<ScannedGpu> = self.known().gpus.values().cloned().collect();
             checks.extend(self.host.checks(&gpus).await);
-            let used = self.look(self.clocked()).await.unwrap_or_default();
+            let prober = self.prober.clone();
+            let ask = move |gpu: &ScannedGpu| prober.processes(gpu).ok();
+            let used = look(self.audited(false), ask).await.unwrap_or_default();
             let used: Vec<_> = used.into_iter().flat_map(|(found, _)| found).collect();
             let snapshot = self.mediator.ask(Command::Snapshot).await?;
             checks.extend(clock::check(&used, &snapshot.sessions));
@@ -281,4 +283,17 @@ impl Mediation for Core {
             Ok(checks)
         })
     }
+}
+
+/// The processes on these devices, by UUID. Devices that do not answer are left out.
+async fn look(
+    gpus: Vec<ScannedGpu>,
+    ask: impl Fn(&ScannedGpu) -> Option<Vec<DeviceProcess>> + Send + 'static,
+) -> Option<Vec<(Vec<DeviceProcess>, String)>> {
+    let look = move || {
+        gpus.into_iter()
+            .filter_map(|gpu| Some((ask(&gpu)?, gpu.uuid)))
+            .collect()
+    };
+    tokio::task::spawn_blocking(look).await.ok()
 }

@@ -27,6 +27,8 @@ pub enum EndCause {
     Administrator,
     /// The worker cheated (leases, memory).
     Cheating,
+    /// The session holds far more device memory than its VM may have.
+    Memory,
     /// The GPU vanished or is suspect.
     GpuLost,
     /// vgpud stopped.
@@ -46,6 +48,7 @@ impl EndCause {
             Self::SoftLimit => "soft_limit",
             Self::Administrator => "administrator",
             Self::Cheating => "cheating",
+            Self::Memory => "memory",
             Self::GpuLost => "gpu_lost",
             Self::Draining => "draining",
         }
@@ -55,7 +58,7 @@ impl EndCause {
         match self {
             Self::Guest | Self::Draining | Self::Administrator => Severity::Info,
             Self::Protocol | Self::Fault | Self::HardLimit | Self::SoftLimit => Severity::Warning,
-            Self::WorkerDied | Self::Cheating | Self::GpuLost => Severity::Error,
+            Self::WorkerDied | Self::Cheating | Self::Memory | Self::GpuLost => Severity::Error,
         }
     }
 
@@ -67,6 +70,7 @@ impl EndCause {
             Self::SoftLimit
             | Self::Administrator
             | Self::Cheating
+            | Self::Memory
             | Self::GpuLost
             | Self::Draining => EventKind::SessionKilled,
         }
@@ -162,6 +166,18 @@ pub enum Report {
         vm_id: u32,
         /// The limit.
         cap: Cap,
+    },
+    /// A session holds device memory that was not requested, and for which the VM or the GPU has no
+    /// room. Told once for each session.
+    MemoryBeyond {
+        /// The VM.
+        vm_id: u32,
+        /// The session.
+        session_id: u64,
+        /// GPU of the session.
+        gpu_uuid: String,
+        /// Bytes without room.
+        bytes: u64,
     },
     /// A GPU takes no new work until it passes a check. This state survives restarts.
     GpuSuspect {
@@ -351,6 +367,26 @@ impl Report {
                     Severity::Info,
                     vm_id,
                     format!("VM {vm_id} is held back by its limit of {}", cap.name()),
+                )
+            },
+            Self::MemoryBeyond {
+                vm_id,
+                session_id,
+                gpu_uuid,
+                bytes,
+            } => Draft {
+                gpu_uuid: Some(gpu_uuid),
+                ..Draft::session(
+                    EventKind::MemoryBeyond,
+                    Severity::Warning,
+                    vm_id,
+                    session_id,
+                    format!(
+                        "Session {session_id} of VM {vm_id} holds {} MiB of device memory that it \
+                         did not request (its modules, as a rule), beyond the limit of the VM or \
+                         the free memory of the GPU",
+                        bytes.div_ceil(1 << 20)
+                    ),
                 )
             },
             Self::GpuSuspect { gpu_uuid, reason } => Draft::gpu(

@@ -3,14 +3,15 @@
 //!
 //! Leases bind honest workers only. A worker that its guest controls may report that it has
 //! drained, and continue. Where the device counts GPU time per process (soft-gpu), leases held at
-//! that time must explain the use (`held`). The memory of each process is compared with the
-//! scheduler's account as well (`unrequested`).
+//! that time must explain the use (`held`). A card does not count GPU time per process. The memory
+//! of each process is compared with the scheduler's account on both (`unrequested`).
 
 use std::collections::BTreeMap;
 
 use super::actor::Actor;
 use super::reactor::now_ns;
 use super::session::Phase;
+use super::unrequested::Found;
 use crate::model::DeviceProcess;
 
 /// Use without a lease between two audits that is tolerated, in ns. Honest workers have none
@@ -40,18 +41,21 @@ impl Actor {
                 continue;
             }
             let pid = session.worker.as_ref().map(|worker| worker.process.pid());
-            let process = pid.and_then(|pid| by_pid.get(&pid));
-            let said = process.and_then(|p| Some(((p.busy_ns?, p.open_ns), p.memory_bytes)));
-            let Some((said, memory)) = said else {
+            let Some(process) = pid.and_then(|pid| by_pid.get(&pid)) else {
                 continue;
             };
-            // Memory is compared only for sessions on one device, because the devices of a gang are
-            // not read at the same moment.
-            if session.gpus.len() == 1 && session.phase == Phase::Live {
-                held.push((session.id, memory));
-            }
+            let alone = session.gpus.len() == 1 && session.phase == Phase::Live;
             let on_it = session.gpus.iter_mut().find(|gpu| gpu.uuid == gpu_uuid);
             let Some(gpu) = on_it else { continue };
+            // Memory is compared only for sessions on one device, because the devices of a gang are
+            // not read at the same moment.
+            if alone {
+                held.push((session.id, Found::of(process)));
+            }
+            let Some(busy_ns) = process.busy_ns else {
+                continue;
+            };
+            let said = (busy_ns, process.open_ns);
             let beyond = gpu.explained.take(&session.held, said, now);
             if beyond > TOLERANCE_NS {
                 cheats.push((session.id, beyond));
@@ -64,8 +68,8 @@ impl Actor {
             );
             self.breach(id, &what);
         }
-        for (id, memory) in held {
-            self.reconcile(id, memory);
+        for (id, found) in held {
+            self.reconcile(id, found);
         }
     }
 }

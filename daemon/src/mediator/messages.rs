@@ -15,7 +15,7 @@ use super::answers::Reservation;
 use super::handle::Ready;
 use super::reactor::now_ns;
 use super::registry;
-use super::session::{Lease, Phase, Session};
+use super::session::{Lease, Phase, Placed, Session};
 use crate::events::{EndCause, Report};
 use crate::model::refuse_pinned;
 use crate::worker::channel::Received;
@@ -195,6 +195,9 @@ impl Actor {
         };
         let granted = self.reserve(wanted).is_ok();
         if granted {
+            if let Some(placed) = self.placed(id, device) {
+                placed.requested = placed.requested.saturating_add(bytes);
+            }
             self.memory_grew(SessionId(id));
         }
         self.send(id, &ToWorker::MemGrant { request, granted });
@@ -210,22 +213,34 @@ impl Actor {
         self.send(id, &ToWorker::MemLeft { bytes });
     }
 
+    /// The GPU that a worker names by its index; `None` for pinned memory or an unknown index.
+    fn placed(&mut self, id: u64, device: Option<u32>) -> Option<&mut Placed> {
+        let session = self.sessions.get_mut(&id)?;
+        session.gpus.get_mut(device? as usize)
+    }
+
+    /// Unbooks memory that the worker releases: at most the memory that the worker requested. What
+    /// vgpud booked itself (contexts, images, found memory) stays.
     fn release_memory(&mut self, id: u64, device: Option<u32>, bytes: u64) {
         let Some(session) = self.sessions.get(&id) else {
             return;
         };
         let of = memory_of(session, device);
-        let most = match of {
-            Memory::Pinned => {
+        let most = match device {
+            None => {
                 let pinned = self.scheduler.pinned_of(SessionId(id));
                 pinned.saturating_sub(session.pinned_by_us)
             }
-            _ => u64::MAX,
+            Some(_) => self.placed(id, device).map_or(0, |gpu| gpu.requested),
         };
+        let bytes = bytes.min(most);
+        if let Some(placed) = self.placed(id, device) {
+            placed.requested -= bytes;
+        }
         self.feed(Event::MemoryRelease {
             session: SessionId(id),
             of,
-            bytes: bytes.min(most),
+            bytes,
         });
     }
 

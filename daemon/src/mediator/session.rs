@@ -54,6 +54,8 @@ pub(super) struct Placed {
     pub(super) id: GpuId,
     pub(super) uuid: String,
     pub(super) explained: ExplainedUse,
+    /// Bytes of device memory that the worker requested and has not released.
+    pub(super) requested: u64,
 }
 
 impl Placed {
@@ -62,6 +64,7 @@ impl Placed {
             id: GpuId(gpu.gpu_id),
             uuid: gpu.seen.uuid.clone(),
             explained: ExplainedUse::default(),
+            requested: 0,
         }
     }
 }

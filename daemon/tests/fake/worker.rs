@@ -17,6 +17,7 @@
 //! | `S` | sends 100,000 messages as fast as it can | – |
 //! | `X` | closes its control socket and keeps running | – |
 //! | `R` | requests 1 MiB of device memory | `y` or `n` |
+//! | `A` | releases all device memory, and more than there is | `a` |
 //! | `H` | requests 1 GiB of pinned host memory | `y` or `n` |
 //! | `N` | reads the window of its last lease | the window in units of 100 µs, as a digit |
 //! | `Z` | reports that it has released an image of 64 MiB, and keeps the memory | `z`: vgpud took the memory away; `r`: the memory could be filled again; `k`: vgpud did not take the memory |
@@ -454,6 +455,13 @@ fn serve(shared: &Shared, mut data: UnixStream, vm: u32) {
                 device: Some(0),
                 bytes: 1 << 20,
             }),
+            b'A' => {
+                tell(&FromWorker::MemRelease {
+                    device: Some(0),
+                    bytes: u64::MAX,
+                });
+                shared.answer(b'a');
+            }
             b'H' => tell(&FromWorker::MemReserve {
                 request: 2,
                 device: None,

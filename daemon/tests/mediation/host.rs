@@ -24,7 +24,7 @@ use vgpud::gateway::Gateway;
 use vgpud::mediation::{Change, GpuCheck, Mediation};
 use vgpud::mediator::{Mediator, MediatorSettings};
 use vgpud::model::{
-    AssignmentRecord, GpuRecord, PoolRecord, RuntimeSnapshot, ScannedGpu, VmRecord,
+    AssignmentRecord, DeviceProcess, GpuRecord, PoolRecord, RuntimeSnapshot, ScannedGpu, VmRecord,
 };
 use vgpud::probe::Prober;
 use vgpud::supervisor::Supervisor;
@@ -213,7 +213,21 @@ impl Host {
 
     /// Reads from the device which processes use it, as vgpud does every second.
     pub(crate) fn audit(&self) {
-        self.runtime.block_on(self.core.audit());
+        self.runtime.block_on(self.core.audit(false));
+    }
+
+    /// Like [`Host::audit`], if the device were a card, on which a process has this much memory.
+    pub(crate) fn audit_card(&self, pid: u32, memory_bytes: u64) {
+        let process = DeviceProcess {
+            pid,
+            memory_bytes,
+            busy_ns: None,
+            open_ns: None,
+        };
+        let audit = self
+            .core
+            .audit_with(vec![gpu().seen], move |_| Some(vec![process]));
+        self.runtime.block_on(audit);
     }
 
     pub(crate) fn kill_session(&self, session: u64, reason: &str) {

@@ -25,6 +25,73 @@ fn a_false_word_about_a_context_binds_only_the_vm_that_says_it() {
     assert_eq!((vms[0].memory_bytes, vms[1].memory_bytes), (0, 1 << 20));
 }
 
+const MIB: u64 = 1 << 20;
+
+/// A guest of a VM that may have 256 MiB of device memory, of which its worker has requested 1 MiB,
+/// and the worker's process number.
+fn of_256_mib(host: &Host) -> (Guest, u32) {
+    let limits = VmLimits {
+        memory_bytes: Limit::Value(256 * MIB),
+        ..VmLimits::default()
+    };
+    let mut guest = Guest::connect(&host.vm(1, limits));
+    guest.ask(b'R', b'y');
+    let pid = host.sessions()[0].worker_pid.expect("a worker");
+    (guest, pid)
+}
+
+#[test]
+fn memory_on_a_card_is_booked_whatever_its_worker_says() {
+    let host = Host::new();
+    let (mut liar, pid) = of_256_mib(&host);
+    let booked = || host.snapshot().vms[0].memory_bytes / MIB;
+    // Each process on a card has memory that no account has.
+    host.audit_card(pid, 65 * MIB);
+    assert_eq!(booked(), 1);
+    host.audit_card(pid, (64 + 100) * MIB);
+    assert_eq!(booked(), 100);
+    // A worker can release nothing but the memory that it requested.
+    liar.ask(b'A', b'a');
+    until("the requested memory is released", || {
+        (booked() == 99).then_some(())
+    });
+    host.audit_card(pid, (64 + 100) * MIB);
+    assert_eq!(booked(), 100);
+    assert!(host.events(EventKind::MemoryBeyond).is_empty());
+    // More than the limit is told once. The session goes on: it may be an honest program's modules.
+    for _ in 0..3 {
+        host.audit_card(pid, (64 + 1_256) * MIB);
+        assert_eq!(booked(), 256);
+    }
+    let told = host.events(EventKind::MemoryBeyond);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].message.contains("1000 MiB"), "{told:?}");
+    liar.ask(b'R', b'n');
+    // Memory that is gone from the card leaves the account.
+    host.audit_card(pid, 64 * MIB);
+    assert_eq!(booked(), 0);
+    host.no_errors();
+}
+
+#[test]
+fn a_session_that_holds_far_too_much_of_a_card_is_ended_and_not_struck() {
+    let host = Host::new();
+    let (mut guest, pid) = of_256_mib(&host);
+    host.audit_card(pid, 4 << 30);
+    // One look may be wrong.
+    guest.ask(b'E', b'e');
+    host.audit_card(pid, 64 * MIB);
+    host.audit_card(pid, 4 << 30);
+    guest.ask(b'E', b'e');
+    host.audit_card(pid, 4 << 30);
+    let (kind, _, text) = guest.note();
+    assert_eq!(kind, ControlNote::Ended);
+    assert!(text.contains("3776 MiB of device memory"), "{text}");
+    host.wait_no_sessions();
+    assert_eq!(host.events(EventKind::SessionKilled).len(), 1);
+    assert!(host.events(EventKind::Strike).is_empty());
+}
+
 #[test]
 fn a_worker_that_claims_what_cannot_be_is_ended_and_struck_and_not_believed() {
     let host = Host::new();

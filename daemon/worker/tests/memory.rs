@@ -224,3 +224,102 @@ fn memory_of_a_destroyed_context_returns_to_the_ledger() {
         ok(guest.status(&req::CtxDestroy { ctx }));
     }
 }
+
+/// A kernel with `local` bytes of local memory. `caller`: another kernel of the module, which may
+/// launch the first.
+fn with_local(local: u64, caller: &str) -> Vec<u8> {
+    let text = format!(
+        ".version 8.0\n.target sm_80\n.address_size 64\n{caller}
+        .visible .entry k() {{ .reg .b64 %a; .local .align 8 .b8 l[{local}];
+        mov.u64 %a, l; st.local.u32 [%a], 1; ret; }}\0"
+    );
+    text.into_bytes()
+}
+
+const LAUNCHES: &str = ".extern .func (.param .b32 r) __cudaCDP2LaunchDeviceV2(.param .b64 p,
+    .param .b64 s);
+    .visible .entry caller() { .reg .b32 %r; .param .b64 p; .param .b64 s;
+    st.param.b64 [p], 0; st.param.b64 [s], 0; call (%r), __cudaCDP2LaunchDeviceV2, (p, s); ret; }";
+
+/// Bytes that the worker has reserved and not given back.
+fn reserved(bench: &Bench) -> u64 {
+    let heard = bench.vgpud.heard();
+    let grown = heard.iter().map(|m| match m {
+        FromWorker::MemReserve { bytes, .. } => *bytes as i64,
+        FromWorker::MemRelease { bytes, .. } => -(*bytes as i64),
+        _ => 0,
+    });
+    u64::try_from(grown.sum::<i64>()).expect("no more is given back than was reserved")
+}
+
+#[test]
+fn limits_are_booked_for_what_kernels_may_take_by_them() {
+    let mut bench = with_ledger(256 * MIB, 256 * MIB);
+    let ctx = bench.primary();
+    let set = |bench: &mut Bench, limit, value| {
+        bench.guest.status(&req::CtxSetLimit { ctx, limit, value })
+    };
+    // The defaults of a context are not booked.
+    for (limit, value) in [(0, 1 << 10), (1, 1 << 20), (4, 2048), (3, 2)] {
+        ok(set(&mut bench, limit, value));
+    }
+    assert_eq!(reserved(&bench), 0);
+    for (limit, value) in [(0, 512 << 10), (4, 65536)] {
+        let code = set(&mut bench, limit, value);
+        match limit {
+            0 => assert_eq!(code, CuResult::OUT_OF_MEMORY),
+            _ => ok(code),
+        }
+    }
+    // 63,488 launches of 4 KiB.
+    assert!((248 * MIB..=256 * MIB).contains(&reserved(&bench)));
+    assert_eq!(set(&mut bench, 1, 64 << 20), CuResult::OUT_OF_MEMORY);
+    ok(set(&mut bench, 4, 1024));
+    ok(set(&mut bench, 4, 65536));
+    assert!(reserved(&bench) <= 256 * MIB, "booked once");
+}
+
+#[test]
+fn local_memory_of_kernels_is_booked_before_the_guest_has_them() {
+    // 32,768 threads of the device, with 2 KiB beyond the default: 64 MiB.
+    let mut bench = with_ledger(160 * MIB, 160 * MIB);
+    let ctx = bench.primary();
+    let load = |bench: &mut Bench, image: &[u8]| bench.guest.module(ctx, image);
+    let find = |bench: &mut Bench, module, name: &str| {
+        bench.guest.status(&req::ModuleGetFunction {
+            module,
+            name: name.to_owned(),
+        })
+    };
+    let small = load(&mut bench, &with_local(1 << 10, ""));
+    ok(find(&mut bench, small, "k"));
+    assert_eq!(reserved(&bench), 0);
+    let large = load(&mut bench, &with_local(512 << 10, ""));
+    for _ in 0..2 {
+        assert_eq!(find(&mut bench, large, "k"), CuResult::OUT_OF_MEMORY);
+    }
+    assert_eq!(find(&mut bench, large, "x"), CuResult::NOT_FOUND);
+    for local in [3 << 10, 2 << 10] {
+        let module = load(&mut bench, &with_local(local, ""));
+        let func = bench.guest.function(module, "k");
+        assert_eq!(bench.guest.function(module, "k"), func);
+        bench.guest.launch((ctx, NULL), func, (1, 1), &[]);
+        ok(bench.guest.sync(ctx, NULL));
+        // The memory is shared by all kernels of the context.
+        assert_eq!(reserved(&bench), 64 * MIB);
+    }
+    // Kernels that launch kernels need the memory of those.
+    let nested = load(&mut bench, &with_local(512 << 10, LAUNCHES));
+    assert_eq!(find(&mut bench, nested, "caller"), CuResult::OUT_OF_MEMORY);
+    // Memory of a destroyed context returns to the ledger.
+    for _ in 0..3 {
+        let create = req::CtxCreate {
+            device: 0,
+            flags: 0,
+        };
+        let ctx = bench.guest.ask(&create).ctx;
+        let module = bench.guest.module(ctx, &with_local(3 << 10, ""));
+        bench.guest.function(module, "k");
+        ok(bench.guest.status(&req::CtxDestroy { ctx }));
+    }
+}

@@ -1,12 +1,13 @@
-//! A guest that has sent more changes of page-locked memory than its credit allows: the worker
+//! A guest that has sent or got more bytes than its credit allows, other than by copies: the worker
 //! reads none of its frames until there is credit.
 
 mod common;
 
 use common::{Bench, Policy, Setup, fixture, ok, released, runnable, until};
+use vgpu_proto::call::ops::LinkInput;
 use vgpu_proto::call::{Op, req};
 use vgpu_proto::changes::LINE;
-use vgpu_proto::cuda::{DevPtr, Stream};
+use vgpu_proto::cuda::{CuResult, DevPtr, Stream};
 use vgpu_proto::frame::Header;
 use vgpu_proto::lease::UNLIMITED;
 use vgpu_proto::limits::HOST_SPACE;
@@ -141,4 +142,106 @@ fn a_guest_that_goes_while_it_is_not_read_ends_its_session() {
     bench.vgpud.wait("Runnable", runnable);
     bench.guest.close();
     assert_eq!(bench.exit_code(), Some(0));
+}
+
+/// The bytes that a session used, and the part of them that went to the guest.
+fn used(bench: &Bench) -> (u64, u64) {
+    let hints = bench.vgpud.pages.hints();
+    (hints.used_bytes, hints.out_bytes)
+}
+
+#[test]
+fn images_and_data_of_refused_copies_need_credit_as_copies_do() {
+    const PIECE: u64 = 20_000;
+    let mut bench = with((UNLIMITED, UNLIMITED));
+    let ctx = bench.primary();
+    bench.vgpud.pages.limit(false, true);
+    let image = vec![7; 3 * PIECE as usize];
+    let (hash, len) = (*blake3::hash(&image).as_bytes(), 3 * PIECE);
+    for (i, piece) in image.chunks(PIECE as usize).enumerate() {
+        let offset = i as u64 * PIECE;
+        let data = req::ImageData { hash, len, offset };
+        bench.guest.post_bulk(&data, piece);
+    }
+    let copy = req::MemcpyHtoD {
+        ctx,
+        stream: Stream::NULL,
+        dst: DevPtr(1),
+    };
+    let refused = bench.guest.post_bulk(&copy, &image[..1_000]);
+    let query = bench.guest.post(&req::ImageQuery { hash, len });
+    bench.guest.flush();
+    assert_eq!(bench.vgpud.wait("Runnable", runnable), (1, 0));
+    assert_eq!(used(&bench), (PIECE, 0));
+    bench.vgpud.set(|policy| policy.credit.1 = 3 * PIECE);
+    bench.vgpud.grant();
+    until("the image is read", || used(&bench) == (3 * PIECE, 0));
+    bench.vgpud.wait("Runnable for lack of credit", runnable);
+    assert_eq!(used(&bench), (3 * PIECE, 0));
+    give_credit(&bench, 3 * PIECE + 1);
+    until("the copy is read", || {
+        used(&bench) == (3 * PIECE + 1_000, 0)
+    });
+    give_credit(&bench, UNLIMITED);
+    ok(bench.guest.wait(query).status);
+    assert_ne!(bench.guest.outcome(refused, ctx), CuResult::SUCCESS);
+}
+
+#[test]
+fn printf_needs_credit_before_the_next_kernel_and_the_next_request() {
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let module = bench.guest.module(ctx, fixture!("output"));
+    let print = bench.guest.function(module, "print_threads");
+    let (before, _) = used(&bench);
+    bench.vgpud.pages.limit(false, true);
+    bench.vgpud.set(|policy| policy.credit.1 = before + 1);
+    bench
+        .guest
+        .launch((ctx, Stream::NULL), print, (32, 256), &[]);
+    ok(bench.guest.sync(ctx, Stream::NULL));
+    let printed = bench.guest.stdout.len() as u64;
+    assert!(printed > 1_000, "{printed}");
+    assert_eq!(used(&bench), (before + printed, printed));
+    // The output has used up the credit.
+    let asked = |bench: &Bench| bench.vgpud.heard().iter().filter_map(runnable).count();
+    let before_that = asked(&bench);
+    bench
+        .guest
+        .launch((ctx, Stream::NULL), print, (32, 256), &[]);
+    bench.guest.flush();
+    until("Runnable for lack of credit", || {
+        asked(&bench) > before_that
+    });
+    let pages = bench.vgpud.pages;
+    assert_eq!(pages.hints().submitted, 1);
+    bench.vgpud.set(|policy| policy.credit.1 = UNLIMITED);
+    give_credit(&bench, UNLIMITED);
+    ok(bench.guest.sync(ctx, Stream::NULL));
+    assert_eq!(used(&bench), (before + 2 * printed, 2 * printed));
+}
+
+#[test]
+fn results_of_links_are_counted() {
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let (hash, len) = bench.guest.send_image(fixture!("demo/vecadd"));
+    let input = LinkInput {
+        kind: 1,
+        hash,
+        len,
+        name: String::new(),
+    };
+    let linked = bench.guest.ask(&req::Link {
+        ctx,
+        inputs: vec![input],
+        options: vec![],
+        info_log_len: 0,
+        error_log_len: 0,
+    });
+    assert!(linked.len > 0);
+    assert_eq!(used(&bench), (len, 0));
+    let fetched = bench.guest.call(&req::LinkData { link: linked.link });
+    ok(fetched.status);
+    assert_eq!(used(&bench), (len + linked.len, linked.len));
 }

@@ -51,6 +51,8 @@ words! {
         Released = "released",
         /// A VM is held back by a rate limit.
         RateLimited = "rate_limited",
+        /// A session holds device memory beyond the limit of its VM, or beyond the GPU's memory.
+        MemoryBeyond = "memory_beyond",
         /// A GPU was seen for the first time, or again.
         GpuAppeared = "gpu_appeared",
         /// A GPU is no longer seen.

@@ -8,9 +8,11 @@ use std::time::Duration;
 use super::block::{Block, Progress, Shape, dynamic_base};
 use super::contract::{Device, Fault, Launch, MULTIPROCESSORS, RunStats, TURN_INSTRUCTIONS};
 use super::env::Env;
+use super::inst::LANES;
 use super::meter::Meter;
 use super::program::{FuncInfo, Program};
 use super::runtime::nest::Nest;
+use super::warp::local_stride;
 
 /// Number of instructions below which the wall clock gives the device time of a launch.
 const SHORT_LAUNCH: u64 = 1_000;
@@ -21,7 +23,7 @@ const SHORT_NAP: u64 = 50_000;
 /// Bytes of the workspace of cooperative groups for a grid-wide barrier.
 const WORKSPACE: u64 = 256;
 
-/// Bytes of registers and shared memory for the blocks that run at once. Beyond this limit some
+/// Bytes of registers, local and shared memory for the blocks that run at once. Beyond this limit some
 /// cores of the host stay unused, as on a GPU whose multiprocessors are full.
 const MOST_RUNNING: u64 = 1 << 30;
 
@@ -226,11 +228,12 @@ impl<'a> Aligned<'a> {
     }
 }
 
-/// Bytes of host memory that a block of `threads` threads needs for registers and shared memory.
-/// Local memory is committed only where threads access it.
+/// Bytes of host memory that a block of `threads` threads may need for registers, local and shared
+/// memory. Called functions may need more local memory.
 fn block_bytes(f: &FuncInfo, threads: u64, shared: u32) -> u64 {
     let columns = u64::from(f.n32) * 128 + u64::from(f.n64) * 256 + u64::from(f.np) * 4;
-    threads.div_ceil(32) * (columns + 4096) + u64::from(shared)
+    let local = local_stride(f.local) * LANES as u64;
+    threads.div_ceil(32) * (columns + local + 4096) + u64::from(shared)
 }
 
 /// Allocates memory for grid synchronisation: the size, then the words of the barrier, which are

@@ -175,11 +175,8 @@ impl Module {
         Ok((address, bytes as u64))
     }
 
-    /// The names of the module's functions (`cuModuleEnumerateFunctions`).
-    ///
-    /// # Errors
-    /// The error of the driver.
-    pub fn function_names(&self) -> Result<Vec<String>> {
+    /// The functions of the module (`cuModuleEnumerateFunctions`).
+    fn functions(&self) -> Result<Vec<sys::CUfunction>> {
         self.context.bind()?;
         let mut count = 0;
         // SAFETY: writes one number; the module lives.
@@ -187,6 +184,27 @@ impl Module {
         let mut functions: Vec<sys::CUfunction> = vec![ptr::null_mut(); count as usize];
         // SAFETY: writes at most as many handles as the array has room for.
         unsafe { raw::cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, self.raw) }?;
+        Ok(functions)
+    }
+
+    /// The largest value of an attribute over all functions of the module; 0 if the driver does not
+    /// tell.
+    pub fn largest(&self, attribute: u32) -> u32 {
+        let value = |function: sys::CUfunction| {
+            let mut value: c_int = 0;
+            // SAFETY: writes one int; the function lives with its module.
+            unsafe { raw::cuFuncGetAttribute(&mut value, attribute, function) }.ok()?;
+            u32::try_from(value).ok()
+        };
+        let functions = self.functions().unwrap_or_default();
+        functions.into_iter().filter_map(value).max().unwrap_or(0)
+    }
+
+    /// The names of the module's functions.
+    ///
+    /// # Errors
+    /// The error of the driver.
+    pub fn function_names(&self) -> Result<Vec<String>> {
         let name = |function: sys::CUfunction| -> Result<String> {
             let mut text: *const c_char = ptr::null();
             // SAFETY: writes one pointer; the function lives with its module.
@@ -199,7 +217,7 @@ impl Module {
                 .to_string_lossy()
                 .into_owned())
         };
-        functions.into_iter().map(name).collect()
+        self.functions()?.into_iter().map(name).collect()
     }
 }
 

@@ -205,8 +205,9 @@ settings! {
     /// Largest burst of calls after a pause; only with a rate.
     calls_burst: Limit = Limit::Default, Count in 1..=100 * MILLION, "calls-burst", like 10_000,
         otherwise "the amount of one second";
-    /// Payload bytes per second in both directions, including page-locked and managed memory that
-    /// kernels access. All calls of a program wait while the program owes bytes for this memory.
+    /// Payload bytes per second in both directions: copies, page-locked and managed memory that
+    /// kernels access, device printf, images of modules, results of links. All calls of a program
+    /// wait while the program owes bytes for anything but copies.
     bytes_per_s: Limit = Limit::Unlimited, Bytes in 1..=1 << 44, or unlimited, "bytes-per-s",
         like 1 << 30;
     /// Largest burst of payload bytes after a pause; only with a rate.

@@ -17,6 +17,14 @@ const MAX_DEPTH: u32 = 4096;
 /// of a kernel.
 const MAX_COLUMNS: usize = 1 << 15;
 
+/// Bytes that a warp takes for each lane of a kernel or call that needs `bytes` of local memory.
+pub(crate) fn local_stride(bytes: u64) -> u64 {
+    match bytes {
+        0 => 0,
+        _ => bytes.next_power_of_two().max(256),
+    }
+}
+
 /// Zeroed memory. A thread may request 512 KiB, so the memory is allocated such that the system
 /// provides pages only when lanes access them. `None` if out of memory.
 fn zeroed(words: usize) -> Option<Vec<u128>> {
@@ -114,7 +122,7 @@ impl Warp {
         if bytes > MAX_LOCAL {
             return Err(Fault::StackOverflow);
         }
-        let stride = bytes.next_power_of_two().max(256);
+        let stride = local_stride(bytes);
         let words = (stride / 16) as usize;
         let mut new = zeroed(words * LANES).ok_or(Fault::StackOverflow)?;
         let old = (self.stride / 16) as usize;

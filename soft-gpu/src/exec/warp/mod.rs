@@ -9,7 +9,7 @@
 mod frame;
 
 use self::frame::Frame;
-pub(crate) use self::frame::{MAX_LOCAL, Place};
+pub(crate) use self::frame::{MAX_LOCAL, Place, local_stride};
 use super::col::{Col32, Col64};
 use super::contract::Fault;
 use super::env::Env;

@@ -65,5 +65,6 @@ impl Streams {
 
 fn forward(link: &mut Link) {
     let printed = link.printf.collect(link.out.queued());
+    link.charge_out(printed.text.len());
     link.out.stdout(&printed);
 }

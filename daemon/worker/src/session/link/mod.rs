@@ -10,7 +10,7 @@ use vgpu_proto::cuda::CuResult;
 pub(crate) use self::lease::{Lease, now_ns};
 pub(crate) use self::out::Out;
 pub use self::printf::Printf;
-pub(crate) use self::printf::may_print;
+pub(crate) use self::printf::{contains, may_print};
 use crate::control::Vgpud;
 
 /// The session's channels to its guest and to vgpud.
@@ -31,4 +31,14 @@ pub(crate) struct Link {
     pub owing: bool,
     /// After a device fault: the code that every call returns.
     pub poison: Option<CuResult>,
+}
+
+impl Link {
+    /// Charges bytes for the guest that belong to no operation of the queue. Credit is taken
+    /// afterwards, see [`Lease::moved`].
+    pub(crate) fn charge_out(&mut self, bytes: usize) {
+        if bytes > 0 {
+            self.lease.moved(bytes as u64, true);
+        }
+    }
 }

@@ -222,11 +222,12 @@ pub(crate) fn may_print(image: &[u8]) -> bool {
     const SEARCHED: usize = 32 << 20;
     image.len() > SEARCHED
         || image.starts_with(&FATBIN_MAGIC)
-        || find(image, b"vprintf")
-        || find(image, b"__assertfail")
+        || contains(image, b"vprintf")
+        || contains(image, b"__assertfail")
 }
 
-fn find(haystack: &[u8], needle: &[u8]) -> bool {
+/// Whether an image contains this text.
+pub(crate) fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|w| w == needle)
 }
 

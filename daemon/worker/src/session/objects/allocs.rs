@@ -10,6 +10,7 @@ use vgpu_proto::worker::FromWorker;
 
 use super::Objects;
 use super::arrays;
+use super::bookings::Purpose;
 use super::garbage::{Garbage, Release};
 use super::memory::{Backing, Ledger, charge};
 use super::shadows;
@@ -36,8 +37,8 @@ enum Want {
     Physical { device: usize },
     /// A copy of the guest program's memory, at the same address.
     Shadow { at: u64 },
-    /// More room in the device heap of a context, whose limit becomes this value.
-    Heap { ctx: Ctx, value: u64 },
+    /// Memory that kernels of a context take without a request.
+    ForKernels { ctx: Ctx, purpose: Purpose },
     /// A context of a device, with these flags.
     Context { ordinal: u32, flags: u32 },
 }
@@ -48,6 +49,7 @@ enum Made {
     Arrays(rep::ArrayCreate),
     Physical(rep::PhysicalCreate),
     Shadow(rep::HostMap),
+    Function(rep::ModuleGetFunction),
     /// The bytes are booked; a helper thread does the rest, and the request is answered then.
     Later,
 }
@@ -184,15 +186,15 @@ impl Objects {
         self.want(link, reply, Want::Shadow { at: r.ptr.0 }, r.size)
     }
 
-    /// Books `more` bytes for the device heap of a context, then sets its limit.
-    pub(super) fn book_heap(
+    /// Books `bytes` for kernels of a context, then completes the request.
+    pub(super) fn book_for_kernels(
         &mut self,
         link: &mut Link,
         reply: (Op, u64),
-        (ctx, value): (Ctx, u64),
-        more: u64,
+        (ctx, purpose): (Ctx, Purpose),
+        bytes: u64,
     ) -> Result<()> {
-        self.want(link, reply, Want::Heap { ctx, value }, more)
+        self.want(link, reply, Want::ForKernels { ctx, purpose }, bytes)
     }
 
     /// Books `bytes` for a context, then creates the context.
@@ -405,6 +407,7 @@ impl Objects {
                         Made::Arrays(reply) => link.out.reply(op, id, Ok(reply)),
                         Made::Physical(reply) => link.out.reply(op, id, Ok(reply)),
                         Made::Shadow(reply) => link.out.reply(op, id, Ok(reply)),
+                        Made::Function(reply) => link.out.reply(op, id, Ok(reply)),
                         Made::Later => {}
                     }
                 }
@@ -422,7 +425,7 @@ impl Objects {
 
     fn try_alloc(&mut self, link: &mut Link, pending: &Pending) -> Outcome {
         let device = match pending.want {
-            Want::Memory { ctx, .. } | Want::Arrays { ctx, .. } | Want::Heap { ctx, .. } => {
+            Want::Memory { ctx, .. } | Want::Arrays { ctx, .. } | Want::ForKernels { ctx, .. } => {
                 match self.context(ctx) {
                     Ok(context) => context.device,
                     Err(code) => return Outcome::Answer(Err(code)),
@@ -481,10 +484,15 @@ impl Objects {
                 let made = self.make_shadow(*at, pending.size, cost);
                 return made.map(Made::Shadow);
             }
-            Want::Heap { ctx, value } => {
-                let reply = (pending.op, pending.id);
-                let booked = self.heap_booked(reply, (*ctx, *value), cost);
-                return booked.map(|()| Made::Later);
+            Want::ForKernels { ctx, purpose } => {
+                let made = match purpose {
+                    Purpose::Function(r) => Made::Function(self.add_function(r)?),
+                    Purpose::Limit(limit, value) => {
+                        self.apply_limit((pending.op, pending.id), *ctx, *limit, *value)?;
+                        Made::Later
+                    }
+                };
+                return self.booked(*ctx, purpose, cost).map(|()| made);
             }
             Want::Context { ordinal, flags } => {
                 let reply = (pending.op, pending.id);

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use vgpu_cuda_abi::numbers::{USUAL_HEAP_BYTES, context_flag, limit};
+use vgpu_cuda_abi::numbers::{USUAL_HEAP_BYTES, context_flag, device_attribute, limit};
 use vgpu_proto::call::{Op, rep, req};
 use vgpu_proto::cuda::{Ctx, CuResult};
 use vgpu_proto::handshake::DeviceInfo;
 
+use super::bookings::{Bookings, Purpose};
 use super::garbage::Garbage;
 use super::pool::Over;
 use super::{FoundDevice, Objects};
@@ -50,8 +51,10 @@ pub(crate) struct DeviceState {
     pub primary: Option<u64>,
     /// How often the guest has retained the primary context.
     pub retained: u64,
-    /// Bytes booked for the device heap of that context, until the session ends.
-    heap: u64,
+    /// Number of threads that the device holds at once.
+    pub(super) threads: u64,
+    /// Bytes booked for kernels of that context, until the session ends.
+    pub(super) booked: Bookings,
     flags: u32,
 }
 
@@ -62,13 +65,21 @@ impl DeviceState {
             block: [2, 3, 4].map(|a| attribute(&info, a)),
             grid: [5, 6, 7].map(|a| attribute(&info, a)),
         };
+        let held = [
+            device_attribute::MULTIPROCESSOR_COUNT,
+            device_attribute::MAX_THREADS_PER_MULTIPROCESSOR,
+        ];
         DeviceState {
+            threads: held
+                .map(|a| u64::from(attribute(&info, a)))
+                .iter()
+                .product(),
             device,
             context,
             limits,
             primary: None,
             retained: 0,
-            heap: 0,
+            booked: Bookings::default(),
             flags: 0,
         }
     }
@@ -101,8 +112,8 @@ pub(crate) struct ContextState {
     pub primary: bool,
     /// Original values of the limits that the guest changed; a reset restores them.
     pub limits: Vec<(u32, u64)>,
-    /// Bytes booked for the device heap; 0 for a primary context, see [`DeviceState`].
-    heap: u64,
+    /// Bytes booked for kernels; none for a primary context, see [`DeviceState`].
+    pub(super) booked: Bookings,
     /// Bytes booked for the context itself; 0 for a primary context, which the session's admission
     /// pays for.
     own: u64,
@@ -141,7 +152,7 @@ impl Objects {
             spare: Vec::new(),
             primary,
             limits: Vec::new(),
-            heap: 0,
+            booked: Bookings::default(),
             own: 0,
         };
         self.contexts.insert(state).ok_or(CuResult::OUT_OF_MEMORY)
@@ -228,53 +239,37 @@ impl Objects {
         }
     }
 
-    /// `cuCtxSetLimit`, on a helper thread, because it may wait for the context's work. A device
-    /// heap beyond the usual one is booked first, because kernels allocate there without asking.
-    /// The booking stays until the context or the session ends, because kernels in flight may use
-    /// what a smaller limit no longer allows.
+    /// `cuCtxSetLimit`, on a helper thread, because it may wait for the context's work. Memory that
+    /// the limit takes is booked first, because kernels take it without a request.
     pub(crate) fn set_limit(
         &mut self,
         link: &mut Link,
         reply: (Op, u64),
         r: &req::CtxSetLimit,
     ) -> Result<()> {
-        let context = self.context(r.ctx)?;
+        self.context(r.ctx)?;
         match LIMITS.iter().find(|(l, _)| *l == r.limit) {
             None => return Err(CuResult::UNSUPPORTED_LIMIT),
             Some((_, ceiling)) if r.value > *ceiling => return Err(CuResult::INVALID_VALUE),
             Some(_) => {}
         }
-        let booked = match context.primary {
-            true => self.devices.get(context.device).map_or(0, |d| d.heap),
-            false => context.heap,
-        };
-        let more = r.value.saturating_sub(USUAL_HEAP_BYTES);
-        let more = more.saturating_sub(booked);
-        if r.limit == limit::MALLOC_HEAP_SIZE && more > 0 {
-            return self.book_heap(link, reply, (r.ctx, r.value), more);
+        match self.unbooked(r.ctx, r.limit, r.value)? {
+            0 => self.apply_limit(reply, r.ctx, r.limit, r.value),
+            more => {
+                let purpose = Purpose::Limit(r.limit, r.value);
+                self.book_for_kernels(link, reply, (r.ctx, purpose), more)
+            }
         }
-        self.apply_limit(reply, r.ctx, r.limit, r.value)
-    }
-
-    /// Notes a booking of `cost` bytes, and sets the limit of the device heap.
-    pub(super) fn heap_booked(
-        &mut self,
-        reply: (Op, u64),
-        (ctx, value): (Ctx, u64),
-        cost: u64,
-    ) -> Result<()> {
-        let context = self.contexts.get_mut(ctx.0);
-        let context = context.ok_or(CuResult::INVALID_CONTEXT)?;
-        let booked = match context.primary {
-            true => self.devices.get_mut(context.device).map(|d| &mut d.heap),
-            false => Some(&mut context.heap),
-        };
-        *booked.ok_or(CuResult::INVALID_CONTEXT)? += cost;
-        self.apply_limit(reply, ctx, limit::MALLOC_HEAP_SIZE, value)
     }
 
     /// Setting a limit may wait for the context's work: a helper does it.
-    fn apply_limit(&mut self, (op, id): (Op, u64), ctx: Ctx, limit: u32, value: u64) -> Result<()> {
+    pub(super) fn apply_limit(
+        &mut self,
+        (op, id): (Op, u64),
+        ctx: Ctx,
+        limit: u32,
+        value: u64,
+    ) -> Result<()> {
         let context = Arc::clone(&self.context(ctx)?.driver);
         self.helpers.run(move || {
             let before = context.limit(limit);
@@ -344,11 +339,9 @@ impl Objects {
                 .modules
                 .extend(self.modules.remove(id).map(|m| m.driver));
         }
-        let heap = self.contexts.get_mut(context);
-        let heap = heap.map_or(0, |c| {
-            std::mem::take(&mut c.heap) + std::mem::take(&mut c.own)
-        });
-        (garbage, charge + of_arrays + heap)
+        let booked = self.contexts.get_mut(context);
+        let booked = booked.map_or(0, |c| c.booked.take() + std::mem::take(&mut c.own));
+        (garbage, charge + of_arrays + booked)
     }
 
     /// The ordinal of a context's device.

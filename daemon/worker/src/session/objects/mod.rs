@@ -6,6 +6,7 @@
 
 mod allocs;
 mod arrays;
+mod bookings;
 mod conditions;
 mod contexts;
 mod garbage;

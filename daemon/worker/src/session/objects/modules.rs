@@ -5,15 +5,18 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use vgpu_cuda_abi::numbers::{function_attribute as attribute, function_cache::PREFER_EQUAL};
+use vgpu_cuda_abi::numbers::{
+    function_attribute as attribute, function_cache::PREFER_EQUAL, limit,
+};
 use vgpu_cudart::whole;
 use vgpu_proto::call::ops::ImageHash;
 use vgpu_proto::call::{Op, rep, req};
-use vgpu_proto::cuda::{CuResult, DevPtr, Func, Module as ModuleName};
+use vgpu_proto::cuda::{Ctx, CuResult, DevPtr, Func, Module as ModuleName};
 use vgpu_proto::limits::{FUNCTION_ATTRIBUTES, MAX_IMAGE, MAX_KERNEL_PARAMS};
 use vgpu_sched::gate::{FunctionId, Key};
 
 use super::Objects;
+use super::bookings::Purpose;
 use super::garbage::{Garbage, Release};
 use super::images::{ImageError, Source};
 use super::memory::Backing;
@@ -23,13 +26,15 @@ use super::work::LaunchWork;
 use crate::driver::{
     Context, Function, JitLogs, MappedImage, Module, OPTION_LIMIT, Result, option_allowed,
 };
-use crate::session::link::{Link, may_print};
+use crate::session::link::{Link, contains, may_print};
 
 /// Maximum length in bytes of each of the two JIT logs in a reply. Both must fit into the reply's
 /// arguments.
 const LOG_LIMIT: u32 = 16 * 1024;
 /// Maximum number of bytes of function names in one reply.
 const NAMES_LIMIT: usize = 48 * 1024;
+/// Part of the names of the device runtime's functions with which kernels launch kernels.
+const DEVICE_LAUNCH: &[u8] = b"LaunchDevice";
 
 /// One module.
 #[derive(Debug)]
@@ -40,6 +45,8 @@ pub(crate) struct ModuleState {
     pub context: u64,
     hash: ImageHash,
     functions: HashMap<String, u64>,
+    /// Local memory in bytes of each thread of kernels that kernels of the module may launch.
+    local: u32,
 }
 
 /// One function.
@@ -170,6 +177,7 @@ impl Objects {
                     context,
                     hash,
                     functions: HashMap::new(),
+                    local: loaded.local,
                 })
                 .ok_or(CuResult::OUT_OF_MEMORY)
         });
@@ -216,9 +224,37 @@ impl Objects {
         Ok((state.context, self.leaving(garbage, 0, Some(reply))))
     }
 
+    /// `cuModuleGetFunction`. Local memory of the function beyond the default is booked first.
     pub(crate) fn module_function(
         &mut self,
+        link: &mut Link,
+        reply: (Op, u64),
         r: req::ModuleGetFunction,
+    ) -> Result<()> {
+        let state = self.module(r.module)?;
+        let ctx = Ctx(state.context);
+        let known = state.functions.get(&r.name);
+        let more = match known.and_then(|id| self.functions.get(*id)) {
+            Some(_) => 0,
+            None => {
+                let found = find(state, &r.name)?;
+                let local = value(&found, attribute::LOCAL_SIZE_BYTES).unwrap_or(0);
+                let local = u64::from(local.max(state.local));
+                self.unbooked(ctx, limit::STACK_SIZE, local)?
+            }
+        };
+        if more > 0 {
+            return self.book_for_kernels(link, reply, (ctx, Purpose::Function(r)), more);
+        }
+        let found = self.add_function(&r)?;
+        link.out.reply(reply.0, reply.1, Ok(found));
+        Ok(())
+    }
+
+    /// Adds a function whose local memory is booked, unless the guest has the function already.
+    pub(super) fn add_function(
+        &mut self,
+        r: &req::ModuleGetFunction,
     ) -> Result<rep::ModuleGetFunction> {
         let state = self.module(r.module)?;
         if let Some(known) = state
@@ -230,14 +266,12 @@ impl Objects {
         }
         let context = state.context;
         let timed_as = FunctionId::new(&state.hash, &r.name);
-        let name = CString::new(r.name.as_str()).map_err(|_| CuResult::NOT_FOUND)?;
-        let driver = Arc::new(Function::find(&state.driver, &name)?);
-        let value = |a| driver.attribute(a).ok().and_then(|v| u32::try_from(v).ok());
+        let driver = Arc::new(find(state, &r.name)?);
         let function = FunctionState {
             context,
-            max_threads: value(attribute::MAX_THREADS_PER_BLOCK).unwrap_or(0),
+            max_threads: value(&driver, attribute::MAX_THREADS_PER_BLOCK).unwrap_or(0),
             max_dynamic: AtomicU32::new(
-                value(attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES).unwrap_or(0),
+                value(&driver, attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES).unwrap_or(0),
             ),
             timed_as,
             driver,
@@ -247,7 +281,7 @@ impl Objects {
             .insert(function)
             .ok_or(CuResult::OUT_OF_MEMORY)?;
         if let Some(module) = self.modules.get_mut(r.module.0) {
-            module.functions.insert(r.name, id);
+            module.functions.insert(r.name.clone(), id);
         }
         self.functions
             .get(id)
@@ -353,7 +387,7 @@ impl Objects {
         }
     }
 
-    pub(crate) fn context_cache(&self, ctx: vgpu_proto::cuda::Ctx, config: u32) -> Result<()> {
+    pub(crate) fn context_cache(&self, ctx: Ctx, config: u32) -> Result<()> {
         let state = self.context(ctx)?;
         match config {
             0..=PREFER_EQUAL => state.driver.set_cache_config(config),
@@ -416,9 +450,15 @@ impl Loading {
             Err((code, logs)) => return Loaded { logs, ..lost(code) },
         };
         let (module, logs) = Module::load(&self.context, &image, &self.options, self.logs);
+        let launches = contains(image.bytes(), DEVICE_LAUNCH);
+        let local = match &module {
+            Ok(module) if launches => module.largest(attribute::LOCAL_SIZE_BYTES),
+            _ => 0,
+        };
         Loaded {
             module,
             logs,
+            local,
             prints: may_print(image.bytes()),
             damaged: false,
         }
@@ -429,9 +469,20 @@ fn lost(code: CuResult) -> Loaded {
     Loaded {
         module: Err(code),
         logs: JitLogs::default(),
+        local: 0,
         prints: false,
         damaged: code == CuResult::FILE_NOT_FOUND,
     }
+}
+
+fn find(module: &ModuleState, name: &str) -> Result<Function> {
+    let name = CString::new(name).map_err(|_| CuResult::NOT_FOUND)?;
+    Function::find(&module.driver, &name)
+}
+
+fn value(function: &Function, attribute: u32) -> Option<u32> {
+    let value = function.attribute(attribute).ok()?;
+    u32::try_from(value).ok()
 }
 
 fn describe(id: u64, function: &Function) -> rep::ModuleGetFunction {

@@ -20,6 +20,8 @@ pub(crate) struct Loaded {
     pub module: Result<Module>,
     pub logs: JitLogs,
     pub prints: bool,
+    /// Local memory in bytes of each thread of kernels that kernels of the module may launch.
+    pub local: u32,
     /// Whether the cached file does not have the hash in its name.
     pub damaged: bool,
 }

@@ -128,10 +128,7 @@ impl Objects {
             next: DevPtr(next),
             lost,
         };
-        let len = out.bytes().len() as u64;
-        if len > 0 {
-            link.lease.moved(len, true);
-        }
+        link.charge_out(out.bytes().len());
         link.out.reply_bulk(op, id, &reply, out.bytes());
         Ok(())
     }

@@ -82,6 +82,11 @@ impl Session {
         };
         if let Taken::Done = taken {
             self.link.out.took(1, bulk);
+            // Pieces of images, and data of refused copies. Queued copies are charged when they are
+            // submitted. Parameters of a recorded launch are arguments of a call.
+            if bulk > 0 && op != Op::LaunchKernel {
+                self.link.lease.moved(bulk, false);
+            }
         }
         Ok(())
     }
@@ -113,7 +118,7 @@ impl Session {
             }
             Request::ModuleLoad(r) => done(objects.module_load(link, reply, r)),
             Request::ModuleUnload(r) => self.module_unload(asked, r.module),
-            Request::ModuleGetFunction(r) => answer(link, asked, objects.module_function(r)),
+            Request::ModuleGetFunction(r) => done(objects.module_function(link, reply, r)),
             Request::ModuleGetGlobal(r) => answer(link, asked, objects.module_global(&r)),
             Request::FuncSetAttribute(r) => answer(link, asked, objects.function_set(&r)),
             Request::FuncGetAttribute(r) => answer(link, asked, objects.function_get(&r)),
@@ -124,6 +129,7 @@ impl Session {
             Request::Link(r) => done(objects.link(link, reply, r)),
             Request::LinkData(r) => {
                 let bytes = objects.link_data(r.link)?;
+                link.charge_out(bytes.len());
                 link.out.data(op, id, &bytes);
                 Ok(Taken::Done)
             }
