@@ -241,17 +241,6 @@ const LAUNCHES: &str = ".extern .func (.param .b32 r) __cudaCDP2LaunchDeviceV2(.
     .visible .entry caller() { .reg .b32 %r; .param .b64 p; .param .b64 s;
     st.param.b64 [p], 0; st.param.b64 [s], 0; call (%r), __cudaCDP2LaunchDeviceV2, (p, s); ret; }";
 
-/// Bytes that the worker has reserved and not given back.
-fn reserved(bench: &Bench) -> u64 {
-    let heard = bench.vgpud.heard();
-    let grown = heard.iter().map(|m| match m {
-        FromWorker::MemReserve { bytes, .. } => *bytes as i64,
-        FromWorker::MemRelease { bytes, .. } => -(*bytes as i64),
-        _ => 0,
-    });
-    u64::try_from(grown.sum::<i64>()).expect("no more is given back than was reserved")
-}
-
 #[test]
 fn limits_are_booked_for_what_kernels_may_take_by_them() {
     let mut bench = with_ledger(256 * MIB, 256 * MIB);
@@ -263,7 +252,7 @@ fn limits_are_booked_for_what_kernels_may_take_by_them() {
     for (limit, value) in [(0, 1 << 10), (1, 1 << 20), (4, 2048), (3, 2)] {
         ok(set(&mut bench, limit, value));
     }
-    assert_eq!(reserved(&bench), 0);
+    assert_eq!(bench.vgpud.reserved(), 0);
     for (limit, value) in [(0, 512 << 10), (4, 65536)] {
         let code = set(&mut bench, limit, value);
         match limit {
@@ -272,11 +261,11 @@ fn limits_are_booked_for_what_kernels_may_take_by_them() {
         }
     }
     // 63,488 launches of 4 KiB.
-    assert!((248 * MIB..=256 * MIB).contains(&reserved(&bench)));
+    assert!((248 * MIB..=256 * MIB).contains(&bench.vgpud.reserved()));
     assert_eq!(set(&mut bench, 1, 64 << 20), CuResult::OUT_OF_MEMORY);
     ok(set(&mut bench, 4, 1024));
     ok(set(&mut bench, 4, 65536));
-    assert!(reserved(&bench) <= 256 * MIB, "booked once");
+    assert!(bench.vgpud.reserved() <= 256 * MIB, "booked once");
 }
 
 #[test]
@@ -293,7 +282,7 @@ fn local_memory_of_kernels_is_booked_before_the_guest_has_them() {
     };
     let small = load(&mut bench, &with_local(1 << 10, ""));
     ok(find(&mut bench, small, "k"));
-    assert_eq!(reserved(&bench), 0);
+    assert_eq!(bench.vgpud.reserved(), 0);
     let large = load(&mut bench, &with_local(512 << 10, ""));
     for _ in 0..2 {
         assert_eq!(find(&mut bench, large, "k"), CuResult::OUT_OF_MEMORY);
@@ -306,7 +295,7 @@ fn local_memory_of_kernels_is_booked_before_the_guest_has_them() {
         bench.guest.launch((ctx, NULL), func, (1, 1), &[]);
         ok(bench.guest.sync(ctx, NULL));
         // The memory is shared by all kernels of the context.
-        assert_eq!(reserved(&bench), 64 * MIB);
+        assert_eq!(bench.vgpud.reserved(), 64 * MIB);
     }
     // Kernels that launch kernels need the memory of those.
     let nested = load(&mut bench, &with_local(512 << 10, LAUNCHES));

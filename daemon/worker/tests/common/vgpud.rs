@@ -179,6 +179,11 @@ impl Vgpud {
         }
     }
 
+    /// Bytes of memory that were granted to the worker and not given back.
+    pub fn reserved(&self) -> u64 {
+        self.books.0.lock().expect("books").used
+    }
+
     pub fn heard(&self) -> Vec<FromWorker> {
         self.books.0.lock().expect("books").heard.clone()
     }
