@@ -7,7 +7,7 @@ macro_rules! words {
     (
         $(#[doc = $about:tt])*
         #[derive($($derive:ident),*)]
-        $type:ident { $($(#[doc = $doc:tt])* $([$($mark:tt)*])? $variant:ident = $word:literal,)* }
+        $type:ident { $($(#[doc = $doc:tt])* $([$($mark:tt)*])? $variant:ident = $word:tt,)* }
     ) => {
         $(#[doc = $about])*
         #[derive(
