@@ -172,7 +172,7 @@ fn a_vm_is_named_by_its_name_in_every_command() -> Result<()> {
         ("explain web", "VM 2"),
         ("release --vm-id=web", "1 VM"),
         ("usage web", "web"),
-        ("usage reset web", "1 VM"),
+        ("usage reset web", "VM 2"),
         ("session list web", "SESSION"),
         ("status web", "high"),
         ("events web", "VM 2 was quarantined"),
