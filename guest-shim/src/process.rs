@@ -111,7 +111,10 @@ fn begin() -> Cu {
         log::line(log::Level::Error, &unknown);
     }
     let refused = |none: NoSession| {
-        log::line(log::Level::Error, &format!("{} [{}]", none.text, none.code));
+        log::line(
+            log::Level::Error,
+            &format!("{} [{:#}]", none.text, none.code),
+        );
         none.code
     };
     let address = Address::from_environment().map_err(|text| {

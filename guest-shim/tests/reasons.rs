@@ -70,9 +70,9 @@ fn a_refused_image_is_told_once_with_the_function_and_the_way_out() {
     }
     let why = "no PTX for \x1b[31mcompute_80\x1b[0m; compile with -arch=x. And more.\nsecond line";
     let said = guest::start(name, &refusing(code, why)).success().stderr;
-    let expected = "vgpu: cuModuleLoadData: no PTX for \u{fffd}[31mcompute_80\u{fffd}[0m; compile with -arch=x [CUDA_ERROR_NO_BINARY_FOR_GPU ";
+    let expected = "vgpu: cuModuleLoadData: no PTX for \u{fffd}[31mcompute_80\u{fffd}[0m; compile with -arch=x [CUDA_ERROR_NO_BINARY_FOR_GPU]";
     let lines = lines(&said);
-    assert!(lines.len() == 1 && lines[0].starts_with(expected), "{said}");
+    assert!(lines == [expected], "{said}");
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_library_that_is_loaded_later_is_told_by_the_function_that_fails() {
     let said = guest::start(name, &host).success().stderr;
     let expected = "vgpu: cuLibraryGetKernel: the image's PTX is newer than the host's driver; compile it with";
     let lines = lines(&said);
-    assert!(lines.len() == 1 && lines[0].starts_with(expected), "{said}");
+    assert!(lines == [expected], "{said}");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn an_empty_image_is_told_in_the_log_and_on_standard_error() {
     let said = guest::start(name, &Host::usual()).success().stderr;
     let lines = lines(&said);
     let expected = "vgpu: cuModuleLoadDataEx: the image is empty";
-    assert!(lines.len() == 1 && lines[0].starts_with(expected), "{said}");
+    assert!(lines == [expected], "{said}");
 }
 
 #[test]

@@ -144,11 +144,13 @@ pub enum Refusal {
     HostFailure = 9,
     /// The nonce of a data connection is unknown or was used before.
     BadNonce = 10,
+    /// The limit of pinned host memory, of the VM or of all VMs, allows no further program.
+    Pinned = 11,
 }
 
 impl Refusal {
     /// Every refusal.
-    pub const ALL: [Refusal; 10] = [
+    pub const ALL: [Refusal; 11] = [
         Refusal::Malformed,
         Refusal::Version,
         Refusal::UnknownVm,
@@ -159,6 +161,7 @@ impl Refusal {
         Refusal::Draining,
         Refusal::HostFailure,
         Refusal::BadNonce,
+        Refusal::Pinned,
     ];
 
     /// The refusal with a wire code; `None` if there is none.
@@ -175,9 +178,11 @@ impl Refusal {
             }
             Refusal::Version => CuResult::SYSTEM_DRIVER_MISMATCH,
             Refusal::UnknownVm | Refusal::Quarantined => CuResult::NOT_PERMITTED,
-            Refusal::SessionLimit | Refusal::Busy | Refusal::Draining | Refusal::NoGpu => {
-                CuResult::DEVICE_UNAVAILABLE
-            }
+            Refusal::SessionLimit
+            | Refusal::Busy
+            | Refusal::Draining
+            | Refusal::NoGpu
+            | Refusal::Pinned => CuResult::DEVICE_UNAVAILABLE,
         }
     }
 }

@@ -160,6 +160,37 @@ fn events_and_audit_name_what_was_done() -> Result<()> {
 }
 
 #[test]
+fn a_vm_is_named_by_its_name_in_every_command() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    host.admin("register-vm 2 --pool=A --name=web --priority=2 --cid=50")?;
+    host.admin("pool create B")?;
+    for (words, part) in [
+        ("vm show web,1", "web"),
+        ("vm set web --factor=50", "1 VM"),
+        ("move-vm web --pool=B", "1 VM"),
+        ("quarantine web", "1 VM"),
+        ("explain web", "VM 2"),
+        ("release --vm-id=web", "1 VM"),
+        ("usage web", "web"),
+        ("usage reset web", "VM 2"),
+        ("session list web", "SESSION"),
+        ("status web", "high"),
+        ("events web", "VM 2 was quarantined"),
+        ("audit web", "quarantine"),
+        ("vm detach web", "1 VM"),
+        ("unregister-vm web", "1 VM"),
+    ] {
+        let said = host.admin(words)?;
+        assert!(said.contains(part), "{words}: {said}");
+    }
+    assert_eq!(
+        host.admin_json("vm list")?.as_array().map(Vec::len),
+        Some(1)
+    );
+    Ok(())
+}
+
+#[test]
 fn settings_of_pools_and_weights_return_to_their_defaults() -> Result<()> {
     let host = one_vm(&Options {
         config: "[defaults.pool]\nslice_us = 3000\n".into(),

@@ -164,15 +164,20 @@ where
     }
 }
 
-/// A clap value parser for a class.
+/// A clap value parser for a class, by name or by its number: 0 is the lowest.
 pub(crate) fn priority() -> impl TypedValueParser<Value = Priority> {
+    let mut numbers = 0..;
     let words = Weights::default().each().map(|(class, weight)| {
         let about = class.about().trim_end_matches('.');
-        PossibleValue::new(class.name()).help(format!("{about}; weight {weight} by default."))
+        let number = numbers.next().map_or(String::new(), |n: u32| n.to_string());
+        let help = format!("{about}; also {number}; weight {weight} by default.");
+        PossibleValue::new(class.name()).alias(number).help(help)
     });
     PossibleValuesParser::new(words).map(|word| {
-        let mut known = Priority::ALL.iter().copied();
-        known.find(|class| class.name() == word).unwrap_or_default()
+        let mut known = Priority::ALL.iter().copied().enumerate();
+        let found =
+            known.find(|(number, class)| class.name() == word || number.to_string() == word);
+        found.map(|(_, class)| class).unwrap_or_default()
     })
 }
 

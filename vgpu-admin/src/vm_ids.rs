@@ -1,68 +1,81 @@
-//! Lists of VM numbers on the command line: `1`, `1-7`, `1-3,9`.
+//! VMs on the command line: `1`, `1-7`, `1-3,9`, `web`, `1-3,web`.
 
 use vgpu_api::{MAX_BATCH, MAX_VM_ID};
 
-/// A clap value parser. Parses `text` into numbers in ascending order without repeats. Refuses a
-/// typing error such as `1-70000` before a request is sent.
-pub(crate) fn parse(text: &str) -> Result<VmIds, String> {
-    let mut ids = Vec::new();
+/// VMs by number and by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Vms {
+    /// In ascending order without repeats.
+    pub(crate) ids: Vec<u32>,
+    pub(crate) names: Vec<String>,
+}
+
+/// A clap value parser for numbers and names. Refuses a typing error such as `1-70000` before a
+/// request is sent.
+pub(crate) fn vms(text: &str) -> Result<Vms, String> {
+    parse(text, true)
+}
+
+/// A clap value parser for numbers only.
+pub(crate) fn numbers(text: &str) -> Result<Vms, String> {
+    parse(text, false)
+}
+
+/// A clap value parser for one number or name.
+pub(crate) fn one(text: &str) -> Result<Vms, String> {
+    let vms = vms(text)?;
+    match vms.ids.len() + vms.names.len() {
+        1 => Ok(vms),
+        _ => Err(format!("`{text}` are several VMs; name one VM")),
+    }
+}
+
+fn parse(text: &str, names: bool) -> Result<Vms, String> {
+    let mut vms = Vms::default();
     for part in text.split(',') {
         let part = part.trim();
+        if names && is_name(part) {
+            vms.names.push(part.to_owned());
+            continue;
+        }
         let (first, last) = match part.split_once('-') {
-            Some((first, last)) => (number(first, part)?, number(last, part)?),
-            None => (number(part, part)?, number(part, part)?),
+            Some((first, last)) => (number(first, part, names)?, number(last, part, names)?),
+            None => (number(part, part, names)?, number(part, part, names)?),
         };
         if last < first {
             return Err(format!("`{part}` runs backwards; write {last}-{first}"));
         }
-        if (last - first) as usize >= MAX_BATCH || ids.len() + (last - first) as usize >= MAX_BATCH
-        {
+        let more = (last - first) as usize;
+        if more >= MAX_BATCH || vms.ids.len() + more >= MAX_BATCH {
             return Err(format!("more than {MAX_BATCH} VMs in one command"));
         }
-        ids.extend(first..=last);
+        vms.ids.extend(first..=last);
     }
-    ids.sort_unstable();
-    ids.dedup();
-    Ok(VmIds(ids))
+    vms.ids.sort_unstable();
+    vms.ids.dedup();
+    vms.names.sort_unstable();
+    vms.names.dedup();
+    Ok(vms)
 }
 
-/// The numbers of an option such as `--vm-id=1-7`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct VmIds(pub(crate) Vec<u32>);
-
-/// A VM by number or name, or several by number.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum VmsOrName {
-    Ids(VmIds),
-    Name(String),
+/// Whether `part` is a name. Digits are always numbers, and so are ranges.
+fn is_name(part: &str) -> bool {
+    vgpu_api::check_vm_name(part).is_ok()
 }
 
-/// Parses numbers or a name. A clap value parser.
-pub(crate) fn or_name(text: &str) -> Result<VmsOrName, String> {
-    match parse(text) {
-        Ok(ids) => Ok(VmsOrName::Ids(ids)),
-        Err(_) if vgpu_api::check_vm_name(text).is_ok() => Ok(VmsOrName::Name(text.to_owned())),
-        Err(why) => Err(why + ", or a name"),
-    }
-}
-
-/// Parses one number or a name. A clap value parser.
-pub(crate) fn one_or_name(text: &str) -> Result<VmsOrName, String> {
-    match or_name(text)? {
-        VmsOrName::Ids(ids) if ids.0.len() != 1 => {
-            Err(format!("`{text}` are several VMs; name one VM"))
-        }
-        one => Ok(one),
-    }
-}
-
-/// `part`: the text that has the number.
-fn number(text: &str, part: &str) -> Result<u32, String> {
+/// `part`: the text that has the number. `names`: whether names are possible too.
+fn number(text: &str, part: &str, names: bool) -> Result<u32, String> {
     match text.trim().parse::<u32>() {
         Ok(id @ 1..=MAX_VM_ID) => Ok(id),
-        _ => Err(format!(
-            "`{part}` is not a VM number; write a number from 1 to {MAX_VM_ID}, a range 1-7, or a list"
-        )),
+        _ => {
+            let (what, name) = match names {
+                true => (" or name", " a name,"),
+                false => ("", ""),
+            };
+            Err(format!(
+                "`{part}` is not a VM number{what}; write a number from 1 to {MAX_VM_ID},{name} a range 1-7, or a list"
+            ))
+        }
     }
 }
 
@@ -71,7 +84,7 @@ mod tests {
     use super::*;
 
     fn ids(text: &str) -> Vec<u32> {
-        parse(text).unwrap().0
+        vms(text).unwrap().ids
     }
 
     #[test]
@@ -94,24 +107,35 @@ mod tests {
             "1-70000",
             "4294967296",
         ] {
-            assert!(parse(text).is_err(), "{text}");
+            assert!(numbers(text).is_err(), "{text}");
         }
-        assert_eq!(parse("7-1").unwrap_err(), "`7-1` runs backwards; write 1-7");
-        assert!(
-            parse("-3")
-                .unwrap_err()
-                .starts_with("`-3` is not a VM number")
-        );
+        assert_eq!(vms("7-1").unwrap_err(), "`7-1` runs backwards; write 1-7");
+        let said = numbers("-3").unwrap_err();
+        assert!(said.starts_with("`-3` is not a VM number"), "{said}");
     }
 
     #[test]
     fn a_vm_is_named_by_number_or_name() {
-        assert_eq!(one_or_name("7"), Ok(VmsOrName::Ids(VmIds(vec![7]))));
-        assert_eq!(or_name("web-1"), Ok(VmsOrName::Name("web-1".into())));
-        assert_eq!(or_name("7up"), Ok(VmsOrName::Name("7up".into())));
-        for bad in ["0", "7-", "", "a b", "-x", "a\n", "99999999"] {
-            assert!(one_or_name(bad).unwrap_err().contains("or a name"), "{bad}");
+        let named = |ids: &[u32], names: &[&str]| {
+            let names = names.iter().map(|&name| name.to_owned()).collect();
+            Ok(Vms {
+                ids: ids.to_vec(),
+                names,
+            })
+        };
+        assert_eq!(one("7"), named(&[7], &[]));
+        assert_eq!(vms("web-1"), named(&[], &["web-1"]));
+        assert_eq!(vms("7up"), named(&[], &["7up"]));
+        assert_eq!(vms("web,1-3,db,web"), named(&[1, 2, 3], &["db", "web"]));
+        for bad in ["0", "7-", "", "a b", "-x", "a\n,", "99999999", "-3", "web,"] {
+            let said = vms(bad).unwrap_err();
+            assert!(said.contains("is not a VM number or name"), "{bad}: {said}");
         }
-        assert!(one_or_name("1-3").unwrap_err().contains("several VMs"));
+        for several in ["1-3", "web,db", "web,1"] {
+            assert!(
+                one(several).unwrap_err().contains("several VMs"),
+                "{several}"
+            );
+        }
     }
 }

@@ -186,6 +186,7 @@ fn code_name(code: Refusal) -> &'static str {
         Refusal::Draining => "draining",
         Refusal::HostFailure => "host_failure",
         Refusal::BadNonce => "bad_nonce",
+        Refusal::Pinned => "pinned",
     }
 }
 

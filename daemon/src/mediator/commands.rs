@@ -511,12 +511,12 @@ impl Actor {
         id: u64,
         worker: Worker,
         start: Start,
-        ready: oneshot::Sender<Result<Ready, String>>,
+        ready: oneshot::Sender<Result<Ready, Refused>>,
     ) {
         let session = self.sessions.get_mut(&id);
         let Some(session) = session.filter(|s| s.worker.is_none() && !s.is_ending()) else {
             // The session ended while its worker started. The worker has received nothing yet.
-            let _ = ready.send(Err("the session was ended".to_owned()));
+            let _ = ready.send(Err(Refused::host_failure("the session was ended")));
             self.records.remove(worker.process.pid());
             worker.discard();
             return;

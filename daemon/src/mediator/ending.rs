@@ -6,7 +6,7 @@ use vgpu_proto::worker::ToWorker;
 use vgpu_sched::{Event, GpuHealth, GpuId, SessionId};
 
 use super::actor::Actor;
-use super::handle::Note;
+use super::handle::{Note, Refused};
 use super::reactor::{Due, now_ns};
 use super::session::{Phase, Session};
 use crate::events::{EndCause, Report};
@@ -264,7 +264,7 @@ fn stuck(session: &Session) -> String {
 /// guest that sees the end of its data connection finds the cause on the control connection.
 fn tell_guest(session: &mut Session, cause: EndCause, code: CuResult, text: &str) {
     if let Some(ready) = session.ready.take() {
-        let _ = ready.send(Err(text.to_owned()));
+        let _ = ready.send(Err(Refused::host_failure(text)));
     }
     let data = session.data.take();
     if cause != EndCause::Guest {

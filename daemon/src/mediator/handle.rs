@@ -113,7 +113,7 @@ pub(crate) enum Command {
         session: u64,
         worker: Box<Worker>,
         start: Start,
-        ready: oneshot::Sender<Result<Ready, String>>,
+        ready: oneshot::Sender<Result<Ready, Refused>>,
     },
     Abandon {
         session: u64,
@@ -297,7 +297,7 @@ impl Admission {
         mut self,
         worker: Worker,
         start: Start,
-    ) -> oneshot::Receiver<Result<Ready, String>> {
+    ) -> oneshot::Receiver<Result<Ready, Refused>> {
         self.open = false;
         let (ready, is_ready) = oneshot::channel();
         let session = self.admitted.session;

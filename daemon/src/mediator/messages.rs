@@ -3,7 +3,7 @@
 //! the session.
 
 use vgpu_proto::cuda::{CuResult, MINIMUM_DRIVER_VERSION, version_text};
-use vgpu_proto::handshake::DeviceInfo;
+use vgpu_proto::handshake::{DeviceInfo, Refusal};
 use vgpu_proto::lease::Holding;
 use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS, MAX_DEVICES, MAX_TEXT};
 use vgpu_proto::text::{cut, printable};
@@ -12,7 +12,7 @@ use vgpu_sched::{Depth, Epoch, Event, GpuId, HeadCost, Memory, MemoryRefusal, Se
 
 use super::actor::Actor;
 use super::answers::Reservation;
-use super::handle::Ready;
+use super::handle::{Ready, Refused};
 use super::reactor::now_ns;
 use super::registry;
 use super::session::{Lease, Phase, Placed, Session};
@@ -319,7 +319,8 @@ impl Actor {
             };
             if self.reserve(wanted).is_err() {
                 let text = format!(
-                    "its context takes {each} bytes of GPU {}, and the VM, or the GPU, has not so much left",
+                    "its context takes {} MiB of GPU {}, and the VM, or the GPU, has not so much left",
+                    each.div_ceil(1 << 20),
                     gpu.0
                 );
                 self.end(id, EndCause::Guest, CuResult::DEVICE_UNAVAILABLE, &text);
@@ -335,12 +336,20 @@ impl Actor {
         let bytes = bytes.min(PINNED_MOST);
         let text = match self.book_pinned(id, bytes) {
             Ok(()) => return true,
-            Err(MemoryRefusal::Host) => format!("{HOST_FULL}; one more takes {bytes} bytes"),
+            Err(MemoryRefusal::Host) => {
+                format!("{HOST_FULL}; one more program takes {} MiB", bytes >> 20)
+            }
             Err(_) => {
                 let why = self.refused_pinned(id, bytes).unwrap_or_default();
                 format!("{why}; on the host: vgpu-admin vm set --pinned")
             }
         };
+        let session = self.sessions.get_mut(&id);
+        if let Some(ready) = session.and_then(|session| session.ready.take()) {
+            let text = text.clone();
+            let code = Refusal::Pinned;
+            let _ = ready.send(Err(Refused { code, text }));
+        }
         self.end(id, EndCause::Guest, CuResult::DEVICE_UNAVAILABLE, &text);
         false
     }

@@ -6,7 +6,7 @@ use vgpu_proto::lease::Hints;
 use vgpu_sched::{Credits, GpuId};
 
 use super::claims::Claim;
-use super::handle::{Note, Ready};
+use super::handle::{Note, Ready, Refused};
 use super::held::{ExplainedUse, Held};
 use super::images::Images;
 use super::unrequested::Unrequested;
@@ -28,7 +28,7 @@ pub(super) struct Session {
     pub(super) phase: Phase,
     pub(super) worker: Option<Worker>,
     /// Answered when the worker is ready or has failed.
-    pub(super) ready: Option<oneshot::Sender<Result<Ready, String>>>,
+    pub(super) ready: Option<oneshot::Sender<Result<Ready, Refused>>>,
     /// The control connection; `None` after the last note.
     pub(super) notes: Option<mpsc::Sender<Note>>,
     /// vgpud's copy of the data connection, only to shut it down.

@@ -77,7 +77,7 @@ impl Supervisor {
         let up = is_up(ready, launched.in_cgroup);
         match timeout(until.saturating_duration_since(Instant::now()), up).await {
             Ok(Ok(ready)) => Ok(Some(Started { admitted, ready })),
-            Ok(Err(NotUp::Ended(why))) => Err(Refused::host_failure(&why)),
+            Ok(Err(NotUp::Ended(refused))) => Err(refused),
             Ok(Err(NotUp::Draining)) => Err(Refused::draining()),
             Ok(Err(NotUp::NotInCgroup(why))) => {
                 self.mediator.guest_gone(session, GuestEnd::Vanished);
@@ -102,8 +102,8 @@ impl Supervisor {
 
 /// Why a started worker does not serve.
 enum NotUp {
-    /// The mediator ended the session, with this sentence.
-    Ended(String),
+    /// The mediator ended the session.
+    Ended(Refused),
     /// vgpud stops.
     Draining,
     /// The worker could not be moved into its cgroup. The session still exists.
@@ -113,7 +113,7 @@ enum NotUp {
 /// Waits until the worker's driver is ready and the worker is in its cgroup. Before both, the
 /// worker gets no data of its guest, which starts with the Welcome.
 async fn is_up(
-    ready: oneshot::Receiver<Result<Ready, String>>,
+    ready: oneshot::Receiver<Result<Ready, Refused>>,
     in_cgroup: oneshot::Receiver<Result<(), String>>,
 ) -> Result<Ready, NotUp> {
     let ready = ready.await.map_err(|_| NotUp::Draining)?;

@@ -1,6 +1,7 @@
 //! Limits of VMs for which nobody has set any.
 
 use vgpu_api::{Limit, VmLimits};
+use vgpu_proto::cuda::CuResult;
 use vgpu_proto::handshake::Refusal;
 
 use crate::host::{Guest, Host};
@@ -13,6 +14,22 @@ fn the_built_in_limit_of_programs_holds() {
     let (code, text) = Guest::try_connect(&socket).expect_err("one too many");
     assert_eq!(code, Refusal::SessionLimit, "{text}");
     assert_eq!(host.sessions().len(), guests.len());
+}
+
+#[test]
+fn a_program_beyond_the_limit_of_pinned_memory_is_refused_as_such() {
+    let host = Host::new();
+    let pinned = VmLimits {
+        pinned_bytes: Limit::Value(1 << 20),
+        ..VmLimits::default()
+    };
+    let socket = host.vm(1, pinned);
+    let _first = Guest::connect(&socket);
+    let (code, text) = Guest::try_connect(&socket).expect_err("each takes 1 MiB");
+    assert_eq!(code, Refusal::Pinned, "{text}");
+    assert_eq!(code.cu_result(), CuResult::DEVICE_UNAVAILABLE);
+    let expected = "one more takes 1 MiB of pinned host memory, and 1 of 1 MiB are pinned";
+    assert!(text.starts_with(expected), "{text}");
 }
 
 #[test]

@@ -68,18 +68,7 @@ impl Socket<'_> {
             Address::Unix(path) => UnixAddr::new(path.as_bytes())
                 .and_then(|place| open(AddressFamily::Unix, &place, limit)),
         };
-        let fd = connected.map_err(|e| {
-            let why = Error::from(e);
-            Failure::Nobody(match e {
-                Errno::EACCES | Errno::EPERM => format!(
-                    "this user may not connect to {address} ({why}): the socket is another user's; the host's \
-                     administrator registers the VM with the user's number (vgpu-admin register-vm --peer-uid=...)"
-                ),
-                _ => format!(
-                    "no vgpud answers at {address} ({why}); is it running on the host, and is VGPU_ADDRESS right?"
-                ),
-            })
-        })?;
+        let fd = connected.map_err(|e| Failure::Nobody(unconnected(address, e)))?;
         Ok(Socket {
             fd,
             address,
@@ -191,6 +180,29 @@ impl Socket<'_> {
     }
 }
 
+/// Why no connection was made, with the way out.
+fn unconnected(address: &Address, e: Errno) -> String {
+    let why = Error::from(e);
+    match (address, e) {
+        (_, Errno::EACCES | Errno::EPERM) => format!(
+            "this user may not connect to {address} ({why}): the socket is another user's; the host's administrator \
+             registers the VM with the user's number (vgpu-admin register-vm --peer-uid=...)"
+        ),
+        (Address::Vsock { .. }, Errno::ENODEV) => format!(
+            "this VM has no vsock device, so it cannot reach {address} ({why}): load the module of this VM's \
+             hypervisor (modprobe vmw_vsock_virtio_transport), or have the host's administrator give the VM a \
+             vsock device"
+        ),
+        (Address::Vsock { .. }, Errno::EAFNOSUPPORT) => format!(
+            "the vsock module is not loaded in this VM, so it cannot reach {address} ({why}): load it \
+             (modprobe vsock), or use a kernel that has it"
+        ),
+        _ => format!(
+            "no vgpud answers at {address} ({why}); is it running on the host, and is VGPU_ADDRESS right?"
+        ),
+    }
+}
+
 fn open(family: AddressFamily, place: &dyn SockaddrLike, limit: Duration) -> nix::Result<OwnedFd> {
     let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let fd = beyond_standard(fd).map_err(|_| Errno::EMFILE)?;
@@ -202,6 +214,33 @@ fn open(family: AddressFamily, place: &dyn SockaddrLike, limit: Duration) -> nix
         match connect(fd.as_raw_fd(), place) {
             Err(Errno::EINTR) => {}
             done => return done.map(|()| fd),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vm_without_vsock_is_told_apart_from_a_host_without_vgpud() {
+        let vsock = Address::Vsock { cid: 2, port: 9440 };
+        let device = unconnected(&vsock, Errno::ENODEV);
+        assert!(
+            device.starts_with("this VM has no vsock device"),
+            "{device}"
+        );
+        let module = unconnected(&vsock, Errno::EAFNOSUPPORT);
+        assert!(
+            module.starts_with("the vsock module is not loaded"),
+            "{module}"
+        );
+        for e in [Errno::ECONNREFUSED, Errno::ECONNRESET, Errno::ETIMEDOUT] {
+            let nobody = unconnected(&vsock, e);
+            assert!(
+                nobody.starts_with("no vgpud answers at vsock:2:9440"),
+                "{nobody}"
+            );
         }
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn say(symbol: &str, code: CuResult) {
             return;
         }
     }
-    line(Level::Error, &format!("{symbol}: {why} [{code}]"));
+    line(Level::Error, &format!("{symbol}: {why} [{code:#}]"));
 }
 
 /// The first sentence of the first non-empty line, without control characters.

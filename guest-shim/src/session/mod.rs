@@ -497,7 +497,7 @@ impl Session {
         };
         if !status.is_sticky() {
             let line = format!(
-                "an asynchronous call failed{described}. The next call that waits returns this error [{status}]"
+                "an asynchronous call failed{described}. The next call that waits returns this error [{status:#}]"
             );
             log::line(log::Level::Error, &line);
         } else {
@@ -505,7 +505,7 @@ impl Session {
                 log::Level::Error,
                 &format!(
                     "the device failed{described}. Every later call returns this error: start the program again{} \
-                     [{status}]",
+                     [{status:#}]",
                     (self.way_out)(status)
                 ),
             );
@@ -545,7 +545,7 @@ impl Session {
         }
         log::line(
             log::Level::Error,
-            &format!("the session ended: {why} [{code}]"),
+            &format!("the session ended: {why} [{code:#}]"),
         );
         // Wakes threads that read from the socket or are blocked in a write.
         sys::shutdown(self.data);

@@ -209,9 +209,11 @@ impl CuResult {
     }
 }
 
+/// Name and text; with `{:#}` the name only.
 impl std::fmt::Display for CuResult {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.name(), self.text()) {
+            (Some(name), _) if f.alternate() => f.write_str(name),
             (Some(name), Some(text)) => write!(f, "{name} ({text})"),
             _ => write!(f, "CUresult {}", self.0),
         }
@@ -229,6 +231,13 @@ mod tests {
         let illegal = CuResult::ILLEGAL_ADDRESS;
         assert_eq!(illegal.name(), Some("CUDA_ERROR_ILLEGAL_ADDRESS"));
         assert_eq!(CuResult(12345).name(), None);
+        assert_eq!(format!("{illegal:#}"), "CUDA_ERROR_ILLEGAL_ADDRESS");
+        assert!(
+            illegal
+                .to_string()
+                .starts_with("CUDA_ERROR_ILLEGAL_ADDRESS (")
+        );
+        assert_eq!(format!("{:#}", CuResult(12345)), "CUresult 12345");
         for text in ["700", "CUDA_ERROR_ILLEGAL_ADDRESS", "ILLEGAL_ADDRESS"] {
             assert_eq!(CuResult::parse(text), Some(illegal), "{text}");
         }

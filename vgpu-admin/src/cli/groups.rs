@@ -6,10 +6,10 @@ use clap::Subcommand;
 use clap::builder::NonEmptyStringValueParser;
 use vgpu_api::PoolPatch;
 
+use super::vms::{OnlyVms, VmsOrAll};
 use super::{DryRun, Waiting};
 use crate::settings::{self, Changes};
 use crate::times::moment;
-use crate::vm_ids::{self, VmIds, VmsOrName};
 
 /// `gpu …`
 #[derive(Debug, Subcommand)]
@@ -101,12 +101,11 @@ pub(crate) enum PoolCommand {
 pub(crate) enum SessionCommand {
     /// List open sessions.
     #[command(
-        after_help = "Examples:\n  vgpu-admin session list --vm=web\n  vgpu-admin session list --until=1h"
+        after_help = "Examples:\n  vgpu-admin session list web\n  vgpu-admin session list --until=1h"
     )]
     List {
-        /// Only sessions of these VMs: 1, 1-7, 1-3,9, or a name.
-        #[arg(long, visible_alias = "vm-id", value_name = "VMS", value_parser = vm_ids::or_name)]
-        vm: Option<VmsOrName>,
+        #[command(flatten)]
+        vms: OnlyVms,
         /// Only sessions that began at or after this time: 10min, 2h, 1d (ago), or of RFC 3339.
         #[arg(long, value_name = "TIME", value_parser = moment)]
         since: Option<u64>,
@@ -134,15 +133,11 @@ pub(crate) enum UsageCommand {
     /// Set the usage counters to zero; debts, strikes and limits are unchanged. The audit trail
     /// records the reset.
     #[command(
-        after_help = "Examples:\n  vgpu-admin usage reset --vm-id=3\n  vgpu-admin usage reset --all --dry-run"
+        after_help = "Examples:\n  vgpu-admin usage reset web\n  vgpu-admin usage reset --all --dry-run"
     )]
     Reset {
-        /// The VMs: 1, 1-7 or 1-3,9.
-        #[arg(long, alias = "vm", value_parser = vm_ids::parse, required_unless_present = "all")]
-        vm_id: Option<VmIds>,
-        /// All VMs.
-        #[arg(long, conflicts_with = "vm_id")]
-        all: bool,
+        #[command(flatten)]
+        vms: VmsOrAll,
         #[command(flatten)]
         dry_run: DryRun,
     },

@@ -122,9 +122,13 @@ pub(crate) struct ImportOptions {
 /// `vm detach`
 #[derive(Debug, Args)]
 pub(crate) struct Detach {
-    /// The origin: `libvirt:UUID`, `incus:PROJECT/NAME` or `proxmox:VMID`. `vm show` shows it.
-    #[arg(required_unless_present = "xml")]
+    /// The VM, by number or name, or its origin: `libvirt:UUID`, `incus:PROJECT/NAME` or
+    /// `proxmox:VMID`. `vm show` shows the origin.
+    #[arg(value_name = "VM", required_unless_present_any = ["xml", "vm_id"])]
     pub(crate) origin: Option<String>,
+    /// The VM, as an option.
+    #[arg(long, alias = "vm", hide = true, conflicts_with_all = ["origin", "xml"])]
+    pub(crate) vm_id: Option<String>,
     /// Read the origin from the XML of a libvirt VM (`-`: standard input).
     #[arg(long, value_name = "FILE", conflicts_with = "origin")]
     pub(crate) xml: Option<PathBuf>,

@@ -2,6 +2,7 @@
 
 mod groups;
 mod import;
+mod vms;
 
 use std::path::PathBuf;
 
@@ -13,10 +14,10 @@ pub(crate) use self::groups::{
     GpuCommand, PoolCommand, SchedCommand, SessionCommand, UsageCommand, WeightsCommand,
 };
 pub(crate) use self::import::{CloudstackCommand, Detach, ImportCommand, ImportOptions};
+use self::vms::{NewVms, OnlyVm, OnlyVms, SomeVms};
 use crate::output::Format;
 use crate::settings::{self, Changes};
 use crate::times::{self, Since, moment};
-use crate::vm_ids::{self, VmIds, VmsOrName};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,8 +62,18 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Show GPUs, pools, VMs, priorities, queues and limits on one screen.
-    #[command(after_help = "Examples:\n  vgpu-admin status\n  vgpu-admin status --watch -o wide")]
+    #[command(
+        after_help = "Examples:\n  vgpu-admin status --watch -o wide\n  vgpu-admin status web,1-7\n  vgpu-admin status --pool=A --all"
+    )]
     Status {
+        #[command(flatten)]
+        vms: OnlyVms,
+        /// Only this pool, its GPUs and its VMs.
+        #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+        pool: Option<String>,
+        /// Show idle VMs too; tables of more than 40 VMs leave them out.
+        #[arg(long)]
+        all: bool,
         /// Repeat the screen.
         #[arg(long, short)]
         watch: bool,
@@ -155,7 +166,7 @@ Examples:
     )]
     UnregisterVm {
         #[command(flatten)]
-        vms: Vms,
+        vms: SomeVms,
         #[command(flatten)]
         dry_run: DryRun,
     },
@@ -164,7 +175,7 @@ Examples:
     #[command(after_help = "Example:\n  vgpu-admin move-vm 1-3 --pool=B")]
     MoveVm {
         #[command(flatten)]
-        vms: Vms,
+        vms: SomeVms,
         /// The new pool.
         #[arg(long)]
         pool: String,
@@ -184,7 +195,7 @@ Examples:
     #[command(after_help = "Example:\n  vgpu-admin quarantine 4 --reason=miner")]
     Quarantine {
         #[command(flatten)]
-        vms: Vms,
+        vms: SomeVms,
         /// Reason, for the guest and the audit trail.
         #[arg(long)]
         reason: Option<String>,
@@ -196,26 +207,24 @@ Examples:
     #[command(after_help = "Example:\n  vgpu-admin release 1-3")]
     Release {
         #[command(flatten)]
-        vms: Vms,
+        vms: SomeVms,
     },
 
     /// Show why a VM waits (or not), which VMs are before it, and its longest possible wait.
-    #[command(after_help = "Examples:\n  vgpu-admin explain 3\n  vgpu-admin explain 1-7 -o wide")]
+    #[command(after_help = "Examples:\n  vgpu-admin explain web\n  vgpu-admin explain 1-7 -o wide")]
     Explain {
-        /// The VMs: 1, 1-7 or 1-3,9.
-        #[arg(value_parser = vm_ids::parse)]
-        vm_id: VmIds,
+        #[command(flatten)]
+        vms: SomeVms,
     },
 
     /// Export the usage of VMs: GPU time, waits, turns, bytes, peaks of memory; or reset it.
     #[command(
         args_conflicts_with_subcommands = true,
-        after_help = "Examples:\n  vgpu-admin usage -o csv\n  vgpu-admin usage --vm-id=1-7 -o json\n  vgpu-admin usage reset --vm-id=3"
+        after_help = "Examples:\n  vgpu-admin usage -o csv\n  vgpu-admin usage 1-7 -o json\n  vgpu-admin usage reset web"
     )]
     Usage {
-        /// Only these VMs: 1, 1-7 or 1-3,9.
-        #[arg(long, alias = "vm", value_parser = vm_ids::parse)]
-        vm_id: Option<VmIds>,
+        #[command(flatten)]
+        vms: OnlyVms,
         /// The action, instead of an export.
         #[command(subcommand)]
         command: Option<UsageCommand>,
@@ -234,7 +243,7 @@ Examples:
 
     /// Show events: sessions, limits, strikes, refusals, GPUs; the newest first.
     #[command(
-        after_help = "Examples:\n  vgpu-admin events --since=1h --severity=warning\n  vgpu-admin events --vm=web --since=2026-11-20T00:00:00Z --until=1d\n  vgpu-admin events --follow -o csv"
+        after_help = "Examples:\n  vgpu-admin events --since=1h --severity=warning\n  vgpu-admin events web --since=2026-11-20T00:00:00Z --until=1d\n  vgpu-admin events --follow -o csv"
     )]
     Events {
         /// Show events, oldest first, as they happen, also over restarts of vgpud.
@@ -248,9 +257,7 @@ Examples:
     },
 
     /// Show the changes by administrators, the newest first.
-    #[command(
-        after_help = "Examples:\n  vgpu-admin audit --since=1d\n  vgpu-admin audit --vm=3 -n 10"
-    )]
+    #[command(after_help = "Examples:\n  vgpu-admin audit --since=1d\n  vgpu-admin audit 3 -n 10")]
     Audit {
         #[command(flatten)]
         period: Period,
@@ -338,39 +345,18 @@ pub(crate) struct Period {
     /// Only before this time.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub(crate) until: Option<u64>,
-    /// Only about this VM, by number or name.
-    #[arg(long, visible_alias = "vm-id", value_name = "VM", value_parser = vm_ids::one_or_name)]
-    pub(crate) vm: Option<VmsOrName>,
+    #[command(flatten)]
+    pub(crate) only: OnlyVm,
     /// Largest number of lines.
     #[arg(long, short = 'n', default_value_t = 50, value_parser = settings::whole(1..=1_000_u32))]
     pub(crate) limit: u32,
 }
 
-/// VMs as an argument or as an option.
-#[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
-pub(crate) struct Vms {
-    /// The VMs: 1, 1-7 or 1-3,9.
-    #[arg(value_name = "VMS", value_parser = vm_ids::parse)]
-    given: Option<VmIds>,
-    /// The VMs, as an option.
-    #[arg(long, value_parser = vm_ids::parse)]
-    vm_id: Option<VmIds>,
-}
-
-impl From<Vms> for VmIds {
-    fn from(vms: Vms) -> VmIds {
-        // clap wants one of both.
-        vms.given.or(vms.vm_id).unwrap_or(VmIds(Vec::new()))
-    }
-}
-
 /// `register-vm`
 #[derive(Debug, Args)]
 pub(crate) struct RegisterVm {
-    /// The VMs: 1, 1-7 or 1-3,9.
-    #[arg(long, value_parser = vm_ids::parse)]
-    pub(crate) vm_id: VmIds,
+    #[command(flatten)]
+    pub(crate) vms: NewVms,
     /// Pool of the VMs.
     #[arg(long)]
     pub(crate) pool: String,
@@ -378,7 +364,7 @@ pub(crate) struct RegisterVm {
     #[arg(long, value_parser = settings::priority(), default_value = Priority::default().name())]
     pub(crate) priority: Priority,
     /// AF_VSOCK CID, from 3; for several VMs, the CID of the first, and the others follow.
-    #[arg(long, value_parser = settings::whole(1..=u32::MAX - 1))]
+    #[arg(long, value_parser = cid_number)]
     pub(crate) cid: Option<u32>,
     /// Unix socket on which vgpud listens for the VM, outside of vgpud's own directories; for
     /// several VMs, the path contains `{vm_id}`. Missing directories are created and kept.
@@ -418,7 +404,9 @@ pub(crate) enum VmCommand {
     Import(ImportCommand),
     /// Take the CID from an imported VM that stopped: its sessions end, its settings and usage
     /// stay.
-    #[command(after_help = "Example:\n  vgpu-admin vm detach proxmox:105")]
+    #[command(
+        after_help = "Examples:\n  vgpu-admin vm detach web\n  vgpu-admin vm detach proxmox:105"
+    )]
     Detach(Detach),
     /// List VMs.
     #[command(after_help = "Example:\n  vgpu-admin vm list --pool=A")]
@@ -430,9 +418,8 @@ pub(crate) enum VmCommand {
     /// Show all facts about VMs.
     #[command(after_help = "Example:\n  vgpu-admin vm show 1-3")]
     Show {
-        /// The VMs: 1, 1-7 or 1-3,9.
-        #[arg(value_parser = vm_ids::parse)]
-        vm_id: VmIds,
+        #[command(flatten)]
+        vms: SomeVms,
     },
     /// Change priority, limits and quotas; effective at once.
     #[command(after_help = "\
@@ -441,9 +428,8 @@ Examples:
   vgpu-admin vm set 8-20 --calls-per-s=50000 --memory=unlimited
   vgpu-admin vm set 5 --slice=500us --gpus=0,2 --gang")]
     Set {
-        /// The VMs: 1, 1-7 or 1-3,9.
-        #[arg(value_parser = vm_ids::parse)]
-        vm_id: VmIds,
+        #[command(flatten)]
+        vms: SomeVms,
         /// New class.
         #[arg(long, value_parser = settings::priority())]
         priority: Option<Priority>,
@@ -480,10 +466,15 @@ pub(crate) struct Cid(pub(crate) Option<u32>);
 fn cid(text: &str) -> Result<Cid, String> {
     match text {
         "none" => Ok(Cid(None)),
-        _ => settings::whole(1..=u32::MAX - 1)(text)
+        _ => cid_number(text)
             .map(|cid| Cid(Some(cid)))
             .map_err(|why| why + ", or `none`"),
     }
+}
+
+/// 1 and 2 pass too, because vgpud serves programs of the host with `listen.allow_local_cid`.
+fn cid_number(text: &str) -> Result<u32, String> {
+    settings::whole(1..=u32::MAX - 1)(text).or_else(|_| settings::whole(3..=u32::MAX - 1)(text))
 }
 
 #[cfg(test)]

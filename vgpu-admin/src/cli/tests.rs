@@ -2,7 +2,7 @@
 
 use clap::{CommandFactory, Parser};
 use serde_json::Value as Json;
-use vgpu_api::{PoolPatch, PoolPolicy, Setting, Unit, VmLimitsPatch};
+use vgpu_api::{PoolPatch, PoolPolicy, Priority, Setting, Unit, VmLimitsPatch};
 
 use super::{Cli, Command as Words, PoolCommand, VmCommand};
 use crate::settings::{plain_option, rows};
@@ -34,6 +34,7 @@ fn the_owners_lines_parse() {
         "vgpu-admin quarantine 1 --reason=x",
         "vgpu-admin unregister-vm 1",
         "vgpu-admin move-vm 1 --pool=B",
+        "vgpu-admin status web --pool=A --all",
     ] {
         Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
     }
@@ -260,16 +261,91 @@ fn a_word_in_place_of_a_number_is_refused_in_words() {
     }
 }
 
+/// The commands that name VMs, up to where the VM stands.
+const NAME_VMS: [&str; 16] = [
+    "vm show",
+    "vm set --cid=7",
+    "vm detach",
+    "explain",
+    "quarantine",
+    "release",
+    "unregister-vm",
+    "move-vm --pool=B",
+    "session list",
+    "usage",
+    "usage reset",
+    "status",
+    "events",
+    "audit",
+    "events --follow",
+    "audit --since=1h",
+];
+
 #[test]
-fn vms_are_an_argument_or_an_option() {
-    let ids = |words: &str| match parsed(&format!("vgpu-admin release{words}")) {
-        Ok(Words::Release { vms }) => Ok(crate::vm_ids::VmIds::from(vms).0),
+fn every_command_takes_a_vm_as_an_argument_or_an_option_by_number_or_name() {
+    for command in NAME_VMS {
+        for vm in ["3", "web-1", "--vm-id=3", "--vm-id=web-1", "--vm=web-1"] {
+            let line = format!("vgpu-admin {command} {vm}");
+            if let Err(said) = parsed(&line) {
+                panic!("{line}: {said}");
+            }
+        }
+        let twice = format!("vgpu-admin {command} 1 --vm-id=2");
+        assert!(parsed(&twice).is_err(), "{twice}");
+        let several = parsed(&format!("vgpu-admin {command} 1-3,web"));
+        let single = command.starts_with("events") || command.starts_with("audit");
+        assert_eq!(several.is_err(), single, "{command}: {several:?}");
+    }
+    let ids = |words: &str| match parsed(&format!("vgpu-admin {words}")) {
+        Ok(Words::Release { vms }) => Ok(crate::vm_ids::Vms::from(vms).ids),
+        Ok(Words::RegisterVm(args)) => Ok(crate::vm_ids::Vms::from(args.vms).ids),
         Ok(other) => panic!("{other:?}"),
         Err(said) => Err(said),
     };
-    assert_eq!(ids(" 1-3"), Ok(vec![1, 2, 3]));
-    assert_eq!(ids(" --vm-id=1-3"), Ok(vec![1, 2, 3]));
-    assert!(ids("").is_err() && ids(" 1 --vm-id=2").is_err());
+    assert_eq!(ids("release 1-3"), Ok(vec![1, 2, 3]));
+    assert_eq!(ids("release --vm-id=1-3"), Ok(vec![1, 2, 3]));
+    assert!(ids("release").is_err());
+    assert_eq!(ids("register-vm 1-3 --pool=A"), Ok(vec![1, 2, 3]));
+    let said = ids("register-vm web --pool=A").unwrap_err();
+    assert!(said.contains("`web` is not a VM number"), "{said}");
+    assert!(ids("register-vm --pool=A").is_err());
+}
+
+#[test]
+fn a_negative_number_is_a_wrong_vm_and_no_option() {
+    for command in NAME_VMS.iter().filter(|command| **command != "vm detach") {
+        let said = parsed(&format!("vgpu-admin {command} -3")).unwrap_err();
+        assert!(said.contains("`-3` is not a VM number or name"), "{said}");
+        assert!(!said.contains("tip:"), "{said}");
+    }
+}
+
+#[test]
+fn a_refused_cid_names_the_range_of_vms() {
+    for line in ["vm set 1 --cid=0", "register-vm --vm-id=1 --pool=A --cid=0"] {
+        let said = parsed(&format!("vgpu-admin {line}")).unwrap_err();
+        assert!(said.contains("from 3 to 4294967294"), "{said}");
+    }
+    assert!(
+        parsed("vgpu-admin vm set 1 --cid=1").is_ok(),
+        "with allow_local_cid"
+    );
+}
+
+#[test]
+fn a_class_has_a_name_and_a_number() {
+    for (number, class) in Priority::ALL.iter().enumerate() {
+        for word in [number.to_string(), class.name().to_owned()] {
+            let line = format!("vgpu-admin register-vm --vm-id=1 --pool=A --priority={word}");
+            match parsed(&line) {
+                Ok(Words::RegisterVm(args)) => assert_eq!(args.priority, *class, "{line}"),
+                other => panic!("{line}: {other:?}"),
+            }
+        }
+    }
+    assert_eq!(Priority::ALL[2], Priority::High);
+    assert!(parsed("vgpu-admin vm set 1 --priority=4").is_err());
+    assert!(parsed("vgpu-admin vm set 1 --priority=-1").is_err());
 }
 
 #[test]

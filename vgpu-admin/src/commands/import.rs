@@ -261,9 +261,10 @@ fn show_refusals(rows: &[Row]) {
 }
 
 pub(super) async fn detach(client: &Client, output: Format, args: Detach) -> Result<(), Error> {
-    let given = args.origin.is_some();
-    let origin = match (args.origin, args.xml) {
-        (Some(origin), _) => origin,
+    let named = args.origin.or(args.vm_id);
+    let given = named.is_some();
+    let origin = match (named, args.xml) {
+        (Some(named), _) => named,
         (None, file) => {
             let file = file.unwrap_or_else(|| "-".into());
             // Only the UUID counts, so the XML may be larger than that of an import.
@@ -271,13 +272,23 @@ pub(super) async fn detach(client: &Client, output: Format, args: Detach) -> Res
         }
     };
     let vms: Vec<Vm> = client.get("vms").await?;
-    let vm = vms.iter().find(|vm| vm.origin.as_ref() == Some(&origin));
+    // No name has a colon, and every origin has one.
+    let by_origin = origin.contains(':');
+    let is_named = |vm: &&Vm| match by_origin {
+        true => vm.origin.as_ref() == Some(&origin),
+        false => vm.name == origin || vm.vm_id.to_string() == origin,
+    };
+    let vm = vms.iter().find(is_named);
     if given && vm.is_none() {
         let hint = "An origin is libvirt:UUID, incus:PROJECT/NAME or proxmox:VMID; \
-                    `vgpu-admin vm show` shows the origin of a VM.";
+                    `vgpu-admin vm list -o wide` shows numbers, names and origins.";
+        let what = match by_origin {
+            true => "origin",
+            false => "number or name",
+        };
         return Err(Error::Api(ErrorDetail {
             code: ErrorCode::VmNotFound,
-            message: format!("No VM has the origin {origin}."),
+            message: format!("No VM has the {what} {origin}."),
             hint: Some(hint.into()),
         }));
     }

@@ -1,14 +1,14 @@
 //! Events and the audit trail.
 
-use vgpu_api::{AuditPage, Event, EventPage, Severity};
+use vgpu_api::{AuditEntry, AuditPage, Event, EventPage, Severity};
 
-use super::vm_number;
+use super::vm_numbers;
 use crate::cli::Period;
 use crate::client::Client;
 use crate::error::Error;
 use crate::output::{Cell, Format, Grid, print, printable, show, word};
 use crate::times::{Since, show_time};
-use crate::units::time;
+use crate::units::{counted, time};
 
 /// Longest time for which the daemon may delay an empty answer in follow mode, in ms.
 const FOLLOW_WAIT_MS: u64 = 20_000;
@@ -26,8 +26,8 @@ async fn filters(
         Some(Since::Time(from)) => Some(from),
         Some(Since::Number(_)) | None => None,
     };
-    let vm = match &period.vm {
-        Some(vm) => Some(vm_number(client, vm).await?),
+    let vm = match period.only.vm() {
+        Some(vm) => vm_numbers(client, vm).await?.first().copied(),
         None => None,
     };
     let severity = severity.map(|severity| ("severity", word(severity)));
@@ -179,9 +179,67 @@ pub(super) async fn audit(client: &Client, output: Format, period: &Period) -> R
                 Cell::maybe(entry.pid),
                 Cell::from(&entry.action),
                 Cell::from(&entry.target),
-                Cell::from(&entry.detail),
+                detail(entry),
             ]);
         }
         grid
     })
+}
+
+/// The command of an entry. Tables show a scan as counts, because its JSON describes every GPU.
+fn detail(entry: &AuditEntry) -> Cell {
+    let whole = Cell::from(&entry.detail);
+    if entry.action != "scan-gpus" {
+        return whole;
+    }
+    let json: serde_json::Value = serde_json::from_str(&entry.detail).unwrap_or_default();
+    // The outer object has one field, which names the command.
+    let scan = json.as_object().and_then(|command| command.values().next());
+    let number = |what: &str| Some(scan?.get(what)?.as_array()?.len());
+    let Some(gpus) = number("gpus") else {
+        return whole;
+    };
+    let warnings = match number("warnings") {
+        None | Some(0) => String::new(),
+        Some(warnings) => format!(", {}", counted(warnings, "warning")),
+    };
+    Cell::new(format!("{} found{warnings}", counted(gpus, "GPU")), whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_is_a_count_in_a_table_and_whole_for_programs() {
+        let shown = |action: &str, detail_json: &str| {
+            let entry = AuditEntry {
+                seq: 1,
+                at_unix_ms: 1,
+                actor: "uid:0".into(),
+                pid: None,
+                action: action.into(),
+                target: "host".into(),
+                detail: detail_json.into(),
+            };
+            let render = |format| {
+                let mut grid = Grid::new(&["DETAIL"]);
+                grid.row([detail(&entry)]);
+                let text = grid.render(format);
+                text.lines().nth(1).unwrap_or_default().trim().to_owned()
+            };
+            (render(Format::Table), render(Format::Csv).contains("uuid"))
+        };
+        let two = r#"{"scan_gpus":{"gpus":[{"uuid":"a"},{"uuid":"b"}],"warnings":["no NVML"]}}"#;
+        assert_eq!(
+            shown("scan-gpus", two),
+            ("2 GPUs found, 1 warning".into(), true)
+        );
+        let one = r#"{"scan_gpus":{"gpus":[{"uuid":"a"}],"warnings":[]}}"#;
+        assert_eq!(shown("scan-gpus", one), ("1 GPU found".into(), true));
+        for kept in ["not JSON", "{}", "[1]"] {
+            assert_eq!(shown("scan-gpus", kept), (kept.into(), false));
+        }
+        assert_eq!(shown("vm-set", one), (one.into(), true));
+    }
 }

@@ -26,7 +26,7 @@ use crate::cli::{Cli, Command};
 use crate::client::Client;
 use crate::error::Error;
 use crate::output::{Cell, Format, Grid, json, print};
-use crate::vm_ids::VmsOrName;
+use crate::vm_ids::Vms;
 
 /// Runs a command and returns the exit code.
 pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
@@ -35,8 +35,15 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
     let client = Client::new(socket.unwrap_or_else(|| DEFAULT_ADMIN_SOCKET.into()));
     let output = cli.output;
     match cli.command {
-        Command::Status { watch, interval } => {
-            status::run(&client, output, watch.then_some(interval)).await?;
+        Command::Status {
+            vms,
+            pool,
+            all,
+            watch,
+            interval,
+        } => {
+            let only = status::Only::new(&client, vms.into(), pool, all).await?;
+            status::run(&client, output, watch.then_some(interval), &only).await?;
         }
         Command::ScanGpus { cached } => gpu::scan(&client, output, cached).await?,
         Command::AssignGpu {
@@ -70,10 +77,10 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
         Command::Pool(command) => pool::run(&client, output, command).await?,
         Command::RegisterVm(args) => vm::register(&client, output, args).await?,
         Command::UnregisterVm { vms, dry_run } => {
-            vm::unregister(&client, output, vms.into(), dry_run.dry_run).await?;
+            vm::unregister(&client, output, &vms.into(), dry_run.dry_run).await?;
         }
         Command::MoveVm { vms, pool, dry_run } => {
-            vm::move_to(&client, output, vms.into(), pool, dry_run.dry_run).await?;
+            vm::move_to(&client, output, &vms.into(), pool, dry_run.dry_run).await?;
         }
         Command::Vm(command) => return vm::run(&client, output, command).await,
         Command::Session(command) => session::run(&client, output, command).await?,
@@ -82,13 +89,13 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
             reason,
             dry_run,
         } => {
-            vm::quarantine(&client, output, vms.into(), reason, dry_run.dry_run).await?;
+            vm::quarantine(&client, output, &vms.into(), reason, dry_run.dry_run).await?;
         }
-        Command::Release { vms } => vm::release(&client, output, vms.into()).await?,
-        Command::Explain { vm_id } => sched::explain(&client, output, &vm_id).await?,
+        Command::Release { vms } => vm::release(&client, output, &vms.into()).await?,
+        Command::Explain { vms } => sched::explain(&client, output, &vms.into()).await?,
         Command::Sched(command) => sched::run(&client, command).await?,
-        Command::Usage { vm_id, command } => match command {
-            None => usage::export(&client, output, vm_id.as_ref()).await?,
+        Command::Usage { vms, command } => match command {
+            None => usage::export(&client, output, vms.into()).await?,
             Some(command) => usage::run(&client, output, command).await?,
         },
         Command::Weights(command) => weights::run(&client, output, command).await?,
@@ -162,20 +169,27 @@ fn changes(report: &ApplyReport) -> Grid {
     grid
 }
 
-/// The number of a VM that is named by number or name.
-async fn vm_number(client: &Client, vm: &VmsOrName) -> Result<u32, Error> {
-    let name = match vm {
-        VmsOrName::Name(name) => name,
-        VmsOrName::Ids(ids) => return Ok(ids.0.first().copied().unwrap_or_default()),
-    };
-    let vms: Vec<Vm> = client.get("vms").await?;
-    let found = vms.iter().find(|vm| vm.name == *name);
-    found.map(|vm| vm.vm_id).ok_or_else(|| {
-        Error::Api(ErrorDetail {
-            code: ErrorCode::VmNotFound,
-            message: format!("No VM has the name `{name}`."),
-            hint: Some("`vgpu-admin vm list` shows the names.".into()),
-        })
+/// The numbers of VMs, in ascending order. Asks vgpud only for names.
+async fn vm_numbers(client: &Client, vms: &Vms) -> Result<Vec<u32>, Error> {
+    let mut ids = vms.ids.clone();
+    if vms.names.is_empty() {
+        return Ok(ids);
+    }
+    let known: Vec<Vm> = client.get("vms").await?;
+    for name in &vms.names {
+        let found = known.iter().find(|vm| vm.name == *name);
+        ids.push(found.map(|vm| vm.vm_id).ok_or_else(|| no_vm_named(name))?);
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
+}
+
+fn no_vm_named(name: &str) -> Error {
+    Error::Api(ErrorDetail {
+        code: ErrorCode::VmNotFound,
+        message: format!("No VM has the name `{name}`."),
+        hint: Some("`vgpu-admin vm list` shows the names.".into()),
     })
 }
 

@@ -6,19 +6,21 @@ use std::path::{Path, PathBuf};
 
 use vgpu_api::Explain;
 
+use super::vm_numbers;
 use crate::cli::SchedCommand;
 use crate::client::Client;
 use crate::error::Error;
 use crate::output::{Cell, Format, Grid, print, printable, show, word};
 use crate::units::ns;
-use crate::vm_ids::VmIds;
+use crate::vm_ids::Vms;
 
 /// The begin of the last line of a decision log. A dump without this line is incomplete.
 const END: &[u8] = b"{\"end\":";
 
-pub(super) async fn explain(client: &Client, output: Format, vms: &VmIds) -> Result<(), Error> {
-    let mut answers: Vec<Explain> = Vec::with_capacity(vms.0.len());
-    for vm in &vms.0 {
+pub(super) async fn explain(client: &Client, output: Format, vms: &Vms) -> Result<(), Error> {
+    let vms = vm_numbers(client, vms).await?;
+    let mut answers: Vec<Explain> = Vec::with_capacity(vms.len());
+    for vm in vms {
         answers.push(client.get(&format!("vms/{vm}/explain")).await?);
     }
     if output == Format::Table {

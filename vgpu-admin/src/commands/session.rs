@@ -3,13 +3,13 @@
 use vgpu_api::{ApplyReport, KillRequest, Session};
 
 use super::vm::wait_reason;
-use super::{applied, vm_number};
+use super::{applied, vm_numbers};
 use crate::cli::SessionCommand;
 use crate::client::{Client, tried};
 use crate::error::Error;
 use crate::output::{Cell, Format, Grid, printable, show, word};
 use crate::units::{bytes, count, ns, time};
-use crate::vm_ids::VmsOrName;
+use crate::vm_ids::Vms;
 
 pub(super) async fn run(
     client: &Client,
@@ -17,16 +17,19 @@ pub(super) async fn run(
     command: SessionCommand,
 ) -> Result<(), Error> {
     match command {
-        SessionCommand::List { vm, since, until } => {
+        SessionCommand::List { vms, since, until } => {
             let times = [("from_unix_ms", since), ("until_unix_ms", until)];
             let times = times.into_iter();
             let times: String = times
                 .filter_map(|(name, at)| Some(format!("&{name}={}", at?)))
                 .collect();
-            let vms = match vm {
+            let vms = match Option::<Vms>::from(vms) {
                 None => vec![None],
-                Some(VmsOrName::Ids(ids)) => ids.0.into_iter().map(Some).collect(),
-                Some(name) => vec![Some(vm_number(client, &name).await?)],
+                Some(vms) => vm_numbers(client, &vms)
+                    .await?
+                    .into_iter()
+                    .map(Some)
+                    .collect(),
             };
             let mut sessions: Vec<Session> = Vec::new();
             for vm in vms {

@@ -1,10 +1,10 @@
 //! The status screen: GPUs, pools, VMs, priorities, queues and limits.
 
+use std::io::IsTerminal;
 use std::time::Duration;
 
-use std::io::IsTerminal;
-
-use vgpu_api::{GpuState, HostState, Status, Vm};
+use serde::de::IgnoredAny;
+use vgpu_api::{GpuState, HostState, Priority, Status, Vm};
 
 use super::gpu::{names, state as gpu_state};
 use super::pool::numbers;
@@ -12,38 +12,102 @@ use super::vm::{
     limit_cells, limit_columns, limits, may_use, placed, share, state as vm_state, state_word,
     wait_reason, wait_word,
 };
-use crate::client::Client;
+use super::vm_numbers;
+use crate::client::{Client, segment};
 use crate::error::Error;
 use crate::output::{Cell, Format, Grid, json, print, printable};
 use crate::times::show_age;
 use crate::units::{bytes, count, counted, ns, show_bytes, us};
+use crate::vm_ids::Vms;
+
+/// Largest number of VMs of which a table shows idle ones too.
+const MANY: usize = 40;
+
+/// What the screen is limited to.
+#[derive(Debug, Default)]
+pub(super) struct Only {
+    vms: Option<Vec<u32>>,
+    pool: Option<String>,
+    /// Show idle VMs, however many.
+    all: bool,
+}
+
+impl Only {
+    /// # Errors
+    /// If no such VM or pool exists.
+    pub(super) async fn new(
+        client: &Client,
+        named: Option<Vms>,
+        pool: Option<String>,
+        all: bool,
+    ) -> Result<Only, Error> {
+        if let Some(pool) = &pool {
+            let _: IgnoredAny = client.get(&format!("pools/{}", segment(pool))).await?;
+        }
+        let vms = match named {
+            Some(named) => Some(vm_numbers(client, &named).await?),
+            None => None,
+        };
+        for vm_id in vms.iter().flatten() {
+            let _: IgnoredAny = client.get(&format!("vms/{vm_id}")).await?;
+        }
+        Ok(Only { vms, pool, all })
+    }
+
+    fn apply(&self, mut status: Status) -> Status {
+        if let Some(pool) = &self.pool {
+            status.gpus.retain(|gpu| gpu.pools.contains(pool));
+            status.pools.retain(|p| p.pool.name == *pool);
+            status.vms.retain(|vm| vm.pool == *pool);
+        }
+        if let Some(ids) = &self.vms {
+            status.vms.retain(|vm| ids.binary_search(&vm.vm_id).is_ok());
+        }
+        if self.pool.is_some() || self.vms.is_some() {
+            let vms = &status.vms;
+            let shown = |vm_id| vms.iter().any(|vm| vm.vm_id == vm_id);
+            status.sessions.retain(|session| shown(session.vm_id));
+        }
+        status
+    }
+
+    /// Whether the table of VMs leaves idle ones out.
+    fn cuts(&self, status: &Status) -> bool {
+        !self.all && self.vms.is_none() && status.vms.len() > MANY
+    }
+}
 
 /// Shows the screen once, or every `every` seconds.
-pub(super) async fn run(client: &Client, output: Format, every: Option<u64>) -> Result<(), Error> {
-    let mut status: Status = client.get("status").await?;
+pub(super) async fn run(
+    client: &Client,
+    output: Format,
+    every: Option<u64>,
+    only: &Only,
+) -> Result<(), Error> {
+    let mut status = only.apply(client.get("status").await?);
     if output == Format::Csv {
-        print(&vm_grid(&status).csv_header())?;
+        print(&vm_grid(&status.vms).csv_header())?;
     }
     loop {
         match output {
             Format::Json => json(&status)?,
-            Format::Csv => print(&vm_grid(&status).csv_rows())?,
+            Format::Csv => print(&vm_grid(&status.vms).csv_rows())?,
             Format::Table | Format::Wide => {
                 // Clears the screen only on a terminal: a log file gets only the text.
                 let clear = every.is_some() && std::io::stdout().is_terminal();
                 let head = if clear { "\x1b[H\x1b[2J" } else { "" };
-                print(&format!("{head}{}", screen(&status, output)))?;
+                print(&format!("{head}{}", screen(&status, output, only)))?;
             }
         }
         match every {
             Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds)).await,
             None => return Ok(()),
         }
-        status = client.get_through_restarts("status").await?;
+        status = only.apply(client.get_through_restarts("status").await?);
     }
 }
 
-fn screen(status: &Status, format: Format) -> String {
+fn screen(status: &Status, format: Format, only: &Only) -> String {
     let d = &status.daemon;
     let state = match d.state {
         HostState::Starting => "starting",
@@ -62,13 +126,25 @@ fn screen(status: &Status, format: Format) -> String {
     for warning in &d.warnings {
         text.push_str(&format!("warning: {}\n", printable(warning)));
     }
-    for grid in [gpu_grid(status), pool_grid(status), vm_grid(status)] {
+    let mut grids = vec![gpu_grid(status), pool_grid(status)];
+    let mut note = None;
+    if only.cuts(status) {
+        let busy: Vec<&Vm> = status.vms.iter().filter(|vm| is_busy(vm)).collect();
+        grids.extend([class_grid(&status.vms), vm_grid(busy.iter().copied())]);
+        note = Some(format!(
+            "{} of {} are idle and not shown: `vgpu-admin status --all` shows them.",
+            status.vms.len() - busy.len(),
+            counted(status.vms.len(), "VM")
+        ));
+    } else {
+        grids.push(vm_grid(&status.vms));
+    }
+    for grid in grids.iter().filter(|grid| !grid.is_empty()) {
         text.push('\n');
-        if grid.is_empty() {
-            text.pop();
-            continue;
-        }
         text.push_str(&grid.render(format));
+    }
+    if let Some(note) = note {
+        text.push_str(&format!("\n{note}\n"));
     }
     if let Some(hint) = next_step(status) {
         text.push_str(&format!("\n{hint}\n"));
@@ -150,8 +226,41 @@ fn pool_grid(status: &Status) -> Grid {
     grid
 }
 
+/// Whether a VM runs, waits, or is not served.
+fn is_busy(vm: &Vm) -> bool {
+    vm.sessions > 0 || vm.waiting.is_some() || vm.quarantine.is_some()
+}
+
+/// Totals of the VMs of each class that has some.
+fn class_grid(vms: &[Vm]) -> Grid {
+    let mut grid = Grid::new(&[
+        "PRIORITY", "VMS", "RUNNING", "WAITING", "QUEUE", "SHARE", "GPU TIME", "MEMORY", "SESSIONS",
+    ]);
+    for class in Priority::ALL.iter().rev() {
+        let vms: Vec<&Vm> = vms.iter().filter(|vm| vm.priority == *class).collect();
+        if vms.is_empty() {
+            continue;
+        }
+        let number = |is: fn(&Vm) -> bool| vms.iter().filter(|vm| is(vm)).count();
+        let sum = |of: fn(&Vm) -> u64| vms.iter().map(|vm| of(vm)).fold(0, u64::saturating_add);
+        let shares = vms.iter().map(|vm| vm.share_permille);
+        grid.row([
+            class.name().into(),
+            vms.len().into(),
+            number(|vm| vm.sessions > 0).into(),
+            number(|vm| vm.waiting.is_some()).into(),
+            count(sum(|vm| vm.queue_calls)),
+            share(shares.fold(0, u32::saturating_add)),
+            ns(sum(|vm| vm.usage.gpu_ns)),
+            bytes(sum(|vm| vm.memory_bytes)),
+            sum(|vm| vm.sessions.into()).into(),
+        ]);
+    }
+    grid
+}
+
 /// The VMs. `-o csv` shows only these.
-fn vm_grid(status: &Status) -> Grid {
+fn vm_grid<'a>(vms: impl IntoIterator<Item = &'a Vm>) -> Grid {
     let columns = [
         "VM|vm_id",
         "POOL",
@@ -177,7 +286,7 @@ fn vm_grid(status: &Status) -> Grid {
     let columns = columns.into_iter().map(str::to_owned);
     let columns: Vec<String> = columns.chain(limit_columns()).collect();
     let mut grid = Grid::new(&columns);
-    let mut vms: Vec<&Vm> = status.vms.iter().collect();
+    let mut vms: Vec<&Vm> = vms.into_iter().collect();
     vms.sort_by(|a, b| (&a.pool, a.vm_id).cmp(&(&b.pool, b.vm_id)));
     for vm in vms {
         let state = match vm.waiting {
@@ -215,6 +324,110 @@ fn vm_grid(status: &Status) -> Grid {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// `count` VMs without sessions, the first three of pool B, the first one of class high.
+    fn many(count: u32) -> Status {
+        let vm = |vm_id: u32| {
+            let (pool, class) = (
+                if vm_id <= 3 { "B" } else { "A" },
+                if vm_id == 1 { "high" } else { "low" },
+            );
+            let wait = serde_json::json!({"count": 0, "p50_us": 0, "p95_us": 0, "p99_us": 0});
+            serde_json::json!({
+                "vm_id": vm_id, "name": format!("idle-{vm_id}"), "pool": pool, "priority": class,
+                "factor_percent": 100, "gang": false, "generation": 1, "socket_paths": [],
+                "limits": {}, "effective_limits": {}, "state": "active", "strikes": 0,
+                "quarantines": 0, "demoted": false, "registered_unix_ms": 0, "more_gpu_ids": [],
+                "sessions": 0, "queue_calls": 0, "queue_bytes": 0, "memory_bytes": 0,
+                "pinned_bytes": 0, "share_permille": 0, "wait": wait, "usage": {
+                    "gpu_ns": 0, "wait_ns": 0, "throttled_ns": 0, "calls": 0, "bytes_in": 0,
+                    "bytes_out": 0, "sessions": 0, "kills": 0, "soft_limits": 0, "refusals": 0,
+                    "rate_limited": 0},
+            })
+        };
+        let vms: Vec<_> = (1..=count).map(vm).collect();
+        serde_json::from_value(serde_json::json!({
+            "daemon": {"version": "1", "state": "serving", "pid": 1, "started_unix_ms": 1,
+                "now_unix_ms": 2, "warnings": [], "weights": vgpu_api::Weights::default()},
+            "gpus": [], "pools": [], "vms": vms, "sessions": [], "recent_events": []
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn of_many_vms_only_those_that_run_or_wait_are_shown_and_totals() {
+        let mut status = many(271);
+        status.vms[6].sessions = 2;
+        status.vms[7].waiting = Some(vgpu_api::WaitReason::Turn);
+        let text = screen(&status, Format::Wide, &Only::default());
+        assert!(text.lines().count() < 20, "{text}");
+        let shown = |name: &str| text.contains(&format!("{name} "));
+        assert!(
+            shown("idle-7") && shown("idle-8") && !shown("idle-9"),
+            "{text}"
+        );
+        assert!(
+            text.contains("269 of 271 VMs are idle and not shown"),
+            "{text}"
+        );
+        assert!(text.contains("status --all"), "{text}");
+        let words = |line: &str| {
+            line.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let low = text
+            .lines()
+            .map(words)
+            .find(|line| line.first().is_some_and(|w| w == "low"));
+        assert_eq!(low.unwrap()[..4], ["low", "270", "1", "1"], "{text}");
+        let all = Only {
+            all: true,
+            ..Only::default()
+        };
+        let text = screen(&status, Format::Wide, &all);
+        assert!(
+            text.contains("idle-271") && !text.contains("not shown"),
+            "{text}"
+        );
+        let few = screen(&many(40), Format::Wide, &Only::default());
+        assert!(
+            few.contains("idle-40") && !few.contains("not shown"),
+            "{few}"
+        );
+    }
+
+    #[test]
+    fn a_screen_is_limited_to_a_pool_or_to_vms() {
+        let vms = |only: Only| {
+            only.apply(many(50))
+                .vms
+                .iter()
+                .map(|vm| vm.vm_id)
+                .collect::<Vec<_>>()
+        };
+        let pool = || Some("B".to_owned());
+        assert_eq!(
+            vms(Only {
+                pool: pool(),
+                ..Only::default()
+            }),
+            [1, 2, 3]
+        );
+        assert_eq!(
+            vms(Only {
+                vms: Some(vec![2, 50]),
+                ..Only::default()
+            }),
+            [2, 50]
+        );
+        let both = Only {
+            vms: Some(vec![2, 50]),
+            pool: pool(),
+            all: false,
+        };
+        assert_eq!(vms(both), [2]);
+    }
 
     #[test]
     fn a_gpu_without_a_driver_is_not_to_be_assigned() {

@@ -2,24 +2,25 @@
 
 use vgpu_api::{ApplyReport, UsageReport, UsageReset};
 
-use super::applied;
+use super::{applied, vm_numbers};
 use crate::cli::UsageCommand;
 use crate::client::{Client, tried};
 use crate::error::Error;
 use crate::output::{Cell, Format, Grid, show};
 use crate::units::{bytes, count, ns, time};
-use crate::vm_ids::VmIds;
+use crate::vm_ids::Vms;
 
 pub(super) async fn export(
     client: &Client,
     output: Format,
-    wanted: Option<&VmIds>,
+    wanted: Option<Vms>,
 ) -> Result<(), Error> {
     let reports: Vec<UsageReport> = match wanted {
         None => client.get("usage").await?,
         Some(vms) => {
-            let mut reports = Vec::with_capacity(vms.0.len());
-            for vm in &vms.0 {
+            let vms = vm_numbers(client, &vms).await?;
+            let mut reports = Vec::with_capacity(vms.len());
+            for vm in vms {
                 let one: Vec<UsageReport> = client.get(&format!("usage?vm_id={vm}")).await?;
                 reports.extend(one);
             }
@@ -38,14 +39,12 @@ pub(super) async fn run(
     command: UsageCommand,
 ) -> Result<(), Error> {
     match command {
-        UsageCommand::Reset {
-            vm_id,
-            all: _,
-            dry_run,
-        } => {
-            let request = UsageReset {
-                vm_ids: vm_id.map(|vms| vms.0),
+        UsageCommand::Reset { vms, dry_run } => {
+            let vm_ids = match Option::<Vms>::from(vms) {
+                Some(vms) => Some(vm_numbers(client, &vms).await?),
+                None => None,
             };
+            let request = UsageReset { vm_ids };
             let report: ApplyReport = client
                 .post(&tried("usage/reset", dry_run.dry_run), &request)
                 .await?;

@@ -7,14 +7,14 @@ use vgpu_api::{
 };
 
 use super::pool::exact_value;
-use super::{applied, change_something, import};
+use super::{applied, change_something, import, vm_numbers};
 use crate::cli::{RegisterVm, VmCommand};
 use crate::client::{Client, segment, tried};
 use crate::error::Error;
 use crate::output::{Cell, Format, Grid, json, or_dash, print, printable, show, word};
 use crate::times::show_time;
 use crate::units::{bytes, count, ns, show_bytes, show_count, show_ns, time, us};
-use crate::vm_ids::VmIds;
+use crate::vm_ids::Vms;
 
 pub(super) async fn register(
     client: &Client,
@@ -24,7 +24,7 @@ pub(super) async fn register(
     let mut limits = VmLimits::default();
     args.limits.patch.apply_to(&mut limits);
     let request = RegisterRequest {
-        vm_ids: args.vm_id.0,
+        vm_ids: Vms::from(args.vms).ids,
         pool: args.pool,
         priority: args.priority,
         name: args.name,
@@ -45,10 +45,11 @@ pub(super) async fn register(
 pub(super) async fn unregister(
     client: &Client,
     output: Format,
-    vms: VmIds,
+    vms: &Vms,
     dry_run: bool,
 ) -> Result<(), Error> {
-    let ids = ApiIds { vm_ids: vms.0 };
+    let vm_ids = vm_numbers(client, vms).await?;
+    let ids = ApiIds { vm_ids };
     let report: ApplyReport = client
         .call(hyper::Method::DELETE, &tried("vms", dry_run), Some(&ids))
         .await?;
@@ -58,43 +59,34 @@ pub(super) async fn unregister(
 pub(super) async fn move_to(
     client: &Client,
     output: Format,
-    vms: VmIds,
+    vms: &Vms,
     pool: String,
     dry_run: bool,
 ) -> Result<(), Error> {
-    let report: ApplyReport = client
-        .post(
-            &tried("vms/move", dry_run),
-            &MoveRequest {
-                vm_ids: vms.0,
-                pool,
-            },
-        )
-        .await?;
+    let vm_ids = vm_numbers(client, vms).await?;
+    let request = MoveRequest { vm_ids, pool };
+    let report: ApplyReport = client.post(&tried("vms/move", dry_run), &request).await?;
     applied(output, &report)
 }
 
 pub(super) async fn quarantine(
     client: &Client,
     output: Format,
-    vms: VmIds,
+    vms: &Vms,
     reason: Option<String>,
     dry_run: bool,
 ) -> Result<(), Error> {
-    let request = QuarantineRequest {
-        vm_ids: vms.0,
-        reason,
-    };
+    let vm_ids = vm_numbers(client, vms).await?;
+    let request = QuarantineRequest { vm_ids, reason };
     let report: ApplyReport = client
         .post(&tried("vms/quarantine", dry_run), &request)
         .await?;
     applied(output, &report)
 }
 
-pub(super) async fn release(client: &Client, output: Format, vms: VmIds) -> Result<(), Error> {
-    let report: ApplyReport = client
-        .post("vms/release", &ApiIds { vm_ids: vms.0 })
-        .await?;
+pub(super) async fn release(client: &Client, output: Format, vms: &Vms) -> Result<(), Error> {
+    let vm_ids = vm_numbers(client, vms).await?;
+    let report: ApplyReport = client.post("vms/release", &ApiIds { vm_ids }).await?;
     applied(output, &report)
 }
 
@@ -112,9 +104,9 @@ pub(super) async fn run(client: &Client, output: Format, command: VmCommand) -> 
             }
             show(output, &vms, |vms| grid(vms))?;
         }
-        VmCommand::Show { vm_id } => show_vms(client, output, &vm_id).await?,
+        VmCommand::Show { vms } => show_vms(client, output, &vms.into()).await?,
         VmCommand::Set {
-            vm_id,
+            vms,
             priority,
             factor,
             name,
@@ -139,7 +131,7 @@ pub(super) async fn run(client: &Client, output: Format, command: VmCommand) -> 
             };
             change_something(&patch, "vm set")?;
             let patch = VmPatch {
-                vm_ids: vm_id.0,
+                vm_ids: vm_numbers(client, &vms.into()).await?,
                 ..patch
             };
             let report: ApplyReport = client
@@ -160,9 +152,10 @@ fn allowlist(gpus: Vec<String>) -> Option<Vec<String>> {
     (gpus != ["all"]).then_some(gpus)
 }
 
-async fn show_vms(client: &Client, output: Format, ids: &VmIds) -> Result<(), Error> {
-    let mut vms: Vec<Vm> = Vec::with_capacity(ids.0.len());
-    for id in &ids.0 {
+async fn show_vms(client: &Client, output: Format, named: &Vms) -> Result<(), Error> {
+    let ids = vm_numbers(client, named).await?;
+    let mut vms: Vec<Vm> = Vec::with_capacity(ids.len());
+    for id in ids {
         vms.push(client.get(&format!("vms/{id}")).await?);
     }
     match output {

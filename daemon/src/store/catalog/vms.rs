@@ -373,11 +373,20 @@ fn tell_quarantine(outcome: &mut Outcome) {
     outcome.changes.extend(told);
 }
 
+/// Why a command of VMs changes nothing.
+fn unchanged(what: &str) -> String {
+    match (what, what.strip_prefix("moved to ")) {
+        (_, Some(pool)) => format!("each is in {pool} already"),
+        ("quarantined", _) => "each is quarantined already".into(),
+        ("released", _) => "none is quarantined or has strikes".into(),
+        _ => "every setting already has the given value".into(),
+    }
+}
+
 fn outcome(vm_ids: &[u32], changes: Vec<Change>, what: &str) -> Outcome {
     let target = format!("vm {}", ranges(vm_ids.iter().copied()));
     let message = match changes.len() {
-        0 if what == "changed" => "Nothing to do: every value is so already.".into(),
-        0 => format!("Nothing to do: already {what}."),
+        0 => format!("No VM is changed: {}.", unchanged(what)),
         n => format!("{} {what}.", counted(n, "VM")),
     };
     Outcome {

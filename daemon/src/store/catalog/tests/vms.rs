@@ -133,7 +133,12 @@ fn quarantine_and_release_and_move() {
     let changes = done(&mut host, &quarantine).changes;
     let told = |change: &&Change| matches!(change, Change::VmQuarantine { quarantine: Some(q), .. } if q.reason == "noisy");
     assert_eq!((changes.len(), changes.iter().filter(told).count()), (4, 2));
-    assert!(!done(&mut host, &quarantine).changed);
+    let again = done(&mut host, &quarantine);
+    assert!(!again.changed);
+    assert_eq!(
+        again.message,
+        "No VM is changed: each is quarantined already."
+    );
     assert_eq!(host.vms[&1].quarantine.as_ref().unwrap().reason, "noisy");
     host.vms.get_mut(&1).unwrap().strikes = 4;
     let changes = done(&mut host, &Command::Release(VmIds { vm_ids: vec![1] })).changes;
@@ -157,6 +162,14 @@ fn quarantine_and_release_and_move() {
         pool: "B".into(),
     });
     assert_eq!(done(&mut host, &to_b).changes.len(), 2);
+    let again = done(&mut host, &to_b).message;
+    assert_eq!(again, "No VM is changed: each is in pool B already.");
+    let released = Command::Release(VmIds { vm_ids: vec![1] });
+    let again = done(&mut host, &released).message;
+    assert_eq!(
+        again,
+        "No VM is changed: none is quarantined or has strikes."
+    );
     assert_eq!(host.vms_of("A").count(), 1);
 }
 
