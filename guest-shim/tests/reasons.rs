@@ -99,7 +99,7 @@ fn a_library_that_is_loaded_later_is_told_by_the_function_that_fails() {
     let said = guest::start(name, &host).success().stderr;
     let expected = "vgpu: cuLibraryGetKernel: the image's PTX is newer than the host's driver; compile it with";
     let lines = lines(&said);
-    assert!(lines == [expected], "{said}");
+    assert!(lines.len() == 1 && lines[0].starts_with(expected), "{said}");
 }
 
 #[test]
@@ -159,7 +159,8 @@ fn an_empty_image_is_told_in_the_log_and_on_standard_error() {
     }
     let said = guest::start(name, &Host::usual()).success().stderr;
     let lines = lines(&said);
-    let expected = "vgpu: cuModuleLoadDataEx: the image is empty";
+    let expected = "vgpu: cuModuleLoadDataEx: the image is empty, damaged, or neither PTX nor a cubin nor a fatbin \
+                    [CUDA_ERROR_INVALID_IMAGE]";
     assert!(lines == [expected], "{said}");
 }
 

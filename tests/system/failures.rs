@@ -95,7 +95,8 @@ fn a_vm_whose_workers_crash_again_and_again_waits() -> Result<()> {
         let session = Session::open(&host, 1).with_context(|| format!("session {n}"))?;
         let sessions = host.admin_json("session list")?;
         let worker = sessions[0]["worker_pid"].as_u64().context("a worker")?;
-        signal(u32::try_from(worker)?, Signal::SIGSEGV)?;
+        // Rust's handler of SIGSEGV expects that the fault comes again; SIGABRT has none.
+        signal(u32::try_from(worker)?, Signal::SIGABRT)?;
         host.wait_no_sessions(SOON)?;
         drop(session);
     }
@@ -291,7 +292,10 @@ fn a_normal_end_has_one_reason_and_a_device_fault_is_the_reason_of_an_end() -> R
     .with_context(|| host.log())?;
     let log = host.log();
     assert!(log.contains("kind=\"session_ended\""), "{log}");
-    let faults = log.lines().filter(|line| line.contains("device fault"));
+    // The driver's own line comes from soft-gpu.
+    let faults = log
+        .lines()
+        .filter(|line| line.contains("device fault") && !line.contains("soft-gpu: "));
     assert_eq!(faults.count(), 1, "{log}");
     Ok(())
 }

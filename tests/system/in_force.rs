@@ -152,6 +152,11 @@ fn pool() -> impl Strategy<Value = (u64, u64)> {
 }
 
 fn set_pool(host: &Host, name: &str, (soft, hard): (u64, u64)) -> Result<()> {
+    let word = |ms| match ms {
+        0 => "unlimited".to_owned(),
+        ms => u64::to_string(&ms),
+    };
+    let (soft, hard) = (word(soft), word(hard));
     let words = format!("pool set {name} --soft-limit-ms={soft} --hard-limit-ms={hard}");
     host.admin(&words).map(drop)
 }

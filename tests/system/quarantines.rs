@@ -18,10 +18,13 @@ fn host() -> Result<Host> {
     Ok(host)
 }
 
+/// Hangs, and waits until the quarantine is stored. `vm show` tells the quarantine before that.
 fn hang(host: &Host) -> Result<()> {
+    let before = host.vm(1)?["quarantines"].clone();
     expect_right(&Guest::new(guest::HANG, host.target(1))?)?;
     until("the VM is quarantined", SOON, || {
-        (host.vm(1).ok()?["state"] == "quarantined").then_some(())
+        let vm = host.vm(1).ok()?;
+        (vm["state"] == "quarantined" && vm["quarantines"] != before).then_some(())
     })
 }
 

@@ -16,9 +16,10 @@ fn number(report: &Value, name: &str) -> u64 {
 }
 
 /// Bytes of an array of vecadd with 100,000 floats. The program adds three times: each time it
-/// sends two arrays and fetches one.
+/// sends two arrays and fetches one. Before that, it sends its module, with a NUL.
 const ARRAY: u64 = 400_000;
-const BYTES_IN: u64 = 3 * 2 * ARRAY;
+const IMAGE: u64 = include_bytes!("../../soft-gpu/fixtures/demo/vecadd.ptx").len() as u64 + 1;
+const BYTES_IN: u64 = 3 * 2 * ARRAY + IMAGE;
 const BYTES_OUT: u64 = 3 * ARRAY;
 
 /// The usage of VM 1 once all work of its guest is counted.

@@ -27,7 +27,7 @@ const HOST: &[Case] = &[
     (
         "status --interval=0",
         2,
-        "`0` is not a whole number from 3 to 3600",
+        "`0` is not a whole number from 1 to 3600",
     ),
     ("status --interval=3601", 2, "from 1 to 3600"),
     (
@@ -262,7 +262,7 @@ const REGISTRATION: &[Case] = &[
     (
         "register-vm --vm-id=3 --pool=A --cid=0",
         2,
-        "`0` is not a whole number from 1 to",
+        "`0` is not a whole number from 3 to",
     ),
     (
         "register-vm --vm-id=3 --pool=A --cid=4294967295",

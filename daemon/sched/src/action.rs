@@ -1,10 +1,10 @@
 //! The actions that the scheduler orders.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::SECONDS;
 use crate::id::{Epoch, GpuId, SessionId, VmId};
 
 /// Upper limits of the calls and bytes that a lease holder has submitted since the session began.
@@ -89,7 +89,7 @@ impl fmt::Display for KillCause {
             }
             KillCause::LeaseNotReturned => "the GPU was asked back and not returned",
             KillCause::Quarantined { for_ns: Some(ns) } => {
-                let seconds = ns.div_ceil(SECONDS);
+                let seconds = Duration::from_nanos(*ns).as_secs_f64().ceil();
                 return write!(f, "the VM is quarantined for {seconds} s, and its programs are ended");
             }
             KillCause::Quarantined { for_ns: None } => {

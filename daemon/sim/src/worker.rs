@@ -431,9 +431,9 @@ impl World {
     }
 }
 
-/// Admits an operation as [`Lease::admit`] does, without asking whether the lease is being returned:
-/// the production machine cannot do this, a worker that its guest has taken over can. The gate still
-/// counts, because vgpud's kill, not the depth, is what the proofs examine.
+/// Admits an operation as [`Lease::admit`] does, without asking whether the lease is being
+/// returned: the production machine cannot do this, a worker that its guest has taken over can. The
+/// gate still counts, because vgpud's kill, not the depth, is what the proofs examine.
 fn admit_deaf(
     end: WorkerEnd<'_>,
     lease: &Lease,

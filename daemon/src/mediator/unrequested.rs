@@ -2,14 +2,16 @@
 //! that the driver takes.
 //!
 //! A worker asks vgpud for memory before the worker makes an allocation. The memory of a module
-//! shows only on the device. vgpud compares the memory of each process with the scheduler's account:
-//! on software devices once a second, on cards with every look of NVML. The difference is booked for
-//! the VM: it counts in the memory, the peak and the limit of the VM, and no other VM gets it. No
-//! limit can refuse memory that is already taken; the next allocation of the VM is refused instead.
+//! shows only on the device. vgpud compares the memory of each process with the scheduler's
+//! account: on software devices once a second, on cards with every look of NVML. The difference is
+//! booked for the VM: it counts in the memory, the peak and the limit of the VM, and no other VM
+//! gets it. No limit can refuse memory that is already taken; the next allocation of the VM is
+//! refused instead.
 //!
 //! A card takes memory for its own purposes, which no account has: [`CARD_SLACK`] of it is not
 //! counted. A session of a card that holds far more than can be booked ([`GROSS`]) is ended, since
-//! other VMs would miss the memory. This is no strike: modules of an honest program can be as large.
+//! other VMs would miss the memory. This is no strike: modules of an honest program can be as
+//! large.
 
 use vgpu_proto::cuda::CuResult;
 use vgpu_sched::{Event, Memory, SessionId};
@@ -22,8 +24,8 @@ use crate::model::DeviceProcess;
 /// Bytes of a process on a card that are not compared with the account.
 const CARD_SLACK: u64 = 64 << 20;
 
-/// A session of a card is ended if it holds more than this many bytes beyond the limit of its VM, or
-/// beyond the free memory of its GPU, in two looks in a row.
+/// A session of a card is ended if it holds more than this many bytes beyond the limit of its VM,
+/// or beyond the free memory of its GPU, in two looks in a row.
 const GROSS: u64 = 2 << 30;
 
 /// Memory of a worker, as the device reports it.

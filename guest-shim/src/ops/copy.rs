@@ -3,9 +3,9 @@
 //! A copy to the device reads the program's memory during the call if no earlier work can still
 //! write that memory. Otherwise, the copy reads the memory in stream order ([`read_in_order`]). An
 //! asynchronous copy of page-locked memory may also read later than the call, but before the
-//! program can see that the stream completed, as CUDA specifies. When the call of a copy from the device returns, the
-//! program's memory was written; page-locked memory is written before the program can see that the
-//! stream completed.
+//! program can see that the stream completed, as CUDA specifies. When the call of a copy from the
+//! device returns, the program's memory was written; page-locked memory is written before the
+//! program can see that the stream completed.
 
 use std::sync::Arc;
 

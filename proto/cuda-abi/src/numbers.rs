@@ -1,5 +1,5 @@
-//! Numbers of `cuda.h` that more than one crate uses, under the names of the header, and the numbers
-//! of CUDA's documentation that the header does not name.
+//! Numbers of `cuda.h` that more than one crate uses, under the names of the header, and the
+//! numbers of CUDA's documentation that the header does not name.
 
 /// All flags of `cuEventCreate`.
 pub const EVENT_FLAGS: u32 =

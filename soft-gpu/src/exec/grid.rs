@@ -23,8 +23,8 @@ const SHORT_NAP: u64 = 50_000;
 /// Bytes of the workspace of cooperative groups for a grid-wide barrier.
 const WORKSPACE: u64 = 256;
 
-/// Bytes of registers, local and shared memory for the blocks that run at once. Beyond this limit some
-/// cores of the host stay unused, as on a GPU whose multiprocessors are full.
+/// Bytes of registers, local and shared memory for the blocks that run at once. Beyond this limit
+/// some cores of the host stay unused, as on a GPU whose multiprocessors are full.
 const MOST_RUNNING: u64 = 1 << 30;
 
 /// After this many instructions, an unfinished block may wait for a block that has not begun:

@@ -326,7 +326,8 @@ impl Lease {
 
     /// Records bytes of a frame that needs no lease: data for the worker's copy of page-locked
     /// memory, a piece of an image, or (`out`) data for the guest: of that copy, of device
-    /// `printf`, the result of a link. [`Lease::pay`] pays for these bytes afterwards. A frame without bytes costs one call.
+    /// `printf`, the result of a link. [`Lease::pay`] pays for these bytes afterwards. A frame
+    /// without bytes costs one call.
     pub fn moved(&mut self, pages: WorkerEnd<'_>, bytes: u64, out: bool) {
         let calls = u64::from(bytes == 0);
         self.moved.calls += calls;

@@ -377,7 +377,7 @@ fn tell_quarantine(outcome: &mut Outcome) {
 fn unchanged(what: &str) -> String {
     match (what, what.strip_prefix("moved to ")) {
         (_, Some(pool)) => format!("each is in {pool} already"),
-        ("quarantined", _) => "each is quarantined already".into(),
+        _ if what.starts_with("quarantined") => "each is quarantined already".into(),
         ("released", _) => "none is quarantined or has strikes".into(),
         _ => "every setting already has the given value".into(),
     }

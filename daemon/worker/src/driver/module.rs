@@ -136,9 +136,9 @@ impl Module {
         let mut raw: sys::CUmodule = ptr::null_mut();
         let loaded = context.bind().and_then(|()| {
             // SAFETY: the image was checked (`map_image`): the driver finds each part of the image
-            // within the image, which is followed by a zero byte; the arrays of numbers and values have
-            // the same length; the log buffers have the given sizes; the options are of kinds that
-            // hold scalars.
+            // within the image, which is followed by a zero byte; the arrays of numbers and values
+            // have the same length; the log buffers have the given sizes; the options are of kinds
+            // that hold scalars.
             unsafe {
                 raw::cuModuleLoadDataEx(
                     &mut raw,

@@ -244,8 +244,8 @@ exports! {
         unsafe { put(pci, info) }
     }
 
-    /// The memory of the device or the VM's quota, and the memory that the VM can allocate, in bytes.
-    /// As in NVML, `used` is the difference, so it includes `reserved` of version 2.
+    /// The memory of the device or the VM's quota, and the memory that the VM can allocate, in
+    /// bytes. As in NVML, `used` is the difference, so it includes `reserved` of version 2.
     fn nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut Memory) {
         let Share { total, free, .. } = Share::of(&state::gpu(device)?);
         let used = total - free;

@@ -23,8 +23,8 @@ fn check(order: u32, flags: u32) -> Result {
     Ok(())
 }
 
-/// Queues one copy. For the order [`DURING_API_CALL`], the source must be read before the call returns,
-/// so the call waits for the stream.
+/// Queues one copy. For the order [`DURING_API_CALL`], the source must be read before the call
+/// returns, so the call waits for the stream.
 fn queue(c: &Copy3D, order: u32, stream: &Arc<Stream>) -> Result {
     copy(c, Mode::Async, stream)?;
     if order == DURING_API_CALL {

@@ -11,7 +11,6 @@ use vgpu_proto::call::req;
 use vgpu_proto::cuda::{Ctx, CuResult};
 
 use super::Objects;
-use super::contexts::ContextState;
 use crate::driver::Result;
 
 /// Local memory of a thread that a context has by default, in bytes.
@@ -93,8 +92,10 @@ impl Objects {
     /// Notes a booking of `bytes`. The booking of a primary context belongs to its device, because
     /// the driver's context stays until the session ends.
     pub(super) fn booked(&mut self, ctx: Ctx, purpose: &Purpose, bytes: u64) -> Result<()> {
-        let context = self.contexts.get_mut(ctx.0);
-        let context: &mut ContextState = context.ok_or(CuResult::INVALID_CONTEXT)?;
+        let context = self
+            .contexts
+            .get_mut(ctx.0)
+            .ok_or(CuResult::INVALID_CONTEXT)?;
         let booked = match context.primary {
             true => self.devices.get_mut(context.device).map(|d| &mut d.booked),
             false => Some(&mut context.booked),
