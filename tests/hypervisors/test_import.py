@@ -207,10 +207,10 @@ class Proxmox(Stand):
         vm = self.vms()["train-1"]
         self.assertEqual((vm["cid"], vm["origin"]), (None, "proxmox:105"))
         self.assertIn("has no CID already", self.admin("vm", "detach", "proxmox:105"))
-        for origin in ["web", "proxmox:1"]:
+        for origin, named in [("web", "number or name"), ("proxmox:1", "origin")]:
             done = self.run_program(["vgpu-admin", "vm", "detach", origin])
             self.assertEqual(done.returncode, 3)
-            self.assertIn(f"No VM has the origin {origin}.", done.stderr)
+            self.assertIn(f"No VM has the {named} {origin}.", done.stderr)
             self.assertIn("libvirt:UUID, incus:PROJECT/NAME or proxmox:VMID", done.stderr)
         self.assertIn("No VM has the origin", self.admin("vm", "detach", "--xml=-", stdin=DOMAIN))
         rows = self.imported("proxmox", "105", f"--dir={conf}")
