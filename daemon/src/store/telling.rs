@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 use vgpu_api::{EventKind, Severity};
 
+use super::catalog::Catalog;
 use super::command::{AuditActor, Command, Outcome};
 use crate::events::Draft;
 use crate::mediation::Change;
@@ -13,10 +14,16 @@ use crate::mediation::Change;
 /// events of one command must not displace the others from memory.
 const MOST: usize = 64;
 
-/// The events of a command, except those of a scan.
-pub(super) fn drafts(command: &Command, outcome: &Outcome, actor: &AuditActor) -> Vec<Draft> {
+/// The events of a command. `catalog` has the command's changes.
+pub(super) fn drafts(
+    command: &Command,
+    outcome: &Outcome,
+    actor: &AuditActor,
+    catalog: &Catalog,
+) -> Vec<Draft> {
     let (kind, severity) = match command {
-        Command::ScanGpus(_) | Command::Note { .. } => return Vec::new(),
+        Command::Note { .. } => return Vec::new(),
+        Command::ScanGpus(_) => return of_scan(outcome, catalog),
         Command::Quarantine(_) => (EventKind::Quarantined, Severity::Warning),
         Command::Release(_) => (EventKind::Released, Severity::Info),
         Command::ResumeGpu { .. } => (EventKind::GpuResumed, Severity::Info),
@@ -52,6 +59,32 @@ pub(super) fn drafts(command: &Command, outcome: &Outcome, actor: &AuditActor) -
         pool,
         ..Draft::daemon(kind, severity, message)
     }]
+}
+
+/// One event for each GPU whose state a scan changed.
+fn of_scan(outcome: &Outcome, catalog: &Catalog) -> Vec<Draft> {
+    let Some(scan) = &outcome.scan else {
+        return Vec::new();
+    };
+    let (appeared, vanished) = (EventKind::GpuAppeared, EventKind::GpuVanished);
+    let lists = [
+        (appeared, Severity::Info, &scan.added, "was found"),
+        (appeared, Severity::Info, &scan.returned, "is back"),
+        (appeared, Severity::Info, &scan.moved, "is in another slot"),
+        (vanished, Severity::Error, &scan.vanished, "vanished"),
+    ];
+    let mut drafts = Vec::new();
+    for (kind, severity, gpu_ids, what) in lists {
+        let named = |gpu_id: &u32| catalog.gpus.values().find(|gpu| gpu.gpu_id == *gpu_id);
+        for gpu in gpu_ids.iter().filter_map(named) {
+            let message = format!("GPU {} ({}) {what}.", gpu.gpu_id, gpu.seen.model);
+            drafts.push(Draft {
+                gpu_uuid: Some(gpu.seen.uuid.clone()),
+                ..Draft::daemon(kind, severity, message)
+            });
+        }
+    }
+    drafts
 }
 
 /// What a command does to each of its VMs: the words before and after the number.
@@ -142,7 +175,7 @@ mod tests {
             name: "uid:7".into(),
             pid: None,
         };
-        drafts(command, &outcome, &actor)
+        drafts(command, &outcome, &actor, &Catalog::default())
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub(super) enum Job {
         sessions: Vec<Session>,
         reply: oneshot::Sender<Result<Outcome, ErrorDetail>>,
     },
-    /// Asks for the outcome of the same command under the same key, if it was already carried out.
+    /// Asks for the outcome of an earlier command with the same key, if there is one.
     Repeated {
         actor: AuditActor,
         key: String,
@@ -535,52 +535,9 @@ impl Writer {
         if !outcome.changed {
             return;
         }
-        if matches!(command, Command::ScanGpus(_)) {
-            return self.tell_scan(outcome);
-        }
-        for draft in telling::drafts(command, outcome, actor) {
-            self.journal.record(draft);
-        }
-    }
-
-    fn tell_scan(&self, outcome: &Outcome) {
-        let Some(scan) = &outcome.scan else { return };
         let catalog = self.shared.catalog();
-        let lists = [
-            (
-                EventKind::GpuAppeared,
-                Severity::Info,
-                &scan.added,
-                "was found",
-            ),
-            (
-                EventKind::GpuAppeared,
-                Severity::Info,
-                &scan.returned,
-                "is back",
-            ),
-            (
-                EventKind::GpuAppeared,
-                Severity::Info,
-                &scan.moved,
-                "is in another slot",
-            ),
-            (
-                EventKind::GpuVanished,
-                Severity::Error,
-                &scan.vanished,
-                "vanished",
-            ),
-        ];
-        for (kind, severity, gpu_ids, what) in lists {
-            let named = |gpu_id: &u32| catalog.gpus.values().find(|gpu| gpu.gpu_id == *gpu_id);
-            for gpu in gpu_ids.iter().filter_map(named) {
-                let message = format!("GPU {} ({}) {what}.", gpu.gpu_id, gpu.seen.model);
-                self.journal.record(Draft {
-                    gpu_uuid: Some(gpu.seen.uuid.clone()),
-                    ..Draft::daemon(kind, severity, message)
-                });
-            }
+        for draft in telling::drafts(command, outcome, actor, &catalog) {
+            self.journal.record(draft);
         }
     }
 
