@@ -8,5 +8,6 @@ pub mod choose;
 pub mod cuda;
 pub mod measure;
 pub mod mediation;
+pub mod pytorch;
 pub mod report;
 pub mod soft;

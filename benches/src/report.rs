@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 /// One figure beside its baseline.
@@ -35,8 +35,20 @@ impl Figure {
     }
 }
 
-/// The machine in one line: processor, cores, kernel.
-pub fn machine() -> String {
+/// This machine's GPU and driver in one line.
+///
+/// # Errors
+/// If nvidia-smi does not run.
+pub fn gpu() -> Result<String> {
+    let mut query = std::process::Command::new("nvidia-smi");
+    query.args(["--query-gpu=name,driver_version", "--format=csv,noheader"]);
+    let output = query.output().context("running nvidia-smi")?;
+    ensure!(output.status.success(), "nvidia-smi: {}", output.status);
+    Ok(String::from_utf8_lossy(&output.stdout).trim().replace('\n', "; "))
+}
+
+/// The machine in one line: processor, cores, kernel, GPU.
+pub fn machine(gpu: &str) -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
     let model = cpuinfo
@@ -47,7 +59,7 @@ pub fn machine() -> String {
         });
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     format!(
-        "{model}, {cores} CPUs, Linux {}, no GPU",
+        "{model}, {cores} CPUs, Linux {}, {gpu}",
         read("/proc/sys/kernel/osrelease").trim()
     )
 }

@@ -38,8 +38,9 @@ static const char PTX[] =
     " ld.global.u32 %x, [%p]; ld.global.u32 %y, [offset]; add.u32 %x, %x, %y; st.global.u32 [%q], %x;\n"
     "done: ret;\n}\n";
 
-/* A fatbin with the text as its only entry, and the wrapper that compiled code passes on. */
-static struct { uint32_t magic; uint16_t version, header; uint64_t size; unsigned char rest[64 + sizeof PTX + 8]; }
+/* A fatbin with the text as its only entry, as nvcc makes it, and the wrapper that compiled code passes on. */
+enum { HEADER = 80 };
+static struct { uint32_t magic; uint16_t version, header; uint64_t size; unsigned char rest[HEADER + sizeof PTX + 8]; }
     fatbin __attribute__((aligned(8))) = {0xba55ed50, 1, 16, 0, {0}};
 static struct { uint32_t magic, version; const void *data; void *more; } wrapper = {0x466243b1, 1, &fatbin, 0};
 static void **module;
@@ -47,15 +48,20 @@ static char add_stub, offset_stub;
 
 static void registers(void) {
     uint64_t padded = (sizeof PTX + 7) & ~7ul;
-    uint16_t kind = 1, form = 0x101;
-    uint32_t header = 64, arch = 52;
+    uint16_t kind = 1, form = 0x101, ptx_major = 7;
+    uint32_t header = HEADER, options = 64, arch = 52;
+    uint64_t flags = 0x11 /* 64-bit, Linux */, no_options = 72;
     memcpy(fatbin.rest, &kind, 2);
     memcpy(fatbin.rest + 2, &form, 2);
     memcpy(fatbin.rest + 4, &header, 4);
     memcpy(fatbin.rest + 8, &padded, 8);
+    memcpy(fatbin.rest + 20, &options, 4);
+    memcpy(fatbin.rest + 26, &ptx_major, 2);
     memcpy(fatbin.rest + 28, &arch, 4);
-    memcpy(fatbin.rest + 64, PTX, sizeof PTX);
-    fatbin.size = 64 + padded;
+    memcpy(fatbin.rest + 40, &flags, 8);
+    memcpy(fatbin.rest + options, &no_options, 8);
+    memcpy(fatbin.rest + HEADER, PTX, sizeof PTX);
+    fatbin.size = HEADER + padded;
     module = __cudaRegisterFatBinary(&wrapper);
     __cudaRegisterFunction(module, &add_stub, "add", "add", -1, 0, 0, 0, 0, 0);
     __cudaRegisterVar(module, &offset_stub, "offset", "offset", 0, 4, 0, 0);

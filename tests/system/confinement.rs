@@ -22,7 +22,7 @@ use vgpu_tests::paths;
 use vgpu_tests::wait::{SOON, until};
 
 /// The abilities that `worker.confined` removes from a worker.
-const TAKEN: [&str; 25] = [
+const TAKEN: [&str; 26] = [
     "ptrace",
     "process-memory",
     "process-memory-write",
@@ -47,6 +47,7 @@ const TAKEN: [&str; 25] = [
     "own-net-namespace",
     "own-ipc-namespace",
     "own-pid-namespace",
+    "own-proc",
     "forks-end",
 ];
 
@@ -65,7 +66,7 @@ const REFUSED_ANYWAY: [&str; 9] = [
 ];
 
 /// Properties of every worker.
-const ALWAYS: [&str; 10] = [
+const ALWAYS: [&str; 12] = [
     "no-descriptors",
     "user",
     "no-new-privileges",
@@ -76,6 +77,8 @@ const ALWAYS: [&str; 10] = [
     "ends-before-vgpud",
     "keeps-unix-sockets",
     "keeps-netlink-sockets",
+    "keeps-thread-names",
+    "keeps-driver-start",
 ];
 
 /// doctor's line about the confinement of workers.

@@ -6,21 +6,26 @@
 //! - `shared`: memory that the program and its kernels both reach, also in many passes;
 //! - `pinned`: work beside page-locked memory that kernels reach, also in many passes;
 //! - `mediation [PART…]`: the part with soft-gpu's device clock, or only the named parts of it;
-//! - `soft [KERNEL…]`: kernels on soft-gpu beside plain loops, or only the named kernels.
+//! - `soft [KERNEL…]`: kernels on soft-gpu beside plain loops, or only the named kernels;
+//! - `pytorch`: work of PyTorch, directly and through vGPU; needs a GPU.
+//!
+//! `--driver=nvidia` as the first argument measures on this machine's GPU. Without further
+//! arguments, it leaves out the parts that need soft-gpu.
 //!
 //! `quick` shortens windows and samples. Such figures only test the benchmark itself.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value};
 use vgpu_benches::measure::{BULK, PINNED, Set, quantile};
 use vgpu_benches::mediation::{self, Pace};
 use vgpu_benches::report::{self, Figure};
-use vgpu_benches::{baseline, choose, soft};
+use vgpu_benches::{baseline, choose, pytorch, soft};
 use vgpu_tests::guest::{self, Guest};
-use vgpu_tests::host::{Host, Options};
+use vgpu_tests::host::{Driver, Host, Options};
 use vgpu_tests::paths;
 
 /// Number of passes of all measurements. Each pass runs every measurement and its baseline.
@@ -29,19 +34,27 @@ const PASSES: usize = 5;
 /// Passes of `vgpu-bench copies`, `shared` and `pinned`.
 const COPY_PASSES: usize = 15;
 
+const USAGE: &str = "usage: vgpu-bench [copies | shared | pinned | mediation [quick] [PART…] | soft [quick] [KERNEL…]]
+       vgpu-bench --driver=nvidia [copies | shared | pinned | pytorch]";
+
 fn main() -> ExitCode {
-    let only: Vec<String> = std::env::args().skip(1).collect();
-    let done = match only.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => bench(),
-        ["copies"] => copies(),
-        ["shared"] => shared(),
-        ["pinned"] => pinned(),
-        ["mediation", ref parts @ ..] => mediate(parts),
-        ["soft", ref kernels @ ..] => softly(kernels),
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let (driver, part) = match &words[..] {
+        ["--driver=nvidia", part @ ..] => (Driver::Nvidia, part),
+        part => (Driver::Soft, part),
+    };
+    let done = match (driver, part) {
+        (Driver::Soft, []) => bench(),
+        (Driver::Soft, ["mediation", parts @ ..]) => mediate(parts),
+        (Driver::Soft, ["soft", kernels @ ..]) => softly(kernels),
+        (Driver::Nvidia, []) => on_gpu(),
+        (Driver::Nvidia, ["pytorch"]) => pytorch::table(),
+        (_, ["copies"]) => copies(driver),
+        (_, ["shared"]) => shared(driver),
+        (_, ["pinned"]) => pinned(driver),
         _ => {
-            eprintln!(
-                "usage: vgpu-bench [copies | shared | pinned | mediation [quick] [PART…] | soft [quick] [KERNEL…]]"
-            );
+            eprintln!("{USAGE}");
             return ExitCode::from(2);
         }
     };
@@ -72,11 +85,11 @@ struct Pass {
 /// The hosts on which each pass runs.
 struct Hosts {
     /// vgpud and workers may run on any CPU.
-    free: Host,
+    free: Rc<Host>,
     /// vgpud and workers run on the CPU of the guest.
-    same: Host,
+    same: Rc<Host>,
     /// vgpud and workers run on another CPU than the guest.
-    other: Host,
+    other: Rc<Host>,
 }
 
 /// CPU of the guest, and CPU of the host if the host runs on another CPU.
@@ -84,58 +97,84 @@ const GUEST_CPU: usize = 0;
 const HOST_CPU: usize = 1;
 
 fn bench() -> Result<()> {
-    let machine = report::machine();
+    let machine = report::machine("no GPU");
     println!("{machine}");
+    let mut figures = choosing()?;
+    figures.extend(soft::figures(soft::PAIRS, &[])?);
+    figures.extend(through_vgpud(Driver::Soft)?);
+    for (_, part) in mediation::PARTS {
+        figures.extend(part(Pace::Full)?);
+    }
+    finish(&machine, &figures)
+}
+
+/// Measures on this machine's GPU whatever does not need a software device.
+fn on_gpu() -> Result<()> {
+    let machine = report::machine(&report::gpu()?);
+    println!("{machine}");
+    let mut figures = through_vgpud(Driver::Nvidia)?;
+    figures.extend(pytorch::figures()?);
+    finish(&machine, &figures)
+}
+
+fn finish(machine: &str, figures: &[Figure]) -> Result<()> {
+    report::print(figures);
+    let path = paths::root().join("target/bench/report.json");
+    report::write(&path, machine, figures)?;
+    println!("\nwritten to {}", path.display());
+    Ok(())
+}
+
+/// A host with one VM, in normal use: strict mode of soft-gpu adds checks that are off there.
+fn host(driver: Driver, cpu: Option<usize>) -> Result<Host> {
+    vgpu_tests::host::one_vm(&Options {
+        driver,
+        devices: 1,
+        strict: false,
+        cpu,
+        ..Options::default()
+    })
+}
+
+/// Measures calls, launches, copies and sessions beside their baselines.
+fn through_vgpud(driver: Driver) -> Result<Vec<Figure>> {
     let cpus = std::thread::available_parallelism()?.get();
     ensure!(
         cpus > HOST_CPU,
         "the benchmarks need two CPUs, this machine has {cpus}"
     );
-    let mut figures = choosing()?;
-    figures.extend(soft::figures(soft::PAIRS, &[])?);
-
-    // Strict mode of soft-gpu adds checks that are off in normal use.
-    let options = Options {
-        strict: false,
-        ..Options::default()
-    };
-    let on = |cpu| {
-        vgpu_tests::host::one_vm(&Options {
-            cpu,
-            ..options.clone()
-        })
+    let free = Rc::new(host(driver, None)?);
+    // Two vgpuds cannot share a GPU: each would take the other's workers for strangers.
+    let on = |cpu| match driver {
+        Driver::Soft => host(driver, Some(cpu)).map(Rc::new),
+        Driver::Nvidia => Ok(Rc::clone(&free)),
     };
     let hosts = Hosts {
-        free: on(None)?,
-        same: on(Some(GUEST_CPU))?,
-        other: on(Some(HOST_CPU))?,
+        same: on(GUEST_CPU)?,
+        other: on(HOST_CPU)?,
+        free,
     };
     let passes = (1..=PASSES)
         .map(|i| {
             eprintln!("pass {i} of {PASSES}");
-            one_pass(&hosts)
+            one_pass(&hosts, driver)
         })
         .collect::<Result<Vec<_>>>()?;
-    figures.extend(paired(&passes));
+    let mut figures = paired(&passes);
+    if driver == Driver::Nvidia {
+        figures.retain(|figure| !figure.name.ends_with("_one_cpu"));
+    }
     figures.extend(memory(&hosts.free)?);
     drop(hosts);
-    figures.push(handoff()?);
-    for (_, part) in mediation::PARTS {
-        figures.extend(part(Pace::Full)?);
-    }
-
-    report::print(&figures);
-    let path = paths::root().join("target/bench/report.json");
-    report::write(&path, &machine, &figures)?;
-    println!("\nwritten to {}", path.display());
-    Ok(())
+    figures.push(handoff(driver)?);
+    Ok(figures)
 }
 
 /// Measures kernels on soft-gpu and the same computations as plain loops.
 fn softly(words: &[&str]) -> Result<()> {
     let quick = words.contains(&"quick");
     let named: Vec<&str> = words.iter().copied().filter(|w| *w != "quick").collect();
-    println!("{}", report::machine());
+    println!("{}", report::machine("no GPU"));
     let pairs = if quick { 1 } else { soft::PAIRS };
     report::print(&soft::figures(pairs, &named)?);
     Ok(())
@@ -154,7 +193,7 @@ fn mediate(words: &[&str]) -> Result<()> {
         let names = mediation::PARTS.map(|(name, _)| name).join(", ");
         anyhow::bail!("there is no part {unknown}; the parts are {names}");
     }
-    println!("{}", report::machine());
+    println!("{}", report::machine("no GPU"));
     let mut figures = Vec::new();
     for (name, part) in mediation::PARTS {
         if named.is_empty() || named.contains(&name) {
@@ -166,11 +205,8 @@ fn mediate(words: &[&str]) -> Result<()> {
 }
 
 /// Measures large copies beside the socket. Prints each pass and the medians.
-fn copies() -> Result<()> {
-    let host = vgpu_tests::host::one_vm(&Options {
-        strict: false,
-        ..Options::default()
-    })?;
+fn copies(driver: Driver) -> Result<()> {
+    let host = host(driver, None)?;
     let shim = paths::shim_dir()?.join("libcuda.so.1");
     let names = ["copy_h2d_64mib", "copy_d2h_64mib"];
     let mut ratios = [Vec::new(), Vec::new()];
@@ -195,11 +231,8 @@ fn copies() -> Result<()> {
 
 /// Measures memory that program and kernels both reach, and the same work with copies. Prints each
 /// pass and the medians.
-fn shared() -> Result<()> {
-    let host = vgpu_tests::host::one_vm(&Options {
-        strict: false,
-        ..Options::default()
-    })?;
+fn shared(driver: Driver) -> Result<()> {
+    let host = host(driver, None)?;
     let shim = paths::shim_dir()?.join("libcuda.so.1");
     let names = ["shared_turn_1mib", "shared_apart_16mib"];
     let mut ratios = [Vec::new(), Vec::new()];
@@ -223,12 +256,8 @@ fn shared() -> Result<()> {
 
 /// Measures work while page-locked memory exists that kernels reach. Prints the medians of the
 /// passes and of their ratios.
-fn pinned() -> Result<()> {
-    let host = vgpu_tests::host::one_vm(&Options {
-        strict: false,
-        cpu: Some(HOST_CPU),
-        ..Options::default()
-    })?;
+fn pinned(driver: Driver) -> Result<()> {
+    let host = host(driver, Some(HOST_CPU))?;
     let shim = paths::shim_dir()?.join("libcuda.so.1");
     let passes = (0..COPY_PASSES)
         .map(|_| client(&shim, Set::Pinned, Some(&host), Some(GUEST_CPU)))
@@ -300,9 +329,13 @@ fn choosing() -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-fn one_pass(hosts: &Hosts) -> Result<Pass> {
+fn one_pass(hosts: &Hosts, driver: Driver) -> Result<Pass> {
     let shim = paths::shim_dir()?.join("libcuda.so.1");
-    let soft = paths::soft_gpu_dir()?.join("libcuda.so.1");
+    let own = match driver {
+        Driver::Soft => paths::soft_gpu_dir()?.join("libcuda.so.1"),
+        // The dynamic linker finds it.
+        Driver::Nvidia => "libcuda.so.1".into(),
+    };
     let remote = |host: &Host, set, cpu| client(&shim, set, Some(host), cpu);
     Ok(Pass {
         ping_two_cpus: baseline::ping_pong(3_000, (GUEST_CPU, HOST_CPU))?,
@@ -311,8 +344,8 @@ fn one_pass(hosts: &Hosts) -> Result<Pass> {
         one_cpu: remote(&hosts.same, Set::Latency, Some(GUEST_CPU))?,
         bandwidth: baseline::bandwidth(1 << 20, BULK, 3)?,
         throughput: remote(&hosts.free, Set::Throughput, None)?,
-        direct_throughput: client(&soft, Set::Throughput, None, None)?,
-        direct_latency: client(&soft, Set::Latency, None, None)?,
+        direct_throughput: client(&own, Set::Throughput, None, None)?,
+        direct_latency: client(&own, Set::Latency, None, None)?,
         shared: remote(&hosts.free, Set::Shared, None)?,
         pinned: remote(&hosts.other, Set::Pinned, Some(GUEST_CPU))?,
     })
@@ -365,7 +398,7 @@ fn number(figures: &Map<String, Value>, name: &str) -> f64 {
 fn paired(passes: &[Pass]) -> Vec<Figure> {
     const PING: &str = "bare ping-pong, same sockets and CPUs";
     const SOCKET: &str = "the socket alone, memory to memory, 1 MiB writes";
-    const DIRECT: &str = "the same program on soft-gpu directly";
+    const DIRECT: &str = "the same program on the driver directly";
     const COPIES: &str = "the same turns by copies to and from device memory";
     const WITHOUT: &str = "launch + synchronise without such memory";
     const MISSED: &str =
@@ -407,6 +440,8 @@ fn paired(passes: &[Pass]) -> Vec<Figure> {
         ("async_launch_rate", "", stream, "1/s", DIRECT, direct),
         ("copy_h2d_64mib", "", stream, "GB/s", SOCKET, socket),
         ("copy_d2h_64mib", "", stream, "GB/s", SOCKET, socket),
+        ("copy_h2d_64mib", "_direct", stream, "GB/s", DIRECT, direct),
+        ("copy_d2h_64mib", "_direct", stream, "GB/s", DIRECT, direct),
         ("copy_h2d_4kib", "", two, "us", PING, ping_two),
         ("copy_d2h_4kib", "", two, "us", PING, ping_two),
         ("session_start", "", stream, "us", DIRECT, direct),
@@ -471,13 +506,8 @@ fn memory(host: &Host) -> Result<Vec<Figure>> {
 
 /// Two saturating guests on one GPU: the time from a revoke to the next grant, from vgpud's own
 /// histogram.
-fn handoff() -> Result<Figure> {
-    let options = Options {
-        strict: false,
-        devices: 1,
-        ..Options::default()
-    };
-    let host = vgpu_tests::host::one_vm(&options)?;
+fn handoff(driver: Driver) -> Result<Figure> {
+    let host = host(driver, None)?;
     host.admin("register-vm --vm-id=2 --pool=A")?;
     let guests = [1, 2]
         .map(|vm| -> Result<_> {

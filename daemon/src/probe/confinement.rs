@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use super::{Prober, run};
-use crate::model::VmIdentity;
+use super::{Prober, library_args, run};
+use crate::model::{VmIdentity, now_unix_ms};
 use crate::supervisor::launcher::{environment, probe_binary};
 use crate::worker::confine::Jail;
 use crate::worker::owner::Owner;
@@ -23,12 +23,11 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Time within which the process that the probe left behind must end.
 const FORKS_END: Duration = Duration::from_secs(1);
 
-/// Command line of the process that the probe leaves behind
-/// (`daemon/worker/src/probe/confinement.rs`).
-const LEFT: &[u8] = b"sleep\x0060\x00";
-
 /// Name of the result line about that process.
 const FORKS: &str = "forks-end";
+
+/// Name of the result line about the driver.
+const DRIVER: &str = "keeps-driver-start";
 
 /// One attempted action.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +59,6 @@ struct Line {
     name: String,
     holds: bool,
     detail: String,
-    pid: Option<u32>,
 }
 
 impl Prober {
@@ -81,9 +79,9 @@ impl Prober {
                 .map_err(|e| format!("cannot read vgpud's own namespaces: {e}"))?;
             args.extend(["--outside".into(), outside.into()]);
         }
-        if soft {
-            args.push("--soft".into());
-        }
+        args.extend(library_args(&config, soft)?);
+        let left = Left::new();
+        args.extend(["--left".into(), (&left.seconds).into()]);
         let program = self.program(&probe_binary(&config)?, owner.as_ref())?;
         let confinement =
             self.launcher
@@ -93,8 +91,9 @@ impl Prober {
         let mut lines: Vec<Line> = serde_json::from_slice(&written.output)
             .map_err(|e| format!("the answer of {program} is not understood: {e}"))?;
         for line in &mut lines {
-            if let Some(pid) = line.pid
-                && let Err(why) = ends(pid)
+            if line.name == FORKS
+                && line.holds
+                && let Err(why) = left.ends()
             {
                 (line.holds, line.detail) = (false, why);
             }
@@ -135,6 +134,11 @@ fn why_not(jail: &Jail, name: &str) -> (Verdict, String) {
             jail.keeps_files(),
             "boot a kernel with Landlock (Linux 5.13; `lsm=landlock,…` among its parameters).",
         ),
+        DRIVER => {
+            let cure = "see the kernel's log; if a worker starts with worker.confined = false, the driver needs \
+                        something that the confinement takes: please report it with the driver's version.";
+            return (Verdict::DoesNotHold, cure.to_owned());
+        }
         _ => (Ok(()), ""),
     };
     match able {
@@ -171,26 +175,49 @@ impl Drop for OwnDirectory {
     }
 }
 
-/// Waits for the end of the process that a probe left behind. Kills the process if it does not end.
-fn ends(pid: u32) -> Result<(), String> {
-    let until = Instant::now() + FORKS_END;
-    while is_left(pid) {
-        if Instant::now() >= until {
-            // The pidfd first, because the number may belong to another process by then.
-            if let Ok(process) = Process::open(pid)
-                && is_left(pid)
-            {
-                process.kill();
-            }
-            return Err("a process that it had started went on without it".to_owned());
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
+/// The process that a probe leaves behind (`daemon/worker/src/probe/confinement.rs`). The probe does
+/// not know its number in vgpud's process namespace, so vgpud recognises it by its command line.
+struct Left {
+    /// How long the process sleeps: no other probe's does so.
+    seconds: String,
 }
 
-fn is_left(pid: u32) -> bool {
-    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words == LEFT)
+impl Left {
+    fn new() -> Left {
+        let now = now_unix_ms() % 1_000_000;
+        Left {
+            seconds: format!("60.{:07}{now:06}", std::process::id()),
+        }
+    }
+
+    /// Waits for the end of the process. Kills the process if it does not end.
+    fn ends(&self) -> Result<(), String> {
+        let until = Instant::now() + FORKS_END;
+        while let Some(pid) = self.find() {
+            if Instant::now() >= until {
+                // The pidfd first, because the number may belong to another process by then.
+                if let Ok(process) = Process::open(pid)
+                    && self.is(pid)
+                {
+                    process.kill();
+                }
+                return Err("a process that it had started went on without it".to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    fn find(&self) -> Option<u32> {
+        let entries = fs::read_dir("/proc").ok()?.flatten();
+        let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.find(|&pid| self.is(pid))
+    }
+
+    fn is(&self, pid: u32) -> bool {
+        let words = format!("sleep\0{}\0", self.seconds);
+        fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|found| found == words.as_bytes())
+    }
 }
 
 #[cfg(test)]
@@ -199,18 +226,18 @@ mod tests {
 
     #[test]
     fn processes_left_behind_are_found_and_ended() {
-        let mut left = std::process::Command::new("sleep")
-            .arg("60")
+        let left = Left::new();
+        let mut process = std::process::Command::new("sleep")
+            .arg(&left.seconds)
             .spawn()
             .unwrap();
-        let pid = left.id();
         let deadline = Instant::now() + Duration::from_secs(30);
-        while !is_left(pid) {
-            assert!(Instant::now() < deadline, "it never became a zombie");
+        while left.find() != Some(process.id()) {
+            assert!(Instant::now() < deadline, "it was never found");
             std::thread::yield_now();
         }
-        assert!(ends(pid).is_err());
-        left.wait().unwrap();
-        assert_eq!(ends(pid), Ok(()));
+        assert!(left.ends().is_err());
+        process.wait().unwrap();
+        assert_eq!(left.ends(), Ok(()));
     }
 }

@@ -19,7 +19,7 @@ use vgpu_proto::text::printable;
 
 use crate::config::{Config, DriverKind};
 use crate::mediation::GpuCheck;
-use crate::model::{ScanResult, ScannedGpu};
+use crate::model::{ScanResult, ScannedGpu, VmIdentity};
 use crate::supervisor::launcher::{
     Launcher, driver_library, environment, probe_binary, worker_binary,
 };
@@ -84,7 +84,7 @@ impl Prober {
     fn scan_one(&self, config: &Config, soft: bool) -> Result<ScanResult, String> {
         let mut args: Vec<OsString> = vec!["scan".into()];
         args.extend(library_args(config, soft)?);
-        let written = self.run(config, soft, &args, &[])?;
+        let written = self.run(config, soft, &args)?;
         let mut found: ScanResult = serde_json::from_slice(&written.output)
             .map_err(|e| format!("the probe's answer is not understood: {e}"))?;
         if soft {
@@ -142,8 +142,17 @@ impl Prober {
         let soft = gpu.source == GpuSource::Soft;
         let mut args: Vec<OsString> = vec!["canary".into()];
         args.extend(library_args(config, soft)?);
-        let only = [("CUDA_VISIBLE_DEVICES".into(), OsString::from(&gpu.uuid))];
-        self.answer(config, soft, &args, &only)
+        let mut env = probe_environment(config, soft);
+        env.push(("CUDA_VISIBLE_DEVICES".into(), OsString::from(&gpu.uuid)));
+        // In a worker's place: what a worker cannot do here, this kernel cannot either.
+        let owner = self.launcher.owners().of(0)?;
+        let program = self.program(&probe_binary(config)?, owner.as_ref())?;
+        let confinement = self
+            .launcher
+            .confinement((VmIdentity::PROBE, owner), soft, 0, Some(1))?;
+        let confined = (self.launcher.jail(), confinement);
+        let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
+        understood(run::run(&program, &args, &env, confined, deadline)?)
     }
 
     /// Loads the driver library of the workers and describes it. Needs no GPU. Blocks.
@@ -155,7 +164,7 @@ impl Prober {
         let config = self.launcher.config();
         let driver = driver_library(&config, soft)?.unwrap_or_else(|| SYSTEM_DRIVER.to_owned());
         let args = ["library".into(), "--driver".into(), driver.into()];
-        self.answer(&config, soft, &args, &[])
+        understood(self.run(&config, soft, &args)?)
     }
 
     /// Runs the worker program as vgpud runs it for guests, which answers with its version.
@@ -177,38 +186,12 @@ impl Prober {
         }
     }
 
-    fn answer(
-        &self,
-        config: &Config,
-        soft: bool,
-        args: &[OsString],
-        more: &[(OsString, OsString)],
-    ) -> Result<String, String> {
-        let written = self.run(config, soft, args, more)?;
-        let answer: Answer = serde_json::from_slice(&written.output)
-            .map_err(|e| format!("the probe's answer is not understood: {e}"))?;
-        match answer.ok {
-            true => Ok(answer.message),
-            false if written.said.is_empty() => Err(answer.message),
-            false => Err(format!("{} ({})", answer.message, written.said.join("; "))),
-        }
-    }
-
-    fn run(
-        &self,
-        config: &Config,
-        soft: bool,
-        args: &[OsString],
-        more: &[(OsString, OsString)],
-    ) -> Result<Written, String> {
-        let mut env = environment(config, soft);
-        // Any output of soft-gpu is then about its settings.
-        env.push(("SOFT_GPU_BANNER".into(), "0".into()));
-        env.extend(more.iter().cloned());
+    fn run(&self, config: &Config, soft: bool, args: &[OsString]) -> Result<Written, String> {
+        let env = probe_environment(config, soft);
         self.run_program(config, &probe_binary(config)?, args, &env)
     }
 
-    /// Runs a program with the rights of a worker.
+    /// Runs a program as the user of workers, and otherwise unconfined.
     fn run_program(
         &self,
         config: &Config,
@@ -230,6 +213,25 @@ impl Prober {
         }
         let program = self.launcher.jail().program(binary);
         program.map_err(|e| format!("cannot start {}: {e}", binary.display()))
+    }
+}
+
+/// The environment of a probe.
+fn probe_environment(config: &Config, soft: bool) -> Vec<(OsString, OsString)> {
+    let mut env = environment(config, soft);
+    // Any output of soft-gpu is then about its settings.
+    env.push(("SOFT_GPU_BANNER".into(), "0".into()));
+    env
+}
+
+/// The message of a probe's answer.
+fn understood(written: Written) -> Result<String, String> {
+    let answer: Answer = serde_json::from_slice(&written.output)
+        .map_err(|e| format!("the probe's answer is not understood: {e}"))?;
+    match answer.ok {
+        true => Ok(answer.message),
+        false if written.said.is_empty() => Err(answer.message),
+        false => Err(format!("{} ({})", answer.message, written.said.join("; "))),
     }
 }
 

@@ -33,7 +33,7 @@ impl Prober {
                 if let Some(nvml) = &config.driver.nvml_library {
                     args.extend(["--nvml".into(), nvml.into()]);
                 }
-                let output = self.run(&config, false, &args, &[])?.output;
+                let output = self.run(&config, false, &args)?.output;
                 serde_json::from_slice(&output)
                     .map_err(|e| format!("the probe's answer is not understood: {e}"))
             }

@@ -20,6 +20,9 @@ pub struct Missing(pub String);
 #[derive(Debug, Clone)]
 pub struct Kit {
     dir: PathBuf,
+    /// The interpreter that `VGPU_CLIENTS_PYTHON` names: its packages serve in place of the pinned
+    /// ones, and nothing is fetched.
+    given: Option<PathBuf>,
 }
 
 /// A Python environment.
@@ -32,6 +35,18 @@ pub struct Venv {
 }
 
 impl Venv {
+    /// The environment of an interpreter.
+    fn of(python: &Path) -> Result<Venv> {
+        let packages = output(Command::new(python).args([
+            "-c",
+            "import sysconfig; print(sysconfig.get_path('purelib'))",
+        ]))?;
+        Ok(Venv {
+            python: python.to_owned(),
+            packages: packages.trim().into(),
+        })
+    }
+
     /// The directories with NVIDIA's libraries, for programs that do not find them by themselves.
     pub fn nvrtc_dirs(&self) -> Vec<PathBuf> {
         let dirs = ["cuda_nvrtc/lib", "cu13/lib"].map(|dir| self.packages.join("nvidia").join(dir));
@@ -67,7 +82,13 @@ impl Kit {
     pub fn of_checkout() -> Kit {
         Kit {
             dir: paths::root().join("target/clients"),
+            given: std::env::var_os("VGPU_CLIENTS_PYTHON").map(PathBuf::from),
         }
+    }
+
+    /// Whether the suites take the packages of this machine, whatever their versions.
+    pub fn is_given(&self) -> bool {
+        self.given.is_some()
     }
 
     /// The directory of the kit.
@@ -75,11 +96,15 @@ impl Kit {
         &self.dir
     }
 
-    /// A Python environment with exactly the packages in `tests/clients/requirements/<name>.txt`.
+    /// A Python environment with exactly the packages in `tests/clients/requirements/<name>.txt`, or
+    /// with those of this machine's interpreter.
     ///
     /// # Errors
     /// [`Missing`] without Python or the packages; otherwise pip's error.
     pub fn venv(&self, name: &str) -> Result<Venv> {
+        if let Some(python) = &self.given {
+            return Venv::of(python);
+        }
         let list = source(&format!("requirements/{name}.txt"));
         let dir = self.dir.join(format!("venv-{name}"));
         let python = dir.join("bin/python");
@@ -103,14 +128,7 @@ impl Kit {
                     .arg(&list),
             )?;
         }
-        let packages = output(Command::new(&python).args([
-            "-c",
-            "import sysconfig; print(sysconfig.get_path('purelib'))",
-        ]))?;
-        let venv = Venv {
-            python,
-            packages: packages.trim().into(),
-        };
+        let venv = Venv::of(&python)?;
         if !made.is_current() {
             for dir in venv.nvrtc_dirs() {
                 wrap_nvrtc(&dir)?;
@@ -127,6 +145,10 @@ impl Kit {
     pub fn wheel(&self, package: &str, version: &str) -> Result<PathBuf> {
         let dir = self.dir.join(format!("{package}-{version}"));
         if !dir.is_dir() {
+            if self.given.is_some() {
+                let why = format!("{} is absent, and VGPU_CLIENTS_PYTHON forbids to fetch it", dir.display());
+                return Err(Missing(why).into());
+            }
             let new = self.dir.join(format!("{package}.new"));
             let _ = std::fs::remove_dir_all(&new);
             println!("clients: fetching {package} {version}");

@@ -35,6 +35,15 @@ const PROGRAMS: &[(&str, &str)] = &[
 /// [`super::install::Missing`] without the packages; errors of the compiler.
 pub(super) fn plan(kit: &Kit) -> Result<Plan> {
     let packages = kit.venv("libraries")?.packages;
+    if kit.is_given() {
+        let units = PROGRAMS
+            .iter()
+            .map(|(program, library)| unit(kit, program, program, library, &[&packages]));
+        return Ok(Plan {
+            units: units.collect::<Result<_>>()?,
+            ..Plan::default()
+        });
+    }
     let newest = kit.wheel("nvidia-cublas", NEWEST_CUBLAS)?;
     let of_cuda_12 = kit.venv("libraries-cu12")?.packages;
     let mut units = Vec::new();

@@ -125,15 +125,17 @@ pub fn run(
 ) -> Result<Tests> {
     let start = Instant::now();
     let chosen = plan.units.iter().filter(|u| choice.chooses(u, expected));
-    let (alone, mut beside): (Vec<&Unit>, Vec<&Unit>) = chosen.partition(|unit| unit.alone);
+    // On a GPU, the work of a suite is not compared, so its units may run beside each other.
+    let compares = plan.same_work && mode.driver == Driver::Soft;
+    let (alone, mut beside): (Vec<&Unit>, Vec<&Unit>) =
+        chosen.partition(|unit| unit.alone && (compares || !plan.same_work));
     for unit in alone.iter().chain(&beside) {
         std::fs::create_dir_all(&unit.dir)?;
     }
     let logs = choice.logs.join(suite.name).join(mode.to_string());
     let jobs = choice.jobs.clamp(1, beside.len().max(1));
     let stand = Stand::set_up(mode, jobs, plan)?;
-    let work = (plan.same_work && mode.driver == Driver::Soft)
-        .then(|| SameWork::of(plan, stand.host(), &logs));
+    let work = compares.then(|| SameWork::of(plan, stand.host(), &logs));
     let mut records = Vec::new();
     for unit in alone {
         let env = stand.env(0, plan)?;

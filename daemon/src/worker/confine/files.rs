@@ -1,12 +1,16 @@
 //! Limits the files that a worker may write, by Landlock, as far as the kernel supports it.
 
-use std::os::fd::OwnedFd;
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, Scope,
     path_beneath_rules,
 };
+use nix::libc;
+use rustix::fs::{Mode, OFlags};
 
 /// The newest version of Landlock whose rights are requested. Older kernels enforce the rights that
 /// they know.
@@ -40,6 +44,55 @@ pub(super) fn ruleset(soft_state: Option<&Path>) -> Result<Option<OwnedFd>, Rule
             .add_rules(path_beneath_rules(["/dev/shm"], all & !AccessFs::IoctlDev))?,
     };
     Ok(rules.into())
+}
+
+/// Adds to the rules of a process that it may write the names of its threads, as NVIDIA's driver
+/// does (570 and later: `cuInit` fails otherwise), and makes the rules apply. Runs in the process
+/// itself, whose part of `/proc` does not exist before. Makes only system calls.
+///
+/// `own_proc`: the process has a `/proc` of its own, in which it sees no other processes. A rule
+/// for all of it lasts, whereas the kernel may forget the directory of a process when memory is
+/// short, and the rule with it.
+pub(super) fn restrict(ruleset: &OwnedFd, own_proc: bool) -> io::Result<()> {
+    let names: &CStr = match own_proc {
+        true => c"/proc",
+        false => c"/proc/self/task",
+    };
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let names = rustix::fs::open(names, flags, Mode::empty())?;
+    // The kernel refuses rights that the rules do not handle: those of newer versions of Landlock.
+    add_rule(ruleset, &names, WRITE_FILE | TRUNCATE)
+        .or_else(|_| add_rule(ruleset, &names, WRITE_FILE))?;
+    // SAFETY: a system call on a descriptor that is open.
+    called(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) })
+}
+
+const WRITE_FILE: u64 = 1 << 1;
+const TRUNCATE: u64 = 1 << 14;
+
+/// `struct landlock_path_beneath_attr` of `linux/landlock.h`.
+#[repr(C, packed)]
+struct PathBeneath {
+    allowed_access: u64,
+    parent_fd: libc::c_int,
+}
+
+fn add_rule(ruleset: &OwnedFd, beneath: &OwnedFd, allowed_access: u64) -> io::Result<()> {
+    const PATH_BENEATH: libc::c_int = 1;
+    let rule = PathBeneath {
+        allowed_access,
+        parent_fd: beneath.as_raw_fd(),
+    };
+    let (ruleset, call) = (ruleset.as_raw_fd(), libc::SYS_landlock_add_rule);
+    // SAFETY: the descriptors are open, and the kernel reads `rule`.
+    called(unsafe { libc::syscall(call, ruleset, PATH_BENEATH, &raw const rule, 0) })
+}
+
+fn called(result: libc::c_long) -> io::Result<()> {
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// NVIDIA's device nodes, and the directory of the nodes for MIG. Listed for every worker, because

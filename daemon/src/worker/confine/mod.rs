@@ -11,7 +11,7 @@ mod syscalls;
 
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
@@ -236,6 +236,9 @@ impl Confinement {
             if let Some(spaces) = &self.spaces {
                 spaces.enter().map_err(|e| Step::Namespaces.failed(e))?;
             }
+            if self.apart {
+                namespaces::own_proc().map_err(|e| Step::Proc.failed(e))?;
+            }
             bound(&self.limits)?;
             if let Some(owner) = &self.owner {
                 become_owner(owner, &groups).map_err(|e| Step::Owner.failed(e))?;
@@ -248,7 +251,7 @@ impl Confinement {
                     .map_err(|e| Step::End.failed(e))?;
             }
             if let Some(files) = &self.files {
-                restrict_files(files).map_err(|e| Step::Files.failed(e))?;
+                files::restrict(files, self.apart).map_err(|_| Step::Files.failed(last_error()))?;
             }
             // Last, because the filters refuse some of the calls above.
             for filter in &*self.filters {
@@ -320,12 +323,6 @@ fn become_owner(owner: &Owner, groups: &[Gid]) -> rustix::io::Result<()> {
     set_thread_res_uid(uid, uid, uid)
 }
 
-fn restrict_files(ruleset: &OwnedFd) -> rustix::io::Result<()> {
-    // SAFETY: a system call on a descriptor that is open.
-    let done = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) };
-    if done == 0 { Ok(()) } else { Err(last_error()) }
-}
-
 fn last_error() -> rustix::io::Errno {
     rustix::io::Errno::from_raw_os_error(nix::errno::Errno::last_raw())
 }
@@ -335,6 +332,7 @@ fn last_error() -> rustix::io::Errno {
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Namespaces = 1,
+    Proc,
     Limits,
     Owner,
     Privileges,
@@ -356,12 +354,13 @@ impl Step {
         let number = error.raw_os_error().unwrap_or(0);
         let what = match number / STEP {
             1 => "cannot enter the VM's namespaces",
-            2 => "cannot bound its resources",
-            3 => "cannot change its user",
-            4 => "cannot forbid it new privileges (no_new_privs)",
-            5 => "cannot have it end with vgpud",
-            6 => "cannot restrict which files it writes (Landlock)",
-            7 => "cannot install its system call filter (seccomp)",
+            2 => "cannot give it a /proc of its own",
+            3 => "cannot bound its resources",
+            4 => "cannot change its user",
+            5 => "cannot forbid it new privileges (no_new_privs)",
+            6 => "cannot have it end with vgpud",
+            7 => "cannot restrict which files it writes (Landlock)",
+            8 => "cannot install its system call filter (seccomp)",
             _ => return error,
         };
         let cause = io::Error::from_raw_os_error(number % STEP);

@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use nix::sys::prctl;
 use vgpu_proto::cuda::{CuResult, MINIMUM_DRIVER_VERSION, version_text};
 
 use super::raw;
@@ -109,6 +110,16 @@ pub(super) unsafe fn function<F: Copy>(name: &str) -> Option<F> {
 }
 
 fn init(name: &str, soft: bool) -> Result<u32, LoadError> {
+    if !soft {
+        // The driver (570 and later) names its threads through files in /proc, and fails if it
+        // cannot. These files belong to the user only if the process is dumpable. Other processes
+        // of the user could then inspect this process; the worker's process namespace keeps them
+        // from it, or Landlock where there is no such namespace.
+        prctl::set_dumpable(true).map_err(|e| {
+            let text = format!("cannot let {name} name its threads: {e}");
+            LoadError::new(CuResult::OPERATING_SYSTEM, text)
+        })?;
+    }
     // SAFETY: the symbol was found; the call has no precondition.
     unsafe { raw::cuInit(0) }.map_err(|code| {
         // soft-gpu writes the reason to standard error, NVIDIA's driver to the kernel's log.

@@ -14,6 +14,10 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::unistd::getuid;
 use serde::Serialize;
+use vgpu_proto::cuda::version_text;
+
+use super::Libraries;
+use crate::driver::load;
 
 /// The result of one attempted action.
 #[derive(Debug, Serialize)]
@@ -23,10 +27,6 @@ pub(super) struct Line {
     holds: bool,
     /// The result of the attempt, as a sentence.
     detail: String,
-    /// Process number, in the host's namespace, of a child that must end together with this
-    /// process.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pid: Option<u32>,
 }
 
 fn line(name: &str, holds: bool, detail: impl Into<String>) -> Line {
@@ -34,7 +34,6 @@ fn line(name: &str, holds: bool, detail: impl Into<String>) -> Line {
         name: name.to_owned(),
         holds,
         detail: detail.into(),
-        pid: None,
     }
 }
 
@@ -42,8 +41,14 @@ fn line(name: &str, holds: bool, detail: impl Into<String>) -> Line {
 const DESCRIPTORS_MOST: libc::c_long = 65_536;
 
 /// Tries all actions. `outside`: vgpud's own namespaces, as the links in `/proc/PID/ns` name them.
-/// `own`: a directory that the probe's user may write to.
-pub(super) fn examine(outside: &[String], own: Option<&Path>, soft: bool) -> Vec<Line> {
+/// `own`: a directory that the probe's user may write to. `left`: how many seconds the process that
+/// the probe leaves behind sleeps, by which vgpud recognises it.
+pub(super) fn examine(
+    outside: &[String],
+    own: Option<&Path>,
+    left: &str,
+    libraries: &Libraries,
+) -> Vec<Line> {
     let mut lines = vec![
         descriptors(),
         line("user", !getuid().is_root(), format!("uid {}", getuid())),
@@ -58,6 +63,8 @@ pub(super) fn examine(outside: &[String], own: Option<&Path>, soft: bool) -> Vec
         limit("file-size", Resource::RLIMIT_FSIZE, RLIM_INFINITY - 1),
         limit("memory", Resource::RLIMIT_DATA, RLIM_INFINITY - 1),
         expendable(),
+        names_threads(),
+        sees_others(),
     ];
     lines.extend(sockets());
     lines.extend(CALLS.iter().map(attempt));
@@ -71,13 +78,14 @@ pub(super) fn examine(outside: &[String], own: Option<&Path>, soft: bool) -> Vec
             Path::new(dir),
         ));
     }
-    if soft {
+    if libraries.soft {
         // On real GPUs, workers may create files there, because NVIDIA's driver needs it.
         lines.push(create("files-in-dev-shm", Path::new("/dev/shm")));
     }
     lines.extend(own.map(|dir| create("files-in-own-directory", dir)));
     lines.extend(outside.iter().map(|outside| namespace(outside)));
-    lines.push(fork());
+    lines.push(fork(left));
+    lines.push(driver(libraries));
     lines
 }
 
@@ -116,6 +124,42 @@ fn expendable() -> Line {
     let score: i32 = score.trim().parse().unwrap_or(0);
     let detail = format!("oom_score_adj {score}");
     line("ends-before-vgpud", score > 0, detail)
+}
+
+/// Names a thread as NVIDIA's driver does. The files in /proc belong to the user only while the
+/// process is dumpable, as a worker is once it has loaded that driver.
+fn names_threads() -> Line {
+    const NAME: &str = "keeps-thread-names";
+    let named = || -> std::io::Result<()> {
+        let path = format!("/proc/self/task/{}/comm", nix::unistd::gettid());
+        std::fs::write(path, "vgpu-probe")
+    };
+    let _ = prctl::set_dumpable(true);
+    let named = std::thread::spawn(named).join();
+    let _ = prctl::set_dumpable(false);
+    match named {
+        Ok(Ok(())) => line(NAME, true, "can be set"),
+        Ok(Err(e)) => line(NAME, false, format!("{e}, and the driver sets them")),
+        Err(_) => line(NAME, false, "the thread panicked"),
+    }
+}
+
+/// Looks for processes in /proc whose process namespace is not its own.
+fn sees_others() -> Line {
+    const NAME: &str = "own-proc";
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok());
+    let others: Vec<u32> = numbers.filter(|&pid| pid != std::process::id()).collect();
+    line(NAME, others.is_empty(), format!("it sees {} others", others.len()))
+}
+
+/// Starts the driver, which on some hosts or in newer versions needs more than a worker may do.
+fn driver(libraries: &Libraries) -> Line {
+    const NAME: &str = "keeps-driver-start";
+    match load(libraries.driver.as_deref(), libraries.soft) {
+        Ok(version) => line(NAME, true, format!("CUDA {}", version_text(version))),
+        Err(e) => line(NAME, false, e.to_string()),
+    }
 }
 
 fn sockets() -> Vec<Line> {
@@ -256,11 +300,11 @@ fn namespace(outside: &str) -> Line {
 
 /// Leaves a process behind in a new session (setsid). The caller of this program checks that the
 /// process ends.
-fn fork() -> Line {
+fn fork(left: &str) -> Line {
     const NAME: &str = "forks-end";
-    let script = "(read pid rest < /proc/self/stat; echo $pid; exec sleep 60 > /dev/null 2>&1) &";
+    let script = "(read pid rest < /proc/self/stat; echo $pid; exec sleep $0 > /dev/null 2>&1) &";
     let shell = Command::new("setsid")
-        .args(["sh", "-c", script])
+        .args(["sh", "-c", script, left])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -284,10 +328,7 @@ fn fork() -> Line {
         std::thread::sleep(Duration::from_millis(1));
     }
     match (read, pid) {
-        (Ok(()), Ok(pid)) => Line {
-            pid: Some(pid),
-            ..line(NAME, true, "it is looked for")
-        },
+        (Ok(()), Ok(_)) => line(NAME, true, "it is looked for"),
         (Err(e), _) => line(
             NAME,
             false,

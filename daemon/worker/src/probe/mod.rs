@@ -58,9 +58,11 @@ enum Command {
         /// A directory that the probe's user owns, but that the probe must not be able to write to.
         #[arg(long)]
         own: Option<PathBuf>,
-        /// The probe has the confinement for software devices.
+        /// How many seconds the process that the probe leaves behind sleeps.
         #[arg(long)]
-        soft: bool,
+        left: String,
+        #[command(flatten)]
+        libraries: Libraries,
     },
     /// Loads a CUDA driver library, without a GPU, and reports whether workers can use it.
     Library {
@@ -128,8 +130,13 @@ pub fn run() -> ExitCode {
             .and_then(|found| serde_json::to_string(&found).map_err(|e| e.to_string())),
         Command::Processes { gpu, nvml } => nvml::processes(nvml.as_deref(), &gpu)
             .and_then(|found| serde_json::to_string(&found).map_err(|e| e.to_string())),
-        Command::Confinement { outside, own, soft } => {
-            let lines = confinement::examine(&outside, own.as_deref(), soft);
+        Command::Confinement {
+            outside,
+            own,
+            left,
+            libraries,
+        } => {
+            let lines = confinement::examine(&outside, own.as_deref(), &left, &libraries);
             serde_json::to_string(&lines).map_err(|e| e.to_string())
         }
         Command::Library { driver } => answer(library(&driver)),
