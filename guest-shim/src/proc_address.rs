@@ -81,6 +81,17 @@ mod tests {
         }
     }
 
+    /// NVIDIA's drivers refuse this since CUDA 13.0. A runtime that is newer than the version of
+    /// this library makes such requests, and the host's driver may be as new as the runtime.
+    #[test]
+    fn a_request_of_a_newer_version_gets_the_newest_form() {
+        let own = find("cuMemAlloc", process::cuda_version(), false);
+        assert!(own.is_ok());
+        for version in [13_050, i32::MAX as u32] {
+            assert_eq!(find("cuMemAlloc", version, false), own);
+        }
+    }
+
     #[test]
     fn what_is_not_served_is_found_only_if_lookups_are_newer() {
         let refusing = |symbol| Ok(address(unserved::REFUSING, symbol).expect("a refusing export"));

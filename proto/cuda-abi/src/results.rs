@@ -152,7 +152,7 @@ results! {
     913 FUNCTION_NOT_LOADED "the function handle is not loaded when calling an API that requires a loaded function";
     914 INVALID_RESOURCE_TYPE "one or more resources passed in are not valid resource types for the operation";
     915 INVALID_RESOURCE_CONFIGURATION "one or more resources are insufficient or non-applicable for the operation";
-    916 KEY_ROTATION "key rotation in progress";
+    916 KEY_ROTATION "an error happened during the key rotation sequence";
     917 STREAM_DETACHED "API call not permitted since the green context associated with the stream has been destroyed";
     918 GRAPH_RECAPTURE_FAILURE "recapturing to the source graph failed and had to be terminated";
     919 FABRIC_NOT_READY "GPU fabric is not ready within the probe wait budget; application may retry (see CUDA_FABRIC_INIT_TIMEOUT_MS)";
