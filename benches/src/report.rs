@@ -44,7 +44,9 @@ pub fn gpu() -> Result<String> {
     query.args(["--query-gpu=name,driver_version", "--format=csv,noheader"]);
     let output = query.output().context("running nvidia-smi")?;
     ensure!(output.status.success(), "nvidia-smi: {}", output.status);
-    Ok(String::from_utf8_lossy(&output.stdout).trim().replace('\n', "; "))
+    Ok(String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .replace('\n', "; "))
 }
 
 /// The machine in one line: processor, cores, kernel, GPU.

@@ -68,6 +68,7 @@ fn golden() -> String {
         block: [32, 4, 5],
         shared: 4096,
         cooperative: false,
+        cluster: [0; 3],
     };
     let load = req::ModuleLoad {
         ctx: Ctx(1),
@@ -296,7 +297,7 @@ proptest! {
     #[test]
     fn launches_round_trip(stream in any::<u64>(), grid in any::<[u32; 3]>(), shared in any::<u32>()) {
         let call = req::LaunchKernel {
-            ctx: Ctx(1), stream: Stream(stream), func: Func(2), grid, block: grid, shared, cooperative: true,
+            ctx: Ctx(1), stream: Stream(stream), func: Func(2), grid, block: grid, shared, cooperative: true, cluster: [0; 3],
         };
         let bytes = encode(&call).unwrap();
         prop_assert_eq!(

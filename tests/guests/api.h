@@ -255,6 +255,11 @@ CUresult cuFuncSetSharedMemConfig(CUfunction, int);
 CUresult cuModuleGetFunctionCount(unsigned *, CUmodule);
 CUresult cuModuleEnumerateFunctions(CUfunction *, unsigned, CUmodule);
 CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *, CUfunction, int, int);
+CUresult cuTensorMapEncodeTiled(void *, int, unsigned, void *, const unsigned long long *, const unsigned long long *,
+                                const unsigned *, const unsigned *, int, int, int, int);
+CUresult cuTensorMapEncodeIm2col(void *, int, unsigned, void *, const unsigned long long *, const unsigned long long *,
+                                 const int *, const int *, unsigned, unsigned, const unsigned *, int, int, int, int);
+CUresult cuTensorMapReplaceAddress(void *, void *);
 CUresult cuOccupancyMaxActiveClusters(int *, CUfunction, const void *);
 CUresult cuOccupancyMaxPotentialClusterSize(int *, CUfunction, const void *);
 

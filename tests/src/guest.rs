@@ -54,6 +54,8 @@ programs! {
     LATER = "later", "soft-gpu/fixtures/demo/spin.ptx";
     /// Copies whose source earlier work of the stream writes.
     INORDER = "inorder", "soft-gpu/fixtures/demo/spin.ptx";
+    /// Clusters and tensor maps.
+    HOPPER = "hopper", "tests/guests/hopper.ptx";
     /// Vector additions on every device at once.
     MULTI = "multi", "soft-gpu/fixtures/demo/vecadd.ptx";
     /// One part of the driver API per run.

@@ -113,7 +113,10 @@ fn on_gpu() -> Result<()> {
     let machine = report::machine(&report::gpu()?);
     println!("{machine}");
     let mut figures = through_vgpud(Driver::Nvidia)?;
-    figures.extend(pytorch::figures()?);
+    match pytorch::figures() {
+        Ok(more) => figures.extend(more),
+        Err(e) => eprintln!("vgpu-bench: no figures of PyTorch: {e:#}"),
+    }
     finish(&machine, &figures)
 }
 

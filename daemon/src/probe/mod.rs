@@ -147,9 +147,9 @@ impl Prober {
         // In a worker's place: what a worker cannot do here, this kernel cannot either.
         let owner = self.launcher.owners().of(0)?;
         let program = self.program(&probe_binary(config)?, owner.as_ref())?;
-        let confinement = self
-            .launcher
-            .confinement((VmIdentity::PROBE, owner), soft, 0, Some(1))?;
+        let confinement =
+            self.launcher
+                .confinement((VmIdentity::PROBE, owner), soft, 0, Some(1))?;
         let confined = (self.launcher.jail(), confinement);
         let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
         understood(run::run(&program, &args, &env, confined, deadline)?)

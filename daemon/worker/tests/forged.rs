@@ -214,6 +214,7 @@ fn forged_handles_are_refused_by_every_operation() {
             block,
             shared: 0,
             cooperative: false,
+            cluster: [0; 3],
         };
         refused(b, ctx, &launch, &params);
     }
@@ -314,6 +315,7 @@ fn forged_handles_are_refused_by_every_operation() {
             block,
             shared: 0,
             cooperative: false,
+            cluster: [0; 3],
         };
         refused(b, ctx, &launch, &params);
     }

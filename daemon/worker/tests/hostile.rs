@@ -179,6 +179,7 @@ fn launches_beyond_the_device_or_the_function_are_refused() {
         block,
         shared,
         cooperative: false,
+        cluster: [0; 3],
     };
     let params = [0u8; 28];
     for (grid, block, shared) in [

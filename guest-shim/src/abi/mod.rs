@@ -13,4 +13,5 @@ pub(crate) mod memory;
 pub(crate) mod module;
 pub(crate) mod pool;
 pub(crate) mod stream;
+pub(crate) mod tensor_map;
 pub(crate) mod vmm;

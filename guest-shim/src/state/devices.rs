@@ -96,6 +96,21 @@ impl Device {
             .map(|(_, value)| *value)
             .ok_or(CuResult::INVALID_VALUE)
     }
+
+    /// Whether the attribute is there and not 0.
+    fn has(&self, id: u32) -> bool {
+        self.attribute(id).is_ok_and(|value| value != 0)
+    }
+
+    /// Whether copies can follow tensor maps.
+    pub(crate) fn has_tensor_maps(&self) -> bool {
+        self.has(attribute::TENSOR_MAP_ACCESS_SUPPORTED)
+    }
+
+    /// Whether kernels can run in clusters of more than one block.
+    pub(crate) fn has_clusters(&self) -> bool {
+        self.has(attribute::CLUSTER_LAUNCH)
+    }
 }
 
 impl Devices {

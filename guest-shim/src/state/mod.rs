@@ -20,6 +20,7 @@ pub(crate) mod pinned;
 pub(crate) mod pools;
 pub(crate) mod reserve;
 pub(crate) mod streams;
+pub(crate) mod tensor_maps;
 pub(crate) mod vmm;
 pub(crate) mod words;
 
@@ -53,6 +54,8 @@ pub(crate) struct Shim {
     pub(crate) libraries: handles::Handles<libraries::Library>,
     /// Kernels of libraries.
     pub(crate) kernels: handles::Handles<libraries::Kernel>,
+    /// Tensor maps that the host has made.
+    pub(crate) tensor_maps: tensor_maps::TensorMaps,
     /// Links in progress.
     pub(crate) links: handles::Handles<links::LinkState>,
     /// Graphs.
@@ -107,6 +110,7 @@ impl Shim {
             functions: handles::Handles::new(),
             libraries: handles::Handles::new(),
             kernels: handles::Handles::new(),
+            tensor_maps: tensor_maps::TensorMaps::default(),
             links: handles::Handles::new(),
             graphs: handles::Handles::new(),
             nodes: handles::Handles::new(),

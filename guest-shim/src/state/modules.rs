@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::numbers::function_attribute as attribute;
+use vgpu_cuda_abi::structs::LaunchConfig;
 use vgpu_proto::call::ops::ImageHash;
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{Ctx, Func, Module};
@@ -110,6 +111,29 @@ impl FunctionInfo {
         };
         let ask = || Ok(shim.session.call(&call)?.blocks as u64);
         Ok(self.occupancy.of(question, ask)? as i32)
+    }
+
+    /// Number of clusters that fit on the device, or with `largest` the blocks of the largest
+    /// cluster that does.
+    ///
+    /// # Errors
+    /// The driver's errors; the session's errors.
+    pub(crate) fn clusters(
+        &self,
+        shim: &Shim,
+        config: &LaunchConfig,
+        cluster: [u32; 3],
+        largest: bool,
+    ) -> Cu<i32> {
+        let call = req::OccupancyClusters {
+            func: self.handle,
+            grid: config.grid,
+            block: config.block,
+            shared: config.shared,
+            cluster,
+            largest,
+        };
+        Ok(shim.session.call(&call)?.clusters)
     }
 
     /// Bytes of dynamic shared memory that each block can use if `blocks` blocks run on a

@@ -52,7 +52,9 @@ numbers! {
         COMPUTE_CAPABILITY_MAJOR = 75,
         COMPUTE_CAPABILITY_MINOR = 76,
         PAGEABLE_MEMORY_ACCESS = 88,
+        CLUSTER_LAUNCH = 120,
         CAN_USE_64_BIT_STREAM_MEM_OPS = 122,
+        TENSOR_MAP_ACCESS_SUPPORTED = 127,
     }
     /// `CUfunction_attribute`.
     mod function_attribute "CU_FUNC_ATTRIBUTE_" {

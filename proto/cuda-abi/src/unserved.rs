@@ -95,7 +95,6 @@ const CHECKS: &[(&[&str], &[Check])] = &[
             "cuMemPoolExportPointer",
             "cuMemPoolExportToShareableHandle",
             "cuSurfObjectCreate",
-            "cuTensorMapReplaceAddress",
         ],
         &[Value(0), Value(1)],
     ),
@@ -159,11 +158,7 @@ const CHECKS: &[(&[&str], &[Check])] = &[
     ),
     (&["cuStreamBeginCaptureToCig"], &[Value(1), ContextIn(1)]),
     (
-        &[
-            "cuTensorMapEncodeTiled",
-            "cuTensorMapEncodeIm2col",
-            "cuTensorMapEncodeIm2colWide",
-        ],
+        &["cuTensorMapEncodeIm2colWide"],
         &[Value(0), Value(3), Value(4), Value(5)],
     ),
     (

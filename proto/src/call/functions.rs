@@ -238,8 +238,12 @@ functions! {
     cuModuleEnumerateFunctions by ModuleFunctions ModuleGetFunction;
 
     cuOccupancyAvailableDynamicSMemPerBlock by OccupancyShared;
-    cuOccupancyMaxActiveClusters by OccupancyBlocks;
-    cuOccupancyMaxPotentialClusterSize;
+    cuOccupancyMaxActiveClusters by OccupancyBlocks OccupancyClusters;
+    cuOccupancyMaxPotentialClusterSize by OccupancyClusters;
+
+    cuTensorMapEncodeTiled by TensorMapEncode;
+    cuTensorMapEncodeIm2col by TensorMapEncode;
+    cuTensorMapReplaceAddress by TensorMapReplaceAddress;
 
     cuPointerSetAttribute;
 

@@ -144,6 +144,54 @@ pub struct LinkInput {
     pub name: String,
 }
 
+/// The tensor in device memory that a tensor map describes. Each list has an entry for each
+/// dimension, unless said otherwise. The numbers are those of `cuTensorMapEncodeTiled` and
+/// `cuTensorMapEncodeIm2col`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Encode, Decode)]
+pub struct Tensor {
+    /// `CUtensorMapDataType`.
+    pub data_type: u32,
+    /// Address of the first element.
+    pub address: u64,
+    /// Number of elements.
+    pub sizes: Vec<u64>,
+    /// Bytes from one element to the next, for all dimensions but the first.
+    pub strides: Vec<u64>,
+    /// Elements from one element that is copied to the next.
+    pub element_strides: Vec<u32>,
+    /// What a copy takes.
+    pub window: Window,
+    /// `CUtensorMapInterleave`.
+    pub interleave: u32,
+    /// `CUtensorMapSwizzle`.
+    pub swizzle: u32,
+    /// `CUtensorMapL2promotion`.
+    pub l2_promotion: u32,
+    /// `CUtensorMapFloatOOBfill`.
+    pub fill: u32,
+}
+
+/// The part of a tensor that one copy takes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Encode, Decode)]
+pub enum Window {
+    /// Tiled.
+    Box {
+        /// Number of elements.
+        sizes: Vec<u32>,
+    },
+    /// Im2col.
+    Pixels {
+        /// Lower corner, in all dimensions but the first and the last.
+        lower: Vec<i32>,
+        /// Upper corner, in the same dimensions.
+        upper: Vec<i32>,
+        /// Channels of each pixel.
+        channels: u32,
+        /// Pixels of each column.
+        pixels: u32,
+    },
+}
+
 /// One side of a box copy within a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub enum BoxSide {
@@ -215,6 +263,18 @@ ops! {
     /// `cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags`.
     OccupancyBlocks = 0x000a, Sync, None, false,
         { func: Func, block_size: i32, dynamic_shared: u64, flags: u32 } => { blocks: i32 };
+
+    /// `cuOccupancyMaxActiveClusters`, or with `largest` `cuOccupancyMaxPotentialClusterSize`.
+    /// `cluster`: as in [`req::LaunchKernel`].
+    OccupancyClusters = 0x000f, Sync, None, false,
+        {
+            func: Func,
+            grid: [u32; 3],
+            block: [u32; 3],
+            shared: u32,
+            cluster: [u32; 3],
+            largest: bool,
+        } => { clusters: i32 };
 
     /// Names of a module's functions, from index `start` on; `total` is the number of all
     /// functions.
@@ -374,7 +434,14 @@ ops! {
             block: [u32; 3],
             shared: u32,
             cooperative: bool,
+            /// Blocks of a cluster in each direction; zeros: as the kernel was compiled.
+            cluster: [u32; 3],
         } => {};
+    /// `cuTensorMapEncodeTiled` or `cuTensorMapEncodeIm2col`.
+    TensorMapEncode = 0x0041, Sync, None, false, { tensor: Tensor } => { map: [u64; 16] };
+    /// `cuTensorMapReplaceAddress`.
+    TensorMapReplaceAddress = 0x0042, Sync, None, false, { map: [u64; 16], address: u64 }
+        => { map: [u64; 16] };
 
     /// Creates a graph, whose handle the guest chose. Launches, fills and copies within the device
     /// that name the graph instead of a stream are recorded in the graph.

@@ -146,7 +146,10 @@ impl Kit {
         let dir = self.dir.join(format!("{package}-{version}"));
         if !dir.is_dir() {
             if self.given.is_some() {
-                let why = format!("{} is absent, and VGPU_CLIENTS_PYTHON forbids to fetch it", dir.display());
+                let why = format!(
+                    "{} is absent, and VGPU_CLIENTS_PYTHON forbids to fetch it",
+                    dir.display()
+                );
                 return Err(Missing(why).into());
             }
             let new = self.dir.join(format!("{package}.new"));

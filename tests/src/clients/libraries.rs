@@ -107,6 +107,15 @@ fn unit(kit: &Kit, name: &str, program: &str, library: &str, packages: &[&Path])
         ])
         .arg(&binary)
         .arg(source(&format!("libraries/{program}.c")));
+    if let Some(toolkit) = kit
+        .is_given()
+        .then(|| std::env::var_os("CUDA_HOME"))
+        .flatten()
+    {
+        // PyPI's packages of a part of the toolkit lack headers of other parts.
+        let include = Path::new(&toolkit).join("include");
+        compiler.arg("-idirafter").arg(include);
+    }
     for packages in packages {
         for include in dirs(packages, "include")? {
             compiler.arg("-isystem").arg(include);

@@ -48,6 +48,10 @@ pub fn run(driver: Driver) -> Result<Tests> {
             .and_then(|guest| expect_right(&guest.arg(words[0]).arg(words[1])));
         check(name, right);
     }
+    check(
+        "clusters_and_tensor_maps_as_directly",
+        hopper(&host, driver),
+    );
     check("hang_is_ended_with_702_beside_a_neighbour", hang(&host));
     check("right_after_the_hang", {
         guest(guest::VECADD, host.target(1)).and_then(|guest| expect_right(&guest))
@@ -65,6 +69,22 @@ fn doctor(host: &Host) -> Result<String> {
     let line = line.with_context(|| format!("no line about the driver's library: {said}"))?;
     anyhow::ensure!(line.contains("libcuda.so.1"), "no library is named: {line}");
     Ok(said)
+}
+
+/// Clusters and tensor maps give the same answers directly and in a VM.
+fn hopper(host: &Host, driver: Driver) -> Result<String> {
+    let direct = match driver {
+        Driver::Soft => Target::SoftGpu,
+        // The dynamic linker finds the driver.
+        Driver::Nvidia => Target::Environment,
+    };
+    let directly = expect_right(&Guest::new(guest::HOPPER, direct)?)?;
+    let in_a_vm = expect_right(&Guest::new(guest::HOPPER, host.target(1))?)?;
+    anyhow::ensure!(
+        directly == in_a_vm,
+        "directly:\n{directly}\nin a VM:\n{in_a_vm}"
+    );
+    Ok(in_a_vm)
 }
 
 /// VM 1's kernel never ends; VM 2 computes meanwhile and afterwards.

@@ -81,7 +81,7 @@ impl Stand {
             memory: MEMORY,
             strict: false,
             soft_env: device,
-            digest: plan.same_work,
+            digest: plan.same_work && mode.driver == Driver::Soft,
             config: LENIENT.into(),
             ..Options::default()
         })?;

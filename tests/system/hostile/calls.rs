@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use vgpu_proto::call::ops::{BoxSide, Call};
-use vgpu_proto::call::{LinkInput, Op, req};
+use vgpu_proto::call::{LinkInput, Op, Tensor, Window, req};
 use vgpu_proto::codec::encode;
 use vgpu_proto::cuda::{
     Array, ArrayBlock, ArrayShape, Ctx, DevPtr, Event, Func, Linked, Module, Physical, Stream,
@@ -98,6 +98,19 @@ pub(super) fn call(op: Op, n: &Names) -> Result<(Vec<u8>, Vec<u8>)> {
             block_size: 32,
             dynamic_shared: 0,
             flags,
+        }),
+        Op::OccupancyClusters => row(&req::OccupancyClusters {
+            func,
+            grid: [4, 1, 1],
+            block: [32, 1, 1],
+            shared: 0,
+            cluster: [2, 1, 1],
+            largest: false,
+        }),
+        Op::TensorMapEncode => row(&req::TensorMapEncode { tensor: tensor() }),
+        Op::TensorMapReplaceAddress => row(&req::TensorMapReplaceAddress {
+            map: [0; 16],
+            address: 0,
         }),
         Op::ModuleFunctions => row(&req::ModuleFunctions { module, start: 0 }),
         Op::OccupancyShared => row(&req::OccupancyShared {
@@ -365,6 +378,7 @@ pub(super) fn call(op: Op, n: &Names) -> Result<(Vec<u8>, Vec<u8>)> {
                 block: [1; 3],
                 shared: 0,
                 cooperative: false,
+                cluster: [0; 3],
             })
         }
     }?;
@@ -405,5 +419,21 @@ pub(super) fn link_call(ctx: Ctx) -> req::Link {
         options: Vec::new(),
         info_log_len: 0,
         error_log_len: 0,
+    }
+}
+
+/// A vector of 64 floats, of which copies take 32.
+pub(super) fn tensor() -> Tensor {
+    Tensor {
+        data_type: 7,
+        address: 0,
+        sizes: vec![64],
+        strides: Vec::new(),
+        element_strides: vec![1],
+        window: Window::Box { sizes: vec![32] },
+        interleave: 0,
+        swizzle: 0,
+        l2_promotion: 0,
+        fill: 0,
     }
 }

@@ -199,6 +199,7 @@ fn a_program_may_free_all_it_has_behind_a_long_kernel() -> Result<()> {
         block: [1; 3],
         shared: 0,
         cooperative: false,
+        cluster: [0; 3],
     };
     session.send(&launch, &1_500_000_000u64.to_le_bytes())?;
     let mut freed = Vec::new();

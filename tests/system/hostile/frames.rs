@@ -211,6 +211,7 @@ fn hang(session: &mut vgpu_tests::hostile::Session) -> Result<()> {
         block: [1; 3],
         shared: 0,
         cooperative: false,
+        cluster: [0; 3],
     };
     session.send(&launch, &[])?;
     Ok(())

@@ -194,6 +194,7 @@ impl Adder {
             block,
             shared,
             cooperative: false,
+            cluster: [0; 3],
         }
     }
 

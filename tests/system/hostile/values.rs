@@ -1,11 +1,12 @@
 //! Invalid sizes, dimensions, parameters and options, with valid names.
 
 use anyhow::{Result, ensure};
-use vgpu_proto::call::req;
+use vgpu_proto::call::{Tensor, Window, req};
 use vgpu_proto::cuda::{CuResult, DevPtr, Stream};
 use vgpu_proto::limits::MAX_KERNEL_PARAMS;
 use vgpu_tests::hostile::load_call;
 
+use super::calls::tensor;
 use super::{Adder, Scene, VECADD, is_refusal};
 
 #[test]
@@ -144,6 +145,7 @@ fn launches_that_fit_no_device_are_refused() -> Result<()> {
     }
     let cooperative = req::LaunchKernel {
         cooperative: true,
+        cluster: [0; 3],
         ..adder.launch([65_535, 1, 1], [1024, 1, 1], 0)
     };
     // The driver decides at submission whether all blocks fit at the same time.
@@ -250,6 +252,45 @@ fn options_and_attributes_outside_the_lists_are_refused() -> Result<()> {
             is_refusal(session.status(&ask, &[])?),
             "blocks of {block_size}"
         );
+    }
+    // The lists of a tensor have an entry for each dimension; the driver would read beyond others.
+    let lists = [
+        Tensor {
+            strides: vec![64],
+            ..tensor()
+        },
+        Tensor {
+            element_strides: Vec::new(),
+            ..tensor()
+        },
+        Tensor {
+            window: Window::Box { sizes: Vec::new() },
+            ..tensor()
+        },
+        Tensor {
+            sizes: Vec::new(),
+            ..tensor()
+        },
+        Tensor {
+            sizes: vec![1; 6],
+            strides: vec![16; 5],
+            element_strides: vec![1; 6],
+            window: Window::Box { sizes: vec![1; 6] },
+            ..tensor()
+        },
+        Tensor {
+            window: Window::Pixels {
+                lower: Vec::new(),
+                upper: Vec::new(),
+                channels: 1,
+                pixels: 1,
+            },
+            ..tensor()
+        },
+    ];
+    for tensor in lists {
+        let status = session.status(&req::TensorMapEncode { tensor }, &[])?;
+        ensure!(status == CuResult::INVALID_VALUE, "{status}");
     }
     for flags in [0x100, u32::MAX] {
         let device = 0;

@@ -14,10 +14,10 @@ const LAST_ATTRIBUTE: u32 = 199;
 /// Attributes of features that remote programs cannot use. These attributes answer 0, so that
 /// programs use their alternatives. The features: memory that processors and kernels use at the
 /// same time, registered memory at the same address, pageable memory, sharing with other processes
-/// and devices, clusters, tensor maps, multicast, graphics, host memory pools.
+/// and devices, multicast, graphics, host memory pools.
 const NOT_SERVED: &[u32] = &[
-    86, 88, 89, 91, 98, 100, 101, 103, 104, 105, 110, 112, 113, 114, 116, 119, 120, 121, 124, 125,
-    127, 128, 129, 132, 133, 135, 136, 137, 138,
+    86, 88, 89, 91, 98, 100, 101, 103, 104, 105, 110, 112, 113, 114, 116, 119, 121, 124, 125, 128,
+    129, 132, 133, 135, 136, 137, 138,
 ];
 
 /// From this number on, attributes of newer drivers concern host memory and the memory of other

@@ -25,6 +25,7 @@ mod raw;
 mod shadow;
 mod slots;
 mod stdio;
+mod tensor_map;
 mod vmm;
 
 pub use array::{Array, Side, copy_atoh, copy_box, copy_htoa};
@@ -45,6 +46,7 @@ pub use pinned::{Block, BlockPool};
 pub use shadow::Shadow;
 pub use slots::{Slot, Slots};
 pub use stdio::{exit_now, flush_stdio};
+pub use tensor_map::{encode_tensor_map, replace_tensor_address};
 pub use vmm::{Mapping, Physical, Reservation, granularity};
 
 use vgpu_proto::cuda::CuResult;

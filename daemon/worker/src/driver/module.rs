@@ -261,8 +261,52 @@ pub struct Launch<'a> {
     pub shared: u32,
     /// Whether all blocks must be resident at once.
     pub cooperative: bool,
+    /// Blocks of a cluster in each direction; zeros: as the kernel was compiled.
+    pub cluster: [u32; 3],
     /// The parameter block, of at least [`Function::params_len`] bytes.
     pub params: &'a [u8],
+}
+
+impl Launch<'_> {
+    fn attributes(&self) -> [sys::CUlaunchAttribute; 2] {
+        let [x, y, z] = self.cluster;
+        let clusters = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue {
+                clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z },
+            },
+        };
+        let cooperative = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue {
+                cooperative: self.cooperative.into(),
+            },
+        };
+        [cooperative, clusters]
+    }
+
+    fn config(
+        &self,
+        attributes: &mut [sys::CUlaunchAttribute; 2],
+        stream: sys::CUstream,
+    ) -> sys::CUlaunchConfig {
+        let ([x, y, z], [threads_x, threads_y, threads_z]) = (self.grid, self.block);
+        sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: threads_x,
+            blockDimY: threads_y,
+            blockDimZ: threads_z,
+            sharedMemBytes: self.shared,
+            hStream: stream,
+            attrs: attributes.as_mut_ptr(),
+            // Without the second attribute, the driver takes the clusters of the kernel.
+            numAttrs: if self.cluster == [0; 3] { 1 } else { 2 },
+        }
+    }
 }
 
 impl Function {
@@ -391,7 +435,27 @@ impl Function {
         Ok(bytes as u64)
     }
 
-    /// `cuLaunchKernel` or `cuLaunchCooperativeKernel`.
+    /// `cuOccupancyMaxActiveClusters`, or with `largest` `cuOccupancyMaxPotentialClusterSize`, of a
+    /// launch whose parameters do not matter.
+    ///
+    /// # Errors
+    /// The error of the driver; NOT_SUPPORTED if the driver lacks the function.
+    pub fn clusters(&self, launch: &Launch<'_>, largest: bool) -> Result<i32> {
+        self.module.context.bind()?;
+        let mut attributes = launch.attributes();
+        let config = launch.config(&mut attributes, ptr::null_mut());
+        let mut clusters: c_int = 0;
+        // SAFETY: writes one int; the function and the attributes live.
+        unsafe {
+            match largest {
+                true => raw::cuOccupancyMaxPotentialClusterSize(&mut clusters, self.raw, &config),
+                false => raw::cuOccupancyMaxActiveClusters(&mut clusters, self.raw, &config),
+            }
+        }?;
+        Ok(clusters)
+    }
+
+    /// `cuLaunchKernel`, `cuLaunchCooperativeKernel` or, in clusters, `cuLaunchKernelEx`.
     ///
     /// # Errors
     /// The error of the driver; INVALID_VALUE for a parameter block that is too short.
@@ -413,6 +477,14 @@ impl Function {
         let raw = stream.bound()?;
         let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
         let kernel_params = pointers.as_mut_ptr();
+        if launch.cluster != [0; 3] {
+            let mut attributes = launch.attributes();
+            let config = launch.config(&mut attributes, raw);
+            // SAFETY: as below; the attributes live.
+            return unsafe {
+                raw::cuLaunchKernelEx(&config, self.raw, kernel_params, ptr::null_mut())
+            };
+        }
         // SAFETY: function and stream live; each pointer leads to as many bytes of the parameter
         // block as the driver reported for the parameter (checked above against the largest end).
         unsafe {

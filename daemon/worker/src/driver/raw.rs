@@ -14,6 +14,7 @@ use vgpu_proto::cuda::{ArrayShape, CuResult};
 
 use super::Result;
 use super::load::function;
+use super::tensor_map::Map;
 
 // A shape is passed unchanged, in the layout of `CUDA_ARRAY3D_DESCRIPTOR`.
 const _: () = assert!(size_of::<ArrayShape>() == size_of::<Array3DDescriptor>());
@@ -236,6 +237,54 @@ raw! {
         cuEventElapsedTime(milliseconds: *mut f32, start: sys::CUevent, end: sys::CUevent);
     }
     optional {
+        cuLaunchKernelEx(
+            config: *const sys::CUlaunchConfig,
+            function: sys::CUfunction,
+            params: *mut *mut c_void,
+            extra: *mut *mut c_void
+        );
+        cuOccupancyMaxActiveClusters(
+            clusters: *mut c_int,
+            function: sys::CUfunction,
+            config: *const sys::CUlaunchConfig
+        );
+        cuOccupancyMaxPotentialClusterSize(
+            blocks: *mut c_int,
+            function: sys::CUfunction,
+            config: *const sys::CUlaunchConfig
+        );
+        cuTensorMapEncodeTiled(
+            map: *mut Map,
+            data_type: c_uint,
+            rank: c_uint,
+            address: *mut c_void,
+            sizes: *const u64,
+            strides: *const u64,
+            box_sizes: *const c_uint,
+            element_strides: *const c_uint,
+            interleave: c_uint,
+            swizzle: c_uint,
+            l2_promotion: c_uint,
+            fill: c_uint
+        );
+        cuTensorMapEncodeIm2col(
+            map: *mut Map,
+            data_type: c_uint,
+            rank: c_uint,
+            address: *mut c_void,
+            sizes: *const u64,
+            strides: *const u64,
+            lower: *const c_int,
+            upper: *const c_int,
+            channels: c_uint,
+            pixels: c_uint,
+            element_strides: *const c_uint,
+            interleave: c_uint,
+            swizzle: c_uint,
+            l2_promotion: c_uint,
+            fill: c_uint
+        );
+        cuTensorMapReplaceAddress(map: *mut Map, address: *mut c_void);
         cuLogsDumpToMemory(
             iterator: *mut c_uint,
             buffer: *mut c_char,

@@ -74,6 +74,7 @@ fn compute(context: &std::sync::Arc<Context>, module: Module) -> Result<(), CuRe
             block: [BLOCK, 1, 1],
             shared: 0,
             cooperative: false,
+            cluster: [0; 3],
             params: &params,
         },
     )?;

@@ -150,7 +150,11 @@ fn sees_others() -> Line {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok());
     let others: Vec<u32> = numbers.filter(|&pid| pid != std::process::id()).collect();
-    line(NAME, others.is_empty(), format!("it sees {} others", others.len()))
+    line(
+        NAME,
+        others.is_empty(),
+        format!("it sees {} others", others.len()),
+    )
 }
 
 /// Starts the driver, which on some hosts or in newer versions needs more than a worker may do.

@@ -328,6 +328,7 @@ impl Guest {
             block: [block, 1, 1],
             shared: 0,
             cooperative: false,
+            cluster: [0; 3],
         };
         self.post_bulk(&launch, params)
     }

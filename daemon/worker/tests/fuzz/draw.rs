@@ -2,7 +2,7 @@
 //! knows.
 
 use vgpu_proto::call::ops::{Call, ImageHash};
-use vgpu_proto::call::{LinkInput, Op, req};
+use vgpu_proto::call::{LinkInput, Op, Tensor, Window, req};
 use vgpu_proto::codec::encode;
 use vgpu_proto::cuda::{Ctx, Event, Func, Linked, Module, Stream};
 
@@ -109,6 +109,35 @@ impl World {
         Func(self.pick(Kind::Func).name)
     }
 
+    /// A tensor whose lists may be too short, too long or empty.
+    fn tensor(&mut self) -> Tensor {
+        let mut len = || self.random.number(7) as usize;
+        let (sizes, strides, elements, box_sizes) = (len(), len(), len(), len());
+        let window = match self.random.number(2) {
+            0 => Window::Box {
+                sizes: vec![4; box_sizes],
+            },
+            _ => Window::Pixels {
+                lower: vec![-1; box_sizes],
+                upper: vec![1; strides],
+                channels: 8,
+                pixels: 8,
+            },
+        };
+        Tensor {
+            data_type: self.random.number(20) as u32,
+            address: self.random.number(1 << 40),
+            sizes: vec![64; sizes],
+            strides: vec![128; strides],
+            element_strides: vec![1; elements],
+            window,
+            interleave: self.random.number(4) as u32,
+            swizzle: self.random.number(5) as u32,
+            l2_promotion: self.random.number(5) as u32,
+            fill: self.random.number(3) as u32,
+        }
+    }
+
     /// Creates a request of this operation.
     pub fn draw(&mut self, op: Op) -> Frame {
         match op as u16 {
@@ -204,6 +233,30 @@ impl World {
                     dynamic_shared,
                     flags,
                 })
+            }
+            Op::OccupancyClusters => {
+                let func = self.func();
+                let mut dims = || [0; 3].map(|_: u32| self.random.number(40) as u32);
+                let (grid, block, cluster) = (dims(), dims(), dims());
+                plain(req::OccupancyClusters {
+                    func,
+                    grid,
+                    block,
+                    shared: self.random.number(100_000) as u32,
+                    cluster,
+                    largest: self.random.number(2) == 0,
+                })
+            }
+            Op::TensorMapEncode => {
+                let tensor = self.tensor();
+                plain(req::TensorMapEncode { tensor })
+            }
+            Op::TensorMapReplaceAddress => {
+                let (map, address) = (
+                    [self.random.number(u64::MAX); 16],
+                    self.random.number(1 << 40),
+                );
+                plain(req::TensorMapReplaceAddress { map, address })
             }
             Op::ModuleFunctions => {
                 let module = Module(self.pick(Kind::Module).name);
@@ -475,6 +528,7 @@ impl World {
             ],
             shared: self.random.of(&[0, 0, 0, 0, 0, 0, 0, 64, 64, u32::MAX]),
             cooperative: self.random.percent(10),
+            cluster: [0; 3],
         };
         with(launch, params)
     }

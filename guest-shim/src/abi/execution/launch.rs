@@ -9,7 +9,7 @@ use vgpu_cuda_abi::numbers::launch_attribute::{
 use vgpu_cuda_abi::structs::LaunchConfig;
 
 use crate::ffi::exports;
-use crate::ops::launch::{Params, Shape, launch};
+use crate::ops::launch::{Cluster, Params, Shape, launch};
 use crate::state::current::live;
 use crate::{Cu, unserved};
 
@@ -33,6 +33,7 @@ exports! {
             block: [block_x, block_y, block_z],
             shared,
             cooperative: false,
+            cluster: [0; 3],
         };
         launch(function, shape, stream, mode, Params { pointers: params, extra })
     }
@@ -46,12 +47,13 @@ exports! {
     ) {
         live()?;
         let config = config.get()?;
-        let cooperative = attributes(&config)?;
+        let (cooperative, cluster) = attributes(&config)?;
         let shape = Shape {
             grid: config.grid,
             block: config.block,
             shared: config.shared,
             cooperative,
+            cluster,
         };
         launch(function, shape, config.stream.0, mode, Params { pointers: params, extra })
     }
@@ -74,27 +76,24 @@ exports! {
             block: [block_x, block_y, block_z],
             shared,
             cooperative: true,
+            cluster: [0; 3],
         };
         let params = Params { pointers: params, extra: In::NULL };
         launch(function, shape, stream, mode, params)
     }
 }
 
-/// Whether the launch is cooperative. Hints are accepted and ignored. Attributes that change the
-/// results of a kernel or the time of events are refused.
-fn attributes(config: &LaunchConfig) -> Cu<bool> {
-    let mut cooperative = false;
+/// Whether the launch is cooperative, and its clusters. Hints are accepted and ignored. Attributes
+/// that change the results of a kernel or the time of events are refused.
+fn attributes(config: &LaunchConfig) -> Cu<(bool, Cluster)> {
+    let (mut cooperative, mut cluster) = (false, [0; 3]);
     for i in 0..config.count as usize {
         let attribute = config.attributes.at(i)?;
         match attribute.id {
             COOPERATIVE => cooperative = attribute.value[0] != 0,
-            CLUSTER_DIMENSION | PREFERRED_CLUSTER_DIMENSION => {
-                // A launch without clusters has clusters of one block.
-                if attribute.value[..3].iter().any(|n| *n > 1) {
-                    let form = "cuLaunchKernelEx with clusters of more than one block";
-                    return Err(unserved::refuse(form, unserved::CLUSTERS));
-                }
-            }
+            CLUSTER_DIMENSION => cluster.copy_from_slice(&attribute.value[..3]),
+            // A wish: the driver may use the clusters of the attribute above.
+            PREFERRED_CLUSTER_DIMENSION => {}
             // Ignore; access policy; synchronisation policy; cluster scheduling; programmatic
             // serialisation (permits an overlap); priority; memory domains; shared-memory
             // carve-out; NVLink scheduling.
@@ -109,5 +108,5 @@ fn attributes(config: &LaunchConfig) -> Cu<bool> {
             }
         }
     }
-    Ok(cooperative)
+    Ok((cooperative, cluster))
 }

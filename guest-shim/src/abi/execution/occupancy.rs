@@ -11,6 +11,7 @@ use vgpu_cuda_abi::structs::{LaunchConfig, SharedOfBlock};
 
 use crate::Cu;
 use crate::ffi::exports;
+use crate::ops::launch::{Cluster, needs_clusters};
 use crate::state::current::live;
 use crate::state::libraries;
 
@@ -54,13 +55,17 @@ exports! {
         out.set(bytes as usize)
     }
 
-    /// The number of blocks that fit on the device, because each cluster has one block.
+    /// The number of clusters that fit on the device.
     fn cuOccupancyMaxActiveClusters(out: Out<c_int>, function: u64, config: In<LaunchConfig>) {
         let shim = live()?;
         out.check()?;
         let function = libraries::function(shim, function)?;
         let config = config.get()?;
-        if cluster(&config)? != 1 {
+        let device = shim.devices.get(function.device)?;
+        if device.has_clusters() {
+            return out.set(function.clusters(shim, &config, cluster(&config)?, false)?);
+        }
+        if needs_clusters(cluster(&config)?) {
             return Err(CuResult::INVALID_CLUSTER_SIZE);
         }
         let threads: u64 = config.block.iter().map(|n| u64::from(*n)).product();
@@ -69,19 +74,23 @@ exports! {
             return Err(CuResult::INVALID_VALUE);
         }
         let blocks = function.blocks(shim, threads, config.shared.into(), 0)?;
-        let device = shim.devices.get(function.device)?;
         let processors = device.attribute(attr::MULTIPROCESSOR_COUNT)?;
         out.set(blocks.saturating_mul(processors))
     }
 
-    /// Always 1: there are no larger clusters, as on devices before compute capability 9.0.
+    /// The largest cluster that fits on the device.
     fn cuOccupancyMaxPotentialClusterSize(out: Out<c_int>, function: u64, config: In<LaunchConfig>) {
         let shim = live()?;
         out.check()?;
-        libraries::function(shim, function)?;
-        if cluster(&config.get()?)? != 1 {
+        let function = libraries::function(shim, function)?;
+        let config = config.get()?;
+        if shim.devices.get(function.device)?.has_clusters() {
+            return out.set(function.clusters(shim, &config, cluster(&config)?, true)?);
+        }
+        if needs_clusters(cluster(&config)?) {
             return Err(CuResult::INVALID_CLUSTER_SIZE);
         }
+        // As devices before compute capability 9.0 answer.
         out.set(0)
     }
 
@@ -111,18 +120,16 @@ exports! {
     }
 }
 
-/// The number of blocks in a cluster, from `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
-fn cluster(config: &LaunchConfig) -> Cu<u32> {
-    let mut blocks = 1_u32;
+/// The clusters of a launch, from `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
+fn cluster(config: &LaunchConfig) -> Cu<Cluster> {
+    let mut cluster = [0; 3];
     for i in 0..config.count as usize {
         let attribute = config.attributes.at(i)?;
         if attribute.id == CLUSTER_DIMENSION {
-            blocks = attribute.value[..3]
-                .iter()
-                .fold(1, |all, n| all.saturating_mul(*n));
+            cluster.copy_from_slice(&attribute.value[..3]);
         }
     }
-    Ok(blocks)
+    Ok(cluster)
 }
 
 fn active_blocks(out: Out<c_int>, function: u64, size: c_int, shared: usize, flags: u32) -> Cu {

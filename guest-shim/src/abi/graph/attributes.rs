@@ -10,6 +10,7 @@ use vgpu_cuda_abi::numbers::launch_attribute::{
 use vgpu_cuda_abi::structs::AttributeValue;
 
 use crate::ffi::exports;
+use crate::ops::launch::needs_clusters;
 use crate::state::Shim;
 use crate::state::current::{live, shim};
 use crate::state::graphs::Kind;
@@ -66,6 +67,7 @@ fn get(shim: &Shim, node: u64, id: u32) -> Cu<AttributeValue> {
     }
     let mut value = [0; 16];
     match id {
+        CLUSTER => value[..3].copy_from_slice(&kernel.cluster),
         COOPERATIVE => value[0] = kernel.cooperative.into(),
         // The value {0, 1}, as bytes.
         DOMAIN_MAP => value[0] = 1 << 8,
@@ -76,23 +78,26 @@ fn get(shim: &Shim, node: u64, id: u32) -> Cu<AttributeValue> {
     Ok(value)
 }
 
-/// Sets an attribute. The cooperative attribute takes effect. Hints are stored and returned.
+/// Sets an attribute. Cooperative and clusters take effect. Hints are stored and returned.
 /// Attributes that change the results of a kernel are refused, as in `launch`.
 fn set(shim: &Shim, node: u64, id: u32, value: AttributeValue) -> Cu {
     if !KERNEL.contains(&id) {
         return Err(CuResult::INVALID_VALUE);
-    }
-    if matches!(id, CLUSTER | PREFERRED_CLUSTER) && value[..3].iter().any(|n| *n > 1) {
-        let form = "cuGraphKernelNodeSetAttribute with clusters of more than one block";
-        return Err(unserved::refuse(form, unserved::CLUSTERS));
     }
     if id == UPDATABLE && value[0] != 0 {
         let form = "cuGraphKernelNodeSetAttribute with device-updatable nodes";
         return Err(unserved::refuse(form, "update the graph from the program"));
     }
     let node = shim.node(node)?;
-    if !matches!(&*lock(&node.kind), Kind::Kernel(_)) {
+    let Kind::Kernel(kernel) = lock(&node.kind).clone() else {
         return Err(CuResult::INVALID_VALUE);
+    };
+    if id == CLUSTER && needs_clusters([value[0], value[1], value[2]]) {
+        let device = shim.devices.get(kernel.function.device)?;
+        if !device.has_clusters() {
+            let form = "cuGraphKernelNodeSetAttribute with clusters of more than one block";
+            return Err(unserved::refuse(form, unserved::CLUSTERS));
+        }
     }
     lock(&node.attributes).insert(id, value);
     Ok(())

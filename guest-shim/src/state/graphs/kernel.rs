@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use vgpu_cuda_abi::numbers::launch_attribute::COOPERATIVE;
+use vgpu_cuda_abi::numbers::launch_attribute::{CLUSTER_DIMENSION, COOPERATIVE};
 use vgpu_cuda_abi::structs::AttributeValue;
 
 use crate::state::modules::FunctionInfo;
@@ -22,6 +22,8 @@ pub(crate) struct KernelNode {
     pub(crate) block: [u32; 3],
     pub(crate) shared: u32,
     pub(crate) cooperative: bool,
+    /// Blocks of a cluster in each direction; zeros: as the kernel was compiled.
+    pub(crate) cluster: [u32; 3],
     /// The parameter block.
     pub(crate) params: Vec<u8>,
     /// Addresses of the parameters in `params`, as an array to which the program gets a pointer.
@@ -40,14 +42,15 @@ impl KernelNode {
     /// The same launch with the attributes of the node applied.
     pub(crate) fn with(self: &Arc<Self>, attributes: &Attributes) -> Arc<KernelNode> {
         let cooperative = attributes.get(&COOPERATIVE).map(|value| value[0] != 0);
-        match cooperative {
-            Some(cooperative) if cooperative != self.cooperative => {
-                let mut changed = KernelNode::clone(self);
-                changed.cooperative = cooperative;
-                Arc::new(changed.point())
-            }
-            _ => self.clone(),
+        let cooperative = cooperative.unwrap_or(self.cooperative);
+        let cluster = attributes.get(&CLUSTER_DIMENSION);
+        let cluster = cluster.map_or(self.cluster, |value| [value[0], value[1], value[2]]);
+        if (cooperative, cluster) == (self.cooperative, self.cluster) {
+            return self.clone();
         }
+        let mut changed = KernelNode::clone(self);
+        (changed.cooperative, changed.cluster) = (cooperative, cluster);
+        Arc::new(changed.point())
     }
 }
 

@@ -55,8 +55,12 @@ fn compatible(shim: &Shim, old: &Kind, new: &Kind) -> Result<(), Outcome> {
     }
 }
 
-fn cooperative(kind: &Kind) -> bool {
-    matches!(kind, Kind::Kernel(k) if k.cooperative)
+/// The attributes of a launch that an update cannot change.
+fn fixed(kind: &Kind) -> (bool, [u32; 3]) {
+    match kind {
+        Kind::Kernel(kernel) => (kernel.cooperative, kernel.cluster),
+        _ => (false, [0; 3]),
+    }
 }
 
 /// Compares two plans. The comparison comes before any change, so that a refused update changes
@@ -68,7 +72,7 @@ fn compare(shim: &Shim, old: &Plan, new: &Plan) -> Result<(), Report> {
     }
     for (a, b) in old.nodes.iter().zip(&new.nodes) {
         compatible(shim, &a.kind, &b.kind).map_err(|o| Report::at(o, b.node))?;
-        if cooperative(&a.kind) != cooperative(&b.kind) {
+        if fixed(&a.kind) != fixed(&b.kind) {
             return Err(Report::at(Outcome::AttributesChanged, b.node));
         }
         if a.children.len() != b.children.len() {
@@ -146,9 +150,9 @@ impl Exec {
             changed.map_err(|_| CuResult::INVALID_VALUE)?;
             match (&planned.kind, kind) {
                 (_, Kind::Conditional(_)) => return Err(CuResult::NOT_SUPPORTED),
-                (Kind::Kernel(old), Kind::Kernel(new)) if old.cooperative => {
+                (Kind::Kernel(old), Kind::Kernel(new)) => {
                     let mut new = Arc::unwrap_or_clone(new);
-                    new.cooperative = true;
+                    (new.cooperative, new.cluster) = (old.cooperative, old.cluster);
                     planned.kind = Kind::Kernel(Arc::new(new.point()));
                 }
                 (_, kind) => planned.kind = kind,

@@ -24,7 +24,7 @@ use super::pool::{Loaded, Over};
 use super::staging::Bulk;
 use super::work::LaunchWork;
 use crate::driver::{
-    Context, Function, JitLogs, MappedImage, Module, OPTION_LIMIT, Result, option_allowed,
+    Context, Function, JitLogs, Launch, MappedImage, Module, OPTION_LIMIT, Result, option_allowed,
 };
 use crate::session::link::{Link, contains, may_print};
 
@@ -350,6 +350,7 @@ impl Objects {
             block: r.block,
             shared: r.shared,
             cooperative: r.cooperative,
+            cluster: r.cluster,
             params,
         })
     }
@@ -429,6 +430,23 @@ impl Objects {
         }
         let bytes = state.driver.shared_available(r.blocks, r.block_size)?;
         Ok(rep::OccupancyShared { bytes })
+    }
+
+    pub(crate) fn occupancy_clusters(
+        &self,
+        r: &req::OccupancyClusters,
+    ) -> Result<rep::OccupancyClusters> {
+        let state = self.function(r.func)?;
+        let launch = Launch {
+            grid: r.grid,
+            block: r.block,
+            shared: r.shared,
+            cooperative: false,
+            cluster: r.cluster,
+            params: &[],
+        };
+        let clusters = state.driver.clusters(&launch, r.largest)?;
+        Ok(rep::OccupancyClusters { clusters })
     }
 
     pub(crate) fn occupancy(&self, r: &req::OccupancyBlocks) -> Result<rep::OccupancyBlocks> {

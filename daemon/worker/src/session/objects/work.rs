@@ -28,6 +28,8 @@ pub(crate) struct LaunchWork {
     pub shared: u32,
     /// Whether all blocks must be resident at the same time.
     pub cooperative: bool,
+    /// Blocks of a cluster in each direction; zeros: as the kernel was compiled.
+    pub cluster: [u32; 3],
     /// The parameter block.
     pub params: Bulk,
 }
@@ -337,6 +339,7 @@ fn run_launch(stream: &Stream, work: &LaunchWork) -> Result<()> {
             block: work.block,
             shared: work.shared,
             cooperative: work.cooperative,
+            cluster: work.cluster,
             params: work.params.bytes(),
         },
     )

@@ -12,7 +12,7 @@ use vgpu_proto::cuda::{Ctx, Stream as StreamName};
 use vgpu_proto::limits::DEPTH_CALLS;
 
 use super::Session;
-use crate::driver::Result;
+use crate::driver::{Result, encode_tensor_map, replace_tensor_address};
 use crate::session::flow::Place;
 use crate::session::link::Link;
 use crate::session::objects::{Bulk, Objects, Work};
@@ -124,6 +124,19 @@ impl Session {
             Request::FuncGetAttribute(r) => answer(link, asked, objects.function_get(&r)),
             Request::FuncSetCacheConfig(r) => done(objects.function_cache(r.func, r.config)),
             Request::OccupancyBlocks(r) => answer(link, asked, objects.occupancy(&r)),
+            Request::OccupancyClusters(r) => answer(link, asked, objects.occupancy_clusters(&r)),
+            Request::TensorMapEncode(r) => {
+                let encoded = encode_tensor_map(&r.tensor);
+                answer(link, asked, encoded.map(|map| rep::TensorMapEncode { map }))
+            }
+            Request::TensorMapReplaceAddress(r) => {
+                let replaced = replace_tensor_address(r.map, r.address);
+                answer(
+                    link,
+                    asked,
+                    replaced.map(|map| rep::TensorMapReplaceAddress { map }),
+                )
+            }
             Request::ModuleFunctions(r) => answer(link, asked, objects.module_functions(&r)),
             Request::OccupancyShared(r) => answer(link, asked, objects.occupancy_shared(&r)),
             Request::Link(r) => done(objects.link(link, reply, r)),
