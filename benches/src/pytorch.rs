@@ -14,6 +14,12 @@ use crate::report::{self, Figure};
 /// Passes; each runs the program directly and in the VM.
 const PASSES: usize = 3;
 
+/// The figures of a run directly and of one in a VM.
+struct Pass {
+    direct: Map<String, Value>,
+    vm: Map<String, Value>,
+}
+
 /// Measures and prints the table.
 ///
 /// # Errors
@@ -33,23 +39,27 @@ pub fn figures() -> Result<Vec<Figure>> {
         driver: Driver::Nvidia,
         ..Options::default()
     })?;
-    let passes = (0..PASSES)
-        .map(|_| Ok((run(None)?, run(Some(&host))?)))
-        .collect::<Result<Vec<_>>>()?;
-    let (first, _) = passes.first().context("no pass ran")?;
+    let pass = |_| {
+        Ok(Pass {
+            direct: run(None)?,
+            vm: run(Some(&host))?,
+        })
+    };
+    let passes = (0..PASSES).map(pass).collect::<Result<Vec<_>>>()?;
+    let first = &passes.first().context("no pass ran")?.direct;
     let figure = |name: &String| {
-        let of = |value: &dyn Fn(&(Map<String, Value>, Map<String, Value>)) -> f64| {
+        let of = |value: &dyn Fn(&Pass) -> f64| {
             let mut all: Vec<f64> = passes.iter().map(value).collect();
             quantile(&mut all, 0.5)
         };
         let number = |figures: &Map<String, Value>| figures[name][0].as_f64().unwrap_or(f64::NAN);
         Figure {
             name: format!("pytorch_{name}"),
-            value: of(&|(_, vm)| number(vm)),
+            value: of(&|pass| number(&pass.vm)),
             unit: unit(&first[name][1]),
             baseline: "the same program on the driver directly",
-            baseline_value: Some(of(&|(direct, _)| number(direct))),
-            ratio: Some(of(&|(direct, vm)| number(vm) / number(direct))),
+            baseline_value: Some(of(&|pass| number(&pass.direct))),
+            ratio: Some(of(&|pass| number(&pass.vm) / number(&pass.direct))),
         }
     };
     Ok(first.keys().map(figure).collect())

@@ -49,6 +49,7 @@ const KEPT: &[Op] = &[
     Op::FuncGetAttribute,
     Op::OccupancyBlocks,
     Op::OccupancyShared,
+    Op::OccupancyClusters,
     Op::TensorMapEncode,
     Op::MemGranularity,
     Op::PrimaryCtxRetain,

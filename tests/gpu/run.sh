@@ -10,8 +10,10 @@
 #   tests/gpu/run.sh --help           this text
 #
 # Needs: the NVIDIA driver (12.4 or newer), Python 3.11 to 3.13 with venv, a C compiler; cargo unless
-# --binaries is given. Writes target/gpu/report.json, library.json and machine.txt; exits 0 if nothing failed but
-# what tests/clients/expected names. Checks that cannot be made here are named with SKIPPED.
+# --binaries is given. Where PyPI cannot be reached, VGPU_CLIENTS_PYTHON names an interpreter whose packages (pytest,
+# PyTorch, …) serve in place of the pinned ones, whatever their versions.
+# Writes target/gpu/report.json, library.json and machine.txt; exits 0 if nothing failed but what tests/clients/expected
+# names. Checks that cannot be made here are named with SKIPPED.
 set -euo pipefail
 kit=$(realpath "$0")
 cd "$(dirname "$kit")/../.."

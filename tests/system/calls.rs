@@ -55,6 +55,12 @@ fn modules_and_launches() -> Result<()> {
     alike(guest::MODULES).map(|_| ())
 }
 
+/// Software devices have neither. The GPU kit runs the program on GPUs.
+#[test]
+fn clusters_and_tensor_maps_are_refused() -> Result<()> {
+    alike(guest::HOPPER).map(|_| ())
+}
+
 #[test]
 fn kernels_that_launch_kernels() -> Result<()> {
     alike(guest::NESTED).map(|_| ())

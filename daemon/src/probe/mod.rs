@@ -152,7 +152,7 @@ impl Prober {
                 .confinement((VmIdentity::PROBE, owner), soft, 0, Some(1))?;
         let confined = (self.launcher.jail(), confinement);
         let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
-        understood(run::run(&program, &args, &env, confined, deadline)?)
+        understood(&run::run(&program, &args, &env, confined, deadline)?)
     }
 
     /// Loads the driver library of the workers and describes it. Needs no GPU. Blocks.
@@ -164,7 +164,7 @@ impl Prober {
         let config = self.launcher.config();
         let driver = driver_library(&config, soft)?.unwrap_or_else(|| SYSTEM_DRIVER.to_owned());
         let args = ["library".into(), "--driver".into(), driver.into()];
-        understood(self.run(&config, soft, &args)?)
+        understood(&self.run(&config, soft, &args)?)
     }
 
     /// Runs the worker program as vgpud runs it for guests, which answers with its version.
@@ -225,7 +225,7 @@ fn probe_environment(config: &Config, soft: bool) -> Vec<(OsString, OsString)> {
 }
 
 /// The message of a probe's answer.
-fn understood(written: Written) -> Result<String, String> {
+fn understood(written: &Written) -> Result<String, String> {
     let answer: Answer = serde_json::from_slice(&written.output)
         .map_err(|e| format!("the probe's answer is not understood: {e}"))?;
     match answer.ok {

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::numbers::function_attribute as attribute;
-use vgpu_cuda_abi::structs::LaunchConfig;
 use vgpu_proto::call::ops::ImageHash;
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{Ctx, Func, Module};
@@ -16,7 +15,7 @@ use vgpu_proto::limits::{FUNCTION_ATTRIBUTES, MAX_ARGS, MAX_BULK, MAX_KERNEL_PAR
 
 use super::Shim;
 use super::contexts::Context;
-use super::occupancy::{Answers, Question};
+use super::occupancy::{Answers, Clusters, Question};
 use crate::jit::Options;
 use crate::sys::UserMemory;
 use crate::{Cu, direct, lock, log, ptx};
@@ -118,22 +117,17 @@ impl FunctionInfo {
     ///
     /// # Errors
     /// The driver's errors; the session's errors.
-    pub(crate) fn clusters(
-        &self,
-        shim: &Shim,
-        config: &LaunchConfig,
-        cluster: [u32; 3],
-        largest: bool,
-    ) -> Cu<i32> {
+    pub(crate) fn clusters(&self, shim: &Shim, launch: Clusters) -> Cu<i32> {
         let call = req::OccupancyClusters {
             func: self.handle,
-            grid: config.grid,
-            block: config.block,
-            shared: config.shared,
-            cluster,
-            largest,
+            grid: launch.grid,
+            block: launch.block,
+            shared: launch.shared,
+            cluster: launch.cluster,
+            largest: launch.largest,
         };
-        Ok(shim.session.call(&call)?.clusters)
+        let ask = || Ok(shim.session.call(&call)?.clusters as u64);
+        Ok(self.occupancy.of(Question::Clusters(launch), ask)? as i32)
     }
 
     /// Bytes of dynamic shared memory that each block can use if `blocks` blocks run on a

@@ -22,6 +22,21 @@ pub(crate) enum Question {
     },
     /// Bytes of dynamic shared memory that each of `blocks` blocks can use.
     Shared { blocks: i32, threads: i32 },
+    /// Clusters on the device.
+    Clusters(Clusters),
+}
+
+/// A launch whose clusters are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Clusters {
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub(crate) shared: u32,
+    /// Blocks of a cluster in each direction; zeros: as the kernel was compiled.
+    pub(crate) cluster: [u32; 3],
+    /// Asks for the largest cluster instead of the number of clusters.
+    pub(crate) largest: bool,
 }
 
 #[derive(Debug, Default)]

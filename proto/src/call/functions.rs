@@ -238,7 +238,7 @@ functions! {
     cuModuleEnumerateFunctions by ModuleFunctions ModuleGetFunction;
 
     cuOccupancyAvailableDynamicSMemPerBlock by OccupancyShared;
-    cuOccupancyMaxActiveClusters by OccupancyBlocks OccupancyClusters;
+    cuOccupancyMaxActiveClusters by OccupancyClusters;
     cuOccupancyMaxPotentialClusterSize by OccupancyClusters;
 
     cuTensorMapEncodeTiled by TensorMapEncode;

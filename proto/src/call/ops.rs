@@ -264,18 +264,6 @@ ops! {
     OccupancyBlocks = 0x000a, Sync, None, false,
         { func: Func, block_size: i32, dynamic_shared: u64, flags: u32 } => { blocks: i32 };
 
-    /// `cuOccupancyMaxActiveClusters`, or with `largest` `cuOccupancyMaxPotentialClusterSize`.
-    /// `cluster`: as in [`req::LaunchKernel`].
-    OccupancyClusters = 0x000f, Sync, None, false,
-        {
-            func: Func,
-            grid: [u32; 3],
-            block: [u32; 3],
-            shared: u32,
-            cluster: [u32; 3],
-            largest: bool,
-        } => { clusters: i32 };
-
     /// Names of a module's functions, from index `start` on; `total` is the number of all
     /// functions.
     ModuleFunctions = 0x000b, Sync, None, false, { module: Module, start: u32 }
@@ -298,6 +286,17 @@ ops! {
     /// The result of a link, as bulk parts of one or several frames. The worker then drops the
     /// result.
     LinkData = 0x000e, Sync, None, false, { link: Linked } => {};
+    /// `cuOccupancyMaxActiveClusters`, or with `largest` `cuOccupancyMaxPotentialClusterSize`.
+    /// `cluster`: as in [`req::LaunchKernel`].
+    OccupancyClusters = 0x000f, Sync, None, false,
+        {
+            func: Func,
+            grid: [u32; 3],
+            block: [u32; 3],
+            shared: u32,
+            cluster: [u32; 3],
+            largest: bool,
+        } => { clusters: i32 };
 
     /// `cuDevicePrimaryCtxRetain`.
     PrimaryCtxRetain = 0x0010, Sync, None, false, { device: u32 } => { ctx: Ctx };

@@ -111,7 +111,7 @@ impl World {
 
     /// A tensor whose lists may be too short, too long or empty.
     fn tensor(&mut self) -> Tensor {
-        let mut len = || self.random.number(7) as usize;
+        let mut len = || self.random.below(7) as usize;
         let (sizes, strides, elements, box_sizes) = (len(), len(), len(), len());
         let window = match self.random.number(2) {
             0 => Window::Box {
@@ -141,7 +141,7 @@ impl World {
     /// Creates a request of this operation.
     pub fn draw(&mut self, op: Op) -> Frame {
         match op as u16 {
-            0x00..=0x0f => self.draw_module(op),
+            0x00..=0x0f | 0x41..=0x42 => self.draw_module(op),
             0x10..=0x1f => self.draw_context(op),
             0x20..=0x27 | 0x80..=0x93 => self.draw_memory(op),
             0x28..=0x2f => self.draw_copy(op),
@@ -236,8 +236,11 @@ impl World {
             }
             Op::OccupancyClusters => {
                 let func = self.func();
-                let mut dims = || [0; 3].map(|_: u32| self.random.number(40) as u32);
-                let (grid, block, cluster) = (dims(), dims(), dims());
+                let cluster = self
+                    .random
+                    .of(&[[0; 3], [1; 3], [2, 1, 1], [0, 1, u32::MAX]]);
+                let mut dims = || [1; 3].map(|least: u32| least + self.random.below(8) as u32);
+                let (grid, block) = (dims(), dims());
                 plain(req::OccupancyClusters {
                     func,
                     grid,
@@ -528,7 +531,9 @@ impl World {
             ],
             shared: self.random.of(&[0, 0, 0, 0, 0, 0, 0, 64, 64, u32::MAX]),
             cooperative: self.random.percent(10),
-            cluster: [0; 3],
+            cluster: self
+                .random
+                .of(&[[0; 3], [0; 3], [0; 3], [1; 3], [2, 1, 1], [0, 1, u32::MAX]]),
         };
         with(launch, params)
     }

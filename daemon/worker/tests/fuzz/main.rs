@@ -34,6 +34,9 @@ use vgpu_proto::cuda::CuResult;
 use vgpu_proto::worker::FromWorker;
 use world::{Kind, World};
 
+/// Operations that software devices refuse.
+const NEEDS_HARDWARE: [Op; 2] = [Op::TensorMapEncode, Op::TensorMapReplaceAddress];
+
 const FRAMES: u64 = 100_000;
 /// Maximum number of requests of a failed session that are printed.
 const TOLD: usize = 60;
@@ -407,7 +410,7 @@ fn frames_of_every_operation_are_answered() {
         // With fewer frames, some operations may not be sent.
         assert!(frames < FRAMES || sent > 0, "{} was never sent", row.name);
         assert!(
-            frames < FRAMES || done > 0,
+            frames < FRAMES || done > 0 || NEEDS_HARDWARE.contains(&row.op),
             "{} never did what it is for",
             row.name
         );

@@ -11,9 +11,9 @@ use vgpu_cuda_abi::structs::{LaunchConfig, SharedOfBlock};
 
 use crate::Cu;
 use crate::ffi::exports;
-use crate::ops::launch::{Cluster, needs_clusters};
 use crate::state::current::live;
 use crate::state::libraries;
+use crate::state::occupancy::Clusters;
 
 exports! {
     /// Number of blocks that fit on a multiprocessor.
@@ -57,41 +57,12 @@ exports! {
 
     /// The number of clusters that fit on the device.
     fn cuOccupancyMaxActiveClusters(out: Out<c_int>, function: u64, config: In<LaunchConfig>) {
-        let shim = live()?;
-        out.check()?;
-        let function = libraries::function(shim, function)?;
-        let config = config.get()?;
-        let device = shim.devices.get(function.device)?;
-        if device.has_clusters() {
-            return out.set(function.clusters(shim, &config, cluster(&config)?, false)?);
-        }
-        if needs_clusters(cluster(&config)?) {
-            return Err(CuResult::INVALID_CLUSTER_SIZE);
-        }
-        let threads: u64 = config.block.iter().map(|n| u64::from(*n)).product();
-        let threads = c_int::try_from(threads).map_err(|_| CuResult::INVALID_VALUE)?;
-        if threads == 0 {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        let blocks = function.blocks(shim, threads, config.shared.into(), 0)?;
-        let processors = device.attribute(attr::MULTIPROCESSOR_COUNT)?;
-        out.set(blocks.saturating_mul(processors))
+        clusters(out, function, config, false)
     }
 
-    /// The largest cluster that fits on the device.
+    /// The largest cluster that fits on the device; 0 on devices without clusters.
     fn cuOccupancyMaxPotentialClusterSize(out: Out<c_int>, function: u64, config: In<LaunchConfig>) {
-        let shim = live()?;
-        out.check()?;
-        let function = libraries::function(shim, function)?;
-        let config = config.get()?;
-        if shim.devices.get(function.device)?.has_clusters() {
-            return out.set(function.clusters(shim, &config, cluster(&config)?, true)?);
-        }
-        if needs_clusters(cluster(&config)?) {
-            return Err(CuResult::INVALID_CLUSTER_SIZE);
-        }
-        // As devices before compute capability 9.0 answer.
-        out.set(0)
+        clusters(out, function, config, true)
     }
 
     /// The block size with the best occupancy.
@@ -120,8 +91,11 @@ exports! {
     }
 }
 
-/// The clusters of a launch, from `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
-fn cluster(config: &LaunchConfig) -> Cu<Cluster> {
+fn clusters(out: Out<c_int>, function: u64, config: In<LaunchConfig>, largest: bool) -> Cu {
+    let shim = live()?;
+    out.check()?;
+    let function = libraries::function(shim, function)?;
+    let config = config.get()?;
     let mut cluster = [0; 3];
     for i in 0..config.count as usize {
         let attribute = config.attributes.at(i)?;
@@ -129,7 +103,15 @@ fn cluster(config: &LaunchConfig) -> Cu<Cluster> {
             cluster.copy_from_slice(&attribute.value[..3]);
         }
     }
-    Ok(cluster)
+    let launch = Clusters {
+        grid: config.grid,
+        block: config.block,
+        shared: config.shared,
+        cluster,
+        largest,
+    };
+    let clusters = function.clusters(shim, launch)?;
+    out.set(clusters)
 }
 
 fn active_blocks(out: Out<c_int>, function: u64, size: c_int, shared: usize, flags: u32) -> Cu {
