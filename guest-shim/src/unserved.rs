@@ -64,7 +64,7 @@ pub(crate) const APART: &str = "processes share no GPU memory and events; use on
 pub(crate) const GREEN: &str =
     "the scheduler shares out the multiprocessors; use the whole device (an ordinary context)";
 pub(crate) const CLUSTERS: &str = "choose kernels that need no clusters";
-pub(crate) const TENSOR_MAPS: &str = "choose kernels that copy without tensor maps of this kind";
+pub(crate) const TENSOR_MAPS: &str = "choose kernels that copy without tensor maps";
 pub(crate) const CHECKPOINTS: &str =
     "processes with GPU work are not checkpointed; have the program save what it needs itself";
 const OTHER_APIS: &str = "this GPU shares no memory and no semaphores with other APIs (Vulkan, OpenGL, NvSci) and other \
@@ -77,7 +77,10 @@ const LINKS: &str = "GPUs of a VM have no links; send through the program's memo
 /// Alternatives for programs, by parts of a symbol. The first row with a part that the symbol
 /// contains applies. Older forms of served functions have no row ([`way_out`]).
 const WAYS_OUT: &[(&[&str], &str)] = &[
-    (&["cuTensorMap"], TENSOR_MAPS),
+    (
+        &["cuTensorMap"],
+        "make the map with cuTensorMapEncodeTiled or cuTensorMapEncodeIm2col",
+    ),
     (
         &["cuTex", "cuSurf", "GetTexRef", "GetSurfRef", "SetTexRef"],
         TEXTURES,

@@ -1,6 +1,6 @@
 /*
  * What devices of compute capability 9.0 and later have: clusters of blocks, and copies by tensor
- * maps. On other devices the program says that these are refused.
+ * maps. On other devices the program checks that tensor maps are refused.
  */
 #include "tell.h"
 

@@ -128,7 +128,8 @@ fn why_not(jail: &Jail, name: &str) -> (Verdict, String) {
     let (able, cure) = match name {
         _ if name == FORKS || name.starts_with("own-") => (
             jail.forks_end(),
-            "give vgpud CAP_SYS_ADMIN, as its systemd unit does.",
+            "give vgpud CAP_SYS_ADMIN, and let it make namespaces of networks, IPC, processes and mounts \
+             (RestrictNamespaces=), as its systemd unit does.",
         ),
         _ if name.starts_with("files-in") => (
             jail.keeps_files(),
@@ -178,7 +179,7 @@ impl Drop for OwnDirectory {
 /// The process that a probe leaves behind (`daemon/worker/src/probe/confinement.rs`). The probe does
 /// not know its number in vgpud's process namespace, so vgpud recognises it by its command line.
 struct Left {
-    /// How long the process sleeps: no other probe's does so.
+    /// How long the process sleeps. The decimals are different for each probe.
     seconds: String,
 }
 

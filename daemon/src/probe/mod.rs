@@ -144,12 +144,13 @@ impl Prober {
         args.extend(library_args(config, soft)?);
         let mut env = probe_environment(config, soft);
         env.push(("CUDA_VISIBLE_DEVICES".into(), OsString::from(&gpu.uuid)));
-        // In a worker's place: what a worker cannot do here, this kernel cannot either.
+        // In a worker's place: what a worker cannot do here, this kernel cannot either. The number
+        // of processes is not bounded, because without a uid for each VM all workers count.
         let owner = self.launcher.owners().of(0)?;
         let program = self.program(&probe_binary(config)?, owner.as_ref())?;
-        let confinement =
-            self.launcher
-                .confinement((VmIdentity::PROBE, owner), soft, 0, Some(1))?;
+        let confinement = self
+            .launcher
+            .confinement((VmIdentity::PROBE, owner), soft, 0, None)?;
         let confined = (self.launcher.jail(), confinement);
         let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
         understood(&run::run(&program, &args, &env, confined, deadline)?)

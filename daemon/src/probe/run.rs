@@ -60,8 +60,7 @@ pub(super) fn run(
         .current_dir("/")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0);
+        .stderr(Stdio::piped());
     let (jail, confinement) = confined;
     let started = jail.start(command, Vec::new(), confinement);
     let mut child = started

@@ -134,9 +134,7 @@ fn start(
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(log)
-        // A process group of its own, so that signals of vgpud's terminal do not reach it.
-        .process_group(0);
+        .stderr(log);
     let control = FdMapping {
         parent_fd: control,
         child_fd: CONTROL_FD,

@@ -6,6 +6,7 @@ use std::ffi::c_int;
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
 use vgpu_proto::call::{Tensor, Window, req};
+use vgpu_proto::cuda::Ctx;
 
 use crate::ffi::exports;
 use crate::state::Shim;
@@ -35,7 +36,7 @@ exports! {
         l2_promotion: u32,
         fill: u32
     ) {
-        let shim = able("cuTensorMapEncodeTiled", map)?;
+        let (shim, ctx) = able("cuTensorMapEncodeTiled", map)?;
         let rank = among(rank, 1)?;
         let tensor = Tensor {
             data_type,
@@ -49,7 +50,7 @@ exports! {
             l2_promotion,
             fill,
         };
-        encode(shim, map, tensor)
+        encode(shim, ctx, map, tensor)
     }
 
     /// Describes a tensor of which copies take pixels, as convolutions do.
@@ -70,7 +71,7 @@ exports! {
         l2_promotion: u32,
         fill: u32
     ) {
-        let shim = able("cuTensorMapEncodeIm2col", map)?;
+        let (shim, ctx) = able("cuTensorMapEncodeIm2col", map)?;
         let rank = among(rank, 3)?;
         let tensor = Tensor {
             data_type,
@@ -89,19 +90,20 @@ exports! {
             l2_promotion,
             fill,
         };
-        encode(shim, map, tensor)
+        encode(shim, ctx, map, tensor)
     }
 
     /// Changes the address of the tensor that a map describes.
     fn cuTensorMapReplaceAddress(map: Out<Map>, address: u64) {
-        let shim = able("cuTensorMapReplaceAddress", map)?;
-        let call = req::TensorMapReplaceAddress { map: map.input().get()?, address };
+        let (shim, ctx) = able("cuTensorMapReplaceAddress", map)?;
+        let call = req::TensorMapReplaceAddress { ctx, map: map.input().get()?, address };
         map.set(shim.session.call(&call)?.map)
     }
 }
 
-/// The library, if the place of the map is usable and a device of the program has tensor maps.
-fn able(function: &'static str, map: Out<Map>) -> Cu<&'static Shim> {
+/// The library and the current context, if the place of the map is usable and a device of the program
+/// has tensor maps.
+fn able(function: &'static str, map: Out<Map>) -> Cu<(&'static Shim, Ctx)> {
     let shim = live()?;
     map.check()?;
     if !map.input().pointer().addr().is_multiple_of(ALIGNMENT) {
@@ -110,7 +112,7 @@ fn able(function: &'static str, map: Out<Map>) -> Cu<&'static Shim> {
     if !shim.devices.all().any(|device| device.has_tensor_maps()) {
         return Err(unserved::refuse(function, unserved::TENSOR_MAPS));
     }
-    Ok(shim)
+    Ok((shim, shim.contexts.current()?.handle))
 }
 
 fn among(rank: u32, least: u32) -> Cu<usize> {
@@ -124,8 +126,9 @@ fn list<T: Copy>(from: In<T>, len: usize) -> Cu<Vec<T>> {
     (0..len).map(|index| from.at(index)).collect()
 }
 
-fn encode(shim: &Shim, map: Out<Map>, tensor: Tensor) -> Cu {
+fn encode(shim: &Shim, ctx: Ctx, map: Out<Map>, tensor: Tensor) -> Cu {
     map.set(shim.tensor_maps.of(tensor, |tensor| {
-        Ok(shim.session.call(&req::TensorMapEncode { tensor })?.map)
+        let call = req::TensorMapEncode { ctx, tensor };
+        Ok(shim.session.call(&call)?.map)
     })?)
 }

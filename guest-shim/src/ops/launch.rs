@@ -10,6 +10,7 @@ use vgpu_cuda_abi::args::{DefaultStream, In};
 use vgpu_cuda_abi::numbers::{device_attribute, function_attribute as attribute, launch_extra};
 use vgpu_proto::call::req;
 
+use crate::Cu;
 use crate::state::contexts::Context;
 use crate::state::current::live;
 use crate::state::devices::Device;
@@ -18,7 +19,6 @@ use crate::state::libraries::function_in;
 use crate::state::modules::FunctionInfo;
 use crate::state::streams::{Target, resolve};
 use crate::state::{Shim, capture};
-use crate::{Cu, unserved};
 
 /// Markers in the `extra` list of a launch.
 const EXTRA_END: usize = launch_extra::END_AS_INT as usize;
@@ -37,11 +37,6 @@ pub(crate) struct Shape {
 
 /// Blocks of a cluster in each direction; zeros: as the kernel was compiled.
 pub(crate) type Cluster = [u32; 3];
-
-/// Whether a launch with these clusters needs a device that has clusters.
-pub(crate) fn needs_clusters(cluster: Cluster) -> bool {
-    cluster.iter().any(|blocks| *blocks > 1)
-}
 
 /// The parameters of a launch, in the two forms in which a program passes them.
 #[derive(Debug, Clone, Copy)]
@@ -187,33 +182,7 @@ impl Shape {
         if u64::from(self.shared) > limit(attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES) {
             return Err(CuResult::INVALID_VALUE);
         }
-        self.check_clusters(device, function)
-    }
-
-    /// Checks that the device has clusters, that the grid consists of whole clusters, and that the
-    /// kernel may run in clusters of this size.
-    fn check_clusters(&self, device: &Device, function: &FunctionInfo) -> Cu {
-        /// The largest size that every device with clusters has.
-        const PORTABLE: u32 = 8;
-        if !needs_clusters(self.cluster) {
-            return Ok(());
-        }
-        if !device.has_clusters() {
-            let form = "cuLaunchKernelEx with clusters of more than one block";
-            return Err(unserved::refuse(form, unserved::CLUSTERS));
-        }
-        let blocks = self
-            .cluster
-            .iter()
-            .fold(1_u32, |all, n| all.saturating_mul(*n));
-        let whole = |(grid, cluster): (&u32, &u32)| *cluster > 0 && grid % cluster == 0;
-        let any_size = attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
-        if !self.grid.iter().zip(&self.cluster).all(whole)
-            || blocks > PORTABLE && function.attribute(any_size).unwrap_or(0) == 0
-        {
-            return Err(CuResult::INVALID_CLUSTER_SIZE);
-        }
-        Ok(())
+        function.check_clusters(device, self.grid, self.cluster)
     }
 
     /// Checks that all blocks of a cooperative launch can run at once.

@@ -15,10 +15,11 @@ use vgpu_proto::limits::{FUNCTION_ATTRIBUTES, MAX_ARGS, MAX_BULK, MAX_KERNEL_PAR
 
 use super::Shim;
 use super::contexts::Context;
+use super::devices::Device;
 use super::occupancy::{Answers, Clusters, Question};
 use crate::jit::Options;
 use crate::sys::UserMemory;
-use crate::{Cu, direct, lock, log, ptx};
+use crate::{Cu, direct, lock, log, ptx, unserved};
 
 /// Number of `CUfunction_attribute`s that the library stores, from 0 on.
 const ATTRIBUTES: usize = FUNCTION_ATTRIBUTES as usize;
@@ -110,6 +111,30 @@ impl FunctionInfo {
         };
         let ask = || Ok(shim.session.call(&call)?.blocks as u64);
         Ok(self.occupancy.of(question, ask)? as i32)
+    }
+
+    /// Checks clusters of a launch: that the device has clusters, that the grid consists of whole
+    /// clusters, and that the kernel may run in clusters of this size. Zeros: as the kernel was
+    /// compiled.
+    pub(crate) fn check_clusters(&self, device: &Device, grid: [u32; 3], cluster: [u32; 3]) -> Cu {
+        /// The largest size that every device with clusters has.
+        const PORTABLE: u32 = 8;
+        if cluster == [0; 3] {
+            return Ok(());
+        }
+        let blocks = cluster.iter().fold(1_u32, |all, n| all.saturating_mul(*n));
+        if blocks > 1 && !device.has_clusters() {
+            let form = "cuLaunchKernelEx with clusters of more than one block";
+            return Err(unserved::refuse(form, unserved::CLUSTERS));
+        }
+        let whole = |(grid, cluster): (&u32, &u32)| *cluster > 0 && grid % cluster == 0;
+        let any_size = attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+        if !grid.iter().zip(&cluster).all(whole)
+            || blocks > PORTABLE && self.attribute(any_size).unwrap_or(0) == 0
+        {
+            return Err(CuResult::INVALID_CLUSTER_SIZE);
+        }
+        Ok(())
     }
 
     /// Number of clusters that fit on the device, or with `largest` the blocks of the largest

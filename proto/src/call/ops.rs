@@ -437,10 +437,11 @@ ops! {
             cluster: [u32; 3],
         } => {};
     /// `cuTensorMapEncodeTiled` or `cuTensorMapEncodeIm2col`.
-    TensorMapEncode = 0x0041, Sync, None, false, { tensor: Tensor } => { map: [u64; 16] };
-    /// `cuTensorMapReplaceAddress`.
-    TensorMapReplaceAddress = 0x0042, Sync, None, false, { map: [u64; 16], address: u64 }
+    TensorMapEncode = 0x0041, Sync, None, false, { ctx: Ctx, tensor: Tensor }
         => { map: [u64; 16] };
+    /// `cuTensorMapReplaceAddress`.
+    TensorMapReplaceAddress = 0x0042, Sync, None, false,
+        { ctx: Ctx, map: [u64; 16], address: u64 } => { map: [u64; 16] };
 
     /// Creates a graph, whose handle the guest chose. Launches, fills and copies within the device
     /// that name the graph instead of a stream are recorded in the graph.

@@ -107,8 +107,12 @@ pub(super) fn call(op: Op, n: &Names) -> Result<(Vec<u8>, Vec<u8>)> {
             cluster: [2, 1, 1],
             largest: false,
         }),
-        Op::TensorMapEncode => row(&req::TensorMapEncode { tensor: tensor() }),
+        Op::TensorMapEncode => row(&req::TensorMapEncode {
+            ctx,
+            tensor: tensor(),
+        }),
         Op::TensorMapReplaceAddress => row(&req::TensorMapReplaceAddress {
+            ctx,
             map: [0; 16],
             address: 0,
         }),

@@ -289,7 +289,7 @@ fn options_and_attributes_outside_the_lists_are_refused() -> Result<()> {
         },
     ];
     for tensor in lists {
-        let status = session.status(&req::TensorMapEncode { tensor }, &[])?;
+        let status = session.status(&req::TensorMapEncode { ctx, tensor }, &[])?;
         ensure!(status == CuResult::INVALID_VALUE, "{status}");
     }
     for flags in [0x100, u32::MAX] {

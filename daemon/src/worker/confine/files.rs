@@ -11,6 +11,7 @@ use landlock::{
 };
 use nix::libc;
 use rustix::fs::{Mode, OFlags};
+use rustix::process::getuid;
 
 /// The newest version of Landlock whose rights are requested. Older kernels enforce the rights that
 /// they know.
@@ -52,9 +53,10 @@ pub(super) fn ruleset(soft_state: Option<&Path>) -> Result<Option<OwnedFd>, Rule
 ///
 /// `own_proc`: the process has a `/proc` of its own, in which it sees no other processes. A rule
 /// for all of it lasts, whereas the kernel may forget the directory of a process when memory is
-/// short, and the rule with it.
+/// short, and the rule with it. For root, to whom the files of the whole system belong, the rule is
+/// for the process only.
 pub(super) fn restrict(ruleset: &OwnedFd, own_proc: bool) -> io::Result<()> {
-    let names: &CStr = match own_proc {
+    let names: &CStr = match own_proc && !getuid().is_root() {
         true => c"/proc",
         false => c"/proc/self/task",
     };

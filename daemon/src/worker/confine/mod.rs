@@ -22,6 +22,7 @@ use nix::libc;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{
     Gid, Resource, Rlimit, Signal, Uid, getrlimit, set_parent_process_death_signal, setrlimit,
+    setsid,
 };
 use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use seccompiler::BpfProgram;
@@ -155,7 +156,8 @@ impl Jail {
     /// A sentence about the part that could not be prepared.
     pub fn around(&self, inmate: Inmate<'_>) -> Result<Confinement, String> {
         let mut limits = vec![
-            (Resource::Core, 0),
+            // With 1, the kernel does not even start the program that `core_pattern` may name.
+            (Resource::Core, 1),
             (Resource::Nofile, inmate.max_files),
             (Resource::Fsize, inmate.memory_most),
             (Resource::Data, inmate.memory_most),
@@ -231,6 +233,9 @@ impl Confinement {
         let groups = |owner: &Owner| owner.groups.iter().map(|&g| Gid::from_raw(g)).collect();
         let groups: Vec<Gid> = self.owner.as_ref().map_or(Vec::new(), groups);
         let before = move || {
+            // Signals of vgpud's terminal do not reach a session of its own, and its
+            // /proc/self/autogroup concerns no other process.
+            setsid()?;
             // The kernel refuses this if the process already has a higher score.
             let _ = expendable();
             if let Some(spaces) = &self.spaces {
@@ -251,7 +256,10 @@ impl Confinement {
                     .map_err(|e| Step::End.failed(e))?;
             }
             if let Some(files) = &self.files {
-                files::restrict(files, self.apart).map_err(|_| Step::Files.failed(last_error()))?;
+                files::restrict(files, self.apart).map_err(|e| {
+                    let number = e.raw_os_error().unwrap_or_default();
+                    Step::Files.failed(rustix::io::Errno::from_raw_os_error(number))
+                })?;
             }
             // Last, because the filters refuse some of the calls above.
             for filter in &*self.filters {

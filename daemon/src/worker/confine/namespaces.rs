@@ -9,7 +9,8 @@
 //! `/proc` has other thread numbers, and `cuInit` fails if that fails.
 //!
 //! Creating a network namespace takes 0.4 ms, and 6 ms on a loaded machine: therefore the workers
-//! of a VM share one. Creating a process namespace takes 0.03 ms.
+//! of a VM share one. Creating a process namespace takes 0.03 ms. The time for a mount namespace
+//! grows with the number of the host's mounts.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
@@ -30,8 +31,10 @@ const IDLE_MOST: usize = 64;
 /// Creates and keeps the namespaces of workers.
 #[derive(Debug)]
 pub(super) struct Namespaces {
-    /// vgpud's own process namespace, or why workers have no namespaces.
+    /// vgpud's own process namespace, or why workers have no process namespace.
     own: Result<File, String>,
+    /// Whether VMs have network and IPC namespaces.
+    of_vms: bool,
     vms: Mutex<HashMap<VmIdentity, Arc<Spaces>>>,
 }
 
@@ -45,16 +48,18 @@ pub struct Spaces {
 impl Namespaces {
     /// Checks whether this host lets vgpud create namespaces.
     pub(super) fn find() -> Namespaces {
-        let tried = on_a_thread(|| {
+        let of_processes = on_a_thread(|| {
             unshare(CloneFlags::CLONE_NEWPID)?;
-            own_proc()?;
-            Spaces::make().map(drop)
+            Ok(own_proc()?)
         });
-        let own = tried
+        let own = of_processes
             .and_then(|()| File::open("/proc/self/ns/pid"))
-            .map_err(|e| format!("vgpud cannot make namespaces: {e}"));
+            .map_err(|e| {
+                format!("vgpud cannot make process namespaces with a /proc of their own: {e}")
+            });
         Namespaces {
             own,
+            of_vms: on_a_thread(Spaces::make).is_ok(),
             vms: Mutex::default(),
         }
     }
@@ -62,11 +67,12 @@ impl Namespaces {
     pub(super) fn none(why: String) -> Namespaces {
         Namespaces {
             own: Err(why),
+            of_vms: false,
             vms: Mutex::default(),
         }
     }
 
-    /// Whether workers have namespaces.
+    /// Whether workers have process namespaces.
     ///
     /// # Errors
     /// The reason, if they have none.
@@ -79,7 +85,7 @@ impl Namespaces {
     /// # Errors
     /// A sentence, if the namespaces cannot be created.
     pub(super) fn of(&self, vm: VmIdentity) -> Result<Option<Arc<Spaces>>, String> {
-        if self.own.is_err() {
+        if !self.of_vms {
             return Ok(None);
         }
         let mut vms = self.vms();
@@ -153,9 +159,10 @@ impl Spaces {
 pub(super) fn own_proc() -> Result<(), Errno> {
     const NOTHING: Option<&CStr> = None;
     unshare(CloneFlags::CLONE_NEWNS).map_err(number)?;
-    // Otherwise the host would get the mount, too.
-    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-    mount(NOTHING, c"/", NOTHING, private, NOTHING).map_err(number)?;
+    // The host must not get the mount. Mounts that the host removes end here too: otherwise their
+    // file systems would stay in use until the process ends.
+    let receiving = MsFlags::MS_REC | MsFlags::MS_SLAVE;
+    mount(NOTHING, c"/", NOTHING, receiving, NOTHING).map_err(number)?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some(c"proc"), c"/proc", Some(c"proc"), flags, NOTHING).map_err(number)
 }

@@ -1,12 +1,12 @@
 //! Tensor maps.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::ptr;
 
 use vgpu_proto::call::{Tensor, Window};
 use vgpu_proto::cuda::CuResult;
 
-use super::{Result, raw};
+use super::{Context, Result, raw};
 
 /// `CUtensorMap`.
 #[repr(C, align(64))]
@@ -15,34 +15,37 @@ pub(super) struct Map([u64; 16]);
 /// Most dimensions of a tensor.
 const RANK_MOST: usize = 5;
 
-/// `cuTensorMapEncodeTiled` or `cuTensorMapEncodeIm2col`. The map is only numbers: the driver does
-/// not look at the address.
+/// `cuTensorMapEncodeTiled` or `cuTensorMapEncodeIm2col` in a context. The map is only numbers: the
+/// driver does not look at the address.
 ///
 /// # Errors
 /// The error of the driver; INVALID_VALUE if the lists do not have an entry for each dimension;
 /// NOT_SUPPORTED if the driver lacks the function, as soft-gpu does.
-pub fn encode_tensor_map(tensor: &Tensor) -> Result<[u64; 16]> {
+pub fn encode_tensor_map(context: &Context, tensor: &Tensor) -> Result<[u64; 16]> {
     let rank = tensor.sizes.len();
-    let (least, whole) = match &tensor.window {
+    let (least, complete) = match &tensor.window {
         Window::Box { sizes } => (1, sizes.len() == rank),
         Window::Pixels { lower, upper, .. } => {
             (3, lower.len() + 2 == rank && upper.len() + 2 == rank)
         }
     };
     if !(least..=RANK_MOST).contains(&rank)
-        || !whole
+        || !complete
         || tensor.strides.len() + 1 != rank
         || tensor.element_strides.len() != rank
     {
         return Err(CuResult::INVALID_VALUE);
     }
+    context.bind()?;
     let mut map = Map([0; 16]);
     let (at, dimensions) = (&raw mut map, rank as u32);
     let address = ptr::without_provenance_mut::<c_void>(tensor.address as usize);
-    let (sizes, strides) = (tensor.sizes.as_ptr(), tensor.strides.as_ptr());
-    let element_strides = tensor.element_strides.as_ptr();
-    // SAFETY: writes one map; the driver reads as many entries of each list as checked above, and
-    // does not follow the address.
+    let (sizes, strides) = (whole(&tensor.sizes), whole(&tensor.strides));
+    let element_strides = whole(&tensor.element_strides);
+    let (sizes, strides) = (sizes.as_ptr(), strides.as_ptr());
+    let element_strides = element_strides.as_ptr();
+    // SAFETY: writes one map; each list has an entry for each dimension that a tensor may have; the
+    // driver does not follow the address.
     unsafe {
         match &tensor.window {
             Window::Box { sizes: boxes } => raw::cuTensorMapEncodeTiled(
@@ -52,7 +55,7 @@ pub fn encode_tensor_map(tensor: &Tensor) -> Result<[u64; 16]> {
                 address,
                 sizes,
                 strides,
-                boxes.as_ptr(),
+                whole(boxes).as_ptr(),
                 element_strides,
                 tensor.interleave,
                 tensor.swizzle,
@@ -71,8 +74,8 @@ pub fn encode_tensor_map(tensor: &Tensor) -> Result<[u64; 16]> {
                 address,
                 sizes,
                 strides,
-                lower.as_ptr().cast::<c_int>(),
-                upper.as_ptr().cast::<c_int>(),
+                whole(lower).as_ptr(),
+                whole(upper).as_ptr(),
                 *channels,
                 *pixels,
                 element_strides,
@@ -86,11 +89,21 @@ pub fn encode_tensor_map(tensor: &Tensor) -> Result<[u64; 16]> {
     Ok(map.0)
 }
 
-/// `cuTensorMapReplaceAddress`.
+/// The list with zeros up to the most dimensions.
+fn whole<T: Copy + Default>(list: &[T]) -> [T; RANK_MOST] {
+    std::array::from_fn(|index| list.get(index).copied().unwrap_or_default())
+}
+
+/// `cuTensorMapReplaceAddress` in a context.
 ///
 /// # Errors
 /// As [`encode_tensor_map`].
-pub fn replace_tensor_address(map: [u64; 16], address: u64) -> Result<[u64; 16]> {
+pub fn replace_tensor_address(
+    context: &Context,
+    map: [u64; 16],
+    address: u64,
+) -> Result<[u64; 16]> {
+    context.bind()?;
     let mut map = Map(map);
     let address = ptr::without_provenance_mut::<c_void>(address as usize);
     // SAFETY: changes one map; the driver does not follow the address.

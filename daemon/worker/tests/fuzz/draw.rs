@@ -252,14 +252,16 @@ impl World {
             }
             Op::TensorMapEncode => {
                 let tensor = self.tensor();
-                plain(req::TensorMapEncode { tensor })
+                let ctx = self.ctx();
+                plain(req::TensorMapEncode { ctx, tensor })
             }
             Op::TensorMapReplaceAddress => {
                 let (map, address) = (
                     [self.random.number(u64::MAX); 16],
                     self.random.number(1 << 40),
                 );
-                plain(req::TensorMapReplaceAddress { map, address })
+                let ctx = self.ctx();
+                plain(req::TensorMapReplaceAddress { ctx, map, address })
             }
             Op::ModuleFunctions => {
                 let module = Module(self.pick(Kind::Module).name);

@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 
+use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::In;
 use vgpu_cuda_abi::numbers::launch_attribute::{
     CLUSTER_DIMENSION, COOPERATIVE, PREFERRED_CLUSTER_DIMENSION,
@@ -91,8 +92,13 @@ fn attributes(config: &LaunchConfig) -> Cu<(bool, Cluster)> {
         let attribute = config.attributes.at(i)?;
         match attribute.id {
             COOPERATIVE => cooperative = attribute.value[0] != 0,
-            CLUSTER_DIMENSION => cluster.copy_from_slice(&attribute.value[..3]),
-            // A wish: the driver may use the clusters of the attribute above.
+            CLUSTER_DIMENSION => {
+                cluster.copy_from_slice(&attribute.value[..3]);
+                if cluster.contains(&0) {
+                    return Err(CuResult::INVALID_CLUSTER_SIZE);
+                }
+            }
+            // A hint: the driver may use the clusters of the attribute above.
             PREFERRED_CLUSTER_DIMENSION => {}
             // Ignore; access policy; synchronisation policy; cluster scheduling; programmatic
             // serialisation (permits an overlap); priority; memory domains; shared-memory

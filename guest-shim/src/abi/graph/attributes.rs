@@ -10,7 +10,6 @@ use vgpu_cuda_abi::numbers::launch_attribute::{
 use vgpu_cuda_abi::structs::AttributeValue;
 
 use crate::ffi::exports;
-use crate::ops::launch::needs_clusters;
 use crate::state::Shim;
 use crate::state::current::{live, shim};
 use crate::state::graphs::Kind;
@@ -92,12 +91,12 @@ fn set(shim: &Shim, node: u64, id: u32, value: AttributeValue) -> Cu {
     let Kind::Kernel(kernel) = lock(&node.kind).clone() else {
         return Err(CuResult::INVALID_VALUE);
     };
-    if id == CLUSTER && needs_clusters([value[0], value[1], value[2]]) {
+    if id == CLUSTER {
         let device = shim.devices.get(kernel.function.device)?;
-        if !device.has_clusters() {
-            let form = "cuGraphKernelNodeSetAttribute with clusters of more than one block";
-            return Err(unserved::refuse(form, unserved::CLUSTERS));
-        }
+        let cluster = [value[0], value[1], value[2]];
+        kernel
+            .function
+            .check_clusters(device, kernel.grid, cluster)?;
     }
     lock(&node.attributes).insert(id, value);
     Ok(())

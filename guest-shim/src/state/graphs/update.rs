@@ -58,8 +58,24 @@ fn compatible(shim: &Shim, old: &Kind, new: &Kind) -> Result<(), Outcome> {
 /// The attributes of a launch that an update cannot change.
 fn fixed(kind: &Kind) -> (bool, [u32; 3]) {
     match kind {
+        // Clusters of one block are no clusters.
+        Kind::Kernel(kernel) if kernel.cluster == [1; 3] => (kernel.cooperative, [0; 3]),
         Kind::Kernel(kernel) => (kernel.cooperative, kernel.cluster),
         _ => (false, [0; 3]),
+    }
+}
+
+/// The new work of a node. A launch keeps the attributes of the node: its parameters have none.
+fn with_attributes_of(shim: &Shim, old: &Kind, new: Kind) -> Cu<Kind> {
+    match (old, new) {
+        (Kind::Kernel(old), Kind::Kernel(new)) => {
+            let mut new = Arc::unwrap_or_clone(new);
+            (new.cooperative, new.cluster) = (old.cooperative, old.cluster);
+            let device = shim.devices.get(new.function.device)?;
+            new.function.check_clusters(device, new.grid, new.cluster)?;
+            Ok(Kind::Kernel(Arc::new(new.point())))
+        }
+        (_, new) => Ok(new),
     }
 }
 
@@ -148,15 +164,10 @@ impl Exec {
         self.change(shim, node, |planned| {
             let changed = compatible(shim, &planned.kind, &kind);
             changed.map_err(|_| CuResult::INVALID_VALUE)?;
-            match (&planned.kind, kind) {
-                (_, Kind::Conditional(_)) => return Err(CuResult::NOT_SUPPORTED),
-                (Kind::Kernel(old), Kind::Kernel(new)) => {
-                    let mut new = Arc::unwrap_or_clone(new);
-                    (new.cooperative, new.cluster) = (old.cooperative, old.cluster);
-                    planned.kind = Kind::Kernel(Arc::new(new.point()));
-                }
-                (_, kind) => planned.kind = kind,
+            if matches!(kind, Kind::Conditional(_)) {
+                return Err(CuResult::NOT_SUPPORTED);
             }
+            planned.kind = with_attributes_of(shim, &planned.kind, kind)?;
             Ok(())
         })
     }
@@ -222,6 +233,6 @@ pub(crate) fn set_node(shim: &Shim, node: u64, kind: Kind) -> Cu {
     if now.number() != kind.number() || fixed {
         return Err(CuResult::INVALID_VALUE);
     }
-    *now = kind;
+    *now = with_attributes_of(shim, &now, kind)?;
     Ok(())
 }

@@ -24,7 +24,8 @@ use super::pool::{Loaded, Over};
 use super::staging::Bulk;
 use super::work::LaunchWork;
 use crate::driver::{
-    Context, Function, JitLogs, Launch, MappedImage, Module, OPTION_LIMIT, Result, option_allowed,
+    Context, Function, JitLogs, Launch, MappedImage, Module, OPTION_LIMIT, Result,
+    encode_tensor_map, option_allowed, replace_tensor_address,
 };
 use crate::session::link::{Link, contains, may_print};
 
@@ -333,6 +334,9 @@ impl Objects {
         if !within(r.grid, limits.grid) || !within(r.block, limits.block) {
             return Err(CuResult::INVALID_VALUE);
         }
+        if !whole_clusters(r.grid, r.cluster) {
+            return Err(CuResult::INVALID_CLUSTER_SIZE);
+        }
         let threads: u64 = r.block.iter().map(|d| u64::from(*d)).product();
         if threads > u64::from(function.max_threads)
             || r.shared > function.max_dynamic.load(Ordering::Relaxed)
@@ -432,11 +436,25 @@ impl Objects {
         Ok(rep::OccupancyShared { bytes })
     }
 
+    pub(crate) fn encode_tensor_map(&self, r: &req::TensorMapEncode) -> Result<[u64; 16]> {
+        encode_tensor_map(&self.context(r.ctx)?.driver, &r.tensor)
+    }
+
+    pub(crate) fn replace_tensor_address(
+        &self,
+        r: &req::TensorMapReplaceAddress,
+    ) -> Result<[u64; 16]> {
+        replace_tensor_address(&self.context(r.ctx)?.driver, r.map, r.address)
+    }
+
     pub(crate) fn occupancy_clusters(
         &self,
         r: &req::OccupancyClusters,
     ) -> Result<rep::OccupancyClusters> {
         let state = self.function(r.func)?;
+        if r.grid.contains(&0) || r.block.contains(&0) || !whole_clusters(r.grid, r.cluster) {
+            return Err(CuResult::INVALID_VALUE);
+        }
         let launch = Launch {
             grid: r.grid,
             block: r.block,
@@ -459,6 +477,12 @@ impl Objects {
             .occupancy(r.block_size, r.dynamic_shared, r.flags)
             .map(|blocks| rep::OccupancyBlocks { blocks })
     }
+}
+
+/// Whether a grid consists of whole clusters, or the clusters are the kernel's own (zeros).
+fn whole_clusters(grid: [u32; 3], cluster: [u32; 3]) -> bool {
+    let whole = |(grid, cluster): (&u32, &u32)| *cluster > 0 && grid % cluster == 0;
+    cluster == [0; 3] || grid.iter().zip(&cluster).all(whole)
 }
 
 impl Loading {

@@ -12,7 +12,7 @@ use vgpu_proto::cuda::{Ctx, Stream as StreamName};
 use vgpu_proto::limits::DEPTH_CALLS;
 
 use super::Session;
-use crate::driver::{Result, encode_tensor_map, replace_tensor_address};
+use crate::driver::Result;
 use crate::session::flow::Place;
 use crate::session::link::Link;
 use crate::session::objects::{Bulk, Objects, Work};
@@ -126,11 +126,11 @@ impl Session {
             Request::OccupancyBlocks(r) => answer(link, asked, objects.occupancy(&r)),
             Request::OccupancyClusters(r) => answer(link, asked, objects.occupancy_clusters(&r)),
             Request::TensorMapEncode(r) => {
-                let encoded = encode_tensor_map(&r.tensor);
+                let encoded = objects.encode_tensor_map(&r);
                 answer(link, asked, encoded.map(|map| rep::TensorMapEncode { map }))
             }
             Request::TensorMapReplaceAddress(r) => {
-                let replaced = replace_tensor_address(r.map, r.address);
+                let replaced = objects.replace_tensor_address(&r);
                 answer(
                     link,
                     asked,
