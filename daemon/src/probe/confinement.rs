@@ -176,8 +176,9 @@ impl Drop for OwnDirectory {
     }
 }
 
-/// The process that a probe leaves behind (`daemon/worker/src/probe/confinement.rs`). The probe does
-/// not know its number in vgpud's process namespace, so vgpud recognises it by its command line.
+/// The process that a probe leaves behind (`daemon/worker/src/probe/confinement.rs`). The probe
+/// does not know its number in vgpud's process namespace, so vgpud recognises it by its command
+/// line.
 struct Left {
     /// How long the process sleeps. The decimals are different for each probe.
     seconds: String,

@@ -101,8 +101,8 @@ exports! {
     }
 }
 
-/// The library and the current context, if the place of the map is usable and a device of the program
-/// has tensor maps.
+/// The library and the current context, if the place of the map is usable and a device of the
+/// program has tensor maps.
 fn able(function: &'static str, map: Out<Map>) -> Cu<(&'static Shim, Ctx)> {
     let shim = live()?;
     map.check()?;

@@ -10,7 +10,6 @@ use vgpu_cuda_abi::args::{DefaultStream, In};
 use vgpu_cuda_abi::numbers::{device_attribute, function_attribute as attribute, launch_extra};
 use vgpu_proto::call::req;
 
-use crate::Cu;
 use crate::state::contexts::Context;
 use crate::state::current::live;
 use crate::state::devices::Device;
@@ -19,6 +18,7 @@ use crate::state::libraries::function_in;
 use crate::state::modules::FunctionInfo;
 use crate::state::streams::{Target, resolve};
 use crate::state::{Shim, capture};
+use crate::{Cu, unserved};
 
 /// Markers in the `extra` list of a launch.
 const EXTRA_END: usize = launch_extra::END_AS_INT as usize;
@@ -158,6 +158,20 @@ pub(crate) fn again(shim: &Shim, target: &Target, node: &KernelNode) -> Cu {
     })
 }
 
+/// Checks clusters of a launch. `form` names the call in the message about devices without
+/// clusters.
+pub(crate) fn check_clusters(
+    form: &'static str,
+    function: &FunctionInfo,
+    device: &Device,
+    (grid, cluster): ([u32; 3], Cluster),
+) -> Cu {
+    match function.check_clusters(device, grid, cluster) {
+        Err(CuResult::NOT_SUPPORTED) => Err(unserved::refuse(form, unserved::CLUSTERS)),
+        checked => checked,
+    }
+}
+
 impl Shape {
     fn check(&self, device: &Device, function: &FunctionInfo) -> Cu {
         let within = |size: &[u32; 3], limit: &[u32; 3]| {
@@ -182,7 +196,8 @@ impl Shape {
         if u64::from(self.shared) > limit(attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES) {
             return Err(CuResult::INVALID_VALUE);
         }
-        function.check_clusters(device, self.grid, self.cluster)
+        let form = "cuLaunchKernelEx with clusters of more than one block";
+        check_clusters(form, function, device, (self.grid, self.cluster))
     }
 
     /// Checks that all blocks of a cooperative launch can run at once.

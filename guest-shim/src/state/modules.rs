@@ -19,7 +19,7 @@ use super::devices::Device;
 use super::occupancy::{Answers, Clusters, Question};
 use crate::jit::Options;
 use crate::sys::UserMemory;
-use crate::{Cu, direct, lock, log, ptx, unserved};
+use crate::{Cu, direct, lock, log, ptx};
 
 /// Number of `CUfunction_attribute`s that the library stores, from 0 on.
 const ATTRIBUTES: usize = FUNCTION_ATTRIBUTES as usize;
@@ -124,8 +124,7 @@ impl FunctionInfo {
         }
         let blocks = cluster.iter().fold(1_u32, |all, n| all.saturating_mul(*n));
         if blocks > 1 && !device.has_clusters() {
-            let form = "cuLaunchKernelEx with clusters of more than one block";
-            return Err(unserved::refuse(form, unserved::CLUSTERS));
+            return Err(CuResult::NOT_SUPPORTED);
         }
         let whole = |(grid, cluster): (&u32, &u32)| *cluster > 0 && grid % cluster == 0;
         let any_size = attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED;

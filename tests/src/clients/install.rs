@@ -96,8 +96,8 @@ impl Kit {
         &self.dir
     }
 
-    /// A Python environment with exactly the packages in `tests/clients/requirements/<name>.txt`, or
-    /// with those of this machine's interpreter.
+    /// A Python environment with exactly the packages in `tests/clients/requirements/<name>.txt`,
+    /// or with those of this machine's interpreter.
     ///
     /// # Errors
     /// [`Missing`] without Python or the packages; otherwise pip's error.

@@ -74,6 +74,8 @@ pub struct Confinement {
     limits: Vec<(Resource, u64)>,
     spaces: Option<Arc<Spaces>>,
     apart: bool,
+    /// Whether the process gets a `/proc` of its own process namespace.
+    own_proc: bool,
     files: Option<OwnedFd>,
     filters: Arc<[BpfProgram]>,
 }
@@ -172,11 +174,14 @@ impl Jail {
                 .map_err(|e| format!("cannot prepare which files a worker may write: {e}"))?,
             Some(_) => None,
         };
+        let apart = self.namespaces.usable().is_ok();
         Ok(Confinement {
             owner: inmate.owner,
             limits,
             spaces: self.namespaces.of(inmate.vm)?,
-            apart: self.namespaces.usable().is_ok(),
+            apart,
+            // soft-gpu learns from the host's `/proc` which number the process has there.
+            own_proc: apart && inmate.soft_state.is_none(),
             files,
             filters: self.filters.clone(),
         })
@@ -191,6 +196,7 @@ impl Jail {
             limits: Vec::new(),
             spaces: None,
             apart: false,
+            own_proc: false,
             files: None,
             filters: Arc::from([]),
         }
@@ -241,7 +247,7 @@ impl Confinement {
             if let Some(spaces) = &self.spaces {
                 spaces.enter().map_err(|e| Step::Namespaces.failed(e))?;
             }
-            if self.apart {
+            if self.own_proc {
                 namespaces::own_proc().map_err(|e| Step::Proc.failed(e))?;
             }
             bound(&self.limits)?;
@@ -256,7 +262,7 @@ impl Confinement {
                     .map_err(|e| Step::End.failed(e))?;
             }
             if let Some(files) = &self.files {
-                files::restrict(files, self.apart).map_err(|e| {
+                files::restrict(files, self.own_proc).map_err(|e| {
                     let number = e.raw_os_error().unwrap_or_default();
                     Step::Files.failed(rustix::io::Errno::from_raw_os_error(number))
                 })?;

@@ -63,9 +63,10 @@ pub(super) fn examine(
         limit("file-size", Resource::RLIMIT_FSIZE, RLIM_INFINITY - 1),
         limit("memory", Resource::RLIMIT_DATA, RLIM_INFINITY - 1),
         expendable(),
-        names_threads(),
-        sees_others(),
     ];
+    if !libraries.soft {
+        lines.extend([names_threads(), sees_others()]);
+    }
     lines.extend(sockets());
     lines.extend(CALLS.iter().map(attempt));
     // A mapping of 0 bytes that would count as stack.

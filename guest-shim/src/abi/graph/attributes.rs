@@ -10,6 +10,7 @@ use vgpu_cuda_abi::numbers::launch_attribute::{
 use vgpu_cuda_abi::structs::AttributeValue;
 
 use crate::ffi::exports;
+use crate::ops::launch::check_clusters;
 use crate::state::Shim;
 use crate::state::current::{live, shim};
 use crate::state::graphs::Kind;
@@ -94,9 +95,8 @@ fn set(shim: &Shim, node: u64, id: u32, value: AttributeValue) -> Cu {
     if id == CLUSTER {
         let device = shim.devices.get(kernel.function.device)?;
         let cluster = [value[0], value[1], value[2]];
-        kernel
-            .function
-            .check_clusters(device, kernel.grid, cluster)?;
+        let form = "cuGraphKernelNodeSetAttribute with clusters of more than one block";
+        check_clusters(form, &kernel.function, device, (kernel.grid, cluster))?;
     }
     lock(&node.attributes).insert(id, value);
     Ok(())
