@@ -65,7 +65,7 @@ const REFUSED_ANYWAY: [&str; 9] = [
 ];
 
 /// Properties of every worker.
-const ALWAYS: [&str; 11] = [
+const ALWAYS: [&str; 10] = [
     "no-descriptors",
     "user",
     "no-new-privileges",
@@ -76,7 +76,6 @@ const ALWAYS: [&str; 11] = [
     "ends-before-vgpud",
     "keeps-unix-sockets",
     "keeps-netlink-sockets",
-    "keeps-driver-start",
 ];
 
 /// doctor's line about the confinement of workers.
@@ -266,7 +265,9 @@ fn a_worker_is_where_the_probe_was() -> Result<()> {
     let (_held, worker) = held(&host)?;
     assert_eq!(status(worker, "NoNewPrivs:")?, "1");
     assert_eq!(status(worker, "Seccomp:")?, "2", "a filter");
-    assert_eq!(most(worker, "Max core file size")?, "0");
+    // 1 where vgpud's own limit allows it: then no program of `core_pattern` runs either.
+    let core = most(worker, "Max core file size")?;
+    assert!(["0", "1"].contains(&&*core), "{core}");
     for bounded in ["Max data size", "Max file size"] {
         let bytes = most(worker, bounded)?;
         assert!(bytes.parse::<u64>().is_ok(), "{bounded} is {bytes}");

@@ -86,7 +86,9 @@ pub(super) fn examine(
     lines.extend(own.map(|dir| create("files-in-own-directory", dir)));
     lines.extend(outside.iter().map(|outside| namespace(outside)));
     lines.push(fork(left));
-    lines.push(driver(libraries));
+    if !libraries.soft {
+        lines.push(driver(libraries.driver.as_deref()));
+    }
     lines
 }
 
@@ -156,9 +158,9 @@ fn sees_others() -> Line {
 }
 
 /// Starts the driver, which on some hosts or in newer versions needs more than a worker may do.
-fn driver(libraries: &Libraries) -> Line {
+fn driver(path: Option<&str>) -> Line {
     const NAME: &str = "keeps-driver-start";
-    match load(libraries.driver.as_deref(), libraries.soft) {
+    match load(path, false) {
         Ok(version) => line(NAME, true, format!("CUDA {}", version_text(version))),
         Err(e) => line(NAME, false, e.to_string()),
     }
