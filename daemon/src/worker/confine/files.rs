@@ -11,7 +11,6 @@ use landlock::{
 };
 use nix::libc;
 use rustix::fs::{Mode, OFlags};
-use rustix::process::getuid;
 
 /// The newest version of Landlock whose rights are requested. Older kernels enforce the rights that
 /// they know.
@@ -47,24 +46,27 @@ pub(super) fn ruleset(soft_state: Option<&Path>) -> Result<Option<OwnedFd>, Rule
     Ok(rules.into())
 }
 
-/// Adds to the rules of a process that it may write the names of its threads, as NVIDIA's driver
-/// does (570 and later: `cuInit` fails otherwise), and makes the rules apply. Runs in the process
-/// itself, whose part of `/proc` does not exist before. Makes only system calls.
+/// The part of `/proc` in which the calling process may write. Makes only system calls.
 ///
 /// `own_proc`: the process has a `/proc` of its own, in which it sees no other processes. A rule
 /// for all of it lasts, whereas the kernel may forget the directory of a process when memory is
-/// short, and the rule with it. For root, to whom the files of the whole system belong, the rule is
-/// for the process only.
-pub(super) fn restrict(ruleset: &OwnedFd, own_proc: bool) -> io::Result<()> {
-    let names: &CStr = match own_proc && !getuid().is_root() {
+/// short, and the rule with it. Not for root, to whom the files of the whole system belong.
+pub(super) fn thread_names(own_proc: bool) -> io::Result<OwnedFd> {
+    let names: &CStr = match own_proc {
         true => c"/proc",
         false => c"/proc/self/task",
     };
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let names = rustix::fs::open(names, flags, Mode::empty())?;
+    Ok(rustix::fs::open(names, flags, Mode::empty())?)
+}
+
+/// Adds to the rules of a process that it may write the names of its threads ([`thread_names`]), as
+/// NVIDIA's driver does (570 and later: `cuInit` fails otherwise), and makes the rules apply. Runs
+/// in the process itself, whose part of `/proc` does not exist before. Makes only system calls.
+pub(super) fn restrict(ruleset: &OwnedFd, names: &OwnedFd) -> io::Result<()> {
     // The kernel refuses rights that the rules do not handle: those of newer versions of Landlock.
-    add_rule(ruleset, &names, WRITE_FILE | TRUNCATE)
-        .or_else(|_| add_rule(ruleset, &names, WRITE_FILE))?;
+    add_rule(ruleset, names, WRITE_FILE | TRUNCATE)
+        .or_else(|_| add_rule(ruleset, names, WRITE_FILE))?;
     // SAFETY: a system call on a descriptor that is open.
     called(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) })
 }

@@ -250,6 +250,15 @@ impl Confinement {
             if self.own_proc {
                 namespaces::own_proc().map_err(|e| Step::Proc.failed(e))?;
             }
+            // Before the limits: of vgpud's descriptors, which this process still has, there may be
+            // more than it may open.
+            let names = match &self.files {
+                Some(_) => {
+                    let all = self.own_proc && self.owner.is_some();
+                    Some(files::thread_names(all).map_err(|e| Step::Files.caused(&e))?)
+                }
+                None => None,
+            };
             bound(&self.limits)?;
             if let Some(owner) = &self.owner {
                 become_owner(owner, &groups).map_err(|e| Step::Owner.failed(e))?;
@@ -261,11 +270,8 @@ impl Confinement {
                 set_parent_process_death_signal(Some(Signal::KILL))
                     .map_err(|e| Step::End.failed(e))?;
             }
-            if let Some(files) = &self.files {
-                files::restrict(files, self.own_proc).map_err(|e| {
-                    let number = e.raw_os_error().unwrap_or_default();
-                    Step::Files.failed(rustix::io::Errno::from_raw_os_error(number))
-                })?;
+            if let (Some(files), Some(names)) = (&self.files, &names) {
+                files::restrict(files, names).map_err(|e| Step::Files.caused(&e))?;
             }
             // Last, because the filters refuse some of the calls above.
             for filter in &*self.filters {
@@ -361,6 +367,11 @@ const STEP: i32 = 1 << 16;
 impl Step {
     fn failed(self, error: rustix::io::Errno) -> io::Error {
         io::Error::from_raw_os_error(self as i32 * STEP + error.raw_os_error())
+    }
+
+    fn caused(self, error: &io::Error) -> io::Error {
+        let number = error.raw_os_error().unwrap_or_default();
+        self.failed(rustix::io::Errno::from_raw_os_error(number))
     }
 
     /// The error of a start, with the failed step in words.
