@@ -46,13 +46,14 @@ pub(super) fn ruleset(soft_state: Option<&Path>) -> Result<Option<OwnedFd>, Rule
     Ok(rules.into())
 }
 
-/// The part of `/proc` in which the calling process may write. Makes only system calls.
+/// The part of `/proc` in which the calling process may write: its threads, or with `whole` all of
+/// `/proc`. Makes only system calls.
 ///
-/// `own_proc`: the process has a `/proc` of its own, in which it sees no other processes. A rule
-/// for all of it lasts, whereas the kernel may forget the directory of a process when memory is
-/// short, and the rule with it. Not for root, to whom the files of the whole system belong.
-pub(super) fn thread_names(own_proc: bool) -> io::Result<OwnedFd> {
-    let names: &CStr = match own_proc {
+/// A rule for all of `/proc` lasts, whereas the kernel may forget the directory of a process when
+/// memory is short, and the rule with it. `whole` is only for a process that has a `/proc` of its
+/// own, which shows no other process, and that is not root, to whom the system's files belong.
+pub(super) fn thread_names(whole: bool) -> io::Result<OwnedFd> {
+    let names: &CStr = match whole {
         true => c"/proc",
         false => c"/proc/self/task",
     };

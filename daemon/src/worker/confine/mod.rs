@@ -254,8 +254,8 @@ impl Confinement {
             // more than it may open.
             let names = match &self.files {
                 Some(_) => {
-                    let all = self.own_proc && self.owner.is_some();
-                    Some(files::thread_names(all).map_err(|e| Step::Files.caused(&e))?)
+                    let whole = self.own_proc && self.owner.is_some();
+                    Some(files::thread_names(whole).map_err(|e| Step::Files.caused(&e))?)
                 }
                 None => None,
             };
