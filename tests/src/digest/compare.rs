@@ -236,11 +236,16 @@ pub fn left_out(processes: &[Process]) -> (u64, u64) {
     (out, of)
 }
 
-/// A variable of the C library for the given run of a program: memory from malloc then has other
-/// bytes in each run, and malloc works differently in every second run.
+/// A variable of the C library for the given run of a program. In each run, memory from malloc then
+/// has other bytes, and the frames of threads have other places in the threads' stacks. Malloc works
+/// differently in every second run.
 pub fn perturbed(run: u32) -> (&'static str, String) {
     let (byte, kept) = (run * 37 % 255 + 1, (run + 1) % 2 * 7);
-    let value = format!("glibc.malloc.perturb={byte}:glibc.malloc.tcache_count={kept}");
+    // The default is 512 bytes. Thread-local storage lies at the top of a thread's stack.
+    let storage = 512 + run * 0x1140;
+    let value = format!(
+        "glibc.malloc.perturb={byte}:glibc.malloc.tcache_count={kept}:glibc.rtld.optional_static_tls={storage}"
+    );
     ("GLIBC_TUNABLES", value)
 }
 
