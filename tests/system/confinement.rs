@@ -22,7 +22,7 @@ use vgpu_tests::paths;
 use vgpu_tests::wait::{SOON, until};
 
 /// The abilities that `worker.confined` removes from a worker.
-const TAKEN: [&str; 25] = [
+const TAKEN: [&str; 28] = [
     "ptrace",
     "process-memory",
     "process-memory-write",
@@ -43,6 +43,9 @@ const TAKEN: [&str; 25] = [
     "outliving-vgpud",
     "async-io",
     "memory-that-grows-down",
+    "core-limit-of-a-process",
+    "core-limit",
+    "vsock-buffers",
     "files-in-own-directory",
     "own-net-namespace",
     "own-ipc-namespace",

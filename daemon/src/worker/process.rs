@@ -108,10 +108,11 @@ impl AsFd for Process {
 /// Start time of a process in clock ticks since boot. Number and start time identify a process.
 #[must_use]
 pub fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in parentheses and may contain any bytes; the start
-    // time is the 20th field after it (proc(5), field 22).
-    let (_, after) = stat.rsplit_once(')')?;
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the program's name in parentheses. A program chooses its bytes, which need
+    // not be text. The start time is the 20th field after the name (proc(5), field 22).
+    let name_ends = stat.iter().rposition(|&byte| byte == b')')?;
+    let after = std::str::from_utf8(&stat[name_ends + 1..]).ok()?;
     after.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
@@ -152,5 +153,19 @@ mod tests {
         let child = Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
         let process = Process::open(child.id()).unwrap();
         assert_eq!(wait(&process), Exit::Status(3));
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_does_not_hide_the_start_time() {
+        use std::os::unix::ffi::OsStrExt;
+
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join(std::ffi::OsStr::from_bytes(b"\xff) \xfe"));
+        std::fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = Command::new(&program).arg("100").spawn().unwrap();
+        let started = start_ticks(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(started.is_some());
     }
 }

@@ -125,8 +125,19 @@ pub(super) fn filters() -> Result<Vec<BpfProgram>, BackendError> {
     rules.insert(libc::SYS_mmap, vec![grows_down]);
     // The worker must not clear the signal that ends it with vgpud.
     let stay = libc::PR_SET_PDEATHSIG.unsigned_abs().into();
-    let stays = SeccompRule::new(vec![argument(0, SeccompCmpOp::Eq, stay)?])?;
-    rules.insert(libc::SYS_prctl, vec![stays]);
+    rules.insert(libc::SYS_prctl, vec![equal(0, stay)?]);
+    // The limit of 1 keeps the kernel from starting the program of `core_pattern`; 0 would not.
+    let core = libc::RLIMIT_CORE.into();
+    let sets = argument(2, SeccompCmpOp::Ne, 0, SeccompCmpArgLen::Qword)?;
+    let changes = vec![
+        argument(1, SeccompCmpOp::Eq, core, SeccompCmpArgLen::Dword)?,
+        sets,
+    ];
+    rules.insert(libc::SYS_setrlimit, vec![equal(0, core)?]);
+    rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(changes)?]);
+    // The receive buffer of a vsock socket is kernel memory that no limit of the worker covers.
+    let vsock = libc::AF_VSOCK.unsigned_abs().into();
+    rules.insert(libc::SYS_setsockopt, vec![equal(1, vsock)?]);
     let eperm = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let arch = std::env::consts::ARCH.try_into()?;
     // The filter compiler adds a check first: calls of other architectures end the process.
@@ -136,18 +147,38 @@ pub(super) fn filters() -> Result<Vec<BpfProgram>, BackendError> {
 
 /// Refuses calls whose first argument is none of these values.
 fn none_of(allowed: &[i32]) -> Result<SeccompRule, BackendError> {
-    let other = |&family: &i32| argument(0, SeccompCmpOp::Ne, family.unsigned_abs().into());
+    let other = |&family: &i32| {
+        let family = family.unsigned_abs().into();
+        argument(0, SeccompCmpOp::Ne, family, SeccompCmpArgLen::Dword)
+    };
     SeccompRule::new(allowed.iter().map(other).collect::<Result<_, _>>()?)
 }
 
 /// Refuses calls with this flag in an argument.
 fn with_flag(number: u8, flag: i32) -> Result<SeccompRule, BackendError> {
     let flag = flag.unsigned_abs().into();
-    SeccompRule::new(vec![argument(number, SeccompCmpOp::MaskedEq(flag), flag)?])
+    let flagged = argument(
+        number,
+        SeccompCmpOp::MaskedEq(flag),
+        flag,
+        SeccompCmpArgLen::Dword,
+    )?;
+    SeccompRule::new(vec![flagged])
 }
 
-fn argument(number: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompCondition, BackendError> {
-    SeccompCondition::new(number, SeccompCmpArgLen::Dword, op, value)
+/// Refuses calls with this value of an argument.
+fn equal(number: u8, value: u64) -> Result<SeccompRule, BackendError> {
+    let equal = argument(number, SeccompCmpOp::Eq, value, SeccompCmpArgLen::Dword)?;
+    SeccompRule::new(vec![equal])
+}
+
+fn argument(
+    number: u8,
+    op: SeccompCmpOp,
+    value: u64,
+    length: SeccompCmpArgLen,
+) -> Result<SeccompCondition, BackendError> {
+    SeccompCondition::new(number, length, op, value)
 }
 
 /// A filter that lets calls fail with ENOSYS, as if the kernel did not have these calls. clone3: a

@@ -73,6 +73,9 @@ pub(super) fn examine(
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_GROWSDOWN;
     let mapped = call(libc::SYS_mmap, [0, 0, 0, flags.into()]);
     lines.push(seen("memory-that-grows-down", mapped, Errno::EPERM));
+    // A limit at an address that cannot be read.
+    let limited = call(libc::SYS_prlimit64, [0, libc::RLIMIT_CORE.into(), 1, 0]);
+    lines.push(seen("core-limit-of-a-process", limited, Errno::EPERM));
     for dir in ["/tmp", "/var/tmp"] {
         lines.push(create(
             &format!("files-in{}", dir.replace('/', "-")),
@@ -239,6 +242,19 @@ const CALLS: &[(&str, libc::c_long, [libc::c_long; 2], Errno)] = &[
         "outliving-vgpud",
         libc::SYS_prctl,
         [libc::PR_SET_PDEATHSIG as libc::c_long, 0],
+        Errno::EPERM,
+    ),
+    // A limit at the address 0.
+    (
+        "core-limit",
+        libc::SYS_setrlimit,
+        [libc::RLIMIT_CORE as libc::c_long, 0],
+        Errno::EPERM,
+    ),
+    (
+        "vsock-buffers",
+        libc::SYS_setsockopt,
+        [-1, libc::AF_VSOCK as libc::c_long],
         Errno::EPERM,
     ),
     // 0 events, and a null pointer for the context.

@@ -31,6 +31,8 @@ pub(crate) struct Link {
     pub owing: bool,
     /// After a device fault: the code that every call returns.
     pub poison: Option<CuResult>,
+    /// Bulk bytes received since the device fault.
+    pub after_fault: u64,
 }
 
 impl Link {

@@ -150,6 +150,7 @@ impl Session {
                 received: Progress { calls: 0, bytes: 0 },
                 owing: false,
                 poison: None,
+                after_fault: 0,
             },
             control,
             done,

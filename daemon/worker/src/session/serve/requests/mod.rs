@@ -34,14 +34,26 @@ struct Asked {
     bulk: u64,
 }
 
+/// Most bulk bytes that a session may receive after a device fault. Every call then fails without
+/// work, and a guest library learns of the fault with its next answer. What it sends until then is
+/// bounded by its window of unanswered data. vgpud gives no credit for these bytes any more.
+const MOST_AFTER_FAULT: u64 = 256 << 20;
+
 impl Session {
     /// Handles a request.
     ///
     /// # Errors
-    /// A sentence if the guest sent more than its credit allows.
+    /// A sentence if the guest sent more than its credit allows, or went on sending data after a
+    /// device fault.
     pub(super) fn receive(&mut self, frame: Frame<Bulk>) -> std::result::Result<(), String> {
         let op = frame.request.op();
         let id = frame.id;
+        if self.link.poison.is_some() {
+            self.link.after_fault += frame.bulk.bytes().len() as u64;
+            if self.link.after_fault > MOST_AFTER_FAULT {
+                return Err("data without end after a device fault".to_owned());
+            }
+        }
         let unanswered = self.unanswered();
         let (flow, objects, link) = self.owners();
         if id == 0 {
