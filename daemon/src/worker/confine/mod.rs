@@ -110,12 +110,21 @@ impl Jail {
         }
     }
 
-    /// Whether the processes that a worker starts end with it.
+    /// Whether the processes that a worker starts end with it. `soft`: a worker on software
+    /// devices, otherwise one on GPUs.
     ///
     /// # Errors
     /// Why there are no process namespaces.
-    pub fn forks_end(&self) -> Result<(), String> {
-        self.namespaces.usable()
+    pub fn forks_end(&self, soft: bool) -> Result<(), String> {
+        self.namespaces.usable(soft)
+    }
+
+    /// Whether VMs have network and IPC namespaces of their own.
+    ///
+    /// # Errors
+    /// The reason, if they have none.
+    pub fn has_vm_namespaces(&self) -> Result<(), String> {
+        self.namespaces.of_vms()
     }
 
     /// Whether workers are confined at all.
@@ -174,14 +183,15 @@ impl Jail {
                 .map_err(|e| format!("cannot prepare which files a worker may write: {e}"))?,
             Some(_) => None,
         };
-        let apart = self.namespaces.usable().is_ok();
+        let soft = inmate.soft_state.is_some();
+        let apart = self.namespaces.usable(soft).is_ok();
         Ok(Confinement {
             owner: inmate.owner,
             limits,
             spaces: self.namespaces.of(inmate.vm)?,
             apart,
             // soft-gpu learns from the host's `/proc` which number the process has there.
-            own_proc: apart && inmate.soft_state.is_none(),
+            own_proc: apart && !soft,
             files,
             filters: self.filters.clone(),
         })
