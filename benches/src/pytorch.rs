@@ -9,7 +9,7 @@ use vgpu_tests::host::{self, Driver, Host, Options};
 use vgpu_tests::paths;
 
 use crate::measure::quantile;
-use crate::report::{self, Figure};
+use crate::report::{self, DIRECT, Figure};
 
 /// Passes; each runs the program directly and in the VM.
 const PASSES: usize = 3;
@@ -25,7 +25,7 @@ struct Pass {
 /// # Errors
 /// As [`figures`].
 pub fn table() -> Result<()> {
-    println!("{}", report::machine(&report::gpu()?));
+    println!("{}", report::machine(Driver::Nvidia)?);
     report::print(&figures()?);
     Ok(())
 }
@@ -57,7 +57,7 @@ pub fn figures() -> Result<Vec<Figure>> {
             name: format!("pytorch_{name}"),
             value: of(&|pass| number(&pass.vm)),
             unit: unit(&first[name][1]),
-            baseline: "the same program on the driver directly",
+            baseline: DIRECT,
             baseline_value: Some(of(&|pass| number(&pass.direct))),
             ratio: Some(of(&|pass| number(&pass.vm) / number(&pass.direct))),
         }

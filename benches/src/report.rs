@@ -4,6 +4,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use vgpu_tests::host::Driver;
+
+/// The baseline of a program that runs on the driver without vGPU.
+pub const DIRECT: &str = "the same program on the driver directly";
 
 /// One figure beside its baseline.
 #[derive(Debug, Clone)]
@@ -36,10 +40,7 @@ impl Figure {
 }
 
 /// This machine's GPU and driver in one line.
-///
-/// # Errors
-/// If nvidia-smi does not run.
-pub fn gpu() -> Result<String> {
+fn gpu() -> Result<String> {
     let mut query = std::process::Command::new("nvidia-smi");
     query.args(["--query-gpu=name,driver_version", "--format=csv,noheader"]);
     let output = query.output().context("running nvidia-smi")?;
@@ -49,8 +50,15 @@ pub fn gpu() -> Result<String> {
         .replace('\n', "; "))
 }
 
-/// The machine in one line: processor, cores, kernel, GPU.
-pub fn machine(gpu: &str) -> String {
+/// The machine in one line: processor, cores, kernel, and with NVIDIA's driver the GPU.
+///
+/// # Errors
+/// If nvidia-smi does not run.
+pub fn machine(driver: Driver) -> Result<String> {
+    let gpu = match driver {
+        Driver::Soft => "no GPU".to_owned(),
+        Driver::Nvidia => gpu()?,
+    };
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
     let model = cpuinfo
@@ -60,10 +68,10 @@ pub fn machine(gpu: &str) -> String {
             l.trim_start_matches([' ', '\t', ':'])
         });
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    format!(
+    Ok(format!(
         "{model}, {cores} CPUs, Linux {}, {gpu}",
         read("/proc/sys/kernel/osrelease").trim()
-    )
+    ))
 }
 
 /// Prints the table.

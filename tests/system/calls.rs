@@ -95,14 +95,12 @@ const NOT_REMOTE: &[(u32, u32, &str)] = &[
     (114, 114, "semaphores of graphics"),
     (116, 116, "devices that reach each other's memory"),
     (119, 119, "pools that are shared with other processes"),
-    (120, 120, "clusters"),
     (121, 121, "arrays that get their memory later"),
     (
         124,
         125,
         "memory and events that are shared with other processes",
     ),
-    (127, 127, "tensor maps"),
     (128, 128, "memory that is shared with other machines"),
     (
         129,

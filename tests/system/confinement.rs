@@ -13,7 +13,7 @@ use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
-use rustix::process::{Gid, Uid};
+use rustix::process::{Gid, Resource, Uid, getrlimit};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::Value;
 use vgpu_tests::guest::{self, Guest, Running};
@@ -117,6 +117,9 @@ fn a_worker_on_a_gpu_can_name_its_threads_and_sees_no_other_process() -> Result<
     assert!(names.contains("keeps-thread-names"), "{check:#}");
     let apart = names.contains("own-pid-namespace");
     assert_eq!(names.contains("own-proc"), apart, "{check:#}");
+    if !apart {
+        eprintln!("SKIPPED IN PART: vgpud cannot make namespaces");
+    }
     // There is no driver, which the probe must notice.
     assert!(!names.contains("keeps-driver-start"), "{check:#}");
     let message = check["message"].as_str().unwrap_or_default();
@@ -268,9 +271,10 @@ fn a_worker_is_where_the_probe_was() -> Result<()> {
     let (_held, worker) = held(&host)?;
     assert_eq!(status(worker, "NoNewPrivs:")?, "1");
     assert_eq!(status(worker, "Seccomp:")?, "2", "a filter");
-    // 1 where vgpud's own limit allows it: then no program of `core_pattern` runs either.
-    let core = most(worker, "Max core file size")?;
-    assert!(["0", "1"].contains(&&*core), "{core}");
+    // 1 where vgpud's own limit, which is that of this process, allows it: then no program of
+    // `core_pattern` runs either.
+    let hard = getrlimit(Resource::Core).maximum.unwrap_or(u64::MAX);
+    assert_eq!(most(worker, "Max core file size")?, hard.min(1).to_string());
     for bounded in ["Max data size", "Max file size"] {
         let bytes = most(worker, bounded)?;
         assert!(bytes.parse::<u64>().is_ok(), "{bounded} is {bytes}");

@@ -16,13 +16,12 @@
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
-use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value};
 use vgpu_benches::measure::{BULK, PINNED, Set, quantile};
 use vgpu_benches::mediation::{self, Pace};
-use vgpu_benches::report::{self, Figure};
+use vgpu_benches::report::{self, DIRECT, Figure};
 use vgpu_benches::{baseline, choose, pytorch, soft};
 use vgpu_tests::guest::{self, Guest};
 use vgpu_tests::host::{Driver, Host, Options};
@@ -69,27 +68,48 @@ fn main() -> ExitCode {
 
 /// The samples of one pass.
 struct Pass {
-    /// Latencies with guest and host on two CPUs, and with both on one CPU.
-    two_cpus: Map<String, Value>,
-    one_cpu: Map<String, Value>,
+    /// Latencies with guest and host on two CPUs. On a GPU the host may run on any CPU.
+    two_cpus: Latency,
+    /// Latencies with guest and host on one CPU; `None` on a GPU.
+    one_cpu: Option<Latency>,
     throughput: Map<String, Value>,
     direct_latency: Map<String, Value>,
     direct_throughput: Map<String, Value>,
     shared: Map<String, Value>,
     pinned: Map<String, Value>,
-    ping_two_cpus: (f64, f64),
-    ping_one_cpu: (f64, f64),
     bandwidth: f64,
 }
 
-/// The hosts on which each pass runs.
+/// Latencies through vgpud, and those of the bare ping-pong.
+struct Latency {
+    figures: Map<String, Value>,
+    /// p50 and p99 in µs.
+    ping: (f64, f64),
+}
+
+impl Latency {
+    fn figure(&self, name: &str) -> f64 {
+        number(&self.figures, name)
+    }
+
+    /// The ping-pong's latency for the quantile in the name of a figure.
+    fn ping(&self, name: &str) -> f64 {
+        match name.ends_with("p99") {
+            true => self.ping.1,
+            false => self.ping.0,
+        }
+    }
+}
+
+/// The hosts on which each pass runs. On a GPU only `free` exists, and serves in place of `other`:
+/// of two vgpuds on one GPU, each would take the other's workers for strangers.
 struct Hosts {
     /// vgpud and workers may run on any CPU.
-    free: Rc<Host>,
+    free: Host,
     /// vgpud and workers run on the CPU of the guest.
-    same: Rc<Host>,
+    same: Option<Host>,
     /// vgpud and workers run on another CPU than the guest.
-    other: Rc<Host>,
+    other: Option<Host>,
 }
 
 /// CPU of the guest, and CPU of the host if the host runs on another CPU.
@@ -97,7 +117,7 @@ const GUEST_CPU: usize = 0;
 const HOST_CPU: usize = 1;
 
 fn bench() -> Result<()> {
-    let machine = report::machine("no GPU");
+    let machine = report::machine(Driver::Soft)?;
     println!("{machine}");
     let mut figures = choosing()?;
     figures.extend(soft::figures(soft::PAIRS, &[])?);
@@ -110,7 +130,7 @@ fn bench() -> Result<()> {
 
 /// Measures on this machine's GPU whatever does not need a software device.
 fn on_gpu() -> Result<()> {
-    let machine = report::machine(&report::gpu()?);
+    let machine = report::machine(Driver::Nvidia)?;
     println!("{machine}");
     let mut figures = through_vgpud(Driver::Nvidia)?;
     match pytorch::figures() {
@@ -146,16 +166,14 @@ fn through_vgpud(driver: Driver) -> Result<Vec<Figure>> {
         cpus > HOST_CPU,
         "the benchmarks need two CPUs, this machine has {cpus}"
     );
-    let free = Rc::new(host(driver, None)?);
-    // Two vgpuds cannot share a GPU: each would take the other's workers for strangers.
-    let on = |cpu| match driver {
-        Driver::Soft => host(driver, Some(cpu)).map(Rc::new),
-        Driver::Nvidia => Ok(Rc::clone(&free)),
+    let pinned = |cpu| match driver {
+        Driver::Soft => host(driver, Some(cpu)).map(Some),
+        Driver::Nvidia => Ok(None),
     };
     let hosts = Hosts {
-        same: on(GUEST_CPU)?,
-        other: on(HOST_CPU)?,
-        free,
+        free: host(driver, None)?,
+        same: pinned(GUEST_CPU)?,
+        other: pinned(HOST_CPU)?,
     };
     let passes = (1..=PASSES)
         .map(|i| {
@@ -164,9 +182,6 @@ fn through_vgpud(driver: Driver) -> Result<Vec<Figure>> {
         })
         .collect::<Result<Vec<_>>>()?;
     let mut figures = paired(&passes);
-    if driver == Driver::Nvidia {
-        figures.retain(|figure| !figure.name.ends_with("_one_cpu"));
-    }
     figures.extend(memory(&hosts.free)?);
     drop(hosts);
     figures.push(handoff(driver)?);
@@ -177,7 +192,7 @@ fn through_vgpud(driver: Driver) -> Result<Vec<Figure>> {
 fn softly(words: &[&str]) -> Result<()> {
     let quick = words.contains(&"quick");
     let named: Vec<&str> = words.iter().copied().filter(|w| *w != "quick").collect();
-    println!("{}", report::machine("no GPU"));
+    println!("{}", report::machine(Driver::Soft)?);
     let pairs = if quick { 1 } else { soft::PAIRS };
     report::print(&soft::figures(pairs, &named)?);
     Ok(())
@@ -196,7 +211,7 @@ fn mediate(words: &[&str]) -> Result<()> {
         let names = mediation::PARTS.map(|(name, _)| name).join(", ");
         anyhow::bail!("there is no part {unknown}; the parts are {names}");
     }
-    println!("{}", report::machine("no GPU"));
+    println!("{}", report::machine(Driver::Soft)?);
     let mut figures = Vec::new();
     for (name, part) in mediation::PARTS {
         if named.is_empty() || named.contains(&name) {
@@ -334,23 +349,29 @@ fn choosing() -> Result<Vec<Figure>> {
 
 fn one_pass(hosts: &Hosts, driver: Driver) -> Result<Pass> {
     let shim = paths::shim_dir()?.join("libcuda.so.1");
-    let own = match driver {
+    let driver_library = match driver {
         Driver::Soft => paths::soft_gpu_dir()?.join("libcuda.so.1"),
         // The dynamic linker finds it.
         Driver::Nvidia => "libcuda.so.1".into(),
     };
     let remote = |host: &Host, set, cpu| client(&shim, set, Some(host), cpu);
+    let latency = |host: &Host, host_cpu: usize| -> Result<Latency> {
+        Ok(Latency {
+            ping: baseline::ping_pong(3_000, (GUEST_CPU, host_cpu))?,
+            figures: remote(host, Set::Latency, Some(GUEST_CPU))?,
+        })
+    };
+    let other = hosts.other.as_ref().unwrap_or(&hosts.free);
+    let same = hosts.same.as_ref();
     Ok(Pass {
-        ping_two_cpus: baseline::ping_pong(3_000, (GUEST_CPU, HOST_CPU))?,
-        two_cpus: remote(&hosts.other, Set::Latency, Some(GUEST_CPU))?,
-        ping_one_cpu: baseline::ping_pong(3_000, (GUEST_CPU, GUEST_CPU))?,
-        one_cpu: remote(&hosts.same, Set::Latency, Some(GUEST_CPU))?,
+        two_cpus: latency(other, HOST_CPU)?,
+        one_cpu: same.map(|host| latency(host, GUEST_CPU)).transpose()?,
         bandwidth: baseline::bandwidth(1 << 20, BULK, 3)?,
         throughput: remote(&hosts.free, Set::Throughput, None)?,
-        direct_throughput: client(&own, Set::Throughput, None, None)?,
-        direct_latency: client(&own, Set::Latency, None, None)?,
+        direct_throughput: client(&driver_library, Set::Throughput, None, None)?,
+        direct_latency: client(&driver_library, Set::Latency, None, None)?,
         shared: remote(&hosts.free, Set::Shared, None)?,
-        pinned: remote(&hosts.other, Set::Pinned, Some(GUEST_CPU))?,
+        pinned: remote(other, Set::Pinned, Some(GUEST_CPU))?,
     })
 }
 
@@ -400,43 +421,39 @@ fn number(figures: &Map<String, Value>, name: &str) -> f64 {
 /// Figures whose baseline was measured in the same pass.
 fn paired(passes: &[Pass]) -> Vec<Figure> {
     const PING: &str = "bare ping-pong, same sockets and CPUs";
+    const PING_ON_GPU: &str = "bare ping-pong, same sockets, on two CPUs";
     const SOCKET: &str = "the socket alone, memory to memory, 1 MiB writes";
-    const DIRECT: &str = "the same program on the driver directly";
     const COPIES: &str = "the same turns by copies to and from device memory";
     const WITHOUT: &str = "launch + synchronise without such memory";
     const MISSED: &str =
         "MISSED: at most 1.2 of the same work without page-locked memory that kernels reach";
     const APART: &str = "the same work without page-locked memory that kernels reach; at most 1.2 where the kernel cannot reach it";
     type Get = fn(&Pass, &str) -> f64;
-    let two: Get = |p, name| number(&p.two_cpus, name);
-    let one: Get = |p, name| number(&p.one_cpu, name);
+    let two: Get = |p, name| p.two_cpus.figure(name);
+    let one: Get = |p, name| p.one_cpu.as_ref().map_or(f64::NAN, |l| l.figure(name));
     let stream: Get = |p, name| number(&p.throughput, name);
     let direct: Get =
         |p, name| number(&p.direct_latency, name).max(number(&p.direct_throughput, name));
-    let ping_two: Get = |p, name| {
-        if name.ends_with("p99") {
-            p.ping_two_cpus.1
-        } else {
-            p.ping_two_cpus.0
-        }
-    };
-    let ping_one: Get = |p, name| {
-        if name.ends_with("p99") {
-            p.ping_one_cpu.1
-        } else {
-            p.ping_one_cpu.0
-        }
-    };
+    let ping_two: Get = |p, name| p.two_cpus.ping(name);
+    let ping_one: Get = |p, name| p.one_cpu.as_ref().map_or(f64::NAN, |l| l.ping(name));
     let socket: Get = |p, _| p.bandwidth;
     let shared: Get = |p, name| number(&p.shared, name);
     let copied: Get = |p, name| number(&p.shared, &format!("{name}_base"));
     let pinned: Get = |p, name| number(&p.pinned, name);
     let unpinned: Get = |p, name| number(&p.pinned, &format!("{name}_base"));
+    let on_one_cpu = passes.iter().all(|pass| pass.one_cpu.is_some());
+    let ping = if on_one_cpu { PING } else { PING_ON_GPU };
     let mut rows: Vec<(&str, &str, Get, &'static str, &'static str, Get)> = vec![
-        ("sync_call_p50", "", two, "us", PING, ping_two),
-        ("sync_call_p99", "", two, "us", PING, ping_two),
-        ("sync_call_p50", "_one_cpu", one, "us", PING, ping_one),
-        ("sync_call_p99", "_one_cpu", one, "us", PING, ping_one),
+        ("sync_call_p50", "", two, "us", ping, ping_two),
+        ("sync_call_p99", "", two, "us", ping, ping_two),
+    ];
+    if on_one_cpu {
+        rows.extend([
+            ("sync_call_p50", "_one_cpu", one, "us", PING, ping_one),
+            ("sync_call_p99", "_one_cpu", one, "us", PING, ping_one),
+        ]);
+    }
+    rows.extend([
         ("launch_sync_p50", "", two, "us", DIRECT, direct),
         ("launch_sync_p99", "", two, "us", DIRECT, direct),
         ("async_launch_caller", "", stream, "ns", DIRECT, direct),
@@ -445,12 +462,12 @@ fn paired(passes: &[Pass]) -> Vec<Figure> {
         ("copy_d2h_64mib", "", stream, "GB/s", SOCKET, socket),
         ("copy_h2d_64mib", "_direct", stream, "GB/s", DIRECT, direct),
         ("copy_d2h_64mib", "_direct", stream, "GB/s", DIRECT, direct),
-        ("copy_h2d_4kib", "", two, "us", PING, ping_two),
-        ("copy_d2h_4kib", "", two, "us", PING, ping_two),
+        ("copy_h2d_4kib", "", two, "us", ping, ping_two),
+        ("copy_d2h_4kib", "", two, "us", ping, ping_two),
         ("session_start", "", stream, "us", DIRECT, direct),
         ("shared_turn_1mib", "", shared, "us", COPIES, copied),
         ("shared_apart_16mib", "", shared, "us", WITHOUT, copied),
-    ];
+    ]);
     rows.extend(PINNED.map(|name| (name, "", pinned, "us", APART, unpinned)));
     rows.iter()
         .map(|&(name, suffix, value, unit, baseline, base)| {

@@ -175,7 +175,7 @@ impl Daemon {
         let launcher = Launcher::new(config.clone(), records.clone());
         let launcher = Arc::new(launcher.context("cannot start a thread for workers")?);
         launcher.keep_programs();
-        match launcher.forks_end() {
+        match launcher.forks_end(config.driver.kind == DriverKind::Soft) {
             (true, text) => tracing::info!("{text}"),
             (false, text) => tracing::warn!("{text}"),
         }

@@ -40,7 +40,7 @@ impl Host {
         let mut checks = vec![
             self.worker_program().await,
             self.worker_user(),
-            self.worker_forks(),
+            self.worker_forks(soft),
         ];
         let confinement = self.confinement.check(&self.prober, soft);
         let (confinement, libraries) = tokio::join!(confinement, self.driver_libraries());
@@ -59,11 +59,12 @@ impl Host {
         }
     }
 
-    fn worker_forks(&self) -> DoctorCheck {
+    fn worker_forks(&self, soft: bool) -> DoctorCheck {
         const NAME: &str = "worker-forks";
-        let (good, message) = self.launcher.forks_end();
-        let hint = "Give vgpud CAP_SYS_ADMIN and leave worker.confined on, or give it a cgroup (systemd: \
-                    `Delegate=yes` and `ProtectControlGroups=no` in its unit); see worker.cgroups in \
+        let (good, message) = self.launcher.forks_end(soft);
+        let hint = "Give vgpud CAP_SYS_ADMIN, let it make process and mount namespaces (systemd: \
+                    `RestrictNamespaces=net ipc pid mnt`) and leave worker.confined on, or give it a cgroup \
+                    (`Delegate=yes` and `ProtectControlGroups=no`); see worker.cgroups in \
                     docs/configuration.md.";
         match good {
             true => DoctorCheck::ok(NAME, message),

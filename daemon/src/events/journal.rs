@@ -165,25 +165,27 @@ impl Draft {
         }
     }
 
-    pub(super) fn session(
-        kind: EventKind,
-        severity: Severity,
-        vm_id: u32,
-        session_id: u64,
-        message: String,
-    ) -> Self {
+    pub(super) fn of_vm(self, vm_id: Option<u32>) -> Self {
+        Self { vm_id, ..self }
+    }
+
+    pub(super) fn of_session(self, session_id: impl Into<Option<u64>>) -> Self {
         Self {
-            session_id: Some(session_id),
-            ..Self::vm(kind, severity, vm_id, message)
+            session_id: session_id.into(),
+            ..self
         }
     }
 
-    pub(super) fn gpu(kind: EventKind, uuid: String, what: &str) -> Self {
-        let message = format!("GPU {uuid} {what}");
+    pub(super) fn on_gpu(self, uuid: impl Into<Option<String>>) -> Self {
         Self {
-            gpu_uuid: Some(uuid),
-            ..Self::daemon(kind, Severity::Error, message)
+            gpu_uuid: uuid.into(),
+            ..self
         }
+    }
+
+    /// Sets the short name of the cause, for metrics.
+    pub(super) fn labelled(self, label: &'static str) -> Self {
+        Self { label, ..self }
     }
 }
 

@@ -248,170 +248,152 @@ impl Report {
         }
     }
 
-    pub(super) fn into_draft(self) -> Draft {
+    /// The text of the event.
+    fn sentence(&self) -> String {
         match self {
             Self::SessionStarted {
                 vm_id,
                 session_id,
-                gpu_uuid,
                 program,
-            } => Draft {
-                gpu_uuid: Some(gpu_uuid),
-                ..Draft::session(
-                    EventKind::SessionStarted,
-                    Severity::Info,
-                    vm_id,
-                    session_id,
-                    format!(
-                        "VM {vm_id} started {} as session {session_id}",
-                        clean(&program)
-                    ),
-                )
-            },
+                ..
+            } => format!(
+                "VM {vm_id} started {} as session {session_id}",
+                clean(program)
+            ),
             Self::SessionEnded {
                 vm_id,
                 session_id,
-                gpu_uuid,
-                cause,
                 detail,
-            } => Draft {
-                gpu_uuid,
-                label: cause.name(),
-                ..Draft::session(
-                    cause.kind(),
-                    cause.severity(),
-                    vm_id,
-                    session_id,
-                    format!(
-                        "Session {session_id} of VM {vm_id} ended: {}",
-                        clean(&detail)
-                    ),
-                )
-            },
+                ..
+            } => format!(
+                "Session {session_id} of VM {vm_id} ended: {}",
+                clean(detail)
+            ),
             Self::SoftLimit {
                 vm_id,
                 session_id,
-                gpu_uuid,
                 after,
-            } => Draft {
-                gpu_uuid: Some(gpu_uuid),
-                ..Draft::session(
-                    EventKind::SoftLimit,
-                    Severity::Warning,
-                    vm_id,
-                    session_id,
-                    format!(
-                        "Session {session_id} of VM {vm_id} held the GPU for {} ms without \
-                         progress, or after it was asked back (soft limit)",
-                        after.as_millis()
-                    ),
-                )
-            },
+                ..
+            } => format!(
+                "Session {session_id} of VM {vm_id} held the GPU for {} ms without progress, or \
+                 after it was asked back (soft limit)",
+                after.as_millis()
+            ),
             Self::Strike {
                 vm_id,
                 strikes,
                 reason,
                 ..
-            } => Draft::vm(
-                EventKind::Strike,
-                Severity::Warning,
-                vm_id,
-                format!("VM {vm_id} got strike {strikes}: {}", clean(&reason)),
-            ),
+            } => format!("VM {vm_id} got strike {strikes}: {}", clean(reason)),
             Self::Quarantined {
                 vm_id,
                 reason,
                 lasts,
                 ..
-            } => {
-                let lasts = lasts.map_or(String::new(), |t| format!(" for {} s", t.as_secs()));
-                Draft::vm(
-                    EventKind::Quarantined,
-                    Severity::Error,
-                    vm_id,
-                    format!(
-                        "VM {vm_id} is quarantined{lasts}: {}. `vgpu-admin release \
-                         --vm-id={vm_id}` ends it.",
-                        clean(&reason)
-                    ),
-                )
-            }
-            Self::QuarantineOver { vm_id, .. } => Draft::vm(
-                EventKind::Released,
-                Severity::Info,
-                vm_id,
-                format!("The quarantine of VM {vm_id} is over."),
+            } => format!(
+                "VM {vm_id} is quarantined{}: {}. `vgpu-admin release --vm-id={vm_id}` ends it.",
+                lasts.map_or(String::new(), |t| format!(" for {} s", t.as_secs())),
+                clean(reason)
             ),
-            Self::Refused {
+            Self::QuarantineOver { vm_id, .. } => format!("The quarantine of VM {vm_id} is over."),
+            Self::Refused { peer, message, .. } => {
+                format!("Refused {}: {}", clean(peer), clean(message))
+            }
+            Self::RateLimited { vm_id, cap } => {
+                format!("VM {vm_id} is held back by its limit of {}", cap.name())
+            }
+            Self::MemoryBeyond {
                 vm_id,
-                peer,
-                code,
-                message,
-            } => Draft {
+                session_id,
+                bytes,
+                ..
+            } => format!(
+                "Session {session_id} of VM {vm_id} holds {} MiB of device memory that it did not \
+                 request (its modules, as a rule), beyond the limit of the VM or the free memory \
+                 of the GPU",
+                bytes.div_ceil(1 << 20)
+            ),
+            Self::GpuSuspect { gpu_uuid, reason } => format!(
+                "GPU {gpu_uuid} takes no more work until it was checked: {}",
+                clean(reason)
+            ),
+            Self::GpuVanished { gpu_uuid, reason } => {
+                format!("GPU {gpu_uuid} is gone: {}", clean(reason))
+            }
+            Self::WorkerFailed { message, .. } => clean(message),
+        }
+    }
+
+    pub(super) fn into_draft(self) -> Draft {
+        use EventKind as Kind;
+        use Severity::{Error, Info, Warning};
+
+        let text = self.sentence();
+        match self {
+            Self::SessionStarted {
                 vm_id,
-                label: code,
-                ..Draft::daemon(
-                    EventKind::Refused,
-                    Severity::Warning,
-                    format!("Refused {}: {}", clean(&peer), clean(&message)),
-                )
-            },
-            Self::RateLimited { vm_id, cap } => Draft {
-                label: match cap {
-                    Cap::Calls => "calls",
-                    Cap::Bytes => "bytes",
-                    Cap::GpuTime => "gpu_time",
-                },
-                ..Draft::vm(
-                    EventKind::RateLimited,
-                    Severity::Info,
-                    vm_id,
-                    format!("VM {vm_id} is held back by its limit of {}", cap.name()),
-                )
-            },
+                session_id,
+                gpu_uuid,
+                ..
+            } => Draft::vm(Kind::SessionStarted, Info, vm_id, text)
+                .of_session(session_id)
+                .on_gpu(gpu_uuid),
+            Self::SessionEnded {
+                vm_id,
+                session_id,
+                gpu_uuid,
+                cause,
+                ..
+            } => Draft::vm(cause.kind(), cause.severity(), vm_id, text)
+                .of_session(session_id)
+                .on_gpu(gpu_uuid)
+                .labelled(cause.name()),
+            Self::SoftLimit {
+                vm_id,
+                session_id,
+                gpu_uuid,
+                ..
+            } => Draft::vm(Kind::SoftLimit, Warning, vm_id, text)
+                .of_session(session_id)
+                .on_gpu(gpu_uuid),
+            Self::Strike { vm_id, .. } => Draft::vm(Kind::Strike, Warning, vm_id, text),
+            Self::Quarantined { vm_id, .. } => Draft::vm(Kind::Quarantined, Error, vm_id, text),
+            Self::QuarantineOver { vm_id, .. } => Draft::vm(Kind::Released, Info, vm_id, text),
+            Self::Refused { vm_id, code, .. } => Draft::daemon(Kind::Refused, Warning, text)
+                .of_vm(vm_id)
+                .labelled(code),
+            Self::RateLimited { vm_id, cap } => {
+                Draft::vm(Kind::RateLimited, Info, vm_id, text).labelled(label(cap))
+            }
             Self::MemoryBeyond {
                 vm_id,
                 session_id,
                 gpu_uuid,
-                bytes,
-            } => Draft {
-                gpu_uuid: Some(gpu_uuid),
-                ..Draft::session(
-                    EventKind::MemoryBeyond,
-                    Severity::Warning,
-                    vm_id,
-                    session_id,
-                    format!(
-                        "Session {session_id} of VM {vm_id} holds {} MiB of device memory that it \
-                         did not request (its modules, as a rule), beyond the limit of the VM or \
-                         the free memory of the GPU",
-                        bytes.div_ceil(1 << 20)
-                    ),
-                )
-            },
-            Self::GpuSuspect { gpu_uuid, reason } => Draft::gpu(
-                EventKind::GpuSuspect,
-                gpu_uuid,
-                &format!(
-                    "takes no more work until it was checked: {}",
-                    clean(&reason)
-                ),
-            ),
-            Self::GpuVanished { gpu_uuid, reason } => Draft::gpu(
-                EventKind::GpuVanished,
-                gpu_uuid,
-                &format!("is gone: {}", clean(&reason)),
-            ),
+                ..
+            } => Draft::vm(Kind::MemoryBeyond, Warning, vm_id, text)
+                .of_session(session_id)
+                .on_gpu(gpu_uuid),
+            Self::GpuSuspect { gpu_uuid, .. } => {
+                Draft::daemon(Kind::GpuSuspect, Error, text).on_gpu(gpu_uuid)
+            }
+            Self::GpuVanished { gpu_uuid, .. } => {
+                Draft::daemon(Kind::GpuVanished, Error, text).on_gpu(gpu_uuid)
+            }
             Self::WorkerFailed {
-                vm_id,
-                session_id,
-                message,
-            } => Draft {
-                vm_id,
-                session_id,
-                ..Draft::daemon(EventKind::WorkerFailed, Severity::Error, clean(&message))
-            },
+                vm_id, session_id, ..
+            } => Draft::daemon(Kind::WorkerFailed, Error, text)
+                .of_vm(vm_id)
+                .of_session(session_id),
         }
+    }
+}
+
+/// A stable short name of a limit, for metrics.
+fn label(cap: Cap) -> &'static str {
+    match cap {
+        Cap::Calls => "calls",
+        Cap::Bytes => "bytes",
+        Cap::GpuTime => "gpu_time",
     }
 }
 

@@ -134,6 +134,78 @@ impl Facts {
     }
 
     fn gpus(&self, out: &mut Families<'_>) -> Result<(), Error> {
+        self.gpu_info(out)?;
+        self.gpu_gauge(out, "vgpu_gpu_up", "1 while the GPU takes work.", |gpu| {
+            f64::from(u8::from(gpu.state == GpuState::Ready))
+        })?;
+        self.gpu_gauge(
+            out,
+            "vgpu_gpu_memory_total_bytes",
+            "Memory of the GPU.",
+            |gpu| gpu.memory_bytes as f64,
+        )?;
+        self.gpu_gauge(
+            out,
+            "vgpu_gpu_sessions",
+            "Open sessions on the GPU.",
+            |gpu| f64::from(gpu.sessions),
+        )?;
+        self.gpu_gauge(
+            out,
+            "vgpu_gpu_busy_ratio",
+            "Part of the last second with a lease held.",
+            |gpu| f64::from(gpu.busy_permille) / 1_000.0,
+        )?;
+        self.gpu_measured(
+            out,
+            "vgpu_gpu_memory_used_bytes",
+            "Memory in use, by the last probe.",
+            |gpu| Some(gpu.memory_used_bytes? as f64),
+        )?;
+        self.gpu_measured(
+            out,
+            "vgpu_gpu_temperature_celsius",
+            "Core temperature, by the last scan.",
+            |gpu| Some(f64::from(gpu.health.temperature_celsius?)),
+        )?;
+        self.gpu_measured(
+            out,
+            "vgpu_gpu_power_watts",
+            "Power draw, by the last scan.",
+            |gpu| Some(f64::from(gpu.health.power_milliwatts?) / 1_000.0),
+        )?;
+        self.gpu_accounts(out)
+    }
+
+    fn gpu_accounts(&self, out: &mut Families<'_>) -> Result<(), Error> {
+        let handoffs = self.gpus.iter();
+        let handoffs = handoffs.map(|gpu| (gpu_labels(gpu), gpu.handoffs as f64));
+        out.counters(
+            "vgpu_gpu_handoffs",
+            "Lease moves between sessions.",
+            handoffs,
+        )?;
+        self.gpu_time(
+            out,
+            "vgpu_gpu_busy_seconds",
+            "Time charged to VMs, with the switches between them.",
+            |account| account.charged_ns,
+        )?;
+        self.gpu_time(
+            out,
+            "vgpu_gpu_idle_seconds",
+            "Time in which nobody had work.",
+            |account| account.idle_ns,
+        )?;
+        self.gpu_time(
+            out,
+            "vgpu_gpu_switch_seconds",
+            "Time with work waiting and no lease granted; switches between VMs are in busy.",
+            |account| account.switch_ns,
+        )
+    }
+
+    fn gpu_info(&self, out: &mut Families<'_>) -> Result<(), Error> {
         let info = self.gpus.iter().map(|gpu| {
             let mut labels = gpu_labels(gpu);
             labels.push(("model", gpu.model.clone()));
@@ -142,90 +214,47 @@ impl Facts {
             labels.push(("pools", gpu.pools.join(",")));
             (labels, 1.0)
         });
-        out.gauges("vgpu_gpu_info", "A GPU of this host; always 1.", info)?;
-        let mut gauge = |name, help, value: fn(&Gpu) -> f64| {
-            out.gauges(
-                name,
-                help,
-                self.gpus.iter().map(|gpu| (gpu_labels(gpu), value(gpu))),
-            )
-        };
-        gauge("vgpu_gpu_up", "1 while the GPU takes work.", |gpu| {
-            if gpu.state == GpuState::Ready {
-                1.0
-            } else {
-                0.0
-            }
-        })?;
-        gauge("vgpu_gpu_memory_total_bytes", "Memory of the GPU.", |g| {
-            g.memory_bytes as f64
-        })?;
-        gauge("vgpu_gpu_sessions", "Open sessions on the GPU.", |gpu| {
-            f64::from(gpu.sessions)
-        })?;
-        gauge(
-            "vgpu_gpu_busy_ratio",
-            "Part of the last second with a lease held.",
-            |gpu| f64::from(gpu.busy_permille) / 1_000.0,
-        )?;
-        // A value that was not measured is absent, not 0.
-        let mut measured = |name, help, value: fn(&Gpu) -> Option<f64>| {
-            let known = self.gpus.iter();
-            let values = known.filter_map(|gpu| Some((gpu_labels(gpu), value(gpu)?)));
-            out.gauges(name, help, values)
-        };
-        measured(
-            "vgpu_gpu_memory_used_bytes",
-            "Memory in use, by the last probe.",
-            |gpu| Some(gpu.memory_used_bytes? as f64),
-        )?;
-        measured(
-            "vgpu_gpu_temperature_celsius",
-            "Core temperature, by the last scan.",
-            |gpu| Some(f64::from(gpu.health.temperature_celsius?)),
-        )?;
-        measured(
-            "vgpu_gpu_power_watts",
-            "Power draw, by the last scan.",
-            |gpu| Some(f64::from(gpu.health.power_milliwatts?) / 1_000.0),
-        )?;
-        let handoffs = self
-            .gpus
-            .iter()
-            .map(|gpu| (gpu_labels(gpu), gpu.handoffs as f64));
-        out.counters(
-            "vgpu_gpu_handoffs",
-            "Lease moves between sessions.",
-            handoffs,
-        )?;
-        let mut time = |name, help, part: fn(&GpuAccount) -> u64| {
-            let values = self.gpus.iter();
-            out.counters(
-                name,
-                help,
-                values.map(|gpu| {
-                    (
-                        gpu_labels(gpu),
-                        seconds(gpu.account.as_ref().map_or(0, part)),
-                    )
-                }),
-            )
-        };
-        time(
-            "vgpu_gpu_busy_seconds",
-            "Time charged to VMs, with the switches between them.",
-            |a| a.charged_ns,
-        )?;
-        time(
-            "vgpu_gpu_idle_seconds",
-            "Time in which nobody had work.",
-            |a| a.idle_ns,
-        )?;
-        time(
-            "vgpu_gpu_switch_seconds",
-            "Time with work waiting and no lease granted; switches between VMs are in busy.",
-            |a| a.switch_ns,
-        )
+        out.gauges("vgpu_gpu_info", "A GPU of this host; always 1.", info)
+    }
+
+    /// A gauge with a value for each GPU.
+    fn gpu_gauge(
+        &self,
+        out: &mut Families<'_>,
+        name: &str,
+        help: &str,
+        value: fn(&Gpu) -> f64,
+    ) -> Result<(), Error> {
+        let gpus = self.gpus.iter();
+        out.gauges(name, help, gpus.map(|gpu| (gpu_labels(gpu), value(gpu))))
+    }
+
+    /// A gauge of measurements. A value that was not measured is absent, not 0.
+    fn gpu_measured(
+        &self,
+        out: &mut Families<'_>,
+        name: &str,
+        help: &str,
+        value: fn(&Gpu) -> Option<f64>,
+    ) -> Result<(), Error> {
+        let gpus = self.gpus.iter();
+        let values = gpus.filter_map(|gpu| Some((gpu_labels(gpu), value(gpu)?)));
+        out.gauges(name, help, values)
+    }
+
+    /// A counter of seconds: a part of each GPU's account, in ns there.
+    fn gpu_time(
+        &self,
+        out: &mut Families<'_>,
+        name: &str,
+        help: &str,
+        part: fn(&GpuAccount) -> u64,
+    ) -> Result<(), Error> {
+        let values = self.gpus.iter().map(|gpu| {
+            let ns = gpu.account.as_ref().map_or(0, part);
+            (gpu_labels(gpu), seconds(ns))
+        });
+        out.counters(name, help, values)
     }
 
     fn pools(&self, out: &mut Families<'_>) -> Result<(), Error> {

@@ -10,15 +10,11 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use super::{Prober, library_args, run};
-use crate::model::{VmIdentity, now_unix_ms};
-use crate::supervisor::launcher::{environment, probe_binary};
+use super::{Prober, library_args, probe_environment};
+use crate::model::now_unix_ms;
 use crate::worker::confine::Jail;
 use crate::worker::owner::Owner;
 use crate::worker::process::Process;
-
-/// Deadline of the probe, whatever other probes have.
-const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Time within which the process that the probe left behind must end.
 const FORKS_END: Duration = Duration::from_secs(1);
@@ -82,14 +78,10 @@ impl Prober {
         args.extend(library_args(&config, soft)?);
         let left = Left::new();
         args.extend(["--left".into(), (&left.seconds).into()]);
-        let program = self.program(&probe_binary(&config)?, owner.as_ref())?;
-        let confinement =
-            self.launcher
-                .confinement((VmIdentity::PROBE, owner), soft, 0, Some(1))?;
-        let env = environment(&config, soft);
-        let written = run::run(&program, &args, &env, (jail, confinement), DEADLINE)?;
+        let env = probe_environment(&config, soft);
+        let written = self.run_confined(&config, soft, &args, &env, Some(1))?;
         let mut lines: Vec<Line> = serde_json::from_slice(&written.output)
-            .map_err(|e| format!("the answer of {program} is not understood: {e}"))?;
+            .map_err(|e| format!("the probe's answer is not understood: {e}"))?;
         for line in &mut lines {
             if line.name == FORKS
                 && line.holds
@@ -98,18 +90,19 @@ impl Prober {
                 (line.holds, line.detail) = (false, why);
             }
         }
-        if jail.forks_end().is_err() && self.launcher.forks_end().0 {
+        if jail.forks_end(soft).is_err() && self.launcher.forks_end(soft).0 {
             // The cgroups of workers ensure this, and the probe has no cgroup.
             lines.retain(|line| line.name != FORKS);
         }
-        Ok(lines.into_iter().map(|line| judge(jail, line)).collect())
+        let judged = lines.into_iter().map(|line| judge(jail, soft, line));
+        Ok(judged.collect())
     }
 }
 
-fn judge(jail: &Jail, line: Line) -> Attempt {
+fn judge(jail: &Jail, soft: bool, line: Line) -> Attempt {
     let (verdict, cure) = match line.holds {
         true => (Verdict::Holds, String::new()),
-        false => why_not(jail, &line.name),
+        false => why_not(jail, soft, &line.name),
     };
     Attempt {
         name: line.name,
@@ -120,17 +113,17 @@ fn judge(jail: &Jail, line: Line) -> Attempt {
 }
 
 /// The likely reason why an action is not as intended, and the remedy.
-fn why_not(jail: &Jail, name: &str) -> (Verdict, String) {
+fn why_not(jail: &Jail, soft: bool, name: &str) -> (Verdict, String) {
+    const NAMESPACES: &str = "give vgpud CAP_SYS_ADMIN, and let it make namespaces of networks, IPC, processes and \
+                              mounts (RestrictNamespaces=), as its systemd unit does.";
     if let Err(why) = jail.is_closed() {
         let cure = format!("{why}: set worker.confined = true and restart vgpud.");
         return (Verdict::DoesNotHold, cure);
     }
     let (able, cure) = match name {
-        _ if name == FORKS || name.starts_with("own-") => (
-            jail.forks_end(),
-            "give vgpud CAP_SYS_ADMIN, and let it make namespaces of networks, IPC, processes and mounts \
-             (RestrictNamespaces=), as its systemd unit does.",
-        ),
+        "own-net-namespace" | "own-ipc-namespace" => (jail.has_vm_namespaces(), NAMESPACES),
+        // The process namespace, and the `/proc` of it.
+        _ if name == FORKS || name.starts_with("own-") => (jail.forks_end(soft), NAMESPACES),
         _ if name.starts_with("files-in") => (
             jail.keeps_files(),
             "boot a kernel with Landlock (Linux 5.13; `lsm=landlock,…` among its parameters).",

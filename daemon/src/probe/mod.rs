@@ -144,16 +144,28 @@ impl Prober {
         args.extend(library_args(config, soft)?);
         let mut env = probe_environment(config, soft);
         env.push(("CUDA_VISIBLE_DEVICES".into(), OsString::from(&gpu.uuid)));
-        // In a worker's place: what a worker cannot do here, this kernel cannot either. The number
-        // of processes is not bounded, because without a uid for each VM all workers count.
+        // The canary has a worker's confinement, so it fails where workers would. Its processes
+        // are not limited: where all VMs share a uid, the kernel would count all workers.
+        understood(&self.run_confined(config, soft, &args, &env, None)?)
+    }
+
+    /// Runs the probe program with the confinement of a worker of no VM. `sessions`: limits the
+    /// number of its processes and threads, as for so many programs of a VM; `None`: no limit.
+    fn run_confined(
+        &self,
+        config: &Config,
+        soft: bool,
+        args: &[OsString],
+        env: &[(OsString, OsString)],
+        sessions: Option<u64>,
+    ) -> Result<Written, String> {
+        let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
         let owner = self.launcher.owners().of(0)?;
         let program = self.program(&probe_binary(config)?, owner.as_ref())?;
-        let confinement = self
-            .launcher
-            .confinement((VmIdentity::PROBE, owner), soft, 0, None)?;
+        let inmate = (VmIdentity::PROBE, owner);
+        let confinement = self.launcher.confinement(inmate, soft, 0, sessions)?;
         let confined = (self.launcher.jail(), confinement);
-        let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
-        understood(&run::run(&program, &args, &env, confined, deadline)?)
+        run::run(&program, args, env, confined, deadline)
     }
 
     /// Loads the driver library of the workers and describes it. Needs no GPU. Blocks.

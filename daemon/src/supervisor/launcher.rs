@@ -102,11 +102,12 @@ impl Launcher {
         &self.owners
     }
 
-    /// Whether the processes that a worker starts end with it, and a sentence about it.
+    /// Whether the processes that a worker starts end with it, and a sentence about it. `soft`: a
+    /// worker on software devices, otherwise one on GPUs.
     #[must_use]
-    pub fn forks_end(&self) -> (bool, String) {
+    pub fn forks_end(&self, soft: bool) -> (bool, String) {
         let (in_cgroup, cgroups) = self.cgroups.describe();
-        match self.jail.forks_end() {
+        match self.jail.forks_end(soft) {
             Ok(()) => {
                 let apart =
                     "each worker has a process namespace of its own: what it starts ends with it";

@@ -39,11 +39,11 @@ pub fn run() -> ExitCode {
 }
 
 /// Forbids other processes with this uid to inspect this process (ptrace, /proc), also where vgpud
-/// could not start the worker from a copy that nobody may read. This holds until the driver of a
-/// GPU is loaded ([`load`]). vgpud takes all other rights away
-/// before the process starts (`vgpud::worker::confine`). The worker ends together with vgpud
-/// because the control thread sees the socket close. A parent-death signal would come too early: it
-/// is bound to the thread that started this process.
+/// could not start the worker from a copy that nobody may read. This holds until `cuInit` of a
+/// GPU's driver ([`load`]). vgpud takes all other rights away before the process starts
+/// (`vgpud::worker::confine`). The worker ends together with vgpud because the control thread sees
+/// the socket close. A parent-death signal would come too early: it is bound to the thread that
+/// started this process.
 ///
 /// Also sets the timer slack to the minimum: timers may otherwise be 50 µs late. The window and the
 /// end of the slice depend on timers, and so do the threads of soft-gpu in this process, which

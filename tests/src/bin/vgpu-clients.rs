@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Parser, ValueEnum};
+use serde_json::Value;
 use vgpu_tests::clients::expected::Expected;
 use vgpu_tests::clients::install::{Kit, Missing};
 use vgpu_tests::clients::row::{self, Choice, Row};
@@ -85,19 +86,22 @@ fn run(options: &Options) -> Result<bool> {
         ),
         logs: kit.dir().join("logs"),
     };
-    let path = options
-        .report
-        .clone()
-        .unwrap_or_else(|| kit.dir().join("report.json"));
-    let mut rows = Vec::new();
-    // An unwritable report is detected before the suites run.
-    report::write(&path, &rows)?;
-    let mut as_expected = true;
-    let mut finished = |row: &Row, expected: &Expected| -> Result<()> {
-        as_expected &= report::print(row, expected, options.ci);
-        rows.push(report::to_json(row, expected));
-        report::write(&path, &rows)
+    let mut run = Run {
+        options,
+        kit: &kit,
+        choice: &choice,
+        path: options
+            .report
+            .clone()
+            .unwrap_or_else(|| kit.dir().join("report.json")),
+        rows: Vec::new(),
+        as_expected: true,
+        known: Vec::new(),
+        missing: Vec::new(),
+        broken: Vec::new(),
     };
+    // An unwritable report is detected before the suites run.
+    report::write(&run.path, &run.rows)?;
     if options.smoke {
         let mode = smoke::mode(options.driver());
         let tests = smoke::run(mode.driver).context("the smoke test")?;
@@ -107,17 +111,49 @@ fn run(options: &Options) -> Result<bool> {
             mode,
             outcome: Ok(tests),
         };
-        finished(&row, &Expected::default())?;
+        run.finished(&row, &Expected::default())?;
     }
-    // Units by suite; suites that could not be fetched; suites with a row that did not complete.
-    let (mut known, mut missing, mut broken) = (Vec::new(), Vec::new(), Vec::new());
     for suite in options.suites()? {
+        run.suite(suite)?;
+    }
+    run.end()
+}
+
+/// A run of suites.
+struct Run<'a> {
+    options: &'a Options,
+    kit: &'a Kit,
+    choice: &'a Choice,
+    /// The report.
+    path: PathBuf,
+    /// The rows of the report.
+    rows: Vec<Value>,
+    /// Whether all rows so far are as `tests/clients/expected` says.
+    as_expected: bool,
+    /// The units of each suite.
+    known: Vec<(&'static str, Vec<String>)>,
+    /// Suites that could not be fetched.
+    missing: Vec<&'static str>,
+    /// Suites with a row that did not complete.
+    broken: Vec<&'static str>,
+}
+
+impl Run<'_> {
+    /// Prints a row and adds it to the report.
+    fn finished(&mut self, row: &Row, expected: &Expected) -> Result<()> {
+        self.as_expected &= report::print(row, expected, self.options.ci);
+        self.rows.push(report::to_json(row, expected));
+        report::write(&self.path, &self.rows)
+    }
+
+    /// Runs the rows of a suite.
+    fn suite(&mut self, suite: &'static Suite) -> Result<()> {
         let expected = Expected::read(suite.name)?;
-        if options.ci && expected.by_hand() {
+        if self.options.ci && expected.by_hand() {
             println!("{}: skipped, it runs by hand only", suite.name);
-            continue;
+            return Ok(());
         }
-        let plan = plan_of(suite, &kit)?;
+        let plan = plan_of(suite, self.kit)?;
         match &plan {
             Ok(plan) => {
                 let units: Vec<String> = plan.units.iter().map(|unit| unit.name.clone()).collect();
@@ -126,19 +162,19 @@ fn run(options: &Options) -> Result<bool> {
                         "clients: FAILED: tests/clients/expected/{}.toml: {vain}",
                         suite.name
                     );
-                    broken.push(suite.name);
+                    self.broken.push(suite.name);
                 }
-                known.push((suite.name, units));
+                self.known.push((suite.name, units));
             }
-            Err(_) => missing.push(suite.name),
+            Err(_) => self.missing.push(suite.name),
         }
-        for row in rows_of(suite, &plan, options, &expected, &choice) {
+        for row in rows_of(suite, &plan, self.options, &expected, self.choice) {
             match row {
-                Ok(row) => finished(&row, &expected)?,
+                Ok(row) => self.finished(&row, &expected)?,
                 // The other suites still run.
                 Err(e) => {
                     eprintln!("clients: FAILED: {e:#}");
-                    broken.push(suite.name);
+                    self.broken.push(suite.name);
                 }
             }
         }
@@ -149,23 +185,32 @@ fn run(options: &Options) -> Result<bool> {
                 suite.name, left_out.cause
             );
         }
+        Ok(())
     }
-    report::print_times(&rows);
-    println!("clients: {}", path.display());
-    if let Some(vain) = choice.named_in_vain(&known) {
-        bail!(vain);
+
+    /// Prints the times and the place of the report. Returns whether all rows are as expected.
+    ///
+    /// # Errors
+    /// Suites that did not run to the end, named suites that could not be fetched, and names of
+    /// units that no suite has.
+    fn end(self) -> Result<bool> {
+        report::print_times(&self.rows);
+        println!("clients: {}", self.path.display());
+        if let Some(vain) = self.choice.named_in_vain(&self.known) {
+            bail!(vain);
+        }
+        ensure!(
+            self.options.suites.is_empty() || self.missing.is_empty(),
+            "{} could not be had, see SKIPPED above",
+            self.missing.join(", ")
+        );
+        ensure!(
+            self.broken.is_empty(),
+            "{} did not run to the end, see FAILED above",
+            self.broken.join(", ")
+        );
+        Ok(self.as_expected)
     }
-    ensure!(
-        options.suites.is_empty() || missing.is_empty(),
-        "{} could not be had, see SKIPPED above",
-        missing.join(", ")
-    );
-    ensure!(
-        broken.is_empty(),
-        "{} did not run to the end, see FAILED above",
-        broken.join(", ")
-    );
-    Ok(as_expected)
 }
 
 /// Checks that this machine has NVIDIA's driver. Without this check, every test would fail

@@ -22,7 +22,7 @@ pub struct Kit {
     dir: PathBuf,
     /// The interpreter that `VGPU_CLIENTS_PYTHON` names: its packages serve in place of the pinned
     /// ones, and nothing is fetched.
-    given: Option<PathBuf>,
+    interpreter: Option<PathBuf>,
 }
 
 /// A Python environment.
@@ -82,13 +82,13 @@ impl Kit {
     pub fn of_checkout() -> Kit {
         Kit {
             dir: paths::root().join("target/clients"),
-            given: std::env::var_os("VGPU_CLIENTS_PYTHON").map(PathBuf::from),
+            interpreter: std::env::var_os("VGPU_CLIENTS_PYTHON").map(PathBuf::from),
         }
     }
 
     /// Whether the suites take the packages of this machine, whatever their versions.
-    pub fn is_given(&self) -> bool {
-        self.given.is_some()
+    pub fn uses_own_packages(&self) -> bool {
+        self.interpreter.is_some()
     }
 
     /// The directory of the kit.
@@ -102,7 +102,7 @@ impl Kit {
     /// # Errors
     /// [`Missing`] without Python or the packages; otherwise pip's error.
     pub fn venv(&self, name: &str) -> Result<Venv> {
-        if let Some(python) = &self.given {
+        if let Some(python) = &self.interpreter {
             return Venv::of(python);
         }
         let list = source(&format!("requirements/{name}.txt"));
@@ -145,9 +145,9 @@ impl Kit {
     pub fn wheel(&self, package: &str, version: &str) -> Result<PathBuf> {
         let dir = self.dir.join(format!("{package}-{version}"));
         if !dir.is_dir() {
-            if self.given.is_some() {
+            if self.interpreter.is_some() {
                 let why = format!(
-                    "{} is absent, and VGPU_CLIENTS_PYTHON forbids to fetch it",
+                    "{} is absent, and VGPU_CLIENTS_PYTHON forbids fetching it",
                     dir.display()
                 );
                 return Err(Missing(why).into());

@@ -35,25 +35,22 @@ const PROGRAMS: &[(&str, &str)] = &[
 /// [`super::install::Missing`] without the packages; errors of the compiler.
 pub(super) fn plan(kit: &Kit) -> Result<Plan> {
     let packages = kit.venv("libraries")?.packages;
-    if kit.is_given() {
-        let units = PROGRAMS
-            .iter()
-            .map(|(program, library)| unit(kit, program, program, library, &[&packages]));
-        return Ok(Plan {
-            units: units.collect::<Result<_>>()?,
-            ..Plan::default()
-        });
-    }
-    let newest = kit.wheel("nvidia-cublas", NEWEST_CUBLAS)?;
-    let of_cuda_12 = kit.venv("libraries-cu12")?.packages;
     let mut units = Vec::new();
-    for (program, library) in PROGRAMS {
-        units.push(unit(kit, program, program, library, &[&packages])?);
-        let name = format!("{program}-cu12");
-        units.push(unit(kit, &name, program, library, &[&of_cuda_12])?);
-        if program.starts_with("cublas") {
-            let name = format!("{program}-newest");
-            units.push(unit(kit, &name, program, library, &[&newest, &packages])?);
+    if kit.uses_own_packages() {
+        for (program, library) in PROGRAMS {
+            units.push(unit(kit, program, program, library, &[&packages])?);
+        }
+    } else {
+        let newest = kit.wheel("nvidia-cublas", NEWEST_CUBLAS)?;
+        let of_cuda_12 = kit.venv("libraries-cu12")?.packages;
+        for (program, library) in PROGRAMS {
+            units.push(unit(kit, program, program, library, &[&packages])?);
+            let name = format!("{program}-cu12");
+            units.push(unit(kit, &name, program, library, &[&of_cuda_12])?);
+            if program.starts_with("cublas") {
+                let name = format!("{program}-newest");
+                units.push(unit(kit, &name, program, library, &[&newest, &packages])?);
+            }
         }
     }
     Ok(Plan {
@@ -108,7 +105,7 @@ fn unit(kit: &Kit, name: &str, program: &str, library: &str, packages: &[&Path])
         .arg(&binary)
         .arg(source(&format!("libraries/{program}.c")));
     if let Some(toolkit) = kit
-        .is_given()
+        .uses_own_packages()
         .then(|| std::env::var_os("CUDA_HOME"))
         .flatten()
     {

@@ -13,7 +13,6 @@ use super::follow::{self, Unit};
 use super::same_work::SameWork;
 use super::stand::{Mode, Stand};
 use super::suites::{Plan, Suite};
-use crate::host::Driver;
 
 /// The selection of units.
 #[derive(Debug, Clone, Default)]
@@ -126,7 +125,7 @@ pub fn run(
     let start = Instant::now();
     let chosen = plan.units.iter().filter(|u| choice.chooses(u, expected));
     // On a GPU, the work of a suite is not compared, so its units may run beside each other.
-    let compares = plan.same_work && mode.driver == Driver::Soft;
+    let compares = plan.compares(mode.driver);
     let (alone, mut beside): (Vec<&Unit>, Vec<&Unit>) =
         chosen.partition(|unit| unit.alone && (compares || !plan.same_work));
     for unit in alone.iter().chain(&beside) {

@@ -81,7 +81,7 @@ impl Stand {
             memory: MEMORY,
             strict: false,
             soft_env: device,
-            digest: plan.same_work && mode.driver == Driver::Soft,
+            digest: plan.compares(mode.driver),
             config: LENIENT.into(),
             ..Options::default()
         })?;

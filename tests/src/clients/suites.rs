@@ -11,6 +11,7 @@ use super::events::Dialect;
 use super::follow::{Unit, without_the_caller_s};
 use super::install::{Kit, Venv, source};
 use super::{cards, cupy, libraries, runtimes, samples, torch};
+use crate::host::Driver;
 use crate::paths;
 
 /// A compute capability newer than any machine code in NVIDIA's libraries, so that they use their
@@ -55,6 +56,13 @@ pub struct Plan {
     pub same_work: bool,
     /// Units without work on the device; with `same_work`, all other units must have recorded work.
     pub idle: &'static [&'static str],
+}
+
+impl Plan {
+    /// Whether the work of both rows is compared. On a GPU, work is not recorded.
+    pub fn compares(&self, driver: Driver) -> bool {
+        self.same_work && driver == Driver::Soft
+    }
 }
 
 /// All suites, the fastest first.

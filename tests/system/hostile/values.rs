@@ -145,7 +145,6 @@ fn launches_that_fit_no_device_are_refused() -> Result<()> {
     }
     let cooperative = req::LaunchKernel {
         cooperative: true,
-        cluster: [0; 3],
         ..adder.launch([65_535, 1, 1], [1024, 1, 1], 0)
     };
     // The driver decides at submission whether all blocks fit at the same time.
@@ -292,6 +291,10 @@ fn options_and_attributes_outside_the_lists_are_refused() -> Result<()> {
         let status = session.status(&req::TensorMapEncode { ctx, tensor }, &[])?;
         ensure!(status == CuResult::INVALID_VALUE, "{status}");
     }
+    // The control: this device refuses a valid tensor for another reason.
+    let tensor = tensor();
+    let status = session.status(&req::TensorMapEncode { ctx, tensor }, &[])?;
+    ensure!(status == CuResult::NOT_SUPPORTED, "{status}");
     for flags in [0x100, u32::MAX] {
         let device = 0;
         let set = req::PrimaryCtxSetFlags { device, flags };

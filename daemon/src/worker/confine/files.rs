@@ -46,34 +46,35 @@ pub(super) fn ruleset(soft_state: Option<&Path>) -> Result<Option<OwnedFd>, Rule
     Ok(rules.into())
 }
 
-/// The part of `/proc` in which the calling process may write: its threads, or with `whole` all of
-/// `/proc`. Makes only system calls.
+/// Opens the part of `/proc` in which the calling process may write: its threads, or with `whole`
+/// all of `/proc`. Makes only system calls.
 ///
 /// A rule for all of `/proc` lasts, whereas the kernel may forget the directory of a process when
 /// memory is short, and the rule with it. `whole` is only for a process that has a `/proc` of its
 /// own, which shows no other process, and that is not root, to whom the system's files belong.
-pub(super) fn thread_names(whole: bool) -> io::Result<OwnedFd> {
-    let names: &CStr = match whole {
+pub(super) fn open_proc(whole: bool) -> io::Result<OwnedFd> {
+    let part: &CStr = match whole {
         true => c"/proc",
         false => c"/proc/self/task",
     };
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    Ok(rustix::fs::open(names, flags, Mode::empty())?)
+    Ok(rustix::fs::open(part, flags, Mode::empty())?)
 }
 
-/// Adds to the rules of a process that it may write the names of its threads ([`thread_names`]), as
-/// NVIDIA's driver does (570 and later: `cuInit` fails otherwise), and makes the rules apply. Runs
-/// in the process itself, whose part of `/proc` does not exist before. Makes only system calls.
-pub(super) fn restrict(ruleset: &OwnedFd, names: &OwnedFd) -> io::Result<()> {
+/// Adds to the rules of the calling process that it may write in its part of `/proc`
+/// ([`open_proc`]), as NVIDIA's driver does ([`super::namespaces`]), and makes the rules apply. Runs
+/// after the fork, because the directory of the process in `/proc` exists only then. Makes only
+/// system calls.
+pub(super) fn restrict(ruleset: &OwnedFd, proc: &OwnedFd) -> io::Result<()> {
     // The kernel refuses rights that the rules do not handle: those of newer versions of Landlock.
-    add_rule(ruleset, names, WRITE_FILE | TRUNCATE)
-        .or_else(|_| add_rule(ruleset, names, WRITE_FILE))?;
+    add_rule(ruleset, proc, WRITE_FILE | TRUNCATE)
+        .or_else(|_| add_rule(ruleset, proc, WRITE_FILE))?;
     // SAFETY: a system call on a descriptor that is open.
     called(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) })
 }
 
-const WRITE_FILE: u64 = 1 << 1;
-const TRUNCATE: u64 = 1 << 14;
+const WRITE_FILE: u64 = AccessFs::WriteFile as u64;
+const TRUNCATE: u64 = AccessFs::Truncate as u64;
 
 /// `struct landlock_path_beneath_attr` of `linux/landlock.h`.
 #[repr(C, packed)]

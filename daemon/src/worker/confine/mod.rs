@@ -110,12 +110,21 @@ impl Jail {
         }
     }
 
-    /// Whether the processes that a worker starts end with it.
+    /// Whether the processes that a worker starts end with it. `soft`: a worker on software
+    /// devices, otherwise one on GPUs.
     ///
     /// # Errors
     /// Why there are no process namespaces.
-    pub fn forks_end(&self) -> Result<(), String> {
-        self.namespaces.usable()
+    pub fn forks_end(&self, soft: bool) -> Result<(), String> {
+        self.namespaces.usable(soft)
+    }
+
+    /// Whether VMs have network and IPC namespaces of their own.
+    ///
+    /// # Errors
+    /// The reason, if they have none.
+    pub fn has_vm_namespaces(&self) -> Result<(), String> {
+        self.namespaces.of_vms()
     }
 
     /// Whether workers are confined at all.
@@ -174,14 +183,15 @@ impl Jail {
                 .map_err(|e| format!("cannot prepare which files a worker may write: {e}"))?,
             Some(_) => None,
         };
-        let apart = self.namespaces.usable().is_ok();
+        let soft = inmate.soft_state.is_some();
+        let apart = self.namespaces.usable(soft).is_ok();
         Ok(Confinement {
             owner: inmate.owner,
             limits,
             spaces: self.namespaces.of(inmate.vm)?,
             apart,
             // soft-gpu learns from the host's `/proc` which number the process has there.
-            own_proc: apart && inmate.soft_state.is_none(),
+            own_proc: apart && !soft,
             files,
             filters: self.filters.clone(),
         })
@@ -239,8 +249,8 @@ impl Confinement {
         let groups = |owner: &Owner| owner.groups.iter().map(|&g| Gid::from_raw(g)).collect();
         let groups: Vec<Gid> = self.owner.as_ref().map_or(Vec::new(), groups);
         let before = move || {
-            // Signals of vgpud's terminal do not reach a session of its own, and its
-            // /proc/self/autogroup concerns no other process.
+            // A new process session (setsid): signals of vgpud's terminal do not reach the
+            // process, and a write to /proc/self/autogroup changes no other process.
             setsid()?;
             // The kernel refuses this if the process already has a higher score.
             let _ = expendable();
@@ -250,12 +260,13 @@ impl Confinement {
             if self.own_proc {
                 namespaces::own_proc().map_err(|e| Step::Proc.failed(e))?;
             }
-            // Before the limits: of vgpud's descriptors, which this process still has, there may be
-            // more than it may open.
-            let names = match &self.files {
-                Some(_) => {
+            // Opened before the limits apply: this process still has vgpud's descriptors, which
+            // may be more than its limit of open files.
+            let rules = match &self.files {
+                Some(files) => {
                     let whole = self.own_proc && self.owner.is_some();
-                    Some(files::thread_names(whole).map_err(|e| Step::Files.caused(&e))?)
+                    let proc = files::open_proc(whole).map_err(|e| Step::Files.caused(&e))?;
+                    Some((files, proc))
                 }
                 None => None,
             };
@@ -270,8 +281,8 @@ impl Confinement {
                 set_parent_process_death_signal(Some(Signal::KILL))
                     .map_err(|e| Step::End.failed(e))?;
             }
-            if let (Some(files), Some(names)) = (&self.files, &names) {
-                files::restrict(files, names).map_err(|e| Step::Files.caused(&e))?;
+            if let Some((files, proc)) = &rules {
+                files::restrict(files, proc).map_err(|e| Step::Files.caused(&e))?;
             }
             // Last, because the filters refuse some of the calls above.
             for filter in &*self.filters {
@@ -364,6 +375,27 @@ enum Step {
 /// Larger than every error number of the system.
 const STEP: i32 = 1 << 16;
 
+/// What fails with each step, in words.
+const STEPS: [(Step, &str); 8] = [
+    (Step::Namespaces, "cannot enter the VM's namespaces"),
+    (Step::Proc, "cannot give it a /proc of its own"),
+    (Step::Limits, "cannot bound its resources"),
+    (Step::Owner, "cannot change its user"),
+    (
+        Step::Privileges,
+        "cannot forbid it new privileges (no_new_privs)",
+    ),
+    (Step::End, "cannot have it end with vgpud"),
+    (
+        Step::Files,
+        "cannot restrict which files it writes (Landlock)",
+    ),
+    (
+        Step::SystemCalls,
+        "cannot install its system call filter (seccomp)",
+    ),
+];
+
 impl Step {
     fn failed(self, error: rustix::io::Errno) -> io::Error {
         io::Error::from_raw_os_error(self as i32 * STEP + error.raw_os_error())
@@ -377,16 +409,9 @@ impl Step {
     /// The error of a start, with the failed step in words.
     fn explain(error: io::Error) -> io::Error {
         let number = error.raw_os_error().unwrap_or(0);
-        let what = match number / STEP {
-            1 => "cannot enter the VM's namespaces",
-            2 => "cannot give it a /proc of its own",
-            3 => "cannot bound its resources",
-            4 => "cannot change its user",
-            5 => "cannot forbid it new privileges (no_new_privs)",
-            6 => "cannot have it end with vgpud",
-            7 => "cannot restrict which files it writes (Landlock)",
-            8 => "cannot install its system call filter (seccomp)",
-            _ => return error,
+        let failed = STEPS.iter().find(|(step, _)| *step as i32 == number / STEP);
+        let Some((_, what)) = failed else {
+            return error;
         };
         let cause = io::Error::from_raw_os_error(number % STEP);
         io::Error::new(cause.kind(), format!("{what}: {cause}"))

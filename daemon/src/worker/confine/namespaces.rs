@@ -33,8 +33,10 @@ const IDLE_MOST: usize = 64;
 pub(super) struct Namespaces {
     /// vgpud's own process namespace, or why workers have no process namespace.
     own: Result<File, String>,
-    /// Whether VMs have network and IPC namespaces.
-    of_vms: bool,
+    /// Whether processes can have a `/proc` of their own, or why not.
+    own_proc: Result<(), String>,
+    /// Whether VMs have network and IPC namespaces, or why not.
+    of_vms: Result<(), String>,
     vms: Mutex<HashMap<VmIdentity, Arc<Spaces>>>,
 }
 
@@ -48,36 +50,51 @@ pub struct Spaces {
 impl Namespaces {
     /// Checks whether this host lets vgpud create namespaces.
     pub(super) fn find() -> Namespaces {
-        let of_processes = on_a_thread(|| {
-            unshare(CloneFlags::CLONE_NEWPID)?;
-            Ok(own_proc()?)
-        });
-        let own = of_processes
+        let own = on_a_thread(|| Ok(unshare(CloneFlags::CLONE_NEWPID)?))
             .and_then(|()| File::open("/proc/self/ns/pid"))
-            .map_err(|e| {
-                format!("vgpud cannot make process namespaces with a /proc of their own: {e}")
-            });
+            .map_err(|e| format!("vgpud cannot make process namespaces: {e}"));
+        let own_proc = on_a_thread(|| Ok(own_proc()?))
+            .map_err(|e| format!("vgpud cannot give workers on GPUs a /proc of their own: {e}"));
+        let of_vms = on_a_thread(Spaces::make)
+            .map(drop)
+            .map_err(|e| format!("vgpud cannot make network and IPC namespaces: {e}"));
         Namespaces {
             own,
-            of_vms: on_a_thread(Spaces::make).is_ok(),
+            own_proc,
+            of_vms,
             vms: Mutex::default(),
         }
     }
 
     pub(super) fn none(why: String) -> Namespaces {
         Namespaces {
-            own: Err(why),
-            of_vms: false,
+            own: Err(why.clone()),
+            own_proc: Err(why.clone()),
+            of_vms: Err(why),
             vms: Mutex::default(),
         }
     }
 
-    /// Whether workers have process namespaces.
+    /// Whether workers have process namespaces: those on software devices (`soft`), or those on
+    /// GPUs. A worker on a GPU needs a `/proc` of that namespace too, because the driver does not
+    /// start in a process namespace with the host's `/proc`.
     ///
     /// # Errors
     /// The reason, if they have none.
-    pub(super) fn usable(&self) -> Result<(), String> {
-        self.own.as_ref().map(|_| ()).map_err(Clone::clone)
+    pub(super) fn usable(&self, soft: bool) -> Result<(), String> {
+        self.own.as_ref().map_err(Clone::clone)?;
+        match soft {
+            true => Ok(()),
+            false => self.own_proc.clone(),
+        }
+    }
+
+    /// Whether VMs have network and IPC namespaces.
+    ///
+    /// # Errors
+    /// The reason, if they have none.
+    pub(super) fn of_vms(&self) -> Result<(), String> {
+        self.of_vms.clone()
     }
 
     /// The namespaces of a VM, created if necessary. `None`: workers have no namespaces here.
@@ -85,7 +102,7 @@ impl Namespaces {
     /// # Errors
     /// A sentence, if the namespaces cannot be created.
     pub(super) fn of(&self, vm: VmIdentity) -> Result<Option<Arc<Spaces>>, String> {
-        if !self.of_vms {
+        if self.of_vms.is_err() {
             return Ok(None);
         }
         let mut vms = self.vms();
@@ -190,7 +207,7 @@ mod tests {
     /// `None`, with a message, if this host does not allow to create namespaces.
     fn namespaces() -> Option<Namespaces> {
         let namespaces = Namespaces::find();
-        match namespaces.usable() {
+        match namespaces.usable(true).and_then(|()| namespaces.of_vms()) {
             Ok(()) => Some(namespaces),
             Err(why) => {
                 eprintln!("SKIPPED, NOTHING WAS TESTED: {why}");

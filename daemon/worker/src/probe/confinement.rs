@@ -65,7 +65,7 @@ pub(super) fn examine(
         expendable(),
     ];
     if !libraries.soft {
-        lines.extend([names_threads(), sees_others()]);
+        lines.extend([names_threads(), own_proc()]);
     }
     lines.extend(sockets());
     lines.extend(CALLS.iter().map(attempt));
@@ -132,8 +132,8 @@ fn expendable() -> Line {
     line("ends-before-vgpud", score > 0, detail)
 }
 
-/// Names a thread as NVIDIA's driver does. The files in /proc belong to the user only while the
-/// process is dumpable, as a worker is once it has loaded that driver.
+/// Names a thread as NVIDIA's driver does, in a dumpable process as a worker on a GPU is
+/// (`driver/load.rs` has the reason).
 fn names_threads() -> Line {
     const NAME: &str = "keeps-thread-names";
     let named = || -> std::io::Result<()> {
@@ -150,8 +150,8 @@ fn names_threads() -> Line {
     }
 }
 
-/// Looks for processes in /proc whose process namespace is not its own.
-fn sees_others() -> Line {
+/// Checks that `/proc` shows this process alone.
+fn own_proc() -> Line {
     const NAME: &str = "own-proc";
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok());

@@ -24,6 +24,47 @@ impl Model {
             }
             Action::Grant(ref terms) => return self.obey_grant(terms, false),
             Action::GrantBeside(ref terms) => return self.obey_grant(terms, true),
+            Action::SetTimer { at_ns } => self.timer_ns = at_ns,
+            Action::Kill { session, cause } => return self.obey_kill(session, cause),
+            Action::Canary { gpu } => {
+                let gpu = self.gpus.get_mut(&gpu).filter(|gpu| !gpu.removed);
+                gpu.ok_or("Canary on a GPU that is gone")?.canary = true;
+            }
+            Action::Quarantine { vm, .. } => {
+                let vm = self.vms.get_mut(&vm).ok_or("Quarantine of an unknown VM")?;
+                ensure!(!vm.quarantined, "quarantined twice");
+                vm.quarantined = true;
+            }
+            Action::QuarantineOver { vm } => {
+                let vm = self.vms.get_mut(&vm).ok_or("QuarantineOver: unknown VM")?;
+                ensure!(vm.quarantined, "QuarantineOver without a quarantine");
+                vm.quarantined = false;
+            }
+            Action::GpuSuspect { gpu } => {
+                let gpu = self.gpus.get_mut(&gpu).ok_or("GpuSuspect: unknown GPU")?;
+                gpu.canary = false;
+                // An unverified GPU stays unverified, under which nothing is granted.
+                if gpu.health != GpuHealth::Unverified {
+                    gpu.health = GpuHealth::Suspect;
+                }
+            }
+            Action::SoftLimit { session, .. } => {
+                ensure!(
+                    self.sessions.contains_key(&session),
+                    "SoftLimit: unknown {session}"
+                );
+            }
+            Action::MemoryGranted { session, bytes, .. } => {
+                return self.obey_memory(session, bytes, event);
+            }
+            _ => return self.obey_lease(action),
+        }
+        Ok(())
+    }
+
+    /// As [`Model::obey`], for actions that change a lease. Other actions change nothing.
+    fn obey_lease(&mut self, action: &Action) -> Verdict {
+        match *action {
             Action::Extend {
                 session,
                 epoch,
@@ -71,30 +112,6 @@ impl Model {
                 holder.credits = credits;
                 return self.lend(session, credits);
             }
-            Action::SetTimer { at_ns } => self.timer_ns = at_ns,
-            Action::Kill { session, cause } => return self.obey_kill(session, cause),
-            Action::Canary { gpu } => {
-                let gpu = self.gpus.get_mut(&gpu).filter(|gpu| !gpu.removed);
-                gpu.ok_or("Canary on a GPU that is gone")?.canary = true;
-            }
-            Action::Quarantine { vm, .. } => {
-                let vm = self.vms.get_mut(&vm).ok_or("Quarantine of an unknown VM")?;
-                ensure!(!vm.quarantined, "quarantined twice");
-                vm.quarantined = true;
-            }
-            Action::QuarantineOver { vm } => {
-                let vm = self.vms.get_mut(&vm).ok_or("QuarantineOver: unknown VM")?;
-                ensure!(vm.quarantined, "QuarantineOver without a quarantine");
-                vm.quarantined = false;
-            }
-            Action::GpuSuspect { gpu } => {
-                let gpu = self.gpus.get_mut(&gpu).ok_or("GpuSuspect: unknown GPU")?;
-                gpu.canary = false;
-                // An unverified GPU stays unverified, under which nothing is granted.
-                if gpu.health != GpuHealth::Unverified {
-                    gpu.health = GpuHealth::Suspect;
-                }
-            }
             Action::Overrun { session, .. } => {
                 let holder = self.leases.get_mut(&session);
                 let holder = holder.ok_or("Overrun of a session without a lease")?;
@@ -115,26 +132,23 @@ impl Model {
                 ensure!(holder.beside, "{session} was not beside anybody");
                 holder.beside = false;
             }
-            Action::SoftLimit { session, .. } => {
-                ensure!(
-                    self.sessions.contains_key(&session),
-                    "SoftLimit: unknown {session}"
-                );
-            }
-            Action::MemoryGranted { session, bytes, .. } => {
-                let booked = self.sessions.get_mut(&session);
-                let booked = booked.ok_or("MemoryGranted: unknown session")?;
-                match event {
-                    Event::MemoryReserve {
-                        of: Memory::Pinned, ..
-                    } => booked.pinned += bytes,
-                    Event::MemoryReserve { of, .. } => {
-                        *booked.place_mut(*of).ok_or("granted: not its GPU")? += bytes;
-                    }
-                    _ => return Err("MemoryGranted without a request".to_owned()),
-                }
-            }
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// Books granted memory in the place that the request names.
+    fn obey_memory(&mut self, session: SessionId, bytes: u64, event: &Event) -> Verdict {
+        let booked = self.sessions.get_mut(&session);
+        let booked = booked.ok_or("MemoryGranted: unknown session")?;
+        match event {
+            Event::MemoryReserve {
+                of: Memory::Pinned, ..
+            } => booked.pinned += bytes,
+            Event::MemoryReserve { of, .. } => {
+                *booked.place_mut(*of).ok_or("granted: not its GPU")? += bytes;
+            }
+            _ => return Err("MemoryGranted without a request".to_owned()),
         }
         Ok(())
     }
