@@ -15,7 +15,7 @@ pub mod functions;
 pub mod ops;
 
 pub use functions::{FUNCTIONS, Function, Served};
-pub use ops::{LinkInput, Notice, OPS, Op, Request, Tensor, Window, rep, req};
+pub use ops::{LinkInput, Notice, OPS, Op, Request, Tensor, TensorMap, Window, rep, req};
 
 use crate::codec::CodecError;
 

@@ -171,6 +171,9 @@ pub struct Tensor {
     pub fill: u32,
 }
 
+/// The numbers of a `CUtensorMap`, whose meaning only the host's driver knows.
+pub type TensorMap = [u64; 16];
+
 /// The part of a tensor that one copy takes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Encode, Decode)]
 pub enum Window {
@@ -438,10 +441,10 @@ ops! {
         } => {};
     /// `cuTensorMapEncodeTiled` or `cuTensorMapEncodeIm2col`.
     TensorMapEncode = 0x0041, Sync, None, false, { ctx: Ctx, tensor: Tensor }
-        => { map: [u64; 16] };
+        => { map: TensorMap };
     /// `cuTensorMapReplaceAddress`.
     TensorMapReplaceAddress = 0x0042, Sync, None, false,
-        { ctx: Ctx, map: [u64; 16], address: u64 } => { map: [u64; 16] };
+        { ctx: Ctx, map: TensorMap, address: u64 } => { map: TensorMap };
 
     /// Creates a graph, whose handle the guest chose. Launches, fills and copies within the device
     /// that name the graph instead of a stream are recorded in the graph.
