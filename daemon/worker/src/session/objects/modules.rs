@@ -436,15 +436,20 @@ impl Objects {
         Ok(rep::OccupancyShared { bytes })
     }
 
-    pub(crate) fn encode_tensor_map(&self, r: &req::TensorMapEncode) -> Result<[u64; 16]> {
-        encode_tensor_map(&self.context(r.ctx)?.driver, &r.tensor)
+    pub(crate) fn encode_tensor_map(
+        &self,
+        r: &req::TensorMapEncode,
+    ) -> Result<rep::TensorMapEncode> {
+        let map = encode_tensor_map(&self.context(r.ctx)?.driver, &r.tensor)?;
+        Ok(rep::TensorMapEncode { map })
     }
 
     pub(crate) fn replace_tensor_address(
         &self,
         r: &req::TensorMapReplaceAddress,
-    ) -> Result<[u64; 16]> {
-        replace_tensor_address(&self.context(r.ctx)?.driver, r.map, r.address)
+    ) -> Result<rep::TensorMapReplaceAddress> {
+        let map = replace_tensor_address(&self.context(r.ctx)?.driver, r.map, r.address)?;
+        Ok(rep::TensorMapReplaceAddress { map })
     }
 
     pub(crate) fn occupancy_clusters(
