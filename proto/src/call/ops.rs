@@ -1,6 +1,6 @@
 //! The operations of the data connection.
 
-use super::{Class, Need, OpInfo, RequestError};
+use super::{Class, Cluster, Need, OpInfo, RequestError};
 use crate::codec::{Decode, Encode, decode};
 use crate::cuda::{
     Array, ArrayBlock, ArrayShape, Ctx, DevPtr, Event, Func, Linked, Module, Physical, Stream,
@@ -290,14 +290,13 @@ ops! {
     /// result.
     LinkData = 0x000e, Sync, None, false, { link: Linked } => {};
     /// `cuOccupancyMaxActiveClusters`, or with `largest` `cuOccupancyMaxPotentialClusterSize`.
-    /// `cluster`: as in [`req::LaunchKernel`].
     OccupancyClusters = 0x000f, Sync, None, false,
         {
             func: Func,
             grid: [u32; 3],
             block: [u32; 3],
             shared: u32,
-            cluster: [u32; 3],
+            cluster: Cluster,
             largest: bool,
         } => { clusters: i32 };
 
@@ -436,8 +435,7 @@ ops! {
             block: [u32; 3],
             shared: u32,
             cooperative: bool,
-            /// Blocks of a cluster in each direction; zeros: as the kernel was compiled.
-            cluster: [u32; 3],
+            cluster: Cluster,
         } => {};
     /// `cuTensorMapEncodeTiled` or `cuTensorMapEncodeIm2col`.
     TensorMapEncode = 0x0041, Sync, None, false, { ctx: Ctx, tensor: Tensor }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys;
 use vgpu_cuda_abi::numbers::jit_option as option;
+use vgpu_proto::call::{Cluster, OWN_CLUSTER};
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::{FUNCTION_ATTRIBUTES, MAX_KERNEL_PARAMS};
 
@@ -261,8 +262,8 @@ pub struct Launch<'a> {
     pub shared: u32,
     /// Whether all blocks must be resident at once.
     pub cooperative: bool,
-    /// Blocks of a cluster in each direction; zeros: as the kernel was compiled.
-    pub cluster: [u32; 3],
+    /// See [`Cluster`].
+    pub cluster: Cluster,
     /// The parameter block, of at least [`Function::params_len`] bytes.
     pub params: &'a [u8],
 }
@@ -304,7 +305,7 @@ impl Launch<'_> {
             hStream: stream,
             attrs: attributes.as_mut_ptr(),
             // Without the second attribute, the driver takes the clusters of the kernel.
-            numAttrs: if self.cluster == [0; 3] { 1 } else { 2 },
+            numAttrs: if self.cluster == OWN_CLUSTER { 1 } else { 2 },
         }
     }
 }
@@ -477,7 +478,7 @@ impl Function {
         let raw = stream.bound()?;
         let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
         let kernel_params = pointers.as_mut_ptr();
-        if launch.cluster != [0; 3] {
+        if launch.cluster != OWN_CLUSTER {
             let mut attributes = launch.attributes();
             let config = launch.config(&mut attributes, raw);
             // SAFETY: as below; the attributes live.

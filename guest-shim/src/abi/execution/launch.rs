@@ -8,9 +8,10 @@ use vgpu_cuda_abi::numbers::launch_attribute::{
     CLUSTER_DIMENSION, COOPERATIVE, PREFERRED_CLUSTER_DIMENSION,
 };
 use vgpu_cuda_abi::structs::LaunchConfig;
+use vgpu_proto::call::{Cluster, OWN_CLUSTER};
 
 use crate::ffi::exports;
-use crate::ops::launch::{Cluster, Params, Shape, launch};
+use crate::ops::launch::{Params, Shape, launch};
 use crate::state::current::live;
 use crate::{Cu, unserved};
 
@@ -34,7 +35,7 @@ exports! {
             block: [block_x, block_y, block_z],
             shared,
             cooperative: false,
-            cluster: [0; 3],
+            cluster: OWN_CLUSTER,
         };
         launch(function, shape, stream, mode, Params { pointers: params, extra })
     }
@@ -77,7 +78,7 @@ exports! {
             block: [block_x, block_y, block_z],
             shared,
             cooperative: true,
-            cluster: [0; 3],
+            cluster: OWN_CLUSTER,
         };
         let params = Params { pointers: params, extra: In::NULL };
         launch(function, shape, stream, mode, params)

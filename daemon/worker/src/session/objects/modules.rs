@@ -10,7 +10,7 @@ use vgpu_cuda_abi::numbers::{
 };
 use vgpu_cudart::whole;
 use vgpu_proto::call::ops::ImageHash;
-use vgpu_proto::call::{Op, rep, req};
+use vgpu_proto::call::{Op, rep, req, whole_clusters};
 use vgpu_proto::cuda::{Ctx, CuResult, DevPtr, Func, Module as ModuleName};
 use vgpu_proto::limits::{FUNCTION_ATTRIBUTES, MAX_IMAGE, MAX_KERNEL_PARAMS};
 use vgpu_sched::gate::{FunctionId, Key};
@@ -483,12 +483,6 @@ impl Objects {
             .occupancy(r.block_size, r.dynamic_shared, r.flags)
             .map(|blocks| rep::OccupancyBlocks { blocks })
     }
-}
-
-/// Whether a grid consists of whole clusters, or the clusters are the kernel's own (zeros).
-fn whole_clusters(grid: [u32; 3], cluster: [u32; 3]) -> bool {
-    let whole = |(grid, cluster): (&u32, &u32)| *cluster > 0 && grid % cluster == 0;
-    cluster == [0; 3] || grid.iter().zip(&cluster).all(whole)
 }
 
 impl Loading {
