@@ -436,8 +436,8 @@ impl Function {
         Ok(bytes as u64)
     }
 
-    /// `cuOccupancyMaxActiveClusters`, or with `largest` `cuOccupancyMaxPotentialClusterSize`, of a
-    /// launch whose parameters do not matter.
+    /// `cuOccupancyMaxActiveClusters`, or with `largest` `cuOccupancyMaxPotentialClusterSize`.
+    /// `launch.params` is not read.
     ///
     /// # Errors
     /// The error of the driver; NOT_SUPPORTED if the driver lacks the function.
@@ -446,7 +446,8 @@ impl Function {
         let mut attributes = launch.attributes();
         let config = launch.config(&mut attributes, ptr::null_mut());
         let mut clusters: c_int = 0;
-        // SAFETY: writes one int; the function and the attributes live.
+        // SAFETY: writes one int; function, configuration and attributes live; the stream of the
+        // configuration is the NULL stream.
         unsafe {
             match largest {
                 true => raw::cuOccupancyMaxPotentialClusterSize(&mut clusters, self.raw, &config),
@@ -481,7 +482,9 @@ impl Function {
         if launch.cluster != OWN_CLUSTER {
             let mut attributes = launch.attributes();
             let config = launch.config(&mut attributes, raw);
-            // SAFETY: as below; the attributes live.
+            // SAFETY: function, stream, configuration and attributes live; each pointer leads to as
+            // many bytes of the parameter block as the driver reported for the parameter (checked
+            // above against the largest end).
             return unsafe {
                 raw::cuLaunchKernelEx(&config, self.raw, kernel_params, ptr::null_mut())
             };

@@ -457,10 +457,11 @@ impl Objects {
         r: &req::OccupancyClusters,
     ) -> Result<rep::OccupancyClusters> {
         let state = self.function(r.func)?;
-        // The driver checks the rest: it ignores the clusters where it looks for the largest.
         if r.block.contains(&0) {
             return Err(CuResult::INVALID_VALUE);
         }
+        // No check of whole clusters here: `cuOccupancyMaxPotentialClusterSize` ignores the given
+        // cluster.
         let launch = Launch {
             grid: r.grid,
             block: r.block,
