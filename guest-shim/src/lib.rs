@@ -24,7 +24,6 @@ mod callback;
 mod cudart;
 mod direct;
 mod ffi;
-mod hash;
 mod image;
 mod jit;
 mod log;

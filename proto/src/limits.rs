@@ -18,6 +18,9 @@ pub const PINNED_AT_START: u64 = 28 << 20;
 /// Largest parameter block of a kernel, in bytes (CUDA ≥ 12.1 on Volta and later: 32,764).
 pub const MAX_KERNEL_PARAMS: usize = 32_764;
 
+/// Most dimensions of a tensor that a tensor map describes (`cuTensorMapEncodeTiled`).
+pub const MAX_TENSOR_RANK: u32 = 5;
+
 /// Number of function attributes (`CUfunction_attribute`) that the worker tells, from 0 on. Newer
 /// attributes than CUDA 13 has are included.
 pub const FUNCTION_ATTRIBUTES: u32 = 18;

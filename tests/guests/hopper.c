@@ -141,12 +141,16 @@ int main(void) {
     TELL(has_clusters);
     TELL(has_maps);
     if (!has_clusters || !has_maps) {
-        unsigned long long size = 64;
+        unsigned long long size = 64, stride = 256;
         unsigned box = 32, step = 1;
-        Map map;
-        FAILS(NOT_SUPPORTED, cuTensorMapEncodeTiled(&map, FLOAT32, 1, NULL, &size, NULL, &box, &step, 0, 0, 0, 0));
-        FAILS(NOT_SUPPORTED, cuTensorMapReplaceAddress(&map, NULL));
-        FAILS(NOT_SUPPORTED, cuTensorMapEncodeIm2col(&map, FLOAT32, 1, NULL, &size, NULL, NULL, NULL, 1, 1, &step, 0, 0, 0, 0));
+        Map map = {{0}};
+        void *at = &map;
+        FAILS(NOT_SUPPORTED, cuTensorMapEncodeTiled(&map, FLOAT32, 1, at, &size, &stride, &box, &step, 0, 0, 0, 0));
+        FAILS(NOT_SUPPORTED, cuTensorMapReplaceAddress(&map, at));
+        FAILS(NOT_SUPPORTED, cuTensorMapEncodeIm2col(&map, FLOAT32, 1, at, &size, &stride, NULL, NULL, 1, 1, &step, 0, 0, 0, 0));
+        FAILS(INVALID_VALUE, cuTensorMapEncodeTiled(NULL, FLOAT32, 1, at, &size, &stride, &box, &step, 0, 0, 0, 0));
+        FAILS(INVALID_VALUE, cuTensorMapReplaceAddress(NULL, at));
+        FAILS(INVALID_VALUE, cuTensorMapEncodeIm2col(NULL, FLOAT32, 1, at, &size, &stride, NULL, NULL, 1, 1, &step, 0, 0, 0, 0));
         return done("hopper");
     }
     CU(cuModuleLoadData(&module, guest_ptx));

@@ -5,25 +5,22 @@ use std::ffi::c_int;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
-use vgpu_proto::call::{Tensor, Window, req};
+use vgpu_proto::call::{Tensor, TensorMap, Window, req};
 use vgpu_proto::cuda::Ctx;
+use vgpu_proto::limits::MAX_TENSOR_RANK;
 
 use crate::ffi::exports;
 use crate::state::Shim;
 use crate::state::current::live;
 use crate::{Cu, unserved};
 
-/// `CUtensorMap`. A program must align the structure to 64 bytes.
-type Map = [u64; 16];
+/// A program must align a `CUtensorMap` to 64 bytes.
 const ALIGNMENT: usize = 64;
 
-/// Most dimensions of a tensor.
-const RANK_MOST: u32 = 5;
-
 exports! {
-    /// Describes a tensor of which copies take boxes.
+    /// Describes a tensor for copies of boxes.
     fn cuTensorMapEncodeTiled(
-        map: Out<Map>,
+        map: Out<TensorMap>,
         data_type: u32,
         rank: u32,
         address: u64,
@@ -36,26 +33,26 @@ exports! {
         l2_promotion: u32,
         fill: u32
     ) {
-        let (shim, ctx) = able("cuTensorMapEncodeTiled", map)?;
-        let rank = among(rank, 1)?;
-        let tensor = Tensor {
+        let (shim, ctx) = prepare("cuTensorMapEncodeTiled", map)?;
+        let given = Given {
             data_type,
+            rank,
             address,
-            sizes: list(sizes, rank)?,
-            strides: list(strides, rank - 1)?,
-            element_strides: list(element_strides, rank)?,
-            window: Window::Box { sizes: list(box_sizes, rank)? },
+            sizes,
+            strides,
+            element_strides,
             interleave,
             swizzle,
             l2_promotion,
             fill,
         };
-        encode(shim, ctx, map, tensor)
+        let window = |rank| Ok(Window::Box { sizes: box_sizes.list(rank)? });
+        encode(shim, ctx, map, given.tensor(1, window)?)
     }
 
-    /// Describes a tensor of which copies take pixels, as convolutions do.
+    /// Describes a tensor for copies of pixels, as convolutions make them.
     fn cuTensorMapEncodeIm2col(
-        map: Out<Map>,
+        map: Out<TensorMap>,
         data_type: u32,
         rank: u32,
         address: u64,
@@ -71,39 +68,80 @@ exports! {
         l2_promotion: u32,
         fill: u32
     ) {
-        let (shim, ctx) = able("cuTensorMapEncodeIm2col", map)?;
-        let rank = among(rank, 3)?;
-        let tensor = Tensor {
+        let (shim, ctx) = prepare("cuTensorMapEncodeIm2col", map)?;
+        let given = Given {
             data_type,
+            rank,
             address,
-            sizes: list(sizes, rank)?,
-            strides: list(strides, rank - 1)?,
-            element_strides: list(element_strides, rank)?,
-            window: Window::Pixels {
-                lower: list(lower, rank - 2)?,
-                upper: list(upper, rank - 2)?,
-                channels,
-                pixels,
-            },
+            sizes,
+            strides,
+            element_strides,
             interleave,
             swizzle,
             l2_promotion,
             fill,
         };
-        encode(shim, ctx, map, tensor)
+        let window = |rank: usize| {
+            Ok(Window::Pixels {
+                lower: lower.list(rank - 2)?,
+                upper: upper.list(rank - 2)?,
+                channels,
+                pixels,
+            })
+        };
+        encode(shim, ctx, map, given.tensor(3, window)?)
     }
 
     /// Changes the address of the tensor that a map describes.
-    fn cuTensorMapReplaceAddress(map: Out<Map>, address: u64) {
-        let (shim, ctx) = able("cuTensorMapReplaceAddress", map)?;
+    fn cuTensorMapReplaceAddress(map: Out<TensorMap>, address: u64) {
+        let (shim, ctx) = prepare("cuTensorMapReplaceAddress", map)?;
         let call = req::TensorMapReplaceAddress { ctx, map: map.input().get()?, address };
         map.set(shim.session.call(&call)?.map)
     }
 }
 
+/// The arguments of both functions that describe a tensor.
+struct Given {
+    data_type: u32,
+    rank: u32,
+    address: u64,
+    sizes: In<u64>,
+    strides: In<u64>,
+    element_strides: In<u32>,
+    interleave: u32,
+    swizzle: u32,
+    l2_promotion: u32,
+    fill: u32,
+}
+
+impl Given {
+    /// The tensor. `least` is the smallest rank; `window` makes the window for the rank.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for another rank, or for a list that is null.
+    fn tensor(self, least: u32, window: impl FnOnce(usize) -> Cu<Window>) -> Cu<Tensor> {
+        if !(least..=MAX_TENSOR_RANK).contains(&self.rank) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let rank = self.rank as usize;
+        Ok(Tensor {
+            data_type: self.data_type,
+            address: self.address,
+            sizes: self.sizes.list(rank)?,
+            strides: self.strides.list(rank - 1)?,
+            element_strides: self.element_strides.list(rank)?,
+            window: window(rank)?,
+            interleave: self.interleave,
+            swizzle: self.swizzle,
+            l2_promotion: self.l2_promotion,
+            fill: self.fill,
+        })
+    }
+}
+
 /// The library and the current context, if the place of the map is usable and a device of the
 /// program has tensor maps.
-fn able(function: &'static str, map: Out<Map>) -> Cu<(&'static Shim, Ctx)> {
+fn prepare(function: &'static str, map: Out<TensorMap>) -> Cu<(&'static Shim, Ctx)> {
     let shim = live()?;
     map.check()?;
     if !map.input().pointer().addr().is_multiple_of(ALIGNMENT) {
@@ -115,18 +153,7 @@ fn able(function: &'static str, map: Out<Map>) -> Cu<(&'static Shim, Ctx)> {
     Ok((shim, shim.contexts.current()?.handle))
 }
 
-fn among(rank: u32, least: u32) -> Cu<usize> {
-    match (least..=RANK_MOST).contains(&rank) {
-        true => Ok(rank as usize),
-        false => Err(CuResult::INVALID_VALUE),
-    }
-}
-
-fn list<T: Copy>(from: In<T>, len: usize) -> Cu<Vec<T>> {
-    (0..len).map(|index| from.at(index)).collect()
-}
-
-fn encode(shim: &Shim, ctx: Ctx, map: Out<Map>, tensor: Tensor) -> Cu {
+fn encode(shim: &Shim, ctx: Ctx, map: Out<TensorMap>, tensor: Tensor) -> Cu {
     map.set(shim.tensor_maps.of(tensor, |tensor| {
         let call = req::TensorMapEncode { ctx, tensor };
         Ok(shim.session.call(&call)?.map)

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, In};
 use vgpu_cuda_abi::numbers::{device_attribute, function_attribute as attribute, launch_extra};
-use vgpu_proto::call::req;
+use vgpu_proto::call::{Cluster, OWN_CLUSTER, req};
 
 use crate::state::contexts::Context;
 use crate::state::current::live;
@@ -34,9 +34,6 @@ pub(crate) struct Shape {
     pub(crate) cooperative: bool,
     pub(crate) cluster: Cluster,
 }
-
-/// Blocks of a cluster in each direction; zeros: as the kernel was compiled.
-pub(crate) type Cluster = [u32; 3];
 
 /// The parameters of a launch, in the two forms in which a program passes them.
 #[derive(Debug, Clone, Copy)]
@@ -126,7 +123,7 @@ pub(crate) fn node(
         block,
         shared,
         cooperative: false,
-        cluster: [0; 3],
+        cluster: OWN_CLUSTER,
     };
     shape.check(shim.devices.get(function.device)?, &function)?;
     let source = Source::of(&function, Params { pointers, extra })?;

@@ -6,17 +6,15 @@
 //! wakes one parked thread, which becomes the next leader. If no thread waits, the pump reads.
 
 use std::cell::UnsafeCell;
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_proto::cuda::HandleMap;
 
 use super::Session;
 use super::frames::{FrameReader, Step};
-use crate::hash::HandleHasher;
 use crate::sys::UserMemory;
 use crate::{Cu, lock, sys};
 
@@ -109,7 +107,7 @@ struct Parked {
     /// credit, or that no copies are pending.
     list: Vec<(Arc<Parker>, bool)>,
     leading: bool,
-    pending: HashMap<u64, Pending, BuildHasherDefault<HandleHasher>>,
+    pending: HandleMap<Pending>,
 }
 
 /// The reading side of a session.

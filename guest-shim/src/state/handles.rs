@@ -1,21 +1,17 @@
 //! Tables of the live handles of one kind.
 
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_proto::cuda::HandleMap;
 use vgpu_proto::limits::MAX_OBJECTS;
 
 use crate::Cu;
-use crate::hash::HandleHasher;
-
-type Map<T> = HashMap<u64, Arc<T>, BuildHasherDefault<HandleHasher>>;
 
 /// A table from handles to objects. Handles are never reused, so a stale handle is not found.
 #[derive(Debug)]
 pub(crate) struct Handles<T> {
-    map: RwLock<Map<T>>,
+    map: RwLock<HandleMap<Arc<T>>>,
 }
 
 impl<T> Handles<T> {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::numbers::function_attribute as attribute;
 use vgpu_proto::call::ops::ImageHash;
-use vgpu_proto::call::req;
+use vgpu_proto::call::{Cluster, OWN_CLUSTER, req, whole_clusters};
 use vgpu_proto::cuda::{Ctx, Func, Module};
 use vgpu_proto::limits::{FUNCTION_ATTRIBUTES, MAX_ARGS, MAX_BULK, MAX_KERNEL_PARAMS};
 
@@ -114,21 +114,20 @@ impl FunctionInfo {
     }
 
     /// Checks clusters of a launch: that the device has clusters, that the grid consists of whole
-    /// clusters, and that the kernel may run in clusters of this size. Zeros: as the kernel was
-    /// compiled.
-    pub(crate) fn check_clusters(&self, device: &Device, grid: [u32; 3], cluster: [u32; 3]) -> Cu {
+    /// clusters, and that the kernel may run in clusters of this size. The driver checks the
+    /// kernel's own clusters.
+    pub(crate) fn check_clusters(&self, device: &Device, grid: [u32; 3], cluster: Cluster) -> Cu {
         /// The largest size that every device with clusters has.
         const PORTABLE: u32 = 8;
-        if cluster == [0; 3] {
+        if cluster == OWN_CLUSTER {
             return Ok(());
         }
         let blocks = cluster.iter().fold(1_u32, |all, n| all.saturating_mul(*n));
         if blocks > 1 && !device.has_clusters() {
             return Err(CuResult::NOT_SUPPORTED);
         }
-        let whole = |(grid, cluster): (&u32, &u32)| *cluster > 0 && grid % cluster == 0;
         let any_size = attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
-        if !grid.iter().zip(&cluster).all(whole)
+        if !whole_clusters(grid, cluster)
             || blocks > PORTABLE && self.attribute(any_size).unwrap_or(0) == 0
         {
             return Err(CuResult::INVALID_CLUSTER_SIZE);

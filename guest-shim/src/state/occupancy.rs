@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
+use vgpu_proto::call::Cluster;
+
 use crate::{Cu, lock};
 
 /// Number of answers that are stored per function. Enough for all block sizes in steps of a warp,
@@ -33,8 +35,7 @@ pub(crate) struct Clusters {
     pub(crate) block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub(crate) shared: u32,
-    /// Blocks of a cluster in each direction; zeros: as the kernel was compiled.
-    pub(crate) cluster: [u32; 3],
+    pub(crate) cluster: Cluster,
     /// Asks for the largest cluster instead of the number of clusters.
     pub(crate) largest: bool,
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use vgpu_proto::call::Tensor;
+use vgpu_proto::call::{Tensor, TensorMap};
 
 use crate::{Cu, lock};
 
@@ -12,7 +12,7 @@ const MOST: usize = 4096;
 
 /// The maps by their tensors. A map depends on nothing else.
 #[derive(Debug, Default)]
-pub(crate) struct TensorMaps(Mutex<HashMap<Tensor, [u64; 16]>>);
+pub(crate) struct TensorMaps(Mutex<HashMap<Tensor, TensorMap>>);
 
 impl TensorMaps {
     /// The map of a tensor, kept or made by `ask`.
@@ -22,8 +22,8 @@ impl TensorMaps {
     pub(crate) fn of(
         &self,
         tensor: Tensor,
-        ask: impl FnOnce(Tensor) -> Cu<[u64; 16]>,
-    ) -> Cu<[u64; 16]> {
+        ask: impl FnOnce(Tensor) -> Cu<TensorMap>,
+    ) -> Cu<TensorMap> {
         if let Some(map) = lock(&self.0).get(&tensor) {
             return Ok(*map);
         }

@@ -49,7 +49,8 @@ use Check::*;
 
 use crate::CuResult;
 
-/// Symbols (without `_ptds`, `_ptsz`), and their checks in the order in which they are made.
+/// Symbols (without `_ptds`, `_ptsz`), and their checks in the order in which they are made. A row
+/// stays while one library refuses the function: soft-gpu refuses functions that guests serve.
 const CHECKS: &[(&[&str], &[Check])] = &[
     (&["cuDeviceGetLuid"], &[Value(0), Value(1), Device(2)]),
     (&["cuDeviceGetNvSciSyncAttributes"], &[Handle(0), Device(1)]),
@@ -95,6 +96,7 @@ const CHECKS: &[(&[&str], &[Check])] = &[
             "cuMemPoolExportPointer",
             "cuMemPoolExportToShareableHandle",
             "cuSurfObjectCreate",
+            "cuTensorMapReplaceAddress",
         ],
         &[Value(0), Value(1)],
     ),
@@ -158,7 +160,11 @@ const CHECKS: &[(&[&str], &[Check])] = &[
     ),
     (&["cuStreamBeginCaptureToCig"], &[Value(1), ContextIn(1)]),
     (
-        &["cuTensorMapEncodeIm2colWide"],
+        &[
+            "cuTensorMapEncodeTiled",
+            "cuTensorMapEncodeIm2col",
+            "cuTensorMapEncodeIm2colWide",
+        ],
         &[Value(0), Value(3), Value(4), Value(5)],
     ),
     (
@@ -377,6 +383,8 @@ mod tests {
         assert_eq!(wrong("cuMemAlloc", [8, 0, 0, 0, 0, 0]), Some(1));
         assert_eq!(wrong("cuMemAlloc", [8, 1, 0, 0, 0, 0]), None);
         assert_eq!(wrong("cuDevSmResourceSplit", [0, 1, 8, 0, 1, 8]), Some(1));
+        assert_eq!(wrong("cuTensorMapEncodeTiled", [0, 7, 1, 8, 8, 8]), Some(1));
+        assert_eq!(wrong("cuTensorMapEncodeTiled", [8, 7, 1, 8, 8, 8]), None);
     }
 
     #[test]

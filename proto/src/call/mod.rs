@@ -11,11 +11,13 @@
 //! missing arm, because the worker matches [`Request`] exhaustively; tests of the guest library
 //! name a missing export.
 
+mod cluster;
 pub mod functions;
 pub mod ops;
 
+pub use cluster::{Cluster, OWN_CLUSTER, whole_clusters};
 pub use functions::{FUNCTIONS, Function, Served};
-pub use ops::{LinkInput, Notice, OPS, Op, Request, Tensor, Window, rep, req};
+pub use ops::{LinkInput, Notice, OPS, Op, Request, Tensor, TensorMap, Window, rep, req};
 
 use crate::codec::CodecError;
 

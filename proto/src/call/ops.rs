@@ -1,6 +1,6 @@
 //! The operations of the data connection.
 
-use super::{Class, Need, OpInfo, RequestError};
+use super::{Class, Cluster, Need, OpInfo, RequestError};
 use crate::codec::{Decode, Encode, decode};
 use crate::cuda::{
     Array, ArrayBlock, ArrayShape, Ctx, DevPtr, Event, Func, Linked, Module, Physical, Stream,
@@ -171,6 +171,9 @@ pub struct Tensor {
     pub fill: u32,
 }
 
+/// The numbers of a `CUtensorMap`, whose meaning only the host's driver knows.
+pub type TensorMap = [u64; 16];
+
 /// The part of a tensor that one copy takes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Encode, Decode)]
 pub enum Window {
@@ -287,14 +290,13 @@ ops! {
     /// result.
     LinkData = 0x000e, Sync, None, false, { link: Linked } => {};
     /// `cuOccupancyMaxActiveClusters`, or with `largest` `cuOccupancyMaxPotentialClusterSize`.
-    /// `cluster`: as in [`req::LaunchKernel`].
     OccupancyClusters = 0x000f, Sync, None, false,
         {
             func: Func,
             grid: [u32; 3],
             block: [u32; 3],
             shared: u32,
-            cluster: [u32; 3],
+            cluster: Cluster,
             largest: bool,
         } => { clusters: i32 };
 
@@ -433,15 +435,14 @@ ops! {
             block: [u32; 3],
             shared: u32,
             cooperative: bool,
-            /// Blocks of a cluster in each direction; zeros: as the kernel was compiled.
-            cluster: [u32; 3],
+            cluster: Cluster,
         } => {};
     /// `cuTensorMapEncodeTiled` or `cuTensorMapEncodeIm2col`.
     TensorMapEncode = 0x0041, Sync, None, false, { ctx: Ctx, tensor: Tensor }
-        => { map: [u64; 16] };
+        => { map: TensorMap };
     /// `cuTensorMapReplaceAddress`.
     TensorMapReplaceAddress = 0x0042, Sync, None, false,
-        { ctx: Ctx, map: [u64; 16], address: u64 } => { map: [u64; 16] };
+        { ctx: Ctx, map: TensorMap, address: u64 } => { map: TensorMap };
 
     /// Creates a graph, whose handle the guest chose. Launches, fills and copies within the device
     /// that name the graph instead of a stream are recorded in the graph.

@@ -1,8 +1,11 @@
-//! CUDA types in messages (result codes, handles, shapes of arrays), and the served versions.
+//! CUDA types in messages (result codes, handles, shapes of arrays), maps by handle, and the served
+//! versions.
 
 mod array;
+mod hash;
 
 pub use array::{ArrayShape, MAX_LEVELS};
+pub use hash::{HandleHasher, HandleMap};
 pub use vgpu_cuda_abi::CuResult;
 
 use crate::codec::{Decode, Encode};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys;
 use vgpu_cuda_abi::numbers::jit_option as option;
+use vgpu_proto::call::{Cluster, OWN_CLUSTER};
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::{FUNCTION_ATTRIBUTES, MAX_KERNEL_PARAMS};
 
@@ -261,8 +262,8 @@ pub struct Launch<'a> {
     pub shared: u32,
     /// Whether all blocks must be resident at once.
     pub cooperative: bool,
-    /// Blocks of a cluster in each direction; zeros: as the kernel was compiled.
-    pub cluster: [u32; 3],
+    /// See [`Cluster`].
+    pub cluster: Cluster,
     /// The parameter block, of at least [`Function::params_len`] bytes.
     pub params: &'a [u8],
 }
@@ -304,7 +305,7 @@ impl Launch<'_> {
             hStream: stream,
             attrs: attributes.as_mut_ptr(),
             // Without the second attribute, the driver takes the clusters of the kernel.
-            numAttrs: if self.cluster == [0; 3] { 1 } else { 2 },
+            numAttrs: if self.cluster == OWN_CLUSTER { 1 } else { 2 },
         }
     }
 }
@@ -435,8 +436,8 @@ impl Function {
         Ok(bytes as u64)
     }
 
-    /// `cuOccupancyMaxActiveClusters`, or with `largest` `cuOccupancyMaxPotentialClusterSize`, of a
-    /// launch whose parameters do not matter.
+    /// `cuOccupancyMaxActiveClusters`, or with `largest` `cuOccupancyMaxPotentialClusterSize`.
+    /// `launch.params` is not read.
     ///
     /// # Errors
     /// The error of the driver; NOT_SUPPORTED if the driver lacks the function.
@@ -445,7 +446,8 @@ impl Function {
         let mut attributes = launch.attributes();
         let config = launch.config(&mut attributes, ptr::null_mut());
         let mut clusters: c_int = 0;
-        // SAFETY: writes one int; the function and the attributes live.
+        // SAFETY: writes one int; function, configuration and attributes live; the stream of the
+        // configuration is the NULL stream.
         unsafe {
             match largest {
                 true => raw::cuOccupancyMaxPotentialClusterSize(&mut clusters, self.raw, &config),
@@ -477,10 +479,12 @@ impl Function {
         let raw = stream.bound()?;
         let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
         let kernel_params = pointers.as_mut_ptr();
-        if launch.cluster != [0; 3] {
+        if launch.cluster != OWN_CLUSTER {
             let mut attributes = launch.attributes();
             let config = launch.config(&mut attributes, raw);
-            // SAFETY: as below; the attributes live.
+            // SAFETY: function, stream, configuration and attributes live; each pointer leads to as
+            // many bytes of the parameter block as the driver reported for the parameter (checked
+            // above against the largest end).
             return unsafe {
                 raw::cuLaunchKernelEx(&config, self.raw, kernel_params, ptr::null_mut())
             };

@@ -14,7 +14,6 @@ use vgpu_proto::cuda::{ArrayShape, CuResult};
 
 use super::Result;
 use super::load::function;
-use super::tensor_map::Map;
 
 // A shape is passed unchanged, in the layout of `CUDA_ARRAY3D_DESCRIPTOR`.
 const _: () = assert!(size_of::<ArrayShape>() == size_of::<Array3DDescriptor>());
@@ -254,7 +253,7 @@ raw! {
             config: *const sys::CUlaunchConfig
         );
         cuTensorMapEncodeTiled(
-            map: *mut Map,
+            map: *mut sys::CUtensorMap,
             data_type: c_uint,
             rank: c_uint,
             address: *mut c_void,
@@ -268,7 +267,7 @@ raw! {
             fill: c_uint
         );
         cuTensorMapEncodeIm2col(
-            map: *mut Map,
+            map: *mut sys::CUtensorMap,
             data_type: c_uint,
             rank: c_uint,
             address: *mut c_void,
@@ -284,7 +283,7 @@ raw! {
             l2_promotion: c_uint,
             fill: c_uint
         );
-        cuTensorMapReplaceAddress(map: *mut Map, address: *mut c_void);
+        cuTensorMapReplaceAddress(map: *mut sys::CUtensorMap, address: *mut c_void);
         cuLogsDumpToMemory(
             iterator: *mut c_uint,
             buffer: *mut c_char,

@@ -3,17 +3,14 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use vgpu_proto::call::{Tensor, Window};
+use cudarc::driver::sys;
+use vgpu_proto::call::{Tensor, TensorMap, Window};
 use vgpu_proto::cuda::CuResult;
+use vgpu_proto::limits::MAX_TENSOR_RANK;
 
 use super::{Context, Result, raw};
 
-/// `CUtensorMap`.
-#[repr(C, align(64))]
-pub(super) struct Map([u64; 16]);
-
-/// Most dimensions of a tensor.
-const RANK_MOST: usize = 5;
+const MAX_RANK: usize = MAX_TENSOR_RANK as usize;
 
 /// `cuTensorMapEncodeTiled` or `cuTensorMapEncodeIm2col` in a context. The map is only numbers: the
 /// driver does not look at the address.
@@ -21,7 +18,7 @@ const RANK_MOST: usize = 5;
 /// # Errors
 /// The error of the driver; INVALID_VALUE if the lists do not have an entry for each dimension;
 /// NOT_SUPPORTED if the driver lacks the function, as soft-gpu does.
-pub fn encode_tensor_map(context: &Context, tensor: &Tensor) -> Result<[u64; 16]> {
+pub fn encode_tensor_map(context: &Context, tensor: &Tensor) -> Result<TensorMap> {
     let rank = tensor.sizes.len();
     let (least, complete) = match &tensor.window {
         Window::Box { sizes } => (1, sizes.len() == rank),
@@ -29,7 +26,7 @@ pub fn encode_tensor_map(context: &Context, tensor: &Tensor) -> Result<[u64; 16]
             (3, lower.len() + 2 == rank && upper.len() + 2 == rank)
         }
     };
-    if !(least..=RANK_MOST).contains(&rank)
+    if !(least..=MAX_RANK).contains(&rank)
         || !complete
         || tensor.strides.len() + 1 != rank
         || tensor.element_strides.len() != rank
@@ -37,7 +34,7 @@ pub fn encode_tensor_map(context: &Context, tensor: &Tensor) -> Result<[u64; 16]
         return Err(CuResult::INVALID_VALUE);
     }
     context.bind()?;
-    let mut map = Map([0; 16]);
+    let mut map = sys::CUtensorMap { opaque: [0; 16] };
     let (at, dimensions) = (&raw mut map, rank as u32);
     let address = ptr::without_provenance_mut::<c_void>(tensor.address as usize);
     let (sizes, strides) = (whole(&tensor.sizes), whole(&tensor.strides));
@@ -86,11 +83,11 @@ pub fn encode_tensor_map(context: &Context, tensor: &Tensor) -> Result<[u64; 16]
             ),
         }
     }?;
-    Ok(map.0)
+    Ok(map.opaque)
 }
 
 /// The list with zeros up to the most dimensions.
-fn whole<T: Copy + Default>(list: &[T]) -> [T; RANK_MOST] {
+fn whole<T: Copy + Default>(list: &[T]) -> [T; MAX_RANK] {
     std::array::from_fn(|index| list.get(index).copied().unwrap_or_default())
 }
 
@@ -100,13 +97,13 @@ fn whole<T: Copy + Default>(list: &[T]) -> [T; RANK_MOST] {
 /// As [`encode_tensor_map`].
 pub fn replace_tensor_address(
     context: &Context,
-    map: [u64; 16],
+    map: TensorMap,
     address: u64,
-) -> Result<[u64; 16]> {
+) -> Result<TensorMap> {
     context.bind()?;
-    let mut map = Map(map);
+    let mut map = sys::CUtensorMap { opaque: map };
     let address = ptr::without_provenance_mut::<c_void>(address as usize);
     // SAFETY: changes one map; the driver does not follow the address.
     unsafe { raw::cuTensorMapReplaceAddress(&raw mut map, address) }?;
-    Ok(map.0)
+    Ok(map.opaque)
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Write;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use vgpu_proto::call::OWN_CLUSTER;
 use vgpu_proto::cuda::CuResult;
 
 use crate::driver::{
@@ -74,7 +75,7 @@ fn compute(context: &std::sync::Arc<Context>, module: Module) -> Result<(), CuRe
             block: [BLOCK, 1, 1],
             shared: 0,
             cooperative: false,
-            cluster: [0; 3],
+            cluster: OWN_CLUSTER,
             params: &params,
         },
     )?;

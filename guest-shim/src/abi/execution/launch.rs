@@ -8,9 +8,10 @@ use vgpu_cuda_abi::numbers::launch_attribute::{
     CLUSTER_DIMENSION, COOPERATIVE, PREFERRED_CLUSTER_DIMENSION,
 };
 use vgpu_cuda_abi::structs::LaunchConfig;
+use vgpu_proto::call::{Cluster, OWN_CLUSTER};
 
 use crate::ffi::exports;
-use crate::ops::launch::{Cluster, Params, Shape, launch};
+use crate::ops::launch::{Params, Shape, launch};
 use crate::state::current::live;
 use crate::{Cu, unserved};
 
@@ -34,7 +35,7 @@ exports! {
             block: [block_x, block_y, block_z],
             shared,
             cooperative: false,
-            cluster: [0; 3],
+            cluster: OWN_CLUSTER,
         };
         launch(function, shape, stream, mode, Params { pointers: params, extra })
     }
@@ -77,7 +78,7 @@ exports! {
             block: [block_x, block_y, block_z],
             shared,
             cooperative: true,
-            cluster: [0; 3],
+            cluster: OWN_CLUSTER,
         };
         let params = Params { pointers: params, extra: In::NULL };
         launch(function, shape, stream, mode, params)
@@ -87,19 +88,13 @@ exports! {
 /// Whether the launch is cooperative, and its clusters. Hints are accepted and ignored. Attributes
 /// that change the results of a kernel or the time of events are refused.
 fn attributes(config: &LaunchConfig) -> Cu<(bool, Cluster)> {
-    let (mut cooperative, mut cluster) = (false, [0; 3]);
+    let mut cooperative = false;
     for i in 0..config.count as usize {
         let attribute = config.attributes.at(i)?;
         match attribute.id {
             COOPERATIVE => cooperative = attribute.value[0] != 0,
-            CLUSTER_DIMENSION => {
-                cluster.copy_from_slice(&attribute.value[..3]);
-                if cluster.contains(&0) {
-                    return Err(CuResult::INVALID_CLUSTER_SIZE);
-                }
-            }
-            // A hint: the driver may use the clusters of the attribute above.
-            PREFERRED_CLUSTER_DIMENSION => {}
+            // The preferred size is a hint: the driver may use the clusters of the other attribute.
+            CLUSTER_DIMENSION | PREFERRED_CLUSTER_DIMENSION => {}
             // Ignore; access policy; synchronisation policy; cluster scheduling; programmatic
             // serialisation (permits an overlap); priority; memory domains; shared-memory
             // carve-out; NVLink scheduling.
@@ -114,5 +109,23 @@ fn attributes(config: &LaunchConfig) -> Cu<(bool, Cluster)> {
             }
         }
     }
-    Ok((cooperative, cluster))
+    let cluster = cluster_of(config)?;
+    if cluster.is_some_and(|cluster| cluster.contains(&0)) {
+        return Err(CuResult::INVALID_CLUSTER_SIZE);
+    }
+    Ok((cooperative, cluster.unwrap_or(OWN_CLUSTER)))
+}
+
+/// The clusters that a configuration asks for, zeros included; `None` without the attribute. The
+/// last of several attributes counts.
+pub(super) fn cluster_of(config: &LaunchConfig) -> Cu<Option<Cluster>> {
+    let mut cluster = None;
+    for i in 0..config.count as usize {
+        let attribute = config.attributes.at(i)?;
+        if attribute.id == CLUSTER_DIMENSION {
+            let [x, y, z, ..] = attribute.value;
+            cluster = Some([x, y, z]);
+        }
+    }
+    Ok(cluster)
 }

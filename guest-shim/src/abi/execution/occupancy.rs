@@ -6,9 +6,10 @@ use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
 use vgpu_cuda_abi::numbers::device_attribute as attr;
 use vgpu_cuda_abi::numbers::function_attribute as attribute;
-use vgpu_cuda_abi::numbers::launch_attribute::CLUSTER_DIMENSION;
 use vgpu_cuda_abi::structs::{LaunchConfig, SharedOfBlock};
+use vgpu_proto::call::OWN_CLUSTER;
 
+use super::launch::cluster_of;
 use crate::Cu;
 use crate::ffi::exports;
 use crate::state::current::live;
@@ -96,13 +97,9 @@ fn clusters(out: Out<c_int>, function: u64, config: In<LaunchConfig>, largest: b
     out.check()?;
     let function = libraries::function(shim, function)?;
     let config = config.get()?;
-    let mut cluster = [0; 3];
-    for i in 0..config.count as usize {
-        let attribute = config.attributes.at(i)?;
-        if attribute.id == CLUSTER_DIMENSION {
-            cluster.copy_from_slice(&attribute.value[..3]);
-        }
-    }
+    // Unlike launches, queries may give zeros: `cuOccupancyMaxPotentialClusterSize` ignores the
+    // given cluster, and the driver checks the cluster for the other function.
+    let cluster = cluster_of(&config)?.unwrap_or(OWN_CLUSTER);
     let launch = Clusters {
         grid: config.grid,
         block: config.block,

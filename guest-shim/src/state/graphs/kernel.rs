@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use vgpu_cuda_abi::numbers::launch_attribute::{CLUSTER_DIMENSION, COOPERATIVE};
 use vgpu_cuda_abi::structs::AttributeValue;
+use vgpu_proto::call::Cluster;
 
 use crate::state::modules::FunctionInfo;
 
@@ -22,8 +23,7 @@ pub(crate) struct KernelNode {
     pub(crate) block: [u32; 3],
     pub(crate) shared: u32,
     pub(crate) cooperative: bool,
-    /// Blocks of a cluster in each direction; zeros: as the kernel was compiled.
-    pub(crate) cluster: [u32; 3],
+    pub(crate) cluster: Cluster,
     /// The parameter block.
     pub(crate) params: Vec<u8>,
     /// Addresses of the parameters in `params`, as an array to which the program gets a pointer.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::structs::UpdateOutcome as Outcome;
+use vgpu_proto::call::{Cluster, OWN_CLUSTER};
 
 use super::exec::Exec;
 use super::plan::{Plan, Planned};
@@ -56,12 +57,12 @@ fn compatible(shim: &Shim, old: &Kind, new: &Kind) -> Result<(), Outcome> {
 }
 
 /// The attributes of a launch that an update cannot change.
-fn fixed(kind: &Kind) -> (bool, [u32; 3]) {
+fn launch_attributes(kind: &Kind) -> (bool, Cluster) {
     match kind {
-        // Clusters of one block are no clusters.
-        Kind::Kernel(kernel) if kernel.cluster == [1; 3] => (kernel.cooperative, [0; 3]),
+        // A cluster of one block is the same as no cluster.
+        Kind::Kernel(kernel) if kernel.cluster == [1; 3] => (kernel.cooperative, OWN_CLUSTER),
         Kind::Kernel(kernel) => (kernel.cooperative, kernel.cluster),
-        _ => (false, [0; 3]),
+        _ => (false, OWN_CLUSTER),
     }
 }
 
@@ -88,7 +89,7 @@ fn compare(shim: &Shim, old: &Plan, new: &Plan) -> Result<(), Report> {
     }
     for (a, b) in old.nodes.iter().zip(&new.nodes) {
         compatible(shim, &a.kind, &b.kind).map_err(|o| Report::at(o, b.node))?;
-        if fixed(&a.kind) != fixed(&b.kind) {
+        if launch_attributes(&a.kind) != launch_attributes(&b.kind) {
             return Err(Report::at(Outcome::AttributesChanged, b.node));
         }
         if a.children.len() != b.children.len() {
@@ -229,8 +230,8 @@ fn can_be_left_out(kind: &Kind) -> Cu {
 pub(crate) fn set_node(shim: &Shim, node: u64, kind: Kind) -> Cu {
     let node = shim.node(node)?;
     let mut now = lock(&node.kind);
-    let fixed = now.owns_memory() || !now.graphs().is_empty();
-    if now.number() != kind.number() || fixed {
+    let unchangeable = now.owns_memory() || !now.graphs().is_empty();
+    if now.number() != kind.number() || unchangeable {
         return Err(CuResult::INVALID_VALUE);
     }
     *now = with_attributes_of(shim, &now, kind)?;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use vgpu_cuda_abi::numbers::event_flag::{BLOCKING_SYNC, DISABLE_TIMING};
 use vgpu_proto::call::{rep, req};
-use vgpu_proto::cuda::{CuResult, Event as EventName, GUEST_HANDLES};
+use vgpu_proto::cuda::{CuResult, Event as EventName, GUEST_HANDLES, HandleMap};
 
 use crate::driver::{Event, Result};
-use crate::session::objects::{HandleMap, Kind, Objects, Table};
+use crate::session::objects::{Kind, Objects, Table};
 
 /// One event.
 #[derive(Debug)]

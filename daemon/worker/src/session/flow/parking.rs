@@ -10,14 +10,14 @@
 use std::collections::{BTreeMap, HashMap};
 
 use vgpu_proto::call::Class;
-use vgpu_proto::cuda::CuResult;
+use vgpu_proto::cuda::{CuResult, HandleMap};
 
 use super::Flow;
 use super::queue::Queued;
 use super::streams::{Action, Streams, Target};
 use crate::driver::Result;
 use crate::session::link::Link;
-use crate::session::objects::{HandleMap, Objects, Work};
+use crate::session::objects::{Objects, Work};
 
 /// A stream that is at a host function.
 #[derive(Debug)]

@@ -11,11 +11,11 @@ use std::sync::{Arc, Weak};
 
 use vgpu_cuda_abi::numbers::stream_flag::NON_BLOCKING;
 use vgpu_proto::call::{Op, req};
-use vgpu_proto::cuda::{Ctx, CuResult, GUEST_HANDLES, Stream as StreamName};
+use vgpu_proto::cuda::{Ctx, CuResult, GUEST_HANDLES, HandleMap, Stream as StreamName};
 use vgpu_sched::gate::{self, Estimate, Flow as Counted, Gate};
 
 use crate::driver::{Block, Event, Result, Stream};
-use crate::session::objects::{HandleMap, Kind, Objects, Table};
+use crate::session::objects::{Kind, Objects, Table};
 
 /// The work that a drain waits for.
 #[derive(Debug, Clone, Copy)]

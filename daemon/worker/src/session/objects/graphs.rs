@@ -12,13 +12,12 @@
 use std::sync::{Arc, Mutex, OnceLock};
 
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::{CuResult, GUEST_HANDLES, Stream as StreamName};
+use vgpu_proto::cuda::{CuResult, GUEST_HANDLES, HandleMap, Stream as StreamName};
 use vgpu_proto::limits::{MAX_GRAPH_BYTES, MAX_GRAPH_NODES, MAX_GRAPHS};
 use vgpu_sched::gate::Key;
 
 use super::Objects;
 use super::pool::Over;
-use super::table::HandleMap;
 use super::work::{GraphWork, Work};
 use crate::driver::{self, Result};
 

@@ -46,7 +46,7 @@ pub(crate) use self::pool::{Done, Over, Pool};
 pub(crate) use self::region::{FetchWork, Region};
 use self::shadows::Shadows;
 pub(crate) use self::staging::{Bulk, Staging};
-pub(crate) use self::table::{HandleMap, Kind, Table};
+pub(crate) use self::table::{Kind, Table};
 use self::vmm::Vmm;
 pub(crate) use self::work::{Work, run_work};
 use crate::control::Vgpud;

@@ -10,7 +10,7 @@ use vgpu_cuda_abi::numbers::{
 };
 use vgpu_cudart::whole;
 use vgpu_proto::call::ops::ImageHash;
-use vgpu_proto::call::{Op, rep, req};
+use vgpu_proto::call::{Op, rep, req, whole_clusters};
 use vgpu_proto::cuda::{Ctx, CuResult, DevPtr, Func, Module as ModuleName};
 use vgpu_proto::limits::{FUNCTION_ATTRIBUTES, MAX_IMAGE, MAX_KERNEL_PARAMS};
 use vgpu_sched::gate::{FunctionId, Key};
@@ -436,15 +436,20 @@ impl Objects {
         Ok(rep::OccupancyShared { bytes })
     }
 
-    pub(crate) fn encode_tensor_map(&self, r: &req::TensorMapEncode) -> Result<[u64; 16]> {
-        encode_tensor_map(&self.context(r.ctx)?.driver, &r.tensor)
+    pub(crate) fn encode_tensor_map(
+        &self,
+        r: &req::TensorMapEncode,
+    ) -> Result<rep::TensorMapEncode> {
+        let map = encode_tensor_map(&self.context(r.ctx)?.driver, &r.tensor)?;
+        Ok(rep::TensorMapEncode { map })
     }
 
     pub(crate) fn replace_tensor_address(
         &self,
         r: &req::TensorMapReplaceAddress,
-    ) -> Result<[u64; 16]> {
-        replace_tensor_address(&self.context(r.ctx)?.driver, r.map, r.address)
+    ) -> Result<rep::TensorMapReplaceAddress> {
+        let map = replace_tensor_address(&self.context(r.ctx)?.driver, r.map, r.address)?;
+        Ok(rep::TensorMapReplaceAddress { map })
     }
 
     pub(crate) fn occupancy_clusters(
@@ -452,10 +457,11 @@ impl Objects {
         r: &req::OccupancyClusters,
     ) -> Result<rep::OccupancyClusters> {
         let state = self.function(r.func)?;
-        // The driver checks the rest: it ignores the clusters where it looks for the largest.
         if r.block.contains(&0) {
             return Err(CuResult::INVALID_VALUE);
         }
+        // No check of whole clusters here: `cuOccupancyMaxPotentialClusterSize` ignores the given
+        // cluster.
         let launch = Launch {
             grid: r.grid,
             block: r.block,
@@ -478,12 +484,6 @@ impl Objects {
             .occupancy(r.block_size, r.dynamic_shared, r.flags)
             .map(|blocks| rep::OccupancyBlocks { blocks })
     }
-}
-
-/// Whether a grid consists of whole clusters, or the clusters are the kernel's own (zeros).
-fn whole_clusters(grid: [u32; 3], cluster: [u32; 3]) -> bool {
-    let whole = |(grid, cluster): (&u32, &u32)| *cluster > 0 && grid % cluster == 0;
-    cluster == [0; 3] || grid.iter().zip(&cluster).all(whole)
 }
 
 impl Loading {

@@ -1,9 +1,6 @@
 //! Tables of objects. A handle contains kind, slot and generation. So a handle of a freed object,
 //! an invented handle, or a handle of another kind finds no object.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
 use vgpu_proto::cuda::WORKER_HANDLES;
 use vgpu_proto::limits::MAX_OBJECTS;
 
@@ -125,30 +122,6 @@ impl<T> Table<T> {
             .filter(|(_, value)| pick(value))
             .map(|(handle, _)| handle)
             .collect()
-    }
-}
-
-/// A map by handle. A guest that chooses colliding handles only slows itself down.
-pub(crate) type HandleMap<V> = HashMap<u64, V, BuildHasherDefault<HandleHasher>>;
-
-/// Multiplies by a large odd number, because handles are nearly consecutive.
-#[derive(Debug, Default)]
-pub(crate) struct HandleHasher(u64);
-
-impl Hasher for HandleHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        let mixed = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ (mixed >> 32);
     }
 }
 

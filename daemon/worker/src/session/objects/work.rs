@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use vgpu_proto::call::Cluster;
 use vgpu_proto::cuda::CuResult;
 use vgpu_sched::gate::{self, Direction, Key};
 
@@ -28,8 +29,8 @@ pub(crate) struct LaunchWork {
     pub shared: u32,
     /// Whether all blocks must be resident at the same time.
     pub cooperative: bool,
-    /// Blocks of a cluster in each direction; zeros: as the kernel was compiled.
-    pub cluster: [u32; 3],
+    /// See [`Cluster`].
+    pub cluster: Cluster,
     /// The parameter block.
     pub params: Bulk,
 }

@@ -137,17 +137,9 @@ impl Session {
             Request::FuncSetCacheConfig(r) => done(objects.function_cache(r.func, r.config)),
             Request::OccupancyBlocks(r) => answer(link, asked, objects.occupancy(&r)),
             Request::OccupancyClusters(r) => answer(link, asked, objects.occupancy_clusters(&r)),
-            Request::TensorMapEncode(r) => {
-                let encoded = objects.encode_tensor_map(&r);
-                answer(link, asked, encoded.map(|map| rep::TensorMapEncode { map }))
-            }
+            Request::TensorMapEncode(r) => answer(link, asked, objects.encode_tensor_map(&r)),
             Request::TensorMapReplaceAddress(r) => {
-                let replaced = objects.replace_tensor_address(&r);
-                answer(
-                    link,
-                    asked,
-                    replaced.map(|map| rep::TensorMapReplaceAddress { map }),
-                )
+                answer(link, asked, objects.replace_tensor_address(&r))
             }
             Request::ModuleFunctions(r) => answer(link, asked, objects.module_functions(&r)),
             Request::OccupancyShared(r) => answer(link, asked, objects.occupancy_shared(&r)),

@@ -1,11 +1,16 @@
 //! The hasher of tables whose keys are handles or request numbers.
 
-use std::hash::Hasher;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// A map by handle or request number. A guest that chooses colliding handles only slows itself
+/// down.
+pub type HandleMap<V> = HashMap<u64, V, BuildHasherDefault<HandleHasher>>;
 
 /// A hasher for handles and request numbers, which are small counters with a tag in the high bits.
 /// One multiplication spreads the counters.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct HandleHasher(u64);
+pub struct HandleHasher(u64);
 
 impl Hasher for HandleHasher {
     fn finish(&self) -> u64 {
