@@ -61,14 +61,32 @@ pub(super) fn open_proc(whole: bool) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(part, flags, Mode::empty())?)
 }
 
+/// Opens the `/dev/shm` of a process that has one of its own. `None`: the host has no such
+/// directory. Makes only system calls.
+pub(super) fn open_shared_memory() -> Option<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    rustix::fs::open(c"/dev/shm", flags, Mode::empty()).ok()
+}
+
 /// Adds to the rules of the calling process that it may write in its part of `/proc`
-/// ([`open_proc`]), as NVIDIA's driver does ([`super::namespaces`]), and makes the rules apply. Runs
-/// after the fork, because the directory of the process in `/proc` exists only then. Makes only
-/// system calls.
-pub(super) fn restrict(ruleset: &OwnedFd, proc: &OwnedFd) -> io::Result<()> {
+/// ([`open_proc`]) and in its own `/dev/shm`, as NVIDIA's driver does ([`super::namespaces`]), and
+/// makes the rules apply. Runs after the fork, because these directories exist only then. Makes
+/// only system calls.
+pub(super) fn restrict(
+    ruleset: &OwnedFd,
+    proc: &OwnedFd,
+    shared_memory: Option<&OwnedFd>,
+) -> io::Result<()> {
     // The kernel refuses rights that the rules do not handle: those of newer versions of Landlock.
     add_rule(ruleset, proc, WRITE_FILE | TRUNCATE)
         .or_else(|_| add_rule(ruleset, proc, WRITE_FILE))?;
+    if let Some(dir) = shared_memory {
+        let known = [ABI::V3, ABI::V2, ABI::V1].into_iter();
+        let mut added = known.map(|abi| add_rule(ruleset, dir, AccessFs::from_write(abi).bits()));
+        added
+            .find(Result::is_ok)
+            .ok_or_else(io::Error::last_os_error)??;
+    }
     // SAFETY: a system call on a descriptor that is open.
     called(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) })
 }

@@ -11,6 +11,7 @@ mod syscalls;
 
 use std::collections::HashSet;
 use std::io;
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -254,6 +255,9 @@ impl Confinement {
             setsid()?;
             // The kernel refuses this if the process already has a higher score.
             let _ = expendable();
+            if let Some(owner) = &self.owner {
+                let _ = login_as(owner);
+            }
             if let Some(spaces) = &self.spaces {
                 spaces.enter().map_err(|e| Step::Namespaces.failed(e))?;
             }
@@ -266,7 +270,8 @@ impl Confinement {
                 Some(files) => {
                     let whole = self.own_proc && self.owner.is_some();
                     let proc = files::open_proc(whole).map_err(|e| Step::Files.caused(&e))?;
-                    Some((files, proc))
+                    let own = self.own_proc.then(files::open_shared_memory);
+                    Some((files, proc, own.flatten()))
                 }
                 None => None,
             };
@@ -281,8 +286,9 @@ impl Confinement {
                 set_parent_process_death_signal(Some(Signal::KILL))
                     .map_err(|e| Step::End.failed(e))?;
             }
-            if let Some((files, proc)) = &rules {
-                files::restrict(files, proc).map_err(|e| Step::Files.caused(&e))?;
+            if let Some((files, proc, shared_memory)) = &rules {
+                files::restrict(files, proc, shared_memory.as_ref())
+                    .map_err(|e| Step::Files.caused(&e))?;
             }
             // Last, because the filters refuse some of the calls above.
             for filter in &*self.filters {
@@ -322,6 +328,19 @@ fn expendable() -> rustix::io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
     let file = rustix::fs::open(c"/proc/self/oom_score_adj", flags, Mode::empty())?;
     rustix::io::write(&file, OOM_SCORE).map(drop)
+}
+
+/// Sets the user of the process in the kernel's audit records. The kernel allows that once: a process
+/// without such a user could choose an administrator.
+fn login_as(owner: &Owner) -> io::Result<()> {
+    let mut text = [0; 10];
+    let mut left = &mut text[..];
+    write!(left, "{}", owner.uid)?;
+    let unused = left.len();
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(c"/proc/self/loginuid", flags, Mode::empty())?;
+    rustix::io::write(&file, &text[..text.len() - unused])?;
+    Ok(())
 }
 
 /// Sets each limit to the given value, or to the hard limit of the process if that is lower.

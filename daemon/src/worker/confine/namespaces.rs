@@ -171,8 +171,8 @@ impl Spaces {
     }
 }
 
-/// Gives the calling thread the `/proc` of its process namespace, in a new mount namespace. Makes
-/// only system calls.
+/// Gives the calling thread the `/proc` of its process namespace and an empty `/dev/shm`, in a new
+/// mount namespace without sockets of host services. Makes only system calls.
 pub(super) fn own_proc() -> Result<(), Errno> {
     const NOTHING: Option<&CStr> = None;
     unshare(CloneFlags::CLONE_NEWNS).map_err(number)?;
@@ -181,7 +181,30 @@ pub(super) fn own_proc() -> Result<(), Errno> {
     let receiving = MsFlags::MS_REC | MsFlags::MS_SLAVE;
     mount(NOTHING, c"/", NOTHING, receiving, NOTHING).map_err(number)?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some(c"proc"), c"/proc", Some(c"proc"), flags, NOTHING).map_err(number)
+    mount(Some(c"proc"), c"/proc", Some(c"proc"), flags, NOTHING).map_err(number)?;
+    // Files of the process end with it, and the next VM with the same user finds none of them.
+    cover(c"/dev/shm", flags, SHARED_MEMORY)?;
+    for dir in FOREIGN {
+        cover(dir, flags | MsFlags::MS_RDONLY, c"size=4k,nr_inodes=2")?;
+    }
+    Ok(())
+}
+
+/// Options of a worker's `/dev/shm`. NVIDIA's driver keeps little there: memory that processes of
+/// one program share.
+const SHARED_MEMORY: &CStr = c"size=256m,nr_inodes=1024,mode=1777";
+
+/// Directories with sockets of host services that every user may write to (the journal, D-Bus), and
+/// with files that let every user make the kernel watch the whole host.
+const FOREIGN: [&CStr; 3] = [c"/run/systemd", c"/run/dbus", c"/proc/pressure"];
+
+/// Mounts a file system in memory over a directory, if the directory exists.
+fn cover(dir: &CStr, flags: MsFlags, options: &CStr) -> Result<(), Errno> {
+    let kind = Some(c"tmpfs");
+    match mount(kind, dir, kind, flags, Some(options)) {
+        Ok(()) | Err(nix::errno::Errno::ENOENT) => Ok(()),
+        Err(e) => Err(number(e)),
+    }
 }
 
 fn number(e: nix::errno::Errno) -> Errno {

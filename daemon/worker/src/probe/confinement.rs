@@ -65,7 +65,12 @@ pub(super) fn examine(
         expendable(),
     ];
     if !libraries.soft {
-        lines.extend([names_threads(), own_proc()]);
+        lines.extend([
+            names_threads(),
+            own_proc(),
+            own_shared_memory(),
+            own_services(),
+        ]);
     }
     lines.extend(sockets());
     lines.extend(CALLS.iter().map(attempt));
@@ -158,6 +163,38 @@ fn own_proc() -> Line {
     let seen: Vec<u32> = numbers.collect();
     let detail = format!("it sees {} processes", seen.len());
     line(NAME, seen == [std::process::id()], detail)
+}
+
+/// Checks that `/dev/shm` is writable and not the host's, which has half of the host's memory.
+fn own_shared_memory() -> Line {
+    const NAME: &str = "own-shared-memory";
+    const MOST: u64 = 1 << 30;
+    let dir = Path::new("/dev/shm");
+    if !dir.is_dir() {
+        return line(NAME, true, "there is no /dev/shm");
+    }
+    match nix::sys::statvfs::statvfs(dir) {
+        Ok(found) => {
+            let bytes = found.blocks().saturating_mul(found.fragment_size());
+            let written = !create(NAME, dir).holds;
+            let detail = format!("/dev/shm has {bytes} bytes, files can be made: {written}");
+            line(NAME, bytes <= MOST && written, detail)
+        }
+        Err(e) => line(NAME, false, e.to_string()),
+    }
+}
+
+/// Checks that sockets of host services are out of reach.
+fn own_services() -> Line {
+    let seen = ["/run/systemd", "/run/dbus", "/proc/pressure"].into_iter();
+    let mut seen = seen.filter(|dir| {
+        let entries = std::fs::read_dir(dir).into_iter().flatten();
+        entries.count() > 0
+    });
+    match seen.next() {
+        Some(dir) => line("own-services", false, format!("it sees the host's {dir}")),
+        None => line("own-services", true, "it sees none of the host's"),
+    }
 }
 
 /// Starts the driver, which on some hosts or in newer versions needs more than a worker may do.
