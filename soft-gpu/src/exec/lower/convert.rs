@@ -228,37 +228,7 @@ fn mov<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
     let t = m.ty()?;
     Func::count(ops, 2)?;
     if t == Type::Pred {
-        let constant = match &ops[1] {
-            Operand::Int(n) => Some(*n != 0),
-            // Without clusters, no launch has an explicit cluster.
-            Operand::Name(n) if n == "%is_explicit_cluster" => Some(false),
-            _ => None,
-        };
-        if let Some(yes) = constant {
-            let d = f.dst_pred(&ops[0])?;
-            let imm = if yes { 0xff } else { 0 };
-            let inst = Inst {
-                run: op_plain::<PredLogic>(),
-                d,
-                a: d,
-                b: d,
-                imm,
-                ..f.blank()
-            };
-            f.emit(inst);
-            return Ok(());
-        }
-        let (d, a) = (f.dst_pred(&ops[0])?, f.pred(&ops[1])?);
-        let inst = Inst {
-            run: op_plain::<PredLogic>(),
-            d,
-            a,
-            b: a,
-            imm: 0xf0,
-            ..f.blank()
-        };
-        f.emit(inst);
-        return Ok(());
+        return move_predicate(f, ops);
     }
     match (&ops[0], &ops[1]) {
         (Operand::Vector(to), from) => return unpack(f, t, to, from),
@@ -297,25 +267,14 @@ fn mov<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
     // `%gridid` has 64 bits. Older code reads only the low 32 bits.
     if !wide && matches!(&ops[1], Operand::Name(n) if n == "%gridid") {
         let d = f.dst(&ops[0], wide)?;
-        let run = op::<Map1<cv::U32From64>>();
         let a = f.src(&ops[1], Want::I64)?;
-        f.emit(Inst {
-            run,
-            d,
-            a,
-            ..f.blank()
-        });
+        f.emit_unary(op::<Map1<cv::U32From64>>(), d, a);
         return Ok(());
     }
     if wide && f.width(&ops[1]) == 32 {
         let d = f.dst(&ops[0], wide)?;
         let a = f.src(&ops[1], Want::I32)?;
-        f.emit(Inst {
-            run: op::<Map1<cv::U64FromU32>>(),
-            d,
-            a,
-            ..f.blank()
-        });
+        f.emit_unary(op::<Map1<cv::U64FromU32>>(), d, a);
         return Ok(());
     }
     let a = f.src(&ops[1], want)?;
@@ -323,10 +282,30 @@ fn mov<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
         return Ok(());
     }
     let d = f.dst(&ops[0], wide)?;
+    f.emit_unary(copy(wide), d, a);
+    Ok(())
+}
+
+/// `mov.pred`.
+fn move_predicate(f: &mut Func<'_, '_>, ops: &[Operand]) -> R<()> {
+    let constant = match &ops[1] {
+        Operand::Int(n) => Some(*n != 0),
+        // Without clusters, no launch has an explicit cluster.
+        Operand::Name(n) if n == "%is_explicit_cluster" => Some(false),
+        _ => None,
+    };
+    let d = f.dst_pred(&ops[0])?;
+    let (a, table) = match constant {
+        Some(true) => (d, 0xff),
+        Some(false) => (d, 0),
+        None => (f.pred(&ops[1])?, 0xf0),
+    };
     f.emit(Inst {
-        run: copy(wide),
+        run: op_plain::<PredLogic>(),
         d,
         a,
+        b: a,
+        imm: table,
         ..f.blank()
     });
     Ok(())
@@ -339,12 +318,7 @@ fn move_register<'m>(f: &mut Func<'_, 'm>, t: Type, to: &'m Operand, from: &Oper
         return Ok(());
     }
     let d = f.dst(to, wide)?;
-    f.emit(Inst {
-        run: copy(wide),
-        d,
-        a,
-        ..f.blank()
-    });
+    f.emit_unary(copy(wide), d, a);
     Ok(())
 }
 
@@ -387,39 +361,18 @@ fn address(f: &mut Func<'_, '_>, to: &Operand, name: &str, from: &Operand, wide:
 
 fn unpack(f: &mut Func<'_, '_>, t: Type, to: &[Operand], from: &Operand) -> R<()> {
     match (t.size(), to.len()) {
-        (8, 2) => {
+        (size @ (4 | 8), 2) => {
+            let (want, halves) = match size {
+                8 => (Want::I64, [op::<Map1<cv::Lo32>>(), op::<Map1<cv::Hi32>>()]),
+                _ => (Want::I32, [op::<Map1<cv::Lo16>>(), op::<Map1<cv::Hi16>>()]),
+            };
             // Source and destinations differ in width, so writing a destination never changes the
             // source.
-            let a = f.src(from, Want::I64)?;
-            for (op_, run) in to
-                .iter()
-                .zip([op::<Map1<cv::Lo32>>(), op::<Map1<cv::Hi32>>()])
-            {
-                if *op_ != Operand::Sink {
-                    let d = f.dst(op_, false)?;
-                    f.emit(Inst {
-                        run,
-                        d,
-                        a,
-                        ..f.blank()
-                    });
-                }
-            }
-        }
-        (4, 2) => {
-            let a = f.src(from, Want::I32)?;
-            for (op_, run) in to
-                .iter()
-                .zip([op::<Map1<cv::Lo16>>(), op::<Map1<cv::Hi16>>()])
-            {
-                if *op_ != Operand::Sink {
-                    let d = f.dst(op_, false)?;
-                    f.emit(Inst {
-                        run,
-                        d,
-                        a,
-                        ..f.blank()
-                    });
+            let a = f.src(from, want)?;
+            for (part, run) in to.iter().zip(halves) {
+                if *part != Operand::Sink {
+                    let d = f.dst(part, false)?;
+                    f.emit_unary(run, d, a);
                 }
             }
         }
@@ -437,7 +390,7 @@ fn unpack(f: &mut Func<'_, '_>, t: Type, to: &[Operand], from: &Operand) -> R<()
                 let c = f.m.const32(bits as u32)?;
                 if wide {
                     let t = f.temporary64()?;
-                    let run = op::<crate::exec::ops::family::Map3<int::BfeU64>>();
+                    let run = op::<Map3<int::BfeU64>>();
                     f.emit(Inst {
                         run,
                         d: t,
@@ -446,14 +399,9 @@ fn unpack(f: &mut Func<'_, '_>, t: Type, to: &[Operand], from: &Operand) -> R<()
                         c,
                         ..f.blank()
                     });
-                    f.emit(Inst {
-                        run: op::<Map1<cv::Lo32>>(),
-                        d,
-                        a: t,
-                        ..f.blank()
-                    });
+                    f.emit_unary(op::<Map1<cv::Lo32>>(), d, t);
                 } else {
-                    let run = op::<crate::exec::ops::family::Map3<int::BfeU32>>();
+                    let run = op::<Map3<int::BfeU32>>();
                     f.emit(Inst {
                         run,
                         d,
@@ -475,91 +423,25 @@ fn pack(f: &mut Func<'_, '_>, t: Type, to: &Operand, from: &[Operand]) -> R<()> 
     for p in from {
         parts.push(f.src(p, Want::I32)?);
     }
-    match (t.size(), parts.as_slice()) {
-        (8, &[a, b]) => {
-            let d = f.dst(to, true)?;
-            f.emit(Inst {
-                run: op::<Map2<cv::Join32>>(),
-                d,
-                a,
-                b,
-                ..f.blank()
-            });
-        }
-        (8, &[a, b, c, e]) => {
+    let size = t.size();
+    let (run, a, b) = match (size, parts.as_slice()) {
+        (8, &[a, b]) => (op::<Map2<cv::Join32>>(), a, b),
+        (4, &[a, b]) => (op::<Map2<cv::Join16>>(), a, b),
+        (2, &[a, b]) => (op::<Map2<cv::Join8>>(), a, b),
+        (4 | 8, &[a, b, c, e]) => {
+            let (join, run) = match size {
+                8 => (op::<Map2<cv::Join16>>(), op::<Map2<cv::Join32>>()),
+                _ => (op::<Map2<cv::Join8>>(), op::<Map2<cv::Join16>>()),
+            };
             let (lo, hi) = (f.fresh32()?, f.fresh32()?);
-            let d = f.dst(to, true)?;
-            let join = op::<Map2<cv::Join16>>();
-            f.emit(Inst {
-                run: join,
-                d: lo,
-                a,
-                b,
-                ..f.blank()
-            });
-            f.emit(Inst {
-                run: join,
-                d: hi,
-                a: c,
-                b: e,
-                ..f.blank()
-            });
-            f.emit(Inst {
-                run: op::<Map2<cv::Join32>>(),
-                d,
-                a: lo,
-                b: hi,
-                ..f.blank()
-            });
-        }
-        (4, &[a, b]) => {
-            let d = f.dst(to, false)?;
-            f.emit(Inst {
-                run: op::<Map2<cv::Join16>>(),
-                d,
-                a,
-                b,
-                ..f.blank()
-            });
-        }
-        (2, &[a, b]) => {
-            let d = f.dst(to, false)?;
-            f.emit(Inst {
-                run: op::<Map2<cv::Join8>>(),
-                d,
-                a,
-                b,
-                ..f.blank()
-            });
-        }
-        (4, &[a, b, c, e]) => {
-            let (lo, hi) = (f.fresh32()?, f.fresh32()?);
-            let d = f.dst(to, false)?;
-            let join = op::<Map2<cv::Join8>>();
-            f.emit(Inst {
-                run: join,
-                d: lo,
-                a,
-                b,
-                ..f.blank()
-            });
-            f.emit(Inst {
-                run: join,
-                d: hi,
-                a: c,
-                b: e,
-                ..f.blank()
-            });
-            f.emit(Inst {
-                run: op::<Map2<cv::Join16>>(),
-                d,
-                a: lo,
-                b: hi,
-                ..f.blank()
-            });
+            f.emit_binary(join, lo, a, b);
+            f.emit_binary(join, hi, c, e);
+            (run, lo, hi)
         }
         _ => return Err(Why::unsupported("mov of these parts")),
-    }
+    };
+    let d = f.dst(to, size == 8)?;
+    f.emit_binary(run, d, a, b);
     Ok(())
 }
 

@@ -411,6 +411,27 @@ impl<'m> Func<'_, 'm> {
         self.m.lines.push(self.line);
     }
 
+    /// Appends an instruction with one source.
+    pub(crate) fn emit_unary(&mut self, run: OpFn, d: u32, a: u32) {
+        self.emit(Inst {
+            run,
+            d,
+            a,
+            ..self.blank()
+        });
+    }
+
+    /// Appends an instruction with two sources.
+    pub(crate) fn emit_binary(&mut self, run: OpFn, d: u32, a: u32, b: u32) {
+        self.emit(Inst {
+            run,
+            d,
+            a,
+            b,
+            ..self.blank()
+        });
+    }
+
     /// Appends an instruction whose immediate will be the address of a label.
     pub(crate) fn emit_to(&mut self, run: OpFn, label: &'m str) {
         self.fixes.push((self.m.code.len(), label));
