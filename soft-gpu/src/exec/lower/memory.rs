@@ -160,8 +160,8 @@ fn param_register(f: &mut Func<'_, '_>, c: u32, offset: i64) -> R<Address> {
 }
 
 fn symbol(f: &mut Func<'_, '_>, n: &str, a: &mut Address) -> R<()> {
-    // An access without a named space is in the symbol's own space. Any other named space is an
-    // error.
+    // An access without a named space uses the symbol's own space. `.global`, `.shared` and
+    // `.local` must be the symbol's own space; other spaces are not checked.
     let within =
         |own: u8, named: u8| match [space::GLOBAL, space::SHARED, space::LOCAL].contains(&named) {
             true if named != own => Err(Why::invalid(format!("{n} is in another state space"))),
