@@ -57,8 +57,9 @@ impl Actor {
                 false
             }
             Received::Malformed(what) => {
-                let breach =
-                    format!("the worker sent bytes that are not a message of this protocol: {what}");
+                let breach = format!(
+                    "the worker sent bytes that are not a message of this protocol: {what}"
+                );
                 self.breach(id, &breach);
                 // The malformed message may still be in the socket, and epoll would report the
                 // socket again and again.

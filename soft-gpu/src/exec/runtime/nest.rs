@@ -1,10 +1,10 @@
 //! The grids of a launch: the grid that the host launched, and all that grids launch.
 //!
 //! The launches of a grid begin when the grid's blocks have ended, one after the other in the order
-//! of the calls, each followed by its own nested launches. This keeps the order of every stream, and
-//! every event has happened when another stream waits for it. Work in `cudaStreamTailLaunch` comes
-//! after all other work of the grid. The launch of the host is complete when nothing is left, and
-//! the first fault ends all of it.
+//! of the calls, each followed by its own nested launches. This order keeps the order of every
+//! stream, and every event has happened when another stream waits for the event. Work in
+//! `cudaStreamTailLaunch` comes after all other work of the grid. The launch of the host is
+//! complete when nothing is left, and the first fault ends all of it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
