@@ -20,8 +20,9 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value};
-use vgpu_benches::measure::{BULK, PINNED, Set, quantile};
+use vgpu_benches::measure::{BULK, PINNED, Set};
 use vgpu_benches::mediation::{self, Pace};
+use vgpu_benches::quantile::quantile;
 use vgpu_benches::report::{self, Figure};
 use vgpu_benches::{baseline, choose, pytorch, soft};
 use vgpu_tests::guest::{self, Guest};
