@@ -15,6 +15,7 @@ use std::time::Instant;
 use vgpu_cuda_abi::CuResult;
 
 use super::Session;
+use super::answer::Answer;
 use super::frames::{FrameReader, Step};
 use crate::hash::HandleHasher;
 use crate::sys::UserMemory;
@@ -52,17 +53,6 @@ impl Parker {
         *lock(&self.woken) = true;
         self.bell.notify_one();
     }
-}
-
-/// The content of a reply.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    /// Result code of the call.
-    pub(crate) status: CuResult,
-    /// Encoded results.
-    pub(crate) args: Vec<u8>,
-    /// Number of bulk bytes that arrived.
-    pub(crate) filled: usize,
 }
 
 /// The number of bulk bytes that a reply must have.
