@@ -10,7 +10,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use vgpu_api::APPLICATION_ID;
 
-use super::backup::{Temporary, beside};
+use super::temporary::{Temporary, beside};
 
 /// The oldest SQLite without the WAL-reset corruption (sqlite.org/changes, 3.51.3).
 pub(super) const OLDEST_SQLITE: i32 = 3_051_003;
