@@ -24,9 +24,9 @@ use crate::mediator::MediatorHandle;
 use crate::model::{ListenerProblem, VmIdentity, VmRecord};
 use crate::supervisor::Supervisor;
 use crate::system::guarded::{Listener, register};
+use crate::system::held::Id;
 use crate::system::patience::{NoAnswer, Patience};
 use crate::system::rights;
-use crate::system::walk::Id;
 
 /// All listeners for guests.
 #[derive(Debug)]
