@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow};
 
-use crate::measure::quantile;
+use crate::quantile::quantile;
 
 /// Bytes of one message of the ping-pong: about a small call and its reply.
 const MESSAGE: usize = 64;

@@ -9,7 +9,7 @@ use vgpu_sched::{
     PoolId, Scheduler, SessionId, Terms, Usage, VmConfig, VmId,
 };
 
-use crate::measure::quantile;
+use crate::quantile::quantile;
 
 /// A measurement has this number of batches; each batch has `BATCH` decisions. The result is the
 /// median of the batches.

@@ -9,5 +9,6 @@ pub mod cuda;
 pub mod measure;
 pub mod mediation;
 pub mod pytorch;
+pub mod quantile;
 pub mod report;
 pub mod soft;

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use vgpu_cudart::fatbin::{PTX, entry, pack};
 
 use crate::cuda::{Program, Shape};
+use crate::quantile::quantile;
 
 /// Synchronous calls per pass.
 const CALLS: usize = 3_000;
@@ -97,13 +98,6 @@ fn put(out: &mut Map<String, Value>, name: &str, value: f64) {
 
 fn micros(start: Instant) -> f64 {
     start.elapsed().as_secs_f64() * 1e6
-}
-
-/// Quantile `q` (0 to 1) of `samples`.
-pub fn quantile(samples: &mut [f64], q: f64) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    let index = ((samples.len() as f64 * q) as usize).min(samples.len().saturating_sub(1));
-    samples.get(index).copied().unwrap_or(f64::NAN)
 }
 
 fn calls(program: &Program, out: &mut Map<String, Value>) -> Result<()> {

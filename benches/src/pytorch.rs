@@ -8,7 +8,7 @@ use vgpu_tests::guest;
 use vgpu_tests::host::{self, Driver, Host, Options};
 use vgpu_tests::paths;
 
-use crate::measure::quantile;
+use crate::quantile::quantile;
 use crate::report::{self, DIRECT, Figure};
 
 /// Passes; each runs the program directly and in the VM.

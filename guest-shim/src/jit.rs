@@ -146,7 +146,7 @@ impl Options {
     }
 }
 
-/// What is wrong with an image and the way out, for a result code without an error log.
+/// The fault in an image and the way out, for a result code without an error log.
 fn meaning(status: CuResult) -> &'static str {
     match status {
         CuResult::INVALID_IMAGE => {

@@ -8,6 +8,9 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use common::guest::{self, Cuda};
 use common::host::Host;
+use vgpu_cuda_abi::args::{In, StreamArg};
+use vgpu_cuda_abi::numbers::launch_attribute::CLUSTER_DIMENSION;
+use vgpu_cuda_abi::structs::{LaunchAttribute, LaunchConfig};
 use vgpu_proto::call::{Notice, Request, rep, req};
 use vgpu_proto::cuda::{CuResult, Module};
 
@@ -209,17 +212,6 @@ fn a_module_with_managed_variables_is_told_what_to_use() {
     assert!(lines[0].contains("use cudaMallocManaged"), "{said}");
 }
 
-/// `CUlaunchConfig` with one attribute.
-#[repr(C)]
-struct Config {
-    grid: [u32; 3],
-    block: [u32; 3],
-    shared: u32,
-    stream: u64,
-    attributes: *const [u32; 18],
-    count: u32,
-}
-
 #[test]
 fn forms_that_are_not_served_are_told_and_counted() {
     let name = "forms_that_are_not_served_are_told_and_counted";
@@ -231,19 +223,24 @@ fn forms_that_are_not_served_are_told_and_counted() {
             let event = cu!(cuda, cuEventCreate(&mut out => *mut u64, 6 => u32));
             assert_eq!(event, refused);
         }
-        let mut cluster = [0; 18];
-        (cluster[0], cluster[2], cluster[3], cluster[4]) = (4, 2, 1, 1);
-        let config = Config {
+        let mut cluster = LaunchAttribute {
+            id: CLUSTER_DIMENSION,
+            reserved: 0,
+            value: [0; 16],
+        };
+        cluster.value[..3].copy_from_slice(&[2, 1, 1]);
+        let config = LaunchConfig {
             grid: [2, 1, 1],
             block: [1, 1, 1],
             shared: 0,
-            stream: 0,
-            attributes: &cluster,
+            stream: StreamArg::DEFAULT,
+            // SAFETY: the attribute lives until the launch has returned.
+            attributes: unsafe { In::new(&raw const cluster) },
             count: 1,
         };
         let nothing = std::ptr::null::<*const c_void>();
         let launched = cu!(cuda, cuLaunchKernelEx(
-            &config => *const Config,
+            &raw const config => *const LaunchConfig,
             cuda.kernel() => u64,
             nothing => *const *const c_void,
             nothing => *const *const c_void,

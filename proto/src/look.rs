@@ -75,7 +75,7 @@ pub struct Standing {
     pub demoted: bool,
     /// Weight of the VM in thousandths.
     pub weight_milli: u64,
-    /// What the VM's programs do, or the reason for which they wait, as sentences.
+    /// State of the VM's programs, or the reason for which they wait, as sentences.
     pub summary: String,
     /// Time for which the VM has had work that does not run, in ns.
     pub waiting_ns: Option<u64>,

@@ -94,9 +94,9 @@ pub struct Start {
     pub driver: Option<String>,
     /// Directory with cached module images of this tenant: vgpud's, readable for the worker.
     pub image_dir: String,
-    /// The VM's device-memory quota in bytes; 0: none. `cuMemGetInfo` returns the quota as the
-    /// total if it is smaller.
-    pub memory_quota: u64,
+    /// The VM's device-memory quota in bytes; `None`: no quota. `cuMemGetInfo` returns the quota as
+    /// the total if the quota is smaller than the device's memory.
+    pub memory_quota: Option<u64>,
     /// The depth credit of the guest's Welcome: limit of calls that are sent and not yet taken by
     /// the worker. A guest that sends more is disconnected.
     pub depth_calls: u32,

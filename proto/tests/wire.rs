@@ -105,7 +105,7 @@ fn golden() -> String {
         vm: 1,
         driver: Some("/lib/libcuda.so.1".into()),
         image_dir: "/var/lib/vgpu/images/1".into(),
-        memory_quota: 0,
+        memory_quota: Some(1 << 30),
         depth_calls: 8192,
         depth_bytes: 16 << 20,
         expect_soft: true,

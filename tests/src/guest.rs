@@ -143,7 +143,7 @@ impl Program {
         let libraries = root.join("usr/lib/x86_64-linux-gnu");
         let options = [
             format!("--sysroot={}", root.display()),
-            // Its own start-up code and libraries come before this machine's.
+            // The start-up code and libraries in `root` come before this machine's.
             format!("-B{}", libraries.display()),
             format!("-L{}", libraries.display()),
         ];

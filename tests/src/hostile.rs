@@ -34,7 +34,8 @@ pub enum Answer {
 impl Answer {
     /// Returns vgpud's sentence for the guest if this answer is a refusal with `code`.
     ///
-    /// # Errors If the session is open, the connection was closed, or the refusal has another code.
+    /// # Errors
+    /// If the session is open, the connection was closed, or the refusal has another code.
     pub fn refusal(self, code: Refusal) -> anyhow::Result<String> {
         match self {
             Answer::Refused(found, text) if found == code => Ok(text),

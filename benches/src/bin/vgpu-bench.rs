@@ -19,8 +19,9 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value};
-use vgpu_benches::measure::{BULK, PINNED, Set, quantile};
+use vgpu_benches::measure::{BULK, PINNED, Set};
 use vgpu_benches::mediation::{self, Pace};
+use vgpu_benches::quantile::quantile;
 use vgpu_benches::report::{self, DIRECT, Figure};
 use vgpu_benches::{baseline, choose, pytorch, soft};
 use vgpu_tests::guest::{self, Guest};

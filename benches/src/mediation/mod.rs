@@ -22,7 +22,7 @@ use vgpu_tests::device::Kernels;
 use vgpu_tests::guest::{Guest, LOAD, Running, describe};
 use vgpu_tests::host::{Host, Options, one_vm};
 
-use crate::measure::quantile;
+use crate::quantile::quantile;
 use crate::report::Figure;
 
 /// The length of the measurements.

@@ -15,7 +15,7 @@ use vgpu_tests::paths;
 
 use self::plain::{Arg, Case};
 use crate::cuda::{Kernel, Program, Shape};
-use crate::measure::quantile;
+use crate::quantile::quantile;
 use crate::report::Figure;
 
 /// Number of pairs per figure.

@@ -9,8 +9,8 @@ use vgpu_sched::{
 };
 
 use crate::books::Held;
-use crate::worker::{Life, Pages};
-use crate::world::{Happening, Told, World};
+use crate::parts::{Happening, Life, Pages, Told};
+use crate::world::World;
 
 /// vgpud's record of a session.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use crate::guest::Until;
+use crate::op::Until;
 
 /// Operations of one stream that were submitted together, followed by one marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,8 @@
 //! | [`world`] | the host: events in order of time, messages and their delays |
 //! | `daemon` | vgpud's part between workers and scheduler |
 //! | `worker` | workers: the lease protocol on the real pages, window, markers |
-//! | [`guest`], [`dist`], [`trace`] | the load of guests |
+//! | `parts` | events of the host, and the state that vgpud and workers share |
+//! | [`guest`], [`op`], [`dist`], [`trace`] | the load of guests |
 //! | [`device`] | GPUs, and the true record of the time that each context used |
 //! | [`books`] | the simulator's own accounts of leases, charges and waits |
 //! | [`measure`], [`found`] | measured quantities and their bounds |
@@ -30,6 +31,8 @@ pub mod fuzz;
 pub mod guest;
 pub mod measure;
 pub mod mutants;
+pub mod op;
+mod parts;
 pub mod proofs;
 pub mod replay;
 pub mod report;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::guest::{Op, What};
+use crate::op::{Op, What};
 
 /// One recorded operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

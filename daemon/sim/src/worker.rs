@@ -1,7 +1,7 @@
 //! A worker: the queue of its guest, the production state machine of the lease on real shared
 //! pages, the gate, and markers. Simulated messages and time replace sockets and clocks.
 
-use vgpu_proto::lease::{HintPage, LeasePage, WorkerEnd};
+use vgpu_proto::lease::WorkerEnd;
 use vgpu_sched::gate::lease::{Lease, Offer, Refused, head_cost, publish};
 use vgpu_sched::gate::{
     Config as GateConfig, Direction, Estimate, Flow, FunctionId, Gate, Key, LeaseView, Verdict,
@@ -10,22 +10,11 @@ use vgpu_sched::gate::{
 use vgpu_sched::{Depth, HeadCost};
 
 use crate::device::Batch;
-use crate::guest::{Guest, Op, What};
+use crate::guest::Guest;
+use crate::op::{Op, What};
+use crate::parts::{Happening, Life};
 use crate::setup::Conduct;
-use crate::world::{Happening, World};
-
-/// The two pages that a worker shares with vgpud.
-#[derive(Debug, Default)]
-pub(crate) struct Pages {
-    pub(crate) lease: LeasePage,
-    pub(crate) hint: HintPage,
-}
-
-impl Pages {
-    fn end(&self) -> WorkerEnd<'_> {
-        WorkerEnd::new(&self.lease, &self.hint)
-    }
-}
+use crate::world::World;
 
 /// Why no more operations of the queue are submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,16 +27,6 @@ enum Stop {
     Window(Option<u64>),
     /// The operation would end after the slice.
     SliceEnd,
-}
-
-/// State of the process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Life {
-    Absent,
-    Live,
-    /// The process was killed, and the kernel is still ending it.
-    Dying,
-    Gone,
 }
 
 /// One stream of a worker.

@@ -11,47 +11,10 @@ use vgpu_sched::{
 use crate::books::Books;
 use crate::device::{Device, Fired};
 use crate::guest::Guest;
+use crate::parts::{Happening, Life, Pages, Told};
 use crate::rng::Rng;
 use crate::setup::{Host, Setup};
-use crate::worker::{Life, Pages, Worker};
-
-/// A notification from vgpud to a worker. The data is on the shared pages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Told {
-    /// A lease is granted or revoked. As in production, the worker reads which from the lease page.
-    Lease,
-    /// There is more credit.
-    Credit,
-}
-
-/// A scheduled event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Happening {
-    /// A guest process starts.
-    Start(u32),
-    /// A guest process ends.
-    End(u32),
-    /// Operations of a guest arrive.
-    Arrive(u32),
-    /// A worker sees that a marker has fired.
-    Marker(u32, u16, u32),
-    /// A worker wakes up.
-    Wake(u32),
-    /// A worker reads a message of vgpud.
-    Hear(u32, Told),
-    /// vgpud reads a message of a worker.
-    Heard(u32, Message),
-    /// The work of a GPU changes.
-    Device(u32),
-    /// A killed process is gone.
-    Gone(u32),
-    /// A canary reports.
-    Verified(u32),
-    /// vgpud reads the hint pages of the holders.
-    Look,
-    /// The administrator acts.
-    Script(u32),
-}
+use crate::worker::Worker;
 
 /// Interval in ns at which vgpud reads the hint pages of the holders (`mediator::actor`).
 const LOOK_NS: u64 = 5 * vgpu_sched::MILLIS;

@@ -52,6 +52,12 @@ impl IntoResponse for Failure {
     }
 }
 
+/// The error of a command whose task panicked or was cancelled.
+pub(super) fn broke_off(error: &tokio::task::JoinError) -> ErrorDetail {
+    let message = format!("The command broke off: {error}.");
+    refuse(ErrorCode::Internal, message, "The daemon's log says more.")
+}
+
 /// Converts a failure of the mediation to an error for administrators.
 pub(super) fn of_mediation(error: &MediationError) -> ErrorDetail {
     match error {

@@ -9,7 +9,7 @@
 //! | `auth` | callers and their rights |
 //! | `routes` | one function per route; `docs/openapi.json` is generated from them |
 //! | `explain` | why a VM waits, as a paragraph |
-//! | `dry_run` | what a command would do |
+//! | `dry_run`, `report` | what a command would do |
 //! | `doctor` | checks of the host and of vgpud |
 //!
 //! Limits: requests per caller per second (governor), connections, bytes of head and body, time per
@@ -24,6 +24,7 @@ mod failure;
 mod peer;
 mod places;
 mod registration;
+mod report;
 mod routes;
 pub mod server;
 pub mod service;

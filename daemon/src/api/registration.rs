@@ -10,12 +10,13 @@ use std::sync::Arc;
 
 use vgpu_api::{ErrorCode, ErrorDetail, RegisterRequest};
 
-use super::service::broke_off;
+use super::failure::broke_off;
 use crate::rules;
 use crate::store::Catalog;
 use crate::store::command::{invalid, refuse};
+use crate::system::held::enter;
 use crate::system::patience::{NoAnswer, Patience};
-use crate::system::walk::{Way, enter};
+use crate::system::walk::Way;
 
 /// Returns the request with the path of its socket free of symbolic links, so that equal sockets
 /// have equal paths. The request is unchanged if each VM is already registered with the given path.

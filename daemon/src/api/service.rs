@@ -14,8 +14,8 @@ use vgpu_api::{
     GpuCheckReport, GpuSource, HostState, ReloadReport, ScanReport, Severity, Status,
 };
 
-use super::failure::of_mediation;
-use super::{doctor, dry_run, failure, registration};
+use super::failure::{broke_off, of_mediation};
+use super::{doctor, failure, registration, report};
 use crate::config::{Config, Source};
 use crate::events::EventSink;
 use crate::mediation::{Explained, Mediation, MediationError, MediationFuture};
@@ -210,7 +210,7 @@ impl Admin {
         if dry_run {
             let sessions = self.snapshot().await.sessions;
             let outcome = self.store.restore(actor, backup, sessions, true).await?;
-            return Ok(dry_run::report(outcome));
+            return Ok(report::report(outcome));
         }
         let admin = self.clone();
         let outcome = to_its_end(async move {
@@ -617,11 +617,6 @@ async fn to_its_end<T: Send + 'static>(
 ) -> Result<T, ErrorDetail> {
     let task = tokio::spawn(work);
     task.await.map_err(|error| broke_off(&error))?
-}
-
-pub(super) fn broke_off(error: &tokio::task::JoinError) -> ErrorDetail {
-    let message = format!("The command broke off: {error}.");
-    refuse(ErrorCode::Internal, message, "The daemon's log says more.")
 }
 
 fn no_answer(problem: &str) -> ErrorDetail {

@@ -106,7 +106,7 @@ fn without_root() -> DoctorCheck {
     )
 }
 
-/// What a scan for GPUs finds.
+/// The checks of the result of a scan for GPUs.
 fn of_gpus(scan: Result<ScanResult, String>) -> Vec<DoctorCheck> {
     const HINT: &str = "Correct what gpu-scan and driver-library name.";
     let (found, wrong) = match scan {

@@ -28,7 +28,7 @@ pub(super) fn unix_listeners(
         };
         let path = path.display();
         let what = format!("the socket of VM {vm_id} is not at {path} any more{more}");
-        let hint = "vgpud makes it anew within seconds; find out who removes it";
+        let hint = "vgpud creates the socket again within seconds; find out who removes it";
         checks.push(DoctorCheck::warning(NAME, what, hint));
     }
     if checks.is_empty() {

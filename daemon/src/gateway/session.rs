@@ -303,7 +303,7 @@ async fn welcome(
     let issued = shared.nonces.issue(admitted.session, identity)?;
     let quota = admitted.memory_quota;
     let within_quota = |mut device: DeviceInfo| {
-        if quota > 0 {
+        if let Some(quota) = quota {
             device.total_memory = device.total_memory.min(quota);
         }
         device

@@ -12,8 +12,9 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2, renameat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::config::VM_SOCKET;
+use crate::system::held::{enter, itself};
 use crate::system::private::unknown;
-use crate::system::walk::{DIR_MODE, Way, enter, itself};
+use crate::system::walk::{DIR_MODE, Way};
 
 /// The generation of each registered VM by its number. Each directory belongs to one generation.
 pub(super) type Registered = HashMap<u32, u64>;

@@ -126,8 +126,9 @@ impl Mediator {
 /// An event that the scheduler has not seen yet.
 #[derive(Debug)]
 struct Pending {
-    /// Time of the event on the scheduler's clock. A time in the future stands for now.
-    at_ns: u64,
+    /// Time of the event on the scheduler's clock; `None`: the time at which the scheduler handles
+    /// the event, as for a time in the future.
+    at_ns: Option<u64>,
     event: Event,
     /// The offence, for [`Event::Strike`]. The scheduler keeps no texts.
     breach: Option<String>,
@@ -386,11 +387,15 @@ impl Actor {
     /// Passes an event to the scheduler and carries out the actions that follow. An event that
     /// comes from within an action waits until all actions of the present event are carried out.
     pub(super) fn feed(&mut self, event: Event) {
-        self.feed_of(u64::MAX, event);
+        self.feed_pending(None, event);
     }
 
     /// Passes an event of an earlier time to the scheduler. The scheduler's clock does not go back.
     pub(super) fn feed_of(&mut self, at_ns: u64, event: Event) {
+        self.feed_pending(Some(at_ns), event);
+    }
+
+    fn feed_pending(&mut self, at_ns: Option<u64>, event: Event) {
         self.queue.push_back(Pending {
             at_ns,
             event,
@@ -402,7 +407,7 @@ impl Actor {
     /// Has the scheduler count a strike against a VM, for the given reason.
     pub(super) fn feed_strike(&mut self, vm: VmId, breach: String) {
         self.queue.push_back(Pending {
-            at_ns: u64::MAX,
+            at_ns: None,
             event: Event::Strike { vm },
             breach: Some(breach),
         });
@@ -422,7 +427,7 @@ impl Actor {
             return None;
         }
         let pending = Pending {
-            at_ns: u64::MAX,
+            at_ns: None,
             event,
             breach: None,
         };
@@ -454,7 +459,7 @@ impl Actor {
     /// `is_answer` takes.
     fn decide(&mut self, pending: Pending, mut is_answer: impl FnMut(&Action) -> bool) {
         let begun = now_ns();
-        let at_ns = begun.min(pending.at_ns);
+        let at_ns = pending.at_ns.map_or(begun, |at_ns| at_ns.min(begun));
         let mut actions = std::mem::take(&mut self.actions);
         self.log
             .handle(&mut self.scheduler, at_ns, pending.event, &mut actions);

@@ -455,7 +455,7 @@ impl Actor {
         Admitted {
             session,
             gpus: gpus.iter().map(|gpu| gpu.seen.clone()).collect(),
-            memory_quota: limits.memory_bytes.value().unwrap_or(0),
+            memory_quota: limits.memory_bytes.value(),
             pinned_bytes: limits.pinned_bytes.value().unwrap_or(0),
             sessions: limits.sessions.value(),
             depth_calls,

@@ -46,8 +46,8 @@ pub struct Admitted {
     pub session: u64,
     /// GPUs of the session; several for a gang. Never empty.
     pub gpus: Vec<ScannedGpu>,
-    /// Memory quota of the VM in bytes; 0: none.
-    pub memory_quota: u64,
+    /// Memory quota of the VM in bytes; `None`: no quota.
+    pub memory_quota: Option<u64>,
     /// Bytes of host memory that the VM may pin; 0: no limit.
     pub pinned_bytes: u64,
     /// Programs that the VM may run at once; `None`: any number.

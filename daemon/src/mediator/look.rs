@@ -181,7 +181,7 @@ fn capability(text: Option<&str>) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// What the VM does, or why it waits, without facts about other VMs.
+/// State of the VM, or the reason for which the VM waits, without facts about other VMs.
 fn summary(vm: &VmRecord, e: &Explanation) -> String {
     let mut text = match e.reason {
         Reason::Running => "This VM has the GPU.".to_owned(),

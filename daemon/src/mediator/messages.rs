@@ -57,7 +57,10 @@ impl Actor {
                 false
             }
             Received::Malformed(what) => {
-                self.breach(id, &format!("the worker sent what is no message: {what}"));
+                let breach = format!(
+                    "the worker sent bytes that are not a message of this protocol: {what}"
+                );
+                self.breach(id, &breach);
                 // The malformed message may still be in the socket, and epoll would report the
                 // socket again and again.
                 if let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) {

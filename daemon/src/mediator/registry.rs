@@ -226,7 +226,8 @@ fn watchdog_limit(ms: Limit) -> LimitOverride {
     scaled(ms, MILLIS).map_or(LimitOverride::Unlimited, LimitOverride::At)
 }
 
-/// A bucket, with its units of the scheduler per unit of the limit.
+/// The token bucket of a limit, in the scheduler's units. `units` is the number of scheduler units
+/// in one unit of the limit.
 fn rate(per_second: Limit, burst: Limit, units: u64) -> Option<Rate> {
     let per_second = scaled(per_second, units)?;
     Some(Rate {

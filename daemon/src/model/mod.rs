@@ -47,7 +47,7 @@ impl VmIdentity {
     };
 }
 
-/// A process that uses a GPU, as the device counts it.
+/// A process on a GPU, with the memory and GPU time that the device reports for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct DeviceProcess {
     /// Process ID.

@@ -1,94 +1,26 @@
 //! Backups of the whole database: creation and restore.
 
-use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::path::Path;
 
 use tokio::sync::oneshot;
 use vgpu_api::{ErrorCode, ErrorDetail, Session};
 
 use super::command::{AuditActor, Outcome, refuse};
+use super::content::Backup;
+use super::temporary::{Temporary, beside};
 use super::writer::Job;
-use super::{Catalog, Store, StoreError, rows, schema, stopped};
-use crate::model::UsageRecord;
+use super::{Store, stopped};
 use crate::system::free_bytes;
 
 /// Free space in bytes that a copy leaves for the database's write-ahead log.
 const LEFT_FOR_LOG: u64 = 8 << 20;
 
-/// A file beside the database that is removed when this value is dropped.
-#[derive(Debug)]
-pub(crate) struct Temporary(PathBuf);
-
-impl Temporary {
-    /// Creates the file, empty and accessible to vgpud's user only. Replaces an older file.
-    ///
-    /// # Errors
-    /// If the file cannot be created.
-    pub(super) fn create(path: PathBuf) -> io::Result<(Temporary, File)> {
-        let temporary = Temporary(path);
-        temporary.remove();
-        let mut options = OpenOptions::new();
-        let file = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&temporary.0)?;
-        Ok((temporary, file))
-    }
-
-    fn remove(&self) {
-        for side in ["", "-journal", "-wal", "-shm"] {
-            let mut name = self.0.clone().into_os_string();
-            name.push(side);
-            let _ = std::fs::remove_file(name);
-        }
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        self.remove();
-    }
-}
-
-/// The configuration in a backup.
-#[derive(Debug)]
-pub(crate) struct Backup {
-    pub(super) catalog: Catalog,
-    pub(super) usage: BTreeMap<u32, UsageRecord>,
-}
-
-impl Backup {
-    fn read(file: &Path) -> Result<Backup, String> {
-        let said = |error: StoreError| match error {
-            StoreError::Corrupt { message, .. } => {
-                format!("It is damaged, or no backup: {message}.")
-            }
-            StoreError::Newer { found, known, .. } => format!(
-                "It has schema version {found}, this vgpud knows up to {known}: restore it with the vgpud \
-                 that made it."
-            ),
-            other => other.to_string(),
-        };
-        let connection = schema::open_backup(file).map_err(said)?;
-        let fail = |error: rusqlite::Error| said(StoreError::from_sqlite(file, &error));
-        let catalog = rows::load_catalog(&connection).map_err(fail)?;
-        catalog
-            .check()
-            .map_err(|what| format!("It is damaged: {what}."))?;
-        let usage = rows::load_usage(&connection).map_err(fail)?;
-        Ok(Backup { catalog, usage })
-    }
-}
-
 impl Store {
     /// Removes copies that an earlier vgpud did not finish.
     pub(super) fn tidy(database: &Path) {
         for name in ["backup", "restore", "space"] {
-            drop(Temporary(beside(database, name)));
+            Temporary::tidy(database, name);
         }
     }
 
@@ -110,9 +42,9 @@ impl Store {
                 Ok(made) => made,
                 Err(error) => return Ok(Err(error.to_string())),
             };
-            let made = connection.execute("VACUUM INTO ?1", [copy.0.to_string_lossy()]);
+            let made = connection.execute("VACUUM INTO ?1", [copy.path().to_string_lossy()]);
             let made = made.map_err(|error| error.to_string());
-            Ok(made.and_then(|_| File::open(&copy.0).map_err(|error| error.to_string())))
+            Ok(made.and_then(|_| File::open(copy.path()).map_err(|error| error.to_string())))
         });
         copy.await?.map_err(|what| {
             refuse(
@@ -145,7 +77,7 @@ impl Store {
         sessions: Vec<Session>,
         dry_run: bool,
     ) -> Result<Outcome, ErrorDetail> {
-        let read = tokio::task::spawn_blocking(move || Backup::read(&incoming.0));
+        let read = tokio::task::spawn_blocking(move || Backup::read(incoming.path()));
         let backup = read.await.map_err(|_| stopped())?.map_err(|what| {
             refuse(
                 ErrorCode::InvalidRequest,
@@ -181,11 +113,4 @@ fn has_room(path: &Path, bytes: u64) -> Result<(), String> {
         needed.div_ceil(1024),
         free >> 10
     ))
-}
-
-/// A path in the database's directory whose name starts with the database's name.
-pub(super) fn beside(database: &Path, name: &str) -> PathBuf {
-    let mut path = database.as_os_str().to_owned();
-    path.push(format!(".{name}"));
-    path.into()
 }

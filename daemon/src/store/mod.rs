@@ -17,12 +17,15 @@
 mod backup;
 pub mod catalog;
 pub mod command;
+mod content;
+mod integer;
 mod number_file;
 mod reader;
 mod rows;
 mod schema;
 mod selection;
 mod telling;
+mod temporary;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -34,13 +37,13 @@ use crossbeam::channel::{Sender, TrySendError};
 use tokio::sync::oneshot;
 use vgpu_api::{AuditEntry, ErrorCode, ErrorDetail, Event, Session};
 
-pub(crate) use backup::Temporary;
 pub use catalog::{Catalog, Context};
 pub use command::{AuditActor, Command, Outcome, ScanDiff};
 pub(crate) use number_file::NumberFile;
 pub(crate) use schema::PUT_BACK;
 pub use schema::StoreError;
 pub use selection::Selection;
+pub(crate) use temporary::Temporary;
 
 use crate::config::{Config, Defaults};
 use crate::events::Journal;

@@ -10,6 +10,7 @@ use vgpu_api::{AuditEntry, Event, VmUsage};
 
 use super::catalog::Catalog;
 use super::command::{AuditActor, Command, Outcome};
+use super::integer::int;
 use super::number_file;
 use super::selection::{self, Selection};
 use crate::model::{AssignmentRecord, GpuRecord, PoolRecord, UsageRecord, VmRecord};
@@ -513,11 +514,6 @@ fn json<T: DeserializeOwned>(row: &Row<'_>, column: &str) -> Sql<T> {
 fn text(value: &impl Serialize) -> Sql<String> {
     serde_json::to_string(value)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
-}
-
-/// SQLite's integers are signed. No counter of vgpud comes near the largest one.
-pub(super) fn int(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 fn uint(row: &Row<'_>, column: &str) -> Sql<u64> {

@@ -10,7 +10,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use vgpu_api::APPLICATION_ID;
 
-use super::backup::{Temporary, beside};
+use super::temporary::{Temporary, beside};
 
 /// The oldest SQLite without the WAL-reset corruption (sqlite.org/changes, 3.51.3).
 pub(super) const OLDEST_SQLITE: i32 = 3_051_003;
@@ -66,7 +66,7 @@ pub enum StoreError {
         known: i64,
     },
     /// The database is missing, while the file with the last acknowledged change exists.
-    #[error("The state database {} is missing, and {} says that vgpud acknowledged change {promised} in it. Nothing was made anew. Put it back together with its log (state.db-wal). {PUT_BACK}. Without a backup pools and VMs must be registered again.", file.display(), witness.display())]
+    #[error("The state database {} is missing, and {} says that vgpud acknowledged change {promised} in it. vgpud created no new database. Put the database back together with its log (state.db-wal). {PUT_BACK}. Without a backup pools and VMs must be registered again.", file.display(), witness.display())]
     Missing {
         /// The database.
         file: PathBuf,

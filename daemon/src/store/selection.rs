@@ -3,7 +3,7 @@
 use rusqlite::types::Value;
 use vgpu_api::{Event, Severity};
 
-use super::rows::int;
+use super::integer::int;
 
 /// A selection of events or audit lines. Absent fields select everything.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

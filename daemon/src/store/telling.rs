@@ -87,7 +87,7 @@ fn of_scan(outcome: &Outcome, catalog: &Catalog) -> Vec<Draft> {
     drafts
 }
 
-/// What a command does to each of its VMs: the words before and after the number.
+/// The sentence about each VM that a command changes: the words before and after the number.
 fn of_vms(command: &Command) -> Option<(&'static str, &'static str)> {
     let verb = match command {
         Command::RegisterVm(_) => "was registered",

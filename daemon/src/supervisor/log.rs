@@ -144,7 +144,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What passes in the present second.
+/// Counts the lines that are logged or dropped in the current second.
 #[derive(Debug, Default)]
 struct LineLimit(Mutex<Passed>);
 

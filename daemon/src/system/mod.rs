@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`closer`] | closes sockets whose close a peer can make arbitrarily slow |
 //! | [`guarded`] | reads sockets whose peers may attach descriptors |
+//! | `held` | opens files without reading them, and identifies them |
 //! | [`patience`] | file operations with a deadline, in threads of their own |
 //! | `private` | creates a file or directory that appears at its path only when complete |
 //! | `rights` | makes the kernel refuse attached descriptors, where it can |
@@ -13,6 +14,7 @@
 pub(crate) mod attack;
 pub mod closer;
 pub mod guarded;
+pub(crate) mod held;
 pub mod patience;
 pub(crate) mod private;
 pub(crate) mod rights;

@@ -13,8 +13,8 @@ use nix::fcntl::{RenameFlags, renameat, renameat2};
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use super::held::{Id, enter, itself};
 use super::is_served;
-use super::walk::{Id, enter, itself};
 
 const PREFIX: &str = ".vgpud-";
 

@@ -5,14 +5,14 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat, readlinkat};
+use nix::fcntl::readlinkat;
 use nix::sys::stat::{Mode, mkdirat};
 
+use super::held::{FLAGS, enter, itself};
 use super::private::Private;
 
 /// Mode of the directories above the VMs' own: all VMs may pass through them, and none may list
@@ -21,27 +21,6 @@ pub(crate) const DIR_MODE: u32 = 0o711;
 
 /// Most links that are followed: the limit of Linux itself.
 const MOST_LINKS: usize = 40;
-
-/// The identity of a file. While the file is held open, no other file has the same identity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Id {
-    device: u64,
-    inode: u64,
-}
-
-impl Id {
-    pub(crate) fn of(meta: &Metadata) -> Id {
-        Id {
-            device: meta.dev(),
-            inode: meta.ino(),
-        }
-    }
-
-    /// The identity of the file with this name in a directory.
-    pub(crate) fn at(dir: &File, name: &OsStr) -> io::Result<Id> {
-        Ok(Id::of(&enter(dir, name)?.metadata()?))
-    }
-}
 
 /// An existing directory, or the missing parts of its path.
 #[derive(Debug)]
@@ -177,21 +156,6 @@ fn make(around: &File, name: &OsStr) -> io::Result<File> {
     Ok(dir)
 }
 
-const FLAGS: OFlag = OFlag::O_PATH
-    .union(OFlag::O_NOFOLLOW)
-    .union(OFlag::O_CLOEXEC);
-
-/// Opens the file with this name in a directory as an O_PATH descriptor: does not read the file,
-/// and does not follow a link.
-pub(crate) fn enter(dir: &File, name: &OsStr) -> io::Result<File> {
-    Ok(openat(dir, name, FLAGS, Mode::empty())?.into())
-}
-
-/// A path to an open file, wherever the file is now.
-pub(crate) fn itself(file: &File) -> PathBuf {
-    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
-}
-
 fn is_foreign(meta: &Metadata) -> bool {
     let us = nix::unistd::geteuid().as_raw();
     ![0, us].contains(&meta.uid())
@@ -228,6 +192,7 @@ fn trusted(link: &Path, meta: &Metadata, foreign: Option<&str>) -> io::Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::system::held::Id;
     use std::os::unix::fs::symlink;
 
     struct Tree(tempfile::TempDir);

@@ -23,9 +23,9 @@ const NEEDED: [(CapabilitySet, &str); 4] = [
 /// The user and groups of one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
-    /// Its uid.
+    /// User ID of the process.
     pub uid: u32,
-    /// Its gid.
+    /// Group ID of the process.
     pub gid: u32,
     /// Supplementary groups: the group of all workers, and the configured groups.
     pub groups: Vec<u32>,

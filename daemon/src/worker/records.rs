@@ -193,7 +193,7 @@ impl WorkerRecords {
     /// The worker of an entry, if it still runs.
     ///
     /// # Errors
-    /// What is wrong with the entry.
+    /// A description of the fault in the entry.
     fn running(&self, path: &Path, name: &str) -> Result<Option<Orphan>, String> {
         let pid: Option<u32> = name.parse().ok();
         let pid = pid.filter(|pid| (2..=MAX_PID).contains(pid));

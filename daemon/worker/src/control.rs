@@ -42,7 +42,10 @@ pub enum ControlError {
     #[error("vgpud closed the control socket")]
     Closed,
     /// The bytes are not a message of this protocol.
-    #[error("vgpud sent what is no message: {0}")]
+    #[error(
+        "vgpud sent bytes that are not a message of this protocol ({0}): vgpud and vgpu-worker are of \
+         different versions"
+    )]
     Malformed(String),
     /// A system call failed.
     #[error("control socket: {0}")]

@@ -10,7 +10,7 @@ use vgpu_proto::worker::FromWorker;
 const MIB: u64 = 1 << 20;
 const NULL: Stream = Stream::NULL;
 
-fn with_ledger(memory: u64, quota: u64) -> Bench {
+fn with_ledger(memory: u64, quota: Option<u64>) -> Bench {
     let policy = Policy {
         memory,
         ..Policy::default()
@@ -24,7 +24,7 @@ fn with_ledger(memory: u64, quota: u64) -> Bench {
 
 #[test]
 fn allocations_draw_on_the_ledger_in_slices_and_exactly_near_its_end() {
-    let mut bench = with_ledger(100 * MIB, 100 * MIB);
+    let mut bench = with_ledger(100 * MIB, Some(100 * MIB));
     let ctx = bench.primary();
     let guest = &mut bench.guest;
     let info = guest.ask(&req::MemGetInfo { ctx });
@@ -73,7 +73,7 @@ fn allocations_draw_on_the_ledger_in_slices_and_exactly_near_its_end() {
 
 #[test]
 fn memory_of_other_programs_of_the_vm_is_not_free() {
-    let mut bench = with_ledger(100 * MIB, 100 * MIB);
+    let mut bench = with_ledger(100 * MIB, Some(100 * MIB));
     let ctx = bench.primary();
     let guest = &mut bench.guest;
     // The worker has now reserved a slice of 64 MiB for this program.
@@ -91,7 +91,7 @@ fn memory_of_other_programs_of_the_vm_is_not_free() {
 /// applies.
 #[test]
 fn an_allocation_that_was_denied_before_a_free_is_asked_for_again() {
-    let mut bench = with_ledger(200 * MIB, 0);
+    let mut bench = with_ledger(200 * MIB, None);
     let ctx = bench.primary();
     let guest = &mut bench.guest;
     let asked =
@@ -113,7 +113,7 @@ fn an_allocation_that_was_denied_before_a_free_is_asked_for_again() {
 
 #[test]
 fn most_allocations_need_no_message() {
-    let mut bench = with_ledger(u64::MAX, 0);
+    let mut bench = with_ledger(u64::MAX, None);
     let ctx = bench.primary();
     let guest = &mut bench.guest;
     for _ in 0..300 {
@@ -210,7 +210,7 @@ fn a_block_that_collided_is_parked_and_another_given() {
 
 #[test]
 fn memory_of_a_destroyed_context_returns_to_the_ledger() {
-    let mut bench = with_ledger(128 * MIB, 0);
+    let mut bench = with_ledger(128 * MIB, None);
     let guest = &mut bench.guest;
     for _ in 0..5 {
         let ctx = guest
@@ -243,7 +243,7 @@ const LAUNCHES: &str = ".extern .func (.param .b32 r) __cudaCDP2LaunchDeviceV2(.
 
 #[test]
 fn limits_are_booked_for_what_kernels_may_take_by_them() {
-    let mut bench = with_ledger(256 * MIB, 256 * MIB);
+    let mut bench = with_ledger(256 * MIB, Some(256 * MIB));
     let ctx = bench.primary();
     let set = |bench: &mut Bench, limit, value| {
         bench.guest.status(&req::CtxSetLimit { ctx, limit, value })
@@ -271,7 +271,7 @@ fn limits_are_booked_for_what_kernels_may_take_by_them() {
 #[test]
 fn local_memory_of_kernels_is_booked_before_the_guest_has_them() {
     // 32,768 threads of the device, with 2 KiB beyond the default: 64 MiB.
-    let mut bench = with_ledger(160 * MIB, 160 * MIB);
+    let mut bench = with_ledger(160 * MIB, Some(160 * MIB));
     let ctx = bench.primary();
     let load = |bench: &mut Bench, image: &[u8]| bench.guest.module(ctx, image);
     let find = |bench: &mut Bench, module, name: &str| {

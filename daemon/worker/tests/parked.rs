@@ -22,7 +22,7 @@ fn with_quota(grant: bool) -> Bench {
         ..Policy::default()
     };
     Bench::with(Setup {
-        quota: QUOTA,
+        quota: Some(QUOTA),
         policy,
         ..Setup::default()
     })

@@ -50,7 +50,7 @@ fn memory_of_a_stream_holds_data_and_counts_for_the_quota() {
         ..Policy::default()
     };
     let mut bench = Bench::with(Setup {
-        quota: QUOTA,
+        quota: Some(QUOTA),
         policy,
         ..Setup::default()
     });

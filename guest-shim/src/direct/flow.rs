@@ -23,7 +23,7 @@ enum Origin {
     Any,
 }
 
-/// What is known about the values that a register may hold.
+/// The possible values of a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Held {
     made: Origin,
@@ -364,7 +364,7 @@ impl<'a, 'b> Flow<'a, 'b> {
         Some(held.is_pointer && held.made < Origin::Any)
     }
 
-    /// What is known about a register, or about a variable's address by its name. `None`: no
+    /// The possible values of a register, or of a variable's address, by name. `None`: no
     /// instruction has assigned a value yet.
     fn name(&self, name: &str) -> Option<Held> {
         if self.given.contains(name) {
@@ -387,7 +387,7 @@ impl<'a, 'b> Flow<'a, 'b> {
         }
     }
 
-    /// What is known about the result of an instruction. `None`: an input has no value yet.
+    /// The possible results of an instruction. `None`: an input has no value yet.
     fn result(&self, step: &Step<'a>) -> Option<Held> {
         let instruction = &step.instruction;
         let operands = &instruction.operands[1..];
@@ -473,8 +473,8 @@ impl Computed<'_, '_> {
         Held::of(made.unwrap_or(Origin::Given)).narrow()
     }
 
-    /// What is known about a 64-bit result. Only the forms in which compilers compute addresses are
-    /// known; any other result may be any value.
+    /// The possible values of a 64-bit result. Only the forms in which compilers compute addresses
+    /// are known; any other result may be any value.
     fn wide(&self, instruction: &Instruction<'_>) -> Held {
         const TYPES: [&str; 3] = ["u64", "s64", "b64"];
         let [name, middle @ .., last] = &instruction.parts[..] else {

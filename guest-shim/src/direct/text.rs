@@ -58,7 +58,7 @@ pub(super) fn plain(text: &str) -> Option<String> {
         plain.push_str(before);
         rest = if special.starts_with("//") {
             let end = special.find('\n').unwrap_or(special.len());
-            // It is not specified whether the comment continues on the next line.
+            // PTX does not specify whether the comment continues on the next line.
             if special[..end].trim_end().ends_with('\\') {
                 return None;
             }

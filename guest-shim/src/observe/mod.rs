@@ -47,7 +47,7 @@ impl Class {
     }
 }
 
-/// What the present call of the thread has sent and received so far.
+/// Traffic of the current call of the thread so far.
 #[derive(Debug, Clone, Copy, Default)]
 struct Traffic {
     frames: u32,

@@ -14,7 +14,7 @@ use vgpu_proto::frame::{FLAG_MORE, HEADER_LEN, Header};
 use vgpu_proto::limits::MAX_ARGS;
 use vgpu_proto::text::printable;
 
-use super::inbox::Answer;
+use super::answer::Answer;
 use super::{PRINTED, Session};
 use crate::log::{self, Level};
 use crate::sys::{self, UserMemory};

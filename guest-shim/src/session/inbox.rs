@@ -14,6 +14,7 @@ use vgpu_cuda_abi::CuResult;
 use vgpu_proto::cuda::HandleMap;
 
 use super::Session;
+use super::answer::Answer;
 use super::frames::{FrameReader, Step};
 use crate::sys::UserMemory;
 use crate::{Cu, lock, sys};
@@ -50,17 +51,6 @@ impl Parker {
         *lock(&self.woken) = true;
         self.bell.notify_one();
     }
-}
-
-/// The content of a reply.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    /// Result code of the call.
-    pub(crate) status: CuResult,
-    /// Encoded results.
-    pub(crate) args: Vec<u8>,
-    /// Number of bulk bytes that arrived.
-    pub(crate) filled: usize,
 }
 
 /// The number of bulk bytes that a reply must have.

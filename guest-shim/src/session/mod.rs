@@ -6,6 +6,7 @@
 //! so in time ([`pump`]). The control connection reports the cause of a session's end
 //! ([`control`]).
 
+mod answer;
 mod connect;
 mod control;
 mod frames;
@@ -22,10 +23,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use answer::Answer;
 pub(crate) use connect::{NoSession, Opened, open};
 use control::Control;
 use host::HostFunctions;
-use inbox::{Answer, For, Inbox, Length, Waiter};
+use inbox::{For, Inbox, Length, Waiter};
 use lend::Lender;
 use outbox::Outbox;
 pub(crate) use shared::Work;

@@ -1,8 +1,9 @@
 //! The pump: a thread that writes and reads if no thread of the program does so in time.
 //!
-//! The pump writes the buffer when its oldest call is 50 µs old, because a program may launch and
-//! then only sleep. The pump reads replies that no thread waits for, because an asynchronous copy
-//! must arrive even if the program makes no calls. The pump also reads the control connection.
+//! The pump writes the buffer when its oldest call is 50 µs old (400 µs during a backlog), because
+//! a program may launch and then only sleep. The pump reads replies that no thread waits for,
+//! because an asynchronous copy must arrive even if the program makes no calls. The pump also reads
+//! the control connection.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! Decides when buffered asynchronous calls are written to the socket.
 //!
-//! A call is written at most 50 µs after it was made, by the pump if by no other thread. A timer
-//! that wakes the pump costs several microseconds in a virtual machine, because setting the timer
-//! leaves the guest. That is more than the cost of a write, so timers are only used in bursts:
+//! A call is written at most 50 µs (400 µs during a backlog) after it was made, by the pump if by
+//! no other thread. A timer that wakes the pump costs several microseconds in a virtual machine,
+//! because setting the timer leaves the guest. That is more than the cost of a write, so timers are
+//! only used in bursts:
 //! - after a synchronous call or a pause, the first calls are written at once: the device may be
 //!   idle, and then each earlier start saves time;
 //! - in a burst, calls are gathered in the buffer. The timer is set once per buffer, and the
@@ -29,7 +30,7 @@ const AFTER: Duration = Duration::from_micros(FLUSH_AFTER_US);
 /// Time of the timer during a backlog.
 const STREAK_AFTER: Duration = Duration::from_micros(8 * FLUSH_AFTER_US);
 
-/// What the caller does after it has put a call into the buffer.
+/// The next step of the caller, after the caller has put a call into the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Act {
     /// Write the buffer now.

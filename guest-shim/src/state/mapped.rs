@@ -66,8 +66,9 @@ impl Shim {
     /// Checks that kernels reach all of a range. If the range is memory of the program that is not
     /// mapped for kernels, maps the memory.
     ///
-    /// # Errors CUDA_ERROR_INVALID_VALUE if kernels cannot reach the range; the host's errors about
-    /// memory of the program.
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE if kernels cannot reach the range; the host's errors about memory
+    /// of the program.
     pub(crate) fn reach(&self, address: u64, len: u64) -> Cu {
         let found = self.memory.check(address, len);
         if found.is_ok() || !HOST_SPACE.contains(&address) {

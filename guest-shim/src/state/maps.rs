@@ -17,7 +17,7 @@ pub(crate) fn is_memory(at: usize, len: usize, write: bool) -> bool {
         false => libc::MADV_POPULATE_READ,
     };
     // SAFETY: `madvise` accesses the pages like a read, or like a write of their present content.
-    // It changes no bytes, and the system checks the range.
+    // `madvise` changes no bytes, and the system checks the range.
     let done = unsafe { libc::madvise(first as *mut libc::c_void, end - first, advice) } == 0;
     // Linux before 5.14 does not know this advice.
     let unknown = || Error::last_os_error().raw_os_error() == Some(libc::EINVAL);

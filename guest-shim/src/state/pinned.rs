@@ -83,7 +83,7 @@ impl Block {
     }
 }
 
-/// What an 8-byte word of a kernel's parameters may mean as an address.
+/// How an 8-byte word of a kernel's parameters relates to the blocks, if the word is an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Word {
     /// Not an address near any block.
@@ -254,7 +254,7 @@ impl Pinned {
         block.map(|block| (block, at))
     }
 
-    /// What a word of a kernel's parameters may mean as an address.
+    /// How a word of a kernel's parameters relates to the blocks, if the word is an address.
     pub(crate) fn word(&self, word: u64) -> Word {
         if !(HOST_SPACE.start - AROUND..HOST_SPACE.end + AROUND).contains(&word) {
             return Word::Other;

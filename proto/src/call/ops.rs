@@ -159,7 +159,7 @@ pub struct Tensor {
     pub strides: Vec<u64>,
     /// Elements from one element that is copied to the next.
     pub element_strides: Vec<u32>,
-    /// What a copy takes.
+    /// The part of the tensor that one copy transfers.
     pub window: Window,
     /// `CUtensorMapInterleave`.
     pub interleave: u32,
@@ -174,7 +174,7 @@ pub struct Tensor {
 /// The numbers of a `CUtensorMap`, whose meaning only the host's driver knows.
 pub type TensorMap = [u64; 16];
 
-/// The part of a tensor that one copy takes.
+/// The part of a tensor that one copy transfers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Encode, Decode)]
 pub enum Window {
     /// Tiled.
@@ -507,7 +507,7 @@ ops! {
     /// first, at this address of [`crate::limits::HOST_SPACE`], which is page-aligned like the
     /// program's.
     HostMap = 0x0090, Sync, None, false, { ptr: DevPtr, size: u64 } => {};
-    /// Removes the copy, after the work that may use it.
+    /// Removes the copy that `HostMap` created, after the work that may use the copy.
     HostUnmap = 0x0091, Sync, Drain, false, { ptr: DevPtr } => {};
     /// The program's changes since the last push, as [`crate::changes`] in bulk. The changes take
     /// effect at once, like a processor's writes. The request id is 0 instead of a number of the

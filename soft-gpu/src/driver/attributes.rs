@@ -4,6 +4,8 @@
 //! The numbers are CUdevice_attribute of cuda.h. The values are public figures of the architecture
 //! (CUDA programming guide, "Compute Capabilities").
 
+use vgpu_cuda_abi::numbers::device_attribute as attr;
+
 use crate::exec::contract::MULTIPROCESSORS;
 
 /// Most threads per block.
@@ -71,7 +73,7 @@ pub fn limits((major, minor): (u32, u32)) -> Limits {
 }
 
 /// The newest attribute of cuda.h (CUDA 13.5).
-const LAST: i32 = 161;
+const LAST: u32 = attr::GPU_DIRECT_RDMA_WITH_LOCALIZED_MEMORY_SUPPORTED;
 
 const MAX_PITCH: i32 = 0x7fff_ffff;
 
@@ -79,57 +81,114 @@ const MAX_PITCH: i32 = 0x7fff_ffff;
 /// ([`Gpu::attribute`](super::gpu::Gpu::attribute)) answers the attributes of identity: PCI bus and
 /// compute capability.
 pub fn value(id: i32, limits: &Limits) -> Option<i32> {
+    let id = u32::try_from(id).ok()?;
+    if let Some(value) = of_textures(id) {
+        return Some(value);
+    }
     Some(match id {
-        1 => MAX_THREADS_PER_BLOCK as i32,
-        2..=4 => MAX_BLOCK[id as usize - 2] as i32,
-        5..=7 => MAX_GRID[id as usize - 5] as i32,
-        8 => SHARED_PER_BLOCK as i32,
-        9 => CONSTANT as i32,
-        10 => WARP as i32,
-        11 => MAX_PITCH,
-        12 | 82 => REGISTERS as i32,
-        13 => 1_410_000,
-        14 => 512,
-        16 => MULTIPROCESSORS as i32,
-        36 => 1_215_000,
-        37 => 5120,
-        38 => 40 << 20,
-        39 => limits.threads as i32,
-        40 => 2,
-        51 => 32,
-        81 => limits.shared as i32,
-        87 => 2,
-        97 => limits.shared_optin as i32,
-        106 => limits.blocks as i32,
-        111 => limits.shared_reserved as i32,
-        // 131: no NUMA node. 126: one memory synchronisation domain.
-        131 => -1,
-        126 => 1,
-        139 => 0x5f06_1af4,
-        // 1 for: overlap, map host memory, concurrent kernels, unified addressing, stream
-        // priorities, L1 caches, managed memory (concurrently with the host), cooperative launch,
-        // virtual memory (also by file descriptor), memory pools (also of the host), preemption,
-        // host registration, and waits for values in memory. 0 for: 91, because kernels reach
-        // registered memory only after it is mapped; 92 to 94, the first version of waits for
-        // values, which is served but which no current driver reports; 98, flushes of remote
-        // writes.
-        15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 | 89 | 90 | 95 | 99 | 102 | 103 | 113 | 115 => 1,
-        122 | 123 | 142 | 144 => 1,
-        // Limits of textures and surfaces, which are not served. Programs print or check the limits
-        // at start.
-        21 | 22 | 56 | 70 => 131_072,
-        23 | 57 => 65536,
-        71 => 65000,
-        27 | 28 | 42 | 45 | 46 | 49 | 52 | 53 | 55 | 61 | 63 | 64 | 66 | 67 | 73 | 74 | 77 => 32768,
-        24..=26 | 58..=60 => 16384,
-        47 | 48 => 8192,
-        29 | 43 | 62 | 65 => 2048,
-        54 | 68 => 2046,
-        69 => 1 << 28,
-        72 => 2_097_120,
-        30 => 512,
-        44 => 1,
+        attr::MAX_THREADS_PER_BLOCK => MAX_THREADS_PER_BLOCK as i32,
+        attr::MAX_BLOCK_DIM_X..=attr::MAX_BLOCK_DIM_Z => {
+            MAX_BLOCK[(id - attr::MAX_BLOCK_DIM_X) as usize] as i32
+        }
+        attr::MAX_GRID_DIM_X..=attr::MAX_GRID_DIM_Z => {
+            MAX_GRID[(id - attr::MAX_GRID_DIM_X) as usize] as i32
+        }
+        attr::MAX_SHARED_MEMORY_PER_BLOCK => SHARED_PER_BLOCK as i32,
+        attr::TOTAL_CONSTANT_MEMORY => CONSTANT as i32,
+        attr::WARP_SIZE => WARP as i32,
+        attr::MAX_PITCH => MAX_PITCH,
+        attr::MAX_REGISTERS_PER_BLOCK | attr::MAX_REGISTERS_PER_MULTIPROCESSOR => REGISTERS as i32,
+        attr::CLOCK_RATE => 1_410_000,
+        attr::MULTIPROCESSOR_COUNT => MULTIPROCESSORS as i32,
+        attr::MEMORY_CLOCK_RATE => 1_215_000,
+        attr::GLOBAL_MEMORY_BUS_WIDTH => 5120,
+        attr::L2_CACHE_SIZE => 40 << 20,
+        attr::MAX_THREADS_PER_MULTIPROCESSOR => limits.threads as i32,
+        attr::ASYNC_ENGINE_COUNT => 2,
+        attr::MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => limits.shared as i32,
+        attr::SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO => 2,
+        attr::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => limits.shared_optin as i32,
+        attr::MAX_BLOCKS_PER_MULTIPROCESSOR => limits.blocks as i32,
+        attr::RESERVED_SHARED_MEMORY_PER_BLOCK => limits.shared_reserved as i32,
+        // The device belongs to no NUMA node.
+        attr::NUMA_ID => -1,
+        attr::MEM_SYNC_DOMAIN_COUNT => 1,
+        attr::GPU_PCI_DEVICE_ID => 0x5f06_1af4,
+        // These features are served. Three features read as absent, as 0. Kernels reach registered
+        // memory only after it is mapped (CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM). No current
+        // driver reports the first version of waits for values, which is served (the names with
+        // _V1). Flushes of remote writes are not served.
+        attr::GPU_OVERLAP
+        | attr::CAN_MAP_HOST_MEMORY
+        | attr::CONCURRENT_KERNELS
+        | attr::UNIFIED_ADDRESSING
+        | attr::STREAM_PRIORITIES_SUPPORTED
+        | attr::GLOBAL_L1_CACHE_SUPPORTED
+        | attr::LOCAL_L1_CACHE_SUPPORTED
+        | attr::MANAGED_MEMORY
+        | attr::CONCURRENT_MANAGED_ACCESS
+        | attr::COMPUTE_PREEMPTION_SUPPORTED
+        | attr::COOPERATIVE_LAUNCH
+        | attr::HOST_REGISTER_SUPPORTED
+        | attr::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+        | attr::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+        | attr::READ_ONLY_HOST_REGISTER_SUPPORTED
+        | attr::MEMORY_POOLS_SUPPORTED
+        | attr::CAN_USE_64_BIT_STREAM_MEM_OPS
+        | attr::CAN_USE_STREAM_WAIT_VALUE_NOR
+        | attr::HOST_NUMA_MEMORY_POOLS_SUPPORTED
+        | attr::HOST_MEMORY_POOLS_SUPPORTED => 1,
         _ => return (1..=LAST).contains(&id).then_some(0),
+    })
+}
+
+/// The value of an attribute of textures and surfaces, which are not served. Programs print or
+/// check these limits at start.
+fn of_textures(id: u32) -> Option<i32> {
+    Some(match id {
+        attr::TEXTURE_ALIGNMENT => 512,
+        attr::SURFACE_ALIGNMENT => 512,
+        attr::TEXTURE_PITCH_ALIGNMENT => 32,
+        attr::CAN_TEX2D_GATHER => 1,
+        attr::MAXIMUM_TEXTURE1D_WIDTH
+        | attr::MAXIMUM_TEXTURE2D_WIDTH
+        | attr::MAXIMUM_SURFACE2D_WIDTH
+        | attr::MAXIMUM_TEXTURE2D_LINEAR_WIDTH => 131_072,
+        attr::MAXIMUM_TEXTURE2D_HEIGHT | attr::MAXIMUM_SURFACE2D_HEIGHT => 65536,
+        attr::MAXIMUM_TEXTURE2D_LINEAR_HEIGHT => 65000,
+        attr::MAXIMUM_TEXTURE2D_LAYERED_WIDTH
+        | attr::MAXIMUM_TEXTURE2D_LAYERED_HEIGHT
+        | attr::MAXIMUM_TEXTURE1D_LAYERED_WIDTH
+        | attr::MAXIMUM_TEXTURE2D_GATHER_WIDTH
+        | attr::MAXIMUM_TEXTURE2D_GATHER_HEIGHT
+        | attr::MAXIMUM_TEXTURE3D_DEPTH_ALTERNATE
+        | attr::MAXIMUM_TEXTURECUBEMAP_WIDTH
+        | attr::MAXIMUM_TEXTURECUBEMAP_LAYERED_WIDTH
+        | attr::MAXIMUM_SURFACE1D_WIDTH
+        | attr::MAXIMUM_SURFACE1D_LAYERED_WIDTH
+        | attr::MAXIMUM_SURFACE2D_LAYERED_WIDTH
+        | attr::MAXIMUM_SURFACE2D_LAYERED_HEIGHT
+        | attr::MAXIMUM_SURFACECUBEMAP_WIDTH
+        | attr::MAXIMUM_SURFACECUBEMAP_LAYERED_WIDTH
+        | attr::MAXIMUM_TEXTURE2D_MIPMAPPED_WIDTH
+        | attr::MAXIMUM_TEXTURE2D_MIPMAPPED_HEIGHT
+        | attr::MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH => 32768,
+        attr::MAXIMUM_TEXTURE3D_WIDTH
+        | attr::MAXIMUM_TEXTURE3D_HEIGHT
+        | attr::MAXIMUM_TEXTURE3D_DEPTH
+        | attr::MAXIMUM_SURFACE3D_WIDTH
+        | attr::MAXIMUM_SURFACE3D_HEIGHT
+        | attr::MAXIMUM_SURFACE3D_DEPTH => 16384,
+        attr::MAXIMUM_TEXTURE3D_WIDTH_ALTERNATE | attr::MAXIMUM_TEXTURE3D_HEIGHT_ALTERNATE => 8192,
+        attr::MAXIMUM_TEXTURE2D_LAYERED_LAYERS
+        | attr::MAXIMUM_TEXTURE1D_LAYERED_LAYERS
+        | attr::MAXIMUM_SURFACE1D_LAYERED_LAYERS
+        | attr::MAXIMUM_SURFACE2D_LAYERED_LAYERS => 2048,
+        attr::MAXIMUM_TEXTURECUBEMAP_LAYERED_LAYERS
+        | attr::MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS => 2046,
+        attr::MAXIMUM_TEXTURE1D_LINEAR_WIDTH => 1 << 28,
+        attr::MAXIMUM_TEXTURE2D_LINEAR_PITCH => 2_097_120,
+        _ => return None,
     })
 }
 

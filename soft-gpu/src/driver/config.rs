@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use vgpu_cuda_abi::{CuResult, names};
 
-use super::inject;
+use super::base_name::base;
 
 /// Most devices of one process.
 pub const MAX_DEVICES: usize = 16;
@@ -320,7 +320,7 @@ fn parse_fail_call(v: &str) -> Result<FailCall, &'static str> {
     let functions = names::symbols();
     if !functions
         .iter()
-        .any(|function| name == *function || name == inject::base(function))
+        .any(|function| name == *function || name == base(function))
     {
         return Err("a function of the driver API before the colon, like cuMemAlloc:3:2");
     }

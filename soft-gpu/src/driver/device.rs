@@ -17,7 +17,7 @@ use super::{Driver, fault, occupancy};
 use crate::exec::contract::{ArenaView, Child, Device, Fault, KernelId, Runtime};
 use crate::exec::runtime::error;
 
-/// What a launch, and all that its kernels launch, use of the driver.
+/// The parts of the driver that a launch and its nested launches use.
 pub struct KernelDevice<'a> {
     driver: &'static Driver,
     context: &'a Context,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::device_attribute as attr;
 
 use super::attributes::{self, Limits};
 use super::config::Config;
@@ -62,11 +63,11 @@ impl Gpu {
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for an unknown attribute.
     pub fn attribute(&self, attribute: i32) -> Result<i32> {
-        match attribute {
-            33 => Ok(self.pci_bus() as i32),
-            75 => Ok(self.compute_capability.0 as i32),
-            76 => Ok(self.compute_capability.1 as i32),
-            other => attributes::value(other, &self.limits()).ok_or(CuResult::INVALID_VALUE),
+        match u32::try_from(attribute).map_err(|_| CuResult::INVALID_VALUE)? {
+            attr::PCI_BUS_ID => Ok(self.pci_bus() as i32),
+            attr::COMPUTE_CAPABILITY_MAJOR => Ok(self.compute_capability.0 as i32),
+            attr::COMPUTE_CAPABILITY_MINOR => Ok(self.compute_capability.1 as i32),
+            _ => attributes::value(attribute, &self.limits()).ok_or(CuResult::INVALID_VALUE),
         }
     }
 

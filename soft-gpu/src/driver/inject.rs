@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use vgpu_cuda_abi::CuResult;
 
+use super::base_name::base;
 use super::config::{Config, FailCall, FaultKind, KernelFault};
 
 #[derive(Default)]
@@ -43,18 +44,6 @@ fn hit(nth: u64, counter: &AtomicU64) -> bool {
     nth == 0 || nth == now
 }
 
-/// The name of a function without its version suffixes: `cuMemAlloc` for `cuMemAlloc_v2_ptsz`.
-pub fn base(name: &str) -> &str {
-    let name = name
-        .strip_suffix("_ptsz")
-        .or(name.strip_suffix("_ptds"))
-        .unwrap_or(name);
-    match name.rsplit_once("_v") {
-        Some((base, version)) if version.bytes().all(|b| b.is_ascii_digit()) => base,
-        _ => name,
-    }
-}
-
 /// The injected error of this call of `name`.
 pub fn call(name: &str) -> Option<CuResult> {
     let plan = PLAN.get()?;
@@ -79,16 +68,4 @@ pub fn launch(kernel: &str) -> Option<FaultKind> {
         .filter(|(f, _)| f.kernel == "*" || f.kernel == kernel)
         .find(|(f, counter)| hit(f.nth, counter))
         .map(|(f, _)| f.kind)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn base_names() {
-        assert_eq!(base("cuMemAlloc_v2"), "cuMemAlloc");
-        assert_eq!(base("cuMemcpyHtoDAsync_v2_ptsz"), "cuMemcpyHtoDAsync");
-        assert_eq!(base("cuInit"), "cuInit");
-    }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::numbers::mem_op::{
-    BARRIER, FLUSH_REMOTE_WRITES as FLUSH, WAIT_VALUE_32 as WAIT_32, WAIT_VALUE_64 as WAIT_64,
-    WRITE_VALUE_32 as WRITE_32, WRITE_VALUE_64 as WRITE_64,
+    ATOMIC_REDUCTION, BARRIER, FLUSH_REMOTE_WRITES as FLUSH, WAIT_VALUE_32 as WAIT_32,
+    WAIT_VALUE_64 as WAIT_64, WRITE_VALUE_32 as WRITE_32, WRITE_VALUE_64 as WRITE_64,
 };
 use vgpu_cuda_abi::numbers::wait_value::{AND, EQ, FLUSH as WAIT_FLUSH, GEQ, NOR};
 use vgpu_cuda_abi::numbers::write_value::NO_MEMORY_BARRIER;
@@ -96,7 +96,7 @@ impl Operation for MemOp {
             }
             BARRIER if self.barrier_flags <= 1 => Ok(()),
             BARRIER => Err(CuResult::INVALID_VALUE),
-            FLUSH | 8 => Err(CuResult::NOT_SUPPORTED),
+            FLUSH | ATOMIC_REDUCTION => Err(CuResult::NOT_SUPPORTED),
             _ => Err(CuResult::INVALID_VALUE),
         }
     }

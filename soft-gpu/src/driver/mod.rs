@@ -8,6 +8,7 @@ pub mod advice;
 pub mod arena;
 pub mod array;
 pub mod attributes;
+mod base_name;
 pub mod callback;
 pub mod config;
 pub mod contents;

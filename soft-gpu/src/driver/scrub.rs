@@ -114,9 +114,9 @@ pub fn called(function: *const ()) -> *const () {
     }
 }
 
-/// Jumps to the entry point in `rax`, unless calls overwrite the stack and this call is on the
-/// thread's own stack. In that case, `pass` calls the entry point with a copy of the arguments that
-/// lie on the stack. Then it overwrites the stack below the caller's frame.
+/// Jumps to the entry point in `rax`. If the setting is on and the call runs on the thread's own
+/// stack, calls the entry point with a copy of the stack arguments, and then overwrites the stack
+/// below the caller's frame.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub(crate) extern "C" fn pass() {

@@ -4,14 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::launch_attribute::{
+    ACCESS_POLICY_WINDOW, MEM_SYNC_DOMAIN, MEM_SYNC_DOMAIN_MAP, PRIORITY, SYNCHRONIZATION_POLICY,
+};
+use vgpu_cuda_abi::numbers::{access_property, sync_policy};
 
 use super::error::Result;
 use super::stream::{PRIORITIES, Stream};
 use super::sync::lock;
 
-/// Numbers in CUstreamAttrID: access policy window, synchronisation policy, priority, and two
-/// attributes of memory synchronisation domains.
-const ATTRIBUTES: [u32; 5] = [1, 3, 8, 9, 10];
+/// The attributes that streams have (`CUstreamAttrID`).
+const ATTRIBUTES: [u32; 5] = [
+    ACCESS_POLICY_WINDOW,
+    SYNCHRONIZATION_POLICY,
+    PRIORITY,
+    MEM_SYNC_DOMAIN_MAP,
+    MEM_SYNC_DOMAIN,
+];
 
 /// Values (CUstreamAttrValue) of the attributes that the program set, by number.
 #[derive(Debug, Default)]
@@ -30,9 +39,9 @@ impl Stream {
         let mut value = [0; 16];
         match id {
             // Hardware reports all ones if no synchronisation policy was set.
-            3 => value[0] = u32::MAX,
-            8 => value[0] = self.priority as u32,
-            9 => value[0] = 1 << 8,
+            SYNCHRONIZATION_POLICY => value[0] = u32::MAX,
+            PRIORITY => value[0] = self.priority as u32,
+            MEM_SYNC_DOMAIN_MAP => value[0] = 1 << 8,
             _ => {}
         }
         Ok(set.unwrap_or(value))
@@ -45,12 +54,18 @@ impl Stream {
     pub fn set_attribute(&self, id: u32, value: [u32; 16]) -> Result {
         self.attribute(id)?;
         let fits = match id {
-            // CUaccessPolicyWindow: the ratio, and the properties of hits (0 to 2) and misses.
-            // Misses cannot be persisting.
-            1 => (0.0..=1.0).contains(&f32::from_bits(value[4])) && value[5] <= 2 && value[6] <= 1,
-            3 => (1..=4).contains(&value[0]),
-            8 => (PRIORITIES.1..=PRIORITIES.0).contains(&(value[0] as i32)),
-            10 => value[0] <= 1,
+            // CUaccessPolicyWindow: the ratio, and the properties of hits and misses. Misses cannot be
+            // persisting.
+            ACCESS_POLICY_WINDOW => {
+                (0.0..=1.0).contains(&f32::from_bits(value[4]))
+                    && value[5] <= access_property::PERSISTING
+                    && value[6] <= access_property::STREAMING
+            }
+            SYNCHRONIZATION_POLICY => {
+                (sync_policy::AUTO..=sync_policy::BLOCKING_SYNC).contains(&value[0])
+            }
+            PRIORITY => (PRIORITIES.1..=PRIORITIES.0).contains(&(value[0] as i32)),
+            MEM_SYNC_DOMAIN => value[0] <= 1,
             _ => true,
         };
         if !fits {

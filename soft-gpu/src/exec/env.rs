@@ -46,6 +46,6 @@ pub(crate) struct Env<'a> {
     /// Set when the kernel reads a clock. Such a kernel may wait for the wall clock, so its device
     /// time is the wall time.
     pub(crate) clocked: &'a AtomicBool,
-    /// What the kernel launches.
+    /// The state of device-side launches, shared by all grids of this launch.
     pub(crate) nest: &'a Nest,
 }

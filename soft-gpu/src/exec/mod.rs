@@ -25,6 +25,7 @@ pub mod contract;
 mod env;
 mod grid;
 mod inst;
+mod lane_memory;
 mod lower;
 mod meter;
 mod ops;

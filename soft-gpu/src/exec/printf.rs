@@ -1,6 +1,6 @@
 //! C's `printf` for device code. The format and its arguments lie in device memory.
 
-use super::ops::builtin::LaneMemory;
+use super::lane_memory::LaneMemory;
 
 /// Widest field and longest precision, in characters: a hostile format must not allocate gigabytes.
 const MAX_WIDTH: usize = 4096;

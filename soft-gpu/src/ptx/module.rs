@@ -30,7 +30,10 @@ pub(super) fn parse(text: &[u8]) -> Result<Module, ParseError> {
     Ok(parser.module)
 }
 
-/// A version of the language that the parser reads.
+/// Returns the PTX version if the parser can read it.
+///
+/// # Errors
+/// If there is no such version, or if the version is newer than the parser.
 fn known_version(major: u32, minor: u32, line: u32) -> Result<(u32, u32), ParseError> {
     match major {
         0 => {

@@ -85,7 +85,7 @@ fn shown(command: &Command) -> impl Iterator<Item = &Command> {
 mod tests {
     use super::*;
 
-    /// What the pages in `dir` lack of the help texts: pages and options.
+    /// The pages and options of the help texts that are missing in `dir`.
     fn lacking(dir: &Path) -> Vec<String> {
         let mut lacking = Vec::new();
         for (mut command, section) in programs() {

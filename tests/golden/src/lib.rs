@@ -18,7 +18,8 @@ const MOST_LINES: usize = 80;
 
 /// Compares a committed file with `made`, the output of a test; a missing file counts as empty.
 ///
-/// # Panics If file and output differ, with the differing lines; or if the file cannot be written.
+/// # Panics
+/// If file and output differ, with the differing lines; or if the file cannot be written.
 #[track_caller]
 pub fn assert_golden(path: impl AsRef<Path>, made: &str) {
     let path = path.as_ref();

@@ -28,7 +28,7 @@ Examples:
 
 Exit codes:";
 
-/// What follows the options in the help: examples and exit codes.
+/// The end of the help text, after the options: examples and exit codes.
 fn after_help() -> String {
     let codes = exit::ALL.chunks(4).map(|line| {
         let line: Vec<String> = line.iter().map(|(n, what)| format!("{n} {what}")).collect();

@@ -23,7 +23,7 @@ use crate::vm_ids::Vms;
 /// Largest number of VMs of which a table shows idle ones too.
 const MANY: usize = 40;
 
-/// What the screen is limited to.
+/// The VMs and the pool that the screen shows.
 #[derive(Debug, Default)]
 pub(super) struct Only {
     vms: Option<Vec<u32>>,

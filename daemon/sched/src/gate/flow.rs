@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::predict::Estimate;
+use super::estimate::Estimate;
 use super::work::Work;
 
 /// Consecutive equal operations.

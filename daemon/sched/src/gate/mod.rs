@@ -74,6 +74,7 @@
 //! [`lease::Lease`] joins gate and lease: it holds the states of the worker's lease and makes the
 //! messages to vgpud. [`Hold`] learns how long a lease is kept without work.
 
+mod estimate;
 mod flow;
 mod hold;
 pub mod lease;
@@ -83,9 +84,10 @@ mod table;
 mod window;
 mod work;
 
+pub use estimate::Estimate;
 pub use flow::Flow;
 pub use hold::Hold;
-pub use predict::{Estimate, Predictor};
+pub use predict::Predictor;
 pub use window::{
     AHEAD_NS, BESIDE_NS, Completion, Config, Gate, LeaseView, MARKER_LAUNCHES, MAX_IN_FLIGHT,
     STALL_NS, Verdict, WINDOW_NS, Wait, WaitFor, Waiting,

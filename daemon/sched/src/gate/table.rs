@@ -5,7 +5,7 @@
 //! replace, until they are used again. So a program that cycles through more keys than a set holds
 //! keeps most of them; plain least-recently-used would evict each key before its next use.
 
-use super::predict::Estimate;
+use super::estimate::Estimate;
 use super::work::Key;
 
 /// Entries per set. A key may be in any entry of its set.

@@ -1,8 +1,9 @@
 //! The window of unfinished work. The documentation of [`super`] has the rules.
 
+use super::estimate::Estimate;
 use super::flow::{Batch, Flow, Run};
 use super::parallel::Parallel;
-use super::predict::{Estimate, Predictor};
+use super::predict::Predictor;
 use super::work::Work;
 
 /// Default window of a session, in predicted ns.

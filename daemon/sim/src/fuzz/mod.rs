@@ -6,6 +6,7 @@
 //! proptest in the scheduler's tests.
 
 mod buckets;
+mod character;
 mod check;
 mod coverage;
 mod lags;

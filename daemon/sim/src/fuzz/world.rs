@@ -6,12 +6,12 @@ use vgpu_sched::{
     Scheduler, SessionId, VmConfig, VmId,
 };
 
+use super::character::Character;
 use super::check::Checker;
 use super::coverage::Coverage;
 use super::make::{self, odds};
 use super::model::Model;
 use super::states;
-use super::steps::Character;
 use super::{Verdict, ensure};
 use crate::rng::Rng;
 

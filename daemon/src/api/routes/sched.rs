@@ -51,7 +51,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Administrator {
 
 /// Explains why a VM waits (or does not), and how long the VM waits at most.
 #[utoipa::path(get, path = "/v1/vms/{vm_id}/explain", tag = "vms",
-    params(("vm_id" = u32, Path, description = "Its number")),
+    params(("vm_id" = u32, Path, description = "Number of the VM")),
     responses((status = 200, body = Explain), (status = "default", body = ErrorBody)))]
 pub(super) async fn explain_vm(
     _: Reader,

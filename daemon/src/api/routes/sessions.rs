@@ -46,7 +46,7 @@ pub(super) async fn list(
 
 /// Shows one session.
 #[utoipa::path(get, path = "/v1/sessions/{session_id}", tag = "sessions",
-    params(("session_id" = u64, Path, description = "Its number")),
+    params(("session_id" = u64, Path, description = "Number of the session")),
     responses((status = 200, body = Session), (status = "4XX", body = ErrorBody)))]
 pub(super) async fn show(
     _: Reader,
@@ -70,7 +70,7 @@ pub(super) async fn show(
 /// Ends a session: its guest program gets an error, its worker is killed.
 #[utoipa::path(post, path = "/v1/sessions/{session_id}/kill", tag = "sessions",
     request_body = KillRequest,
-    params(("session_id" = u64, Path, description = "Its number"), DryRun),
+    params(("session_id" = u64, Path, description = "Number of the session"), DryRun),
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
 pub(super) async fn kill(
     change: Change,

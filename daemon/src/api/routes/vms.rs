@@ -22,7 +22,7 @@ pub(super) async fn list(_: Reader, State(state): State<ApiState>) -> Json<Vec<V
 
 /// Shows one VM.
 #[utoipa::path(get, path = "/v1/vms/{vm_id}", tag = "vms",
-    params(("vm_id" = u32, Path, description = "Its number")),
+    params(("vm_id" = u32, Path, description = "Number of the VM")),
     responses((status = 200, body = Vm), (status = "4XX", body = ErrorBody)))]
 pub(super) async fn show(
     _: Reader,

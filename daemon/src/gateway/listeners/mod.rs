@@ -24,9 +24,9 @@ use crate::mediator::MediatorHandle;
 use crate::model::{ListenerProblem, VmIdentity, VmRecord};
 use crate::supervisor::Supervisor;
 use crate::system::guarded::{Listener, register};
+use crate::system::held::Id;
 use crate::system::patience::{NoAnswer, Patience};
 use crate::system::rights;
-use crate::system::walk::Id;
 
 /// All listeners for guests.
 #[derive(Debug)]
@@ -120,8 +120,8 @@ impl Gateway {
     }
 
     /// Opens and closes listeners to match the given VMs. Listeners that failed earlier are tried
-    /// again. Listeners whose socket file has disappeared are opened anew. Only one call may run at
-    /// a time, within the runtime.
+    /// again. If the socket file of a listener has disappeared, the listener is opened again. Only
+    /// one call may run at a time, within the runtime.
     pub fn sync<'a>(&self, vms: impl IntoIterator<Item = &'a VmRecord>) {
         let config = self.shared.config();
         let mut vms: Vec<&VmRecord> = vms.into_iter().collect();
@@ -584,7 +584,7 @@ impl Listeners {
     }
 }
 
-/// What helps if vgpud cannot listen on AF_VSOCK.
+/// The administrator's remedy for a failure to listen on AF_VSOCK.
 fn vsock_remedy(problem: &io::Error) -> &'static str {
     match problem.kind() {
         io::ErrorKind::AddrInUse => {

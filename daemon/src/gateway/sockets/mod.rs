@@ -22,8 +22,9 @@ use super::failure::ListenFailure;
 use super::vm_dirs::own_dir;
 use crate::config::{Admin, Listen};
 use crate::system;
+use crate::system::held::{Id, enter, itself};
 use crate::system::private::{Private, tidy};
-use crate::system::walk::{Id, Way, enter, itself};
+use crate::system::walk::Way;
 
 /// Group and mode of the VMs' sockets: who may connect besides root and the VM's registered user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,9 +13,9 @@ use rusqlite::{Connection, ErrorCode as SqlCode, TransactionBehavior};
 use tokio::sync::oneshot;
 use vgpu_api::{ErrorCode, ErrorDetail, EventKind, GpuState, Quarantine, Session, Severity};
 
-use super::backup::Backup;
 use super::catalog::{Catalog, Context};
 use super::command::{AuditActor, Command, Outcome, invalid, refuse};
+use super::content::Backup;
 use super::{NumberFile, Shared, StoreError, StoreOptions, rows, telling};
 use crate::events::{Draft, GpuNote, Journal, QuarantineNote, Unsaved, VmNote};
 use crate::mediation::Change;

@@ -234,7 +234,8 @@ impl DeviceMemory {
 
     /// `cuMemFreeAsync`: frees the memory when the stream has passed its earlier work.
     ///
-    /// # Errors The error of the driver. The memory is then lost to this process.
+    /// # Errors
+    /// The error of the driver. The memory is then lost to this process.
     pub fn free_in(self, stream: &Stream) -> Result<()> {
         let raw = stream.bound()?;
         let block = std::mem::ManuallyDrop::new(self);

@@ -6,8 +6,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `serve` | the session with the three parts below, its thread, and the execution of each
-//! request |
+//! | `serve` | the session with the parts below, its thread, the execution of each request |
 //! | `flow` | the queue, its execution, streams and events, requests that wait for completion |
 //! | `objects` | contexts, modules, memory, arrays, graphs |
 //! | `link` | answers to the guest, the lease with its credit, messages to vgpud |

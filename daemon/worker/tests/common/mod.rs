@@ -31,8 +31,8 @@ pub const SESSION: u64 = 77;
 pub struct Setup {
     /// Environment variables besides `SOFT_GPU_STRICT`.
     pub environment: Vec<(&'static str, String)>,
-    /// Quota of the VM, in bytes.
-    pub quota: u64,
+    /// Quota of the VM, in bytes; `None`: no quota.
+    pub quota: Option<u64>,
     pub policy: Policy,
     /// Directory of the image cache; a new one if `None`.
     pub image_dir: Option<PathBuf>,
@@ -48,7 +48,7 @@ impl Default for Setup {
     fn default() -> Setup {
         Setup {
             environment: Vec::new(),
-            quota: 0,
+            quota: None,
             policy: Policy::default(),
             image_dir: None,
             expect_soft: true,

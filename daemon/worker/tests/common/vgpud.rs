@@ -71,8 +71,8 @@ struct Books {
     /// The request that was denied and is not answered yet.
     denied: Option<u64>,
     closed: bool,
-    /// Quota of the VM in bytes; 0: none.
-    quota: u64,
+    /// Quota of the VM in bytes; `None`: no quota.
+    quota: Option<u64>,
     image_dir: PathBuf,
     images: HashMap<u64, File>,
 }
@@ -259,10 +259,8 @@ fn answer(
             }
         }
         FromWorker::MemAsk { .. } => {
-            let bytes = match books.quota {
-                0 => u64::MAX,
-                quota => quota.saturating_sub(books.used + policy.others),
-            };
+            let left = |quota: u64| quota.saturating_sub(books.used + policy.others);
+            let bytes = books.quota.map_or(u64::MAX, left);
             send(socket, &ToWorker::MemLeft { bytes }, &[]);
         }
         FromWorker::ImageBegin { image, len } => {

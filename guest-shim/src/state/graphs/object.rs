@@ -59,7 +59,7 @@ impl NamedObject {
         }
     }
 
-    /// The object.
+    /// Returns the user object of this handle.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE if the object is being destroyed.

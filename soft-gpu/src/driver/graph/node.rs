@@ -18,7 +18,8 @@ use crate::driver::event::Event;
 use crate::driver::launch::Shape;
 use crate::driver::module::Function;
 
-/// A parameter block, with the array of pointers to each parameter that clients read.
+/// The parameter block of a kernel, and the array `kernelParams` with one pointer per parameter,
+/// which clients read.
 #[derive(Debug)]
 pub struct Params {
     bytes: Vec<u8>,

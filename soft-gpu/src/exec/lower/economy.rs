@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use super::func::{Func, Reg};
 use super::lent::Lent;
 use crate::exec::inst::{NONE, bank};
-use crate::exec::ops::memory::layout;
+use crate::exec::ops::element::layout;
 use crate::exec::warp::MEMOS;
 use crate::ptx::ast::{Function, Instruction, Operand, Statement};
 

@@ -7,7 +7,7 @@
 use super::func::Func;
 use crate::exec::inst::op;
 use crate::exec::ops::chain::{Chain, MOST, TERM};
-use crate::exec::ops::memory::layout;
+use crate::exec::ops::element::layout;
 use crate::ptx::ast::{Instruction, Operand, Statement};
 
 /// A term of a chain: two loads, and the multiply-add of the loaded values.

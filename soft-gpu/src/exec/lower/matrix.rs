@@ -9,10 +9,10 @@ use super::{R, Why};
 #[cfg(target_arch = "x86_64")]
 use crate::exec::inst::has_wide;
 use crate::exec::inst::{Inst, NONE, OpFn, op, op_plain};
+use crate::exec::ops::element::layout::NARROW;
+use crate::exec::ops::element::space;
 use crate::exec::ops::fragment::{Elem, Matrix, Product, Role, Shape};
 use crate::exec::ops::half::{Brain, Half};
-use crate::exec::ops::memory::layout::NARROW;
-use crate::exec::ops::memory::space;
 #[cfg(not(target_arch = "x86_64"))]
 use crate::exec::ops::mma::Factor;
 use crate::exec::ops::mma::{Doubles, Eights, Floats, Integers, Mma, SingleBits, Tf32};

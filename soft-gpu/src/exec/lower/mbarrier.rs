@@ -7,8 +7,8 @@ use super::operand::Want;
 use super::{R, Why};
 use crate::exec::inst::{Inst, NONE, OpFn, op_plain};
 use crate::exec::ops::control::Nop;
+use crate::exec::ops::element::space;
 use crate::exec::ops::mbarrier::{MBarrier, PendingCount, kind};
-use crate::exec::ops::memory::space;
 use crate::ptx::ast::Operand;
 
 /// Lowers barriers in memory. Returns false for any other opcode.

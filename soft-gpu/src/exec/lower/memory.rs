@@ -8,11 +8,12 @@ use crate::exec::env::LOCAL_WINDOW;
 use crate::exec::inst::{Inst, NONE, OpFn, bank, op, op_plain};
 use crate::exec::ops::atomic::{self as at, Atom, Rmw};
 use crate::exec::ops::control::Nop;
-use crate::exec::ops::family::Map1;
-use crate::exec::ops::memory::{
-    B32In32, B64In64, Ld, LdKernelParam, Mem, S8In32, S8In64, S16In32, S16In64, S32In64, St,
-    U8In32, U8In64, U16In32, U16In64, U32In64, layout, space,
+use crate::exec::ops::element::{
+    B32In32, B64In64, Mem, S8In32, S8In64, S16In32, S16In64, S32In64, U8In32, U8In64, U16In32,
+    U16In64, U32In64, layout, space,
 };
+use crate::exec::ops::family::Map1;
+use crate::exec::ops::memory::{Ld, LdKernelParam, St};
 use crate::exec::special;
 use crate::ptx::ast::{Operand, Type};
 
@@ -160,8 +161,8 @@ fn param_register(f: &mut Func<'_, '_>, c: u32, offset: i64) -> R<Address> {
 }
 
 fn symbol(f: &mut Func<'_, '_>, n: &str, a: &mut Address) -> R<()> {
-    // An access without a named space is in the symbol's own space. Any other named space is an
-    // error.
+    // An access without a named space uses the symbol's own space. `.global`, `.shared` and
+    // `.local` must be the symbol's own space; other spaces are not checked.
     let within =
         |own: u8, named: u8| match [space::GLOBAL, space::SHARED, space::LOCAL].contains(&named) {
             true if named != own => Err(Why::invalid(format!("{n} is in another state space"))),

@@ -3,10 +3,11 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use super::element::space;
 use super::family::{F2, each_lane};
 use super::float::{canon, ftz};
 use super::half::{Add, Brain, Half, Lane, Small, Two};
-use super::memory::{addresses, resolve, space};
+use super::memory::{addresses, resolve};
 use crate::exec::col::Raw;
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, NONE, Op};

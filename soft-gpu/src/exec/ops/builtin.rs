@@ -1,17 +1,15 @@
 //! Functions that the device provides: `vprintf`, `__assertfail`, `malloc` and `free`.
 
 use super::family::each_lane;
-use super::memory::{host_address, illegal, place};
+use super::memory::{illegal, place};
 use crate::exec::contract::Fault;
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, Op};
+use crate::exec::lane_memory::LaneMemory;
 use crate::exec::printf;
 use crate::exec::runtime::call::{BYTES_AN_INSTRUCTION, COST};
 use crate::exec::special;
 use crate::exec::warp::Warp;
-
-/// Longest string, in bytes, that device code may print at once.
-const MAX_TEXT: u64 = 64 * 1024;
 
 /// A built-in function. The immediate of the instruction holds the discriminant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,46 +45,6 @@ impl Builtin {
             Builtin::Free => (1, 0),
         }
     }
-}
-
-/// The memory as one lane sees it, to read text and arguments.
-pub(crate) struct LaneMemory<'a> {
-    w: &'a Warp,
-    env: &'a Env<'a>,
-    lane: usize,
-}
-
-impl LaneMemory<'_> {
-    /// Reads `N` bytes at a generic address. An invalid address is the error.
-    pub(crate) fn bytes<const N: usize>(&self, addr: u64) -> Result<[u8; N], u64> {
-        let mut out = [0u8; N];
-        for (k, b) in out.iter_mut().enumerate() {
-            *b = self.byte(addr.wrapping_add(k as u64))?;
-        }
-        Ok(out)
-    }
-
-    fn byte(&self, addr: u64) -> Result<u8, u64> {
-        let p = host_address(self.w, self.env, self.lane, addr, 1, false).ok_or(addr)?;
-        // SAFETY: `host_address` checked that the byte is readable.
-        Ok(unsafe { p.read_volatile() })
-    }
-
-    /// Reads a NUL-terminated string, of at most 64 KiB.
-    pub(crate) fn text(&self, addr: u64) -> Result<Vec<u8>, u64> {
-        let mut out = Vec::new();
-        for k in 0..MAX_TEXT {
-            match self.byte(addr.wrapping_add(k))? {
-                0 => break,
-                b => out.push(b),
-            }
-        }
-        Ok(out)
-    }
-}
-
-fn lane_memory<'a>(w: &'a Warp, env: &'a Env<'a>, lane: usize) -> LaneMemory<'a> {
-    LaneMemory { w, env, lane }
 }
 
 /// Calls built-in `a` at call site `imm`.
@@ -156,7 +114,7 @@ fn print(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Result<(), u64> {
             return;
         }
         let (format, args) = (w.get(&site.args[0], l), w.get(&site.args[1], l));
-        let mem = lane_memory(w, env, l);
+        let mem = LaneMemory::new(w, env, l);
         let done = mem
             .text(format)
             .and_then(|f| printf::format(&f, args, &mem, &mut out));
@@ -180,7 +138,7 @@ fn assert_fail(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Result<(), u
     let mut all = String::new();
     let mut failed = None;
     each_lane(mask, |l| {
-        let mem = lane_memory(w, env, l);
+        let mem = LaneMemory::new(w, env, l);
         let text = |k: usize| {
             mem.text(w.get(&site.args[k], l))
                 .map(|t| String::from_utf8_lossy(&t).into_owned())

@@ -4,8 +4,9 @@
 //! memory and keeps the sum in CPU registers. The rest of the chain runs instruction by
 //! instruction.
 
+use super::element::{B32In32, layout, space};
 use super::float::{canon, ftz};
-use super::memory::{B32In32, Ld, layout, space};
+use super::memory::Ld;
 use super::regular::{Halves, halves};
 use crate::exec::col::Raw;
 use crate::exec::env::Env;

@@ -207,7 +207,7 @@ pub(crate) struct Matrix {
     pub(crate) role: Role,
     /// Whether the elements of a column are contiguous in memory.
     pub(crate) by_column: bool,
-    /// State space of the matrix (a constant of [`super::memory::space`]).
+    /// State space of the matrix (a constant of [`super::element::space`]).
     pub(crate) space: u8,
 }
 

@@ -6,8 +6,9 @@
 //! bits of outstanding bytes (signed). The top bit is the parity of the phase. A block runs on one
 //! thread, so an update needs no lock.
 
+use super::element::{B64In64, Mem};
 use super::family::each_lane;
-use super::memory::{B64In64, Mem, addresses, resolve};
+use super::memory::{addresses, resolve};
 use crate::exec::col::Raw;
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, NONE, Op};

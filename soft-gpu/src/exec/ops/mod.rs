@@ -8,6 +8,7 @@ pub(crate) mod chain;
 pub(crate) mod compare;
 pub(crate) mod control;
 pub(crate) mod convert;
+pub(crate) mod element;
 pub(crate) mod family;
 pub(crate) mod float;
 pub(crate) mod fragment;

@@ -4,7 +4,7 @@
 //! only the ends of its ranges and moves its data in bulk. Any other access uses the general code
 //! in [`super::memory`], which also reports faults.
 
-use super::memory::{Mem, layout, space};
+use super::element::{Mem, layout, space};
 use crate::exec::col::Raw;
 use crate::exec::env::{Env, SHARED_WINDOW, WINDOW_SHIFT};
 use crate::exec::inst::{Inst, LANES, NONE};

@@ -2,8 +2,9 @@
 //! has its own address: lanes `8i..8i+8` give the addresses of the rows of matrix `i`. Lane `4r +
 //! t` holds elements `2t, 2t+1` of row `r`, or of column `r` with `.trans`.
 
+use super::element::{B32In32, Mem, U16In32, layout};
 use super::family::each_lane;
-use super::memory::{B32In32, Mem, U16In32, addresses, layout, resolve};
+use super::memory::{addresses, resolve};
 use super::tile::apart;
 use crate::exec::col::{Raw, put};
 use crate::exec::env::Env;

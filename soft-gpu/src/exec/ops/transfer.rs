@@ -2,7 +2,8 @@
 //! so waits for copies return at once. An invalid copy faults at the instruction, on hardware
 //! later.
 
-use super::memory::{B32In32, Mem, U8In32, illegal, misaligned};
+use super::element::{B32In32, Mem, U8In32};
+use super::memory::{illegal, misaligned};
 use crate::exec::col::Raw;
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES, NONE, Op};

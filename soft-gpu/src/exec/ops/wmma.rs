@@ -7,9 +7,10 @@
 
 use std::ops::{BitOrAssign, BitXor};
 
+use super::element::{B32In32, B64In64, Mem, U8In32, U16In32, layout, space};
 use super::family::each_lane;
 use super::fragment::{Elem, Matrix, Role};
-use super::memory::{B32In32, B64In64, Mem, U8In32, U16In32, addresses, layout, resolve, space};
+use super::memory::{addresses, resolve};
 use super::tile::apart;
 use crate::exec::col::{Raw, put, soon};
 use crate::exec::env::{Env, SHARED_WINDOW};

@@ -1,10 +1,10 @@
 //! The grids of a launch: the grid that the host launched, and all that grids launch.
 //!
-//! What a grid launches begins when the grid's blocks have ended, one after the other in the order
-//! of the calls, each with all that it launches itself. This keeps the order of every stream, and
-//! every event has happened when another stream waits for it. Work in `cudaStreamTailLaunch` comes
-//! after all other work of the grid. The launch of the host is complete when nothing is left, and
-//! the first fault ends all of it.
+//! The launches of a grid begin when the grid's blocks have ended, one after the other in the order
+//! of the calls, each followed by its own nested launches. This order keeps the order of every
+//! stream, and every event has happened when another stream waits for the event. Work in
+//! `cudaStreamTailLaunch` comes after all other work of the grid. The launch of the host is
+//! complete when nothing is left, and the first fault ends all of it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -77,7 +77,7 @@ struct State {
     above: Vec<VecDeque<Work>>,
 }
 
-/// What the grids of one launch share.
+/// State that the grids of one launch share.
 #[derive(Default)]
 pub(crate) struct Nest {
     /// `None` until a kernel calls the device runtime, which most kernels never do.

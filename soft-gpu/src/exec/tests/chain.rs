@@ -116,7 +116,7 @@ fn run(text: &str, threads: u32, baseline: bool) -> Result<Vec<u32>, Fault> {
 
 /// The number of terms of each chain that the lowering finds in a program.
 fn chains(text: &str) -> Vec<u64> {
-    use crate::exec::ops::memory::layout::CHAIN_SHIFT;
+    use crate::exec::ops::element::layout::CHAIN_SHIFT;
     let program: Program = Bench::new().load(text).0;
     let marks = program.code.iter().map(|i| i.imm >> CHAIN_SHIFT);
     marks.filter(|n| (1..=16).contains(n)).collect()

@@ -10,7 +10,7 @@ use crate::id::{Epoch, GpuId, PoolId, SessionId, VmId};
 use crate::model::{Gpu, Node, Vm};
 use crate::stats::{Cap, WaitReason};
 
-/// What a VM does, or why it does nothing.
+/// State of a VM, or the reason for which the VM does not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
@@ -101,7 +101,7 @@ pub struct Explanation {
     pub class: Class,
     /// Time in ns at which a demotion by the soft limit ends.
     pub demoted_until_ns: Option<u64>,
-    /// What the VM does, or why it does nothing.
+    /// State of the VM, or the reason for which the VM does not run.
     pub reason: Reason,
     /// Time in ns at which the quarantine ends; `u64::MAX`: until an administrator releases the VM.
     pub quarantined_until_ns: Option<u64>,

@@ -306,10 +306,7 @@ impl Objects {
     pub(crate) fn memory_within(&self, ctx: Ctx, left: u64) -> Result<rep::MemGetInfo> {
         let context = self.context(ctx)?;
         let (free, total) = context.driver.memory_info()?;
-        let total = match self.quota {
-            0 => total,
-            quota => total.min(quota),
-        };
+        let total = self.quota.map_or(total, |quota| total.min(quota));
         let available = left.saturating_add(self.reserved_unused(context.device));
         Ok(rep::MemGetInfo {
             free: free.min(available).min(total),

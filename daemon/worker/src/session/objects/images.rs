@@ -256,8 +256,9 @@ impl Images {
 
     /// Receives a piece of an image.
     ///
-    /// # Errors A piece out of order, a piece beyond the length, or an error of the system. The
-    /// earlier pieces of the image are then dropped.
+    /// # Errors
+    /// A piece out of order, a piece beyond the length, or an error of the system. The earlier
+    /// pieces of the image are then dropped.
     pub(crate) fn receive(
         &mut self,
         hash: &ImageHash,

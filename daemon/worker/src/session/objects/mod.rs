@@ -72,7 +72,8 @@ pub(crate) struct Objects {
     slots: Slots,
     /// One ledger per device, and at the end the ledger of pinned host memory.
     ledgers: Vec<Ledger>,
-    quota: u64,
+    /// Quota of the VM in bytes; `None`: no quota.
+    quota: Option<u64>,
     pub allocs: Allocs,
     pub images: Images,
     pub staging: Staging,
