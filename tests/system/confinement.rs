@@ -114,10 +114,10 @@ fn a_worker_on_a_gpu_can_name_its_threads_and_sees_no_other_process() -> Result<
     assert!(names.contains("keeps-thread-names"), "{check:#}");
     let apart = names.contains("own-pid-namespace");
     assert_eq!(names.contains("own-proc"), apart, "{check:#}");
-    // There is no driver, which the probe must notice.
-    assert!(!names.contains("keeps-driver-start"), "{check:#}");
+    // There is no driver, which is no fault of the confinement.
     let message = check["message"].as_str().unwrap_or_default();
-    assert!(message.contains("keeps-driver-start ("), "{check:#}");
+    assert!(message.contains("was not tried"), "{check:#}");
+    assert!(!message.contains("keeps-driver-start"), "{check:#}");
     Ok(())
 }
 
