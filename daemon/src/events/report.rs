@@ -331,7 +331,7 @@ impl Report {
                     vm_id,
                     format!(
                         "VM {vm_id} is quarantined{lasts}: {}. `vgpu-admin release \
-                         --vm-id={vm_id}` ends it.",
+                         {vm_id}` ends it.",
                         clean(&reason)
                     ),
                 )
