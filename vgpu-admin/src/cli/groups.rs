@@ -95,7 +95,7 @@ pub(crate) enum PoolCommand {
 /// `session …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum SessionCommand {
-    /// List open sessions.
+    /// List open sessions, the newest first.
     #[command(
         after_help = "Examples:\n  vgpu-admin session list web\n  vgpu-admin session list --until=1h"
     )]
@@ -143,8 +143,11 @@ pub(crate) enum UsageCommand {
 /// `sched …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum SchedCommand {
-    /// Dump the scheduler's last decisions, one JSON value per line, for `vgpu-sim replay`.
-    #[command(after_help = "Example:\n  vgpu-admin sched log --file=sched.log")]
+    /// Dump the scheduler's last decisions, one JSON value per line, for `vgpu-sim replay`; with
+    /// `-o csv`, only the records, as a table.
+    #[command(
+        after_help = "Examples:\n  vgpu-admin sched log --file=sched.log\n  vgpu-admin sched log -o csv"
+    )]
     Log {
         /// Write to this file instead of standard output.
         #[arg(long, value_name = "FILE")]

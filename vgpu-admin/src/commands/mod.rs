@@ -90,7 +90,7 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
         }
         Command::Release { vms } => vm::release(&client, output, &vms.into()).await?,
         Command::Explain { vms } => sched::explain(&client, output, &vms.into()).await?,
-        Command::Sched(command) => sched::run(&client, command).await?,
+        Command::Sched(command) => sched::run(&client, output, command).await?,
         Command::Usage { vms, command } => match command {
             None => usage::export(&client, output, vms.into()).await?,
             Some(command) => usage::run(&client, output, command).await?,
