@@ -244,7 +244,7 @@ impl World {
             let reason = gpu.state_reason.as_deref().unwrap_or("no reason given");
             match gpu.state {
                 GpuState::Suspect => warnings.push(format!(
-                    "GPU {} is suspect: {reason}. `vgpu-admin gpu resume --gpu-id={}` checks it \
+                    "GPU {} is suspect: {reason}. `vgpu-admin gpu resume {}` checks it \
                      and lets it work again.",
                     gpu.gpu_id, gpu.gpu_id
                 )),

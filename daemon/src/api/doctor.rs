@@ -521,13 +521,13 @@ fn gpu(gpu: &Gpu) -> DoctorCheck {
         GpuState::Suspect => DoctorCheck::error(
             &name,
             format!("{} is suspect: {reason}.", gpu.model),
-            format!("`vgpu-admin gpu resume --gpu-id={}` checks it.", gpu.gpu_id),
+            format!("`vgpu-admin gpu resume {}` checks it.", gpu.gpu_id),
         ),
         GpuState::Vanished => DoctorCheck::warning(
             &name,
             format!("{} is gone: {reason}.", gpu.model),
             format!(
-                "`vgpu-admin scan-gpus` looks again; `vgpu-admin gpu forget --gpu-id={}` forgets \
+                "`vgpu-admin scan-gpus` looks again; `vgpu-admin gpu forget {}` forgets \
                  it.",
                 gpu.gpu_id
             ),

@@ -464,10 +464,7 @@ async fn a_sick_gpu_is_suspect_until_it_passes_its_check() {
     assert!(said.contains("canary hangs"), "{said}");
     let doctor = host.get("/v1/doctor").await.json();
     assert_eq!(doctor["ok"], false);
-    assert!(
-        doctor.to_string().contains("gpu resume --gpu-id=0"),
-        "{doctor}"
-    );
+    assert!(doctor.to_string().contains("gpu resume 0"), "{doctor}");
     host.mediation.sick_gpu.store(false, Ordering::SeqCst);
     let report = host.done("POST", "/v1/gpus/0/resume", json!({})).await;
     assert_eq!(
