@@ -18,7 +18,7 @@ for file in vgpud vgpu-worker vgpu-probe vgpu-admin vgpu-sim vgpu-guest libcuda.
     strip --strip-unneeded "$tree/programs/$file"
 done
 cp systemd/install.sh systemd/vgpud.service systemd/vgpud.toml systemd/*.conf "$tree/systemd/"
-cp -r systemd/hypervisors "$tree/systemd/"
+cp -r systemd/hypervisors systemd/prometheus "$tree/systemd/"
 cp -r docs "$tree/"
 cp README.md CHANGELOG.md SECURITY.md LICENSE-APACHE LICENSE-MIT "$tree/"
 out="${OUT:-$target/dist}"

@@ -68,6 +68,7 @@ part_host() {
     put 0644 systemd/vgpu.sysusers.conf "$sysusers/vgpu.conf"
     put 0644 systemd/vgpu.tmpfiles.conf "$tmpfiles/vgpu.conf"
     documents "$prefix/share/doc/vgpu" docs/*.md docs/openapi.json
+    documents "$prefix/share/doc/vgpu/prometheus" systemd/prometheus/*.yml
     adapted systemd/vgpud.toml "$prefix/share/doc/vgpu/vgpud.toml"
     # Hooks of hypervisors. docs/libvirt.md, proxmox.md and cloudstack.md say where each is copied
     # to.

@@ -123,7 +123,8 @@ impl World {
             for vm in running {
                 sessions += vm.sessions;
                 queue_calls += vm.queue_calls;
-                waiting_vms += u32::from(vm.waiting.is_some());
+                // A quarantine or a quota holds also VMs without a program.
+                waiting_vms += u32::from(vm.sessions > 0 && vm.waiting.is_some());
             }
             PoolStatus {
                 pool,
@@ -243,7 +244,7 @@ impl World {
             let reason = gpu.state_reason.as_deref().unwrap_or("no reason given");
             match gpu.state {
                 GpuState::Suspect => warnings.push(format!(
-                    "GPU {} is suspect: {reason}. `vgpu-admin gpu resume --gpu-id={}` checks it \
+                    "GPU {} is suspect: {reason}. `vgpu-admin gpu resume {}` checks it \
                      and lets it work again.",
                     gpu.gpu_id, gpu.gpu_id
                 )),
@@ -284,6 +285,13 @@ impl World {
             ));
         }
         warnings
+    }
+
+    /// Whether a GPU of this host can take work.
+    pub(crate) fn can_work(&self) -> bool {
+        use vgpu_api::GpuState;
+        let mut states = self.catalog.gpus.values().map(|gpu| gpu.state);
+        states.any(|state| matches!(state, GpuState::Ready | GpuState::Draining))
     }
 
     pub(crate) fn host_state(&self) -> HostState {

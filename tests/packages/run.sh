@@ -85,6 +85,7 @@ check_files() {
         fail "Documentation ignores PREFIX"
     grep -q '/usr/local/lib/vgpu/soft-gpu/libcuda.so.1' "$tree/etc/vgpu/vgpud.toml" || fail "the sample ignores PREFIX"
     [ -e "$tree/usr/local/share/doc/vgpu/operator.md" ] || fail "no operator.md"
+    [ -e "$tree/usr/local/share/doc/vgpu/prometheus/vgpud.rules.yml" ] || fail "no alert rules"
     [ ! -e "$tree/usr/sbin" ] || fail "files outside of PREFIX"
     has "$("$tree/usr/local/sbin/vgpud" --check --config /nowhere 2>&1 || true)" "$tree/usr/local/share/doc/vgpu/vgpud.toml"
     tarball=$(OUT="$work/dist" systemd/dist.sh)

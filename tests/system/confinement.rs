@@ -122,10 +122,10 @@ fn a_worker_on_a_gpu_can_name_its_threads_and_sees_no_other_process() -> Result<
     if !apart {
         eprintln!("SKIPPED IN PART: vgpud cannot make namespaces");
     }
-    // There is no driver, which the probe must notice.
-    assert!(!names.contains("keeps-driver-start"), "{check:#}");
+    // There is no driver, which is no fault of the confinement.
     let message = check["message"].as_str().unwrap_or_default();
-    assert!(message.contains("keeps-driver-start ("), "{check:#}");
+    assert!(message.contains("was not tried"), "{check:#}");
+    assert!(!message.contains("keeps-driver-start"), "{check:#}");
     Ok(())
 }
 

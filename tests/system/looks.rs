@@ -164,10 +164,10 @@ fn doctor_tells_a_library_that_is_not_vgpu_s() -> Result<()> {
     let [other, nvml] = [paths::soft_gpu_dir()?, paths::nvml_dir()?];
     let text = wrong(&vgpu_guest_with("doctor", &socket, &[other, nvml], &[])?)?;
     for part in [
-        "ERROR libcuda: ",
+        "ERROR   libcuda: ",
         "libsoft_gpu.so is not vGPU's library; put the directory of vGPU's libcuda.so.1 first",
-        "ok    libnvidia-ml: ",
-        "ERROR cuInit: not tried",
+        "ok      libnvidia-ml: ",
+        "ERROR   cuInit: not tried",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -183,7 +183,7 @@ fn doctor_tells_a_library_that_is_not_vgpu_s() -> Result<()> {
     ensure!(built.success(), "a C compiler is needed");
     let libraries = [dir.path().to_owned(), paths::shim_dir()?];
     let text = wrong(&vgpu_guest_with("doctor", &socket, &libraries, &[])?)?;
-    assert!(text.contains("ok    cuInit"), "{text}");
+    assert!(text.contains("ok      cuInit"), "{text}");
     assert!(
         text.contains("libnvidia-ml.so.1 is not vGPU's library"),
         "{text}"
@@ -201,7 +201,7 @@ fn doctor_finds_out_by_itself_why_a_step_fails() -> Result<()> {
     };
     let hidden = doctor(&socket, &[("CUDA_VISIBLE_DEVICES", "")])?;
     assert!(
-        hidden.contains("ERROR cuInit: CUDA_ERROR_NO_DEVICE: CUDA_VISIBLE_DEVICES is ``"),
+        hidden.contains("ERROR   cuInit: CUDA_ERROR_NO_DEVICE: CUDA_VISIBLE_DEVICES is ``"),
         "{hidden}"
     );
     let nowhere = Path::new("/nonexistent/vgpu.sock");
@@ -216,7 +216,7 @@ fn doctor_finds_out_by_itself_why_a_step_fails() -> Result<()> {
     }
     let file = doctor(Path::new("/etc/passwd"), &[])?;
     assert!(
-        file.contains("ERROR address: unix:/etc/passwd, but that is no socket"),
+        file.contains("ERROR   address: unix:/etc/passwd, but that is no socket"),
         "{file}"
     );
     Ok(())
@@ -299,7 +299,7 @@ fn a_user_learns_state_limits_and_what_is_wrong_from_inside() -> Result<()> {
     let text = guest::describe(&doctor);
     assert!(doctor.status.success(), "{text}");
     assert!(
-        text.contains("ok    cuInit") && text.contains("ok    libnvidia-ml"),
+        text.contains("ok      cuInit") && text.contains("ok      libnvidia-ml"),
         "{text}"
     );
 
@@ -313,7 +313,7 @@ fn a_user_learns_state_limits_and_what_is_wrong_from_inside() -> Result<()> {
     let text = guest::describe(&doctor);
     assert!(!doctor.status.success(), "{text}");
     assert!(
-        text.contains("mining; on the host: vgpu-admin release --vm-id=1"),
+        text.contains("mining; on the host: vgpu-admin release 1"),
         "{text}"
     );
 

@@ -65,7 +65,7 @@ const HOST: &[Case] = &[
 ];
 
 const GPUS: &[Case] = &[
-    ("assign-gpu --pool=A", 2, "--gpu-id"),
+    ("assign-gpu --pool=A", 2, "<GPU>"),
     ("assign-gpu --gpu-id=0", 2, "--pool"),
     (
         "assign-gpu --gpu-id=9 --pool=A",
@@ -105,7 +105,7 @@ const GPUS: &[Case] = &[
     ),
     ("assign-gpu --gpu-id=1 --pool=", 2, "\"\" is not allowed"),
     ("assign-gpu --gpu-id=0 --pool=B", 6, "GPU 0 serves pool A."),
-    ("unassign-gpu", 2, "--gpu-id"),
+    ("unassign-gpu", 2, "<GPU>"),
     ("unassign-gpu --gpu-id=9", 3, "There is no GPU \"9\""),
     (
         "unassign-gpu --gpu-id=9 --dry-run",
@@ -125,7 +125,7 @@ const GPUS: &[Case] = &[
     ("drain --wait --dry-run", 2, "cannot be used with"),
     ("resume 0", 2, "unexpected argument"),
     ("gpu", 2, "Usage:"),
-    ("gpu check", 2, "--gpu-id"),
+    ("gpu check", 2, "<GPU>"),
     ("gpu check --gpu-id=9", 3, "There is no GPU \"9\""),
     ("gpu drain --gpu-id=9", 3, "There is no GPU \"9\""),
     ("gpu drain --gpu-id=9 --dry-run", 3, "There is no GPU \"9\""),
@@ -138,7 +138,7 @@ const GPUS: &[Case] = &[
     ("gpu forget --gpu-id=9", 3, "There is no GPU \"9\""),
     ("gpu forget --gpu-id=0", 6, "GPU 0 is present"),
     ("gpu forget --gpu-id=0 --dry-run", 6, "GPU 0 is present"),
-    ("gpu resume", 2, "--gpu-id"),
+    ("gpu resume", 2, "<GPU>"),
     ("gpu resume --gpu-id=9", 3, "There is no GPU \"9\""),
 ];
 
@@ -481,7 +481,7 @@ const VMS: &[Case] = &[
     ("usage --vm-id=99", 3, "VM 99 is not registered"),
     ("usage --vm-id=x", 3, "No VM has the name `x`"),
     ("usage reset nobody", 3, "No VM has the name `nobody`"),
-    ("usage reset", 2, "--vm-id"),
+    ("usage reset", 2, "<VM"),
     ("usage reset --vm-id=99", 3, "VM 99 is not registered"),
     (
         "usage reset --vm-id=99 --dry-run",

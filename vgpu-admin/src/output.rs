@@ -115,6 +115,11 @@ impl Grid {
         self.rows.push(cells);
     }
 
+    /// Removes the rows.
+    pub(crate) fn clear(&mut self) {
+        self.rows.clear();
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -225,7 +230,7 @@ mod tests {
     fn grid() -> Grid {
         let mut g = Grid::new(&["VM|vm_id", "NAME", "+BYTES", "LIMITS|", "|limit"]);
         let rest = || ["sessions 5".into(), "5".into()];
-        let cells = ["1".into(), "a,\"b\"".into(), Cell::new("7K", 7_168_u64)];
+        let cells = ["1".into(), "a,\"b\"".into(), Cell::new("7KiB", 7_168_u64)];
         g.row(cells.into_iter().chain(rest()));
         let cells = [22_u32.into(), "x\x1b[2J".into(), Cell::maybe(None::<u64>)];
         g.row(cells.into_iter().chain(rest()));
@@ -236,7 +241,7 @@ mod tests {
     fn wide_columns_show_only_where_asked() {
         assert!(!grid().render(Format::Table).contains("BYTES"));
         let wide = grid().render(Format::Wide);
-        assert!(wide.contains("BYTES") && wide.contains("7K"), "{wide}");
+        assert!(wide.contains("BYTES") && wide.contains("7KiB"), "{wide}");
     }
 
     #[test]

@@ -33,9 +33,9 @@ pub(crate) fn time(unix_ms: u64) -> Cell {
     Cell::new(show_time(unix_ms), rfc3339(unix_ms))
 }
 
-/// Formats a size with binary units and at most one decimal: `24G`, `1.5G`, `512M`, `0`.
+/// Formats a size with binary units and at most one decimal: `24GiB`, `1.5GiB`, `512MiB`, `0B`.
 pub(crate) fn show_bytes(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["", "K", "M", "G", "T"];
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
     while value >= 1024.0 && unit + 1 < UNITS.len() {
@@ -75,9 +75,9 @@ mod tests {
 
     #[test]
     fn sizes_and_durations() {
-        assert_eq!(show_bytes(0), "0");
-        assert_eq!(show_bytes(80 << 30), "80G");
-        assert_eq!(show_bytes((1 << 30) + (1 << 29)), "1.5G");
+        assert_eq!(show_bytes(0), "0B");
+        assert_eq!(show_bytes(80 << 30), "80GiB");
+        assert_eq!(show_bytes((1 << 30) + (1 << 29)), "1.5GiB");
         assert_eq!(show_ns(1_240_000_000), "1.24s");
         assert_eq!(show_ns(480_000), "480us");
     }

@@ -8,6 +8,11 @@ use clap::{Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(name = "vgpu-sim", version)]
 #[command(args_conflicts_with_subcommands = true)]
+#[command(after_help = "\
+Examples:
+  vgpu-sim --ci
+  vgpu-sim --list
+  vgpu-sim replay sched.log")]
 pub struct Arguments {
     /// The command; without one, the proofs run.
     #[command(subcommand)]
@@ -55,8 +60,35 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Replay a decision log of vgpud (`vgpu-admin sched log`) and compare every decision
+    #[command(after_help = "Example:\n  vgpu-sim replay sched.log")]
     Replay {
         /// File with the log
         file: PathBuf,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn every_help_has_examples_that_parse() {
+        let line = Arguments::command();
+        let inner = line.get_subcommands().cloned().collect::<Vec<_>>();
+        for mut command in inner.into_iter().chain([line]) {
+            let help = command.render_long_help().to_string();
+            let examples = help.split_once("Example").map_or("", |(_, after)| after);
+            let mut lines = examples
+                .lines()
+                .filter(|line| line.starts_with("  vgpu-sim "));
+            let first = lines.next();
+            assert!(first.is_some(), "{help}");
+            for line in first.into_iter().chain(lines) {
+                let parsed = Arguments::try_parse_from(line.split_whitespace());
+                assert!(parsed.is_ok(), "{line}");
+            }
+        }
+    }
 }

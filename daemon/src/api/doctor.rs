@@ -25,10 +25,20 @@ pub(crate) fn is_fine(check: &DoctorCheck) -> bool {
     check.status != CheckStatus::Error
 }
 
-/// Ends message and hint with a full stop, because clients print both in one paragraph.
+/// Begins message and hint with a capital letter and ends both with a full stop, because clients
+/// print both in one paragraph. The names of programs, files and keys keep their letters.
 pub(crate) fn in_sentences(check: &mut DoctorCheck) {
     for text in [Some(&mut check.message), check.hint.as_mut()] {
-        if let Some(text) = text.filter(|text| !text.ends_with(['.', '!', '?'])) {
+        let Some(text) = text else { continue };
+        let first = text.split([' ', ',', ':']).next().unwrap_or_default();
+        let is_word = first.bytes().all(|byte| byte.is_ascii_lowercase());
+        if is_word
+            && first != "vgpud"
+            && let Some(letter) = text.get_mut(..1)
+        {
+            letter.make_ascii_uppercase();
+        }
+        if !text.ends_with(['.', '!', '?']) {
             text.push('.');
         }
     }
@@ -298,7 +308,7 @@ fn directory(name: &str, dir: &Path, found: io::Result<Looked>) -> DoctorCheck {
             format!("{} is there and can be written.", dir.display()),
         ),
         Err(problem) if name == VM_SOCKET_DIR && problem.kind() == std::io::ErrorKind::NotFound => {
-            DoctorCheck::ok(
+            DoctorCheck::skipped(
                 name,
                 format!(
                     "{} is not there yet: vgpud makes it when it is needed.",
@@ -390,7 +400,21 @@ pub(crate) fn of_scan(wrong: &[String]) -> Vec<DoctorCheck> {
         .collect()
 }
 
-/// Runs the checks of the present state: GPUs, their accounts, pinned memory, and all warnings.
+/// Reports all other warnings, after the checks before them. Says that nothing needs an
+/// administrator only if none of those checks found a fault.
+pub(super) fn of_warnings(warnings: Vec<String>, before: &[DoctorCheck]) -> Vec<DoctorCheck> {
+    const NAME: &str = "warnings";
+    let is_well =
+        |check: &DoctorCheck| matches!(check.status, CheckStatus::Ok | CheckStatus::Skipped);
+    if warnings.is_empty() && before.iter().all(is_well) {
+        return vec![DoctorCheck::ok(NAME, "Nothing needs an administrator.")];
+    }
+    let told = warnings.into_iter();
+    told.map(|sentence| DoctorCheck::warning(NAME, sentence, ""))
+        .collect()
+}
+
+/// Runs the checks of the present state: GPUs, their accounts, and pinned memory.
 pub(super) fn of_world(world: &World, kind: DriverKind) -> Vec<DoctorCheck> {
     let mut checks: Vec<DoctorCheck> = world.gpus().iter().map(gpu).collect();
     let hint = match kind {
@@ -405,10 +429,9 @@ pub(super) fn of_world(world: &World, kind: DriverKind) -> Vec<DoctorCheck> {
             "Correct what gpu-scan and driver-library name, then `vgpu-admin scan-gpus`."
         }
     };
-    let works = |gpu: &Gpu| matches!(gpu.state, GpuState::Ready | GpuState::Draining);
     if checks.is_empty() {
         checks.push(DoctorCheck::error("gpus", "No GPU is known.", hint));
-    } else if !world.gpus().iter().any(works) {
+    } else if !world.can_work() {
         checks.push(DoctorCheck::error(
             "gpus",
             "None of this host's GPUs can take work: programs that use one are refused.",
@@ -417,18 +440,6 @@ pub(super) fn of_world(world: &World, kind: DriverKind) -> Vec<DoctorCheck> {
     }
     checks.extend(world.gpus().iter().filter_map(account));
     checks.push(pinned_memory(&world.vms(), crate::memory::pinned_most()));
-    let warnings = world.warnings();
-    if warnings.is_empty() {
-        checks.push(DoctorCheck::ok(
-            "warnings",
-            "Nothing else needs an administrator.",
-        ));
-    }
-    checks.extend(
-        warnings
-            .into_iter()
-            .map(|sentence| DoctorCheck::warning("warnings", sentence, "")),
-    );
     checks
 }
 
@@ -470,16 +481,21 @@ fn pinned_memory(vms: &[Vm], most: u64) -> DoctorCheck {
     )
 }
 
-/// Checks that the charged, idle and switching time of a GPU add up to the total time.
+/// Checks that all parts of a GPU's account add up to the total time.
 fn account(gpu: &Gpu) -> Option<DoctorCheck> {
     let account = gpu.account?;
     let name = format!("gpu-{}-account", gpu.gpu_id);
     let seconds = |ns: u64| ns as f64 / 1e9;
+    // The charge contains the switches between holders. Without a holder, work waits only for the
+    // check after a kill.
+    let nobody = match account.switch_ns {
+        0..500_000 => String::new(),
+        ns => format!(", {:.3} s without a holder", seconds(ns)),
+    };
     let message = format!(
-        "{:.3} s charged, {:.3} s idle, {:.3} s switching: {} {:.3} s.",
+        "{:.3} s charged, {:.3} s idle{nobody}: {} {:.3} s.",
         seconds(account.charged_ns),
         seconds(account.idle_ns),
-        seconds(account.switch_ns),
         if account.is_balanced() {
             "all of"
         } else {
@@ -505,13 +521,13 @@ fn gpu(gpu: &Gpu) -> DoctorCheck {
         GpuState::Suspect => DoctorCheck::error(
             &name,
             format!("{} is suspect: {reason}.", gpu.model),
-            format!("`vgpu-admin gpu resume --gpu-id={}` checks it.", gpu.gpu_id),
+            format!("`vgpu-admin gpu resume {}` checks it.", gpu.gpu_id),
         ),
         GpuState::Vanished => DoctorCheck::warning(
             &name,
             format!("{} is gone: {reason}.", gpu.model),
             format!(
-                "`vgpu-admin scan-gpus` looks again; `vgpu-admin gpu forget --gpu-id={}` forgets \
+                "`vgpu-admin scan-gpus` looks again; `vgpu-admin gpu forget {}` forgets \
                  it.",
                 gpu.gpu_id
             ),
@@ -547,6 +563,45 @@ mod tests {
         assert_eq!(existing(&config.daemon.state_dir), dir.path());
         let check = space(&config);
         assert!(check.message.contains("MiB free in"), "{check:?}");
+    }
+
+    #[test]
+    fn texts_are_sentences_and_names_keep_their_letters() {
+        for (text, sentence) in [
+            ("see the kernel's log", "See the kernel's log."),
+            ("workers run as root, here", "Workers run as root, here."),
+            ("vgpud listens", "vgpud listens."),
+            ("/run/vgpu is there.", "/run/vgpu is there."),
+            ("`groupadd vgpu`", "`groupadd vgpu`."),
+            ("nvidia-uvm does not say", "nvidia-uvm does not say."),
+            ("driver.library is wrong", "driver.library is wrong."),
+        ] {
+            let mut check = DoctorCheck::warning("x", text, text);
+            in_sentences(&mut check);
+            assert_eq!(check.message, sentence);
+            assert_eq!(check.hint.as_deref(), Some(sentence));
+        }
+    }
+
+    #[test]
+    fn nothing_needs_an_administrator_only_if_no_check_found_a_fault() {
+        let well = [DoctorCheck::ok("a", ""), DoctorCheck::skipped("b", "")];
+        let said = of_warnings(Vec::new(), &well);
+        assert!(
+            said.len() == 1 && said[0].status == CheckStatus::Ok,
+            "{said:?}"
+        );
+        for fault in [
+            DoctorCheck::warning("c", "", ""),
+            DoctorCheck::error("c", "", ""),
+        ] {
+            assert_eq!(of_warnings(Vec::new(), &[fault]), []);
+        }
+        let said = of_warnings(vec!["Mend.".into()], &well);
+        assert!(
+            said.len() == 1 && said[0].status == CheckStatus::Warning,
+            "{said:?}"
+        );
     }
 
     #[test]

@@ -560,6 +560,11 @@ impl Admin {
     pub(crate) fn status_of(&self, world: &World) -> Status {
         let mut warnings = world.warnings();
         warnings.extend(self.store.health().problem);
+        if !world.can_work() {
+            let wrong = self.scanned();
+            let told = wrong.iter().map(|why| why.trim_end_matches('.'));
+            warnings.extend(told.map(|why| format!("The last scan for GPUs: {why}.")));
+        }
         let draining = self.draining.load(Ordering::Relaxed);
         let daemon = DaemonStatus {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -582,7 +587,8 @@ impl Admin {
         let config = self.config.borrow().clone();
         let mut checks = doctor::examine(&config, &self.source, &self.store, &self.patience).await;
         checks.extend(doctor::of_scan(&self.scanned()));
-        checks.extend(doctor::of_world(&self.world().await, config.driver.kind));
+        let world = self.world().await;
+        checks.extend(doctor::of_world(&world, config.driver.kind));
         match within(DOCTOR_DEADLINE, self.mediation.doctor()).await {
             Ok(more) => checks.extend(more),
             Err(problem) => checks.push(DoctorCheck::error(
@@ -591,6 +597,7 @@ impl Admin {
                 "Look at the daemon's log, and restart it.",
             )),
         }
+        checks.extend(doctor::of_warnings(world.warnings(), &checks));
         checks.iter_mut().for_each(doctor::in_sentences);
         DoctorReport {
             ok: checks.iter().all(doctor::is_fine),

@@ -92,7 +92,7 @@ async fn of_config(config: Config, root: bool) -> anyhow::Result<Vec<DoctorCheck
     let host = Host::new(prober, launcher);
     checks.extend(match root {
         true => host.checks(&gpus).await,
-        false => host.driver_libraries().await,
+        false => host.driver_libraries(&gpus).await,
     });
     Ok(checks)
 }

@@ -10,6 +10,20 @@ use crate::probe::{Attempt, Prober, Verdict};
 
 const NAME: &str = "worker-confinement";
 
+/// The probe's attempt to start the driver.
+const DRIVER_START: &str = "keeps-driver-start";
+
+/// On which devices the workers of this host run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Looked {
+    /// Software devices, whose workers are confined more.
+    SoftDevices,
+    /// GPUs with a driver.
+    Gpus,
+    /// GPUs without a driver, or none. The driver does not start, whatever the confinement is.
+    GpusWithoutDriver,
+}
+
 /// Longest wait of a caller, including the wait for other callers. Less than the timeout of the
 /// API.
 const MOST: Duration = Duration::from_secs(12);
@@ -22,12 +36,12 @@ type Last = Option<(Instant, DoctorCheck)>;
 pub(super) struct Confinement(Arc<Mutex<Last>>);
 
 impl Confinement {
-    pub(super) async fn check(&self, prober: &Prober, soft: bool) -> DoctorCheck {
-        let looked = tokio::time::timeout(MOST, self.look(prober.clone(), soft)).await;
+    pub(super) async fn check(&self, prober: &Prober, on: Looked) -> DoctorCheck {
+        let looked = tokio::time::timeout(MOST, self.look(prober.clone(), on)).await;
         looked.unwrap_or_else(|_| unseen(&format!("no answer within {} s", MOST.as_secs())))
     }
 
-    async fn look(&self, prober: Prober, soft: bool) -> DoctorCheck {
+    async fn look(&self, prober: Prober, on: Looked) -> DoctorCheck {
         let asked = Instant::now();
         // The checking thread holds the lock, even if the caller has gone away.
         let mut last = self.0.clone().lock_owned().await;
@@ -38,8 +52,8 @@ impl Confinement {
         }
         let look = move || {
             let begun = Instant::now();
-            let seen = prober.confinement(soft);
-            let check = seen.map_or_else(|why| unseen(&why), |seen| describe(&seen));
+            let seen = prober.confinement(on == Looked::SoftDevices);
+            let check = seen.map_or_else(|why| unseen(&why), |seen| describe(seen, on));
             *last = Some((begun, check.clone()));
             check
         };
@@ -56,7 +70,10 @@ fn unseen(why: &str) -> DoctorCheck {
     )
 }
 
-fn describe(seen: &[Attempt]) -> DoctorCheck {
+fn describe(mut seen: Vec<Attempt>, on: Looked) -> DoctorCheck {
+    if on == Looked::GpusWithoutDriver {
+        seen.retain(|attempt| attempt.name != DRIVER_START);
+    }
     let of = |verdict| {
         seen.iter()
             .filter(move |attempt| attempt.verdict == verdict)
@@ -83,6 +100,12 @@ fn describe(seen: &[Attempt]) -> DoctorCheck {
         "A program in a worker's place finds as it must be: {}.",
         holding.join(", ")
     );
+    if on == Looked::GpusWithoutDriver {
+        message.insert_str(
+            0,
+            "The start of the driver was not tried: no GPU of this host has a driver. ",
+        );
+    }
     let mut cures: Vec<&str> = seen.iter().map(|attempt| attempt.cure.as_str()).collect();
     cures.sort_unstable();
     cures.dedup();
@@ -112,18 +135,31 @@ mod tests {
     #[test]
     fn a_failed_confinement_differs_from_an_unavailable_one() {
         let mut seen = vec![attempt("mount", Verdict::Holds, "")];
-        let good = describe(&seen);
+        let good = describe(seen.clone(), Looked::Gpus);
         assert_eq!((good.status, good.hint), (CheckStatus::Ok, None));
         seen.push(attempt("files-in-tmp", Verdict::CannotHere, "Boot."));
-        let check = describe(&seen);
+        let check = describe(seen.clone(), Looked::Gpus);
         assert_eq!(check.status, CheckStatus::Warning);
         assert_eq!(check.hint.as_deref(), Some("Boot."));
         seen.push(attempt("bpf", Verdict::DoesNotHold, "Set."));
-        let check = describe(&seen);
+        let check = describe(seen, Looked::Gpus);
         assert_eq!(check.status, CheckStatus::Error);
         assert_eq!(check.hint.as_deref(), Some("Boot. Set."));
         assert!(check.message.contains("does not hold: bpf (why bpf)."));
         assert!(check.message.contains("in: files-in-tmp (why"));
         assert!(check.message.ends_with("as it must be: mount."));
+    }
+
+    #[test]
+    fn a_driver_that_is_not_there_is_no_fault_of_the_confinement() {
+        let seen = vec![
+            attempt("mount", Verdict::Holds, ""),
+            attempt(DRIVER_START, Verdict::DoesNotHold, "See the kernel's log."),
+        ];
+        let driven = describe(seen.clone(), Looked::Gpus);
+        assert_eq!(driven.status, CheckStatus::Error, "{driven:?}");
+        let check = describe(seen, Looked::GpusWithoutDriver);
+        assert_eq!((check.status, &check.hint), (CheckStatus::Ok, &None));
+        assert!(check.message.contains("was not tried"), "{check:?}");
     }
 }

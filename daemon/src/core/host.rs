@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use vgpu_api::{DoctorCheck, GpuSource};
 
-use super::confinement::Confinement;
+use super::confinement::{Confinement, Looked};
 use crate::config::DriverKind;
 use crate::model::ScannedGpu;
 use crate::probe::Prober;
@@ -42,8 +42,15 @@ impl Host {
             self.worker_user(),
             self.worker_forks(soft),
         ];
-        let confinement = self.confinement.check(&self.prober, soft);
-        let (confinement, libraries) = tokio::join!(confinement, self.driver_libraries());
+        // The driver of a GPU that only the PCI bus shows is not loaded: no worker starts it.
+        let driven = gpus.iter().any(|gpu| gpu.source == GpuSource::Nvml);
+        let looked = match (soft, driven) {
+            (true, _) => Looked::SoftDevices,
+            (false, true) => Looked::Gpus,
+            (false, false) => Looked::GpusWithoutDriver,
+        };
+        let confinement = self.confinement.check(&self.prober, looked);
+        let (confinement, libraries) = tokio::join!(confinement, self.driver_libraries(gpus));
         checks.push(confinement);
         checks.extend(libraries);
         checks
@@ -72,32 +79,30 @@ impl Host {
         }
     }
 
-    /// Checks that workers can load the driver libraries. Works even without a GPU.
-    pub async fn driver_libraries(&self) -> Vec<DoctorCheck> {
+    /// Checks that workers can load the driver libraries. Works even without a GPU. `gpus`: those
+    /// of the last scan.
+    pub async fn driver_libraries(&self, gpus: &[ScannedGpu]) -> Vec<DoctorCheck> {
         let config = self.launcher.config();
-        // One entry for each library to check: true for soft-gpu's, false for NVIDIA's. A library
-        // that is not configured need not exist.
-        let looks: &[bool] = match config.driver.kind {
-            DriverKind::Nvidia => &[false],
-            DriverKind::Soft => &[true],
-            DriverKind::Auto => {
-                let soft = driver_library(&config, true).is_ok();
-                match (config.driver.library.is_some(), soft) {
-                    (true, true) => &[false, true],
-                    (true, false) => &[false],
-                    (false, true) => &[true],
-                    (false, false) => &[],
-                }
-            }
-        };
+        let soft = driver_library(&config, true).is_ok();
         let mut checks = Vec::new();
-        for &soft in looks {
+        for &soft in needed(
+            config.driver.kind,
+            gpus,
+            config.driver.library.is_some(),
+            soft,
+        ) {
             let prober = self.prober.clone();
             let look = tokio::task::spawn_blocking(move || prober.library(soft));
             let seen = look.await.unwrap_or_else(|e| Err(e.to_string()));
             let key = if soft { "soft_library" } else { "library" };
-            let hint =
-                format!("Mend what the message names, or correct driver.{key} in vgpud.toml");
+            let hint = match (soft, &config.driver.library) {
+                (false, None) => {
+                    "Install NVIDIA's driver, or name its library with driver.library in \
+                                  vgpud.toml"
+                        .to_owned()
+                }
+                _ => format!("Mend what the message names, or correct driver.{key} in vgpud.toml"),
+            };
             checks.push(match seen {
                 Ok(message) => DoctorCheck::ok("driver-library", message),
                 Err(why) => DoctorCheck::error("driver-library", why, hint),
@@ -115,5 +120,61 @@ impl Host {
             Ok(message) => DoctorCheck::ok("worker-program", message),
             Err(why) => DoctorCheck::error("worker-program", why, hint),
         }
+    }
+}
+
+/// The libraries to check: true stands for soft-gpu's, false for NVIDIA's. `named`: whether
+/// `driver.library` names NVIDIA's. `soft`: whether soft-gpu is installed. A library that is not
+/// configured need not exist.
+fn needed(kind: DriverKind, gpus: &[ScannedGpu], named: bool, soft: bool) -> &'static [bool] {
+    let on_gpu = gpus.iter().any(|gpu| gpu.source != GpuSource::Soft);
+    match kind {
+        DriverKind::Nvidia => &[false],
+        DriverKind::Soft => &[true],
+        // Software devices never serve beside a GPU.
+        DriverKind::Auto if on_gpu => &[false],
+        DriverKind::Auto => match (named, soft) {
+            (true, true) => &[false, true],
+            (true, false) => &[false],
+            (false, true) => &[true],
+            (false, false) => &[],
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vgpu_api::GpuHealth;
+
+    use super::*;
+
+    fn gpu(source: GpuSource) -> ScannedGpu {
+        ScannedGpu {
+            uuid: "GPU-0".into(),
+            ordinal: 0,
+            model: "Board".into(),
+            memory_bytes: 0,
+            memory_used_bytes: None,
+            pci_address: None,
+            driver: None,
+            cuda_version: None,
+            compute_capability: None,
+            source,
+            mig: Vec::new(),
+            health: GpuHealth::default(),
+        }
+    }
+
+    #[test]
+    fn a_gpu_needs_the_library_of_nvidia_even_where_soft_gpu_is_installed() {
+        for source in [GpuSource::Sysfs, GpuSource::Nvml] {
+            let gpus = [gpu(source)];
+            assert_eq!(needed(DriverKind::Auto, &gpus, false, true), [false]);
+            assert_eq!(needed(DriverKind::Soft, &gpus, false, true), [true]);
+        }
+        let soft = [gpu(GpuSource::Soft)];
+        assert_eq!(needed(DriverKind::Auto, &soft, false, true), [true]);
+        assert_eq!(needed(DriverKind::Auto, &[], true, true), [false, true]);
+        assert!(needed(DriverKind::Auto, &[], false, false).is_empty());
     }
 }

@@ -291,7 +291,7 @@ impl Report {
                 lasts,
                 ..
             } => format!(
-                "VM {vm_id} is quarantined{}: {}. `vgpu-admin release --vm-id={vm_id}` ends it.",
+                "VM {vm_id} is quarantined{}: {}. `vgpu-admin release {vm_id}` ends it.",
                 lasts.map_or(String::new(), |t| format!(" for {} s", t.as_secs())),
                 clean(reason)
             ),

@@ -219,8 +219,7 @@ impl VmRecord {
             ..
         } = self.quarantine.as_ref()?;
         let vm_id = self.vm_id;
-        let release =
-            format!("the host's administrator can end it: vgpu-admin release --vm-id={vm_id}");
+        let release = format!("the host's administrator can end it: vgpu-admin release {vm_id}");
         Some(match until_unix_ms {
             Some(until) => {
                 let left_s = until.saturating_sub(now_unix_ms).div_ceil(1000);

@@ -88,10 +88,12 @@ fn log(line: &str, session: u64, vm: u32) {
     let (level, text) = level_of(line);
     let text = format_args!("worker of session {session}, VM {vm}: {text}");
     match level {
-        Level::ERROR | Level::WARN => tracing::warn!(target: "vgpu_worker", "{text}"),
-        Level::INFO => tracing::info!(target: "vgpu_worker", "{text}"),
-        Level::DEBUG => tracing::debug!(target: "vgpu_worker", "{text}"),
-        Level::TRACE => tracing::trace!(target: "vgpu_worker", "{text}"),
+        Level::ERROR | Level::WARN => {
+            tracing::warn!(target: "vgpu_worker", session, vm, "{text}");
+        }
+        Level::INFO => tracing::info!(target: "vgpu_worker", session, vm, "{text}"),
+        Level::DEBUG => tracing::debug!(target: "vgpu_worker", session, vm, "{text}"),
+        Level::TRACE => tracing::trace!(target: "vgpu_worker", session, vm, "{text}"),
     }
 }
 
@@ -126,8 +128,13 @@ impl Lines {
                 out(&self.line);
                 self.line.clear();
             } else if self.line.len() < LINE {
-                self.line
-                    .extend(std::ascii::escape_default(byte).map(char::from));
+                match byte {
+                    // Quotes end no line and begin no sequence.
+                    b'"' | b'\'' => self.line.push(char::from(byte)),
+                    _ => self
+                        .line
+                        .extend(std::ascii::escape_default(byte).map(char::from)),
+                }
             }
         }
     }
@@ -228,6 +235,42 @@ mod tests {
         lines.finish(|l| seen.push(l.to_owned()));
         assert_eq!(seen[..2], ["one".to_owned(), "two\\x1b[31m".to_owned()]);
         assert_eq!(seen[2].len(), LINE);
+        lines.push(b"the driver's \"x\"\\n\xc3\n", |l| seen.push(l.to_owned()));
+        assert_eq!(seen[3], "the driver's \"x\"\\\\n\\xc3");
+    }
+
+    #[test]
+    fn a_line_has_its_session_and_vm_as_fields() {
+        #[derive(Clone, Default)]
+        struct Written(Arc<Mutex<Vec<u8>>>);
+        impl std::io::Write for Written {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                lock(&self.0).extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let written = Written::default();
+        let writer = written.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .json()
+            .with_max_level(Level::TRACE)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            for level in ["ERROR", "WARN", "INFO", "DEBUG", "TRACE"] {
+                log(&format!("{level} late"), 7, 3);
+            }
+        });
+        let text = String::from_utf8(lock(&written.0).clone()).unwrap();
+        assert_eq!(text.lines().count(), 5, "{text}");
+        for line in text.lines() {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            let fields = (&line["fields"]["session"], &line["fields"]["vm"]);
+            assert_eq!(fields, (&7.into(), &3.into()), "{line}");
+        }
     }
 
     #[test]

@@ -14,7 +14,10 @@ use crate::tell;
 /// Largest number of characters that doctor shows of a finding.
 const LONGEST: usize = 1000;
 
-/// The findings as text, and whether all checks passed.
+/// How the finding about a missing NVML library begins.
+const NO_NVML: &str = "libnvidia-ml.so.1 cannot be loaded";
+
+/// The findings as text, and whether no check ended in an error.
 pub(crate) fn examine() -> (String, bool) {
     let driver = Step::Libcuda.in_a_process();
     let init = match &driver {
@@ -28,14 +31,23 @@ pub(crate) fn examine() -> (String, bool) {
         ("libnvidia-ml", Step::Nvml.in_a_process()),
         ("cuInit", init),
     ];
-    let good = steps.iter().all(|(_, step)| step.is_ok());
-    let mut text = String::new();
+    report(steps)
+}
+
+/// The steps as text, and whether none of them is an error.
+fn report<const N: usize>(steps: [(&str, Result<String, String>); N]) -> (String, bool) {
+    let (mut text, mut good) = (String::new(), true);
     for (name, step) in steps {
         let (word, told) = match step {
             Ok(told) => ("ok", told),
-            Err(told) => ("ERROR", told),
+            // CUDA programs run without NVML.
+            Err(told) if told.starts_with(NO_NVML) => ("WARNING", told),
+            Err(told) => {
+                good = false;
+                ("ERROR", told)
+            }
         };
-        let _ = writeln!(text, "{word:5} {name}: {}", printable(&told, LONGEST));
+        let _ = writeln!(text, "{word:7} {name}: {}", printable(&told, LONGEST));
     }
     (text, good)
 }
@@ -78,5 +90,30 @@ fn host() -> Result<String, String> {
             "{text}, without a GPU: the host's administrator can assign one"
         )),
         n => Ok(format!("{text}, with {n} GPU(s)")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::library::found;
+
+    #[test]
+    fn a_missing_nvml_library_is_a_warning_and_a_missing_driver_library_is_an_error() {
+        let missing = |name: &str| found(name, "x").map(|found| found.path);
+        let nvml = format!("{NO_NVML} (No such file)");
+        let (text, good) = report([
+            ("address", Ok("unix:/x".into())),
+            ("libnvidia-ml", Err(nvml)),
+        ]);
+        assert!(good && text.contains("\nWARNING libnvidia-ml: "), "{text}");
+        let driver = missing("libcuda-of-nobody.so.1");
+        let why = driver.clone().expect_err("no such library");
+        assert!(
+            why.starts_with("libcuda-of-nobody.so.1 cannot be loaded ("),
+            "{why}"
+        );
+        let (text, good) = report([("libcuda", driver)]);
+        assert!(!good && text.starts_with("ERROR   libcuda: "), "{text}");
     }
 }

@@ -17,6 +17,7 @@ use vgpu_proto::look::Looked;
 /// The GPU of this VM, as its users see it.
 #[derive(Debug, Parser)]
 #[command(name = "vgpu-guest", version, arg_required_else_help = true)]
+#[command(after_help = "Example:\n  vgpu-guest doctor   # why CUDA programs do not run")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -25,10 +26,13 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// GPUs, programs, use and limits
+    #[command(after_help = "Example:\n  vgpu-guest status")]
     Status,
     /// Why the VM's programs wait, or do not
+    #[command(after_help = "Example:\n  vgpu-guest explain")]
     Explain,
     /// Finds out why CUDA programs do not run
+    #[command(after_help = "Example:\n  VGPU_ADDRESS=unix:/run/vgpu/vgpu.sock vgpu-guest doctor")]
     Doctor,
     /// One step of doctor that loads a library, in a separate process
     #[command(hide = true)]
@@ -71,5 +75,21 @@ fn told(tell: fn(&Looked) -> String) -> (String, bool) {
     match looked {
         Ok(looked) => (tell(&looked), true),
         Err(why) => (format!("vgpu-guest: {why}\n"), false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_help_has_an_example() {
+        let line = command_line();
+        let own = line.clone().render_long_help().to_string();
+        let inner = line.get_subcommands().filter(|inner| !inner.is_hide_set());
+        let inner = inner.map(|inner| inner.clone().render_long_help().to_string());
+        for help in inner.chain([own]) {
+            assert!(help.contains("Example:\n  "), "{help}");
+        }
     }
 }

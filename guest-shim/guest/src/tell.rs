@@ -79,7 +79,7 @@ pub(crate) fn trouble(looked: &Looked) -> Option<String> {
             None => "until the host's administrator releases it".to_owned(),
         };
         return Some(format!(
-            "Quarantined {until}: {}; on the host: vgpu-admin release --vm-id={}",
+            "Quarantined {until}: {}; on the host: vgpu-admin release {}",
             quarantine.reason, looked.vm_id
         ));
     }

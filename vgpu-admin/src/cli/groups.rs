@@ -6,7 +6,7 @@ use clap::Subcommand;
 use clap::builder::NonEmptyStringValueParser;
 use vgpu_api::PoolPatch;
 
-use super::vms::{OnlyVms, VmsOrAll};
+use super::vms::{OneGpu, OnlyVms, VmsOrAll};
 use super::{DryRun, Waiting};
 use crate::settings::{self, Changes};
 use crate::times::moment;
@@ -15,40 +15,36 @@ use crate::times::moment;
 #[derive(Debug, Subcommand)]
 pub(crate) enum GpuCommand {
     /// Run a canary kernel.
-    #[command(after_help = "Example:\n  vgpu-admin gpu check --gpu-id=0")]
+    #[command(after_help = "Example:\n  vgpu-admin gpu check 0")]
     Check {
-        /// The GPU: its number or its UUID.
-        #[arg(long, value_name = "GPU", value_parser = NonEmptyStringValueParser::new())]
-        gpu_id: String,
+        #[command(flatten)]
+        gpu: OneGpu,
     },
     /// Admit no new sessions on the GPU; running ones go on.
     #[command(
-        after_help = "Examples:\n  vgpu-admin gpu drain --gpu-id=0\n  vgpu-admin gpu drain --gpu-id=0 --wait --timeout=30min"
+        after_help = "Examples:\n  vgpu-admin gpu drain 0\n  vgpu-admin gpu drain 0 --wait --timeout=30min"
     )]
     Drain {
-        /// The GPU: its number or its UUID.
-        #[arg(long, value_name = "GPU", value_parser = NonEmptyStringValueParser::new())]
-        gpu_id: String,
+        #[command(flatten)]
+        gpu: OneGpu,
         #[command(flatten)]
         waiting: Waiting,
         #[command(flatten)]
         dry_run: DryRun,
     },
     /// Forget a vanished GPU.
-    #[command(after_help = "Example:\n  vgpu-admin gpu forget --gpu-id=3 --dry-run")]
+    #[command(after_help = "Example:\n  vgpu-admin gpu forget 3 --dry-run")]
     Forget {
-        /// The GPU: its number or its UUID.
-        #[arg(long, value_name = "GPU", value_parser = NonEmptyStringValueParser::new())]
-        gpu_id: String,
+        #[command(flatten)]
+        gpu: OneGpu,
         #[command(flatten)]
         dry_run: DryRun,
     },
     /// Run a canary kernel and, if it passes, serve the GPU again.
-    #[command(after_help = "Example:\n  vgpu-admin gpu resume --gpu-id=0")]
+    #[command(after_help = "Example:\n  vgpu-admin gpu resume 0")]
     Resume {
-        /// The GPU: its number or its UUID.
-        #[arg(long, value_name = "GPU", value_parser = NonEmptyStringValueParser::new())]
-        gpu_id: String,
+        #[command(flatten)]
+        gpu: OneGpu,
     },
 }
 
@@ -99,7 +95,7 @@ pub(crate) enum PoolCommand {
 /// `session …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum SessionCommand {
-    /// List open sessions.
+    /// List open sessions, the newest first.
     #[command(
         after_help = "Examples:\n  vgpu-admin session list web\n  vgpu-admin session list --until=1h"
     )]
@@ -133,6 +129,7 @@ pub(crate) enum UsageCommand {
     /// Set the usage counters to zero; debts, strikes and limits are unchanged. The audit trail
     /// records the reset.
     #[command(
+        override_usage = "vgpu-admin usage reset [OPTIONS] <VM|--all>",
         after_help = "Examples:\n  vgpu-admin usage reset web\n  vgpu-admin usage reset --all --dry-run"
     )]
     Reset {
@@ -146,8 +143,11 @@ pub(crate) enum UsageCommand {
 /// `sched …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum SchedCommand {
-    /// Dump the scheduler's last decisions, one JSON value per line, for `vgpu-sim replay`.
-    #[command(after_help = "Example:\n  vgpu-admin sched log --file=sched.log")]
+    /// Dump the scheduler's last decisions, one JSON value per line, for `vgpu-sim replay`; with
+    /// `-o csv`, only the records, as a table.
+    #[command(
+        after_help = "Examples:\n  vgpu-admin sched log --file=sched.log\n  vgpu-admin sched log -o csv"
+    )]
     Log {
         /// Write to this file instead of standard output.
         #[arg(long, value_name = "FILE")]

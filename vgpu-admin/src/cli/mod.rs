@@ -14,7 +14,7 @@ pub(crate) use self::groups::{
     GpuCommand, PoolCommand, SchedCommand, SessionCommand, UsageCommand, WeightsCommand,
 };
 pub(crate) use self::import::{CloudstackCommand, Detach, ImportCommand, ImportOptions};
-use self::vms::{NewVms, OnlyVm, OnlyVms, SomeVms};
+use self::vms::{NewVms, OneGpu, OnlyVm, OnlyVms, SomeVms};
 use crate::output::Format;
 use crate::settings::{self, Changes};
 use crate::times::{self, Since, moment};
@@ -22,7 +22,7 @@ use crate::times::{self, Since, moment};
 const EXAMPLES: &str = "\
 Examples:
   vgpu-admin scan-gpus                                     find the host's GPUs
-  vgpu-admin assign-gpu --gpu-id=0 --pool=A                map GPU 0 to pool A (and create A)
+  vgpu-admin assign-gpu 0 --pool=A                         map GPU 0 to pool A (and create A)
   vgpu-admin register-vm --vm-id=1-7 --pool=A --priority=high
   vgpu-admin status --watch                                everything on one screen
 
@@ -93,11 +93,10 @@ pub(crate) enum Command {
     },
 
     /// Assign a GPU to a pool, which is created if it does not exist.
-    #[command(after_help = "Example:\n  vgpu-admin assign-gpu --gpu-id=0 --pool=A")]
+    #[command(after_help = "Example:\n  vgpu-admin assign-gpu 0 --pool=A")]
     AssignGpu {
-        /// The GPU: its number in scan-gpus, or its UUID.
-        #[arg(long, value_name = "GPU", value_parser = NonEmptyStringValueParser::new())]
-        gpu_id: String,
+        #[command(flatten)]
+        gpu: OneGpu,
         /// The pool.
         #[arg(long)]
         pool: String,
@@ -111,12 +110,11 @@ pub(crate) enum Command {
 
     /// Take a GPU out of its pool; sessions on the GPU end.
     #[command(
-        after_help = "Examples:\n  vgpu-admin unassign-gpu --gpu-id=0 --dry-run\n  vgpu-admin unassign-gpu --gpu-id=0 --pool=A"
+        after_help = "Examples:\n  vgpu-admin unassign-gpu 0 --dry-run\n  vgpu-admin unassign-gpu 0 --pool=A"
     )]
     UnassignGpu {
-        /// The GPU: its number or its UUID.
-        #[arg(long, value_name = "GPU", value_parser = NonEmptyStringValueParser::new())]
-        gpu_id: String,
+        #[command(flatten)]
+        gpu: OneGpu,
         /// Only from this pool, if the GPU serves several pools.
         #[arg(long)]
         pool: Option<String>,
@@ -140,10 +138,7 @@ pub(crate) enum Command {
     Resume,
 
     /// Check, drain and resume a GPU, or forget a vanished GPU.
-    #[command(
-        subcommand,
-        after_help = "Example:\n  vgpu-admin gpu drain --gpu-id=0 --wait"
-    )]
+    #[command(subcommand, after_help = "Example:\n  vgpu-admin gpu drain 0 --wait")]
     Gpu(GpuCommand),
 
     /// Create, list, change and delete pools.

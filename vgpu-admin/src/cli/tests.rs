@@ -312,6 +312,54 @@ fn every_command_takes_a_vm_as_an_argument_or_an_option_by_number_or_name() {
 }
 
 #[test]
+fn usage_lines_and_errors_name_the_argument_only() {
+    let mut commands = Vec::new();
+    every_command(&Cli::command(), "vgpu-admin", &mut commands);
+    for (words, mut command) in commands {
+        let usage = command.render_usage().to_string();
+        assert!(!usage.contains("--gpu-id"), "{words}: {usage}");
+        let new = words.ends_with("register-vm") && !words.ends_with("unregister-vm");
+        assert_eq!(usage.contains("--vm-id"), new, "{words}: {usage}");
+    }
+    for (line, named) in [
+        ("explain", "<VM>"),
+        ("vm set --cid=7", "<VM>"),
+        ("usage reset", "<VM>"),
+        ("gpu check", "<GPU>"),
+        ("assign-gpu --pool=A", "<GPU>"),
+    ] {
+        let said = parsed(&format!("vgpu-admin {line}")).unwrap_err();
+        assert!(said.contains(named), "{line}: {said}");
+        assert!(!said.contains("-id"), "{line}: {said}");
+    }
+    let said = parsed("vgpu-admin register-vm --pool=A").unwrap_err();
+    assert!(!said.contains("|VM"), "{said}");
+}
+
+#[test]
+fn every_command_takes_a_gpu_as_an_argument_or_an_option() {
+    for command in [
+        "assign-gpu --pool=A",
+        "unassign-gpu",
+        "gpu check",
+        "gpu drain",
+        "gpu forget",
+        "gpu resume",
+    ] {
+        for gpu in ["0", "GPU-x", "--gpu-id=0", "--gpu-id 0"] {
+            let line = format!("vgpu-admin {command} {gpu}");
+            if let Err(said) = parsed(&line) {
+                panic!("{line}: {said}");
+            }
+        }
+        for wrong in ["", " 0 --gpu-id=1", " --gpu-id="] {
+            let line = format!("vgpu-admin {command}{wrong}");
+            assert!(parsed(&line).is_err(), "{line}");
+        }
+    }
+}
+
+#[test]
 fn a_negative_number_is_a_wrong_vm_and_no_option() {
     for command in NAME_VMS.iter().filter(|command| **command != "vm detach") {
         let said = parsed(&format!("vgpu-admin {command} -3")).unwrap_err();

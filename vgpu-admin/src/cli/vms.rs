@@ -1,19 +1,22 @@
-//! VMs as arguments. `--vm-id` and `--vm` are hidden options with the same meaning.
+//! VMs and GPUs as arguments. `--vm-id`, `--vm` and `--gpu-id` are hidden options with the same
+//! meaning. The usage line names only the argument: the argument is required, and an option that
+//! conflicts with it takes its place.
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
 use crate::vm_ids::{self, Vms};
 
 /// VMs that the command needs.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
 pub(crate) struct SomeVms {
     /// The VMs, by number or name: 3, web, 1-7 or 1-3,web.
     #[arg(value_name = "VM", value_parser = vm_ids::vms, allow_negative_numbers = true)]
+    #[arg(required = true)]
     given: Option<Vms>,
     /// The VMs, as an option.
     #[arg(long, alias = "vm", hide = true, value_parser = vm_ids::vms)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_negative_numbers = true, conflicts_with = "given")]
     vm_id: Option<Vms>,
 }
 
@@ -64,17 +67,17 @@ impl OnlyVm {
 
 /// VMs, or all.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
 pub(crate) struct VmsOrAll {
     /// The VMs, by number or name: 3, web, 1-7 or 1-3,web.
     #[arg(value_name = "VM", value_parser = vm_ids::vms, allow_negative_numbers = true)]
+    #[arg(required = true)]
     given: Option<Vms>,
     /// The VMs, as an option.
     #[arg(long, alias = "vm", hide = true, value_parser = vm_ids::vms)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_negative_numbers = true, conflicts_with = "given")]
     vm_id: Option<Vms>,
-    /// All VMs.
-    #[arg(long)]
+    /// All VMs, in place of VM.
+    #[arg(long, conflicts_with_all = ["given", "vm_id"])]
     all: bool,
 }
 
@@ -87,15 +90,35 @@ impl From<VmsOrAll> for Option<Vms> {
 
 /// Numbers of VMs that need not be registered.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
 pub(crate) struct NewVms {
     /// The numbers of the VMs: 1, 1-7 or 1-3,9.
     #[arg(long, alias = "vm", value_parser = vm_ids::numbers, allow_negative_numbers = true)]
+    #[arg(required = true)]
     vm_id: Option<Vms>,
     /// The numbers, as an argument.
     #[arg(value_name = "VM", value_parser = vm_ids::numbers, allow_negative_numbers = true)]
-    #[arg(hide = true)]
+    #[arg(hide = true, conflicts_with = "vm_id")]
     given: Option<Vms>,
+}
+
+/// A GPU that the command needs.
+#[derive(Debug, Args)]
+pub(crate) struct OneGpu {
+    /// The GPU: its number in scan-gpus, or its UUID.
+    #[arg(value_name = "GPU", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(required = true, allow_negative_numbers = true)]
+    given: Option<String>,
+    /// The GPU, as an option.
+    #[arg(long, hide = true, value_name = "GPU", conflicts_with = "given")]
+    #[arg(value_parser = NonEmptyStringValueParser::new(), allow_negative_numbers = true)]
+    gpu_id: Option<String>,
+}
+
+impl From<OneGpu> for String {
+    fn from(gpu: OneGpu) -> String {
+        // clap requires one of both.
+        gpu.given.or(gpu.gpu_id).unwrap_or_default()
+    }
 }
 
 impl From<NewVms> for Vms {

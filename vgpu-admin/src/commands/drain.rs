@@ -8,7 +8,7 @@ use super::{applied, gpu, session};
 use crate::cli::Waiting;
 use crate::client::{Client, segment, tried};
 use crate::error::Error;
-use crate::output::{Format, show};
+use crate::output::{Format, print, show};
 
 /// Time between two looks at the sessions.
 const LOOK: Duration = Duration::from_millis(500);
@@ -117,12 +117,9 @@ pub(super) async fn resume(client: &Client, output: Format) -> Result<(), Error>
         let path = format!("gpus/{}/resume", gpu.gpu_id);
         reports.push(client.post(&path, &serde_json::json!({})).await?);
     }
-    if reports.is_empty() {
-        let report = ApplyReport {
-            message: "Nothing to do: no GPU is draining.".into(),
-            ..ApplyReport::default()
-        };
-        return applied(output, &report);
+    // Programs get an empty list.
+    if reports.is_empty() && matches!(output, Format::Table | Format::Wide) {
+        return print("Nothing to do: no GPU is draining.\n");
     }
     show(output, &reports, |reports| gpu::checks(reports))
 }

@@ -120,25 +120,27 @@ pub(super) async fn unassign(
 
 /// Runs a command of `gpu` and returns the exit code.
 pub(super) async fn run(client: &Client, output: Format, command: GpuCommand) -> Result<u8, Error> {
-    let (gpu, verb) = match command {
+    let (gpu, verb): (String, _) = match command {
         GpuCommand::Drain {
-            gpu_id,
+            gpu,
             waiting,
             dry_run,
         } => {
-            let one = Some(gpu_id.as_str()).filter(|name| *name != "all");
+            let name = String::from(gpu);
+            let one = Some(name.as_str()).filter(|name| *name != "all");
             return drain::run(client, output, one, waiting, dry_run.dry_run).await;
         }
-        GpuCommand::Forget { gpu_id, dry_run } => {
-            let path = tried(format!("gpus/{}", segment(&gpu_id)), dry_run.dry_run);
+        GpuCommand::Forget { gpu, dry_run } => {
+            let name = String::from(gpu);
+            let path = tried(format!("gpus/{}", segment(&name)), dry_run.dry_run);
             let report: ApplyReport = client
                 .call(hyper::Method::DELETE, &path, None::<&()>)
                 .await?;
             applied(output, &report)?;
             return Ok(0);
         }
-        GpuCommand::Check { gpu_id } => (gpu_id, "check"),
-        GpuCommand::Resume { gpu_id } => (gpu_id, "resume"),
+        GpuCommand::Check { gpu } => (gpu.into(), "check"),
+        GpuCommand::Resume { gpu } => (gpu.into(), "resume"),
     };
     let path = format!("gpus/{}/{verb}", segment(&gpu));
     let report: GpuCheckReport = client.post(&path, &serde_json::json!({})).await?;

@@ -2,6 +2,7 @@
 
 use vgpu_api::{AuditEntry, AuditPage, Event, EventPage, Severity};
 
+use super::vm::Names;
 use super::vm_numbers;
 use crate::cli::Period;
 use crate::client::Client;
@@ -72,17 +73,22 @@ pub(super) async fn events(
     }
     let filters = filters(client, period, severity).await?;
     let mut page: EventPage = client.get(&first("events", period, &filters)).await?;
+    // For people: programs get numbers only.
+    let names = match output {
+        Format::Table | Format::Wide => Names::ask(client).await?,
+        Format::Json | Format::Csv => Names::default(),
+    };
     if !follow {
         return show(output, &page, |page| {
-            grid(newest_first(period, &page.events))
+            grid(newest_first(period, &page.events), &names)
         });
     }
     if output == Format::Csv {
-        print(&grid(std::iter::empty()).csv_header())?;
+        print(&grid(std::iter::empty(), &names).csv_header())?;
     }
     loop {
         for event in &page.events {
-            print(&line(output, event)?)?;
+            print(&line(output, event, &names)?)?;
         }
         let next = page.next_since;
         let path = format!("events?limit={PAGE}&since={next}&wait_ms={FOLLOW_WAIT_MS}{filters}");
@@ -99,17 +105,17 @@ fn newest_first<'a, T>(period: &Period, entries: &'a [T]) -> Box<dyn Iterator<It
 }
 
 /// An event as a line: JSON lines if JSON was requested.
-fn line(output: Format, event: &Event) -> Result<String, Error> {
+fn line(output: Format, event: &Event, names: &Names) -> Result<String, Error> {
     match output {
         Format::Json => {
             let text = serde_json::to_string(event).map_err(|e| Error::Protocol(e.to_string()))?;
             Ok(text + "\n")
         }
-        Format::Csv => Ok(grid(std::iter::once(event)).csv_rows()),
+        Format::Csv => Ok(grid(std::iter::once(event), names).csv_rows()),
         Format::Table | Format::Wide => {
             let vm = event
                 .vm_id
-                .map_or("-".into(), |vm_id| format!("VM {vm_id}"));
+                .map_or("-".into(), |vm_id| format!("VM {}", names.show(vm_id)));
             Ok(format!(
                 "{:6}  {}  {:7}  {:16}  {vm:8}  {}\n",
                 event.seq,
@@ -130,7 +136,7 @@ fn severity(severity: Severity) -> &'static str {
     }
 }
 
-fn grid<'a>(events: impl Iterator<Item = &'a Event>) -> Grid {
+fn grid<'a>(events: impl Iterator<Item = &'a Event>, names: &Names) -> Grid {
     let mut grid = Grid::new(&[
         "SEQ",
         "TIME (UTC)|time",
@@ -148,7 +154,7 @@ fn grid<'a>(events: impl Iterator<Item = &'a Event>) -> Grid {
             time(event.at_unix_ms),
             Cell::new(severity(event.severity), word(event.severity)),
             word(event.kind).into(),
-            Cell::maybe(event.vm_id),
+            Cell::maybe(event.vm_id.map(|vm_id| names.cell(vm_id))),
             Cell::maybe(event.session_id),
             Cell::maybe(event.gpu_uuid.as_ref()),
             Cell::maybe(event.pool.as_ref()),

@@ -47,26 +47,23 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
         }
         Command::ScanGpus { cached } => gpu::scan(&client, output, cached).await?,
         Command::AssignGpu {
-            gpu_id,
+            gpu,
             pool,
             existing_pool,
             shared,
         } => {
             let create_pool = !existing_pool;
             let request = AssignRequest {
-                gpu: gpu_id,
+                gpu: gpu.into(),
                 pool,
                 create_pool,
                 shared,
             };
             gpu::assign(&client, output, request).await?;
         }
-        Command::UnassignGpu {
-            gpu_id,
-            pool,
-            dry_run,
-        } => {
-            let request = UnassignRequest { gpu: gpu_id, pool };
+        Command::UnassignGpu { gpu, pool, dry_run } => {
+            let gpu = gpu.into();
+            let request = UnassignRequest { gpu, pool };
             gpu::unassign(&client, output, request, dry_run.dry_run).await?;
         }
         Command::Drain { waiting, dry_run } => {
@@ -93,7 +90,7 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
         }
         Command::Release { vms } => vm::release(&client, output, &vms.into()).await?,
         Command::Explain { vms } => sched::explain(&client, output, &vms.into()).await?,
-        Command::Sched(command) => sched::run(&client, command).await?,
+        Command::Sched(command) => sched::run(&client, output, command).await?,
         Command::Usage { vms, command } => match command {
             None => usage::export(&client, output, vms.into()).await?,
             Some(command) => usage::run(&client, output, command).await?,

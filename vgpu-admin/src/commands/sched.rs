@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use vgpu_api::Explain;
 
+use super::vm::Names;
 use super::vm_numbers;
 use crate::cli::SchedCommand;
 use crate::client::Client;
@@ -30,7 +31,8 @@ pub(super) async fn explain(client: &Client, output: Format, vms: &Vms) -> Resul
             .collect();
         return print(&paragraphs.join("\n"));
     }
-    show(output, &answers, |answers| grid(answers))
+    let names = Names::ask(client).await?;
+    show(output, &answers, |answers| grid(answers, &names))
 }
 
 /// Wraps a paragraph at 100 characters, like the help texts.
@@ -55,7 +57,7 @@ fn wrapped(text: &str) -> String {
     lines
 }
 
-fn grid(answers: &[Explain]) -> Grid {
+fn grid(answers: &[Explain], names: &Names) -> Grid {
     let mut grid = Grid::new(&[
         "VM|vm_id",
         "POOL",
@@ -77,7 +79,7 @@ fn grid(answers: &[Explain]) -> Grid {
         let before = answer.before_vm_ids.iter().map(u32::to_string);
         let permille = answer.share_permille;
         grid.row([
-            answer.vm_id.into(),
+            names.cell(answer.vm_id),
             Cell::from(&answer.pool),
             Cell::maybe(answer.gpu_id),
             word(answer.reason).into(),
@@ -102,20 +104,35 @@ fn grid(answers: &[Explain]) -> Grid {
     grid
 }
 
-pub(super) async fn run(client: &Client, command: SchedCommand) -> Result<(), Error> {
+pub(super) async fn run(
+    client: &Client,
+    output: Format,
+    command: SchedCommand,
+) -> Result<(), Error> {
     match command {
         SchedCommand::Log { file: None } => {
-            let mut tail = Tail::new(std::io::stdout().lock());
-            client.download("sched/log", &mut tail).await?;
-            tail.finish().map(drop)
+            download(client, output, std::io::stdout().lock()).await?;
+            Ok(())
         }
-        SchedCommand::Log { file: Some(path) } => log_to(client, &path).await,
+        SchedCommand::Log { file: Some(path) } => log_to(client, output, &path).await,
     }
+}
+
+/// Writes the log: its lines, or its records as CSV.
+async fn download<W: Write>(client: &Client, output: Format, out: W) -> Result<(), Error> {
+    if output == Format::Csv {
+        let mut tail = Tail::new(Records::new(out)?);
+        client.download("sched/log", &mut tail).await?;
+        return tail.finish().map(drop);
+    }
+    let mut tail = Tail::new(out);
+    client.download("sched/log", &mut tail).await?;
+    tail.finish().map(drop)
 }
 
 /// Writes a temporary file and renames it when it is complete, so that an incomplete log never
 /// replaces a complete one.
-async fn log_to(client: &Client, path: &Path) -> Result<(), Error> {
+async fn log_to(client: &Client, output: Format, path: &Path) -> Result<(), Error> {
     let mut name = path.as_os_str().to_owned();
     name.push(".partial");
     let partial = PathBuf::from(name);
@@ -125,11 +142,7 @@ async fn log_to(client: &Client, path: &Path) -> Result<(), Error> {
         source,
     };
     let file = File::create(&partial).map_err(failed)?;
-    let mut tail = Tail::new(BufWriter::new(file));
-    let written = match client.download("sched/log", &mut tail).await {
-        Ok(()) => tail.finish(),
-        Err(error) => Err(error),
-    };
+    let written = download(client, output, BufWriter::new(file)).await;
     let written = written.map_err(|error| match error {
         Error::Output(source) => failed(source),
         other => other,
@@ -139,6 +152,55 @@ async fn log_to(client: &Client, path: &Path) -> Result<(), Error> {
         return Err(error);
     }
     std::fs::rename(&partial, path).map_err(failed)
+}
+
+/// Turns the lines of a log into CSV: a line for each record. The states of the scheduler, between
+/// the records, have no columns and are left out.
+struct Records<W> {
+    out: W,
+    grid: Grid,
+    line: Vec<u8>,
+}
+
+impl<W: Write> Records<W> {
+    fn new(mut out: W) -> std::io::Result<Self> {
+        let grid = Grid::new(&["N", "AT NS", "EVENT", "ACTIONS"]);
+        out.write_all(grid.csv_header().as_bytes())?;
+        Ok(Self {
+            out,
+            grid,
+            line: Vec::new(),
+        })
+    }
+
+    fn end_line(&mut self) -> std::io::Result<()> {
+        let line = std::mem::take(&mut self.line);
+        if !line.starts_with(b"{\"record\":") {
+            return Ok(());
+        }
+        let line: serde_json::Value = serde_json::from_slice(&line)?;
+        let field = |name: &str| Cell::from(line["record"][name].to_string());
+        self.grid.row(["n", "at_ns", "event", "actions"].map(field));
+        self.out.write_all(self.grid.csv_rows().as_bytes())?;
+        self.grid.clear();
+        Ok(())
+    }
+}
+
+impl<W: Write> Write for Records<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
+            self.line.extend_from_slice(piece);
+            if piece.ends_with(b"\n") {
+                self.end_line()?;
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.flush()
+    }
 }
 
 /// Passes a log on and keeps the begin of its last line.
@@ -214,6 +276,21 @@ mod tests {
             assert!(!whole(&log[..log.len() - 1], piece), "half a line");
             assert!(!whole("{\"state\":{}}\n", piece));
             assert!(!whole("", piece));
+        }
+    }
+
+    #[test]
+    fn the_records_of_a_log_are_lines_of_csv() {
+        let log = "{\"state\":{}}\n{\"record\":{\"n\":7,\"at_ns\":90,\"event\":\"Timer\",\
+                   \"actions\":[]}}\n{\"end\":{\"records\":1}}\n";
+        for piece in [1, 9, 1_000] {
+            let mut tail = Tail::new(Records::new(Vec::new()).unwrap());
+            for piece in log.as_bytes().chunks(piece) {
+                tail.write_all(piece).unwrap();
+            }
+            let written = tail.finish().unwrap().out;
+            let text = String::from_utf8(written).unwrap();
+            assert_eq!(text, "n,at_ns,event,actions\n7,90,\"\"\"Timer\"\"\",[]\n");
         }
     }
 

@@ -1,8 +1,10 @@
 //! Sessions.
 
+use std::cmp::Reverse;
+
 use vgpu_api::{ApplyReport, KillRequest, Session};
 
-use super::vm::wait_reason;
+use super::vm::{Names, wait_reason};
 use super::{applied, vm_numbers};
 use crate::cli::SessionCommand;
 use crate::client::{Client, tried};
@@ -37,7 +39,9 @@ pub(super) async fn run(
                 let part: Vec<Session> = client.get(&format!("sessions?{times}{vm}")).await?;
                 sessions.extend(part);
             }
-            show(output, &sessions, |sessions| grid(sessions))
+            sessions.sort_by_key(|session| Reverse((session.since_unix_ms, session.session_id)));
+            let names = Names::ask(client).await?;
+            show(output, &sessions, |sessions| grid(sessions, &names))
         }
         SessionCommand::Kill {
             session_id,
@@ -69,7 +73,7 @@ pub(super) fn named(sessions: &[Session]) -> String {
     }
 }
 
-fn grid(sessions: &[Session]) -> Grid {
+fn grid(sessions: &[Session], names: &Names) -> Grid {
     let mut grid = Grid::new(&[
         "SESSION|session_id",
         "VM|vm_id",
@@ -90,7 +94,7 @@ fn grid(sessions: &[Session]) -> Grid {
     for s in sessions {
         grid.row([
             s.session_id.into(),
-            s.vm_id.into(),
+            names.cell(s.vm_id),
             Cell::from(&s.program),
             s.guest_pid.into(),
             Cell::maybe(s.gpu_id),

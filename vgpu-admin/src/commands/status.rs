@@ -9,8 +9,8 @@ use vgpu_api::{GpuState, HostState, Priority, Status, Vm};
 use super::gpu::{names, state as gpu_state};
 use super::pool::numbers;
 use super::vm::{
-    limit_cells, limit_columns, limits, may_use, placed, share, state as vm_state, state_word,
-    wait_reason, wait_word,
+    Names, has_name, limit_cells, limit_columns, limits, may_use, placed, share, state as vm_state,
+    state_word, wait_reason, wait_word,
 };
 use super::vm_numbers;
 use crate::client::{Client, segment};
@@ -155,7 +155,13 @@ fn screen(status: &Status, format: Format, only: &Only) -> String {
 /// The next step of a new administrator.
 fn next_step(status: &Status) -> Option<String> {
     if status.gpus.is_empty() {
-        Some("No GPU is known yet. Next: vgpu-admin scan-gpus".into())
+        Some(match status.daemon.warnings.is_empty() {
+            true => "No GPU is known yet. Next: vgpu-admin scan-gpus".into(),
+            false => {
+                "No GPU is known. Next: mend what the warnings name, then vgpu-admin scan-gpus"
+                    .into()
+            }
+        })
     } else if status.gpus.iter().all(|g| g.pools.is_empty()) {
         Some(to_assign(status.gpus.iter().map(|g| (g.gpu_id, g.state))))
     } else if status.vms.is_empty() {
@@ -172,9 +178,9 @@ fn next_step(status: &Status) -> Option<String> {
 fn to_assign(mut gpus: impl Iterator<Item = (u32, GpuState)>) -> String {
     let usable = |state| !matches!(state, GpuState::NoDriver | GpuState::Vanished);
     match gpus.find(|(_, state)| usable(*state)) {
-        Some((gpu_id, _)) => format!(
-            "No GPU serves a pool yet. Next: vgpu-admin assign-gpu --gpu-id={gpu_id} --pool=A"
-        ),
+        Some((gpu_id, _)) => {
+            format!("No GPU serves a pool yet. Next: vgpu-admin assign-gpu {gpu_id} --pool=A")
+        }
         None => "No GPU can work: load its driver. Next: vgpu-admin scan-gpus".into(),
     }
 }
@@ -184,6 +190,7 @@ fn gpu_grid(status: &Status) -> Grid {
         "GPU", "MODEL", "POOL", "STATE", "BUSY", "MEMORY", "HOLDER", "SESSIONS", "HANDOFFS",
         "+UUID",
     ]);
+    let vms = Names::of(&status.vms);
     for gpu in &status.gpus {
         let memory = match gpu.memory_used_bytes {
             Some(used) => format!("{}/{}", show_bytes(used), show_bytes(gpu.memory_bytes)),
@@ -197,7 +204,7 @@ fn gpu_grid(status: &Status) -> Grid {
             share(gpu.busy_permille),
             memory.into(),
             gpu.holder_vm_id
-                .map_or_else(|| "-".into(), |vm| format!("VM {vm}").into()),
+                .map_or_else(|| "-".into(), |vm| format!("VM {}", vms.show(vm)).into()),
             gpu.sessions.into(),
             count(gpu.handoffs),
             Cell::from(&gpu.uuid),
@@ -226,6 +233,11 @@ fn pool_grid(status: &Status) -> Grid {
     grid
 }
 
+/// Whether a program of a VM waits. A quarantine or a quota holds also VMs without a program.
+fn waits(vm: &Vm) -> bool {
+    vm.sessions > 0 && vm.waiting.is_some()
+}
+
 /// Whether a VM runs, waits, or is not served.
 fn is_busy(vm: &Vm) -> bool {
     vm.sessions > 0 || vm.waiting.is_some() || vm.quarantine.is_some()
@@ -248,7 +260,7 @@ fn class_grid(vms: &[Vm]) -> Grid {
             class.name().into(),
             vms.len().into(),
             number(|vm| vm.sessions > 0).into(),
-            number(|vm| vm.waiting.is_some()).into(),
+            number(waits).into(),
             count(sum(|vm| vm.queue_calls)),
             share(shares.fold(0, u32::saturating_add)),
             ns(sum(|vm| vm.usage.gpu_ns)),
@@ -261,8 +273,14 @@ fn class_grid(vms: &[Vm]) -> Grid {
 
 /// The VMs. `-o csv` shows only these.
 fn vm_grid<'a>(vms: impl IntoIterator<Item = &'a Vm>) -> Grid {
+    let mut vms: Vec<&Vm> = vms.into_iter().collect();
+    vms.sort_by(|a, b| (&a.pool, a.vm_id).cmp(&(&b.pool, b.vm_id)));
     let columns = [
         "VM|vm_id",
+        match vms.iter().any(|vm| has_name(vm)) {
+            true => "NAME",
+            false => "+NAME",
+        },
         "POOL",
         "PRIORITY",
         "QUEUE|queue_calls",
@@ -273,7 +291,6 @@ fn vm_grid<'a>(vms: impl IntoIterator<Item = &'a Vm>) -> Grid {
         "SESSIONS",
         "STATE",
         "|waits_for",
-        "+NAME",
         "+CID",
         "+GPU|gpu_ids",
         "+WAIT P50/P99|wait_p50_us",
@@ -286,16 +303,15 @@ fn vm_grid<'a>(vms: impl IntoIterator<Item = &'a Vm>) -> Grid {
     let columns = columns.into_iter().map(str::to_owned);
     let columns: Vec<String> = columns.chain(limit_columns()).collect();
     let mut grid = Grid::new(&columns);
-    let mut vms: Vec<&Vm> = vms.into_iter().collect();
-    vms.sort_by(|a, b| (&a.pool, a.vm_id).cmp(&(&b.pool, b.vm_id)));
     for vm in vms {
-        let state = match vm.waiting {
+        let state = match vm.waiting.filter(|_| waits(vm)) {
             Some(reason) => format!("{}, waits for {}", vm_state(vm), wait_word(reason)),
             None => vm_state(vm),
         };
         let wait = format!("{}/{} us", vm.wait.p50_us, vm.wait.p99_us);
         let cells = [
             vm.vm_id.into(),
+            Cell::from(&vm.name),
             Cell::from(&vm.pool),
             vm.priority.name().into(),
             count(vm.queue_calls),
@@ -306,7 +322,6 @@ fn vm_grid<'a>(vms: impl IntoIterator<Item = &'a Vm>) -> Grid {
             vm.sessions.into(),
             Cell::new(state, state_word(vm)),
             Cell::maybe(vm.waiting.map(wait_reason)),
-            Cell::from(&vm.name),
             Cell::maybe(vm.cid),
             placed(vm),
             Cell::new(wait, vm.wait.p50_us),
@@ -358,16 +373,19 @@ mod tests {
     fn of_many_vms_only_those_that_run_or_wait_are_shown_and_totals() {
         let mut status = many(271);
         status.vms[6].sessions = 2;
+        status.vms[7].sessions = 1;
         status.vms[7].waiting = Some(vgpu_api::WaitReason::Turn);
+        // Without a program nothing waits.
+        status.vms[8].waiting = Some(vgpu_api::WaitReason::Quota);
         let text = screen(&status, Format::Wide, &Only::default());
         assert!(text.lines().count() < 20, "{text}");
         let shown = |name: &str| text.contains(&format!("{name} "));
         assert!(
-            shown("idle-7") && shown("idle-8") && !shown("idle-9"),
+            shown("idle-7") && shown("idle-8") && shown("idle-9") && !shown("idle-10"),
             "{text}"
         );
         assert!(
-            text.contains("269 of 271 VMs are idle and not shown"),
+            text.contains("268 of 271 VMs are idle and not shown"),
             "{text}"
         );
         assert!(text.contains("status --all"), "{text}");
@@ -380,7 +398,7 @@ mod tests {
             .lines()
             .map(words)
             .find(|line| line.first().is_some_and(|w| w == "low"));
-        assert_eq!(low.unwrap()[..4], ["low", "270", "1", "1"], "{text}");
+        assert_eq!(low.unwrap()[..4], ["low", "270", "2", "1"], "{text}");
         let all = Only {
             all: true,
             ..Only::default()
@@ -395,6 +413,28 @@ mod tests {
             few.contains("idle-40") && !few.contains("not shown"),
             "{few}"
         );
+    }
+
+    #[test]
+    fn names_are_shown_where_an_administrator_gave_some() {
+        let mut status = many(2);
+        let text = screen(&status, Format::Table, &Only::default());
+        assert!(text.contains("NAME") && text.contains("idle-2"), "{text}");
+        assert_eq!(Names::of(&status.vms).show(2), "2 (idle-2)");
+        for vm in &mut status.vms {
+            vm.name = format!("vm{}", vm.vm_id);
+        }
+        let text = screen(&status, Format::Table, &Only::default());
+        assert!(!text.contains("NAME"), "{text}");
+        assert_eq!(Names::of(&status.vms).show(2), "2");
+    }
+
+    #[test]
+    fn a_host_without_gpus_names_the_warnings_first() {
+        let mut status = many(1);
+        assert!(next_step(&status).unwrap().contains("is known yet"));
+        status.daemon.warnings = vec!["The last scan for GPUs: no answer.".into()];
+        assert!(next_step(&status).unwrap().contains("the warnings"));
     }
 
     #[test]
@@ -435,6 +475,6 @@ mod tests {
         assert!(!without.contains("assign-gpu"), "{without}");
         assert!(without.contains("scan-gpus"), "{without}");
         let second = to_assign([(0, GpuState::NoDriver), (1, GpuState::Ready)].into_iter());
-        assert!(second.contains("--gpu-id=1"), "{second}");
+        assert!(second.contains("assign-gpu 1 "), "{second}");
     }
 }

@@ -1,5 +1,7 @@
 //! VMs.
 
+use std::collections::BTreeMap;
+
 use serde::de::IgnoredAny;
 use vgpu_api::{
     ApplyReport, Limit, MoveRequest, QuarantineRequest, RegisterRequest, Setting, Unit, VM_LIMITS,
@@ -319,6 +321,41 @@ fn allowed(vm: &Vm) -> String {
     } else {
         which
     }
+}
+
+/// The names that administrators gave to VMs.
+#[derive(Debug, Default)]
+pub(super) struct Names(BTreeMap<u32, String>);
+
+impl Names {
+    pub(super) fn of(vms: &[Vm]) -> Names {
+        let named = vms.iter().filter(|vm| has_name(vm));
+        Names(named.map(|vm| (vm.vm_id, vm.name.clone())).collect())
+    }
+
+    /// Asks vgpud for the names.
+    pub(super) async fn ask(client: &Client) -> Result<Names, Error> {
+        let vms: Vec<Vm> = client.get("vms").await?;
+        Ok(Names::of(&vms))
+    }
+
+    /// A VM for people: `7 (web)`, or `7` without a name.
+    pub(super) fn show(&self, vm_id: u32) -> String {
+        match self.0.get(&vm_id) {
+            Some(name) => format!("{vm_id} ({name})"),
+            None => vm_id.to_string(),
+        }
+    }
+
+    /// The cell of a VM; for programs the number.
+    pub(super) fn cell(&self, vm_id: u32) -> Cell {
+        Cell::new(self.show(vm_id), vm_id)
+    }
+}
+
+/// Whether the name is not the one that vgpud gives to a VM without a name.
+pub(super) fn has_name(vm: &Vm) -> bool {
+    vm.name != format!("vm{}", vm.vm_id)
 }
 
 /// The state of a VM, with the reason if the VM is not served.

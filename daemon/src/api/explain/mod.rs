@@ -124,10 +124,11 @@ fn summary(catalog: &Catalog, vm: &VmRecord, explained: &Explained, cut_off: boo
     let e = &explained.explanation;
     let unserved = unserved(catalog, vm, e);
     let mut text = match catalog.gpus_of(&vm.pool).is_empty() && !unserved.is_empty() {
-        false => format!("VM {} {}.", vm.vm_id, what(vm, explained)),
+        false => format!("{} {}.", named(vm), what(vm, explained)),
         true => format!(
-            "VM {} gets no GPU: none serves pool {}, and no driver serves one of this host.",
-            vm.vm_id, vm.pool
+            "{} gets no GPU: none serves pool {}, and no driver serves one of this host.",
+            named(vm),
+            vm.pool
         ),
     };
     let waits_for_turn = matches!(
@@ -188,6 +189,15 @@ fn summary(catalog: &Catalog, vm: &VmRecord, explained: &Explained, cut_off: boo
         ),
     });
     text
+}
+
+/// The VM by number and, if an administrator gave one, by name: `VM 7 (web)`.
+fn named(vm: &VmRecord) -> String {
+    let number = vm.vm_id;
+    match vm.name == format!("vm{number}") {
+        true => format!("VM {number}"),
+        false => format!("VM {number} ({})", vm.name),
+    }
 }
 
 /// For a VM without a GPU: sentences about the GPUs that no driver serves. These are the GPUs of

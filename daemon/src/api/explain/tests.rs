@@ -109,6 +109,27 @@ fn class(class: Class) -> VmConfig {
 }
 
 #[test]
+fn a_name_that_an_administrator_gave_is_shown() {
+    let mut rig = Rig::new(Policy::Weighted);
+    rig.add(1, class(Class::Medium));
+    rig.works(1);
+    let explained = Explained {
+        explanation: rig.scheduler.explain(VmId(1)).expect("known"),
+        pool: "A".into(),
+    };
+    let web = VmRecord {
+        name: "web".into(),
+        ..record(1)
+    };
+    let answer = view(&rig.catalog, &web, &explained, false);
+    assert!(
+        answer.summary.starts_with("VM 1 (web) does not wait"),
+        "{}",
+        answer.summary
+    );
+}
+
+#[test]
 fn a_waiting_vm_is_told_the_holder_the_vms_before_it_and_the_wait() {
     let mut rig = Rig::new(Policy::Weighted);
     for vm in 1..=2 {

@@ -104,6 +104,29 @@ async fn the_metrics_page_is_true() {
 }
 
 #[tokio::test]
+async fn the_alert_rules_name_metrics_that_exist() {
+    let host = Host::start().await;
+    host.owners_example().await;
+    let answer = host.get("/metrics").await;
+    // A rule names samples, for example a counter with its `_total`.
+    let scraped = |name: &str| {
+        let mut lines = answer.text.lines();
+        lines.any(|line| line.split(['{', ' ']).next() == Some(name))
+    };
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../systemd/prometheus/vgpud.rules.yml"
+    );
+    let rules = std::fs::read_to_string(path).expect("the rules");
+    let words = rules.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let named: Vec<&str> = words.filter(|word| word.starts_with("vgpu_")).collect();
+    assert!(named.len() > 8, "{named:?}");
+    for name in named {
+        assert!(scraped(name), "{name} is no metric");
+    }
+}
+
+#[tokio::test]
 async fn metrics_are_open_metrics_in_base_units() {
     let host = Host::start().await;
     host.owners_example().await;

@@ -577,9 +577,17 @@ impl Listeners {
     fn vsock(&self) -> DoctorCheck {
         const NAME: &str = "vsock-listener";
         match (&self.vsock, &self.vsock_problem) {
-            (Some(_), _) => DoctorCheck::ok(NAME, "listens"),
-            (None, Some((problem, remedy))) => DoctorCheck::warning(NAME, problem, *remedy),
-            (None, None) => DoctorCheck::skipped(NAME, "is switched off"),
+            (Some(_), _) => DoctorCheck::ok(NAME, "vgpud listens on AF_VSOCK"),
+            (None, Some((problem, remedy))) => {
+                DoctorCheck::warning(NAME, format!("vgpud {problem}"), *remedy)
+            }
+            (None, None) if !self.open => {
+                DoctorCheck::skipped(NAME, "vgpud has not opened its sockets yet")
+            }
+            (None, None) => DoctorCheck::skipped(
+                NAME,
+                "vgpud does not listen on AF_VSOCK, as configured (listen.vsock = false)",
+            ),
         }
     }
 }
