@@ -179,6 +179,20 @@ pub enum Report {
         /// Bytes without room.
         bytes: u64,
     },
+    /// A session was refused memory, and a call of its program failed. Told once for each session
+    /// and limit.
+    MemoryRefused {
+        /// The VM.
+        vm_id: u32,
+        /// The session.
+        session_id: u64,
+        /// GPU of the memory; `None`: pinned memory.
+        gpu_uuid: Option<String>,
+        /// A stable short name of the limit (`quota`).
+        limit: &'static str,
+        /// The limit with its values.
+        values: String,
+    },
     /// A GPU takes no new work until it passes a check. This state survives restarts.
     GpuSuspect {
         /// The GPU.
@@ -387,6 +401,23 @@ impl Report {
                          the free memory of the GPU",
                         bytes.div_ceil(1 << 20)
                     ),
+                )
+            },
+            Self::MemoryRefused {
+                vm_id,
+                session_id,
+                gpu_uuid,
+                limit,
+                values,
+            } => Draft {
+                gpu_uuid,
+                label: limit,
+                ..Draft::session(
+                    EventKind::MemoryRefused,
+                    Severity::Info,
+                    vm_id,
+                    session_id,
+                    format!("Session {session_id} of VM {vm_id} was refused memory: {values}"),
                 )
             },
             Self::GpuSuspect { gpu_uuid, reason } => Draft::gpu(

@@ -1,6 +1,6 @@
 //! Handles the commands of the rest of vgpud.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::os::fd::AsFd;
 
 use tokio::sync::oneshot;
@@ -494,6 +494,7 @@ impl Actor {
             notes: Some(request.notes),
             data: None,
             lease: None,
+            shortages: HashSet::new(),
             held: Held::default(),
             unrequested: Unrequested::default(),
             images: Images::default(),

@@ -53,6 +53,8 @@ words! {
         RateLimited = "rate_limited",
         /// A session holds device memory beyond the limit of its VM, or beyond the GPU's memory.
         MemoryBeyond = "memory_beyond",
+        /// A session was refused memory; told once for each session and limit.
+        MemoryRefused = "memory_refused",
         /// A GPU was seen for the first time, or again.
         GpuAppeared = "gpu_appeared",
         /// A GPU is no longer seen.

@@ -13,9 +13,11 @@
 
 pub mod functions;
 pub mod ops;
+mod shortage;
 
 pub use functions::{FUNCTIONS, Function, Served};
 pub use ops::{LinkInput, Notice, OPS, Op, Request, Tensor, Window, rep, req};
+pub use shortage::{MemoryLimit, Shortage};
 
 use crate::codec::CodecError;
 
