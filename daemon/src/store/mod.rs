@@ -23,6 +23,7 @@ mod rows;
 mod schema;
 mod selection;
 mod telling;
+mod trail;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -40,7 +41,7 @@ pub use command::{AuditActor, Command, Outcome, ScanDiff};
 pub(crate) use number_file::NumberFile;
 pub(crate) use schema::PUT_BACK;
 pub use schema::StoreError;
-pub use selection::Selection;
+pub use selection::{AuditSelection, Selection};
 
 use crate::config::{Config, Defaults};
 use crate::events::Journal;
@@ -326,6 +327,17 @@ impl Store {
         answer.await.map_err(|_| stopped())?
     }
 
+    /// Adds a line to the audit trail about a command that was refused before the store got it.
+    /// Does not wait for the disk, and adds nothing if too many commands wait.
+    pub(crate) fn note_refused(&self, actor: AuditActor, command: Command, why: &ErrorDetail) {
+        let message = why.message.clone();
+        let _ = self.send(Job::Refused {
+            actor,
+            command: Box::new(command),
+            message,
+        });
+    }
+
     /// As [`Store::execute`], for callers without a runtime.
     ///
     /// # Errors
@@ -406,8 +418,9 @@ impl Store {
         &self,
         since: Option<u64>,
         limit: usize,
-        selection: Selection,
+        selection: impl Into<AuditSelection>,
     ) -> Result<Vec<AuditEntry>, ErrorDetail> {
+        let selection = selection.into();
         self.read(move |connection| rows::load_audit(connection, since, limit, &selection))
             .await
     }
