@@ -176,7 +176,7 @@ impl Facts {
         };
         measured(
             "vgpu_gpu_memory_used_bytes",
-            "Memory in use, by the last probe.",
+            "Device memory lent to VMs.",
             |gpu| Some(gpu.memory_used_bytes? as f64),
         )?;
         measured(
