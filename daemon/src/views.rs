@@ -162,6 +162,15 @@ impl World {
             .get(&record.vm_id)
             .filter(|u| u.generation == record.generation);
         let quarantine = record.quarantine.as_ref().or(runtime.quarantine.as_ref());
+        let now = now_unix_ms();
+        // The store learns a quarantine by strikes a moment later, with its counters.
+        let (strikes, quarantines) = match (&record.quarantine, &runtime.quarantine) {
+            (None, Some(_)) => (runtime.strikes, runtime.quarantines),
+            _ => (
+                record.strikes_at(now, strike_decay_s),
+                record.quarantines_at(now, strike_decay_s),
+            ),
+        };
         Vm {
             vm_id: record.vm_id,
             name: record.name.clone(),
@@ -188,8 +197,8 @@ impl World {
                 None => VmState::Active,
             },
             quarantine: quarantine.cloned(),
-            strikes: record.strikes_at(now_unix_ms(), strike_decay_s),
-            quarantines: record.quarantines_at(now_unix_ms(), strike_decay_s),
+            strikes,
+            quarantines,
             demoted: runtime.demoted,
             registered_unix_ms: record.registered_unix_ms,
             origin: record.origin.clone(),

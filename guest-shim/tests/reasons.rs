@@ -11,7 +11,7 @@ use common::host::Host;
 use vgpu_cuda_abi::args::{In, StreamArg};
 use vgpu_cuda_abi::numbers::launch_attribute::CLUSTER_DIMENSION;
 use vgpu_cuda_abi::structs::{LaunchAttribute, LaunchConfig};
-use vgpu_proto::call::{Notice, Request, rep, req};
+use vgpu_proto::call::{MemoryLimit, Notice, Request, Shortage, rep, req};
 use vgpu_proto::cuda::{CuResult, Module};
 
 const PTX: &CStr = c".version 8.0\n.target sm_80\n.address_size 64\n";
@@ -76,6 +76,45 @@ fn a_refused_image_is_told_once_with_the_function_and_the_way_out() {
     let expected = "vgpu: cuModuleLoadData: no PTX for \u{fffd}[31mcompute_80\u{fffd}[0m; compile with -arch=x [CUDA_ERROR_NO_BINARY_FOR_GPU]";
     let lines = lines(&said);
     assert!(lines == [expected], "{said}");
+}
+
+#[test]
+fn a_refused_allocation_is_told_with_the_limit_and_its_values() {
+    let name = "a_refused_allocation_is_told_with_the_limit_and_its_values";
+    if let Some(cuda) = guest::enter(name) {
+        cuda.begin();
+        for size in [100 << 20, 101 << 20, 7] {
+            let mut address = 0;
+            let code = cu!(cuda, cuMemAlloc_v2(&mut address => *mut u64, size => usize));
+            assert_eq!(code, CuResult::OUT_OF_MEMORY.0);
+        }
+        return;
+    }
+    let host = Host::scripted(|frame, link| {
+        let Request::MemAlloc(call) = &frame.request else {
+            return false;
+        };
+        // A host that knows no reason sends the code alone.
+        if call.size == 7 {
+            link.status(frame, CuResult::OUT_OF_MEMORY);
+            return true;
+        }
+        let shortage = Shortage {
+            limit: MemoryLimit::Quota,
+            total: 128 << 20,
+            left: 28 << 20,
+            asked: call.size,
+        };
+        link.reply::<req::MemAlloc>(frame, CuResult::OUT_OF_MEMORY, &shortage);
+        true
+    });
+    let said = guest::start(name, &host).success().stderr;
+    let lines = lines(&said);
+    let quota = "vgpu: cuMemAlloc_v2: memory quota 128 MiB, 100 MiB in use, 100 MiB asked; free";
+    assert!(
+        lines.len() == 2 && lines[0].starts_with(quota) && lines[1].contains("too little memory"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! worker reports counts as no earlier than vgpud's last check of who holds the lease. Every
 //! message about the lease names its epoch; messages with an older epoch are ignored.
 
+use crate::call::Shortage;
 use crate::call::ops::ImageHash;
 use crate::codec::{Decode, Encode};
 use crate::cuda::CuResult;
@@ -48,8 +49,8 @@ pub enum ToWorker {
     MemGrant {
         /// Number of the request.
         request: u64,
-        /// False: beyond the VM's quota or the device's memory.
-        granted: bool,
+        /// Why nothing was granted; `None`: granted.
+        refused: Option<Shortage>,
     },
     /// The session ends, and the guest already knows the reason: finish and exit.
     Shutdown,
@@ -162,6 +163,9 @@ pub enum FromWorker {
         device: Option<u32>,
         /// Requested bytes.
         bytes: u64,
+        /// Part of `bytes` without which a request of the guest fails. The rest is a reserve for
+        /// later requests.
+        needed: u64,
     },
     /// Returns memory to the ledger.
     MemRelease {

@@ -2,7 +2,9 @@
 //! decoder.
 
 use proptest::prelude::*;
-use vgpu_proto::call::{FINGERPRINT, FUNCTIONS, OPS, Op, Request, Served, req};
+use vgpu_proto::call::{
+    FINGERPRINT, FUNCTIONS, MemoryLimit, OPS, Op, Request, Served, Shortage, req,
+};
 use vgpu_proto::codec::{decode, encode};
 use vgpu_proto::cuda::{Ctx, DevPtr, Event, Func, Module, Stream};
 use vgpu_proto::frame::{FrameError, HEADER_LEN, Header};
@@ -137,6 +139,16 @@ fn golden() -> String {
         })
         .unwrap()
     });
+    message(
+        "Shortage",
+        encode(&Shortage {
+            limit: MemoryLimit::Quota,
+            total: 3,
+            left: 2,
+            asked: 4,
+        })
+        .unwrap(),
+    );
     for op in OPS {
         lines.push(format!(
             "op {:04x} {} {:?} {:?} bulk={}",

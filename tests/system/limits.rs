@@ -2,16 +2,18 @@
 
 use std::io::Write;
 use std::net::Shutdown;
+use std::os::unix::process::ExitStatusExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
 use vgpu_proto::call::{Op, req};
 use vgpu_proto::changes::LINE;
 use vgpu_proto::cuda::{CuResult, DevPtr, Stream};
 use vgpu_proto::frame::Header;
 use vgpu_proto::limits::{HOST_SPACE, MAX_BULK};
 use vgpu_tests::guest::{self, Guest, expect_right};
-use vgpu_tests::host::{Host, Options, one_vm};
+use vgpu_tests::host::{Host, Options, one_vm, signal};
 use vgpu_tests::hostile::Session;
 use vgpu_tests::wait::{SOON, until};
 
@@ -96,6 +98,30 @@ fn queries_do_not_wait_behind_capped_launches() -> Result<()> {
 }
 
 #[test]
+fn a_program_that_its_bucket_holds_back_ends_by_sigint_at_once() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    host.admin("vm set 1 --calls-per-s=10")?;
+    let flood = Guest::new(guest::FLOOD, host.target(1))?
+        .arg("100000")
+        .arg("600")
+        .spawn()?;
+    until("the flood is held", SOON, || {
+        (host.vm(1).ok()?["waiting"] == "rate_limit").then_some(())
+    })?;
+    signal(flood.pid(), Signal::SIGINT)?;
+    // The work that the bucket still holds back is dropped, not waited for.
+    let output = flood.finish(SOON)?;
+    ensure!(
+        output.status.signal() == Some(Signal::SIGINT as i32),
+        "{}",
+        guest::describe(&output)
+    );
+    host.wait_no_sessions(SOON)?;
+    expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("1000"))?;
+    Ok(())
+}
+
+#[test]
 fn a_memory_quota_is_what_the_guest_sees() -> Result<()> {
     let host = one_vm(&Options::default())?;
     host.admin("vm set 1 --memory=64MiB")?;
@@ -122,7 +148,7 @@ fn a_program_is_told_what_ran_out_of_memory() -> Result<()> {
             .run(SOON)?;
         let said = guest::describe(&output);
         assert!(output.status.success(), "{said}");
-        let line = format!("{symbol}: the GPU or the VM's memory quota has too little memory left");
+        let line = format!("{symbol}: memory quota 64 MiB, ");
         assert!(said.contains(&line), "{said}");
     }
     Ok(())

@@ -149,7 +149,8 @@ impl Admin {
         key: Option<String>,
         command: Command,
     ) -> Result<Outcome, ErrorDetail> {
-        self.refuse_while_draining()?;
+        self.refuse_while_draining()
+            .inspect_err(|why| self.note_refused(&actor, &command, why))?;
         let (asked, command) = match command {
             Command::RegisterVm(request) => {
                 // The idempotency key comes first: since the first request, the path may lead
@@ -161,13 +162,31 @@ impl Admin {
                     return Ok(done);
                 }
                 let (catalog, patience) = (self.store.catalog(), self.patience.clone());
-                let placed = registration::placed(request, catalog, patience).await?;
+                let placed = registration::placed(request, catalog, patience).await;
+                let placed = placed.inspect_err(|why| self.note_refused(&actor, &asked, why))?;
                 (Some(asked), Command::RegisterVm(placed))
             }
             other => (None, other),
         };
         let admin = self.clone();
         to_its_end(async move { admin.carry_out(actor, key, asked, command).await }).await
+    }
+
+    /// Adds a line to the audit trail about a command that does not reach the store.
+    fn note_refused(&self, actor: &AuditActor, command: &Command, why: &ErrorDetail) {
+        self.store.note_refused(actor.clone(), command.clone(), why);
+    }
+
+    /// As [`Admin::note_refused`], about an action outside the store.
+    fn note_refused_action(
+        &self,
+        actor: &AuditActor,
+        action: &str,
+        target: String,
+        why: &ErrorDetail,
+    ) {
+        let action = action.into();
+        self.note_refused(actor, &Command::Note { action, target }, why);
     }
 
     /// Returns the outcome of an earlier command with the same key, once the mediation has the
@@ -206,20 +225,25 @@ impl Admin {
         backup: Temporary,
         dry_run: bool,
     ) -> Result<ApplyReport, ErrorDetail> {
-        self.refuse_while_draining()?;
         if dry_run {
+            self.refuse_while_draining()?;
             let sessions = self.snapshot().await.sessions;
             let outcome = self.store.restore(actor, backup, sessions, true).await?;
             return Ok(report::report(outcome));
         }
-        let admin = self.clone();
+        let refused = |why: &ErrorDetail| {
+            self.note_refused_action(&actor, "restore", "backup".into(), why);
+        };
+        self.refuse_while_draining().inspect_err(refused)?;
+        let (admin, actor) = (self.clone(), actor.clone());
         let outcome = to_its_end(async move {
             let _in_order = admin.order.lock().await;
             let sessions = admin.snapshot().await.sessions;
             let outcome = admin.store.restore(actor, backup, sessions, false).await?;
             admin.hand_over(outcome).await
         })
-        .await?;
+        .await
+        .inspect_err(refused)?;
         // GPUs of the backup may be present, and others may have vanished since.
         let scanned = self.scan(AuditActor::daemon()).await;
         let mut warnings = self.store.catalog().doubts();
@@ -363,9 +387,11 @@ impl Admin {
         key: Option<String>,
         gpu: &str,
     ) -> Result<GpuCheckReport, ErrorDetail> {
-        let report = self.check_gpu(actor.clone(), gpu).await?;
+        let command = Command::ResumeGpu { gpu: gpu.into() };
+        let report = self.check_gpu(actor.clone(), gpu).await;
+        let report = report.inspect_err(|why| self.note_refused(&actor, &command, why))?;
         if !report.passed {
-            return Err(refuse(
+            let why = refuse(
                 ErrorCode::GpuUnusable,
                 format!(
                     "GPU {} failed its check: {}",
@@ -379,7 +405,9 @@ impl Admin {
                         "Reset the GPU (`nvidia-smi --gpu-reset`) or reboot the host, then try again."
                     }
                 },
-            ));
+            );
+            self.note_refused(&actor, &command, &why);
+            return Err(why);
         }
         let uuid = report.gpu.uuid.clone();
         self.command(actor, key, Command::ResumeGpu { gpu: uuid.clone() })
@@ -428,9 +456,13 @@ impl Admin {
         // One task for both: a caller that disconnects does not prevent the audit line.
         let warning = to_its_end(async move {
             let killed = admin.mediation.kill_session(session_id, reason).await;
-            killed.map_err(|error| of_mediation(&error))?;
             let vm = vm.map_or(String::new(), |vm_id| format!(" of vm {vm_id}"));
             let target = format!("session {session_id}{vm}");
+            if let Err(error) = killed {
+                let why = of_mediation(&error);
+                admin.note_refused_action(&actor, "session-kill", target, &why);
+                return Err(why);
+            }
             Ok(admin.note(actor, "session-kill", target).await.err())
         })
         .await?;
@@ -462,7 +494,13 @@ impl Admin {
     /// The problem of the file; nothing was changed.
     pub async fn reload(self: &Arc<Self>, actor: AuditActor) -> Result<ReloadReport, ErrorDetail> {
         let admin = self.clone();
-        to_its_end(async move { admin.read_again(actor).await }).await
+        let done = to_its_end({
+            let actor = actor.clone();
+            async move { admin.read_again(actor).await }
+        });
+        done.await.inspect_err(|why| {
+            self.note_refused_action(&actor, "reload", "vgpud.toml".into(), why);
+        })
     }
 
     async fn read_again(&self, actor: AuditActor) -> Result<ReloadReport, ErrorDetail> {

@@ -179,6 +179,20 @@ pub enum Report {
         /// Bytes without room.
         bytes: u64,
     },
+    /// A session was refused memory, and a call of its program failed. Told once for each session
+    /// and limit.
+    MemoryRefused {
+        /// The VM.
+        vm_id: u32,
+        /// The session.
+        session_id: u64,
+        /// GPU of the memory; `None`: pinned memory.
+        gpu_uuid: Option<String>,
+        /// A stable short name of the limit (`quota`).
+        limit: &'static str,
+        /// The limit with its values.
+        values: String,
+    },
     /// A GPU takes no new work until it passes a check. This state survives restarts.
     GpuSuspect {
         /// The GPU.
@@ -313,6 +327,12 @@ impl Report {
                  of the GPU",
                 bytes.div_ceil(1 << 20)
             ),
+            Self::MemoryRefused {
+                vm_id,
+                session_id,
+                values,
+                ..
+            } => format!("Session {session_id} of VM {vm_id} was refused memory: {values}"),
             Self::GpuSuspect { gpu_uuid, reason } => format!(
                 "GPU {gpu_uuid} takes no more work until it was checked: {}",
                 clean(reason)
@@ -373,6 +393,16 @@ impl Report {
             } => Draft::vm(Kind::MemoryBeyond, Warning, vm_id, text)
                 .of_session(session_id)
                 .on_gpu(gpu_uuid),
+            Self::MemoryRefused {
+                vm_id,
+                session_id,
+                gpu_uuid,
+                limit,
+                ..
+            } => Draft::vm(Kind::MemoryRefused, Info, vm_id, text)
+                .of_session(session_id)
+                .on_gpu(gpu_uuid)
+                .labelled(limit),
             Self::GpuSuspect { gpu_uuid, .. } => {
                 Draft::daemon(Kind::GpuSuspect, Error, text).on_gpu(gpu_uuid)
             }

@@ -215,7 +215,24 @@ impl Actor {
             KillCause::GpuLost => (EndCause::GpuLost, CuResult::DEVICE_UNAVAILABLE),
             _ => (EndCause::Administrator, CuResult::DEVICE_UNAVAILABLE),
         };
-        self.end(session.0, why, code, &cause.to_string());
+        let text = self.kill_text(session, cause);
+        self.end(session.0, why, code, &text);
+    }
+
+    /// The cause of a kill as a sentence, with the value of the limit.
+    fn kill_text(&self, session: SessionId, cause: KillCause) -> String {
+        let text = cause.to_string();
+        let vm = self.sessions.get(&session.0).map(|session| session.vm);
+        let limits = vm.and_then(|vm| Some(self.registry.limits(self.registry.vm(vm)?)));
+        let limit = limits.and_then(|limits| match cause {
+            KillCause::SoftLimit => Some(("soft limit", limits.soft_limit_ms.value()?)),
+            KillCause::LaunchTimeout => Some(("hard limit", limits.hard_limit_ms.value()?)),
+            _ => None,
+        });
+        match limit {
+            Some((name, ms)) => text.replacen(name, &format!("{name} ({ms} ms)"), 1),
+            None => text,
+        }
     }
 
     fn soft_limit(&mut self, session: SessionId, kept_ns: u64) {

@@ -1,6 +1,6 @@
 //! Handles the commands of the rest of vgpud.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::os::fd::AsFd;
 
 use tokio::sync::oneshot;
@@ -416,6 +416,10 @@ impl Actor {
 
     /// Appends to a refusal for lack of a GPU why the GPUs of the VM's pool cannot be used.
     fn explained(&self, mut refused: Refused, vm: &VmRecord) -> Refused {
+        if refused.code == Refusal::SessionLimit {
+            refused.text = self.session_limit_text(vm);
+            return refused;
+        }
         if refused.code != Refusal::NoGpu {
             return refused;
         }
@@ -494,6 +498,7 @@ impl Actor {
             notes: Some(request.notes),
             data: None,
             lease: None,
+            shortages: HashSet::new(),
             held: Held::default(),
             unrequested: Unrequested::default(),
             images: Images::default(),
@@ -634,6 +639,37 @@ impl Actor {
         }
         let now = now_ns();
         self.meter_tick(now);
+    }
+}
+
+impl Actor {
+    /// The refusal of a program at its VM's limit of sessions, with the programs that run. A guest
+    /// learns only of programs of its own VM.
+    fn session_limit_text(&self, vm: &VmRecord) -> String {
+        /// Most programs that are named.
+        const NAMED: usize = 4;
+        let identity = vm.identity();
+        let open = self.sessions.values().filter(|s| s.vm == identity);
+        let names: Vec<String> = open
+            .map(|s| {
+                let program = printable(&s.about.program, 64);
+                format!("{program} (pid {})", s.about.guest_pid)
+            })
+            .collect();
+        let limit = self.registry.limits(vm).sessions.value();
+        let limit = limit.unwrap_or(names.len() as u64);
+        let more = match names.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!(
+            "VM {} runs {} of {limit} program{}: {}{more}; end one, or ask the host's administrator for more \
+             (vgpu-admin vm set --sessions)",
+            vm.vm_id,
+            names.len(),
+            if limit == 1 { "" } else { "s" },
+            names[..names.len().min(NAMED)].join(", "),
+        )
     }
 }
 

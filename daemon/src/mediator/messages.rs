@@ -2,6 +2,7 @@
 //! fast the guest of that worker is served. A message that contradicts vgpud's own accounts ends
 //! the session.
 
+use vgpu_proto::call::{MemoryLimit, Shortage};
 use vgpu_proto::cuda::{CuResult, MINIMUM_DRIVER_VERSION, version_text};
 use vgpu_proto::handshake::{DeviceInfo, Refusal};
 use vgpu_proto::lease::Holding;
@@ -11,7 +12,7 @@ use vgpu_proto::worker::{FromWorker, ToWorker};
 use vgpu_sched::{Depth, Epoch, Event, GpuId, HeadCost, Memory, MemoryRefusal, SessionId};
 
 use super::actor::Actor;
-use super::answers::Reservation;
+use super::answers::{Denied, Reservation};
 use super::handle::{Ready, Refused};
 use super::reactor::now_ns;
 use super::registry;
@@ -130,7 +131,8 @@ impl Actor {
                 request,
                 device,
                 bytes,
-            } => self.reserve_memory(id, request, device, bytes),
+                needed,
+            } => self.reserve_memory(id, request, device, (bytes, needed)),
             FromWorker::MemAsk { device } => self.tell_memory_left(id, device),
             FromWorker::MemRelease { device, bytes } => self.release_memory(id, device, bytes),
             FromWorker::ImageBegin { image, len } => self.image_begin(id, image, len),
@@ -186,7 +188,15 @@ impl Actor {
         }
     }
 
-    fn reserve_memory(&mut self, id: u64, request: u64, device: Option<u32>, bytes: u64) {
+    /// Books memory that a worker requests. `needed`: the part of `bytes` without which a request
+    /// of the guest fails.
+    fn reserve_memory(
+        &mut self,
+        id: u64,
+        request: u64,
+        device: Option<u32>,
+        (bytes, needed): (u64, u64),
+    ) {
         let Some(session) = self.sessions.get(&id) else {
             return;
         };
@@ -196,14 +206,70 @@ impl Actor {
             bytes,
             tag: request,
         };
-        let granted = self.reserve(wanted).is_ok();
-        if granted {
-            if let Some(placed) = self.placed(id, device) {
-                placed.requested = placed.requested.saturating_add(bytes);
+        let refused = match self.reserve(wanted) {
+            Ok(()) => {
+                if let Some(placed) = self.placed(id, device) {
+                    placed.requested = placed.requested.saturating_add(bytes);
+                }
+                self.memory_grew(SessionId(id));
+                None
             }
-            self.memory_grew(SessionId(id));
+            Err(denied) => {
+                let shortage = self.shortage(id, denied, needed);
+                if needed > denied.available {
+                    self.report_shortage(id, device, &shortage);
+                }
+                Some(shortage)
+            }
+        };
+        self.send(id, &ToWorker::MemGrant { request, refused });
+    }
+
+    /// A refusal of memory, with the values of the limit.
+    fn shortage(&self, id: u64, denied: Denied, asked: u64) -> Shortage {
+        let limit = match denied.reason {
+            MemoryRefusal::Quota => MemoryLimit::Quota,
+            MemoryRefusal::Gpu | MemoryRefusal::NotItsGpu => MemoryLimit::Gpu,
+            MemoryRefusal::Pinned => MemoryLimit::Pinned,
+            MemoryRefusal::Host => MemoryLimit::Host,
+        };
+        let vm = self.sessions.get(&id).map(|session| session.vm);
+        let limits = vm.and_then(|vm| Some(self.registry.limits(self.registry.vm(vm)?)));
+        let used = vm.and_then(|vm| self.scheduler.vm_stats(registry::vm_id(vm)));
+        let of_vm = limits.zip(used).and_then(|(limits, used)| match limit {
+            MemoryLimit::Quota => Some((limits.memory_bytes.value()?, used.memory_bytes)),
+            MemoryLimit::Pinned => Some((limits.pinned_bytes.value()?, used.pinned_bytes)),
+            MemoryLimit::Gpu | MemoryLimit::Host => None,
+        });
+        let (total, left) = match of_vm {
+            Some((total, used)) => (total, total.saturating_sub(used)),
+            None => (0, denied.available),
+        };
+        Shortage {
+            limit,
+            total,
+            left,
+            asked,
         }
-        self.send(id, &ToWorker::MemGrant { request, granted });
+    }
+
+    /// Reports refused memory to the administrator, once for each session and limit.
+    fn report_shortage(&mut self, id: u64, device: Option<u32>, shortage: &Shortage) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        if !session.shortages.insert(shortage.limit) {
+            return;
+        }
+        let gpu = device.and_then(|device| session.gpus.get(device as usize));
+        let report = Report::MemoryRefused {
+            vm_id: session.vm.vm_id,
+            session_id: id,
+            gpu_uuid: gpu.map(|gpu| gpu.uuid.clone()),
+            limit: shortage.limit.name(),
+            values: shortage.to_string(),
+        };
+        self.events.report(report);
     }
 
     fn tell_memory_left(&mut self, id: u64, device: u32) {

@@ -1,6 +1,9 @@
 //! The session table.
 
+use std::collections::HashSet;
+
 use tokio::sync::{mpsc, oneshot};
+use vgpu_proto::call::MemoryLimit;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::lease::Hints;
 use vgpu_sched::{Credits, GpuId};
@@ -37,6 +40,8 @@ pub(super) struct Session {
     pub(super) held: Held,
     pub(super) unrequested: Unrequested,
     pub(super) images: Images,
+    /// Limits whose refusals of memory are reported already.
+    pub(super) shortages: HashSet<MemoryLimit>,
     /// Bytes of host memory that vgpud booked for the session: images, and the initial memory of
     /// the worker. Releases by the worker do not reduce it.
     pub(super) pinned_by_us: u64,

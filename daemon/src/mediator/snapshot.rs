@@ -79,6 +79,8 @@ impl Actor {
                 gpu_uuid: gpu.map(|gpu| gpu.seen.uuid.clone()),
                 more_gpu_uuids: self.uuids(&stats.also),
                 quarantine: vm.quarantine.clone(),
+                strikes: vm.strikes,
+                quarantines: vm.quarantines,
                 demoted: stats.demoted,
                 sessions: stats.sessions,
                 queue_calls: stats.depth.calls,

@@ -58,6 +58,8 @@ impl Actor {
             automatic: true,
             until_unix_ms,
         });
+        (record.quarantines, record.quarantines_unix_ms) =
+            (quarantines, until_unix_ms.unwrap_or(now));
         let identity = record.identity();
         self.events.report(Report::Quarantined {
             vm_id: identity.vm_id,

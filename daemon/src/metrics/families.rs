@@ -159,7 +159,7 @@ impl Facts {
         self.gpu_measured(
             out,
             "vgpu_gpu_memory_used_bytes",
-            "Memory in use, by the last probe.",
+            "Device memory lent to VMs.",
             |gpu| Some(gpu.memory_used_bytes? as f64),
         )?;
         self.gpu_measured(

@@ -419,6 +419,10 @@ pub struct VmRuntime {
     pub more_gpu_uuids: Vec<String>,
     /// The quarantine, which the store learns a moment later if strikes caused it.
     pub quarantine: Option<Quarantine>,
+    /// Strikes and quarantines that count at the start of `quarantine`, for the same moment.
+    pub strikes: u32,
+    /// See `strikes`.
+    pub quarantines: u32,
     /// Whether the VM counts one class lower at present.
     pub demoted: bool,
     /// Open sessions.

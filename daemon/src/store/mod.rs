@@ -26,6 +26,7 @@ mod schema;
 mod selection;
 mod telling;
 mod temporary;
+mod trail;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -42,7 +43,7 @@ pub use command::{AuditActor, Command, Outcome, ScanDiff};
 pub(crate) use number_file::NumberFile;
 pub(crate) use schema::PUT_BACK;
 pub use schema::StoreError;
-pub use selection::Selection;
+pub use selection::{AuditSelection, Selection};
 pub(crate) use temporary::Temporary;
 
 use crate::config::{Config, Defaults};
@@ -329,6 +330,17 @@ impl Store {
         answer.await.map_err(|_| stopped())?
     }
 
+    /// Adds a line to the audit trail about a command that was refused before the store got it.
+    /// Does not wait for the disk, and adds nothing if too many commands wait.
+    pub(crate) fn note_refused(&self, actor: AuditActor, command: Command, why: &ErrorDetail) {
+        let message = why.message.clone();
+        let _ = self.send(Job::Refused {
+            actor,
+            command: Box::new(command),
+            message,
+        });
+    }
+
     /// As [`Store::execute`], for callers without a runtime.
     ///
     /// # Errors
@@ -409,8 +421,9 @@ impl Store {
         &self,
         since: Option<u64>,
         limit: usize,
-        selection: Selection,
+        selection: impl Into<AuditSelection>,
     ) -> Result<Vec<AuditEntry>, ErrorDetail> {
+        let selection = selection.into();
         self.read(move |connection| rows::load_audit(connection, since, limit, &selection))
             .await
     }

@@ -12,7 +12,7 @@ use super::catalog::Catalog;
 use super::command::{AuditActor, Command, Outcome};
 use super::integer::int;
 use super::number_file;
-use super::selection::{self, Selection};
+use super::selection::{self, AuditSelection, Selection};
 use crate::model::{AssignmentRecord, GpuRecord, PoolRecord, UsageRecord, VmRecord};
 
 type Sql<T> = Result<T, rusqlite::Error>;
@@ -400,8 +400,7 @@ pub(super) fn save_audit(
     connection: &Connection,
     now_unix_ms: u64,
     actor: &AuditActor,
-    command: &Command,
-    target: &str,
+    (action, target, detail): (&str, &str, &str),
 ) -> Sql<u64> {
     let sql = "INSERT INTO audit (at_ms, actor, pid, action, target, detail) \
                VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
@@ -409,9 +408,9 @@ pub(super) fn save_audit(
         int(now_unix_ms),
         actor.name,
         actor.pid,
-        command.action(),
+        action,
         target,
-        text(command)?,
+        detail,
     ])?;
     Ok(u64::try_from(connection.last_insert_rowid()).unwrap_or(0))
 }
@@ -421,7 +420,7 @@ pub(super) fn load_audit(
     connection: &Connection,
     since: Option<u64>,
     limit: usize,
-    selection: &Selection,
+    selection: &AuditSelection,
 ) -> Sql<Vec<AuditEntry>> {
     let order = if since.is_some() { "ASC" } else { "DESC" };
     let wanted = selection::of_audit();
@@ -430,9 +429,17 @@ pub(super) fn load_audit(
          ORDER BY seq"
     );
     let mut statement = connection.prepare_cached(&sql)?;
-    let [from, until, severity, vm_id] = selection.parameters();
-    let after = int(since.unwrap_or(0));
-    let bounds = params![from, until, severity, vm_id, after, int(limit as u64)];
+    let [from, until, severity, vm_id] = selection.of.parameters();
+    let (after, limit) = (int(since.unwrap_or(0)), int(limit as u64));
+    let AuditSelection {
+        actor,
+        action,
+        target,
+        ..
+    } = selection;
+    let bounds = params![
+        from, until, severity, vm_id, after, limit, actor, action, target
+    ];
     let rows = statement.query_map(bounds, |row| {
         Ok(AuditEntry {
             seq: uint(row, "seq")?,

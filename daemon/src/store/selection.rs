@@ -18,6 +18,28 @@ pub struct Selection {
     pub vm_id: Option<u32>,
 }
 
+/// A selection of audit lines. Absent fields select everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AuditSelection {
+    /// Times and VM.
+    pub of: Selection,
+    /// By this actor, as the line names it (`uid:1000`).
+    pub actor: Option<String>,
+    /// Of this action (`vm-set`).
+    pub action: Option<String>,
+    /// With a target that contains this text.
+    pub target: Option<String>,
+}
+
+impl From<Selection> for AuditSelection {
+    fn from(of: Selection) -> Self {
+        Self {
+            of,
+            ..Self::default()
+        }
+    }
+}
+
 impl Selection {
     /// Whether the selection has this event.
     #[must_use]
@@ -56,5 +78,7 @@ pub(super) fn of_audit() -> String {
     let listed = "EXISTS (SELECT 1 FROM json_tree(audit.detail) AS part \
                   WHERE part.path LIKE '%vm_ids%' AND part.value = ?4)";
     let killed = "target LIKE '% of vm ' || ?4";
-    format!("{TIME} AND (?4 IS NULL OR {killed} OR {listed})")
+    let named = "(?7 IS NULL OR actor = ?7) AND (?8 IS NULL OR action = ?8) \
+                 AND (?9 IS NULL OR instr(target, ?9) > 0)";
+    format!("{TIME} AND (?4 IS NULL OR {killed} OR {listed}) AND {named}")
 }

@@ -9,6 +9,7 @@ use super::catalog::Catalog;
 use super::command::{AuditActor, Command, Outcome};
 use crate::events::Draft;
 use crate::mediation::Change;
+use crate::model::VmRecord;
 
 /// Most VMs of a command that get an event each. Beyond that one event has them all, because the
 /// events of one command must not displace the others from memory.
@@ -30,11 +31,7 @@ pub(super) fn drafts(
         Command::SuspectGpu { .. } => (EventKind::GpuSuspect, Severity::Error),
         _ => (EventKind::ConfigChanged, Severity::Info),
     };
-    let given = details(command);
-    let given = match given.is_empty() {
-        true => String::new(),
-        false => format!(": {given}"),
-    };
+    let given = told(details(command));
     let who = &actor.name;
     let vms = changed_vms(outcome);
     if let Some(what) = of_vms(command)
@@ -42,6 +39,10 @@ pub(super) fn drafts(
     {
         let draft = |vm_id: u32| {
             let (subject, verb) = what;
+            let given = match (command, catalog.vms.get(&vm_id)) {
+                (Command::RegisterVm(_), Some(vm)) => told(registered(details(command), vm)),
+                _ => given.clone(),
+            };
             let message = format!("{subject} {vm_id} {verb} by {who}{given}.");
             Draft::vm(kind, severity, vm_id, message)
         };
@@ -111,16 +112,43 @@ fn changed_vms(outcome: &Outcome) -> BTreeSet<u32> {
     outcome.changes.iter().filter_map(of).collect()
 }
 
-/// The values of a command, except its targets: `priority high, calls_per_s 1000`.
-fn details(command: &Command) -> String {
+fn told(parts: Vec<String>) -> String {
+    match parts.is_empty() {
+        true => String::new(),
+        false => format!(": {}", parts.join(", ")),
+    }
+}
+
+/// The values of a registration for one of its VMs: a command for several VMs gives the CID of the
+/// first only.
+fn registered(mut parts: Vec<String>, vm: &VmRecord) -> Vec<String> {
+    for part in &mut parts {
+        if part.starts_with("first cid ")
+            && let Some(cid) = vm.cid
+        {
+            *part = format!("cid {cid}");
+        }
+    }
+    parts
+}
+
+/// The values of a command, except its targets: `priority high`, `calls per s 1000`.
+fn details(command: &Command) -> Vec<String> {
     let json = serde_json::to_value(command).unwrap_or_default();
     let mut parts = Vec::new();
     // The outer object has one field, which names the command.
     if let Some(Value::Object(fields)) = json.as_object().and_then(|c| c.values().next()) {
         let changes = matches!(command, Command::SetVm(_) | Command::SetPool { .. });
         collect(fields, changes, &mut parts);
+        // Beside the patch of a pool stands the name of the pool, which is the target.
+        if let Command::SetPool { name, .. } = command {
+            let target = format!("name {name}");
+            if let Some(at) = parts.iter().position(|part| *part == target) {
+                parts.remove(at);
+            }
+        }
     }
-    parts.join(", ")
+    parts
 }
 
 /// `changes`: an absent value is a value too.
@@ -155,9 +183,8 @@ mod tests {
     use vgpu_api::{Limit, PoolPatch, Priority, QuarantineRequest, VmLimitsPatch, VmPatch};
 
     use super::*;
-    use crate::model::VmRecord;
 
-    fn told(command: &Command, vm_ids: &[u32]) -> Vec<Draft> {
+    fn events_of(command: &Command, vm_ids: &[u32]) -> Vec<Draft> {
         let changed = vm_ids.iter().map(|&vm_id| Change::VmUpserted {
             vm: VmRecord {
                 vm_id,
@@ -190,7 +217,7 @@ mod tests {
             },
             ..VmPatch::default()
         });
-        let events = told(&command, &[1, 2]);
+        let events = events_of(&command, &[1, 2]);
         assert_eq!(events[1].vm_id, Some(2));
         assert_eq!(
             events[0].message,
@@ -200,11 +227,11 @@ mod tests {
             vm_ids: vec![1],
             reason: Some("it hangs".into()),
         });
-        let said = &told(&command, &[1])[0].message;
+        let said = &events_of(&command, &[1])[0].message;
         assert_eq!(said, "VM 1 was quarantined by uid:7: reason it hangs.");
         let all: Vec<u32> = (1..=65).collect();
         assert!(all.len() > MOST);
-        let many = told(&command, &all);
+        let many = events_of(&command, &all);
         assert_eq!((many.len(), many[0].vm_id), (1, None));
     }
 
@@ -217,12 +244,47 @@ mod tests {
                 ..PoolPatch::default()
             },
         };
-        let event = &told(&command, &[])[0];
+        let event = &events_of(&command, &[])[0];
         assert_eq!(event.pool.as_deref(), Some("A"));
         let said = &event.message;
+        assert!(said.contains("by uid:7: slice us 500)"), "{said}");
+    }
+
+    #[test]
+    fn each_registered_vm_is_told_with_its_own_cid() {
+        let mut catalog = Catalog::default();
+        let mut changes = Vec::new();
+        for vm_id in [1, 2] {
+            let vm = VmRecord {
+                vm_id,
+                cid: Some(41 + vm_id),
+                ..VmRecord::default()
+            };
+            catalog.vms.insert(vm_id, vm.clone());
+            changes.push(Change::VmUpserted { vm, debt_ns: None });
+        }
+        let request = serde_json::json!({"vm_ids": [1, 2], "pool": "A", "first_cid": 42});
+        let command = Command::RegisterVm(serde_json::from_value(request).expect("a request"));
+        let outcome = Outcome {
+            changes,
+            changed: true,
+            ..Outcome::default()
+        };
+        let events = drafts(&command, &outcome, &AuditActor::daemon(), &catalog);
         assert!(
-            said.contains("by uid:7: ") && said.contains("slice us 500"),
-            "{said}"
+            events[0].message.contains("cid 42"),
+            "{}",
+            events[0].message
+        );
+        assert!(
+            events[1].message.contains("cid 43"),
+            "{}",
+            events[1].message
+        );
+        assert!(
+            !events[1].message.contains("first"),
+            "{}",
+            events[1].message
         );
     }
 }

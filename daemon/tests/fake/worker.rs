@@ -323,8 +323,8 @@ fn main() {
                 }
                 shared.answer(if refused.is_none() { b'y' } else { b'n' });
             }
-            (ToWorker::MemGrant { granted, .. }, _) => {
-                shared.answer(if granted { b'y' } else { b'n' });
+            (ToWorker::MemGrant { refused, .. }, _) => {
+                shared.answer(if refused.is_none() { b'y' } else { b'n' });
             }
             (ToWorker::Shutdown, _) => exit(0),
             // Revokes are ignored until the guest sends `D`, so this worker can hang.
@@ -454,6 +454,7 @@ fn serve(shared: &Shared, mut data: UnixStream, vm: u32) {
                 request: 1,
                 device: Some(0),
                 bytes: 1 << 20,
+                needed: 1 << 20,
             }),
             b'A' => {
                 tell(&FromWorker::MemRelease {
@@ -466,6 +467,7 @@ fn serve(shared: &Shared, mut data: UnixStream, vm: u32) {
                 request: 2,
                 device: None,
                 bytes: 1 << 30,
+                needed: 1 << 30,
             }),
             b'N' => {
                 let window = shared.pages.window_ns() / 100_000;

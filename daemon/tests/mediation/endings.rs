@@ -106,6 +106,10 @@ fn a_hung_operation_is_killed_and_the_neighbour_runs() {
     neighbour.say(b'W');
     let (kind, code, text) = hung.note();
     assert_eq!((kind, code), (ControlNote::Ended, LAUNCH_TIMEOUT), "{text}");
+    assert!(
+        text.contains("within the hard limit (3000 ms) of"),
+        "{text}"
+    );
     neighbour.expect(b'G');
     assert!(begun.elapsed() < PROMPTLY, "{:?}", begun.elapsed());
     neighbour.ask(b'D', b'd');

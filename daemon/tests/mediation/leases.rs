@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use vgpu_api::{Limit, PoolSettings, SessionState, VmLimits, WaitReason, Weights};
+use vgpu_api::{
+    EventKind, Limit, PoolSettings, SessionState, Severity, VmLimits, WaitReason, Weights,
+};
 use vgpud::mediation::Change;
 
 use crate::host::{Guest, Host, Setup, pool, until};
@@ -86,6 +88,13 @@ fn device_memory_is_the_vms_ledger() {
     let mut guest = Guest::connect(&socket);
     guest.ask(b'R', b'y');
     guest.ask(b'R', b'n');
+    guest.ask(b'R', b'n');
+    // The administrator sees the refusal once for each session.
+    let told = host.events(EventKind::MemoryRefused);
+    assert_eq!(told.len(), 1, "{told:?}");
+    let values = "memory quota 1 MiB, 1 MiB in use, 1 MiB asked";
+    assert!(told[0].message.contains(values), "{told:?}");
+    assert_eq!((told[0].vm_id, told[0].severity), (Some(1), Severity::Info));
     let vm = &host.snapshot().vms[0];
     assert_eq!(vm.memory_bytes, 1 << 20);
     drop(guest);

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{Bench, Policy, Setup, ok};
-use vgpu_proto::call::req;
+use vgpu_proto::call::{Shortage, req};
+use vgpu_proto::codec::decode;
 use vgpu_proto::cuda::{CuResult, Stream};
 use vgpu_proto::worker::FromWorker;
 
@@ -39,7 +40,12 @@ fn allocations_draw_on_the_ledger_in_slices_and_exactly_near_its_end() {
         size: 4 * MIB,
         collided: None,
     };
-    assert_eq!(guest.status(&over), CuResult::OUT_OF_MEMORY);
+    let reply = guest.call(&over);
+    assert_eq!(reply.status, CuResult::OUT_OF_MEMORY);
+    // The bytes that the session reserved and does not use are left, too.
+    let shortage: Shortage = decode(&reply.args).expect("the reason");
+    assert_eq!(shortage.asked, 4 * MIB);
+    assert!(shortage.left < 2 * MIB, "{shortage}");
     for ptr in [small, large, rest] {
         ok(guest.status(&req::MemFree { ptr }));
     }

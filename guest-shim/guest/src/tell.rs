@@ -37,8 +37,12 @@ pub(crate) fn status(looked: &Looked) -> String {
     }
     let _ = writeln!(
         text,
-        "class {}, weight {}",
+        "class {}{}, weight {}",
         looked.standing.class,
+        match looked.standing.demoted {
+            true => " (demoted: counts one class lower for now)",
+            false => "",
+        },
         looked.standing.weight_milli as f64 / 1000.0
     );
     text.push_str(&limits(looked));
@@ -207,6 +211,8 @@ mod tests {
                     reason: "it mines".into(),
                     left_ms: Some(1_500),
                 }),
+                class: "high".into(),
+                demoted: true,
                 summary: "It is quarantined, and its programs are refused: it mines.".into(),
                 ..Standing::default()
             },
@@ -219,6 +225,7 @@ mod tests {
             "0 of 8192 MiB",
             "12.5 %",
             "Quarantined for another 2 s: it mines",
+            "class high (demoted: ",
             "sessions: no limit (0 used)",
             "device memory: 1 B (0 MiB used)",
             "pinned memory: 1024 MiB (0 MiB used)",

@@ -23,15 +23,39 @@ const LONGEST: usize = 400;
 
 static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
+/// A stored reason.
+struct Kept {
+    code: CuResult,
+    why: String,
+    /// Identifies reasons that differ only in their numbers; `None`: the reason itself.
+    kind: Option<&'static str>,
+}
+
 thread_local! {
     /// The stored reason for the present call of this thread.
-    static WHY: RefCell<Option<(CuResult, String)>> = const { RefCell::new(None) };
+    static WHY: RefCell<Option<Kept>> = const { RefCell::new(None) };
 }
 
 /// Stores the reason, in case the present call of this thread fails with `code`.
 pub(crate) fn keep(code: CuResult, why: &[u8]) {
-    let why = (code, first_sentence(&String::from_utf8_lossy(why)));
-    let _ = WHY.try_with(|place| place.replace(Some(why)));
+    store(code, &String::from_utf8_lossy(why), None);
+}
+
+/// As [`keep`]. Only the first reason of this kind is logged, because the numbers in the reason
+/// differ from call to call.
+pub(crate) fn keep_first(code: CuResult, kind: &'static str, why: &str) {
+    store(code, why, Some(kind));
+}
+
+fn store(code: CuResult, why: &str, kind: Option<&'static str>) {
+    let why = first_sentence(why);
+    let _ = WHY.try_with(|place| place.replace(Some(Kept { code, why, kind })));
+}
+
+/// Whether a reason is stored in case the present call fails with `code`.
+pub(crate) fn is_kept(code: CuResult) -> bool {
+    let kept = WHY.try_with(|place| place.borrow().as_ref().is_some_and(|k| k.code == code));
+    kept.unwrap_or(false)
 }
 
 /// Drops the stored reason, because the call continues in another way.
@@ -43,13 +67,21 @@ pub(crate) fn forget() {
 #[cold]
 pub(crate) fn say(symbol: &str, code: CuResult) {
     let kept = WHY.try_with(RefCell::take);
-    let Ok(Some((of, why))) = kept else { return };
+    let Ok(Some(Kept {
+        code: of,
+        why,
+        kind,
+    })) = kept
+    else {
+        return;
+    };
     if of != code || why.is_empty() {
         return;
     }
     {
         let mut said = lock(&SAID);
-        if said.len() >= MOST || !said.insert(why.clone()) {
+        let name = kind.map_or_else(|| why.clone(), str::to_owned);
+        if said.len() >= MOST || !said.insert(name) {
             return;
         }
     }

@@ -33,9 +33,9 @@ use outbox::Outbox;
 pub(crate) use shared::Work;
 use vgpu_cuda_abi::CuResult;
 use vgpu_cudart::printed::Printed;
-use vgpu_proto::call::Op;
 use vgpu_proto::call::ops::{Call, Progress};
 use vgpu_proto::call::req;
+use vgpu_proto::call::{MemoryLimit, Op, Shortage};
 use vgpu_proto::codec;
 
 use crate::mirror::Mirrors;
@@ -242,7 +242,8 @@ impl Session {
     /// The status of the call; the code with which the session ended.
     pub(crate) fn call<C: Call>(&self, call: &C) -> Cu<C::Reply> {
         let answer = self.exchange(call, NO_BULK, Length::Exact)?;
-        self.judge(C::OP, answer.status)?;
+        self.judge(C::OP, answer.status)
+            .inspect_err(|code| note_shortage(C::OP, *code, &answer.args))?;
         self.decode::<C>(&answer)
     }
 
@@ -589,6 +590,25 @@ impl Session {
             self.control.goodbye();
         }
     }
+}
+
+/// Stores the reason for which the host refused memory, if the answer has one. Users of
+/// [`Op::HostMap`] log a line of their own.
+fn note_shortage(op: Op, code: CuResult, args: &[u8]) {
+    if code != CuResult::OUT_OF_MEMORY || args.is_empty() || op == Op::HostMap {
+        return;
+    }
+    let Ok(shortage) = codec::decode::<Shortage>(args) else {
+        return;
+    };
+    let way_out = match shortage.limit {
+        MemoryLimit::Quota | MemoryLimit::Pinned => {
+            "free memory, or ask the administrator for a higher limit"
+        }
+        MemoryLimit::Gpu | MemoryLimit::Host => "try again when other programs have freed memory",
+    };
+    let why = format!("{shortage}; {way_out}");
+    log::refusal::keep_first(code, shortage.limit.name(), &why);
 }
 
 const NO_BULK: UserMemory = UserMemory {

@@ -347,9 +347,10 @@ impl Map {
     }
 }
 
-/// Stores the reason that is logged if the host refused memory with `code`.
+/// Stores the reason that is logged if the host refused memory with `code`, unless the host's
+/// answer had the reason.
 pub(crate) fn note_full(code: &CuResult) {
-    if *code == CuResult::OUT_OF_MEMORY {
+    if *code == CuResult::OUT_OF_MEMORY && !refusal::is_kept(*code) {
         let why = "the GPU or the VM's memory quota has too little memory left: vgpu-guest status shows both";
         refusal::keep(*code, why.as_bytes());
     }
@@ -388,6 +389,7 @@ pub(crate) fn allocate_with(
 ) -> Cu<u64> {
     let made = match allocate_once(shim, place, size, &ask) {
         Err(CuResult::OUT_OF_MEMORY) if shim.graph_memory.trim(shim, place.1) => {
+            refusal::forget();
             allocate_once(shim, place, size, &ask)
         }
         made => made,

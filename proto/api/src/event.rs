@@ -53,6 +53,8 @@ words! {
         RateLimited = "rate_limited",
         /// A session holds device memory beyond the limit of its VM, or beyond the GPU's memory.
         MemoryBeyond = "memory_beyond",
+        /// A session was refused memory; told once for each session and limit.
+        MemoryRefused = "memory_refused",
         /// A GPU was seen for the first time, or again.
         GpuAppeared = "gpu_appeared",
         /// A GPU is no longer seen.
@@ -106,7 +108,7 @@ pub struct EventPage {
     pub next_since: u64,
 }
 
-/// An entry of the audit trail: a command that was carried out.
+/// An entry of the audit trail: a command that was carried out or refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditEntry {
     /// Number of the entry; ascending without gaps.
@@ -119,9 +121,11 @@ pub struct AuditEntry {
     pub pid: Option<u32>,
     /// The action (`register-vm`, `assign-gpu`, …).
     pub action: String,
-    /// The target (`vm 1-7`, `gpu 0`, `pool A`).
+    /// The target (`vm 1-7`, `gpu 0`, `pool A`). Ends with `(nothing changed)`, or with `(refused:
+    /// …)` and the reason.
     pub target: String,
-    /// The command as parsed, as JSON.
+    /// The command as parsed, as JSON, without absent values. `changed` lists the changed fields of
+    /// VMs, pools and GPUs (`vm 7: priority medium -> high`).
     pub detail: String,
 }
 

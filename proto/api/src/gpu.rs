@@ -100,7 +100,7 @@ pub struct Gpu {
     pub model: String,
     /// Total device memory.
     pub memory_bytes: u64,
-    /// Memory in use by all programs on the device, by the last probe.
+    /// Device memory lent to VMs.
     pub memory_used_bytes: Option<u64>,
     /// PCI address (`0000:65:00.0`).
     pub pci_address: Option<String>,

@@ -14,10 +14,12 @@
 mod cluster;
 pub mod functions;
 pub mod ops;
+mod shortage;
 
 pub use cluster::{Cluster, OWN_CLUSTER, whole_clusters};
 pub use functions::{FUNCTIONS, Function, Served};
 pub use ops::{LinkInput, Notice, OPS, Op, Request, Tensor, TensorMap, Window, rep, req};
+pub use shortage::{MemoryLimit, Shortage};
 
 use crate::codec::CodecError;
 

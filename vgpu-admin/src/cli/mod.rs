@@ -252,10 +252,14 @@ Examples:
     },
 
     /// Show the changes by administrators, the newest first.
-    #[command(after_help = "Examples:\n  vgpu-admin audit --since=1d\n  vgpu-admin audit 3 -n 10")]
+    #[command(
+        after_help = "Examples:\n  vgpu-admin audit --since=1d\n  vgpu-admin audit 3 -n 10\n  vgpu-admin audit --who=uid:1000 --target=refused"
+    )]
     Audit {
         #[command(flatten)]
         period: Period,
+        #[command(flatten)]
+        lines: AuditLines,
     },
 
     /// Check the installation and suggest remedies for its faults. If no vgpud runs, check the host
@@ -345,6 +349,20 @@ pub(crate) struct Period {
     /// Largest number of lines.
     #[arg(long, short = 'n', default_value_t = 50, value_parser = settings::whole(1..=1_000_u32))]
     pub(crate) limit: u32,
+}
+
+/// Filters of `audit`.
+#[derive(Debug, Args)]
+pub(crate) struct AuditLines {
+    /// Only lines of this caller: uid:1000, token:robot, or vgpud for the daemon itself.
+    #[arg(long, value_name = "CALLER")]
+    pub(crate) who: Option<String>,
+    /// Only lines of this action, as `vm-set`.
+    #[arg(long)]
+    pub(crate) action: Option<String>,
+    /// Only lines whose target contains this text, as `pool A` or `refused`.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) target: Option<String>,
 }
 
 /// `register-vm`

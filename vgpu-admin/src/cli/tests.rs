@@ -76,7 +76,7 @@ fn every_help_has_examples_that_parse() {
 #[test]
 fn lists_begin_at_a_time_or_after_a_number() {
     let since = |value: &str| match parsed(&format!("vgpu-admin audit --since={value}")) {
-        Ok(Words::Audit { period }) => Ok(period.since),
+        Ok(Words::Audit { period, .. }) => Ok(period.since),
         Ok(other) => panic!("{other:?}"),
         Err(said) => Err(said),
     };

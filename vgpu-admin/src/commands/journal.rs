@@ -4,7 +4,7 @@ use vgpu_api::{AuditEntry, AuditPage, Event, EventPage, Severity};
 
 use super::vm::Names;
 use super::vm_numbers;
-use crate::cli::Period;
+use crate::cli::{AuditLines, Period};
 use crate::client::Client;
 use crate::error::Error;
 use crate::output::{Cell, Format, Grid, print, printable, show, word};
@@ -164,8 +164,23 @@ fn grid<'a>(events: impl Iterator<Item = &'a Event>, names: &Names) -> Grid {
     grid
 }
 
-pub(super) async fn audit(client: &Client, output: Format, period: &Period) -> Result<(), Error> {
-    let filters = filters(client, period, None).await?;
+pub(super) async fn audit(
+    client: &Client,
+    output: Format,
+    period: &Period,
+    lines: &AuditLines,
+) -> Result<(), Error> {
+    let mut filters = filters(client, period, None).await?;
+    let words = [
+        ("actor", &lines.who),
+        ("action", &lines.action),
+        ("target", &lines.target),
+    ];
+    for (name, word) in words {
+        if let Some(word) = word {
+            filters += &format!("&{name}={}", escaped(word));
+        }
+    }
     let page: AuditPage = client.get(&first("audit", period, &filters)).await?;
     show(output, &page, |page| {
         let mut grid = Grid::new(&[
@@ -190,6 +205,17 @@ pub(super) async fn audit(client: &Client, output: Format, period: &Period) -> R
         }
         grid
     })
+}
+
+/// A text as the value of a URL's parameter.
+fn escaped(text: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+            char::from(byte).to_string()
+        }
+        byte => format!("%{byte:02X}"),
+    };
+    text.bytes().map(byte).collect()
 }
 
 /// The command of an entry. Tables show a scan as counts, because its JSON describes every GPU.

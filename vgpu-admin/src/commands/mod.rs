@@ -101,7 +101,9 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
             period,
             severity,
         } => journal::events(&client, output, follow, &period, severity).await?,
-        Command::Audit { period } => journal::audit(&client, output, &period).await?,
+        Command::Audit { period, lines } => {
+            journal::audit(&client, output, &period, &lines).await?;
+        }
         Command::Doctor { config } => return doctor::run(&client, output, config).await,
         Command::Cloudstack(command) => cloudstack::run(&client, command).await?,
         Command::Reload => reload(&client, output).await?,

@@ -138,6 +138,7 @@ impl Scheduler {
         if !vm.sessions.is_empty() {
             return;
         }
+        vm.quota_hit = false;
         self.unplace(vm_id);
         self.forget_vm(vm_id);
     }

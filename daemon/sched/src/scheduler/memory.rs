@@ -206,6 +206,8 @@ impl Scheduler {
         }
         if let Some(vm) = self.vms.get_mut(&session.vm) {
             vm.memory = vm.memory.saturating_sub(bytes);
+            // The refused request may fit now.
+            vm.quota_hit &= bytes == 0;
         }
     }
 }

@@ -19,7 +19,7 @@ use super::super::extract::{Params, Reader};
 use super::super::failure::Failure;
 use super::super::service::Admin;
 use super::ApiState;
-use crate::store::Selection;
+use crate::store::{AuditSelection, Selection};
 
 /// Most events or audit lines per response.
 const MOST: usize = 1_000;
@@ -238,6 +238,12 @@ pub(super) struct AuditQuery {
     until_unix_ms: Option<u64>,
     /// Only lines about commands that name this VM.
     vm_id: Option<u32>,
+    /// Only lines of this actor (`uid:1000`, `token:robot`, `vgpud`).
+    actor: Option<String>,
+    /// Only lines of this action (`vm-set`).
+    action: Option<String>,
+    /// Only lines whose target contains this text (`pool A`, `refused`).
+    target: Option<String>,
     /// Largest number of entries in the answer, at most 1000.
     limit: Option<usize>,
 }
@@ -251,11 +257,16 @@ pub(super) async fn audit(
     Params(query): Params<AuditQuery>,
 ) -> Result<Json<AuditPage>, Failure> {
     let limit = query.limit.unwrap_or(100).clamp(1, MOST);
-    let selection = Selection {
-        from_unix_ms: query.from_unix_ms,
-        until_unix_ms: query.until_unix_ms,
-        severity: None,
-        vm_id: query.vm_id,
+    let selection = AuditSelection {
+        of: Selection {
+            from_unix_ms: query.from_unix_ms,
+            until_unix_ms: query.until_unix_ms,
+            severity: None,
+            vm_id: query.vm_id,
+        },
+        actor: query.actor,
+        action: query.action,
+        target: query.target,
     };
     let store = state.admin.store();
     let entries = store.audit(query.since, limit, selection).await?;

@@ -178,6 +178,7 @@ impl Mediation for FakeMediation {
                 ..snapshot()
             };
             now.vms[0].quarantine = self.struck.lock().unwrap().clone();
+            (now.vms[0].strikes, now.vms[0].quarantines) = (3, 1);
             Ok(now)
         })
     }

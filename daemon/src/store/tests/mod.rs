@@ -270,7 +270,7 @@ fn a_read_that_comes_as_the_store_closes_is_answered() {
 }
 
 #[test]
-fn a_refused_command_leaves_no_trace() {
+fn a_refused_command_leaves_only_a_line_of_the_audit_trail() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir);
     run(&store, pool("A"));
@@ -280,12 +280,25 @@ fn a_refused_command_leaves_no_trace() {
         .unwrap_err();
     assert_eq!(error.code, ErrorCode::PoolNotFound);
     assert_eq!(store.catalog(), before);
-    assert_eq!(
-        block_on(store.audit(Some(0), 100, Selection::default()))
-            .unwrap()
-            .len(),
-        1
+    let audit = || block_on(store.audit(Some(0), 100, Selection::default())).unwrap();
+    let refused = &audit()[1];
+    assert_eq!((refused.action.as_str(), audit().len()), ("register-vm", 2));
+    assert!(
+        refused.target.starts_with("vm 1-2 (refused: "),
+        "{refused:?}"
     );
+    assert_eq!(refused.actor, "uid:1000");
+    // A loop of wrong commands does not fill the database.
+    for _ in 0..100 {
+        let again = store.execute_blocking(admin(), None, register(&[1, 2], "B"));
+        assert!(again.is_err());
+    }
+    assert_eq!(audit().len(), 21);
+    store.close();
+    drop(store);
+    let store = open(&dir);
+    let audit = block_on(store.audit(None, 1, Selection::default())).unwrap();
+    assert_eq!(audit[0].target, "81 more refused commands not listed");
 }
 
 #[test]

@@ -16,6 +16,7 @@ use vgpu_api::{ErrorCode, ErrorDetail, EventKind, GpuState, Quarantine, Session,
 use super::catalog::{Catalog, Context};
 use super::command::{AuditActor, Command, Outcome, invalid, refuse};
 use super::content::Backup;
+use super::trail::{self, Refusals};
 use super::{NumberFile, Shared, StoreError, StoreOptions, rows, telling};
 use crate::events::{Draft, GpuNote, Journal, QuarantineNote, Unsaved, VmNote};
 use crate::mediation::Change;
@@ -40,6 +41,12 @@ pub(super) enum Job {
         asked: Option<Box<Command>>,
         command: Box<Command>,
         reply: oneshot::Sender<Result<Outcome, ErrorDetail>>,
+    },
+    /// A command was refused before it came here.
+    Refused {
+        actor: AuditActor,
+        command: Box<Command>,
+        message: String,
     },
     /// Asks for the outcome of a command without carrying it out.
     Try {
@@ -115,6 +122,7 @@ pub(super) struct Writer {
     /// Time of the next checkpoint of the log.
     next_checkpoint: Option<Instant>,
     events_since_trim: u64,
+    refusals: Refusals,
 }
 
 /// Point at which a transaction failed.
@@ -152,6 +160,7 @@ impl Writer {
             next_usage: now,
             next_checkpoint: Some(now),
             events_since_trim: 0,
+            refusals: Refusals::default(),
         }
     }
 
@@ -172,9 +181,15 @@ impl Writer {
                 }) => {
                     let key = key.as_deref();
                     let asked = asked.as_ref().unwrap_or(&command);
+                    let done = self.execute(&actor, key, asked, &command);
                     // If the caller no longer listens, only the answer is lost.
-                    let _ = reply.send(self.execute(&actor, key, asked, &command));
+                    let _ = reply.send(done);
                 }
+                Ok(Job::Refused {
+                    actor,
+                    command,
+                    message,
+                }) => self.refused(&actor, &command, &message),
                 Ok(Job::Try {
                     command,
                     sessions,
@@ -204,9 +219,11 @@ impl Writer {
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
             }
+            self.count_refused(Some(Instant::now()));
             self.flush_if_due();
             self.checkpoint_if_due();
         }
+        self.count_refused(None);
         self.flush_all();
     }
 
@@ -217,15 +234,24 @@ impl Writer {
         asked: &Command,
         command: &Command,
     ) -> Result<Outcome, ErrorDetail> {
-        if let Some(key) = key
-            && let Some(done) = self.repeated(actor, key, asked)?
-        {
-            return Ok(done);
+        if let Some(key) = key {
+            match self.repeated(actor, key, asked) {
+                Ok(Some(done)) => return Ok(done),
+                Ok(None) => {}
+                Err(error) => {
+                    if error.code == ErrorCode::IdempotencyKeyReused {
+                        self.refused(actor, command, &error.message);
+                    }
+                    return Err(error);
+                }
+            }
         }
         let on_disk = self.on_disk.clone();
         let now_unix_ms = now_unix_ms();
-        let mut after = Catalog::clone(&self.with_notes());
-        let outcome = after.apply(command, &self.context(now_unix_ms))?;
+        let before = self.with_notes();
+        let mut after = Catalog::clone(&before);
+        let applied = after.apply(command, &self.context(now_unix_ms));
+        let outcome = applied.inspect_err(|error| self.refused(actor, command, &error.message))?;
         if !outcome.changed && *actor == AuditActor::daemon() {
             return Ok(outcome);
         }
@@ -234,10 +260,12 @@ impl Writer {
             true => outcome.target.clone(),
             false => format!("{} (nothing changed)", outcome.target),
         };
+        let detail = trail::detail(command, &before, &after);
+        let line = (command.action(), target.as_str(), detail.as_str());
         let mut change = 0;
         self.transact(|connection| {
             rows::save_difference(connection, &on_disk, &after)?;
-            change = rows::save_audit(connection, now_unix_ms, actor, command, &target)?;
+            change = rows::save_audit(connection, now_unix_ms, actor, line)?;
             for (vm_id, usage) in &anew {
                 rows::save_usage(connection, *vm_id, usage)?;
             }
@@ -252,6 +280,35 @@ impl Writer {
         self.acknowledged(change);
         self.tell(command, &outcome, actor);
         Ok(outcome)
+    }
+
+    /// Adds a line about a refused command to the audit trail. The caller gets the refusal also if
+    /// the line cannot be saved.
+    fn refused(&mut self, actor: &AuditActor, command: &Command, message: &str) {
+        if *actor == AuditActor::daemon() || !self.refusals.list(Instant::now()) {
+            return;
+        }
+        let target = trail::refused_target(command, message);
+        let detail = trail::refused_detail(command);
+        self.add_line(actor, (command.action(), &target, &detail));
+    }
+
+    /// Adds a line with the number of the refused commands that got no line.
+    fn count_refused(&mut self, now: Option<Instant>) {
+        let summary = self.refusals.summary(now);
+        if let Some(command @ Command::Note { action, target }) = &summary {
+            let detail = trail::refused_detail(command);
+            self.add_line(&AuditActor::daemon(), (action, target, &detail));
+        }
+    }
+
+    fn add_line(&mut self, actor: &AuditActor, line: (&str, &str, &str)) {
+        let saved = self.transact(|connection| {
+            rows::save_audit(connection, now_unix_ms(), actor, line).map(|_| ())
+        });
+        if let Err(error) = saved {
+            tracing::debug!("a refused command is not in the audit trail: {error}");
+        }
     }
 
     fn context(&self, now_unix_ms: u64) -> Context {
@@ -315,6 +372,8 @@ impl Writer {
             // The audit trail saves the command, and thereby this message, as its detail.
             target: outcome.message.clone(),
         };
+        let detail = trail::detail(&command, &before, &after);
+        let line = (command.action(), outcome.target.as_str(), detail.as_str());
         // Names, CIDs and sockets may have moved between VMs. Deleting all VMs first avoids
         // conflicts.
         let freed = Catalog {
@@ -329,7 +388,7 @@ impl Writer {
             for (vm_id, usage) in &usage {
                 rows::save_usage(connection, *vm_id, usage)?;
             }
-            change = rows::save_audit(connection, now_unix_ms(), actor, &command, &outcome.target)?;
+            change = rows::save_audit(connection, now_unix_ms(), actor, line)?;
             Ok(())
         })?;
         let anew: Vec<u32> = after

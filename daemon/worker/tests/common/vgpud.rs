@@ -17,6 +17,7 @@ use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair,
 };
 use nix::unistd::ftruncate;
+use vgpu_proto::call::{MemoryLimit, Shortage};
 use vgpu_proto::codec::{decode, encode};
 use vgpu_proto::lease::{DaemonEnd, GrantTerms, HintPage, LeasePage, PAGE_BYTES, UNLIMITED};
 use vgpu_proto::limits::MAX_WORKER_MESSAGE;
@@ -246,7 +247,7 @@ fn answer(
             if !granted && policy.late_denials {
                 books.denied = Some(*request);
             } else {
-                mem_grant(socket, *request, granted);
+                mem_grant(socket, *request, granted, policy.memory - books.used);
             }
         }
         FromWorker::MemRelease { bytes, .. } => {
@@ -255,7 +256,7 @@ fn answer(
                 .checked_sub(*bytes)
                 .expect("more given back than was granted");
             if let Some(request) = books.denied.take() {
-                mem_grant(socket, request, false);
+                mem_grant(socket, request, false, 0);
             }
         }
         FromWorker::MemAsk { .. } => {
@@ -319,8 +320,15 @@ fn grant(socket: &OwnedFd, pages: &DaemonEnd<'static>, policy: &Policy, books: &
     epoch
 }
 
-fn mem_grant(socket: &OwnedFd, request: u64, granted: bool) {
-    send(socket, &ToWorker::MemGrant { request, granted }, &[]);
+fn mem_grant(socket: &OwnedFd, request: u64, granted: bool, left: u64) {
+    let shortage = Shortage {
+        limit: MemoryLimit::Gpu,
+        total: 0,
+        left,
+        asked: 0,
+    };
+    let refused = Some(shortage).filter(|_| !granted);
+    send(socket, &ToWorker::MemGrant { request, refused }, &[]);
 }
 
 fn send(socket: &OwnedFd, message: &ToWorker, fds: &[RawFd]) {

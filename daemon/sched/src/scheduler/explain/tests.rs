@@ -315,13 +315,30 @@ fn depth_and_quota_are_named() {
         session: SessionId(2),
         idle_for_ns: 0,
     });
-    rig.feed(Event::MemoryReserve {
+    let over = |rig: &mut Rig, bytes: u64| {
+        rig.feed(Event::MemoryReserve {
+            session: SessionId(2),
+            of: Memory::Device,
+            bytes,
+            tag: 1,
+        });
+    };
+    over(&mut rig, 60);
+    over(&mut rig, 101);
+    assert_eq!(rig.why(2).reason, Reason::Waits(WaitReason::Quota));
+    // Freed memory, and the end of the last session, end the reason.
+    rig.feed(Event::MemoryRelease {
         session: SessionId(2),
         of: Memory::Device,
-        bytes: 101,
-        tag: 1,
+        bytes: 60,
     });
+    assert_eq!(rig.why(2).reason, Reason::Idle);
+    over(&mut rig, 101);
     assert_eq!(rig.why(2).reason, Reason::Waits(WaitReason::Quota));
+    rig.feed(Event::WorkerExited {
+        session: SessionId(2),
+    });
+    assert_eq!(rig.why(2).reason, Reason::NoProgram);
 }
 
 #[test]

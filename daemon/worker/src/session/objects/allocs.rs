@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use vgpu_proto::call::{Op, rep, req};
+use vgpu_proto::call::{Op, Shortage, rep, req};
 use vgpu_proto::cuda::{ArrayShape, Ctx, CuResult, DevPtr};
 use vgpu_proto::limits::MAX_OBJECTS;
 use vgpu_proto::worker::FromWorker;
@@ -63,6 +63,8 @@ struct Pending {
     size: u64,
     /// How often vgpud denied bytes since memory was last freed.
     denied: u32,
+    /// The last denial, for the guest; `None` if vgpud granted the bytes since.
+    shortage: Option<Shortage>,
 }
 
 /// A request to vgpud for bytes of a ledger.
@@ -215,6 +217,7 @@ impl Objects {
             want,
             size,
             denied: 0,
+            shortage: None,
         });
         if self.allocs.waiting.len() > 1 {
             return Ok(());
@@ -345,18 +348,26 @@ impl Objects {
         &mut self,
         link: &mut Link,
         request: u64,
-        granted: bool,
+        refused: Option<Shortage>,
     ) -> std::result::Result<(), Fault> {
         let asked = self.allocs.asked.take_if(|asked| asked.number == request);
         let Some(asked) = asked else {
             return Ok(());
         };
-        if granted {
-            if let Some(ledger) = self.ledgers.get_mut(asked.ledger) {
-                ledger.draw(asked.bytes);
-            }
-        } else if let Some(first) = self.allocs.waiting.front_mut().filter(|_| !asked.outdated) {
-            first.denied += 1;
+        if refused.is_none()
+            && let Some(ledger) = self.ledgers.get_mut(asked.ledger)
+        {
+            ledger.draw(asked.bytes);
+        }
+        if let Some(first) = self.allocs.waiting.front_mut().filter(|_| !asked.outdated) {
+            first.denied += u32::from(refused.is_some());
+            let unused = self.ledgers.get(asked.ledger).map_or(0, Ledger::unused);
+            // For vgpud, bytes that the session reserved and does not use are in use.
+            first.shortage = refused.map(|said| Shortage {
+                left: said.left.saturating_add(unused),
+                asked: first.size,
+                ..said
+            });
         }
         self.try_allocs(link)
     }
@@ -412,11 +423,16 @@ impl Objects {
                     }
                 }
                 Outcome::Answer(Err(code)) => {
-                    let Pending { op, id, .. } = pending;
+                    let Pending {
+                        op, id, shortage, ..
+                    } = pending;
                     if code.is_sticky() {
                         return Err(Fault { op, id, code });
                     }
-                    link.out.status(op, id, code);
+                    match shortage.filter(|_| code == CuResult::OUT_OF_MEMORY) {
+                        Some(shortage) => link.out.reply_with(op, id, code, &shortage),
+                        None => link.out.status(op, id, code),
+                    }
                 }
             }
         }
@@ -544,6 +560,7 @@ impl Objects {
             request,
             device: self.ledger_name(device),
             bytes,
+            needed: exact,
         });
         Outcome::Wait
     }

@@ -39,9 +39,9 @@ impl Session {
             ToWorker::Grant { .. } | ToWorker::Revoke { .. } => self.link.lease.refresh(),
             // The credit is on the lease page.
             ToWorker::Credit { .. } => {}
-            ToWorker::MemGrant { request, granted } => {
+            ToWorker::MemGrant { request, refused } => {
                 let (flow, objects, link) = self.owners();
-                if let Err(fault) = objects.ledger_answered(link, request, granted) {
+                if let Err(fault) = objects.ledger_answered(link, request, refused) {
                     flow.fault(objects, link, fault);
                 }
             }
