@@ -33,6 +33,24 @@ fn a_program_beyond_the_limit_of_pinned_memory_is_refused_as_such() {
 }
 
 #[test]
+fn a_program_beyond_the_limit_of_sessions_is_told_which_programs_run() {
+    let host = Host::new();
+    let limits = VmLimits {
+        sessions: Limit::Value(1),
+        ..VmLimits::default()
+    };
+    let socket = host.vm(1, limits);
+    let _first = Guest::connect(&socket);
+    let (code, text) = Guest::try_connect(&socket).expect_err("one is the limit");
+    assert_eq!(code, Refusal::SessionLimit, "{text}");
+    assert!(text.starts_with("VM 1 runs 1 of 1 program: "), "{text}");
+    assert!(
+        text.contains(" (pid ") && text.contains("vm set --sessions"),
+        "{text}"
+    );
+}
+
+#[test]
 fn the_built_in_limit_of_pinned_memory_holds() {
     let host = Host::new();
     let [mut guest] = host.guests();

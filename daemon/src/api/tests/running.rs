@@ -660,7 +660,7 @@ async fn a_command_that_changed_nothing_says_so_in_the_audit_trail() {
     };
     let all = targets("limit=3").await;
     assert_eq!([&all[0], &all[2]], ["gpu 0 (nothing changed)", "gpu 0"]);
-    let refused = "gpu 0 (refused: There is no pool Z";
+    let refused = "gpu 0 (refused: There is no pool";
     assert!(all[1].starts_with(refused), "{all:?}");
     // The trail is filtered by target, action and caller.
     assert_eq!(targets("target=(refused").await, [all[1].clone()]);
