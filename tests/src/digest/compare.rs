@@ -236,9 +236,9 @@ pub fn left_out(processes: &[Process]) -> (u64, u64) {
     (out, of)
 }
 
-/// A variable of the C library for the given run of a program. In each run, memory from malloc then
-/// has other bytes, and the frames of threads have other places in the threads' stacks. Malloc works
-/// differently in every second run.
+/// A variable of the C library for the given run of a program. In each run, memory from malloc
+/// then has other bytes, and the frames of threads have other places in the threads' stacks. Malloc
+/// works differently in every second run.
 pub fn perturbed(run: u32) -> (&'static str, String) {
     let (byte, kept) = (run * 37 % 255 + 1, (run + 1) % 2 * 7);
     // The default is 512 bytes. Thread-local storage lies at the top of a thread's stack.
