@@ -475,7 +475,7 @@ const VMS: &[Case] = &[
     ("release", 2, "Usage:"),
     ("release 1,nobody", 3, "No VM has the name `nobody`"),
     ("release 99", 3, "VM 99 is not registered"),
-    ("explain", 2, "<VM_ID>"),
+    ("explain", 2, "<VM>"),
     ("explain --vm-id=nobody", 3, "No VM has the name `nobody`"),
     ("explain 99", 3, "VM 99 is not registered"),
     ("usage --vm-id=99", 3, "VM 99 is not registered"),

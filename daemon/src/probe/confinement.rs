@@ -210,8 +210,8 @@ impl Left {
     }
 
     fn is(&self, pid: u32) -> bool {
-        // Reading the arguments waits for a process that hangs in the kernel with its memory locked;
-        // reading the name does not.
+        // Reading the arguments waits for a process that hangs in the kernel with its memory
+        // locked; reading the name does not.
         let named = fs::read(format!("/proc/{pid}/comm")).is_ok_and(|name| name == b"sleep\n");
         let words = format!("sleep\0{}\0", self.seconds);
         named

@@ -31,7 +31,7 @@ pub(super) fn drafts(
         Command::SuspectGpu { .. } => (EventKind::GpuSuspect, Severity::Error),
         _ => (EventKind::ConfigChanged, Severity::Info),
     };
-    let given = told(details(command));
+    let given = told(&details(command));
     let who = &actor.name;
     let vms = changed_vms(outcome);
     if let Some(what) = of_vms(command)
@@ -40,7 +40,7 @@ pub(super) fn drafts(
         let draft = |vm_id: u32| {
             let (subject, verb) = what;
             let given = match (command, catalog.vms.get(&vm_id)) {
-                (Command::RegisterVm(_), Some(vm)) => told(registered(details(command), vm)),
+                (Command::RegisterVm(_), Some(vm)) => told(&registered(details(command), vm)),
                 _ => given.clone(),
             };
             let message = format!("{subject} {vm_id} {verb} by {who}{given}.");
@@ -112,7 +112,7 @@ fn changed_vms(outcome: &Outcome) -> BTreeSet<u32> {
     outcome.changes.iter().filter_map(of).collect()
 }
 
-fn told(parts: Vec<String>) -> String {
+fn told(parts: &[String]) -> String {
     match parts.is_empty() {
         true => String::new(),
         false => format!(": {}", parts.join(", ")),

@@ -109,8 +109,8 @@ impl AsFd for Process {
 #[must_use]
 pub fn start_ticks(pid: u32) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in parentheses. A program chooses its bytes, which need
-    // not be text. The start time is the 20th field after the name (proc(5), field 22).
+    // The second field is the program's name in parentheses. A program chooses its bytes, which
+    // need not be text. The start time is the 20th field after the name (proc(5), field 22).
     let name_ends = stat.iter().rposition(|&byte| byte == b')')?;
     let after = std::str::from_utf8(&stat[name_ends + 1..]).ok()?;
     after.split_ascii_whitespace().nth(19)?.parse().ok()

@@ -54,8 +54,8 @@ impl Stream {
     pub fn set_attribute(&self, id: u32, value: [u32; 16]) -> Result {
         self.attribute(id)?;
         let fits = match id {
-            // CUaccessPolicyWindow: the ratio, and the properties of hits and misses. Misses cannot be
-            // persisting.
+            // CUaccessPolicyWindow: the ratio, and the properties of hits and misses. Misses cannot
+            // be persisting.
             ACCESS_POLICY_WINDOW => {
                 (0.0..=1.0).contains(&f32::from_bits(value[4]))
                     && value[5] <= access_property::PERSISTING

@@ -430,7 +430,7 @@ pub(super) fn link_call(ctx: Ctx) -> req::Link {
 pub(super) fn tensor() -> Tensor {
     Tensor {
         data_type: 7,
-        address: 0,
+        address: 0x1_0000,
         sizes: vec![64],
         strides: Vec::new(),
         element_strides: vec![1],

@@ -330,8 +330,8 @@ fn expendable() -> rustix::io::Result<()> {
     rustix::io::write(&file, OOM_SCORE).map(drop)
 }
 
-/// Sets the user of the process in the kernel's audit records. The kernel allows that once: a process
-/// without such a user could choose an administrator.
+/// Sets the user of the process in the kernel's audit records. The kernel allows that once: a
+/// process without such a user could choose an administrator.
 fn login_as(owner: &Owner) -> io::Result<()> {
     let mut text = [0; 10];
     let mut left = &mut text[..];
