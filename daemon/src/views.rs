@@ -277,7 +277,7 @@ impl World {
         for pool in self.pools() {
             if pool.pool.gpu_ids.is_empty() && !pool.pool.vm_ids.is_empty() {
                 let mut warning = format!(
-                    "Pool {} has VMs but no GPU: `vgpu-admin assign-gpu --pool={}`",
+                    "Pool {} has VMs but no GPU: `vgpu-admin assign-gpu GPU --pool={}`",
                     pool.pool.name, pool.pool.name
                 );
                 warning += match unserved.is_empty() {

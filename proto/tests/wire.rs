@@ -117,6 +117,12 @@ fn golden() -> String {
     lines.push(format!("header {}", hex(&header.to_bytes())));
     let mut message = |name: &str, bytes: Vec<u8>| lines.push(format!("{name} {}", hex(&bytes)));
     message("LaunchKernel", encode(&launch).unwrap());
+    let replace = req::TensorMapReplaceAddress {
+        ctx: Ctx(1),
+        map: std::array::from_fn(|index| index as u64),
+        address: 2,
+    };
+    message("TensorMapReplaceAddress", encode(&replace).unwrap());
     message("ModuleLoad", encode(&load).unwrap());
     message("Hello", encode(&hello).unwrap());
     message("Welcome", encode(&welcome).unwrap());

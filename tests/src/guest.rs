@@ -41,6 +41,8 @@ programs! {
     SAXPY = "saxpy", "soft-gpu/fixtures/demo/saxpy.ptx";
     /// A kernel that never ends.
     HANG = "hang", "soft-gpu/fixtures/demo/spin.ptx";
+    /// A large copy behind a kernel that faults.
+    FAULT = "fault", "soft-gpu/fixtures/demo/vecadd.ptx";
     /// Empty kernels as fast as possible.
     FLOOD = "flood", "soft-gpu/fixtures/demo/null.ptx";
     /// One rule of CUDA's semantics per run.

@@ -156,10 +156,15 @@ impl Admin {
                 // The idempotency key comes first: since the first request, the path may lead
                 // elsewhere.
                 let asked = Command::RegisterVm(request.clone());
-                if let Some(key) = &key
-                    && let Some(done) = self.repeated(&actor, key, &asked).await?
-                {
-                    return Ok(done);
+                if let Some(key) = &key {
+                    let done = self.repeated(&actor, key, &asked).await;
+                    let reused = |why: &ErrorDetail| why.code == ErrorCode::IdempotencyKeyReused;
+                    if let Some(why) = done.as_ref().err().filter(|why| reused(why)) {
+                        self.note_refused(&actor, &asked, why);
+                    }
+                    if let Some(done) = done? {
+                        return Ok(done);
+                    }
                 }
                 let (catalog, patience) = (self.store.catalog(), self.patience.clone());
                 let placed = registration::placed(request, catalog, patience).await;
@@ -231,19 +236,19 @@ impl Admin {
             let outcome = self.store.restore(actor, backup, sessions, true).await?;
             return Ok(report::report(outcome));
         }
-        let refused = |why: &ErrorDetail| {
-            self.note_refused_action(&actor, "restore", "backup".into(), why);
-        };
-        self.refuse_while_draining().inspect_err(refused)?;
-        let (admin, actor) = (self.clone(), actor.clone());
+        let admin = self.clone();
         let outcome = to_its_end(async move {
+            let refused = |why: &ErrorDetail| {
+                admin.note_refused_action(&actor, "restore", "backup".into(), why);
+            };
+            admin.refuse_while_draining().inspect_err(refused)?;
             let _in_order = admin.order.lock().await;
             let sessions = admin.snapshot().await.sessions;
-            let outcome = admin.store.restore(actor, backup, sessions, false).await?;
+            let restored = admin.store.restore(actor.clone(), backup, sessions, false);
+            let outcome = restored.await.inspect_err(refused)?;
             admin.hand_over(outcome).await
         })
-        .await
-        .inspect_err(refused)?;
+        .await?;
         // GPUs of the backup may be present, and others may have vanished since.
         let scanned = self.scan(AuditActor::daemon()).await;
         let mut warnings = self.store.catalog().doubts();
@@ -494,13 +499,14 @@ impl Admin {
     /// The problem of the file; nothing was changed.
     pub async fn reload(self: &Arc<Self>, actor: AuditActor) -> Result<ReloadReport, ErrorDetail> {
         let admin = self.clone();
-        let done = to_its_end({
-            let actor = actor.clone();
-            async move { admin.read_again(actor).await }
-        });
-        done.await.inspect_err(|why| {
-            self.note_refused_action(&actor, "reload", "vgpud.toml".into(), why);
+        // A caller that disconnects does not prevent the audit line.
+        to_its_end(async move {
+            let done = admin.read_again(actor.clone()).await;
+            done.inspect_err(|why| {
+                admin.note_refused_action(&actor, "reload", "vgpud.toml".into(), why);
+            })
         })
+        .await
     }
 
     async fn read_again(&self, actor: AuditActor) -> Result<ReloadReport, ErrorDetail> {

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 use vgpu_api::DoctorCheck;
 
-use crate::probe::{Attempt, Prober, Verdict};
+use crate::probe::{Attempt, DRIVER, Prober, Verdict};
 
 const NAME: &str = "worker-confinement";
 
-/// The probe's attempt to start the driver.
-const DRIVER_START: &str = "keeps-driver-start";
+/// The beginning of the probe's text about a library that cannot be loaded.
+const NOT_LOADED: &str = "cannot load ";
 
 /// On which devices the workers of this host run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,8 +20,10 @@ pub(super) enum Looked {
     SoftDevices,
     /// GPUs with a driver.
     Gpus,
-    /// GPUs without a driver, or none. The driver does not start, whatever the confinement is.
+    /// GPUs that only the PCI bus shows. The driver does not start, whatever the confinement is.
     GpusWithoutDriver,
+    /// No GPU is known. If the driver's library cannot be loaded, the check of the library tells.
+    Nothing,
 }
 
 /// Longest wait of a caller, including the wait for other callers. Less than the timeout of the
@@ -71,9 +73,15 @@ fn unseen(why: &str) -> DoctorCheck {
 }
 
 fn describe(mut seen: Vec<Attempt>, on: Looked) -> DoctorCheck {
-    if on == Looked::GpusWithoutDriver {
-        seen.retain(|attempt| attempt.name != DRIVER_START);
-    }
+    let counts = |attempt: &Attempt| match on {
+        _ if attempt.name != DRIVER || attempt.verdict == Verdict::Holds => true,
+        Looked::SoftDevices | Looked::Gpus => true,
+        Looked::GpusWithoutDriver => false,
+        Looked::Nothing => !attempt.reason.starts_with(NOT_LOADED),
+    };
+    let tried = seen.len();
+    seen.retain(counts);
+    let driver_counts = seen.len() == tried;
     let of = |verdict| {
         seen.iter()
             .filter(move |attempt| attempt.verdict == verdict)
@@ -100,10 +108,10 @@ fn describe(mut seen: Vec<Attempt>, on: Looked) -> DoctorCheck {
         "A program in a worker's place finds as it must be: {}.",
         holding.join(", ")
     );
-    if on == Looked::GpusWithoutDriver {
+    if !driver_counts {
         message.insert_str(
             0,
-            "The start of the driver was not tried: no GPU of this host has a driver. ",
+            "The start of the driver does not count: no GPU of this host has a driver. ",
         );
     }
     let mut cures: Vec<&str> = seen.iter().map(|attempt| attempt.cure.as_str()).collect();
@@ -154,12 +162,18 @@ mod tests {
     fn a_driver_that_is_not_there_is_no_fault_of_the_confinement() {
         let seen = vec![
             attempt("mount", Verdict::Holds, ""),
-            attempt(DRIVER_START, Verdict::DoesNotHold, "See the kernel's log."),
+            attempt(DRIVER, Verdict::DoesNotHold, "See the kernel's log."),
         ];
         let driven = describe(seen.clone(), Looked::Gpus);
         assert_eq!(driven.status, CheckStatus::Error, "{driven:?}");
+        let check = describe(seen.clone(), Looked::Nothing);
+        assert_eq!(
+            check.status,
+            CheckStatus::Error,
+            "it may be the fault: {check:?}"
+        );
         let check = describe(seen, Looked::GpusWithoutDriver);
         assert_eq!((check.status, &check.hint), (CheckStatus::Ok, &None));
-        assert!(check.message.contains("was not tried"), "{check:?}");
+        assert!(check.message.contains("does not count"), "{check:?}");
     }
 }

@@ -47,6 +47,7 @@ impl Host {
         let looked = match (soft, driven) {
             (true, _) => Looked::SoftDevices,
             (false, true) => Looked::Gpus,
+            (false, false) if gpus.is_empty() => Looked::Nothing,
             (false, false) => Looked::GpusWithoutDriver,
         };
         let confinement = self.confinement.check(&self.prober, looked);

@@ -216,7 +216,8 @@ impl Actor {
             }
             Err(denied) => {
                 let shortage = self.shortage(id, denied, needed);
-                if needed > denied.available {
+                // A worker that is refused a slice asks for the needed bytes alone.
+                if bytes == needed && needed > denied.available {
                     self.report_shortage(id, device, &shortage);
                 }
                 Some(shortage)

@@ -22,8 +22,11 @@ const FORKS_END: Duration = Duration::from_secs(1);
 /// Name of the result line about that process.
 const FORKS: &str = "forks-end";
 
+/// Most time for the probe, because the callers of doctor wait.
+const DEADLINE: Duration = Duration::from_secs(10);
+
 /// Name of the result line about the driver.
-const DRIVER: &str = "keeps-driver-start";
+pub(crate) const DRIVER: &str = "keeps-driver-start";
 
 /// One attempted action.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,7 +82,8 @@ impl Prober {
         let left = Left::new();
         args.extend(["--left".into(), (&left.seconds).into()]);
         let env = probe_environment(&config, soft);
-        let written = self.run_confined(&config, soft, &args, &env, Some(1))?;
+        let deadline = Duration::from_millis(config.worker.probe_deadline_ms).min(DEADLINE);
+        let written = self.run_confined(&config, soft, &args, &env, Some(1), deadline)?;
         let mut lines: Vec<Line> = serde_json::from_slice(&written.output)
             .map_err(|e| format!("the probe's answer is not understood: {e}"))?;
         for line in &mut lines {

@@ -26,6 +26,7 @@ use crate::supervisor::launcher::{
 use crate::worker::confine::{Jail, Program};
 use crate::worker::owner::{Owner, Use, reachable};
 
+pub(crate) use confinement::DRIVER;
 pub use confinement::{Attempt, Verdict};
 use run::Written;
 
@@ -146,7 +147,8 @@ impl Prober {
         env.push(("CUDA_VISIBLE_DEVICES".into(), OsString::from(&gpu.uuid)));
         // The canary has a worker's confinement, so it fails where workers would. Its processes
         // are not limited: where all VMs share a uid, the kernel would count all workers.
-        understood(&self.run_confined(config, soft, &args, &env, None)?)
+        let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
+        understood(&self.run_confined(config, soft, &args, &env, None, deadline)?)
     }
 
     /// Runs the probe program with the confinement of a worker of no VM. `sessions`: limits the
@@ -158,8 +160,8 @@ impl Prober {
         args: &[OsString],
         env: &[(OsString, OsString)],
         sessions: Option<u64>,
+        deadline: Duration,
     ) -> Result<Written, String> {
-        let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
         let owner = self.launcher.owners().of(0)?;
         let program = self.program(&probe_binary(config)?, owner.as_ref())?;
         let inmate = (VmIdentity::PROBE, owner);

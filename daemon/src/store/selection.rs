@@ -77,7 +77,7 @@ pub(super) fn of_events() -> String {
 pub(super) fn of_audit() -> String {
     let listed = "EXISTS (SELECT 1 FROM json_tree(audit.detail) AS part \
                   WHERE part.path LIKE '%vm_ids%' AND part.value = ?4)";
-    let killed = "target LIKE '% of vm ' || ?4";
+    let killed = "(target LIKE '% of vm ' || ?4 OR target LIKE '% of vm ' || ?4 || ' (refused: %')";
     let named = "(?7 IS NULL OR actor = ?7) AND (?8 IS NULL OR action = ?8) \
                  AND (?9 IS NULL OR instr(target, ?9) > 0)";
     format!("{TIME} AND (?4 IS NULL OR {killed} OR {listed}) AND {named}")

@@ -31,7 +31,7 @@ pub(super) fn drafts(
         Command::SuspectGpu { .. } => (EventKind::GpuSuspect, Severity::Error),
         _ => (EventKind::ConfigChanged, Severity::Info),
     };
-    let given = told(&details(command));
+    let given = told(&details(command, None));
     let who = &actor.name;
     let vms = changed_vms(outcome);
     if let Some(what) = of_vms(command)
@@ -40,7 +40,7 @@ pub(super) fn drafts(
         let draft = |vm_id: u32| {
             let (subject, verb) = what;
             let given = match (command, catalog.vms.get(&vm_id)) {
-                (Command::RegisterVm(_), Some(vm)) => told(&registered(details(command), vm)),
+                (Command::RegisterVm(_), Some(vm)) => told(&details(command, Some(vm))),
                 _ => given.clone(),
             };
             let message = format!("{subject} {vm_id} {verb} by {who}{given}.");
@@ -119,34 +119,30 @@ fn told(parts: &[String]) -> String {
     }
 }
 
-/// The values of a registration for one of its VMs: a command for several VMs gives the CID of the
-/// first only.
-fn registered(mut parts: Vec<String>, vm: &VmRecord) -> Vec<String> {
-    for part in &mut parts {
-        if part.starts_with("first cid ")
-            && let Some(cid) = vm.cid
-        {
-            *part = format!("cid {cid}");
-        }
-    }
-    parts
-}
-
-/// The values of a command, except its targets: `priority high`, `calls per s 1000`.
-fn details(command: &Command) -> Vec<String> {
-    let json = serde_json::to_value(command).unwrap_or_default();
+/// The values of a command, except its targets: `priority high`, `calls per s 1000`. `vm`: the VM
+/// that the text is about.
+fn details(command: &Command, vm: Option<&VmRecord>) -> Vec<String> {
+    let targets: &[&str] = match command {
+        Command::SetVm(_) => &["vm_ids"],
+        _ => &["vm_ids", "name", "gpu"],
+    };
     let mut parts = Vec::new();
+    let json = serde_json::to_value(command).unwrap_or_default();
     // The outer object has one field, which names the command.
-    if let Some(Value::Object(fields)) = json.as_object().and_then(|c| c.values().next()) {
-        let changes = matches!(command, Command::SetVm(_) | Command::SetPool { .. });
-        collect(fields, changes, &mut parts);
-        // Beside the patch of a pool stands the name of the pool, which is the target.
-        if let Command::SetPool { name, .. } = command {
-            let target = format!("name {name}");
-            if let Some(at) = parts.iter().position(|part| *part == target) {
-                parts.remove(at);
-            }
+    let Value::Object(named) = json else {
+        return parts;
+    };
+    if let Some(Value::Object(mut fields)) = named.into_iter().next().map(|(_, values)| values) {
+        fields.retain(|name, _| !targets.contains(&name.as_str()));
+        // A command for several VMs has the CID of the first only.
+        if let Some(first) = fields.get_mut("first_cid").filter(|cid| !cid.is_null())
+            && let Some(cid) = vm.and_then(|vm| vm.cid)
+        {
+            *first = Value::Null;
+            fields.insert("cid".into(), cid.into());
         }
+        let changes = matches!(command, Command::SetVm(_) | Command::SetPool { .. });
+        collect(&fields, changes, &mut parts);
     }
     parts
 }
@@ -159,23 +155,22 @@ fn collect(fields: &Map<String, Value>, changes: bool, parts: &mut Vec<String>) 
                 collect(inner, changes, parts);
                 continue;
             }
-            _ if matches!(name.as_str(), "vm_ids" | "name" | "gpu") && !changes => continue,
-            _ if name == "vm_ids" => continue,
-            Value::Null if name == "cid" || name == "origin" => "none".to_owned(),
+            Value::Null if changes && (name == "cid" || name == "origin") => "none".to_owned(),
             Value::Null if changes => "default".to_owned(),
             Value::Null | Value::Bool(false) => continue,
-            Value::Array(list) => {
-                let words = list.iter().map(plain);
-                words.collect::<Vec<_>>().join(" ")
-            }
-            other => plain(other),
+            other => word(other),
         };
         parts.push(format!("{} {text}", name.replace('_', " ")));
     }
 }
 
-fn plain(value: &Value) -> String {
-    value.as_str().map_or(value.to_string(), str::to_owned)
+/// A value as words.
+pub(super) fn word(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(list) => list.iter().map(word).collect::<Vec<_>>().join(" "),
+        other => other.to_string(),
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
-//! Texts of the audit trail: what a command changed, and commands that were refused.
+//! Texts of the audit trail: the changes by a command, and refused commands.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -9,15 +8,10 @@ use vgpu_proto::text::printable;
 
 use super::catalog::{Catalog, ranges};
 use super::command::Command;
-use crate::model::counted;
+use super::telling::word;
 
 /// Most records whose changes one line lists.
 const MOST: usize = 64;
-/// Most refused commands that get a line of their own in each [`PERIOD`]. A loop of wrong commands
-/// must not fill the database.
-const REFUSED_MOST: u32 = 20;
-/// Time after which refused commands are listed again.
-const PERIOD: Duration = Duration::from_secs(60);
 /// Most characters of the target of a refused command, with the reason.
 const TARGET: usize = 300;
 /// Most bytes of a refused command, as JSON.
@@ -165,9 +159,14 @@ fn differences(old: &impl Serialize, new: &impl Serialize) -> String {
     let mut names: Vec<&String> = old.keys().chain(new.keys()).collect();
     names.sort_unstable();
     names.dedup();
-    let absent = |name: &str| match name.starts_with("limits.") {
-        true => "default",
-        false => "none",
+    let absent = |name: &str| {
+        let set = ["limits.", "settings."]
+            .iter()
+            .any(|outer| name.starts_with(outer));
+        match set || name == "slice_us" {
+            true => "default",
+            false => "none",
+        }
     };
     let shown = |all: &BTreeMap<String, String>, name: &String| {
         all.get(name)
@@ -204,54 +203,11 @@ fn collect(outer: &str, fields: &Map<String, Value>, all: &mut BTreeMap<String, 
                 collect(&format!("{outer}{name}."), inner, all);
                 continue;
             }
-            Value::Array(list) => list.iter().map(word).collect::<Vec<_>>().join(" "),
             other => word(other),
         };
         if !text.is_empty() {
             all.insert(format!("{outer}{name}"), text);
         }
-    }
-}
-
-fn word(value: &Value) -> String {
-    value.as_str().map_or(value.to_string(), str::to_owned)
-}
-
-/// Counts refused commands, so that only some get a line.
-#[derive(Debug, Default)]
-pub(super) struct Refusals {
-    begun: Option<Instant>,
-    listed: u32,
-    left_out: u64,
-}
-
-impl Refusals {
-    /// Counts a refused command. Returns whether the command gets a line.
-    pub(super) fn list(&mut self, now: Instant) -> bool {
-        if self.begun.is_none_or(|begun| now >= begun + PERIOD) {
-            // Commands that were left out before keep their count until they are told.
-            (self.begun, self.listed) = (Some(now), 0);
-        }
-        let list = self.listed < REFUSED_MOST;
-        match list {
-            true => self.listed += 1,
-            false => self.left_out += 1,
-        }
-        list
-    }
-
-    /// The line about commands that got none, once their period is over or vgpud stops (`now`
-    /// `None`).
-    pub(super) fn summary(&mut self, now: Option<Instant>) -> Option<Command> {
-        let over = |begun: Instant| now.is_none_or(|now| now >= begun + PERIOD);
-        if self.left_out == 0 || !self.begun.is_none_or(over) {
-            return None;
-        }
-        let number = usize::try_from(std::mem::take(&mut self.left_out)).unwrap_or(usize::MAX);
-        Some(Command::Note {
-            action: "refused".into(),
-            target: format!("{} not listed", counted(number, "more refused command")),
-        })
     }
 }
 
@@ -311,17 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_of_wrong_commands_gets_few_lines_and_a_count() {
-        let (mut refusals, begun) = (Refusals::default(), Instant::now());
-        let listed = (0..1_000).filter(|_| refusals.list(begun)).count();
-        assert_eq!(listed, REFUSED_MOST as usize);
-        assert_eq!(refusals.summary(Some(begun)), None);
-        let Some(Command::Note { target, .. }) = refusals.summary(Some(begun + PERIOD)) else {
-            panic!("no summary");
-        };
-        assert_eq!(target, "980 more refused commands not listed");
-        assert_eq!(refusals.summary(None), None);
-        assert!(refusals.list(begun + PERIOD));
+    fn long_commands_are_cut() {
         let long = Command::DeletePool {
             name: "x".repeat(10_000),
         };

@@ -45,8 +45,19 @@ fn allocations_draw_on_the_ledger_in_slices_and_exactly_near_its_end() {
     // The bytes that the session reserved and does not use are left, too.
     let shortage: Shortage = decode(&reply.args).expect("the reason");
     assert_eq!(shortage.asked, 4 * MIB);
-    assert!(shortage.left < 2 * MIB, "{shortage}");
-    for ptr in [small, large, rest] {
+    assert_eq!(shortage.left, 2 * MIB - 512);
+    // 64 MiB stay reserved.
+    ok(guest.status(&req::MemFree { ptr: large }));
+    let size = 80 * MIB;
+    let collided = None;
+    let reply = guest.call(&req::MemAlloc {
+        ctx,
+        size,
+        collided,
+    });
+    let shortage: Shortage = decode(&reply.args).expect("the reason");
+    assert_eq!((shortage.left, shortage.asked), (66 * MIB - 512, size));
+    for ptr in [small, rest] {
         ok(guest.status(&req::MemFree { ptr }));
     }
     // Memory is freed in the background. This allocation waits for that instead of failing.

@@ -592,23 +592,33 @@ impl Session {
     }
 }
 
-/// Stores the reason for which the host refused memory, if the answer has one. Users of
-/// [`Op::HostMap`] log a line of their own.
+/// Stores the reason for which the host refused memory, if the answer has one. Logs the reason for
+/// page-locked memory at once, because work goes on without that memory and no call fails.
 fn note_shortage(op: Op, code: CuResult, args: &[u8]) {
-    if code != CuResult::OUT_OF_MEMORY || args.is_empty() || op == Op::HostMap {
+    if code != CuResult::OUT_OF_MEMORY || args.is_empty() {
         return;
     }
     let Ok(shortage) = codec::decode::<Shortage>(args) else {
         return;
     };
     let way_out = match shortage.limit {
-        MemoryLimit::Quota | MemoryLimit::Pinned => {
-            "free memory, or ask the administrator for a higher limit"
+        MemoryLimit::Quota => "free memory, or ask the administrator for a higher limit",
+        MemoryLimit::Pinned => {
+            "free memory, or ask the administrator for more (on the host: vgpu-admin vm set --pinned)"
         }
-        MemoryLimit::Gpu | MemoryLimit::Host => "try again when other programs have freed memory",
+        MemoryLimit::Gpu => "try again when other programs have freed memory",
+        MemoryLimit::Host => {
+            "try again when other programs have freed memory (on the host: vgpu-admin doctor, pinned-memory)"
+        }
     };
     let why = format!("{shortage}; {way_out}");
-    log::refusal::keep_first(code, shortage.limit.name(), &why);
+    if op == Op::HostMap {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        let lost = "kernels cannot reach this memory of the program";
+        log::once(&SAID, &format!("{lost}: {why}"));
+    } else {
+        log::refusal::keep_first(code, shortage.limit.name(), &why);
+    }
 }
 
 const NO_BULK: UserMemory = UserMemory {

@@ -43,7 +43,8 @@ pub(crate) struct Outbox {
 /// make calls meanwhile, because the worker may be waiting for their calls.
 ///
 /// # Errors
-/// The code with which the session ended.
+/// The code with which the session ended. For a call with data, also the code of a device fault:
+/// the fault may come in the middle of a copy, whose rest is then useless.
 #[inline]
 pub(crate) fn begin(session: &Session, len: usize) -> Cu<(MutexGuard<'_, Outbox>, u64)> {
     let (thread, forbidden) = callback::this_thread();
@@ -52,7 +53,10 @@ pub(crate) fn begin(session: &Session, len: usize) -> Cu<(MutexGuard<'_, Outbox>
         return Err(CuResult::NOT_PERMITTED);
     }
     loop {
-        session.not_ended()?;
+        match len {
+            0 => session.not_ended()?,
+            _ => session.usable()?,
+        }
         let mut out = lock(&session.outbox);
         let (calls, bytes) = (out.calls + 1, out.bytes + len as u64);
         let flooding = out.flooding(thread);
@@ -107,6 +111,9 @@ impl Outbox {
     /// Inserts requests with the program's changes of shared memory before all unwritten requests,
     /// if changes are due.
     pub(crate) fn tell(&mut self, session: &Session) {
+        if session.usable().is_err() {
+            return;
+        }
         let told = session.mirrors.told();
         if !told.is_empty() {
             observe::sent(told.len());

@@ -16,7 +16,7 @@ use super::streams::Target;
 use super::{Shim, capture};
 use crate::mirror::{Reach, Writers};
 use crate::sys::UserMemory;
-use crate::{Cu, lock, log};
+use crate::{Cu, lock};
 
 /// The blocks of the program's memory whose addresses are among the parameters of a kernel.
 #[derive(Debug, Default)]
@@ -144,24 +144,10 @@ impl Shim {
                 read_only: block.flags & READ_ONLY != 0,
             },
         };
-        match self.session.map_host(block.place, memory, writers) {
-            Ok(first) => {
-                if first {
-                    self.assume_work();
-                }
-                self.pinned.set_mapped(block.base);
-            }
-            Err(code) => {
-                static SAID: AtomicBool = AtomicBool::new(false);
-                let text = "the VM may pin no more host memory, so kernels cannot reach this memory of the program: its \
-                            limit is reached (on the host: vgpu-admin vm set --pinned), or what all VMs get together \
-                            (vgpu-admin doctor: pinned-memory)";
-                if code == CuResult::OUT_OF_MEMORY {
-                    log::once(&SAID, text);
-                }
-                return Err(code);
-            }
+        if self.session.map_host(block.place, memory, writers)? {
+            self.assume_work();
         }
+        self.pinned.set_mapped(block.base);
         Ok(())
     }
 

@@ -49,8 +49,9 @@ use Check::*;
 
 use crate::CuResult;
 
-/// Symbols (without `_ptds`, `_ptsz`), and their checks in the order in which they are made. A row
-/// stays while one library refuses the function: soft-gpu refuses functions that guests serve.
+/// Symbols (without `_ptds`, `_ptsz`), and their checks in the order in which they are made. The
+/// guest's library and soft-gpu share this table: a function has a row while one of them refuses
+/// the function.
 const CHECKS: &[(&[&str], &[Check])] = &[
     (&["cuDeviceGetLuid"], &[Value(0), Value(1), Device(2)]),
     (&["cuDeviceGetNvSciSyncAttributes"], &[Handle(0), Device(1)]),

@@ -39,7 +39,7 @@ pub struct Shortage {
     pub total: u64,
     /// Bytes that were left under the limit.
     pub left: u64,
-    /// Bytes that the request asked for.
+    /// Bytes that the request costs, in the units in which the driver takes memory.
     pub asked: u64,
 }
 

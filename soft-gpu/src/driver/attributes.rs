@@ -114,10 +114,11 @@ pub fn value(id: i32, limits: &Limits) -> Option<i32> {
         attr::NUMA_ID => -1,
         attr::MEM_SYNC_DOMAIN_COUNT => 1,
         attr::GPU_PCI_DEVICE_ID => 0x5f06_1af4,
-        // These features are served. Three features read as absent, as 0. Kernels reach registered
-        // memory only after it is mapped (CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM). No current
-        // driver reports the first version of waits for values, which is served (the names with
-        // _V1). Flushes of remote writes are not served.
+        // These features are served. Three kinds of features are missing here and read as 0.
+        // Kernels reach registered memory only after it is mapped
+        // (CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 91). The first version of waits for values
+        // (92 to 94) is served, but no current driver reports it. Flushes of remote writes (98)
+        // are not served.
         attr::GPU_OVERLAP
         | attr::CAN_MAP_HOST_MEMORY
         | attr::CONCURRENT_KERNELS

@@ -198,6 +198,17 @@ impl Adder {
         }
     }
 
+    /// Launches with an address that is not mapped, and waits for the device fault.
+    fn faults(&self, session: &mut Session) -> Result<()> {
+        let mut params = self.params();
+        params[..8].copy_from_slice(&0x6666_0000_0000u64.to_le_bytes());
+        session.send(&self.launch([1, 1, 1], [32, 1, 1], 0), &params)?;
+        let ctx = self.ctx;
+        let status = session.status(&req::CtxSynchronize { ctx }, &[])?;
+        ensure!(status == CuResult::ILLEGAL_ADDRESS, "{status}");
+        Ok(())
+    }
+
     /// Adds and checks the sums: the session still works.
     fn works(&self, session: &mut Session) -> Result<()> {
         let (ctx, stream) = (self.ctx, Stream::NULL);

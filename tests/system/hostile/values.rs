@@ -1,9 +1,10 @@
 //! Invalid sizes, dimensions, parameters and options, with valid names.
 
 use anyhow::{Result, ensure};
-use vgpu_proto::call::{Tensor, Window, req};
+use vgpu_proto::call::{Op, Tensor, Window, req};
 use vgpu_proto::cuda::{CuResult, DevPtr, Stream};
 use vgpu_proto::limits::MAX_KERNEL_PARAMS;
+use vgpu_tests::guest::{self, Guest, expect_right};
 use vgpu_tests::hostile::load_call;
 
 use super::calls::tensor;
@@ -162,16 +163,38 @@ fn launches_that_fit_no_device_are_refused() -> Result<()> {
 }
 
 #[test]
+fn data_without_end_after_a_device_fault_ends_the_session_without_a_strike() -> Result<()> {
+    let scene = Scene::new()?;
+    let mut session = scene.open()?;
+    let adder = Adder::new(&mut session)?;
+    adder.faults(&mut session)?;
+    let piece = vec![0; 1 << 20];
+    // The bound is the VM's queue and 256 MiB.
+    let sent = (0..1_024).take_while(|_| session.send_raw(Op::HostPush, &[], &piece).is_ok());
+    let sent = sent.count();
+    ensure!((256..512).contains(&sent), "{sent} MiB");
+    session.ended()?;
+    let vm = scene.host.vm(1)?;
+    ensure!(vm["strikes"] == 0, "{vm:#}");
+    scene.unharmed()
+}
+
+#[test]
+fn a_program_that_copies_behind_a_fault_gets_the_fault_and_no_strike() -> Result<()> {
+    let scene = Scene::new()?;
+    expect_right(&Guest::new(guest::FAULT, scene.host.target(1))?)?;
+    let vm = scene.host.vm(1)?;
+    ensure!(vm["strikes"] == 0, "{vm:#}");
+    scene.unharmed()
+}
+
+#[test]
 fn a_kernel_with_wild_pointers_harms_only_its_own_session() -> Result<()> {
     let scene = Scene::new()?;
     let mut session = scene.open()?;
     let adder = Adder::new(&mut session)?;
-    let mut params = adder.params();
-    params[..8].copy_from_slice(&0x6666_0000_0000u64.to_le_bytes());
-    session.send(&adder.launch([1, 1, 1], [32, 1, 1], 0), &params)?;
+    adder.faults(&mut session)?;
     let ctx = adder.ctx;
-    let status = session.status(&req::CtxSynchronize { ctx }, &[])?;
-    ensure!(status == CuResult::ILLEGAL_ADDRESS, "{status}");
     // The fault is permanent, and the session stays consistent about it.
     let status = session.status(&req::MemGetInfo { ctx }, &[])?;
     ensure!(status == CuResult::ILLEGAL_ADDRESS, "{status}");

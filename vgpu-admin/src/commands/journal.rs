@@ -73,11 +73,7 @@ pub(super) async fn events(
     }
     let filters = filters(client, period, severity).await?;
     let mut page: EventPage = client.get(&first("events", period, &filters)).await?;
-    // For people: programs get numbers only.
-    let names = match output {
-        Format::Table | Format::Wide => Names::ask(client).await?,
-        Format::Json | Format::Csv => Names::default(),
-    };
+    let names = Names::ask(client, output).await?;
     if !follow {
         return show(output, &page, |page| {
             grid(newest_first(period, &page.events), &names)

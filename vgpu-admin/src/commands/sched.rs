@@ -31,7 +31,7 @@ pub(super) async fn explain(client: &Client, output: Format, vms: &Vms) -> Resul
             .collect();
         return print(&paragraphs.join("\n"));
     }
-    let names = Names::ask(client).await?;
+    let names = Names::ask(client, output).await?;
     show(output, &answers, |answers| grid(answers, &names))
 }
 

@@ -40,7 +40,7 @@ pub(super) async fn run(
                 sessions.extend(part);
             }
             sessions.sort_by_key(|session| Reverse((session.since_unix_ms, session.session_id)));
-            let names = Names::ask(client).await?;
+            let names = Names::ask(client, output).await?;
             show(output, &sessions, |sessions| grid(sessions, &names))
         }
         SessionCommand::Kill {

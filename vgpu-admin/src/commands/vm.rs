@@ -333,10 +333,15 @@ impl Names {
         Names(named.map(|vm| (vm.vm_id, vm.name.clone())).collect())
     }
 
-    /// Asks vgpud for the names.
-    pub(super) async fn ask(client: &Client) -> Result<Names, Error> {
-        let vms: Vec<Vm> = client.get("vms").await?;
-        Ok(Names::of(&vms))
+    /// Asks vgpud for the names, if people read the output. Programs get numbers only.
+    pub(super) async fn ask(client: &Client, output: Format) -> Result<Names, Error> {
+        match output {
+            Format::Table | Format::Wide => {
+                let vms: Vec<Vm> = client.get("vms").await?;
+                Ok(Names::of(&vms))
+            }
+            Format::Json | Format::Csv => Ok(Names::default()),
+        }
     }
 
     /// A VM for people: `7 (web)`, or `7` without a name.

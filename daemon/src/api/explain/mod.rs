@@ -184,7 +184,7 @@ fn summary(catalog: &Catalog, vm: &VmRecord, explained: &Explained, cut_off: boo
     add(match catalog.gpus_of(&vm.pool).is_empty() {
         false => "When that is mended, `vgpu-admin scan-gpus` serves it.".into(),
         true => format!(
-            "When that is mended: `vgpu-admin scan-gpus`, then `vgpu-admin assign-gpu --pool={}`.",
+            "When that is mended: `vgpu-admin scan-gpus`, then `vgpu-admin assign-gpu GPU --pool={}`.",
             vm.pool
         ),
     });

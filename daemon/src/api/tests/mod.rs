@@ -9,6 +9,7 @@ mod listeners;
 mod metrics;
 mod running;
 mod sockets;
+mod trail;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -31,7 +31,7 @@ impl Catalog {
         let warning = |(pool, vms)| {
             format!(
                 "Pool {pool} has no GPU any more and has {}: their programs are refused until \
-                 `vgpu-admin assign-gpu --pool={pool}`.",
+                 `vgpu-admin assign-gpu GPU --pool={pool}`.",
                 counted(vms, "VM")
             )
         };
@@ -52,7 +52,7 @@ impl Catalog {
             return vm.gpus.is_some().then(|| {
                 format!(
                     "None of the GPUs that it may use serves pool {pool}: its programs are refused \
-                     until `vgpu-admin assign-gpu --pool={pool}`."
+                     until `vgpu-admin assign-gpu GPU --pool={pool}`."
                 )
             });
         }

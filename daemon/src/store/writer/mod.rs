@@ -1,5 +1,8 @@
 //! The thread that owns the database.
 
+mod notes;
+mod refusals;
+
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
@@ -11,16 +14,17 @@ use crossbeam::channel::{Receiver, RecvTimeoutError};
 use nix::fcntl::Flock;
 use rusqlite::{Connection, ErrorCode as SqlCode, TransactionBehavior};
 use tokio::sync::oneshot;
-use vgpu_api::{ErrorCode, ErrorDetail, EventKind, GpuState, Quarantine, Session, Severity};
+use vgpu_api::{ErrorCode, ErrorDetail, EventKind, Session, Severity};
 
 use super::catalog::{Catalog, Context};
 use super::command::{AuditActor, Command, Outcome, invalid, refuse};
 use super::content::Backup;
-use super::trail::{self, Refusals};
+use super::trail;
 use super::{NumberFile, Shared, StoreError, StoreOptions, rows, telling};
-use crate::events::{Draft, GpuNote, Journal, QuarantineNote, Unsaved, VmNote};
+use crate::events::{Draft, Journal, Unsaved};
 use crate::mediation::Change;
 use crate::model::{UsageRecord, VmRecord, now_unix_ms};
+use refusals::Refusals;
 
 /// Interval at which the writer looks for events and notes.
 const TICK: Duration = Duration::from_millis(100);
@@ -280,35 +284,6 @@ impl Writer {
         self.acknowledged(change);
         self.tell(command, &outcome, actor);
         Ok(outcome)
-    }
-
-    /// Adds a line about a refused command to the audit trail. The caller gets the refusal also if
-    /// the line cannot be saved.
-    fn refused(&mut self, actor: &AuditActor, command: &Command, message: &str) {
-        if *actor == AuditActor::daemon() || !self.refusals.list(Instant::now()) {
-            return;
-        }
-        let target = trail::refused_target(command, message);
-        let detail = trail::refused_detail(command);
-        self.add_line(actor, (command.action(), &target, &detail));
-    }
-
-    /// Adds a line with the number of the refused commands that got no line.
-    fn count_refused(&mut self, now: Option<Instant>) {
-        let summary = self.refusals.summary(now);
-        if let Some(command @ Command::Note { action, target }) = &summary {
-            let detail = trail::refused_detail(command);
-            self.add_line(&AuditActor::daemon(), (action, target, &detail));
-        }
-    }
-
-    fn add_line(&mut self, actor: &AuditActor, line: (&str, &str, &str)) {
-        let saved = self.transact(|connection| {
-            rows::save_audit(connection, now_unix_ms(), actor, line).map(|_| ())
-        });
-        if let Err(error) = saved {
-            tracing::debug!("a refused command is not in the audit trail: {error}");
-        }
     }
 
     fn context(&self, now_unix_ms: u64) -> Context {
@@ -600,28 +575,6 @@ impl Writer {
         }
     }
 
-    /// Adds the mediation's own decisions to the catalog. They take effect at once, and are saved
-    /// with the next successful transaction.
-    fn with_notes(&mut self) -> Arc<Catalog> {
-        let (vms, gpus) = self.journal.take_notes();
-        let catalog = self.shared.catalog();
-        if vms.is_empty() && gpus.is_empty() {
-            return catalog;
-        }
-        let mut catalog = Catalog::clone(&catalog);
-        for (vm_id, note) in &vms {
-            note_vm(&mut catalog, *vm_id, note);
-        }
-        for (uuid, note) in gpus {
-            let (state, reason) = match note {
-                GpuNote::Suspect(reason) => (GpuState::Suspect, reason),
-                GpuNote::Vanished(reason) => (GpuState::Vanished, reason),
-            };
-            catalog.set_state(&uuid, state, Some(reason));
-        }
-        self.shared.publish(catalog)
-    }
-
     fn flush_if_due(&mut self) {
         let catalog = self.with_notes();
         let now = Instant::now();
@@ -693,41 +646,6 @@ fn save_unsaved(connection: &Connection, unsaved: &Unsaved) -> Result<(), rusqli
         rows::save_usage(connection, *vm_id, usage)?;
     }
     Ok(())
-}
-
-fn note_vm(catalog: &mut Catalog, vm_id: u32, note: &VmNote) {
-    let Some(vm) = catalog.vms.get_mut(&vm_id) else {
-        return;
-    };
-    if vm.generation != note.generation {
-        return;
-    }
-    if let Some(strikes) = note.strikes {
-        vm.strikes = strikes;
-        vm.last_strike_unix_ms = note.at_unix_ms;
-    }
-    match &note.quarantine {
-        None => {}
-        Some(QuarantineNote::Begun {
-            reason,
-            until_unix_ms,
-            quarantines,
-        }) => {
-            vm.quarantines = *quarantines;
-            // Quarantines age only while the VM is not in quarantine.
-            vm.quarantines_unix_ms = until_unix_ms.unwrap_or(note.at_unix_ms);
-            vm.quarantine.get_or_insert_with(|| Quarantine {
-                reason: reason.clone(),
-                since_unix_ms: note.at_unix_ms,
-                automatic: true,
-                until_unix_ms: *until_unix_ms,
-            });
-        }
-        // A quarantine that an administrator set in between stays.
-        Some(QuarantineNote::Over) => {
-            vm.quarantine.take_if(|quarantine| quarantine.automatic);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -22,8 +22,8 @@ use command_fds::{CommandFdExt, FdMapping};
 use nix::libc;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{
-    Gid, Resource, Rlimit, Signal, Uid, getrlimit, set_parent_process_death_signal, setrlimit,
-    setsid,
+    Gid, Resource, Rlimit, Signal, Uid, geteuid, getrlimit, set_parent_process_death_signal,
+    setrlimit, setsid,
 };
 use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use seccompiler::BpfProgram;
@@ -255,9 +255,11 @@ impl Confinement {
             setsid()?;
             // The kernel refuses this if the process already has a higher score.
             let _ = expendable();
-            if let Some(owner) = &self.owner {
-                let _ = login_as(owner);
-            }
+            let user = self
+                .owner
+                .as_ref()
+                .map_or_else(|| geteuid().as_raw(), |o| o.uid);
+            let _ = login_as(user);
             if let Some(spaces) = &self.spaces {
                 spaces.enter().map_err(|e| Step::Namespaces.failed(e))?;
             }
@@ -332,16 +334,23 @@ fn expendable() -> rustix::io::Result<()> {
 
 /// Sets the user of the process in the kernel's audit records. The kernel allows that once: a
 /// process without such a user could choose an administrator.
-fn login_as(owner: &Owner) -> io::Result<()> {
-    let mut text = [0; 10];
-    let mut left = &mut text[..];
-    write!(left, "{}", owner.uid)?;
-    let unused = left.len();
-    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+fn login_as(user: u32) -> io::Result<()> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::open(c"/proc/self/loginuid", flags, Mode::empty())?;
-    rustix::io::write(&file, &text[..text.len() - unused])?;
+    let mut text = [0; 10];
+    let length = rustix::io::read(&file, &mut text)?;
+    // A write that the kernel refuses would be an audit record, too.
+    if text[..length] == *NOBODY_LOGGED_IN {
+        let mut left = &mut text[..];
+        write!(left, "{user}")?;
+        let unused = left.len();
+        rustix::io::pwrite(&file, &text[..text.len() - unused], 0)?;
+    }
     Ok(())
 }
+
+/// The login user of processes that no login started: -1 as an unsigned number.
+const NOBODY_LOGGED_IN: &[u8] = b"4294967295";
 
 /// Sets each limit to the given value, or to the hard limit of the process if that is lower.
 fn bound(limits: &[(Resource, u64)]) -> io::Result<()> {

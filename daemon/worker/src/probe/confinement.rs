@@ -63,6 +63,7 @@ pub(super) fn examine(
         limit("file-size", Resource::RLIMIT_FSIZE, RLIM_INFINITY - 1),
         limit("memory", Resource::RLIMIT_DATA, RLIM_INFINITY - 1),
         expendable(),
+        login_user(),
     ];
     if !libraries.soft {
         lines.extend([
@@ -137,6 +138,15 @@ fn expendable() -> Line {
     line("ends-before-vgpud", score > 0, detail)
 }
 
+/// Checks that the user in the kernel's audit records is set, because it can be set only once.
+fn login_user() -> Line {
+    const NAME: &str = "login-user";
+    match std::fs::read_to_string("/proc/self/loginuid") {
+        Ok(user) => line(NAME, user != "4294967295", format!("login uid {user}")),
+        Err(e) => line(NAME, true, format!("this kernel has none: {e}")),
+    }
+}
+
 /// Names a thread as NVIDIA's driver does, in a dumpable process as a worker on a GPU is
 /// (`driver/load.rs` has the reason).
 fn names_threads() -> Line {
@@ -176,7 +186,7 @@ fn own_shared_memory() -> Line {
     match nix::sys::statvfs::statvfs(dir) {
         Ok(found) => {
             let bytes = found.blocks().saturating_mul(found.fragment_size());
-            let written = !create(NAME, dir).holds;
+            let written = can_create(dir).is_ok();
             let detail = format!("/dev/shm has {bytes} bytes, files can be made: {written}");
             line(NAME, bytes <= MOST && written, detail)
         }
@@ -184,7 +194,7 @@ fn own_shared_memory() -> Line {
     }
 }
 
-/// Checks that sockets of host services are out of reach.
+/// Checks that the host's services and load figures, which all users may write to, are not visible.
 fn own_services() -> Line {
     let seen = ["/run/systemd", "/run/dbus", "/proc/pressure"].into_iter();
     let mut seen = seen.filter(|dir| {
@@ -334,15 +344,22 @@ fn create(name: &str, dir: &Path) -> Line {
     if !dir.is_dir() {
         return line(name, true, format!("there is no {}", dir.display()));
     }
-    let path = dir.join(format!("vgpu-probe-{}", std::process::id()));
-    match std::fs::File::create_new(&path) {
-        Ok(_) => {
-            let _ = std::fs::remove_file(&path);
-            let detail = format!("a file can be made in {}", dir.display());
-            line(name, false, detail)
-        }
+    match can_create(dir) {
+        Ok(()) => line(
+            name,
+            false,
+            format!("a file can be made in {}", dir.display()),
+        ),
         Err(e) => line(name, true, e.to_string()),
     }
+}
+
+/// Creates a file in a directory and removes it again.
+fn can_create(dir: &Path) -> std::io::Result<()> {
+    let path = dir.join(format!("vgpu-probe-{}", std::process::id()));
+    std::fs::File::create_new(&path)?;
+    let _ = std::fs::remove_file(&path);
+    Ok(())
 }
 
 /// `outside` is the link of one of vgpud's namespaces, for example `net:[4026531840]`.

@@ -236,7 +236,12 @@ fn answer(
                 grant(socket, pages, policy, books);
             }
         }
-        FromWorker::MemReserve { request, bytes, .. } => {
+        FromWorker::MemReserve {
+            request,
+            bytes,
+            needed,
+            ..
+        } => {
             let granted = books
                 .used
                 .checked_add(*bytes)
@@ -247,7 +252,8 @@ fn answer(
             if !granted && policy.late_denials {
                 books.denied = Some(*request);
             } else {
-                mem_grant(socket, *request, granted, policy.memory - books.used);
+                let refused = (policy.memory - books.used, *needed);
+                mem_grant(socket, *request, (!granted).then_some(refused));
             }
         }
         FromWorker::MemRelease { bytes, .. } => {
@@ -256,7 +262,8 @@ fn answer(
                 .checked_sub(*bytes)
                 .expect("more given back than was granted");
             if let Some(request) = books.denied.take() {
-                mem_grant(socket, request, false, 0);
+                // The worker no longer counts this refusal, because memory was freed since.
+                mem_grant(socket, request, Some((0, 0)));
             }
         }
         FromWorker::MemAsk { .. } => {
@@ -320,14 +327,14 @@ fn grant(socket: &OwnedFd, pages: &DaemonEnd<'static>, policy: &Policy, books: &
     epoch
 }
 
-fn mem_grant(socket: &OwnedFd, request: u64, granted: bool, left: u64) {
-    let shortage = Shortage {
+/// Answers a request for memory. `refused`: the bytes that are left, and those that were asked for.
+fn mem_grant(socket: &OwnedFd, request: u64, refused: Option<(u64, u64)>) {
+    let refused = refused.map(|(left, asked)| Shortage {
         limit: MemoryLimit::Gpu,
         total: 0,
         left,
-        asked: 0,
-    };
-    let refused = Some(shortage).filter(|_| !granted);
+        asked,
+    });
     send(socket, &ToWorker::MemGrant { request, refused }, &[]);
 }
 

@@ -7,7 +7,7 @@ use vgpu_cuda_abi::args::In;
 use vgpu_cuda_abi::numbers::launch_attribute::{
     CLUSTER_DIMENSION, COOPERATIVE, PREFERRED_CLUSTER_DIMENSION,
 };
-use vgpu_cuda_abi::structs::LaunchConfig;
+use vgpu_cuda_abi::structs::{LaunchAttribute, LaunchConfig};
 use vgpu_proto::call::{Cluster, OWN_CLUSTER};
 
 use crate::ffi::exports;
@@ -88,13 +88,19 @@ exports! {
 /// Whether the launch is cooperative, and its clusters. Hints are accepted and ignored. Attributes
 /// that change the results of a kernel or the time of events are refused.
 fn attributes(config: &LaunchConfig) -> Cu<(bool, Cluster)> {
-    let mut cooperative = false;
+    let (mut cooperative, mut cluster) = (false, OWN_CLUSTER);
     for i in 0..config.count as usize {
         let attribute = config.attributes.at(i)?;
         match attribute.id {
             COOPERATIVE => cooperative = attribute.value[0] != 0,
-            // The preferred size is a hint: the driver may use the clusters of the other attribute.
-            CLUSTER_DIMENSION | PREFERRED_CLUSTER_DIMENSION => {}
+            CLUSTER_DIMENSION => {
+                cluster = cluster_of(&attribute);
+                if cluster.contains(&0) {
+                    return Err(CuResult::INVALID_CLUSTER_SIZE);
+                }
+            }
+            // A hint: the driver may use the clusters of the attribute above.
+            PREFERRED_CLUSTER_DIMENSION => {}
             // Ignore; access policy; synchronisation policy; cluster scheduling; programmatic
             // serialisation (permits an overlap); priority; memory domains; shared-memory
             // carve-out; NVLink scheduling.
@@ -109,23 +115,11 @@ fn attributes(config: &LaunchConfig) -> Cu<(bool, Cluster)> {
             }
         }
     }
-    let cluster = cluster_of(config)?;
-    if cluster.is_some_and(|cluster| cluster.contains(&0)) {
-        return Err(CuResult::INVALID_CLUSTER_SIZE);
-    }
-    Ok((cooperative, cluster.unwrap_or(OWN_CLUSTER)))
+    Ok((cooperative, cluster))
 }
 
-/// The clusters that a configuration asks for, zeros included; `None` without the attribute. The
-/// last of several attributes counts.
-pub(super) fn cluster_of(config: &LaunchConfig) -> Cu<Option<Cluster>> {
-    let mut cluster = None;
-    for i in 0..config.count as usize {
-        let attribute = config.attributes.at(i)?;
-        if attribute.id == CLUSTER_DIMENSION {
-            let [x, y, z, ..] = attribute.value;
-            cluster = Some([x, y, z]);
-        }
-    }
-    Ok(cluster)
+/// The clusters of the attribute [`CLUSTER_DIMENSION`].
+pub(super) fn cluster_of(attribute: &LaunchAttribute) -> Cluster {
+    let [x, y, z, ..] = attribute.value;
+    [x, y, z]
 }

@@ -6,6 +6,7 @@ use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{In, Out};
 use vgpu_cuda_abi::numbers::device_attribute as attr;
 use vgpu_cuda_abi::numbers::function_attribute as attribute;
+use vgpu_cuda_abi::numbers::launch_attribute::CLUSTER_DIMENSION;
 use vgpu_cuda_abi::structs::{LaunchConfig, SharedOfBlock};
 use vgpu_proto::call::OWN_CLUSTER;
 
@@ -99,7 +100,13 @@ fn clusters(out: Out<c_int>, function: u64, config: In<LaunchConfig>, largest: b
     let config = config.get()?;
     // Unlike launches, queries may give zeros: `cuOccupancyMaxPotentialClusterSize` ignores the
     // given cluster, and the driver checks the cluster for the other function.
-    let cluster = cluster_of(&config)?.unwrap_or(OWN_CLUSTER);
+    let mut cluster = OWN_CLUSTER;
+    for i in 0..config.count as usize {
+        let attribute = config.attributes.at(i)?;
+        if attribute.id == CLUSTER_DIMENSION {
+            cluster = cluster_of(&attribute);
+        }
+    }
     let launch = Clusters {
         grid: config.grid,
         block: config.block,

@@ -288,7 +288,7 @@ impl Objects {
         self.one_freed(device);
         self.give_back(link, device, charge);
         for pending in &mut self.allocs.waiting {
-            pending.denied = 0;
+            (pending.denied, pending.shortage) = (0, None);
         }
         if let Some(asked) = &mut self.allocs.asked {
             asked.outdated = true;
@@ -365,7 +365,7 @@ impl Objects {
             // For vgpud, bytes that the session reserved and does not use are in use.
             first.shortage = refused.map(|said| Shortage {
                 left: said.left.saturating_add(unused),
-                asked: first.size,
+                asked: said.asked.saturating_add(unused),
                 ..said
             });
         }

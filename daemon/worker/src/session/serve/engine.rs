@@ -185,8 +185,8 @@ impl Engine {
                 self.spun = false;
                 self.active = true;
                 self.marks_due = None;
-                if let Err(text) = self.session.receive(frame) {
-                    return Some(Ending::broken(text));
+                if let Err(ending) = self.session.receive(frame) {
+                    return Some(ending);
                 }
                 if !self.session.pay() || self.session.link.out.congested() {
                     // The remaining requests in the buffer could cause replies many times as long

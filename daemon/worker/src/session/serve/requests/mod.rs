@@ -11,7 +11,7 @@ use vgpu_proto::codec::Encode;
 use vgpu_proto::cuda::{Ctx, Stream as StreamName};
 use vgpu_proto::limits::DEPTH_CALLS;
 
-use super::Session;
+use super::{Ending, Session};
 use crate::driver::Result;
 use crate::session::flow::Place;
 use crate::session::link::Link;
@@ -34,24 +34,24 @@ struct Asked {
     bulk: u64,
 }
 
-/// Most bulk bytes that a session may receive after a device fault. Every call then fails without
-/// work, and a guest library learns of the fault with its next answer. What it sends until then is
-/// bounded by its window of unanswered data. vgpud gives no credit for these bytes any more.
+/// Most bulk bytes that a session may receive after a device fault, beyond the VM's queue. vgpud
+/// gives no credit for these bytes any more, so nothing limits their rate. Our guest library sends
+/// no data once it knows of the fault, and it learns of the fault before the worker takes data.
 const MOST_AFTER_FAULT: u64 = 256 << 20;
 
 impl Session {
     /// Handles a request.
     ///
     /// # Errors
-    /// A sentence if the guest sent more than its credit allows, or went on sending data after a
-    /// device fault.
-    pub(super) fn receive(&mut self, frame: Frame<Bulk>) -> std::result::Result<(), String> {
+    /// If the guest sent more than its credit allows, or went on sending data after a device fault.
+    pub(super) fn receive(&mut self, frame: Frame<Bulk>) -> std::result::Result<(), Ending> {
         let op = frame.request.op();
         let id = frame.id;
         if self.link.poison.is_some() {
             self.link.after_fault += frame.bulk.bytes().len() as u64;
-            if self.link.after_fault > MOST_AFTER_FAULT {
-                return Err("data without end after a device fault".to_owned());
+            let queue = self.link.out.depth().bytes;
+            if self.link.after_fault > MOST_AFTER_FAULT.saturating_add(queue) {
+                return Err(Ending::closed("data without end after a device fault"));
             }
         }
         let unanswered = self.unanswered();
@@ -74,7 +74,7 @@ impl Session {
         let sent = &mut link.received;
         (sent.calls, sent.bytes) = (sent.calls + 1, sent.bytes + bulk);
         if !link.out.allows(*sent, bulk) || unanswered > DEPTH_CALLS as usize {
-            return Err("more requests than there was credit for".to_owned());
+            return Err(Ending::broken("more requests than there was credit for"));
         }
         let taken = match link.poison {
             Some(code) => {
