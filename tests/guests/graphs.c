@@ -83,6 +83,8 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
 CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, void *info);
 CUresult cuGraphExecDestroy(CUgraphExec exec);
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
+CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data);
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
 
 enum { KERNEL = 0, FILL = 2, ALLOC = 10, FREE = 11, CONDITIONAL = 13 };
 enum { IF = 0, WHILE = 1, SWITCH = 2 };
@@ -270,24 +272,120 @@ static int captured_memory(void) {
     return 0;
 }
 
+/* A captured graph that fills memory with `value` and copies its last words to `words`. */
+static CUgraphExec filler(CUdeviceptr *at, size_t bytes, unsigned value, int frees, int flags) {
+    CUgraph graph;
+    CUgraphExec exec;
+    CU(cuStreamBeginCapture_v2(stream, RELAXED));
+    CU(cuMemAllocAsync(at, bytes, stream));
+    CU(cuMemsetD32Async(*at, value, bytes / 4, stream));
+    CU(cuMemcpyDtoDAsync_v2(words, *at + bytes - sizeof seen, sizeof seen, stream));
+    if (frees) CU(cuMemFreeAsync(*at, stream));
+    CU(cuStreamEndCapture(stream, &graph));
+    CU(cuGraphInstantiateWithFlags(&exec, graph, flags));
+    CU(cuGraphDestroy(graph));
+    return exec;
+}
+
+static void waits(void *gate) {
+    while (!__atomic_load_n((int *)gate, __ATOMIC_ACQUIRE)) usleep(1000);
+}
+
+/* Large memory of graphs exists only while it is allocated. Graphs that are launched one after
+ * another share memory. */
+static int large(void) {
+    enum { BYTES = 4 << 20 };
+    CUdeviceptr at[5];
+    CUgraphExec execs[5];
+    for (unsigned i = 0; i < 5; i++) execs[i] = filler(&at[i], BYTES - 64, 10 + i, i < 3, 0);
+    EXPECT(used(0) == 0 && at[0] != at[1] && at[1] != at[2]);
+    for (unsigned i = 0; i < 6; i++) {
+        run(execs[i % 3]);
+        EXPECT(seen[0] == 10 + i % 3 && seen[3] == 10 + i % 3 && used(0) == BYTES);
+    }
+    /* What the program has not freed keeps its memory, and the other graphs get other memory. */
+    for (unsigned i = 3; i < 5; i++) {
+        run(execs[i]);
+        EXPECT(seen[0] == 10 + i && used(0) == (i - 2) * BYTES);
+        FAILS(INVALID_VALUE, cuGraphLaunch(execs[i], stream));
+    }
+    for (unsigned i = 0; i < 3; i++) {
+        run(execs[i]);
+        EXPECT(seen[0] == 10 + i && used(0) == 3 * BYTES);
+    }
+    CU(cuDeviceGraphMemTrim(device));
+    EXPECT(used(0) == 2 * BYTES);
+    for (unsigned i = 3; i < 5; i++) {
+        CU(cuMemcpyDtoH_v2(seen, at[i] + BYTES - 64 - sizeof seen, sizeof seen));
+        EXPECT(seen[0] == 10 + i && seen[3] == 10 + i);
+    }
+    CU(cuMemFree_v2(at[3]));
+    CU(cuMemFreeAsync(at[4], stream));
+    EXPECT(used(0) == 2 * BYTES);
+    for (unsigned i = 0; i < 5; i++) {
+        run(execs[i]);
+        EXPECT(seen[0] == 10 + i);
+    }
+    EXPECT(used(0) == 2 * BYTES);
+    CU(cuMemFree_v2(at[3]));
+    /* Memory outlives the instance. */
+    CU(cuGraphExecDestroy(execs[4]));
+    CU(cuMemcpyDtoH_v2(seen, at[4], sizeof seen));
+    EXPECT(seen[0] == 14);
+    CU(cuMemFree_v2(at[4]));
+    CU(cuDeviceGraphMemTrim(device));
+    EXPECT(used(0) == 0 && used(1) == 3 * BYTES);
+
+    /* Work of another stream does not get memory that unfinished work uses. */
+    CUstream other;
+    int gate = 0;
+    CU(cuStreamCreate(&other, NON_BLOCKING));
+    CU(cuLaunchHostFunc(stream, waits, &gate));
+    CU(cuGraphLaunch(execs[0], stream));
+    CU(cuGraphLaunch(execs[1], other));
+    CU(cuStreamSynchronize(other));
+    EXPECT(used(0) == 2 * BYTES);
+    __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
+    CU(cuStreamSynchronize(stream));
+    CU(cuGraphLaunch(execs[2], other));
+    CU(cuStreamDestroy_v2(other));
+    run(execs[1]);
+    EXPECT(seen[0] == 11 && used(0) == 2 * BYTES);
+
+    CUdeviceptr kept;
+    CUgraphExec again = filler(&kept, BYTES, 20, 0, AUTO_FREE);
+    for (int i = 0; i < 3; i++) run(again);
+    EXPECT(seen[0] == 20 && used(0) == 2 * BYTES);
+    CU(cuDevicePrimaryCtxReset_v2(device));
+    EXPECT(used(0) == 0);
+    puts("large: right");
+    return 0;
+}
+
 /* Graphs that together need more memory than the VM's limit succeed one after another, but not at
  * the same time. */
 static int capped(void) {
     size_t free_bytes, total;
     CU(cuMemGetInfo_v2(&free_bytes, &total));
-    size_t part = total / 4 * 3;
-    for (int i = 0; i < 3; i++) {
-        CUgraph graph;
-        CUgraphNode node;
-        CU(cuGraphCreate(&graph, 0));
-        AllocParams one = allocation(part), more = allocation(part);
-        CU(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &one));
-        CU(cuMemGetInfo_v2(&free_bytes, &total));
-        EXPECT(free_bytes < total / 2);
-        FAILS(OUT_OF_MEMORY, cuGraphAddMemAllocNode(&node, graph, NULL, 0, &more));
-        CU(cuGraphDestroy(graph));
+    size_t part = (total / 4 * 3) & ~(size_t)4095;
+    CUdeviceptr at[4];
+    CUgraphExec execs[4];
+    for (unsigned i = 0; i < 4; i++) execs[i] = filler(&at[i], part, i, i < 2, 0);
+    for (unsigned i = 0; i < 3; i++) {
+        run(execs[i]);
+        EXPECT(seen[0] == i);
     }
-    CU(cuDeviceGraphMemTrim(device));
+    CU(cuMemGetInfo_v2(&free_bytes, &total));
+    EXPECT(free_bytes < total / 2);
+    FAILS(OUT_OF_MEMORY, cuGraphLaunch(execs[3], stream));
+    FAILS(OUT_OF_MEMORY, cuGraphLaunch(execs[0], stream));
+    CU(cuMemFree_v2(at[2]));
+    run(execs[3]);
+    EXPECT(seen[0] == 3);
+    CU(cuMemFree_v2(at[3]));
+    /* Other allocations get the memory that is kept for graphs. */
+    CUdeviceptr more;
+    CU(cuMemAlloc_v2(&more, part));
     EXPECT(used(0) == 0);
     puts("capped: right");
     return 0;
@@ -496,7 +594,8 @@ int main(int argc, char **argv) {
         const char *name;
         int (*part)(void);
     } parts[] = {
-        {"memory", memory}, {"captured_memory", captured_memory}, {"capped", capped},
+        {"memory", memory}, {"captured_memory", captured_memory}, {"large", large},
+        {"capped", capped},
         {"conditions", conditions}, {"loops", loops}, {"forever", forever},
         {"forks", forks}, {"nodes", nodes},
     };
@@ -506,6 +605,6 @@ int main(int argc, char **argv) {
             return parts[i].part();
         }
     }
-    fprintf(stderr, "usage: graphs memory|captured_memory|capped|conditions|loops|forever|forks|nodes\n");
+    fprintf(stderr, "usage: graphs memory|captured_memory|large|capped|conditions|loops|forever|forks|nodes\n");
     return EXIT_USAGE;
 }

@@ -32,6 +32,11 @@ fn memory_nodes_by_capture() -> Result<()> {
 }
 
 #[test]
+fn large_memory_of_graphs_exists_while_it_is_allocated() -> Result<()> {
+    part("large")
+}
+
+#[test]
 fn memory_of_graphs_counts_for_the_quota_of_the_vm() -> Result<()> {
     let host = one_vm(&Options::default())?;
     host.admin("vm set 1 --memory=256MiB")?;

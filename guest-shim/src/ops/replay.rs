@@ -66,7 +66,7 @@ pub(crate) fn instantiate(shim: &Shim, graph: &Graph, flags: u64) -> Result<Arc<
             stream: Stream::NULL,
             info: None,
         };
-        steps(shim, &mut lock(&exec.state), &target)?;
+        prepare(shim, &exec, &target)?;
     }
     shim.execs.insert(exec.handle, exec.clone())?;
     if single {
@@ -88,10 +88,13 @@ pub(crate) fn run(shim: &Shim, exec: &Exec, target: &Target) -> Cu {
     }
     let _work = target.order(shim, Reach::Any)?;
     let mut state = lock(&exec.state);
-    let steps = steps(shim, &mut state, target)?;
     let (allocs, frees) = state.plan.memory();
     let keep = exec.flags & AUTO_FREE != 0;
-    shim.graph_memory.launch(&allocs, &frees, keep)?;
+    shim.graph_memory.may_launch(&allocs, &frees, keep)?;
+    // Before the recording, because the driver checks the addresses of copies then.
+    shim.graph_memory.fill(shim, target, &allocs)?;
+    let steps = steps(shim, &mut state, target)?;
+    shim.graph_memory.launched(target, &allocs, &frees);
     for step in steps.iter() {
         match step {
             Step::Recorded(graph) => shim.session.post(&req::GraphLaunch {
@@ -105,12 +108,26 @@ pub(crate) fn run(shim: &Shim, exec: &Exec, target: &Target) -> Cu {
     Ok(())
 }
 
+/// Makes the worker record the steps of an instance before the first launch in the target's
+/// context.
+///
+/// # Errors
+/// The host's errors.
+pub(crate) fn prepare(shim: &Shim, exec: &Exec, target: &Target) -> Cu {
+    let mut state = lock(&exec.state);
+    let (allocs, _) = state.plan.memory();
+    shim.graph_memory.fill(shim, target, &allocs)?;
+    let recorded = steps(shim, &mut state, target).map(|_| ());
+    shim.graph_memory.unfill(target, &allocs);
+    recorded
+}
+
 /// The steps of a launch in the target's context. The first launch in a context makes the worker
 /// record these steps.
 ///
 /// # Errors
 /// The host's errors about conditional nodes; the code with which the session ended.
-pub(crate) fn steps(shim: &Shim, state: &mut ExecState, target: &Target) -> Cu<Arc<[Step]>> {
+fn steps(shim: &Shim, state: &mut ExecState, target: &Target) -> Cu<Arc<[Step]>> {
     let ctx = target.ctx();
     if let Some((_, steps)) = state.recorded.iter().find(|(c, _)| *c == ctx.0) {
         return Ok(steps.clone());

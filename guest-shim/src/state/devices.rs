@@ -102,6 +102,11 @@ impl Device {
         self.attribute(id).is_ok_and(|value| value != 0)
     }
 
+    /// Whether physical memory can be mapped at reserved addresses.
+    pub(crate) fn has_virtual_memory(&self) -> bool {
+        self.has(attribute::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
+    }
+
     /// Whether copies can follow tensor maps.
     pub(crate) fn has_tensor_maps(&self) -> bool {
         self.has(attribute::TENSOR_MAP_ACCESS_SUPPORTED)

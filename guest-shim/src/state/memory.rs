@@ -43,6 +43,21 @@ pub(crate) struct Range {
 }
 
 impl Range {
+    /// Memory that is accessible. `place`: context, device and pool. The map chooses the ID.
+    fn of(base: u64, size: u64, (ctx, device, pool): (Ctx, i32, u64)) -> Range {
+        Range {
+            base,
+            size,
+            ctx: ctx.0,
+            device,
+            id: 0,
+            module: 0,
+            pool,
+            physical: 0,
+            access: READ_WRITE,
+        }
+    }
+
     /// Whether the range is an allocation, not a module's global or a mapping.
     fn is_allocated(&self) -> bool {
         self.module == 0 && self.physical == 0
@@ -129,22 +144,10 @@ impl DeviceMemory {
         if size == 0 || map.ranges.contains_key(&ptr) {
             return;
         }
-        map.next_id += 1;
-        let id = map.next_id;
-        map.ranges.insert(
-            ptr,
-            Range {
-                base: ptr,
-                size,
-                ctx: ctx.0,
-                device,
-                id,
-                module,
-                pool: 0,
-                physical: 0,
-                access: READ_WRITE,
-            },
-        );
+        map.add(Range {
+            module,
+            ..Range::of(ptr, size, (ctx, device, 0))
+        });
     }
 
     /// Removes the globals of an unloaded module.
@@ -209,22 +212,11 @@ impl DeviceMemory {
         if !map.is_reserved(base, size) || map.overlaps(base, size) {
             return Err(CuResult::INVALID_VALUE);
         }
-        map.next_id += 1;
-        let id = map.next_id;
-        map.ranges.insert(
-            base,
-            Range {
-                base,
-                size,
-                ctx: 0,
-                device,
-                id,
-                module: 0,
-                pool: 0,
-                physical,
-                access: 0,
-            },
-        );
+        map.add(Range {
+            physical,
+            access: 0,
+            ..Range::of(base, size, (Ctx(0), device, 0))
+        });
         Ok(())
     }
 
@@ -270,33 +262,34 @@ impl DeviceMemory {
         Ok(())
     }
 
+    /// Adds memory of a graph at the beginning of a reservation.
+    pub(super) fn cover(&self, base: u64, size: u64, (ctx, device): (Ctx, i32)) {
+        self.write().add(Range::of(base, size, (ctx, device, 0)));
+    }
+
+    /// Removes memory of a graph. The reservation stays.
+    pub(super) fn uncover(&self, base: u64) {
+        self.write().ranges.remove(&base);
+    }
+
     /// Adds memory that the host allocated; `false` if the program has a mapping there.
-    fn enter(&self, base: u64, size: u64, (ctx, device, pool): (Ctx, i32, u64)) -> bool {
+    fn enter(&self, base: u64, size: u64, place: (Ctx, i32, u64)) -> bool {
         let mut map = self.write();
         if map.overlaps(base, size) || map.reserved.reserve(base, size).is_err() {
             return false;
         }
-        map.next_id += 1;
-        let id = map.next_id;
-        map.ranges.insert(
-            base,
-            Range {
-                base,
-                size,
-                ctx: ctx.0,
-                device,
-                id,
-                module: 0,
-                pool,
-                physical: 0,
-                access: READ_WRITE,
-            },
-        );
+        map.add(Range::of(base, size, place));
         true
     }
 }
 
 impl Map {
+    fn add(&mut self, range: Range) {
+        self.next_id += 1;
+        let id = self.next_id;
+        self.ranges.insert(range.base, Range { id, ..range });
+    }
+
     fn find(&self, address: u64) -> Option<Range> {
         let (_, range) = self.ranges.range(..=address).next_back()?;
         (address - range.base < range.size).then_some(*range)
@@ -377,7 +370,7 @@ pub(crate) fn allocate(shim: &Shim, ctx: Ctx, device: i32, size: u64) -> Cu<u64>
 
 /// Requests memory from the host until the address is free on both sides. `ask` makes the request.
 /// The argument of `ask` is the allocation whose address was not free. `place`: context, device and
-/// pool. If memory runs out, frees the memory that is kept for later graphs and tries again.
+/// pool.
 ///
 /// # Errors
 /// As [`allocate`].
@@ -387,10 +380,19 @@ pub(crate) fn allocate_with(
     size: u64,
     ask: impl Fn(Option<DevPtr>) -> Cu<DevPtr>,
 ) -> Cu<u64> {
-    let made = match allocate_once(shim, place, size, &ask) {
-        Err(CuResult::OUT_OF_MEMORY) if shim.graph_memory.trim(shim, place.1) => {
+    or_trim(shim, place.1, || allocate_once(shim, place, size, &ask))
+}
+
+/// Makes a request for memory of a device. If memory runs out, frees the memory that is kept for
+/// later graphs and makes the request again.
+///
+/// # Errors
+/// Those of the request.
+pub(super) fn or_trim<T>(shim: &Shim, device: i32, ask: impl Fn() -> Cu<T>) -> Cu<T> {
+    let made = match ask() {
+        Err(CuResult::OUT_OF_MEMORY) if shim.graph_memory.trim(shim, device) => {
             refusal::forget();
-            allocate_once(shim, place, size, &ask)
+            ask()
         }
         made => made,
     };
@@ -427,7 +429,7 @@ pub(crate) fn free(shim: &Shim, address: u64) -> Cu {
     if address == 0 {
         return Ok(());
     }
-    if shim.graph_memory.free(address)? || shim.free_managed(address).is_ok() {
+    if shim.graph_memory.free(shim, address, None)? || shim.free_managed(address).is_ok() {
         return Ok(());
     }
     let taken = shim.memory.take(address);

@@ -160,7 +160,7 @@ impl Shim {
             lock(&exec.state).recorded.retain(|(c, _)| *c != ctx);
         }
         self.conditions.forget_context(ctx);
-        self.graph_memory.forget_context(ctx);
+        self.graph_memory.forget_context(self, ctx);
         self.memory.remove_context(ctx);
         for block in self.pinned.take_managed(ctx) {
             // The error is ignored: if the session has ended, the caller's next call returns the

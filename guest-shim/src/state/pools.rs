@@ -260,7 +260,8 @@ pub(crate) fn free(shim: &Shim, target: &Target, address: u64) -> Cu {
     if address == 0 {
         return Ok(());
     }
-    if captured_free(shim, target, address)? || shim.graph_memory.free(address)? {
+    let order = Some((target.ctx(), target.stream));
+    if captured_free(shim, target, address)? || shim.graph_memory.free(shim, address, order)? {
         return Ok(());
     }
     let range = shim.memory.take(address)?;

@@ -10,11 +10,11 @@ use vgpu_proto::call::req;
 use vgpu_proto::cuda::{DevPtr, Physical as PhysicalName};
 
 use super::Shim;
-use super::memory::MAX_COLLISIONS;
+use super::memory::{MAX_COLLISIONS, or_trim};
 use crate::{Cu, lock};
 
 /// Granularity of mapped addresses in bytes, on every device.
-const GRANULARITY: u64 = 2 << 20;
+pub(super) const GRANULARITY: u64 = 2 << 20;
 
 /// Physical memory, which has no address.
 #[derive(Debug)]
@@ -48,11 +48,7 @@ impl Shim {
             return Err(CuResult::INVALID_VALUE);
         }
         let call = req::PhysicalCreate { device: wire, size };
-        let handle = self
-            .session
-            .call(&call)
-            .inspect_err(super::memory::note_full)?
-            .memory;
+        let handle = or_trim(self, device, || self.session.call(&call))?.memory;
         let physical = Physical {
             handle,
             device,

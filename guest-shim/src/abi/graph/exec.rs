@@ -7,15 +7,15 @@ use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, Out};
 use vgpu_cuda_abi::structs::{ExecUpdateInfo, InstantiateParams, UpdateOutcome as Outcome};
 
+use crate::Cu;
 use crate::ffi::exports;
-use crate::ops::replay::{UPLOAD, instantiate, run, steps};
+use crate::ops::replay::{UPLOAD, instantiate, prepare, run};
 use crate::state::current::{live, shim};
 use crate::state::graphs::Exec;
 use crate::state::graphs::plan::Refusal;
 use crate::state::graphs::update::Report;
 use crate::state::streams::resolve;
 use crate::state::{Shim, capture};
-use crate::{Cu, lock};
 
 exports! {
     /// Instantiates a graph in its present state.
@@ -174,7 +174,7 @@ fn with_params(
 fn upload(shim: &Shim, exec: &Exec, stream: u64, mode: DefaultStream) -> Cu {
     let target = resolve(shim, stream, mode)?;
     capture::forbid(shim, &target)?;
-    steps(shim, &mut lock(&exec.state), &target).map(|_| ())
+    prepare(shim, exec, &target)
 }
 
 fn update(shim: &Shim, exec: u64, graph: u64) -> Cu<Report> {

@@ -14,6 +14,7 @@ pub(crate) mod exec;
 pub(crate) mod kernel;
 pub(crate) mod object;
 pub(crate) mod order;
+mod physical;
 pub(crate) mod plan;
 pub(crate) mod update;
 
