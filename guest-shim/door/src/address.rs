@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 
+use nix::unistd::{getegid, geteuid, getgid, getuid};
 use vgpu_proto::limits::VSOCK_PORT;
 
 /// The CID of the host (`VMADDR_CID_HOST`).
@@ -43,13 +44,23 @@ impl std::fmt::Display for Address {
     }
 }
 
+/// Whether the program runs with the rights of another user or group than its caller's.
+#[must_use]
+pub fn has_raised_rights() -> bool {
+    getuid() != geteuid() || getgid() != getegid()
+}
+
 impl Address {
-    /// The address in the environment, or the default.
+    /// The address in the environment, or the default. A program with the rights of another user
+    /// than its caller's (setuid) does not follow the caller's environment.
     ///
     /// # Errors
     /// A sentence that shows the valid forms.
     pub fn from_environment() -> Result<Address, String> {
-        Address::of(std::env::var_os("VGPU_ADDRESS").as_deref())
+        match has_raised_rights() {
+            true => Ok(Address::default()),
+            false => Address::of(std::env::var_os("VGPU_ADDRESS").as_deref()),
+        }
     }
 
     /// Parses the setting: no setting means the default; text that is not UTF-8 is an error.

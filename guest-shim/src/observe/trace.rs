@@ -1,10 +1,12 @@
 //! The trace: a file with one line per call.
 
 use std::os::fd::IntoRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
 
+use vgpu_door::address::has_raised_rights;
 use vgpu_door::beyond_standard;
 
 use vgpu_cuda_abi::CuResult;
@@ -19,18 +21,19 @@ fn start() -> Instant {
 }
 
 /// Opens the file that `VGPU_TRACE` names for appending; `%p` in the name stands for the process
-/// ID.
+/// ID. A setuid program has no trace: its caller may not choose files that it writes.
 pub(super) fn open() -> bool {
     let Ok(name) = std::env::var("VGPU_TRACE") else {
         return false;
     };
-    if name.is_empty() {
+    if name.is_empty() || has_raised_rights() {
         return false;
     }
     let name = name.replace("%p", &std::process::id().to_string());
     let file = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
+        .mode(0o600)
         .open(&name)
         .and_then(|file| beyond_standard(file.into()));
     match file {
