@@ -22,7 +22,7 @@ use vgpu_tests::paths;
 use vgpu_tests::wait::{SOON, until};
 
 /// The abilities that `worker.confined` removes from a worker.
-const TAKEN: [&str; 28] = [
+const TAKEN: [&str; 31] = [
     "ptrace",
     "process-memory",
     "process-memory-write",
@@ -41,6 +41,9 @@ const TAKEN: [&str; 28] = [
     "perf",
     "io-uring",
     "outliving-vgpud",
+    "priority",
+    "idle-class",
+    "host-sync",
     "async-io",
     "memory-that-grows-down",
     "core-limit-of-a-process",

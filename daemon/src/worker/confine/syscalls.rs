@@ -52,6 +52,12 @@ const REFUSED: &[c_long] = &[
     libc::SYS_io_getevents,
     IO_PGETEVENTS,
     libc::SYS_io_destroy,
+    // A worker that gives itself the lowest priority takes long to end after it was killed.
+    libc::SYS_setpriority,
+    libc::SYS_sched_setattr,
+    // A process cannot be killed while it waits for all data of the host to be written.
+    libc::SYS_sync,
+    libc::SYS_syncfs,
     // Memory that the kernel neither swaps nor shows.
     libc::SYS_memfd_secret,
     // Memory that outlives the process: it stays in the VM's IPC namespace without any limit.
@@ -135,6 +141,14 @@ pub(super) fn filters() -> Result<Vec<BpfProgram>, BackendError> {
     ];
     rules.insert(libc::SYS_setrlimit, vec![equal(0, core)?]);
     rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(changes)?]);
+    // SCHED_IDLE is the lowest priority of all, as with setpriority above.
+    let idle = libc::SCHED_IDLE.unsigned_abs().into();
+    let policy = SeccompCmpOp::MaskedEq(0xffff);
+    let idle = argument(1, policy, idle, SeccompCmpArgLen::Dword)?;
+    rules.insert(
+        libc::SYS_sched_setscheduler,
+        vec![SeccompRule::new(vec![idle])?],
+    );
     // The receive buffer of a vsock socket is kernel memory that no limit of the worker covers.
     let vsock = libc::AF_VSOCK.unsigned_abs().into();
     rules.insert(libc::SYS_setsockopt, vec![equal(1, vsock)?]);

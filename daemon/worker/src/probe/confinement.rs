@@ -304,6 +304,15 @@ const CALLS: &[(&str, libc::c_long, [libc::c_long; 2], Errno)] = &[
         [-1, libc::AF_VSOCK as libc::c_long],
         Errno::EPERM,
     ),
+    // None of these three names a process or a file.
+    ("priority", libc::SYS_setpriority, [-1, 0], Errno::EPERM),
+    (
+        "idle-class",
+        libc::SYS_sched_setscheduler,
+        [-1, libc::SCHED_IDLE as libc::c_long],
+        Errno::EPERM,
+    ),
+    ("host-sync", libc::SYS_syncfs, [-1, 0], Errno::EPERM),
     // 0 events, and a null pointer for the context.
     ("async-io", libc::SYS_io_setup, [0, 0], Errno::EPERM),
     ("userfaultfd", libc::SYS_userfaultfd, [-1, 0], Errno::EPERM),
