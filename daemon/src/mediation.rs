@@ -101,6 +101,8 @@ pub enum MediationError {
 pub struct GpuCheck {
     /// Whether a canary kernel ran and its memory was freed.
     pub passed: bool,
+    /// Whether the check did not take place because the device memory was full.
+    pub full: bool,
     /// Action and observation, as a sentence.
     pub message: String,
 }

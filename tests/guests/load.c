@@ -16,6 +16,9 @@
  *       number of copies
  *   load everywhere KERNEL BATCH SECONDS
  *       batches on every device at the same time; prints the number of devices and of batches
+ *   load fill
+ *       takes the device's memory as often as there is some, until the program is ended; prints the
+ *       number of bytes when there is none left for the first time
  *   load hang
  *       a kernel that never ends; prints the time of the launch, the time at which the driver gave
  *       up, and the driver's result
@@ -176,6 +179,26 @@ static int hang(CUfunction f, CUstream stream) {
     return 0;
 }
 
+static int fill(void) {
+    unsigned long long taken_bytes = 0;
+    size_t part = 64 << 20;
+    for (int told = 0;;) {
+        CUdeviceptr at;
+        CUresult result = cuMemAlloc_v2(&at, part);
+        if (result == 0) {
+            taken_bytes += part;
+        } else if (part > 1 << 12) {
+            part /= 2;
+        } else if (!told++) {
+            printf("%llu\n", taken_bytes);
+            fflush(stdout);
+        } else {
+            usleep(1000);
+        }
+    }
+    return 0;
+}
+
 int main(int argc, char **argv) {
     CUmodule module;
     CUstream stream;
@@ -192,10 +215,11 @@ int main(int argc, char **argv) {
         return copies(stream, strtoull(argv[2], NULL, 10), atoi(argv[3]));
     if (!strcmp(what, "everywhere") && argc == 5)
         return everywhere(argv[2], atoi(argv[3]), atoi(argv[4]));
+    if (!strcmp(what, "fill") && argc == 2) return fill();
     if (!strcmp(what, "hang") && argc == 2) return hang(f, stream);
     fprintf(stderr, "usage: load saturate KERNEL BATCH SECONDS |\n"
                     "       load requests KERNEL COUNT THINK_US SECONDS |\n"
                     "       load graphs KERNEL NODES SECONDS | load copies BYTES SECONDS |\n"
-                    "       load everywhere KERNEL BATCH SECONDS | load hang\n");
+                    "       load everywhere KERNEL BATCH SECONDS | load fill | load hang\n");
     return EXIT_USAGE;
 }

@@ -404,6 +404,7 @@ fn canary(prober: Prober) -> Canary {
             let checked = tokio::task::spawn_blocking(look).await;
             checked.unwrap_or_else(|e| crate::mediation::GpuCheck {
                 passed: false,
+                full: false,
                 message: format!("the check broke off: {e}"),
             })
         })

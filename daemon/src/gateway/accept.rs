@@ -114,7 +114,8 @@ async fn wait_for_room(listener: &Listener, shared: &Shared, path: &Path, owner:
 /// Refuses a process that connected at a VM's socket as a user other than the registered user.
 fn turn_away_foreigner(shared: &Arc<Shared>, fd: Guarded, peer: Peer, owner: &SocketOwner) {
     let Peer::Unix(_, uid) = &peer else { return };
-    tracing::warn!(
+    // The process can connect as often as it likes; the event of the refusal has a limit.
+    tracing::debug!(
         vm = owner.identity.vm_id,
         uid,
         "a process of another user connected at {peer}"

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::os::fd::AsFd;
 
 use tokio::sync::oneshot;
+use vgpu_api::GpuState;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::handshake::Refusal;
 use vgpu_proto::text::printable;
@@ -437,17 +438,17 @@ impl Actor {
             return refused;
         }
         for gpu in self.registry.gpus.values() {
-            let suspect = self.suspects.get(&GpuId(gpu.gpu_id));
-            let Some(reason) = suspect.or(gpu.state_reason.as_ref()) else {
+            if !may_have(gpu) {
                 continue;
-            };
-            if may_have(gpu) {
-                let state = if suspect.is_some() {
-                    "is suspect"
-                } else {
-                    "takes nothing new"
-                };
-                refused.text += &format!("; GPU {} {state}: {reason}", gpu.gpu_id);
+            }
+            let id = gpu.gpu_id;
+            // The reason names processes and sessions of other VMs.
+            if gpu.state == GpuState::Suspect {
+                refused.text += &format!(
+                    "; GPU {id} is suspect: a check of it failed, and the host's administrator sees why"
+                );
+            } else if let Some(reason) = &gpu.state_reason {
+                refused.text += &format!("; GPU {id} takes nothing new: {reason}");
             }
         }
         refused

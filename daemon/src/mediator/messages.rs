@@ -38,6 +38,9 @@ const FAULT_TEXT: usize = 512;
 /// Most bytes that a worker may report as pinned for its copies at its start.
 const PINNED_MOST: u64 = 1 << 30;
 
+/// Step in bytes of the host's pinned memory that refusals name.
+const HOST_STEP: u64 = 64 << 20;
+
 impl Actor {
     /// Handles the result of one read from a worker's socket. False: stop reading this socket for
     /// now.
@@ -244,6 +247,8 @@ impl Actor {
         });
         let (total, left) = match of_vm {
             Some((total, used)) => (total, total.saturating_sub(used)),
+            // Rounded, because the exact number shows what other VMs pin.
+            None if limit == MemoryLimit::Host => (0, denied.available / HOST_STEP * HOST_STEP),
             None => (0, denied.available),
         };
         Shortage {

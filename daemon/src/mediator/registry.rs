@@ -91,7 +91,7 @@ impl Registry {
 
     pub(super) fn gpu_config(&self, gpu: &GpuRecord) -> GpuConfig {
         GpuConfig {
-            memory_bytes: gpu.seen.memory_bytes,
+            memory_bytes: gpu.seen.memory_bytes.saturating_sub(gpu.check_bytes()),
             context_bytes: gpu.context_bytes(),
             overcommit: false,
         }

@@ -84,7 +84,16 @@ pub struct GpuRecord {
 /// GPUs takes 300 to 600 MB. The worker is not asked, because a false answer would affect every VM.
 const CONTEXT_BYTES: u64 = 512 << 20;
 
+/// Memory in bytes that the check of a GPU allocates, rounded up.
+const CHECK_BYTES: u64 = 1 << 20;
+
 impl GpuRecord {
+    /// Bytes that no VM gets, so that the check of the GPU after a kill finds memory.
+    #[must_use]
+    pub fn check_bytes(&self) -> u64 {
+        self.context_bytes() + CHECK_BYTES
+    }
+
     /// Bytes that a program takes before its first allocation.
     #[must_use]
     pub fn context_bytes(&self) -> u64 {

@@ -11,7 +11,7 @@ mod soft_state;
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use vgpu_api::GpuSource;
@@ -41,7 +41,27 @@ pub struct Prober {
 struct Answer {
     ok: bool,
     message: String,
+    /// Whether the device memory was full.
+    #[serde(default)]
+    full: bool,
 }
+
+/// Why a check did not pass.
+struct Failed {
+    /// As [`GpuCheck::full`].
+    full: bool,
+    message: String,
+}
+
+impl From<String> for Failed {
+    fn from(message: String) -> Failed {
+        let full = false;
+        Failed { full, message }
+    }
+}
+
+/// Time between two attempts of a check while the device memory is full.
+const AGAIN: Duration = Duration::from_millis(200);
 
 impl Prober {
     /// Creates probes by the launcher's configuration.
@@ -115,6 +135,7 @@ impl Prober {
         if let Err(message) = processes::are_gone(dying, Duration::from_millis(most)) {
             return GpuCheck {
                 passed: false,
+                full: false,
                 message,
             };
         }
@@ -129,17 +150,34 @@ impl Prober {
     pub fn check(&self, gpu: &ScannedGpu, killed: &[u32]) -> GpuCheck {
         let config = self.launcher.config();
         let most = Duration::from_millis(config.worker.kill_verify_ms / 2);
-        let checked = self.canary(&config, gpu).and_then(|message| {
+        let until = Instant::now() + most / 2;
+        let checked = loop {
+            match self.canary(&config, gpu) {
+                Err(Failed { full: true, .. }) if Instant::now() < until => {
+                    std::thread::sleep(AGAIN);
+                }
+                done => break done,
+            }
+        };
+        let checked = checked.and_then(|message| {
             self.memory_is_back(gpu, killed, most)?;
             Ok(message)
         });
-        GpuCheck {
-            passed: checked.is_ok(),
-            message: checked.unwrap_or_else(|why| why),
+        match checked {
+            Ok(message) => GpuCheck {
+                passed: true,
+                full: false,
+                message,
+            },
+            Err(Failed { full, message }) => GpuCheck {
+                passed: false,
+                full,
+                message,
+            },
         }
     }
 
-    fn canary(&self, config: &Config, gpu: &ScannedGpu) -> Result<String, String> {
+    fn canary(&self, config: &Config, gpu: &ScannedGpu) -> Result<String, Failed> {
         let soft = gpu.source == GpuSource::Soft;
         let mut args: Vec<OsString> = vec!["canary".into()];
         args.extend(library_args(config, soft)?);
@@ -148,7 +186,8 @@ impl Prober {
         // The canary has a worker's confinement, so it fails where workers would. Its processes
         // are not limited: where all VMs share a uid, the kernel would count all workers.
         let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
-        understood(&self.run_confined(config, soft, &args, &env, None, deadline)?)
+        let written = self.run_confined(config, soft, &args, &env, None, deadline)?;
+        understood(&written)
     }
 
     /// Runs the probe program with the confinement of a worker of no VM. `sessions`: limits the
@@ -179,7 +218,7 @@ impl Prober {
         let config = self.launcher.config();
         let driver = driver_library(&config, soft)?.unwrap_or_else(|| SYSTEM_DRIVER.to_owned());
         let args = ["library".into(), "--driver".into(), driver.into()];
-        understood(&self.run(&config, soft, &args)?)
+        understood(&self.run(&config, soft, &args)?).map_err(|failed| failed.message)
     }
 
     /// Runs the worker program as vgpud runs it for guests, which answers with its version.
@@ -240,13 +279,20 @@ fn probe_environment(config: &Config, soft: bool) -> Vec<(OsString, OsString)> {
 }
 
 /// The message of a probe's answer.
-fn understood(written: &Written) -> Result<String, String> {
+fn understood(written: &Written) -> Result<String, Failed> {
     let answer: Answer = serde_json::from_slice(&written.output)
         .map_err(|e| format!("the probe's answer is not understood: {e}"))?;
+    let full = answer.full;
     match answer.ok {
         true => Ok(answer.message),
-        false if written.said.is_empty() => Err(answer.message),
-        false => Err(format!("{} ({})", answer.message, written.said.join("; "))),
+        false if written.said.is_empty() => Err(Failed {
+            full,
+            message: answer.message,
+        }),
+        false => Err(Failed {
+            full,
+            message: format!("{} ({})", answer.message, written.said.join("; ")),
+        }),
     }
 }
 

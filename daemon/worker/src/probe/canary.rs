@@ -19,29 +19,45 @@ const BLOCK: u32 = 128;
 /// Writes 3 i² + 7 to element i.
 const KERNEL: &str = include_str!("canary.ptx");
 
+/// Why the GPU was not found to compute.
+pub(super) struct Failed {
+    /// Whether the device memory was full.
+    pub(super) full: bool,
+    pub(super) message: String,
+}
+
+impl From<String> for Failed {
+    fn from(message: String) -> Failed {
+        let full = false;
+        Failed { full, message }
+    }
+}
+
 /// Runs the kernel on the first visible device. Returns a description, or the error.
-pub(super) fn run(library: Option<&str>, soft: bool) -> Result<String, String> {
+pub(super) fn run(library: Option<&str>, soft: bool) -> Result<String, Failed> {
     load(library, soft).map_err(|e| e.to_string())?;
-    let failed = |what: &str, code: CuResult| format!("{what}: {code}");
+    let failed = |what: &str, code: CuResult| Failed {
+        full: code == CuResult::OUT_OF_MEMORY,
+        message: format!("{what}: {code}"),
+    };
     let devices = Device::all().map_err(|code| failed("cannot list the devices", code))?;
     let device = *devices
         .first()
-        .ok_or("the GPU is not visible to the driver")?;
+        .ok_or_else(|| "the GPU is not visible to the driver".to_owned())?;
     let name = device
         .name()
         .map_err(|code| failed("cannot read the device's name", code))?;
     if name.to_lowercase().contains("soft") != soft {
-        return Err(format!("the driver serves {name}, which was not asked for"));
+        return Err(format!("the driver serves {name}, which was not asked for").into());
     }
     let context = Context::primary(device).map_err(|code| failed("cannot make a context", code))?;
     let image = image().map_err(|e| format!("cannot map the kernel: {e}"))?;
     let (module, logs) = Module::load(&context, &image, &[], (0, 4096));
     let module = module.map_err(|code| {
-        format!(
-            "{}: {}",
-            failed("the kernel does not load", code),
-            String::from_utf8_lossy(&logs.error)
-        )
+        let why = String::from_utf8_lossy(&logs.error);
+        let mut failed = failed("the kernel does not load", code);
+        failed.message += &format!(": {why}");
+        failed
     })?;
     let free = |what: &str| context.memory_info().map_err(|code| failed(what, code));
     let (before, _) = free("cannot read the memory")?;

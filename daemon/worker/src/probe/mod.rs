@@ -20,6 +20,7 @@ use serde::Serialize;
 use vgpu_proto::cuda::version_text;
 
 use crate::driver::{examine, exit_now};
+use canary::Failed;
 use report::ScanResult;
 
 /// Examines the GPUs of this host. Started by vgpud; prints one line of JSON.
@@ -95,6 +96,8 @@ struct Libraries {
 struct Answer {
     ok: bool,
     message: String,
+    /// Whether `canary` found the device memory full.
+    full: bool,
 }
 
 /// If this variable is set, the program ends when its standard input is closed. vgpud holds the
@@ -139,7 +142,7 @@ pub fn run() -> ExitCode {
             let lines = confinement::examine(&outside, own.as_deref(), &left, &libraries);
             serde_json::to_string(&lines).map_err(|e| e.to_string())
         }
-        Command::Library { driver } => answer(library(&driver)),
+        Command::Library { driver } => answer(library(&driver).map_err(Failed::from)),
         Command::Canary { libraries } => {
             answer(canary::run(libraries.driver.as_deref(), libraries.soft))
         }
@@ -156,11 +159,10 @@ pub fn run() -> ExitCode {
     }
 }
 
-fn answer(result: Result<String, String>) -> Result<String, String> {
-    let answer = match result {
-        Ok(message) => Answer { ok: true, message },
-        Err(message) => Answer { ok: false, message },
-    };
+fn answer(result: Result<String, Failed>) -> Result<String, String> {
+    let ok = result.is_ok();
+    let Failed { full, message } = result.map_or_else(|failed| failed, Failed::from);
+    let answer = Answer { ok, message, full };
     serde_json::to_string(&answer).map_err(|e| e.to_string())
 }
 
