@@ -281,9 +281,77 @@ fn names_that_the_guest_may_not_give_are_refused() -> Result<()> {
             )?;
         }
     }
+    // A function and an event of one context, with a stream of another context.
+    let (device, flags) = (0, 0);
+    let other = session.ask(&req::CtxCreate { device, flags })?.ctx;
+    let stream = Names {
+        stream: session.stream(other)?,
+        ..n.clone()
+    };
+    let event = Names {
+        event: session.event(other)?,
+        ..n.clone()
+    };
+    for (op, names, what) in [
+        (Op::LaunchKernel, &stream, "a stream of another context"),
+        (Op::EventRecord, &stream, "a stream of another context"),
+        (Op::EventRecord, &event, "an event of another context"),
+    ] {
+        refused(&mut session, op, names, what)?;
+    }
     Adder::new(&mut session)?.works(&mut session)?;
     drop(session);
     scene.unharmed()
+}
+
+/// The calls of [`call`] fill single bytes. The ranges are aligned, so that only the check of the
+/// range can refuse them.
+fn wide_fills_outside_live_memory_are_refused(
+    session: &mut Session,
+    o: &Objects,
+    foreign: &Names,
+) -> Result<()> {
+    let (ctx, stream) = (o.live.ctx, o.live.stream);
+    let base = o.live.dst.0;
+    for (address, len) in [
+        (0, 8),
+        (base - 4, 8),
+        (base + LEN, 8),
+        (base + LEN - 4, 8),
+        (base, LEN + 4),
+        (o.stale.dst.0, 8),
+        (foreign.dst.0, 8),
+        (1 << 63, 8),
+    ] {
+        let dst = DevPtr(address);
+        for width in [2_u8, 4] {
+            let count = len.div_ceil(u64::from(width));
+            let fill = req::Memset {
+                ctx,
+                stream,
+                dst,
+                value: 0,
+                width,
+                count,
+            };
+            let status = session.status(&fill, &[])?;
+            let what = format!("{count:#x} of {width} bytes at {address:#x}");
+            ensure!(is_refusal(status), "{what}: {status}");
+            let fill = req::Memset2D {
+                ctx,
+                stream,
+                dst,
+                pitch: 1 << 20,
+                value: 0,
+                width,
+                columns: count,
+                rows: 1,
+            };
+            let status = session.status(&fill, &[])?;
+            ensure!(is_refusal(status), "a row of {what}: {status}");
+        }
+    }
+    Ok(())
 }
 
 #[test]
@@ -344,6 +412,7 @@ fn addresses_outside_live_memory_are_refused_by_every_operation() -> Result<()> 
             }
         }
     }
+    wide_fills_outside_live_memory_are_refused(&mut session, &o, &foreign)?;
     // An address to free, or reported as collided, must be the beginning of the guest's own block.
     for address in [
         1,
@@ -351,6 +420,7 @@ fn addresses_outside_live_memory_are_refused_by_every_operation() -> Result<()> 
         base - 1,
         base + 1,
         base + 8,
+        base + 512,
         base + LEN,
         o.stale.freed.0,
         foreign.freed.0,
@@ -369,6 +439,12 @@ fn addresses_outside_live_memory_are_refused_by_every_operation() -> Result<()> 
             refused(&mut session, op, &names, &format!("{address:#x}"))?;
         }
     }
+    // Unlike the free of address 0, which succeeds as in the driver.
+    let null = Names {
+        collided: DevPtr(0),
+        ..o.live.clone()
+    };
+    refused(&mut session, Op::MemAlloc, &null, "address 0")?;
     // Freed twice; used after the free; reported as collided, then used.
     ensure!(
         session

@@ -263,6 +263,22 @@ fn options_and_attributes_outside_the_lists_are_refused() -> Result<()> {
             "limit {limit}: {status}"
         );
     }
+    let (limit, value) = (99, 1);
+    let status = session.status(&req::CtxSetLimit { ctx, limit, value }, &[])?;
+    ensure!(status == CuResult::UNSUPPORTED_LIMIT, "limit 99: {status}");
+    let config = 77;
+    let status = session.status(&req::FuncSetCacheConfig { func, config }, &[])?;
+    ensure!(is_refusal(status), "a function's cache: {status}");
+    let status = session.status(&req::CtxSetCacheConfig { ctx, config }, &[])?;
+    ensure!(is_refusal(status), "a context's cache: {status}");
+    let create = req::StreamCreate {
+        ctx,
+        stream: Stream(session.fresh()),
+        flags: 0xff,
+        priority: 0,
+    };
+    let status = session.status(&create, &[])?;
+    ensure!(is_refusal(status), "flags of a stream: {status}");
     for block_size in [0, -1, i32::MIN] {
         let ask = req::OccupancyBlocks {
             func,

@@ -3,7 +3,6 @@
 #![allow(dead_code, unreachable_pub, unused_imports, unused_macros)] // Each test program uses a part of it.
 
 pub mod guest;
-pub mod objects;
 mod vgpud;
 
 pub use guest::Guest;
