@@ -207,7 +207,19 @@ impl Session {
     /// # Errors
     /// If the guest is refused.
     pub fn open(host: &Host, vm: u32) -> anyhow::Result<Session> {
-        let (control, welcome) = open_control(host, vm)?;
+        let opened = open_control(host, vm)?;
+        Session::of(host, vm, opened)
+    }
+
+    /// Opens the data connection of a session that has its control connection.
+    ///
+    /// # Errors
+    /// If nothing listens there.
+    pub fn of(
+        host: &Host,
+        vm: u32,
+        (control, welcome): (UnixStream, Welcome),
+    ) -> anyhow::Result<Session> {
         let mut data = connect(host, vm)?;
         data.write_all(&data_opening(&welcome.nonce))?;
         Ok(Session {

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use vgpu_api::{CheckStatus, EventKind, Limit, Quarantine, VmLimits};
-use vgpu_proto::handshake::{DATA_MAGIC, NONCE_LEN, Refusal};
+use vgpu_proto::handshake::{DATA_MAGIC, Refusal};
 use vgpud::mediation::Change;
 
-use crate::host::{Guest, Host, SOON, Setup, answer, connect, greeting, until, vm};
+use crate::host::{Guest, Host, Setup, answer, connect, greeting, until, vm};
 
 #[test]
 fn a_guest_is_welcomed_and_its_bytes_reach_its_worker() {
@@ -109,106 +109,6 @@ fn a_foreign_user_is_refused() {
     }]);
     let (code, text) = Guest::try_connect(&host.socket(1)).expect_err("refused");
     assert_eq!(code, Refusal::UnknownVm, "{text}");
-}
-
-#[test]
-fn what_is_no_greeting_is_refused_and_told() {
-    let host = Host::new();
-    let socket = host.vm(1, VmLimits::default());
-    let mut stranger = connect(&socket);
-    stranger
-        .write_all(b"GET / HTTP/1.1\r\n\r\n")
-        .expect("goes out");
-    assert_eq!(
-        answer(&mut stranger).expect_err("refused").0,
-        Refusal::Malformed
-    );
-
-    let mut other_version = connect(&socket);
-    let mut bytes = greeting();
-    bytes[16] ^= 1;
-    other_version.write_all(&bytes).expect("goes out");
-    let (code, text) = answer(&mut other_version).expect_err("refused");
-    assert_eq!(code, Refusal::Version);
-    assert!(
-        text.matches("call table").count() == 2,
-        "both versions are named: {text}"
-    );
-
-    let mut cut_short = connect(&socket);
-    cut_short.write_all(&greeting()[..30]).expect("goes out");
-    drop(cut_short);
-    assert_eq!(host.events(EventKind::Refused).len(), 2);
-    Guest::connect(&socket).ask(b'E', b'e');
-}
-
-#[test]
-fn a_guest_that_is_slow_to_introduce_itself_is_cut_off() {
-    let setup = Setup {
-        configure: |config| config.limits.handshake_deadline_ms = 1_000,
-        ..Setup::default()
-    };
-    let host = Host::with(&setup);
-    let socket = host.vm(1, VmLimits::default());
-    let mut slow = connect(&socket);
-    let begun = Instant::now();
-    for byte in greeting() {
-        if slow.write_all(&[byte]).is_err() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-        if begun.elapsed() > SOON {
-            break;
-        }
-    }
-    let mut end = Vec::new();
-    // The connection gets a refusal and then ends, or is reset because more bytes were on the way.
-    let _ = slow.read_to_end(&mut end);
-    assert!(host.sessions().is_empty());
-    assert!(begun.elapsed() < SOON);
-    until("the refusal is told", || {
-        (!host.events(EventKind::Refused).is_empty()).then_some(())
-    });
-    Guest::connect(&socket).ask(b'E', b'e');
-}
-
-#[test]
-fn a_nonce_opens_one_data_connection_of_its_own_vm() {
-    let host = Host::new();
-    let (one, two) = (
-        host.vm(1, VmLimits::default()),
-        host.vm(2, VmLimits::default()),
-    );
-    let mut control = connect(&one);
-    control.write_all(&greeting()).expect("goes out");
-    let welcome = answer(&mut control).expect("welcome");
-    let opening = [&DATA_MAGIC[..], &welcome.nonce].concat();
-
-    let mut thief = connect(&two);
-    thief.write_all(&opening).expect("goes out");
-    assert_eq!(
-        answer(&mut thief).expect_err("refused").0,
-        Refusal::BadNonce
-    );
-
-    let data = connect(&one);
-    let mut guest = Guest {
-        control,
-        data,
-        welcome,
-    };
-    guest.data.write_all(&opening).expect("goes out");
-    guest.ask(b'E', b'e');
-
-    for bad in [opening, [&DATA_MAGIC[..], &[7; NONCE_LEN]].concat()] {
-        let mut again = connect(&one);
-        again.write_all(&bad).expect("goes out");
-        assert_eq!(
-            answer(&mut again).expect_err("refused").0,
-            Refusal::BadNonce
-        );
-    }
-    guest.ask(b'E', b'e');
 }
 
 #[test]

@@ -71,6 +71,7 @@ fn what_is_no_greeting_is_refused_or_left() -> Result<()> {
         greeting(PROTOCOL, FINGERPRINT, &[]),
         greeting(PROTOCOL, FINGERPRINT, &vec![0xff; MAX_HANDSHAKE]),
     ];
+    let refused = cases.len();
     for bytes in cases {
         knock(host, 1, &bytes)?.refusal(Refusal::Malformed)?;
     }
@@ -83,6 +84,11 @@ fn what_is_no_greeting_is_refused_or_left() -> Result<()> {
         let answered = answer(&mut socket)?;
         ensure!(matches!(answered, Answer::Closed), "{cut}: {answered:?}");
     }
+    // The administrator sees each refusal, and nothing of the incomplete ones.
+    let page = host.admin_json("events --vm-id=1 -n 200")?;
+    let events = page["events"].as_array().into_iter().flatten();
+    let told = events.filter(|event| event["kind"] == "refused").count();
+    ensure!(told == refused, "{told} events of {refused}: {page:#}");
     scene.unharmed()
 }
 
@@ -129,16 +135,17 @@ fn a_nonce_opens_one_connection_of_its_own_vm() -> Result<()> {
     let mut close = welcome.nonce;
     close[31] ^= 1;
     knock(host, 1, &data_opening(&close))?.refusal(Refusal::BadNonce)?;
-    // If another VM uses the nonce, it does not open the session and stays valid.
-    knock(host, 2, &data_opening(&welcome.nonce))?.refusal(Refusal::BadNonce)?;
     // The nonce ends with its session.
     drop(control);
     scene.vm_is_clean()?;
     knock(host, 1, &data_opening(&welcome.nonce))?.refusal(Refusal::BadNonce)?;
 
-    // A used nonce belongs to a session that works.
-    let mut session = scene.open()?;
+    // If another VM uses the nonce, it does not open the session and stays valid.
+    let (control, welcome) = open_control(host, 1)?;
+    knock(host, 2, &data_opening(&welcome.nonce))?.refusal(Refusal::BadNonce)?;
+    let mut session = Session::of(host, 1, (control, welcome))?;
     session.primary()?;
+    // A used nonce belongs to a session that works.
     knock(host, 1, &data_opening(&session.welcome.nonce))?.refusal(Refusal::BadNonce)?;
     Adder::new(&mut session)?.works(&mut session)?;
     drop(session);
