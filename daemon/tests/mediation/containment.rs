@@ -11,7 +11,8 @@ use vgpu_proto::handshake::{ControlNote, Refusal};
 use vgpud::config::Cgroups;
 use vgpud::mediation::Change;
 
-use crate::host::{Guest, Host, PROMPTLY, Setup, gpu, until};
+use crate::guest::{Guest, until};
+use crate::host::{Host, PROMPTLY, Setup, gpu};
 
 /// Stops a worker at its exit until the result is dropped, like a driver that does not answer.
 /// `None`, with a message on standard error: this user may not trace the worker.

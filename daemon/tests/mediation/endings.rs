@@ -11,7 +11,8 @@ use vgpud::worker::records::WorkerRecords;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
-use crate::host::{Guest, Host, PROMPTLY, SOON, Setup, until};
+use crate::guest::{Guest, SOON, until};
+use crate::host::{Host, PROMPTLY, Setup};
 
 const LAUNCH_TIMEOUT: u32 = 702;
 const DEVICE_UNAVAILABLE: u32 = 46;

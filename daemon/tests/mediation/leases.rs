@@ -7,7 +7,8 @@ use vgpu_api::{
 };
 use vgpud::mediation::Change;
 
-use crate::host::{Guest, Host, Setup, pool, until};
+use crate::guest::{Guest, until};
+use crate::host::{Host, Setup, pool};
 
 #[test]
 fn one_at_a_time_in_turn() {

@@ -4,7 +4,8 @@
 use vgpu_api::{EventKind, Limit, VmLimits};
 use vgpu_proto::handshake::{ControlNote, Refusal};
 
-use crate::host::{Guest, Host, Setup, until};
+use crate::guest::{Guest, until};
+use crate::host::{Host, Setup};
 
 #[test]
 fn a_false_word_about_a_context_binds_only_the_vm_that_says_it() {

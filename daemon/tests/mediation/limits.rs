@@ -4,7 +4,8 @@ use vgpu_api::{Limit, VmLimits};
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::handshake::Refusal;
 
-use crate::host::{Guest, Host};
+use crate::guest::Guest;
+use crate::host::Host;
 
 #[test]
 fn the_built_in_limit_of_programs_holds() {

@@ -12,7 +12,8 @@ use vgpu_api::{CheckStatus, EventKind, Limit, Quarantine, VmLimits};
 use vgpu_proto::handshake::{DATA_MAGIC, Refusal};
 use vgpud::mediation::Change;
 
-use crate::host::{Guest, Host, Setup, answer, connect, greeting, until, vm};
+use crate::guest::{Guest, answer, connect, greeting, until};
+use crate::host::{Host, Setup, vm};
 
 #[test]
 fn a_guest_is_welcomed_and_its_bytes_reach_its_worker() {

@@ -11,7 +11,8 @@ use vgpu_proto::look::{Looked, question};
 use vgpud::mediation::Change;
 use zerocopy::FromBytes;
 
-use crate::host::{GPU, Guest, Host, Setup, connect, until};
+use crate::guest::{GPU, Guest, connect, until};
+use crate::host::{Host, Setup};
 
 fn look(socket: &Path) -> Result<Looked, (Refusal, String)> {
     let mut stream = connect(socket);

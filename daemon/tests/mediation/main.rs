@@ -3,6 +3,8 @@
 
 mod containment;
 mod endings;
+#[path = "../fake/guest.rs"]
+mod guest;
 mod host;
 mod leases;
 mod liars;

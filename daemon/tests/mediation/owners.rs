@@ -5,7 +5,8 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use vgpu_api::VmLimits;
 use vgpu_proto::handshake::Refusal;
 
-use crate::host::{Guest, Host, Setup};
+use crate::guest::Guest;
+use crate::host::{Host, Setup};
 
 /// Removes CAP_SETUID from this thread and from the threads that it starts. False: it had none.
 fn give_up_setuid() -> bool {

@@ -2,8 +2,9 @@
 //! with a mounted directory sees after a restart. The tests need root, to change users and to
 //! mount.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 

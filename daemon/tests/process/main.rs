@@ -1,44 +1,24 @@
 //! Tests of the `vgpud` program itself: arguments, signals, and restarts.
 
+#[path = "../fake/guest.rs"]
+mod guest;
 mod listeners;
 #[path = "../fake/program.rs"]
 mod program;
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use vgpu_api::{AssignRequest, RegisterRequest};
-use vgpu_proto::call::FINGERPRINT;
-use vgpu_proto::codec;
-use vgpu_proto::handshake::{
-    CONTROL_HEADER_LEN, ControlHeader, ControlNote, DATA_MAGIC, HELLO_MAGIC, Hello, PROTOCOL,
-    Preamble, REPLY_PREAMBLE_LEN, ReplyPreamble, Welcome,
-};
+use vgpu_proto::handshake::ControlNote;
 use vgpud::store::{AuditActor, Command as StoreCommand, Store, StoreOptions};
-use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, IntoBytes};
 
-/// Deadline of every condition, also on a loaded machine.
-const SOON: Duration = Duration::from_secs(30);
-
-const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
-
-fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + SOON;
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
+use guest::{GPU, Guest, SOON, until};
 
 /// A directory with a configuration, a probe that always finds one GPU, and VM 1 in pool A.
 struct Place {
@@ -176,66 +156,6 @@ impl Drop for Daemon {
     }
 }
 
-struct Guest {
-    control: UnixStream,
-    data: UnixStream,
-}
-
-impl Guest {
-    fn connect(socket: &Path) -> Guest {
-        let connect = || {
-            let stream = UnixStream::connect(socket).expect("the socket is open");
-            stream.set_read_timeout(Some(SOON)).expect("a timeout");
-            stream
-        };
-        let hello = Hello {
-            shim_version: "0.1.0".into(),
-            cuda_version: 12_040,
-            pid: 42,
-            program: "test".into(),
-        };
-        let body = codec::encode(&hello).expect("encodes");
-        let preamble = Preamble {
-            magic: HELLO_MAGIC,
-            protocol: U32::new(PROTOCOL),
-            body_len: U32::new(body.len() as u32),
-            fingerprint: U64::new(FINGERPRINT),
-        };
-        let mut control = connect();
-        control
-            .write_all(&[preamble.as_bytes(), &body].concat())
-            .expect("goes out");
-        let mut reply = [0; REPLY_PREAMBLE_LEN];
-        control.read_exact(&mut reply).expect("an answer");
-        let reply = ReplyPreamble::read_from_bytes(&reply).expect("a preamble");
-        let mut body = vec![0; reply.body_len.get() as usize];
-        control.read_exact(&mut body).expect("the whole answer");
-        assert_eq!(reply.code.get(), 0, "{}", String::from_utf8_lossy(&body));
-        let welcome: Welcome = codec::decode(&body).expect("a Welcome");
-        let mut data = connect();
-        data.write_all(&[&DATA_MAGIC[..], &welcome.nonce].concat())
-            .expect("goes out");
-        Guest { control, data }
-    }
-
-    fn ask(&mut self, byte: u8, answer: u8) {
-        self.data.write_all(&[byte]).expect("the worker listens");
-        let mut got = [0];
-        self.data.read_exact(&mut got).expect("the worker answers");
-        assert_eq!(char::from(got[0]), char::from(answer));
-    }
-
-    fn note(&mut self) -> (ControlNote, String) {
-        let mut header = [0; CONTROL_HEADER_LEN];
-        self.control.read_exact(&mut header).expect("a note");
-        let header = ControlHeader::read_from_bytes(&header).expect("a header");
-        let mut text = vec![0; header.text_len.get() as usize];
-        self.control.read_exact(&mut text).expect("the whole note");
-        let kind = ControlNote::from_kind(header.kind.get()).expect("a known note");
-        (kind, String::from_utf8(text).expect("a sentence"))
-    }
-}
-
 #[test]
 fn a_configuration_is_checked_without_starting() {
     let place = Place::new("");
@@ -266,7 +186,7 @@ fn sigterm_tells_guests_lets_them_finish_and_ends_cleanly() {
     let mut guest = Guest::connect(&place.path("run/vm/1/vgpu.sock"));
     guest.ask(b'W', b'G');
     daemon.signal(Signal::SIGTERM);
-    let (kind, text) = guest.note();
+    let (kind, _, text) = guest.note();
     assert_eq!(kind, ControlNote::Draining, "{text}");
     // The running program may finish.
     guest.ask(b'D', b'd');
@@ -309,7 +229,7 @@ fn after_the_deadline_sessions_are_ended_with_a_reason() {
     assert_eq!(guest.note().0, ControlNote::Draining);
     // After the second signal, vgpud does not wait for the deadline.
     daemon.signal(Signal::SIGTERM);
-    let (kind, text) = guest.note();
+    let (kind, _, text) = guest.note();
     assert_eq!(kind, ControlNote::Ended);
     assert!(text.contains("stopped"), "{text}");
     assert!(daemon.end().success(), "{}", place.log());
