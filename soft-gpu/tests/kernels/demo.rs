@@ -39,10 +39,8 @@ fn the_device_is_asked_and_work_is_counted() {
     );
     let matmul = load("demo/matmul");
     let info = matmul.program.kernel_info(matmul.kernel("matmul"));
-    assert_eq!(
-        (info.shared_bytes, info.param_bytes, info.params.len()),
-        (2048, 28, 4)
-    );
+    assert_eq!((info.shared_bytes, info.param_bytes), (2048, 28));
+    assert_eq!(info.params, [(0, 8), (8, 8), (16, 8), (24, 4)]);
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Tests of the interpreter against independent computations.
 
 mod chain;
-mod convert;
 mod device;
 mod economy;
 mod eval;
