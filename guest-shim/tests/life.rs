@@ -3,10 +3,11 @@
 mod common;
 
 use std::ffi::c_int;
+use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use common::guest::{self, wait_for_go};
-use common::host::{Host, greet, welcome};
+use common::host::{Host, Link, greet, welcome};
 use vgpu_proto::call::Request;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::handshake::Refusal;
@@ -239,9 +240,13 @@ fn told(name: &str, host: &Host, expected: CuResult, says: &str) {
     );
 }
 
-#[test]
-fn the_end_of_a_session_wakes_whoever_waits() {
-    let name = "the_end_of_a_session_wakes_whoever_waits";
+/// A test in which `end` ends the session when the third thread of the guest waits.
+fn at_the_third_wait(
+    name: &str,
+    expected: CuResult,
+    says: &str,
+    mut end: impl FnMut(&mut Link) + Send + 'static,
+) {
     if let Some(cuda) = guest::enter(name) {
         return wait_to_be_told(&cuda);
     }
@@ -250,93 +255,59 @@ fn the_end_of_a_session_wakes_whoever_waits() {
         if matches!(frame.request, Request::CtxSynchronize(_)) {
             waiting += 1;
             if waiting == 3 {
-                link.end(CuResult::LAUNCH_TIMEOUT, "a kernel ran too long");
+                end(link);
             }
             return true;
         }
         false
     });
-    told(
-        name,
-        &host,
+    told(name, &host, expected, says);
+}
+
+#[test]
+fn the_end_of_a_session_wakes_whoever_waits() {
+    at_the_third_wait(
+        "the_end_of_a_session_wakes_whoever_waits",
         CuResult::LAUNCH_TIMEOUT,
         "a kernel ran too long",
+        |link| link.end(CuResult::LAUNCH_TIMEOUT, "a kernel ran too long"),
     );
 }
 
 #[test]
 fn a_worker_that_dies_first_is_explained_by_the_note_that_follows() {
-    let name = "a_worker_that_dies_first_is_explained_by_the_note_that_follows";
-    if let Some(cuda) = guest::enter(name) {
-        return wait_to_be_told(&cuda);
-    }
-    let mut waiting = 0;
-    let host = Host::scripted(move |frame, link| {
-        if matches!(frame.request, Request::CtxSynchronize(_)) {
-            waiting += 1;
-            if waiting == 3 {
-                link.data
-                    .shutdown(std::net::Shutdown::Both)
-                    .expect("a socket");
-                // vgpud learns of the death a little later.
-                std::thread::sleep(Duration::from_millis(100));
-                link.end(CuResult::LAUNCH_TIMEOUT, "killed by the watchdog");
-            }
-            return true;
-        }
-        false
-    });
-    told(
-        name,
-        &host,
+    at_the_third_wait(
+        "a_worker_that_dies_first_is_explained_by_the_note_that_follows",
         CuResult::LAUNCH_TIMEOUT,
         "killed by the watchdog",
+        |link| {
+            link.data.shutdown(Shutdown::Both).expect("a socket");
+            // vgpud learns of the death a little later.
+            std::thread::sleep(Duration::from_millis(100));
+            link.end(CuResult::LAUNCH_TIMEOUT, "killed by the watchdog");
+        },
     );
 }
 
 #[test]
 fn a_daemon_that_vanishes_is_an_error_and_no_hang() {
-    let name = "a_daemon_that_vanishes_is_an_error_and_no_hang";
-    if let Some(cuda) = guest::enter(name) {
-        return wait_to_be_told(&cuda);
-    }
-    let mut waiting = 0;
-    let host = Host::scripted(move |frame, link| {
-        if matches!(frame.request, Request::CtxSynchronize(_)) {
-            waiting += 1;
-            if waiting == 3 {
-                // The worker stays alive: only the control connection reports the end.
-                link.control
-                    .shutdown(std::net::Shutdown::Both)
-                    .expect("a socket");
-            }
-            return true;
-        }
-        false
-    });
-    told(name, &host, CuResult::DEVICE_UNAVAILABLE, "vgpud");
+    at_the_third_wait(
+        "a_daemon_that_vanishes_is_an_error_and_no_hang",
+        CuResult::DEVICE_UNAVAILABLE,
+        "vgpud",
+        // The worker stays alive: only the control connection reports the end.
+        |link| link.control.shutdown(Shutdown::Both).expect("a socket"),
+    );
 }
 
 #[test]
 fn a_worker_that_vanishes_without_a_word_is_an_error_and_no_hang() {
-    let name = "a_worker_that_vanishes_without_a_word_is_an_error_and_no_hang";
-    if let Some(cuda) = guest::enter(name) {
-        return wait_to_be_told(&cuda);
-    }
-    let mut waiting = 0;
-    let host = Host::scripted(move |frame, link| {
-        if matches!(frame.request, Request::CtxSynchronize(_)) {
-            waiting += 1;
-            if waiting == 3 {
-                link.data
-                    .shutdown(std::net::Shutdown::Both)
-                    .expect("a socket");
-            }
-            return true;
-        }
-        false
-    });
-    told(name, &host, CuResult::DEVICE_UNAVAILABLE, "worker");
+    at_the_third_wait(
+        "a_worker_that_vanishes_without_a_word_is_an_error_and_no_hang",
+        CuResult::DEVICE_UNAVAILABLE,
+        "worker",
+        |link| link.data.shutdown(Shutdown::Both).expect("a socket"),
+    );
 }
 
 #[test]
