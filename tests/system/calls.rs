@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 use vgpu_tests::guest::{self, Guest, Program, Target, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm};
 
-/// Runs a program directly on soft-gpu and through the whole system, and returns its output.
-fn alike(program: Program) -> Result<String> {
+/// Runs a program directly on soft-gpu and through the whole system.
+fn alike(program: Program) -> Result<()> {
     let direct = expect_right(&Guest::new(program, Target::SoftGpu)?)
         .map_err(|e| e.context("directly on soft-gpu"))?;
     let host = one_vm(&Options::default())?;
@@ -17,68 +17,34 @@ fn alike(program: Program) -> Result<String> {
         panic!("directly: {a}\nthrough vgpud: {b}");
     }
     assert_eq!(direct.lines().count(), remote.lines().count());
-    Ok(direct)
+    Ok(())
 }
 
-#[test]
-fn devices() -> Result<()> {
-    alike(guest::DEVICES).map(|_| ())
+/// Tests of the given names. Each runs the program `guest::<PROGRAM>` with [`alike`].
+macro_rules! alike {
+    ($($(#[$doc:meta])* $name:ident: $program:ident,)*) => {$(
+        $(#[$doc])*
+        #[test]
+        fn $name() -> Result<()> {
+            alike(guest::$program)
+        }
+    )*};
 }
 
-#[test]
-fn contexts() -> Result<()> {
-    alike(guest::CONTEXTS).map(|_| ())
-}
-
-#[test]
-fn streams_and_events() -> Result<()> {
-    alike(guest::STREAMS).map(|_| ())
-}
-
-#[test]
-fn memory() -> Result<()> {
-    alike(guest::MEMORY).map(|_| ())
-}
-
-#[test]
-fn arrays_and_batches() -> Result<()> {
-    alike(guest::ARRAYS).map(|_| ())
-}
-
-#[test]
-fn pools_and_physical_memory() -> Result<()> {
-    alike(guest::POOLS).map(|_| ())
-}
-
-#[test]
-fn modules_and_launches() -> Result<()> {
-    alike(guest::MODULES).map(|_| ())
-}
-
-/// Software devices have none. The GPU kit runs the program on GPUs.
-#[test]
-fn tensor_maps_are_refused() -> Result<()> {
-    alike(guest::HOPPER).map(|_| ())
-}
-
-#[test]
-fn kernels_that_launch_kernels() -> Result<()> {
-    alike(guest::NESTED).map(|_| ())
-}
-
-#[test]
-fn nodes_of_graphs() -> Result<()> {
-    alike(guest::NODES).map(|_| ())
-}
-
-#[test]
-fn instances_of_graphs() -> Result<()> {
-    alike(guest::EXECS).map(|_| ())
-}
-
-#[test]
-fn per_thread_default_streams() -> Result<()> {
-    alike(guest::PERTHREAD).map(|_| ())
+alike! {
+    devices: DEVICES,
+    contexts: CONTEXTS,
+    streams_and_events: STREAMS,
+    memory: MEMORY,
+    arrays_and_batches: ARRAYS,
+    pools_and_physical_memory: POOLS,
+    modules_and_launches: MODULES,
+    /// Software devices have none. The GPU kit runs the program on GPUs.
+    tensor_maps_are_refused: HOPPER,
+    kernels_that_launch_kernels: NESTED,
+    nodes_of_graphs: NODES,
+    instances_of_graphs: EXECS,
+    per_thread_default_streams: PERTHREAD,
 }
 
 /// Attributes that are 0 for programs because the feature does not work from another machine,
