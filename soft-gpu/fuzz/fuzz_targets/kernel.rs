@@ -11,6 +11,9 @@ mod generate;
 #[allow(dead_code, reason = "the tests use more of it")]
 #[path = "../../tests/kernels/harness.rs"]
 mod harness;
+#[allow(dead_code, reason = "the tests use more of it")]
+#[path = "../../tests/inputs/mod.rs"]
+mod inputs;
 
 fuzz_target!(|data: &[u8]| {
     let text = generate::kernel(data);

@@ -8,6 +8,9 @@ mod feed;
 #[allow(dead_code, reason = "the tests use more of it")]
 #[path = "../../tests/kernels/harness.rs"]
 mod harness;
+#[allow(dead_code, reason = "the tests use more of it")]
+#[path = "../../tests/inputs/mod.rs"]
+mod inputs;
 
 fuzz_target!(|data: &[u8]| {
     feed::load_and_run(data);

@@ -4,6 +4,8 @@
 
 use std::fmt::Write;
 
+use crate::inputs::expand;
+
 /// Patterns of instructions, with their operands. In a pattern, `{a,b}` means each of the
 /// alternatives. In the operands, letters are registers: `h` 16 bits, `r` 32, `l` 64, `f` single,
 /// `g` double, `p` predicate. The letter `i` is an immediate below 64. In brackets, letters are
@@ -226,19 +228,6 @@ const FORMS: &[(&str, &str)] = &[
         "[N], {f, f, f, f, f, f, f, f}, r",
     ),
 ];
-
-/// All strings of a pattern.
-fn expand(pattern: &str) -> Vec<String> {
-    let Some((head, rest)) = pattern.split_once('{') else {
-        return vec![pattern.to_owned()];
-    };
-    let (choices, tail) = rest.split_once('}').expect("a closing brace");
-    let tails = expand(tail);
-    choices
-        .split(',')
-        .flat_map(|c| tails.iter().map(move |t| format!("{head}{c}{t}")))
-        .collect()
-}
 
 /// All instructions of generated kernels, each with the template of its operands.
 pub(crate) fn instructions() -> Vec<(String, &'static str)> {

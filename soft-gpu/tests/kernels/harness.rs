@@ -11,6 +11,8 @@ use soft_gpu::exec::contract::{
 };
 use soft_gpu::exec::{program::Program, run};
 
+pub(crate) use crate::inputs::Random;
+
 /// Size in bytes of the arena: the memory of a test device.
 const ARENA: u64 = 256 << 20;
 
@@ -414,18 +416,7 @@ impl Module {
     }
 }
 
-/// A generator of reproducible pseudo-random numbers (SplitMix64).
-pub(crate) struct Random(pub(crate) u64);
-
 impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     pub(crate) fn below(&mut self, bound: u32) -> u32 {
         (self.next() % u64::from(bound)) as u32
     }

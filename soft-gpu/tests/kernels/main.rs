@@ -21,6 +21,8 @@ mod half;
 mod handwritten;
 mod harness;
 mod hostile;
+#[path = "../inputs/mod.rs"]
+mod inputs;
 mod integer;
 mod launch;
 mod math;

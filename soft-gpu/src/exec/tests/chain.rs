@@ -1,7 +1,7 @@
 //! A chain of multiply-adds that runs as one operation must give the result of the single
 //! instructions.
 
-use super::eval::Random;
+use super::inputs::Random;
 use super::{Bench, HEADER};
 use crate::exec::contract::Fault;
 use crate::exec::program::Program;

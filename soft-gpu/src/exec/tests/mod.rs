@@ -5,6 +5,8 @@ mod device;
 mod economy;
 mod eval;
 mod fixtures;
+#[path = "../../../tests/inputs/mod.rs"]
+mod inputs;
 mod inventory;
 mod kernels;
 mod memory;

@@ -3,7 +3,8 @@
 
 use std::arch::asm;
 
-use super::eval::{Random, eval};
+use super::eval::eval;
+use super::inputs::Random;
 use crate::exec::round::{self, Mode};
 
 const MODES: [(Mode, u32, &str); 4] = [

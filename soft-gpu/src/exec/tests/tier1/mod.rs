@@ -21,7 +21,8 @@ mod warp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use super::eval::{self, eval, expand, kernel};
+use super::eval::{self, eval, kernel};
+use super::inputs::expand;
 use super::{Bench, HEADER};
 use crate::exec::contract::Launch;
 

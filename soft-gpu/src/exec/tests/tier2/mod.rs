@@ -11,7 +11,8 @@ mod narrow;
 mod rows;
 mod wmma;
 
-use super::eval::{Random, eval, pairs, triples};
+use super::eval::{eval, pairs, triples};
+use super::inputs::Random;
 use super::{Bench, HEADER};
 
 use std::collections::BTreeSet;
