@@ -162,12 +162,6 @@ impl World {
         self.verbose = true;
     }
 
-    /// Whether every decision is printed.
-    #[must_use]
-    pub fn is_verbose(&self) -> bool {
-        self.verbose
-    }
-
     pub(crate) fn note(&self, text: impl FnOnce() -> String) {
         if self.verbose {
             println!("{:>14} {}", self.now, text());
@@ -271,11 +265,10 @@ impl World {
         }
         self.fired = fired;
         let next = self.devices[index].next_ns();
+        // An event that is scheduled earlier will schedule this change.
         if next < self.scheduled[index] {
             self.scheduled[index] = next;
             self.at(next, Happening::Device(gpu));
-        } else if next != u64::MAX && next != self.scheduled[index] {
-            // An earlier event of this device is scheduled. It will schedule this change.
         }
     }
 
