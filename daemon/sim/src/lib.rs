@@ -6,8 +6,8 @@
 //! |---|---|
 //! | [`setup`] | the description of a simulation |
 //! | [`world`] | the host: events in order of time, messages and their delays |
-//! | `daemon` | vgpud's part between workers and scheduler |
-//! | `worker` | workers: the lease protocol on the real pages, window, markers |
+//! | `world::daemon` | vgpud's part between workers and scheduler |
+//! | `world::worker` | workers: the lease protocol on the real pages, window, markers |
 //! | `parts` | events of the host, and the state that vgpud and workers share |
 //! | [`guest`], [`op`], [`dist`], [`trace`] | the load of guests |
 //! | [`device`] | GPUs, and the true record of the time that each context used |
@@ -23,7 +23,6 @@
 
 pub mod arguments;
 pub mod books;
-mod daemon;
 pub mod device;
 pub mod dist;
 pub mod found;
@@ -40,5 +39,4 @@ pub mod rng;
 pub mod runner;
 pub mod setup;
 pub mod trace;
-mod worker;
 pub mod world;

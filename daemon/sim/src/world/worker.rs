@@ -9,12 +9,12 @@ use vgpu_sched::gate::{
 };
 use vgpu_sched::{Depth, HeadCost};
 
+use super::World;
 use crate::device::Batch;
 use crate::guest::Guest;
 use crate::op::{Op, What};
 use crate::parts::{Happening, Life};
 use crate::setup::Conduct;
-use crate::world::World;
 
 /// Why no more operations of the queue are submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,11 +43,11 @@ struct Stream {
 /// One worker with its guest.
 #[derive(Debug)]
 pub struct Worker {
-    pub(crate) vm: u32,
+    pub(super) vm: u32,
     /// GPU of the worker; for a gang, the first of its GPUs.
-    pub(crate) gpu: u32,
+    pub(super) gpu: u32,
     /// The other GPUs of a gang. Each batch of operations runs on all GPUs of the gang.
-    pub(crate) also: Vec<u32>,
+    pub(super) also: Vec<u32>,
     /// For each batch of a gang that is in flight, in order of submission: the number of GPUs on
     /// which the batch still runs.
     parts: std::collections::VecDeque<usize>,
@@ -56,8 +56,8 @@ pub struct Worker {
     done: Vec<usize>,
     /// The guest.
     pub guest: Guest,
-    pub(crate) conduct: Conduct,
-    pub(crate) life: Life,
+    conduct: Conduct,
+    pub(super) life: Life,
     lease: Lease,
     gate: Gate,
     function: FunctionId,
@@ -70,12 +70,12 @@ pub struct Worker {
     pub completed: u64,
     /// Number of bytes that submitted operations copy.
     pub bytes: u64,
-    pub(crate) up_at_ns: u64,
-    pub(crate) down_at_ns: u64,
+    pub(super) up_at_ns: u64,
+    pub(super) down_at_ns: u64,
 }
 
 impl Worker {
-    pub(crate) fn new(vm: u32, guest: Guest, conduct: Conduct) -> Self {
+    pub(super) fn new(vm: u32, guest: Guest, conduct: Conduct) -> Self {
         let streams = (0..guest.streams()).map(|_| Stream::default()).collect();
         Self {
             vm,
@@ -115,7 +115,7 @@ impl Worker {
     }
 
     /// GPUs of the worker: several for a gang.
-    pub(crate) fn gpus(&self) -> impl Iterator<Item = u32> + use<> {
+    pub(super) fn gpus(&self) -> impl Iterator<Item = u32> + use<> {
         [self.gpu].into_iter().chain(self.also.clone())
     }
 
@@ -136,7 +136,7 @@ impl Worker {
 
 impl World {
     /// Makes a worker act on a change: the worker does everything that it can do now.
-    pub(crate) fn pump(&mut self, id: u32) {
+    pub(super) fn pump(&mut self, id: u32) {
         if self.workers[id as usize].life != Life::Live {
             return;
         }
@@ -200,7 +200,7 @@ impl World {
     }
 
     /// Handles a scheduled wake-up of a worker.
-    pub(crate) fn woke(&mut self, id: u32) {
+    pub(super) fn woke(&mut self, id: u32) {
         let now = self.now;
         let worker = &mut self.workers[id as usize];
         if worker.life != Life::Live || worker.wakes_ns > now {
@@ -263,7 +263,7 @@ impl World {
     }
 
     /// Reads from the lease page that vgpud granted or revoked a lease.
-    pub(crate) fn refresh(&mut self, id: u32) {
+    pub(super) fn refresh(&mut self, id: u32) {
         let end = self.pages[id as usize].end();
         self.workers[id as usize].lease.refresh(end);
     }
@@ -338,7 +338,7 @@ impl World {
 
     /// Records that a batch of a gang (which has one stream) is complete on one of its GPUs.
     /// Returns true if the batch is complete on all GPUs.
-    pub(crate) fn gang_done(&mut self, id: u32, gpu: u32) -> bool {
+    pub(super) fn gang_done(&mut self, id: u32, gpu: u32) -> bool {
         let worker = &mut self.workers[id as usize];
         let index = worker.also.iter().position(|&other| other == gpu);
         let index = index.map_or(0, |index| index + 1);
@@ -358,7 +358,7 @@ impl World {
     }
 
     /// Handles a marker that has fired.
-    pub(crate) fn marker(&mut self, id: u32, stream: u16, ops: u32) {
+    pub(super) fn marker(&mut self, id: u32, stream: u16, ops: u32) {
         let now = self.now;
         let worker = &mut self.workers[id as usize];
         if worker.life != Life::Live {
@@ -384,7 +384,7 @@ impl World {
     }
 
     /// Handles a worker with no waiting work and nothing in flight.
-    pub(crate) fn rest(&mut self, id: u32) {
+    fn rest(&mut self, id: u32) {
         let now = self.now;
         let end = self.pages[id as usize].end();
         let worker = &mut self.workers[id as usize];
@@ -397,7 +397,7 @@ impl World {
     }
 
     /// Handles the arrival of operations of the guest.
-    pub(crate) fn arrive(&mut self, id: u32) {
+    pub(super) fn arrive(&mut self, id: u32) {
         let now = self.now;
         let worker = &mut self.workers[id as usize];
         if worker.life != Life::Live {

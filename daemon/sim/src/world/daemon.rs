@@ -8,13 +8,13 @@ use vgpu_sched::{
     VmId, WaitReason,
 };
 
+use super::World;
 use crate::books::Held;
 use crate::parts::{Happening, Life, Pages, Told};
-use crate::world::World;
 
 /// vgpud's record of a session.
 #[derive(Debug, Default)]
-pub(crate) struct Session {
+pub(super) struct Session {
     lease: Option<Lease>,
     /// Whether vgpud knows of waiting work for which it has granted no lease.
     asks: bool,
@@ -28,7 +28,7 @@ struct Lease {
 }
 
 impl Pages {
-    pub(crate) fn daemon(&self) -> DaemonEnd<'_> {
+    fn daemon(&self) -> DaemonEnd<'_> {
         DaemonEnd::new(&self.lease, &self.hint)
     }
 
@@ -81,12 +81,12 @@ impl World {
 
     /// Reports the holders' progress to the scheduler and feeds a timer event, so that all time is
     /// charged.
-    pub(crate) fn bring_up_to_date(&mut self) {
+    pub(super) fn bring_up_to_date(&mut self) {
         self.report_progress();
         self.feed(Event::Timer);
     }
 
-    pub(crate) fn report_progress(&mut self) {
+    pub(super) fn report_progress(&mut self) {
         for gpu in 0..self.books.gpus.len() {
             for index in 0..self.books.gpus[gpu].leases.len() {
                 let Some(held) = self.books.gpus[gpu].leases.get(index) else {
@@ -107,7 +107,7 @@ impl World {
     }
 
     /// vgpud reads a message of a worker.
-    pub(crate) fn heard(&mut self, id: u32, message: Message) {
+    pub(super) fn heard(&mut self, id: u32, message: Message) {
         if self.workers[id as usize].life != Life::Live {
             return;
         }
@@ -575,7 +575,7 @@ impl World {
     }
 
     /// Handles the end of a worker process.
-    pub(crate) fn gone(&mut self, id: u32) {
+    pub(super) fn gone(&mut self, id: u32) {
         let (vm, gpu) = (self.workers[id as usize].vm, self.workers[id as usize].gpu);
         let also = self.workers[id as usize].also.clone();
         for gpu in also.into_iter().chain([gpu]) {
@@ -675,7 +675,7 @@ impl World {
         }
     }
 
-    pub(crate) fn problem(&mut self, text: impl FnOnce() -> String) {
+    fn problem(&mut self, text: impl FnOnce() -> String) {
         if self.problems.len() < 20 {
             let text = format!("at {} ns: {}", self.now, text());
             self.problems.push(text);

@@ -1,5 +1,8 @@
 //! The simulated host: events in order of time.
 
+mod daemon;
+mod worker;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -14,7 +17,7 @@ use crate::guest::Guest;
 use crate::parts::{Happening, Life, Pages, Told};
 use crate::rng::Rng;
 use crate::setup::{Host, Setup};
-use crate::worker::Worker;
+use worker::Worker;
 
 /// Interval in ns at which vgpud reads the hint pages of the holders (`mediator::actor`).
 const LOOK_NS: u64 = 5 * vgpu_sched::MILLIS;
@@ -45,15 +48,15 @@ pub struct World {
     pub lag_moved_ns: u128,
     /// Busy time in ns during declared overruns: of all VMs except the overrunners, and of all VMs.
     pub overrun_busy_ns: Option<(u64, u64)>,
-    pub(crate) pages: Vec<Pages>,
-    pub(crate) sessions: Vec<crate::daemon::Session>,
-    pub(crate) host: Host,
-    pub(crate) inbox: VecDeque<Event>,
-    pub(crate) actions: Vec<Action>,
-    pub(crate) settling: bool,
-    pub(crate) timer_ns: u64,
-    pub(crate) looking: bool,
-    pub(crate) rng: Rng,
+    pages: Vec<Pages>,
+    sessions: Vec<daemon::Session>,
+    host: Host,
+    inbox: VecDeque<Event>,
+    actions: Vec<Action>,
+    settling: bool,
+    timer_ns: u64,
+    looking: bool,
+    rng: Rng,
     heap: BinaryHeap<Reverse<(u64, u64, Happening)>>,
     serial: u64,
     scheduled: Vec<u64>,
@@ -144,7 +147,7 @@ impl World {
                 self.workers
                     .push(Worker::new(index as u32, program, guest.conduct));
                 self.pages.push(Pages::default());
-                self.sessions.push(crate::daemon::Session::default());
+                self.sessions.push(daemon::Session::default());
                 self.ends.push(guest.ends_ns);
                 self.at(from, Happening::Start(id));
                 if guest.ends_ns != u64::MAX {
@@ -169,7 +172,7 @@ impl World {
     }
 
     /// Schedules an event.
-    pub(crate) fn at(&mut self, time: u64, what: Happening) {
+    fn at(&mut self, time: u64, what: Happening) {
         self.serial += 1;
         self.heap.push(Reverse((time, self.serial, what)));
     }
@@ -249,7 +252,7 @@ impl World {
 
     /// Advances a device to the present time, sends the fired markers to the workers, and schedules
     /// the device's next change.
-    pub(crate) fn step_device(&mut self, gpu: u32) {
+    fn step_device(&mut self, gpu: u32) {
         let index = gpu as usize;
         let mut fired = std::mem::take(&mut self.fired);
         self.devices[index].step(self.now, &mut fired);
@@ -280,7 +283,7 @@ impl World {
         }
     }
 
-    pub(crate) fn look_soon(&mut self) {
+    fn look_soon(&mut self) {
         if !self.looking {
             self.looking = true;
             self.at(self.now + LOOK_NS, Happening::Look);
@@ -288,7 +291,7 @@ impl World {
     }
 
     /// Sends a message of a worker to vgpud. Messages of one worker arrive in order.
-    pub(crate) fn say(&mut self, id: u32, message: Message) {
+    fn say(&mut self, id: u32, message: Message) {
         let (low, high) = self.host.up_ns;
         let delay = self.rng.between(low, high);
         let worker = &mut self.workers[id as usize];
@@ -298,7 +301,7 @@ impl World {
     }
 
     /// Sends a notification of vgpud to a worker. Notifications to one worker arrive in order.
-    pub(crate) fn tell(&mut self, id: u32, told: Told) {
+    fn tell(&mut self, id: u32, told: Told) {
         let (low, high) = self.host.down_ns;
         let delay = self.rng.between(low, high);
         let worker = &mut self.workers[id as usize];
@@ -337,7 +340,7 @@ impl World {
     }
 
     /// Stops a worker at once. Its work on the device ends with the process.
-    pub(crate) fn die(&mut self, id: u32) {
+    fn die(&mut self, id: u32) {
         let worker = &mut self.workers[id as usize];
         if matches!(worker.life, Life::Dying | Life::Gone) {
             return;
