@@ -118,7 +118,7 @@ programs! {
     PRINT = "print", "soft-gpu/fixtures/output.ptx";
 }
 
-/// Answers of a driver, in rows; see [`crate::truth`].
+/// Answers of a driver, in rows; see [`crate::clients::truth`].
 pub const TRUTH: Program = Program {
     folder: "truth",
     name: "truth",

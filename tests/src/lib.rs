@@ -11,6 +11,5 @@ pub mod guest;
 pub mod host;
 pub mod hostile;
 pub mod paths;
-pub mod truth;
 pub mod vm;
 pub mod wait;

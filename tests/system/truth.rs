@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use anyhow::{Result, ensure};
 use vgpu_tests::clients::events::Outcome;
 use vgpu_tests::clients::expected::{Expected, Verdict};
+use vgpu_tests::clients::truth::{self, Alike, CARD};
 use vgpu_tests::guest::Target;
 use vgpu_tests::host::{Host, Options, one_vm};
-use vgpu_tests::truth::{self, Alike, CARD};
 
 /// Largest number of rows that may be listed as different.
 const MOST_DIFFERENCES: usize = 15;

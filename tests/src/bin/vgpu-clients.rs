@@ -14,9 +14,10 @@ use clap::{Parser, ValueEnum};
 use serde_json::Value;
 use vgpu_tests::clients::expected::Expected;
 use vgpu_tests::clients::install::{Kit, Missing};
+use vgpu_tests::clients::plan::Plan;
 use vgpu_tests::clients::row::{self, Choice, Row};
 use vgpu_tests::clients::stand::Mode;
-use vgpu_tests::clients::suites::{self, Plan, Suite};
+use vgpu_tests::clients::suites::{self, Suite};
 use vgpu_tests::clients::{report, smoke};
 use vgpu_tests::host::Driver;
 

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use vgpu_tests::clients::events::Outcome;
+use vgpu_tests::clients::truth::{self, OtherDevices};
 use vgpu_tests::guest::Target;
-use vgpu_tests::truth::{self, OtherDevices};
 
 fn main() -> ExitCode {
     match run() {

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 
 use super::follow::Unit;
 use super::install::{Kit, fetch};
-use super::suites::{PTX_ONLY, Plan, pytest, test_files};
+use super::plan::{PTX_ONLY, Plan, pytest, test_files};
 
 /// Version of CuPy, as in `requirements/cupy.txt`.
 pub(super) const VERSION: &str = "14.2.0";

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use super::events::Dialect;
 use super::follow::Unit;
 use super::install::{Kit, run, source};
-use super::suites::{PTX_ONLY, Plan, list_tests};
+use super::plan::{PTX_ONLY, Plan, list_tests};
 
 /// cuBLAS of the newest release too, because it computes a product in other ways than the release
 /// that PyTorch requires.

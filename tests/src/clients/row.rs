@@ -10,9 +10,10 @@ use anyhow::Result;
 use super::events::{Outcome, Record};
 use super::expected::Expected;
 use super::follow::{self, Unit};
+use super::plan::Plan;
 use super::same_work::SameWork;
 use super::stand::{Mode, Stand};
-use super::suites::{Plan, Suite};
+use super::suites::Suite;
 
 /// The selection of units.
 #[derive(Debug, Clone, Default)]

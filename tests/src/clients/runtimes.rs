@@ -2,17 +2,16 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use super::events::Dialect;
 use super::follow::Unit;
 use super::install::{Kit, run, source};
-use super::suites::{Plan, list_tests};
+use super::plan::{PATIENCE, Plan, list_tests};
 
 /// The last published version of each release, with its package.
-const VERSIONS: &[(&str, &str)] = &[
+pub(super) const VERSIONS: &[(&str, &str)] = &[
     ("nvidia-cuda-runtime-cu12", "12.0.146"),
     ("nvidia-cuda-runtime-cu12", "12.1.105"),
     ("nvidia-cuda-runtime-cu12", "12.2.140"),
@@ -80,24 +79,7 @@ fn unit(kit: &Kit, version: &str, library: &Path, how: &str) -> Result<Unit> {
         dir: kit.dir().join("scratch"),
         env: Vec::new(),
         parallel: false,
-        patience: Duration::from_secs(240),
+        patience: PATIENCE,
         alone: false,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::clients::suites;
-
-    #[test]
-    fn the_suite_names_the_first_and_the_last_version() {
-        let release = |at: usize| {
-            let (_, version) = VERSIONS[at];
-            version.rsplit_once('.').map_or("", |(release, _)| release)
-        };
-        let versions = format!("{} to {}", release(0), release(VERSIONS.len() - 1));
-        let suite = suites::ALL.iter().find(|s| s.name == "cudart");
-        assert_eq!(suite.map(|s| s.version), Some(&versions[..]));
-    }
 }

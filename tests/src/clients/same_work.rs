@@ -12,8 +12,8 @@ use anyhow::{Context, Result};
 
 use super::events::{Outcome, Record};
 use super::follow::{self, Unit, stem};
+use super::plan::Plan;
 use super::stand::{Mode, Stand};
-use super::suites::Plan;
 use crate::digest::{self, Process};
 use crate::host::{Driver, Host};
 use crate::wait::SOON;

@@ -10,12 +10,12 @@ use anyhow::{Context, Result, ensure};
 
 use super::follow::Unit;
 use super::install::{Kit, run, source};
-use super::suites::{PTX_ONLY, Plan, pytest};
+use super::plan::{PTX_ONLY, Plan, pytest};
 use crate::paths;
 
 /// Newer samples call `cuCtxCreate` in the form of CUDA 13, so CUDA 12 needs older samples.
-const OF_CUDA_12: &str = "v12.9";
-const OF_CUDA_13: &str = "c94ff366aed18c797b8a85dfaac7817b0228b420";
+pub(super) const OF_CUDA_12: &str = "v12.9";
+pub(super) const OF_CUDA_13: &str = "c94ff366aed18c797b8a85dfaac7817b0228b420";
 
 /// Time for two runs of a sample that multiplies large matrices, and for its compilation, on a busy
 /// machine.
@@ -136,7 +136,6 @@ fn names(checkout: &Path) -> Result<Vec<String>> {
 mod tests {
     use super::*;
     use crate::clients::events::BY_SIGNAL;
-    use crate::clients::suites;
 
     /// What `cuda_samples.py` decides about outputs, ends and times; the argument is [`BY_SIGNAL`].
     const DECISIONS: &str = r#"
@@ -151,17 +150,6 @@ assert set(MOST_SECONDS) == {name for name in SAYS if name.endswith("TensorCoreG
 assert too_slow("tf32TensorCoreGemm", 60) is None and "71.0 s" in too_slow("tf32TensorCoreGemm", 71)
 assert too_slow("vectorAdd", 1000) is None
 "#;
-
-    #[test]
-    fn the_suites_name_the_commits_that_are_fetched() {
-        let version = format!("{}, {OF_CUDA_12}", &OF_CUDA_13[..8]);
-        for suite in suites::ALL
-            .iter()
-            .filter(|s| s.name.starts_with("cuda-samples"))
-        {
-            assert_eq!(suite.version, version);
-        }
-    }
 
     #[test]
     fn the_python_part_decides_rightly() -> Result<()> {

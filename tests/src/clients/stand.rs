@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::suites::Plan;
+use super::plan::Plan;
 use crate::host::{Driver, Host, Options};
 use crate::paths;
 

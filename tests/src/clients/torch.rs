@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 
 use super::follow::{Unit, without_the_caller_s};
 use super::install::{Kit, Venv, run, source};
-use super::suites::{Plan, pytest};
+use super::plan::{Plan, pytest};
 
 const FILE: &str = "test_torch.py";
 

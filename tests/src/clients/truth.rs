@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::clients::events::Outcome;
-use crate::clients::install::Kit;
+use super::events::{Dialect, Outcome};
+use super::follow::Unit;
+use super::install::{Kit, Missing};
+use super::plan::{PATIENCE, Plan};
 use crate::guest::{self, Guest, Target};
 use crate::paths;
 use crate::wait::SOON;
@@ -49,7 +51,7 @@ const PARTS: [&str; 26] = [
 
 /// The package of NVIDIA's runtime for the rows: the last version whose `cudaMemAdvise` names
 /// devices by number.
-pub const RUNTIME: (&str, &str) = ("nvidia-cuda-runtime-cu12", "12.9.79");
+const RUNTIME: (&str, &str) = ("nvidia-cuda-runtime-cu12", "12.9.79");
 
 /// The runtime's library, if `make clients` has fetched it.
 fn runtime() -> Option<PathBuf> {
@@ -259,6 +261,39 @@ pub fn outcomes(rows: &[Row], answers: &BTreeMap<Question, String>) -> BTreeMap<
         all.insert(row.name(), outcome);
     }
     all
+}
+
+/// The suite `truth`: one unit, in which each row of the table is a test. Without the runtime's
+/// package, rows that need the runtime are skipped.
+///
+/// # Errors
+/// If the table cannot be read; pip's errors, except a failed fetch.
+pub(super) fn plan(kit: &Kit) -> Result<Plan> {
+    let (package, version) = RUNTIME;
+    match kit.wheel(package, version) {
+        Err(e) if e.is::<Missing>() => println!("clients: the runtime that rows ask: {e}"),
+        fetched => drop(fetched?),
+    }
+    let mut tests: Vec<String> = table()?.iter().map(Row::name).collect();
+    tests.sort_unstable();
+    tests.dedup();
+    let program = std::env::current_exe()?.with_file_name("vgpu-truth");
+    let unit = Unit {
+        name: "cards".into(),
+        dialect: Dialect::Libtest,
+        words: vec![program.into()],
+        dir: kit.dir().join("scratch"),
+        env: Vec::new(),
+        tests,
+        parallel: false,
+        patience: PATIENCE,
+        alone: true,
+    };
+    Ok(Plan {
+        units: vec![unit],
+        device: CARD.map(|(n, v)| (n.into(), v.into())).to_vec(),
+        ..Plan::default()
+    })
 }
 
 /// Number of rows about every card that have the same answer in all ways of asking.
