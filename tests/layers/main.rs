@@ -28,9 +28,6 @@ struct Modules {
     #[serde(default)]
     at: Option<String>,
     edges: Table,
-    /// Reasons of exceptions, by importing and imported module.
-    #[serde(default)]
-    exceptions: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -128,18 +125,7 @@ fn modules_import_only_what_is_listed() {
         let src = root().join(&modules.src);
         let at = modules.at.iter().flat_map(|at| at.split("::"));
         let at: Vec<String> = at.map(str::to_owned).collect();
-        let mut found = imports::edges(&src, &at).expect("the sources can be read");
-        for (from, to, why) in modules
-            .exceptions
-            .iter()
-            .flat_map(|(from, all)| all.iter().map(move |(to, why)| (from, to, why)))
-        {
-            if found.remove(&(from.clone(), to.clone())).is_none() {
-                problems.push(format!(
-                    "{from} no longer imports {to} ({why}): take the exception out"
-                ));
-            }
-        }
+        let found = imports::edges(&src, &at).expect("the sources can be read");
         let place = at.iter().fold(modules.src, |path, name| path.join(name));
         let place = place.display();
         let differ = differences(&modules.edges, &found).into_iter();

@@ -8,14 +8,13 @@
 // The functions have NVIDIA's names, and NVIDIA documents them.
 #![allow(non_snake_case, missing_docs)]
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::driver::error::Result;
 use crate::driver::printed::PRINTED;
 use crate::driver::stream::Stream;
-use crate::driver::{self, inject, stream_table};
+use crate::driver::{self, inject, stream_table, strict};
 use vgpu_cuda_abi::CuResult;
 use vgpu_cuda_abi::args::{DefaultStream, StreamArg};
 
@@ -70,10 +69,6 @@ pub mod refusing;
 pub mod stream;
 pub mod vmm;
 
-thread_local! {
-    static CALL: Cell<&'static str> = const { Cell::new("no call") };
-}
-
 /// A stream argument that can be resolved to a stream.
 pub trait StreamOf {
     /// The stream. In the calling function, the handle 0 means the stream `default`.
@@ -90,11 +85,6 @@ impl StreamOf for StreamArg {
     }
 }
 
-/// Name of the entry point that this thread runs, for error reports.
-pub fn current_call() -> &'static str {
-    CALL.get()
-}
-
 /// Functions that work before cuInit.
 const ALWAYS: [&str; 8] = [
     "cuInit",
@@ -109,7 +99,7 @@ const ALWAYS: [&str; 8] = [
 
 /// Runs an entry point: returns injected errors, refuses calls before cuInit, and catches panics.
 fn enter(name: &'static str, body: impl FnOnce() -> Result) -> u32 {
-    CALL.set(name);
+    strict::enter(name);
     if let Some(code) = inject::call(name) {
         return code.0;
     }
