@@ -1,16 +1,14 @@
 //! A gang keeps its limit of GPU time, both while it gathers its GPUs and while it runs.
 
-use std::collections::BTreeSet;
-
-use vgpu_sched::{GpuId, MICROS, MILLIS, PoolConfig, Rate, VmConfig};
+use vgpu_sched::{MICROS, MILLIS, Rate, VmConfig};
 
 use super::caps::excess;
+use super::gang::{on_gpus, seats};
 use super::shares::short_kernels;
 use super::{Plan, Proof};
 use crate::found::{Found, Measure, Rule};
 use crate::guest::Load;
-use crate::rng::Rng;
-use crate::setup::{GpuSetup, Setup, weighted};
+use crate::setup::weighted;
 use crate::world::World;
 
 pub(super) const PROOF: Proof = Proof {
@@ -54,26 +52,13 @@ struct Gang {
 }
 
 fn run(plan: Plan) -> Found {
-    let mut rng = Rng::part(plan.seed, 21 << 40);
-    let slice_ns = rng.pick(&[1, 2, 4]) * MILLIS;
-    let pool = PoolConfig {
-        slice_ns,
-        overrun_grace_ns: None,
-        ..PoolConfig::default()
-    };
-    let switch_ns = rng.pick(&[20, 60, 150]) * MICROS;
-    let mut setup = Setup::new(plan.seed, switch_ns, pool);
-    let gpus = rng.between(2, 4);
-    let turn_ns = MILLIS;
-    setup.gpus = vec![GpuSetup { switch_ns, turn_ns }; gpus as usize];
-    setup.pools[0].1 = (0..gpus as u32).collect();
+    let (mut rng, mut setup) = on_gpus(plan, 21 << 40, 4);
+    let slice_ns = setup.pools[0].0.slice_ns;
+    let gpus = setup.gpus.len() as u64;
     let mut gangs = Vec::new();
     for index in 0..rng.between(2, 6) {
         let gang = index == 0 || rng.chance(500);
-        let mut mine = BTreeSet::new();
-        while mine.len() < if gang { 2 } else { 1 } || gang && rng.chance(300) {
-            mine.insert(GpuId(rng.below(gpus) as u32));
-        }
+        let mine = seats(&mut rng, gpus, gang);
         let mut config = VmConfig {
             gang,
             gpus: Some(mine.clone()),

@@ -10,7 +10,7 @@ use crate::dist::Length;
 use crate::found::{Found, Measure, Rule};
 use crate::guest::Load;
 use crate::rng::Rng;
-use crate::setup::{GpuSetup, Setup, weighted};
+use crate::setup::{Setup, weighted};
 
 pub(super) const PROOF: Proof = Proof {
     name: "gang",
@@ -38,29 +38,41 @@ static SERVED: Measure = Measure {
     rule: Rule::AtLeast,
 };
 
-fn run(plan: Plan) -> Found {
-    let mut rng = Rng::part(plan.seed, 15 << 40);
-    let slice_ns = rng.pick(&[1, 2, 4]) * MILLIS;
+/// Random draws from `salt`, and a setup of one pool with 2 to `most` equal GPUs.
+pub(super) fn on_gpus(plan: Plan, salt: u64, most: u64) -> (Rng, Setup) {
+    let mut rng = Rng::part(plan.seed, salt);
     let pool = PoolConfig {
-        slice_ns,
+        slice_ns: rng.pick(&[1, 2, 4]) * MILLIS,
         overrun_grace_ns: None,
         ..PoolConfig::default()
     };
     let switch_ns = rng.pick(&[20, 60, 150]) * MICROS;
     let mut setup = Setup::new(plan.seed, switch_ns, pool);
-    let gpus = rng.between(2, 4);
-    let turn_ns = MILLIS;
-    setup.gpus = vec![GpuSetup { switch_ns, turn_ns }; gpus as usize];
+    let gpus = rng.between(2, most);
+    setup.gpus = vec![setup.gpus[0]; gpus as usize];
     setup.pools[0].1 = (0..gpus as u32).collect();
+    (rng, setup)
+}
+
+/// Random GPUs of a VM: one, or at least two for a gang.
+pub(super) fn seats(rng: &mut Rng, gpus: u64, gang: bool) -> BTreeSet<GpuId> {
+    let mut mine = BTreeSet::new();
+    while mine.len() < if gang { 2 } else { 1 } || gang && rng.chance(300) {
+        mine.insert(GpuId(rng.below(gpus) as u32));
+    }
+    mine
+}
+
+fn run(plan: Plan) -> Found {
+    let (mut rng, mut setup) = on_gpus(plan, 15 << 40, 4);
+    let (slice_ns, switch_ns) = (setup.pools[0].0.slice_ns, setup.gpus[0].switch_ns);
+    let gpus = setup.gpus.len() as u64;
     let mut weights = Vec::new();
     for index in 0..rng.between(3, 8) {
         let weight = rng.between(1, 8) as u32;
         // The first two VMs are gangs, which usually share GPUs.
         let gang = index < 2 || rng.chance(400);
-        let mut mine = BTreeSet::new();
-        while mine.len() < if gang { 2 } else { 1 } || gang && rng.chance(300) {
-            mine.insert(GpuId(rng.below(gpus) as u32));
-        }
+        let mine = seats(&mut rng, gpus, gang);
         weights.push((u64::from(weight), mine.clone()));
         let load = if rng.chance(700) {
             Load::backlog(short_kernels(&mut rng))

@@ -2,13 +2,14 @@
 
 use vgpu_sched::{MICROS, MILLIS, PoolConfig, PoolId, SECONDS, VmConfig};
 
+use super::gang::on_gpus;
 use super::shares::{WARM_NS, c_of, short_kernels};
 use super::{Plan, Proof};
 use crate::found::{Found, Measure, Rule};
 use crate::guest::Load;
 use crate::measure::{Share, share_error};
 use crate::rng::Rng;
-use crate::setup::{GpuSetup, Setup, weighted};
+use crate::setup::{Setup, weighted};
 
 pub(super) const PROOF: Proof = Proof {
     name: "topology",
@@ -93,19 +94,9 @@ fn pools(plan: Plan) -> Found {
 }
 
 fn gpus(plan: Plan) -> Found {
-    let mut rng = Rng::part(plan.seed, 12 << 40);
-    let slice_ns = rng.pick(&[1, 2, 4]) * MILLIS;
-    let pool = PoolConfig {
-        slice_ns,
-        overrun_grace_ns: None,
-        ..PoolConfig::default()
-    };
-    let switch_ns = rng.pick(&[20, 60, 150]) * MICROS;
-    let mut setup = Setup::new(plan.seed, switch_ns, pool);
-    let count = rng.between(2, 8) as u32;
-    let turn_ns = MILLIS;
-    setup.gpus = vec![GpuSetup { switch_ns, turn_ns }; count as usize];
-    setup.pools[0].1 = (0..count).collect();
+    let (mut rng, mut setup) = on_gpus(plan, 12 << 40, 8);
+    let slice_ns = setup.pools[0].0.slice_ns;
+    let count = setup.gpus.len() as u32;
     let mut weights = Vec::new();
     for _ in 0..rng.between(u64::from(count), 24) {
         let weight = rng.between(1, 16);
