@@ -113,8 +113,8 @@ fn what_a_program_owes_at_its_end_is_paid_by_the_next() -> Result<()> {
 
 #[test]
 fn gpu_time_is_capped_for_a_loop_that_synchronises() -> Result<()> {
-    /// Longest time, in ms, for which a worker may get no processor when its lease is revoked,
-    /// which it is charged for too.
+    /// Longest time, in ms, for which a worker waits for a processor after a revoke. The VM is
+    /// charged for this time.
     const LATE_MS: u64 = 200;
     let host = one_vm(&Kernels::default().on(Options::default()))?;
     host.admin("vm set 1 --gpu-ms-per-s=100 --gpu-ms-burst=20")?;
@@ -141,8 +141,8 @@ fn gpu_time_is_capped_for_graphs() -> Result<()> {
     const RATE: u64 = 100;
     const BURST: u64 = 20;
     const GRAPH: u64 = 10;
-    /// Longest time, in ms, for which a worker may get no processor when its lease is revoked,
-    /// which it is charged for too.
+    /// Longest time, in ms, for which a worker waits for a processor after a revoke. The VM is
+    /// charged for this time.
     const LATE: u64 = 200;
     let host = one_vm(&Kernels::default().on(Options::default()))?;
     host.admin(&format!(

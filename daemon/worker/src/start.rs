@@ -38,9 +38,10 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Forbids other processes with this uid to inspect this process (ptrace, /proc), also where vgpud
-/// could not start the worker from a copy that nobody may read. This holds until `cuInit` of a
-/// GPU's driver ([`load`]). vgpud takes all other rights away before the process starts
+/// Forbids other processes with this uid to inspect this process (ptrace, /proc). vgpud normally
+/// starts the worker from a private copy of the program, which the kernel already protects. This
+/// call protects the process where no copy was made. The protection holds until `cuInit` of a GPU's
+/// driver ([`load`]). vgpud takes all other rights away before the process starts
 /// (`vgpud::worker::confine`). The worker ends together with vgpud because the control thread sees
 /// the socket close. A parent-death signal would come too early: it is bound to the thread that
 /// started this process.

@@ -312,8 +312,8 @@ fn a_stream_waits_for_its_host_function_and_others_do_not() {
     let idle = |m: &FromWorker| matches!(m, FromWorker::Idle { .. }).then_some(());
     bench.vgpud.wait("Idle", idle);
     let guest = &mut bench.guest;
-    // Operations that wait for the stream also wait for the function: another stream through the
-    // event, the context, a free.
+    // A second stream that waits for this stream (through the event) and a synchronisation of the
+    // context must also wait for the host function. A free is answered at once.
     guest.post(&req::StreamWaitEvent {
         ctx,
         stream: other,

@@ -122,8 +122,8 @@ pub struct Vm {
     pub quarantine: Option<Quarantine>,
     /// Strikes that are not forgotten.
     pub strikes: u32,
-    /// Quarantines by strikes that are not forgotten. Each doubles the length of the next
-    /// quarantine.
+    /// Number of quarantines for strikes that vgpud has not forgotten yet; each quarantine doubles
+    /// the length of the next.
     pub quarantines: u32,
     /// Whether the VM counts one class lower at present, because it exceeded the soft limit.
     pub demoted: bool,

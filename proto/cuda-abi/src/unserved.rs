@@ -122,8 +122,8 @@ const CHECKS: &[(&[&str], &[Check])] = &[
         &[Value(0), Value(1), Value(2)],
     ),
     (&["cuMemMapArrayAsync"], &[Value(0), Count(1)]),
-    // First forms of functions, with 32-bit sizes. The present forms check the same arguments
-    // first.
+    // Functions whose first argument is checked first: mostly first forms, of which the newer forms
+    // check the same arguments.
     (
         &[
             "cuArray3DGetDescriptor",

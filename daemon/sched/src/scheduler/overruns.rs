@@ -15,8 +15,8 @@ pub(super) const LOOK_NS: u64 = 100 * crate::MILLIS;
 const GENTLER: u64 = 4;
 
 impl Scheduler {
-    /// Declares an overrun: others may run beside this holder. A session that got its lease before
-    /// the release already does.
+    /// Declares an overrun: others may run beside this holder. A session that was granted early,
+    /// because the holder's work was about to end, now counts as running beside the overrunner.
     pub(super) fn declare_overrun(&mut self, id: SessionId, gpu: GpuId) {
         if let Some(lease) = self.lease_mut(id) {
             lease.overrun = true;
