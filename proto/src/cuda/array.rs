@@ -3,6 +3,8 @@
 //! Arrays hold data for copies; textures and surfaces are not served. The rules for shapes are
 //! those of `cuArray3DCreate`; only the driver knows the largest sides.
 
+use vgpu_cuda_abi::structs::channel_bytes;
+
 use super::CuResult;
 use crate::codec::{Decode, Encode};
 
@@ -71,17 +73,9 @@ impl ArrayShape {
     /// # Errors
     /// As [`ArrayShape::check`], about format and channels.
     pub fn element(&self) -> Result<u64, CuResult> {
-        let channel = match self.format {
-            // 8, 16 and 32 bits: unsigned, signed and floating point.
-            0x01 | 0x08 => 1,
-            0x02 | 0x09 | 0x10 => 2,
-            0x03 | 0x0a | 0x20 => 4,
-            // Compressed, planar and normalised formats.
-            0x50..=0x5e | 0x91..=0xb5 | 0xc0..=0xc8 => return Err(CuResult::NOT_SUPPORTED),
-            _ => return Err(CuResult::INVALID_VALUE),
-        };
+        let channel = channel_bytes(self.format)?;
         match self.channels {
-            1 | 2 | 4 => Ok(channel * u64::from(self.channels)),
+            1 | 2 | 4 => Ok(u64::from(channel * self.channels)),
             _ => Err(CuResult::INVALID_VALUE),
         }
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use vgpu_cuda_abi::CuResult;
-use vgpu_cuda_abi::structs::Array3DDescriptor;
+use vgpu_cuda_abi::structs::{Array3DDescriptor, channel_bytes};
 
 use super::context;
 use super::error::Result;
@@ -44,17 +44,6 @@ pub struct Mipmap {
 static ARRAYS: Table<Array> = Table::new(Kind::Array);
 static MIPMAPS: Table<Mipmap> = Table::new(Kind::Mipmap);
 
-fn format_bytes(format: u32) -> Result<usize> {
-    match format {
-        0x01 | 0x08 => Ok(1),
-        0x02 | 0x09 | 0x10 => Ok(2),
-        0x03 | 0x0a | 0x20 => Ok(4),
-        // Compressed, planar and normalised formats.
-        0x50..=0x5e | 0x91..=0xb5 | 0xc0..=0xc8 => Err(CuResult::NOT_SUPPORTED),
-        _ => Err(CuResult::INVALID_VALUE),
-    }
-}
-
 /// Bytes per element of a format and a number of channels.
 ///
 /// # Errors
@@ -63,7 +52,7 @@ pub fn element(format: u32, channels: u32) -> Result<usize> {
     if !matches!(channels, 1 | 2 | 4) {
         return Err(CuResult::INVALID_VALUE);
     }
-    Ok(channels as usize * format_bytes(format)?)
+    Ok((channels * channel_bytes(format)?) as usize)
 }
 
 /// Sizes that an array descriptor determines.

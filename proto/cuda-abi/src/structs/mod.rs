@@ -6,6 +6,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+use crate::CuResult;
 use crate::args::{In, StreamArg};
 
 mod graph;
@@ -172,6 +173,22 @@ pub struct Array3DDescriptor {
     pub channels: u32,
     /// `CUDA_ARRAY3D_…`.
     pub flags: u32,
+}
+
+/// Size in bytes of a channel of this `CUarray_format`.
+///
+/// # Errors
+/// CUDA_ERROR_NOT_SUPPORTED for compressed, planar and normalised formats, which need textures;
+/// CUDA_ERROR_INVALID_VALUE for any other number.
+pub fn channel_bytes(format: u32) -> Result<u32, CuResult> {
+    match format {
+        // 8, 16 and 32 bits: unsigned, signed and floating point.
+        0x01 | 0x08 => Ok(1),
+        0x02 | 0x09 | 0x10 => Ok(2),
+        0x03 | 0x0a | 0x20 => Ok(4),
+        0x50..=0x5e | 0x91..=0xb5 | 0xc0..=0xc8 => Err(CuResult::NOT_SUPPORTED),
+        _ => Err(CuResult::INVALID_VALUE),
+    }
 }
 
 /// `CUDA_ARRAY_MEMORY_REQUIREMENTS`: requirements of an array with deferred mapping.
